@@ -188,7 +188,7 @@ func fsMagic(path string) int64 {
 // used in whatever mode the host has. On v2 the freezer is part of the core.
 func Cgroup(controllers ...string) *Probe {
 	return &Probe{
-		Name: "cgroup " + strings.Join(controllers, ","),
+		Name:  "cgroup " + strings.Join(controllers, ","),
 		Loses: "limits on " + strings.Join(controllers, ", ") + ": no sandbox is started",
 		Get:   "mount the cgroup2 file system at /sys/fs/cgroup, or the named v1 controllers below it; on v2 enable them in cgroup.subtree_control",
 		try: func() error {
