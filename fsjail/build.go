@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fsjail
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+type unixStat = syscall.Stat_t
+
+// Isolate gives the calling thread a mount namespace of its own from which nothing propagates back.
+// Call it on a locked thread that is never unlocked: mounts made there die with the last process or
+// thread that uses the namespace, however that one dies.
+func Isolate() error {
+	// A thread shares its fs_struct with the others; unshare(2) splits it off with CLONE_NEWNS.
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare CLONE_NEWNS", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("mount / private", err)
+	}
+	return nil
+}
+
+// Root is a root view that was built.
+type Root struct {
+	Path  string // where it stands in the builder's mount namespace
+	Upper string // where overlays keep changes; empty without overlays
+
+	fd     int
+	agent  IDs
+	ours   map[uint64]bool // devices of file systems made here: only there may mount points be created
+	placed map[string]int  // target → O_PATH descriptor of the mount, for Again
+	layers int
+	close  []int
+}
+
+// Options of a build.
+type Options struct {
+	Writable  bool  // the skeleton stays writable for the agent (ring 1)
+	UpperSize int64 // bytes of the tmpfs that holds overlay changes; needed with Overlay entries
+}
+
+// Build puts the view together in dir, an existing empty directory. The caller's thread must have
+// been through Isolate. On error the half-built mounts are detached again.
+func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err error) {
+	r := &Root{Path: filepath.Join(dir, "root"), fd: -1, agent: agent, ours: map[uint64]bool{}, placed: map[string]int{}}
+	defer func() {
+		r.release()
+		if err != nil {
+			unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	}()
+	// 1 MiB holds the stub and a synthetic /etc; nobody but the builder writes to it unless the view
+	// is writable, and then it is bounded by the same size as the overlays.
+	size := int64(1 << 20)
+	if opt.Writable {
+		size = opt.UpperSize
+	}
+	if err := mountTmpfs(dir, size, 0o755, IDs{}); err != nil {
+		return nil, fmt.Errorf("skeleton tmpfs: %w", err)
+	}
+	if err := os.Mkdir(r.Path, 0o755); err != nil {
+		return nil, err
+	}
+	// A mount of its own, so that its read-only flag and its parent (no upper, no lower) are separate.
+	if err := mountTmpfs(r.Path, size, 0o755, ownerIf(opt.Writable, agent)); err != nil {
+		return nil, fmt.Errorf("root tmpfs: %w", err)
+	}
+	if opt.UpperSize > 0 {
+		r.Upper = filepath.Join(dir, "upper")
+		if err := os.Mkdir(r.Upper, 0o755); err != nil {
+			return nil, err
+		}
+		if err := mountTmpfs(r.Upper, opt.UpperSize, 0o755, IDs{}); err != nil {
+			return nil, fmt.Errorf("overlay tmpfs: %w", err)
+		}
+		if err := os.Mkdir(filepath.Join(dir, "lower"), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	r.fd, err = unix.Open(r.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open root", err)
+	}
+	r.close = append(r.close, r.fd)
+	if err := r.own(r.fd); err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if err := r.add(e); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", e.Kind, e.Target, err)
+		}
+	}
+	if !opt.Writable {
+		// Only the skeleton: each mount on it carries its own flags.
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+		if err := unix.MountSetattr(r.fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return nil, os.NewSyscallError("mount_setattr root read-only", err)
+		}
+	}
+	return r, nil
+}
+
+func ownerIf(yes bool, ids IDs) IDs {
+	if yes {
+		return ids
+	}
+	return IDs{}
+}
+
+func (r *Root) release() {
+	for _, fd := range r.close {
+		unix.Close(fd)
+	}
+	r.close = nil
+}
+
+// own remembers that mount points may be created on the file system fd is on.
+func (r *Root) own(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	r.ours[st.Dev] = true
+	return nil
+}
+
+func (r *Root) add(e Entry) error {
+	if !strings.HasPrefix(e.Target, "/") || filepath.Clean(e.Target) != e.Target {
+		return fmt.Errorf("target is not a clean absolute path: %w", unix.EINVAL)
+	}
+	switch e.Kind {
+	case Dir:
+		return r.addDir(e)
+	case Link:
+		return r.addLink(e)
+	case File:
+		return r.addFile(e)
+	case Bind:
+		return r.addBind(e)
+	case Tmpfs:
+		return r.addTmpfs(e)
+	case Devpts:
+		return r.addDevpts(e)
+	case Overlay:
+		return r.addOverlay(e)
+	case Again:
+		return r.addAgain(e)
+	}
+	return fmt.Errorf("kind %q: %w", e.Kind, unix.EINVAL)
+}
+
+// parent opens the directory a target stands in, creating what is missing on our own file systems,
+// and gives the last component. No link is followed on the way.
+func (r *Root) parent(target string) (dirfd int, name string, err error) {
+	parts := strings.Split(strings.TrimPrefix(target, "/"), "/")
+	dir := r.fd
+	for _, part := range parts[:len(parts)-1] {
+		next, err := r.step(dir, part)
+		if dir != r.fd {
+			unix.Close(dir)
+		}
+		if err != nil {
+			return -1, "", fmt.Errorf("%s in %s: %w", part, target, err)
+		}
+		dir = next
+	}
+	if dir == r.fd {
+		if dir, err = unix.Dup(r.fd); err != nil {
+			return -1, "", os.NewSyscallError("dup", err)
+		}
+		unix.CloseOnExec(dir)
+	}
+	return dir, parts[len(parts)-1], nil
+}
+
+const openPath = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+func (r *Root) step(dir int, name string) (int, error) {
+	fd, err := unix.Openat(dir, name, openPath, 0)
+	if errors.Is(err, unix.ENOENT) {
+		if err := r.creatable(dir); err != nil {
+			return -1, err
+		}
+		if err := unix.Mkdirat(dir, name, 0o755); err != nil {
+			return -1, os.NewSyscallError("mkdirat", err)
+		}
+		fd, err = unix.Openat(dir, name, openPath|unix.O_DIRECTORY, 0)
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("openat", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		unix.Close(fd)
+		return -1, fmt.Errorf("is a link or file, not a directory: %w", unix.ENOTDIR)
+	}
+	return fd, nil
+}
+
+// ErrNoMountPoint: the mount point would have to be created in a directory of the host.
+var ErrNoMountPoint = errors.New("no such mount point, and agentrun creates none in the host's directories")
+
+func (r *Root) creatable(dir int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if !r.ours[st.Dev] {
+		return ErrNoMountPoint
+	}
+	return nil
+}
+
+func (r *Root) addDir(e Entry) error {
+	dir, name, err := r.parent(e.Target)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := r.creatable(dir); err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(dir, name, uint32(e.Mode.Perm())); err != nil && !errors.Is(err, unix.EEXIST) {
+		return os.NewSyscallError("mkdirat", err)
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	defer unix.Close(fd)
+	if e.Agent {
+		if err := unix.Fchown(fd, r.agent.UID, r.agent.GID); err != nil {
+			return os.NewSyscallError("fchown", err)
+		}
+	}
+	return os.NewSyscallError("fchmod", unix.Fchmod(fd, uint32(e.Mode.Perm()))) // past the umask
+}
+
+func (r *Root) addLink(e Entry) error {
+	dir, name, err := r.parent(e.Target)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := r.creatable(dir); err != nil {
+		return err
+	}
+	return os.NewSyscallError("symlinkat", unix.Symlinkat(e.Source, dir, name))
+}
+
+func (r *Root) addFile(e Entry) error {
+	dir, name, err := r.parent(e.Target)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := r.creatable(dir); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	f := os.NewFile(uintptr(fd), e.Target)
+	defer f.Close()
+	if _, err := f.WriteString(e.Content); err != nil {
+		return err
+	}
+	return f.Chmod(e.Mode.Perm())
+}
+
+// target opens where a mount goes, creating the mount point on our own file systems.
+func (r *Root) target(target string, isDir bool) (int, error) {
+	dir, name, err := r.parent(target)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat(dir, name, openPath, 0)
+	if errors.Is(err, unix.ENOENT) {
+		if err := r.creatable(dir); err != nil {
+			return -1, err
+		}
+		if isDir {
+			err = unix.Mkdirat(dir, name, 0o755)
+		} else {
+			err = unix.Mknodat(dir, name, unix.S_IFREG|0o644, 0)
+		}
+		if err != nil {
+			return -1, os.NewSyscallError("create mount point", err)
+		}
+		fd, err = unix.Openat(dir, name, openPath, 0)
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("openat", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("fstat", err)
+	}
+	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFLNK || (kind == unix.S_IFDIR) != isDir {
+		unix.Close(fd)
+		return -1, fmt.Errorf("mount point is of another kind than what is mounted on it: %w", unix.ENOTDIR)
+	}
+	return fd, nil
+}
+
+// place moves a detached mount onto its target and remembers it.
+func (r *Root) place(mnt int, target string, isDir bool) error {
+	at, err := r.target(target, isDir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(at)
+	err = unix.MoveMount(mnt, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	if err != nil {
+		return os.NewSyscallError("move_mount", err)
+	}
+	r.placed[target] = mnt
+	r.close = append(r.close, mnt)
+	return nil
+}
+
+// openSource opens a host path none of whose components is a link, and clones the mounts below it.
+func openSource(source string) (mnt int, isDir bool, err error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, source, &how)
+	if err != nil {
+		return -1, false, fmt.Errorf("openat2 %s: %w", source, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, false, os.NewSyscallError("fstat", err)
+	}
+	mnt, err = unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, false, fmt.Errorf("open_tree %s: %w", source, err)
+	}
+	return mnt, st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+// ErrNoIDMap: the file system of a source can't show its files under other owners.
+var ErrNoIDMap = errors.New("idmapped mounts are not supported by this file system")
+
+func (r *Root) addBind(e Entry) error {
+	mnt, isDir, err := openSource(e.Source)
+	if err != nil {
+		return err
+	}
+	if err := r.dress(mnt, e); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	if err := r.place(mnt, e.Target, isDir); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	return nil
+}
+
+// dress sets the flags and the id mapping of a detached mount and of all mounts below it, before
+// anybody can reach it: there is no instant in which it is visible with more rights.
+func (r *Root) dress(mnt int, e Entry) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID, Propagation: unix.MS_PRIVATE}
+	if !e.Writable {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if !e.Exec {
+		attr.Attr_set |= unix.MOUNT_ATTR_NOEXEC
+	}
+	if !e.Device {
+		attr.Attr_set |= unix.MOUNT_ATTR_NODEV
+	}
+	if err := unix.MountSetattr(mnt, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		return os.NewSyscallError("mount_setattr", err)
+	}
+	if e.Owner == nil {
+		return nil
+	}
+	ns, err := idmapNamespace(*e.Owner, r.agent)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(ns)
+	attr = unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns)}
+	err = unix.MountSetattr(mnt, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%s: %w", e.Source, ErrNoIDMap)
+	}
+	return os.NewSyscallError("mount_setattr idmap", err)
+}
+
+func (r *Root) addAgain(e Entry) error {
+	first, ok := r.placed[e.Source]
+	if !ok {
+		return fmt.Errorf("no earlier mount at %s: %w", e.Source, unix.EINVAL)
+	}
+	mnt, err := unix.OpenTree(first, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return os.NewSyscallError("open_tree", err)
+	}
+	if err := r.place(mnt, e.Target, true); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	return nil
+}
+
+func (r *Root) addTmpfs(e Entry) error {
+	if e.Size <= 0 {
+		return fmt.Errorf("tmpfs without a size: %w", unix.EINVAL)
+	}
+	mnt, err := newFS("tmpfs", map[string]string{
+		"size": strconv.FormatInt(e.Size, 10), "mode": fmt.Sprintf("%o", e.Mode.Perm()),
+		"uid": strconv.Itoa(r.agent.UID), "gid": strconv.Itoa(r.agent.GID),
+		// One inode takes about 1 KiB of kernel memory outside of size; the agent's memory limit
+		// covers it too, this keeps a flood of empty files an ENOSPC and not an OOM.
+		"nr_inodes": strconv.FormatInt(max(1024, e.Size/4096), 10),
+	}, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return err
+	}
+	if err := r.place(mnt, e.Target, true); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	return r.own(mnt)
+}
+
+func (r *Root) addDevpts(e Entry) error {
+	// newinstance is the only kind since Linux 4.7; max bounds the ptys an agent can hold.
+	mnt, err := newFS("devpts", map[string]string{"ptmxmode": "0666", "mode": "0620", "max": "64"},
+		unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return err
+	}
+	if err := r.place(mnt, e.Target, true); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	return nil
+}
+
+// addOverlay shows a host directory as if the agent owned it: the lower layer is an idmapped clone
+// (host root's files are the agent's), the upper layer a directory of the run's tmpfs.
+func (r *Root) addOverlay(e Entry) error {
+	if r.Upper == "" {
+		return fmt.Errorf("overlay without a size for its changes: %w", unix.EINVAL)
+	}
+	lower, isDir, err := openSource(e.Source)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(lower)
+	if !isDir {
+		return unix.ENOTDIR
+	}
+	if err := r.dress(lower, Entry{Source: e.Source, Exec: true, Owner: &Owner{}}); err != nil {
+		return err
+	}
+	n := strconv.Itoa(r.layers)
+	r.layers++
+	// overlayfs refuses a layer on a mount that is attached nowhere (clone_private_mount), so the
+	// clone gets a place beside the root, outside of what the sandbox pivots into.
+	at := filepath.Join(filepath.Dir(r.Path), "lower", n)
+	if err := os.Mkdir(at, 0o755); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(lower, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return os.NewSyscallError("move_mount lower", err)
+	}
+	changes, work := filepath.Join(r.Upper, "changes", e.Target), filepath.Join(r.Upper, "work", n)
+	for _, d := range []string{changes, work} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chown(changes, r.agent.UID, r.agent.GID); err != nil {
+		return err
+	}
+	mnt, err := newFS("overlay", map[string]string{"lowerdir": at, "upperdir": changes, "workdir": work},
+		unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return err
+	}
+	if err := r.place(mnt, e.Target, true); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	return nil
+}
+
+func mountTmpfs(at string, size int64, mode os.FileMode, owner IDs) error {
+	mnt, err := newFS("tmpfs", map[string]string{
+		"size": strconv.FormatInt(size, 10), "mode": fmt.Sprintf("%o", mode),
+		"uid": strconv.Itoa(owner.UID), "gid": strconv.Itoa(owner.GID),
+	}, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(mnt)
+	return os.NewSyscallError("move_mount", unix.MoveMount(mnt, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH))
+}
+
+// newFS makes a detached mount of a new file system.
+func newFS(fstype string, options map[string]string, attrs int) (int, error) {
+	fs, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen %s: %w", fstype, err)
+	}
+	defer unix.Close(fs)
+	for k, v := range options { // order does not matter to the kernel: one option, one key
+		if err := unix.FsconfigSetString(fs, k, v); err != nil {
+			return -1, fmt.Errorf("fsconfig %s %s=%s: %w", fstype, k, v, err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, fmt.Errorf("create %s: %w", fstype, err)
+	}
+	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attrs)
+	if err != nil {
+		return -1, fmt.Errorf("fsmount %s: %w", fstype, err)
+	}
+	return mnt, nil
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fsjail
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind says what an entry is. The zero value is refused.
+type Kind string
+
+// Kinds of entry.
+const (
+	Dir     Kind = "dir"     // an empty directory on the skeleton
+	Link    Kind = "link"    // a symbolic link to Source
+	File    Kind = "file"    // a small file with Content
+	Bind    Kind = "bind"    // the host's Source, file or directory, with its submounts
+	Tmpfs   Kind = "tmpfs"   // an empty tmpfs of Size bytes, owned by the agent
+	Devpts  Kind = "devpts"  // a devpts instance of its own
+	Overlay Kind = "overlay" // the host's Source, writable, changes kept on a private tmpfs
+	Again   Kind = "again"   // the mount already placed at Source, seen a second time
+)
+
+// Owner is who owns a bound directory on the host.
+type Owner struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// Entry is one piece of a root view.
+type Entry struct {
+	Kind     Kind        `json:"kind"`
+	Target   string      `json:"target"`             // absolute, clean path inside
+	Source   string      `json:"source,omitempty"`   // Bind, Overlay: canonical host path; Link: the link's text; Again: target of an earlier entry
+	Content  string      `json:"-"`                  // File
+	Mode     os.FileMode `json:"mode,omitempty"`     // Dir, File, Tmpfs; permission bits only
+	Agent    bool        `json:"agent,omitempty"`    // Dir: owned by the agent
+	Writable bool        `json:"writable,omitempty"` // Bind
+	Exec     bool        `json:"exec,omitempty"`     // Bind, Overlay: programs may be executed from it
+	Device   bool        `json:"device,omitempty"`   // Bind: a device node, not mounted nodev
+	IsFile   bool        `json:"file,omitempty"`     // Bind: Source is not a directory
+	Size     int64       `json:"size,omitempty"`     // Tmpfs: bytes
+	// Owner, for Bind: show files of this host owner as the agent's, and let what the agent creates
+	// belong to that owner (idmapped mount, Linux 5.12). Nil: no mapping; files of unmapped owners
+	// appear as nobody's.
+	Owner *Owner `json:"owner,omitempty"`
+	Why   string `json:"why,omitempty"`
+}
+
+// IDs are the host ids that the agent's user and group have.
+type IDs struct{ UID, GID int }
+
+// reserved are the places agentrun fills itself; a supplied root or a bind may not stand in for them.
+// Each was an escape somewhere: /proc and /sys as links (CVE-2019-19921, CVE-2025-52881), /dev
+// (CVE-2025-31133, CVE-2025-52565).
+var reserved = []string{"/proc", "/sys", "/dev", "/tmp"}
+
+// CheckTarget refuses a mount point that is not a clean absolute path or that would cover a place
+// agentrun fills itself.
+func CheckTarget(target string) error {
+	switch {
+	case !strings.HasPrefix(target, "/") || path.Clean(target) != target || target == "/":
+		return fmt.Errorf("mount point %q is not a clean absolute path below /", target)
+	case strings.IndexByte(target, 0) >= 0:
+		return fmt.Errorf("mount point %q holds a NUL byte", target)
+	case strings.HasPrefix(target, "/.agentrun"):
+		return fmt.Errorf("mount point %q belongs to agentrun", target)
+	}
+	for _, r := range reserved {
+		if target == r || strings.HasPrefix(target, r+"/") && r != "/tmp" || target == "/tmp/sandbox" {
+			return fmt.Errorf("mount point %q belongs to agentrun (%s are its own)", target, strings.Join(reserved, ", "))
+		}
+	}
+	return nil
+}
+
+// HostRoot lists what the default view shows of the host: /usr and the /bin and /lib* beside it,
+// as directories or as the links they are on a merged-/usr system.
+func HostRoot() ([]Entry, error) {
+	var list []Entry
+	for _, name := range []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
+		e, err := topLevel("/", name)
+		if errors.Is(err, os.ErrNotExist) && name != "usr" {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		e.Why = "programs and libraries of the host, read-only (M-2)"
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// ErrHostileRoot marks a supplied root that could lead mounts astray.
+var ErrHostileRoot = errors.New("unsafe root")
+
+// SuppliedRoot lists what a folder given as root contains. Its /proc, /sys, /dev and /tmp are
+// replaced; where one of them is anything but a directory the folder is refused, as are devices and
+// sockets at its top. Nothing is written to the folder.
+func SuppliedRoot(dir string) ([]Entry, error) {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var list []Entry
+	for _, n := range names {
+		own := slices.Contains(reserved, "/"+n.Name()) || n.Name() == "workspace" || strings.HasPrefix(n.Name(), ".agentrun")
+		if own {
+			if !n.IsDir() {
+				return nil, fmt.Errorf("%w: %s is %s, not a directory", ErrHostileRoot, filepath.Join(dir, n.Name()), n.Type())
+			}
+			continue
+		}
+		e, err := topLevel(dir, n.Name())
+		if err != nil {
+			return nil, err
+		}
+		e.Why = "the supplied root, read-only"
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// topLevel describes one name of a root folder without following it.
+func topLevel(dir, name string) (Entry, error) {
+	source := filepath.Join(dir, name)
+	info, err := os.Lstat(source)
+	if err != nil {
+		return Entry{}, err
+	}
+	e := Entry{Target: "/" + name, Source: source}
+	switch info.Mode().Type() {
+	case os.ModeSymlink:
+		e.Kind = Link
+		if e.Source, err = os.Readlink(source); err != nil {
+			return Entry{}, err
+		}
+	case os.ModeDir, 0:
+		e.Kind, e.Exec, e.IsFile = Bind, true, info.Mode().IsRegular()
+	default:
+		return Entry{}, fmt.Errorf("%w: %s is %s", ErrHostileRoot, source, info.Mode().Type())
+	}
+	return e, nil
+}
+
+// Canonical resolves a host path the operator named and says what it is. Build later opens the result
+// without following any link, so a path that changes in between is refused, not followed.
+func Canonical(name string) (string, os.FileInfo, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return "", nil, err
+	}
+	abs, err = filepath.EvalSymlinks(abs)
+	if err != nil {
+		return "", nil, err
+	}
+	info, err := os.Lstat(abs)
+	return abs, info, err
+}
+
+// OwnerOf is the host owner of an existing file.
+func OwnerOf(info os.FileInfo) (Owner, error) {
+	st, ok := info.Sys().(*unixStat)
+	if !ok {
+		return Owner{}, fmt.Errorf("stat %s: %w", info.Name(), unix.ENOTSUP)
+	}
+	return Owner{UID: st.Uid, GID: st.Gid}, nil
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fsjail
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// LandlockRule lets a Landlock domain do Access beneath Path.
+type LandlockRule struct {
+	Path   string `json:"path"`
+	Access uint64 `json:"access"`
+}
+
+// LandlockDomain is the second wall behind the mounts: should a mount be wrong, these rights still
+// hold. Fixed for the life of the process and never elevatable.
+type LandlockDomain struct {
+	FS     uint64         `json:"handled_fs"` // rights the domain refuses unless a rule gives them
+	Scoped uint64         `json:"scoped"`     // no abstract sockets to, no signals to, processes outside (ABI 6)
+	Rules  []LandlockRule `json:"rules"`
+}
+
+const (
+	llRead = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	llMake = unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
+		unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK |
+		unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	llWrite = llMake | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER
+)
+
+// Scopes of landlock(7), ABI 6.
+const (
+	scopeAbstractUnix = 1 << 0
+	scopeSignal       = 1 << 1
+)
+
+// handled is every file system right a Landlock version knows, so that what is not given is refused.
+func handled(abi int) uint64 {
+	fs := uint64(llRead | llMake | unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK)
+	if abi >= 2 {
+		fs |= unix.LANDLOCK_ACCESS_FS_REFER
+	}
+	if abi >= 3 {
+		fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if abi >= 5 {
+		fs |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	return fs
+}
+
+// Landlock derives the domain of a view. The workspace gets its write rights even where it is mounted
+// read-only: a Landlock domain can never be widened, and an elevation must be able to flip the mount;
+// the mount stays the wall that decides until then.
+func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
+	d := LandlockDomain{FS: handled(abi)}
+	if abi >= 6 {
+		d.Scoped = scopeAbstractUnix | scopeSignal
+	}
+	give := func(path string, access uint64) {
+		if access &= d.FS; access != 0 {
+			d.Rules = append(d.Rules, LandlockRule{Path: path, Access: access})
+		}
+	}
+	if writableRoot {
+		give("/", llRead|llWrite|unix.LANDLOCK_ACCESS_FS_EXECUTE)
+	} else {
+		give("/", unix.LANDLOCK_ACCESS_FS_READ_DIR)
+	}
+	give("/proc", llRead|unix.LANDLOCK_ACCESS_FS_WRITE_FILE)
+	give("/dev", llRead|unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_TRUNCATE|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+	if !writableRoot {
+		give("/etc", llRead)
+	}
+	for _, e := range entries {
+		switch {
+		case e.Kind == Tmpfs:
+			give(e.Target, llRead|llWrite)
+		case e.Kind != Bind && e.Kind != Overlay, e.Device:
+		case len(e.Target) > 5 && e.Target[:5] == "/etc/" && !e.Writable:
+			// The rule for /etc covers it, and a rule on a file may carry file rights only.
+		default:
+			access := uint64(llRead)
+			if e.Exec {
+				access |= unix.LANDLOCK_ACCESS_FS_EXECUTE
+			}
+			if e.Writable || e.Owner != nil {
+				access |= llWrite
+			}
+			if e.IsFile {
+				access &= fileRights
+			}
+			give(e.Target, access)
+		}
+	}
+	return d
+}
+
+// fileRights are the rights a rule on something that is not a directory may carry; landlock_add_rule(2)
+// answers EINVAL to any other.
+const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+	unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV

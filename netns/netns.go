@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netns makes the network namespace of a run: loopback up, and nothing else (M-7).
+//
+// The namespace is made by the supervisor and joined by the sandbox, so it belongs to the supervisor's
+// user namespace: no process inside can ever hold CAP_NET_ADMIN over it, add a route, or raise an
+// interface, whatever becomes of the sandbox's own user namespace. Abstract unix sockets of the host
+// are out of reach, being per network namespace (unix(7)).
+//
+//	ns, err := netns.New()
+//	defer ns.Close()
+//	config.Namespaces.Add(configs.NEWNET, ns.Path())
+//
+// The place for the tool proxy: Do runs a function on a thread inside the namespace; sockets made
+// there stay there and can be used from any thread.
+//
+// It does not protect against AF_VSOCK, which network namespaces do not confine before Linux 7.0:
+// the seccomp filter refuses that family.
+package netns
+
+import (
+	"fmt"
+	"os"
+	goruntime "runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// NS is a network namespace, alive as long as it is open or a process is in it.
+type NS struct {
+	file *os.File
+}
+
+// New makes a namespace with loopback up. Errors unwrap to the errno.
+func New() (*NS, error) {
+	var ns *NS
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return os.NewSyscallError("unshare CLONE_NEWNET", err)
+		}
+		if err := loopbackUp(); err != nil {
+			return err
+		}
+		// thread-self, not self: the main thread is still in the host's namespace.
+		f, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		ns = &NS{file: f}
+		return nil
+	})
+	return ns, err
+}
+
+func loopbackUp() error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("netlink in the new namespace: %w", err)
+	}
+	defer h.Close()
+	lo, err := h.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := h.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	return nil
+}
+
+// Do runs fn on a thread inside the namespace and returns its error. The thread is not used again.
+func (ns *NS) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return os.NewSyscallError("setns", err)
+		}
+		return fn()
+	})
+}
+
+// Path names the namespace for another process of ours, as long as ns is open.
+func (ns *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd()) }
+
+// Inode identifies the namespace, as in readlink /proc/PID/ns/net.
+func (ns *NS) Inode() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ns.file.Fd()), &st); err != nil {
+		return 0, os.NewSyscallError("fstat", err)
+	}
+	return st.Ino, nil
+}
+
+// Close lets the namespace go.
+func (ns *NS) Close() error { return ns.file.Close() }
+
+// onThread runs fn on a locked thread that ends with it: never unlocked, so the Go runtime cannot
+// hand a thread in a foreign namespace to other goroutines.
+func onThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		goruntime.LockOSThread()
+		done <- fn()
+	}()
+	return <-done
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * pid 1 of every sandbox. libcontainer has already made the namespaces, pivoted into the root view,
+ * dropped every capability and set no_new_privs; this program is what it executes.
+ *
+ *  1. pid 1 says hello on the control socket (fd 3), takes the start message and four descriptors:
+ *     the agent's stdin, stdout, stderr, and a socket for the child's own part.
+ *  2. It forks. The child gives up what is left (new session, rlimits, Landlock, seccomp), hands the
+ *     seccomp listener to the supervisor, waits for its word, and executes the agent.
+ *  3. pid 1 reaps, forwards signals, and ends when the agent's first process ends; the kernel then
+ *     kills whatever else lives in the pid namespace (pid_namespaces(7)).
+ *
+ * Why the agent is not pid 1: the kernel drops signals with default action sent to pid 1, and zombies
+ * would collect. Why it ends when the control socket hangs up: a dead supervisor must not leave an
+ * uncontrolled agent (M-5).
+ *
+ * This file is executable but not readable in the sandbox (mode 0111): the kernel then makes the
+ * process undumpable from its first instruction (would_dump() in fs/exec.c), so an agent of the same
+ * uid can neither trace it nor open /proc/1/mem, /proc/1/exe or /proc/1/fd.
+ */
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include "parse.h"
+#include "sys.h"
+
+/* Constants whose libc headers would pull in libc types. Values are kernel ABI. */
+enum {
+	O_RDWR_ = 02, O_NOCTTY_ = 0400, O_CLOEXEC_ = 02000000, O_PATH_ = 010000000,
+	AT_FDCWD_ = -100,
+	SIGKILL_ = 9, SIGCHLD_ = 17, SIG_BLOCK_ = 0, SIG_SETMASK_ = 2,
+	SIGFD_CLOEXEC = 02000000,
+	PR_SET_PDEATHSIG_ = 1, PR_SET_DUMPABLE_ = 4, PR_GET_NO_NEW_PRIVS_ = 39, PR_SET_NAME_ = 15,
+	SOL_SOCKET_ = 1, SCM_RIGHTS_ = 1, MSG_CMSG_CLOEXEC_ = 0x40000000, MSG_NOSIGNAL_ = 0x4000,
+	MSG_WAITALL_ = 0x100, MSG_CTRUNC_ = 8,
+	POLLIN_ = 1, POLLERR_ = 8, POLLHUP_ = 16,
+	WNOHANG_ = 1,
+	TIOCSCTTY_ = 0x540E, TIOCSPTLCK_ = 0x40045431, TIOCGPTPEER_ = 0x5441,
+	CLOSE_RANGE_CLOEXEC_ = 4,
+	PROT_RW = 3, MAP_PRIVATE_ANON = 0x22,
+	EINTR_ = 4, EINVAL_ = 22, EPERM_ = 1, ENOENT_ = 2, EPROTO_ = 71, ENOMEM_ = 12,
+};
+
+#define CONTROL 3
+
+struct iovec_ { const void *base; size_t len; };
+struct msghdr_ {
+	void *name; uint32_t namelen; struct iovec_ *iov; size_t iovlen;
+	void *control; size_t controllen; int flags;
+};
+struct cmsg_ { size_t len; int level; int type; int fds[8]; };
+struct pollfd_ { int fd; short events; short revents; };
+struct rlimit64_ { uint64_t cur, max; };
+
+/* What goes wrong is told as {step, errno}; the names stand in message.go, in the same order. */
+enum step {
+	STEP_NONE, STEP_MESSAGE, STEP_FORK, STEP_PTY, STEP_SESSION, STEP_STDIO, STEP_RLIMIT,
+	STEP_CWD, STEP_NNP, STEP_LANDLOCK, STEP_LANDLOCK_PATH, STEP_SECCOMP, STEP_LISTENER, STEP_EXEC,
+	STEP_SELF,
+};
+
+/* One shape for everything the stub says: a kind, and two numbers. */
+struct report { uint32_t kind, a; uint64_t b; };
+enum { SAY_HELLO = 1, SAY_PTY, SAY_STARTED, SAY_LISTENER, SAY_FAILED, SAY_EXITED };
+
+static struct launch launch; /* in .bss: zero until parsed, and zero refuses */
+
+void *memcpy(void *d, const void *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		((char *)d)[i] = ((const char *)s)[i];
+	return d;
+}
+
+void *memset(void *d, int v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		((char *)d)[i] = (char)v;
+	return d;
+}
+
+static void __attribute__((noreturn)) quit(int code)
+{
+	for (;;)
+		sys1(__NR_exit_group, code);
+}
+
+static long say(int sock, uint32_t kind, uint32_t a, uint64_t b, int fd)
+{
+	struct report r = { kind, a, b };
+	struct iovec_ iov = { &r, sizeof(r) };
+	struct { size_t len; int level, type, fd, pad; } c = { 20, SOL_SOCKET_, SCM_RIGHTS_, fd, 0 };
+	struct msghdr_ m = { 0, 0, &iov, 1, fd >= 0 ? &c : 0, fd >= 0 ? sizeof(c) : 0, 0 };
+
+	return sys3(__NR_sendmsg, sock, &m, MSG_NOSIGNAL_);
+}
+
+/* fail tells the supervisor and ends. The exit code only matters if the telling failed. */
+static void __attribute__((noreturn)) fail(int sock, enum step step, long err)
+{
+	say(sock, SAY_FAILED, step, (uint64_t)-err, -1);
+	quit(125);
+}
+
+/* receive takes the start message: a u64 length with the descriptors, then that many bytes. */
+static void receive(int fds[4])
+{
+	uint64_t len = 0;
+	struct iovec_ iov = { &len, sizeof(len) };
+	struct cmsg_ c;
+	struct msghdr_ m = { 0, 0, &iov, 1, &c, sizeof(c), 0 };
+	long n;
+
+	do
+		n = sys3(__NR_recvmsg, CONTROL, &m, MSG_CMSG_CLOEXEC_);
+	while (n == -EINTR_);
+	if (n == 0)
+		quit(0); /* the supervisor gave this sandbox up before it was used */
+	if (n != sizeof(len) || (m.flags & MSG_CTRUNC_) || m.controllen < 32 || c.len != 32 ||
+	    c.level != SOL_SOCKET_ || c.type != SCM_RIGHTS_ || len > MSG_MAX)
+		fail(CONTROL, STEP_MESSAGE, -EPROTO_);
+	memcpy(fds, c.fds, 4 * sizeof(int));
+
+	long buf = sys6(__NR_mmap, 0, MSG_MAX, PROT_RW, MAP_PRIVATE_ANON, -1, 0);
+	if (buf < 0 && buf > -4096)
+		fail(CONTROL, STEP_MESSAGE, buf);
+	for (uint64_t got = 0; got < len; got += (uint64_t)n) {
+		n = sys3(__NR_read, CONTROL, buf + (long)got, len - got);
+		if (n == -EINTR_)
+			n = 0;
+		else if (n <= 0)
+			fail(CONTROL, STEP_MESSAGE, n ? n : -EPROTO_);
+	}
+	if (parse(&launch, (void *)buf, len))
+		fail(CONTROL, STEP_MESSAGE, -EINVAL_);
+}
+
+/*
+ * open_pty makes the agent's terminal in the sandbox's own devpts instance and hands the master out.
+ * The peer comes from the master by ioctl, never by a path: a /dev/pts link that was swapped cannot
+ * redirect it (CVE-2025-52565).
+ */
+static int open_pty(void)
+{
+	int unlock = 0;
+	long master = sys4(__NR_openat, AT_FDCWD_, "/dev/ptmx", O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_, 0);
+	long peer;
+
+	if (master < 0)
+		fail(CONTROL, STEP_PTY, master);
+	if (sys3(__NR_ioctl, master, TIOCSPTLCK_, &unlock) < 0)
+		fail(CONTROL, STEP_PTY, -EPERM_);
+	peer = sys3(__NR_ioctl, master, TIOCGPTPEER_, O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_);
+	if (peer < 0)
+		fail(CONTROL, STEP_PTY, peer);
+	if (say(CONTROL, SAY_PTY, 0, 0, (int)master) < 0)
+		fail(CONTROL, STEP_PTY, -EPROTO_);
+	sys1(__NR_close, master);
+	return (int)peer;
+}
+
+/*
+ * landlock puts the second wall up: the mounts already say what is writable and executable; should a
+ * mount ever be wrong, these rules still hold (landlock(7)). Every path must exist, so that a typo in
+ * the plan is an error and not a silent hole or a silent loss.
+ */
+static void landlock(int sock)
+{
+	struct { uint64_t fs, net, scoped; } attr = { launch.landlock_fs, 0, launch.landlock_scoped };
+	/* Kernels before ABI 6 refuse a longer struct only if the tail is not zero (E2BIG). */
+	long rs = sys3(__NR_landlock_create_ruleset, &attr, sizeof(attr), 0);
+
+	if (rs < 0)
+		fail(sock, STEP_LANDLOCK, rs);
+	for (uint32_t i = 0; i < launch.nrules; i++) {
+		struct landlock_path_beneath_attr a = { launch.rules[i].access, 0 };
+		long fd = sys4(__NR_openat, AT_FDCWD_, launch.rules[i].path, O_PATH_ | O_CLOEXEC_, 0);
+		long r = fd;
+
+		if (fd >= 0) {
+			a.parent_fd = (int32_t)fd;
+			r = sys4(__NR_landlock_add_rule, rs, LANDLOCK_RULE_PATH_BENEATH, &a, 0);
+			sys1(__NR_close, fd);
+		}
+		if (r < 0) {
+			say(sock, SAY_FAILED, STEP_LANDLOCK_PATH, (uint64_t)-r | (uint64_t)i << 32, -1);
+			quit(125);
+		}
+	}
+	long r = sys2(__NR_landlock_restrict_self, rs, 0);
+	if (r < 0)
+		fail(sock, STEP_LANDLOCK, r);
+	sys1(__NR_close, rs);
+}
+
+/* child gives up everything that is left, in this order, and becomes the agent. It doesn't return. */
+static void __attribute__((noreturn)) child(int fds[4], int tty)
+{
+	int sock = fds[3];
+	uint64_t none = 0;
+	long r;
+
+	r = sys0(__NR_setsid);
+	if (r < 0)
+		fail(sock, STEP_SESSION, r);
+	if (tty >= 0) {
+		r = sys3(__NR_ioctl, tty, TIOCSCTTY_, 0);
+		if (r < 0)
+			fail(sock, STEP_PTY, r);
+		fds[0] = fds[1] = fds[2] = tty;
+	}
+	/* The received descriptors are all above 3, so no dup3 can overwrite one still needed. */
+	for (int i = 0; i < 3; i++) {
+		r = sys3(__NR_dup3, fds[i], i, 0);
+		if (r < 0)
+			fail(sock, STEP_STDIO, r);
+	}
+	/* CVE-2024-21626: nothing but 0, 1, 2 may live through the exec. Marking rather than closing
+	 * keeps our own two sockets until the kernel closes them in execve itself. */
+	r = sys3(__NR_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC_);
+	if (r < 0)
+		fail(sock, STEP_STDIO, r);
+	r = sys1(__NR_chdir, launch.cwd);
+	if (r < 0)
+		fail(sock, STEP_CWD, r);
+	for (uint32_t i = 0; i < launch.nrlimits; i++) {
+		struct rlimit64_ lim = { launch.rlimits[i].cur, launch.rlimits[i].max };
+		r = sys4(__NR_prlimit64, 0, launch.rlimits[i].resource, &lim, 0);
+		if (r < 0)
+			fail(sock, STEP_RLIMIT, r);
+	}
+	/* Both walls need it, and without it a setuid program would climb over them. Fail closed. */
+	if (sys5(__NR_prctl, PR_GET_NO_NEW_PRIVS_, 0, 0, 0, 0) != 1)
+		fail(sock, STEP_NNP, -EPERM_);
+	if (launch.flags & FLAG_LANDLOCK)
+		landlock(sock);
+	sys4(__NR_rt_sigprocmask, SIG_SETMASK_, &none, 0, 8);
+
+	/* Last: seccomp. From here on only sendmsg, read, close, exit_group and execve happen; the
+	 * supervisor refuses a filter that does not let them pass. */
+	struct sock_fprog prog = { (unsigned short)launch.nbpf, (struct sock_filter *)launch.bpf };
+	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER;
+	if (launch.flags & FLAG_WAIT_KILLABLE)
+		flags |= 1UL << 5; /* SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV */
+	long listener = sys3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog);
+	if (listener < 0)
+		fail(sock, STEP_SECCOMP, listener);
+	r = say(sock, SAY_LISTENER, 0, 0, (int)listener);
+	if (r < 0)
+		fail(sock, STEP_LISTENER, r);
+	sys1(__NR_close, listener); /* an agent that held it could answer its own calls */
+
+	/* The supervisor now looks at this very process in /proc before any code of the agent runs. */
+	char go = 0;
+	do
+		r = sys3(__NR_read, sock, &go, 1);
+	while (r == -EINTR_);
+	if (r != 1 || go != 'G')
+		quit(125);
+	r = sys3(__NR_execve, launch.exe, launch.argv, launch.envp);
+	fail(sock, STEP_EXEC, r);
+}
+
+/*
+ * confine_self leaves pid 1 the calls its loop needs. The agent can reach pid 1 only by signals; this
+ * is for the mistake nobody has found yet. Any other call kills it, and with it the sandbox.
+ */
+static void confine_self(void)
+{
+#if defined(__x86_64__)
+#define ARCH AUDIT_ARCH_X86_64
+#else
+#define ARCH AUDIT_ARCH_AARCH64
+#endif
+#define LET(nr) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (nr), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+		LET(__NR_ppoll), LET(__NR_read), LET(__NR_wait4), LET(__NR_kill), LET(__NR_sendmsg),
+		LET(__NR_exit_group),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	struct sock_fprog prog = { sizeof(f) / sizeof(f[0]), f };
+	long r = sys3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog);
+
+	if (r < 0)
+		fail(CONTROL, STEP_SELF, r);
+}
+
+/* reap collects every zombie; when the agent's first process is among them, the run is over. */
+static void reap(long agent)
+{
+	int status;
+	long pid;
+
+	while ((pid = sys4(__NR_wait4, -1, &status, WNOHANG_, 0)) > 0) {
+		if (pid != agent)
+			continue;
+		say(CONTROL, SAY_EXITED, (uint32_t)status, 0, -1);
+		quit((status & 0x7f) ? 128 + (status & 0x7f) : (status >> 8) & 0xff);
+	}
+}
+
+static void __attribute__((noreturn, used)) run(void)
+{
+	/* Every signal that can be caught comes through the signalfd; SIGKILL and SIGSTOP from inside the
+	 * namespace never reach pid 1 (pid_namespaces(7)). */
+	uint64_t all = ~0ULL;
+	int fds[4], tty = -1;
+	long sigfd, agent;
+
+	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
+	sys5(__NR_prctl, PR_SET_NAME_, "agentrun-init", 0, 0, 0);
+	/* Dies with the supervisor's launching thread; the socket below says the same a second way. */
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+	sys4(__NR_rt_sigprocmask, SIG_BLOCK_, &all, 0, 8);
+	sigfd = sys4(__NR_signalfd4, -1, &all, 8, SIGFD_CLOEXEC);
+	if (sigfd < 0)
+		fail(CONTROL, STEP_SELF, sigfd);
+	if (say(CONTROL, SAY_HELLO, MSG_VERSION, 0, -1) < 0)
+		quit(125);
+	receive(fds);
+	if (launch.flags & FLAG_TTY)
+		tty = open_pty();
+
+	agent = sys5(__NR_clone, SIGCHLD_, 0, 0, 0, 0);
+	if (agent < 0)
+		fail(CONTROL, STEP_FORK, agent);
+	if (agent == 0)
+		child(fds, tty);
+	/* An end of a pipe kept here would hide its end of file from the other side. */
+	for (int i = 0; i < 4; i++)
+		sys1(__NR_close, fds[i]);
+	for (int i = 0; i < 3; i++)
+		sys1(__NR_close, i);
+	if (tty >= 0)
+		sys1(__NR_close, tty);
+	say(CONTROL, SAY_STARTED, (uint32_t)agent, 0, -1);
+	confine_self();
+
+	for (;;) {
+		struct pollfd_ p[2] = { { CONTROL, POLLIN_, 0 }, { (int)sigfd, POLLIN_, 0 } };
+		unsigned char info[128]; /* struct signalfd_siginfo: the first u32 is the signal */
+
+		sys5(__NR_ppoll, p, 2, 0, 0, 8);
+		if (p[0].revents) /* the supervisor says nothing more: data or hang-up both mean the end */
+			quit(137);
+		if (!(p[1].revents & POLLIN_))
+			continue;
+		if (sys3(__NR_read, sigfd, info, sizeof(info)) != sizeof(info))
+			continue;
+		uint32_t sig;
+		memcpy(&sig, info, sizeof(sig));
+		if (sig == SIGCHLD_)
+			reap(agent);
+		else
+			sys2(__NR_kill, agent, sig);
+	}
+}
+
+#if defined(__x86_64__)
+__asm__(".globl _start\n_start:\n xor %ebp,%ebp\n and $-16,%rsp\n call run\n");
+#else
+__asm__(".globl _start\n_start:\n mov x29,#0\n bl run\n");
+#endif

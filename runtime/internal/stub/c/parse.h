@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The start message: what the supervisor tells the stub to run. Written by stub.Message in
+ * message.go; the two are held together by a round-trip test and by FuzzParse.
+ *
+ * Layout, native byte order, no padding:
+ *
+ *   u32 magic, u32 version, u32 flags, u32 nargs, u32 nenv, u32 nrlimits, u32 nrules, u32 nbpf
+ *   u64 landlock_fs, u64 landlock_scoped
+ *   nrlimits x { u64 resource, u64 cur, u64 max }
+ *   nbpf x 8 bytes (struct sock_filter)
+ *   nrules x { u64 access, string path }
+ *   string exe, string cwd, nargs x string, nenv x string
+ *
+ * A string is u32 length (without the NUL), the bytes, one NUL. The NUL lets the stub point into
+ * the message instead of copying. Nothing may remain after the last string.
+ */
+#ifndef AGENTRUN_PARSE_H
+#define AGENTRUN_PARSE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	MSG_MAGIC = 0x31524741, /* "AGR1" */
+	MSG_VERSION = 1,
+	MSG_MAX = 4 << 20, /* argv and environment of a run; execve(2) itself stops at ARG_MAX */
+	MAX_STRINGS = 16384,
+	MAX_RLIMITS = 16,
+	MAX_RULES = 64,
+	MAX_BPF = 4096, /* BPF_MAXINSNS, bpf_common.h */
+
+	FLAG_TTY = 1,           /* stdio is a pty the stub opens */
+	FLAG_WAIT_KILLABLE = 2, /* SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19 */
+	FLAG_LANDLOCK = 4,      /* a Landlock domain is wanted */
+	FLAG_ALL = 7,
+};
+
+struct rlim {
+	uint64_t resource, cur, max;
+};
+
+struct rule {
+	uint64_t access;
+	const char *path;
+};
+
+struct launch {
+	uint32_t flags, nargs, nenv, nrlimits, nrules, nbpf;
+	uint64_t landlock_fs, landlock_scoped;
+	struct rlim rlimits[MAX_RLIMITS];
+	struct rule rules[MAX_RULES];
+	const char *bpf; /* nbpf * 8 bytes, unaligned is fine: the kernel copies it */
+	const char *exe, *cwd;
+	const char *argv[MAX_STRINGS + 1];
+	const char *envp[MAX_STRINGS + 1];
+};
+
+struct cursor {
+	const unsigned char *p;
+	size_t left;
+};
+
+static int take(struct cursor *c, void *out, size_t n)
+{
+	if (c->left < n)
+		return -1;
+	for (size_t i = 0; i < n; i++)
+		((unsigned char *)out)[i] = c->p[i];
+	c->p += n;
+	c->left -= n;
+	return 0;
+}
+
+static int take_u32(struct cursor *c, uint32_t *out, uint32_t most)
+{
+	if (take(c, out, sizeof(*out)) || *out > most)
+		return -1;
+	return 0;
+}
+
+/* take_string points *out into the message: the bytes hold no NUL but the one that ends them. */
+static int take_string(struct cursor *c, const char **out)
+{
+	uint32_t n;
+
+	if (take_u32(c, &n, MSG_MAX) || c->left < (size_t)n + 1)
+		return -1;
+	for (uint32_t i = 0; i < n; i++)
+		if (c->p[i] == 0)
+			return -1;
+	if (c->p[n] != 0)
+		return -1;
+	*out = (const char *)c->p;
+	c->p += (size_t)n + 1;
+	c->left -= (size_t)n + 1;
+	return 0;
+}
+
+static int take_strings(struct cursor *c, const char **out, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (take_string(c, &out[i]))
+			return -1;
+	out[n] = 0;
+	return 0;
+}
+
+/* parse fills l from a whole message; anything odd, short or left over is refused. */
+static int parse(struct launch *l, const void *buf, size_t len)
+{
+	struct cursor c = { buf, len };
+	uint32_t magic, version;
+
+	if (take_u32(&c, &magic, UINT32_MAX) || magic != MSG_MAGIC)
+		return -1;
+	if (take_u32(&c, &version, UINT32_MAX) || version != MSG_VERSION)
+		return -1;
+	if (take_u32(&c, &l->flags, FLAG_ALL) || take_u32(&c, &l->nargs, MAX_STRINGS) ||
+	    take_u32(&c, &l->nenv, MAX_STRINGS) || take_u32(&c, &l->nrlimits, MAX_RLIMITS) ||
+	    take_u32(&c, &l->nrules, MAX_RULES) || take_u32(&c, &l->nbpf, MAX_BPF))
+		return -1;
+	/* No argv[0] or no filter is never meant: an empty message must not start anything. */
+	if (l->nargs == 0 || l->nbpf == 0)
+		return -1;
+	if (take(&c, &l->landlock_fs, 8) || take(&c, &l->landlock_scoped, 8))
+		return -1;
+	for (uint32_t i = 0; i < l->nrlimits; i++)
+		if (take(&c, &l->rlimits[i], sizeof(l->rlimits[i])))
+			return -1;
+	l->bpf = (const char *)c.p;
+	if (c.left < (size_t)l->nbpf * 8)
+		return -1;
+	c.p += (size_t)l->nbpf * 8;
+	c.left -= (size_t)l->nbpf * 8;
+	for (uint32_t i = 0; i < l->nrules; i++)
+		if (take(&c, &l->rules[i].access, 8) || take_string(&c, &l->rules[i].path))
+			return -1;
+	if (take_string(&c, &l->exe) || take_string(&c, &l->cwd))
+		return -1;
+	if (take_strings(&c, l->argv, l->nargs) || take_strings(&c, l->envp, l->nenv))
+		return -1;
+	return c.left == 0 ? 0 : -1;
+}
+
+#endif

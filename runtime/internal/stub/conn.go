@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stub
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind is what a report from the sandbox says; the order is that of init.c.
+type Kind uint32
+
+// Kinds of report.
+const (
+	KindInvalid Kind = iota
+	Hello
+	PTY
+	Started
+	Listener
+	failed
+	Exited
+)
+
+// Report is one message of the stub or of its child.
+type Report struct {
+	Kind Kind
+	A    uint32   // Hello: protocol version; Exited: wait status
+	File *os.File // PTY, Listener: the descriptor; the receiver closes it
+	PID  int      // of the sender, in our pid namespace, by the kernel's word (SCM_CREDENTIALS)
+}
+
+const reportSize = 16
+
+// Conn is the supervisor's end of a socket to the sandbox.
+type Conn struct {
+	file *os.File
+}
+
+// Pair makes a socket: ours, and the end to hand over. SO_PASSCRED makes the kernel put the sender's
+// pid, translated to our namespace, beside each report: the stub can't know it, the agent can't forge it.
+func Pair() (*Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	if err := unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return nil, nil, os.NewSyscallError("setsockopt SO_PASSCRED", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
+	return &Conn{file: os.NewFile(uintptr(fds[0]), "stub-socket")}, os.NewFile(uintptr(fds[1]), "stub-peer"), nil
+}
+
+// File gives deadlines; Close ends the conversation: on the control socket that ends the sandbox.
+func (c *Conn) File() *os.File { return c.file }
+
+// Close closes our end.
+func (c *Conn) Close() error { return c.file.Close() }
+
+// Next waits for the next report. io.EOF: the other side closed (on the child socket: it executed the
+// agent). A *Failure is what went wrong inside.
+func (c *Conn) Next() (Report, error) {
+	var buf [reportSize]byte
+	oob := make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))
+	var n, oobn, flags int
+	var rerr error
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return Report{}, err
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), buf[:], oob, unix.MSG_CMSG_CLOEXEC)
+			if rerr != unix.EINTR {
+				return rerr != unix.EAGAIN
+			}
+		}
+	})
+	if err == nil {
+		err = rerr
+	}
+	if errors.Is(err, unix.ECONNRESET) {
+		return Report{}, io.EOF
+	}
+	if err != nil {
+		return Report{}, err
+	}
+	files, pid, err := ancillary(oob[:oobn])
+	r := Report{PID: pid}
+	if len(files) > 0 {
+		r.File = files[0]
+	}
+	switch {
+	case err != nil:
+	case n == 0:
+		err = io.EOF
+	case n != reportSize || flags&unix.MSG_CTRUNC != 0 || len(files) > 1:
+		err = fmt.Errorf("report of %d bytes and %d descriptors: %w", n, len(files), unix.EPROTO)
+	default:
+		r.Kind = Kind(binary.NativeEndian.Uint32(buf[0:]))
+		r.A = binary.NativeEndian.Uint32(buf[4:])
+		b := binary.NativeEndian.Uint64(buf[8:])
+		switch r.Kind {
+		case failed:
+			err = &Failure{Step: Step(r.A), Errno: unix.Errno(b & 0xffffffff), Index: int(b >> 32)}
+		case PTY, Listener:
+			if r.File == nil {
+				err = fmt.Errorf("report %d without its descriptor: %w", r.Kind, unix.EPROTO)
+			}
+		case Hello, Started, Exited:
+		default:
+			err = fmt.Errorf("report of kind %d: %w", r.Kind, unix.EPROTO)
+		}
+	}
+	if err != nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return Report{}, err
+	}
+	return r, nil
+}
+
+func ancillary(oob []byte) (files []*os.File, pid int, err error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, m := range msgs {
+		switch {
+		case m.Header.Level != unix.SOL_SOCKET:
+		case m.Header.Type == unix.SCM_RIGHTS:
+			fds, err := unix.ParseUnixRights(&m)
+			if err != nil {
+				return files, pid, err
+			}
+			for _, fd := range fds {
+				files = append(files, os.NewFile(uintptr(fd), "from-sandbox"))
+			}
+		case m.Header.Type == unix.SCM_CREDENTIALS:
+			cred, err := unix.ParseUnixCredentials(&m)
+			if err != nil {
+				return files, pid, err
+			}
+			pid = int(cred.Pid)
+		}
+	}
+	return files, pid, nil
+}
+
+// Start sends the message with stdin, stdout, stderr and the child's socket.
+func (c *Conn) Start(m *Message, stdin, stdout, stderr, child *os.File) error {
+	b, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	head := binary.NativeEndian.AppendUint64(nil, uint64(len(b)))
+	rights := unix.UnixRights(int(stdin.Fd()), int(stdout.Fd()), int(stderr.Fd()), int(child.Fd()))
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = raw.Write(func(fd uintptr) bool {
+		serr = unix.Sendmsg(int(fd), head, rights, nil, unix.MSG_NOSIGNAL)
+		return serr != unix.EAGAIN
+	})
+	if err == nil {
+		err = serr
+	}
+	if err != nil {
+		return fmt.Errorf("send the start message: %w", err)
+	}
+	if _, err := c.file.Write(b); err != nil {
+		return fmt.Errorf("send the start message: %w", err)
+	}
+	return nil
+}
+
+// Go lets the waiting child execute the agent.
+func (c *Conn) Go() error {
+	_, err := c.file.Write([]byte{'G'})
+	return err
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stub holds pid 1 of a sandbox (c/init.c, a freestanding static program) and the supervisor's
+// side of the conversation with it.
+//
+// The conversation, over two unix stream sockets:
+//
+//	stub  → control: hello
+//	super → control: start message + stdin, stdout, stderr, child socket
+//	stub  → control: [pty master]  started
+//	child → child:   listener (the seccomp notification descriptor)
+//	super → child:   'G', or nothing ever
+//	child → child:   end of file at a successful execve, or failed{step, errno}
+//	stub  → control: exited{wait status}
+//
+// Errors of the child keep their step and errno: Failure unwraps to the unix.Errno.
+//
+// What it does not protect against: everything the stub enforces, the child does to itself before
+// any code of the agent runs; the supervisor checks the result from outside (see runtime).
+package stub
+
+import _ "embed"
+
+// Image is the program to put into the root view; build.sh makes it from c/init.c.
+//
+//go:embed stub.bin
+var Image []byte
