@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threat classes "proc and sys" and "root view": what can be opened, written,
+// and marked as privileged.
+
+#include "probe.h"
+#include <linux/openat2.h>
+
+static long t_read(int argc, char **argv)
+{
+	char b[4096];
+	int fd = open(arg(argc, argv, 1, "/etc/shadow"), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -1;
+	long r = read(fd, b, sizeof b);
+	int e = errno;
+	close(fd);
+	errno = e;
+	return r;
+}
+
+// cat FILE: the content as the value.
+static long t_cat(int argc, char **argv)
+{
+	long n = slurp(arg(argc, argv, 1, "/proc/self/status"), value, sizeof value);
+	for (long i = 0; i < n; i++)
+		if (value[i] == '\n' || value[i] == 0)
+			value[i] = '|';
+	return n < 0 ? -1 : OBSERVED;
+}
+
+static long t_write(int argc, char **argv)
+{
+	const char *text = arg(argc, argv, 2, NULL);
+	int fd = open(arg(argc, argv, 1, "/x"), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -1;
+	long r = text ? write(fd, text, strlen(text)) : 0;
+	int e = errno;
+	close(fd);
+	errno = e;
+	return r;
+}
+
+static long t_create(int argc, char **argv)
+{
+	const char *text = arg(argc, argv, 2, "x");
+	int fd = open(arg(argc, argv, 1, "/x"), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return -1;
+	long r = write(fd, text, strlen(text));
+	int e = errno;
+	close(fd);
+	errno = e;
+	return r;
+}
+
+static long t_mkdir(int argc, char **argv) { return mkdir(arg(argc, argv, 1, "/x"), 0755); }
+static long t_unlink(int argc, char **argv) { return unlink(arg(argc, argv, 1, "/x")); }
+static long t_rename(int argc, char **argv) { return rename(arg(argc, argv, 1, "/x"), arg(argc, argv, 2, "/y")); }
+static long t_symlink(int argc, char **argv) { return symlink(arg(argc, argv, 1, "/"), arg(argc, argv, 2, SCRATCH "/link")); }
+static long t_link(int argc, char **argv) { return link(arg(argc, argv, 1, "/x"), arg(argc, argv, 2, SCRATCH "/hard")); }
+static long t_truncate(int argc, char **argv) { return truncate(arg(argc, argv, 1, "/x"), 0); }
+static long t_chown(int argc, char **argv) { return chown(arg(argc, argv, 1, "/x"), (uid_t)num(arg(argc, argv, 2, "0")), (gid_t)num(arg(argc, argv, 2, "0"))); }
+
+static long t_stat(int argc, char **argv)
+{
+	struct stat st;
+	if (lstat(arg(argc, argv, 1, "/"), &st) < 0)
+		return -1;
+	return say("%o %u:%u %lld", st.st_mode, st.st_uid, st.st_gid, (long long)st.st_size);
+}
+
+static long t_readlink(int argc, char **argv)
+{
+	ssize_t n = readlink(arg(argc, argv, 1, "/proc/self/cwd"), value, sizeof value - 1);
+	if (n < 0)
+		return -1;
+	value[n] = 0;
+	return OBSERVED;
+}
+
+static long t_ls(int argc, char **argv)
+{
+	struct dirent *e;
+	DIR *d = opendir(arg(argc, argv, 1, "/"));
+	if (!d)
+		return -1;
+	while ((e = readdir(d)))
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+			add("%s", e->d_name);
+	closedir(d);
+	return OBSERVED;
+}
+
+// suid WAY DIR: a file or folder with the set-user-id or set-group-id bit. In
+// a writable workspace it would stand on the host, without nosuid, owned by
+// the workspace's owner: a present for the next local user. Success is decided
+// by the bit, not by the call: a call that drops it has refused.
+static long bit_set(const char *path, long r)
+{
+	struct stat st;
+	int e = errno;
+	if (r >= 0)
+		close((int)r);
+	if (lstat(path, &st) == 0 && (st.st_mode & (S_ISUID | S_ISGID)))
+		return 0;
+	if (r >= 0)
+		return say("dropped");
+	errno = e;
+	return -1;
+}
+
+static long t_suid(int argc, char **argv)
+{
+	const char *way = arg(argc, argv, 1, "chmod");
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s/suid-%s", arg(argc, argv, 2, SCRATCH), way);
+	unlink(path), rmdir(path);
+	const mode_t mode = 06755;
+	long r = -1;
+	if (!strcmp(way, "open"))
+		return bit_set(path, syscall(SYS_open, path, O_CREAT | O_WRONLY | O_CLOEXEC, mode));
+	if (!strcmp(way, "openat"))
+		return bit_set(path, syscall(SYS_openat, AT_FDCWD, path, O_CREAT | O_WRONLY | O_CLOEXEC, mode));
+	if (!strcmp(way, "openat2")) {
+		struct open_how how = {.flags = O_CREAT | O_WRONLY | O_CLOEXEC, .mode = mode};
+		return bit_set(path, syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how));
+	}
+	if (!strcmp(way, "creat"))
+		return bit_set(path, syscall(SYS_creat, path, mode));
+	if (!strcmp(way, "mkdir") || !strcmp(way, "mkdirat")) {
+		r = way[5] ? syscall(SYS_mkdirat, AT_FDCWD, path, mode) : syscall(SYS_mkdir, path, mode);
+		return bit_set(path, r < 0 ? -1 : 1 << 20);
+	}
+	if (!strcmp(way, "mknod") || !strcmp(way, "mknodat")) {
+		r = way[5] ? syscall(SYS_mknodat, AT_FDCWD, path, S_IFREG | mode, 0) : syscall(SYS_mknod, path, S_IFREG | mode, 0);
+		return bit_set(path, r < 0 ? -1 : 1 << 20);
+	}
+	if (!strcmp(way, "tmpfile")) {
+		int fd = (int)syscall(SYS_openat, AT_FDCWD, arg(argc, argv, 2, SCRATCH), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
+		struct stat st;
+		if (fd < 0)
+			return -1;
+		r = fstat(fd, &st);
+		close(fd);
+		return r == 0 && (st.st_mode & (S_ISUID | S_ISGID)) ? 0 : say("dropped");
+	}
+	int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return say("not written: %s", strerrorname_np(errno));
+	if (!strcmp(way, "chmod"))
+		r = syscall(SYS_chmod, path, mode);
+	else if (!strcmp(way, "fchmod"))
+		r = syscall(SYS_fchmod, fd, mode);
+	else if (!strcmp(way, "fchmodat"))
+		r = syscall(SYS_fchmodat, AT_FDCWD, path, mode);
+	else if (!strcmp(way, "fchmodat2"))
+		r = syscall(452, AT_FDCWD, path, mode, 0);
+	else if (!strcmp(way, "chmod-high")) // mode is 16 bits wide in the kernel
+		r = syscall(SYS_chmod, path, 0x100000000L | mode);
+	else
+		return USAGE;
+	int e = errno;
+	close(fd);
+	errno = e;
+	return bit_set(path, r < 0 ? -1 : 1 << 20);
+}
+
+static long t_setxattr_cap(int argc, char **argv)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s/caps", arg(argc, argv, 1, SCRATCH));
+	int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0755);
+	if (fd < 0)
+		return say("not written: %s", strerrorname_np(errno));
+	close(fd);
+	uint32_t all[5] = {0x02000001, 0xffffffff, 0, 0xffffffff, 0};
+	return setxattr(path, "security.capability", all, sizeof all, 0);
+}
+
+// fill DIR: write until refused; the number of MiB that fitted.
+static long t_fill(int argc, char **argv)
+{
+	static char block[1 << 20];
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s/fill", arg(argc, argv, 1, SCRATCH));
+	int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+	long n = 0, max = num(arg(argc, argv, 2, "4096"));
+	if (fd < 0)
+		return -1;
+	memset(block, 'x', sizeof block);
+	while (n < max && write(fd, block, sizeof block) == (ssize_t)sizeof block)
+		n++;
+	int e = n < max ? errno : 0;
+	close(fd);
+	unlink(path);
+	return say("%ld %s", n, e ? strerrorname_np(e) : "0");
+}
+
+// inodes DIR MAX: create empty files until refused.
+static long t_inodes(int argc, char **argv)
+{
+	char path[PATH_MAX];
+	long n = 0, max = num(arg(argc, argv, 2, "100000"));
+	int e = 0;
+	for (; n < max; n++) {
+		snprintf(path, sizeof path, "%s/i%ld", arg(argc, argv, 1, SCRATCH), n);
+		int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+		if (fd < 0) {
+			e = errno;
+			break;
+		}
+		close(fd);
+	}
+	for (long i = 0; i < n; i++) {
+		snprintf(path, sizeof path, "%s/i%ld", arg(argc, argv, 1, SCRATCH), i);
+		unlink(path);
+	}
+	return say("%ld %s", n, e ? strerrorname_np(e) : "0");
+}
+
+// writable: every folder in the view in which a file can be made.
+static void walk(const char *dir, int depth)
+{
+	char path[PATH_MAX];
+	struct dirent *e;
+	if (depth > 12 || !strncmp(dir, "/proc", 5))
+		return;
+	snprintf(path, sizeof path, "%s/.agentrun-probe", strcmp(dir, "/") ? dir : "");
+	int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+	if (fd >= 0) {
+		close(fd);
+		unlink(path);
+		add("%s", dir);
+	}
+	DIR *d = opendir(dir);
+	if (!d)
+		return;
+	while ((e = readdir(d))) {
+		if (e->d_type != DT_DIR || !strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+			continue;
+		snprintf(path, sizeof path, "%s/%s", strcmp(dir, "/") ? dir : "", e->d_name);
+		char *copy = strdup(path);
+		walk(copy, depth + 1);
+		free(copy);
+	}
+	closedir(d);
+}
+
+static long t_writable(int argc, char **argv)
+{
+	walk(arg(argc, argv, 1, "/"), 0);
+	return OBSERVED;
+}
+
+// devices: what is in /dev that is a device, with its number.
+static long t_devices(int argc, char **argv)
+{
+	struct dirent *e;
+	struct stat st;
+	char path[PATH_MAX];
+	(void)argc, (void)argv;
+	DIR *d = opendir("/dev");
+	if (!d)
+		return -1;
+	while ((e = readdir(d))) {
+		snprintf(path, sizeof path, "/dev/%s", e->d_name);
+		if (lstat(path, &st) == 0 && (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)))
+			add("%s %c%u:%u", e->d_name, S_ISCHR(st.st_mode) ? 'c' : 'b', (unsigned)(st.st_rdev >> 8 & 0xfff), (unsigned)(st.st_rdev & 0xff));
+	}
+	closedir(d);
+	return OBSERVED;
+}
+
+// setuid-files: programs in the view that would be privileged without nosuid
+// and no_new_privs.
+static long t_nosuid(int argc, char **argv)
+{
+	struct statvfs st;
+	if (statvfs(arg(argc, argv, 1, "/usr"), &st) < 0)
+		return -1;
+	return say("%s%s%s%s", st.f_flag & ST_RDONLY ? "ro" : "rw", st.f_flag & ST_NOSUID ? ",nosuid" : "",
+		   st.f_flag & ST_NODEV ? ",nodev" : "", st.f_flag & ST_NOEXEC ? ",noexec" : "");
+}

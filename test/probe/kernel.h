@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threat class "kernel surface": raw system calls, so that no library stands
+// between the filter and us. Arguments are such that the kernel itself, if
+// reached, answers EFAULT, EINVAL, EBADF or EPERM: the errno tells who refused.
+
+#include "probe.h"
+
+#define CALL(name, ...)                                                \
+	static long t_##name(int argc, char **argv)                    \
+	{                                                              \
+		(void)argc, (void)argv;                                \
+		return syscall(SYS_##name, ##__VA_ARGS__);             \
+	}
+
+// io_uring by hand: a ring takes its calls past every filter.
+static long t_io_uring_setup(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	char params[120] = {0};
+	return keep(syscall(SYS_io_uring_setup, 4, params));
+}
+CALL(io_uring_enter, 0, 1, 0, 0, 0, 0)
+CALL(io_uring_register, 0, 0, 0, 0)
+
+static long t_bpf(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	struct { uint32_t type, key, val, max; char rest[112]; } a = {2 /* ARRAY */, 4, 4, 1, {0}};
+	return keep(syscall(SYS_bpf, 0 /* MAP_CREATE */, &a, sizeof a));
+}
+
+static long t_perf_event_open(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	struct { uint32_t type, size; uint64_t config, rest[12]; } a = {1 /* SOFTWARE */, 112, 0, {0}};
+	return keep(syscall(SYS_perf_event_open, &a, 0, -1, -1, 0));
+}
+
+static long t_userfaultfd(int argc, char **argv) { (void)argc, (void)argv; return keep(syscall(SYS_userfaultfd, 1 /* USER_MODE_ONLY */)); }
+static long t_memfd_secret(int argc, char **argv) { (void)argc, (void)argv; return keep(syscall(SYS_memfd_secret, 0)); }
+static long t_keyctl(int argc, char **argv) { return syscall(SYS_keyctl, num(arg(argc, argv, 1, "0")), -3 /* session */, 1, 0, 0); }
+CALL(add_key, "user", "agentrun-probe", "x", 1, -3)
+CALL(request_key, "user", "agentrun-probe", NULL, 0)
+CALL(kexec_load, 0, 0, 0, 0)
+CALL(kexec_file_load, -1, -1, 0, "", 0)
+CALL(init_module, "", 0, "")
+CALL(finit_module, 0, "", 0)
+CALL(delete_module, "none", O_NONBLOCK)
+CALL(quotactl, 0x800002 << 8, "/dev/root", 0, 0)
+CALL(quotactl_fd, 0, 0x800002 << 8, 0, 0)
+CALL(acct, SCRATCH "/acct")
+CALL(swapon, SCRATCH "/swap", 0)
+CALL(swapoff, SCRATCH "/swap")
+// A wrong magic number: reboot(2) would answer EINVAL, and never reboot.
+CALL(reboot, 0, 0, 0, 0)
+CALL(sethostname, "owned", 5)
+CALL(setdomainname, "owned", 5)
+CALL(iopl, 3)
+CALL(ioperm, 0x80, 1, 1)
+CALL(modify_ldt, 0, 0, 0)
+CALL(lookup_dcookie, 0, 0, 0)
+CALL(syslog, 3, value, sizeof value) // SYSLOG_ACTION_READ_ALL
+CALL(vhangup)
+CALL(uselib, "/none")
+CALL(ustat, 0, value)
+CALL(sysfs, 3)
+CALL(settimeofday, NULL, NULL)
+CALL(clock_adjtime, CLOCK_REALTIME, NULL)
+CALL(fanotify_init, 0, 0)
+CALL(migrate_pages, 1, 0, NULL, NULL)
+CALL(move_pages, 1, 0, NULL, NULL, NULL, 0)
+CALL(nfsservctl, 0, 0, 0)
+CALL(_sysctl, 0)
+
+static long t_clock_settime(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return syscall(SYS_clock_settime, CLOCK_REALTIME, &now);
+}
+
+static long t_personality(int argc, char **argv) { return syscall(SYS_personality, num(arg(argc, argv, 1, "0x0040000"))); } // ADDR_NO_RANDOMIZE
+
+// sys NR [ARG…]: any number with any numeric arguments.
+static long t_sys(int argc, char **argv)
+{
+	long a[6] = {0};
+	for (int i = 0; i < 6 && i + 2 < argc; i++)
+		a[i] = num(argv[i + 2]);
+	return syscall(num(arg(argc, argv, 1, "9999")), a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+// The i386 gate from a 64-bit program: other numbers, other filter. 20 is
+// getpid there, and writev here.
+static long t_int80(int argc, char **argv)
+{
+#ifdef __x86_64__
+	long r = num(arg(argc, argv, 1, "20"));
+	__asm__ volatile("int $0x80" : "+a"(r) : "b"(0L), "c"(0L), "d"(0L) : "memory", "r8", "r9", "r10", "r11");
+	if (r < 0 && r > -4096) {
+		errno = (int)-r;
+		return -1;
+	}
+	return r;
+#else
+	(void)argc, (void)argv;
+	errno = ENOSYS;
+	return -1;
+#endif
+}
+
+// x32 numbers carry bit 30; a filter that compares numbers only misses them.
+static long t_x32(int argc, char **argv) { return syscall(0x40000000L | num(arg(argc, argv, 1, "39"))); }
+
+// tty REQUEST [HIGH]: an ioctl on the terminal. ioctl(2) takes unsigned long,
+// the kernel looks at the low 32 bits: HIGH set must not slip past the filter.
+static long tty_ioctl(unsigned long request, int argc, char **argv, void *p)
+{
+	if (argc > 1)
+		request |= (unsigned long)num(argv[1]) << 32;
+	return syscall(SYS_ioctl, 0, request, p);
+}
+
+static long t_tiocsti(int argc, char **argv) { char c = 'x'; return tty_ioctl(TIOCSTI, argc, argv, &c); }
+static long t_tioclinux(int argc, char **argv) { char c = 3; return tty_ioctl(TIOCLINUX, argc, argv, &c); }
+static long t_tiocsctty(int argc, char **argv) { return tty_ioctl(TIOCSCTTY, argc, argv, (void *)1); }
+static long t_tiocsetd(int argc, char **argv) { int n_gsm = 21; return tty_ioctl(TIOCSETD, argc, argv, &n_gsm); }
+static long t_tioccons(int argc, char **argv) { return tty_ioctl(TIOCCONS, argc, argv, NULL); }
+
+static long t_prctl(int argc, char **argv)
+{
+	unsigned long a[5] = {0};
+	for (int i = 0; i < 5 && i + 1 < argc; i++)
+		a[i] = (unsigned long)num(argv[i + 1]);
+	return prctl((int)a[0], a[1], a[2], a[3], a[4]);
+}
+
+static long t_setuid(int argc, char **argv) { return syscall(SYS_setuid, num(arg(argc, argv, 1, "0"))); }
+static long t_setgid(int argc, char **argv) { return syscall(SYS_setgid, num(arg(argc, argv, 1, "0"))); }
+static long t_setresuid(int argc, char **argv) { return syscall(SYS_setresuid, 0, 0, num(arg(argc, argv, 1, "0"))); }
+static long t_setgroups(int argc, char **argv) { (void)argc, (void)argv; gid_t none = 0; return syscall(SYS_setgroups, 1, &none); }
+
+static long t_capset(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	struct { uint32_t version; int pid; } h = {0x20080522, 0};
+	struct { uint32_t eff, prm, inh; } d[2] = {{1u << 21, 1u << 21, 1u << 21}, {0, 0, 0}}; // CAP_SYS_ADMIN
+	return syscall(SYS_capset, &h, d);
+}
+
+// A second filter must not hand the agent a listener of its own, with which it
+// could answer its own calls "yes".
+static long t_seccomp_listener(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	struct { uint16_t code; uint8_t jt, jf; uint32_t k; } allow = {6, 0, 0, 0x7fff0000};
+	struct { unsigned short len; void *filter; } prog = {1, &allow};
+	return keep(syscall(SYS_seccomp, 1 /* SET_MODE_FILTER */, 8 /* NEW_LISTENER */, &prog));
+}
