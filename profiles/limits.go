@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package profiles
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+)
+
+// Range is an inclusive range.
+type Range[T cmp.Ordered] struct{ Min, Max T }
+
+// has is false for NaN, which no comparison holds of.
+func (r Range[T]) has(v T) bool { return v >= r.Min && v <= r.Max }
+
+// Ranges are the bounds that Limits must lie in. The zero value contains nothing, so it refuses everything.
+type Ranges struct {
+	CPU          Range[float64]
+	Memory       Range[Size]
+	PIDs         Range[int]
+	OpenFiles    Range[int]
+	ScratchSize  Range[Size]
+	MaxOutput    Range[Size]
+	Timeout      Range[Duration]
+	CPUTime      Range[Duration]
+	FileSize     Range[Size]
+	LockedMemory Range[Size]
+	MaxSteps     Range[int]
+}
+
+// The bounds of M-3 for a run.
+const (
+	MinCPU     = 0.2
+	MaxCPU     = 1.0
+	MinMemory  = 256 * MiB
+	MaxMemory  = 1024 * MiB
+	MinTimeout = Duration(60 * time.Second)
+	MaxTimeout = Duration(300 * time.Second)
+)
+
+// The bounds that M-3 leaves open.
+const (
+	// Four are pid 1, the agent, and one thread each way for a runtime with a collector; with fewer nothing starts.
+	MinPIDs = 4
+	// A task costs some 20 KiB of kernel stack and structures, charged to the run: 4096 take 80 MiB, which the smallest
+	// memory limit bears, and eight such runs stay under the default pid_max of 32768.
+	MaxPIDs = 4096
+
+	// Node opens about 20 at start, Python 5; each listener and library needs some more.
+	MinOpenFiles = 32
+	// Kernel memory again (256 B a file, charged); above 65536 select-based and close-in-a-loop programs crawl.
+	MaxOpenFiles = 65536
+
+	// Below a page there is no file; 1 MiB holds the HOME skeleton and a script's temporary files.
+	MinScratchSize = 1 * MiB
+	// Scratch is memory of the run: more than its memory can never be filled (see Check).
+	MaxScratchSize = MaxMemory
+
+	// A stack trace must fit, or a failed run says nothing.
+	MinMaxOutput = 4 * KiB
+	// 1 GiB in 300 s is 3.5 MB/s through the supervisor: a caller that wants more writes to the workspace.
+	MaxMaxOutput = 1 * GiB
+
+	// Starting an interpreter takes a fraction of a second.
+	MinCPUTime = Duration(time.Second)
+	// One processor for the longest timeout.
+	MaxCPUTime = MaxTimeout
+
+	MinFileSize = 4 * KiB
+	// The workspace is the owner's disk: one runaway file must not fill it. Model weights and images fit.
+	MaxFileSize = 64 * GiB
+
+	// One page: RLIMIT_MEMLOCK 0 makes libraries that lock a key complain.
+	MinLockedMemory = 4 * KiB
+	// Locked pages can't be reclaimed; the quarter of the smallest run.
+	MaxLockedMemory = 64 * MiB
+
+	MinMaxSteps = 1
+	// At ring 1's 50 calls a second, 300 s are 15000.
+	MaxMaxSteps = 15000
+)
+
+// SpecRanges are the ranges every run obeys (M-3), whether a value came from a profile or a flag.
+func SpecRanges() Ranges {
+	return Ranges{
+		CPU:          Range[float64]{MinCPU, MaxCPU},
+		Memory:       Range[Size]{MinMemory, MaxMemory},
+		PIDs:         Range[int]{MinPIDs, MaxPIDs},
+		OpenFiles:    Range[int]{MinOpenFiles, MaxOpenFiles},
+		ScratchSize:  Range[Size]{MinScratchSize, MaxScratchSize},
+		MaxOutput:    Range[Size]{MinMaxOutput, MaxMaxOutput},
+		Timeout:      Range[Duration]{MinTimeout, MaxTimeout},
+		CPUTime:      Range[Duration]{MinCPUTime, MaxCPUTime},
+		FileSize:     Range[Size]{MinFileSize, MaxFileSize},
+		LockedMemory: Range[Size]{MinLockedMemory, MaxLockedMemory},
+		MaxSteps:     Range[int]{MinMaxSteps, MaxMaxSteps},
+	}
+}
+
+// TestOnlyUnsafeRanges let tests of time-outs and of memory exhaustion end in less than a minute. Never for a run of
+// somebody else's agent: they reach above the spec too, so that a test can give room to what it doesn't test.
+func TestOnlyUnsafeRanges() Ranges {
+	r := SpecRanges()
+	r.CPU = Range[float64]{0.01, 64}
+	r.Memory = Range[Size]{4 * MiB, 16 * GiB}
+	r.PIDs = Range[int]{1, 32768}
+	r.ScratchSize = Range[Size]{4 * KiB, 16 * GiB}
+	r.MaxOutput = Range[Size]{1, 16 * GiB}
+	r.Timeout = Range[Duration]{Duration(time.Millisecond), Duration(time.Hour)}
+	r.CPUTime = Range[Duration]{Duration(time.Millisecond), Duration(time.Hour)}
+	return r
+}
+
+// Check reports every limit outside r, by the path of its field, and those that contradict each other.
+func (l Limits) Check(r Ranges) []Problem {
+	var ps []Problem
+	add := func(p *Problem) {
+		if p != nil {
+			ps = append(ps, *p)
+		}
+	}
+	add(inRange("cpu", l.CPU, r.CPU))
+	add(inRange("memory", l.Memory, r.Memory))
+	add(inRange("pids", l.PIDs, r.PIDs))
+	add(inRange("open_files", l.OpenFiles, r.OpenFiles))
+	add(inRange("scratch_size", l.ScratchSize, r.ScratchSize))
+	add(inRange("max_output", l.MaxOutput, r.MaxOutput))
+	add(inRange("timeout", l.Timeout, r.Timeout))
+	add(inRange("cpu_time", l.CPUTime, r.CPUTime))
+	add(inRange("file_size", l.FileSize, r.FileSize))
+	add(inRange("locked_memory", l.LockedMemory, r.LockedMemory))
+	add(inRange("max_steps", l.MaxSteps, r.MaxSteps))
+	if r.ScratchSize.has(l.ScratchSize) && r.Memory.has(l.Memory) && l.ScratchSize > l.Memory {
+		ps = append(ps, Problem{Path: "limits.scratch_size", Message: fmt.Sprintf(
+			"%v is more than limits.memory (%v), whose pages it uses", l.ScratchSize, l.Memory)})
+	}
+	return ps
+}
+
+func inRange[T cmp.Ordered](field string, v T, r Range[T]) *Problem {
+	var zero T
+	switch {
+	case v == zero:
+		return &Problem{Path: "limits." + field, Message: fmt.Sprintf("not set or zero; want %v to %v", r.Min, r.Max)}
+	case !r.has(v):
+		return &Problem{Path: "limits." + field, Message: fmt.Sprintf("%v is outside the range %v to %v", v, r.Min, r.Max)}
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package profiles
+
+import "slices"
+
+// Profile is one ring's policy, resolved: what `extends` brought in is already merged. Plain data.
+// The json tag is also the key in YAML; the schema and these tags are held in step by a test.
+type Profile struct {
+	Name        string        `json:"name"`        // as the file's name without .yaml
+	Description string        `json:"description"` // one sentence for people
+	Abstract    bool          `json:"abstract,omitempty"`
+	Extends     string        `json:"extends,omitempty"` // the parent it was merged onto, for display
+	Ring        int           `json:"ring,omitempty"`    // 1–3; 0 is "not set", and never a ring for agents (H-12)
+	Network     Network       `json:"network,omitzero"`
+	Files       Files         `json:"files,omitzero"`
+	Subprocess  Subprocess    `json:"subprocess,omitzero"`
+	Limits      Limits        `json:"limits,omitzero"`
+	Environment Environment   `json:"environment,omitzero"`
+	Syscalls    []SyscallRule `json:"syscalls,omitempty"` // first match decides
+}
+
+// Network says where the proxy may take the agent. The network namespace has only loopback whatever stands here.
+type Network struct {
+	Mode NetworkMode `json:"mode"`
+	Why  string      `json:"why"`
+}
+
+// NetworkMode is a closed choice; the zero value is invalid.
+type NetworkMode string
+
+// The network modes.
+const (
+	NetworkNone      NetworkMode = "none"      // the tool proxy's own routes only
+	NetworkAllowlist NetworkMode = "allowlist" // and hosts named by the operator
+	NetworkPublic    NetworkMode = "public"    // and every public address
+)
+
+func (NetworkMode) choices() []string { return []string{"none", "allowlist", "public"} }
+
+// Files is the shape of the root view.
+type Files struct {
+	Root          RootMode      `json:"root,omitempty"`
+	Workspace     WorkspaceMode `json:"workspace,omitempty"`
+	WorkspaceExec bool          `json:"workspace_exec,omitempty"` // false: noexec, the command itself excepted
+	Etc           []EtcEntry    `json:"etc,omitempty"`            // shown read-only where the host has them
+	Why           string        `json:"why"`
+}
+
+// RootMode is a closed choice; the zero value is invalid.
+type RootMode string
+
+// The root modes.
+const (
+	RootReadonly RootMode = "readonly"
+	RootOverlay  RootMode = "overlay" // private upper layer, thrown away unless kept on request
+)
+
+func (RootMode) choices() []string { return []string{"readonly", "overlay"} }
+
+// WorkspaceMode is a closed choice; the zero value is invalid.
+type WorkspaceMode string
+
+// The workspace modes.
+const (
+	WorkspaceNone WorkspaceMode = "none"
+	WorkspaceRO   WorkspaceMode = "ro"
+	WorkspaceRW   WorkspaceMode = "rw"
+)
+
+func (WorkspaceMode) choices() []string { return []string{"none", "ro", "rw"} }
+
+// EtcEntry is a file or folder of the host's /etc that the sandbox sees.
+type EtcEntry struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// Subprocess says whether the agent may have more than one process.
+type Subprocess struct {
+	Mode  SubprocessMode `json:"mode"`
+	Tools []Tool         `json:"tools,omitempty"` // with deny: programs that may be executed besides the command itself
+	Why   string         `json:"why"`
+}
+
+// SubprocessMode is a closed choice; the zero value is invalid.
+type SubprocessMode string
+
+// The subprocess modes.
+const (
+	SubprocessDeny  SubprocessMode = "deny"
+	SubprocessAllow SubprocessMode = "allow"
+)
+
+func (SubprocessMode) choices() []string { return []string{"deny", "allow"} }
+
+// Tool is a program inside the sandbox that may replace the agent's process (execve), enforced by path.
+type Tool struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// Limits bound one run (M-3). Zero means not set and is refused. The core size is not among them: it is always 0, a core
+// dump would leave the sandbox's memory behind on the host.
+type Limits struct {
+	CPU          float64  `json:"cpu,omitempty"`           // processors, as quota
+	Memory       Size     `json:"memory,omitempty"`        // bytes, swap excluded, scratch included
+	PIDs         int      `json:"pids,omitempty"`          // processes and threads, pid 1 of the sandbox included
+	OpenFiles    int      `json:"open_files,omitempty"`    // RLIMIT_NOFILE, per process
+	ScratchSize  Size     `json:"scratch_size,omitempty"`  // bytes of the scratch tmpfs
+	MaxOutput    Size     `json:"max_output,omitempty"`    // bytes of stdout and stderr together
+	Timeout      Duration `json:"timeout,omitempty"`       // wall clock
+	CPUTime      Duration `json:"cpu_time,omitempty"`      // processor time of all processes together ("max compute")
+	FileSize     Size     `json:"file_size,omitempty"`     // RLIMIT_FSIZE, bytes of any one file
+	LockedMemory Size     `json:"locked_memory,omitempty"` // RLIMIT_MEMLOCK, bytes
+	MaxSteps     int      `json:"max_steps,omitempty"`     // tool calls
+	Why          string   `json:"why"`
+}
+
+// Environment is the agent's environment: nothing of the caller's unless named.
+type Environment struct {
+	Set  []EnvSet  `json:"set,omitempty"`
+	Pass []EnvPass `json:"pass,omitempty"` // taken from the caller where it has them; over Set
+}
+
+// EnvSet is a variable with a fixed value.
+type EnvSet struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	Why   string `json:"why"`
+}
+
+// EnvPass is a variable whose value comes from the caller.
+type EnvPass struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// SyscallRule decides calls by name and register values.
+type SyscallRule struct {
+	Names   []string  `json:"names"`
+	Action  Action    `json:"action"`
+	Errno   string    `json:"errno,omitempty"`    // with ActionErrno: a name such as ENOSYS
+	Args    []ArgCond `json:"args,omitempty"`     // all must hold; none: every call
+	IfKnown bool      `json:"if_known,omitempty"` // names that the filter library doesn't know are left out: they are unknown numbers then
+	Floor   bool      `json:"floor,omitempty"`    // before all others; no profile can loosen it; never allows
+	Why     string    `json:"why"`
+}
+
+// Action is a closed choice; the zero value is invalid.
+type Action string
+
+// The actions.
+const (
+	ActionAllow  Action = "allow"
+	ActionNotify Action = "notify" // the supervisor sees it and decides
+	ActionErrno  Action = "errno"  // quiet refusal, for programs that probe and fall back
+	ActionKill   Action = "kill"
+)
+
+func (Action) choices() []string { return []string{"allow", "notify", "errno", "kill"} }
+
+// ArgCond compares one register. Registers are 64 bits wide; where the kernel reads an int, only a masked comparison sees
+// what the kernel sees.
+type ArgCond struct {
+	Index int   `json:"index"` // 0–5
+	Op    Op    `json:"op"`
+	Value Value `json:"value"`
+	Mask  Value `json:"mask,omitzero"` // with OpMaskedEq: the bits compared
+}
+
+// Op is a closed choice; the zero value is invalid.
+type Op string
+
+// The comparisons.
+const (
+	OpEq       Op = "eq"
+	OpNe       Op = "ne"
+	OpMaskedEq Op = "masked_eq" // register & Mask == Value
+)
+
+func (Op) choices() []string { return []string{"eq", "ne", "masked_eq"} }
+
+// Holds reports whether the condition is true of the registers. An invalid condition holds never.
+func (c ArgCond) Holds(args [6]uint64) bool {
+	if c.Index < 0 || c.Index >= len(args) {
+		return false
+	}
+	a := args[c.Index]
+	switch c.Op {
+	case OpEq:
+		return a == c.Value.N
+	case OpNe:
+		return a != c.Value.N
+	case OpMaskedEq:
+		return a&c.Mask.N == c.Value.N
+	}
+	return false
+}
+
+// Match returns the index of the rule that decides the call, or -1 when none does. It is the meaning of the rules in ten
+// lines: the compiled filter is compared against it.
+func (p Profile) Match(name string, args [6]uint64) int {
+	return slices.IndexFunc(p.Syscalls, func(r SyscallRule) bool {
+		return slices.Contains(r.Names, name) &&
+			!slices.ContainsFunc(r.Args, func(c ArgCond) bool { return !c.Holds(args) })
+	})
+}
+
+// Clone returns a copy that shares no memory with p.
+func (p Profile) Clone() Profile {
+	p.Files.Etc = slices.Clone(p.Files.Etc)
+	p.Subprocess.Tools = slices.Clone(p.Subprocess.Tools)
+	p.Environment.Set = slices.Clone(p.Environment.Set)
+	p.Environment.Pass = slices.Clone(p.Environment.Pass)
+	p.Syscalls = slices.Clone(p.Syscalls)
+	for i := range p.Syscalls {
+		p.Syscalls[i] = p.Syscalls[i].clone()
+	}
+	return p
+}
+
+func (r SyscallRule) clone() SyscallRule {
+	r.Names = slices.Clone(r.Names)
+	r.Args = slices.Clone(r.Args)
+	return r
+}
