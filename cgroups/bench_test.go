@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroups
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
+)
+
+type sample []time.Duration
+
+func (s *sample) time(f func()) {
+	t := time.Now()
+	f()
+	*s = append(*s, time.Since(t))
+}
+
+func (s sample) report(b *testing.B, name string) {
+	slices.Sort(s)
+	b.ReportMetric(float64(s[len(s)/2].Nanoseconds())/1e3, name+"-p50-µs")
+	b.ReportMetric(float64(s[len(s)*9/10].Nanoseconds())/1e3, name+"-p90-µs")
+}
+
+func BenchmarkCreateRemove(b *testing.B) {
+	var create, remove, parentGone sample
+	for b.Loop() {
+		var g *Group
+		var err error
+		create.time(func() { g, err = Create(newName(), limits) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		remove.time(func() { err = g.Remove(context.Background()) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		parentGone.time(func() { RemoveParentIfEmpty(parent) })
+	}
+	create.report(b, "create")
+	remove.report(b, "remove")
+	parentGone.report(b, "parent")
+}
+
+// addEach moves a process hierarchy by hierarchy and times the first move and the rest apart.
+func addEach(b *testing.B, g *Group, pid int, first, rest *sample) {
+	n := 0
+	for _, h := range g.hiers {
+		if !h.used {
+			continue
+		}
+		s := rest
+		if n == 0 {
+			s = first
+		}
+		n++
+		s.time(func() {
+			if err := writeFile(filepath.Join(h.dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// BenchmarkAdd measures the moves alone, after a quiet gap between rounds: plain, and with Prepay started some time before.
+func BenchmarkAdd(b *testing.B) {
+	const gap = 60 * time.Millisecond
+	for _, early := range []time.Duration{-1, time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 15 * time.Millisecond, 30 * time.Millisecond} {
+		name := "plain"
+		if early >= 0 {
+			name = "prepaid-" + early.String()
+		}
+		b.Run(name, func(b *testing.B) {
+			var first, rest, whole sample
+			for b.Loop() {
+				g, err := Create(newName(), limits)
+				if err != nil {
+					b.Fatal(err)
+				}
+				p := idle(b, "sleep")
+				time.Sleep(gap)
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 1)
+				if early >= 0 {
+					go func() { done <- Prepay(ctx) }()
+					time.Sleep(early)
+				} else {
+					done <- nil
+				}
+				whole.time(func() { addEach(b, g, p.pid(), &first, &rest) })
+				cancel()
+				if err := <-done; err != nil {
+					b.Fatal(err)
+				}
+				clean(b, g)
+				p.cmd.Wait()
+			}
+			first.report(b, "first")
+			rest.report(b, "rest")
+			whole.report(b, "whole")
+		})
+	}
+}
+
+func BenchmarkKillOne(b *testing.B) {
+	var kill, rm sample
+	for b.Loop() {
+		g, err := Create(newName(), limits)
+		if err != nil {
+			b.Fatal(err)
+		}
+		p := start(b, g, "sleep").expect("ready")
+		kill.time(func() { _, err = g.Kill(context.Background()) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.cmd.Wait()
+		rm.time(func() { err = g.Remove(context.Background()) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		RemoveParentIfEmpty(parent)
+	}
+	kill.report(b, "kill")
+	rm.report(b, "remove")
+}
+
+func BenchmarkFreezeThaw(b *testing.B) {
+	g, err := Create(newName(), limits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer clean(b, g)
+	start(b, g, "spin").expect("ready")
+	var freeze, thaw sample
+	for b.Loop() {
+		freeze.time(func() { err = g.Freeze(context.Background()) })
+		if err != nil {
+			b.Fatal(err)
+		}
+		thaw.time(func() { err = g.Thaw(context.Background()) })
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	freeze.report(b, "freeze")
+	thaw.report(b, "thaw")
+}
+
+// BenchmarkStats sets our direct reads against the library's Stat on the same group.
+func BenchmarkStats(b *testing.B) {
+	g, err := Create(newName(), limits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer clean(b, g)
+	start(b, g, "sleep").expect("ready")
+	b.Run("ours", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := g.Stats(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("verify", func(b *testing.B) {
+		for b.Loop() {
+			if err := g.Verify(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("oom", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := g.OOMKills(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("library", func(b *testing.B) {
+		if g.Mode() == V2 {
+			m, err := cgroup2.Load("/"+g.Name(), cgroup2.WithMountpoint(g.hiers[0].mount))
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if _, err := m.Stat(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			return
+		}
+		cg, err := cgroup1.Load(cgroup1.StaticPath("/" + g.Name()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			if _, err := cg.Stat(cgroup1.IgnoreNotExist); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+func BenchmarkCreateSteps(b *testing.B) {
+	h, _ := host()
+	var ng, mk, ap, ve sample
+	for b.Loop() {
+		name := newName()
+		var g *Group
+		ng.time(func() { g = newGroup(h, name) })
+		mk.time(func() {
+			for _, hi := range g.hiers {
+				if hi.used {
+					mkdirGroup(hi, name)
+				}
+			}
+		})
+		ap.time(func() { g.applyLocked(limits) })
+		ve.time(func() { g.verifyLocked(limits) })
+		g.Remove(context.Background())
+		RemoveParentIfEmpty(parent)
+	}
+	ng.report(b, "newgroup")
+	mk.report(b, "mkdir")
+	ap.report(b, "apply")
+	ve.report(b, "verify")
+}

@@ -1,0 +1,1040 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroups
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+const roleEnv = "AGENTRUN_CGROUPS_TEST_ROLE"
+
+// parent holds all groups of this run.
+var parent = fmt.Sprintf("agentrun-test-%d", os.Getpid())
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		child(strings.Fields(role))
+		os.Exit(0)
+	}
+	os.Exit(run(m))
+}
+
+// run fails rather than skips where it cannot work, and checks that nothing is left (M-5).
+func run(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "cgroups tests need root")
+		return 1
+	}
+	mode, err := Detect()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cgroups tests:", mode, err)
+		return 1
+	}
+	fmt.Println("cgroup mode:", mode)
+	// Orphans of fork bombs come to us, so that nothing depends on a reaping init.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, "subreaper:", err)
+		return 1
+	}
+	fds := openFDs()
+	code := m.Run()
+	reap()
+	h, _ := Inspect()
+	for _, hi := range newGroup(h, parent).hiers {
+		if _, err := os.Lstat(hi.dir); !errors.Is(err, fs.ErrNotExist) {
+			fmt.Fprintln(os.Stderr, "LEFT BEHIND:", hi.dir, err)
+			code = 1
+		}
+	}
+	var ws unix.WaitStatus
+	if pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil); err != unix.ECHILD {
+		fmt.Fprintln(os.Stderr, "LEFT BEHIND: a child", pid, err)
+		code = 1
+	}
+	if n := openFDs(); n > fds+2 { // the poller's own two
+		fmt.Fprintf(os.Stderr, "LEFT BEHIND: %d file descriptors, %d before\n", n, fds)
+		code = 1
+	}
+	return code
+}
+
+func openFDs() int {
+	e, _ := os.ReadDir("/proc/self/fd")
+	return len(e)
+}
+
+func reap() {
+	for {
+		var ws unix.WaitStatus
+		if pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// child is the re-executed test binary inside a group. It waits for a byte on stdin, so that it does nothing before it was added.
+func child(role []string) {
+	os.Stdin.Read(make([]byte, 1))
+	say := func(a ...any) { fmt.Println(a...) }
+	num := func() int { n, _ := strconv.Atoi(role[1]); return n }
+	switch role[0] {
+	case "sleep":
+		say("ready")
+		unix.Pause()
+	case "spin":
+		say("ready")
+		for {
+		}
+	case "alloc":
+		b, err := unix.Mmap(-1, 0, num()<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err != nil {
+			say(err)
+			return
+		}
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		say("allocated")
+		os.Stdin.Read(make([]byte, 1))
+	case "fork":
+		n, errno := 0, syscall.Errno(0)
+		for range num() {
+			if errno = rawFork(); errno != 0 {
+				break
+			}
+			n++
+		}
+		say(n, int(errno))
+		unix.Pause()
+	case "bomb":
+		say("ready")
+		for {
+			syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		}
+	case "uffd":
+		if err := stick(func() { say("stuck") }); err != nil {
+			say(err)
+		}
+	}
+}
+
+// rawFork makes a child that only pauses, without the Go runtime.
+//
+//go:norace
+func rawFork() syscall.Errno {
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno == 0 && pid == 0 {
+		for {
+			syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+		}
+	}
+	return errno
+}
+
+// stick faults inside the kernel on a page that userfaultfd never serves: the thread then cannot be frozen, only killed.
+func stick(stuck func()) error {
+	ufd, _, e := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
+	if e != 0 {
+		return fmt.Errorf("userfaultfd: %w", e)
+	}
+	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return err
+	}
+	api := [3]uint64{0xAA}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, ufd, 0xc018aa3f, uintptr(unsafe.Pointer(&api))); e != 0 {
+		return fmt.Errorf("UFFDIO_API: %w", e)
+	}
+	reg := [4]uint64{uint64(uintptr(unsafe.Pointer(&page[0]))), uint64(len(page)), 1}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, ufd, 0xc020aa00, uintptr(unsafe.Pointer(&reg))); e != 0 {
+		return fmt.Errorf("UFFDIO_REGISTER: %w", e)
+	}
+	zero, err := unix.Open("/dev/zero", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	go func() {
+		goruntime.LockOSThread()
+		syscall.Syscall(syscall.SYS_READ, uintptr(zero), uintptr(unsafe.Pointer(&page[0])), uintptr(len(page)))
+	}()
+	msg := make([]byte, 32)
+	if _, err := unix.Read(int(ufd), msg); err != nil {
+		return err
+	}
+	stuck()
+	unix.Pause()
+	return nil
+}
+
+// eachMode runs f against the machine as it is and, on a hybrid one, again as if the cgroup2 tree were not there: the same test then covers
+// the pure v1 code. withoutKill adds the path of kernels that have no cgroup.kill.
+func eachMode(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	h, err := host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run(h.Mode.String(), f)
+	if h.Mode == Hybrid {
+		t.Run("hybrid-as-v1", func(t *testing.T) {
+			v1 := h
+			v1.Mode, v1.Unified = V1, ""
+			setHost(t, v1)
+			f(t)
+		})
+	}
+}
+
+func setHost(t *testing.T, h Host) {
+	hostCache.mu.Lock()
+	defer hostCache.mu.Unlock()
+	old := hostCache.h
+	hostCache.h = &h
+	t.Cleanup(func() {
+		hostCache.mu.Lock()
+		defer hostCache.mu.Unlock()
+		hostCache.h = old
+	})
+}
+
+func eachKill(t *testing.T, f func(t *testing.T, noKillFile bool)) {
+	t.Helper()
+	eachMode(t, func(t *testing.T) {
+		f(t, false)
+		t.Run("without cgroup.kill", func(t *testing.T) { f(t, true) })
+	})
+}
+
+var limits = Limits{CPU: 1, Memory: 256 << 20, PIDs: 100}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var serial int
+
+func newName() string {
+	serial++
+	return fmt.Sprintf("%s/g%d", parent, serial)
+}
+
+func create(t *testing.T, l Limits) *Group {
+	t.Helper()
+	g, err := Create(newName(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { clean(t, g) })
+	return g
+}
+
+func clean(t testing.TB, g *Group) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if _, err := g.Kill(ctx); err != nil {
+		t.Error(err)
+	}
+	reap()
+	if err := g.Remove(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := RemoveParentIfEmpty(path.Dir(g.Name())); err != nil {
+		t.Error(err)
+	}
+	mustBeGone(t, g)
+}
+
+func mustBeGone(t testing.TB, g *Group) {
+	t.Helper()
+	for _, h := range g.hiers {
+		if _, err := os.Lstat(h.dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", h.dir, err)
+		}
+	}
+}
+
+type proc struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// start runs a role and puts it into the group before it does anything.
+func start(t testing.TB, g *Group, role string) *proc {
+	t.Helper()
+	p := idle(t, role)
+	if g != nil {
+		if err := g.Add(p.pid()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.release()
+	return p
+}
+
+func idle(t testing.TB, role string) *proc {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{roleEnv + "=" + role, "GOMAXPROCS=2"}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &proc{t, cmd, in, bufio.NewReader(out)}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return p
+}
+
+func (p *proc) pid() int { return p.cmd.Process.Pid }
+func (p *proc) release() { p.in.Write([]byte{1}) }
+func (p *proc) line() string {
+	p.t.Helper()
+	s, err := p.out.ReadString('\n')
+	if err != nil {
+		p.t.Fatalf("child: %q, %v", s, err)
+	}
+	return strings.TrimSpace(s)
+}
+
+func (p *proc) expect(want string) *proc {
+	p.t.Helper()
+	if got := p.line(); got != want {
+		p.t.Fatalf("child says %q, want %q", got, want)
+	}
+	return p
+}
+
+// M-3: malformed limits never reach the kernel.
+func TestLimitsRefuse(t *testing.T) {
+	if err := limits.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for what, l := range map[string]Limits{
+		"zero":         {},
+		"cpu zero":     {0, 1 << 28, 10},
+		"cpu negative": {-1, 1 << 28, 10},
+		"cpu NaN":      {math.NaN(), 1 << 28, 10},
+		"cpu inf":      {math.Inf(1), 1 << 28, 10},
+		"cpu tiny":     {0.009, 1 << 28, 10},
+		"memory zero":  {1, 0, 10},
+		"memory less":  {1, -1, 10},
+		"memory tiny":  {1, 4096, 10},
+		"memory max":   {1, math.MaxInt64, 10},
+		"pids zero":    {1, 1 << 28, 0},
+		"pids less":    {1, 1 << 28, -1},
+		"pids max":     {1, 1 << 28, 4194305},
+	} {
+		name := newName()
+		if _, err := Create(name, l); err == nil || !strings.Contains(err.Error(), "limit") {
+			t.Errorf("%s: Create = %v, want a limit error", what, err)
+		}
+		if g, _ := Open(name); g != nil {
+			mustBeGone(t, g)
+		}
+	}
+}
+
+// A name is a path that root makes, kills and removes.
+func TestNameRefuse(t *testing.T) {
+	for _, n := range []string{"", "/", ".", "..", "agentrun", "agentrun/", "/agentrun/a", "agentrun/..", "agentrun/../x", "agentrun/.", "agentrun//a",
+		"agentrun/a/../../x", "system.slice/a", "agentrunx/a", "agentrun-/a", "agentrun/a\nb", "agentrun/a b", "agentrun/cgroup.procs", "agentrun/-a",
+		"agentrun/a\x00b", "agentrun/ä", "agentrun/" + strings.Repeat("a", 129), "agentrun" + strings.Repeat("/a", 8)} {
+		if _, err := Create(n, limits); !errors.Is(err, errBadName) {
+			t.Errorf("Create(%q) = %v", n, err)
+		}
+		if _, err := Open(n); !errors.Is(err, errBadName) {
+			t.Errorf("Open(%q) = %v", n, err)
+		}
+	}
+	for _, n := range []string{"agentrun/../..", "system.slice", "", ".."} {
+		if _, err := RemoveParentIfEmpty(n); !errors.Is(err, errBadName) {
+			t.Errorf("RemoveParentIfEmpty(%q) = %v", n, err)
+		}
+		if _, err := Sweep(t.Context(), n, func(string) bool { return true }); !errors.Is(err, errBadName) {
+			t.Errorf("Sweep(%q) = %v", n, err)
+		}
+	}
+	if _, err := Sweep(t.Context(), parent, nil); err == nil {
+		t.Error("Sweep without an alive function did not refuse")
+	}
+}
+
+func TestClassify(t *testing.T) {
+	const pre, post = "30 24 0:26 / ", " rw,relatime shared:4 - "
+	v1line := func(at, opts string) string { return pre + at + post + "cgroup cgroup rw," + opts + "\n" }
+	v2line := func(at string) string { return pre + at + post + "cgroup2 cgroup2 rw\n" }
+	all := v1line("/sys/fs/cgroup/cpu,cpuacct", "cpu,cpuacct") + v1line("/sys/fs/cgroup/memory", "memory") + v1line("/sys/fs/cgroup/pids", "pids") +
+		v1line("/sys/fs/cgroup/freezer", "freezer") + v1line("/sys/fs/cgroup/systemd", "xattr,release_agent=/x,name=systemd")
+	for _, c := range []struct {
+		what, mounts, v2 string
+		mode             Mode
+		missing          []string
+	}{
+		{"v1", all, "", V1, nil},
+		{"v1 without pids", strings.Replace(all, "rw,pids", "rw,rdma", 1), "", V1, []string{"pids"}},
+		{"hybrid", all + v2line("/sys/fs/cgroup/unified"), "", Hybrid, nil},
+		{"v2", v2line("/sys/fs/cgroup"), "cpuset cpu io memory hugetlb pids", V2, nil},
+		{"v2 without memory", v2line("/sys/fs/cgroup"), "cpuset cpu io pids", V2, []string{"memory"}},
+		{"v2 beside stray v1", v2line("/sys/fs/cgroup") + v1line("/sys/fs/cgroup/net_cls", "net_cls"), "cpu memory pids", V2, nil},
+		{"v1 with memory in v2", strings.Replace(all, "rw,memory", "rw,rdma", 1) + v2line("/sys/fs/cgroup/unified"), "memory", Hybrid, []string{"memory"}},
+		{"none", pre + "/" + post + "ext4 /dev/vda rw\n", "", Invalid, nil},
+	} {
+		v1, uni := parseMounts(c.mounts)
+		h, err := classify(v1, uni, strings.Fields(c.v2))
+		if h.Mode != c.mode || !cmp.Equal(h.Missing, c.missing) || (c.mode == Invalid) != errors.Is(err, ErrNoCgroups) {
+			t.Errorf("%s: got %v missing %v err %v, want %v missing %v", c.what, h.Mode, h.Missing, err, c.mode, c.missing)
+		}
+	}
+	v1, _ := parseMounts(v1line("/var/other", "cpu") + all)
+	if v1["cpu"] != "/sys/fs/cgroup/cpu,cpuacct" || v1["name=systemd"] != "/sys/fs/cgroup/systemd" {
+		t.Errorf("mounts: %v", v1)
+	}
+	if v1, uni := parseMounts("\n - \nx - cgroup2\n1 2 3 - cgroup cgroup rw,cpu"); len(v1) != 0 || uni != "" {
+		t.Errorf("malformed mountinfo gave %v %q", v1, uni)
+	}
+	if err := (&MissingError{V1, []string{"pids", "memory"}}); !strings.Contains(err.Error(), "pids, memory") {
+		t.Error(err)
+	}
+}
+
+// A v1 mount that vanished leaves a tmpfs directory, where mkdir and writes "work".
+func TestCreateRefusesPhantomHierarchy(t *testing.T) {
+	h, err := host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := t.TempDir()
+	h.V1 = map[string]string{}
+	for _, c := range neededV1 {
+		h.V1[c] = filepath.Join(fake, c)
+		os.Mkdir(h.V1[c], 0o755)
+	}
+	h.Mode, h.Unified = V1, ""
+	setHost(t, h)
+	if _, err := Create(newName(), limits); err == nil || !strings.Contains(err.Error(), "not in a cgroup file system") {
+		t.Errorf("Create = %v", err)
+	}
+	if m, _ := filepath.Glob(fake + "/*/*"); len(m) != 0 {
+		t.Errorf("left: %v", m)
+	}
+}
+
+// M-3, M-5: limits are in the kernel's files; a taken name is refused and the holder not disturbed.
+func TestCreate(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, Limits{CPU: 0.25, Memory: 300<<20 + 5, PIDs: 77})
+		if err := g.Verify(); err != nil {
+			t.Error(err)
+		}
+		if g.Swap() == "" {
+			t.Error("Swap says nothing")
+		}
+		if _, err := Create(g.Name(), limits); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("second Create = %v, want ErrExist", err)
+		}
+		if err := g.Verify(); err != nil {
+			t.Errorf("after the second Create: %v", err)
+		}
+		want := []string{"", "cpu", "cpuacct", "freezer", "memory", "pids"}
+		switch g.Mode() {
+		case V1:
+			want = want[1:]
+		case V2:
+			want = want[:1]
+		}
+		var got []string
+		for c, p := range g.Paths() {
+			got = append(got, c)
+			if !strings.HasSuffix(p, "/"+g.Name()) {
+				t.Errorf("path of %q is %s", c, p)
+			}
+		}
+		slices.Sort(got)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("hierarchies (-want +got):\n%s", d)
+		}
+	})
+}
+
+// M-5: an error at any hierarchy undoes the others and names the place.
+func TestCreateUndo(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		probe, err := Open(parent + "/probe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, h := range probe.hiers {
+			if !h.used {
+				continue
+			}
+			name := newName()
+			g, _ := Open(name)
+			if err := os.MkdirAll(g.hiers[i].dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Create(name, limits)
+			if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "controller "+h.label()) {
+				t.Errorf("obstacle in %s: Create = %v", h.label(), err)
+			}
+			if err := os.Remove(g.hiers[i].dir); err != nil {
+				t.Error(err)
+			}
+			if _, err := RemoveParentIfEmpty(parent); err != nil {
+				t.Error(err)
+			}
+			mustBeGone(t, g)
+		}
+	})
+}
+
+// M-5: as TestCreateUndo, for a limit that the kernel refuses. v1 refuses a CPU share above the parent's; v2 has no such rule but refuses to
+// enable a controller in a parent with processes.
+func TestCreateUndoLimits(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		p := create(t, Limits{CPU: 0.5, Memory: 256 << 20, PIDs: 50})
+		if p.Mode() == V2 {
+			start(t, p, "sleep").expect("ready")
+		}
+		name := p.Name() + "/inner"
+		_, err := Create(name, limits)
+		if err == nil || !strings.Contains(err.Error(), "controller cpu") || !strings.Contains(err.Error(), "/cpu.cfs_quota_us") && !strings.Contains(err.Error(), "subtree_control") {
+			t.Errorf("Create = %v, want an error naming controller and file", err)
+		}
+		g, _ := Open(name)
+		mustBeGone(t, g)
+	})
+}
+
+// H-11: one Add covers every hierarchy, and what the process forks is inside too.
+func TestAdd(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		for _, pid := range []int{0, -1} {
+			if err := g.Add(pid); err == nil {
+				t.Errorf("Add(%d) did not refuse", pid)
+			}
+			if err := g.AddUnified(pid); err == nil {
+				t.Errorf("AddUnified(%d) did not refuse", pid)
+			}
+		}
+		p := start(t, g, "fork 3")
+		p.expect("3 0")
+		pids, err := g.Pids()
+		if err != nil || len(pids) != 4 {
+			t.Errorf("Pids = %v, %v, want 4", pids, err)
+		}
+		for _, pid := range pids {
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+			if n := strings.Count(string(b), ":/"+g.Name()+"\n"); n != len(g.Paths()) {
+				t.Errorf("pid %d is in %d of %d hierarchies:\n%s", pid, n, len(g.Paths()), b)
+			}
+		}
+		for _, h := range g.hiers {
+			if in, _, err := procs(h.dir); h.used && (err != nil || !cmp.Equal(slices.Sorted(slices.Values(in)), pids)) {
+				t.Errorf("%s holds %v, %v, want %v", h.label(), in, err, pids)
+			}
+		}
+		if err := g.Add(1 << 22); !errors.Is(err, unix.ESRCH) {
+			t.Errorf("Add of no process = %v", err)
+		}
+	})
+}
+
+func TestOpenFD(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		f, err := g.OpenFD()
+		if g.Mode() == V1 {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("OpenFD on v1 = %v", err)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = []string{roleEnv + "=sleep"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(f.Fd())}
+		in, _ := cmd.StdinPipe()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		pids, err := g.Pids()
+		if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
+			t.Errorf("Pids = %v, %v, want %d", pids, err, cmd.Process.Pid)
+		}
+		if n, err := g.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+			t.Errorf("Kill = %d, %v", n, err)
+		}
+		in.Close()
+		cmd.Wait()
+	})
+}
+
+// H-11, THREATS processes: a fork bomb at its pids limit dies whole.
+func TestKillForkBomb(t *testing.T) {
+	eachKill(t, func(t *testing.T, noKill bool) {
+		g := create(t, Limits{CPU: 2, Memory: 512 << 20, PIDs: 300})
+		g.noKillFile = noKill
+		start(t, g, "bomb").expect("ready")
+		deadline := within(t, 30*time.Second)
+		var s Stats
+		for s.PIDsRefused == 0 { // the bomb has hit the wall
+			var err error
+			if s, err = g.Stats(); err != nil || deadline.Err() != nil {
+				t.Fatal(s, err, deadline.Err())
+			}
+		}
+		if s.PIDs > 300 {
+			t.Errorf("%d pids, limit 300", s.PIDs)
+		}
+		t0 := time.Now()
+		n, err := g.Kill(within(t, 20*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n < 100 {
+			t.Errorf("killed %d, want most of 300", n)
+		}
+		t.Logf("killed %d in %v", n, time.Since(t0))
+		if p, err := g.Pids(); err != nil || len(p) != 0 {
+			t.Errorf("left: %v %v", p, err)
+		}
+		reap()
+		if n, err := g.Kill(t.Context()); n != 0 || err != nil {
+			t.Errorf("Kill again = %d, %v", n, err)
+		}
+		// The group stays closed until Update.
+		before, _ := g.Stats()
+		start(t, g, "fork 1").out.ReadString('\n') // an error line, or the end: the child's Go runtime may already fail to make a thread
+		if after, err := g.Stats(); err != nil || after.PIDsRefused <= before.PIDsRefused {
+			t.Errorf("a killed group let a fork through: %+v, then %+v, %v", before, after, err)
+		}
+		if err := g.Update(limits); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// M-22: a frozen group dies without being thawed to run first.
+func TestKillFrozen(t *testing.T) {
+	eachKill(t, func(t *testing.T, noKill bool) {
+		g := create(t, limits)
+		g.noKillFile = noKill
+		start(t, g, "spin").expect("ready")
+		if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := g.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+			t.Errorf("Kill = %d, %v", n, err)
+		}
+		if f, err := g.Frozen(); err != nil || f && g.Mode() != V1 {
+			t.Errorf("after Kill: frozen %v, %v", f, err)
+		}
+	})
+}
+
+// A process that is in one hierarchy only (a launch cut short) is found and dies. On hybrid also when a v1 freezer holds it.
+func TestKillStray(t *testing.T) {
+	eachKill(t, func(t *testing.T, noKill bool) {
+		g := create(t, limits)
+		g.noKillFile = noKill
+		var ps []*proc
+		for _, h := range g.hiers {
+			if !h.used {
+				continue
+			}
+			p := start(t, nil, "sleep").expect("ready")
+			if err := writeFile(filepath.Join(h.dir, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
+				t.Fatal(err)
+			}
+			ps = append(ps, p)
+		}
+		if f := g.v1Freezer(); f != "" {
+			if err := writeFile(f, "FROZEN"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := g.Kill(within(t, 10*time.Second)); n != len(ps) || err != nil {
+			t.Errorf("Kill = %d, %v, want %d", n, err, len(ps))
+		}
+		for _, p := range ps {
+			p.cmd.Wait()
+			if ws := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
+				t.Errorf("pid %d ended by %v", p.pid(), ws)
+			}
+		}
+	})
+}
+
+func TestKillRefusesSelf(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		// Checked without moving the test: a child group of the real root would hold us on exit.
+		g := create(t, limits)
+		self := &Group{name: g.name, mode: g.mode, hiers: []hier{{controllers: []string{"x"}, dir: t.TempDir()}}}
+		if err := os.WriteFile(filepath.Join(self.hiers[0].dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())+"\n0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := self.Kill(t.Context()); !errors.Is(err, errNoInside) {
+			t.Errorf("Kill = %v", err)
+		}
+		// "0" is a process that has no number here; it must never become kill(0).
+		if p, hidden, err := procs(self.hiers[0].dir); len(p) != 1 || hidden != 1 || err != nil {
+			t.Errorf("procs = %v, %d, %v", p, hidden, err)
+		}
+	})
+}
+
+// M-22, M-23: frozen means that no CPU time passes, thawed that it does again.
+func TestFreezeThaw(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		start(t, g, "spin").expect("ready")
+		for range 3 {
+			if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if f, err := g.Frozen(); !f || err != nil {
+				t.Errorf("Frozen = %v, %v", f, err)
+			}
+			a, _ := g.Stats()
+			for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end); { // a wrong freeze shows here; a right one is right at once
+			}
+			b, err := g.Stats()
+			if err != nil || a.CPU != b.CPU {
+				t.Errorf("frozen group used %v (%v)", b.CPU-a.CPU, err)
+			}
+			if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if f, err := g.Frozen(); f || err != nil {
+				t.Errorf("after Thaw: Frozen = %v, %v", f, err)
+			}
+			for ctx := within(t, 10*time.Second); ; {
+				if c, err := g.Stats(); err != nil || ctx.Err() != nil {
+					t.Fatal("does not run again", err)
+				} else if c.CPU > b.CPU {
+					break
+				}
+			}
+		}
+	})
+}
+
+// On hybrid a process that is only in the v1 groups is frozen too.
+func TestFreezeOutsideUnified(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		p := start(t, g, "spin").expect("ready")
+		if u, ok := g.unified(); ok && g.Mode() == Hybrid {
+			if err := writeFile(filepath.Join(u.mount, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := g.Frozen(); !f || err != nil {
+			t.Errorf("Frozen = %v, %v", f, err)
+		}
+		a, _ := g.Stats()
+		b, _ := g.Stats()
+		if a.CPU != b.CPU {
+			t.Errorf("used %v", b.CPU-a.CPU)
+		}
+		if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// M-22: a freeze that cannot be had ends at the deadline with the group running, and the group can still be killed.
+func TestFreezeDeadline(t *testing.T) {
+	eachKill(t, func(t *testing.T, noKill bool) {
+		g := create(t, limits)
+		g.noKillFile = noKill
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := g.Freeze(done); !errors.Is(err, context.Canceled) {
+			t.Errorf("Freeze with an ended context = %v", err)
+		}
+		start(t, g, "uffd").expect("stuck")
+		t0 := time.Now()
+		err := g.Freeze(within(t, 150*time.Millisecond))
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Freeze = %v, want DeadlineExceeded", err)
+		}
+		if d := time.Since(t0); d > 5*time.Second {
+			t.Errorf("Freeze took %v", d)
+		}
+		if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+			t.Errorf("Thaw after it: %v", err)
+		}
+		if n, err := g.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+			t.Errorf("Kill = %d, %v", n, err)
+		}
+	})
+}
+
+// M-3, M-6: beyond the limit is an OOM kill that is counted.
+func TestOOM(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, Limits{CPU: 1, Memory: 64 << 20, PIDs: 100})
+		if n, err := g.OOMKills(); n != 0 || err != nil {
+			t.Fatalf("OOMKills before = %d, %v", n, err)
+		}
+		p := start(t, g, "alloc 200")
+		p.cmd.Wait()
+		if ws := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGKILL {
+			t.Errorf("child ended by %v, want SIGKILL", p.cmd.ProcessState)
+		}
+		if n, err := g.OOMKills(); n < 1 || err != nil {
+			t.Errorf("OOMKills = %d, %v", n, err)
+		}
+		s, err := g.Stats()
+		if err != nil || s.OOMKills < 1 || s.MemoryPeak != -1 && (s.MemoryPeak < 60<<20 || s.MemoryPeak > 65<<20) { // a dying task may be charged a page over
+			t.Errorf("Stats = %+v, %v", s, err)
+		}
+	})
+}
+
+// H-11, M-3: the pids limit stops forks with EAGAIN.
+func TestPidsLimit(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, Limits{CPU: 1, Memory: 256 << 20, PIDs: 40})
+		p := start(t, g, "fork 100")
+		var n, errno int
+		fmt.Sscan(p.line(), &n, &errno)
+		if n < 10 || n >= 40 || errno != int(unix.EAGAIN) {
+			t.Errorf("forked %d, then errno %d", n, errno)
+		}
+		s, err := g.Stats()
+		if err != nil || s.PIDs != 40 || s.PIDsRefused < 1 || s.PIDsPeak != -1 && s.PIDsPeak != 40 {
+			t.Errorf("Stats = %+v, %v", s, err)
+		}
+	})
+}
+
+// M-22: limits of a live group go both ways; refused ones leave the old.
+func TestUpdate(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, Limits{CPU: 0.5, Memory: 128 << 20, PIDs: 100})
+		p := start(t, g, "alloc 80").expect("allocated")
+		for _, l := range []Limits{{1, 512 << 20, 200}, {0.2, 256 << 20, 20}, {0.2, 256 << 20, 20}, {2, 1 << 30, 1000}, {0.5, 128 << 20, 30}} {
+			if err := g.Update(l); err != nil {
+				t.Fatalf("%+v: %v", l, err)
+			}
+			if err := g.Verify(); err != nil {
+				t.Errorf("%+v: %v", l, err)
+			}
+		}
+		before := g.Limits()
+		if err := g.Update(Limits{}); err == nil || g.Limits() != before {
+			t.Errorf("Update to nothing = %v", err)
+		}
+		// Below what is in use and cannot be reclaimed.
+		err := g.Update(Limits{CPU: 1, Memory: 16 << 20, PIDs: 30})
+		if g.Mode() == V2 {
+			if err != nil {
+				t.Errorf("Update below use = %v", err)
+			}
+			p.cmd.Wait()
+			if n, err := g.OOMKills(); n < 1 || err != nil {
+				t.Errorf("OOMKills = %d, %v", n, err)
+			}
+			return
+		}
+		if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), "memory.limit_in_bytes") {
+			t.Errorf("Update below use = %v, want EBUSY naming the file", err)
+		}
+		if g.Limits() != before {
+			t.Errorf("Limits = %+v, want %+v", g.Limits(), before)
+		}
+		if err := g.Verify(); err != nil {
+			t.Errorf("after the refused Update: %v", err)
+		}
+	})
+}
+
+// M-3: the CPU quota holds.
+func TestCPUQuota(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, Limits{CPU: 0.2, Memory: 256 << 20, PIDs: 100})
+		start(t, g, "spin").expect("ready")
+		first, err := g.Stats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := within(t, 20*time.Second)
+		s := first
+		t0 := time.Now()
+		for s.Throttled < first.Throttled+5 {
+			if s, err = g.Stats(); err != nil || ctx.Err() != nil {
+				t.Fatal(s, err, ctx.Err())
+			}
+			time.Sleep(5 * time.Millisecond) // leaves the processor to the child
+		}
+		if used, wall := s.CPU-first.CPU, time.Since(t0); used > wall/2 || s.ThrottledTime == 0 {
+			t.Errorf("used %v in %v at 0.2 cores; %+v", used, wall, s)
+		}
+	})
+}
+
+// M-5: everything of the name goes, in hierarchies we do not use and with children; twice is fine; the living are an error.
+func TestRemove(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		for _, h := range g.hiers {
+			if err := os.MkdirAll(filepath.Join(h.dir, "a/b"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := start(t, g, "sleep").expect("ready")
+		ctx := within(t, 50*time.Millisecond)
+		if err := g.Remove(ctx); !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), fmt.Sprint(p.pid())) {
+			t.Errorf("Remove with a process inside = %v", err)
+		}
+		if r, err := RemoveParentIfEmpty(parent); r || err != nil {
+			t.Errorf("RemoveParentIfEmpty = %v, %v with a child", r, err)
+		}
+		if n, err := g.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+			t.Errorf("Kill = %d, %v", n, err)
+		}
+		// The child is still a zombie here: not reaped before Remove.
+		for range 2 {
+			if err := g.Remove(within(t, 10*time.Second)); err != nil {
+				t.Error(err)
+			}
+			mustBeGone(t, g)
+		}
+		if r, err := RemoveParentIfEmpty(parent); !r || err != nil {
+			t.Errorf("RemoveParentIfEmpty = %v, %v", r, err)
+		}
+	})
+}
+
+// M-5: what a killed supervisor left is removed by name, the living are not touched.
+func TestSweep(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		keep, dead, empty := create(t, limits), create(t, limits), create(t, limits)
+		kp := start(t, keep, "sleep").expect("ready")
+		start(t, dead, "fork 5").expect("5 0")
+		last := dead.hiers[len(dead.hiers)-1] // a name in one hierarchy only, as a half-done removal leaves it
+		half := filepath.Join(filepath.Dir(last.dir), "half")
+		odd := filepath.Join(filepath.Dir(last.dir), "not.ours")
+		for _, d := range []string{half, odd} {
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer os.Remove(odd)
+		asked := map[string]int{}
+		removed, err := Sweep(within(t, 20*time.Second), parent, func(n string) bool {
+			asked[n]++
+			return n == path.Base(keep.Name())
+		})
+		if !errors.Is(err, errBadName) || !strings.Contains(err.Error(), "not.ours") {
+			t.Errorf("Sweep = %v, want the odd name reported", err)
+		}
+		want := []string{path.Base(dead.Name()), path.Base(empty.Name()), "half"}
+		slices.Sort(want)
+		if d := cmp.Diff(want, removed); d != "" {
+			t.Errorf("removed (-want +got):\n%s", d)
+		}
+		if len(asked) != 4 || asked[path.Base(dead.Name())] != 1 {
+			t.Errorf("alive was asked %v", asked)
+		}
+		mustBeGone(t, dead)
+		mustBeGone(t, empty)
+		if p, err := keep.Pids(); !slices.Equal(p, []int{kp.pid()}) || err != nil {
+			t.Errorf("the living: %v %v", p, err)
+		}
+		if err := os.Remove(odd); err != nil {
+			t.Errorf("the odd one was touched: %v", err)
+		}
+		if r, err := Sweep(t.Context(), "agentrun-test-none", func(string) bool { return false }); len(r) != 0 || err != nil {
+			t.Errorf("Sweep of nothing = %v, %v", r, err)
+		}
+	})
+}
+
+// Prepay leaves this process where it is.
+func TestPrepay(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		before, _ := os.ReadFile("/proc/self/cgroup")
+		if err := Prepay(within(t, 30*time.Millisecond)); err != nil {
+			t.Error(err)
+		}
+		after, _ := os.ReadFile("/proc/self/cgroup")
+		if d := cmp.Diff(string(before), string(after)); d != "" {
+			t.Errorf("moved:\n%s", d)
+		}
+	})
+	h := Host{Mode: V1, V1: map[string]string{"pids": "/m"}}
+	if f := ownProcs(h, "3:cpu,pids:/a:b\n0::/z\n"); f != "/m/a:b/cgroup.procs" {
+		t.Error(f)
+	}
+}
+
+// M-5: many groups made and removed at once share and drop one parent.
+func TestConcurrent(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		errs := make(chan error)
+		const workers = 8
+		for w := range workers {
+			go func() {
+				var err error
+				for i := 0; i < 10 && err == nil; i++ {
+					var g *Group
+					if g, err = Create(fmt.Sprintf("%s/w%d-%d", parent, w, i), limits); err == nil {
+						err = g.Remove(context.Background())
+						_, e := RemoveParentIfEmpty(parent)
+						err = errors.Join(err, e)
+					}
+				}
+				errs <- err
+			}()
+		}
+		for range workers {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

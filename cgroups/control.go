@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// unifiedFile is a file of the group in the cgroup2 tree, "" where there is none (no tree, or a kernel before the file: cgroup.freeze came
+// with 5.2, cgroup.kill with 5.14).
+func (g *Group) unifiedFile(name string) string {
+	if u, ok := g.unified(); ok {
+		p := filepath.Join(u.dir, name)
+		if unix.Access(p, unix.F_OK) == nil {
+			return p
+		}
+	}
+	return ""
+}
+
+// v1Freezer is the freezer.state file, "" where the group is not in that hierarchy.
+func (g *Group) v1Freezer() string {
+	for _, h := range g.hiers {
+		if slices.Contains(h.controllers, "freezer") {
+			p := filepath.Join(h.dir, "freezer.state")
+			if unix.Access(p, unix.F_OK) == nil {
+				return p
+			}
+		}
+	}
+	return ""
+}
+
+// Freeze stops every process and returns when the kernel says that all are stopped. If ctx ends first the group is thawed again: half
+// frozen is no state to leave, and the caller that must have it stopped kills it instead (M-22). A process can hold off a freeze for as
+// long as it likes (a page fault served by userfaultfd or FUSE), hence the bound; it cannot hold off Kill.
+func (g *Group) Freeze(ctx context.Context) error {
+	err := g.freeze(ctx)
+	if err != nil {
+		err = fmt.Errorf("freeze cgroup %s: %w", g.name, errors.Join(err, g.unfreeze()))
+	}
+	return err
+}
+
+func (g *Group) freeze(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	f := g.unifiedFile("cgroup.freeze")
+	if f == "" {
+		return g.freezeV1(ctx)
+	}
+	if err := writeFile(f, "1"); err != nil {
+		return err
+	}
+	// cgroup.freeze only echoes the request; "frozen" in cgroup.events is the fact (cgroup_update_frozen).
+	if err := g.awaitEvents(ctx, 1); err != nil {
+		return err
+	}
+	if g.mode == V2 {
+		return nil
+	}
+	// On hybrid a process may be in the v1 groups and not (yet) in the cgroup2 tree: stop those by the v1 freezer. What is frozen cannot
+	// fork, so this check is not racy for what it finds.
+	stray, err := g.outsideUnified()
+	if err != nil || len(stray) == 0 {
+		return err
+	}
+	return g.freezeV1(ctx)
+}
+
+// freezeV1 asks and reads back. A FREEZING that does not become FROZEN may be processes that wait for each other in an order that the v1
+// freezer cannot resolve, so now and then it lets them run (the kernel's advice in freezer-subsystem.rst: retry or thaw).
+func (g *Group) freezeV1(ctx context.Context) error {
+	f := g.v1Freezer()
+	if f == "" {
+		return fmt.Errorf("controller freezer: %w", os.ErrNotExist)
+	}
+	var b backoff
+	for i := 1; ; i++ {
+		if err := writeFile(f, "FROZEN"); err != nil {
+			return err
+		}
+		s, err := readFile(f)
+		if err != nil {
+			return err
+		}
+		if s == "FROZEN" {
+			return nil
+		}
+		if i%16 == 0 {
+			if err := writeFile(f, "THAWED"); err != nil {
+				return err
+			}
+		}
+		if err := b.wait(ctx); err != nil {
+			return fmt.Errorf("controller freezer is %s: %w", s, err)
+		}
+	}
+}
+
+func (g *Group) awaitEvents(ctx context.Context, frozen int64) error {
+	u, _ := g.unified()
+	f := filepath.Join(u.dir, "cgroup.events")
+	var b backoff
+	for {
+		k, err := readKeys(f, "frozen")
+		if err != nil {
+			return err
+		}
+		if k[0] == frozen {
+			return nil
+		}
+		if err := b.wait(ctx); err != nil {
+			return fmt.Errorf("cgroup.events frozen is %d: %w", k[0], err)
+		}
+	}
+}
+
+func (g *Group) outsideUnified() ([]int, error) {
+	u, ok := g.unified()
+	var in []int
+	var err error
+	if ok {
+		if in, _, err = procs(u.dir); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(in)
+	all, _, err := g.allProcs()
+	return slices.DeleteFunc(all, func(p int) bool { _, ok := slices.BinarySearch(in, p); return ok }), err
+}
+
+// unfreeze requests a thaw everywhere without waiting for it. A group that is gone is thawed.
+func (g *Group) unfreeze() error {
+	var errs []error
+	if f := g.unifiedFile("cgroup.freeze"); f != "" {
+		if err := writeFile(f, "0"); err != nil && !gone(err) {
+			errs = append(errs, err)
+		}
+	}
+	if f := g.v1Freezer(); f != "" {
+		if err := writeFile(f, "THAWED"); err != nil && !gone(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Thaw lets the processes run again and returns when the kernel says that they do.
+func (g *Group) Thaw(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("thaw cgroup %s: %w", g.name, err)
+		}
+	}()
+	if err := g.unfreeze(); err != nil {
+		return err
+	}
+	if g.unifiedFile("cgroup.freeze") != "" {
+		if err := g.awaitEvents(ctx, 0); err != nil {
+			return err
+		}
+	}
+	f := g.v1Freezer()
+	var b backoff
+	for f != "" {
+		s, err := readFile(f)
+		if err != nil {
+			return err
+		}
+		if s == "THAWED" {
+			break
+		}
+		if err := b.wait(ctx); err != nil {
+			return fmt.Errorf("controller freezer is %s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// Frozen says whether all processes are stopped now, by the kernel's word.
+func (g *Group) Frozen() (bool, error) {
+	if g.unifiedFile("cgroup.freeze") != "" {
+		u, _ := g.unified()
+		k, err := readKeys(filepath.Join(u.dir, "cgroup.events"), "frozen")
+		if err != nil || k[0] != 1 {
+			return false, err
+		}
+		if g.mode == V2 {
+			return true, nil
+		}
+		if stray, err := g.outsideUnified(); err != nil || len(stray) == 0 {
+			return err == nil, err
+		}
+	}
+	s, err := readFile(g.v1Freezer())
+	return s == "FROZEN", err
+}
+
+// freezeForKill bounds the freeze inside Kill. It is a courtesy (no process sees another die and reacts), not needed for the outcome.
+const freezeForKill = 50 * time.Millisecond
+
+// Kill ends every process in the group and its children, and returns once cgroup.procs is empty in every hierarchy. killed is the number
+// of distinct processes it saw; one born and dead between two looks is not counted. It ends with an error that lists who is left when
+// ctx does: a process in uninterruptible sleep dies when the kernel lets it.
+//
+// The group stays closed afterwards: its pids limit is 0, so what is moved into it later cannot fork. Update opens it again.
+func (g *Group) Kill(ctx context.Context) (killed int, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("kill cgroup %s: %w", g.name, err)
+		}
+	}()
+	seen := map[int]struct{}{}
+	killFile := g.unifiedFile("cgroup.kill")
+	if g.noKillFile {
+		killFile = ""
+	}
+	var b backoff
+	for first := true; ; first = false {
+		pids, hidden, err := g.allProcs()
+		if err != nil {
+			return len(seen), err
+		}
+		if len(pids) == 0 && hidden == 0 {
+			// Nothing is left to stay frozen, but a frozen empty group would stop what joins it next.
+			return len(seen), g.unfreeze()
+		}
+		if slices.Contains(pids, os.Getpid()) {
+			return len(seen), errNoInside
+		}
+		for _, p := range pids {
+			seen[p] = struct{}{}
+		}
+		if first {
+			// A fork bomb loses here: no new process after this line, whatever the scheduler does. The library would take 0 for "unset".
+			if d := g.dir("pids"); d != "" {
+				if err := writeFile(filepath.Join(d, "pids.max"), "0"); err != nil && !gone(err) {
+					return len(seen), err
+				}
+			}
+		}
+		if killFile != "" {
+			// The kernel signals all of them under its own lock, forks in flight included (kernel/cgroup/cgroup.c, cgroup_kill; 5.14).
+			if err := writeFile(killFile, "1"); err != nil && !gone(err) {
+				return len(seen), err
+			}
+			pids, err = g.outsideUnified()
+			if err != nil {
+				return len(seen), err
+			}
+		}
+		if len(pids) > 0 {
+			if err := g.signalAll(ctx, pids, first); err != nil {
+				return len(seen), err
+			}
+		}
+		// A task in the v1 freezer does not act on SIGKILL before it is thawed. Also covers one that libcontainer froze.
+		if err := g.unfreeze(); err != nil {
+			return len(seen), err
+		}
+		if werr := b.wait(ctx); werr != nil {
+			pids, hidden, err := g.allProcs()
+			if err == nil && len(pids) == 0 && hidden == 0 {
+				return len(seen), nil
+			}
+			return len(seen), fmt.Errorf("processes left: %v and %d of another PID namespace: %w", pids, hidden, errors.Join(werr, err))
+		}
+	}
+}
+
+// signalAll freezes what it can, signals every pid and leaves the thaw to the caller.
+func (g *Group) signalAll(ctx context.Context, pids []int, freeze bool) error {
+	if freeze {
+		fctx, cancel := context.WithTimeout(ctx, freezeForKill)
+		defer cancel()
+		_ = g.freeze(fctx) // not needed for the outcome, see freezeForKill
+		more, _, err := g.allProcs()
+		if err != nil {
+			return err
+		}
+		pids = slices.Compact(slices.Sorted(slices.Values(append(pids, more...))))
+	}
+	for batch := range slices.Chunk(pids, 128) { // open descriptors are bounded
+		if err := g.signalBatch(batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// signalBatch cannot hit a stranger: a pid read from cgroup.procs may have died and been given to another process since. So: take a pidfd,
+// which pins the process, then look again whether that number is in the group, and only then signal through the pidfd.
+func (g *Group) signalBatch(pids []int) error {
+	fds := map[int]int{}
+	defer func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}()
+	for _, p := range pids {
+		fd, err := unix.PidfdOpen(p, 0)
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+			continue // gone, or its number is a thread's now
+		}
+		if err != nil {
+			return fmt.Errorf("pidfd_open %d: %w", p, err)
+		}
+		fds[p] = fd
+	}
+	still, _, err := g.allProcs()
+	if err != nil {
+		return err
+	}
+	for p, fd := range fds {
+		if _, ok := slices.BinarySearch(still, p); !ok {
+			continue
+		}
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("pidfd_send_signal %d: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// prepayEvery keeps the rwsem's slow mode alive: it falls back one grace period after the last writer.
+const prepayEvery = 4 * time.Millisecond
+
+// Prepay makes the moves that follow cheap until ctx ends. The first write to any cgroup.procs after a quiet time waits for an RCU grace
+// period (cgroup_threadgroup_rwsem becomes writable: percpu_down_write, rcu_sync_enter), about 10 ms here; those right after it cost
+// 30 µs. Prepay takes that wait beforehand, on a goroutine of the caller's: it writes this process into the group where it already is,
+// which changes nothing but takes the lock. Started D before Add, it saves Add about D of the wait.
+//
+// While it runs, fork and exit on the whole host take the slow side of the lock (well under a microsecond each): bound it by the launch.
+// It needs no group of ours. An error means only that nothing was saved.
+func Prepay(ctx context.Context) error {
+	h, err := host()
+	if err != nil {
+		return fmt.Errorf("prepay cgroup moves: %w", err)
+	}
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return fmt.Errorf("prepay cgroup moves: %w", err)
+	}
+	file := ownProcs(h, string(b))
+	if file == "" {
+		return fmt.Errorf("prepay cgroup moves: own group not found: %w", errors.ErrUnsupported)
+	}
+	pid := strconv.Itoa(os.Getpid()) // not "0": a writer that moves itself is spared the lock, and so the payment
+	tick := time.NewTicker(prepayEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if err := writeFile(file, pid); err != nil {
+			return fmt.Errorf("prepay cgroup moves: %w", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// ownProcs is the cgroup.procs of the caller's present group in the pids hierarchy (v1) or the cgroup2 tree.
+func ownProcs(h Host, procSelfCgroup string) string {
+	mount := h.Unified
+	if h.Mode != V2 {
+		mount = h.V1["pids"]
+	}
+	for line := range strings.Lines(procSelfCgroup) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) == 3 && (h.Mode == V2 && f[0] == "0" || h.Mode != V2 && slices.Contains(strings.Split(f[1], ","), "pids")) {
+			return filepath.Join(mount, f[2], "cgroup.procs")
+		}
+	}
+	return ""
+}
+
+// removeBound ends the retries of Remove when ctx has no nearer deadline.
+const removeBound = 2 * time.Second
+
+// Remove removes the group and its children from every mounted hierarchy, those included where only libcontainer made it (cpuset, devices,
+// blkio, name=systemd, …). It does not kill: EBUSY is retried until ctx ends or two seconds pass, for processes that are just going. A
+// group that is not there is success. The parent stays; see RemoveParentIfEmpty.
+func (g *Group) Remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeBound)
+	defer cancel()
+	var errs []error
+	for _, h := range g.hiers {
+		if err := removeTree(ctx, h.dir); err != nil {
+			errs = append(errs, fmt.Errorf("controller %s: %w", h.label(), err))
+		}
+	}
+	if len(errs) > 0 {
+		if p, _, err := g.allProcs(); err == nil && len(p) > 0 {
+			errs = append(errs, fmt.Errorf("processes inside: %v", p))
+		}
+		return fmt.Errorf("remove cgroup %s: %w", g.name, errors.Join(errs...))
+	}
+	return nil
+}
+
+func removeTree(ctx context.Context, dir string) error {
+	var b backoff
+	for {
+		dirs, err := subgroups(dir)
+		if err != nil {
+			return err
+		}
+		busy := error(nil)
+		for _, d := range dirs {
+			if err := unix.Rmdir(d); errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINTR) {
+				busy = &os.PathError{Op: "rmdir", Path: d, Err: err}
+			} else if err != nil && !gone(err) {
+				return &os.PathError{Op: "rmdir", Path: d, Err: err}
+			}
+		}
+		if busy == nil {
+			return nil
+		}
+		if werr := b.wait(ctx); werr != nil {
+			return errors.Join(busy, werr)
+		}
+	}
+}
+
+// RemoveParentIfEmpty removes a parent such as "agentrun" from every hierarchy where it has no children and no processes. removed is true
+// when it is in none any more.
+func RemoveParentIfEmpty(parent string) (removed bool, err error) {
+	if err := checkName(parent, 1); err != nil {
+		return false, fmt.Errorf("remove parent cgroup: %w", err)
+	}
+	h, err := host()
+	if err != nil && h.Mode == Invalid {
+		return false, fmt.Errorf("remove parent cgroup %s: %w", parent, err)
+	}
+	removed = true
+	for _, hi := range newGroup(h, parent).hiers {
+		switch err := unix.Rmdir(hi.dir); {
+		case err == nil, gone(err):
+		case errors.Is(err, unix.EBUSY):
+			removed = false
+		default:
+			return false, fmt.Errorf("remove parent cgroup: controller %s: %w", hi.label(), &os.PathError{Op: "rmdir", Path: hi.dir, Err: err})
+		}
+	}
+	return removed, nil
+}
+
+// Sweep kills and removes every child of parent, in any hierarchy, that alive does not claim; it asks once per name. A run must be known to
+// alive before its group is made. Names that Create would refuse are not touched, they are reported in err: what made them is not agentrun.
+// One child's error does not stop the others.
+func Sweep(ctx context.Context, parent string, alive func(name string) bool) (removed []string, err error) {
+	if err := checkName(parent, 1); err != nil {
+		return nil, fmt.Errorf("sweep cgroups: %w", err)
+	}
+	if alive == nil {
+		return nil, fmt.Errorf("sweep cgroups below %s: no alive function", parent)
+	}
+	h, err := host()
+	if err != nil && h.Mode == Invalid {
+		return nil, fmt.Errorf("sweep cgroups: %w", err)
+	}
+	var errs []error
+	names := map[string]struct{}{}
+	for _, hi := range newGroup(h, parent).hiers {
+		ents, err := os.ReadDir(hi.dir)
+		if err != nil && !gone(err) {
+			errs = append(errs, err)
+		}
+		for _, e := range ents {
+			if e.IsDir() {
+				names[e.Name()] = struct{}{}
+			}
+		}
+	}
+	sorted := make([]string, 0, len(names))
+	for n := range names {
+		sorted = append(sorted, n)
+	}
+	slices.Sort(sorted)
+	for _, n := range sorted {
+		full := strings.Join([]string{parent, n}, "/")
+		if err := checkName(full, 2); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if alive(n) {
+			continue
+		}
+		g := newGroup(h, full)
+		if _, err := g.Kill(ctx); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if err := g.Remove(ctx); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, n)
+	}
+	if len(errs) > 0 {
+		return removed, fmt.Errorf("sweep cgroups below %s: %w", parent, errors.Join(errs...))
+	}
+	return removed, nil
+}

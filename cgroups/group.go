@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"agentrun/cgroups/internal/ctrd"
+
+	"golang.org/x/sys/unix"
+)
+
+// cpuPeriod is the CFS bandwidth period in µs. 100 ms is the kernel's default for both versions; shorter ones cost more timer work,
+// longer ones let a small quota stall for longer.
+const cpuPeriod = 100_000
+
+// Limits of one run. Every field must be set: zero refuses. Only sanity is checked here (finite, positive, representable in the kernel's
+// file); the ranges that a profile or ring allows are policy and checked before a plan is made (M-3).
+type Limits struct {
+	// CPU is in cores, 0.01 (the kernel's smallest quota, 1 ms) to 8192.
+	CPU float64
+	// Memory is in bytes, from 1 MiB; the kernel rounds down to pages. It covers swap too: none is granted beyond it.
+	Memory int64
+	// PIDs counts threads as well as processes, 1 to 4194304 (PID_MAX_LIMIT).
+	PIDs int64
+}
+
+// Validate says what is wrong with the limits, all of it.
+func (l Limits) Validate() error {
+	var errs []error
+	if !(l.CPU >= 0.01 && l.CPU <= 8192) { // written so that NaN fails
+		errs = append(errs, fmt.Errorf("cpu limit %v cores: not within 0.01 to 8192", l.CPU))
+	}
+	if l.Memory < 1<<20 || l.Memory > 1<<50 {
+		errs = append(errs, fmt.Errorf("memory limit %d bytes: not within 1 MiB to 1 PiB", l.Memory))
+	}
+	if l.PIDs < 1 || l.PIDs > 4194304 {
+		errs = append(errs, fmt.Errorf("pids limit %d: not within 1 to 4194304", l.PIDs))
+	}
+	return errors.Join(errs...)
+}
+
+func (l Limits) quota() int64 { return int64(math.Round(l.CPU * cpuPeriod)) }
+
+var (
+	// No dots: "." and ".." cannot occur, nor names of the kernel's own files (cgroup.procs, memory.max).
+	component   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
+	firstComp   = regexp.MustCompile(`^agentrun(-[A-Za-z0-9_-]{1,100})?$`)
+	errBadName  = errors.New("not a cgroup name of agentrun's")
+	errNoInside = errors.New("this process is inside the group")
+)
+
+// checkName accepts "agentrun/<id>" and deeper, or "agentrun-<suffix>/<id>". The name becomes a path that is created, killed and removed
+// by root, so everything that is not plainly ours is refused.
+func checkName(name string, minDepth int) error {
+	parts := strings.Split(name, "/")
+	if len(parts) < minDepth || len(parts) > 8 || !firstComp.MatchString(parts[0]) {
+		return fmt.Errorf("%w: %q", errBadName, name)
+	}
+	for _, p := range parts[1:] {
+		if !component.MatchString(p) {
+			return fmt.Errorf("%w: %q (component %q)", errBadName, name, p)
+		}
+	}
+	return nil
+}
+
+// hier is the group's place in one mounted hierarchy. Controllers mounted together (cpu,cpuacct) share one.
+type hier struct {
+	controllers []string // "" is the v2 tree
+	mount       string
+	dir         string
+	v2          bool
+	used        bool // we create and fill it; the others are only looked at for leftovers
+}
+
+func (h hier) label() string {
+	if h.v2 {
+		return "unified"
+	}
+	return strings.Join(h.controllers, ",")
+}
+
+// Group is one sandbox's cgroup in every hierarchy. Methods may be called from any goroutine.
+type Group struct {
+	name  string
+	mode  Mode
+	hiers []hier
+
+	noKillFile bool // tests only: kill as on a kernel without cgroup.kill
+
+	mu     sync.Mutex // guards limits and the order of limit writes
+	limits Limits
+	swap   string
+
+	treeMu sync.Mutex
+	trees  map[string]ctrd.Tree
+}
+
+func newGroup(h Host, name string) *Group {
+	g := &Group{name: name, mode: h.Mode}
+	byMount := map[string]int{}
+	names := make([]string, 0, len(h.V1))
+	for c := range h.V1 {
+		names = append(names, c)
+	}
+	slices.Sort(names)
+	for _, c := range names {
+		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct
+		used := h.Mode != V2 && slices.Contains(neededV1, c)
+		if i, ok := byMount[m]; ok {
+			g.hiers[i].controllers = append(g.hiers[i].controllers, c)
+			g.hiers[i].used = g.hiers[i].used || used
+			continue
+		}
+		byMount[m] = len(g.hiers)
+		g.hiers = append(g.hiers, hier{controllers: []string{c}, mount: m, dir: filepath.Join(m, name), used: used})
+	}
+	if h.Unified != "" {
+		// First in order: a process that is in anything of ours is then reached by cgroup.kill.
+		g.hiers = slices.Insert(g.hiers, 0, hier{controllers: []string{""}, mount: h.Unified, dir: filepath.Join(h.Unified, name), v2: true, used: true})
+	}
+	return g
+}
+
+// Create makes the group in every hierarchy and sets its limits, read back as proof. The name must be free in all of them: a leftover or
+// a collision is an error (errors.Is fs.ErrExist), never joined. On any error everything made is removed again.
+func Create(name string, l Limits) (_ *Group, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("create cgroup %s: %w", name, err)
+		}
+	}()
+	if err := checkName(name, 2); err != nil {
+		return nil, err
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	h, err := host()
+	if err != nil {
+		return nil, err
+	}
+	g := newGroup(h, name)
+	var made []string
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, d := range slices.Backward(made) {
+			_ = unix.Rmdir(d)
+		}
+		_, _ = RemoveParentIfEmpty(path.Dir(name))
+	}()
+	for _, hi := range g.hiers {
+		if !hi.used {
+			continue
+		}
+		if err := mkdirGroup(hi, name); err != nil {
+			return nil, fmt.Errorf("controller %s: %w", hi.label(), err)
+		}
+		made = append(made, hi.dir)
+		if err := checkFS(hi.dir, hi.v2); err != nil {
+			return nil, fmt.Errorf("controller %s: %w", hi.label(), err)
+		}
+	}
+	if g.mode == V2 {
+		for _, c := range neededV2 {
+			if err := enable(h.Unified, name, c); err != nil {
+				return nil, fmt.Errorf("controller %s: %w", c, err)
+			}
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.applyLocked(l); err != nil {
+		return nil, err
+	}
+	if err := g.verifyLocked(l); err != nil {
+		return nil, err
+	}
+	g.limits = l
+	return g, nil
+}
+
+// mkdirGroup makes the leaf exclusively. Parents may vanish in between: the end of another run removes the empty "agentrun".
+func mkdirGroup(hi hier, name string) error {
+	var err error
+	for range 16 {
+		at := hi.mount
+		for p := range strings.SplitSeq(path.Dir(name), "/") {
+			at = filepath.Join(at, p)
+			if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+		if err = os.Mkdir(hi.dir, 0o755); !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
+// enable makes one v2 controller available in the group, reading first: writing subtree_control takes the global cgroup lock even when
+// nothing changes, and every run after the first finds it enabled.
+func enable(mount, name, controller string) error {
+	has := func() (bool, error) {
+		b, err := os.ReadFile(filepath.Join(mount, name, "cgroup.controllers"))
+		return slices.Contains(strings.Fields(string(b)), controller), err
+	}
+	if ok, err := has(); ok || err != nil {
+		return err
+	}
+	werr := ctrd.EnableV2(mount, name, controller)
+	if ok, err := has(); ok || err != nil {
+		return err
+	}
+	if werr == nil {
+		werr = fmt.Errorf("enabled in cgroup.subtree_control of %s but absent below it", filepath.Join(mount, path.Dir(name)))
+	}
+	return werr
+}
+
+// Open takes hold of a group by name, as it may have been left by another process. It need not exist in every hierarchy, nor in any:
+// Pids is then empty and Remove a no-op. Limits are unknown until Update.
+func Open(name string) (*Group, error) {
+	if err := checkName(name, 2); err != nil {
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	h, err := host()
+	if err != nil && h.Mode == Invalid {
+		return nil, fmt.Errorf("open cgroup %s: %w", name, err)
+	}
+	return newGroup(h, name), nil
+}
+
+// Name is the relative name given to Create.
+func (g *Group) Name() string { return g.name }
+
+// Mode is the host's mode.
+func (g *Group) Mode() Mode { return g.mode }
+
+// Paths maps each hierarchy that Create made the group in to its directory: v1 controllers by name, the cgroup2 tree as "".
+// (The empty key is also what libcontainer uses for it.)
+func (g *Group) Paths() map[string]string {
+	m := map[string]string{}
+	for _, h := range g.hiers {
+		for _, c := range h.controllers {
+			if h.v2 || slices.Contains(neededV1, c) && h.used {
+				m[c] = h.dir
+			}
+		}
+	}
+	return m
+}
+
+// Swap says how swap is kept from the group, in the words of the kernel's files; "" before limits were set.
+func (g *Group) Swap() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.swap
+}
+
+func (g *Group) unified() (hier, bool) {
+	for _, h := range g.hiers {
+		if h.v2 {
+			return h, true
+		}
+	}
+	return hier{}, false
+}
+
+func (g *Group) dir(controller string) string {
+	for _, h := range g.hiers {
+		if g.mode == V2 && h.v2 || g.mode != V2 && slices.Contains(h.controllers, controller) {
+			return h.dir
+		}
+	}
+	return ""
+}
+
+// tree is the library's handle on one controller. It can only find root/<controller>, so a mount elsewhere needs the usual symlink.
+func (g *Group) tree(controller string) (ctrd.Tree, error) {
+	g.treeMu.Lock()
+	defer g.treeMu.Unlock()
+	if t := g.trees[controller]; t != nil {
+		return t, nil
+	}
+	t, err := g.findTree(controller)
+	if err == nil {
+		if g.trees == nil {
+			g.trees = map[string]ctrd.Tree{}
+		}
+		g.trees[controller] = t
+	}
+	return t, err
+}
+
+func (g *Group) findTree(controller string) (ctrd.Tree, error) {
+	for _, h := range g.hiers {
+		if h.v2 && (g.mode == V2 || controller == "") {
+			return ctrd.V2(h.mount, g.name)
+		}
+		if !h.v2 && g.mode != V2 && slices.Contains(h.controllers, controller) {
+			root := filepath.Dir(h.mount)
+			var a, b unix.Stat_t
+			if err := unix.Stat(filepath.Join(root, controller), &a); err != nil {
+				return nil, &os.PathError{Op: "stat", Path: filepath.Join(root, controller), Err: err}
+			}
+			if err := unix.Stat(h.mount, &b); err != nil {
+				return nil, &os.PathError{Op: "stat", Path: h.mount, Err: err}
+			}
+			if a.Dev != b.Dev || a.Ino != b.Ino {
+				return nil, fmt.Errorf("%s is not the hierarchy mounted at %s", filepath.Join(root, controller), h.mount)
+			}
+			return ctrd.V1(root, controller, g.name)
+		}
+	}
+	return nil, fmt.Errorf("no hierarchy")
+}
+
+func (g *Group) set(controller string, l ctrd.Limits) error {
+	t, err := g.tree(controller)
+	if err == nil {
+		err = t.Set(l)
+	}
+	if err != nil {
+		return fmt.Errorf("controller %s: %w", controller, err)
+	}
+	return nil
+}
+
+// applyLocked writes the limits. Memory last: it is the write that can be refused or slow (reclaim).
+func (g *Group) applyLocked(new Limits) error {
+	if err := g.set("cpu", ctrd.Limits{CPUQuota: new.quota(), CPUPeriod: cpuPeriod}); err != nil {
+		return err
+	}
+	if err := g.set("pids", ctrd.Limits{PIDs: new.PIDs}); err != nil {
+		return err
+	}
+	if g.mode == V2 {
+		return g.applyMemoryV2(new)
+	}
+	return g.applyMemoryV1(new)
+}
+
+func (g *Group) applyMemoryV2(new Limits) error {
+	l := ctrd.Limits{Memory: &new.Memory, OOMGroup: true}
+	if _, err := os.Stat(filepath.Join(g.dir("memory"), "memory.swap.max")); err == nil {
+		zero := int64(0)
+		l.Swap, g.swap = &zero, "memory.swap.max=0"
+	} else if swapless() {
+		g.swap = "the kernel has no swap accounting and the host no swap"
+	} else {
+		// The limit would then bound resident memory only, and secrets could reach the disk.
+		return fmt.Errorf("controller memory: memory.swap.max: %w (swap is on; boot with swapaccount=1)", err)
+	}
+	return g.set("memory", l)
+}
+
+func swapless() bool {
+	b, err := os.ReadFile("/proc/swaps")
+	return errors.Is(err, os.ErrNotExist) || err == nil && strings.Count(string(b), "\n") <= 1
+}
+
+// applyMemoryV1 keeps memory.limit_in_bytes <= memory.memsw.limit_in_bytes at every moment, which the kernel demands (EINVAL, see
+// mem_cgroup_resize_max): memsw goes first when raising, last when lowering. memsw == limit grants no swap beyond the limit, but pages
+// may still be swapped within it, so swappiness 0 as well.
+func (g *Group) applyMemoryV1(new Limits) error {
+	zero := uint64(0)
+	limit, swap := ctrd.Limits{Memory: &new.Memory, Swappiness: &zero}, ctrd.Limits{Swap: &new.Memory}
+	if _, err := os.Stat(filepath.Join(g.dir("memory"), "memory.memsw.limit_in_bytes")); err != nil {
+		g.swap = "memory.swappiness=0 (the kernel has no memory.memsw files)"
+		return g.set("memory", limit)
+	}
+	g.swap = "memory.memsw.limit_in_bytes=limit, memory.swappiness=0"
+	order := []ctrd.Limits{limit, swap}
+	if cur, err := readInt(filepath.Join(g.dir("memory"), "memory.memsw.limit_in_bytes")); err != nil {
+		return fmt.Errorf("controller memory: %w", err)
+	} else if new.Memory > cur {
+		order[0], order[1] = swap, limit
+	}
+	for _, l := range order {
+		if err := g.set("memory", l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Update changes the limits of a live group. When a write is refused, the former limits are put back and the error says which file. Memory
+// below current use: v1 refuses with EBUSY if it cannot reclaim; v2 takes it and OOM-kills the whole group. Update also reopens a group
+// that Kill closed to forks.
+func (g *Group) Update(l Limits) error {
+	if err := l.Validate(); err != nil {
+		return fmt.Errorf("update cgroup %s: %w", g.name, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old := g.limits
+	err := g.applyLocked(l)
+	if err == nil {
+		err = g.verifyLocked(l)
+	}
+	if err != nil {
+		if old != (Limits{}) {
+			err = errors.Join(err, g.applyLocked(old))
+		}
+		return fmt.Errorf("update cgroup %s: %w", g.name, err)
+	}
+	g.limits = l
+	return nil
+}
+
+// Limits are the ones last set by this Group.
+func (g *Group) Limits() Limits {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits
+}
+
+// Verify reads the limits back from the kernel and names every file that differs from what was set.
+func (g *Group) Verify() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.limits == (Limits{}) {
+		return fmt.Errorf("verify cgroup %s: no limits were set", g.name)
+	}
+	if err := g.verifyLocked(g.limits); err != nil {
+		return fmt.Errorf("verify cgroup %s: %w", g.name, err)
+	}
+	return nil
+}
+
+func (g *Group) verifyLocked(l Limits) error {
+	mem := strconv.FormatInt(l.Memory/int64(os.Getpagesize())*int64(os.Getpagesize()), 10)
+	q, p := strconv.FormatInt(l.quota(), 10), strconv.Itoa(cpuPeriod)
+	type file struct{ controller, name, want string }
+	files := []file{{"pids", "pids.max", strconv.FormatInt(l.PIDs, 10)}}
+	if g.mode == V2 {
+		files = append(files, file{"cpu", "cpu.max", q + " " + p}, file{"memory", "memory.max", mem}, file{"memory", "memory.oom.group", "1"})
+		if strings.HasPrefix(g.swap, "memory.swap.max") {
+			files = append(files, file{"memory", "memory.swap.max", "0"})
+		}
+	} else {
+		files = append(files, file{"cpu", "cpu.cfs_quota_us", q}, file{"cpu", "cpu.cfs_period_us", p},
+			file{"memory", "memory.limit_in_bytes", mem}, file{"memory", "memory.swappiness", "0"})
+		if strings.HasPrefix(g.swap, "memory.memsw") {
+			files = append(files, file{"memory", "memory.memsw.limit_in_bytes", mem})
+		}
+	}
+	var errs []error
+	for _, f := range files {
+		got, err := readFile(filepath.Join(g.dir(f.controller), f.name))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("controller %s: %w", f.controller, err))
+		} else if got != f.want {
+			errs = append(errs, fmt.Errorf("controller %s: %s is %q, set %q", f.controller, f.name, got, f.want))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Add moves a process (all its threads) into every hierarchy, the cgroup2 tree first. After an error it may be in some of them: the
+// caller kills it. Each move may wait for an RCU grace period; see docs/cgroups.md for the figures.
+func (g *Group) Add(pid int) error {
+	if pid <= 0 { // "0" written to cgroup.procs moves the writer itself
+		return fmt.Errorf("add to cgroup %s: pid %d: %w", g.name, pid, unix.EINVAL)
+	}
+	for _, h := range g.hiers {
+		if !h.used {
+			continue
+		}
+		c := h.controllers[0]
+		for _, o := range h.controllers {
+			if slices.Contains(neededV1, o) {
+				c = o // co-mounted with one the library is not asked about, such as net_cls
+			}
+		}
+		t, err := g.tree(c)
+		if err == nil {
+			err = t.Add(pid)
+		}
+		if err != nil {
+			return fmt.Errorf("add pid %d to cgroup %s: controller %s: %w", pid, g.name, h.label(), err)
+		}
+	}
+	return nil
+}
+
+// AddUnified moves a process into the cgroup2 tree only: for a launcher that has put it into the v1 controllers by path. On v2 it is the
+// same as Add; on v1 without a cgroup2 tree there is nothing to do.
+func (g *Group) AddUnified(pid int) error {
+	if pid <= 0 {
+		return fmt.Errorf("add to cgroup %s: pid %d: %w", g.name, pid, unix.EINVAL)
+	}
+	if _, ok := g.unified(); !ok {
+		return nil
+	}
+	t, err := g.tree("")
+	if err == nil {
+		err = t.Add(pid)
+	}
+	if err != nil {
+		return fmt.Errorf("add pid %d to cgroup %s: unified: %w", pid, g.name, err)
+	}
+	return nil
+}
+
+// OpenFD opens the group's directory in the cgroup2 tree for CLONE_INTO_CGROUP (SysProcAttr.CgroupFD). On hybrid the child is born in the
+// cgroup2 tree only, not in the v1 controllers. Without a cgroup2 tree the error is errors.ErrUnsupported.
+func (g *Group) OpenFD() (*os.File, error) {
+	u, ok := g.unified()
+	if !ok {
+		return nil, fmt.Errorf("open cgroup %s: no cgroup2 tree: %w", g.name, errors.ErrUnsupported)
+	}
+	fd, err := unix.Open(u.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: u.dir, Err: err}
+	}
+	return os.NewFile(uintptr(fd), u.dir), nil
+}

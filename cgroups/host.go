@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mode is how the host offers cgroups. The zero value is Invalid and nothing works with it.
+type Mode int
+
+// The modes. Hybrid is v1 with a cgroup2 tree beside it that has no controllers of ours: it is used for kill and freeze only.
+const (
+	Invalid Mode = iota
+	V1
+	V2
+	Hybrid
+)
+
+func (m Mode) String() string {
+	switch m {
+	case V1:
+		return "v1"
+	case V2:
+		return "v2"
+	case Hybrid:
+		return "hybrid"
+	}
+	return "invalid"
+}
+
+var (
+	neededV1 = []string{"cpu", "cpuacct", "memory", "pids", "freezer"}
+	neededV2 = []string{"cpu", "memory", "pids"}
+	// Names in a v1 mount's super options that are controllers; everything else there ("rw", "xattr", "release_agent=…") is not.
+	knownV1 = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids",
+		"net_cls", "net_prio", "perf_event", "hugetlb", "rdma", "misc", "dmem", "debug"}
+)
+
+// Host says what cgroup hierarchies this machine has.
+type Host struct {
+	Mode Mode
+	// V1 maps every mounted v1 controller, and named hierarchies as "name=systemd", to its mount point.
+	V1 map[string]string
+	// Unified is the mount point of the cgroup2 tree, "" without one.
+	Unified string
+	// Controllers are those usable for limits in this mode, sorted.
+	Controllers []string
+	// Missing are the controllers agentrun needs and did not find.
+	Missing []string
+}
+
+// MissingError says which needed controllers the host lacks.
+type MissingError struct {
+	Mode        Mode
+	Controllers []string
+}
+
+func (e *MissingError) Error() string {
+	hint := "mount it below /sys/fs/cgroup"
+	if e.Mode == V2 {
+		hint = "see cgroup_disable= on the kernel command line, and v1 mounts that hold it"
+	}
+	return fmt.Sprintf("cgroup %s: controller %s is missing (%s)", e.Mode, strings.Join(e.Controllers, ", "), hint)
+}
+
+// ErrNoCgroups is the error on a machine with no cgroup file system mounted.
+var ErrNoCgroups = errors.New("no cgroup file system is mounted")
+
+// Inspect reads /proc/self/mountinfo afresh. It succeeds also when needed controllers are missing: Host.Missing names them.
+func Inspect() (Host, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return Host{}, err
+	}
+	v1, unified := parseMounts(string(b))
+	var v2ctrl []string
+	if unified != "" {
+		c, err := os.ReadFile(filepath.Join(unified, "cgroup.controllers"))
+		if err != nil {
+			return Host{}, err
+		}
+		v2ctrl = strings.Fields(string(c))
+	}
+	return classify(v1, unified, v2ctrl)
+}
+
+// classify is the pure part of Inspect. v2 is chosen when its tree has everything, also beside stray v1 mounts (net_cls, name=systemd);
+// a tree without our controllers beside v1 is hybrid.
+func classify(v1 map[string]string, unified string, v2ctrl []string) (Host, error) {
+	h := Host{V1: v1, Unified: unified}
+	lacks := func(have, want []string) (out []string) {
+		for _, c := range want {
+			if !slices.Contains(have, c) {
+				out = append(out, c)
+			}
+		}
+		return out
+	}
+	var v1have []string
+	for c := range v1 {
+		if !strings.HasPrefix(c, "name=") {
+			v1have = append(v1have, c)
+		}
+	}
+	missV1, missV2 := lacks(v1have, neededV1), lacks(v2ctrl, neededV2)
+	switch {
+	case unified != "" && (len(missV2) == 0 || len(missV1) == len(neededV1)):
+		h.Mode, h.Controllers, h.Missing = V2, slices.Clone(v2ctrl), missV2
+	case len(v1have) > 0:
+		h.Mode, h.Controllers, h.Missing = V1, v1have, missV1
+		if unified != "" {
+			h.Mode = Hybrid
+		}
+	default:
+		return Host{}, ErrNoCgroups
+	}
+	slices.Sort(h.Controllers)
+	return h, nil
+}
+
+// parseMounts finds the v1 mount point per controller and the cgroup2 mount point. Of several mounts of one hierarchy the one below
+// /sys/fs/cgroup wins, else the first.
+func parseMounts(mountinfo string) (v1 map[string]string, unified string) {
+	v1 = map[string]string{}
+	better := func(old, new string) bool {
+		return old == "" || !strings.HasPrefix(old, "/sys/fs/cgroup") && strings.HasPrefix(new, "/sys/fs/cgroup")
+	}
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(mountinfo) {
+		left, right, ok := strings.Cut(line, " - ")
+		lf, rf := strings.Fields(left), strings.Fields(right)
+		if !ok || len(lf) < 6 || len(rf) < 3 {
+			continue
+		}
+		at := unescape.Replace(lf[4])
+		switch rf[0] {
+		case "cgroup2":
+			if better(unified, at) {
+				unified = at
+			}
+		case "cgroup":
+			for _, o := range strings.Split(rf[2], ",") {
+				if (slices.Contains(knownV1, o) || strings.HasPrefix(o, "name=")) && better(v1[o], at) {
+					v1[o] = at
+				}
+			}
+		}
+	}
+	return v1, unified
+}
+
+var hostCache struct {
+	mu sync.Mutex
+	h  *Host
+}
+
+// host is Inspect with its conclusive answer kept: a host does not change its cgroup layout under running groups, and mountinfo grows
+// with every sandbox. If a hierarchy were unmounted all the same, checkFS below turns the stale answer into an error.
+func host() (Host, error) {
+	hostCache.mu.Lock()
+	defer hostCache.mu.Unlock()
+	if hostCache.h != nil {
+		return *hostCache.h, nil
+	}
+	h, err := Inspect()
+	if err != nil {
+		return Host{}, err
+	}
+	if len(h.Missing) > 0 {
+		return h, &MissingError{h.Mode, h.Missing}
+	}
+	hostCache.h = &h
+	return h, nil
+}
+
+// Detect returns the host's mode. A missing needed controller is a *MissingError that names it; the mode is returned with it.
+func Detect() (Mode, error) {
+	h, err := host()
+	return h.Mode, err
+}
+
+// checkFS refuses a directory that is not in a cgroup file system. Without it a missing mount is a silent no-op: mkdir and file writes on
+// the tmpfs at /sys/fs/cgroup succeed (the files are opened with O_CREAT) and limit nothing.
+func checkFS(dir string, v2 bool) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	want := int64(unix.CGROUP_SUPER_MAGIC)
+	if v2 {
+		want = unix.CGROUP2_SUPER_MAGIC
+	}
+	if int64(st.Type) != want {
+		return fmt.Errorf("%s is not in a cgroup file system (type %#x)", dir, st.Type)
+	}
+	return nil
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroups
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// readFile reads a small cgroup file in one read, without its last newline. Opened afresh each time on purpose: a v1 cgroup.procs caches
+// its list per open file.
+func readFile(path string) (string, error) {
+	fd, err := retryInt(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0) })
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var buf [4096]byte
+	n, err := retryInt(func() (int, error) { return unix.Read(fd, buf[:]) })
+	if err != nil {
+		return "", &os.PathError{Op: "read", Path: path, Err: err}
+	}
+	return string(bytes.TrimRight(buf[:n], "\n")), nil
+}
+
+// writeFile never creates: on a path that is not a cgroup file it must fail.
+func writeFile(path, value string) error {
+	fd, err := retryInt(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0) })
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	if _, err := retryInt(func() (int, error) { return unix.Write(fd, []byte(value)) }); err != nil {
+		return &os.PathError{Op: "write " + value + " to", Path: path, Err: err}
+	}
+	return nil
+}
+
+func retryInt(f func() (int, error)) (int, error) {
+	for {
+		if n, err := f(); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+func readInt(path string) (int64, error) {
+	s, err := readFile(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
+}
+
+// readKeys reads a flat keyed file ("key value" lines) and returns the values of the keys in order, -1 where absent.
+func readKeys(path string, keys ...string) ([]int64, error) {
+	s, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]int64, len(keys))
+	for i := range out {
+		out[i] = -1
+	}
+	for line := range strings.Lines(s) {
+		k, v, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if i := slices.Index(keys, k); i >= 0 {
+			if out[i], err = strconv.ParseInt(v, 10, 64); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", path, k, err)
+			}
+		}
+	}
+	return out, nil
+}
+
+// gone is true for errors that mean the group is not there (any more): a removed directory, or one removed while a file was open.
+func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) }
+
+// subgroups lists the directories below dir, deepest first and dir last; empty when dir does not exist. A cgroup directory's link count is
+// 2 + its children (kernfs_refresh_inode), so a leaf costs one stat.
+func subgroups(dir string) ([]string, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		if gone(err) {
+			return nil, nil
+		}
+		return nil, &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil, &os.PathError{Op: "read", Path: dir, Err: unix.ENOTDIR}
+	}
+	if st.Nlink == 2 {
+		return []string{dir}, nil
+	}
+	ents, err := os.ReadDir(dir)
+	if err != nil && !gone(err) {
+		return nil, err
+	}
+	var out []string
+	for _, e := range ents {
+		if e.IsDir() {
+			sub, err := subgroups(filepath.Join(dir, e.Name()))
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, sub...)
+		}
+	}
+	return append(out, dir), nil
+}
+
+// procs lists the live processes below one directory. hidden counts those of another PID namespace, which v2 shows as 0: they exist but
+// have no number here, and 0 must never reach kill(2), where it means the caller's own process group. Zombies are not listed.
+func procs(dir string) (pids []int, hidden int, err error) {
+	dirs, err := subgroups(dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, d := range dirs {
+		b, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
+		// EOPNOTSUPP: a threaded group, whose processes are all listed by its domain above.
+		if err != nil && !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return nil, 0, err
+		}
+		for f := range strings.FieldsSeq(string(b)) {
+			n, err := strconv.Atoi(f)
+			if err != nil {
+				return nil, 0, fmt.Errorf("%s: %w", filepath.Join(d, "cgroup.procs"), err)
+			}
+			if n > 0 {
+				pids = append(pids, n)
+			} else {
+				hidden++
+			}
+		}
+	}
+	return pids, hidden, nil
+}
+
+// allProcs is the union over every mounted hierarchy, ours or made by someone else under the same name.
+func (g *Group) allProcs() (pids []int, hidden int, err error) {
+	for _, h := range g.hiers {
+		p, n, err := procs(h.dir)
+		if err != nil {
+			return nil, 0, fmt.Errorf("controller %s: %w", h.label(), err)
+		}
+		pids, hidden = append(pids, p...), max(hidden, n)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), hidden, nil
+}
+
+// Pids lists the live processes in the group or its children, in any hierarchy, in ascending order. Zombies are not in it.
+func (g *Group) Pids() ([]int, error) {
+	p, _, err := g.allProcs()
+	if err != nil {
+		return nil, fmt.Errorf("list cgroup %s: %w", g.name, err)
+	}
+	return p, nil
+}
+
+// backoff waits 50 µs, doubling to 4 ms. The kernel offers no wake-up that works for v1 too, and a poll of cgroup.events would still need
+// the check of every other hierarchy.
+type backoff struct{ d time.Duration }
+
+func (b *backoff) wait(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	b.d = min(max(2*b.d, 50*time.Microsecond), 4*time.Millisecond)
+	t := time.NewTimer(b.d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Stats of a group since it was made. -1 in a peak or count field means that this kernel does not keep it.
+type Stats struct {
+	CPU           time.Duration // used by all processes, dead ones too
+	MemoryCurrent int64         // bytes
+	MemoryPeak    int64         // bytes; v2 since 5.19
+	PIDs          int64         // processes and threads now
+	PIDsPeak      int64         // since 6.1
+	PIDsRefused   int64         // forks refused by the pids limit
+	OOMKills      uint64        // processes killed for memory
+	Periods       int64         // CPU periods in which the group ran
+	Throttled     int64         // of them, those in which the quota ran out
+	ThrottledTime time.Duration
+}
+
+// Stats reads the kernel's counters directly. The library's Stat reads some twenty files and starts a goroutine per controller; these
+// are five or six (figures in docs/cgroups.md).
+func (g *Group) Stats() (s Stats, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("stats of cgroup %s: %w", g.name, err)
+		}
+	}()
+	mem, pids, cpu := g.dir("memory"), g.dir("pids"), g.dir("cpu")
+	cur, peak := "memory.usage_in_bytes", "memory.max_usage_in_bytes"
+	if g.mode == V2 {
+		cur, peak = "memory.current", "memory.peak"
+		k, err := readKeys(filepath.Join(cpu, "cpu.stat"), "usage_usec", "nr_periods", "nr_throttled", "throttled_usec")
+		if err != nil {
+			return s, err
+		}
+		s.CPU, s.Periods, s.Throttled, s.ThrottledTime = time.Duration(k[0])*time.Microsecond, k[1], k[2], time.Duration(k[3])*time.Microsecond
+	} else {
+		k, err := readKeys(filepath.Join(cpu, "cpu.stat"), "nr_periods", "nr_throttled", "throttled_time")
+		if err != nil {
+			return s, err
+		}
+		s.Periods, s.Throttled, s.ThrottledTime = k[0], k[1], time.Duration(k[2])
+		n, err := readInt(filepath.Join(g.dir("cpuacct"), "cpuacct.usage"))
+		if err != nil {
+			return s, err
+		}
+		s.CPU = time.Duration(n)
+	}
+	if s.MemoryCurrent, err = readInt(filepath.Join(mem, cur)); err != nil {
+		return s, err
+	}
+	if s.MemoryPeak, err = readOptional(filepath.Join(mem, peak)); err != nil {
+		return s, err
+	}
+	if s.PIDs, err = readInt(filepath.Join(pids, "pids.current")); err != nil {
+		return s, err
+	}
+	if s.PIDsPeak, err = readOptional(filepath.Join(pids, "pids.peak")); err != nil {
+		return s, err
+	}
+	k, err := readKeys(filepath.Join(pids, "pids.events"), "max")
+	if err != nil {
+		return s, err
+	}
+	s.PIDsRefused = k[0]
+	s.OOMKills, err = g.oomKills()
+	return s, err
+}
+
+func readOptional(path string) (int64, error) {
+	n, err := readInt(path)
+	if errors.Is(err, unix.ENOENT) {
+		return -1, nil
+	}
+	return n, err
+}
+
+// OOMKills counts the processes that the kernel killed because the group was at its memory limit. On v2 one event kills the whole group
+// (memory.oom.group); on v1 it kills one process and the rest live on, so a supervisor that sees the count rise kills the rest.
+func (g *Group) OOMKills() (uint64, error) {
+	n, err := g.oomKills()
+	if err != nil {
+		return 0, fmt.Errorf("oom kills of cgroup %s: %w", g.name, err)
+	}
+	return n, nil
+}
+
+func (g *Group) oomKills() (uint64, error) {
+	f := "memory.oom_control"
+	if g.mode == V2 {
+		f = "memory.events"
+	}
+	p := filepath.Join(g.dir("memory"), f)
+	k, err := readKeys(p, "oom_kill")
+	if err != nil {
+		return 0, err
+	}
+	if k[0] < 0 { // v1 before 4.13
+		return 0, fmt.Errorf("%s has no oom_kill count: %w", p, errors.ErrUnsupported)
+	}
+	return uint64(k[0]), nil
+}
