@@ -40,6 +40,7 @@ type Root struct {
 	ours   map[uint64]bool // devices of file systems made here: only there may mount points be created
 	placed map[string]int  // target → O_PATH descriptor of the mount, for Again
 	layers int
+	known  map[string]bool // top-level names the view put there, not the agent
 	close  []int
 }
 
@@ -95,7 +96,9 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 	if err := r.own(r.fd); err != nil {
 		return nil, err
 	}
+	r.known = map[string]bool{}
 	for _, e := range entries {
+		r.known[strings.SplitN(strings.TrimPrefix(e.Target, "/"), "/", 2)[0]] = true
 		if err := r.add(e); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", e.Kind, e.Target, err)
 		}

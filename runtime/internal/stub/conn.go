@@ -22,6 +22,7 @@ const (
 	PTY
 	Started
 	Listener
+	Ready
 	failed
 	Exited
 )
@@ -29,8 +30,8 @@ const (
 // Report is one message of the stub or of its child.
 type Report struct {
 	Kind Kind
-	A    uint32   // Hello: protocol version; Exited: wait status
-	File *os.File // PTY, Listener: the descriptor; the receiver closes it
+	A    uint32   // Hello: protocol version; Listener: its number in the child; Exited: wait status
+	File *os.File // PTY: the master; the receiver closes it
 	PID  int      // of the sender, in our pid namespace, by the kernel's word (SCM_CREDENTIALS)
 }
 
@@ -111,11 +112,11 @@ func (c *Conn) Next() (Report, error) {
 		switch r.Kind {
 		case failed:
 			err = &Failure{Step: Step(r.A), Errno: unix.Errno(b & 0xffffffff), Index: int(b >> 32)}
-		case PTY, Listener:
+		case PTY:
 			if r.File == nil {
 				err = fmt.Errorf("report %d without its descriptor: %w", r.Kind, unix.EPROTO)
 			}
-		case Hello, Started, Exited:
+		case Hello, Started, Listener, Ready, Exited:
 		default:
 			err = fmt.Errorf("report of kind %d: %w", r.Kind, unix.EPROTO)
 		}
@@ -185,7 +186,7 @@ func (c *Conn) Start(m *Message, stdin, stdout, stderr, child *os.File) error {
 	return nil
 }
 
-// Go lets the waiting child execute the agent.
+// Go answers the child: after Listener, that its descriptor was fetched; after Ready, to execute the agent.
 func (c *Conn) Go() error {
 	_, err := c.file.Write([]byte{'G'})
 	return err

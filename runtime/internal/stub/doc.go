@@ -8,7 +8,9 @@
 //	stub  → control: hello
 //	super → control: start message + stdin, stdout, stderr, child socket
 //	stub  → control: [pty master]  started
-//	child → child:   listener (the seccomp notification descriptor)
+//	child → child:   listener (the number of its seccomp notification descriptor)
+//	super → child:   'G': it has fetched the descriptor (pidfd_getfd(2))
+//	child → child:   ready: it has closed its own
 //	super → child:   'G', or nothing ever
 //	child → child:   end of file at a successful execve, or failed{step, errno}
 //	stub  → control: exited{wait status}

@@ -6,8 +6,8 @@
  *
  *  1. pid 1 says hello on the control socket (fd 3), takes the start message and four descriptors:
  *     the agent's stdin, stdout, stderr, and a socket for the child's own part.
- *  2. It forks. The child gives up what is left (new session, rlimits, Landlock, seccomp), hands the
- *     seccomp listener to the supervisor, waits for its word, and executes the agent.
+ *  2. It forks. The child gives up what is left (new session, rlimits, Landlock, seccomp), lets
+ *     the supervisor fetch the seccomp listener, waits for its word, and executes the agent.
  *  3. pid 1 reaps, forwards signals, and ends when the agent's first process ends; the kernel then
  *     kills whatever else lives in the pid namespace (pid_namespaces(7)).
  *
@@ -63,7 +63,7 @@ enum step {
 
 /* One shape for everything the stub says: a kind, and two numbers. */
 struct report { uint32_t kind, a; uint64_t b; };
-enum { SAY_HELLO = 1, SAY_PTY, SAY_STARTED, SAY_LISTENER, SAY_FAILED, SAY_EXITED };
+enum { SAY_HELLO = 1, SAY_PTY, SAY_STARTED, SAY_LISTENER, SAY_READY, SAY_FAILED, SAY_EXITED };
 
 static struct launch launch; /* in .bss: zero until parsed, and zero refuses */
 
@@ -87,12 +87,16 @@ static void __attribute__((noreturn)) quit(int code)
 		sys1(__NR_exit_group, code);
 }
 
+/* say uses write(2) unless a descriptor goes along: the child's filter may know no sendmsg(2). */
 static long say(int sock, uint32_t kind, uint32_t a, uint64_t b, int fd)
 {
 	struct report r = { kind, a, b };
+
+	if (fd < 0)
+		return sys3(__NR_write, sock, &r, sizeof(r));
 	struct iovec_ iov = { &r, sizeof(r) };
 	struct { size_t len; int level, type, fd, pad; } c = { 20, SOL_SOCKET_, SCM_RIGHTS_, fd, 0 };
-	struct msghdr_ m = { 0, 0, &iov, 1, fd >= 0 ? &c : 0, fd >= 0 ? sizeof(c) : 0, 0 };
+	struct msghdr_ m = { 0, 0, &iov, 1, &c, sizeof(c), 0 };
 
 	return sys3(__NR_sendmsg, sock, &m, MSG_NOSIGNAL_);
 }
@@ -195,6 +199,18 @@ static void landlock(int sock)
 	sys1(__NR_close, rs);
 }
 
+static void wait_for_go(int sock)
+{
+	char go = 0;
+	long r;
+
+	do
+		r = sys3(__NR_read, sock, &go, 1);
+	while (r == -EINTR_);
+	if (r != 1 || go != 'G')
+		quit(125);
+}
+
 /* child gives up everything that is left, in this order, and becomes the agent. It doesn't return. */
 static void __attribute__((noreturn)) child(int fds[4], int tty)
 {
@@ -238,7 +254,7 @@ static void __attribute__((noreturn)) child(int fds[4], int tty)
 		landlock(sock);
 	sys4(__NR_rt_sigprocmask, SIG_SETMASK_, &none, 0, 8);
 
-	/* Last: seccomp. From here on only sendmsg, read, close, exit_group and execve happen; the
+	/* Last: seccomp. From here on only write, read, close, exit_group and execve happen; the
 	 * supervisor refuses a filter that does not let them pass. */
 	struct sock_fprog prog = { (unsigned short)launch.nbpf, (struct sock_filter *)launch.bpf };
 	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER;
@@ -247,18 +263,15 @@ static void __attribute__((noreturn)) child(int fds[4], int tty)
 	long listener = sys3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog);
 	if (listener < 0)
 		fail(sock, STEP_SECCOMP, listener);
-	r = say(sock, SAY_LISTENER, 0, 0, (int)listener);
+	r = say(sock, SAY_LISTENER, (uint32_t)listener, 0, -1);
 	if (r < 0)
 		fail(sock, STEP_LISTENER, r);
+	wait_for_go(sock); /* the supervisor has taken its copy */
 	sys1(__NR_close, listener); /* an agent that held it could answer its own calls */
+	say(sock, SAY_READY, 0, 0, -1);
 
 	/* The supervisor now looks at this very process in /proc before any code of the agent runs. */
-	char go = 0;
-	do
-		r = sys3(__NR_read, sock, &go, 1);
-	while (r == -EINTR_);
-	if (r != 1 || go != 'G')
-		quit(125);
+	wait_for_go(sock);
 	r = sys3(__NR_execve, launch.exe, launch.argv, launch.envp);
 	fail(sock, STEP_EXEC, r);
 }
@@ -280,7 +293,7 @@ static void confine_self(void)
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-		LET(__NR_ppoll), LET(__NR_read), LET(__NR_wait4), LET(__NR_kill), LET(__NR_sendmsg),
+		LET(__NR_ppoll), LET(__NR_read), LET(__NR_wait4), LET(__NR_kill), LET(__NR_write),
 		LET(__NR_exit_group),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 	};

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/hostcaps"
+	"agentrun/profiles"
+	"agentrun/runtime"
+)
+
+// exitError ends the program with a code and says nothing more: it has been said already, or it is the
+// agent's own code.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// hintError is an error with the way out.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() }
+
+func (e *hintError) Unwrap() error { return e.err }
+
+func errUnknownCommand(name string) error { return fmt.Errorf("%q is no command of agentrun", name) }
+
+// report prints what happened and one hint line, and gives the exit code (docs/exit-codes.md).
+func report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	if code, ok := errors.AsType[exitError](err); ok {
+		return int(code)
+	}
+	fmt.Fprintf(w, "agentrun: %v\n", err)
+	if h := hint(err); h != "" {
+		fmt.Fprintf(w, "hint: %s\n", h)
+	}
+	if cmd, ok := errors.AsType[*runtime.CommandError](err); ok {
+		return cmd.ExitCode()
+	}
+	return runtime.ExitFailed
+}
+
+func hint(err error) string {
+	if h, ok := errors.AsType[*hintError](err); ok {
+		return h.hint
+	}
+	if c, ok := errors.AsType[*runtime.CommandError](err); ok {
+		return c.Hint
+	}
+	if m, ok := errors.AsType[*runtime.MissingError](err); ok {
+		if m.Needed {
+			return "agentrun doctor says how to get it"
+		}
+		return "agentrun doctor says how to get it; --best-effort runs without, and says so"
+	}
+	if _, ok := errors.AsType[*profiles.NotFoundError](err); ok {
+		return "agentrun profile list shows the names"
+	}
+	if errors.Is(err, fs.ErrPermission) && hostcaps.Root.Check() != nil {
+		return "agentrun needs root in this version"
+	}
+	return ""
+}
+
+func usageError(c *cli.Context, err error, isSubcommand bool) error {
+	name := c.App.Name
+	if c.Command != nil && c.Command.Name != "" && c.Command.Name != name {
+		name += " " + c.Command.Name
+	}
+	return &hintError{err: err, hint: name + " --help lists the flags; put the agent's own arguments after --"}
+}

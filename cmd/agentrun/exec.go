@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/containerd/console"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"agentrun/runtime"
+)
+
+func execCommand(g *global) *cli.Command {
+	return &cli.Command{
+		Name:      "exec",
+		Usage:     "run a program in a sandbox",
+		ArgsUsage: "[--] COMMAND [ARG…]",
+		Description: `COMMAND is a name in the sandbox's PATH, an absolute path inside, or a file in the workspace. A script
+starts by its shebang line or, by extension, with python3, node or sh. Without --workspace the current
+folder is shown read-only if COMMAND is a file in it.
+
+   agentrun exec -- agent.py --task 7
+   agentrun exec --ring 2 --workspace ~/project --timeout 120s -- make test
+   agentrun exec --profile strict -- /usr/bin/python3 /workspace/solve.py
+   agentrun exec --ring 2 -t -- bash
+
+Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executable, 127 not found,
+128+n ended by signal n, 137 killed or out of memory.`,
+		Flags: append(specFlags(),
+			&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
+			&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
+			&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
+		),
+		Action:       func(c *cli.Context) error { return execAction(g, c) },
+		OnUsageError: usageError,
+	}
+}
+
+func execAction(g *global, c *cli.Context) error {
+	status := runtime.Status{State: runtime.Failed, ExitCode: runtime.ExitFailed, Refused: map[string]uint64{}, Events: []runtime.Event{}}
+	plan, err := prepare(g, c)
+	if err != nil {
+		// A refusal is an outcome too: whoever waits for the status file must not wait for ever.
+		status.Error, status.Hint = err.Error(), hint(err)
+		status.ExitCode = report(io.Discard, err)
+		if serr := tell(c, status); serr != nil {
+			return fmt.Errorf("%w (and %w)", err, serr)
+		}
+		return err
+	}
+	for _, m := range plan.Missing {
+		fmt.Fprintf(os.Stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
+	}
+	status, err = start(g, c, plan)
+	if err != nil {
+		return err
+	}
+	if err := tell(c, status); err != nil {
+		return err
+	}
+	for _, l := range status.Leftovers {
+		fmt.Fprintf(os.Stderr, "agentrun: left behind: %s\n", l)
+	}
+	switch status.State {
+	case runtime.Failed:
+		fmt.Fprintf(os.Stderr, "agentrun: %s\n", status.Error)
+		if status.Hint != "" {
+			fmt.Fprintf(os.Stderr, "hint: %s\n", status.Hint)
+		}
+	case runtime.Exited, runtime.Signaled:
+	default:
+		fmt.Fprintf(os.Stderr, "agentrun: %s: %s\n", status.State, status.Reason)
+	}
+	return exitError(status.ExitCode)
+}
+
+// prepare does everything that can fail without having started anything.
+func prepare(g *global, c *cli.Context) (*runtime.Plan, error) {
+	spec, err := specOf(g, c)
+	if err != nil {
+		return nil, err
+	}
+	if f := c.String("status-file"); f != "" {
+		if err := writable(f); err != nil {
+			return nil, fmt.Errorf("--status-file: %w", err)
+		}
+	} else if c.IsSet("status-file") {
+		return nil, fmt.Errorf("--status-file: is empty")
+	}
+	return runtime.NewPlan(spec)
+}
+
+// writable finds out before the run whether its account can be written after it.
+func writable(name string) error {
+	f, err := os.CreateTemp(dirOf(name), ".agentrun-*")
+	if err != nil {
+		return err
+	}
+	f.Close()
+	return os.Remove(f.Name())
+}
+
+func start(g *global, c *cli.Context, plan *runtime.Plan) (runtime.Status, error) {
+	if removed, err := runtime.Collect(c.Context, g.runDir); err != nil {
+		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
+	} else if len(removed) > 0 {
+		g.log.Info("cleaned up after crashed runs", "removed", removed)
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	defer signal.Stop(signals)
+	opt := runtime.Options{
+		RunDir: g.runDir, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals,
+		OnStart: func(s runtime.Status) {
+			g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
+		},
+	}
+	terminal := isTerminal(os.Stdin)
+	if !terminal || c.Bool("i") || plan.TTY {
+		opt.Stdin = os.Stdin
+	}
+	if plan.TTY && terminal {
+		restore, err := ownTerminal(&opt)
+		if err != nil {
+			return runtime.Status{}, err
+		}
+		defer restore()
+	}
+	ctx, cancel := context.WithCancel(c.Context)
+	defer cancel()
+	return runtime.Run(ctx, plan, opt), nil
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// ownTerminal puts the caller's terminal into raw mode, so that keys such as Ctrl-C act on the agent's
+// terminal, and keeps the agent's as large as the caller's. The two are never the same device.
+func ownTerminal(opt *runtime.Options) (restore func(), err error) {
+	caller, err := console.ConsoleFromFile(os.Stdin)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	winch := make(chan os.Signal, 1)
+	opt.OnTTY = func(master *os.File) {
+		resize := func() {
+			if size, err := caller.Size(); err == nil {
+				_ = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
+			}
+		}
+		resize()
+		signal.Notify(winch, unix.SIGWINCH)
+		go func() {
+			for range winch {
+				resize()
+			}
+		}()
+		_ = caller.SetRaw()
+	}
+	return func() {
+		signal.Stop(winch)
+		close(winch)
+		_ = caller.Reset()
+	}, nil
+}
+
+// tell writes the status where it was asked for.
+func tell(c *cli.Context, s runtime.Status) error {
+	if c.Bool("json") {
+		b, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%s\n", b)
+	}
+	if f := c.String("status-file"); f != "" {
+		if err := s.WriteFile(f); err != nil {
+			return fmt.Errorf("--status-file: %w", err)
+		}
+	}
+	return nil
+}

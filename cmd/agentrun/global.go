@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/profiles"
+)
+
+// global are the flags that every command has. Of flag, environment, configuration file and default,
+// the first that says something counts.
+type global struct {
+	stateDir, runDir    string
+	logLevel, logFormat string
+	profileDirs         []string
+	log                 *slog.Logger
+}
+
+// config is the configuration file. Unknown keys are errors: a misspelt one would be a wish ignored.
+type config struct {
+	StateDir    string   `yaml:"state_dir"`
+	RunDir      string   `yaml:"run_dir"`
+	LogLevel    string   `yaml:"log_level"`
+	LogFormat   string   `yaml:"log_format"`
+	ProfileDirs []string `yaml:"profile_dirs"`
+}
+
+func (g *global) flags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` for what lasts (default: /var/lib/agentrun, or agentrun in the XDG state folder)", EnvVars: []string{"AGENTRUN_STATE_DIR"}},
+		&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for what lives as long as a run (default: /run/agentrun, or agentrun in XDG_RUNTIME_DIR)", EnvVars: []string{"AGENTRUN_RUN_DIR"}},
+		&cli.StringFlag{Name: "config", Usage: "configuration `FILE` (default: /etc/agentrun/config.yaml, then agentrun/config.yaml in the XDG configuration folder)"},
+		&cli.StringFlag{Name: "log-level", Usage: "debug, info, warn or error", DefaultText: "warn"},
+		&cli.StringFlag{Name: "log-format", Usage: "text or json, on stderr", DefaultText: "text"},
+	}
+}
+
+func (g *global) load(c *cli.Context) error {
+	cfg, err := readConfig(c.String("config"))
+	if err != nil {
+		return err
+	}
+	pick := func(values ...string) string {
+		for _, v := range values {
+			if v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	g.stateDir = pick(c.String("state-dir"), cfg.StateDir, defaultDir("/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
+	g.runDir = pick(c.String("run-dir"), cfg.RunDir, defaultDir("/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
+	for flag, dir := range map[string]*string{"--state-dir": &g.stateDir, "--run-dir": &g.runDir} {
+		if *dir, err = filepath.Abs(*dir); err != nil {
+			return fmt.Errorf("%s: %w", flag, err)
+		}
+	}
+	g.profileDirs = append(profiles.DefaultDirs(os.Getenv), cfg.ProfileDirs...)
+	return g.openLog(pick(c.String("log-level"), cfg.LogLevel, "warn"), pick(c.String("log-format"), cfg.LogFormat, "text"))
+}
+
+func (g *global) openLog(level, format string) error {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	opt := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		g.log = slog.New(slog.NewTextHandler(os.Stderr, opt))
+	case "json":
+		g.log = slog.New(slog.NewJSONHandler(os.Stderr, opt))
+	default:
+		return fmt.Errorf("--log-format %q: want text or json", format)
+	}
+	return nil
+}
+
+func defaultDir(root, xdg, home string) string {
+	if os.Geteuid() == 0 {
+		return root
+	}
+	if d := os.Getenv(xdg); filepath.IsAbs(d) {
+		return filepath.Join(d, "agentrun")
+	}
+	return filepath.Join(os.Getenv("HOME"), home, "agentrun")
+}
+
+// readConfig reads the file named, or the first of the usual places that exists.
+func readConfig(name string) (config, error) {
+	names := []string{name}
+	if name == "" {
+		names = []string{"/etc/agentrun/config.yaml"}
+		if d := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
+			names = append(names, filepath.Join(d, "agentrun/config.yaml"))
+		} else if h := os.Getenv("HOME"); filepath.IsAbs(h) {
+			names = append(names, filepath.Join(h, ".config/agentrun/config.yaml"))
+		}
+	}
+	var cfg config
+	for _, n := range names {
+		b, err := os.ReadFile(n)
+		if errors.Is(err, fs.ErrNotExist) && name == "" {
+			continue
+		}
+		if err != nil {
+			return cfg, fmt.Errorf("--config: %w", err)
+		}
+		d := yaml.NewDecoder(strings.NewReader(string(b)))
+		d.KnownFields(true)
+		if err := d.Decode(&cfg); err != nil {
+			return cfg, fmt.Errorf("configuration %s: %w", n, err)
+		}
+		return cfg, nil
+	}
+	return cfg, nil
+}

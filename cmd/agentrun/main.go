@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command agentrun runs untrusted agents in privilege rings.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/moby/sys/capability"
+	"github.com/opencontainers/runc/libcontainer"
+	_ "github.com/opencontainers/runc/libcontainer/nsenter" // makes the namespaces before Go starts threads
+	"github.com/urfave/cli/v2"
+)
+
+// version is set by the Makefile.
+var version = "dev"
+
+// libcontainer starts this binary a second time, as the first process in the new namespaces, with
+// "init" and its sockets in the environment. That has to come before anything else of ours; without
+// those sockets "init" is just an unknown command.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
+		// libcontainer reads /proc/sys/kernel/cap_last_cap when it drops capabilities, and by then it sees
+		// the sandbox's /proc, which has no sys (subset=pid). The library keeps what it read once.
+		_, _ = capability.LastCap()
+		libcontainer.Init()
+	}
+}
+
+func main() { os.Exit(run(context.Background(), os.Args)) }
+
+func run(ctx context.Context, args []string) int {
+	return report(os.Stderr, newApp().RunContext(ctx, args))
+}
+
+func newApp() *cli.App {
+	g := &global{}
+	return &cli.App{
+		Name:    "agentrun",
+		Usage:   "run untrusted agents in privilege rings",
+		Version: version,
+		Description: `Starts a program in a sandbox whose walls follow from its ring, and removes every trace of it.
+
+   agentrun exec -- agent.py                         ring 3: no network, no subprocesses, read-only files
+   agentrun exec --ring 2 --workspace . -- make test  may write the workspace and start programs
+   agentrun plan --ring 1 -- bash                    what would be applied, without starting anything
+   agentrun doctor                                   what this host offers, and what is missing`,
+		Flags:                  g.flags(),
+		Before:                 g.load,
+		Commands:               []*cli.Command{execCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), completionCommand()},
+		EnableBashCompletion:   true,
+		HideHelpCommand:        true,
+		UseShortOptionHandling: true,
+		ExitErrHandler:         func(*cli.Context, error) {}, // report decides about output and exit code
+		OnUsageError:           usageError,
+		CommandNotFound: func(c *cli.Context, name string) {
+			os.Exit(report(os.Stderr, &hintError{err: errUnknownCommand(name), hint: "agentrun --help lists the commands; to run a program: agentrun exec -- " + name}))
+		},
+	}
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/runtime"
+)
+
+func planCommand(g *global) *cli.Command {
+	return &cli.Command{
+		Name:      "plan",
+		Usage:     "print what exec would apply, without starting anything",
+		ArgsUsage: "[--] COMMAND [ARG…]",
+		Description: `Takes the flags of exec. The digest is the same for the same profile, flags and host.
+
+   agentrun plan --ring 2 --workspace . -- make test
+   agentrun plan --json -- agent.py | jq .root_view`,
+		Flags:        append(specFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
+		OnUsageError: usageError,
+		Action: func(c *cli.Context) error {
+			spec, err := specOf(g, c)
+			if err != nil {
+				return err
+			}
+			plan, err := runtime.NewPlan(spec)
+			if err != nil {
+				return err
+			}
+			plan.ID, plan.Cgroup = "", "" // belong to a run, and there is none
+			if c.Bool("json") {
+				return printJSON(plan)
+			}
+			printPlan(os.Stdout, plan)
+			return nil
+		},
+	}
+}
+
+func printJSON(v any) error {
+	e := json.NewEncoder(os.Stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func printPlan(out io.Writer, p *runtime.Plan) {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	defer w.Flush()
+	row := func(k, format string, args ...any) { fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{k}, args...)...) }
+	row("digest", "%s", p.Digest)
+	row("ring", "%d (profile %s)", p.Ring, p.Profile)
+	row("command", "%s as %s", p.Command.Exe, strings.Join(p.Command.Args, " "))
+	row("cwd", "%s", p.Cwd)
+	row("user", "%d inside, outside one that no other live run has", p.UID)
+	row("namespaces", "%s", strings.Join(p.Namespaces, " "))
+	row("network", "%s; the namespace has loopback only", p.Network)
+	row("subprocess", "%v", p.Subprocess)
+	row("limits", "cpu %g, memory %d MiB, pids %d, timeout %s, cpu time %s, output %d MiB, scratch %d MiB",
+		p.Limits.CPU, p.Limits.Memory>>20, p.Limits.PIDs, p.Limits.Timeout, p.Limits.CPUTime, p.Limits.MaxOutput>>20, p.Limits.ScratchSize>>20)
+	for _, r := range p.Rlimits {
+		note := ""
+		if r.Clamped {
+			note = " (the host allows no more)"
+		}
+		row("rlimit", "%s %d%s", r.Name, r.Value, note)
+	}
+	row("cgroup", "%s", p.CgroupMode)
+	row("seccomp", "%d rules, everything else %s; see agentrun profile show %s", p.Seccomp.Rules, p.Seccomp.Unlisted, p.Profile)
+	row("landlock", "ABI %d, %d rules", p.LandlockABI, len(p.Landlock.Rules))
+	for _, m := range p.Missing {
+		row("MISSING", "%s: %s", m.Name, m.Loses)
+	}
+	for _, e := range p.Entries {
+		mode := "ro"
+		switch {
+		case e.Kind == "dir" || e.Kind == "link" || e.Kind == "file":
+			mode = ""
+		case e.Writable || e.Kind == "tmpfs" || e.Kind == "overlay" || e.Kind == "devpts" || e.Kind == "again":
+			mode = "rw"
+		}
+		row("view", "%s\t%s\t%s\t%s\t%s", e.Kind, mode, e.Target, e.Source, e.Why)
+	}
+	for i, s := range p.Steps {
+		row("step", "%d. %s: %s", i+1, s.Name, s.Why)
+	}
+}
+
+func dirOf(name string) string { return filepath.Dir(name) }

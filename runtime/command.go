@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
+)
+
+// CommandError is a command that can't be started: not found (exit code 127) or found and not
+// executable (126). Hint is the way out.
+type CommandError struct {
+	Name     string
+	NotFound bool
+	Reason   string
+	Hint     string
+}
+
+func (e *CommandError) Error() string { return fmt.Sprintf("command %s: %s", e.Name, e.Reason) }
+
+// ExitCode is what agentrun exits with.
+func (e *CommandError) ExitCode() int {
+	if e.NotFound {
+		return ExitNotFound
+	}
+	return ExitNotExecutable
+}
+
+// Command is what will be executed, as the sandbox sees it.
+type Command struct {
+	Exe  string   `json:"exe"`
+	Args []string `json:"args"`
+	Via  string   `json:"via,omitempty"` // how an interpreter was found: "shebang" or "extension"
+}
+
+// view answers what is where inside the sandbox, from the entries of the plan, without building it.
+// It only chooses names and explains errors; what is really reachable, the mounts decide.
+type view []fsjail.Entry
+
+const maxLinks = 40 // as the kernel, path_resolution(7)
+
+// host maps a path inside to the host file that will be there, following links as the sandbox would.
+func (v view) host(inside string) (string, fs.FileInfo, error) {
+	links := 0
+	done, rest := "/", strings.Split(path.Clean(inside)[1:], "/")
+	var info fs.FileInfo
+	var name string
+	for len(rest) > 0 && rest[0] != "" {
+		next := path.Join(done, rest[0])
+		rest = rest[1:]
+		link := ""
+		if e, ok := v.at(next); ok && e.Kind == fsjail.Link {
+			link = e.Source
+		} else if name, ok = v.source(next); !ok {
+			if v.within(next) { // an intermediate directory of the skeleton
+				done, info = next, nil
+				continue
+			}
+			return "", nil, fs.ErrNotExist
+		} else {
+			var err error
+			if info, err = os.Lstat(name); err != nil {
+				return "", nil, err
+			}
+			if info.Mode()&fs.ModeSymlink != 0 {
+				if link, err = os.Readlink(name); err != nil {
+					return "", nil, err
+				}
+			}
+		}
+		if link == "" {
+			done = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", nil, unix.ELOOP
+		}
+		if !path.IsAbs(link) {
+			link = path.Join(done, link)
+		}
+		rest = append(strings.Split(path.Clean(link)[1:], "/"), rest...)
+		done = "/"
+	}
+	if info == nil {
+		return "", nil, fs.ErrNotExist
+	}
+	return name, info, nil
+}
+
+func (v view) at(inside string) (fsjail.Entry, bool) {
+	for i := len(v) - 1; i >= 0; i-- {
+		if v[i].Target == inside {
+			return v[i], true
+		}
+	}
+	return fsjail.Entry{}, false
+}
+
+// source maps by the deepest bind that covers the path.
+func (v view) source(inside string) (string, bool) {
+	for dir := inside; ; dir = path.Dir(dir) {
+		if e, ok := v.at(dir); ok {
+			if e.Kind != fsjail.Bind && e.Kind != fsjail.Overlay {
+				return "", false
+			}
+			return filepath.Join(e.Source, strings.TrimPrefix(inside, dir)), true
+		}
+		if dir == "/" {
+			return "", false
+		}
+	}
+}
+
+func (v view) within(dir string) bool {
+	for _, e := range v {
+		if strings.HasPrefix(e.Target, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// program is an executable regular file inside.
+func (v view) program(inside string) bool {
+	_, info, err := v.host(inside)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// lookPath searches the sandbox's PATH.
+func (v view) lookPath(name, pathVar string) (string, bool) {
+	for _, dir := range strings.Split(pathVar, ":") {
+		if p := path.Join(dir, name); path.IsAbs(dir) && v.program(p) {
+			return p, true
+		}
+	}
+	return "", false
+}
+
+var extensions = map[string][]string{".py": {"python3", "python"}, ".js": {"node", "nodejs"}, ".sh": {"sh"}}
+
+// resolve turns the command line into what to execute. An absolute name is a path inside; a bare name
+// is searched in PATH, then in the workspace; a relative path is in the workspace.
+func (v view) resolve(argv []string, pathVar string) (Command, error) {
+	name := argv[0]
+	inside := ""
+	switch {
+	case path.IsAbs(name):
+		inside = path.Clean(name)
+	case !strings.Contains(name, "/"):
+		if p, ok := v.lookPath(name, pathVar); ok {
+			return v.script(p, argv)
+		}
+		inside = path.Join(workspaceDir, name)
+	default:
+		inside = path.Join(workspaceDir, name)
+		if !strings.HasPrefix(inside, workspaceDir+"/") {
+			return Command{}, &CommandError{Name: name, NotFound: true, Reason: "leads out of the workspace"}
+		}
+	}
+	_, info, err := v.host(inside)
+	if err != nil {
+		return Command{}, v.notFound(name, inside, err)
+	}
+	if !info.Mode().IsRegular() {
+		return Command{}, &CommandError{Name: name, Reason: inside + " is not a regular file"}
+	}
+	return v.script(inside, argv)
+}
+
+func (v view) notFound(name, inside string, err error) error {
+	e := &CommandError{Name: name, NotFound: true, Reason: "not found in the sandbox's PATH or in the workspace"}
+	if path.IsAbs(name) {
+		e.Reason = "no such file in the sandbox"
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		e.Reason = err.Error()
+	}
+	if outside, lerr := exec.LookPath(name); lerr == nil {
+		e.Reason = "exists only outside the sandbox's root, as " + outside
+		e.Hint = showHint(outside)
+	} else if !path.IsAbs(name) {
+		e.Hint = "start it from the folder it is in, or say --workspace DIR"
+	}
+	return e
+}
+
+// showHint says which folder must be shown for a program outside the view to work: for version
+// managers, the prefix above bin, through the links that lead there.
+func showHint(outside string) string {
+	abs, err := filepath.Abs(outside)
+	if err != nil {
+		abs = outside
+	}
+	prefix := func(p string) string {
+		if d := filepath.Dir(p); filepath.Base(d) == "bin" || filepath.Base(d) == "shims" {
+			return filepath.Dir(d)
+		}
+		return filepath.Dir(p)
+	}
+	hint := "show it with --ro-bind " + prefix(abs)
+	if real, err := filepath.EvalSymlinks(abs); err == nil && !strings.HasPrefix(real, prefix(abs)+"/") {
+		hint += " --ro-bind " + prefix(real)
+	}
+	return hint
+}
+
+// script finds the interpreter of a file: its shebang when it is executable, else its extension.
+func (v view) script(inside string, argv []string) (Command, error) {
+	host, info, err := v.host(inside)
+	if err != nil {
+		return Command{}, v.notFound(argv[0], inside, err)
+	}
+	executable := info.Mode()&0o111 != 0
+	magic, shebang, err := readHead(host)
+	if err != nil {
+		return Command{}, &CommandError{Name: argv[0], Reason: err.Error()}
+	}
+	direct := Command{Exe: inside, Args: argv}
+	switch {
+	case executable && shebang != "":
+		direct.Via = "shebang"
+		return direct, v.checkShebang(argv[0], shebang)
+	case executable && magic == "\x7fELF":
+		return direct, nil
+	}
+	interpreters, known := extensions[path.Ext(inside)]
+	if !known {
+		if !executable {
+			return Command{}, &CommandError{Name: argv[0], Reason: inside + " is not executable", Hint: "chmod +x it, or name its interpreter: agentrun exec … -- INTERPRETER " + argv[0]}
+		}
+		return direct, nil // the kernel says ENOEXEC, or binfmt_misc knows it
+	}
+	for _, i := range interpreters {
+		if exe, ok := v.lookPath(i, defaultPath); ok {
+			return Command{Exe: exe, Args: append([]string{i, inside}, argv[1:]...), Via: "extension"}, nil
+		}
+	}
+	e := &CommandError{Name: argv[0], NotFound: true, Reason: fmt.Sprintf("needs %s, which is not in the sandbox", interpreters[0])}
+	if outside, err := exec.LookPath(interpreters[0]); err == nil {
+		e.Reason = fmt.Sprintf("needs %s, which exists only outside the sandbox's root, as %s", interpreters[0], outside)
+		e.Hint = showHint(outside)
+	}
+	return Command{}, e
+}
+
+// checkShebang looks whether the interpreter will be there: execve(2) would only say ENOENT, which
+// reads as if the script were missing.
+func (v view) checkShebang(name, line string) error {
+	fields := strings.Fields(line)
+	if len(fields) == 0 {
+		return &CommandError{Name: name, Reason: "its shebang line names no interpreter"}
+	}
+	interp := fields[0]
+	if path.Base(interp) == "env" && len(fields) > 1 && v.program(interp) {
+		// env(1) searches PATH itself: check the first word that is neither option nor assignment.
+		for _, f := range fields[1:] {
+			if !strings.HasPrefix(f, "-") && !strings.Contains(f, "=") {
+				interp = f
+				break
+			}
+		}
+		if _, ok := v.lookPath(interp, defaultPath); ok {
+			return nil
+		}
+	} else if v.program(interp) {
+		return nil
+	}
+	e := &CommandError{Name: name, NotFound: true, Reason: fmt.Sprintf("its interpreter %s is not in the sandbox", interp)}
+	if outside, err := exec.LookPath(interp); err == nil {
+		e.Reason = fmt.Sprintf("its interpreter %s exists only outside the sandbox's root, as %s", interp, outside)
+		e.Hint = showHint(outside)
+	}
+	return e
+}
+
+// readHead gives the first four bytes and the shebang line, if any (at most 255 bytes, as the kernel's
+// BINPRM_BUF_SIZE). The file is the operator's own; O_NONBLOCK keeps a FIFO in its place from hanging us.
+func readHead(name string) (magic, shebang string, err error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", "", err
+	}
+	defer f.Close()
+	head, err := bufio.NewReader(io.LimitReader(f, 255)).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return "", "", err
+	}
+	if strings.HasPrefix(head, "#!") {
+		shebang = strings.TrimSpace(head[2:])
+		if shebang == "" {
+			shebang = " "
+		}
+	}
+	return head[:min(4, len(head))], shebang, nil
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+
+	libcgroups "github.com/opencontainers/cgroups"
+	_ "github.com/opencontainers/cgroups/devices" // libcontainer's device rules need it registered
+	devices "github.com/opencontainers/cgroups/devices/config"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"golang.org/x/sys/unix"
+)
+
+// containerConfig is what libcontainer is told: namespaces, ids, no capability, no_new_privs, and the
+// one mount that must be made inside (proc belongs to the pid namespace). Everything else of the root
+// view is already mounted beneath the root it is given.
+func (l *launch) containerConfig() *configs.Config {
+	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(l.ids.base), Size: rangeSize}}
+	c := &configs.Config{
+		Rootfs:            l.root.Path,
+		UIDMappings:       ids,
+		GIDMappings:       ids,
+		Hostname:          l.plan.Hostname,
+		ParentDeathSignal: int(unix.SIGKILL),
+		Capabilities:      &configs.Capabilities{}, // empty: none in any set, the bounding set included
+		NoNewPrivileges:   true,
+		RootPropagation:   unix.MS_PRIVATE | unix.MS_REC,
+		Cgroups: &libcgroups.Cgroup{
+			Path:      "/" + l.plan.Cgroup,
+			Resources: &libcgroups.Resources{Devices: deviceRules()},
+		},
+		Mounts: []*configs.Mount{
+			// subset=pid: no /proc/sys, kcore, kallsyms, sysrq-trigger, … to mask one by one
+			// (CVE-2025-31133 and CVE-2025-52881 were races on such masks). Linux 5.8.
+			{Device: "proc", Source: "proc", Destination: "/proc", Data: l.plan.ProcOptions,
+				Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
+			// A bind on /dev is libcontainer's sign to leave /dev as it finds it; ours is complete.
+			{Device: "bind", Source: l.root.Path + "/dev", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
+		},
+	}
+	for _, ns := range l.plan.Namespaces {
+		n := configs.Namespace{Type: namespaceTypes[ns]}
+		if ns == "net" {
+			n.Path = l.net.Path()
+		}
+		c.Namespaces = append(c.Namespaces, n)
+	}
+	return c
+}
+
+var namespaceTypes = map[string]configs.NamespaceType{
+	"user": configs.NEWUSER, "pid": configs.NEWPID, "mnt": configs.NEWNS, "net": configs.NEWNET,
+	"ipc": configs.NEWIPC, "uts": configs.NEWUTS, "cgroup": configs.NEWCGROUP, "time": configs.NEWTIME,
+}
+
+// deviceRules are the devices a sandbox may open, whatever nodes it may come to see. The agent can make
+// no node (no CAP_MKNOD, nodev mounts); this is the wall behind that one.
+func deviceRules() []*devices.Rule {
+	char := func(major, minor int64) *devices.Rule {
+		return &devices.Rule{Type: devices.CharDevice, Major: major, Minor: minor, Permissions: "rw", Allow: true}
+	}
+	return []*devices.Rule{
+		{Type: devices.WildcardDevice, Major: devices.Wildcard, Minor: devices.Wildcard, Permissions: "rwm"},
+		char(1, 3), char(1, 5), char(1, 7), char(1, 8), char(1, 9), // null, zero, full, random, urandom
+		char(5, 0), char(5, 2), char(136, devices.Wildcard), // tty, ptmx, pts/*
+	}
+}
+
+func (p *Plan) cgroupOf() string { return fmt.Sprintf("agentrun/%s", p.ID) }

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/profiles"
+	"agentrun/seccomp"
+)
+
+// planFilter turns the profile's rules into the filter's. What no rule decides is a notification: the
+// supervisor sees the attempt, refuses and counts it (M-4).
+func (p *Plan) planFilter() error {
+	p.filter = seccomp.Filter{Unlisted: seccomp.Notify}
+	for i, r := range p.profile.Syscalls {
+		rule, err := filterRule(r)
+		if err != nil {
+			return fmt.Errorf("profile %s: syscalls[%d]: %w", p.Profile, i, err)
+		}
+		if len(rule.Syscalls) == 0 {
+			continue
+		}
+		p.filter.Rules = append(p.filter.Rules, rule)
+	}
+	p.Seccomp.Rules, p.Seccomp.Unlisted = len(p.filter.Rules), p.filter.Unlisted.String()
+	return p.checkStubCalls()
+}
+
+var filterActions = map[profiles.Action]seccomp.Action{
+	profiles.ActionAllow: seccomp.Allow, profiles.ActionNotify: seccomp.Notify,
+	profiles.ActionErrno: seccomp.Errno, profiles.ActionKill: seccomp.KillProcess,
+}
+
+var filterOps = map[profiles.Op]seccomp.Op{
+	profiles.OpEq: seccomp.Equal, profiles.OpNe: seccomp.NotEqual, profiles.OpMaskedEq: seccomp.MaskedEqual,
+}
+
+func filterRule(r profiles.SyscallRule) (seccomp.Rule, error) {
+	names := r.Names
+	if r.IfKnown {
+		names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !seccomp.Known(n) })
+	}
+	rule := seccomp.Rule{Syscalls: names, Action: filterActions[r.Action], IfPresent: r.IfKnown, Why: r.Why}
+	if r.Errno != "" {
+		if rule.Errno = errnoByName(r.Errno); rule.Errno == 0 {
+			return rule, fmt.Errorf("errno %q is unknown", r.Errno)
+		}
+	}
+	for _, a := range r.Args {
+		rule.Args = append(rule.Args, seccomp.Arg{Index: uint(a.Index), Op: filterOps[a.Op], Value: a.Value.N, Mask: a.Mask.N})
+	}
+	return rule, nil
+}
+
+// errnoByName looks a name up; there are 133, and profiles name three of them.
+func errnoByName(name string) unix.Errno {
+	for e := unix.Errno(1); e < 134; e++ {
+		if unix.ErrnoName(e) == name {
+			return e
+		}
+	}
+	return 0
+}
+
+// stubCalls are what the child does between its filter and the agent's first instruction. A filter that
+// stops one of them would stop every launch, so it is refused here, where the profile can be named.
+var stubCalls = []string{"write", "read", "close", "exit_group"}
+
+func (p *Plan) checkStubCalls() error {
+	for _, name := range stubCalls {
+		i := slices.IndexFunc(p.profile.Syscalls, func(r profiles.SyscallRule) bool { return slices.Contains(r.Names, name) })
+		if i < 0 || p.profile.Syscalls[i].Action != profiles.ActionAllow || len(p.profile.Syscalls[i].Args) > 0 {
+			return fmt.Errorf("profile %s: system call %s must be allowed without conditions: the launch itself uses it after the filter is in place", p.Profile, name)
+		}
+	}
+	i := slices.IndexFunc(p.profile.Syscalls, func(r profiles.SyscallRule) bool {
+		return slices.Contains(r.Names, "execve") && len(r.Args) == 0
+	})
+	if i >= 0 && p.profile.Syscalls[i].Action != profiles.ActionAllow && p.profile.Syscalls[i].Action != profiles.ActionNotify {
+		return fmt.Errorf("profile %s: execve must be allow or notify, or the command itself can't be started", p.Profile)
+	}
+	return nil
+}
+
+// chainTries is how many execve calls count as the command's own start. `env python3` tries each folder
+// of PATH, a wrapper script or two the same; a program that goes on executing others is past its start.
+// The number is no wall: another program in the same process has exactly the same rights.
+const chainTries = 16
+
+// warden answers the notifications of one run. It decides by registers and by who asks, never by
+// what a pointer leads to, so an answer of Continue can't be turned into another call meanwhile.
+type warden struct {
+	subprocess bool // may create processes and execute programs
+	anyExec    bool // execve of the first process is held by Landlock, not by counting
+	agentPID   int
+	tries      int
+	recorder   *seccomp.Recorder
+}
+
+func (w *warden) answer(c seccomp.Call) seccomp.Answer {
+	a := w.decide(c)
+	if !a.Allowed() {
+		w.recorder.Record(c, a)
+	}
+	return a
+}
+
+// nsFlags are the CLONE_NEW* bits that fit clone(2)'s flags. CLONE_NEWTIME shares its bit with the exit
+// signal there and works with unshare(2) and clone3(2) only, which are refused as a whole.
+const nsFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+const atEmptyPath = 0x1000
+
+func (w *warden) decide(c seccomp.Call) seccomp.Answer {
+	switch c.Name {
+	case "clone":
+		if c.Args[0]&nsFlags != 0 {
+			return seccomp.Deny(unix.EPERM)
+		}
+		return w.ifSubprocess()
+	case "fork", "vfork":
+		return w.ifSubprocess()
+	case "execveat":
+		if c.Args[4]&atEmptyPath != 0 { // fexecve: what it runs has no path that a mount could forbid
+			return seccomp.Deny(unix.EACCES)
+		}
+		return w.exec(c)
+	case "execve":
+		return w.exec(c)
+	case "socket", "socketpair":
+		return seccomp.Deny(unix.EAFNOSUPPORT) // what programs expect of a kernel without the family
+	}
+	return seccomp.Deny(unix.EPERM)
+}
+
+func (w *warden) ifSubprocess() seccomp.Answer {
+	if w.subprocess {
+		return seccomp.Continue()
+	}
+	return seccomp.Deny(unix.EPERM)
+}
+
+func (w *warden) exec(c seccomp.Call) seccomp.Answer {
+	if w.subprocess {
+		return seccomp.Continue()
+	}
+	if c.PID == w.agentPID && (w.anyExec || w.tries < chainTries) {
+		w.tries++
+		return seccomp.Continue()
+	}
+	return seccomp.Deny(unix.EPERM)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/cgroups"
+)
+
+const (
+	sandboxesDir = "sandboxes"
+	locksDir     = "locks"
+
+	// Machine-wide, whatever --run-dir says: uid ranges are one pool, and the root views are all
+	// mounted on one empty folder, each in a mount namespace of its own. libcontainer's init walks there
+	// as the run's own uid, so the way must be open to others; a run folder may lie anywhere.
+	idsDir   = "/run/agentrun"
+	mountDir = idsDir + "/mnt"
+)
+
+// A run is alive while its lock is held. The lock file is made before the run's folder and removed
+// after it, so whoever finds a folder whose lock is free has found a crash.
+func lockRun(runDir, id string) (*os.File, error) {
+	f, err := openLock(runDir, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock run %s: %w", id, err)
+	}
+	return f, nil
+}
+
+func openLock(runDir, id string) (*os.File, error) {
+	dir := filepath.Join(runDir, locksDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(filepath.Join(dir, id), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+}
+
+func removeRun(runDir, id string, lock *os.File) error {
+	if lock == nil {
+		return nil
+	}
+	err := os.RemoveAll(filepath.Join(runDir, sandboxesDir, id))
+	return errors.Join(err, os.Remove(lock.Name()), lock.Close())
+}
+
+var validID = regexp.MustCompile(`^[a-z0-9]{4,32}$`)
+
+// Collect removes what crashed supervisors left in a run folder: processes, cgroups, folders. Runs
+// that are alive are not touched. It returns the ids it cleaned up after; errors do not stop it.
+//
+// The agents of a dead supervisor are dead already (parent-death signal, control socket), unless
+// their v1 cgroup was frozen at that moment: a frozen process does not die of SIGKILL. That is
+// why processes are looked for here at all.
+func Collect(ctx context.Context, runDir string) (removed []string, err error) {
+	names, err := os.ReadDir(filepath.Join(runDir, sandboxesDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, n := range names {
+		if !validID.MatchString(n.Name()) {
+			continue
+		}
+		lock, err := lockRun(runDir, n.Name())
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			continue
+		}
+		if err == nil {
+			err = collectOne(ctx, runDir, n.Name(), lock)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("clean up after run %s: %w", n.Name(), err))
+			continue
+		}
+		removed = append(removed, n.Name())
+	}
+	return removed, errors.Join(errs...)
+}
+
+func collectOne(ctx context.Context, runDir, id string, lock *os.File) error {
+	name := "agentrun/" + id
+	g, err := cgroups.Open(name)
+	if err == nil {
+		if _, err = g.Kill(ctx); err == nil {
+			err = g.Remove(ctx)
+		}
+		if err == nil {
+			_, err = cgroups.RemoveParentIfEmpty("agentrun")
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		lock.Close()
+		return err
+	}
+	return removeRun(runDir, id, lock)
+}

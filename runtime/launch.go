@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"time"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
+
+	"agentrun/cgroups"
+	"agentrun/fsjail"
+	"agentrun/netns"
+	"agentrun/runtime/internal/stub"
+	"agentrun/seccomp"
+)
+
+// step is one piece of the launch. The order of the steps is data: printed by `agentrun plan`, named in
+// errors and in the status, and undone in reverse, both when a later step fails and when the run ends.
+// undo is called only after do was called, also when do failed halfway, and must cope with that.
+type step struct {
+	name string
+	why  string
+	do   func(*launch) error
+	undo func(*launch) error
+}
+
+// steps is the launch, top to bottom: what the run needs on the host, then the process, then giving up
+// privilege, then the check, and the exec last.
+var steps = []step{
+	{"run folder", "a place that says this run exists, locked while we live, so that a later start can tell crashed from alive (M-5)",
+		(*launch).makeFolder, (*launch).removeFolder},
+	{"uid range", "host ids that no other live run has (M-1)",
+		(*launch).claimIDs, (*launch).releaseIDs},
+	{"cgroup", "limits stand before anything runs under them (M-3)",
+		(*launch).makeCgroup, (*launch).removeCgroup},
+	{"network namespace", "loopback and nothing else (M-7); ours, so that nobody inside can administer it",
+		(*launch).makeNetwork, (*launch).dropNetwork},
+	{"mount namespace", "nothing is mounted where the host can see it, so nothing can stay mounted (M-5)",
+		(*launch).isolate, nil},
+	{"root view", "read-only root, scratch, workspace, assembled by descriptor (M-2)",
+		(*launch).buildRoot, (*launch).keepChanges},
+	{"container", "namespaces, pivot_root, no capability, no_new_privs; ends in our pid 1 (M-1)",
+		(*launch).startContainer, (*launch).destroyContainer},
+	{"stdio", "pipes or a pty of the sandbox, never the caller's descriptors",
+		(*launch).makeStdio, (*launch).closeStdio},
+	{"agent process", "session, rlimits, Landlock, seccomp; waits before its exec (M-4)",
+		(*launch).startAgent, (*launch).closeAgent},
+	{"probe", "what was promised is looked up in the live process before any of its code runs",
+		(*launch).verify, nil},
+	{"exec", "nothing between the probe and this but one byte on a socket",
+		(*launch).letGo, nil},
+}
+
+// StepError is a launch that failed. It unwraps to the cause.
+type StepError struct {
+	Step string
+	Err  error
+}
+
+func (e *StepError) Error() string { return fmt.Sprintf("launch: %s: %v", e.Step, e.Err) }
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// launch is what the steps share. It lives as long as the run.
+type launch struct {
+	plan *Plan
+	opt  Options
+	now  time.Time
+
+	dir       string
+	lock      *os.File
+	ids       *idRange
+	group     *cgroups.Group
+	net       *netns.NS
+	root      *fsjail.Root
+	container *libcontainer.Container
+	process   *libcontainer.Process
+	initPID   int
+	control   *stub.Conn
+	child     *stub.Conn
+	io        *stdio
+	master    *os.File
+	listener  *os.File
+	recorder  *seccomp.Recorder
+	bpf       []byte
+	agentPID  int
+	agentFD   *os.File // pidfd of the agent's first process
+
+	stopServing context.CancelFunc
+}
+
+// testFailStep makes the named step fail, so that tests can prove that nothing is left after any
+// failure. It can only make a launch fail, never succeed.
+const testFailStep = "AGENTRUN_TESTONLY_FAIL_STEP"
+
+// up runs the steps; on failure it takes back what was done and says which step it was.
+func (l *launch) up() error {
+	for i, s := range steps {
+		err := s.do(l)
+		if err == nil && os.Getenv(testFailStep) == s.name {
+			err = errors.New("failure asked for by " + testFailStep)
+		}
+		if err != nil {
+			err = &StepError{Step: s.name, Err: err}
+			return errors.Join(err, l.down(i))
+		}
+	}
+	return nil
+}
+
+// down undoes the steps up to and with last. It goes on past errors: leaving more behind helps nobody.
+func (l *launch) down(last int) error {
+	var errs []error
+	for i := last; i >= 0; i-- {
+		if undo := steps[i].undo; undo != nil {
+			if err := undo(l); err != nil {
+				errs = append(errs, fmt.Errorf("undo %s: %w", steps[i].name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *launch) makeFolder() (err error) {
+	l.dir = filepath.Join(l.opt.RunDir, sandboxesDir, l.plan.ID)
+	if l.lock, err = lockRun(l.opt.RunDir, l.plan.ID); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(l.dir), 0o700); err != nil {
+		return err
+	}
+	return os.Mkdir(l.dir, 0o700)
+}
+
+func (l *launch) removeFolder() error {
+	return removeRun(l.opt.RunDir, l.plan.ID, l.lock)
+}
+
+func (l *launch) claimIDs() (err error) {
+	l.ids, err = claimIDs(idsDir)
+	return err
+}
+
+func (l *launch) releaseIDs() error {
+	if l.ids == nil {
+		return nil
+	}
+	return l.ids.release()
+}
+
+func (l *launch) makeCgroup() (err error) {
+	l.group, err = cgroups.Create(l.plan.Cgroup, cgroups.Limits{
+		CPU: l.plan.Limits.CPU, Memory: l.plan.Limits.Memory, PIDs: l.plan.Limits.PIDs,
+	})
+	return err
+}
+
+// teardownTime bounds each wait for the kernel at the end of a run. Killing and removing takes
+// milliseconds; only a broken host comes near this, and then the leftovers are named.
+const teardownTime = 10 * time.Second
+
+func (l *launch) removeCgroup() error {
+	if l.group == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
+	defer cancel()
+	if err := l.group.Remove(ctx); err != nil {
+		return err
+	}
+	_, err := cgroups.RemoveParentIfEmpty(filepath.Dir(l.plan.Cgroup))
+	return err
+}
+
+func (l *launch) makeNetwork() (err error) {
+	l.net, err = netns.New()
+	return err
+}
+
+func (l *launch) dropNetwork() error {
+	if l.net == nil {
+		return nil
+	}
+	return l.net.Close()
+}
+
+func (l *launch) isolate() error { return fsjail.Isolate() }
+
+func (l *launch) buildRoot() (err error) {
+	agent := fsjail.IDs{UID: l.ids.hostAgent(), GID: l.ids.hostAgent()}
+	entries := append([]fsjail.Entry{{
+		Kind: fsjail.File, Target: stubPath, Content: string(stub.Image), Mode: 0o111,
+	}}, l.plan.Entries...)
+	if err := openWay(); err != nil {
+		return err
+	}
+	l.root, err = fsjail.Build(mountDir, entries, agent,
+		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize()})
+	return err
+}
+
+// openWay makes the mount point of root views and lets others walk to it; they can list neither folder.
+func openWay() error {
+	if err := os.MkdirAll(mountDir, 0o711); err != nil {
+		return err
+	}
+	for _, d := range []string{idsDir, mountDir} {
+		if err := os.Chmod(d, 0o711); err != nil { // past the umask, and past a start that came first
+			return err
+		}
+	}
+	return nil
+}
+
+// keepChanges runs when every process is dead, on the thread that can still see the upper layer.
+func (l *launch) keepChanges() error {
+	var err error
+	if l.root != nil && l.root.Upper != "" && l.plan.Keep != "" && l.agentPID != 0 {
+		err = l.root.SaveLayer(l.plan.Keep)
+	}
+	// The mounts would end with this thread; saying it here frees the scratch memory now (M-5).
+	if l.root != nil {
+		err = errors.Join(err, os.NewSyscallError("umount root view", unix.Unmount(mountDir, unix.MNT_DETACH)))
+	}
+	return err
+}
+
+func (l *launch) startContainer() error {
+	control, peer, err := stub.Pair()
+	if err != nil {
+		return err
+	}
+	defer peer.Close()
+	l.control = control
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	l.container, err = libcontainer.Create(filepath.Join(l.dir, "lc"), l.plan.ID, l.containerConfig())
+	if err != nil {
+		return fmt.Errorf("libcontainer: %w", err)
+	}
+	l.process = &libcontainer.Process{
+		Args: []string{stubPath}, Env: []string{}, Cwd: "/",
+		UID: agentID, GID: agentID,
+		Stdin: null, Stdout: null, Stderr: null,
+		ExtraFiles: []*os.File{peer}, // fd 3 of the stub
+		Init:       true,
+	}
+	// Run forks from this very thread: it gives the child our mount namespace, and its parent-death
+	// signal is tied to this thread, which lives as long as the run.
+	if err := l.container.Run(l.process); err != nil {
+		return fmt.Errorf("libcontainer: %w", err)
+	}
+	if l.initPID, err = l.process.Pid(); err != nil {
+		return fmt.Errorf("libcontainer: %w", err)
+	}
+	if err := l.group.AddUnified(l.initPID); err != nil {
+		return err
+	}
+	_ = l.control.File().SetReadDeadline(time.Now().Add(stubPatience))
+	r, err := l.control.Next()
+	if err != nil {
+		return fmt.Errorf("pid 1 says no hello: %w", err)
+	}
+	if r.Kind != stub.Hello {
+		return fmt.Errorf("pid 1 says %d for hello: %w", r.Kind, unix.EPROTO)
+	}
+	return nil
+}
+
+// stubPatience bounds each answer of the stub before the agent runs. It takes well under a millisecond;
+// a machine under heavy load gets ten seconds before the launch is given up.
+const stubPatience = 10 * time.Second
+
+// destroyContainer kills everything first: the cgroup is what the agent can't leave.
+func (l *launch) destroyContainer() error {
+	if l.control != nil {
+		l.control.Close()
+	}
+	if l.container == nil {
+		return nil
+	}
+	errs := []error{l.killAll()}
+	if l.initPID != 0 {
+		_, _ = l.process.Wait()
+	}
+	if err := l.container.Destroy(); err != nil {
+		errs = append(errs, fmt.Errorf("libcontainer: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+func (l *launch) killAll() error {
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
+	defer cancel()
+	_, err := l.group.Kill(ctx)
+	return err
+}
+
+func (l *launch) makeStdio() (err error) {
+	if l.plan.TTY {
+		l.io, err = newNull()
+		return err
+	}
+	uid := l.ids.hostAgent()
+	l.io, err = newPipes(uid, uid, l.opt.Stdin != nil, l.opt.Stdout, l.opt.Stderr)
+	return err
+}
+
+func (l *launch) closeStdio() error {
+	if l.io != nil {
+		l.io.closeAll()
+	}
+	return nil
+}
+
+// startAgent sends the start message and follows the child up to the point where it waits.
+func (l *launch) startAgent() error {
+	msg := l.plan.message()
+	msg.BPF = l.bpf
+	child, peer, err := stub.Pair()
+	if err != nil {
+		return err
+	}
+	l.child = child
+	err = l.control.Start(msg, l.io.in, l.io.out, l.io.err, peer)
+	peer.Close()
+	l.io.handedOver()
+	if err != nil {
+		return err
+	}
+	for {
+		r, err := l.control.Next()
+		if err != nil {
+			return l.plan.explain(err)
+		}
+		if r.Kind == stub.PTY {
+			if err := l.takePTY(r.File); err != nil {
+				return err
+			}
+			continue
+		}
+		if r.Kind != stub.Started {
+			return fmt.Errorf("pid 1 says %d for started: %w", r.Kind, unix.EPROTO)
+		}
+		break
+	}
+	_ = l.control.File().SetReadDeadline(time.Time{})
+	_ = l.child.File().SetReadDeadline(time.Now().Add(stubPatience))
+	r, err := l.child.Next()
+	if err != nil {
+		return l.plan.explain(err)
+	}
+	if r.Kind != stub.Listener {
+		return fmt.Errorf("the agent's process says %d for its listener: %w", r.Kind, unix.EPROTO)
+	}
+	l.agentPID = r.PID
+	fd, err := unix.PidfdOpen(l.agentPID, 0)
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	l.agentFD = os.NewFile(uintptr(fd), "agent")
+	// Fetched rather than sent: after its filter the child may be left without sendmsg(2) (profile strict).
+	fd, err = unix.PidfdGetfd(fd, int(r.A), 0)
+	if err != nil {
+		return os.NewSyscallError("pidfd_getfd", err)
+	}
+	l.listener = os.NewFile(uintptr(fd), "seccomp-listener")
+	if err := l.child.Go(); err != nil {
+		return fmt.Errorf("tell the child to drop its listener: %w", err)
+	}
+	r, err = l.child.Next()
+	if err != nil {
+		return l.plan.explain(err)
+	}
+	if r.Kind != stub.Ready {
+		return fmt.Errorf("the agent's process says %d for ready: %w", r.Kind, unix.EPROTO)
+	}
+	return nil
+}
+
+// takePTY accepts only a real pty master: what came is a descriptor, and descriptors are checked.
+func (l *launch) takePTY(f *os.File) error {
+	if _, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPTN); err != nil {
+		f.Close()
+		return fmt.Errorf("the terminal from pid 1 is no pty: %w", err)
+	}
+	l.master = f
+	l.io.usePTY(f, l.opt.Stdout)
+	return nil
+}
+
+func (l *launch) closeAgent() error {
+	if l.child != nil {
+		l.child.Close()
+	}
+	if l.listener != nil {
+		l.listener.Close()
+	}
+	if l.stopServing != nil {
+		l.stopServing()
+	}
+	if l.agentFD != nil {
+		l.agentFD.Close()
+	}
+	return nil
+}
+
+// letGo starts what must be running before the agent is, and lets it execute. The end of file on the
+// child's socket is the proof: its descriptor is close-on-exec.
+func (l *launch) letGo() error {
+	l.opt.beforeExec(l)
+	if err := l.child.Go(); err != nil {
+		return fmt.Errorf("let the agent go: %w", err)
+	}
+	_, err := l.child.Next()
+	if isEOF(err) {
+		return nil
+	}
+	if err == nil {
+		err = unix.EPROTO
+	}
+	return l.plan.explain(err)
+}
+
+// onOwnThread runs a launch and its end on one thread that then dies: it has a mount namespace of its
+// own and is the parent of the sandbox for the parent-death signal.
+func onOwnThread(fn func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		goruntime.LockOSThread()
+		fn()
+	}()
+	<-done
+}

@@ -1,0 +1,616 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
+	"agentrun/internal/hostcaps"
+	"agentrun/profiles"
+	"agentrun/runtime/internal/stub"
+	"agentrun/seccomp"
+)
+
+// Places inside a sandbox.
+const (
+	workspaceDir = "/workspace"
+	scratchDir   = "/tmp/sandbox"
+	stubPath     = "/.agentrun-init"
+	defaultPath  = "/usr/local/bin:/usr/bin:/bin"
+)
+
+// PlanLimits are the limits as the mechanisms take them.
+type PlanLimits struct {
+	CPU         float64           `json:"cpu"`
+	Memory      int64             `json:"memory_bytes"`
+	PIDs        int64             `json:"pids"`
+	Timeout     profiles.Duration `json:"timeout"`
+	CPUTime     profiles.Duration `json:"cpu_time"`
+	MaxOutput   int64             `json:"max_output_bytes"`
+	ScratchSize int64             `json:"scratch_bytes"`
+	MaxSteps    int               `json:"max_steps"`
+}
+
+// PlanRlimit is one resource limit of setrlimit(2).
+type PlanRlimit struct {
+	Name    string `json:"name"`
+	Value   uint64 `json:"value"`
+	Clamped bool   `json:"clamped,omitempty"` // the host's hard limit is lower than what the profile gives
+
+	resource int
+}
+
+// Plan is what will really be applied on this host: a Spec with every host-dependent decision made.
+// It is printed by `agentrun plan` and compared with the live process before the agent runs.
+type Plan struct {
+	ID           string                `json:"id,omitempty"` // of this run; not part of the digest
+	Name         string                `json:"name,omitempty"`
+	Agent        string                `json:"agent,omitempty"`
+	Session      string                `json:"session,omitempty"`
+	Ring         int                   `json:"ring"`
+	Profile      string                `json:"profile"`
+	ProfileSum   string                `json:"profile_digest"`
+	Command      Command               `json:"command"`
+	Cwd          string                `json:"cwd"`
+	Env          []string              `json:"env"`
+	TTY          bool                  `json:"tty,omitempty"`
+	Hostname     string                `json:"hostname"`
+	Namespaces   []string              `json:"namespaces"`
+	UID          int                   `json:"uid"` // inside; outside it is one of a range that no other live run has
+	Network      string                `json:"network"`
+	Subprocess   bool                  `json:"subprocess"`
+	Limits       PlanLimits            `json:"limits"`
+	Rlimits      []PlanRlimit          `json:"rlimits"`
+	WritableRoot bool                  `json:"writable_root,omitempty"`
+	Keep         string                `json:"keep,omitempty"`
+	Entries      []fsjail.Entry        `json:"root_view"`
+	ProcOptions  string                `json:"proc_options"`
+	Landlock     fsjail.LandlockDomain `json:"landlock"`
+	LandlockABI  int                   `json:"landlock_abi"`
+	Seccomp      PlanSeccomp           `json:"seccomp"`
+	Cgroup       string                `json:"cgroup,omitempty"`
+	CgroupMode   string                `json:"cgroup_mode"`
+	Missing      []Missing             `json:"missing,omitempty"` // protections this host can't give; only with --best-effort
+	Steps        []PlanStep            `json:"steps"`
+	Digest       string                `json:"digest"`
+
+	profile  profiles.Profile
+	filter   seccomp.Filter
+	bindArgs []string
+}
+
+// PlanSeccomp sums up the filter; `agentrun profile show` lists its rules.
+type PlanSeccomp struct {
+	Rules        int    `json:"rules"`
+	Unlisted     string `json:"unlisted"`
+	WaitKillable bool   `json:"wait_killable"`
+}
+
+// Missing is a protection that was asked for and that this host can't give.
+type Missing struct {
+	Name  string `json:"name"`
+	Loses string `json:"loses"`
+	Why   string `json:"why"`
+}
+
+// PlanStep is one step of the launch, for people.
+type PlanStep struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// NewPlan checks the spec against this host. Nothing is started or created.
+func NewPlan(s Spec) (*Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	p := &Plan{
+		ID: newID(), Name: s.Name, Agent: s.Agent, Session: s.Session,
+		Ring: s.Profile.Ring, Profile: s.Profile.Name, ProfileSum: s.Profile.Digest(),
+		TTY: s.TTY, Hostname: "sandbox", UID: agentID,
+		Network: string(s.Profile.Network.Mode), Subprocess: s.Profile.Subprocess.Mode == profiles.SubprocessAllow,
+		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep,
+		Limits: PlanLimits{
+			CPU: s.Limits.CPU, Memory: int64(s.Limits.Memory), PIDs: int64(s.Limits.PIDs),
+			Timeout: s.Limits.Timeout, CPUTime: s.Limits.CPUTime,
+			MaxOutput: int64(s.Limits.MaxOutput), ScratchSize: int64(s.Limits.ScratchSize), MaxSteps: s.Limits.MaxSteps,
+		},
+		profile: s.Profile,
+	}
+	p.Cgroup = p.cgroupOf()
+	for _, st := range steps {
+		p.Steps = append(p.Steps, PlanStep{st.name, st.why})
+	}
+	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
+	// privilege to be told.
+	if err := p.planView(&s); err != nil {
+		return nil, err
+	}
+	if err := p.planHost(s.BestEffort); err != nil {
+		return nil, err
+	}
+	if err := p.planRlimits(s.Limits); err != nil {
+		return nil, err
+	}
+	p.planEnv(&s)
+	if err := p.planFilter(); err != nil {
+		return nil, err
+	}
+	return p, p.sum()
+}
+
+// sum digests the plan without what differs between two runs of the same thing.
+func (p *Plan) sum() error {
+	c := *p
+	c.ID, c.Cgroup, c.Digest = "", "", ""
+	b, err := json.Marshal(&c)
+	if err != nil {
+		return fmt.Errorf("digest the plan: %w", err)
+	}
+	h := sha256.Sum256(b)
+	p.Digest = hex.EncodeToString(h[:])
+	return nil
+}
+
+// MissingError names the host's missing abilities that stopped a plan.
+type MissingError struct {
+	Missing []Missing
+	Needed  bool // cannot go on without, whatever is asked for
+}
+
+func (e *MissingError) Error() string {
+	var names []string
+	for _, m := range e.Missing {
+		names = append(names, fmt.Sprintf("%s (%s)", m.Name, m.Why))
+	}
+	return "this host lacks " + strings.Join(names, ", ")
+}
+
+func (p *Plan) planHost(bestEffort bool) error {
+	needed := []*hostcaps.Probe{
+		hostcaps.Root, hostcaps.UserNS, hostcaps.CgroupNS, hostcaps.NewMountAPI, hostcaps.Openat2, hostcaps.Pidfd,
+		hostcaps.Seccomp, hostcaps.SeccompNotify, hostcaps.Cgroup("cpu", "memory", "pids", "freezer"),
+	}
+	if p.WritableRoot {
+		needed = append(needed, hostcaps.OverlayIDMapped)
+	}
+	if ms := missing(needed); len(ms) > 0 {
+		return &MissingError{ms, true}
+	}
+	// Walls that have another one behind them: without these a run is weaker, not open.
+	p.Missing = missing([]*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset})
+	if len(p.Missing) > 0 && !bestEffort {
+		return &MissingError{p.Missing, false}
+	}
+	p.Namespaces = []string{"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"}
+	if hostcaps.TimeNS.Check() == nil {
+		p.Namespaces = append(p.Namespaces, "time")
+	}
+	if hostcaps.ProcSubset.Check() == nil {
+		p.ProcOptions = "subset=pid"
+	}
+	p.CgroupMode = hostcaps.Cgroups().String()
+	if abi, err := hostcaps.LandlockABI(); err == nil {
+		p.LandlockABI = abi
+		p.Landlock = fsjail.Landlock(abi, p.Entries, p.WritableRoot)
+		if len(p.profile.Subprocess.Tools) > 0 {
+			if err := p.narrowExec(); err != nil {
+				return err
+			}
+		}
+	} else if len(p.profile.Subprocess.Tools) > 0 {
+		return &MissingError{[]Missing{{"landlock", "profile " + p.Profile + " names tools, and only Landlock can hold execve to them", err.Error()}}, true}
+	}
+	p.Seccomp.WaitKillable = hostcaps.SeccompWaitKillable.Check() == nil
+	return nil
+}
+
+func missing(probes []*hostcaps.Probe) []Missing {
+	var ms []Missing
+	for _, probe := range probes {
+		if err := probe.Check(); err != nil {
+			ms = append(ms, Missing{probe.Name, probe.Loses, err.Error()})
+		}
+	}
+	return ms
+}
+
+// planView lists the root view and finds the command in it.
+func (p *Plan) planView(s *Spec) error {
+	var err error
+	var root []fsjail.Entry
+	if s.Rootfs == "" {
+		root, err = fsjail.HostRoot()
+	} else {
+		root, err = suppliedRoot(s.Rootfs)
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range root {
+		if e.Kind == fsjail.Bind && p.WritableRoot && !e.IsFile {
+			e.Kind, e.Why = fsjail.Overlay, "private and writable, changes are thrown away unless kept (ring 1)"
+		}
+		p.Entries = append(p.Entries, e)
+	}
+	if s.Rootfs == "" {
+		p.Entries = append(p.Entries, p.etc()...)
+	}
+	p.Entries = append(p.Entries, devEntries()...)
+	p.Entries = append(p.Entries, p.scratch()...)
+	if err := p.planBinds(s.Binds); err != nil {
+		return err
+	}
+	if err := p.planWorkspace(s); err != nil {
+		return err
+	}
+	pathVar := defaultPath
+	for _, kv := range s.Env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			pathVar = v
+		}
+	}
+	p.Command, err = view(p.Entries).resolve(s.Command, pathVar)
+	if err != nil {
+		return err
+	}
+	if err := p.exceptCommand(); err != nil {
+		return err
+	}
+	switch p.Cwd = s.Cwd; {
+	case p.Cwd != "":
+		p.Cwd = path.Clean(p.Cwd)
+	case p.hasWorkspace():
+		p.Cwd = workspaceDir
+	default:
+		p.Cwd = scratchDir
+	}
+	return nil
+}
+
+func suppliedRoot(dir string) ([]fsjail.Entry, error) {
+	name, info, err := fsjail.Canonical(dir)
+	if err == nil && !info.IsDir() {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return nil, &InvalidSpec{[]Problem{{"--rootfs", err.Error()}}}
+	}
+	if name == "/" {
+		return nil, &InvalidSpec{[]Problem{{"--rootfs", "the host's own / would show everything in it; leave the flag out for the default view"}}}
+	}
+	entries, err := fsjail.SuppliedRoot(name)
+	if err != nil {
+		return nil, &InvalidSpec{[]Problem{{"--rootfs", err.Error()}}}
+	}
+	return entries, nil
+}
+
+// etc is the synthetic /etc: who the agent is, loopback, and what the profile shows of the host's.
+func (p *Plan) etc() []fsjail.Entry {
+	file := func(name, content, why string) fsjail.Entry {
+		return fsjail.Entry{Kind: fsjail.File, Target: "/etc/" + name, Content: content, Mode: 0o444, Why: why}
+	}
+	list := []fsjail.Entry{
+		{Kind: fsjail.Dir, Target: "/etc", Mode: 0o755, Agent: p.WritableRoot, Why: "synthetic: nothing of the host's users or services (M-2)"},
+		file("passwd", fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:%d:%d:agent:/tmp/sandbox/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n", agentID, agentID), "who the agent is"),
+		file("group", fmt.Sprintf("root:x:0:\ntty:x:5:\nagent:x:%d:\nnogroup:x:65534:\n", agentID), "who the agent is"),
+		file("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n", "loopback is all there is"),
+		file("hostname", p.Hostname+"\n", "the UTS namespace's name"),
+		file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n", "no lookups through host services"),
+		// Loopback, where nothing answers until the tool proxy does: a lookup fails at once instead of
+		// after a time-out.
+		file("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n", "names are the proxy's to answer"),
+	}
+	for _, e := range p.profile.Files.Etc {
+		source, info, err := fsjail.Canonical(e.Path)
+		if err != nil {
+			continue // optional by definition (docs/profiles.md): a host without it has nothing to show
+		}
+		list = append(list, fsjail.Entry{Kind: fsjail.Bind, Target: e.Path, Source: source, IsFile: !info.IsDir(), Why: e.Why})
+	}
+	return list
+}
+
+func devEntries() []fsjail.Entry {
+	list := []fsjail.Entry{{Kind: fsjail.Dir, Target: "/dev", Mode: 0o755, Why: "a few nodes instead of the host's devices"}}
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		list = append(list, fsjail.Entry{Kind: fsjail.Bind, Target: "/dev/" + name, Source: "/dev/" + name, Device: true, IsFile: true})
+	}
+	return append(list,
+		fsjail.Entry{Kind: fsjail.Devpts, Target: "/dev/pts", Why: "terminals of its own; the caller's is never inside"},
+		fsjail.Entry{Kind: fsjail.Link, Target: "/dev/ptmx", Source: "pts/ptmx"},
+		fsjail.Entry{Kind: fsjail.Link, Target: "/dev/fd", Source: "/proc/self/fd"},
+		fsjail.Entry{Kind: fsjail.Link, Target: "/dev/stdin", Source: "/proc/self/fd/0"},
+		fsjail.Entry{Kind: fsjail.Link, Target: "/dev/stdout", Source: "/proc/self/fd/1"},
+		fsjail.Entry{Kind: fsjail.Link, Target: "/dev/stderr", Source: "/proc/self/fd/2"},
+		fsjail.Entry{Kind: fsjail.Link, Target: "/dev/shm", Source: scratchDir + "/.shm", Why: "shared memory is scratch memory, with its size limit"},
+	)
+}
+
+func (p *Plan) scratch() []fsjail.Entry {
+	return []fsjail.Entry{
+		{Kind: fsjail.Dir, Target: "/proc", Mode: 0o555},
+		{Kind: fsjail.Dir, Target: "/tmp", Mode: 0o755},
+		{Kind: fsjail.Tmpfs, Target: "/tmp", Size: p.Limits.ScratchSize, Mode: 0o700, Why: "the scratch: the only writable place of ring 3 (M-2)"},
+		{Kind: fsjail.Dir, Target: scratchDir, Mode: 0o700, Agent: true},
+		{Kind: fsjail.Again, Target: scratchDir, Source: "/tmp", Why: "the same tmpfs under its own name; programs that insist on /tmp land in it too"},
+		{Kind: fsjail.Dir, Target: scratchDir + "/home", Mode: 0o700, Agent: true},
+		{Kind: fsjail.Dir, Target: scratchDir + "/.shm", Mode: 0o700, Agent: true},
+	}
+}
+
+func (p *Plan) planBinds(binds []BindMount) error {
+	for _, b := range binds {
+		flag := "--ro-bind"
+		if b.Writable {
+			flag = "--bind"
+		}
+		refuse := func(err error) error { return &InvalidSpec{[]Problem{{flag, err.Error()}}} }
+		source, info, err := fsjail.Canonical(b.Source)
+		if err != nil {
+			return refuse(err)
+		}
+		if source == "/" {
+			return refuse(errors.New("the host's / would show everything in it; name the folder the agent needs"))
+		}
+		target := b.Target
+		if target == "" {
+			if target, err = filepath.Abs(b.Source); err != nil {
+				return refuse(err)
+			}
+		}
+		if err := fsjail.CheckTarget(target); err != nil {
+			return refuse(err)
+		}
+		e := fsjail.Entry{Kind: fsjail.Bind, Target: target, Source: source, Writable: b.Writable, Exec: true, IsFile: !info.IsDir(), Why: "asked for by " + flag}
+		if b.Writable {
+			o, err := fsjail.OwnerOf(info)
+			if err != nil {
+				return refuse(err)
+			}
+			e.Owner = &o
+		}
+		p.Entries = append(p.Entries, e)
+	}
+	return nil
+}
+
+func (p *Plan) hasWorkspace() bool {
+	return slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
+		return e.Target == workspaceDir || strings.HasPrefix(e.Target, workspaceDir+"/")
+	})
+}
+
+func (p *Plan) planWorkspace(s *Spec) error {
+	mode := p.profile.Files.Workspace
+	dir := s.Workspace
+	if dir != "" && mode == profiles.WorkspaceNone {
+		return &InvalidSpec{[]Problem{{"--workspace", "profile " + p.Profile + " has none"}}}
+	}
+	if dir == "" {
+		var only string
+		if dir, only = p.implicitWorkspace(s); dir == "" {
+			return nil
+		}
+		mode = profiles.WorkspaceRO // nobody offered this folder for writing
+		if only != "" {
+			return p.addWorkspace(only, workspaceDir+"/"+filepath.Base(only), mode)
+		}
+	}
+	return p.addWorkspace(dir, workspaceDir, mode)
+}
+
+// implicitWorkspace is the caller's folder when the command is a file in it and no workspace was
+// given. Where the folder is somebody's home or the system's, only the file itself is shown: a
+// shorthand must not expose keys and mail (M-2).
+func (p *Plan) implicitWorkspace(s *Spec) (dir, only string) {
+	name := s.Command[0]
+	if filepath.IsAbs(name) || p.profile.Files.Workspace == profiles.WorkspaceNone {
+		return "", ""
+	}
+	if !strings.Contains(name, "/") {
+		if _, found := view(p.Entries).lookPath(name, defaultPath); found {
+			return "", ""
+		}
+	}
+	file := filepath.Join(s.WorkDir, name)
+	if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || !strings.HasPrefix(file, s.WorkDir+"/") && s.WorkDir != "/" {
+		return "", ""
+	}
+	if private(s.WorkDir, s.Environ) {
+		if filepath.Dir(file) != filepath.Clean(s.WorkDir) {
+			return "", ""
+		}
+		return s.WorkDir, file
+	}
+	return s.WorkDir, ""
+}
+
+// private says that a folder holds more than one program's files.
+func private(dir string, environ []string) bool {
+	dir = filepath.Clean(dir)
+	if slices.Contains([]string{"/", "/root", "/home", "/etc", "/var", "/usr", "/tmp", "/run", "/srv", "/opt", "/proc", "/sys", "/dev", "/boot", "/mnt", "/media"}, dir) ||
+		filepath.Dir(dir) == "/home" {
+		return true
+	}
+	for _, kv := range environ {
+		if home, ok := strings.CutPrefix(kv, "HOME="); ok && filepath.Clean(home) == dir {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode) error {
+	refuse := func(err error) error { return &InvalidSpec{[]Problem{{"--workspace", err.Error()}}} }
+	name, info, err := fsjail.Canonical(source)
+	if err != nil {
+		return refuse(err)
+	}
+	if name == "/" {
+		return refuse(errors.New("the host's / would show everything in it; name the folder the agent works in"))
+	}
+	if target == workspaceDir && !info.IsDir() {
+		return refuse(fmt.Errorf("%s is not a directory", name))
+	}
+	owner, err := fsjail.OwnerOf(info)
+	if err != nil {
+		return refuse(err)
+	}
+	p.Entries = append(p.Entries, fsjail.Entry{
+		Kind: fsjail.Bind, Target: target, Source: name, Writable: mode == profiles.WorkspaceRW,
+		Exec: p.profile.Files.WorkspaceExec, IsFile: !info.IsDir(), Owner: &owner,
+		Why: "the workspace; what the agent writes belongs to its owner on the host",
+	})
+	return nil
+}
+
+// exceptCommand lets the command itself be executed from a workspace that is otherwise noexec.
+func (p *Plan) exceptCommand() error {
+	if p.profile.Files.WorkspaceExec || !strings.HasPrefix(p.Command.Exe, workspaceDir+"/") {
+		return nil
+	}
+	e, ok := view(p.Entries).at(workspaceDir)
+	if !ok {
+		if i := slices.IndexFunc(p.Entries, func(e fsjail.Entry) bool { return e.Target == p.Command.Exe }); i >= 0 {
+			p.Entries[i].Exec = true
+		}
+		return nil
+	}
+	source, info, err := view(p.Entries).host(p.Command.Exe)
+	if err != nil || !info.Mode().IsRegular() {
+		return fmt.Errorf("command %s: %w", p.Command.Exe, err)
+	}
+	p.Entries = append(p.Entries, fsjail.Entry{
+		Kind: fsjail.Bind, Target: p.Command.Exe, Source: source, Exec: true, IsFile: true, Owner: e.Owner,
+		Why: "the command itself; the rest of the workspace can't be executed",
+	})
+	return nil
+}
+
+// upperSize is the size of the tmpfs behind a writable root: the scratch's, as both are the run's memory.
+func (p *Plan) upperSize() int64 {
+	if !p.WritableRoot {
+		return 0
+	}
+	return p.Limits.ScratchSize
+}
+
+func (p *Plan) planEnv(s *Spec) {
+	env := map[string]string{}
+	for _, e := range p.profile.Environment.Set {
+		env[e.Name] = e.Value
+	}
+	env["PATH"] = cmpOr(env["PATH"], defaultPath)
+	env["HOME"] = cmpOr(env["HOME"], scratchDir+"/home")
+	env["TMPDIR"] = cmpOr(env["TMPDIR"], scratchDir)
+	env["USER"], env["LOGNAME"] = "agent", "agent"
+	env["PWD"] = p.Cwd
+	pass := func(name string) {
+		for _, kv := range s.Environ {
+			if v, ok := strings.CutPrefix(kv, name+"="); ok {
+				env[name] = v
+			}
+		}
+	}
+	for _, e := range p.profile.Environment.Pass {
+		pass(e.Name)
+	}
+	for _, name := range s.EnvPass {
+		pass(name)
+	}
+	for _, kv := range s.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	for k, v := range env {
+		p.Env = append(p.Env, k+"="+v)
+	}
+	slices.Sort(p.Env)
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func (p *Plan) planRlimits(l profiles.Limits) error {
+	want := []PlanRlimit{
+		{Name: "core", resource: unix.RLIMIT_CORE}, // 0: a dump would carry the sandbox's memory to the host
+		{Name: "nofile", resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
+		{Name: "fsize", resource: unix.RLIMIT_FSIZE, Value: uint64(l.FileSize)},
+		{Name: "memlock", resource: unix.RLIMIT_MEMLOCK, Value: uint64(l.LockedMemory)},
+		{Name: "stack", resource: unix.RLIMIT_STACK, Value: 8 << 20},
+		{Name: "nice", resource: unix.RLIMIT_NICE},
+		{Name: "rtprio", resource: unix.RLIMIT_RTPRIO},
+		{Name: "msgqueue", resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
+		{Name: "sigpending", resource: unix.RLIMIT_SIGPENDING, Value: 4096},
+	}
+	for _, r := range want {
+		var host unix.Rlimit
+		if err := unix.Getrlimit(r.resource, &host); err != nil {
+			return fmt.Errorf("getrlimit %s: %w", r.Name, err)
+		}
+		// Raising a hard limit takes CAP_SYS_RESOURCE, which even root may lack; the lower one is the
+		// stricter one.
+		if host.Max < r.Value {
+			r.Value, r.Clamped = host.Max, true
+		}
+		p.Rlimits = append(p.Rlimits, r)
+	}
+	return nil
+}
+
+// message is the plan in the stub's words.
+func (p *Plan) message() *stub.Message {
+	m := &stub.Message{
+		TTY: p.TTY, WaitKillable: p.Seccomp.WaitKillable,
+		LandlockFS: p.Landlock.FS, LandlockScoped: p.Landlock.Scoped,
+		Exe: p.Command.Exe, Args: p.Command.Args, Env: p.Env, Cwd: p.Cwd,
+	}
+	for _, r := range p.Landlock.Rules {
+		m.Rules = append(m.Rules, stub.Rule{Access: r.Access, Path: r.Path})
+	}
+	for _, r := range p.Rlimits {
+		m.Rlimits = append(m.Rlimits, stub.Rlimit{Resource: r.resource, Cur: r.Value, Max: r.Value})
+	}
+	return m
+}
+
+// explain gives a failure inside the sandbox its object: which directory, which rule, which command.
+func (p *Plan) explain(err error) error {
+	var f *stub.Failure
+	if !errors.As(err, &f) {
+		return err
+	}
+	switch f.Step {
+	case stub.StepExec:
+		e := &CommandError{Name: p.Command.Exe, Reason: f.Errno.Error(), NotFound: f.Errno == unix.ENOENT}
+		if f.Errno == unix.ENOEXEC {
+			e.Hint = "it has no shebang line and is no program this machine runs"
+		}
+		return e
+	case stub.StepCwd:
+		return fmt.Errorf("%w: --cwd %s", err, p.Cwd)
+	case stub.StepLandlockPath:
+		if f.Index < len(p.Landlock.Rules) {
+			return fmt.Errorf("%w: %s", err, p.Landlock.Rules[f.Index].Path)
+		}
+	}
+	return err
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/runtime/internal/stub"
+	"agentrun/seccomp"
+)
+
+// Options are what a run needs of its caller. RunDir, Stdout and Stderr are required.
+type Options struct {
+	RunDir string // folder of live runs, as /run/agentrun
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Signals are passed on to the agent's first process. SIGTERM, SIGINT, SIGHUP and SIGQUIT also start
+	// the grace time, after which everything is killed; a second one ends the grace at once.
+	Signals <-chan os.Signal
+	// OnTTY gets the pty's master before the agent runs, to set its size and follow changes.
+	OnTTY func(master *os.File)
+	// OnStart gets the status as it stands when the agent has been executed.
+	OnStart func(Status)
+
+	hook func(*launch)
+}
+
+func (o *Options) beforeExec(l *launch) { o.hook(l) }
+
+// grace is how long an agent may take to end after a signal that asks it to.
+const grace = 5 * time.Second
+
+// Run starts what the plan says and returns when nothing of it is left. It always returns a status;
+// errors are in it. The context's end kills the run.
+func Run(ctx context.Context, plan *Plan, opt Options) Status {
+	r := &run{ctx: ctx, plan: plan, opt: opt, began: time.Now(), ended: make(chan struct{}), verdicts: make(chan verdict, 4)}
+	r.status = Status{
+		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Ring: plan.Ring, Profile: plan.Profile,
+		PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
+	}
+	for _, m := range plan.Missing {
+		r.status.BestEffort = append(r.status.BestEffort, m.Name)
+	}
+	onOwnThread(r.live)
+	return r.status
+}
+
+// verdict is a reason to end the run from outside.
+type verdict struct {
+	state  State
+	reason string
+}
+
+type run struct {
+	ctx      context.Context
+	plan     *Plan
+	opt      Options
+	began    time.Time
+	status   Status
+	launch   *launch
+	verdicts chan verdict
+	ended    chan struct{} // closed when pid 1 is gone
+	agent    *unix.WaitStatus
+	serving  sync.WaitGroup
+}
+
+func (r *run) live() {
+	r.opt.hook = r.beforeExec
+	l := &launch{plan: r.plan, opt: r.opt, recorder: &seccomp.Recorder{}}
+	r.launch = l
+	program, err := r.compile()
+	if err == nil {
+		l.bpf = program
+		err = l.up()
+	}
+	if err != nil {
+		// up has undone everything; its goroutines end with the descriptors it closed.
+		r.serving.Wait()
+		r.failed(err)
+		return
+	}
+	r.status.StartedAt = time.Now()
+	r.status.LaunchTime = r.status.StartedAt.Sub(r.began)
+	if r.opt.OnStart != nil {
+		r.opt.OnStart(r.status)
+	}
+	v := r.watch()
+	r.settle(v)
+}
+
+// compile makes the BPF program, from the run folder's cache when it was made before.
+func (r *run) compile() ([]byte, error) {
+	dir := filepath.Join(r.opt.RunDir, "seccomp")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, &StepError{"seccomp filter", err}
+	}
+	p, err := r.plan.filter.CompileCached(dir, seccomp.Options{})
+	if err != nil {
+		return nil, &StepError{"seccomp filter", err}
+	}
+	return p.Bytes(), nil
+}
+
+func (r *run) failed(err error) {
+	s := &r.status
+	s.State, s.ExitCode, s.Error = Failed, ExitFailed, err.Error()
+	var step *StepError
+	if errors.As(err, &step) {
+		s.FailedStep = step.Step
+	}
+	var cmd *CommandError
+	if errors.As(err, &cmd) {
+		s.ExitCode, s.Error, s.Hint = cmd.ExitCode(), cmd.Error(), cmd.Hint
+	}
+	s.WallTime = time.Since(r.began)
+}
+
+// beforeExec runs between the probe and the exec: the listener must be served before the exec, which is
+// itself a notified call in ring 3.
+func (r *run) beforeExec(l *launch) {
+	w := &warden{
+		subprocess: r.plan.Subprocess, anyExec: len(r.plan.profile.Subprocess.Tools) > 0,
+		agentPID: l.agentPID, recorder: l.recorder,
+	}
+	listener := l.listener
+	l.listener = nil
+	ctx, cancel := context.WithCancel(context.Background())
+	l.stopServing = cancel
+	r.serving.Go(func() {
+		defer listener.Close()
+		err := seccomp.Serve(ctx, int(listener.Fd()), w.answer, seccomp.ServeOptions{})
+		if err != nil && !errors.Is(err, context.Canceled) {
+			// Nobody answers any more: waiting calls would hang for ever. Fail closed.
+			r.decide(verdict{Killed, "seccomp notifications: " + err.Error()})
+		}
+	})
+	r.serving.Go(func() {
+		defer close(r.ended)
+		for {
+			report, err := l.control.Next()
+			if err != nil {
+				return
+			}
+			if report.Kind == stub.Exited {
+				ws := unix.WaitStatus(report.A)
+				r.agent = &ws
+			}
+		}
+	})
+	if l.master != nil && r.opt.OnTTY != nil {
+		r.opt.OnTTY(l.master)
+	}
+	l.io.pump(r.opt.Stdin, r.plan.Limits.MaxOutput, func() {
+		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
+	})
+}
+
+// decide files a verdict; the first one counts, and nobody waits to be heard.
+func (r *run) decide(v verdict) {
+	select {
+	case r.verdicts <- v:
+	default:
+	}
+}
+
+// watch waits for the end, whoever brings it, and returns why if it was brought from outside.
+func (r *run) watch() (v verdict) {
+	deadline := time.NewTimer(time.Duration(r.plan.Limits.Timeout))
+	defer deadline.Stop()
+	cpu := time.NewTimer(r.nextCPUCheck(0))
+	defer cpu.Stop()
+	var graceOver <-chan time.Time
+	var asked string
+	for v == (verdict{}) {
+		select {
+		case <-r.ended:
+			if asked != "" && r.agent == nil {
+				return verdict{Killed, asked}
+			}
+			return verdict{}
+		case v = <-r.verdicts:
+		case <-deadline.C:
+			v = verdict{TimedOut, "wall clock: " + r.plan.Limits.Timeout.String()}
+		case <-cpu.C:
+			stats, err := r.launch.group.Stats()
+			switch {
+			case err != nil:
+				v = verdict{Killed, "cpu time can't be read: " + err.Error()}
+			case stats.CPU >= time.Duration(r.plan.Limits.CPUTime):
+				v = verdict{TimedOut, "cpu time: " + r.plan.Limits.CPUTime.String()}
+			default:
+				cpu.Reset(r.nextCPUCheck(stats.CPU))
+			}
+		case <-r.ctx.Done():
+			v = verdict{Killed, context.Cause(r.ctx).Error()}
+		case <-graceOver:
+			v = verdict{Killed, asked + ", and still alive after " + grace.String()}
+		case sig := <-r.opt.Signals:
+			s, ok := sig.(unix.Signal)
+			if !ok {
+				continue
+			}
+			ends := s == unix.SIGTERM || s == unix.SIGINT || s == unix.SIGHUP || s == unix.SIGQUIT
+			if ends && asked != "" {
+				v = verdict{Killed, asked + ", then " + unix.SignalName(s)}
+				continue
+			}
+			_ = unix.PidfdSendSignal(int(r.launch.agentFD.Fd()), s, nil, 0)
+			if ends {
+				asked = "asked to end by " + unix.SignalName(s)
+				graceOver = time.After(grace)
+			}
+		}
+	}
+	if err := r.launch.killAll(); err != nil {
+		r.status.Leftovers = append(r.status.Leftovers, err.Error())
+		_ = r.launch.control.Close() // pid 1 ends at the hang-up, and everything with it
+	}
+	<-r.ended
+	return v
+}
+
+// nextCPUCheck is the earliest the budget can be used up: the quota bounds the rate. At least 10 ms, so
+// that the last stretch is not a busy wait.
+func (r *run) nextCPUCheck(used time.Duration) time.Duration {
+	left := time.Duration(r.plan.Limits.CPUTime) - used
+	return max(time.Duration(float64(left)/r.plan.Limits.CPU), 10*time.Millisecond)
+}
+
+// settle reads the account of the run while its cgroup still exists, then takes everything down.
+func (r *run) settle(v verdict) {
+	l, s := r.launch, &r.status
+	_, _ = l.process.Wait() // pid 1 is reaped only when every process of its namespace is gone
+	if err := l.killAll(); err != nil {
+		s.Leftovers = append(s.Leftovers, err.Error())
+	}
+	l.io.drain()
+	l.stopServing()
+	s.WallTime = time.Since(s.StartedAt)
+	if stats, err := l.group.Stats(); err == nil {
+		s.CPUTime, s.PeakMemory, s.OOMKills = stats.CPU, stats.MemoryPeak, stats.OOMKills
+	}
+	r.judge(v)
+	snap := l.recorder.Snapshot()
+	s.Refused = snap.Refused
+	for _, e := range snap.Events {
+		s.Events = append(s.Events, Event{At: e.At, Last: e.Last, Kind: "syscall", Syscall: e.Syscall, Detail: e.Detail, Verdict: e.Verdict, Count: e.Count})
+	}
+	s.Output = l.io.written.Load()
+	if err := l.down(len(steps) - 1); err != nil {
+		s.Leftovers = append(s.Leftovers, err.Error())
+	}
+	r.serving.Wait()
+}
+
+// judge names the true cause (M-6). What was decided from outside comes first; then the memory limit,
+// which ends a process by SIGKILL just as an operator would; then the agent's own end.
+func (r *run) judge(v verdict) {
+	s := &r.status
+	if r.agent != nil {
+		s.setEnd(*r.agent)
+	} else {
+		s.State, s.Signal, s.ExitCode = Killed, "SIGKILL", ExitKilled
+		s.Reason = "pid 1 of the sandbox was killed"
+	}
+	switch {
+	case v.state == TimedOut:
+		s.State, s.Reason, s.ExitCode = TimedOut, v.reason, ExitTimeout
+	case v.state != "":
+		s.State, s.Reason, s.ExitCode = v.state, v.reason, ExitKilled
+	case s.OOMKills > 0 && s.Signal == "SIGKILL":
+		s.State, s.ExitCode = OOM, ExitKilled
+		s.Reason = fmt.Sprintf("over the memory limit of %d bytes", r.plan.Limits.Memory)
+	}
+}

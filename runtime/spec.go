@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"fmt"
+	"strings"
+
+	"agentrun/profiles"
+)
+
+// BindMount is a host path that the sandbox is to see.
+type BindMount struct {
+	Source   string // host path
+	Target   string // path inside; empty: as on the host
+	Writable bool
+}
+
+// Spec is what the operator asked for: plain data, nothing of the host looked at.
+type Spec struct {
+	Name, Agent, Session string // identifiers (H-29); may be empty
+	Profile              profiles.Profile
+	Limits               profiles.Limits // effective: the profile's, with flags applied
+	Command              []string
+	Env                  []string // K=V of --env, in order, the last wins
+	EnvPass              []string // names taken from Environ
+	Environ              []string // the caller's environment
+	Cwd                  string   // inside; empty: the workspace, or the scratch without one
+	Workspace            string   // host folder; empty: none, or the caller's folder if the command is a file there
+	WorkDir              string   // the caller's working directory
+	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
+	Binds                []BindMount
+	Keep                 string // ring 1: write what changed in the root to this file (OCI layer, tar)
+	TTY                  bool
+	BestEffort           bool // go on without protections the host can't give, and say which
+	TestOnlyRanges       bool // limits outside of M-3, for tests
+}
+
+// Problem is one field that can't be used.
+type Problem struct {
+	Field   string // the flag, as --memory, or a path into the profile
+	Message string
+}
+
+// InvalidSpec is a Spec that was refused. It lists everything wrong with it.
+type InvalidSpec struct{ Problems []Problem }
+
+func (e *InvalidSpec) Error() string {
+	var b strings.Builder
+	for i, p := range e.Problems {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "%s: %s", p.Field, p.Message)
+	}
+	return b.String()
+}
+
+// ValidIdentifier is H-29: letters, digits, and . _ : - between them, at most 256 bytes, the whole string.
+func ValidIdentifier(s string) bool {
+	if s == "" || len(s) > 256 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		inner := i > 0 && i < len(s)-1 && strings.IndexByte("._:-", c) >= 0
+		if !alnum && !inner {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidSession is H-29 for session ids: letters, digits, _ and -, at most 256 bytes.
+func ValidSession(s string) bool {
+	return s != "" && len(s) <= 256 && strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
+	}) < 0
+}
+
+// Check reports every field that can't be right whatever the host is.
+func (s *Spec) Check() error {
+	var ps []Problem
+	bad := func(field, format string, args ...any) {
+		ps = append(ps, Problem{field, fmt.Sprintf(format, args...)})
+	}
+	if len(s.Command) == 0 || s.Command[0] == "" {
+		bad("command", "missing; put it after --, as in agentrun exec -- agent.py")
+	}
+	for field, v := range map[string]string{"--name": s.Name, "--agent": s.Agent} {
+		if v != "" && !ValidIdentifier(v) {
+			bad(field, "%q is no identifier: letters and digits, with . _ : - between them, at most 256 (H-29)", v)
+		}
+	}
+	if s.Session != "" && !ValidSession(s.Session) {
+		bad("--session", "%q is no session id: letters, digits, _ and -, at most 256 (H-29)", s.Session)
+	}
+	ranges := profiles.SpecRanges()
+	if s.TestOnlyRanges {
+		ranges = profiles.TestOnlyUnsafeRanges()
+	}
+	for _, p := range s.Limits.Check(ranges) {
+		name := strings.TrimPrefix(p.Path, "limits.")
+		ps = append(ps, Problem{"--" + strings.ReplaceAll(name, "_", "-"), p.Message})
+	}
+	for _, kv := range s.Env {
+		if k, _, ok := strings.Cut(kv, "="); !ok || !validEnvName(k) {
+			bad("--env", "%q is not NAME=VALUE", kv)
+		}
+	}
+	for _, k := range s.EnvPass {
+		if !validEnvName(k) {
+			bad("--env-pass", "%q is no variable name", k)
+		}
+	}
+	if s.Cwd != "" && !strings.HasPrefix(s.Cwd, "/") {
+		bad("--cwd", "%q is not an absolute path inside the sandbox", s.Cwd)
+	}
+	if s.Keep != "" && s.Profile.Files.Root != profiles.RootOverlay {
+		bad("--keep", "only a profile with a writable root has changes to keep: ring 1")
+	}
+	for _, b := range s.Binds {
+		if b.Writable && s.Profile.Files.Workspace != profiles.WorkspaceRW {
+			bad("--bind", "profile %s may write nothing of the host's; use --ro-bind %s, or a ring that may write its workspace", s.Profile.Name, b.Source)
+		}
+	}
+	if len(ps) > 0 {
+		return &InvalidSpec{ps}
+	}
+	return nil
+}
+
+func validEnvName(k string) bool {
+	return k != "" && strings.IndexFunc(k, func(r rune) bool { return r == '=' || r == 0 || r < ' ' }) < 0
+}
+
+// newID is 80 random bits as 16 letters and digits. Ids are never reused, so a stale one can't come to
+// mean somebody else's run.
+func newID() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // never fails, crypto/rand
+	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// State is how a run ended (M-6). The zero value is no state.
+type State string
+
+// States of an ended run.
+const (
+	Exited   State = "exited"   // the agent's first process ended by itself
+	Signaled State = "signaled" // a signal ended it
+	TimedOut State = "timeout"  // wall-clock or CPU-time limit
+	OOM      State = "oom"      // over its memory limit
+	Killed   State = "killed"   // by the operator, or with the supervisor
+	Failed   State = "failed"   // it never ran: the launch failed
+	Policy   State = "policy"   // it broke a limit that is not time or memory, such as its output size
+)
+
+// Exit codes of agentrun itself; every other code is the agent's own (docs/exit-codes.md).
+const (
+	ExitTimeout       = 124
+	ExitFailed        = 125
+	ExitNotExecutable = 126
+	ExitNotFound      = 127
+	ExitKilled        = 137
+)
+
+// Event is something the supervisor saw a run try. Repeated attempts of one kind are one event.
+type Event struct {
+	At      time.Time `json:"at"`
+	Last    time.Time `json:"last"`
+	Kind    string    `json:"kind"` // "syscall"
+	Syscall string    `json:"syscall,omitempty"`
+	Detail  string    `json:"args_class,omitempty"`
+	Verdict string    `json:"verdict"`
+	Count   uint64    `json:"count"`
+}
+
+// Status is the account of a run, written to --status-file as JSON. Sizes are bytes, times are
+// nanoseconds. Fields are only ever added.
+type Status struct {
+	ID         string            `json:"id"`
+	Name       string            `json:"name,omitempty"`
+	Agent      string            `json:"agent,omitempty"`
+	Session    string            `json:"session,omitempty"`
+	Ring       int               `json:"ring"`
+	Profile    string            `json:"profile"`
+	PlanDigest string            `json:"plan_digest,omitempty"`
+	State      State             `json:"state"`
+	Reason     string            `json:"reason,omitempty"`
+	ExitCode   int               `json:"exit_code"` // what agentrun exits with
+	Signal     string            `json:"signal,omitempty"`
+	StartedAt  time.Time         `json:"started_at,omitzero"`
+	WallTime   time.Duration     `json:"wall_time_ns"`
+	CPUTime    time.Duration     `json:"cpu_time_ns"`
+	PeakMemory int64             `json:"peak_memory_bytes"`
+	OOMKills   uint64            `json:"oom_kills"`
+	Output     int64             `json:"output_bytes"`
+	Refused    map[string]uint64 `json:"refused"` // system call → how often refused
+	Events     []Event           `json:"events"`
+	FailedStep string            `json:"failed_step,omitempty"`
+	Error      string            `json:"error,omitempty"`
+	Hint       string            `json:"hint,omitempty"`
+	BestEffort []string          `json:"best_effort,omitempty"` // protections that were asked for and are missing
+	LaunchTime time.Duration     `json:"launch_ns,omitempty"`   // from the first step to the exec
+	Leftovers  []string          `json:"leftovers,omitempty"`   // what could not be removed, if anything
+}
+
+// setEnd fills state, exit code and signal from a wait status.
+func (s *Status) setEnd(ws unix.WaitStatus) {
+	switch {
+	case ws.Signaled():
+		s.State, s.Signal, s.ExitCode = Signaled, unix.SignalName(ws.Signal()), 128+int(ws.Signal())
+	default:
+		s.State, s.ExitCode = Exited, ws.ExitStatus()
+	}
+}
+
+// WriteFile puts the status where a reader never sees half of it: a temporary file beside it, then
+// rename(2).
+func (s *Status) WriteFile(name string) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode status: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}

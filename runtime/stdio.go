@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// stdio carries the agent's input and output. The agent never holds a descriptor of the caller's: it
+// gets pipes (or a pty of its own devpts), so that it can neither reopen the caller's files through
+// /proc/self/fd, nor push characters into the caller's terminal, nor write past its output limit.
+type stdio struct {
+	in, out, err *os.File // the agent's ends, closed once it has them
+	feed         *os.File // our end of stdin
+	taps         []tap
+	limit        int64
+	over         func() // called once when the limit is passed
+	written      atomic.Int64
+	overOnce     sync.Once
+	wg           sync.WaitGroup
+}
+
+type tap struct {
+	from *os.File
+	to   io.Writer
+}
+
+// newPipes makes the three pipes. They belong to the agent's uid so that /dev/stdout can be opened.
+func newPipes(uid, gid int, withStdin bool, stdout, stderr io.Writer) (_ *stdio, err error) {
+	s := &stdio{}
+	defer func() {
+		if err != nil {
+			s.closeAll()
+		}
+	}()
+	if withStdin {
+		if s.in, s.feed, err = os.Pipe(); err != nil {
+			return nil, err
+		}
+	} else if s.in, err = os.Open(os.DevNull); err != nil {
+		return nil, err
+	}
+	var r *os.File
+	if r, s.out, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	s.taps = append(s.taps, tap{r, stdout})
+	if r, s.err, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	s.taps = append(s.taps, tap{r, stderr})
+	for _, f := range []*os.File{s.feed, s.out, s.err} {
+		if f == nil {
+			continue
+		}
+		if err := unix.Fchown(int(f.Fd()), uid, gid); err != nil {
+			return nil, os.NewSyscallError("fchown pipe", err)
+		}
+	}
+	return s, nil
+}
+
+// newNull is the stdio of a run with a pty: the stub replaces it by the terminal.
+func newNull() (*stdio, error) {
+	f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &stdio{in: f, out: f, err: f}, nil
+}
+
+// usePTY takes the master that the stub opened in the sandbox's devpts.
+func (s *stdio) usePTY(master *os.File, stdout io.Writer) {
+	s.feed = master
+	s.taps = []tap{{master, stdout}}
+}
+
+// handedOver closes the agent's ends here: without that no end of file would ever come.
+func (s *stdio) handedOver() {
+	for _, f := range []*os.File{s.in, s.out, s.err} {
+		if f != nil {
+			f.Close()
+		}
+	}
+	s.in, s.out, s.err = nil, nil, nil
+}
+
+func (s *stdio) closeAll() {
+	s.handedOver()
+	if s.feed != nil {
+		s.feed.Close()
+	}
+	for _, t := range s.taps {
+		t.from.Close()
+	}
+}
+
+// pump starts copying. limit ≤ 0 is never passed in: the plan always has one.
+func (s *stdio) pump(stdin io.Reader, limit int64, over func()) {
+	s.limit, s.over = limit, over
+	for _, t := range s.taps {
+		s.wg.Go(func() { s.copyOut(t) })
+	}
+	if s.feed != nil && stdin != nil {
+		tty := len(s.taps) == 1
+		feed := s.feed
+		// Not waited for: it may sit in a read on the caller's stdin for ever.
+		go func() {
+			_, _ = io.Copy(feed, stdin)
+			if !tty { // closing the master would hang up the terminal
+				feed.Close()
+			}
+		}()
+	}
+}
+
+// copyOut passes on what the agent writes until its end, the limit, or the reader's end. It goes on
+// reading past a reader that went away (EPIPE) no longer than that: the agent then gets SIGPIPE
+// itself, as it would without us between.
+func (s *stdio) copyOut(t tap) {
+	defer func() {
+		if t.from != s.feed {
+			t.from.Close()
+		}
+	}()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := t.from.Read(buf)
+		if n > 0 {
+			total := s.written.Add(int64(n))
+			if excess := total - s.limit; excess > 0 {
+				keep := max(0, int64(n)-excess)
+				_, _ = t.to.Write(buf[:keep])
+				s.written.Add(-(int64(n) - keep))
+				s.overOnce.Do(s.over)
+				return
+			}
+			if _, werr := t.to.Write(buf[:n]); werr != nil {
+				return
+			}
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil { // io.EOF, or EIO of a pty whose last user is gone
+			return
+		}
+	}
+}
+
+// drain waits until everything written has been passed on. Call it when every process is dead.
+func (s *stdio) drain() {
+	s.wg.Wait()
+	if s.feed != nil {
+		s.feed.Close()
+	}
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
+)
+
+// verify compares the waiting process with the plan: what was promised is read back from the kernel's
+// own account in /proc, before any code of the agent has run. Everything is checked and every
+// difference reported; one is enough to end the launch. It guards against our own mistakes and against
+// a kernel or library that ignores what it was asked (a silent no-op is the worst kind of protection).
+//
+// Landlock has no account in /proc; the integration tests try it from inside instead.
+func (l *launch) verify() error {
+	v := &verifier{l: l, pid: l.agentPID}
+	for _, check := range []func() error{v.status, v.namespaces, v.idMaps, v.cgroup, v.mounts, v.descriptors, v.hidden} {
+		if err := check(); err != nil {
+			v.errs = append(v.errs, err)
+		}
+	}
+	// The pid could only have come to mean another process if ours had died meanwhile.
+	if err := unix.PidfdSendSignal(int(l.agentFD.Fd()), 0, nil, 0); err != nil {
+		v.errs = append(v.errs, fmt.Errorf("agent process: %w", err))
+	}
+	return errors.Join(v.errs...)
+}
+
+type verifier struct {
+	l    *launch
+	pid  int
+	errs []error
+}
+
+func (v *verifier) differs(what string, got, want any) {
+	v.errs = append(v.errs, fmt.Errorf("%s is %v, promised %v", what, got, want))
+}
+
+func (v *verifier) read(file string) (string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", v.pid, file))
+	return string(b), err
+}
+
+// status: no capability in any set, no_new_privs, a filter, the promised ids, no groups (M-1, M-4).
+func (v *verifier) status() error {
+	text, err := v.read("status")
+	if err != nil {
+		return err
+	}
+	id := strconv.Itoa(v.l.ids.hostAgent())
+	ids := strings.Join([]string{id, id, id, id}, "\t")
+	want := map[string]string{
+		"CapInh": zeroCaps, "CapPrm": zeroCaps, "CapEff": zeroCaps, "CapBnd": zeroCaps, "CapAmb": zeroCaps,
+		"NoNewPrivs": "1", "Seccomp": "2", "Uid": ids, "Gid": ids, "Groups": "",
+	}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(line, ":")
+		if w, ok := want[key]; ok {
+			if got := strings.TrimSpace(value); got != w {
+				v.differs(key, got, w)
+			}
+			delete(want, key)
+		}
+	}
+	for key := range want {
+		v.differs(key, "absent", want[key])
+	}
+	return nil
+}
+
+const zeroCaps = "0000000000000000"
+
+// namespaces: each one promised is another one than ours, and the network one is the one we made.
+func (v *verifier) namespaces() error {
+	for _, ns := range v.l.plan.Namespaces {
+		inside, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", v.pid, ns))
+		if err != nil {
+			return err
+		}
+		ours, err := os.Readlink("/proc/self/ns/" + ns)
+		if err != nil {
+			return err
+		}
+		if inside == ours {
+			v.differs(ns+" namespace", "the supervisor's", "its own")
+		}
+		if ns == "net" {
+			ino, err := v.l.net.Inode()
+			if err != nil {
+				return err
+			}
+			if want := fmt.Sprintf("net:[%d]", ino); inside != want {
+				v.differs("net namespace", inside, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (v *verifier) idMaps() error {
+	for _, file := range []string{"uid_map", "gid_map"} {
+		text, err := v.read(file)
+		if err != nil {
+			return err
+		}
+		want := fmt.Sprintf("0 %d %d", v.l.ids.base, rangeSize)
+		if got := strings.Join(strings.Fields(text), " "); got != want {
+			v.differs(file, got, want)
+		}
+	}
+	return nil
+}
+
+// cgroup: the process is in the run's group in every hierarchy that limits it, and the limits are set.
+func (v *verifier) cgroup() error {
+	text, err := v.read("cgroup")
+	if err != nil {
+		return err
+	}
+	paths := map[string]string{}
+	for line := range strings.Lines(text) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 {
+			for _, c := range strings.Split(f[1], ",") {
+				paths[c] = f[2]
+			}
+		}
+	}
+	for c := range v.l.group.Paths() {
+		if got, want := paths[c], "/"+v.l.plan.Cgroup; got != want {
+			v.differs("cgroup of "+cmpOr(c, "unified"), got, want)
+		}
+	}
+	return v.l.group.Verify()
+}
+
+// mounts: every mount of the plan is there with its flags, and nothing else is mounted.
+func (v *verifier) mounts() error {
+	text, err := v.read("mountinfo")
+	if err != nil {
+		return err
+	}
+	want, seen := v.l.plan.mountFlags(), map[string]bool{}
+	s := bufio.NewScanner(strings.NewReader(text))
+	for s.Scan() {
+		f := strings.Fields(s.Text())
+		if len(f) < 6 {
+			return fmt.Errorf("mountinfo line %q", s.Text())
+		}
+		at, have := unescape(f[4]), strings.Split(f[5], ",")
+		flags, ok := want[at]
+		if !ok {
+			if !v.l.plan.submount(at) {
+				v.differs("mount "+at, "there", "nothing")
+				continue
+			}
+			flags = []string{"nosuid"}
+		}
+		for _, flag := range flags {
+			if !slices.Contains(have, flag) {
+				v.differs("mount "+at, f[5], flag)
+			}
+		}
+		// Not deleted from want: libcontainer's bind of /dev onto itself shows what is below it twice.
+		seen[at] = true
+	}
+	for at, flags := range want {
+		if !seen[at] {
+			v.differs("mount "+at, "absent", strings.Join(flags, ","))
+		}
+	}
+	return s.Err()
+}
+
+// mountFlags is what mountinfo must say of each mount point.
+func (p *Plan) mountFlags() map[string][]string {
+	root := []string{"nosuid", "nodev", "ro"}
+	if p.WritableRoot {
+		root[2] = "rw"
+	}
+	m := map[string][]string{"/": root, "/proc": {"nosuid", "nodev", "noexec"}, "/dev": root}
+	for _, e := range p.Entries {
+		flags := []string{"nosuid"}
+		switch e.Kind {
+		case fsjail.Bind:
+			if !e.Writable {
+				flags = append(flags, "ro")
+			}
+			if !e.Exec {
+				flags = append(flags, "noexec")
+			}
+			if !e.Device {
+				flags = append(flags, "nodev")
+			}
+		case fsjail.Tmpfs, fsjail.Again:
+			flags = append(flags, "nodev", "noexec")
+		case fsjail.Devpts:
+			flags = append(flags, "noexec")
+		case fsjail.Overlay:
+			flags = append(flags, "nodev")
+		default:
+			continue
+		}
+		m[e.Target] = flags
+	}
+	return m
+}
+
+// submount: binds bring along what the host has mounted below their source.
+func (p *Plan) submount(at string) bool {
+	return slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
+		return e.Kind == fsjail.Bind && !e.IsFile && strings.HasPrefix(at, e.Target+"/")
+	})
+}
+
+// unescape undoes mountinfo's octal escapes of space, tab, newline and backslash (proc(5)).
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b bytes.Buffer
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// descriptors: nothing but stdio survives the exec (CVE-2024-21626), so anything else must be
+// close-on-exec already.
+func (v *verifier) descriptors() error {
+	dir, err := os.Open(fmt.Sprintf("/proc/%d/fdinfo", v.pid))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		fd, err := strconv.Atoi(n)
+		if err != nil || fd <= 2 {
+			continue
+		}
+		text, err := v.read("fdinfo/" + n)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(text) {
+			if value, ok := strings.CutPrefix(line, "flags:"); ok {
+				flags, err := strconv.ParseUint(strings.TrimSpace(value), 8, 64)
+				if err != nil || flags&unix.O_CLOEXEC == 0 {
+					v.differs("descriptor "+n, "inherited", "closed at exec")
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// hidden: pid 1 and the waiting child belong to host root in /proc, as undumpable processes do
+// (proc(5)): nobody inside can trace them or open their memory.
+func (v *verifier) hidden() error {
+	for _, pid := range []int{v.l.initPID, v.pid} {
+		var st unix.Stat_t
+		if err := unix.Stat(fmt.Sprintf("/proc/%d/mem", pid), &st); err != nil {
+			return os.NewSyscallError("stat", err)
+		}
+		if int(st.Uid) == v.l.ids.hostAgent() {
+			v.differs(fmt.Sprintf("process %d", pid), "dumpable", "undumpable")
+		}
+	}
+	return nil
+}
+
+func isEOF(err error) bool { return errors.Is(err, io.EOF) }
