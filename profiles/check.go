@@ -14,7 +14,7 @@ const (
 	maxName  = 64
 )
 
-// problem is what a check hands back; the loader adds file and line.
+// report takes what a check finds; the loader adds file and line.
 type report func(path, format string, args ...any)
 
 // checkDocument checks what one file says by itself. p holds the file's own lists, not yet merged.
@@ -107,9 +107,12 @@ func checkRing(p Profile, rep report) {
 	if p.Subprocess.Mode == SubprocessAllow {
 		rep("subprocess.mode", "ring 3 has no subprocesses: want deny")
 	}
-	for i, r := range p.Syscalls {
-		if r.Action == ActionAllow && (slices.Contains(r.Names, "execve") || slices.Contains(r.Names, "execveat")) {
-			rep(fmt.Sprintf("syscalls[%d]", i), "allows execve or execveat; in ring 3 the supervisor decides it: want notify, and subprocess.tools")
+	for _, name := range []string{"execve", "execveat"} {
+		if slices.ContainsFunc(p.Syscalls, func(r SyscallRule) bool {
+			return r.Action == ActionAllow && slices.Contains(r.Names, name)
+		}) {
+			rep("syscalls", "a rule allows %s; in ring 3 the supervisor decides it: want notify, and subprocess.tools", name)
+			return
 		}
 	}
 }
@@ -143,7 +146,7 @@ func checkRule(at string, r SyscallRule, rep report) {
 		argAt := fmt.Sprintf("%s.args[%d]", at, i)
 		checkArg(argAt, c, r.Action, rep)
 		if slices.ContainsFunc(r.Args[:i], func(o ArgCond) bool { return o.Index == c.Index }) {
-			rep(argAt+".index", "argument %d is compared twice in a rule; libseccomp takes one comparison each", c.Index)
+			rep(argAt+".index", "argument %d is compared twice in a rule; one masked_eq can hold both", c.Index)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package profiles
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,10 +29,15 @@ const (
 type decoder struct {
 	file     string
 	problems []Problem
-	lines    map[string]int // by path
+	lines    map[string]int  // by path
+	failed   map[string]bool // paths that have a problem: what follows from it isn't told again
 }
 
 func (d *decoder) report(line int, path, format string, args ...any) {
+	if d.failed == nil {
+		d.failed = map[string]bool{}
+	}
+	d.failed[path] = true
 	switch {
 	case len(d.problems) < maxProblems:
 		d.problems = append(d.problems, Problem{File: d.file, Line: line, Path: path, Message: fmt.Sprintf(format, args...)})
@@ -40,8 +46,12 @@ func (d *decoder) report(line int, path, format string, args ...any) {
 	}
 }
 
-// reportAt finds the line of path, or of the nearest enclosing path that the file has.
+// reportAt finds the line of path, or of the nearest enclosing path that the file has. It is for checks of what was
+// decoded, and silent where decoding has already found fault.
 func (d *decoder) reportAt(path, format string, args ...any) {
+	if d.failed[path] {
+		return
+	}
 	for p := path; p != ""; p = p[:max(0, strings.LastIndexAny(p, ".["))] {
 		if line := d.lines[p]; line > 0 {
 			d.report(line, path, format, args...)
@@ -49,6 +59,24 @@ func (d *decoder) reportAt(path, format string, args ...any) {
 		}
 	}
 	d.report(0, path, format, args...)
+}
+
+// invalid wraps the problems, the file's own by line first, a parent's after them as the parent told them.
+func (d *decoder) invalid(name string) error {
+	slices.SortStableFunc(d.problems, func(a, b Problem) int {
+		if a.File != d.file || b.File != d.file {
+			return cmp.Compare(other(a, d), other(b, d))
+		}
+		return cmp.Compare(a.Line, b.Line)
+	})
+	return &InvalidError{name, d.problems}
+}
+
+func other(p Problem, d *decoder) int {
+	if p.File == d.file {
+		return 0
+	}
+	return 1
 }
 
 // document parses data and decodes it onto p. Fields that the document doesn't have keep their values.

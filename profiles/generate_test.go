@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -131,8 +132,16 @@ func sysNames(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, m := range regexp.MustCompile(`(?m)^\s+SYS_(\w+)\s+= \d+`).FindAllStringSubmatch(string(src), -1) {
-		names = append(names, strings.ToLower(m[1]))
+	for _, m := range regexp.MustCompile(`(?m)^\s+SYS_(\w+)\s+= (\d+)`).FindAllStringSubmatch(string(src), -1) {
+		nr, err := strconv.Atoi(m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The filter's own table ends at 469 (Linux 6.18), and the probe calls are for code the kernel itself writes
+		// (uprobes): all of these are unknown numbers to the filter, ENOSYS.
+		if nr <= 469 && nr != 335 && nr != 336 {
+			names = append(names, strings.ToLower(m[1]))
+		}
 	}
 	if len(names) < 350 {
 		t.Fatalf("%d names in zsysnum_linux_amd64.go, want over 350", len(names))

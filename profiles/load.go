@@ -66,6 +66,7 @@ func builtinNames() []string {
 	for i := range builtinTable {
 		names[i] = builtinTable[i].profile.Name
 	}
+	slices.Sort(names)
 	return names
 }
 
@@ -250,18 +251,16 @@ func (s Sources) fromYAML(name, file string, data []byte, chain []string) (Profi
 	d := &decoder{file: file}
 	var own Profile
 	d.document(data, &own)
-	if len(d.problems) == 0 {
-		checkDocument(own, d.reportAt)
-		if own.Name != name {
-			d.reportAt("name", "%q, but the file is called %s.yaml", own.Name, name)
-		}
+	if len(d.lines) == 0 || d.failed[""] { // not YAML, or no mapping: there is nothing to check
+		return Profile{}, d.invalid(name)
 	}
-	parent, err := s.parent(own, d, chain)
-	if err != nil {
-		return Profile{}, err
+	checkDocument(own, d.reportAt)
+	if own.Name != name {
+		d.reportAt("name", "%q, but the file is called %s.yaml", own.Name, name)
 	}
-	if len(d.problems) > 0 {
-		return Profile{}, &InvalidError{name, d.problems}
+	parent, ok := s.parent(own, d, chain)
+	if !ok {
+		return Profile{}, d.invalid(name)
 	}
 	p := parent.Clone()
 	p.Name, p.Description, p.Abstract, p.Extends = "", "", false, ""
@@ -270,41 +269,39 @@ func (s Sources) fromYAML(name, file string, data []byte, chain []string) (Profi
 	mergeLists(&p, lists, d.reportAt)
 	checkResolved(p, s.ranges(), d.reportAt)
 	if len(d.problems) > 0 {
-		return Profile{}, &InvalidError{name, d.problems}
+		return Profile{}, d.invalid(name)
 	}
 	return p, nil
 }
 
-// parent resolves what own extends. Everything but `base` itself must extend something, so that every chain ends in base
-// and carries its floor.
-func (s Sources) parent(own Profile, d *decoder, chain []string) (Profile, error) {
+// parent resolves what own extends; when it can't, ok is false and d has the problem. Everything but `base` itself must
+// extend something, so that every chain ends in base and carries its floor.
+func (s Sources) parent(own Profile, d *decoder, chain []string) (p Profile, ok bool) {
+	fail := func(format string, args ...any) (Profile, bool) {
+		d.reportAt("extends", format, args...)
+		return Profile{}, false
+	}
 	switch {
-	case own.Extends == "" && own.Name == "base":
-		return Profile{}, nil
+	case own.Extends == "" && own.Name == "base" && chain[len(chain)-1] == "base":
+		return Profile{}, true
 	case own.Extends == "":
-		if len(d.problems) == 0 {
-			d.reportAt("extends", "missing: extend ring1, ring2, ring3, strict, base or a profile of your own")
-		}
-		return Profile{}, nil
+		return fail("missing: extend ring1, ring2, ring3, strict, base or a profile of your own")
 	case slices.Contains(chain, own.Extends):
-		d.reportAt("extends", "goes in a circle: %s → %s", strings.Join(chain, " → "), own.Extends)
-		return Profile{}, nil
+		return fail("goes in a circle: %s → %s", strings.Join(chain, " → "), own.Extends)
 	case len(chain) >= maxDepth:
-		d.reportAt("extends", "more than %d profiles deep: %s", maxDepth, strings.Join(chain, " → "))
-		return Profile{}, nil
+		return fail("more than %d profiles deep: %s", maxDepth, strings.Join(chain, " → "))
 	}
 	p, err := s.resolve(own.Extends, chain)
 	if err == nil {
-		return p, nil
+		return p, true
 	}
 	if invalid, ok := errors.AsType[*InvalidError](err); ok {
-		// The parent's problems stand at the parent's lines; this file's own follow.
-		d.reportAt("extends", "%s is invalid:", own.Extends)
+		// The parent's problems stand at the parent's lines.
+		fail("%s is invalid:", own.Extends)
 		d.problems = append(d.problems, invalid.Problems...)
-		return Profile{}, nil
+		return Profile{}, false
 	}
-	d.reportAt("extends", "%v", err)
-	return Profile{}, nil
+	return fail("%v", err)
 }
 
 // builtin is a generated profile: rules are indices into builtinRules, since the rings share most of theirs.

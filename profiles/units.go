@@ -82,16 +82,12 @@ func ParseDuration(s string) (Duration, error) {
 	return Duration(t), nil
 }
 
-// String writes the duration without zero tails: "2m", not "2m0s".
+// String writes whole seconds as such, the unit of the spec's ranges, and the rest as time.Duration does.
 func (d Duration) String() string {
-	s := time.Duration(d).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
+	if t := time.Duration(d); t%time.Second != 0 {
+		return t.String()
 	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return strconv.FormatInt(int64(d)/int64(time.Second), 10) + "s"
 }
 
 // MarshalText writes what ParseDuration reads.

@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package profiles
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	libseccomp "github.com/seccomp/libseccomp-golang"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+)
+
+var runnable = []string{"ring1", "ring2", "ring3", "strict"}
+
+func builtinProfile(t testing.TB, name string) Profile {
+	t.Helper()
+	p, err := Load(Sources{}, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestBuiltinLimits: the defaults of DESIGN's table (M-3).
+func TestBuiltinLimits(t *testing.T) {
+	type row struct {
+		Ring    int
+		CPU     float64
+		Memory  Size
+		PIDs    int
+		Timeout time.Duration
+	}
+	for name, want := range map[string]row{
+		"ring3":  {3, 0.5, 256 * MiB, 64, 60 * time.Second},
+		"strict": {3, 0.5, 256 * MiB, 64, 60 * time.Second},
+		"ring2":  {2, 0.75, 512 * MiB, 128, 120 * time.Second},
+		"ring1":  {1, 1, 1024 * MiB, 256, 300 * time.Second},
+	} {
+		p := builtinProfile(t, name)
+		got := row{p.Ring, p.Limits.CPU, p.Limits.Memory, p.Limits.PIDs, time.Duration(p.Limits.Timeout)}
+		if got != want {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+		if p.Limits.Why == "" || p.Network.Why == "" || p.Files.Why == "" || p.Subprocess.Why == "" {
+			t.Errorf("%s: a section without why", name)
+		}
+	}
+}
+
+// TestBuiltinShape: what a ring means beside its limits (DESIGN, the table of rings).
+func TestBuiltinShape(t *testing.T) {
+	for name, want := range map[string]string{
+		"ring3":  "none readonly ro true deny",
+		"strict": "none readonly ro false deny",
+		"ring2":  "allowlist readonly rw true allow",
+		"ring1":  "public overlay rw true allow",
+	} {
+		p := builtinProfile(t, name)
+		got := fmt.Sprint(p.Network.Mode, " ", p.Files.Root, " ", p.Files.Workspace, " ", p.Files.WorkspaceExec, " ", p.Subprocess.Mode)
+		if got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestEverythingHasAWhy walks every struct with a Why field in every built-in.
+func TestEverythingHasAWhy(t *testing.T) {
+	for _, name := range runnable {
+		var walk func(path string, v reflect.Value)
+		walk = func(path string, v reflect.Value) {
+			switch v.Kind() {
+			case reflect.Struct:
+				if why := v.FieldByName("Why"); why.IsValid() && strings.TrimSpace(why.String()) == "" {
+					t.Errorf("%s: %s has no why", name, path)
+				}
+				for i := range v.NumField() {
+					walk(path+"."+v.Type().Field(i).Name, v.Field(i))
+				}
+			case reflect.Slice:
+				for i := range v.Len() {
+					walk(fmt.Sprintf("%s[%d]", path, i), v.Index(i))
+				}
+			}
+		}
+		walk("", reflect.ValueOf(builtinProfile(t, name)))
+	}
+}
+
+// TestEverySyscallHasAPlace: each call of amd64 is decided by name in each ring, so that no default is by oversight (M-4).
+func TestEverySyscallHasAPlace(t *testing.T) {
+	for _, name := range runnable {
+		named := map[string]bool{}
+		for _, r := range builtinProfile(t, name).Syscalls {
+			for _, n := range r.Names {
+				named[n] = named[n] || len(r.Args) == 0
+			}
+		}
+		for _, n := range syscallNames {
+			if !named[n] {
+				t.Errorf("%s: %s has no rule that decides it for every argument", name, n)
+			}
+		}
+	}
+}
+
+// TestSyscallNamesKnown: every name exists in the libseccomp of the build, or its rule says if_known and it is newer than
+// libseccomp 2.5.4, the oldest that is supported.
+func TestSyscallNamesKnown(t *testing.T) {
+	newer := map[string]bool{"set_mempolicy_home_node": true, "cachestat": true, "fchmodat2": true,
+		"map_shadow_stack": true, "futex_wake": true, "futex_wait": true, "futex_requeue": true, "statmount": true,
+		"listmount": true, "lsm_get_self_attr": true, "lsm_set_self_attr": true, "lsm_list_modules": true, "mseal": true,
+		"setxattrat": true, "getxattrat": true, "listxattrat": true, "removexattrat": true, "open_tree_attr": true,
+		"file_getattr": true, "file_setattr": true}
+	for _, r := range builtinRules {
+		for _, n := range r.Names {
+			_, err := libseccomp.GetSyscallFromName(n)
+			if err != nil && !newer[n] {
+				t.Errorf("%s: not in libseccomp and not in this test's list of newer calls", n)
+			}
+			if (err != nil || newer[n]) && !r.IfKnown {
+				t.Errorf("%s: libseccomp may not know it; its rule needs if_known", n)
+			}
+		}
+	}
+}
+
+// TestFloorHolds: each ring has base's floor, before every other rule, and no floor rule allows.
+func TestFloorHolds(t *testing.T) {
+	base, _ := Builtin("base")
+	isFloor := func(r SyscallRule) bool { return r.Floor }
+	floor := slices.DeleteFunc(base.Clone().Syscalls, func(r SyscallRule) bool { return !r.Floor })
+	if len(floor) < 40 {
+		t.Fatalf("base has %d floor rules, want at least 40", len(floor))
+	}
+	for _, name := range runnable {
+		p := builtinProfile(t, name)
+		if diff := cmp.Diff(floor, p.Syscalls[:len(floor)]); diff != "" {
+			t.Errorf("%s: does not open with base's floor (-want +got):\n%s", name, diff)
+		}
+		for _, r := range p.Syscalls {
+			if isFloor(r) && r.Action == ActionAllow {
+				t.Errorf("%s: floor allows %v", name, r.Names)
+			}
+		}
+	}
+}
+
+// TestMaskedInts: every comparison in the built-ins is masked (CVE-2019-10063).
+func TestMaskedInts(t *testing.T) {
+	for _, r := range builtinRules {
+		for _, c := range r.Args {
+			if c.Op != OpMaskedEq {
+				t.Errorf("%v: op %s on argument %d", r.Names, c.Op, c.Index)
+			}
+		}
+	}
+}
+
+// TestSymbols compares the table with golang.org/x/sys/unix where it has the name.
+func TestSymbols(t *testing.T) {
+	for name, want := range map[string]uint64{
+		"AF_ALG": unix.AF_ALG, "AF_BLUETOOTH": unix.AF_BLUETOOTH, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6,
+		"AF_NETLINK": unix.AF_NETLINK, "AF_PACKET": unix.AF_PACKET, "AF_UNIX": unix.AF_UNIX, "AF_VSOCK": unix.AF_VSOCK,
+		"AF_XDP": unix.AF_XDP, "AT_EMPTY_PATH": unix.AT_EMPTY_PATH, "CLONE_FILES": unix.CLONE_FILES, "CLONE_FS": unix.CLONE_FS,
+		"CLONE_NEWCGROUP": unix.CLONE_NEWCGROUP, "CLONE_NEWIPC": unix.CLONE_NEWIPC, "CLONE_NEWNET": unix.CLONE_NEWNET,
+		"CLONE_NEWNS": unix.CLONE_NEWNS, "CLONE_NEWPID": unix.CLONE_NEWPID, "CLONE_NEWTIME": unix.CLONE_NEWTIME,
+		"CLONE_NEWUSER": unix.CLONE_NEWUSER, "CLONE_NEWUTS": unix.CLONE_NEWUTS, "CLONE_SIGHAND": unix.CLONE_SIGHAND,
+		"CLONE_THREAD": unix.CLONE_THREAD, "CLONE_VFORK": unix.CLONE_VFORK, "CLONE_VM": unix.CLONE_VM,
+		"IPPROTO_MPTCP": unix.IPPROTO_MPTCP, "IPPROTO_TCP": unix.IPPROTO_TCP, "IPPROTO_UDP": unix.IPPROTO_UDP,
+		"MFD_EXEC": unix.MFD_EXEC, "MFD_NOEXEC_SEAL": unix.MFD_NOEXEC_SEAL, "NETLINK_ROUTE": unix.NETLINK_ROUTE,
+		"O_CREAT": unix.O_CREAT, "PROT_EXEC": unix.PROT_EXEC, "PROT_WRITE": unix.PROT_WRITE,
+		"PR_CAPBSET_READ": unix.PR_CAPBSET_READ, "PR_GET_CHILD_SUBREAPER": unix.PR_GET_CHILD_SUBREAPER,
+		"PR_GET_DUMPABLE": unix.PR_GET_DUMPABLE, "PR_GET_MDWE": unix.PR_GET_MDWE, "PR_GET_NAME": unix.PR_GET_NAME,
+		"PR_GET_NO_NEW_PRIVS": unix.PR_GET_NO_NEW_PRIVS, "PR_GET_PDEATHSIG": unix.PR_GET_PDEATHSIG,
+		"PR_GET_SECCOMP": unix.PR_GET_SECCOMP, "PR_GET_SECUREBITS": unix.PR_GET_SECUREBITS,
+		"PR_GET_SPECULATION_CTRL": unix.PR_GET_SPECULATION_CTRL, "PR_GET_THP_DISABLE": unix.PR_GET_THP_DISABLE,
+		"PR_GET_TIMERSLACK": unix.PR_GET_TIMERSLACK, "PR_SET_CHILD_SUBREAPER": unix.PR_SET_CHILD_SUBREAPER,
+		"PR_SET_DUMPABLE": unix.PR_SET_DUMPABLE, "PR_SET_MDWE": unix.PR_SET_MDWE, "PR_SET_NAME": unix.PR_SET_NAME,
+		"PR_SET_NO_NEW_PRIVS": unix.PR_SET_NO_NEW_PRIVS, "PR_SET_PDEATHSIG": unix.PR_SET_PDEATHSIG,
+		"PR_SET_PTRACER": unix.PR_SET_PTRACER, "PR_SET_SECCOMP": unix.PR_SET_SECCOMP,
+		"PR_SET_THP_DISABLE": unix.PR_SET_THP_DISABLE, "PR_SET_TIMERSLACK": unix.PR_SET_TIMERSLACK, "PR_SET_VMA": unix.PR_SET_VMA,
+		"SOCK_DGRAM": unix.SOCK_DGRAM, "SOCK_RAW": unix.SOCK_RAW, "SOCK_SEQPACKET": unix.SOCK_SEQPACKET,
+		"SOCK_STREAM": unix.SOCK_STREAM, "SOL_SOCKET": unix.SOL_SOCKET, "SOL_TCP": unix.SOL_TCP,
+		"SO_ATTACH_FILTER": unix.SO_ATTACH_FILTER, "SO_ATTACH_REUSEPORT_CBPF": unix.SO_ATTACH_REUSEPORT_CBPF,
+		"S_IFBLK": unix.S_IFBLK, "S_IFCHR": unix.S_IFCHR, "S_IFIFO": unix.S_IFIFO, "S_IFMT": unix.S_IFMT, "S_IFREG": unix.S_IFREG,
+		"S_IFSOCK": unix.S_IFSOCK, "S_ISGID": unix.S_ISGID, "S_ISUID": unix.S_ISUID, "TCP_ULP": unix.TCP_ULP,
+		"TIOCCONS": unix.TIOCCONS, "TIOCLINUX": unix.TIOCLINUX, "TIOCSETD": unix.TIOCSETD, "TIOCSTI": unix.TIOCSTI,
+		"__O_TMPFILE": unix.O_TMPFILE &^ unix.O_DIRECTORY, "SOCK_TYPE_MASK": 0xf,
+	} {
+		if got, ok := SymbolValue(name); !ok || got != want {
+			t.Errorf("SymbolValue(%s) = %#x, %v, want %#x", name, got, ok, want)
+		}
+	}
+	if len(symbols) != 79 {
+		t.Errorf("%d symbols: add the new one to this test", len(symbols))
+	}
+	for _, table := range [][]symbol{symbols[:], errnos[:]} {
+		for i := 1; i < len(table); i++ {
+			if table[i-1].name >= table[i].name {
+				t.Errorf("%s stands before %s", table[i-1].name, table[i].name)
+			}
+		}
+	}
+	for name, want := range map[string]unix.Errno{"EACCES": unix.EACCES, "EAFNOSUPPORT": unix.EAFNOSUPPORT, "EINVAL": unix.EINVAL,
+		"ENOSYS": unix.ENOSYS, "ENOTSUP": unix.ENOTSUP, "EOPNOTSUPP": unix.EOPNOTSUPP, "EPERM": unix.EPERM,
+		"EPROTONOSUPPORT": unix.EPROTONOSUPPORT, "EROFS": unix.EROFS} {
+		if got, ok := ErrnoValue(name); !ok || got != int(want) {
+			t.Errorf("ErrnoValue(%s) = %d, %v, want %d", name, got, ok, want)
+		}
+	}
+}
+
+// TestSyscallDecisions: a line per attack or need, in each profile (M-4, THREATS). Register values as a program sends
+// them, upper halves dirty where the kernel ignores them.
+func TestSyscallDecisions(t *testing.T) {
+	const dirty = 0xdead << 32
+	type args = [6]uint64
+	const (
+		thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM | unix.CLONE_SETTLS
+		cloex  = unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	)
+	all := func(want string) [4]string { return [4]string{want, want, want, want} } // ring1 ring2 ring3 strict
+	strictNo := [4]string{"allow", "allow", "allow", "notify"}
+	above3 := [4]string{"allow", "allow", "notify", "notify"}
+	for _, tc := range []struct {
+		what string
+		name string
+		args args
+		want [4]string
+	}{
+		{"a thread", "clone", args{thread}, all("allow")},
+		{"a process", "clone", args{uint64(unix.SIGCHLD)}, all("notify")},
+		{"vfork by clone", "clone", args{unix.CLONE_VM | unix.CLONE_VFORK | uint64(unix.SIGCHLD)}, all("notify")},
+		{"fork", "fork", args{}, all("notify")},
+		{"vfork", "vfork", args{}, all("notify")},
+		{"a thread with a user namespace", "clone", args{thread | unix.CLONE_NEWUSER}, all("notify")},
+		{"a mount namespace", "clone", args{unix.CLONE_NEWNS}, all("notify")},
+		{"clone3", "clone3", args{1, 88}, all("errno ENOSYS")},
+		{"unshare", "unshare", args{unix.CLONE_NEWUSER}, all("notify")},
+		{"setns", "setns", args{3, 0}, all("notify")},
+		{"execve", "execve", args{}, above3},
+		{"execveat by path", "execveat", args{3, 0, 0, 0, 0}, above3},
+		{"fexecve", "execveat", args{3, 0, 0, 0, unix.AT_EMPTY_PATH}, all("notify")},
+		{"fexecve, dirty", "execveat", args{3, 0, 0, 0, unix.AT_EMPTY_PATH | dirty}, all("notify")},
+		{"memfd sealed against execution", "memfd_create", args{0, unix.MFD_CLOEXEC | unix.MFD_NOEXEC_SEAL}, all("allow")},
+		{"memfd", "memfd_create", args{0, unix.MFD_CLOEXEC}, all("errno ENOSYS")},
+		{"memfd to execute", "memfd_create", args{0, unix.MFD_EXEC}, all("notify")},
+		{"memfd of both kinds", "memfd_create", args{0, unix.MFD_EXEC | unix.MFD_NOEXEC_SEAL}, all("notify")},
+		{"tcp", "socket", args{unix.AF_INET, unix.SOCK_STREAM | cloex, 0}, strictNo},
+		{"tcp by name", "socket", args{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP}, strictNo},
+		{"udp", "socket", args{unix.AF_INET6, unix.SOCK_DGRAM | cloex, 0}, strictNo},
+		{"unix stream", "socket", args{unix.AF_UNIX, unix.SOCK_STREAM | cloex, 0}, strictNo},
+		{"mptcp", "socket", args{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, [4]string{"errno EPROTONOSUPPORT", "errno EPROTONOSUPPORT", "errno EPROTONOSUPPORT", "notify"}},
+		{"sctp", "socket", args{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, all("notify")},
+		{"raw", "socket", args{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, all("notify")},
+		{"ping", "socket", args{unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP}, all("notify")},
+		{"netlink route", "socket", args{unix.AF_NETLINK, unix.SOCK_RAW | cloex, unix.NETLINK_ROUTE}, above3},
+		{"netlink netfilter", "socket", args{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}, all("notify")},
+		{"vsock", "socket", args{unix.AF_VSOCK | dirty, unix.SOCK_STREAM, 0}, all("notify")},
+		{"alg", "socket", args{unix.AF_ALG, unix.SOCK_SEQPACKET, 0}, all("notify")},
+		{"packet", "socket", args{unix.AF_PACKET, unix.SOCK_RAW, 0}, all("notify")},
+		{"socketpair", "socketpair", args{unix.AF_UNIX, unix.SOCK_STREAM | cloex, 0}, strictNo},
+		{"kernel tls", "setsockopt", args{3, unix.SOL_TCP, unix.TCP_ULP}, all("notify")},
+		{"nodelay", "setsockopt", args{3, unix.SOL_TCP, unix.TCP_NODELAY}, strictNo},
+		{"TIOCSTI", "ioctl", args{0, unix.TIOCSTI}, all("notify")},
+		{"TIOCSTI, dirty", "ioctl", args{0, unix.TIOCSTI | dirty}, all("notify")},
+		{"TIOCLINUX", "ioctl", args{0, unix.TIOCLINUX}, all("notify")},
+		{"TIOCGWINSZ", "ioctl", args{0, unix.TIOCGWINSZ}, all("allow")},
+		{"chmod", "fchmodat", args{3, 0, 0o755}, all("allow")},
+		{"chmod setuid", "fchmodat", args{3, 0, 0o4755}, all("notify")},
+		{"chmod setgid, dirty", "chmod", args{0, 0o2755 | dirty}, all("notify")},
+		{"fchmodat2 setuid", "fchmodat2", args{3, 0, 0o6755}, all("notify")},
+		{"open to read, garbage mode", "openat", args{3, 0, unix.O_RDONLY, 0o6777 | dirty}, all("allow")},
+		{"open to create", "openat", args{3, 0, unix.O_WRONLY | unix.O_CREAT, 0o666}, all("allow")},
+		{"open to create setuid", "openat", args{3, 0, unix.O_WRONLY | unix.O_CREAT, 0o4755}, all("notify")},
+		{"unnamed setgid", "open", args{0, unix.O_RDWR | unix.O_TMPFILE, 0o2755}, all("notify")},
+		{"directory, garbage mode", "open", args{0, unix.O_DIRECTORY, 0o6000}, all("allow")},
+		{"creat setuid", "creat", args{0, 0o4755}, all("notify")},
+		{"mkdir setgid", "mkdirat", args{3, 0, 0o2755}, all("notify")},
+		{"mkfifo", "mknodat", args{3, 0, unix.S_IFIFO | 0o600}, all("allow")},
+		{"a device", "mknodat", args{3, 0, unix.S_IFCHR | 0o600, 0}, all("notify")},
+		{"a file by mknod, no type", "mknod", args{0, 0o600}, all("notify")},
+		{"setuid fifo", "mknod", args{0, unix.S_IFIFO | 0o4600}, all("notify")},
+		{"openat2", "openat2", args{}, all("errno ENOSYS")},
+		{"io_uring", "io_uring_setup", args{8}, all("notify")},
+		{"mount", "mount", args{}, all("notify")},
+		{"new mount API", "fsopen", args{}, all("notify")},
+		{"ptrace", "ptrace", args{}, all("notify")},
+		{"pidfd_getfd", "pidfd_getfd", args{}, all("notify")},
+		{"bpf", "bpf", args{}, all("notify")},
+		{"keyctl", "keyctl", args{}, all("notify")},
+		{"by handle", "open_by_handle_at", args{}, all("notify")},
+		{"own filter", "seccomp", args{1, 0}, all("errno ENOSYS")},
+		{"own filter by prctl", "prctl", args{unix.PR_SET_SECCOMP, 2}, all("errno EINVAL")},
+		{"thread name", "prctl", args{unix.PR_SET_NAME}, all("allow")},
+		{"name of memory", "prctl", args{unix.PR_SET_VMA}, all("allow")},
+		{"memory map", "prctl", args{unix.PR_SET_MM}, all("notify")},
+		{"which personality", "personality", args{0xffffffff}, all("allow")},
+		{"no randomisation", "personality", args{0x0040000}, all("notify")},
+		{"own limits", "prlimit64", args{0, 7}, all("allow")},
+		{"pid 1's limits", "prlimit64", args{1, 7}, all("notify")},
+		{"affinity", "sched_setaffinity", args{0}, all("allow")},
+		{"another's affinity", "sched_setaffinity", args{1}, all("errno EPERM")},
+		{"shared memory", "shmget", args{}, above3},
+		{"xattr", "setxattr", args{}, above3},
+		{"sync", "sync", args{}, above3},
+		{"setuid", "setuid", args{}, above3},
+		{"setgroups", "setgroups", args{}, all("notify")},
+		{"read", "read", args{}, all("allow")},
+		{"mmap w+x", "mmap", args{0, 4096, unix.PROT_WRITE | unix.PROT_EXEC}, all("allow")},
+		{"close_range", "close_range", args{3, ^uint64(0)}, all("allow")},
+		{"rseq", "rseq", args{}, all("allow")},
+	} {
+		for i, name := range runnable {
+			p := builtinProfile(t, name)
+			got := ""
+			if r := p.Match(tc.name, tc.args); r >= 0 {
+				got = strings.TrimSpace(string(p.Syscalls[r].Action) + " " + p.Syscalls[r].Errno)
+			}
+			if got != tc.want[i] {
+				t.Errorf("%s: %s: %s%#x is %q, want %q", name, tc.what, tc.name, tc.args, got, tc.want[i])
+			}
+		}
+	}
+}
+
+// TestLiveControlNeedsNotify: in no ring may process creation be allowed or quietly refused: a demotion takes it back and
+// an elevation gives it (M-22).
+func TestLiveControlNeedsNotify(t *testing.T) {
+	for _, name := range runnable {
+		p := builtinProfile(t, name)
+		for _, r := range p.Syscalls {
+			higher := slices.ContainsFunc([]string{"fork", "vfork"}, func(n string) bool { return slices.Contains(r.Names, n) })
+			if higher && r.Action != ActionNotify {
+				t.Errorf("%s: %v is %s", name, r.Names, r.Action)
+			}
+		}
+	}
+	r1, r3 := builtinProfile(t, "ring1"), builtinProfile(t, "ring3")
+	for _, r := range r1.Syscalls {
+		for _, n := range r.Names {
+			if r.Action != ActionAllow || len(r.Args) > 0 {
+				continue
+			}
+			if i := r3.Match(n, [6]uint64{}); i >= 0 && (r3.Syscalls[i].Action == ActionErrno || r3.Syscalls[i].Action == ActionKill) {
+				t.Errorf("ring1 allows %s, ring 3 answers %s: an elevation could not give it", n, r3.Syscalls[i].Action)
+			}
+		}
+	}
+}
+
+func compiledSchema(t testing.TB) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(Schema())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("urn:agentrun:profile", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("urn:agentrun:profile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// schemaAccepts validates YAML text as the schema sees it: through JSON.
+func schemaAccepts(t testing.TB, s *jsonschema.Schema, src string) error {
+	t.Helper()
+	var v any
+	if err := yaml.Unmarshal([]byte(src), &v); err != nil {
+		return err
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(b)))
+	if err != nil {
+		return err
+	}
+	return s.Validate(doc)
+}
+
+// TestSchemaAcceptsBuiltins: the published schema and the files that ship agree.
+func TestSchemaAcceptsBuiltins(t *testing.T) {
+	s := compiledSchema(t)
+	for _, name := range order {
+		src, _ := BuiltinYAML(name)
+		if err := schemaAccepts(t, s, src); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestSchemaMatchesTypes: each struct's keys are its schema's properties, each enumeration its choices.
+func TestSchemaMatchesTypes(t *testing.T) {
+	var root map[string]any
+	if err := json.Unmarshal(Schema(), &root); err != nil {
+		t.Fatal(err)
+	}
+	var walk func(path string, typ reflect.Type, sch map[string]any)
+	walk = func(path string, typ reflect.Type, sch map[string]any) {
+		if sch["$ref"] != nil {
+			return // a leaf of its own definition
+		}
+		if c, ok := reflect.Zero(typ).Interface().(interface{ choices() []string }); ok {
+			if diff := cmp.Diff(fmt.Sprint(c.choices()), fmt.Sprint(sch["enum"])); diff != "" {
+				t.Errorf("%s: choices (-type +schema):\n%s", path, diff)
+			}
+			return
+		}
+		switch typ.Kind() {
+		case reflect.Slice:
+			items, ok := sch["items"].(map[string]any)
+			if sch["type"] != "array" || !ok {
+				t.Fatalf("%s: schema has no array", path)
+			}
+			walk(path+"[]", typ.Elem(), items)
+		case reflect.Struct:
+			props, _ := sch["properties"].(map[string]any)
+			if sch["additionalProperties"] != false {
+				t.Errorf("%s: schema takes unknown keys", path)
+			}
+			want := keys(typ)
+			slices.Sort(want)
+			got := slices.Sorted(mapKeys(props))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: keys (-type +schema):\n%s", path, diff)
+			}
+			if _, why := typ.FieldByName("Why"); why && !strings.Contains(fmt.Sprint(sch["required"]), "why") {
+				t.Errorf("%s: schema does not require why", path)
+			}
+			for i := range typ.NumField() {
+				if p, ok := props[keyOf(typ.Field(i))].(map[string]any); ok {
+					walk(path+"."+keyOf(typ.Field(i)), typ.Field(i).Type, p)
+				}
+			}
+		}
+	}
+	walk("", reflect.TypeFor[Profile](), root)
+
+	limits := root["properties"].(map[string]any)["limits"].(map[string]any)["properties"].(map[string]any)
+	r := SpecRanges()
+	for key, want := range map[string][2]float64{
+		"cpu":        {r.CPU.Min, r.CPU.Max},
+		"pids":       {float64(r.PIDs.Min), float64(r.PIDs.Max)},
+		"open_files": {float64(r.OpenFiles.Min), float64(r.OpenFiles.Max)},
+		"max_steps":  {float64(r.MaxSteps.Min), float64(r.MaxSteps.Max)},
+	} {
+		p := limits[key].(map[string]any)
+		if got := [2]float64{p["minimum"].(float64), p["maximum"].(float64)}; got != want {
+			t.Errorf("limits.%s: schema has %v, SpecRanges %v", key, got, want)
+		}
+	}
+}
+
+func mapKeys(m map[string]any) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// TestBuiltinIsACopy: what a caller does to a profile stays with the caller.
+func TestBuiltinIsACopy(t *testing.T) {
+	p := builtinProfile(t, "ring3")
+	p.Syscalls[0].Names[0] = "mount"
+	p.Syscalls[0].Args[0].Value.N = 1
+	p.Files.Etc[0].Path = "/etc/shadow"
+	p.Environment.Set[0].Value = ""
+	if q := builtinProfile(t, "ring3"); q.Syscalls[0].Names[0] != "clone" || q.Files.Etc[0].Path != "/etc/alternatives" ||
+		q.Environment.Set[0].Value == "" || q.Syscalls[0].Args[0].Value.N == 1 {
+		t.Error("a change to one copy shows in the next")
+	}
+}
+
+// TestZeroRefuses: nothing that was forgotten allows anything.
+func TestZeroRefuses(t *testing.T) {
+	if ps := (Limits{}).Check(SpecRanges()); len(ps) != 11 {
+		t.Errorf("zero Limits: %d problems, want one for each of 11 fields: %v", len(ps), ps)
+	}
+	good := builtinProfile(t, "ring3")
+	if ps := good.Limits.Check(Ranges{}); len(ps) != 11 {
+		t.Errorf("zero Ranges: %d problems, want 11: %v", len(ps), ps)
+	}
+	if i := (Profile{}).Match("read", [6]uint64{}); i != -1 {
+		t.Errorf("zero Profile matches rule %d", i)
+	}
+	if (ArgCond{}).Holds([6]uint64{}) {
+		t.Error("zero ArgCond holds")
+	}
+	n := 0
+	checkResolved(Profile{}, SpecRanges(), func(string, string, ...any) { n++ })
+	if n < 10 {
+		t.Errorf("zero Profile: %d problems", n)
+	}
+}
+
+// TestDigest: stable over loads, moved by every field, deaf to how a number is written.
+func TestDigest(t *testing.T) {
+	p := builtinProfile(t, "ring3")
+	d := p.Digest()
+	if q := builtinProfile(t, "ring3"); q.Digest() != d || len(d) != 64 {
+		t.Errorf("two loads: %s and %s", q.Digest(), d)
+	}
+	q := p.Clone()
+	q.Syscalls[0].Args[0].Value.Symbol = ""
+	if q.Digest() != d {
+		t.Error("the digest depends on how a value is written")
+	}
+	var walk func(v reflect.Value, path string)
+	walk = func(v reflect.Value, path string) {
+		if x, ok := v.Addr().Interface().(*Value); ok {
+			old := *x
+			x.N++
+			if p.Digest() == d {
+				t.Errorf("%s does not count", path)
+			}
+			*x = old
+			return
+		}
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				walk(v.Field(i), path+"."+v.Type().Field(i).Name)
+			}
+			return
+		case reflect.Slice:
+			if v.Len() > 0 {
+				walk(v.Index(v.Len()-1), path+"[]")
+			}
+			return
+		}
+		old := reflect.ValueOf(v.Interface())
+		switch v.Kind() {
+		case reflect.String:
+			v.SetString(v.String() + "x")
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
+		case reflect.Int, reflect.Int64:
+			v.SetInt(v.Int() + 1)
+		case reflect.Uint64:
+			v.SetUint(v.Uint() + 1)
+		case reflect.Float64:
+			v.SetFloat(v.Float() + 0.001)
+		}
+		if p.Digest() == d {
+			t.Errorf("%s does not count", path)
+		}
+		v.Set(old)
+	}
+	walk(reflect.ValueOf(&p).Elem(), "")
+}
+
+func BenchmarkLoadRing3(b *testing.B) {
+	for b.Loop() {
+		if _, err := Load(Sources{Dirs: []string{"/nonexistent/a", "/nonexistent/b"}}, "ring3"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkYAMLRing3 is what LoadRing3 would cost without the generated table.
+func BenchmarkYAMLRing3(b *testing.B) {
+	for b.Loop() {
+		for _, name := range []string{"base", "ring3"} {
+			src, _ := BuiltinYAML(name)
+			(&decoder{}).document([]byte(src), &Profile{})
+		}
+	}
+}
+
+func BenchmarkDigestRing3(b *testing.B) {
+	p, _ := Builtin("ring3")
+	for b.Loop() {
+		p.Digest()
+	}
+}
