@@ -5,11 +5,13 @@ package profiles
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -588,5 +590,24 @@ func BenchmarkDigestRing3(b *testing.B) {
 	p, _ := Builtin("ring3")
 	for b.Loop() {
 		p.Digest()
+	}
+}
+
+// TestDocsListSymbols: docs/profiles.md names every symbol and errno, and every range end that is M-3's.
+func TestDocsListSymbols(t *testing.T) {
+	doc, err := os.ReadFile("../docs/profiles.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.FieldsFunc(string(doc), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	for _, s := range slices.Concat(symbols[:], errnos[:]) {
+		if !slices.Contains(words, s.name) {
+			t.Errorf("docs/profiles.md lacks %s", s.name)
+		}
+	}
+	for _, want := range []string{"0.2 – 1 |", "256MiB – 1GiB | 256MiB | 512MiB | 1GiB", "60s – 300s | 60s | 120s | 300s"} {
+		if !strings.Contains(string(doc), want) {
+			t.Errorf("docs/profiles.md lacks %q", want)
+		}
 	}
 }
