@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package seccomp
+
+import "time"
+
+// limiter spaces refusals out (the generic cell rate algorithm): each one moves the schedule by one interval; as long as
+// the schedule is less than the burst ahead of the clock, the answer leaves at once. Due times never decrease, so a ring
+// buffer holds them in order.
+type limiter struct {
+	interval, burst time.Duration
+	next            time.Time // when the schedule has caught up with everything answered so far
+	ring            []heldCall
+	head, n         int
+}
+
+type heldCall struct {
+	id     uint64
+	due    time.Time
+	answer Answer
+}
+
+func newLimiter(rate, burst int) limiter {
+	if rate == 0 {
+		rate = DefaultDenyRate
+	}
+	if burst <= 0 {
+		burst = DefaultDenyBurst
+	}
+	if rate < 0 {
+		return limiter{}
+	}
+	interval := time.Second / time.Duration(rate)
+	return limiter{interval: interval, burst: time.Duration(burst) * interval, ring: make([]heldCall, maxHeld)}
+}
+
+// hold takes a refusal to be answered later, or says false when it may leave now. Not to be called when full.
+func (l *limiter) hold(now time.Time, id uint64, a Answer) bool {
+	if l.interval == 0 {
+		return false
+	}
+	if l.next.Before(now) {
+		l.next = now
+	}
+	l.next = l.next.Add(l.interval)
+	due := l.next.Add(-l.burst)
+	if !due.After(now) && l.n == 0 {
+		return false
+	}
+	l.ring[(l.head+l.n)%len(l.ring)] = heldCall{id, due, a}
+	l.n++
+	return true
+}
+
+func (l *limiter) full() bool       { return l.n > 0 && l.n == len(l.ring) }
+func (l *limiter) first() *heldCall { return &l.ring[l.head] }
+
+func (l *limiter) pop() {
+	l.ring[l.head] = heldCall{}
+	l.head = (l.head + 1) % len(l.ring)
+	l.n--
+}
