@@ -23,12 +23,28 @@ func (s *sample) time(f func()) {
 }
 
 func (s sample) report(b *testing.B, name string) {
+	if len(s) == 0 { // v2 has no further hierarchy
+		return
+	}
 	slices.Sort(s)
 	b.ReportMetric(float64(s[len(s)/2].Nanoseconds())/1e3, name+"-p50-µs")
 	b.ReportMetric(float64(s[len(s)*9/10].Nanoseconds())/1e3, name+"-p90-µs")
 }
 
+// BenchmarkCreateRemove with the parent made and removed each time (a run alone), and standing (other runs live).
 func BenchmarkCreateRemove(b *testing.B) {
+	b.Run("alone", benchCreateRemove)
+	b.Run("beside", func(b *testing.B) {
+		g, err := Create(newName(), limits)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer clean(b, g)
+		benchCreateRemove(b)
+	})
+}
+
+func benchCreateRemove(b *testing.B) {
 	var create, remove, parentGone sample
 	for b.Loop() {
 		var g *Group

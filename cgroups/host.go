@@ -39,7 +39,8 @@ func (m Mode) String() string {
 
 var (
 	neededV1 = []string{"cpu", "cpuacct", "memory", "pids", "freezer"}
-	neededV2 = []string{"cpu", "memory", "pids"}
+	// memory first: it is refused where the parent holds processes, before cpu and pids, which are not, turn that parent into a threaded domain.
+	neededV2 = []string{"memory", "cpu", "pids"}
 	// Names in a v1 mount's super options that are controllers; everything else there ("rw", "xattr", "release_agent=…") is not.
 	knownV1 = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids",
 		"net_cls", "net_prio", "perf_event", "hugetlb", "rdma", "misc", "dmem", "debug"}
