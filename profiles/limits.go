@@ -41,8 +41,9 @@ const (
 
 // The bounds that M-3 leaves open.
 const (
-	// Four are pid 1, the agent, and one thread each way for a runtime with a collector; with fewer nothing starts.
-	MinPIDs = 4
+	// The launch itself takes about ten for a moment: libcontainer's init is a Go program whose threads count before it becomes
+	// pid 1. With fewer than this the sandbox would not start.
+	MinPIDs = 16
 	// A task costs some 20 KiB of kernel stack and structures, charged to the run: 4096 take 80 MiB, which the smallest
 	// memory limit bears, and eight such runs stay under the default pid_max of 32768.
 	MaxPIDs = 4096

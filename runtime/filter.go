@@ -46,24 +46,16 @@ func filterRule(r profiles.SyscallRule) (seccomp.Rule, error) {
 	}
 	rule := seccomp.Rule{Syscalls: names, Action: filterActions[r.Action], IfPresent: r.IfKnown, Why: r.Why}
 	if r.Errno != "" {
-		if rule.Errno = errnoByName(r.Errno); rule.Errno == 0 {
+		e, ok := profiles.ErrnoValue(r.Errno)
+		if !ok {
 			return rule, fmt.Errorf("errno %q is unknown", r.Errno)
 		}
+		rule.Errno = unix.Errno(e)
 	}
 	for _, a := range r.Args {
 		rule.Args = append(rule.Args, seccomp.Arg{Index: uint(a.Index), Op: filterOps[a.Op], Value: a.Value.N, Mask: a.Mask.N})
 	}
 	return rule, nil
-}
-
-// errnoByName looks a name up; there are 133, and profiles name three of them.
-func errnoByName(name string) unix.Errno {
-	for e := unix.Errno(1); e < 134; e++ {
-		if unix.ErrnoName(e) == name {
-			return e
-		}
-	}
-	return 0
 }
 
 // stubCalls are what the child does between its filter and the agent's first instruction. A filter that
@@ -149,7 +141,7 @@ func (w *warden) exec(c seccomp.Call) seccomp.Answer {
 	if w.subprocess {
 		return seccomp.Continue()
 	}
-	if c.PID == w.agentPID && (w.anyExec || w.tries < chainTries) {
+	if c.PID != 0 && c.PID == w.agentPID && (w.anyExec || w.tries < chainTries) {
 		w.tries++
 		return seccomp.Continue()
 	}

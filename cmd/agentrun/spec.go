@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -88,7 +89,11 @@ func specOf(g *global, c *cli.Context) (runtime.Spec, error) {
 		// The rest is looked at too, so that one round of corrections is enough.
 		var rest *runtime.InvalidSpec
 		if errors.As(s.Check(), &rest) {
-			problems = append(problems, rest.Problems...)
+			for _, p := range rest.Problems {
+				if !slices.ContainsFunc(problems, func(q runtime.Problem) bool { return q.Field == p.Field }) {
+					problems = append(problems, p)
+				}
+			}
 		}
 		return s, &runtime.InvalidSpec{Problems: problems}
 	}
