@@ -134,7 +134,7 @@ static long t_prctl(int argc, char **argv)
 	unsigned long a[5] = {0};
 	for (int i = 0; i < 5 && i + 1 < argc; i++)
 		a[i] = (unsigned long)num(argv[i + 1]);
-	return prctl((int)a[0], a[1], a[2], a[3], a[4]);
+	return syscall(SYS_prctl, a[0], a[1], a[2], a[3], a[4]);
 }
 
 static long t_setuid(int argc, char **argv) { return syscall(SYS_setuid, num(arg(argc, argv, 1, "0"))); }

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"strings"
+	"testing"
+)
+
+// M-3: below, above, malformed → a clear error that names the flag, exit 125,
+// and nothing started.
+func TestBadFlags(t *testing.T) {
+	needSandbox(t)
+	long := strings.Repeat("x", 257)
+	for _, flag := range []string{
+		"--cpus=0.19", "--cpus=1.01", "--cpus=0", "--cpus=-1", "--cpus=abc", "--cpus=", "--cpus=NaN", "--cpus=Inf", "--cpus=1e300", "--cpus=0,5",
+		"--memory=255M", "--memory=1025M", "--memory=0", "--memory=-1", "--memory=abc", "--memory=", "--memory=256X", "--memory=99999999999999999999G", "--memory=0x10000000", "--memory=512.5M", "--memory= 512M",
+		"--pids=0", "--pids=-1", "--pids=3", "--pids=4097", "--pids=abc", "--pids=", "--pids=1.5", "--pids=99999999999999999999",
+		"--timeout=59s", "--timeout=301s", "--timeout=0", "--timeout=-60s", "--timeout=abc", "--timeout=", "--timeout=60", "--timeout=99999999h", "--timeout=NaN",
+		"--cpu-time=0s", "--cpu-time=-1s", "--cpu-time=301s", "--cpu-time=abc", "--cpu-time=",
+		"--scratch-size=0", "--scratch-size=1k", "--scratch-size=2G", "--scratch-size=abc", "--scratch-size=-1M", "--scratch-size=",
+		"--max-output=0", "--max-output=1", "--max-output=2G", "--max-output=abc", "--max-output=-1",
+		"--ring=0", "--ring=4", "--ring=-1", "--ring=abc", "--ring=", "--ring=3.0", "--ring=03x",
+		"--profile=nonexistent", "--profile=../../etc/passwd", "--profile=base", "--profile=",
+		"--name=../x", "--name=a b", "--name=.x", "--name=" + long, "--name=a\nb", "--name=",
+		"--agent=../x", "--agent=a/b", "--agent=x.", "--agent=" + long, "--agent=é",
+		"--session=a.b", "--session=a/b", "--session=" + long, "--session=a b",
+		"--env=NOEQUALS", "--env==x", "--env=", "--env-pass=A=B", "--env-pass=",
+		"--workspace=/nonexistent", "--workspace=/etc/passwd", "--workspace=/", "--workspace=",
+		"--rootfs=/nonexistent", "--rootfs=/etc/passwd", "--rootfs=/", "--rootfs=",
+		"--ro-bind=/nonexistent", "--ro-bind=/", "--ro-bind=/usr:relative", "--ro-bind=/usr:/../x", "--ro-bind=/usr:/a/../../x", "--ro-bind=/usr:/", "--ro-bind=/usr:/proc", "--ro-bind=/usr:/proc/1",
+		"--ro-bind=/usr:/dev/null", "--ro-bind=/usr:", "--ro-bind=", "--ro-bind=:/x", "--bind=/nonexistent", "--bind=/:/host",
+		"--cwd=relative", "--keep=/tmp/x", "--no-such-flag", "--no-such-flag=1",
+	} {
+		t.Run(flag, func(t *testing.T) {
+			profile := "ring2"
+			if strings.HasPrefix(flag, "--ring") || strings.HasPrefix(flag, "--profile") {
+				profile = ""
+			}
+			got, r := try(t, opts{profile: profile, flags: []string{flag}}, "ok")
+			name, _, _ := strings.Cut(strings.TrimLeft(flag, "-"), "=")
+			if r.exit != 125 {
+				t.Errorf("got exit %d, want 125\nstderr: %s", r.exit, r.stderr)
+			}
+			if len(got) != 0 {
+				t.Errorf("the command was started: %v", got)
+			}
+			if !strings.Contains(r.stderr, name) {
+				t.Errorf("the message does not name %s:\n%s", name, r.stderr)
+			}
+			if strings.Contains(r.stderr, "panic") || strings.Contains(r.stderr, "goroutine") {
+				t.Errorf("agentrun panicked:\n%s", r.stderr)
+			}
+			if n := len(strings.Split(strings.TrimSpace(r.stderr), "\n")); n > 6 {
+				t.Errorf("the message has %d lines:\n%s", n, r.stderr)
+			}
+		})
+	}
+}
+
+// The bounds themselves are good.
+func TestLimitsAtTheirBounds(t *testing.T) {
+	needSandbox(t)
+	for _, flags := range [][]string{
+		{"--cpus=0.2", "--memory=256M", "--timeout=60s", "--pids=4", "--cpu-time=1s", "--scratch-size=1M", "--max-output=4k"},
+		{"--cpus=1", "--memory=1024M", "--timeout=300s", "--pids=4096", "--cpu-time=300s", "--max-output=1G"},
+		{"--cpus=0.5", "--memory=268435456", "--timeout=1m30s"},
+	} {
+		_, r := try(t, opts{flags: flags}, "id")
+		r.want(t, 0, "exited")
+	}
+}
+
+// More than one mistake: all are told at once.
+func TestAllMistakesAreReported(t *testing.T) {
+	needSandbox(t)
+	r := run(t, opts{flags: []string{"--cpus=9", "--memory=1k", "--timeout=1s"}}, "/probe", "ok")
+	for _, name := range []string{"cpu", "memory", "timeout"} {
+		if !strings.Contains(r.stderr, name) {
+			t.Errorf("%s is not named in: %s", name, r.stderr)
+		}
+	}
+}
+
+// Ring 0 is no sandbox, and the refusal says so.
+func TestRingZeroIsRefused(t *testing.T) {
+	needSandbox(t)
+	for _, flags := range [][]string{{"--ring", "0"}, {"--profile", "ring0"}} {
+		r := run(t, opts{flags: flags}, "/probe", "ok")
+		if r.exit != 125 || !strings.Contains(strings.ToLower(r.stderr), "ring 0") || len(answers(r.stdout)) != 0 {
+			t.Errorf("%v: got exit %d, want 125 and the reason\n%s", flags, r.exit, r.stderr)
+		}
+	}
+}
+
+// --ring and --profile together: they may agree, they must not contradict.
+func TestRingAndProfile(t *testing.T) {
+	needSandbox(t)
+	_, r := try(t, opts{flags: []string{"--ring", "3", "--profile", "strict"}}, "id")
+	r.want(t, 0, "exited")
+	if r.status.Profile != "strict" || r.status.Ring != 3 {
+		t.Errorf("got profile %s ring %d, want strict and 3", r.status.Profile, r.status.Ring)
+	}
+	_, r = try(t, opts{flags: []string{"--ring", "3", "--profile", "ring1"}}, "ok")
+	if r.exit != 125 {
+		t.Errorf("--ring 3 with a ring 1 profile: got exit %d, want 125\n%s", r.exit, r.stderr)
+	}
+	_, r = try(t, opts{}, "id")
+	if r.status.Ring != 3 {
+		t.Errorf("the default is ring %d, want 3", r.status.Ring)
+	}
+}
+
+// Test switches must not be flags, and do nothing but what they say.
+func TestUnsafeSwitchIsNeeded(t *testing.T) {
+	needSandbox(t)
+	_, r := try(t, opts{flags: []string{"--timeout", "1s"}, env: []string{"AGENTRUN_TESTONLY_UNSAFE_LIMITS=0"}}, "ok")
+	if r.exit != 125 {
+		t.Errorf("with the switch off: got exit %d, want 125", r.exit)
+	}
+}

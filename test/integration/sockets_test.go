@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// THREATS "sockets"; M-1, M-4, M-7.
+
+func TestSocketFamilies(t *testing.T) {
+	var attacks []attack
+	for _, s := range []string{
+		"vsock stream", "vsock dgram", "packet raw", "packet dgram", "alg seqpacket", "bluetooth raw", "bluetooth stream",
+		"inet raw 1", "inet raw 255", "inet6 raw 58", "inet dgram 1", "inet stream 132", "inet dgram 136",
+		"can raw", "tipc dgram", "kcm dgram", "smc stream", "xdp raw", "key raw 2", "rds seqpacket", "x25 seqpacket", "ax25 dgram",
+		"nfc raw", "qipcrtr dgram", "mctp dgram", "pppox dgram", "unix raw", "unix seqpacket",
+		"netlink raw 16", "netlink raw 9", "netlink raw 12", "netlink raw 15", // generic, audit, netfilter, uevent
+		// A 33rd bit beside the family: the kernel doesn't see it.
+		"vsock stream 0 1", "packet raw 0 1", "alg seqpacket 0 1",
+	} {
+		attacks = append(attacks, attack{try: "socket " + s, want: "EAFNOSUPPORT@socket"})
+	}
+	// MPTCP is asked for by ordinary Go programs: no, but no alarm.
+	attacks = append(attacks, attack{try: "socket inet stream 262", want: "EPROTONOSUPPORT|EAFNOSUPPORT@socket"})
+	attempt(t, opts{}, attacks)
+}
+
+// The namespace has a loopback and nothing else, and nobody inside may change
+// that.
+func TestNetworkIsClosed(t *testing.T) {
+	needSandbox(t)
+	// A listener of the host's on every address the sandbox might try.
+	host, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	_, port, _ := net.SplitHostPort(host.Addr().String())
+	abstract := fmt.Sprintf("@agentrun-test-%d", os.Getpid())
+	un, err := net.Listen("unix", abstract)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer un.Close()
+	none := func(words string) attack {
+		return attack{try: words, want: "ENETUNREACH", in: same("EAFNOSUPPORT@socket", "strict")}
+	}
+	refused := func(words string) attack {
+		return attack{try: words, want: "ECONNREFUSED", in: same("EAFNOSUPPORT@socket", "strict")}
+	}
+	attempt(t, opts{}, []attack{
+		refused("tcp-connect 127.0.0.1 " + port),
+		refused("tcp-connect ::1 " + port),
+		refused("tcp-connect 0.0.0.0 " + port),
+		refused("tcp-connect ::ffff:127.0.0.1 " + port),
+		refused("unix-connect " + abstract),
+		none("tcp-connect 169.254.169.254 80"),
+		none("tcp-connect 10.0.0.1 80"),
+		none("tcp-connect 192.168.0.1 80"),
+		none("tcp-connect 192.0.2.1 443"), // documentation address: stands for any public one
+		none("tcp-connect 2001:db8::1 443"),
+		none("tcp-connect ::ffff:192.0.2.1 443"),
+		none("udp-send 192.0.2.1 53"),
+		none("udp-send 2001:db8::1 53"),
+		none("udp-send 255.255.255.255 67"),
+		none("udp-send 224.0.0.251 5353"),
+		// Ring 3 has no netlink at all; above it the kernel says no, since
+		// the namespace belongs to the host's user namespace.
+		{try: "route-add", want: "EAFNOSUPPORT@socket", in: same("EPERM", "ring1", "ring2")},
+		{try: "link-down", want: "EAFNOSUPPORT@socket", in: same("EPERM", "ring1", "ring2")},
+		{try: "link-add", want: "EAFNOSUPPORT@socket", in: same("EPERM", "ring1", "ring2")},
+	})
+}
+
+// Nothing but lo, in every ring. /proc/net is a link to self/net.
+func TestOnlyLoopback(t *testing.T) {
+	needSandbox(t)
+	for _, profile := range allProfiles {
+		if got := observe(t, opts{profile: profile}, "links"); got != "lo" {
+			t.Errorf("%s: interfaces: got %s, want lo", profile, got)
+		}
+	}
+}
+
+// Two sandboxes: the port and the abstract name that one listens on do not
+// exist for the other, and neither sees the other's processes or files.
+func TestNeighboursAreInvisible(t *testing.T) {
+	needSandbox(t)
+	stdin, hold := io.Pipe()
+	server := prepare(t, opts{profile: "ring2", stdin: stdin, flags: []string{"-i"}}, "/probe", "serve", "4444", "@neighbour")
+	server.startUntil(t, "ready")
+	for _, profile := range allProfiles {
+		t.Run(profile, func(t *testing.T) {
+			want := "ECONNREFUSED"
+			if profile == "strict" {
+				want = "EAFNOSUPPORT"
+			}
+			got, r := try(t, opts{profile: profile}, "tcp-connect 127.0.0.1 4444", "unix-connect @neighbour", "pids", "ls /tmp/sandbox")
+			for _, words := range []string{"tcp-connect 127.0.0.1 4444", "unix-connect @neighbour"} {
+				if got[words] != want {
+					t.Errorf("%s: got %s, want %s", words, got[words], want)
+				}
+			}
+			if n := len(strings.Split(value(t, r, "pids"), "|")); n != 2 {
+				t.Errorf("%d processes are visible, want 2", n)
+			}
+		})
+	}
+	hold.Close()
+	if r := server.finish(t); answers(r.stdout)["serve 4444 @neighbour"] != "value=unreached" {
+		t.Errorf("the neighbour was reached: %s", r.stdout)
+	}
+}
+
+// SCM_RIGHTS smuggling: a socket of a host service in the workspace would hand
+// descriptors of the host to the agent. A socket file of another user is out
+// of reach; the owner's own service, in a folder given to the agent for
+// writing, is the owner's decision and is listed in SECURITY.md.
+func TestHostSocketInWorkspace(t *testing.T) {
+	needSandbox(t)
+	ws := workspace(t)
+	path := filepath.Join(ws, "service.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	// Root's service, as docker.sock is.
+	if err := os.Chmod(path, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	attempt(t, opts{flags: []string{"--workspace", ws}}, []attack{
+		{try: "unix-connect /workspace/service.sock", want: "EACCES", in: same("EAFNOSUPPORT@socket", "strict")},
+	})
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What goes in and out: environment, streams, terminal. M-1, M-3; THREATS
+// "kernel surface" (the agent's tty).
+
+func TestEnvironmentIsClean(t *testing.T) {
+	needSandbox(t)
+	o := opts{env: []string{"SECRET_TOKEN=hunter2", "LD_PRELOAD=/tmp/x.so", "AGENTRUN_SECRET=x", "PASSED=yes", "NOT_PASSED=no", "BASH_ENV=/tmp/x"},
+		flags: []string{"--env", "GIVEN=a=b c", "--env", "EMPTY=", "--env", "TWICE=1", "--env", "TWICE=2", "--env-pass", "PASSED", "--env-pass", "UNSET_HERE"}}
+	got := strings.Split(observe(t, o, "env"), "|")
+	have := map[string]string{}
+	for _, kv := range got {
+		k, v, _ := strings.Cut(kv, "=")
+		have[k] = v
+	}
+	for k, want := range map[string]string{"GIVEN": "a=b c", "EMPTY": "", "TWICE": "2", "PASSED": "yes", "HOME": "/tmp/sandbox/home", "TMPDIR": "/tmp/sandbox"} {
+		if v, ok := have[k]; !ok || v != want {
+			t.Errorf("%s: got %q (set: %v), want %q", k, v, ok, want)
+		}
+	}
+	if !strings.Contains(have["PATH"], "/usr/bin") {
+		t.Errorf("PATH: got %q", have["PATH"])
+	}
+	for k, v := range have {
+		switch {
+		case k == "SECRET_TOKEN", k == "LD_PRELOAD", k == "NOT_PASSED", k == "UNSET_HERE", k == "BASH_ENV",
+			strings.HasPrefix(k, "AGENTRUN_"), strings.HasPrefix(k, "_LIBCONTAINER"), strings.HasPrefix(k, "GO"):
+			t.Errorf("%s=%s came through", k, v)
+		}
+	}
+}
+
+func TestArguments(t *testing.T) {
+	needSandbox(t)
+	args := []string{"", "a b", "--flag", "-t", "--", "é\n\t", "$HOME", "*", strings.Repeat("x", 10000)}
+	r := run(t, opts{}, append([]string{"/probe", "argv"}, args...)...)
+	want := "value=" + strings.Join(args, "|")
+	if i := strings.LastIndex(r.stdout, ": value="); i < 0 || strings.TrimSuffix(r.stdout[i+2:], "\n") != want {
+		t.Errorf("arguments came through as %.200q", r.stdout)
+	}
+}
+
+func TestStdin(t *testing.T) {
+	needSandbox(t)
+	data := make([]byte, 3<<20)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := range data {
+		data[i] = byte(rnd.Uint32())
+	}
+	for _, profile := range []string{"ring2", "ring3"} {
+		r := run(t, opts{profile: profile, stdin: bytes.NewReader(data)}, "/probe", "echo")
+		r.want(t, 0, "exited")
+		if r.stdout != string(data) {
+			t.Errorf("%s: %d bytes in, %d bytes out, or other ones", profile, len(data), len(r.stdout))
+		}
+	}
+	// Empty and closed.
+	run(t, opts{stdin: strings.NewReader("")}, "/probe", "wait").want(t, 0, "exited")
+	run(t, opts{}, "/probe", "wait").want(t, 0, "exited")
+}
+
+// An agent that doesn't read its input, and one that ends early, hang nobody.
+func TestStdinNotRead(t *testing.T) {
+	needSandbox(t)
+	run(t, opts{stdin: io.LimitReader(zeros{}, 64<<20)}, "/probe", "exit", "5").want(t, 5, "exited")
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+func TestStreamsAreApart(t *testing.T) {
+	needSandbox(t)
+	r := run(t, opts{}, "/probe", "stderr", "on-stderr")
+	if !strings.Contains(r.stderr, "on-stderr") || strings.Contains(r.stdout, "on-stderr\n") {
+		t.Errorf("stdout %q, stderr %q", r.stdout, r.stderr)
+	}
+}
+
+// The reader of stdout goes away: the agent gets EPIPE or is ended, agentrun
+// ends too.
+func TestReaderGoesAway(t *testing.T) {
+	needSandbox(t)
+	c := prepare(t, opts{profile: "ring2"}, "/probe", "output", "30000000")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stdout = w
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	r.Read(make([]byte, 1))
+	r.Close()
+	done := make(chan struct{})
+	go func() { c.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Duration(slow * float64(20*time.Second))):
+		t.Error("agentrun hangs when its reader is gone")
+		c.cancel()
+		<-done
+	}
+	noAgents(t)
+}
+
+// A child that keeps the output open after the agent's end must not keep the
+// run alive: everything dies with the agent.
+func TestBackgroundChildDoesNotHoldTheRun(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "bash")
+	r := run(t, opts{profile: "ring2"}, "bash", "-c", "sleep 1000 & echo started")
+	r.want(t, 0, "exited")
+	if r.wall > time.Duration(slow*float64(5*time.Second)) || !strings.Contains(r.stdout, "started") {
+		t.Errorf("took %v, said %q", r.wall, r.stdout)
+	}
+	noAgents(t)
+}
+
+// terminal is a pty whose slave is agentrun's own terminal.
+type terminal struct {
+	t      *testing.T
+	master *os.File
+	slave  *os.File
+	seen   chan []byte
+	all    []byte
+}
+
+func openTerminal(t *testing.T, cols, rows uint16) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Through Fd() the file would become blocking: a read could not be ended.
+	raw, err := master.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	raw.Control(func(fd uintptr) {
+		unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
+		n, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{t: t, master: master, slave: slave, seen: make(chan []byte, 1024)}
+	term.resize(cols, rows)
+	t.Cleanup(func() { master.Close(); slave.Close() })
+	go func() {
+		defer close(term.seen)
+		for {
+			b := make([]byte, 4096)
+			n, err := master.Read(b)
+			if n > 0 {
+				term.seen <- b[:n]
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return term
+}
+
+func (term *terminal) resize(cols, rows uint16) {
+	raw, _ := term.master.SyscallConn()
+	raw.Control(func(fd uintptr) {
+		unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows})
+	})
+}
+
+func (term *terminal) modes() unix.Termios {
+	m, err := unix.IoctlGetTermios(int(term.slave.Fd()), unix.TCGETS)
+	if err != nil {
+		term.t.Fatal(err)
+	}
+	return *m
+}
+
+// until reads what the terminal shows up to a word, from where the last call
+// ended.
+func (term *terminal) until(word string) string {
+	term.t.Helper()
+	limit := time.After(time.Duration(slow * float64(20*time.Second)))
+	for {
+		if i := bytes.Index(term.all, []byte(word)); i >= 0 {
+			got := string(term.all[:i+len(word)])
+			term.all = term.all[i+len(word):]
+			return got
+		}
+		select {
+		case b, ok := <-term.seen:
+			if !ok {
+				term.t.Fatalf("terminal closed before %q; shown: %q", word, term.all)
+			}
+			term.all = append(term.all, b...)
+		case <-limit:
+			term.t.Fatalf("no %q on the terminal; shown: %q", word, term.all)
+		}
+	}
+}
+
+func (term *terminal) type_(keys string) { term.master.WriteString(keys) }
+
+func (term *terminal) run(o opts, argv ...string) *call {
+	term.t.Helper()
+	o.flags = append(o.flags, "-t")
+	c := prepare(term.t, o, argv...)
+	c.Stdin, c.Stdout, c.Stderr = term.slave, term.slave, term.slave
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	c.started = time.Now()
+	if err := c.Start(); err != nil {
+		term.t.Fatal(err)
+	}
+	return c
+}
+
+func TestTerminal(t *testing.T) {
+	needSandbox(t)
+	for _, profile := range []string{"ring2", "ring3"} {
+		t.Run(profile, func(t *testing.T) {
+			term := openTerminal(t, 91, 33)
+			before := term.modes()
+			c := term.run(opts{profile: profile}, "/probe", "tty", ",", "fds")
+			shown := term.until("fds: value=")
+			if !strings.Contains(shown, "91x33 111 /dev/pts/0 fg=1") {
+				t.Errorf("got %q, want a terminal of its own with 91x33, in the foreground", shown)
+			}
+			fds := term.until("\n")
+			if strings.Count(fds, "/dev/pts/0") != 3 || strings.Count(fds, "->") != 3 {
+				t.Errorf("descriptors: %s, want three to the sandbox's own pts", fds)
+			}
+			c.finish(t).want(t, 0, "exited")
+			if after := term.modes(); after != before {
+				t.Error("the caller's terminal is not as it was before")
+			}
+		})
+	}
+}
+
+func TestTerminalSizeFollows(t *testing.T) {
+	needSandbox(t)
+	term := openTerminal(t, 80, 24)
+	c := term.run(opts{profile: "ring2"}, "/probe", "winch")
+	term.until("size 80x24")
+	term.resize(120, 50)
+	term.until("size 120x50")
+	c.finish(t).want(t, 0, "exited")
+}
+
+// Ctrl-C and Ctrl-\ act on the agent, not on agentrun.
+func TestTerminalKeys(t *testing.T) {
+	needSandbox(t)
+	for key, sig := range map[string]unix.Signal{"\x03": unix.SIGINT, "\x1c": unix.SIGQUIT} {
+		term := openTerminal(t, 80, 24)
+		c := term.run(opts{profile: "ring3"}, "/probe", "trap")
+		term.until("ready")
+		term.type_(key)
+		c.finish(t).want(t, 40+int(sig), "exited")
+	}
+}
+
+// Pushing input into a terminal: the agent's own is as closed as the caller's
+// is far (CVE-2016-7545, CVE-2019-10063 by the 33rd bit).
+func TestTerminalInjection(t *testing.T) {
+	needSandbox(t)
+	for _, profile := range allProfiles {
+		term := openTerminal(t, 80, 24)
+		c := term.run(opts{profile: profile}, probeArgs("tiocsti", "tiocsti 1", "tioclinux", "tioclinux 1", "tiocsetd", "tioccons", "ok")...)
+		got := answers(term.until("ok: ok"))
+		for _, words := range []string{"tiocsti", "tiocsti 1", "tioclinux", "tioclinux 1", "tiocsetd", "tioccons"} {
+			if got[words] != "EPERM" {
+				t.Errorf("%s: %s: got %q, want EPERM", profile, words, got[words])
+			}
+		}
+		r := c.finish(t)
+		if r.status.Refused["ioctl"] != 6 {
+			t.Errorf("%s: refused ioctls: got %d, want 6", profile, r.status.Refused["ioctl"])
+		}
+	}
+}
+
+// Job control in a shell: stop, continue in the background, end.
+func TestJobControl(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "bash")
+	term := openTerminal(t, 80, 24)
+	c := term.run(opts{profile: "ring2", flags: []string{"--env", "PS1=prompt> "}}, "bash", "--norc", "-i")
+	term.until("prompt> ")
+	term.type_("sleep 1000\n")
+	term.until("sleep 1000\r\n")
+	// The shell hands the terminal over when the job runs; the key is typed
+	// again until it meets the job.
+	stopped := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-stopped:
+				return
+			case <-time.After(100 * time.Millisecond):
+				term.type_("\x1a")
+			}
+		}
+	}()
+	shown := term.until("Stopped")
+	close(stopped)
+	if strings.Contains(shown, "no job control") {
+		t.Errorf("the shell has no job control: %q", shown)
+	}
+	term.until("prompt> ")
+	term.type_("kill %1; wait; exit 7\n")
+	c.finish(t).want(t, 7, "exited")
+}
+
+// The terminal goes away: the agent gets SIGHUP or is killed, agentrun ends.
+func TestTerminalHangsUp(t *testing.T) {
+	needSandbox(t)
+	term := openTerminal(t, 80, 24)
+	c := term.run(opts{profile: "ring2"}, "/probe", "stubborn")
+	term.until("ready")
+	term.slave.Close()
+	term.master.Close()
+	done := make(chan struct{})
+	go func() { c.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Duration(slow * float64(15*time.Second))):
+		t.Error("agentrun lives on without its terminal")
+		c.cancel()
+		<-done
+	}
+	noAgents(t)
+}
+
+// -t without a terminal on our side still gives the agent one.
+func TestTerminalWithoutCaller(t *testing.T) {
+	needSandbox(t)
+	_, r := try(t, opts{flags: []string{"-t"}}, "tty")
+	r.want(t, 0, "exited")
+	if v := value(t, r, "tty"); !strings.Contains(v, "111 /dev/pts/") {
+		t.Errorf("got %s, want a terminal", v)
+	}
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"strings"
+	"testing"
+)
+
+// THREATS "kernel surface"; M-4.
+
+func TestKernelSurface(t *testing.T) {
+	attacks := []attack{
+		{try: "personality 0x0040000", want: "EPERM@personality"},
+		{try: "personality 0x0400000", want: "EPERM@personality"}, // READ_IMPLIES_EXEC
+		{try: "personality 0x0000008", want: "EPERM@personality"}, // PER_LINUX32
+		{try: "keyctl 0", want: "EPERM@keyctl"},
+		{try: "keyctl 1", want: "EPERM@keyctl"},
+		{try: "seccomp-listener", want: "ENOSYS"},
+		{try: "prctl 22 2 0", want: "EINVAL"},               // PR_SET_SECCOMP
+		{try: "prctl 35 1 0", want: "EPERM@prctl"},          // PR_SET_MM
+		{try: "prctl 28 1", want: "EPERM@prctl"},            // PR_SET_SECUREBITS
+		{try: "prctl 24 0", want: "EPERM@prctl"},            // PR_CAPBSET_DROP
+		{try: "prctl 47 2 21 0", want: "EPERM@prctl"},       // PR_CAP_AMBIENT_RAISE
+		{try: "prctl 59 1 0 0", want: "EPERM@prctl"},        // PR_SET_SYSCALL_USER_DISPATCH
+		{try: "prctl 38 0", want: "EINVAL"},                 // PR_SET_NO_NEW_PRIVS off: the kernel knows no way back
+		{try: "prctl 0x59616d61 1", want: "EINVAL"},         // PR_SET_PTRACER
+		{try: "prctl 0x100000023 1 0", want: "EPERM@prctl"}, // PR_SET_MM under a 33rd bit
+		{try: "capset", want: "EPERM@capset"},
+		{try: "setgroups", want: "EPERM@setgroups"},
+		{try: "setuid 0", want: "EPERM@setuid", in: same("EPERM", "ring1", "ring2")},
+		{try: "setgid 0", want: "EPERM@setgid", in: same("EPERM", "ring1", "ring2")},
+		{try: "setresuid 0", want: "EPERM@setresuid", in: same("EPERM", "ring1", "ring2")},
+		// Numbers that no build knows, and the edges of the number space.
+		{try: "sys 9999", want: "ENOSYS"},
+		{try: "sys 600", want: "ENOSYS"},
+		{try: "sys 1000000", want: "ENOSYS"},
+		// The terminal. Stdin is a pipe here; the filter doesn't know and must
+		// answer before the kernel says ENOTTY.
+		{try: "tiocsti", want: "EPERM@ioctl"},
+		{try: "tiocsti 1", want: "EPERM@ioctl"},
+		{try: "tiocsti 0x7fffffff", want: "EPERM@ioctl"},
+		{try: "tioclinux", want: "EPERM@ioctl"},
+		{try: "tioclinux 1", want: "EPERM@ioctl"},
+		{try: "tiocsetd", want: "EPERM@ioctl"},
+		{try: "tiocsetd 1", want: "EPERM@ioctl"},
+		{try: "tioccons", want: "EPERM@ioctl"},
+		{try: "open_by_handle_at /", want: "EPERM@open_by_handle_at"},
+	}
+	for _, call := range []string{
+		"io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "userfaultfd", "memfd_secret",
+		"add_key", "request_key", "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module",
+		"quotactl", "quotactl_fd", "acct", "swapon", "swapoff", "reboot", "sethostname", "setdomainname", "iopl", "ioperm", "modify_ldt",
+		"lookup_dcookie", "syslog", "vhangup", "settimeofday", "clock_settime", "clock_adjtime", "fanotify_init",
+	} {
+		attacks = append(attacks, attack{try: call, want: "EPERM@" + call})
+	}
+	for _, call := range []string{"uselib", "ustat", "sysfs", "_sysctl", "nfsservctl", "migrate_pages", "move_pages"} {
+		attacks = append(attacks, attack{try: call, want: "ENOSYS"})
+	}
+	attempt(t, opts{}, attacks)
+}
+
+// Foreign architectures: other numbers mean that the filter would be looking
+// at the wrong table. The process is killed, and the cause is told.
+func TestForeignArchitectures(t *testing.T) {
+	needSandbox(t)
+	for _, profile := range allProfiles {
+		for _, words := range []string{"int80 20", "int80 1", "int80 11", "x32 39", "x32 520", "x32 0"} {
+			t.Run(profile+" "+words, func(t *testing.T) {
+				got, r := try(t, opts{profile: profile}, words, "ok")
+				if len(got) != 0 {
+					t.Errorf("the agent lived on: %v", got)
+				}
+				if r.exit != 128+31 || r.status.Signal != "SIGSYS" {
+					t.Errorf("got exit %d, signal %s, state %s, want %d by SIGSYS (M-4, M-6)", r.exit, r.status.Signal, r.status.State, 128+31)
+				}
+			})
+		}
+	}
+}
+
+// A flood of refused calls must neither hang the agent for good, nor the
+// supervisor, nor fill its memory with events; every one is counted.
+func TestNotificationFlood(t *testing.T) {
+	needSandbox(t)
+	got, r := try(t, opts{profile: "ring3"}, "flood 20000")
+	if got["flood 20000"] != "value=20000" {
+		t.Errorf("got %v, want 20000 refusals\nexit %d %s", got, r.exit, r.status.Reason)
+	}
+	if n := r.status.Refused["mount"]; n != 20000 {
+		t.Errorf("%d refused mounts are counted, want 20000", n)
+	}
+	if n := len(r.status.Events); n > 100 {
+		t.Errorf("%d events for one kind of attempt: they must be folded", n)
+	}
+	// From eight threads, with a signal every millisecond interrupting them.
+	got, r = try(t, opts{profile: "ring2"}, "flood-threads 8 1000")
+	if got["flood-threads 8 1000"] != "value=done" || r.exit != 0 {
+		t.Errorf("got %v, exit %d %s", got, r.exit, r.status.Reason)
+	}
+	if n := r.status.Refused["mount"]; n < 8000 {
+		t.Errorf("%d refused mounts are counted, want at least 8000", n)
+	}
+	for _, e := range r.status.Events {
+		if strings.Contains(e.Syscall, "\n") {
+			t.Errorf("event with a line break: %q", e.Syscall)
+		}
+	}
+}
