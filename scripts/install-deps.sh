@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs what is missing on a Debian or Ubuntu machine, and nothing else:
+#
+#   scripts/install-deps.sh run     what `make run` builds and starts with
+#   scripts/install-deps.sh test    the same, and what `make test` needs
+#
+# Quick and silent when everything is there. Go itself is only taken from the
+# distribution when that one is new enough; otherwise the error says what to do.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+die() { printf 'install-deps: %s\n' "$@" >&2; exit 1; }
+
+set_=${1:-run}
+# cgo needs a C compiler and libseccomp's header and pkg-config file; the agent of
+# `make run` is Python and must be the system's own, since a ring shows only /usr.
+packages=(gcc libc6-dev libseccomp-dev pkg-config python3 ca-certificates git)
+case $set_ in
+run) ;;
+test)
+	packages+=(
+		qemu-system-x86 debootstrap busybox-static e2fsprogs kmod cpio # the VM and its image
+		bubblewrap runc strace procps iproute2 util-linux              # peers to compare with, tools of the tests
+		"libpython$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)-testsuite"
+		shellcheck
+	)
+	# Another Node.js, from a source the machine already has, is as good as Debian's.
+	[[ -x /usr/bin/node || -x /usr/local/bin/node ]] || packages+=(nodejs)
+	;;
+*) die "usage: install-deps.sh run|test" ;;
+esac
+
+want_go=$(awk '$1 == "go" {print $2}' "$root/go.mod")
+# version_at_least HAVE WANT
+version_at_least() { [[ $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n1) == "$2" ]]; }
+
+export PATH=$PATH:/usr/local/go/bin
+have_go=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null | sed 's/^go//' || true)
+need_go=
+if [[ -z $have_go ]] || ! version_at_least "$have_go" "${want_go%.0}"; then need_go=1; fi
+
+missing=()
+for p in "${packages[@]}"; do
+	[[ $(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null) == installed ]] || missing+=("$p")
+done
+
+if ((${#missing[@]} == 0)) && [[ -z $need_go ]]; then exit 0; fi
+command -v apt-get >/dev/null || die "no apt-get here; install by hand: ${missing[*]}"
+
+apt=(apt-get -q -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120)
+export DEBIAN_FRONTEND=noninteractive
+update() { "${apt[@]}" update >&2 || echo "install-deps: apt-get update had errors; going on with the lists there are" >&2; }
+
+if [[ $(id -u) != 0 ]]; then
+	((${#missing[@]} == 0)) || die "missing: ${missing[*]}" "run as root, or: sudo apt-get install ${missing[*]}"
+else
+	update
+	if ((${#missing[@]} > 0)); then
+		echo "install-deps: installing ${missing[*]}" >&2
+		"${apt[@]}" install --no-install-recommends "${missing[@]}" >&2
+	fi
+fi
+
+[[ -n $need_go ]] || exit 0
+# The metapackage is old on a stable release; the versioned one of backports may do.
+candidate=$(apt-cache search --names-only '^golang-1\.[0-9]+-go$' | awk '{print $1}' | sort -V | tail -n1)
+offered=${candidate#golang-}
+offered=${offered%-go}
+if [[ -n $candidate && $(id -u) == 0 ]] && version_at_least "$offered" "${want_go%.0}"; then
+	"${apt[@]}" install --no-install-recommends "$candidate" >&2
+	ln -sf "/usr/lib/go-$offered/bin/go" "/usr/lib/go-$offered/bin/gofmt" /usr/local/bin/
+	exit 0
+fi
+die "Go $want_go or newer is needed; found ${have_go:-none}, and this distribution offers ${offered:-none}." \
+	"Install the Go toolchain from its own release archive; it usually lives in /usr/local/go, and" \
+	"make looks in /usr/local/go/bin by itself. Anywhere else: make GO=/path/to/go/bin/go …"

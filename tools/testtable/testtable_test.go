@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// stream writes events in a short notation, one a word: "run A", "skip A because",
+// "pass ." for the package itself.
+func stream(pkg string, words ...string) string {
+	var b strings.Builder
+	for _, w := range words {
+		action, rest, _ := strings.Cut(w, " ")
+		test, reason, _ := strings.Cut(rest, " ")
+		if test == "." {
+			test = ""
+		}
+		if action == "skip" && reason != "" {
+			fmt.Fprintf(&b, `{"Action":"output","Package":%q,"Test":%q,"Output":"    a_test.go:3: %s\n"}`+"\n", pkg, test, reason)
+		}
+		fmt.Fprintf(&b, `{"Action":%q,"Package":%q,"Test":%q}`+"\n", action, pkg, test)
+	}
+	return b.String()
+}
+
+func report(t *testing.T, mustRun bool, steps []string, streams map[string][]string) (string, error) {
+	t.Helper()
+	table := newTable()
+	for _, platform := range []string{"host", "vm"} {
+		for _, s := range streams[platform] {
+			if err := table.read(platform, strings.NewReader(s)); err != nil {
+				t.Fatalf("read %s: %v", platform, err)
+			}
+		}
+	}
+	var out bytes.Buffer
+	err := table.print(&out, mustRun, steps)
+	return out.String(), err
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+func TestReport(t *testing.T) {
+	const p = integration
+	for _, tc := range []struct {
+		name    string
+		mustRun bool
+		steps   []string
+		host    []string
+		vm      []string
+		last    string
+		fails   bool
+		has     []string
+	}{
+		{
+			name: "a test that ran somewhere is not skipped", mustRun: true,
+			host: []string{stream(p, "run A", "skip A need: cgroup v2", "pass .")},
+			vm:   []string{stream(p, "run A", "pass A", "pass .")},
+			last: "1 passed, 0 failed, 0 skipped",
+			has:  []string{"host: cgroup v2"},
+		},
+		{
+			name: "skipped everywhere is told with both reasons",
+			host: []string{stream(p, "run A", "skip A need: one", "run B", "pass B", "pass .")},
+			vm:   []string{stream(p, "run A", "skip A need: two", "run B", "pass B", "pass .")},
+			last: "1 passed, 0 failed, 1 skipped",
+			has:  []string{"host: one; vm: two"},
+		},
+		{
+			name: "skipped everywhere fails when all must run", mustRun: true,
+			host: []string{stream(p, "run A", "skip A need: one", "run B", "pass B", "pass .")},
+			vm:   []string{stream(p, "run A", "skip A need: two", "run B", "pass B", "pass .")},
+			last: "1 passed, 1 failed, 0 skipped", fails: true,
+			has: []string{"never ran on any platform: A: host: one; vm: two"},
+		},
+		{
+			name: "a failure on one platform is a failure",
+			host: []string{stream(p, "run A", "pass A", "pass .")},
+			vm:   []string{stream(p, "run A", "fail A", "fail .")},
+			last: "0 passed, 1 failed, 0 skipped", fails: true,
+		},
+		{
+			name: "a test that never ended is a failure",
+			host: []string{stream(p, "run A", "pass A", "run B", "fail .")},
+			last: "1 passed, 1 failed, 0 skipped", fails: true,
+			has: []string{"did not end"},
+		},
+		{
+			name: "a package that fails after its tests is a failure",
+			vm:   []string{stream(p, "run A", "pass A", "pass .", "fail .")},
+			last: "1 passed, 1 failed, 0 skipped", fails: true,
+			has: []string{"test/integration on vm: FAILED, and no single test did"},
+		},
+		{
+			name: "a stream cut short between tests is a failure",
+			host: []string{stream(p, "start .", "run A", "pass A")},
+			last: "1 passed, 1 failed, 0 skipped", fails: true,
+		},
+		{
+			name: "a package that does not build is a failure",
+			host: []string{stream(p, "run A", "pass A", "pass .") + `{"ImportPath":"agentrun/x","Action":"build-fail"}` + "\n"},
+			last: "1 passed, 1 failed, 0 skipped", fails: true,
+		},
+		{
+			name: "subtests count, their parent does not",
+			host: []string{stream(p, "run A", "run A/x", "pass A/x", "run A/y", "skip A/y need: z", "pass A", "pass .")},
+			last: "1 passed, 0 failed, 1 skipped",
+		},
+		{
+			name: "subtests unknown to a platform that skipped the parent", mustRun: true,
+			host: []string{stream(p, "run A", "skip A need: cgroup v2", "pass .")},
+			vm:   []string{stream(p, "run A", "run A/x", "pass A/x", "pass A", "pass .")},
+			last: "1 passed, 0 failed, 0 skipped",
+			has:  []string{"A/x", "skipped", "host: cgroup v2"},
+		},
+		{
+			name: "a parent's own failure does not hide behind its subtests",
+			host: []string{stream(p, "run A", "run A/x", "pass A/x", "fail A", "fail .")},
+			last: "1 passed, 1 failed, 0 skipped", fails: true,
+		},
+		{
+			name: "a step outside go test", steps: []string{"gofmt"},
+			host: []string{stream(p, "run A", "pass A", "pass .")},
+			last: "1 passed, 1 failed, 0 skipped", fails: true,
+			has: []string{"step failed: gofmt"},
+		},
+		{
+			name: "nothing ran",
+			host: []string{stream(p, "pass .")},
+			last: "0 passed, 0 failed, 0 skipped", fails: true,
+		},
+		{
+			name: "benchmarks are not tests",
+			host: []string{stream(p, "run A", "pass A", "run BenchmarkX", "output BenchmarkX", "pass .")},
+			last: "1 passed, 0 failed, 0 skipped",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := report(t, tc.mustRun, tc.steps, map[string][]string{"host": tc.host, "vm": tc.vm})
+			if errors.Is(err, errFailed) != tc.fails {
+				t.Errorf("error %v, want failure %v", err, tc.fails)
+			}
+			if lastLine(got) != tc.last {
+				t.Errorf("last line %q, want %q in\n%s", lastLine(got), tc.last, got)
+			}
+			for _, h := range tc.has {
+				if !strings.Contains(got, h) {
+					t.Errorf("no %q in\n%s", h, got)
+				}
+			}
+		})
+	}
+}
+
+func TestEmptyStreamIsAnError(t *testing.T) {
+	if err := newTable().read("vm", strings.NewReader("no event\n")); err == nil {
+		t.Error("a stream without events was accepted")
+	}
+}
+
+func TestWatchShowsOnlyFailures(t *testing.T) {
+	in := `{"Action":"output","Package":"p","Test":"A","Output":"quiet\n"}
+{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"output","Package":"p","Test":"B","Output":"loud\n"}
+{"Action":"fail","Package":"p","Test":"B"}
+plain text of the go command
+{"Action":"fail","Package":"p","Elapsed":1.5}
+`
+	var file, out bytes.Buffer
+	if err := watch(strings.NewReader(in), &file, &out); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("loud\nplain text of the go command\nfail  p  1.5s\n", out.String()); diff != "" {
+		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+	if want := strings.Count(in, "{"); strings.Count(file.String(), "\n") != want {
+		t.Errorf("kept %d events, want %d", strings.Count(file.String(), "\n"), want)
+	}
+}
+
+func TestGuest(t *testing.T) {
+	for _, tc := range []struct {
+		name, in, last string
+	}{
+		{
+			"passes", guestBegin + "p\n\x16=== RUN   TestA\n\x16--- PASS: TestA (0.00s)\n\x16PASS\n" + guestEnd + "0\n",
+			"1 passed, 0 failed, 0 skipped",
+		},
+		{
+			"exit code without a failed test", guestBegin + "p\n\x16=== RUN   TestA\n\x16--- PASS: TestA (0.00s)\n\x16PASS\nleak" + guestEnd + "1\n",
+			"1 passed, 1 failed, 0 skipped",
+		},
+		{
+			"machine ends in the middle", guestBegin + "p\n\x16=== RUN   TestA\n",
+			"0 passed, 1 failed, 0 skipped",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var file, out bytes.Buffer
+			if err := guest(strings.NewReader(tc.in), &file, &out); err != nil {
+				t.Fatal(err)
+			}
+			got, _ := report(t, false, nil, map[string][]string{"vm": {file.String()}})
+			if lastLine(got) != tc.last {
+				t.Errorf("last line %q, want %q; events:\n%s", lastLine(got), tc.last, file.String())
+			}
+		})
+	}
+}
+
+func TestCommandLineIsChecked(t *testing.T) {
+	for _, args := range [][]string{nil, {"nonsense"}, {"watch"}, {"report", "no-equals-sign"}} {
+		if err := run(args, strings.NewReader(""), &bytes.Buffer{}); err == nil || errors.Is(err, errFailed) {
+			t.Errorf("run(%q) = %v, want a misuse error", args, err)
+		}
+	}
+}
