@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make help lists the targets. GO=… names another go command.
+
+# A toolchain unpacked where Go's own instructions put it needs no setting.
+export PATH := $(PATH):/usr/local/go/bin
+GO ?= go
+# The environment's CC may be a cross compiler or clang; both can build all of this.
+CC ?= gcc
+
+# runc_nocriu: libcontainer without checkpointing, which would link protobuf and CRIU.
+# urfave_cli_no_docs: the CLI library without its documentation generator, 0.4 ms of start-up.
+TAGS := runc_nocriu,urfave_cli_no_docs
+
+# The tag or commit, else the newest heading of the changelog (a source archive has no git).
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || sed -n 's/^\#\# \[\([0-9][^]]*\)\].*/\1/p' CHANGELOG.md 2>/dev/null | head -n1)
+LDFLAGS := -s -w -X main.version=$(or $(VERSION),unknown)
+
+PREFIX ?= /usr/local
+STUB := runtime/internal/stub/stub.bin
+OUT := test/out
+
+export GOFLAGS := -tags=$(TAGS)
+
+.PHONY: help run build probe test test-unit test-vm bench lint fuzz static install clean deps
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
+
+run: deps build ## install what is missing, build, run the example agent in ring 3
+	cd examples && ../bin/agentrun exec --ring 3 -- agent.py
+
+deps:
+	@bash scripts/install-deps.sh run
+
+build: $(STUB) ## bin/agentrun
+	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun ./cmd/agentrun
+
+# Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
+$(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
+	sh runtime/internal/stub/build.sh
+
+static: $(STUB) ## bin/agentrun-static, for machines without libseccomp or another libc
+	$(GO) build -trimpath -ldflags "$(LDFLAGS) -linkmode external -extldflags -static" \
+		-tags $(TAGS),osusergo,netgo -o bin/agentrun-static ./cmd/agentrun
+	@if ldd bin/agentrun-static >/dev/null 2>&1; then echo "bin/agentrun-static is not static" >&2; exit 1; fi
+
+probe: bin/probe
+
+# The program that the integration suite runs inside sandboxes; static, so that any root will do.
+bin/probe: $(wildcard test/probe/*)
+	@mkdir -p bin
+	$(CC) -static -O1 -Wall -o $@ test/probe/probe.c
+
+test: build probe ## everything CI runs: checks, unit tests, both kernels, fuzz, benches
+	@GO="$(GO)" bash test/run.sh
+
+test-unit: $(STUB) ## unit tests with the race detector
+	$(GO) test -race $$($(GO) list ./... | grep -v /test/integration)
+
+test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only
+	@GO="$(GO)" bash test/run.sh vm
+
+bench: build probe ## benchmarks of every package; each prints its own table
+	$(GO) test -run '^$$' -bench . ./...
+
+fuzz: $(STUB) ## each fuzz target for FUZZTIME (default 1m)
+	@GO="$(GO)" FUZZTIME="$(or $(FUZZTIME),1m)" bash test/run.sh fuzz
+
+# Its own bin folder: the linter's version must not depend on what the machine has.
+GOLANGCI := .cache/bin/golangci-lint
+GOLANGCI_VERSION := v2.15.0
+
+lint: $(STUB) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
+	@GO="$(GO)" bash test/run.sh lint
+	$(GOLANGCI) run --build-tags $(TAGS) ./...
+
+$(GOLANGCI):
+	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+install: build ## bin/agentrun to $(DESTDIR)$(PREFIX)/bin
+	install -D -m 0755 bin/agentrun $(DESTDIR)$(PREFIX)/bin/agentrun
+
+clean: ## all that was built, but not the VM image (.cache/vm)
+	rm -rf bin $(OUT) $(STUB) .cache/bin

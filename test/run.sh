@@ -1,0 +1,161 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# What `make test` runs, in the order of how soon it can tell a mistake:
+#
+#   test/run.sh [all]   lint, unit, host, vm, fuzz, bench, then the merged table
+#   test/run.sh STEP…   only those, then the table of what they tested
+#
+# A step that fails does not stop the ones after it: one run is to tell everything.
+# The binaries must be built (make build probe). Settings:
+#
+#   FUZZTIME               per fuzz target, default 5s
+#   AGENTRUN_VM_SEQUENCE   runs in sequence and at once in the VM, where each takes
+#   AGENTRUN_VM_CROWD      ten times as long; defaults 100 and 20
+#   CI=true or AGENTRUN_TEST_MUST_RUN=1   a test skipped on every platform is a failure
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+GO=${GO:-go}
+out=$PWD/test/out
+integration=./test/integration
+export GOFLAGS=${GOFLAGS:--tags=runc_nocriu,urfave_cli_no_docs}
+export AGENTRUN_BIN=$PWD/bin/agentrun AGENTRUN_PROBE=$PWD/bin/probe
+
+must_run=()
+if [[ ${CI:-} == true || ${AGENTRUN_TEST_MUST_RUN:-} == 1 ]]; then must_run=(-must-run); fi
+# Whether a skip is a failure is decided over both kernels, by the table.
+unset AGENTRUN_TEST_MUST_RUN
+export AGENTRUN_TEST_ELSEWHERE=1
+
+failed=()
+begin=$SECONDS
+say() { printf '\n== %s (%d s)\n' "$*" "$((SECONDS - begin))"; }
+check() {
+	local name=$1
+	shift
+	"$@" || failed+=("$name")
+}
+
+# Packages whose tests touch the kernel, and so mean something else on another one.
+vm_packages() {
+	local p
+	for p in cgroups netns fsjail seccomp internal/hostcaps runtime/internal/stub runtime test/integration; do
+		if compgen -G "$p/*_test.go" >/dev/null; then echo "$p"; fi
+	done
+}
+
+unformatted() {
+	local files
+	files=$(git ls-files -co --exclude-standard '*.go' | while read -r f; do [[ ! -e $f ]] || echo "$f"; done | xargs "${GO%go}gofmt" -l)
+	[[ -z $files ]] || { echo "not formatted by gofmt: $files"; return 1; }
+}
+
+scripts() {
+	command -v shellcheck >/dev/null || { echo "shellcheck is missing: scripts/install-deps.sh test installs it"; return 1; }
+	git ls-files -co --exclude-standard '*.sh' .ci/run test/vm/guest-init test/vm/initramfs-init | sort -u |
+		while read -r f; do [[ ! -e $f ]] || echo "$f"; done | xargs shellcheck
+}
+
+step_lint() {
+	check gofmt unformatted
+	check vet "$GO" vet ./...
+	check shellcheck scripts
+}
+
+watched() { # watched FILE go-test-arguments…
+	local file=$1
+	shift
+	"$GO" test -json "$@" 2>&1 | "$tool" watch "$file"
+}
+
+step_unit() {
+	local packages
+	mapfile -t packages < <("$GO" list ./... | grep -v '/test/integration$')
+	tables+=("host=$out/unit.json")
+	# Outcomes are read from the events; the exit code would count them twice.
+	watched "$out/unit.json" -race -timeout 10m "${packages[@]}"
+}
+
+step_host() {
+	tables+=("host=$out/host.json")
+	watched "$out/host.json" -race -count 1 -timeout 20m "$integration"
+}
+
+step_vm() {
+	local payload=$out/payload p
+	rm -rf "$payload"
+	mkdir -p "$payload/bin" "$payload/src" "$payload/tests"
+	cp bin/agentrun bin/probe "$payload/bin/"
+	cp test/vm/suite.sh "$payload/"
+	# Tests read testdata, profiles and examples relative to their folder.
+	git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [[ ! -e $f ]] || printf '%s\0' "$f"; done |
+		tar -c --null -T - | tar -x -C "$payload/src"
+	mkdir -p "$payload/src/bin"
+	tables+=("vm=$out/vm.json")
+	: >"$out/vm.json"
+	# Without the race detector: under emulation it makes a suite of minutes one of hours,
+	# and the data races of the tests are the same on every kernel.
+	for p in $(vm_packages); do
+		if "$GO" test -c -o "$payload/tests/${p//\//--}.test" "./$p"; then
+			echo "$p" >>"$payload/packages"
+		else
+			failed+=("build of $p's tests for the VM")
+		fi
+	done
+	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1200}" \
+		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
+		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-100}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-20}" \
+		-- bash suite.sh | "$tool" guest "$out/vm.json"
+	# 0: the suite script got to its end; how the tests went is in the events.
+	((PIPESTATUS[0] == 0)) || failed+=("virtual machine")
+}
+
+step_fuzz() {
+	local list package='' name
+	list=$("$GO" test -list '^Fuzz' ./... 2>&1) || { echo "$list"; failed+=("list of fuzz targets"); return; }
+	local names=()
+	while read -r first second _; do
+		case $first in
+		Fuzz*) names+=("$first") ;;
+		ok | '?')
+			package=$second
+			for name in "${names[@]+"${names[@]}"}"; do
+				echo "$package $name"
+				"$GO" test -run '^$' -fuzz "^$name\$" -fuzztime "${FUZZTIME:-5s}" "$package" >"$out/fuzz.log" 2>&1 ||
+					{ cat "$out/fuzz.log"; failed+=("fuzz $package $name"); }
+			done
+			names=()
+			;;
+		esac
+	done <<<"$list"
+}
+
+step_bench() {
+	local packages
+	mapfile -t packages < <(git ls-files -co --exclude-standard '*_test.go' | xargs grep -l '^func Benchmark' 2>/dev/null | xargs -r -n1 dirname | sort -u | sed 's,^,./,')
+	((${#packages[@]} > 0)) || return 0
+	# Once each: this shows that they still compile and run, not how fast.
+	check bench "$GO" test -run '^$' -bench . -benchtime 1x "${packages[@]}"
+}
+
+mkdir -p "$out"
+tool=$out/testtable
+"$GO" build -o "$tool" ./tools/testtable || exit 1
+tables=()
+steps=("$@")
+if [[ $# == 0 || $1 == all ]]; then steps=(lint unit host vm fuzz bench); fi
+for s in "${steps[@]}"; do
+	declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
+	say "$s"
+	"step_$s"
+done
+say "results"
+if ((${#tables[@]} == 0)); then
+	printf 'step failed: %s\n' "${failed[@]+"${failed[@]}"}" | grep -v ': $'
+	((${#failed[@]} == 0))
+	exit
+fi
+args=()
+for f in "${failed[@]+"${failed[@]}"}"; do args+=(-step "$f"); done
+"$tool" report "${must_run[@]+"${must_run[@]}"}" "${args[@]+"${args[@]}"}" "${tables[@]}"
