@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -56,7 +56,10 @@ func removeRun(runDir, id string, lock *os.File) error {
 	return errors.Join(err, os.Remove(lock.Name()), lock.Close())
 }
 
-var validID = regexp.MustCompile(`^[a-z0-9]{4,32}$`)
+// validID is the form of newID: what else lies in the folder is not ours to remove.
+func validID(s string) bool {
+	return len(s) == 16 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
 
 // Collect removes what crashed supervisors left in a run folder: processes, cgroups, folders. Runs
 // that are alive are not touched. It returns the ids it cleaned up after; errors do not stop it.
@@ -74,7 +77,7 @@ func Collect(ctx context.Context, runDir string) (removed []string, err error) {
 	}
 	var errs []error
 	for _, n := range names {
-		if !validID.MatchString(n.Name()) {
+		if !validID(n.Name()) {
 			continue
 		}
 		lock, err := lockRun(runDir, n.Name())

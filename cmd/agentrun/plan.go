@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -39,8 +40,9 @@ func planCommand(g *global) *cli.Command {
 			if c.Bool("json") {
 				return printJSON(plan)
 			}
-			printPlan(os.Stdout, plan)
-			return nil
+			out := bufio.NewWriter(os.Stdout)
+			printPlan(out, plan)
+			return out.Flush()
 		},
 	}
 }

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// M-1: no two live runs have a range in common, and a range that was given back can be had again.
+func TestIDRanges(t *testing.T) {
+	dir := t.TempDir()
+	var mu sync.Mutex
+	live := map[int]*idRange{}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			r, err := claimIDs(dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if live[r.base] != nil {
+				t.Errorf("range %#x was given out twice", r.base)
+			}
+			live[r.base] = r
+			if r.base < rangeBase || r.base+rangeSize-1 > 1<<31-1 {
+				t.Errorf("range %#x is outside of what ids may be", r.base)
+			}
+		})
+	}
+	wg.Wait()
+	for _, r := range live {
+		if err := r.release(); err != nil {
+			t.Error(err)
+		}
+	}
+	a, err := claimIDs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := claimIDs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.base == a.base {
+		t.Error("the range of a live run was given out")
+	}
+	a.release()
+	c, err := claimIDs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.base == a.base {
+		t.Error("a range came back at once; ranges rotate")
+	}
+	b.release()
+	c.release()
+}
+
+// When every range is taken, the next start is refused.
+func TestIDRangesEnd(t *testing.T) {
+	dir := t.TempDir()
+	r, err := claimIDs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.release()
+	all, err := os.OpenFile(r.file.Name(), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	n := int64(r.base-rangeBase) / rangeSize
+	for _, span := range [][2]int64{{0, n}, {n + 1, rangeCount - n - 1}} {
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 2 + span[0], Len: span[1]}
+		if span[1] == 0 {
+			continue
+		}
+		if err := unix.FcntlFlock(all.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := claimIDs(dir); !errors.Is(err, ErrNoIDs) {
+		t.Errorf("got %v, want %v", err, ErrNoIDs)
+	}
+}
+
+// M-6: the true cause, in the order outside decision, memory, own end.
+func TestJudge(t *testing.T) {
+	exited := unix.WaitStatus(3 << 8)
+	killed := unix.WaitStatus(unix.SIGKILL)
+	segv := unix.WaitStatus(unix.SIGSEGV)
+	cases := []struct {
+		name  string
+		agent *unix.WaitStatus
+		why   verdict
+		ooms  uint64
+		state State
+		code  int
+	}{
+		{"own end", &exited, verdict{}, 0, Exited, 3},
+		{"own end, a child was OOM-killed", &exited, verdict{}, 1, Exited, 3},
+		{"signal", &segv, verdict{}, 0, Signaled, 139},
+		{"killed from inside", &killed, verdict{}, 0, Signaled, 137},
+		{"out of memory", &killed, verdict{}, 1, OOM, 137},
+		{"timeout", &killed, verdict{TimedOut, "x"}, 0, TimedOut, 124},
+		{"timeout, no word of pid 1", nil, verdict{TimedOut, "x"}, 0, TimedOut, 124},
+		{"operator", nil, verdict{Killed, "x"}, 0, Killed, 137},
+		{"output", &killed, verdict{Policy, "x"}, 0, Policy, 137},
+		{"pid 1 killed", nil, verdict{}, 0, Killed, 137},
+		{"pid 1 killed for memory", nil, verdict{}, 1, OOM, 137},
+	}
+	for _, c := range cases {
+		r := &run{plan: &Plan{}, agent: c.agent}
+		r.status.OOMKills = c.ooms
+		r.judge(c.why)
+		if r.status.State != c.state || r.status.ExitCode != c.code {
+			t.Errorf("%s: got %s %d, want %s %d", c.name, r.status.State, r.status.ExitCode, c.state, c.code)
+		}
+		if c.why.reason != "" && r.status.Reason != c.why.reason {
+			t.Errorf("%s: reason %q", c.name, r.status.Reason)
+		}
+	}
+}
+
+// M-3: exactly the limit passes, one byte more ends the run, and no more than the limit comes out.
+func TestOutputLimit(t *testing.T) {
+	for _, c := range []struct {
+		write, limit int
+		over         bool
+	}{{100, 100, false}, {101, 100, true}, {200000, 70000, true}, {0, 1, false}} {
+		var out bytes.Buffer
+		s, err := newPipes(os.Getuid(), os.Getgid(), false, &out, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent, err := unix.Dup(int(s.out.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.handedOver()
+		over := make(chan struct{}, 1)
+		s.pump(nil, int64(c.limit), func() { over <- struct{}{} })
+		f := os.NewFile(uintptr(agent), "agent")
+		_, _ = f.WriteString(strings.Repeat("x", c.write)) // EPIPE once the limit was passed
+		f.Close()
+		s.drain()
+		if got := len(over) == 1; got != c.over {
+			t.Errorf("%d of %d bytes: over %v, want %v", c.write, c.limit, got, c.over)
+		}
+		if want := min(c.write, c.limit); out.Len() != want || s.written.Load() != int64(want) {
+			t.Errorf("%d of %d bytes: passed on %d, counted %d, want %d", c.write, c.limit, out.Len(), s.written.Load(), want)
+		}
+	}
+}
+
+// The status file is whole or absent, and an unwritable place is an error that leaves nothing.
+func TestStatusFile(t *testing.T) {
+	dir := t.TempDir()
+	s := &Status{ID: "x", State: Exited}
+	if err := s.WriteFile(dir + "/s.json"); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(dir + "/s.json")
+	if err != nil || !bytes.Contains(b, []byte(`"state": "exited"`)) {
+		t.Errorf("%s, %v", b, err)
+	}
+	if err := s.WriteFile(dir + "/missing/s.json"); err == nil {
+		t.Error("a folder that is not there was written to")
+	}
+	names, _ := os.ReadDir(dir)
+	if len(names) != 1 {
+		t.Errorf("temporary files stay: %v", names)
+	}
+}
+
+func TestUnescape(t *testing.T) {
+	for in, want := range map[string]string{`/a\040b`: "/a b", `\134`: `\`, `/x`: "/x", `\04`: `\04`, `a\999`: `a\999`} {
+		if got := unescape(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
