@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -36,7 +37,7 @@ func scan(in io.Reader, f func(line []byte, e event, ok bool) error) error {
 				return err
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -76,7 +77,7 @@ func watch(in io.Reader, file, out io.Writer) error {
 				fmt.Fprint(out, output[key])
 			}
 			delete(output, key)
-			if e.Test == "" && !(e.Action == "skip") {
+			if e.Test == "" && e.Action != "skip" {
 				fmt.Fprintf(out, "%s  %s  %.1fs\n", e.Action, e.Package, e.Elapsed)
 			}
 		}
@@ -124,7 +125,7 @@ func guest(in io.Reader, file, out io.Writer) error {
 		} else {
 			fmt.Fprint(out, line)
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agentrun holds no code; its tests keep the rules of the whole tree that
+// no compiler checks. Each failure names the file and the rule's reason.
+package agentrun
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// notOurs are folders that hold what is built or what other tools keep.
+var notOurs = []string{".git", ".cache", ".vagrant", "bin", "test/out"}
+
+// files lists the tree's regular files, slash-separated, that keep wants.
+func files(t *testing.T, keep func(name string) bool) []string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name = filepath.ToSlash(name)
+		if d.IsDir() {
+			if slices.Contains(notOurs, name) || path.Base(name) == "testdata" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if d.Type().IsRegular() && keep(name) {
+			names = append(names, name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) == 0 {
+		t.Fatal("no files: a check of nothing is no check")
+	}
+	return names
+}
+
+func ending(suffixes ...string) func(string) bool {
+	return func(name string) bool {
+		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(name, s) })
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func parse(t *testing.T, name string) (*token.FileSet, *ast.File) {
+	t.Helper()
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, name, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set, f
+}
+
+func TestLicenceHeader(t *testing.T) {
+	const header = "SPDX-License-Identifier: Apache-2.0"
+	for _, name := range files(t, ending(".go")) {
+		if !strings.HasPrefix(read(t, name), "// "+header+"\n\n") {
+			t.Errorf("%s: want %q as its first line, then an empty one", name, "// "+header)
+		}
+	}
+	for _, name := range files(t, ending(".c", ".h", ".sh", ".py", "-init", ".ci/run", "Makefile", "Vagrantfile", ".golangci.yml")) {
+		// A script's first line is its interpreter.
+		lines := strings.SplitN(read(t, name), "\n", 3)
+		if !strings.Contains(strings.Join(lines[:min(2, len(lines))], "\n"), header) {
+			t.Errorf("%s: want %q in its first two lines", name, header)
+		}
+	}
+}
+
+func TestOnePackageComment(t *testing.T) {
+	type pkg struct{ code, tests, commented, commentedTests []string }
+	pkgs := map[string]*pkg{}
+	for _, name := range files(t, ending(".go")) {
+		_, f := parse(t, name)
+		key := path.Dir(name) + " " + strings.TrimSuffix(f.Name.Name, "_test")
+		p := pkgs[key]
+		if p == nil {
+			p = &pkg{}
+			pkgs[key] = p
+		}
+		test := strings.HasSuffix(name, "_test.go")
+		if test {
+			p.tests = append(p.tests, name)
+		} else {
+			p.code = append(p.code, name)
+		}
+		if f.Doc != nil && test {
+			p.commentedTests = append(p.commentedTests, name)
+		} else if f.Doc != nil {
+			p.commented = append(p.commented, name)
+		}
+	}
+	for key, p := range pkgs {
+		commented := p.commented
+		if len(p.code) == 0 {
+			commented = p.commentedTests
+		} else if len(p.commentedTests) > 0 {
+			t.Errorf("%s: package comment in %v, want it beside the code", key, p.commentedTests)
+		}
+		if len(commented) != 1 {
+			t.Errorf("%s: %d package comments %v, want exactly one: it is the package's contract", key, len(commented), commented)
+		}
+	}
+}
+
+// leaves are the mechanisms. Each is read, tested and trusted by itself; what they
+// mean together is said in one place, runtime.
+var leaves = []string{"seccomp", "cgroups", "netns", "fsjail", "profiles", "internal/hostcaps"}
+
+// forbidden says what a package must not depend on, even through others.
+func forbidden() map[string]map[string]string {
+	rules := map[string]map[string]string{}
+	for _, leaf := range leaves {
+		rules[leaf] = map[string]string{
+			"net/http":         "a mechanism that runs as root beside the agent serves and fetches nothing",
+			"agentrun/runtime": "runtime composes the mechanisms; the other way round is a cycle of ideas",
+		}
+		for _, other := range leaves {
+			if other != leaf {
+				rules[leaf]["agentrun/"+other] = "mechanisms don't know each other; runtime composes them"
+			}
+		}
+	}
+	rules["runtime"] = map[string]string{
+		"github.com/urfave/cli/v2": "flags are the business of cmd; the daemon will call runtime without any",
+		"net/http":                 "start-up budget: its init is paid twice at each run; the control API gets its own package",
+	}
+	rules["cmd/agentrun"] = map[string]string{
+		"net/http":     "start-up budget: its init is paid twice at each run; and no server belongs into the launch path",
+		"testing":      "it registers flags on the command line",
+		"encoding/gob": "0.2 ms of start-up",
+		"plugin":       "nobody loads code into the supervisor",
+		"net/rpc":      "one protocol to the sandbox, one type for it",
+	}
+	return rules
+}
+
+func TestForbiddenImports(t *testing.T) {
+	for pkg, why := range forbidden() {
+		if _, err := os.Stat(pkg); err != nil {
+			t.Errorf("%s: %v", pkg, err)
+			continue
+		}
+		cmd := exec.Command("go", "list", "-e", "-tags=runc_nocriu,urfave_cli_no_docs", "-deps", "./"+pkg)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("go list -deps ./%s: %v", pkg, err)
+			continue
+		}
+		for dep := range strings.FieldsSeq(string(out)) {
+			if reason, bad := why[dep]; bad {
+				t.Errorf("%s depends on %s: %s (see: go list -deps; go mod why)", pkg, dep, reason)
+			}
+		}
+	}
+}
+
+func TestStandardRuntimeIsAliased(t *testing.T) {
+	for _, name := range files(t, ending(".go")) {
+		_, f := parse(t, name)
+		for _, imp := range f.Imports {
+			if imp.Path.Value == `"runtime"` && (imp.Name == nil || imp.Name.Name != "goruntime") {
+				t.Errorf(`%s: import goruntime "runtime": runtime alone reads as agentrun/runtime`, name)
+			}
+		}
+	}
+}
+
+func TestErrorsNameTheOperation(t *testing.T) {
+	phrase := regexp.MustCompile(`(?i)\b(failed to|unable to)\b`)
+	for _, name := range files(t, func(n string) bool { return strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go") }) {
+		set, f := parse(t, name)
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			if fn := selector(call); fn != "fmt.Errorf" && fn != "errors.New" {
+				return true
+			}
+			lit, ok := call.Args[0].(*ast.BasicLit)
+			if !ok {
+				return true
+			}
+			if text, err := strconv.Unquote(lit.Value); err == nil && phrase.MatchString(text) {
+				t.Errorf("%s: %s: name operation and object (\"mount /proc: …\"); that it failed is known from its being an error", set.Position(lit.Pos()), lit.Value)
+			}
+			return true
+		})
+	}
+}
+
+func selector(call *ast.CallExpr) string {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	x, ok := sel.X.(*ast.Ident)
+	if !ok {
+		return ""
+	}
+	return x.Name + "." + sel.Sel.Name
+}
+
+// A skip is only allowed where it tells what the machine lacks, in the words that
+// tools/testtable reads: in need and its helpers, or by a literal "need: …".
+func TestNoBareSkip(t *testing.T) {
+	for _, name := range files(t, ending("_test.go")) {
+		set, f := parse(t, name)
+		for _, decl := range f.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok || strings.HasPrefix(fn.Name.Name, "need") {
+				continue
+			}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				_, method, _ := strings.Cut(selector(call), ".")
+				switch method {
+				case "Skip", "Skipf", "SkipNow":
+				default:
+					return true
+				}
+				if len(call.Args) > 0 {
+					if lit, ok := call.Args[0].(*ast.BasicLit); ok && strings.HasPrefix(lit.Value, `"need: `) {
+						return true
+					}
+				}
+				t.Errorf("%s: a skip that doesn't say \"need: …\" looks like a pass", set.Position(call.Pos()))
+				return true
+			})
+		}
+	}
+}
+
+func TestChangelogShape(t *testing.T) {
+	version := regexp.MustCompile(`^## \[(Unreleased|\d+\.\d+\.\d+)\](?: - \d{4}-\d{2}-\d{2})?$`)
+	kinds := []string{"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+	lines := strings.Split(read(t, "CHANGELOG.md"), "\n")
+	if lines[0] != "# Changelog" {
+		t.Errorf("first line %q, want %q", lines[0], "# Changelog")
+	}
+	versions := 0
+	for n, line := range lines {
+		switch {
+		case strings.HasPrefix(line, "### "):
+			if !slices.Contains(kinds, strings.TrimPrefix(line, "### ")) {
+				t.Errorf("CHANGELOG.md:%d: %q, want one of %v", n+1, line, kinds)
+			}
+			if versions == 0 {
+				t.Errorf("CHANGELOG.md:%d: %q belongs to no version", n+1, line)
+			}
+		case strings.HasPrefix(line, "## "):
+			versions++
+			m := version.FindStringSubmatch(line)
+			if m == nil || (m[1] != "Unreleased") != strings.Contains(line, " - ") {
+				t.Errorf("CHANGELOG.md:%d: %q, want \"## [Unreleased]\" or \"## [1.2.3] - 2006-01-02\"", n+1, line)
+			}
+		}
+	}
+	if versions == 0 {
+		t.Error("CHANGELOG.md: no version")
+	}
+}
+
+func TestReadmeHasTheCommands(t *testing.T) {
+	readme := read(t, "README.md")
+	for _, command := range []string{"make run", "agentrun exec --ring 3 -- agent.py"} {
+		if !strings.Contains(readme, command) {
+			t.Errorf("README.md doesn't show %q, what a newcomer types first", command)
+		}
+	}
+}
+
+func TestMakeTargets(t *testing.T) {
+	makefile := read(t, "Makefile")
+	for _, target := range []string{"run", "build", "test", "test-vm", "bench", "lint", "fuzz", "static", "install", "clean", "help"} {
+		if !regexp.MustCompile(`(?m)^` + target + `:.*## \S`).MatchString(makefile) {
+			t.Errorf("Makefile: no target %q with a description", target)
+		}
+	}
+}
+
+// Packages come from wherever the machine's own clients are set up to fetch them: a
+// host written into a file would go around that, and stop working elsewhere.
+func TestNoPackageHosts(t *testing.T) {
+	host := regexp.MustCompile(`(?i)\b(?:deb|snapshot|security|proxy|registry|mirrors?|sum|pypi|ftp)\.(?:[a-z0-9-]+\.)+(?:org|com|net|io|dev)\b`)
+	for _, name := range files(t, func(string) bool { return true }) {
+		text := read(t, name)
+		if !utf8.ValidString(text) {
+			continue
+		}
+		for n, line := range strings.Split(text, "\n") {
+			if found := host.FindString(line); found != "" {
+				t.Errorf("%s:%d: %s looks like the host of a package registry; read it from the machine's settings", name, n+1, found)
+			}
+		}
+	}
+}
+
+// SPECIFICATION.md promises; a promise without its test is only a sentence.
+func TestSpecificationNamesExistingTests(t *testing.T) {
+	b, err := os.ReadFile("SPECIFICATION.md")
+	if os.IsNotExist(err) {
+		t.Log("SPECIFICATION.md is not written yet")
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	exists := map[string]bool{}
+	for _, name := range files(t, ending("_test.go")) {
+		_, f := parse(t, name)
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil {
+				exists[fn.Name.Name] = true
+			}
+		}
+	}
+	testName := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
+	requirement := regexp.MustCompile(`^\s*[-*|]\s*\**\[?([HMS]-\d+)\b`)
+	for n, line := range strings.Split(string(b), "\n") {
+		found := testName.FindAllString(line, -1)
+		for _, name := range found {
+			if !exists[name] {
+				t.Errorf("SPECIFICATION.md:%d: there is no %s", n+1, name)
+			}
+		}
+		if m := requirement.FindStringSubmatch(line); m != nil && len(found) == 0 && !strings.Contains(line, "pending") {
+			t.Errorf("SPECIFICATION.md:%d: %s names no test and doesn't say \"pending\"", n+1, m[1])
+		}
+	}
+}
+
+func TestDocsHaveEveryExitCode(t *testing.T) {
+	var docs strings.Builder
+	for _, name := range files(t, func(n string) bool { return strings.HasPrefix(n, "docs/") && strings.HasSuffix(n, ".md") }) {
+		docs.WriteString(read(t, name))
+	}
+	for code, meaning := range map[string]string{
+		"124": "timeout", "125": "agentrun failed", "126": "not executable", "127": "not found",
+		"128": "signal", "137": "OOM or kill",
+	} {
+		if !regexp.MustCompile(`\b` + code + `\b`).MatchString(docs.String()) {
+			t.Errorf("docs/: exit code %s (%s) is explained nowhere", code, meaning)
+		}
+	}
+}
+
+func TestDocsLinksResolve(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
+	for _, name := range files(t, ending(".md")) {
+		for _, m := range link.FindAllStringSubmatch(read(t, name), -1) {
+			target := m[1]
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			if _, err := os.Stat(path.Join(path.Dir(name), target)); err != nil {
+				t.Errorf("%s: link to %s: %v", name, target, err)
+			}
+		}
+	}
+}
