@@ -61,8 +61,9 @@ test-unit: $(STUB) ## unit tests with the race detector
 test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only
 	@GO="$(GO)" bash test/run.sh vm
 
-bench: build probe ## benchmarks of every package; each prints its own table
-	$(GO) test -run '^$$' -bench . ./...
+bench: build probe ## agentrun against bwrap, runc and a static floor; one table from one run
+	@bash scripts/install-deps.sh test
+	$(GO) run ./test/bench $(BENCHFLAGS)
 
 fuzz: $(STUB) ## each fuzz target for FUZZTIME (default 1m)
 	@GO="$(GO)" FUZZTIME="$(or $(FUZZTIME),1m)" bash test/run.sh fuzz

@@ -91,37 +91,42 @@ const (
 	guestEnd   = "@@testtable end "   // then the exit code
 )
 
-// guest makes events of several test programs' output, by test2json, and watches them.
+// guest makes events of several test programs' output, by test2json, and watches them
+// as they come: the machine is slow, and a person waits.
 func guest(in io.Reader, file, out io.Writer) error {
 	lines := bufio.NewReader(in)
-	var pkg string
-	var text bytes.Buffer
+	var program *converter
 	finish := func(code int) error {
-		events, err := toEvents(pkg, text.Bytes(), code)
-		if err != nil {
-			return err
-		}
-		pkg = ""
-		text.Reset()
-		return watch(bytes.NewReader(events), file, out)
+		err := program.finish(code)
+		program = nil
+		return err
 	}
 	for {
 		line, err := lines.ReadString('\n')
 		// A program may end without a newline; the mark is then in the middle of a line.
-		if at := strings.Index(line, guestEnd); at >= 0 && pkg != "" {
-			text.WriteString(line[:at])
+		if at := strings.Index(line, guestEnd); at >= 0 && program != nil {
 			code, cerr := strconv.Atoi(strings.TrimSpace(line[at+len(guestEnd):]))
 			if cerr != nil {
 				code = 1
 			}
-			if err := finish(code); err != nil {
+			if err := errors.Join(program.write(line[:at]), finish(code)); err != nil {
 				return err
 			}
-		} else if rest, ok := strings.CutPrefix(line, guestBegin); ok {
-			pkg = strings.TrimSpace(rest)
-			fmt.Fprintf(out, "...   %s\n", pkg)
-		} else if pkg != "" {
-			text.WriteString(line)
+		} else if pkg, ok := strings.CutPrefix(line, guestBegin); ok {
+			// A program without its end mark took the whole script along.
+			if program != nil {
+				if err := finish(-1); err != nil {
+					return err
+				}
+			}
+			program, err = startConverter(strings.TrimSpace(pkg), file, out)
+			if err != nil {
+				return err
+			}
+		} else if program != nil {
+			if err := program.write(line); err != nil {
+				return err
+			}
 		} else {
 			fmt.Fprint(out, line)
 		}
@@ -132,36 +137,55 @@ func guest(in io.Reader, file, out io.Writer) error {
 			return err
 		}
 	}
-	if pkg != "" {
+	if program != nil {
 		// The machine ended while the program ran.
 		return finish(-1)
 	}
 	return nil
 }
 
-// toEvents runs test2json over one program's output. test2json reads "PASS" and knows
-// nothing of the exit code: a leak check after the tests fails only there.
-func toEvents(pkg string, text []byte, code int) ([]byte, error) {
-	cmd := exec.Command("go", "tool", "test2json", "-p", pkg)
-	cmd.Stdin = bytes.NewReader(text)
-	events, err := cmd.Output()
+// converter is one test2json whose events are being watched.
+type converter struct {
+	pkg       string
+	cmd       *exec.Cmd
+	in        io.WriteCloser
+	watched   chan error
+	file, out io.Writer
+}
+
+func startConverter(pkg string, file, out io.Writer) (*converter, error) {
+	cmd := exec.Command("go", "tool", "test2json", "-t", "-p", pkg)
+	in, err := cmd.StdinPipe()
 	if err != nil {
+		return nil, err
+	}
+	events, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("test2json: %w", err)
 	}
-	if code != 0 {
-		// The package's own output, so that watch shows what was said outside any test.
-		end, err := json.Marshal(event{Action: "output", Package: pkg, Output: fmt.Sprintf("exit code %d\n", code)})
-		if err != nil {
-			return nil, err
-		}
-		fail, err := json.Marshal(event{Action: "fail", Package: pkg})
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, end...)
-		events = append(events, '\n')
-		events = append(events, fail...)
-		events = append(events, '\n')
+	c := &converter{pkg: pkg, cmd: cmd, in: in, watched: make(chan error, 1), file: file, out: out}
+	go func() { c.watched <- watch(events, file, out) }()
+	return c, nil
+}
+
+func (c *converter) write(text string) error {
+	_, err := io.WriteString(c.in, text)
+	return err
+}
+
+// finish adds what test2json can't know. It reads "PASS" and sees no exit code: a leak
+// check after the tests fails only there.
+func (c *converter) finish(code int) error {
+	c.in.Close()
+	if err := errors.Join(<-c.watched, c.cmd.Wait()); err != nil {
+		return fmt.Errorf("test2json of %s: %w", c.pkg, err)
 	}
-	return events, nil
+	if code == 0 {
+		return nil
+	}
+	fmt.Fprintf(c.out, "%s: exit code %d\n", c.pkg, code)
+	return json.NewEncoder(c.file).Encode(event{Action: "fail", Package: c.pkg})
 }
