@@ -15,7 +15,7 @@ func TestBadFlags(t *testing.T) {
 	for _, flag := range []string{
 		"--cpus=0.19", "--cpus=1.01", "--cpus=0", "--cpus=-1", "--cpus=abc", "--cpus=", "--cpus=NaN", "--cpus=Inf", "--cpus=1e300", "--cpus=0,5",
 		"--memory=255M", "--memory=1025M", "--memory=0", "--memory=-1", "--memory=abc", "--memory=", "--memory=256X", "--memory=99999999999999999999G", "--memory=0x10000000", "--memory=512.5M", "--memory= 512M",
-		"--pids=0", "--pids=-1", "--pids=3", "--pids=4097", "--pids=abc", "--pids=", "--pids=1.5", "--pids=99999999999999999999",
+		"--pids=0", "--pids=-1", "--pids=15", "--pids=4097", "--pids=abc", "--pids=", "--pids=1.5", "--pids=99999999999999999999",
 		"--timeout=59s", "--timeout=301s", "--timeout=0", "--timeout=-60s", "--timeout=abc", "--timeout=", "--timeout=60", "--timeout=99999999h", "--timeout=NaN",
 		"--cpu-time=0s", "--cpu-time=-1s", "--cpu-time=301s", "--cpu-time=abc", "--cpu-time=",
 		"--scratch-size=0", "--scratch-size=1k", "--scratch-size=2G", "--scratch-size=abc", "--scratch-size=-1M", "--scratch-size=",
@@ -62,7 +62,7 @@ func TestBadFlags(t *testing.T) {
 func TestLimitsAtTheirBounds(t *testing.T) {
 	needSandbox(t)
 	for _, flags := range [][]string{
-		{"--cpus=0.2", "--memory=256M", "--timeout=60s", "--pids=4", "--cpu-time=1s", "--scratch-size=1M", "--max-output=4k"},
+		{"--cpus=0.2", "--memory=256M", "--timeout=60s", "--pids=16", "--cpu-time=1s", "--scratch-size=1M", "--max-output=4k"},
 		{"--cpus=1", "--memory=1024M", "--timeout=300s", "--pids=4096", "--cpu-time=300s", "--max-output=1G"},
 		{"--cpus=0.5", "--memory=268435456", "--timeout=1m30s"},
 	} {
@@ -117,5 +117,20 @@ func TestUnsafeSwitchIsNeeded(t *testing.T) {
 	_, r := try(t, opts{flags: []string{"--timeout", "1s"}, env: []string{"AGENTRUN_TESTONLY_UNSAFE_LIMITS=0"}}, "ok")
 	if r.exit != 125 {
 		t.Errorf("with the switch off: got exit %d, want 125", r.exit)
+	}
+}
+
+// A comma and a space are ordinary characters of a path.
+func TestOddPaths(t *testing.T) {
+	needSandbox(t)
+	dir := t.TempDir() + "/a,b c"
+	write(t, dir+"/file", "x", 0o644)
+	got, r := try(t, opts{flags: []string{"--ro-bind", dir + ":/odd"}}, "read /odd/file")
+	if got["read /odd/file"] != "ok" {
+		t.Errorf("--ro-bind of %q: got %v\n%s", dir, got, r.stderr)
+	}
+	got, r = try(t, opts{flags: []string{"--workspace", dir}}, "read /workspace/file")
+	if got["read /workspace/file"] != "ok" {
+		t.Errorf("--workspace of %q: got %v\n%s", dir, got, r.stderr)
 	}
 }

@@ -212,6 +212,7 @@ type call struct {
 	statusFile  string
 	started     time.Time
 	cancel      context.CancelFunc
+	read        chan struct{} // closed when all output has been read
 }
 
 // hang is the time after which a call is taken for hung and killed.
@@ -245,24 +246,31 @@ func prepare(t testing.TB, o opts, argv ...string) *call {
 	return c
 }
 
-// start starts the call with a pipe for its output, from which the test reads
-// up to the agent's word that it has reached the state under test.
+// startUntil starts the call and returns when the agent has said the word that
+// tells that the state under test is reached.
 func (c *call) startUntil(t testing.TB, word string) {
 	t.Helper()
+	if err := c.until(word); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.release)
+}
+
+func (c *call) until(word string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	c.Stdout = w
 	c.started = time.Now()
 	if err := c.Start(); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	w.Close()
 	got := make(chan error, 1)
-	rest := make(chan struct{})
+	c.read = make(chan struct{})
 	go func() {
-		defer close(rest)
+		defer close(c.read)
 		defer r.Close()
 		b := make([]byte, 4096)
 		told := false
@@ -278,10 +286,18 @@ func (c *call) startUntil(t testing.TB, word string) {
 			}
 		}
 	}()
-	t.Cleanup(func() { c.cancel(); <-rest })
 	if err := <-got; err != nil {
 		c.Wait()
-		t.Fatalf("agentrun ended before the agent said %q: %v\nstdout: %s\nstderr: %s", word, err, c.out.String(), c.errOut.String())
+		return fmt.Errorf("agentrun ended before the agent said %q: %w\nstdout: %s\nstderr: %s", word, err, c.out.String(), c.errOut.String())
+	}
+	return nil
+}
+
+// release ends what until began, if the test has not.
+func (c *call) release() {
+	c.cancel()
+	if c.read != nil {
+		<-c.read
 	}
 }
 
@@ -289,6 +305,9 @@ func (c *call) startUntil(t testing.TB, word string) {
 func (c *call) finish(t testing.TB) result {
 	t.Helper()
 	err := c.Wait()
+	if c.read != nil {
+		<-c.read
+	}
 	r := result{exit: c.ProcessState.ExitCode(), stdout: c.out.String(), stderr: c.errOut.String(), wall: time.Since(c.started)}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {

@@ -5,6 +5,7 @@ package integration
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,7 +200,7 @@ func TestStubbornAgentDies(t *testing.T) {
 func TestSupervisorKilled(t *testing.T) {
 	needSandbox(t)
 	for _, tt := range []struct{ profile, words string }{
-		{"ring2", "stubborn"}, {"ring3", "stubborn"}, {"ring2", "bomb"}, {"ring3", "spin 3600"}, {"ring2", "serve 4444 @x"},
+		{"ring2", "stubborn"}, {"ring3", "stubborn"}, {"ring2", "bomb"}, {"ring3", "spin 3600"}, {"ring2", "trap"},
 	} {
 		t.Run(tt.profile+" "+tt.words, func(t *testing.T) {
 			before := takeStock()
@@ -345,9 +346,8 @@ func TestRunFolderOnFullDisk(t *testing.T) {
 	needSandbox(t)
 	before := takeStock()
 	dir := fullDisk(t)
-	c := prepare(t, opts{env: []string{"AGENTRUN_RUN_DIR=" + dir}}, "/probe", "ok")
-	// The flag would win over the variable.
-	c.Args = append([]string{c.Args[0], "--run-dir", dir}, c.Args[5:]...)
+	c := prepare(t, opts{}, "/probe", "ok")
+	c.Args[slices.Index(c.Args, "--run-dir")+1] = dir
 	c.started = time.Now()
 	if err := c.Start(); err != nil {
 		t.Fatal(err)

@@ -22,14 +22,14 @@ import (
 func TestEnvironmentIsClean(t *testing.T) {
 	needSandbox(t)
 	o := opts{env: []string{"SECRET_TOKEN=hunter2", "LD_PRELOAD=/tmp/x.so", "AGENTRUN_SECRET=x", "PASSED=yes", "NOT_PASSED=no", "BASH_ENV=/tmp/x"},
-		flags: []string{"--env", "GIVEN=a=b c", "--env", "EMPTY=", "--env", "TWICE=1", "--env", "TWICE=2", "--env-pass", "PASSED", "--env-pass", "UNSET_HERE"}}
+		flags: []string{"--env", "GIVEN=a=b c", "--env", "EMPTY=", "--env", "TWICE=1", "--env", "TWICE=2", "--env", "LIST=a,b", "--env", "PAD= x ", "--env-pass", "PASSED", "--env-pass", "UNSET_HERE"}}
 	got := strings.Split(observe(t, o, "env"), "|")
 	have := map[string]string{}
 	for _, kv := range got {
 		k, v, _ := strings.Cut(kv, "=")
 		have[k] = v
 	}
-	for k, want := range map[string]string{"GIVEN": "a=b c", "EMPTY": "", "TWICE": "2", "PASSED": "yes", "HOME": "/tmp/sandbox/home", "TMPDIR": "/tmp/sandbox"} {
+	for k, want := range map[string]string{"GIVEN": "a=b c", "EMPTY": "", "TWICE": "2", "LIST": "a,b", "PAD": " x ", "PASSED": "yes", "HOME": "/tmp/sandbox/home", "TMPDIR": "/tmp/sandbox"} {
 		if v, ok := have[k]; !ok || v != want {
 			t.Errorf("%s: got %q (set: %v), want %q", k, v, ok, want)
 		}
@@ -48,7 +48,7 @@ func TestEnvironmentIsClean(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	needSandbox(t)
-	args := []string{"", "a b", "--flag", "-t", "--", "é\n\t", "$HOME", "*", strings.Repeat("x", 10000)}
+	args := []string{"a b", "", "--flag", "-t", "--", "é\n\t", "$HOME", "*", strings.Repeat("x", 10000)}
 	r := run(t, opts{}, append([]string{"/probe", "argv"}, args...)...)
 	want := "value=" + strings.Join(args, "|")
 	if i := strings.LastIndex(r.stdout, ": value="); i < 0 || strings.TrimSuffix(r.stdout[i+2:], "\n") != want {

@@ -5,9 +5,10 @@ package integration
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,7 +49,7 @@ func takeStock() stock {
 			s[fmt.Sprintf("process %d uid %d %s (state %s)", p.pid, p.uid, p.comm, p.state)] = true
 		}
 		// A supervisor, or a zombie that nobody waited for.
-		if p.exe == agentrun && agentrun != "" {
+		if base != "" && strings.Contains(p.cmdline(), base) && p.pid != os.Getpid() {
 			s[fmt.Sprintf("supervisor %d", p.pid)] = true
 		}
 		s["netns "+p.netns] = true
@@ -69,12 +70,12 @@ func takeStock() stock {
 			s["run folder of "+id.Name()] = true
 		}
 	}
-	for _, dir := range []string{os.TempDir(), "/tmp", "/run", "/dev/shm"} {
+	for _, dir := range []string{os.TempDir(), "/tmp", "/dev/shm"} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
 			name := e.Name()
-			if strings.HasPrefix(name, "agentrun-test-") || name == "agentrun" && dir == "/run" {
-				continue // ours, or other tests'; and the machine-wide register of uid ranges
+			if strings.HasPrefix(name, "agentrun-test-") || strings.HasPrefix(name, "agentrun-bench-") {
+				continue // of tests and benches
 			}
 			if strings.Contains(name, "agentrun") || strings.HasPrefix(name, "runc") {
 				s["temporary file "+filepath.Join(dir, name)] = true
@@ -114,21 +115,24 @@ func neighbours(all []process) (pids map[int]bool, runs map[string]bool) {
 	return pids, runs
 }
 
-// leftAfter tells what is new since the stock was taken, after giving the
-// kernel time: it drops namespaces and groups after the last process is gone,
-// not at once.
+// leftAfter tells what is new since the stock was taken and stays. The kernel
+// is given time: it drops namespaces and groups after the last process is gone,
+// not at once. What comes and goes meanwhile is somebody else's.
 func (before stock) leftAfter(limit time.Duration) []string {
 	deadline := time.Now().Add(time.Duration(slow * float64(limit)))
+	var left stock
 	for {
-		var left []string
-		for item := range takeStock() {
-			if !before[item] {
-				left = append(left, item)
+		now := takeStock()
+		if left == nil {
+			left = now
+		}
+		for item := range left {
+			if before[item] || !now[item] {
+				delete(left, item)
 			}
 		}
 		if len(left) == 0 || time.Now().After(deadline) {
-			sort.Strings(left)
-			return left
+			return slices.Sorted(maps.Keys(left))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -203,6 +207,11 @@ func descendants(pid int) []process {
 		}
 	}
 	return all
+}
+
+func (p process) cmdline() string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+	return string(b)
 }
 
 // alive tells whether it still runs; a zombie is dead.
