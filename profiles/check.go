@@ -66,8 +66,8 @@ func checkResolved(p Profile, r Ranges, rep report) {
 	if p.Subprocess.Mode == "" {
 		rep("subprocess.mode", "missing")
 	}
-	if p.Subprocess.Mode == SubprocessAllow && len(p.Subprocess.Tools) > 0 {
-		rep("subprocess.tools", "only with mode deny: with allow every program may be executed anyway")
+	if p.Subprocess.Mode != SubprocessTools && len(p.Subprocess.Tools) > 0 {
+		rep("subprocess.tools", "only with mode tools: no other mode looks at them")
 	}
 	if len(p.Syscalls) == 0 {
 		rep("syscalls", "missing")
@@ -105,7 +105,7 @@ func checkRing(p Profile, rep report) {
 		rep("files.workspace", "rw is for rings 2 and 1; this is ring 3")
 	}
 	if p.Subprocess.Mode == SubprocessAllow {
-		rep("subprocess.mode", "ring 3 has no subprocesses: want deny")
+		rep("subprocess.mode", "ring 3 has no subprocesses: want deny or tools")
 	}
 	for _, name := range []string{"execve", "execveat"} {
 		if slices.ContainsFunc(p.Syscalls, func(r SyscallRule) bool {

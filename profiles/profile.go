@@ -79,7 +79,7 @@ type EtcEntry struct {
 // Subprocess says whether the agent may have more than one process.
 type Subprocess struct {
 	Mode  SubprocessMode `json:"mode"`
-	Tools []Tool         `json:"tools,omitempty"` // with deny: programs that may be executed besides the command itself
+	Tools []Tool         `json:"tools,omitempty"` // with tools: programs that may be executed besides the command itself
 	Why   string         `json:"why"`
 }
 
@@ -88,11 +88,12 @@ type SubprocessMode string
 
 // The subprocess modes.
 const (
-	SubprocessDeny  SubprocessMode = "deny"
+	SubprocessDeny  SubprocessMode = "deny"  // one process; it may replace itself at its start (wrappers, interpreters)
+	SubprocessTools SubprocessMode = "tools" // one process, and nothing but its command and the tools can be executed: held by Landlock
 	SubprocessAllow SubprocessMode = "allow"
 )
 
-func (SubprocessMode) choices() []string { return []string{"deny", "allow"} }
+func (SubprocessMode) choices() []string { return []string{"deny", "tools", "allow"} }
 
 // Tool is a program inside the sandbox that may replace the agent's process (execve), enforced by path.
 type Tool struct {

@@ -61,7 +61,7 @@ func TestBuiltinLimits(t *testing.T) {
 func TestBuiltinShape(t *testing.T) {
 	for name, want := range map[string]string{
 		"ring3":  "none readonly ro true deny",
-		"strict": "none readonly ro false deny",
+		"strict": "none readonly ro false tools",
 		"ring2":  "allowlist readonly rw true allow",
 		"ring1":  "public overlay rw true allow",
 	} {

@@ -15,7 +15,7 @@ import (
 
 // narrowExec holds execve(2) to the command's own chain and the profile's tools, by Landlock rights on
 // those very files: the path that execve is given sits in memory the agent can change after anybody
-// looked at it, so no answer to a notification could hold it (M-4, profiles that name tools).
+// looked at it, so no answer to a notification could hold it (M-4, mode tools of a profile).
 func (p *Plan) narrowExec() error {
 	programs := []string{p.Command.Exe}
 	for _, t := range p.profile.Subprocess.Tools {

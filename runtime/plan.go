@@ -205,17 +205,19 @@ func (p *Plan) planHost(bestEffort bool) error {
 	if abi, err := hostcaps.LandlockABI(); err == nil {
 		p.LandlockABI = abi
 		p.Landlock = fsjail.Landlock(abi, p.Entries, p.WritableRoot)
-		if len(p.profile.Subprocess.Tools) > 0 {
+		if p.onlyTools() {
 			if err := p.narrowExec(); err != nil {
 				return err
 			}
 		}
-	} else if len(p.profile.Subprocess.Tools) > 0 {
-		return &MissingError{[]Missing{{"landlock", "profile " + p.Profile + " names tools, and only Landlock can hold execve to them", err.Error()}}, true}
+	} else if p.onlyTools() {
+		return &MissingError{[]Missing{{"landlock", "profile " + p.Profile + " allows named programs only, and nothing else can hold execve to them", err.Error()}}, true}
 	}
 	p.Seccomp.WaitKillable = hostcaps.SeccompWaitKillable.Check() == nil
 	return nil
 }
+
+func (p *Plan) onlyTools() bool { return p.profile.Subprocess.Mode == profiles.SubprocessTools }
 
 func missing(probes []*hostcaps.Probe) []Missing {
 	var ms []Missing

@@ -138,7 +138,7 @@ func (r *run) failed(err error) {
 // itself a notified call in ring 3.
 func (r *run) beforeExec(l *launch) {
 	w := &warden{
-		subprocess: r.plan.Subprocess, anyExec: len(r.plan.profile.Subprocess.Tools) > 0,
+		subprocess: r.plan.Subprocess, anyExec: r.plan.onlyTools(),
 		agentPID: l.agentPID, recorder: l.recorder,
 	}
 	listener := l.listener
