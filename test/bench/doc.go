@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures what agentrun costs and prints one table from one run. docs/benchmarks.md says
+// what each row means and what is not compared.
+//
+//	go run ./test/bench --agentrun bin/agentrun --out test/out/bench   # also bench.md and bench.json
+//	go run ./test/bench --quick                                        # n=3: does everything still run?
+//
+// It promises that the figures of a row and of those it is set against come from the same minutes of the
+// same machine: every round runs each contender once, in an order drawn anew (from a fixed seed) so that
+// none always runs in the wake of the same other, and ratios are taken within rounds before their median
+// is. The table carries machine, kernel, versions, commit, load and command.
+//
+// It never judges a figure. The exit code is 0 when everything could be run, 1 when something could not
+// (the table then says what and why), 2 for a wrong flag. crun alone may be missing or unable: it is a
+// row that says so.
+//
+// It needs root, gcc with a static libc, the go command, bwrap and runc. It changes nothing on the host
+// that outlives it: one folder under /run and the cgroups agentrun-bench-* of the peers, removed at the
+// end. Whether the machine was quiet it can't know; it writes the load averages down.
+package main

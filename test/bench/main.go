@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// sizes is how much of everything is done.
+type sizes struct {
+	cold, warmUp int // rounds of cold starts and bare starts
+	steps        int // runs whose launch steps are read
+	memory       int // times each keeper is weighed
+	crowd        int // sandboxes at once
+	calls        int // rounds of system call measurements
+	callLoop     int // calls in one measurement
+	spawnLoop    int // forks in one measurement
+}
+
+func fullSizes(n int) sizes {
+	return sizes{cold: n, warmUp: 5, steps: max(30, n*3/10), memory: 5, crowd: 10, calls: max(10, n/10), callLoop: 200_000, spawnLoop: 500}
+}
+
+var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10}
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	agentrun := fs.String("agentrun", "bin/agentrun", "the `program` measured")
+	out := fs.String("out", "", "also write `PREFIX`.md and PREFIX.json")
+	n := fs.Int("n", 100, "rounds of cold starts; the rest follows from it")
+	quick := fs.Bool("quick", false, "three rounds of everything, to see that it runs")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	if *n < 3 || fs.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "bench: want --n 3 or more, and no other arguments")
+		return 2
+	}
+	size := fullSizes(*n)
+	if *quick {
+		size = quickSizes
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	report, err := measure(ctx, *agentrun, size)
+	if err == nil {
+		report.Command = strings.Join(append([]string{"go run ./test/bench"}, args...), " ")
+		report.Quick = *quick
+		err = report.publish(os.Stdout, *out)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		return 1
+	}
+	if report.broken() {
+		fmt.Fprintln(os.Stderr, "bench: not everything could be run; the table says what")
+		return 1
+	}
+	return 0
+}
+
+// parts are the measurements, in the order of the table. One that fails leaves a row saying so, and the
+// others still run.
+var parts = []struct {
+	name string
+	do   func(*bench) ([]Row, error)
+}{
+	{"cold start", (*bench).coldStart},
+	{"launch step", (*bench).launchSteps},
+	{"bare binary", (*bench).bareStart},
+	{"memory", (*bench).memory},
+	{"system call", (*bench).systemCalls},
+	{"fork+exec+wait", (*bench).spawns},
+}
+
+func measure(ctx context.Context, agentrun string, size sizes) (_ *Report, err error) {
+	b, err := newBench(ctx, agentrun, size)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.clean()) }()
+	r := &Report{Date: time.Now().UTC().Truncate(time.Second), Machine: machine(), Versions: versions(b.agentrun)}
+	for _, p := range parts {
+		rows, err := p.do(b)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, ctx.Err())
+		}
+		for i := range rows {
+			rows[i].Group = p.name
+		}
+		if err != nil {
+			rows = append(rows, Row{Group: p.name, Name: "(all)", NotRun: err.Error()})
+		}
+		r.Rows = append(r.Rows, rows...)
+	}
+	r.Machine.LoadAfter = load()
+	return r, nil
+}
+
+// bench is what the parts share.
+type bench struct {
+	ctx      context.Context
+	agentrun string
+	size     sizes
+	dir      string // ours; everything the contenders write is in it
+	bin      string // the C programs
+	env      []string
+	null     *os.File
+}
+
+func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("needs root, as the sandboxes it measures do")
+	}
+	if agentrun, err = filepath.Abs(agentrun); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(agentrun); err != nil {
+		return nil, fmt.Errorf("%w (make build)", err)
+	}
+	b = &bench{ctx: ctx, agentrun: agentrun, size: size}
+	if b.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	// /run is where the state of all of them lies in normal use: memory, on most machines.
+	if b.dir, err = os.MkdirTemp("/run", "agentrun-bench-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.clean())
+		}
+	}()
+	// The peers walk to what is in it as users without privilege.
+	if err := os.Chmod(b.dir, 0o755); err != nil {
+		return nil, err
+	}
+	// The same few variables for everybody. The run folder is our own, so that what other runs on this
+	// machine left or hold does not count.
+	b.env = []string{
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=" + b.dir,
+		"AGENTRUN_RUN_DIR=" + filepath.Join(b.dir, "run"), "AGENTRUN_STATE_DIR=" + filepath.Join(b.dir, "state"),
+	}
+	b.bin = filepath.Join(b.dir, "bin")
+	return b, b.compile()
+}
+
+// clean removes everything. Peers that failed halfway may have left cgroups; they are named after our
+// folder, so nobody else's can be meant.
+func (b *bench) clean() error {
+	b.null.Close()
+	return errors.Join(removeCgroups(filepath.Base(b.dir)), os.RemoveAll(b.dir))
+}
+
+func (b *bench) path(name string) string { return filepath.Join(b.bin, name) }
