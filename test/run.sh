@@ -11,7 +11,7 @@
 #
 #   FUZZTIME               per fuzz target, default 5s
 #   AGENTRUN_VM_SEQUENCE   runs in sequence and at once in the VM, where each takes
-#   AGENTRUN_VM_CROWD      ten times as long; defaults 100 and 20
+#   AGENTRUN_VM_CROWD      ten times as long; defaults 50 and 20
 #   CI=true or AGENTRUN_TEST_MUST_RUN=1   a test skipped on every platform is a failure
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -53,7 +53,7 @@ unformatted() {
 
 scripts() {
 	command -v shellcheck >/dev/null || { echo "shellcheck is missing: scripts/install-deps.sh test installs it"; return 1; }
-	git ls-files -co --exclude-standard '*.sh' .ci/run test/vm/guest-init test/vm/initramfs-init | sort -u |
+	git ls-files -co --exclude-standard '*.sh' .ci/run test/vm/guest-init test/vm/initramfs-init | grep -v /testdata/ | sort -u |
 		while read -r f; do [[ ! -e $f ]] || echo "$f"; done | xargs shellcheck
 }
 
@@ -105,7 +105,7 @@ step_vm() {
 	done
 	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1200}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
-		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-100}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-20}" \
+		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-50}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-20}" \
 		-- bash suite.sh | "$tool" guest "$out/vm.json"
 	# 0: the suite script got to its end; how the tests went is in the events.
 	((PIPESTATUS[0] == 0)) || failed+=("virtual machine")
