@@ -50,7 +50,7 @@ probe: bin/probe
 # The program that the integration suite runs inside sandboxes; static, so that any root will do.
 bin/probe: $(wildcard test/probe/*)
 	@mkdir -p bin
-	$(CC) -static -O1 -Wall -o $@ test/probe/probe.c
+	$(CC) -static -O1 -o $@ test/probe/probe.c
 
 test: build probe ## everything CI runs: checks, unit tests, both kernels, fuzz, benches
 	@GO="$(GO)" bash test/run.sh
