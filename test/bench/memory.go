@@ -25,7 +25,9 @@ func (b *bench) memory() ([]Row, error) {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}
 	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-	bundle, err := b.bundle(insideCost, "hold")
+	bundle, err := b.bundle([]string{insideCost, "hold"}, object{
+		"destination": insideCost, "type": "bind", "source": b.path("syscost"), "options": []string{"bind", "ro", "nosuid", "nodev"},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -29,12 +29,9 @@ func (b *bench) oci(tool, bundle string) contender {
 type object = map[string]any
 
 // bundle writes the nearest thing to ring 3 that an OCI runtime can be told. Where the two can't be the
-// same, the bundle is the cheaper one: /etc is an empty folder instead of a dozen mounts, system calls
-// that ring 3 allows by argument are allowed whole, and nothing is notified.
-func (b *bench) bundle(command ...string) (string, error) {
-	if len(command) == 0 {
-		command = []string{"/bin/true"}
-	}
+// same, the bundle asks for less: /etc is an empty folder instead of a dozen mounts, system calls that
+// ring 3 allows by argument are allowed whole, and nothing is notified. extra are mounts besides the view.
+func (b *bench) bundle(command []string, extra ...object) (string, error) {
 	dir, err := os.MkdirTemp(b.dir, "bundle-")
 	if err != nil {
 		return "", err
@@ -50,7 +47,7 @@ func (b *bench) bundle(command ...string) (string, error) {
 			return "", err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, "opt/syscost"), nil, 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(root, insideCost), nil, 0o755); err != nil {
 		return "", err
 	}
 	for _, l := range []string{"bin", "sbin", "lib", "lib64"} {
@@ -62,7 +59,7 @@ func (b *bench) bundle(command ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	config, err := json.MarshalIndent(b.ociConfig(command, allowed), "", "\t")
+	config, err := json.MarshalIndent(b.ociConfig(command, allowed, extra), "", "\t")
 	if err != nil {
 		return "", err
 	}
@@ -94,7 +91,7 @@ func (b *bench) allowed() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-func (b *bench) ociConfig(command, allowed []string) object {
+func (b *bench) ociConfig(command, allowed []string, extra []object) object {
 	var namespaces []object
 	for _, t := range []string{"user", "pid", "mount", "network", "ipc", "uts", "cgroup"} {
 		namespaces = append(namespaces, object{"type": t})
@@ -111,13 +108,12 @@ func (b *bench) ociConfig(command, allowed []string) object {
 			"capabilities": object{}, "noNewPrivileges": true,
 			"rlimits": []object{{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}, {"type": "RLIMIT_CORE", "hard": 0, "soft": 0}},
 		},
-		"mounts": []object{
+		"mounts": append([]object{
 			{"destination": "/usr", "type": "bind", "source": "/usr", "options": []string{"bind", "ro", "nosuid", "nodev"}},
 			{"destination": "/proc", "type": "proc", "source": "proc", "options": []string{"nosuid", "noexec", "nodev", "subset=pid"}},
 			{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=755", "size=64k"}},
 			{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "nodev", "noexec", "mode=1777", "size=64m"}},
-			{"destination": "/opt/syscost", "type": "bind", "source": b.path("syscost"), "options": []string{"bind", "ro", "nosuid", "nodev"}},
-		},
+		}, extra...),
 		"linux": object{
 			"namespaces": namespaces, "uidMappings": ids, "gidMappings": ids,
 			"cgroupsPath": "/" + filepath.Base(b.dir) + "/oci",

@@ -28,7 +28,7 @@ func (b *bench) coldStart() ([]Row, error) {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return nil, err
 	}
-	bundle, err := b.bundle()
+	bundle, err := b.bundle([]string{"/bin/true"})
 	if err != nil {
 		return nil, fmt.Errorf("bundle for runc and crun: %w", err)
 	}
