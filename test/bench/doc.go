@@ -17,5 +17,5 @@
 //
 // It needs root, gcc with a static libc, the go command, bwrap and runc. It changes nothing on the host
 // that outlives it: one folder under /run and the cgroups agentrun-bench-* of the peers, removed at the
-// end. Whether the machine was quiet it can't know; it writes the load averages down.
+// end; agentrun itself keeps its empty folders in /run/agentrun. Whether the machine was quiet it can't know; it writes the load averages down.
 package main

@@ -24,7 +24,7 @@ func (b *bench) memory() ([]Row, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}
-	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
 	bundle, err := b.bundle([]string{insideCost, "hold"}, object{
 		"destination": insideCost, "type": "bind", "source": b.path("syscost"), "options": []string{"bind", "ro", "nosuid", "nodev"},
 	})
