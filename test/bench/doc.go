@@ -15,7 +15,8 @@
 // (the table then says what and why), 2 for a wrong flag. crun alone may be missing or unable: it is a
 // row that says so.
 //
-// It needs root, gcc with a static libc, the go command, bwrap and runc. It changes nothing on the host
-// that outlives it: one folder under /run and the cgroups agentrun-bench-* of the peers, removed at the
-// end; agentrun itself keeps its empty folders in /run/agentrun. Whether the machine was quiet it can't know; it writes the load averages down.
+// It needs root, gcc with a static libc, the go command, bwrap and runc. What it puts on the host (one
+// folder under /run, the cgroups agentrun-bench-* of the peers) it removes at the end; agentrun itself
+// keeps its empty folders in /run/agentrun. Whether the machine was quiet it can't know; it writes the
+// load averages down.
 package main
