@@ -13,6 +13,7 @@
 #   AGENTRUN_VM_SEQUENCE   runs in sequence and at once in the VM, where each takes
 #   AGENTRUN_VM_CROWD      ten times as long; defaults 50 and 20
 #   CI=true or AGENTRUN_TEST_MUST_RUN=1   a test skipped on every platform is a failure
+# shellcheck disable=SC2317 # the steps are called by their names
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -139,23 +140,30 @@ step_bench() {
 	[[ ! -e test/bench/main.go ]] || check "test/bench" "$GO" run ./test/bench -quick
 }
 
-mkdir -p "$out"
+# One function, so that bash has read all of this file before it runs any: an edit while
+# the tests run must not change what the rest of them does.
+main() {
+	mkdir -p "$out"
+	"$GO" build -o "$tool" ./tools/testtable || exit 1
+	local steps=("$@") s f
+	if [[ $# == 0 || $1 == all ]]; then steps=(lint unit host vm fuzz bench); fi
+	for s in "${steps[@]}"; do
+		declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
+		say "$s"
+		"step_$s"
+	done
+	say "results"
+	if ((${#tables[@]} == 0)); then
+		printf 'step failed: %s\n' "${failed[@]+"${failed[@]}"}" | grep -v ': $'
+		((${#failed[@]} == 0))
+		exit
+	fi
+	local args=()
+	for f in "${failed[@]+"${failed[@]}"}"; do args+=(-step "$f"); done
+	"$tool" report "${must_run[@]+"${must_run[@]}"}" "${args[@]+"${args[@]}"}" "${tables[@]}"
+}
+
 tool=$out/testtable
-"$GO" build -o "$tool" ./tools/testtable || exit 1
 tables=()
-steps=("$@")
-if [[ $# == 0 || $1 == all ]]; then steps=(lint unit host vm fuzz bench); fi
-for s in "${steps[@]}"; do
-	declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
-	say "$s"
-	"step_$s"
-done
-say "results"
-if ((${#tables[@]} == 0)); then
-	printf 'step failed: %s\n' "${failed[@]+"${failed[@]}"}" | grep -v ': $'
-	((${#failed[@]} == 0))
-	exit
-fi
-args=()
-for f in "${failed[@]+"${failed[@]}"}"; do args+=(-step "$f"); done
-"$tool" report "${must_run[@]+"${must_run[@]}"}" "${args[@]+"${args[@]}"}" "${tables[@]}"
+main "$@"
+exit
