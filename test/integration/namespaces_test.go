@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -82,19 +83,32 @@ func TestMounts(t *testing.T) {
 	})
 }
 
-// Every namespace of M-1 is the run's own, and none of two runs is the same.
+// Every namespace of M-1 is the run's own, and none of two that live at the same
+// time is the same.
 func TestNamespacesAreOwn(t *testing.T) {
 	needSandbox(t)
 	host := map[string]bool{}
-	for _, p := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"} {
-		for _, line := range readlinks("/proc/self/ns/" + p) {
-			host[line] = true
+	for _, kind := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"} {
+		if ns, err := os.Readlink("/proc/self/ns/" + kind); err == nil {
+			host[ns] = true
 		}
 	}
-	seen := map[string]bool{}
+	stdin, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	var calls []*call
 	for range 2 {
-		got := strings.Split(observe(t, opts{}, "ns"), "|")
-		if len(got) < len(host) {
+		c := prepare(t, opts{stdin: stdin}, "/probe", "ns", ",", "wait")
+		c.startUntil(t, "ready")
+		calls = append(calls, c)
+	}
+	hold.Close()
+	seen := map[string]bool{}
+	for _, c := range calls {
+		got := strings.Split(value(t, c.finish(t), "ns"), "|")
+		if len(got) != len(host) {
 			t.Errorf("the sandbox shows %d namespaces, the host has %d kinds", len(got), len(host))
 		}
 		for _, ns := range got {

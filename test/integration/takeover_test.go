@@ -15,14 +15,6 @@ import (
 
 // THREATS "runtime takeover"; M-1, H-11.
 
-func readlinks(path string) []string {
-	l, err := os.Readlink(path)
-	if err != nil {
-		return nil
-	}
-	return []string{l}
-}
-
 func sum(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
