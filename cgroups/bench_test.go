@@ -101,16 +101,14 @@ func BenchmarkAdd(b *testing.B) {
 				}
 				p := idle(b, "sleep")
 				time.Sleep(gap)
-				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error, 1)
 				if early >= 0 {
-					go func() { done <- Prepay(ctx) }()
+					go func() { done <- g.Prepay() }()
 					time.Sleep(early)
 				} else {
 					done <- nil
 				}
 				whole.time(func() { addEach(b, g, p.pid(), &first, &rest) })
-				cancel()
 				if err := <-done; err != nil {
 					b.Fatal(err)
 				}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/thread"
 )
 
 // unifiedFile is a file of the group in the cgroup2 tree, "" where there is none (no tree, or a kernel before the file: cgroup.freeze came
@@ -334,57 +336,61 @@ func (g *Group) signalBatch(pids []int) error {
 	return nil
 }
 
-// prepayEvery keeps the rwsem's slow mode alive: it falls back one grace period after the last writer.
-const prepayEvery = 4 * time.Millisecond
-
-// Prepay makes the moves that follow cheap until ctx ends. The first write to any cgroup.procs after a quiet time waits for an RCU grace
-// period (cgroup_threadgroup_rwsem becomes writable: percpu_down_write, rcu_sync_enter), about 10 ms here; those right after it cost
-// 30 µs. Prepay takes that wait beforehand, on a goroutine of the caller's: it writes this process into the group where it already is,
-// which changes nothing but takes the lock. Started D before Add, it saves Add about D of the wait.
+// Prepay makes the moves into the group that follow within some 20 ms cheap. The first write to any cgroup.procs after a quiet time waits
+// for an RCU grace period (cgroup_threadgroup_rwsem becomes writable: percpu_down_write, rcu_sync_enter), about 10 ms here; those right
+// after it cost 30 µs. Prepay takes that wait beforehand, beside other work: it moves a thread that is thrown away into the group's pids
+// hierarchy, and returns when that thread has left it by ending. Started D before the first move, it saves about D of the wait.
 //
-// While it runs, fork and exit on the whole host take the slow side of the lock (well under a microsecond each): bound it by the launch.
-// It needs no group of ours. An error means only that nothing was saved.
-func Prepay(ctx context.Context) error {
-	h, err := host()
+// v1 only: a thread of ours can't be in a v2 group that its process is not in. There it does nothing.
+// Call it on a group that nothing runs in yet, and let it return before the group is killed or removed.
+func (g *Group) Prepay() error {
+	if g.mode == V2 {
+		return nil
+	}
+	var tid int
+	var err error
+	thread.Throwaway(func() { // it ends, and so leaves the group
+		tid = unix.Gettid()
+		// By number and not "0": a writer that moves itself is spared the lock, and so the payment.
+		err = writeFile(filepath.Join(g.dir("pids"), "tasks"), strconv.Itoa(tid))
+	})
 	if err != nil {
-		return fmt.Errorf("prepay cgroup moves: %w", err)
+		return fmt.Errorf("prepay moves into cgroup %s: %w", g.name, err)
 	}
-	b, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return fmt.Errorf("prepay cgroup moves: %w", err)
-	}
-	file := ownProcs(h, string(b))
-	if file == "" {
-		return fmt.Errorf("prepay cgroup moves: own group not found: %w", errors.ErrUnsupported)
-	}
-	pid := strconv.Itoa(os.Getpid()) // not "0": a writer that moves itself is spared the lock, and so the payment
-	tick := time.NewTicker(prepayEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		if err := writeFile(file, pid); err != nil {
-			return fmt.Errorf("prepay cgroup moves: %w", err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+	var b backoff
+	ctx, cancel := context.WithTimeout(context.Background(), removeBound)
+	defer cancel()
+	for unix.Tgkill(os.Getpid(), tid, 0) == nil {
+		if err := b.wait(ctx); err != nil {
+			return fmt.Errorf("prepay moves into cgroup %s: thread %d does not end: %w", g.name, tid, err)
 		}
 	}
 	return nil
 }
 
-// ownProcs is the cgroup.procs of the caller's present group in the pids hierarchy (v1) or the cgroup2 tree.
-func ownProcs(h Host, procSelfCgroup string) string {
-	mount := h.Unified
-	if h.Mode != V2 {
-		mount = h.V1["pids"]
+// OOMEvents gives, on v1, a file that becomes readable (8 bytes, eventfd(2)) when the group hits its memory limit and the kernel looks for
+// somebody to kill, and when the group is removed (Documentation/admin-guide/cgroup-v1/memory.rst, 10). On v2 it is nil: there the kernel
+// kills the whole group (memory.oom.group). The caller closes it.
+func (g *Group) OOMEvents() (*os.File, error) {
+	if g.mode == V2 {
+		return nil, nil
 	}
-	for line := range strings.Lines(procSelfCgroup) {
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(f) == 3 && (h.Mode == V2 && f[0] == "0" || h.Mode != V2 && slices.Contains(strings.Split(f[1], ","), "pids")) {
-			return filepath.Join(mount, f[2], "cgroup.procs")
-		}
+	fail := func(err error) (*os.File, error) { return nil, fmt.Errorf("oom events of cgroup %s: %w", g.name, err) }
+	control, err := os.Open(filepath.Join(g.dir("memory"), "memory.oom_control"))
+	if err != nil {
+		return fail(err)
 	}
-	return ""
+	defer control.Close()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fail(os.NewSyscallError("eventfd2", err))
+	}
+	events := os.NewFile(uintptr(fd), "oom-events")
+	if err := writeFile(filepath.Join(g.dir("memory"), "cgroup.event_control"), fmt.Sprintf("%d %d", fd, control.Fd())); err != nil {
+		events.Close()
+		return fail(err)
+	}
+	return events, nil
 }
 
 // removeBound ends the retries of Remove when ctx has no nearer deadline.

@@ -75,6 +75,9 @@ func CheckTarget(target string) error {
 		return fmt.Errorf("mount point %q belongs to agentrun", target)
 	}
 	for _, r := range reserved {
+		if target == "/etc" {
+			return fmt.Errorf("mount point %q would show all of the host's users and services; name the files below it", target)
+		}
 		if target == r || strings.HasPrefix(target, r+"/") && r != "/tmp" || target == "/tmp/sandbox" {
 			return fmt.Errorf("mount point %q belongs to agentrun (%s are its own)", target, strings.Join(reserved, ", "))
 		}

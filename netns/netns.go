@@ -21,10 +21,11 @@ package netns
 import (
 	"fmt"
 	"os"
-	goruntime "runtime"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/thread"
 )
 
 // NS is a network namespace, alive as long as it is open or a process is in it.
@@ -94,13 +95,8 @@ func (ns *NS) Inode() (uint64, error) {
 // Close lets the namespace go.
 func (ns *NS) Close() error { return ns.file.Close() }
 
-// onThread runs fn on a locked thread that ends with it: never unlocked, so the Go runtime cannot
-// hand a thread in a foreign namespace to other goroutines.
-func onThread(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread()
-		done <- fn()
-	}()
-	return <-done
+// onThread runs fn on a thread that ends with it.
+func onThread(fn func() error) (err error) {
+	thread.Throwaway(func() { err = fn() })
+	return err
 }

@@ -15,7 +15,11 @@ import (
 // containerConfig is what libcontainer is told: namespaces, ids, no capability, no_new_privs, and the
 // one mount that must be made inside (proc belongs to the pid namespace). Everything else of the root
 // view is already mounted beneath the root it is given.
-func (l *launch) containerConfig() *configs.Config {
+func (l *launch) containerConfig() (*configs.Config, error) {
+	network, err := l.network()
+	if err != nil {
+		return nil, err
+	}
 	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(l.ids.base), Size: rangeSize}}
 	c := &configs.Config{
 		Rootfs:            l.root.Path,
@@ -42,11 +46,11 @@ func (l *launch) containerConfig() *configs.Config {
 	for _, ns := range l.plan.Namespaces {
 		n := configs.Namespace{Type: namespaceTypes[ns]}
 		if ns == "net" {
-			n.Path = l.net.Path()
+			n.Path = network.Path()
 		}
 		c.Namespaces = append(c.Namespaces, n)
 	}
-	return c
+	return c, nil
 }
 
 var namespaceTypes = map[string]configs.NamespaceType{

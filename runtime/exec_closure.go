@@ -25,6 +25,7 @@ func (p *Plan) narrowExec() error {
 		p.Landlock.Rules[i].Access &^= unix.LANDLOCK_ACCESS_FS_EXECUTE
 	}
 	seen := map[string]bool{}
+	p.programs = map[string]bool{}
 	for len(programs) > 0 {
 		name := programs[0]
 		programs = programs[1:]
@@ -32,6 +33,7 @@ func (p *Plan) narrowExec() error {
 			continue
 		}
 		seen[name] = true
+		p.programs[name] = true
 		host, info, err := view(p.Entries).host(name)
 		if err != nil || !info.Mode().IsRegular() {
 			return fmt.Errorf("profile %s: tool %s is not a file in the sandbox", p.Profile, name)

@@ -3,7 +3,9 @@
 package runtime
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -83,12 +85,14 @@ func (p *Plan) checkStubCalls() error {
 // The number is no wall: another program in the same process has exactly the same rights.
 const chainTries = 16
 
-// warden answers the notifications of one run. It decides by registers and by who asks, never by
-// what a pointer leads to, so an answer of Continue can't be turned into another call meanwhile.
+// warden answers the notifications of one run. It decides by registers and by who asks. What a pointer
+// leads to can change after anybody looked, so it is looked at only where something in the kernel holds
+// the call all the same (programs).
 type warden struct {
-	subprocess bool // may create processes and execute programs
-	anyExec    bool // execve of the first process is held by Landlock, not by counting
+	subprocess bool            // may create processes and execute programs
+	programs   map[string]bool // not nil: all that may be executed; Landlock holds execve to them (narrowExec)
 	agentPID   int
+	listener   int // to ask whether the caller is still the one that asked
 	tries      int
 	recorder   *seccomp.Recorder
 }
@@ -141,9 +145,47 @@ func (w *warden) exec(c seccomp.Call) seccomp.Answer {
 	if w.subprocess {
 		return seccomp.Continue()
 	}
-	if c.PID != 0 && c.PID == w.agentPID && (w.anyExec || w.tries < chainTries) {
+	if c.PID == 0 || c.PID != w.agentPID {
+		return seccomp.Deny(unix.EPERM)
+	}
+	if w.programs != nil {
+		// Looked at so that a refusal is seen and counted. An agent that swaps the path afterwards gets
+		// Landlock's answer instead of this one.
+		if name, ok := readString(c.PID, c.Args[pathArg(c.Name)]); ok && w.programs[name] || !seccomp.StillWaiting(w.listener, c.ID) {
+			return seccomp.Continue()
+		}
+		return seccomp.Deny(unix.EACCES)
+	}
+	if w.tries < chainTries {
 		w.tries++
 		return seccomp.Continue()
 	}
 	return seccomp.Deny(unix.EPERM)
+}
+
+func pathArg(call string) int {
+	if call == "execveat" {
+		return 1
+	}
+	return 0
+}
+
+// readString reads a path out of a waiting process. It gives up at PATH_MAX and at memory that isn't there.
+func readString(pid int, addr uint64) (string, bool) {
+	buf := make([]byte, unix.PathMax)
+	for n := 0; n < len(buf); {
+		// Not past a page: the next one may not be mapped, and a partial read says nothing about where.
+		chunk := min(len(buf)-n, os.Getpagesize()-int((addr+uint64(n))%uint64(os.Getpagesize())))
+		local := []unix.Iovec{{Base: &buf[n], Len: uint64(chunk)}}
+		remote := []unix.RemoteIovec{{Base: uintptr(addr) + uintptr(n), Len: chunk}}
+		got, err := unix.ProcessVMReadv(pid, local, remote, 0)
+		if err != nil || got <= 0 {
+			return "", false
+		}
+		if end := bytes.IndexByte(buf[n:n+got], 0); end >= 0 {
+			return string(buf[:n+end]), true
+		}
+		n += got
+	}
+	return "", false
 }

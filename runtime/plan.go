@@ -88,7 +88,7 @@ type Plan struct {
 
 	profile  profiles.Profile
 	filter   seccomp.Filter
-	bindArgs []string
+	programs map[string]bool // mode tools: all that may be executed, by path inside
 }
 
 // PlanSeccomp sums up the filter; `agentrun profile show` lists its rules.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/thread"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
 )
@@ -56,7 +57,9 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	for _, m := range plan.Missing {
 		r.status.BestEffort = append(r.status.BestEffort, m.Name)
 	}
-	onOwnThread(r.live)
+	// A thread of its own that then ends: it gets a mount namespace, and it is the parent of the sandbox
+	// for the parent-death signal.
+	thread.Throwaway(r.live)
 	return r.status
 }
 
@@ -138,8 +141,8 @@ func (r *run) failed(err error) {
 // itself a notified call in ring 3.
 func (r *run) beforeExec(l *launch) {
 	w := &warden{
-		subprocess: r.plan.Subprocess, anyExec: r.plan.onlyTools(),
-		agentPID: l.agentPID, recorder: l.recorder,
+		subprocess: r.plan.Subprocess, programs: r.plan.programs,
+		agentPID: l.agentPID, listener: int(l.listener.Fd()), recorder: l.recorder,
 	}
 	listener := l.listener
 	l.listener = nil
@@ -169,9 +172,39 @@ func (r *run) beforeExec(l *launch) {
 	if l.master != nil && r.opt.OnTTY != nil {
 		r.opt.OnTTY(l.master)
 	}
+	if oom, err := l.group.OOMEvents(); err == nil && oom != nil {
+		l.oom = oom
+		r.serving.Go(func() { r.watchOOM(oom) })
+	} else if err != nil {
+		r.decide(verdict{Killed, err.Error()})
+	}
 	l.io.pump(r.opt.Stdin, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
+}
+
+// watchOOM ends the whole run when one of its processes was killed for memory. cgroup v2 does that by
+// itself (memory.oom.group); on v1 the rest would go on half-blind.
+func (r *run) watchOOM(events *os.File) {
+	var count [8]byte
+	for {
+		if _, err := events.Read(count[:]); err != nil {
+			return
+		}
+		// The event comes before the kernel has chosen its victim; the count tells when it has. A second
+		// is ages for that, and an event without a victim leaves the run alone.
+		for range 500 {
+			kills, err := r.launch.group.OOMKills()
+			if err != nil {
+				return // the group is being removed: the run is over
+			}
+			if kills > 0 {
+				r.decide(verdict{OOM, fmt.Sprintf("over the memory limit of %d bytes", r.plan.Limits.Memory)})
+				return
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
 }
 
 // decide files a verdict; the first one counts, and nobody waits to be heard.
@@ -255,6 +288,9 @@ func (r *run) settle(v verdict) {
 	}
 	l.io.drain()
 	l.stopServing()
+	if l.oom != nil {
+		l.oom.Close()
+	}
 	s.WallTime = time.Since(s.StartedAt)
 	if stats, err := l.group.Stats(); err == nil {
 		s.CPUTime, s.PeakMemory, s.OOMKills = stats.CPU, stats.MemoryPeak, stats.OOMKills

@@ -97,7 +97,11 @@ func (v *verifier) namespaces() error {
 			v.differs(ns+" namespace", "the supervisor's", "its own")
 		}
 		if ns == "net" {
-			ino, err := v.l.net.Inode()
+			network, err := v.l.network()
+			if err != nil {
+				return err
+			}
+			ino, err := network.Inode()
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -46,13 +47,16 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 }
 
 func execAction(g *global, c *cli.Context) error {
-	status := runtime.Status{State: runtime.Failed, ExitCode: runtime.ExitFailed, Refused: map[string]uint64{}, Events: []runtime.Event{}}
 	plan, err := prepare(g, c)
 	if err != nil {
+		status := runtime.Status{
+			Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"), Ring: c.Int("ring"), Profile: c.String("profile"),
+			State: runtime.Failed, Refused: map[string]uint64{}, Events: []runtime.Event{},
+		}
 		// A refusal is an outcome too: whoever waits for the status file must not wait for ever.
 		status.Error, status.Hint = err.Error(), hint(err)
 		status.ExitCode = report(io.Discard, err)
-		if serr := tell(c, status); serr != nil {
+		if serr := tell(c, status); serr != nil && !errors.Is(err, errStatusFile) {
 			return fmt.Errorf("%w (and %w)", err, serr)
 		}
 		return err
@@ -60,7 +64,7 @@ func execAction(g *global, c *cli.Context) error {
 	for _, m := range plan.Missing {
 		fmt.Fprintf(os.Stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
 	}
-	status, err = start(g, c, plan)
+	status, err := start(g, c, plan)
 	if err != nil {
 		return err
 	}
@@ -89,18 +93,29 @@ func prepare(g *global, c *cli.Context) (*runtime.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f := c.String("status-file"); f != "" {
-		if err := writable(f); err != nil {
-			return nil, fmt.Errorf("--status-file: %w", err)
+	if c.IsSet("status-file") {
+		if err := writable(c.String("status-file")); err != nil {
+			return nil, fmt.Errorf("%w: %w", errStatusFile, err)
 		}
-	} else if c.IsSet("status-file") {
-		return nil, fmt.Errorf("--status-file: is empty")
+	}
+	if spec.Keep != "" {
+		if err := writable(spec.Keep); err != nil {
+			return nil, fmt.Errorf("--keep: %w", err)
+		}
 	}
 	return runtime.NewPlan(spec)
 }
 
-// writable finds out before the run whether its account can be written after it.
+var errStatusFile = errors.New("--status-file")
+
+// writable finds out before the run whether a file can be written after it.
 func writable(name string) error {
+	if name == "" {
+		return errors.New("is empty")
+	}
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", name)
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".agentrun-*")
 	if err != nil {
 		return err

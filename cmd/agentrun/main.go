@@ -29,10 +29,10 @@ func init() {
 	}
 }
 
-// The main goroutine keeps the main thread for itself. Threads that enter a namespace are thrown away
-// by never unlocking them, but Go can't throw the main thread away: a goroutine of ours or libcontainer's
-// (it joins the sandbox's mount namespace to prepare mounts) that happened to run on it would leave
-// /proc/self pointing into the sandbox for as long as we live. Seen once in some hundred starts.
+// The main goroutine keeps the main thread for itself. libcontainer joins the sandbox's mount namespace on
+// a thread it throws away, but Go can't throw the main thread away: a goroutine of that kind that
+// happened to run on it would leave /proc/self pointing into the sandbox for as long as we live. Seen
+// once in some hundred starts. Our own such threads come from internal/thread.
 func init() { goruntime.LockOSThread() }
 
 func main() { os.Exit(run(context.Background(), os.Args)) }

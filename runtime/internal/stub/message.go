@@ -161,6 +161,6 @@ type Failure struct {
 	Index int // which Landlock rule, for StepLandlockPath
 }
 
-func (f *Failure) Error() string { return fmt.Sprintf("pid 1: %s: %v", f.Step, f.Errno) }
+func (f *Failure) Error() string { return fmt.Sprintf("inside the sandbox: %s: %v", f.Step, f.Errno) }
 
 func (f *Failure) Unwrap() error { return f.Errno }
