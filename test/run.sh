@@ -144,6 +144,9 @@ step_bench() {
 # the tests run must not change what the rest of them does.
 main() {
 	mkdir -p "$out"
+	# Two runs would write the same files, and both results would be nonsense.
+	exec 8>"$out/lock"
+	flock -n 8 || { echo "test/run.sh: another run uses $out" >&2; exit 2; }
 	"$GO" build -o "$tool" ./tools/testtable || exit 1
 	local steps=("$@") s f
 	if [[ $# == 0 || $1 == all ]]; then steps=(lint unit host vm fuzz bench); fi
