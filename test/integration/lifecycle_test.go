@@ -229,7 +229,7 @@ func TestSupervisorKilled(t *testing.T) {
 			})
 			t.Logf("%d processes dead %v after the kill", len(below), took)
 			c.Wait()
-			eventually(t, time.Second, "death of every process with a run's uid", func() bool { return len(ownAgents()) == 0 })
+			gone(t, time.Second)
 			if since := time.Since(killed); since > time.Duration(slow*float64(time.Second)) {
 				t.Errorf("agents were alive %v after their supervisor", since)
 			}

@@ -170,7 +170,18 @@ func TestOnlyOwnPids(t *testing.T) {
 // noAgents waits until no process with a run's uid is left.
 func noAgents(t *testing.T) {
 	t.Helper()
-	eventually(t, 5*time.Second, "end of every agent", func() bool { return len(ownAgents()) == 0 })
+	gone(t, 5*time.Second)
+}
+
+// gone waits for the end of every agent, and says which are left.
+func gone(t *testing.T, limit time.Duration) {
+	t.Helper()
+	var left []process
+	eventually(t, limit, "end of every agent", func() bool { left = ownAgents(); return len(left) == 0 })
+	for _, p := range left {
+		group := lines(fmt.Sprintf("/proc/%d/cgroup", p.pid))
+		t.Logf("alive: %d uid %d %s (%s) of %d, state %s, %s", p.pid, p.uid, p.comm, p.exe, p.ppid, p.state, group[len(group)-1])
+	}
 }
 
 // ownAgents are the living processes of this test's sandboxes.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -85,6 +86,10 @@ func takeStock() stock {
 	return s
 }
 
+// supervisor matches the programs that start sandboxes: the binary, its sealed
+// copy in memory, and the tests of other packages.
+var supervisor = regexp.MustCompile(`agentrun|runc|\.test( \(deleted\))?$`)
+
 // neighbours are the sandboxes whose supervisor lives and is not below this
 // process: somebody else on the machine uses agentrun. Whatever has no living
 // supervisor is counted as ours.
@@ -104,7 +109,7 @@ func neighbours(all []process) (pids map[int]bool, runs map[string]bool) {
 			ours = ours || up.pid == os.Getpid()
 			up = byPID[up.ppid]
 		}
-		if p.uid < firstSandboxUID || ours || top.pid <= 1 || !strings.Contains(top.exe, "agentrun") && !strings.Contains(top.exe, "runc") {
+		if p.uid < firstSandboxUID || ours || top.pid <= 1 || !supervisor.MatchString(top.exe) {
 			continue
 		}
 		pids[p.pid] = true
