@@ -3,8 +3,6 @@
 package runtime
 
 import (
-	"fmt"
-
 	libcgroups "github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // libcontainer's device rules need it registered
 	devices "github.com/opencontainers/cgroups/devices/config"
@@ -71,4 +69,4 @@ func deviceRules() []*devices.Rule {
 	}
 }
 
-func (p *Plan) cgroupOf() string { return fmt.Sprintf("agentrun/%s", p.ID) }
+func (p *Plan) cgroupOf() string { return cgroupParent + "/" + p.ID }

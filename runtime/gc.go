@@ -93,18 +93,59 @@ func Collect(ctx context.Context, runDir string) (removed []string, err error) {
 		}
 		removed = append(removed, n.Name())
 	}
+	if len(removed) > 0 {
+		if parent, err := holdParent(); err == nil {
+			err = releaseParent(parent)
+			errs = append(errs, err)
+		}
+	}
 	return removed, errors.Join(errs...)
 }
 
+const cgroupParent = "agentrun"
+
+// Every run holds a shared lock while its cgroup is below the common parent, and the parent is removed only
+// under the exclusive one. Without it the end of one run took the directory away from another that was
+// just making its own in it (seen in 1 of 100 starts with others ending beside them).
+func holdParent() (*os.File, error) {
+	if err := openWay(); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(idsDir, "cgroup-parent"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH) // whoever has it exclusively has it for some rmdirs
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock the common cgroup: %w", err)
+		}
+	}
+}
+
+// releaseParent removes the common parent if this was the last run, and lets go.
+func releaseParent(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil // others are alive; the last one removes it
+	}
+	_, err := cgroups.RemoveParentIfEmpty(cgroupParent)
+	return err
+}
+
 func collectOne(ctx context.Context, runDir, id string, lock *os.File) error {
-	name := "agentrun/" + id
+	name := cgroupParent + "/" + id
 	g, err := cgroups.Open(name)
 	if err == nil {
 		if _, err = g.Kill(ctx); err == nil {
 			err = g.Remove(ctx)
-		}
-		if err == nil {
-			_, err = cgroups.RemoveParentIfEmpty("agentrun")
 		}
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

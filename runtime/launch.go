@@ -78,6 +78,7 @@ type launch struct {
 	lock      *os.File
 	ids       *idRange
 	group     *cgroups.Group
+	parent    *os.File                  // shared lock on the cgroup all runs are in
 	prepaid   chan struct{}             // closed when no thread of ours is in the group
 	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
 	root      *fsjail.Root
@@ -162,6 +163,9 @@ func (l *launch) releaseIDs() error {
 }
 
 func (l *launch) makeCgroup() (err error) {
+	if l.parent, err = holdParent(); err != nil {
+		return err
+	}
 	l.group, err = cgroups.Create(l.plan.Cgroup, cgroups.Limits{
 		CPU: l.plan.Limits.CPU, Memory: l.plan.Limits.Memory, PIDs: l.plan.Limits.PIDs,
 	})
@@ -184,16 +188,12 @@ const teardownTime = 10 * time.Second
 
 func (l *launch) removeCgroup() error {
 	if l.group == nil {
-		return nil
+		return releaseParent(l.parent)
 	}
 	<-l.prepaid
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()
-	if err := l.group.Remove(ctx); err != nil {
-		return err
-	}
-	_, err := cgroups.RemoveParentIfEmpty(filepath.Dir(l.plan.Cgroup))
-	return err
+	return errors.Join(l.group.Remove(ctx), releaseParent(l.parent))
 }
 
 // makeNetwork only starts: it takes a millisecond, on a thread of its own, beside the steps that
