@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 
@@ -71,50 +70,4 @@ func gcCommand(g *global) *cli.Command {
 			return err
 		},
 	}
-}
-
-func jsonBytes(v any) ([]byte, error) { return json.Marshal(v) }
-
-func completionCommand() *cli.Command {
-	return &cli.Command{
-		Name:         "completion",
-		Usage:        "print a completion script",
-		ArgsUsage:    "bash|zsh|fish",
-		Description:  `   source <(agentrun completion bash)`,
-		OnUsageError: usageError,
-		Action: func(c *cli.Context) error {
-			shell, err := oneArg(c, "bash|zsh|fish")
-			if err != nil {
-				return err
-			}
-			script, ok := completions[shell]
-			if !ok {
-				return fmt.Errorf("no completion for %q: want bash, zsh or fish", shell)
-			}
-			fmt.Print(script)
-			return nil
-		},
-	}
-}
-
-// The scripts ask the program itself (--generate-bash-completion), so they can't go stale.
-var completions = map[string]string{
-	"bash": `_agentrun() {
-	local words
-	words=$("${COMP_WORDS[@]:0:COMP_CWORD}" "${COMP_WORDS[COMP_CWORD]}" --generate-bash-completion 2>/dev/null)
-	[[ ${COMP_WORDS[COMP_CWORD]} == -* ]] || words=$("${COMP_WORDS[@]:0:COMP_CWORD}" --generate-bash-completion 2>/dev/null)
-	COMPREPLY=($(compgen -W "${words}" -- "${COMP_WORDS[COMP_CWORD]}"))
-}
-complete -o default -F _agentrun agentrun
-`,
-	"zsh": `#compdef agentrun
-_agentrun() {
-	local -a words
-	words=("${(@f)$(_CLI_ZSH_AUTOCOMPLETE_HACK=1 ${words[@]:0:#words[@]-1} ${words[-1]} --generate-bash-completion 2>/dev/null)}")
-	_describe agentrun words || _files
-}
-compdef _agentrun agentrun
-`,
-	"fish": `complete -c agentrun -a '(set -l t (commandline -opc); $t --generate-bash-completion 2>/dev/null)'
-`,
 }

@@ -38,6 +38,9 @@ func init() { goruntime.LockOSThread() }
 func main() { os.Exit(run(context.Background(), os.Args)) }
 
 func run(ctx context.Context, args []string) int {
+	if completeFlags(os.Stdout, newApp(), args) {
+		return 0
+	}
 	return report(os.Stderr, newApp().RunContext(ctx, args))
 }
 

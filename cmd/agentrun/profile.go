@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"text/tabwriter"
@@ -19,6 +20,8 @@ func profileCommand(g *global) *cli.Command {
 	return &cli.Command{
 		Name:  "profile",
 		Usage: "list, show and check profiles",
+
+		HideHelpCommand: true,
 		Description: `   agentrun profile list
    agentrun profile show ring3
    agentrun profile validate my-agents.yaml`,
@@ -104,7 +107,7 @@ func profileShow(g *global, c *cli.Context) error {
 // showYAML prints by way of JSON: the json tags are the keys of the YAML files.
 func showYAML(p profiles.Profile) error {
 	var node yaml.Node
-	b, err := jsonBytes(p)
+	b, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
