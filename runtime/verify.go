@@ -146,6 +146,9 @@ func (v *verifier) cgroup() error {
 			v.differs("cgroup of "+cmpOr(c, "unified"), got, want)
 		}
 	}
+	if got, want := v.l.group.Limits(), v.l.limits(); got != want {
+		v.differs("cgroup limits", got, want)
+	}
 	return v.l.group.Verify()
 }
 

@@ -77,8 +77,8 @@ func specOf(g *global, c *cli.Context) (runtime.Spec, error) {
 	problems = append(problems, limitFlags(c, &s.Limits)...)
 	for _, flag := range []string{"ro-bind", "bind"} {
 		for _, v := range c.StringSlice(flag) {
-			src, dst, _ := strings.Cut(v, ":")
-			if src == "" || strings.Contains(dst, ":") {
+			src, dst, colon := strings.Cut(v, ":")
+			if src == "" || colon && dst == "" || strings.Contains(dst, ":") {
 				problems = append(problems, runtime.Problem{Field: "--" + flag, Message: fmt.Sprintf("%q is not SRC or SRC:DST", v)})
 				continue
 			}
