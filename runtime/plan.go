@@ -404,8 +404,9 @@ func (p *Plan) planWorkspace(s *Spec) error {
 	}
 	if dir == "" {
 		var only string
-		if dir, only = p.implicitWorkspace(s); dir == "" {
-			return nil
+		var err error
+		if dir, only, err = p.implicitWorkspace(s); dir == "" {
+			return err
 		}
 		mode = profiles.WorkspaceRO // nobody offered this folder for writing
 		if only != "" {
@@ -418,27 +419,31 @@ func (p *Plan) planWorkspace(s *Spec) error {
 // implicitWorkspace is the caller's folder when the command is a file in it and no workspace was
 // given. Where the folder is somebody's home or the system's, only the file itself is shown: a
 // shorthand must not expose keys and mail (M-2).
-func (p *Plan) implicitWorkspace(s *Spec) (dir, only string) {
+func (p *Plan) implicitWorkspace(s *Spec) (dir, only string, err error) {
 	name := s.Command[0]
 	if filepath.IsAbs(name) || p.profile.Files.Workspace == profiles.WorkspaceNone {
-		return "", ""
+		return "", "", nil
 	}
 	if !strings.Contains(name, "/") {
 		if _, found := view(p.Entries).lookPath(name, defaultPath); found {
-			return "", ""
+			return "", "", nil
 		}
 	}
 	file := filepath.Join(s.WorkDir, name)
-	if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || !strings.HasPrefix(file, s.WorkDir+"/") && s.WorkDir != "/" {
-		return "", ""
+	info, err := os.Stat(file)
+	if err != nil || !strings.HasPrefix(file, s.WorkDir+"/") && s.WorkDir != "/" {
+		return "", "", nil // resolve says what is not found
+	}
+	if !info.Mode().IsRegular() {
+		return "", "", &CommandError{Name: name, Reason: file + " is not a regular file"}
 	}
 	if private(s.WorkDir, s.Environ) {
 		if filepath.Dir(file) != filepath.Clean(s.WorkDir) {
-			return "", ""
+			return "", "", nil
 		}
-		return s.WorkDir, file
+		return s.WorkDir, file, nil
 	}
-	return s.WorkDir, ""
+	return s.WorkDir, "", nil
 }
 
 // private says that a folder holds more than one program's files.

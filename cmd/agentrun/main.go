@@ -62,8 +62,10 @@ func newApp() *cli.App {
 		EnableBashCompletion:   true,
 		HideHelpCommand:        true,
 		UseShortOptionHandling: true,
-		ExitErrHandler:         func(*cli.Context, error) {}, // report decides about output and exit code
-		OnUsageError:           usageError,
+		// Paths may hold commas; a flag is given once for each value.
+		DisableSliceFlagSeparator: true,
+		ExitErrHandler:            func(*cli.Context, error) {}, // report decides about output and exit code
+		OnUsageError:              usageError,
 		CommandNotFound: func(c *cli.Context, name string) {
 			os.Exit(report(os.Stderr, &hintError{err: errUnknownCommand(name), hint: "agentrun --help lists the commands; to run a program: agentrun exec -- " + name}))
 		},

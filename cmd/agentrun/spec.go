@@ -103,7 +103,7 @@ func specOf(g *global, c *cli.Context) (runtime.Spec, error) {
 func profileOf(g *global, c *cli.Context, testOnly bool) (profiles.Profile, error) {
 	ring, name := c.Int("ring"), c.String("profile")
 	switch {
-	case ring == 0:
+	case ring == 0, name == "ring0":
 		return profiles.Profile{}, errRing0
 	case ring < 0 || ring > 3:
 		return profiles.Profile{}, fmt.Errorf("--ring %d: there are four rings, and agents run in 1, 2 or 3", ring)
