@@ -104,7 +104,7 @@ step_vm() {
 			failed+=("build of $p's tests for the VM")
 		fi
 	done
-	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1200}" \
+	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1500}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
 		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-50}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-20}" \
 		-- bash suite.sh | "$tool" guest "$out/vm.json"
