@@ -66,7 +66,7 @@ func TestExecution(t *testing.T) {
 		{try: "memfd-fexecve 8", want: "EPERM@execve|EACCES|EINVAL", in: same("EACCES|EINVAL", "ring1", "ring2")},
 		{try: "memfd-fexecve 0x18", want: "EPERM@memfd_create"},
 		// Another program, from where programs are.
-		{try: "exec /nonexistent", want: "EPERM@execve|ENOENT", in: same("ENOENT", "ring1", "ring2")},
+		{try: "exec /nonexistent", want: "EPERM@execve|ENOENT", in: map[string]string{"ring1": "ENOENT", "ring2": "ENOENT", "strict": "EACCES@execve"}},
 	})
 }
 
@@ -107,6 +107,9 @@ func TestStrictRunsOnlyItsCommand(t *testing.T) {
 		r := run(t, opts{profile: "strict", flags: []string{"--workspace", ws}}, "/probe", "exec", program)
 		if got := answers(r.stdout)["exec "+program]; got != "EACCES" && got != "EPERM" {
 			t.Errorf("%s: got %q, want EACCES or EPERM\nexit %d, stdout: %s", program, got, r.exit, r.stdout)
+		}
+		if r.status.Refused["execve"] == 0 || !hasEvent(r.status, "execve") {
+			t.Errorf("%s: the supervisor has no record of a refused execve (M-4): %v", program, r.status.Refused)
 		}
 	}
 }

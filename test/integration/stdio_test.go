@@ -308,8 +308,8 @@ func TestJobControl(t *testing.T) {
 	needSandbox(t)
 	needProgram(t, "bash")
 	term := openTerminal(t, 80, 24)
-	c := term.run(opts{profile: "ring2", flags: []string{"--env", "PS1=prompt> "}}, "bash", "--norc", "-i")
-	term.until("prompt> ")
+	c := term.run(opts{profile: "ring2", flags: []string{"--env", "PS1=prompt>"}}, "bash", "--norc", "-i")
+	term.until("prompt>")
 	term.type_("sleep 1000\n")
 	term.until("sleep 1000\r\n")
 	// The shell hands the terminal over when the job runs; the key is typed
@@ -330,7 +330,7 @@ func TestJobControl(t *testing.T) {
 	if strings.Contains(shown, "no job control") {
 		t.Errorf("the shell has no job control: %q", shown)
 	}
-	term.until("prompt> ")
+	term.until("prompt>")
 	term.type_("kill %1; wait; exit 7\n")
 	c.finish(t).want(t, 7, "exited")
 }
