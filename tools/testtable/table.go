@@ -206,8 +206,8 @@ func (t *table) merged(i id) outcome {
 	return result
 }
 
-// integration is the package whose every test gets a line; of others only what is
-// not plain success.
+// integration is the package whose every top-level test gets a line, with the number of
+// its subtests that just ran; of the rest, and of others, only what is not plain success.
 const integration = "agentrun/test/integration"
 
 func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
@@ -216,6 +216,7 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 	sums := map[string]*sum{}
 	var pkgs []string
 	var rows, never [][]string
+	alike := map[int]int{} // by row: how many further leaves it stands for
 	for _, i := range t.leaves() {
 		s := sums[i.pkg]
 		if s == nil {
@@ -238,9 +239,22 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 			never = append(never, row)
 		}
 		counts[m]++
-		if i.pkg == integration || !plain {
+		switch {
+		case !plain:
 			rows = append(rows, row)
+		case i.pkg == integration:
+			top, _, _ := strings.Cut(i.test, "/")
+			// The leaves are sorted, so those of one test that look alike are neighbours.
+			row[0] = top
+			if n := len(rows) - 1; n >= 0 && slices.Equal(rows[n], row) {
+				alike[n]++
+			} else {
+				rows = append(rows, row)
+			}
 		}
+	}
+	for n, more := range alike {
+		rows[n][0] += fmt.Sprintf(" (%d)", more+1)
 	}
 	head := append([]string{"test"}, t.platforms...)
 	printRows(out, append([][]string{append(head, "why skipped")}, rows...))
@@ -337,7 +351,8 @@ func printRows(out io.Writer, rows [][]string) {
 			if n == len(width) {
 				width = append(width, 0)
 			}
-			width[n] = max(width[n], len(c))
+			// One long name must not push the columns of all others out of sight.
+			width[n] = max(width[n], min(len(c), 64))
 		}
 	}
 	for _, r := range rows {

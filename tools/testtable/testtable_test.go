@@ -124,6 +124,12 @@ func TestReport(t *testing.T) {
 			has:  []string{"A/x", "skipped", "host: cgroup v2"},
 		},
 		{
+			name: "subtests that just ran share a line",
+			host: []string{stream(p, "run A", "run A/x", "pass A/x", "run A/y", "pass A/y", "run A/z", "skip A/z need: q", "pass A", "pass .")},
+			last: "2 passed, 0 failed, 1 skipped",
+			has:  []string{"A (2)", "A/z"},
+		},
+		{
 			name: "a parent's own failure does not hide behind its subtests",
 			host: []string{stream(p, "run A", "run A/x", "pass A/x", "fail A", "fail .")},
 			last: "1 passed, 1 failed, 0 skipped", fails: true,
