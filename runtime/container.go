@@ -3,10 +3,13 @@
 package runtime
 
 import (
+	"os"
+
 	libcgroups "github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // libcontainer's device rules need it registered
 	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,8 +50,27 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 			n.Path = network.Path()
 		}
 		c.Namespaces = append(c.Namespaces, n)
+		if ns == "time" {
+			if c.TimeOffsets, err = startAtZero(); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return c, nil
+}
+
+// startAtZero lets the sandbox's clocks begin with it: the host's uptime tells which kernel fixes it runs
+// without, and ties two runs on one host together (time_namespaces(7)).
+func startAtZero() (map[string]specs.LinuxTimeOffset, error) {
+	offsets := map[string]specs.LinuxTimeOffset{}
+	for name, clock := range map[string]int32{"monotonic": unix.CLOCK_MONOTONIC, "boottime": unix.CLOCK_BOOTTIME} {
+		var now unix.Timespec
+		if err := unix.ClockGettime(clock, &now); err != nil {
+			return nil, os.NewSyscallError("clock_gettime", err)
+		}
+		offsets[name] = specs.LinuxTimeOffset{Secs: -now.Sec} // whole seconds: the result must not be negative
+	}
+	return offsets, nil
 }
 
 var namespaceTypes = map[string]configs.NamespaceType{
