@@ -71,6 +71,11 @@ func testMain(m *testing.M) int {
 	}
 	stateDir, runDir = filepath.Join(base, "state"), filepath.Join(base, "run")
 	code := m.Run()
+	if code != 0 {
+		// A test that gave up has killed its supervisor: what that leaves is
+		// gc's, and would only hide what else is left.
+		command(context.Background(), "gc").Run()
+	}
 	if left := before.leftAfter(10 * time.Second); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "--- FAIL: leak check (M-5): left behind by the whole run:\n    %s\n", strings.Join(left, "\n    "))
 		code = max(code, 1)

@@ -254,6 +254,9 @@ func TestTerminal(t *testing.T) {
 				t.Errorf("descriptors: %s, want three to the sandbox's own pts", fds)
 			}
 			c.finish(t).want(t, 0, "exited")
+			if strings.Contains(shown+fds, "\r\r") {
+				t.Errorf("line ends are translated twice, by both terminals: %q", shown)
+			}
 			if after := term.modes(); after != before {
 				t.Error("the caller's terminal is not as it was before")
 			}
@@ -311,7 +314,7 @@ func TestJobControl(t *testing.T) {
 	c := term.run(opts{profile: "ring2", flags: []string{"--env", "PS1=prompt>"}}, "bash", "--norc", "-i")
 	term.until("prompt>")
 	term.type_("sleep 1000\n")
-	term.until("sleep 1000\r\n")
+	term.until("sleep 1000")
 	// The shell hands the terminal over when the job runs; the key is typed
 	// again until it meets the job.
 	stopped := make(chan struct{})
