@@ -65,6 +65,7 @@ static long t_stubborn(int argc, char **argv)
 	dprintf(1, "ready\n");
 	for (;;)
 		pause();
+	return 0;
 }
 
 static volatile sig_atomic_t caught;
@@ -84,6 +85,7 @@ static long t_trap(int argc, char **argv)
 	while (!caught || caught == SIGCHLD)
 		sigsuspend(&none);
 	_exit(40 + caught);
+	return 0;
 }
 
 // winch: prints the window size at once and again after each SIGWINCH.

@@ -122,6 +122,7 @@ static long t_exec_chain(int argc, char **argv)
 		execve("/probe", self, env);
 	dprintf(1, "exec-chain: %ld %s\n", at, at < to ? strerrorname_np(errno) : "0");
 	_exit(0);
+	return 0;
 }
 
 static int copy_self(const char *to)
@@ -214,6 +215,7 @@ static void *sleeper(void *unused)
 	(void)unused;
 	for (;;)
 		pause();
+	return NULL;
 }
 
 // threads N: start up to N threads that stay.
@@ -251,7 +253,9 @@ static long t_bomb(int argc, char **argv)
 {
 	(void)argc, (void)argv;
 	for (;;)
-		fork();
+		if (fork() < 0)
+			continue;
+	return 0;
 }
 
 // orphans N: N grandchildren whose parent is gone die; pid 1 has to reap
