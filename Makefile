@@ -56,7 +56,7 @@ test: build probe ## everything CI runs: checks, unit tests, both kernels, fuzz,
 	@GO="$(GO)" bash test/run.sh
 
 test-unit: $(STUB) ## unit tests with the race detector
-	$(GO) test -race $$($(GO) list ./... | grep -v /test/integration)
+	$(GO) test -race $$($(GO) list ./... | grep -vE '/test/(integration|compat)$$')
 
 test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only
 	@GO="$(GO)" bash test/run.sh vm

@@ -490,7 +490,7 @@ func (r *Root) addOverlay(e Entry) error {
 			return err
 		}
 	}
-	if err := os.Chown(changes, r.agent.UID, r.agent.GID); err != nil {
+	if err := os.Lchown(changes, r.agent.UID, r.agent.GID); err != nil {
 		return err
 	}
 	mnt, err := newFS("overlay", map[string]string{"lowerdir": at, "upperdir": changes, "workdir": work},

@@ -259,7 +259,7 @@ func TestSyscallDecisions(t *testing.T) {
 		{"tcp", "socket", args{unix.AF_INET, unix.SOCK_STREAM | cloex, 0}, strictNo},
 		{"tcp by name", "socket", args{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP}, strictNo},
 		{"udp", "socket", args{unix.AF_INET6, unix.SOCK_DGRAM | cloex, 0}, strictNo},
-		{"unix stream", "socket", args{unix.AF_UNIX, unix.SOCK_STREAM | cloex, 0}, strictNo},
+		{"unix stream", "socket", args{unix.AF_UNIX, unix.SOCK_STREAM | cloex, 0}, above3},
 		{"mptcp", "socket", args{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, [4]string{"errno EPROTONOSUPPORT", "errno EPROTONOSUPPORT", "errno EPROTONOSUPPORT", "notify"}},
 		{"sctp", "socket", args{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, all("notify")},
 		{"raw", "socket", args{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, all("notify")},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -29,15 +30,27 @@ const (
 // A run is alive while its lock is held. The lock file is made before the run's folder and removed
 // after it, so whoever finds a folder whose lock is free has found a crash.
 func lockRun(runDir, id string) (*os.File, error) {
-	f, err := openLock(runDir, id)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	for {
+		f, err := openLock(runDir, id)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock run %s: %w", id, err)
+		}
+		// A collector may have removed the file between our open and our lock: a lock on a file that is
+		// no longer there would tell nobody anything.
+		mine, err := f.Stat()
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		if there, err := os.Lstat(f.Name()); err == nil && os.SameFile(mine, there) {
+			return f, nil
+		}
 		f.Close()
-		return nil, fmt.Errorf("lock run %s: %w", id, err)
 	}
-	return f, nil
 }
 
 func openLock(runDir, id string) (*os.File, error) {
@@ -68,30 +81,24 @@ func validID(s string) bool {
 // their v1 cgroup was frozen at that moment: a frozen process does not die of SIGKILL. That is
 // why processes are looked for here at all.
 func Collect(ctx context.Context, runDir string) (removed []string, err error) {
-	names, err := os.ReadDir(filepath.Join(runDir, sandboxesDir))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
+	ids, err := knownRuns(runDir)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	for _, n := range names {
-		if !validID(n.Name()) {
-			continue
-		}
-		lock, err := lockRun(runDir, n.Name())
+	for _, id := range ids {
+		lock, err := lockRun(runDir, id)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue
 		}
 		if err == nil {
-			err = collectOne(ctx, runDir, n.Name(), lock)
+			err = collectOne(ctx, runDir, id, lock)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("clean up after run %s: %w", n.Name(), err))
+			errs = append(errs, fmt.Errorf("clean up after run %s: %w", id, err))
 			continue
 		}
-		removed = append(removed, n.Name())
+		removed = append(removed, id)
 	}
 	if len(removed) > 0 {
 		if parent, err := holdParent(); err == nil {
@@ -100,6 +107,23 @@ func Collect(ctx context.Context, runDir string) (removed []string, err error) {
 		}
 	}
 	return removed, errors.Join(errs...)
+}
+
+// knownRuns are the runs that have a folder, and those killed before they had one, which have a lock.
+func knownRuns(runDir string) (ids []string, err error) {
+	for _, dir := range []string{sandboxesDir, locksDir} {
+		names, err := os.ReadDir(filepath.Join(runDir, dir))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, n := range names {
+			if validID(n.Name()) {
+				ids = append(ids, n.Name())
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
 }
 
 const cgroupParent = "agentrun"

@@ -3,7 +3,7 @@
 #
 # What `make test` runs, in the order of how soon it can tell a mistake:
 #
-#   test/run.sh [all]   lint, unit, host, vm, fuzz, bench, then the merged table
+#   test/run.sh [all]   lint, unit, host, compat, vm, fuzz, bench, then the merged table
 #   test/run.sh STEP…   only those, then the table of what they tested
 #
 # A step that fails does not stop the ones after it: one run is to tell everything.
@@ -72,7 +72,7 @@ watched() { # watched FILE go-test-arguments…
 
 step_unit() {
 	local packages
-	mapfile -t packages < <("$GO" list ./... | grep -v '/test/integration$')
+	mapfile -t packages < <("$GO" list ./... | grep -vE '/test/(integration|compat)$')
 	tables+=("host=$out/unit.json")
 	# Outcomes are read from the events; the exit code would count them twice.
 	watched "$out/unit.json" -race -timeout 10m "${packages[@]}"
@@ -81,6 +81,13 @@ step_unit() {
 step_host() {
 	tables+=("host=$out/host.json")
 	watched "$out/host.json" -race -count 1 -timeout 20m "$integration"
+}
+
+# CPython's own tests and other people's programs, in ring 2 beside the host. Without the
+# race detector: the Go side only compares.
+step_compat() {
+	tables+=("host=$out/compat.json")
+	watched "$out/compat.json" -count 1 -timeout 30m ./test/compat
 }
 
 step_vm() {
@@ -149,7 +156,7 @@ main() {
 	flock -n 8 || { echo "test/run.sh: another run uses $out" >&2; exit 2; }
 	"$GO" build -o "$tool" ./tools/testtable || exit 1
 	local steps=("$@") s f
-	if [[ $# == 0 || $1 == all ]]; then steps=(lint unit host vm fuzz bench); fi
+	if [[ $# == 0 || $1 == all ]]; then steps=(lint unit host compat vm fuzz bench); fi
 	for s in "${steps[@]}"; do
 		declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
 		say "$s"

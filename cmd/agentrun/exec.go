@@ -184,6 +184,8 @@ func ownTerminal(opt *runtime.Options) (restore func(), err error) {
 				resize()
 			}
 		}()
+		// The caller's terminal goes on translating line ends in this mode; once is enough.
+		_ = console.ClearONLCR(master.Fd())
 		_ = caller.SetRaw()
 	}
 	return func() {

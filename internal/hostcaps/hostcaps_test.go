@@ -220,26 +220,18 @@ func traces(t *testing.T) map[string]string {
 	return m
 }
 
-// The launch asks these on every start (DESIGN, start-up budget). The limit is
-// for the median of cold answers: one preempted call says nothing.
-func TestLaunchProbesAreCheap(t *testing.T) {
+// The launch asks these on every start (DESIGN, start-up budget).
+func BenchmarkLaunchProbes(b *testing.B) {
 	for _, p := range []*Probe{
 		Root, UserNS, TimeNS, CgroupNS, Seccomp, SeccompNotify, SeccompWaitKillable, Landlock(1),
 		NewMountAPI, ProcSubset, Pidfd, Openat2, Cgroup("cpu", "memory", "pids", "freezer"),
 	} {
-		const n = 101
-		var took [n]time.Duration
-		for i := range took {
-			p.answer.Store(nil)
-			start := time.Now()
-			p.Check()
-			took[i] = time.Since(start)
-		}
-		if m := median(took[:]); m > 50*time.Microsecond*raceFactor {
-			t.Errorf("%s: median %v of %d cold answers, want under 50 µs", p.Name, m, n)
-		} else {
-			t.Logf("%s: %v", p.Name, m)
-		}
+		b.Run(p.Name, func(b *testing.B) {
+			for b.Loop() {
+				p.answer.Store(nil)
+				_ = p.Check()
+			}
+		})
 	}
 }
 

@@ -357,7 +357,7 @@ static void __attribute__((noreturn, used)) run(void)
 
 	for (;;) {
 		struct pollfd_ p[2] = { { CONTROL, POLLIN_, 0 }, { (int)sigfd, POLLIN_, 0 } };
-		unsigned char info[128]; /* struct signalfd_siginfo: the first u32 is the signal */
+		uint32_t info[32]; /* struct signalfd_siginfo: [0] is the signal, [3] the sender's pid */
 
 		sys5(__NR_ppoll, p, 2, 0, 0, 8);
 		if (p[0].revents) /* the supervisor says nothing more: data or hang-up both mean the end */
@@ -366,12 +366,12 @@ static void __attribute__((noreturn, used)) run(void)
 			continue;
 		if (sys3(__NR_read, sigfd, info, sizeof(info)) != sizeof(info))
 			continue;
-		uint32_t sig;
-		memcpy(&sig, info, sizeof(sig));
-		if (sig == SIGCHLD_)
+		/* From outside the namespace the sender's pid reads 0. Signals from inside are the agent's
+		 * own and go no further. */
+		if (info[0] == SIGCHLD_)
 			reap(agent);
-		else
-			sys2(__NR_kill, agent, sig);
+		else if (info[3] == 0)
+			sys2(__NR_kill, agent, info[0]);
 	}
 }
 
