@@ -27,7 +27,7 @@ const (
 	mountDir = idsDir + "/mnt"
 )
 
-// A run is alive while its lock is held. The lock file is made before the run's folder and removed
+// lockRun takes the lock of a run that may be dead. A run is alive while its lock is held. The lock file is made before the run's folder and removed
 // after it, so whoever finds a folder whose lock is free has found a crash.
 func lockRun(runDir, id string) (*os.File, error) {
 	for {
@@ -39,8 +39,8 @@ func lockRun(runDir, id string) (*os.File, error) {
 			f.Close()
 			return nil, fmt.Errorf("lock run %s: %w", id, err)
 		}
-		// A collector may have removed the file between our open and our lock: a lock on a file that is
-		// no longer there would tell nobody anything.
+		// Another collector may have removed the file between our open and our lock: a lock on a file
+		// that is no longer there would tell nobody anything.
 		mine, err := f.Stat()
 		if err != nil {
 			f.Close()
@@ -51,6 +51,29 @@ func lockRun(runDir, id string) (*os.File, error) {
 		}
 		f.Close()
 	}
+}
+
+// newLock makes a run's lock. It is held before it has a name, so no collector ever finds it free.
+func newLock(runDir, id string) (*os.File, error) {
+	dir := filepath.Join(runDir, locksDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("unnamed file in %s (the run folder must be on a file system that has them, as tmpfs, ext4, xfs or btrfs): %w", dir, err)
+	}
+	f := os.NewFile(uintptr(fd), filepath.Join(dir, id))
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		// linkat(2): the way to name an O_TMPFILE without CAP_DAC_READ_SEARCH.
+		err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, f.Name(), unix.AT_SYMLINK_FOLLOW)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock run %s: %w", id, err)
+	}
+	return f, nil
 }
 
 func openLock(runDir, id string) (*os.File, error) {

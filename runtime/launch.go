@@ -146,11 +146,8 @@ func (l *launch) down(last int) error {
 
 func (l *launch) makeFolder() (err error) {
 	l.dir = filepath.Join(l.opt.RunDir, sandboxesDir, l.plan.ID)
-	for tries := 0; l.lock == nil; tries++ {
-		// A collector that looks at the lock in the instant before we hold it has it for a moment.
-		if l.lock, err = lockRun(l.opt.RunDir, l.plan.ID); err != nil && (!errors.Is(err, unix.EWOULDBLOCK) || tries == 100) {
-			return err
-		}
+	if l.lock, err = newLock(l.opt.RunDir, l.plan.ID); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(l.dir), 0o700); err != nil {
 		return err
