@@ -4,6 +4,7 @@ package cgroups
 
 import (
 	"context"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -103,7 +104,7 @@ func BenchmarkAdd(b *testing.B) {
 				time.Sleep(gap)
 				done := make(chan error, 1)
 				if early >= 0 {
-					go func() { done <- g.Prepay() }()
+					go func() { done <- Prepay(path.Dir(g.Name())) }()
 					time.Sleep(early)
 				} else {
 					done <- nil

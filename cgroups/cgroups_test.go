@@ -1039,15 +1039,15 @@ func TestPrepay(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
 		g := create(t, limits)
 		before, _ := os.ReadFile("/proc/self/cgroup")
-		if err := g.Prepay(); err != nil {
+		if err := Prepay(path.Dir(g.Name())); err != nil {
 			t.Error(err)
 		}
 		after, _ := os.ReadFile("/proc/self/cgroup")
 		if d := cmp.Diff(string(before), string(after)); d != "" {
 			t.Errorf("moved:\n%s", d)
 		}
-		if err := g.Remove(t.Context()); err != nil {
-			t.Error(err)
+		if err := Prepay("elsewhere"); err == nil {
+			t.Error("a group that is not ours was taken")
 		}
 	})
 }

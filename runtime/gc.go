@@ -123,11 +123,8 @@ func Collect(ctx context.Context, runDir string) (removed []string, err error) {
 		}
 		removed = append(removed, id)
 	}
-	if len(removed) > 0 {
-		if parent, err := holdParent(); err == nil {
-			err = releaseParent(parent)
-			errs = append(errs, err)
-		}
+	if parent, err := holdParent(); err == nil {
+		errs = append(errs, releaseParent(parent))
 	}
 	return removed, errors.Join(errs...)
 }
@@ -171,6 +168,25 @@ func holdParent() (*os.File, error) {
 			f.Close()
 			return nil, fmt.Errorf("lock the common cgroup: %w", err)
 		}
+	}
+}
+
+// Warm begins to pay for the first move into a cgroup: about 10 ms of waiting for an RCU grace period,
+// which the work between here and the launch then hides. Call it when it is clear that a run is wanted, and
+// the function it returns when the run is over. Nothing depends on it but time.
+func Warm() (release func()) {
+	parent, err := holdParent()
+	if err != nil {
+		return func() {} // the launch meets the same error and reports it
+	}
+	paid := make(chan struct{})
+	go func() {
+		defer close(paid)
+		_ = cgroups.Prepay(cgroupParent) // an error means only that nothing was saved
+	}()
+	return func() {
+		<-paid
+		_ = releaseParent(parent)
 	}
 }
 

@@ -82,7 +82,6 @@ type launch struct {
 	ids       *idRange
 	group     *cgroups.Group
 	parent    *os.File                  // shared lock on the cgroup all runs are in
-	prepaid   chan struct{}             // closed when no thread of ours is in the group
 	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
 	root      *fsjail.Root
 	container *libcontainer.Container
@@ -180,17 +179,7 @@ func (l *launch) makeCgroup() (err error) {
 	limits := l.limits()
 	limits.CPU = float64(goruntime.NumCPU())
 	l.group, err = cgroups.Create(l.plan.Cgroup, limits)
-	if err != nil {
-		return err
-	}
-	// The first move into a cgroup waits about 10 ms for an RCU grace period; paying it now, beside the
-	// steps that follow, leaves less of it for when the sandbox is moved.
-	l.prepaid = make(chan struct{})
-	go func() {
-		defer close(l.prepaid)
-		_ = l.group.Prepay() // an error means only that nothing was saved
-	}()
-	return nil
+	return err
 }
 
 func (l *launch) limits() cgroups.Limits {
@@ -208,7 +197,6 @@ func (l *launch) removeCgroup() error {
 	if l.group == nil {
 		return releaseParent(l.parent)
 	}
-	<-l.prepaid
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()
 	return errors.Join(l.group.Remove(ctx), releaseParent(l.parent))
@@ -352,7 +340,6 @@ func (l *launch) destroyContainer() error {
 // killAll returns when the cgroup is proved empty. An empty one stays so: only a process in it could fork
 // into it, and nobody else moves processes there.
 func (l *launch) killAll() error {
-	<-l.prepaid
 	if pids, err := l.group.Pids(); err == nil && len(pids) == 0 {
 		return nil
 	}

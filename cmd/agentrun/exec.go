@@ -47,7 +47,9 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 }
 
 func execAction(g *global, c *cli.Context) error {
-	plan, err := prepare(g, c)
+	release := func() {}
+	plan, err := prepare(g, c, func() { release = runtime.Warm() })
+	defer func() { release() }()
 	if err != nil {
 		status := runtime.Status{
 			Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"), Ring: c.Int("ring"), Profile: c.String("profile"),
@@ -87,12 +89,17 @@ func execAction(g *global, c *cli.Context) error {
 	return exitError(status.ExitCode)
 }
 
-// prepare does everything that can fail without having started anything.
-func prepare(g *global, c *cli.Context) (*runtime.Plan, error) {
+// prepare does everything that can fail without having started anything. warm is called once the flags
+// are known to make sense.
+func prepare(g *global, c *cli.Context, warm func()) (*runtime.Plan, error) {
 	spec, err := specOf(g, c)
+	if err == nil {
+		err = spec.Check()
+	}
 	if err != nil {
 		return nil, err
 	}
+	warm()
 	if c.IsSet("status-file") {
 		if err := writable(c.String("status-file")); err != nil {
 			return nil, fmt.Errorf("%w: %w", errStatusFile, err)
