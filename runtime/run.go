@@ -287,6 +287,14 @@ func (r *run) settle(v verdict) {
 		s.Leftovers = append(s.Leftovers, err.Error())
 	}
 	l.io.drain()
+	if v == (verdict{}) {
+		// The agent may have ended of what it was about to be ended for: SIGPIPE at the output limit, SIGKILL
+		// for memory. What was decided in that instant, or while its last output was drained, still counts.
+		select {
+		case v = <-r.verdicts:
+		default:
+		}
+	}
 	l.stopServing()
 	if l.oom != nil {
 		l.oom.Close()
