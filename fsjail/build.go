@@ -57,7 +57,7 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 	defer func() {
 		r.release()
 		if err != nil {
-			unix.Unmount(dir, unix.MNT_DETACH)
+			_ = unix.Unmount(dir, unix.MNT_DETACH) // the error that brought us here is the one to report
 		}
 	}()
 	// 1 MiB holds the stub and a synthetic /etc; nobody but the builder writes to it unless the view

@@ -294,7 +294,7 @@ func readHead(name string) (magic, shebang string, err error) {
 	}
 	defer f.Close()
 	head, err := bufio.NewReader(io.LimitReader(f, 255)).ReadString('\n')
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return "", "", err
 	}
 	if strings.HasPrefix(head, "#!") {

@@ -41,7 +41,9 @@ func planCommand(g *global) *cli.Command {
 				return printJSON(plan)
 			}
 			out := bufio.NewWriter(os.Stdout)
-			printPlan(out, plan)
+			if err := printPlan(out, plan); err != nil {
+				return err
+			}
 			return out.Flush()
 		},
 	}
@@ -53,9 +55,8 @@ func printJSON(v any) error {
 	return e.Encode(v)
 }
 
-func printPlan(out io.Writer, p *runtime.Plan) {
+func printPlan(out io.Writer, p *runtime.Plan) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	defer w.Flush()
 	row := func(k, format string, args ...any) { fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{k}, args...)...) }
 	row("digest", "%s", p.Digest)
 	row("ring", "%d (profile %s)", p.Ring, p.Profile)
@@ -93,4 +94,5 @@ func printPlan(out io.Writer, p *runtime.Plan) {
 	for i, s := range p.Steps {
 		row("step", "%d. %s: %s", i+1, s.Name, s.Why)
 	}
+	return w.Flush()
 }

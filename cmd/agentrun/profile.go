@@ -80,7 +80,9 @@ func profileList(g *global, c *cli.Context) error {
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Name, ring, r.Origin, text)
 		}
-		w.Flush()
+		if err := w.Flush(); err != nil {
+			return err
+		}
 	}
 	if broken > 0 {
 		return exitError(runtime.ExitFailed)
