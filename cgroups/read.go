@@ -197,7 +197,7 @@ type Stats struct {
 	CPU           time.Duration // used by all processes, dead ones too
 	MemoryCurrent int64         // bytes
 	MemoryPeak    int64         // bytes; v2 since 5.19
-	PIDs          int64         // processes and threads now
+	PIDs          int64         // processes and threads now; a fork counts for the instant before it is refused
 	PIDsPeak      int64         // since 6.1
 	PIDsRefused   int64         // forks refused by the pids limit
 	OOMKills      uint64        // processes killed for memory

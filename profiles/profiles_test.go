@@ -189,7 +189,7 @@ func TestSymbols(t *testing.T) {
 		"PR_SET_NO_NEW_PRIVS": unix.PR_SET_NO_NEW_PRIVS, "PR_SET_PDEATHSIG": unix.PR_SET_PDEATHSIG,
 		"PR_SET_PTRACER": unix.PR_SET_PTRACER, "PR_SET_SECCOMP": unix.PR_SET_SECCOMP,
 		"PR_SET_THP_DISABLE": unix.PR_SET_THP_DISABLE, "PR_SET_TIMERSLACK": unix.PR_SET_TIMERSLACK, "PR_SET_VMA": unix.PR_SET_VMA,
-		"SOCK_DGRAM": unix.SOCK_DGRAM, "SOCK_RAW": unix.SOCK_RAW, "SOCK_SEQPACKET": unix.SOCK_SEQPACKET,
+		"SOCK_CLOEXEC": unix.SOCK_CLOEXEC, "SOCK_DGRAM": unix.SOCK_DGRAM, "SOCK_NONBLOCK": unix.SOCK_NONBLOCK, "SOCK_RAW": unix.SOCK_RAW, "SOCK_SEQPACKET": unix.SOCK_SEQPACKET,
 		"SOCK_STREAM": unix.SOCK_STREAM, "SOL_SOCKET": unix.SOL_SOCKET, "SOL_TCP": unix.SOL_TCP,
 		"SO_ATTACH_FILTER": unix.SO_ATTACH_FILTER, "SO_ATTACH_REUSEPORT_CBPF": unix.SO_ATTACH_REUSEPORT_CBPF,
 		"S_IFBLK": unix.S_IFBLK, "S_IFCHR": unix.S_IFCHR, "S_IFIFO": unix.S_IFIFO, "S_IFMT": unix.S_IFMT, "S_IFREG": unix.S_IFREG,
@@ -201,7 +201,7 @@ func TestSymbols(t *testing.T) {
 			t.Errorf("SymbolValue(%s) = %#x, %v, want %#x", name, got, ok, want)
 		}
 	}
-	if len(symbols) != 79 {
+	if len(symbols) != 81 {
 		t.Errorf("%d symbols: add the new one to this test", len(symbols))
 	}
 	for _, table := range [][]symbol{symbols[:], errnos[:]} {
@@ -232,6 +232,7 @@ func TestSyscallDecisions(t *testing.T) {
 	all := func(want string) [4]string { return [4]string{want, want, want, want} } // ring1 ring2 ring3 strict
 	strictNo := [4]string{"allow", "allow", "allow", "notify"}
 	above3 := [4]string{"allow", "allow", "notify", "notify"}
+	quiet3 := [4]string{"allow", "allow", "errno EAFNOSUPPORT", "notify"}
 	for _, tc := range []struct {
 		what string
 		name string
@@ -259,12 +260,15 @@ func TestSyscallDecisions(t *testing.T) {
 		{"tcp", "socket", args{unix.AF_INET, unix.SOCK_STREAM | cloex, 0}, strictNo},
 		{"tcp by name", "socket", args{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP}, strictNo},
 		{"udp", "socket", args{unix.AF_INET6, unix.SOCK_DGRAM | cloex, 0}, strictNo},
-		{"unix stream", "socket", args{unix.AF_UNIX, unix.SOCK_STREAM | cloex, 0}, above3},
+		{"unix stream", "socket", args{unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_CLOEXEC, 0}, above3},
+		{"glibc's nscd", "socket", args{unix.AF_UNIX, unix.SOCK_STREAM | cloex, 0}, quiet3},
+		{"unix datagram", "socket", args{unix.AF_UNIX, unix.SOCK_DGRAM | cloex, 0}, above3},
 		{"mptcp", "socket", args{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, [4]string{"errno EPROTONOSUPPORT", "errno EPROTONOSUPPORT", "errno EPROTONOSUPPORT", "notify"}},
 		{"sctp", "socket", args{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, all("notify")},
 		{"raw", "socket", args{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, all("notify")},
 		{"ping", "socket", args{unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP}, all("notify")},
-		{"netlink route", "socket", args{unix.AF_NETLINK, unix.SOCK_RAW | cloex, unix.NETLINK_ROUTE}, above3},
+		{"netlink route", "socket", args{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}, above3},
+		{"glibc's netlink route", "socket", args{unix.AF_NETLINK, unix.SOCK_RAW | unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE}, quiet3},
 		{"netlink netfilter", "socket", args{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}, all("notify")},
 		{"vsock", "socket", args{unix.AF_VSOCK | dirty, unix.SOCK_STREAM, 0}, all("notify")},
 		{"alg", "socket", args{unix.AF_ALG, unix.SOCK_SEQPACKET, 0}, all("notify")},
