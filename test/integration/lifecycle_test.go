@@ -119,6 +119,18 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
+// A child killed for memory ends the whole run, also where the agent would go on without it: cgroup v2 does so by
+// itself (memory.oom.group), on v1 the supervisor does (M-3, M-6).
+func TestOutOfMemoryOfAChild(t *testing.T) {
+	needSandbox(t)
+	r := run(t, opts{profile: "ring2", flags: []string{"--memory", "256M"}}, "/usr/bin/bash", "-c", "/probe alloc 600; sleep 100")
+	r.want(t, 137, "oom")
+	if r.status.OOMKills < 1 {
+		t.Errorf("got %d oom kills, want at least 1", r.status.OOMKills)
+	}
+	noAgents(t)
+}
+
 // The scratch is memory of the run: filling it counts.
 func TestScratchCountsAsMemory(t *testing.T) {
 	needSandbox(t)

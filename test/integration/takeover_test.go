@@ -187,6 +187,16 @@ func TestInitIsClosed(t *testing.T) {
 	})
 }
 
+// M-2: the Landlock domain holds in the live process. Pid 1 has the agent's uid, so a signal to it is allowed by
+// everything but the domain: since ABI 6 (Linux 6.12) a domain's processes can't signal those outside of it.
+func TestLandlockHoldsInside(t *testing.T) {
+	need(t, hostcaps.Landlock(6))
+	attempt(t, opts{}, []attack{
+		{try: "kill 1 0", want: "EPERM"},
+		{try: "kill 1 9", want: "EPERM"},
+	})
+}
+
 // The supervisor opens /proc on the agent's behalf only by numbers of its own.
 // A supplied root with a fake /proc must not be believed.
 func TestFakeProcIsNotBelieved(t *testing.T) {
