@@ -314,6 +314,8 @@ func TestSyscallDecisions(t *testing.T) {
 		{"own limits", "prlimit64", args{0, 7}, all("allow")},
 		{"pid 1's limits", "prlimit64", args{1, 7}, all("notify")},
 		{"affinity", "sched_setaffinity", args{0}, all("allow")},
+		{"own scheduling policy", "sched_setscheduler", args{0}, all("errno EPERM")},
+		{"another's scheduling policy", "sched_setscheduler", args{1}, all("notify")},
 		{"another's affinity", "sched_setaffinity", args{1}, all("errno EPERM")},
 		{"shared memory", "shmget", args{}, above3},
 		{"xattr", "setxattr", args{}, above3},
