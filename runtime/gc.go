@@ -190,7 +190,9 @@ func Warm() (release func()) {
 	}
 }
 
-// releaseParent removes the common parent if this was the last run, and lets go.
+// releaseParent lets go, and removes the common parent if this was the last run. Groups of runs whose run folder is gone,
+// so that Collect doesn't hear of them, go too: every live run has the lock, so none of these is one. An agentrun with
+// another /run (in a container) and the same cgroups has another lock: what still has processes is let be.
 func releaseParent(f *os.File) error {
 	if f == nil {
 		return nil
@@ -199,7 +201,24 @@ func releaseParent(f *os.File) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil // others are alive; the last one removes it
 	}
-	_, err := cgroups.RemoveParentIfEmpty(cgroupParent)
+	removed, err := cgroups.RemoveParentIfEmpty(cgroupParent)
+	if removed || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
+	defer cancel()
+	_, err = cgroups.Sweep(ctx, cgroupParent, func(id string) bool {
+		g, err := cgroups.Open(cgroupParent + "/" + id)
+		if err != nil {
+			return true
+		}
+		pids, err := g.Pids()
+		return err != nil || len(pids) > 0
+	})
+	if err != nil {
+		return err
+	}
+	_, err = cgroups.RemoveParentIfEmpty(cgroupParent)
 	return err
 }
 

@@ -5,6 +5,7 @@ package integration
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,28 @@ func TestSupervisorKilledDuringLaunch(t *testing.T) {
 		c.cancel()
 	}
 	noAgents(t)
+	if r := tool(t, "gc"); r.exit != 0 {
+		t.Errorf("gc: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	if left := before.leftAfter(5 * time.Second); len(left) > 0 {
+		t.Errorf("after gc there is left:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// M-5: also when the crashed run's folder is gone, or was on a run folder nobody uses any more.
+func TestGCWithoutRunFolder(t *testing.T) {
+	needSandbox(t)
+	before := takeStock()
+	dir := t.TempDir()
+	c := prepare(t, opts{profile: "ring2"}, "/probe", "stubborn")
+	c.Args[slices.Index(c.Args, "--run-dir")+1] = dir
+	c.startUntil(t, "ready")
+	c.Process.Kill()
+	c.Wait()
+	noAgents(t)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
 	if r := tool(t, "gc"); r.exit != 0 {
 		t.Errorf("gc: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
 	}
