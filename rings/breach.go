@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rings
+
+import (
+	"container/list"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Severity says how much an agent's refused attempts look like an attack (H-24). Its JSON is its name.
+type Severity uint8
+
+const (
+	SeverityNone Severity = iota
+	SeverityLow
+	SeverityMedium
+	SeverityHigh     // trips
+	SeverityCritical // trips
+)
+
+func (s Severity) String() string {
+	switch s {
+	case SeverityNone:
+		return "none"
+	case SeverityLow:
+		return "low"
+	case SeverityMedium:
+		return "medium"
+	case SeverityHigh:
+		return "high"
+	default:
+		return "critical" // what isn't known is the worst
+	}
+}
+
+// MarshalText returns the name.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Trips tells whether s trips the breaker: the agent is to be quarantined, or killed with kill_on_breach.
+func (s Severity) Trips() bool { return s >= SeverityHigh }
+
+// BreachWindow is how long an attempt counts (H-24). One made exactly that long ago no longer does.
+const BreachWindow = 60 * time.Second
+
+// The thresholds are sums of weights within one window. The weight is the square of the distance: 1 for the next
+// ring up, 4 for two, 9 from the sandbox to root. The next ring is what elevation is for, and honest agents run into
+// its wall: a model that was refused tries again, commonly twice more. Two rings up is no slip any more, and root is
+// never given to an agent at all; asking must cost more than proportionally.
+//
+//	                          low         medium        high (trips)   critical (trips)
+//	next ring up, ×1          3           10            20             40
+//	two rings up, ×4          1           3             5              10
+//	sandbox to root, ×9       1           2             3              5
+//
+// So an ordinary call and its two retries into the next ring stay at low, a single attempt of any kind can't trip, and
+// hammering at the next ring trips after 20 in a minute: one in three seconds without rest, though each was refused.
+const (
+	lowScore      = 3
+	mediumScore   = 10
+	highScore     = 20
+	criticalScore = 40
+)
+
+func severityOf(score int) Severity {
+	switch {
+	case score >= criticalScore:
+		return SeverityCritical
+	case score >= highScore:
+		return SeverityHigh
+	case score >= mediumScore:
+		return SeverityMedium
+	case score >= lowScore:
+		return SeverityLow
+	}
+	return SeverityNone
+}
+
+// BreachWeight is what an attempt counts of an agent in ring agent at something that needs ring called: 0 at or below
+// its own privilege, else the square of the number of rings between. An agent without ring counts as sandboxed, a call
+// of no known ring as one for root: what can't be placed is taken for the worst.
+func BreachWeight(agent, called Ring) int {
+	if !called.Valid() {
+		called = Root
+	}
+	above := agent.Value() - called.Value()
+	if above <= 0 {
+		return 0
+	}
+	return above * above
+}
+
+// BreachResult is what the detector makes of an attempt. The zero value is what nothing but ordinary calls gives.
+type BreachResult struct {
+	Severity Severity `json:"severity"`
+	Tripped  bool     `json:"tripped"` // the severity trips: quarantine or kill
+	Score    int      `json:"score"`   // sum of weights in the window; beyond critical it may be too low
+	Attempts int      `json:"attempts"`
+	Raised   bool     `json:"raised"` // this attempt raised the severity: the moment to tell somebody, once
+	Shared   bool     `json:"shared"` // judged together with others, see BreachDetector
+}
+
+// attempts is one sliding window. It holds as many as are needed to know the severity exactly: each weighs at least 1,
+// so criticalScore of them are critical whatever else there was, and what is dropped to make room is older than all
+// that is kept and leaves the window before it.
+type attempts struct {
+	at     []int64
+	weight []uint8
+	last   Severity
+}
+
+func (a *attempts) add(now int64, weight int) BreachResult {
+	a.expire(now)
+	if weight > 0 {
+		if len(a.at) == criticalScore {
+			a.drop(1)
+		}
+		a.at = append(a.at, now)
+		a.weight = append(a.weight, uint8(weight))
+	}
+	res := BreachResult{Attempts: len(a.at)}
+	for _, w := range a.weight {
+		res.Score += int(w)
+	}
+	res.Severity = severityOf(res.Score)
+	res.Tripped = res.Severity.Trips()
+	res.Raised = res.Severity > a.last
+	a.last = res.Severity
+	return res
+}
+
+func (a *attempts) expire(now int64) {
+	old := 0
+	for old < len(a.at) && now-a.at[old] >= int64(BreachWindow) {
+		old++
+	}
+	a.drop(old)
+}
+
+func (a *attempts) drop(n int) {
+	if n == 0 {
+		return
+	}
+	a.at = a.at[:copy(a.at, a.at[n:])]
+	a.weight = a.weight[:copy(a.weight, a.weight[n:])]
+}
+
+// BreachDetector watches denied attempts of each agent in each session (H-24). It is safe for concurrent use. Its zero
+// value and nil have no clock and trip at every attempt above the agent's ring.
+//
+// It remembers at most MaxBreachWindows agents with attempts in the last minute, and forgets none of them early, or a
+// flood of names would wash an agent clean. Those that find no room are judged together, in one shared window:
+// somebody may then be held for what others did, but nobody gets away.
+type BreachDetector struct {
+	clock func() time.Time
+	start time.Time
+	max   int
+
+	mu      sync.Mutex
+	now     int64
+	windows map[bucketKey]*list.Element // of *watched
+	recent  list.List                   // the latest attempt in front
+	rest    attempts
+}
+
+type watched struct {
+	key bucketKey
+	attempts
+}
+
+// MaxBreachWindows bounds the detector's memory: an agent that never stops costs some 840 bytes.
+const MaxBreachWindows = 100_000
+
+// NewBreachDetector returns a detector that reads the time from clock.
+func NewBreachDetector(clock func() time.Time) *BreachDetector {
+	d := &BreachDetector{clock: clock, max: MaxBreachWindows, windows: map[bucketKey]*list.Element{}}
+	if clock != nil {
+		d.start = clock()
+	}
+	return d
+}
+
+// Denied records that agent, in ring agentRing, was denied something that needs ring calledRing. Attempts at or below
+// its own privilege (refused for their rate, say) weigh nothing and only tell where the agent stands.
+func (d *BreachDetector) Denied(agent, session string, agentRing, calledRing Ring) BreachResult {
+	weight := BreachWeight(agentRing, calledRing)
+	if d == nil || d.clock == nil {
+		return BreachResult{Severity: SeverityCritical, Tripped: true, Score: weight, Raised: true}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// As in the limiter: a clock set back makes no attempt older than it was, and none younger.
+	d.now = max(d.now, int64(d.clock().Sub(d.start)))
+	d.forget()
+	w, shared := d.window(bucketKey{agent, session}, weight)
+	res := w.add(d.now, weight)
+	res.Shared = shared
+	return res
+}
+
+// forget drops the windows that have become empty. They are at the back, so each costs what it cost to make.
+func (d *BreachDetector) forget() {
+	for e := d.recent.Back(); e != nil; e = d.recent.Back() {
+		w := e.Value.(*watched)
+		if n := len(w.at); n > 0 && d.now-w.at[n-1] < int64(BreachWindow) {
+			return
+		}
+		d.recent.Remove(e)
+		delete(d.windows, w.key)
+	}
+}
+
+func (d *BreachDetector) window(key bucketKey, weight int) (w *attempts, shared bool) {
+	if e := d.windows[key]; e != nil {
+		if weight > 0 {
+			d.recent.MoveToFront(e)
+		}
+		return &e.Value.(*watched).attempts, false
+	}
+	if weight == 0 {
+		return &attempts{}, false // ordinary calls leave no trace
+	}
+	if len(d.windows) >= d.max || len(key.agent) > maxKeyBytes || len(key.session) > maxKeyBytes {
+		return &d.rest, true
+	}
+	nw := &watched{key: bucketKey{strings.Clone(key.agent), strings.Clone(key.session)}}
+	d.windows[nw.key] = d.recent.PushFront(nw)
+	return &nw.attempts, false
+}
+
+// Len returns how many agents have a window of their own.
+func (d *BreachDetector) Len() int {
+	if d == nil {
+		return 0
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.windows)
+}
+
+// Call is one call of an agent as `agentrun conform` and tests give it: a call above the agent's ring is a denied
+// attempt, any other an ordinary call.
+type Call struct {
+	AgentRing, CalledRing Ring
+	At                    time.Time
+}
+
+// AssessCalls judges the calls of one agent in the order given. It returns the worst that was seen on the way, as a
+// breaker does, which stays tripped when the window has moved on. A call that claims an earlier time than the one
+// before it counts as made at the same time.
+func AssessCalls(calls []Call) BreachResult {
+	var worst BreachResult
+	if len(calls) == 0 {
+		return worst
+	}
+	var w attempts
+	start, now := calls[0].At, int64(0)
+	for _, c := range calls {
+		now = max(now, int64(c.At.Sub(start)))
+		if res := w.add(now, BreachWeight(c.AgentRing, c.CalledRing)); res.Severity > worst.Severity || res.Score > worst.Score {
+			worst = res
+		}
+	}
+	return worst
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// killRun is one kill on its way.
+type killRun struct {
+	k     *KillSwitch
+	ctx   context.Context
+	agent string
+	res   KillResult
+}
+
+func (r *killRun) describe(kc KillContext) {
+	r.res.AgentID = clip(r.agent)
+	if kc.Action != nil {
+		action := clip(*kc.Action)
+		r.res.Action = &action
+	}
+	r.res.Reason = kc.Reason
+	if !kc.Reason.Valid() {
+		r.res.Reason = KillManual
+		r.fail(StageReason, "", fmt.Errorf("%.256q is none of %v", kc.Reason, KillReasons()))
+	}
+}
+
+func (r *killRun) end(kc KillContext, reg killRegistration) {
+	hooks := r.k.opt.Hooks
+	kc.Action, kc.Reason = r.res.Action, r.res.Reason
+	if err := r.hook(hooks.Freeze != nil, func(ctx context.Context) error { return hooks.Freeze(ctx, r.agent) }); err != nil {
+		r.fail(StageFreeze, "", err)
+		r.killProcesses()
+	}
+	if hooks.Intent != nil {
+		if err := r.hook(true, func(ctx context.Context) error { return hooks.Intent(ctx, r.agent, kc) }); err != nil {
+			r.fail(StageIntent, "", err)
+		}
+	}
+	r.res.CallbacksExecuted = r.runAll(StageHandler, reg.handlers)
+	r.res.CompensationsExecuted = r.runAll(StageCompensation, reg.compensations)
+	r.handOff(reg.substitutes)
+	r.killProcesses()
+}
+
+// runAll runs callbacks one after the other and returns how many it started. One that failed or hung has been executed
+// too: what it had done by then can't be known, and the errors say which it was.
+func (r *killRun) runAll(stage KillStage, callbacks []namedCallback) int {
+	for _, c := range callbacks {
+		_, err := contain(r.ctx, r.k.opt.Limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.run(ctx) })
+		if err != nil {
+			r.fail(stage, c.name, err)
+		}
+	}
+	return len(callbacks)
+}
+
+func (r *killRun) handOff(candidates []string) {
+	r.res.HandoffAgentID = r.k.substitute(r.agent, candidates)
+	r.res.StepsOutcome = Compensated
+	to := ""
+	if r.res.HandoffAgentID != nil {
+		r.res.StepsOutcome, to = HandedOff, *r.res.HandoffAgentID
+	}
+	steps := r.k.opt.Hooks.Steps
+	if steps == nil {
+		return
+	}
+	var err error
+	r.res.Steps, err = contain(r.ctx, r.k.opt.HookLimit, func(ctx context.Context) ([]string, error) {
+		return steps(ctx, r.agent, r.res.StepsOutcome, to)
+	})
+	if err != nil {
+		r.fail(StageSteps, "", err)
+	}
+}
+
+func (r *killRun) killProcesses() {
+	processes := r.k.opt.Hooks.Processes
+	if processes == nil {
+		r.fail(StageProcesses, "", errNoHook)
+		return
+	}
+	killed, err := contain(r.ctx, r.k.opt.HookLimit, func(ctx context.Context) (int, error) { return processes(ctx, r.agent) })
+	r.res.ProcessesKilled += max(0, killed)
+	r.res.ProcessesDead = err == nil
+	if err != nil {
+		r.fail(StageProcesses, "", err)
+	}
+}
+
+var errNoHook = errors.New("not set up")
+
+func (r *killRun) hook(set bool, fn func(context.Context) error) error {
+	if !set {
+		return errNoHook
+	}
+	_, err := contain(r.ctx, r.k.opt.HookLimit, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
+	return err
+}
+
+func (r *killRun) fail(stage KillStage, name string, err error) {
+	r.res.Errors = append(slices.Clip(r.res.Errors), KillError{Stage: stage, Name: name, Message: clip(err.Error())})
+}
+
+// ErrHung is what a callback or hook gives that had not returned when its time was over.
+var ErrHung = errors.New("hung: not back within its time limit")
+
+// contain runs fn in a goroutine of its own, for at most limit. A panic, runtime.Goexit and hanging become errors.
+// What fn does after its time is over changes nothing here: its answer goes into a channel nobody reads.
+func contain[T any](ctx context.Context, limit time.Duration, fn func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	type answer struct {
+		value T
+		err   error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		a := answer{err: errors.New("ended its goroutine")}
+		defer func() {
+			if p := recover(); p != nil {
+				a = answer{err: errors.New("panic: " + describePanic(p))}
+			}
+			done <- a
+		}()
+		value, err := fn(ctx)
+		a = answer{value, err}
+	}()
+	select {
+	case a := <-done:
+		return a.value, a.err
+	case <-ctx.Done():
+	}
+	// Both may be ready in the same instant; an answer in time counts, however the select chose.
+	select {
+	case a := <-done:
+		return a.value, a.err
+	default:
+		var none T
+		return none, fmt.Errorf("%w of %v", ErrHung, limit)
+	}
+}
+
+// describePanic says what p is. Its own String or Error method may panic in turn: fmt contains that.
+func describePanic(p any) string { return fmt.Sprintf("%.1024v", p) }
