@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sagafile
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"agentrun/sagas"
+)
+
+// Limits of a file.
+const (
+	MaxFileBytes  = 256 << 10
+	maxArgs       = 1000
+	maxArgBytes   = 64 << 10
+	maxURLBytes   = 2000
+	maxInputBytes = 64 << 10
+	maxInputDepth = 16
+	maxName       = 256
+)
+
+func (d *decoder) check(f *File) {
+	d.identifier("name", f.Name, true)
+	d.identifier("agent", f.Agent, false)
+	if f.Session != "" && !sessionID(f.Session) {
+		d.reportAt("session", "%.80q is no session id: want letters, digits, _ and -, at most 256", f.Session)
+	}
+	if len(f.Steps) == 0 || len(f.Steps) > sagas.MaxSteps {
+		d.reportAt("steps", "%d steps, want 1 to %d", len(f.Steps), sagas.MaxSteps)
+	}
+	first := map[string]int{}
+	for i := range f.Steps {
+		path := fmt.Sprintf("steps[%d]", i)
+		d.step(path, &f.Steps[i])
+		if j, twice := first[f.Steps[i].ID]; twice && f.Steps[i].ID != "" {
+			d.reportAt(path+".id", "%q is the id of steps[%d] too", f.Steps[i].ID, j)
+			continue
+		}
+		first[f.Steps[i].ID] = i
+	}
+}
+
+func (d *decoder) step(path string, s *Step) {
+	d.identifier(path+".id", s.ID, true)
+	switch has := d.has(path, "execute", s.Execute != nil) + d.has(path, "execute_api", s.ExecuteAPI != ""); {
+	case has == 0:
+		d.reportAt(path, "does nothing: give execute or execute_api")
+	case has == 2:
+		d.reportAt(path, "has both execute and execute_api")
+	}
+	if d.has(path, "undo", s.Undo != nil)+d.has(path, "undo_api", s.UndoAPI != "") == 2 {
+		d.reportAt(path, "has both undo and undo_api")
+	}
+	d.command(path+".execute", s.Execute)
+	d.command(path+".undo", s.Undo)
+	d.url(path+".execute_api", s.ExecuteAPI)
+	d.url(path+".undo_api", s.UndoAPI)
+	d.input(path+".input", s)
+	if s.MaxRetries != nil && (*s.MaxRetries < 0 || *s.MaxRetries > sagas.MaxRetries) {
+		d.reportAt(path+".max_retries", "%d, want 0 to %d", *s.MaxRetries, sagas.MaxRetries)
+	}
+	d.seconds(path+".retry_delay_seconds", s.RetryDelay, 0, sagas.MaxRetryDelay.Seconds())
+	d.seconds(path+".step_timeout_seconds", s.StepTimeout, 0.001, sagas.MaxStepTimeout.Seconds())
+}
+
+// has counts a field also if it was given and found wrong: that it is missing isn't told then.
+func (d *decoder) has(path, key string, set bool) int {
+	if set || d.lines[path+"."+key] > 0 {
+		return 1
+	}
+	return 0
+}
+
+func (d *decoder) command(path string, c *Command) {
+	if c == nil {
+		return
+	}
+	size := 0
+	for i, a := range c.Command {
+		size += len(a)
+		if strings.ContainsRune(a, 0) {
+			d.reportAt(fmt.Sprintf("%s.command[%d]", path, i), "contains a NUL byte")
+		}
+	}
+	switch {
+	case len(c.Command) == 0 || c.Command[0] == "":
+		d.reportAt(path+".command", "names no program")
+	case strings.HasPrefix(c.Command[0], "-"):
+		d.reportAt(path+".command", "%.80q is no name of a program", c.Command[0])
+	case len(c.Command) > maxArgs || size > maxArgBytes:
+		d.reportAt(path+".command", "%d arguments of %d bytes, want at most %d and %d", len(c.Command), size, maxArgs, maxArgBytes)
+	}
+	if c.Ring < 1 || c.Ring > 3 {
+		d.reportAt(path+".ring", "%d, want 1, 2 or 3", c.Ring)
+	}
+	if c.Profile != "" && !printable(c.Profile, maxName) || strings.HasPrefix(c.Profile, "-") {
+		d.reportAt(path+".profile", "%.80q is no name of a profile", c.Profile)
+	}
+	if c.Workspace != "" && (!printable(c.Workspace, 4096) || !filepath.IsAbs(c.Workspace)) {
+		d.reportAt(path+".workspace", "%.80q is no path", c.Workspace)
+	}
+}
+
+func (d *decoder) url(path, s string) {
+	if s == "" {
+		return
+	}
+	if err := CheckURL(s); err != nil {
+		d.reportAt(path, "%v", err)
+	}
+}
+
+// CheckURL refuses what httpstep can't call. Plain HTTP is only safe where nobody sits in between, so it goes to the
+// machine itself; TLS would cost every start of agentrun 0.3 ms for a client that few runs need. A gateway on the loopback
+// (or a sandboxed command) speaks to the rest of the world.
+func CheckURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil {
+		return fmt.Errorf("%.80q is no URL", s)
+	}
+	port, perr := strconv.Atoi(u.Port())
+	addr, aerr := netip.ParseAddr(u.Hostname())
+	switch {
+	case len(s) > maxURLBytes || !printable(s, maxURLBytes) || strings.ContainsRune(s, ' '):
+		return fmt.Errorf("%.80q is no URL", s)
+	case u.Scheme == "https":
+		return fmt.Errorf("%.80q: https isn't spoken here: put a gateway on the loopback, or let a command call", s)
+	case u.Scheme != "http" || u.Opaque != "":
+		return fmt.Errorf("%.80q: want http://", s)
+	case u.User != nil:
+		return fmt.Errorf("a URL with a password in it ends up in the journal and in the audit")
+	case u.Fragment != "":
+		return fmt.Errorf("%.80q: a fragment isn't sent", s)
+	case u.Hostname() != "localhost" && (aerr != nil || !addr.IsLoopback() || addr.Zone() != ""):
+		return fmt.Errorf("%.80q: plain http goes to the loopback only: want localhost, 127.0.0.1 or [::1]", s)
+	case u.Port() != "" && (perr != nil || port < 1 || port > 65535):
+		return fmt.Errorf("%.80q: port %s", s, u.Port())
+	}
+	return nil
+}
+
+func (d *decoder) input(path string, s *Step) {
+	if s.Input == nil {
+		return
+	}
+	if d.has(path[:strings.LastIndexByte(path, '.')], "execute_api", s.ExecuteAPI != "") == 0 && s.UndoAPI == "" {
+		d.reportAt(path, "goes to no API: commands have arguments")
+	}
+	if b, err := json.Marshal(s.Input); err != nil || len(b) > maxInputBytes {
+		d.reportAt(path, "%d bytes as JSON, want at most %d", len(b), maxInputBytes)
+	}
+}
+
+func (d *decoder) seconds(path string, s *float64, from, to float64) {
+	if s != nil && (math.IsNaN(*s) || *s != 0 && *s < 0.001 || *s < from || *s > to) {
+		d.reportAt(path, "%v, want %v to %v (whole milliseconds count)", *s, from, to)
+	}
+}
+
+func (d *decoder) identifier(path, s string, required bool) {
+	if s == "" && !required || sagas.Identifier(s) {
+		return
+	}
+	if s == "" {
+		d.reportAt(path, "missing")
+		return
+	}
+	d.reportAt(path, "%.80q is no identifier: want letters and digits, inside also . _ : and -, at most 256", s)
+}
+
+// sessionID is H-29's other form.
+func sessionID(s string) bool {
+	return s != "" && len(s) <= 256 && !strings.ContainsFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '-')
+	})
+}
+
+func printable(s string, limit int) bool {
+	return s != "" && len(s) <= limit && !strings.ContainsFunc(s, unicode.IsControl)
+}
