@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Appender is what writes records: a Log on disk, or a Memory.
+type Appender interface {
+	// Append writes the record, so that a crash of this program doesn't lose it.
+	Append(Record) (Entry, error)
+	// AppendSync returns when a crash of the machine doesn't lose it either.
+	AppendSync(Record) (Entry, error)
+}
+
+// Head is the end of a chain.
+type Head struct {
+	Size int64 // entries; the last has the number Size-1
+	Hash Hash  // of the last entry; zeros for an empty chain
+}
+
+// add links the data to the head and writes its line to b.
+func (h *Head) add(b []byte, chain string, now time.Time, kind Kind, data []byte) ([]byte, Entry, error) {
+	e := Entry{Chain: chain, Kind: kind, PrevHash: h.Hash, Seq: h.Size, Time: now.UTC().Round(0)}
+	if y := e.Time.Year(); y < 1970 || y > 9999 {
+		return b, Entry{}, fmt.Errorf("clock shows the year %d", y)
+	}
+	if h.Size >= MaxInteger {
+		return b, Entry{}, errors.New("chain is full")
+	}
+	n := len(b)
+	b = appendLine(b, &e, data)
+	if len(b)-n > MaxLine {
+		return b[:n], Entry{}, errTooLong
+	}
+	h.Size, h.Hash = h.Size+1, e.Hash
+	return b, e, nil
+}
+
+// Memory is a chain without a disk: for tests, and for decisions that are simulated. It may be used by many goroutines.
+type Memory struct {
+	chain string
+	now   func() time.Time
+
+	mu   sync.Mutex
+	head Head
+	data []byte // scratch
+	// Lines stand in blocks that are never moved: one growing buffer would be copied again and again, which costs more
+	// than the hashing.
+	full [][]byte
+	last []byte
+}
+
+const (
+	maxBlock = 64 << 10
+	// entryOverhead is the most that an entry has beside its data and the name of its chain.
+	entryOverhead = 350
+)
+
+var _ Appender = (*Memory)(nil)
+
+// NewMemory makes an empty chain; now is its clock, nil means time.Now.
+func NewMemory(chain string, now func() time.Time) (*Memory, error) {
+	if err := checkChain(chain); err != nil {
+		return nil, err
+	}
+	if now == nil {
+		now = time.Now
+	}
+	return &Memory{chain: chain, now: now}, nil
+}
+
+// Append implements Appender. After an error the chain is as it was.
+func (m *Memory) Append(r Record) (Entry, error) {
+	if r == nil {
+		return Entry{}, errNoRecord
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	data, err := appendData(m.data[:0], r)
+	if err != nil {
+		return Entry{}, err
+	}
+	m.data = data[:0]
+	if room := cap(m.last) - len(m.last); room < len(data)+entryOverhead+len(m.chain) {
+		m.full = append(m.full, m.last)
+		m.last = make([]byte, 0, max(min(2*cap(m.last), maxBlock), 2<<10, len(data)+entryOverhead+len(m.chain)))
+	}
+	buf, e, err := m.head.add(m.last, m.chain, m.now(), r.Kind(), data)
+	if err != nil {
+		return Entry{}, err
+	}
+	m.last = buf
+	e.Data = r
+	return e, nil
+}
+
+// AppendSync implements Appender; there is nothing to sync.
+func (m *Memory) AppendSync(r Record) (Entry, error) { return m.Append(r) }
+
+// Head gives the end of the chain.
+func (m *Memory) Head() Head {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.head
+}
+
+// Lines gives the chain as the file would have it.
+func (m *Memory) Lines() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Concat(append(slices.Clip(m.full), m.last)...)
+}
+
+var errNoRecord = errors.New("no record")

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/sys/unix"
+)
+
+// Checkpoint is what a signed note says: the chain had Size entries, and the last of them had this hash. Because of the
+// hashes that settles all of them.
+type Checkpoint struct {
+	Chain  string
+	Size   int64
+	Hash   Hash
+	File   int   // in which entry Size-1 stands
+	Offset int64 // behind that entry's line
+	Time   time.Time
+}
+
+const originPrefix = "agentrun.audit/"
+
+// text is the body of the note. Its first three lines are those of a transparency log's checkpoint: origin, size, hash.
+// The position lets the next checkpoint read only what is new.
+func (c Checkpoint) text() string {
+	return fmt.Sprintf("%s%s\n%d\n%s\nposition %s %d\ntime %s\n", originPrefix, c.Chain, c.Size, base64.StdEncoding.EncodeToString(c.Hash[:]),
+		fileName(c.File), c.Offset, appendTime(nil, c.Time))
+}
+
+// parseCheckpoint accepts exactly what text writes.
+func parseCheckpoint(text string) (Checkpoint, error) {
+	var c Checkpoint
+	bad := errors.New("no checkpoint of an agentrun chain")
+	lines := strings.Split(text, "\n")
+	if len(lines) != 6 || !strings.HasPrefix(lines[0], originPrefix) {
+		return c, bad
+	}
+	c.Chain = lines[0][len(originPrefix):]
+	hash, err1 := base64.StdEncoding.DecodeString(lines[2])
+	size, err2 := strconv.ParseInt(lines[1], 10, 64)
+	file, offset, found := strings.Cut(strings.TrimPrefix(lines[3], "position "), " ")
+	at, err3 := strconv.ParseInt(offset, 10, 64)
+	when := []byte(strings.TrimPrefix(lines[4], "time "))
+	if err := errors.Join(err1, err2, err3); err != nil || !found || len(hash) != len(c.Hash) || len(when) != len(timeLayout) || !parseTime(when, &c.Time) {
+		return Checkpoint{}, bad
+	}
+	c.Hash, c.Size, c.File, c.Offset = Hash(hash), size, fileNumber(file), at
+	if c.Size < 1 || c.File < 1 || c.Offset < 1 || checkChain(c.Chain) != nil || c.text() != text {
+		return Checkpoint{}, bad
+	}
+	return c, nil
+}
+
+// OpenCheckpoint checks the signature of a note with the verifier key and reads it. The error Is ErrBadSignature if the
+// note is not a checkpoint signed by that key; others are about the key.
+func OpenCheckpoint(signed []byte, key string) (Checkpoint, error) {
+	v, err := note.NewVerifier(key)
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("verifier key %.120q: want the line that `agentrun audit key` prints", key)
+	}
+	n, err := note.Open(signed, note.VerifierList(v))
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("%w: %w", ErrBadSignature, err)
+	}
+	c, err := parseCheckpoint(n.Text)
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("%w: %w", ErrBadSignature, err)
+	}
+	return c, nil
+}
+
+// ErrBadSignature is in the errors of OpenCheckpoint.
+var ErrBadSignature = errors.New("not a checkpoint signed by this key")
+
+// checkpoints opens those given, in the order of their size.
+func (v *verification) checkpoints(opt VerifyOptions) (*Problem, error) {
+	for _, signed := range opt.Checkpoints {
+		c, err := OpenCheckpoint(signed, opt.Key)
+		if err != nil && !errors.Is(err, ErrBadSignature) {
+			return nil, err
+		}
+		if err == nil && c.Chain != v.report.Chain {
+			err = fmt.Errorf("it is of chain %s", c.Chain)
+		}
+		if err != nil {
+			return &Problem{Code: BadSignature, Message: "checkpoint: " + err.Error()}, nil
+		}
+		v.signed = append(v.signed, c)
+	}
+	slices.SortFunc(v.signed, func(a, b Checkpoint) int { return int(min(max(a.Size-b.Size, -1), 1)) })
+	if n := len(v.signed); n > 0 {
+		v.report.Checkpoints, v.report.SignedSize = n, v.signed[n-1].Size
+	}
+	return nil, nil
+}
+
+// Checkpoints is a folder of signed checkpoints, one note for each chain, the newest. It belongs apart from the log, best
+// with copies on another machine: whoever can write to both can put back an old pair of them.
+type Checkpoints struct {
+	Dir string
+	Key *SigningKey
+	Now func() time.Time // nil means time.Now
+}
+
+// ReadCheckpoint gives the stored note of a chain. The error Is fs.ErrNotExist if there is none.
+func ReadCheckpoint(dir, chain string) ([]byte, error) {
+	if err := checkChain(chain); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(filepath.Join(dir, Folder(chain)))
+}
+
+// Write verifies what the chain in logs gained since its last checkpoint, syncs it, and stores and returns a note signed
+// over all of it. A chain that doesn't continue its last checkpoint gets no new one: that would turn a truncation that can
+// be seen into one that is signed. The error is then *BrokenError.
+func (k *Checkpoints) Write(logs, chain string) ([]byte, Checkpoint, error) {
+	now := k.Now
+	if now == nil {
+		now = time.Now
+	}
+	last, old, err := k.last(chain)
+	if err != nil {
+		return nil, Checkpoint{}, err
+	}
+	c, err := advance(logs, chain, old, last, k.Key.public)
+	if err != nil {
+		return nil, Checkpoint{}, err
+	}
+	if c.Size == old.Size {
+		return last, old, nil
+	}
+	c.Time = now().UTC().Round(0)
+	signed, err := note.Sign(&note.Note{Text: c.text()}, k.Key.signer)
+	if err != nil {
+		return nil, Checkpoint{}, err
+	}
+	return k.store(signed, c)
+}
+
+// last gives the stored checkpoint, the zero one if there is none.
+func (k *Checkpoints) last(chain string) ([]byte, Checkpoint, error) {
+	signed, err := ReadCheckpoint(k.Dir, chain)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, Checkpoint{Chain: chain}, nil
+	}
+	if err != nil {
+		return nil, Checkpoint{}, err
+	}
+	c, err := OpenCheckpoint(signed, k.Key.public)
+	if err == nil && c.Chain != chain {
+		err = fmt.Errorf("it is of chain %s", c.Chain)
+	}
+	if err != nil {
+		return nil, Checkpoint{}, &BrokenError{chain, Problem{Code: BadSignature, Message: "stored checkpoint: " + err.Error()}}
+	}
+	return signed, c, nil
+}
+
+// advance verifies from the old checkpoint to the end, and all of it if something is odd: that report is the exact one.
+func advance(logs, chain string, old Checkpoint, signed []byte, key string) (Checkpoint, error) {
+	f, err := openFolder(logs, chain)
+	if err != nil && (!errors.Is(err, fs.ErrNotExist) || signed == nil) {
+		return Checkpoint{}, err
+	}
+	if err == nil {
+		defer f.close()
+		if c, ok, err := f.since(old); err != nil || ok {
+			return c, err
+		}
+	}
+	opt := VerifyOptions{Key: key}
+	if signed != nil {
+		opt.Checkpoints = [][]byte{signed}
+	}
+	r, err := Verify(logs, chain, opt)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	if r.Problem == nil {
+		return Checkpoint{}, fmt.Errorf("chain %s changed while it was read; try again", chain)
+	}
+	return Checkpoint{}, &BrokenError{chain, *r.Problem}
+}
+
+// since gives false if the chain from old on isn't sound.
+func (f *folder) since(old Checkpoint) (Checkpoint, bool, error) {
+	spans, err := f.snapshot()
+	if err != nil {
+		return old, false, err
+	}
+	report := &Report{Chain: old.Chain, Entries: old.Size, Head: old.Hash}
+	v := verification{report: report, folder: f}
+	if old.Size > 0 {
+		if old.File > len(spans) || spans[old.File-1].number != old.File || spans[old.File-1].to < old.Offset {
+			return old, false, nil
+		}
+		spans = spans[old.File-1:]
+		spans[0].from = old.Offset
+		last, err := f.entryBefore(old)
+		if err != nil || last.Hash != old.Hash || last.Seq != old.Size-1 {
+			return old, false, err
+		}
+		v.order.advance(link{last.Seq, last.PrevHash, last.Hash})
+		v.rotated = last.Kind == KindRotation
+	}
+	for i, s := range spans {
+		v.spans = spans[i:]
+		if p, err := v.file(s); err != nil || p != nil {
+			return old, false, err
+		}
+	}
+	if v.rotated && spans[len(spans)-1].to > 0 || report.Entries == 0 {
+		return old, report.Entries == 0, errNothing(report)
+	}
+	end := spans[len(spans)-1]
+	if end.to == 0 { // a rotation, or the beginning of one: the last entry is in the file before
+		end = spans[len(spans)-2]
+	}
+	c := Checkpoint{Chain: old.Chain, Size: report.Entries, Hash: report.Head, File: end.number, Offset: end.to}
+	return c, true, f.syncFile(end.number)
+}
+
+func errNothing(r *Report) error {
+	if r.Entries == 0 {
+		return fmt.Errorf("chain %s is empty: there is nothing to sign", r.Chain)
+	}
+	return nil
+}
+
+// entryBefore reads the entry that ends where the checkpoint says; a zero one if none does.
+func (f *folder) entryBefore(c Checkpoint) (Entry, error) {
+	fd, err := f.open(fileName(c.File), unix.O_RDONLY)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unix.Close(fd)
+	t, damage, err := readTail(fileAt(fd), c.Offset)
+	if err != nil || damage != nil || t.good != c.Offset {
+		return Entry{}, err
+	}
+	return t.last, nil
+}
+
+// syncFile is for entries that their writers have not synced yet: a checkpoint over entries that the power takes away
+// would accuse a chain that nobody touched.
+func (f *folder) syncFile(n int) error {
+	fd, err := f.open(fileName(n), unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err := retry(func() (int, error) { return 0, unix.Fdatasync(fd) }); err != nil {
+		return f.error("sync", fileName(n), err)
+	}
+	return nil
+}
+
+// store replaces the note of the chain, unless another process has stored one over more entries.
+func (k *Checkpoints) store(signed []byte, c Checkpoint) ([]byte, Checkpoint, error) {
+	if err := os.MkdirAll(k.Dir, dirMode); err != nil {
+		return nil, Checkpoint{}, err
+	}
+	d, err := os.Open(k.Dir)
+	if err != nil {
+		return nil, Checkpoint{}, err
+	}
+	defer d.Close()
+	if err := lock(int(d.Fd()), unix.LOCK_EX); err != nil {
+		return nil, Checkpoint{}, &fs.PathError{Op: "flock", Path: k.Dir, Err: err}
+	}
+	theirs, stored, err := k.last(c.Chain)
+	if err != nil || stored.Size >= c.Size {
+		return theirs, stored, err
+	}
+	name := Folder(c.Chain)
+	temp, err := writeTemp(k.Dir, name[:min(len(name), 64)], signed)
+	if err != nil {
+		return nil, Checkpoint{}, err
+	}
+	if err := os.Rename(temp, filepath.Join(k.Dir, name)); err != nil {
+		os.Remove(temp)
+		return nil, Checkpoint{}, err
+	}
+	return signed, c, d.Sync()
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	keyFile = "audit.key"
+	keyName = "agentrun-audit"
+	// algorithmEd25519 is the first byte of the key data in the format of signed notes.
+	algorithmEd25519 = 1
+)
+
+// SigningKey signs checkpoints. It must stay on this machine; its public half belongs elsewhere.
+type SigningKey struct {
+	signer note.Signer
+	public string
+}
+
+// Public gives the verifier key: name, id and Ed25519 public key in the format of golang.org/x/mod/sumdb/note.
+func (k *SigningKey) Public() string { return k.public }
+
+// ID gives the eight hexadecimal digits that stand for the key in Public.
+func (k *SigningKey) ID() string { return fmt.Sprintf("%08x", k.signer.KeyHash()) }
+
+// LoadKey reads the key beneath dir. The error Is fs.ErrNotExist if there is none, *ModeError if others could read it.
+func LoadKey(dir string) (*SigningKey, error) {
+	if err := checkPrivate(dir, unix.O_DIRECTORY, dirMode); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, keyFile)
+	if err := checkPrivate(path, 0, fileMode); err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	k, err := parseKey(strings.TrimSuffix(string(b), "\n"))
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", path, err) // the error never has the text: it is the secret
+	}
+	return k, nil
+}
+
+// LoadOrCreateKey makes the key on first use; created says that this call did. Of several processes that come at once,
+// all get the same key: it is written whole to a name of its own and then linked, which only one can.
+func LoadOrCreateKey(dir string) (k *SigningKey, created bool, err error) {
+	if k, err = LoadKey(dir); !errors.Is(err, fs.ErrNotExist) {
+		return k, false, err
+	}
+	if err := os.MkdirAll(dir, dirMode); err != nil {
+		return nil, false, err
+	}
+	if err := syncDir(filepath.Dir(dir)); err != nil {
+		return nil, false, err
+	}
+	if err := checkPrivate(dir, unix.O_DIRECTORY, dirMode); err != nil {
+		return nil, false, err
+	}
+	secret, _, err := note.GenerateKey(rand.Reader, keyName)
+	if err != nil {
+		return nil, false, err
+	}
+	temp, err := writeTemp(dir, keyFile, []byte(secret+"\n"))
+	if err != nil {
+		return nil, false, err
+	}
+	err = os.Link(temp, filepath.Join(dir, keyFile))
+	os.Remove(temp)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, false, err
+	}
+	created = err == nil
+	if err := syncDir(dir); err != nil {
+		return nil, false, err
+	}
+	k, err = LoadKey(dir)
+	return k, created, err
+}
+
+// checkPrivate looks at the open file, so that what was checked is what the name meant, and refuses links.
+func checkPrivate(path string, flags int, want fs.FileMode) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if mode := fs.FileMode(st.Mode & 0o777); mode&^want != 0 {
+		return &ModeError{Path: path, Mode: mode, Want: want}
+	}
+	if uid := os.Geteuid(); st.Uid != 0 && int(st.Uid) != uid {
+		return fmt.Errorf("%s belongs to user %d, want %d", path, st.Uid, uid)
+	}
+	return nil
+}
+
+func parseKey(secret string) (*SigningKey, error) {
+	signer, err := note.NewSigner(secret)
+	if err != nil {
+		return nil, errors.New("not a signing key of this program")
+	}
+	// The public half isn't stored: two files could come to differ. NewSigner has seen that there are five parts.
+	data, err := base64.StdEncoding.DecodeString(strings.SplitN(secret, "+", 5)[4])
+	if err != nil || len(data) != 1+ed25519.SeedSize || data[0] != algorithmEd25519 {
+		return nil, errors.New("not an Ed25519 key")
+	}
+	public, err := note.NewEd25519VerifierKey(signer.Name(), ed25519.NewKeyFromSeed(data[1:]).Public().(ed25519.PublicKey))
+	if err != nil {
+		return nil, err
+	}
+	return &SigningKey{signer, public}, nil
+}
+
+// writeTemp writes a synced file beside name, mode 0600.
+func writeTemp(dir, name string, content []byte) (string, error) {
+	f, err := os.CreateTemp(dir, "."+name+"-*")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}

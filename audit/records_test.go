@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"time"
+)
+
+// at is the time of the golden records, with a nanosecond part that has zeros on both sides.
+var at = time.Date(2026, 11, 21, 7, 2, 51, 12_345_670, time.UTC)
+
+func digestOf(b byte) (h Hash) {
+	for i := range h {
+		h[i] = b + byte(i)
+	}
+	return h
+}
+
+// examples has a record of each kind: first with every field set, then with as few as possible.
+func examples() [][2]Record {
+	return [][2]Record{
+		{&ActionAttempt{Action: "mail.send", AgentID: "did:example:a1", EffScore: NumberOf(0.75), Ring: Standard, RunID: "pmpgnuygkfphzrlh", Timestamp: at},
+			&ActionAttempt{Action: "x", AgentID: "a", Timestamp: at}},
+		{&RingCheck{Action: "mail.send", AgentID: "a1", AgentRing: Sandbox, Allowed: true, EffScore: NumberOf(0.1), Reason: "granted", RequiredRing: Privileged, RequiresConsensus: true, RequiresSREWitness: true, Rule: "h_9", RunID: "r1"},
+			&RingCheck{Action: "x", AgentID: "a", Reason: "ring_insufficient", RequiredRing: Root}},
+		{&RateLimit{Action: "mail.send", AgentID: "a1", BucketTokens: NumberOf(0.3333333333333333), Exhausted: true, Ring: Standard, RunID: "r1"},
+			&RateLimit{Action: "x", AgentID: "a"}},
+		{&Elevation{AgentID: "a1", CurrentRing: Sandbox, ElevationID: "e1", ExpiresAt: at.Add(300 * time.Second), Granted: true, HasConsensus: true, Reason: "granted", RunID: "r1", TargetRing: Privileged, TrustScore: NumberOf(0.97)},
+			&Elevation{AgentID: "a", Reason: "insufficient_trust"}},
+		{&ElevationEnd{AgentID: "a1", Cause: "expired", ElevationID: "e1", Ring: Sandbox, RunID: "r1"},
+			&ElevationEnd{AgentID: "a", Cause: "revoked", ElevationID: "e", Ring: Root}},
+		{&KillOrder{AgentID: "a1", Reason: "manual", RunID: "r1", Trigger: "operator"},
+			&KillOrder{AgentID: "a", Reason: "ring_breach", Trigger: "ring_breach"}},
+		{&Kill{Action: "mail.send", AgentID: "a1", CallbacksExecuted: 3, CompensationsExecuted: 2, DurationNS: 1_234_567, HandoffAgentID: "a2", KilledAt: at, ProcessesKilled: 7, Reason: "ring_breach", RunID: "r1"},
+			&Kill{AgentID: "a", KilledAt: at, Reason: "manual"}},
+		{&SagaStep{AgentID: "a1", AttemptCount: 3, Compensated: true, Error: "undo_failed", SagaID: "s1", State: "compensation_failed", StepID: "pay"},
+			&SagaStep{SagaID: "s", State: "pending", StepID: "1"}},
+		{&Saga{AgentID: "a1", FailedSteps: []string{"pay", "ship \"fast\""}, SagaID: "s1", State: "escalated"},
+			&Saga{SagaID: "s", State: "pending"}},
+		{&Quarantine{AgentID: "a1", Cause: "ring_breach", OldRing: Privileged, RunID: "r1"},
+			&Quarantine{AgentID: "a", Cause: "operator"}},
+		{&Release{AgentID: "a1", KeyID: "sre-1", Ring: Standard, Statement: digestOf(1)},
+			&Release{AgentID: "a", KeyID: "k", Ring: Sandbox, Statement: digestOf(2)}},
+		{&Score{AgentID: "a1", HasConsensus: true, NewRing: Privileged, NewScore: NumberOf(0.96), OldRing: Standard, OldScore: NumberOf(0.7), RunID: "r1", Source: "operator"},
+			&Score{AgentID: "a", NewRing: Sandbox, Source: "api"}},
+		{&Breach{AgentID: "a1", Calls: 12, RunID: "r1", Severity: "high", Tripped: true, Weight: NumberOf(36)},
+			&Breach{AgentID: "a", Severity: "low"}},
+		{&Session{AgentID: "a1", ConsistencyMode: "eventual", Event: "joined", SessionID: "Session-1_x", State: "handshaking"},
+			&Session{Event: "archived", SessionID: "s", State: "archived"}},
+		{&Conflict{Key: digestOf(3), Kept: digestOf(4), KeptBy: "a1", Lost: digestOf(5), LostBy: "a2", SessionID: "s1"},
+			&Conflict{Key: digestOf(1), Kept: digestOf(2), KeptBy: "a", Lost: digestOf(3), LostBy: "b", SessionID: "s"}},
+		{&SandboxStart{AgentID: "a1", PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1", SessionID: "s1"},
+			&SandboxStart{PlanDigest: digestOf(6), Profile: "p", Ring: Root, RunID: "r"}},
+		{&SandboxEnd{AgentID: "a1", ExitCode: 137, FailedStep: "mount root", PlanDigest: digestOf(6), Refused: 5, RunID: "r1", SessionID: "s1", State: "oom", WallTimeNS: MaxInteger},
+			&SandboxEnd{PlanDigest: digestOf(6), RunID: "r", State: "exited"}},
+		{&Refusal{AgentID: "a1", Class: "flags=CLONE_NEWUSER", Count: 2, RunID: "r1", Syscall: "clone", Verdict: "EPERM"},
+			&Refusal{RunID: "r", Syscall: "mount", Verdict: "EPERM"}},
+		{&Operator{Accepted: true, Action: "release", ExpiresAt: at, KeyID: "sre-1", Nonce: "n1", Reason: "accepted", Statement: digestOf(7), Subject: "a1"},
+			&Operator{Action: "release", Reason: "malformed", Statement: digestOf(8), Subject: "a"}},
+		{&Key{Event: "created", KeyID: "4c8d3c21", PublicKey: "agentrun-audit+4c8d3c21+AS0=", Purpose: "audit_checkpoint"},
+			&Key{Event: "retired", KeyID: "k", PublicKey: "p", Purpose: "sre_witness"}},
+		{&Repair{File: "000001.jsonl", Length: 17, Offset: 4711, SHA256: digestOf(9)},
+			&Repair{File: "000002.jsonl", SHA256: digestOf(9)}},
+		{&Rotation{Next: "000002.jsonl"}, &Rotation{Next: "000003.jsonl"}},
+	}
+}
+
+func allExamples() []Record {
+	var all []Record
+	for _, pair := range examples() {
+		all = append(all, pair[0], pair[1])
+	}
+	return all
+}
