@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conform
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+// testCase is one line.
+type testCase struct {
+	id       json.RawMessage // nil if it can't be read
+	op       string
+	in, want json.RawMessage
+}
+
+// readCase returns what could be read also with an error, so that the answer to a bad case can still be told from others.
+func readCase(line []byte) (testCase, error) {
+	if !utf8.Valid(line) {
+		return testCase{}, fault(InvalidJSON, "the line is not UTF-8")
+	}
+	if !json.Valid(line) {
+		return testCase{}, fault(InvalidJSON, "the line is not JSON: %v", json.Unmarshal(line, new(json.RawMessage)))
+	}
+	f := readFields("case", bytes.TrimSpace(line))
+	var c testCase
+	if id, ok := f.must("id"); ok {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, id); err != nil {
+			return testCase{}, err
+		}
+		c.id = compact.Bytes()
+	}
+	c.want, _ = f.take("want")
+	c.op = f.text("op")
+	c.in, _ = f.must("in")
+	return c, f.done()
+}
+
+func (c testCase) run() (json.RawMessage, error) {
+	op := operation(c.op)
+	if op == nil {
+		return nil, fault(UnknownOp, "no operation is called %.64q", c.op)
+	}
+	if kind(c.in) != "an object" {
+		return nil, fault(InvalidType, "%s: in is %s, want an object", c.op, kind(c.in))
+	}
+	return c.contain(op)
+}
+
+// contain runs op. A panic in it must not cost the answers that are still to come.
+func (c testCase) contain(op func(json.RawMessage) (any, error)) (out json.RawMessage, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			out, err = nil, fault(Internal, "%s: panic: %.200v", c.op, p)
+		}
+	}()
+	v, err := op(c.in)
+	if err != nil {
+		return nil, err
+	}
+	if out, err = encode(v); err != nil {
+		return nil, fmt.Errorf("%s: encode answer: %w", c.op, err)
+	}
+	return out, nil
+}
+
+// operation is a switch and not a table: a table would be built at each start of the binary.
+func operation(name string) func(in json.RawMessage) (any, error) {
+	switch name {
+	case "assign":
+		return assign
+	case "should_demote":
+		return shouldDemote
+	case "classify":
+		return classify
+	case "validate_action":
+		return validateAction
+	case "check":
+		return check
+	case "constraints":
+		return constraints
+	case "resource":
+		return resource
+	case "elevate":
+		return elevate
+	case "identifier":
+		return identifier
+	case "session_config":
+		return sessionConfig
+	case "path_access":
+		return pathAccess
+	case "rate":
+		return rate
+	case "saga":
+		return saga
+	case "kill":
+		return kill
+	case "breach":
+		return breach
+	case "audit_verify":
+		return auditVerify
+	}
+	return nil
+}
+
+// Operations lists the names of all operations.
+func Operations() []string {
+	return []string{
+		"assign", "should_demote", "classify", "validate_action", "check", "constraints", "resource", "elevate", "identifier",
+		"session_config", "path_access", "rate", "saga", "kill", "breach", "audit_verify",
+	}
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conform
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"time"
+
+	"agentrun/rings"
+	"agentrun/rings/paths"
+)
+
+func assign(in json.RawMessage) (any, error) {
+	f := readFields("assign", in)
+	score, consensus := f.number("eff_score"), f.bool("has_consensus")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	ring, err := rings.Assign(score, consensus)
+	if err != nil {
+		return nil, fault(InvalidScore, "assign: %v", err)
+	}
+	return map[string]rings.Ring{"ring": ring}, nil
+}
+
+func shouldDemote(in json.RawMessage) (any, error) {
+	f := readFields("should_demote", in)
+	current, score, consensus := f.ring("current_ring"), f.number("eff_score"), f.bool("has_consensus")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	if !current.Valid() {
+		return nil, fault(InvalidRing, "should_demote: current_ring: %v", rings.ErrRing)
+	}
+	return map[string]bool{"demote": rings.ShouldDemote(current, score, consensus)}, nil
+}
+
+func classify(in json.RawMessage) (any, error) {
+	f := readFields("classify", in)
+	admin, reversibility, readOnly := f.bool("is_admin"), f.text("reversibility"), f.bool("is_read_only")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	ring, err := rings.Classify(admin, rings.Reversibility(reversibility), readOnly)
+	if err != nil {
+		return nil, fault(InvalidValue, "%v", err)
+	}
+	return map[string]rings.Ring{"required_ring": ring}, nil
+}
+
+// validity is the answer of everything that is validated field by field.
+type validity struct {
+	Valid  bool            `json:"valid"`
+	Errors []rings.Problem `json:"errors"`
+}
+
+func validityOf(err error) (any, error) {
+	problems, ok := errors.AsType[rings.Problems](err)
+	if err != nil && !ok {
+		return nil, err
+	}
+	return validity{Valid: err == nil, Errors: append([]rings.Problem{}, problems...)}, nil
+}
+
+func validateAction(in json.RawMessage) (any, error) {
+	_, err := rings.DecodeAction(in)
+	return validityOf(err)
+}
+
+func sessionConfig(in json.RawMessage) (any, error) {
+	_, err := rings.DecodeSessionConfig(in)
+	return validityOf(err)
+}
+
+func check(in json.RawMessage) (any, error) {
+	f := readFields("check", in)
+	ring, score, consensus := f.ring("agent_ring"), f.number("eff_score"), f.bool("has_consensus")
+	raw, _ := f.must("action")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	action, err := rings.DecodeAction(raw)
+	if err == nil {
+		return rings.Check(ring, score, consensus, action), nil
+	}
+	// It has no valid id, so it is denied whatever else there is. What could be read of it says which ring it would need.
+	r := rings.Check(ring, score, consensus, rough(raw))
+	if r.Code == rings.CodeInvalidAction {
+		r.Reason = err.Error()
+	}
+	return r, nil
+}
+
+// rough reads what classifies an action that isn't valid.
+func rough(raw json.RawMessage) rings.Action {
+	f := readFields("action", raw)
+	word, _ := text(f.left["reversibility"])
+	return rings.Action{
+		Reversibility: rings.Reversibility(word),
+		ReadOnly:      string(f.left["is_read_only"]) == "true",
+		Admin:         string(f.left["is_admin"]) == "true",
+	}
+}
+
+func constraints(in json.RawMessage) (any, error) {
+	f := readFields("constraints", in)
+	ring := f.ring("ring")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	return rings.ConstraintsOf(ring), nil
+}
+
+func resource(in json.RawMessage) (any, error) {
+	f := readFields("resource", in)
+	ring, name := f.ring("ring"), f.text("resource")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	return map[string]bool{"allowed": rings.ResourceAllowed(ring, rings.Resource(name)).Allowed()}, nil
+}
+
+func identifier(in json.RawMessage) (any, error) {
+	f := readFields("identifier", in)
+	kind := f.text("kind")
+	raw, _ := f.must("value")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	var valid func(string) error
+	switch kind {
+	case "agent_id":
+		valid = rings.CheckAgentID
+	case "action_id":
+		valid = rings.CheckActionID
+	case "session_id":
+		valid = rings.CheckSessionID
+	default:
+		return nil, fault(InvalidValue, "identifier: kind %.64q is none of agent_id, action_id, session_id", kind)
+	}
+	value, isText := text(raw) // what is no string is no identifier (H-29)
+	return map[string]bool{"valid": isText && valid(value) == nil}, nil
+}
+
+func pathAccess(in json.RawMessage) (any, error) {
+	f := readFields("path_access", in)
+	session, base, path := f.text("session_id"), f.text("base"), f.text("path")
+	m := paths.Model{Base: base}
+	for _, raw := range f.list("exists", false) {
+		s, ok := text(raw)
+		if !ok {
+			f.wrong("element of exists", "a string", raw)
+		}
+		m.Exists = append(m.Exists, s)
+	}
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	d := m.Allowed(session, path)
+	return struct {
+		Allowed bool       `json:"allowed"`
+		Reason  rings.Code `json:"reason"`
+	}{d.Allowed(), d.Code}, nil
+}
+
+// began is when the clock of those operations stands still that have no times in their cases.
+func began() time.Time { return time.Unix(0, 0).UTC() }
+
+func elevate(in json.RawMessage) (any, error) {
+	f := readFields("elevate", in)
+	r := rings.ElevationRequest{
+		Agent: "agent", Session: "session",
+		Current: f.ring("current_ring"), Target: f.ring("target_ring"),
+		TrustScore: f.number("trust_score"), HasConsensus: f.bool("has_consensus"),
+	}
+	if ttl, ok := f.left["ttl_seconds"]; ok && string(ttl) != "null" {
+		r.TTLSeconds = f.number("ttl_seconds")
+	}
+	delete(f.left, "ttl_seconds")
+	if err := f.done(); err != nil {
+		return nil, err
+	}
+	granted, d := rings.NewElevations(rings.ElevationOptions{Now: began}).Request(r)
+	return struct {
+		Granted bool       `json:"granted"`
+		Reason  rings.Code `json:"reason"`
+		TTL     float64    `json:"ttl_seconds"`
+	}{d.Allowed(), d.Code, math.Max(0, granted.TTL().Seconds())}, nil
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conform
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"agentrun/rings"
+)
+
+// fields reads an object strictly: exact names, each once, none unknown. encoding/json alone would take "RING" for "ring", the
+// last of two values and null for anything; a case would then be answered as another than the one it is. The first
+// mistake is kept, and told by done.
+type fields struct {
+	where string // for messages: the operation, and the element within it
+	left  map[string]json.RawMessage
+	fault *Error
+}
+
+func readFields(where string, raw json.RawMessage) *fields {
+	f := &fields{where: where, left: map[string]json.RawMessage{}}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return f.refuse(InvalidType, "%s: is %s, want an object", where, kind(raw))
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
+			return f.refuse(InvalidJSON, "%s: %v", where, err)
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return f.refuse(InvalidJSON, "%s: %v", where, err)
+		}
+		key, _ := name.(string) // in an object the decoder gives no other
+		if seen[key] {
+			delete(f.left, key) // neither of the two counts
+			f.refuse(DuplicateField, "%s: %.64q is there twice", where, key)
+			continue
+		}
+		seen[key] = true
+		f.left[key] = value
+	}
+	if _, err := dec.Token(); err != nil {
+		return f.refuse(InvalidJSON, "%s: %v", where, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return f.refuse(InvalidJSON, "%s: something follows the object", where)
+	}
+	return f
+}
+
+func (f *fields) refuse(code Code, format string, args ...any) *fields {
+	if f.fault == nil {
+		f.fault = fault(code, format, args...)
+	}
+	return f
+}
+
+// done returns the first mistake, or what is left over as one.
+func (f *fields) done() error {
+	if f.fault != nil {
+		return f.fault
+	}
+	least := ""
+	for name := range f.left {
+		if least == "" || name < least {
+			least = name
+		}
+	}
+	if len(f.left) > 0 {
+		return fault(UnknownField, "%s: has no field %.64q", f.where, least)
+	}
+	return nil
+}
+
+// take removes a field; ok is false if it isn't there.
+func (f *fields) take(name string) (raw json.RawMessage, ok bool) {
+	raw, ok = f.left[name]
+	delete(f.left, name)
+	return raw, ok
+}
+
+// must is take for a field that has to be there.
+func (f *fields) must(name string) (raw json.RawMessage, ok bool) {
+	if raw, ok = f.take(name); !ok {
+		f.refuse(MissingField, "%s: %s is missing", f.where, name)
+	}
+	return raw, ok
+}
+
+func (f *fields) wrong(name, want string, raw json.RawMessage) {
+	f.refuse(InvalidType, "%s: %s is %s, want %s", f.where, name, kind(raw), want)
+}
+
+func kind(raw json.RawMessage) string {
+	switch {
+	case len(raw) == 0:
+		return "nothing"
+	case raw[0] == '{':
+		return "an object"
+	case raw[0] == '[':
+		return "a list"
+	case raw[0] == '"':
+		return "a string"
+	case raw[0] == 't', raw[0] == 'f':
+		return "a bool"
+	case raw[0] == 'n':
+		return "null"
+	}
+	return "a number"
+}
+
+func (f *fields) bool(name string) bool {
+	raw, ok := f.must(name)
+	if ok && string(raw) != "true" && string(raw) != "false" {
+		f.wrong(name, "true or false", raw)
+	}
+	return string(raw) == "true"
+}
+
+func (f *fields) text(name string) string {
+	raw, ok := f.must(name)
+	if !ok {
+		return ""
+	}
+	s, ok := text(raw)
+	if !ok {
+		f.wrong(name, "a string", raw)
+	}
+	return s
+}
+
+func text(raw json.RawMessage) (s string, ok bool) {
+	return s, len(raw) > 0 && raw[0] == '"' && json.Unmarshal(raw, &s) == nil
+}
+
+// list returns the elements; of a list that may be missing, none.
+func (f *fields) list(name string, needed bool) []json.RawMessage {
+	raw, ok := f.take(name)
+	switch {
+	case !ok && needed:
+		f.refuse(MissingField, "%s: %s is missing", f.where, name)
+		return nil
+	case !ok:
+		return nil
+	}
+	var l []json.RawMessage
+	if raw[0] != '[' || json.Unmarshal(raw, &l) != nil {
+		f.wrong(name, "a list", raw)
+		return nil
+	}
+	return l
+}
+
+// number takes a JSON number, null, or one of the three numbers JSON has no word for. What is too large for a double is infinite.
+func (f *fields) number(name string) float64 {
+	raw, ok := f.must(name)
+	if !ok {
+		return math.NaN()
+	}
+	n, ok := number(raw)
+	if !ok {
+		f.wrong(name, `a number, null, "NaN", "Infinity" or "-Infinity"`, raw)
+	}
+	return n
+}
+
+func number(raw json.RawMessage) (n float64, ok bool) {
+	switch string(raw) {
+	case "null", `"NaN"`:
+		return math.NaN(), true
+	case `"Infinity"`:
+		return math.Inf(1), true
+	case `"-Infinity"`:
+		return math.Inf(-1), true
+	}
+	if kind(raw) != "a number" {
+		return math.NaN(), false
+	}
+	n, _ = strconv.ParseFloat(string(raw), 64) // out of range it is infinite
+	return n, true
+}
+
+// ring takes what number takes. Whatever isn't 0, 1, 2 or 3 in that spelling is NoRing, for the rules to refuse.
+func (f *fields) ring(name string) rings.Ring {
+	raw, ok := f.must(name)
+	if !ok {
+		return rings.NoRing
+	}
+	if _, ok := number(raw); !ok {
+		f.wrong(name, "a ring's number", raw)
+		return rings.NoRing
+	}
+	var r rings.Ring
+	if r.UnmarshalJSON(raw) != nil {
+		return rings.NoRing
+	}
+	return r
+}
+
+// maxSeconds is in the year 5138. Up to here a double knows the microsecond.
+const maxSeconds = 1e11
+
+// instant takes seconds since any beginning, or RFC 3339. ok is false for numbers that are none, or so large that they are no time.
+func (f *fields) instant(name string) (at time.Time, ok bool) {
+	raw, there := f.must(name)
+	if !there {
+		return time.Time{}, false
+	}
+	if seconds, isNumber := number(raw); isNumber {
+		if !(math.Abs(seconds) <= maxSeconds) {
+			return time.Time{}, false
+		}
+		whole, part := math.Modf(seconds)
+		return time.Unix(int64(whole), int64(math.Round(part*1e9))).UTC(), true
+	}
+	s, isText := text(raw)
+	at, err := time.Parse(time.RFC3339, s)
+	if !isText || err != nil {
+		f.wrong(name, "seconds or a time as 2026-11-21T04:02:51Z", raw)
+		return time.Time{}, false
+	}
+	return at, true
+}
