@@ -64,7 +64,7 @@ func (p *Plan) interpreters(host string) []string {
 	if err != nil {
 		return nil
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for _, prog := range f.Progs {
 		if prog.Type != elf.PT_INTERP {
 			continue

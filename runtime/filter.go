@@ -95,12 +95,13 @@ type warden struct {
 	listener   int // to ask whether the caller is still the one that asked
 	tries      int
 	recorder   *seccomp.Recorder
+	refused    func(seccomp.Call, seccomp.Answer, seccomp.Event) // hears of each refusal before the caller does
 }
 
 func (w *warden) answer(c seccomp.Call) seccomp.Answer {
 	a := w.decide(c)
 	if !a.Allowed() {
-		w.recorder.Record(c, a)
+		w.refused(c, a, w.recorder.Record(c, a))
 	}
 	return a
 }

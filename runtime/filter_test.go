@@ -160,7 +160,7 @@ func TestWarden(t *testing.T) {
 		{"mount", true, call("mount"), unix.EPERM},
 	}
 	for _, c := range cases {
-		w := &warden{subprocess: c.subprocess, agentPID: 7, recorder: &seccomp.Recorder{}}
+		w := &warden{subprocess: c.subprocess, agentPID: 7, recorder: &seccomp.Recorder{}, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event) {}}
 		a := w.answer(c.call)
 		if a.Err() != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, a, c.want)
@@ -173,7 +173,7 @@ func TestWarden(t *testing.T) {
 
 // The chain at the start is bounded: a program that goes on executing others is past its start.
 func TestExecChainEnds(t *testing.T) {
-	w := &warden{agentPID: 7, recorder: &seccomp.Recorder{}}
+	w := &warden{agentPID: 7, recorder: &seccomp.Recorder{}, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event) {}}
 	for i := range chainTries {
 		if a := w.answer(seccomp.Call{Name: "execve", PID: 7}); !a.Allowed() {
 			t.Fatalf("try %d: %v", i, a)

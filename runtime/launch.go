@@ -464,7 +464,9 @@ func (l *launch) closeAgent() error {
 // letGo starts what must be running before the agent is, and lets it execute. The end of file on the
 // child's socket is the proof: its descriptor is close-on-exec.
 func (l *launch) letGo() error {
-	l.opt.beforeExec(l)
+	if err := l.opt.hook(l); err != nil {
+		return err
+	}
 	if err := l.child.Go(); err != nil {
 		return fmt.Errorf("let the agent go: %w", err)
 	}

@@ -621,3 +621,14 @@ func (p *Plan) explain(err error) error {
 	}
 	return err
 }
+
+// HostPaths are the host's files and folders that the root view shows, as they are opened: without symlinks.
+func (p *Plan) HostPaths() []string {
+	var names []string
+	for _, e := range p.Entries {
+		if e.Source != "" && strings.HasPrefix(e.Source, "/") && e.Kind != fsjail.Link && e.Kind != fsjail.Again {
+			names = append(names, e.Source)
+		}
+	}
+	return names
+}

@@ -37,11 +37,11 @@ type Options struct {
 	OnStep func(name string, took time.Duration)
 	// OnStart gets the status as it stands when the agent has been executed.
 	OnStart func(Status)
+	// Observer keeps the account of the run and may end it; nil: nobody does.
+	Observer Observer
 
-	hook func(*launch)
+	hook func(*launch) error
 }
-
-func (o *Options) beforeExec(l *launch) { o.hook(l) }
 
 // grace is how long an agent may take to end after a signal that asks it to.
 const grace = 5 * time.Second
@@ -54,12 +54,20 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Ring: plan.Ring, Profile: plan.Profile,
 		PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
 	}
+	if opt.Observer == nil {
+		r.opt.Observer, opt.Observer = nobody{}, nobody{}
+	}
+	r.refusals.observer = opt.Observer
 	for _, m := range plan.Missing {
 		r.status.BestEffort = append(r.status.BestEffort, m.Name)
 	}
 	// A thread of its own that then ends: it gets a mount namespace, and it is the parent of the sandbox
 	// for the parent-death signal.
 	thread.Throwaway(r.live)
+	if err := opt.Observer.End(r.status); err != nil {
+		r.status.State, r.status.ExitCode = Failed, ExitFailed
+		r.status.Error = "the end of the run is not on record: " + err.Error()
+	}
 	return r.status
 }
 
@@ -76,6 +84,7 @@ type run struct {
 	began    time.Time
 	status   Status
 	launch   *launch
+	refusals refusals
 	verdicts chan verdict
 	ended    chan struct{} // closed when pid 1 is gone
 	agent    *unix.WaitStatus
@@ -139,10 +148,13 @@ func (r *run) failed(err error) {
 
 // beforeExec runs between the probe and the exec: the listener must be served before the exec, which is
 // itself a notified call in ring 3.
-func (r *run) beforeExec(l *launch) {
+func (r *run) beforeExec(l *launch) error {
+	if err := r.opt.Observer.Start(r.status); err != nil {
+		return err
+	}
 	w := &warden{
 		subprocess: r.plan.Subprocess, programs: r.plan.programs,
-		agentPID: l.agentPID, listener: int(l.listener.Fd()), recorder: l.recorder,
+		agentPID: l.agentPID, listener: int(l.listener.Fd()), recorder: l.recorder, refused: r.refused,
 	}
 	listener := l.listener
 	l.listener = nil
@@ -181,6 +193,14 @@ func (r *run) beforeExec(l *launch) {
 	l.io.pump(r.opt.Stdin, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
+	return nil
+}
+
+// refused passes a refusal on. The caller waits for its answer meanwhile: it is on record before it takes effect.
+func (r *run) refused(c seccomp.Call, a seccomp.Answer, e seccomp.Event) {
+	if err := r.refusals.seen(c, a, e); err != nil {
+		r.decide(verdict{Policy, err.Error()})
+	}
 }
 
 // watchOOM ends the whole run when one of its processes was killed for memory. cgroup v2 does that by

@@ -56,8 +56,8 @@ type recorded struct {
 // otherClass marks the gathering event of a call: no argument class has all bits set.
 const otherClass = ^uint64(0)
 
-// Record takes note of a call and its answer.
-func (r *Recorder) Record(c Call, a Answer) {
+// Record takes note of a call and its answer, and returns the event it is counted in, as it stands now.
+func (r *Recorder) Record(c Call, a Answer) Event {
 	now := time.Now
 	if r.Clock != nil {
 		now = r.Clock
@@ -83,6 +83,7 @@ func (r *Recorder) Record(c Call, a Answer) {
 	if !a.Allowed() {
 		e.refused++
 	}
+	return e.Event
 }
 
 func (r *Recorder) addLocked(k class, c Call, at time.Time) int {

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"agentrun/audit"
+	"agentrun/rings"
+	"agentrun/store"
+	"agentrun/witness"
+)
+
+// The store's buckets. Names last for ever: they are in files.
+const (
+	agentsBucket     = "agents"
+	quarantineBucket = "quarantine"
+	noncesBucket     = "nonces"
+)
+
+// agentRecord is what the store keeps of an agent.
+type agentRecord struct {
+	Score     float64   `json:"score"`
+	Consensus bool      `json:"has_consensus"`
+	Updated   time.Time `json:"updated"`
+}
+
+// Agent is what the node knows of an agent. An agent it was never told of has no score and is in ring 3 (H-1).
+type Agent struct {
+	ID          string                 `json:"agent_id"`
+	Ring        rings.Ring             `json:"ring"` // from the score, or 3 in quarantine
+	Score       *float64               `json:"eff_score"`
+	Consensus   bool                   `json:"has_consensus"`
+	Updated     time.Time              `json:"updated,omitzero"`
+	Quarantined *rings.QuarantineEntry `json:"quarantine"`
+}
+
+// score is the number the policy works with: an agent without a score has earned nothing.
+func (a Agent) score() float64 {
+	if a.Score == nil {
+		return 0
+	}
+	return *a.Score
+}
+
+func recordedScore(a Agent) audit.Number {
+	if a.Score == nil {
+		return audit.Number{}
+	}
+	return audit.NumberOf(*a.Score)
+}
+
+// Agent returns what the node knows of id, also if that is nothing.
+func (h *Hypervisor) Agent(ctx context.Context, id string) (a Agent, err error) {
+	if err := rings.CheckAgentID(id); err != nil {
+		return Agent{}, err
+	}
+	db, err := h.store()
+	if err != nil {
+		return Agent{}, err
+	}
+	err = db.View(ctx, func(tx *store.Tx) error {
+		a, err = agent(tx, id)
+		return err
+	})
+	return a, err
+}
+
+// agent reads id in a transaction. On an error there is no agent to act for.
+func agent(tx *store.Tx, id string) (Agent, error) {
+	a := Agent{ID: id, Ring: rings.Sandbox}
+	var r agentRecord
+	found, err := store.GetJSON(tx.Bucket(agentsBucket), id, &r)
+	if err != nil {
+		return Agent{}, err
+	}
+	if found {
+		if a.Ring, err = rings.Assign(r.Score, r.Consensus); err != nil {
+			return Agent{}, fmt.Errorf("agent %s: %w", id, err)
+		}
+		a.Score, a.Consensus, a.Updated = &r.Score, r.Consensus, r.Updated
+	}
+	var q rings.QuarantineEntry
+	held, err := store.GetJSON(tx.Bucket(quarantineBucket), id, &q)
+	if err != nil {
+		return Agent{}, err
+	}
+	if held {
+		a.Ring, a.Quarantined = rings.Sandbox, &q
+	}
+	return a, nil
+}
+
+// Agents returns every agent that has a score or is in quarantine, by id.
+func (h *Hypervisor) Agents(ctx context.Context) ([]Agent, error) {
+	db, err := h.store()
+	if err != nil {
+		return nil, err
+	}
+	agents := []Agent{}
+	err = db.View(ctx, func(tx *store.Tx) error {
+		add := func(id string, _ []byte) error {
+			if n := len(agents); n > 0 && agents[n-1].ID == id {
+				return nil
+			}
+			a, err := agent(tx, id)
+			agents = append(agents, a)
+			return err
+		}
+		return eachOf(tx, add, agentsBucket, quarantineBucket)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return agents, nil
+}
+
+// eachOf walks the keys of two buckets in their common order; a key in both comes up twice.
+func eachOf(tx *store.Tx, fn func(string, []byte) error, first, second string) error {
+	var ids []string
+	if err := tx.Bucket(second).Each("", func(id string, _ []byte) error { ids = append(ids, id); return nil }); err != nil {
+		return err
+	}
+	err := tx.Bucket(first).Each("", func(id string, v []byte) error {
+		for len(ids) > 0 && ids[0] <= id {
+			if err := fn(ids[0], nil); err != nil {
+				return err
+			}
+			ids = ids[1:]
+		}
+		return fn(id, v)
+	})
+	for _, id := range ids {
+		if err == nil {
+			err = fn(id, nil)
+		}
+	}
+	return err
+}
+
+// SetScore gives an agent a new effective score (H-2) and returns it with the ring it had before. A ring that rises is
+// on disk in the audit first; one that falls takes effect even if the audit can't be written, and the error is returned.
+func (h *Hypervisor) SetScore(ctx context.Context, id string, score float64, consensus bool) (now Agent, before rings.Ring, err error) {
+	if err := rings.CheckAgentID(id); err != nil {
+		return Agent{}, rings.NoRing, err
+	}
+	ring, err := rings.Assign(score, consensus)
+	if err != nil {
+		return Agent{}, rings.NoRing, err
+	}
+	db, err := h.store()
+	if err != nil {
+		return Agent{}, rings.NoRing, err
+	}
+	var unwritten error
+	err = db.Update(ctx, func(tx *store.Tx) error {
+		old, err := agent(tx, id)
+		if err != nil {
+			return err
+		}
+		// The ring that the score gives, not the one a quarantine holds the agent in: that must not hide a rise.
+		earned, err := rings.Assign(old.score(), old.Consensus)
+		if err != nil {
+			return err
+		}
+		before = earned
+		demoted := rings.ShouldDemote(earned, score, consensus)
+		rises := ring.MorePrivilegedThan(earned)
+		err = h.record("", rises, &audit.Score{AgentID: id, HasConsensus: consensus, NewRing: audit.RingOf(ring.Value()), NewScore: audit.NumberOf(score),
+			OldRing: audit.RingOf(earned.Value()), OldScore: recordedScore(old), Source: "operator"})
+		if err != nil && !demoted {
+			return err
+		}
+		unwritten = err
+		if err := store.PutJSON(tx.Bucket(agentsBucket), id, agentRecord{Score: score, Consensus: consensus, Updated: h.now().UTC()}); err != nil {
+			return err
+		}
+		now, err = agent(tx, id)
+		return err
+	})
+	if err != nil {
+		return Agent{}, rings.NoRing, fmt.Errorf("score of agent %s: %w", id, err)
+	}
+	return now, before, unwritten
+}
+
+// Cause is why an agent is put into quarantine, as the audit has it; the reason in words stays in the state.
+type Cause struct {
+	Code   string // operator, ring_breach
+	Reason string // for people
+	Run    string // id of the run it was seen in; may be empty
+}
+
+// Quarantine holds an agent (H-31): no run is admitted and no elevation granted until an operator releases it. It takes
+// effect even if the audit can't be written; the error is then returned. For an agent held already the first entry stays.
+func (h *Hypervisor) Quarantine(ctx context.Context, id string, cause Cause) (rings.QuarantineEntry, error) {
+	db, err := h.store()
+	if err != nil {
+		return rings.QuarantineEntry{}, err
+	}
+	var entry rings.QuarantineEntry
+	var unwritten error
+	err = db.Update(ctx, func(tx *store.Tx) error {
+		q, err := h.register(tx, id)
+		if err != nil {
+			return err
+		}
+		was, err := agent(tx, id)
+		if err != nil {
+			return err
+		}
+		var added bool
+		if entry, added, err = q.Add(id, cause.Reason, cause.Code); err != nil || !added {
+			return err
+		}
+		unwritten = h.record("", true, &audit.Quarantine{AgentID: id, Cause: cause.Code, OldRing: audit.RingOf(was.Ring.Value()), RunID: cause.Run})
+		return store.PutJSON(tx.Bucket(quarantineBucket), id, entry)
+	})
+	if err != nil {
+		return rings.QuarantineEntry{}, fmt.Errorf("quarantine of agent %s: %w", id, err)
+	}
+	return entry, unwritten
+}
+
+// register is the quarantine register as far as it concerns one agent.
+func (h *Hypervisor) register(tx *store.Tx, id string) (*rings.Quarantine, error) {
+	if err := rings.CheckAgentID(id); err != nil {
+		return nil, err
+	}
+	var e rings.QuarantineEntry
+	held, err := store.GetJSON(tx.Bucket(quarantineBucket), id, &e)
+	if err != nil {
+		return nil, err
+	}
+	var entries []rings.QuarantineEntry
+	if held {
+		entries = append(entries, e)
+	}
+	return rings.NewQuarantine(h.now, entries)
+}
+
+// Release lets an agent out of quarantine by an attestation that one of the operators' keys signed (H-12, H-31). It is
+// spent with the release; one that is refused is on record too.
+func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operators witness.Keys) (was rings.QuarantineEntry, operator string, err error) {
+	fail := func(err error) (rings.QuarantineEntry, string, error) {
+		return rings.QuarantineEntry{}, "", fmt.Errorf("release of agent %.256q: %w", id, err)
+	}
+	db, err := h.store()
+	if err != nil {
+		return fail(err)
+	}
+	presented := audit.Hash(sha256.Sum256([]byte(attestation)))
+	err = db.Update(ctx, func(tx *store.Tx) error {
+		q, err := h.register(tx, id)
+		if err != nil {
+			return err
+		}
+		if !q.Holds(id) {
+			return rings.ErrNotQuarantined // before the attestation is looked at: it stays good
+		}
+		var a witness.Attestation
+		w, err := rings.WitnessOf(rings.ActionRelease, id, func(action, id string) (string, error) {
+			var err error
+			a, err = operators.Verify(attestation, witness.Want{Action: action, Subject: "agent:" + id}, h.now(), nonces{tx, h.now()})
+			return a.Key, err
+		})
+		said := &audit.Operator{Accepted: err == nil, Action: rings.ActionRelease, KeyID: a.Key, ExpiresAt: a.Expires, Reason: "accepted", Statement: presented, Subject: "agent:" + id}
+		if err != nil {
+			said.Reason = refusedCode(err)
+			return errors.Join(err, h.record("", false, said))
+		}
+		said.Nonce = a.Nonce.String()
+		if was, operator, err = q.Release(id, w); err != nil {
+			return err
+		}
+		if err := tx.Bucket(quarantineBucket).Delete(id); err != nil {
+			return err
+		}
+		now, err := agent(tx, id)
+		if err != nil {
+			return err
+		}
+		if err := h.record("", false, said); err != nil {
+			return err
+		}
+		return h.record("", true, &audit.Release{AgentID: id, KeyID: a.Key, Ring: audit.RingOf(now.Ring.Value()), Statement: presented})
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return was, operator, nil
+}
+
+// refusedCode is the audit's word for why an attestation was refused.
+func refusedCode(err error) string {
+	for _, e := range []struct {
+		err  error
+		code string
+	}{
+		{witness.ErrMalformed, "malformed"}, {witness.ErrUnknownKey, "unknown_key"}, {witness.ErrSignature, "bad_signature"},
+		{witness.ErrAction, "wrong_action"}, {witness.ErrSubject, "wrong_subject"}, {witness.ErrExpired, "expired"},
+		{witness.ErrTooFar, "expiry_too_far"}, {witness.ErrNonceUsed, "nonce_used"},
+	} {
+		if errors.Is(err, e.err) {
+			return e.code
+		}
+	}
+	return "not_checked"
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"agentrun/audit"
+	"agentrun/rings"
+	"agentrun/store"
+)
+
+// sharedBucket holds the sessions' contexts, one record for each key: "SESSION/KEY". A session id has no slash.
+const sharedBucket = "shared"
+
+// versionBucket holds the last version that a strong session gave.
+const versionBucket = "shared-version"
+
+// GetShared reads a key of a session's context as one of its participants (H-32).
+func (h *Hypervisor) GetShared(ctx context.Context, session, agent, key string) (r rings.SharedRead, err error) {
+	db, err := h.store()
+	if err != nil {
+		return r, err
+	}
+	err = db.View(ctx, func(tx *store.Tx) error {
+		s, err := h.shared(tx, session)
+		if err != nil {
+			return err
+		}
+		r, err = s.Get(agent, key)
+		return err
+	})
+	if err != nil {
+		return rings.SharedRead{}, fmt.Errorf("session %.256s: %w", session, err)
+	}
+	return r, nil
+}
+
+// PutShared writes a key of a session's context, as its consistency mode has it (H-32). What a write loses is on record
+// before it is lost.
+func (h *Hypervisor) PutShared(ctx context.Context, session string, w rings.SharedWrite) (res rings.SharedResult, err error) {
+	db, err := h.store()
+	if err != nil {
+		return res, err
+	}
+	err = db.Update(ctx, func(tx *store.Tx) error {
+		a, err := agent(tx, w.Agent)
+		if err != nil {
+			return err
+		}
+		if a.Quarantined != nil {
+			return deniedQuarantine("write the context of session "+session, a)
+		}
+		s, err := h.shared(tx, session)
+		if err != nil {
+			return err
+		}
+		if res, err = s.Put(w); err != nil {
+			return err
+		}
+		rec := s.Record()
+		for _, k := range rec.Keys {
+			if k.Key != w.Key {
+				continue
+			}
+			if err := store.PutJSON(tx.Bucket(sharedBucket), session+"/"+k.Key, k); err != nil {
+				return err
+			}
+		}
+		return store.PutJSON(tx.Bucket(versionBucket), session, rec.Version)
+	})
+	if err != nil {
+		return rings.SharedResult{}, fmt.Errorf("session %.256s: %w", session, err)
+	}
+	return res, nil
+}
+
+// shared restores a session's context in a transaction.
+func (h *Hypervisor) shared(tx *store.Tx, session string) (*rings.Shared, error) {
+	s, err := h.session(tx, session)
+	if err != nil {
+		return nil, err
+	}
+	var rec rings.SharedRecord
+	if _, err := store.GetJSON(tx.Bucket(versionBucket), session, &rec.Version); err != nil {
+		return nil, err
+	}
+	err = store.EachJSON(tx.Bucket(sharedBucket), session+"/", func(key string, k rings.SharedKey) error {
+		if k.Key != strings.TrimPrefix(key, session+"/") {
+			return fmt.Errorf("context key %.80q: %w", key, store.ErrDecode)
+		}
+		rec.Keys = append(rec.Keys, k)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rings.RestoreShared(s, rec, rings.SharedOptions{Clock: h.now, Conflict: func(r rings.SharedResult) error { return h.conflict(session, r) }})
+}
+
+// conflict puts what a write loses on record, as digests: the values are the agents' data (H-27). Concurrent values lose
+// nothing, both stand.
+func (h *Hypervisor) conflict(session string, r rings.SharedResult) error {
+	for _, lost := range r.Losers {
+		kept := r.Values[0]
+		err := h.record(session, false, &audit.Conflict{
+			Key: sha256.Sum256([]byte(r.Key)), Kept: sha256.Sum256(kept.Value), KeptBy: kept.Agent,
+			Lost: sha256.Sum256(lost.Value), LostBy: lost.Agent, SessionID: session,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"agentrun/audit"
+	"agentrun/rings"
+	"agentrun/store"
+)
+
+// Options say where a node keeps what it remembers. StateDir is required.
+type Options struct {
+	StateDir string
+	SyncAll  bool             // every audit record is on disk before Append returns, not just those of H-28
+	Now      func() time.Time // nil: time.Now
+}
+
+// Hypervisor is the node. It opens what it needs when it needs it: a run without agent and session touches no state.
+// Safe for concurrent use.
+type Hypervisor struct {
+	opt Options
+	now func() time.Time
+
+	mu   sync.Mutex
+	db   *store.DB
+	logs map[string]*audit.Log
+}
+
+// Open checks nothing yet; the first use says what is wrong.
+func Open(opt Options) (*Hypervisor, error) {
+	if opt.StateDir == "" {
+		return nil, errors.New("hypervisor: no state folder")
+	}
+	h := &Hypervisor{opt: opt, now: opt.Now, logs: map[string]*audit.Log{}}
+	if h.now == nil {
+		h.now = time.Now
+	}
+	return h, nil
+}
+
+// Close puts every record on disk, signs where the chains stand that were written to (H-26), and gives the files up. What
+// was decided holds whatever it returns; an *audit.BrokenError says that somebody has been at the log.
+func (h *Hypervisor) Close() error {
+	var errs []error
+	for chain := range h.written() {
+		errs = append(errs, h.checkpoint(chain))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.logs {
+		errs = append(errs, l.Close())
+	}
+	h.logs = map[string]*audit.Log{}
+	if h.db != nil {
+		errs = append(errs, h.db.Close())
+		h.db = nil
+	}
+	return errors.Join(errs...)
+}
+
+func (h *Hypervisor) written() map[string]*audit.Log {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.logs)
+}
+
+func (h *Hypervisor) store() (*store.DB, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.db == nil {
+		db, err := store.Open(h.opt.StateDir, store.Options{})
+		if err != nil {
+			return nil, err
+		}
+		h.db = db
+	}
+	return h.db, nil
+}
+
+// DeniedError is a decision against what was asked for.
+type DeniedError struct {
+	What string // the act, as "run agent a in ring 1"
+	rings.Decision
+	Hint string
+}
+
+func (e *DeniedError) Error() string {
+	return e.What + ": " + e.Reason + " (" + string(e.Code) + ", " + e.Rule + ")"
+}

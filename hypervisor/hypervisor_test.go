@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentrun/audit"
+	"agentrun/rings"
+	"agentrun/runtime"
+	"agentrun/store"
+	"agentrun/witness"
+)
+
+// node is a hypervisor on a state folder of its own, with a clock that stands still.
+type node struct {
+	*Hypervisor
+	t   *testing.T
+	dir string
+	now time.Time
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, dir: filepath.Join(t.TempDir(), "state"), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	n.restart()
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// restart is what another process sees.
+func (n *node) restart() {
+	n.t.Helper()
+	if n.Hypervisor != nil {
+		if err := n.Close(); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	h, err := Open(Options{StateDir: n.dir, Now: func() time.Time { return n.now }})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Hypervisor = h
+}
+
+// score sets one, which must work.
+func (n *node) score(id string, score float64, consensus bool) {
+	n.t.Helper()
+	if _, _, err := n.SetScore(n.t.Context(), id, score, consensus); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// log are the kinds in a chain, which must verify.
+func (n *node) log(chain string) []string {
+	n.t.Helper()
+	n.restart() // closes and so syncs
+	rep, err := audit.Verify(filepath.Join(n.dir, auditDir), chain, audit.VerifyOptions{})
+	if err != nil || rep.Problem != nil {
+		n.t.Fatalf("chain %s: %v %v", chain, rep.Problem, err)
+	}
+	r, err := audit.OpenReader(filepath.Join(n.dir, auditDir), chain)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer r.Close()
+	var kinds []string
+	for {
+		l, err := r.Next()
+		if err != nil {
+			return kinds
+		}
+		if l.Entry.Kind != audit.KindKey { // of the first checkpoint
+			kinds = append(kinds, l.Entry.Kind.String())
+		}
+	}
+}
+
+// breakAudit makes the log impossible to write.
+func (n *node) breakAudit() {
+	n.t.Helper()
+	n.restart()
+	dir := filepath.Join(n.dir, auditDir)
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(n.dir, 0o700), os.WriteFile(dir, nil, 0o600)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) agent(id string) Agent {
+	n.t.Helper()
+	a, err := n.Agent(n.t.Context(), id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return a
+}
+
+// code is the code of a denial, "" for none.
+func code(t *testing.T, err error) rings.Code {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	d, ok := errors.AsType[*DeniedError](err)
+	if !ok {
+		t.Fatalf("got %v, want a decision", err)
+	}
+	if d.Allowed() || d.Hint == "" || d.Rule == "" || d.Reason == "" {
+		t.Errorf("denial without its grounds: %+v", d)
+	}
+	return d.Code
+}
+
+func TestH1UnknownAgentIsSandboxed(t *testing.T) {
+	n := newNode(t)
+	if a := n.agent("nobody"); a.Ring != rings.Sandbox || a.Score != nil || a.Quarantined != nil {
+		t.Errorf("got %+v", a)
+	}
+}
+
+func TestH2ScoreDecidesTheRing(t *testing.T) {
+	n := newNode(t)
+	for _, tt := range []struct {
+		score     float64
+		consensus bool
+		want      rings.Ring
+	}{{0.6, true, rings.Sandbox}, {0.61, false, rings.Standard}, {0.99, false, rings.Standard}, {0.96, true, rings.Privileged}, {0, false, rings.Sandbox}} {
+		n.score("a", tt.score, tt.consensus)
+		n.restart()
+		if a := n.agent("a"); a.Ring != tt.want || *a.Score != tt.score || a.Consensus != tt.consensus {
+			t.Errorf("score %v: got %+v, want %v", tt.score, a, tt.want)
+		}
+	}
+	for _, bad := range []float64{math.NaN(), math.Inf(1), -0.1, 1.1} {
+		if _, _, err := n.SetScore(t.Context(), "a", bad, true); !errors.Is(err, rings.ErrScore) {
+			t.Errorf("score %v: got %v", bad, err)
+		}
+	}
+	if d := cmp.Diff([]string{"score", "score", "score", "score", "score"}, n.log("node")); d != "" {
+		t.Errorf("audit (-want +got):\n%s", d)
+	}
+}
+
+// H-28: without the record nobody rises, and everybody can fall.
+func TestH28WithoutAuditNothingIsGranted(t *testing.T) {
+	n := newNode(t)
+	n.score("falls", 0.99, true)
+	n.breakAudit()
+	if _, _, err := n.SetScore(t.Context(), "rises", 0.7, false); err == nil {
+		t.Error("a score rose without a record")
+	}
+	if a := n.agent("rises"); a.Ring != rings.Sandbox {
+		t.Errorf("got %+v", a)
+	}
+	if _, _, err := n.SetScore(t.Context(), "falls", 0.1, false); err == nil {
+		t.Error("an unwritten record is not reported")
+	}
+	if a := n.agent("falls"); a.Ring != rings.Sandbox {
+		t.Errorf("a fall waited for its record: %+v", a)
+	}
+	if _, err := n.Quarantine(t.Context(), "falls", Cause{Code: "operator", Reason: "seen"}); err == nil {
+		t.Error("an unwritten quarantine is not reported")
+	}
+	if a := n.agent("falls"); a.Quarantined == nil {
+		t.Error("a quarantine waited for its record")
+	}
+	if _, err := n.Admit(t.Context(), Request{Agent: "rises"}); err == nil {
+		t.Error("a run was admitted without a record")
+	}
+	if _, err := n.CreateSession(t.Context(), session("s", rings.Eventual)); err == nil {
+		t.Error("a session was made without a record")
+	}
+	w := n.Watch(Admission{Ring: rings.Sandbox}, WatchOptions{})
+	if err := w.Start(status("r")); err == nil {
+		t.Error("a run started without a record")
+	}
+	if err := w.Refused(runtime.Refusal{At: n.now, Syscall: "mount", Called: rings.Root, Verdict: "EPERM"}); err == nil {
+		t.Error("a run went on without a record")
+	}
+}
+
+func session(id string, mode rings.ConsistencyMode) rings.SessionConfig {
+	return rings.SessionConfig{SessionID: id, MaxParticipants: 2, MinParticipants: 1, ConsistencyMode: mode}
+}
+
+func status(id string) runtime.Status {
+	return runtime.Status{ID: id, Ring: 3, Profile: "ring3", PlanDigest: strings.Repeat("ab", 32), State: runtime.Exited}
+}
+
+func TestH9AdmitAsksTheEnforcer(t *testing.T) {
+	n := newNode(t)
+	n.score("low", 0.1, true)
+	n.score("mid", 0.7, false)
+	n.score("high", 0.97, true)
+	for _, tt := range []struct {
+		agent string
+		ring  rings.Ring
+		want  rings.Ring // NoRing: denied
+		code  rings.Code
+	}{
+		{"", rings.NoRing, rings.Sandbox, ""},
+		{"", rings.Privileged, rings.Privileged, ""}, // the operator's own
+		{"nobody", rings.NoRing, rings.Sandbox, ""},
+		{"nobody", rings.Standard, rings.NoRing, rings.CodeInsufficientRing},
+		{"low", rings.NoRing, rings.Sandbox, ""},
+		{"low", rings.Standard, rings.NoRing, rings.CodeInsufficientRing},
+		{"mid", rings.NoRing, rings.Standard, ""},
+		{"mid", rings.Sandbox, rings.Sandbox, ""},
+		{"mid", rings.Privileged, rings.NoRing, rings.CodeInsufficientRing},
+		{"mid", rings.Root, rings.NoRing, rings.CodeRing0Forbidden},
+		{"high", rings.NoRing, rings.Privileged, ""},
+		{"high", rings.Standard, rings.Standard, ""},
+		{"high", rings.Root, rings.NoRing, rings.CodeRing0Forbidden},
+	} {
+		req := Request{Agent: tt.agent, Ring: tt.ring}
+		looked, lerr := n.RingFor(t.Context(), req)
+		adm, err := n.Admit(t.Context(), req)
+		if got := code(t, err); got != tt.code || adm.Ring != tt.want {
+			t.Errorf("%q in %v: got %v, code %q, want %v, %q", tt.agent, tt.ring, adm.Ring, got, tt.want, tt.code)
+		}
+		if (lerr == nil) != (err == nil) || err == nil && looked != adm.Ring {
+			t.Errorf("%q in %v: RingFor says %v, %v, Admit %v, %v", tt.agent, tt.ring, looked, lerr, adm.Ring, err)
+		}
+	}
+}
+
+// signed is an operator with a key, and what he signs.
+func signed(t *testing.T, now time.Time, action, subject string) (witness.Keys, string) {
+	t.Helper()
+	key, err := witness.NewKey("operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := witness.ParseKeys([]byte(key.Verifier() + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := key.Sign(witness.Statement{Action: action, Subject: subject, Nonce: witness.NewNonce(), Expires: now.Add(time.Minute)}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys, text
+}
+
+func TestH31Quarantine(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.99, true)
+	e, err := n.Quarantine(t.Context(), "a", Cause{Code: "operator", Reason: "odd calls"})
+	if err != nil || e.Reason != "odd calls" {
+		t.Fatal(e, err)
+	}
+	if e, err := n.Quarantine(t.Context(), "a", Cause{Code: "operator", Reason: "again"}); err != nil || e.Reason != "odd calls" {
+		t.Errorf("the first entry stays: got %+v, %v", e, err)
+	}
+	n.restart() // it survives
+	if a := n.agent("a"); a.Ring != rings.Sandbox || a.Quarantined == nil {
+		t.Errorf("got %+v", a)
+	}
+	if _, err := n.Admit(t.Context(), Request{Agent: "a"}); code(t, err) != rings.CodeQuarantined {
+		t.Errorf("admitted: %v", err)
+	}
+	// A better score doesn't open the door.
+	n.score("a", 1, true)
+	if _, err := n.Admit(t.Context(), Request{Agent: "a", Ring: rings.Sandbox}); code(t, err) != rings.CodeQuarantined {
+		t.Errorf("admitted: %v", err)
+	}
+	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
+	if _, _, err := n.Release(t.Context(), "a", text, witness.Keys{}); !errors.Is(err, witness.ErrUnknownKey) {
+		t.Errorf("released by nobody's key: %v", err)
+	}
+	if _, _, err := n.Release(t.Context(), "b", text, keys); !errors.Is(err, rings.ErrNotQuarantined) {
+		t.Errorf("release of another: %v", err)
+	}
+	was, operator, err := n.Release(t.Context(), "a", text, keys)
+	if err != nil || was.Reason != "odd calls" || !strings.HasPrefix(operator, "operator+") {
+		t.Fatal(was, operator, err)
+	}
+	n.restart()
+	if a := n.agent("a"); a.Ring != rings.Privileged || a.Quarantined != nil {
+		t.Errorf("after its release: %+v", a)
+	}
+	want := []string{"score", "quarantine", "ring_check", "score", "ring_check", "operator", "operator", "release"}
+	if d := cmp.Diff(want, n.log("node")); d != "" {
+		t.Errorf("audit (-want +got):\n%s", d)
+	}
+}
+
+// H-12: an attestation is good once, also for the same act, after a restart and with the clock set back.
+func TestH12AttestationIsGoodOnce(t *testing.T) {
+	n := newNode(t)
+	hold := func() {
+		if _, err := n.Quarantine(t.Context(), "a", Cause{Code: "operator", Reason: "r"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold()
+	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
+	_, other := signed(t, n.now, witness.Ring0, "action:a")
+	if _, _, err := n.Release(t.Context(), "a", other, keys); err == nil {
+		t.Error("released by an attestation of something else")
+	}
+	if _, _, err := n.Release(t.Context(), "a", text, keys); err != nil {
+		t.Fatal(err)
+	}
+	hold()
+	for _, shift := range []time.Duration{0, -time.Hour, 30 * 24 * time.Hour} {
+		n.now = n.now.Add(shift)
+		n.restart()
+		if _, _, err := n.Release(t.Context(), "a", text, keys); err == nil {
+			t.Errorf("used twice, clock shifted by %v", shift)
+		}
+		if n.agent("a").Quarantined == nil {
+			t.Fatal("out of quarantine")
+		}
+	}
+}
+
+// If the record of a release can't be written, neither the release nor the nonce has happened.
+func TestH28ReleaseNeedsItsRecord(t *testing.T) {
+	n := newNode(t)
+	if _, err := n.Quarantine(t.Context(), "a", Cause{Code: "operator", Reason: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
+	n.breakAudit()
+	if _, _, err := n.Release(t.Context(), "a", text, keys); err == nil {
+		t.Error("released without a record")
+	}
+	if n.agent("a").Quarantined == nil {
+		t.Error("out of quarantine without a record")
+	}
+	if err := os.Remove(filepath.Join(n.dir, auditDir)); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	if _, _, err := n.Release(t.Context(), "a", text, keys); err != nil {
+		t.Errorf("the attestation was spent on nothing: %v", err)
+	}
+}
+
+func TestH29SessionLife(t *testing.T) {
+	n := newNode(t)
+	ctx := t.Context()
+	cfg := rings.SessionConfig{SessionID: "s", MaxParticipants: 2, MinParticipants: 2, ConsistencyMode: rings.Eventual}
+	steps := []struct {
+		name  string
+		do    func() (rings.SessionRecord, error)
+		state rings.SessionState
+		err   error
+	}{
+		{"join before it exists", func() (rings.SessionRecord, error) { return n.JoinSession(ctx, "s", "a") }, 0, ErrNoSession},
+		{"create", func() (rings.SessionRecord, error) { return n.CreateSession(ctx, cfg) }, rings.SessionCreated, nil},
+		{"create again", func() (rings.SessionRecord, error) { return n.CreateSession(ctx, cfg) }, 0, ErrSessionExists},
+		{"first", func() (rings.SessionRecord, error) { return n.JoinSession(ctx, "s", "a") }, rings.SessionHandshaking, nil},
+		{"twice", func() (rings.SessionRecord, error) { return n.JoinSession(ctx, "s", "a") }, 0, rings.ErrJoined},
+		{"second", func() (rings.SessionRecord, error) { return n.JoinSession(ctx, "s", "b") }, rings.SessionActive, nil},
+		{"third", func() (rings.SessionRecord, error) { return n.JoinSession(ctx, "s", "c") }, 0, rings.ErrSessionFull},
+		{"archive", func() (rings.SessionRecord, error) { return n.ArchiveSession(ctx, "s") }, rings.SessionArchived, nil},
+		{"archive again", func() (rings.SessionRecord, error) { return n.ArchiveSession(ctx, "s") }, 0, rings.ErrTransition},
+		{"join the dead", func() (rings.SessionRecord, error) { return n.JoinSession(ctx, "s", "d") }, 0, rings.ErrTransition},
+		{"create the dead", func() (rings.SessionRecord, error) { return n.CreateSession(ctx, cfg) }, 0, ErrSessionExists},
+	}
+	for _, s := range steps {
+		n.restart()
+		rec, err := s.do()
+		if !errors.Is(err, s.err) || s.err == nil && err != nil || rec.State != s.state {
+			t.Errorf("%s: got %v, %v, want %v, %v", s.name, rec.State, err, s.state, s.err)
+		}
+	}
+	if d := cmp.Diff([]string{"session", "session", "session", "session", "session"}, n.log("session-s")); d != "" {
+		t.Errorf("audit (-want +got):\n%s", d)
+	}
+	if _, err := n.JoinSession(ctx, "../s", "a"); err == nil {
+		t.Error("a path as a session")
+	}
+}
+
+func TestH30SessionsAreApart(t *testing.T) {
+	n := newNode(t)
+	ctx := t.Context()
+	for _, id := range []string{"s-1", "s-10"} {
+		if _, err := n.CreateSession(ctx, session(id, rings.Eventual)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := n.JoinSession(ctx, "s-1", "a"); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		req  Request
+		want rings.Code
+	}{
+		{Request{Agent: "a", Session: "s-1"}, ""},
+		{Request{Agent: "a", Session: "s-10"}, CodeSessionClosed},
+		{Request{Agent: "b", Session: "s-1"}, CodeNotParticipant},
+		{Request{Agent: "a", Session: "s-2"}, CodeSessionUnknown},
+		{Request{Session: "s-1"}, CodeAgentMissing},
+	} {
+		if _, err := n.Admit(ctx, tt.req); code(t, err) != tt.want {
+			t.Errorf("%+v: got %v, want %q", tt.req, err, tt.want)
+		}
+	}
+	if kinds, _ := os.ReadDir(filepath.Join(n.dir, auditDir)); len(kinds) > 3 {
+		t.Errorf("a session that doesn't exist got a chain: %v", kinds)
+	}
+	own, other := n.Workspace("s-1"), n.Workspace("s-10")
+	inside := filepath.Join(own, "deep", "er")
+	if err := os.MkdirAll(inside, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := t.TempDir()
+	for _, tt := range []struct {
+		session, path string
+		ok            bool
+	}{
+		{"s-1", own, true}, {"s-1", inside, true}, {"s-1", other, false}, {"s-1", filepath.Dir(own), false},
+		{"s-1", n.dir, false}, {"s-1", filepath.Dir(n.dir), false}, {"s-1", "/", false}, {"s-1", filepath.Join(n.dir, "keys"), false},
+		{"s-1", elsewhere, true}, {"", own, false}, {"", n.dir, false}, {"", elsewhere, true}, {"s-2", own, false},
+	} {
+		if err := n.CheckPaths(tt.session, []string{elsewhere, tt.path}); (err == nil) != tt.ok {
+			t.Errorf("session %q, %s: got %v, want allowed %v", tt.session, tt.path, err, tt.ok)
+		} else if err != nil && code(t, err) == "" {
+			t.Errorf("session %q, %s: no code", tt.session, tt.path)
+		}
+	}
+}
+
+// H-32: in a strong session runs that can write take turns; the lock ends with whoever holds it.
+func TestH32StrongSessionTakesTurns(t *testing.T) {
+	n := newNode(t)
+	ctx := t.Context()
+	n.score("a", 0.7, false)
+	for _, mode := range []rings.ConsistencyMode{rings.Strong, rings.Causal} {
+		id := string(mode)
+		if _, err := n.CreateSession(ctx, session(id, mode)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.JoinSession(ctx, id, "a"); err != nil {
+			t.Fatal(err)
+		}
+		first, err := n.Admit(ctx, Request{Agent: "a", Session: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := n.Admit(ctx, Request{Agent: "a", Session: id})
+		if want := map[rings.ConsistencyMode]rings.Code{rings.Strong: CodeSessionBusy}[mode]; code(t, err) != want {
+			t.Errorf("%s: a second writer: %v", mode, err)
+		}
+		second.Done()
+		reader, err := n.Admit(ctx, Request{Agent: "a", Session: id, Ring: rings.Sandbox})
+		if err != nil {
+			t.Errorf("%s: a reader waits: %v", mode, err)
+		}
+		reader.Done()
+		first.Done()
+		third, err := n.Admit(ctx, Request{Agent: "a", Session: id})
+		if err != nil {
+			t.Errorf("%s: after the first is done: %v", mode, err)
+		}
+		third.Done()
+	}
+}
+
+func TestH32SharedContextLasts(t *testing.T) {
+	n := newNode(t)
+	ctx := t.Context()
+	if _, err := n.CreateSession(ctx, session("s", rings.Eventual)); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []string{"a", "b"} {
+		if _, err := n.JoinSession(ctx, "s", a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(agent, value string, at time.Time) rings.ConflictKind {
+		t.Helper()
+		r, err := n.PutShared(ctx, "s", rings.SharedWrite{Agent: agent, Key: "k", Value: []byte(value), At: at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Conflict
+	}
+	if c := put("a", "first", n.now); c != rings.NoConflict {
+		t.Error(c)
+	}
+	n.restart()
+	if c := put("b", "late", n.now.Add(-time.Second)); c != rings.Late {
+		t.Error(c)
+	}
+	n.now = n.now.Add(time.Second)
+	if c := put("b", "second", n.now); c != rings.Replaced {
+		t.Error(c)
+	}
+	n.restart()
+	r, err := n.GetShared(ctx, "s", "a", "k")
+	if err != nil || len(r.Values) != 1 || string(r.Values[0].Value) != "second" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if _, err := n.GetShared(ctx, "s", "c", "k"); !errors.Is(err, rings.ErrNotParticipant) {
+		t.Errorf("a stranger reads: %v", err)
+	}
+	if _, err := n.Quarantine(ctx, "a", Cause{Code: "operator", Reason: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.PutShared(ctx, "s", rings.SharedWrite{Agent: "a", Key: "k", Value: []byte("x")}); code(t, err) != rings.CodeQuarantined {
+		t.Errorf("one in quarantine writes: %v", err)
+	}
+	kinds := strings.Join(n.log("session-s"), " ")
+	if strings.Count(kinds, "conflict") != 2 {
+		t.Errorf("audit: %s, want both lost values on record", kinds)
+	}
+}
+
+func TestH24BreachEndsTheRun(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		adm         Admission
+		opt         WatchOptions
+		ends, holds bool
+	}{
+		{"agent in ring 2", Admission{Agent: "a", Ring: rings.Standard}, WatchOptions{}, true, true},
+		{"agent in ring 3", Admission{Agent: "a", Ring: rings.Sandbox}, WatchOptions{}, false, true},
+		{"agent in ring 3, kill", Admission{Agent: "a", Ring: rings.Sandbox}, WatchOptions{KillOnBreach: true}, true, true},
+		{"operator's run", Admission{Ring: rings.Standard}, WatchOptions{}, false, false},
+		{"operator's run, kill", Admission{Ring: rings.Standard}, WatchOptions{KillOnBreach: true}, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			w := n.Watch(tt.adm, tt.opt)
+			if err := w.Start(status("run1")); err != nil {
+				t.Fatal(err)
+			}
+			mount := runtime.Refusal{At: n.now, Syscall: "mount", Called: rings.Root, Verdict: "EPERM"}
+			if err := w.Refused(mount); err != nil {
+				t.Errorf("one attempt is a breach: %v", err)
+			}
+			var ended error
+			for range 100 {
+				if err := w.Refused(mount); err != nil {
+					ended = errors.Join(ended, err)
+				}
+			}
+			if (ended != nil) != tt.ends {
+				t.Errorf("ended by %v, want that it ends: %v", ended, tt.ends)
+			}
+			if err := w.End(status("run1")); err != nil {
+				t.Fatal(err)
+			}
+			if held := n.agent("a").Quarantined != nil; held != tt.holds {
+				t.Errorf("in quarantine %v, want %v", held, tt.holds)
+			}
+			kinds := strings.Join(n.log("node"), " ")
+			// The first at once, those up to the breach with it, the rest at the end.
+			want := "sandbox_start refusal refusal breach refusal sandbox_end"
+			if tt.holds {
+				want = "sandbox_start refusal refusal breach quarantine refusal sandbox_end"
+			}
+			if got := kinds; got != want {
+				t.Errorf("audit: %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// H-24: a few ordinary refusals are no breach.
+func TestH24OrdinaryRefusals(t *testing.T) {
+	n := newNode(t)
+	w := n.Watch(Admission{Agent: "a", Ring: rings.Sandbox}, WatchOptions{KillOnBreach: true})
+	if err := w.Start(status("run1")); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := w.Refused(runtime.Refusal{At: n.now, Syscall: "execve", Called: rings.Standard, Verdict: "EPERM"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n.agent("a").Quarantined != nil {
+		t.Error("three execs are a breach")
+	}
+}
+
+// A state that can't be read frees nobody.
+func TestH31BrokenStateRefuses(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.99, true)
+	n.restart()
+	if err := os.WriteFile(filepath.Join(n.dir, "state.db"), []byte(strings.Repeat("x", 9000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Admit(t.Context(), Request{Agent: "a"}); err == nil {
+		t.Error("admitted")
+	} else if _, corrupt := errors.AsType[*store.CorruptError](err); !corrupt {
+		t.Errorf("got %v, want a corrupt file named", err)
+	}
+}
