@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/hypervisor"
 	"agentrun/internal/hostcaps"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -31,7 +33,18 @@ func (e *hintError) Error() string { return e.err.Error() }
 
 func (e *hintError) Unwrap() error { return e.err }
 
-func errUnknownCommand(name string) error { return fmt.Errorf("%q is no command of agentrun", name) }
+// unknownCommand says so with the names that there are, of agentrun or of one of its commands.
+func unknownCommand(c *cli.Context, name string) error {
+	of := c.App.Name
+	if c.Command != nil && strings.HasPrefix(c.Command.HelpName, of+" ") {
+		of = c.Command.HelpName
+	}
+	hint := of + " --help lists the commands"
+	if of == c.App.Name {
+		hint += "; to run a program: agentrun exec -- " + name
+	}
+	return &hintError{err: fmt.Errorf("%q is no command of %s", name, of), hint: hint}
+}
 
 // report prints what happened and one hint line, and gives the exit code (docs/exit-codes.md).
 func report(w io.Writer, err error) int {
@@ -58,6 +71,12 @@ func hint(err error) string {
 	if c, ok := errors.AsType[*runtime.CommandError](err); ok {
 		return c.Hint
 	}
+	if d, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		return d.Hint
+	}
+	if h := witnessHint(err); h != "" {
+		return h
+	}
 	if m, ok := errors.AsType[*runtime.MissingError](err); ok {
 		if m.Needed {
 			return "agentrun doctor says how to get it"
@@ -75,8 +94,8 @@ func hint(err error) string {
 
 func usageError(c *cli.Context, err error, isSubcommand bool) error {
 	name := c.App.Name
-	if c.Command != nil && c.Command.Name != "" && c.Command.Name != name {
-		name += " " + c.Command.Name
+	if c.Command != nil && c.Command.HelpName != "" {
+		name = c.Command.HelpName
 	}
 	return &hintError{err: err, hint: name + " --help lists the flags; put the agent's own arguments after --"}
 }

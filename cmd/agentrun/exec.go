@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"agentrun/hypervisor"
 	"agentrun/runtime"
 )
 
@@ -40,6 +41,7 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 			&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
 			&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
 			&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
+			&cli.BoolFlag{Name: "kill-on-breach", Usage: "end the run when its refused calls amount to a breach (without: quarantine the agent, end the run if above ring 3)"},
 		),
 		Action:       func(c *cli.Context) error { return execAction(g, c) },
 		OnUsageError: usageError,
@@ -47,9 +49,15 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 }
 
 func execAction(g *global, c *cli.Context) error {
+	h, err := hypervisor.Open(g.hypervisor())
+	if err != nil {
+		return err
+	}
+	defer closeNode(g, h)
 	release := func() {}
-	plan, err := prepare(g, c, func() { release = runtime.Warm() })
+	plan, adm, err := prepare(g, c, h, func() { release = runtime.Warm() })
 	defer func() { release() }()
+	defer func() { adm.Done() }()
 	if err != nil {
 		status := runtime.Status{
 			Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"), Ring: c.Int("ring"), Profile: c.String("profile"),
@@ -66,7 +74,7 @@ func execAction(g *global, c *cli.Context) error {
 	for _, m := range plan.Missing {
 		fmt.Fprintf(os.Stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
 	}
-	status, err := start(g, c, plan)
+	status, err := start(g, c, plan, h.Watch(adm, hypervisor.WatchOptions{KillOnBreach: c.Bool("kill-on-breach")}))
 	if err != nil {
 		return err
 	}
@@ -89,28 +97,53 @@ func execAction(g *global, c *cli.Context) error {
 	return exitError(status.ExitCode)
 }
 
-// prepare does everything that can fail without having started anything. warm is called once the flags
-// are known to make sense.
-func prepare(g *global, c *cli.Context, warm func()) (*runtime.Plan, error) {
-	spec, err := specOf(g, c)
+// prepare does everything that can fail without having started anything; the last of it is the admission, which is on
+// record. warm is called once the flags are known to make sense.
+func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, warm func()) (*runtime.Plan, hypervisor.Admission, error) {
+	none := hypervisor.Admission{}
+	spec, req, err := specOf(g, c, h)
 	if err == nil {
 		err = spec.Check()
 	}
+	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		// Asked again, on record this time.
+		if _, err := h.Admit(c.Context, req); err != nil {
+			return nil, none, err
+		}
+		return nil, none, denied
+	}
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
 	warm()
 	if c.IsSet("status-file") {
 		if err := writable(c.String("status-file")); err != nil {
-			return nil, fmt.Errorf("%w: %w", errStatusFile, err)
+			return nil, none, fmt.Errorf("%w: %w", errStatusFile, err)
 		}
 	}
 	if spec.Keep != "" {
 		if err := writable(spec.Keep); err != nil {
-			return nil, fmt.Errorf("--keep: %w", err)
+			return nil, none, fmt.Errorf("--keep: %w", err)
 		}
 	}
-	return runtime.NewPlan(spec)
+	plan, err := newPlan(h, spec)
+	if err != nil {
+		return nil, none, err
+	}
+	adm, err := h.Admit(c.Context, req)
+	if err == nil && adm.Ring.Value() != plan.Ring {
+		err = fmt.Errorf("the ring of agent %s changed to %d while the run was planned for ring %d", req.Agent, adm.Ring.Value(), plan.Ring)
+	}
+	return plan, adm, err
+}
+
+// newPlan is runtime's, of host paths that the session may see.
+func newPlan(h *hypervisor.Hypervisor, spec runtime.Spec) (*runtime.Plan, error) {
+	plan, err := runtime.NewPlan(spec)
+	if err != nil {
+		return nil, err
+	}
+	return plan, h.CheckPaths(spec.Session, plan.HostPaths())
 }
 
 var errStatusFile = errors.New("--status-file")
@@ -131,7 +164,7 @@ func writable(name string) error {
 	return os.Remove(f.Name())
 }
 
-func start(g *global, c *cli.Context, plan *runtime.Plan) (runtime.Status, error) {
+func start(g *global, c *cli.Context, plan *runtime.Plan, observer runtime.Observer) (runtime.Status, error) {
 	if removed, err := runtime.Collect(c.Context, g.runDir); err != nil {
 		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
 	} else if len(removed) > 0 {
@@ -141,7 +174,7 @@ func start(g *global, c *cli.Context, plan *runtime.Plan) (runtime.Status, error
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
 	defer signal.Stop(signals)
 	opt := runtime.Options{
-		RunDir: g.runDir, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals,
+		RunDir: g.runDir, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Observer: observer,
 		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
 		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/hypervisor"
 	"agentrun/profiles"
 )
 
@@ -23,6 +24,7 @@ type global struct {
 	stateDir, runDir    string
 	logLevel, logFormat string
 	profileDirs         []string
+	auditSyncAll        bool
 	log                 *slog.Logger
 }
 
@@ -33,6 +35,9 @@ type config struct {
 	LogLevel    string   `yaml:"log_level"`
 	LogFormat   string   `yaml:"log_format"`
 	ProfileDirs []string `yaml:"profile_dirs"`
+	Audit       struct {
+		Sync string `yaml:"sync"` // "always", or empty: what H-28 asks for
+	} `yaml:"audit"`
 }
 
 func (g *global) flags() []cli.Flag {
@@ -65,8 +70,19 @@ func (g *global) load(c *cli.Context) error {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
 	}
+	switch cfg.Audit.Sync {
+	case "":
+	case "always":
+		g.auditSyncAll = true
+	default:
+		return fmt.Errorf("configuration: audit.sync %q: want always, or leave it out", cfg.Audit.Sync)
+	}
 	g.profileDirs = append(profiles.DefaultDirs(os.Getenv), cfg.ProfileDirs...)
 	return g.openLog(pick(c.String("log-level"), cfg.LogLevel, "warn"), pick(c.String("log-format"), cfg.LogFormat, "text"))
+}
+
+func (g *global) hypervisor() hypervisor.Options {
+	return hypervisor.Options{StateDir: g.stateDir, SyncAll: g.auditSyncAll}
 }
 
 func (g *global) openLog(level, format string) error {
@@ -124,4 +140,11 @@ func readConfig(name string) (config, error) {
 		return cfg, nil
 	}
 	return cfg, nil
+}
+
+// closeNode is for commands whose answer doesn't depend on it: what had to be on disk was put there when it was decided.
+func closeNode(g *global, h *hypervisor.Hypervisor) {
+	if err := h.Close(); err != nil {
+		g.log.Warn("closing the state", "err", err)
+	}
 }

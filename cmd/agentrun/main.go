@@ -41,7 +41,8 @@ func run(ctx context.Context, args []string) int {
 	if completeFlags(os.Stdout, newApp(), args) {
 		return 0
 	}
-	return report(os.Stderr, newApp().RunContext(ctx, args))
+	app := newApp()
+	return report(os.Stderr, app.RunContext(ctx, flagsFirst(app, args)))
 }
 
 func newApp() *cli.App {
@@ -58,7 +59,7 @@ func newApp() *cli.App {
    agentrun doctor                                   what this host offers, and what is missing`,
 		Flags:                  g.flags(),
 		Before:                 g.load,
-		Commands:               []*cli.Command{execCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), completionCommand()},
+		Commands:               []*cli.Command{execCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), operatorCommand(g), sagaCommand(g), conformCommand(), completionCommand()},
 		EnableBashCompletion:   true,
 		HideHelpCommand:        true,
 		UseShortOptionHandling: true,
@@ -67,7 +68,7 @@ func newApp() *cli.App {
 		ExitErrHandler:            func(*cli.Context, error) {}, // report decides about output and exit code
 		OnUsageError:              usageError,
 		CommandNotFound: func(c *cli.Context, name string) {
-			os.Exit(report(os.Stderr, &hintError{err: errUnknownCommand(name), hint: "agentrun --help lists the commands; to run a program: agentrun exec -- " + name}))
+			os.Exit(report(os.Stderr, unknownCommand(c, name)))
 		},
 	}
 }

@@ -74,3 +74,27 @@ func TestHelpHasExamples(t *testing.T) {
 		}
 	}
 }
+
+func TestFlagsFirst(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"agent score a 0.7 --consensus", "agent score --consensus a 0.7"},
+		{"agent quarantine a --reason bad --json", "agent quarantine --reason bad --json a"},
+		{"--state-dir d agent score a 0.7 --json", "--state-dir d agent score --json a 0.7"},
+		{"session join s --agent=a", "session join --agent=a s"},
+		{"agent release a --witness -", "agent release --witness - a"},
+		{"agent score -- a -0.1", "agent score -- a -0.1"},
+		{"agent score a -- --consensus", "agent score -- a --consensus"},
+		{"exec agent.py --ring 1", "exec agent.py --ring 1"},
+		{"plan x --json", "plan x --json"},
+		{"nonsense --json", "nonsense --json"},
+		{"gc --json", "gc --json"},
+		{"", ""},
+		{"agent", "agent"},
+		{"agent score a --bogus x", "agent score --bogus a x"},
+	} {
+		in := append([]string{"agentrun"}, strings.Fields(tt.in)...)
+		if got := strings.Join(flagsFirst(newApp(), in)[1:], " "); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.in, got, tt.want)
+		}
+	}
+}

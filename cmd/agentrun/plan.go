@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/hypervisor"
 	"agentrun/runtime"
 )
 
@@ -28,11 +29,16 @@ func planCommand(g *global) *cli.Command {
 		Flags:        append(specFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
-			spec, err := specOf(g, c)
+			h, err := hypervisor.Open(g.hypervisor())
 			if err != nil {
 				return err
 			}
-			plan, err := runtime.NewPlan(spec)
+			defer closeNode(g, h)
+			spec, _, err := specOf(g, c, h)
+			if err != nil {
+				return err
+			}
+			plan, err := newPlan(h, spec)
 			if err != nil {
 				return err
 			}

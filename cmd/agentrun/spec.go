@@ -11,14 +11,16 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/hypervisor"
 	"agentrun/profiles"
+	"agentrun/rings"
 	"agentrun/runtime"
 )
 
 // specFlags are what exec and plan share: everything that shapes a sandbox.
 func specFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: "ring", Usage: "privilege ring `1|2|3`", Value: 3, DefaultText: "3"},
+		&cli.IntFlag{Name: "ring", Usage: "privilege ring `1|2|3`", Value: 3, DefaultText: "the agent's own, without --agent 3"},
 		&cli.StringFlag{Name: "profile", Usage: "profile `NAME` (default: that of the ring)"},
 		&cli.StringFlag{Name: "agent", Usage: "agent `ID` the run belongs to"},
 		&cli.StringFlag{Name: "session", Usage: "session `ID` the run belongs to"},
@@ -51,8 +53,14 @@ var errRing0 = &hintError{
 	hint: "the rings for agents are 1 (private writable root), 2 (subprocesses, workspace), 3 (default)",
 }
 
-// specOf turns flags into a Spec. Every malformed flag is reported, not just the first.
-func specOf(g *global, c *cli.Context) (runtime.Spec, error) {
+// specOf turns flags into a Spec, in the ring that the request may have. Every malformed flag is reported, not just the first.
+func specOf(g *global, c *cli.Context, h *hypervisor.Hypervisor) (runtime.Spec, hypervisor.Request, error) {
+	req := hypervisor.Request{Agent: c.String("agent"), Session: c.String("session")}
+	s, err := specIn(g, c, h, &req)
+	return s, req, err
+}
+
+func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor.Request) (runtime.Spec, error) {
 	s := runtime.Spec{
 		Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"),
 		Command: c.Args().Slice(), Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
@@ -64,8 +72,11 @@ func specOf(g *global, c *cli.Context) (runtime.Spec, error) {
 	if s.WorkDir, err = os.Getwd(); err != nil {
 		return s, fmt.Errorf("working directory: %w", err)
 	}
-	if s.Profile, err = profileOf(g, c, s.TestOnlyRanges); err != nil {
+	if s.Profile, err = profileOf(g, c, h, req, s.TestOnlyRanges); err != nil {
 		return s, err
+	}
+	if s.Session != "" && s.Workspace == "" && !c.IsSet("workspace") {
+		s.Workspace = h.Workspace(s.Session)
 	}
 	var problems []runtime.Problem
 	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile"} {
@@ -100,31 +111,63 @@ func specOf(g *global, c *cli.Context) (runtime.Spec, error) {
 	return s, nil
 }
 
-func profileOf(g *global, c *cli.Context, testOnly bool) (profiles.Profile, error) {
+// profileOf loads the profile that was named, or that of the ring the run may have.
+func profileOf(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor.Request, testOnly bool) (profiles.Profile, error) {
 	ring, name := c.Int("ring"), c.String("profile")
 	switch {
 	case ring == 0, name == "ring0":
 		return profiles.Profile{}, errRing0
 	case ring < 0 || ring > 3:
 		return profiles.Profile{}, fmt.Errorf("--ring %d: there are four rings, and agents run in 1, 2 or 3", ring)
-	case name == "":
-		name = fmt.Sprintf("ring%d", ring)
 	}
 	src := profiles.Sources{Dirs: g.profileDirs}
 	if testOnly {
 		src.Ranges = profiles.TestOnlyUnsafeRanges()
 	}
-	p, err := profiles.Load(src, name)
-	if err != nil {
+	var p profiles.Profile
+	var err error
+	if c.IsSet("ring") {
+		req.Ring, _ = rings.RingOf(ring)
+	}
+	if name != "" {
+		if p, err = profiles.Load(src, name); err != nil {
+			return p, err
+		}
+		if c.IsSet("ring") && p.Ring != ring {
+			return p, &hintError{
+				err:  fmt.Errorf("--ring %d contradicts --profile %s, which is a profile of ring %d", ring, name, p.Ring),
+				hint: "leave one of the two out",
+			}
+		}
+		req.Ring, _ = rings.RingOf(p.Ring)
+	}
+	if bad := identifiers(*req); bad != nil {
+		return p, bad
+	}
+	given, err := h.RingFor(c.Context, *req)
+	if err != nil || name != "" {
 		return p, err
 	}
-	if c.IsSet("ring") && p.Ring != ring {
-		return p, &hintError{
-			err:  fmt.Errorf("--ring %d contradicts --profile %s, which is a profile of ring %d", ring, name, p.Ring),
-			hint: "leave one of the two out",
+	return profiles.Load(src, fmt.Sprintf("ring%d", given.Value()))
+}
+
+// identifiers are looked at before anybody is looked up by them.
+func identifiers(req hypervisor.Request) error {
+	var problems []runtime.Problem
+	if req.Agent != "" {
+		if err := rings.CheckAgentID(req.Agent); err != nil {
+			problems = append(problems, runtime.Problem{Field: "--agent", Message: err.Error()})
 		}
 	}
-	return p, nil
+	if req.Session != "" {
+		if err := rings.CheckSessionID(req.Session); err != nil {
+			problems = append(problems, runtime.Problem{Field: "--session", Message: err.Error()})
+		}
+	}
+	if len(problems) > 0 {
+		return &runtime.InvalidSpec{Problems: problems}
+	}
+	return nil
 }
 
 // limitFlags overrides the profile's limits; whether they are in range is checked with all the rest.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -66,9 +67,10 @@ func testMain(m *testing.M) int {
 	}
 	os.Chmod(base, 0o755)
 	os.Setenv("TMPDIR", filepath.Join(base, "tmp"))
-	for _, d := range []string{"tmp", "state", "run"} {
+	for _, d := range []string{"tmp", "run"} {
 		os.Mkdir(filepath.Join(base, d), 0o755)
 	}
+	os.Mkdir(filepath.Join(base, "state"), 0o700) // it refuses to be anybody else's
 	stateDir, runDir = filepath.Join(base, "state"), filepath.Join(base, "run")
 	code := m.Run()
 	if code != 0 {
@@ -153,6 +155,7 @@ type opts struct {
 	env     []string // added to agentrun's own environment
 	stdin   io.Reader
 	dir     string // working directory of agentrun; default: an empty folder
+	state   string // state folder; default: that of all tests
 	unsafe  bool   // limits below the spec's ranges, for tests that wait for one
 }
 
@@ -238,6 +241,9 @@ func prepare(t testing.TB, o opts, argv ...string) *call {
 	args = append(args, "--status-file", c.statusFile, "--ro-bind", probeBin+":/probe")
 	args = append(args, o.flags...)
 	c.Cmd = command(ctx, append(append(args, "--"), argv...)...)
+	if o.state != "" {
+		c.Args[slices.Index(c.Args, "--state-dir")+1] = o.state
+	}
 	c.Dir = o.dir
 	if c.Dir == "" {
 		c.Dir = t.TempDir()

@@ -308,6 +308,11 @@ func TestInitKilledFromOutside(t *testing.T) {
 // The account of an ordinary run.
 func TestStatusFile(t *testing.T) {
 	needSandbox(t)
+	for _, args := range [][]string{{"agent", "score", "a.b:c", "0.7"}, {"session", "create", "s_1"}, {"session", "join", "s_1", "--agent", "a.b:c"}} {
+		if r := tool(t, args...); r.exit != 0 {
+			t.Fatalf("%v: exit %d\n%s", args, r.exit, r.stderr)
+		}
+	}
 	_, r := try(t, opts{profile: "ring2", flags: []string{"--name", "n1", "--agent", "a.b:c", "--session", "s_1", "--json"}}, "mount tmpfs", "mount tmpfs", "bpf", "id")
 	r.want(t, 0, "exited")
 	s := r.status

@@ -4,6 +4,7 @@ package integration
 
 import (
 	"archive/tar"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -153,7 +154,7 @@ func readLayer(t *testing.T, path string) map[string]string {
 	files := map[string]string{}
 	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		if err != nil {

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/witness"
+)
+
+func operatorCommand(g *global) *cli.Command {
+	asJSON := func() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON"} }
+	key := func() cli.Flag {
+		return &cli.StringFlag{Name: "key", Usage: "private key `FILE`, - for stdin (default: agentrun/operator.key in the XDG configuration folder)"}
+	}
+	operators := func() cli.Flag {
+		return &cli.StringFlag{Name: "operators", Usage: "`FILE` with the operators' public keys (default: operators beside the configuration file)", EnvVars: []string{"AGENTRUN_OPERATORS"}}
+	}
+	return &cli.Command{
+		Name:  "operator",
+		Usage: "keys of operators, and what they sign for ring 0",
+
+		HideHelpCommand: true,
+		Description: `What needs ring 0, an agent never gets. An operator signs it: one action on one subject, once, for minutes.
+
+   agentrun operator keygen                              on the operator's machine; prints the line for /etc/agentrun/operators
+   agentrun operator sign --action release-quarantine --subject agent:planner-1
+   agentrun operator verify agentrun-witness-v1/…        what does it allow, and who signed it?
+   agentrun operator list                                whom does this host trust?`,
+		Subcommands: []*cli.Command{
+			{Name: "keygen", Usage: "make a private key and print its public line", OnUsageError: usageError,
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "out", Usage: "`FILE` for the private key; must not exist (default: as --key of sign)"},
+					&cli.StringFlag{Name: "name", Usage: "`NAME` that attestations and the audit show (default: user@host)"},
+					asJSON(),
+				},
+				Action: operatorKeygen},
+			{Name: "sign", Usage: "print an attestation", OnUsageError: usageError,
+				Flags: []cli.Flag{
+					key(),
+					&cli.StringFlag{Name: "action", Usage: "`ACTION` to permit: " + witness.ReleaseQuarantine + ", " + witness.Ring0},
+					&cli.StringFlag{Name: "subject", Usage: "`KIND:ID` to permit it for, as agent:planner-1"},
+					&cli.DurationFlag{Name: "ttl", Usage: "`TIME` until it expires, at most " + duration(witness.MaxTTL), Value: witness.DefaultTTL, DefaultText: duration(witness.DefaultTTL)},
+					asJSON(),
+				},
+				Action: operatorSign},
+			{Name: "verify", Usage: "check an attestation without using it", ArgsUsage: "ATTESTATION", OnUsageError: usageError,
+				Flags:  []cli.Flag{operators(), asJSON()},
+				Action: func(c *cli.Context) error { return operatorVerify(g, c) }},
+			{Name: "list", Usage: "the operators this host trusts", OnUsageError: usageError,
+				Flags:  []cli.Flag{operators(), asJSON()},
+				Action: func(c *cli.Context) error { return operatorList(g, c) }},
+		},
+	}
+}
+
+// duration without the zeros that Duration.String appends.
+func duration(d time.Duration) string {
+	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
+}
+
+func noArgs(c *cli.Context) error {
+	if c.NArg() > 0 {
+		return &hintError{err: fmt.Errorf("%s takes no argument, got %q", c.Command.HelpName, c.Args().First()), hint: c.Command.HelpName + " --help lists the flags"}
+	}
+	return nil
+}
+
+func operatorKeygen(c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	out, name := c.String("out"), c.String("name")
+	if name == "" {
+		name = ownName()
+	}
+	k, err := witness.NewKey(name)
+	if err != nil {
+		return &hintError{err: fmt.Errorf("--name: %w", err), hint: "agentrun operator keygen --name alice"}
+	}
+	if out == "" {
+		if out, err = defaultKeyFile(); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(out), 0o700); err != nil {
+			return fmt.Errorf("folder of the private key: %w", err)
+		}
+	}
+	if err := k.Create(out); errors.Is(err, fs.ErrExist) {
+		return &hintError{err: err, hint: "a key is never replaced; keep it, or choose another place with --out"}
+	} else if err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		return printJSON(map[string]string{"key": k.ID(), "verifier": k.Verifier(), "file": out})
+	}
+	fmt.Fprintf(os.Stderr, "private key in %s; add this line to /etc/agentrun/operators of every host that shall trust it:\n", out)
+	fmt.Println(k.Verifier())
+	return nil
+}
+
+// ownName is user@host as far as a name can hold it: a hint for people, the key's hash tells operators apart.
+func ownName() string {
+	host, _ := os.Hostname()
+	user := os.Getenv("SUDO_USER")
+	if user == "" {
+		user = os.Getenv("USER")
+	}
+	for _, name := range []string{user + "@" + host, user} {
+		if user != "" && witness.ValidName(name) {
+			return name
+		}
+	}
+	return "operator"
+}
+
+func defaultKeyFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", &hintError{err: fmt.Errorf("place for the private key: %w", err), hint: "name it with --out or --key"}
+	}
+	return filepath.Join(dir, "agentrun", "operator.key"), nil
+}
+
+func operatorSign(c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	example := "agentrun operator sign --action " + witness.ReleaseQuarantine + " --subject agent:ID --ttl 10m"
+	for _, flag := range []string{"action", "subject"} {
+		if c.String(flag) == "" {
+			return &hintError{err: fmt.Errorf("sign attestation: --%s is missing", flag), hint: example}
+		}
+	}
+	k, err := operatorKey(c.String("key"))
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	s := witness.Statement{Action: c.String("action"), Subject: c.String("subject"), Nonce: witness.NewNonce(), Expires: now.Add(c.Duration("ttl"))}
+	text, err := k.Sign(s, now)
+	if err != nil {
+		return &hintError{err: err, hint: example}
+	}
+	a := witness.Attestation{Statement: s, Key: k.ID()}
+	if c.Bool("json") {
+		return printJSON(attestationJSON(a, text))
+	}
+	fmt.Fprintf(os.Stderr, "signed: %s\n", sentence(a))
+	fmt.Println(text)
+	return nil
+}
+
+func operatorKey(name string) (*witness.Key, error) {
+	if name == "-" {
+		text, err := io.ReadAll(io.LimitReader(os.Stdin, 4096))
+		if err != nil {
+			return nil, fmt.Errorf("private key from stdin: %w", err)
+		}
+		return witness.ParseKey(string(text))
+	}
+	if name == "" {
+		var err error
+		if name, err = defaultKeyFile(); err != nil {
+			return nil, err
+		}
+	}
+	k, err := witness.LoadKey(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &hintError{err: err, hint: "agentrun operator keygen makes one; --key names another file"}
+	case errors.Is(err, witness.ErrExposed):
+		return nil, &hintError{err: err, hint: "a private key is its owner's alone: chmod 600, and no folder above it that others can write"}
+	}
+	return k, err
+}
+
+func operatorVerify(g *global, c *cli.Context) error {
+	text, err := oneArg(c, "ATTESTATION")
+	if err != nil {
+		return err
+	}
+	keys, err := g.operators(c)
+	if err != nil {
+		return err
+	}
+	a, err := keys.Inspect(text, time.Now())
+	if err != nil {
+		return &hintError{err: err, hint: witnessHint(err)}
+	}
+	if c.Bool("json") {
+		return printJSON(attestationJSON(a, ""))
+	}
+	fmt.Println(sentence(a))
+	return nil
+}
+
+func operatorList(g *global, c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	keys, err := g.operators(c)
+	if err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		return printJSON(map[string]any{"file": g.operatorsFile(c), "operators": keys.IDs()})
+	}
+	for _, id := range keys.IDs() {
+		fmt.Println(id)
+	}
+	return nil
+}
+
+func sentence(a witness.Attestation) string {
+	return fmt.Sprintf("%s of %s, once, until %s, by %s", a.Action, a.Subject, a.Expires.UTC().Format(time.RFC3339), a.Key)
+}
+
+func attestationJSON(a witness.Attestation, text string) any {
+	return struct {
+		Attestation string    `json:"attestation,omitempty"`
+		Action      string    `json:"action"`
+		Subject     string    `json:"subject"`
+		Expires     time.Time `json:"expires"`
+		Nonce       string    `json:"nonce"`
+		Key         string    `json:"key"`
+	}{text, a.Action, a.Subject, a.Expires.UTC().Truncate(time.Second), a.Nonce.String(), a.Key}
+}
+
+// operators are the keys this host trusts. Every command that takes an attestation asks here.
+func (g *global) operators(c *cli.Context) (witness.Keys, error) {
+	keys, err := witness.LoadKeys(g.operatorsFile(c))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return keys, &hintError{err: err, hint: "agentrun operator keygen prints the line that belongs into it"}
+	case errors.Is(err, witness.ErrExposed):
+		return keys, &hintError{err: err, hint: "whoever can write it can release agents: chown root, chmod go-w, the folders above it too"}
+	}
+	return keys, err
+}
+
+// operatorsFile is what was named; else the file beside the configuration file that was named; else the first of the usual places
+// that exists, as with the configuration file.
+func (g *global) operatorsFile(c *cli.Context) string {
+	if name := c.String("operators"); name != "" {
+		return name
+	}
+	if name := os.Getenv("AGENTRUN_OPERATORS"); name != "" { // for commands without the flag
+		return name
+	}
+	if config := c.String("config"); config != "" {
+		return filepath.Join(filepath.Dir(config), "operators")
+	}
+	const system = "/etc/agentrun/operators"
+	if exists(system) {
+		return system
+	}
+	if dir, err := os.UserConfigDir(); err == nil {
+		if own := filepath.Join(dir, "agentrun", "operators"); exists(own) {
+			return own
+		}
+	}
+	return system
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// witnessHint is the way out of a refused attestation.
+func witnessHint(err error) string {
+	switch {
+	case errors.Is(err, witness.ErrUnknownKey):
+		return "agentrun operator list shows whom this host trusts; the operator's line belongs into that file"
+	case errors.Is(err, witness.ErrExpired), errors.Is(err, witness.ErrNonceUsed):
+		return "each is good once and for minutes; have a new one signed: agentrun operator sign"
+	case errors.Is(err, witness.ErrTooFar):
+		return "at most " + duration(witness.MaxTTL) + " ahead; is the clock right here and where it was signed?"
+	case errors.Is(err, witness.ErrAction), errors.Is(err, witness.ErrSubject):
+		return "an attestation is for what it names and nothing else; agentrun operator verify shows it"
+	case errors.Is(err, witness.ErrMalformed), errors.Is(err, witness.ErrSignature):
+		return "copy the whole word that agentrun operator sign printed, without any change"
+	}
+	return ""
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"agentrun/internal/thread"
+	"agentrun/sagas"
+	"agentrun/sagas/sagafile"
+)
+
+// execRunner runs a saga's command as `agentrun exec`, so that a step is contained like any agent.
+type execRunner struct {
+	g   *global
+	out io.Writer // stdout and stderr of the commands: stdout is ours
+}
+
+// killAfter is how long agentrun exec gets to end its sandbox after SIGTERM, within the orchestrator's grace of 5 s.
+const killAfter = 4 * time.Second
+
+// RunCommand starts the child from a thread that lives as long as it does: the parent-death signal (PR_SET_PDEATHSIG in
+// prctl(2)) is sent when the thread ends that forked, and Go ends threads when it likes. When we die it gets
+// SIGKILL, and its sandbox dies with it; while we live, SIGTERM first, so that it can clean up.
+func (r *execRunner) RunCommand(ctx context.Context, c sagafile.Command, limit time.Duration, call sagas.Call) (err error) {
+	args, err := r.args(c, limit, call)
+	if err != nil {
+		return err
+	}
+	thread.Throwaway(func() {
+		// The file of this process, not what stands at its path by now.
+		cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+		cmd.Args[0] = "agentrun"
+		cmd.Stdout, cmd.Stderr = r.out, r.out
+		// Its own process group: Ctrl-C is for the saga, which decides what it means for the step.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		if call.Lock != nil {
+			cmd.ExtraFiles = []*os.File{call.Lock}
+		}
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+		cmd.WaitDelay = killAfter
+		err = cmd.Run()
+	})
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return stepExit(exit)
+	}
+	return err
+}
+
+func (r *execRunner) args(c sagafile.Command, limit time.Duration, call sagas.Call) ([]string, error) {
+	if c.Ring < 1 || c.Ring > 3 {
+		return nil, fmt.Errorf("ring %d: %w", c.Ring, errRing0)
+	}
+	args := []string{"--state-dir", r.g.stateDir, "--run-dir", r.g.runDir, "exec", "--ring", fmt.Sprint(c.Ring),
+		"--name", "saga-" + call.SagaID, "--env", "AGENTRUN_IDEMPOTENCY_KEY=" + call.Key}
+	if c.Profile != "" {
+		args = append(args, "--profile", c.Profile)
+	} else if limit >= sagas.DefaultStepTimeout {
+		// The rings' own profiles would end a step of ring 3 after 60 s; H-19 gives it 300, the most that they allow.
+		args = append(args, "--timeout", sagas.DefaultStepTimeout.String())
+	}
+	// Whose work it is decides what is allowed: exec asks for this agent, in this session.
+	if call.Agent != "" {
+		args = append(args, "--agent", call.Agent)
+	}
+	if call.Session != "" {
+		args = append(args, "--session", call.Session)
+	}
+	if c.Workspace != "" {
+		args = append(args, "--workspace", c.Workspace)
+	}
+	return append(append(args, "--"), c.Command...), nil
+}
+
+func stepExit(exit *exec.ExitError) error {
+	if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return fmt.Errorf("agentrun exec ended by %v: %w", s.Signal(), sagas.ErrUnknown)
+	}
+	switch code := exit.ExitCode(); code {
+	case 124:
+		return errors.New("exit code 124: over its sandbox's time limit")
+	case 125, 126, 127:
+		return fmt.Errorf("exit code %d: see its output for why", code)
+	default:
+		return fmt.Errorf("exit code %d", code)
+	}
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// node is a state folder of its own: agents, sessions, audit.
+type node struct {
+	t   *testing.T
+	dir string
+}
+
+func newNode(t *testing.T) node {
+	t.Helper()
+	needSandbox(t)
+	return node{t, filepath.Join(t.TempDir(), "state")}
+}
+
+// do is any command on the node.
+func (n node) do(args ...string) result {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, agentrun, append([]string{"--state-dir", n.dir, "--run-dir", runDir}, args...)...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		n.t.Fatalf("agentrun %v: %v", args, err)
+	}
+	return result{exit: cmd.ProcessState.ExitCode(), stdout: out.String(), stderr: errOut.String()}
+}
+
+// must is do of what has to work.
+func (n node) must(args ...string) result {
+	n.t.Helper()
+	r := n.do(args...)
+	if r.exit != 0 {
+		n.t.Fatalf("agentrun %v: exit %d\n%s%s", args, r.exit, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// opts are those of an exec on the node.
+func (n node) opts(flags ...string) opts { return opts{state: n.dir, flags: flags} }
+
+// entry is a line of the audit, as any program can read it.
+type entry struct {
+	Chain string         `json:"chain"`
+	Kind  string         `json:"kind"`
+	Data  map[string]any `json:"data"`
+}
+
+// audit reads a chain, after asking agentrun whether it is whole.
+func (n node) audit(folder string) []entry {
+	n.t.Helper()
+	if r := n.do("audit", "verify", "--all"); r.exit != 0 {
+		n.t.Errorf("audit verify: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	files, _ := filepath.Glob(filepath.Join(n.dir, "audit", folder, "*.jsonl"))
+	var all []entry
+	for _, f := range files {
+		for _, line := range lines(f) {
+			var e entry
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				n.t.Errorf("%s: %v", f, err)
+				continue
+			}
+			if e.Kind != "key" { // of the first run alone
+				all = append(all, e)
+			}
+		}
+	}
+	return all
+}
+
+func kinds(entries []entry) string {
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Kind)
+	}
+	return strings.Join(names, " ")
+}
+
+// H-27, M-4: a run is on record from its start to its end, with every refused call and the digest of its plan.
+func TestH27AuditOfARun(t *testing.T) {
+	n := newNode(t)
+	n.must("agent", "score", "planner-1", "0.7")
+	_, r := try(t, n.opts("--agent", "planner-1", "--ring", "3"), "mount tmpfs", "mount tmpfs", "fork", "unshare user")
+	r.want(t, 0, "exited")
+	log := n.audit("node")
+	var refused float64
+	var got []entry
+	for _, e := range log {
+		if e.Kind == "refusal" {
+			refused += e.Data["count"].(float64)
+			if e.Data["run_id"] != r.status.ID || e.Data["agent_id"] != "planner-1" || r.status.Refused[e.Data["syscall"].(string)] == 0 {
+				t.Errorf("not of this run: %v, refused were %v", e.Data, r.status.Refused)
+			}
+			continue
+		}
+		got = append(got, e)
+	}
+	want := 0.0
+	for _, c := range r.status.Refused {
+		want += float64(c)
+	}
+	if want == 0 || refused != want {
+		t.Errorf("refused calls on record: %v, in the status: %v", refused, r.status.Refused)
+	}
+	if k := strings.ReplaceAll(kinds(got), " breach quarantine", ""); k != "score ring_check sandbox_start sandbox_end" {
+		t.Errorf("got %s", k)
+	}
+	for _, e := range got {
+		if strings.HasPrefix(e.Kind, "sandbox_") && (e.Data["plan_digest"] != r.status.PlanDigest || e.Data["run_id"] != r.status.ID) {
+			t.Errorf("%s: %v, want run %s, plan %s", e.Kind, e.Data, r.status.ID, r.status.PlanDigest)
+		}
+	}
+	if end := log[len(log)-1]; end.Data["state"] != "exited" || end.Data["refused"] != want {
+		t.Errorf("end: %v", end.Data)
+	}
+}
+
+// H-2, H-9: the score gives the ring, and asking for more is refused with the reason, on record, with nothing started.
+func TestH9ExecAsksTheEnforcer(t *testing.T) {
+	n := newNode(t)
+	n.must("agent", "score", "mid", "0.7")
+	n.must("agent", "score", "high", "0.97", "--consensus")
+	for _, tt := range []struct {
+		agent, ring string
+		want        int // 0: refused
+		code        string
+	}{
+		{"stranger", "", 3, ""}, {"stranger", "2", 0, "insufficient_ring"},
+		{"mid", "", 2, ""}, {"mid", "3", 3, ""}, {"mid", "1", 0, "insufficient_ring"},
+		{"high", "", 1, ""},
+	} {
+		flags := []string{"--agent", tt.agent}
+		if tt.ring != "" {
+			flags = append(flags, "--ring", tt.ring)
+		}
+		r := run(t, n.opts(flags...), "/probe", "exit", "0")
+		if tt.want == 0 {
+			if r.exit != 125 || !strings.Contains(r.stderr, tt.code) || !strings.Contains(r.stderr, "hint: ") || r.stdout != "" {
+				t.Errorf("%v: exit %d, want a refusal with %s and a hint:\n%s%s", flags, r.exit, tt.code, r.stdout, r.stderr)
+			}
+			log := n.audit("node")
+			if e := log[len(log)-1]; e.Kind != "ring_check" || e.Data["allowed"] != false || e.Data["reason"] != tt.code {
+				t.Errorf("%v: the refusal is not on record: %v", flags, e)
+			}
+			continue
+		}
+		if r.exit != 0 || r.status.Ring != tt.want {
+			t.Errorf("%v: exit %d in ring %d, want ring %d\n%s", flags, r.exit, r.status.Ring, tt.want, r.stderr)
+		}
+	}
+	// A profile is a wish for its ring.
+	if r := run(t, n.opts("--agent", "mid", "--profile", "ring1"), "/probe", "exit", "0"); r.exit != 125 {
+		t.Errorf("--profile ring1 for an agent of ring 2: exit %d", r.exit)
+	}
+	// plan shows the same ring, and puts nothing on record.
+	before := len(n.audit("node"))
+	if r := n.must("plan", "--agent", "mid", "--", "/bin/true"); !strings.Contains(r.stdout, "2 (profile ring2)") {
+		t.Errorf("plan: %s", r.stdout)
+	}
+	if after := len(n.audit("node")); after != before {
+		t.Errorf("plan wrote %d entries", after-before)
+	}
+}
+
+// H-24, H-31: refused calls that amount to a breach end a run in ring 2 while it lives, and hold the agent.
+func TestH24BreachEndsALiveRun(t *testing.T) {
+	n := newNode(t)
+	n.must("agent", "score", "rogue", "0.8")
+	var tries []string
+	for range 20 {
+		tries = append(tries, "mount tmpfs")
+	}
+	c := prepare(t, n.opts("--agent", "rogue"), probeArgs(append(tries, "sleep 60")...)...)
+	c.Start()
+	r := c.finish(t)
+	r.want(t, 137, "policy")
+	if !strings.Contains(r.status.Reason, "breach") {
+		t.Errorf("reason %q", r.status.Reason)
+	}
+	if r := run(t, n.opts("--agent", "rogue"), "/probe", "exit", "0"); r.exit != 125 || !strings.Contains(r.stderr, "quarantined") {
+		t.Errorf("the next run: exit %d\n%s", r.exit, r.stderr)
+	}
+	if r := n.must("agent", "show", "rogue", "--json"); !strings.Contains(r.stdout, "ring_breach") {
+		t.Errorf("agent show: %s", r.stdout)
+	}
+	if k := kinds(n.audit("node")); !strings.Contains(k, "breach quarantine") {
+		t.Errorf("audit: %s", k)
+	}
+	noAgents(t)
+}
+
+// H-12, H-31: only an operator's attestation releases an agent, once.
+func TestH31ReleaseByWitness(t *testing.T) {
+	n := newNode(t)
+	home := t.TempDir()
+	os.Chmod(home, 0o755)
+	key, operators := filepath.Join(home, "key"), filepath.Join(home, "operators")
+	line := n.must("operator", "keygen", "--out", key, "--name", "alice").stdout
+	write(t, operators, line, 0o644)
+	n.must("agent", "quarantine", "a", "--reason", "odd calls")
+	text := n.must("operator", "sign", "--key", key, "--action", "release-quarantine", "--subject", "agent:a").stdout
+	file := write(t, filepath.Join(home, "attestation"), text, 0o644)
+	if r := n.do("agent", "release", "a", "--witness", file, "--operators", filepath.Join(home, "nobody")); r.exit == 0 {
+		t.Error("released without operators")
+	}
+	if r := n.do("agent", "release", "b", "--witness", file, "--operators", operators); r.exit == 0 {
+		t.Error("released another agent")
+	}
+	n.must("agent", "release", "a", "--witness", file, "--operators", operators)
+	n.must("agent", "quarantine", "a", "--reason", "again")
+	if r := n.do("agent", "release", "a", "--witness", file, "--operators", operators); r.exit == 0 || !strings.Contains(r.stderr, "used") {
+		t.Errorf("released twice by one attestation: exit %d\n%s", r.exit, r.stderr)
+	}
+	n.audit("node")
+}
+
+// H-30: a session's runs share its workspace and see no other's, by any flag.
+func TestH30SessionWorkspaces(t *testing.T) {
+	n := newNode(t)
+	for _, s := range []string{"s-1", "s-10"} {
+		n.must("session", "create", s)
+		for _, a := range []string{"a", "b"} {
+			n.must("agent", "score", a, "0.7")
+			n.must("session", "join", s, "--agent", a)
+		}
+	}
+	if r := run(t, n.opts("--agent", "a", "--session", "s-1"), "/bin/sh", "-c", "echo mine > /workspace/note"); r.exit != 0 {
+		t.Fatalf("exit %d\n%s", r.exit, r.stderr)
+	}
+	if r := run(t, n.opts("--agent", "b", "--session", "s-1"), "/bin/cat", "/workspace/note"); r.stdout != "mine\n" {
+		t.Errorf("a participant reads %q\n%s", r.stdout, r.stderr)
+	}
+	if r := run(t, n.opts("--agent", "a", "--session", "s-10"), "/bin/ls", "/workspace"); r.exit != 0 || r.stdout != "" {
+		t.Errorf("in another session: exit %d, %q\n%s", r.exit, r.stdout, r.stderr)
+	}
+	own := filepath.Join(n.dir, "workspaces", "s-1")
+	out := filepath.Join(own, "out")
+	os.Symlink(n.dir, out) // as an agent could
+	for _, flags := range [][]string{
+		{"--agent", "a", "--session", "s-10", "--workspace", own},
+		{"--agent", "a", "--session", "s-10", "--ro-bind", own + ":/x"},
+		{"--agent", "a", "--session", "s-1", "--workspace", out},
+		{"--agent", "a", "--session", "s-1", "--ro-bind", n.dir + ":/x"},
+		{"--workspace", own},
+		{"--ro-bind", filepath.Dir(n.dir) + ":/x"},
+		{"--rootfs", n.dir},
+		{"--session", "s-1"},
+		{"--agent", "c", "--session", "s-1"},
+		{"--agent", "a", "--session", "s-2"},
+	} {
+		if r := run(t, n.opts(flags...), "/probe", "exit", "0"); r.exit != 125 || r.stdout != "" {
+			t.Errorf("%v: exit %d, want a refusal\n%s%s", flags, r.exit, r.stdout, r.stderr)
+		}
+	}
+	n.must("session", "archive", "s-1")
+	if r := run(t, n.opts("--agent", "a", "--session", "s-1"), "/probe", "exit", "0"); r.exit != 125 {
+		t.Errorf("a run in an archived session: exit %d", r.exit)
+	}
+	if k := kinds(n.audit("session-s-1")); !strings.HasPrefix(k, "session session session session ring_check sandbox_start sandbox_end") {
+		t.Errorf("the session's chain: %s", k)
+	}
+}
+
+// H-32: in a strong session a second writer is refused while the first lives, and let in after a SIGKILL.
+func TestH32StrongSessionRuns(t *testing.T) {
+	n := newNode(t)
+	n.must("session", "create", "s", "--mode", "strong")
+	n.must("agent", "score", "a", "0.7")
+	n.must("session", "join", "s", "--agent", "a")
+	c := prepare(t, n.opts("--agent", "a", "--session", "s"), "/probe", "stubborn")
+	c.startUntil(t, "ready")
+	if r := run(t, n.opts("--agent", "a", "--session", "s"), "/probe", "exit", "0"); r.exit != 125 || !strings.Contains(r.stderr, "session_busy") {
+		t.Errorf("a second writer: exit %d\n%s", r.exit, r.stderr)
+	}
+	if r := run(t, n.opts("--agent", "a", "--session", "s", "--ring", "3"), "/probe", "exit", "0"); r.exit != 0 {
+		t.Errorf("a reader: exit %d\n%s", r.exit, r.stderr)
+	}
+	c.Process.Kill()
+	c.Wait()
+	noAgents(t)
+	if r := run(t, n.opts("--agent", "a", "--session", "s"), "/probe", "exit", "0"); r.exit != 0 {
+		t.Errorf("after the first was killed: exit %d\n%s", r.exit, r.stderr)
+	}
+	n.audit("session-s")
+}
+
+// H-28: what can't be put on record doesn't start; what can't be any more ends.
+func TestH28NoRunWithoutAudit(t *testing.T) {
+	n := newNode(t)
+	os.MkdirAll(n.dir, 0o700)
+	write(t, filepath.Join(n.dir, "audit"), "in the way", 0o600)
+	r := run(t, n.opts(), "/probe", "exit", "0")
+	if r.exit != 125 || r.stdout != "" {
+		t.Errorf("exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	noAgents(t)
+}
+
+// THREATS, supervisor: a supervisor that dies in the middle leaves a chain that verifies and goes on.
+func TestH25ChainSurvivesTheSupervisor(t *testing.T) {
+	n := newNode(t)
+	for range 3 {
+		c := prepare(t, n.opts(), "/probe", "stubborn")
+		c.startUntil(t, "ready")
+		c.Process.Signal(unix.SIGKILL)
+		c.Wait()
+		noAgents(t)
+	}
+	if r := run(t, n.opts(), "/probe", "exit", "0"); r.exit != 0 {
+		t.Errorf("exit %d\n%s", r.exit, r.stderr)
+	}
+	if k := kinds(n.audit("node")); k != "sandbox_start sandbox_start sandbox_start sandbox_start sandbox_end" {
+		t.Errorf("audit: %s", k)
+	}
+}
+
+// H-25: runs at once write one chain.
+func TestH25ManyWriters(t *testing.T) {
+	n := newNode(t)
+	const runs = 20
+	var all sync.WaitGroup
+	for range runs {
+		c := prepare(t, n.opts(), probeArgs("mount tmpfs", "ready")...)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			if r := c.finish(t); r.exit != 0 {
+				t.Errorf("exit %d\n%s", r.exit, r.stderr)
+			}
+		})
+	}
+	all.Wait()
+	k := kinds(n.audit("node"))
+	for _, kind := range []string{"sandbox_start", "refusal", "sandbox_end"} {
+		if got := strings.Count(k, kind); got != runs {
+			t.Errorf("%d entries of %s, want %d", got, kind, runs)
+		}
+	}
+}
+
+// H-26: what was cut off the end of the log, or written anew, is found by the last run's checkpoint.
+func TestH26CutLogIsFound(t *testing.T) {
+	n := newNode(t)
+	run(t, n.opts(), "/probe", "exit", "0")
+	run(t, n.opts(), "/probe", "exit", "0")
+	n.audit("node")
+	files, _ := filepath.Glob(filepath.Join(n.dir, "audit", "node", "*.jsonl"))
+	if len(files) != 1 {
+		t.Fatal(files)
+	}
+	whole, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := bytes.SplitAfter(bytes.TrimSuffix(whole, []byte("\n")), []byte("\n"))
+	for name, content := range map[string][]byte{
+		"last line cut off":  bytes.Join(all[:len(all)-1], nil),
+		"first line cut off": bytes.Join(all[1:], nil),
+		"empty":              nil,
+		"one byte edited":    bytes.Replace(whole, []byte(`"state":"exited"`), []byte(`"state":"exitec"`), 1),
+	} {
+		if err := os.WriteFile(files[0], content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r := n.do("audit", "verify", "--all"); r.exit != 1 {
+			t.Errorf("%s: audit verify exits with %d, want 1\n%s%s", name, r.exit, r.stdout, r.stderr)
+		}
+	}
+	if err := os.WriteFile(files[0], whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.audit("node")
+}
+
+// The state folder is nobody's but ours: nothing of it can be seen from inside.
+func TestH26AuditIsOutOfReach(t *testing.T) {
+	n := newNode(t)
+	run(t, n.opts(), "/probe", "exit", "0")
+	for _, profile := range []string{"ring1", "ring2", "ring3"} {
+		o := n.opts()
+		o.profile = profile
+		got, _ := try(t, o, "ls "+n.dir, "read "+filepath.Join(n.dir, "keys"), "ls /var/lib/agentrun")
+		for words, answer := range got {
+			if answer != "ENOENT" && answer != "EACCES" {
+				t.Errorf("%s: %s: got %s", profile, words, answer)
+			}
+		}
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sagaFile is two steps in sandboxes; the second waits, until a file says go.
+func sagaFile(t *testing.T, dir, idempotent string) (file, log string) {
+	t.Helper()
+	w := filepath.Join(dir, "w")
+	if err := os.Mkdir(w, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return write(t, filepath.Join(dir, "saga.yaml"), `name: trip
+steps:
+  - id: a
+    execute: {command: [/bin/sh, -c, "echo a >> log"], ring: 2, workspace: w}
+    undo: {command: [/bin/sh, -c, "echo undo a >> log"], ring: 2, workspace: w}
+  - id: b
+    idempotent: `+idempotent+`
+    execute: {command: [/bin/sh, -c, "echo b $AGENTRUN_IDEMPOTENCY_KEY >> log; [ -e go ] || sleep 100"], ring: 2, workspace: w}
+`, 0o644), filepath.Join(w, "log")
+}
+
+// killedSaga runs the file until its second step waits, then kills the orchestrator.
+func (n node) killedSaga(file, log string) {
+	n.t.Helper()
+	cmd := exec.Command(agentrun, "--state-dir", n.dir, "--run-dir", runDir, "saga", "run", "--id", "s", file)
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	deadline := time.Now().Add(hang())
+	for {
+		if b, _ := os.ReadFile(log); strings.Contains(string(b), "b ") {
+			break
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatal("the second step doesn't begin")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	noAgents(n.t)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(log), "go"), nil, 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// H-20: after kill -9 an idempotent step is called again with the same key, and nothing else is.
+func TestH20SagaResumes(t *testing.T) {
+	n := newNode(t)
+	file, log := sagaFile(t, t.TempDir(), "true")
+	n.killedSaga(file, log)
+	if r := n.do("saga", "resume", "s"); r.exit != 0 || !strings.Contains(r.stdout, "committed") {
+		t.Errorf("resume: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	if got := strings.Join(lines(log), "; "); got != "a; b s/b; b s/b" {
+		t.Errorf("log: %s", got)
+	}
+	if r := n.do("saga", "resume", "s"); r.exit != 0 {
+		t.Errorf("resume of what has ended: exit %d\n%s", r.exit, r.stderr)
+	}
+	if k := kinds(n.audit("node")); strings.Count(k, "saga ") != 0 || !strings.HasSuffix(k, "saga_step saga") {
+		t.Errorf("audit: %s", k)
+	}
+}
+
+// H-19, H-20: one that isn't idempotent is never called again; what came before is undone, and a human is asked.
+func TestH20SagaEscalates(t *testing.T) {
+	n := newNode(t)
+	file, log := sagaFile(t, t.TempDir(), "false")
+	n.killedSaga(file, log)
+	if r := n.do("saga", "resume"); r.exit != 2 || !strings.Contains(r.stdout, "escalated") {
+		t.Errorf("resume: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	if got := strings.Join(lines(log), "; "); got != "a; b s/b; undo a" {
+		t.Errorf("log: %s", got)
+	}
+	n.audit("node")
+}
