@@ -138,13 +138,9 @@ func (h *Hypervisor) look(ctx context.Context, r Request) (Admission, verdict, e
 		}
 		return Admission{Ring: r.Ring.OrSandbox()}, v, nil
 	}
-	db, err := h.store()
-	if err != nil {
-		return Admission{}, verdict{}, err
-	}
 	var adm Admission
 	var v verdict
-	err = db.View(ctx, func(tx *store.Tx) error {
+	err := h.view(ctx, func(tx *store.Tx) error {
 		a, err := agent(tx, r.Agent)
 		if err != nil {
 			return err
@@ -199,11 +195,20 @@ func runIn(ring rings.Ring) rings.Action {
 	return a
 }
 
+// notHeld denies what to an agent in quarantine (H-31).
+func notHeld(tx *store.Tx, id, what string) error {
+	a, err := agent(tx, id)
+	if err == nil && a.Quarantined != nil {
+		err = deniedQuarantine(what, a)
+	}
+	return err
+}
+
 func deniedQuarantine(what string, a Agent) *DeniedError {
 	return &DeniedError{
 		What:     what,
 		Decision: rings.Decision{Code: rings.CodeQuarantined, Rule: "H-31", Reason: fmt.Sprintf("agent %s is in quarantine since %s: %s", a.ID, a.Quarantined.Since.Format("2006-01-02 15:04:05Z07:00"), a.Quarantined.Reason)},
-		Hint:     "an operator releases it: agentrun agent release " + a.ID,
+		Hint:     "an operator releases it: agentrun agent release " + a.ID + " --witness FILE",
 	}
 }
 

@@ -59,11 +59,7 @@ func (h *Hypervisor) Agent(ctx context.Context, id string) (a Agent, err error) 
 	if err := rings.CheckAgentID(id); err != nil {
 		return Agent{}, err
 	}
-	db, err := h.store()
-	if err != nil {
-		return Agent{}, err
-	}
-	err = db.View(ctx, func(tx *store.Tx) error {
+	err = h.view(ctx, func(tx *store.Tx) error {
 		a, err = agent(tx, id)
 		return err
 	})
@@ -97,12 +93,8 @@ func agent(tx *store.Tx, id string) (Agent, error) {
 
 // Agents returns every agent that has a score or is in quarantine, by id.
 func (h *Hypervisor) Agents(ctx context.Context) ([]Agent, error) {
-	db, err := h.store()
-	if err != nil {
-		return nil, err
-	}
 	agents := []Agent{}
-	err = db.View(ctx, func(tx *store.Tx) error {
+	err := h.view(ctx, func(tx *store.Tx) error {
 		add := func(id string, _ []byte) error {
 			if n := len(agents); n > 0 && agents[n-1].ID == id {
 				return nil
@@ -147,6 +139,9 @@ func eachOf(tx *store.Tx, fn func(string, []byte) error, first, second string) e
 func (h *Hypervisor) SetScore(ctx context.Context, id string, score float64, consensus bool) (now Agent, before rings.Ring, err error) {
 	if err := rings.CheckAgentID(id); err != nil {
 		return Agent{}, rings.NoRing, err
+	}
+	if score == 0 {
+		score = 0 // not -0, which JSON would keep
 	}
 	ring, err := rings.Assign(score, consensus)
 	if err != nil {

@@ -20,17 +20,16 @@ const sharedBucket = "shared"
 const versionBucket = "shared-version"
 
 // GetShared reads a key of a session's context as one of its participants (H-32).
-func (h *Hypervisor) GetShared(ctx context.Context, session, agent, key string) (r rings.SharedRead, err error) {
-	db, err := h.store()
-	if err != nil {
-		return r, err
-	}
-	err = db.View(ctx, func(tx *store.Tx) error {
+func (h *Hypervisor) GetShared(ctx context.Context, session, agentID, key string) (r rings.SharedRead, err error) {
+	err = h.view(ctx, func(tx *store.Tx) error {
+		if err := notHeld(tx, agentID, "read the context of session "+session); err != nil {
+			return err
+		}
 		s, err := h.shared(tx, session)
 		if err != nil {
 			return err
 		}
-		r, err = s.Get(agent, key)
+		r, err = s.Get(agentID, key)
 		return err
 	})
 	if err != nil {
@@ -47,12 +46,8 @@ func (h *Hypervisor) PutShared(ctx context.Context, session string, w rings.Shar
 		return res, err
 	}
 	err = db.Update(ctx, func(tx *store.Tx) error {
-		a, err := agent(tx, w.Agent)
-		if err != nil {
+		if err := notHeld(tx, w.Agent, "write the context of session "+session); err != nil {
 			return err
-		}
-		if a.Quarantined != nil {
-			return deniedQuarantine("write the context of session "+session, a)
 		}
 		s, err := h.shared(tx, session)
 		if err != nil {

@@ -3,8 +3,12 @@
 package hypervisor
 
 import (
+	"context"
 	"errors"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -81,6 +85,21 @@ func (h *Hypervisor) store() (*store.DB, error) {
 	}
 	return h.db, nil
 }
+
+// view reads the state. A node that has none yet isn't given one for being asked.
+func (h *Hypervisor) view(ctx context.Context, fn func(*store.Tx) error) error {
+	if _, err := os.Lstat(filepath.Join(h.opt.StateDir, stateFile)); errors.Is(err, fs.ErrNotExist) {
+		return store.NewMemory().View(ctx, fn)
+	}
+	db, err := h.store()
+	if err != nil {
+		return err
+	}
+	return db.View(ctx, fn)
+}
+
+// stateFile is store's.
+const stateFile = "state.db"
 
 // DeniedError is a decision against what was asked for.
 type DeniedError struct {

@@ -4,6 +4,7 @@ package hypervisor
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"agentrun/audit"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/sagas"
 	"agentrun/store"
 	"agentrun/witness"
 )
@@ -512,6 +514,9 @@ func TestH32SharedContextLasts(t *testing.T) {
 	if _, err := n.PutShared(ctx, "s", rings.SharedWrite{Agent: "a", Key: "k", Value: []byte("x")}); code(t, err) != rings.CodeQuarantined {
 		t.Errorf("one in quarantine writes: %v", err)
 	}
+	if _, err := n.GetShared(ctx, "s", "a", "k"); code(t, err) != rings.CodeQuarantined {
+		t.Errorf("one in quarantine reads: %v", err)
+	}
 	kinds := strings.Join(n.log("session-s"), " ")
 	if strings.Count(kinds, "conflict") != 2 {
 		t.Errorf("audit: %s, want both lost values on record", kinds)
@@ -598,5 +603,67 @@ func TestH31BrokenStateRefuses(t *testing.T) {
 		t.Error("admitted")
 	} else if _, corrupt := errors.AsType[*store.CorruptError](err); !corrupt {
 		t.Errorf("got %v, want a corrupt file named", err)
+	}
+}
+
+// H-26: whoever can rename in the folders above a chain can exchange it; nothing is granted on such a record.
+func TestH26FoldersAreOnlyOurs(t *testing.T) {
+	for _, dir := range []string{".", auditDir} {
+		n := newNode(t)
+		n.score("a", 0.1, false)
+		n.restart()
+		if err := os.Chmod(filepath.Join(n.dir, dir), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Watch(Admission{Ring: rings.Sandbox}, WatchOptions{}).Start(status("r")); !errors.Is(err, ErrOthersCanWrite) {
+			t.Errorf("%s open to all: got %v", dir, err)
+		}
+	}
+}
+
+// H-31: a saga's step of an agent in quarantine doesn't begin; undoing goes on.
+func TestH31SagaStepsOfAHeldAgent(t *testing.T) {
+	n := newNode(t)
+	tr := sagas.Transition{Agent: "a", SagaID: "s", StepID: "b", State: sagas.StepExecuting, AttemptCount: 1}
+	if err := n.SagaTransition(t.Context(), tr); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Quarantine(t.Context(), "a", Cause{Code: "operator", Reason: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.SagaTransition(t.Context(), tr); code(t, err) != rings.CodeQuarantined {
+		t.Errorf("a step begins: %v", err)
+	}
+	tr.State, tr.Undo = sagas.StepCommitted, true
+	if err := n.SagaTransition(t.Context(), tr); err != nil {
+		t.Errorf("undoing is refused: %v", err)
+	}
+	if d := cmp.Diff([]string{"saga_step", "quarantine", "saga_step"}, n.log("node")); d != "" {
+		t.Errorf("audit (-want +got):\n%s", d)
+	}
+}
+
+// H-27: a denied path is on record; asking in which ring a run would be leaves nothing behind.
+func TestH27RefusedPathIsOnRecord(t *testing.T) {
+	n := newNode(t)
+	if _, err := n.RingFor(t.Context(), Request{Agent: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(n.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a question made the state folder: %v", err)
+	}
+	n.score("a", math.Copysign(0, -1), false)
+	if a := n.agent("a"); math.Signbit(*a.Score) {
+		t.Error("the score is -0")
+	}
+	d, ok := errors.AsType[*DeniedError](n.CheckPaths("", []string{n.dir}))
+	if !ok {
+		t.Fatal("the state folder may be shown")
+	}
+	if err := n.Refuse(Request{Agent: "a"}, rings.Sandbox, d); code(t, err) != CodeOtherSession {
+		t.Error(err)
+	}
+	if d := cmp.Diff([]string{"score", "ring_check"}, n.log("node")); d != "" {
+		t.Errorf("audit (-want +got):\n%s", d)
 	}
 }

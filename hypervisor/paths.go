@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"agentrun/audit"
 	"agentrun/rings"
 	"agentrun/rings/paths"
 )
@@ -46,6 +47,19 @@ func (h *Hypervisor) ownPath(state, session, path string) rings.Decision {
 	}
 	defer func() { _ = c.Close() }()
 	return c.Allowed(session, path)
+}
+
+// Refuse puts on record that a run was denied what it asked for besides its ring: paths (H-30). The operator's own runs,
+// without an agent, are not decided about; a path that can't be shown is then a wrong flag.
+func (h *Hypervisor) Refuse(r Request, ring rings.Ring, d *DeniedError) error {
+	if r.Agent == "" {
+		return d
+	}
+	err := h.record(r.Session, false, &audit.RingCheck{
+		Action: "host_path.show", AgentID: r.Agent, AgentRing: audit.RingOf(ring.Value()), RequiredRing: audit.RingOf(ring.Value()),
+		Reason: string(d.Code), Rule: d.Rule,
+	})
+	return errors.Join(d, err)
 }
 
 // within compares whole components: /a/session-10 is not in /a/session-1.

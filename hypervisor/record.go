@@ -3,8 +3,12 @@
 package hypervisor
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"agentrun/audit"
 )
@@ -37,6 +41,11 @@ func (h *Hypervisor) log(session string) (*audit.Log, error) {
 	defer h.mu.Unlock()
 	if l := h.logs[chain]; l != nil {
 		return l, nil
+	}
+	for _, dir := range []string{h.opt.StateDir, filepath.Join(h.opt.StateDir, auditDir)} {
+		if err := onlyOurs(dir); err != nil {
+			return nil, err
+		}
 	}
 	l, err := audit.Open(filepath.Join(h.opt.StateDir, auditDir), chain, audit.Options{Now: h.opt.Now, SyncAlways: h.opt.SyncAll})
 	if err != nil {
@@ -71,4 +80,24 @@ func chainOf(session string) string {
 		return audit.NodeChain
 	}
 	return audit.SessionChain(session)
+}
+
+// ErrOthersCanWrite is a folder of the state that somebody else could put another in the place of.
+var ErrOthersCanWrite = errors.New("others can write to it")
+
+// onlyOurs looks at the folders above the chain's own, which audit looks at: whoever can rename in them can exchange the whole
+// chain. One that isn't there yet is made by audit, mode 0700.
+func onlyOurs(dir string) error {
+	var st unix.Stat_t
+	switch err := unix.Lstat(dir, &st); {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return &fs.PathError{Op: "lstat", Path: dir, Err: err}
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return &fs.PathError{Op: "open", Path: dir, Err: unix.ENOTDIR}
+	case int(st.Uid) != unix.Geteuid() || st.Mode&0o022 != 0:
+		return fmt.Errorf("%s: %w (uid %d, mode %04o); chown it and chmod 700, if its content is to be trusted", dir, ErrOthersCanWrite, st.Uid, st.Mode&0o7777)
+	}
+	return nil
 }

@@ -7,13 +7,24 @@ import (
 
 	"agentrun/audit"
 	"agentrun/sagas"
+	"agentrun/store"
 )
 
 // SagaTransition implements sagas.Auditor: every transition of a step is on disk before its call, because a call may be one
-// that can't be undone (H-27, H-28).
-func (h *Hypervisor) SagaTransition(_ context.Context, t sagas.Transition) error {
+// that can't be undone (H-27, H-28). A step of an agent in quarantine doesn't begin (H-31): the saga stops where it is, and
+// can be resumed or undone. Undoing is not the agent's action and goes on.
+func (h *Hypervisor) SagaTransition(ctx context.Context, t sagas.Transition) error {
+	if t.Agent != "" && t.State == sagas.StepExecuting {
+		err := h.view(ctx, func(tx *store.Tx) error { return notHeld(tx, t.Agent, "begin step "+t.StepID+" of saga "+t.SagaID) })
+		if err != nil {
+			return err
+		}
+	}
 	r := &audit.SagaStep{
-		AttemptCount: int64(t.AttemptCount), Compensated: t.Compensated, SagaID: t.SagaID, State: t.State.String(), StepID: t.StepID,
+		AgentID: t.Agent, AttemptCount: int64(t.AttemptCount), Compensated: t.Compensated, SagaID: t.SagaID, State: t.State.String(), StepID: t.StepID,
+	}
+	if t.Undo && t.State == sagas.StepCommitted {
+		r.State = "undoing"
 	}
 	if t.Error != "" {
 		r.Error = "failed" // the text is the step's own, and may hold its data

@@ -111,12 +111,8 @@ func (h *Hypervisor) JoinSession(ctx context.Context, id, agentID string) (rings
 		if err != nil {
 			return nil, err
 		}
-		a, err := agent(tx, agentID)
-		if err != nil {
+		if err := notHeld(tx, agentID, "join session "+id); err != nil {
 			return nil, err
-		}
-		if a.Quarantined != nil {
-			return nil, deniedQuarantine("join session "+id, a)
 		}
 		if err := s.Join(agentID); err != nil {
 			return nil, err
@@ -158,11 +154,7 @@ func (h *Hypervisor) ArchiveSession(ctx context.Context, id string) (rings.Sessi
 
 // Session returns one session.
 func (h *Hypervisor) Session(ctx context.Context, id string) (rec rings.SessionRecord, err error) {
-	db, err := h.store()
-	if err != nil {
-		return rec, err
-	}
-	err = db.View(ctx, func(tx *store.Tx) error {
+	err = h.view(ctx, func(tx *store.Tx) error {
 		s, err := h.session(tx, id)
 		rec = s.Record()
 		return err
@@ -175,12 +167,8 @@ func (h *Hypervisor) Session(ctx context.Context, id string) (rec rings.SessionR
 
 // Sessions returns every session, by id.
 func (h *Hypervisor) Sessions(ctx context.Context) ([]rings.SessionRecord, error) {
-	db, err := h.store()
-	if err != nil {
-		return nil, err
-	}
 	all := []rings.SessionRecord{}
-	err = db.View(ctx, func(tx *store.Tx) error {
+	err := h.view(ctx, func(tx *store.Tx) error {
 		return store.EachJSON(tx.Bucket(sessionsBucket), "", func(_ string, rec rings.SessionRecord) error {
 			all = append(all, rec)
 			return nil

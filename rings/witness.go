@@ -34,7 +34,7 @@ func WitnessOf(action, subject string, verify func(action, subject string) (oper
 	}
 	operator, err := verify(action, subject)
 	if err != nil {
-		return nil, fmt.Errorf("witness of %q on %q: %w", action, subject, errors.Join(ErrWitness, err))
+		return nil, fmt.Errorf("witness of %q on %q: %w: %w", action, subject, ErrWitness, err)
 	}
 	if operator == "" {
 		return nil, fmt.Errorf("witness of %q on %q: nobody signed: %w", action, subject, ErrWitness)

@@ -65,8 +65,11 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	// for the parent-death signal.
 	thread.Throwaway(r.live)
 	if err := opt.Observer.End(r.status); err != nil {
-		r.status.State, r.status.ExitCode = Failed, ExitFailed
-		r.status.Error = "the end of the run is not on record: " + err.Error()
+		unwritten := "the end of the run is not on record: " + err.Error()
+		if r.status.State == Failed {
+			unwritten = r.status.Error + "; " + unwritten
+		}
+		r.status.State, r.status.ExitCode, r.status.Error = Failed, ExitFailed, unwritten
 	}
 	return r.status
 }

@@ -272,7 +272,7 @@ func (r *run) become(ctx context.Context, i int, to StepState) error {
 func (r *run) transition(i int, at time.Time) Transition {
 	r.rec.UpdatedAt = at
 	k := &r.rec.Steps[i]
-	t := Transition{SagaID: r.rec.ID, StepID: k.ID, State: k.State, AttemptCount: k.Attempts,
+	t := Transition{Agent: r.rec.Agent, SagaID: r.rec.ID, StepID: k.ID, State: k.State, AttemptCount: k.Attempts,
 		Compensated: k.State == StepCompensated, Undo: k.Undoing, Error: k.Error, At: at}
 	if k.UndoError != "" {
 		t.Error = k.UndoError

@@ -51,6 +51,7 @@ func (k *StepRecord) inFlight() bool { return k.State == StepExecuting || k.Stat
 // Transition is what the audit is told, in the order in which it happens. Executing comes once for each attempt; an undo
 // begins with Committed (or, in a kill, Executing) and Undo set.
 type Transition struct {
+	Agent        string    `json:"agent_id,omitempty"` // of the saga
 	SagaID       string    `json:"saga_id"`
 	StepID       string    `json:"step_id"`
 	State        StepState `json:"state"`

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/hypervisor"
+	"agentrun/rings"
 	"agentrun/runtime"
 )
 
@@ -127,6 +128,10 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, warm func()) (
 		}
 	}
 	plan, err := newPlan(h, spec)
+	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		ring, _ := rings.RingOf(spec.Profile.Ring)
+		err = h.Refuse(req, ring, denied)
+	}
 	if err != nil {
 		return nil, none, err
 	}

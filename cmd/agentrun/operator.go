@@ -65,7 +65,14 @@ func operatorCommand(g *global) *cli.Command {
 
 // duration without the zeros that Duration.String appends.
 func duration(d time.Duration) string {
-	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 func noArgs(c *cli.Context) error {

@@ -22,7 +22,7 @@ func planCommand(g *global) *cli.Command {
 		Name:      "plan",
 		Usage:     "print what exec would apply, without starting anything",
 		ArgsUsage: "[--] COMMAND [ARG…]",
-		Description: `Takes the flags of exec. The digest is the same for the same profile, flags and host.
+		Description: `Takes the flags of exec that shape the sandbox. The digest is the same for the same profile, flags and host.
 
    agentrun plan --ring 2 --workspace . -- make test
    agentrun plan --json -- agent.py | jq .root_view`,

@@ -164,6 +164,9 @@ func identifiers(req hypervisor.Request) error {
 			problems = append(problems, runtime.Problem{Field: "--session", Message: err.Error()})
 		}
 	}
+	if req.Session != "" && req.Agent == "" {
+		problems = append(problems, runtime.Problem{Field: "--session", Message: "a session's runs belong to its participants; name one with --agent"})
+	}
 	if len(problems) > 0 {
 		return &runtime.InvalidSpec{Problems: problems}
 	}
