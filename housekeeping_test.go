@@ -151,6 +151,17 @@ func forbidden() map[string]map[string]string {
 	rules["runtime"] = map[string]string{
 		"github.com/urfave/cli/v2": "flags are the business of cmd; the daemon will call runtime without any",
 		"net/http":                 "start-up budget: its init is paid twice at each run; the control API gets its own package",
+		"agentrun/hypervisor":      "runtime tells an Observer what happens; who judges and records it stands above",
+		"agentrun/audit":           "as hypervisor: a run has one account, and the hypervisor keeps it",
+		"agentrun/store":           "as hypervisor",
+	}
+	for pkg := range deciding() {
+		rules[pkg] = map[string]string{
+			"net/http":                 "start-up budget: it is linked into the binary that every run starts twice; sagas/httpstep speaks to the loopback by itself",
+			"crypto/tls":               "start-up budget: 0.3 ms",
+			"encoding/gob":             "start-up budget: 0.2 ms; and what is kept is JSON, which others can read",
+			"github.com/urfave/cli/v2": "flags are the business of cmd",
+		}
 	}
 	rules["cmd/agentrun"] = map[string]string{
 		"net/http":     "start-up budget: its init is paid twice at each run; and no server belongs into the launch path",
@@ -158,8 +169,126 @@ func forbidden() map[string]map[string]string {
 		"encoding/gob": "0.2 ms of start-up",
 		"plugin":       "nobody loads code into the supervisor",
 		"net/rpc":      "one protocol to the sandbox, one type for it",
+		"crypto/tls":   "0.3 ms of start-up; sagas call APIs on the loopback only",
 	}
 	return rules
+}
+
+// deciding says for each package that decides and remembers which of ours it may build upon, and why no more. Those with
+// an empty list are read, tested and trusted by themselves, as the mechanisms are.
+func deciding() map[string]struct {
+	may []string
+	why string
+} {
+	type rule = struct {
+		may []string
+		why string
+	}
+	return map[string]rule{
+		"rings":           {nil, "policy is pure: what it decides must not depend on who asks, keeps or enforces"},
+		"rings/paths":     {[]string{"rings"}, "it answers in the words of rings, about files and nothing else"},
+		"audit":           {nil, "a log that knew what it records could not be verified without it"},
+		"store":           {nil, "it keeps bytes; what they mean is its users' business"},
+		"witness":         {nil, "who may present an attestation is decided elsewhere; whether it is good must be checkable alone"},
+		"sagas":           {[]string{"rings", "audit", "store"}, "it runs steps that others bring; what runs a sandbox is one of those"},
+		"sagas/sagafile":  {[]string{"rings", "audit", "store", "sagas"}, "a file is data: what it names is run by a Runner that is passed in"},
+		"sagas/httpstep":  {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile"}, "one call to one API"},
+		"conform":         {[]string{"rings", "rings/paths", "audit", "store", "sagas"}, "it asks the rules themselves, and touches nothing on the host"},
+		"hypervisor":      {append([]string{"rings", "rings/paths", "audit", "store", "witness", "sagas", "runtime"}, belowRuntime()...), "it puts the rules, the state and the record together; only cmd is above it"},
+		"store/storetest": {[]string{"store"}, "it tests any store"},
+	}
+}
+
+// belowRuntime is what runtime brings along.
+func belowRuntime() []string {
+	return append([]string{"cgroups/internal/ctrd", "internal/thread", "runtime/internal/stub"}, leaves...)
+}
+
+func TestWhoBuildsUponWhom(t *testing.T) {
+	for pkg, rule := range deciding() {
+		for _, dep := range deps(t, pkg) {
+			name, ours := strings.CutPrefix(dep, "agentrun/")
+			if ours && name != pkg && !slices.Contains(rule.may, name) {
+				t.Errorf("%s depends on %s: %s", pkg, dep, rule.why)
+			}
+		}
+	}
+}
+
+// Rules that could look something up would have to be asked twice to be tested once.
+func TestRingsDoNoIO(t *testing.T) {
+	forbidden := []string{"os", "os/exec", "net", "syscall", "path/filepath", "io/fs", "log", "log/slog", "golang.org/x/sys/unix"}
+	for _, name := range files(t, func(n string) bool {
+		return path.Dir(n) == "rings" && strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go")
+	}) {
+		for _, imported := range imports(t, name) {
+			if slices.Contains(forbidden, imported) {
+				t.Errorf("%s imports %s: rings decides, it neither looks nor writes; rings/paths opens files", name, imported)
+			}
+		}
+	}
+}
+
+// Each library with a sharp edge has one package that knows it.
+func TestOneOwnerPerLibrary(t *testing.T) {
+	owners := map[string][]string{
+		"go.etcd.io/bbolt":                     {"store"},
+		"golang.org/x/mod/sumdb/note":          {"audit", "witness"},
+		"github.com/containerd/cgroups/v3":     {"cgroups/internal/ctrd"},
+		"github.com/seccomp/libseccomp-golang": {"seccomp"},
+	}
+	for _, name := range files(t, func(n string) bool { return strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go") }) {
+		for _, imported := range imports(t, name) {
+			for library, by := range owners {
+				if (imported == library || strings.HasPrefix(imported, library+"/")) && !slices.Contains(by, path.Dir(name)) {
+					t.Errorf("%s imports %s, which is the business of %v", name, imported, by)
+				}
+			}
+		}
+	}
+}
+
+// What is linked in is somebody's decision, and docs/dependencies.md has its reason.
+func TestEveryDependencyHasItsReason(t *testing.T) {
+	docs := read(t, "docs/dependencies.md")
+	var explained []string
+	for _, m := range regexp.MustCompile("`([a-z0-9.-]+\\.[a-z]+/[^`]+)`").FindAllStringSubmatch(docs, -1) {
+		explained = append(explained, m[1])
+	}
+	for _, name := range files(t, ending(".go")) {
+		for _, imported := range imports(t, name) {
+			if host, _, _ := strings.Cut(imported, "/"); !strings.Contains(host, ".") {
+				continue
+			}
+			if !slices.ContainsFunc(explained, func(m string) bool { return imported == m || strings.HasPrefix(imported, m+"/") }) {
+				t.Errorf("%s imports %s, which docs/dependencies.md doesn't explain", name, imported)
+			}
+		}
+	}
+}
+
+func imports(t *testing.T, name string) []string {
+	t.Helper()
+	_, f := parse(t, name)
+	var paths []string
+	for _, imp := range f.Imports {
+		if p, err := strconv.Unquote(imp.Path.Value); err == nil {
+			paths = append(paths, p)
+		}
+	}
+	return paths
+}
+
+// deps are the packages that pkg is linked with.
+func deps(t *testing.T, pkg string) []string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-tags=runc_nocriu,urfave_cli_no_docs", "-deps", "./"+pkg)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list -deps ./%s: %v", pkg, err)
+	}
+	return strings.Fields(string(out))
 }
 
 func TestForbiddenImports(t *testing.T) {
@@ -168,14 +297,7 @@ func TestForbiddenImports(t *testing.T) {
 			t.Errorf("%s: %v", pkg, err)
 			continue
 		}
-		cmd := exec.Command("go", "list", "-e", "-tags=runc_nocriu,urfave_cli_no_docs", "-deps", "./"+pkg)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
-		if err != nil {
-			t.Errorf("go list -deps ./%s: %v", pkg, err)
-			continue
-		}
-		for dep := range strings.FieldsSeq(string(out)) {
+		for _, dep := range deps(t, pkg) {
 			if reason, bad := why[dep]; bad {
 				t.Errorf("%s depends on %s: %s (see: go list -deps; go mod why)", pkg, dep, reason)
 			}
