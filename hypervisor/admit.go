@@ -72,6 +72,7 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 		err = h.record(recordedIn(d, r), false, &audit.RingCheck{
 			Action: runAction, AgentID: r.Agent, AgentRing: audit.RingOf(d.agentRing.Value()), Allowed: d.Allowed(), EffScore: audit.NumberOf(d.score),
 			Reason: string(d.Code), RequiredRing: audit.RingOf(asked.Value()), Rule: d.Rule,
+			RequiresConsensus: d.consensus, RequiresSREWitness: d.witness,
 		})
 	}
 	if err = errors.Join(d.err(r, asked), err); err != nil {
@@ -108,6 +109,8 @@ type verdict struct {
 	rings.Decision
 	agentRing rings.Ring
 	score     float64
+	consensus bool // is what is missing
+	witness   bool // likewise
 	serial    bool // runs that write take turns
 	hint      string
 }
@@ -170,7 +173,8 @@ func enforce(a Agent, asked rings.Ring) verdict {
 		v.Decision, v.hint = d.Decision, d.Hint
 		return v
 	}
-	v.Decision = rings.Check(a.Ring, a.score(), a.Consensus, runIn(asked)).Decision()
+	check := rings.Check(a.Ring, a.score(), a.Consensus, runIn(asked))
+	v.Decision, v.consensus, v.witness = check.Decision(), check.RequiresConsensus, check.RequiresSREWitness
 	if !v.Allowed() {
 		v.hint = fmt.Sprintf("agentrun agent show %s tells its score; without --ring it runs in %s", a.ID, a.Ring)
 	}

@@ -233,6 +233,36 @@ func TestH9AdmitAsksTheEnforcer(t *testing.T) {
 	}
 }
 
+// H-10, H-27: what is missing is on record: consensus for one who has the score, a witness for what is nobody's.
+func TestH27RingCheckSaysWhatIsMissing(t *testing.T) {
+	n := newNode(t)
+	n.score("alone", 0.99, false)
+	for _, ring := range []rings.Ring{rings.Privileged, rings.Root} {
+		if _, err := n.Admit(t.Context(), Request{Agent: "alone", Ring: ring}); err == nil {
+			t.Errorf("admitted in %v", ring)
+		}
+	}
+	n.restart()
+	r, err := audit.OpenReader(filepath.Join(n.dir, auditDir), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var got [][2]bool
+	for {
+		l, err := r.Next()
+		if err != nil {
+			break
+		}
+		if c, ok := l.Entry.Data.(*audit.RingCheck); ok {
+			got = append(got, [2]bool{c.RequiresConsensus, c.RequiresSREWitness})
+		}
+	}
+	if d := cmp.Diff([][2]bool{{true, false}, {false, true}}, got); d != "" {
+		t.Errorf("consensus, witness (-want +got):\n%s", d)
+	}
+}
+
 // signed is an operator with a key, and what he signs.
 func signed(t *testing.T, now time.Time, action, subject string) (witness.Keys, string) {
 	t.Helper()
