@@ -176,8 +176,8 @@ func start(g *global, c *cli.Context, plan *runtime.Plan, observer runtime.Obser
 		g.log.Info("cleaned up after crashed runs", "removed", removed)
 	}
 	signals := make(chan os.Signal, 16)
+	// Caught to the end of the process: one more SIGTERM while the run is settled would end us before its account is written.
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
-	defer signal.Stop(signals)
 	opt := runtime.Options{
 		RunDir: g.runDir, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Observer: observer,
 		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
