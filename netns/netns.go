@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netns makes the network namespace of a run: loopback up, and nothing else (M-7).
-//
-// The namespace is made by the supervisor and joined by the sandbox, so it belongs to the supervisor's
-// user namespace: no process inside can ever hold CAP_NET_ADMIN over it, add a route, or raise an
-// interface, whatever becomes of the sandbox's own user namespace. Abstract unix sockets of the host
-// are out of reach, being per network namespace (unix(7)).
-//
-//	ns, err := netns.New()
-//	defer ns.Close()
-//	config.Namespaces.Add(configs.NEWNET, ns.Path())
-//
-// The place for the tool proxy: Do runs a function on a thread inside the namespace; sockets made
-// there stay there and can be used from any thread.
-//
-// It does not protect against AF_VSOCK, which network namespaces do not confine before Linux 7.0:
-// the seccomp filter refuses that family.
 package netns
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -28,9 +15,13 @@ import (
 	"agentrun/internal/thread"
 )
 
-// NS is a network namespace, alive as long as it is open or a process is in it.
+// NS is a network namespace, alive as long as it is open, a process is in it, or a socket of it is open.
 type NS struct {
 	file *os.File
+
+	mu      sync.Mutex
+	closed  bool
+	sockets map[io.Closer]struct{} // what Listen and ListenPacket made and nobody closed yet
 }
 
 // New makes a namespace with loopback up. Errors unwrap to the errno.
@@ -92,8 +83,19 @@ func (ns *NS) Inode() (uint64, error) {
 	return st.Ino, nil
 }
 
-// Close lets the namespace go.
-func (ns *NS) Close() error { return ns.file.Close() }
+// Close closes the sockets made by Listen and ListenPacket and lets the namespace go. Connections
+// that were accepted belong to who accepted them, and keep the namespace until they are closed.
+func (ns *NS) Close() error {
+	ns.mu.Lock()
+	sockets := ns.sockets
+	ns.sockets, ns.closed = nil, true
+	ns.mu.Unlock()
+	var errs []error
+	for s := range sockets {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, ns.file.Close())...)
+}
 
 // onThread runs fn on a thread that ends with it.
 func onThread(fn func() error) (err error) {
