@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pdp
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"agentrun/rings"
+)
+
+// Request is the question of M-10. Its zero value, and every field's, leads to a refusal.
+type Request struct {
+	Subject  Subject  `json:"subject"`
+	TeamID   string   `json:"team_id"` // the subject's team
+	Action   string   `json:"action"`  // "agent.run.invoke" or "tool.<name>.invoke"
+	Resource Resource `json:"resource"`
+	KeyID    string   `json:"key_id"` // empty: no key, refused as key_invalid
+	Context  Context  `json:"context"`
+}
+
+// Subject is who asks.
+type Subject struct {
+	ID   string      `json:"id"` // an identifier, see rings.CheckAgentID
+	Type SubjectType `json:"type"`
+}
+
+// SubjectType tells agents from people, so that neither can borrow the other's id.
+type SubjectType string
+
+const (
+	Agent SubjectType = "agent"
+	User  SubjectType = "user"
+)
+
+// Resource is what the action works upon: the team's room, document, memory, or the run itself.
+type Resource struct {
+	ID     string `json:"id"`
+	TeamID string `json:"team_id"` // the team it belongs to
+	Mode   Mode   `json:"mode"`
+}
+
+// Mode is a team's mode (M-15).
+type Mode string
+
+const (
+	Public       Mode = "public"
+	Confidential Mode = "confidential"
+)
+
+// Context is what the supervisor knows about the call. All of it is stated by the caller of Decide, nothing by the agent.
+type Context struct {
+	Ring         rings.Ring `json:"ring"`          // the ring that the subject lives in now
+	RequiredRing rings.Ring `json:"required_ring"` // the least privileged ring that may do this
+	Plan         string     `json:"plan"`          // an identifier, for instance "freemium" (M-19)
+	Role         string     `json:"role"`          // empty: none, refused as no_role
+	KeyValid     bool       `json:"key_valid"`     // the key exists, isn't expired or revoked, and is the subject's
+	Capabilities []string   `json:"capabilities"`  // granted: "agent.run.invoke", "tool.math.invoke"; exact names, no wildcards
+	Tool         Tool       `json:"tool"`          // of tool.<name>.invoke; the zero value for runs
+	Input        Input      `json:"input"`
+	Quota        Quota      `json:"quota"`
+}
+
+// Tool is what the registry says of the tool that is called.
+type Tool struct {
+	Category      Category `json:"category"`       // M-11
+	PlaintextFree bool     `json:"plaintext_free"` // neither takes nor returns plaintext of messages (M-15)
+}
+
+// Category of a tool (M-11). The zero value is none.
+type Category string
+
+// Input says what the injection check thought of the arguments (M-16). The zero value is no answer, and refuses.
+type Input string
+
+const (
+	Clean      Input = "clean"
+	Suspicious Input = "suspicious"
+)
+
+// Quota in the unit of the caller, the same for both: calls, tokens, millionths of a coin. The zero value is used up.
+type Quota struct {
+	Used  int64 `json:"used"`
+	Limit int64 `json:"limit"`
+}
+
+// RunAction is the action of starting a run. The action of a tool call is ToolAction(name).
+const RunAction = "agent.run.invoke"
+
+const (
+	toolPrefix  = "tool."
+	toolSuffix  = ".invoke"
+	maxToolName = 128
+)
+
+// Bounds of a request. A set of capabilities is hashed for each decision, so its size is a cost the caller can be made to
+// pay; quotas leave policies room to multiply by a percentage without overflow, which would refuse.
+const (
+	MaxRequestJSON  = 64 << 10 // bytes
+	MaxCapabilities = 256
+	MaxQuota        = 1 << 53
+)
+
+// ToolAction returns the action of calling the tool name, and the name of the capability for it.
+func ToolAction(name string) string { return toolPrefix + name + toolSuffix }
+
+// ToolOf returns the name within "tool.<name>.invoke"; ok is false for any other action. The first prefix and the last
+// suffix count, so that a tool named "a.invoke" can't pass for "a".
+func ToolOf(action string) (name string, ok bool) {
+	rest, found := strings.CutPrefix(action, toolPrefix)
+	name, ends := strings.CutSuffix(rest, toolSuffix)
+	return name, found && ends && CheckToolName(name) == nil
+}
+
+// ErrToolName is what a malformed tool name gives.
+var ErrToolName = errors.New("malformed tool name")
+
+// CheckToolName returns nil for what is an identifier (H-29) of at most 128 bytes without a colon.
+func CheckToolName(name string) error {
+	if rings.CheckAgentID(name) != nil || len(name) > maxToolName || strings.Contains(name, ":") {
+		return fmt.Errorf("%.64q: %w", name, ErrToolName)
+	}
+	return nil
+}
+
+// Check returns nil or rings.Problems with each field that can't be understood. An empty key, role or list of capabilities is
+// understood: it is refused with a reason of its own.
+func (r Request) Check() error {
+	var ps rings.Problems
+	ps = append(ps, r.checkNames()...)
+	ps = append(ps, r.checkAction()...)
+	ps = append(ps, r.Context.check()...)
+	if len(ps) == 0 {
+		return nil
+	}
+	return ps
+}
+
+func problem(path, format string, args ...any) rings.Problem {
+	return rings.Problem{Path: path, Message: fmt.Sprintf(format, args...)}
+}
+
+func (r Request) checkNames() (ps rings.Problems) {
+	name := func(path, id string) {
+		if rings.CheckAgentID(id) != nil {
+			ps = append(ps, problem(path, "%.64q is no identifier", id))
+		}
+	}
+	optional := func(path, id string) {
+		if id != "" {
+			name(path, id)
+		}
+	}
+	name("subject.id", r.Subject.ID)
+	if t := r.Subject.Type; t != Agent && t != User {
+		ps = append(ps, problem("subject.type", `%.32q is neither "agent" nor "user"`, string(t)))
+	}
+	name("team_id", r.TeamID)
+	name("resource.id", r.Resource.ID)
+	name("resource.team_id", r.Resource.TeamID)
+	if m := r.Resource.Mode; m != Public && m != Confidential {
+		ps = append(ps, problem("resource.mode", `%.32q is neither "public" nor "confidential"`, string(m)))
+	}
+	optional("key_id", r.KeyID)
+	name("context.plan", r.Context.Plan)
+	optional("context.role", r.Context.Role)
+	return ps
+}
+
+func (r Request) checkAction() (ps rings.Problems) {
+	category := r.Context.Tool.Category
+	switch _, tool := ToolOf(r.Action); {
+	case tool:
+		if len(category) != 1 || category < "A" || category > "D" {
+			ps = append(ps, problem("context.tool.category", "%.32q is not A, B, C or D", string(category)))
+		}
+	case r.Action != RunAction:
+		ps = append(ps, problem("action", "%.64q is neither %s nor tool.<name>.invoke", r.Action, RunAction))
+	case r.Context.Tool != Tool{}:
+		ps = append(ps, problem("context.tool", "a run is no tool"))
+	}
+	return ps
+}
+
+func (c Context) check() (ps rings.Problems) {
+	if !c.Ring.Valid() {
+		ps = append(ps, problem("context.ring", "%v", rings.ErrRing))
+	}
+	if !c.RequiredRing.Valid() {
+		ps = append(ps, problem("context.required_ring", "%v", rings.ErrRing))
+	}
+	if len(c.Capabilities) > MaxCapabilities {
+		ps = append(ps, problem("context.capabilities", "%d of them, at most %d are allowed", len(c.Capabilities), MaxCapabilities))
+	} else {
+		ps = append(ps, c.checkCapabilities()...)
+	}
+	if c.Input != Clean && c.Input != Suspicious {
+		ps = append(ps, problem("context.input", `%.32q is neither "clean" nor "suspicious"`, string(c.Input)))
+	}
+	for _, n := range []int64{c.Quota.Used, c.Quota.Limit} {
+		if n < 0 || n > MaxQuota {
+			ps = append(ps, problem("context.quota", "%d is not within 0 and %d", n, int64(MaxQuota)))
+		}
+	}
+	return ps
+}
+
+// A capability that no action can ask for is a mistake or a trick ("tool.*.invoke"): it is refused rather than passed over,
+// for whoever granted it believes that it means something.
+func (c Context) checkCapabilities() (ps rings.Problems) {
+	for _, granted := range c.Capabilities {
+		if _, tool := ToolOf(granted); !tool && granted != RunAction {
+			ps = append(ps, problem("context.capabilities", "%.64q is neither %s nor tool.<name>.invoke", granted, RunAction))
+			return ps
+		}
+	}
+	return ps
+}
