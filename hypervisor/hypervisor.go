@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ type Hypervisor struct {
 	mu   sync.Mutex
 	db   *store.DB
 	logs map[string]*audit.Log
+	news map[string]bool // chains with entries that no checkpoint covers yet
 }
 
 // Open checks nothing yet; the first use says what is wrong.
@@ -40,7 +42,7 @@ func Open(opt Options) (*Hypervisor, error) {
 	if opt.StateDir == "" {
 		return nil, errors.New("hypervisor: no state folder")
 	}
-	h := &Hypervisor{opt: opt, now: opt.Now, logs: map[string]*audit.Log{}}
+	h := &Hypervisor{opt: opt, now: opt.Now, logs: map[string]*audit.Log{}, news: map[string]bool{}}
 	if h.now == nil {
 		h.now = time.Now
 	}
@@ -51,7 +53,7 @@ func Open(opt Options) (*Hypervisor, error) {
 // was decided holds whatever it returns; an *audit.BrokenError says that somebody has been at the log.
 func (h *Hypervisor) Close() error {
 	var errs []error
-	for chain := range h.written() {
+	for _, chain := range h.unsigned() {
 		errs = append(errs, h.checkpoint(chain))
 	}
 	h.mu.Lock()
@@ -67,10 +69,16 @@ func (h *Hypervisor) Close() error {
 	return errors.Join(errs...)
 }
 
-func (h *Hypervisor) written() map[string]*audit.Log {
+// unsigned are the chains with entries that no checkpoint covers. The node's is last: the first checkpoint of all puts the
+// key it made on record there.
+func (h *Hypervisor) unsigned() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return maps.Clone(h.logs)
+	chains := slices.Sorted(maps.Keys(h.news))
+	if i := slices.Index(chains, audit.NodeChain); i >= 0 {
+		chains = append(slices.Delete(chains, i, i+1), audit.NodeChain)
+	}
+	return chains
 }
 
 func (h *Hypervisor) store() (*store.DB, error) {

@@ -23,6 +23,9 @@ func (h *Hypervisor) record(session string, durable bool, r audit.Record) error 
 	if err != nil {
 		return err
 	}
+	h.mu.Lock()
+	h.news[chainOf(session)] = true
+	h.mu.Unlock()
 	if durable {
 		_, err = l.AppendSync(r)
 	} else {
@@ -70,6 +73,9 @@ func (h *Hypervisor) checkpoint(chain string) error {
 	if err != nil {
 		return err
 	}
+	h.mu.Lock()
+	delete(h.news, chain) // what is written from here on is for the next one
+	h.mu.Unlock()
 	k := audit.Checkpoints{Dir: filepath.Join(h.opt.StateDir, checkpointsDir), Key: key, Now: h.opt.Now}
 	_, _, err = k.Write(filepath.Join(h.opt.StateDir, auditDir), chain)
 	return err

@@ -18,6 +18,14 @@ type WatchOptions struct {
 	// KillOnBreach ends a run whose refused calls amount to a breach of severity high or critical (H-24). Without it
 	// the agent is quarantined, and its run ended only if it is in a ring above 3: it can't be lowered while it lives.
 	KillOnBreach bool
+	// Warn hears of what went wrong beside the run; nil: nobody does.
+	Warn func(error)
+}
+
+func (o WatchOptions) warn(err error) {
+	if o.Warn != nil {
+		o.Warn(err)
+	}
 }
 
 // Watch is the observer of one admitted run: it puts the run on record and weighs its refused calls.
@@ -122,7 +130,8 @@ func (w *watch) ends() bool {
 	return w.opt.KillOnBreach || w.adm.Agent != "" && w.adm.Ring.MorePrivilegedThan(rings.Sandbox)
 }
 
-// End puts the end on record, on disk.
+// End puts the end on record, on disk, and signs where the chain stands (H-26). A checkpoint that can't be made is told, and
+// doesn't undo the run: its end is on record.
 func (w *watch) End(s runtime.Status) error {
 	for k, g := range w.kinds {
 		if g.count == 0 {
@@ -140,8 +149,15 @@ func (w *watch) End(s runtime.Status) error {
 	if err != nil {
 		return fmt.Errorf("plan digest: %w", err)
 	}
-	return w.h.record(s.Session, true, &audit.SandboxEnd{
+	err = w.h.record(s.Session, true, &audit.SandboxEnd{
 		AgentID: s.Agent, ExitCode: int64(s.ExitCode), FailedStep: s.FailedStep, PlanDigest: digest, Refused: refused,
 		RunID: s.ID, SessionID: s.Session, State: string(s.State), WallTimeNS: int64(s.WallTime),
 	})
+	if err != nil {
+		return err
+	}
+	if err := w.h.checkpoint(chainOf(s.Session)); err != nil {
+		w.opt.warn(fmt.Errorf("checkpoint: %w", err))
+	}
+	return nil
 }

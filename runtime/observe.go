@@ -15,12 +15,13 @@ import (
 // error says that the account can't be kept or that the run must end: it keeps the run from starting, or
 // ends it as state policy. What isn't recorded doesn't happen.
 type Observer interface {
-	// Start comes when the sandbox stands and was probed, before the agent's first instruction.
+	// Start comes before anything is made; the agent's first instruction waits for its answer.
 	Start(Status) error
 	// Refused comes with every refused call, before the caller hears of it. It holds up the notifications of the whole
 	// run: an agent can make 100 000 refused calls a second.
 	Refused(Refusal) error
-	// End comes once for every run, also one that failed to start, when nothing of it is left.
+	// End comes once for every run, also one that failed to start, when all its processes are dead. The status has no
+	// leftovers yet: mounts, cgroups and folders are removed at the same time.
 	End(Status) error
 }
 

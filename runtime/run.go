@@ -64,7 +64,11 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	// A thread of its own that then ends: it gets a mount namespace, and it is the parent of the sandbox
 	// for the parent-death signal.
 	thread.Throwaway(r.live)
-	if err := opt.Observer.End(r.status); err != nil {
+	if r.ending == nil { // it never started
+		<-r.onRecord
+		r.ending = r.end()
+	}
+	if err := <-r.ending; err != nil {
 		unwritten := "the end of the run is not on record: " + err.Error()
 		if r.status.State == Failed {
 			unwritten = r.status.Error + "; " + unwritten
@@ -88,6 +92,8 @@ type run struct {
 	status   Status
 	launch   *launch
 	refusals refusals
+	onRecord chan error   // holds what Observer.Start said
+	ending   <-chan error // what Observer.End said; nil as long as nobody has asked it
 	verdicts chan verdict
 	ended    chan struct{} // closed when pid 1 is gone
 	agent    *unix.WaitStatus
@@ -98,6 +104,9 @@ func (r *run) live() {
 	r.opt.hook = r.beforeExec
 	l := &launch{plan: r.plan, opt: r.opt, recorder: &seccomp.Recorder{}}
 	r.launch = l
+	// On record by the time of the exec; written while the launch waits for the kernel.
+	r.onRecord = make(chan error, 1)
+	go func(s Status) { r.onRecord <- r.opt.Observer.Start(s) }(r.status)
 	program, err := r.compile()
 	if err == nil {
 		l.bpf = program
@@ -152,7 +161,9 @@ func (r *run) failed(err error) {
 // beforeExec runs between the probe and the exec: the listener must be served before the exec, which is
 // itself a notified call in ring 3.
 func (r *run) beforeExec(l *launch) error {
-	if err := r.opt.Observer.Start(r.status); err != nil {
+	err := <-r.onRecord
+	r.onRecord <- err // for whoever waits for the end
+	if err != nil {
 		return err
 	}
 	w := &warden{
@@ -333,10 +344,18 @@ func (r *run) settle(v verdict) {
 		s.Events = append(s.Events, Event{At: e.At, Last: e.Last, Kind: "syscall", Syscall: e.Syscall, Detail: e.Detail, Verdict: e.Verdict, Count: e.Count})
 	}
 	s.Output = l.io.written.Load()
+	r.serving.Wait()
+	r.ending = r.end() // while the rest is taken down
 	if err := l.down(len(steps) - 1); err != nil {
 		s.Leftovers = append(s.Leftovers, err.Error())
 	}
-	r.serving.Wait()
+}
+
+// end tells the observer how the run ended, on a goroutine of its own.
+func (r *run) end() <-chan error {
+	told := make(chan error, 1)
+	go func(s Status) { told <- r.opt.Observer.End(s) }(r.status)
+	return told
 }
 
 // judge names the true cause (M-6). What was decided from outside comes first; then the memory limit,

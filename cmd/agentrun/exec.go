@@ -75,7 +75,10 @@ func execAction(g *global, c *cli.Context) error {
 	for _, m := range plan.Missing {
 		fmt.Fprintf(os.Stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
 	}
-	status, err := start(g, c, plan, h.Watch(adm, hypervisor.WatchOptions{KillOnBreach: c.Bool("kill-on-breach")}))
+	status, err := start(g, c, plan, h.Watch(adm, hypervisor.WatchOptions{
+		KillOnBreach: c.Bool("kill-on-breach"),
+		Warn:         func(err error) { g.log.Warn("audit", "err", err) },
+	}))
 	if err != nil {
 		return err
 	}
