@@ -391,7 +391,7 @@ func (r *SandboxStart) fields(c *codec) {
 	c.optID("session_id", &r.SessionID)
 }
 
-// SandboxEnd is written when nothing of the sandbox is left (H-27). One that was started and has no end was cut off: the
+// SandboxEnd is written when every process of the sandbox is dead (H-27). One that was started and has no end was cut off: the
 // supervisor died, and the sandbox with it.
 type SandboxEnd struct {
 	AgentID    string // optional
