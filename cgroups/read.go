@@ -48,7 +48,7 @@ func writeFile(path, value string) error {
 
 func retryInt(f func() (int, error)) (int, error) {
 	for {
-		if n, err := f(); err != unix.EINTR {
+		if n, err := f(); !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

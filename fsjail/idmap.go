@@ -44,7 +44,7 @@ func idmapNamespace(owner Owner, agent IDs) (int, error) {
 		return -1, fmt.Errorf("clone CLONE_NEWUSER for an idmapped mount: %w", unix.Errno(-pid))
 	}
 	defer func() {
-		unix.Kill(pid, unix.SIGKILL)
+		_ = unix.Kill(pid, unix.SIGKILL)
 		for {
 			if _, err := unix.Wait4(pid, nil, 0, nil); err != unix.EINTR {
 				return

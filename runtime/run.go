@@ -49,7 +49,7 @@ const grace = 5 * time.Second
 // Run starts what the plan says and returns when nothing of it is left. It always returns a status;
 // errors are in it. The context's end kills the run.
 func Run(ctx context.Context, plan *Plan, opt Options) Status {
-	r := &run{ctx: ctx, plan: plan, opt: opt, began: time.Now(), ended: make(chan struct{}), verdicts: make(chan verdict, 4)}
+	r := &run{ctx: ctx, plan: plan, opt: opt, began: time.Now(), ended: make(chan struct{}), verdicts: make(chan verdict, 4), onRecord: make(chan struct{})}
 	r.status = Status{
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Ring: plan.Ring, Profile: plan.Profile,
 		PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
@@ -92,8 +92,9 @@ type run struct {
 	status   Status
 	launch   *launch
 	refusals refusals
-	onRecord chan error   // holds what Observer.Start said
-	ending   <-chan error // what Observer.End said; nil as long as nobody has asked it
+	onRecord chan struct{} // closed when Observer.Start has answered
+	startErr error         // its answer
+	ending   <-chan error  // what Observer.End said; nil as long as nobody has asked it
 	verdicts chan verdict
 	ended    chan struct{} // closed when pid 1 is gone
 	agent    *unix.WaitStatus
@@ -105,8 +106,10 @@ func (r *run) live() {
 	l := &launch{plan: r.plan, opt: r.opt, recorder: &seccomp.Recorder{}}
 	r.launch = l
 	// On record by the time of the exec; written while the launch waits for the kernel.
-	r.onRecord = make(chan error, 1)
-	go func(s Status) { r.onRecord <- r.opt.Observer.Start(s) }(r.status)
+	go func(s Status) {
+		defer close(r.onRecord)
+		r.startErr = r.opt.Observer.Start(s)
+	}(r.status)
 	program, err := r.compile()
 	if err == nil {
 		l.bpf = program
@@ -161,10 +164,9 @@ func (r *run) failed(err error) {
 // beforeExec runs between the probe and the exec: the listener must be served before the exec, which is
 // itself a notified call in ring 3.
 func (r *run) beforeExec(l *launch) error {
-	err := <-r.onRecord
-	r.onRecord <- err // for whoever waits for the end
-	if err != nil {
-		return err
+	<-r.onRecord
+	if r.startErr != nil {
+		return r.startErr
 	}
 	w := &warden{
 		subprocess: r.plan.Subprocess, programs: r.plan.programs,

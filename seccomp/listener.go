@@ -153,7 +153,7 @@ func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions
 	stop := context.AfterFunc(ctx, func() {
 		defer close(rung)
 		one := [8]byte{1} // any non-zero number
-		unix.Write(l.wake, one[:])
+		_, _ = unix.Write(l.wake, one[:])
 	})
 	defer func() {
 		if !stop() {

@@ -135,8 +135,8 @@ func userNamespace() (*os.File, error) {
 		return nil, inconclusive(err, "start a process in a user namespace")
 	}
 	defer func() {
-		child.Kill()
-		child.Wait()
+		_ = child.Kill()
+		_, _ = child.Wait()
 	}()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", child.Pid))
 	if err != nil {
