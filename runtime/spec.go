@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"agentrun/profiles"
+	"agentrun/rings"
 )
 
 // BindMount is a host path that the sandbox is to see.
@@ -58,29 +59,6 @@ func (e *InvalidSpec) Error() string {
 	return b.String()
 }
 
-// ValidIdentifier is H-29: letters, digits, and . _ : - between them, at most 256 bytes, the whole string.
-func ValidIdentifier(s string) bool {
-	if s == "" || len(s) > 256 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		inner := i > 0 && i < len(s)-1 && strings.IndexByte("._:-", c) >= 0
-		if !alnum && !inner {
-			return false
-		}
-	}
-	return true
-}
-
-// ValidSession is H-29 for session ids: letters, digits, _ and -, at most 256 bytes.
-func ValidSession(s string) bool {
-	return s != "" && len(s) <= 256 && strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
-	}) < 0
-}
-
 // Check reports every field that can't be right whatever the host is.
 func (s *Spec) Check() error {
 	var ps []Problem
@@ -91,11 +69,11 @@ func (s *Spec) Check() error {
 		bad("command", "missing; put it after --, as in agentrun exec -- agent.py")
 	}
 	for field, v := range map[string]string{"--name": s.Name, "--agent": s.Agent} {
-		if v != "" && !ValidIdentifier(v) {
+		if v != "" && rings.CheckAgentID(v) != nil {
 			bad(field, "%q is no identifier: letters and digits, with . _ : - between them, at most 256 (H-29)", v)
 		}
 	}
-	if s.Session != "" && !ValidSession(s.Session) {
+	if s.Session != "" && rings.CheckSessionID(s.Session) != nil {
 		bad("--session", "%q is no session id: letters, digits, _ and -, at most 256 (H-29)", s.Session)
 	}
 	ranges := profiles.SpecRanges()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"agentrun/profiles"
+	"agentrun/rings"
 )
 
 func goodSpec(t *testing.T) Spec {
@@ -98,14 +99,14 @@ func TestIdentifiers(t *testing.T) {
 		"a": true, "did:web:x.y": true, "A-1_b": true, "": false, "-a": false, "a-": false, "a\n": false, "a b": false,
 		"é": false, strings.Repeat("a", 256): true, strings.Repeat("a", 257): false, "a..b": true, ".": false,
 	} {
-		if got := ValidIdentifier(id); got != want {
+		if got := rings.CheckAgentID(id) == nil; got != want {
 			t.Errorf("identifier %q: %v, want %v", id, got, want)
 		}
 	}
 	for id, want := range map[string]bool{
 		"session-1": true, "_": true, "-": true, "a.b": false, "a\n": false, "": false, strings.Repeat("a", 257): false,
 	} {
-		if got := ValidSession(id); got != want {
+		if got := rings.CheckSessionID(id) == nil; got != want {
 			t.Errorf("session %q: %v, want %v", id, got, want)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"agentrun/rings"
 )
 
 // Defaults of H-19 and limits.
@@ -23,7 +25,6 @@ const (
 	MaxRetries     = 100
 	MaxRetryDelay  = time.Hour
 	MaxStepTimeout = 24 * time.Hour
-	maxID          = 256 // H-29
 	maxErrorBytes  = 1000
 )
 
@@ -149,18 +150,4 @@ func checkSteps(steps []Step) error {
 }
 
 // Identifier tells whether s is an identifier (H-29): letters and digits, inside also . _ : and -, at most 256 bytes.
-func Identifier(s string) bool {
-	if s == "" || len(s) > maxID {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case (c == '.' || c == '_' || c == ':' || c == '-') && 0 < i && i < len(s)-1:
-		default:
-			return false
-		}
-	}
-	return true
-}
+func Identifier(s string) bool { return rings.CheckActionID(s) == nil }
