@@ -114,9 +114,9 @@ step_vm() {
 	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1500}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
 		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-50}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-20}" \
-		-- bash suite.sh | "$tool" guest "$out/vm.json"
+		-- bash suite.sh 2> >(tee "$out/vm.log" >&2) | "$tool" guest "$out/vm.json"
 	# 0: the suite script got to its end; how the tests went is in the events.
-	((PIPESTATUS[0] == 0)) || failed+=("virtual machine")
+	((PIPESTATUS[0] == 0)) || failed+=("virtual machine: $(tail -n 3 "$out/vm.log" | tr '\n' ' ')")
 }
 
 step_fuzz() {

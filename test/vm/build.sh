@@ -26,6 +26,8 @@ packages+=,iproute2,libseccomp2,bubblewrap,kmod,apparmor,util-linux,less
 
 die() { echo "test/vm/build.sh: $*" >&2; exit 1; }
 
+# The folder's name is all that may come out of standard output: some versions of mke2fs, for one, talk there.
+exec 3>&1 1>&2
 key=$(cat "$here/build.sh" "$here/initramfs-init" "$here/guest-init" | sha256sum | cut -c1-16)
 image=$cache/$key
 
@@ -34,7 +36,7 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
 if [[ -e $image/rootfs.ext4 && -e $image/vmlinuz && -e $image/initrd ]]; then
-	echo "$image"
+	echo "$image" >&3
 	exit 0
 fi
 
@@ -51,25 +53,41 @@ start=$SECONDS
 say() { echo "[vm image] $((SECONDS - start))s $*" >&2; }
 
 work=$(mktemp -d "$cache/build.XXXXXX")
+# debootstrap may be stopped with /proc mounted in the tree; rm -rf would then walk into it.
+unhook() { for m in proc sys dev/pts dev; do umount "$work/tree/$m" 2>/dev/null || true; done; }
 cleanup() {
-	# debootstrap may be stopped with /proc mounted in the tree; rm -rf would then
-	# walk into it. Unmount first, and stay on one file system.
-	for m in proc sys dev/pts dev; do umount "$work/tree/$m" 2>/dev/null || true; done
+	unhook
 	rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
+# again COMMAND…: a mirror that is being refreshed, or slow for a moment, is not a failed test. Each try begins with
+# fresh lists, since stale ones name packages that the mirror has replaced meanwhile.
+again() {
+	local try
+	for try in 1 2 3; do
+		"$@" && return 0
+		((try < 3)) || return 1
+		say "try $try of 3 did not work; again in $((try * 10)) s"
+		sleep "$((try * 10))"
+		apt-get update -q >&2 || true
+	done
+}
+
 if ! apt-cache show linux-image-amd64 >/dev/null 2>&1; then
-	apt-get update -q >&2
+	apt-get update -q >&2 || true
 fi
 
 say "fetching the kernel"
-kernel=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
-[[ -n $kernel ]] || die "apt knows no package linux-image-amd64"
 mkdir -p "$work/deb" "$work/kernel"
-# apt drops to its own user for downloads; in a folder of root's that only draws a warning.
-(cd "$work/deb" && apt-get download -q -o APT::Sandbox::User=root "$kernel" >&2)
+fetch_kernel() {
+	kernel=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
+	[[ -n $kernel ]] || { echo "apt knows no package linux-image-amd64" >&2; return 1; }
+	# apt drops to its own user for downloads; in a folder of root's that only draws a warning.
+	(cd "$work/deb" && rm -f ./*.deb && apt-get download -q -o APT::Sandbox::User=root "$kernel" >&2)
+}
+again fetch_kernel || die "the kernel's package can't be had"
 # Unpacked, not installed: the host's /boot and its boot loader are none of our business.
 dpkg-deb -x "$work"/deb/linux-image-*.deb "$work/kernel"
 version=$(ls "$work/kernel/lib/modules")
@@ -80,10 +98,14 @@ say "installing Debian $codename into a folder"
 mirror=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI) $(COMPONENT)' 'Created-By: Packages' |
 	awk -v c="$codename" '$1 == c && $3 == "main" {print $2; exit}')
 [[ -n $mirror ]] || die "apt has no source for $codename main; run apt-get update"
-if ! debootstrap --variant=minbase --include="$packages" "$codename" "$work/tree" "$mirror" >"$work/debootstrap.log" 2>&1; then
+bootstrap() {
+	rm -rf --one-file-system "$work/tree"
+	debootstrap --variant=minbase --include="$packages" "$codename" "$work/tree" "$mirror" >"$work/debootstrap.log" 2>&1 && return
 	tail -n 40 "$work/debootstrap.log" "$work/tree/debootstrap/debootstrap.log" >&2 || true
-	die "debootstrap did not finish"
-fi
+	unhook
+	return 1
+}
+again bootstrap || die "debootstrap did not finish"
 
 say "preparing the root disk"
 tree=$work/tree
@@ -143,4 +165,4 @@ for old in "$cache"/*/; do
 	[[ ${old%/} == "$image" || ${old%/} == "$work" ]] || rm -rf --one-file-system "$old"
 done
 say "done: $image ($(du -sm "$image" | cut -f1) MB, kernel $version)"
-echo "$image"
+echo "$image" >&3
