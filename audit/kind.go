@@ -30,6 +30,13 @@ const (
 	KindKey
 	KindRepair
 	KindRotation
+	KindToolCall
+	KindEgress
+	KindApprovalRequest
+	KindApprovalDecision
+	KindStandingGrant
+	KindQuotaWarning
+	KindAgentSettings
 	numKinds
 )
 
@@ -89,6 +96,20 @@ func (k Kind) String() string {
 		return "repair"
 	case KindRotation:
 		return "rotation"
+	case KindToolCall:
+		return "tool_call"
+	case KindEgress:
+		return "egress"
+	case KindApprovalRequest:
+		return "approval_request"
+	case KindApprovalDecision:
+		return "approval_decision"
+	case KindStandingGrant:
+		return "standing_grant"
+	case KindQuotaWarning:
+		return "quota_warning"
+	case KindAgentSettings:
+		return "agent_settings"
 	}
 	return "invalid"
 }
@@ -152,6 +173,20 @@ func newRecord(k Kind) Record {
 		return &Repair{}
 	case KindRotation:
 		return &Rotation{}
+	case KindToolCall:
+		return &ToolCall{}
+	case KindEgress:
+		return &Egress{}
+	case KindApprovalRequest:
+		return &ApprovalRequest{}
+	case KindApprovalDecision:
+		return &ApprovalDecision{}
+	case KindStandingGrant:
+		return &StandingGrant{}
+	case KindQuotaWarning:
+		return &QuotaWarning{}
+	case KindAgentSettings:
+		return &AgentSettings{}
 	}
 	return nil
 }

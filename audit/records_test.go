@@ -62,6 +62,20 @@ func examples() [][2]Record {
 		{&Repair{File: "000001.jsonl", Length: 17, Offset: 4711, SHA256: digestOf(9)},
 			&Repair{File: "000002.jsonl", SHA256: digestOf(9)}},
 		{&Rotation{Next: "000002.jsonl"}, &Rotation{Next: "000003.jsonl"}},
+		{&ToolCall{AgentID: "a1", Allowed: true, ApprovalID: "p1", Args: digestOf(1).String(), Code: "ok", Cost: 20_000, Count: 1, DurationNS: 1_234_567, Flags: []string{"suspicious_input"}, Name: "webhook.send", Received: 512, Rule: "M-11", RunID: "r1", Sent: 99, Tokens: 7, TraceID: "4bf92f3577b34da6a3ce929d0e0e4736", Type: "tool"},
+			&ToolCall{Code: "tool_unknown", Count: 3, Name: "x", RunID: "r", Type: "llm"}},
+		{&Egress{AgentID: "a1", Allowed: true, Code: "ok", Count: 1, Destination: "example.org:443", Detail: "sni", DurationNS: 17, Flags: []string{"intercepted"}, Received: 4096, Rule: "*.org:443", RunID: "r1", Sent: 12, TraceID: "t1", Type: "egress"},
+			&Egress{Code: "host_denied", Count: 9, Destination: "x", RunID: "r", Type: "dns"}},
+		{&ApprovalRequest{AgentID: "a1", ApprovalID: "p1", Args: digestOf(2), ExpiresAt: at, RunID: "r1", Tool: "webhook.send"},
+			&ApprovalRequest{ApprovalID: "p", Args: digestOf(3), ExpiresAt: at, RunID: "r", Tool: "t"}},
+		{&ApprovalDecision{AgentID: "a1", ApprovalID: "p1", Args: digestOf(2), By: "uid:0", Decision: "approved", RunID: "r1", Tool: "webhook.send"},
+			&ApprovalDecision{ApprovalID: "p", Args: digestOf(3), By: "nobody", Decision: "expired", RunID: "r", Tool: "t"}},
+		{&StandingGrant{AgentID: "a1", Args: digestOf(2).String(), By: "uid:0", Event: "granted", ExpiresAt: at, GrantID: "g1", Tool: "webhook.send"},
+			&StandingGrant{AgentID: "a", By: "uid:0", Event: "revoked", ExpiresAt: at, GrantID: "g", Tool: "t"}},
+		{&QuotaWarning{AgentID: "a1", Limit: 20_000, Plan: "casual", Quota: "run_cost", RunID: "r1", Subject: "team:t1", Used: 16_000},
+			&QuotaWarning{Limit: 1, Plan: "p", Quota: "day_cost", RunID: "r", Subject: "operator"}},
+		{&AgentSettings{AgentID: "a1", Mode: "confidential", Plan: "casual", Role: "reader", Stake: 5000, Team: "t1"},
+			&AgentSettings{AgentID: "a"}},
 	}
 }
 

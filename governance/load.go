@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package governance
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// maxFileBytes bounds a file of plans; the built-in one has 3 KiB, and the YAML parser is quadratic in places.
+const maxFileBytes = 256 << 10
+
+// Sources says where plans come from, besides the built-in ones.
+type Sources struct {
+	Files []string // of two plans or roles with one name the later file's counts, as a whole; missing files are empty
+}
+
+// DefaultFiles are /etc/agentrun/plans.yaml and agentrun/plans.yaml in the user's configuration folder.
+func DefaultFiles(getenv func(string) string) []string {
+	files := []string{"/etc/agentrun/plans.yaml"}
+	// The XDG specification: relative paths are to be ignored.
+	if x := getenv("XDG_CONFIG_HOME"); filepath.IsAbs(x) {
+		return append(files, filepath.Join(x, "agentrun/plans.yaml"))
+	}
+	if h := getenv("HOME"); filepath.IsAbs(h) {
+		return append(files, filepath.Join(h, ".config/agentrun/plans.yaml"))
+	}
+	return files
+}
+
+// Load returns the built-in plans and those of the files. A file that is there and can't be read, or has anything wrong in
+// it, is an error: no plan is used in part.
+func Load(s Sources) (Plans, error) {
+	p := Builtin()
+	for _, name := range s.Files {
+		data, err := readFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Plans{}, fmt.Errorf("plans: %w", err)
+		}
+		own, err := Parse(name, data)
+		if err != nil {
+			return Plans{}, err
+		}
+		maps.Copy(p.Plans, own.Plans)
+		maps.Copy(p.Roles, own.Roles)
+	}
+	return p, nil
+}
+
+// readFile reads a regular file; O_NONBLOCK so that a FIFO in its place can't hang the start.
+func readFile(name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", name)
+	}
+	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+}
+
+// Problem is one thing wrong with a file of plans.
+type Problem struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Path    string `json:"path,omitempty"` // of the key, as plans.casual.steps
+	Message string `json:"message"`
+}
+
+func (p Problem) String() string {
+	var b strings.Builder
+	if p.File != "" {
+		fmt.Fprintf(&b, "%s:", p.File)
+	}
+	if p.Line > 0 {
+		fmt.Fprintf(&b, "%d:", p.Line)
+	}
+	if b.Len() > 0 {
+		b.WriteByte(' ')
+	}
+	if p.Path != "" {
+		fmt.Fprintf(&b, "%s: ", p.Path)
+	}
+	return b.String() + p.Message
+}
+
+// InvalidError is everything wrong with one file, by line.
+type InvalidError struct{ Problems []Problem }
+
+func (e *InvalidError) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.String()
+	}
+	return "plans: " + strings.Join(lines, "\n")
+}
