@@ -8,7 +8,7 @@ import "strings"
 type Family string
 
 const (
-	LLMChat       Family = "llm_chat"       // /internal/llm/chat, also as /v1/chat/completions
+	LLMChat       Family = "llm_chat"       // /internal/llm/chat, also as /v1/chat/completions, and /v1/models
 	LLMEmbeddings Family = "llm_embeddings" // /internal/llm/embeddings, also as /v1/embeddings
 	Router        Family = "router"         // /internal/router and below
 	Tools         Family = "tools"          // /internal/tools and below
@@ -66,8 +66,13 @@ func familyOf(path string) (Route, bool) {
 		return Route{Family: LLMChat}, true
 	case "/internal/llm/embeddings", "/v1/embeddings":
 		return Route{Family: LLMEmbeddings}, true
+	case "/v1/models":
+		return Route{Family: LLMChat}, true
 	case "/mcp":
 		return Route{Family: MCP}, true
+	}
+	if model, ok := strings.CutPrefix(path, "/v1/models/"); ok && !strings.Contains(model, "/") {
+		return Route{Family: LLMChat}, true
 	}
 	rest, ok := strings.CutPrefix(path, "/internal/")
 	if !ok {

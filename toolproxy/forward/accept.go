@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// accept runs serve for each connection, as many at once as the limit says; further ones wait in the kernel's queue,
+// which bounds them.
+func (p *Proxy) accept(l net.Listener, serve func(*session)) error {
+	if !p.begin() {
+		return errors.Join(net.ErrClosed, l.Close())
+	}
+	defer p.serving.Done()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-p.ctx.Done():
+		case <-stop:
+		}
+		_ = l.Close() // which is what ends Accept
+	}()
+	for {
+		select {
+		case p.slots <- struct{}{}:
+		case <-p.ctx.Done():
+			return nil
+		}
+		conn, err := l.Accept()
+		if err != nil {
+			<-p.slots
+			if p.ctx.Err() != nil {
+				return nil
+			}
+			if !transient(err) {
+				return err
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-p.ctx.Done():
+			}
+			continue
+		}
+		p.serving.Add(1) // never from zero: this function itself is counted
+		go p.connection(conn, serve)
+	}
+}
+
+// transient errors are about one connection, or pass when others end.
+func transient(err error) bool {
+	for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO, unix.EINTR} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Proxy) connection(conn net.Conn, serve func(*session)) {
+	defer p.serving.Done()
+	defer func() { <-p.slots }()
+	p.accepted.Add(1)
+	br := p.readers.Get().(*bufio.Reader)
+	br.Reset(conn)
+	s := &session{p: p, conn: conn, br: br, opened: p.now()}
+	s.meter.run = &p.bytes
+	s.meter.left.Store(p.limits.ConnectionBytes)
+	s.flow.client = conn
+	// The end of everything about this connection, whatever it does.
+	limit := time.AfterFunc(p.limits.Total, s.flow.cut)
+	p.flows.add(&s.flow)
+	serve(s)
+	limit.Stop()
+	p.flows.remove(&s.flow)
+	_ = conn.Close() // nothing is left to say, and the record is made
+	s.settle()
+	p.sent.Add(s.meter.sent.Load())
+	p.received.Add(s.meter.received.Load())
+	br.Reset(nil)
+	p.readers.Put(br)
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/forward/wire"
+)
+
+const graceForRequests = 500 * time.Millisecond
+
+const maxInterim = 8 // 1xx responses before the real one; they are dropped
+
+// exchange sends one request that was understood up, and its response down. False ends the connection.
+func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int) bool {
+	p := s.p
+	name := ask.Target.String()
+	if r := s.ready(); r != nil {
+		return s.refuseRequest(name, r, headLen)
+	}
+	if s.req.Length > p.limits.Body {
+		r := overLimit("bytes of a request")
+		r.status = 413
+		return s.refuseRequest(name, r, headLen)
+	}
+	x := &transfer{s: s, ask: ask, method: ask.Method, keep: !s.closing(), minor: s.req.Minor, start: time.Now()}
+	u, d, r := p.upstreamFor(&s.flow, ask, s.secure, false)
+	if r != nil {
+		return s.refuseRequest(name, r, headLen)
+	}
+	x.u = u
+	x.hidden = p.hidden(ask, s.secure)
+	x.upgrade = s.req.Minor == 1 && !s.req.Body() && string(lower(s.req.Upgrade)) == "websocket"
+	out := s.requestHead(s.out[:0], ask, rt, x)
+	bodied, expects := s.req.Body(), s.req.Continue && s.req.Minor == 1
+	length, chunked := s.req.Length, s.req.Chunked
+	_, _ = s.br.Discard(headLen) // it is buffered; from here on the request's own slices are gone
+	if bodied && !chunked && length <= int64(s.br.Buffered()) {
+		body, _ := s.br.Peek(int(length))
+		out = append(out, body...)
+		_, _ = s.br.Discard(int(length)) // it is buffered
+		bodied = false
+	}
+	s.keepBuffer(out)
+	if !bodied {
+		return x.run(out, nil, d)
+	}
+	if expects {
+		if _, err := io.WriteString(s.conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
+			abort(u.raw)
+			return false
+		}
+	}
+	x.once = true
+	var body io.Reader = wire.NewChunkReader(s.br)
+	if !chunked {
+		body = io.LimitReader(s.br, length)
+	}
+	return x.run(out, &upload{from: body, chunked: chunked, left: length, done: make(chan struct{})}, d)
+}
+
+// keepBuffer keeps a buffer for the next request, unless it has grown unusually.
+func (s *session) keepBuffer(b []byte) {
+	if cap(b) <= 64<<10 {
+		s.out = b[:0]
+	}
+}
+
+// requestHead writes what goes up: the canonical target, one Host, framing of our own, no field of the hop before.
+func (s *session) requestHead(b []byte, ask egress.Ask, rt egress.RequestTarget, x *transfer) []byte {
+	b = append(b, ask.Method...)
+	b = append(b, ' ')
+	b = append(b, rt.URI()...)
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	b = append(b, hostHeader(ask.Target, s.secure)...)
+	b = append(b, "\r\n"...)
+	if x.hidden != nil {
+		// What can't be searched can't be masked: no coding, no pieces.
+		for _, name := range []string{"accept-encoding", "range", "if-range"} {
+			s.req.Drop(name)
+		}
+		for _, h := range x.hidden.add {
+			s.req.Drop(h.lower)
+		}
+	}
+	b = s.req.AppendFields(b)
+	if x.hidden != nil {
+		b = append(b, "Accept-Encoding: identity\r\n"...)
+		for _, h := range x.hidden.add {
+			b = append(b, h.line...)
+		}
+	}
+	switch {
+	case s.req.Chunked:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	case s.req.Length >= 0:
+		b = appendLength(b, s.req.Length)
+	}
+	if x.upgrade {
+		b = append(b, "Connection: Upgrade\r\nUpgrade: websocket\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+func appendLength(b []byte, n int64) []byte {
+	b = append(b, "Content-Length: "...)
+	b = strconv.AppendInt(b, n, 10)
+	return append(b, "\r\n"...)
+}
+
+func lower(b []byte) []byte {
+	if len(b) > 16 {
+		return nil
+	}
+	l := make([]byte, len(b))
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		l[i] = c
+	}
+	return l
+}
+
+// transfer is one request on its way.
+type transfer struct {
+	s       *session
+	ask     egress.Ask
+	u       *upstream
+	method  string
+	minor   byte
+	keep    bool // the client's connection
+	upgrade bool
+	once    bool // the request can't be sent again
+	hidden  *hidden
+	start   time.Time
+}
+
+// upload is a request body that is sent while the response may already come.
+type upload struct {
+	from    io.Reader
+	chunked bool
+	left    int64
+	done    chan struct{}
+	err     error
+}
+
+func (x *transfer) run(out []byte, up *upload, d egress.Decision) bool {
+	s := x.s
+	name := x.ask.Target.String()
+	if !s.meter.use(int64(len(out))) {
+		_ = x.u.raw.Close() // not used
+		s.no(name, overLimit("bytes"))
+		return false
+	}
+	err := x.send(out, up)
+	if err != nil && up == nil && x.u.used && x.again() {
+		// The server closed a connection that was kept. Nothing came back, and the request may be made twice.
+		_ = x.u.raw.Close() // broken
+		u, _, r := s.p.upstreamFor(&s.flow, x.ask, s.secure, true)
+		if r != nil {
+			s.no(name, r)
+			return false
+		}
+		x.u = u
+		err = x.send(out, nil)
+	}
+	if err != nil {
+		return x.broken(err, up)
+	}
+	s.meter.sent.Add(int64(len(out)))
+	s.grant(x.ask.Target, d)
+	if s.resp.Status == 101 {
+		x.switched()
+		return false
+	}
+	keep := x.respond()
+	return x.finish(up, keep)
+}
+
+// again tells whether a request may be made twice: safe methods (RFC 9110, 9.2.1).
+func (x *transfer) again() bool {
+	return !x.once && (x.method == "GET" || x.method == "HEAD" || x.method == "OPTIONS") && x.u.br.Buffered() == 0
+}
+
+// send writes the request and waits for the head of the final response.
+func (x *transfer) send(out []byte, up *upload) error {
+	idle := x.s.p.limits.Idle
+	_ = x.u.raw.SetDeadline(time.Now().Add(idle)) // an error shows at once
+	if _, err := x.u.Write(out); err != nil {
+		return err
+	}
+	if up != nil {
+		_ = x.u.raw.SetReadDeadline(time.Time{}) // the body has its own, and sets this one at its end
+		go x.upload(up)
+	}
+	for range maxInterim {
+		head, err := wire.Peek(x.u.br)
+		if err != nil {
+			return err
+		}
+		if err := x.s.resp.Parse(head); err != nil {
+			return err
+		}
+		if status := x.s.resp.Status; status >= 200 {
+			return nil
+		} else if status == 101 {
+			if !x.upgrade || string(lower(x.s.resp.Upgrade)) != "websocket" {
+				return &wire.Error{Status: 502, Text: "an upgrade that nobody asked for"}
+			}
+			return nil
+		}
+		_, _ = x.u.br.Discard(len(head)) // it is buffered
+	}
+	return &wire.Error{Status: 502, Text: "too many interim responses"}
+}
+
+// broken answers for a server that didn't.
+func (x *transfer) broken(err error, up *upload) bool {
+	abort(x.u.raw)
+	x.stop(up)
+	s := x.s
+	s.p.log.Info("egress: upstream", "target", x.ask.Target.String(), "error", err)
+	r := unavailable(502, upstreamBad, "%s: the server's reply doesn't come or can't be read", x.ask.Target)
+	if _, cut := s.flow.cutReason(); cut {
+		r = cutRefusal(&s.flow)
+	} else if up != nil && (errors.Is(up.err, errSpent) || errors.Is(up.err, errBody)) {
+		r = overLimit("bytes")
+	}
+	s.no(x.ask.Target.String(), r)
+	return false
+}
+
+var errBody = errors.New("the request's body is too long")
+
+// upload copies a body up. Its framing is made anew.
+func (x *transfer) upload(up *upload) {
+	defer close(up.done)
+	buf := buffers.Get().(*[copySize + 64]byte)
+	defer buffers.Put(buf)
+	total := int64(0)
+	for {
+		now := time.Now().Add(x.s.p.limits.Idle)
+		_ = x.s.conn.SetReadDeadline(now) // errors show at once, here and below
+		n, err := up.from.Read(buf[frame : frame+copySize])
+		if n > 0 {
+			if total += int64(n); total > x.s.p.limits.Body {
+				up.err = errBody
+				break
+			}
+			_ = x.u.raw.SetWriteDeadline(now)
+			if up.err = x.sendPiece(buf[:], n, up.chunked); up.err != nil {
+				break
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			if up.chunked {
+				_, up.err = io.WriteString(x.u, "0\r\n\r\n")
+			} else if total < up.left {
+				up.err = io.ErrUnexpectedEOF
+			}
+			break
+		}
+		if err != nil {
+			up.err = err
+			break
+		}
+	}
+	if up.err != nil {
+		abort(x.u.raw) // half a request must not look like a whole one
+		return
+	}
+	_ = x.u.raw.SetReadDeadline(time.Now().Add(x.s.p.limits.Idle))
+}
+
+const frame = 20 // bytes before a piece, for the size of a chunk
+
+func (x *transfer) sendPiece(buf []byte, n int, chunked bool) error {
+	if !x.s.meter.use(int64(n)) {
+		return errSpent
+	}
+	x.s.meter.sent.Add(int64(n))
+	piece := buf[frame : frame+n]
+	if chunked {
+		piece = chunk(buf, n)
+	}
+	_, err := x.u.Write(piece)
+	return err
+}
+
+// chunk puts the framing of a chunk around buf[frame:frame+n].
+func chunk(buf []byte, n int) []byte {
+	var digits [frame]byte
+	size := strconv.AppendInt(digits[:0], int64(n), 16)
+	size = append(size, "\r\n"...)
+	start := frame - len(size)
+	copy(buf[start:], size)
+	copy(buf[frame+n:], "\r\n")
+	return buf[start : frame+n+2]
+}
+
+// stop ends an upload that is still under way, and waits for it.
+func (x *transfer) stop(up *upload) (finished bool) {
+	if up == nil {
+		return true
+	}
+	select {
+	case <-up.done:
+		return up.err == nil
+	default:
+	}
+	_ = x.s.conn.SetReadDeadline(time.Unix(1, 0)) // wakes it
+	_ = x.u.raw.SetWriteDeadline(time.Unix(1, 0))
+	<-up.done
+	return false
+}
+
+// settled waits a moment for the end of a request whose response is complete: it may just be on its way.
+func (x *transfer) settled(up *upload) bool {
+	if up == nil {
+		return true
+	}
+	select {
+	case <-up.done:
+	case <-time.After(graceForRequests):
+	}
+	return false
+}
+
+// finish keeps the connections that can be used again. A response that ends before its request leaves neither.
+func (x *transfer) finish(up *upload, keep bool) bool {
+	u, s := x.u, x.s
+	reuse := !u.dead && u.br.Buffered() == 0
+	if !x.settled(up) && !x.stop(up) {
+		reuse, keep = false, false
+		_ = u.raw.Close() // half a request must not look like a whole one
+		s.last(nil)       // the response must arrive although the request isn't read to its end
+	}
+	s.flow.idle() // before another request can get the connection
+	if reuse {
+		s.p.pool.put(u)
+	} else {
+		_ = u.raw.Close() // not to be used again
+	}
+	return keep && x.keep
+}
+
+// switched turns the connection into a tunnel (RFC 9110, 7.8). The flow still has it, so that a new ring cuts it.
+func (x *transfer) switched() {
+	s := x.s
+	defer func() { _ = x.u.raw.Close() }() // done
+	head, err := wire.Peek(x.u.br)
+	if err != nil {
+		return
+	}
+	b := append(s.out[:0], "HTTP/1.1 101 Switching Protocols\r\n"...)
+	b = s.resp.AppendFields(b)
+	b = append(b, "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"...)
+	x.hidden.cover(b)
+	_, _ = x.u.br.Discard(len(head)) // it is buffered
+	if _, err := s.conn.Write(b); err != nil {
+		return
+	}
+	s.tunnel(x.u.Conn, x.hidden.reader(&buffered{x.u.Conn, x.u.br}), nil)
+}

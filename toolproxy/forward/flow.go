@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/egress"
+)
+
+// flow is what one connection of the agent is doing at the moment, for whoever may have to cut it.
+type flow struct {
+	client net.Conn
+
+	mu       sync.Mutex
+	ask      egress.Ask // zero: nothing that a ring could forbid
+	upstream net.Conn
+	cancel   context.CancelFunc // of a lookup or dial under way
+	ended    bool
+	reason   egress.Reason // why it was cut
+}
+
+// ask tells what is going on from now on. False: it was cut.
+func (f *flow) doing(a egress.Ask, upstream net.Conn, cancel context.CancelFunc) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ask, f.upstream, f.cancel = a, upstream, cancel
+	return !f.ended
+}
+
+func (f *flow) idle() { f.doing(egress.Ask{}, nil, nil) }
+
+func (f *flow) cut() { f.cutFor("") }
+
+func (f *flow) cutFor(reason egress.Reason) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cutLocked(reason)
+}
+
+func (f *flow) cutLocked(reason egress.Reason) {
+	if f.ended {
+		return
+	}
+	f.ended, f.reason = true, reason
+	if f.cancel != nil {
+		f.cancel()
+	}
+	// Linger 0: what is queued in the kernel must not arrive after the cut either.
+	for _, c := range []net.Conn{f.client, f.upstream} {
+		if c != nil {
+			abort(c)
+		}
+	}
+}
+
+func (f *flow) cutReason() (egress.Reason, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reason, f.ended
+}
+
+func abort(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // closed in any case
+	}
+	_ = c.Close() // cut means that nothing more is wanted of it
+}
+
+// flows are all of them.
+type flows struct {
+	mu    sync.Mutex
+	ended bool
+	open  map[*flow]struct{}
+}
+
+func (s *flows) add(f *flow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		s.open = map[*flow]struct{}{}
+	}
+	s.open[f] = struct{}{}
+	if s.ended {
+		f.cut()
+	}
+}
+
+func (s *flows) remove(f *flow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, f)
+}
+
+func (s *flows) cutAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	for f := range s.open {
+		f.cut()
+	}
+}
+
+func (s *flows) each(do func(*flow)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f := range s.open {
+		do(f)
+	}
+}
+
+// watch cuts what a new ring doesn't allow (M-22). Whoever starts something says so to its flow first and looks at the
+// ring afterwards (still), so that a change is seen by one of the two.
+func (p *Proxy) watch() {
+	var last <-chan struct{}
+	for {
+		ring, changed := p.supervisor.Ring()
+		p.flows.each(func(f *flow) { p.review(f, ring) })
+		if changed == last && last != nil { // a channel that was closed and stays: the run has ended
+			p.flows.each((*flow).cut)
+			return
+		}
+		last = changed
+		select {
+		case <-changed:
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+func (p *Proxy) review(f *flow, ring rings.Ring) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended || f.ask.Target.IsZero() {
+		return
+	}
+	a := f.ask
+	a.Ring = ring
+	if d := p.allows(a); !d.Allowed() {
+		p.cuts.Add(1)
+		f.cutLocked(d.Sub)
+	}
+}
+
+// still tells whether what f does is allowed in the ring of this very moment.
+func (p *Proxy) still(f *flow) bool {
+	p.review(f, p.ring())
+	_, ended := f.cutReason()
+	return !ended
+}
+
+// allows is the list's decision, but for a place whose connections are read: each request in it asks for itself.
+func (p *Proxy) allows(a egress.Ask) egress.Decision {
+	d := p.list.Load().Decide(a)
+	if a.Method == "" && d.Sub == egress.TunnelNotListed && p.reads(a.Target) {
+		d.Decision = rings.Decision{Verdict: rings.Allow, Code: rings.CodeOK, Reason: "requests are decided one by one", Rule: "M-8"}
+		d.Sub = ""
+	}
+	return d
+}
+
+// reads tells whether requests in a connection to that place can be seen: in the clear, or intercepted.
+func (p *Proxy) reads(t egress.Target) bool {
+	return t.Port() != 443 && !p.rules.intercepts(t) || p.minter != nil && p.rules.intercepts(t)
+}

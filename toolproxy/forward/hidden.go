@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"agentrun/toolproxy/egress"
+)
+
+// hidden is what the proxy puts into a request and takes out of the reply: a server that echoes its caller's headers must
+// not hand the agent the secret (M-12). Each byte of it is covered by a star, so that no length changes.
+//
+// Found are the secret as it is, in base64 (alone, or after its prefix), in URLs, in JSON and in hexadecimal. A server that
+// encodes or splits it otherwise gives it away: only servers that are trusted with the secret should be given it.
+type hidden struct {
+	add   []addition
+	words [][]byte
+}
+
+type addition struct {
+	lower string
+	line  []byte // the whole line with its CRLF
+}
+
+// hidden is nil if nothing is put into the request.
+func (p *Proxy) hidden(a egress.Ask, secure bool) *hidden {
+	if !secure {
+		return nil
+	}
+	headers := p.rules.headers(a)
+	if len(headers) == 0 {
+		return nil
+	}
+	h := &hidden{}
+	for _, one := range headers {
+		secret := p.secrets[one.secret]
+		h.add = append(h.add, addition{strings.ToLower(one.name), []byte(one.name + ": " + one.prefix + secret + "\r\n")})
+		h.words = append(h.words, spellings(secret, one.prefix)...)
+	}
+	return h
+}
+
+func spellings(secret, prefix string) [][]byte {
+	var words [][]byte
+	add := func(w string) {
+		if len(w) >= 6 && !bytes.Contains(bytes.Join(words, []byte{0}), []byte(w)) {
+			words = append(words, []byte(w))
+		}
+	}
+	add(secret)
+	for _, plain := range []string{secret, prefix + secret} {
+		// Without the end that depends on what follows, and so whatever follows.
+		whole := base64.RawStdEncoding.EncodeToString([]byte(plain))
+		add(whole[:len(plain)/3*4])
+		add(strings.NewReplacer("+", "-", "/", "_").Replace(whole[:len(plain)/3*4]))
+	}
+	add(url.QueryEscape(secret))
+	add(url.PathEscape(secret))
+	if quoted, err := json.Marshal(secret); err == nil {
+		add(string(quoted[1 : len(quoted)-1]))
+	}
+	add(hex.EncodeToString([]byte(secret)))
+	add(strings.ToUpper(hex.EncodeToString([]byte(secret))))
+	return words
+}
+
+// cover replaces in place. Nil covers nothing.
+func (h *hidden) cover(b []byte) {
+	if h == nil {
+		return
+	}
+	for _, word := range h.words {
+		for at := 0; ; {
+			i := bytes.Index(b[at:], word)
+			if i < 0 {
+				break
+			}
+			at += i
+			for j := range word {
+				b[at+j] = '*'
+			}
+			at += len(word)
+		}
+	}
+}
+
+// reader covers what is read from r. Nil returns r itself.
+func (h *hidden) reader(r io.Reader) io.Reader {
+	if h == nil {
+		return r
+	}
+	return &covering{h: h, from: r}
+}
+
+// covering holds back what may be the beginning of a word, until it is told.
+type covering struct {
+	h     *hidden
+	from  io.Reader
+	data  []byte // read and not yet given out
+	ready int    // of data, may go
+	err   error
+}
+
+func (c *covering) Read(p []byte) (int, error) {
+	for c.ready == 0 {
+		if c.err != nil {
+			return 0, c.err
+		}
+		if err := c.fill(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, c.data[:c.ready])
+	c.data = c.data[:copy(c.data, c.data[n:])]
+	c.ready -= n
+	return n, nil
+}
+
+// fill reads once. Its own error is a timeout, after which reading may go on.
+func (c *covering) fill() error {
+	have := len(c.data)
+	c.data = append(c.data, make([]byte, 4096)...)
+	n, err := c.from.Read(c.data[have:])
+	c.data = c.data[:have+n]
+	timeout := errors.Is(err, os.ErrDeadlineExceeded)
+	if err != nil && !timeout {
+		c.err = err
+	}
+	c.h.cover(c.data)
+	c.ready = len(c.data)
+	if !errors.Is(c.err, io.EOF) { // what is broken off isn't told to its end
+		c.ready -= c.h.beginning(c.data)
+	}
+	if timeout && c.ready == 0 {
+		return err
+	}
+	return nil
+}
+
+// beginning is the length of the longest end of b that is a true beginning of a word.
+func (h *hidden) beginning(b []byte) int {
+	longest := 0
+	for _, word := range h.words {
+		for n := min(len(word)-1, len(b)); n > longest; n-- {
+			if bytes.HasSuffix(b, word[:n]) {
+				longest = n
+				break
+			}
+		}
+	}
+	return longest
+}

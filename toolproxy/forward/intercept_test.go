@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"bufio"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/forward/intercept"
+	"agentrun/toolproxy/forward/runca"
+)
+
+const secret = "sk-0123456789abcdef"
+
+// interceptWorld has example.com, which is what httptest's certificate is for, behind a rule with a secret.
+func interceptWorld(t *testing.T, handler http.HandlerFunc) (*world, *x509.CertPool) {
+	t.Helper()
+	ca, pem, err := runca.NewCA("run_1", time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	w := newWorld(t, rings.Standard, Options{CA: ca, Roots: roots,
+		Secret: func(name string) (string, bool) { return secret, name == "KEY" },
+		Config: Config{Rules: []Rule{{Host: "example.com", Methods: []string{"GET"}, Paths: []string{"/v1/"}, Intercept: true,
+			Headers: map[string]Header{"Authorization": {Secret: "KEY", Prefix: "Bearer "}}}}}})
+	w.names.addrs["example.com"] = w.names.addrs["allowed.example"]
+	w.site(443, server.URL)
+	own := x509.NewCertPool()
+	if !own.AppendCertsFromPEM(pem) {
+		t.Fatal("the CA's PEM holds no certificate")
+	}
+	return w, own
+}
+
+func TestM12SecretsAreInjectedAndHidden(t *testing.T) {
+	seen := make(chan http.Header, 10)
+	w, roots := interceptWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+		seen <- r.Header
+		rw.Header().Set("X-Echo", r.Header.Get("Authorization"))
+		fmt.Fprintf(rw, "you sent %s", r.Header.Get("Authorization")[:12])
+		rw.(http.Flusher).Flush()
+		fmt.Fprintf(rw, "%s, or %s", r.Header.Get("Authorization")[12:], base64.StdEncoding.EncodeToString([]byte(secret)))
+	})
+	tc, err := clientTLS(t, w.connect(t, "example.com:443"), "example.com", roots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tc.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
+		t.Errorf("got protocol %q", got)
+	}
+	br := bufio.NewReader(tc)
+	if _, err := io.WriteString(tc, "GET /v1/x HTTP/1.1\r\nHost: example.com\r\nAuthorization: Bearer mine\r\nauthorization: again\r\nRange: bytes=0-3\r\nAccept-Encoding: gzip\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, body := response(t, br, "GET")
+	if all := fmt.Sprint(resp.Header, body); resp.StatusCode != 200 || strings.Contains(all, "0123456789") || strings.Contains(all, base64.StdEncoding.EncodeToString([]byte(secret))[:20]) {
+		t.Errorf("got %d %s", resp.StatusCode, all)
+	}
+	if want := "you sent Bearer " + strings.Repeat("*", len(secret)) + ", or "; !strings.HasPrefix(body, want) {
+		t.Errorf("got %q, want %q…", body, want)
+	}
+	if h := <-seen; h.Get("Authorization") != "Bearer "+secret || len(h["Authorization"]) != 1 || h.Get("Range") != "" || h.Get("Accept-Encoding") != "identity" {
+		t.Errorf("got %v up", h)
+	}
+	for request, want := range map[string]string{
+		"GET /v2/ HTTP/1.1\r\nHost: example.com\r\n\r\n":                    "path_not_listed",
+		"DELETE /v1/x HTTP/1.1\r\nHost: example.com\r\n\r\n":                "method_not_listed",
+		"GET /v1/..%2fv2 HTTP/1.1\r\nHost: example.com\r\nX: 1\r\n\r\n":     "bad_path",
+		"GET /v1/x HTTP/1.1\r\nHost: evil.example\r\n\r\n":                  "name_mismatch",
+		"GET http://example.com/v1/x HTTP/1.1\r\nHost: example.com\r\n\r\n": "name_mismatch",
+	} {
+		if _, err := io.WriteString(tc, request); err != nil {
+			t.Fatal(err)
+		}
+		resp, body := response(t, br, "GET")
+		wantDenied(t, resp, body, 403, want)
+	}
+	if len(seen) > 0 {
+		t.Errorf("a refused request went up")
+	}
+}
+
+func TestM8InterceptedUpstreamIsVerified(t *testing.T) {
+	w, roots := interceptWorld(t, hello)
+	w.roots = x509.NewCertPool()
+	tc, err := clientTLS(t, w.connect(t, "example.com:443"), "example.com", roots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(tc, "GET /v1/x HTTP/1.1\r\nHost: example.com\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, body := response(t, bufio.NewReader(tc), "GET")
+	wantDenied(t, resp, body, 502, "upstream_tls")
+}
+
+func TestM8InterceptionNeedsNamesThatAgree(t *testing.T) {
+	w, roots := interceptWorld(t, hello)
+	if _, err := clientTLS(t, w.connect(t, "example.com:443"), "evil.example", roots); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+		t.Errorf("got %v, want an alert", err)
+	}
+	w.minter = (*intercept.Minter)(nil)
+	resp, body := w.raw(t, "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n")
+	wantDenied(t, resp, body, 403, "tunnel_not_listed")
+}
+
+func FuzzHidden(f *testing.F) {
+	f.Add("a"+secret+"b", 3)
+	f.Add(secret[:10]+secret, 11)
+	f.Fuzz(func(t *testing.T, text string, size int) {
+		h := &hidden{words: spellings(secret, "Bearer ")}
+		if size < 1 || size > 1<<12 {
+			size = 1
+		}
+		got, err := io.ReadAll(h.reader(&pieces{text, size}))
+		if err != nil || len(got) != len(text) || strings.Contains(string(got), secret) {
+			t.Fatalf("got %q, %v of %q", got, err, text)
+		}
+		whole := []byte(text)
+		if h.cover(whole); !strings.Contains(text, secret[:6]) && string(got) != string(whole) {
+			t.Fatalf("got %q in pieces, %q as a whole", got, whole)
+		}
+	})
+}
+
+type pieces struct {
+	text string
+	size int
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if p.text == "" {
+		return 0, io.EOF
+	}
+	n := copy(b, p.text[:min(p.size, len(p.text))])
+	p.text = p.text[n:]
+	return n, nil
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/toolproxy/egress"
+)
+
+const (
+	maxIdle    = 128
+	maxIdleKey = 64
+	idleAge    = 30 * time.Second
+)
+
+type poolKey struct {
+	target egress.Target
+	secure bool
+}
+
+// pool keeps upstream connections of the run for its next requests to the same place.
+type pool struct {
+	mu     sync.Mutex
+	closed bool
+	count  int
+	idle   map[poolKey][]*upstream
+	sweep  *time.Timer
+}
+
+// get returns the connection used last, if it is still open and silent.
+func (p *pool) get(key poolKey) *upstream {
+	for {
+		u := p.take(key)
+		if u == nil || time.Since(u.idleSince) < idleAge && silent(u.raw) {
+			return u
+		}
+		_ = u.raw.Close() // too old, or the server closed it
+	}
+}
+
+func (p *pool) take(key poolKey) *upstream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.idle[key]
+	if len(list) == 0 {
+		return nil
+	}
+	u := list[len(list)-1]
+	list[len(list)-1] = nil
+	p.idle[key] = list[:len(list)-1]
+	p.count--
+	return u
+}
+
+func (p *pool) put(u *upstream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.count >= maxIdle || len(p.idle[u.key]) >= maxIdleKey {
+		_ = u.raw.Close() // no room
+		return
+	}
+	if p.idle == nil {
+		p.idle = map[poolKey][]*upstream{}
+	}
+	u.idleSince = time.Now()
+	p.idle[u.key] = append(p.idle[u.key], u)
+	p.count++
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(idleAge, p.expire)
+	}
+}
+
+func (p *pool) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweep = nil
+	for key, list := range p.idle {
+		keep := list[:0]
+		for _, u := range list {
+			if time.Since(u.idleSince) < idleAge {
+				keep = append(keep, u)
+				continue
+			}
+			_ = u.raw.Close() // too old
+			p.count--
+		}
+		clear(list[len(keep):])
+		if p.idle[key] = keep; len(keep) == 0 {
+			delete(p.idle, key)
+		}
+	}
+	if p.count > 0 && !p.closed {
+		p.sweep = time.AfterFunc(idleAge, p.expire)
+	}
+}
+
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.sweep != nil {
+		p.sweep.Stop()
+	}
+	for _, list := range p.idle {
+		for _, u := range list {
+			_ = u.raw.Close() // the run is over
+		}
+	}
+	p.idle, p.count = nil, 0
+}
+
+// silent tells whether a connection is open and has nothing to read. A server that speaks without being asked has closed
+// it, or would answer the next request with what was meant for another.
+func silent(c net.Conn) bool {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return true
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	quiet := false
+	err = raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		_, _, errno := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		quiet = errno == unix.EAGAIN
+		return true
+	})
+	return err == nil && quiet
+}

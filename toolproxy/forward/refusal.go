@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/forward/wire"
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/link"
+)
+
+// refusal is a no, with all that the agent, the operator and the program in between need of it.
+type refusal struct {
+	status int
+	code   rings.Code
+	sub    egress.Reason
+	text   string
+	next   string
+	entry  string
+	weight rings.Ring
+}
+
+const (
+	nextAsk   = "use another host, or ask the operator to add this one with --allow"
+	nextTool  = "use a tool instead: GET /internal/tools lists them"
+	nextFix   = "correct the request"
+	nextLater = "try again later"
+)
+
+// refused turns a decision that doesn't allow into a refusal.
+func refused(d egress.Decision) *refusal {
+	r := &refusal{status: 403, code: d.Code, sub: d.Sub, text: d.Reason, next: nextAsk, entry: d.Entry}
+	if r.code == "" || r.code == rings.CodeOK {
+		r.code, r.text = egress.CodeEgressDenied, "nothing allows it"
+	}
+	switch d.Sub {
+	case egress.RingHasNoEgress:
+		r.next, r.weight = nextTool, rings.Standard
+	case egress.DatabasePort, egress.MetadataAddress, egress.PrivateAddress, egress.OwnAddress, egress.RouteForbidden:
+		r.next, r.weight = nextTool, rings.Privileged
+	case egress.NameMismatch, egress.HiddenName, egress.BadName, egress.BadAuthority, egress.BadPort, egress.BadMethod, egress.BadPath,
+		egress.BadRequestTarget, egress.BadClientHello:
+		r.next = nextFix
+	}
+	return r
+}
+
+func badRequest(err error) *refusal {
+	var w *wire.Error
+	if errors.As(err, &w) {
+		return &refusal{status: w.Status, code: gate.CodeBadRequest, sub: "bad_message", text: w.Text, next: nextFix}
+	}
+	return &refusal{status: 400, code: gate.CodeBadRequest, sub: "bad_message", text: "the request can't be read", next: nextFix}
+}
+
+// unavailable is for what is allowed and doesn't work. The cause goes to the log, not to the agent.
+func unavailable(status int, sub egress.Reason, format string, args ...any) *refusal {
+	return &refusal{status: status, code: gate.CodeUnavailable, sub: sub, text: fmt.Sprintf(format, args...), next: nextLater}
+}
+
+// Reasons beside those of package egress.
+const (
+	lookupNoAnswer egress.Reason = "lookup_no_answer"
+	dialRefused    egress.Reason = "upstream_unreachable"
+	upstreamBad    egress.Reason = "upstream_bad_reply"
+	upstreamTLS    egress.Reason = "upstream_tls"
+	noRecords      egress.Reason = "audit_unavailable"
+	spent          egress.Reason = "limit_reached"
+	notTLS         egress.Reason = "not_tls"
+	ended          egress.Reason = "run_ended"
+)
+
+// reply is the whole HTTP response (M-13). What is quoted in its text was cut and escaped by egress.
+func (r *refusal) reply(head, closing bool) []byte {
+	body, err := json.Marshal(struct {
+		OK    bool       `json:"ok"`
+		Error gate.Error `json:"error"`
+	}{Error: gate.Error{Code: r.code, Message: r.text, Next: r.next}})
+	if err != nil {
+		body = []byte(`{"ok":false,"error":{"code":"egress_denied"}}`)
+	}
+	body = append(body, '\n')
+	b := make([]byte, 0, 256+len(body))
+	b = append(b, "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(r.status), 10)
+	b = append(b, ' ')
+	b = append(b, http.StatusText(r.status)...)
+	b = append(b, "\r\nX-Agentrun-Denied: "...)
+	b = append(b, r.code...)
+	if r.sub != "" {
+		b = append(b, "\r\nX-Agentrun-Reason: "...)
+		b = append(b, r.sub...)
+	}
+	b = append(b, "\r\nContent-Type: application/json\r\nCache-Control: no-store\r\nContent-Length: "...)
+	b = strconv.AppendInt(b, int64(len(body)), 10)
+	if closing {
+		b = append(b, "\r\nConnection: close"...)
+	}
+	b = append(b, "\r\n\r\n"...)
+	if head {
+		return b
+	}
+	return append(b, body...)
+}
+
+// denied puts a refusal on record, before the agent hears of it.
+func (p *Proxy) refuse(name string, r *refusal) {
+	if len(name) > 255 {
+		name = name[:255]
+	}
+	p.denied.Add(1)
+	p.ledger.deny(link.Record{Kind: "egress", Name: name, Code: r.code, Rule: r.entry, Detail: string(r.sub), Count: 1, Weight: r.weight})
+}

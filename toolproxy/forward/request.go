@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"time"
+
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/forward/wire"
+)
+
+const unreadable = "(unreadable)"
+
+// serveHTTP answers one request after the other.
+func (s *session) serveHTTP() {
+	for s.request() {
+		if !s.fixed.IsZero() { // between requests the ring still decides about the place
+			if !s.begin(s.fixed) {
+				return
+			}
+			continue
+		}
+		s.flow.idle()
+	}
+}
+
+// request answers one; false ends the connection.
+func (s *session) request() bool {
+	s.within(s.p.limits.Idle)
+	if _, err := s.br.Peek(1); err != nil {
+		return false
+	}
+	if have, _ := s.br.Peek(s.br.Buffered()); !bytes.Contains(have, []byte("\r\n\r\n")) {
+		s.within(s.p.limits.Head) // slow heads hold a place among the connections
+	}
+	head, err := wire.Peek(s.br)
+	if err == nil {
+		err = s.req.Parse(head)
+	}
+	if err != nil {
+		var w *wire.Error
+		if errors.As(err, &w) {
+			s.no(s.nameOr(unreadable), badRequest(err))
+		}
+		return false
+	}
+	ask, rt, r := s.understand()
+	if r != nil {
+		return s.refuseRequest(s.nameOf(ask.Target), r, len(head))
+	}
+	if rt.Form == egress.AuthorityForm {
+		_, _ = s.br.Discard(len(head)) // it is buffered
+		s.connect(rt.Target)
+		return false
+	}
+	return s.exchange(ask, rt, len(head))
+}
+
+func (s *session) nameOr(other string) string {
+	return s.nameOf(s.fixed) + map[bool]string{true: other}[s.fixed.IsZero()]
+}
+
+func (s *session) nameOf(t egress.Target) string {
+	if t.IsZero() {
+		t = s.fixed
+	}
+	if t.IsZero() {
+		return ""
+	}
+	return t.String()
+}
+
+// no refuses and closes.
+func (s *session) no(name string, r *refusal) {
+	s.p.refuse(name, r)
+	s.last(r.reply(false, true))
+}
+
+// refuseRequest refuses one request. The connection goes on if nothing of it is left to read.
+func (s *session) refuseRequest(name string, r *refusal, headLen int) bool {
+	if name == "" {
+		name = unreadable
+	}
+	closing := s.req.Body() || s.closing() || r.status == 400
+	reply := r.reply(string(s.req.Method) == "HEAD", closing)
+	s.p.refuse(name, r)
+	_, _ = s.br.Discard(headLen) // it is buffered
+	if closing {
+		s.last(reply)
+		return false
+	}
+	_, err := s.conn.Write(reply)
+	return err == nil
+}
+
+// closing tells whether the client wants the connection to end after this request.
+func (s *session) closing() bool { return s.req.Close || s.req.Minor == 0 && !s.req.KeepAlive }
+
+// understand finds out where a request is for, from all places where it says so, which must agree.
+func (s *session) understand() (egress.Ask, egress.RequestTarget, *refusal) {
+	method := methodName(s.req.Method)
+	rt, err := egress.ParseRequestTarget(method, string(s.req.Target))
+	if err != nil {
+		return egress.Ask{}, rt, refused(egress.Denied(err))
+	}
+	target := s.fixed
+	switch {
+	case method == "TRACE" || method == "TRACK": // it would echo what the proxy adds
+		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.BadMethod, Text: method + " is never passed on"}))
+	case rt.Form == egress.AuthorityForm && !s.fixed.IsZero():
+		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.BadMethod, Text: "CONNECT inside a connection to " + s.fixed.String()}))
+	case rt.Form == egress.AsteriskForm, rt.Form == egress.OriginForm && s.fixed.IsZero():
+		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.BadRequestTarget, Text: "this is a proxy: send http://HOST/PATH or CONNECT HOST:PORT"}))
+	case s.fixed.IsZero():
+		target = rt.Target
+	case rt.Form == egress.AbsoluteForm && (rt.Target != s.fixed || s.secure):
+		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.NameMismatch, Text: "the connection is for " + s.fixed.String() + ", the request for " + rt.Target.String()}))
+	}
+	ask := egress.Ask{Ring: s.p.ring(), Target: target, Method: method, Path: rt.Path}
+	if r := s.agree(target, rt.Form); r != nil {
+		return ask, rt, r
+	}
+	return ask, rt, nil
+}
+
+// agree holds the Host header against the target (RFC 9112, 3.2.2 lets a proxy ignore it; the server behind may not).
+func (s *session) agree(t egress.Target, form egress.Form) *refusal {
+	if s.req.Host == nil {
+		if s.req.Minor == 0 && (form != egress.OriginForm || !s.fixed.IsZero()) {
+			return nil
+		}
+		return badRequest(&wire.Error{Status: 400, Text: "no Host"})
+	}
+	if string(s.req.Host) == hostHeader(t, s.secure) {
+		return nil
+	}
+	scheme := egress.HTTP
+	if s.secure {
+		scheme = egress.HTTPS
+	}
+	host, err := egress.ParseAuthority(string(s.req.Host), scheme)
+	if form == egress.AuthorityForm && err != nil { // clients leave the port out there
+		host, err = egress.ParseAuthority(string(s.req.Host), egress.NoScheme)
+	}
+	if err != nil {
+		return refused(egress.Denied(err))
+	}
+	if form == egress.AuthorityForm && host != t {
+		host = withPort(host, t)
+	}
+	if d := egress.Agree(egress.Claims{Authority: t, Host: host}); !d.Allowed() {
+		return refused(d)
+	}
+	return nil
+}
+
+// withPort takes the port of a CONNECT line where the Host header beside it has none; the name must agree as ever.
+func withPort(host, t egress.Target) egress.Target {
+	if host.Port() == 80 && host.Host() == t.Host() && host.Addr() == t.Addr() {
+		return t
+	}
+	return host
+}
+
+// hostHeader is the one that goes up.
+func hostHeader(t egress.Target, secure bool) string {
+	text := t.String()
+	if !secure && t.Port() == 80 || secure && t.Port() == 443 {
+		text = text[:len(text)-len(":")-len(strconv.Itoa(int(t.Port())))]
+	}
+	return text
+}
+
+// methodName is the method as a string, for common ones without a copy.
+func methodName(b []byte) string {
+	switch string(b) {
+	case "GET":
+		return "GET"
+	case "HEAD":
+		return "HEAD"
+	case "POST":
+		return "POST"
+	case "PUT":
+		return "PUT"
+	case "CONNECT":
+		return "CONNECT"
+	}
+	return string(b)
+}
+
+// connect makes a tunnel (RFC 9110, 9.3.6).
+func (s *session) connect(t egress.Target) {
+	s.via = "connect"
+	if s.req.Body() {
+		s.no(t.String(), badRequest(&wire.Error{Status: 400, Text: "CONNECT with a body"}))
+		return
+	}
+	s.open(t, func(r *refusal) bool {
+		if r != nil {
+			s.last(r.reply(false, true))
+			return false
+		}
+		_ = s.conn.SetWriteDeadline(time.Now().Add(s.p.limits.Idle)) // an error shows at once
+		_, err := s.conn.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n"))
+		return err == nil
+	})
+}

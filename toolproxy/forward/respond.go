@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"agentrun/toolproxy/forward/wire"
+)
+
+// respond sends the response down whose head was parsed, and tells whether the connections' framing is intact on the
+// client's side. What the server's side is worth is in u.dead.
+func (x *transfer) respond() bool {
+	s, u, resp := x.s, x.u, &x.s.resp
+	head, err := wire.Peek(u.br)
+	if err != nil {
+		u.dead = true
+		return false
+	}
+	if x.hidden != nil && resp.Encoded {
+		u.dead = true
+		r := unavailable(502, upstreamBad, "%s: a coded reply, which can't be searched for the secret that was sent", x.ask.Target)
+		s.last(r.reply(x.method == "HEAD", true))
+		return false
+	}
+	bodiless := resp.Bodiless(x.method)
+	untilClose := !bodiless && !resp.Chunked && resp.Length < 0
+	u.dead = untilClose || resp.Close || resp.Minor == 0 && !resp.KeepAlive
+	rechunk := (resp.Chunked || untilClose) && !bodiless && x.minor == 1
+	keep := x.keep && (bodiless || resp.Length >= 0 || rechunk)
+	b := x.responseHead(s.out[:0], bodiless, rechunk, keep)
+	x.hidden.cover(b)
+	left, chunked := resp.Length, resp.Chunked
+	_, _ = u.br.Discard(len(head)) // it is buffered; from here on the response's own slices are gone
+	if bodiless {
+		left = 0
+	}
+	s.within(s.p.limits.Idle)
+	var ok bool
+	switch {
+	case bodiless || left == 0 && !chunked:
+		ok = x.write(b)
+	case chunked:
+		ok = x.copyBody(b, wire.NewChunkReader(u.br), rechunk)
+	case untilClose:
+		ok = x.copyBody(b, u.br, rechunk)
+	default:
+		ok = x.copyLength(b, left)
+	}
+	s.keepBuffer(b)
+	u.dead = u.dead || !ok
+	return ok && keep
+}
+
+func (x *transfer) responseHead(b []byte, bodiless, rechunk, keep bool) []byte {
+	resp := &x.s.resp
+	b = append(b, "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(resp.Status), 10)
+	b = append(b, ' ')
+	b = append(b, resp.Reason...)
+	b = append(b, "\r\n"...)
+	b = resp.AppendFields(b)
+	switch {
+	case rechunk:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	case resp.Length >= 0 && resp.Status >= 200 && resp.Status != http.StatusNoContent && (!bodiless || x.method == "HEAD" || resp.Status == http.StatusNotModified):
+		b = appendLength(b, resp.Length)
+	}
+	if !keep {
+		b = append(b, "Connection: close\r\n"...)
+	} else if x.minor == 0 {
+		b = append(b, "Connection: keep-alive\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+// write sends what was received down.
+func (x *transfer) write(b []byte) bool {
+	if !x.s.meter.use(int64(len(b))) {
+		return false
+	}
+	n, err := x.s.conn.Write(b)
+	x.s.meter.received.Add(int64(n))
+	return err == nil
+}
+
+// copyLength sends a body of a known length: what is there together with the head, the rest within the kernel if it can.
+func (x *transfer) copyLength(b []byte, left int64) bool {
+	s, u := x.s, x.u
+	from, plainFrom := u.Conn.(*net.TCPConn)
+	_, plainTo := s.conn.(*net.TCPConn)
+	if x.hidden != nil || !plainFrom || !plainTo || left <= int64(copySize) {
+		return x.copyBody(b, &exactly{u.br, left}, false)
+	}
+	n := min(int64(u.br.Buffered()), left)
+	have, _ := u.br.Peek(int(n))
+	if !x.write(append(b, have...)) {
+		return false
+	}
+	_, _ = u.br.Discard(int(n)) // it is buffered
+	for left -= n; left > 0; {
+		room := s.meter.share(min(left, stride))
+		if room == 0 {
+			return false
+		}
+		x.touch()
+		n, err := s.conn.(*net.TCPConn).ReadFrom(&io.LimitedReader{R: from, N: room})
+		s.meter.refund(room - n)
+		s.meter.received.Add(n)
+		left -= n
+		if err != nil || n < room {
+			return false
+		}
+	}
+	return true
+}
+
+func (x *transfer) touch() {
+	end := time.Now().Add(x.s.p.limits.Idle)
+	_ = x.u.raw.SetReadDeadline(end)   // errors show at the next use
+	_ = x.s.conn.SetWriteDeadline(end) // also
+}
+
+// copyBody sends a body in pieces as they come, the first together with the head.
+func (x *transfer) copyBody(b []byte, from io.Reader, rechunk bool) bool {
+	if x.hidden != nil {
+		from = x.hidden.reader(from)
+	}
+	buf := buffers.Get().(*[copySize + 64]byte)
+	defer buffers.Put(buf)
+	for first := true; ; first = false {
+		if !first || x.u.br.Buffered() == 0 {
+			if first { // nothing to send along: the client learns at least that there is an answer
+				if !x.write(b) {
+					return false
+				}
+				b = b[:0]
+			}
+			x.touch()
+		}
+		n, err := from.Read(buf[frame : frame+copySize])
+		last := errors.Is(err, io.EOF)
+		if n > 0 || last {
+			b = appendPiece(b, buf[:], n, rechunk, last)
+			if len(b) > 0 && !x.write(b) {
+				return false
+			}
+			b = b[:0]
+		}
+		if err != nil {
+			return last
+		}
+	}
+}
+
+func appendPiece(b, buf []byte, n int, rechunk, last bool) []byte {
+	if n > 0 {
+		piece := buf[frame : frame+n]
+		if rechunk {
+			piece = chunk(buf, n)
+		}
+		b = append(b, piece...)
+	}
+	if last && rechunk {
+		b = append(b, "0\r\n\r\n"...)
+	}
+	return b
+}
+
+// exactly reads n bytes, and takes an earlier end for what it is.
+type exactly struct {
+	from io.Reader
+	left int64
+}
+
+func (e *exactly) Read(p []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := e.from.Read(p[:min(int64(len(p)), e.left)])
+	e.left -= int64(n)
+	switch {
+	case e.left == 0:
+		return n, io.EOF
+	case errors.Is(err, io.EOF):
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, err
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"agentrun/toolproxy/dns"
+	"agentrun/toolproxy/egress"
+)
+
+// ruleset is a configuration made ready: one list that decides, and beside it what is to be read and added.
+type ruleset struct {
+	list     *egress.List
+	rules    []rule // with intercept
+	excluded []pattern
+}
+
+type pattern struct {
+	host  egress.Host
+	addr  netip.Addr
+	below bool
+}
+
+func (p pattern) fits(t egress.Target) bool {
+	switch {
+	case t.Addr().IsValid():
+		return p.addr == t.Addr()
+	case p.below:
+		return t.Host().Under(p.host)
+	}
+	return p.host == t.Host()
+}
+
+func parsePattern(unsafe string) (pattern, error) {
+	if rest, ok := strings.CutPrefix(unsafe, "*."); ok {
+		host, err := egress.ParseHost(rest)
+		return pattern{host: host, below: true}, err
+	}
+	if addr, err := netip.ParseAddr(unsafe); err == nil {
+		return pattern{addr: addr}, nil
+	}
+	host, err := egress.ParseHost(unsafe)
+	return pattern{host: host}, err
+}
+
+// rule is a Rule with intercept. Whether its methods and paths fit is asked of a list with that rule alone, so that they
+// mean here just what they mean there.
+type rule struct {
+	pattern
+	ports   []uint16
+	list    *egress.List
+	headers []injection
+}
+
+type injection struct{ name, secret, prefix string }
+
+func compile(c Config, allow []string) (*ruleset, error) {
+	r := &ruleset{}
+	entries := slices.Concat(c.Allow, allow)
+	var errs []error
+	for i, one := range c.Rules {
+		lines, err := r.add(one)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("egress.rules[%d]: %w", i, err))
+		}
+		entries = append(entries, lines...)
+	}
+	for i, private := range c.Private {
+		if err := checkPrivate(private); err != nil {
+			errs = append(errs, fmt.Errorf("egress.private[%d]: %w", i, err))
+		}
+		entries = append(entries, private)
+	}
+	for i, excluded := range c.Excluded {
+		p, err := parsePattern(excluded)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("egress.intercept_exclude[%d]: %w", i, err))
+		}
+		r.excluded = append(r.excluded, p)
+	}
+	list, err := egress.NewList(entries)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	r.list = list
+	return r, nil
+}
+
+func (r *ruleset) add(one Rule) (entries []string, err error) {
+	switch {
+	case one.Host == "" || one.Host == "*":
+		return nil, errors.New("host: want a name, *.NAME or an address")
+	case len(one.Headers) > 0 && !one.Intercept:
+		return nil, errors.New("headers: only with intercept: a secret doesn't go over the wire in the clear")
+	case len(one.Ports)*max(1, len(one.Paths)) > 256:
+		return nil, errors.New("more than 256 combinations of ports and paths")
+	}
+	if one.Intercept && len(one.Ports) == 0 {
+		one.Ports = []uint16{443}
+	}
+	if one.Intercept && slices.Contains(one.Ports, 80) {
+		return nil, errors.New("ports: 80 is never TLS; leave out intercept, or the port")
+	}
+	if entries, err = one.entries(); err != nil || !one.Intercept {
+		return entries, err
+	}
+	p, err := parsePattern(one.Host)
+	if err != nil {
+		return nil, err
+	}
+	list, err := egress.NewList(entries)
+	if err != nil {
+		return nil, nil // the whole list tells
+	}
+	made := rule{pattern: p, ports: one.Ports, list: list}
+	for name, h := range one.Headers {
+		if !headerName(name) {
+			return nil, fmt.Errorf("headers.%.64s: not a name that may be set", name)
+		}
+		if h.Secret == "" || strings.ContainsFunc(h.Prefix, func(c rune) bool { return c < ' ' || c > '~' }) {
+			return nil, fmt.Errorf("headers.%s: want secret, and a prefix in ASCII", name)
+		}
+		made.headers = append(made.headers, injection{name, h.Secret, h.Prefix})
+	}
+	r.rules = append(r.rules, made)
+	return entries, nil
+}
+
+// entries spells the rule as lines of a list.
+func (one Rule) entries() ([]string, error) {
+	if strings.ContainsAny(one.Host, " ,") {
+		return nil, errors.New("host: one, without methods")
+	}
+	host := one.Host
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Is6() {
+		host = "[" + host + "]"
+	}
+	prefix := ""
+	if len(one.Methods) > 0 {
+		prefix = strings.Join(one.Methods, ",") + " "
+	}
+	ports := []string{""}
+	if len(one.Ports) > 0 {
+		ports = nil
+	}
+	for _, p := range one.Ports {
+		ports = append(ports, ":"+strconv.Itoa(int(p)))
+	}
+	paths := one.Paths
+	if len(paths) == 0 {
+		paths = []string{""}
+	}
+	var lines []string
+	for _, port := range ports {
+		for _, path := range paths {
+			if path != "" && path[0] != '/' {
+				return nil, fmt.Errorf("paths: %.64q doesn't begin with a slash", path)
+			}
+			lines = append(lines, prefix+host+port+path)
+		}
+	}
+	return lines, nil
+}
+
+// checkPrivate takes addresses and networks only, and none that has a meaning inside the sandbox.
+func checkPrivate(entry string) error {
+	text := strings.Trim(entry, "[]")
+	if at := strings.LastIndex(entry, ":"); at >= 0 && (strings.Count(entry, ":") == 1 || strings.Contains(entry, "]:")) {
+		text = strings.Trim(entry[:at], "[]")
+	}
+	text = strings.ReplaceAll(text, "]", "")
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return fmt.Errorf("%.64q: want ADDRESS, ADDRESS/BITS or either with :PORT", entry)
+		}
+		prefix = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if inside(prefix.Addr()) {
+		return fmt.Errorf("%.64q: an address of the sandbox's own network", entry)
+	}
+	return nil
+}
+
+// inside tells whether an address means something only within the sandbox's namespace: the pools of the DNS responder
+// (package dns) and the source addresses of package netns. To dial one on the host would mean somebody else.
+func inside(addr netip.Addr) bool {
+	return dns.Synthetic(addr) || addr == netip.AddrFrom4([4]byte{192, 0, 0, 8}) ||
+		addr == netip.AddrFrom16([16]byte{0, 1, 0, 0, 0, 0, 0, 1, 15: 1})
+}
+
+// intercepts tells whether connections to that place are to be read.
+func (r *ruleset) intercepts(t egress.Target) bool {
+	for _, p := range r.excluded {
+		if p.fits(t) {
+			return false
+		}
+	}
+	for i := range r.rules {
+		if r.rules[i].at(t) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *rule) at(t egress.Target) bool { return r.fits(t) && slices.Contains(r.ports, t.Port()) }
+
+// headers are what the first rule that fits puts into a request. The method and path decide too: a secret for /v1/ isn't
+// given to what happens to be allowed otherwise.
+func (r *ruleset) headers(a egress.Ask) []injection {
+	for i := range r.rules {
+		if one := &r.rules[i]; len(one.headers) > 0 && one.at(a.Target) && one.list.Decide(a).Allowed() && one.list.Decide(a).Entry != "" {
+			return one.headers
+		}
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/forward/wire"
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/link"
+
+	"agentrun/rings"
+)
+
+// session is one connection of the agent, from its first byte to its record.
+type session struct {
+	p      *Proxy
+	conn   net.Conn // as it is read and written: TLS inside an intercepted one
+	br     *bufio.Reader
+	opened time.Time
+	meter  meter
+	flow   flow
+	fixed  egress.Target // where the connection was for; zero while each request says so itself
+	secure bool          // inside TLS that we answered
+	via    string        // connect, socks, capture, proxy: for the record
+	req    wire.Request
+	resp   wire.Response
+	out    []byte
+	tally  tally
+}
+
+// tally gathers what one connection was granted for one place.
+type tally struct {
+	target         egress.Target
+	rule           string
+	count          int64
+	since          time.Time
+	sent, received int64 // of the meter, at the beginning
+}
+
+// grant notes something allowed. The record is made when the place changes or the connection ends.
+func (s *session) grant(t egress.Target, d egress.Decision) {
+	s.p.granted.Add(1)
+	rule := d.Entry
+	if rule == "" {
+		rule = d.Rule
+	}
+	if s.tally.count > 0 && s.tally.target == t && s.tally.rule == rule {
+		s.tally.count++
+		return
+	}
+	s.settle()
+	s.tally = tally{target: t, rule: rule, count: 1, since: s.p.now(), sent: s.meter.sent.Load(), received: s.meter.received.Load()}
+}
+
+// settle puts what was granted on record.
+func (s *session) settle() {
+	t := s.tally
+	if t.count == 0 {
+		return
+	}
+	s.tally = tally{}
+	detail := s.via
+	if reason, cut := s.flow.cutReason(); cut {
+		detail += ", cut"
+		if reason != "" {
+			detail += ": " + string(reason)
+		}
+	}
+	s.p.ledger.put(link.Record{Kind: "egress", Name: t.target.String(), Allowed: true, Code: rings.CodeOK, Rule: t.rule, Detail: detail,
+		Sent: s.meter.sent.Load() - t.sent, Received: s.meter.received.Load() - t.received, Took: s.p.now().Sub(t.since), Count: t.count})
+}
+
+// ready refuses everything while records aren't taken, and when the run has used up what it may.
+func (s *session) ready() *refusal {
+	switch p := s.p; {
+	case p.ledger.broken.Load():
+		return unavailable(503, noRecords, "decisions can't be put on record")
+	case s.meter.empty():
+		return overLimit("bytes")
+	}
+	return nil
+}
+
+func overLimit(what string) *refusal {
+	return &refusal{status: 403, code: gate.CodeTooLarge, sub: spent, text: "the limit of " + what + " is used up", next: "end here, or ask the operator for more"}
+}
+
+// explicit answers what was sent to the proxy's own port. SOCKS5 begins with 5, which no request does.
+func (s *session) explicit() {
+	s.via = "proxy"
+	s.within(s.p.limits.Idle)
+	first, err := s.br.Peek(1)
+	if err != nil {
+		return
+	}
+	if s.p.total.Add(-1) < 0 {
+		r := overLimit("connections")
+		s.p.refuse("(any)", r)
+		if first[0] != socksVersion {
+			s.last(r.reply(false, true))
+		}
+		return
+	}
+	if first[0] == socksVersion {
+		s.socks()
+		return
+	}
+	s.serveHTTP()
+}
+
+func (s *session) within(d time.Duration) { _ = s.conn.SetDeadline(time.Now().Add(d)) } // an error shows at the next use
+
+// last says b and closes so that it arrives: with bytes of the client unread, closing at once would reset the connection.
+func (s *session) last(b []byte) {
+	s.within(time.Second)
+	if _, err := s.conn.Write(b); err != nil {
+		return
+	}
+	closeWrite(s.conn)
+	_, _ = io.CopyN(io.Discard, s.conn, 256<<10) // until the client closes, a second, or more than it should have sent
+}
+
+func closeWrite(c net.Conn) {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite() // it is closed in any case soon
+	}
+}
+
+// Alerts that end a TLS handshake, as whole records (RFC 8446, 6): fatal access_denied and unrecognized_name.
+var (
+	accessDenied     = []byte{21, 3, 1, 0, 2, 2, 49}
+	unrecognizedName = []byte{21, 3, 1, 0, 2, 2, 112}
+)
+
+func alert(r *refusal) []byte {
+	if r.sub == egress.NameMismatch || r.sub == egress.BadName {
+		return unrecognizedName
+	}
+	return accessDenied
+}
+
+// mode is how a connection to one place is treated.
+type mode uint8
+
+const (
+	refuse    mode = iota
+	pass           // bytes; TLS must name the place if the first are TLS
+	passTLS        // bytes, which must begin as TLS and name the place
+	readPlain      // HTTP in the clear
+	readTLS        // HTTP inside TLS that we answer
+)
+
+func (p *Proxy) modeOf(t egress.Target) (mode, egress.Decision) {
+	d := p.list.Load().Decide(egress.Ask{Ring: p.ring(), Target: t})
+	readable := d.Allowed() || d.Sub == egress.TunnelNotListed
+	switch {
+	case !readable:
+		return refuse, d
+	case p.rules.intercepts(t):
+		if p.minter == nil {
+			d.Sub = egress.TunnelNotListed
+			d.Decision = rings.Decision{Code: egress.CodeEgressDenied, Reason: t.String() + ": only to be reached by interception, and the run has no CA", Rule: "M-8"}
+			return refuse, d
+		}
+		return readTLS, d
+	case t.Port() == 80:
+		return readPlain, d
+	case d.Allowed() && t.Port() == 443:
+		return passTLS, d
+	case d.Allowed():
+		return pass, d
+	case t.Port() == 443:
+		return refuse, d
+	}
+	return readPlain, d
+}
+
+// open does what a CONNECT or SOCKS request asks for. answer tells the client, before the first byte goes through.
+func (s *session) open(t egress.Target, answer func(*refusal) bool) {
+	p := s.p
+	no := func(r *refusal) {
+		p.refuse(t.String(), r)
+		answer(r)
+	}
+	if r := s.ready(); r != nil {
+		no(r)
+		return
+	}
+	s.fixed = t
+	how, d := p.modeOf(t)
+	switch how {
+	case readPlain, readTLS:
+		if s.begin(t) && answer(nil) {
+			s.read(how)
+		}
+	case pass, passTLS:
+		conn, d, r := p.dial(&s.flow, egress.Ask{Ring: p.ring(), Target: t})
+		if r != nil {
+			no(r)
+			return
+		}
+		defer func() { _ = conn.Close() }() // done
+		if answer(nil) {
+			s.through(conn, d, how == passTLS)
+		}
+	default:
+		no(refused(d))
+	}
+}
+
+// begin puts a connection whose requests will be read under the ring.
+func (s *session) begin(t egress.Target) bool {
+	return s.flow.doing(egress.Ask{Target: t}, nil, nil) && s.p.still(&s.flow)
+}
+
+func (s *session) read(how mode) {
+	if how == readTLS && !s.answerTLS() {
+		return
+	}
+	s.serveHTTP()
+}
+
+// through passes bytes once the names agree.
+func (s *session) through(conn net.Conn, d egress.Decision, mustTLS bool) {
+	if mustTLS {
+		if r := s.hello(d, true); r != nil {
+			s.deny(r)
+			return
+		}
+	}
+	s.grant(s.fixed, d)
+	s.tunnel(conn, nil, func() *refusal {
+		if mustTLS {
+			return nil
+		}
+		return s.hello(d, false)
+	})
+}
+
+// deny ends a connection on which TLS was spoken or expected.
+func (s *session) deny(r *refusal) {
+	s.p.refuse(s.fixed.String(), r)
+	if first, _ := s.br.Peek(min(1, s.br.Buffered())); len(first) == 1 && first[0] >= 'A' && first[0] <= 'Z' {
+		s.last(r.reply(false, true))
+		return
+	}
+	s.last(alert(r))
+}
+
+// hello waits for the first bytes of the client and holds them against where the connection was for. They stay in br.
+func (s *session) hello(d egress.Decision, must bool) *refusal {
+	wait := s.p.limits.Head
+	if !must {
+		wait = s.p.limits.Idle // a server may speak first
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(wait)) // an error shows at the next use
+	first, err := s.br.Peek(1)
+	if err != nil {
+		if !must {
+			return nil // the copying will see it
+		}
+		return unavailable(400, notTLS, "%s: nothing came", s.fixed)
+	}
+	if first[0] != 22 && !must {
+		return nil
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(s.p.limits.Head)) // an error shows at the next use
+	for {
+		have, _ := s.br.Peek(s.br.Buffered())
+		h, err := egress.ParseClientHello(have)
+		if err == nil {
+			agreed := egress.Agree(egress.Claims{Authority: s.fixed, SNI: h.Name, Hidden: h.Hidden, Everything: d.Everything})
+			if !agreed.Allowed() {
+				return refused(agreed)
+			}
+			return nil
+		}
+		if !errors.Is(err, egress.ErrShort) {
+			r := refused(egress.Denied(err))
+			r.text = s.fixed.String() + ": only TLS with a name that can be read passes here"
+			return r
+		}
+		if _, err := s.br.Peek(len(have) + 1); err != nil {
+			return unavailable(400, notTLS, "%s: a TLS hello was cut off", s.fixed)
+		}
+	}
+}
+
+// answerTLS makes the connection one that can be read: the agent speaks with us, under a certificate of the run's CA.
+func (s *session) answerTLS() bool {
+	if r := s.hello(egress.Decision{}, true); r != nil {
+		s.deny(r)
+		return false
+	}
+	name := s.fixed.Host().String()
+	if s.fixed.Addr().IsValid() {
+		name = s.fixed.Addr().String()
+	}
+	conn := tls.Server(&buffered{s.conn, s.br}, s.p.serverTLS(name))
+	s.within(s.p.limits.Head)
+	if err := conn.HandshakeContext(s.p.ctx); err != nil {
+		s.p.log.Info("egress: TLS with the agent", "target", s.fixed.String(), "error", err)
+		return false
+	}
+	s.conn, s.br, s.secure = conn, bufio.NewReaderSize(conn, wire.MaxHead), true
+	return true
+}
+
+// buffered is a connection whose first bytes were read already.
+type buffered struct {
+	net.Conn
+	br *bufio.Reader
+}
+
+func (b *buffered) Read(p []byte) (int, error) { return b.br.Read(p) }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	stride   = 1 << 20  // bytes between two looks at limits and clock; what one splice(2) moves at most
+	copySize = 32 << 10 // bytes
+)
+
+var errSpent = errors.New("the limit of bytes is used up")
+
+var buffers = sync.Pool{New: func() any { return new([copySize + 64]byte) }}
+
+// tunnel moves bytes both ways until both sides have ended, one breaks, or it is cut. before is asked when the client's
+// first bytes are there, before they go up; replies is what replaces the connection for reading, if something must be
+// masked in it or was read already.
+func (s *session) tunnel(up net.Conn, replies io.Reader, before func() *refusal) {
+	var active atomic.Int64
+	active.Store(time.Now().UnixNano())
+	_ = s.conn.SetDeadline(time.Time{}) // from here on by direction
+	_ = up.SetDeadline(time.Time{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if s.down(up, replies, &active) != nil {
+			abort(up)
+			_ = s.conn.Close() // the other direction is blocked in it
+		}
+	}()
+	if s.up(up, before, &active) != nil {
+		abort(up)
+		_ = s.conn.Close() // as above
+	}
+	<-done
+}
+
+func (s *session) up(up net.Conn, before func() *refusal, active *atomic.Int64) error {
+	if before != nil {
+		if r := before(); r != nil {
+			s.tally = tally{} // one decision, one record: this one
+			s.deny(r)         // before the other direction is ended, which closes the client's connection
+			return errors.New("refused")
+		}
+	}
+	if n := s.br.Buffered(); n > 0 {
+		first, _ := s.br.Peek(n)
+		if !s.meter.use(int64(n)) {
+			return errSpent
+		}
+		if _, err := up.Write(first); err != nil {
+			return err
+		}
+		s.meter.sent.Add(int64(n))
+		_, _ = s.br.Discard(n) // they are buffered
+	}
+	err := s.move(up, s.conn, nil, &s.meter.sent, active)
+	if err == nil {
+		closeWrite(up)
+	}
+	return err
+}
+
+func (s *session) down(up net.Conn, replies io.Reader, active *atomic.Int64) error {
+	err := s.move(s.conn, up, replies, &s.meter.received, active)
+	if err == nil {
+		closeWrite(s.conn)
+	}
+	return err
+}
+
+// move copies from src to dst until src ends: nil. reader, if any, stands before src.
+func (s *session) move(dst, src net.Conn, reader io.Reader, count, active *atomic.Int64) error {
+	one := s.copySome
+	_, fromTCP := src.(*net.TCPConn)
+	_, toTCP := dst.(*net.TCPConn)
+	if fromTCP && toTCP && reader == nil {
+		one = s.splice
+	}
+	for {
+		if err := src.SetReadDeadline(time.Now().Add(s.p.limits.Idle)); err != nil {
+			return err
+		}
+		n, err := one(dst, src, reader)
+		if n > 0 {
+			count.Add(n)
+			active.Store(time.Now().UnixNano())
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			// Silence in one direction is no end while the other one speaks.
+			if time.Since(time.Unix(0, active.Load())) > s.p.limits.Idle {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// splice moves up to a stride within the kernel (splice(2), through net.TCPConn.ReadFrom).
+func (s *session) splice(dst, src net.Conn, _ io.Reader) (int64, error) {
+	room := s.meter.share(stride)
+	if room == 0 {
+		return 0, errSpent
+	}
+	n, err := dst.(*net.TCPConn).ReadFrom(&io.LimitedReader{R: src, N: room})
+	s.meter.refund(room - n)
+	if err == nil && n < room {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (s *session) copySome(dst, src net.Conn, reader io.Reader) (int64, error) {
+	if reader == nil {
+		reader = src
+	}
+	buf := buffers.Get().(*[copySize + 64]byte)
+	defer buffers.Put(buf)
+	n, err := reader.Read(buf[:copySize])
+	if n == 0 {
+		return 0, err
+	}
+	if !s.meter.use(int64(n)) {
+		return 0, errSpent
+	}
+	_ = dst.SetWriteDeadline(time.Now().Add(s.p.limits.Idle)) // an error shows at once
+	if _, werr := dst.Write(buf[:n]); werr != nil {
+		return 0, werr
+	}
+	return int64(n), err
+}
+
+// drained is what is left in a buffer, and then the connection.
+func drained(br *bufio.Reader, c net.Conn) io.Reader {
+	if br.Buffered() == 0 {
+		return c
+	}
+	return br
+}
