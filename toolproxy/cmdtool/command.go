@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmdtool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/tools"
+)
+
+// command is one tool of a `command:` section.
+type command struct {
+	runner
+	entry string
+	text  bool
+}
+
+// Call runs the command with the arguments on its standard input.
+func (t command) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
+	e, bad := t.run(ctx, t.entry, c.Args, limitOf(c))
+	if bad == nil {
+		bad = e.verdict()
+	}
+	if bad != nil {
+		return tools.Result{}, bad
+	}
+	if e.code != 0 {
+		return tools.Result{}, refuse(gate.CodeToolFailed, fmt.Errorf("exit code %d", e.code), "look at the arguments", "the command failed with exit code %d", e.code)
+	}
+	out, err := t.encode(e.output)
+	if err != nil {
+		return tools.Result{}, refuse(gate.CodeToolFailed, err, "tell the operator", "the command's output is not what it should be")
+	}
+	if int64(len(out)) > limitOf(c) { // escapes made it longer
+		return tools.Result{}, refuse(gate.CodeTooLarge, nil, "print less", "the output has more than %d bytes", limitOf(c))
+	}
+	return tools.Result{Output: out, Sent: int64(len(c.Args)), Received: int64(len(e.output))}, nil
+}
+
+func (t command) encode(output []byte) (json.RawMessage, error) {
+	if !t.text {
+		v := jsontext.Value(bytes.TrimSpace(output))
+		if !v.IsValid() { // refuses names given twice, and text that is no UTF-8
+			return nil, errors.New("output is not one JSON value")
+		}
+		return json.RawMessage(v), nil
+	}
+	if !utf8.Valid(output) {
+		return nil, errors.New("output is not UTF-8")
+	}
+	return jsontext.AppendQuote(nil, output)
+}
+
+func limitOf(c tools.Call) int64 {
+	if c.Limit <= 0 {
+		return tools.DefaultMaxReply
+	}
+	return c.Limit
+}
+
+func refuse(code rings.Code, cause error, next, format string, args ...any) *gate.Error {
+	return &gate.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next, Cause: cause}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmdtool
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/toolproxy/httptool/section"
+	"agentrun/toolproxy/link"
+	"agentrun/toolproxy/tools"
+)
+
+// Config is the `command:` section of a tool. Ring, profile and limits are as `agentrun exec` has them.
+type Config struct {
+	Argv      []string `yaml:"argv"`   // program, with its whole path, and arguments
+	Output    string   `yaml:"output"` // json (default) or text
+	Ring      int      `yaml:"ring"`   // default 3
+	Profile   string   `yaml:"profile"`
+	Env       []string `yaml:"env"`
+	Memory    string   `yaml:"memory"`
+	Timeout   string   `yaml:"timeout"` // of the sandbox; the tool's own ends a call earlier
+	Workspace string   `yaml:"workspace"`
+	ROBind    []string `yaml:"ro_bind"`
+	Allow     []string `yaml:"allow"`
+}
+
+const (
+	outputJSON = "json"
+	outputText = "text"
+	maxArgv    = 256
+)
+
+// Parse reads a `command:` section.
+func Parse(name string, node *yaml.Node) (Config, error) {
+	var c Config
+	if err := section.Decode("tools."+name+".command", node, &c); err != nil {
+		return Config{}, err
+	}
+	if err := c.Check(); err != nil {
+		return Config{}, fmt.Errorf("tools.%s.command.%w", name, err)
+	}
+	return c, nil
+}
+
+// Check says what is wrong with a configuration.
+func (c Config) Check() error {
+	switch {
+	case len(c.Argv) == 0 || len(c.Argv) > maxArgv:
+		return fmt.Errorf("argv: 1 to %d words are wanted", maxArgv)
+	case !filepath.IsAbs(c.Argv[0]):
+		return errors.New("argv: the program is named with its whole path, so that no PATH decides which one it is")
+	case c.Output != "" && c.Output != outputJSON && c.Output != outputText:
+		return errors.New("output: is json or text")
+	case c.Ring != 0 && (c.Ring < 1 || c.Ring > 3):
+		return errors.New("ring: is 1, 2 or 3")
+	}
+	return nil
+}
+
+// Command is how the supervisor is told about it, under the given name.
+func (c Config) Command(tool string) link.Command {
+	ring := c.Ring
+	if ring == 0 {
+		ring = 3
+	}
+	return link.Command{
+		Tool: tool, Argv: c.Argv, Ring: ring, Profile: c.Profile, Env: c.Env, Memory: c.Memory, Timeout: c.Timeout,
+		Workspace: c.Workspace, ROBind: c.ROBind, Allow: c.Allow,
+	}
+}
+
+// Commands returns what the tool of a `command:` section may start, for the supervisor to know beforehand.
+func Commands(name string, node *yaml.Node) ([]link.Command, error) {
+	c, err := Parse(name, node)
+	if err != nil {
+		return nil, err
+	}
+	return []link.Command{c.Command(name)}, nil
+}
+
+// Options are what tools of this kind are given by the gateway.
+type Options struct {
+	Supervisor link.Supervisor // nil refuses every call
+}
+
+// Factory makes command tools for the registry's `command:` sections.
+func Factory(o Options) tools.Factory {
+	return func(name string, node *yaml.Node) (tools.Tool, error) {
+		c, err := Parse(name, node)
+		if err != nil {
+			return nil, err
+		}
+		return command{runner{o.Supervisor}, name, c.Output == outputText}, nil
+	}
+}

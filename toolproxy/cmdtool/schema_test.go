@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cmdtool
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+)
+
+func parseText(t *testing.T, text string) error {
+	t.Helper()
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+		t.Fatal(err)
+	}
+	n := doc.Content[0]
+	_, err := Parse("x", n)
+	return err
+}
+
+// The published schema and the parser take and refuse the same.
+func TestSchemaAgreesWithTheParser(t *testing.T) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("mem:///s", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("mem:///s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, s, "argv: [/bin/cat]\noutput: text\nring: 2\nmemory: 256M\nenv: [A=b]", true)
+	for _, text := range []string{"{}", "argv: [/x]\nunknown: 1", "argv: [/x]\nring: 4", "argv: [/x]\noutput: xml"} {
+		check(t, s, text, false)
+	}
+	properties := reflect.TypeFor[Config]()
+	for i := range properties.NumField() {
+		key := properties.Field(i).Tag.Get("yaml")
+		if s.Properties[key] == nil {
+			t.Errorf("the schema lacks %s", key)
+		}
+	}
+	if len(s.Properties) != properties.NumField() {
+		t.Errorf("the schema has %d keys, want %d", len(s.Properties), properties.NumField())
+	}
+}
+
+func check(t *testing.T, s *jsonschema.Schema, text string, want bool) {
+	t.Helper()
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Validate(v) == nil; got != want {
+		t.Errorf("schema: %q: got %v, want %v", text, got, want)
+	}
+	if err := parseText(t, text); (err == nil) != want {
+		t.Errorf("parser: %q: got %v, want %v", text, err, want)
+	}
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"errors"
+	"fmt"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/link"
+)
+
+// ofVerdict translates the supervisor's answer to the stable codes. What it doesn't know is a denial all the same.
+func ofVerdict(v link.Verdict) *Error {
+	if v.Allowed && v.Code == rings.CodeOK {
+		return nil
+	}
+	e := &Error{Code: CodeUnavailable, Message: v.Message, Next: v.Next, Retry: v.Retry, Rule: string(v.Code)}
+	next := "try again later"
+	switch v.Code {
+	case CodeQuarantined, CodeConcurrency, CodeRateLimited, CodeRing, CodeToolRestricted, CodeCanceled, CodeSteps:
+		e.Code = v.Code
+	case rings.CodeRateLimited, rings.CodeRateTableFull:
+		e.Code = CodeRateLimited
+	case rings.CodeInsufficientRing, rings.CodeRing0Forbidden, rings.CodeInvalidRing, rings.CodeInvalidScore,
+		rings.CodeInvalidAction, rings.CodeInsufficientTrust, rings.CodeNoConsensus, rings.CodeResourceForbidden:
+		e.Code = CodeRing
+	}
+	switch e.Code {
+	case CodeQuarantined:
+		next = "stop; an operator has to release the agent"
+	case CodeToolRestricted:
+		next = "do without this tool; GET /internal/tools lists those you may call"
+	case CodeRing:
+		next = "do without this tool, or ask for a more privileged ring"
+	case CodeRateLimited:
+		next = "wait as long as Retry-After says"
+	case CodeConcurrency:
+		next = "wait until a call of yours has ended"
+	case CodeCanceled:
+		next = "end"
+	}
+	if e.Next == "" {
+		e.Next = next
+	}
+	if e.Message == "" {
+		e.Message = "the supervisor denies this call"
+	}
+	return e
+}
+
+func ofRing(need, ring rings.Ring) *Error {
+	return &Error{
+		Code: CodeRing, Message: fmt.Sprintf("this needs %v, the run is in %v", need, ring),
+		Next: "do without this tool, or ask for a more privileged ring", Rule: "H-9",
+	}
+}
+
+func ofReservation(r link.Reservation) *Error {
+	e := &Error{Code: CodeCost, Message: r.Message, Next: r.Next, Rule: "M-19"}
+	switch r.Code {
+	case CodeQuota, CodeUnavailable, CodeCanceled:
+		e.Code = r.Code
+	}
+	if e.Message == "" {
+		e.Message = "the budget has no room for this call"
+	}
+	if e.Next == "" {
+		e.Next = "GET /internal/usage tells what is left; make cheaper calls or end"
+	}
+	return e
+}
+
+func malformed(format string, args ...any) *Error {
+	return &Error{
+		Code: CodeBadRequest, Message: "the call is not well formed", Next: "correct the request",
+		Cause: fmt.Errorf("malformed call: "+format, args...),
+	}
+}
+
+func unavailable(whom string, err error) *Error {
+	return &Error{
+		Code: CodeUnavailable, Message: whom + " can't be asked, and without that nothing is allowed", Next: "try again later", Cause: err,
+	}
+}
+
+func broke(v any) *Error {
+	return &Error{Code: CodeUnavailable, Message: "the decision broke off", Next: "try again later", Cause: fmt.Errorf("decide: panic: %v", v)}
+}
+
+var (
+	errEnded  = errors.New("permit ended before")
+	errNoRing = errors.New("no word of the ring's changes")
+)
+
+// lost says why an authority gave no answer: the call may have ended meanwhile, which is then the reason.
+func (p *permit) lost(whom string, err error) *Error {
+	if e := p.ended(); e != nil {
+		return e
+	}
+	return unavailable(whom, err)
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gatetest has a supervisor for tests of what stands behind a gate: it keeps account of places, reservations and
+// records, and answers as a test tells it to. It decides nothing by itself: unless told otherwise, it allows.
+//
+//	s := gatetest.New(rings.Standard)
+//	s.OnCheck = func(link.Check) (link.Verdict, error) { return link.Verdict{Code: gate.CodeQuarantined}, nil }
+//	… s.Records(), s.Held()
+//
+// It is not for anything but tests: it protects against nothing.
+package gatetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/link"
+)
+
+// Supervisor is a link.Supervisor in memory. The On… functions replace an answer; set them before use.
+type Supervisor struct {
+	OnCheck   func(link.Check) (link.Verdict, error)
+	OnReserve func(link.Spend) (link.Reservation, error)
+	OnSettle  func(link.Settle) (link.Reservation, error)
+	OnApprove func(context.Context, link.Approval) (link.Approved, error)
+	OnRecord  func(link.Record) error
+
+	mu       sync.Mutex
+	ring     rings.Ring
+	changed  chan struct{}
+	places   map[uint64]bool
+	reserved map[uint64]bool
+	next     uint64
+	records  []link.Record
+	asked    []string
+	settled  []link.Settle
+	wrong    []string
+}
+
+var _ link.Supervisor = (*Supervisor)(nil)
+
+// New returns a supervisor of a run in ring.
+func New(ring rings.Ring) *Supervisor {
+	return &Supervisor{ring: ring, changed: make(chan struct{}), places: map[uint64]bool{}, reserved: map[uint64]bool{}}
+}
+
+func (s *Supervisor) ask(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, what)
+}
+
+// Check allows what the ring reaches, and counts the place.
+func (s *Supervisor) Check(_ context.Context, c link.Check) (link.Verdict, error) {
+	s.ask("check")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := link.Verdict{Allowed: true, Code: rings.CodeOK, Ring: s.ring}
+	if need := c.Action.RequiredRing(); need.MorePrivilegedThan(s.ring) {
+		v = link.Verdict{Code: rings.CodeInsufficientRing, Ring: s.ring}
+	}
+	if s.OnCheck != nil {
+		var err error
+		if v, err = s.OnCheck(c); err != nil {
+			return v, err
+		}
+	}
+	if v.Allowed && c.Held {
+		s.next++
+		v.Place = s.next
+		s.places[v.Place] = true
+	}
+	return v, nil
+}
+
+// Done gives a place back; one that isn't held is remembered as wrong.
+func (s *Supervisor) Done(place uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.places[place] {
+		s.wrong = append(s.wrong, "place given back that isn't held")
+	}
+	delete(s.places, place)
+}
+
+// Reserve allows.
+func (s *Supervisor) Reserve(_ context.Context, spend link.Spend) (link.Reservation, error) {
+	s.ask("reserve")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.OnReserve != nil {
+		if r, err := s.OnReserve(spend); err != nil || !r.Allowed {
+			return r, err
+		}
+	}
+	s.next++
+	s.reserved[s.next] = true
+	return link.Reservation{Allowed: true, ID: s.next}, nil
+}
+
+// Settle allows.
+func (s *Supervisor) Settle(_ context.Context, settle link.Settle) (link.Reservation, error) {
+	s.ask("settle")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settled = append(s.settled, settle)
+	if !s.reserved[settle.ID] {
+		s.wrong = append(s.wrong, "settled what isn't reserved")
+	}
+	if settle.Final {
+		delete(s.reserved, settle.ID)
+	}
+	if s.OnSettle != nil {
+		return s.OnSettle(settle)
+	}
+	return link.Reservation{Allowed: true, ID: settle.ID}, nil
+}
+
+// Budget has no limits.
+func (*Supervisor) Budget(context.Context) (link.Budget, error) {
+	return link.Budget{Plan: "premium", Steps: -1, RunCost: -1, DayCost: -1}, nil
+}
+
+// Record keeps the record.
+func (s *Supervisor) Record(_ context.Context, r link.Record) error {
+	s.ask("record")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.OnRecord != nil {
+		if err := s.OnRecord(r); err != nil {
+			return err
+		}
+	}
+	s.records = append(s.records, r)
+	return nil
+}
+
+// Approve approves.
+func (s *Supervisor) Approve(ctx context.Context, a link.Approval) (link.Approved, error) {
+	s.ask("approve")
+	if s.OnApprove != nil {
+		return s.OnApprove(ctx, a)
+	}
+	return link.Approved{Allowed: true, ID: "approval-1", By: "operator"}, nil
+}
+
+// Execute starts nothing.
+func (*Supervisor) Execute(context.Context, string) (link.Process, error) {
+	return nil, errors.New("execute: no commands in tests")
+}
+
+// Ring returns the ring set last.
+func (s *Supervisor) Ring() (rings.Ring, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ring, s.changed
+}
+
+// SetRing moves the run.
+func (s *Supervisor) SetRing(ring rings.Ring) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ring = ring
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// End ends the run.
+func (s *Supervisor) End() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+}
+
+// Records returns what was recorded.
+func (s *Supervisor) Records() []link.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]link.Record(nil), s.records...)
+}
+
+// Settled returns what was settled.
+func (s *Supervisor) Settled() []link.Settle {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]link.Settle(nil), s.settled...)
+}
+
+// Asked returns the questions in their order: check, reserve, settle, approve, record.
+func (s *Supervisor) Asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.asked...)
+}
+
+// Held returns how many places and reservations are open, and what was given back wrongly.
+func (s *Supervisor) Held() (places, reservations int, wrong []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.places), len(s.reserved), append([]string(nil), s.wrong...)
+}
+
+// Forget drops records and questions, for benchmarks.
+func (s *Supervisor) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records, s.asked, s.settled = nil, nil, nil
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"agentrun/pdp"
+	"agentrun/rings"
+	"agentrun/toolproxy/boundary"
+)
+
+func (p *permit) askPolicy() *Error {
+	d := p.gate.decide(p.ctx, p.gate.question(p.call, p.ring))
+	p.rule = d.Policy
+	return p.gate.ofPolicy(d, p.call)
+}
+
+// May tells whether a call of this tool would pass ring, own rules and policy as they are now: for lists of tools. It takes no place,
+// no step and no rate, and leaves no record.
+func (g *Gate) May(ctx context.Context, c Call) bool {
+	ring, _ := g.o.Supervisor.Ring()
+	p := &permit{gate: g, call: c, ring: ring}
+	if p.wellFormed() != nil || p.ringAllows(ring) != nil || c.Admit != nil && c.Admit(ring) != nil {
+		return false
+	}
+	return g.decide(ctx, g.question(c, ring)).Allowed()
+}
+
+// question states what the supervisor told about the run and what the registry knows of the tool: nothing of a request.
+// The key was checked when the run was started with it; the capability is the only one that the guard looks for.
+func (g *Gate) question(c Call, ring rings.Ring) pdp.Request {
+	who := g.o.Caller
+	mode := pdp.Mode(who.Mode)
+	used, limit := g.Steps()
+	limit = min(limit, pdp.MaxQuota)
+	r := pdp.Request{
+		Subject:  pdp.Subject{ID: who.Agent, Type: pdp.Agent},
+		TeamID:   who.Team,
+		Action:   pdp.ToolAction(c.Tool),
+		Resource: pdp.Resource{ID: who.Run, TeamID: who.Team, Mode: mode},
+		KeyID:    who.KeyID,
+		Context: pdp.Context{
+			Ring: ring, RequiredRing: c.Action.RequiredRing(),
+			Plan: who.Plan, Role: who.Role, KeyValid: who.KeyID != "",
+			Tool:  pdp.Tool{Category: pdp.Category(c.Category), PlaintextFree: c.PlaintextFree},
+			Input: pdp.Clean,
+			// This call is counted already.
+			Quota: pdp.Quota{Used: min(max(used-1, 0), limit), Limit: limit},
+		},
+	}
+	if boundary.Suspicious(c.Flags) {
+		r.Context.Input = pdp.Suspicious
+	}
+	if g.o.Granted(c.Tool) {
+		r.Context.Capabilities = []string{r.Action}
+	}
+	return r
+}
+
+var errTooManyDecisions = errors.New("too many decisions under way")
+
+// decide gives up when time is up, whether the decider does or not (M-9: slow is a denial).
+func (g *Gate) decide(ctx context.Context, r pdp.Request) pdp.Decision {
+	select {
+	case g.deciding <- struct{}{}:
+	default:
+		return pdp.Gone(errTooManyDecisions)
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.o.PolicyTimeout)
+	defer cancel()
+	answer := make(chan pdp.Decision, 1)
+	go func() {
+		defer func() { <-g.deciding }()
+		answer <- g.policy.Decide(ctx, r)
+	}()
+	select {
+	case d := <-answer:
+		return d
+	case <-ctx.Done():
+		return pdp.Gone(ctx.Err())
+	}
+}
+
+// ofPolicy keeps the reasons of M-9, but for the one that M-13 names otherwise. Why there was no decision is the operator's
+// business: the agent only learns that there was none.
+func (g *Gate) ofPolicy(d pdp.Decision, c Call) *Error {
+	if d.Allowed() {
+		return nil
+	}
+	e := &Error{Code: d.Code, Message: d.Message, Next: "do without this tool, or have the operator allow it", Rule: ruleOf(d), Cause: d.Cause}
+	switch {
+	case d.Code == pdp.CodeCapabilityMissing:
+		e.Code, e.Message = CodeCapabilityMissing, "the run's key doesn't carry the capability for this tool"
+		e.Next = "do without this tool; GET /internal/tools lists those you may call"
+	case d.Code == pdp.CodeConfidential:
+		e.Next = "work with embeddings, summaries and metadata; the team's mode keeps plaintext out"
+	case d.Code == pdp.CodeQuotaExceeded:
+		e.Next = "wait until the quota is renewed; GET /internal/usage tells what is left"
+	case d.Code == rings.CodeInsufficientRing || d.Code == rings.CodeRing0Forbidden:
+		e.Code = CodeRing
+	case !pdp.KnownReason(d.Code):
+		e.Code, e.Message, e.Next = CodeUnavailable, "there is no policy decision, and without one nothing is allowed", "try again later"
+	}
+	if e.Message == "" {
+		e.Message = fmt.Sprintf("policy denies the tool %s", c.Tool)
+	}
+	return e
+}
+
+func ruleOf(d pdp.Decision) string {
+	if d.Policy != "" {
+		return d.Policy
+	}
+	return string(d.Code)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httptool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/httptool/section"
+	"agentrun/toolproxy/tools"
+)
+
+// Config is the `http:` section of a tool.
+type Config struct {
+	URL          string                 `yaml:"url"`           // with {name} placeholders in the path
+	Method       string                 `yaml:"method"`        // default: GET if send is query or none, else POST
+	Headers      map[string]HeaderValue `yaml:"headers"`       // sent with each call
+	Send         string                 `yaml:"send"`          // arguments that aren't in the path as: json, query or none; default by the method
+	Reply        string                 `yaml:"reply"`         // json (default) or text
+	CAFile       string                 `yaml:"ca_file"`       // PEM; the only authorities then
+	AllowPrivate bool                   `yaml:"allow_private"` // the upstream is in a private network or on this host
+	Follow       bool                   `yaml:"follow"`        // redirects on the same scheme, host and port
+}
+
+// Options are what tools of this kind are given by the gateway. The zero value works, but has no secrets.
+type Options struct {
+	Secrets     Secrets
+	Lookup      Lookup                           // nil: the system's resolver
+	Traceparent func(ctx context.Context) string // W3C trace context for the upstream; nil or "": none
+}
+
+// Factory makes HTTP tools for the registry's `http:` sections. It reads ca_file, so it runs before privileges are dropped.
+func Factory(o Options) tools.Factory {
+	return func(name string, node *yaml.Node) (tools.Tool, error) {
+		var c Config
+		if err := section.Decode("tools."+name+".http", node, &c); err != nil {
+			return nil, err
+		}
+		t, err := New(c, o)
+		if err != nil {
+			return nil, fmt.Errorf("tools.%s.http.%w", name, err)
+		}
+		return t, nil
+	}
+}
+
+// New checks a configuration and makes its tool.
+func New(c Config, o Options) (*Tool, error) {
+	t := &Tool{config: c, trace: o.Traceparent}
+	var err error
+	if t.url, err = parseTemplate(c.URL); err != nil {
+		return nil, err
+	}
+	if t.config, err = c.withDefaults(); err != nil {
+		return nil, err
+	}
+	if t.headers, t.hide, err = Headers(c.Headers, o.Secrets); err != nil {
+		return nil, err
+	}
+	if t.hide != nil && t.url.base.Scheme == "http" && !c.AllowPrivate {
+		return nil, errors.New("url: http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
+	}
+	transport, err := NewTransport(Net{Lookup: o.Lookup, AllowPrivate: c.AllowPrivate, CAFile: c.CAFile})
+	if err != nil {
+		return nil, err
+	}
+	t.client = &http.Client{Transport: transport, CheckRedirect: t.redirect}
+	return t, nil
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Method == "" {
+		c.Method = http.MethodPost
+		if c.Send == sendQuery || c.Send == sendNone {
+			c.Method = http.MethodGet
+		}
+	}
+	if _, err := egress.ParseMethod(c.Method); err != nil || c.Method == http.MethodConnect || c.Method == http.MethodTrace || c.Method == http.MethodHead {
+		return c, errors.New("method: is GET, POST, PUT, PATCH, DELETE or another in capitals that has a reply")
+	}
+	if c.Send == "" {
+		c.Send = sendJSON
+		if c.Method == http.MethodGet || c.Method == http.MethodDelete {
+			c.Send = sendQuery
+		}
+	}
+	if c.Reply == "" {
+		c.Reply = replyJSON
+	}
+	switch {
+	case c.Send != sendJSON && c.Send != sendQuery && c.Send != sendNone:
+		return c, errors.New("send: is json, query or none")
+	case c.Send == sendJSON && c.Method == http.MethodGet:
+		return c, errors.New("send: a GET has no body; use query")
+	case c.Reply != replyJSON && c.Reply != replyText:
+		return c, errors.New("reply: is json or text")
+	}
+	return c, nil
+}
+
+const (
+	sendJSON  = "json"
+	sendQuery = "query"
+	sendNone  = "none"
+	replyJSON = "json"
+	replyText = "text"
+)
+
+// redirect never follows to another origin: whoever can make the upstream redirect would choose where the secret goes.
+func (t *Tool) redirect(req *http.Request, via []*http.Request) error {
+	if !t.config.Follow || len(via) > 5 || !sameOrigin(req.URL, &t.url.base) || req.URL.User != nil {
+		return http.ErrUseLastResponse
+	}
+	return nil
+}
+
+func sameOrigin(a, b *url.URL) bool { return a.Scheme == b.Scheme && a.Host == b.Host }

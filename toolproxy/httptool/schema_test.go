@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httptool
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+)
+
+func parseText(t *testing.T, text string) error {
+	t.Helper()
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+		t.Fatal(err)
+	}
+	n := doc.Content[0]
+	_, err := Factory(Options{Secrets: secrets})("x", n)
+	return err
+}
+
+// The published schema and the parser take and refuse the same.
+func TestSchemaAgreesWithTheParser(t *testing.T) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("mem:///s", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("mem:///s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, s, "url: https://h.example/v1/{id}\nmethod: GET\nheaders: {A: b, C: {secret: KEY, prefix: \"Bearer \"}}\nsend: query\nreply: text\nallow_private: true\nfollow: true", true)
+	for _, text := range []string{"{}", "url: https://h/\nunknown: 1", "url: https://h/\nsend: form", "url: https://h/\nheaders: {A: {secert: x}}", "url: ftp://h/"} {
+		check(t, s, text, false)
+	}
+	properties := reflect.TypeFor[Config]()
+	for i := range properties.NumField() {
+		key := properties.Field(i).Tag.Get("yaml")
+		if s.Properties[key] == nil {
+			t.Errorf("the schema lacks %s", key)
+		}
+	}
+	if len(s.Properties) != properties.NumField() {
+		t.Errorf("the schema has %d keys, want %d", len(s.Properties), properties.NumField())
+	}
+}
+
+func check(t *testing.T, s *jsonschema.Schema, text string, want bool) {
+	t.Helper()
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Validate(v) == nil; got != want {
+		t.Errorf("schema: %q: got %v, want %v", text, got, want)
+	}
+	if err := parseText(t, text); (err == nil) != want {
+		t.Errorf("parser: %q: got %v, want %v", text, err, want)
+	}
+}

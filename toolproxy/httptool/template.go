@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httptool
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// template is the URL of a tool: fixed parts of the path and placeholders between them, in turn.
+type template struct {
+	base  url.URL  // without path
+	fixed []string // one more than names; escaped
+	names []string
+}
+
+const (
+	maxURL       = 2048
+	maxPathValue = 1024 // bytes of an argument in the path, before encoding
+)
+
+// parseTemplate reads a URL with {name} placeholders in its path, and only there: a host that an agent completes would be
+// the agent's choice.
+func parseTemplate(text string) (template, error) {
+	var t template
+	if len(text) > maxURL {
+		return t, fmt.Errorf("url: longer than %d bytes", maxURL)
+	}
+	scheme, rest, _ := strings.Cut(text, "://")
+	if scheme != "http" && scheme != "https" {
+		return t, fmt.Errorf("url: begins with http:// or https://")
+	}
+	slash := strings.IndexAny(rest, "/?#")
+	if slash < 0 || rest[slash] != '/' {
+		return t, fmt.Errorf("url: has no path; write a / after the host")
+	}
+	path, query, _ := strings.Cut(rest[slash:], "?")
+	base, err := url.Parse(scheme + "://" + rest[:slash] + "/?" + query)
+	switch {
+	case err != nil:
+		return t, fmt.Errorf("url: is malformed")
+	case base.Host == "" || strings.ContainsAny(base.Host+query, "{}") || base.User != nil || strings.Contains(text, "#"):
+		return t, fmt.Errorf("url: placeholders stand in the path only; no user, password or fragment (secrets go into headers)")
+	}
+	if _, err := url.ParseQuery(query); err != nil {
+		return t, fmt.Errorf("url: the query is malformed")
+	}
+	t.base = *base
+	return t, t.setPath(path)
+}
+
+func (t *template) setPath(path string) error {
+	for {
+		before, rest, open := strings.Cut(path, "{")
+		if strings.Contains(before, "}") {
+			return fmt.Errorf("url: } without {")
+		}
+		if p, err := url.PathUnescape(before); err != nil || strings.ContainsFunc(before, notInPath) || !utf8.ValidString(p) {
+			return fmt.Errorf("url: the path is not percent-encoded as it should be")
+		}
+		t.fixed = append(t.fixed, before)
+		if !open {
+			return t.checkSegments()
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if !closed || !fieldName(name) || slices.Contains(t.names, name) {
+			return fmt.Errorf("url: a placeholder is {name}, each once, of letters, digits and _")
+		}
+		t.names = append(t.names, name)
+		path = after
+	}
+}
+
+// notInPath is what RFC 3986, 3.3, has no place for in a path: a client would encode it, and send another path than is
+// written.
+func notInPath(r rune) bool {
+	return r >= 0x7f || !fieldName(string(r)) && !strings.ContainsRune("/-.~!$&'()*+,;=:@%", r)
+}
+
+// checkSegments refuses dot segments in what the operator wrote: clients and servers don't agree who removes them.
+func (t *template) checkSegments() error {
+	for segment := range strings.SplitSeq(strings.Join(t.fixed, "x"), "/") {
+		if plain, _ := url.PathUnescape(segment); plain == "." || plain == ".." {
+			return fmt.Errorf("url: the path has dot segments")
+		}
+	}
+	return nil
+}
+
+func fieldName(s string) bool {
+	if s == "" || len(s) > 64 {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			return false
+		}
+	}
+	return true
+}
+
+// expand fills the placeholders in. The result has as many segments as the template, whatever the values are.
+func (t *template) expand(value func(name string) (string, bool)) (string, error) {
+	var b strings.Builder
+	b.WriteString(t.fixed[0])
+	for i, name := range t.names {
+		v, ok := value(name)
+		if !ok {
+			return "", fmt.Errorf("%s is missing", name)
+		}
+		if err := checkPathValue(v); err != nil {
+			return "", fmt.Errorf("%s %w", name, err)
+		}
+		escape(&b, v)
+		b.WriteString(t.fixed[i+1])
+	}
+	path := b.String()
+	// A value next to fixed dots, as in /.{x}: the whole segment counts.
+	for segment := range strings.SplitSeq(path, "/") {
+		if plain, err := url.PathUnescape(segment); err != nil || plain == "." || plain == ".." {
+			return "", fmt.Errorf("the arguments make a dot segment of the path")
+		}
+	}
+	return path, nil
+}
+
+// checkPathValue refuses dot segments also behind an encoded slash: there are servers that decode %2F before they remove
+// dots (and backslashes are slashes to some).
+func checkPathValue(v string) error {
+	switch {
+	case v == "" || len(v) > maxPathValue:
+		return fmt.Errorf("is empty or longer than %d bytes", maxPathValue)
+	case !utf8.ValidString(v) || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return fmt.Errorf("has control characters or is no text")
+	}
+	// What such a server decodes twice has to be harmless too.
+	for range 3 {
+		for _, part := range strings.FieldsFunc(v, func(r rune) bool { return r == '/' || r == '\\' || r == ';' }) {
+			if part == "." || part == ".." {
+				return fmt.Errorf("has dot segments")
+			}
+		}
+		plain, err := url.PathUnescape(v)
+		if err != nil || plain == v {
+			break
+		}
+		v = plain
+	}
+	return nil
+}
+
+// escape keeps the unreserved characters of RFC 3986, 2.3, and encodes all others, also those a path may have.
+func escape(b *strings.Builder, s string) {
+	const digits = "0123456789ABCDEF"
+	for _, c := range []byte(s) {
+		switch {
+		case c|0x20 >= 'a' && c|0x20 <= 'z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == '~':
+			b.WriteByte(c)
+		default:
+			b.WriteByte('%')
+			b.WriteByte(digits[c>>4])
+			b.WriteByte(digits[c&15])
+		}
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mcpserver gives an agent its tools as a Model Context Protocol server, at /mcp (streamable HTTP), so that any MCP
+// client in the sandbox works.
+//
+// What it guarantees. It has no tools of its own and decides nothing: tools/list is the registry's list of what this agent may
+// call, asked anew each time, and tools/call is Registry.Invoke, with the same entrance, schemas, limits, filter and record as
+// a call over HTTP. It keeps no sessions: who calls is known from the link, and a session id says nothing. It offers no
+// resources, prompts, sampling or logging.
+//
+//	mounts[egress.MCP] = mcpserver.New(mcpserver.Options{Tools: registry, Version: version})
+//
+// Errors of a call are results with isError, whose text is the same JSON as over HTTP: {"ok":false,"error":{"code","message",
+// "next"}}. Errors of the protocol are the SDK's; they quote what the client sent, to the client.
+//
+// What it does not protect against: see tools. It must stand behind a tools.Mux, which checks route and host, bounds the body
+// and has it in memory. An agent may hold as many requests open as the Mux lets it.
+//
+// How it fails. A registry that lists nothing gives an empty list; a panic in a call ends that call.
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/tools"
+)
+
+// Tools is what tools.Registry offers.
+type Tools interface {
+	List(ctx context.Context) []tools.Listing
+	Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error)
+}
+
+// Options of New.
+type Options struct {
+	Tools   Tools  // required; nil: there are none
+	Version string // of agentrun, told to clients
+}
+
+const maxBody = tools.MaxArguments + 4<<10
+
+// New returns the handler for /mcp.
+func New(o Options) http.Handler {
+	server := mcp.NewServer(&mcp.Implementation{Name: "agentrun", Version: o.Version}, &mcp.ServerOptions{
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // no listChanged: nobody could be told
+	})
+	server.AddReceivingMiddleware(answering(o.Tools))
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
+		Stateless:                    true,
+		JSONResponse:                 true,
+		MaxRequestBodyBytes:          maxBody,
+		PropagateRequestCancellation: true,
+	})
+}
+
+// answering takes the two methods away from the SDK's own table of tools, which is fixed for all clients, while what an agent
+// may call changes with its ring.
+func answering(from Tools) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			switch params := req.GetParams().(type) {
+			case *mcp.CallToolParamsRaw:
+				if from == nil || params == nil {
+					break
+				}
+				return call(ctx, from, params), nil
+			case *mcp.ListToolsParams:
+				return list(ctx, from, next, method, req)
+			}
+			return next(ctx, method, req)
+		}
+	}
+}
+
+func list(ctx context.Context, from Tools, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
+	result, err := next(ctx, method, req) // fills what the protocol's versions ask for
+	listed, ok := result.(*mcp.ListToolsResult)
+	if err != nil || !ok || from == nil {
+		return result, err
+	}
+	for _, t := range from.List(ctx) {
+		listed.Tools = append(listed.Tools, &mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Args})
+	}
+	return listed, nil
+}
+
+func call(ctx context.Context, from Tools, params *mcp.CallToolParamsRaw) *mcp.CallToolResult {
+	output, e := from.Invoke(ctx, params.Name, params.Arguments)
+	if e != nil {
+		return &mcp.CallToolResult{IsError: true, Content: text(problem(e))}
+	}
+	result := &mcp.CallToolResult{Content: text(output)}
+	if len(output) > 0 && output[0] == '{' { // older clients take an object only
+		result.StructuredContent = output
+	}
+	return result
+}
+
+func text(body []byte) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: string(body)}} }
+
+func problem(e *gate.Error) []byte {
+	body, err := json.Marshal(struct {
+		OK    bool        `json:"ok"`
+		Error *gate.Error `json:"error"`
+	}{false, e})
+	if err != nil { // strings always can be written
+		return []byte(`{"ok":false}`)
+	}
+	return body
+}

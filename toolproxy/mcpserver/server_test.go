@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentrun/pdp"
+	"agentrun/rings"
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/gate/gatetest"
+	"agentrun/toolproxy/link"
+	"agentrun/toolproxy/mcpserver"
+	"agentrun/toolproxy/tools"
+)
+
+type echo struct{}
+
+func (echo) Call(_ context.Context, c tools.Call) (tools.Result, error) {
+	return tools.Result{Output: c.Args}, nil
+}
+
+// world is the whole way: MCP client, HTTP, Mux, SDK, registry, gate, supervisor.
+func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
+	t.Helper()
+	s := gatetest.New(rings.Sandbox)
+	who := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public", KeyID: "key-1"}
+	g, err := gate.New(gate.Options{
+		Supervisor: s, Caller: who, MaxSteps: 100, Granted: gate.Granting(nil),
+		Policy: pdp.DeciderFunc(func(context.Context, pdp.Request) pdp.Decision {
+			return pdp.Decision{Verdict: rings.Allow, Code: pdp.CodeOK}
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	define := func(name string, action rings.Action) tools.Definition {
+		return tools.Definition{
+			Name: name, Description: "Says it again.", Category: gate.CategoryA, Action: action, Tool: echo{},
+			Schema: json.RawMessage(`{"type":"object","properties":{"say":{"type":"string"}},"required":["say"]}`),
+		}
+	}
+	r, err := tools.New(tools.Options{
+		Entrance: g, Caller: who,
+		Builtin: []tools.Definition{define("echo", tools.ReadAction("echo")), define("drop", tools.UndoableAction("drop", "undrop"))},
+		Filter:  func(_ string, output json.RawMessage) (json.RawMessage, []string, error) { return output, nil, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(nil)
+	server.Config.Handler = tools.NewMux(tools.MuxOptions{
+		Mounts: map[egress.Family]http.Handler{egress.MCP: mcpserver.New(mcpserver.Options{Tools: r, Version: "test"})},
+		Hosts:  []string{server.Listener.Addr().String()},
+	})
+	server.Start()
+	t.Cleanup(server.Close)
+	client := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, nil)
+	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: server.URL + "/mcp", DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.Close() })
+	return s, session, server.URL
+}
+
+func TestM12ClientListsWhatItMayCall(t *testing.T) {
+	s, session, _ := world(t)
+	names := func() (names []string) {
+		t.Helper()
+		list, err := session.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range list.Tools {
+			names = append(names, tool.Name)
+			if schema, _ := tool.InputSchema.(map[string]any); schema["type"] != "object" {
+				t.Errorf("%s: got schema %v", tool.Name, tool.InputSchema)
+			}
+		}
+		return names
+	}
+	if d := cmp.Diff([]string{"echo"}, names()); d != "" {
+		t.Errorf("ring 3 (-want +got):\n%s", d)
+	}
+	s.SetRing(rings.Standard)
+	if d := cmp.Diff([]string{"drop", "echo"}, names()); d != "" {
+		t.Errorf("ring 2 (-want +got):\n%s", d)
+	}
+}
+
+func TestM9ClientCallsPassTheSameEntrance(t *testing.T) {
+	s, session, _ := world(t)
+	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"say": "hello"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := result.Content[0].(*mcp.TextContent).Text; got != `{"say":"hello"}` || result.IsError {
+		t.Errorf("got %s, error %v", got, result.IsError)
+	}
+	if d := cmp.Diff(map[string]any{"say": "hello"}, result.StructuredContent); d != "" {
+		t.Errorf("structured (-want +got):\n%s", d)
+	}
+	if got := len(s.Records()); got != 1 {
+		t.Errorf("got %d records, want 1", got)
+	}
+}
+
+func TestM13ErrorsAreResultsWithTheSameJSON(t *testing.T) {
+	s, session, _ := world(t)
+	for _, tt := range []struct {
+		tool string
+		args any
+		want rings.Code
+	}{
+		{"echo", map[string]any{"say": 1}, gate.CodeBadArguments},
+		{"echo", nil, gate.CodeBadArguments},
+		{"drop", map[string]any{"say": "x"}, gate.CodeRing},
+		{"nothing", map[string]any{}, gate.CodeToolUnknown},
+		{"../etc", map[string]any{}, gate.CodeToolUnknown},
+	} {
+		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: tt.tool, Arguments: tt.args})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.tool, err)
+		}
+		var got struct {
+			OK    *bool
+			Error struct{ Code, Message, Next string }
+		}
+		if err := json.Unmarshal([]byte(result.Content[0].(*mcp.TextContent).Text), &got); err != nil {
+			t.Fatal(err)
+		}
+		if !result.IsError || got.OK == nil || *got.OK || got.Error.Code != string(tt.want) || got.Error.Message == "" || got.Error.Next == "" {
+			t.Errorf("%s %v: got %+v, want %s", tt.tool, tt.args, got, tt.want)
+		}
+	}
+	places, reservations, wrong := s.Held()
+	if places != 0 || reservations != 0 || wrong != nil {
+		t.Errorf("got %d places, %d reservations, %v, want none", places, reservations, wrong)
+	}
+}
+
+// One meaning of the arguments here too: what is decided on is what the tool gets.
+func TestArgumentsWithTwoMeaningsAreRefused(t *testing.T) {
+	_, _, url := world(t)
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"say":"a","say":"b"}}}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/mcp", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("MCP-Protocol-Version", "2025-06-18")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, _ := io.ReadAll(resp.Body)
+	if strings.Contains(string(answer), `\"say\":\"`) || !strings.Contains(string(answer), "bad_arguments") {
+		t.Errorf("got %s, want bad_arguments", answer)
+	}
+}
+
+func TestNoSessionsAreKept(t *testing.T) {
+	_, _, url := world(t)
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		req, err := http.NewRequestWithContext(t.Context(), method, url+"/mcp", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", "text/event-stream")
+		req.Header.Set("Mcp-Session-Id", "another-agent")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("%s: got %d, want 405", method, resp.StatusCode)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"agentrun/toolproxy/tools"
+)
+
+const (
+	// maxFrame bounds a message, event and body of a server: the largest reply a tool may have, in base64 and escaped.
+	maxFrame     = 2*tools.MaxReply + 64<<10
+	goodbyeLimit = 2 * time.Second
+)
+
+var (
+	errOrigin = errors.New("request to another origin than the server's")
+	errBody   = errors.New("reply is too large")
+)
+
+// guard adds the secrets to requests, and only to those that go to the configured origin, and bounds replies: the client
+// behind it reads some bodies whole.
+type guard struct {
+	next    http.RoundTripper
+	origin  url.URL
+	headers http.Header
+	trace   func(context.Context) string
+}
+
+// RoundTrip makes one request.
+func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != g.origin.Scheme || req.URL.Host != g.origin.Host {
+		return nil, errOrigin
+	}
+	ctx, cancel := req.Context(), context.CancelFunc(func() {})
+	if req.Method == http.MethodDelete { // the end of a session, which has no call whose time limit would hold
+		ctx, cancel = context.WithTimeout(ctx, goodbyeLimit)
+	}
+	req = req.Clone(ctx)
+	for name, values := range g.headers {
+		req.Header[name] = values
+	}
+	if g.trace != nil {
+		if traceparent := g.trace(ctx); traceparent != "" {
+			req.Header.Set("Traceparent", traceparent)
+		}
+	}
+	resp, err := g.next.RoundTrip(req)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &boundedBody{resp.Body, maxFrame, cancel}
+	return resp, nil
+}
+
+func (g *guard) CloseIdleConnections() {
+	if c, ok := g.next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left   int64
+	cancel context.CancelFunc
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errBody
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+func (b *boundedBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}

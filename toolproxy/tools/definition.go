@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/gate"
+)
+
+// Definition is one tool with everything that is decided by. The zero value is refused by New.
+type Definition struct {
+	Name        string          // letters, digits and . _ -, at most 64; what tool.<name>.invoke names
+	Description string          // one paragraph for the agent's model; at most 1024 bytes
+	Category    gate.Category   // zero is refused (M-11)
+	Schema      json.RawMessage // JSON Schema, draft 2020-12, of args; its type must be "object"
+	Action      rings.Action    // for the ring's classification; the zero value requires ring 0, which no agent has
+	Price       int64           // of one call, millionths of the plans' unit; 0: free
+	Timeout     time.Duration   // 0: the category's
+	MaxReply    int64           // bytes of the output; 0: DefaultMaxReply
+	Approve     bool            // needs an operator's approval whatever the category says
+	Plaintext   bool            // bears plaintext of people: refused in confidential mode (M-15)
+	Tool        Tool            // does the work
+}
+
+// Factory makes the tool that a section of the configuration describes. It is given the part of the section that belongs
+// to its kind (`http:`, `command:`), nil if there is none, and refuses keys it doesn't know.
+type Factory func(name string, node *yaml.Node) (Tool, error)
+
+// Source brings several tools at once: an MCP server upstream. Their names are without the prefix; the registry adds it.
+// Definitions is asked again from time to time. An error leaves the tools it gave before as they are, and says nothing
+// about the tools of others.
+type Source interface {
+	Definitions(ctx context.Context) ([]Definition, error)
+}
+
+// SourceFactory makes the source that a section of the configuration describes.
+type SourceFactory func(name string, node *yaml.Node) (Source, error)
+
+// Limits of tools.
+const (
+	DefaultMaxReply = 1 << 20  // bytes of one output
+	MaxReply        = 16 << 20 // bytes that a configuration may allow
+	MaxArguments    = 1 << 20  // bytes of one request's body
+	MaxTools        = 1024
+)
+
+// ReadAction is the action of a tool that changes nothing: a sandboxed agent may do it (ring 3).
+func ReadAction(name string) rings.Action { return action(name, rings.Full, true) }
+
+// UndoableAction is the action of a tool whose effects undo takes back, for instance "task.delete" for "task.create" (ring 2).
+func UndoableAction(name, undo string) rings.Action {
+	a := action(name, rings.Full, false)
+	a.UndoAPI = &undo
+	return a
+}
+
+// IrreversibleAction is the action of a tool whose effects stay (ring 1).
+func IrreversibleAction(name string) rings.Action { return action(name, rings.Irreversible, false) }
+
+func action(name string, r rings.Reversibility, readOnly bool) rings.Action {
+	return rings.Action{ID: "tool." + name + ".invoke", Name: name, ExecuteAPI: name, Reversibility: r, ReadOnly: readOnly}
+}

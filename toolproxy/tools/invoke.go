@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/gate"
+)
+
+// maxStuck is how many calls of a tool may go on after they were given up. Tools end with their context; one that doesn't
+// must not gather goroutines for ever.
+const maxStuck = 4
+
+// Invoke calls a tool for the agent of this gateway: every way in, HTTP or MCP, ends here. The arguments are any JSON object;
+// nil is {}. The error has what the agent may know.
+func (r *Registry) Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
+	canon, e := canonicalArgs(args)
+	if e != nil {
+		return nil, e
+	}
+	return r.invoke(ctx, name, canon)
+}
+
+func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
+	if checkName(name) != nil {
+		return nil, unknownTool()
+	}
+	t := r.lookup(name)
+	if t == nil {
+		return nil, r.unknown(ctx, name, args)
+	}
+	c := r.call(t)
+	c.Args, c.Flags = args, r.o.Inspect(args)
+	c.Validate = func() *gate.Error { return t.fits(args) }
+	permit, e := r.o.Entrance.Enter(ctx, c)
+	if e != nil {
+		return nil, e
+	}
+	output, outcome := r.run(permit.Context(), t, args)
+	if e := permit.End(outcome); e != nil {
+		return nil, e
+	}
+	if outcome.Err != nil {
+		return nil, outcome.Err
+	}
+	return output, nil
+}
+
+// unknown passes the entrance too: names that are tried out are paced and recorded as calls are.
+func (r *Registry) unknown(ctx context.Context, name string, args json.RawMessage) *gate.Error {
+	permit, e := r.o.Entrance.Enter(ctx, gate.Call{
+		Kind: "tool", Tool: name, Category: gate.CategoryA, Action: ReadAction(name), Args: args,
+		Admit: func(rings.Ring) *gate.Error { return unknownTool() },
+	})
+	if e == nil {
+		e = unknownTool()
+		_ = permit.End(gate.Outcome{Err: e}) // the agent gets nothing either way
+	}
+	return e
+}
+
+func unknownTool() *gate.Error {
+	return &gate.Error{
+		Code: gate.CodeToolUnknown, Message: "there is no tool of that name", Next: "GET /internal/tools lists those you may call", Rule: "M-13",
+	}
+}
+
+func (t *tool) fits(args json.RawMessage) *gate.Error {
+	if err := t.args.validate(args); err != nil {
+		return &gate.Error{
+			Code: gate.CodeBadArguments, Message: "the arguments don't fit the tool's schema: " + cut(err.Error(), maxComplaint), Rule: "args",
+			Next: "correct the arguments; GET /internal/tools has the schema", Cause: errors.New("arguments don't fit the schema"),
+		}
+	}
+	return nil
+}
+
+// The validator's complaint quotes what the agent sent, so it goes back to the agent and to nobody else.
+const maxComplaint = 300
+
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// run calls the tool and brings its answer into the form in which the agent may have it.
+func (r *Registry) run(ctx context.Context, t *tool, args json.RawMessage) (json.RawMessage, gate.Outcome) {
+	result, err := t.within(ctx, Call{Caller: r.o.Caller, Tool: t.Name, Args: args, Limit: t.MaxReply})
+	o := gate.Outcome{Cost: result.Cost, Tokens: result.Tokens, Sent: result.Sent, Received: result.Received}
+	if err != nil {
+		o.Err = agentsError(ctx, t.Name, err)
+		return nil, o
+	}
+	if o.Cost == 0 {
+		o.Cost = t.Price
+	}
+	var output json.RawMessage
+	output, o.Flags, o.Err = r.reply(t, result.Output)
+	return output, o
+}
+
+func (r *Registry) reply(t *tool, output json.RawMessage) (_ json.RawMessage, flags []string, _ *gate.Error) {
+	if int64(len(output)) > t.MaxReply {
+		return nil, nil, tooLong(t.MaxReply)
+	}
+	if !json.Valid(output) {
+		return nil, nil, failed("the tool's answer is no JSON", errors.New("answer is no JSON"))
+	}
+	filtered, flags, err := r.filter(output)
+	switch {
+	case err != nil:
+		return nil, flags, failed("the tool's answer didn't pass the filter", err)
+	case !json.Valid(filtered):
+		return nil, flags, failed("the tool's answer didn't pass the filter", errors.New("filter gave no JSON"))
+	case int64(len(filtered)) > t.MaxReply:
+		return nil, flags, tooLong(t.MaxReply)
+	}
+	return filtered, flags, nil
+}
+
+func (r *Registry) filter(output json.RawMessage) (_ json.RawMessage, _ []string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = errors.New("filter: panic")
+		}
+	}()
+	return r.o.Filter(r.o.Caller.Mode, output)
+}
+
+func tooLong(limit int64) *gate.Error {
+	return &gate.Error{Code: gate.CodeTooLarge, Message: fmt.Sprintf("the answer is longer than %d bytes", limit), Next: "ask for less at once", Rule: "max_reply"}
+}
+
+func failed(message string, cause error) *gate.Error {
+	return &gate.Error{Code: gate.CodeToolFailed, Message: message, Next: "try again later or do without this tool", Cause: cause}
+}
+
+var errStuck = errors.New("earlier calls didn't end with their time")
+
+// within calls the tool and waits no longer than ctx lasts, whatever the tool does.
+func (t *tool) within(ctx context.Context, c Call) (Result, error) {
+	if t.stuck.Load() >= maxStuck {
+		return Result{}, errStuck
+	}
+	type answer struct {
+		result Result
+		err    error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		a := answer{err: errors.New("no answer")}
+		defer func() {
+			if v := recover(); v != nil {
+				a = answer{err: fmt.Errorf("panic of type %T", v)} // its text may have arguments in it
+			}
+			done <- a
+		}()
+		a.result, a.err = t.Tool.Call(ctx, c)
+	}()
+	select {
+	case a := <-done:
+		return a.result, a.err
+	case <-ctx.Done():
+		t.stuck.Add(1)
+		go func() { <-done; t.stuck.Add(-1) }()
+		return Result{}, ctx.Err()
+	}
+}
+
+// agentsError gives what the agent may know of a tool's error. An upstream's text may hold the secrets it was called with.
+func agentsError(ctx context.Context, name string, err error) *gate.Error {
+	var e *gate.Error
+	if ctx.Err() != nil && errors.As(context.Cause(ctx), &e) {
+		return e
+	}
+	if errors.As(err, &e) && e != nil {
+		return e
+	}
+	if ctx.Err() != nil {
+		return &gate.Error{Code: gate.CodeCanceled, Message: "the call was given up", Next: "end", Cause: err}
+	}
+	return failed("the tool "+name+" failed", err)
+}

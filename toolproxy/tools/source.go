@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How often Run asks sources for their tools, and how long one may take.
+const (
+	refreshEvery   = 5 * time.Minute
+	refreshTimeout = 30 * time.Second
+)
+
+// source is a server that brings several tools.
+type source struct {
+	name string
+	spec Spec
+	Source
+}
+
+func (r *Registry) addSource(name string, s Spec) error {
+	made, err := r.o.Sources[s.Kind](name, s.Node)
+	if err != nil {
+		return fmt.Errorf("tools.%s.%s: %w", name, s.Kind, err)
+	}
+	r.sources = append(r.sources, &source{name, s, made})
+	return nil
+}
+
+// Refresh asks all sources at once for their tools. What one of them can't say stays as it was; its error names it and
+// keeps no other from being taken.
+func (r *Registry) Refresh(ctx context.Context) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(r.sources))
+	for i, s := range r.sources {
+		all.Go(func() {
+			if err := r.refresh(ctx, s); err != nil {
+				errs[i] = fmt.Errorf("ask %s for its tools: %w", s.name, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Run refreshes now and then until ctx ends. It logs what goes wrong.
+func (r *Registry) Run(ctx context.Context) {
+	if len(r.sources) == 0 {
+		return
+	}
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	for {
+		if err := r.Refresh(ctx); err != nil {
+			r.o.Log.Warn("tools of a server are as they were", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *Registry) refresh(ctx context.Context, s *source) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	definitions, err := s.Definitions(ctx)
+	if err != nil {
+		return err
+	}
+	if len(definitions) > MaxTools {
+		return fmt.Errorf("%d tools, at most %d", len(definitions), MaxTools)
+	}
+	fresh, err := r.taken(s, definitions)
+	r.replace(s, fresh)
+	return err
+}
+
+// taken makes the tools of a source. What class they are of the operator said for the whole server: a server's own word
+// about its tools ("only reads") is that of a stranger. A tool that is unfit is left out, and the others are taken.
+func (r *Registry) taken(s *source, definitions []Definition) (map[string]*tool, error) {
+	fresh := map[string]*tool{}
+	var errs []error
+	for _, d := range definitions {
+		d.Name = s.name + "." + d.Name
+		d.Approve, d.Plaintext = d.Approve || s.spec.Approve, d.Plaintext || s.spec.Plaintext
+		d.Category, d.Timeout, d.MaxReply = s.spec.Category, s.spec.Timeout, s.spec.MaxReply
+		d.Description = fit(d.Description)
+		d.Action = *s.spec.Action
+		d.Action.ID, d.Action.Name, d.Action.ExecuteAPI = "tool."+d.Name+".invoke", d.Name, d.Name
+		if s.spec.Price != nil {
+			d.Price = *s.spec.Price
+		}
+		t, err := r.make(d, s.spec)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("tool %.80q: %w", d.Name, err))
+			continue
+		}
+		t.from = s
+		fresh[d.Name] = t
+	}
+	return fresh, errors.Join(errs...)
+}
+
+// fit cuts a server's description: one that is too long must not take the tool away.
+func fit(description string) string {
+	if len(description) <= maxDescription {
+		return description
+	}
+	return strings.ToValidUTF8(description[:maxDescription-len("…")], "") + "…"
+}
+
+// replace puts a source's tools in place of those it had. A name that another tool has stays that tool's.
+func (r *Registry) replace(s *source, fresh map[string]*tool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := maps.Clone(*r.tools.Load())
+	for name, t := range all {
+		if t.from == s {
+			if next := fresh[name]; next != nil {
+				next.rate = t.rate // a server that is asked again must not refill the bucket
+			}
+			delete(all, name)
+		}
+	}
+	for name, t := range fresh {
+		if all[name] == nil && len(all) < MaxTools {
+			all[name] = t
+		}
+	}
+	r.tools.Store(&all)
+}
