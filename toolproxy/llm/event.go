@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// event is one piece of a reply, whatever form it came in.
+type event struct {
+	text      string
+	calls     []toolCall
+	finish    string
+	usage     *usage
+	size      int  // bytes of text, arguments and reasoning: what a provider charges for
+	reasoning bool // there was some; it is gone
+}
+
+// source gives a reply piece by piece, io.EOF at its proper end.
+type source interface {
+	next() (event, error)
+	close()
+}
+
+// Bounds of a stream.
+const (
+	maxLine      = 512 << 10 // of an SSE stream
+	maxEventSize = 1 << 20   // data lines of one event
+)
+
+// chunk is what is read of a provider's object, of a stream or whole. All else in it isn't.
+type chunk struct {
+	Error   jsontext.Value `json:"error"`
+	Choices []struct {
+		Index   int64    `json:"index"`
+		Delta   fragment `json:"delta"`
+		Message fragment `json:"message"`
+		Finish  string   `json:"finish_reason"`
+	} `json:"choices"`
+	Usage jsontext.Value `json:"usage"`
+}
+
+type fragment struct {
+	Content   jsontext.Value `json:"content"`
+	Refusal   string         `json:"refusal"`
+	ToolCalls []toolCall     `json:"tool_calls"`
+	// Read to be counted, never passed on (M-17).
+	Reasoning        jsontext.Value `json:"reasoning"`
+	ReasoningContent jsontext.Value `json:"reasoning_content"`
+	Thinking         jsontext.Value `json:"thinking"`
+}
+
+// parseChunk reads one object. Names given twice and broken UTF-8 make it malformed: two readers, two meanings.
+func parseChunk(data []byte) (event, error) {
+	var c chunk
+	if err := json.Unmarshal(data, &c); err != nil {
+		return event{}, errForm
+	}
+	if len(c.Error) > 0 && c.Error.Kind() != 'n' {
+		return event{}, errSaid
+	}
+	var ev event
+	ev.usage = usageOf(c.Usage)
+	for i := range c.Choices {
+		ch := &c.Choices[i]
+		if ch.Index != 0 {
+			continue // one was asked for
+		}
+		if ch.Finish != "" {
+			ev.finish = ch.Finish
+		}
+		for _, f := range []*fragment{&ch.Delta, &ch.Message} {
+			if err := ev.add(f); err != nil {
+				return event{}, err
+			}
+		}
+	}
+	return ev, nil
+}
+
+// usageOf is nil for what can't be read: the bill is an estimate then, the reply is still a reply.
+func usageOf(v jsontext.Value) *usage {
+	var u *usage
+	if len(v) == 0 || json.Unmarshal(v, &u) != nil {
+		return nil
+	}
+	return u
+}
+
+func (ev *event) add(f *fragment) error {
+	text, err := contentText(f.Content)
+	if err != nil {
+		return err
+	}
+	ev.text += text + f.Refusal
+	ev.size += len(text) + len(f.Refusal)
+	for i, t := range f.ToolCalls {
+		if t.Index == nil { // whole replies number them by their place
+			n := int64(i)
+			t.Index = &n
+		}
+		ev.calls = append(ev.calls, t)
+		ev.size += len(t.Function.Name) + len(t.Function.Arguments)
+	}
+	for _, r := range []jsontext.Value{f.Reasoning, f.ReasoningContent, f.Thinking} {
+		if len(r) > 0 && r.Kind() != 'n' {
+			ev.size += len(r)
+			ev.reasoning = true
+		}
+	}
+	return nil
+}
+
+// contentText reads a string, or the text parts of a list; parts of other types (thinking) are left out.
+func contentText(v jsontext.Value) (string, error) {
+	switch {
+	case len(v) == 0 || v.Kind() == 'n':
+		return "", nil
+	case v.Kind() == '"':
+		var s string
+		if json.Unmarshal(v, &s) != nil {
+			return "", errForm
+		}
+		return s, nil
+	}
+	var list []struct {
+		Type string         `json:"type"`
+		Text jsontext.Value `json:"text"`
+	}
+	if json.Unmarshal(v, &list) != nil {
+		return "", errForm
+	}
+	all := ""
+	for _, p := range list {
+		if p.Type == "text" || p.Type == "output_text" {
+			var s string
+			if json.Unmarshal(p.Text, &s) != nil {
+				return "", errForm
+			}
+			all += s
+		}
+	}
+	return all, nil
+}
+
+// sse reads server-sent events (WHATWG HTML, 9.2): lines, "data:" fields, an empty line at the end of each event.
+type sse struct {
+	in       *bufio.Reader
+	body     io.Closer
+	left     int64  // bytes that may still come
+	progress func() // told of every line: the upstream isn't silent
+	count    *int64
+	finished bool // a finish_reason was there: an end without [DONE] is an end too
+}
+
+func (s *sse) close() { _ = s.body.Close() }
+
+func (s *sse) next() (event, error) {
+	for {
+		data, err := s.event()
+		if errors.Is(err, io.EOF) {
+			if s.finished {
+				return event{}, io.EOF
+			}
+			return event{}, errShort
+		}
+		if err != nil {
+			return event{}, err
+		}
+		switch data := bytes.TrimSpace(data); {
+		case len(data) == 0:
+			continue
+		case string(data) == "[DONE]":
+			return event{}, io.EOF
+		default:
+			ev, err := parseChunk(data)
+			s.finished = s.finished || ev.finish != ""
+			return ev, err
+		}
+	}
+}
+
+func (s *sse) event() ([]byte, error) {
+	var data []byte
+	for {
+		line, err := s.line()
+		if err != nil {
+			if errors.Is(err, io.EOF) && len(data) > 0 {
+				return data, nil
+			}
+			return nil, err
+		}
+		if len(line) == 0 {
+			if len(data) > 0 {
+				return data, nil
+			}
+			continue
+		}
+		value, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			continue // comments, event names, ids
+		}
+		if len(data)+len(value) > maxEventSize {
+			return nil, errLong
+		}
+		data = append(append(data, bytes.TrimPrefix(value, []byte(" "))...), '\n')
+	}
+}
+
+// line reads one, without its end. A line without end costs at most maxLine.
+func (s *sse) line() ([]byte, error) {
+	var line []byte
+	for {
+		piece, err := s.in.ReadSlice('\n')
+		s.progress()
+		*s.count += int64(len(piece))
+		if s.left -= int64(len(piece)); s.left < 0 || len(line)+len(piece) > maxLine {
+			return nil, errLong
+		}
+		line = append(line, piece...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(line) > 0, err == nil:
+			return bytes.TrimRight(line, "\r\n"), nil
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, errShort
+		}
+		return nil, err
+	}
+}
+
+// whole is a reply that came as one object.
+type whole struct {
+	ev   event
+	done bool
+}
+
+func (s *whole) close() {}
+
+func (s *whole) next() (event, error) {
+	if s.done {
+		return event{}, io.EOF
+	}
+	s.done = true
+	return s.ev, nil
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import "math/bits"
+
+// perMillion: prices are for a million tokens.
+const perMillion = 1_000_000
+
+// cost of these tokens, rounded up; amounts out of range saturate. Rounding up makes many small calls not free.
+func (m *Model) cost(input, output int64) int64 {
+	return mulDiv(input, m.Input) + mulDiv(output, m.Output)
+}
+
+const mostCost = 1 << 61 // two of them still fit
+
+func mulDiv(tokens, price int64) int64 {
+	if tokens <= 0 || price <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(tokens), uint64(price))
+	lo, carry := bits.Add64(lo, perMillion-1, 0)
+	if hi += carry; hi >= perMillion {
+		return mostCost
+	}
+	q, _ := bits.Div64(hi, lo, perMillion)
+	return int64(min(q, mostCost))
+}
+
+// tokensOf estimates tokens from bytes, upwards: English has about four bytes for a token in the vocabularies in use, other
+// scripts and code fewer, and three errs on the side of the budget.
+func tokensOf(size int) int64 { return int64(size+2) / 3 }
+
+// usage is what a provider says was used.
+type usage struct {
+	Prompt     int64 `json:"prompt_tokens"`
+	Completion int64 `json:"completion_tokens"`
+	Total      int64 `json:"total_tokens"`
+}
+
+// plausibleInput: a token has at least a byte, and a provider adds its template.
+func plausibleInput(said int64, sent int) bool {
+	return said > 0 && said <= int64(sent)+4096
+}
+
+// plausibleOutput: no vocabulary has tokens of more than 128 bytes on average, and no reply is much longer than it may be.
+func plausibleOutput(said, most int64, size int) bool {
+	return said >= int64(size)/128 && said <= 2*most+1024
+}

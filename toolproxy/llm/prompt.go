@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"agentrun/toolproxy/boundary"
+	"agentrun/toolproxy/gate"
+)
+
+// upRequest is what a provider gets.
+type upRequest struct {
+	Model         string         `json:"model"`
+	Messages      []upMessage    `json:"messages"`
+	Stream        bool           `json:"stream"`
+	StreamOptions *upStream      `json:"stream_options,omitzero"`
+	MaxTokens     int64          `json:"max_tokens,omitzero"`
+	MaxCompletion int64          `json:"max_completion_tokens,omitzero"`
+	Temperature   *float64       `json:"temperature,omitzero"`
+	TopP          *float64       `json:"top_p,omitzero"`
+	Presence      *float64       `json:"presence_penalty,omitzero"`
+	Frequency     *float64       `json:"frequency_penalty,omitzero"`
+	Stop          jsontext.Value `json:"stop,omitzero"`
+	Tools         []toolSpec     `json:"tools,omitempty"`
+	ToolChoice    jsontext.Value `json:"tool_choice,omitzero"`
+	Parallel      *bool          `json:"parallel_tool_calls,omitzero"`
+	Format        jsontext.Value `json:"response_format,omitzero"`
+	Seed          *int64         `json:"seed,omitzero"`
+	Effort        string         `json:"reasoning_effort,omitzero"`
+}
+
+type upStream struct {
+	Usage bool `json:"include_usage"`
+}
+
+type upMessage struct {
+	Role       string     `json:"role"`
+	Content    any        `json:"content"` // a string, []part or nil
+	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitzero"`
+}
+
+// confidentialSystem asks for a summary where nothing else may come back (M-15).
+const confidentialSystem = "The team is in confidential mode: answer with a short summary of at most %d characters, without quoting any message and without names, addresses or numbers of people."
+
+// prompt is a request on its way up: instructions are the operator's, all else is marked as data (M-16).
+type prompt struct {
+	up    upRequest
+	flags []string
+	nonce string // taken out of the reply: a model may repeat the delimiters
+}
+
+func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
+	m, err := boundary.NewMarker(g.o.Random)
+	if err != nil {
+		e := refuse(gate.CodeUnavailable, "no random numbers for a safe prompt", "try again later")
+		e.Cause = err
+		return nil, e
+	}
+	system := g.o.Config.System
+	if g.confidential() {
+		system += "\n" + fmt.Sprintf(confidentialSystem, g.o.Config.Limits.Summary)
+	}
+	p := &prompt{nonce: m.Nonce(), up: upRequest{
+		Model: t.model.Upstream, Stream: true, StreamOptions: &upStream{true},
+		Temperature: r.Temperature, TopP: r.TopP, Presence: r.Presence, Frequency: r.Frequency,
+		Parallel: r.Parallel, Seed: r.Seed, Effort: r.Effort,
+		Messages: []upMessage{{Role: "system", Content: system + "\n\n" + m.Instruction()}},
+	}}
+	if t.provider.LimitField == "max_completion_tokens" {
+		p.up.MaxCompletion = r.most(t.model)
+	} else {
+		p.up.MaxTokens = r.most(t.model)
+	}
+	for i := range r.Messages {
+		if e := p.add(m, &r.Messages[i], fmt.Sprintf("messages[%d]", i)); e != nil {
+			return nil, e
+		}
+	}
+	return p, p.settings(m, r)
+}
+
+// settings passes on what providers put into the prompt themselves: names and texts in it are the agent's, so escaped.
+func (p *prompt) settings(m *boundary.Marker, r *chatRequest) *gate.Error {
+	for _, v := range []struct {
+		name string
+		from jsontext.Value
+		to   *jsontext.Value
+	}{{"stop", r.Stop, &p.up.Stop}, {"tool_choice", r.ToolChoice, &p.up.ToolChoice}, {"response_format", r.Format, &p.up.Format}} {
+		escaped, e := p.escapeJSON(m, v.from)
+		if e != nil {
+			return e
+		}
+		*v.to = escaped
+	}
+	for _, t := range r.Tools {
+		t.Function.Description = p.escape(m, t.Function.Description)
+		escaped, e := p.escapeJSON(m, t.Function.Parameters)
+		if e != nil {
+			return e
+		}
+		t.Function.Parameters = escaped
+		p.up.Tools = append(p.up.Tools, t)
+	}
+	return nil
+}
+
+func (p *prompt) escape(m *boundary.Marker, text string) string {
+	out, flags := m.Escape(text)
+	p.flags = boundary.Merge(p.flags, flags)
+	return out
+}
+
+func (p *prompt) wrap(m *boundary.Marker, from boundary.Source, text string) string {
+	out, flags := m.Wrap(from, text)
+	p.flags = boundary.Merge(p.flags, flags)
+	return out
+}
+
+// add puts one message below the system message.
+func (p *prompt) add(m *boundary.Marker, in *message, at string) *gate.Error {
+	list, e := parts(in.Content, at+".content")
+	if e != nil {
+		return e
+	}
+	switch in.Role {
+	case "system", "developer":
+		return p.addData(m, boundary.FromDeveloper, "user", list, in, at)
+	case "user":
+		return p.addData(m, boundary.FromUser, "user", list, in, at)
+	case "tool":
+		if in.ToolCallID == "" || len(in.ToolCallID) > maxID {
+			return badArguments("%s.tool_call_id is missing or too long", at)
+		}
+		return p.addData(m, boundary.FromTool, "tool", list, in, at)
+	case "assistant":
+		return p.addAssistant(m, list, in, at)
+	}
+	return badArguments("%s.role is none of system, developer, user, assistant, tool", at)
+}
+
+func (p *prompt) addData(m *boundary.Marker, from boundary.Source, role string, list []part, in *message, at string) *gate.Error {
+	if len(list) == 0 || len(in.ToolCalls) > 0 {
+		return badArguments("%s has no content, or calls that are not its", at)
+	}
+	out := upMessage{Role: role, ToolCallID: p.id(m, in.ToolCallID)}
+	if len(list) == 1 && list[0].Type == "text" {
+		out.Content = p.wrap(m, from, list[0].Text)
+	} else {
+		for i := range list {
+			if list[i].Type != "image_url" {
+				list[i] = part{Type: "text", Text: p.wrap(m, from, list[i].Text+list[i].Refusal)}
+			} else if role != "user" {
+				return badArguments("%s has an image, which only a user's message may", at)
+			}
+		}
+		out.Content = list
+	}
+	p.up.Messages = append(p.up.Messages, out)
+	return nil
+}
+
+// addAssistant: what the agent says a model said. It has no delimiters, so that the model goes on in its own voice, and is
+// escaped like all else: an agent can write what it likes here.
+func (p *prompt) addAssistant(m *boundary.Marker, list []part, in *message, at string) *gate.Error {
+	if len(in.ToolCalls) > maxToolCalls {
+		return badArguments("%s has more than %d calls", at, maxToolCalls)
+	}
+	text := ""
+	for _, one := range list {
+		if one.Type == "image_url" {
+			return badArguments("%s has an image, which only a user's message may", at)
+		}
+		text += one.Text + one.Refusal
+	}
+	out := upMessage{Role: "assistant"}
+	if text != "" || len(in.ToolCalls) == 0 {
+		p.flags = boundary.Merge(p.flags, boundary.Inspect(text))
+		text, _ = boundary.StripText(text, false)
+		out.Content = p.escape(m, text)
+	}
+	for i, c := range in.ToolCalls {
+		if c.Type != "function" || !functionName().MatchString(c.Function.Name) || c.ID == "" || len(c.ID) > maxID {
+			return badArguments("%s.tool_calls[%d] is no function call with an id", at, i)
+		}
+		c.Index = nil
+		c.ID = p.id(m, c.ID)
+		c.Function.Arguments = p.escape(m, c.Function.Arguments)
+		out.ToolCalls = append(out.ToolCalls, c)
+	}
+	p.up.Messages = append(p.up.Messages, out)
+	return nil
+}
+
+func (p *prompt) id(m *boundary.Marker, id string) string { return p.escape(m, id) }
+
+// escapeJSON escapes every string within a value. It goes by tokens, not by recursion.
+func (p *prompt) escapeJSON(m *boundary.Marker, v jsontext.Value) (jsontext.Value, *gate.Error) {
+	if len(v) == 0 || v.Kind() == 'n' {
+		return nil, nil
+	}
+	var out bytes.Buffer
+	dec, enc := jsontext.NewDecoder(bytes.NewReader(v)), jsontext.NewEncoder(&out)
+	for {
+		t, err := dec.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return bytes.TrimSpace(out.Bytes()), nil
+		}
+		if err == nil && t.Kind() == '"' {
+			t = jsontext.String(p.escape(m, t.String()))
+		}
+		if err == nil {
+			err = enc.WriteToken(t)
+		}
+		if err != nil {
+			return nil, badArguments("a setting is malformed")
+		}
+	}
+}
+
+func (p *prompt) bytes() ([]byte, *gate.Error) {
+	b, err := json.Marshal(&p.up)
+	if err != nil {
+		e := badArguments("the request can't be passed on")
+		e.Cause = err
+		return nil, e
+	}
+	return b, nil
+}

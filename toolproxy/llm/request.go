@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"agentrun/toolproxy/gate"
+)
+
+// chatRequest has the fields that pass. What isn't here is refused by name rather than dropped: a client that relies on it
+// should hear of it, and a provider's next extension (hosted search, remote tools) must not pass by being unknown.
+type chatRequest struct {
+	Model         string         `json:"model"`
+	Messages      []message      `json:"messages"`
+	Stream        bool           `json:"stream"`
+	StreamOptions *streamOptions `json:"stream_options"`
+	MaxTokens     *int64         `json:"max_tokens"`
+	MaxCompletion *int64         `json:"max_completion_tokens"`
+	N             *int64         `json:"n"`
+	Temperature   *float64       `json:"temperature"`
+	TopP          *float64       `json:"top_p"`
+	Presence      *float64       `json:"presence_penalty"`
+	Frequency     *float64       `json:"frequency_penalty"`
+	Stop          jsontext.Value `json:"stop"`
+	Tools         []toolSpec     `json:"tools"`
+	ToolChoice    jsontext.Value `json:"tool_choice"`
+	Parallel      *bool          `json:"parallel_tool_calls"`
+	Format        jsontext.Value `json:"response_format"`
+	Seed          *int64         `json:"seed"`
+	Effort        string         `json:"reasoning_effort"`
+	Store         *bool          `json:"store"`
+	Logprobs      *bool          `json:"logprobs"`
+	User          string         `json:"user"`     // not passed on: who the agent is, is nothing the agent says
+	Metadata      jsontext.Value `json:"metadata"` // not passed on
+}
+
+type streamOptions struct {
+	Usage       bool  `json:"include_usage"`
+	Obfuscation *bool `json:"include_obfuscation"`
+}
+
+type message struct {
+	Role       string         `json:"role"`
+	Content    jsontext.Value `json:"content"`
+	Name       string         `json:"name"`
+	ToolCalls  []toolCall     `json:"tool_calls"`
+	ToolCallID string         `json:"tool_call_id"`
+	Refusal    *string        `json:"refusal"`
+	// Clients send replies back as they got them. These are read and left out.
+	Summary      *string        `json:"summary"`
+	Audio        jsontext.Value `json:"audio"`
+	FunctionCall jsontext.Value `json:"function_call"`
+	Annotations  jsontext.Value `json:"annotations"`
+}
+
+type toolCall struct {
+	Index    *int64       `json:"index,omitzero"`
+	ID       string       `json:"id,omitzero"`
+	Type     string       `json:"type,omitzero"`
+	Function functionCall `json:"function"`
+}
+
+type functionCall struct {
+	Name      string `json:"name,omitzero"`
+	Arguments string `json:"arguments"`
+}
+
+type toolSpec struct {
+	Type     string       `json:"type"`
+	Function functionSpec `json:"function"`
+}
+
+type functionSpec struct {
+	Name        string         `json:"name"`
+	Description string         `json:"description,omitzero"`
+	Parameters  jsontext.Value `json:"parameters,omitzero"`
+	Strict      *bool          `json:"strict,omitzero"`
+}
+
+const (
+	maxTools     = 128
+	maxParts     = 64
+	maxToolCalls = 64
+	maxID        = 128
+)
+
+// readBody reads a request of at most limit bytes.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *gate.Error) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return nil, refuse(gate.CodeBadRequest, "the body is not declared as JSON", "send Content-Type: application/json")
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return nil, refuse(gate.CodeBadRequest, "the body is compressed", "send it as it is")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return nil, refuse(gate.CodeTooLarge, fmt.Sprintf("the body has more than %d bytes", limit), "send less: shorten or summarise the conversation")
+	case err != nil:
+		return nil, refuse(gate.CodeBadRequest, "the body ended early", "send it again")
+	}
+	return body, nil
+}
+
+// decode reads JSON with one meaning: known names, each once, UTF-8. What the library says is not passed on: it quotes.
+func decode(body []byte, into any) *gate.Error {
+	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
+	if err == nil {
+		return nil
+	}
+	where := ""
+	var semantic *json.SemanticError
+	if errors.As(err, &semantic) && semantic.JSONPointer != "" {
+		where = fmt.Sprintf(" at %.100q", string(semantic.JSONPointer))
+	}
+	e := refuse(gate.CodeBadRequest, "the body isn't the JSON that is read here"+where,
+		"send the fields of OpenAI's API that ask for text or function calls; names count exactly and come once")
+	e.Cause = err
+	return e
+}
+
+func badArguments(format string, args ...any) *gate.Error {
+	return refuse(gate.CodeBadArguments, fmt.Sprintf(format, args...), "correct the request")
+}
+
+func (r *chatRequest) check(l Limits) *gate.Error {
+	switch {
+	case len(r.Messages) == 0:
+		return badArguments("messages is empty")
+	case len(r.Messages) > l.Messages:
+		return refuse(gate.CodeTooLarge, fmt.Sprintf("there are more than %d messages", l.Messages), "leave out or summarise the oldest")
+	case r.N != nil && *r.N != 1:
+		return badArguments("n must be 1: one permit is for one completion")
+	case r.Store != nil && *r.Store:
+		return badArguments("store must be false: nothing is kept at the provider")
+	case r.Logprobs != nil && *r.Logprobs:
+		return badArguments("logprobs are not given")
+	case len(r.Effort) > 16:
+		return badArguments("reasoning_effort is no known word")
+	case r.MaxTokens != nil && *r.MaxTokens < 1, r.MaxCompletion != nil && *r.MaxCompletion < 1:
+		return badArguments("max_tokens must be at least 1")
+	case len(r.Tools) > maxTools:
+		return badArguments("there are more than %d tools", maxTools)
+	}
+	for i := range r.Tools {
+		if e := r.Tools[i].check(i); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// check refuses tools that a provider would run itself: they reach the network by the provider's hand, around egress (M-8).
+func (t *toolSpec) check(i int) *gate.Error {
+	switch {
+	case t.Type != "function":
+		return badArguments("tools[%d] is not of type function; the provider runs no tools for an agent", i)
+	case !functionName().MatchString(t.Function.Name):
+		return badArguments("tools[%d].function.name must be letters, digits, _ and -, at most 64", i)
+	case len(t.Function.Description) > 16<<10:
+		return badArguments("tools[%d].function.description is longer than 16 KiB", i)
+	case len(t.Function.Parameters) > 0 && t.Function.Parameters.Kind() != '{' && t.Function.Parameters.Kind() != 'n':
+		return badArguments("tools[%d].function.parameters is not an object", i)
+	}
+	return nil
+}
+
+var functionName = regexpOnce(`^[A-Za-z0-9_-]{1,64}$`)
+
+// most is the limit of output tokens: the smallest of what was asked and what the model may.
+func (r *chatRequest) most(m *Model) int64 {
+	most := m.MaxTokens
+	for _, asked := range []*int64{r.MaxTokens, r.MaxCompletion} {
+		if asked != nil {
+			most = min(most, *asked)
+		}
+	}
+	return most
+}
+
+// part is one piece of a content.
+type part struct {
+	Type     string    `json:"type"`
+	Text     string    `json:"text,omitzero"`
+	ImageURL *imageURL `json:"image_url,omitzero"`
+	Refusal  string    `json:"refusal,omitzero"`
+}
+
+type imageURL struct {
+	URL    string `json:"url"`
+	Detail string `json:"detail,omitzero"`
+}
+
+// parts reads a content: a string, a list of parts, or nothing.
+func parts(v jsontext.Value, at string) ([]part, *gate.Error) {
+	switch v.Kind() {
+	case '"':
+		var s string
+		if json.Unmarshal(v, &s) != nil {
+			return nil, badArguments("%s is malformed", at)
+		}
+		return []part{{Type: "text", Text: s}}, nil
+	case 'n':
+		return nil, nil
+	case '[':
+	default:
+		if len(v) == 0 {
+			return nil, nil
+		}
+		return nil, badArguments("%s is neither text nor a list of parts", at)
+	}
+	var list []part
+	if json.Unmarshal(v, &list, json.RejectUnknownMembers(true)) != nil || len(list) > maxParts {
+		return nil, badArguments("%s has parts that are not read here, or more than %d", at, maxParts)
+	}
+	for i := range list {
+		if e := list[i].check(fmt.Sprintf("%s[%d]", at, i)); e != nil {
+			return nil, e
+		}
+	}
+	return list, nil
+}
+
+func (p *part) check(at string) *gate.Error {
+	switch p.Type {
+	case "text", "refusal":
+		return nil
+	case "image_url":
+		if p.ImageURL == nil || !strings.HasPrefix(p.ImageURL.URL, "data:image/") {
+			// The provider would fetch an address: a way out for data in its path, past the egress rules.
+			return refuse(gate.CodeBadArguments, at+" names an address to fetch", "send the image itself as a data: URL")
+		}
+		if !slices.Contains([]string{"", "auto", "low", "high"}, p.ImageURL.Detail) {
+			return badArguments("%s.detail is no known word", at)
+		}
+		return nil
+	}
+	return badArguments("%s is neither text nor an image", at)
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/gate"
+)
+
+func durationOf(d Duration) time.Duration { return time.Duration(d) }
+
+var errAddress = errors.New("address is not public and the provider isn't allowed to have such a one")
+
+// transport connects to a provider. There is no proxy, no redirect (a RoundTripper follows none), no cookie and no
+// decompression: what is counted is what came.
+func transport(p Provider) http.RoundTripper {
+	d := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+		return mayConnect(address, p.AllowPrivate)
+	}}
+	return &http.Transport{
+		DialContext: d.DialContext, ForceAttemptHTTP2: true, DisableCompression: true, TLSHandshakeTimeout: 10 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second,
+	}
+}
+
+// mayConnect looks at the address of the very connection, after resolution and before the first packet: a name can't be
+// pointed elsewhere in between (rebinding). Metadata services are never a model.
+func mayConnect(address string, private bool) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("connect: %w", errAddress)
+	}
+	switch egress.Classify(ap.Addr().Unmap()) {
+	case egress.Public:
+		return nil
+	case egress.Private, egress.Loopback, egress.CGNAT, egress.UniqueLocal, egress.LinkLocal, egress.SiteLocal:
+		if private {
+			return nil
+		}
+	}
+	return fmt.Errorf("connect: %w", errAddress)
+}
+
+// post sends body to the provider. Silence from here to the reply's end cancels the call: see watch.
+func (c *call) post(path string, body []byte, accept string) (*http.Response, func(), error) {
+	p := c.target.provider
+	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, strings.TrimRight(p.BaseURL, "/")+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	h := req.Header
+	if trace := c.gateway.o.Trace; trace != nil {
+		trace(c.ctx, h)
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Accept", accept)
+	h.Set("User-Agent", "agentrun")
+	switch {
+	case c.target.key == "":
+	case p.Header != "":
+		h.Set(p.Header, c.target.key)
+	default:
+		h.Set("Authorization", "Bearer "+c.target.key)
+	}
+	progress := c.watch(durationOf(p.Idle))
+	resp, err := c.target.rt.RoundTrip(req)
+	progress()
+	return resp, progress, err
+}
+
+// watch cancels the call when progress wasn't called for idle.
+func (c *call) watch(idle time.Duration) (progress func()) {
+	t := time.AfterFunc(idle, func() { c.cancel(errIdle) })
+	context.AfterFunc(c.ctx, func() { t.Stop() })
+	return func() { t.Reset(idle) }
+}
+
+// ask opens the reply to a chat completion.
+func (c *call) askChat(body []byte) (source, error) {
+	resp, progress, err := c.post("/chat/completions", body, "text/event-stream, application/json")
+	if err != nil {
+		return nil, err
+	}
+	limit := c.gateway.o.Config.Limits.Reply
+	if resp.StatusCode != http.StatusOK {
+		_ = resp.Body.Close()
+		e := refusedBy(resp.StatusCode)
+		e.Retry = retryAfter(resp)
+		return nil, e
+	}
+	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind {
+	case "text/event-stream":
+		return &sse{in: bufio.NewReaderSize(resp.Body, 32<<10), body: resp.Body, left: limit, progress: progress, count: &c.received}, nil
+	case "application/json":
+		defer resp.Body.Close()
+		text, err := c.readAll(resp, progress, limit)
+		if err != nil {
+			return nil, err
+		}
+		ev, err := parseChunk(text)
+		if err != nil {
+			return nil, err
+		}
+		if len(ev.text) == 0 && len(ev.calls) == 0 && ev.finish == "" {
+			return nil, errForm
+		}
+		return &whole{ev: ev}, nil
+	}
+	_ = resp.Body.Close()
+	return nil, errForm
+}
+
+func (g *Gateway) ask(c *call, body []byte) (source, *gate.Error) {
+	// The budgets hear of a call before it goes out: one that has no room left ends here.
+	if e := c.meter(); e != nil {
+		return nil, e
+	}
+	src, err := c.askChat(body)
+	if err != nil {
+		return nil, failure(c.ctx, err)
+	}
+	return src, nil
+}
+
+// readAll reads at most limit bytes; one more is an error.
+func (c *call) readAll(resp *http.Response, progress func(), limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	n, err := io.Copy(&b, io.LimitReader(&progressing{resp.Body, progress}, limit+1))
+	c.received += n
+	switch {
+	case n > limit:
+		return nil, errLong
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, errShort
+	case err != nil:
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+type progressing struct {
+	io.Reader
+	progress func()
+}
+
+func (r *progressing) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.progress()
+	return n, err
+}
+
+// retryAfter believes up to ten minutes.
+func retryAfter(resp *http.Response) time.Duration {
+	d, err := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
+	if err != nil || d < 0 {
+		return 0
+	}
+	return min(d, 10*time.Minute)
+}
