@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/gate"
+)
+
+func scrape(t testing.TB, m *Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+func everything(m *Metrics, tool string, code rings.Code) {
+	m.SandboxStarted()
+	m.SandboxStarted()
+	m.SandboxEnded()
+	m.RunEnded(true, time.Second)
+	m.RunEnded(false, time.Second)
+	m.Killed(code)
+	m.Tool(tool, code, time.Millisecond)
+	m.Denied(KindEgress, code)
+	m.Denied(Kind(tool), code)
+	m.Proxied(time.Microsecond)
+	m.Decided(code, time.Microsecond)
+	m.Connected(code, 10, 20)
+	m.Looked(code)
+	m.Tokens(3, 4)
+	m.Cost(1_500_000)
+	done := m.Waiting()
+	m.Waiting()
+	done()
+	done()
+}
+
+func TestM20Metrics(t *testing.T) {
+	m := New(Options{Tools: []string{"math"}, DroppedSpans: func() int64 { return 7 }})
+	everything(m, "math", gate.CodeToolTimeout)
+	out := scrape(t, m)
+	for _, want := range []string{
+		`agentrun_runs_total{outcome="ok"} 1`, `agentrun_runs_total{outcome="error"} 1`, `agentrun_tool_calls_total{code="tool_timeout",tool="math"} 1`,
+		`agentrun_sandboxes_live 1`, `agentrun_kills_total{code="tool_timeout"} 1`, `agentrun_denials_total{code="tool_timeout",kind="egress"} 1`,
+		`agentrun_tokens_total{direction="completion"} 4`, `agentrun_egress_bytes_total{direction="sent"} 10`, `agentrun_egress_connections_total{code="tool_timeout"} 1`,
+		`agentrun_cost_total 1.5`, `agentrun_approvals_pending 1`, `agentrun_run_seconds_count 2`, `agentrun_proxy_seconds_count 1`,
+		`agentrun_policy_decision_seconds_bucket{le="0.003"} 1`, `agentrun_policy_decisions_total{code="tool_timeout"} 1`, `agentrun_tool_seconds_count{tool="math"} 1`,
+		`agentrun_dns_queries_total{code="tool_timeout"} 1`, `agentrun_spans_dropped_total 7`,
+	} {
+		if !strings.Contains(out, want+"\n") {
+			t.Errorf("no %s in\n%s", want, out)
+		}
+	}
+	var none *Metrics
+	everything(none, "math", rings.CodeOK) // and no panic
+}
+
+// An agent that calls ever new tools, and upstreams that make up codes, add no series and write nothing of theirs.
+func TestThreatToolProxyMetricsStayBounded(t *testing.T) {
+	m := New(Options{Tools: []string{"math"}})
+	everything(m, "math", rings.CodeOK)
+	everything(m, "unknown", "unknown")
+	before := strings.Count(scrape(t, m), "\n")
+	for i := range 1000 {
+		everything(m, fmt.Sprintf("secret-%d\n# HELP", i), rings.Code(fmt.Sprintf("secret_code_%d", i)))
+	}
+	m.Tokens(-5, -5)
+	m.Cost(-1)
+	m.Connected(rings.CodeOK, -1, -1)
+	out := scrape(t, m)
+	if got := strings.Count(out, "\n"); got != before || strings.Contains(out, "secret") {
+		t.Errorf("got %d lines, want %d", got, before)
+	}
+	many := make([]string, 2*maxTools)
+	for i := range many {
+		many[i] = fmt.Sprint("tool-", i)
+	}
+	m = New(Options{Tools: many})
+	for _, name := range many {
+		m.Tool(name, rings.CodeOK, 0)
+	}
+	if got := strings.Count(scrape(t, m), "agentrun_tool_calls_total{"); got != maxTools+1 {
+		t.Errorf("got %d tools, want %d", got, maxTools+1)
+	}
+}
+
+func TestM20MetricsStayOnThisHost(t *testing.T) {
+	for addr, want := range map[string]string{":9464": "127.0.0.1:9464", "localhost:1": "127.0.0.1:1", "[::1]:1": "[::1]:1", "127.0.0.2:1": "127.0.0.2:1"} {
+		if got, err := CheckAddr(addr, false); err != nil || got.String() != want {
+			t.Errorf("%s: got %v, %v, want %s", addr, got, err, want)
+		}
+	}
+	for _, addr := range []string{"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1", "192.0.2.1:1"} {
+		if _, err := CheckAddr(addr, false); !errors.Is(err, ErrNotLoopback) {
+			t.Errorf("%s: got %v, want %v", addr, err, ErrNotLoopback)
+		}
+		if _, err := CheckAddr(addr, true); err != nil {
+			t.Errorf("%s, anywhere: %v", addr, err)
+		}
+	}
+	for _, addr := range []string{"", "x", "example.org:1", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000"} {
+		if _, err := CheckAddr(addr, true); err == nil {
+			t.Errorf("%q was taken", addr)
+		}
+	}
+}
+
+func TestServe(t *testing.T) {
+	m := New(Options{})
+	l, err := Listen("127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- m.Serve(l) }()
+	for path, want := range map[string]int{"/metrics": 200, "/": 404, "/metrics/": 404, "/debug/pprof/": 404, "/%6detrics": 200} {
+		resp, err := http.Get("http://" + l.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: got %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	resp, err := http.Post("http://"+l.Addr().String()+"/metrics", "text/plain", nil)
+	if err != nil || resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("POST: got %v, %v", resp, err)
+	}
+	resp.Body.Close()
+	l.Close()
+	if err := <-ended; err != nil && !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Listen("203.0.113.1:0", false); !errors.Is(err, ErrNotLoopback) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkTool(b *testing.B) {
+	m := New(Options{Tools: []string{"math"}})
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Tool("math", rings.CodeOK, time.Millisecond)
+	}
+}
+
+func BenchmarkToolParallel(b *testing.B) {
+	m := New(Options{Tools: []string{"math"}})
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			m.Tool("math", rings.CodeOK, time.Millisecond)
+		}
+	})
+}
+
+func BenchmarkToolOff(b *testing.B) {
+	var m *Metrics
+	for b.Loop() {
+		m.Tool("math", rings.CodeOK, time.Millisecond)
+	}
+}
+
+func BenchmarkScrape(b *testing.B) {
+	m := New(Options{Tools: []string{"math"}})
+	everything(m, "math", rings.CodeOK)
+	for b.Loop() {
+		scrape(b, m)
+	}
+}

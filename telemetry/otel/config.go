@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package otel
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"agentrun/internal/strictyaml"
+	"agentrun/telemetry/metrics"
+	"agentrun/telemetry/runlog"
+)
+
+// Schema is the JSON Schema of the section telemetry:.
+//
+//go:embed schema.json
+var Schema []byte
+
+// Defaults and bounds.
+const (
+	DefaultTimeout = 5 * time.Second
+	MaxTimeout     = 30 * time.Second
+	DefaultSample  = 1.0
+	maxHeaders     = 16
+)
+
+// Config is the section telemetry:. The zero value exports, serves and keeps nothing beyond run logs of errors.
+type Config struct {
+	OTLP    OTLP    `yaml:"otlp"`
+	Metrics Metrics `yaml:"metrics"`
+	Logs    Logs    `yaml:"logs"`
+}
+
+// OTLP is where spans go.
+type OTLP struct {
+	Endpoint string            `yaml:"endpoint"` // https://host[:port][/path]; http to loopback addresses only; empty: nothing is exported
+	Headers  map[string]Header `yaml:"headers"`
+	Timeout  time.Duration     `yaml:"timeout"` // of one export; 0: DefaultTimeout
+	Sample   *float64          `yaml:"sample"`  // share of runs, 0 to 1; nil: all. A run is exported whole or not at all
+	CAFile   string            `yaml:"ca_file"` // PEM; instead of the system's roots
+}
+
+// Header is sent with each export: exactly one of its fields is set.
+type Header struct {
+	Secret string `yaml:"secret"` // name of an entry of secrets:
+	Value  string `yaml:"value"`  // what is no secret
+}
+
+// Metrics is where Prometheus may ask.
+type Metrics struct {
+	Addr     string `yaml:"addr"`     // HOST:PORT; empty: nowhere
+	Anywhere bool   `yaml:"anywhere"` // the address may be other than loopback
+}
+
+// Logs are the logs of runs (M-18).
+type Logs struct {
+	Retention      time.Duration `yaml:"retention"`       // 24h to 72h; 0: 72h
+	ErrorRetention time.Duration `yaml:"error_retention"` // to 720h; 0: 168h
+	Sample         float64       `yaml:"sample"`          // share of logs kept of runs that ended well; 0: none
+	Level          string        `yaml:"level"`           // debug, info, warn, error; empty: info
+	MaskIPs        bool          `yaml:"mask_ips"`
+}
+
+// ParseConfig reads the section. Everything wrong with it is told, each with its path.
+func ParseConfig(section []byte) (Config, error) {
+	var c Config
+	if err := strictyaml.Decode("telemetry", section, &c); err != nil {
+		return Config{}, err
+	}
+	if err := errors.Join(c.OTLP.check(), c.Metrics.check(), c.Logs.check()); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+func (o OTLP) check() error {
+	var errs []error
+	bad := func(path, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("telemetry.otlp."+path+": "+format, args...))
+	}
+	if o.Endpoint != "" {
+		if _, err := o.url(); err != nil {
+			bad("endpoint", "%w", err)
+		}
+	} else if len(o.Headers) > 0 || o.CAFile != "" || o.Sample != nil {
+		bad("endpoint", "missing, so that nothing is exported")
+	}
+	if o.Timeout < 0 || o.Timeout > MaxTimeout {
+		bad("timeout", "%v: want up to %v", o.Timeout, MaxTimeout)
+	}
+	if s := o.sample(); math.IsNaN(s) || s < 0 || s > 1 {
+		bad("sample", "%v: want 0 to 1", s)
+	}
+	if len(o.Headers) > maxHeaders {
+		bad("headers", "%d: want at most %d", len(o.Headers), maxHeaders)
+	}
+	for name, h := range o.Headers {
+		if (h.Secret == "") == (h.Value == "") {
+			bad("headers."+name, "want either secret or value")
+		}
+		if !headerName(name) || strings.ContainsAny(h.Value, "\r\n\x00") {
+			bad("headers."+name, "not a header")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// headerName is a token (RFC 9110, 5.6.2), in the characters that are used.
+func headerName(name string) bool {
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func (o OTLP) sample() float64 {
+	if o.Sample == nil {
+		return DefaultSample
+	}
+	return *o.Sample
+}
+
+// url refuses what would send spans, and the secret in a header, over a wire in plain.
+func (o OTLP) url() (*url.URL, error) {
+	u, err := url.Parse(o.Endpoint)
+	switch {
+	case err != nil:
+		return nil, errors.New("can't be parsed") // not %w: it may hold a password
+	case u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
+		return nil, errors.New("want https://host[:port][/path], without user, query or fragment")
+	case u.Scheme == "http":
+		if addr, err := netip.ParseAddr(u.Hostname()); err != nil || !addr.Unmap().IsLoopback() {
+			return nil, errors.New("only https may leave this host")
+		}
+	case u.Scheme != "https":
+		return nil, fmt.Errorf("scheme %.16q, want https", u.Scheme)
+	}
+	if !strings.HasSuffix(u.Path, tracesPath) {
+		u.Path = strings.TrimRight(u.Path, "/") + tracesPath
+	}
+	return u, nil
+}
+
+// tracesPath of OTLP/HTTP, below the endpoint.
+const tracesPath = "/v1/traces"
+
+func (m Metrics) check() error {
+	if m.Addr == "" {
+		if m.Anywhere {
+			return errors.New("telemetry.metrics.addr: missing")
+		}
+		return nil
+	}
+	if _, err := metrics.CheckAddr(m.Addr, m.Anywhere); err != nil {
+		return fmt.Errorf("telemetry.metrics.addr: %w", err)
+	}
+	return nil
+}
+
+// Policy is the retention for runlog.Sweep.
+func (l Logs) Policy() runlog.Policy {
+	p := runlog.DefaultPolicy()
+	if l.Retention != 0 {
+		p.Keep = l.Retention
+	}
+	if l.ErrorRetention != 0 {
+		p.KeepErrors = l.ErrorRetention
+	}
+	return p
+}
+
+func (l Logs) check() error {
+	var errs []error
+	if err := l.Policy().Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("telemetry.logs: %w", err))
+	}
+	if math.IsNaN(l.Sample) || l.Sample < 0 || l.Sample > 1 {
+		errs = append(errs, fmt.Errorf("telemetry.logs.sample: %v: want 0 to 1", l.Sample))
+	}
+	if _, err := l.level(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (l Logs) level() (slog.Level, error) {
+	switch l.Level {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "", "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return slog.LevelError, fmt.Errorf("telemetry.logs.level: %.16q: want debug, info, warn or error", l.Level)
+}
