@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"agentrun/audit"
+	"agentrun/governance"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -26,12 +27,20 @@ type Admission struct {
 	Session   string
 	Ring      rings.Ring
 	Workspace string // the session's, on the host; empty without session
+	Settings  AgentSettings
+	Grant     governance.Grant // what its plan, stake and role give (M-19)
 
-	lock *store.Lock
+	lock  *store.Lock
+	slot  *store.Lock
+	alarm *alarm
 }
 
-// Done ends what the admission holds: the turn in a session whose mode is strong. It may be called on the zero value.
-func (a *Admission) Done() { a.lock.Unlock() }
+// Done ends what the admission holds: the turn in a session whose mode is strong, and the place among its plan's runs at
+// once. It may be called on the zero value.
+func (a *Admission) Done() {
+	a.lock.Unlock()
+	a.slot.Unlock()
+}
 
 // Codes of denied runs, beside those of package rings.
 const (
@@ -67,6 +76,12 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 			return Admission{}, err
 		}
 	}
+	if d.Allowed() {
+		if d, err = h.place(&adm, d); err != nil {
+			adm.Done()
+			return Admission{}, err
+		}
+	}
 	if r.Agent != "" {
 		// Synced by the start's own record, which comes before anything runs.
 		err = h.record(recordedIn(d, r), false, &audit.RingCheck{
@@ -79,6 +94,7 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 		adm.Done()
 		return Admission{}, err
 	}
+	adm.alarm = newAlarm(h.now)
 	return adm, nil
 }
 
@@ -134,25 +150,33 @@ func denied(v verdict, rule string, code rings.Code, hint, format string, args .
 
 // look finds the verdict. An error means that there is none, and nothing begins.
 func (h *Hypervisor) look(ctx context.Context, r Request) (Admission, verdict, error) {
+	plans, err := governance.Load(h.opt.Plans)
+	if err != nil {
+		return Admission{}, verdict{}, err
+	}
 	if r.Agent == "" {
 		v := verdict{agentRing: r.Ring.OrSandbox(), Decision: rings.Decision{Verdict: rings.Allow, Code: rings.CodeOK, Reason: "the operator's own run", Rule: "H-1"}}
 		if r.Session != "" {
 			v = denied(v, "H-30", CodeAgentMissing, "name the participant with --agent", "a session's runs belong to its participants")
 		}
-		return Admission{Ring: r.Ring.OrSandbox()}, v, nil
+		grant, err := plans.Grant("", "", 0)
+		return Admission{Ring: r.Ring.OrSandbox(), Grant: grant}, v, err
 	}
 	var adm Admission
 	var v verdict
-	err := h.view(ctx, func(tx *store.Tx) error {
+	err = h.view(ctx, func(tx *store.Tx) error {
 		a, err := agent(tx, r.Agent)
 		if err != nil {
 			return err
 		}
-		adm = Admission{Agent: r.Agent, Session: r.Session, Ring: r.Ring}
+		adm = Admission{Agent: r.Agent, Session: r.Session, Ring: r.Ring, Settings: a.AgentSettings}
 		if !adm.Ring.Valid() {
 			adm.Ring = a.Ring
 		}
 		v = enforce(a, adm.Ring)
+		if v.Allowed() {
+			adm.Grant, v = granted(plans, a, v)
+		}
 		if v.Allowed() && r.Session != "" {
 			v, err = h.inSession(tx, v, r)
 			adm.Workspace = h.Workspace(r.Session)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"agentrun/audit"
@@ -18,6 +19,7 @@ import (
 // The store's buckets. Names last for ever: they are in files.
 const (
 	agentsBucket     = "agents"
+	settingsBucket   = "agent-settings"
 	quarantineBucket = "quarantine"
 	noncesBucket     = "nonces"
 )
@@ -37,6 +39,7 @@ type Agent struct {
 	Consensus   bool                   `json:"has_consensus"`
 	Updated     time.Time              `json:"updated,omitzero"`
 	Quarantined *rings.QuarantineEntry `json:"quarantine"`
+	AgentSettings
 }
 
 // score is the number the policy works with: an agent without a score has earned nothing.
@@ -80,6 +83,9 @@ func agent(tx *store.Tx, id string) (Agent, error) {
 		}
 		a.Score, a.Consensus, a.Updated = &r.Score, r.Consensus, r.Updated
 	}
+	if _, err := store.GetJSON(tx.Bucket(settingsBucket), id, &a.AgentSettings); err != nil {
+		return Agent{}, err
+	}
 	var q rings.QuarantineEntry
 	held, err := store.GetJSON(tx.Bucket(quarantineBucket), id, &q)
 	if err != nil {
@@ -91,19 +97,22 @@ func agent(tx *store.Tx, id string) (Agent, error) {
 	return a, nil
 }
 
-// Agents returns every agent that has a score or is in quarantine, by id.
+// Agents returns every agent that has a score or settings or is in quarantine, by id.
 func (h *Hypervisor) Agents(ctx context.Context) ([]Agent, error) {
 	agents := []Agent{}
 	err := h.view(ctx, func(tx *store.Tx) error {
-		add := func(id string, _ []byte) error {
-			if n := len(agents); n > 0 && agents[n-1].ID == id {
-				return nil
-			}
-			a, err := agent(tx, id)
-			agents = append(agents, a)
+		ids, err := keysOf(tx, agentsBucket, settingsBucket, quarantineBucket)
+		if err != nil {
 			return err
 		}
-		return eachOf(tx, add, agentsBucket, quarantineBucket)
+		for _, id := range ids {
+			a, err := agent(tx, id)
+			if err != nil {
+				return err
+			}
+			agents = append(agents, a)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -111,27 +120,15 @@ func (h *Hypervisor) Agents(ctx context.Context) ([]Agent, error) {
 	return agents, nil
 }
 
-// eachOf walks the keys of two buckets in their common order; a key in both comes up twice.
-func eachOf(tx *store.Tx, fn func(string, []byte) error, first, second string) error {
-	var ids []string
-	if err := tx.Bucket(second).Each("", func(id string, _ []byte) error { ids = append(ids, id); return nil }); err != nil {
-		return err
-	}
-	err := tx.Bucket(first).Each("", func(id string, v []byte) error {
-		for len(ids) > 0 && ids[0] <= id {
-			if err := fn(ids[0], nil); err != nil {
-				return err
-			}
-			ids = ids[1:]
-		}
-		return fn(id, v)
-	})
-	for _, id := range ids {
-		if err == nil {
-			err = fn(id, nil)
+// keysOf are the keys of some buckets, each once, in order.
+func keysOf(tx *store.Tx, buckets ...string) (keys []string, err error) {
+	for _, b := range buckets {
+		if err := tx.Bucket(b).Each("", func(key string, _ []byte) error { keys = append(keys, key); return nil }); err != nil {
+			return nil, err
 		}
 	}
-	return err
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
 }
 
 // SetScore gives an agent a new effective score (H-2) and returns it with the ring it had before. A ring that rises is

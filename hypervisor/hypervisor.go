@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"agentrun/audit"
+	"agentrun/governance"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -21,15 +22,17 @@ import (
 // Options say where a node keeps what it remembers. StateDir is required.
 type Options struct {
 	StateDir string
-	SyncAll  bool             // every audit record is on disk before Append returns, not just those of H-28
-	Now      func() time.Time // nil: time.Now
+	SyncAll  bool               // every audit record is on disk before Append returns, not just those of H-28
+	Plans    governance.Sources // besides the built-in plans (M-19)
+	Now      func() time.Time   // nil: time.Now
 }
 
 // Hypervisor is the node. It opens what it needs when it needs it: a run without agent and session touches no state.
 // Safe for concurrent use.
 type Hypervisor struct {
-	opt Options
-	now func() time.Time
+	opt    Options
+	now    func() time.Time
+	limits *rings.Limiter
 
 	mu   sync.Mutex
 	db   *store.DB
@@ -46,6 +49,7 @@ func Open(opt Options) (*Hypervisor, error) {
 	if h.now == nil {
 		h.now = time.Now
 	}
+	h.limits = rings.NewLimiter(h.now)
 	return h, nil
 }
 

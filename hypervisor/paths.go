@@ -55,8 +55,12 @@ func (h *Hypervisor) Refuse(r Request, ring rings.Ring, d *DeniedError) error {
 	if r.Agent == "" {
 		return d
 	}
+	action := "host_path.show"
+	if d.Rule == "M-9" {
+		action = runAction
+	}
 	err := h.record(r.Session, false, &audit.RingCheck{
-		Action: "host_path.show", AgentID: r.Agent, AgentRing: audit.RingOf(ring.Value()), RequiredRing: audit.RingOf(ring.Value()),
+		Action: action, AgentID: r.Agent, AgentRing: audit.RingOf(ring.Value()), RequiredRing: audit.RingOf(ring.Value()),
 		Reason: string(d.Code), Rule: d.Rule,
 	})
 	return errors.Join(d, err)

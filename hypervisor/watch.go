@@ -3,13 +3,10 @@
 package hypervisor
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"agentrun/audit"
-	"agentrun/rings"
 	"agentrun/runtime"
 )
 
@@ -30,17 +27,18 @@ func (o WatchOptions) warn(err error) {
 
 // Watch is the observer of one admitted run: it puts the run on record and weighs its refused calls.
 func (h *Hypervisor) Watch(adm Admission, opt WatchOptions) runtime.Observer {
-	return &watch{h: h, adm: adm, opt: opt, breaches: rings.NewBreachDetector(h.now), kinds: map[kind]*gathered{}}
+	if adm.alarm == nil {
+		adm.alarm = newAlarm(h.now)
+	}
+	return &watch{h: h, adm: adm, opt: opt, kinds: map[kind]*gathered{}}
 }
 
 type watch struct {
-	h        *Hypervisor
-	adm      Admission
-	opt      WatchOptions
-	breaches *rings.BreachDetector
-	run      string
-	tripped  bool
-	kinds    map[kind]*gathered // of refused calls; runtime bounds them
+	h     *Hypervisor
+	adm   Admission
+	opt   WatchOptions
+	run   string
+	kinds map[kind]*gathered // of refused calls; runtime bounds them
 }
 
 // kind is what refused calls have in common that are recorded together.
@@ -76,8 +74,7 @@ func (w *watch) Refused(r runtime.Refusal) error {
 		w.kinds[k] = g
 	}
 	g.count++
-	b := w.breaches.Denied(w.subject(), w.adm.Session, w.adm.Ring, r.Called)
-	trips := b.Tripped && !w.tripped
+	b, trips := w.adm.alarm.denied(&w.adm, w.run, w.adm.Ring, r.Called)
 	if trips || r.At.Sub(g.last) >= gatherTime {
 		if err := w.tell(k, g, r.At); err != nil {
 			return err
@@ -86,8 +83,7 @@ func (w *watch) Refused(r runtime.Refusal) error {
 	if !trips {
 		return nil
 	}
-	w.tripped = true
-	return w.breach(b)
+	return w.h.breach(&w.adm, w.run, w.opt.KillOnBreach, b)
 }
 
 func (w *watch) tell(k kind, g *gathered, at time.Time) error {
@@ -96,38 +92,6 @@ func (w *watch) tell(k kind, g *gathered, at time.Time) error {
 	return w.h.record(w.adm.Session, false, &audit.Refusal{
 		AgentID: w.adm.Agent, Class: k.class, Count: n, RunID: w.run, Syscall: k.syscall, Verdict: k.verdict,
 	})
-}
-
-// subject is whom a breach is laid to: the agent, or the run if it belongs to none.
-func (w *watch) subject() string {
-	if w.adm.Agent != "" {
-		return w.adm.Agent
-	}
-	return "run:" + w.run
-}
-
-// breach does what H-24 asks for. An error ends the run.
-func (w *watch) breach(b rings.BreachResult) error {
-	reason := fmt.Sprintf("ring breach, severity %s: %d refused calls in run %s", b.Severity, b.Attempts, w.run)
-	err := w.h.record(w.adm.Session, true, &audit.Breach{
-		AgentID: w.subject(), Calls: int64(b.Attempts), RunID: w.run, Severity: b.Severity.String(), Tripped: true, Weight: audit.NumberOf(float64(b.Score)),
-	})
-	if w.adm.Agent != "" {
-		_, qerr := w.h.Quarantine(context.Background(), w.adm.Agent, Cause{Code: "ring_breach", Reason: reason, Run: w.run})
-		err = errors.Join(err, qerr)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", reason, err)
-	}
-	if w.ends() {
-		return errors.New(reason)
-	}
-	return nil
-}
-
-// ends tells whether a breach ends the run.
-func (w *watch) ends() bool {
-	return w.opt.KillOnBreach || w.adm.Agent != "" && w.adm.Ring.MorePrivilegedThan(rings.Sandbox)
 }
 
 // End puts the end on record, on disk, and signs where the chain stands (H-26). A checkpoint that can't be made is told, and

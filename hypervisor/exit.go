@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"agentrun/governance"
+	"agentrun/rings"
+	"agentrun/store"
+	"agentrun/toolproxy/link"
+)
+
+// ExitOptions are what the run that the exit belongs to has.
+type ExitOptions struct {
+	Run      string // id; required
+	Name     string
+	KeyID    string // of the key the run was started with (M-21)
+	MaxSteps int    // tool calls of the run's profile (M-3); the plan may allow fewer. 0 allows none
+	// KillOnBreach is WatchOptions'.
+	KillOnBreach bool
+	// End ends the run, for the reason given. It is called at most once, and must not wait for the exit. nil: calls are
+	// refused from then on, and the run goes on without an exit.
+	End func(error)
+	// Warn hears of what went wrong beside the run; nil: nobody does.
+	Warn func(error)
+	// Execute starts an operator's command in a sandbox of its own; nil: there are none.
+	Execute func(ctx context.Context, tool string) (link.Process, error)
+}
+
+// Codes of the tool proxy's denials (package toolproxy/gate has the same; it is not for this side of the link).
+const (
+	codeRateLimited rings.Code = "rate_limited"
+	codeSteps       rings.Code = "steps_exceeded"
+	codeRing        rings.Code = "ring_denied"
+	codeTool        rings.Code = "tool_restricted"
+	codeApproval    rings.Code = "approval_required"
+	codeRunEnded    rings.Code = "run_ended"
+)
+
+// Exit is what the gateway of one run may ask of its supervisor: it implements link.Supervisor. It believes the gateway
+// nothing that the supervisor knows itself. Safe for concurrent use. With every error the answer is the zero value, a denial.
+type Exit struct {
+	h      *Hypervisor
+	adm    Admission
+	opt    ExitOptions
+	live   *live
+	ledger *governance.Ledger
+	steps  int // at most
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	calls  sync.WaitGroup // approvals that wait, and the watcher of the state
+
+	memory sync.Mutex // held while the memory is asked
+
+	mu      sync.Mutex
+	places  map[uint64]bool
+	last    uint64
+	taken   int // steps
+	written int // changes of the memory
+	ended   bool
+	closed  bool
+	asks    *store.Lock // held from the first approval on
+}
+
+var _ link.Supervisor = (*Exit)(nil)
+
+// Exit opens the exit of an admitted run. It must be closed, after the run's last process is dead and before adm.Done.
+func (h *Hypervisor) Exit(adm Admission, opt ExitOptions) *Exit {
+	if adm.alarm == nil {
+		adm.alarm = newAlarm(h.now)
+	}
+	e := &Exit{h: h, adm: adm, opt: opt, steps: max(opt.MaxSteps, 0), places: map[uint64]bool{}}
+	if most := adm.Grant.Limits.Steps; most != governance.Unlimited {
+		e.steps = int(min(int64(e.steps), most))
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.live = newLive(h, adm)
+	e.ledger = governance.NewLedger(adm.Grant, bank{h, adm.Settings.subject(adm.Agent)}, h.now)
+	e.calls.Go(func() { e.live.watch(e.ctx) })
+	return e
+}
+
+// Close ends everything that was asked for, gives back what was borrowed and closes the channel of Ring.
+func (e *Exit) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	e.mu.Unlock()
+	e.cancel()
+	e.calls.Wait()
+	e.asks.Unlock()
+	e.live.end()
+	ctx, cancel := context.WithTimeout(context.Background(), bookTime)
+	defer cancel()
+	return e.ledger.Close(ctx)
+}
+
+// MaxSteps is the smaller of the profile's and the plan's, for link.Start.
+func (e *Exit) MaxSteps() int { return e.steps }
+
+// Caller is who the run is, for link.Start.
+func (e *Exit) Caller() link.Caller {
+	c := e.adm.Caller(e.opt.Run, e.opt.Name)
+	c.KeyID = e.opt.KeyID
+	return c
+}
+
+// Caller is who an admitted run is to the tool proxy and the policy.
+func (a *Admission) Caller(run, name string) link.Caller {
+	s := a.Settings
+	mode := s.Mode
+	if mode == "" {
+		mode = ModePublic
+	}
+	return link.Caller{
+		Run: run, Name: name, Agent: a.Agent, Session: a.Session, Team: s.Team, Role: s.Role, Plan: a.Grant.Plan, Mode: mode,
+	}
+}
+
+func no(ring rings.Ring, code rings.Code, message, next string, retry time.Duration) link.Verdict {
+	return link.Verdict{Code: code, Message: message, Next: next, Retry: retry, Ring: ring}
+}
+
+// Check decides in the order of M-9 as far as the supervisor knows: quarantine, ring, the plan's tools, rate, concurrency,
+// steps. What the gateway counts itself is counted here as well: it reads what a hostile agent sends.
+func (e *Exit) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
+	if e.over() {
+		return no(e.adm.Ring, codeRunEnded, "the run has ended", "nothing", 0), nil
+	}
+	a, ring, err := e.live.now(ctx)
+	if err != nil {
+		return link.Verdict{}, err
+	}
+	if a.Quarantined != nil {
+		return no(ring, rings.CodeQuarantined, "the agent is in quarantine", "an operator has to release the agent; this run gets nothing any more", 0), nil
+	}
+	if c.Egress {
+		if d := rings.ResourceAllowed(ring, rings.Network); !d.Allowed() {
+			return no(ring, codeRing, d.Reason, "use the tools at AGENTRUN_TOOLS_URL", 0), nil
+		}
+	}
+	// A connection may come without an action: then the ring's constraint decides alone.
+	if !c.Egress || c.Action.ID != "" {
+		if r := rings.Check(ring, a.score(), a.Consensus, c.Action); !r.Allowed {
+			return no(ring, codeRing, r.Reason, "use a tool that your ring allows, or ask the operator for an elevation", 0), nil
+		}
+	}
+	if c.Egress {
+		return link.Verdict{Allowed: true, Code: rings.CodeOK, Ring: ring}, nil
+	}
+	if tool, ok := toolOf(c.Action.ID); ok && !e.adm.Grant.Allows(tool) {
+		return no(ring, codeTool, "plan "+e.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
+	}
+	if r, err := e.h.limits.Take(e.bucket(), e.session(), ring); err != nil {
+		return no(ring, codeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
+	}
+	return e.take(c, ring), nil
+}
+
+// toolOf is the name in tool.NAME.invoke.
+func toolOf(action string) (string, bool) {
+	name, ok := strings.CutPrefix(action, "tool.")
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(name, ".invoke")
+}
+
+// busyRetry is when a place may be free again: tools take some seconds at most (M-11).
+const busyRetry = 100 * time.Millisecond
+
+func (e *Exit) take(c link.Check, ring rings.Ring) link.Verdict {
+	v := link.Verdict{Allowed: true, Code: rings.CodeOK, Ring: ring}
+	if !c.Held {
+		return v
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch most := rings.ConstraintsOf(ring).MaxConcurrentTools; {
+	case len(e.places) >= most:
+		return no(ring, CodeParallel, "too many tools at once for "+ring.String(), "wait for the end of one of your calls", busyRetry)
+	case e.taken >= e.steps:
+		return no(ring, codeSteps, "the run has used its tool calls", "end with what you have", 0)
+	}
+	e.taken++
+	e.last++
+	e.places[e.last] = true
+	v.Place = e.last
+	return v
+}
+
+// Done gives a place back; one that isn't held is nothing.
+func (e *Exit) Done(place uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.places, place)
+}
+
+// bucket and session name the rate's token bucket (H-16). What has no session shares one that no session can be called.
+func (e *Exit) bucket() string { return e.adm.breacher(e.opt.Run) }
+
+func (e *Exit) session() string {
+	if e.adm.Session == "" {
+		return "(none)"
+	}
+	return e.adm.Session
+}
+
+func (e *Exit) over() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed || e.ended
+}
+
+// end ends the run. From then on nothing is granted and nobody waits, whether or not anybody listens.
+func (e *Exit) end(err error) {
+	e.mu.Lock()
+	first := !e.ended
+	e.ended = true
+	e.mu.Unlock()
+	e.cancel()
+	e.live.end()
+	if first && e.opt.End != nil {
+		e.opt.End(err)
+	}
+}
+
+// Ring implements link.Supervisor. A state that can't be read is ring 3.
+func (e *Exit) Ring() (rings.Ring, <-chan struct{}) { return e.live.ring() }
+
+// Execute implements link.Supervisor.
+func (e *Exit) Execute(ctx context.Context, tool string) (link.Process, error) {
+	if e.opt.Execute == nil || e.over() {
+		return nil, errors.New("no command can be run for this tool")
+	}
+	return e.opt.Execute(ctx, tool)
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"agentrun/audit"
+	"agentrun/rings"
+	"agentrun/store"
+	"agentrun/toolproxy/link"
+)
+
+const (
+	// MaxApprovalWait is how long a call may wait for an operator: a run lasts 300 s at most (M-3).
+	MaxApprovalWait = 5 * time.Minute
+
+	maxApprovalArgs = 64 << 10 // what an operator can read; a call with more is refused rather than shown in part
+	maxPendingRun   = 32       // as many as a ring has tools at once (H-11)
+	maxPendingNode  = 1000     // an operator answers none of a thousand
+	keepApprovals   = 24 * time.Hour
+
+	// askTime is how often a waiting call looks at the state's stamp. An operator takes seconds.
+	askTime = 100 * time.Millisecond
+)
+
+func refused(id string, code rings.Code, message string) link.Approved {
+	return link.Approved{ID: id, Code: code, Message: message}
+}
+
+// Approve implements link.Supervisor. A standing grant answers at once; else the call waits for an operator until a.Wait is
+// over, ctx or the run ends, or its agent is put into quarantine. Whatever ends the wait also ends the request: an answer that
+// comes later is refused, and none is good for a second call.
+func (e *Exit) Approve(ctx context.Context, a link.Approval) (link.Approved, error) {
+	e.mu.Lock()
+	if e.closed || e.ended {
+		e.mu.Unlock()
+		return refused("", codeRunEnded, "the run has ended"), nil
+	}
+	e.calls.Add(1)
+	e.mu.Unlock()
+	defer e.calls.Done()
+	if err := checkApproval(a); err != nil {
+		return link.Approved{}, err
+	}
+	if held, err := e.held(ctx); err != nil {
+		return link.Approved{}, err
+	} else if held {
+		return refused("", rings.CodeQuarantined, "the agent is in quarantine"), nil
+	}
+	grant, err := e.standing(ctx, a)
+	if err != nil {
+		return link.Approved{}, err
+	}
+	if grant != "" {
+		return link.Approved{Allowed: true, ID: grant, By: "standing grant", Code: rings.CodeOK}, nil
+	}
+	if a.Wait <= 0 {
+		return refused("", codeApproval, "an operator has to approve this call, and it doesn't wait"), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(a.Wait, MaxApprovalWait))
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)()
+	asked, err := e.ask(ctx, a)
+	if err != nil {
+		if errors.Is(err, errTooMany) {
+			return refused("", codeApproval, "too many calls wait for an operator"), nil
+		}
+		return link.Approved{}, err
+	}
+	return e.wait(ctx, asked)
+}
+
+func checkApproval(a link.Approval) error {
+	switch _, err := audit.ParseHash(a.Digest); {
+	case err != nil:
+		return fmt.Errorf("approval: arguments: %w", err)
+	case rings.CheckActionID(a.Tool) != nil:
+		return fmt.Errorf("approval: %.80q is no tool's name", a.Tool)
+	case len(a.Args) > maxApprovalArgs || !json.Valid(a.Args):
+		return fmt.Errorf("approval of %s: %d bytes of arguments: want JSON of at most %d", a.Tool, len(a.Args), maxApprovalArgs)
+	}
+	return nil
+}
+
+func (e *Exit) held(ctx context.Context) (bool, error) {
+	a, _, err := e.live.now(ctx)
+	return a.Quarantined != nil, err
+}
+
+// standing finds a grant for the call.
+func (e *Exit) standing(ctx context.Context, a link.Approval) (id string, err error) {
+	if e.adm.Agent == "" {
+		return "", nil
+	}
+	grants, err := e.h.StandingGrants(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, g := range grants {
+		if g.Agent == e.adm.Agent && g.Tool == a.Tool && (g.Digest == "" || g.Digest == a.Digest) {
+			return g.ID, nil
+		}
+	}
+	return "", nil
+}
+
+var errTooMany = errors.New("too many calls wait for an operator")
+
+// waits says that somebody is here to hear an answer, until Close or our death.
+func (e *Exit) waits(db *store.DB) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.asks != nil {
+		return nil
+	}
+	for {
+		lock, err := db.TryLock(waitsLock(e.opt.Run))
+		if err == nil {
+			e.asks = lock
+			return nil
+		}
+		if !errors.Is(err, store.ErrBusy) || e.ctx.Err() != nil {
+			return err
+		}
+		// Somebody lists approvals and looks at the lock in this instant.
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// ask keeps the request where an operator finds it.
+func (e *Exit) ask(ctx context.Context, a link.Approval) (Approval, error) {
+	db, err := e.h.store()
+	if err != nil {
+		return Approval{}, err
+	}
+	if err := e.waits(db); err != nil {
+		return Approval{}, err
+	}
+	now := e.h.now().UTC()
+	reason := ""
+	if a.Reason != "" {
+		reason = audit.Claimed(a.Reason)
+	}
+	asked := Approval{
+		ID: newID(), Run: e.opt.Run, Agent: e.adm.Agent, Session: e.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
+		Asked: now, Expires: now.Add(min(a.Wait, MaxApprovalWait)), State: ApprovalPending,
+	}
+	err = db.Update(ctx, func(tx *store.Tx) error {
+		mine, all, err := e.sweep(tx, now)
+		if err != nil {
+			return err
+		}
+		if mine >= maxPendingRun || all >= maxPendingNode {
+			return errTooMany
+		}
+		return e.h.putApproval(tx, asked)
+	})
+	return asked, err
+}
+
+// sweep forgets what ended long ago and counts what waits.
+func (e *Exit) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
+	b := tx.Bucket(approvalsBucket)
+	err = store.EachJSON(b, "", func(id string, a Approval) error {
+		switch {
+		case now.Sub(a.Expires) >= keepApprovals:
+			return b.Delete(id)
+		case a.State != ApprovalPending || !now.Before(a.Expires):
+			return nil
+		case a.Run == e.opt.Run:
+			mine++
+		}
+		all++
+		return nil
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	g := tx.Bucket(grantsBucket)
+	err = store.EachJSON(g, "", func(id string, grant StandingGrant) error {
+		if now.Sub(grant.Expires) >= keepApprovals {
+			return g.Delete(id)
+		}
+		return nil
+	})
+	return mine, all, err
+}
+
+// wait looks for the answer whenever the state has changed. The stamp is as good here as in live: an answer that shares it
+// with the write before is found within anywayTime, or at the end.
+func (e *Exit) wait(ctx context.Context, asked Approval) (link.Approved, error) {
+	t := time.NewTicker(askTime)
+	defer t.Stop()
+	path := filepath.Join(e.h.opt.StateDir, stateFile)
+	var seen stamp
+	var read time.Time
+	for {
+		s, err := stampOf(path)
+		if err != nil {
+			return e.settleApproval(asked, ApprovalCanceled)
+		}
+		if now := time.Now(); s != seen || now.Sub(read) >= anywayTime {
+			seen, read = s, now
+			if a, err := e.h.Approval(ctx, asked.ID); err == nil && a.State != ApprovalPending {
+				return e.settleApproval(asked, ApprovalExpired)
+			}
+			if held, err := e.held(ctx); ctx.Err() == nil && (err != nil || held) {
+				return e.settleApproval(asked, ApprovalCanceled)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			ends := ApprovalExpired
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				ends = ApprovalCanceled
+			}
+			return e.settleApproval(asked, ends)
+		case <-t.C:
+		}
+	}
+}
+
+// settleApproval ends the request, in one transaction with reading its answer: one that was given in time is used up, what
+// nobody answered gets the state ends. After a wait that was canceled even an approval isn't used: nobody is left to call.
+func (e *Exit) settleApproval(asked Approval, ends ApprovalState) (link.Approved, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	defer cancel()
+	db, err := e.h.store()
+	if err != nil {
+		return link.Approved{}, err
+	}
+	var now Approval
+	granted := false
+	err = db.Update(ctx, func(tx *store.Tx) error {
+		if now, err = approval(tx, asked.ID); err != nil {
+			return err
+		}
+		if now.Run != asked.Run || now.Tool != asked.Tool || now.Digest != asked.Digest {
+			return fmt.Errorf("approval %s is another's", asked.ID)
+		}
+		switch now.State {
+		case ApprovalPending:
+			now.State, now.By = ends, "nobody"
+			return e.h.putApproval(tx, now)
+		case ApprovalApproved:
+			// Its agent may have been put into quarantine between the answer and now.
+			if e.adm.Agent != "" {
+				a, err := agent(tx, e.adm.Agent)
+				if err != nil {
+					return err
+				}
+				if a.Quarantined != nil {
+					ends = ApprovalCanceled
+				}
+			}
+			now.State = ApprovalUsed
+			if ends == ApprovalCanceled || e.ctx.Err() != nil {
+				now.State = ApprovalCanceled
+				return e.h.putApproval(tx, now)
+			}
+			granted = true
+			return store.PutJSON(tx.Bucket(approvalsBucket), now.ID, now)
+		}
+		return nil
+	})
+	if err != nil {
+		return link.Approved{}, err
+	}
+	if granted {
+		return link.Approved{Allowed: true, ID: now.ID, By: now.By, Code: rings.CodeOK}, nil
+	}
+	switch now.State {
+	case ApprovalDenied:
+		return link.Approved{ID: now.ID, By: now.By, Code: codeApproval, Message: "an operator denied this call"}, nil
+	case ApprovalExpired:
+		return refused(now.ID, codeApproval, "no operator answered in time"), nil
+	}
+	return refused(now.ID, codeRunEnded, "the call was canceled while it waited for an operator"), nil
+}

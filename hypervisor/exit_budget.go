@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"agentrun/audit"
+	"agentrun/governance"
+	"agentrun/store"
+	"agentrun/toolproxy/link"
+)
+
+// budgetBucket holds the account of each subject, of the latest day it used anything.
+const budgetBucket = "budget"
+
+// bookTime is how long booking waits for a state that somebody else has locked.
+const bookTime = 10 * time.Second
+
+// bank is a subject's account in the state.
+type bank struct {
+	h       *Hypervisor
+	subject string
+}
+
+func (b bank) account(tx *store.Tx) (a governance.Account, err error) {
+	if _, err := store.GetJSON(tx.Bucket(budgetBucket), b.subject, &a); err != nil {
+		return governance.Account{}, err
+	}
+	if err := a.Check(); err != nil {
+		return governance.Account{}, fmt.Errorf("budget of %s: %w", b.subject, err)
+	}
+	return a, nil
+}
+
+// Borrow implements governance.Bank.
+func (b bank) Borrow(ctx context.Context, day governance.Day, want, limit governance.Amounts) (loan governance.Loan, err error) {
+	lend := func(tx *store.Tx) error {
+		a, err := b.account(tx)
+		if err != nil {
+			return err
+		}
+		a, got := a.Lend(day, want, limit)
+		loan = governance.Loan{Day: a.Day, Lent: got, Used: a.Used}
+		if got == (governance.Amounts{}) {
+			return nil
+		}
+		return store.PutJSON(tx.Bucket(budgetBucket), b.subject, a)
+	}
+	if want == (governance.Amounts{}) {
+		err = b.h.view(ctx, lend)
+	} else {
+		err = b.update(ctx, lend)
+	}
+	if err != nil {
+		return governance.Loan{}, err
+	}
+	return loan, nil
+}
+
+// Return implements governance.Bank.
+func (b bank) Return(ctx context.Context, day governance.Day, rest governance.Amounts) error {
+	return b.update(ctx, func(tx *store.Tx) error {
+		a, err := b.account(tx)
+		if err != nil {
+			return err
+		}
+		return store.PutJSON(tx.Bucket(budgetBucket), b.subject, a.Return(day, rest))
+	})
+}
+
+func (b bank) update(ctx context.Context, fn func(*store.Tx) error) error {
+	db, err := b.h.store()
+	if err != nil {
+		return err
+	}
+	return db.Update(ctx, fn)
+}
+
+// Reserve implements link.Supervisor.
+func (e *Exit) Reserve(ctx context.Context, s link.Spend) (link.Reservation, error) {
+	if e.over() {
+		return link.Reservation{Code: codeRunEnded, Message: "the run has ended", Next: "nothing"}, nil
+	}
+	a := e.ledger.Reserve(ctx, governance.Amounts{Cost: s.Estimate, Tokens: s.Tokens})
+	if err := e.crossed(a); err != nil {
+		e.ledger.Settle(ctx, a.ID, governance.Amounts{}, true)
+		return link.Reservation{}, err
+	}
+	return reservation(a), nil
+}
+
+// Settle implements link.Supervisor. What a call cost is booked also if the run has ended meanwhile.
+func (e *Exit) Settle(ctx context.Context, s link.Settle) (link.Reservation, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTime) // the call may have ended because its caller went away
+	defer cancel()
+	a := e.ledger.Settle(ctx, s.ID, governance.Amounts{Cost: s.Cost, Tokens: s.Tokens}, s.Final)
+	if err := e.crossed(a); err != nil {
+		return link.Reservation{}, err
+	}
+	return reservation(a), nil
+}
+
+func reservation(a governance.Answer) link.Reservation {
+	return link.Reservation{Allowed: a.Allowed, ID: a.ID, Cap: a.Cap, Code: a.Code, Message: a.Message, Next: a.Next, Warning: a.Warning}
+}
+
+// crossed puts on record which quotas reached 80 %.
+func (e *Exit) crossed(a governance.Answer) error {
+	for _, c := range a.Crossed {
+		err := e.h.record(e.adm.Session, false, &audit.QuotaWarning{
+			AgentID: e.adm.Agent, Limit: c.Limit, Plan: e.adm.Grant.Plan, Quota: c.Quota, RunID: e.opt.Run,
+			Subject: e.adm.Settings.subject(e.adm.Agent), Used: min(c.Used, audit.MaxInteger),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Budget implements link.Supervisor.
+func (e *Exit) Budget(ctx context.Context) (link.Budget, error) {
+	u, err := e.ledger.Usage(ctx)
+	if err != nil {
+		return link.Budget{}, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return link.Budget{
+		Plan: u.Grant.Plan, Steps: int64(max(e.steps-e.taken, 0)), RunCost: u.RunLeft.Cost, DayCost: u.DayLeft.Cost,
+		RunSpent: u.RunSpent.Cost, DaySpent: u.DaySpent.Cost, RunTokens: u.RunSpent.Tokens, Warning: u.Warning, Multiplier: u.Grant.Multiplier(),
+	}, nil
+}
+
+// AgentUsage is what an agent's subject used today, what running agents have borrowed included.
+type AgentUsage struct {
+	Agent        string `json:"agent_id,omitempty"` // empty: the operator's own runs
+	Subject      string `json:"subject"`
+	Plan         string `json:"plan"`
+	Role         string `json:"role,omitempty"`
+	Multiplier   string `json:"multiplier"`
+	Parallel     int64  `json:"parallel"`
+	Day          string `json:"day"`
+	Cost         int64  `json:"cost"`           // millionths
+	CostPerDay   int64  `json:"cost_per_day"`   // -1: unlimited
+	CostPerRun   int64  `json:"cost_per_run"`   // likewise
+	Tokens       int64  `json:"tokens"`         //
+	TokensPerDay int64  `json:"tokens_per_day"` // likewise
+}
+
+// Usage tells about one agent, or, for "", about the operator's own runs and every agent that the node knows.
+func (h *Hypervisor) Usage(ctx context.Context, id string) ([]AgentUsage, error) {
+	plans, err := governance.Load(h.opt.Plans)
+	if err != nil {
+		return nil, err
+	}
+	agents := []Agent{{}}
+	if id != "" {
+		a, err := h.Agent(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		agents[0] = a
+	} else if all, err := h.Agents(ctx); err != nil {
+		return nil, err
+	} else {
+		agents = append(agents, all...)
+	}
+	usage := []AgentUsage{}
+	for _, a := range agents {
+		u, err := h.usageOf(ctx, plans, a)
+		if err != nil {
+			return nil, err
+		}
+		usage = append(usage, u)
+	}
+	return usage, nil
+}
+
+func (h *Hypervisor) usageOf(ctx context.Context, plans governance.Plans, a Agent) (AgentUsage, error) {
+	g, err := plans.Grant(a.Plan, a.Role, a.Stake)
+	if err != nil {
+		return AgentUsage{}, fmt.Errorf("agent %s: %w", a.ID, err)
+	}
+	subject := a.subject(a.ID)
+	loan, err := bank{h, subject}.Borrow(ctx, governance.DayOf(h.now()), governance.Amounts{}, g.DayCap())
+	if err != nil {
+		return AgentUsage{}, err
+	}
+	return AgentUsage{
+		Agent: a.ID, Subject: subject, Plan: g.Plan, Role: g.Role, Multiplier: g.Multiplier(), Parallel: g.Parallel, Day: loan.Day.String(),
+		Cost: loan.Used.Cost, CostPerDay: g.Limits.CostPerDay, CostPerRun: g.Limits.CostPerRun, Tokens: loan.Used.Tokens, TokensPerDay: g.Limits.TokensPerDay,
+	}, nil
+}

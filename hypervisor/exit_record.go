@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"fmt"
+
+	"agentrun/audit"
+	"agentrun/toolproxy/link"
+)
+
+// maxCounted is how many like refusals of one record the breach detector hears of. Forty of the least weight are critical.
+const maxCounted = 40
+
+// maxFlags is what a record holds.
+const maxFlags = 16
+
+// Record implements link.Supervisor: one entry in the session's chain for each decision, before its result reaches the agent.
+// What was refused above the agent's ring counts as an attempt, together with its refused system calls (H-24). The record is
+// the gateway's account, and the gateway may have fallen: who the run is, it does not say.
+func (e *Exit) Record(_ context.Context, r link.Record) error {
+	rec, err := e.recordOf(r)
+	if err != nil {
+		return err
+	}
+	if err := e.h.record(e.adm.Session, false, rec); err != nil {
+		return err
+	}
+	if r.Allowed || !r.Weight.Valid() {
+		return nil
+	}
+	ring, _ := e.live.ring()
+	for range min(max(r.Count, 1), maxCounted) {
+		b, trips := e.adm.alarm.denied(&e.adm, e.opt.Run, ring, r.Weight)
+		if !trips {
+			continue
+		}
+		if err := e.h.breach(&e.adm, e.opt.Run, e.opt.KillOnBreach, b); err != nil {
+			e.end(err)
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Exit) recordOf(r link.Record) (audit.Record, error) {
+	count := func(n int64) int64 { return min(max(n, 0), audit.MaxInteger) }
+	optional := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return audit.Claimed(s)
+	}
+	var flags []string
+	for _, f := range r.Flags[:min(len(r.Flags), maxFlags)] {
+		flags = append(flags, audit.Claimed(f))
+	}
+	if r.Args != "" {
+		if _, err := audit.ParseHash(r.Args); err != nil {
+			return nil, fmt.Errorf("record of a %.20s call: arguments: %w", r.Kind, err)
+		}
+	}
+	switch r.Kind {
+	case "tool", "llm":
+		return &audit.ToolCall{
+			AgentID: e.adm.Agent, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: string(r.Code), Cost: count(r.Cost),
+			Count: max(count(r.Count), 1), DurationNS: count(int64(r.Took)), Flags: flags, Name: audit.Claimed(r.Name), Received: count(r.Received),
+			Rule: optional(r.Rule), RunID: e.opt.Run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
+		}, nil
+	case "egress", "dns":
+		return &audit.Egress{
+			AgentID: e.adm.Agent, Allowed: r.Allowed, Code: string(r.Code), Count: max(count(r.Count), 1), Destination: audit.Claimed(r.Name),
+			Detail: optional(r.Detail), DurationNS: count(int64(r.Took)), Flags: flags, Received: count(r.Received), Rule: optional(r.Rule),
+			RunID: e.opt.Run, Sent: count(r.Sent), TraceID: optional(r.TraceID), Type: r.Kind,
+		}, nil
+	}
+	return nil, fmt.Errorf("record of unknown kind %.20q", r.Kind)
+}

@@ -1,0 +1,823 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentrun/audit"
+	"agentrun/governance"
+	"agentrun/rings"
+	"agentrun/runtime"
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/link"
+)
+
+// TestMain lets the test binary be another process of agentrun on the same state.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("AGENTRUN_TEST_DIR"); dir != "" {
+		if err := child(os.Getenv("AGENTRUN_TEST_CHILD"), dir); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func child(what, dir string) error {
+	ctx := context.Background()
+	h, err := Open(Options{StateDir: dir})
+	if err != nil {
+		return err
+	}
+	switch what {
+	case "admit": // and hold the place until stdin ends
+		_, err := h.Admit(ctx, Request{Agent: "a"})
+		if d, ok := errors.AsType[*DeniedError](err); ok {
+			fmt.Println(d.Code)
+			return nil
+		}
+		fmt.Println("in", err)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return nil
+	case "approve", "deny": // the first call that waits
+		for {
+			calls, err := h.Approvals(ctx)
+			if err != nil {
+				return err
+			}
+			for _, a := range calls {
+				if a.State != ApprovalPending {
+					continue
+				}
+				_, err := h.AnswerApproval(ctx, a.ID, what == "approve", "uid:42")
+				fmt.Println(a.ID)
+				return errors.Join(err, h.Close())
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	case "quarantine":
+		_, err := h.Quarantine(ctx, "a", Cause{Code: "operator", Reason: "test"})
+		fmt.Println("done")
+		return errors.Join(err, h.Close())
+	}
+	return errors.New("unknown child")
+}
+
+// other starts another process and returns its first line.
+func (n *node) other(what string) (*exec.Cmd, string) {
+	n.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "AGENTRUN_TEST_DIR="+n.dir, "AGENTRUN_TEST_CHILD="+what, "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { stdin.Close(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		n.t.Fatalf("%s: %v", what, err)
+	}
+	return cmd, strings.TrimSpace(line)
+}
+
+func (n *node) set(id string, change func(*AgentSettings)) {
+	n.t.Helper()
+	if _, err := n.SetAgent(n.t.Context(), id, change); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) admit(r Request) Admission {
+	n.t.Helper()
+	adm, err := n.Admit(n.t.Context(), r)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(adm.Done)
+	return adm
+}
+
+// exit opens the exit of a run of agent a, whose ring its score has given.
+func (n *node) exit(opt ExitOptions) *Exit {
+	n.t.Helper()
+	if opt.Run == "" {
+		opt.Run = "r1"
+	}
+	e := n.Exit(n.admit(Request{Agent: "a"}), opt)
+	n.t.Cleanup(func() { e.Close() })
+	return e
+}
+
+func tool(name string) link.Check {
+	return link.Check{Held: true, Action: rings.Action{ID: "tool." + name + ".invoke", Name: name, ExecuteAPI: name, Reversibility: rings.Full, ReadOnly: true}}
+}
+
+func check(t *testing.T, e *Exit, c link.Check) link.Verdict {
+	t.Helper()
+	v, err := e.Check(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestCodesAreTheGates(t *testing.T) {
+	for ours, theirs := range map[rings.Code]rings.Code{
+		CodeParallel: gate.CodeConcurrency, codeRateLimited: gate.CodeRateLimited, codeSteps: gate.CodeSteps, codeRing: gate.CodeRing,
+		codeTool: gate.CodeToolRestricted, codeApproval: gate.CodeApproval, governance.CodeUnavailable: gate.CodeUnavailable, codeRunEnded: gate.CodeCanceled,
+		rings.CodeQuarantined: gate.CodeQuarantined, governance.CodeCost: gate.CodeCost, governance.CodeQuota: gate.CodeQuota,
+	} {
+		if ours != theirs {
+			t.Errorf("got %s, want %s", ours, theirs)
+		}
+	}
+}
+
+func TestM19ParallelRunsOverProcesses(t *testing.T) {
+	n := newNode(t)
+	n.set("a", func(s *AgentSettings) { s.Plan = governance.Freemium })
+	first, line := n.other("admit")
+	if line != "in <nil>" {
+		t.Fatalf("got %q, want the first run to be admitted", line)
+	}
+	if _, line := n.other("admit"); line != string(CodeParallel) {
+		t.Errorf("got %q, want %s in another process", line, CodeParallel)
+	}
+	_, err := n.Admit(t.Context(), Request{Agent: "a"})
+	if code(t, err) != CodeParallel || !strings.Contains(err.Error(), "plan parallel limit reached") {
+		t.Errorf("got %v, want the limit of the plan", err)
+	}
+	// The kernel gives the place back, however the process ends.
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	adm := n.admit(Request{Agent: "a"})
+	adm.Done()
+	adm = n.admit(Request{Agent: "a"})
+	if adm.Grant.Plan != governance.Freemium || adm.Grant.Limits.Steps != 20 {
+		t.Errorf("got %+v", adm.Grant)
+	}
+}
+
+func TestM19TeamSharesItsPlan(t *testing.T) {
+	n := newNode(t)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		n.set(id, func(s *AgentSettings) { s.Plan, s.Team = governance.Casual, "t" })
+	}
+	n.set("lonely", func(s *AgentSettings) { s.Plan = governance.Casual })
+	for _, id := range []string{"a", "b", "c"} {
+		n.admit(Request{Agent: id})
+	}
+	if _, err := n.Admit(t.Context(), Request{Agent: "d"}); code(t, err) != CodeParallel {
+		t.Errorf("got %v, want a fourth name in the team to gain nothing", err)
+	}
+	n.admit(Request{Agent: "lonely"})
+	n.admit(Request{}) // the operator's own has no plan
+}
+
+func TestAgentSettings(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.8, false)
+	n.set("a", func(s *AgentSettings) {
+		s.Plan, s.Role, s.Team, s.Stake, s.Mode = "premium", "reader", "t1", 5000, ModeConfidential
+	})
+	n.set("new", func(s *AgentSettings) { s.Team = "t1" })
+	n.restart()
+	want := AgentSettings{"premium", "reader", "t1", 5000, ModeConfidential}
+	if a := n.agent("a"); a.AgentSettings != want || a.score() != 0.8 {
+		t.Errorf("got %+v, want %+v beside the score", a, want)
+	}
+	if all, err := n.Agents(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("got %v %v, want both agents", all, err)
+	}
+	for _, change := range []func(*AgentSettings){
+		func(s *AgentSettings) { s.Plan = "nope" }, func(s *AgentSettings) { s.Role = "nope" }, func(s *AgentSettings) { s.Stake = -1 },
+		func(s *AgentSettings) { s.Mode = "secret" }, func(s *AgentSettings) { s.Team = "a/b" },
+	} {
+		if _, err := n.SetAgent(t.Context(), "a", change); err == nil {
+			t.Error("an impossible setting was taken")
+		}
+	}
+	if diff := cmp.Diff([]string{"score", "agent_settings", "agent_settings"}, n.log(audit.NodeChain)); diff != "" {
+		t.Error(diff)
+	}
+	n.breakAudit()
+	if _, err := n.SetAgent(t.Context(), "a", func(s *AgentSettings) { s.Stake = 20000 }); err == nil {
+		t.Error("set without a record")
+	}
+	if a := n.agent("a"); a.Stake != 5000 {
+		t.Errorf("got %v", a.Stake)
+	}
+}
+
+func TestM9CheckOrder(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.8, false)
+	n.set("a", func(s *AgentSettings) { s.Role = "reader" })
+	e := n.exit(ExitOptions{MaxSteps: 100})
+	if v := check(t, e, tool("math")); !v.Allowed || v.Place == 0 || v.Ring != rings.Standard {
+		t.Errorf("got %+v", v)
+	}
+	admin := tool("math")
+	admin.Action.Admin = true
+	irreversible := tool("math")
+	irreversible.Action.ReadOnly, irreversible.Action.Reversibility = false, rings.Irreversible
+	for name, tt := range map[string]struct {
+		c    link.Check
+		want rings.Code
+	}{
+		"zero": {link.Check{}, codeRing}, "admin": {admin, codeRing}, "ring 1": {irreversible, codeRing}, "role": {tool("webhook.send"), codeTool},
+		"egress": {link.Check{Egress: true}, rings.CodeOK}, "egress of ring 1": {link.Check{Egress: true, Action: irreversible.Action}, codeRing},
+	} {
+		if v := check(t, e, tt.c); v.Code != tt.want || v.Allowed != (tt.want == rings.CodeOK) || !v.Allowed && (v.Message == "" || v.Next == "") {
+			t.Errorf("%s: got %+v, want %s", name, v, tt.want)
+		}
+	}
+	if _, err := n.Quarantine(t.Context(), "a", Cause{Code: "operator", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []link.Check{{}, tool("math"), {Egress: true}} {
+		if v := check(t, e, c); v.Code != rings.CodeQuarantined || v.Allowed {
+			t.Errorf("got %+v, want quarantined before all else", v)
+		}
+	}
+	e.Close()
+	if v := check(t, e, tool("math")); v.Allowed || v.Code != codeRunEnded {
+		t.Errorf("got %+v after the end", v)
+	}
+}
+
+func TestM7NoEgressInRing3(t *testing.T) {
+	n := newNode(t)
+	e := n.exit(ExitOptions{MaxSteps: 1})
+	if v := check(t, e, link.Check{Egress: true}); v.Allowed || v.Code != codeRing {
+		t.Errorf("got %+v, want ring 3 to have no egress", v)
+	}
+}
+
+func TestH11ConcurrencyAndM3Steps(t *testing.T) {
+	n := newNode(t)
+	e := n.exit(ExitOptions{MaxSteps: 6})
+	var places []uint64
+	for range 4 {
+		places = append(places, check(t, e, tool("math")).Place)
+	}
+	if v := check(t, e, tool("math")); v.Allowed || v.Code != CodeParallel || v.Retry <= 0 {
+		t.Errorf("got %+v, want four tools at once in ring 3", v)
+	}
+	for _, p := range places {
+		e.Done(p)
+		e.Done(p)
+	}
+	e.Done(99)
+	for range 2 {
+		e.Done(check(t, e, tool("math")).Place)
+	}
+	if v := check(t, e, tool("math")); v.Allowed || v.Code != codeSteps {
+		t.Errorf("got %+v, want the steps to be used", v)
+	}
+	if b, err := e.Budget(t.Context()); err != nil || b.Steps != 0 || b.RunCost != governance.Unlimited {
+		t.Errorf("got %+v %v", b, err)
+	}
+}
+
+func TestH16RateOfTheRing(t *testing.T) {
+	n := newNode(t)
+	e := n.exit(ExitOptions{MaxSteps: 1000})
+	allowed := 0
+	for range 50 {
+		v := check(t, e, tool("math"))
+		e.Done(v.Place)
+		if v.Allowed {
+			allowed++
+		} else if v.Code != codeRateLimited || v.Retry <= 0 {
+			t.Fatalf("got %+v", v)
+		}
+	}
+	if allowed != 10 {
+		t.Errorf("got %d, want the burst of ring 3", allowed)
+	}
+	// A second run of the same agent finds the bucket as the first has left it.
+	if v := check(t, n.exit(ExitOptions{Run: "r2", MaxSteps: 9}), tool("math")); v.Allowed {
+		t.Error("a new run filled the bucket")
+	}
+}
+
+func TestH31QuarantineByAnotherProcess(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.8, false)
+	e := n.exit(ExitOptions{MaxSteps: 100})
+	ring, changed := e.Ring()
+	if ring != rings.Standard || !check(t, e, tool("math")).Allowed {
+		t.Fatalf("got %v", ring)
+	}
+	if _, line := n.other("quarantine"); line != "done" {
+		t.Fatal(line)
+	}
+	if v := check(t, e, tool("math")); v.Allowed || v.Code != rings.CodeQuarantined {
+		t.Errorf("got %+v, want the quarantine to hold at the next call", v)
+	}
+	<-changed
+	if ring, _ := e.Ring(); ring != rings.Sandbox {
+		t.Errorf("got %v, want ring 3", ring)
+	}
+}
+
+// The watcher alone must notice: an open tunnel asks nothing.
+func TestM22RingChangesWithoutAQuestion(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.8, false)
+	e := n.exit(ExitOptions{})
+	_, changed := e.Ring()
+	n.score("a", 0.1, false)
+	<-changed
+	ring, changed := e.Ring()
+	if ring != rings.Sandbox {
+		t.Errorf("got %v, want ring 3", ring)
+	}
+	n.score("a", 0.99, true)
+	<-changed
+	if ring, _ := e.Ring(); ring != rings.Standard {
+		t.Errorf("got %v, want never more than admitted to", ring)
+	}
+	_, changed = e.Ring()
+	e.Close()
+	<-changed
+}
+
+func TestExitFailsClosed(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.8, false)
+	e := n.exit(ExitOptions{MaxSteps: 100})
+	db := filepath.Join(n.dir, stateFile)
+	if err := os.WriteFile(db, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if v, err := e.Check(ctx, tool("math")); err == nil || v != (link.Verdict{}) {
+		t.Errorf("check: got %+v %v", v, err)
+	}
+	if ring, _ := e.Ring(); ring != rings.Sandbox {
+		t.Errorf("got %v, want ring 3", ring)
+	}
+	if r, err := e.Reserve(ctx, link.Spend{Estimate: 1}); r.Allowed {
+		t.Errorf("reserve: got %+v %v", r, err)
+	}
+	if b, err := e.Budget(ctx); err == nil || b != (link.Budget{}) {
+		t.Errorf("budget: got %+v %v", b, err)
+	}
+	if a, err := e.Approve(ctx, approvalOf("webhook.send", `{}`)); err == nil || a.Allowed {
+		t.Errorf("approve: got %+v %v", a, err)
+	}
+	if _, err := e.Execute(ctx, "x"); err == nil {
+		t.Error("a command was run")
+	}
+}
+
+func TestM19BudgetOverRuns(t *testing.T) {
+	n := newNode(t)
+	n.set("a", func(s *AgentSettings) { s.Plan = governance.Freemium }) // 0.005 a run, 0.05 a day
+	ctx := t.Context()
+	spend := func(run string) rings.Code {
+		adm, err := n.Admit(ctx, Request{Agent: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Done()
+		e := n.Exit(adm, ExitOptions{Run: run, MaxSteps: 100})
+		if e.MaxSteps() != 20 {
+			t.Errorf("got %d steps, want the plan's", e.MaxSteps())
+		}
+		r, err := e.Reserve(ctx, link.Spend{What: "model", Estimate: 5000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Allowed {
+			if s, err := e.Settle(ctx, link.Settle{ID: r.ID, Cost: 5000, Final: true}); err != nil || !s.Allowed || s.Warning == "" {
+				t.Errorf("got %+v %v", s, err)
+			}
+			if r, err := e.Reserve(ctx, link.Spend{Estimate: 1}); err != nil || r.Code != governance.CodeCost {
+				t.Errorf("got %+v %v, want the run's hard stop", r, err)
+			}
+			r.Code = rings.CodeOK
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		n.restart()
+		return r.Code
+	}
+	for i := range 10 {
+		if got := spend(fmt.Sprint("r", i)); got != rings.CodeOK {
+			t.Fatalf("run %d: got %s", i, got)
+		}
+	}
+	if got := spend("r10"); got != governance.CodeCost {
+		t.Errorf("got %s, want the day to be used", got)
+	}
+	u, err := n.Usage(ctx, "a")
+	if err != nil || u[0].Cost != 50_000 || u[0].CostPerDay != 50_000 || u[0].Subject != "agent:a" {
+		t.Errorf("got %+v %v", u, err)
+	}
+	n.now = n.now.Add(24 * time.Hour)
+	if got := spend("r11"); got != rings.CodeOK {
+		t.Errorf("got %s on the next day", got)
+	}
+	n.now = n.now.Add(-72 * time.Hour)
+	if u, err := n.Usage(ctx, "a"); err != nil || u[0].Cost != 5_000 || u[0].Day != "2026-01-03" {
+		t.Errorf("got %+v %v, want a clock set back to give nothing back", u, err)
+	}
+	warnings := 0
+	for _, k := range n.log(audit.NodeChain) {
+		if k == "quota_warning" {
+			warnings++
+		}
+	}
+	if warnings < 11 {
+		t.Errorf("got %d warnings on record, want one for each run at least", warnings)
+	}
+}
+
+func TestM18OneRecordForEachDecision(t *testing.T) {
+	n := newNode(t)
+	e := n.exit(ExitOptions{})
+	ctx := t.Context()
+	for _, r := range []link.Record{
+		{Kind: "tool", Name: "math", Allowed: true, Code: "ok", Count: 1, Took: time.Second},
+		{Kind: "llm", Name: strings.Repeat("x", 5000), Code: "cost_exceeded", Count: -1, Cost: -5, Tokens: -1},
+		{Kind: "egress", Name: "example.org:443", Allowed: true, Code: "ok", Sent: 1 << 60},
+		{Kind: "dns", Name: "\xff", Code: "host_denied", Count: 17, Flags: make([]string, 1000)},
+	} {
+		if err := e.Record(ctx, r); err != nil {
+			t.Errorf("%+v: %v", r.Kind, err)
+		}
+	}
+	for _, r := range []link.Record{{}, {Kind: "tool"}, {Kind: "tool", Name: "x", Code: "NOT A CODE"}, {Kind: "other", Name: "x", Code: "ok"}, {Kind: "tool", Name: "x", Code: "ok", Args: "zz"}} {
+		if err := e.Record(ctx, r); err == nil {
+			t.Errorf("%+v was taken", r)
+		}
+	}
+	e.Close()
+	if diff := cmp.Diff([]string{"ring_check", "tool_call", "tool_call", "egress", "egress"}, n.log(audit.NodeChain)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Refused system calls, tools and connections of one run are weighed together (H-24).
+func TestH24RefusalsAddUp(t *testing.T) {
+	n := newNode(t)
+	adm := n.admit(Request{Agent: "a"})
+	w := n.Watch(adm, WatchOptions{})
+	if err := w.Start(status("r1")); err != nil {
+		t.Fatal(err)
+	}
+	var ended error
+	e := n.Exit(adm, ExitOptions{Run: "r1", KillOnBreach: true, MaxSteps: 9, End: func(err error) { ended = err }})
+	defer e.Close()
+	if err := w.Refused(runtime.Refusal{At: n.now, Syscall: "mount", Verdict: "EPERM", Called: rings.Root}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Record(t.Context(), link.Record{Kind: "tool", Name: "shutdown", Code: "ring_denied", Count: 1, Weight: rings.Root}); err != nil {
+		t.Fatal(err)
+	}
+	if n.agent("a").Quarantined != nil {
+		t.Fatal("two attempts are no breach")
+	}
+	if err := e.Record(t.Context(), link.Record{Kind: "egress", Name: "x:1", Code: "ring_denied", Count: 1, Weight: rings.Standard}); err != nil {
+		t.Fatal(err)
+	}
+	err := e.Record(t.Context(), link.Record{Kind: "egress", Name: "x:1", Code: "ring_denied", Count: 1, Weight: rings.Privileged})
+	if err == nil || ended == nil || !strings.Contains(ended.Error(), "ring breach") {
+		t.Errorf("got %v, ended by %v", err, ended)
+	}
+	if n.agent("a").Quarantined == nil {
+		t.Error("the agent is free")
+	}
+	if r, err := e.Reserve(t.Context(), link.Spend{}); err != nil || r.Allowed {
+		t.Errorf("got %+v %v after the breach", r, err)
+	}
+}
+
+func approvalOf(tool, args string) link.Approval {
+	return link.Approval{Tool: tool, Args: json.RawMessage(args), Digest: strings.Repeat("ab", 32), Reason: "category D", Wait: time.Minute}
+}
+
+func TestM11ApprovalByAnotherProcess(t *testing.T) {
+	for _, want := range []string{"approve", "deny"} {
+		t.Run(want, func(t *testing.T) {
+			n := newNode(t)
+			n.score("a", 0.8, false)
+			n.now = time.Now() // the other process has the real clock
+			e := n.exit(ExitOptions{})
+			got := make(chan link.Approved, 1)
+			go func() {
+				a, err := e.Approve(t.Context(), approvalOf("webhook.send", `{"to":"x"}`))
+				if err != nil {
+					t.Error(err)
+				}
+				got <- a
+			}()
+			_, id := n.other(want)
+			a := <-got
+			if a.Allowed != (want == "approve") || a.ID != id || a.By != "uid:42" {
+				t.Errorf("got %+v, want %s of %s", a, want, id)
+			}
+			if _, err := n.AnswerApproval(t.Context(), id, true, "uid:0"); !errors.Is(err, ErrLate) {
+				t.Errorf("got %v, want no second answer", err)
+			}
+			if want != "approve" {
+				return
+			}
+			// Used up: the same call asks again.
+			again := approvalOf("webhook.send", `{"to":"x"}`)
+			again.Wait = time.Millisecond
+			if a, err := e.Approve(t.Context(), again); err != nil || a.Allowed || a.ID == id {
+				t.Errorf("got %+v %v, want an approval to be good once", a, err)
+			}
+			e.Close()
+			if diff := cmp.Diff([]string{"score", "ring_check", "approval_request", "approval_decision", "approval_request", "approval_decision"}, n.log(audit.NodeChain)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// waiting returns the one call that waits, as soon as there is one.
+func (n *node) waiting() Approval {
+	n.t.Helper()
+	for n.t.Context().Err() == nil {
+		calls, err := n.Approvals(n.t.Context())
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		for _, a := range calls {
+			if a.State == ApprovalPending {
+				return a
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	n.t.Fatal("nothing waits")
+	return Approval{}
+}
+
+func TestM11WhatEndsTheWait(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wait time.Duration
+		end  func(n *node, e *Exit, cancel context.CancelFunc)
+		want ApprovalState
+	}{
+		"time":   {50 * time.Millisecond, func(*node, *Exit, context.CancelFunc) {}, ApprovalExpired},
+		"caller": {time.Minute, func(_ *node, _ *Exit, cancel context.CancelFunc) { cancel() }, ApprovalCanceled},
+		"run":    {time.Minute, func(_ *node, e *Exit, _ context.CancelFunc) { e.Close() }, ApprovalCanceled},
+		"quarantine": {time.Minute, func(n *node, _ *Exit, _ context.CancelFunc) {
+			if _, err := n.Quarantine(n.t.Context(), "a", Cause{Code: "operator", Reason: "x"}); err != nil {
+				n.t.Error(err)
+			}
+		}, ApprovalCanceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			e := n.exit(ExitOptions{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			got := make(chan link.Approved, 1)
+			go func() {
+				a := approvalOf("webhook.send", `{}`)
+				a.Wait = tt.wait
+				r, err := e.Approve(ctx, a)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- r
+			}()
+			if name != "time" {
+				n.waiting()
+			}
+			tt.end(n, e, cancel)
+			a := <-got
+			if a.Allowed {
+				t.Errorf("got %+v", a)
+			}
+			kept, err := n.Approval(t.Context(), a.ID)
+			if err != nil || kept.State != tt.want {
+				t.Errorf("got %+v %v, want %s", kept, err, tt.want)
+			}
+			if _, err := n.AnswerApproval(t.Context(), a.ID, true, "uid:0"); !errors.Is(err, ErrLate) {
+				t.Errorf("got %v, want a late answer refused", err)
+			}
+		})
+	}
+}
+
+func TestM11StandingGrants(t *testing.T) {
+	n := newNode(t)
+	ctx := t.Context()
+	e := n.exit(ExitOptions{})
+	ask := func(change func(*link.Approval)) bool {
+		a := approvalOf("webhook.send", `{}`)
+		a.Wait = 0
+		change(&a)
+		r, err := e.Approve(ctx, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Allowed
+	}
+	same := func(*link.Approval) {}
+	if ask(same) {
+		t.Fatal("allowed without a grant")
+	}
+	for _, g := range []StandingGrant{
+		{Agent: "a", Tool: "webhook.send"}, {Agent: "a", Tool: "webhook.send", Expires: n.now.Add(MaxGrant + time.Second)},
+		{Agent: "", Tool: "webhook.send", Expires: n.now.Add(time.Hour)}, {Agent: "a", Tool: "*", Expires: n.now.Add(time.Hour)},
+		{Agent: "a", Tool: "webhook.send", Digest: "x", Expires: n.now.Add(time.Hour)},
+	} {
+		if _, err := n.GrantApproval(ctx, g); err == nil {
+			t.Errorf("%+v was granted", g)
+		}
+	}
+	g, err := n.GrantApproval(ctx, StandingGrant{Agent: "a", Tool: "webhook.send", Digest: strings.Repeat("ab", 32), By: "uid:0", Expires: n.now.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ask(same) || ask(func(a *link.Approval) { a.Digest = strings.Repeat("cd", 32) }) || ask(func(a *link.Approval) { a.Tool = "webhook.sendx" }) {
+		t.Error("want the grant for its tool and arguments only")
+	}
+	if _, err := n.RevokeApproval(ctx, g.ID, "uid:0"); err != nil || ask(same) {
+		t.Errorf("got %v, want it revoked", err)
+	}
+	if _, err := n.RevokeApproval(ctx, g.ID, "uid:0"); !errors.Is(err, ErrNoApproval) {
+		t.Errorf("got %v, want ErrNoApproval", err)
+	}
+	if _, err := n.GrantApproval(ctx, StandingGrant{Agent: "a", Tool: "webhook.send", By: "uid:0", Expires: n.now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if !ask(func(a *link.Approval) { a.Digest = strings.Repeat("cd", 32) }) {
+		t.Error("want any arguments")
+	}
+	n.now = n.now.Add(time.Hour)
+	if ask(same) {
+		t.Error("it outlived its time")
+	}
+}
+
+func TestM11Bounds(t *testing.T) {
+	n := newNode(t)
+	e := n.exit(ExitOptions{})
+	for _, a := range []link.Approval{{}, approvalOf("", "{}"), approvalOf("a b", "{}"), approvalOf("t", "{"), approvalOf("t", `"`+strings.Repeat("x", maxApprovalArgs)+`"`)} {
+		if r, err := e.Approve(t.Context(), a); err == nil || r.Allowed {
+			t.Errorf("got %+v %v", r, err)
+		}
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	results := make(chan link.Approved, maxPendingRun+1)
+	for range maxPendingRun + 1 {
+		wg.Go(func() {
+			r, err := e.Approve(ctx, approvalOf("t", "{}"))
+			if err != nil {
+				t.Error(err)
+			}
+			results <- r
+		})
+	}
+	if r := <-results; r.Allowed || r.ID != "" {
+		t.Errorf("got %+v, want one too many", r)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// A caller that gives up is no state that can't be read: tunnels of other calls stay.
+func TestM22CanceledCallerLowersNobody(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.8, false)
+	e := n.exit(ExitOptions{MaxSteps: 9})
+	ring, changed := e.Ring()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 {
+		e.live.readMu.Lock()
+		e.live.sure = false
+		e.live.readMu.Unlock()
+		if _, err := e.Check(ctx, tool("math")); err != nil {
+			t.Error(err)
+		}
+	}
+	select {
+	case <-changed:
+		t.Errorf("the ring changed from %v", ring)
+	default:
+	}
+}
+
+// Two supervisors of one team at once: together they never spend more than the day has.
+func TestM19DayHoldsOverProcesses(t *testing.T) {
+	n := newNode(t)
+	n.set("a", func(s *AgentSettings) { s.Plan, s.Team = governance.Casual, "t" })
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	total := int64(0)
+	for i := range 2 {
+		h, err := Open(Options{StateDir: n.dir, Now: func() time.Time { return n.now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		wg.Go(func() {
+			for j := range 20 {
+				adm, err := h.Admit(t.Context(), Request{Agent: "a"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				e := h.Exit(adm, ExitOptions{Run: fmt.Sprint("r", i, "-", j)})
+				for {
+					r, err := e.Reserve(t.Context(), link.Spend{Estimate: 5000})
+					if err != nil || !r.Allowed {
+						break
+					}
+					if _, err := e.Settle(t.Context(), link.Settle{ID: r.ID, Cost: 5000, Final: true}); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					total += 5000
+					mu.Unlock()
+				}
+				if err := e.Close(); err != nil {
+					t.Error(err)
+				}
+				adm.Done()
+			}
+		})
+	}
+	wg.Wait()
+	if total != 500_000 {
+		t.Errorf("got %d spent, want exactly the day's 500000", total)
+	}
+}
+
+func TestM19GrantFor(t *testing.T) {
+	n := newNode(t)
+	n.set("a", func(s *AgentSettings) { s.Plan, s.Stake = governance.Casual, 1000 })
+	if g, err := n.GrantFor(t.Context(), "a"); err != nil || g.Limits.Time != 2*time.Minute || g.Limits.Steps != 62 {
+		t.Errorf("got %+v %v", g, err)
+	}
+	if g, err := n.GrantFor(t.Context(), ""); err != nil || g.Plan != governance.Operator {
+		t.Errorf("got %+v %v", g, err)
+	}
+	// A file of plans that can't be understood refuses every run, the operator's too.
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	if err := os.WriteFile(file, []byte("plans: {casual: {}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Open(Options{StateDir: n.dir, Plans: governance.Sources{Files: []string{file}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []Request{{}, {Agent: "a"}} {
+		if _, err := h.Admit(t.Context(), r); err == nil {
+			t.Errorf("%+v was admitted", r)
+		}
+	}
+	// A plan that is no longer defined gives nothing.
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("plans: {own: {why: x, parallel: 1, time: 60s, cost_per_run: 0, cost_per_day: 0, tokens_per_run: 0, tokens_per_day: 0, steps: 1, tools: {allow: []}}}")
+	if _, err := h.SetAgent(t.Context(), "a", func(s *AgentSettings) { s.Plan = "own" }); err != nil {
+		t.Fatal(err)
+	}
+	write("plans: {}")
+	if _, err := h.Admit(t.Context(), Request{Agent: "a"}); code(t, err) != CodePlan {
+		t.Errorf("got %v, want %s", err, CodePlan)
+	}
+}
