@@ -22,7 +22,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build probe test test-unit test-vm bench lint fuzz static install clean deps
+.PHONY: help run build gateway probe test test-unit test-vm bench lint fuzz static install clean deps
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -33,8 +33,12 @@ run: deps build ## install what is missing, build, run the example agent in ring
 deps:
 	@bash scripts/install-deps.sh run
 
-build: $(STUB) ## bin/agentrun
+build: $(STUB) gateway ## bin/agentrun and bin/agentrun-gateway
 	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun ./cmd/agentrun
+
+# Without cgo: Go can only drop the privileges of threads it has made itself.
+gateway:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-gateway ./cmd/agentrun-gateway
 
 # Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)

@@ -197,12 +197,16 @@ func deciding() map[string]struct {
 		"sagas/sagafile":   {[]string{"rings", "audit", "store", "sagas"}, "a file is data: what it names is run by a Runner that is passed in"},
 		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile"}, "one call to one API"},
 		"conform":          {[]string{"rings", "rings/paths", "audit", "store", "sagas"}, "it asks the rules themselves, and touches nothing on the host"},
-		"hypervisor":       {append([]string{"rings", "rings/paths", "audit", "store", "witness", "sagas", "runtime"}, belowRuntime()...), "it puts the rules, the state and the record together; only cmd is above it"},
+		"hypervisor":       {append([]string{"rings", "rings/paths", "audit", "store", "witness", "sagas", "runtime", "governance"}, belowRuntime()...), "it puts the rules, the state and the record together; only cmd is above it"},
 		"toolproxy/dns":    {nil, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
 		"pdp":              {[]string{"rings"}, "a policy decision must be testable, and explainable to an operator, without a sandbox"},
 		"pdp/authzen":      {[]string{"rings", "pdp"}, "it asks another for the same decision, in the words of pdp"},
 		"toolproxy/egress": {[]string{"rings"}, "where a run may connect is decided by bytes alone; who resolves, dials and records stands above"},
 		"store/storetest":  {[]string{"store"}, "it tests any store"},
+		"governance":       {[]string{"rings"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
+
+		"toolproxy/link":          {[]string{"rings"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
+		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link"}, "a certificate for the supervisor to show in one root view"},
 
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
@@ -213,7 +217,55 @@ func deciding() map[string]struct {
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"cgroups/internal/ctrd", "internal/thread", "runtime/internal/stub"}, leaves...)
+	return append([]string{"cgroups/internal/ctrd", "internal/thread", "runtime/internal/stub", "toolproxy/link", "rings"}, leaves...)
+}
+
+// serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
+func serving() map[string][]string {
+	entrance := []string{"rings", "pdp", "telemetry/mask", "toolproxy/link", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
+	registry := append([]string{"toolproxy/tools"}, entrance...)
+	return map[string][]string{
+		"toolproxy/boundary":         {"telemetry/mask"},
+		"toolproxy/gate":             entrance,
+		"toolproxy/tools":            entrance,
+		"toolproxy/mcpserver":        registry,
+		"toolproxy/builtin":          registry,
+		"toolproxy/httptool":         append([]string{"toolproxy/httptool/section"}, registry...),
+		"toolproxy/cmdtool":          append([]string{"toolproxy/httptool/section"}, registry...),
+		"toolproxy/mcptool":          append([]string{"toolproxy/httptool", "toolproxy/httptool/section", "toolproxy/cmdtool"}, registry...),
+		"toolproxy/llm":              entrance,
+		"toolproxy/router":           entrance,
+		"toolproxy/forward":          append([]string{"toolproxy/dns", "toolproxy/forward/wire", "toolproxy/forward/intercept"}, entrance...),
+		"toolproxy/forward/wire":     nil,
+		"telemetry/metrics":          entrance,
+		"telemetry/otel":             append([]string{"internal/strictyaml", "telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
+		"internal/confine":           nil,
+		"internal/sibling":           nil,
+		"internal/policycmd":         nil,
+		"internal/strictyaml":        nil,
+		"toolproxy/httptool/section": nil,
+	}
+}
+
+// The gateway's parts don't reach past the link: what holds over all runs is the supervisor's. And the supervisor, which is
+// started for each run and once more as the container's init, has none of the gateway in it.
+func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
+	for pkg, may := range serving() {
+		for _, dep := range deps(t, pkg) {
+			name, ours := strings.CutPrefix(dep, "agentrun/")
+			if ours && name != pkg && !slices.Contains(may, name) {
+				t.Errorf("%s depends on %s: the gateway's packages build upon each other as serving() says", pkg, dep)
+			}
+		}
+	}
+	shared := []string{"toolproxy/link", "toolproxy/forward/runca", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd"}
+	for _, dep := range deps(t, "cmd/agentrun") {
+		name, ours := strings.CutPrefix(dep, "agentrun/")
+		_, gateway := serving()[name]
+		if ours && (gateway || strings.HasPrefix(name, "toolproxy/") || strings.HasPrefix(name, "pdp")) && !slices.Contains(shared, name) {
+			t.Errorf("cmd/agentrun is linked with %s: each run would pay for it at its start; it belongs into agentrun-gateway", name)
+		}
+	}
 }
 
 func TestWhoBuildsUponWhom(t *testing.T) {

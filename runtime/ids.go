@@ -30,6 +30,10 @@ type idRange struct {
 
 func (r *idRange) hostAgent() int { return r.base + agentID }
 
+// hostGateway is the user that the run's gateway becomes: no other run's, and one that nobody inside can be, since that takes
+// a capability.
+func (r *idRange) hostGateway() int { return r.base + rangeSize - 1 }
+
 // ErrNoIDs: as many runs are alive as there are id ranges.
 var ErrNoIDs = fmt.Errorf("all %d uid ranges are in use by live runs", rangeCount)
 

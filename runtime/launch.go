@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ var steps = []step{
 		(*launch).makeFolder, (*launch).removeFolder},
 	{"uid range", "host ids that no other live run has (M-1)",
 		(*launch).claimIDs, (*launch).releaseIDs},
-	{"network namespace", "loopback and nothing else (M-7); ours, so that nobody inside can administer it",
+	{"network namespace", "loopback, and the sockets of the tool proxy: nothing else (M-7); ours, so that nobody inside can administer it",
 		(*launch).makeNetwork, (*launch).dropNetwork},
 	{"mount namespace", "nothing is mounted where the host can see it, so nothing can stay mounted (M-5)",
 		(*launch).isolate, nil},
@@ -83,6 +84,8 @@ type launch struct {
 	group     *cgroups.Group
 	parent    *os.File                  // shared lock on the cgroup all runs are in
 	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
+	exit      *exit                     // nil: there is no way out
+	exits     []fsjail.Entry            // what of it the root view shows
 	root      *fsjail.Root
 	container *libcontainer.Container
 	process   *libcontainer.Process
@@ -205,7 +208,12 @@ func (l *launch) removeCgroup() error {
 // makeNetwork only starts: it takes a millisecond, on a thread of its own, beside the steps that
 // follow. The container step is the first to need it.
 func (l *launch) makeNetwork() error {
-	l.network = sync.OnceValues(netns.New)
+	x, err := newExit(l.opt.Exit, l.plan.Exit)
+	if err != nil {
+		return err
+	}
+	l.exit = x
+	l.network = sync.OnceValues(func() (*netns.NS, error) { return networkOf(x, l.plan.Exit) })
 	go func() { _, _ = l.network() }()
 	return nil
 }
@@ -215,6 +223,9 @@ func (l *launch) dropNetwork() error {
 		return nil
 	}
 	ns, err := l.network()
+	if l.exit != nil {
+		l.exit.drop()
+	}
 	if err != nil {
 		return nil // the container step has said so
 	}
@@ -231,6 +242,10 @@ func (l *launch) buildRoot() (err error) {
 	if err := openWay(); err != nil {
 		return err
 	}
+	if l.exits, err = l.exitEntries(); err != nil {
+		return err
+	}
+	entries = append(entries, l.exits...)
 	l.root, err = fsjail.Build(mountDir, entries, agent,
 		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize()})
 	return err
@@ -370,12 +385,19 @@ func (l *launch) closeStdio() error {
 func (l *launch) startAgent() error {
 	msg := l.plan.message()
 	msg.BPF = l.bpf
+	if l.exit != nil && l.exit.Start.Trace != "" {
+		msg.Env = append(slices.Clone(msg.Env), "TRACEPARENT="+l.exit.Start.Trace) // differs with each run, so no part of the plan
+	}
 	child, peer, err := stub.Pair()
 	if err != nil {
 		return err
 	}
 	l.child = child
-	err = l.control.Start(msg, l.io.in, l.io.out, l.io.err, peer)
+	var tools *os.File
+	if l.exit != nil && l.plan.Exit.FD != 0 {
+		tools = l.exit.agentFD
+	}
+	err = l.control.Start(msg, l.io.in, l.io.out, l.io.err, peer, tools)
 	peer.Close()
 	l.io.handedOver()
 	if err != nil {

@@ -70,6 +70,7 @@ type Plan struct {
 	Namespaces   []string              `json:"namespaces"`
 	UID          int                   `json:"uid"` // inside; outside it is one of a range that no other live run has
 	Network      string                `json:"network"`
+	Exit         *PlanExit             `json:"exit,omitempty"`
 	Subprocess   bool                  `json:"subprocess"`
 	Limits       PlanLimits            `json:"limits"`
 	Rlimits      []PlanRlimit          `json:"rlimits"`
@@ -135,6 +136,7 @@ func NewPlan(s Spec) (*Plan, error) {
 	}
 	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
 	// privilege to be told.
+	p.planExit(&s)
 	if err := p.planView(&s); err != nil {
 		return nil, err
 	}
@@ -526,6 +528,7 @@ func (p *Plan) planEnv(s *Spec) {
 	env["TMPDIR"] = cmpOr(env["TMPDIR"], scratchDir)
 	env["USER"], env["LOGNAME"] = "agent", "agent"
 	env["PWD"] = p.Cwd
+	p.exitEnv(env)
 	pass := func(name string) {
 		for _, kv := range s.Environ {
 			if v, ok := strings.CutPrefix(kv, name+"="); ok {

@@ -39,6 +39,8 @@ type Options struct {
 	OnStart func(Status)
 	// Observer keeps the account of the run and may end it; nil: nobody does.
 	Observer Observer
+	// Exit is required if the plan has one.
+	Exit *Exit
 
 	hook func(*launch) error
 }
@@ -77,6 +79,11 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	}
 	return r.status
 }
+
+// PolicyError, as the cause of a context's end, ends a run as state policy.
+type PolicyError struct{ Reason string }
+
+func (e *PolicyError) Error() string { return e.Reason }
 
 // verdict is a reason to end the run from outside.
 type verdict struct {
@@ -206,6 +213,12 @@ func (r *run) beforeExec(l *launch) error {
 	} else if err != nil {
 		r.decide(verdict{Killed, err.Error()})
 	}
+	if x := l.exit; x != nil {
+		uid := l.ids.hostGateway()
+		r.serving.Go(func() {
+			x.serve(uid, func(err error) { r.decide(verdict{Policy, "the way out is gone: " + err.Error()}) })
+		})
+	}
 	l.io.pump(r.opt.Stdin, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
@@ -281,6 +294,9 @@ func (r *run) watch() (v verdict) {
 			}
 		case <-r.ctx.Done():
 			v = verdict{Killed, context.Cause(r.ctx).Error()}
+			if _, ok := errors.AsType[*PolicyError](context.Cause(r.ctx)); ok {
+				v.state = Policy
+			}
 		case <-graceOver:
 			v = verdict{Killed, asked + ", and still alive after " + grace.String()}
 		case sig := <-r.opt.Signals:
@@ -340,6 +356,9 @@ func (r *run) settle(v verdict) {
 		s.CPUTime, s.PeakMemory, s.OOMKills = stats.CPU, stats.MemoryPeak, stats.OOMKills
 	}
 	r.judge(v)
+	if l.exit != nil {
+		l.exit.finish(s.State == Exited && s.ExitCode == 0) // the last records, before the end's own
+	}
 	snap := l.recorder.Snapshot()
 	s.Refused = snap.Refused
 	for _, e := range snap.Events {

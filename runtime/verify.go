@@ -158,7 +158,7 @@ func (v *verifier) mounts() error {
 	if err != nil {
 		return err
 	}
-	want, seen := v.l.plan.mountFlags(), map[string]bool{}
+	want, seen := v.l.plan.mountFlags(v.l.exits), map[string]bool{}
 	s := bufio.NewScanner(strings.NewReader(text))
 	for s.Scan() {
 		f := strings.Fields(s.Text())
@@ -190,14 +190,14 @@ func (v *verifier) mounts() error {
 	return s.Err()
 }
 
-// mountFlags is what mountinfo must say of each mount point.
-func (p *Plan) mountFlags() map[string][]string {
+// mountFlags is what mountinfo must say of each mount point; more are those that have another source in each run.
+func (p *Plan) mountFlags(more []fsjail.Entry) map[string][]string {
 	root := []string{"nosuid", "nodev", "ro"}
 	if p.WritableRoot {
 		root[2] = "rw"
 	}
 	m := map[string][]string{"/": root, "/proc": {"nosuid", "nodev", "noexec"}, "/dev": root}
-	for _, e := range p.Entries {
+	for _, e := range slices.Concat(p.Entries, more) {
 		flags := []string{"nosuid"}
 		switch e.Kind {
 		case fsjail.Bind:
@@ -250,7 +250,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// descriptors: nothing but stdio survives the exec (CVE-2024-21626), so anything else must be
+// descriptors: nothing but stdio, and the connection to the tool gateway where the plan gives one, survives the exec (CVE-2024-21626), so anything else must be
 // close-on-exec already.
 func (v *verifier) descriptors() error {
 	dir, err := os.Open(fmt.Sprintf("/proc/%d/fdinfo", v.pid))
@@ -264,7 +264,7 @@ func (v *verifier) descriptors() error {
 	}
 	for _, n := range names {
 		fd, err := strconv.Atoi(n)
-		if err != nil || fd <= 2 {
+		if err != nil || fd <= 2 || v.l.exit != nil && v.l.plan.Exit.FD == fd {
 			continue
 		}
 		text, err := v.read("fdinfo/" + n)

@@ -24,10 +24,14 @@ test)
 		qemu-system-x86 debootstrap busybox-static e2fsprogs kmod cpio # the VM and its image
 		bubblewrap runc strace procps iproute2 util-linux              # peers to compare with, tools of the tests
 		"libpython$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)-testsuite"
+		curl python3-requests                                          # unmodified clients of the egress proxy
+		squid tinyproxy-bin                                            # proxies to compare with
 		shellcheck
 	)
 	# Another Node.js, from a source the machine already has, is as good as Debian's.
 	[[ -x /usr/bin/node || -x /usr/local/bin/node ]] || packages+=(nodejs)
+	# It fetches the clients of test/npm; other sources of Node.js bring it along.
+	command -v npm >/dev/null || packages+=(npm)
 	;;
 *) die "usage: install-deps.sh run|test" ;;
 esac
@@ -53,13 +57,34 @@ apt=(apt-get -q -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120)
 export DEBIAN_FRONTEND=noninteractive
 update() { "${apt[@]}" update >&2 || echo "install-deps: apt-get update had errors; going on with the lists there are" >&2; }
 
+# quietly COMMAND…: without starting services. Debian starts what it installs, and nobody who runs tests asked for a
+# proxy on all interfaces. policy-rc.d is the file that maintainer scripts ask; one that is there already is kept.
+quietly() {
+	local policy=/usr/sbin/policy-rc.d
+	if [[ -e $policy ]]; then
+		"$@"
+		return
+	fi
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 0755 "$policy"
+	# shellcheck disable=SC2064 # the path as it is now
+	trap "rm -f '$policy'" EXIT
+	"$@"
+	rm -f "$policy"
+	trap - EXIT
+}
+
 if [[ $(id -u) != 0 ]]; then
 	((${#missing[@]} == 0)) || die "missing: ${missing[*]}" "run as root, or: sudo apt-get install ${missing[*]}"
 else
 	update
 	if ((${#missing[@]} > 0)); then
 		echo "install-deps: installing ${missing[*]}" >&2
-		"${apt[@]}" install --no-install-recommends "${missing[@]}" >&2
+		quietly "${apt[@]}" install --no-install-recommends "${missing[@]}" >&2
+		# Nor at the next boot. A squid that was there before is none of the missing, and stays as it is.
+		if [[ " ${missing[*]} " == *" squid "* ]] && command -v systemctl >/dev/null; then
+			systemctl disable squid.service >/dev/null 2>&1 || true
+		fi
 	fi
 fi
 

@@ -30,6 +30,7 @@ func agentCommand(g *global) *cli.Command {
    agentrun agent list
    agentrun agent score planner-1 0.7
    agentrun agent score planner-1 0.97 --consensus
+   agentrun agent set planner-1 --plan casual --team research
    agentrun agent quarantine planner-1 --reason "odd tool calls"
    agentrun agent release planner-1 --witness attestation.txt`,
 		Subcommands: []*cli.Command{
@@ -40,6 +41,7 @@ func agentCommand(g *global) *cli.Command {
 			{Name: "score", Usage: "set an agent's effective score, 0 to 1", ArgsUsage: "ID SCORE",
 				Flags:        []cli.Flag{&cli.BoolFlag{Name: "consensus", Usage: "the agent has consensus; without, it has none"}, asJSON()},
 				OnUsageError: usageError, Action: func(c *cli.Context) error { return agentScore(g, c) }},
+			agentSetCommand(g),
 			{Name: "quarantine", Usage: "hold an agent: no run, no elevation, until it is released", ArgsUsage: "ID",
 				Flags:        []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, for whoever has to decide about its release"}, asJSON()},
 				OnUsageError: usageError, Action: func(c *cli.Context) error { return agentQuarantine(g, c) }},
@@ -130,6 +132,14 @@ func printAgent(c *cli.Context, a hypervisor.Agent) error {
 		return printJSON(a)
 	}
 	fmt.Printf("agent       %s\nring        %d\nscore       %s\nconsensus   %t\nquarantine  %s\n", a.ID, a.Ring.Value(), scoreText(a), a.Consensus, quarantineText(a))
+	for _, s := range []struct{ name, value string }{{"plan", a.Plan}, {"role", a.Role}, {"team", a.Team}, {"mode", a.Mode}} {
+		if s.value != "" {
+			fmt.Printf("%-12s%s\n", s.name, s.value)
+		}
+	}
+	if a.Stake != 0 {
+		fmt.Printf("stake       %d\n", a.Stake)
+	}
 	return nil
 }
 

@@ -42,6 +42,7 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 			&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
 			&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
 			&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
+			&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
 			&cli.BoolFlag{Name: "kill-on-breach", Usage: "end the run when its refused calls amount to a breach (without: quarantine the agent, end the run if above ring 3)"},
 		),
 		Action:       func(c *cli.Context) error { return execAction(g, c) },
@@ -75,7 +76,27 @@ func execAction(g *global, c *cli.Context) error {
 	for _, m := range plan.Missing {
 		fmt.Fprintf(os.Stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
 	}
-	status, err := start(g, c, plan, h.Watch(adm, hypervisor.WatchOptions{
+	ctx, end := context.WithCancelCause(c.Context)
+	defer end(nil)
+	out, ask, err := wayOut(g, c, plan, h, adm, func(err error) { end(&runtime.PolicyError{Reason: err.Error()}) })
+	if err != nil {
+		return err
+	}
+	if ask != nil {
+		defer func() {
+			if err := ask.Close(); err != nil {
+				g.log.Warn("closing the account of the tool proxy", "err", err)
+			}
+		}()
+	}
+	if out != nil {
+		file, err := readGatewayFile(c.String("gateway"))
+		if err != nil {
+			return err
+		}
+		defer g.keepLogs(plan.ID, file.Telemetry.Logs)
+	}
+	status, err := start(ctx, g, c, plan, out, h.Watch(adm, hypervisor.WatchOptions{
 		KillOnBreach: c.Bool("kill-on-breach"),
 		Warn:         func(err error) { g.log.Warn("audit", "err", err) },
 	}))
@@ -142,6 +163,9 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, warm func()) (
 	if err == nil && adm.Ring.Value() != plan.Ring {
 		err = fmt.Errorf("the ring of agent %s changed to %d while the run was planned for ring %d", req.Agent, adm.Ring.Value(), plan.Ring)
 	}
+	if err == nil {
+		err = checkGateway(g, c, plan, h, adm, req)
+	}
 	return plan, adm, err
 }
 
@@ -172,7 +196,7 @@ func writable(name string) error {
 	return os.Remove(f.Name())
 }
 
-func start(g *global, c *cli.Context, plan *runtime.Plan, observer runtime.Observer) (runtime.Status, error) {
+func start(ctx context.Context, g *global, c *cli.Context, plan *runtime.Plan, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
 	if removed, err := runtime.Collect(c.Context, g.runDir); err != nil {
 		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
 	} else if len(removed) > 0 {
@@ -182,7 +206,7 @@ func start(g *global, c *cli.Context, plan *runtime.Plan, observer runtime.Obser
 	// Caught to the end of the process: one more SIGTERM while the run is settled would end us before its account is written.
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
 	opt := runtime.Options{
-		RunDir: g.runDir, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Observer: observer,
+		RunDir: g.runDir, Exit: out, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Observer: observer,
 		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
 		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
@@ -201,8 +225,6 @@ func start(g *global, c *cli.Context, plan *runtime.Plan, observer runtime.Obser
 		}
 		defer restore()
 	}
-	ctx, cancel := context.WithCancel(c.Context)
-	defer cancel()
 	return runtime.Run(ctx, plan, opt), nil
 }
 

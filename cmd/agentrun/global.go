@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/profiles"
 )
@@ -82,7 +83,7 @@ func (g *global) load(c *cli.Context) error {
 }
 
 func (g *global) hypervisor() hypervisor.Options {
-	return hypervisor.Options{StateDir: g.stateDir, SyncAll: g.auditSyncAll}
+	return hypervisor.Options{StateDir: g.stateDir, SyncAll: g.auditSyncAll, Plans: governance.Sources{Files: governance.DefaultFiles(os.Getenv)}}
 }
 
 func (g *global) openLog(level, format string) error {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -48,13 +49,18 @@ func gcCommand(g *global) *cli.Command {
 	return &cli.Command{
 		Name:  "gc",
 		Usage: "remove what crashed runs left behind",
-		Description: `Every exec does this too. Runs that are alive are not touched.
+		Description: `Every exec does this too. Runs that are alive are not touched. Logs of runs that are older than the
+configuration says go as well.
 
    agentrun gc`,
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
 			removed, err := runtime.Collect(c.Context, g.runDir)
+			if file, ferr := readGatewayFile(""); ferr == nil {
+				ferr = g.sweepLogs(file.Telemetry.Logs)
+				err = errors.Join(err, ferr)
+			}
 			if c.Bool("json") {
 				if removed == nil {
 					removed = []string{}

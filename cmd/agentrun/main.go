@@ -59,7 +59,7 @@ func newApp() *cli.App {
    agentrun doctor                                   what this host offers, and what is missing`,
 		Flags:                  g.flags(),
 		Before:                 g.load,
-		Commands:               []*cli.Command{execCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), operatorCommand(g), sagaCommand(g), conformCommand(), completionCommand()},
+		Commands:               []*cli.Command{execCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g), operatorCommand(g), sagaCommand(g), policyCommand(g), conformCommand(), completionCommand()},
 		EnableBashCompletion:   true,
 		HideHelpCommand:        true,
 		UseShortOptionHandling: true,

@@ -56,9 +56,12 @@ func planCommand(g *global) *cli.Command {
 }
 
 func printJSON(v any) error {
-	e := json.NewEncoder(os.Stdout)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(os.Stdout, visible(string(text)))
+	return err
 }
 
 func printPlan(out io.Writer, p *runtime.Plan) error {
@@ -71,6 +74,11 @@ func printPlan(out io.Writer, p *runtime.Plan) error {
 	row("user", "%d inside, outside one that no other live run has", p.UID)
 	row("namespaces", "%s", strings.Join(p.Namespaces, " "))
 	row("network", "%s; the namespace has loopback only", p.Network)
+	if x := p.Exit; x != nil {
+		row("exit", "tools at %s, proxy at %s, names at %s, captured ports %v", x.Tools, x.Proxy, x.DNS, x.Capture)
+	} else {
+		row("exit", "none, not even tools")
+	}
 	row("subprocess", "%v", p.Subprocess)
 	row("limits", "cpu %g, memory %d MiB, pids %d, timeout %s, cpu time %s, output %d MiB, scratch %d MiB",
 		p.Limits.CPU, p.Limits.Memory>>20, p.Limits.PIDs, p.Limits.Timeout, p.Limits.CPUTime, p.Limits.MaxOutput>>20, p.Limits.ScratchSize>>20)

@@ -19,7 +19,7 @@ import (
 
 // specFlags are what exec and plan share: everything that shapes a sandbox.
 func specFlags() []cli.Flag {
-	return []cli.Flag{
+	flags := []cli.Flag{
 		&cli.IntFlag{Name: "ring", Usage: "privilege ring `1|2|3`", Value: 3, DefaultText: "the agent's own, without --agent 3"},
 		&cli.StringFlag{Name: "profile", Usage: "profile `NAME` (default: that of the ring)"},
 		&cli.StringFlag{Name: "agent", Usage: "agent `ID` the run belongs to"},
@@ -43,6 +43,7 @@ func specFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "t", Aliases: []string{"tty"}, Usage: "give the agent a terminal of its own"},
 		&cli.BoolFlag{Name: "best-effort", Usage: "go on without protections this host can't give, and say which"},
 	}
+	return append(flags, exitFlags()...)
 }
 
 // testOnlyLimits lets tests of time-outs and exhaustion end in less than a minute.
@@ -86,6 +87,10 @@ func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor
 	}
 	s.Limits = s.Profile.Limits
 	problems = append(problems, limitFlags(c, &s.Limits)...)
+	problems = append(problems, exitSpec(c, &s)...)
+	if err := planLimits(c, h, *req, &s.Limits); err != nil {
+		return s, err
+	}
 	for _, flag := range []string{"ro-bind", "bind"} {
 		for _, v := range c.StringSlice(flag) {
 			src, dst, colon := strings.Cut(v, ":")

@@ -23,6 +23,8 @@ cache=${AGENTRUN_CACHE:-$root/.cache}/vm
 # The testsuite package brings python3.11's own tests for docs/compatibility.md.
 packages=python3,libpython3.11-testsuite,nodejs,bash,git,ca-certificates,strace,procps
 packages+=,iproute2,libseccomp2,bubblewrap,kmod,apparmor,util-linux,less
+# Clients of the egress proxy; squid and tinyproxy are measured on the host alone.
+packages+=,curl,python3-requests
 
 die() { echo "test/vm/build.sh: $*" >&2; exit 1; }
 

@@ -157,14 +157,18 @@ func ancillary(oob []byte) (files []*os.File, pid int, err error) {
 	return files, pid, nil
 }
 
-// Start sends the message with stdin, stdout, stderr and the child's socket.
-func (c *Conn) Start(m *Message, stdin, stdout, stderr, child *os.File) error {
+// Start sends the message with stdin, stdout, stderr and the child's socket. fd3, if not nil, becomes the agent's descriptor 3.
+func (c *Conn) Start(m *Message, stdin, stdout, stderr, child, fd3 *os.File) error {
 	b, err := m.Encode()
 	if err != nil {
 		return err
 	}
 	head := binary.NativeEndian.AppendUint64(nil, uint64(len(b)))
-	rights := unix.UnixRights(int(stdin.Fd()), int(stdout.Fd()), int(stderr.Fd()), int(child.Fd()))
+	fds := []int{int(stdin.Fd()), int(stdout.Fd()), int(stderr.Fd()), int(child.Fd())}
+	if fd3 != nil {
+		fds = append(fds, int(fd3.Fd()))
+	}
+	rights := unix.UnixRights(fds...)
 	raw, err := c.file.SyscallConn()
 	if err != nil {
 		return err

@@ -109,7 +109,7 @@ static void __attribute__((noreturn)) fail(int sock, enum step step, long err)
 }
 
 /* receive takes the start message: a u64 length with the descriptors, then that many bytes. */
-static void receive(int fds[4])
+static void receive(int fds[5])
 {
 	uint64_t len = 0;
 	struct iovec_ iov = { &len, sizeof(len) };
@@ -122,10 +122,12 @@ static void receive(int fds[4])
 	while (n == -EINTR_);
 	if (n == 0)
 		quit(0); /* the supervisor gave this sandbox up before it was used */
-	if (n != sizeof(len) || (m.flags & MSG_CTRUNC_) || m.controllen < 32 || c.len != 32 ||
+	/* Four descriptors, or five: 16 bytes of header, four for each. */
+	if (n != sizeof(len) || (m.flags & MSG_CTRUNC_) || m.controllen < 32 || (c.len != 32 && c.len != 36) ||
 	    c.level != SOL_SOCKET_ || c.type != SCM_RIGHTS_ || len > MSG_MAX)
 		fail(CONTROL, STEP_MESSAGE, -EPROTO_);
-	memcpy(fds, c.fds, 4 * sizeof(int));
+	fds[4] = -1;
+	memcpy(fds, c.fds, c.len - 16);
 
 	long buf = sys6(__NR_mmap, 0, MSG_MAX, PROT_RW, MAP_PRIVATE_ANON, -1, 0);
 	if (buf < 0 && buf > -4096)
@@ -212,7 +214,7 @@ static void wait_for_go(int sock)
 }
 
 /* child gives up everything that is left, in this order, and becomes the agent. It doesn't return. */
-static void __attribute__((noreturn)) child(int fds[4], int tty)
+static void __attribute__((noreturn)) child(int fds[5], int tty)
 {
 	int sock = fds[3];
 	uint64_t none = 0;
@@ -233,9 +235,12 @@ static void __attribute__((noreturn)) child(int fds[4], int tty)
 		if (r < 0)
 			fail(sock, STEP_STDIO, r);
 	}
-	/* CVE-2024-21626: nothing but 0, 1, 2 may live through the exec. Marking rather than closing
-	 * keeps our own two sockets until the kernel closes them in execve itself. */
+	/* CVE-2024-21626: nothing but 0, 1, 2 may live through the exec, and 3 where the supervisor gave a
+	 * connection to the tool gateway. Marking rather than closing keeps our own two sockets until the
+	 * kernel closes them in execve itself. */
 	r = sys3(__NR_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC_);
+	if (r >= 0 && fds[4] >= 0)
+		r = sys3(__NR_dup3, fds[4], CONTROL, 0); /* pid 1's control socket, of no use here */
 	if (r < 0)
 		fail(sock, STEP_STDIO, r);
 	r = sys1(__NR_chdir, launch.cwd);
@@ -323,7 +328,7 @@ static void __attribute__((noreturn, used)) run(void)
 	/* Every signal that can be caught comes through the signalfd; SIGKILL and SIGSTOP from inside the
 	 * namespace never reach pid 1 (pid_namespaces(7)). */
 	uint64_t all = ~0ULL;
-	int fds[4], tty = -1;
+	int fds[5], tty = -1;
 	long sigfd, agent;
 
 	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
@@ -346,8 +351,9 @@ static void __attribute__((noreturn, used)) run(void)
 	if (agent == 0)
 		child(fds, tty);
 	/* An end of a pipe kept here would hide its end of file from the other side. */
-	for (int i = 0; i < 4; i++)
-		sys1(__NR_close, fds[i]);
+	for (int i = 0; i < 5; i++)
+		if (fds[i] >= 0)
+			sys1(__NR_close, fds[i]);
 	for (int i = 0; i < 3; i++)
 		sys1(__NR_close, i);
 	if (tty >= 0)

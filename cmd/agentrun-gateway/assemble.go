@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/telemetry/metrics"
+	"agentrun/telemetry/otel"
+	"agentrun/toolproxy/boundary"
+	"agentrun/toolproxy/builtin"
+	"agentrun/toolproxy/cmdtool"
+	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/forward"
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/httptool"
+	"agentrun/toolproxy/link"
+	"agentrun/toolproxy/llm"
+	"agentrun/toolproxy/mcpserver"
+	"agentrun/toolproxy/mcptool"
+	"agentrun/toolproxy/router"
+	"agentrun/toolproxy/tools"
+)
+
+// settings are gateway.yaml, read by the packages that its sections belong to.
+type settings struct {
+	gatewayConfig
+	egress    forward.Config
+	tools     tools.Config
+	llm       llm.Config
+	router    router.Config
+	policy    policyConfig
+	telemetry otel.Config
+}
+
+// readSettings reads the file and tells everything that is wrong with it.
+func readSettings(path string, environ func(string) (string, bool)) (settings, error) {
+	c, err := loadConfig(path, environ)
+	if err != nil {
+		return settings{}, err
+	}
+	s := settings{gatewayConfig: c}
+	var errs []error
+	section(&errs, c, "egress", forward.ParseConfig, &s.egress)
+	section(&errs, c, "tools", tools.ParseConfig, &s.tools)
+	section(&errs, c, "llm", llm.ParseConfig, &s.llm)
+	section(&errs, c, "router", router.ParseConfig, &s.router)
+	section(&errs, c, "policy", parsePolicyConfig, &s.policy)
+	section(&errs, c, "telemetry", otel.ParseConfig, &s.telemetry)
+	if err := errors.Join(errs...); err != nil {
+		return settings{}, fmt.Errorf("configuration %s: %w", c.Path, err)
+	}
+	return s, nil
+}
+
+func section[C any](errs *[]error, c gatewayConfig, name string, parse func([]byte) (C, error), into *C) {
+	var err error
+	if *into, err = parse(c.Section(name)); err != nil {
+		*errs = append(*errs, err)
+	}
+}
+
+// commands are the operator's programs, for the supervisor: it starts no other.
+func (s settings) commands() ([]link.Command, error) {
+	list := cmdtool.CodeCommands(cmdtool.CodeOptions{})
+	var errs []error
+	for name, spec := range s.tools {
+		var more []link.Command
+		var err error
+		switch spec.Kind {
+		case "command":
+			more, err = cmdtool.Commands(name, spec.Node)
+		case "mcp":
+			more, err = mcptool.Commands(name, spec.Node)
+		}
+		list, errs = append(list, more...), append(errs, err)
+	}
+	return list, errors.Join(errs...)
+}
+
+// bodies are the sizes of requests' bodies that aren't the Mux's own.
+func (s settings) bodies() map[egress.Family]int64 {
+	return map[egress.Family]int64{egress.LLMChat: s.llm.Limits.Body, egress.LLMEmbeddings: s.llm.Limits.Body}
+}
+
+// gateway is everything behind the listeners of one run.
+type gateway struct {
+	policy   *policyDecider
+	tracer   *otel.Tracer
+	span     *otel.Span
+	metrics  *metrics.Metrics
+	registry *tools.Registry
+	sources  []*mcptool.Source
+	mux      *tools.Mux
+	forward  *forward.Proxy
+	reader   []string // paths that are read again after the drop
+}
+
+// assemble builds it for one run. Everything that reads a file or a secret happens here, before the drop; nothing connects.
+func assemble(ctx context.Context, start link.Start, s settings, supervisor link.Supervisor, log *slog.Logger) (*gateway, error) {
+	g := &gateway{}
+	var err error
+	if g.tracer, err = otel.New(s.telemetry, otel.Options{Secret: s.Secret, Version: version}); err != nil {
+		return nil, err
+	}
+	c := start.Caller
+	g.span = g.tracer.Run(start.Trace, otel.RunInfo{Run: c.Run, Agent: c.Agent, Session: c.Session, Team: c.Team, Plan: c.Plan, Ring: start.Ring})
+	g.metrics = metrics.New(metrics.Options{Tools: toolNames(s.tools), DroppedSpans: g.tracer.Dropped})
+	if g.policy, err = newPolicyDecider(s.policy, start.Policy, s.Secret, log); err != nil {
+		return nil, err
+	}
+	g.reader = g.policy.Readable()
+	entrance, err := gate.New(gate.Options{
+		Supervisor: waiting{supervisor, g.metrics}, Caller: whole(c), Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, Ends: start.Ends,
+		Granted: gate.Granting(start.Tools), Log: log, Observe: g.observe, TraceID: traceID,
+	})
+	if err != nil {
+		return nil, err
+	}
+	spans := spanned{entrance, g.span}
+	models, err := llm.New(llm.Options{Config: s.llm, Entrance: spans, Caller: whole(c), Secret: s.Secret, Log: log,
+		Trace: func(ctx context.Context, h http.Header) { spanOf(ctx).Inject(h) }})
+	if err != nil {
+		return nil, err
+	}
+	own := builtin.Options{Memory: memoryOf(c, supervisor), Embedder: embedderOf(models)}
+	if err := g.tools(ctx, start, s, supervisor, metering{spans}, own, log); err != nil {
+		return nil, err
+	}
+	routes, err := router.New(router.Options{Config: s.router, Tools: invoker{g.registry}})
+	if err != nil {
+		return nil, err
+	}
+	usage, err := router.NewUsage(router.UsageOptions{Budget: supervisor.Budget})
+	if err != nil {
+		return nil, err
+	}
+	g.mux = tools.NewMux(tools.MuxOptions{
+		Mounts: map[egress.Family]http.Handler{
+			egress.Tools: g.registry.Handler(), egress.MCP: mcpserver.New(mcpserver.Options{Tools: g.registry, Version: version}),
+			egress.LLMChat: models, egress.LLMEmbeddings: models,
+			egress.Router: routes, egress.Usage: usage,
+		},
+		Bodies: s.bodies(),
+		Record: supervisor.Record,
+	})
+	addresses, err := hostAddresses()
+	if err != nil {
+		return nil, err
+	}
+	g.forward, err = forward.New(forward.Options{
+		Config: s.egress, Allow: start.Allow, Supervisor: counted{limitedTo(supervisor, start.Network), g.metrics}, Caller: c, CA: start.CA, Secret: s.Secret, Log: log,
+		// After the drop no netlink socket can be made. A run is shorter than a host's address mostly lives, and whatever is
+		// private is refused anyway.
+		Own: func() ([]netip.Addr, error) { return addresses, nil },
+	})
+	return g, err
+}
+
+func (g *gateway) tools(ctx context.Context, start link.Start, s settings, supervisor link.Supervisor, entrance gate.Entrance, own builtin.Options, log *slog.Logger) error {
+	parent := func(ctx context.Context) string { return spanOf(ctx).IDs().Traceparent() }
+	definitions := append(builtin.Definitions(own), cmdtool.CodeExecutor(cmdtool.CodeOptions{Supervisor: supervisor}))
+	upstreams := mcptool.Sources(mcptool.Options{Secrets: s.Secret, Supervisor: supervisor, Context: ctx, Trace: parent,
+		Report: func(server, tool, why string) {
+			log.Warn("tool of an MCP server is not offered", "server", server, "tool", tool, "why", why)
+		}})
+	var err error
+	g.registry, err = tools.New(tools.Options{
+		Config: s.tools, Builtin: definitions,
+		Factories: map[string]tools.Factory{
+			"http":    httptool.Factory(httptool.Options{Secrets: s.Secret, Traceparent: parent}),
+			"command": cmdtool.Factory(cmdtool.Options{Supervisor: supervisor}),
+		},
+		Sources: map[string]tools.SourceFactory{"mcp": func(name string, node *yaml.Node) (tools.Source, error) {
+			source, err := upstreams(name, node)
+			if s, ok := source.(*mcptool.Source); ok {
+				g.sources = append(g.sources, s)
+			}
+			return source, err
+		}},
+		Entrance: entrance, Caller: whole(start.Caller), Filter: boundary.Reply, Inspect: inspect, Log: log,
+	})
+	return err
+}
+
+// inspect looks for instructions in arguments (M-16): they come from the model, which may have read anything.
+func inspect(args json.RawMessage) []string { return boundary.Inspect(string(args)) }
+
+// whole fills in what an operator's own run doesn't have. The built-in policies ask for a key and a role (M-9); the operator's
+// are the ones that a run started by hand has.
+func whole(c link.Caller) link.Caller {
+	if c.KeyID == "" {
+		c.KeyID = "run"
+	}
+	if c.Role == "" {
+		c.Role = "agent"
+	}
+	return c
+}
+
+func toolNames(c tools.Config) []string {
+	var names []string
+	for _, d := range builtin.Definitions(builtin.Options{}) {
+		names = append(names, d.Name)
+	}
+	for name := range c {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return append(names, "code-executor", "llm")
+}
+
+func hostAddresses() ([]netip.Addr, error) {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this host: %w", err)
+	}
+	var own []netip.Addr
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr().Unmap())
+		}
+	}
+	return own, nil
+}
+
+// invoker shows the registry to the router.
+type invoker struct{ r *tools.Registry }
+
+func (i invoker) List() []router.ToolInfo {
+	var list []router.ToolInfo
+	for _, t := range i.r.List(context.Background()) {
+		list = append(list, router.ToolInfo{Name: t.Name, Description: t.Description})
+	}
+	return list
+}
+
+func (i invoker) Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
+	return i.r.Invoke(ctx, name, args)
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"agentrun/pdp"
+	"agentrun/rings"
+	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/link"
+)
+
+// checkMain builds everything a run would be served with and throws it away: agentrun has it done before a run that brings a
+// new configuration, so that a mistake in it is told before anything starts.
+func checkMain(args []string) int {
+	var start link.Start
+	f := flag.NewFlagSet("check", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&start.Config, "gateway", "", "")
+	f.StringVar(&start.Policy, "policy", "", "")
+	f.StringVar(&start.Metrics, "metrics-addr", "", "")
+	f.Func("caller", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Caller) })
+	f.Func("ring", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Ring) })
+	f.Func("allow", "", func(v string) error { start.Allow = append(start.Allow, v); return nil })
+	f.Func("tool", "", func(v string) error { start.Tools = append(start.Tools, v); return nil })
+	err := f.Parse(args)
+	if err == nil {
+		err = check(start)
+	}
+	if d, ok := errors.AsType[*notAllowed](err); ok {
+		b, _ := json.Marshal(link.Verdict{Code: d.Code, Message: d.Message})
+		fmt.Fprintf(os.Stdout, "%s\n", b)
+		return exitDenied
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+// exitDenied says that the policy refuses the run; the answer, a link.Verdict, is on standard output.
+const exitDenied = 3
+
+type notAllowed struct{ pdp.Decision }
+
+func (n *notAllowed) Error() string { return n.Message }
+
+func check(start link.Start) error {
+	s, err := readSettings(start.Config, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	if _, err := s.commands(); err != nil {
+		return err
+	}
+	l, err := scrapeSocket(start.Metrics, s.telemetry.Metrics)
+	if err != nil {
+		return err
+	}
+	if l != nil {
+		defer func() { _ = l.Close() }() // nobody was served
+	}
+	if start.Caller == (link.Caller{}) {
+		start.Caller = link.Caller{Run: "check", Plan: "operator", Mode: "public"}
+	}
+	if !start.Ring.Valid() {
+		start.Ring = rings.Privileged
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	g, err := assemble(ctx, start, s, nobody{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer g.policy.Close()
+	defer func() { _ = g.forward.Close() }() // likewise
+	if err := knownTools(start.Tools, g); err != nil {
+		return err
+	}
+	return g.mayRun(ctx, start)
+}
+
+// mayRun asks the policy about the run itself (M-9, agent.run.invoke).
+func (g *gateway) mayRun(ctx context.Context, start link.Start) error {
+	c := whole(start.Caller)
+	r := pdp.Request{
+		Subject:  pdp.Subject{ID: cmp.Or(c.Agent, c.Run), Type: pdp.Agent},
+		TeamID:   cmp.Or(c.Team, c.Run),
+		Action:   pdp.RunAction,
+		Resource: pdp.Resource{ID: c.Run, TeamID: cmp.Or(c.Team, c.Run), Mode: pdp.Mode(c.Mode)},
+		KeyID:    c.KeyID,
+		Context: pdp.Context{
+			Ring: start.Ring, RequiredRing: start.Ring, Plan: c.Plan, Role: c.Role, KeyValid: true,
+			Capabilities: []string{pdp.RunAction}, Input: pdp.Clean, Quota: pdp.Quota{Limit: 1},
+		},
+	}
+	ctx, cancel := context.WithTimeout(ctx, gate.DefaultPolicyTimeout)
+	defer cancel()
+	if d := pdp.Guarded(g.policy).Decide(ctx, r); !d.Allowed() {
+		return &notAllowed{d}
+	}
+	return nil
+}
+
+// knownTools refuses a name that nothing can stand for. Those of MCP servers are known when they are asked.
+func knownTools(names []string, g *gateway) error {
+	var errs []error
+	for _, name := range names {
+		if !g.registry.Has(name) {
+			errs = append(errs, fmt.Errorf("--tool %.64q: there is no such tool", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// nobody is a supervisor for a gateway that serves nobody.
+type nobody struct{ link.Supervisor }
+
+func (nobody) Ring() (rings.Ring, <-chan struct{}) { return rings.Privileged, make(chan struct{}) }
+
+func (nobody) Record(context.Context, link.Record) error { return nil }
+
+func (nobody) Budget(context.Context) (link.Budget, error) { return link.Budget{}, nil }

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func noEnv(string) (string, bool) { return "", false }
+
+func configFile(t *testing.T, text string, mode os.FileMode) string {
+	t.Helper()
+	file := policyFile(t, "gateway.yaml", text)
+	if err := os.Chmod(file, mode); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestLoadConfig(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(secret, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := configFile(t, "egress:\n  allow: [a.example]\npolicy: {file: /p}\nsecrets:\n  one: {env: ONE}\n  two: {file: "+secret+"}\n", 0o644)
+	c, err := loadConfig(file, func(name string) (string, bool) { return "first", name == "ONE" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(c.Section("egress")); got != "allow: [a.example]\n" {
+		t.Errorf("got section %q", got)
+	}
+	if c.Section("tools") != nil || c.Path != file {
+		t.Errorf("got %q, %q", c.Section("tools"), c.Path)
+	}
+	if diff := cmp.Diff([]string{"first", "s3cret"}, c.SecretValues()); diff != "" {
+		t.Error(diff)
+	}
+	if v, ok := c.Secret("two"); !ok || v != "s3cret" {
+		t.Errorf("got %q, %v", v, ok)
+	}
+	if _, ok := c.Secret("three"); ok {
+		t.Error("resolved what isn't there")
+	}
+	for _, text := range []string{"", "# nothing\n", "null\n"} {
+		if _, err := loadConfig(configFile(t, text, 0o600), noEnv); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestM12SecretsAreNamedNeverTold(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string, mode os.FileMode) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	env := func(name string) (string, bool) {
+		return map[string]string{"NUL": "hunter2\x00", "BIG": strings.Repeat("hunter2", maxSecret)}[name], name != "NONE"
+	}
+	for entry, want := range map[string]string{
+		"{env: NONE}": "NONE is not set", "{env: EMPTY}": "empty", "{env: NUL}": "NUL", "{env: BIG}": "longer", "{}": "either", "{env: A, file: /b}": "either",
+		"{file: relative}": "absolute", "{file: " + put("open", "hunter2", 0o644) + "}": "mode 0644", "{file: " + put("group", "hunter2", 0o640) + "}": "mode 0640",
+		"{file: " + put("empty", "\n", 0o600) + "}": "empty", "{file: /dev/null}": "no regular file", "{file: " + dir + "}": "no regular file", "{file: " + dir + "/none}": "no such file",
+		"hunter2": "secrets.k: want keys", "{value: hunter2}": "secrets.k.value: unknown key",
+	} {
+		_, err := loadConfig(configFile(t, "secrets: {k: "+entry+"}", 0o600), env)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "secrets.k") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%.60s: got %v, want %q, naming the entry and no value", entry, err, want)
+		}
+	}
+}
+
+func TestConfigRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"egres: {}": `"egres": unknown section (line 1)`, "egress: {}\negress: {}": "given twice (line 2)", "a: [": "line", "[1]": "want sections", "3": "want sections",
+		"egress: {}\n---\ntools: {}": "more than one document", "egress: &a {}\ntools: *a": "anchors", "? [a]\n: b": "unknown section",
+	} {
+		if _, err := loadConfig(configFile(t, text, 0o600), noEnv); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+	if _, err := loadConfig(configFile(t, "egress: {}", 0o666), noEnv); err == nil || !strings.Contains(err.Error(), "mode 0666") {
+		t.Errorf("writable by all: got %v", err)
+	}
+	if _, err := loadConfig("/nonexistent/gateway.yaml", noEnv); err == nil {
+		t.Error("a file that was named and isn't there is no error")
+	}
+	if _, err := loadConfig(configFile(t, "#"+strings.Repeat("x", maxConfig), 0o600), noEnv); err == nil || !strings.Contains(err.Error(), "longer") {
+		t.Errorf("too long: got %v", err)
+	}
+}
+
+func FuzzDivide(f *testing.F) {
+	f.Add("egress: {allow: [x]}\nsecrets: {a: {env: B}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := divide([]byte(text))
+		if err == nil {
+			_, _ = readSecrets(c.Section("secrets"), noEnv)
+		}
+	})
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/pdp"
+	"agentrun/rings"
+)
+
+// maxCasesFile bounds a file of cases, in bytes.
+const maxCasesFile = 4 << 20
+
+// policyCases is a file of cases (docs/policy.md). A case's request is laid over base, member by member.
+type policyCases struct {
+	Policy string         `yaml:"policy"` // file or folder, relative to this file; empty for the built-in policies alone
+	Base   map[string]any `yaml:"base"`
+	Cases  []policyCase   `yaml:"cases"`
+}
+
+type policyCase struct {
+	Name    string         `yaml:"name"`
+	Request map[string]any `yaml:"request"`
+	Expect  *struct {
+		Allow  *bool      `yaml:"allow"`
+		Reason rings.Code `yaml:"reason"`
+		Policy string     `yaml:"policy"` // empty: whichever
+	} `yaml:"expect"`
+}
+
+// caseResult is how one case went.
+type caseResult struct {
+	Name     string       `json:"name"`
+	OK       bool         `json:"ok"`
+	Message  string       `json:"message,omitempty"`
+	Decision pdp.Decision `json:"decision"`
+}
+
+func policyTest(c *cli.Context) error {
+	file, err := oneArg(c, "FILE.yaml")
+	if err != nil {
+		return err
+	}
+	cases, err := readCases(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	path := cases.Policy
+	if path != "" && !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(file), path)
+	}
+	set, err := pdp.Load(path)
+	if err != nil {
+		return err
+	}
+	results, different := runCases(c.Context, set, cases)
+	if err := printCases(c.Bool("json"), results, different); err != nil {
+		return err
+	}
+	if different > 0 {
+		return exitError(policyDiffers)
+	}
+	return nil
+}
+
+// A file without cases tests nothing, and a case that expects nothing passes whatever happens: both are mistakes.
+func readCases(file string) (policyCases, error) {
+	var cases policyCases
+	text, err := readBounded(file, maxCasesFile)
+	if err != nil {
+		return cases, err
+	}
+	if len(text) > maxCasesFile {
+		return cases, fmt.Errorf("longer than %d bytes", maxCasesFile)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&cases); err != nil {
+		return cases, err
+	}
+	if err := d.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
+		return cases, errors.New("has more than one document")
+	}
+	if len(cases.Cases) == 0 {
+		return cases, errors.New("has no cases")
+	}
+	for i, each := range cases.Cases {
+		if each.Expect == nil || each.Expect.Allow == nil || each.Expect.Reason == "" {
+			return cases, fmt.Errorf("case %d, %q: expect needs allow and reason", i+1, each.Name)
+		}
+	}
+	return cases, nil
+}
+
+func runCases(ctx context.Context, set *pdp.Set, cases policyCases) (results []caseResult, different int) {
+	for i, each := range cases.Cases {
+		r := caseResult{Name: each.Name, Decision: decideCase(ctx, set, overlay(cases.Base, each.Request))}
+		if r.Name == "" {
+			r.Name = fmt.Sprintf("case %d", i+1)
+		}
+		r.Message = each.difference(r.Decision)
+		if r.OK = r.Message == ""; !r.OK {
+			different++
+		}
+		results = append(results, r)
+	}
+	return results, different
+}
+
+// decideCase gives a request that can't be understood the answer that it would get, so that a case can expect pdp_malformed.
+func decideCase(ctx context.Context, set *pdp.Set, request map[string]any) pdp.Decision {
+	text, err := json.Marshal(request)
+	if err == nil {
+		var r pdp.Request
+		if r, err = pdp.DecodeRequest(text); err == nil {
+			return set.Decide(ctx, r)
+		}
+	}
+	return pdp.Denied(pdp.CodeMalformed, "the request for a decision makes no sense", err)
+}
+
+func (c policyCase) difference(d pdp.Decision) string {
+	want := c.Expect
+	if d.Allowed() == *want.Allow && d.Code == want.Reason && (want.Policy == "" || want.Policy == d.Policy) {
+		return ""
+	}
+	s := fmt.Sprintf("got %s, want %s", outcome(d.Allowed(), d.Code, d.Policy), outcome(*want.Allow, want.Reason, want.Policy))
+	if d.Cause != nil {
+		s += fmt.Sprintf(" (%v)", d.Cause)
+	}
+	return s
+}
+
+func outcome(allow bool, reason rings.Code, policy string) string {
+	s := "deny " + string(reason)
+	if allow {
+		s = "allow " + string(reason)
+	}
+	if policy != "" {
+		s += " by " + policy
+	}
+	return s
+}
+
+// overlay returns base with the members of over in it; where both are maps, of their members.
+func overlay(base, over map[string]any) map[string]any {
+	out := maps.Clone(base)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for k, v := range over {
+		under, is := out[k].(map[string]any)
+		if on, too := v.(map[string]any); is && too {
+			v = overlay(under, on)
+		}
+		out[k] = v
+	}
+	return out
+}
+
+func printCases(asJSON bool, results []caseResult, different int) error {
+	if asJSON {
+		return printJSON(map[string]any{"cases": len(results), "different": different, "results": results})
+	}
+	for _, r := range results {
+		if !r.OK {
+			fmt.Printf("%s: %s\n", r.Name, r.Message)
+		}
+	}
+	_, err := fmt.Fprintf(os.Stderr, "%d cases, %d different\n", len(results), different)
+	return err
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/confine"
+	"agentrun/netns"
+	"agentrun/telemetry/metrics"
+	"agentrun/telemetry/otel"
+	"agentrun/telemetry/runlog"
+	"agentrun/toolproxy/link"
+	"agentrun/toolproxy/tools"
+)
+
+const (
+	linkFD = 3 // inherited; the sockets follow
+
+	// Connections of the agent to the tool gateway at once: those of a forward proxy are its own business.
+	maxToolConnections = 256
+
+	// What is left to say when the run is over has to be said by then; the supervisor waits a little longer.
+	farewell = 2 * time.Second
+
+	exitOK = 0
+)
+
+// serveMain serves one run. It is started by agentrun and by nobody else: who it serves, where and how, comes over the link.
+func serveMain() int {
+	if err := serve(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", gatewayName, err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+func serve() (err error) {
+	l, err := link.Connect(os.NewFile(linkFD, "link"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }() // the process ends
+	start := l.Start()
+	if start.Version != version {
+		return fmt.Errorf("agentrun is version %s and this is %s: install both anew", start.Version, version)
+	}
+	sockets, err := inherit(start.Sockets)
+	if err != nil {
+		return err
+	}
+	s, err := readSettings(start.Config, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	commands, err := s.commands()
+	if err != nil {
+		return err
+	}
+	log, file, err := otel.Logger(s.telemetry.Logs, start.LogDir, start.Caller.Run, s.SecretValues())
+	if err != nil {
+		return err
+	}
+	scrapes, err := scrapeSocket(start.Metrics, s.telemetry.Metrics)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	g, err := assemble(ctx, start, s, l, log)
+	if err != nil {
+		return err
+	}
+	drop := confine.Options{UID: start.UID, GID: start.UID, Read: g.reader, BestEffort: start.BestEffort}
+	if err := errors.Join(confine.Drop(drop)); err != nil {
+		return err
+	}
+	if err := confine.Verify(drop); err != nil {
+		return err
+	}
+	// Here the hostile begins: from the hello on, the supervisor takes no more commands, and not a byte was read before.
+	if err := l.Hello(commands); err != nil {
+		return err
+	}
+	log.Info("gateway serves", "ring", int(start.Ring), "config", s.Path)
+	var serving sync.WaitGroup
+	ended := make(chan error, 1)
+	g.background(ctx, &serving)
+	servers := g.listen(sockets, scrapes, &serving, func(err error) {
+		select {
+		case ended <- err:
+		default:
+		}
+	})
+	outcome := runlog.Succeeded
+	select {
+	case <-l.Ended():
+		if !l.EndedWell() {
+			outcome = runlog.Failed // its log is kept longer (M-18)
+		}
+	case <-l.Gone():
+		err, outcome = errors.New("the supervisor is gone"), runlog.Failed
+	case err = <-ended:
+		outcome = runlog.Failed
+	}
+	cancel()
+	g.close(servers, log)
+	if file != nil {
+		if _, ferr := file.Finish(outcome); ferr != nil {
+			err = errors.Join(err, ferr)
+		}
+	}
+	return err
+}
+
+// socket is an inherited one, by its name on the link.
+type socket struct {
+	name string
+	file *os.File
+}
+
+func inherit(names []string) ([]socket, error) {
+	var list []socket
+	for i, name := range names {
+		fd := linkFD + 1 + i
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+			return nil, fmt.Errorf("inherited socket %s: %w", name, err)
+		}
+		unix.CloseOnExec(fd)
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return nil, fmt.Errorf("inherited socket %s: %w", name, err)
+		}
+		list = append(list, socket{name, os.NewFile(uintptr(fd), name)})
+	}
+	return list, nil
+}
+
+// scrapeSocket is made before the drop, which forbids any other.
+func scrapeSocket(flag string, c otel.Metrics) (net.Listener, error) {
+	addr, anywhere := c.Addr, c.Anywhere
+	if flag != "" {
+		addr = flag
+	}
+	if addr == "" {
+		return nil, nil
+	}
+	l, err := metrics.Listen(addr, anywhere)
+	if errors.Is(err, unix.EADDRINUSE) && flag == "" {
+		return nil, nil // another run's gateway has the address of the configuration
+	}
+	return l, err
+}
+
+// background are the things that happen by themselves.
+func (g *gateway) background(ctx context.Context, serving *sync.WaitGroup) {
+	serving.Go(func() { g.policy.Watch(ctx) })
+	serving.Go(func() { g.registry.Run(ctx) })
+}
+
+// listen serves each socket on a goroutine. A listener that ends by itself ends the gateway: half a way out would be a riddle.
+func (g *gateway) listen(sockets []socket, scrapes net.Listener, serving *sync.WaitGroup, ended func(error)) []*http.Server {
+	server := tools.NewServer(g.mux)
+	servers := []*http.Server{server}
+	run := func(name string, serve func() error) {
+		serving.Go(func() {
+			if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+				ended(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	stream := func(s socket, serve func(net.Listener) error) {
+		l, err := net.FileListener(s.file)
+		s.file.Close()
+		if err != nil {
+			ended(fmt.Errorf("%s: %w", s.name, err))
+			return
+		}
+		run(s.name, func() error { return serve(l) })
+	}
+	for _, s := range sockets {
+		switch s.name {
+		case link.SocketTools, link.SocketUnix:
+			stream(s, func(l net.Listener) error { return server.Serve(netutil.LimitListener(l, maxToolConnections)) })
+		case link.SocketProxy:
+			stream(s, g.forward.ServeProxy)
+		case link.SocketCapture:
+			stream(s, g.forward.ServeCapture)
+		case link.SocketDNS:
+			stream(s, g.forward.ServeDNSStream)
+		case link.SocketDNSUDP:
+			packets, err := netns.PacketConn(s.file)
+			if err != nil {
+				ended(err)
+				continue
+			}
+			run(s.name, func() error { return g.forward.ServeDNS(packets) })
+		case link.SocketFD:
+			conn, err := net.FileConn(s.file)
+			s.file.Close()
+			if err != nil {
+				ended(fmt.Errorf("%s: %w", s.name, err))
+				continue
+			}
+			only := patient(g.mux)
+			servers = append(servers, only)
+			run(s.name, func() error { return only.Serve(&one{conn: conn, done: make(chan struct{})}) })
+		default:
+			ended(fmt.Errorf("socket %q: unknown", s.name))
+		}
+	}
+	if scrapes != nil {
+		run("metrics", func() error { return g.metrics.Serve(scrapes) })
+	}
+	return servers
+}
+
+// patient serves the one connection of an agent that can make no other: a pause must not cost it the tools for the rest of its
+// run. Its only client can keep no place from another one, and the run's end ends it; bodies have their time from the Mux.
+func patient(h http.Handler) *http.Server {
+	s := tools.NewServer(h)
+	s.ReadHeaderTimeout, s.IdleTimeout = 0, 0
+	return s
+}
+
+// close ends everything and puts the last records. The agent is dead, or its supervisor is.
+func (g *gateway) close(servers []*http.Server, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	for _, s := range servers {
+		_ = s.Close()
+	}
+	if err := g.forward.Close(); err != nil {
+		log.Error("egress records", "err", err)
+	}
+	g.mux.Close()
+	for _, s := range g.sources {
+		_ = s.Close()
+	}
+	g.span.End(otel.Outcome{Code: "ok"})
+	if err := g.tracer.Shutdown(ctx); err != nil {
+		log.Warn("spans were not exported", "err", err)
+	}
+	g.policy.Close()
+}
+
+// one is a listener with the one connection that an agent without sockets inherited.
+type one struct {
+	conn net.Conn
+	mu   sync.Mutex
+	gone bool
+	once sync.Once
+	done chan struct{}
+}
+
+func (o *one) Accept() (net.Conn, error) {
+	o.mu.Lock()
+	if !o.gone {
+		o.gone = true
+		o.mu.Unlock()
+		return o.conn, nil
+	}
+	o.mu.Unlock()
+	<-o.done
+	return nil, net.ErrClosed
+}
+
+func (o *one) Close() error {
+	o.once.Do(func() { close(o.done) })
+	return nil
+}
+
+func (o *one) Addr() net.Addr { return o.conn.LocalAddr() }

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"agentrun/runtime"
+	"agentrun/toolproxy/link"
+)
+
+// commands are the operator's programs for the tools of one run (M-12). Each call gets a sandbox of its own, as a run of its
+// own: limited, on record, gone with the call.
+type commands struct {
+	g   *global
+	run string
+
+	mu     sync.Mutex
+	byTool map[string]link.Command
+}
+
+// announce takes the programs from the configuration that the gateway read. It comes once, before anything of the agent's.
+func (c *commands) announce(list []link.Command) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.byTool = map[string]link.Command{}
+	for _, cmd := range list {
+		if cmd.Tool == "" || len(cmd.Argv) == 0 || !filepath.IsAbs(cmd.Argv[0]) {
+			return fmt.Errorf("command of tool %.64q: no absolute path of a program", cmd.Tool)
+		}
+		if cmd.Ring != 0 && cmd.Ring != 2 && cmd.Ring != 3 {
+			return fmt.Errorf("command of tool %.64q: ring %d, want 2 or 3", cmd.Tool, cmd.Ring)
+		}
+		c.byTool[cmd.Tool] = cmd
+	}
+	return nil
+}
+
+// args are those of agentrun for one command.
+func (c *commands) args(cmd link.Command, status string) []string {
+	ring := cmd.Ring
+	if ring == 0 {
+		ring = 3
+	}
+	args := []string{"--state-dir", c.g.stateDir, "--run-dir", c.g.runDir, "exec", "--ring", fmt.Sprint(ring), "-i", "--status-file", status}
+	if cmd.Profile != "" {
+		args = append(args[:len(args):len(args)], "--profile", cmd.Profile)
+	}
+	for flag, value := range map[string]string{"--memory": cmd.Memory, "--timeout": cmd.Timeout, "--workspace": cmd.Workspace} {
+		if value != "" {
+			args = append(args, flag, value)
+		}
+	}
+	for _, v := range cmd.Env {
+		args = append(args, "--env", v)
+	}
+	for _, v := range cmd.ROBind {
+		args = append(args, "--ro-bind", v)
+	}
+	if len(cmd.Allow) == 0 {
+		args = append(args, "--no-gateway") // a tool that calls tools would be a loop
+	}
+	for _, v := range cmd.Allow {
+		args = append(args, "--allow", v)
+	}
+	return append(append(args, "--"), cmd.Argv...)
+}
+
+// execute starts the program of a tool.
+func (c *commands) execute(_ context.Context, tool string) (link.Process, error) {
+	c.mu.Lock()
+	cmd, ok := c.byTool[tool]
+	c.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("tool %.64q: no command was announced for it", tool)
+	}
+	dir, err := os.MkdirTemp("", "agentrun-tool-*")
+	if err != nil {
+		return nil, err
+	}
+	p := &toolProcess{dir: dir, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// Its parent-death signal is tied to this thread: with us, it dies.
+		goruntime.LockOSThread()
+		err := p.start(c.args(cmd, p.statusFile()))
+		started <- err
+		if err == nil {
+			p.wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, errors.Join(fmt.Errorf("tool %.64q: %w", tool, err), os.RemoveAll(dir))
+	}
+	return p, nil
+}
+
+type toolProcess struct {
+	dir           string
+	cmd           *exec.Cmd
+	stdin, stdout *os.File
+	done          chan struct{}
+	code          int
+	why           string
+	kill          sync.Once
+}
+
+func (p *toolProcess) statusFile() string { return filepath.Join(p.dir, "status.json") }
+
+func (p *toolProcess) start(args []string) error {
+	in, stdin, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	stdout, out, err := os.Pipe()
+	if err != nil {
+		return errors.Join(err, in.Close(), stdin.Close())
+	}
+	p.cmd = exec.Command("/proc/self/exe", args...) //nolint:gosec // this program, with what the operator's configuration says
+	p.cmd.Stdin, p.cmd.Stdout = in, out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	err = p.cmd.Start()
+	in.Close()
+	out.Close()
+	if err != nil {
+		return errors.Join(err, stdin.Close(), stdout.Close())
+	}
+	p.stdin, p.stdout = stdin, stdout
+	return nil
+}
+
+func (p *toolProcess) wait() {
+	defer close(p.done)
+	err := p.cmd.Wait()
+	p.code = p.cmd.ProcessState.ExitCode()
+	b, rerr := os.ReadFile(p.statusFile())
+	var s runtime.Status
+	switch {
+	case rerr == nil && json.Unmarshal(b, &s) == nil:
+		p.code, p.why = s.ExitCode, string(s.State)
+		if s.State == runtime.Exited || s.State == runtime.Signaled {
+			p.why = ""
+		}
+	case errors.Is(rerr, fs.ErrNotExist) || rerr == nil:
+		p.why = "failed: no account of how it ended"
+	default:
+		p.why = "failed: " + rerr.Error()
+	}
+	if err != nil && p.why == "" && p.code == 0 {
+		p.why = "failed: " + err.Error()
+	}
+	_ = os.RemoveAll(p.dir)
+}
+
+func (p *toolProcess) Stdin() *os.File  { return p.stdin }
+func (p *toolProcess) Stdout() *os.File { return p.stdout }
+
+func (p *toolProcess) Wait(ctx context.Context) (int, string, error) {
+	select {
+	case <-p.done:
+		return p.code, p.why, nil
+	case <-ctx.Done():
+		return 0, "", context.Cause(ctx)
+	}
+}
+
+// Close ends it as an operator would, twice: the second SIGTERM ends the grace time that the first begins. Its own agentrun
+// then leaves nothing behind.
+func (p *toolProcess) Close() error {
+	p.kill.Do(func() {
+		_ = p.stdin.Close()
+		for i := range 50 {
+			_ = p.cmd.Process.Signal(syscall.SIGTERM)
+			select {
+			case <-p.done:
+				return
+			case <-time.After(time.Duration(20*(i+1)) * time.Millisecond):
+			}
+		}
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	<-p.done
+	return nil
+}

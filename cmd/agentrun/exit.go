@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/governance"
+	"agentrun/hypervisor"
+	"agentrun/internal/sibling"
+	"agentrun/profiles"
+	"agentrun/rings"
+	"agentrun/runtime"
+	"agentrun/telemetry/trace"
+	"agentrun/toolproxy/forward/runca"
+	"agentrun/toolproxy/link"
+)
+
+// gatewayFile is read when --gateway names no other. Nobody needs to have one.
+const gatewayFile = "/etc/agentrun/gateway.yaml"
+
+// exitFlags shape the way out of a sandbox (M-7, M-8).
+func exitFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "allow", Usage: "ring 2: let connections to `HOST[:PORT]` out, as example.com, *.example.com, example.com:8443"},
+		&cli.StringSliceFlag{Name: "tool", Usage: "give only these tools, by `NAME` (default: all that ring, plan and role have)"},
+		&cli.StringFlag{Name: "policy", Usage: "decide tool calls by the Cedar policies in `FILE` or folder"},
+		&cli.StringFlag{Name: "gateway", Usage: "tools, egress rules, models and secrets from `FILE` (default: " + gatewayFile + ", if there is one)"},
+		&cli.BoolFlag{Name: "no-gateway", Usage: "no way out at all, not even tools"},
+	}
+}
+
+// exitSpec turns the flags into what the sandbox is built with. What the gateway alone can tell is wrong, it tells in check.
+func exitSpec(c *cli.Context, s *runtime.Spec) (bad []runtime.Problem) {
+	problem := func(flag, format string, args ...any) {
+		bad = append(bad, runtime.Problem{Field: flag, Message: fmt.Sprintf(format, args...)})
+	}
+	if c.Bool("no-gateway") {
+		for _, flag := range []string{"allow", "tool", "policy", "gateway", "metrics-addr"} {
+			if c.IsSet(flag) {
+				problem("--"+flag, "there is nothing for it with --no-gateway")
+			}
+		}
+		return bad
+	}
+	s.Exit = true
+	file, err := readGatewayFile(c.String("gateway"))
+	if err != nil {
+		problem("--gateway", "%v", err)
+	}
+	s.CapturePorts = file.Egress.CapturePorts
+	s.ExitCA = file.intercepts()
+	if len(c.StringSlice("allow")) > 0 && s.Profile.Ring == 3 {
+		problem("--allow", "ring 3 has tools and no other way out; use --ring 2")
+	}
+	for _, entry := range c.StringSlice("allow") {
+		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
+			problem("--allow", "%q is not HOST or HOST:PORT", entry)
+			continue
+		}
+		if _, port, err := net.SplitHostPort(entry); err == nil && port != "*" {
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil || n == 0 {
+				problem("--allow", "%q: the port is a number from 1 to 65535, or *", entry)
+				continue
+			}
+			s.CapturePorts = append(s.CapturePorts, uint16(n))
+		}
+	}
+	for _, port := range s.CapturePorts {
+		if slices.Contains(runtime.ExitPorts(), port) {
+			problem("--allow", "port %d is one of the gateway's own inside; reach it by the proxy variables without capture", port)
+		}
+	}
+	if p := c.String("policy"); p != "" {
+		if _, err := os.Stat(p); err != nil {
+			problem("--policy", "%v", err)
+		}
+	}
+	return bad
+}
+
+// gatewayPart is what of gateway.yaml the sandbox is built with. The gateway reads all of it, strictly.
+type gatewayPart struct {
+	Egress struct {
+		CapturePorts []uint16 `yaml:"capture_ports"`
+		Rules        []struct {
+			Intercept bool `yaml:"intercept"`
+		} `yaml:"rules"`
+	} `yaml:"egress"`
+	Telemetry struct {
+		Logs gatewayLogs `yaml:"logs"`
+	} `yaml:"telemetry"`
+
+	path string
+}
+
+func (p gatewayPart) intercepts() bool {
+	for _, r := range p.Egress.Rules {
+		if r.Intercept {
+			return true
+		}
+	}
+	return false
+}
+
+func readGatewayFile(name string) (gatewayPart, error) {
+	var part gatewayPart
+	path := name
+	if path == "" {
+		path = gatewayFile
+	}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && name == "" {
+		return part, nil
+	}
+	if err != nil {
+		return part, err
+	}
+	if err := yaml.Unmarshal(b, &part); err != nil {
+		return part, fmt.Errorf("%s: %w", path, err)
+	}
+	part.path, err = filepath.Abs(path)
+	return part, err
+}
+
+// wayOut makes the exit of an admitted run. The caller closes what it returns when the run is over; end is called at most once.
+func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervisor, adm hypervisor.Admission, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
+	if plan.Exit == nil {
+		return nil, nil, nil
+	}
+	program, err := findGateway()
+	if err != nil {
+		return nil, nil, err
+	}
+	file, err := readGatewayFile(c.String("gateway"))
+	if err != nil {
+		return nil, nil, err
+	}
+	cmds := &commands{g: g, run: plan.ID}
+	x := h.Exit(adm, hypervisor.ExitOptions{
+		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"),
+		End:     end,
+		Warn:    func(err error) { g.log.Warn("tool proxy", "err", err) },
+		Execute: cmds.execute,
+	})
+	start := link.Start{
+		Caller: x.Caller(), Ring: adm.Ring, Config: file.path, Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"),
+		Metrics: c.String("metrics-addr"), MaxSteps: x.MaxSteps(), Version: version, LogDir: g.logsDir(),
+		BestEffort: c.Bool("best-effort"), Network: narrowedNetwork(plan), Trace: trace.New(true).Traceparent(),
+		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)),
+	}
+	if p := c.String("policy"); p != "" {
+		if start.Policy, err = filepath.Abs(p); err != nil {
+			return nil, nil, errors.Join(err, x.Close())
+		}
+	}
+	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.announce, Eager: start.Metrics != ""}
+	if plan.Exit.CA {
+		if e.Start.CA, e.Certificate, err = runca.NewCA(plan.ID, time.Now); err != nil {
+			return nil, nil, errors.Join(err, x.Close())
+		}
+	}
+	return e, x, nil
+}
+
+// narrowedNetwork names the profile's network where that is less than its ring has; empty: it isn't. A ring's own is not
+// named: an elevation is to open what the higher ring has (M-22).
+func narrowedNetwork(plan *runtime.Plan) string {
+	own := map[int]profiles.NetworkMode{1: profiles.NetworkPublic, 2: profiles.NetworkAllowlist, 3: profiles.NetworkNone}[plan.Ring]
+	if plan.Network == string(own) {
+		return ""
+	}
+	return plan.Network
+}
+
+// planLimits narrows what the plan of the run's agent narrows (M-19). Flags that ask for more are refused like any other limit.
+func planLimits(c *cli.Context, h *hypervisor.Hypervisor, req hypervisor.Request, l *profiles.Limits) error {
+	if req.Agent == "" {
+		return nil
+	}
+	grant, err := h.GrantFor(c.Context, req.Agent)
+	if err != nil {
+		return err
+	}
+	most := profiles.Duration(grant.Limits.Time)
+	if int64(grant.Limits.Time) == governance.Unlimited || l.Timeout <= most {
+		return nil
+	}
+	if c.IsSet("timeout") {
+		return &runtime.InvalidSpec{Problems: []runtime.Problem{{Field: "--timeout", Message: fmt.Sprintf("plan %s gives a run %s at most", grant.Plan, most)}}}
+	}
+	l.Timeout = most
+	l.CPUTime = min(l.CPUTime, most)
+	return nil
+}
+
+// checkGateway has the gateway's program look at what the run brings, before anything starts: it would refuse it at the run's
+// first connection. With policies of the operator's it is also asked whether the run may be (M-9, agent.run.invoke); the
+// built-in ones let every admitted run begin.
+func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervisor, adm hypervisor.Admission, req hypervisor.Request) error {
+	if plan.Exit == nil {
+		return nil
+	}
+	file, err := readGatewayFile(c.String("gateway"))
+	if err != nil {
+		return err
+	}
+	args := []string{"check"}
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			if v != "" {
+				args = append(args, "--"+flag, v)
+			}
+		}
+	}
+	add("gateway", file.path)
+	add("policy", c.String("policy"))
+	add("allow", c.StringSlice("allow")...)
+	add("tool", c.StringSlice("tool")...)
+	add("metrics-addr", c.String("metrics-addr"))
+	if len(args) == 1 {
+		return nil // the built-in defaults
+	}
+	program, err := findGateway()
+	if err != nil {
+		return err
+	}
+	caller, err := json.Marshal(adm.Caller(plan.ID, plan.Name))
+	if err != nil {
+		return err
+	}
+	add("caller", string(caller))
+	add("ring", fmt.Sprint(adm.Ring.Value()))
+	var complaint strings.Builder
+	cmd := exec.Command(program, args...)
+	cmd.Stderr = &complaint
+	answer, err := cmd.Output()
+	exited, ok := errors.AsType[*exec.ExitError](err)
+	var v link.Verdict
+	switch {
+	case !ok:
+		return err
+	case exited.ExitCode() == 3 && json.Unmarshal(answer, &v) == nil:
+		return h.Refuse(req, adm.Ring, &hypervisor.DeniedError{
+			What:     "run in " + adm.Ring.String(),
+			Decision: rings.Decision{Code: v.Code, Rule: "M-9", Reason: v.Message},
+			Hint:     "agentrun policy explain tells what decided",
+		})
+	}
+	return errors.New(strings.TrimSpace(complaint.String()))
+}
+
+func findGateway() (string, error) {
+	program, err := sibling.Find(gatewayProgram)
+	if err != nil {
+		return "", &hintError{err: err, hint: "make install puts it beside agentrun; --no-gateway runs without tools and network"}
+	}
+	return program, nil
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/governance"
+	"agentrun/hypervisor"
+)
+
+func usageCommand(g *global) *cli.Command {
+	return &cli.Command{
+		Name:            "usage",
+		Usage:           "what agents used today, and what their plans leave",
+		HideHelpCommand: true,
+		Description: `A day is counted in UTC, and by team for agents that have one. What running agents have borrowed counts as used until they end.
+
+   agentrun usage
+   agentrun usage --agent planner-1 --json`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "agent", Usage: "`ID` of one agent (default: all, and the operator's own runs)"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON; amounts in millionths, -1 is unlimited"},
+		},
+		OnUsageError: usageError,
+		Action:       func(c *cli.Context) error { return usageAction(g, c) },
+	}
+}
+
+func usageAction(g *global, c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
+		usage, err := h.Usage(ctx, c.String("agent"))
+		if err != nil {
+			return planHint(err)
+		}
+		if c.Bool("json") {
+			return printJSON(usage)
+		}
+		w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(w, "AGENT\tCOUNTED AS\tPLAN\tSTAKE\tRUNS\tCOST\tOF\tTOKENS\tOF\tDAY")
+		for _, u := range usage {
+			id := u.Agent
+			if id == "" {
+				id = "-"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t×%s\t%s\t%s\t%s\t%d\t%s\t%s\n", id, u.Subject, u.Plan, u.Multiplier, quota(u.Parallel),
+				governance.FormatAmount(u.Cost), governance.FormatAmount(u.CostPerDay), u.Tokens, quota(u.TokensPerDay), u.Day)
+		}
+		return w.Flush()
+	})
+}
+
+func quota(n int64) string {
+	if n == governance.Unlimited {
+		return "unlimited"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// agentSetCommand belongs to agent; what it sets is what the plans are about.
+func agentSetCommand(g *global) *cli.Command {
+	return &cli.Command{
+		Name: "set", Usage: "set an agent's plan, role, team, stake and mode", ArgsUsage: "ID", OnUsageError: usageError,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "plan", Usage: "`NAME` of a plan: freemium, casual, premium, platformium, or one of plans.yaml; empty: none"},
+			&cli.StringFlag{Name: "role", Usage: "`NAME` of a role, which narrows the plan; empty: none"},
+			&cli.StringFlag{Name: "team", Usage: "`NAME` of the team whose plan it is; empty: the agent's own"},
+			&cli.Int64Flag{Name: "stake", Usage: "`N`: quotas are raised at 1000, 5000 and 20000"},
+			&cli.StringFlag{Name: "mode", Usage: "`public|confidential`: whether the agent gets plaintext"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+		},
+		Action: func(c *cli.Context) error { return agentSet(g, c) },
+	}
+}
+
+func agentSet(g *global, c *cli.Context) error {
+	a, err := args(c, "ID")
+	if err != nil {
+		return err
+	}
+	if !c.IsSet("plan") && !c.IsSet("role") && !c.IsSet("team") && !c.IsSet("stake") && !c.IsSet("mode") {
+		return &hintError{err: errors.New("nothing to set"), hint: "agentrun agent set --plan casual " + a[0]}
+	}
+	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
+		now, err := h.SetAgent(ctx, a[0], func(s *hypervisor.AgentSettings) {
+			for flag, field := range map[string]*string{"plan": &s.Plan, "role": &s.Role, "team": &s.Team, "mode": &s.Mode} {
+				if c.IsSet(flag) {
+					*field = c.String(flag)
+				}
+			}
+			if c.IsSet("stake") {
+				s.Stake = c.Int64("stake")
+			}
+		})
+		if err != nil {
+			return planHint(err)
+		}
+		return printAgent(c, now)
+	})
+}
+
+func planHint(err error) error {
+	switch {
+	case errors.Is(err, governance.ErrPlan), errors.Is(err, governance.ErrRole):
+		return &hintError{err: err, hint: "plans are freemium, casual, premium, platformium, operator, and those of /etc/agentrun/plans.yaml"}
+	case errors.Is(err, hypervisor.ErrSetting):
+		return &hintError{err: err, hint: "agentrun agent set --help"}
+	}
+	return err
+}

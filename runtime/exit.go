@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
+	"agentrun/netns"
+	"agentrun/toolproxy/link"
+)
+
+// Ports and paths of the exit, the same in every sandbox.
+const (
+	toolsPort   = 7600
+	proxyPort   = 7601
+	dnsPort     = 53
+	toolsSocket = "/run/agentrun/tools.sock"
+	toolsFD     = 3 // the tool gateway's descriptor in profiles without sockets
+)
+
+// Exit is the way out of a run (M-7): the gateway's program, and who answers it. The sockets are made in the run's network
+// namespace at the launch; the program is started at the first connection, so a run that never looks for a way out pays a
+// millisecond for it and no memory.
+type Exit struct {
+	Program    string // the gateway, an absolute path
+	Start      link.Start
+	Supervisor link.Supervisor
+	Announce   func([]link.Command) error
+	// Certificate of Start.CA, PEM, for the root view of a plan that has one.
+	Certificate []byte
+	// Eager starts the gateway with the run: for metrics that somebody scrapes.
+	Eager bool
+}
+
+// PlanExit is the way out as the agent sees it.
+type PlanExit struct {
+	Tools   string   `json:"tools"`
+	Proxy   string   `json:"proxy"`
+	DNS     string   `json:"dns"`
+	Capture []uint16 `json:"capture_ports"`
+	Socket  string   `json:"socket,omitempty"`     // unix socket, where the ring may make one
+	FD      int      `json:"descriptor,omitempty"` // inherited, in profiles without sockets
+	CA      bool     `json:"ca,omitempty"`         // the root view trusts a CA that is this run's only
+}
+
+// planExit lays the way out down. Loopback addresses are the namespace's own, so they can be the same in every run.
+func (p *Plan) planExit(s *Spec) {
+	if !s.Exit {
+		return
+	}
+	e := &PlanExit{
+		Tools: fmt.Sprintf("127.0.0.1:%d", toolsPort), Proxy: fmt.Sprintf("127.0.0.1:%d", proxyPort), DNS: fmt.Sprintf("127.0.0.1:%d", dnsPort),
+		Capture: []uint16{80, 443},
+	}
+	for _, port := range s.CapturePorts {
+		if !slices.Contains(e.Capture, port) {
+			e.Capture = append(e.Capture, port)
+		}
+	}
+	if p.Ring < 3 {
+		e.Socket = toolsSocket
+	}
+	if p.onlyTools() {
+		e.FD = toolsFD
+	}
+	e.CA = s.ExitCA
+	p.Exit = e
+}
+
+// ExitPorts are the ports inside that the exit has for itself.
+func ExitPorts() []uint16 { return []uint16{dnsPort, toolsPort, proxyPort} }
+
+// exitEntries show the unix socket and the CA in the root view.
+func (l *launch) exitEntries() ([]fsjail.Entry, error) {
+	if l.exit == nil {
+		return nil, nil
+	}
+	var list []fsjail.Entry
+	if l.plan.Exit.CA {
+		bundle, err := l.bundle()
+		if err != nil {
+			return nil, fmt.Errorf("certificates of the root view: %w", err)
+		}
+		list = append(list, bundle...)
+	}
+	if l.plan.Exit.Socket == "" {
+		return list, nil
+	}
+	if err := l.exit.listenUnix(l.dir); err != nil {
+		return nil, fmt.Errorf("unix socket of the tool gateway: %w", err)
+	}
+	return append(list,
+		fsjail.Entry{Kind: fsjail.Dir, Target: "/run", Mode: 0o755},
+		fsjail.Entry{Kind: fsjail.Dir, Target: filepath.Dir(toolsSocket), Mode: 0o755},
+		fsjail.Entry{Kind: fsjail.Bind, Target: toolsSocket, Source: filepath.Join(l.dir, "tools.sock"), IsFile: true, Why: "the tool gateway, for programs that take a path"},
+	), nil
+}
+
+// Bundles of root certificates that programs have built in, on Debian-like and on Fedora-like hosts.
+var bundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}
+
+// caFile holds the same for programs that are told by a variable.
+const caFile = "/etc/agentrun-ca.crt"
+
+// bundle is the host's root certificates and the run's own CA. No other sandbox and nobody on the host trusts that one.
+func (l *launch) bundle() ([]fsjail.Entry, error) {
+	var text []byte
+	var at []string
+	for _, name := range bundles {
+		if b, err := os.ReadFile(name); err == nil {
+			text, at = append(b, '\n'), append(at, name)
+			break
+		}
+	}
+	file := filepath.Join(l.dir, "ca.crt")
+	if err := os.WriteFile(file, append(text, l.exit.Certificate...), 0o444); err != nil { //nolint:gosec // certificates are public
+		return nil, err
+	}
+	list := []fsjail.Entry{{Kind: fsjail.Bind, Target: caFile, Source: file, IsFile: true, Why: "root certificates, with the CA of this run's interception"}}
+	for _, name := range at {
+		if slices.ContainsFunc(l.plan.Entries, func(e fsjail.Entry) bool {
+			return strings.HasPrefix(name, e.Target+"/") && strings.HasPrefix(e.Target, "/etc/")
+		}) {
+			list = append(list, fsjail.Entry{Kind: fsjail.Bind, Target: name, Source: file, IsFile: true, Why: "the same"})
+		}
+	}
+	return list, nil
+}
+
+// exitEnv tells unmodified programs where the way out is. Both cases of the names: curl reads only the small http_proxy, and
+// others only the large ones.
+func (p *Plan) exitEnv(env map[string]string) {
+	if p.Exit == nil {
+		return
+	}
+	tools := "http://" + p.Exit.Tools
+	env["AGENTRUN_TOOLS_URL"] = tools + "/internal/tools"
+	env["AGENTRUN_MCP_URL"] = tools + "/mcp"
+	env["OPENAI_BASE_URL"] = tools + "/v1"
+	env["OPENAI_API_KEY"] = "none" // clients refuse to start without one; the gateway has the real ones and ignores this
+	if p.Exit.Socket != "" {
+		env["AGENTRUN_TOOLS_SOCKET"] = p.Exit.Socket
+	}
+	if p.Exit.FD != 0 {
+		env["AGENTRUN_TOOLS_FD"] = fmt.Sprint(p.Exit.FD)
+	}
+	if p.Exit.CA {
+		// Each TLS library looks for its own.
+		for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS"} {
+			env[name] = caFile
+		}
+	}
+	for name, value := range map[string]string{
+		"http_proxy": "http://" + p.Exit.Proxy, "https_proxy": "http://" + p.Exit.Proxy,
+		"all_proxy": "socks5h://" + p.Exit.Proxy, "no_proxy": "127.0.0.1,::1,localhost",
+	} {
+		env[name], env[strings.ToUpper(name)] = value, value
+	}
+}
+
+// wanted are the sockets inside, in the order in which the gateway inherits them, with their names on the link.
+func (e *PlanExit) wanted() (sockets []netns.Socket, names []string) {
+	add := func(name string, s netns.Socket) { sockets, names = append(sockets, s), append(names, name) }
+	add(link.SocketTools, netns.Socket{Port: toolsPort})
+	add(link.SocketProxy, netns.Socket{Port: proxyPort})
+	add(link.SocketDNS, netns.Socket{Port: dnsPort})
+	add(link.SocketDNSUDP, netns.Socket{Port: dnsPort, Datagram: true})
+	for _, port := range e.Capture {
+		add(link.SocketCapture, netns.Socket{Port: port})
+	}
+	return sockets, names
+}
+
+// exit is the way out of a live run.
+type exit struct {
+	Exit
+	inside      []*os.File // made in the namespace, on a goroutine of their own; ours until the gateway has them
+	insideNames []string
+	sockets     []*os.File // the others, likewise
+	names       []string
+
+	agentFD *os.File // the agent's end of a connected pair
+	end     chan struct{}
+	well    bool // how it ended; set before end is closed
+	ending  sync.Once
+	stop    *os.File // closing it ends the wait for a first connection
+	stopped *os.File
+	done    chan struct{} // closed when the gateway is gone, or never came
+}
+
+// newExit makes what needs no namespace.
+func newExit(e *Exit, plan *PlanExit) (*exit, error) {
+	if plan == nil {
+		return nil, nil
+	}
+	if e == nil {
+		return nil, errors.New("the plan has a way out, and nobody answers it")
+	}
+	stopped, stop, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	x := &exit{Exit: *e, end: make(chan struct{}), stop: stop, stopped: stopped, done: make(chan struct{})}
+	if plan.FD != 0 {
+		err = x.pair()
+	}
+	return x, err
+}
+
+// drop undoes newExit and what came after it. The gateway, if there was one, is gone.
+func (x *exit) drop() {
+	x.closeSockets()
+	x.stop.Close()
+	x.stopped.Close()
+}
+
+// networkOf makes the run's network namespace with the sockets in it.
+func networkOf(x *exit, plan *PlanExit) (*netns.NS, error) {
+	ns, err := netns.New()
+	if err != nil || x == nil {
+		return ns, err
+	}
+	sockets, names := plan.wanted()
+	err = ns.Capture()
+	if err == nil {
+		x.inside, err = ns.Sockets(sockets)
+	}
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	x.insideNames = names
+	return ns, nil
+}
+
+// listenUnix makes the socket that the root view shows as toolsSocket. What reaches it comes from this sandbox: no other sees
+// the run folder.
+func (x *exit) listenUnix(dir string) error {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "tools.sock"), Net: "unix"})
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false) // the run folder goes as a whole
+	f, err := l.File()
+	if err := errors.Join(err, l.Close()); err != nil {
+		return err
+	}
+	x.sockets, x.names = append(x.sockets, f), append(x.names, link.SocketUnix)
+	// Who may connect is decided by who sees it.
+	return os.Chmod(filepath.Join(dir, "tools.sock"), 0o666) //nolint:gosec // within a folder of mode 0700
+}
+
+// pair makes the connected descriptors for an agent that may make no socket.
+func (x *exit) pair() error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	x.sockets, x.names = append(x.sockets, os.NewFile(uintptr(fds[0]), "tools")), append(x.names, link.SocketFD)
+	x.agentFD = os.NewFile(uintptr(fds[1]), "agent-tools")
+	return nil
+}
+
+// all are the sockets in the order of their names; it is asked after the namespace is made.
+func (x *exit) all() []*os.File { return slices.Concat(x.inside, x.sockets) }
+
+// closeSockets leaves the sockets to the gateway: when that is gone, connections are refused instead of waiting for ever.
+func (x *exit) closeSockets() {
+	for _, f := range x.all() {
+		f.Close()
+	}
+	x.inside, x.sockets = nil, nil
+	if x.agentFD != nil {
+		x.agentFD.Close()
+		x.agentFD = nil
+	}
+}
+
+// gatewayPatience is how long a gateway may take to put its last records when the run is over.
+const gatewayPatience = 3 * time.Second
+
+// serve waits for the first connection, starts the gateway and answers it until the run ends. It returns why the gateway
+// ended by itself: then nobody decides any more, and the run must not go on; nil if it was told to.
+func (x *exit) serve(uid int, lost func(error)) {
+	defer close(x.done)
+	// The gateway's parent-death signal is tied to this thread, which ends with it.
+	goruntime.LockOSThread()
+	defer x.closeSockets()
+	if !x.Eager && !x.called() {
+		return
+	}
+	select {
+	case <-x.end:
+		return
+	default:
+	}
+	err := x.gateway(uid)
+	select {
+	case <-x.end:
+	default:
+		lost(err)
+	}
+}
+
+// called waits until somebody connects. Nothing is accepted or read here.
+func (x *exit) called() bool {
+	var fds []unix.PollFd
+	for _, f := range append(x.all(), x.stopped) {
+		fds = append(fds, unix.PollFd{Fd: int32(fdOf(f)), Events: unix.POLLIN}) //nolint:gosec // a descriptor
+	}
+	for {
+		_, err := unix.Poll(fds, -1)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return err == nil && fds[len(fds)-1].Revents == 0
+	}
+}
+
+// fdOf doesn't make the descriptor block, as Fd would.
+func fdOf(f *os.File) (n uintptr) {
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { n = fd })
+	}
+	return n
+}
+
+func (x *exit) gateway(uid int) error {
+	conn, peer, err := link.Pair()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var complaint tail
+	cmd := exec.Command(x.Program, "serve")
+	cmd.Env = gatewayEnv(os.Environ())
+	cmd.ExtraFiles = append([]*os.File{peer}, x.all()...)
+	cmd.Stderr = &complaint
+	cmd.WaitDelay = time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
+	err = cmd.Start()
+	peer.Close()
+	if err != nil {
+		return fmt.Errorf("start the gateway: %w", err)
+	}
+	names := slices.Concat(x.insideNames, x.names)
+	x.closeSockets()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	late := make(chan struct{})
+	go func() {
+		select {
+		case <-x.end:
+			select {
+			case <-late:
+			case <-time.After(gatewayPatience):
+				cancel(errors.New("the gateway did not end with the run"))
+			}
+		case <-late:
+		}
+	}()
+	start := x.Start
+	start.Sockets, start.UID = names, uid
+	server := link.Server{Start: start, Supervisor: x.Supervisor, Announce: x.Announce, End: x.end, Well: func() bool { return x.well }}
+	serr := server.Serve(ctx, conn)
+	// A gateway whose link is gone has nobody to ask; it ends by itself, or now.
+	kill := time.AfterFunc(gatewayPatience, func() { _ = cmd.Process.Kill() })
+	werr := cmd.Wait()
+	kill.Stop()
+	close(late)
+	if text := complaint.last(); text != "" {
+		return fmt.Errorf("gateway: %s", text)
+	}
+	if serr != nil {
+		return fmt.Errorf("gateway: %w", serr)
+	}
+	if werr != nil {
+		return fmt.Errorf("gateway: %w", werr)
+	}
+	return errors.New("gateway: it ended")
+}
+
+// finish ends the gateway and waits for it. The agent is dead: what comes now are the last records.
+func (x *exit) finish(well bool) {
+	x.ending.Do(func() {
+		x.well = well
+		close(x.end)
+		x.stop.Close()
+	})
+	<-x.done
+}
+
+// gatewayEnv is what the gateway may know of our environment: its configuration may name variables with secrets, so all of it
+// but what changes how programs behave.
+func gatewayEnv(environ []string) []string {
+	var env []string
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		lower := strings.ToLower(name)
+		if strings.HasSuffix(lower, "_proxy") || strings.HasPrefix(name, "LD_") || name == "GODEBUG" {
+			continue
+		}
+		env = append(env, kv)
+	}
+	return append(env, "GOMEMLIMIT=256MiB", "GOTRACEBACK=single")
+}
+
+// tail keeps the end of what a program says before it dies.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+const tailSize = 4 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b...)
+	if len(t.b) > tailSize {
+		t.b = append(t.b[:0], t.b[len(t.b)-tailSize:]...)
+	}
+	return len(b), nil
+}
+
+// last is its last line: what an error says, or the head of a panic.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := bytes.TrimSpace(t.b)
+	if i := bytes.Index(text, []byte("panic: ")); i >= 0 {
+		text, _, _ = bytes.Cut(text[i:], []byte("\n"))
+		return string(text)
+	}
+	if i := bytes.LastIndexByte(text, '\n'); i >= 0 {
+		text = text[i+1:]
+	}
+	return string(text)
+}
