@@ -5,6 +5,7 @@
 //
 //	go run ./test/bench --agentrun bin/agentrun --out test/out/bench   # also bench.md and bench.json
 //	go run ./test/bench --quick                                        # n=3: does everything still run?
+//	go run ./test/bench --only proxy                                   # one part of the table
 //
 // It promises that the figures of a row and of those it is set against come from the same minutes of the
 // same machine: every round runs each contender once, in an order drawn anew (from a fixed seed) so that
@@ -15,7 +16,8 @@
 // (the table then says what and why), 2 for a wrong flag. crun alone may be missing or unable: it is a
 // row that says so.
 //
-// It needs root, gcc with a static libc, the go command, bwrap and runc. What it puts on the host (one
+// It needs root, gcc with a static libc, the go command, bwrap, runc, squid and tinyproxy, and to be started in the root of the
+// sources. What it puts on the host (one
 // folder under /run, the cgroups agentrun-bench-* of the peers) it removes at the end; agentrun itself
 // keeps its empty folders in /run/agentrun. Whether the machine was quiet it can't know; it writes the
 // load averages down.

@@ -93,6 +93,8 @@ func versions(agentrun string) []Version {
 		{"bwrap", firstLine("bwrap", "--version")},
 		{"runc", firstLine("runc", "--version")},
 		{"crun", firstLine("crun", "--version")},
+		{"squid", firstLine("/usr/sbin/squid", "-v")},
+		{"tinyproxy", firstLine("/usr/bin/tinyproxy", "-v")},
 		{"go", goruntime.Version()},
 		{"gcc", firstLine("gcc", "--version")},
 	}

@@ -17,20 +17,23 @@ import (
 
 // sizes is how much of everything is done.
 type sizes struct {
-	cold, warmUp int // rounds of cold starts and bare starts
-	steps        int // runs whose launch steps are read
-	memory       int // times each keeper is weighed
-	crowd        int // sandboxes at once
-	calls        int // rounds of system call measurements
-	callLoop     int // calls in one measurement
-	spawnLoop    int // forks in one measurement
+	cold, warmUp int           // rounds of cold starts and bare starts
+	steps        int           // runs whose launch steps are read
+	memory       int           // times each keeper is weighed
+	crowd        int           // sandboxes at once
+	calls        int           // rounds of system call measurements
+	callLoop     int           // calls in one measurement
+	spawnLoop    int           // forks in one measurement
+	proxy        int           // rounds of the proxies
+	proxyTime    time.Duration // of one measurement of a proxy
 }
 
 func fullSizes(n int) sizes {
-	return sizes{cold: n, warmUp: 5, steps: max(30, n*3/10), memory: 5, crowd: 10, calls: max(10, n/10), callLoop: 200_000, spawnLoop: 500}
+	return sizes{cold: n, warmUp: 5, steps: max(30, n*3/10), memory: 5, crowd: 10, calls: max(10, n/10), callLoop: 200_000, spawnLoop: 500,
+		proxy: max(7, n/10), proxyTime: 500 * time.Millisecond}
 }
 
-var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10}
+var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10, proxy: 3, proxyTime: 100 * time.Millisecond}
 
 func main() { os.Exit(run(os.Args[1:])) }
 
@@ -39,14 +42,15 @@ func run(args []string) int {
 	agentrun := fs.String("agentrun", "bin/agentrun", "the `program` measured")
 	out := fs.String("out", "", "also write `PREFIX`.md and PREFIX.json")
 	n := fs.Int("n", 100, "rounds of cold starts; the rest follows from it")
+	only := fs.String("only", "", "measure only the `PART` of this name, as the first column has it")
 	quick := fs.Bool("quick", false, "three rounds of everything, to see that it runs")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
 		return 2
 	}
-	if *n < 3 || fs.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "bench: want --n 3 or more, and no other arguments")
+	if *n < 3 || fs.NArg() > 0 || *only != "" && !known(*only) {
+		fmt.Fprintln(os.Stderr, "bench: want --n 3 or more, --only a part there is, and no other arguments")
 		return 2
 	}
 	size := fullSizes(*n)
@@ -55,7 +59,7 @@ func run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	report, err := measure(ctx, *agentrun, size)
+	report, err := measure(ctx, *agentrun, *only, size)
 	if err == nil {
 		report.Command = strings.Join(append([]string{"go run ./test/bench"}, args...), " ")
 		report.Quick = *quick
@@ -84,9 +88,21 @@ var parts = []struct {
 	{"memory", (*bench).memory},
 	{"system call", (*bench).systemCalls},
 	{"fork+exec+wait", (*bench).spawns},
+	{"proxy", (*bench).proxies},
+	{"policy", (*bench).policy},
+	{"gateway", (*bench).gatewayMemory},
 }
 
-func measure(ctx context.Context, agentrun string, size sizes) (_ *Report, err error) {
+func known(part string) bool {
+	for _, p := range parts {
+		if p.name == part {
+			return true
+		}
+	}
+	return false
+}
+
+func measure(ctx context.Context, agentrun, only string, size sizes) (_ *Report, err error) {
 	b, err := newBench(ctx, agentrun, size)
 	if err != nil {
 		return nil, err
@@ -94,6 +110,9 @@ func measure(ctx context.Context, agentrun string, size sizes) (_ *Report, err e
 	defer func() { err = errors.Join(err, b.clean()) }()
 	r := &Report{Date: time.Now().UTC().Truncate(time.Second), Machine: machine(), Versions: versions(b.agentrun)}
 	for _, p := range parts {
+		if only != "" && only != p.name {
+			continue
+		}
 		rows, err := p.do(b)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, ctx.Err())

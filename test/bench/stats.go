@@ -74,7 +74,13 @@ func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
-	v := slices.Sorted(slices.Values(values))
+	return quantileSorted(slices.Sorted(slices.Values(values)), q)
+}
+
+func quantileSorted(v []float64, q float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
 	at := q * float64(len(v)-1)
 	low := int(at)
 	if low == len(v)-1 {
