@@ -33,9 +33,9 @@ const (
 )
 
 const (
-	// memoryPage is how much of a list goes into one answer, in bytes of JSON. With the largest item that comes on top, all of
-	// its characters escaped, it stays below link.MaxFrame.
-	memoryPage = 64 << 10
+	// memoryPage is how much of a list goes into one answer, in bytes of JSON: what is longer than link.MaxFrame would end the
+	// link, and with it the run. The largest item, all of its characters escaped, has less than a third of it.
+	memoryPage = 96 << 10
 	// memoryTime is what the tool's category gives a call (M-11): who asked isn't there any more.
 	memoryTime = 2 * time.Second
 	memoryTool = "memory"
@@ -188,16 +188,12 @@ func (m memory) list(tx *store.Tx, q link.MemoryRequest) (link.MemoryAnswer, err
 	}
 	size := 0
 	b := tx.Bucket(memoryBucket)
-	err = b.Each(m.scope, func(key string, raw []byte) error {
+	err = b.EachAfter(m.scope, m.scope+q.After, func(key string, raw []byte) error {
 		id := key[len(m.scope):]
-		if id <= q.After {
-			return nil
-		}
-		if size >= memoryPage {
+		if size += len(id) + len(`"id":"",`) + len(raw) + len(","); size > memoryPage && len(a.Items) > 0 {
 			a.More = true
 			return errPage
 		}
-		size += len(raw)
 		var r memoryRecord
 		if _, err := store.GetJSON(b, key, &r); err != nil {
 			return err

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,7 +79,9 @@ func over(t *testing.T, e *Exit) *link.Client {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- (&link.Server{Start: link.Start{Caller: e.Caller(), Ring: rings.Sandbox}, Supervisor: e}).Serve(ctx, ours) }()
+	go func() {
+		done <- (&link.Server{Start: link.Start{Caller: e.Caller(), Ring: rings.Sandbox}, Supervisor: e}).Serve(ctx, ours)
+	}()
 	l, err := link.Connect(theirs)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +96,8 @@ func over(t *testing.T, e *Exit) *link.Client {
 // Two gateways of one agent see the same memory, at once and after a restart; another agent's is another.
 func TestM14MemoryLivesOn(t *testing.T) {
 	n := newNode(t)
-	one, two, other := over(t, n.memoryRun("r1", "a", "")), over(t, n.memoryRun("r2", "a", "")), over(t, n.memoryRun("r3", "b", ""))
+	runs := []*Exit{n.memoryRun("r1", "a", ""), n.memoryRun("r2", "a", ""), n.memoryRun("r3", "b", "")}
+	one, two, other := over(t, runs[0]), over(t, runs[1]), over(t, runs[2])
 	if a := asked(t, one, putting("", "the build is green")); !a.Allowed || a.ID != "m1" || !a.At.Equal(n.now) || a.Version != 1 {
 		t.Errorf("put: got %+v", a)
 	}
@@ -108,6 +113,11 @@ func TestM14MemoryLivesOn(t *testing.T) {
 	}
 	if a := asked(t, other, deleting("x")); a.Allowed || a.Refused != link.MemoryMissing {
 		t.Errorf("another agent deletes: got %+v", a)
+	}
+	for _, e := range runs {
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	n.restart()
 	if d := cmp.Diff(want, texts(listed(t, n.memoryRun("r4", "a", "")))); d != "" {
@@ -225,6 +235,32 @@ func TestM14QuotaOfItems(t *testing.T) {
 	}
 }
 
+// No page is longer than a frame, whatever the items are like: that would end the link, and with it the run.
+func TestM14PagesFitFrames(t *testing.T) {
+	n := newNode(t)
+	e := n.memoryRun("r1", "a", "")
+	m := memory{scope: agentScope + "a/", author: strings.Repeat("a", 256), now: n.Hypervisor.now}
+	err := n.update(t.Context(), func(tx *store.Tx) error {
+		for i := range MaxMemoryItems {
+			q := putting(fmt.Sprintf("%0*d", link.MaxMemoryID, i), "s")
+			if i%100 == 99 {
+				q.Item.Summary = strings.Repeat("<", link.MaxMemorySummary) // six bytes each in JSON
+				q.Item.Tags = slices.Repeat([]string{strings.Repeat("&", link.MaxMemoryTag)}, link.MaxMemoryTags)
+			}
+			if a, err := m.put(tx, q); err != nil || !a.Allowed {
+				return fmt.Errorf("item %d: %+v, %w", i, a, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(listed(t, over(t, e))); got != MaxMemoryItems {
+		t.Errorf("listed %d, want %d", got, MaxMemoryItems)
+	}
+}
+
 // A gateway that was taken over gets what its run may have, and no more.
 func TestM14WhatTheSupervisorHoldsTo(t *testing.T) {
 	n := newNode(t)
@@ -338,6 +374,61 @@ func TestM14OperatorsSeeAndDelete(t *testing.T) {
 	for _, bad := range []string{"", "a/b", "../a"} {
 		if _, err := n.DeleteMemory(ctx, bad, ""); err == nil {
 			t.Errorf("agent %q: no error", bad)
+		}
+	}
+}
+
+// The largest memory, as a gateway reads it the first time: what a call of the tool may have to wait for.
+func BenchmarkMemoryListFull(b *testing.B) {
+	h, err := Open(Options{StateDir: filepath.Join(b.TempDir(), "state")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer h.Close()
+	m := memory{scope: agentScope + "a/", author: "a", now: h.now}
+	big := link.MemoryRequest{Op: link.MemoryPut, Item: link.MemoryItem{Kind: link.MemoryEmbedding, Embedding: make([]byte, 4*1000)}}
+	err = h.update(b.Context(), func(tx *store.Tx) error {
+		for {
+			if a, err := m.put(tx, big); err != nil || !a.Allowed {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	view := func(f func(*store.Tx) error) error { return h.view(b.Context(), f) }
+	for b.Loop() {
+		items := 0
+		for q := (link.MemoryRequest{Op: link.MemoryList}); ; {
+			a, err := m.answer(view, q)
+			if err != nil {
+				b.Fatal(err)
+			}
+			items += len(a.Items)
+			if !a.More {
+				break
+			}
+			q.After = a.Items[len(a.Items)-1].ID
+		}
+		if items != MaxMemoryItems {
+			b.Fatalf("%d items", items)
+		}
+	}
+}
+
+func BenchmarkMemoryPut(b *testing.B) {
+	h, err := Open(Options{StateDir: filepath.Join(b.TempDir(), "state")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer h.Close()
+	m := memory{scope: agentScope + "a/", author: "a", now: h.now}
+	update := func(f func(*store.Tx) error) error { return h.update(b.Context(), f) }
+	q := putting("x", strings.Repeat("a", 200))
+	for b.Loop() {
+		if a, err := m.answer(update, q); err != nil || !a.Allowed {
+			b.Fatal(a, err)
 		}
 	}
 }

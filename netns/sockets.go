@@ -111,12 +111,12 @@ func PacketConn(f *os.File) (net.PacketConn, error) {
 	}
 	u, ok := made.(*net.UDPConn)
 	if !ok {
-		made.Close()
+		_ = made.Close()
 		return nil, fmt.Errorf("inherited datagram socket: is a %s", made.LocalAddr().Network())
 	}
 	local, err := netip.ParseAddrPort(u.LocalAddr().String())
 	if err != nil {
-		u.Close()
+		_ = u.Close()
 		return nil, fmt.Errorf("inherited datagram socket: %w", err)
 	}
 	return &packetConn{conn: u, only4: local.Addr().Is4(), ns: &NS{}}, nil

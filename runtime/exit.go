@@ -345,7 +345,7 @@ func (x *exit) gateway(uid int) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // Serve has closed it
 	var complaint tail
 	cmd := exec.Command(x.Program, "serve")
 	cmd.Env = gatewayEnv(os.Environ())

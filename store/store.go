@@ -113,10 +113,19 @@ func (b *Bucket) Delete(key string) error {
 // Each calls fn for every key that begins with prefix, in order, until fn returns an error, which it returns. fn may
 // write to the bucket; keys that it adds behind the current one come up too.
 func (b *Bucket) Each(prefix string, fn func(key string, value []byte) error) error {
+	return b.EachAfter(prefix, "", fn)
+}
+
+// EachAfter is Each for the keys greater than after: what comes before isn't read.
+func (b *Bucket) EachAfter(prefix, after string, fn func(key string, value []byte) error) error {
 	if err := b.check("x", false); err != nil {
 		return err
 	}
-	for at := prefix; ; {
+	at := prefix
+	if after >= prefix && after != "" {
+		at = after + "\x00"
+	}
+	for {
 		// Each step seeks anew: a cursor of bbolt is void after a write, silently.
 		k, v := b.tx.kv.seek(b.name, at)
 		if k == "" || len(k) < len(prefix) || k[:len(prefix)] != prefix {

@@ -42,6 +42,7 @@ func agentCommand(g *global) *cli.Command {
 				Flags:        []cli.Flag{&cli.BoolFlag{Name: "consensus", Usage: "the agent has consensus; without, it has none"}, asJSON()},
 				OnUsageError: usageError, Action: func(c *cli.Context) error { return agentScore(g, c) }},
 			agentSetCommand(g),
+			agentMemoryCommand(g),
 			{Name: "quarantine", Usage: "hold an agent: no run, no elevation, until it is released", ArgsUsage: "ID",
 				Flags:        []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, for whoever has to decide about its release"}, asJSON()},
 				OnUsageError: usageError, Action: func(c *cli.Context) error { return agentQuarantine(g, c) }},

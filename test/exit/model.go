@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -37,7 +38,7 @@ func Model(key string) http.Handler {
 			http.Error(w, `{"error":{"message":"not JSON"}}`, http.StatusBadRequest)
 			return
 		}
-		if q.Stream || q.Model == "endless" || q.Model == "broken" {
+		if q.Stream && !slices.Contains([]string{"nonsense", "echo-key", "hang"}, q.Model) || q.Model == "endless" || q.Model == "broken" {
 			stream(w, r, q.Model)
 			return
 		}

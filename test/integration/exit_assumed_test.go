@@ -72,7 +72,7 @@ func (s settings) secret(name, file string) { s.section("secrets")[name] = objec
 func (s settings) model(url string, price int64, models ...string) {
 	list := []object{{"name": "embed", "kind": "embeddings", "input": price * 1_000_000}}
 	for _, m := range models {
-		list = append(list, object{"name": m, "input": price * 1_000_000, "output": price * 1_000_000, "max_tokens": 400})
+		list = append(list, object{"name": m, "input": price * 1_000_000, "output": price * 1_000_000, "max_tokens": 250})
 	}
 	s["llm"] = object{"providers": []object{{
 		"name": "test", "base_url": url, "secret": "key", "allow_private": true, "timeout": "5s", "idle_timeout": "2s", "models": list,

@@ -229,12 +229,20 @@ def say(e):
     finally:
         s.close()
     return got, ""
-for e in json.load(open("exchanges.json")):
+def told(e):
     try:
         got, err = say(e)
     except OSError as x:
         got, err = b"", type(x).__name__ + " " + str(x)
-    print(json.dumps({"name": e["name"], "reply": got.decode("latin-1"), "error": err}), flush=True)
+    return {"name": e["name"], "reply": got.decode("latin-1"), "error": err}
+from concurrent.futures import ThreadPoolExecutor
+todo = json.load(open("exchanges.json"))
+tools = [e for e in todo if e["to"].endswith(":7600") or e["net"] == "unix"] # one after the other: their rate is limited
+for e in tools:
+    print(json.dumps(told(e)), flush=True)
+with ThreadPoolExecutor(16) as pool: # many wait for an end that doesn't come
+    for answer in pool.map(told, [e for e in todo if e not in tools]):
+        print(json.dumps(answer), flush=True)
 `
 
 // raw sends bytes from one sandbox, each exchange on a connection of its own.

@@ -61,10 +61,22 @@ for i in range(100):
 time.sleep(8)
 print("after", call(), flush=True)`
 
+func readable(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // M-10: policies change under a live run; a broken file changes nothing.
 func TestM10PolicyIsReloaded(t *testing.T) {
 	x := newExit(t)
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "agentrun-policies-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	readable(t, dir) // the gateway reads it again as a user of its own
 	file := write(t, filepath.Join(dir, "p.cedar"), "// nothing yet\n"+strings.Replace(noMath, `"math"`, `"other"`, 1), 0o644)
 	x.file("loop.py", untilRefused)
 	c := x.prepare(x.opts("ring3", "--policy", file), "python3", "loop.py")
@@ -104,7 +116,12 @@ func TestM9RemotePDP(t *testing.T) {
 			x.settings.egress(x.w)
 			x.settings.remotePDP("http://" + h.Addr.String())
 			if tt.mood == "down" {
+				// The run itself is decided about as well (agent.run.invoke).
 				x.w.Close()
+				if r := x.run(x.opts("ring3"), "true"); r.exit != 125 || !strings.Contains(r.stderr, "no policy decision could be had") {
+					t.Errorf("exit %d, %s; want no run", r.exit, r.stderr)
+				}
+				return
 			}
 			got, r := x.raw(x.opts("ring3"), exchange{Name: "math", To: toolsAt, Send: post("/internal/tools/math", math42)})
 			r.want(t, 0, "exited")

@@ -19,8 +19,8 @@
 // The ring (H-6). All of these are read-only to the ring enforcer, also memory's put and task's create. What H-6 sorts by is
 // the effect on others: what these tools write is the run's own scratch state, which nobody else reads (a session's members
 // read their session's memory, which is what they share it for), which holds no names of files or hosts, is bounded, and
-// ends with the run unless an operator gives a store. It is no more than what the run may write to its scratch folder
-// without asking anybody.
+// ends with the run. An agent's memory outlives it where Options give a store (M-14): its own later runs read it, nobody else's.
+// It is no more than what the run may write to its scratch folder without asking anybody.
 //
 // What it does not protect against. A summary is text that an agent wrote: what looks like a transcript is refused, but
 // nothing here can tell a faithful summary from a message in other words, nor an instruction to its next reader. Vectors

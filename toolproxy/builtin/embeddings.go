@@ -44,10 +44,12 @@ type Vectors struct {
 	Vectors [][]float32
 	Tokens  int64
 	Cost    int64 // millionths of the plans' unit
+
+	Sent, Received int64 // bytes
 }
 
 // Embedder makes vectors: the LLM gateway's. A *gate.Error is passed to the agent. It must end with ctx. An empty model is
-// its default one.
+// its default one. Beside an error the Vectors say what the attempt has cost.
 type Embedder interface {
 	Embed(ctx context.Context, caller link.Caller, model string, texts []string) (Vectors, error)
 }
@@ -64,17 +66,19 @@ func (e embeddings) run(ctx context.Context, c tools.Call, args embeddingsArgs) 
 		}
 	}
 	v, err := e.embedder.Embed(ctx, c.Caller, args.Model, args.Input)
-	if err != nil {
-		return nil, err
+	paid := tools.Result{Cost: v.Cost, Tokens: v.Tokens, Sent: v.Sent, Received: v.Received}
+	if err == nil {
+		err = v.check(len(args.Input))
 	}
-	if err := v.check(len(args.Input)); err != nil {
-		return nil, err
+	if err != nil {
+		return paid, err
 	}
 	out, err := json.Marshal(struct {
 		Model      string      `json:"model"`
 		Embeddings [][]float32 `json:"embeddings"`
 	}{v.Model, v.Vectors})
-	return tools.Result{Output: stdjson.RawMessage(out), Cost: v.Cost, Tokens: v.Tokens}, err
+	paid.Output = stdjson.RawMessage(out)
+	return paid, err
 }
 
 // check holds an upstream to its word: a missing vector would shift all others to the wrong text.

@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
@@ -37,19 +34,19 @@ const memorySchema = `{
 
 // Bounds of an item (M-14).
 const (
-	MaxSummary   = 4 << 10 // bytes
-	MaxEmbedding = 4096    // numbers
-	maxTags      = 8
-	maxTag       = 64 // bytes
-	maxItemID    = 64 // bytes
+	MaxSummary   = link.MaxMemorySummary   // bytes
+	MaxEmbedding = link.MaxMemoryEmbedding // numbers
+	maxTags      = link.MaxMemoryTags
+	maxTag       = link.MaxMemoryTag // bytes
+	maxItemID    = link.MaxMemoryID  // bytes
 	maxListed    = 100
 	listed       = 20
 )
 
 // Kinds of items.
 const (
-	KindSummary   = "summary"
-	KindEmbedding = "embedding"
+	KindSummary   = link.MemorySummary
+	KindEmbedding = link.MemoryEmbedding
 )
 
 // Item is what the memory keeps (`comemory_items`, M-14): a summary or an embedding, never a message.
@@ -196,36 +193,12 @@ func (i *Item) check() *gate.Error {
 		return badArguments("kind is summary or embedding")
 	case len(i.Summary) > MaxSummary:
 		return badArguments("the summary has %d bytes, at most %d are allowed", len(i.Summary), MaxSummary)
-	case transcript(i.Summary):
+	case link.Transcript(i.Summary):
 		return rawMessage()
-	case len(i.Tags) > maxTags || slices.ContainsFunc(i.Tags, func(t string) bool { return !tagLike(t) }):
+	case len(i.Tags) > maxTags || slices.ContainsFunc(i.Tags, func(t string) bool { return !link.MemoryTag(t) }):
 		return badArguments("tags are at most %d, of 1 to %d bytes without control characters", maxTags, maxTag)
 	}
 	return nil
-}
-
-func tagLike(s string) bool {
-	return s != "" && len(s) <= maxTag && utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) }) < 0
-}
-
-// transcript tells whether a summary is plainly a conversation as it was: messages in a model API's JSON, or two or more
-// lines that begin with a speaker. It catches habit, not intent: see the package comment.
-func transcript(s string) bool {
-	if strings.Contains(s, `"role"`) && strings.Contains(s, `"content"`) {
-		return true
-	}
-	spoken := 0
-	for line := range strings.Lines(s) {
-		speaker, _, named := strings.Cut(strings.ToLower(strings.TrimLeft(line, " \t*#>-[<")), ":")
-		if !named {
-			continue
-		}
-		switch strings.TrimRight(speaker, " *]>") {
-		case "user", "assistant", "system", "human", "ai", "tool":
-			spoken++
-		}
-	}
-	return spoken >= 2
 }
 
 func (m memory) get(ctx context.Context, scope Scope, id string) (any, error) {

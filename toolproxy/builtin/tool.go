@@ -62,10 +62,11 @@ func (f function[A]) Call(ctx context.Context, c tools.Call) (tools.Result, erro
 		return tools.Result{}, e
 	}
 	value, err := f(ctx, c, args)
-	if err != nil {
-		return tools.Result{}, err
-	}
 	r, priced := value.(tools.Result)
+	if err != nil {
+		r.Output = nil // what it cost stays
+		return r, err
+	}
 	if !priced {
 		if r.Output, err = json.Marshal(value, json.Deterministic(true)); err != nil {
 			return tools.Result{}, fmt.Errorf("encode the output of %s: %w", c.Tool, err)
@@ -76,7 +77,9 @@ func (f function[A]) Call(ctx context.Context, c tools.Call) (tools.Result, erro
 		limit = tools.DefaultMaxReply
 	}
 	if int64(len(r.Output)) > limit {
-		return tools.Result{}, refuse(gate.CodeTooLarge, "ask for less at once", "the output has %d bytes, at most %d are allowed", len(r.Output), limit)
+		size := len(r.Output)
+		r.Output = nil
+		return r, refuse(gate.CodeTooLarge, "ask for less at once", "the output has %d bytes, at most %d are allowed", size, limit)
 	}
 	return r, nil
 }

@@ -193,7 +193,7 @@ func TestM12CommandDiesWithItsCall(t *testing.T) {
 
 func TestM12ConfigurationsAreStrict(t *testing.T) {
 	for text, want := range map[string]string{
-		"{}": "argv", "argv: [sh]": "whole path", "argv: [/bin/sh]\nrings: 2": "unknown key", "argv: [/bin/sh]\noutput: xml": "output", "argv: [/bin/sh]\nring: 4": "ring", "argv: /bin/sh": "list",
+		"{}": "argv", "argv: [sh]": "whole path", "argv: [/bin/sh]\nrings: 2": "unknown key", "argv: [/bin/sh]\noutput: xml": "output", "argv: [/bin/sh]\nring: 4": "ring", "argv: [/bin/sh]\nring: 1": "ring: is 2 or 3, not 1", "argv: /bin/sh": "list",
 	} {
 		_, err := Factory(Options{})("x", nodeOf(t, text))
 		if _, err2 := Commands("x", nodeOf(t, text)); err == nil || err2 == nil || !strings.Contains(err.Error(), want) {

@@ -37,7 +37,7 @@ func TestSchemaAgreesWithTheParser(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, s, "argv: [/bin/cat]\noutput: text\nring: 2\nmemory: 256M\nenv: [A=b]", true)
-	for _, text := range []string{"{}", "argv: [/x]\nunknown: 1", "argv: [/x]\nring: 4", "argv: [/x]\noutput: xml"} {
+	for _, text := range []string{"{}", "argv: [/x]\nunknown: 1", "argv: [/x]\nring: 4", "argv: [/x]\nring: 1", "argv: [/x]\noutput: xml"} {
 		check(t, s, text, false)
 	}
 	properties := reflect.TypeFor[Config]()

@@ -269,6 +269,9 @@ func wantDenied(t testing.TB, resp *http.Response, body string, status int, reas
 	if resp.StatusCode != status || resp.Header.Get("X-Agentrun-Reason") != reason {
 		t.Errorf("got %d, %v, want %d, %s", resp.StatusCode, resp.Header, status, reason)
 	}
+	if !strings.HasPrefix(body, `{"ok":false,"error":{`) {
+		t.Errorf("got %s, want the form of every refusal", body)
+	}
 	if code := resp.Header.Get("X-Agentrun-Denied"); code == "" || code != string(got.Error.Code) || got.Error.Message == "" || got.Error.Next == "" {
 		t.Errorf("got code %q and %+v, want all set and alike", code, got.Error)
 	}

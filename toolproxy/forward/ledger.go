@@ -19,9 +19,10 @@ import (
 
 const (
 	maxWaiting  = 1024 // records on their way; then whoever makes one waits
-	maxGathered = 512  // different denials that are counted one by one
+	maxGathered = 64   // different denials that are counted one by one
 	everyDenial = time.Second
-	lastWords   = 5 * time.Second // for records that are left when the proxy ends
+	quiet       = 30 * time.Second // after that a denial is a new one
+	lastWords   = 5 * time.Second  // for records that are left when the proxy ends
 )
 
 // ledger brings records to the supervisor, each decision in exactly one. A record that isn't taken is tried again, and
@@ -145,12 +146,12 @@ func (l *ledger) flush() {
 
 func (l *ledger) flushLocked() {
 	for key, g := range l.gathered {
-		if g.pending.Count == 0 {
+		if g.pending.Count > 0 {
+			l.putLocked(g.pending)
+			g.pending, g.last = link.Record{}, l.now()
+		} else if l.now().Sub(g.last) >= quiet {
 			delete(l.gathered, key)
-			continue
 		}
-		l.putLocked(g.pending)
-		g.pending = link.Record{}
 	}
 }
 

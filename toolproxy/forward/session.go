@@ -193,6 +193,15 @@ func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 		no(r)
 		return
 	}
+	// Programs that look names up themselves before they ask a proxy name the synthetic address.
+	if t.Addr().IsValid() {
+		named, err := p.destination(t.Addr(), t.Port())
+		if err != nil {
+			no(refused(egress.Denied(err)))
+			return
+		}
+		t = named
+	}
 	s.fixed = t
 	how, d := p.modeOf(t)
 	switch how {
@@ -279,6 +288,10 @@ func (s *session) hello(d egress.Decision, must bool) *refusal {
 			agreed := egress.Agree(egress.Claims{Authority: s.fixed, SNI: h.Name, Hidden: h.Hidden, Everything: d.Everything})
 			if !agreed.Allowed() {
 				return refused(agreed)
+			}
+			// A server that is named nowhere gives what it likes: on an address of many sites, another one's.
+			if h.Name.IsZero() && !s.fixed.Host().IsZero() && !d.Everything {
+				return refused(egress.Denied(&egress.Refusal{Sub: egress.NameMismatch, Text: "asked for " + s.fixed.String() + ", but TLS names nobody"}))
 			}
 			return nil
 		}

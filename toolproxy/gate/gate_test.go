@@ -20,6 +20,7 @@ import (
 
 	"agentrun/pdp"
 	"agentrun/rings"
+	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/gate/gatetest"
 	"agentrun/toolproxy/link"
@@ -384,6 +385,86 @@ func TestM11ApprovalWaitsNoLongerThanItMay(t *testing.T) {
 		}
 		balanced(t, s, 1)
 	})
+}
+
+// What one call says goes before what holds for all, and the run's end before both: an agent that waited learns why.
+func TestM11ApprovalWaitOfACall(t *testing.T) {
+	for _, tt := range []struct {
+		name             string
+		gate, call, left time.Duration
+		want             time.Duration
+	}{
+		{"default", 0, 0, 0, gate.DefaultApprovalWait},
+		{"of the gate", time.Minute, 0, 0, time.Minute},
+		{"of the call", time.Minute, 7 * time.Second, 0, 7 * time.Second},
+		{"longer than the gate's", time.Minute, 4 * time.Minute, 0, 4 * time.Minute},
+		{"the run has time", time.Minute, 0, time.Hour, time.Minute},
+		{"the run ends before", time.Minute, 5 * time.Minute, 30 * time.Second, 29 * time.Second},
+		{"the run is about to end", time.Minute, 0, time.Second, 500 * time.Millisecond},
+		{"the run should be over", time.Minute, 0, -time.Second, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := gatetest.New(rings.Privileged)
+				var asked time.Duration
+				s.OnApprove = func(ctx context.Context, a link.Approval) (link.Approved, error) {
+					asked = a.Wait
+					<-ctx.Done()
+					return link.Approved{}, ctx.Err()
+				}
+				o := options(s)
+				o.ApprovalWait = tt.gate
+				if tt.left != 0 {
+					o.Ends = time.Now().Add(tt.left)
+				}
+				c := call()
+				c.Approve, c.ApprovalWait = true, tt.call
+				before := time.Now()
+				_, e := newGate(t, o).Enter(t.Context(), c)
+				if e == nil || e.Code != gate.CodeApproval {
+					t.Errorf("got %v, want %s", e, gate.CodeApproval)
+				}
+				if got := time.Since(before); got != tt.want || asked != tt.want {
+					t.Errorf("asked for %v and waited %v, want %v", asked, got, tt.want)
+				}
+				balanced(t, s, 1)
+			})
+		})
+	}
+	c := call()
+	c.ApprovalWait = -1
+	if _, e := newGate(t, options(gatetest.New(rings.Privileged))).Enter(t.Context(), c); e == nil || e.Code != gate.CodeBadRequest {
+		t.Errorf("negative: got %v, want %s", e, gate.CodeBadRequest)
+	}
+}
+
+// What the boundary calls suspicious is what a policy reads; what it did itself is no ground.
+func TestM16FlagsReachThePolicy(t *testing.T) {
+	set, err := pdp.Compile([]pdp.File{{Name: "flagged.cedar", Text: []byte(`@id("flagged-input")
+forbid (principal, action == Action::"tool.invoke", resource) when { context.input == "suspicious" };`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]rings.Code{
+		boundary.FlagOverride: pdp.CodeACLBlock, boundary.FlagToolCall: pdp.CodeACLBlock, string(gate.CodeSuspicious): pdp.CodeACLBlock,
+		boundary.FlagEscaped: "", boundary.FlagRole: "", boundary.FlagSecret: "",
+	} {
+		s := gatetest.New(rings.Privileged)
+		o := options(s)
+		o.Policy = set
+		c := call()
+		c.Flags = []string{flag}
+		p, e := newGate(t, o).Enter(t.Context(), c)
+		if p != nil {
+			p.End(gate.Outcome{})
+		}
+		if want == "" && e != nil || want != "" && (e == nil || e.Code != want || e.Rule != "flagged-input") {
+			t.Errorf("%s: got %v, want %q", flag, e, want)
+		}
+		if r := s.Records()[0]; !slices.Contains(r.Flags, flag) {
+			t.Errorf("%s: got record %+v, want the flag in it", flag, r)
+		}
+	}
 }
 
 // THREATS, tool proxy: replayed approvals. What is asked about is the digest of these arguments, whatever is shown.

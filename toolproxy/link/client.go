@@ -23,6 +23,7 @@ type Client struct {
 	start Start
 	gone  chan struct{}
 	ended chan struct{}
+	well  bool // how, once ended is closed
 
 	mu        sync.Mutex
 	err       error // why it is gone
@@ -54,7 +55,7 @@ func Connect(f *os.File) (*Client, error) {
 		err = json.Unmarshal(first.Body, &l.start)
 	}
 	if err != nil {
-		c.Close()
+		_ = c.Close()
 		return nil, fmt.Errorf("link: first message: %w", err)
 	}
 	l.ring = l.start.Ring
@@ -69,6 +70,9 @@ func (l *Client) Gone() <-chan struct{} { return l.gone }
 
 // Ended is closed when the run is over while the supervisor is still there for the last records.
 func (l *Client) Ended() <-chan struct{} { return l.ended }
+
+// EndedWell tells, once Ended is closed, whether the run ended well.
+func (l *Client) EndedWell() bool { return l.well }
 
 // Close ends the link.
 func (l *Client) Close() error { return l.c.Close() }
@@ -114,6 +118,7 @@ func (l *Client) listen() {
 			closeAll(files)
 			if !over {
 				over = true
+				_ = json.Unmarshal(f.Body, &l.well)
 				close(l.ended)
 			}
 		case opExited:
@@ -132,7 +137,7 @@ func (l *Client) listen() {
 
 // end answers everybody who still waits.
 func (l *Client) end(err error) {
-	l.c.Close()
+	_ = l.c.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {

@@ -39,6 +39,7 @@ const (
 	opBudget  op = "budget"
 	opRecord  op = "record"
 	opApprove op = "approve"
+	opMemory  op = "memory"
 	opExecute op = "execute"
 	opKill    op = "kill"
 	opCancel  op = "cancel"
@@ -74,7 +75,7 @@ func connOf(f *os.File) (*net.UnixConn, error) {
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		c.Close()
+		_ = c.Close()
 		return nil, fmt.Errorf("link: descriptor is a %s, not a unix socket", c.LocalAddr().Network())
 	}
 	return u, nil

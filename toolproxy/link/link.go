@@ -42,7 +42,9 @@ type Start struct {
 	Tools    []string   `json:"tools,omitempty"`   // --tool: only these; empty: all that ring, plan and role give
 	Policy   string     `json:"policy,omitempty"`  // --policy: file or folder of Cedar policies; empty: the built-in ones
 	Metrics  string     `json:"metrics,omitempty"` // --metrics-addr on the host; empty: none
+	Network  string     `json:"network,omitempty"` // where the profile lets a run of its ring out, if less than the ring would: none, allowlist
 	MaxSteps int        `json:"max_steps"`         // tool calls of the run (M-3); 0 allows none
+	Ends     time.Time  `json:"ends,omitzero"`     // when the run's time limit ends it, or a little before; zero: not known
 	Trace    string     `json:"trace,omitempty"`   // traceparent of the run's span
 	LogDir   string     `json:"log_dir,omitempty"` // run logs (M-18); empty: none are kept
 	Version  string     `json:"version"`           // of the supervisor: the two must be of one build

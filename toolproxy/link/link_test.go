@@ -149,9 +149,11 @@ func TestQuestionsAndAnswers(t *testing.T) {
 	if err := l.Record(ctx, want); err != nil {
 		t.Error(err)
 	}
+	w.mu.Lock()
 	if diff := cmp.Diff([]Record{want}, w.records); diff != "" {
 		t.Error(diff)
 	}
+	w.mu.Unlock()
 	// An error has no answer beside it.
 	if r, err := l.Reserve(ctx, Spend{Estimate: 1}); err == nil || r != (Reservation{}) || !strings.Contains(err.Error(), "budget can't be read") {
 		t.Errorf("reserve: got %v %v, want the zero value and the reason", r, err)

@@ -27,6 +27,8 @@ type Server struct {
 	Announce func([]Command) error
 	// End, once closed, tells the gateway that the run is over: it puts its last records and closes the link.
 	End <-chan struct{}
+	// Well tells, once End is closed, whether the run ended well; nil: it didn't.
+	Well func() bool
 }
 
 // Serve answers until the gateway is gone or ctx ends, and closes the connection. It returns nil at the gateway's end, and
@@ -35,7 +37,7 @@ func (s *Server) Serve(ctx context.Context, c *net.UnixConn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	v := &serving{Server: s, c: c, ctx: ctx, calls: map[uint64]context.CancelFunc{}, processes: map[uint64]Process{}}
-	stop := context.AfterFunc(ctx, func() { c.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	defer c.Close()
 	err := v.push(opStart, s.Start)
@@ -138,6 +140,10 @@ func (v *serving) hello(f frame) error {
 // answer asks the supervisor and sends what it says. The answer of an error has no body: nothing in it can be taken for a grant.
 func (v *serving) answer(ctx context.Context, f frame) {
 	body, files, err := v.ask(ctx, f)
+	if v.ctx.Err() != nil {
+		closeAll(files) // the link is over: what came of it now was cut short
+		return
+	}
 	reply := frame{ID: f.ID}
 	if err != nil {
 		reply.Error = err.Error()
@@ -145,7 +151,7 @@ func (v *serving) answer(ctx context.Context, f frame) {
 		reply.Error = err.Error()
 	}
 	if err := send(v.c, reply, files...); err != nil && v.ctx.Err() == nil {
-		v.c.Close() // an unanswered question would wait for ever
+		_ = v.c.Close() // an unanswered question would wait for ever
 	}
 	closeAll(files)
 }
@@ -165,6 +171,9 @@ func (v *serving) ask(ctx context.Context, f frame) (any, []*os.File, error) {
 		return b, nil, err
 	case opRecord:
 		return call(ctx, f, func(ctx context.Context, r Record) (struct{}, error) { return struct{}{}, v.Supervisor.Record(ctx, r) })
+	case opMemory:
+		a, err := remember(ctx, f.Body, v.Supervisor)
+		return a, nil, err
 	case opExecute:
 		var tool string
 		if err := json.Unmarshal(f.Body, &tool); err != nil {
@@ -248,7 +257,7 @@ func (v *serving) killAll() {
 func (v *serving) followEnd() {
 	select {
 	case <-v.End: // nil: never
-		_ = v.push(opEnd, nil)
+		_ = v.push(opEnd, v.Well != nil && v.Well())
 	case <-v.ctx.Done():
 	}
 }

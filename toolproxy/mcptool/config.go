@@ -72,7 +72,10 @@ func (c Config) check() error {
 		return errors.New("only: has what can't be a tool's name")
 	}
 	if c.Command != nil {
-		return c.Command.Check()
+		if err := c.Command.Check(); err != nil {
+			return fmt.Errorf("command.%w", err)
+		}
+		return nil
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.Fragment != "" {

@@ -362,7 +362,7 @@ func TestM12SilentServerIsKilled(t *testing.T) {
 
 func TestM12ConfigurationsAreStrict(t *testing.T) {
 	for text, want := range map[string]string{
-		"{}": "exactly one", "url: https://h/\ncommand: {argv: [/x]}": "exactly one", "command: {argv: [x]}": "whole path", "command: {argv: [/x]}\nheaders: {A: b}": "belong to url",
+		"{}": "exactly one", "url: https://h/\ncommand: {argv: [/x]}": "exactly one", "command: {argv: [x]}": "whole path", "command: {argv: [/x], ring: 1}": "mcp.command.ring: is 2 or 3, not 1", "command: {argv: [/x]}\nheaders: {A: b}": "belong to url",
 		"url: https://h/\nonly: [\"a b\"]": "only", "url: https://h/\nerrors: yes": "errors", "url: ftp://h/": "http://", "url: https://u:p@h/": "without user", "url: https://h/\nurll: x": "unknown key",
 		"url: http://h/\nheaders: {A: {secret: KEY}}": "in the clear", "url: https://h/\nheaders: {A: {secret: NONE}}": "there is no secret", "command: {argv: [/x], output: text}": "MCP",
 	} {

@@ -37,7 +37,7 @@ func TestSchemaAgreesWithTheParser(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, s, "command: {argv: [/bin/cat], ring: 3}\nonly: [a]\nerrors: pass", true)
-	for _, text := range []string{"{}", "url: https://h/\nunknown: 1", "url: https://h/\nerrors: show", "url: https://h/\ncommand: {argv: [/x]}", "command: {argv: [/x], output: text}"} {
+	for _, text := range []string{"{}", "url: https://h/\nunknown: 1", "url: https://h/\nerrors: show", "url: https://h/\ncommand: {argv: [/x]}", "command: {argv: [/x], output: text}", "command: {argv: [/x], ring: 1}"} {
 		check(t, s, text, false)
 	}
 	properties := reflect.TypeFor[Config]()

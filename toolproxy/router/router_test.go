@@ -127,7 +127,8 @@ func TestM19Usage(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, body := call(h, "GET", "/internal/usage", "")
-	want := `{"ok":true,"plan":"casual","unit":"millionths of 1T","run":{"spent":5000,"left":15000},"day":{"spent":9000,"left":null},"tokens":12,"steps_left":7,"warning":"80 % of the run's cost"}`
+	want := `{"ok":true,"plan":"casual","unit":"millionths of 1T","run":{"spent":5000,"left":15000},"day":{"spent":9000,"left":null},"tokens":12,"steps_left":7,"warning":"80 % of the run's cost",` +
+		`"budget":{"plan":"casual","steps_left":7,"run_cost_left":15000,"day_cost_left":-1,"run_cost_spent":5000,"day_cost_spent":9000,"run_tokens":12,"warning":"80 % of the run's cost"}}`
 	if d := cmp.Diff(want, body); d != "" {
 		t.Error(d)
 	}

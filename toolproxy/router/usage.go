@@ -61,17 +61,18 @@ func (o UsageOptions) usage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	write(w, http.StatusOK, struct {
-		OK         bool   `json:"ok"`
-		Plan       string `json:"plan"`
-		Unit       string `json:"unit"`
-		Run        amount `json:"run"`
-		Day        amount `json:"day"`
-		Tokens     int64  `json:"tokens"`
-		Steps      *int64 `json:"steps_left"`
-		Multiplier string `json:"multiplier,omitempty"`
-		Warning    string `json:"warning,omitempty"`
+		OK         bool        `json:"ok"`
+		Plan       string      `json:"plan"`
+		Unit       string      `json:"unit"`
+		Run        amount      `json:"run"`
+		Day        amount      `json:"day"`
+		Tokens     int64       `json:"tokens"`
+		Steps      *int64      `json:"steps_left"`
+		Multiplier string      `json:"multiplier,omitempty"`
+		Warning    string      `json:"warning,omitempty"`
+		Budget     link.Budget `json:"budget"` // as /internal/usage/budget has it
 	}{true, b.Plan, Unit, amount{b.RunSpent, limited(b.RunCost)}, amount{b.DaySpent, limited(b.DayCost)}, b.RunTokens,
-		limited(b.Steps), b.Multiplier, b.Warning})
+		limited(b.Steps), b.Multiplier, b.Warning, b})
 }
 
 func limited(n int64) *int64 {

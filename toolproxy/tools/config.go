@@ -44,6 +44,7 @@ type Spec struct {
 	Price       *int64        // millionths; nil: 0, or the built-in tool's
 	Rate        Rate
 	Approve     bool
+	Wait        time.Duration // for an operator's approval; 0: gate.DefaultApprovalWait
 	Plaintext   bool
 	Rings       Access[int]
 	Plans       Access[string]
@@ -64,6 +65,7 @@ type rawSpec struct {
 	Price         *int64         `yaml:"price"`
 	Rate          *Rate          `yaml:"rate"`
 	Approve       bool           `yaml:"approve"`
+	ApprovalWait  duration       `yaml:"approval_wait"`
 	Plaintext     bool           `yaml:"plaintext"`
 	Rings         Access[int]    `yaml:"rings"`
 	Plans         Access[string] `yaml:"plans"`
@@ -80,6 +82,10 @@ func kinds() []string { return []string{"builtin", "http", "mcp", "command"} }
 const (
 	kindBuiltin = "builtin"
 	maxTimeout  = 5 * time.Minute
+
+	// Shorter than any operator is no question; longer than a run lasts (M-3) is no bound.
+	minApprovalWait = time.Second
+	maxApprovalWait = 5 * time.Minute
 )
 
 // ParseConfig reads the section. Its error names every fault by its key path.
@@ -213,7 +219,7 @@ func (r rawSpec) spec(name string, own *yaml.Node) (Spec, error) {
 	s := Spec{
 		Kind: r.Kind, Enabled: r.Enabled == nil || *r.Enabled, Description: r.Description, Category: r.Category,
 		Timeout: time.Duration(r.Timeout), MaxReply: int64(r.MaxReply), Price: r.Price, Approve: r.Approve, Plaintext: r.Plaintext,
-		Rings: r.Rings, Plans: r.Plans, Roles: r.Roles, Node: own,
+		Wait: time.Duration(r.ApprovalWait), Rings: r.Rings, Plans: r.Plans, Roles: r.Roles, Node: own,
 	}
 	if r.Rate != nil {
 		s.Rate = *r.Rate
@@ -251,6 +257,9 @@ func (s Spec) check(r rawSpec) (errs []error) {
 	}
 	if s.Timeout < 0 || s.Timeout > maxTimeout {
 		fault("timeout: %v is not within 0 and %v", s.Timeout, maxTimeout)
+	}
+	if s.Wait != 0 && (s.Wait < minApprovalWait || s.Wait > maxApprovalWait) {
+		fault("approval_wait: %v is not within %v and %v", s.Wait, minApprovalWait, maxApprovalWait)
 	}
 	if s.MaxReply < 0 || s.MaxReply > MaxReply {
 		fault("max_reply: %d is not within 0 and %d", s.MaxReply, int64(MaxReply))

@@ -43,7 +43,7 @@ func TestM11ParseConfig(t *testing.T) {
 	if d := cmp.Diff(want, config["ticket"], cmpopts.IgnoreFields(tools.Spec{}, "Node")); d != "" {
 		t.Errorf("ticket (-want +got):\n%s", d)
 	}
-	if config["ticket"].Node == nil || config["embeddings"].Enabled || !config["python"].Approve {
+	if config["ticket"].Node == nil || config["embeddings"].Enabled || !config["python"].Approve || config["python"].Wait != 30*time.Second {
 		t.Errorf("got %+v", config)
 	}
 	if config, err := tools.ParseConfig(nil); err != nil || len(config) != 0 {
@@ -58,6 +58,9 @@ func TestParseConfigNamesTheKey(t *testing.T) {
 		full + ", timeout: 0s}":                        "500ms",
 		full + ", timeout: 1h}":                        "timeout",
 		full + ", timeout: -1s}":                       "500ms",
+		full + ", approval_wait: 999ms}":               "approval_wait",
+		full + ", approval_wait: 5m1s}":                "approval_wait",
+		full + ", approval_wait: 0s}":                  "500ms",
 		full + ", max_reply: 17M}":                     "max_reply",
 		full + ", max_reply: 1KM}":                     "size",
 		full + ", price: -1}":                          "price",

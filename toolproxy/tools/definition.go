@@ -24,6 +24,7 @@ type Definition struct {
 	Timeout     time.Duration   // 0: the category's
 	MaxReply    int64           // bytes of the output; 0: DefaultMaxReply
 	Approve     bool            // needs an operator's approval whatever the category says
+	Wait        time.Duration   // for that approval, 1 s to 5 min; 0: gate.DefaultApprovalWait
 	Plaintext   bool            // bears plaintext of people: refused in confidential mode (M-15)
 	Tool        Tool            // does the work
 }

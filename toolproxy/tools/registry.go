@@ -145,6 +145,7 @@ func (s Spec) change(d Definition) Definition {
 	d.Timeout = cmp.Or(s.Timeout, d.Timeout)
 	d.MaxReply = cmp.Or(s.MaxReply, d.MaxReply)
 	d.Approve = d.Approve || s.Approve
+	d.Wait = cmp.Or(s.Wait, d.Wait)
 	d.Plaintext = d.Plaintext || s.Plaintext
 	if s.Price != nil {
 		d.Price = *s.Price
@@ -158,7 +159,7 @@ func (s Spec) change(d Definition) Definition {
 func (s Spec) define(name string, t Tool) Definition {
 	d := Definition{
 		Name: name, Description: s.Description, Category: s.Category, Schema: s.Schema,
-		Timeout: s.Timeout, MaxReply: s.MaxReply, Approve: s.Approve, Plaintext: s.Plaintext, Tool: t,
+		Timeout: s.Timeout, MaxReply: s.MaxReply, Approve: s.Approve, Wait: s.Wait, Plaintext: s.Plaintext, Tool: t,
 	}
 	if s.Price != nil {
 		d.Price = *s.Price
@@ -188,6 +189,8 @@ func (r *Registry) make(d Definition, s Spec) (*tool, error) {
 		return nil, fmt.Errorf("category %.16q is not A, B, C or D", string(d.Category))
 	case d.Action.Check() != nil:
 		return nil, fmt.Errorf("action: %w", d.Action.Check())
+	case d.Wait != 0 && (d.Wait < minApprovalWait || d.Wait > maxApprovalWait):
+		return nil, errors.New("approval_wait is out of bounds")
 	case d.Price < 0 || d.Timeout < 0 || d.MaxReply < 0 || d.MaxReply > MaxReply || len(d.Description) > maxDescription:
 		return nil, errors.New("price, timeout, max_reply or description is out of bounds")
 	}
@@ -200,7 +203,7 @@ func (r *Registry) lookup(name string) *tool { return (*r.tools.Load())[name] }
 func (r *Registry) call(t *tool) gate.Call {
 	return gate.Call{
 		Kind: "tool", Tool: t.Name, Category: t.Category, Action: t.Action, Approve: t.Approve, Estimate: t.Price,
-		Timeout: t.Timeout, PlaintextFree: !t.Plaintext,
+		Timeout: t.Timeout, ApprovalWait: t.Wait, PlaintextFree: !t.Plaintext,
 		Admit: func(ring rings.Ring) *gate.Error { return r.admit(t, ring) },
 		Rate:  t.rate.take,
 	}

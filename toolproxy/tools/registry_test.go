@@ -18,6 +18,7 @@ import (
 
 	"agentrun/pdp"
 	"agentrun/rings"
+	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
@@ -309,9 +310,40 @@ func TestUnknownToolsPassTheEntrance(t *testing.T) {
 	}
 }
 
+// Tools of the configuration, built-in ones and those of a source wait as long as the configuration says.
+func TestM11ApprovalWaitOfATool(t *testing.T) {
+	const common = "description: d, category: A, read_only: true, approve: true"
+	config, err := tools.ParseConfig([]byte("math: {approve: true, approval_wait: 5s}\nplain: {approve: true}\n" +
+		"hook: {" + common + ", args: {type: object}, approval_wait: 1m, http: {url: u}}\n" +
+		"docs: {" + common + ", approval_wait: 7s, mcp: {url: u}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(define("math", echo), define("plain", echo))
+	w.options.Config = config
+	w.options.Factories = map[string]tools.Factory{"http": func(string, *yaml.Node) (tools.Tool, error) { return toolFunc(echo), nil }}
+	w.options.Sources = map[string]tools.SourceFactory{"mcp": func(string, *yaml.Node) (tools.Source, error) {
+		return &fakeSource{give: []tools.Definition{define("find", echo)}}, nil
+	}}
+	var asked time.Duration
+	w.s.OnApprove = func(_ context.Context, a link.Approval) (link.Approved, error) {
+		asked = a.Wait
+		return link.Approved{}, nil
+	}
+	r := w.registry(t)
+	if err := r.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]time.Duration{"math": 5 * time.Second, "plain": gate.DefaultApprovalWait, "hook": time.Minute, "docs.find": 7 * time.Second} {
+		if _, e := r.Invoke(t.Context(), name, nil); e == nil || e.Code != gate.CodeApproval || asked != want {
+			t.Errorf("%s: got %v after asking for %v, want %s after %v", name, e, asked, gate.CodeApproval, want)
+		}
+	}
+}
+
 func TestM16SuspiciousInputReachesThePolicy(t *testing.T) {
 	w := newWorld(define("echo", echo))
-	w.options.Inspect = func(json.RawMessage) []string { return []string{string(gate.CodeSuspicious)} }
+	w.options.Inspect = func(json.RawMessage) []string { return []string{boundary.FlagOverride} }
 	var input pdp.Input
 	w.gate.Policy = pdp.DeciderFunc(func(_ context.Context, r pdp.Request) pdp.Decision {
 		input = r.Context.Input
@@ -320,7 +352,7 @@ func TestM16SuspiciousInputReachesThePolicy(t *testing.T) {
 	if _, e := w.registry(t).Invoke(t.Context(), "echo", nil); e != nil {
 		t.Fatal(e)
 	}
-	if input != pdp.Suspicious || !slices.Contains(w.s.Records()[0].Flags, string(gate.CodeSuspicious)) {
+	if input != pdp.Suspicious || !slices.Contains(w.s.Records()[0].Flags, boundary.FlagOverride) {
 		t.Errorf("got input %s, record %+v", input, w.s.Records()[0])
 	}
 }

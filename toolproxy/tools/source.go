@@ -97,7 +97,7 @@ func (r *Registry) taken(s *source, definitions []Definition) (map[string]*tool,
 	for _, d := range definitions {
 		d.Name = s.name + "." + d.Name
 		d.Approve, d.Plaintext = d.Approve || s.spec.Approve, d.Plaintext || s.spec.Plaintext
-		d.Category, d.Timeout, d.MaxReply = s.spec.Category, s.spec.Timeout, s.spec.MaxReply
+		d.Category, d.Timeout, d.Wait, d.MaxReply = s.spec.Category, s.spec.Timeout, s.spec.Wait, s.spec.MaxReply
 		d.Description = fit(d.Description)
 		d.Action = *s.spec.Action
 		d.Action.ID, d.Action.Name, d.Action.ExecuteAPI = "tool."+d.Name+".invoke", d.Name, d.Name

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import (
+	"context"
+
+	"agentrun/toolproxy/gate"
+)
+
+// Embedding asks for the vectors of texts on behalf of a call that has passed the entrance already, as the tool `embeddings`
+// has: it isn't decided, counted or recorded again, but what it costs belongs to that call.
+type Embedding struct {
+	Model string // empty: the first embeddings model of a provider
+	Texts []string
+	Spent func(cost, tokens int64) *gate.Error // gate.Permit's of the call; nil: nobody is asked while it goes on
+}
+
+// Embedded is the answer, and what it cost: also beside an error.
+type Embedded struct {
+	Model    string
+	Vectors  [][]float32 // one for each text, in order
+	Cost     int64       // millionths of the plans' unit
+	Tokens   int64
+	Sent     int64 // bytes
+	Received int64
+}
+
+// Embeds tells whether a provider has a model for Embed. The test model is none: the tool has one of its own.
+func (g *Gateway) Embeds() bool { return g.firstEmbeds() != "" }
+
+func (g *Gateway) firstEmbeds() string {
+	for _, t := range g.order {
+		if t.rt != nil && t.model.Kind == kindEmbeddings {
+			return t.model.Name
+		}
+	}
+	return ""
+}
+
+// Embed asks a provider. It ends with ctx. The estimate is told to Spent before anything is sent, so that a budget which is
+// used up ends the call there.
+func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error) {
+	if q.Model == "" {
+		q.Model = g.firstEmbeds()
+	}
+	t, e := find(g.embeds, q.Model)
+	if e != nil {
+		return Embedded{}, e
+	}
+	if len(q.Texts) == 0 || len(q.Texts) > maxInputs {
+		return Embedded{}, badArguments("input has no text, or more than %d", maxInputs)
+	}
+	size := 0
+	for i, s := range q.Texts {
+		if s == "" || len(s) > maxInputBytes {
+			return Embedded{}, badArguments("input[%d] is empty or longer than %d bytes", i, maxInputBytes)
+		}
+		size += len(s)
+	}
+	p := &passed{ctx: ctx, spent: q.Spent}
+	c := newCall(g, t, p, size, 0)
+	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
+	vectors, e := c.vectors(&embeddingsRequest{Model: q.Model}, q.Texts)
+	e = c.end(e)
+	out := Embedded{Model: q.Model, Cost: p.o.Cost, Tokens: p.o.Tokens, Sent: p.o.Sent, Received: p.o.Received}
+	if e != nil {
+		g.o.Log.Warn("embeddings call", "model", t.model.Name, "code", e.Code, "cause", causeOf(e))
+		return out, e
+	}
+	for _, v := range vectors {
+		short := make([]float32, len(v))
+		for i, x := range v {
+			short[i] = float32(x)
+		}
+		out.Vectors = append(out.Vectors, short)
+	}
+	return out, nil
+}
+
+// passed stands for the permit of the call that asks. Whoever has that one ends it, with what this one was told.
+type passed struct {
+	ctx   context.Context //nolint:containedctx // as a permit: the scope of one call
+	spent func(cost, tokens int64) *gate.Error
+	o     gate.Outcome
+}
+
+func (p *passed) Context() context.Context { return p.ctx }
+
+func (p *passed) Spent(cost, tokens int64) *gate.Error {
+	if p.spent == nil {
+		return nil
+	}
+	return p.spent(cost, tokens)
+}
+
+func (p *passed) End(o gate.Outcome) *gate.Error {
+	p.o = o
+	return nil
+}
