@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,8 @@ type Exit struct {
 	Start      link.Start
 	Supervisor link.Supervisor
 	Announce   func([]link.Command) error
+	// Env is all of the gateway's environment: the variables that its configuration takes secrets from.
+	Env []string
 	// Certificate of Start.CA, PEM, for the root view of a plan that has one.
 	Certificate []byte
 	// Eager starts the gateway with the run: for metrics that somebody scrapes.
@@ -348,7 +351,7 @@ func (x *exit) gateway(uid int) error {
 	defer func() { _ = conn.Close() }() // Serve has closed it
 	var complaint tail
 	cmd := exec.Command(x.Program, "serve")
-	cmd.Env = gatewayEnv(os.Environ())
+	cmd.Env = append(slices.Clone(x.Env), "GOMEMLIMIT=256MiB", "GOTRACEBACK=single")
 	cmd.ExtraFiles = append([]*os.File{peer}, x.all()...)
 	cmd.Stderr = &complaint
 	cmd.WaitDelay = time.Second
@@ -407,21 +410,6 @@ func (x *exit) finish(well bool) {
 	<-x.done
 }
 
-// gatewayEnv is what the gateway may know of our environment: its configuration may name variables with secrets, so all of it
-// but what changes how programs behave.
-func gatewayEnv(environ []string) []string {
-	var env []string
-	for _, kv := range environ {
-		name, _, _ := strings.Cut(kv, "=")
-		lower := strings.ToLower(name)
-		if strings.HasSuffix(lower, "_proxy") || strings.HasPrefix(name, "LD_") || name == "GODEBUG" {
-			continue
-		}
-		env = append(env, kv)
-	}
-	return append(env, "GOMEMLIMIT=256MiB", "GOTRACEBACK=single")
-}
-
 // tail keeps the end of what a program says before it dies.
 type tail struct {
 	mu sync.Mutex
@@ -440,17 +428,23 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// last is its last line: what an error says, or the head of a panic.
+// last is its last line: what an error says, or the head of a panic. A gateway that was taken over may say anything, and
+// operators read it in terminals: what doesn't print is left out.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := bytes.TrimSpace(t.b)
 	if i := bytes.Index(text, []byte("panic: ")); i >= 0 {
 		text, _, _ = bytes.Cut(text[i:], []byte("\n"))
-		return string(text)
-	}
-	if i := bytes.LastIndexByte(text, '\n'); i >= 0 {
+	} else if i := bytes.LastIndexByte(text, '\n'); i >= 0 {
 		text = text[i+1:]
 	}
-	return string(text)
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(string(text[:min(len(text), maxComplaint)]), ""))
 }
+
+const maxComplaint = 512

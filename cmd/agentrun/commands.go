@@ -85,7 +85,8 @@ func (c *commands) execute(_ context.Context, tool string) (link.Process, error)
 	if !ok {
 		return nil, fmt.Errorf("tool %.64q: no command was announced for it", tool)
 	}
-	dir, err := os.MkdirTemp("", "agentrun-tool-*")
+	// Within the run's folder, which the next start removes should we be killed.
+	dir, err := os.MkdirTemp(filepath.Join(c.g.runDir, "sandboxes", c.run), "tool-*")
 	if err != nil {
 		return nil, err
 	}

@@ -102,11 +102,27 @@ type gatewayPart struct {
 			Intercept bool `yaml:"intercept"`
 		} `yaml:"rules"`
 	} `yaml:"egress"`
+	Secrets map[string]struct {
+		Env string `yaml:"env"`
+	} `yaml:"secrets"`
 	Telemetry struct {
 		Logs gatewayLogs `yaml:"logs"`
 	} `yaml:"telemetry"`
 
 	path string
+}
+
+// environ are the variables that secrets come from, for the gateway: the operator's others are none of its business, should it
+// ever be taken over.
+func (p gatewayPart) environ() []string {
+	var env []string
+	for _, s := range p.Secrets {
+		if v, ok := os.LookupEnv(s.Env); ok {
+			env = append(env, s.Env+"="+v)
+		}
+	}
+	slices.Sort(env)
+	return slices.Compact(env)
 }
 
 func (p gatewayPart) intercepts() bool {
@@ -169,7 +185,7 @@ func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervi
 			return nil, nil, errors.Join(err, x.Close())
 		}
 	}
-	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.announce, Eager: start.Metrics != ""}
+	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.announce, Env: file.environ(), Eager: start.Metrics != ""}
 	if plan.Exit.CA {
 		if e.Start.CA, e.Certificate, err = runca.NewCA(plan.ID, time.Now); err != nil {
 			return nil, nil, errors.Join(err, x.Close())

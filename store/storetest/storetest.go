@@ -119,6 +119,18 @@ func order(t *testing.T, s store.Store) {
 	want(t, list(t, s, "x", ""), "a=", "b=", "b/10=", "b/2=", "b/\xff=", "c=")
 	want(t, list(t, s, "x", "b/"), "b/10=", "b/2=", "b/\xff=")
 	want(t, list(t, s, "x", "d"))
+	for after, then := range map[string][]string{
+		"": {"b/10", "b/2", "b/\xff"}, "a": {"b/10", "b/2", "b/\xff"}, "b/1": {"b/10", "b/2", "b/\xff"}, "b/10": {"b/2", "b/\xff"}, "b/\xff": nil, "c": nil,
+	} {
+		var got []string
+		err := s.View(t.Context(), func(tx *store.Tx) error {
+			return tx.Bucket("x").EachAfter("b/", after, func(k string, _ []byte) error { got = append(got, k); return nil })
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, got, then...)
+	}
 }
 
 func limits(t *testing.T, s store.Store) {

@@ -49,10 +49,10 @@ func linked(t *testing.T, s Supervisor) *Client {
 
 func TestM14MemoryOverTheLink(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	var got MemoryRequest
+	asked := make(chan MemoryRequest, 1)
 	answer := MemoryAnswer{Allowed: true, ID: "m1", At: at, Version: 7, More: true, Items: []MemoryItem{{ID: "a", Kind: MemorySummary, Summary: "s", Author: "x", At: at}}}
 	l := linked(t, keeper{newWorld(), func(_ context.Context, q MemoryRequest) (MemoryAnswer, error) {
-		got = q
+		asked <- q
 		return answer, nil
 	}})
 	q := MemoryRequest{Op: MemoryPut, Item: MemoryItem{Kind: MemoryEmbedding, Embedding: PackEmbedding([]float32{1, -0.5}), Tags: []string{"é"}}}
@@ -60,7 +60,7 @@ func TestM14MemoryOverTheLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(q, got); d != "" {
+	if d := cmp.Diff(q, <-asked); d != "" {
 		t.Error(d)
 	}
 	if d := cmp.Diff(answer, a); d != "" {

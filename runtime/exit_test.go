@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"agentrun/toolproxy/link"
+)
+
+// What a gateway says before it dies is read in terminals.
+func TestLastWordsArePrintable(t *testing.T) {
+	for said, want := range map[string]string{
+		"":                                     "",
+		"one\ntwo\n":                           "two",
+		"a\x1b[2Jb\u202e":                      "a[2Jb",
+		"x\npanic: no\n\ngoroutine 1:\n\tmain": "panic: no",
+		strings.Repeat("y", 2*tailSize):        strings.Repeat("y", maxComplaint),
+	} {
+		var last tail
+		for chunk := range slices.Chunk([]byte(said), 7) {
+			_, _ = last.Write(chunk)
+		}
+		if got := last.last(); got != want {
+			t.Errorf("%.40q: got %.80q, want %.80q", said, got, want)
+		}
+	}
+}
+
+// M-7, M-8: the gateway inherits one socket for each way out, by names that say which is which.
+func TestM7SocketsOfTheExit(t *testing.T) {
+	p := &Plan{Ring: 3}
+	p.planExit(&Spec{Exit: true, CapturePorts: []uint16{8443, 443}})
+	sockets, names := p.Exit.wanted()
+	if len(sockets) != len(names) || !slices.Equal(p.Exit.Capture, []uint16{80, 443, 8443}) {
+		t.Errorf("sockets %v, names %v, capture %v", sockets, names, p.Exit.Capture)
+	}
+	for _, want := range []string{link.SocketTools, link.SocketProxy, link.SocketDNS, link.SocketDNSUDP, link.SocketCapture} {
+		if !slices.Contains(names, want) {
+			t.Errorf("no socket %s among %v", want, names)
+		}
+	}
+	if p.Exit.Socket != "" {
+		t.Errorf("ring 3 may make no unix socket and is promised %s", p.Exit.Socket)
+	}
+	env := map[string]string{}
+	p.exitEnv(env)
+	for name, want := range map[string]string{
+		"http_proxy": "http://127.0.0.1:7601", "HTTPS_PROXY": "http://127.0.0.1:7601", "ALL_PROXY": "socks5h://127.0.0.1:7601",
+		"no_proxy": "127.0.0.1,::1,localhost", "AGENTRUN_TOOLS_URL": "http://127.0.0.1:7600/internal/tools",
+		"AGENTRUN_MCP_URL": "http://127.0.0.1:7600/mcp", "OPENAI_BASE_URL": "http://127.0.0.1:7600/v1",
+	} {
+		if env[name] != want {
+			t.Errorf("%s: got %q, want %q", name, env[name], want)
+		}
+	}
+	none := &Plan{Ring: 3}
+	none.planExit(&Spec{})
+	none.exitEnv(env)
+	if none.Exit != nil {
+		t.Errorf("a run without a way out has %+v", none.Exit)
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const overDescriptor = `
+import os, json
+def call(path, body):
+    body = json.dumps(body).encode()
+    os.write(3, b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (path, len(body)) + body)
+    return os.read(3, 65536).decode().rsplit("\r\n", 1)[1]
+print(call(b"/internal/tools/math", {"args": {"expression": "6*7"}}))
+print(call(b"/internal/wallet/x", {}))
+try:
+    import socket
+    print("socket", socket.socket())
+except OSError as e:
+    print("no socket", e.errno)`
+
+// M-4, M-7: a profile without sockets has its tools over the descriptor that it inherits, and nothing else by it.
+func TestM7StrictHasToolsByDescriptor(t *testing.T) {
+	x := newExit(t)
+	x.file("fd.py", overDescriptor)
+	o := opts{profile: "strict", state: x.n.dir, flags: []string{"--workspace", x.ws}}
+	r := x.run(o, "/usr/bin/python3", "/workspace/fd.py")
+	r.want(t, 0, "exited")
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if len(lines) != 3 || lines[0] != `{"ok":true,"output":42}` || !strings.Contains(lines[1], "route_forbidden") || !strings.HasPrefix(lines[2], "no socket") {
+		t.Errorf("got %q", lines)
+	}
+}
+
+const executing = `
+import json, os, urllib.request, urllib.error
+def run(code):
+    body = json.dumps({"args": {"language": "python", "code": code}}).encode()
+    q = urllib.request.Request(os.environ["AGENTRUN_TOOLS_URL"] + "/code-executor", body, {"Content-Type": "application/json"})
+    try: return urllib.request.urlopen(q).read().decode()
+    except urllib.error.HTTPError as e: return e.read().decode()
+print(run("print(6*7)"))
+print(run("import socket; socket.create_connection(('127.0.0.1', 7600))"))
+print(run("import os; print(os.fork())"))
+print(run("import os; print(os.listdir('/workspace'))"))
+print(run("while True: pass"))`
+
+// M-12: the code-executor runs in a sandbox of its own, which has neither the caller's files nor a way out, is limited in time,
+// and leaves a run of its own on record.
+func TestM12CodeExecutor(t *testing.T) {
+	x := newExit(t)
+	x.file("code.py", executing)
+	r := x.run(x.opts("ring2"), "/usr/bin/python3", "code.py")
+	r.want(t, 0, "exited")
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if len(lines) != 5 {
+		t.Fatalf("got %q\n%s", lines, r.stderr)
+	}
+	for i, want := range []string{`"output":"42\n"`, "Connection refused", "PermissionError", "FileNotFoundError", "tool_timeout"} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("%d: got %.300q, want %s in it", i, lines[i], want)
+		}
+	}
+	var runs int
+	for _, e := range x.n.audit("node") {
+		if e.Kind == "sandbox_end" {
+			runs++
+		}
+	}
+	if runs != 6 {
+		t.Errorf("%d runs on record, want 6: the agent's and one for each call", runs)
+	}
+	noAgents(t)
+}
+
+// M-8, M-12: where the operator has TLS intercepted, rules of methods and paths hold, the secret is put in, and the agent has
+// neither the secret nor a way to sign.
+func TestM8Interception(t *testing.T) {
+	x := newExit(t)
+	api := x.host("api.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("hello " + r.Header.Get("Authorization")))
+	}))
+	plain := x.host("plain.test", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("untouched")) }))
+	e := x.settings.section("egress")
+	e["allow"] = []string{"plain.test"}
+	e["rules"] = []object{{"host": "api.test", "ports": []int{443}, "methods": []string{"GET"}, "paths": []string{"/v1/"}, "intercept": true,
+		"headers": object{"Authorization": object{"secret": "key", "prefix": "Bearer "}}}}
+	o := x.opts("ring2")
+	// The root view's own certificates have the run's CA: no variable of the test's.
+	o.flags = slices.DeleteFunc(slices.Clone(o.flags), func(f string) bool { return f == "--env" || strings.HasSuffix(f, "=/ca.pem") })
+	curl := func(name string, args ...string) step {
+		return step{name, append([]string{"/usr/bin/curl", "-sS", "--max-time", "10", "-H", "Authorization: Bearer made-up"}, args...)}
+	}
+	got, r := x.programs(o,
+		curl("get", "https://api.test/v1/x"), curl("captured", "--noproxy", "*", "https://api.test/v1/x"),
+		curl("post", "-d", "x", "https://api.test/v1/x"), curl("path", "https://api.test/v2/x"),
+		curl("plain", "--cacert", "/ca.pem", "https://plain.test/"),
+		step{"keys", []string{"/usr/bin/find", "/etc", "/run", "-name", "*key*"}})
+	r.want(t, 0, "exited")
+	for _, name := range []string{"get", "captured"} {
+		if a := got[name]; a.Exit != 0 || !strings.HasPrefix(a.Out, "hello Bearer *") || strings.Contains(a.Out, x.secret) {
+			t.Errorf("%s: got %d %q %s", name, a.Exit, a.Out, a.Err)
+		}
+	}
+	for _, name := range []string{"post", "path"} {
+		if !strings.Contains(got[name].Out, "egress_denied") {
+			t.Errorf("%s: got %q %s, want egress_denied", name, got[name].Out, got[name].Err)
+		}
+	}
+	if got["plain"].Out != "untouched" {
+		t.Errorf("plain: got %q %s", got["plain"].Out, got["plain"].Err)
+	}
+	for _, v := range api.Visits() {
+		if v.Header.Get("Authorization") != "Bearer "+x.secret {
+			t.Errorf("the upstream has got %v", v.Header)
+		}
+	}
+	if len(api.Visits()) != 2 || len(plain.Visits()) != 1 {
+		t.Errorf("visits: %d and %d, want 2 and 1", len(api.Visits()), len(plain.Visits()))
+	}
+}
