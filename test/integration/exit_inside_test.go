@@ -4,9 +4,12 @@ package integration
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const overDescriptor = `
@@ -33,6 +36,39 @@ func TestM7StrictHasToolsByDescriptor(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 	if len(lines) != 3 || lines[0] != `{"ok":true,"output":42}` || !strings.Contains(lines[1], "route_forbidden") || !strings.HasPrefix(lines[2], "no socket") {
 		t.Errorf("got %q", lines)
+	}
+}
+
+// M-18: the log of a run that ended well goes with it, unless it is sampled; that of a failed one stays for its time, and the
+// next run that finds it too old deletes it.
+func TestM18LogsOfRuns(t *testing.T) {
+	x := newExit(t)
+	logs := func() []string {
+		names, err := filepath.Glob(filepath.Join(x.n.dir, "runs", "*.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	ask := "curl -s --noproxy '*' " + "http://" + toolsAt + "/internal/tools >/dev/null; exit "
+	x.run(x.opts("ring2"), "sh", "-c", ask+"0").want(t, 0, "exited")
+	if left := logs(); len(left) != 0 {
+		t.Errorf("logs of a run that ended well: %v", left)
+	}
+	x.run(x.opts("ring2"), "sh", "-c", ask+"3").want(t, 3, "exited")
+	left := logs()
+	if len(left) != 1 {
+		t.Fatalf("logs of a run that failed: %v", left)
+	}
+	old := time.Now().Add(-8 * 24 * time.Hour)
+	for _, name := range []string{left[0], filepath.Join(x.n.dir, "runs-swept")} {
+		if err := os.Chtimes(name, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.run(x.opts("ring2"), "true").want(t, 0, "exited")
+	if left := logs(); len(left) != 0 {
+		t.Errorf("a log of eight days ago is left: %v", left)
 	}
 }
 

@@ -4,10 +4,15 @@
 # Inside the VM: runs the compiled tests of each package in /payload/packages, in a
 # copy of that package's folder. The marks are read by `testtable guest`.
 export AGENTRUN_BIN=/payload/bin/agentrun AGENTRUN_PROBE=/payload/bin/probe
+# Of the way out only what depends on the kernel: how it is asked and what it answers is the same on each, was tried on the
+# host, and takes minutes under emulation.
+same=(TestM8AddressesAreRefused TestM8NamesMustAgree TestM8LookupsStayInside TestM8FloodLeavesABoundedAudit TestM8Rebinding
+	TestM9RemotePDP TestM10PolicyIsReloaded TestM11Approval TestM12HostileUpstreams TestM13MalformedRequests TestM15ConfidentialMode
+	TestM17ModelUpstream TestM19CapStopsAStream TestM20Telemetry TestM14MemoryLivesOn TestM11EmbeddingsOfAProvider)
 while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
-	"/payload/tests/${package//\//--}.test" -test.v=test2json -test.timeout 18m 2>&1
+	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.v=test2json -test.timeout 18m 2>&1
 	code=$?
 	printf '\n@@testtable end %d\n' "$code"
 done </payload/packages
