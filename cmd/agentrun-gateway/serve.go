@@ -95,6 +95,8 @@ func serve() (err error) {
 	if err := l.Hello(commands); err != nil {
 		return err
 	}
+	g.metrics.SandboxStarted()
+	began := time.Now()
 	log.Info("gateway serves", "ring", int(start.Ring), "config", s.Path)
 	var serving sync.WaitGroup
 	ended := make(chan error, 1)
@@ -125,6 +127,8 @@ func serve() (err error) {
 		outcome = runlog.Failed
 	}
 	cancel()
+	g.metrics.SandboxEnded()
+	g.metrics.RunEnded(outcome == runlog.Succeeded, time.Since(began))
 	g.close(servers, log)
 	if file != nil {
 		if _, ferr := file.Finish(outcome); ferr != nil {

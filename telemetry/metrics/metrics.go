@@ -33,7 +33,7 @@ type Metrics struct {
 	tokens, bytes                                                *prometheus.CounterVec
 	cost                                                         prometheus.Counter
 	live, approvals                                              prometheus.Gauge
-	runTime, proxyTime, decisionTime                             prometheus.Histogram
+	runTime, decisionTime                                        prometheus.Histogram
 	toolTime                                                     *prometheus.HistogramVec
 }
 
@@ -53,7 +53,6 @@ func New(o Options) *Metrics {
 	m.live = m.gauge("sandboxes_live", "Sandboxes running now.")
 	m.approvals = m.gauge("approvals_pending", "Calls that wait for an operator's answer.")
 	m.runTime = m.histogram("run_seconds", "Wall-clock time of runs.", []float64{.1, 1, 5, 15, 30, 60, 120, 300})
-	m.proxyTime = m.histogram("proxy_seconds", "Time that the gateway added to a call, without that of the upstream.", fine())
 	m.decisionTime = m.histogram("policy_decision_seconds", "Time of one policy decision.", fine())
 	m.toolTime = add(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: "tool_seconds", Help: "Time of tool calls, the upstream's included.",
 		Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 2, 3, 5, 10, 60}}, []string{"tool"})) // the categories' time limits (M-11) are bounds
@@ -158,13 +157,6 @@ func (m *Metrics) Tool(name string, code rings.Code, took time.Duration) {
 func (m *Metrics) Denied(kind Kind, code rings.Code) {
 	if m != nil {
 		m.denials.WithLabelValues(kind.label(), m.codes.label(string(code))).Inc()
-	}
-}
-
-// Proxied takes the time that the gateway itself needed for a call.
-func (m *Metrics) Proxied(own time.Duration) {
-	if m != nil {
-		m.proxyTime.Observe(own.Seconds())
 	}
 }
 

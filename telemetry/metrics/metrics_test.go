@@ -37,7 +37,6 @@ func everything(m *Metrics, tool string, code rings.Code) {
 	m.Tool(tool, code, time.Millisecond)
 	m.Denied(KindEgress, code)
 	m.Denied(Kind(tool), code)
-	m.Proxied(time.Microsecond)
 	m.Decided(code, time.Microsecond)
 	m.Connected(code, 10, 20)
 	m.Looked(code)
@@ -57,7 +56,7 @@ func TestM20Metrics(t *testing.T) {
 		`agentrun_runs_total{outcome="ok"} 1`, `agentrun_runs_total{outcome="error"} 1`, `agentrun_tool_calls_total{code="tool_timeout",tool="math"} 1`,
 		`agentrun_sandboxes_live 1`, `agentrun_kills_total{code="tool_timeout"} 1`, `agentrun_denials_total{code="tool_timeout",kind="egress"} 1`,
 		`agentrun_tokens_total{direction="completion"} 4`, `agentrun_egress_bytes_total{direction="sent"} 10`, `agentrun_egress_connections_total{code="tool_timeout"} 1`,
-		`agentrun_cost_total 1.5`, `agentrun_approvals_pending 1`, `agentrun_run_seconds_count 2`, `agentrun_proxy_seconds_count 1`,
+		`agentrun_cost_total 1.5`, `agentrun_approvals_pending 1`, `agentrun_run_seconds_count 2`,
 		`agentrun_policy_decision_seconds_bucket{le="0.003"} 1`, `agentrun_policy_decisions_total{code="tool_timeout"} 1`, `agentrun_tool_seconds_count{tool="math"} 1`,
 		`agentrun_dns_queries_total{code="tool_timeout"} 1`, `agentrun_spans_dropped_total 7`,
 	} {
