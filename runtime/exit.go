@@ -199,6 +199,7 @@ type exit struct {
 	names       []string
 
 	agentFD *os.File // the agent's end of a connected pair
+	serving bool // serve was started
 	end     chan struct{}
 	well    bool // how it ended; set before end is closed
 	ending  sync.Once
@@ -226,8 +227,11 @@ func newExit(e *Exit, plan *PlanExit) (*exit, error) {
 	return x, err
 }
 
-// drop undoes newExit and what came after it. The gateway, if there was one, is gone.
+// drop undoes newExit and what came after it, also when the launch failed while somebody waits for a first connection.
 func (x *exit) drop() {
+	if x.serving {
+		x.finish(false)
+	}
 	x.closeSockets()
 	x.stop.Close()
 	x.stopped.Close()

@@ -215,6 +215,7 @@ func (r *run) beforeExec(l *launch) error {
 	}
 	if x := l.exit; x != nil {
 		uid := l.ids.hostGateway()
+		x.serving = true
 		r.serving.Go(func() {
 			x.serve(uid, func(err error) { r.decide(verdict{Policy, "the way out is gone: " + err.Error()}) })
 		})
