@@ -3,6 +3,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -38,7 +40,9 @@ const sweepTime = time.Hour
 
 // keepLogs does with the log of a run that is over what the configuration says, and deletes what is too old (M-18).
 func (g *global) keepLogs(run string, l gatewayLogs) {
-	if _, err := runlog.Thin(g.logsDir(), run, l.Sample); err != nil {
+	if _, err := runlog.Thin(g.logsDir(), run, l.Sample); errors.Is(err, fs.ErrNotExist) {
+		return // no run has spoken to its gateway yet
+	} else if err != nil {
 		g.log.Warn("log of the run", "run", run, "err", err)
 	}
 	stamp := filepath.Join(g.stateDir, "runs-swept")

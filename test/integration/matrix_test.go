@@ -80,7 +80,7 @@ var matrix = []struct {
 	{"socketpair unix", [4]string{"ok", "ok", "ok", "EAFNOSUPPORT"}},
 	{"socket netlink raw 0", [4]string{"ok", "ok", "EAFNOSUPPORT", "EAFNOSUPPORT"}},
 	{"tcp-connect 127.0.0.1 9", [4]string{"ECONNREFUSED", "ECONNREFUSED", "ECONNREFUSED", "EAFNOSUPPORT"}},
-	{"tcp-connect 192.0.2.1 80", [4]string{"ENETUNREACH", "ENETUNREACH", "ENETUNREACH", "EAFNOSUPPORT"}},
+	{"tcp-connect 192.0.2.1 81", [4]string{"ECONNREFUSED", "ECONNREFUSED", "ECONNREFUSED", "EAFNOSUPPORT"}},
 	// own identity
 	{"prctl 15 0", [4]string{"EFAULT", "EFAULT", "EFAULT", "EFAULT"}}, // PR_SET_NAME reached the kernel
 	{"dumpable", [4]string{"value=1", "value=1", "value=1", "value=1"}},

@@ -57,7 +57,7 @@ func TestNetworkIsClosed(t *testing.T) {
 	refused := func(words string) attack {
 		return attack{try: words, want: "ECONNREFUSED", in: same("EAFNOSUPPORT@socket", "strict")}
 	}
-	attempt(t, opts{}, []attack{
+	attempt(t, opts{flags: []string{"--no-gateway"}}, []attack{
 		refused("tcp-connect 127.0.0.1 " + port),
 		refused("tcp-connect ::1 " + port),
 		refused("tcp-connect 0.0.0.0 " + port),
@@ -79,6 +79,26 @@ func TestNetworkIsClosed(t *testing.T) {
 		{try: "link-down", want: "EAFNOSUPPORT@socket", in: same("EPERM", "ring1", "ring2")},
 		{try: "link-add", want: "EAFNOSUPPORT@socket", in: same("EPERM", "ring1", "ring2")},
 	})
+}
+
+// With a way out every address is the namespace's own: a port that isn't captured is one where nobody listens, wherever it
+// seems to be. What is behind the captured ones is in exit_egress_test.go.
+func TestOtherPortsAreNobodys(t *testing.T) {
+	needSandbox(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var attacks []attack
+	for _, host := range []string{"127.0.0.1", "::1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "192.0.0.8"} {
+		attacks = append(attacks, attack{try: "tcp-connect " + host + " " + port, want: "ECONNREFUSED", in: same("EAFNOSUPPORT@socket", "strict")})
+	}
+	attempt(t, opts{}, attacks)
 }
 
 // Nothing but lo, in every ring. /proc/net is a link to self/net.
