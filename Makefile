@@ -83,8 +83,9 @@ lint: $(STUB) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
 $(GOLANGCI):
 	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
-install: build ## bin/agentrun to $(DESTDIR)$(PREFIX)/bin
+install: build ## both programs to $(DESTDIR)$(PREFIX)/bin
 	install -D -m 0755 bin/agentrun $(DESTDIR)$(PREFIX)/bin/agentrun
+	install -D -m 0755 bin/agentrun-gateway $(DESTDIR)$(PREFIX)/bin/agentrun-gateway
 
 clean: ## all that was built, but not the VM image (.cache/vm)
 	rm -rf bin $(OUT) $(STUB) .cache/bin
