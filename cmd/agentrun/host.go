@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/hostcaps"
+	"agentrun/internal/sibling"
 	"agentrun/runtime"
 )
 
@@ -28,6 +29,7 @@ func doctorCommand(g *global) *cli.Command {
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
 			r := hostcaps.NewReport(c.String("workspace"))
+			r.Results = append(r.Results, gatewayResult())
 			var err error
 			if c.Bool("json") {
 				err = r.WriteJSON(os.Stdout)
@@ -43,6 +45,17 @@ func doctorCommand(g *global) *cli.Command {
 			return nil
 		},
 	}
+}
+
+// gatewayResult is the row of the second program. Without it runs need --no-gateway.
+func gatewayResult() hostcaps.Result {
+	r := hostcaps.Result{Name: gatewayProgram, Status: "found", Weight: hostcaps.Degrades.String()}
+	if _, err := sibling.Find(gatewayProgram); err != nil {
+		r.Status, r.Why = "missing", err.Error()
+		r.Loses = "tools, models and egress: only runs with --no-gateway start"
+		r.Get = "make install puts it beside agentrun"
+	}
+	return r
 }
 
 func gcCommand(g *global) *cli.Command {
