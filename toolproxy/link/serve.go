@@ -39,7 +39,7 @@ func (s *Server) Serve(ctx context.Context, c *net.UnixConn) error {
 	v := &serving{Server: s, c: c, ctx: ctx, calls: map[uint64]context.CancelFunc{}, processes: map[uint64]Process{}}
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	err := v.push(opStart, s.Start)
 	if err == nil {
 		v.wait.Go(v.followRing)
