@@ -199,7 +199,7 @@ type exit struct {
 	names       []string
 
 	agentFD *os.File // the agent's end of a connected pair
-	serving bool // serve was started
+	serving bool     // serve was started
 	end     chan struct{}
 	well    bool // how it ended; set before end is closed
 	ending  sync.Once

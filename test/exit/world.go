@@ -60,6 +60,7 @@ type Host struct {
 	mu          sync.Mutex
 	visits      []Visit
 	hellos      []string
+	within      func(func() error) error // nil: here
 }
 
 // Visit is one request that has reached a host.
@@ -75,7 +76,17 @@ type Visit struct {
 
 // Host starts a server for name at ports 80 and 443.
 func (w *World) Host(name string, handler http.Handler) (*Host, error) {
-	h := &Host{Name: name, Addr: address()}
+	return w.host(&Host{Name: name, Addr: address()}, handler)
+}
+
+// HostWithin is a host at an address of its own, whose sockets are made by functions that within runs: on a thread in another
+// network namespace.
+func (w *World) HostWithin(name string, addr netip.Addr, within func(func() error) error, handler http.Handler) (*Host, error) {
+	return w.host(&Host{Name: name, Addr: addr, within: within}, handler)
+}
+
+func (w *World) host(h *Host, handler http.Handler) (*Host, error) {
+	name := h.Name
 	plain, err := w.listen(h, 80)
 	if err != nil {
 		return nil, err
@@ -149,7 +160,17 @@ func (w *World) Raw(name string, serve func(net.Conn)) (*Host, error) {
 
 func (w *World) listen(h *Host, port uint16) (net.Listener, error) {
 	at := netip.AddrPortFrom(h.Addr, port)
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp4", at.String())
+	var l net.Listener
+	open := func() (err error) {
+		l, err = new(net.ListenConfig).Listen(context.Background(), "tcp4", at.String())
+		return err
+	}
+	var err error
+	if h.within != nil {
+		err = h.within(open)
+	} else {
+		err = open()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("test host %s: %w", h.Name, err)
 	}
