@@ -173,6 +173,7 @@ func forbidden() map[string]map[string]string {
 		"plugin":       "nobody loads code into the supervisor",
 		"net/rpc":      "one protocol to the sandbox, one type for it",
 		"crypto/tls":   "0.3 ms of start-up; sagas call APIs on the loopback only",
+		"crypto/x509":  "2 MiB resident: every run would pay for the CA that few need",
 	}
 	return rules
 }
@@ -206,7 +207,7 @@ func deciding() map[string]struct {
 		"governance":       {[]string{"rings"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
 
 		"toolproxy/link":          {[]string{"rings"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
-		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link"}, "a certificate for the supervisor to show in one root view"},
+		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link"}, "it makes one CA and knows nothing of connections"},
 
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
@@ -258,7 +259,7 @@ func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
 			}
 		}
 	}
-	shared := []string{"toolproxy/link", "toolproxy/forward/runca", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd"}
+	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd"}
 	for _, dep := range deps(t, "cmd/agentrun") {
 		name, ours := strings.CutPrefix(dep, "agentrun/")
 		_, gateway := serving()[name]

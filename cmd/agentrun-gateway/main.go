@@ -19,6 +19,8 @@ func run(args []string) int {
 		switch args[0] {
 		case "serve":
 			return serveMain()
+		case "ca":
+			return caMain(args[1:])
 		case "check":
 			return checkMain(args[1:])
 		case "policy":
