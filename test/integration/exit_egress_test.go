@@ -90,7 +90,7 @@ func TestM8UnmodifiedClients(t *testing.T) {
 		)
 	}
 	both("git clone", "sh", "-c", "rm -rf c && git clone -q https://repo.test/git/tool.git c && cat c/README")
-	got, r := x.programs(x.opts("ring2", "--allow", "repo.test", "--memory", "1G", "--ro-bind", self+":/goclient"), steps...)
+	got, r := x.programs(x.opts("ring2", "--allow", "repo.test", "--memory", "1G", "--timeout", "300s", "--cpu-time", "240s", "--ro-bind", self+":/goclient"), steps...)
 	r.want(t, 0, "exited")
 	for _, s := range steps {
 		want := "hello from "
