@@ -9,7 +9,7 @@
 # A step that fails does not stop the ones after it: one run is to tell everything.
 # The binaries must be built (make build probe). Settings:
 #
-#   FUZZTIME               per fuzz target, default 5000x
+#   FUZZTIME               per fuzz target, default 3000x
 #   AGENTRUN_VM_SEQUENCE   runs in sequence and at once in the VM, where each takes
 #   AGENTRUN_VM_CROWD      ten times as long; defaults 50 and 20
 #   CI=true or AGENTRUN_TEST_MUST_RUN=1   a test skipped on every platform is a failure
@@ -119,7 +119,29 @@ step_vm() {
 	((PIPESTATUS[0] == 0)) || failed+=("virtual machine: $(tail -n 3 "$out/vm.log" | tr '\n' ' ')")
 }
 
+# The fuzzers run by count and mind no company, so they run beside the VM, which waits half of its time. Where both are
+# asked for, the step itself only tells what came of it.
+fuzz_beside() {
+	(
+		renice -n 10 "$BASHPID" >/dev/null
+		# shellcheck disable=SC2030 # told by the file below
+		failed=()
+		fuzz_all
+		printf '%s\n' "${failed[@]+"${failed[@]}"}" >"$out/fuzz.failed"
+	) >"$out/fuzz-all.log" 2>&1 </dev/null 8>&- &
+	fuzzing=$!
+}
+
 step_fuzz() {
+	[[ -n ${fuzzing:-} ]] || { fuzz_all; return; }
+	wait "$fuzzing"
+	cat "$out/fuzz-all.log"
+	local line
+	# shellcheck disable=SC2031 # these are this shell's own
+	while read -r line; do [[ -z $line ]] || failed+=("$line"); done < <(cat "$out/fuzz.failed" 2>/dev/null || echo "fuzzing, which left no account")
+}
+
+fuzz_all() {
 	local dir name binary=$out/fuzz.test
 	while read -r dir; do
 		# Linked once for all targets of a package, where go test -fuzz would do it for each.
@@ -127,7 +149,7 @@ step_fuzz() {
 		while read -r name; do
 			echo "$dir $name"
 			# By count: at the end of a time the fuzzer now and then reports its own deadline as a failure.
-			(cd "$dir" && "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "${FUZZTIME:-5000x}" -test.fuzzminimizetime 10x \
+			(cd "$dir" && "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "${FUZZTIME:-3000x}" -test.fuzzminimizetime 10x \
 				-test.fuzzcachedir "$out/fuzz/$dir") >"$out/fuzz.log" 2>&1 ||
 				{ cat "$out/fuzz.log"; failed+=("fuzz $dir $name"); }
 		done < <(grep -ho '^func Fuzz[A-Za-z0-9_]*' "$dir"/*_test.go | cut -c6-)
@@ -157,6 +179,10 @@ main() {
 	for s in "${steps[@]}"; do
 		declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
 		say "$s"
+		if [[ $s == vm && " ${steps[*]} " == *" fuzz "* ]]; then
+			rm -f "$out/fuzz.failed"
+			fuzz_beside
+		fi
 		"step_$s"
 	done
 	say "results"
