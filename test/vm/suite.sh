@@ -8,7 +8,9 @@ export AGENTRUN_BIN=/payload/bin/agentrun AGENTRUN_PROBE=/payload/bin/probe
 # host, and takes minutes under emulation.
 same=(TestM8AddressesAreRefused TestM8NamesMustAgree TestM8LookupsStayInside TestM8FloodLeavesABoundedAudit TestM8Rebinding
 	TestM9RemotePDP TestM10PolicyIsReloaded TestM11Approval TestM12HostileUpstreams TestM13MalformedRequests TestM15ConfidentialMode
-	TestM17ModelUpstream TestM19CapStopsAStream TestM20Telemetry TestM14MemoryLivesOn TestM11EmbeddingsOfAProvider)
+	TestM17ModelUpstream TestM19CapStopsAStream TestM20Telemetry TestM14MemoryLivesOn TestM11EmbeddingsOfAProvider
+	TestM12CodeExecutor TestM11ApprovalIsForOneCall TestM14OperatorsRunKeepsNothing TestM7ForbiddenRoutes TestM12Upstreams TestM9PolicyFile
+	TestM9IdentityIsNotClaimed)
 while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
