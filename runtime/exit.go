@@ -258,7 +258,13 @@ func networkOf(x *exit, plan *PlanExit) (*netns.NS, error) {
 // listenUnix makes the socket that the root view shows as toolsSocket. What reaches it comes from this sandbox: no other sees
 // the run folder.
 func (x *exit) listenUnix(dir string) error {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "tools.sock"), Net: "unix"})
+	// A socket's path has at most 107 bytes (unix(7)); by descriptor a run folder may lie as deep as it likes.
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/tools.sock", fdOf(d)), Net: "unix"})
 	if err != nil {
 		return err
 	}
