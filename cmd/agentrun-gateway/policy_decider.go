@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"time"
 
 	"agentrun/internal/strictyaml"
@@ -107,7 +106,7 @@ func newPolicyDecider(c policyConfig, override string, secret func(string) (stri
 	if d.engine, err = pdp.NewEngine(pdp.Options{Path: d.path, Notify: func(s pdp.Status) { tellPolicies(log, s) }}); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	deciders := []pdp.Decider{inTurn(d.engine, goruntime.GOMAXPROCS(0))}
+	deciders := []pdp.Decider{d.engine}
 	if c.Remote != nil {
 		if d.remote, err = c.Remote.client(secret); err != nil {
 			return nil, err
@@ -116,22 +115,6 @@ func newPolicyDecider(c policyConfig, override string, secret func(string) (stri
 	}
 	d.Decider = pdp.Every(deciders...)
 	return d, nil
-}
-
-// inTurn lets so many decide at once and the others wait in order. Deciding takes microseconds of processor time; with more
-// of them than processors, Go's scheduler takes one off in its middle after 10 ms, and it waits for all others to have had
-// theirs; so p95 at full load was far beyond M-10's 3 ms (BenchmarkDecide has both).
-func inTurn(inner pdp.Decider, atOnce int) pdp.Decider {
-	turns := make(chan struct{}, atOnce)
-	return pdp.DeciderFunc(func(ctx context.Context, r pdp.Request) pdp.Decision {
-		select {
-		case turns <- struct{}{}:
-			defer func() { <-turns }()
-			return inner.Decide(ctx, r)
-		case <-ctx.Done():
-			return pdp.Gone(ctx.Err())
-		}
-	})
 }
 
 func (r policyRemote) client(secret func(string) (string, bool)) (*authzen.Client, error) {

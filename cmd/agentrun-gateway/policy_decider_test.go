@@ -194,7 +194,7 @@ func BenchmarkDecide(b *testing.B) {
 		}
 		report(b, took)
 	})
-	load := func(b *testing.B, d pdp.Decider) {
+	b.Run("full load", func(b *testing.B) {
 		var mu sync.Mutex
 		var all []time.Duration
 		b.SetParallelism(32) // 64 calls at once on 2 processors
@@ -210,24 +210,5 @@ func BenchmarkDecide(b *testing.B) {
 			all = append(all, took...)
 		})
 		report(b, all)
-	}
-	b.Run("full load", func(b *testing.B) { load(b, d) })
-	b.Run("full load without turns", func(b *testing.B) { load(b, d.engine) })
-}
-
-func TestDecisionsWaitTheirTurn(t *testing.T) {
-	held, release := make(chan struct{}), make(chan struct{})
-	d := inTurn(pdp.DeciderFunc(func(context.Context, pdp.Request) pdp.Decision {
-		held <- struct{}{}
-		<-release
-		return pdp.Decision{}
-	}), 1)
-	go d.Decide(t.Context(), pdp.Request{})
-	<-held
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if got := d.Decide(ctx, pdp.Request{}); got.Allowed() || got.Code != pdp.CodeUnavailable {
-		t.Errorf("given up: got %+v, want %v", got, pdp.CodeUnavailable)
-	}
-	close(release)
+	})
 }
