@@ -38,6 +38,7 @@ for i in range(int(sys.argv[1])):
 
 // M-11: a tool of category D waits for an operator; the answer holds for that call alone.
 func TestM11Approval(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, tt := range []struct {
 		name     string
 		answer   []string // of the operator; empty: none

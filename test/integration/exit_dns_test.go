@@ -139,6 +139,7 @@ print("done")`
 // THREATS "a notification flood": refused lookups and connections without number leave a bounded account, whose counts
 // still say how many there were.
 func TestM8FloodLeavesABoundedAudit(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	for name, program := range map[string]string{"lookups": flood, "connections": knock} {
 		t.Run(name, func(t *testing.T) {

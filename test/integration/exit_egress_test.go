@@ -154,6 +154,7 @@ func TestM8Ring3HasNoEgress(t *testing.T) {
 
 // THREATS "egress": every form of an address that isn't public, by every way in, in the rings that have egress.
 func TestM8AddressesAreRefused(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	// What listens on the host and was not named by the operator.
 	l, err := net.Listen("tcp", "127.0.0.1:0")

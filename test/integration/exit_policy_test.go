@@ -70,6 +70,7 @@ func readable(t *testing.T, dir string) {
 
 // M-10: policies change under a live run; a broken file changes nothing.
 func TestM10PolicyIsReloaded(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	dir, err := os.MkdirTemp("", "agentrun-policies-*")
 	if err != nil {

@@ -176,6 +176,7 @@ func TestM9IdentityIsNotClaimed(t *testing.T) {
 
 // M-13, THREATS "tool proxy": what is malformed is refused with a code, and hides no second request.
 func TestM13MalformedRequests(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	big := strings.Repeat("9", 2<<20)
 	head := "POST /internal/tools/math HTTP/1.1\r\nHost: " + toolsAt + "\r\nContent-Type: application/json\r\n"

@@ -12,7 +12,8 @@ same=(TestM8AddressesAreRefused TestM8NamesMustAgree TestM8LookupsStayInside Tes
 	TestM12CodeExecutor TestM11ApprovalIsForOneCall TestM14OperatorsRunKeepsNothing TestM7ForbiddenRoutes TestM12Upstreams TestM9PolicyFile
 	TestM9IdentityIsNotClaimed TestM8UnmodifiedClients TestM7ClientsInRing3 TestM8Interception TestM18LogsOfRuns)
 # And of the command line, which says the same on every kernel.
-same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandomFilters)
+same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandomFilters TestPrograms TestM8GitFromAnotherNamespace
+	TestH30SessionWorkspaces TestM11RunEndsWhileItWaits)
 while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
