@@ -211,6 +211,7 @@ func start(ctx context.Context, g *global, c *cli.Context, plan *runtime.Plan, o
 		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
 		OnStart: func(s runtime.Status) {
+			time.AfterFunc(tidyAfter, tidy)
 			g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
 		},
 	}
