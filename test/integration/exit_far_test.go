@@ -93,7 +93,6 @@ await server.connect(new StdioServerTransport());`
 
 // M-12: an MCP server that isn't ours, over stdio, in a sandbox of its own: its tools are the agent's tools.
 func TestM12MCPServerInASandbox(t *testing.T) {
-	t.Parallel() // it mostly waits
 	x := newExit(t)
 	clients := needNPM(t)
 	dir := t.TempDir()

@@ -171,6 +171,7 @@ func TestOnlyOwnPids(t *testing.T) {
 }
 
 // noAgents waits until no process with a run's uid is left.
+// It sees the sandboxes of other tests too: nothing for a test with t.Parallel.
 func noAgents(t *testing.T) {
 	t.Helper()
 	gone(t, 5*time.Second)
