@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +24,13 @@ type request struct {
 	leads bool          // it is its turn to lead
 }
 
-var requests = sync.Pool{New: func() any { return &request{wake: make(chan struct{}, 1)} }}
+// request takes one from those that this Log has used before.
+func (l *Log) request() *request {
+	if q, ok := l.used.Get().(*request); ok {
+		return q
+	}
+	return &request{wake: make(chan struct{}, 1)}
+}
 
 // submit returns when the request is in the file. The first to come writes for itself; those who come while it does are
 // written together by the first of them. Nobody leads more than one batch, so nobody's call is held up by those after it.

@@ -57,6 +57,7 @@ type Log struct {
 	queueMu sync.Mutex
 	queue   []*request
 	leading bool
+	used    sync.Pool // of *request; a Log's own, as channels of one test's bubble must not get into another
 
 	// The leader's own. Only one goroutine leads at a time, under the chain's lock.
 	head Head
@@ -146,8 +147,8 @@ func (l *Log) append(r Record, sync bool) (Entry, error) {
 	if l.closed {
 		return Entry{}, ErrClosed
 	}
-	q := requests.Get().(*request)
-	defer requests.Put(q)
+	q := l.request()
+	defer l.used.Put(q)
 	q.kind, q.sync, q.leads, q.err = r.Kind(), sync, false, nil
 	var err error
 	if q.data, err = appendData(q.data[:0], r); err != nil {
