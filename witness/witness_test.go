@@ -81,7 +81,7 @@ func TestH12WitnessRefusals(t *testing.T) {
 		return strings.Join(f, "/")
 	}
 	flipped := []byte(fields[6])
-	flipped[3] ^= 1
+	flipped[3] = map[bool]byte{true: 'B', false: 'A'}[flipped[3] == 'A'] // another letter of base64: bits of one may lead out of it
 	other := func(action, subject string) witness.Want { return witness.Want{Action: action, Subject: subject} }
 	forged := strings.Split(sign(t, stranger, statement(time.Minute)), "/")
 	forged[5] = k.ID()
