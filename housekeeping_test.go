@@ -209,6 +209,9 @@ func deciding() map[string]struct {
 		"toolproxy/link":          {[]string{"rings"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
 		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link"}, "it makes one CA and knows nothing of connections"},
 
+		"control":        {[]string{"rings", "internal/uhttp", "internal/wire"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
+		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
+
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
 		"telemetry/trace":  {nil, "names of spans are handed on by everybody"},
@@ -236,8 +239,10 @@ func serving() map[string][]string {
 		"toolproxy/mcptool":          append([]string{"toolproxy/httptool", "toolproxy/httptool/section", "toolproxy/cmdtool"}, registry...),
 		"toolproxy/llm":              entrance,
 		"toolproxy/router":           entrance,
-		"toolproxy/forward":          append([]string{"toolproxy/dns", "toolproxy/forward/wire", "toolproxy/forward/intercept"}, entrance...),
-		"toolproxy/forward/wire":     nil,
+		"toolproxy/forward":          append([]string{"toolproxy/dns", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
+		"internal/wire":              nil,
+		"toolproxy/breaker":          append([]string{"internal/strictyaml", "toolproxy/tools"}, entrance...),
+		"toolproxy/elevation":        registry,
 		"telemetry/metrics":          entrance,
 		"telemetry/otel":             append([]string{"internal/strictyaml", "telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
 		"internal/confine":           nil,
@@ -259,7 +264,7 @@ func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
 			}
 		}
 	}
-	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd"}
+	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/wire"}
 	for _, dep := range deps(t, "cmd/agentrun") {
 		name, ours := strings.CutPrefix(dep, "agentrun/")
 		_, gateway := serving()[name]

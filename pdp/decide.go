@@ -19,6 +19,8 @@ type Match struct {
 	Where  string     `json:"where"`
 	Reason rings.Code `json:"reason,omitempty"` // of a forbid
 	Error  string     `json:"error,omitempty"`  // why it could not be evaluated
+	// Critical: the forbid has @severity("critical").
+	Critical bool `json:"critical,omitempty"`
 }
 
 // Explanation is a decision with every policy that had a part in it.
@@ -57,7 +59,7 @@ func (s *Set) evaluate(q *question, x *Explanation) {
 	x.Forbids, x.Permits = s.matches(forbidden.Reasons), s.matches(permitted.Reasons)
 	for _, e := range append(forbidden.Errors, permitted.Errors...) {
 		p := s.byID[e.PolicyID]
-		x.Errors = append(x.Errors, Match{string(p.id), p.where, p.reason, e.Message})
+		x.Errors = append(x.Errors, Match{Policy: string(p.id), Where: p.where, Reason: p.reason, Error: e.Message, Critical: p.critical})
 	}
 }
 
@@ -74,9 +76,19 @@ func (s *Set) matches(found []cedar.DiagnosticReason) []Match {
 	})
 	out := make([]Match, len(ps))
 	for i, p := range ps {
-		out[i] = Match{Policy: string(p.id), Where: p.where, Reason: p.reason}
+		out[i] = Match{Policy: string(p.id), Where: p.where, Reason: p.reason, Critical: p.critical}
 	}
 	return out
+}
+
+// criticalOf returns the first critical policy that forbids. It needn't be the one whose reason is told: a violation doesn't become
+// a lesser one by a key that has expired as well. One that couldn't be evaluated isn't known to forbid: it refuses, and kills nobody.
+func criticalOf(forbids []Match) (Match, bool) {
+	i := slices.IndexFunc(forbids, func(m Match) bool { return m.Critical })
+	if i < 0 {
+		return Match{}, false
+	}
+	return forbids[i], true
 }
 
 // conclude: a reason of M-9 that holds is told before a policy that couldn't be evaluated, and that before an allowance. An
@@ -95,6 +107,9 @@ func (s *Set) conclude(x Explanation) Decision {
 	case reason != "":
 		d := Denied(reason, sentence(reason), errorsOf(x.Errors))
 		d.Policy, d.Where = by.Policy, by.Where
+		if m, critical := criticalOf(x.Forbids); critical {
+			d.Critical, d.Policy, d.Where = true, m.Policy, m.Where
+		}
 		return d
 	case broken >= 0:
 		m := x.Errors[broken]

@@ -56,7 +56,10 @@ type Decision struct {
 	Policy   string     // id of the policy that decided, for instance "base.capability_missing"; empty if none did
 	Where    string     // that policy's file and line
 	Revision string     // digest of the set of policies, or the remote PDP's name
-	Cause    error      // for the operator's log; never for the agent
+	// Critical marks a refusal as a violation for which the run is killed (H-23): a forbid with @severity("critical") matched, or
+	// a remote PDP says so. An allowance never is.
+	Critical bool
+	Cause    error // for the operator's log; never for the agent
 }
 
 // Allowed tells whether the action may go ahead. A verdict without its code, or a code without its verdict, doesn't.
@@ -71,7 +74,8 @@ func (d Decision) MarshalJSON() ([]byte, error) {
 		Policy   string     `json:"policy,omitempty"`
 		Where    string     `json:"where,omitempty"`
 		Revision string     `json:"revision,omitempty"`
-	}{d.Allowed(), d.Code, d.Message, d.Policy, d.Where, d.Revision})
+		Critical bool       `json:"critical,omitempty"`
+	}{d.Allowed(), d.Code, d.Message, d.Policy, d.Where, d.Revision, d.Critical})
 }
 
 // Denied returns a refusal.

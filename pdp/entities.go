@@ -39,7 +39,7 @@ func translate(r Request) *question {
 	target := uid("Resource", r.Resource.ID)
 	q.request = cedar.Request{
 		Principal: q.principal(r),
-		Action:    uid("Action", RunAction),
+		Action:    uid("Action", r.Action), // RunAction or ElevationAction; of a tool below
 		Resource:  target,
 		Context:   contextOf(r, target),
 	}

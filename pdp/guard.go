@@ -56,7 +56,7 @@ var errInconsistent = errors.New("verdict and code disagree")
 
 // An Allow with the code of a refusal is no answer: one half of it is wrong, and which half is unknown.
 func consistent(d Decision) Decision {
-	if (d.Verdict == rings.Allow) != (d.Code == CodeOK) || d.Verdict > rings.Allow || d.Code == "" {
+	if (d.Verdict == rings.Allow) != (d.Code == CodeOK) || d.Verdict > rings.Allow || d.Code == "" || d.Critical && d.Code == CodeOK {
 		return Denied(CodeMalformed, "the policy decision makes no sense", fmt.Errorf("%v with %.64q: %w", d.Verdict, string(d.Code), errInconsistent))
 	}
 	return d

@@ -5,6 +5,7 @@ package pdp
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"agentrun/rings"
@@ -14,7 +15,7 @@ import (
 type Request struct {
 	Subject  Subject  `json:"subject"`
 	TeamID   string   `json:"team_id"` // the subject's team
-	Action   string   `json:"action"`  // "agent.run.invoke" or "tool.<name>.invoke"
+	Action   string   `json:"action"`  // "agent.run.invoke", "agent.elevation.request" or "tool.<name>.invoke"
 	Resource Resource `json:"resource"`
 	KeyID    string   `json:"key_id"` // empty: no key, refused as key_invalid
 	Context  Context  `json:"context"`
@@ -87,6 +88,18 @@ type Quota struct {
 
 // RunAction is the action of starting a run. The action of a tool call is ToolAction(name).
 const RunAction = "agent.run.invoke"
+
+// ElevationAction is the action of asking for a ring on loan (H-13), on the resource RingResource names. That it is allowed
+// grants no ring: the supervisor decides about that.
+const ElevationAction = "agent.elevation.request"
+
+// RingResource is the id of the resource that a ring is: "ring:2".
+func RingResource(r rings.Ring) string {
+	if !r.Valid() {
+		return ""
+	}
+	return fmt.Sprintf("ring:%d", r.Value())
+}
 
 const (
 	toolPrefix  = "tool."
@@ -175,12 +188,18 @@ func (r Request) checkAction() (ps rings.Problems) {
 		if len(category) != 1 || category < "A" || category > "D" {
 			ps = append(ps, problem("context.tool.category", "%.32q is not A, B, C or D", string(category)))
 		}
-	case r.Action != RunAction:
-		ps = append(ps, problem("action", "%.64q is neither %s nor tool.<name>.invoke", r.Action, RunAction))
+	case r.Action != RunAction && r.Action != ElevationAction:
+		ps = append(ps, problem("action", "%.64q is none of %s, %s and tool.<name>.invoke", r.Action, RunAction, ElevationAction))
 	case r.Context.Tool != Tool{}:
-		ps = append(ps, problem("context.tool", "a run is no tool"))
+		ps = append(ps, problem("context.tool", "a run is no tool, nor is an elevation"))
+	case r.Action == ElevationAction && !ringResource(r.Resource.ID):
+		ps = append(ps, problem("resource.id", "%.64q is no ring: want ring:0 to ring:3", r.Resource.ID))
 	}
 	return ps
+}
+
+func ringResource(id string) bool {
+	return slices.ContainsFunc([]rings.Ring{rings.Root, rings.Privileged, rings.Standard, rings.Sandbox}, func(r rings.Ring) bool { return RingResource(r) == id })
 }
 
 func (c Context) check() (ps rings.Problems) {
@@ -210,8 +229,8 @@ func (c Context) check() (ps rings.Problems) {
 // for whoever granted it believes that it means something.
 func (c Context) checkCapabilities() (ps rings.Problems) {
 	for _, granted := range c.Capabilities {
-		if _, tool := ToolOf(granted); !tool && granted != RunAction {
-			ps = append(ps, problem("context.capabilities", "%.64q is neither %s nor tool.<name>.invoke", granted, RunAction))
+		if _, tool := ToolOf(granted); !tool && granted != RunAction && granted != ElevationAction {
+			ps = append(ps, problem("context.capabilities", "%.64q is none of %s, %s and tool.<name>.invoke", granted, RunAction, ElevationAction))
 			return ps
 		}
 	}

@@ -77,6 +77,7 @@ type policy struct {
 	id       cedar.PolicyID
 	compiled *cedar.Policy
 	reason   rings.Code // of a forbid
+	critical bool       // @severity("critical")
 	where    string
 	seq      int // place in the set: of two equal reasons the earlier policy is named
 }
@@ -200,6 +201,9 @@ func (b *builder) policy(file string, compiled *cedar.Policy, builtin bool) {
 	if p.reason, wrong = reasonOf(compiled); wrong != "" {
 		b.problem(file, line, string(p.id), wrong)
 	}
+	if p.critical, wrong = severityOf(compiled); wrong != "" {
+		b.problem(file, line, string(p.id), wrong)
+	}
 	b.validate(file, line, p)
 	b.set.byID[p.id] = p
 	if !builtin {
@@ -238,6 +242,24 @@ func reasonOf(p *cedar.Policy) (reason rings.Code, wrong string) {
 		return "", fmt.Sprintf("@reason %.64q is none of %v", string(text), order)
 	}
 	return reason, ""
+}
+
+// severityOf reads @severity, whose words are those of H-24. One that is misspelt is a fault: it would kill nobody.
+func severityOf(p *cedar.Policy) (critical bool, wrong string) {
+	text, given := p.Annotations()["severity"]
+	switch {
+	case !given:
+		return false, ""
+	case p.Effect() == cedar.Permit:
+		return false, "@severity belongs to a forbid"
+	}
+	switch text {
+	case "low", "medium", "high":
+		return false, ""
+	case "critical":
+		return true, ""
+	}
+	return false, fmt.Sprintf("@severity %.64q is none of low, medium, high and critical", string(text))
 }
 
 func (b *builder) validate(file string, line int, p *policy) {

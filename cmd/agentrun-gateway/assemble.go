@@ -18,9 +18,11 @@ import (
 	"agentrun/telemetry/metrics"
 	"agentrun/telemetry/otel"
 	"agentrun/toolproxy/boundary"
+	"agentrun/toolproxy/breaker"
 	"agentrun/toolproxy/builtin"
 	"agentrun/toolproxy/cmdtool"
 	"agentrun/toolproxy/egress"
+	"agentrun/toolproxy/elevation"
 	"agentrun/toolproxy/forward"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/httptool"
@@ -40,6 +42,7 @@ type settings struct {
 	llm       llm.Config
 	router    router.Config
 	policy    policyConfig
+	breaker   breaker.Config
 	telemetry otel.Config
 }
 
@@ -56,6 +59,7 @@ func readSettings(path string, environ func(string) (string, bool)) (settings, e
 	section(&errs, c, "llm", llm.ParseConfig, &s.llm)
 	section(&errs, c, "router", router.ParseConfig, &s.router)
 	section(&errs, c, "policy", parsePolicyConfig, &s.policy)
+	section(&errs, c, "breaker", breaker.ParseConfig, &s.breaker)
 	section(&errs, c, "telemetry", otel.ParseConfig, &s.telemetry)
 	if err := errors.Join(errs...); err != nil {
 		return settings{}, fmt.Errorf("configuration %s: %w", c.Path, err)
@@ -120,14 +124,16 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 		return nil, err
 	}
 	g.reader = g.policy.Readable()
+	alarms := &alarms{to: controlsOf(supervisor), log: log}
 	entrance, err := gate.New(gate.Options{
 		Supervisor: waiting{supervisor, g.metrics}, Caller: whole(c), Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, Ends: start.Ends,
-		Granted: gate.Granting(start.Tools), Log: log, Observe: g.observe, TraceID: traceID,
+		Granted: gate.Granting(start.Tools), Log: log, Observe: g.observe, TraceID: traceID, Alarm: alarms.violation,
 	})
 	if err != nil {
 		return nil, err
 	}
-	spans := spanned{entrance, g.span}
+	shedding := breaker.New(breaker.Options{Entrance: entrance, Config: s.breaker, Log: log, Alarm: func(detail string) { alarms.tripped(ctx, detail) }})
+	spans := spanned{shedding, g.span}
 	models, err := llm.New(llm.Options{Config: s.llm, Entrance: spans, Caller: whole(c), Secret: s.Secret, Log: log,
 		Trace: func(ctx context.Context, h http.Header) { spanOf(ctx).Inject(h) }})
 	if err != nil {
@@ -150,6 +156,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 			egress.Tools: g.registry.Handler(), egress.MCP: mcpserver.New(mcpserver.Options{Tools: g.registry, Version: version}),
 			egress.LLMChat: models, egress.LLMEmbeddings: models,
 			egress.Router: routes, egress.Usage: usage,
+			egress.Elevation: elevation.New(elevation.Options{Gate: entrance, Controls: controlsOf(supervisor)}),
 		},
 		Bodies: s.bodies(),
 		Record: supervisor.Record,

@@ -152,6 +152,9 @@ func printExplanation(w io.Writer, x pdp.Explanation) error {
 	if d.Policy != "" {
 		fmt.Fprintf(w, "decided by %s (%s)\n", d.Policy, d.Where)
 	}
+	if d.Critical {
+		fmt.Fprintln(w, "critical: the run is killed")
+	}
 	if d.Cause != nil {
 		fmt.Fprintf(w, "cause: %v\n", d.Cause)
 	}

@@ -37,6 +37,8 @@ type policyCase struct {
 		Allow  *bool      `yaml:"allow"`
 		Reason rings.Code `yaml:"reason"`
 		Policy string     `yaml:"policy"` // empty: whichever
+		// Critical: whether the run is killed for it; not said: either way.
+		Critical *bool `yaml:"critical"`
 	} `yaml:"expect"`
 }
 
@@ -133,8 +135,11 @@ func decideCase(ctx context.Context, set *pdp.Set, request map[string]any) pdp.D
 
 func (c policyCase) difference(d pdp.Decision) string {
 	want := c.Expect
-	if d.Allowed() == *want.Allow && d.Code == want.Reason && (want.Policy == "" || want.Policy == d.Policy) {
+	if d.Allowed() == *want.Allow && d.Code == want.Reason && (want.Policy == "" || want.Policy == d.Policy) && (want.Critical == nil || *want.Critical == d.Critical) {
 		return ""
+	}
+	if want.Critical != nil && d.Critical != *want.Critical && d.Allowed() == *want.Allow && d.Code == want.Reason {
+		return fmt.Sprintf("got critical %v, want %v", d.Critical, *want.Critical)
 	}
 	s := fmt.Sprintf("got %s, want %s", outcome(d.Allowed(), d.Code, d.Policy), outcome(*want.Allow, want.Reason, want.Policy))
 	if d.Cause != nil {

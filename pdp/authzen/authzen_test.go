@@ -102,6 +102,8 @@ func TestM10AuthZENAnswers(t *testing.T) {
 		`{"decision":false,"context":{"reason":7}}`:                pdp.CodeRBACDenied,
 		`{"decision":false,"context":"no"}`:                        pdp.CodeRBACDenied,
 		`{"decision":true,"context":{"reason":"acl_block"}}`:       pdp.CodeMalformed,
+		`{"decision":true,"context":{"severity":"critical"}}`:      pdp.CodeMalformed,
+		`{"decision":false,"context":{"severity":"critical"}}`:     pdp.CodeRBACDenied,
 		`{"decision":"true"}`:                                      pdp.CodeMalformed,
 		`{"decision":1}`:                                           pdp.CodeMalformed,
 		`{"decision":null}`:                                        pdp.CodeMalformed,
@@ -344,13 +346,33 @@ func TestM10RemoteOptions(t *testing.T) {
 	}
 }
 
+func TestH23RemoteSeverity(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"decision":false,"context":{"severity":"critical"}}`:                             true,
+		`{"decision":false,"context":{"severity":"critical","reason":"quota_exceeded"}}`:   true,
+		`{"decision":false,"context":{"severity":"critical","reason":7}}`:                  true,
+		`{"decision":false,"context":{"severity":"high"}}`:                                 false,
+		`{"decision":false,"context":{"severity":"Critical"}}`:                             false,
+		`{"decision":false,"context":{"severity":["critical"]}}`:                           false,
+		`{"decision":false,"context":{"severity":"low","severity":"critical"}}`:            false,
+		`{"decision":false,"severity":"critical"}`:                                         false,
+		`{"decision":true,"context":{"severity":"critical"}}`:                              false,
+		`{"decision":false,"context":"critical"}`:                                          false,
+		`{"decision":false,"context":{"severity":"critical"}` + strings.Repeat(" ", 1<<20): false,
+	} {
+		if d := serve(t, says(text)).Decide(t.Context(), request()); d.Critical != want || d.Allowed() {
+			t.Errorf("%.80s: got %+v, want critical %v", text, d, want)
+		}
+	}
+}
+
 func FuzzM10AuthZENAnswer(f *testing.F) {
 	f.Add([]byte(`{"decision":true}`))
 	f.Add([]byte(`{"decision":false,"context":{"reason":"acl_block"}}`))
 	f.Add([]byte(`{"decision":"true"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d, err := decode(text)
-		if err != nil && d.Allowed() || err == nil && d.Code == "" {
+		if err != nil && (d.Allowed() || d.Critical) || err == nil && d.Code == "" || d.Allowed() && d.Critical {
 			t.Fatalf("got %+v, %v", d, err)
 		}
 		if !d.Allowed() {

@@ -56,11 +56,12 @@ func encode(r pdp.Request) ([]byte, error) {
 
 var (
 	errNoDecision    = errors.New(`no "decision" that is true or false`)
-	errContradiction = errors.New("allowed, with a reason to deny")
+	errContradiction = errors.New("allowed, with a reason to deny or a severity of one")
 )
 
 // decode reads an answer. Members that aren't known are passed over, as the specification lets a PDP add some; a name given twice is
-// an error to the library, so no decision can follow another. The context is free: only a reason of M-9's means something here.
+// an error to the library, so no decision can follow another. The context is free: only a reason of M-9's and a
+// severity mean something here.
 func decode(text []byte) (pdp.Decision, error) {
 	var answer struct {
 		Decision jsontext.Value `json:"decision"`
@@ -69,10 +70,10 @@ func decode(text []byte) (pdp.Decision, error) {
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return pdp.Decision{}, err
 	}
-	reason := reasonIn(answer.Context)
+	reason, critical := reasonIn(answer.Context)
 	switch string(answer.Decision) {
 	case "true":
-		if pdp.KnownReason(reason) {
+		if pdp.KnownReason(reason) || critical {
 			return pdp.Decision{}, errContradiction
 		}
 		return pdp.Decision{Verdict: rings.Allow, Code: pdp.CodeOK, Message: "permitted by the remote policy decision point"}, nil
@@ -80,18 +81,28 @@ func decode(text []byte) (pdp.Decision, error) {
 		if !pdp.KnownReason(reason) {
 			reason = pdp.CodeRBACDenied
 		}
-		return pdp.Denied(reason, "the remote policy decision point refuses", nil), nil
+		d := pdp.Denied(reason, "the remote policy decision point refuses", nil)
+		d.Critical = critical
+		return d, nil
 	}
 	return pdp.Decision{}, errNoDecision
 }
 
-func reasonIn(context jsontext.Value) rings.Code {
+// reasonIn finds the reason of a denial, and whether it is one that kills (H-23): "severity": "critical".
+func reasonIn(context jsontext.Value) (reason rings.Code, critical bool) {
 	var c struct {
-		Reason jsontext.Value `json:"reason"`
+		Reason   jsontext.Value `json:"reason"`
+		Severity jsontext.Value `json:"severity"`
 	}
-	var reason string
-	if !bytes.HasPrefix(context, []byte("{")) || json.Unmarshal(context, &c) != nil || json.Unmarshal(c.Reason, &reason) != nil {
-		return ""
+	if !bytes.HasPrefix(context, []byte("{")) || json.Unmarshal(context, &c) != nil {
+		return "", false
 	}
-	return rings.Code(reason)
+	var why, severity string
+	if json.Unmarshal(c.Reason, &why) != nil {
+		why = ""
+	}
+	if json.Unmarshal(c.Severity, &severity) != nil {
+		severity = ""
+	}
+	return rings.Code(why), severity == "critical"
 }

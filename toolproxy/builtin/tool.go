@@ -95,7 +95,9 @@ func badArguments(format string, args ...any) *gate.Error {
 // ended says why a context did.
 func ended(ctx context.Context) *gate.Error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return refuse(gate.CodeToolTimeout, "ask for less at once", "the tool ran out of time")
+		e := refuse(gate.CodeToolTimeout, "ask for less at once", "the tool ran out of time")
+		e.Asked = true // nothing outside was waited for
+		return e
 	}
 	return refuse(gate.CodeCanceled, "", "the call was ended")
 }

@@ -34,7 +34,9 @@ func (t command) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 		return tools.Result{}, bad
 	}
 	if e.code != 0 {
-		return tools.Result{}, refuse(gate.CodeToolFailed, fmt.Errorf("exit code %d", e.code), "look at the arguments", "the command failed with exit code %d", e.code)
+		bad = refuse(gate.CodeToolFailed, fmt.Errorf("exit code %d", e.code), "look at the arguments", "the command failed with exit code %d", e.code)
+		bad.Asked = true
+		return tools.Result{}, bad
 	}
 	out, err := t.encode(e.output)
 	if err != nil {

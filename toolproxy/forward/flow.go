@@ -119,6 +119,9 @@ func (p *Proxy) watch() {
 	for {
 		ring, changed := p.supervisor.Ring()
 		p.flows.each(func(f *flow) { p.review(f, ring) })
+		if last != nil {
+			p.pool.drop()
+		}
 		if changed == last && last != nil { // a channel that was closed and stays: the run has ended
 			p.flows.each((*flow).cut)
 			return

@@ -114,6 +114,18 @@ func (p *pool) close() {
 	p.idle, p.count = nil, 0
 }
 
+// drop closes what waits for a next request: the ring that allowed it is another one now (M-22).
+func (p *pool) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, list := range p.idle {
+		for _, u := range list {
+			_ = u.raw.Close() // nobody uses it
+		}
+	}
+	p.idle, p.count = nil, 0
+}
+
 // silent tells whether a connection is open and has nothing to read. A server that speaks without being asked has closed
 // it, or would answer the next request with what was meant for another.
 func silent(c net.Conn) bool {

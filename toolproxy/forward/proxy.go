@@ -22,7 +22,7 @@ import (
 	"agentrun/toolproxy/dns"
 	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/forward/intercept"
-	"agentrun/toolproxy/forward/wire"
+	"agentrun/internal/wire"
 	"agentrun/toolproxy/link"
 )
 

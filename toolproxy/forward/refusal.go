@@ -11,7 +11,7 @@ import (
 
 	"agentrun/rings"
 	"agentrun/toolproxy/egress"
-	"agentrun/toolproxy/forward/wire"
+	"agentrun/internal/wire"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentrun/toolproxy/egress"
-	"agentrun/toolproxy/forward/wire"
+	"agentrun/internal/wire"
 )
 
 const unreadable = "(unreadable)"

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"agentrun/toolproxy/forward/wire"
+	"agentrun/internal/wire"
 )
 
 // respond sends the response down whose head was parsed, and tells whether the connections' framing is intact on the

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"agentrun/toolproxy/egress"
-	"agentrun/toolproxy/forward/wire"
+	"agentrun/internal/wire"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 

@@ -22,6 +22,8 @@ type Gate struct {
 	policy   pdp.Decider
 	deciding chan struct{}
 	steps    atomic.Int64
+	// condemned: a critical violation was met (H-23). Nothing passes any more, also if nobody heard the alarm.
+	condemned atomic.Bool
 }
 
 var _ Entrance = (*Gate)(nil)
@@ -106,6 +108,9 @@ func (p *permit) wellFormed() *Error {
 }
 
 func (p *permit) supervisor() *Error {
+	if p.gate.condemned.Load() {
+		return condemned()
+	}
 	_, changed := p.gate.o.Supervisor.Ring() // before the check: no change can fall between it and the watch
 	if changed == nil {
 		return unavailable("the supervisor", errNoRing)

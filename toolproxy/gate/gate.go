@@ -58,7 +58,8 @@ const (
 	CodeRing              rings.Code = "ring_denied"
 	CodeConfidential      rings.Code = "confidential_mode_restriction"
 	CodeSuspicious        rings.Code = "suspicious_input"
-	CodeUnavailable       rings.Code = "unavailable" // supervisor, policy or upstream can't be asked
+	CodeUnavailable       rings.Code = "unavailable"      // supervisor, policy or upstream can't be asked
+	CodeToolUnavailable   rings.Code = "tool_unavailable" // its calls failed too often: none is made for a while (H-23)
 	CodeCanceled          rings.Code = "run_ended"
 )
 
@@ -69,6 +70,7 @@ type Error struct {
 	Next    string        `json:"next"`
 	Retry   time.Duration `json:"-"` // Retry-After, if any
 	Rule    string        `json:"-"` // what decided; for the record
+	Asked   bool          `json:"-"` // what was asked for is at fault, not who was asked: no failure of the tool (H-23)
 	Cause   error         `json:"-"` // for the operator's log
 }
 

@@ -31,6 +31,10 @@ type Options struct {
 	TraceID func(context.Context) string          // of the call's span, for the record; nil: none
 	Mask    func(json.RawMessage) ([]byte, error) // what an operator sees of arguments; nil: mask.JSON
 
+	// Alarm is told that a policy calls what was tried a critical violation (H-23), after the record and before the agent hears
+	// of the refusal; from then on the gate refuses everything. It may take RecordTimeout. nil: nobody is told.
+	Alarm func(ctx context.Context, v Violation)
+
 	PolicyTimeout time.Duration // 0: DefaultPolicyTimeout
 	ApprovalWait  time.Duration // 0: DefaultApprovalWait. Calls may say another; none waits longer than the run lasts
 	Ends          time.Time     // when the run's time is over; zero: not known
@@ -46,6 +50,12 @@ const (
 	// with each call.
 	maxDeciding = 128
 )
+
+// Violation is what a policy calls critical.
+type Violation struct {
+	Action string // as tool.shell.invoke
+	Policy string // that says so; empty: a remote one
+}
 
 // Event is one decided call, for metrics (M-20). It has nothing of arguments and results.
 type Event struct {
@@ -91,6 +101,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Alarm == nil {
+		o.Alarm = func(context.Context, Violation) {}
 	}
 	if o.Observe == nil {
 		o.Observe = func(Event) {}

@@ -32,6 +32,7 @@ type permit struct {
 	reservation uint64
 	reserved    bool
 	approvalID  string
+	violation   *Violation
 
 	mu   sync.Mutex
 	done bool
@@ -116,6 +117,9 @@ func (p *permit) refuse(e *Error) *Error {
 	p.done = true
 	if lost := p.finish(Outcome{Err: e}, link.Record{Weight: p.weight(e)}); lost != nil && lost != e {
 		e.Cause = errors.Join(e.Cause, lost.Cause)
+	}
+	if p.violation != nil {
+		p.gate.condemn(p.parent, *p.violation)
 	}
 	return e
 }

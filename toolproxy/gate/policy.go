@@ -13,8 +13,10 @@ import (
 )
 
 func (p *permit) askPolicy() *Error {
-	d := p.gate.decide(p.ctx, p.gate.question(p.call, p.ring))
+	// Not p.ctx: an agent that hangs up at once must not try out what a policy calls critical without being met (H-23).
+	d := p.gate.decide(context.WithoutCancel(p.ctx), p.gate.question(p.call, p.ring))
 	p.rule = d.Policy
+	p.violates(d, pdp.ToolAction(p.call.Tool))
 	return p.gate.ofPolicy(d, p.call)
 }
 
@@ -108,6 +110,34 @@ func (g *Gate) ofPolicy(d pdp.Decision, c Call) *Error {
 		e.Message = fmt.Sprintf("policy denies the tool %s", c.Tool)
 	}
 	return e
+}
+
+// FlagCritical marks the record of a call that a policy calls a critical violation.
+const FlagCritical = "critical_violation"
+
+func (p *permit) violates(d pdp.Decision, action string) {
+	if d.Critical {
+		p.violation = &Violation{Action: action, Policy: d.Policy}
+		p.call.Flags = append(p.call.Flags, FlagCritical)
+	}
+}
+
+func condemned() *Error {
+	return &Error{Code: CodeCanceled, Message: "the run is ended for a critical violation", Next: "end", Rule: "H-23"}
+}
+
+// condemn begins the end of the run. The record is made before (H-28); that it couldn't be made saves nobody.
+func (g *Gate) condemn(ctx context.Context, v Violation) {
+	g.condemned.Store(true)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.o.RecordTimeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			g.o.Log.Error("alarm broke off", "action", v.Action, "policy", v.Policy, "panic", fmt.Sprint(p))
+		}
+	}()
+	g.o.Log.Warn("critical violation", "action", v.Action, "policy", v.Policy)
+	g.o.Alarm(ctx, v)
 }
 
 func ruleOf(d pdp.Decision) string {

@@ -11,7 +11,7 @@ import "agentrun/rings"
 // whose call was not approved must not put the same question to the operator again without knowing that it does.
 func Status(code rings.Code) int {
 	switch code {
-	case CodeBadArguments, CodeBadRequest:
+	case CodeBadArguments, CodeBadRequest, rings.CodeInvalidTTL:
 		return 400
 	case CodeQuota, CodeCost, CodeSteps:
 		return 402
@@ -19,11 +19,13 @@ func Status(code rings.Code) int {
 		return 404
 	case CodeTooLarge:
 		return 413
-	case CodeRateLimited, CodeConcurrency:
+	case rings.CodeDuplicateElevation:
+		return 409
+	case CodeRateLimited, CodeConcurrency, rings.CodeTooManyElevations:
 		return 429
 	case CodeToolFailed:
 		return 502
-	case CodeUnavailable:
+	case CodeUnavailable, CodeToolUnavailable:
 		return 503
 	case CodeToolTimeout:
 		return 504

@@ -50,7 +50,9 @@ func status(resp *http.Response) *gate.Error {
 	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
 		return upstreamError(gate.CodeUnavailable, cause, "try again later", "the upstream is busy or down (%d)", code)
 	case code >= 400 && code <= 499:
-		return upstreamError(gate.CodeToolFailed, cause, "look at the arguments", "the upstream refused the call (%d)", code)
+		e := upstreamError(gate.CodeToolFailed, cause, "look at the arguments", "the upstream refused the call (%d)", code)
+		e.Asked = true
+		return e
 	default:
 		return upstreamError(gate.CodeToolFailed, cause, "try again later", "the upstream failed (%d)", code)
 	}

@@ -40,6 +40,8 @@ const (
 	opRecord  op = "record"
 	opApprove op = "approve"
 	opMemory  op = "memory"
+	opElevate op = "elevate"
+	opAlarm   op = "alarm"
 	opExecute op = "execute"
 	opKill    op = "kill"
 	opCancel  op = "cancel"

@@ -397,6 +397,8 @@ func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"op":"hello","body":[]}`))
 	f.Add([]byte(`{"id":1,"op":"check","body":{"action":null}}`))
 	f.Add([]byte(`{"id":1,"op":"execute","body":"x"}`))
+	f.Add([]byte(`{"id":1,"op":"elevate","body":{"target_ring":2,"ttl":60000000000,"reason":"deploy"}}`))
+	f.Add([]byte(`{"id":1,"op":"alarm","body":{"reason":"circuit_breaker","action":"tool.shell.invoke"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if len(text) == 0 || len(text) > MaxFrame {
 			return
@@ -410,7 +412,7 @@ func FuzzServe(f *testing.F) {
 		w.spawn = func() (Process, error) { return nil, errors.New("there is no such command") }
 		done := make(chan error, 1)
 		go func() {
-			done <- (&Server{Start: Start{Ring: rings.Sandbox}, Supervisor: w}).Serve(context.Background(), conn)
+			done <- (&Server{Start: Start{Ring: rings.Sandbox}, Supervisor: strictControls(t, w)}).Serve(context.Background(), conn)
 		}()
 		c, err := connOf(peer)
 		if err != nil {

@@ -174,6 +174,11 @@ func (v *serving) ask(ctx context.Context, f frame) (any, []*os.File, error) {
 	case opMemory:
 		a, err := remember(ctx, f.Body, v.Supervisor)
 		return a, nil, err
+	case opElevate:
+		a, err := elevate(ctx, f.Body, v.Supervisor)
+		return a, nil, err
+	case opAlarm:
+		return struct{}{}, nil, alarm(ctx, f.Body, v.Supervisor)
 	case opExecute:
 		var tool string
 		if err := json.Unmarshal(f.Body, &tool); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -30,6 +31,17 @@ func (echo) Call(_ context.Context, c tools.Call) (tools.Result, error) {
 	return tools.Result{Output: c.Args}, nil
 }
 
+// hold ends with its context, and not before.
+type hold struct{ began chan struct{} }
+
+func (h hold) Call(ctx context.Context, _ tools.Call) (tools.Result, error) {
+	h.began <- struct{}{}
+	<-ctx.Done()
+	return tools.Result{}, ctx.Err()
+}
+
+var holding = hold{make(chan struct{}, 8)}
+
 // world is the whole way: MCP client, HTTP, Mux, SDK, registry, gate, supervisor.
 func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
 	t.Helper()
@@ -44,16 +56,19 @@ func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	define := func(name string, action rings.Action) tools.Definition {
+	define := func(name string, action rings.Action, does tools.Tool) tools.Definition {
 		return tools.Definition{
-			Name: name, Description: "Says it again.", Category: gate.CategoryA, Action: action, Tool: echo{},
+			Name: name, Description: "Says it again.", Category: gate.CategoryA, Action: action, Tool: does, Timeout: time.Minute,
 			Schema: json.RawMessage(`{"type":"object","properties":{"say":{"type":"string"}},"required":["say"]}`),
 		}
 	}
 	r, err := tools.New(tools.Options{
 		Entrance: g, Caller: who,
-		Builtin: []tools.Definition{define("echo", tools.ReadAction("echo")), define("drop", tools.UndoableAction("drop", "undrop"))},
-		Filter:  func(_ string, output json.RawMessage) (json.RawMessage, []string, error) { return output, nil, nil },
+		Builtin: []tools.Definition{
+			define("echo", tools.ReadAction("echo"), echo{}), define("drop", tools.UndoableAction("drop", "undrop"), echo{}),
+			define("hold", tools.UndoableAction("hold", "unhold"), holding),
+		},
+		Filter: func(_ string, output json.RawMessage) (json.RawMessage, []string, error) { return output, nil, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -94,8 +109,45 @@ func TestM12ClientListsWhatItMayCall(t *testing.T) {
 		t.Errorf("ring 3 (-want +got):\n%s", d)
 	}
 	s.SetRing(rings.Standard)
-	if d := cmp.Diff([]string{"drop", "echo"}, names()); d != "" {
+	if d := cmp.Diff([]string{"drop", "echo", "hold"}, names()); d != "" {
 		t.Errorf("ring 2 (-want +got):\n%s", d)
+	}
+	s.SetRing(rings.Sandbox)
+	if d := cmp.Diff([]string{"echo"}, names()); d != "" {
+		t.Errorf("ring 3 again (-want +got):\n%s", d)
+	}
+}
+
+// A call that is under way when its ring is taken back ends then, and the agent gets nothing of it; others go on.
+func TestM22ClientsCallEndsWithTheRing(t *testing.T) {
+	s, session, _ := world(t)
+	s.SetRing(rings.Standard)
+	done := make(chan *mcp.CallToolResult, 1)
+	go func() {
+		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "hold", Arguments: map[string]any{"say": "x"}})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- result
+	}()
+	<-holding.began
+	s.SetRing(rings.Privileged) // still allowed
+	select {
+	case r := <-done:
+		t.Fatalf("got %v in a ring that allows it", r)
+	case <-time.After(20 * time.Millisecond):
+	}
+	s.SetRing(rings.Sandbox)
+	select {
+	case r := <-done:
+		if text := r.Content[0].(*mcp.TextContent).Text; !r.IsError || !strings.Contains(text, `"ring_denied"`) {
+			t.Errorf("got %s, want ring_denied", text)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the call goes on after demotion")
+	}
+	if result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"say": "x"}}); err != nil || result.IsError {
+		t.Errorf("got %v, %v", result, err)
 	}
 }
 

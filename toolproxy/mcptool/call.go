@@ -60,7 +60,9 @@ func (s *Source) offers(p *peer, name string) bool {
 // callError hides what the server said: its errors are where keys and queries are printed.
 func callError(ctx context.Context, err error) *gate.Error {
 	if ctx.Err() == nil && answered(err) {
-		return refuse(gate.CodeToolFailed, errors.New("the server answered with a protocol error"), "look at the arguments", "the server refused the call")
+		e := refuse(gate.CodeToolFailed, errors.New("the server answered with a protocol error"), "look at the arguments", "the server refused the call")
+		e.Asked = true
+		return e
 	}
 	if ctx.Err() == nil && errors.Is(err, errBody) {
 		return refuse(gate.CodeTooLarge, err, "ask for less at once", "the server's reply is too large")
@@ -74,7 +76,9 @@ func (s *Source) output(r *mcp.CallToolResult) (json.RawMessage, int64, *gate.Er
 		return nil, 0, refuse(gate.CodeToolFailed, nil, "go on without this tool", "the server asks questions back, which are not answered")
 	}
 	if r.IsError && s.config.Errors != "pass" {
-		return nil, 0, refuse(gate.CodeToolFailed, nil, "look at the arguments", "the server reports that the call failed")
+		e := refuse(gate.CodeToolFailed, nil, "look at the arguments", "the server reports that the call failed")
+		e.Asked = true
+		return nil, 0, e
 	}
 	value, err := valueOf(r)
 	if err == nil && r.IsError {

@@ -46,7 +46,7 @@ func (r *Registry) serveCall(w http.ResponseWriter, req *http.Request, name stri
 		wrongMethod(w, http.MethodPost)
 		return
 	}
-	if e := jsonBody(req); e != nil {
+	if e := JSONBody(req); e != nil {
 		WriteError(w, e)
 		return
 	}
@@ -68,8 +68,8 @@ func (r *Registry) serveCall(w http.ResponseWriter, req *http.Request, name stri
 	writeJSON(w, http.StatusOK, reply{OK: true, Output: output})
 }
 
-// jsonBody requires the type: without it, a page in a browser could send a call as a simple request (CSRF).
-func jsonBody(req *http.Request) *gate.Error {
+// JSONBody requires the type: without it, a page in a browser could send a call as a simple request (CSRF).
+func JSONBody(req *http.Request) *gate.Error {
 	types := req.Header.Values("Content-Type")
 	if len(types) != 1 {
 		return badRequest("there isn't exactly one Content-Type", nil)
@@ -87,6 +87,9 @@ func jsonBody(req *http.Request) *gate.Error {
 	return nil
 }
 
+// WrongMethod refuses a method that a route doesn't take.
+func WrongMethod(w http.ResponseWriter, allowed string) { wrongMethod(w, allowed) }
+
 func wrongMethod(w http.ResponseWriter, allowed string) {
 	w.Header().Set("Allow", allowed)
 	writeError(w, http.StatusMethodNotAllowed, &gate.Error{Code: gate.CodeBadRequest, Message: "this route takes " + allowed, Next: "use " + allowed})
@@ -95,6 +98,6 @@ func wrongMethod(w http.ResponseWriter, allowed string) {
 func notFound() *gate.Error {
 	return &gate.Error{
 		Code: gate.CodeNotFound, Message: "there is no such route",
-		Next: "use /internal/tools, /internal/llm/chat, /internal/llm/embeddings, /internal/router, /internal/usage or /mcp",
+		Next: "use /internal/tools, /internal/llm/chat, /internal/llm/embeddings, /internal/router, /internal/usage, /internal/elevation or /mcp",
 	}
 }

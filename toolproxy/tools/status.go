@@ -32,6 +32,11 @@ func writeError(w http.ResponseWriter, status int, e *gate.Error) {
 	writeJSON(w, status, reply{Error: e})
 }
 
+// WriteOutput writes an answer as every route of the gateway does: {"ok":true,"output":…}.
+func WriteOutput(w http.ResponseWriter, output json.RawMessage) {
+	writeJSON(w, http.StatusOK, reply{OK: true, Output: output})
+}
+
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -26,6 +26,9 @@ type Supervisor struct {
 	OnSettle  func(link.Settle) (link.Reservation, error)
 	OnApprove func(context.Context, link.Approval) (link.Approved, error)
 	OnRecord  func(link.Record) error
+	// OnElevate decides about elevations; nil: none is granted. The ring is the test's to set.
+	OnElevate func(context.Context, link.Elevation) (link.Elevated, error)
+	OnAlarm   func(context.Context, link.Alarm) error
 
 	mu       sync.Mutex
 	ring     rings.Ring
@@ -37,9 +40,13 @@ type Supervisor struct {
 	asked    []string
 	settled  []link.Settle
 	wrong    []string
+	alarms   []link.Alarm
 }
 
-var _ link.Supervisor = (*Supervisor)(nil)
+var (
+	_ link.Supervisor = (*Supervisor)(nil)
+	_ link.Controls   = (*Supervisor)(nil)
+)
 
 // New returns a supervisor of a run in ring.
 func New(ring rings.Ring) *Supervisor {
@@ -146,6 +153,34 @@ func (s *Supervisor) Approve(ctx context.Context, a link.Approval) (link.Approve
 	return link.Approved{Allowed: true, ID: "approval-1", By: "operator"}, nil
 }
 
+// Elevate refuses unless OnElevate grants.
+func (s *Supervisor) Elevate(ctx context.Context, e link.Elevation) (link.Elevated, error) {
+	s.ask("elevate")
+	if s.OnElevate != nil {
+		return s.OnElevate(ctx, e)
+	}
+	return link.Elevated{Code: rings.CodeInsufficientTrust}, nil
+}
+
+// Alarm keeps the alarm.
+func (s *Supervisor) Alarm(ctx context.Context, a link.Alarm) error {
+	s.ask("alarm")
+	s.mu.Lock()
+	s.alarms = append(s.alarms, a)
+	s.mu.Unlock()
+	if s.OnAlarm != nil {
+		return s.OnAlarm(ctx, a)
+	}
+	return nil
+}
+
+// Alarms returns the alarms so far.
+func (s *Supervisor) Alarms() []link.Alarm {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]link.Alarm(nil), s.alarms...)
+}
+
 // Execute starts nothing.
 func (*Supervisor) Execute(context.Context, string) (link.Process, error) {
 	return nil, errors.New("execute: no commands in tests")
@@ -188,7 +223,7 @@ func (s *Supervisor) Settled() []link.Settle {
 	return append([]link.Settle(nil), s.settled...)
 }
 
-// Asked returns the questions in their order: check, reserve, settle, approve, record.
+// Asked returns the questions in their order: check, reserve, settle, approve, record, elevate, alarm.
 func (s *Supervisor) Asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"agentrun/rings"
+)
+
+// State is where a live run is. The zero value is none.
+type State string
+
+// States of a live run.
+const (
+	Starting State = "starting"
+	Running  State = "running"
+	Frozen   State = "frozen"
+	Ending   State = "ending" // being killed or taken down
+	Ended    State = "ended"
+)
+
+// Sandbox is a run as lists show it.
+type Sandbox struct {
+	ID          string     `json:"id"`
+	Name        string     `json:"name,omitempty"`
+	Agent       string     `json:"agent,omitempty"`
+	Session     string     `json:"session,omitempty"`
+	Profile     string     `json:"profile"`
+	State       State      `json:"state"`
+	BaseRing    int        `json:"base_ring"` // what it was admitted to
+	Ring        int        `json:"ring"`      // what holds now
+	Quarantined bool       `json:"quarantined,omitempty"`
+	Elevation   *Elevation `json:"elevation,omitempty"`
+	Command     []string   `json:"command"`
+	PID         int        `json:"pid"`        // of the agent's first process, on the host
+	Supervisor  int        `json:"supervisor"` // the process that answers for it
+	StartedAt   time.Time  `json:"started_at"`
+	Limits      Limits     `json:"limits"`
+	Usage       Usage      `json:"usage"`
+	Detached    bool       `json:"detached,omitempty"`
+}
+
+// Limits are those that can change while a run lives. In a change 0 means: as it is.
+type Limits struct {
+	CPU    float64 `json:"cpu,omitempty"`          // processors
+	Memory int64   `json:"memory_bytes,omitempty"` // bytes, swap included
+	PIDs   int64   `json:"pids,omitempty"`         // processes and threads
+}
+
+// Usage is what a run uses now.
+type Usage struct {
+	CPUTime    time.Duration `json:"cpu_time_ns"`
+	Memory     int64         `json:"memory_bytes"`
+	MemoryPeak int64         `json:"memory_peak_bytes"`
+	PIDs       int64         `json:"pids"`
+	Output     int64         `json:"output_bytes"`
+}
+
+// Process is one process of a run, with its ids on the host.
+type Process struct {
+	PID     int    `json:"pid"`
+	Parent  int    `json:"parent"`
+	Threads int    `json:"threads"`
+	Name    string `json:"name"` // the kernel's, at most 15 bytes; the agent chooses it
+	First   bool   `json:"first,omitempty"`
+}
+
+// Inspection is everything the supervisor knows of a run. Plan is what `agentrun plan --json` prints.
+type Inspection struct {
+	Sandbox
+	Plan      json.RawMessage   `json:"plan"`
+	Processes []Process         `json:"processes"`
+	Refused   map[string]uint64 `json:"refused"` // system call → how often
+}
+
+// Elevation is a ring on loan (H-13).
+type Elevation struct {
+	ID        string     `json:"elevation_id"`
+	From      rings.Ring `json:"from_ring"`
+	Target    rings.Ring `json:"target_ring"`
+	GrantedAt time.Time  `json:"granted_at"`
+	ExpiresAt time.Time  `json:"expires_at"`
+	Reason    string     `json:"reason,omitempty"`
+}
+
+// ElevateRequest asks for a ring for a while.
+type ElevateRequest struct {
+	Target rings.Ring    `json:"target_ring"`
+	TTL    time.Duration `json:"ttl_ns,omitempty"` // 0: 300 s; more than 3600 s is cut to that (H-14)
+	Reason string        `json:"reason"`           // for the audit and other operators; required, at most 1024 bytes
+	DryRun bool          `json:"dry_run,omitempty"`
+}
+
+// LimitChange is what Update did, or would do.
+type LimitChange struct {
+	Before Limits `json:"before"`
+	After  Limits `json:"after"`
+	DryRun bool   `json:"dry_run,omitempty"`
+}
+
+// Selector says which runs; exactly one field is set.
+type Selector struct {
+	ID      string `json:"id,omitempty"`
+	Agent   string `json:"agent,omitempty"`
+	Session string `json:"session,omitempty"`
+	All     bool   `json:"all,omitempty"`
+}
+
+// KillResult is rings.KillResult's JSON (H-22) with the run it was about.
+type KillResult struct {
+	ID     string          `json:"id"`
+	Result json.RawMessage `json:"result"`
+}
+
+// Event is something that happened to a run. Fields are only ever added.
+type Event struct {
+	Seq  uint64            `json:"seq"` // per supervisor, from 1, without gaps; "gap" events say what was lost
+	At   time.Time         `json:"at"`
+	Kind string            `json:"kind"`
+	ID   string            `json:"id"` // the run's
+	Ring int               `json:"ring,omitempty"`
+	Data map[string]string `json:"data,omitempty"`
+}
+
+// Kinds of events.
+const (
+	EventStarted      = "started"
+	EventRing         = "ring_changed"      // Data: from, to, cause; sent when it holds for all of the run
+	EventElevated     = "elevation_granted" // Data: elevation_id, target, expires_at
+	EventNotElevated  = "elevation_denied"  // Data: code
+	EventElevationEnd = "elevation_ended"   // Data: elevation_id, cause (expired, revoked, …)
+	EventFrozen       = "frozen"
+	EventThawed       = "thawed"
+	EventLimits       = "limits_changed"
+	EventRefused      = "refused"    // Data: syscall, count; at most one a second and kind
+	EventBreach       = "breach"     // Data: severity
+	EventQuarantine   = "quarantine" // Data: cause
+	EventKill         = "kill"       // Data: reason
+	EventEnded        = "ended"      // Data: state, exit_code
+	EventGap          = "gap"        // Data: lost; the reader was slower than the events
+)
+
+// Controller is a supervisor as its operators see it. Ids are whole and exact: names and prefixes are the client's. An error that
+// is no *Error is a failure of the node (500). By is who asks, for the audit: "uid:0".
+type Controller interface {
+	Sandboxes(ctx context.Context) ([]Sandbox, error)
+	Inspect(ctx context.Context, id string) (Inspection, error)
+	Freeze(ctx context.Context, id, by string) error
+	Thaw(ctx context.Context, id, by string) error
+	Update(ctx context.Context, id string, to Limits, dryRun bool, by string) (LimitChange, error)
+	Elevate(ctx context.Context, id string, r ElevateRequest, by string) (Elevation, error)
+	// Revoke ends the run's elevation; elevation may be empty, or must be its id.
+	Revoke(ctx context.Context, id, elevation, by string) error
+	// Kill returns when every process of each run is dead. A selector that nothing fits gives an empty list.
+	Kill(ctx context.Context, s Selector, reason, by string) ([]KillResult, error)
+	Signal(ctx context.Context, id string, signal int, by string) error
+	// Wait returns the runtime.Status of an ended run as JSON.
+	Wait(ctx context.Context, id string) (json.RawMessage, error)
+	// Events calls send for each event after since, in order, until ctx ends or send fails. follow false: those there are.
+	Events(ctx context.Context, since uint64, follow bool, send func(Event) error) error
+	// Output writes what a detached run has written; follow: until it ends.
+	Output(ctx context.Context, id string, follow bool, w io.Writer) error
+	// Attach connects a detached run's input and output to conn until either ends.
+	Attach(ctx context.Context, id string, conn io.ReadWriter) error
+}
+
+// Error is a refusal with a stable code. Status is HTTP's.
+type Error struct {
+	Status  int    `json:"-"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Codes beside those of package rings.
+const (
+	CodeNotFound   = "not_found"
+	CodeForbidden  = "forbidden"
+	CodeBadRequest = "bad_request"
+	CodeConflict   = "conflict"
+	CodeEnded      = "run_ended"
+	CodeInternal   = "internal"
+	CodeBusy       = "busy"      // as many connections as there may be, or the supervisor ends
+	CodeAmbiguous  = "ambiguous" // several runs fit; the client's
+	CodeUnreached  = "unreached" // a supervisor that doesn't answer; the client's
+)

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"sync"
+
+	"agentrun/rings"
+)
+
+// Version is what GET /v1/version answers.
+type Version struct {
+	Version    string `json:"version"`
+	API        int    `json:"api"`
+	Supervisor int    `json:"supervisor"` // process id
+}
+
+// SandboxList is what GET /v1/sandboxes answers.
+type SandboxList struct {
+	Sandboxes []Sandbox `json:"sandboxes"`
+}
+
+// KillRequest is the body of POST /v1/kill. Without a selector's field nothing is killed: it is refused.
+type KillRequest struct {
+	Selector Selector `json:"selector"`
+	Reason   string   `json:"reason,omitempty"` // one of rings.KillReasons; empty: manual
+}
+
+// KillList is what POST /v1/kill answers.
+type KillList struct {
+	Results []KillResult `json:"results"`
+}
+
+// KillOneRequest is the body of POST /v1/sandboxes/{id}/kill.
+type KillOneRequest struct {
+	Reason string `json:"reason,omitempty"` // one of rings.KillReasons; empty: manual
+}
+
+// RevokeRequest is the body of POST /v1/sandboxes/{id}/revoke.
+type RevokeRequest struct {
+	Elevation string `json:"elevation_id,omitempty"` // empty: the run's, whichever it is
+}
+
+// SignalRequest is the body of POST /v1/sandboxes/{id}/signal.
+type SignalRequest struct {
+	Signal int `json:"signal"` // 1 to 64
+}
+
+// Done is the answer of what only succeeds.
+type Done struct{}
+
+const maxReason = 1024 // bytes
+
+func (q *call) send(v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return sendJSON(q.w, 200, v)
+}
+
+func (q *call) version() error {
+	return q.send(Version{q.s.Version, APIVersion, os.Getpid()}, nil)
+}
+
+func (q *call) openapi() error { return q.w.Send(200, "application/json", []byte(openAPI)) }
+
+func (q *call) sandboxes() error {
+	ctx, cancel := q.reading()
+	defer cancel()
+	list, err := q.s.Controller.Sandboxes(ctx)
+	if list == nil {
+		list = []Sandbox{}
+	}
+	return q.send(SandboxList{list}, err)
+}
+
+func (q *call) inspect() error {
+	ctx, cancel := q.reading()
+	defer cancel()
+	i, err := q.s.Controller.Inspect(ctx, q.id)
+	return q.send(i, err)
+}
+
+func (q *call) freeze() error {
+	if err := decodeBody(q.request.Body, nil); err != nil {
+		return err
+	}
+	return q.send(Done{}, q.s.Controller.Freeze(q.ctx, q.id, q.peer.by()))
+}
+
+func (q *call) thaw() error {
+	if err := decodeBody(q.request.Body, nil); err != nil {
+		return err
+	}
+	return q.send(Done{}, q.s.Controller.Thaw(q.ctx, q.id, q.peer.by()))
+}
+
+func (q *call) kill() error {
+	var r KillOneRequest
+	if err := decodeBody(q.request.Body, fields{{"reason", &r.Reason}}); err != nil {
+		return err
+	}
+	reason, err := killReason(r.Reason)
+	if err != nil {
+		return err
+	}
+	list, err := q.s.Controller.Kill(q.ctx, Selector{ID: q.id}, reason, q.peer.by())
+	if err == nil && len(list) != 1 {
+		err = notFound(q.id)
+	}
+	if err != nil {
+		return err
+	}
+	return q.send(list[0], nil)
+}
+
+func (q *call) killAll() error {
+	var r KillRequest
+	sel := &r.Selector
+	err := decodeBody(q.request.Body, fields{
+		{"selector", fields{{"id", &sel.ID}, {"agent", &sel.Agent}, {"session", &sel.Session}, {"all", &sel.All}}},
+		{"reason", &r.Reason},
+	})
+	if err != nil {
+		return err
+	}
+	// Two fields could mean both or either, none could mean all: each of that kills somebody who wasn't meant.
+	set := 0
+	for _, is := range []bool{sel.ID != "", sel.Agent != "", sel.Session != "", sel.All} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return badField("selector", "exactly one of id, agent, session, all")
+	}
+	reason, err := killReason(r.Reason)
+	if err != nil {
+		return err
+	}
+	list, err := q.s.Controller.Kill(q.ctx, r.Selector, reason, q.peer.by())
+	if list == nil {
+		list = []KillResult{}
+	}
+	return q.send(KillList{list}, err)
+}
+
+// killReason is manual where none is given. Other text is refused: it would be recorded as manual with an error (H-23).
+func killReason(s string) (string, error) {
+	if s == "" {
+		return string(rings.KillManual), nil
+	}
+	if !rings.KillReason(s).Valid() {
+		return "", badField("reason", "want one of the reasons of a kill, as manual or policy_violation")
+	}
+	return s, nil
+}
+
+func (q *call) elevate() error {
+	var r ElevateRequest
+	err := decodeBody(q.request.Body, fields{{"target_ring", &r.Target}, {"ttl_ns", &r.TTL}, {"reason", &r.Reason}, {"dry_run", &r.DryRun}})
+	switch {
+	case err != nil:
+		return err
+	case !r.Target.Valid():
+		return badField("target_ring", "it is required")
+	case r.Reason == "":
+		return badField("reason", "it is required")
+	}
+	if err := checkText("reason", r.Reason, maxReason); err != nil {
+		return err
+	}
+	e, err := q.s.Controller.Elevate(q.ctx, q.id, r, q.peer.by())
+	return q.send(e, err)
+}
+
+func (q *call) revoke() error {
+	var r RevokeRequest
+	if err := decodeBody(q.request.Body, fields{{"elevation_id", &r.Elevation}}); err != nil {
+		return err
+	}
+	return q.send(Done{}, q.s.Controller.Revoke(q.ctx, q.id, r.Elevation, q.peer.by()))
+}
+
+func (q *call) signal() error {
+	var r SignalRequest
+	if err := decodeBody(q.request.Body, fields{{"signal", &r.Signal}}); err != nil {
+		return err
+	}
+	if r.Signal < 1 || r.Signal > 64 {
+		return badField("signal", "want 1 to 64")
+	}
+	return q.send(Done{}, q.s.Controller.Signal(q.ctx, q.id, r.Signal, q.peer.by()))
+}
+
+func (q *call) limits() error {
+	dryRun, err := q.flag("dry_run")
+	if err != nil {
+		return err
+	}
+	var l Limits
+	if err := decodeBody(q.request.Body, fields{{"cpu", &l.CPU}, {"memory_bytes", &l.Memory}, {"pids", &l.PIDs}}); err != nil {
+		return err
+	}
+	switch {
+	case l.CPU < 0 || math.IsInf(l.CPU, 0):
+		return badField("cpu", "want a number of processors")
+	case l.Memory < 0:
+		return badField("memory_bytes", "want a number of bytes")
+	case l.PIDs < 0:
+		return badField("pids", "want a number of processes")
+	case l == Limits{}:
+		return badField("body", "it changes nothing; give cpu, memory_bytes or pids")
+	}
+	change, err := q.s.Controller.Update(q.ctx, q.id, l, dryRun, q.peer.by())
+	return q.send(change, err)
+}
+
+func (q *call) wait() error {
+	ctx, cancel := q.reading()
+	defer cancel()
+	status, err := q.s.Controller.Wait(ctx, q.id)
+	if err == nil && !json.Valid(status) {
+		err = errors.New("the status of the run is no JSON")
+	}
+	return q.send(status, err)
+}
+
+func (q *call) flag(name string) (bool, error) {
+	switch q.request.Query[name] {
+	case "":
+		if _, given := q.request.Query[name]; !given {
+			return false, nil
+		}
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	return false, badField(name, "want true or false")
+}
+
+func (q *call) output() error {
+	follow, err := q.flag("follow")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := q.reading()
+	defer cancel()
+	w := &lazy{q: q, start: func() error { return q.w.Start("application/octet-stream") }}
+	if err := q.s.Controller.Output(ctx, q.id, follow, w); err != nil {
+		return err
+	}
+	return w.begin() // of no output too
+}
+
+func (q *call) attach() error {
+	if q.request.Upgrade != attachProtocol {
+		return badField("Upgrade", "want "+attachProtocol)
+	}
+	if len(q.request.Body) > 0 {
+		return badField("body", "attach has none")
+	}
+	return q.s.Controller.Attach(q.ctx, q.id, &lazy{q: q, in: q.in, start: func() error { return q.w.Upgrade(attachProtocol) }})
+}
+
+const attachProtocol = "agentrun-attach"
+
+// lazy begins the answer with the first byte, so that a Controller can still refuse before it.
+type lazy struct {
+	q     *call
+	in    io.Reader
+	start func() error
+	mu    sync.Mutex // of begin: input and output are two goroutines' in general
+}
+
+func (l *lazy) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.q.w.Begun() {
+		return nil
+	}
+	return l.start()
+}
+
+func (l *lazy) Write(p []byte) (int, error) {
+	if err := l.begin(); err != nil {
+		return 0, err
+	}
+	return l.q.w.Write(p)
+}
+
+func (l *lazy) Read(p []byte) (int, error) {
+	if err := l.begin(); err != nil {
+		return 0, err
+	}
+	return l.in.Read(p)
+}
+
+func notFound(id string) *Error {
+	return &Error{Status: 404, Code: CodeNotFound, Message: "no live run " + strconv.Quote(id), Hint: "agentrun ps"}
+}
