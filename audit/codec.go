@@ -129,6 +129,16 @@ func (c *codec) bool(name string, p *bool) {
 	}
 }
 
+// optBool is written only if it is true.
+func (c *codec) optBool(name string, p *bool) {
+	if c.skip(name, !*p) {
+		return
+	}
+	if c.bool(name, p); !*p {
+		c.refuse(name, errNotCanonical)
+	}
+}
+
 // count is an integer from 0 to 2^53-1. RFC 8785 numbers are IEEE doubles; a larger one would change its value in a
 // reader that follows the standard, so it is refused, not rounded.
 func (c *codec) count(name string, p *int64) {

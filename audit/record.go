@@ -105,6 +105,7 @@ func (r *RateLimit) fields(c *codec) {
 // Elevation is a request for a higher ring and the answer (H-13, H-27).
 type Elevation struct {
 	AgentID      string
+	By           string // optional: who asked, as uid:0, or agent for the agent itself
 	CurrentRing  Ring
 	ElevationID  string    // optional: granted ones have it
 	ExpiresAt    time.Time // optional: granted ones have it
@@ -121,6 +122,7 @@ func (*Elevation) Kind() Kind { return KindElevation }
 
 func (r *Elevation) fields(c *codec) {
 	c.id("agent_id", &r.AgentID)
+	c.optID("by", &r.By)
 	c.ring("current_ring", &r.CurrentRing, true)
 	c.optID("elevation_id", &r.ElevationID)
 	c.optInstant("expires_at", &r.ExpiresAt)
@@ -135,7 +137,8 @@ func (r *Elevation) fields(c *codec) {
 // ElevationEnd is the end of a granted elevation (H-14, H-15).
 type ElevationEnd struct {
 	AgentID     string
-	Cause       string // code: expired, revoked, quarantined, demoted, killed, session_end
+	By          string // optional: who revoked it
+	Cause       string // code: expired, revoked, quarantined, demoted, killed, session_end, run_end
 	ElevationID string
 	Ring        Ring   // the agent's from now on
 	RunID       string // optional
@@ -146,6 +149,7 @@ func (*ElevationEnd) Kind() Kind { return KindElevationEnd }
 
 func (r *ElevationEnd) fields(c *codec) {
 	c.id("agent_id", &r.AgentID)
+	c.optID("by", &r.By)
 	c.code("cause", &r.Cause)
 	c.id("elevation_id", &r.ElevationID)
 	c.ring("ring", &r.Ring, false)
@@ -155,9 +159,10 @@ func (r *ElevationEnd) fields(c *codec) {
 // KillOrder is the decision to kill, recorded and synced before anything happens (H-28).
 type KillOrder struct {
 	AgentID string
+	By      string // optional: who ordered it, as uid:0
 	Reason  string // code of H-23
 	RunID   string // optional
-	Trigger string // code: operator, ring_breach, policy_engine, circuit_breaker
+	Trigger string // code: operator, ring_breach, policy_engine, circuit_breaker, session, budget, quarantine
 }
 
 // Kind implements Record.
@@ -165,6 +170,7 @@ func (*KillOrder) Kind() Kind { return KindKillOrder }
 
 func (r *KillOrder) fields(c *codec) {
 	c.id("agent_id", &r.AgentID)
+	c.optID("by", &r.By)
 	c.code("reason", &r.Reason)
 	c.optID("run_id", &r.RunID)
 	c.code("trigger", &r.Trigger)
@@ -177,7 +183,8 @@ type Kill struct {
 	CallbacksExecuted     int64
 	CompensationsExecuted int64
 	DurationNS            int64
-	HandoffAgentID        string // null without a substitute
+	Errors                []string // optional: what went wrong, as stage or stage:name; at most 64
+	HandoffAgentID        string   // null without a substitute
 	KilledAt              time.Time
 	ProcessesKilled       int64
 	Reason                string // code of H-23
@@ -193,6 +200,7 @@ func (r *Kill) fields(c *codec) {
 	c.count("callbacks_executed", &r.CallbacksExecuted)
 	c.count("compensations_executed", &r.CompensationsExecuted)
 	c.count("duration_ns", &r.DurationNS)
+	c.optIDs("errors", &r.Errors)
 	c.nullID("handoff_agent_id", &r.HandoffAgentID)
 	c.instant("killed_at", &r.KilledAt)
 	c.count("processes_killed", &r.ProcessesKilled)

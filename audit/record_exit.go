@@ -183,14 +183,16 @@ func (r *QuotaWarning) fields(c *codec) {
 	c.count("used", &r.Used)
 }
 
-// AgentSettings is what an operator set for an agent (M-15, M-19), whole, as it is from now on.
+// AgentSettings is what an operator set for an agent (M-15, M-19, H-13, H-21), whole, as it is from now on.
 type AgentSettings struct {
-	AgentID string
-	Mode    string // optional code: public, confidential
-	Plan    string // optional
-	Role    string // optional
-	Stake   int64
-	Team    string // optional
+	AgentID       string
+	Mode          string // optional code: public, confidential
+	Plan          string // optional
+	Role          string // optional
+	SelfElevation bool   // optional: it may have the elevations that it earns without an operator
+	Stake         int64
+	Substitute    string // optional: agent that its work is handed to when it is killed
+	Team          string // optional
 }
 
 // Kind implements Record.
@@ -201,6 +203,8 @@ func (r *AgentSettings) fields(c *codec) {
 	c.optCode("mode", &r.Mode)
 	c.optID("plan", &r.Plan)
 	c.optID("role", &r.Role)
+	c.optBool("self_elevation", &r.SelfElevation)
 	c.count("stake", &r.Stake)
+	c.optID("substitute", &r.Substitute)
 	c.optID("team", &r.Team)
 }

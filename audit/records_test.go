@@ -79,10 +79,25 @@ func examples() [][2]Record {
 	}
 }
 
+// gained has a record for each optional field that a kind was given after there were chains.
+func gained() []Record {
+	return []Record{
+		&Elevation{AgentID: "a1", By: "uid:0", Reason: "insufficient_trust"},
+		&ElevationEnd{AgentID: "a1", By: "uid:0", Cause: "revoked", ElevationID: "e1", Ring: Sandbox, RunID: "r1"},
+		&KillOrder{AgentID: "a1", By: "uid:0", Reason: "manual", RunID: "r1", Trigger: "operator"},
+		&Kill{AgentID: "a1", Errors: []string{"handler:notify", "steps"}, KilledAt: at, Reason: "manual"},
+		&AgentSettings{AgentID: "a1", SelfElevation: true, Substitute: "a2"},
+	}
+}
+
+// allExamples stand in the order in which they came: it is that of the golden lines.
 func allExamples() []Record {
 	var all []Record
 	for _, pair := range examples() {
 		all = append(all, pair[0], pair[1])
+		if pair[0].Kind() == KindAgentSettings {
+			all = append(all, gained()...)
+		}
 	}
 	return all
 }

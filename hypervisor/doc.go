@@ -11,13 +11,14 @@
 //	h, err := hypervisor.Open(hypervisor.Options{StateDir: "/var/lib/agentrun"})
 //	adm, err := h.Admit(ctx, hypervisor.Request{Agent: "planner-1"})
 //	if err != nil { return err } // *DeniedError says why
-//	status := runtime.Run(ctx, plan, runtime.Options{Observer: h.Watch(adm, hypervisor.WatchOptions{})})
+//	c := h.Control(adm, hypervisor.ControlOptions{Run: plan.ID}) // decides about the live run: its ring, elevation, kill
+//	status := runtime.Run(ctx, plan, runtime.Options{Observer: h.Watch(adm, hypervisor.WatchOptions{Control: c})})
 //
 // Errors: *DeniedError is a decision, with its code; everything else is a failure of the node and refuses too.
 //
 // It does not protect against root on the node, who can write the state and sign checkpoints (H-26 finds what is rewritten
-// later than the last checkpoint that was copied away). It enforces nothing on a live process by itself but ending it:
-// runtime does that.
+// later than the last checkpoint that was copied away). It enforces nothing on a live process by itself: runtime follows
+// Control.Ring, and kills when it is told to.
 //
 // Several processes use the same state at once; see store and audit for what that means.
 package hypervisor

@@ -21,7 +21,10 @@ type ExitOptions struct {
 	Name     string
 	KeyID    string // of the key the run was started with (M-21)
 	MaxSteps int    // tool calls of the run's profile (M-3); the plan may allow fewer. 0 allows none
-	// KillOnBreach is WatchOptions'.
+	// Control decides about the run's ring and its kill; the exit is closed before it. KillOnBreach, End and Warn are then
+	// not needed. nil: the run keeps its ring, there is no elevation, and End is how it is killed.
+	Control *Control
+	// KillOnBreach is ControlOptions'.
 	KillOnBreach bool
 	// End ends the run, for the reason given. It is called at most once, and must not wait for the exit. nil: calls are
 	// refused from then on, and the run goes on without an exit.
@@ -45,12 +48,13 @@ const (
 // Exit is what the gateway of one run may ask of its supervisor: it implements link.Supervisor. It believes the gateway
 // nothing that the supervisor knows itself. Safe for concurrent use. With every error the answer is the zero value, a denial.
 type Exit struct {
-	h      *Hypervisor
-	adm    Admission
-	opt    ExitOptions
-	live   *live
-	ledger *governance.Ledger
-	steps  int // at most
+	h       *Hypervisor
+	adm     Admission
+	opt     ExitOptions
+	control *Control
+	live    *live // control's
+	ledger  *governance.Ledger
+	steps   int // at most
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -70,7 +74,8 @@ type Exit struct {
 
 var _ link.Supervisor = (*Exit)(nil)
 
-// Exit opens the exit of an admitted run. It must be closed, after the run's last process is dead and before adm.Done.
+// Exit opens the exit of an admitted run. It must be closed, after the run's last process is dead and before its Control and
+// adm.Done.
 func (h *Hypervisor) Exit(adm Admission, opt ExitOptions) *Exit {
 	if adm.alarm == nil {
 		adm.alarm = newAlarm(h.now)
@@ -80,9 +85,14 @@ func (h *Hypervisor) Exit(adm Admission, opt ExitOptions) *Exit {
 		e.steps = int(min(int64(e.steps), most))
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.live = newLive(h, adm)
 	e.ledger = governance.NewLedger(adm.Grant, bank{h, adm.Settings.subject(adm.Agent)}, h.now)
-	e.calls.Go(func() { e.live.watch(e.ctx) })
+	e.control = opt.Control
+	if e.control == nil {
+		e.control = h.newControl(adm, ControlOptions{Run: opt.Run, Name: opt.Name, KillOnBreach: opt.KillOnBreach, Warn: opt.Warn})
+		e.control.alone, e.control.end = true, e.end
+		e.control.start()
+	}
+	e.live = e.control.live
 	return e
 }
 
@@ -98,10 +108,13 @@ func (e *Exit) Close() error {
 	e.cancel()
 	e.calls.Wait()
 	e.asks.Unlock()
-	e.live.end()
+	var errs error
+	if e.control.alone {
+		errs = e.control.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), bookTime)
 	defer cancel()
-	return e.ledger.Close(ctx)
+	return errors.Join(errs, e.ledger.Close(ctx))
 }
 
 // MaxSteps is the smaller of the profile's and the plan's, for link.Start.
@@ -218,10 +231,10 @@ func (e *Exit) session() string {
 func (e *Exit) over() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.closed || e.ended
+	return e.closed || e.ended || e.control.over()
 }
 
-// end ends the run. From then on nothing is granted and nobody waits, whether or not anybody listens.
+// end is how a run is killed that has no Control. From then on nothing is granted and nobody waits, whether or not anybody listens.
 func (e *Exit) end(err error) {
 	e.mu.Lock()
 	first := !e.ended

@@ -16,24 +16,34 @@ import (
 // alarm weighs everything that one run was refused, together: system calls, tools, connections (H-24). An agent that tries a
 // little at each of them is one agent.
 type alarm struct {
-	detector *rings.BreachDetector
+	now func() time.Time
 
-	mu      sync.Mutex
-	tripped bool
+	mu       sync.Mutex
+	detector *rings.BreachDetector
+	tripped  bool
 }
 
-func newAlarm(now func() time.Time) *alarm { return &alarm{detector: rings.NewBreachDetector(now)} }
+func newAlarm(now func() time.Time) *alarm {
+	return &alarm{now: now, detector: rings.NewBreachDetector(now)}
+}
 
 // denied counts one attempt; trips is true once.
 func (a *alarm) denied(adm *Admission, run string, ring, called rings.Ring) (b rings.BreachResult, trips bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	b = a.detector.Denied(adm.breacher(run), adm.Session, ring, called)
 	if !b.Tripped {
 		return b, false
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	trips, a.tripped = !a.tripped, true
 	return b, trips
+}
+
+// reset begins anew.
+func (a *alarm) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.detector, a.tripped = rings.NewBreachDetector(a.now), false
 }
 
 // breacher is whom a breach is laid to: the agent, or the run if it belongs to none.
@@ -44,22 +54,51 @@ func (a *Admission) breacher(run string) string {
 	return "run:" + run
 }
 
-// breach does what H-24 asks for. An error ends the run.
-func (h *Hypervisor) breach(adm *Admission, run string, kill bool, b rings.BreachResult) error {
-	reason := fmt.Sprintf("ring breach, severity %s: %d refused calls in run %s", b.Severity, b.Attempts, run)
-	err := h.record(adm.Session, true, &audit.Breach{
-		AgentID: adm.breacher(run), Calls: int64(b.Attempts), RunID: run, Severity: b.Severity.String(), Tripped: true, Weight: audit.NumberOf(float64(b.Score)),
+// attempt weighs one refused attempt at what belongs to ring called. An error means that the run must end, and that a kill has
+// begun if anything can carry it out.
+func (c *Control) attempt(called rings.Ring) error {
+	b, trips := c.adm.alarm.denied(&c.adm, c.opt.Run, c.live.weighed(), called)
+	if !trips {
+		return nil
+	}
+	return c.breach(b)
+}
+
+// breach does what H-24 asks for: the agent is put into quarantine, which is ring 3 at once, and the run is killed if its
+// operator said so, or if that can't be put on record. An operator's own run has nobody to put there: it is held in ring 3.
+func (c *Control) breach(b rings.BreachResult) error {
+	reason := fmt.Sprintf("ring breach, severity %s: %d refused calls in run %s", b.Severity, b.Attempts, c.opt.Run)
+	err := c.h.record(c.adm.Session, true, &audit.Breach{
+		AgentID: c.who, Calls: int64(b.Attempts), RunID: c.opt.Run, Severity: b.Severity.String(), Tripped: true, Weight: audit.NumberOf(float64(b.Score)),
 	})
-	if adm.Agent != "" {
-		_, qerr := h.Quarantine(context.Background(), adm.Agent, Cause{Code: "ring_breach", Reason: reason, Run: run})
-		err = errors.Join(err, qerr)
+	err = errors.Join(err, c.seclude(reason))
+	c.notify(EventBreach, map[string]string{"severity": b.Severity.String()})
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s: %w", reason, err)
+	case c.opt.KillOnBreach || c.alone && c.adm.Agent != "" && c.adm.Ring.MorePrivilegedThan(rings.Sandbox):
+		err = errors.New(reason) // alone: nothing could lower the run while it lives
+	default:
+		return nil
 	}
+	c.killSoon(KillRequest{Reason: rings.KillRingBreach, By: "breach detector", Detail: err.Error()})
+	return err
+}
+
+// seclude puts the run into ring 3, with its agent if there is one.
+func (c *Control) seclude(reason string) error {
+	if c.adm.Agent == "" {
+		if !c.alone {
+			c.live.hold()
+			c.notify(EventQuarantine, map[string]string{"cause": "ring_breach"})
+			c.bePatient()
+		}
+		return nil
+	}
+	_, err := c.h.Quarantine(context.Background(), c.adm.Agent, Cause{Code: "ring_breach", Reason: reason, Run: c.opt.Run})
 	if err != nil {
-		return fmt.Errorf("%s: %w", reason, err)
+		c.live.hold() // it may not be in the state
 	}
-	// Above ring 3 it can't be lowered while it lives.
-	if kill || adm.Agent != "" && adm.Ring.MorePrivilegedThan(rings.Sandbox) {
-		return errors.New(reason)
-	}
-	return nil
+	_, _, _ = c.live.now(context.Background()) // the ring falls before the caller hears of its refusal
+	return err
 }

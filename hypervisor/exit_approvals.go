@@ -37,6 +37,7 @@ const (
 // Approval is a call of category D (M-11). It is bound to this run, this tool and exactly these arguments, by their digest.
 type Approval struct {
 	ID       string          `json:"approval_id"`
+	Kind     string          `json:"kind,omitempty"` // empty: a tool's call; ApprovalElevation
 	Run      string          `json:"run_id"`
 	Agent    string          `json:"agent_id,omitempty"`
 	Session  string          `json:"session_id,omitempty"`
@@ -50,6 +51,10 @@ type Approval struct {
 	By       string          `json:"by,omitempty"`
 	Answered time.Time       `json:"answered,omitzero"`
 }
+
+// ApprovalElevation is a ring that an agent asks to have on loan (H-13): Args are its target, time and reason. No standing
+// grant is good for one.
+const ApprovalElevation = "elevation"
 
 // StandingGrant is an operator's approval beforehand: of a tool, for one agent, until a time; of exactly some arguments if
 // Digest is there, of any if not.

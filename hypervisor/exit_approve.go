@@ -37,8 +37,13 @@ func refused(id string, code rings.Code, message string) link.Approved {
 // over, ctx or the run ends, or its agent is put into quarantine. Whatever ends the wait also ends the request: an answer that
 // comes later is refused, and none is good for a second call.
 func (e *Exit) Approve(ctx context.Context, a link.Approval) (link.Approved, error) {
+	return e.approve(ctx, a, "")
+}
+
+// approve has a kind that no gateway can claim: "" is a call of a tool.
+func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.Approved, error) {
 	e.mu.Lock()
-	if e.closed || e.ended {
+	if e.closed || e.ended || e.control.over() {
 		e.mu.Unlock()
 		return refused("", codeRunEnded, "the run has ended"), nil
 	}
@@ -53,12 +58,14 @@ func (e *Exit) Approve(ctx context.Context, a link.Approval) (link.Approved, err
 	} else if held {
 		return refused("", rings.CodeQuarantined, "the agent is in quarantine"), nil
 	}
-	grant, err := e.standing(ctx, a)
-	if err != nil {
-		return link.Approved{}, err
-	}
-	if grant != "" {
-		return link.Approved{Allowed: true, ID: grant, By: "standing grant", Code: rings.CodeOK}, nil
+	if kind == "" {
+		grant, err := e.standing(ctx, a)
+		if err != nil {
+			return link.Approved{}, err
+		}
+		if grant != "" {
+			return link.Approved{Allowed: true, ID: grant, By: "standing grant", Code: rings.CodeOK}, nil
+		}
 	}
 	if a.Wait <= 0 {
 		return refused("", codeApproval, "an operator has to approve this call, and it doesn't wait"), nil
@@ -66,7 +73,7 @@ func (e *Exit) Approve(ctx context.Context, a link.Approval) (link.Approved, err
 	ctx, cancel := context.WithTimeout(ctx, min(a.Wait, MaxApprovalWait))
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	asked, err := e.ask(ctx, a)
+	asked, err := e.ask(ctx, a, kind)
 	if err != nil {
 		if errors.Is(err, errTooMany) {
 			return refused("", codeApproval, "too many calls wait for an operator"), nil
@@ -134,7 +141,7 @@ func (e *Exit) waits(db *store.DB) error {
 }
 
 // ask keeps the request where an operator finds it.
-func (e *Exit) ask(ctx context.Context, a link.Approval) (Approval, error) {
+func (e *Exit) ask(ctx context.Context, a link.Approval, kind string) (Approval, error) {
 	db, err := e.h.store()
 	if err != nil {
 		return Approval{}, err
@@ -148,7 +155,7 @@ func (e *Exit) ask(ctx context.Context, a link.Approval) (Approval, error) {
 		reason = audit.Claimed(a.Reason)
 	}
 	asked := Approval{
-		ID: newID(), Run: e.opt.Run, Agent: e.adm.Agent, Session: e.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
+		ID: newID(), Kind: kind, Run: e.opt.Run, Agent: e.adm.Agent, Session: e.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
 		Asked: now, Expires: now.Add(min(a.Wait, MaxApprovalWait)), State: ApprovalPending,
 	}
 	err = db.Update(ctx, func(tx *store.Tx) error {
@@ -202,7 +209,7 @@ func (e *Exit) wait(ctx context.Context, asked Approval) (link.Approved, error) 
 	var read time.Time
 	for {
 		s, err := stampOf(path)
-		if err != nil {
+		if err != nil || e.control.over() {
 			return e.settleApproval(asked, ApprovalCanceled)
 		}
 		if now := time.Now(); s != seen || now.Sub(read) >= anywayTime {
@@ -241,7 +248,7 @@ func (e *Exit) settleApproval(asked Approval, ends ApprovalState) (link.Approved
 		if now, err = approval(tx, asked.ID); err != nil {
 			return err
 		}
-		if now.Run != asked.Run || now.Tool != asked.Tool || now.Digest != asked.Digest {
+		if now.Run != asked.Run || now.Kind != asked.Kind || now.Tool != asked.Tool || now.Digest != asked.Digest {
 			return fmt.Errorf("approval %s is another's", asked.ID)
 		}
 		switch now.State {

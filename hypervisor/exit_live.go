@@ -6,34 +6,62 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"agentrun/rings"
+	"agentrun/store"
 )
 
-// live is what holds for a run's agent now: another process may put it into quarantine, or lower its score, at any moment.
+// live is what holds for a run now. Its effectiveLocked is the one place that says in which ring the run is.
 //
-// Every question looks at the state file's stamp, which costs a microsecond, and reads the file again if it is another one: an
-// answer is never older than the question. For what asks nothing (an open tunnel), watch looks every lookTime.
+// Another process may put the agent into quarantine, change its score or end its session at any moment. Every question looks
+// at the state file's stamp, which costs a microsecond, and reads the file again if it is another one: an answer is never
+// older than the question. For what asks nothing (an open tunnel, a running process), Control looks every lookTime.
 type live struct {
-	h     *Hypervisor
-	agent string     // empty: the operator's own run; nothing about it can change
-	base  rings.Ring // that it was admitted to: it never has more
+	h       *Hypervisor
+	agent   string     // empty: the operator's own run; nothing in the state is about it
+	session string     // empty: none
+	base    rings.Ring // that it was admitted to: only an elevation gives it more
+	news    func()     // called when the ring or the standing is another, without a lock; must not block
+
+	// loans holds at most one elevation, under these names: they are the run's own and need not tell runs apart.
+	loans      *rings.Elevations
+	who, where string
 
 	readMu sync.Mutex
 	seen   stamp
 	sure   bool // what was read is of seen
 	readAt time.Time
-	last   Agent
+
+	stands atomic.Pointer[standing] // never nil
+	held   atomic.Bool              // ring 3 until the end
 
 	ringMu  sync.Mutex
 	present rings.Ring
 	changed chan struct{}
 	over    bool
+	loan    loan
+	before  rings.Ring // the ring before the latest fall, and when that was
+	fell    time.Duration
+}
+
+// standing is how the run's agent stands, as last read. After an error the rest is what was read before.
+type standing struct {
+	Agent
+	sessionOver bool
+	err         error
+}
+
+// loan is an elevation that is on record, and so counts. The zero value is none.
+type loan struct {
+	id    string
+	until time.Duration // by the clock since boot
 }
 
 const (
@@ -46,6 +74,9 @@ const (
 	anywayTime = time.Second
 	// readTime is how long a question waits for a state that somebody else has locked.
 	readTime = time.Second
+	// fallTime is how long what an agent tries is weighed by the ring it has just lost: it is in the middle of what it was
+	// allowed a moment ago, and refusing it is enough (H-24: an agent that is merely busy is left alone).
+	fallTime = 5 * time.Second
 )
 
 // stamp changes with every transaction that writes.
@@ -71,11 +102,18 @@ func (s stamp) settled(now time.Time) bool {
 	return now.Sub(time.Unix(s.mtime.Unix())) > sureTime
 }
 
-func newLive(h *Hypervisor, adm Admission) *live {
-	l := &live{h: h, agent: adm.Agent, base: adm.Ring, present: adm.Ring.OrSandbox(), changed: make(chan struct{})}
-	if l.agent == "" {
-		l.last = operatorsOwn(adm.Ring)
+func newLive(h *Hypervisor, adm Admission, who string, news func()) *live {
+	l := &live{
+		h: h, agent: adm.Agent, session: adm.Session, base: adm.Ring.OrSandbox(), news: news, who: who, where: "run",
+		present: adm.Ring.OrSandbox(), changed: make(chan struct{}),
 	}
+	// Until the first reading it is as it was admitted; a question reads before it answers.
+	first := &standing{Agent: operatorsOwn(l.base)}
+	if l.agent != "" {
+		first.ID, first.Score, first.Consensus = l.agent, nil, false
+	}
+	l.stands.Store(first)
+	l.loans = rings.NewElevations(rings.ElevationOptions{Now: h.now, Quarantined: l.isHeld, Trust: l.trust})
 	return l
 }
 
@@ -85,76 +123,183 @@ func operatorsOwn(ring rings.Ring) Agent {
 	return Agent{Ring: ring, Score: &one, Consensus: true}
 }
 
-// now returns the agent and the ring it is in, as of after the call.
+// isHeld and trust are what loans asks, under its lock: they take none.
+func (l *live) isHeld(string) bool { return l.held.Load() || l.stands.Load().Quarantined != nil }
+
+func (l *live) trust(string) (score float64, consensus bool) {
+	s := l.stands.Load()
+	return trustOf(s.Agent), s.Consensus
+}
+
+// trustOf is NaN for an agent without a score: nothing is what it has earned, not zero.
+func trustOf(a Agent) float64 {
+	if a.Score == nil {
+		return math.NaN()
+	}
+	return *a.Score
+}
+
+// now returns the agent and the ring the run is in, as of after the call.
 func (l *live) now(ctx context.Context) (Agent, rings.Ring, error) {
 	if l.agent == "" {
-		return l.last, l.base, nil
+		return l.stands.Load().Agent, l.settle(), nil
 	}
 	l.readMu.Lock()
 	defer l.readMu.Unlock()
-	a, err := l.readLocked(ctx)
-	ring := rings.Sandbox
-	if err == nil {
-		if ring = l.base.OrSandbox(); ring.MorePrivilegedThan(a.Ring) {
-			ring = a.Ring
-		}
+	old := l.stands.Load()
+	s := l.readLocked(ctx, old)
+	if s != old {
+		l.stands.Store(s)
+		defer l.tell()
 	}
-	l.turn(ring)
-	return a, ring, err
+	ring := l.settle()
+	if s.err != nil {
+		return Agent{}, rings.Sandbox, s.err
+	}
+	return s.Agent, ring, nil
 }
 
-func (l *live) readLocked(ctx context.Context) (Agent, error) {
+func (l *live) tell() {
+	if l.news != nil {
+		l.news()
+	}
+}
+
+// readLocked returns old if nothing can have changed.
+func (l *live) readLocked(ctx context.Context, old *standing) *standing {
 	now := time.Now()
 	s, err := stampOf(filepath.Join(l.h.opt.StateDir, stateFile))
 	if err == nil && l.sure && s == l.seen && now.Sub(l.readAt) < anywayTime {
-		return l.last, nil
+		return old
 	}
 	l.sure = false
+	var read standing
+	if err == nil {
+		// A caller that gives up must not look like a state that can't be read: that would cut the run's tunnels.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTime)
+		defer cancel()
+		read, err = l.read(ctx)
+	}
 	if err != nil {
-		return Agent{}, err
-	}
-	// A caller that gives up must not look like a state that can't be read: that would cut the run's tunnels.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTime)
-	defer cancel()
-	a, err := l.h.Agent(ctx, l.agent)
-	if err != nil {
-		return Agent{}, err
-	}
-	l.seen, l.last, l.readAt, l.sure = s, a, now, s.settled(now)
-	return a, nil
-}
-
-// watch keeps ring true for those who wait for its change.
-func (l *live) watch(ctx context.Context) {
-	if l.agent == "" {
-		return
-	}
-	t := time.NewTicker(lookTime)
-	defer t.Stop()
-	for {
-		_, _, _ = l.now(context.Background()) // bounded by readTime; what can't be read is ring 3
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
+		if old.err != nil {
+			return old
 		}
+		return &standing{Agent: old.Agent, sessionOver: old.sessionOver, err: err}
 	}
+	l.seen, l.readAt, l.sure = s, now, s.settled(now)
+	return &read
 }
 
-func (l *live) ring() (rings.Ring, <-chan struct{}) {
-	l.ringMu.Lock()
-	defer l.ringMu.Unlock()
-	return l.present, l.changed
+func (l *live) read(ctx context.Context) (s standing, err error) {
+	err = l.h.view(ctx, func(tx *store.Tx) error {
+		if s.Agent, err = agent(tx, l.agent); err != nil || l.session == "" {
+			return err
+		}
+		session, err := l.h.session(tx, l.session)
+		if errors.Is(err, ErrNoSession) {
+			s.sessionOver = true
+			return nil
+		}
+		if err == nil {
+			s.sessionOver = session.State() != rings.SessionActive // it was, when the run was admitted
+		}
+		return err
+	})
+	return s, err
 }
 
-func (l *live) turn(ring rings.Ring) {
+// effectiveLocked is the run's ring: 3 if anything is wrong, else the less privileged of what it was admitted to and what
+// its agent's score gives, raised by an elevation that is on record, not over, and still earned (M-22, H-13, H-14, H-31).
+func (l *live) effectiveLocked() rings.Ring {
+	s := l.stands.Load()
+	if l.over || s.err != nil || s.sessionOver || l.isHeld("") {
+		return rings.Sandbox
+	}
+	ring := l.base
+	if ring.MorePrivilegedThan(s.Ring) {
+		ring = s.Ring
+	}
+	if l.loan.id == "" || l.h.boot() >= l.loan.until {
+		return ring
+	}
+	return l.loans.Effective(l.who, l.where, ring)
+}
+
+// settle makes the ring what it is. It reads clocks but no files.
+func (l *live) settle() rings.Ring {
 	l.ringMu.Lock()
-	defer l.ringMu.Unlock()
+	turned := l.settleLocked()
+	ring := l.present
+	l.ringMu.Unlock()
+	if turned {
+		l.tell()
+	}
+	return ring
+}
+
+func (l *live) settleLocked() (turned bool) {
+	ring := l.effectiveLocked()
 	if ring == l.present || l.over {
-		return
+		return false
+	}
+	if l.present.MorePrivilegedThan(ring) {
+		l.before, l.fell = l.present, l.h.boot()
 	}
 	close(l.changed)
 	l.present, l.changed = ring, make(chan struct{})
+	return true
+}
+
+// ring needs nobody to have noticed that an elevation is over (H-14).
+func (l *live) ring() (rings.Ring, <-chan struct{}) {
+	l.ringMu.Lock()
+	turned := l.settleLocked()
+	ring, changed := l.present, l.changed
+	l.ringMu.Unlock()
+	if turned {
+		l.tell()
+	}
+	return ring, changed
+}
+
+// weighed is the ring that refused attempts are measured from.
+func (l *live) weighed() rings.Ring {
+	l.ringMu.Lock()
+	defer l.ringMu.Unlock()
+	if l.before.MorePrivilegedThan(l.present) && l.h.boot()-l.fell < fallTime {
+		return l.before
+	}
+	return l.present
+}
+
+// arm makes an elevation count. It must be on record.
+func (l *live) arm(id string, until time.Duration) rings.Ring {
+	l.ringMu.Lock()
+	l.loan = loan{id, until}
+	l.ringMu.Unlock()
+	return l.settle()
+}
+
+// ringWithout forgets an elevation that has ended, and returns the ring there is without it.
+func (l *live) ringWithout(id string) rings.Ring {
+	l.ringMu.Lock()
+	if l.loan.id == id {
+		l.loan = loan{}
+	}
+	l.ringMu.Unlock()
+	return l.settle()
+}
+
+func (l *live) armed() loan {
+	l.ringMu.Lock()
+	defer l.ringMu.Unlock()
+	return l.loan
+}
+
+// hold keeps the run in ring 3 until its end.
+func (l *live) hold() {
+	l.held.Store(true)
+	l.settle()
 }
 
 // end is the run's: whoever waits is told, and finds the least privileged ring.

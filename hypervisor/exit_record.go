@@ -30,14 +30,8 @@ func (e *Exit) Record(_ context.Context, r link.Record) error {
 	if r.Allowed || !r.Weight.Valid() {
 		return nil
 	}
-	ring, _ := e.live.ring()
 	for range min(max(r.Count, 1), maxCounted) {
-		b, trips := e.adm.alarm.denied(&e.adm, e.opt.Run, ring, r.Weight)
-		if !trips {
-			continue
-		}
-		if err := e.h.breach(&e.adm, e.opt.Run, e.opt.KillOnBreach, b); err != nil {
-			e.end(err)
+		if err := e.control.attempt(r.Weight); err != nil {
 			return err
 		}
 	}

@@ -27,13 +27,18 @@ type AgentSettings struct {
 	Team  string `json:"team,omitempty"`  // whose plan it is; empty: the agent's own
 	Stake int64  `json:"stake,omitempty"` // raises quotas (M-19)
 	Mode  string `json:"mode,omitempty"`  // public or confidential (M-15); empty: public
+	// SelfElevation lets the agent have the elevations that it earns (H-13) when it asks for them itself. Else an operator is
+	// asked for each.
+	SelfElevation bool `json:"self_elevation,omitempty"`
+	// Substitute is the agent that takes over what this one was at when it is killed (H-21); empty: that is undone.
+	Substitute string `json:"substitute,omitempty"`
 }
 
 // ErrSetting is a setting that can't be.
 var ErrSetting = errors.New("impossible setting")
 
-func (s AgentSettings) check(plans governance.Plans) error {
-	for _, name := range []string{s.Team, s.Role} {
+func (s AgentSettings) check(id string, plans governance.Plans) error {
+	for _, name := range []string{s.Team, s.Role, s.Substitute} {
 		if name != "" && rings.CheckAgentID(name) != nil {
 			return fmt.Errorf("%w: %.80q is no name", ErrSetting, name)
 		}
@@ -41,6 +46,8 @@ func (s AgentSettings) check(plans governance.Plans) error {
 	switch {
 	case s.Stake < 0 || s.Stake > governance.MaxQuota:
 		return fmt.Errorf("%w: stake %d: want 0 to %d", ErrSetting, s.Stake, governance.MaxQuota)
+	case s.Substitute == id:
+		return fmt.Errorf("%w: an agent can't stand in for itself", ErrSetting)
 	case s.Mode != "" && s.Mode != ModePublic && s.Mode != ModeConfidential:
 		return fmt.Errorf("%w: mode %.80q: want public or confidential", ErrSetting, s.Mode)
 	}
@@ -62,7 +69,7 @@ func (s AgentSettings) subject(agent string) string {
 }
 
 // SetAgent changes an agent's settings. change gets the present ones. The new ones are on disk in the audit before they hold;
-// runs that live keep theirs.
+// runs that live keep theirs, but for SelfElevation, which is looked up whenever it is needed.
 func (h *Hypervisor) SetAgent(ctx context.Context, id string, change func(*AgentSettings)) (now Agent, err error) {
 	if err := rings.CheckAgentID(id); err != nil {
 		return Agent{}, err
@@ -81,11 +88,13 @@ func (h *Hypervisor) SetAgent(ctx context.Context, id string, change func(*Agent
 		}
 		s := now.AgentSettings
 		change(&s)
-		if err := s.check(plans); err != nil {
+		if err := s.check(id, plans); err != nil {
 			return err
 		}
 		now.AgentSettings = s
-		r := &audit.AgentSettings{AgentID: id, Mode: s.Mode, Plan: s.Plan, Role: s.Role, Stake: s.Stake, Team: s.Team}
+		r := &audit.AgentSettings{
+			AgentID: id, Mode: s.Mode, Plan: s.Plan, Role: s.Role, SelfElevation: s.SelfElevation, Stake: s.Stake, Substitute: s.Substitute, Team: s.Team,
+		}
 		if err := h.record("", true, r); err != nil {
 			return err
 		}

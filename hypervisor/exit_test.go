@@ -71,6 +71,18 @@ func child(what, dir string) error {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
+	case "elevate": // and hold it until stdin ends
+		adm, err := h.Admit(ctx, Request{Agent: "a", Ring: rings.Sandbox})
+		if err != nil {
+			return err
+		}
+		c := h.Control(adm, ControlOptions{Run: "child", Elevatable: func() error { return nil }})
+		if _, err := c.Elevate(ctx, ElevateRequest{Target: rings.Standard, Reason: "test"}); err != nil {
+			return err
+		}
+		fmt.Println("elevated")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return nil
 	case "quarantine":
 		_, err := h.Quarantine(ctx, "a", Cause{Code: "operator", Reason: "test"})
 		fmt.Println("done")
@@ -208,7 +220,7 @@ func TestAgentSettings(t *testing.T) {
 	})
 	n.set("new", func(s *AgentSettings) { s.Team = "t1" })
 	n.restart()
-	want := AgentSettings{"premium", "reader", "t1", 5000, ModeConfidential}
+	want := AgentSettings{Plan: "premium", Role: "reader", Team: "t1", Stake: 5000, Mode: ModeConfidential}
 	if a := n.agent("a"); a.AgentSettings != want || a.score() != 0.8 {
 		t.Errorf("got %+v, want %+v beside the score", a, want)
 	}

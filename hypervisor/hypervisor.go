@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/audit"
 	"agentrun/governance"
 	"agentrun/rings"
@@ -25,6 +27,8 @@ type Options struct {
 	SyncAll  bool               // every audit record is on disk before Append returns, not just those of H-28
 	Plans    governance.Sources // besides the built-in plans (M-19)
 	Now      func() time.Time   // nil: time.Now
+	// Boot is a clock that nobody can set and that goes on while the machine is suspended; nil: CLOCK_BOOTTIME.
+	Boot func() time.Duration
 }
 
 // Hypervisor is the node. It opens what it needs when it needs it: a run without agent and session touches no state.
@@ -32,6 +36,7 @@ type Options struct {
 type Hypervisor struct {
 	opt    Options
 	now    func() time.Time
+	boot   func() time.Duration
 	limits *rings.Limiter
 
 	mu   sync.Mutex
@@ -45,9 +50,12 @@ func Open(opt Options) (*Hypervisor, error) {
 	if opt.StateDir == "" {
 		return nil, errors.New("hypervisor: no state folder")
 	}
-	h := &Hypervisor{opt: opt, now: opt.Now, logs: map[string]*audit.Log{}, news: map[string]bool{}}
+	h := &Hypervisor{opt: opt, now: opt.Now, boot: opt.Boot, logs: map[string]*audit.Log{}, news: map[string]bool{}}
 	if h.now == nil {
 		h.now = time.Now
+	}
+	if h.boot == nil {
+		h.boot = sinceBoot
 	}
 	h.limits = rings.NewLimiter(h.now)
 	return h, nil
@@ -108,6 +116,14 @@ func (h *Hypervisor) view(ctx context.Context, fn func(*store.Tx) error) error {
 		return err
 	}
 	return db.View(ctx, fn)
+}
+
+// sinceBoot reads CLOCK_BOOTTIME, which counts the time that the machine is suspended; what time.Now carries beside the wall
+// time is CLOCK_MONOTONIC, which doesn't (clock_gettime(2)). With this clock id and a valid address the call can't fail.
+func sinceBoot() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Duration(ts.Nano())
 }
 
 // stateFile is store's.

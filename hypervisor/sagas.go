@@ -12,11 +12,22 @@ import (
 
 // SagaTransition implements sagas.Auditor: every transition of a step is on disk before its call, because a call may be one
 // that can't be undone (H-27, H-28). A step of an agent in quarantine doesn't begin (H-31): the saga stops where it is, and
-// can be resumed or undone. Undoing is not the agent's action and goes on.
+// can be resumed or undone. Nor does one of a saga about which a kill left an order (H-21). Undoing is not the agent's action
+// and goes on.
 func (h *Hypervisor) SagaTransition(ctx context.Context, t sagas.Transition) error {
-	if t.Agent != "" && t.State == sagas.StepExecuting {
-		err := h.view(ctx, func(tx *store.Tx) error { return notHeld(tx, t.Agent, "begin step "+t.StepID+" of saga "+t.SagaID) })
+	if t.Agent != "" && startsStep(t) {
+		err := h.view(ctx, func(tx *store.Tx) error {
+			if err := notHeld(tx, t.Agent, "begin step "+t.StepID+" of saga "+t.SagaID); err != nil {
+				return err
+			}
+			return notOrdered(tx, t)
+		})
 		if err != nil {
+			return err
+		}
+	}
+	if t.Agent != "" && followsOrder(t) {
+		if err := h.followed(ctx, t.SagaID); err != nil {
 			return err
 		}
 	}

@@ -7,13 +7,16 @@ import (
 	"time"
 
 	"agentrun/audit"
+	"agentrun/rings"
 	"agentrun/runtime"
 )
 
 // WatchOptions are what an operator chose for one run.
 type WatchOptions struct {
-	// KillOnBreach ends a run whose refused calls amount to a breach of severity high or critical (H-24). Without it
-	// the agent is quarantined, and its run ended only if it is in a ring above 3: it can't be lowered while it lives.
+	// Control decides what a breach leads to; KillOnBreach and Warn are then its. nil: nothing can lower or kill the run while
+	// it lives, and a breach above ring 3 ends it.
+	Control *Control
+	// KillOnBreach is ControlOptions'.
 	KillOnBreach bool
 	// Warn hears of what went wrong beside the run; nil: nobody does.
 	Warn func(error)
@@ -27,18 +30,21 @@ func (o WatchOptions) warn(err error) {
 
 // Watch is the observer of one admitted run: it puts the run on record and weighs its refused calls.
 func (h *Hypervisor) Watch(adm Admission, opt WatchOptions) runtime.Observer {
-	if adm.alarm == nil {
-		adm.alarm = newAlarm(h.now)
+	w := &watch{h: h, adm: adm, opt: opt, control: opt.Control, kinds: map[kind]*gathered{}}
+	if w.control == nil {
+		w.control = h.newControl(adm, ControlOptions{KillOnBreach: opt.KillOnBreach, Warn: opt.Warn})
+		w.control.alone = true
 	}
-	return &watch{h: h, adm: adm, opt: opt, kinds: map[kind]*gathered{}}
+	return w
 }
 
 type watch struct {
-	h     *Hypervisor
-	adm   Admission
-	opt   WatchOptions
-	run   string
-	kinds map[kind]*gathered // of refused calls; runtime bounds them
+	h       *Hypervisor
+	adm     Admission
+	opt     WatchOptions
+	run     string
+	control *Control
+	kinds   map[kind]*gathered // of refused calls; runtime bounds them
 }
 
 // kind is what refused calls have in common that are recorded together.
@@ -56,6 +62,10 @@ const gatherTime = time.Second
 // Start puts the run on record, on disk: an agent that runs can do what can't be undone.
 func (w *watch) Start(s runtime.Status) error {
 	w.run = s.ID
+	if w.opt.Control == nil {
+		w.control.opt.Run = s.ID
+		w.control.who = w.adm.breacher(s.ID)
+	}
 	digest, err := audit.ParseHash(s.PlanDigest)
 	if err != nil {
 		return fmt.Errorf("plan digest: %w", err)
@@ -74,7 +84,8 @@ func (w *watch) Refused(r runtime.Refusal) error {
 		w.kinds[k] = g
 	}
 	g.count++
-	b, trips := w.adm.alarm.denied(&w.adm, w.run, w.adm.Ring, r.Called)
+	c := w.control
+	b, trips := c.adm.alarm.denied(&c.adm, w.run, c.live.weighed(), r.Called)
 	if trips || r.At.Sub(g.last) >= gatherTime {
 		if err := w.tell(k, g, r.At); err != nil {
 			return err
@@ -83,7 +94,17 @@ func (w *watch) Refused(r runtime.Refusal) error {
 	if !trips {
 		return nil
 	}
-	return w.h.breach(&w.adm, w.run, w.opt.KillOnBreach, b)
+	return w.breach(b)
+}
+
+// breach answers runtime with an error only if nothing else ends the run: a kill freezes it first, and has its handlers. It
+// isn't waited for: the run's processes wait for this answer, and a process in the kernel's hands can't be frozen.
+func (w *watch) breach(b rings.BreachResult) error {
+	err := w.control.breach(b)
+	if w.control.alone || !w.control.over() {
+		return err
+	}
+	return nil
 }
 
 func (w *watch) tell(k kind, g *gathered, at time.Time) error {

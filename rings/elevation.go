@@ -33,6 +33,7 @@ type ElevationRequest struct {
 	Target       Ring    // Privileged or Standard
 	TrustScore   float64 // in [0,1]; NaN for none
 	HasConsensus bool
+	Elsewhere    bool    // the agent has one in this session that another Elevations keeps: refuses as a duplicate
 	Quarantined  bool    // refuses, as ElevationOptions.Quarantined does
 	TTLSeconds   float64 // 0 or less: DefaultElevation; more than MaxElevation: that; NaN is refused
 }
@@ -107,37 +108,57 @@ func ChildRing(parent Ring) Ring { return min(parent.OrSandbox()+1, Sandbox) }
 // refused (invalid_identifier), after them a TTL that is no number (invalid_ttl) and what would exceed MaxElevationsAtOnce
 // (too_many_elevations). The Elevation is zero unless the decision allows.
 func (e *Elevations) Request(r ElevationRequest) (Elevation, Decision) {
-	if err := errors.Join(CheckAgentID(r.Agent), CheckSessionID(r.Session)); err != nil {
-		return Elevation{}, deny("H-29", CodeInvalidIdentifier, err.Error())
-	}
-	ttl, ttlErr := elevationTTL(r.TTLSeconds)
-
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.held == nil {
-		return Elevation{}, deny("H-13", CodeUnconfigured, "no elevations were set up")
-	}
-	now := e.readLocked()
-	switch {
-	case !r.Target.MorePrivilegedThan(r.Current):
-		return Elevation{}, deny("H-13", CodeInvalidTarget, r.Target.String()+" is not more privileged than "+r.Current.String())
-	case r.Target == Root:
-		return Elevation{}, deny("H-13", CodeRing0Forbidden, "ring 0 is never an agent's")
-	case e.activeLocked(elevationKey{r.Agent, r.Session}, now):
-		return Elevation{}, deny("H-13", CodeDuplicateElevation, "the agent already has an elevation in this session")
-	case r.Quarantined || e.quarantined(r.Agent):
-		return Elevation{}, deny("H-13", CodeQuarantined, "the agent is in quarantine")
-	}
-	if d := e.earns(r); !d.Allowed() {
+	now, ttl, d := e.decideLocked(r)
+	if !d.Allowed() {
 		return Elevation{}, d
+	}
+	return e.grantLocked(r, now, ttl), d
+}
+
+// Check says what Request would, and grants nothing.
+func (e *Elevations) Check(r ElevationRequest) Decision {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, _, d := e.decideLocked(r)
+	return d
+}
+
+func (e *Elevations) decideLocked(r ElevationRequest) (now time.Time, ttl time.Duration, d Decision) {
+	if err := errors.Join(CheckAgentID(r.Agent), CheckSessionID(r.Session)); err != nil {
+		return now, 0, deny("H-29", CodeInvalidIdentifier, err.Error())
+	}
+	if e.held == nil {
+		return now, 0, deny("H-13", CodeUnconfigured, "no elevations were set up")
+	}
+	now = e.readLocked()
+	ttl, ttlErr := elevationTTL(r.TTLSeconds)
+	if d := e.mayLocked(r, now); !d.Allowed() {
+		return now, 0, d
 	}
 	switch {
 	case ttlErr != nil:
-		return Elevation{}, deny("H-14", CodeInvalidTTL, ttlErr.Error())
+		return now, 0, deny("H-14", CodeInvalidTTL, ttlErr.Error())
 	case e.fullLocked(now):
-		return Elevation{}, deny("H-13", CodeTooManyElevations, "too many elevations are active")
+		return now, 0, deny("H-13", CodeTooManyElevations, "too many elevations are active")
 	}
-	return e.grantLocked(r, now, ttl), allow("H-13", "granted until it expires or is revoked")
+	return now, ttl, allow("H-13", "granted until it expires or is revoked")
+}
+
+// mayLocked is the order of H-13.
+func (e *Elevations) mayLocked(r ElevationRequest, now time.Time) Decision {
+	switch {
+	case !r.Target.MorePrivilegedThan(r.Current):
+		return deny("H-13", CodeInvalidTarget, r.Target.String()+" is not more privileged than "+r.Current.String())
+	case r.Target == Root:
+		return deny("H-13", CodeRing0Forbidden, "ring 0 is never an agent's")
+	case e.activeLocked(elevationKey{r.Agent, r.Session}, now) || r.Elsewhere:
+		return deny("H-13", CodeDuplicateElevation, "the agent already has an elevation in this session")
+	case r.Quarantined || e.quarantined(r.Agent):
+		return deny("H-13", CodeQuarantined, "the agent is in quarantine")
+	}
+	return e.earns(r)
 }
 
 func elevationTTL(seconds float64) (time.Duration, error) {

@@ -685,3 +685,29 @@ func BenchmarkEffective(b *testing.B) {
 		})
 	}
 }
+
+// Check decides as Request does and leaves no trace; an elevation that another table keeps refuses where a duplicate does.
+func TestH13CheckGrantsNothing(t *testing.T) {
+	c := &setClock{}
+	e := c.elevate()
+	elsewhere := asking()
+	elsewhere.Elsewhere, elsewhere.Quarantined = true, true
+	for _, tt := range []struct {
+		r    ElevationRequest
+		want Code
+	}{{asking(), CodeOK}, {asking(), CodeOK}, {elsewhere, CodeDuplicateElevation}, {ElevationRequest{}, CodeInvalidIdentifier}} {
+		if d := e.Check(tt.r); d.Code != tt.want {
+			t.Errorf("got %+v, want %s", d, tt.want)
+		}
+	}
+	if got := e.Active(); len(got) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	elsewhere.Target = elsewhere.Current
+	if d := e.Check(elsewhere); d.Code != CodeInvalidTarget {
+		t.Errorf("got %s, want the target first", d.Code)
+	}
+	if d := new(Elevations).Check(asking()); d.Allowed() {
+		t.Error("the zero value allows")
+	}
+}

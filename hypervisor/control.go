@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"agentrun/rings"
+	"agentrun/store"
+)
+
+// Processes are those of a run, all of them.
+type Processes interface {
+	// FreezeForKill stops them for good: nothing thaws them until they are killed.
+	FreezeForKill(ctx context.Context) error
+	// Kill returns when none is left, and how many it killed. It may be called more than once, and at the same time.
+	Kill(ctx context.Context, reason string) (int, error)
+}
+
+// ControlOptions are what the run has. The zero value of each refuses or does nothing, as it says.
+type ControlOptions struct {
+	Run  string // id; required
+	Name string
+	// Elevatable says why the run's profile has no room above its ring; nil error: it has. A nil function: no elevation.
+	Elevatable func() error
+	// Processes are what a kill ends. They may be set later, with SetProcesses; a kill that comes before hits them then.
+	Processes Processes
+	// KillOnBreach kills the run when what it was refused amounts to a breach of severity high or critical (H-24).
+	// Without it its agent is quarantined, and it goes on in ring 3.
+	KillOnBreach bool
+	// QuarantineTimeout is how long the agent may stay in quarantine before the run is killed (H-23); 0: for ever.
+	QuarantineTimeout time.Duration
+	// UndoSaga undoes a saga that nobody runs (H-21), as `agentrun saga resume --undo`. nil: it is left to the operator.
+	UndoSaga func(ctx context.Context, id string) error
+	// Notify hears of what happens, in order, and must not block; nil: nobody does.
+	Notify func(Event)
+	// Warn hears of what went wrong beside the run; nil: nobody does.
+	Warn func(error)
+}
+
+// Event is something that happened to a run; package control has the same kinds.
+type Event struct {
+	Kind string
+	Ring rings.Ring // after it
+	Data map[string]string
+}
+
+// Kinds of events.
+const (
+	EventElevated     = "elevation_granted" // elevation_id, target, expires_at
+	EventNotElevated  = "elevation_denied"  // code
+	EventElevationEnd = "elevation_ended"   // elevation_id, cause
+	EventBreach       = "breach"            // severity
+	EventQuarantine   = "quarantine"        // cause
+	EventKill         = "kill"              // reason
+)
+
+// Control decides about one live run: in which ring it is at every moment, who may raise it and for how long, and when it is
+// killed. Safe for concurrent use.
+type Control struct {
+	h     *Hypervisor
+	adm   Admission
+	opt   ControlOptions
+	who   string // the agent, or the run if it belongs to none
+	live  *live
+	kills *rings.KillSwitch
+	unfit *rings.Quarantine // substitutes that must not take over
+	// alone is set if nothing applies the live ring to processes: the control of an Exit or Watch that was given none.
+	alone bool
+	end   func(error) // then ends the run; may be nil
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	wake   chan struct{}
+	ticks  sync.Once
+
+	// loanMu is held while an elevation is decided on, begins or ends, the audit's disk included. Nothing that lowers the
+	// ring waits for it.
+	loanMu sync.Mutex
+	lent   atomic.Pointer[lent] // nil: none; the rest is about it
+	lock   *store.Lock          // its place on the node
+	timer  *time.Timer
+
+	mu         sync.Mutex
+	processes  Processes
+	killed     bool
+	candidates []string // to take over
+	ending     bool     // the session's end was seen
+	toldHeld   bool
+	patience   *time.Timer
+	closed     bool
+}
+
+// Control takes charge of an admitted run. It must be closed, after the run's last process is dead and before adm.Done.
+func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
+	c := h.newControl(adm, opt)
+	c.start()
+	return c
+}
+
+func (h *Hypervisor) newControl(adm Admission, opt ControlOptions) *Control {
+	if adm.alarm == nil {
+		adm.alarm = newAlarm(h.now)
+	}
+	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, wake: make(chan struct{}, 1)}
+	if rings.CheckAgentID(c.who) != nil {
+		c.who = "run" // a kill must not fail for a name
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.live = newLive(h, adm, c.who, c.nudge)
+	c.unfit, _ = rings.NewQuarantine(h.now, nil) // fails without a clock only; nil then lets nobody take over
+	c.kills = c.killSwitch()
+	if s := adm.Settings.Substitute; s != "" {
+		c.warn(c.RegisterSubstitute(s))
+	}
+	return c
+}
+
+func (c *Control) start() {
+	c.work.Go(c.keep)
+	if c.adm.Agent != "" {
+		c.tick()
+	}
+}
+
+// tick looks at the state every lookTime from now on. What an operator runs itself is in no state: there it begins with the
+// first elevation, whose end a timer alone might miss while the machine is suspended.
+func (c *Control) tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.ticks.Do(func() { c.work.Go(c.watch) })
+	}
+}
+
+// watch keeps the ring true for those who wait for its change.
+func (c *Control) watch() {
+	t := time.NewTicker(lookTime)
+	defer t.Stop()
+	for {
+		_, _, _ = c.live.now(context.Background()) // bounded by readTime; what can't be read is ring 3
+		if c.live.armed().id != "" {
+			c.nudge()
+		}
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+func (c *Control) nudge() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// keep does what follows from a change and may take its time: the ring is what it is already.
+func (c *Control) keep() {
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.wake:
+		}
+		c.loanMu.Lock()
+		c.bookLocked("")
+		c.loanMu.Unlock()
+		c.follow()
+	}
+}
+
+// follow is what the state's changes have for consequences beside the ring.
+func (c *Control) follow() {
+	s := c.live.stands.Load()
+	if s.err != nil {
+		return
+	}
+	c.mu.Lock()
+	over := s.sessionOver && !c.ending
+	c.ending = c.ending || over
+	entered := s.Quarantined != nil && !c.toldHeld
+	left := s.Quarantined == nil && c.toldHeld
+	c.toldHeld = s.Quarantined != nil
+	c.mu.Unlock()
+	switch {
+	case entered:
+		c.notify(EventQuarantine, map[string]string{"cause": s.Quarantined.By})
+		c.bePatient()
+	case left:
+		c.endPatience()
+		c.adm.alarm.reset() // what it did before was forgiven by an operator
+	}
+	if over {
+		c.killSoon(KillRequest{Reason: rings.KillSessionTimeout, By: "session", Detail: "session " + c.adm.Session + " is over"})
+	}
+}
+
+// bePatient starts the time after which a run in quarantine is killed.
+func (c *Control) bePatient() {
+	if c.opt.QuarantineTimeout <= 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.patience == nil && !c.closed {
+		c.patience = time.AfterFunc(c.opt.QuarantineTimeout, func() {
+			c.killSoon(KillRequest{Reason: rings.KillQuarantineTimeout, By: "quarantine", Detail: "in quarantine for " + c.opt.QuarantineTimeout.String()})
+		})
+	}
+}
+
+func (c *Control) endPatience() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.patience != nil {
+		c.patience.Stop()
+		c.patience = nil
+	}
+}
+
+// Ring is the effective ring, the one that everything about the run follows. changed is closed when it is another, and stays
+// closed from the run's end on. A state that can't be read is ring 3.
+func (c *Control) Ring() (ring rings.Ring, changed <-chan struct{}) { return c.live.ring() }
+
+// Agent is who the run belongs to, read now. Without agent, ID is empty.
+func (c *Control) Agent(ctx context.Context) (Agent, error) {
+	a, _, err := c.live.now(ctx)
+	return a, err
+}
+
+// SetProcesses says what a kill ends. If the run has been killed before, they are killed at once.
+func (c *Control) SetProcesses(p Processes) {
+	c.mu.Lock()
+	c.processes = p
+	late := c.killed && p != nil && !c.closed
+	if late {
+		c.work.Add(1)
+	}
+	c.mu.Unlock()
+	if !late {
+		return
+	}
+	go func() {
+		defer c.work.Done()
+		if _, err := p.Kill(context.Background(), "killed before it began"); err != nil {
+			c.warn(err)
+		}
+	}()
+}
+
+func (c *Control) notify(kind string, data map[string]string) {
+	if c.opt.Notify != nil {
+		ring, _ := c.live.ring()
+		c.opt.Notify(Event{Kind: kind, Ring: ring, Data: data})
+	}
+}
+
+func (c *Control) warn(err error) {
+	if c.opt.Warn != nil && err != nil {
+		c.opt.Warn(err)
+	}
+}
+
+// Close ends what the run has on loan and waits for kills that are under way. The error tells of kills that the audit doesn't
+// have.
+func (c *Control) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.mu.Unlock()
+	c.endPatience()
+	c.cancel()
+	c.work.Wait()
+	c.loanMu.Lock()
+	c.bookLocked("run_end")
+	c.loanMu.Unlock()
+	c.live.end()
+	if c.kills == nil || c.kills.Unpersisted() == 0 {
+		return nil
+	}
+	if err := c.kills.Retry(context.Background()); err != nil {
+		return errors.Join(errors.New("a kill is not on record"), err)
+	}
+	return nil
+}

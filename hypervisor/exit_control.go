@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"math"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/link"
+)
+
+var _ link.Controls = (*Exit)(nil)
+
+// noReason is the reason of an agent that gives none.
+const noReason = "the agent gave no reason"
+
+// Elevate implements link.Controls: an agent asks for a ring. Whether it has earned it is decided from the state (H-13). If its
+// settings say so it then has it; else an operator is asked, and everything decided once more after the answer. To ask politely
+// is no breach; how often is bounded by the agent's rate (H-16).
+func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, error) {
+	if err := r.Check(); err != nil {
+		return link.Elevated{}, err
+	}
+	if e.over() {
+		return notElevated(codeRunEnded, "the run has ended"), nil
+	}
+	ring, _ := e.live.ring()
+	if l, err := e.h.limits.Take(e.bucket(), e.session(), ring); err != nil {
+		no := notElevated(codeRateLimited, "too many requests a second for "+ring.String())
+		no.Next = "wait " + l.RetryAfter.String() + ", then ask again"
+		return no, nil
+	}
+	if r.Reason == "" {
+		r.Reason = noReason
+	}
+	req := ElevateRequest{Target: r.Target, TTL: r.TTL, Reason: r.Reason, By: AgentItself}
+	a, err := e.control.Agent(ctx)
+	if err != nil {
+		return link.Elevated{}, err
+	}
+	if a.ID != "" && a.SelfElevation {
+		return elevated(e.control.Elevate(ctx, req))
+	}
+	if err := e.control.look(ctx, req, true); err != nil {
+		return elevated(rings.Elevation{}, err)
+	}
+	by, no, err := e.askForElevation(ctx, r)
+	if err != nil || by == "" {
+		return no, err
+	}
+	req.By = by
+	return elevated(e.control.Elevate(ctx, req))
+}
+
+// askForElevation asks an operator; by is empty if none agreed.
+func (e *Exit) askForElevation(ctx context.Context, r link.Elevation) (by string, no link.Elevated, err error) {
+	ttl := min(r.TTL, rings.MaxElevation)
+	if ttl <= 0 {
+		ttl = rings.DefaultElevation
+	}
+	args, err := json.Marshal(struct {
+		Reason string `json:"reason"`
+		Target int    `json:"target_ring"`
+		TTL    int64  `json:"ttl_seconds"`
+	}{r.Reason, r.Target.Value(), int64(math.Ceil(ttl.Seconds()))})
+	if err != nil {
+		return "", no, err
+	}
+	digest := sha256.Sum256(args)
+	a, err := e.approve(ctx, link.Approval{Tool: ApprovalElevation, Args: args, Digest: hex.EncodeToString(digest[:]), Reason: r.Reason, Wait: r.Wait}, ApprovalElevation)
+	switch {
+	case err != nil:
+		return "", no, err
+	case !a.Allowed || a.By == "":
+		return "", notElevated(a.Code, a.Message), nil
+	}
+	return a.By, no, nil
+}
+
+func notElevated(code rings.Code, message string) link.Elevated {
+	return link.Elevated{Code: code, Message: message, Next: nextOf(code)}
+}
+
+// elevated is the answer to a decision. A refusal whose record couldn't be written is still a refusal, with an error.
+func elevated(e rings.Elevation, err error) (link.Elevated, error) {
+	if d, ok := errors.AsType[*DeniedError](err); ok {
+		return notElevated(d.Code, d.Reason), nil
+	}
+	if err != nil {
+		return link.Elevated{}, err
+	}
+	return link.Elevated{Granted: true, Code: rings.CodeOK, ID: e.ID, Target: e.Target, Expires: e.ExpiresAt, TTL: e.TTL()}, nil
+}
+
+// nextOf tells an agent what it may do.
+func nextOf(code rings.Code) string {
+	switch code {
+	case rings.CodeInvalidTarget, rings.CodeRing0Forbidden:
+		return "ask for ring 1 or 2, if you are in a less privileged one"
+	case rings.CodeDuplicateElevation:
+		return "wait until the elevation there is has ended"
+	case codeApproval:
+		return "ask again with time to wait for an operator, or go on without"
+	case CodeInvalidReason:
+		return "give a reason of at most 1024 bytes"
+	}
+	return "go on in your ring, or tell the operator what you need"
+}
+
+// Alarm implements link.Controls. A gateway may have fallen: it is believed only what is its own to see. It returns when the run
+// has no rights any more and its kill is under way.
+func (e *Exit) Alarm(_ context.Context, a link.Alarm) error {
+	if err := a.Check(); err != nil {
+		return err
+	}
+	if e.over() {
+		return nil
+	}
+	detail := string(a.Reason)
+	if a.Detail != "" {
+		detail += ": " + a.Detail
+	}
+	e.control.killSoon(KillRequest{Reason: a.Reason, Action: a.Action, By: "tool proxy", Detail: detail})
+	return nil
+}
