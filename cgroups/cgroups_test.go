@@ -722,6 +722,62 @@ func TestKillFrozen(t *testing.T) {
 	})
 }
 
+// M-22: everybody but those named dies, also while the group is frozen; in the v1 freezer as soon as it is thawed.
+func TestM22KillOthers(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		for _, frozen := range []bool{false, true} {
+			g := create(t, limits)
+			keep, n := startCounter(t, g)
+			for range 3 {
+				start(t, g, "spin").expect("ready")
+			}
+			if frozen {
+				if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			killed, settled, err := g.KillOthers(within(t, 10*time.Second), keep.pid())
+			if killed != 3 || err != nil || settled != !(frozen && g.Mode() == V1) {
+				t.Errorf("frozen %v: KillOthers = %d, %v, %v", frozen, killed, settled, err)
+			}
+			if frozen {
+				if f, err := g.Frozen(); !f || err != nil {
+					t.Errorf("Frozen = %v, %v", f, err)
+				}
+				standsStill(t, n)
+				if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, settled, err := g.KillOthers(within(t, 10*time.Second), keep.pid()); !settled || err != nil {
+				t.Errorf("frozen %v: the second KillOthers = %v, %v", frozen, settled, err)
+			}
+			if pids, err := g.Pids(); len(pids) != 1 || pids[0] != keep.pid() || err != nil {
+				t.Errorf("left: %v, %v, want %d", pids, err, keep.pid())
+			}
+		}
+	})
+}
+
+// The quota is lifted and comes back as it was.
+func TestUnthrottle(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, Limits{CPU: 0.2, Memory: 256 << 20, PIDs: 100})
+		if err := g.Unthrottle(); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Verify(); err == nil {
+			t.Error("the quota is still there")
+		}
+		if err := g.Throttle(); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Verify(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A process that is in one hierarchy only (a launch cut short) is found and dies. On hybrid also when a v1 freezer holds it.
 func TestKillStray(t *testing.T) {
 	eachKill(t, func(t *testing.T, noKill bool) {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/cgroups/internal/ctrd"
 	"agentrun/internal/thread"
 )
 
@@ -332,6 +333,79 @@ func (g *Group) signalBatch(pids []int) error {
 		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("pidfd_send_signal %d: %w", p, err)
 		}
+	}
+	return nil
+}
+
+// KillOthers ends every process in the group except those named, which must be alive and pinned by the caller (its children, or by
+// pidfd), and returns how many it saw. settled false: they have their SIGKILL and die before they run another instruction, but are
+// still there, because the group is in the v1 freezer, which holds them until it is thawed. Otherwise it returns once none but those
+// named is listed. The group must be frozen or its processes unable to fork: unlike Kill it leaves the pids limit as it is.
+func (g *Group) KillOthers(ctx context.Context, keep ...int) (killed int, settled bool, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("kill in cgroup %s: %w", g.name, err)
+		}
+	}()
+	seen := map[int]struct{}{}
+	var b backoff
+	for {
+		pids, _, err := g.allProcs()
+		if err != nil {
+			return len(seen), false, err
+		}
+		pids = slices.DeleteFunc(pids, func(p int) bool { return slices.Contains(keep, p) })
+		if len(pids) == 0 {
+			return len(seen), true, nil
+		}
+		for _, p := range pids {
+			seen[p] = struct{}{}
+		}
+		for batch := range slices.Chunk(pids, 128) { // open descriptors are bounded
+			if err := g.signalBatch(batch); err != nil {
+				return len(seen), false, err
+			}
+		}
+		if held, err := g.inV1Freezer(); held || err != nil {
+			return len(seen), false, err
+		}
+		if err := b.wait(ctx); err != nil {
+			return len(seen), false, fmt.Errorf("processes left: %v: %w", pids, err)
+		}
+	}
+}
+
+func (g *Group) inV1Freezer() (bool, error) {
+	f := g.v1Freezer()
+	if f == "" {
+		return false, nil
+	}
+	s, err := readFile(f)
+	return s != "THAWED", err
+}
+
+// Unthrottle lifts the CPU quota until Throttle or Update sets it again, so that processes that have used theirs up run to where they
+// can be frozen or die: a throttled one acts on no signal before the next period, up to 100 ms later.
+func (g *Group) Unthrottle() error {
+	f, v := "cpu.cfs_quota_us", "-1"
+	if g.mode == V2 {
+		f, v = "cpu.max", "max"
+	}
+	if err := writeFile(filepath.Join(g.dir("cpu"), f), v); err != nil {
+		return fmt.Errorf("lift the cpu quota of cgroup %s: %w", g.name, err)
+	}
+	return nil
+}
+
+// Throttle sets the CPU quota of the limits in force again.
+func (g *Group) Throttle() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.limits == (Limits{}) {
+		return fmt.Errorf("set the cpu quota of cgroup %s: no limits were set", g.name)
+	}
+	if err := g.set("cpu", ctrd.Limits{CPUQuota: g.limits.quota(), CPUPeriod: cpuPeriod}); err != nil {
+		return fmt.Errorf("set the cpu quota of cgroup %s: %w", g.name, err)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ type SandboxList struct {
 // KillRequest is the body of POST /v1/kill. Without a selector's field nothing is killed: it is refused.
 type KillRequest struct {
 	Selector Selector `json:"selector"`
-	Reason   string   `json:"reason,omitempty"` // one of rings.KillReasons; empty: manual
+	Reason   string   `json:"reason,omitempty"` // one of rings.KillReasons, or an operator's words; empty: manual
 }
 
 // KillList is what POST /v1/kill answers.
@@ -39,7 +39,7 @@ type KillList struct {
 
 // KillOneRequest is the body of POST /v1/sandboxes/{id}/kill.
 type KillOneRequest struct {
-	Reason string `json:"reason,omitempty"` // one of rings.KillReasons; empty: manual
+	Reason string `json:"reason,omitempty"` // one of rings.KillReasons, or an operator's words; empty: manual
 }
 
 // RevokeRequest is the body of POST /v1/sandboxes/{id}/revoke.
@@ -151,15 +151,12 @@ func (q *call) killAll() error {
 	return q.send(KillList{list}, err)
 }
 
-// killReason is manual where none is given. Other text is refused: it would be recorded as manual with an error (H-23).
+// killReason is one of H-23's, or what an operator says in their own words: then the kill is manual, and the words are its detail.
 func killReason(s string) (string, error) {
 	if s == "" {
 		return string(rings.KillManual), nil
 	}
-	if !rings.KillReason(s).Valid() {
-		return "", badField("reason", "want one of the reasons of a kill, as manual or policy_violation")
-	}
-	return s, nil
+	return s, checkText("reason", s, maxReason)
 }
 
 func (q *call) elevate() error {

@@ -387,7 +387,7 @@ func TestM23BodiesAreStrict(t *testing.T) {
 		{"POST /v1/kill", `{"selector":{"all":true}}{}`, "body: something follows"},
 		{"POST /v1/kill", `{"selector":{"all":true}`, "body: it isn't JSON"},
 		{"POST /v1/kill", `[{"selector":{"all":true}}]`, "body: want a JSON object"},
-		{"POST /v1/kill", `{"selector":{"all":true},"reason":"because"}`, "reason: want one of the reasons"},
+		{"POST /v1/kill", `{"selector":{"all":true},"reason":"be\ncause"}`, "reason: want printable text"},
 		{"POST /v1/kill", "{\"selector\":{\"id\":\"\xff\"}}", "body: it isn't UTF-8"},
 		{"POST /v1/kill", strings.Repeat(`{"selector":`, 5000), "selector: it isn't JSON"},
 		{"POST /v1/kill", `{"selector":{"selector":{"all":true}}}`, "selector.selector: unknown field"},

@@ -377,7 +377,7 @@ func (r *Root) addBind(e Entry) error {
 // anybody can reach it: there is no instant in which it is visible with more rights.
 func (r *Root) dress(mnt int, e Entry) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID, Propagation: unix.MS_PRIVATE}
-	if !e.Writable {
+	if !e.Writable && !e.Live {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	if !e.Exec {

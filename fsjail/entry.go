@@ -44,6 +44,7 @@ type Entry struct {
 	Mode     os.FileMode `json:"mode,omitempty"`     // Dir, File, Tmpfs; permission bits only
 	Agent    bool        `json:"agent,omitempty"`    // Dir: owned by the agent
 	Writable bool        `json:"writable,omitempty"` // Bind
+	Live     bool        `json:"live,omitempty"`     // Bind: built writable all the same; closed from outside before the agent starts, see Live
 	Exec     bool        `json:"exec,omitempty"`     // Bind, Overlay: programs may be executed from it
 	Device   bool        `json:"device,omitempty"`   // Bind: a device node, not mounted nodev
 	IsFile   bool        `json:"file,omitempty"`     // Bind: Source is not a directory

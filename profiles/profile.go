@@ -80,8 +80,22 @@ type EtcEntry struct {
 type Subprocess struct {
 	Mode  SubprocessMode `json:"mode"`
 	Tools []Tool         `json:"tools,omitempty"` // with tools: programs that may be executed besides the command itself
-	Why   string         `json:"why"`
+	// OnDemotion says what becomes of the agent's other processes when it loses the right to have them while it lives (M-22).
+	// Not set: DemotionKill.
+	OnDemotion OnDemotion `json:"on_demotion,omitempty"`
+	Why        string     `json:"why"`
 }
+
+// OnDemotion is a closed choice. The zero value is DemotionKill.
+type OnDemotion string
+
+// What becomes of processes that an agent may no longer have.
+const (
+	DemotionKill OnDemotion = "kill" // all but the agent's first process end
+	DemotionKeep OnDemotion = "keep" // they live on under the new ring's rules, and can make no more
+)
+
+func (OnDemotion) choices() []string { return []string{"kill", "keep"} }
 
 // SubprocessMode is a closed choice; the zero value is invalid.
 type SubprocessMode string

@@ -59,6 +59,14 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 	return c, nil
 }
 
+// openCgroups lets libcontainer's library open the cgroup tree, which it does once per process and keeps. Had it done so on the thread
+// of a run, whose mount namespace ends with it, every later run of this process would be refused.
+func openCgroups() {
+	if f, err := libcgroups.OpenFile("/sys/fs/cgroup", "cgroup.procs", unix.O_RDONLY); err == nil { // absent on v1: it is about the folder
+		f.Close()
+	}
+}
+
 // startAtZero lets the sandbox's clocks begin with it: the host's uptime tells which kernel fixes it runs
 // without, and ties two runs on one host together (time_namespaces(7)).
 func startAtZero() (map[string]specs.LinuxTimeOffset, error) {

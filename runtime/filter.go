@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -96,6 +97,28 @@ type warden struct {
 	tries      int
 	recorder   *seccomp.Recorder
 	refused    func(seccomp.Call, seccomp.Answer, seccomp.Event) // hears of each refusal before the caller does
+	profile    *profiles.Profile                                 // the plan's
+	live       atomic.Pointer[rights]                            // those of the live ring; nil: the plan's
+}
+
+// rights holds for one decision: it may be another's in the next.
+func (w *warden) rights() *rights {
+	if r := w.live.Load(); r != nil {
+		return r
+	}
+	return &rights{subprocess: w.subprocess}
+}
+
+// elevated says whether a call is one that the live ring adds to the plan's. Like every decision here it is one by registers only.
+// What the profile's floor stops, no ring gives: a floor is what must not be loosened.
+func (w *warden) elevated(r *rights, c seccomp.Call) bool {
+	if r.above == nil {
+		return false
+	}
+	if i := w.profile.Match(c.Name, c.Args); i >= 0 && w.profile.Syscalls[i].Floor {
+		return false
+	}
+	return allows(*r.above, c)
 }
 
 func (w *warden) answer(c seccomp.Call) seccomp.Answer {
@@ -114,36 +137,42 @@ const nsFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | un
 const atEmptyPath = 0x1000
 
 func (w *warden) decide(c seccomp.Call) seccomp.Answer {
+	r := w.rights()
 	switch c.Name {
 	case "clone":
 		if c.Args[0]&nsFlags != 0 {
 			return seccomp.Deny(unix.EPERM)
 		}
-		return w.ifSubprocess()
+		return ifSubprocess(r)
 	case "fork", "vfork":
-		return w.ifSubprocess()
+		return ifSubprocess(r)
+	}
+	if w.elevated(r, c) {
+		return seccomp.Continue()
+	}
+	switch c.Name {
 	case "execveat":
 		if c.Args[4]&atEmptyPath != 0 { // fexecve: what it runs has no path that a mount could forbid
 			return seccomp.Deny(unix.EACCES)
 		}
-		return w.exec(c)
+		return w.exec(r, c)
 	case "execve":
-		return w.exec(c)
+		return w.exec(r, c)
 	case "socket", "socketpair":
 		return seccomp.Deny(unix.EAFNOSUPPORT) // what programs expect of a kernel without the family
 	}
 	return seccomp.Deny(unix.EPERM)
 }
 
-func (w *warden) ifSubprocess() seccomp.Answer {
-	if w.subprocess {
+func ifSubprocess(r *rights) seccomp.Answer {
+	if r.subprocess {
 		return seccomp.Continue()
 	}
 	return seccomp.Deny(unix.EPERM)
 }
 
-func (w *warden) exec(c seccomp.Call) seccomp.Answer {
-	if w.subprocess {
+func (w *warden) exec(r *rights, c seccomp.Call) seccomp.Answer {
+	if r.subprocess {
 		return seccomp.Continue()
 	}
 	if c.PID == 0 || c.PID != w.agentPID {

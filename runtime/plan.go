@@ -72,6 +72,7 @@ type Plan struct {
 	Network      string                `json:"network"`
 	Exit         *PlanExit             `json:"exit,omitempty"`
 	Subprocess   bool                  `json:"subprocess"`
+	OnDemotion   string                `json:"on_demotion"` // kill or keep: subprocesses when the run loses the right to have them
 	Limits       PlanLimits            `json:"limits"`
 	Rlimits      []PlanRlimit          `json:"rlimits"`
 	WritableRoot bool                  `json:"writable_root,omitempty"`
@@ -87,6 +88,8 @@ type Plan struct {
 	Steps        []PlanStep            `json:"steps"`
 	Digest       string                `json:"digest"`
 
+	operator Limits // chosen for this run; they stay whatever the ring is
+	ranges   profiles.Ranges
 	profile  profiles.Profile
 	filter   seccomp.Filter
 	programs map[string]bool // mode tools: all that may be executed, by path inside
@@ -128,7 +131,8 @@ func NewPlan(s Spec) (*Plan, error) {
 			Timeout: s.Limits.Timeout, CPUTime: s.Limits.CPUTime,
 			MaxOutput: int64(s.Limits.MaxOutput), ScratchSize: int64(s.Limits.ScratchSize), MaxSteps: s.Limits.MaxSteps,
 		},
-		profile: s.Profile,
+		OnDemotion: cmpOr(string(s.Profile.Subprocess.OnDemotion), string(profiles.DemotionKill)),
+		profile:    s.Profile, ranges: s.ranges(), operator: operatorLimits(&s),
 	}
 	p.Cgroup = p.cgroupOf()
 	for _, st := range steps {
@@ -218,6 +222,8 @@ func (p *Plan) planHost(bestEffort bool) error {
 	p.Seccomp.WaitKillable = hostcaps.SeccompWaitKillable.Check() == nil
 	return nil
 }
+
+func (p *Plan) keeps() bool { return p.OnDemotion == string(profiles.DemotionKeep) }
 
 func (p *Plan) onlyTools() bool { return p.profile.Subprocess.Mode == profiles.SubprocessTools }
 
@@ -412,10 +418,10 @@ func (p *Plan) planWorkspace(s *Spec) error {
 		}
 		mode = profiles.WorkspaceRO // nobody offered this folder for writing
 		if only != "" {
-			return p.addWorkspace(only, workspaceDir+"/"+filepath.Base(only), mode)
+			return p.addWorkspace(only, workspaceDir+"/"+filepath.Base(only), mode, false)
 		}
 	}
-	return p.addWorkspace(dir, workspaceDir, mode)
+	return p.addWorkspace(dir, workspaceDir, mode, s.Workspace != "")
 }
 
 // implicitWorkspace is the caller's folder when the command is a file in it and no workspace was
@@ -463,12 +469,14 @@ func private(dir string, environ []string) bool {
 	return false
 }
 
-func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode) error {
+func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode, offered bool) error {
 	refuse := func(err error) error { return &InvalidSpec{[]Problem{{"--workspace", err.Error()}}} }
 	name, info, err := fsjail.Canonical(source)
 	if err != nil {
 		return refuse(err)
 	}
+	// An elevation opens what was offered by name, and nothing else.
+	live := offered && mode == profiles.WorkspaceRO && p.Elevatable() == nil
 	if name == "/" {
 		return refuse(errors.New("the host's / would show everything in it; name the folder the agent works in"))
 	}
@@ -481,7 +489,7 @@ func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode) 
 	}
 	p.Entries = append(p.Entries, fsjail.Entry{
 		Kind: fsjail.Bind, Target: target, Source: name, Writable: mode == profiles.WorkspaceRW,
-		Exec: p.profile.Files.WorkspaceExec, IsFile: !info.IsDir(), Owner: &owner,
+		Live: live, Exec: p.profile.Files.WorkspaceExec, IsFile: !info.IsDir(), Owner: &owner,
 		Why: "the workspace; what the agent writes belongs to its owner on the host",
 	})
 	return nil

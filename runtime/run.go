@@ -41,6 +41,12 @@ type Options struct {
 	Observer Observer
 	// Exit is required if the plan has one.
 	Exit *Exit
+	// Ring says which ring holds now; nil: the plan's, to the end. A ring other than the plan's is applied before OnLive.
+	Ring RingSource
+	// OnLive gets the run between the probe and the exec: its process exists, and no code of the agent has run.
+	OnLive func(*Live)
+	// OnEvent hears what is done to the live run. It must not block.
+	OnEvent func(LiveEvent)
 
 	hook func(*launch) error
 }
@@ -65,11 +71,17 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	}
 	// A thread of its own that then ends: it gets a mount namespace, and it is the parent of the sandbox
 	// for the parent-death signal.
-	thread.Throwaway(r.live)
+	openCgroups()
+	thread.Throwaway(r.start)
 	if r.ending == nil { // it never started
 		<-r.onRecord
 		r.ending = r.end()
 	}
+	defer func() {
+		if r.live != nil {
+			r.live.finished(r.status)
+		}
+	}()
 	if err := <-r.ending; err != nil {
 		unwritten := "the end of the run is not on record: " + err.Error()
 		if r.status.State == Failed {
@@ -98,6 +110,7 @@ type run struct {
 	began    time.Time
 	status   Status
 	launch   *launch
+	live     *Live
 	refusals refusals
 	onRecord chan struct{} // closed when Observer.Start has answered
 	startErr error         // its answer
@@ -108,7 +121,7 @@ type run struct {
 	serving  sync.WaitGroup
 }
 
-func (r *run) live() {
+func (r *run) start() {
 	r.opt.hook = r.beforeExec
 	l := &launch{plan: r.plan, opt: r.opt, recorder: &seccomp.Recorder{}}
 	r.launch = l
@@ -178,14 +191,18 @@ func (r *run) beforeExec(l *launch) error {
 	w := &warden{
 		subprocess: r.plan.Subprocess, programs: r.plan.programs,
 		agentPID: l.agentPID, listener: int(l.listener.Fd()), recorder: l.recorder, refused: r.refused,
+		profile: &r.plan.profile,
 	}
+	gate := &seccomp.Gate{}
+	r.live = newLive(r, l, w, gate)
+	l.over = r.live.end
 	listener := l.listener
 	l.listener = nil
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stopServing = cancel
 	r.serving.Go(func() {
 		defer listener.Close()
-		err := seccomp.Serve(ctx, int(listener.Fd()), w.answer, seccomp.ServeOptions{})
+		err := seccomp.Serve(ctx, int(listener.Fd()), w.answer, seccomp.ServeOptions{Gate: gate})
 		if err != nil && !errors.Is(err, context.Canceled) {
 			// Nobody answers any more: waiting calls would hang for ever. Fail closed.
 			r.decide(verdict{Killed, "seccomp notifications: " + err.Error()})
@@ -223,6 +240,21 @@ func (r *run) beforeExec(l *launch) error {
 	l.io.pump(r.opt.Stdin, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
+	return r.goLive(ctx)
+}
+
+// goLive brings the run into the ring that holds now, which may no longer be the plan's, and has it followed from here.
+func (r *run) goLive(ctx context.Context) error {
+	if r.opt.Ring != nil {
+		ring, _ := r.opt.Ring.Ring()
+		if err := r.live.change(ctx, ring); err != nil && r.live.closing.Load() {
+			return err
+		}
+		r.serving.Go(func() { r.live.follow(ctx, r.opt.Ring) })
+	}
+	if r.opt.OnLive != nil {
+		r.opt.OnLive(r.live)
+	}
 	return nil
 }
 
@@ -249,7 +281,7 @@ func (r *run) watchOOM(events *os.File) {
 				return // the group is being removed: the run is over
 			}
 			if kills > 0 {
-				r.decide(verdict{OOM, fmt.Sprintf("over the memory limit of %d bytes", r.plan.Limits.Memory)})
+				r.decide(verdict{OOM, fmt.Sprintf("over the memory limit of %d bytes", r.memoryLimit())})
 				return
 			}
 			time.Sleep(2 * time.Millisecond)
@@ -273,6 +305,22 @@ func (r *run) watch() (v verdict) {
 	defer cpu.Stop()
 	var graceOver <-chan time.Time
 	var asked string
+	pass := func(sig os.Signal) verdict {
+		s, ok := sig.(unix.Signal)
+		if !ok {
+			return verdict{}
+		}
+		ends := s == unix.SIGTERM || s == unix.SIGINT || s == unix.SIGHUP || s == unix.SIGQUIT
+		if ends && asked != "" {
+			return verdict{Killed, asked + ", then " + unix.SignalName(s)}
+		}
+		_ = unix.PidfdSendSignal(int(r.launch.agentFD.Fd()), s, nil, 0)
+		if ends {
+			asked = "asked to end by " + unix.SignalName(s)
+			graceOver = time.After(grace)
+		}
+		return verdict{}
+	}
 	for v == (verdict{}) {
 		select {
 		case <-r.ended:
@@ -298,25 +346,17 @@ func (r *run) watch() (v verdict) {
 			if _, ok := errors.AsType[*PolicyError](context.Cause(r.ctx)); ok {
 				v.state = Policy
 			}
+		case <-r.live.relimit:
+			cpu.Reset(0)
 		case <-graceOver:
 			v = verdict{Killed, asked + ", and still alive after " + grace.String()}
 		case sig := <-r.opt.Signals:
-			s, ok := sig.(unix.Signal)
-			if !ok {
-				continue
-			}
-			ends := s == unix.SIGTERM || s == unix.SIGINT || s == unix.SIGHUP || s == unix.SIGQUIT
-			if ends && asked != "" {
-				v = verdict{Killed, asked + ", then " + unix.SignalName(s)}
-				continue
-			}
-			_ = unix.PidfdSendSignal(int(r.launch.agentFD.Fd()), s, nil, 0)
-			if ends {
-				asked = "asked to end by " + unix.SignalName(s)
-				graceOver = time.After(grace)
-			}
+			v = pass(sig)
+		case sig := <-r.live.signals:
+			v = pass(sig)
 		}
 	}
+	r.live.close()
 	if err := r.launch.killAll(); err != nil {
 		r.status.Leftovers = append(r.status.Leftovers, err.Error())
 		_ = r.launch.control.Close() // pid 1 ends at the hang-up, and everything with it
@@ -325,16 +365,25 @@ func (r *run) watch() (v verdict) {
 	return v
 }
 
+// memoryLimit is the one that was in force.
+func (r *run) memoryLimit() int64 {
+	if r.launch != nil && r.launch.group != nil {
+		return r.launch.group.Limits().Memory
+	}
+	return r.plan.Limits.Memory
+}
+
 // nextCPUCheck is the earliest the budget can be used up: the quota bounds the rate. At least 10 ms, so
 // that the last stretch is not a busy wait.
 func (r *run) nextCPUCheck(used time.Duration) time.Duration {
 	left := time.Duration(r.plan.Limits.CPUTime) - used
-	return max(time.Duration(float64(left)/r.plan.Limits.CPU), 10*time.Millisecond)
+	return max(time.Duration(float64(left)/r.launch.group.Limits().CPU), 10*time.Millisecond)
 }
 
 // settle reads the account of the run while its cgroup still exists, then takes everything down.
 func (r *run) settle(v verdict) {
 	l, s := r.launch, &r.status
+	r.live.close()
 	_, _ = l.process.Wait() // pid 1 is reaped only when every process of its namespace is gone
 	if err := l.killAll(); err != nil {
 		s.Leftovers = append(s.Leftovers, err.Error())
@@ -348,6 +397,7 @@ func (r *run) settle(v verdict) {
 		default:
 		}
 	}
+	r.live.end()
 	l.stopServing()
 	if l.oom != nil {
 		l.oom.Close()
@@ -397,6 +447,6 @@ func (r *run) judge(v verdict) {
 		s.State, s.Reason, s.ExitCode = v.state, v.reason, ExitKilled
 	case s.OOMKills > 0 && s.Signal == "SIGKILL":
 		s.State, s.ExitCode = OOM, ExitKilled
-		s.Reason = fmt.Sprintf("over the memory limit of %d bytes", r.plan.Limits.Memory)
+		s.Reason = fmt.Sprintf("over the memory limit of %d bytes", r.memoryLimit())
 	}
 }

@@ -79,11 +79,7 @@ func (s *Spec) Check() error {
 	if s.Session != "" && rings.CheckSessionID(s.Session) != nil {
 		bad("--session", "%q is no session id: letters, digits, _ and -, at most 256 (H-29)", s.Session)
 	}
-	ranges := profiles.SpecRanges()
-	if s.TestOnlyRanges {
-		ranges = profiles.TestOnlyUnsafeRanges()
-	}
-	for _, p := range s.Limits.Check(ranges) {
+	for _, p := range s.Limits.Check(s.ranges()) {
 		ps = append(ps, Problem{limitFlag(p.Path), p.Message})
 	}
 	for _, kv := range s.Env {
@@ -111,6 +107,13 @@ func (s *Spec) Check() error {
 		return &InvalidSpec{ps}
 	}
 	return nil
+}
+
+func (s *Spec) ranges() profiles.Ranges {
+	if s.TestOnlyRanges {
+		return profiles.TestOnlyUnsafeRanges()
+	}
+	return profiles.SpecRanges()
 }
 
 // limitFlag is the flag that sets a limit, by the limit's path in a profile.

@@ -25,6 +25,9 @@ import (
 //
 // Landlock has no account in /proc; the integration tests try it from inside instead.
 func (l *launch) verify() error {
+	if err := l.mountsHeld(); err != nil {
+		return err
+	}
 	v := &verifier{l: l, pid: l.agentPID}
 	for _, check := range []func() error{v.status, v.namespaces, v.idMaps, v.cgroup, v.mounts, v.descriptors, v.hidden} {
 		if err := check(); err != nil {
@@ -173,6 +176,9 @@ func (v *verifier) mounts() error {
 				continue
 			}
 			flags = []string{"nosuid"}
+			if v.l.plan.closed(at) {
+				flags = append(flags, "ro")
+			}
 		}
 		for _, flag := range flags {
 			if !slices.Contains(have, flag) {
@@ -228,6 +234,13 @@ func (p *Plan) mountFlags(more []fsjail.Entry) map[string][]string {
 func (p *Plan) submount(at string) bool {
 	return slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
 		return e.Kind == fsjail.Bind && !e.IsFile && strings.HasPrefix(at, e.Target+"/")
+	})
+}
+
+// closed: below a folder that a change of ring may open, nothing is open before.
+func (p *Plan) closed(at string) bool {
+	return slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
+		return e.Live && strings.HasPrefix(at, e.Target+"/")
 	})
 }
 

@@ -96,6 +96,8 @@ type ServeOptions struct {
 	Stats *Stats
 	// Clock replaces time.Now in tests of the rate limit.
 	Clock func() time.Time
+	// Gate lets others wait for the loop, if given.
+	Gate *Gate
 }
 
 // Stats counts what the loop did.
@@ -149,11 +151,13 @@ func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions
 		return fmt.Errorf("serve seccomp listener: %w", err)
 	}
 	defer unix.Close(l.wake)
+	o.Gate.attach(l)
+	defer o.Gate.detach()
 	rung := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(rung)
-		one := [8]byte{1} // any non-zero number
-		_, _ = unix.Write(l.wake, one[:])
+		l.over.Store(true)
+		l.poke()
 	})
 	defer func() {
 		if !stop() {
@@ -171,6 +175,8 @@ func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions
 
 type loop struct {
 	fd, wake int
+	over     atomic.Bool // ctx has ended
+	gate     *Gate
 	handle   func(Call) Answer
 	stats    *Stats
 	held     limiter
@@ -187,7 +193,7 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 		return nil, fmt.Errorf("get notification sizes: %w", e)
 	}
 	l := &loop{
-		fd: fd, handle: handle, stats: o.Stats, now: o.Clock,
+		fd: fd, handle: handle, stats: o.Stats, now: o.Clock, gate: o.Gate,
 		req:  make([]byte, max(int(sizes.notif), int(unsafe.Sizeof(notif{})))),
 		resp: make([]byte, max(int(sizes.resp), int(unsafe.Sizeof(notifResp{})))),
 		held: newLimiter(o.DenyRate, o.DenyBurst),
@@ -216,7 +222,7 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 func (l *loop) run() error {
 	fds := []unix.PollFd{{Fd: int32(l.wake), Events: unix.POLLIN}, {Fd: int32(l.fd), Events: unix.POLLIN}}
 	for {
-		wait, err := l.release(false)
+		wait, err := l.release(l.gate.hurried())
 		if err != nil {
 			return err
 		}
@@ -237,9 +243,13 @@ func (l *loop) run() error {
 			return fmt.Errorf("poll: %w", err)
 		}
 		if fds[0].Revents != 0 {
-			// Nobody will answer after this: let the held ones go, so that their threads see a refusal.
-			_, err := l.release(true)
-			return err
+			if l.over.Load() {
+				// Nobody will answer after this: let the held ones go, so that their threads see a refusal.
+				_, err := l.release(true)
+				return err
+			}
+			l.woken()
+			continue // a hurry concerns the held ones first
 		}
 		if len(n) == 1 {
 			continue
@@ -255,6 +265,13 @@ func (l *loop) run() error {
 			return fmt.Errorf("poll: listener reports %#x", re)
 		}
 	}
+}
+
+// woken hears whoever waits at the gate.
+func (l *loop) woken() {
+	var count [8]byte
+	_, _ = unix.Read(l.wake, count[:]) // before the gate: what comes after it wakes again
+	l.gate.pass()
 }
 
 // one receives and answers a call.
@@ -274,7 +291,7 @@ func (l *loop) one() error {
 	if answer.Allowed() {
 		return l.send(n.id, answer)
 	}
-	if l.held.hold(l.now(), n.id, answer) {
+	if !l.gate.hurried() && l.held.hold(l.now(), n.id, answer) {
 		l.stats.Delayed.Add(1)
 		return nil
 	}

@@ -95,7 +95,7 @@ func (c *commands) execute(_ context.Context, tool string) (link.Process, error)
 	go func() {
 		// Its parent-death signal is tied to this thread: with us, it dies.
 		goruntime.LockOSThread()
-		err := p.start(c.args(cmd, p.statusFile()))
+		err := p.start(c.g.caller, c.args(cmd, p.statusFile()))
 		started <- err
 		if err == nil {
 			p.wait()
@@ -119,7 +119,7 @@ type toolProcess struct {
 
 func (p *toolProcess) statusFile() string { return filepath.Join(p.dir, "status.json") }
 
-func (p *toolProcess) start(args []string) error {
+func (p *toolProcess) start(by *caller, args []string) error {
 	in, stdin, err := os.Pipe()
 	if err != nil {
 		return err
@@ -130,6 +130,7 @@ func (p *toolProcess) start(args []string) error {
 	}
 	p.cmd = exec.Command("/proc/self/exe", args...) //nolint:gosec // this program, with what the operator's configuration says
 	p.cmd.Stdin, p.cmd.Stdout = in, out
+	p.cmd.Env, p.cmd.Dir = by.childEnv(), by.dir
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	err = p.cmd.Start()
 	in.Close()

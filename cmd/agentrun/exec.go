@@ -9,13 +9,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
+	"sync"
 	"time"
 
-	"github.com/containerd/console"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 
 	"agentrun/hypervisor"
 	"agentrun/rings"
@@ -35,6 +33,9 @@ folder is shown read-only if COMMAND is a file in it.
    agentrun exec --ring 2 --workspace ~/project --timeout 120s -- make test
    agentrun exec --profile strict -- /usr/bin/python3 /workspace/solve.py
    agentrun exec --ring 2 -t -- bash
+   agentrun exec -d --timeout 300s -- agent.py
+
+A daemon (agentrun serve) takes the run over if one listens; --no-daemon or AGENTRUN_NO_DAEMON=1 runs it alone.
 
 Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executable, 127 not found,
 128+n ended by signal n, 137 killed or out of memory.`,
@@ -43,7 +44,10 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 			&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
 			&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
 			&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
-			&cli.BoolFlag{Name: "kill-on-breach", Usage: "end the run when its refused calls amount to a breach (without: quarantine the agent, end the run if above ring 3)"},
+			&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
+			&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
+			&cli.BoolFlag{Name: "kill-on-breach", Usage: "kill the run when its refused calls amount to a breach (without: quarantine the agent, which puts the run into ring 3)"},
+			&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
 		),
 		Action:       func(c *cli.Context) error { return execAction(g, c) },
 		OnUsageError: usageError,
@@ -51,13 +55,32 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 }
 
 func execAction(g *global, c *cli.Context) error {
+	by := g.caller
+	by.flagsAreRead()
+	if err := checkDetach(c); err != nil {
+		return err
+	}
+	if err := g.handOver(c); err != nil {
+		return err
+	}
+	if c.Bool("d") && by.detach == nil {
+		return detachAlone()
+	}
 	h, err := hypervisor.Open(g.hypervisor())
 	if err != nil {
 		return err
 	}
 	defer closeNode(g, h)
 	release := func() {}
-	plan, adm, err := prepare(g, c, h, func() { release = runtime.Warm() })
+	leave := func() {}
+	defer func() { leave() }()
+	plan, adm, err := prepare(g, c, h, func(memory int64) (err error) {
+		leave, err = by.admit(c.Context, memory)
+		if err == nil {
+			release = runtime.Warm()
+		}
+		return err
+	})
 	defer func() { release() }()
 	defer func() { adm.Done() }()
 	if err != nil {
@@ -68,17 +91,22 @@ func execAction(g *global, c *cli.Context) error {
 		// A refusal is an outcome too: whoever waits for the status file must not wait for ever.
 		status.Error, status.Hint = err.Error(), hint(err)
 		status.ExitCode = report(io.Discard, err)
-		if serr := tell(c, status); serr != nil && !errors.Is(err, errStatusFile) {
+		if serr := tell(g, c, status); serr != nil && !errors.Is(err, errStatusFile) {
 			return fmt.Errorf("%w (and %w)", err, serr)
 		}
 		return err
 	}
 	for _, m := range plan.Missing {
-		fmt.Fprintf(os.Stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
+		fmt.Fprintf(by.stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
 	}
+	v, settle, err := g.supervise(c, h, adm, plan)
+	if err != nil {
+		return err
+	}
+	defer settle()
 	ctx, end := context.WithCancelCause(c.Context)
 	defer end(nil)
-	out, ask, err := wayOut(g, c, plan, h, adm, func(err error) { end(&runtime.PolicyError{Reason: err.Error()}) })
+	out, ask, err := wayOut(g, c, plan, h, adm, v.control, func(err error) { end(&runtime.PolicyError{Reason: err.Error()}) })
 	if err != nil {
 		return err
 	}
@@ -90,41 +118,77 @@ func execAction(g *global, c *cli.Context) error {
 		}()
 	}
 	if out != nil {
-		file, err := readGatewayFile(c.String("gateway"))
+		file, err := readGatewayFile(by, c.String("gateway"))
 		if err != nil {
 			return err
 		}
 		defer g.keepLogs(plan.ID, file.Telemetry.Logs)
 	}
-	status, err := start(ctx, g, c, plan, out, h.Watch(adm, hypervisor.WatchOptions{
+	told := &outcome{g: g, c: c, early: by.settled != nil && plan.Keep == "" && !plan.TTY && !asked(c)}
+	status, err := start(ctx, g, c, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
+		Control:      v.control,
 		KillOnBreach: c.Bool("kill-on-breach"),
 		Warn:         func(err error) { g.log.Warn("audit", "err", err) },
-	}))
+	})))
 	if err != nil {
 		return err
 	}
-	if err := tell(c, status); err != nil {
+	if err := tell(g, c, status); err != nil {
 		return err
 	}
 	for _, l := range status.Leftovers {
-		fmt.Fprintf(os.Stderr, "agentrun: left behind: %s\n", l)
+		fmt.Fprintf(by.stderr, "agentrun: left behind: %s\n", l)
 	}
-	switch status.State {
-	case runtime.Failed:
-		fmt.Fprintf(os.Stderr, "agentrun: %s\n", status.Error)
-		if status.Hint != "" {
-			fmt.Fprintf(os.Stderr, "hint: %s\n", status.Hint)
-		}
-	case runtime.Exited, runtime.Signaled:
-	default:
-		fmt.Fprintf(os.Stderr, "agentrun: %s: %s\n", status.State, status.Reason)
-	}
+	told.say(status)
 	return exitError(status.ExitCode)
 }
 
+// outcome says once how a run ended, to whoever asked for it.
+type outcome struct {
+	runtime.Observer
+	g     *global
+	c     *cli.Context
+	early bool // as soon as it is on record, not when the last of the run is taken down
+	said  sync.Once
+}
+
+func (o *outcome) watch(by runtime.Observer) runtime.Observer {
+	if !o.early {
+		return by
+	}
+	o.Observer = by
+	return o
+}
+
+// End is the observer's.
+func (o *outcome) End(s runtime.Status) error {
+	err := o.Observer.End(s)
+	if err == nil {
+		o.say(s)
+		o.g.caller.settled(s.ExitCode)
+	}
+	return err
+}
+
+func (o *outcome) say(s runtime.Status) {
+	o.said.Do(func() {
+		w := o.g.caller.stderr
+		switch s.State {
+		case runtime.Failed:
+			fmt.Fprintf(w, "agentrun: %s\n", s.Error)
+			if s.Hint != "" {
+				fmt.Fprintf(w, "hint: %s\n", s.Hint)
+			}
+		case runtime.Exited, runtime.Signaled:
+		default:
+			fmt.Fprintf(w, "agentrun: %s: %s\n", s.State, s.Reason)
+		}
+	})
+}
+
 // prepare does everything that can fail without having started anything; the last of it is the admission, which is on
-// record. warm is called once the flags are known to make sense.
-func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, warm func()) (*runtime.Plan, hypervisor.Admission, error) {
+// record. enter is called once the flags are known to make sense, with the memory that the run may use: it waits for room.
+func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(memory int64) error) (*runtime.Plan, hypervisor.Admission, error) {
 	none := hypervisor.Admission{}
 	spec, req, err := specOf(g, c, h)
 	if err == nil {
@@ -140,9 +204,11 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, warm func()) (
 	if err != nil {
 		return nil, none, err
 	}
-	warm()
+	if err := enter(int64(spec.Limits.Memory)); err != nil {
+		return nil, none, err
+	}
 	if c.IsSet("status-file") {
-		if err := writable(c.String("status-file")); err != nil {
+		if err := writable(g.caller.path(c.String("status-file"))); err != nil {
 			return nil, none, fmt.Errorf("%w: %w", errStatusFile, err)
 		}
 	}
@@ -196,86 +262,67 @@ func writable(name string) error {
 	return os.Remove(f.Name())
 }
 
-func start(ctx context.Context, g *global, c *cli.Context, plan *runtime.Plan, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
+func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
+	plan := v.plan
 	if removed, err := runtime.Collect(c.Context, g.runDir); err != nil {
 		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
 	} else if len(removed) > 0 {
 		g.log.Info("cleaned up after crashed runs", "removed", removed)
 	}
-	signals := make(chan os.Signal, 16)
-	// Caught to the end of the process: one more SIGTERM while the run is settled would end us before its account is written.
-	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	by := g.caller
 	opt := runtime.Options{
-		RunDir: g.runDir, Exit: out, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Observer: observer,
+		RunDir: g.runDir, Exit: out, Stdout: by.stdout, Stderr: by.stderr, Signals: by.signals(), Observer: observer,
 		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
 		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
-		OnStart: func(s runtime.Status) {
-			time.AfterFunc(tidyAfter, tidy)
-			g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
-		},
 	}
-	terminal := isTerminal(os.Stdin)
-	if !terminal || c.Bool("i") || plan.TTY {
-		opt.Stdin = os.Stdin
-	}
-	if plan.TTY && terminal {
-		restore, err := ownTerminal(&opt)
+	var letGo func(runtime.Status)
+	if c.Bool("d") {
+		log, err := g.createOutput(plan.ID)
 		if err != nil {
 			return runtime.Status{}, err
 		}
-		defer restore()
-	}
-	return runtime.Run(ctx, plan, opt), nil
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
-}
-
-// ownTerminal puts the caller's terminal into raw mode, so that keys such as Ctrl-C act on the agent's
-// terminal, and keeps the agent's as large as the caller's. The two are never the same device.
-func ownTerminal(opt *runtime.Options) (restore func(), err error) {
-	caller, err := console.ConsoleFromFile(os.Stdin)
-	if err != nil {
-		return nil, fmt.Errorf("terminal: %w", err)
-	}
-	winch := make(chan os.Signal, 1)
-	opt.OnTTY = func(master *os.File) {
-		resize := func() {
-			if size, err := caller.Size(); err == nil {
-				_ = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
+		defer log.Close()
+		opt.Stdout, opt.Stderr = log, log
+		var end context.CancelCauseFunc
+		ctx, end = context.WithCancelCause(ctx)
+		defer end(nil)
+		letGo = func(s runtime.Status) {
+			if err := tellDetached(g, c, s, log); err != nil {
+				end(err)
 			}
 		}
-		resize()
-		signal.Notify(winch, unix.SIGWINCH)
-		go func() {
-			for range winch {
-				resize()
-			}
-		}()
-		// The caller's terminal goes on translating line ends in this mode; once is enough.
-		_ = console.ClearONLCR(master.Fd())
-		_ = caller.SetRaw()
+	} else if by.tty == nil || c.Bool("i") || plan.TTY {
+		opt.Stdin = by.stdin
 	}
-	return func() {
-		signal.Stop(winch)
-		close(winch)
-		_ = caller.Reset()
-	}, nil
+	opt.OnStart = func(s runtime.Status) {
+		g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
+		if letGo != nil {
+			letGo(s)
+		}
+	}
+	if plan.TTY && by.tty != nil {
+		defer by.tty.follow(&opt)()
+	}
+	v.follows(&opt, by.home == nil)
+	status := runtime.Run(ctx, plan, opt)
+	v.over(status)
+	return status, nil
 }
 
+// asked tells whether a full account was asked for, which is not known before all is taken down.
+func asked(c *cli.Context) bool { return c.Bool("json") || c.IsSet("status-file") || c.Bool("d") }
+
 // tell writes the status where it was asked for.
-func tell(c *cli.Context, s runtime.Status) error {
-	if c.Bool("json") {
+func tell(g *global, c *cli.Context, s runtime.Status) error {
+	if c.Bool("json") && !c.Bool("d") {
 		b, err := json.Marshal(s)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "%s\n", b)
+		fmt.Fprintf(g.caller.stderr, "%s\n", b)
 	}
-	if f := c.String("status-file"); f != "" {
+	if f := g.caller.path(c.String("status-file")); f != "" {
 		if err := s.WriteFile(f); err != nil {
 			return fmt.Errorf("--status-file: %w", err)
 		}

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +43,7 @@ func exitFlags() []cli.Flag {
 }
 
 // exitSpec turns the flags into what the sandbox is built with. What the gateway alone can tell is wrong, it tells in check.
-func exitSpec(c *cli.Context, s *runtime.Spec) (bad []runtime.Problem) {
+func exitSpec(g *global, c *cli.Context, s *runtime.Spec) (bad []runtime.Problem) {
 	problem := func(flag, format string, args ...any) {
 		bad = append(bad, runtime.Problem{Field: flag, Message: fmt.Sprintf(format, args...)})
 	}
@@ -57,15 +56,12 @@ func exitSpec(c *cli.Context, s *runtime.Spec) (bad []runtime.Problem) {
 		return bad
 	}
 	s.Exit = true
-	file, err := readGatewayFile(c.String("gateway"))
+	file, err := readGatewayFile(g.caller, c.String("gateway"))
 	if err != nil {
 		problem("--gateway", "%v", err)
 	}
 	s.CapturePorts = file.Egress.CapturePorts
 	s.ExitCA = file.intercepts()
-	if len(c.StringSlice("allow")) > 0 && s.Profile.Ring == 3 {
-		problem("--allow", "ring 3 has tools and no other way out; use --ring 2")
-	}
 	for _, entry := range c.StringSlice("allow") {
 		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
 			problem("--allow", "%q is not HOST or HOST:PORT", entry)
@@ -86,7 +82,7 @@ func exitSpec(c *cli.Context, s *runtime.Spec) (bad []runtime.Problem) {
 		}
 	}
 	if p := c.String("policy"); p != "" {
-		if _, err := os.Stat(p); err != nil {
+		if _, err := os.Stat(g.caller.path(p)); err != nil {
 			problem("--policy", "%v", err)
 		}
 	}
@@ -113,10 +109,10 @@ type gatewayPart struct {
 
 // environ are the variables that secrets come from, for the gateway: the operator's others are none of its business, should it
 // ever be taken over.
-func (p gatewayPart) environ() []string {
+func (p gatewayPart) environ(by *caller) []string {
 	var env []string
 	for _, s := range p.Secrets {
-		if v, ok := os.LookupEnv(s.Env); ok {
+		if v, ok := by.lookupEnv(s.Env); ok {
 			env = append(env, s.Env+"="+v)
 		}
 	}
@@ -133,9 +129,9 @@ func (p gatewayPart) intercepts() bool {
 	return false
 }
 
-func readGatewayFile(name string) (gatewayPart, error) {
+func readGatewayFile(by *caller, name string) (gatewayPart, error) {
 	var part gatewayPart
-	path := name
+	path := by.path(name)
 	if path == "" {
 		path = gatewayFile
 	}
@@ -149,12 +145,12 @@ func readGatewayFile(name string) (gatewayPart, error) {
 	if err := yaml.Unmarshal(b, &part); err != nil {
 		return part, fmt.Errorf("%s: %w", path, err)
 	}
-	part.path, err = filepath.Abs(path)
+	part.path, err = by.abs(path)
 	return part, err
 }
 
 // wayOut makes the exit of an admitted run. The caller closes what it returns when the run is over; end is called at most once.
-func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervisor, adm hypervisor.Admission, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
+func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervisor, adm hypervisor.Admission, ctl *hypervisor.Control, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
 	if plan.Exit == nil {
 		return nil, nil, nil
 	}
@@ -162,13 +158,13 @@ func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervi
 	if err != nil {
 		return nil, nil, err
 	}
-	file, err := readGatewayFile(c.String("gateway"))
+	file, err := readGatewayFile(g.caller, c.String("gateway"))
 	if err != nil {
 		return nil, nil, err
 	}
 	cmds := &commands{g: g, run: plan.ID}
 	x := h.Exit(adm, hypervisor.ExitOptions{
-		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"),
+		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"), Control: ctl,
 		End:     end,
 		Warn:    func(err error) { g.log.Warn("tool proxy", "err", err) },
 		Execute: cmds.execute,
@@ -180,11 +176,11 @@ func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervi
 		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)),
 	}
 	if p := c.String("policy"); p != "" {
-		if start.Policy, err = filepath.Abs(p); err != nil {
+		if start.Policy, err = g.caller.abs(p); err != nil {
 			return nil, nil, errors.Join(err, x.Close())
 		}
 	}
-	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.announce, Env: file.environ(), Eager: start.Metrics != ""}
+	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.announce, Env: file.environ(g.caller), Eager: start.Metrics != ""}
 	if plan.Exit.CA {
 		if err := ownCA(e, plan.ID); err != nil {
 			return nil, nil, errors.Join(err, x.Close())
@@ -231,7 +227,7 @@ func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.H
 	if plan.Exit == nil {
 		return nil
 	}
-	file, err := readGatewayFile(c.String("gateway"))
+	file, err := readGatewayFile(g.caller, c.String("gateway"))
 	if err != nil {
 		return err
 	}
@@ -244,7 +240,7 @@ func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.H
 		}
 	}
 	add("gateway", file.path)
-	add("policy", c.String("policy"))
+	add("policy", g.caller.path(c.String("policy")))
 	add("allow", c.StringSlice("allow")...)
 	add("tool", c.StringSlice("tool")...)
 	add("metrics-addr", c.String("metrics-addr"))
@@ -263,6 +259,7 @@ func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.H
 	add("ring", fmt.Sprint(adm.Ring.Value()))
 	var complaint strings.Builder
 	cmd := exec.Command(program, args...)
+	cmd.Env, cmd.Dir = g.caller.environ, g.caller.dir
 	cmd.Stderr = &complaint
 	answer, err := cmd.Output()
 	exited, ok := errors.AsType[*exec.ExitError](err)

@@ -13,7 +13,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 
+	"agentrun/control"
 	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/profiles"
@@ -26,7 +28,13 @@ type global struct {
 	logLevel, logFormat string
 	profileDirs         []string
 	auditSyncAll        bool
+	access              control.Access // to the control API
 	log                 *slog.Logger
+	serve               serveConfig // of the configuration file
+
+	caller     *caller
+	unknown    error // a command that there is not
+	detachedFD int   // this process is the supervisor of a detached run
 }
 
 // config is the configuration file. Unknown keys are errors: a misspelt one would be a wish ignored.
@@ -39,20 +47,31 @@ type config struct {
 	Audit       struct {
 		Sync string `yaml:"sync"` // "always", or empty: what H-28 asks for
 	} `yaml:"audit"`
+	Serve   serveConfig  `yaml:"serve"`
+	Control accessConfig `yaml:"control"`
 }
 
 func (g *global) flags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` for what lasts (default: /var/lib/agentrun, or agentrun in the XDG state folder)", EnvVars: []string{"AGENTRUN_STATE_DIR"}},
-		&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for what lives as long as a run (default: /run/agentrun, or agentrun in XDG_RUNTIME_DIR)", EnvVars: []string{"AGENTRUN_RUN_DIR"}},
+		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` for what lasts (default: /var/lib/agentrun, or agentrun in the XDG state folder)", EnvVars: g.envVars("AGENTRUN_STATE_DIR")},
+		&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for what lives as long as a run (default: /run/agentrun, or agentrun in XDG_RUNTIME_DIR)", EnvVars: g.envVars("AGENTRUN_RUN_DIR")},
 		&cli.StringFlag{Name: "config", Usage: "configuration `FILE` (default: /etc/agentrun/config.yaml, then agentrun/config.yaml in the XDG configuration folder)"},
 		&cli.StringFlag{Name: "log-level", Usage: "debug, info, warn or error", DefaultText: "warn"},
 		&cli.StringFlag{Name: "log-format", Usage: "text or json, on stderr", DefaultText: "text"},
+		&cli.IntFlag{Name: detachedFlag, Hidden: true},
 	}
 }
 
+// envVars are of this process; those of a client are looked up in its own (load).
+func (g *global) envVars(names ...string) []string {
+	if g.caller.home != nil {
+		return nil
+	}
+	return names
+}
+
 func (g *global) load(c *cli.Context) error {
-	cfg, err := readConfig(c.String("config"))
+	cfg, err := readConfig(g.caller, c.String("config"))
 	if err != nil {
 		return err
 	}
@@ -64,12 +83,15 @@ func (g *global) load(c *cli.Context) error {
 		}
 		return ""
 	}
-	g.stateDir = pick(c.String("state-dir"), cfg.StateDir, defaultDir("/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
-	g.runDir = pick(c.String("run-dir"), cfg.RunDir, defaultDir("/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
+	g.stateDir = pick(c.String("state-dir"), g.caller.getenv("AGENTRUN_STATE_DIR"), cfg.StateDir, defaultDir(g.caller, "/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
+	g.runDir = pick(c.String("run-dir"), g.caller.getenv("AGENTRUN_RUN_DIR"), cfg.RunDir, defaultDir(g.caller, "/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
 	for flag, dir := range map[string]*string{"--state-dir": &g.stateDir, "--run-dir": &g.runDir} {
-		if *dir, err = filepath.Abs(*dir); err != nil {
+		if *dir, err = g.caller.abs(*dir); err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
+	}
+	if g.access, err = cfg.Control.resolve(); err != nil {
+		return err
 	}
 	switch cfg.Audit.Sync {
 	case "":
@@ -78,12 +100,22 @@ func (g *global) load(c *cli.Context) error {
 	default:
 		return fmt.Errorf("configuration: audit.sync %q: want always, or leave it out", cfg.Audit.Sync)
 	}
-	g.profileDirs = append(profiles.DefaultDirs(os.Getenv), cfg.ProfileDirs...)
+	g.profileDirs = append(profiles.DefaultDirs(g.caller.getenv), g.caller.paths(cfg.ProfileDirs)...)
+	g.serve = cfg.Serve
+	if fd := c.Int(detachedFlag); fd > 2 && g.caller.home == nil {
+		unix.CloseOnExec(fd)
+		g.detachedFD, g.caller.detach = fd, apart(fd)
+	}
+	if g.caller.home != nil {
+		if err := g.caller.home.suits(g); err != nil {
+			return err
+		}
+	}
 	return g.openLog(pick(c.String("log-level"), cfg.LogLevel, "warn"), pick(c.String("log-format"), cfg.LogFormat, "text"))
 }
 
 func (g *global) hypervisor() hypervisor.Options {
-	return hypervisor.Options{StateDir: g.stateDir, SyncAll: g.auditSyncAll, Plans: governance.Sources{Files: governance.DefaultFiles(os.Getenv)}}
+	return hypervisor.Options{StateDir: g.stateDir, SyncAll: g.auditSyncAll, Plans: governance.Sources{Files: governance.DefaultFiles(g.caller.getenv)}}
 }
 
 func (g *global) openLog(level, format string) error {
@@ -94,33 +126,33 @@ func (g *global) openLog(level, format string) error {
 	opt := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "text":
-		g.log = slog.New(slog.NewTextHandler(os.Stderr, opt))
+		g.log = slog.New(slog.NewTextHandler(g.caller.stderr, opt))
 	case "json":
-		g.log = slog.New(slog.NewJSONHandler(os.Stderr, opt))
+		g.log = slog.New(slog.NewJSONHandler(g.caller.stderr, opt))
 	default:
 		return fmt.Errorf("--log-format %q: want text or json", format)
 	}
 	return nil
 }
 
-func defaultDir(root, xdg, home string) string {
+func defaultDir(by *caller, root, xdg, home string) string {
 	if os.Geteuid() == 0 {
 		return root
 	}
-	if d := os.Getenv(xdg); filepath.IsAbs(d) {
+	if d := by.getenv(xdg); filepath.IsAbs(d) {
 		return filepath.Join(d, "agentrun")
 	}
-	return filepath.Join(os.Getenv("HOME"), home, "agentrun")
+	return filepath.Join(by.getenv("HOME"), home, "agentrun")
 }
 
 // readConfig reads the file named, or the first of the usual places that exists.
-func readConfig(name string) (config, error) {
-	names := []string{name}
+func readConfig(by *caller, name string) (config, error) {
+	names := []string{by.path(name)}
 	if name == "" {
 		names = []string{"/etc/agentrun/config.yaml"}
-		if d := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
+		if d := by.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
 			names = append(names, filepath.Join(d, "agentrun/config.yaml"))
-		} else if h := os.Getenv("HOME"); filepath.IsAbs(h) {
+		} else if h := by.getenv("HOME"); filepath.IsAbs(h) {
 			names = append(names, filepath.Join(h, ".config/agentrun/config.yaml"))
 		}
 	}

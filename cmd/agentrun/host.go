@@ -70,7 +70,7 @@ configuration says go as well.
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
 			removed, err := runtime.Collect(c.Context, g.runDir)
-			if file, ferr := readGatewayFile(""); ferr == nil {
+			if file, ferr := readGatewayFile(g.caller, ""); ferr == nil {
 				ferr = g.sweepLogs(file.Telemetry.Logs)
 				err = errors.Join(err, ferr)
 			}

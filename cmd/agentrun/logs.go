@@ -60,5 +60,5 @@ func (g *global) keepLogs(run string, l gatewayLogs) {
 
 func (g *global) sweepLogs(l gatewayLogs) error {
 	_, err := runlog.Sweep(g.logsDir(), l.policy(), time.Now())
-	return err
+	return errors.Join(err, g.sweepOutput(l.policy(), time.Now()))
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 	goruntime "runtime"
@@ -38,15 +39,20 @@ func init() { goruntime.LockOSThread() }
 func main() { os.Exit(run(context.Background(), os.Args)) }
 
 func run(ctx context.Context, args []string) int {
-	if completeFlags(os.Stdout, newApp(), args) {
+	by := ownCaller()
+	if completeFlags(by.stdout, newApp(), args) {
 		return 0
 	}
-	app := newApp()
-	return report(os.Stderr, app.RunContext(ctx, flagsFirst(app, args)))
+	g := &global{caller: by}
+	app := g.app()
+	err := app.RunContext(ctx, flagsFirst(app, args))
+	return report(by.stderr, cmp.Or(err, g.unknown))
 }
 
-func newApp() *cli.App {
-	g := &global{}
+func newApp() *cli.App { return (&global{caller: ownCaller()}).app() }
+
+func (g *global) app() *cli.App {
+	commands := g.commands()
 	return &cli.App{
 		Name:    "agentrun",
 		Usage:   "run untrusted agents in privilege rings",
@@ -57,9 +63,10 @@ func newApp() *cli.App {
    agentrun exec --ring 2 --workspace . -- make test  may write the workspace and start programs
    agentrun plan --ring 1 -- bash                    what would be applied, without starting anything
    agentrun doctor                                   what this host offers, and what is missing`,
+		Reader: g.caller.stdin, Writer: g.caller.stdout, ErrWriter: g.caller.stderr,
 		Flags:                  g.flags(),
 		Before:                 g.load,
-		Commands:               []*cli.Command{execCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g), operatorCommand(g), sagaCommand(g), policyCommand(g), conformCommand(), completionCommand()},
+		Commands:               commands,
 		EnableBashCompletion:   true,
 		HideHelpCommand:        true,
 		UseShortOptionHandling: true,
@@ -68,7 +75,15 @@ func newApp() *cli.App {
 		ExitErrHandler:            func(*cli.Context, error) {}, // report decides about output and exit code
 		OnUsageError:              usageError,
 		CommandNotFound: func(c *cli.Context, name string) {
-			os.Exit(report(os.Stderr, unknownCommand(c, name)))
+			g.unknown = unknownCommand(c, name) // the library has no way to return it
 		},
 	}
+}
+
+// commands are all there are; a daemon carries out but one for its callers.
+func (g *global) commands() []*cli.Command {
+	if g.caller.home != nil {
+		return []*cli.Command{execCommand(g)}
+	}
+	return append([]*cli.Command{execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g), operatorCommand(g), sagaCommand(g), policyCommand(g), conformCommand(), completionCommand()}, liveCommands(g)...)
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -65,12 +64,12 @@ func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor
 	s := runtime.Spec{
 		Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"),
 		Command: c.Args().Slice(), Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
-		Environ: os.Environ(), Cwd: c.String("cwd"), Workspace: c.String("workspace"), Rootfs: c.String("rootfs"),
-		Keep: c.String("keep"), TTY: c.Bool("t"), BestEffort: c.Bool("best-effort"),
-		TestOnlyRanges: os.Getenv(testOnlyLimits) == "1",
+		Environ: g.caller.environ, Cwd: c.String("cwd"), Workspace: g.caller.path(c.String("workspace")), Rootfs: g.caller.path(c.String("rootfs")),
+		Keep: g.caller.path(c.String("keep")), TTY: c.Bool("t"), BestEffort: c.Bool("best-effort"),
+		TestOnlyRanges: g.caller.getenv(testOnlyLimits) == "1",
 	}
 	var err error
-	if s.WorkDir, err = os.Getwd(); err != nil {
+	if s.WorkDir, err = g.caller.getwd(); err != nil {
 		return s, fmt.Errorf("working directory: %w", err)
 	}
 	if s.Profile, err = profileOf(g, c, h, req, s.TestOnlyRanges); err != nil {
@@ -87,7 +86,7 @@ func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor
 	}
 	s.Limits = s.Profile.Limits
 	problems = append(problems, limitFlags(c, &s.Limits)...)
-	problems = append(problems, exitSpec(c, &s)...)
+	problems = append(problems, exitSpec(g, c, &s)...)
 	if err := planLimits(c, h, *req, &s.Limits); err != nil {
 		return s, err
 	}
@@ -98,7 +97,7 @@ func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor
 				problems = append(problems, runtime.Problem{Field: "--" + flag, Message: fmt.Sprintf("%q is not SRC or SRC:DST", v)})
 				continue
 			}
-			s.Binds = append(s.Binds, runtime.BindMount{Source: src, Target: dst, Writable: flag == "bind"})
+			s.Binds = append(s.Binds, runtime.BindMount{Source: g.caller.path(src), Target: dst, Writable: flag == "bind"})
 		}
 	}
 	if len(problems) > 0 {

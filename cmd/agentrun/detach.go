@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"agentrun/runtime"
+	"agentrun/telemetry/runlog"
+)
+
+func checkDetach(c *cli.Context) error {
+	if !c.Bool("d") {
+		return nil
+	}
+	for _, flag := range []string{"t", "i"} {
+		if c.Bool(flag) {
+			return &hintError{fmt.Errorf("-%s contradicts --detach: a detached run has no terminal, and reads /dev/null", flag), "leave one of the two out"}
+		}
+	}
+	return nil
+}
+
+// outputDir is where the output of detached runs lies, one file for each.
+func (g *global) outputDir() string { return filepath.Join(g.stateDir, "output") }
+
+// outputFile is the file of one run.
+func (g *global) outputFile(run string) string { return filepath.Join(g.outputDir(), run+".log") }
+
+// createOutput makes it. The run's max_output bounds it.
+func (g *global) createOutput(run string) (*os.File, error) {
+	if err := os.MkdirAll(g.outputDir(), 0o700); err != nil {
+		return nil, fmt.Errorf("output of the run: %w", err)
+	}
+	f, err := os.OpenFile(g.outputFile(run), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("output of the run: %w", err)
+	}
+	return f, nil
+}
+
+// sweepOutput deletes the output of runs that ended too long ago, as the logs of runs (M-18).
+func (g *global) sweepOutput(p runlog.Policy, now time.Time) error {
+	files, err := os.ReadDir(g.outputDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil || !info.Mode().IsRegular() || filepath.Ext(f.Name()) != ".log" || now.Sub(info.ModTime()).Abs() < p.Keep {
+			continue
+		}
+		if err := os.Remove(filepath.Join(g.outputDir(), f.Name())); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tellDetached says which run it is to the command that asked for it, and lets it go.
+func tellDetached(g *global, c *cli.Context, s runtime.Status, log *os.File) error {
+	text := []byte(s.ID)
+	if c.Bool("json") {
+		var err error
+		if text, err = json.Marshal(map[string]string{"id": s.ID, "name": s.Name, "output": g.outputFile(s.ID)}); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintf(g.caller.stdout, "%s\n", text); err != nil {
+		return fmt.Errorf("nobody hears the id of the detached run: %w", err)
+	}
+	return g.caller.detach(log)
+}
+
+// detachAlone starts this program anew as the supervisor, in a session of its own, and ends with it unless it says that the run
+// lives: what is wrong before that is said by it, on our stderr, and its exit code is ours.
+func detachAlone() error {
+	lives, says, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer lives.Close()
+	// The file of this process, not what stands at its path by now.
+	cmd := exec.Command("/proc/self/exe", append([]string{"--" + detachedFlag + "=3"}, os.Args[1:]...)...) //nolint:gosec // ourselves
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdout, os.Stderr, []*os.File{says}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	says.Close()
+	if err != nil {
+		return err
+	}
+	if n, _ := io.ReadFull(lives, make([]byte, 1)); n == 1 {
+		return cmd.Process.Release()
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code > 0 {
+		return exitError(code)
+	}
+	return errors.New("the supervisor ended before the run began")
+}
+
+// detachedFlag gives the supervisor of a detached run the pipe on which it says that the run lives.
+const detachedFlag = "detached-fd"
+
+// apart lets go of whoever started this process: its output is held by nobody else.
+func apart(fd int) func(*os.File) error {
+	return func(log *os.File) error {
+		for _, own := range []int{1, 2} {
+			if err := unix.Dup3(int(log.Fd()), own, 0); err != nil {
+				return os.NewSyscallError("dup3", err)
+			}
+		}
+		_, err := unix.Write(fd, []byte{1})
+		unix.Close(fd)
+		return os.NewSyscallError("write", err) // its reader is gone: nobody knows of the run
+	}
+}

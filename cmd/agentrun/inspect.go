@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/control"
+)
+
+func (l *live) inspect() *cli.Command {
+	return l.verb(&cli.Command{
+		Name:      "inspect",
+		Usage:     "everything a supervisor knows of a run",
+		ArgsUsage: "REF",
+		Description: `REF is an id, the beginning of one that only one run has, or a name. The process names are the agent's own choice.
+
+   agentrun inspect planner
+   agentrun inspect k3x7 --json | jq .plan.limits
+
+Exit code: 0; 1 no such run, or no answer; 2 usage.`,
+		Flags:        []cli.Flag{jsonFlag()},
+		BashComplete: l.completeRuns,
+		Action: func(c *cli.Context) error {
+			a, err := refs(c, 1, 1)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context, answerTime)
+			defer cancel()
+			r, err := l.findOne(ctx, a[0])
+			if err != nil {
+				return err
+			}
+			in, err := r.by.Inspect(ctx, r.ID)
+			if err != nil {
+				return refusal("inspect "+r.label(), err)
+			}
+			if c.Bool("json") {
+				return printJSON(in)
+			}
+			_, err = os.Stdout.WriteString(inspectText(in, l.now()))
+			return err
+		},
+	})
+}
+
+func inspectText(in control.Inspection, now time.Time) string {
+	var b strings.Builder
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s%s\n", name, oneLine(fmt.Sprintf(format, args...)))
+	}
+	given := func(name, value string) {
+		if value != "" {
+			field(name, "%s", value)
+		}
+	}
+	field("id", "%s", in.ID)
+	given("name", in.Name)
+	given("agent", in.Agent)
+	given("session", in.Session)
+	field("state", "%s", in.State)
+	if in.Quarantined {
+		field("quarantine", "its agent is held")
+	}
+	field("ring", "%s (admitted to %d, profile %s)", ringText(in.Sandbox, now), in.BaseRing, in.Profile)
+	if e := in.Elevation; e != nil {
+		field("elevation", "%s to ring %d until %s: %s", e.ID, e.Target.Value(), e.ExpiresAt.UTC().Format(time.RFC3339), e.Reason)
+	}
+	field("command", "%s", commandText(in.Command))
+	field("started", "%s, %s ago", in.StartedAt.UTC().Format(time.RFC3339), ageText(now.Sub(in.StartedAt)))
+	field("pid", "%d, supervisor %d", in.PID, in.Supervisor)
+	field("limits", "%s", limitsText(in.Limits))
+	field("usage", "cpu time %s, memory %s (peak %s), pids %d, output %s",
+		cpuText(in.Usage.CPUTime), memText(in.Usage.Memory), memText(in.Usage.MemoryPeak), in.Usage.PIDs, memText(in.Usage.Output))
+	given("plan", planDigest(in.Plan))
+	given("refused", refusedText(in.Refused))
+	if len(in.Processes) > 0 {
+		b.WriteString("\n" + processTable(in.Processes))
+	}
+	return b.String()
+}
+
+func planDigest(plan json.RawMessage) string {
+	var p struct {
+		Digest string `json:"digest"`
+	}
+	if json.Unmarshal(plan, &p) != nil {
+		return ""
+	}
+	return p.Digest
+}
+
+func refusedText(calls map[string]uint64) string {
+	var list []string
+	for call, n := range calls {
+		list = append(list, fmt.Sprintf("%s %d", call, n))
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+func processTable(list []control.Process) string {
+	t := table{columns: []column{{head: "PID", right: true}, {head: "PARENT", right: true}, {head: "THREADS", right: true}, {head: "NAME"}}}
+	for _, p := range list {
+		name := p.Name
+		if p.First {
+			name += "  (first)"
+		}
+		t.row(strconv.Itoa(p.PID), strconv.Itoa(p.Parent), strconv.Itoa(p.Threads), name)
+	}
+	return t.String()
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/control"
+)
+
+func (l *live) ps() *cli.Command {
+	return l.verb(&cli.Command{
+		Name:  "ps",
+		Usage: "list the live runs",
+		Description: `RING is what holds now: 3; 3→2 60s while an elevation lasts, with what is left of it; 2→3 where a run is held below what it
+was admitted to. Q in STATE: its agent is in quarantine.
+
+   agentrun ps
+   agentrun ps --agent planner-1 --ring 2
+   agentrun ps -q --state frozen | xargs agentrun thaw
+   agentrun ps --json | jq '.[].id'
+
+Exit code: 0; 1 if a supervisor doesn't answer (the list is then what the others say); 2 usage.`,
+		Flags: append(filterFlags(),
+			&cli.BoolFlag{Name: "q", Usage: "ids only"},
+			jsonFlag(),
+		),
+		Action: l.psAction,
+	})
+}
+
+func filterFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "agent", Usage: "only runs of agent `ID`"},
+		&cli.StringFlag{Name: "session", Usage: "only runs of session `ID`"},
+		&cli.StringFlag{Name: "ring", Usage: "only runs that are in ring `1|2|3` now"},
+		&cli.StringFlag{Name: "state", Usage: "only runs that are `starting|running|frozen|ending|ended`"},
+	}
+}
+
+// filterOf reads the filters; one that can fit nothing is an error, not an empty list.
+func filterOf(c *cli.Context) (func(control.Sandbox) bool, error) {
+	hint := c.Command.HelpName + " --help lists the flags"
+	if c.NArg() > 0 {
+		return nil, usagef(hint, "%s takes no arguments, got %.64q", c.Command.HelpName, c.Args().First())
+	}
+	for _, f := range []string{"agent", "session", "ring", "state"} {
+		if c.IsSet(f) && c.String(f) == "" {
+			return nil, usagef(hint, "--%s is empty; leave the flag out, or give it a value", f)
+		}
+	}
+	ring := 0
+	if v := c.String("ring"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > 3 {
+			return nil, usagef(hint, "--ring %.64q: runs are in rings 1, 2 and 3", v)
+		}
+		ring = n
+	}
+	state := control.State(c.String("state"))
+	states := []control.State{control.Starting, control.Running, control.Frozen, control.Ending, control.Ended}
+	if state != "" && !slices.Contains(states, state) {
+		return nil, usagef(hint, "--state %.64q: want one of %v", state, states)
+	}
+	agent, session := c.String("agent"), c.String("session")
+	return func(s control.Sandbox) bool {
+		return (agent == "" || s.Agent == agent) && (session == "" || s.Session == session) && (ring == 0 || s.Ring == ring) && (state == "" || s.State == state)
+	}, nil
+}
+
+// list are the runs that fit, oldest first, and beside them what is wrong with the rest.
+func (l *live) list(ctx context.Context, fits func(control.Sandbox) bool) ([]control.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	runs, err := l.runs().All(ctx)
+	list := []control.Sandbox{}
+	for _, r := range runs {
+		if fits(r.Sandbox) {
+			list = append(list, r.Sandbox)
+		}
+	}
+	slices.SortFunc(list, func(a, b control.Sandbox) int {
+		return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.ID, b.ID))
+	})
+	return list, err
+}
+
+func (l *live) psAction(c *cli.Context) error {
+	fits, err := filterOf(c)
+	if err != nil {
+		return err
+	}
+	list, unanswered := l.list(c.Context, fits)
+	switch {
+	case c.Bool("json"):
+		err = printJSON(list)
+	case c.Bool("q"):
+		for _, s := range list {
+			fmt.Println(oneLine(s.ID))
+		}
+	default:
+		width, _, _ := terminalSize(os.Stdout)
+		_, err = os.Stdout.WriteString(psTable(list, width, l.now()))
+	}
+	return errors.Join(err, incomplete(unanswered))
+}
+
+func psTable(list []control.Sandbox, width int, now time.Time) string {
+	cpu := make([]string, len(list))
+	for i, s := range list {
+		cpu[i] = cpuText(s.Usage.CPUTime)
+	}
+	return runTable(list, cpu, width, now)
+}
+
+// narrow is the terminal where whole ids leave no room for the command.
+const narrow = 120
+
+// runTable is one line for each run. cpu is the column of that name.
+func runTable(list []control.Sandbox, cpu []string, width int, now time.Time) string {
+	t := table{width: width, columns: []column{{head: "ID"}, {head: "NAME", cut: 6}, {head: "AGENT", cut: 6}, {head: "RING"}, {head: "STATE"},
+		{head: "AGE", right: true}, {head: "CPU", right: true}, {head: "MEM", right: true}, {head: "PIDS", right: true}, {head: "COMMAND", cut: 10}}}
+	idLen := math.MaxInt
+	if width > 0 && width < narrow {
+		idLen = prefixLen(list)
+	}
+	for i, s := range list {
+		t.row(s.ID[:min(idLen, len(s.ID))], orDash(s.Name), orDash(s.Agent), ringText(s, now), stateText(s), ageText(now.Sub(s.StartedAt)), cpu[i],
+			memText(s.Usage.Memory), strconv.FormatInt(s.Usage.PIDs, 10), commandText(s.Command))
+	}
+	return t.String()
+}
+
+// prefixLen is how much of the ids tells them apart. What is cut off isn't marked: the beginning of an id is good as a REF.
+func prefixLen(list []control.Sandbox) int {
+	const least = 8
+	ids := make([]string, len(list))
+	for i, s := range list {
+		ids[i] = s.ID
+	}
+	slices.Sort(ids)
+	n := least
+	for i := 1; i < len(ids); i++ {
+		same := 0
+		for same < min(len(ids[i-1]), len(ids[i])) && ids[i-1][same] == ids[i][same] {
+			same++
+		}
+		n = max(n, same+1)
+	}
+	return n
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// ringText says both rings where what holds isn't what the run was admitted to.
+func ringText(s control.Sandbox, now time.Time) string {
+	if s.Ring == s.BaseRing {
+		return strconv.Itoa(s.Ring)
+	}
+	text := fmt.Sprintf("%d→%d", s.BaseRing, s.Ring)
+	if s.Ring < s.BaseRing && s.Elevation != nil {
+		text += " " + leftText(s.Elevation.ExpiresAt.Sub(now))
+	}
+	return text
+}
+
+// leftText rounds up: an elevation with 0s left would be over.
+func leftText(d time.Duration) string {
+	return strconv.FormatInt(int64((max(d, 0)+time.Second-1)/time.Second), 10) + "s"
+}
+
+// stateText has a Q where the run's agent is in quarantine.
+func stateText(s control.Sandbox) string {
+	if s.Quarantined {
+		return string(s.State) + " Q"
+	}
+	return string(s.State)
+}
+
+func ageText(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+func cpuText(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
+
+func memText(n int64) string {
+	switch {
+	case n < 1<<20:
+		return fmt.Sprintf("%dK", n>>10)
+	case n < 10<<30:
+		return fmt.Sprintf("%dM", n>>20)
+	}
+	return fmt.Sprintf("%dG", n>>30)
+}
+
+// commandText quotes an argument with spaces, so that it can be told from two.
+func commandText(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		words[i] = a
+		if a == "" || strings.ContainsAny(a, " \t\n\"'") {
+			words[i] = strconv.Quote(a)
+		}
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/profiles"
+)
+
+// serveConfig is "serve:" of the configuration file. What is left out has its default; flags of serve come first.
+type serveConfig struct {
+	MaxSandboxes  int           `yaml:"max_sandboxes"`  // 0: as many as there is memory for
+	Queue         int           `yaml:"queue"`          // that may wait for room
+	QueueTimeout  time.Duration `yaml:"queue_timeout"`  // how long
+	Grace         time.Duration `yaml:"grace"`          // between SIGTERM and the kill when the daemon ends
+	MemoryReserve string        `yaml:"memory_reserve"` // what is left to the host, as 512M
+	MemoryShare   *float64      `yaml:"memory_share"`   // of what live runs may still take, how much counts as taken
+}
+
+// serveLimits is serveConfig with every default filled in.
+type serveLimits struct {
+	max, queue   int
+	queueTimeout time.Duration
+	grace        time.Duration
+	reserve      int64 // bytes
+	share        float64
+}
+
+const (
+	defaultQueue        = 1000
+	defaultQueueTimeout = time.Minute
+	// maxGrace is what runtime gives an agent after a signal that asks it to end.
+	maxGrace       = 5 * time.Second
+	defaultReserve = 256 << 20
+)
+
+func serveFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "max-sandboxes", Usage: "at most `N` runs at once; more wait", DefaultText: "as many as there is memory for"},
+		&cli.IntFlag{Name: "queue", Usage: "at most `N` that wait; more are refused", DefaultText: fmt.Sprint(defaultQueue)},
+		&cli.DurationFlag{Name: "queue-timeout", Usage: "wait at most `TIME`, then refuse", DefaultText: defaultQueueTimeout.String()},
+		&cli.DurationFlag{Name: "grace", Usage: "`TIME` between SIGTERM to the agents and their end, when the daemon ends, at most 5s", DefaultText: maxGrace.String()},
+		&cli.StringFlag{Name: "memory-reserve", Usage: "`SIZE` of memory that is left to the host", DefaultText: "256M"},
+		&cli.Float64Flag{Name: "memory-share", Usage: "count this share, `0–1`, of what live runs may still take as taken; below 1 memory may run out", DefaultText: "1"},
+	}
+}
+
+// withFlags lays the flags of serve over the file.
+func (s serveConfig) withFlags(c *cli.Context) serveConfig {
+	if c.IsSet("max-sandboxes") {
+		s.MaxSandboxes = c.Int("max-sandboxes")
+	}
+	if c.IsSet("queue") {
+		s.Queue = c.Int("queue")
+	}
+	if c.IsSet("queue-timeout") {
+		s.QueueTimeout = c.Duration("queue-timeout")
+	}
+	if c.IsSet("grace") {
+		s.Grace = c.Duration("grace")
+	}
+	if c.IsSet("memory-reserve") {
+		s.MemoryReserve = c.String("memory-reserve")
+	}
+	if c.IsSet("memory-share") {
+		share := c.Float64("memory-share")
+		s.MemoryShare = &share
+	}
+	return s
+}
+
+// limits checks every value.
+func (s serveConfig) limits() (serveLimits, error) {
+	l := serveLimits{max: s.MaxSandboxes, queue: defaultQueue, queueTimeout: defaultQueueTimeout, grace: maxGrace, reserve: defaultReserve, share: 1}
+	if s.Queue != 0 {
+		l.queue = s.Queue
+	}
+	if s.QueueTimeout != 0 {
+		l.queueTimeout = s.QueueTimeout
+	}
+	if s.Grace != 0 {
+		l.grace = s.Grace
+	}
+	if s.MemoryReserve != "" {
+		size, err := profiles.ParseSize(s.MemoryReserve)
+		if err != nil {
+			return l, fmt.Errorf("serve.memory_reserve: %w", err)
+		}
+		l.reserve = int64(size)
+	}
+	if s.MemoryShare != nil {
+		l.share = *s.MemoryShare
+	}
+	switch {
+	case l.max < 0:
+		return l, fmt.Errorf("serve.max_sandboxes: %d, want a number from 1, or leave it out", l.max)
+	case l.queue < 0:
+		return l, fmt.Errorf("serve.queue: %d, want a number from 1", l.queue)
+	case l.queueTimeout < 0:
+		return l, fmt.Errorf("serve.queue_timeout: %s, want a time", l.queueTimeout)
+	case l.grace < 0 || l.grace > maxGrace:
+		return l, fmt.Errorf("serve.grace: %s, want at most %s", l.grace, maxGrace)
+	case l.reserve < 0:
+		return l, fmt.Errorf("serve.memory_reserve: %d, want a size", l.reserve)
+	case !(l.share >= 0 && l.share <= 1): // NaN too
+		return l, fmt.Errorf("serve.memory_share: %g, want 0 to 1", l.share)
+	}
+	return l, nil
+}

@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/control"
+	"agentrun/hypervisor"
+	"agentrun/profiles"
+	"agentrun/rings"
+	"agentrun/runtime"
+)
+
+// supervisions are the runs of this process, and what its operators may do to them: one for exec alone, many for serve. It is
+// the control API's Controller (M-23).
+type supervisions struct {
+	bus *control.Bus
+
+	mu   sync.Mutex
+	live map[string]*supervision
+}
+
+var _ control.Controller = (*supervisions)(nil)
+
+func newSupervisions() *supervisions {
+	return &supervisions{bus: control.NewBus(time.Now), live: map[string]*supervision{}}
+}
+
+// supervision is one run: its processes by runtime, what is decided about it by hypervisor.
+type supervision struct {
+	all      *supervisions
+	plan     *runtime.Plan
+	control  *hypervisor.Control
+	detached bool
+	output   string // file of a detached run's; empty: its caller has it
+	warn     func(error)
+	since    time.Time
+
+	mu     sync.Mutex
+	run    *runtime.Live // nil: nothing of the agent's has been executed yet
+	status json.RawMessage
+	code   int
+	ended  chan struct{}
+	once   sync.Once
+}
+
+// add begins to answer for a run.
+func (s *supervisions) add(v *supervision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live[v.plan.ID] = v
+}
+
+// over keeps the account of a run that has ended, for those who wait for it.
+func (v *supervision) over(status runtime.Status) {
+	text, err := json.Marshal(status)
+	if err != nil {
+		text = []byte("{}") // no field of a Status can't be written
+	}
+	v.mu.Lock()
+	v.status, v.code = text, status.ExitCode
+	v.mu.Unlock()
+	v.event(control.EventEnded, map[string]string{"state": string(status.State), "exit_code": strconv.Itoa(status.ExitCode)})
+	v.end()
+}
+
+func (v *supervision) end() { v.once.Do(func() { close(v.ended) }) }
+
+// remove ends what add began. A run that never came to its start has no account: whoever waits for it gets none.
+func (s *supervisions) remove(v *supervision) {
+	v.end()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, v.plan.ID)
+}
+
+func (v *supervision) event(kind string, data map[string]string) {
+	ring, _ := v.control.Ring()
+	v.all.bus.Publish(control.Event{Kind: kind, ID: v.plan.ID, Ring: ring.Value(), Data: data})
+}
+
+// begun is runtime's OnLive.
+func (v *supervision) begun(l *runtime.Live) {
+	v.mu.Lock()
+	v.run = l
+	v.mu.Unlock()
+	v.control.SetProcesses(processes{l})
+	v.event(control.EventStarted, map[string]string{"profile": v.plan.Profile, "plan": v.plan.Digest})
+}
+
+// process is the run's, once there is one.
+func (v *supervision) process() (*runtime.Live, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.run == nil {
+		return nil, &control.Error{Status: 409, Code: control.CodeConflict, Message: "run " + v.plan.ID + " is still being started", Hint: "try again in a moment"}
+	}
+	return v.run, nil
+}
+
+// changed passes on what runtime did to the live process.
+func (v *supervision) changed(e runtime.LiveEvent) {
+	data := map[string]string{}
+	switch e.Kind {
+	case runtime.LiveRing, runtime.LiveRingFailed:
+		data["from"], data["to"] = strconv.Itoa(e.From.Value()), strconv.Itoa(e.To.Value())
+		data["took"] = e.Took.String()
+		if e.Killed > 0 {
+			data["killed"] = strconv.Itoa(e.Killed)
+		}
+		if e.Err != nil {
+			data["error"] = e.Err.Error()
+			v.warn(fmt.Errorf("run %s: from %s to %s: %w", v.plan.ID, e.From, e.To, e.Err))
+		}
+	case runtime.LiveLimits:
+		data["cpu"], data["memory_bytes"], data["pids"] = fmt.Sprint(e.After.CPU), strconv.FormatInt(e.After.Memory, 10), strconv.FormatInt(e.After.PIDs, 10)
+	}
+	v.event(string(e.Kind), data)
+}
+
+// decided passes on what was decided about the run.
+func (v *supervision) decided(e hypervisor.Event) { v.event(e.Kind, e.Data) }
+
+// processes is runtime.Live as the kill switch takes it.
+type processes struct{ run *runtime.Live }
+
+func (p processes) FreezeForKill(ctx context.Context) error { return p.run.FreezeForKill(ctx) }
+
+func (p processes) Kill(ctx context.Context, reason string) (int, error) {
+	n, err := p.run.Kill(ctx, runtime.KillCause{State: runtime.Killed, Reason: reason})
+	if errors.Is(err, runtime.ErrEnded) {
+		err = nil // dead is what was asked for
+	}
+	return n, err
+}
+
+func (s *supervisions) find(id string) (*supervision, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.live[id]
+	if v == nil {
+		return nil, &control.Error{Status: 404, Code: control.CodeNotFound, Message: fmt.Sprintf("no live run has the id %.64q", id), Hint: "agentrun ps lists them"}
+	}
+	return v, nil
+}
+
+func (s *supervisions) list() []*supervision {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.live), func(a, b *supervision) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.plan.ID, b.plan.ID))
+	})
+}
+
+// Sandboxes implements control.Controller.
+func (s *supervisions) Sandboxes(ctx context.Context) ([]control.Sandbox, error) {
+	list := []control.Sandbox{}
+	for _, v := range s.list() {
+		list = append(list, v.sandbox(ctx))
+	}
+	return list, nil
+}
+
+// states of runtime in the words of the API.
+var liveStates = [...]struct {
+	of runtime.LiveState
+	is control.State
+}{{runtime.LiveRunning, control.Running}, {runtime.LiveFrozen, control.Frozen}, {runtime.LiveEnding, control.Ending}, {runtime.LiveEnded, control.Ended}}
+
+func (v *supervision) sandbox(ctx context.Context) control.Sandbox {
+	p := v.plan
+	ring, _ := v.control.Ring()
+	b := control.Sandbox{
+		ID: p.ID, Name: p.Name, Agent: p.Agent, Session: p.Session, Profile: p.Profile, State: control.Starting,
+		BaseRing: p.Ring, Ring: ring.Value(), Command: append([]string{p.Command.Exe}, p.Command.Args[min(1, len(p.Command.Args)):]...),
+		Supervisor: unix.Getpid(), StartedAt: v.since, Detached: v.detached,
+		Limits: control.Limits{CPU: p.Limits.CPU, Memory: p.Limits.Memory, PIDs: p.Limits.PIDs},
+	}
+	if a, err := v.control.Agent(ctx); err == nil {
+		b.Quarantined = a.Quarantined != nil
+	}
+	if e, reason, ok := v.control.Elevation(); ok {
+		b.Elevation = elevationOf(e, reason)
+	}
+	run, err := v.process()
+	if err != nil {
+		return b
+	}
+	b.PID = run.PID()
+	s, err := run.Snapshot()
+	if err != nil {
+		b.State = control.Ended
+		return b
+	}
+	for _, known := range liveStates {
+		if known.of == s.State {
+			b.State = known.is
+		}
+	}
+	b.Ring = s.Ring.Value()
+	b.Limits = control.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, PIDs: s.Limits.PIDs}
+	b.Usage = control.Usage{CPUTime: s.Stats.CPU, Memory: s.Stats.MemoryCurrent, MemoryPeak: s.Stats.MemoryPeak, PIDs: s.Stats.PIDs, Output: s.Output}
+	return b
+}
+
+func elevationOf(e rings.Elevation, reason string) *control.Elevation {
+	return &control.Elevation{ID: e.ID, From: e.From, Target: e.Target, GrantedAt: e.GrantedAt, ExpiresAt: e.ExpiresAt, Reason: reason}
+}
+
+// Inspect implements control.Controller.
+func (s *supervisions) Inspect(ctx context.Context, id string) (control.Inspection, error) {
+	v, err := s.find(id)
+	if err != nil {
+		return control.Inspection{}, err
+	}
+	plan, err := json.Marshal(v.plan)
+	if err != nil {
+		return control.Inspection{}, err
+	}
+	i := control.Inspection{Sandbox: v.sandbox(ctx), Plan: plan, Processes: []control.Process{}, Refused: map[string]uint64{}}
+	run, err := v.process()
+	if err != nil {
+		return i, nil
+	}
+	if snap, err := run.Snapshot(); err == nil && snap.Refused != nil {
+		i.Refused = snap.Refused
+	}
+	list, err := run.Processes()
+	if err != nil && !errors.Is(err, runtime.ErrEnded) {
+		return i, err
+	}
+	for _, p := range list {
+		i.Processes = append(i.Processes, control.Process{PID: p.PID, Parent: p.PPID, Threads: p.Threads, Name: p.Comm, First: p.First})
+	}
+	return i, nil
+}
+
+// on does something to a run's live process.
+func (s *supervisions) on(id string, do func(*runtime.Live) error) error {
+	v, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	run, err := v.process()
+	if err != nil {
+		return err
+	}
+	return endedError(do(run))
+}
+
+func endedError(err error) error {
+	if errors.Is(err, runtime.ErrEnded) {
+		return &control.Error{Status: 409, Code: control.CodeEnded, Message: "the run has ended"}
+	}
+	return err
+}
+
+// Freeze implements control.Controller.
+func (s *supervisions) Freeze(ctx context.Context, id, by string) error {
+	return s.on(id, func(run *runtime.Live) error { return run.Freeze(ctx) })
+}
+
+// Thaw implements control.Controller.
+func (s *supervisions) Thaw(ctx context.Context, id, by string) error {
+	return s.on(id, func(run *runtime.Live) error { return run.Thaw(ctx) })
+}
+
+// Signal implements control.Controller.
+func (s *supervisions) Signal(_ context.Context, id string, signal int, by string) error {
+	if unix.SignalName(unix.Signal(signal)) == "" {
+		return &control.Error{Status: 400, Code: control.CodeBadRequest, Message: fmt.Sprintf("%d is no signal", signal)}
+	}
+	return s.on(id, func(run *runtime.Live) error { return run.Signal(unix.Signal(signal)) })
+}
+
+// Elevate implements control.Controller.
+func (s *supervisions) Elevate(ctx context.Context, id string, r control.ElevateRequest, by string) (control.Elevation, error) {
+	v, err := s.find(id)
+	if err != nil {
+		return control.Elevation{}, err
+	}
+	ask := hypervisor.ElevateRequest{Target: r.Target, TTL: r.TTL, Reason: r.Reason, By: by}
+	if r.DryRun {
+		return control.Elevation{From: v.base(), Target: r.Target}, decisionError(v.control.CheckElevation(ctx, ask))
+	}
+	e, err := v.control.Elevate(ctx, ask)
+	if err != nil {
+		return control.Elevation{}, decisionError(err)
+	}
+	v.settled(ctx)
+	return *elevationOf(e, r.Reason), nil
+}
+
+// settled waits until the ring that was decided holds for all of the run, so that who elevates or revokes finds it done. What
+// takes longer than M-22 allows is told by events.
+func (v *supervision) settled(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	run, err := v.process()
+	for err == nil && ctx.Err() == nil {
+		ring, _ := v.control.Ring()
+		var now runtime.Snapshot
+		if now, err = run.Snapshot(); err == nil && now.Ring == ring {
+			return
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (v *supervision) base() rings.Ring {
+	ring, _ := rings.RingOf(v.plan.Ring)
+	return ring
+}
+
+// Revoke implements control.Controller.
+func (s *supervisions) Revoke(ctx context.Context, id, elevation, by string) error {
+	v, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	if _, err = v.control.Revoke(ctx, elevation, by); err != nil {
+		return decisionError(err)
+	}
+	v.settled(ctx)
+	return nil
+}
+
+// refused gives a decision its code on the API.
+func decisionError(err error) error {
+	if d, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		status := 403
+		if d.Code == rings.CodeDuplicateElevation {
+			status = 409
+		}
+		return &control.Error{Status: status, Code: string(d.Code), Message: d.Error(), Hint: d.Hint}
+	}
+	if errors.Is(err, rings.ErrElevationNotFound) {
+		return &control.Error{Status: 404, Code: control.CodeNotFound, Message: err.Error(), Hint: "agentrun inspect shows the elevation of a run"}
+	}
+	return endedError(err)
+}
+
+// Kill implements control.Controller. Several runs die at the same time: one that is slow to die keeps no other alive.
+func (s *supervisions) Kill(ctx context.Context, sel control.Selector, reason, by string) ([]control.KillResult, error) {
+	var chosen []*supervision
+	for _, v := range s.list() {
+		if sel.All || sel.ID != "" && v.plan.ID == sel.ID || sel.Agent != "" && v.plan.Agent == sel.Agent || sel.Session != "" && v.plan.Session == sel.Session {
+			chosen = append(chosen, v)
+		}
+	}
+	results := make([]control.KillResult, len(chosen))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for i, v := range chosen {
+		wg.Go(func() {
+			text, err := json.Marshal(v.control.Kill(ctx, killRequest(reason, by)))
+			results[i] = control.KillResult{ID: v.plan.ID, Result: text}
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	wg.Wait()
+	return results, errors.Join(errs...)
+}
+
+// killRequest takes a reason of H-23, or an operator's words for a manual one.
+func killRequest(reason, by string) hypervisor.KillRequest {
+	if r := rings.KillReason(reason); r.Valid() {
+		return hypervisor.KillRequest{Reason: r, By: by}
+	}
+	return hypervisor.KillRequest{Reason: rings.KillManual, By: by, Detail: reason}
+}
+
+// Wait implements control.Controller.
+func (s *supervisions) Wait(ctx context.Context, id string) (json.RawMessage, error) {
+	v, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-v.ended:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.status == nil {
+		return nil, endedError(runtime.ErrEnded)
+	}
+	return v.status, nil
+}
+
+// Events implements control.Controller.
+func (s *supervisions) Events(ctx context.Context, since uint64, follow bool, send func(control.Event) error) error {
+	return s.bus.Events(ctx, since, follow, send)
+}
+
+var errNotDetached = &control.Error{Status: 409, Code: control.CodeConflict, Message: "the run's output belongs to whoever started it", Hint: "agentrun exec --detach keeps it for later"}
+
+// Output implements control.Controller.
+func (s *supervisions) Output(ctx context.Context, id string, follow bool, w io.Writer) error {
+	v, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	if v.output == "" {
+		return errNotDetached
+	}
+	f, err := os.Open(v.output)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return v.copyOutput(ctx, f, follow, w)
+}
+
+// Attach implements control.Controller.
+func (s *supervisions) Attach(ctx context.Context, id string, conn io.ReadWriter) error {
+	v, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	if v.output == "" {
+		return errNotDetached
+	}
+	f, err := os.Open(v.output)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(0, io.SeekEnd); err != nil {
+		return err
+	}
+	frames := control.NewAttachServer(conn)
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	go func() {
+		defer leave()
+		for {
+			// A detached run reads /dev/null: what is typed goes nowhere. The end of what is sent is the caller's leaving.
+			if _, _, err := frames.Next(); err != nil {
+				return
+			}
+		}
+	}()
+	if err := v.copyOutput(ctx, f, true, frames.Writer(control.Stdout)); err != nil {
+		return err
+	}
+	if code, ok := v.exitCode(); ok {
+		return frames.SendExit(code)
+	}
+	return nil
+}
+
+// lookAgain is how often the output of a detached run is looked at for more.
+const lookAgain = 50 * time.Millisecond
+
+func (v *supervision) copyOutput(ctx context.Context, f *os.File, follow bool, w io.Writer) error {
+	for {
+		over := false
+		select {
+		case <-v.ended:
+			over = true
+		default:
+		}
+		if _, err := io.Copy(w, f); err != nil {
+			return err
+		}
+		if over || !follow {
+			return nil
+		}
+		select {
+		case <-v.ended:
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (v *supervision) exitCode() (code int, ok bool) {
+	select {
+	case <-v.ended:
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return v.code, true
+	default:
+		return 0, false
+	}
+}
+
+// Update implements control.Controller.
+func (s *supervisions) Update(ctx context.Context, id string, to control.Limits, dryRun bool, by string) (control.LimitChange, error) {
+	change := control.LimitChange{DryRun: dryRun}
+	if err := inRanges(to); err != nil {
+		return change, err
+	}
+	err := s.on(id, func(run *runtime.Live) error {
+		if !dryRun {
+			before, after, err := run.Update(ctx, runtime.Limits{CPU: to.CPU, Memory: to.Memory, PIDs: to.PIDs})
+			change.Before, change.After = limitsOf(before), limitsOf(after)
+			return err
+		}
+		now, err := run.Snapshot()
+		change.Before = limitsOf(now.Limits)
+		change.After = control.Limits{
+			CPU: cmp.Or(to.CPU, change.Before.CPU), Memory: cmp.Or(to.Memory, change.Before.Memory), PIDs: cmp.Or(to.PIDs, change.Before.PIDs),
+		}
+		return err
+	})
+	return change, err
+}
+
+func limitsOf(l runtime.Limits) control.Limits {
+	return control.Limits{CPU: l.CPU, Memory: l.Memory, PIDs: l.PIDs}
+}
+
+// inRanges refuses what no flag of exec may ask for either (M-3).
+func inRanges(l control.Limits) error {
+	bad := func(field, format string, args ...any) error {
+		return &control.Error{Status: 400, Code: control.CodeBadRequest, Message: field + ": " + fmt.Sprintf(format, args...), Hint: "0 leaves a limit as it is"}
+	}
+	switch {
+	case l.CPU != 0 && !(l.CPU >= profiles.MinCPU && l.CPU <= profiles.MaxCPU): // NaN too
+		return bad("cpu", "%v is not in %v–%v", l.CPU, profiles.MinCPU, profiles.MaxCPU)
+	case l.Memory != 0 && (l.Memory < int64(profiles.MinMemory) || l.Memory > int64(profiles.MaxMemory)):
+		return bad("memory_bytes", "%d is not in %d–%d", l.Memory, int64(profiles.MinMemory), int64(profiles.MaxMemory))
+	case l.PIDs != 0 && (l.PIDs < int64(profiles.MinPIDs) || l.PIDs > int64(profiles.MaxPIDs)):
+		return bad("pids", "%d is not in %d–%d", l.PIDs, int64(profiles.MinPIDs), int64(profiles.MaxPIDs))
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/user"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/control"
+	"agentrun/hypervisor"
+	"agentrun/runtime"
+)
+
+// supervise makes an admitted run known to its operators, from before its first step to when its account is complete. close ends
+// that; it comes after the run's exit is closed and before the admission is given back.
+func (g *global) supervise(c *cli.Context, h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan) (v *supervision, closeIt func(), err error) {
+	v = &supervision{plan: plan, since: time.Now().UTC(), detached: c.Bool("d"), ended: make(chan struct{})}
+	v.warn = func(err error) { g.log.Warn("control", "err", err) }
+	if v.detached {
+		v.output = g.outputFile(plan.ID)
+	}
+	v.control = h.Control(adm, hypervisor.ControlOptions{
+		Run: plan.ID, Name: plan.Name, Elevatable: plan.Elevatable, KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
+		Notify: v.decided, Warn: v.warn,
+	})
+	silence := func() {}
+	if home := g.caller.home; home != nil {
+		v.all = home.runs
+		home.gate.started(g.caller.slot, plan.ID)
+	} else {
+		v.all = newSupervisions()
+		if silence, err = g.answer(plan.ID, v.all); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("control socket: %w", err), v.control.Close())
+		}
+	}
+	v.all.add(v)
+	return v, func() {
+		v.all.remove(v)
+		silence()
+		if err := v.control.Close(); err != nil {
+			v.warn(err)
+		}
+	}, nil
+}
+
+// answer serves the control API under a name. silence ends it, when those who asked have their answers.
+func (g *global) answer(name string, runs *supervisions) (silence func(), err error) {
+	l, err := control.Listen(g.runDir, name, g.access)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	srv := &control.Server{Controller: runs, Access: g.access, Version: version, Report: func(err error) { g.log.Warn("control", "err", err) }}
+	go func() {
+		defer close(done)
+		if err := srv.Serve(ctx, l); err != nil {
+			g.log.Warn("control", "err", err)
+		}
+	}()
+	return func() {
+		runs.bus.Close()
+		cancel()
+		<-done
+	}, nil
+}
+
+// follows lets a run be changed while it lives.
+func (v *supervision) follows(opt *runtime.Options, alone bool) {
+	opt.Ring, opt.OnLive, opt.OnEvent = v.control, v.begun, v.changed
+	started := opt.OnStart
+	opt.OnStart = func(s runtime.Status) {
+		if alone {
+			// A launch leaves garbage that a supervisor, which then mostly waits, would keep for the run's whole life. Runs that end
+			// sooner don't pay for it.
+			time.AfterFunc(tidyAfter, debug.FreeOSMemory)
+		}
+		started(s)
+	}
+}
+
+const tidyAfter = 200 * time.Millisecond
+
+// accessConfig is who besides root and the supervisor's own user may use the control API.
+type accessConfig struct {
+	ReadGroup    string `yaml:"read_group"`    // by name or id: may look
+	OperateGroup string `yaml:"operate_group"` // may do everything
+}
+
+func (a accessConfig) resolve() (access control.Access, err error) {
+	for field, of := range map[string]struct {
+		name string
+		id   *int
+	}{"control.read_group": {a.ReadGroup, &access.ReadGroup}, "control.operate_group": {a.OperateGroup, &access.OperateGroup}} {
+		if of.name == "" {
+			continue
+		}
+		g, err := user.LookupGroup(of.name)
+		if err != nil {
+			g, err = user.LookupGroupId(of.name)
+		}
+		if err != nil {
+			return access, fmt.Errorf("configuration: %s: no group %.64q on this host", field, of.name)
+		}
+		if *of.id, err = strconv.Atoi(g.Gid); err != nil || *of.id == 0 {
+			return access, fmt.Errorf("configuration: %s: group %.64q can't be given access", field, of.name)
+		}
+	}
+	return access, nil
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/control"
+	"agentrun/profiles"
+	"agentrun/runtime"
+)
+
+func (l *live) update() *cli.Command {
+	return l.verb(&cli.Command{
+		Name:      "update",
+		Usage:     "change the limits of a live run",
+		ArgsUsage: "REF",
+		Description: `The same values as of exec, in the same ranges. What isn't named stays. Less memory than the run uses now is refused, or ends it,
+as the kernel does it.
+
+   agentrun update planner --memory 512M
+   agentrun update planner --cpus 0.5 --pids 64 --dry-run
+
+Exit code: 0; 1 not done; 2 usage, also a value outside its range.`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "cpus", Usage: "processors, `0.2–1`"},
+			&cli.StringFlag{Name: "memory", Usage: "memory without swap, `256M–1G`"},
+			&cli.StringFlag{Name: "pids", Usage: "processes and threads, `N`"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would change"},
+			jsonFlag(),
+		},
+		BashComplete: l.completeRuns,
+		Action:       l.updateAction,
+	})
+}
+
+func (l *live) updateAction(c *cli.Context) error {
+	a, err := refs(c, 1, 1)
+	if err != nil {
+		return err
+	}
+	to, err := newLimits(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context, answerTime)
+	defer cancel()
+	r, err := l.findOne(ctx, a[0])
+	if err != nil {
+		return err
+	}
+	change, err := r.by.Update(ctx, r.ID, to, c.Bool("dry-run"), operatorName())
+	if err != nil {
+		return refusal("update "+r.label(), err)
+	}
+	if c.Bool("json") {
+		return printJSON(change)
+	}
+	would := "now has"
+	if change.DryRun {
+		would = "would have"
+	}
+	fmt.Printf("%s %s %s; before: %s\n", r.label(), would, limitsText(change.After), limitsText(change.Before))
+	return nil
+}
+
+// newLimits are those the flags name. All that is wrong is said at once (M-3).
+func newLimits(c *cli.Context) (control.Limits, error) {
+	var want profiles.Limits
+	var problems []runtime.Problem
+	asked := map[string]string{} // path in profiles.Limits → flag
+	set := func(flag, path string, parse func(string) error) {
+		if !c.IsSet(flag) {
+			return
+		}
+		asked["limits."+path] = "--" + flag
+		if err := parse(c.String(flag)); err != nil {
+			problems = append(problems, runtime.Problem{Field: "--" + flag, Message: err.Error()})
+			delete(asked, "limits."+path)
+		}
+	}
+	set("cpus", "cpu", func(v string) (err error) { want.CPU, err = profiles.ParseCPUs(v); return })
+	set("memory", "memory", func(v string) (err error) { want.Memory, err = profiles.ParseSize(v); return })
+	set("pids", "pids", func(v string) error {
+		n, err := profiles.ParseValue(v)
+		if err != nil || n.N > 1<<31-1 {
+			return fmt.Errorf("%.64q is no number of processes", v)
+		}
+		want.PIDs = int(n.N)
+		return nil
+	})
+	if len(asked)+len(problems) == 0 {
+		return control.Limits{}, usagef("agentrun update REF --memory 512M", "nothing to change: --cpus, --memory or --pids is missing")
+	}
+	ranges := profiles.SpecRanges()
+	if os.Getenv(testOnlyLimits) == "1" {
+		ranges = profiles.TestOnlyUnsafeRanges()
+	}
+	for _, p := range want.Check(ranges) {
+		if flag, ok := asked[p.Path]; ok {
+			problems = append(problems, runtime.Problem{Field: flag, Message: p.Message})
+		}
+	}
+	if len(problems) > 0 {
+		return control.Limits{}, &badUsage{&hintError{err: &runtime.InvalidSpec{Problems: problems}, hint: c.Command.HelpName + " --help lists the flags"}}
+	}
+	return control.Limits{CPU: want.CPU, Memory: int64(want.Memory), PIDs: int64(want.PIDs)}, nil
+}
+
+func limitsText(l control.Limits) string {
+	var parts []string
+	if l.CPU != 0 {
+		parts = append(parts, "cpu "+strconv.FormatFloat(l.CPU, 'g', -1, 64))
+	}
+	if l.Memory > 0 {
+		parts = append(parts, "memory "+profiles.Size(l.Memory).String())
+	}
+	if l.PIDs != 0 {
+		parts = append(parts, "pids "+strconv.FormatInt(l.PIDs, 10))
+	}
+	if parts == nil {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fsjail
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/thread"
+)
+
+// Live holds the writable mounts of a sandbox by descriptor, so that they can be made read-only and writable again while its
+// processes live (M-22). Make it before any code of the agent runs: afterwards no path inside is followed any more.
+//
+// The kernel's rules it rests on: mount_setattr(2) changes mounts of the caller's own mount namespace only (check_mnt), so each
+// change runs on a thread that joins the sandbox's; and a mount that was read-only when the sandbox's user namespace was made is
+// locked that way (MNT_LOCK_READONLY, mount_namespaces(7)), so what is ever to be opened is built writable (Entry.Live) and
+// closed from here before the agent starts.
+type Live struct {
+	ns     *os.File
+	mounts []liveMount
+}
+
+type liveMount struct {
+	at string
+	fd int
+}
+
+// BusyError says that a mount can't be made read-only because a file on it is open for writing or mapped writable and shared. It
+// unwraps to EBUSY.
+type BusyError struct{ At string }
+
+func (e *BusyError) Error() string {
+	return "mount " + e.At + " is held by a file open for writing: device or resource busy"
+}
+
+func (e *BusyError) Unwrap() error { return unix.EBUSY }
+
+// HoldLive takes hold of those writable mounts of pid's namespace for which want says yes, and makes them as Set would; at is the
+// path inside. The caller closes it: as long as it is open the namespace and its mounts stay.
+func HoldLive(pid int, want, writable func(at string) bool) (_ *Live, err error) {
+	l := &Live{}
+	defer func() {
+		if err != nil {
+			_ = l.Close()
+			err = fmt.Errorf("hold the mounts of process %d: %w", pid, err)
+		}
+	}()
+	if l.ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid)); err != nil {
+		return nil, err
+	}
+	table, err := readMounts(pid, want)
+	if err != nil {
+		return nil, err
+	}
+	err = l.inside(func() error {
+		for _, m := range table.wanted {
+			if err := l.hold(m, table); err != nil {
+				return fmt.Errorf("%s: %w", m.at, err)
+			}
+		}
+		// Parents first, the same order in each run.
+		slices.SortFunc(l.mounts, func(a, b liveMount) int { return strings.Compare(a.at, b.at) })
+		return l.set(writable) // on the same thread: making one costs as much as all of this
+	})
+	return l, err
+}
+
+type mountTable struct {
+	parent map[uint64]uint64
+	wanted []mountPoint
+}
+
+type mountPoint struct {
+	id uint64
+	at string
+}
+
+func readMounts(pid int, want func(string) bool) (*mountTable, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t := &mountTable{parent: map[uint64]uint64{}}
+	s := bufio.NewScanner(f)
+	for s.Scan() {
+		field := strings.Fields(s.Text())
+		if len(field) < 6 {
+			return nil, fmt.Errorf("mountinfo line %q", s.Text())
+		}
+		id, err := strconv.ParseUint(field[0], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("mountinfo line %q: %w", s.Text(), err)
+		}
+		parent, err := strconv.ParseUint(field[1], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("mountinfo line %q: %w", s.Text(), err)
+		}
+		t.parent[id] = parent
+		if at := unescapeMount(field[4]); slices.Contains(strings.Split(field[5], ","), "rw") && want(at) {
+			t.wanted = append(t.wanted, mountPoint{id, at})
+		}
+	}
+	return t, s.Err()
+}
+
+// below says whether a mount hangs, over however many others, on another. The bound is for a table that says nonsense.
+func (t *mountTable) below(id, ancestor uint64) bool {
+	for range len(t.parent) {
+		parent, ok := t.parent[id]
+		if !ok || parent == id {
+			return false
+		}
+		if parent == ancestor {
+			return true
+		}
+		id = parent
+	}
+	return true
+}
+
+// unescapeMount undoes mountinfo's octal escapes of space, tab, newline and backslash (proc(5)).
+func unescapeMount(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// hold opens a mount and proves by its id that it is the one that was meant. A mount that another one hides is left alone: nobody
+// inside can get at it either. If instead something it hangs on is seen in its place, its mount point was moved meanwhile, by
+// whoever else writes to a shared folder.
+func (l *Live) hold(m mountPoint, t *mountTable) error {
+	fd, err := openSeen(m.at)
+	if err != nil {
+		return err
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
+		unix.Close(fd)
+		return os.NewSyscallError("statx", err)
+	}
+	if st.Mnt_id == m.id {
+		l.mounts = append(l.mounts, liveMount{m.at, fd})
+		return nil
+	}
+	unix.Close(fd)
+	if t.below(m.id, st.Mnt_id) {
+		return fmt.Errorf("its mount point is not where it was: %w", unix.ESTALE)
+	}
+	return nil
+}
+
+// openSeen opens a path, or what there is of it.
+func openSeen(at string) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, at, &how)
+		if err == nil || at == "/" || !errors.Is(err, unix.ENOENT) {
+			return fd, os.NewSyscallError("openat2", err)
+		}
+		at = filepath.Dir(at)
+	}
+}
+
+// inside runs fn on a thread in the sandbox's mount namespace.
+func (l *Live) inside(fn func() error) (err error) {
+	thread.Throwaway(func() {
+		// A thread that shares its fs_struct can't change its mount namespace (setns(2)).
+		if err = os.NewSyscallError("unshare CLONE_FS", unix.Unshare(unix.CLONE_FS)); err != nil {
+			return
+		}
+		if err = os.NewSyscallError("setns mount namespace", unix.Setns(int(l.ns.Fd()), unix.CLONE_NEWNS)); err == nil {
+			err = fn()
+		}
+	})
+	return err
+}
+
+// Set makes every held mount writable for which writable says yes, and every other read-only. It first closes, then opens, and
+// goes on past what can't be closed: the error holds each mount that is not as it should be, *BusyError where somebody writes.
+func (l *Live) Set(writable func(at string) bool) error {
+	if l == nil || len(l.mounts) == 0 {
+		return nil
+	}
+	return l.inside(func() error { return l.set(writable) })
+}
+
+func (l *Live) set(writable func(at string) bool) error {
+	var errs []error
+	for _, open := range []bool{false, true} {
+		for _, m := range l.mounts {
+			if writable(m.at) == open {
+				errs = append(errs, m.set(open))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m liveMount) set(open bool) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if open {
+		attr = unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+	}
+	err := unix.MountSetattr(m.fd, "", unix.AT_EMPTY_PATH, &attr)
+	if errors.Is(err, unix.EBUSY) {
+		return &BusyError{m.at}
+	}
+	if err != nil {
+		return fmt.Errorf("mount_setattr %s: %w", m.at, err)
+	}
+	return nil
+}
+
+// Mounts are the paths of what is held, in order.
+func (l *Live) Mounts() []string {
+	var at []string
+	for _, m := range l.mounts {
+		at = append(at, m.at)
+	}
+	return at
+}
+
+// Close lets go of the mounts as they are. It may be called on nil.
+func (l *Live) Close() error {
+	if l == nil {
+		return nil
+	}
+	for _, m := range l.mounts {
+		unix.Close(m.fd)
+	}
+	l.mounts = nil
+	if l.ns == nil {
+		return nil
+	}
+	return l.ns.Close()
+}

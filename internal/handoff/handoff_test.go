@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handoff
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	// The client is a constructor: this program, called as agentrun would be, is one. What comes back here was not taken over.
+	if len(os.Args) > 3 && os.Args[3] == "exec" {
+		fmt.Printf("alone %s", Declined())
+		os.Exit(7)
+	}
+	os.Exit(m.Run())
+}
+
+// called is this program as a client of the daemon in dir.
+func called(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", append([]string{"--run-dir", dir, "exec"}, args...)...)
+	cmd.Env = []string{"A=1", "B=2=3", "EMPTY="}
+	cmd.Dir = t.TempDir()
+	return cmd
+}
+
+func listen(t *testing.T) (runDir string, l *Listener) {
+	t.Helper()
+	// Deeper than an address of a socket is long.
+	runDir = filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	control := filepath.Join(runDir, "control")
+	if err := os.MkdirAll(control, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return runDir, l
+}
+
+func accept(t *testing.T, l *Listener) *Conn {
+	t.Helper()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.Receive(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What the client in C sends is what Decode reads, byte for byte as encode.
+func TestHandOver(t *testing.T) {
+	runDir, l := listen(t)
+	cmd := called(t, runDir, "--", "x", "", strings.Repeat("long", 100<<10/4), strings.Repeat("more", 100<<10/4), strings.Repeat("most", 100<<10/4), "ü\n")
+	cmd.Stdin = strings.NewReader("input")
+	var out, complaints strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := accept(t, l)
+	want := Request{Build: BuildID(), Dir: cmd.Dir, Args: cmd.Args, Env: cmd.Env}
+	if diff := cmp.Diff(want, c.Request); diff != "" {
+		t.Errorf("request (-want +got):\n%.2000s", diff)
+	}
+	if err := c.Same(); err != nil {
+		t.Errorf("the same host: %v", err)
+	}
+	if in, err := io.ReadAll(c.Stdin); err != nil || string(in) != "input" {
+		t.Errorf("stdin: got %q, %v", in, err)
+	}
+	fmt.Fprint(c.Stdout, "output")
+	fmt.Fprint(c.Stderr, "complaint")
+	heard := make(chan syscall.Signal, 8)
+	over := make(chan struct{})
+	go func() { c.Signals(func(s syscall.Signal) { heard <- s }); close(over) }()
+	for _, s := range signals {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-heard; got != s {
+			t.Errorf("signal: got %v, want %v", got, s)
+		}
+	}
+	c.Release()
+	if err := c.Exit(42); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	<-over
+	if code := cmd.ProcessState.ExitCode(); code != 42 || out.String() != "output" || complaints.String() != "complaint" {
+		t.Errorf("got %d %q %q", code, out.String(), complaints.String())
+	}
+}
+
+// A client that isn't taken goes on by itself; one whose daemon dies says so.
+func TestDeclinedAndGone(t *testing.T) {
+	runDir, l := listen(t)
+	for _, tt := range []struct {
+		do   func(*Conn)
+		code int
+		out  string
+	}{
+		{func(c *Conn) { _ = c.Decline("another version") }, 7, "alone another version"},
+		{func(c *Conn) { _ = c.Close() }, 125, ""},
+	} {
+		cmd := called(t, runDir, "x")
+		var out, complaint strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &complaint
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		c := accept(t, l)
+		tt.do(c)
+		c.Close()
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != tt.code || out.String() != tt.out {
+			t.Errorf("got %d %q, want %d %q", code, out.String(), tt.code, tt.out)
+		}
+		if gone := strings.Contains(complaint.String(), "the daemon is gone"); gone != (tt.code == 125) {
+			t.Errorf("complaint: %q", complaint.String())
+		}
+	}
+	l.Close()
+	if out, err := called(t, runDir, "x").Output(); string(out) != "alone " || err == nil {
+		t.Errorf("nobody listens: got %q, %v", out, err)
+	}
+}
+
+// Nobody is asked where the caller, or its shell, says so.
+func TestNotHandedOver(t *testing.T) {
+	runDir, _ := listen(t) // it would accept, and nobody answer
+	for _, args := range [][]string{{"--no-daemon", "x"}, {"--r", "--generate-bash-completion"}} {
+		if out, _ := called(t, runDir, args...).Output(); string(out) != "alone " {
+			t.Errorf("%v: got %q", args, out)
+		}
+	}
+	cmd := called(t, runDir, "x")
+	cmd.Env = append(cmd.Env, "AGENTRUN_NO_DAEMON=1")
+	if out, _ := cmd.Output(); string(out) != "alone " {
+		t.Errorf("AGENTRUN_NO_DAEMON: got %q", out)
+	}
+}
+
+// The uids of sandboxes ask for nothing, whoever the daemon is.
+func TestOnlyRootAndWeMayAsk(t *testing.T) {
+	for _, tt := range []struct {
+		peer, own uint32
+		want      bool
+	}{{0, 0, true}, {1000, 1000, true}, {0, 1000, true}, {1000, 0, false}, {1, 1000, false}, {0x70000000 + 1000, 0, false}, {0x70000000 + 1000, 0x70000000 + 1000, false}, {^uint32(0), 0, false}} {
+		if got := allowed(tt.peer, tt.own); got != tt.want {
+			t.Errorf("uid %d asks %d: got %v, want %v", tt.peer, tt.own, got, tt.want)
+		}
+	}
+}
+
+func TestHostileRequests(t *testing.T) {
+	pair := func() (ours *Conn, theirs int) {
+		p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return connOf(t, p[0]), p[1]
+	}
+	head := func(magic, size uint32) []byte { return order.AppendUint32(order.AppendUint32(nil, magic), size) }
+	good := Request{Build: "b", Dir: "/", Args: []string{"a"}}.encode()
+	for name, send := range map[string]func(fd int) error{
+		"nothing":        func(int) error { return nil },
+		"no descriptors": func(fd int) error { return unix.Sendmsg(fd, append(head(magic, uint32(len(good))), good...), nil, nil, 0) },
+		"too few descriptors": func(fd int) error {
+			return unix.Sendmsg(fd, append(head(magic, uint32(len(good))), good...), unix.UnixRights(0, 1), nil, 0)
+		},
+		"too many descriptors": func(fd int) error {
+			return unix.Sendmsg(fd, append(head(magic, uint32(len(good))), good...), unix.UnixRights(0, 0, 0, 0, 0, 0, 0, 0), nil, 0)
+		},
+		"another magic": func(fd int) error {
+			return unix.Sendmsg(fd, append(head(1, uint32(len(good))), good...), unix.UnixRights(0, 0, 0, 0), nil, 0)
+		},
+		"too large": func(fd int) error { return unix.Sendmsg(fd, head(magic, maxBody+1), unix.UnixRights(0, 0, 0, 0), nil, 0) },
+		"cut short": func(fd int) error {
+			return unix.Sendmsg(fd, append(head(magic, uint32(len(good))+1), good...), unix.UnixRights(0, 0, 0, 0), nil, 0)
+		},
+	} {
+		before := openFDs(t)
+		c, theirs := pair()
+		if err := send(theirs); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		unix.Close(theirs)
+		if err := c.Receive(10 * time.Second); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+		c.Close()
+		if after := openFDs(t); after != before {
+			t.Errorf("%s: %d descriptors before, %d after", name, before, after)
+		}
+	}
+}
+
+func TestStreamEndsAtStop(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	in, out := NewStream(int(r.Fd())), NewStream(int(w.Fd()))
+	read, written := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := in.Read(make([]byte, 1)); read <- err }()
+	in.Stop()
+	if err := <-read; !errors.Is(err, io.EOF) {
+		t.Errorf("read: got %v, want EOF", err)
+	}
+	go func() { _, err := out.Write(make([]byte, 1<<20)); written <- err }() // more than a pipe holds
+	out.Stop()
+	if err := <-written; !errors.Is(err, unix.EPIPE) {
+		t.Errorf("write: got %v, want EPIPE", err)
+	}
+	in.wait()
+	out.wait()
+	if _, err := in.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("read after Stop: got %v", err)
+	}
+	// The caller's file is as it was: blocking.
+	if flags, err := unix.FcntlInt(r.Fd(), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
+		t.Errorf("flags %#x, %v", flags, err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(Request{Build: "b", Dir: "/d", Args: []string{"a", ""}, Env: []string{"A=1"}}.encode())
+	f.Add([]byte{255, 255, 255, 255, 255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := Decode(b)
+		if err != nil {
+			return
+		}
+		again, err := Decode(r.encode())
+		if err != nil {
+			t.Fatalf("what was read can't be read again: %v", err)
+		}
+		if diff := cmp.Diff(r, again); diff != "" {
+			t.Errorf("(-first +again):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handoff
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// SocketName is the file of the socket in the folder of control sockets.
+const SocketName = "exec.handoff"
+
+// firstAgentUID is where the uids of sandboxes begin (runtime's rangeBase).
+const firstAgentUID = 0x70000000
+
+// Listener accepts callers.
+type Listener struct{ l *net.UnixListener }
+
+// Listen makes the socket in dir, mode 0600. One that a dead daemon left is replaced: hold the daemon's lock.
+func Listen(dir string) (*Listener, error) {
+	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer unix.Close(d)
+	// By descriptor: a run folder may lie deeper than the 107 bytes of an address.
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", d, SocketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", filepath.Join(dir, SocketName), err)
+	}
+	l.SetUnlinkOnClose(false) // by that path it would be another file's
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &Listener{l}, nil
+}
+
+// FromFile takes a socket that systemd made (sd_listen_fds(3)).
+func FromFile(f *os.File) (*Listener, error) {
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", f.Name(), err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("socket %s: %s, want a unix stream", f.Name(), l.Addr().Network()), l.Close())
+	}
+	u.SetUnlinkOnClose(false)
+	return &Listener{u}, nil
+}
+
+// Close ends Accept. The socket's file stays.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// PeerError is a caller that may not be one.
+type PeerError struct{ UID uint32 }
+
+func (e *PeerError) Error() string { return fmt.Sprintf("hand-off: refused to uid %d", e.UID) }
+
+// Accept waits for a caller. After a *PeerError it may be called again.
+func (l *Listener) Accept() (*Conn, error) {
+	u, err := l.l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := u.SyscallConn()
+	var cred *unix.Ucred
+	if err == nil {
+		cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+		err = errors.Join(cerr, err)
+	}
+	if err == nil && !allowed(cred.Uid, uint32(os.Geteuid())) { //nolint:gosec // uids have 32 bits
+		err = &PeerError{cred.Uid}
+	}
+	if err != nil {
+		return nil, errors.Join(err, u.Close())
+	}
+	return &Conn{u: u, PID: int(cred.Pid), UID: int(cred.Uid)}, nil
+}
+
+func allowed(peer, own uint32) bool { return peer < firstAgentUID && (peer == 0 || peer == own) }
+
+// Conn is one caller.
+type Conn struct {
+	Request
+	PID, UID              int
+	Stdin, Stdout, Stderr *Stream
+
+	u    *net.UnixConn
+	cwd  int
+	held []int // what came with the request
+
+	mu sync.Mutex // one frame at a time
+}
+
+// Receive reads the request, which must be whole within the time.
+func (c *Conn) Receive(within time.Duration) error {
+	if err := c.u.SetDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	var head [8]byte
+	oob := make([]byte, unix.CmsgSpace(fds*4))
+	n, oobn, flags, _, err := c.u.ReadMsgUnix(head[:], oob)
+	if err != nil {
+		return err
+	}
+	// ReadMsgUnix asks for close-on-exec. What came is ours to close, whatever else is wrong.
+	if c.held, err = passed(oob[:oobn]); err != nil {
+		return err
+	}
+	size := order.Uint32(head[4:])
+	switch {
+	case n != len(head) || order.Uint32(head[:]) != magic:
+		return errors.New("hand-off: no request")
+	case flags&unix.MSG_CTRUNC != 0 || len(c.held) != fds:
+		return fmt.Errorf("hand-off: %d descriptors, want %d", len(c.held), fds)
+	case size > maxBody:
+		return fmt.Errorf("hand-off: %d bytes, at most %d", size, maxBody)
+	}
+	body := make([]byte, size)
+	for at := 0; at < len(body); {
+		n, err := c.u.Read(body[at:])
+		if err != nil {
+			return errors.Join(errCut, err)
+		}
+		at += n
+	}
+	if c.Request, err = Decode(body); err != nil {
+		return err
+	}
+	c.Stdin, c.Stdout, c.Stderr, c.cwd = NewStream(c.held[0]), NewStream(c.held[1]), NewStream(c.held[2]), c.held[3]
+	return c.u.SetDeadline(time.Time{})
+}
+
+func passed(oob []byte) (all []int, err error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for i := range msgs {
+		list, perr := unix.ParseUnixRights(&msgs[i])
+		if perr != nil {
+			err = perr
+			continue
+		}
+		all = append(all, list...)
+	}
+	return all, err
+}
+
+// namespaces are those that the outcome of a run depends on.
+var namespaces = [...]string{"mnt", "user", "net", "pid", "cgroup"}
+
+// Same tells in what the caller's view of the host differs from ours; nil: in nothing that a run would show. A caller whose folder
+// is another here must run alone: its paths would lead elsewhere.
+func (c *Conn) Same() error {
+	proc := fmt.Sprintf("/proc/%d", c.PID)
+	for _, ns := range namespaces {
+		theirs, err := os.Readlink(filepath.Join(proc, "ns", ns))
+		if err != nil {
+			return err
+		}
+		ours, err := os.Readlink(filepath.Join("/proc/self/ns", ns))
+		if err != nil {
+			return err
+		}
+		if theirs != ours {
+			return fmt.Errorf("the caller is in another %s namespace", ns)
+		}
+	}
+	if same, err := sameFile(unix.AT_FDCWD, proc+"/root", "/"); err != nil || !same {
+		return errors.Join(errors.New("the caller has another root"), err)
+	}
+	if same, err := sameFile(c.cwd, "", c.Dir); err != nil || !same {
+		return errors.Join(fmt.Errorf("%s is another folder here", c.Dir), err)
+	}
+	return nil
+}
+
+func sameFile(dir int, name, other string) (bool, error) {
+	var a, b unix.Stat_t
+	if err := unix.Fstatat(dir, name, &a, unix.AT_EMPTY_PATH); err != nil {
+		return false, os.NewSyscallError("fstatat", err)
+	}
+	if err := unix.Stat(other, &b); err != nil {
+		return false, &os.PathError{Op: "stat", Path: other, Err: err}
+	}
+	return a.Dev == b.Dev && a.Ino == b.Ino, nil
+}
+
+// Decline lets the caller run alone. Nothing may have been written to its output.
+func (c *Conn) Decline(why string) error {
+	return c.send(kindDecline, uint32(min(len(why), 1000)), why[:min(len(why), 1000)])
+} //nolint:gosec // bounded
+
+// Raw asks the caller to put its terminal into raw mode; it ends that itself.
+func (c *Conn) Raw() error { return c.send(kindRaw, 0, "") }
+
+// Exit ends the caller with the code.
+func (c *Conn) Exit(code int) error { return c.send(kindExit, uint32(code)&0xff, "") } //nolint:gosec // a byte
+
+func (c *Conn) send(kind, value uint32, text string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// A caller that doesn't read its few bytes is stopped, not slow.
+	if err := c.u.SetWriteDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	b := order.AppendUint32(order.AppendUint32(nil, kind), value)
+	_, err := c.u.Write(append(b, text...))
+	return err
+}
+
+// signals are those that a caller may pass on.
+var signals = []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH}
+
+// Signals calls fn for each signal of the caller's and returns when the caller is gone.
+func (c *Conn) Signals(fn func(syscall.Signal)) {
+	var frame [8]byte
+	for at := 0; ; {
+		n, err := c.u.Read(frame[at:])
+		if err != nil {
+			return
+		}
+		if at += n; at < len(frame) {
+			continue
+		}
+		at = 0
+		s := syscall.Signal(order.Uint32(frame[4:]))
+		if order.Uint32(frame[:]) != kindSignal || !slices.Contains(signals, s) {
+			return // no caller of ours says that
+		}
+		fn(s)
+	}
+}
+
+// Stop ends every read and write of the caller's streams.
+func (c *Conn) Stop() {
+	for _, s := range []*Stream{c.Stdin, c.Stdout, c.Stderr} {
+		if s != nil {
+			s.Stop()
+		}
+	}
+}
+
+// Release closes the caller's files here, and waits for those who still use them.
+func (c *Conn) Release() {
+	c.Stop()
+	for _, s := range []*Stream{c.Stdin, c.Stdout, c.Stderr} {
+		if s != nil {
+			s.wait()
+		}
+	}
+	for _, fd := range c.held {
+		unix.Close(fd)
+	}
+	c.held = nil
+}
+
+// Close releases and hangs up.
+func (c *Conn) Close() error {
+	c.Release()
+	return c.u.Close()
+}

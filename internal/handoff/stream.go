@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package handoff
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stream is input or output of a caller's. Its file is shared with the caller, so it is never made non-blocking, which the caller
+// would feel; and reads and writes end at Stop all the same, which those of os.File on a blocking file don't: a caller that
+// went away would leave a thread behind.
+type Stream struct {
+	fd   int
+	mode uint32 // file type
+	once sync.Once
+	stop int // eventfd, readable from Stop on
+	err  error
+
+	mu  sync.Mutex
+	ops sync.WaitGroup
+	end bool
+}
+
+// NewStream wraps fd, which stays the caller's to close, after Stop.
+func NewStream(fd int) *Stream {
+	s := &Stream{fd: fd}
+	var st unix.Stat_t
+	if s.err = unix.Fstat(fd, &st); s.err != nil {
+		return s
+	}
+	s.mode = st.Mode & unix.S_IFMT
+	s.stop, s.err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	return s
+}
+
+// FD is the file's number, for what a terminal can be asked.
+func (s *Stream) FD() int { return s.fd }
+
+// Stop ends reads and writes, those that come later too: with io.EOF and EPIPE.
+func (s *Stream) Stop() {
+	s.once.Do(func() {
+		s.mu.Lock()
+		s.end = true
+		s.mu.Unlock()
+		if s.err == nil {
+			_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		}
+	})
+}
+
+// wait is for the owner of the descriptors: when it returns nobody uses them.
+func (s *Stream) wait() {
+	s.ops.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		unix.Close(s.stop)
+		s.err = os.ErrClosed
+	}
+}
+
+func (s *Stream) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end || s.err != nil {
+		return false
+	}
+	s.ops.Add(1)
+	return true
+}
+
+// ready waits for the file, or for Stop.
+func (s *Stream) ready(events int16) bool {
+	p := []unix.PollFd{{Fd: int32(s.fd), Events: events}, {Fd: int32(s.stop), Events: unix.POLLIN}} //nolint:gosec // descriptors
+	for {
+		if _, err := unix.Poll(p, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return false
+		}
+		switch {
+		case p[1].Revents != 0:
+			return false
+		case p[0].Revents != 0:
+			return true
+		}
+	}
+}
+
+func (s *Stream) Read(b []byte) (int, error) {
+	if !s.begin() {
+		return 0, io.EOF
+	}
+	defer s.ops.Done()
+	if len(b) == 0 {
+		return 0, nil
+	}
+	for {
+		if !s.ready(unix.POLLIN) {
+			return 0, io.EOF
+		}
+		n, err := s.read(b)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		case err != nil:
+			return 0, os.NewSyscallError("read", err)
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+// queue tells whether calls on the file can be told not to wait, one by one: others may use it at the same time.
+func (s *Stream) queue() bool { return s.mode == unix.S_IFIFO || s.mode == unix.S_IFSOCK }
+
+func (s *Stream) read(b []byte) (int, error) {
+	if s.queue() {
+		return unix.Preadv2(s.fd, [][]byte{b}, -1, unix.RWF_NOWAIT)
+	}
+	return unix.Read(s.fd, b)
+}
+
+// piece is what a terminal that is ready takes without waiting for long.
+const piece = 1024
+
+func (s *Stream) Write(b []byte) (done int, err error) {
+	if !s.begin() {
+		return 0, unix.EPIPE
+	}
+	defer s.ops.Done()
+	for done < len(b) {
+		if !s.ready(unix.POLLOUT) {
+			return done, unix.EPIPE
+		}
+		n, err := s.write(b[done:])
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		case err != nil:
+			return done, os.NewSyscallError("write", err)
+		default:
+			done += n
+		}
+	}
+	return done, nil
+}
+
+func (s *Stream) write(b []byte) (int, error) {
+	switch {
+	case s.queue():
+		return unix.Pwritev2(s.fd, [][]byte{b}, -1, unix.RWF_NOWAIT)
+	case s.mode == unix.S_IFCHR:
+		b = b[:min(len(b), piece)]
+	}
+	return unix.Write(s.fd, b)
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// One supervisor for many runs: exec through the daemon is exec alone, and nothing outlives either end.
+
+// daemonNode is a daemon with folders of its own.
+type daemonNode struct {
+	*exec.Cmd
+	run, state string
+	log        string
+}
+
+func startDaemon(t *testing.T, flags ...string) *daemonNode {
+	t.Helper()
+	needSandbox(t)
+	at := filepath.Join(base, fmt.Sprintf("node-%d", counter.Add(1)))
+	n := &daemonNode{run: filepath.Join(at, "run"), state: filepath.Join(at, "state"), log: filepath.Join(at, "log")}
+	for _, d := range []string{n.run, n.state} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.start(t, flags...)
+	return n
+}
+
+func (n *daemonNode) start(t *testing.T, flags ...string) {
+	t.Helper()
+	log, err := os.OpenFile(n.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	n.Cmd = exec.Command(agentrun, append([]string{"--state-dir", n.state, "--run-dir", n.run, "--log-level", "info", "serve"}, flags...)...)
+	n.Stdout, n.Stderr = log, log
+	before := n.said("msg=serving")
+	if err := n.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := n.Cmd
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			b, _ := os.ReadFile(n.log)
+			t.Logf("daemon: %.4000s", b)
+		}
+	})
+	eventually(t, 20*time.Second, "the daemon serves", func() bool { return n.said("msg=serving") > before })
+}
+
+func (n *daemonNode) said(what string) int {
+	b, _ := os.ReadFile(n.log)
+	return bytes.Count(b, []byte(what))
+}
+
+// prepare is an exec with the daemon's folders.
+func (n *daemonNode) prepare(t *testing.T, o opts, argv ...string) *call {
+	t.Helper()
+	c := prepare(t, o, argv...)
+	c.Args[slices.Index(c.Args, "--state-dir")+1] = n.state
+	c.Args[slices.Index(c.Args, "--run-dir")+1] = n.run
+	at := slices.Index(c.Args, "exec") + 1
+	c.Args = slices.Insert(c.Args, at, "--no-gateway")
+	return c
+}
+
+func (n *daemonNode) exec(t *testing.T, o opts, argv ...string) result {
+	t.Helper()
+	c := n.prepare(t, o, argv...)
+	c.started = time.Now()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c.finish(t)
+}
+
+var ownWords = regexp.MustCompile(`"id":"[a-z2-7]+"|"(started_at|at|last)":"[^"]*"|"[a-z_]+_(ns|bytes)":[0-9]+`)
+
+// Exit codes, signals, bytes, paths, environment: what a caller can tell is the same.
+func TestServeEqualsAlone(t *testing.T) {
+	n := startDaemon(t)
+	big := strings.Repeat("0123456789abcdef", 20<<10) // more than a pipe holds
+	cases := map[string]struct {
+		o    opts
+		argv []string
+	}{
+		"exit 0":       {opts{}, []string{"/probe", "exit", "0"}},
+		"exit 255":     {opts{}, []string{"/probe", "exit", "255"}},
+		"signal":       {opts{}, []string{"/probe", "raise", "11"}},
+		"not found":    {opts{}, []string{"/nosuch"}},
+		"not a flag":   {opts{flags: []string{"--nosuch"}}, []string{"x"}},
+		"ring 0":       {opts{flags: []string{"--ring", "0"}}, []string{"x"}},
+		"timeout":      {opts{unsafe: true, flags: []string{"--timeout", "300ms"}}, []string{"/probe", "sleep", "60"}},
+		"stdin":        {opts{stdin: strings.NewReader(big)}, []string{"/usr/bin/sh", "-c", "exec cat"}},
+		"both outputs": {opts{profile: "ring2"}, []string{"/usr/bin/sh", "-c", "echo out; echo err >&2"}},
+		"own folder":   {opts{profile: "ring2", flags: []string{"--workspace", "."}}, []string{"/usr/bin/sh", "-c", "pwd; echo *; cat file"}},
+		"file here":    {opts{}, []string{"script.sh", "arg"}},
+		"environment":  {opts{env: []string{"MINE=a b"}, flags: []string{"--env-pass", "MINE", "--env", "X=1"}}, []string{"/usr/bin/env"}},
+		"json":         {opts{flags: []string{"--json"}}, []string{"/probe", "exit", "3"}},
+		"keep":         {opts{profile: "ring1", flags: []string{"--keep", "kept.tar"}}, []string{"/usr/bin/true"}},
+		"status here":  {opts{flags: []string{"--status-file", "sub/status.json"}}, []string{"/usr/bin/true"}},
+		"bind":         {opts{flags: []string{"--ro-bind", "sub:/sub"}}, []string{"/usr/bin/sh", "-c", "cd /sub; pwd"}},
+	}
+	dirs := map[bool]string{}
+	for _, alone := range []bool{true, false} {
+		dirs[alone] = t.TempDir()
+		os.Chmod(dirs[alone], 0o755)
+		write(t, filepath.Join(dirs[alone], "file"), "content", 0o644)
+		write(t, filepath.Join(dirs[alone], "script.sh"), "#!/bin/sh\necho script $1\n", 0o755)
+		os.Mkdir(filepath.Join(dirs[alone], "sub"), 0o755)
+	}
+	var wg sync.WaitGroup
+	for name, c := range cases {
+		wg.Go(func() {
+			told := map[bool]map[string]any{}
+			for _, alone := range []bool{true, false} {
+				o := c.o
+				o.dir = dirs[alone]
+				if r, ok := c.o.stdin.(*strings.Reader); ok {
+					r.Seek(0, 0)
+				}
+				if alone {
+					o.env = append(slices.Clone(o.env), "AGENTRUN_NO_DAEMON=1")
+				}
+				r := n.exec(t, o, c.argv...)
+				if strings.Contains(name, "status here") {
+					b, err := os.ReadFile(filepath.Join(o.dir, "sub/status.json"))
+					r.hasStatus = err == nil && json.Unmarshal(b, &r.status) == nil
+				}
+				if info, err := os.Stat(filepath.Join(o.dir, "kept.tar")); strings.Contains(name, "keep") && (err != nil || info.Mode().Perm() != 0o600) {
+					t.Errorf("%s: %v, %v", name, info, err)
+				}
+				told[alone] = map[string]any{
+					"code": r.exit, "out": r.stdout, "err": ownWords.ReplaceAllString(r.stderr, "…"),
+					"status": fmt.Sprint(r.hasStatus, r.status.State, r.status.ExitCode, r.status.Signal, r.status.Profile, r.status.PlanDigest == "", r.status.Output),
+				}
+			}
+			if diff := cmp.Diff(told[true], told[false]); diff != "" {
+				t.Errorf("%s (-alone +daemon):\n%.3000s", name, diff)
+			}
+		})
+	}
+	wg.Wait()
+	if got := n.said("carried out"); got != len(cases) {
+		t.Errorf("the daemon carried out %d of %d", got, len(cases))
+	}
+	noAgents(t)
+}
+
+// Whoever goes, the agent goes with it; what a killed daemon leaves, the next removes.
+func TestServeNobodyOutlivesTheOther(t *testing.T) {
+	n := startDaemon(t)
+	begin := func(words ...string) *call {
+		c := n.prepare(t, opts{}, append([]string{"/probe"}, words...)...)
+		c.startUntil(t, "ready")
+		return c
+	}
+	// A signal to the client is one to the agent, and so is its death.
+	c := begin("ready", ",", "sleep", "60")
+	c.Process.Signal(unix.SIGTERM)
+	c.finish(t).want(t, 128+15, "signaled")
+	c = begin("ready", ",", "sleep", "60")
+	c.Process.Signal(unix.SIGUSR1)
+	c.finish(t).want(t, 128+10, "signaled")
+	c = begin("stubborn")
+	c.Process.Kill()
+	c.Wait()
+	noAgents(t)
+
+	held := []*call{begin("stubborn"), begin("ready", ",", "sleep", "60"), begin("stubborn")}
+	n.Process.Kill()
+	n.Wait()
+	for _, c := range held {
+		if r := c.finish(t); r.exit != 125 || !strings.Contains(r.stderr, "the daemon is gone") {
+			t.Errorf("got %d, %q, want 125 and why", r.exit, r.stderr)
+		}
+	}
+	noAgents(t)
+	n.start(t)
+	if n.said("cleaned up after crashed runs") == 0 {
+		t.Error("the next daemon doesn't say that it cleaned up")
+	}
+	if left, _ := os.ReadDir(filepath.Join(n.run, "sandboxes")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if r := n.exec(t, opts{}, "/probe", "exit", "9"); r.exit != 9 {
+		t.Errorf("after the restart: got %d, want 9", r.exit)
+	}
+	// One daemon for a run folder.
+	if out, err := exec.Command(agentrun, "--state-dir", n.state, "--run-dir", n.run, "serve").CombinedOutput(); err == nil || !strings.Contains(string(out), "already") {
+		t.Errorf("a second daemon: %v, %s", err, out)
+	}
+}
+
+// SIGTERM asks the runs to end, a second one ends them; nobody is let in meanwhile.
+func TestServeDrains(t *testing.T) {
+	n := startDaemon(t)
+	polite := n.prepare(t, opts{}, "/probe", "ready", ",", "sleep", "60")
+	stubborn := n.prepare(t, opts{}, "/probe", "stubborn")
+	polite.startUntil(t, "ready")
+	stubborn.startUntil(t, "ready")
+	n.Process.Signal(unix.SIGTERM)
+	polite.finish(t).want(t, 128+15, "signaled")
+	if !agentsAlive() {
+		t.Error("the stubborn agent got no grace")
+	}
+	n.Process.Signal(unix.SIGTERM)
+	stubborn.finish(t).want(t, 137, "killed")
+	if err := n.Wait(); err != nil {
+		t.Errorf("the daemon: %v", err)
+	}
+	noAgents(t)
+	if r := n.exec(t, opts{}, "/probe", "exit", "4"); r.exit != 4 {
+		t.Errorf("alone, after the daemon: got %d, want 4", r.exit)
+	}
+}
+
+func agentsAlive() bool { return len(ownAgents()) > 0 }
+
+// A full node answers each caller once: wait, or no.
+func TestServeQueue(t *testing.T) {
+	n := startDaemon(t, "--max-sandboxes", "1", "--queue", "1", "--queue-timeout", fmt.Sprint(time.Duration(slow*float64(400*time.Millisecond))))
+	first := n.prepare(t, opts{}, "/probe", "ready", ",", "sleep", "60")
+	first.startUntil(t, "ready")
+	second := n.prepare(t, opts{}, "/probe", "exit", "0")
+	if err := second.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 5*time.Second, "the second waits", func() bool {
+		n.Process.Signal(unix.SIGUSR1)
+		return n.said("1 runs, 1 waiting") > 0
+	})
+	third := n.exec(t, opts{}, "/probe", "exit", "0")
+	for what, r := range map[string]result{"one too many": third, "too late": second.finish(t)} {
+		if r.exit != 125 || !strings.Contains(r.stderr, "the node is full") {
+			t.Errorf("%s: got %d, %q, want 125: the node is full", what, r.exit, r.stderr)
+		}
+	}
+	fourth := n.prepare(t, opts{}, "/probe", "exit", "5")
+	if err := fourth.Start(); err != nil {
+		t.Fatal(err)
+	}
+	first.Process.Signal(unix.SIGTERM)
+	first.finish(t).want(t, 143, "signaled")
+	fourth.finish(t).want(t, 5, "exited")
+}
+
+// Twenty at once in one process, then the same again: nothing of them stays in it.
+func TestServeCrowd(t *testing.T) {
+	n := startDaemon(t)
+	crowd := func() {
+		stdin, hold, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stdin.Close()
+		calls := make([]*call, 20)
+		errs := make([]error, len(calls))
+		var wg sync.WaitGroup
+		for i := range calls {
+			calls[i] = n.prepare(t, opts{stdin: stdin, flags: []string{"--timeout", "300s"}}, "/probe", "id", ",", "wait")
+			wg.Go(func() { errs[i] = calls[i].until("ready") })
+			t.Cleanup(calls[i].release)
+		}
+		wg.Wait()
+		uids := map[uint32]bool{}
+		for _, p := range descendants(n.Process.Pid) {
+			uids[p.uid] = true
+		}
+		if len(uids) < len(calls) {
+			t.Errorf("%d runs have %d uids (M-1)", len(calls), len(uids))
+		}
+		hold.Close()
+		for i, c := range calls {
+			if errs[i] != nil {
+				t.Fatal(errs[i])
+			}
+			c.finish(t).want(t, 0, "exited")
+		}
+	}
+	held := func() (fds, threads int) {
+		names, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.Process.Pid))
+		tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", n.Process.Pid))
+		return len(names), len(tasks)
+	}
+	crowd()
+	var fds, threads int
+	settled := func() bool { fds, threads = held(); return len(descendants(n.Process.Pid)) == 0 && fds < 25 }
+	eventually(t, 5*time.Second, "the first crowd is gone", settled)
+	before, most := fds, threads
+	crowd()
+	eventually(t, 5*time.Second, "descriptors are given back", func() bool { settled(); return fds <= before })
+	if threads > most+10 {
+		t.Errorf("threads: %d after 20 runs, %d after 40", most, threads)
+	}
+}
+
+// A detached run belongs to nobody who waits: a daemon's, or a supervisor of its own.
+func TestDetach(t *testing.T) {
+	n := startDaemon(t)
+	for _, alone := range []bool{false, true} {
+		var env []string
+		if alone {
+			env = []string{"AGENTRUN_NO_DAEMON=1"}
+		}
+		c := n.prepare(t, opts{env: env, profile: "ring2", flags: []string{"-d", "--json"}}, "/usr/bin/sh", "-c", "read x; echo begun; sleep 0.3; echo done >&2; exit 3")
+		statusFile := c.statusFile
+		// Read to its end: nothing of the run may hold the caller's output.
+		out, err := c.output()
+		var said struct{ ID, Output string }
+		if err != nil || json.Unmarshal(out, &said) != nil {
+			t.Fatalf("alone %v: %v: %s %s", alone, err, out, c.errOut.String())
+		}
+		var s status
+		eventually(t, 10*time.Second, "the detached run ends", func() bool {
+			b, err := os.ReadFile(statusFile)
+			return err == nil && json.Unmarshal(b, &s) == nil
+		})
+		if s.ID != said.ID || s.ExitCode != 3 || s.State != "exited" {
+			t.Errorf("alone %v: status %+v of %s", alone, s, said.ID)
+		}
+		b, err := os.ReadFile(said.Output)
+		if err != nil || string(b) != "begun\ndone\n" || said.Output != filepath.Join(n.state, "output", said.ID+".log") {
+			t.Errorf("alone %v: output %s: %q, %v", alone, said.Output, b, err)
+		}
+		if info, err := os.Stat(said.Output); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("alone %v: mode %v, %v", alone, info.Mode(), err)
+		}
+		// What can't begin is told as always.
+		r := n.exec(t, opts{env: env, flags: []string{"-d"}}, "/nosuch")
+		if r.exit != 127 || !strings.Contains(r.stderr, "nosuch") || r.stdout != "" {
+			t.Errorf("alone %v: got %d %q %q, want 127", alone, r.exit, r.stdout, r.stderr)
+		}
+	}
+	noAgents(t)
+}
+
+// output is exec.Cmd.Output with the call's own buffers.
+func (c *call) output() ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), hang())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- c.Run() }()
+	select {
+	case err := <-done:
+		return c.out.Bytes(), err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
