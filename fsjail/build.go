@@ -106,7 +106,12 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 	if !opt.Writable {
 		// Only the skeleton: each mount on it carries its own flags.
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-		if err := unix.MountSetattr(r.fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		// A child between its fork and its exec holds a copy of every descriptor, also of those that we have just written to and
+		// closed: a process with many runs would be told EBUSY now and then.
+		syscall.ForkLock.RLock()
+		err := unix.MountSetattr(r.fd, "", unix.AT_EMPTY_PATH, &attr)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			return nil, os.NewSyscallError("mount_setattr root read-only", err)
 		}
 	}

@@ -15,7 +15,8 @@ package fsjail
 // descriptor of it is open. Between clone and the end it calls nothing but system calls, because the
 // other threads of this Go process (and their locks) don't exist in it.
 static int waiting_child(void) {
-	long pid = syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+	// CLONE_FILES: a copy of our descriptors would keep the files of other runs open for writing while these are made read-only.
+	long pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
 	if (pid != 0)
 		return pid < 0 ? -errno : (int)pid;
 	syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);

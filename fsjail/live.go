@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -220,7 +221,9 @@ func (m liveMount) set(open bool) error {
 	if open {
 		attr = unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
 	}
+	syscall.ForkLock.RLock() // see Build
 	err := unix.MountSetattr(m.fd, "", unix.AT_EMPTY_PATH, &attr)
+	syscall.ForkLock.RUnlock()
 	if errors.Is(err, unix.EBUSY) {
 		return &BusyError{m.at}
 	}
