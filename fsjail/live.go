@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
