@@ -83,9 +83,11 @@ lint: $(STUB) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
 $(GOLANGCI):
 	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
-install: build ## both programs to $(DESTDIR)$(PREFIX)/bin
+install: build ## both programs to $(DESTDIR)$(PREFIX)/bin, units of systemd to lib/systemd/system
 	install -D -m 0755 bin/agentrun $(DESTDIR)$(PREFIX)/bin/agentrun
 	install -D -m 0755 bin/agentrun-gateway $(DESTDIR)$(PREFIX)/bin/agentrun-gateway
+	install -D -m 0644 packaging/systemd/agentrun.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.socket
+	sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/systemd/agentrun.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.service
 
 clean: ## all that was built, but not the VM image (.cache/vm)
 	rm -rf bin $(OUT) $(STUB) .cache/bin

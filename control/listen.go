@@ -20,7 +20,6 @@ const (
 	suffix     = ".sock"
 	maxName    = 80          // with the folder's descriptor before it, a socket's path stays within 107 bytes (unix(7))
 	newSocket  = ".new.sock" // no name begins with a dot
-	lockFile   = ".lock"
 )
 
 // ErrInUse: another supervisor answers on the socket.
@@ -142,9 +141,10 @@ func widen(path string, mode fs.FileMode) error {
 // lock keeps two supervisors from taking one name, and Sweep from removing a socket that is just being made. The kernel
 // takes it back when its holder dies.
 func (d folder) lock() (unlock func(), err error) {
-	fd, err := unix.Openat(d.fd(), lockFile, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	// The folder itself, in a description of its own: a file would be left behind, or be removed under somebody's lock.
+	fd, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("open "+lockFile, err)
+		return nil, os.NewSyscallError("open the folder of control sockets", err)
 	}
 	for {
 		if err = unix.Flock(fd, unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
@@ -152,7 +152,7 @@ func (d folder) lock() (unlock func(), err error) {
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(os.NewSyscallError("flock "+lockFile, err), unix.Close(fd))
+		return nil, errors.Join(os.NewSyscallError("flock the folder of control sockets", err), unix.Close(fd))
 	}
 	return func() { unix.Close(fd) }, nil
 }

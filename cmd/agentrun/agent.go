@@ -133,13 +133,16 @@ func printAgent(c *cli.Context, a hypervisor.Agent) error {
 		return printJSON(a)
 	}
 	fmt.Printf("agent       %s\nring        %d\nscore       %s\nconsensus   %t\nquarantine  %s\n", a.ID, a.Ring.Value(), scoreText(a), a.Consensus, quarantineText(a))
-	for _, s := range []struct{ name, value string }{{"plan", a.Plan}, {"role", a.Role}, {"team", a.Team}, {"mode", a.Mode}} {
+	for _, s := range []struct{ name, value string }{{"plan", a.Plan}, {"role", a.Role}, {"team", a.Team}, {"mode", a.Mode}, {"substitute", a.Substitute}} {
 		if s.value != "" {
 			fmt.Printf("%-12s%s\n", s.name, s.value)
 		}
 	}
 	if a.Stake != 0 {
 		fmt.Printf("stake       %d\n", a.Stake)
+	}
+	if a.SelfElevation {
+		fmt.Println("elevates    itself, as far as its score goes")
 	}
 	return nil
 }

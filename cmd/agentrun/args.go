@@ -13,6 +13,10 @@ import (
 // stops at the first argument, and what follows would be an argument too. Not for exec and plan: what follows the first
 // argument there is the agent's own command.
 func flagsFirst(app *cli.App, args []string) []string {
+	// Completion is asked for behind the words so far, which are taken as they stand.
+	if len(args) > 0 && args[len(args)-1] == completeFlag {
+		return args
+	}
 	known := app.Flags
 	commands := app.Commands
 	var flags, rest []string

@@ -264,7 +264,7 @@ func writable(name string) error {
 
 func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
 	plan := v.plan
-	if removed, err := runtime.Collect(c.Context, g.runDir); err != nil {
+	if removed, err := g.collect(c.Context, false); err != nil {
 		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
 	} else if len(removed) > 0 {
 		g.log.Info("cleaned up after crashed runs", "removed", removed)

@@ -3,12 +3,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/control"
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/sibling"
 	"agentrun/runtime"
@@ -58,6 +60,17 @@ func gatewayResult() hostcaps.Result {
 	return r
 }
 
+// collect removes what crashed supervisors left, their control sockets too. A start doesn't try every socket there is: a
+// supervisor that died left a run as well, and only then its socket is looked for, unless all is asked for.
+func (g *global) collect(ctx context.Context, all bool) (removed []string, err error) {
+	removed, err = runtime.Collect(ctx, g.runDir)
+	if all || len(removed) > 0 {
+		_, serr := control.Sweep(g.runDir)
+		err = errors.Join(err, serr)
+	}
+	return removed, err
+}
+
 func gcCommand(g *global) *cli.Command {
 	return &cli.Command{
 		Name:  "gc",
@@ -69,7 +82,7 @@ configuration says go as well.
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
-			removed, err := runtime.Collect(c.Context, g.runDir)
+			removed, err := g.collect(c.Context, true)
 			if file, ferr := readGatewayFile(g.caller, ""); ferr == nil {
 				ferr = g.sweepLogs(file.Telemetry.Logs)
 				err = errors.Join(err, ferr)

@@ -379,8 +379,17 @@ func (s *sagaSession) resume(ctx context.Context, id string, undo bool) (sagas.R
 	if err != nil || before.State.Final() {
 		return before, err
 	}
-	if undo {
+	// A kill of its agent may have decided about it (H-21): nothing begins before that is followed.
+	order, ordered, err := s.node.SagaOrder(ctx, id)
+	switch {
+	case err != nil:
+		return before, err
+	case undo || ordered && order.Substitute == "":
 		return s.ended(s.o.Abort(ctx, id, saga.Steps))
+	case ordered:
+		if before, err = s.o.HandOff(ctx, id, order.Substitute); err != nil {
+			return before, err
+		}
 	}
 	return s.ended(s.o.Resume(ctx, id, saga.Steps))
 }

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/handoff"
-	"agentrun/runtime"
 )
 
 // client is one caller of the daemon, from the request to the end of its run.
@@ -232,7 +231,7 @@ var errKilledAtEnd = errors.New("the daemon was told to end")
 
 // collect removes what a daemon that crashed, or a run alone, left.
 func (d *daemon) collect(ctx context.Context) {
-	removed, err := runtime.Collect(ctx, d.g.runDir)
+	removed, err := d.g.collect(ctx, true)
 	if err != nil {
 		d.g.log.Warn("cleaning up after crashed runs", "removed", removed, "err", err)
 	} else if len(removed) > 0 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 
@@ -70,13 +71,15 @@ func quota(n int64) string {
 // agentSetCommand belongs to agent; what it sets is what the plans are about.
 func agentSetCommand(g *global) *cli.Command {
 	return &cli.Command{
-		Name: "set", Usage: "set an agent's plan, role, team, stake and mode", ArgsUsage: "ID", OnUsageError: usageError,
+		Name: "set", Usage: "set an agent's plan, role, team, stake, mode, substitute and whether it may elevate itself", ArgsUsage: "ID", OnUsageError: usageError,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "plan", Usage: "`NAME` of a plan: freemium, casual, premium, platformium, or one of plans.yaml; empty: none"},
 			&cli.StringFlag{Name: "role", Usage: "`NAME` of a role, which narrows the plan; empty: none"},
 			&cli.StringFlag{Name: "team", Usage: "`NAME` of the team whose plan it is; empty: the agent's own"},
 			&cli.Int64Flag{Name: "stake", Usage: "`N`: quotas are raised at 1000, 5000 and 20000"},
 			&cli.StringFlag{Name: "mode", Usage: "`public|confidential`: whether the agent gets plaintext"},
+			&cli.StringFlag{Name: "substitute", Usage: "`AGENT` that takes over the saga steps it was at when it is killed; empty: none, they are undone"},
+			&cli.BoolFlag{Name: "self-elevation", Usage: "let it have the elevations that its score earns when it asks itself (=false: an operator is asked for each)"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		},
 		Action: func(c *cli.Context) error { return agentSet(g, c) },
@@ -88,18 +91,22 @@ func agentSet(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if !c.IsSet("plan") && !c.IsSet("role") && !c.IsSet("team") && !c.IsSet("stake") && !c.IsSet("mode") {
+	settings := []string{"plan", "role", "team", "stake", "mode", "substitute", "self-elevation"}
+	if !slices.ContainsFunc(settings, c.IsSet) {
 		return &hintError{err: errors.New("nothing to set"), hint: "agentrun agent set --plan casual " + a[0]}
 	}
 	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
 		now, err := h.SetAgent(ctx, a[0], func(s *hypervisor.AgentSettings) {
-			for flag, field := range map[string]*string{"plan": &s.Plan, "role": &s.Role, "team": &s.Team, "mode": &s.Mode} {
+			for flag, field := range map[string]*string{"plan": &s.Plan, "role": &s.Role, "team": &s.Team, "mode": &s.Mode, "substitute": &s.Substitute} {
 				if c.IsSet(flag) {
 					*field = c.String(flag)
 				}
 			}
 			if c.IsSet("stake") {
 				s.Stake = c.Int64("stake")
+			}
+			if c.IsSet("self-elevation") {
+				s.SelfElevation = c.Bool("self-elevation")
 			}
 		})
 		if err != nil {

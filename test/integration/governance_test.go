@@ -181,20 +181,40 @@ func TestH9ExecAsksTheEnforcer(t *testing.T) {
 	}
 }
 
-// H-24, H-31: refused calls that amount to a breach end a run in ring 2 while it lives, and hold the agent.
+// H-24, H-31: refused calls that amount to a breach hold the agent of a run in ring 2, which is in ring 3 from then on; with
+// --kill-on-breach the run is killed (H-23).
 func TestH24BreachEndsALiveRun(t *testing.T) {
 	n := newNode(t)
-	n.must("agent", "score", "rogue", "0.8")
+	for _, agent := range []string{"rogue", "worse"} {
+		n.must("agent", "score", agent, "0.8")
+	}
 	var tries []string
 	for range 20 {
 		tries = append(tries, "mount tmpfs")
 	}
-	c := prepare(t, n.opts("--agent", "rogue"), probeArgs(append(tries, "sleep 60")...)...)
+	c := prepare(t, n.opts("--agent", "worse", "--kill-on-breach"), probeArgs(append(tries, "sleep 60")...)...)
 	c.Start()
 	r := c.finish(t)
-	r.want(t, 137, "policy")
+	r.want(t, 137, "killed")
 	if !strings.Contains(r.status.Reason, "breach") {
 		t.Errorf("reason %q", r.status.Reason)
+	}
+	if k := kinds(n.audit("node")); !strings.Contains(k, "breach quarantine") || !strings.Contains(k, "kill_order") {
+		t.Errorf("audit: %s", k)
+	}
+	c = prepare(t, n.opts("--agent", "rogue"), probeArgs(append(tries, "wait", "fork")...)...)
+	stdin, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	c.Stdin = stdin
+	c.startUntil(t, "ready")
+	hold.Close()
+	r = c.finish(t)
+	r.want(t, 0, "exited")
+	if !strings.Contains(r.stdout, "fork: errno=EPERM") {
+		t.Errorf("held in the middle of its run: got %s, want no fork", r.stdout)
 	}
 	if r := run(t, n.opts("--agent", "rogue"), "/probe", "exit", "0"); r.exit != 125 || !strings.Contains(r.stderr, "quarantined") {
 		t.Errorf("the next run: exit %d\n%s", r.exit, r.stderr)

@@ -118,7 +118,7 @@ func TestServeEqualsAlone(t *testing.T) {
 		"file here":    {opts{}, []string{"script.sh", "arg"}},
 		"environment":  {opts{env: []string{"MINE=a b"}, flags: []string{"--env-pass", "MINE", "--env", "X=1"}}, []string{"/usr/bin/env"}},
 		"json":         {opts{flags: []string{"--json"}}, []string{"/probe", "exit", "3"}},
-		"keep":         {opts{profile: "ring1", flags: []string{"--keep", "kept.tar"}}, []string{"/usr/bin/true"}},
+		"keep":         {opts{profile: "ring1", flags: []string{"--keep", "sub/kept.tar"}}, []string{"/usr/bin/true"}},
 		"status here":  {opts{flags: []string{"--status-file", "sub/status.json"}}, []string{"/usr/bin/true"}},
 		"bind":         {opts{flags: []string{"--ro-bind", "sub:/sub"}}, []string{"/usr/bin/sh", "-c", "cd /sub; pwd"}},
 	}
@@ -148,7 +148,7 @@ func TestServeEqualsAlone(t *testing.T) {
 					b, err := os.ReadFile(filepath.Join(o.dir, "sub/status.json"))
 					r.hasStatus = err == nil && json.Unmarshal(b, &r.status) == nil
 				}
-				if info, err := os.Stat(filepath.Join(o.dir, "kept.tar")); strings.Contains(name, "keep") && (err != nil || info.Mode().Perm() != 0o600) {
+				if info, err := os.Stat(filepath.Join(o.dir, "sub/kept.tar")); strings.Contains(name, "keep") && (err != nil || info.Mode().Perm() != 0o600) {
 					t.Errorf("%s: %v, %v", name, info, err)
 				}
 				told[alone] = map[string]any{
