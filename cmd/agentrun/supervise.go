@@ -74,6 +74,10 @@ func (v *supervision) over(status runtime.Status) {
 	v.mu.Lock()
 	v.status, v.code = text, status.ExitCode
 	v.mu.Unlock()
+	if status.State == runtime.OOM {
+		// The kernel or runtime was quicker than anybody's order. What a kill does besides, and its record, follow (H-22, H-23).
+		v.control.Kill(context.Background(), hypervisor.KillRequest{Reason: rings.KillResourceExhaustion, By: "agentrun", Detail: status.Reason})
+	}
 	v.event(control.EventEnded, map[string]string{"state": string(status.State), "exit_code": strconv.Itoa(status.ExitCode)})
 	v.end()
 }
@@ -138,14 +142,19 @@ func (v *supervision) decided(e hypervisor.Event) { v.event(e.Kind, e.Data) }
 // processes is runtime.Live as the kill switch takes it.
 type processes struct{ run *runtime.Live }
 
-func (p processes) FreezeForKill(ctx context.Context) error { return p.run.FreezeForKill(ctx) }
+func (p processes) FreezeForKill(ctx context.Context) error { return dead(p.run.FreezeForKill(ctx)) }
 
 func (p processes) Kill(ctx context.Context, reason string) (int, error) {
 	n, err := p.run.Kill(ctx, runtime.KillCause{State: runtime.Killed, Reason: reason})
+	return n, dead(err)
+}
+
+// dead is what was asked for.
+func dead(err error) error {
 	if errors.Is(err, runtime.ErrEnded) {
-		err = nil // dead is what was asked for
+		return nil
 	}
-	return n, err
+	return err
 }
 
 func (s *supervisions) find(id string) (*supervision, error) {

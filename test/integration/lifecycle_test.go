@@ -123,10 +123,22 @@ func TestOutOfMemory(t *testing.T) {
 // itself (memory.oom.group), on v1 the supervisor does (M-3, M-6).
 func TestOutOfMemoryOfAChild(t *testing.T) {
 	needSandbox(t)
-	r := run(t, opts{profile: "ring2", flags: []string{"--memory", "256M"}}, "/usr/bin/bash", "-c", "/probe alloc 600; sleep 100")
+	n := newNode(t)
+	n.must("agent", "score", "greedy", "0.8")
+	r := run(t, n.opts("--agent", "greedy", "--memory", "256M"), "/usr/bin/bash", "-c", "/probe alloc 600; sleep 100")
 	r.want(t, 137, "oom")
 	if r.status.OOMKills < 1 {
 		t.Errorf("got %d oom kills, want at least 1", r.status.OOMKills)
+	}
+	// H-22, H-23: the kernel was quicker than any order, and the kill is on record all the same.
+	kills := 0
+	for _, e := range n.audit("node") {
+		if e.Kind == "kill" && e.Data["reason"] == "resource_exhaustion" {
+			kills++
+		}
+	}
+	if kills != 1 {
+		t.Errorf("got %d records of a kill for resource_exhaustion, want 1", kills)
 	}
 	noAgents(t)
 }
