@@ -131,17 +131,27 @@ func (g *Group) awaitEvents(ctx context.Context, frozen int64) error {
 }
 
 func (g *Group) outsideUnified() ([]int, error) {
-	u, ok := g.unified()
-	var in []int
-	var err error
-	if ok {
-		if in, _, err = procs(u.dir); err != nil {
-			return nil, err
-		}
+	in, err := g.inUnified()
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(in)
 	all, _, err := g.allProcs()
-	return slices.DeleteFunc(all, func(p int) bool { _, ok := slices.BinarySearch(in, p); return ok }), err
+	return without(all, in), err
+}
+
+// inUnified lists the processes that the cgroup2 tree has, in ascending order.
+func (g *Group) inUnified() ([]int, error) {
+	u, ok := g.unified()
+	if !ok {
+		return nil, nil
+	}
+	in, _, err := procs(u.dir)
+	slices.Sort(in)
+	return in, err
+}
+
+func without(pids, sorted []int) []int {
+	return slices.DeleteFunc(pids, func(p int) bool { _, ok := slices.BinarySearch(sorted, p); return ok })
 }
 
 // unfreeze requests a thaw everywhere without waiting for it. A group that is gone is thawed.
@@ -255,12 +265,14 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 			}
 		}
 		if killFile != "" {
-			// The kernel signals all of them under its own lock, forks in flight included (kernel/cgroup/cgroup.c, cgroup_kill; 5.14).
-			if err := writeFile(killFile, "1"); err != nil && !gone(err) {
+			// Looked up before the kill: a scan takes locks that the dying need. One that this misses is in the next round's list.
+			in, err := g.inUnified()
+			if err != nil {
 				return len(seen), err
 			}
-			pids, err = g.outsideUnified()
-			if err != nil {
+			pids = without(pids, in)
+			// The kernel signals all of them under its own lock, forks in flight included (kernel/cgroup/cgroup.c, cgroup_kill; 5.14).
+			if err := writeFile(killFile, "1"); err != nil && !gone(err) {
 				return len(seen), err
 			}
 		}
@@ -273,7 +285,11 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 		if err := g.unfreeze(); err != nil {
 			return len(seen), err
 		}
-		if werr := b.wait(ctx); werr != nil {
+		werr := b.wait(ctx)
+		if werr == nil && killFile != "" && len(pids) == 0 {
+			werr = g.awaitUnpopulated(ctx, &b)
+		}
+		if werr != nil {
 			pids, hidden, err := g.allProcs()
 			if err == nil && len(pids) == 0 && hidden == 0 {
 				return len(seen), nil
@@ -281,6 +297,25 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 			return len(seen), fmt.Errorf("processes left: %v and %d of another PID namespace: %w", pids, hidden, errors.Join(werr, err))
 		}
 	}
+}
+
+// unpopulatedLooks bounds what one round of Kill waits without the whole list, to some 100 ms.
+const unpopulatedLooks = 32
+
+// awaitUnpopulated waits until the cgroup2 tree says that nothing lives in the group; it proves nothing about the other hierarchies
+// and gives up after a while. Listing every hierarchy each time instead, with a thousand processes in each, took as long as their dying.
+func (g *Group) awaitUnpopulated(ctx context.Context, b *backoff) error {
+	u, _ := g.unified()
+	for range unpopulatedLooks {
+		k, err := readKeys(filepath.Join(u.dir, "cgroup.events"), "populated")
+		if err != nil || k[0] != 1 {
+			return nil // the list decides
+		}
+		if err := b.wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // signalAll freezes what it can, signals every pid and leaves the thaw to the caller.

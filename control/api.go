@@ -129,7 +129,7 @@ type Event struct {
 // Kinds of events.
 const (
 	EventStarted      = "started"
-	EventRing         = "ring_changed"      // Data: from, to, cause; sent when it holds for all of the run
+	EventRing         = "ring_changed"      // Data: from, to, took, killed; sent when it holds for all of the run
 	EventElevated     = "elevation_granted" // Data: elevation_id, target, expires_at
 	EventNotElevated  = "elevation_denied"  // Data: code
 	EventElevationEnd = "elevation_ended"   // Data: elevation_id, cause (expired, revoked, …)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -106,17 +107,28 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 	if !opt.Writable {
 		// Only the skeleton: each mount on it carries its own flags.
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-		// A child between its fork and its exec holds a copy of every descriptor, also of those that we have just written to and
-		// closed: a process with many runs would be told EBUSY now and then.
-		syscall.ForkLock.RLock()
-		err := unix.MountSetattr(r.fd, "", unix.AT_EMPTY_PATH, &attr)
-		syscall.ForkLock.RUnlock()
-		if err != nil {
+		if err := setattrOnce(r.fd, &attr); err != nil {
 			return nil, os.NewSyscallError("mount_setattr root read-only", err)
 		}
 	}
 	return r, nil
 }
+
+// setattrOnce waits for the copies of our own descriptors. A child has one of each that was open at its fork, also of files that we
+// have written to and closed since, until it is past its exec; syscall.ForkLock is free a little earlier than that. Nobody else can
+// write here yet, so EBUSY passes.
+func setattrOnce(fd int, attr *unix.MountAttr) (err error) {
+	for range copiesLooks {
+		if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// copiesLooks, a millisecond apart, are ages for a fork to come to its exec.
+const copiesLooks = 2000
 
 func ownerIf(yes bool, ids IDs) IDs {
 	if yes {

@@ -42,7 +42,8 @@ const (
 // Snapshot is what holds for a run at one moment.
 type Snapshot struct {
 	State   LiveState
-	Ring    rings.Ring // applied, in all its parts unless it is less privileged than before and being applied
+	Ring    rings.Ring // applied, in all its parts unless Taking
+	Taking  bool       // what a more privileged ring gave is still being taken; no system call is decided by that ring any more
 	Limits  Limits
 	Stats   cgroups.Stats
 	Output  int64 // bytes passed on
@@ -105,6 +106,7 @@ type Live struct {
 	closing atomic.Bool   // being killed or over: nothing is thawed, opened or raised any more
 	held    atomic.Bool   // frozen by an operator
 	ring    atomic.Uint32 // rings.Ring
+	taking  atomic.Bool   // it is less privileged than before, and mounts, processes and limits don't all follow it yet
 	signals chan os.Signal
 	relimit chan struct{} // holds one: the CPU limit changed
 
@@ -113,6 +115,9 @@ type Live struct {
 	owed     *rights // not nil: what may still hold in part, because the run was frozen by an operator while it was demoted
 	doomed   error   // why the run has to end
 	operator Limits  // those that stay whatever the ring is; 0: none
+
+	fell       time.Time // the last demotion
+	fellKilled int       // the subprocesses that went with it
 
 	ending   sync.Once
 	statusMu sync.Mutex
@@ -215,6 +220,7 @@ func (v *Live) Snapshot() (Snapshot, error) {
 		State: LiveRunning, Ring: rings.Ring(v.ring.Load()), Limits: v.launch.group.Limits(), //nolint:gosec // it was a Ring
 		Output: v.launch.io.written.Load(), Refused: v.launch.recorder.Snapshot().Refused,
 	}
+	s.Taking = v.taking.Load() // after the ring: a demotion sets it before it changes the ring
 	switch {
 	case v.closing.Load():
 		s.State = LiveEnding
@@ -343,13 +349,21 @@ func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error
 	_ = v.FreezeForKill(fctx)
 	cancel()
 	v.close()
+	// Who kills takes the ring first, and what the demotion has killed by then is of this kill (H-22).
+	fell := 0
+	if time.Since(v.fell) < ofOneKill {
+		fell = v.fellKilled
+	}
 	if pids, err := v.launch.group.Pids(); err == nil {
 		killed = len(slices.DeleteFunc(pids, func(p int) bool { return p == v.launch.initPID }))
 	}
 	v.run.decide(verdict{cause.State, cause.Reason})
 	n, err := v.launch.group.Kill(ctx)
-	return max(killed, n-1), err
+	return max(killed, n-1) + fell, err
 }
+
+// ofOneKill is how long ago the demotion may be that a kill began with.
+const ofOneKill = time.Second
 
 // Update changes limits; 0 leaves one as it is. They must be within M-3 and then stay over changes of the ring. A limit that can't
 // be set leaves all as they were: cgroup v1 refuses a memory limit below use, with EBUSY; v2 kills the run as out of memory.

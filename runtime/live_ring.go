@@ -76,6 +76,7 @@ func (v *Live) change(ctx context.Context, to rings.Ring) error {
 		e.Err = v.promote(plan.rightsOf(to))
 	} else {
 		e.Killed, e.Err = v.demote(from, plan.rightsOf(to))
+		v.fell, v.fellKilled = time.Now(), e.Killed
 	}
 	e.Took = time.Since(began)
 	if e.Err != nil {
@@ -134,6 +135,8 @@ func (v *Live) demote(from, to *rights) (killed int, err error) {
 		from = v.owed
 	}
 	d := &demotion{v: v, from: from, to: to}
+	v.taking.Store(true)
+	defer v.taking.Store(false)
 	v.warden.live.Store(to)
 	v.ring.Store(uint32(to.ring))
 	ctx, cancel := v.within(context.Background())

@@ -323,7 +323,7 @@ func (v *supervision) settled(ctx context.Context) {
 	for err == nil && ctx.Err() == nil {
 		ring, _ := v.control.Ring()
 		var now runtime.Snapshot
-		if now, err = run.Snapshot(); err == nil && now.Ring == ring {
+		if now, err = run.Snapshot(); err == nil && now.Ring == ring && !now.Taking {
 			return
 		}
 		select {

@@ -26,14 +26,23 @@ type sizes struct {
 	spawnLoop    int           // forks in one measurement
 	proxy        int           // rounds of the proxies
 	proxyTime    time.Duration // of one measurement of a proxy
+	kills        int           // rounds of kills
+	killed       []int         // processes in what is killed
+	bomb         int           // pids limit of the fork bomb
+	changes      int           // elevations and demotions under each load
+	rates        int           // rounds of sustained starts
+	rateTime     time.Duration // of one of them
+	hundreds     int           // sandboxes at once beside a daemon
 }
 
 func fullSizes(n int) sizes {
 	return sizes{cold: n, warmUp: 5, steps: max(30, n*3/10), memory: 5, crowd: 10, calls: max(10, n/10), callLoop: 200_000, spawnLoop: 500,
-		proxy: max(7, n/10), proxyTime: 500 * time.Millisecond}
+		proxy: max(7, n/10), proxyTime: 500 * time.Millisecond,
+		kills: max(7, n/10), killed: []int{1, 100, 1000}, bomb: 256, changes: n, rates: 3, rateTime: 3 * time.Second, hundreds: 500}
 }
 
-var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10, proxy: 3, proxyTime: 100 * time.Millisecond}
+var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10, proxy: 3, proxyTime: 100 * time.Millisecond,
+	kills: 1, killed: []int{1, 20}, bomb: 32, changes: 2, rates: 1, rateTime: 100 * time.Millisecond, hundreds: 5}
 
 func main() { os.Exit(run(os.Args[1:])) }
 
@@ -91,6 +100,9 @@ var parts = []struct {
 	{"proxy", (*bench).proxies},
 	{"policy", (*bench).policy},
 	{"gateway", (*bench).gatewayMemory},
+	{"kill", (*bench).kills},
+	{"ring change", (*bench).ringChanges},
+	{"daemon", (*bench).daemon},
 }
 
 func known(part string) bool {

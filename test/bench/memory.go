@@ -140,6 +140,7 @@ func (b *bench) weigh(argv []string, crowd int) (w weight, err error) {
 type holder struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
+	lines *bufio.Reader // what the agent says after "up"
 }
 
 // hold starts one and returns when the agent runs.
@@ -161,14 +162,19 @@ func (b *bench) hold(argv []string) (*holder, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	h := &holder{cmd, stdin}
-	guard := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	guard.Stop()
+	h := &holder{cmd, stdin, bufio.NewReader(stdout)}
+	line, err := h.line()
 	if err != nil || line != "up\n" {
 		return nil, fmt.Errorf("the agent said %q, not up: %w: %s", line, errors.Join(err, h.release()), complaint.String())
 	}
 	return h, nil
+}
+
+// line is the next that the agent says.
+func (h *holder) line() (string, error) {
+	guard := time.AfterFunc(patience, func() { _ = h.cmd.Process.Kill() })
+	defer guard.Stop()
+	return h.lines.ReadString('\n')
 }
 
 func (h *holder) release() error {
@@ -178,6 +184,21 @@ func (h *holder) release() error {
 
 // descendants are all processes below one.
 func descendants(top int) ([]int, error) {
+	children, err := family()
+	return below(children, top), err
+}
+
+func below(children map[int][]int, top int) []int {
+	var all []int
+	for todo := children[top]; len(todo) > 0; todo = todo[1:] {
+		all = append(all, todo[0])
+		todo = append(todo, children[todo[0]]...)
+	}
+	return all
+}
+
+// family is who has which children, on the whole machine.
+func family() (map[int][]int, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return nil, err
@@ -202,12 +223,7 @@ func descendants(top int) ([]int, error) {
 			children[ppid] = append(children[ppid], pid)
 		}
 	}
-	var all []int
-	for todo := children[top]; len(todo) > 0; todo = todo[1:] {
-		all = append(all, todo[0])
-		todo = append(todo, children[todo[0]]...)
-	}
-	return all, nil
+	return children, nil
 }
 
 // memoryField reads a "Name:  123 kB" line of a /proc file, in MiB.

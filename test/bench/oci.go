@@ -32,6 +32,11 @@ type object = map[string]any
 // same, the bundle asks for less: /etc is an empty folder instead of a dozen mounts, system calls that
 // ring 3 allows by argument are allowed whole, and nothing is notified. extra are mounts besides the view.
 func (b *bench) bundle(command []string, extra ...object) (string, error) {
+	return b.bundleWith(command, nil, extra...)
+}
+
+// bundleWith changes the configuration before it is written.
+func (b *bench) bundleWith(command []string, change func(config object), extra ...object) (string, error) {
 	dir, err := os.MkdirTemp(b.dir, "bundle-")
 	if err != nil {
 		return "", err
@@ -47,8 +52,10 @@ func (b *bench) bundle(command []string, extra ...object) (string, error) {
 			return "", err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, insideCost), nil, 0o755); err != nil {
-		return "", err
+	for _, m := range extra {
+		if err := os.WriteFile(filepath.Join(root, m["destination"].(string)), nil, 0o755); err != nil {
+			return "", err
+		}
 	}
 	for _, l := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := os.Symlink("usr/"+l, filepath.Join(root, l)); err != nil {
@@ -59,7 +66,11 @@ func (b *bench) bundle(command []string, extra ...object) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	config, err := json.MarshalIndent(b.ociConfig(command, allowed, extra), "", "\t")
+	c := b.ociConfig(command, allowed, extra)
+	if change != nil {
+		change(c)
+	}
+	config, err := json.MarshalIndent(c, "", "\t")
 	if err != nil {
 		return "", err
 	}

@@ -23,6 +23,8 @@ type contender struct {
 	note     string
 	optional bool   // may be missing or unable; the row says so
 	undo     func() // after a run that failed
+	// run is how it is run where argv alone doesn't do; nil: as output does it. Only inPlaces asks.
+	run func(c contender) (stdout []byte, err error)
 }
 
 // cost is one run of a contender: the whole process, from fork to wait.
@@ -89,13 +91,22 @@ func (b *bench) output(argv []string) (stdout, stderr []byte, err error) {
 	return o.Bytes(), e.Bytes(), err
 }
 
+// once runs a contender without timing it.
+func (b *bench) once(c contender) ([]byte, error) {
+	if c.run != nil {
+		return c.run(c)
+	}
+	out, _, err := b.output(c.argv)
+	return out, err
+}
+
 // turns runs every contender once a round, in an order drawn for each round, after one run each to find
 // out who can't. What the kernel does after one has ended (network namespaces and cgroups are
 // freed later) thus falls on all alike.
 func (b *bench) turns(rounds int, cs []contender, once func(contender) error) (absent []Row, err error) {
 	able := cs[:0:0]
 	for _, c := range cs {
-		if _, _, err := b.output(c.argv); err != nil {
+		if _, err := b.once(c); err != nil {
 			if c.undo != nil {
 				c.undo()
 			}

@@ -5,7 +5,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"os/exec"
 	"strconv"
 )
 
@@ -36,10 +39,35 @@ func (b *bench) systemCalls() ([]Row, error) {
 	return b.inPlaces(b.places(2, 3), "ns", 1, "calls", strconv.Itoa(b.size.callLoop))
 }
 
-// spawns measures fork, exec and wait of a static program. In ring 2 the kernel asks the supervisor about
-// each clone; in ring 3 there is nothing to measure, it is refused.
+// spawns measures fork, exec and wait of a static program. In every ring the kernel asks the supervisor about each fork;
+// in ring 3 there is nothing to measure before it is elevated, it is refused.
 func (b *bench) spawns() ([]Row, error) {
-	return b.inPlaces(b.places(2), "µs", 1e3, "spawn", strconv.Itoa(b.size.spawnLoop))
+	elevated := b.places(3)[2]
+	elevated.name += ", elevated to 2"
+	elevated.argv = with(elevated.argv, "await")
+	elevated.run = b.elevated
+	return b.inPlaces(append(b.places(1, 2), elevated), "µs", 1e3, "spawn", strconv.Itoa(b.size.spawnLoop))
+}
+
+// elevated runs a contender and elevates it while it waits for that.
+func (b *bench) elevated(c contender) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.argv[0], c.argv[1:]...)
+	cmd.Dir, cmd.Env = b.dir, b.env
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	_, err := b.elevate(ctx, cmd.Process.Pid)
+	if err != nil {
+		_ = cmd.Process.Kill()
+	}
+	if werr := cmd.Wait(); err != nil || werr != nil {
+		return nil, fmt.Errorf("%w: %s", errors.Join(err, werr), e.String())
+	}
+	return o.Bytes(), nil
 }
 
 // inPlaces runs the measuring program with args in every place in turn and makes a row of each figure
@@ -51,7 +79,7 @@ func (b *bench) inPlaces(cs []contender, unit string, scale float64, args ...str
 	figures := map[string]samples{}
 	var names []string
 	absent, err := b.turns(b.size.calls, cs, func(c contender) error {
-		out, _, err := b.output(c.argv)
+		out, err := b.once(c)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}

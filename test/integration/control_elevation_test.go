@@ -59,7 +59,7 @@ func TestM22LifeOfAnElevationByTheCLI(t *testing.T) {
 	denied := func() {
 		t.Helper()
 		a.expect("errno=EPERM", "fork")
-		a.expect("errno=EROFS", "create /workspace/new", "create /workspace/obey.py")
+		a.expect("errno=EROFS", "create /workspace/new")
 		for _, words := range []string{"get api.test", "tunnel api.test"} {
 			if got := a.try(words); got == "value=200" {
 				t.Errorf("%s: got %s in ring 3", words, got)
@@ -92,7 +92,7 @@ func TestM22LifeOfAnElevationByTheCLI(t *testing.T) {
 	a.wasCut(revoked)
 	a.refused("not_found", "revoke", "life")
 
-	l = a.elevate(time.Second)
+	l = a.elevate(briefly())
 	a.expect("value=200", "tunnel api.test")
 	a.expect("ok", "watch /workspace/seen")
 	a.holds(3)
@@ -112,6 +112,11 @@ func TestM22LifeOfAnElevationByTheCLI(t *testing.T) {
 	if granted != 2 || strings.Join(ended, " ") != "revoked expired" {
 		t.Errorf("on record: %d granted, ended %v, want 2, revoked and expired", granted, ended)
 	}
+}
+
+// briefly is long enough for a few tries, however busy the machine is.
+func briefly() time.Duration {
+	return min(max(time.Second, 10*soon()), time.Duration(slow*float64(4*time.Second))).Round(time.Millisecond)
 }
 
 // saw is when the agent last did what a ring allows, by its own account.
@@ -152,7 +157,7 @@ func TestM22WhatExpiryTakes(t *testing.T) {
 	}
 	ends := map[string]time.Time{}
 	for name, a := range agents {
-		ends[name] = a.elevate(time.Duration(slow * float64(time.Second))).Expires
+		ends[name] = a.elevate(briefly()).Expires
 		switch name {
 		case "holder":
 			a.expect("ok", "hold /workspace/held", "write-held")

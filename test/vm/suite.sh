@@ -14,6 +14,9 @@ same=(TestM8AddressesAreRefused TestM8NamesMustAgree TestM8LookupsStayInside Tes
 # And of the command line, which says the same on every kernel.
 same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandomFilters TestPrograms TestM8GitFromAnotherNamespace
 	TestH30SessionWorkspaces TestM11RunEndsWhileItWaits)
+# And of live control what the command line and the daemon say; what reaches the processes is tried here too.
+same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevationByTheCLI TestM9PolicyDecidesAboutElevation TestM23VerbsOnADetachedRun
+	TestM23Soak TestServeEqualsAlone TestServeQueue)
 while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1

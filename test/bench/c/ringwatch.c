@@ -2,13 +2,16 @@
 //
 // ringwatch FILE idle|burn|children|storm N
 //
-// Forks and opens FILE for writing, again and again, and says when that begins and when it ceases to work. Beside
-// that N threads compute (burn) or fork as fast as they can (storm), or N children sleep while there may be any.
+// Waits until FILE can be opened for writing and then until it may fork, does both again and again until both are
+// refused, and says when. Beside that N threads compute from the start (burn), or from "ready" on N threads fork as
+// fast as they can (storm) or N children sleep (children).
 //
-//   fork T, write T       works from T on, in nanoseconds of CLOCK_REALTIME (a time namespace shifts the others)
-//   ready                 both work, and the children are there
+//   write T, fork T       works from T on, in nanoseconds of CLOCK_REALTIME (a time namespace shifts the others)
+//   ready                 the children or the storm are there
 //   nofork T, nowrite T   refused; T is when the last one that worked had returned
 //   closed                both are refused
+//
+// A thread whose fork is refused forks no more: some twenty refusals in a minute are a breach, which ends an elevation.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -30,27 +33,32 @@ static long long now(void) {
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+// Not a loop without end: the watcher's own use of the quota would be what is measured.
+static void pause_briefly(void) { nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL); }
+
 static void later(atomic_llong *last, long long t) {
 	long long was = atomic_load(last);
 	while (was < t && !atomic_compare_exchange_weak(last, &was, t)) {}
 }
 
 // SIGCHLD is ignored, so a child leaves no zombie and waitpid answers ECHILD once it is gone.
-static int try_fork(void) {
+static long long try_fork(void) {
 	pid_t pid = fork();
 	if (pid == 0) _exit(0);
 	if (pid < 0) return 0;
-	later(&last_fork, now());
+	long long t = now();
+	later(&last_fork, t);
 	waitpid(pid, NULL, 0);
-	return 1;
+	return t;
 }
 
-static int try_write(const char *file) {
+static long long try_write(const char *file) {
 	int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 	if (fd < 0) return 0;
-	later(&last_write, now());
+	long long t = now();
+	later(&last_write, t);
 	close(fd);
-	return 1;
+	return t;
 }
 
 static void *burn(void *none) {
@@ -58,8 +66,11 @@ static void *burn(void *none) {
 	return none;
 }
 
+static atomic_int ready;
+
 static void *storm(void *none) {
-	for (;;) try_fork();
+	while (!atomic_load(&ready)) pause_briefly();
+	while (try_fork()) {}
 	return none;
 }
 
@@ -69,18 +80,13 @@ static void say(const char *what, long long t) {
 	if (write(1, line, n) != n) _exit(1);
 }
 
-static void note(int *was, int is, atomic_llong *last, const char *yes, const char *no) {
-	if (is != *was) say(is ? yes : no, atomic_load(last));
-	*was = is;
-}
-
 int main(int argc, char **argv) {
 	if (argc != 4) {
 		fprintf(stderr, "usage: ringwatch FILE idle|burn|children|storm N\n");
 		return 2;
 	}
 	signal(SIGCHLD, SIG_IGN);
-	const char *mode = argv[2];
+	const char *file = argv[1], *mode = argv[2];
 	int n = atoi(argv[3]);
 	void *(*work)(void *) = !strcmp(mode, "burn") ? burn : !strcmp(mode, "storm") ? storm : NULL;
 	for (int i = 0; work && i < n; i++) {
@@ -88,21 +94,28 @@ int main(int argc, char **argv) {
 		if (pthread_create(&t, NULL, work, NULL)) return 1;
 	}
 	say("up", 0);
-	int forks = 0, writes = 0, ready = 0;
-	for (;;) {
-		note(&forks, try_fork(), &last_fork, "fork", "nofork");
-		note(&writes, try_write(argv[1]), &last_write, "write", "nowrite");
-		if (forks && writes && !ready) {
-			for (int i = 0; !strcmp(mode, "children") && i < n; i++)
-				if (fork() == 0) for (;;) pause();
-			say("ready", 0);
-			ready = 1;
+	long long t;
+	while (!(t = try_write(file))) pause_briefly();
+	say("write", t);
+	// Longer and longer, so that a machine that has no time for the supervisor makes no breach of it.
+	for (long ns = 200000; !(t = try_fork()); ns = ns < 20000000 ? 2 * ns : ns) nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+	say("fork", t);
+	for (int i = 0; !strcmp(mode, "children") && i < n; i++)
+		if (fork() == 0) for (;;) pause();
+	atomic_store(&ready, 1);
+	say("ready", 0);
+	int forks = 1, writes = 1;
+	while (forks || writes) {
+		if (forks && !try_fork()) {
+			forks = 0;
+			say("nofork", atomic_load(&last_fork));
 		}
-		if (!forks && !writes && ready) {
-			say("closed", 0);
-			ready = 0;
+		if (writes && !try_write(file)) {
+			writes = 0;
+			say("nowrite", atomic_load(&last_write));
 		}
-		// Not a loop without end: the watcher's own use of the quota would be what is measured.
-		nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+		pause_briefly();
 	}
+	say("closed", 0);
+	for (;;) pause();
 }

@@ -2,6 +2,7 @@
 //
 // syscost calls N     prints what one system call costs here, one "name nanoseconds" a line
 // syscost spawn N     the same for fork + exec + wait of itself
+// syscost await …     the same, begun as soon as it may fork
 // syscost hold        says "up" and lives until its standard input ends, for whoever weighs its keeper
 //
 // Static, so that it runs in any root view, and without a loop around the clock: each figure is one span
@@ -72,8 +73,25 @@ static int hold(void) {
 	return 0;
 }
 
+static void await_fork(void) {
+	for (;;) {
+		pid_t pid = fork();
+		if (pid == 0) _exit(0);
+		if (pid > 0) {
+			waitpid(pid, NULL, 0);
+			return;
+		}
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+}
+
 int main(int argc, char **argv) {
 	self = argv[0];
+	if (argc > 1 && !strcmp(argv[1], "await")) {
+		await_fork();
+		argc--;
+		argv++;
+	}
 	const char *what = argc > 1 ? argv[1] : "";
 	long n = argc > 2 ? atol(argv[2]) : 0;
 	if (!strcmp(what, "nothing")) return 0;

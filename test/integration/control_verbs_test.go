@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// M-23: a detached run from its start to its end by verbs alone.
+func TestM23VerbsOnADetachedRun(t *testing.T) {
+	p := newPlace(t)
+	const life = `trap "echo usr1" USR1; echo begun; while read x; do :; done; while :; do sleep 0.02; [ -e /workspace/end ] && exit 7; done`
+	ws := workspace(t)
+	c := p.at(prepare(t, opts{profile: "ring2", flags: []string{"-d", "--name", "far", "--workspace", ws, "--timeout", "300s", "--no-gateway"}}, "/usr/bin/sh", "-c", life))
+	if out, err := c.output(); err != nil || len(strings.TrimSpace(string(out))) != 16 {
+		t.Fatalf("detach: %v: %q %s", err, out, c.errOut.String())
+	}
+	a := &told{place: p, name: "far"}
+	b := a.seen()
+	if b.Ring != 2 || b.State != "running" || b.Supervisor == 0 {
+		t.Errorf("got %+v", b)
+	}
+	said := func(what string) {
+		t.Helper()
+		eventually(t, 5*time.Second, "the output has "+what, func() bool { return strings.Contains(p.must("output", "far").stdout, what) })
+	}
+	said("begun")
+	for verb, state := range map[string]string{"freeze": "frozen", "thaw": "running"} {
+		for range 2 {
+			if verb == "thaw" {
+				p.must("freeze", "far")
+			}
+			p.must(verb, "far")
+			if got := a.seen().State; got != state {
+				t.Errorf("%s: the run is %s", verb, got)
+			}
+		}
+	}
+	p.must("thaw", "far")
+	p.must("signal", "far", "--signal", "USR1")
+	said("usr1")
+	for _, signal := range []string{"KILL", "STOP", "nonesuch"} {
+		if r := p.do("signal", "far", "--signal", signal); r.exit != 2 {
+			t.Errorf("signal %s: exit %d, want 2", signal, r.exit)
+		}
+	}
+
+	// Limits: what is out of range changes nothing, what an operator has set outlives a change of the ring.
+	before := hostLimits(t, b.PID)
+	for _, bad := range [][]string{{"--cpus", "0.1"}, {"--cpus", "NaN"}, {"--memory", "2G"}, {"--memory", "1M"}, {"--pids", "5"}, {"--pids", "100000"}, {"--pids", "100", "--memory", "2G"}, nil} {
+		if r := p.do(append([]string{"update", "far"}, bad...)...); r.exit != 2 || !strings.Contains(r.stderr, "hint: ") {
+			t.Errorf("update %v: exit %d, want 2 and a hint\n%s", bad, r.exit, r.stderr)
+		}
+	}
+	p.must("update", "far", "--pids", "100", "--dry-run")
+	if diff := cmp.Diff(before, hostLimits(t, b.PID)); diff != "" {
+		t.Errorf("limits on the host after refusals (-before +after):\n%s", diff)
+	}
+	p.must("update", "far", "--pids", "100")
+	before.PIDs = 100
+	elevated := before
+	elevated.CPU, elevated.Memory = 1, 1<<30
+	p.must("elevate", "far", "--to", "1", "--reason", "a test")
+	if diff := cmp.Diff(elevated, hostLimits(t, b.PID)); diff != "" {
+		t.Errorf("limits on the host in ring 1 (-want +got):\n%s", diff)
+	}
+	p.must("revoke", "far")
+	if diff := cmp.Diff(before, hostLimits(t, b.PID)); diff != "" {
+		t.Errorf("limits on the host after it (-want +got):\n%s", diff)
+	}
+
+	// Who waits and who is attached end as the run does.
+	exits := make(chan result, 2)
+	for _, verb := range []string{"wait", "attach"} {
+		go func() { exits <- p.do(verb, "far") }()
+	}
+	time.Sleep(time.Duration(slow * float64(200*time.Millisecond))) // longer is harmless, shorter makes the test weaker
+	write(t, ws+"/end", "", 0o644)
+	for range 2 {
+		if r := <-exits; r.exit != 7 {
+			t.Errorf("wait or attach: exit %d, want the run's 7\n%s%s", r.exit, r.stdout, r.stderr)
+		}
+	}
+	eventually(t, 5*time.Second, "the run is gone", func() bool { return len(p.list()) == 0 })
+	noAgents(t)
+	p.audit()
+}
