@@ -182,8 +182,10 @@ func TestHostileRequests(t *testing.T) {
 	head := func(magic, size uint32) []byte { return order.AppendUint32(order.AppendUint32(nil, magic), size) }
 	good := Request{Build: "b", Dir: "/", Args: []string{"a"}}.encode()
 	for name, send := range map[string]func(fd int) error{
-		"nothing":        func(int) error { return nil },
-		"no descriptors": func(fd int) error { return unix.Sendmsg(fd, append(head(magic, uint32(len(good))), good...), nil, nil, 0) },
+		"nothing": func(int) error { return nil },
+		"no descriptors": func(fd int) error {
+			return unix.Sendmsg(fd, append(head(magic, uint32(len(good))), good...), nil, nil, 0)
+		},
 		"too few descriptors": func(fd int) error {
 			return unix.Sendmsg(fd, append(head(magic, uint32(len(good))), good...), unix.UnixRights(0, 1), nil, 0)
 		},
@@ -193,7 +195,9 @@ func TestHostileRequests(t *testing.T) {
 		"another magic": func(fd int) error {
 			return unix.Sendmsg(fd, append(head(1, uint32(len(good))), good...), unix.UnixRights(0, 0, 0, 0), nil, 0)
 		},
-		"too large": func(fd int) error { return unix.Sendmsg(fd, head(magic, maxBody+1), unix.UnixRights(0, 0, 0, 0), nil, 0) },
+		"too large": func(fd int) error {
+			return unix.Sendmsg(fd, head(magic, maxBody+1), unix.UnixRights(0, 0, 0, 0), nil, 0)
+		},
 		"cut short": func(fd int) error {
 			return unix.Sendmsg(fd, append(head(magic, uint32(len(good))+1), good...), unix.UnixRights(0, 0, 0, 0), nil, 0)
 		},

@@ -377,6 +377,7 @@ func TestRunFolderOnFullDisk(t *testing.T) {
 	needSandbox(t)
 	before := takeStock()
 	dir := fullDisk(t)
+	os.Chmod(dir, 0o700) // others could put sockets there; that is refused before anything is written
 	c := prepare(t, opts{}, "/probe", "ok")
 	c.Args[slices.Index(c.Args, "--run-dir")+1] = dir
 	c.started = time.Now()

@@ -18,11 +18,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentrun/internal/wire"
 	"agentrun/rings"
 	"agentrun/toolproxy/dns"
 	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/forward/intercept"
-	"agentrun/internal/wire"
 	"agentrun/toolproxy/link"
 )
 

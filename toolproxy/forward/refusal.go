@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"strconv"
 
+	"agentrun/internal/wire"
 	"agentrun/rings"
 	"agentrun/toolproxy/egress"
-	"agentrun/internal/wire"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 )

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"agentrun/toolproxy/egress"
 	"agentrun/internal/wire"
+	"agentrun/toolproxy/egress"
 )
 
 const unreadable = "(unreadable)"

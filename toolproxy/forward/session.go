@@ -10,8 +10,8 @@ import (
 	"net"
 	"time"
 
-	"agentrun/toolproxy/egress"
 	"agentrun/internal/wire"
+	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 
