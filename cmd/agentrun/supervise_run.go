@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os/user"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -78,15 +77,11 @@ func (v *supervision) follows(opt *runtime.Options, alone bool) {
 	started := opt.OnStart
 	opt.OnStart = func(s runtime.Status) {
 		if alone {
-			// A launch leaves garbage that a supervisor, which then mostly waits, would keep for the run's whole life. Runs that end
-			// sooner don't pay for it.
-			time.AfterFunc(tidyAfter, debug.FreeOSMemory)
+			time.AfterFunc(tidyAfter, tidy)
 		}
 		started(s)
 	}
 }
-
-const tidyAfter = 200 * time.Millisecond
 
 // accessConfig is who besides root and the supervisor's own user may use the control API.
 type accessConfig struct {
