@@ -115,12 +115,17 @@ func (s *Stream) Read(b []byte) (int, error) {
 	}
 }
 
-// queue tells whether calls on the file can be told not to wait, one by one: others may use it at the same time.
-func (s *Stream) queue() bool { return s.mode == unix.S_IFIFO || s.mode == unix.S_IFSOCK }
-
-func (s *Stream) read(b []byte) (int, error) {
-	if s.queue() {
-		return unix.Preadv2(s.fd, [][]byte{b}, -1, unix.RWF_NOWAIT)
+// Others may use the file at the same time, so each call says for itself that it doesn't wait. Pipes know that since Linux 6.5
+// (before it is EOPNOTSUPP); on an older kernel a call that found the pipe ready waits only if another reader or writer was quicker.
+func (s *Stream) read(b []byte) (n int, err error) {
+	switch s.mode {
+	case unix.S_IFSOCK:
+		n, _, err = unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT)
+		return n, err
+	case unix.S_IFIFO:
+		if n, err = unix.Preadv2(s.fd, [][]byte{b}, -1, unix.RWF_NOWAIT); !errors.Is(err, unix.EOPNOTSUPP) {
+			return n, err
+		}
 	}
 	return unix.Read(s.fd, b)
 }
@@ -150,11 +155,20 @@ func (s *Stream) Write(b []byte) (done int, err error) {
 }
 
 func (s *Stream) write(b []byte) (int, error) {
-	switch {
-	case s.queue():
-		return unix.Pwritev2(s.fd, [][]byte{b}, -1, unix.RWF_NOWAIT)
-	case s.mode == unix.S_IFCHR:
+	switch s.mode {
+	case unix.S_IFSOCK:
+		return unix.SendmsgN(s.fd, b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	case unix.S_IFIFO:
+		n, err := unix.Pwritev2(s.fd, [][]byte{b}, -1, unix.RWF_NOWAIT)
+		if !errors.Is(err, unix.EOPNOTSUPP) {
+			return n, err
+		}
+		b = b[:min(len(b), atomicPiece)]
+	case unix.S_IFCHR:
 		b = b[:min(len(b), piece)]
 	}
 	return unix.Write(s.fd, b)
 }
+
+// atomicPiece is PIPE_BUF: what a pipe that is ready takes whole (pipe(7)).
+const atomicPiece = 4096
