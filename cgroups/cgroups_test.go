@@ -363,7 +363,9 @@ func idle(t testing.TB, role string) *proc {
 	p := &proc{t, cmd, in, bufio.NewReader(out)}
 	t.Cleanup(func() {
 		cmd.Process.Kill()
-		cmd.Wait()
+		if cmd.Wait() != nil {
+			cmd.Process.Release() // somebody else reaped it, and Wait keeps the pidfd of what it could not wait for
+		}
 	})
 	return p
 }
