@@ -268,7 +268,7 @@ func TestServeQueue(t *testing.T) {
 
 // Twenty at once in one process, then the same again: nothing of them stays in it.
 func TestServeCrowd(t *testing.T) {
-	n := startDaemon(t)
+	n := startDaemon(t, "--memory-share", "0.1") // a small machine has no room for twenty times 256 MiB, and they take none
 	crowd := func() {
 		stdin, hold, err := os.Pipe()
 		if err != nil {
