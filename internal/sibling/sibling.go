@@ -5,6 +5,8 @@
 //
 //	path, err := sibling.Find("agentrun-gateway")
 //
+// Trust holds programs that an operator's configuration names to the same.
+//
 // Guarantees. PATH and the working directory don't count. What is found is a regular, executable file; neither it nor a
 // folder above it can be written by anybody but its owner, nor by a group, and owner of each is root or the user this
 // process runs as: whoever could put a program there could run it as root. Symbolic links are followed, and what they lead
