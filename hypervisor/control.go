@@ -34,6 +34,8 @@ type ControlOptions struct {
 	KillOnBreach bool
 	// QuarantineTimeout is how long the agent may stay in quarantine before the run is killed (H-23); 0: for ever.
 	QuarantineTimeout time.Duration
+	// HandlerLimit bounds each handler and compensation of a kill; 0: 5 s (H-21).
+	HandlerLimit time.Duration
 	// UndoSaga undoes a saga that nobody runs (H-21), as `agentrun saga resume --undo`. nil: it is left to the operator.
 	UndoSaga func(ctx context.Context, id string) error
 	// Notify hears of what happens, in order, and must not block; nil: nobody does.

@@ -35,6 +35,7 @@ func (r KillRequest) String() string {
 // Kill ends the run as H-21 has it and returns what was done, whatever failed; the result is on record. Cancelling ctx
 // doesn't stop it. The run is in ring 3 from the first instant on. Every call is a kill of its own, with a result of its own.
 func (c *Control) Kill(ctx context.Context, r KillRequest) rings.KillResult {
+	defer c.underWay()()
 	c.doom()
 	kc := rings.KillContext{Reason: r.Reason}
 	if r.Action != "" {
@@ -48,8 +49,23 @@ func (c *Control) Kill(ctx context.Context, r KillRequest) rings.KillResult {
 	return res
 }
 
+// underWay has Close wait for a kill until it is over: an operator's comes from the control socket, which nobody at the run's end
+// waits for, and may have run only some of its compensations by then.
+func (c *Control) underWay() (over func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return func() {}
+	}
+	c.work.Add(1)
+	return c.work.Done
+}
+
 // orderKey is where the hooks of a kill find its KillRequest.
 type orderKey struct{}
+
+// KillRequestOf gives a handler or compensation the request that it is run for.
+func KillRequestOf(ctx context.Context) KillRequest { return orderOf(ctx) }
 
 func orderOf(ctx context.Context) KillRequest {
 	r, _ := ctx.Value(orderKey{}).(KillRequest)
@@ -117,7 +133,7 @@ func (c *Control) substitutes() []string {
 
 func (c *Control) killSwitch() *rings.KillSwitch {
 	k, err := rings.NewKillSwitch(rings.KillOptions{
-		Clock: c.h.now, Quarantine: c.unfit,
+		Clock: c.h.now, Quarantine: c.unfit, Limit: max(0, c.opt.HandlerLimit),
 		Hooks: rings.KillHooks{Freeze: c.freeze, Intent: c.intent, Steps: c.steps, Processes: c.killProcesses, Audit: c.recordKill},
 	})
 	if err != nil {

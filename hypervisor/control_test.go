@@ -827,6 +827,46 @@ func TestH21KillOrder(t *testing.T) {
 	}
 }
 
+// A handler is told what it is run for, and the run's end waits for it: its record is written before the node closes.
+func TestH21CloseWaitsForAKill(t *testing.T) {
+	s := newSite(t)
+	c := s.control(func(_ *Request, o *ControlOptions) { o.HandlerLimit = 50 * time.Second })
+	began, hangs := make(chan time.Duration, 1), make(chan struct{})
+	ask := KillRequest{Reason: rings.KillManual, Action: "tool.x.invoke", By: "uid:0", Detail: "because"}
+	var got KillRequest
+	err := c.RegisterHandler("h", func(ctx context.Context) error {
+		got = KillRequestOf(ctx)
+		end, _ := ctx.Deadline()
+		began <- time.Until(end)
+		<-hangs
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go c.Kill(context.Background(), ask)
+	if left := <-began; left < 10*time.Second {
+		t.Errorf("%v left, want nearly 50s", left)
+	}
+	closed := make(chan error)
+	go func() { closed <- c.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("closed in the middle of a kill: %v", err)
+	case <-time.After(20 * time.Millisecond): // enough for one that doesn't wait
+	}
+	close(hangs)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if got != ask {
+		t.Errorf("the handler was told %+v, want %+v", got, ask)
+	}
+	if n := len(s.records("node", audit.KindKill)); n != 1 {
+		t.Errorf("%d kills on record when it is closed, want 1", n)
+	}
+}
+
 func TestH22TwentyKills(t *testing.T) {
 	s := newSite(t)
 	c := s.control()
