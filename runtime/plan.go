@@ -643,3 +643,14 @@ func (p *Plan) HostPaths() []string {
 	}
 	return names
 }
+
+// WritableHostPaths are those of HostPaths that the agent may write, in the ring it begins in or in one that it is elevated to.
+func (p *Plan) WritableHostPaths() []string {
+	var names []string
+	for _, e := range p.Entries {
+		if e.Kind == fsjail.Bind && !e.Device && (e.Writable || e.Live) {
+			names = append(names, e.Source)
+		}
+	}
+	return names
+}

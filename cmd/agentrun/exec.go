@@ -217,7 +217,7 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 			return nil, none, fmt.Errorf("--keep: %w", err)
 		}
 	}
-	plan, err := newPlan(h, spec)
+	plan, err := newPlan(g, h, spec)
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		ring, _ := rings.RingOf(spec.Profile.Ring)
 		err = h.Refuse(req, ring, denied)
@@ -235,9 +235,12 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 	return plan, adm, err
 }
 
-// newPlan is runtime's, of host paths that the session may see.
-func newPlan(h *hypervisor.Hypervisor, spec runtime.Spec) (*runtime.Plan, error) {
+// newPlan is runtime's, of host paths that the session may see and that no kill handler is run from.
+func newPlan(g *global, h *hypervisor.Hypervisor, spec runtime.Spec) (*runtime.Plan, error) {
 	plan, err := runtime.NewPlan(spec)
+	if err == nil {
+		g.hooks, err = g.kill.forRun(plan)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ type global struct {
 	access              control.Access // to the control API
 	log                 *slog.Logger
 	serve               serveConfig // of the configuration file
+	kill                killConfig  // likewise
+	hooks               killHooks   // of the run that was planned
 
 	caller     *caller
 	unknown    error // a command that there is not
@@ -49,6 +51,7 @@ type config struct {
 	} `yaml:"audit"`
 	Serve   serveConfig  `yaml:"serve"`
 	Control accessConfig `yaml:"control"`
+	Kill    killConfig   `yaml:"kill"`
 }
 
 func (g *global) flags() []cli.Flag {
@@ -101,7 +104,7 @@ func (g *global) load(c *cli.Context) error {
 		return fmt.Errorf("configuration: audit.sync %q: want always, or leave it out", cfg.Audit.Sync)
 	}
 	g.profileDirs = append(profiles.DefaultDirs(g.caller.getenv), g.caller.paths(cfg.ProfileDirs)...)
-	g.serve = cfg.Serve
+	g.serve, g.kill = cfg.Serve, cfg.Kill
 	if fd := c.Int(detachedFlag); fd > 2 && g.caller.home == nil {
 		unix.CloseOnExec(fd)
 		g.detachedFD, g.caller.detach = fd, apart(fd)
@@ -170,7 +173,8 @@ func readConfig(by *caller, name string) (config, error) {
 		if err := d.Decode(&cfg); err != nil {
 			return cfg, fmt.Errorf("configuration %s: %w", n, err)
 		}
-		return cfg, nil
+		cfg.Kill.file, err = by.abs(n)
+		return cfg, err
 	}
 	return cfg, nil
 }

@@ -38,7 +38,7 @@ func planCommand(g *global) *cli.Command {
 			if err != nil {
 				return err
 			}
-			plan, err := newPlan(h, spec)
+			plan, err := newPlan(g, h, spec)
 			if err != nil {
 				return err
 			}

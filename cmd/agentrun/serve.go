@@ -59,6 +59,9 @@ func serveAction(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, err := g.kill.hooks(); err != nil { // callers read the same file as a rule; better told now than at each run
+		return err
+	}
 	manager := startedBySystemd()
 	lock, err := g.lockDaemon()
 	if err != nil {

@@ -27,8 +27,11 @@ func (g *global) supervise(c *cli.Context, h *hypervisor.Hypervisor, adm hypervi
 	}
 	v.control = h.Control(adm, hypervisor.ControlOptions{
 		Run: plan.ID, Name: plan.Name, Elevatable: plan.Elevatable, KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
-		Notify: v.decided, Warn: v.warn,
+		HandlerLimit: hookBackstop, Notify: v.decided, Warn: v.warn,
 	})
+	if err := g.hooks.register(v.control, plan, g.log); err != nil {
+		return nil, nil, errors.Join(err, v.control.Close())
+	}
 	silence := func() {}
 	if home := g.caller.home; home != nil {
 		v.all = home.runs
