@@ -17,7 +17,7 @@ same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandom
 	TestM5NoGatewayWithoutNeed TestGoProgram)
 # And of live control what the command line and the daemon say; what reaches the processes is tried here too.
 same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevationByTheCLI TestM9PolicyDecidesAboutElevation TestM23VerbsOnADetachedRun
-	TestM23Soak TestServeEqualsAlone TestServeQueue TestH31ALiveRunFollowsItsAgent)
+	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestServeQueue TestH31ALiveRunFollowsItsAgent)
 while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
