@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/rootless"
 )
 
 // sandboxUIDs is the first user id that runs are mapped to (runtime/ids.go). Nothing from there up to the last id is an
@@ -53,8 +55,9 @@ func peerOfFD(fd int) (peer, error) {
 	if err != nil {
 		return peer{}, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
-	// Compared unsigned: the id of nobody is the largest one.
-	if cred.Uid >= sandboxUIDs {
+	// Compared unsigned: the id of nobody is the largest one. Rootless, every id but the user's own is an agent's, or one that isn't
+	// mapped, root's among them.
+	if cred.Uid >= sandboxUIDs || rootless.Is() && cred.Uid != 0 {
 		return peer{}, errSilence
 	}
 	// An agent of a rootless supervisor has that one's own user id. What it doesn't have is its user namespace.
@@ -88,6 +91,10 @@ func sameUsers(fd, pid int) error {
 		defer unix.Close(pidfd)
 	}
 	theirs, err := os.Stat(fmt.Sprintf("/proc/%d/ns/user", pid))
+	if errors.Is(err, fs.ErrPermission) && rootless.Is() {
+		// Over each namespace below ours, as the sandboxes', we have every right: who may not be looked at is outside, as the user's shell is.
+		theirs, err = os.Stat("/proc/self/ns/user")
+	}
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,10 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(l.ids.base), Size: rangeSize}}
+	var ids []configs.IDMap
+	for _, m := range l.ids.inside {
+		ids = append(ids, configs.IDMap{ContainerID: int64(m.inside), HostID: int64(m.outside), Size: int64(m.count)})
+	}
 	c := &configs.Config{
 		Rootfs:            l.root.Path,
 		UIDMappings:       ids,
@@ -43,6 +46,9 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 			// A bind on /dev is libcontainer's sign to leave /dev as it finds it; ours is complete.
 			{Device: "bind", Source: l.root.Path + "/dev", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
 		},
+	}
+	if l.plan.bare {
+		c.RootlessCgroups, c.Cgroups.Rootless, c.Cgroups.Path, c.Cgroups.Name = true, true, "", l.plan.ID
 	}
 	for _, ns := range l.plan.Namespaces {
 		n := configs.Namespace{Type: namespaceTypes[ns]}

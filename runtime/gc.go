@@ -19,12 +19,6 @@ import (
 const (
 	sandboxesDir = "sandboxes"
 	locksDir     = "locks"
-
-	// Machine-wide, whatever --run-dir says: uid ranges are one pool, and the root views are all
-	// mounted on one empty folder, each in a mount namespace of its own. libcontainer's init walks there
-	// as the run's own uid, so the way must be open to others; a run folder may lie anywhere.
-	idsDir   = "/run/agentrun"
-	mountDir = idsDir + "/mnt"
 )
 
 // lockRun takes the lock of a run that may be dead. A run is alive while its lock is held. The lock file is made before the run's folder and removed
@@ -152,10 +146,13 @@ const cgroupParent = "agentrun"
 // under the exclusive one. Without it the end of one run took the directory away from another that was
 // just making its own in it (seen in 1 of 100 starts with others ending beside them).
 func holdParent() (*os.File, error) {
+	if !haveCgroups() {
+		return nil, nil
+	}
 	if err := openWay(); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(idsDir, "cgroup-parent"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(idsDir(), "cgroup-parent"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +179,9 @@ func Warm() (release func()) {
 	paid := make(chan struct{})
 	go func() {
 		defer close(paid)
+		if parent == nil {
+			return
+		}
 		_ = cgroups.Prepay(cgroupParent) // an error means only that nothing was saved
 	}()
 	return func() {
@@ -223,6 +223,9 @@ func releaseParent(f *os.File) error {
 }
 
 func collectOne(ctx context.Context, runDir, id string, lock *os.File) error {
+	if !haveCgroups() { // its agents died with their pid 1, and that with its supervisor
+		return removeRun(runDir, id, lock)
+	}
 	name := cgroupParent + "/" + id
 	g, err := cgroups.Open(name)
 	if err == nil {

@@ -83,7 +83,7 @@ type launch struct {
 	dir       string
 	lock      *os.File
 	ids       *idRange
-	group     *cgroups.Group
+	group     group
 	parent    *os.File                  // shared lock on the cgroup all runs are in
 	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
 	exit      *exit                     // nil: there is no way out
@@ -167,7 +167,14 @@ func (l *launch) removeFolder() error {
 }
 
 func (l *launch) claimIDs() (err error) {
-	l.ids, err = claimIDs(idsDir)
+	from, err := idPool()
+	if err == nil && l.plan.Rootless {
+		err = openWay() // whoever has the folder has the claims
+	}
+	if err != nil {
+		return err
+	}
+	l.ids, err = claimIDs(idsDir(), from, l.plan.shared)
 	return err
 }
 
@@ -179,6 +186,10 @@ func (l *launch) releaseIDs() error {
 }
 
 func (l *launch) makeCgroup() (err error) {
+	if l.plan.bare {
+		l.group = &bareGroup{limits: l.limits()}
+		return nil
+	}
 	if l.parent, err = holdParent(); err != nil {
 		return err
 	}
@@ -186,7 +197,10 @@ func (l *launch) makeCgroup() (err error) {
 	// period's quota and sit out the rest of 100 ms. The agent's quota is set before the probe.
 	limits := l.limits()
 	limits.CPU = float64(goruntime.NumCPU())
-	l.group, err = cgroups.Create(l.plan.Cgroup, limits)
+	g, err := cgroups.Create(l.plan.Cgroup, limits)
+	if err == nil {
+		l.group = g // a nil one in the interface would not be nil
+	}
 	return err
 }
 
@@ -256,17 +270,23 @@ func (l *launch) buildRoot() (err error) {
 		return err
 	}
 	entries = append(entries, l.exits...)
-	l.root, err = fsjail.Build(mountDir, entries, agent,
+	l.root, err = fsjail.Build(mountDir(), entries, agent,
 		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize()})
 	return err
 }
 
 // openWay makes the mount point of root views and lets others walk to it; they can list neither folder.
 func openWay() error {
-	if err := os.MkdirAll(mountDir, 0o711); err != nil {
+	if err := os.MkdirAll(idsDir(), 0o711); err != nil {
 		return err
 	}
-	for _, d := range []string{idsDir, mountDir} {
+	if err := ownPlace(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(mountDir(), 0o711); err != nil {
+		return err
+	}
+	for _, d := range []string{idsDir(), mountDir()} {
 		if err := os.Chmod(d, 0o711); err != nil { // past the umask, and past a start that came first
 			return err
 		}
@@ -282,7 +302,7 @@ func (l *launch) keepChanges() error {
 	}
 	// The mounts would end with this thread; saying it here frees the scratch memory now (M-5).
 	if l.root != nil {
-		err = errors.Join(err, os.NewSyscallError("umount root view", unix.Unmount(mountDir, unix.MNT_DETACH)))
+		err = errors.Join(err, os.NewSyscallError("umount root view", unix.Unmount(mountDir(), unix.MNT_DETACH)))
 	}
 	return err
 }
@@ -321,6 +341,11 @@ func (l *launch) startContainer() error {
 	}
 	if l.initPID, err = l.process.Pid(); err != nil {
 		return fmt.Errorf("libcontainer: %w", err)
+	}
+	if b, ok := l.group.(*bareGroup); ok {
+		if err := b.open(l.initPID); err != nil {
+			return err
+		}
 	}
 	if err := l.group.AddUnified(l.initPID); err != nil {
 		return err

@@ -84,10 +84,13 @@ type Plan struct {
 	Seccomp      PlanSeccomp           `json:"seccomp"`
 	Cgroup       string                `json:"cgroup,omitempty"`
 	CgroupMode   string                `json:"cgroup_mode"`
-	Missing      []Missing             `json:"missing,omitempty"` // protections this host can't give; only with --best-effort
+	Rootless     bool                  `json:"rootless,omitempty"` // started by an ordinary user, inside a user namespace of agentrun's
+	Missing      []Missing             `json:"missing,omitempty"`  // protections this host can't give; only with --best-effort
 	Steps        []PlanStep            `json:"steps"`
 	Digest       string                `json:"digest"`
 
+	bare     bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
+	shared   bool   // rootless with a writable host folder: the agent has the user's own id
 	operator Limits // chosen for this run; they stay whatever the ring is
 	ranges   profiles.Ranges
 	profile  profiles.Profile
@@ -187,7 +190,11 @@ func (e *MissingError) Error() string {
 func (p *Plan) planHost(bestEffort bool) error {
 	needed := []*hostcaps.Probe{
 		hostcaps.Root, hostcaps.UserNS, hostcaps.CgroupNS, hostcaps.NewMountAPI, hostcaps.Openat2, hostcaps.Pidfd,
-		hostcaps.Seccomp, hostcaps.SeccompNotify, hostcaps.Cgroup("cpu", "memory", "pids", "freezer"),
+		hostcaps.Seccomp, hostcaps.SeccompNotify,
+	}
+	weaker := p.planRootless()
+	if !p.bare {
+		needed = append(needed, hostcaps.Cgroup("cpu", "memory", "pids", "freezer"))
 	}
 	if p.WritableRoot {
 		needed = append(needed, hostcaps.OverlayIDMapped)
@@ -196,7 +203,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 		return &MissingError{ms, true}
 	}
 	// Walls that have another one behind them: without these a run is weaker, not open.
-	p.Missing = missing([]*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset})
+	p.Missing = append(weaker, missing([]*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset})...)
 	if len(p.Missing) > 0 && !bestEffort {
 		return &MissingError{p.Missing, false}
 	}

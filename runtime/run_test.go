@@ -22,7 +22,7 @@ func TestIDRanges(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			r, err := claimIDs(dir)
+			r, err := claimIDs(dir, rootPool(), false)
 			if err != nil {
 				t.Error(err)
 				return
@@ -44,11 +44,11 @@ func TestIDRanges(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	a, err := claimIDs(dir)
+	a, err := claimIDs(dir, rootPool(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := claimIDs(dir)
+	b, err := claimIDs(dir, rootPool(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestIDRanges(t *testing.T) {
 		t.Error("the range of a live run was given out")
 	}
 	a.release()
-	c, err := claimIDs(dir)
+	c, err := claimIDs(dir, rootPool(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestIDRanges(t *testing.T) {
 // When every range is taken, the next start is refused.
 func TestIDRangesEnd(t *testing.T) {
 	dir := t.TempDir()
-	r, err := claimIDs(dir)
+	r, err := claimIDs(dir, rootPool(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestIDRangesEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := claimIDs(dir); !errors.Is(err, ErrNoIDs) {
+	if _, err := claimIDs(dir, rootPool(), false); !errors.Is(err, ErrNoIDs) {
 		t.Errorf("got %v, want %v", err, ErrNoIDs)
 	}
 }

@@ -122,7 +122,11 @@ func (v *verifier) idMaps() error {
 		if err != nil {
 			return err
 		}
-		want := fmt.Sprintf("0 %d %d", v.l.ids.base, rangeSize)
+		var lines []string
+		for _, m := range v.l.ids.inside {
+			lines = append(lines, fmt.Sprintf("%d %d %d", m.inside, m.outside, m.count))
+		}
+		want := strings.Join(lines, " ")
 		if got := strings.Join(strings.Fields(text), " "); got != want {
 			v.differs(file, got, want)
 		}

@@ -66,6 +66,9 @@ func execAction(g *global, c *cli.Context) error {
 	if c.Bool("d") && by.detach == nil {
 		return detachAlone()
 	}
+	if err := g.enter(); err != nil {
+		return err
+	}
 	h, err := hypervisor.Open(g.hypervisor())
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"agentrun/control"
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/internal/rootless"
 	"agentrun/profiles"
 )
 
@@ -139,7 +140,7 @@ func (g *global) openLog(level, format string) error {
 }
 
 func defaultDir(by *caller, root, xdg, home string) string {
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 && !rootless.Is() {
 		return root
 	}
 	if d := by.getenv(xdg); filepath.IsAbs(d) {

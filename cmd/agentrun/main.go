@@ -13,6 +13,8 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // makes the namespaces before Go starts threads
 	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/rootless"
 )
 
 // version is set by the Makefile.
@@ -36,7 +38,12 @@ func init() {
 // once in some hundred starts. Our own such threads come from internal/thread.
 func init() { goruntime.LockOSThread() }
 
-func main() { os.Exit(run(context.Background(), os.Args)) }
+func main() {
+	if err := rootless.Arrived(); err != nil {
+		os.Exit(report(os.Stderr, err))
+	}
+	os.Exit(run(context.Background(), os.Args))
+}
 
 func run(ctx context.Context, args []string) int {
 	by := ownCaller()

@@ -29,6 +29,9 @@ func planCommand(g *global) *cli.Command {
 		Flags:        append(specFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
+			if err := g.enter(); err != nil {
+				return err
+			}
 			h, err := hypervisor.Open(g.hypervisor())
 			if err != nil {
 				return err

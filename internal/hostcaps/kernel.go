@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/rootless"
 )
 
 // Root (cheap): effective uid 0 with CAP_SYS_ADMIN over the user namespace we
@@ -27,6 +29,38 @@ var Root = &Probe{
 			return unsupported("effective uid is %d", uid)
 		}
 		return haveCap(unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN")
+	},
+}
+
+// Rootless (cheap): for an ordinary user, what it takes to enter a user namespace with ids for agents.
+var Rootless = &Probe{
+	Name:  "rootless",
+	Loses: "agents of a user who is not root: no sandbox is started",
+	Get:   "user namespaces for users, ranges in /etc/subuid and /etc/subgid, newuidmap and newgidmap (package uidmap); or run as root",
+	try: func() error {
+		if os.Geteuid() == 0 {
+			return nil
+		}
+		if err := rootless.Check(); err != nil {
+			return unsupported("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		return nil
+	},
+}
+
+// CgroupDelegation (cheap): for an ordinary user, the cgroup that this process is in is the user's to divide.
+var CgroupDelegation = &Probe{
+	Name: "cgroup-delegation", Since: "4.5",
+	Loses: "limits on cpu, memory and processes, freezing, and changes of ring: only the pid namespace holds the run together",
+	Get:   "cgroup v2, and a cgroup of the user's with cpu, memory and pids: systemd-run --user --scope -p Delegate=yes agentrun exec … (docs/rootless.md)",
+	try: func() error {
+		if os.Geteuid() == 0 && !rootless.Is() {
+			return nil
+		}
+		if err := rootless.Delegated(); err != nil {
+			return unsupported("%s", err)
+		}
+		return nil
 	},
 }
 

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/rootless"
 )
 
 // NewMountAPI (cheap): open_tree, move_mount, fsopen (5.2) and mount_setattr
@@ -64,6 +66,9 @@ var OverlayIDMapped = &Probe{
 	try: func() error {
 		if err := Overlay.Check(); err != nil {
 			return err
+		}
+		if rootless.Is() {
+			return unsupported("a user namespace can't have the host's files idmapped")
 		}
 		return atLeast(5, 19)
 	},

@@ -37,8 +37,15 @@ type Report struct {
 // Probes lists what agentrun uses, most needed first. dir is where workspaces
 // live; its file system decides about idmapped mounts.
 func Probes(dir string) []*Probe {
+	if os.Geteuid() != 0 {
+		return append([]*Probe{Rootless, CgroupDelegation}, kernelProbes(dir)...)
+	}
+	return append([]*Probe{Root}, kernelProbes(dir)...)
+}
+
+func kernelProbes(dir string) []*Probe {
 	return []*Probe{
-		Root, UserNS, CgroupNS, Seccomp, SeccompNotify, NewMountAPI, Pidfd, Openat2,
+		UserNS, CgroupNS, Seccomp, SeccompNotify, NewMountAPI, Pidfd, Openat2,
 		Cgroup("cpu"), Cgroup("memory"), Cgroup("pids"), Cgroup("freezer"),
 		CgroupKill, TimeNS, ProcSubset, IDMappedMounts(dir), Overlay, OverlayIDMapped,
 		Landlock(1), Landlock(3), Landlock(6), SeccompWaitKillable, SeccompSyncWakeUp, CloneIntoCgroup, MemfdNoexec, CapSysResource,

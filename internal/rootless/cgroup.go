@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rootless
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	cgroupRoot = "/sys/fs/cgroup"
+	// leaf is where agentrun itself goes: a cgroup that gives controllers to others holds no processes (cgroups(7), "no internal
+	// processes"). It stays behind, empty, in a cgroup that nobody removes; systemd removes its scopes whole.
+	leaf = "agentrun-self"
+)
+
+var wanted = []string{"cpu", "memory", "pids"}
+
+// Delegated tells why the cgroup that this process is in can't be had as a tree of our own; nil: it can. Before Enter it looks at the
+// host's tree; inside at what Arrived took.
+func Delegated() error {
+	return delegated(cgroupRoot, "/proc/self/cgroup", os.Geteuid())
+}
+
+func delegated(root, self string, uid int) error {
+	missing := func(why string) error {
+		return &MissingError{"cgroup-delegation", why, "cgroup v2 and systemd: systemd-run --user --scope -p Delegate=yes agentrun exec …; a service of the user's: Delegate=yes; without systemd: a cgroup of v2 that belongs to the user, with cpu, memory and pids, entered before the start"}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(root, &fs); err != nil {
+		return missing(err.Error())
+	}
+	if int64(fs.Type) != unix.CGROUP2_SUPER_MAGIC { //nolint:unconvert // differs between architectures
+		return missing("cgroups are mounted as v1, which can't be delegated to users safely")
+	}
+	dir, err := ownCgroup(root, self)
+	if err != nil {
+		return missing(err.Error())
+	}
+	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control"} {
+		var st unix.Stat_t
+		at := filepath.Join(dir, name)
+		if err := unix.Stat(at, &st); err != nil {
+			return missing(fmt.Sprintf("stat %s: %v", at, err))
+		}
+		if int(st.Uid) != uid {
+			return missing(fmt.Sprintf("%s belongs to user %d, not to %d", at, st.Uid, uid))
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return missing(err.Error())
+	}
+	have := strings.Fields(string(b))
+	for _, c := range wanted {
+		if !slices.Contains(have, c) {
+			return missing(fmt.Sprintf("controller %s is not given to %s", c, dir))
+		}
+	}
+	return nil
+}
+
+// ownCgroup is the folder of the cgroup this process is in. In our leaf it is the one above.
+func ownCgroup(root, self string) (string, error) {
+	b, err := os.ReadFile(self)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		if at, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::/"); ok {
+			if strings.Contains("/"+at+"/", "/../") {
+				return "", errors.New("the cgroup of this process is outside of the tree that is mounted")
+			}
+			dir := filepath.Join(root, at)
+			if filepath.Base(dir) == leaf {
+				dir = filepath.Dir(dir)
+			}
+			return dir, nil
+		}
+	}
+	return "", errors.New("this process is in no cgroup of v2")
+}
+
+// takeCgroup mounts the delegated cgroup as the whole tree, if the process was given a cgroup namespace for it, and leaves its root. All
+// that makes cgroups then does what it does as root.
+func takeCgroup() error {
+	if !hasCgroup() {
+		return nil
+	}
+	// The root of the cgroup namespace is the cgroup that we came in.
+	if err := unix.Mount("cgroup2", cgroupRoot, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return os.NewSyscallError("mount the delegated cgroup", err)
+	}
+	at := filepath.Join(cgroupRoot, leaf)
+	if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(at, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("leave the root of the delegated cgroup: %w", err)
+	}
+	return Delegated()
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rootless
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/subid"
+)
+
+// MissingError is one thing without which an ordinary user can't have sandboxes.
+type MissingError struct {
+	Name string // stable: userns, subordinate-ids, newuidmap
+	Why  string
+	Get  string
+}
+
+func (e *MissingError) Error() string { return e.Name + ": " + e.Why }
+
+// host is what is looked at before entering; tests bring their own.
+type host struct {
+	uid  int
+	name string // of the user; may be empty
+	// sysctl reads a file of /proc/sys; "" where there is none.
+	sysctl func(name string) string
+	read   func(name string) ([]byte, error)
+	tool   func(name string) (string, error)
+}
+
+func thisHost() host {
+	h := host{uid: os.Getuid(), sysctl: sysctl, read: os.ReadFile, tool: tool}
+	if u, err := user.LookupId(strconv.Itoa(h.uid)); err == nil {
+		h.name = u.Username
+	}
+	return h
+}
+
+func sysctl(name string) string {
+	b, _ := os.ReadFile("/proc/sys/" + name)
+	return strings.TrimSpace(string(b))
+}
+
+// mapping is what newuidmap and newgidmap are asked for.
+type mapping struct {
+	uids, gids   subid.Range
+	uidmap, gmap string // the programs
+}
+
+// Check tells what stands in the way of Enter: nil, or an error that joins a *MissingError for each.
+func Check() error {
+	_, err := thisHost().mapping()
+	return err
+}
+
+func (h host) mapping() (m mapping, err error) {
+	errs := []error{h.namespaces()}
+	ranges := func(file string) subid.Range {
+		r, err := h.ranges(file)
+		errs = append(errs, err)
+		return r
+	}
+	m.uids, m.gids = ranges("/etc/subuid"), ranges("/etc/subgid")
+	program := func(name string) string {
+		at, err := h.tool(name)
+		if err != nil {
+			errs = append(errs, &MissingError{"newuidmap", err.Error(), "install the package uidmap (Debian, Ubuntu) or shadow-utils (Fedora)"})
+		}
+		return at
+	}
+	m.uidmap, m.gmap = program("newuidmap"), program("newgidmap")
+	return m, errors.Join(errs...)
+}
+
+// namespaces: the switches of the kernel and of distributions that keep ordinary users from having user namespaces.
+func (h host) namespaces() error {
+	for _, s := range []struct{ name, off, get string }{
+		{"user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"},
+		{"kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1 (Debian)"},
+		{"kernel/apparmor_restrict_unprivileged_userns", "1", "an AppArmor profile for agentrun with the rule userns, or sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu)"},
+	} {
+		if h.sysctl(s.name) == s.off {
+			return &MissingError{"userns", strings.ReplaceAll(s.name, "/", ".") + " is " + s.off, s.get}
+		}
+	}
+	return nil
+}
+
+func (h host) ranges(file string) (subid.Range, error) {
+	who := h.name
+	if who == "" {
+		who = strconv.Itoa(h.uid)
+	}
+	get := "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + who + " (as root; a range that nobody else has)"
+	text, err := h.read(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return subid.Range{}, &MissingError{"subordinate-ids", err.Error(), get}
+	}
+	list, err := subid.Of(string(text), h.name, uint32(h.uid)) //nolint:gosec // uids have 32 bits
+	if err != nil {
+		return subid.Range{}, &MissingError{"subordinate-ids", file + ": " + err.Error(), "correct that line"}
+	}
+	r, ok := subid.Largest(list)
+	if !ok || r.Count < MinIDs {
+		return r, &MissingError{"subordinate-ids", fmt.Sprintf("%s gives user %s %d ids in one range, want at least %d: agents would share the user's own id (M-1)", file, who, r.Count, MinIDs), get}
+	}
+	return r, nil
+}
+
+// tool finds a program that the system gave more rights than we have. Never in PATH: it would be the one thing here that somebody else
+// could have chosen.
+func tool(name string) (string, error) {
+	for _, dir := range []string{"/usr/bin", "/usr/local/bin", "/bin", "/run/wrappers/bin"} {
+		at := filepath.Join(dir, name)
+		var st unix.Stat_t
+		if err := unix.Stat(at, &st); err != nil {
+			continue
+		}
+		if st.Uid != 0 || st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return "", fmt.Errorf("%s is not root's alone", at)
+		}
+		return at, nil
+	}
+	return "", fmt.Errorf("%s is not installed", name)
+}
