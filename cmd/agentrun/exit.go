@@ -20,7 +20,6 @@ import (
 
 	"agentrun/governance"
 	"agentrun/hypervisor"
-	"agentrun/internal/sibling"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -296,7 +295,7 @@ func ownCA(e *runtime.Exit, run string) error {
 }
 
 func findGateway() (string, error) {
-	program, err := sibling.Find(gatewayProgram)
+	program, err := findSibling()
 	if err != nil {
 		return "", &hintError{err: err, hint: "make install puts it beside agentrun; --no-gateway runs without tools and network"}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"agentrun/control"
 	"agentrun/internal/hostcaps"
-	"agentrun/internal/sibling"
+	"agentrun/internal/rootless"
 	"agentrun/runtime"
 )
 
@@ -30,6 +30,11 @@ func doctorCommand(g *global) *cli.Command {
 		},
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
+			if len(rootless.Missing()) == 0 { // else what is missing is asked about out here
+				if err := g.enter(); err != nil {
+					return err
+				}
+			}
 			r := hostcaps.NewReport(c.String("workspace"))
 			r.Results = append(r.Results, gatewayResult())
 			var err error
@@ -52,7 +57,7 @@ func doctorCommand(g *global) *cli.Command {
 // gatewayResult is the row of the second program. Without it runs need --no-gateway.
 func gatewayResult() hostcaps.Result {
 	r := hostcaps.Result{Name: gatewayProgram, Status: "found", Weight: hostcaps.Degrades.String()}
-	if _, err := sibling.Find(gatewayProgram); err != nil {
+	if _, err := findSibling(); err != nil {
 		r.Status, r.Why = "missing", err.Error()
 		r.Loses = "tools, models and egress: only runs with --no-gateway start"
 		r.Get = "make install puts it beside agentrun"

@@ -13,8 +13,6 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // makes the namespaces before Go starts threads
 	"github.com/urfave/cli/v2"
-
-	"agentrun/internal/rootless"
 )
 
 // version is set by the Makefile.
@@ -39,7 +37,7 @@ func init() {
 func init() { goruntime.LockOSThread() }
 
 func main() {
-	if err := rootless.Arrived(); err != nil {
+	if err := arrive(); err != nil {
 		os.Exit(report(os.Stderr, err))
 	}
 	os.Exit(run(context.Background(), os.Args))

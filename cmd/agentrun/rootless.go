@@ -3,10 +3,35 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"agentrun/internal/rootless"
+	"agentrun/internal/sibling"
 )
+
+// gatewayVariable takes the gateway's path, or why there is none, into the user namespace: root's files and anybody's look the same there, so who
+// may have written the program can be told outside only. It says nothing that the user who sets it couldn't do by another binary.
+const gatewayVariable = "_AGENTRUN_GATEWAY"
+
+// foundOutside is what it said; empty where agentrun has entered nothing.
+type foundOutside struct{ gateway, why string }
+
+var outside foundOutside
+
+// arrive ends the way into a user namespace, if this process is on it.
+func arrive() error {
+	defer func() {
+		for _, name := range []string{gatewayVariable, gatewayVariable + "_WHY"} {
+			_ = os.Unsetenv(name)
+		}
+	}()
+	if err := rootless.Arrived(); err != nil {
+		return err
+	}
+	outside = foundOutside{os.Getenv(gatewayVariable), os.Getenv(gatewayVariable + "_WHY")}
+	return nil
+}
 
 // enter starts this process anew in a user namespace if an ordinary user has started it; it comes back as root or with the reason.
 func (g *global) enter() error {
@@ -17,8 +42,25 @@ func (g *global) enter() error {
 	if g.detachedFD != 0 {
 		keep = append(keep, g.detachedFD)
 	}
-	if err := rootless.Enter(keep...); err != nil {
+	var extra []string
+	if program, err := sibling.Find(gatewayProgram); err != nil {
+		extra = append(extra, gatewayVariable+"_WHY="+err.Error())
+	} else {
+		extra = append(extra, gatewayVariable+"="+program)
+	}
+	if err := rootless.Enter(keep, extra...); err != nil {
 		return &hintError{err: err, hint: "agentrun doctor says how to get it; as root none of it is needed"}
 	}
 	return nil
+}
+
+// findSibling is sibling.Find, or what it said before this process entered its user namespace.
+func findSibling() (string, error) {
+	switch {
+	case outside.gateway != "":
+		return outside.gateway, nil
+	case outside.why != "":
+		return "", fmt.Errorf("%s", outside.why)
+	}
+	return sibling.Find(gatewayProgram)
 }

@@ -32,20 +32,37 @@ var Root = &Probe{
 	},
 }
 
-// Rootless (cheap): for an ordinary user, what it takes to enter a user namespace with ids for agents.
-var Rootless = &Probe{
-	Name:  "rootless",
-	Loses: "agents of a user who is not root: no sandbox is started",
-	Get:   "user namespaces for users, ranges in /etc/subuid and /etc/subgid, newuidmap and newgidmap (package uidmap); or run as root",
-	try: func() error {
-		if os.Geteuid() == 0 {
-			return nil
-		}
-		if err := rootless.Check(); err != nil {
-			return unsupported("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
-		}
+// SubordinateIDs (cheap): an ordinary user has ids to give to agents (subuid(5)).
+var SubordinateIDs = &Probe{
+	Name:  "subordinate-ids",
+	Loses: "an agent's uid would be the user's own: no sandbox is started without root",
+	Get:   "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER, with a range that nobody else has",
+	try:   func() error { return entering("subordinate-ids") },
+}
+
+// IDMapTools (cheap): the programs that may give them.
+var IDMapTools = &Probe{
+	Name:  "newuidmap",
+	Loses: "subordinate ids can't be used: no sandbox is started without root",
+	Get:   "install the package uidmap (Debian, Ubuntu) or shadow-utils (Fedora)",
+	try:   func() error { return entering("newuidmap") },
+}
+
+// entering asks for one of the things that it takes to enter a user namespace. Inside, all of them were there.
+func entering(name string) error {
+	if os.Geteuid() == 0 {
 		return nil
-	},
+	}
+	var why []string
+	for _, m := range rootless.Missing() {
+		if m.Name == name {
+			why = append(why, m.Why)
+		}
+	}
+	if len(why) > 0 {
+		return unsupported("%s", strings.Join(why, "; "))
+	}
+	return nil
 }
 
 // CgroupDelegation (cheap): for an ordinary user, the cgroup that this process is in is the user's to divide.
@@ -57,10 +74,11 @@ var CgroupDelegation = &Probe{
 		if os.Geteuid() == 0 && !rootless.Is() {
 			return nil
 		}
-		if err := rootless.Delegated(); err != nil {
-			return unsupported("%s", err)
+		err := rootless.Delegated()
+		if m, ok := errors.AsType[*rootless.MissingError](err); ok {
+			return unsupported("%s", m.Why)
 		}
-		return nil
+		return err
 	},
 }
 

@@ -98,7 +98,12 @@ func IDMappedMounts(dir string) *Probe {
 		Name: "idmapped-mounts " + dir, Since: "5.12", Weight: Degrades,
 		Loses: "files the agent writes in its workspace would belong to a stranger: a writable workspace here is refused",
 		Get:   "a kernel from 5.12 and a file system with support (ext4, xfs, btrfs; tmpfs from 6.3)",
-		try:   func() error { return tryIDMap(dir) },
+		try: func() error {
+			if rootless.Is() {
+				return unsupported("idmapped mounts take root over the file system")
+			}
+			return tryIDMap(dir)
+		},
 	}
 }
 

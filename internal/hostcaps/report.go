@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	goruntime "runtime"
+
+	"agentrun/internal/rootless"
 )
 
 // Result is one probe's answer, the row of `agentrun doctor`.
@@ -37,8 +39,8 @@ type Report struct {
 // Probes lists what agentrun uses, most needed first. dir is where workspaces
 // live; its file system decides about idmapped mounts.
 func Probes(dir string) []*Probe {
-	if os.Geteuid() != 0 {
-		return append([]*Probe{Rootless, CgroupDelegation}, kernelProbes(dir)...)
+	if os.Geteuid() != 0 || rootless.Is() {
+		return append([]*Probe{SubordinateIDs, IDMapTools, CgroupDelegation}, kernelProbes(dir)...)
 	}
 	return append([]*Probe{Root}, kernelProbes(dir)...)
 }
@@ -96,6 +98,9 @@ func NewReport(dir string) Report {
 	r := Report{
 		Kernel: Release(), Arch: goruntime.GOARCH, UID: os.Geteuid(),
 		Cgroups: Cgroups().String(), LandlockABI: abi, Usable: true, Results: All(dir),
+	}
+	if ids, err := rootless.Inside(); err == nil && ids != nil {
+		r.UID = ids.Own
 	}
 	for _, row := range r.Results {
 		if row.Weight == Required.String() && row.Status != "found" {

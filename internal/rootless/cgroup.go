@@ -94,6 +94,10 @@ func takeCgroup() error {
 		return nil
 	}
 	// The root of the cgroup namespace is the cgroup that we came in.
+	// The host's tree is the same file system, and one isn't mounted on itself (EBUSY): there is another between.
+	if err := unix.Mount("tmpfs", cgroupRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "size=4k,mode=755"); err != nil {
+		return os.NewSyscallError("mount over the host's cgroups", err)
+	}
 	if err := unix.Mount("cgroup2", cgroupRoot, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return os.NewSyscallError("mount the delegated cgroup", err)
 	}

@@ -5,7 +5,7 @@
 //
 //	if err := rootless.Arrived(); err != nil { … }  // first thing in main: ends what Enter began
 //	…
-//	err := rootless.Enter()                             // comes back only with an error; else main begins again inside
+//	err := rootless.Enter(nil)                          // comes back only with an error; else main begins again inside
 //	ids, err := rootless.Inside()                    // who we are, as the kernel has it
 //
 // It guarantees that Inside tells what /proc/self/uid_map and gid_map say and nothing that an environment variable does: a variable only

@@ -24,14 +24,15 @@ const linkVariable = "_AGENTRUN_IDMAP"
 // Enter starts this very process anew, by exec(2), in a user and a mount namespace of its own, where Arrived goes on. Its process id,
 // terminal, parent, and the descriptors named stay what they are. It comes back only with an error; then nothing has changed.
 //
-// With a delegated cgroup it gets a cgroup namespace too, and takes the cgroup it is in as its tree.
-func Enter(keep ...int) error {
+// With a delegated cgroup it gets a cgroup namespace too, and takes the cgroup it is in as its tree. More of extra is in the environment then:
+// what could be found out outside only.
+func Enter(keep []int, extra ...string) error {
 	if os.Geteuid() == 0 {
 		return errors.New("enter a user namespace: this is root already")
 	}
-	m, err := thisHost().mapping()
-	if err != nil {
-		return err
+	m, missing := thisHost().mapping()
+	if len(missing) > 0 {
+		return join(missing)
 	}
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -59,7 +60,7 @@ func Enter(keep ...int) error {
 	if Delegated() == nil {
 		wish = "c"
 	}
-	env := append(os.Environ(), unshareVariable+"="+wish, fmt.Sprintf("%s=%d,%d,%d", linkVariable, answer.Fd(), entered.Fd(), helper.Process.Pid))
+	env := append(append(os.Environ(), extra...), unshareVariable+"="+wish, fmt.Sprintf("%s=%d,%d,%d", linkVariable, answer.Fd(), entered.Fd(), helper.Process.Pid))
 	for _, fd := range append([]int{int(answer.Fd()), int(entered.Fd())}, keep...) {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return os.NewSyscallError("fcntl F_SETFD", err)

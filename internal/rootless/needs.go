@@ -55,33 +55,47 @@ type mapping struct {
 	uidmap, gmap string // the programs
 }
 
-// Check tells what stands in the way of Enter: nil, or an error that joins a *MissingError for each.
-func Check() error {
-	_, err := thisHost().mapping()
-	return err
+// Missing lists what stands in the way of Enter; nothing: nothing does.
+func Missing() []*MissingError {
+	_, missing := thisHost().mapping()
+	return missing
 }
 
-func (h host) mapping() (m mapping, err error) {
-	errs := []error{h.namespaces()}
+func (h host) mapping() (m mapping, missing []*MissingError) {
+	note := func(err *MissingError) {
+		if err != nil {
+			missing = append(missing, err)
+		}
+	}
 	ranges := func(file string) subid.Range {
 		r, err := h.ranges(file)
-		errs = append(errs, err)
+		note(err)
 		return r
 	}
-	m.uids, m.gids = ranges("/etc/subuid"), ranges("/etc/subgid")
 	program := func(name string) string {
 		at, err := h.tool(name)
 		if err != nil {
-			errs = append(errs, &MissingError{"newuidmap", err.Error(), "install the package uidmap (Debian, Ubuntu) or shadow-utils (Fedora)"})
+			note(&MissingError{"newuidmap", err.Error(), "install the package uidmap (Debian, Ubuntu) or shadow-utils (Fedora)"})
 		}
 		return at
 	}
+	note(h.namespaces())
+	m.uids, m.gids = ranges("/etc/subuid"), ranges("/etc/subgid")
 	m.uidmap, m.gmap = program("newuidmap"), program("newgidmap")
-	return m, errors.Join(errs...)
+	return m, missing
+}
+
+// join makes one error of them.
+func join(missing []*MissingError) error {
+	var errs []error
+	for _, m := range missing {
+		errs = append(errs, m)
+	}
+	return errors.Join(errs...)
 }
 
 // namespaces: the switches of the kernel and of distributions that keep ordinary users from having user namespaces.
-func (h host) namespaces() error {
+func (h host) namespaces() *MissingError {
 	for _, s := range []struct{ name, off, get string }{
 		{"user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"},
 		{"kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1 (Debian)"},
@@ -94,7 +108,7 @@ func (h host) namespaces() error {
 	return nil
 }
 
-func (h host) ranges(file string) (subid.Range, error) {
+func (h host) ranges(file string) (subid.Range, *MissingError) {
 	who := h.name
 	if who == "" {
 		who = strconv.Itoa(h.uid)
