@@ -13,6 +13,8 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // makes the namespaces before Go starts threads
 	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/rootless"
 )
 
 // version is set by the Makefile.
@@ -40,7 +42,11 @@ func main() {
 	if err := arrive(); err != nil {
 		os.Exit(report(os.Stderr, err))
 	}
-	os.Exit(run(context.Background(), os.Args))
+	code := run(context.Background(), os.Args)
+	if err := rootless.Left(); err != nil {
+		code = cmp.Or(code, report(os.Stderr, err))
+	}
+	os.Exit(code)
 }
 
 func run(ctx context.Context, args []string) int {

@@ -110,3 +110,21 @@ func takeCgroup() error {
 	}
 	return Delegated()
 }
+
+// Left gives the delegated cgroup back as it was, but for the empty leaf, so that another process can enter it. The groups of runs must be gone.
+func Left() error {
+	if !hasCgroup() || Delegated() != nil {
+		return nil
+	}
+	control := filepath.Join(cgroupRoot, "cgroup.subtree_control")
+	b, err := os.ReadFile(control)
+	if err != nil {
+		return err
+	}
+	for _, c := range strings.Fields(string(b)) { // the sandboxes' library gives all that there are
+		if err := os.WriteFile(control, []byte("-"+c), 0); err != nil {
+			return fmt.Errorf("give the delegated cgroup back: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
+)
+
+// ordinary is a user of the host with no account, whose subordinate ids exist in a mount namespace of the test only.
+const ordinary = 54321
+
+// mapIDs is this test's binary as newuidmap or newgidmap, set-uid root: not every host has them. What they may map is the host's matter and
+// not tested here.
+func mapIDs(name string, args []string) int {
+	if len(args) != 7 {
+		return 2
+	}
+	text := strings.Join(args[1:4], " ") + "\n" + strings.Join(args[4:], " ") + "\n"
+	if err := os.WriteFile("/proc/"+args[0]+"/"+strings.TrimPrefix(strings.TrimSuffix(name, "map"), "new")+"_map", []byte(text), 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// user is what rootless agentrun is started with.
+type user struct {
+	home   string
+	cgroup string // entered first; empty: none
+	bare   bool   // no subordinate ids
+}
+
+func newUser(t *testing.T) user {
+	t.Helper()
+	need(t, hostcaps.Root, hostcaps.UserNS, hostcaps.SeccompNotify, hostcaps.NewMountAPI)
+	needProgram(t, "unshare", "setpriv", "mount")
+	home := t.TempDir()
+	for at := home; at != base && len(at) > len(base); at = filepath.Dir(at) {
+		if err := os.Chmod(at, 0o755); err != nil { //nolint:gosec // the user is to walk there
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(home, ordinary, ordinary); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("/tmp/agentrun-%d", ordinary)) })
+	return user{home: home}
+}
+
+// run calls agentrun as the user and gives its exit code and output.
+func (u user) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	cmd := u.command(t, args...)
+	var out, errOut strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	} else if ok {
+		code = exit.ExitCode()
+	}
+	return code, out.String(), errOut.String()
+}
+
+func (u user) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `set -e
+if test -n "$TEST_CGROUP"; then echo $$ > "$TEST_CGROUP/cgroup.procs"; fi
+mount -t tmpfs -o mode=755 t /usr/local/bin
+if test -z "$TEST_BARE"; then
+	for n in newuidmap newgidmap; do cp "$TEST_MAPPER" /usr/local/bin/$n; chmod 4755 /usr/local/bin/$n; done
+	echo "$TEST_UID:1000000:65536" > /usr/local/bin/ids
+else
+	: > /usr/local/bin/ids
+fi
+for f in /etc/subuid /etc/subgid; do test -e $f || : > $f; mount --bind /usr/local/bin/ids $f; done
+cd "$HOME"
+exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
+	ctx, cancel := context.WithTimeout(context.Background(), hang())
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh", agentrun}, args...)...)
+	cmd.Env = []string{
+		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + u.home, "AGENTRUN_NO_DAEMON=1",
+		"TEST_MAPPER=" + self, fmt.Sprintf("TEST_UID=%d", ordinary), "TEST_CGROUP=" + u.cgroup,
+	}
+	if u.bare {
+		cmd.Env = append(cmd.Env, "TEST_BARE=1")
+	}
+	return cmd
+}
+
+// What an ordinary user lacks is named, and nothing is started: with --best-effort too where there is no going on.
+func TestM1RootlessRefusesByName(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	u.bare = true
+	for _, flags := range [][]string{nil, {"--best-effort"}} {
+		code, out, errOut := u.run(t, append(append([]string{"exec", "--no-gateway"}, flags...), "--", "echo", "ran")...)
+		if code != 125 || out != "" || !strings.Contains(errOut, "subordinate-ids: /etc/subuid gives user") {
+			t.Errorf("%q without ids: got %d, %q, %q", flags, code, out, errOut)
+		}
+	}
+	u.bare = false
+	code, out, errOut := u.run(t, "exec", "--no-gateway", "--", "echo", "ran")
+	if code != 125 || out != "" || !strings.Contains(errOut, "cgroup-delegation") {
+		t.Errorf("without a delegated cgroup: got %d, %q, %q", code, out, errOut)
+	}
+	if code, out, errOut = u.run(t, "exec", "--no-gateway", "--best-effort", "--ring", "1", "--", "echo", "ran"); code != 125 || out != "" || !strings.Contains(errOut, "overlay-idmapped") {
+		t.Errorf("ring 1: got %d, %q, %q", code, out, errOut)
+	}
+	code, out, _ = u.run(t, "doctor")
+	if code != 125 || !strings.Contains(out, "cgroup-delegation") || !strings.Contains(out, "systemd-run --user --scope -p Delegate=yes") {
+		t.Errorf("doctor: got %d, %s", code, out)
+	}
+}
+
+// look prints what a sandbox of ring 3 is, one fact a line.
+const look = `grep -E "^(CapEff|CapPrm|CapBnd|NoNewPrivs|Seccomp|Groups):" /proc/self/status
+cat /proc/self/uid_map
+echo "id $(id -u) $(id -g)"
+touch /usr/x 2>/dev/null && echo "wrote /usr"
+cat /etc/shadow 2>/dev/null && echo "read shadow"
+ls /root "$OUTSIDE" 2>/dev/null && echo "sees the home"
+kill -0 1 2>/dev/null && echo "signals pid 1"
+grep -c : /proc/net/dev
+echo x > /tmp/y && cat /tmp/y`
+
+// Without a cgroup, and only when asked, the rest holds as for root; said aloud, and on record.
+func TestM1RootlessBestEffort(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	file := filepath.Join(u.home, "status.json")
+	code, out, errOut := u.run(t, "exec", "--no-gateway", "--best-effort", "--ring", "2", "--status-file", file, "--env", "OUTSIDE="+u.home, "--", "sh", "-c", look)
+	lines := strings.Fields(out)
+	want := strings.Fields("CapPrm: 0000000000000000 CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1 Seccomp: 2 Groups:")
+	text := strings.Join(lines, " ")
+	for _, w := range []string{"id 1000 1000", "x"} {
+		if !strings.Contains(text, w) {
+			t.Errorf("want %q in %q", w, text)
+		}
+	}
+	for i := 0; i+1 < len(want); i += 2 {
+		if w := want[i] + " " + want[i+1]; !strings.Contains(text, w) {
+			t.Errorf("want %q in %q", w, text)
+		}
+	}
+	for _, no := range []string{"wrote", "read shadow", "sees", "signals"} {
+		if strings.Contains(text, no) {
+			t.Errorf("%q in %q", no, text)
+		}
+	}
+	if code != 0 || !strings.Contains(errOut, "best effort: running without cgroup-delegation") {
+		t.Errorf("got %d, %q", code, errOut)
+	}
+	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), `"cgroup-delegation"`) {
+		t.Errorf("status %s, %v, want best_effort in it", b, err)
+	}
+	code, out, errOut = u.run(t, "exec", "--no-gateway", "--best-effort", "--timeout", "60s", "--", "python3", "-c", "import os; os.fork()")
+	if code == 0 {
+		t.Errorf("a fork in ring 3: got %d, %q, %q", code, out, errOut)
+	}
+	// A workspace that may be written costs the uid of its own, by name; what is written is the user's.
+	work := filepath.Join(u.home, "work")
+	if err := errors.Join(os.Mkdir(work, 0o755), os.Chown(work, ordinary, ordinary)); err != nil { //nolint:gosec // as a user's folder is
+		t.Fatal(err)
+	}
+	code, _, errOut = u.run(t, "exec", "--no-gateway", "--best-effort", "--ring", "2", "--workspace", work, "--", "touch", "made")
+	if code != 0 || !strings.Contains(errOut, "uid-of-its-own") {
+		t.Errorf("writable workspace: got %d, %q", code, errOut)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(work, "made"), &st); err != nil || st.Uid != ordinary {
+		t.Errorf("the agent's file belongs to user %d, %v, want %d", st.Uid, err, ordinary)
+	}
+	for _, dir := range []string{"sandboxes", "locks", "control"} {
+		if left, err := filepath.Glob(filepath.Join(u.home, ".local/run/agentrun", dir, "[a-z0-9]*")); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+// With a cgroup of v2 that was made the user's, all limits hold, and nothing has to be given up.
+func TestM3RootlessDelegatedCgroup(t *testing.T) {
+	need(t, hostcaps.CgroupIs(hostcaps.CgroupV2, "cpu", "memory", "pids"))
+	u := newUser(t)
+	u.cgroup = "/sys/fs/cgroup/agentrun-test-delegated"
+	if err := os.Mkdir(u.cgroup, 0o755); err != nil { //nolint:gosec // as systemd makes them
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, dir := range []string{u.cgroup + "/agentrun-self", u.cgroup} {
+			if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the delegated cgroup isn't empty: %v", err)
+			}
+		}
+	})
+	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
+		if err := os.Chown(filepath.Join(u.cgroup, name), ordinary, ordinary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, out, errOut := u.run(t, "exec", "--no-gateway", "--", "cat", "/proc/self/cgroup")
+	if code != 0 || errOut != "" || strings.TrimSpace(out) != "0::/" {
+		t.Fatalf("got %d, %q, %q", code, out, errOut)
+	}
+	code, _, errOut = u.run(t, "exec", "--no-gateway", "--memory", "256MiB", "--", "python3", "-c", "x = b'x' * (600 << 20)")
+	if code != 137 || !strings.Contains(errOut, "memory limit") {
+		t.Errorf("over the memory limit: got %d, %q, want 137", code, errOut)
+	}
+	code, _, errOut = u.run(t, "exec", "-d", "--no-gateway", "--name", "long", "--", "sleep", "60")
+	if code != 0 {
+		t.Fatalf("detached: got %d, %q", code, errOut)
+	}
+	u.cgroup = "" // the commands come from the user's shell
+	for _, verb := range []string{"freeze", "thaw", "kill"} {
+		if code, out, errOut := u.run(t, verb, "long"); code != 0 {
+			t.Errorf("%s: got %d, %q, %q", verb, code, out, errOut)
+		}
+	}
+	u.cgroup = "/sys/fs/cgroup/agentrun-test-delegated"
+}
