@@ -209,8 +209,11 @@ func deciding() map[string]struct {
 		"toolproxy/link":          {[]string{"rings"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
 		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link"}, "it makes one CA and knows nothing of connections"},
 
-		"control":        {[]string{"rings", "internal/uhttp", "internal/wire"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
+		"control":        {[]string{"rings", "internal/uhttp", "internal/wire", "internal/rootless", "internal/subid"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
+
+		"internal/subid":    {nil, "it reads a file's text"},
+		"internal/rootless": {[]string{"internal/subid"}, "it comes before everything else of the program"},
 
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
@@ -221,7 +224,7 @@ func deciding() map[string]struct {
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"cgroups/internal/ctrd", "internal/thread", "runtime/internal/stub", "toolproxy/link", "rings"}, leaves...)
+	return append([]string{"cgroups/internal/ctrd", "internal/thread", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "rings"}, leaves...)
 }
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.

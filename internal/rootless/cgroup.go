@@ -25,10 +25,10 @@ var wanted = []string{"cpu", "memory", "pids"}
 // Delegated tells why the cgroup that this process is in can't be had as a tree of our own; nil: it can. Before Enter it looks at the
 // host's tree; inside at what Arrived took.
 func Delegated() error {
-	return delegated(cgroupRoot, "/proc/self/cgroup", os.Geteuid())
+	return delegated(cgroupRoot, "/proc/self/cgroup", os.Geteuid(), hasCgroup())
 }
 
-func delegated(root, self string, uid int) error {
+func delegated(root, self string, uid int, taken bool) error {
 	missing := func(why string) error {
 		return &MissingError{"cgroup-delegation", why, "cgroup v2 and systemd: systemd-run --user --scope -p Delegate=yes agentrun exec …; a service of the user's: Delegate=yes; without systemd: a cgroup of v2 that belongs to the user, with cpu, memory and pids, entered before the start"}
 	}
@@ -40,6 +40,9 @@ func delegated(root, self string, uid int) error {
 		return missing("cgroups are mounted as v1, which can't be delegated to users safely")
 	}
 	dir, err := ownCgroup(root, self)
+	if taken && filepath.Base(dir) == leaf {
+		dir = filepath.Dir(dir)
+	}
 	if err != nil {
 		return missing(err.Error())
 	}
@@ -66,7 +69,7 @@ func delegated(root, self string, uid int) error {
 	return nil
 }
 
-// ownCgroup is the folder of the cgroup this process is in. In our leaf it is the one above.
+// ownCgroup is the folder of the cgroup this process is in.
 func ownCgroup(root, self string) (string, error) {
 	b, err := os.ReadFile(self)
 	if err != nil {
@@ -77,11 +80,7 @@ func ownCgroup(root, self string) (string, error) {
 			if strings.Contains("/"+at+"/", "/../") {
 				return "", errors.New("the cgroup of this process is outside of the tree that is mounted")
 			}
-			dir := filepath.Join(root, at)
-			if filepath.Base(dir) == leaf {
-				dir = filepath.Dir(dir)
-			}
-			return dir, nil
+			return filepath.Join(root, at), nil
 		}
 	}
 	return "", errors.New("this process is in no cgroup of v2")
@@ -105,10 +104,27 @@ func takeCgroup() error {
 	if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(at, "cgroup.procs"), []byte("0"), 0); err != nil {
+	if err := moveAll(cgroupRoot, at); err != nil {
 		return fmt.Errorf("leave the root of the delegated cgroup: %w", err)
 	}
 	return Delegated()
+}
+
+// moveAll takes along whoever came with us: the command that waits for a detached run to begin, systemd-run's own.
+func moveAll(from, to string) error {
+	for range 16 { // one that forks meanwhile has left a child behind
+		b, err := os.ReadFile(filepath.Join(from, "cgroup.procs"))
+		if err != nil || len(b) == 0 {
+			return err
+		}
+		for pid := range strings.FieldsSeq(string(b)) {
+			err := os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(pid), 0)
+			if err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("processes go on to come into it: %w", unix.EBUSY)
 }
 
 // Left gives the delegated cgroup back as it was, but for the empty leaf, so that another process can enter it. The groups of runs must be gone.

@@ -148,13 +148,13 @@ func TestM1VariablesGiveNothing(t *testing.T) {
 func TestM3DelegationIsLookedAt(t *testing.T) {
 	dir := t.TempDir() // no cgroup file system
 	var m *MissingError
-	if err := delegated(dir, "/proc/self/cgroup", os.Geteuid()); !errors.As(err, &m) || m.Name != "cgroup-delegation" || m.Get == "" {
+	if err := delegated(dir, "/proc/self/cgroup", os.Geteuid(), false); !errors.As(err, &m) || m.Name != "cgroup-delegation" || m.Get == "" {
 		t.Errorf("got %v, want cgroup-delegation and how to get it", err)
 	}
 	for text, want := range map[string]string{
 		"0::/\n":                                "/c",
 		"0::/user.slice/a.scope\n":              "/c/user.slice/a.scope",
-		"0::/user.slice/a.scope/" + leaf + "\n": "/c/user.slice/a.scope",
+		"0::/user.slice/a.scope/" + leaf + "\n": "/c/user.slice/a.scope/" + leaf,
 		"4:memory:/x\n0::/y\n":                  "/c/y",
 		"0::/../z\n":                            "",
 		"4:memory:/x\n":                         "",
