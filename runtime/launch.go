@@ -50,6 +50,8 @@ var steps = []step{
 		(*launch).makeCgroup, (*launch).removeCgroup},
 	{"container", "namespaces, pivot_root, no capability, no_new_privs; ends in our pid 1 (M-1)",
 		(*launch).startContainer, (*launch).destroyContainer},
+	{handOutStep, "a sandbox that was prepared ahead learns whose it is, and gets its workspace (M-2)",
+		(*launch).handOut, nil},
 	{"live mounts", "what a change of ring opens and closes is held by descriptor, and closed until a ring gives it (M-22)",
 		(*launch).holdMounts, (*launch).dropMounts},
 	{"stdio", "pipes or a pty of the sandbox, never the caller's descriptors",
@@ -76,9 +78,10 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // launch is what the steps share. It lives as long as the run.
 type launch struct {
-	plan *Plan
-	opt  Options
-	now  time.Time
+	plan     *Plan
+	opt      Options
+	now      time.Time
+	prepared bool // the steps up to hand-out were done before the plan was known
 
 	dir       string
 	lock      *os.File
@@ -113,9 +116,12 @@ type launch struct {
 // failure. It can only make a launch fail, never succeed.
 const testFailStep = "AGENTRUN_TESTONLY_FAIL_STEP"
 
-// up runs the steps; on failure it takes back what was done and says which step it was.
-func (l *launch) up() error {
-	for i, s := range steps {
+// up runs the steps from one up to another; on failure it takes back all that was done and says which step it was.
+func (l *launch) up(from, to int) error {
+	for i, s := range steps[:to] {
+		if i < from {
+			continue
+		}
 		began := time.Now()
 		err := s.do(l)
 		if l.opt.OnStep != nil {

@@ -96,6 +96,8 @@ type Plan struct {
 	profile  profiles.Profile
 	filter   seccomp.Filter
 	programs map[string]bool // mode tools: all that may be executed, by path inside
+	custom   bool            // the root view holds what the operator brought: see Shape
+	in       *Prepared       // where it will run; nil: in a sandbox built for it
 }
 
 // PlanSeccomp sums up the filter; `agentrun profile show` lists its rules.
@@ -270,6 +272,7 @@ func (p *Plan) planView(s *Spec) error {
 	if err := p.planBinds(s.Binds); err != nil {
 		return err
 	}
+	p.custom = s.Rootfs != "" || len(s.Binds) > 0
 	if err := p.planWorkspace(s); err != nil {
 		return err
 	}

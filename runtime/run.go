@@ -72,7 +72,15 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	// A thread of its own that then ends: it gets a mount namespace, and it is the parent of the sandbox
 	// for the parent-death signal.
 	openCgroups()
-	thread.Throwaway(r.start)
+	if in := plan.in; in != nil && opt.RunDir == in.l.opt.RunDir && (plan.Exit == nil || opt.Exit != nil) && in.claim() {
+		r.in = in
+		in.run(r.start)
+	} else {
+		if in != nil {
+			r.unfit = errors.New("the prepared sandbox of this run can't be had")
+		}
+		thread.Throwaway(r.start)
+	}
 	if r.ending == nil { // it never started
 		<-r.onRecord
 		r.ending = r.end()
@@ -111,6 +119,8 @@ type run struct {
 	status   Status
 	launch   *launch
 	live     *Live
+	in       *Prepared // built before; nil: everything is still to do
+	unfit    error     // why the plan's prepared sandbox can't be used
 	refusals refusals
 	onRecord chan struct{} // closed when Observer.Start has answered
 	startErr error         // its answer
@@ -123,7 +133,15 @@ type run struct {
 
 func (r *run) start() {
 	r.opt.hook = r.beforeExec
-	l := &launch{plan: r.plan, opt: r.opt, recorder: &seccomp.Recorder{}}
+	l, from := &launch{}, 0
+	if r.in != nil {
+		l, from = r.in.l, firstOfRun()
+		l.prepared = true
+		if l.exit != nil {
+			l.exit.Exit = *r.opt.Exit
+		}
+	}
+	l.plan, l.opt, l.recorder = r.plan, r.opt, &seccomp.Recorder{}
 	r.launch = l
 	// On record by the time of the exec; written while the launch waits for the kernel.
 	go func(s Status) {
@@ -131,9 +149,12 @@ func (r *run) start() {
 		r.startErr = r.opt.Observer.Start(s)
 	}(r.status)
 	program, err := r.compile()
+	err = errors.Join(r.unfit, err)
 	if err == nil {
 		l.bpf = program
-		err = l.up()
+		err = l.up(from, len(steps))
+	} else if from > 0 {
+		err = errors.Join(err, l.down(from-1))
 	}
 	if err != nil {
 		// up has undone everything; its goroutines end with the descriptors it closed.

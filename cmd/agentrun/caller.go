@@ -27,6 +27,8 @@ type caller struct {
 	// home is the daemon that carries the command out; nil: this process alone.
 	home *daemon
 	slot *slot // its place there
+	// begun is called when the agent has been executed, cool when the run is over or will not be: the pool's, of the daemon.
+	begun, cool func()
 	// detach lets the command end that asked for the run: the run goes on, what there is to say goes to log. nil: it can't be let go.
 	detach func(log *os.File) error
 	// settled, if not nil, is called with the exit code when the account of the run is on record, before the last of it is taken

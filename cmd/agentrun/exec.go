@@ -86,6 +86,11 @@ func execAction(g *global, c *cli.Context) error {
 	})
 	defer func() { release() }()
 	defer func() { adm.Done() }()
+	defer func() {
+		if by.cool != nil {
+			by.cool()
+		}
+	}()
 	if err != nil {
 		status := runtime.Status{
 			Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"), Ring: c.Int("ring"), Profile: c.String("profile"),
@@ -228,6 +233,7 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 	if err != nil {
 		return nil, none, err
 	}
+	g.caller.begun, g.caller.cool = g.caller.warm(plan)
 	adm, err := h.Admit(c.Context, req)
 	if err == nil && adm.Ring.Value() != plan.Ring {
 		err = fmt.Errorf("the ring of agent %s changed to %d while the run was planned for ring %d", req.Agent, adm.Ring.Value(), plan.Ring)
@@ -270,12 +276,14 @@ func writable(name string) error {
 
 func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
 	plan := v.plan
-	if removed, err := g.collect(c.Context, false); err != nil {
+	by := g.caller
+	if by.home != nil {
+		by.home.collectLately() // it looks at every live run
+	} else if removed, err := g.collect(c.Context, false); err != nil {
 		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
 	} else if len(removed) > 0 {
 		g.log.Info("cleaned up after crashed runs", "removed", removed)
 	}
-	by := g.caller
 	opt := runtime.Options{
 		RunDir: g.runDir, Exit: out, Stdout: by.stdout, Stderr: by.stderr, Signals: by.signals(), Observer: observer,
 		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
@@ -303,6 +311,7 @@ func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *
 	}
 	opt.OnStart = func(s runtime.Status) {
 		g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
+		by.begun()
 		if letGo != nil {
 			letGo(s)
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	libcgroups "github.com/opencontainers/cgroups"
@@ -42,6 +43,7 @@ type daemon struct {
 	g     *global
 	build string
 	gate  *gate
+	pool  *pool
 	runs  *supervisions
 
 	reading sync.Mutex // the flag library's variables: one caller's flags at a time
@@ -49,6 +51,8 @@ type daemon struct {
 	mu      sync.Mutex // guards clients
 	clients map[*client]struct{}
 	callers sync.WaitGroup
+
+	collected atomic.Int64 // when, in Unix seconds
 }
 
 func serveAction(g *global, c *cli.Context) error {
@@ -60,6 +64,10 @@ func serveAction(g *global, c *cli.Context) error {
 		return err
 	}
 	if _, err := g.kill.hooks(); err != nil { // callers read the same file as a rule; better told now than at each run
+		return err
+	}
+	most, least, err := g.serve.withFlags(c).pool()
+	if err != nil {
 		return err
 	}
 	manager := startedBySystemd()
@@ -84,6 +92,10 @@ func serveAction(g *global, c *cli.Context) error {
 		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
 	}
 	defer silence()
+	d.pool = newPool(pool{prepare: d.prepare, room: d.roomForOneMore, always: d.shapes, warn: func(what string, err error) { d.g.log.Warn(what, "err", err) }})
+	d.pool.set(most, least)
+	d.pool.begin()
+	defer d.pool.close()
 	return d.serve(c, l, manager)
 }
 
@@ -186,6 +198,7 @@ func (d *daemon) serve(c *cli.Context, l *handoff.Listener, manager systemd) err
 	}
 	manager.tell("STOPPING=1", d.state())
 	d.gate.close()
+	d.callers.Go(d.pool.close)
 	failure = errors.Join(failure, l.Close())
 	d.drain(signals, alive, manager, kill)
 	return failure
@@ -228,7 +241,7 @@ func (s systemd) alive() *time.Ticker {
 // state is for people (systemctl status). It takes the gate's lock: a daemon stuck there shows no sign of life.
 func (d *daemon) state() string {
 	live, waiting := d.gate.counts()
-	return fmt.Sprintf("STATUS=%d runs, %d waiting", live, waiting)
+	return fmt.Sprintf("STATUS=%d runs, %d waiting, %d sandboxes ready", live, waiting, d.pool.ready())
 }
 
 func (d *daemon) accept(ctx context.Context, l *handoff.Listener) error {
@@ -261,13 +274,19 @@ func (d *daemon) accept(ctx context.Context, l *handoff.Listener) error {
 func (d *daemon) reload(c *cli.Context) {
 	cfg, err := readConfig(d.g.caller, c.String("config"))
 	var limits serveLimits
+	var most int
+	var least map[string]int
 	if err == nil {
 		limits, err = cfg.Serve.withFlags(c).limits()
+	}
+	if err == nil {
+		most, least, err = cfg.Serve.withFlags(c).pool()
 	}
 	if err != nil {
 		d.g.log.Error("the configuration stays as it was", "err", err)
 		return
 	}
 	d.gate.set(limits)
+	d.pool.set(most, least)
 	d.g.log.Info("configuration read again")
 }

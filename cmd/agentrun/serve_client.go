@@ -231,10 +231,23 @@ var errKilledAtEnd = errors.New("the daemon was told to end")
 
 // collect removes what a daemon that crashed, or a run alone, left.
 func (d *daemon) collect(ctx context.Context) {
+	d.collected.Store(time.Now().Unix())
 	removed, err := d.g.collect(ctx, true)
 	if err != nil {
 		d.g.log.Warn("cleaning up after crashed runs", "removed", removed, "err", err)
 	} else if len(removed) > 0 {
 		d.g.log.Warn("cleaned up after crashed runs", "removed", removed)
 	}
+}
+
+// collectTime is between two looks at what crashed runs alone left; a daemon's own runs leave nothing while it lives.
+const collectTime = time.Minute
+
+// collectLately collects beside the run, if it was not done lately.
+func (d *daemon) collectLately() {
+	last, now := d.collected.Load(), time.Now().Unix()
+	if now-last < int64(collectTime/time.Second) || !d.collected.CompareAndSwap(last, now) {
+		return
+	}
+	d.callers.Go(func() { d.collect(context.Background()) })
 }

@@ -19,6 +19,10 @@ type serveConfig struct {
 	Grace         time.Duration `yaml:"grace"`          // between SIGTERM and the kill when the daemon ends
 	MemoryReserve string        `yaml:"memory_reserve"` // what is left to the host, as 512M
 	MemoryShare   *float64      `yaml:"memory_share"`   // of what live runs may still take, how much counts as taken
+	// Pool is how many sandboxes are always ready, by profile, without a workspace and as many with one; more are prepared as they are
+	// asked for, at most PoolMax of all kinds. PoolMax 0: none.
+	Pool    map[string]int `yaml:"pool"`
+	PoolMax *int           `yaml:"pool_max"`
 }
 
 // serveLimits is serveConfig with every default filled in.
@@ -36,6 +40,8 @@ const (
 	// maxGrace is what runtime gives an agent after a signal that asks it to end.
 	maxGrace       = 5 * time.Second
 	defaultReserve = 256 << 20
+	defaultPoolMax = 8
+	mostPoolMax    = 1000
 )
 
 func serveFlags() []cli.Flag {
@@ -45,6 +51,7 @@ func serveFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "queue-timeout", Usage: "wait at most `TIME`, then refuse", DefaultText: defaultQueueTimeout.String()},
 		&cli.DurationFlag{Name: "grace", Usage: "`TIME` between SIGTERM to the agents and their end, when the daemon ends, at most 5s", DefaultText: maxGrace.String()},
 		&cli.StringFlag{Name: "memory-reserve", Usage: "`SIZE` of memory that is left to the host", DefaultText: "256M"},
+		&cli.IntFlag{Name: "pool-max", Usage: "keep at most `N` sandboxes ready for who asks next; 0: none", DefaultText: fmt.Sprint(defaultPoolMax)},
 		&cli.Float64Flag{Name: "memory-share", Usage: "count this share, `0–1`, of what live runs may still take as taken; below 1 memory may run out", DefaultText: "1"},
 	}
 }
@@ -65,6 +72,10 @@ func (s serveConfig) withFlags(c *cli.Context) serveConfig {
 	}
 	if c.IsSet("memory-reserve") {
 		s.MemoryReserve = c.String("memory-reserve")
+	}
+	if c.IsSet("pool-max") {
+		n := c.Int("pool-max")
+		s.PoolMax = &n
 	}
 	if c.IsSet("memory-share") {
 		share := c.Float64("memory-share")
@@ -110,4 +121,21 @@ func (s serveConfig) limits() (serveLimits, error) {
 		return l, fmt.Errorf("serve.memory_share: %g, want 0 to 1", l.share)
 	}
 	return l, nil
+}
+
+// pool checks what is said about sandboxes that are kept ready.
+func (s serveConfig) pool() (most int, least map[string]int, err error) {
+	most = defaultPoolMax
+	if s.PoolMax != nil {
+		most = *s.PoolMax
+	}
+	if most < 0 || most > mostPoolMax {
+		return 0, nil, fmt.Errorf("serve.pool_max: %d, want 0 to %d", most, mostPoolMax)
+	}
+	for profile, n := range s.Pool {
+		if n < 0 || 2*n > most {
+			return 0, nil, fmt.Errorf("serve.pool: %.64s: %d, want a number from 0, with and without a workspace not over serve.pool_max, which is %d", profile, n, most)
+		}
+	}
+	return most, s.Pool, nil
 }

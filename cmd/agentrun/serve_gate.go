@@ -268,3 +268,9 @@ func (g *gate) grace() time.Duration {
 	defer g.mu.Unlock()
 	return g.limits.grace
 }
+
+func (g *gate) reserve() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits.reserve
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"agentrun/runtime"
+)
+
+// pool keeps sandboxes ready that were built before anybody asked for them. What is taken from it is used for one run and gone; what
+// it gives is no promise: who gets none builds their own.
+//
+// It holds, for each shape of sandbox (runtime.Shape), as many as were asked for at once in the last minute, or as many as the
+// configuration says if that is more. One at a time is built, when no launch is under way.
+type pool struct {
+	prepare func(runtime.Shape) (*runtime.Prepared, error)
+	room    func() bool                                   // whether the host has memory for one more
+	always  func(profile string) ([]runtime.Shape, error) // what the configuration wants ready; asked anew as the host changes
+	warn    func(what string, err error)
+	now     func() time.Time
+
+	mu        sync.Mutex
+	most      int            // ready at once, of all shapes
+	least     map[string]int // by profile
+	changed   bool           // they were set and not looked at yet
+	shelves   map[string]*shelf
+	launching int
+	wake      chan struct{} // holds one
+	stop      chan struct{}
+	done      chan struct{}
+	begun     sync.Once
+	retry     time.Time // not before: the last one could not be built
+}
+
+// shelf is the sandboxes of one shape.
+type shelf struct {
+	shape  runtime.Shape
+	ready  []*runtime.Prepared // the longest wait first
+	asked  []time.Time         // lately, to see how many at once
+	peak   int                 // most at once
+	peakAt time.Time
+	least  int
+}
+
+const (
+	demandTime = time.Minute            // demand is forgotten after it
+	burstTime  = 250 * time.Millisecond // asked for within it is asked for at once
+	staleTime  = 10 * time.Minute       // the oldest a sandbox is handed out at
+	tendTime   = 5 * time.Second        // how often the pool looks at itself
+	failedTime = 10 * time.Second       // after one could not be built
+	maxShelves = 32
+)
+
+func newPool(p pool) *pool {
+	p.shelves = map[string]*shelf{}
+	p.wake, p.stop, p.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	if p.now == nil {
+		p.now = time.Now
+	}
+	return &p
+}
+
+// begin starts to fill. It may be called again.
+func (p *pool) begin() {
+	p.begun.Do(func() { go p.work() })
+}
+
+// set changes how many are kept.
+func (p *pool) set(most int, least map[string]int) {
+	p.mu.Lock()
+	p.most, p.least, p.changed = most, least, true
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *pool) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take gives a sandbox for a plan, made the plan's own, or nil. launched is called when the launch is through or given up.
+func (p *pool) take(plan *runtime.Plan) (s *runtime.Prepared, launched func()) {
+	if p == nil {
+		return nil, func() {}
+	}
+	shape, err := plan.Shape()
+	p.mu.Lock()
+	p.launching++
+	if err == nil && p.most > 0 {
+		s = p.pick(shape)
+	}
+	p.mu.Unlock()
+	if s != nil {
+		if err := shape.Use(s); err != nil {
+			p.drop([]*runtime.Prepared{s})
+			s = nil
+		}
+	}
+	return s, sync.OnceFunc(func() {
+		p.mu.Lock()
+		p.launching--
+		p.mu.Unlock()
+		p.poke()
+	})
+}
+
+// pick notes the demand and takes the freshest that lives: it is the likeliest to be in the caches.
+func (p *pool) pick(shape runtime.Shape) *runtime.Prepared {
+	now := p.now()
+	f := p.shelves[shape.Key()]
+	if f == nil {
+		if len(p.shelves) >= maxShelves {
+			return nil
+		}
+		f = &shelf{shape: shape.Kept()}
+		p.shelves[shape.Key()] = f
+	}
+	f.demand(now)
+	for len(f.ready) > 0 {
+		s := f.ready[len(f.ready)-1]
+		f.ready = f.ready[:len(f.ready)-1]
+		if s.Alive() && now.Sub(s.Since()) < staleTime {
+			return s
+		}
+		go p.drop([]*runtime.Prepared{s})
+	}
+	return nil
+}
+
+// demand counts how many are asked for at once.
+func (f *shelf) demand(now time.Time) {
+	f.asked = append(slices.DeleteFunc(f.asked, func(t time.Time) bool { return now.Sub(t) > burstTime }), now)
+	if len(f.asked) >= f.peak || now.Sub(f.peakAt) > demandTime {
+		f.peak, f.peakAt = len(f.asked), now
+	}
+}
+
+// wanted is how many there should be.
+func (f *shelf) wanted(now time.Time) int {
+	n := f.least
+	if now.Sub(f.peakAt) <= demandTime {
+		n = max(n, f.peak)
+	} else if len(f.asked) > 0 && now.Sub(f.asked[len(f.asked)-1]) <= demandTime {
+		n = max(n, 1)
+	}
+	return n
+}
+
+// work fills and tidies until the pool is closed.
+func (p *pool) work() {
+	defer close(p.done)
+	look := time.NewTicker(tendTime)
+	defer look.Stop()
+	p.configured()
+	for {
+		for p.fill() {
+		}
+		select {
+		case <-p.stop:
+			p.drop(p.empty())
+			return
+		case <-p.wake:
+			p.mu.Lock()
+			changed := p.changed
+			p.mu.Unlock()
+			if changed {
+				p.configured()
+				p.drop(p.surplus())
+			}
+		case <-look.C:
+			p.configured()
+			p.drop(p.surplus())
+		}
+	}
+}
+
+// configured brings the shapes that the configuration wants ready up to date.
+func (p *pool) configured() {
+	p.mu.Lock()
+	least := p.least
+	if p.most == 0 {
+		least = nil
+	}
+	p.changed = false
+	p.mu.Unlock()
+	shapes := map[string][]runtime.Shape{}
+	for profile := range least {
+		var err error
+		if shapes[profile], err = p.always(profile); err != nil {
+			p.warn("serve.pool: "+profile, err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.shelves {
+		f.least = 0
+	}
+	for profile, list := range shapes {
+		for _, shape := range list {
+			f := p.shelves[shape.Key()]
+			if f == nil {
+				f = &shelf{shape: shape.Kept()}
+				p.shelves[shape.Key()] = f
+			}
+			f.least = max(f.least, least[profile])
+		}
+	}
+}
+
+// fill builds one if one is wanted, and says whether to look again.
+func (p *pool) fill() bool {
+	select {
+	case <-p.stop:
+		return false
+	default:
+	}
+	f := p.next()
+	if f == nil || !p.room() {
+		return false
+	}
+	s, err := p.prepare(f.shape)
+	p.mu.Lock()
+	if err != nil {
+		// The host changed, or it has no room: whoever comes asks for what is right then.
+		delete(p.shelves, f.shape.Key())
+		if !errors.Is(err, runtime.ErrShapeChanged) {
+			p.retry = p.now().Add(failedTime)
+		}
+		left := f.ready
+		p.mu.Unlock()
+		p.warn("preparing a sandbox", err)
+		p.drop(left)
+		return false
+	}
+	if p.shelves[f.shape.Key()] != f {
+		p.mu.Unlock()
+		p.drop([]*runtime.Prepared{s})
+		return true
+	}
+	f.ready = append(f.ready, s)
+	p.mu.Unlock()
+	return true
+}
+
+// next is the shelf that lacks most; nil: none, or not now.
+func (p *pool) next() (best *shelf) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	if p.launching > 0 || now.Before(p.retry) {
+		return nil
+	}
+	total, lack := 0, 0
+	for _, f := range p.shelves {
+		total += len(f.ready)
+		if n := f.wanted(now) - len(f.ready); n > lack {
+			best, lack = f, n
+		}
+	}
+	if total >= p.most {
+		return nil
+	}
+	return best
+}
+
+// surplus takes out what nobody asked for lately, what died, what is old, and everything when memory is short.
+func (p *pool) surplus() (out []*runtime.Prepared) {
+	short := !p.room()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	total := 0
+	for key, f := range p.shelves {
+		want := f.wanted(now)
+		if short {
+			want = 0
+		}
+		f.ready = slices.DeleteFunc(f.ready, func(s *runtime.Prepared) bool {
+			bad := !s.Alive() || now.Sub(s.Since()) >= staleTime/2
+			if bad {
+				out = append(out, s)
+			}
+			return bad
+		})
+		for len(f.ready) > 0 && (len(f.ready) > want || total+len(f.ready) > p.most) {
+			out, f.ready = append(out, f.ready[0]), f.ready[1:]
+		}
+		total += len(f.ready)
+		if len(f.ready) == 0 && want == 0 {
+			delete(p.shelves, key)
+		}
+	}
+	return out
+}
+
+func (p *pool) empty() (out []*runtime.Prepared) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.most = 0
+	for _, f := range p.shelves {
+		out = append(out, f.ready...)
+	}
+	p.shelves = map[string]*shelf{}
+	return out
+}
+
+func (p *pool) drop(list []*runtime.Prepared) {
+	for _, s := range list {
+		if err := s.Close(); err != nil {
+			p.warn("taking down a sandbox that nobody asked for", err)
+		}
+	}
+}
+
+// close takes everything down and returns when it is gone. Nothing is given out any more.
+func (p *pool) close() {
+	if p == nil {
+		return
+	}
+	p.begun.Do(func() { close(p.done) })
+	p.mu.Lock()
+	select {
+	case <-p.stop:
+	default:
+		close(p.stop)
+	}
+	p.most = 0
+	p.mu.Unlock()
+	<-p.done
+	p.drop(p.empty())
+}
+
+// ready is how many wait.
+func (p *pool) ready() (n int) {
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.shelves {
+		n += len(f.ready)
+	}
+	return n
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	goruntime "runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/cgroups"
+	"agentrun/fsjail"
+	"agentrun/internal/thread"
+)
+
+// Prepared is a sandbox that was built before anybody asked for it: folder, uid range, cgroup, namespaces, root view and its pid 1,
+// which waits. It has run nothing but our own init and shares nothing with any other. It is used once: Run takes it down with the
+// run it was handed out to, Close if there is none.
+//
+// The thread that forked it stays its parent: the kernel kills it when we die. Its run folder is locked as a live run's, so that
+// Collect leaves it alone while we live and removes it afterwards.
+type Prepared struct {
+	shape Shape
+	id    string
+	since time.Time
+	l     *launch
+	pid1  int // pidfd
+
+	mu    sync.Mutex
+	taken bool        // a run has it, or it is being taken down
+	next  chan func() // what its thread is to do, once
+	over  chan struct{}
+	err   error
+}
+
+// PrepareOptions are what preparing needs of its caller. RunDir is required.
+type PrepareOptions struct {
+	RunDir string
+	OnStep func(name string, took time.Duration)
+}
+
+// prepareLimits hold for our own init while a sandbox is built and waits; the run's own are set before the probe.
+var prepareLimits = cgroups.Limits{Memory: 256 << 20, PIDs: 64}
+
+// ErrShapeChanged says that the host is no longer what the shape was taken from.
+var ErrShapeChanged = errors.New("prepare: the host has changed since the shape was taken")
+
+// Prepare does of a launch what doesn't depend on the run. On error nothing is left.
+func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
+	if shape.plan == nil {
+		return nil, errors.New("prepare: no shape")
+	}
+	if err := shape.holds(); err != nil {
+		return nil, err
+	}
+	plan := *shape.plan
+	plan.ID = newID()
+	plan.Cgroup = plan.cgroupOf()
+	plan.Limits.CPU, plan.Limits.Memory, plan.Limits.PIDs = float64(goruntime.NumCPU()), prepareLimits.Memory, prepareLimits.PIDs
+	p := &Prepared{shape: shape.Kept(), id: plan.ID, since: time.Now(), pid1: -1, next: make(chan func(), 1), over: make(chan struct{})}
+	o := Options{RunDir: opt.RunDir, OnStep: opt.OnStep}
+	if plan.Exit != nil {
+		o.Exit = &Exit{} // who answers it is the run's
+	}
+	p.l = &launch{plan: &plan, opt: o}
+	openCgroups()
+	up := make(chan error, 1)
+	go func() {
+		defer close(p.over)
+		thread.Throwaway(func() {
+			err := p.l.up(0, firstOfRun())
+			up <- err
+			if err == nil {
+				(<-p.next)()
+			}
+		})
+	}()
+	err := <-up
+	if err == nil {
+		if err = p.watch(); err == nil {
+			err = shape.holds() // it may have changed while we were building
+		}
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prepare: %w", err)
+	}
+	return p, nil
+}
+
+// firstOfRun is the first step that needs to know the run.
+func firstOfRun() int {
+	return slices.IndexFunc(steps, func(s step) bool { return s.name == handOutStep })
+}
+
+func (s Shape) holds() error {
+	now, err := s.plan.shapeKey()
+	if err == nil && now != s.key {
+		err = ErrShapeChanged
+	}
+	return err
+}
+
+func (p *Prepared) watch() (err error) {
+	if p.pid1, err = unix.PidfdOpen(p.l.initPID, 0); err != nil {
+		return fmt.Errorf("pidfd_open: %w", err)
+	}
+	return nil
+}
+
+// ID is the run's that it will be handed out to.
+func (p *Prepared) ID() string { return p.id }
+
+// Since is when it was begun.
+func (p *Prepared) Since() time.Time { return p.since }
+
+// Alive says whether it can still be handed out.
+func (p *Prepared) Alive() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(p.pid1), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+	for {
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && n == 0 // readable: it has ended (pidfd_open(2))
+		}
+	}
+}
+
+// Close takes it down unused. It does nothing if a run has it or had it, and on nil.
+func (p *Prepared) Close() error {
+	if p == nil {
+		return nil
+	}
+	if !p.claim() {
+		return nil
+	}
+	p.next <- func() { p.err = p.l.down(firstOfRun() - 1) }
+	<-p.over
+	return p.err
+}
+
+// claim is for whoever decides what becomes of it; only the first gets it.
+func (p *Prepared) claim() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken {
+		return false
+	}
+	p.taken = true
+	if p.pid1 >= 0 {
+		unix.Close(p.pid1)
+	}
+	return true
+}
+
+// run does the rest of a launch, and the run, on the thread that is the sandbox's parent.
+func (p *Prepared) run(fn func()) {
+	p.next <- fn
+	<-p.over
+}
+
+// Use makes a prepared sandbox the one that the plan of this shape runs in: the plan takes over its id. Call it before anybody is told
+// the plan's id, and Close the sandbox when the run is over or will not be: then it does nothing or takes it down.
+func (s Shape) Use(p *Prepared) error {
+	switch {
+	case s.of == nil:
+		return errors.New("use a prepared sandbox: the shape is of no plan")
+	case s.key != p.shape.key:
+		return errors.New("use a prepared sandbox: it is of another shape")
+	}
+	s.of.in, s.of.ID = p, p.id
+	s.of.Cgroup = s.of.cgroupOf()
+	return nil
+}
+
+const handOutStep = "hand-out"
+
+// handOut mounts the workspace into a sandbox that was prepared without.
+func (l *launch) handOut() error {
+	if !l.prepared {
+		return nil
+	}
+	_, late := l.plan.split()
+	if len(late) == 0 {
+		return nil
+	}
+	type answer struct {
+		d   *fsjail.Detached
+		err error
+	}
+	agent := fsjail.IDs{UID: l.ids.hostAgent(), GID: l.ids.hostAgent()}
+	made := make(chan answer, 1)
+	go func() { // elsewhere: this thread's mount namespace is from when the sandbox was prepared
+		d, err := fsjail.Detach(late, agent)
+		made <- answer{d, err}
+	}()
+	a := <-made
+	if a.err != nil {
+		return a.err
+	}
+	defer a.d.Close()
+	return a.d.Attach(l.initPID)
+}
