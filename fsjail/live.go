@@ -62,6 +62,9 @@ func HoldLive(pid int, want, writable func(at string) bool) (_ *Live, err error)
 	if err != nil {
 		return nil, err
 	}
+	if len(table.wanted) == 0 {
+		return l, nil
+	}
 	err = l.inside(func() error {
 		for _, m := range table.wanted {
 			if err := l.hold(m, table); err != nil {

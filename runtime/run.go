@@ -43,6 +43,8 @@ type Options struct {
 	Exit *Exit
 	// Ring says which ring holds now; nil: the plan's, to the end. A ring other than the plan's is applied before OnLive.
 	Ring RingSource
+	// AccountFirst has the rest of a run taken down when Observer.End has answered, not beside it: for who waits for the account only.
+	AccountFirst bool
 	// OnLive gets the run between the probe and the exec: its process exists, and no code of the agent has run.
 	OnLive func(*Live)
 	// OnEvent hears what is done to the live run. It must not block.
@@ -405,9 +407,12 @@ func (r *run) nextCPUCheck(used time.Duration) time.Duration {
 func (r *run) settle(v verdict) {
 	l, s := r.launch, &r.status
 	r.live.close()
-	_, _ = l.process.Wait() // pid 1 is reaped only when every process of its namespace is gone
-	if err := l.killAll(); err != nil {
-		s.Leftovers = append(s.Leftovers, err.Error())
+	// pid 1 is reaped only when every process of its namespace is gone (zap_pid_ns_processes). Looking into each cgroup as well is for
+	// runs that were killed; for the others it is done when they are taken down.
+	if _, err := l.process.Wait(); err != nil || v != (verdict{}) {
+		if err := l.killAll(); err != nil {
+			s.Leftovers = append(s.Leftovers, err.Error())
+		}
 	}
 	l.io.drain()
 	if v == (verdict{}) {
@@ -439,6 +444,11 @@ func (r *run) settle(v verdict) {
 	s.Output = l.io.written.Load()
 	r.serving.Wait()
 	r.ending = r.end() // while the rest is taken down
+	if r.opt.AccountFirst {
+		answer := make(chan error, 1)
+		answer <- <-r.ending
+		r.ending = answer
+	}
 	if err := l.down(len(steps) - 1); err != nil {
 		s.Leftovers = append(s.Leftovers, err.Error())
 	}

@@ -79,7 +79,7 @@ func execAction(g *global, c *cli.Context) error {
 	defer func() { leave() }()
 	plan, adm, err := prepare(g, c, h, func(memory int64) (err error) {
 		leave, err = by.admit(c.Context, memory)
-		if err == nil {
+		if err == nil && by.cold() {
 			release = runtime.Warm()
 		}
 		return err
@@ -136,6 +136,7 @@ func execAction(g *global, c *cli.Context) error {
 	status, err := start(ctx, g, c, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
 		Control:      v.control,
 		KillOnBreach: c.Bool("kill-on-breach"),
+		SignLater:    told.early, // our closing of the node does
 		Warn:         func(err error) { g.log.Warn("audit", "err", err) },
 	})))
 	if err != nil {
@@ -287,6 +288,7 @@ func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *
 	opt := runtime.Options{
 		RunDir: g.runDir, Exit: out, Stdout: by.stdout, Stderr: by.stderr, Signals: by.signals(), Observer: observer,
 		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
+		AccountFirst: by.settled != nil,
 		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
 	}

@@ -92,7 +92,7 @@ func serveAction(g *global, c *cli.Context) error {
 		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
 	}
 	defer silence()
-	d.pool = newPool(pool{prepare: d.prepare, room: d.roomForOneMore, always: d.shapes, warn: func(what string, err error) { d.g.log.Warn(what, "err", err) }})
+	d.pool = newPool(&pool{prepare: d.prepare, room: d.roomForOneMore, always: d.shapes, warn: func(what string, err error) { d.g.log.Warn(what, "err", err) }})
 	d.pool.set(most, least)
 	d.pool.begin()
 	defer d.pool.close()

@@ -55,13 +55,13 @@ const (
 	maxShelves = 32
 )
 
-func newPool(p pool) *pool {
+func newPool(p *pool) *pool {
 	p.shelves = map[string]*shelf{}
 	p.wake, p.stop, p.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	if p.now == nil {
 		p.now = time.Now
 	}
-	return &p
+	return p
 }
 
 // begin starts to fill. It may be called again.

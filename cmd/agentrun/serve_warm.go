@@ -62,6 +62,9 @@ func (d *daemon) shapes(profile string) ([]runtime.Shape, error) {
 // settleTime is how long a run has for itself before the next sandbox is prepared: most of the short ones are over by then.
 const settleTime = 20 * time.Millisecond
 
+// cold says that no sandbox is ready, of whatever shape: the launch will have to move its first process into a cgroup.
+func (c *caller) cold() bool { return c.home == nil || c.home.pool.ready() == 0 }
+
 // warm looks for a sandbox that is ready for the plan. cool gives it back if it was not used, and ends the launch for the pool.
 func (c *caller) warm(plan *runtime.Plan) (begun, cool func()) {
 	if c.home == nil || c.home.pool == nil {
