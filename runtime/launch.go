@@ -210,12 +210,20 @@ func (l *launch) makeCgroup() (err error) {
 	return err
 }
 
-func (l *launch) limits() cgroups.Limits {
-	return cgroups.Limits{CPU: l.plan.Limits.CPU, Memory: l.plan.Limits.Memory, PIDs: l.plan.Limits.PIDs}
+func (l *launch) limits() cgroups.Limits { return limitsOf(l.plan) }
+
+func limitsOf(p *Plan) cgroups.Limits {
+	return cgroups.Limits{CPU: p.Limits.CPU, Memory: p.Limits.Memory, PIDs: p.Limits.PIDs}
 }
 
-// setQuota makes the agent's limits hold, all of them, before any of its code runs.
-func (l *launch) setQuota() error { return l.group.Update(l.limits()) }
+// setQuota makes the agent's limits hold, all of them, before any of its code runs. What a prepared sandbox has already the probe
+// reads back, as it does with all.
+func (l *launch) setQuota() error {
+	if l.prepared && l.group.Limits() == l.limits() {
+		return nil
+	}
+	return l.group.Update(l.limits())
+}
 
 // teardownTime bounds each wait for the kernel at the end of a run. Killing and removing takes
 // milliseconds; only a broken host comes near this, and then the leftovers are named.

@@ -5,7 +5,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	goruntime "runtime"
 	"slices"
 	"sync"
 	"time"
@@ -43,7 +42,7 @@ type PrepareOptions struct {
 	OnStep func(name string, took time.Duration)
 }
 
-// prepareLimits hold for our own init while a sandbox is built and waits; the run's own are set before the probe.
+// prepareLimits are the least that hold for our own init while a sandbox is built; the run's own are set before the probe.
 var prepareLimits = cgroups.Limits{Memory: 256 << 20, PIDs: 64}
 
 // ErrShapeChanged says that the host is no longer what the shape was taken from.
@@ -60,7 +59,8 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	plan := *shape.plan
 	plan.ID = newID()
 	plan.Cgroup = plan.cgroupOf()
-	plan.Limits.CPU, plan.Limits.Memory, plan.Limits.PIDs = float64(goruntime.NumCPU()), prepareLimits.Memory, prepareLimits.PIDs
+	likely := limitsOf(shape.plan)
+	plan.Limits.Memory, plan.Limits.PIDs = max(likely.Memory, prepareLimits.Memory), max(likely.PIDs, prepareLimits.PIDs)
 	p := &Prepared{shape: shape.Kept(), id: plan.ID, since: time.Now(), pid1: -1, next: make(chan func(), 1), over: make(chan struct{})}
 	o := Options{RunDir: opt.RunDir, OnStep: opt.OnStep}
 	if plan.Exit != nil {
@@ -81,6 +81,8 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	}()
 	err := <-up
 	if err == nil {
+		// What the run will most likely have; if it can't be set now, nothing is lost.
+		_ = p.l.group.Update(likely)
 		if err = p.watch(); err == nil {
 			err = shape.holds() // it may have changed while we were building
 		}

@@ -85,7 +85,7 @@ func shapeOf(p *Plan, early []fsjail.Entry, workspace bool) (Shape, error) {
 	}
 	t := &Plan{
 		Ring: p.Ring, UID: p.UID, Hostname: p.Hostname, Namespaces: p.Namespaces, WritableRoot: p.WritableRoot, Entries: early,
-		ProcOptions: p.ProcOptions, CgroupMode: p.CgroupMode, Limits: PlanLimits{ScratchSize: p.Limits.ScratchSize}, Exit: p.Exit,
+		ProcOptions: p.ProcOptions, CgroupMode: p.CgroupMode, Limits: p.Limits, Exit: p.Exit,
 	}
 	s := Shape{workspace: workspace, plan: t}
 	var err error
@@ -97,7 +97,9 @@ func shapeOf(p *Plan, early []fsjail.Entry, workspace bool) (Shape, error) {
 func (p *Plan) shapeKey() (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
-	if err := enc.Encode(p); err != nil {
+	c := *p
+	c.Limits = PlanLimits{ScratchSize: p.Limits.ScratchSize} // the others are set when it is handed out
+	if err := enc.Encode(&c); err != nil {
 		return "", fmt.Errorf("digest the shape: %w", err)
 	}
 	var shown []string
