@@ -483,6 +483,8 @@ func (l *launch) startAgent() error {
 	if l.exit != nil && l.plan.Exit.FD != 0 {
 		tools = l.exit.agentFD
 	}
+	// Anew: a prepared sandbox may have waited for hours.
+	_ = l.control.File().SetReadDeadline(time.Now().Add(stubPatience))
 	err = l.control.Start(msg, l.io.in, l.io.out, l.io.err, peer, tools)
 	peer.Close()
 	l.io.handedOver()

@@ -48,7 +48,7 @@ type shelf struct {
 
 const (
 	demandTime = time.Minute            // demand is forgotten after it
-	burstTime  = 250 * time.Millisecond // asked for within it is asked for at once
+	burstTime  = 100 * time.Millisecond // what is asked for while one or two could be built is asked for at once
 	staleTime  = 10 * time.Minute       // the oldest a sandbox is handed out at
 	tendTime   = 5 * time.Second        // how often the pool looks at itself
 	failedTime = 10 * time.Second       // after one could not be built

@@ -73,6 +73,7 @@ type alive struct {
 type aliveOpts struct {
 	profile string // a built-in
 	change  func(*runtime.Spec)
+	plan    func(*runtime.Plan)
 	step    func(string, time.Duration)
 	start   rings.Ring // of the source; none: the profile's
 }
@@ -111,6 +112,9 @@ func launchAlive(t testing.TB, o aliveOpts) *alive {
 	plan, err := runtime.NewPlan(spec)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if o.plan != nil {
+		o.plan(plan)
 	}
 	ring, _ := rings.RingOf(plan.Ring)
 	if o.start.Valid() {
