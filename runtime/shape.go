@@ -64,6 +64,7 @@ func (s Shape) WithWorkspace(yes bool) (Shape, error) {
 		return Shape{}, errors.New("no shape")
 	}
 	early, _ := s.plan.split()
+	early = slices.DeleteFunc(early, func(e fsjail.Entry) bool { return e.Target == workspaceDir })
 	return shapeOf(s.plan, early, yes)
 }
 
