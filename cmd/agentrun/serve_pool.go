@@ -33,7 +33,8 @@ type pool struct {
 	stop      chan struct{}
 	done      chan struct{}
 	begun     sync.Once
-	retry     time.Time // not before: the last one could not be built
+	dropping  sync.WaitGroup // beside work
+	retry     time.Time      // not before: the last one could not be built
 }
 
 // shelf is the sandboxes of one shape.
@@ -128,7 +129,7 @@ func (p *pool) pick(shape runtime.Shape) *runtime.Prepared {
 		if s.Alive() && now.Sub(s.Since()) < staleTime {
 			return s
 		}
-		go p.drop([]*runtime.Prepared{s})
+		p.dropping.Go(func() { p.drop([]*runtime.Prepared{s}) })
 	}
 	return nil
 }
@@ -334,6 +335,7 @@ func (p *pool) close() {
 	p.mu.Unlock()
 	<-p.done
 	p.drop(p.empty())
+	p.dropping.Wait()
 }
 
 // ready is how many wait.

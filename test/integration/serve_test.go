@@ -114,7 +114,7 @@ func TestServeEqualsAlone(t *testing.T) {
 		"timeout":      {opts{unsafe: true, flags: []string{"--timeout", "300ms"}}, []string{"/probe", "sleep", "60"}},
 		"stdin":        {opts{stdin: strings.NewReader(big)}, []string{"/usr/bin/sh", "-c", "exec cat"}},
 		"both outputs": {opts{profile: "ring2"}, []string{"/usr/bin/sh", "-c", "echo out; echo err >&2"}},
-		"own folder":   {opts{profile: "ring2", flags: []string{"--workspace", "."}}, []string{"/usr/bin/sh", "-c", "pwd; echo *; cat file"}},
+		"own folder":   {opts{profile: "ring2", flags: []string{"--workspace", "."}}, []string{"/usr/bin/sh", "-c", "pwd; echo s*; cat file"}},
 		"file here":    {opts{}, []string{"script.sh", "arg"}},
 		"environment":  {opts{env: []string{"MINE=a b"}, flags: []string{"--env-pass", "MINE", "--env", "X=1"}}, []string{"/usr/bin/env"}},
 		"json":         {opts{flags: []string{"--json"}}, []string{"/probe", "exit", "3"}},
