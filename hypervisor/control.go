@@ -38,6 +38,9 @@ type ControlOptions struct {
 	HandlerLimit time.Duration
 	// UndoSaga undoes a saga that nobody runs (H-21), as `agentrun saga resume --undo`. nil: it is left to the operator.
 	UndoSaga func(ctx context.Context, id string) error
+	// Settled returns when the ring that holds has been applied to all of the run, or can't be within M-22's time: an agent that is
+	// told it has a ring finds it there. nil: it is told at once.
+	Settled func(context.Context)
 	// Notify hears of what happens, in order, and must not block; nil: nobody does.
 	Notify func(Event)
 	// Warn hears of what went wrong beside the run; nil: nobody does.

@@ -1014,6 +1014,8 @@ func TestH13AgentAsksItself(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := s.control()
+			settled := false // M-22: it is told when the ring is there
+			c.opt.Settled = func(context.Context) { settled = true }
 			e := s.Exit(c.adm, ExitOptions{Run: "r1", Control: c})
 			defer e.Close()
 			r := link.Elevation{Target: rings.Standard, TTL: time.Minute, Reason: "need to build"}
@@ -1036,6 +1038,9 @@ func TestH13AgentAsksItself(t *testing.T) {
 			got, err := e.Elevate(t.Context(), r)
 			if err := errors.Join(err, <-answered); err != nil {
 				t.Fatal(err)
+			}
+			if settled != got.Granted {
+				t.Errorf("settled %v, granted %v", settled, got.Granted)
 			}
 			if got.Code != tt.want || got.Granted != (tt.want == rings.CodeOK) || !got.Granted && (got.Message == "" || got.Next == "") {
 				t.Errorf("got %+v, want %s", got, tt.want)

@@ -44,7 +44,7 @@ func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, er
 		return link.Elevated{}, err
 	}
 	if a.ID != "" && a.SelfElevation {
-		return elevated(e.control.Elevate(ctx, req))
+		return e.control.lend(ctx, req)
 	}
 	if err := e.control.look(ctx, req, true); err != nil {
 		return elevated(rings.Elevation{}, err)
@@ -54,7 +54,7 @@ func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, er
 		return no, err
 	}
 	req.By = by
-	return elevated(e.control.Elevate(ctx, req))
+	return e.control.lend(ctx, req)
 }
 
 // askForElevation asks an operator; by is empty if none agreed.
@@ -80,6 +80,15 @@ func (e *Exit) askForElevation(ctx context.Context, r link.Elevation) (by string
 		return "", notElevated(a.Code, a.Message), nil
 	}
 	return a.By, no, nil
+}
+
+// lend elevates for an agent's own request, and answers when the ring is there.
+func (c *Control) lend(ctx context.Context, r ElevateRequest) (link.Elevated, error) {
+	e, err := c.Elevate(ctx, r)
+	if err == nil && c.opt.Settled != nil {
+		c.opt.Settled(ctx)
+	}
+	return elevated(e, err)
 }
 
 func notElevated(code rings.Code, message string) link.Elevated {
