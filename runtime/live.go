@@ -169,7 +169,7 @@ func (v *Live) close() {
 	select {
 	case v.turn <- struct{}{}:
 		v.give()
-	case <-time.After(applyTime):
+	case <-time.After(v.applyTime()):
 	}
 }
 

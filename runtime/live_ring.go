@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 
 // M-22 gives 100 ms for all of it.
 const (
-	applyTime = 90 * time.Millisecond // for a change; what is not done then ends the run
+	applyTime = 90 * time.Millisecond // for a change, unless Options say otherwise; what is not done then ends the run
 	// freezeTime is for the run to stop. It may be longer than the rest: once the freeze is asked for, no process of the run executes an
 	// instruction of its own any more, for the kernel looks at the freezer before each return to user mode (exit_to_user_mode_loop,
 	// get_signal). What takes time on a busy host is that each one gets a processor once to notice, and to end the call it is in.
@@ -25,6 +26,10 @@ const (
 	graceLast  = 20 * time.Millisecond // before the end, for the last try: cgroup v1 looks long for memory to take back
 	graceStep  = 500 * time.Microsecond
 )
+
+// applyTime is what a change may take here, and grace the part of it in which a run may let go.
+func (v *Live) applyTime() time.Duration { return cmp.Or(v.run.opt.ApplyTime, applyTime) }
+func (v *Live) grace() time.Duration     { return graceTime * (v.applyTime() / applyTime) }
 
 // follow keeps the run in the ring that its source says, until the run ends.
 func (v *Live) follow(ctx context.Context, source RingSource) {
@@ -194,7 +199,7 @@ func (d *demotion) run(ctx context.Context) error {
 	if err := d.stop(ctx); err != nil {
 		return err // without it, who is still being forked could be missed
 	}
-	d.deadline = time.Now().Add(applyTime)
+	d.deadline = time.Now().Add(v.applyTime())
 	ctx, stop := context.WithDeadline(ctx, d.deadline)
 	defer stop()
 	if err := d.end(ctx); err != nil {
@@ -207,7 +212,7 @@ func (d *demotion) run(ctx context.Context) error {
 	case v.held.Load():
 		return errWhenThawed
 	default:
-		return d.grace(ctx)
+		return d.grace(ctx, err)
 	}
 	if v.held.Load() {
 		return nil
@@ -262,13 +267,13 @@ func (d *demotion) take() error {
 
 // grace lets the run go on for a moment so that it can let go. Nothing more is given meanwhile: system calls are the new ring's, and
 // each mount is closed as soon as nobody holds it.
-func (d *demotion) grace(ctx context.Context) error {
+func (d *demotion) grace(ctx context.Context, held error) error {
 	v := d.v
 	if err := d.goOn(); err != nil {
 		return err
 	}
-	var err error
-	for end := time.Now().Add(min(graceTime, time.Until(d.deadline)-graceLast)); time.Now().Before(end); time.Sleep(graceStep) {
+	err := held // nil: only the dying are waited for
+	for end := time.Now().Add(min(v.grace(), time.Until(d.deadline)-graceLast)); time.Now().Before(end); time.Sleep(graceStep) {
 		if v.closing.Load() {
 			return ErrEnded
 		}
@@ -281,7 +286,10 @@ func (d *demotion) grace(ctx context.Context) error {
 	}
 	_ = v.freeze(ctx) // so that it does nothing more; it is killed in any case
 	if busy, ok := errors.AsType[*fsjail.BusyError](err); ok {
-		return fmt.Errorf("still writing after %v of grace: %w", graceTime, busy)
+		return fmt.Errorf("still writing after %v of grace: %w", v.grace(), busy)
 	}
-	return fmt.Errorf("still held after %v of grace: %w", graceTime, err)
+	if err == nil {
+		return fmt.Errorf("its subprocesses are not dead after %v of grace", v.grace())
+	}
+	return fmt.Errorf("still held after %v of grace: %w", v.grace(), err)
 }

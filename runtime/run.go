@@ -43,6 +43,9 @@ type Options struct {
 	Exit *Exit
 	// Ring says which ring holds now; nil: the plan's, to the end. A ring other than the plan's is applied before OnLive.
 	Ring RingSource
+	// ApplyTime is how long a change of ring may take before the run is ended instead; 0: 90 ms, of the 100 of M-22. Longer is for hosts
+	// that are too slow for that, as emulated ones are: the run has the lower ring's calls meanwhile, and M-22's bound isn't kept.
+	ApplyTime time.Duration
 	// AccountFirst has the rest of a run taken down when Observer.End has answered, not beside it: for who waits for the account only.
 	AccountFirst bool
 	// OnLive gets the run between the probe and the exec: its process exists, and no code of the agent has run.

@@ -289,6 +289,7 @@ func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *
 		RunDir: g.runDir, Exit: out, Stdout: by.stdout, Stderr: by.stderr, Signals: by.signals(), Observer: observer,
 		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
 		AccountFirst: by.settled != nil,
+		ApplyTime:    g.live.ApplyTime,
 		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
@@ -33,7 +34,8 @@ type global struct {
 	log                 *slog.Logger
 	serve               serveConfig // of the configuration file
 	kill                killConfig  // likewise
-	hooks               killHooks   // of the run that was planned
+	live                liveConfig
+	hooks               killHooks // of the run that was planned
 
 	caller     *caller
 	unknown    error // a command that there is not
@@ -53,6 +55,24 @@ type config struct {
 	Serve   serveConfig  `yaml:"serve"`
 	Control accessConfig `yaml:"control"`
 	Kill    killConfig   `yaml:"kill"`
+	Live    liveConfig   `yaml:"live"`
+}
+
+// liveConfig is how long a live run may take to get into another ring (M-22).
+type liveConfig struct {
+	ApplyTime time.Duration `yaml:"apply_time"` // 0: 90 ms, of the 100 of M-22
+}
+
+const (
+	leastApplyTime = 90 * time.Millisecond
+	mostApplyTime  = 5 * time.Second
+)
+
+func (l liveConfig) check() error {
+	if t := l.ApplyTime; t != 0 && (t < leastApplyTime || t > mostApplyTime) {
+		return fmt.Errorf("live.apply_time: %v, want %v to %v", t, leastApplyTime, mostApplyTime)
+	}
+	return nil
 }
 
 func (g *global) flags() []cli.Flag {
@@ -105,7 +125,10 @@ func (g *global) load(c *cli.Context) error {
 		return fmt.Errorf("configuration: audit.sync %q: want always, or leave it out", cfg.Audit.Sync)
 	}
 	g.profileDirs = append(profiles.DefaultDirs(g.caller.getenv), g.caller.paths(cfg.ProfileDirs)...)
-	g.serve, g.kill = cfg.Serve, cfg.Kill
+	if err := cfg.Live.check(); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	g.serve, g.kill, g.live = cfg.Serve, cfg.Kill, cfg.Live
 	if fd := c.Int(detachedFlag); fd > 2 && g.caller.home == nil {
 		unix.CloseOnExec(fd)
 		g.detachedFD, g.caller.detach = fd, apart(fd)

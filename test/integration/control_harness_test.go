@@ -180,6 +180,9 @@ func (p place) beginOnly(name string, c *call) *told {
 		_ = c.Wait()
 		say.Close()
 		hear.Close()
+		if b, err := os.ReadFile(c.statusFile); err == nil && p.t.Failed() {
+			p.t.Logf("how %s ended: %s\n%s", name, b, c.errOut.String())
+		}
 	})
 	return a
 }

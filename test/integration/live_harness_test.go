@@ -133,6 +133,7 @@ func launchAlive(t testing.TB, o aliveOpts) *alive {
 		s := runtime.Run(ctx, plan, runtime.Options{
 			RunDir: runDir, Stdin: stdin, Stdout: stdout, Stderr: os.Stderr, Ring: a.source,
 			OnLive: func(l *runtime.Live) { live <- l }, OnEvent: func(e runtime.LiveEvent) { a.events <- e }, OnStep: o.step,
+			ApplyTime: time.Duration(slow * float64(90*time.Millisecond)),
 		})
 		close(live)
 		a.status <- s
