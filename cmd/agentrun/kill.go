@@ -177,7 +177,11 @@ func (k *killing) add(r control.KillResult) {
 	k.results = append(k.results, r)
 	took := time.Duration(is.Seconds * float64(time.Second)).Round(10 * time.Microsecond)
 	if k.print && err == nil && is.Dead {
-		fmt.Printf("run %s is dead: %d processes killed in %v\n", oneLine(r.ID), is.Processes, took)
+		processes := "processes"
+		if is.Processes == 1 {
+			processes = "process"
+		}
+		fmt.Printf("run %s is dead: %d %s killed in %v\n", oneLine(r.ID), is.Processes, processes, took)
 	}
 	k.mu.Unlock()
 	if err != nil || !is.Dead {

@@ -304,7 +304,8 @@ func (s *supervisions) Elevate(ctx context.Context, id string, r control.Elevate
 	}
 	ask := hypervisor.ElevateRequest{Target: r.Target, TTL: r.TTL, Reason: r.Reason, By: by}
 	if r.DryRun {
-		return control.Elevation{From: v.base(), Target: r.Target}, decisionError(v.control.CheckElevation(ctx, ask))
+		now, ttl := time.Now(), min(cmp.Or(r.TTL, rings.DefaultElevation), rings.MaxElevation)
+		return control.Elevation{From: v.base(), Target: r.Target, GrantedAt: now, ExpiresAt: now.Add(ttl), Reason: r.Reason}, decisionError(v.control.CheckElevation(ctx, ask))
 	}
 	e, err := v.control.Elevate(ctx, ask)
 	if err != nil {

@@ -131,7 +131,9 @@ func TestH13RefusalsByTheCLI(t *testing.T) {
 		t.Errorf("ring 0: got %v", err)
 	}
 	// One for an agent, whoever supervises its runs.
-	p.must(to("2", "mid", "--dry-run")...)
+	if r := p.must(to("2", "mid", "--dry-run")...); strings.Contains(r.stdout, "for 0s") {
+		t.Errorf("a dry run says %q, and a loan has an end", r.stdout)
+	}
 	mid.elevate(time.Hour)
 	p.refused("duplicate_elevation", to("2", "twin")...)
 	p.refused("invalid_target", to("2", "mid")...)
