@@ -14,7 +14,7 @@ same=(TestM8AddressesAreRefused TestM8NamesMustAgree TestM8LookupsStayInside Tes
 # And of the command line, which says the same on every kernel.
 same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandomFilters TestPrograms TestM8GitFromAnotherNamespace
 	TestH30SessionWorkspaces TestM11RunEndsWhileItWaits TestH9ExecAsksTheEnforcer TestH32StrongSessionRuns TestSignals TestRunFolderOnFullDisk
-	TestM5NoGatewayWithoutNeed TestGoProgram TestPoolSuits TestM1RootlessRefusesByName TestM1RootlessBestEffort)
+	TestM5NoGatewayWithoutNeed TestGoProgram TestHostileRoot TestPoolSuits TestM1RootlessRefusesByName TestM1RootlessBestEffort)
 # And of live control what the command line and the daemon say; what reaches the processes is tried here too.
 same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevationByTheCLI TestM9PolicyDecidesAboutElevation TestM23VerbsOnADetachedRun
 	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestServeQueue TestH31ALiveRunFollowsItsAgent)
