@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher says when it was given what ring 3 doesn't have, by the time at which it began to ask: frozen in between it says no
-// later one.
+// watcher says when it was given what ring 3 doesn't have: between the time at which it began to ask and that at which it had it. Frozen,
+// or waiting for a processor, the two lie far apart, and which of them it was is not known.
 const watcher = `
 import os, time
 pause, n, given = float(os.environ["PAUSE"]), 0, False
@@ -37,7 +37,7 @@ while True:
                 os.waitpid(p, 0)
             else:
                 os.close(os.open("/workspace/new-" + os.environ["NAME"], os.O_WRONLY | os.O_CREAT, 0o644))
-            print(what, "%.6f" % t, flush=True)
+            print(what, "%.6f" % t, "%.6f" % time.time(), flush=True)
             given = True
         except OSError: pass
     time.sleep(pause)
@@ -427,16 +427,16 @@ func (a *soaked) check() {
 	wrong := 0
 	for _, line := range a.got {
 		var what string
-		var seconds float64
-		if _, err := fmt.Sscan(line, &what, &seconds); err != nil {
+		var asked, had float64
+		if _, err := fmt.Sscan(line, &what, &asked, &had); err != nil {
 			a.soak.t.Errorf("%s says %q", a.id, line)
 			continue
 		}
 		a.soak.count("given")
-		at := time.UnixMicro(int64(seconds * 1e6))
-		if !slices.ContainsFunc(a.windows, func(w window) bool { return !at.Before(w.from) && at.Before(w.to.Add(slack)) }) {
+		at, until := time.UnixMicro(int64(asked*1e6)), time.UnixMicro(int64(had*1e6))
+		if !slices.ContainsFunc(a.windows, func(w window) bool { return !until.Before(w.from) && at.Before(w.to.Add(slack)) }) {
 			if wrong++; wrong == 1 {
-				a.soak.t.Errorf("%s (ring %d) got a %s at %v, above its ring; windows: %v", a.id, a.base, what, at, strings.ReplaceAll(fmt.Sprint(a.windows), " +0000 UTC", ""))
+				a.soak.t.Errorf("%s (ring %d) got a %s between %v and %v, above its ring; windows: %v", a.id, a.base, what, at, until, strings.ReplaceAll(fmt.Sprint(a.windows), " +0000 UTC", ""))
 			}
 		}
 	}
