@@ -209,9 +209,10 @@ func deciding() map[string]struct {
 		"toolproxy/link":          {[]string{"rings"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
 		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link"}, "it makes one CA and knows nothing of connections"},
 
-		"control":        {[]string{"rings", "internal/uhttp", "internal/wire", "internal/rootless", "internal/subid"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
+		"control":        {[]string{"rings", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
 
+		"internal/agentuid": {nil, "it is one number"},
 		"internal/subid":    {nil, "it reads a file's text"},
 		"internal/rootless": {[]string{"internal/subid"}, "it comes before everything else of the program"},
 
@@ -224,7 +225,7 @@ func deciding() map[string]struct {
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"cgroups/internal/ctrd", "internal/thread", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "rings"}, leaves...)
+	return append([]string{"cgroups/internal/ctrd", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "rings"}, leaves...)
 }
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/rings"
 )
 
@@ -189,6 +191,10 @@ func (q *call) signal() error {
 	var r SignalRequest
 	if err := decodeBody(q.request.Body, fields{{"signal", &r.Signal}}); err != nil {
 		return err
+	}
+	switch unix.Signal(r.Signal) {
+	case unix.SIGKILL, unix.SIGSTOP, unix.SIGCONT: // of one process, and on no record
+		return badField("signal", "kill, freeze and thaw do this to the whole run, on record")
 	}
 	if r.Signal < 1 || r.Signal > 64 {
 		return badField("signal", "want 1 to 64")

@@ -14,12 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/agentuid"
 	"agentrun/internal/rootless"
 )
-
-// sandboxUIDs is the first user id that runs are mapped to (runtime/ids.go). Nothing from there up to the last id is an
-// operator's: the ranges end where ids stop being positive 32-bit numbers, and what lies above maps nobody.
-const sandboxUIDs = 0x70000000
 
 // peer is who connected, as the kernel wrote it down at connect(2) (unix(7), SO_PEERCRED). A process that changes its user
 // later, or hands the connection on, stays who it was.
@@ -57,7 +54,7 @@ func peerOfFD(fd int) (peer, error) {
 	}
 	// Compared unsigned: the id of nobody is the largest one. Rootless, every id but the user's own is an agent's, or one that isn't
 	// mapped, root's among them.
-	if cred.Uid >= sandboxUIDs || rootless.Is() && cred.Uid != 0 {
+	if cred.Uid >= agentuid.First || rootless.Is() && cred.Uid != 0 {
 		return peer{}, errSilence
 	}
 	// An agent of a rootless supervisor has that one's own user id. What it doesn't have is its user namespace.

@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/agentuid"
 	"agentrun/rings"
 )
 
@@ -404,6 +405,8 @@ func TestM23BodiesAreStrict(t *testing.T) {
 		{"POST /v1/sandboxes/r1/elevate", `{"target_ring":2,"ttl_ns":1e30,"reason":"x"}`, "ttl_ns: it has"},
 		{"POST /v1/sandboxes/r1/signal", `{"signal":0}`, "signal: want 1 to 64"},
 		{"POST /v1/sandboxes/r1/signal", `{"signal":65}`, "signal: want 1 to 64"},
+		{"POST /v1/sandboxes/r1/signal", `{"signal":9}`, "signal: kill, freeze and thaw do this"},
+		{"POST /v1/sandboxes/r1/signal", `{"signal":19}`, "signal: kill, freeze and thaw do this"},
 		{"POST /v1/sandboxes/r1/signal", `{"signal":9.5}`, "signal: it has"},
 		{"POST /v1/sandboxes/r1/signal", `{"\u001b[31m":9}`, "?[31m: unknown field"},
 		{"PATCH /v1/sandboxes/r1/limits", `{}`, "body: it changes nothing"},
@@ -505,9 +508,9 @@ func TestM23PeersByCredentials(t *testing.T) {
 		{"both", 1000, readers, []uint32{operators}, 200, 200, 200},
 		{"an operator of 301 groups", 1000, 1000, append(many, operators), 200, 200, 200},
 		{"group root is no access", 1000, 0, []uint32{0}, 403, 403, 403},
-		{"an agent", sandboxUIDs + 1000, sandboxUIDs + 1000, nil, 0, 0, 0},
-		{"an agent in the operators' group", sandboxUIDs + 65536*4095 + 1000, operators, []uint32{operators, readers, 0}, 0, 0, 0},
-		{"the first sandbox id", sandboxUIDs, operators, nil, 0, 0, 0},
+		{"an agent", agentuid.First + 1000, agentuid.First + 1000, nil, 0, 0, 0},
+		{"an agent in the operators' group", agentuid.First + 65536*4095 + 1000, operators, []uint32{operators, readers, 0}, 0, 0, 0},
+		{"the first sandbox id", agentuid.First, operators, nil, 0, 0, 0},
 		{"the last id", 0xfffffffe, operators, nil, 0, 0, 0},
 	} {
 		for line, want := range map[string]int{"GET /v1/sandboxes": c.get, "POST /v1/sandboxes/r1/freeze": c.post, "PATCH /v1/sandboxes/r1/limits": c.limit} {

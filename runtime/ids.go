@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/agentuid"
 )
 
-// The uid and gid ranges that runs are mapped to on the host. They start above the range systemd
-// gives to containers (524288 to 0x6fffffff, "UIDs and GIDs on systemd systems") and end at the last id
-// that is positive as a 32-bit number, because old tools still parse ids as such.
+// The uid and gid ranges that runs are mapped to on the host.
 const (
-	rangeBase  = 0x70000000
+	rangeBase  = agentuid.First
 	rangeSize  = 65536
 	rangeCount = 4096
 

@@ -163,14 +163,19 @@ func (v *Live) within(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// close keeps everybody from changing the run, and waits for who is just doing so: a raised pids limit must not meet a kill.
-func (v *Live) close() {
+// close keeps everybody from changing the run, and waits for who is just doing so: a raised pids limit must not meet a kill. It gives
+// the subprocesses that a demotion of this instant has killed; 0 if whoever changes the run isn't done in time.
+func (v *Live) close() (fell int) {
 	v.closing.Store(true)
 	select {
 	case v.turn <- struct{}{}:
+		if time.Since(v.fell) < ofOneKill {
+			fell = v.fellKilled
+		}
 		v.give()
 	case <-time.After(v.applyTime()):
 	}
+	return fell
 }
 
 // end comes when every process is dead and before anything is taken down.
@@ -348,12 +353,7 @@ func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error
 	fctx, cancel := context.WithTimeout(ctx, freezeForKill)
 	_ = v.FreezeForKill(fctx)
 	cancel()
-	v.close()
-	// Who kills takes the ring first, and what the demotion has killed by then is of this kill (H-22).
-	fell := 0
-	if time.Since(v.fell) < ofOneKill {
-		fell = v.fellKilled
-	}
+	fell := v.close() // who kills takes the ring first, and what the demotion has killed by then is of this kill (H-22)
 	if pids, err := v.launch.group.Pids(); err == nil {
 		killed = len(slices.DeleteFunc(pids, func(p int) bool { return p == v.launch.initPID }))
 	}

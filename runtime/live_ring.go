@@ -29,7 +29,7 @@ const (
 
 // applyTime is what a change may take here, and grace the part of it in which a run may let go.
 func (v *Live) applyTime() time.Duration { return cmp.Or(v.run.opt.ApplyTime, applyTime) }
-func (v *Live) grace() time.Duration     { return graceTime * (v.applyTime() / applyTime) }
+func (v *Live) grace() time.Duration     { return graceTime * v.applyTime() / applyTime }
 
 // follow keeps the run in the ring that its source says, until the run ends.
 func (v *Live) follow(ctx context.Context, source RingSource) {

@@ -15,13 +15,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/agentuid"
 )
 
 // SocketName is the file of the socket in the folder of control sockets.
 const SocketName = "exec.handoff"
-
-// firstAgentUID is where the uids of sandboxes begin (runtime's rangeBase).
-const firstAgentUID = 0x70000000
 
 // Listener accepts callers.
 type Listener struct{ l *net.UnixListener }
@@ -92,7 +91,7 @@ func (l *Listener) Accept() (*Conn, error) {
 	return &Conn{u: u, PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-func allowed(peer, own uint32) bool { return peer < firstAgentUID && (peer == 0 || peer == own) }
+func allowed(peer, own uint32) bool { return peer < agentuid.First && (peer == 0 || peer == own) }
 
 // Conn is one caller.
 type Conn struct {
