@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What `make test` runs, in the order of how soon it can tell a mistake:
+# What `make test` runs:
 #
-#   test/run.sh [all]   lint, unit, host, compat, vm, fuzz, bench, then the merged table
+#   test/run.sh [all]   lint, host, compat, vm beside unit and fuzz, bench, then the merged table
 #   test/run.sh STEP…   only those, then the table of what they tested
 #
 # A step that fails does not stop the ones after it: one run is to tell everything.
@@ -70,10 +70,9 @@ watched() { # watched FILE go-test-arguments…
 	"$GO" test -json "$@" 2>&1 | "$tool" watch "$file"
 }
 
-step_unit() {
+unit_all() {
 	local packages
 	mapfile -t packages < <("$GO" list ./... | grep -vE '/test/(integration|compat)$')
-	tables+=("host=$out/unit.json")
 	# Outcomes are read from the events; the exit code would count them twice.
 	watched "$out/unit.json" -race -timeout 10m "${packages[@]}"
 }
@@ -119,22 +118,33 @@ step_vm() {
 	((PIPESTATUS[0] == 0)) || failed+=("virtual machine: $(tail -n 3 "$out/vm.log" | tr '\n' ' ')")
 }
 
-# The fuzzers run by count and mind no company, so they run beside the VM, which waits half of its time. Where both are
-# asked for, the step itself only tells what came of it.
-fuzz_beside() {
+# Unit tests have clocks of their own and fuzzers run by count: both can do with company, and run beside the VM, which waits
+# half of its time. Where all three are asked for, the steps themselves only tell what came of them.
+beside() {
 	(
 		renice -n 10 "$BASHPID" >/dev/null
+		unit_all >"$out/unit-all.log" 2>&1
+		: >"$out/unit.done"
 		# shellcheck disable=SC2030 # told by the file below
 		failed=()
-		fuzz_all
+		fuzz_all >"$out/fuzz-all.log" 2>&1
 		printf '%s\n' "${failed[@]+"${failed[@]}"}" >"$out/fuzz.failed"
-	) >"$out/fuzz-all.log" 2>&1 </dev/null 8>&- &
-	fuzzing=$!
+	) </dev/null 8>&- &
+	besides=$!
+}
+
+step_unit() {
+	tables+=("host=$out/unit.json")
+	[[ -n ${besides:-} ]] || { unit_all; return; }
+	while [[ ! -e $out/unit.done ]] && kill -0 "$besides" 2>/dev/null; do sleep 0.5; done
+	cat "$out/unit-all.log"
+	# shellcheck disable=SC2031 # this shell's own
+	[[ -e $out/unit.done ]] || failed+=("unit tests, which left no account")
 }
 
 step_fuzz() {
-	[[ -n ${fuzzing:-} ]] || { fuzz_all; return; }
-	wait "$fuzzing"
+	[[ -n ${besides:-} ]] || { fuzz_all; return; }
+	wait "$besides"
 	cat "$out/fuzz-all.log"
 	local line
 	# shellcheck disable=SC2031 # these are this shell's own
@@ -173,15 +183,15 @@ main() {
 	flock -n 8 || { echo "test/run.sh: another run uses $out" >&2; exit 2; }
 	"$GO" build -o "$tool" ./tools/testtable || exit 1
 	local steps=("$@") s f
-	if [[ $# == 0 || $1 == all ]]; then steps=(lint unit host compat vm fuzz bench); fi
+	if [[ $# == 0 || $1 == all ]]; then steps=(lint host compat vm unit fuzz bench); fi
 	# The VM's image, mostly waiting for packages, is made while the first steps run; the step itself tells what went wrong.
 	if [[ " ${steps[*]} " == *" vm "* ]]; then test/vm/build.sh >/dev/null 2>&1 </dev/null 8>&- & fi
 	for s in "${steps[@]}"; do
 		declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
 		say "$s"
-		if [[ $s == vm && " ${steps[*]} " == *" fuzz "* ]]; then
-			rm -f "$out/fuzz.failed"
-			fuzz_beside
+		if [[ $s == vm && " ${steps[*]} " == *" unit fuzz "* ]]; then
+			rm -f "$out/unit.done" "$out/fuzz.failed"
+			beside
 		fi
 		"step_$s"
 	done

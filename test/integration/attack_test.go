@@ -29,37 +29,45 @@ type attack struct {
 var allProfiles = []string{"ring1", "ring2", "ring3", "strict"}
 
 // attempt runs a table of attacks, all of one profile in one sandbox, each as
-// a test of its own: profile/words.
+// a test of its own: in/profile/words.
 func attempt(t *testing.T, o opts, attacks []attack) {
 	t.Helper()
 	needSandbox(t)
-	for _, profile := range allProfiles {
-		t.Run(profile, func(t *testing.T) {
-			o := o
-			o.profile = profile
-			if !slices.Contains(o.flags, "--workspace") {
-				o.flags = append(slices.Clone(o.flags), "--workspace", workspace(t))
-			}
-			var tries []string
-			var wanted []attack
-			for _, a := range attacks {
-				if w, ok := a.in[profile]; ok {
-					a.want = w
-				}
-				if a.want != "-" {
-					tries, wanted = append(tries, a.try), append(wanted, a)
-				}
-			}
-			got, r := try(t, o, tries...)
-			if !r.hasStatus || r.status.State != "exited" {
-				t.Errorf("the run ended as exit %d, state %q (%s), step %q: %s\nstderr: %.1000s",
-					r.exit, r.status.State, r.status.Reason, r.status.FailedStep, r.status.Error, r.stderr)
-			}
-			for _, a := range wanted {
-				t.Run(a.try, func(t *testing.T) {
-					a.check(t, got[a.try], r)
-				})
-			}
+	// Two profiles at a time, and back when the last is through: the caller's deferred clean-up comes after them.
+	t.Run("in", func(t *testing.T) {
+		for _, profile := range allProfiles {
+			t.Run(profile, func(t *testing.T) {
+				t.Parallel()
+				attemptIn(t, o, profile, attacks)
+			})
+		}
+	})
+}
+
+func attemptIn(t *testing.T, o opts, profile string, attacks []attack) {
+	t.Helper()
+	o.profile = profile
+	if !slices.Contains(o.flags, "--workspace") {
+		o.flags = append(slices.Clone(o.flags), "--workspace", workspace(t))
+	}
+	var tries []string
+	var wanted []attack
+	for _, a := range attacks {
+		if w, ok := a.in[profile]; ok {
+			a.want = w
+		}
+		if a.want != "-" {
+			tries, wanted = append(tries, a.try), append(wanted, a)
+		}
+	}
+	got, r := try(t, o, tries...)
+	if !r.hasStatus || r.status.State != "exited" {
+		t.Errorf("the run ended as exit %d, state %q (%s), step %q: %s\nstderr: %.1000s",
+			r.exit, r.status.State, r.status.Reason, r.status.FailedStep, r.status.Error, r.stderr)
+	}
+	for _, a := range wanted {
+		t.Run(a.try, func(t *testing.T) {
+			a.check(t, got[a.try], r)
 		})
 	}
 }

@@ -58,7 +58,11 @@ func TestFailedLaunchLeavesNothing(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &plan); err != nil || len(plan.Steps) < 8 {
 		t.Fatalf("plan --json: %v, %d steps\n%s%s", err, len(plan.Steps), r.stdout, r.stderr)
 	}
-	for _, profile := range []string{"ring1", "ring3"} {
+	tried := []string{"ring1", "ring3"}
+	if slow > 1 { // where each takes ten times as long, the default ring only
+		tried = tried[1:]
+	}
+	for _, profile := range tried {
 		for _, step := range plan.Steps {
 			t.Run(profile+" "+step.Name, func(t *testing.T) {
 				before := takeStock()

@@ -178,6 +178,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2} {
 		for _, profile := range []string{"ring2", "ring3"} {
 			t.Run(profile+" "+unix.SignalName(sig), func(t *testing.T) {
+				t.Parallel()
 				c := prepare(t, opts{profile: profile}, "/probe", "trap")
 				c.startUntil(t, "ready")
 				c.Process.Signal(sig)

@@ -68,6 +68,7 @@ func TestForeignArchitectures(t *testing.T) {
 	for _, profile := range allProfiles {
 		for _, words := range []string{"int80 20", "int80 1", "int80 11", "x32 39", "x32 520", "x32 0"} {
 			t.Run(profile+" "+words, func(t *testing.T) {
+				t.Parallel()
 				got, r := try(t, opts{profile: profile}, words, "ok")
 				if len(got) != 0 {
 					t.Errorf("the agent lived on: %v", got)
