@@ -3,7 +3,7 @@
 #
 # What `make test` runs:
 #
-#   test/run.sh [all]   lint, host, compat, vm beside unit and fuzz, bench, then the merged table
+#   test/run.sh [all]   lint, compat, host, vm beside unit and fuzz, bench, then the merged table
 #   test/run.sh STEP…   only those, then the table of what they tested
 #
 # A step that fails does not stop the ones after it: one run is to tell everything.
@@ -183,9 +183,10 @@ main() {
 	flock -n 8 || { echo "test/run.sh: another run uses $out" >&2; exit 2; }
 	"$GO" build -o "$tool" ./tools/testtable || exit 1
 	local steps=("$@") s f
-	if [[ $# == 0 || $1 == all ]]; then steps=(lint host compat vm unit fuzz bench); fi
-	# The VM's image, mostly waiting for packages, is made while the first steps run; the step itself tells what went wrong.
-	if [[ " ${steps[*]} " == *" vm "* ]]; then test/vm/build.sh >/dev/null 2>&1 </dev/null 8>&- & fi
+	if [[ $# == 0 || $1 == all ]]; then steps=(lint compat host vm unit fuzz bench); fi
+	# The VM's image, mostly waiting for packages, is made while the first steps run; the step itself tells what went wrong. What it
+	# mounts meanwhile must not look like something that a sandbox left.
+	if [[ " ${steps[*]} " == *" vm "* ]]; then unshare --mount test/vm/build.sh >/dev/null 2>&1 </dev/null 8>&- & fi
 	for s in "${steps[@]}"; do
 		declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
 		say "$s"
