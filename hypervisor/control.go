@@ -97,6 +97,7 @@ type Control struct {
 	candidates []string // to take over
 	ending     bool     // the session's end was seen
 	toldHeld   bool
+	secluded   bool // a breach put the agent into quarantine, and its release was not seen yet
 	patience   *time.Timer
 	closed     bool
 }
@@ -184,16 +185,17 @@ func (c *Control) keep() {
 
 // follow is what the state's changes have for consequences beside the ring.
 func (c *Control) follow() {
-	s := c.live.stands.Load()
+	c.mu.Lock()
+	s := c.live.stands.Load() // after secluded was set it is no older than that quarantine
 	if s.err != nil {
+		c.mu.Unlock()
 		return
 	}
-	c.mu.Lock()
 	over := s.sessionOver && !c.ending
 	c.ending = c.ending || over
 	entered := s.Quarantined != nil && !c.toldHeld
-	left := s.Quarantined == nil && c.toldHeld
-	c.toldHeld = s.Quarantined != nil
+	left := s.Quarantined == nil && (c.toldHeld || c.secluded) // one that was short was never seen
+	c.toldHeld, c.secluded = s.Quarantined != nil, c.secluded && s.Quarantined != nil
 	c.mu.Unlock()
 	switch {
 	case entered:

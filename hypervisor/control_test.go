@@ -730,33 +730,56 @@ func TestH24BusyAgentIsLeftAlone(t *testing.T) {
 	}
 }
 
+func (c *Control) isTold() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.toldHeld
+}
+
 func (a *alarm) isTripped() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.tripped
 }
 
-// A release forgives, and the next breach counts again.
+// A release forgives, and the next breach counts again; also when the run never looked while its agent was in quarantine.
 func TestH24BreachAfterRelease(t *testing.T) {
+	for name, looks := range map[string]bool{"seen": true, "unseen": false} {
+		t.Run(name, func(t *testing.T) { breachAfterRelease(t, looks) })
+	}
+}
+
+func breachAfterRelease(t *testing.T, looks bool) {
 	s := newSite(t)
 	s.score("a", 0.7, false)
 	c := s.control()
+	c.loanMu.Lock() // what follows from a change waits for it
 	for range 3 {
 		_ = c.attempt(rings.Root)
 	}
 	if s.agent("a").Quarantined == nil {
 		t.Fatal("no breach")
 	}
+	if looks {
+		c.loanMu.Unlock()
+		for !c.isTold() {
+			time.Sleep(time.Millisecond)
+		}
+	}
 	free := func(id string) {
 		if err := s.update(t.Context(), func(tx *store.Tx) error { return tx.Bucket(quarantineBucket).Delete(id) }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for c.adm.alarm.isTripped() { // until the release is seen
-		free("a")
-		if _, err := c.Agent(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	free("a")
+	if _, err := c.Agent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !looks {
+		c.loanMu.Unlock()
+	}
+	for c.adm.alarm.isTripped() {
+		time.Sleep(time.Millisecond)
 	}
 	for range 3 {
 		_ = c.attempt(rings.Root)

@@ -96,5 +96,11 @@ func (c *Control) seclude(reason string) error {
 		c.live.hold() // it may not be in the state
 	}
 	_, _, _ = c.live.now(context.Background()) // the ring falls before the caller hears of its refusal
+	if err == nil {
+		c.mu.Lock()
+		c.secluded = true
+		c.mu.Unlock()
+		c.nudge() // it may be out again by now
+	}
 	return err
 }
