@@ -94,7 +94,18 @@ func (g *global) envVars(names ...string) []string {
 	return names
 }
 
+// flagsAreParsed hides a command's flags from the library once it has parsed them. It would look at each, and for each go through
+// the names of all of them: for the sixty of exec that takes 0.7 ms, a tenth of a warm start. Their values stand in the context;
+// what IsSet no longer knows of is a value from the environment.
+func flagsAreParsed(c *cli.Context) error {
+	c.Command.Flags = nil
+	return nil
+}
+
 func (g *global) load(c *cli.Context) error {
+	if err := flagsAreParsed(c); err != nil {
+		return err
+	}
 	cfg, err := readConfig(g.caller, c.String("config"))
 	if err != nil {
 		return err
