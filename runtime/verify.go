@@ -28,12 +28,15 @@ func (l *launch) verify() error {
 	if err := l.mountsHeld(); err != nil {
 		return err
 	}
-	v := &verifier{l: l, pid: l.agentPID}
-	for _, check := range []func() error{v.status, v.namespaces, v.idMaps, v.cgroup, v.mounts, v.descriptors, v.hidden} {
-		if err := check(); err != nil {
-			v.errs = append(v.errs, err)
-		}
-	}
+	v, mounts := &verifier{l: l, pid: l.agentPID}, &verifier{l: l, pid: l.agentPID}
+	looked := make(chan struct{})
+	go func() { // as long as all the others together
+		defer close(looked)
+		mounts.check(mounts.mounts)
+	}()
+	v.check(v.status, v.namespaces, v.idMaps, v.cgroup, v.descriptors, v.hidden)
+	<-looked
+	v.errs = append(v.errs, mounts.errs...)
 	// The pid could only have come to mean another process if ours had died meanwhile.
 	if err := unix.PidfdSendSignal(int(l.agentFD.Fd()), 0, nil, 0); err != nil {
 		v.errs = append(v.errs, fmt.Errorf("agent process: %w", err))
@@ -45,6 +48,14 @@ type verifier struct {
 	l    *launch
 	pid  int
 	errs []error
+}
+
+func (v *verifier) check(list ...func() error) {
+	for _, check := range list {
+		if err := check(); err != nil {
+			v.errs = append(v.errs, err)
+		}
+	}
 }
 
 func (v *verifier) differs(what string, got, want any) {
