@@ -385,6 +385,8 @@ type SandboxStart struct {
 	Ring       Ring
 	RunID      string
 	SessionID  string // optional
+	// Without are the protections that the host lacks and that --best-effort went on without, by the names that agentrun doctor has.
+	Without []string // optional
 }
 
 // Kind implements Record.
@@ -397,6 +399,7 @@ func (r *SandboxStart) fields(c *codec) {
 	c.ring("ring", &r.Ring, false)
 	c.id("run_id", &r.RunID)
 	c.optID("session_id", &r.SessionID)
+	c.optIDs("without", &r.Without)
 }
 
 // SandboxEnd is written when every process of the sandbox is dead (H-27). One that was started and has no end was cut off: the

@@ -87,6 +87,7 @@ func gained() []Record {
 		&KillOrder{AgentID: "a1", By: "uid:0", Reason: "manual", RunID: "r1", Trigger: "operator"},
 		&Kill{AgentID: "a1", Errors: []string{"handler:notify", "steps"}, KilledAt: at, Reason: "manual"},
 		&AgentSettings{AgentID: "a1", SelfElevation: true, Substitute: "a2"},
+		&SandboxStart{PlanDigest: digestOf(6), Profile: "p", Ring: Standard, RunID: "r", Without: []string{"cgroup-delegation", "proc-subset"}},
 	}
 }
 

@@ -74,6 +74,7 @@ func (w *watch) Start(s runtime.Status) error {
 	}
 	return w.h.record(s.Session, true, &audit.SandboxStart{
 		AgentID: s.Agent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
+		Without: s.BestEffort,
 	})
 }
 

@@ -170,6 +170,9 @@ func TestM1RootlessBestEffort(t *testing.T) {
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), `"cgroup-delegation"`) {
 		t.Errorf("status %s, %v, want best_effort in it", b, err)
 	}
+	if code, out, errOut := u.run(t, "audit", "show", "--kind", "sandbox_start", "--json"); code != 0 || !strings.Contains(out, `"without":["cgroup-delegation"`) {
+		t.Errorf("audit: got %d, %s%s, want what it runs without", code, out, errOut)
+	}
 	code, out, errOut = u.run(t, "exec", "--no-gateway", "--best-effort", "--timeout", "60s", "--", "python3", "-c", "import os; os.fork()")
 	if code == 0 {
 		t.Errorf("a fork in ring 3: got %d, %q, %q", code, out, errOut)
