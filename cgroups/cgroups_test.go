@@ -1112,6 +1112,36 @@ func TestPrepay(t *testing.T) {
 	})
 }
 
+// The first runs after a boot may come at once: each finds the parent there or not, its controllers enabled, not, or just about to be.
+func TestCreateFirstAtOnce(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		for round := range 4 {
+			errs := make(chan error)
+			const runs = 8
+			begin := make(chan struct{})
+			for i := range runs {
+				go func() {
+					<-begin
+					g, err := Create(fmt.Sprintf("%s/f%d-%d", parent, round, i), limits)
+					if err == nil {
+						err = g.Remove(context.Background())
+					}
+					errs <- err
+				}()
+			}
+			close(begin)
+			for range runs {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := RemoveParentIfEmpty(parent); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // M-5: many groups made and removed at once share and drop one parent.
 func TestConcurrent(t *testing.T) {
 	eachMode(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path"
@@ -225,12 +226,16 @@ func mkdirGroup(hi hier, name string) error {
 	return err
 }
 
-// enable makes one v2 controller available in the group, reading first: writing subtree_control takes the global cgroup lock even when
-// nothing changes, and every run after the first finds it enabled.
+// enable makes one v2 controller available in the group, looking first: writing subtree_control takes the global cgroup lock even when
+// nothing changes, and every run after the first finds it enabled. It looks for the controller's file: cgroup.controllers names a
+// controller as soon as another process begins to enable it, and the files come later, under that lock.
 func enable(mount, name, controller string) error {
 	has := func() (bool, error) {
-		b, err := os.ReadFile(filepath.Join(mount, name, "cgroup.controllers"))
-		return slices.Contains(strings.Fields(string(b)), controller), err
+		_, err := os.Lstat(filepath.Join(mount, name, controller+".max"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return err == nil, err
 	}
 	if ok, err := has(); ok || err != nil {
 		return err
