@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/internal/strictyaml"
+	"agentrun/safetyloop"
+)
+
+// Bounds of a file. They are far above what a person writes. A file at all of them takes a hint of 64 KiB some two seconds.
+const (
+	MaxBytes    = 256 << 10
+	MaxPatterns = 512 // of one list
+	MaxPattern  = 256 // bytes
+	MaxAgents   = 256
+	MaxSteps    = 10000
+)
+
+//go:embed schema.json
+var schema string
+
+// Schema returns the JSON Schema (draft 2020-12) of a policy file.
+func Schema() []byte { return []byte(schema) }
+
+// file is a policy as written. What needs a closer look is kept as a node, whose line errors can name.
+type file struct {
+	Mode      yaml.Node        `yaml:"mode"`
+	Confirm   yaml.Node        `yaml:"confirm"`
+	Workspace yaml.Node        `yaml:"workspace"`
+	Agents    map[string]agent `yaml:"agents"`
+
+	Tolerance          yaml.Node `yaml:"tolerance"`
+	MaxAutonomousSteps yaml.Node `yaml:"maxAutonomousSteps"`
+	Deny               yaml.Node `yaml:"deny"`
+	RequiresApproval   yaml.Node `yaml:"requiresApproval"`
+	AutoApprove        yaml.Node `yaml:"autoApprove"`
+}
+
+// agent is what holds for one agent beside the rest.
+type agent struct {
+	Tolerance          yaml.Node `yaml:"tolerance"`
+	MaxAutonomousSteps yaml.Node `yaml:"maxAutonomousSteps"`
+	Deny               yaml.Node `yaml:"deny"`
+	RequiresApproval   yaml.Node `yaml:"requiresApproval"`
+	AutoApprove        yaml.Node `yaml:"autoApprove"`
+}
+
+// Settings are what a policy says beside its patterns. Zero values: it says nothing.
+type Settings struct {
+	Mode      safetyloop.Mode
+	Tolerance safetyloop.Tolerance
+	MaxSteps  int
+	Confirm   safetyloop.Confirm
+	Workspace string // absolute
+}
+
+// Load reads a file: a regular one, of at most MaxBytes.
+func Load(name string) (*Policy, error) {
+	text, _, err := read(name)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(filepath.Base(name), text)
+}
+
+func read(name string) ([]byte, os.FileInfo, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read policy: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read policy: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("read policy %s: not a regular file", name)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read policy: %w", err)
+	}
+	return text, info, nil
+}
+
+// Parse reads a policy in YAML, or in JSON with // comments. name begins every error.
+func Parse(name string, text []byte) (*Policy, error) {
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("%s: longer than %d bytes", name, MaxBytes)
+	}
+	var f file
+	if err := strictyaml.Decode(name, plain(text), &f); err != nil {
+		return nil, err
+	}
+	return compile(name, f)
+}
+
+// plain takes out of JSON what YAML can't read: comments and tabs. Lines stay where they are. A text that doesn't begin with { is
+// YAML, and is left alone.
+func plain(text []byte) []byte {
+	if !strings.HasPrefix(strings.TrimLeft(strings.TrimPrefix(string(text), "\ufeff"), " \t\r\n"), "{") && !commented(text) {
+		return text
+	}
+	out := append([]byte(nil), text...)
+	quoted := false
+	for i := 0; i < len(out); i++ {
+		switch c := out[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && c == '\t':
+			out[i] = ' '
+		case !quoted && c == '/' && i+1 < len(out) && out[i+1] == '/' && (i == 0 || strings.IndexByte(" \t\n,[]{}\"", out[i-1]) >= 0):
+			for ; i < len(out) && out[i] != '\n'; i++ {
+				out[i] = ' '
+			}
+		}
+	}
+	return out
+}
+
+// commented tells JSON that begins with a comment, as the example of the specification does.
+func commented(text []byte) bool {
+	return strings.HasPrefix(strings.TrimLeft(string(text), " \t\r\n"), "//")
+}

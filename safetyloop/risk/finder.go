@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package risk
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"agentrun/safetyloop/fold"
+)
+
+// finder collects what is found in one hint.
+type finder struct {
+	env     Env
+	reading fold.Reading
+	budget  int // bytes that may still be read again, of code within code
+
+	found  [factors]bool
+	acted  [factors]bool // of the verbs: done, not only named
+	detail [factors]string
+
+	verb, operation string
+	target, aimed   string // what prose names, and what the strongest command is given
+	verbAs          factor
+	paths           []place
+	programs        []string // paths that were only used as the name of a command
+	operations      []string
+	chained         bool
+
+	fetches, sends, sensitive, way bool   // for exfiltration: sensitive things, and a way out
+	formats, drops                 bool   // verbs whose weight hangs on the object
+	folder                         string // of cd
+	data, store, person, all, main string
+	prod, security                 string
+}
+
+// place is a path, and whether a command changes it; prose is judged by its strongest verb.
+type place struct {
+	path           string
+	changes, prose bool
+}
+
+// maxPlaces and maxOperations bound what is kept for the end. Past them the strongest are in already or the hint is a list.
+const (
+	maxPlaces     = 4096
+	maxOperations = 64
+	maxOperation  = 1024 // bytes: the hint itself is compared whole
+)
+
+func (f *finder) add(as factor, detail string) {
+	if !f.found[as] {
+		f.found[as], f.detail[as] = true, detail
+	}
+}
+
+// act notes an action; the strongest gives the verb.
+func (f *finder) act(as factor, verb string) {
+	if as == noFactor {
+		return
+	}
+	if f.verb == "" || catalogue[as].Points > catalogue[f.verbAs].Points {
+		f.verb, f.verbAs = verb, as
+	}
+	f.acted[as] = true
+}
+
+func (f *finder) aim(target string) {
+	if f.target == "" {
+		f.target = fold.String(target)
+	}
+}
+
+func (f *finder) place(path string, changes, prose bool) {
+	if len(f.paths) < maxPlaces {
+		f.paths = append(f.paths, place{path, changes, prose})
+	}
+	f.aim(path)
+}
+
+func (f *finder) operate(words ...string) {
+	if len(f.operations) >= maxOperations {
+		return
+	}
+	op := strings.ToLower(strings.Join(words, " "))
+	if len(op) > maxOperation {
+		op = strings.ToValidUTF8(op[:maxOperation], "")
+	}
+	if !slices.Contains(f.operations, op) {
+		f.operations = append(f.operations, op)
+	}
+}
+
+// result adds what depends on the whole, and sums up.
+func (f *finder) result() Assessment {
+	if f.formats && medium(f.store) {
+		f.act(verbDestroy, "format")
+	}
+	if f.drops && (f.store != "" || container(strings.TrimSuffix(f.data, "s"))) {
+		f.act(verbDestroy, "drop")
+	}
+	if f.aimed != "" {
+		f.target = f.aimed
+	}
+	if f.verbAs != noFactor {
+		f.add(f.verbAs, f.verb)
+	}
+	f.scopes()
+	f.places()
+	f.flows()
+	a := Assessment{Verb: f.verb, Target: f.target, Operations: f.operations, Chained: f.chained, Hidden: f.reading.Hidden.Any()}
+	if f.operation != "" {
+		a.Verb = f.operation
+	}
+	a.Vague = f.verbAs == noFactor || f.target == ""
+	if a.Vague {
+		f.add(vague, f.missing())
+	}
+	a.Factors, a.Score = f.sum()
+	a.Tier = TierOf(a.Score)
+	return a
+}
+
+func (f *finder) missing() string {
+	if f.verbAs == noFactor {
+		return "no verb that is known"
+	}
+	return "nothing is named that it would be done to"
+}
+
+// What else counts depends on every action that was found and not on the strongest alone: a second verb of the same weight must not
+// make the first one's reasons go away.
+
+// changing tells whether anything is changed.
+func (f *finder) changing() bool {
+	for as, acted := range f.acted {
+		switch factor(as) {
+		case verbRead, verbTest, verbFetch:
+		default:
+			if acted {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rewrites tells whether files that are named may be changed.
+func (f *finder) rewrites() bool {
+	return f.acted[verbWrite] || f.acted[verbChange] || f.acted[verbDelete] || f.acted[verbDestroy] || f.acted[verbAccess]
+}
+
+// heavy tells whether something is taken away or opened.
+func (f *finder) heavy() bool {
+	return f.acted[verbDelete] || f.acted[verbDestroy] || f.acted[verbStop] || f.acted[verbAccess]
+}
+
+func (f *finder) scopes() {
+	if f.acted[verbDelete] || f.acted[verbDestroy] || f.acted[verbSend] || f.acted[verbPay] {
+		f.add(irreversible, f.verb)
+	}
+	if f.all != "" && f.changing() {
+		f.add(scopeAll, f.all)
+	}
+	if f.prod != "" {
+		if f.changing() {
+			f.add(targetProduction, f.prod)
+		} else {
+			f.add(readsProduction, f.prod)
+		}
+	}
+	if f.heavy() {
+		switch {
+		case f.store != "":
+			f.add(objectStore, f.store)
+		case f.data != "":
+			f.add(objectData, f.data)
+		}
+		if f.security != "" && (f.acted[verbStop] || f.acted[verbDelete] || f.acted[verbDestroy]) {
+			f.add(securityOff, f.security)
+		}
+	}
+	if f.person != "" && (f.acted[verbSend] || f.acted[verbFetch] || f.heavy()) {
+		f.add(personalData, f.person)
+	}
+	if f.main != "" && f.acted[verbSend] {
+		f.add(targetMainBranch, f.main)
+	}
+}
+
+func (f *finder) flows() {
+	if f.sensitive && (f.acted[verbSend] || f.way) {
+		f.add(exfiltration, "something sensitive and a way out")
+	}
+}
+
+func (f *finder) sum() ([]Factor, int) {
+	var out []Factor
+	total := 0
+	for i := noFactor + 1; i < factors; i++ {
+		if p := catalogue[i].Points; f.found[i] && p > 0 {
+			out = append(out, Factor{catalogue[i].Name, p, printable(f.detail[i])})
+			total += p
+		}
+	}
+	for i := noFactor + 1; i < factors; i++ { // the floors, the highest last
+		if floor := catalogue[i].Floor; f.found[i] && floor > 0 {
+			out = append(out, Factor{catalogue[i].Name, max(0, floor-total), printable(f.detail[i])})
+			total = max(total, floor)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Factor) int { return cmp.Compare(b.Points, a.Points) })
+	return out, min(total, 100)
+}
+
+const maxDetail = 120
+
+// printable cuts and cleans a detail, which is shown on terminals: what the hint says must not command them.
+func printable(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	for len(s) > maxDetail {
+		_, n := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-n]
+		if len(s) <= maxDetail-3 {
+			return s + "…"
+		}
+	}
+	return s
+}

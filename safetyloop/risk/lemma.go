@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package risk
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"agentrun/safetyloop/fold"
+)
+
+// lookup finds a base form.
+func lookup(word string) (verb, bool) {
+	i, ok := slices.BinarySearchFunc(verbs[:], word, func(v verb, w string) int { return cmp.Compare(v.word, w) })
+	if !ok {
+		return verb{}, false
+	}
+	return verbs[i], true
+}
+
+// maxWord is longer than any verb in any form.
+const maxWord = 24
+
+// lemma finds the verb of a folded word, and whether the word is a form that only a verb or the name of its act has.
+func lemma(word string) (v verb, inflected, ok bool) {
+	if v, ok := lookup(word); ok {
+		return v, false, true
+	}
+	if len(word) < 4 || len(word) > maxWord {
+		v, ok := irregular(word)
+		return v, true, ok
+	}
+	for _, s := range [...]struct{ suffix, with string }{
+		{"ing", ""}, {"ing", "e"}, {"ed", ""}, {"ed", "e"}, {"s", ""}, {"es", ""}, {"ied", "y"}, {"ies", "y"}, {"ying", "y"}, {"ion", "e"}, {"ion", ""}, {"ation", "e"},
+		{"ation", ""}, {"ment", ""}, {"al", "e"}, {"al", ""}, {"ure", "e"}, {"er", ""}, {"er", "e"}, {"ication", "y"}, {"ings", ""}, {"ings", "e"}, {"ions", "e"}, {"ions", ""}, {"ments", ""}, {"als", "e"},
+	} {
+		stem, ok := strings.CutSuffix(word, s.suffix)
+		if !ok || len(stem) < 2 {
+			continue
+		}
+		if v, ok := lookup(stem + s.with); ok {
+			return v, s.suffix != "s" && s.suffix != "es" && s.suffix != "ies", true
+		}
+		if n := len(stem); s.with == "" && n > 3 && stem[n-1] == stem[n-2] {
+			if v, ok := lookup(stem[:n-1]); ok {
+				return v, true, true
+			}
+		}
+	}
+	v, ok = irregular(word)
+	return v, true, ok
+}
+
+// irregular has forms that no rule gives.
+func irregular(word string) (verb, bool) {
+	base := ""
+	switch word {
+	case "wrote", "written":
+		base = "write"
+	case "made":
+		base = "make"
+	case "sent":
+		base = "send"
+	case "ran":
+		base = "run"
+	case "paid", "payment", "payments":
+		base = "pay"
+	case "bought":
+		base = "buy"
+	case "sold", "sale":
+		base = "sell"
+	case "built":
+		base = "build"
+	case "found":
+		base = "find"
+	case "got", "gotten":
+		base = "get"
+	case "shown":
+		base = "show"
+	case "seen":
+		base = "see"
+	case "froze", "frozen":
+		base = "freeze"
+	case "erasure":
+		base = "erase"
+	case "destruction", "destroyer":
+		base = "destroy"
+	case "execution", "executor":
+		base = "execute"
+	case "granted", "escalation":
+		base = "grant"
+	case "provisioning":
+		base = "provision"
+	case "exfil", "exfiltration":
+		base = "exfiltrate"
+	case "shutting":
+		base = "shutdown"
+	case "insertion":
+		base = "insert"
+	case "transmission":
+		base = "transmit"
+	default:
+		return verb{}, false
+	}
+	return lookup(base)
+}
+
+// joined finds a strong verb that another word is written onto: deleteall, bulkdelete, droptable.
+func joined(word string) (verb, bool) {
+	if len(word) < 6 || len(word) > 2*maxWord {
+		return verb{}, false
+	}
+	for _, base := range [...]string{"delete", "remove", "destroy", "truncate", "erase", "purge", "wipe", "terminate", "uninstall", "revoke", "exfiltrate", "obliterate"} {
+		if strings.HasPrefix(word, base) || strings.HasSuffix(word, base) {
+			return lookup(base)
+		}
+	}
+	for _, base := range [...]string{"droptable", "dropdatabase", "dropschema", "dropcollection", "dropindex", "dropuser", "dropall"} {
+		if strings.HasPrefix(word, base) {
+			return lookup("drop")
+		}
+	}
+	switch word {
+	case "rmtree", "rmsync", "rmdirsync", "removeall", "unlinksync":
+		return lookup("rm")
+	}
+	return verb{}, false
+}
+
+// disguise finds a verb that digits, signs or capitals stand in: de1ete, deIete, dr0p. Only verbs that do harm are looked for, in
+// a word that has a reason to be looked at.
+func disguise(word string) (verb, bool) {
+	if len(word) < 2 || len(word) > maxWord {
+		return verb{}, false
+	}
+	k := fold.Skeleton(word)
+	for _, form := range [...]string{k, strings.TrimSuffix(k, "s"), strings.TrimSuffix(k, "lng"), strings.TrimSuffix(k, "lng") + "e", strings.TrimSuffix(k, "ed"), strings.TrimSuffix(k, "d")} {
+		for i := range verbs {
+			if v := &verbs[i]; len(v.word) == len(form) && catalogue[v.as].Points >= catalogue[verbSend].Points && v.word != word && fold.Skeleton(v.word) == form {
+				return *v, true
+			}
+		}
+	}
+	return verb{}, false
+}
+
+// Base gives the base form of a folded word that is a form of a verb (deleting, deletion: delete), and any other word as it is.
+func Base(word string) string {
+	if v, _, ok := lemma(word); ok {
+		return v.word
+	}
+	return word
+}

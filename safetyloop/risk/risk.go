@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package risk
+
+import (
+	"agentrun/safetyloop/fold"
+)
+
+// Tier is what a score leads to (S-6). The zero value is none.
+type Tier uint8
+
+const (
+	TierInvalid Tier = iota
+	Advisory         // 0 to 30: continue
+	Confirm          // 31 to 60: someone confirms
+	Verify           // 61 to 85: out of band
+	DangerZone       // 86 to 100: hard stop
+)
+
+// The highest scores of the lower tiers.
+const (
+	AdvisoryMax = 30
+	ConfirmMax  = 60
+	VerifyMax   = 85
+)
+
+// MaxHint is the longest hint that is made for; a longer one is at least the verify tier, whatever it says.
+const MaxHint = 64 << 10
+
+// TierOf is the tier of a score. What is no score is the highest.
+func TierOf(score int) Tier {
+	switch {
+	case score < 0 || score > VerifyMax:
+		return DangerZone
+	case score > ConfirmMax:
+		return Verify
+	case score > AdvisoryMax:
+		return Confirm
+	}
+	return Advisory
+}
+
+// String gives the names of S-6.
+func (t Tier) String() string {
+	switch t {
+	case Advisory:
+		return "advisory"
+	case Confirm:
+		return "confirm"
+	case Verify:
+		return "verify"
+	case DangerZone:
+		return "danger_zone"
+	}
+	return "invalid"
+}
+
+// Env is where the action would happen.
+type Env struct {
+	// Workspace is the absolute path of what the agent works on. Empty: every absolute path but /tmp is outside.
+	Workspace string
+}
+
+// Factor is one reason of a score.
+type Factor struct {
+	Name   string `json:"name"`
+	Points int    `json:"points"`
+	Detail string `json:"detail"` // at most 120 bytes, printable
+}
+
+// Assessment is what Assess found.
+type Assessment struct {
+	Score   int
+	Tier    Tier
+	Vague   bool     // no verb or no target that could be judged
+	Factors []Factor // largest first; Score is their sum, at most 100
+	Verb    string   // the operation's name (delete_user, git push), else the verb of the strongest action (delete)
+	Target  string   // the first thing that is named, folded; "" if none is
+	// Operations are the commands and operations that were recognised, as plain words: no path, no quotes, no wrapper before.
+	// A policy's deny patterns are held against them too. At most 64.
+	Operations []string
+	// Chained tells of more than one command: a separator, a pipe, a substitution, a redirection, or a second line.
+	Chained bool
+	Hidden  bool // something in the hint can't be seen, or reads as something else
+}
+
+// Assess scores a hint.
+func Assess(hint string, env Env) Assessment {
+	r := fold.Read(hint)
+	f := &finder{env: env, reading: r, budget: 16 * MaxHint}
+	f.hide()
+	f.text(withoutMessages(r.Clean), 0)
+	if r.Shadow != "" {
+		f.text(fold.Read(r.Shadow).Clean, 1)
+	}
+	if len(hint) > MaxHint {
+		f.add(shellUnreadable, "the hint is longer than it may be")
+	}
+	return f.result()
+}
+
+func (f *finder) hide() {
+	h := f.reading.Hidden
+	switch {
+	case h.Tags > 0:
+		f.add(hiddenCharacters, "tag characters, which no screen shows")
+	case h.Bidi > 0:
+		f.add(hiddenCharacters, "characters that turn the order of display")
+	case h.Alike > 0:
+		f.add(hiddenCharacters, "letters of another script within a word")
+	case h.Invisible > 0:
+		f.add(hiddenCharacters, "characters that can't be seen within words")
+	case h.Styled > 0:
+		f.add(hiddenCharacters, "letters in another form, such as full width")
+	case h.Invalid > 0:
+		f.add(hiddenCharacters, "bytes that are no text")
+	}
+}

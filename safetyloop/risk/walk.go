@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package risk
+
+import (
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// walker goes over a program as it would run, with the variables it sets on the way.
+type walker struct {
+	f     *finder
+	depth int
+	vars  []variable
+}
+
+type variable struct{ name, value string }
+
+// maxVars bounds what a hint may set; more of them is a program nobody writes as a hint.
+const maxVars = 256
+
+func (w *walker) set(name, value string) {
+	if len(w.vars) >= maxVars {
+		w.f.add(shellUnreadable, "more variables than are followed")
+		return
+	}
+	w.vars = append(w.vars, variable{name, value})
+}
+
+func (w *walker) get(name string) (string, bool) {
+	switch name {
+	case "IFS":
+		return " ", true
+	case "HOME":
+		return "~", true
+	case "PWD":
+		return ".", true
+	case "SHELL", "BASH":
+		return "sh", true
+	case "@", "*", "1", "2", "3", "4", "5", "6", "7", "8", "9":
+		return "", true // a hint has no arguments: r$@m is rm
+	}
+	for i := len(w.vars) - 1; i >= 0; i-- {
+		if w.vars[i].name == name {
+			return w.vars[i].value, true
+		}
+	}
+	return "", false
+}
+
+func (w *walker) statements(list []*syntax.Stmt) {
+	for i, s := range list {
+		if i > 0 {
+			w.f.chained = true
+		}
+		w.node(s)
+	}
+}
+
+// node visits everything below a node, in order.
+func (w *walker) node(n syntax.Node) {
+	syntax.Walk(n, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.CallExpr:
+			w.call(n)
+		case *syntax.Redirect:
+			w.redirect(n)
+		case *syntax.CmdSubst, *syntax.BinaryCmd, *syntax.ProcSubst, *syntax.Subshell:
+			w.f.chained = true
+		case *syntax.DeclClause:
+			for _, a := range n.Args {
+				w.assign(a)
+			}
+		}
+		return true
+	})
+}
+
+func (w *walker) assign(a *syntax.Assign) {
+	if a.Name == nil || a.Value == nil {
+		return
+	}
+	if v, known := w.word(a.Value, 0); known {
+		w.set(a.Name.Value, v.text())
+	}
+}
+
+func (w *walker) redirect(r *syntax.Redirect) {
+	w.f.chained = true
+	if r.Hdoc != nil {
+		if v, _ := w.word(r.Hdoc, 0); v.text() != "" {
+			w.f.text(v.text(), w.depth+1)
+		}
+		return
+	}
+	if r.Word == nil {
+		return
+	}
+	v, _ := w.word(r.Word, 0)
+	name := v.text()
+	w.f.remote(name)
+	switch r.Op {
+	case syntax.RdrOut, syntax.AppOut, syntax.RdrAll, syntax.AppAll, syntax.RdrClob, syntax.RdrInOut, syntax.DplOut:
+		if strings.Trim(name, "0123456789-") == "" {
+			return
+		}
+		w.f.act(verbWrite, "write")
+		w.f.place(name, true, false)
+	case syntax.RdrIn:
+		w.f.place(name, false, false)
+	case syntax.WordHdoc:
+		w.f.text(name, w.depth+1)
+	}
+}
+
+// remote takes bash's own names for a connection.
+func (f *finder) remote(name string) {
+	if strings.HasPrefix(name, "/dev/tcp/") || strings.HasPrefix(name, "/dev/udp/") {
+		f.add(remoteShell, name)
+		f.way = true
+	}
+}
+
+// call judges a simple command.
+func (w *walker) call(c *syntax.CallExpr) {
+	for _, a := range c.Assigns {
+		w.assign(a)
+	}
+	var words []string
+	checked, found := 0, false
+	commanded := func() bool { // each word is looked at once
+		for ; checked < len(words) && !found; checked++ {
+			found = command(words[checked])
+		}
+		return found
+	}
+	for i, each := range c.Args {
+		v, known := w.word(each, 0)
+		if name, value, ok := assignment(v.text()); ok && known && w.depth < maxDepth {
+			w.set(name, value) // after "please", or env: no assignment to the parser
+		}
+		if !known && v.dynamic && w.names(c, i, words, commanded) {
+			w.f.add(dynamicCode, "the name of a command is only known when it runs")
+			w.f.act(verbRun, "run")
+			w.f.aim("command")
+		}
+		words = append(words, v.fields()...)
+	}
+	w.f.call(words)
+	for _, s := range words {
+		if strings.ContainsAny(s, " \n;|&`$") {
+			w.f.text(s, w.depth+1)
+		}
+	}
+}
+
+// assignment splits name=value.
+func assignment(s string) (name, value string, ok bool) {
+	name, value, ok = strings.Cut(s, "=")
+	return name, value, ok && syntax.ValidName(name)
+}
+
+// names tells whether a word that isn't known may be the name of a command: it comes first, behind a wrapper, before an option, or it is a
+// substitution and no command comes before it. Backquotes are how prose marks code, and what they hold is judged by
+// itself; $NAME and ? occur in prose and addresses as well.
+func (w *walker) names(c *syntax.CallExpr, i int, before []string, commanded func() bool) bool {
+	if i+1 < len(c.Args) {
+		if next, _ := w.word(c.Args[i+1], maxDepth); option(next.text()) || pathLike(next.text()) && next.text()[0] != '.' {
+			return len(before) == 0 || wrapper(before) || !commanded()
+		}
+	}
+	substitutes, quoted, address := false, false, false
+	for _, p := range c.Args[i].Parts {
+		switch p := p.(type) {
+		case *syntax.CmdSubst:
+			substitutes, quoted = true, p.Backquotes
+		case *syntax.Lit:
+			address = address || strings.Contains(p.Value, "://")
+		}
+	}
+	switch {
+	case address, quoted:
+		return false
+	case substitutes:
+		return len(before) == 0 || wrapper(before) || !commanded()
+	}
+	return len(before) == 0 || wrapper(before)
+}
+
+// command tells whether a word is the name of a command that takes arguments.
+func command(word string) bool {
+	switch name := base(word); name {
+	case "echo", "printf", "export", "test", "[", "cd", "local", "return", "exit", "read":
+		return true
+	default:
+		return (&finder{}).command(name, []string{"x"})
+	}
+}
+
+// wrapper tells whether the next word would be a command.
+func wrapper(words []string) bool {
+	for range 32 {
+		if len(words) == 0 {
+			return true
+		}
+		last := words[len(words)-1]
+		switch base(last) {
+		case "sudo", "doas", "env", "eval", "exec", "command", "nohup", "xargs", "time", "busybox", "builtin", "nice", "setsid":
+			return true
+		}
+		if !strings.Contains(last, "=") {
+			return strings.HasSuffix(last, ":")
+		}
+		words = words[:len(words)-1]
+	}
+	return true
+}
