@@ -37,6 +37,11 @@ const (
 	KindStandingGrant
 	KindQuotaWarning
 	KindAgentSettings
+	KindSafetyOperation
+	KindSafetyStep
+	KindSafetyChallenge
+	KindSafetyConfirmation
+	KindSafetyBlock
 	numKinds
 )
 
@@ -110,6 +115,16 @@ func (k Kind) String() string {
 		return "quota_warning"
 	case KindAgentSettings:
 		return "agent_settings"
+	case KindSafetyOperation:
+		return "safety_operation"
+	case KindSafetyStep:
+		return "safety_step"
+	case KindSafetyChallenge:
+		return "safety_challenge"
+	case KindSafetyConfirmation:
+		return "safety_confirmation"
+	case KindSafetyBlock:
+		return "safety_block"
 	}
 	return "invalid"
 }
@@ -187,6 +202,16 @@ func newRecord(k Kind) Record {
 		return &QuotaWarning{}
 	case KindAgentSettings:
 		return &AgentSettings{}
+	case KindSafetyOperation:
+		return &SafetyOperation{}
+	case KindSafetyStep:
+		return &SafetyStep{}
+	case KindSafetyChallenge:
+		return &SafetyChallenge{}
+	case KindSafetyConfirmation:
+		return &SafetyConfirmation{}
+	case KindSafetyBlock:
+		return &SafetyBlock{}
 	}
 	return nil
 }

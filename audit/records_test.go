@@ -76,6 +76,16 @@ func examples() [][2]Record {
 			&QuotaWarning{Limit: 1, Plan: "p", Quota: "day_cost", RunID: "r", Subject: "operator"}},
 		{&AgentSettings{AgentID: "a1", Mode: "confidential", Plan: "casual", Role: "reader", Stake: 5000, Team: "t1"},
 			&AgentSettings{AgentID: "a"}},
+		{&SafetyOperation{AgentID: "stdio/planner", Code: "ok", Endpoint: "execute", Operation: "execute_agent", Subject: "planner"},
+			&SafetyOperation{AgentID: "a", Code: "not_found_operation", Operation: "x"}},
+		{&SafetyStep{AgentID: "a1", ChallengeID: "1b4e28ba-2fa1-41d2-883f-0016d3cca427", Element: "planner", Factors: []string{"verb_delete:40", "scope_all:30"}, Hint: digestOf(1), Mode: "enforcing", Rule: "delete_*", Score: NumberOf(70), Stage: "tier", Tier: "verify", Token: digestOf(2).String(), Verdict: "verify"},
+			&SafetyStep{AgentID: "a", Hint: digestOf(1), Mode: "logging", Stage: "none", Verdict: "continue"}},
+		{&SafetyChallenge{AgentID: "a1", By: "uid:0", ChallengeID: "1b4e28ba-2fa1-41d2-883f-0016d3cca427", Event: "locked_out", ExpiresAt: at, Failures: 10, LockedUntil: at.Add(time.Minute), Type: "danger_zone"},
+			&SafetyChallenge{AgentID: "a", ChallengeID: "c", Event: "refused"}},
+		{&SafetyConfirmation{AgentID: "a1", Bound: digestOf(3).String(), By: "uid:0", Event: "confirmed", ExpiresAt: at, Operation: "execute_agent", Reason: "self_approval", Token: digestOf(4)},
+			&SafetyConfirmation{AgentID: "a", Event: "refused", Operation: "confirm_operation", Token: digestOf(4)}},
+		{&SafetyBlock{AgentID: "a1", By: "uid:0", ChallengeID: "1b4e28ba-2fa1-41d2-883f-0016d3cca427", Event: "released", Note: "looked at it", Reason: "operator"},
+			&SafetyBlock{AgentID: "a", Event: "blocked", Reason: "danger_zone"}},
 	}
 }
 
