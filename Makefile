@@ -22,7 +22,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway probe test test-unit test-vm bench lint fuzz static install clean deps
+.PHONY: help run build gateway safety probe test test-unit test-vm bench lint fuzz static install clean deps
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -33,12 +33,16 @@ run: deps build ## install what is missing, build, run the example agent in ring
 deps:
 	@bash scripts/install-deps.sh run
 
-build: $(STUB) gateway ## bin/agentrun and bin/agentrun-gateway
+build: $(STUB) gateway safety ## bin/agentrun, bin/agentrun-gateway and bin/agentrun-safety
 	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun ./cmd/agentrun
 
 # Without cgo: Go can only drop the privileges of threads it has made itself.
 gateway:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-gateway ./cmd/agentrun-gateway
+
+# Like the gateway static by itself: it goes where only an MCP client is.
+safety:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-safety ./cmd/agentrun-safety
 
 # Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
@@ -83,9 +87,10 @@ lint: $(STUB) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
 $(GOLANGCI):
 	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
-install: build ## both programs to $(DESTDIR)$(PREFIX)/bin, units of systemd to lib/systemd/system
+install: build ## the programs to $(DESTDIR)$(PREFIX)/bin, units of systemd to lib/systemd/system
 	install -D -m 0755 bin/agentrun $(DESTDIR)$(PREFIX)/bin/agentrun
 	install -D -m 0755 bin/agentrun-gateway $(DESTDIR)$(PREFIX)/bin/agentrun-gateway
+	install -D -m 0755 bin/agentrun-safety $(DESTDIR)$(PREFIX)/bin/agentrun-safety
 	install -D -m 0644 packaging/systemd/agentrun.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.socket
 	sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/systemd/agentrun.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.service
 

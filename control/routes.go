@@ -62,6 +62,15 @@ func routes() []route {
 	}
 }
 
+// routes are all that this server answers.
+func (s *Server) routes() []route {
+	all := routes()
+	for _, m := range s.More {
+		all = append(all, m.route())
+	}
+	return all
+}
+
 // route finds who handles the request, and refuses what isn't allowed, known or well-formed before that one sees it.
 func (q *call) route() error {
 	// Before anything else is said: a reader doesn't learn either which other routes there are.
@@ -69,7 +78,7 @@ func (q *call) route() error {
 		return &Error{Status: 403, Code: CodeForbidden, Message: "forbidden"}
 	}
 	known := false
-	for _, r := range routes() {
+	for _, r := range q.s.routes() {
 		id, ok := match(r.path, q.request.Path)
 		if !ok {
 			continue

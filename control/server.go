@@ -35,6 +35,7 @@ type Server struct {
 	Controller Controller
 	Access     Access
 	Version    string      // of agentrun, for GET /v1/version
+	More       []Route     // beside those about runs
 	Report     func(error) // told of panics and of what isn't a peer's fault; nil: nobody is
 
 	places places

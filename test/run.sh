@@ -93,7 +93,7 @@ step_vm() {
 	local payload=$out/payload p
 	rm -rf "$payload"
 	mkdir -p "$payload/bin" "$payload/src" "$payload/tests"
-	cp bin/agentrun bin/agentrun-gateway bin/probe "$payload/bin/"
+	cp bin/agentrun bin/agentrun-gateway bin/agentrun-safety bin/probe "$payload/bin/"
 	cp test/vm/suite.sh "$payload/"
 	# Tests read testdata, profiles and examples relative to their folder.
 	git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [[ ! -e $f ]] || printf '%s\0' "$f"; done |

@@ -96,5 +96,5 @@ func (g *global) commands() []*cli.Command {
 	if g.caller.home != nil {
 		return []*cli.Command{execCommand(g)}
 	}
-	return append([]*cli.Command{execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g), operatorCommand(g), sagaCommand(g), policyCommand(g), conformCommand(), completionCommand()}, liveCommands(g)...)
+	return append([]*cli.Command{execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g), operatorCommand(g), sagaCommand(g), policyCommand(g), safetyCommand(g), challengesCommand(g), conformCommand(), completionCommand()}, liveCommands(g)...)
 }

@@ -103,6 +103,7 @@ var parts = []struct {
 	{"kill", (*bench).kills},
 	{"ring change", (*bench).ringChanges},
 	{"daemon", (*bench).daemon},
+	{"safety loop", (*bench).safetyLoop},
 }
 
 func known(part string) bool {

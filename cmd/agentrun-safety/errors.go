@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/urfave/cli/v2"
+)
+
+// docs/exit-codes.md.
+const (
+	exitDiffers = 1
+	exitFailed  = 125
+)
+
+// exitError ends the program with a code and says nothing more: it has been said already.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// hintError is an error with the way out.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() }
+
+func (e *hintError) Unwrap() error { return e.err }
+
+func hinted(hint, format string, args ...any) error {
+	return &hintError{err: fmt.Errorf(format, args...), hint: hint}
+}
+
+// report prints what happened and one hint line, as agentrun does, and gives the exit code.
+func report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	if code, ok := errors.AsType[exitError](err); ok {
+		return int(code)
+	}
+	fmt.Fprintf(w, "agentrun: %v\n", err)
+	if h, ok := errors.AsType[*hintError](err); ok {
+		fmt.Fprintf(w, "hint: %s\n", h.hint)
+	}
+	return exitFailed
+}
+
+func usageError(c *cli.Context, err error, _ bool) error {
+	name := c.App.HelpName
+	if c.Command != nil && c.Command.HelpName != "" {
+		name = c.Command.HelpName
+	}
+	return &hintError{err: err, hint: name + " --help lists the flags"}
+}
+
+func noArgs(c *cli.Context) error {
+	if c.NArg() > 0 {
+		return hinted(c.Command.HelpName+" --help lists the flags", "%s takes no argument, got %.64q", c.Command.HelpName, c.Args().First())
+	}
+	return nil
+}
+
+func oneArg(c *cli.Context, what string) (string, error) {
+	if c.NArg() != 1 {
+		return "", hinted(c.Command.HelpName+" "+what, "%s takes one %s, got %d arguments", c.Command.HelpName, what, c.NArg())
+	}
+	return c.Args().First(), nil
+}
+
+func printJSON(v any) error {
+	e := json.NewEncoder(os.Stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command agentrun-safety is the execution safety loop as a program of its own: `agentrun safety` hands over to it. It serves MCP
+// clients that needn't know of sandboxes, and operators over its control socket.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/safetycmd"
+)
+
+// version is set by the Makefile.
+var version = "dev"
+
+func main() { os.Exit(run(context.Background(), os.Args)) }
+
+func run(ctx context.Context, args []string) int {
+	s := &settings{}
+	app := &cli.App{
+		Name: safetycmd.Program, HelpName: "agentrun", Usage: "it is started by agentrun safety", Version: version,
+		// Standard output is the client's from the first byte on.
+		Writer: os.Stderr, ErrWriter: os.Stderr,
+		Flags: s.common.Flags(),
+		Commands: []*cli.Command{safetycmd.New(safetycmd.Actions{
+			Serve: s.serve, Check: s.check, Test: s.test, Schema: schemaAction, Token: tokenAction,
+		}, usageError)},
+		HideHelpCommand:           true,
+		DisableSliceFlagSeparator: true,
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError:              usageError,
+	}
+	return report(os.Stderr, app.RunContext(ctx, args))
+}
+
+// settings are those that all subcommands share.
+type settings struct{ common safetycmd.Common }

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/safetyloop/mcpaql"
+)
+
+// tokenAction prints a token once. The file gets its hash, so that who reads the file can't use it.
+func tokenAction(c *cli.Context) error {
+	name, err := oneArg(c, "NAME")
+	if err != nil {
+		return err
+	}
+	text, t, err := mcpaql.NewToken(name, mcpaql.Role(c.String("role")))
+	if err != nil {
+		return &hintError{err: err, hint: "agentrun safety token planner-1 --role agent"}
+	}
+	fmt.Println(text)
+	fmt.Fprintf(os.Stderr, "  - {name: %s, role: %s, sha256: %s}\n", t.Name, t.Role, t.SHA256)
+	return nil
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Route is a request about something other than runs, which whoever made the Server answers. The same credentials, bounds and
+// strictness hold for it. What must not be seen by members of ReadGroup isn't a GET.
+type Route struct {
+	Method, Path string // {id} stands for one segment
+	// Do gives what is sent: JSON, or a Text as it is. Errors are as a Controller's.
+	Do func(ctx context.Context, r Request) (any, error)
+}
+
+// Request is what a Route gets.
+type Request struct {
+	ID   string // the segment, decoded
+	By   string // who asks, for the audit: "uid:0"
+	body []byte
+}
+
+// Text is an answer that is no JSON.
+type Text struct{ ContentType, Body string }
+
+// Fields reads the body's fields into pointers. Unknown, repeated, null and mistyped ones are errors; missing ones are left as
+// they are.
+func (r Request) Fields(into map[string]any) error {
+	f := make(fields, 0, len(into))
+	for name, to := range into {
+		f = append(f, struct {
+			name string
+			into any
+		}{name, to})
+	}
+	return decodeBody(r.body, f)
+}
+
+// CheckText refuses what other operators' terminals and the audit's readers would not show as it is, and what is longer than
+// most bytes.
+func CheckText(name, s string, most int) error { return checkText(name, s, most) }
+
+// route is Do's, for the server's table.
+func (m Route) route() route {
+	return route{method: m.Method, path: m.Path, handle: func(q *call) error {
+		v, err := m.Do(q.ctx, Request{ID: q.id, By: q.peer.by(), body: q.request.Body})
+		if err != nil {
+			return err
+		}
+		if t, ok := v.(Text); ok {
+			return q.w.Send(200, t.ContentType, []byte(t.Body))
+		}
+		return sendJSON(q.w, 200, v)
+	}}
+}
+
+// Ask makes a call whose answer is read whole; in and out are JSON's, and may be nil. It is for what Routes answer.
+func (c *Client) Ask(ctx context.Context, method, target string, in, out any) error {
+	return c.ask(ctx, method, target, in, out)
+}
+
+// Each asks every supervisor of the run folder, many at once, for at most two seconds each. Those that have ended are left out;
+// the error has what the others couldn't answer, with their names.
+func Each(ctx context.Context, runDir string, ask func(context.Context, *Client) error) error {
+	list, err := names(runDir)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(list))
+	room := make(chan struct{}, askAtOnce)
+	var asking sync.WaitGroup
+	for i, name := range list {
+		room <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-room }()
+			limit := &Error{Status: 504, Code: CodeUnreached, Message: "supervisor " + name + ": no answer in " + askTime.String()}
+			asked, cancel := context.WithTimeoutCause(ctx, askTime, limit)
+			defer cancel()
+			err := ask(asked, &Client{runDir, name})
+			if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeNotFound {
+				return
+			}
+			errs[i] = err
+		})
+	}
+	asking.Wait()
+	return errors.Join(errs...)
+}
