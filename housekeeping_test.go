@@ -206,8 +206,8 @@ func deciding() map[string]struct {
 		"store/storetest":  {[]string{"store"}, "it tests any store"},
 		"governance":       {[]string{"rings"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
 
-		"toolproxy/link":          {[]string{"rings"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
-		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link"}, "it makes one CA and knows nothing of connections"},
+		"toolproxy/link":          {[]string{"rings", "safetyloop/judge"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
+		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link", "safetyloop/judge"}, "it makes one CA and knows nothing of connections"},
 
 		"control":        {[]string{"rings", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
@@ -215,6 +215,10 @@ func deciding() map[string]struct {
 		"internal/agentuid": {nil, "it is one number"},
 		"internal/subid":    {nil, "it reads a file's text"},
 		"internal/rootless": {[]string{"internal/subid"}, "it comes before everything else of the program"},
+
+		"safetyloop/judge": {nil, "what a hint says is judged in one process and decided about in another"},
+		"safetyloop":       {[]string{"rings", "audit", "store", "safetyloop/judge"}, "it decides; who asks, shows codes and freezes stands outside"},
+		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
 
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
@@ -225,12 +229,12 @@ func deciding() map[string]struct {
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"cgroups/internal/ctrd", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "rings"}, leaves...)
+	return append([]string{"cgroups/internal/ctrd", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
 }
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
 func serving() map[string][]string {
-	entrance := []string{"rings", "pdp", "telemetry/mask", "toolproxy/link", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
+	entrance := []string{"rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
 	registry := append([]string{"toolproxy/tools"}, entrance...)
 	return map[string][]string{
 		"toolproxy/boundary":         {"telemetry/mask"},
@@ -244,6 +248,10 @@ func serving() map[string][]string {
 		"toolproxy/llm":              entrance,
 		"toolproxy/router":           entrance,
 		"toolproxy/forward":          append([]string{"toolproxy/dns", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
+		"safetyloop/fold":            nil,
+		"safetyloop/risk":            {"safetyloop/fold"},
+		"safetyloop/policy":          {"safetyloop/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
+		"internal/safetycmd":         nil,
 		"internal/wire":              nil,
 		"toolproxy/breaker":          append([]string{"internal/strictyaml", "toolproxy/tools"}, entrance...),
 		"toolproxy/elevation":        registry,
@@ -268,7 +276,7 @@ func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
 			}
 		}
 	}
-	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/wire"}
+	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/safetycmd", "internal/wire"}
 	for _, dep := range deps(t, "cmd/agentrun") {
 		name, ours := strings.CutPrefix(dep, "agentrun/")
 		_, gateway := serving()[name]

@@ -12,18 +12,6 @@ import (
 	"agentrun/store"
 )
 
-// Endpoint is a family of operations by what they do (S-2). The zero value routes nothing.
-type Endpoint uint8
-
-const (
-	NoEndpoint Endpoint = iota
-	Create
-	Read
-	Execute
-	// Any is the endpoint of a server in mode single, where the operation alone decides.
-	Any
-)
-
 // Caller is who asks. It comes from the connection and is never read from a parameter (S-12).
 type Caller struct {
 	// Principal names the connection's owner: the sandbox's agent, or in the dongle the client's session or credential. Blocks,
@@ -48,20 +36,6 @@ type Call struct {
 	Params    json.RawMessage // an object; empty and null count as {}
 }
 
-// Reply is {success:true,data} or {success:false,error} (S-1).
-type Reply struct {
-	Success bool   `json:"success"`
-	Data    any    `json:"data,omitempty"`
-	Error   *Error `json:"error,omitempty"`
-}
-
-// Error is a refusal on the wire.
-type Error struct {
-	Code    string         `json:"code"`
-	Message string         `json:"message"`
-	Details map[string]any `json:"details,omitempty"`
-}
-
 // Directive is the AutonomyDirective (S-4). Continue and factors are always there.
 type Directive struct {
 	Continue       bool           `json:"continue"`
@@ -79,42 +53,6 @@ type Notification struct {
 	Message   string         `json:"message"`
 	Metadata  map[string]any `json:"metadata"`
 	Timestamp time.Time      `json:"timestamp"`
-}
-
-// Rule is what a policy's patterns say about a hint (S-5): deny > requiresApproval > autoApprove > default.
-type Rule uint8
-
-const (
-	RuleInvalid Rule = iota
-	RuleDefault
-	RuleAutoApprove
-	RuleRequiresApproval
-	RuleDeny
-)
-
-// Factor is one reason of a score, and what it added.
-type Factor struct {
-	Name   string `json:"name"` // stable, snake_case: verb_delete, scope_all, target_production
-	Points int    `json:"points"`
-	Detail string `json:"detail"` // what was found, at most 120 bytes, printable
-}
-
-// Judgement is what a hint alone says: pure, from its text, the policy and the workspace. The loop adds the ring, the
-// history and the caller's own assessment, which can only raise it (S-7).
-type Judgement struct {
-	Rule    Rule     `json:"rule"`
-	Pattern string   `json:"pattern,omitempty"` // the one that matched
-	Score   int      `json:"score"`             // 0 to 100
-	Vague   bool     `json:"vague,omitempty"`   // no verb or no target that could be judged: at least confirm
-	Factors []Factor `json:"factors,omitempty"`
-	// Verb and Target are what was recognised, for require_intent (S-15).
-	Verb   string `json:"verb,omitempty"`
-	Target string `json:"target,omitempty"`
-}
-
-// Judge gives one. It may run in another process (the gateway of a sandbox). An error refuses the step.
-type Judge interface {
-	Judge(ctx context.Context, hint string) (Judgement, error)
 }
 
 // Recorder keeps audit records; an error refuses what was to be done.

@@ -2,185 +2,68 @@
 
 package safetyloop
 
-import (
-	"errors"
-	"fmt"
+import "agentrun/safetyloop/judge"
+
+// What is said by judge, in the words of the loop.
+type (
+	Rule      = judge.Rule
+	Factor    = judge.Factor
+	Judgement = judge.Judgement
+	Judge     = judge.Judge
+	Mode      = judge.Mode
+	Tolerance = judge.Tolerance
+	Confirm   = judge.Confirm
+	Endpoint  = judge.Endpoint
+	Reply     = judge.Reply
+	Error     = judge.Error
 )
-
-// EnvMode is the variable that sets the mode (S-14). A flag and the config file go before it.
-const EnvMode = "MCPAQL_SAFETY_LOOP"
-
-// Mode is what a loop does with what it finds (S-14). The zero value is none, and New refuses it.
-type Mode uint8
 
 const (
-	NoMode Mode = iota
-	// Enforcing holds agents to what the loop answers.
-	Enforcing
-	// Monitoring evaluates everything and stops nobody.
-	Monitoring
-	// Logging records steps and evaluates nothing.
-	Logging
-	// Disabled answers, and does nothing else.
-	Disabled
+	EnvMode = judge.EnvMode
+	// MaxParams is judge's.
+	MaxParams = judge.MaxParams
+
+	NoEndpoint = judge.NoEndpoint
+	Create     = judge.Create
+	Read       = judge.Read
+	Execute    = judge.Execute
+	Any        = judge.Any
+
+	RuleInvalid          = judge.RuleInvalid
+	RuleDefault          = judge.RuleDefault
+	RuleAutoApprove      = judge.RuleAutoApprove
+	RuleRequiresApproval = judge.RuleRequiresApproval
+	RuleDeny             = judge.RuleDeny
+
+	NoMode     = judge.NoMode
+	Enforcing  = judge.Enforcing
+	Monitoring = judge.Monitoring
+	Logging    = judge.Logging
+	Disabled   = judge.Disabled
+
+	NoTolerance  = judge.NoTolerance
+	Conservative = judge.Conservative
+	Moderate     = judge.Moderate
+	Aggressive   = judge.Aggressive
+
+	NoConfirm     = judge.NoConfirm
+	ConfirmServer = judge.ConfirmServer
+	ConfirmClient = judge.ConfirmClient
 )
 
-func (m Mode) String() string {
-	switch m {
-	case Enforcing:
-		return "enforcing"
-	case Monitoring:
-		return "monitoring"
-	case Logging:
-		return "logging"
-	case Disabled:
-		return "disabled"
-	}
-	return "no mode"
-}
+// ErrChoice is judge's.
+var ErrChoice = judge.ErrChoice
 
-// ErrChoice is a word that is none of those a setting knows.
-var ErrChoice = errors.New("not one of the words it may be")
+// ParseMode is judge's.
+func ParseMode(word string) (Mode, error) { return judge.ParseMode(word) }
 
-// ParseMode reads enforcing, monitoring, logging or disabled, exactly so: a misspelt word must not become "off".
-func ParseMode(word string) (Mode, error) {
-	for m := Enforcing; m <= Disabled; m++ {
-		if word == m.String() {
-			return m, nil
-		}
-	}
-	return NoMode, fmt.Errorf("mode %.40q: %w: enforcing, monitoring, logging, disabled", word, ErrChoice)
-}
-
-// ModeOf reads the mode from the environment; lookup is os.LookupEnv. A variable that isn't set gives otherwise; one that is set to
-// anything but a mode, the empty word included, is an error.
+// ModeOf is judge's.
 func ModeOf(lookup func(string) (string, bool), otherwise Mode) (Mode, error) {
-	word, set := lookup(EnvMode)
-	if !set {
-		return otherwise, nil
-	}
-	m, err := ParseMode(word)
-	if err != nil {
-		return NoMode, fmt.Errorf("%s: %w", EnvMode, err)
-	}
-	return m, nil
+	return judge.ModeOf(lookup, otherwise)
 }
 
-// Tolerance is the score above which an agent pauses although its tier alone wouldn't make it (S-6, stage 5).
-type Tolerance uint8
+// ParseTolerance is judge's.
+func ParseTolerance(word string) (Tolerance, error) { return judge.ParseTolerance(word) }
 
-const (
-	NoTolerance  Tolerance = iota
-	Conservative           // above 25
-	Moderate               // above 50
-	Aggressive             // above 75
-)
-
-func (t Tolerance) String() string {
-	switch t {
-	case Conservative:
-		return "conservative"
-	case Moderate:
-		return "moderate"
-	case Aggressive:
-		return "aggressive"
-	}
-	return "no tolerance"
-}
-
-// Score is the highest score that doesn't pause; 0 for what is no tolerance.
-func (t Tolerance) Score() int {
-	switch t {
-	case Conservative:
-		return 25
-	case Moderate:
-		return 50
-	case Aggressive:
-		return 75
-	}
-	return 0
-}
-
-// ParseTolerance reads conservative, moderate or aggressive.
-func ParseTolerance(word string) (Tolerance, error) {
-	for t := Conservative; t <= Aggressive; t++ {
-		if word == t.String() {
-			return t, nil
-		}
-	}
-	return NoTolerance, fmt.Errorf("tolerance %.40q: %w: conservative, moderate, aggressive", word, ErrChoice)
-}
-
-// Confirm says who asks a human about the default permissions of S-2.
-type Confirm uint8
-
-const (
-	NoConfirm Confirm = iota
-	// ConfirmServer lets the loop refuse with CONFIRMATION_REQUIRED until somebody else has confirmed the token.
-	ConfirmServer
-	// ConfirmClient leaves the default permissions to the dialog of the MCP client. Pauses and stops stay with the loop.
-	ConfirmClient
-)
-
-func (c Confirm) String() string {
-	switch c {
-	case ConfirmServer:
-		return "server"
-	case ConfirmClient:
-		return "client"
-	}
-	return "nobody"
-}
-
-// ParseConfirm reads server or client.
-func ParseConfirm(word string) (Confirm, error) {
-	for c := ConfirmServer; c <= ConfirmClient; c++ {
-		if word == c.String() {
-			return c, nil
-		}
-	}
-	return NoConfirm, fmt.Errorf("confirm %.40q: %w: server, client", word, ErrChoice)
-}
-
-func (e Endpoint) String() string {
-	switch e {
-	case Create:
-		return "CREATE"
-	case Read:
-		return "READ"
-	case Execute:
-		return "EXECUTE"
-	case Any:
-		return "ANY"
-	}
-	return "NONE"
-}
-
-// Tool is the endpoint's name as an MCP tool (S-1); empty for what is no endpoint.
-func (e Endpoint) Tool() string {
-	switch e {
-	case Create:
-		return "mcp_aql_create"
-	case Read:
-		return "mcp_aql_read"
-	case Execute:
-		return "mcp_aql_execute"
-	case Any:
-		return "mcp_aql"
-	}
-	return ""
-}
-
-func (r Rule) String() string {
-	switch r {
-	case RuleDefault:
-		return "default"
-	case RuleAutoApprove:
-		return "autoApprove"
-	case RuleRequiresApproval:
-		return "requiresApproval"
-	case RuleDeny:
-		return "deny"
-	}
-	return "invalid"
-}
+// ParseConfirm is judge's.
+func ParseConfirm(word string) (Confirm, error) { return judge.ParseConfirm(word) }

@@ -46,8 +46,8 @@ func refusal(code string, details map[string]any, format string, args ...any) *E
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Details: details}
 }
 
-// word is the code as the audit and the metrics spell it.
-func (e *Error) word() string {
+// word is an error's code as the audit and the metrics spell it.
+func word(e *Error) string {
 	if e == nil {
 		return "ok"
 	}

@@ -7,8 +7,6 @@ import "time"
 // Limits. What an agent sends and what is kept for it is bounded, and what is full refuses: nothing is made room for by forgetting
 // a stop, a challenge or a confirmation that waits.
 const (
-	// MaxParams bounds the JSON of a request's parameters in bytes.
-	MaxParams = 64 << 10
 	// MaxHint bounds nextActionHint in bytes. All of it is judged: a longer one is refused, never cut, because what is cut off is
 	// where a verb would be hidden (S-5).
 	MaxHint = 32 << 10

@@ -264,7 +264,7 @@ func (l *Loop) Do(ctx context.Context, call Call) Reply {
 	}
 	op, v, err := route(call)
 	if err != nil {
-		l.observe("route", err.word())
+		l.observe("route", word(err))
 		return l.refuse(ctx, call, "", err)
 	}
 	if op.Name == opIntrospect {

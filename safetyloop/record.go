@@ -43,7 +43,7 @@ func (l *Loop) keep(ctx context.Context, session string, r audit.Record) error {
 
 // refuse records a refusal and answers it.
 func (l *Loop) refuse(ctx context.Context, call Call, element string, e *Error) Reply {
-	if err := l.recordOperation(context.WithoutCancel(ctx), call, element, e.word()); err != nil {
+	if err := l.recordOperation(context.WithoutCancel(ctx), call, element, word(e)); err != nil {
 		return failed(unrecorded())
 	}
 	return failed(e)

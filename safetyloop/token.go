@@ -194,12 +194,12 @@ func (l *Loop) use(ctx context.Context, c Caller, s scope, operation string, bou
 
 func (l *Loop) badToken(ctx context.Context, c Caller, text, operation string, e *Error) *Error {
 	err := l.keep(ctx, c.Session, &audit.SafetyConfirmation{
-		AgentID: audit.Claimed(c.Principal), By: audit.Claimed(c.Principal), Event: "refused", Operation: operation, Reason: e.word(), Token: audit.Hash(hashOf(text)),
+		AgentID: audit.Claimed(c.Principal), By: audit.Claimed(c.Principal), Event: "refused", Operation: operation, Reason: word(e), Token: audit.Hash(hashOf(text)),
 	})
 	if err != nil {
 		return unrecorded()
 	}
-	l.observe("confirmation", e.word())
+	l.observe("confirmation", word(e))
 	return e
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"agentrun/safetyloop"
+	"agentrun/safetyloop/judge"
 )
 
 // compiler makes a Policy of a file, and collects every fault on the way.
@@ -28,11 +28,11 @@ func compile(name string, f file) (*Policy, error) {
 	p := &Policy{agents: map[string]rules{}}
 	var err error
 	if word, ok := c.word(name+".mode", &f.Mode); ok {
-		p.settings.Mode, err = safetyloop.ParseMode(word)
+		p.settings.Mode, err = judge.ParseMode(word)
 		c.fault(name+".mode", &f.Mode, err)
 	}
 	if word, ok := c.word(name+".confirm", &f.Confirm); ok {
-		p.settings.Confirm, err = safetyloop.ParseConfirm(word)
+		p.settings.Confirm, err = judge.ParseConfirm(word)
 		c.fault(name+".confirm", &f.Confirm, err)
 	}
 	if word, ok := c.word(name+".workspace", &f.Workspace); ok {
@@ -80,7 +80,7 @@ func (c *compiler) word(at string, n *yaml.Node) (string, bool) {
 func (c *compiler) rules(at string, a agent) (r rules) {
 	var err error
 	if word, ok := c.word(at+".tolerance", &a.Tolerance); ok {
-		r.tolerance, err = safetyloop.ParseTolerance(word)
+		r.tolerance, err = judge.ParseTolerance(word)
 		c.fault(at+".tolerance", &a.Tolerance, err)
 	}
 	if n := &a.MaxAutonomousSteps; n.Kind != 0 {

@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 
-	"agentrun/safetyloop"
+	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/risk"
 )
 
@@ -23,18 +23,18 @@ const (
 
 // Explanation tells how a hint is judged, for `agentrun safety check`.
 type Explanation struct {
-	Hint    string              `json:"hint"`
-	Folded  string              `json:"folded"` // as it is compared
-	Verdict Verdict             `json:"verdict"`
-	Rule    string              `json:"rule"`
-	Pattern string              `json:"pattern,omitempty"`
-	Score   int                 `json:"score"`
-	Tier    string              `json:"tier"`
-	Vague   bool                `json:"vague,omitempty"`
-	Verb    string              `json:"verb,omitempty"`
-	Target  string              `json:"target,omitempty"`
-	Factors []safetyloop.Factor `json:"factors"`
-	Stages  []Stage             `json:"stages"`
+	Hint    string         `json:"hint"`
+	Folded  string         `json:"folded"` // as it is compared
+	Verdict Verdict        `json:"verdict"`
+	Rule    string         `json:"rule"`
+	Pattern string         `json:"pattern,omitempty"`
+	Score   int            `json:"score"`
+	Tier    string         `json:"tier"`
+	Vague   bool           `json:"vague,omitempty"`
+	Verb    string         `json:"verb,omitempty"`
+	Target  string         `json:"target,omitempty"`
+	Factors []judge.Factor `json:"factors"`
+	Stages  []Stage        `json:"stages"`
 }
 
 // Stage is one step of the evaluation, in its order.
@@ -57,7 +57,7 @@ func (v *View) Explain(ctx context.Context, hint string) (Explanation, error) {
 	e.Verdict = Continue
 	for i := range e.Stages {
 		s := &e.Stages[i]
-		if s.Verdict != Continue || i == 0 && j.Rule == safetyloop.RuleAutoApprove {
+		if s.Verdict != Continue || i == 0 && j.Rule == judge.RuleAutoApprove {
 			s.Decides, e.Verdict = true, s.Verdict
 			break
 		}
@@ -65,14 +65,14 @@ func (v *View) Explain(ctx context.Context, hint string) (Explanation, error) {
 	return e, nil
 }
 
-func patternStage(j safetyloop.Judgement, m *matched) Stage {
+func patternStage(j judge.Judgement, m *matched) Stage {
 	s := Stage{Name: "patterns", Verdict: Continue, Detail: "no pattern matches"}
 	switch j.Rule {
-	case safetyloop.RuleDeny:
+	case judge.RuleDeny:
 		s.Verdict, s.Detail = Stop, "deny: "+j.Pattern
-	case safetyloop.RuleRequiresApproval:
+	case judge.RuleRequiresApproval:
 		s.Verdict, s.Detail = Pause, "requiresApproval: "+j.Pattern
-	case safetyloop.RuleAutoApprove:
+	case judge.RuleAutoApprove:
 		s.Detail = "autoApprove: " + j.Pattern + "; the stages below aren't asked"
 	default:
 		if len(m.passed) > 0 {
@@ -82,7 +82,7 @@ func patternStage(j safetyloop.Judgement, m *matched) Stage {
 	return s
 }
 
-func tierStage(j safetyloop.Judgement) Stage {
+func tierStage(j judge.Judgement) Stage {
 	tier := risk.TierOf(j.Score)
 	s := Stage{Name: "tier", Verdict: Continue, Detail: fmt.Sprintf("score %d: %s", j.Score, tier)}
 	switch tier {
@@ -96,8 +96,8 @@ func tierStage(j safetyloop.Judgement) Stage {
 	return s
 }
 
-func (v *View) toleranceStage(j safetyloop.Judgement) Stage {
-	t := cmp.Or(v.settings.Tolerance, safetyloop.Moderate)
+func (v *View) toleranceStage(j judge.Judgement) Stage {
+	t := cmp.Or(v.settings.Tolerance, judge.Moderate)
 	s := Stage{Name: "tolerance", Verdict: Continue, Detail: fmt.Sprintf("score %d, %s up to %d", j.Score, t, t.Score())}
 	if j.Score > t.Score() {
 		s.Verdict = Pause

@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"agentrun/internal/strictyaml"
-	"agentrun/safetyloop"
+	"agentrun/safetyloop/judge"
 )
 
 // Bounds of a file. They are far above what a person writes. A file at all of them takes a hint of 64 KiB some two seconds.
@@ -56,10 +56,10 @@ type agent struct {
 
 // Settings are what a policy says beside its patterns. Zero values: it says nothing.
 type Settings struct {
-	Mode      safetyloop.Mode
-	Tolerance safetyloop.Tolerance
+	Mode      judge.Mode
+	Tolerance judge.Tolerance
 	MaxSteps  int
-	Confirm   safetyloop.Confirm
+	Confirm   judge.Confirm
 	Workspace string // absolute
 }
 

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 
-	"agentrun/safetyloop"
 	"agentrun/safetyloop/fold"
+	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/risk"
 )
 
@@ -25,11 +25,11 @@ type Policy struct {
 // rules are the lists and limits of the file, or of one agent.
 type rules struct {
 	deny, approval, approve []pattern
-	tolerance               safetyloop.Tolerance
+	tolerance               judge.Tolerance
 	steps                   int
 }
 
-// View is a policy as it holds for one agent. It implements safetyloop.Judge.
+// View is a policy as it holds for one agent. It implements judge.Judge.
 type View struct {
 	settings Settings
 	sets     []rules // the agent's own first
@@ -48,7 +48,7 @@ func (p *Policy) For(agent string, bound bool) *View {
 		return v
 	}
 	v.sets = []rules{own, p.rules}
-	if t := own.tolerance; t != safetyloop.NoTolerance && (bound || t < orDefault(p.rules.tolerance)) {
+	if t := own.tolerance; t != judge.NoTolerance && (bound || t < orDefault(p.rules.tolerance)) {
 		v.settings.Tolerance = t
 	}
 	if n := own.steps; n > 0 && (bound || p.rules.steps == 0 || n < p.rules.steps) {
@@ -58,9 +58,9 @@ func (p *Policy) For(agent string, bound bool) *View {
 }
 
 // orDefault is the tolerance of a file without one, for comparing.
-func orDefault(t safetyloop.Tolerance) safetyloop.Tolerance {
-	if t == safetyloop.NoTolerance {
-		return safetyloop.Moderate
+func orDefault(t judge.Tolerance) judge.Tolerance {
+	if t == judge.NoTolerance {
+		return judge.Moderate
 	}
 	return t
 }
@@ -78,8 +78,8 @@ func (v *View) In(workspace string) *View {
 // Settings are those of the file, with the agent's own.
 func (v *View) Settings() Settings { return v.settings }
 
-// Judge implements safetyloop.Judge.
-func (v *View) Judge(ctx context.Context, hint string) (safetyloop.Judgement, error) {
+// Judge implements judge.Judge.
+func (v *View) Judge(ctx context.Context, hint string) (judge.Judgement, error) {
 	j, _, err := v.judge(ctx, hint)
 	return j, err
 }
@@ -91,25 +91,25 @@ type matched struct {
 	passed     []string // autoApprove patterns that match and weren't followed, with the reason
 }
 
-func (v *View) judge(ctx context.Context, hint string) (safetyloop.Judgement, *matched, error) {
+func (v *View) judge(ctx context.Context, hint string) (judge.Judgement, *matched, error) {
 	if err := ctx.Err(); err != nil {
-		return safetyloop.Judgement{}, nil, err
+		return judge.Judgement{}, nil, err
 	}
 	if len(hint) > risk.MaxHint {
-		return safetyloop.Judgement{}, nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLong, len(hint), risk.MaxHint)
+		return judge.Judgement{}, nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLong, len(hint), risk.MaxHint)
 	}
 	m := &matched{assessment: risk.Assess(hint, v.env), reading: fold.Read(hint)}
 	a := &m.assessment
-	j := safetyloop.Judgement{Score: a.Score, Vague: a.Vague, Verb: a.Verb, Target: a.Target}
+	j := judge.Judgement{Score: a.Score, Vague: a.Vague, Verb: a.Verb, Target: a.Target}
 	for _, f := range a.Factors {
-		j.Factors = append(j.Factors, safetyloop.Factor(f))
+		j.Factors = append(j.Factors, judge.Factor(f))
 	}
 	j.Rule, j.Pattern = v.rule(ctx, m)
 	return j, m, ctx.Err()
 }
 
 // rule finds the pattern that decides: deny > requiresApproval > autoApprove > default.
-func (v *View) rule(ctx context.Context, m *matched) (safetyloop.Rule, string) {
+func (v *View) rule(ctx context.Context, m *matched) (judge.Rule, string) {
 	spellings := []spelling{spell(m.reading)}
 	if m.reading.Shadow != "" {
 		spellings = append(spellings, spell(fold.Read(m.reading.Shadow)))
@@ -119,12 +119,12 @@ func (v *View) rule(ctx context.Context, m *matched) (safetyloop.Rule, string) {
 	}
 	for _, set := range v.sets {
 		if p := forbidden(ctx, set.deny, spellings); p != nil {
-			return safetyloop.RuleDeny, p.source
+			return judge.RuleDeny, p.source
 		}
 	}
 	for _, set := range v.sets {
 		if p := forbidden(ctx, set.approval, spellings); p != nil {
-			return safetyloop.RuleRequiresApproval, p.source
+			return judge.RuleRequiresApproval, p.source
 		}
 	}
 	for i, set := range v.sets {
@@ -134,14 +134,14 @@ func (v *View) rule(ctx context.Context, m *matched) (safetyloop.Rule, string) {
 		for n := range set.approve {
 			ok, why := set.approve[n].approves(m.reading.Split, &m.assessment)
 			if ok {
-				return safetyloop.RuleAutoApprove, set.approve[n].source
+				return judge.RuleAutoApprove, set.approve[n].source
 			}
 			if why != "" {
 				m.passed = append(m.passed, fmt.Sprintf("%s isn't followed: %s", set.approve[n].source, why))
 			}
 		}
 	}
-	return safetyloop.RuleDefault, ""
+	return judge.RuleDefault, ""
 }
 
 // forbidden stops early when nobody waits any more; judge then gives the context's error.

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"agentrun/safetyloop"
 	"agentrun/safetyloop/fold"
+	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/risk"
 )
 
@@ -50,7 +50,7 @@ func parse(t *testing.T, text string) *Policy {
 	return p
 }
 
-func judged(t *testing.T, v *View, hint string) safetyloop.Judgement {
+func judged(t *testing.T, v *View, hint string) judge.Judgement {
 	t.Helper()
 	j, err := v.Judge(t.Context(), hint)
 	if err != nil {
@@ -62,10 +62,10 @@ func judged(t *testing.T, v *View, hint string) safetyloop.Judgement {
 // TestS5SeedPolicy proves that the specification's own example is read as it stands, and what its patterns match.
 func TestS5SeedPolicy(t *testing.T) {
 	v := parse(t, seed).For("", false).In("/work")
-	const deny, ask, pass, other = safetyloop.RuleDeny, safetyloop.RuleRequiresApproval, safetyloop.RuleAutoApprove, safetyloop.RuleDefault
+	const deny, ask, pass, other = judge.RuleDeny, judge.RuleRequiresApproval, judge.RuleAutoApprove, judge.RuleDefault
 	for _, c := range []struct {
 		hint    string
-		rule    safetyloop.Rule
+		rule    judge.Rule
 		pattern string
 	}{
 		{"drop_table", deny, "drop_*"},
@@ -145,7 +145,7 @@ func TestS5WholeHint(t *testing.T) {
 	v := parse(t, seed).For("", false)
 	long := strings.Repeat("reading the next page of the book ", 400)
 	for _, tail := range []string{"drop_table users", "run rm -rf /srv"} {
-		if j := judged(t, v, long+tail); j.Rule != safetyloop.RuleDeny {
+		if j := judged(t, v, long+tail); j.Rule != judge.RuleDeny {
 			t.Errorf("%q at the end: got %v", tail, j.Rule)
 		}
 	}
@@ -166,7 +166,7 @@ func TestS5ApprovesWhatItNames(t *testing.T) {
 		"delete_tmp_files a": true, "delete_tmp_files in production": false, "delete_tmp_all everything": false, "npm install express": true, "npm install express --force": false,
 		"sudo npm install express": false, "go test ./...": true, "go test ./... > /etc/passwd": false, "fs.read_file x": true, "read_file x": false, "fs.readFile x": true,
 	} {
-		if got := judged(t, v, hint).Rule == safetyloop.RuleAutoApprove; got != want {
+		if got := judged(t, v, hint).Rule == judge.RuleAutoApprove; got != want {
 			t.Errorf("%q: got %v, want %v", hint, got, want)
 		}
 	}
@@ -231,11 +231,11 @@ func TestParseForms(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "{}", "# nothing\n"} {
-		if j := judged(t, parse(t, text).For("x", true), "drop_table"); j.Rule != safetyloop.RuleDefault {
+		if j := judged(t, parse(t, text).For("x", true), "drop_table"); j.Rule != judge.RuleDefault {
 			t.Errorf("%q: got %v", text, j.Rule)
 		}
 	}
-	if j := judged(t, new(Policy).For("x", true), "drop_table users"); j.Rule != safetyloop.RuleDefault || j.Score == 0 {
+	if j := judged(t, new(Policy).For("x", true), "drop_table users"); j.Rule != judge.RuleDefault || j.Score == 0 {
 		t.Errorf("the zero policy: got %+v", j)
 	}
 }
@@ -261,15 +261,15 @@ agents:
 	for _, c := range []struct {
 		agent     string
 		bound     bool
-		tolerance safetyloop.Tolerance
+		tolerance judge.Tolerance
 		steps     int
-		hints     map[string]safetyloop.Rule
+		hints     map[string]judge.Rule
 	}{
-		{"builder", true, safetyloop.Aggressive, 100, map[string]safetyloop.Rule{"npm install x": safetyloop.RuleAutoApprove, "drop_table": safetyloop.RuleDeny, "publish it": safetyloop.RuleRequiresApproval}},
-		{"builder", false, safetyloop.Moderate, 20, map[string]safetyloop.Rule{"npm install x": safetyloop.RuleDefault, "drop_table": safetyloop.RuleDeny, "publish it": safetyloop.RuleRequiresApproval}},
-		{"reader", true, safetyloop.Conservative, 5, map[string]safetyloop.Rule{"write_file x": safetyloop.RuleDeny}},
-		{"reader", false, safetyloop.Conservative, 5, map[string]safetyloop.Rule{"write_file x": safetyloop.RuleDeny}},
-		{"Reader", true, safetyloop.Moderate, 20, map[string]safetyloop.Rule{"write_file x": safetyloop.RuleDefault}},
+		{"builder", true, judge.Aggressive, 100, map[string]judge.Rule{"npm install x": judge.RuleAutoApprove, "drop_table": judge.RuleDeny, "publish it": judge.RuleRequiresApproval}},
+		{"builder", false, judge.Moderate, 20, map[string]judge.Rule{"npm install x": judge.RuleDefault, "drop_table": judge.RuleDeny, "publish it": judge.RuleRequiresApproval}},
+		{"reader", true, judge.Conservative, 5, map[string]judge.Rule{"write_file x": judge.RuleDeny}},
+		{"reader", false, judge.Conservative, 5, map[string]judge.Rule{"write_file x": judge.RuleDeny}},
+		{"Reader", true, judge.Moderate, 20, map[string]judge.Rule{"write_file x": judge.RuleDefault}},
 	} {
 		v := p.For(c.agent, c.bound)
 		if s := v.Settings(); s.Tolerance != c.tolerance || s.MaxSteps != c.steps || s.Workspace != "/work" {
@@ -405,7 +405,7 @@ func TestS5NothingDefeatsDeny(t *testing.T) {
 		before, after := rapid.SliceOfN(word, 0, 8).Draw(t, "before"), rapid.SliceOfN(word, 0, 8).Draw(t, "after")
 		hint := strings.Join(before, " ") + " " + form.Draw(t, "form") + " " + strings.Join(after, " ")
 		j, err := v.Judge(context.Background(), hint)
-		if err != nil || j.Rule != safetyloop.RuleDeny {
+		if err != nil || j.Rule != judge.RuleDeny {
 			t.Fatalf("%q: got %v, %v, want deny", hint, j.Rule, err)
 		}
 	})
@@ -467,7 +467,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		j, err := p.For("a", true).Judge(context.Background(), hint)
-		if err != nil || j.Rule == safetyloop.RuleInvalid {
+		if err != nil || j.Rule == judge.RuleInvalid {
 			t.Fatalf("%q: %q: got %+v, %v", text, hint, j, err)
 		}
 	})
@@ -489,7 +489,7 @@ func FuzzApprove(f *testing.F) {
 			t.Fatal(err)
 		}
 		a := risk.Assess(hint, risk.Env{})
-		if j.Rule == safetyloop.RuleAutoApprove && (known(&a) > risk.AdvisoryMax || strings.ContainsAny(fold.Read(hint).Clean, ";|&`$<>\n")) {
+		if j.Rule == judge.RuleAutoApprove && (known(&a) > risk.AdvisoryMax || strings.ContainsAny(fold.Read(hint).Clean, ";|&`$<>\n")) {
 			t.Fatalf("%q: approved with score %d", hint, j.Score)
 		}
 	})
