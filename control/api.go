@@ -34,6 +34,7 @@ type Sandbox struct {
 	BaseRing    int        `json:"base_ring"` // what it was admitted to
 	Ring        int        `json:"ring"`      // what holds now
 	Quarantined bool       `json:"quarantined,omitempty"`
+	Stopped     bool       `json:"stopped,omitempty"` // its agent, by a safety loop (S-15)
 	Elevation   *Elevation `json:"elevation,omitempty"`
 	Command     []string   `json:"command"`
 	PID         int        `json:"pid"`        // of the agent's first process, on the host
@@ -136,12 +137,14 @@ const (
 	EventFrozen       = "frozen"
 	EventThawed       = "thawed"
 	EventLimits       = "limits_changed"
-	EventRefused      = "refused"    // Data: syscall, count; at most one a second and kind
-	EventBreach       = "breach"     // Data: severity
-	EventQuarantine   = "quarantine" // Data: cause
-	EventKill         = "kill"       // Data: reason
-	EventEnded        = "ended"      // Data: state, exit_code
-	EventGap          = "gap"        // Data: lost; the reader was slower than the events
+	EventRefused      = "refused"        // Data: syscall, count; at most one a second and kind
+	EventBreach       = "breach"         // Data: severity
+	EventQuarantine   = "quarantine"     // Data: cause
+	EventKill         = "kill"           // Data: reason
+	EventStopped      = "safety_stopped" // Data: reason; by a safety loop
+	EventResumed      = "safety_resumed"
+	EventEnded        = "ended" // Data: state, exit_code
+	EventGap          = "gap"   // Data: lost; the reader was slower than the events
 )
 
 // Controller is a supervisor as its operators see it. Ids are whole and exact: names and prefixes are the client's. An error that

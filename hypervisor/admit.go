@@ -175,6 +175,11 @@ func (h *Hypervisor) look(ctx context.Context, r Request) (Admission, verdict, e
 		}
 		v = enforce(a, adm.Ring)
 		if v.Allowed() {
+			if v, err = notStopped(tx, r.Agent, v); err != nil {
+				return err
+			}
+		}
+		if v.Allowed() {
 			adm.Grant, v = granted(plans, a, v)
 		}
 		if v.Allowed() && r.Session != "" {

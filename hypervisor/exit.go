@@ -31,6 +31,8 @@ type ExitOptions struct {
 	End func(error)
 	// Warn hears of what went wrong beside the run; nil: nobody does.
 	Warn func(error)
+	// Safety is the run's safety loop (S-15); nil: it has none.
+	Safety link.Safeties
 	// Execute starts an operator's command in a sandbox of its own; nil: there are none.
 	Execute func(ctx context.Context, tool string) (link.Process, error)
 }
@@ -149,6 +151,9 @@ func (e *Exit) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
 	if e.over() {
 		return no(e.adm.Ring, codeRunEnded, "the run has ended", "nothing", 0), nil
 	}
+	if e.live.isStopped() {
+		return no(rings.Sandbox, link.CodeStopped, stoppedText, stoppedNext, 0), nil
+	}
 	a, ring, err := e.live.now(ctx)
 	if err != nil {
 		return link.Verdict{}, err
@@ -248,12 +253,15 @@ func (e *Exit) end(err error) {
 }
 
 // Ring implements link.Supervisor. A state that can't be read is ring 3.
-func (e *Exit) Ring() (rings.Ring, <-chan struct{}) { return e.live.ring() }
+func (e *Exit) Ring() (rings.Ring, <-chan struct{}) { return e.live.exitRing() }
 
 // Execute implements link.Supervisor.
 func (e *Exit) Execute(ctx context.Context, tool string) (link.Process, error) {
 	if e.opt.Execute == nil || e.over() {
 		return nil, errors.New("no command can be run for this tool")
+	}
+	if e.live.isStopped() {
+		return nil, errStopped
 	}
 	return e.opt.Execute(ctx, tool)
 }

@@ -34,7 +34,7 @@ func refused(id string, code rings.Code, message string) link.Approved {
 }
 
 // Approve implements link.Supervisor. A standing grant answers at once; else the call waits for an operator until a.Wait is
-// over, ctx or the run ends, or its agent is put into quarantine. Whatever ends the wait also ends the request: an answer that
+// over, ctx or the run ends, or its agent is put into quarantine or stopped. Whatever ends the wait also ends the request: an answer that
 // comes later is refused, and none is good for a second call.
 func (e *Exit) Approve(ctx context.Context, a link.Approval) (link.Approved, error) {
 	return e.approve(ctx, a, "")
@@ -50,6 +50,9 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 	e.calls.Add(1)
 	e.mu.Unlock()
 	defer e.calls.Done()
+	if e.live.isStopped() {
+		return refused("", link.CodeStopped, stoppedText), nil
+	}
 	if err := checkApproval(a); err != nil {
 		return link.Approved{}, err
 	}
@@ -209,7 +212,7 @@ func (e *Exit) wait(ctx context.Context, asked Approval) (link.Approved, error) 
 	var read time.Time
 	for {
 		s, err := stampOf(path)
-		if err != nil || e.control.over() {
+		if err != nil || e.control.over() || e.live.isStopped() {
 			return e.settleApproval(asked, ApprovalCanceled)
 		}
 		if now := time.Now(); s != seen || now.Sub(read) >= anywayTime {
@@ -267,7 +270,7 @@ func (e *Exit) settleApproval(asked Approval, ends ApprovalState) (link.Approved
 				}
 			}
 			now.State = ApprovalUsed
-			if ends == ApprovalCanceled || e.ctx.Err() != nil {
+			if ends == ApprovalCanceled || e.ctx.Err() != nil || e.live.isStopped() {
 				now.State = ApprovalCanceled
 				return e.h.putApproval(tx, now)
 			}

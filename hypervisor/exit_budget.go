@@ -84,6 +84,9 @@ func (e *Exit) Reserve(ctx context.Context, s link.Spend) (link.Reservation, err
 	if e.over() {
 		return link.Reservation{Code: codeRunEnded, Message: "the run has ended", Next: "nothing"}, nil
 	}
+	if e.live.isStopped() {
+		return link.Reservation{Code: link.CodeStopped, Message: stoppedText, Next: stoppedNext}, nil
+	}
 	a := e.ledger.Reserve(ctx, governance.Amounts{Cost: s.Estimate, Tokens: s.Tokens})
 	if err := e.crossed(a); err != nil {
 		e.ledger.Settle(ctx, a.ID, governance.Amounts{}, true)

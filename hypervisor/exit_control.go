@@ -29,6 +29,9 @@ func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, er
 	if e.over() {
 		return notElevated(codeRunEnded, "the run has ended"), nil
 	}
+	if e.live.isStopped() {
+		return notElevated(link.CodeStopped, stoppedText), nil
+	}
 	ring, _ := e.live.ring()
 	if l, err := e.h.limits.Take(e.bucket(), e.session(), ring); err != nil {
 		no := notElevated(codeRateLimited, "too many requests a second for "+ring.String())

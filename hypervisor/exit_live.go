@@ -46,6 +46,7 @@ type live struct {
 	present rings.Ring
 	changed chan struct{}
 	over    bool
+	stopped bool // by a safety loop: nothing leaves the sandbox
 	loan    loan
 	before  rings.Ring // the ring before the latest fall, and when that was
 	fell    time.Duration

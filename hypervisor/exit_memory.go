@@ -100,6 +100,9 @@ func (e *Exit) Memory(ctx context.Context, q link.MemoryRequest) (link.MemoryAns
 	if e.over() {
 		return link.MemoryAnswer{}, errors.New("the run has ended")
 	}
+	if e.live.isStopped() {
+		return link.MemoryAnswer{}, errStopped
+	}
 	if !e.adm.Grant.Allows(memoryTool) {
 		return link.MemoryAnswer{}, fmt.Errorf("plan %s or the agent's role doesn't include the tool %s", e.adm.Grant.Plan, memoryTool)
 	}

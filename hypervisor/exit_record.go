@@ -5,6 +5,7 @@ package hypervisor
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"agentrun/audit"
 	"agentrun/toolproxy/link"
@@ -58,13 +59,13 @@ func (e *Exit) recordOf(r link.Record) (audit.Record, error) {
 	switch r.Kind {
 	case "tool", "llm":
 		return &audit.ToolCall{
-			AgentID: e.adm.Agent, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: string(r.Code), Cost: count(r.Cost),
+			AgentID: e.adm.Agent, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: strings.ToLower(string(r.Code)), Cost: count(r.Cost),
 			Count: max(count(r.Count), 1), DurationNS: count(int64(r.Took)), Flags: flags, Name: audit.Claimed(r.Name), Received: count(r.Received),
 			Rule: optional(r.Rule), RunID: e.opt.Run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
 		}, nil
 	case "egress", "dns":
 		return &audit.Egress{
-			AgentID: e.adm.Agent, Allowed: r.Allowed, Code: string(r.Code), Count: max(count(r.Count), 1), Destination: audit.Claimed(r.Name),
+			AgentID: e.adm.Agent, Allowed: r.Allowed, Code: strings.ToLower(string(r.Code)), Count: max(count(r.Count), 1), Destination: audit.Claimed(r.Name),
 			Detail: optional(r.Detail), DurationNS: count(int64(r.Took)), Flags: flags, Received: count(r.Received), Rule: optional(r.Rule),
 			RunID: e.opt.Run, Sent: count(r.Sent), TraceID: optional(r.TraceID), Type: r.Kind,
 		}, nil

@@ -72,6 +72,7 @@ func checkResolved(p Profile, r Ranges, rep report) {
 	if len(p.Syscalls) == 0 {
 		rep("syscalls", "missing")
 	}
+	checkSafety(p.Safety, rep)
 	for _, problem := range p.Limits.Check(r) {
 		rep(problem.Path, "%s", problem.Message)
 	}

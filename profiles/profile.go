@@ -17,6 +17,7 @@ type Profile struct {
 	Subprocess  Subprocess    `json:"subprocess,omitzero"`
 	Limits      Limits        `json:"limits,omitzero"`
 	Environment Environment   `json:"environment,omitzero"`
+	Safety      Safety        `json:"safety,omitzero"`
 	Syscalls    []SyscallRule `json:"syscalls,omitempty"` // first match decides
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -80,7 +81,7 @@ func TestEverythingHasAWhy(t *testing.T) {
 		walk = func(path string, v reflect.Value) {
 			switch v.Kind() {
 			case reflect.Struct:
-				if why := v.FieldByName("Why"); why.IsValid() && strings.TrimSpace(why.String()) == "" {
+				if why := v.FieldByName("Why"); why.IsValid() && !v.IsZero() && strings.TrimSpace(why.String()) == "" { // what says nothing needs none
 					t.Errorf("%s: %s has no why", name, path)
 				}
 				for i := range v.NumField() {
@@ -615,5 +616,31 @@ func TestDocsListSymbols(t *testing.T) {
 		if !strings.Contains(string(doc), want) {
 			t.Errorf("docs/profiles.md lacks %q", want)
 		}
+	}
+}
+
+// TestS15SafetySection: absent in every built-in, inherited by a child that says only a part, with its own reason.
+func TestS15SafetySection(t *testing.T) {
+	for _, name := range runnable {
+		if s := builtinProfile(t, name).Safety; s != (Safety{}) || s.On() {
+			t.Errorf("%s has a safety loop: %+v", name, s)
+		}
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"watched": "name: watched\ndescription: x\nextends: ring3\nsafety: {mode: enforcing, tolerance: conservative, max_steps: 7, require_intent: true, why: untrusted}\n",
+		"killed":  "name: killed\ndescription: x\nextends: watched\nsafety: {on_stop: kill, confirm: server, why: batch}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := Load(Sources{Dirs: []string{dir}}, "killed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Safety{Mode: SafetyEnforcing, Tolerance: SafetyConservative, MaxSteps: 7, RequireIntent: true, OnStop: SafetyKill, Confirm: SafetyServer, Why: "batch"}
+	if diff := cmp.Diff(want, p.Safety); diff != "" || !p.Safety.On() {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -72,7 +72,8 @@ type Plan struct {
 	Network      string                `json:"network"`
 	Exit         *PlanExit             `json:"exit,omitempty"`
 	Subprocess   bool                  `json:"subprocess"`
-	OnDemotion   string                `json:"on_demotion"` // kill or keep: subprocesses when the run loses the right to have them
+	OnDemotion   string                `json:"on_demotion"`      // kill or keep: subprocesses when the run loses the right to have them
+	Safety       *profiles.Safety      `json:"safety,omitempty"` // the run's safety loop; nil: none
 	Limits       PlanLimits            `json:"limits"`
 	Rlimits      []PlanRlimit          `json:"rlimits"`
 	WritableRoot bool                  `json:"writable_root,omitempty"`
@@ -141,6 +142,9 @@ func NewPlan(s Spec) (*Plan, error) {
 		},
 		OnDemotion: cmpOr(string(s.Profile.Subprocess.OnDemotion), string(profiles.DemotionKill)),
 		profile:    s.Profile, ranges: s.ranges(), operator: operatorLimits(&s),
+	}
+	if s.Profile.Safety.On() {
+		p.Safety = &s.Profile.Safety
 	}
 	p.Cgroup = p.cgroupOf()
 	for _, st := range steps {

@@ -3,11 +3,9 @@
 package safetyloop
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"agentrun/audit"
@@ -30,18 +28,11 @@ type block struct {
 	Since     time.Time `json:"since"`
 }
 
-// readBlocks reads all of them, at each call: another process may have stopped the agent, or an operator released it there. One
-// record that can't be read makes the whole list unreadable, because it might be anybody's.
-func (l *Loop) readBlocks(ctx context.Context) (map[string]block, error) {
-	all := map[string]block{}
-	err := l.set.Store.View(ctx, func(tx *store.Tx) error {
-		return store.EachJSON(tx.Bucket(blocksBucket), "", func(key string, b block) error {
-			if key != b.Principal || b.Since.IsZero() || b.Agent == "" {
-				return fmt.Errorf("block of %.80q: %w", key, store.ErrDecode)
-			}
-			all[key] = b
-			return nil
-		})
+// readBlocks reads all of them, at each call: another process may have stopped the agent, or an operator released it there.
+func (l *Loop) readBlocks(ctx context.Context) (all map[string]block, err error) {
+	err = l.set.Store.View(ctx, func(tx *store.Tx) error {
+		all, err = blocksIn(tx)
+		return err
 	})
 	if err != nil {
 		l.observe("block", "unreadable")
@@ -303,7 +294,7 @@ func (l *Loop) Blocks(ctx context.Context) ([]Block, error) {
 	for name, b := range all {
 		list = append(list, Block{Agent: b.Agent, Reason: b.Reason, Since: b.Since, Challenge: idOf(l.waiting(name, challengeDanger, ""))})
 	}
-	slices.SortFunc(list, func(a, b Block) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Agent, b.Agent)) })
+	sortBlocks(list)
 	return list, nil
 }
 

@@ -31,6 +31,7 @@ import (
 	"agentrun/toolproxy/mcpserver"
 	"agentrun/toolproxy/mcptool"
 	"agentrun/toolproxy/router"
+	"agentrun/toolproxy/safety"
 	"agentrun/toolproxy/tools"
 )
 
@@ -42,6 +43,7 @@ type settings struct {
 	llm       llm.Config
 	router    router.Config
 	policy    policyConfig
+	safety    safetyConfig
 	breaker   breaker.Config
 	telemetry otel.Config
 }
@@ -59,6 +61,7 @@ func readSettings(path string, environ func(string) (string, bool)) (settings, e
 	section(&errs, c, "llm", llm.ParseConfig, &s.llm)
 	section(&errs, c, "router", router.ParseConfig, &s.router)
 	section(&errs, c, "policy", parsePolicyConfig, &s.policy)
+	section(&errs, c, "safety", parseSafetyConfig, &s.safety)
 	section(&errs, c, "breaker", breaker.ParseConfig, &s.breaker)
 	section(&errs, c, "telemetry", otel.ParseConfig, &s.telemetry)
 	if err := errors.Join(errs...); err != nil {
@@ -94,7 +97,7 @@ func (s settings) commands() ([]link.Command, error) {
 
 // bodies are the sizes of requests' bodies that aren't the Mux's own.
 func (s settings) bodies() map[egress.Family]int64 {
-	return map[egress.Family]int64{egress.LLMChat: s.llm.Limits.Body, egress.LLMEmbeddings: s.llm.Limits.Body}
+	return map[egress.Family]int64{egress.LLMChat: s.llm.Limits.Body, egress.LLMEmbeddings: s.llm.Limits.Body, egress.Safety: safety.MaxBody}
 }
 
 // gateway is everything behind the listeners of one run.
@@ -124,11 +127,18 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 		return nil, err
 	}
 	g.reader = g.policy.Readable()
+	loop, err := guard(start, s, supervisor, log)
+	if err != nil {
+		return nil, err
+	}
+	g.reader = append(g.reader, loop.readable()...)
 	alarms := &alarms{to: controlsOf(supervisor), log: log}
-	entrance, err := gate.New(gate.Options{
+	options := gate.Options{
 		Supervisor: waiting{supervisor, g.metrics}, Caller: whole(c), Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, Ends: start.Ends,
 		Granted: gate.Granting(start.Tools), Log: log, Observe: g.observe, TraceID: traceID, Alarm: alarms.violation,
-	})
+	}
+	loop.require(&options)
+	entrance, err := gate.New(options)
 	if err != nil {
 		return nil, err
 	}
@@ -151,16 +161,17 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	if err != nil {
 		return nil, err
 	}
-	g.mux = tools.NewMux(tools.MuxOptions{
-		Mounts: map[egress.Family]http.Handler{
-			egress.Tools: g.registry.Handler(), egress.MCP: mcpserver.New(mcpserver.Options{Tools: g.registry, Version: version}),
-			egress.LLMChat: models, egress.LLMEmbeddings: models,
-			egress.Router: routes, egress.Usage: usage,
-			egress.Elevation: elevation.New(elevation.Options{Gate: entrance, Controls: controlsOf(supervisor)}),
-		},
-		Bodies: s.bodies(),
-		Record: supervisor.Record,
-	})
+	mounts := map[egress.Family]http.Handler{
+		egress.Tools: g.registry.Handler(), egress.LLMChat: models, egress.LLMEmbeddings: models,
+		egress.Router: routes, egress.Usage: usage,
+		egress.Elevation: elevation.New(elevation.Options{Gate: entrance, Controls: controlsOf(supervisor)}),
+	}
+	served := mcpserver.Options{Tools: g.registry, Version: version}
+	if err := loop.serve(mounts, &served, entrance, log); err != nil {
+		return nil, err
+	}
+	mounts[egress.MCP] = mcpserver.New(served)
+	g.mux = tools.NewMux(tools.MuxOptions{Mounts: mounts, Bodies: s.bodies(), Record: supervisor.Record})
 	addresses, err := hostAddresses()
 	if err != nil {
 		return nil, err

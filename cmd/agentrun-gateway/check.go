@@ -29,6 +29,7 @@ func checkMain(args []string) int {
 	f.StringVar(&start.Policy, "policy", "", "")
 	f.StringVar(&start.Metrics, "metrics-addr", "", "")
 	f.Func("caller", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Caller) })
+	f.Func("safety", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Safety) })
 	f.Func("ring", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Ring) })
 	f.Func("allow", "", func(v string) error { start.Allow = append(start.Allow, v); return nil })
 	f.Func("tool", "", func(v string) error { start.Tools = append(start.Tools, v); return nil })
@@ -75,6 +76,9 @@ func check(start link.Start) error {
 	}
 	if !start.Ring.Valid() {
 		start.Ring = rings.Privileged
+	}
+	if _, err := newSafetyJudge(s.safety, start, slog.New(slog.DiscardHandler)); err != nil {
+		return err // also where this run has no safety loop
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -129,5 +133,11 @@ type nobody struct{ link.Supervisor }
 func (nobody) Ring() (rings.Ring, <-chan struct{}) { return rings.Privileged, make(chan struct{}) }
 
 func (nobody) Record(context.Context, link.Record) error { return nil }
+
+func (nobody) Safety(context.Context, link.Safety) (json.RawMessage, error) { return nil, link.ErrGone }
+
+func (nobody) Intent(context.Context, string, string) error { return link.ErrGone }
+
+func (nobody) Blocked(context.Context) error { return link.ErrGone }
 
 func (nobody) Budget(context.Context) (link.Budget, error) { return link.Budget{}, nil }

@@ -25,7 +25,7 @@ const (
 
 // sections of gateway.yaml; each but secrets: is read by its own package.
 func sections() []string {
-	return []string{"egress", "tools", "llm", "router", "policy", "breaker", "telemetry", "secrets"}
+	return []string{"egress", "tools", "llm", "router", "policy", "safety", "breaker", "telemetry", "secrets"}
 }
 
 // gatewayConfig is gateway.yaml, divided. The zero value is a file with nothing in it.

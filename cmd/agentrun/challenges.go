@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
 )
 
@@ -215,7 +217,14 @@ func challengesBlocks(g *global, c *cli.Context) error {
 	ctx, cancel := asking(c)
 	defer cancel()
 	all, err := desk.Blocks(ctx, g.runDir)
-	unanswered := incompleteLoops(err)
+	// What the state has and no loop told: those who stopped them have ended.
+	kept, kerr := keptBlocks(ctx, g)
+	for _, b := range kept {
+		if !slices.ContainsFunc(all, func(have desk.Block) bool { return have.Agent == b.Agent }) {
+			all = append(all, desk.Block{Block: b, Loop: "-"})
+		}
+	}
+	unanswered := incompleteLoops(err, kerr)
 	if c.Bool("json") {
 		return errors.Join(printJSON(notNil(all)), unanswered)
 	}
@@ -248,6 +257,14 @@ func challengesUnblock(g *global, c *cli.Context) error {
 			return err
 		}
 		unblocked++
+	}
+	if unblocked == 0 {
+		kerr := unblockKept(ctx, g, a[0], c.String("reason"))
+		if kerr == nil {
+			unblocked++
+		} else if !errors.Is(kerr, safetyloop.ErrNotFound) {
+			err = errors.Join(err, kerr)
+		}
 	}
 	if unblocked == 0 {
 		if err != nil {

@@ -115,7 +115,7 @@ func execAction(g *global, c *cli.Context) error {
 	defer settle()
 	ctx, end := context.WithCancelCause(c.Context)
 	defer end(nil)
-	out, ask, err := wayOut(g, c, plan, h, adm, v.control, func(err error) { end(&runtime.PolicyError{Reason: err.Error()}) })
+	out, ask, err := wayOut(g, c, v, h, adm, func(err error) { end(&runtime.PolicyError{Reason: err.Error()}) })
 	if err != nil {
 		return err
 	}

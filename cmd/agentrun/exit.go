@@ -149,7 +149,8 @@ func readGatewayFile(by *caller, name string) (gatewayPart, error) {
 }
 
 // wayOut makes the exit of an admitted run. The caller closes what it returns when the run is over; end is called at most once.
-func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervisor, adm hypervisor.Admission, ctl *hypervisor.Control, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
+func wayOut(g *global, c *cli.Context, v *supervision, h *hypervisor.Hypervisor, adm hypervisor.Admission, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
+	plan := v.plan
 	if plan.Exit == nil {
 		return nil, nil, nil
 	}
@@ -163,7 +164,7 @@ func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervi
 	}
 	cmds := &commands{g: g, run: plan.ID}
 	x := h.Exit(adm, hypervisor.ExitOptions{
-		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"), Control: ctl,
+		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"), Control: v.control, Safety: v.safety,
 		End:     end,
 		Warn:    func(err error) { g.log.Warn("tool proxy", "err", err) },
 		Execute: cmds.execute,
@@ -172,7 +173,7 @@ func wayOut(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervi
 		Caller: x.Caller(), Ring: adm.Ring, Config: file.path, Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"),
 		Metrics: c.String("metrics-addr"), MaxSteps: x.MaxSteps(), Version: version, LogDir: g.logsDir(),
 		BestEffort: c.Bool("best-effort"), Network: narrowedNetwork(plan), Trace: trace.New(true).Traceparent(),
-		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)),
+		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)), Safety: safetyStart(plan),
 	}
 	if p := c.String("policy"); p != "" {
 		if start.Policy, err = g.caller.abs(p); err != nil {
@@ -245,6 +246,13 @@ func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.H
 	add("metrics-addr", c.String("metrics-addr"))
 	if len(args) == 1 {
 		return nil // the built-in defaults
+	}
+	if start := safetyStart(plan); start != nil {
+		text, err := json.Marshal(start)
+		if err != nil {
+			return err
+		}
+		add("safety", string(text))
 	}
 	program, err := findGateway()
 	if err != nil {

@@ -72,6 +72,9 @@ func inspectText(in control.Inspection, now time.Time) string {
 	if in.Quarantined {
 		field("quarantine", "its agent is held")
 	}
+	if in.Stopped {
+		field("safety", "its agent is stopped: agentrun challenges list")
+	}
 	field("ring", "%s (admitted to %d, profile %s)", ringText(in.Sandbox, now), in.BaseRing, in.Profile)
 	if e := in.Elevation; e != nil {
 		field("elevation", "%s to ring %d until %s: %s", e.ID, e.Target.Value(), e.ExpiresAt.UTC().Format(time.RFC3339), e.Reason)

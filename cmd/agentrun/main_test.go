@@ -14,7 +14,7 @@ import (
 
 func TestFlagCompletion(t *testing.T) {
 	cases := []struct{ line, want string }{
-		{"exec --r", "--ring --rootfs --ro-bind"},
+		{"exec --r", "--ring --rootfs --ro-bind --require-intent"},
 		{"exec --ring 2 --mem", "--memory"},
 		{"--log", "--log-level --log-format"},
 		{"profile list --", "--json"},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/profiles"
 	"agentrun/runtime"
 )
 
@@ -81,6 +83,11 @@ func printPlan(out io.Writer, p *runtime.Plan) error {
 		row("exit", "tools at %s, proxy at %s, names at %s, captured ports %v", x.Tools, x.Proxy, x.DNS, x.Capture)
 	} else {
 		row("exit", "none, not even tools")
+	}
+	if s := p.Safety; s != nil {
+		row("safety loop", "%s, tolerance %s, %d steps, operations confirmed by the %s, tool calls need an approved step: %v, on a stop: %s", s.Mode,
+			cmp.Or(s.Tolerance, profiles.SafetyModerate), cmp.Or(s.MaxSteps, profiles.DefaultSafetySteps), cmp.Or(s.Confirm, profiles.SafetyClient),
+			s.RequireIntent, cmp.Or(s.OnStop, profiles.SafetyFreeze))
 	}
 	row("subprocess", "%v", p.Subprocess)
 	row("limits", "cpu %g, memory %d MiB, pids %d, timeout %s, cpu time %s, output %d MiB, scratch %d MiB",

@@ -185,12 +185,16 @@ func leftText(d time.Duration) string {
 	return strconv.FormatInt(int64((max(d, 0)+time.Second-1)/time.Second), 10) + "s"
 }
 
-// stateText has a Q where the run's agent is in quarantine.
+// stateText has a Q where the run's agent is in quarantine, and an S where a safety loop has stopped it.
 func stateText(s control.Sandbox) string {
+	text := string(s.State)
 	if s.Quarantined {
-		return string(s.State) + " Q"
+		text += " Q"
 	}
-	return string(s.State)
+	if s.Stopped {
+		text += " S"
+	}
+	return text
 }
 
 func ageText(d time.Duration) string {

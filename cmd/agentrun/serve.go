@@ -19,6 +19,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"agentrun/hypervisor"
 	"agentrun/internal/handoff"
 )
 
@@ -87,6 +88,10 @@ func serveAction(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	safety := d.runs.safety
+	safety.own, safety.warn = true, func(err error) { d.g.log.Warn("control", "err", err) }
+	safety.node = func() (*hypervisor.Hypervisor, error) { return hypervisor.Open(g.hypervisor()) }
+	defer safety.close()
 	silence, err := g.answer(daemonName, d.runs)
 	if err != nil {
 		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())

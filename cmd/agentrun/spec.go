@@ -42,7 +42,7 @@ func specFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "t", Aliases: []string{"tty"}, Usage: "give the agent a terminal of its own"},
 		&cli.BoolFlag{Name: "best-effort", Usage: "go on without protections this host can't give, and say which"},
 	}
-	return append(flags, exitFlags()...)
+	return slices.Concat(flags, exitFlags(), safetyFlags())
 }
 
 // testOnlyLimits lets tests of time-outs and exhaustion end in less than a minute.
@@ -87,6 +87,7 @@ func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor
 	s.Limits = s.Profile.Limits
 	problems = append(problems, limitFlags(c, &s.Limits)...)
 	problems = append(problems, exitSpec(g, c, &s)...)
+	problems = append(problems, safetySpec(g, c, &s.Profile.Safety)...)
 	if err := planLimits(c, h, *req, &s.Limits); err != nil {
 		return s, err
 	}

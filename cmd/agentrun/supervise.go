@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,12 +24,14 @@ import (
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/toolproxy/link"
 )
 
 // supervisions are the runs of this process, and what its operators may do to them: one for exec alone, many for serve. It is
 // the control API's Controller (M-23).
 type supervisions struct {
-	bus *control.Bus
+	bus    *control.Bus
+	safety *safetyLoops
 
 	mu   sync.Mutex
 	live map[string]*supervision
@@ -37,7 +40,9 @@ type supervisions struct {
 var _ control.Controller = (*supervisions)(nil)
 
 func newSupervisions() *supervisions {
-	return &supervisions{bus: control.NewBus(time.Now), live: map[string]*supervision{}}
+	s := &supervisions{bus: control.NewBus(time.Now), live: map[string]*supervision{}}
+	s.safety = newSafetyLoops(s)
+	return s
 }
 
 // supervision is one run: its processes by runtime, what is decided about it by hypervisor.
@@ -49,6 +54,12 @@ type supervision struct {
 	output   string // file of a detached run's; empty: its caller has it
 	warn     func(error)
 	since    time.Time
+	safety   link.Safeties // the run's safety loop; nil: it has none
+
+	enforcing sync.Mutex  // held by who stops or resumes it for a safety loop
+	stopped   atomic.Bool // by one
+	freezing  sync.Mutex  // held while frozenBy is made true
+	frozenBy  holder
 
 	mu     sync.Mutex
 	run    *runtime.Live // nil: nothing of the agent's has been executed yet
@@ -202,6 +213,7 @@ func (v *supervision) sandbox(ctx context.Context) control.Sandbox {
 	if a, err := v.control.Agent(ctx); err == nil {
 		b.Quarantined = a.Quarantined != nil
 	}
+	b.Stopped = v.stopped.Load()
 	if e, reason, ok := v.control.Elevation(); ok {
 		b.Elevation = elevationOf(e, reason)
 	}
@@ -276,16 +288,6 @@ func endedError(err error) error {
 		return &control.Error{Status: 409, Code: control.CodeEnded, Message: "the run has ended"}
 	}
 	return err
-}
-
-// Freeze implements control.Controller.
-func (s *supervisions) Freeze(ctx context.Context, id, by string) error {
-	return s.on(id, func(run *runtime.Live) error { return run.Freeze(ctx) })
-}
-
-// Thaw implements control.Controller.
-func (s *supervisions) Thaw(ctx context.Context, id, by string) error {
-	return s.on(id, func(run *runtime.Live) error { return run.Thaw(ctx) })
 }
 
 // Signal implements control.Controller.

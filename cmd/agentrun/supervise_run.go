@@ -15,6 +15,7 @@ import (
 	"agentrun/control"
 	"agentrun/hypervisor"
 	"agentrun/runtime"
+	"agentrun/safetyloop/desk"
 )
 
 // supervise makes an admitted run known to its operators, from before its first step to when its account is complete. close ends
@@ -38,18 +39,28 @@ func (g *global) supervise(c *cli.Context, h *hypervisor.Hypervisor, adm hypervi
 		home.gate.started(g.caller.slot, plan.ID)
 	} else {
 		v.all = newSupervisions()
+		v.all.safety.node, v.all.safety.warn = func() (*hypervisor.Hypervisor, error) { return h, nil }, v.warn
 		if silence, err = g.answer(plan.ID, v.all); err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("control socket: %w", err), v.control.Close())
 		}
 	}
 	v.all.add(v)
-	return v, func() {
+	end := func() {
 		v.all.remove(v)
 		silence()
+		v.all.safety.leave(v)
+		if g.caller.home == nil {
+			v.all.safety.close()
+		}
 		if err := v.control.Close(); err != nil {
 			v.warn(err)
 		}
-	}, nil
+	}
+	if v.safety, err = v.all.safety.join(v); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return v, end, nil
 }
 
 // answer serves the control API under a name. silence ends it, when those who asked have their answers.
@@ -60,7 +71,7 @@ func (g *global) answer(name string, runs *supervisions) (silence func(), err er
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	srv := &control.Server{Controller: runs, Access: g.access, Version: version, Report: func(err error) { g.log.Warn("control", "err", err) }}
+	srv := &control.Server{Controller: runs, Access: g.access, Version: version, More: desk.Routes(runs.safety), Report: func(err error) { g.log.Warn("control", "err", err) }}
 	go func() {
 		defer close(done)
 		if err := srv.Serve(ctx, l); err != nil {

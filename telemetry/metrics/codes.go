@@ -19,7 +19,7 @@ func codes() []rings.Code {
 		gate.CodeToolUnknown, gate.CodeToolRestricted, gate.CodeCapabilityMissing, gate.CodeToolTimeout, gate.CodeToolFailed,
 		gate.CodeBadArguments, gate.CodeBadRequest, gate.CodeRouteForbidden, gate.CodeNotFound, gate.CodeTooLarge,
 		gate.CodeRateLimited, gate.CodeConcurrency, gate.CodeSteps, gate.CodeQuota, gate.CodeCost, gate.CodeApproval,
-		gate.CodeQuarantined, gate.CodeRing, gate.CodeConfidential, gate.CodeSuspicious, gate.CodeUnavailable, gate.CodeCanceled,
+		gate.CodeQuarantined, gate.CodeStopped, gate.CodeIntent, gate.CodeRing, gate.CodeConfidential, gate.CodeSuspicious, gate.CodeUnavailable, gate.CodeCanceled,
 		pdp.CodeKeyInvalid, pdp.CodeNoRole, pdp.CodeCapabilityMissing, pdp.CodeRBACDenied, pdp.CodeACLBlock,
 		pdp.CodeUnavailable, pdp.CodeTimeout, pdp.CodeMalformed, pdp.CodeError,
 		egress.CodeEgressDenied, rings.CodeInsufficientRing, rings.CodeRing0Forbidden, rings.CodeRateLimited,

@@ -15,6 +15,7 @@ const (
 	Usage         Family = "usage"          // /internal/usage and below
 	MCP           Family = "mcp"            // /mcp, the tools as an MCP server
 	Elevation     Family = "elevation"      // /internal/elevation, asking for a ring on loan (H-13)
+	Safety        Family = "safety"         // /internal/safety/create, read and execute: the safety loop's endpoints (S-1)
 )
 
 // Route is a route that was allowed. The zero value is none.
@@ -38,7 +39,7 @@ func RouteAllowed(path Path) (Route, Decision) {
 	}
 	route, ok := familyOf(path.s)
 	if !ok {
-		return Route{}, denyRoute(UnknownRoute, "%.64q: no such route; there are /internal/llm/chat, /internal/llm/embeddings, /internal/router, /internal/tools, /internal/usage, /internal/elevation and /mcp", path.s)
+		return Route{}, denyRoute(UnknownRoute, "%.64q: no such route; there are /internal/llm/chat, /internal/llm/embeddings, /internal/router, /internal/tools, /internal/usage, /internal/elevation, /internal/safety and /mcp", path.s)
 	}
 	return route, allow("M-7", "route of the tool proxy")
 }
@@ -73,6 +74,8 @@ func familyOf(path string) (Route, bool) {
 		return Route{Family: MCP}, true
 	case "/internal/elevation":
 		return Route{Family: Elevation}, true
+	case "/internal/safety/create", "/internal/safety/read", "/internal/safety/execute":
+		return Route{Safety, strings.TrimPrefix(path, "/internal/safety/")}, true
 	}
 	if model, ok := strings.CutPrefix(path, "/v1/models/"); ok && !strings.Contains(model, "/") {
 		return Route{Family: LLMChat}, true

@@ -18,7 +18,7 @@ func ofVerdict(v link.Verdict) *Error {
 	e := &Error{Code: CodeUnavailable, Message: v.Message, Next: v.Next, Retry: v.Retry, Rule: string(v.Code)}
 	next := "try again later"
 	switch v.Code {
-	case CodeQuarantined, CodeConcurrency, CodeRateLimited, CodeRing, CodeToolRestricted, CodeCanceled, CodeSteps:
+	case CodeQuarantined, CodeConcurrency, CodeRateLimited, CodeRing, CodeToolRestricted, CodeCanceled, CodeSteps, CodeStopped:
 		e.Code = v.Code
 	case rings.CodeRateLimited, rings.CodeRateTableFull:
 		e.Code = CodeRateLimited
@@ -39,6 +39,8 @@ func ofVerdict(v link.Verdict) *Error {
 		next = "wait until a call of yours has ended"
 	case CodeCanceled:
 		next = "end"
+	case CodeStopped:
+		next = nextStopped
 	}
 	if e.Next == "" {
 		e.Next = next

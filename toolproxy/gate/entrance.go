@@ -76,6 +76,7 @@ func (p *permit) pass() (e *Error) {
 		p.supervisor, // quarantine, ring and rate, concurrency; a place is held from here on
 		p.ownRules,
 		p.countStep,
+		p.intent,
 		p.askPolicy,
 		p.arguments,
 		p.approval,

@@ -13,10 +13,11 @@
 //	}
 //
 // What it guarantees. Each call is decided in one order: quarantine, ring, rate and concurrency, which the supervisor knows; the
-// tool's own rules; steps; policy; arguments; approval; cost. The first that refuses is the reason, and those after it aren't
-// asked. Each decision gives exactly one record: a refusal before Enter returns, a call that passed when it ends. Places and
-// reservations are given back on every way out, panics included. A permit's context ends with the call's time, with the
-// run, and when the ring no longer allows the call (M-22); a result that comes after that is withheld.
+// tool's own rules; steps; the safety loop's approved step; policy; arguments; approval; cost. The first that refuses is the
+// reason, and those after it aren't asked. Each decision gives exactly one record: a refusal before Enter returns, a call that
+// passed when it ends. Places and reservations are given back on every way out, panics included. A permit's context ends with
+// the call's time, with the run, when the ring no longer allows the call (M-22), and when the safety loop stops the agent (S-15); a
+// result that comes after that is withheld.
 //
 // Errors are *Error, with the codes below and the reasons of M-9.
 //
@@ -96,6 +97,7 @@ type Call struct {
 	Category Category        // zero is refused
 	Action   rings.Action    // for the ring enforcer
 	Args     json.RawMessage // canonical (RFC 8785) and valid against the tool's schema
+	Target   string          // what the call is about, by its arguments, for require_intent (S-15); empty: nothing beside the tool
 	Approve  bool            // needs approval whatever the category says
 	Estimate int64           // millionths of the plans' unit
 	Tokens   int64
@@ -129,8 +131,8 @@ type Permit interface {
 	End(Outcome) *Error
 }
 
-// Entrance decides. The order is that of M-9: quarantine, ring and rate, concurrency, steps, policy, approval, cost. A denial
-// is on record when Enter returns.
+// Entrance decides. The order is that of M-9: quarantine, ring and rate, concurrency, steps, policy, approval, cost; the safety loop
+// (S-15) is asked between steps and policy. A denial is on record when Enter returns.
 type Entrance interface {
 	Enter(ctx context.Context, c Call) (Permit, *Error)
 }

@@ -35,6 +35,11 @@ type Options struct {
 	// of the refusal; from then on the gate refuses everything. It may take RecordTimeout. nil: nobody is told.
 	Alarm func(ctx context.Context, v Violation)
 
+	// Safety is the run's safety loop (S-15): calls under way end when it stops the agent. nil: the run has none.
+	Safety Safety
+	// RequireIntent lets a tool pass only with the approved step that it matches. It takes a Safety.
+	RequireIntent bool
+
 	PolicyTimeout time.Duration // 0: DefaultPolicyTimeout
 	ApprovalWait  time.Duration // 0: DefaultApprovalWait. Calls may say another; none waits longer than the run lasts
 	Ends          time.Time     // when the run's time is over; zero: not known
@@ -77,6 +82,9 @@ func (o Options) check() error {
 	}
 	if o.Policy == nil {
 		errs = append(errs, errors.New("no policy"))
+	}
+	if o.RequireIntent && o.Safety == nil {
+		errs = append(errs, errors.New("intents are required, and there is no safety loop"))
 	}
 	who := o.withDefaults().Caller
 	for name, id := range map[string]string{"run": who.Run, "agent": who.Agent, "team": who.Team, "plan": who.Plan} {

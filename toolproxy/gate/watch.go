@@ -8,7 +8,8 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-// watch ends the call as soon as its ring no longer allows it (M-22). It lasts as long as the call.
+// watch ends the call as soon as its ring no longer allows it (M-22), and within a second when the safety loop stops its agent (S-15).
+// It lasts as long as the call.
 func (p *permit) watch(changed <-chan struct{}) {
 	ctx := p.ctx
 	go func() {
@@ -17,11 +18,22 @@ func (p *permit) watch(changed <-chan struct{}) {
 				p.cancel(broke(v))
 			}
 		}()
+		tick, stop := p.ticks()
+		defer stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
+			case <-tick:
+				if e := p.halted(ctx); e != nil {
+					p.cancel(e)
+					return
+				}
+				continue
 			case <-changed:
+			}
+			if ctx.Err() != nil {
+				return // both were ready
 			}
 			before := changed
 			if _, changed = p.gate.o.Supervisor.Ring(); changed == before {

@@ -52,6 +52,8 @@ type Start struct {
 	// BestEffort lets the gateway go on without a wall its host can't give, and say which (--best-effort).
 	BestEffort bool `json:"best_effort,omitempty"`
 	CA         CA   `json:"ca"` // empty: TLS is never intercepted
+	// Safety is the run's safety loop (S-15); nil: it has none.
+	Safety *SafetyStart `json:"safety,omitempty"`
 }
 
 // CA signs the certificates of intercepted connections. It belongs to one run; only that run's root view trusts it.

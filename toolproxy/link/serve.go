@@ -179,6 +179,9 @@ func (v *serving) ask(ctx context.Context, f frame) (any, []*os.File, error) {
 		return a, nil, err
 	case opAlarm:
 		return struct{}{}, nil, alarm(ctx, f.Body, v.Supervisor)
+	case opSafety, opIntent, opBlocked:
+		a, err := f.Op.safety(ctx, f.Body, v.Supervisor)
+		return a, nil, err
 	case opExecute:
 		var tool string
 		if err := json.Unmarshal(f.Body, &tool); err != nil {

@@ -5,7 +5,7 @@
 //
 // What it guarantees. It has no tools of its own and decides nothing: tools/list is the registry's list of what this agent may
 // call, asked anew each time, and tools/call is Registry.Invoke, with the same entrance, schemas, limits, filter and record as
-// a call over HTTP. It keeps no sessions: who calls is known from the link, and a session id says nothing. It offers no
+// a call over HTTP. The safety loop's tools, which no registry has, stand beside them, and theirs are their names. It keeps no sessions: who calls is known from the link, and a session id says nothing. It offers no
 // resources, prompts, sampling or logging.
 //
 //	mounts[egress.MCP] = mcpserver.New(mcpserver.Options{Tools: registry, Version: version})
@@ -23,6 +23,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -36,10 +37,19 @@ type Tools interface {
 	Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error)
 }
 
+// Beside has tools that stand beside the registry's, and decides about their calls itself: the safety loop's.
+type Beside interface {
+	Tools(ctx context.Context) []*mcp.Tool
+	// Call answers a call of one of its tools; false: it has none of that name. It knows its tools' names whatever becomes of Tools.
+	Call(ctx context.Context, name string, args json.RawMessage) (*mcp.CallToolResult, bool)
+}
+
 // Options of New.
 type Options struct {
-	Tools   Tools  // required; nil: there are none
-	Version string // of agentrun, told to clients
+	Tools        Tools  // required; nil: there are none
+	Beside       Beside // nil: none
+	Version      string // of agentrun, told to clients
+	Instructions string // for clients' models; empty: none
 }
 
 const maxBody = tools.MaxArguments + 4<<10
@@ -47,9 +57,10 @@ const maxBody = tools.MaxArguments + 4<<10
 // New returns the handler for /mcp.
 func New(o Options) http.Handler {
 	server := mcp.NewServer(&mcp.Implementation{Name: "agentrun", Version: o.Version}, &mcp.ServerOptions{
+		Instructions: o.Instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // no listChanged: nobody could be told
 	})
-	server.AddReceivingMiddleware(answering(o.Tools))
+	server.AddReceivingMiddleware(answering(o.Tools, o.Beside))
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
 		Stateless:                    true,
 		JSONResponse:                 true,
@@ -60,31 +71,47 @@ func New(o Options) http.Handler {
 
 // answering takes the two methods away from the SDK's own table of tools, which is fixed for all clients, while what an agent
 // may call changes with its ring.
-func answering(from Tools) mcp.Middleware {
+func answering(from Tools, beside Beside) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			switch params := req.GetParams().(type) {
 			case *mcp.CallToolParamsRaw:
-				if from == nil || params == nil {
+				if params == nil {
+					break
+				}
+				if beside != nil {
+					if result, its := beside.Call(ctx, params.Name, params.Arguments); its {
+						return result, nil
+					}
+				}
+				if from == nil {
 					break
 				}
 				return call(ctx, from, params), nil
 			case *mcp.ListToolsParams:
-				return list(ctx, from, next, method, req)
+				return list(ctx, from, beside, next, method, req)
 			}
 			return next(ctx, method, req)
 		}
 	}
 }
 
-func list(ctx context.Context, from Tools, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
+func list(ctx context.Context, from Tools, beside Beside, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
 	result, err := next(ctx, method, req) // fills what the protocol's versions ask for
 	listed, ok := result.(*mcp.ListToolsResult)
-	if err != nil || !ok || from == nil {
+	if err != nil || !ok {
 		return result, err
 	}
-	for _, t := range from.List(ctx) {
-		listed.Tools = append(listed.Tools, &mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Args})
+	if beside != nil {
+		listed.Tools = append(listed.Tools, beside.Tools(ctx)...)
+	}
+	its := len(listed.Tools)
+	if from != nil {
+		for _, t := range from.List(ctx) {
+			if !slices.ContainsFunc(listed.Tools[:its], func(other *mcp.Tool) bool { return other.Name == t.Name }) {
+				listed.Tools = append(listed.Tools, &mcp.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Args})
+			}
+		}
 	}
 	return listed, nil
 }

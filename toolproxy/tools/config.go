@@ -45,6 +45,7 @@ type Spec struct {
 	Rate        Rate
 	Approve     bool
 	Wait        time.Duration // for an operator's approval; 0: gate.DefaultApprovalWait
+	Target      string        // as Definition's; of an MCP server, of those of its tools that have the argument
 	Plaintext   bool
 	Rings       Access[int]
 	Plans       Access[string]
@@ -66,6 +67,7 @@ type rawSpec struct {
 	Rate          *Rate          `yaml:"rate"`
 	Approve       bool           `yaml:"approve"`
 	ApprovalWait  duration       `yaml:"approval_wait"`
+	Target        string         `yaml:"target"`
 	Plaintext     bool           `yaml:"plaintext"`
 	Rings         Access[int]    `yaml:"rings"`
 	Plans         Access[string] `yaml:"plans"`
@@ -82,6 +84,7 @@ func kinds() []string { return []string{"builtin", "http", "mcp", "command"} }
 const (
 	kindBuiltin = "builtin"
 	maxTimeout  = 5 * time.Minute
+	maxTarget   = 128
 
 	// Shorter than any operator is no question; longer than a run lasts (M-3) is no bound.
 	minApprovalWait = time.Second
@@ -219,7 +222,7 @@ func (r rawSpec) spec(name string, own *yaml.Node) (Spec, error) {
 	s := Spec{
 		Kind: r.Kind, Enabled: r.Enabled == nil || *r.Enabled, Description: r.Description, Category: r.Category,
 		Timeout: time.Duration(r.Timeout), MaxReply: int64(r.MaxReply), Price: r.Price, Approve: r.Approve, Plaintext: r.Plaintext,
-		Wait: time.Duration(r.ApprovalWait), Rings: r.Rings, Plans: r.Plans, Roles: r.Roles, Node: own,
+		Wait: time.Duration(r.ApprovalWait), Target: r.Target, Rings: r.Rings, Plans: r.Plans, Roles: r.Roles, Node: own,
 	}
 	if r.Rate != nil {
 		s.Rate = *r.Rate
@@ -263,6 +266,9 @@ func (s Spec) check(r rawSpec) (errs []error) {
 	}
 	if s.MaxReply < 0 || s.MaxReply > MaxReply {
 		fault("max_reply: %d is not within 0 and %d", s.MaxReply, int64(MaxReply))
+	}
+	if len(s.Target) > maxTarget {
+		fault("target: %d bytes, at most %d", len(s.Target), maxTarget)
 	}
 	if s.Price != nil && *s.Price < 0 {
 		fault("price: %d is negative", *s.Price)

@@ -25,6 +25,7 @@ type Definition struct {
 	MaxReply    int64           // bytes of the output; 0: DefaultMaxReply
 	Approve     bool            // needs an operator's approval whatever the category says
 	Wait        time.Duration   // for that approval, 1 s to 5 min; 0: gate.DefaultApprovalWait
+	Target      string          // the argument that calls are about, for require_intent (S-15); empty: the usual ones; NoTarget: none
 	Plaintext   bool            // bears plaintext of people: refused in confidential mode (M-15)
 	Tool        Tool            // does the work
 }

@@ -98,6 +98,6 @@ func wrongMethod(w http.ResponseWriter, allowed string) {
 func notFound() *gate.Error {
 	return &gate.Error{
 		Code: gate.CodeNotFound, Message: "there is no such route",
-		Next: "use /internal/tools, /internal/llm/chat, /internal/llm/embeddings, /internal/router, /internal/usage, /internal/elevation or /mcp",
+		Next: "use /internal/tools, /internal/llm/chat, /internal/llm/embeddings, /internal/router, /internal/usage, /internal/elevation, /internal/safety or /mcp",
 	}
 }

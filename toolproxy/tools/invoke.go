@@ -36,7 +36,7 @@ func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage
 		return nil, r.unknown(ctx, name, args)
 	}
 	c := r.call(t)
-	c.Args, c.Flags = args, r.o.Inspect(args)
+	c.Args, c.Target, c.Flags = args, t.target(args), r.o.Inspect(args)
 	c.Validate = func() *gate.Error { return t.fits(args) }
 	permit, e := r.o.Entrance.Enter(ctx, c)
 	if e != nil {

@@ -121,7 +121,7 @@ func ofRoute(d egress.Decision) (*gate.Error, rings.Ring) {
 	// A forbidden family is the host's own business, ring 0's: asking for it is an attempt, not a mistake.
 	return &gate.Error{
 		Code: egress.CodeRouteForbidden, Message: "this route is never open to an agent",
-		Next: "use the routes below /internal/tools, /internal/llm, /internal/router, /internal/usage and /internal/elevation", Rule: "M-7: " + string(d.Sub),
+		Next: "use the routes below /internal/tools, /internal/llm, /internal/router, /internal/usage, /internal/elevation and /internal/safety", Rule: "M-7: " + string(d.Sub),
 	}, rings.Root
 }
 

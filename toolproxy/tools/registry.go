@@ -146,6 +146,7 @@ func (s Spec) change(d Definition) Definition {
 	d.MaxReply = cmp.Or(s.MaxReply, d.MaxReply)
 	d.Approve = d.Approve || s.Approve
 	d.Wait = cmp.Or(s.Wait, d.Wait)
+	d.Target = cmp.Or(s.Target, d.Target)
 	d.Plaintext = d.Plaintext || s.Plaintext
 	if s.Price != nil {
 		d.Price = *s.Price
@@ -159,7 +160,7 @@ func (s Spec) change(d Definition) Definition {
 func (s Spec) define(name string, t Tool) Definition {
 	d := Definition{
 		Name: name, Description: s.Description, Category: s.Category, Schema: s.Schema,
-		Timeout: s.Timeout, MaxReply: s.MaxReply, Approve: s.Approve, Wait: s.Wait, Plaintext: s.Plaintext, Tool: t,
+		Timeout: s.Timeout, MaxReply: s.MaxReply, Approve: s.Approve, Wait: s.Wait, Target: s.Target, Plaintext: s.Plaintext, Tool: t,
 	}
 	if s.Price != nil {
 		d.Price = *s.Price
@@ -189,6 +190,8 @@ func (r *Registry) make(d Definition, s Spec) (*tool, error) {
 		return nil, fmt.Errorf("category %.16q is not A, B, C or D", string(d.Category))
 	case d.Action.Check() != nil:
 		return nil, fmt.Errorf("action: %w", d.Action.Check())
+	case d.checkTarget() != nil:
+		return nil, d.checkTarget()
 	case d.Wait != 0 && (d.Wait < minApprovalWait || d.Wait > maxApprovalWait):
 		return nil, errors.New("approval_wait is out of bounds")
 	case d.Price < 0 || d.Timeout < 0 || d.MaxReply < 0 || d.MaxReply > MaxReply || len(d.Description) > maxDescription:

@@ -98,6 +98,9 @@ func (r *Registry) taken(s *source, definitions []Definition) (map[string]*tool,
 		d.Name = s.name + "." + d.Name
 		d.Approve, d.Plaintext = d.Approve || s.spec.Approve, d.Plaintext || s.spec.Plaintext
 		d.Category, d.Timeout, d.Wait, d.MaxReply = s.spec.Category, s.spec.Timeout, s.spec.Wait, s.spec.MaxReply
+		if d.Target = s.spec.Target; d.Target != NoTarget && !d.takes(d.Target) {
+			d.Target = ""
+		}
 		d.Description = fit(d.Description)
 		d.Action = *s.spec.Action
 		d.Action.ID, d.Action.Name, d.Action.ExecuteAPI = "tool."+d.Name+".invoke", d.Name, d.Name

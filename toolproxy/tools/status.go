@@ -37,6 +37,9 @@ func WriteOutput(w http.ResponseWriter, output json.RawMessage) {
 	writeJSON(w, http.StatusOK, reply{OK: true, Output: output})
 }
 
+// WriteJSON writes an answer that has a form of its own.
+func WriteJSON(w http.ResponseWriter, status int, v any) { writeJSON(w, status, v) }
+
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -12,6 +12,7 @@ package gatetest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 
@@ -29,6 +30,10 @@ type Supervisor struct {
 	// OnElevate decides about elevations; nil: none is granted. The ring is the test's to set.
 	OnElevate func(context.Context, link.Elevation) (link.Elevated, error)
 	OnAlarm   func(context.Context, link.Alarm) error
+	// OnSafety, OnIntent and OnBlocked are the run's safety loop; nil: each step goes on, each call has its step, nobody is stopped.
+	OnSafety  func(context.Context, link.Safety) (json.RawMessage, error)
+	OnIntent  func(ctx context.Context, tool, target string) error
+	OnBlocked func(context.Context) error
 
 	mu       sync.Mutex
 	ring     rings.Ring
@@ -46,6 +51,7 @@ type Supervisor struct {
 var (
 	_ link.Supervisor = (*Supervisor)(nil)
 	_ link.Controls   = (*Supervisor)(nil)
+	_ link.Safeties   = (*Supervisor)(nil)
 )
 
 // New returns a supervisor of a run in ring.
@@ -174,6 +180,36 @@ func (s *Supervisor) Alarm(ctx context.Context, a link.Alarm) error {
 	return nil
 }
 
+// Safety lets each step go on unless OnSafety answers.
+func (s *Supervisor) Safety(ctx context.Context, q link.Safety) (json.RawMessage, error) {
+	s.ask("safety")
+	if err := q.Check(); err != nil {
+		return nil, err
+	}
+	if s.OnSafety != nil {
+		return s.OnSafety(ctx, q)
+	}
+	return json.RawMessage(`{"success":true,"data":{"continue":true,"factors":[]}}`), nil
+}
+
+// Intent finds a step unless OnIntent answers.
+func (s *Supervisor) Intent(ctx context.Context, tool, target string) error {
+	s.ask("intent")
+	if s.OnIntent != nil {
+		return s.OnIntent(ctx, tool, target)
+	}
+	return nil
+}
+
+// Blocked tells that nobody is stopped unless OnBlocked answers.
+func (s *Supervisor) Blocked(ctx context.Context) error {
+	s.ask("blocked")
+	if s.OnBlocked != nil {
+		return s.OnBlocked(ctx)
+	}
+	return nil
+}
+
 // Alarms returns the alarms so far.
 func (s *Supervisor) Alarms() []link.Alarm {
 	s.mu.Lock()
@@ -223,7 +259,7 @@ func (s *Supervisor) Settled() []link.Settle {
 	return append([]link.Settle(nil), s.settled...)
 }
 
-// Asked returns the questions in their order: check, reserve, settle, approve, record, elevate, alarm.
+// Asked returns the questions in their order: check, reserve, settle, approve, record, elevate, alarm, safety, intent, blocked.
 func (s *Supervisor) Asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

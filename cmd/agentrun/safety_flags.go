@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/profiles"
+	"agentrun/runtime"
+	"agentrun/safetyloop"
+	"agentrun/toolproxy/link"
+)
+
+// safetyFlags are about the execution safety loop of a run (S-15).
+func safetyFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "safety", Usage: "the run's safety loop: `enforcing|monitoring|logging|disabled` (default: the profile's, then " + safetyloop.EnvMode + ", then disabled)"},
+		&cli.BoolFlag{Name: "require-intent", Usage: "refuse tool calls that no approved step of the agent names; with --safety enforcing or monitoring"},
+	}
+}
+
+// safetySpec has flags and environment speak to the profile, in the order of S-14.
+func safetySpec(g *global, c *cli.Context, p *profiles.Safety) (bad []runtime.Problem) {
+	problem := func(flag, message string) { bad = append(bad, runtime.Problem{Field: flag, Message: message}) }
+	why := func(s string) {
+		if p.Why == "" {
+			p.Why = s
+		}
+	}
+	switch {
+	case c.IsSet("safety"):
+		p.Mode = profiles.SafetyMode(c.String("safety"))
+		if _, err := safetyloop.ParseMode(c.String("safety")); err != nil {
+			problem("--safety", err.Error())
+		}
+		why("--safety")
+	case p.Mode == "" && !c.Bool("no-gateway"):
+		mode, err := safetyloop.ModeOf(g.caller.lookupEnv, safetyloop.Disabled)
+		if err != nil {
+			problem("--safety", err.Error())
+		}
+		if err == nil && mode != safetyloop.Disabled {
+			p.Mode = profiles.SafetyMode(mode.String())
+			why(safetyloop.EnvMode)
+		}
+	}
+	if c.IsSet("require-intent") {
+		p.RequireIntent = c.Bool("require-intent")
+	}
+	if p.RequireIntent && !slices.Contains([]profiles.SafetyMode{profiles.SafetyEnforcing, profiles.SafetyMonitoring}, p.Mode) {
+		problem("--require-intent", "no step is approved that a call could match: want --safety enforcing or monitoring, or a profile that says so")
+	}
+	if c.Bool("no-gateway") && (c.IsSet("safety") && p.On() || c.Bool("require-intent")) {
+		problem("--safety", "the loop is reached by the tool proxy, and there is none with --no-gateway")
+	}
+	return bad
+}
+
+// workspaceInside is where agents find their folder.
+const workspaceInside = "/workspace"
+
+// safetyStart is what the gateway has to know; nil: there is no loop.
+func safetyStart(plan *runtime.Plan) *link.SafetyStart {
+	s := plan.Safety
+	if s == nil {
+		return nil
+	}
+	start := &link.SafetyStart{Mode: string(s.Mode), RequireIntent: s.RequireIntent}
+	for _, e := range plan.Entries {
+		if e.Target == workspaceInside || strings.HasPrefix(e.Target, workspaceInside+"/") {
+			start.Workspace = workspaceInside
+		}
+	}
+	return start
+}

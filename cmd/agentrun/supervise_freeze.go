@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+
+	"agentrun/control"
+)
+
+// holder is who has frozen a run. It goes on when nobody holds it any more.
+type holder uint8
+
+const (
+	byOperator holder = 1 << iota
+	bySafety
+)
+
+// errStillHeld is a thaw that somebody else's freeze outlasts.
+var errStillHeld = errors.New("somebody else has frozen the run")
+
+func (v *supervision) freeze(ctx context.Context, by holder) error {
+	v.freezing.Lock()
+	defer v.freezing.Unlock()
+	run, err := v.process()
+	if err != nil {
+		return err
+	}
+	if err := run.Freeze(ctx); err != nil {
+		return err
+	}
+	v.frozenBy |= by
+	return nil
+}
+
+func (v *supervision) thaw(ctx context.Context, by holder) error {
+	v.freezing.Lock()
+	defer v.freezing.Unlock()
+	if by == bySafety && v.frozenBy&by == 0 {
+		return nil // its stop got no further than the ways out
+	}
+	run, err := v.process()
+	if err != nil {
+		return err
+	}
+	if rest := v.frozenBy &^ by; rest != 0 {
+		v.frozenBy = rest
+		return errStillHeld
+	}
+	if err := run.Thaw(ctx); err != nil {
+		return err
+	}
+	v.frozenBy = 0
+	return nil
+}
+
+// Freeze implements control.Controller.
+func (s *supervisions) Freeze(ctx context.Context, id, by string) error {
+	v, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	return endedError(v.freeze(ctx, byOperator))
+}
+
+// Thaw implements control.Controller. What the safety loop has stopped goes on by a verification, which is on its record, and by
+// nothing else.
+func (s *supervisions) Thaw(ctx context.Context, id, by string) error {
+	v, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	err = v.thaw(ctx, byOperator)
+	if errors.Is(err, errStillHeld) {
+		return &control.Error{Status: 409, Code: control.CodeConflict, Message: "the safety loop has stopped the agent of run " + id, Hint: "agentrun challenges list shows what is to be verified; agentrun challenges unblock releases the agent"}
+	}
+	return endedError(err)
+}
