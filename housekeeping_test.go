@@ -218,7 +218,7 @@ func deciding() map[string]struct {
 
 		"safetyloop/judge": {nil, "what a hint says is judged in one process and decided about in another"},
 		"safetyloop":       {[]string{"rings", "audit", "store", "safetyloop/judge"}, "it decides; who asks, shows codes and freezes stands outside"},
-		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
+		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
 
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
