@@ -197,6 +197,33 @@ func TestM1RootlessBestEffort(t *testing.T) {
 	}
 }
 
+// reporter reports its arguments to the safety loop, one step each, and would then go on for a minute.
+const reporter = `
+import json, sys, time, urllib.request
+for hint in sys.argv[1:]:
+    body = json.dumps({"operation": "record_execution_step", "params": {"element_name": "a", "nextActionHint": hint}}).encode()
+    r = urllib.request.Request("http://127.0.0.1:7600/internal/safety/create", body, {"Content-Type": "application/json"})
+    print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(r).read().decode(), flush=True)
+time.sleep(60)`
+
+// S-8, S-15: an ordinary user's runs have the loop as root's have. Without a cgroup a stop can't freeze: it kills, and the block stays.
+func TestS15RootlessStopKills(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	needProgram(t, "python3")
+	args := []string{"exec", "--best-effort", "--ring", "3", "--agent", "planner-1", "--safety", "enforcing", "--timeout", "60s", "--", "python3", "-c", reporter}
+	code, out, errOut := u.run(t, append(args, "reading docs/guide.md", "rm -rf / --no-preserve-root")...)
+	if code != 137 || !strings.Contains(out, `"continue":true`) || !strings.Contains(errOut, "policy_violation") {
+		t.Errorf("got %d, %q, %q, want a step, then killed as policy_violation", code, out, errOut)
+	}
+	if code, out, errOut = u.run(t, args...); code != 125 || out != "" || !strings.Contains(errOut, "agent_stopped") {
+		t.Errorf("exec of the stopped agent: got %d, %q, %q", code, out, errOut)
+	}
+	if code, _, errOut = u.run(t, "challenges", "unblock", "planner-1", "--reason", "a test"); code != 0 {
+		t.Errorf("unblock: got %d, %q", code, errOut)
+	}
+}
+
 // With a cgroup of v2 that was made the user's, all limits hold, and nothing has to be given up.
 func TestM3RootlessDelegatedCgroup(t *testing.T) {
 	need(t, hostcaps.CgroupIs(hostcaps.CgroupV2, "cpu", "memory", "pids"))
