@@ -20,7 +20,7 @@ func (l *Loop) execution(ctx context.Context, call Call, op *Operation, v values
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if op.Name == opExecute {
-		return succeed(begin(v, p, own))
+		return succeed(l.begin(call.Caller, v, p, own))
 	}
 	e := p.running[element]
 	delete(p.running, element)
@@ -41,7 +41,7 @@ func (l *Loop) mayChange(op *Operation, v values, p *principal) *Error {
 	element := v.text(pElement)
 	e := p.running[element]
 	switch {
-	case op.Name == opExecute && e != nil && e.run != &p.shared:
+	case op.Name == opExecute && e != nil && e.begun:
 		return refusal(CodeExists, map[string]any{"execution_id": e.id}, "An execution of '%s' is running already", element)
 	case op.Name == opExecute && e == nil && len(p.running) >= maxExecutions:
 		return tooManyExecutions()
@@ -55,21 +55,25 @@ func tooManyExecutions() *Error {
 	return refusal(CodeRateLimit, map[string]any{"limit": maxExecutions}, "%d executions are running; end one first", maxExecutions)
 }
 
-// begin gives an execution a counter of its own. Who may call it was asked: a human said yes, here or in the client's dialog. The
-// caller holds mu.
-func begin(v values, p *principal, own Own) map[string]any {
+// begin gives an execution a counter of its own where a human said yes to it, here or in the client's dialog. A sandboxed agent that
+// nobody asked here is its own client, and has no dialog: it goes on counting, or execute_agent would be its way around the step
+// limit and around a failure (S-6). The caller holds mu.
+func (l *Loop) begin(c Caller, v values, p *principal, own Own) map[string]any {
 	lowered, _ := v.number(pSteps)
 	e := p.running[v.text(pElement)]
 	if e == nil {
-		e = &execution{id: newID()}
+		e = &execution{id: newID(), run: &p.shared}
 		p.running[v.text(pElement)] = e
 	}
-	e.run, e.own = &run{lowered: lowered}, own
-	return map[string]any{"element_name": v.text(pElement), "execution_id": e.id, "status": "running", "maxAutonomousSteps": e.run.limit(own)}
+	if !c.Bound || l.set.Confirm == ConfirmServer {
+		e.run = &run{}
+	}
+	e.begun, e.lowered, e.own = true, lowered, own
+	return map[string]any{"element_name": v.text(pElement), "execution_id": e.id, "status": "running", "maxAutonomousSteps": e.limit()}
 }
 
 // ensure gives the execution of an element. One that no execute_agent began counts its steps with all others of its principal
-// that nobody began: otherwise a new name, or complete_execution between two steps, would be a new counter (S-6, stage 1).
+// that nobody let begin: otherwise a new name, or complete_execution between two steps, would be a new counter (S-6, stage 1).
 func (l *Loop) ensure(p *principal, c Caller, element string) (*execution, *Error) {
 	own := l.own(c, element)
 	l.mu.Lock()

@@ -103,7 +103,7 @@ type principal struct {
 	frozen    bool // by us
 	unsaved   *block
 	confirmed bool // CREATE was confirmed for the session
-	shared    run  // of executions that no execute_agent began
+	shared    run  // of executions that no human let begin
 	running   map[string]*execution
 	approvals []approval
 	intents   []intent
@@ -112,16 +112,8 @@ type principal struct {
 
 // run counts what an agent did by itself since a human looked.
 type run struct {
-	steps   int
-	lowered int // the limit that execute_agent asked for; 0: the agent's
-	failed  bool
-}
-
-func (r *run) limit(own Own) int {
-	if r.lowered > 0 {
-		return min(r.lowered, own.MaxSteps)
-	}
-	return own.MaxSteps
+	steps  int
+	failed bool
 }
 
 // own gives what holds for an agent now.
@@ -143,10 +135,19 @@ func (l *Loop) own(c Caller, element string) (o Own) {
 
 // execution is an agent at work: of a principal, by its element_name.
 type execution struct {
-	id    string
-	run   *run // its own, or the principal's
-	own   Own  // as its last step found it
-	notes []Notification
+	id      string
+	run     *run // its own, or the principal's
+	own     Own  // as its last step found it
+	begun   bool // by execute_agent
+	lowered int  // the limit that execute_agent asked for; 0: the agent's
+	notes   []Notification
+}
+
+func (e *execution) limit() int {
+	if e.lowered > 0 {
+		return min(e.lowered, e.own.MaxSteps)
+	}
+	return e.own.MaxSteps
 }
 
 // approval is a step that a human let pass by verifying its challenge.

@@ -316,6 +316,53 @@ func TestS6StepLimitCountsAcrossNamesAndEnds(t *testing.T) {
 	b.wantCode(b.call(alice, opComplete, pElement, "nobody"), CodeNoResource)
 }
 
+// A sandboxed agent is its own client: where nobody asks a human about execute_agent, it brings no new counter and forgets no failure.
+func TestS15ExecuteAgentIsNoWayAroundAPause(t *testing.T) {
+	for _, confirm := range []Confirm{ConfirmClient, ConfirmServer} {
+		b := newBench(t, func(s *Settings) { s.Confirm = confirm })
+		jail := Caller{Principal: "jail", Bound: true}
+		call := func(operation string, pairs ...any) Reply {
+			r := b.call(jail, operation, pairs...)
+			if confirm == ConfirmServer && !r.Success && r.Error.Code == CodeConfirmation {
+				token := r.Error.Details["confirmation_token"].(string)
+				if err := b.Confirm(t.Context(), "uid:0", token); err != nil {
+					t.Fatal(err)
+				}
+				r = b.call(jail, operation, append(pairs, pToken, token)...)
+			}
+			return r
+		}
+		step := func(element string, pairs ...any) Directive {
+			t.Helper()
+			return call(opStep, append([]any{pElement, element, pHint, "x"}, pairs...)...).Data.(Directive)
+		}
+		for range 5 {
+			step("a")
+		}
+		if step("a").Continue {
+			t.Fatal("no step limit")
+		}
+		human := confirm == ConfirmServer
+		b.wantOK(call(opComplete, pElement, "a"))
+		b.wantOK(call(opExecute, pElement, "a"))
+		b.wantCode(call(opExecute, pElement, "a"), CodeExists)
+		b.wantOK(call(opExecute, pElement, "b"))
+		if a, other := step("a").Continue, step("b").Continue; a != human || other != human {
+			t.Errorf("%v, begun anew behind the step limit: got %v and %v, want %v", confirm, a, other, human)
+		}
+		b.restart()
+		step("a", pOutcome, outcomeFailure)
+		b.wantOK(call(opExecute, pElement, "c", pSteps, 1))
+		d := step("c")
+		if d.Continue != human {
+			t.Errorf("%v, begun anew behind a failure: got %+v", confirm, d)
+		}
+		if human && step("c").Continue {
+			t.Error("the lower limit doesn't hold")
+		}
+	}
+}
+
 func TestS7TheCallerOnlyRaises(t *testing.T) {
 	b := newBench(t)
 	if d := b.step(alice, "a", "score:70", pRisk, 1); d.Continue || d.NextStepRisk != tierVerify {

@@ -147,7 +147,7 @@ func (l *Loop) noteOutcome(p *principal, e *execution, outcome string, approved 
 	if approved {
 		// The repeated call tells the same outcome again; it has been counted.
 		e.run.failed = false
-		if e.run.steps >= e.run.limit(e.own) {
+		if e.run.steps >= e.limit() {
 			e.run.steps = 0
 		}
 		return
@@ -228,7 +228,7 @@ func (l *Loop) history(p *principal, e *execution) (steps, limit int, failed boo
 			failures++
 		}
 	}
-	return e.run.steps, e.run.limit(e.own), e.run.failed, failures
+	return e.run.steps, e.limit(), e.run.failed, failures
 }
 
 var errJudgement = errors.New("what was given is no judgement")
@@ -297,7 +297,7 @@ func ringPoints(r rings.Ring) int {
 
 func (l *Loop) directive(e *execution, got verdict) Directive {
 	l.mu.Lock()
-	left := max(e.run.limit(e.own)-e.run.steps, 0)
+	left := max(e.limit()-e.run.steps, 0)
 	l.mu.Unlock()
 	return Directive{Factors: got.factors, Reason: got.reason, StepsRemaining: &left, NextStepRisk: got.tier, Notifications: l.pull(e)}
 }
