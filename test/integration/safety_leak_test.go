@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/hostcaps"
+	"agentrun/test/exit"
 )
 
 // S-10: a code is on the operators' channels, and in nothing that the agent could come to see.
@@ -70,21 +71,99 @@ func TestS10CodesLeaveNoTrace(t *testing.T) {
 	if !strings.Contains(metrics, `agentrun_safety_decisions_total{stage="`) {
 		t.Errorf("got metrics %s", metrics)
 	}
-	places := map[string]string{
+	found := places{
 		"metrics": metrics, "the webhook's head": heads.String(), "output and log of client and loop": c.text(),
 		"challenges list": p.must("challenges", "list", "--json").stdout, "challenges blocks": p.must("challenges", "blocks", "--json").stdout,
 		"audit": p.must("audit", "show", "--json").stdout, "ps": p.must("ps", "--json").stdout, "the client's memory": memory(t, c.cmd.Process.Pid),
 		"command lines": commandLines(t),
 	}
-	if !strings.Contains(places["the client's memory"], id) || !strings.Contains(places["audit"], id) {
-		t.Error("memory or audit don't have the challenge's id: they weren't really read")
-	}
+	found.read(t, id, "the client's memory", "audit")
 	c.hangUp()
-	for _, dir := range []string{p.state, p.run} {
+	found.files(t, p.state, p.run)
+	found.none(t, codes)
+}
+
+// S-10, S-15: nor in anything of a sandbox: what its agent and operators are told, what is written and sent, the memory of the agent
+// and of its gateway. Only the supervisor has it.
+func TestS10SandboxLeavesNoTrace(t *testing.T) {
+	x := newExit(t)
+	collector := &exittest.Collector{}
+	x.settings.collector("http://" + x.host("otlp.test", collector).Addr.String())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	l.Close()
+	a := x.cautiously("leaky", "ring3", nil, "--agent", "planner-1", "--metrics-addr", at, "--safety", "enforcing")
+	a.expect("value=pause", `step sending+a+report+to+the+list {"riskScore":70}`)
+	id := strings.TrimPrefix(a.try("told verificationId"), "value=")
+	codes := []string{a.code(id)}
+	a.expect("value=PERMISSION_DENIED", `ask create verify_challenge {"challenge_id":"`+id+`","code":"guessed"}`)
+	a.must("challenges", "verify", id, codes[0])
+	a.tell("step drop_table+users")
+	id, code := a.stopAndCode()
+	codes = append(codes, code)
+
+	r, err := http.Get("http://" + at + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := places{
+		"metrics": string(metrics), "audit": x.n.must("audit", "show", "--json").stdout, "ps": a.must("ps", "--json").stdout, "inspect": a.must("inspect", "leaky").stdout,
+		"events": a.must("events", "leaky", "--json").stdout, "challenges list": a.must("challenges", "list", "--json").stdout,
+		"challenges blocks": a.must("challenges", "blocks", "--json").stdout, "command lines": commandLines(t), "the gateway's memory": memory(t, gatewayOf(t).pid),
+	}
+	for _, p := range a.seen().Processes {
+		found["the agent's memory"] += memory(t, p.PID)
+	}
+	found.read(t, "drop_table users", "the gateway's memory")
+	found.read(t, "planner-1", "audit", "ps", "inspect")
+	found.read(t, "verificationId", "the agent's memory")
+	a.must("challenges", "verify", id, code)
+	a.answer("step drop_table+users")
+	found["the agent's answer"] = a.try("whole")
+	found.read(t, id, "the agent's answer")
+	ended := a.quit()
+	ended.want(t, 0, "exited")
+	found["the run's stderr"], found["the run's status"] = ended.stderr, fmt.Sprintf("%+v", ended.status)
+	found.read(t, "agentrun challenges list", "the run's stderr")
+	eventually(t, 10*time.Second, "a trace at the collector", func() bool { return collector.Count() > 0 })
+	for _, code := range codes {
+		if collector.Holds(code) {
+			t.Errorf("%s is in a trace", code)
+		}
+	}
+	found.files(t, x.n.dir, runDir, x.ws)
+	found.none(t, codes)
+}
+
+// places are texts in which no code may be, by what they are.
+type places map[string]string
+
+// read fails the test unless the places have what must be there if they were really read.
+func (p places) read(t *testing.T, what string, where ...string) {
+	t.Helper()
+	for _, w := range where {
+		if !strings.Contains(p[w], what) {
+			t.Errorf("%s has no %q: it wasn't really read", w, what)
+		}
+	}
+}
+
+// files adds all below some folders.
+func (p places) files(t *testing.T, dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.Type().IsRegular() {
 				b, rerr := os.ReadFile(path)
-				places[path], err = string(b), rerr
+				p[path], err = string(b), rerr
 			}
 			return err
 		})
@@ -92,7 +171,11 @@ func TestS10CodesLeaveNoTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for where, text := range places {
+}
+
+func (p places) none(t *testing.T, codes []string) {
+	t.Helper()
+	for where, text := range p {
 		for _, code := range codes {
 			for how, spelling := range map[string]string{
 				"it": code, "it in small letters": strings.ToLower(code), "it in hexadecimal": hex.EncodeToString([]byte(code)), "it in base64": base64.StdEncoding.EncodeToString([]byte(code))[:24],
