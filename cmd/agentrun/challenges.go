@@ -141,7 +141,7 @@ func challengesShow(g *global, c *cli.Context) error {
 	}
 	s, err := o.By.Show(ctx, o.ID)
 	if err != nil {
-		return refusal("challenge "+oneLine(o.ID), err)
+		return refusal("show", err)
 	}
 	if c.Bool("json") {
 		return printJSON(s)
@@ -156,8 +156,8 @@ func challengesVerify(g *global, c *cli.Context) error {
 		return &hintError{err: fmt.Errorf("%s takes an id and perhaps a code, got %d arguments", c.Command.HelpName, n), hint: "agentrun challenges verify ID"}
 	}
 	ctx, cancel := asking(c)
-	defer cancel()
 	o, err := findChallenge(ctx, g, c.Args().First())
+	cancel()
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,9 @@ func challengesVerify(g *global, c *cli.Context) error {
 			return err
 		}
 	}
-	if err := refusal("challenge "+oneLine(o.ID), o.By.Verify(ctx, o.ID, code)); err != nil {
+	ctx, cancel = asking(c) // anew: people take their time
+	defer cancel()
+	if err := refusal("verify", o.By.Verify(ctx, o.ID, code)); err != nil {
 		return err
 	}
 	fmt.Printf("challenge %s is verified: %s may go on\n", oneLine(o.ID), oneLine(o.Agent))
@@ -253,7 +255,7 @@ func challengesUnblock(g *global, c *cli.Context) error {
 		if b.Agent != a[0] || unblocked > 0 {
 			continue
 		}
-		if err := refusal("agent "+oneLine(b.Agent), b.By.Unblock(ctx, b.Agent, c.String("reason"))); err != nil {
+		if err := refusal("unblock", b.By.Unblock(ctx, b.Agent, c.String("reason"))); err != nil {
 			return err
 		}
 		unblocked++

@@ -40,7 +40,7 @@ func safetySpec(g *global, c *cli.Context, p *profiles.Safety) (bad []runtime.Pr
 	case p.Mode == "" && !c.Bool("no-gateway"):
 		mode, err := safetyloop.ModeOf(g.caller.lookupEnv, safetyloop.Disabled)
 		if err != nil {
-			problem("--safety", err.Error())
+			problem("the caller's environment", err.Error())
 		}
 		if err == nil && mode != safetyloop.Disabled {
 			p.Mode = profiles.SafetyMode(mode.String())

@@ -123,10 +123,10 @@ func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteC
 	}
 	m := s.server(func(context.Context, *mcp.CallToolRequest) safetyloop.Caller { return as })
 	err := m.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: maxMessage})
-	if ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil {
 		return nil
 	}
-	return err
+	return fmt.Errorf("serve the client on stdio: %w", err)
 }
 
 // call is one call of a tool. A panic is this call's end and no other's: the process has everybody's blocks to answer for.
