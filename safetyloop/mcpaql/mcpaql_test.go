@@ -89,6 +89,21 @@ func call(t *testing.T, c *mcp.ClientSession, tool string, arguments any) (map[s
 	return text, r
 }
 
+// A client that doesn't speak the protocol ends its server, which says where the nonsense came from.
+func TestS1NonsenseOnStdioIsAnError(t *testing.T) {
+	s, _ := newServer(t, Crude)
+	err := s.ServeStdio(t.Context(), io.NopCloser(strings.NewReader("garbage\n")), nopWriter{}, safetyloop.Caller{Principal: "stdio"})
+	if err == nil || !strings.Contains(err.Error(), "client on stdio") {
+		t.Errorf("got %v", err)
+	}
+}
+
+type nopWriter struct{}
+
+func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
+
+func (nopWriter) Close() error { return nil }
+
 func TestS1ToolsAreTheEndpoints(t *testing.T) {
 	for e, want := range map[Endpoints]map[string]string{
 		Crude:  {"mcp_aql_read": "AUTO_APPROVE", "mcp_aql_create": "CONFIRM_SESSION", "mcp_aql_execute": "CONFIRM_SINGLE_USE"},
