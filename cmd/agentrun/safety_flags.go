@@ -53,8 +53,8 @@ func safetySpec(g *global, c *cli.Context, p *profiles.Safety) (bad []runtime.Pr
 	if p.RequireIntent && !slices.Contains([]profiles.SafetyMode{profiles.SafetyEnforcing, profiles.SafetyMonitoring}, p.Mode) {
 		problem("--require-intent", "no step is approved that a call could match: want --safety enforcing or monitoring, or a profile that says so")
 	}
-	if c.Bool("no-gateway") && (c.IsSet("safety") && p.On() || c.Bool("require-intent")) {
-		problem("--safety", "the loop is reached by the tool proxy, and there is none with --no-gateway")
+	if c.Bool("no-gateway") && (p.On() || c.Bool("require-intent")) {
+		problem("--no-gateway", "the safety loop is reached by the tool proxy, and there would be none: want --safety disabled beside it")
 	}
 	return bad
 }

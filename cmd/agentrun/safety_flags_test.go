@@ -31,7 +31,9 @@ func TestS14WhoSetsTheModeOfARun(t *testing.T) {
 		{"--safety off", "", profiles.Safety{}, "--safety"},
 		{"--require-intent", "", profiles.Safety{}, "--require-intent"},
 		{"--require-intent --safety logging", "", profiles.Safety{}, "--require-intent"},
-		{"--no-gateway --safety enforcing", "", profiles.Safety{}, "--safety"},
+		{"--no-gateway --safety enforcing", "", profiles.Safety{}, "--no-gateway"},
+		{"--no-gateway", "", profiles.Safety{Mode: "enforcing", Why: "p"}, "--no-gateway"},
+		{"--no-gateway --safety disabled", "", profiles.Safety{Mode: "enforcing", Why: "p"}, "disabled p false"},
 		{"--no-gateway", "enforcing", profiles.Safety{}, "  false"},
 	} {
 		t.Setenv("MCPAQL_SAFETY_LOOP", tt.env)
