@@ -69,7 +69,8 @@ func (c *commands) args(cmd link.Command, status string) []string {
 		args = append(args, "--ro-bind", v)
 	}
 	if len(cmd.Allow) == 0 {
-		args = append(args, "--no-gateway") // a tool that calls tools would be a loop
+		// A tool that calls tools would be a loop; and it reports no steps, whatever its profile says of agents.
+		args = append(args, "--no-gateway", "--safety", "disabled", "--require-intent=false")
 	}
 	for _, v := range cmd.Allow {
 		args = append(args, "--allow", v)
