@@ -18,10 +18,10 @@ same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandom
 # And of live control what the command line and the daemon say; what reaches the processes is tried here too.
 same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevationByTheCLI TestM9PolicyDecidesAboutElevation TestM23VerbsOnADetachedRun
 	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestServeQueue TestH31ALiveRunFollowsItsAgent)
-# And of the safety loop what is protocol, words and state. That a stop freezes, that one kills, and whose memory may be read, is tried
-# here by the shortest test of each.
+# And of the safety loop what is protocol, words and state. That a stop freezes and a code thaws, and whose memory may be read, is tried
+# here too, by the shortest test of each; its kill is the kill switch's, which is.
 same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient TestS10CodesLeaveNoTrace TestS10SandboxLeavesNoTrace
-	TestS15StopAndVerification TestS15RootlessStopKills)
+	TestS15StopAndVerification TestS15KilledAndStillStopped TestS15RootlessStopKills)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
