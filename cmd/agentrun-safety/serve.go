@@ -119,7 +119,7 @@ func (s *settings) serve(c *cli.Context) (err error) {
 	defer stop()
 	// A client that is gone is the end of stdio, not a signal in the middle of a write.
 	signal.Ignore(syscall.SIGPIPE)
-	d := &dongle{o: o, log: log, metrics: newMetrics()}
+	d := &dongle{o: o, log: log}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.open(ctx, s.common.StateDir, s.common.RunDir); err != nil {
 		return err
@@ -146,7 +146,7 @@ func openLog(level, format string) (*slog.Logger, error) {
 type dongle struct {
 	o       serveOptions
 	log     *slog.Logger
-	metrics *metrics
+	metrics desk.Metrics
 
 	out     *os.File // of stdio
 	closing []io.Closer
@@ -189,7 +189,7 @@ func (d *dongle) open(ctx context.Context, stateDir, runDir string) (err error) 
 	}
 	d.loop, err = safetyloop.New(safetyloop.Settings{
 		Mode: d.judge.mode, Tolerance: d.judge.tolerance, MaxSteps: cmp.Or(d.o.maxSteps, d.judge.maxSteps), Confirm: cmp.Or(d.o.confirm, d.judge.confirm), OnlyOperators: !d.o.peers,
-		Store: db, Record: record, Judge: d.judge, Channels: channels, Now: time.Now, Observe: d.metrics.observe,
+		Store: db, Record: record, Judge: d.judge, Channels: channels, Now: time.Now, Observe: d.metrics.Observe,
 	})
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func (d *dongle) run(ctx context.Context) error {
 	defer serving.Wait()
 	defer leave()
 	server := &control.Server{
-		Controller: noRuns{}, Version: version, More: append(desk.Routes(d.loop), d.metrics.route()),
+		Controller: noRuns{}, Version: version, More: append(desk.Routes(d.loop), d.metrics.Route()),
 		Report: func(err error) { d.log.Error("control socket", "err", err) },
 	}
 	ctx, stop := context.WithCancelCause(ctx)

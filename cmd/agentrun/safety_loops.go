@@ -13,6 +13,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/profiles"
 	"agentrun/safetyloop"
+	"agentrun/safetyloop/desk"
 	"agentrun/toolproxy/link"
 )
 
@@ -24,6 +25,8 @@ type safetyLoops struct {
 	node func() (*hypervisor.Hypervisor, error)
 	own  bool
 	warn func(error)
+
+	metrics desk.Metrics
 
 	mu     sync.Mutex
 	h      *hypervisor.Hypervisor
@@ -83,7 +86,7 @@ func (l *safetyLoops) loopLocked(k loopKind) (*safetyloop.Loop, error) {
 	loop, err := l.h.SafetyLoop(safetyloop.Settings{
 		Mode: k.mode, Confirm: k.confirm, Tolerance: safetyloop.Moderate, MaxSteps: profiles.DefaultSafetySteps,
 		OnlyOperators: true, // principals are agents: two of them must not agree on what neither may do
-		Judge:         carried{}, For: l.ownOf, Enforcer: l,
+		Judge:         carried{}, For: l.ownOf, Enforcer: l, Observe: l.metrics.Observe,
 	})
 	if err == nil {
 		l.loops[k] = loop

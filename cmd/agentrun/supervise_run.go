@@ -71,7 +71,7 @@ func (g *global) answer(name string, runs *supervisions) (silence func(), err er
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	srv := &control.Server{Controller: runs, Access: g.access, Version: version, More: desk.Routes(runs.safety), Report: func(err error) { g.log.Warn("control", "err", err) }}
+	srv := &control.Server{Controller: runs, Access: g.access, Version: version, More: append(desk.Routes(runs.safety), runs.safety.metrics.Route()), Report: func(err error) { g.log.Warn("control", "err", err) }}
 	go func() {
 		defer close(done)
 		if err := srv.Serve(ctx, l); err != nil {

@@ -67,7 +67,7 @@ func TestS10CodesLeaveNoTrace(t *testing.T) {
 	seen(c.do("record_execution_step", aStep(harmful)).want(t, "a denied step", "stop").verification())
 	c.do("introspect", nil)
 
-	metrics := p.scrape()
+	metrics := p.scrape("safety-*")
 	if !strings.Contains(metrics, `agentrun_safety_decisions_total{stage="`) {
 		t.Errorf("got metrics %s", metrics)
 	}
@@ -115,7 +115,7 @@ func TestS10SandboxLeavesNoTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := places{
-		"metrics": string(metrics), "audit": x.n.must("audit", "show", "--json").stdout, "ps": a.must("ps", "--json").stdout, "inspect": a.must("inspect", "leaky").stdout,
+		"metrics": string(metrics), "the loop's metrics": a.scrape(a.seen().ID), "audit": x.n.must("audit", "show", "--json").stdout, "ps": a.must("ps", "--json").stdout, "inspect": a.must("inspect", "leaky").stdout,
 		"events": a.must("events", "leaky", "--json").stdout, "challenges list": a.must("challenges", "list", "--json").stdout,
 		"challenges blocks": a.must("challenges", "blocks", "--json").stdout, "command lines": commandLines(t), "the gateway's memory": memory(t, gatewayOf(t).pid),
 	}
@@ -123,6 +123,7 @@ func TestS10SandboxLeavesNoTrace(t *testing.T) {
 		found["the agent's memory"] += memory(t, p.PID)
 	}
 	found.read(t, "drop_table users", "the gateway's memory")
+	found.read(t, `agentrun_safety_decisions_total{stage="pattern",verdict="stop"} 1`, "the loop's metrics")
 	found.read(t, "planner-1", "audit", "ps", "inspect")
 	found.read(t, "verificationId", "the agent's memory")
 	a.must("challenges", "verify", id, code)
@@ -275,10 +276,10 @@ func safetyTerminal(t *testing.T) (screen func() string, name string) {
 	return func() string { mu.Lock(); defer mu.Unlock(); return shown.String() }, name
 }
 
-// scrape reads the metrics of the one loop there is.
-func (p place) scrape() string {
+// scrape reads the metrics of the one loop that has such a name.
+func (p place) scrape(name string) string {
 	p.t.Helper()
-	sockets, err := filepath.Glob(filepath.Join(p.run, "control", "safety-*.sock"))
+	sockets, err := filepath.Glob(filepath.Join(p.run, "control", name+".sock"))
 	if err != nil || len(sockets) != 1 {
 		p.t.Fatalf("got sockets %v, %v", sockets, err)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package desk
 
 import (
 	"context"
@@ -15,17 +15,19 @@ import (
 // maxSeries is more than stages times verdicts: were either ever to come from an agent, the rest would be "other".
 const maxSeries = 128
 
-// metrics counts what the loop decides, by stage and verdict.
-type metrics struct {
+// Metrics counts what a loop decides, by stage and verdict. The zero value has counted nothing.
+type Metrics struct {
 	mu     sync.Mutex
 	counts map[[2]string]uint64
 }
 
-func newMetrics() *metrics { return &metrics{counts: map[[2]string]uint64{}} }
-
-func (m *metrics) observe(stage, verdict string) {
+// Observe is for safetyloop.Settings.
+func (m *Metrics) Observe(stage, verdict string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.counts == nil {
+		m.counts = map[[2]string]uint64{}
+	}
 	key := [2]string{label(stage), label(verdict)}
 	if _, known := m.counts[key]; !known && len(m.counts) >= maxSeries {
 		key = [2]string{"other", "other"}
@@ -44,7 +46,7 @@ func label(s string) string {
 }
 
 // text is the format that Prometheus reads.
-func (m *metrics) text() string {
+func (m *Metrics) text() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	lines := make([]string, 0, len(m.counts))
@@ -55,8 +57,8 @@ func (m *metrics) text() string {
 	return "# HELP agentrun_safety_decisions_total What the safety loop decided, by stage and verdict.\n# TYPE agentrun_safety_decisions_total counter\n" + strings.Join(lines, "")
 }
 
-// route is GET /metrics of the control socket: curl --unix-socket, or a scraper that runs as the operator.
-func (m *metrics) route() control.Route {
+// Route is GET /metrics of the control socket: curl --unix-socket, or a scraper that runs as the operator.
+func (m *Metrics) Route() control.Route {
 	return control.Route{Method: "GET", Path: "/metrics", Do: func(context.Context, control.Request) (any, error) {
 		return control.Text{ContentType: "text/plain; version=0.0.4; charset=utf-8", Body: m.text()}, nil
 	}}
