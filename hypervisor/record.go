@@ -31,10 +31,32 @@ func (h *Hypervisor) record(session string, durable bool, r audit.Record) error 
 	} else {
 		_, err = l.Append(r)
 	}
+	if noRoom(err) {
+		h.giveUp(chainOf(session), l)
+	}
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil
+}
+
+// noRoom tells a log that broke because a write was refused. After a failed sync nobody knows what of the file is on the disk, and a
+// second one may say that all of it is: such a log stays broken for as long as this process lives.
+func noRoom(err error) bool {
+	pe, ok := errors.AsType[*fs.PathError](err)
+	return ok && pe.Op == "write" && errors.Is(err, audit.ErrBroken)
+}
+
+// giveUp has the next record open the chain anew. A log that once could not write refuses for ever, and a run may live long after
+// the minute in which the disk was full. What could not be recorded stays refused: the next record begins from what the file holds, as
+// one of another process would, and a chain whose end isn't a writer's is not opened.
+func (h *Hypervisor) giveUp(chain string, l *audit.Log) {
+	h.mu.Lock()
+	if h.logs[chain] == l {
+		delete(h.logs, chain)
+	}
+	h.mu.Unlock()
+	_ = l.Close() // says again why it was given up
 }
 
 // log opens a chain when it is first needed.
