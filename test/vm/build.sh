@@ -25,6 +25,8 @@ packages=python3,libpython3.11-testsuite,nodejs,bash,git,ca-certificates,strace,
 packages+=,iproute2,libseccomp2,bubblewrap,kmod,apparmor,util-linux,less
 # Clients of the egress proxy; squid and tinyproxy are measured on the host alone.
 packages+=,curl,python3-requests
+# The service manager, for the units of packaging/systemd: the machine does not boot with it.
+packages+=,systemd
 
 die() { echo "test/vm/build.sh: $*" >&2; exit 1; }
 
