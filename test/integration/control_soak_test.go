@@ -5,7 +5,6 @@ package integration
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -25,6 +24,9 @@ const watcher = `
 import os, time
 pause, n, given = float(os.environ["PAUSE"]), 0, False
 print("ready", flush=True)
+if os.environ.get("ASK"):
+    import ask # slow to load
+    ask.begin()
 while True:
     n += 1
     for what in ("create", "fork"):
@@ -43,15 +45,13 @@ while True:
     time.sleep(pause)
 `
 
-// window is a time in which an agent may have more than ring 3.
-type window struct{ from, to time.Time }
-
 // soaked is an agent whose runs are started again whenever they have died.
 type soaked struct {
 	soak  *soak
 	id    string
 	base  int
 	alone bool // its runs have a supervisor of their own; else the daemon's
+	asks  bool // a remote policy decides about its runs and what it asks for
 
 	mu      sync.Mutex // one verb at a time, so that it is known what holds
 	name    string
@@ -59,21 +59,35 @@ type soaked struct {
 	done    chan struct{}
 	low     bool
 	held    bool
-	fresh   bool // begin with an elevation
-	windows []window
+	unsure  bool     // a score was said, and the command failed
+	fresh   bool     // begin with an elevation
+	windows []window // in which it may have more than ring 3
+	lowered []window // verbs that took it away, from their beginning to their end
 
-	gotMu sync.Mutex
-	got   []string // what it was given, and when
+	gotMu       sync.Mutex
+	got         []given
+	asked       []request
+	askedBefore int // how many of them are of earlier runs
+}
+
+// given is something of ring 2's that an agent was given, between two times.
+type given struct {
+	what     string
+	from, to time.Time
 }
 
 type soak struct {
 	place
 	daemon   *daemonNode
+	policy   *policyPoint
+	full     spells // the disk
+	gone     spells // the daemon
 	ws       string
 	release  func(agent string) []string
 	pause    string
 	countsMu sync.Mutex
 	counts   map[string]int
+	lent     map[string][]window // to agents who asked, by the audit
 }
 
 func (s *soak) count(what string) {
@@ -81,8 +95,6 @@ func (s *soak) count(what string) {
 	defer s.countsMu.Unlock()
 	s.counts[what]++
 }
-
-var forEver = time.Unix(1<<40, 0)
 
 // soakTime is how long, and with how many agents: AGENTRUN_TEST_SOAK is a duration.
 func soakTime(t *testing.T) (time.Duration, int) {
@@ -97,8 +109,9 @@ func soakTime(t *testing.T) (time.Duration, int) {
 	return d, 50
 }
 
-// M-22, M-23: everything that operators do, in any order, to many at once, while supervisors die and the disk fills: no agent ever
-// has more than its ring, nothing is left, and the record is whole.
+// M-22, M-23, M-9: everything that operators do, in any order, to many at once, while supervisors die, the disk fills and the policy
+// decision point is down: no agent ever has more than its ring, or what nobody decided about; nothing that no fault explains keeps a
+// run from starting, nothing is left, and the record is whole.
 func TestM23Soak(t *testing.T) {
 	needSandbox(t)
 	needProgram(t, "python3")
@@ -119,13 +132,18 @@ func TestM23Soak(t *testing.T) {
 		}
 	})
 	n.start(t)
-	s := &soak{place: place{t, n.run, n.state}, daemon: n, ws: workspace(t), counts: map[string]int{}, pause: fmt.Sprint(0.01 * float64(many) / 4)}
+	s := &soak{place: place{t, n.run, n.state}, daemon: n, ws: workspace(t), counts: map[string]int{}, lent: map[string][]window{}, pause: fmt.Sprint(0.01 * float64(many) / 4)}
+	s.policy = startPolicyPoint(t)
 	write(t, filepath.Join(s.ws, "watch.py"), watcher, 0o644)
+	write(t, filepath.Join(s.ws, "ask.py"), asker, 0o644)
 	s.release = s.operator()
 	agents := make([]*soaked, many)
 	for i := range agents {
-		agents[i] = &soaked{soak: s, id: fmt.Sprint("agent-", i), base: 2 + i%2, alone: i%4 < 2}
+		agents[i] = &soaked{soak: s, id: fmt.Sprint("agent-", i), base: 2 + i%2, alone: i%4 < 2, asks: i%8 == 1 || i%8 == 3}
 		s.must("agent", "score", agents[i].id, "0.7")
+		if agents[i].asks {
+			s.must("agent", "set", agents[i].id, "--self-elevation")
+		}
 	}
 	end := time.Now().Add(length)
 	var wg sync.WaitGroup
@@ -145,12 +163,17 @@ func TestM23Soak(t *testing.T) {
 		})
 	}
 	wg.Go(func() { s.faults(end) })
+	wg.Go(func() { s.outages(end) })
 	wg.Wait()
 
-	s.must("kill", "--all", "--yes")
+	// A supervisor may be about to end by itself.
+	if r := s.do("kill", "--all", "--yes"); code(r.stderr) == "unreached" {
+		s.must("kill", "--all", "--yes")
+	} else if r.exit != 0 {
+		t.Errorf("kill --all: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
 	for _, a := range agents {
 		a.over()
-		a.check()
 	}
 	noAgents(t)
 	s.must("gc")
@@ -159,6 +182,9 @@ func TestM23Soak(t *testing.T) {
 		t.Errorf("control sockets left: %v", names)
 	}
 	log := s.wholeAudit()
+	for _, a := range agents {
+		a.check()
+	}
 	granted, ended := causes(log)
 	t.Logf("%v; %d records, %d elevations granted, %d ended on record", s.counts, len(log), granted, len(ended))
 	if granted == 0 || s.counts["started"] < many/2 || s.counts["given"] == 0 {
@@ -178,9 +204,13 @@ func (s *soak) wholeAudit() (all []entry) {
 	files, _ := filepath.Glob(filepath.Join(s.state, "audit", "node", "*.jsonl"))
 	for _, f := range files {
 		for _, line := range lines(f) {
-			var e entry
+			var e struct {
+				entry
+				Time time.Time `json:"time"`
+			}
 			if json.Unmarshal([]byte(line), &e) == nil {
-				all = append(all, e)
+				all = append(all, e.entry)
+				s.keepLent(e.entry, e.Time)
 			}
 		}
 	}
@@ -191,7 +221,12 @@ func (s *soak) wholeAudit() (all []entry) {
 func (a *soaked) start() {
 	s := a.soak
 	a.name = fmt.Sprint(a.id, "-", counter.Add(1))
-	flags := []string{"--no-gateway", "--agent", a.id, "--name", a.name, "--workspace", s.ws, "--timeout", "300s", "--cpu-time", "240s", "--env", "PAUSE=" + s.pause, "--env", "NAME=" + a.name}
+	flags := []string{"--agent", a.id, "--name", a.name, "--workspace", s.ws, "--timeout", "300s", "--cpu-time", "240s", "--env", "PAUSE=" + s.pause, "--env", "NAME=" + a.name}
+	if a.asks {
+		flags = append(flags, "--gateway", s.policy.settings, "--env", "ASK="+a.whatFor())
+	} else {
+		flags = append(flags, "--no-gateway")
+	}
 	o := opts{profile: fmt.Sprint("ring", a.base), flags: flags, dir: s.ws}
 	if a.alone {
 		o.env = []string{"AGENTRUN_NO_DAEMON=1"}
@@ -212,6 +247,9 @@ func (a *soaked) start() {
 		return
 	}
 	a.call, a.done = c, make(chan struct{})
+	a.gotMu.Lock()
+	a.askedBefore = len(a.asked)
+	a.gotMu.Unlock()
 	ready := make(chan struct{})
 	go func(done chan struct{}) {
 		defer close(done)
@@ -222,9 +260,7 @@ func (a *soaked) start() {
 				once.Do(func() { close(ready) })
 				continue
 			}
-			a.gotMu.Lock()
-			a.got = append(a.got, lines.Text())
-			a.gotMu.Unlock()
+			a.heard(lines.Text())
 		}
 		_ = c.Wait()
 		c.cancel()
@@ -232,29 +268,59 @@ func (a *soaked) start() {
 	select {
 	case <-ready:
 		s.count("started")
+		if a.asks && !s.policy.up.meet(began, time.Now()) {
+			s.t.Errorf("%s started, and nobody decided that it may", a.name)
+		}
 		a.fresh = true
 		if a.base == 2 {
 			a.open(began, forEver)
 		}
 	case <-a.done:
-		why := "not started"
-		if _, code, ok := strings.Cut(c.errOut.String(), "quarantined"); ok && code != "" {
-			why, a.held = "not started: quarantined", true // a breach's
-		}
-		s.count(why)
+		s.count("not started: " + a.whyNot(began))
 	}
+}
+
+// whatFor is what a run asks its gateway for. The steady agent is to have nothing that others could take away.
+func (a *soaked) whatFor() string {
+	if a.id == "steady" {
+		return "calls"
+	}
+	return "elevation"
 }
 
 func (a *soaked) open(from, to time.Time) { a.windows = append(a.windows, window{from, to}) }
 
-// shut ends what is open: from now on the agent has ring 3 and no more.
-func (a *soaked) shut() {
+// shut ends what is open: from now on the agent has ring 3 and no more. It was taken away by a verb that began at a time.
+func (a *soaked) shut(began time.Time) {
 	now := time.Now()
+	a.lowered = append(a.lowered, window{began, now})
 	for i := range a.windows {
 		if a.windows[i].to.After(now) {
 			a.windows[i].to = now
 		}
 	}
+}
+
+// heard keeps what the agent says until the end.
+func (a *soaked) heard(line string) {
+	a.gotMu.Lock()
+	defer a.gotMu.Unlock()
+	words := strings.Fields(line)
+	var asked, had float64
+	if len(words) < 3 {
+		a.soak.t.Errorf("%s says %q", a.id, line)
+		return
+	}
+	if _, err := fmt.Sscan(words[1]+" "+words[2], &asked, &had); err != nil {
+		a.soak.t.Errorf("%s says %q: %v", a.id, line, err)
+		return
+	}
+	from, until := time.UnixMicro(int64(asked*1e6)), time.UnixMicro(int64(had*1e6))
+	if len(words) == 3 {
+		a.got = append(a.got, given{words[0], from, until})
+		return
+	}
+	a.asked = append(a.asked, request{words[0], words[3], from, until})
 }
 
 func (a *soaked) dead() bool {
@@ -281,7 +347,7 @@ func code(stderr string) string {
 func (a *soaked) turn(r *rand.Rand) {
 	s := a.soak
 	if a.dead() {
-		a.shut()
+		a.shut(time.Now())
 		switch {
 		case a.held:
 			a.releaseIt()
@@ -316,15 +382,15 @@ func (a *soaked) turn(r *rand.Rand) {
 			a.open(began, l.Expires)
 		}
 	case verb < 13:
-		if do("revoke", a.name).exit == 0 && a.base == 3 {
-			a.shut()
+		if began := time.Now(); do("revoke", a.name).exit == 0 && a.base == 3 {
+			a.shut(began)
 		}
 	case verb < 15 && !a.low:
 		a.score("0.3")
 	case verb < 16 && !a.held:
-		if do("quarantine", a.name, "--reason", "soak").exit == 0 {
+		if began := time.Now(); do("quarantine", a.name, "--reason", "soak").exit == 0 {
 			a.held = true
-			a.shut()
+			a.shut(began)
 		}
 	case verb < 17:
 		if do("kill", a.name).exit == 0 {
@@ -351,7 +417,7 @@ func (a *soaked) over() {
 	case <-time.After(hang() / 4):
 		a.soak.t.Errorf("%s doesn't end", a.name)
 	}
-	a.shut()
+	a.shut(time.Now())
 }
 
 func (a *soaked) score(to string) {
@@ -366,8 +432,9 @@ func (a *soaked) score(to string) {
 		}
 	case res.exit == 0:
 		a.low = true
-		a.shut()
+		a.shut(began)
 	}
+	a.unsure = a.unsure && to == "0.3" || res.exit != 0
 }
 
 func (a *soaked) releaseIt() {
@@ -384,59 +451,18 @@ func (a *soaked) releaseIt() {
 	}
 }
 
-// faults come one after the other: a full disk, a daemon that dies.
-func (s *soak) faults(end time.Time) {
-	for i := 0; time.Until(end) > 2*time.Second; i++ {
-		time.Sleep(time.Until(end) / 4)
-		if i%2 == 0 {
-			s.count("disk full")
-			s.fillDisk(500 * time.Millisecond)
-			continue
-		}
-		s.count("daemon killed")
-		_ = s.daemon.Process.Kill()
-		_ = s.daemon.Wait()
-		s.daemon.start(s.t)
-	}
-}
-
-func (s *soak) fillDisk(length time.Duration) {
-	name := filepath.Join(s.state, "filler")
-	f, err := os.Create(name)
-	if err != nil {
-		return
-	}
-	defer os.Remove(name)
-	defer f.Close()
-	for size := 1 << 20; size >= 512; size /= 2 {
-		for err = nil; err == nil; {
-			_, err = f.Write(make([]byte, size))
-		}
-		if !errors.Is(err, unix.ENOSPC) {
-			s.t.Errorf("fill the disk: %v", err)
-		}
-	}
-	time.Sleep(length)
-}
-
 // check compares what the agent was given with when it might have been.
 func (a *soaked) check() {
 	slack := 3 * soon()
 	a.gotMu.Lock()
 	defer a.gotMu.Unlock()
+	a.checkAsked()
 	wrong := 0
-	for _, line := range a.got {
-		var what string
-		var asked, had float64
-		if _, err := fmt.Sscan(line, &what, &asked, &had); err != nil {
-			a.soak.t.Errorf("%s says %q", a.id, line)
-			continue
-		}
+	for _, g := range a.got {
 		a.soak.count("given")
-		at, until := time.UnixMicro(int64(asked*1e6)), time.UnixMicro(int64(had*1e6))
-		if !slices.ContainsFunc(a.windows, func(w window) bool { return !until.Before(w.from) && at.Before(w.to.Add(slack)) }) {
+		if !slices.ContainsFunc(a.windows, func(w window) bool { return w.meets(g.from.Add(-slack), g.to) }) {
 			if wrong++; wrong == 1 {
-				a.soak.t.Errorf("%s (ring %d) got a %s between %v and %v, above its ring; windows: %v", a.id, a.base, what, at, until, strings.ReplaceAll(fmt.Sprint(a.windows), " +0000 UTC", ""))
+				a.soak.t.Errorf("%s (ring %d) got a %s between %v and %v, above its ring; windows: %v", a.id, a.base, g.what, g.from, g.to, strings.ReplaceAll(fmt.Sprint(a.windows), " +0000 UTC", ""))
 			}
 		}
 	}
