@@ -114,10 +114,7 @@ func (s *soak) outages(end time.Time) {
 			break
 		}
 	}
-	if steady.done != nil {
-		_ = s.do("kill", steady.name)
-		steady.over()
-	}
+	steady.kill()
 	steady.check()
 	if len(s.policy.down.all) > 0 && !slices.ContainsFunc(steady.asked, func(q request) bool { return !q.yes() && s.policy.within(q) }) {
 		s.t.Errorf("nothing was refused while there was no policy decision: %v", steady.asked)
@@ -139,11 +136,22 @@ func (s *soak) getsOn(a *soaked, after time.Time) bool {
 		}
 		// A run may have so many calls and no more.
 		if slices.ContainsFunc(now, func(q request) bool { return q.code == "steps_exceeded" }) {
-			_ = s.do("kill", a.name)
-			a.over()
+			a.kill()
 		}
 	}
 	return false
+}
+
+// kill ends a run, if there is one.
+func (a *soaked) kill() {
+	for give := time.Now().Add(hang()); !a.dead(); {
+		r := a.soak.do("kill", a.name)
+		if r.exit == 0 || time.Now().After(give) {
+			break
+		}
+		a.soak.count("kill " + a.id + ": " + strings.TrimSpace(r.stderr))
+	}
+	a.over()
 }
 
 // whyNot tells why a start was refused. Each reason needs what explains it.
