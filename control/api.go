@@ -143,8 +143,9 @@ const (
 	EventKill         = "kill"           // Data: reason
 	EventStopped      = "safety_stopped" // Data: reason; by a safety loop
 	EventResumed      = "safety_resumed"
-	EventEnded        = "ended" // Data: state, exit_code
-	EventGap          = "gap"   // Data: lost; the reader was slower than the events
+	EventFailed       = "agent.run.failed" // Data: state, exit_code, and as far as there is one signal, reason, failed_step, error; just before ended, of every run that did not exit with 0 (M-6)
+	EventEnded        = "ended"            // Data: state, exit_code
+	EventGap          = "gap"              // Data: lost; the reader was slower than the events
 )
 
 // Controller is a supervisor as its operators see it. Ids are whole and exact: names and prefixes are the client's. An error that

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,8 +90,26 @@ func (v *supervision) over(status runtime.Status) {
 		// The kernel or runtime was quicker than anybody's order. What a kill does besides, and its record, follow (H-22, H-23).
 		v.control.Kill(context.Background(), hypervisor.KillRequest{Reason: rings.KillResourceExhaustion, By: "agentrun", Detail: status.Reason})
 	}
-	v.event(control.EventEnded, map[string]string{"state": string(status.State), "exit_code": strconv.Itoa(status.ExitCode)})
+	end := map[string]string{"state": string(status.State), "exit_code": strconv.Itoa(status.ExitCode)}
+	if status.State != runtime.Exited || status.ExitCode != 0 {
+		v.event(control.EventFailed, causeOf(status, end))
+	}
+	v.event(control.EventEnded, end)
 	v.end()
+}
+
+// maxCause bounds each word of a cause in an event, of which a supervisor keeps the last thousand.
+const maxCause = 1 << 10
+
+// causeOf is the true cause of a failed run, as its status has it (M-6).
+func causeOf(s runtime.Status, end map[string]string) map[string]string {
+	cause := maps.Clone(end)
+	for name, text := range map[string]string{"signal": s.Signal, "reason": s.Reason, "failed_step": s.FailedStep, "error": s.Error} {
+		if text != "" {
+			cause[name] = strings.ToValidUTF8(text[:min(len(text), maxCause)], "")
+		}
+	}
+	return cause
 }
 
 func (v *supervision) end() { v.once.Do(func() { close(v.ended) }) }

@@ -369,3 +369,44 @@ func (c *call) output() ([]byte, error) {
 		return nil, ctx.Err()
 	}
 }
+
+// M-6: each run that did not exit with 0 is told as failed, with the true cause, to whoever follows the events.
+func TestM6FailedEvent(t *testing.T) {
+	n := startDaemon(t)
+	n.exec(t, opts{}, "/bin/true")
+	n.exec(t, opts{}, "/probe", "exit", "9")
+	n.exec(t, opts{}, "/bin/sh", "-c", "kill -SEGV $$")
+	n.exec(t, opts{unsafe: true, flags: []string{"--timeout", "1s"}}, "/probe", "stubborn")
+	n.exec(t, opts{flags: []string{"--max-output", "4k"}}, "/probe", "output", "1000000")
+	var got []string
+	out, err := exec.Command(agentrun, "--state-dir", n.state, "--run-dir", n.run, "events", "--json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		var e struct {
+			Kind string
+			Data struct{ State, Signal, Reason, ExitCode string }
+		}
+		if err := json.Unmarshal([]byte(strings.Replace(line, `"exit_code"`, `"ExitCode"`, 1)), &e); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if e.Kind == "agent.run.failed" || e.Kind == "ended" {
+			d := e.Data
+			if d.State != "signaled" {
+				d.Signal = "" // whichever of ours came first
+			}
+			got = append(got, strings.Join([]string{e.Kind, d.State, d.ExitCode, d.Signal, d.Reason}, " "))
+		}
+	}
+	want := []string{
+		"ended exited 0  ",
+		"agent.run.failed exited 9  ", "ended exited 9  ",
+		"agent.run.failed signaled 139 SIGSEGV ", "ended signaled 139  ",
+		"agent.run.failed timeout 124  wall clock: 1s", "ended timeout 124  ",
+		"agent.run.failed policy 137  output over the limit of 4096 bytes", "ended policy 137  ",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
