@@ -11,7 +11,7 @@
 #
 #   FUZZTIME               per fuzz target, default 3000x
 #   AGENTRUN_VM_SEQUENCE   runs in sequence and at once in the VM, where each takes
-#   AGENTRUN_VM_CROWD      ten times as long; defaults 20 and 20
+#   AGENTRUN_VM_CROWD      ten times as long; defaults 12 and 12
 #   CI=true or AGENTRUN_TEST_MUST_RUN=1   a test skipped on every platform is a failure
 # shellcheck disable=SC2317 # the steps are called by their names
 set -uo pipefail
@@ -112,7 +112,7 @@ step_vm() {
 	done
 	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1500}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
-		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-20}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-20}" \
+		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}" \
 		-- bash suite.sh 2> >(tee "$out/vm.log" >&2) | "$tool" guest "$out/vm.json"
 	# 0: the suite script got to its end; how the tests went is in the events.
 	((PIPESTATUS[0] == 0)) || failed+=("virtual machine: $(tail -n 3 "$out/vm.log" | tr '\n' ' ')")
