@@ -24,6 +24,9 @@ same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevati
 # here too, by the shortest test of each; its kill is the kill switch's, which is.
 same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient TestS10CodesLeaveNoTrace TestS10SandboxLeavesNoTrace
 	TestS15StopAndVerification TestS15KilledAndStillStopped TestS15RootlessStopKills)
+# And of runs, sagas and the audit what is words and files.
+same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor TestH26CutLogIsFound TestProfiles TestStdin TestImplicitWorkspace TestDetach
+	TestM7UnixSocket TestOtherPortsAreNobodys)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
