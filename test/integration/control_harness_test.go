@@ -142,7 +142,8 @@ func (p place) agent(name string, o opts, argv ...string) *told {
 	if argv == nil {
 		argv = []string{"/probe", "live"}
 	}
-	o.flags = append([]string{"--no-gateway", "--timeout", "300s"}, o.flags...)
+	// Time enough to be slow in: a storm under emulation burns the usual 20 s while one looks at the others.
+	o.flags = append([]string{"--no-gateway", "--timeout", "300s", "--cpu-time", "300s"}, o.flags...)
 	return p.begin(name, p.at(prepare(p.t, o, argv...)))
 }
 
