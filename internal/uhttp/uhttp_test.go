@@ -315,6 +315,7 @@ func FuzzReadRequest(f *testing.F) {
 func FuzzReadResponse(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))
 	f.Add([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"))
+	f.Add([]byte("HTTP/1.1 220 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nok\r\n0\r\n\r\n"))
 	f.Add([]byte("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 404 Not Found\r\n\r\nbody"))
 	f.Fuzz(func(t *testing.T, unsafe []byte) {
 		r := &Response{br: bufio.NewReaderSize(bytes.NewReader(unsafe), maxAnswerHead)}

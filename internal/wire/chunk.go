@@ -15,7 +15,7 @@ const (
 	maxTiny      = 16 << 10 // bytes of framing that may come ahead of the content, beside its own amount
 )
 
-// ChunkReader decodes a chunked body, strictly. Extensions and trailers are dropped. io.EOF comes only after the last
+// ChunkReader decodes a chunked body, strictly. Extensions and trailers are dropped, and trailers that are no fields refused. io.EOF comes only after the last
 // chunk and its empty line; whatever follows is left in the reader.
 type ChunkReader struct {
 	br       *bufio.Reader
@@ -81,6 +81,9 @@ func (c *ChunkReader) next() error {
 		}
 		if len(line) == 0 {
 			return io.EOF
+		}
+		if _, _, err := cutField(line); err != nil { // another reader may take it for something else
+			return err
 		}
 		room -= len(line) + 2
 	}
