@@ -5,6 +5,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	goruntime "runtime"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,14 @@ var (
 	// what the file really holds.
 	ErrBroken = errors.New("audit log could not be written; it refuses until it is reopened")
 )
+
+// MayReopen tells an error after which whoever holds the log does well to close it and open it anew: a write was refused, as for want of
+// room, and what the file holds is known. After a failed sync nobody knows what of the file is on the disk, and a second one may say
+// that all of it is: such a log stays broken for as long as the process lives.
+func MayReopen(err error) bool {
+	pe, ok := errors.AsType[*fs.PathError](err)
+	return ok && pe.Op == "write" && errors.Is(err, ErrBroken)
+}
 
 // Log appends to one chain. It may be used by many goroutines, and any number of processes may have a Log of the same
 // chain.

@@ -31,20 +31,13 @@ func (h *Hypervisor) record(session string, durable bool, r audit.Record) error 
 	} else {
 		_, err = l.Append(r)
 	}
-	if noRoom(err) {
+	if audit.MayReopen(err) {
 		h.giveUp(chainOf(session), l)
 	}
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil
-}
-
-// noRoom tells a log that broke because a write was refused. After a failed sync nobody knows what of the file is on the disk, and a
-// second one may say that all of it is: such a log stays broken for as long as this process lives.
-func noRoom(err error) bool {
-	pe, ok := errors.AsType[*fs.PathError](err)
-	return ok && pe.Op == "write" && errors.Is(err, audit.ErrBroken)
 }
 
 // giveUp has the next record open the chain anew. A log that once could not write refuses for ever, and a run may live long after

@@ -47,10 +47,24 @@ func (r *recorder) Record(_ context.Context, session string, rec audit.Record) e
 	if err != nil {
 		return err
 	}
-	if _, err := l.AppendSync(rec); err != nil {
+	_, err = l.AppendSync(rec)
+	if audit.MayReopen(err) {
+		r.giveUp(chain, l)
+	}
+	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil
+}
+
+// giveUp has the next record open the chain anew: a dongle may live long after the minute in which the disk was full.
+func (r *recorder) giveUp(chain string, l *audit.Log) {
+	r.mu.Lock()
+	if r.logs[chain] == l {
+		delete(r.logs, chain)
+	}
+	r.mu.Unlock()
+	_ = l.Close() // says again why it was given up
 }
 
 func (r *recorder) log(chain string) (*audit.Log, error) {

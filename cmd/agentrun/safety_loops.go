@@ -47,8 +47,11 @@ func newSafetyLoops(runs *supervisions) *safetyLoops {
 
 // join gives the loop of a run, or nil if its plan has none. The run must be known to operators by then.
 func (l *safetyLoops) join(v *supervision) (link.Safeties, error) {
-	if v.plan.Safety == nil || v.plan.Exit == nil {
+	if v.plan.Safety == nil {
 		return nil, nil
+	}
+	if v.plan.Exit == nil { // the command line says so earlier, and better
+		return nil, errors.New("safety loop: the run has no way out to reach it by")
 	}
 	k, err := kindOf(v.plan.Safety)
 	if err != nil {

@@ -189,3 +189,15 @@ func TestS15StrictestOfAllRuns(t *testing.T) {
 		t.Errorf("left behind: %+v, %v", blocks, err)
 	}
 }
+
+// S-15: a run that wants a loop and can't reach it doesn't begin without, whoever forgot to look before.
+func TestS15NoLoopWithoutAWayOut(t *testing.T) {
+	s := newSupervisions()
+	got, err := s.safety.join(&supervision{all: s, plan: &runtime.Plan{ID: "r1", Safety: &profiles.Safety{Mode: profiles.SafetyEnforcing}}})
+	if got != nil || err == nil || !strings.Contains(err.Error(), "no way out") {
+		t.Errorf("got %v, %v, want a refusal", got, err)
+	}
+	if got, err := s.safety.join(&supervision{all: s, plan: &runtime.Plan{ID: "r1"}}); got != nil || err != nil {
+		t.Errorf("no loop wanted: got %v, %v", got, err)
+	}
+}
