@@ -174,6 +174,7 @@ type upstream struct {
 	addr       netip.Addr
 	key        poolKey
 	idleSince  time.Time
+	drops      uint64 // of the pool, before the ring was asked
 	used, dead bool
 }
 
@@ -202,11 +203,12 @@ func (p *Proxy) upstreamFor(f *flow, a egress.Ask, secure, fresh bool) (*upstrea
 		}
 		return u, d, nil
 	}
+	drops := p.pool.dropped()
 	conn, d, r := p.dial(f, a)
 	if r != nil {
 		return nil, d, r
 	}
-	u := &upstream{Conn: conn, raw: conn, key: key, addr: remote(conn)}
+	u := &upstream{Conn: conn, raw: conn, key: key, addr: remote(conn), drops: drops}
 	if secure {
 		if r := p.secure(u, a.Target); r != nil {
 			abort(conn)

@@ -118,10 +118,10 @@ func (p *Proxy) watch() {
 	var last <-chan struct{}
 	for {
 		ring, changed := p.supervisor.Ring()
-		p.flows.each(func(f *flow) { p.review(f, ring) })
 		if last != nil {
 			p.pool.drop()
 		}
+		p.flows.each(func(f *flow) { p.review(f, ring) })
 		if changed == last && last != nil { // a channel that was closed and stays: the run has ended
 			p.flows.each((*flow).cut)
 			return

@@ -27,6 +27,7 @@ type poolKey struct {
 type pool struct {
 	mu     sync.Mutex
 	closed bool
+	drops  uint64 // by a change of ring
 	count  int
 	idle   map[poolKey][]*upstream
 	sweep  *time.Timer
@@ -54,14 +55,23 @@ func (p *pool) take(key poolKey) *upstream {
 	list[len(list)-1] = nil
 	p.idle[key] = list[:len(list)-1]
 	p.count--
+	u.drops = p.drops
 	return u
 }
 
+// dropped returns how often the ring had changed. Whoever makes a connection asks before it looks at the ring.
+func (p *pool) dropped() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drops
+}
+
+// put keeps a connection whose flow is done with it, unless the ring that allowed it has gone meanwhile.
 func (p *pool) put(u *upstream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.count >= maxIdle || len(p.idle[u.key]) >= maxIdleKey {
-		_ = u.raw.Close() // no room
+	if p.closed || u.drops != p.drops || p.count >= maxIdle || len(p.idle[u.key]) >= maxIdleKey {
+		_ = u.raw.Close() // no room for it
 		return
 	}
 	if p.idle == nil {
@@ -114,10 +124,11 @@ func (p *pool) close() {
 	p.idle, p.count = nil, 0
 }
 
-// drop closes what waits for a next request: the ring that allowed it is another one now (M-22).
+// drop closes what waits for a next request, and what is put here later but was allowed before: the ring is another one now (M-22).
 func (p *pool) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.drops++
 	for _, list := range p.idle {
 		for _, u := range list {
 			_ = u.raw.Close() // nobody uses it

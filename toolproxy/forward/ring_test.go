@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -220,6 +221,29 @@ func TestM22EveryWayOutFollowsTheRing(t *testing.T) {
 	}
 	if got := w.Stats().Cut; got < 16 || got > 18 { // the idle ones count where the ring fell before their answer was booked
 		t.Errorf("got %d cut, want 16, or one more for each idle one", got)
+	}
+}
+
+// A request that ends while the ring falls belongs to no flow that could be cut, and its connection is in no pool that could be emptied.
+func TestM22NoConnectionIsKeptOverAChangeOfRing(t *testing.T) {
+	var p pool
+	for _, from := range []string{"made", "taken"} {
+		mine, server := net.Pipe()
+		u := &upstream{Conn: mine, raw: mine, drops: p.dropped()}
+		if from == "taken" {
+			p.put(u)
+			if p.get(u.key) != u {
+				t.Fatal("the pool gives back nothing")
+			}
+		}
+		p.drop()
+		p.put(u)
+		if p.count != 0 {
+			t.Errorf("%s before the change: got %d kept, want none", from, p.count)
+		}
+		if _, err := server.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("%s before the change: got %v at the server, want EOF", from, err)
+		}
 	}
 }
 
