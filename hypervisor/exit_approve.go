@@ -73,7 +73,7 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 	if a.Wait <= 0 {
 		return refused("", codeApproval, "an operator has to approve this call, and it doesn't wait"), nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(a.Wait, MaxApprovalWait))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
 	asked, err := e.ask(ctx, a, kind)
@@ -83,6 +83,9 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 		}
 		return link.Approved{}, err
 	}
+	// From here on somebody can answer. What recording the question took is no operator's time.
+	ctx, stop := context.WithTimeout(ctx, asked.Expires.Sub(asked.Asked))
+	defer stop()
 	return e.wait(ctx, asked)
 }
 
@@ -152,16 +155,17 @@ func (e *Exit) ask(ctx context.Context, a link.Approval, kind string) (Approval,
 	if err := e.waits(db); err != nil {
 		return Approval{}, err
 	}
-	now := e.h.now().UTC()
 	reason := ""
 	if a.Reason != "" {
 		reason = audit.Claimed(a.Reason)
 	}
 	asked := Approval{
 		ID: newID(), Kind: kind, Run: e.opt.Run, Agent: e.adm.Agent, Session: e.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
-		Asked: now, Expires: now.Add(min(a.Wait, MaxApprovalWait)), State: ApprovalPending,
+		State: ApprovalPending,
 	}
 	err = db.Update(ctx, func(tx *store.Tx) error {
+		now := e.h.now().UTC()
+		asked.Asked, asked.Expires = now, now.Add(min(a.Wait, MaxApprovalWait))
 		mine, all, err := e.sweep(tx, now)
 		if err != nil {
 			return err

@@ -604,7 +604,7 @@ func TestM11WhatEndsTheWait(t *testing.T) {
 		end  func(n *node, e *Exit, cancel context.CancelFunc)
 		want ApprovalState
 	}{
-		"time":   {50 * time.Millisecond, func(*node, *Exit, context.CancelFunc) {}, ApprovalExpired},
+		"time":   {time.Nanosecond, func(*node, *Exit, context.CancelFunc) {}, ApprovalExpired},
 		"caller": {time.Minute, func(_ *node, _ *Exit, cancel context.CancelFunc) { cancel() }, ApprovalCanceled},
 		"run":    {time.Minute, func(_ *node, e *Exit, _ context.CancelFunc) { e.Close() }, ApprovalCanceled},
 		"quarantine": {time.Minute, func(n *node, _ *Exit, _ context.CancelFunc) {
