@@ -110,7 +110,8 @@ func child(role []string) {
 		unix.Pause()
 	case "spin":
 		say("ready")
-		for {
+		for n := uint64(0); ; n++ { // until it is killed
+			_ = n
 		}
 	case "count": // in a page shared with the test
 		n := counter(func(err error) { say(err); os.Exit(1) }, role[1])

@@ -48,6 +48,7 @@ func (g *Group) v1Freezer() string {
 // frozen is no state to leave, and the caller that must have it stopped kills it instead (M-22). A process can hold off a freeze for as
 // long as it likes (a page fault served by userfaultfd or FUSE), hence the bound; it cannot hold off Kill.
 func (g *Group) Freeze(ctx context.Context) error {
+	defer g.hurry()()
 	err := g.freeze(ctx)
 	if err != nil {
 		err = fmt.Errorf("freeze cgroup %s: %w", g.name, errors.Join(err, g.unfreeze()))
@@ -257,6 +258,7 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 			seen[p] = struct{}{}
 		}
 		if first {
+			defer g.hurry()()
 			// A fork bomb loses here: no new process after this line, whatever the scheduler does. The library would take 0 for "unset".
 			if d := g.dir("pids"); d != "" {
 				if err := writeFile(filepath.Join(d, "pids.max"), "0"); err != nil && !gone(err) {
@@ -384,7 +386,7 @@ func (g *Group) KillOthers(ctx context.Context, keep ...int) (killed int, settle
 	}()
 	seen := map[int]struct{}{}
 	var b backoff
-	for {
+	for first := true; ; first = false {
 		pids, _, err := g.allProcs()
 		if err != nil {
 			return len(seen), false, err
@@ -392,6 +394,9 @@ func (g *Group) KillOthers(ctx context.Context, keep ...int) (killed int, settle
 		pids = slices.DeleteFunc(pids, func(p int) bool { return slices.Contains(keep, p) })
 		if len(pids) == 0 {
 			return len(seen), true, nil
+		}
+		if first {
+			defer g.hurry()()
 		}
 		for _, p := range pids {
 			seen[p] = struct{}{}
@@ -599,9 +604,13 @@ func Sweep(ctx context.Context, parent string, alive func(name string) bool) (re
 	if err != nil && h.Mode == Invalid {
 		return nil, fmt.Errorf("sweep cgroups: %w", err)
 	}
+	all := newGroup(h, parent)
+	if s := all.share(all.dir("cpu")); s != nil {
+		s.settle() // a supervisor may have died in a hurry
+	}
 	var errs []error
 	names := map[string]struct{}{}
-	for _, hi := range newGroup(h, parent).hiers {
+	for _, hi := range all.hiers {
 		ents, err := os.ReadDir(hi.dir)
 		if err != nil && !gone(err) {
 			errs = append(errs, err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"agentrun/profiles"
 	"agentrun/rings"
@@ -144,8 +145,9 @@ func TestM22ForkStormAtDemotion(t *testing.T) {
 	a := startAlive(t, aliveOpts{profile: "ring3"})
 	a.applied(rings.Standard)
 	a.expect("ok", "storm 4", "burn 2")
+	var took []time.Duration
 	for range 10 {
-		a.applied(rings.Sandbox)
+		took = append(took, a.applied(rings.Sandbox).Took.Round(time.Millisecond))
 		for range 3 {
 			if ps, err := a.Processes(); err != nil || len(ps) != 1 {
 				t.Fatalf("%d processes, %v, want the first one only", len(ps), err)
@@ -153,6 +155,7 @@ func TestM22ForkStormAtDemotion(t *testing.T) {
 		}
 		a.applied(rings.Standard)
 	}
+	t.Log("demotions took", took)
 }
 
 // An operator's freeze survives a demotion; what could not be taken then is taken at the thaw.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cgroups
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// weights are those of the group and of ours above it, "-" where the weight is the usual one, "up" where it is raised.
+func weights(t *testing.T, g *Group) string {
+	t.Helper()
+	var all []string
+	for dir, n := g.dir("cpu"), strings.Count(g.name, "/"); n >= 0; dir, n = filepath.Dir(dir), n-1 {
+		s := g.share(dir)
+		if s == nil {
+			t.Fatalf("%s can't be opened", dir)
+		}
+		w, err := readFile(s.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, strings.NewReplacer(s.raised, "up", s.usual, "-").Replace(w))
+		s.release()
+	}
+	return strings.Join(all, " ")
+}
+
+func awaitWeights(t *testing.T, g *Group, want string) {
+	t.Helper()
+	got := ""
+	for ctx := within(t, 20*time.Second); ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		if got = weights(t, g); got == want {
+			return
+		}
+	}
+	t.Errorf("weights of %s: got %q, want %q", g.name, got, want)
+}
+
+// M-22, H-22: as long as a group is to be stopped it has more of the processors than who keeps them busy, and no longer; two at once
+// don't take it from each other, and an operator's own weight is left alone.
+func TestHurry(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		a, b := create(t, limits), create(t, limits)
+		awaitWeights(t, a, "- -")
+		freeze := func(g *Group) (end func()) {
+			start(t, g, "uffd").expect("stuck") // no freeze comes to an end
+			ctx, cancel := context.WithCancel(within(t, 60*time.Second))
+			done := make(chan error, 1)
+			go func() { done <- g.Freeze(ctx) }()
+			return func() {
+				cancel()
+				if err := <-done; err == nil {
+					t.Error("frozen, with a process that can't be")
+				}
+			}
+		}
+		endA := freeze(a)
+		awaitWeights(t, a, "up up")
+		endB := freeze(b)
+		awaitWeights(t, b, "up up")
+		endA()
+		awaitWeights(t, a, "- up")
+		awaitWeights(t, b, "up up")
+		endB()
+		awaitWeights(t, b, "- -")
+
+		s := b.share(b.dir("cpu"))
+		defer s.release()
+		if err := writeFile(s.path, "500"); err != nil {
+			t.Fatal(err)
+		}
+		endB = freeze(b)
+		awaitWeights(t, b, "500 up")
+		endB()
+		awaitWeights(t, b, "500 -")
+		for _, g := range []*Group{a, b} {
+			if _, err := g.Kill(within(t, 10*time.Second)); err != nil {
+				t.Error(err)
+			}
+		}
+		awaitWeights(t, b, "500 -")
+	})
+}
+
+// What one that died in a hurry has left is taken back by the next, and by Sweep. As long as somebody needs it, by nobody.
+func TestHurryLeftBehind(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		up := g.share(filepath.Dir(g.dir("cpu")))
+		defer up.release()
+		for name, next := range map[string]func() error{
+			"Freeze": func() error { return g.Freeze(within(t, 10*time.Second)) },
+			"Sweep":  func() error { _, err := Sweep(t.Context(), parent, func(string) bool { return true }); return err },
+		} {
+			if err := writeFile(up.path, up.raised); err != nil {
+				t.Fatal(err)
+			}
+			other := g.share(filepath.Dir(g.dir("cpu")))
+			if !other.raise() {
+				t.Fatal("not raised")
+			}
+			if err := next(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			awaitWeights(t, g, "- up")
+			other.release() // it dies
+			if err := next(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			awaitWeights(t, g, "- -")
+		}
+	})
+}
