@@ -55,7 +55,14 @@ func (c *Client) found(ctx context.Context) ([]Found, error) {
 	limit := &Error{Status: 504, Code: CodeUnreached, Message: "no answer in " + askTime.String()}
 	asked, cancel := context.WithTimeoutCause(ctx, askTime, limit)
 	defer cancel()
-	list, err := c.Sandboxes(asked)
+	var list []Sandbox
+	var err error
+	// The answer of one that ends as it is asked breaks off. Asked again it isn't there; in between its socket may still take a question.
+	for range 3 {
+		if list, err = c.Sandboxes(asked); err == nil || asked.Err() != nil {
+			break
+		}
+	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeNotFound {
 		return nil, nil
 	}

@@ -265,6 +265,44 @@ func TestAllAndFind(t *testing.T) {
 	wg.Wait()
 }
 
+// One that ends while it is asked has no runs; it doesn't keep others from being found. One that only answers badly does.
+func TestM23FindBesideOneThatEnds(t *testing.T) {
+	for name, ends := range map[string]bool{"ends": true, "lives": false} {
+		dir := runDir(t)
+		f := newFake()
+		f.runs = []Sandbox{{ID: "abc1", Name: "planner"}}
+		startIn(t, dir, "abc1", f, Access{})
+		l, err := Listen(dir, "other", Access{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := 0
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if asked++; ends && asked == 2 {
+					l.Close()
+				}
+				c.Close()
+			}
+		}()
+		found, err := Find(t.Context(), dir, "planner")
+		l.Close()
+		<-done
+		if e, _ := errors.AsType[*Error](err); ends && (err != nil || found.ID != "abc1") || !ends && (e == nil || e.Code != CodeUnreached) {
+			t.Errorf("one that %s: got %q, %v", name, found.ID, err)
+		}
+		if asked < 2 || asked > 3 {
+			t.Errorf("one that %s was asked %d times", name, asked)
+		}
+	}
+}
+
 // TestM23ImpostorIsNotBelieved: who listens must be root or who asks.
 func TestM23ImpostorIsNotBelieved(t *testing.T) {
 	dir := runDir(t)
