@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"agentrun/cgroups"
+	"agentrun/internal/hostcaps"
 )
 
 // gate lets runs in as long as the node has room, in the order they came. Whoever finds none waits, a bounded number for a
@@ -247,11 +247,11 @@ func thisHost() hostMemory {
 
 // memAvailable is the kernel's own estimate (proc_meminfo(5)).
 func memAvailable() (int64, error) {
-	b, err := os.ReadFile("/proc/meminfo")
+	text, err := hostcaps.ReadKernel("/proc/meminfo")
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -302,4 +303,26 @@ func median(d []time.Duration) time.Duration {
 		}
 	}
 	return s[len(s)/2]
+}
+
+// All controllers are looked for in the list as it is now, in one reading.
+func TestUnifiedControllers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cgroup.controllers")
+	want := func(list string, kind error, names ...string) {
+		t.Helper()
+		if list != "" {
+			if err := os.WriteFile(file, []byte(list), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := haveUnified(file, names); !errors.Is(err, kind) || (err == nil) != (kind == nil) {
+			t.Errorf("%q: got %v, want %v", list, err, kind)
+		}
+	}
+	want("", ErrInconclusive, "cpu")
+	want("cpuset cpu io memory hugetlb pids rdma\n", nil, "cpu", "memory", "pids", "freezer")
+	want("cpuset io memory pids\n", ErrUnsupported, "cpu", "memory")
+	want("cpu memory pids\n", ErrUnsupported, "cpu", "memory", "pid")
+	want(strings.Repeat("x ", 2000)+"cpu\n", nil, "cpu")
+	want("\n", nil)
 }

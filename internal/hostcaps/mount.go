@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -202,13 +203,7 @@ func Cgroup(controllers ...string) *Probe {
 		Loses: "limits on " + strings.Join(controllers, ", ") + ": no sandbox is started",
 		Get:   "mount the cgroup2 file system at /sys/fs/cgroup, or the named v1 controllers below it; on v2 enable them in cgroup.subtree_control",
 		try: func() error {
-			mode := Cgroups()
-			for _, c := range controllers {
-				if err := haveController(mode, c); err != nil {
-					return err
-				}
-			}
-			return nil
+			return haveControllers(Cgroups(), controllers)
 		},
 	}
 }
@@ -227,29 +222,38 @@ func CgroupIs(mode CgroupMode, controllers ...string) *Probe {
 	return p
 }
 
-func haveController(mode CgroupMode, name string) error {
+func haveControllers(mode CgroupMode, names []string) error {
 	switch mode {
 	case CgroupV1, CgroupHybrid:
-		if fsMagic(cgroupRoot+"/"+name) != unix.CGROUP_SUPER_MAGIC {
-			return unsupported("no v1 controller at %s/%s", cgroupRoot, name)
+		for _, name := range names {
+			if fsMagic(cgroupRoot+"/"+name) != unix.CGROUP_SUPER_MAGIC {
+				return unsupported("no v1 controller at %s/%s", cgroupRoot, name)
+			}
 		}
 		return nil
 	case CgroupV2:
-		if name == "freezer" {
-			return atLeast(5, 2)
-		}
-		b, err := os.ReadFile(cgroupRoot + "/cgroup.controllers")
-		if err != nil {
-			return inconclusive(err, "read the controllers")
-		}
-		for _, have := range strings.Fields(string(b)) {
-			if have == name {
-				return nil
-			}
-		}
-		return unsupported("%s is not in %s/cgroup.controllers", name, cgroupRoot)
+		return haveUnified(cgroupRoot+"/cgroup.controllers", names)
 	}
 	return unsupported("no cgroup file system at %s", cgroupRoot)
+}
+
+// haveUnified looks for all names in the one list.
+func haveUnified(file string, names []string) error {
+	text, err := ReadKernel(file)
+	if err != nil {
+		return inconclusive(err, "read the controllers")
+	}
+	have := strings.Fields(text)
+	for _, name := range names {
+		if name == "freezer" {
+			if err := atLeast(5, 2); err != nil {
+				return err
+			}
+		} else if !slices.Contains(have, name) {
+			return unsupported("%s is not in %s", name, file)
+		}
+	}
+	return nil
 }
 
 // CgroupKill makes and removes an empty group in the v2 tree: the root group
