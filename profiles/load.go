@@ -50,12 +50,13 @@ func Builtin(name string) (p Profile, ok bool) {
 	for i := range builtinTable {
 		b := &builtinTable[i]
 		if b.profile.Name == name {
-			p = b.profile
+			p = b.profile.Clone()
 			p.Syscalls = make([]SyscallRule, len(b.rules))
 			for j, r := range b.rules {
 				p.Syscalls[j] = builtinRules[r]
 			}
-			return p.Clone(), true
+			detachRules(p.Syscalls)
+			return p, true
 		}
 	}
 	return Profile{}, false

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode"
@@ -575,6 +577,34 @@ func TestDigest(t *testing.T) {
 	walk(reflect.ValueOf(&p).Elem(), "")
 }
 
+// TestDigestIsKept: what was kept of one profile is no other's, whoever changes their copy afterwards.
+func TestDigestIsKept(t *testing.T) {
+	p := builtinProfile(t, "ring2")
+	for i := range 3 * maxDigests {
+		p.Description = strconv.Itoa(i % (maxDigests + 2))
+		p.Syscalls[0].Why, p.Syscalls[0].Names[0] = strconv.Itoa(i%3), strconv.Itoa(i%2)
+		if got, want := p.Digest(), p.digest(); got != want {
+			t.Fatalf("%d: got %s, want %s", i, got, want)
+		}
+	}
+	if n := len(digests.lately); n != maxDigests {
+		t.Errorf("%d are kept, want %d", n, maxDigests)
+	}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			q := builtinProfile(t, "ring3")
+			q.Ring = i
+			for range 20 {
+				if q.Digest() != q.digest() {
+					t.Errorf("profile %d has another's digest", i)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func BenchmarkLoadRing3(b *testing.B) {
 	for b.Loop() {
 		if _, err := Load(Sources{Dirs: []string{"/nonexistent/a", "/nonexistent/b"}}, "ring3"); err != nil {
@@ -593,7 +623,16 @@ func BenchmarkYAMLRing3(b *testing.B) {
 	}
 }
 
+// BenchmarkDigestRing3 is of a profile that is new each time.
 func BenchmarkDigestRing3(b *testing.B) {
+	p, _ := Builtin("ring3")
+	for b.Loop() {
+		p.digest()
+	}
+}
+
+// BenchmarkDigestAgain is of one that another run had.
+func BenchmarkDigestAgain(b *testing.B) {
 	p, _ := Builtin("ring3")
 	for b.Loop() {
 		p.Digest()
