@@ -156,21 +156,6 @@ func topLevel(dir, name string) (Entry, error) {
 	return e, nil
 }
 
-// Canonical resolves a host path the operator named and says what it is. Build later opens the result
-// without following any link, so a path that changes in between is refused, not followed.
-func Canonical(name string) (string, os.FileInfo, error) {
-	abs, err := filepath.Abs(name)
-	if err != nil {
-		return "", nil, err
-	}
-	abs, err = filepath.EvalSymlinks(abs)
-	if err != nil {
-		return "", nil, err
-	}
-	info, err := os.Lstat(abs)
-	return abs, info, err
-}
-
 // OwnerOf is the host owner of an existing file.
 func OwnerOf(info os.FileInfo) (Owner, error) {
 	st, ok := info.Sys().(*unixStat)

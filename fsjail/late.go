@@ -48,6 +48,16 @@ func Detach(entries []Entry, agent IDs) (_ *Detached, err error) {
 	return d, nil
 }
 
+// FD is the mount that is for a path inside, until Attach or Close.
+func (d *Detached) FD(at string) (fd int, ok bool) {
+	for _, m := range d.mounts {
+		if m.at == at {
+			return m.fd, true
+		}
+	}
+	return -1, false
+}
+
 // Attach moves them, in order, into the mount namespace of a process. Their mount points must be there: none is created, and no link is
 // followed on the way. Call it before any code of the agent runs in that namespace.
 //
