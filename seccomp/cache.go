@@ -62,6 +62,9 @@ func (f Filter) CompileCached(dir string, o Options) (Program, error) {
 	return p, nil
 }
 
+// Digest is the same for filters that compile to the same program here, and differs for others.
+func (f Filter) Digest() [sha256.Size]byte { return f.key(Options{}) }
+
 // key digests everything the program depends on. Strings are written with their length, so that no two filters share an encoding.
 func (f Filter) key(o Options) [sha256.Size]byte {
 	e := encoder{buf: make([]byte, 0, 16384)}

@@ -101,7 +101,7 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "mount": // under the parent's filter
-		if mount() != unix.EPERM {
+		if !errors.Is(mount(), unix.EPERM) {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -273,7 +273,7 @@ func TestServeContext(t *testing.T) {
 	}
 	close(release)
 	<-done
-	if err1 != unix.EPERM || err2 != unix.EPERM || stats.Delayed.Load() != 1 {
+	if !errors.Is(err1, unix.EPERM) || !errors.Is(err2, unix.EPERM) || stats.Delayed.Load() != 1 {
 		t.Errorf("got %v and %v, %d delayed, want EPERM twice, 1 delayed", err1, err2, stats.Delayed.Load())
 	}
 	if err := Serve(ctx, fd, func(Call) Answer { return Answer{} }, ServeOptions{}); !errors.Is(err, context.Canceled) {
@@ -289,7 +289,7 @@ func TestFlood(t *testing.T) {
 	start := time.Now()
 	fd, done := filtered(t, permissive(t, "mount", "umount2"), func() {
 		for i := range calls {
-			if mount() != unix.EPERM {
+			if !errors.Is(mount(), unix.EPERM) {
 				failed++
 			}
 			if i%1000 == 0 {
