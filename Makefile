@@ -16,13 +16,21 @@ TAGS := runc_nocriu,urfave_cli_no_docs
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || sed -n 's/^\#\# \[\([0-9][^]]*\)\].*/\1/p' CHANGELOG.md 2>/dev/null | head -n1)
 LDFLAGS := -s -w -X main.version=$(or $(VERSION),unknown)
 
+# Static: no dynamic linker before the client of the daemon runs, nor at the start of each sandbox. LINK=dynamic uses the host's libseccomp and
+# libc, and its name services to look groups up.
+LINK ?= static
+ifeq ($(LINK),static)
+LINKING := -tags $(TAGS),osusergo,netgo
+LINKFLAGS := -linkmode external -extldflags '-static -Wl,-e,agentrun_entry'
+endif
+
 PREFIX ?= /usr/local
 STUB := runtime/internal/stub/stub.bin
 OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety probe test test-unit test-vm bench lint fuzz static install clean deps
+.PHONY: help run build gateway safety probe test test-unit test-vm bench lint fuzz install clean deps
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -34,7 +42,7 @@ deps:
 	@bash scripts/install-deps.sh run
 
 build: $(STUB) gateway safety ## bin/agentrun, bin/agentrun-gateway and bin/agentrun-safety
-	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun ./cmd/agentrun
+	$(GO) build -trimpath -ldflags "$(LDFLAGS) $(LINKFLAGS)" $(LINKING) -o bin/agentrun ./cmd/agentrun
 
 # Without cgo: Go can only drop the privileges of threads it has made itself.
 gateway:
@@ -47,11 +55,6 @@ safety:
 # Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
 	sh runtime/internal/stub/build.sh
-
-static: $(STUB) ## bin/agentrun-static, for machines without libseccomp or another libc
-	$(GO) build -trimpath -ldflags "$(LDFLAGS) -linkmode external -extldflags -static" \
-		-tags $(TAGS),osusergo,netgo -o bin/agentrun-static ./cmd/agentrun
-	@if ldd bin/agentrun-static >/dev/null 2>&1; then echo "bin/agentrun-static is not static" >&2; exit 1; fi
 
 probe: bin/probe
 

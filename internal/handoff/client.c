@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The client of the daemon, as a constructor: it runs before the Go runtime exists, which saves what starting that costs
-// (figures in docs/daemon.md), and it has one thread, so that blocking a signal blocks it. Whatever stands in its way, it returns, and
-// the program goes on alone as if it had not been here. Once the request is sent whole it never returns, unless declined: the
-// run may have begun.
+// The client of the daemon. It runs before the Go runtime exists, which saves what starting that costs (figures in docs/daemon.md), and in
+// a static program before libc does, which asks the processor for its features some forty times: a hypervisor is asked each time. So there is
+// no libc here: system calls are made directly, nothing is allocated, and no thread-local storage is used. It has one thread, so that
+// blocking a signal blocks it. Whatever stands in its way, it returns, and the program goes on alone as if it had not been here. Once the
+// request is sent whole it never returns, unless declined: the run may have begun.
+//
+// make build names agentrun_entry as where a static program begins; where nobody did, the constructor comes later and does the same.
 
 #define _GNU_SOURCE
+#include <asm/ioctls.h>
+#include <asm/termbits.h>
 #include <elf.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/auxv.h>
-#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <termios.h>
-#include <unistd.h>
 
+#include "../../runtime/internal/stub/c/sys.h"
 #include "client.h"
 
 // As in wire.go.
@@ -37,15 +37,63 @@ struct frame {
 	uint32_t value;
 };
 
+enum { E_INTR = 4 };
+
 static char declined[1024];
+static int tried;
 
 const char *agentrun_declined(void) { return declined; }
 
-// The build id: the linker's digest of the program. Two programs of the same one are the same program.
-int agentrun_build_id(unsigned char *to, int room)
+// The compiler knows these loops and would call libc for them; the barrier keeps it from seeing through them.
+#define OPAQUE __asm__ volatile("" ::: "memory")
+
+static size_t length(const char *s)
 {
-	const ElfW(Phdr) *ph = (const void *)getauxval(AT_PHDR);
-	unsigned long n = getauxval(AT_PHNUM);
+	size_t n = 0;
+	for (; s[n]; n++)
+		OPAQUE;
+	return n;
+}
+
+static char *copy(char *to, const void *from, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		to[i] = ((const char *)from)[i];
+		OPAQUE;
+	}
+	return to + n;
+}
+
+static int same(const char *a, const char *b)
+{
+	for (; *a && *a == *b; a++, b++)
+		OPAQUE;
+	return *a == *b;
+}
+
+// after gives what stands in s behind prefix; NULL if it begins otherwise.
+static const char *after(const char *s, const char *prefix)
+{
+	for (; *prefix; s++, prefix++) {
+		if (*s != *prefix)
+			return NULL;
+		OPAQUE;
+	}
+	return s;
+}
+
+static const char *variable(char **envp, const char *name)
+{
+	const char *v;
+	for (; *envp; envp++)
+		if ((v = after(*envp, name)) && *v == '=')
+			return v + 1;
+	return NULL;
+}
+
+// The build id: the linker's digest of the program. Two programs of the same one are the same program.
+static int build_id(const ElfW(Phdr) *ph, unsigned long n, unsigned char *to, int room)
+{
 	uintptr_t bias = 0;
 	if (!ph)
 		return 0;
@@ -60,8 +108,8 @@ int agentrun_build_id(unsigned char *to, int room)
 			const ElfW(Nhdr) *h = (const void *)p;
 			const char *name = p + sizeof *h;
 			const char *desc = name + ((h->n_namesz + 3) & ~3u);
-			if (h->n_type == NT_GNU_BUILD_ID && h->n_namesz == 4 && !memcmp(name, "GNU", 4) && (int)h->n_descsz <= room) {
-				memcpy(to, desc, h->n_descsz);
+			if (h->n_type == NT_GNU_BUILD_ID && h->n_namesz == 4 && same(name, "GNU") && (int)h->n_descsz <= room) {
+				copy((char *)to, desc, h->n_descsz);
 				return (int)h->n_descsz;
 			}
 			p = desc + ((h->n_descsz + 3) & ~3u);
@@ -70,25 +118,41 @@ int agentrun_build_id(unsigned char *to, int room)
 	return 0;
 }
 
-#ifdef __GLIBC__ // other libraries give constructors no arguments; there is no short way then
+// For Go, when libc is there.
+int agentrun_build_id(unsigned char *to, int room)
+{
+	return build_id((const void *)getauxval(AT_PHDR), getauxval(AT_PHNUM), to, room);
+}
+
+// auxiliary is getauxval(3) on what the kernel put behind the environment.
+static unsigned long auxiliary(char **envp, unsigned long type)
+{
+	const ElfW(auxv_t) *a;
+	while (*envp)
+		envp++;
+	for (a = (const void *)(envp + 1); a->a_type != AT_NULL; a++)
+		if (a->a_type == type)
+			return a->a_un.a_val;
+	return 0;
+}
 
 // flag tells whether arg is the global flag name, and where its value is: behind '=', or NULL: the next argument.
 static int flag(const char *arg, const char *name, const char **value)
 {
-	size_t n = strlen(name);
+	const char *rest;
 	if (arg[0] != '-')
 		return 0;
-	arg += arg[1] == '-' ? 2 : 1;
-	if (strncmp(arg, name, n) != 0 || (arg[n] != 0 && arg[n] != '='))
+	rest = after(arg + (arg[1] == '-' ? 2 : 1), name);
+	if (!rest || (*rest != 0 && *rest != '='))
 		return 0;
-	*value = arg[n] == '=' ? arg + n + 1 : NULL;
+	*value = *rest == '=' ? rest + 1 : NULL;
 	return 1;
 }
 
 // find gives the index of "exec" behind the global flags, or 0 where the long way must look.
 static int find(int argc, char **argv, const char **run_dir)
 {
-	static const char *const known[] = {"run-dir", "state-dir", "config", "log-level", "log-format"};
+	static const char known[][12] = {"run-dir", "state-dir", "config", "log-level", "log-format"};
 	const char *config = NULL;
 	int i = 1;
 	while (i < argc && argv[i][0] == '-') {
@@ -109,66 +173,69 @@ static int find(int argc, char **argv, const char **run_dir)
 			config = value;
 		i++;
 	}
-	if (i >= argc || strcmp(argv[i], "exec") != 0 || (config && !*run_dir))
+	if (i >= argc || !same(argv[i], "exec") || (config && !*run_dir))
 		return 0;
-	if (strcmp(argv[argc - 1], "--generate-bash-completion") == 0)
+	if (same(argv[argc - 1], "--generate-bash-completion"))
 		return 0;
-	for (int j = i + 1; j < argc && strcmp(argv[j], "--") != 0; j++)
-		if (strcmp(argv[j], "--no-daemon") == 0)
+	for (int j = i + 1; j < argc && !same(argv[j], "--"); j++)
+		if (same(argv[j], "--no-daemon"))
 			return 0;
 	return i;
 }
 
 // control opens the folder of the sockets; the address of one in it then always fits sun_path.
-static int control(const char *run_dir)
+static int control(const char *run_dir, char **envp)
 {
+	static const char below[] = "/control", user[] = "/agentrun/control";
 	char path[PATH_MAX];
-	const char *xdg;
-	int n;
-	if (!run_dir || !*run_dir)
-		run_dir = getenv("AGENTRUN_RUN_DIR");
-	if (run_dir && *run_dir)
-		n = snprintf(path, sizeof path, "%s/control", run_dir);
-	else if (geteuid() == 0)
-		n = snprintf(path, sizeof path, "/run/agentrun/control");
-	else if ((xdg = getenv("XDG_RUNTIME_DIR")) && xdg[0] == '/')
-		n = snprintf(path, sizeof path, "%s/agentrun/control", xdg);
-	else
+	const char *base = run_dir, *rest = below;
+	if (!base || !*base)
+		base = variable(envp, "AGENTRUN_RUN_DIR");
+	if (!base || !*base) {
+		rest = user;
+		if (sys0(__NR_geteuid) == 0)
+			base = "/run";
+		else if (!(base = variable(envp, "XDG_RUNTIME_DIR")) || base[0] != '/')
+			return -1;
+	}
+	if (length(base) + sizeof user >= sizeof path)
 		return -1;
-	if (n < 0 || (size_t)n >= sizeof path)
-		return -1;
-	return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	copy(copy(path, base, length(base)), rest, length(rest) + 1);
+	return (int)sys4(__NR_openat, AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+}
+
+static void shut(int fd)
+{
+	if (fd >= 0)
+		sys1(__NR_close, fd);
 }
 
 static int reach(int dir)
 {
-	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	struct sockaddr_un to;
 	struct ucred peer;
-	socklen_t len = sizeof peer;
-	int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	uint32_t len = sizeof peer;
+	char number[12], *p = number + sizeof number;
+	int s = (int)sys3(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (s < 0)
 		return -1;
-	snprintf(to.sun_path, sizeof to.sun_path, "/proc/self/fd/%d/exec.handoff", dir);
+	*--p = 0;
+	for (int n = dir; n > 0 || !*p; n /= 10)
+		*--p = (char)('0' + n % 10);
+	to.sun_family = AF_UNIX;
+	copy(copy(copy(to.sun_path, "/proc/self/fd/", 14), p, length(p)), "/exec.handoff", 14);
 	// Whoever answers gets our input, output and environment: only root, or who we are, may.
-	if (connect(s, (struct sockaddr *)&to, sizeof to) < 0 ||
-	    getsockopt(s, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || (peer.uid != 0 && peer.uid != geteuid())) {
-		close(s);
+	if (sys3(__NR_connect, s, &to, sizeof to) < 0 || sys5(__NR_getsockopt, s, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ||
+	    (peer.uid != 0 && peer.uid != (uid_t)sys0(__NR_geteuid))) {
+		shut(s);
 		return -1;
 	}
 	return s;
 }
 
-static char *put32(char *p, uint32_t v)
-{
-	memcpy(p, &v, 4);
-	return p + 4;
-}
+static char *put32(char *p, uint32_t v) { return copy(p, &v, 4); }
 
-static char *put(char *p, const void *text, size_t n)
-{
-	memcpy(put32(p, (uint32_t)n), text, n);
-	return p + 4 + n;
-}
+static char *put(char *p, const void *text, size_t n) { return copy(put32(p, (uint32_t)n), text, n); }
 
 // request is: magic, length of the rest, counts of arguments and variables, then each string behind its length: build id, working directory,
 // arguments, variables.
@@ -176,52 +243,63 @@ static char *request(int argc, char **argv, char **envp, size_t *size)
 {
 	char cwd[PATH_MAX];
 	unsigned char id[64];
-	int id_len = agentrun_build_id(id, sizeof id);
+	int id_len = build_id((const void *)auxiliary(envp, AT_PHDR), auxiliary(envp, AT_PHNUM), id, sizeof id);
 	size_t n = 16, envc = 0;
-	char *b, *p;
-	if (id_len == 0 || !getcwd(cwd, sizeof cwd) || cwd[0] != '/')
+	long b;
+	char *p;
+	if (id_len == 0 || sys2(__NR_getcwd, cwd, sizeof cwd) < 0 || cwd[0] != '/')
 		return NULL;
-	n += 8 + (size_t)id_len + strlen(cwd);
+	n += 8 + (size_t)id_len + length(cwd);
 	for (int i = 0; i < argc; i++)
-		n += 4 + strlen(argv[i]);
+		n += 4 + length(argv[i]);
 	for (; envp[envc]; envc++)
-		n += 4 + strlen(envp[envc]);
-	if (n - 8 > MAX_BODY || !(b = malloc(n)))
+		n += 4 + length(envp[envc]);
+	if (n - 8 > MAX_BODY)
 		return NULL;
-	p = put32(b, MAGIC);
+	b = sys6(__NR_mmap, 0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (b < 0 && b > -4096)
+		return NULL;
+	p = put32((char *)b, MAGIC);
 	p = put32(p, (uint32_t)(n - 8));
 	p = put32(p, (uint32_t)argc);
 	p = put32(p, (uint32_t)envc);
 	p = put(p, id, (size_t)id_len);
-	p = put(p, cwd, strlen(cwd));
+	p = put(p, cwd, length(cwd));
 	for (int i = 0; i < argc; i++)
-		p = put(p, argv[i], strlen(argv[i]));
+		p = put(p, argv[i], length(argv[i]));
 	for (size_t i = 0; i < envc; i++)
-		p = put(p, envp[i], strlen(envp[i]));
+		p = put(p, envp[i], length(envp[i]));
 	*size = n;
-	return b;
+	return (char *)b;
 }
 
 // submit sends it with our input, output and working directory.
 static int submit(int s, const char *b, size_t n, int cwd)
 {
-	int fds[FDS] = {0, 1, 2, cwd};
-	union {
-		char space[CMSG_SPACE(sizeof fds)];
-		struct cmsghdr align;
-	} u = {{0}};
+	struct {
+		struct cmsghdr head;
+		int fds[FDS];
+	} c;
 	struct iovec v = {(void *)b, n};
-	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = u.space, .msg_controllen = sizeof u.space};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	ssize_t sent;
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof fds);
-	memcpy(CMSG_DATA(c), fds, sizeof fds);
+	struct msghdr m;
+	long sent;
+	c.head.cmsg_level = SOL_SOCKET;
+	c.head.cmsg_type = SCM_RIGHTS;
+	c.head.cmsg_len = CMSG_LEN(sizeof c.fds);
+	for (int i = 0; i < FDS - 1; i++)
+		c.fds[i] = i;
+	c.fds[FDS - 1] = cwd;
+	m.msg_name = NULL;
+	m.msg_namelen = 0;
+	m.msg_iov = &v;
+	m.msg_iovlen = 1;
+	m.msg_control = &c;
+	m.msg_controllen = CMSG_SPACE(sizeof c.fds);
+	m.msg_flags = 0;
 	for (;;) {
 		do
-			sent = sendmsg(s, &m, MSG_NOSIGNAL);
-		while (sent < 0 && errno == EINTR);
+			sent = sys3(__NR_sendmsg, s, &m, MSG_NOSIGNAL);
+		while (sent == -E_INTR);
 		if (sent < 0)
 			return -1;
 		if ((size_t)sent == v.iov_len)
@@ -238,8 +316,8 @@ static int receive(int s, void *to, size_t n)
 {
 	char *p = to;
 	while (n > 0) {
-		ssize_t got = recv(s, p, n, 0);
-		if (got < 0 && errno == EINTR)
+		long got = sys6(__NR_recvfrom, s, (long)p, (long)n, 0, 0, 0);
+		if (got == -E_INTR)
 			continue;
 		if (got <= 0)
 			return 0;
@@ -249,26 +327,32 @@ static int receive(int s, void *to, size_t n)
 	return 1;
 }
 
-static struct termios before;
+static struct termios before; // the kernel's
 static int is_raw;
 
-// Raw mode, but the terminal goes on translating line ends: as alone.
+// Raw mode, but the terminal goes on translating line ends: as alone. The bits are those of cfmakeraw(3).
 static void raw(void)
 {
 	struct termios t;
-	if (is_raw || tcgetattr(0, &before) < 0)
+	if (is_raw || sys3(__NR_ioctl, 0, TCGETS, &before) < 0)
 		return;
 	t = before;
-	cfmakeraw(&t);
+	t.c_iflag &= ~(tcflag_t)(IGNBRK | BRKINT | PARMRK | ISTRIP | INLCR | IGNCR | ICRNL | IXON);
 	t.c_oflag |= OPOST;
-	is_raw = tcsetattr(0, TCSANOW, &t) == 0;
+	t.c_lflag &= ~(tcflag_t)(ECHO | ECHONL | ICANON | ISIG | IEXTEN);
+	t.c_cflag &= ~(tcflag_t)(CSIZE | PARENB);
+	t.c_cflag |= CS8;
+	t.c_cc[VMIN] = 1;
+	t.c_cc[VTIME] = 0;
+	is_raw = sys3(__NR_ioctl, 0, TCSETS, &t) == 0;
 }
 
 static void leave(int code)
 {
 	if (is_raw)
-		tcsetattr(0, TCSANOW, &before);
-	_exit(code);
+		sys3(__NR_ioctl, 0, TCSETS, &before);
+	for (;;)
+		sys1(__NR_exit_group, code);
 }
 
 // forward returns only if the daemon declined.
@@ -277,14 +361,15 @@ static void forward(int s, int signals)
 	struct pollfd p[2] = {{s, POLLIN, 0}, {signals, POLLIN, 0}};
 	for (;;) {
 		struct frame f;
-		if (poll(p, 2, -1) < 0 && errno != EINTR)
+		long n = sys5(__NR_ppoll, p, 2, 0, 0, 8);
+		if (n < 0 && n != -E_INTR)
 			break;
 		if (p[1].revents & POLLIN) {
 			struct signalfd_siginfo i;
-			if (read(signals, &i, sizeof i) == sizeof i) {
+			if (sys3(__NR_read, signals, &i, sizeof i) == sizeof i) {
 				f.kind = SIGNAL;
 				f.value = i.ssi_signo;
-				(void)!send(s, &f, sizeof f, MSG_NOSIGNAL);
+				(void)sys6(__NR_sendto, s, (long)&f, sizeof f, MSG_NOSIGNAL, 0, 0);
 			}
 		}
 		if (!(p[0].revents & (POLLIN | POLLHUP | POLLERR)))
@@ -302,44 +387,63 @@ static void forward(int s, int signals)
 	}
 	static const char gone[] = "agentrun: the daemon is gone, and with it the run it had taken over\n"
 				   "hint: its log says why (journalctl -u agentrun); AGENTRUN_NO_DAEMON=1 runs alone\n";
-	(void)!write(2, gone, sizeof gone - 1);
+	(void)sys3(__NR_write, 2, gone, sizeof gone - 1);
 	leave(125);
 }
 
 static void hand_over(int dir, int argc, char **argv, char **envp)
 {
-	sigset_t set, old;
-	size_t size;
-	int signals = -1, cwd = -1, s = reach(dir);
-	char *b = NULL;
-	if (s < 0)
-		return;
-	sigemptyset(&set);
 	static const int passed[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+	uint64_t set = 0, old; // sigset_t of the kernel
+	size_t size = 0;
+	int signals = -1, s = -1, cwd = (int)sys4(__NR_openat, AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	char *b = cwd < 0 ? NULL : request(argc, argv, envp, &size);
 	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
-		sigaddset(&set, passed[i]);
-	sigprocmask(SIG_BLOCK, &set, &old);
-	if ((signals = signalfd(-1, &set, SFD_CLOEXEC)) >= 0 && (cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC)) >= 0 &&
-	    (b = request(argc, argv, envp, &size)) && submit(s, b, size, cwd) == 0)
+		set |= 1ull << (passed[i] - 1);
+	// Everything is ready by then: at connect(2) the daemon wakes up.
+	if (!b || (s = reach(dir)) < 0)
+		goto alone;
+	sys4(__NR_rt_sigprocmask, SIG_BLOCK, &set, &old, 8);
+	if ((signals = (int)sys4(__NR_signalfd4, -1, &set, 8, SFD_CLOEXEC)) >= 0 && submit(s, b, size, cwd) == 0)
 		forward(s, signals);
+	sys4(__NR_rt_sigprocmask, SIG_SETMASK, &old, 0, 8);
+alone:
 	// Not a whole request, or one declined: nothing has begun there.
-	free(b);
-	if (cwd >= 0)
-		close(cwd);
-	if (signals >= 0)
-		close(signals);
-	close(s);
-	sigprocmask(SIG_SETMASK, &old, NULL);
+	if (b)
+		sys2(__NR_munmap, b, size);
+	shut(cwd);
+	shut(signals);
+	shut(s);
 }
 
-__attribute__((constructor)) static void agentrun_handoff(int argc, char **argv, char **envp)
+static void attempt(int argc, char **argv, char **envp)
 {
-	const char *run_dir = NULL, *no = getenv("AGENTRUN_NO_DAEMON");
+	const char *run_dir = NULL, *no = variable(envp, "AGENTRUN_NO_DAEMON");
 	int dir;
-	if (!find(argc, argv, &run_dir) || (no && strcmp(no, "1") == 0) || (dir = control(run_dir)) < 0)
+	if (tried++ || !find(argc, argv, &run_dir) || (no && same(no, "1")) || (dir = control(run_dir, envp)) < 0)
 		return;
 	hand_over(dir, argc, argv, envp);
-	close(dir);
+	shut(dir);
 }
 
+#ifdef __GLIBC__ // other libraries give constructors no arguments; there is no short way then, but by the entry
+__attribute__((constructor)) static void agentrun_handoff(int argc, char **argv, char **envp) { attempt(argc, argv, envp); }
+#endif
+
+// The stack as the kernel leaves it: argc, arguments, NULL, environment, NULL, auxiliary vector.
+__attribute__((used)) void agentrun_early(long *stack)
+{
+	char **argv = (char **)(stack + 1);
+	attempt((int)stack[0], argv, argv + stack[0] + 1);
+}
+
+// agentrun_entry leaves registers and stack to libc's _start as it found them.
+#if defined(__x86_64__)
+__asm__(".text\n.globl agentrun_entry\n.type agentrun_entry,@function\nagentrun_entry:\n"
+	"	xor %ebp,%ebp\n	mov %rdx,%rbx\n	mov %rsp,%rdi\n	call agentrun_early\n"
+	"	mov %rbx,%rdx\n	jmp _start\n");
+#else
+__asm__(".text\n.globl agentrun_entry\n.type agentrun_entry,%function\nagentrun_entry:\n"
+	"	mov x29,#0\n	mov x19,x0\n	mov x0,sp\n	bl agentrun_early\n"
+	"	mov x0,x19\n	mov x30,#0\n	b _start\n");
 #endif

@@ -2,7 +2,7 @@
 
 package handoff
 
-// #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -Werror
+// #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra -Werror -fno-stack-protector
 // #include "client.h"
 import "C"
 

@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The client is a constructor: this program, called as agentrun would be, is one. What comes back here was not taken over.
+	// The client is a constructor here: this program, called as agentrun would be, is one. What comes back here was not taken over.
 	if len(os.Args) > 3 && os.Args[3] == "exec" {
 		fmt.Printf("alone %s", Declined())
 		os.Exit(7)
