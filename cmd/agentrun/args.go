@@ -58,6 +58,6 @@ func takesValue(known []cli.Flag, arg string) bool {
 	if i < 0 {
 		return false
 	}
-	_, isBool := known[i].(*cli.BoolFlag)
-	return !isBool
+	f, ok := known[i].(cli.DocGenerationFlag)
+	return !ok || f.TakesValue()
 }

@@ -39,7 +39,7 @@ A daemon (agentrun serve) takes the run over if one listens; --no-daemon or AGEN
 
 Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executable, 127 not found,
 128+n ended by signal n, 137 killed or out of memory.`,
-		Flags: append(specFlags(),
+		Flags: quick(append(specFlags(),
 			&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
 			&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
 			&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
@@ -48,8 +48,8 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 			&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
 			&cli.BoolFlag{Name: "kill-on-breach", Usage: "kill the run when its refused calls amount to a breach (without: quarantine the agent, which puts the run into ring 3)"},
 			&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
-		),
-		Before:       flagsAreParsed,
+		)),
+		Before:       allFlagsAreParsed,
 		Action:       func(c *cli.Context) error { return execAction(g, c) },
 		OnUsageError: usageError,
 	}

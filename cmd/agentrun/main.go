@@ -8,6 +8,7 @@ import (
 	"context"
 	"os"
 	goruntime "runtime"
+	"time"
 
 	"github.com/moby/sys/capability"
 	"github.com/opencontainers/runc/libcontainer"
@@ -65,9 +66,10 @@ func newApp() *cli.App { return (&global{caller: ownCaller()}).app() }
 func (g *global) app() *cli.App {
 	commands := g.commands()
 	return &cli.App{
-		Name:    "agentrun",
-		Usage:   "run untrusted agents in privilege rings",
-		Version: version,
+		Compiled: time.Unix(1, 0), // or the library looks at our file, for a time that nothing prints
+		Name:     "agentrun",
+		Usage:    "run untrusted agents in privilege rings",
+		Version:  version,
 		Description: `Starts a program in a sandbox whose walls follow from its ring, and removes every trace of it.
 
    agentrun exec -- agent.py                         ring 3: no network, no subprocesses, read-only files
@@ -75,7 +77,7 @@ func (g *global) app() *cli.App {
    agentrun plan --ring 1 -- bash                    what would be applied, without starting anything
    agentrun doctor                                   what this host offers, and what is missing`,
 		Reader: g.caller.stdin, Writer: g.caller.stdout, ErrWriter: g.caller.stderr,
-		Flags:                  g.flags(),
+		Flags:                  quick(g.flags()),
 		Before:                 g.load,
 		Commands:               commands,
 		EnableBashCompletion:   true,
