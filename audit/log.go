@@ -138,41 +138,63 @@ func open(dir, chain string, opt Options, sys syscalls) (*Log, error) {
 // Append returns when the entry is in the file: the end of this process, however sudden, doesn't lose it any more. It is
 // synced to disk within 100 ms. After an error nothing may be granted on the strength of the record; it may be in the
 // chain all the same.
-func (l *Log) Append(r Record) (Entry, error) { return l.append(r, l.opt.SyncAlways) }
+func (l *Log) Append(r Record) (Entry, error) {
+	e, _, err := l.append(r, l.opt.SyncAlways)
+	return e, err
+}
 
 // AppendSync returns when the entry and all before it are on disk. Calls that come together share one write and one sync.
-func (l *Log) AppendSync(r Record) (Entry, error) { return l.append(r, true) }
+func (l *Log) AppendSync(r Record) (Entry, error) {
+	e, _, err := l.append(r, true)
+	return e, err
+}
 
-func (l *Log) append(r Record, sync bool) (Entry, error) {
+// AppendThen is Append for who has work to do meanwhile: settled returns when the entry and all before it are on disk, or with why
+// that isn't known.
+func (l *Log) AppendThen(r Record) (e Entry, settled func() error, err error) {
+	e, batch, err := l.append(r, l.opt.SyncAlways)
+	if err != nil {
+		return Entry{}, nil, err
+	}
+	return e, func() error {
+		l.life.RLock()
+		defer l.life.RUnlock()
+		if l.closed { // Close has synced, or broken it
+			return l.check()
+		}
+		return l.syncTo(batch)
+	}, nil
+}
+
+func (l *Log) append(r Record, sync bool) (_ Entry, batch uint64, err error) {
 	if r == nil {
-		return Entry{}, errNoRecord
+		return Entry{}, 0, errNoRecord
 	}
 	// Anybody else's would say something about files that isn't so, and stop the chain.
 	if k := r.Kind(); k == KindRepair || k == KindRotation {
-		return Entry{}, fmt.Errorf("record %s: only the log itself writes those", k)
+		return Entry{}, 0, fmt.Errorf("record %s: only the log itself writes those", k)
 	}
 	l.life.RLock()
 	defer l.life.RUnlock()
 	if l.closed {
-		return Entry{}, ErrClosed
+		return Entry{}, 0, ErrClosed
 	}
 	q := l.request()
 	defer l.used.Put(q)
 	q.kind, q.sync, q.leads, q.err = r.Kind(), sync, false, nil
-	var err error
 	if q.data, err = appendData(q.data[:0], r); err != nil {
-		return Entry{}, err
+		return Entry{}, 0, err
 	}
 	if err := l.submit(q); err != nil {
-		return Entry{}, err
+		return Entry{}, 0, err
 	}
 	if sync {
 		if err := l.syncTo(q.batch); err != nil {
-			return Entry{}, err
+			return Entry{}, 0, err
 		}
 	}
 	q.entry.Data = r
-	return q.entry, nil
+	return q.entry, q.batch, nil
 }
 
 // Sync returns when everything appended so far is on disk.

@@ -83,7 +83,7 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 		}
 	}
 	if r.Agent != "" {
-		// Synced by the start's own record, which comes before anything runs.
+		// Synced with the start's own record.
 		err = h.record(recordedIn(d, r), false, &audit.RingCheck{
 			Action: runAction, AgentID: r.Agent, AgentRing: audit.RingOf(d.agentRing.Value()), Allowed: d.Allowed(), EffScore: audit.NumberOf(d.score),
 			Reason: string(d.Code), RequiredRing: audit.RingOf(asked.Value()), Rule: d.Rule,

@@ -34,10 +34,11 @@ type Options struct {
 // Hypervisor is the node. It opens what it needs when it needs it: a run without agent and session touches no state.
 // Safe for concurrent use.
 type Hypervisor struct {
-	opt    Options
-	now    func() time.Time
-	boot   func() time.Duration
-	limits *rings.Limiter
+	opt     Options
+	now     func() time.Time
+	boot    func() time.Duration
+	limits  *rings.Limiter
+	opening sync.WaitGroup
 
 	mu   sync.Mutex
 	db   *store.DB
@@ -61,9 +62,16 @@ func Open(opt Options) (*Hypervisor, error) {
 	return h, nil
 }
 
+// Expect opens a session's chain, or the node's, beside what else the caller does: for one who will soon write to it. What is wrong
+// with it the first record says.
+func (h *Hypervisor) Expect(session string) {
+	h.opening.Go(func() { _, _ = h.log(session) })
+}
+
 // Close puts every record on disk, signs where the chains stand that were written to (H-26), and gives the files up. What
 // was decided holds whatever it returns; an *audit.BrokenError says that somebody has been at the log.
 func (h *Hypervisor) Close() error {
+	h.opening.Wait()
 	var errs []error
 	for _, chain := range h.unsigned() {
 		errs = append(errs, h.checkpoint(chain))

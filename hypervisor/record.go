@@ -19,6 +19,25 @@ const auditDir = "audit"
 // record puts r into the chain of session, or the node's if that is empty. With durable it is on disk when record
 // returns, else within 100 ms (H-28). After an error nothing may be granted.
 func (h *Hypervisor) record(session string, durable bool, r audit.Record) error {
+	return h.recordBy(session, func(l *audit.Log) (err error) {
+		if durable {
+			_, err = l.AppendSync(r)
+		} else {
+			_, err = l.Append(r)
+		}
+		return err
+	})
+}
+
+// recordThen is record without durable; settled returns when it is on disk.
+func (h *Hypervisor) recordThen(session string, r audit.Record) (settled func() error, err error) {
+	return settled, h.recordBy(session, func(l *audit.Log) (err error) {
+		_, settled, err = l.AppendThen(r)
+		return err
+	})
+}
+
+func (h *Hypervisor) recordBy(session string, write func(*audit.Log) error) error {
 	l, err := h.log(session)
 	if err != nil {
 		return err
@@ -26,11 +45,7 @@ func (h *Hypervisor) record(session string, durable bool, r audit.Record) error 
 	h.mu.Lock()
 	h.news[chainOf(session)] = true
 	h.mu.Unlock()
-	if durable {
-		_, err = l.AppendSync(r)
-	} else {
-		_, err = l.Append(r)
-	}
+	err = write(l)
 	if audit.MayReopen(err) {
 		h.giveUp(chainOf(session), l)
 	}

@@ -72,3 +72,10 @@ func fillUp(t *testing.T, size uint64) (lift func()) {
 		signal.Reset(unix.SIGXFSZ)
 	}
 }
+
+// H-28: what isn't on record is not on the disk either.
+func TestH28NothingIsSettledBeforeItsStart(t *testing.T) {
+	if err := (&watch{}).Settled(); err == nil {
+		t.Error("a start that was never recorded is on the disk")
+	}
+}

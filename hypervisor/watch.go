@@ -3,6 +3,7 @@
 package hypervisor
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,6 +47,7 @@ type watch struct {
 	opt     WatchOptions
 	run     string
 	control *Control
+	settled func() error       // waits for the start to be on disk
 	kinds   map[kind]*gathered // of refused calls; runtime bounds them
 }
 
@@ -61,7 +63,7 @@ type gathered struct {
 // which is at once: an agent that floods the filter fills neither the log nor the disk.
 const gatherTime = time.Second
 
-// Start puts the run on record, on disk: an agent that runs can do what can't be undone.
+// Start puts the run on record. An agent that runs can do what can't be undone, once Settled says that it is on disk too.
 func (w *watch) Start(s runtime.Status) error {
 	w.run = s.ID
 	if w.opt.Control == nil {
@@ -72,10 +74,19 @@ func (w *watch) Start(s runtime.Status) error {
 	if err != nil {
 		return fmt.Errorf("plan digest: %w", err)
 	}
-	return w.h.record(s.Session, true, &audit.SandboxStart{
+	w.settled, err = w.h.recordThen(s.Session, &audit.SandboxStart{
 		AgentID: s.Agent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
 		Without: s.BestEffort,
 	})
+	return err
+}
+
+// Settled returns when the start is on disk, which one that isn't on record never is.
+func (w *watch) Settled() error {
+	if w.settled == nil {
+		return errors.New("audit: the start is not on record")
+	}
+	return w.settled()
 }
 
 // Refused counts each refused call as an attempt (M-4, H-24) and puts it on record, repeated ones together.
@@ -118,7 +129,7 @@ func (w *watch) tell(k kind, g *gathered, at time.Time) error {
 	})
 }
 
-// End puts the end on record, on disk, and signs where the chain stands (H-26). A checkpoint that can't be made is told, and
+// End puts the end on record, which is on disk within 100 ms (H-28), and signs where the chain stands (H-26). A checkpoint that can't be made is told, and
 // doesn't undo the run: its end is on record.
 func (w *watch) End(s runtime.Status) error {
 	for k, g := range w.kinds {
@@ -137,7 +148,7 @@ func (w *watch) End(s runtime.Status) error {
 	if err != nil {
 		return fmt.Errorf("plan digest: %w", err)
 	}
-	err = w.h.record(s.Session, true, &audit.SandboxEnd{
+	err = w.h.record(s.Session, false, &audit.SandboxEnd{
 		AgentID: s.Agent, ExitCode: int64(s.ExitCode), FailedStep: s.FailedStep, PlanDigest: digest, Refused: refused,
 		RunID: s.ID, SessionID: s.Session, State: string(s.State), WallTimeNS: int64(s.WallTime),
 	})

@@ -134,18 +134,36 @@ func (v view) within(dir string) bool {
 
 // program is an executable regular file inside.
 func (v view) program(inside string) bool {
-	_, info, err := v.host(inside)
-	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+	host, info, err := v.host(inside)
+	return err == nil && found{inside, host, info}.program()
 }
 
 // lookPath searches the sandbox's PATH.
 func (v view) lookPath(name, pathVar string) (string, bool) {
-	for _, dir := range strings.Split(pathVar, ":") {
-		if p := path.Join(dir, name); path.IsAbs(dir) && v.program(p) {
-			return p, true
+	f, ok := v.search(name, pathVar)
+	return f.inside, ok
+}
+
+// found is a file inside and what it is on the host.
+type found struct {
+	inside, host string
+	info         fs.FileInfo
+}
+
+func (f found) program() bool { return f.info.Mode().IsRegular() && f.info.Mode()&0o111 != 0 }
+
+func (v view) search(name, pathVar string) (found, bool) {
+	for dir := range strings.SplitSeq(pathVar, ":") {
+		if !path.IsAbs(dir) {
+			continue
+		}
+		inside := path.Join(dir, name)
+		host, info, err := v.host(inside)
+		if f := (found{inside, host, info}); err == nil && f.program() {
+			return f, true
 		}
 	}
-	return "", false
+	return found{}, false
 }
 
 var extensions = map[string][]string{".py": {"python3", "python"}, ".js": {"node", "nodejs"}, ".sh": {"sh"}}
@@ -159,8 +177,8 @@ func (v view) resolve(argv []string, pathVar string) (Command, error) {
 	case path.IsAbs(name):
 		inside = path.Clean(name)
 	case !strings.Contains(name, "/"):
-		if p, ok := v.lookPath(name, pathVar); ok {
-			return v.script(p, argv)
+		if f, ok := v.search(name, pathVar); ok {
+			return v.script(f, argv)
 		}
 		inside = path.Join(workspaceDir, name)
 	default:
@@ -169,14 +187,14 @@ func (v view) resolve(argv []string, pathVar string) (Command, error) {
 			return Command{}, &CommandError{Name: name, NotFound: true, Reason: "leads out of the workspace"}
 		}
 	}
-	_, info, err := v.host(inside)
+	host, info, err := v.host(inside)
 	if err != nil {
 		return Command{}, v.notFound(name, inside, err)
 	}
 	if !info.Mode().IsRegular() {
 		return Command{}, &CommandError{Name: name, Reason: inside + " is not a regular file"}
 	}
-	return v.script(inside, argv)
+	return v.script(found{inside, host, info}, argv)
 }
 
 func (v view) notFound(name, inside string, err error) error {
@@ -217,13 +235,9 @@ func showHint(outside string) string {
 }
 
 // script finds the interpreter of a file: its shebang when it is executable, else its extension.
-func (v view) script(inside string, argv []string) (Command, error) {
-	host, info, err := v.host(inside)
-	if err != nil {
-		return Command{}, v.notFound(argv[0], inside, err)
-	}
-	executable := info.Mode()&0o111 != 0
-	magic, shebang, err := readHead(host)
+func (v view) script(f found, argv []string) (Command, error) {
+	inside, executable := f.inside, f.info.Mode()&0o111 != 0
+	magic, shebang, err := readHead(f.host)
 	if err != nil {
 		return Command{}, &CommandError{Name: argv[0], Reason: err.Error()}
 	}

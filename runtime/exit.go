@@ -201,8 +201,10 @@ type exit struct {
 	agentFD *os.File // the agent's end of a connected pair
 	serving bool     // serve was started
 	end     chan struct{}
-	well    bool // how it ended; set before end is closed
-	ending  sync.Once
+	mu      sync.Mutex
+	begun   bool     // the gateway is or was started
+	ended   bool     // none is any more
+	well    bool     // how it ended; set before end is closed
 	stop    *os.File // closing it ends the wait for a first connection
 	stopped *os.File
 	done    chan struct{} // closed when the gateway is gone, or never came
@@ -231,6 +233,7 @@ func newExit(e *Exit, plan *PlanExit) (*exit, error) {
 func (x *exit) drop() {
 	if x.serving {
 		x.finish(false)
+		<-x.done
 	}
 	x.closeSockets()
 	x.stop.Close()
@@ -307,22 +310,20 @@ func (x *exit) closeSockets() {
 // gatewayPatience is how long a gateway may take to put its last records when the run is over.
 const gatewayPatience = 3 * time.Second
 
-// serve waits for the first connection, starts the gateway and answers it until the run ends. It returns why the gateway
-// ended by itself: then nobody decides any more, and the run must not go on; nil if it was told to.
-func (x *exit) serve(uid int, lost func(error)) {
+// serve waits for the first connection, has the run's start settled, starts the gateway and answers it until the run ends. lost hears why
+// there is no gateway, or none any more: then nobody decides, and the run must not go on; it hears nothing if the run ended first.
+func (x *exit) serve(uid int, settled func() error, lost func(error)) {
 	defer close(x.done)
-	// The gateway's parent-death signal is tied to this thread, which ends with it.
-	goruntime.LockOSThread()
-	defer x.closeSockets()
-	if !x.Eager && !x.called() {
+	if !x.Eager && !x.called() || !x.begin() {
 		return
 	}
-	select {
-	case <-x.end:
-		return
-	default:
+	err := settled()
+	if err == nil {
+		// The gateway's parent-death signal is tied to this thread, which ends with it.
+		goruntime.LockOSThread()
+		err = x.gateway(uid)
 	}
-	err := x.gateway(uid)
+	x.closeSockets()
 	select {
 	case <-x.end:
 	default:
@@ -410,14 +411,27 @@ func (x *exit) gateway(uid int) error {
 	return errors.New("gateway: it ended")
 }
 
-// finish ends the gateway and waits for it. The agent is dead: what comes now are the last records.
+// begin says whether a gateway may still be started: not once the run has ended.
+func (x *exit) begin() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.begun = !x.ended
+	return x.begun
+}
+
+// finish ends the gateway, if there is one, and waits for it. The agent is dead: what comes now are the last records.
 func (x *exit) finish(well bool) {
-	x.ending.Do(func() {
-		x.well = well
+	x.mu.Lock()
+	if !x.ended {
+		x.ended, x.well = true, well
 		close(x.end)
 		x.stop.Close()
-	})
-	<-x.done
+	}
+	begun := x.begun
+	x.mu.Unlock()
+	if begun {
+		<-x.done
+	}
 }
 
 // tail keeps the end of what a program says before it dies.

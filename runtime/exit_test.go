@@ -3,6 +3,11 @@
 package runtime
 
 import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -61,5 +66,47 @@ func TestM7SocketsOfTheExit(t *testing.T) {
 	none.exitEnv(env)
 	if none.Exit != nil {
 		t.Errorf("a run without a way out has %+v", none.Exit)
+	}
+}
+
+// H-28, M-7: who connects reaches nobody before the start of the run is on the disk. A run that nobody connects from waits for nothing.
+func TestH28ExitOpensLate(t *testing.T) {
+	disk := errors.New("the disk is gone")
+	for _, c := range []struct {
+		calls bool
+		disk  error
+		want  error // that nobody answers; nil: nobody asks
+	}{{true, nil, fs.ErrNotExist}, {true, disk, disk}, {false, disk, nil}} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inside, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := newExit(&Exit{Program: "/nonexistent/gateway"}, &PlanExit{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.inside, x.serving = []*os.File{inside}, true
+		lost := make(chan error, 1)
+		go x.serve(os.Getuid(), func() error { return c.disk }, func(err error) { lost <- err })
+		if c.calls {
+			agent, err := net.Dial("unix", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := <-lost; !errors.Is(err, c.want) {
+				t.Errorf("disk %v: got %v, want %v", c.disk, err, c.want)
+			}
+			agent.Close()
+		}
+		x.finish(true) // returns without a gateway
+		x.drop()
+		if len(lost) > 0 {
+			t.Errorf("nobody connected: %v", <-lost)
+		}
+		l.Close()
 	}
 }

@@ -4,8 +4,11 @@ package runtime
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"agentrun/profiles"
@@ -184,5 +187,50 @@ func TestExecChainEnds(t *testing.T) {
 	}
 	if a := new(warden).decide(seccomp.Call{Name: "execve"}); a.Allowed() {
 		t.Error("the zero warden allows an exec") // agentPID 0 is nobody
+	}
+}
+
+// A filter that is kept is that of the profile as it was, and of no other one.
+func TestFilterIsKept(t *testing.T) {
+	var m filterMemo
+	plan := func(profile profiles.Profile) *Plan {
+		t.Helper()
+		p := &Plan{Profile: profile.Name, ProfileSum: profile.Digest(), profile: profile}
+		if err := m.plan(p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for range 2 {
+		for _, name := range builtins {
+			got, want := plan(builtin(t, name)), filterOf(t, name)
+			if diff := cmp.Diff(want.filter, got.filter); diff != "" || got.Seccomp != want.Seccomp {
+				t.Errorf("%s: %+v (-want +got)\n%s", name, got.Seccomp, diff)
+			}
+		}
+	}
+	mine := builtin(t, "ring3")
+	before := plan(mine).filter
+	i := slices.IndexFunc(mine.Syscalls, func(r profiles.SyscallRule) bool { return slices.Contains(r.Names, "getpid") })
+	mine.Syscalls[i].Names[slices.Index(mine.Syscalls[i].Names, "getpid")] = "ptrace"
+	if diff := cmp.Diff(filterOf(t, "ring3").filter, before); diff != "" {
+		t.Errorf("who has a profile changed a filter (-want +got)\n%s", diff)
+	}
+	if cmp.Equal(plan(mine).filter, before) {
+		t.Error("another profile got the filter that was kept")
+	}
+	for n := range 3 * maxFilters {
+		mine.Description = strconv.Itoa(n)
+		plan(mine)
+	}
+	if len(m.kept) > maxFilters {
+		t.Errorf("%d are kept, want at most %d", len(m.kept), maxFilters)
+	}
+	broken := builtin(t, "ring3")
+	broken.Syscalls = nil
+	for range 2 {
+		if err := m.plan(&Plan{ProfileSum: broken.Digest(), profile: broken}); err == nil {
+			t.Error("a profile that stops every launch got a filter")
+		}
 	}
 }

@@ -26,6 +26,7 @@ type group interface {
 	Paths() map[string]string
 	Pids() ([]int, error)
 	Stats() (cgroups.Stats, error)
+	Account() (cgroups.Stats, error)
 	OOMEvents() (*os.File, error)
 	OOMKills() (uint64, error)
 	Freeze(ctx context.Context) error
@@ -139,6 +140,9 @@ func (b *bareGroup) Stats() (s cgroups.Stats, err error) {
 	}
 	return s, nil
 }
+
+// Account is Stats.
+func (b *bareGroup) Account() (cgroups.Stats, error) { return b.Stats() }
 
 // userHZ is the unit of /proc/PID/stat, 100 on every architecture that Go runs on.
 const userHZ = 100

@@ -27,43 +27,52 @@ import (
 // errors and in the status, and undone in reverse, both when a later step fails and when the run ends.
 // undo is called only after do was called, also when do failed halfway, and must cope with that.
 type step struct {
-	name string
-	why  string
-	do   func(*launch) error
-	undo func(*launch) error
+	name  string
+	why   string
+	ahead func(*launch) bool // whether it can be done before the run is known (Prepare); nil: never
+	do    func(*launch) error
+	undo  func(*launch) error
 }
+
+func always(*launch) bool { return true }
+
+// waits says that the agent's process is made before its command is known.
+func (l *launch) waits() bool { return l.shape != nil && l.shape.waits }
+
+// whole says that the view has all it will have: no workspace comes later.
+func (l *launch) whole() bool { return l.waits() && !l.shape.workspace }
 
 // steps is the launch, top to bottom: what the run needs on the host, then the process, then giving up
 // privilege, then the check, and the exec last.
 var steps = []step{
 	{"run folder", "a place that says this run exists, locked while we live, so that a later start can tell crashed from alive (M-5)",
-		(*launch).makeFolder, (*launch).removeFolder},
+		always, (*launch).makeFolder, (*launch).removeFolder},
 	{"uid range", "host ids that no other live run has (M-1)",
-		(*launch).claimIDs, (*launch).releaseIDs},
+		always, (*launch).claimIDs, (*launch).releaseIDs},
 	{"network namespace", "loopback, and the sockets of the tool proxy: nothing else (M-7); ours, so that nobody inside can administer it",
-		(*launch).makeNetwork, (*launch).dropNetwork},
+		always, (*launch).makeNetwork, (*launch).dropNetwork},
 	{"mount namespace", "nothing is mounted where the host can see it, so nothing can stay mounted (M-5)",
-		(*launch).isolate, nil},
+		always, (*launch).isolate, nil},
 	{"root view", "read-only root, scratch, workspace, assembled by descriptor (M-2)",
-		(*launch).buildRoot, (*launch).keepChanges},
+		always, (*launch).buildRoot, (*launch).keepChanges},
 	{"cgroup", "limits stand before anything runs under them (M-3)",
-		(*launch).makeCgroup, (*launch).removeCgroup},
+		always, (*launch).makeCgroup, (*launch).removeCgroup},
 	{"container", "namespaces, pivot_root, no capability, no_new_privs; ends in our pid 1 (M-1)",
-		(*launch).startContainer, (*launch).destroyContainer},
+		always, (*launch).startContainer, (*launch).destroyContainer},
 	{handOutStep, "a sandbox that was prepared ahead learns whose it is, and gets its workspace (M-2)",
-		(*launch).handOut, nil},
+		nil, (*launch).handOut, nil},
 	{"live mounts", "what a change of ring opens and closes is held by descriptor, and closed until a ring gives it (M-22)",
-		(*launch).holdMounts, (*launch).dropMounts},
+		(*launch).whole, (*launch).holdMounts, (*launch).dropMounts},
 	{"stdio", "pipes or a pty of the sandbox, never the caller's descriptors",
-		(*launch).makeStdio, (*launch).closeStdio},
-	{"agent process", "session, rlimits, Landlock, seccomp; waits before its exec (M-4)",
-		(*launch).startAgent, (*launch).closeAgent},
+		(*launch).waits, (*launch).makeStdio, (*launch).closeStdio},
+	{"agent process", "session, rlimits, Landlock, seccomp; waits for its command (M-4)",
+		(*launch).waits, (*launch).startAgent, (*launch).closeAgent},
 	{"cpu quota", "the launch ran at full speed; the agent will not (M-3)",
-		(*launch).setQuota, nil},
+		nil, (*launch).setQuota, nil},
 	{"probe", "what was promised is looked up in the live process before any of its code runs",
-		(*launch).verify, nil},
-	{"exec", "nothing between the probe and this but one byte on a socket",
-		(*launch).letGo, nil},
+		nil, (*launch).verify, nil},
+	{"exec", "nothing between the probe and this but the command on a socket",
+		nil, (*launch).letGo, nil},
 }
 
 // StepError is a launch that failed. It unwraps to the cause.
@@ -78,10 +87,11 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // launch is what the steps share. It lives as long as the run.
 type launch struct {
-	plan     *Plan
-	opt      Options
-	now      time.Time
-	prepared bool // the steps up to hand-out were done before the plan was known
+	plan  *Plan
+	opt   Options
+	shape *Shape       // it was prepared for; nil: for nothing but this run
+	done  []bool       // steps begun
+	home  func(func()) // runs a function on the thread that sees the upper layer; nil: this is it
 
 	dir       string
 	lock      *os.File
@@ -104,8 +114,12 @@ type launch struct {
 	listener  *os.File
 	recorder  *seccomp.Recorder
 	bpf       []byte
+	ruleset   *os.File // of the waiting process, which enters it with the command; nil: it has entered, or there is none
 	agentPID  int
 	agentFD   *os.File // pidfd of the agent's first process
+
+	verified       bool           // the process was compared with the plan, or its shape
+	verifiedLimits cgroups.Limits // and the group had these
 
 	over        func() // ends the Live
 	stopServing context.CancelFunc
@@ -116,12 +130,16 @@ type launch struct {
 // failure. It can only make a launch fail, never succeed.
 const testFailStep = "AGENTRUN_TESTONLY_FAIL_STEP"
 
-// up runs the steps from one up to another; on failure it takes back all that was done and says which step it was.
-func (l *launch) up(from, to int) error {
-	for i, s := range steps[:to] {
-		if i < from {
+// up runs the steps that are wanted and not done yet; on failure it takes back all that was done and says which step it was.
+func (l *launch) up(wanted func(step) bool) error {
+	if l.done == nil {
+		l.done = make([]bool, len(steps))
+	}
+	for i, s := range steps {
+		if l.done[i] || !wanted(s) {
 			continue
 		}
+		l.done[i] = true
 		began := time.Now()
 		err := s.do(l)
 		if l.opt.OnStep != nil {
@@ -132,26 +150,33 @@ func (l *launch) up(from, to int) error {
 		}
 		if err != nil {
 			err = &StepError{Step: s.name, Err: err}
-			return errors.Join(err, l.down(i))
+			return errors.Join(err, l.down())
 		}
 	}
 	return nil
 }
 
-// down undoes the steps up to and with last. It goes on past errors: leaving more behind helps nobody.
-func (l *launch) down(last int) error {
+func (l *launch) upAhead() error {
+	return l.up(func(s step) bool { return s.ahead != nil && s.ahead(l) })
+}
+
+func (l *launch) upAll() error { return l.up(func(step) bool { return true }) }
+
+// down undoes every step that was begun. It goes on past errors: leaving more behind helps nobody.
+func (l *launch) down() error {
 	var errs []error
-	for i := last; i >= 0; i-- {
-		undo := steps[i].undo
-		if undo == nil {
+	for i := range slices.Backward(l.done) {
+		s := steps[i]
+		if !l.done[i] || s.undo == nil {
 			continue
 		}
+		l.done[i] = false
 		began := time.Now()
-		if err := undo(l); err != nil {
-			errs = append(errs, fmt.Errorf("undo %s: %w", steps[i].name, err))
+		if err := s.undo(l); err != nil {
+			errs = append(errs, fmt.Errorf("undo %s: %w", s.name, err))
 		}
 		if l.opt.OnStep != nil {
-			l.opt.OnStep("undo "+steps[i].name, time.Since(began))
+			l.opt.OnStep("undo "+s.name, time.Since(began))
 		}
 	}
 	return errors.Join(errs...)
@@ -219,7 +244,7 @@ func limitsOf(p *Plan) cgroups.Limits {
 // setQuota makes the agent's limits hold, all of them, before any of its code runs. What a prepared sandbox has already the probe
 // reads back, as it does with all.
 func (l *launch) setQuota() error {
-	if l.prepared && l.group.Limits() == l.limits() {
+	if l.shape != nil && l.group.Limits() == l.limits() {
 		return nil
 	}
 	return l.group.Update(l.limits())
@@ -309,7 +334,15 @@ func openWay() error {
 }
 
 // keepChanges runs when every process is dead, on the thread that can still see the upper layer.
-func (l *launch) keepChanges() error {
+func (l *launch) keepChanges() (err error) {
+	if l.home == nil {
+		return l.dropRoot()
+	}
+	l.home(func() { err = l.dropRoot() })
+	return err
+}
+
+func (l *launch) dropRoot() error {
 	var err error
 	if l.root != nil && l.root.Upper != "" && l.plan.Keep != "" && l.agentPID != 0 {
 		err = l.root.SaveLayer(l.plan.Keep)
@@ -401,6 +434,14 @@ func (l *launch) destroyContainer() error {
 	return errors.Join(errs...)
 }
 
+// watchMemory opens what tells of the limit being hit (v1), unless it is open already.
+func (l *launch) watchMemory() (err error) {
+	if l.oom == nil {
+		l.oom, err = l.group.OOMEvents()
+	}
+	return err
+}
+
 // killAll returns when the cgroup is proved empty. An empty one stays so: only a process in it could fork
 // into it, and nobody else moves processes there.
 func (l *launch) killAll() error {
@@ -416,7 +457,7 @@ func (l *launch) killAll() error {
 // holdMounts comes after pivot_root and is done before the probe: what it opens, no code of the agent can have changed. It only
 // starts, as makeNetwork does: it takes half a millisecond on a thread of its own.
 func (l *launch) holdMounts() error {
-	if l.opt.Ring == nil {
+	if l.opt.Ring == nil && l.shape == nil {
 		return nil
 	}
 	base := l.plan.rightsOf(l.plan.base())
@@ -456,7 +497,7 @@ func (l *launch) makeStdio() (err error) {
 		return err
 	}
 	uid := l.ids.hostAgent()
-	l.io, err = newPipes(uid, uid, l.opt.Stdin != nil, l.opt.Stdout, l.opt.Stderr)
+	l.io, err = newPipes(uid, uid)
 	return err
 }
 
@@ -467,13 +508,9 @@ func (l *launch) closeStdio() error {
 	return nil
 }
 
-// startAgent sends the start message and follows the child up to the point where it waits.
+// startAgent sends the confinement and follows the child up to the point where it waits.
 func (l *launch) startAgent() error {
-	msg := l.plan.message()
-	msg.BPF = l.bpf
-	if l.exit != nil && l.exit.Start.Trace != "" {
-		msg.Env = append(slices.Clone(msg.Env), "TRACEPARENT="+l.exit.Start.Trace) // differs with each run, so no part of the plan
-	}
+	msg := l.plan.confinement(l.bpf, l.waits(), l.waits() && l.shape.workspace)
 	child, peer, err := stub.Pair()
 	if err != nil {
 		return err
@@ -485,7 +522,7 @@ func (l *launch) startAgent() error {
 	}
 	// Anew: a prepared sandbox may have waited for hours.
 	_ = l.control.File().SetReadDeadline(time.Now().Add(stubPatience))
-	err = l.control.Start(msg, l.io.in, l.io.out, l.io.err, peer, tools)
+	err = l.control.Confine(msg, l.io.in, l.io.out, l.io.err, peer, tools)
 	peer.Close()
 	l.io.handedOver()
 	if err != nil {
@@ -528,7 +565,13 @@ func (l *launch) startAgent() error {
 		return os.NewSyscallError("pidfd_getfd", err)
 	}
 	l.listener = os.NewFile(uintptr(fd), "seccomp-listener")
-	if err := l.child.Go(); err != nil {
+	if r.B > 0 {
+		if fd, err = unix.PidfdGetfd(int(l.agentFD.Fd()), int(r.B-1), 0); err != nil { //nolint:gosec // a wrong number is no descriptor there
+			return os.NewSyscallError("pidfd_getfd", err)
+		}
+		l.ruleset = os.NewFile(uintptr(fd), "landlock-ruleset")
+	}
+	if err := l.child.Fetched(); err != nil {
 		return fmt.Errorf("tell the child to drop its listener: %w", err)
 	}
 	r, err = l.child.Next()
@@ -548,7 +591,7 @@ func (l *launch) takePTY(f *os.File) error {
 		return fmt.Errorf("the terminal from pid 1 is no pty: %w", err)
 	}
 	l.master = f
-	l.io.usePTY(f, l.opt.Stdout)
+	l.io.usePTY(f)
 	return nil
 }
 
@@ -558,6 +601,9 @@ func (l *launch) closeAgent() error {
 	}
 	if l.listener != nil {
 		l.listener.Close()
+	}
+	if l.ruleset != nil {
+		l.ruleset.Close()
 	}
 	if l.stopServing != nil {
 		l.stopServing()
@@ -577,7 +623,12 @@ func (l *launch) letGo() error {
 	if err := l.opt.hook(l); err != nil {
 		return err
 	}
-	if err := l.child.Go(); err != nil {
+	command := l.plan.command(l.waits())
+	if l.exit != nil && l.exit.Start.Trace != "" {
+		command.Env = append(slices.Clone(command.Env), "TRACEPARENT="+l.exit.Start.Trace) // differs with each run, so no part of the plan
+	}
+	_ = l.child.File().SetDeadline(time.Now().Add(stubPatience))
+	if err := l.child.Execute(command); err != nil {
 		return fmt.Errorf("let the agent go: %w", err)
 	}
 	_, err := l.child.Next()

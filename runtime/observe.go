@@ -15,8 +15,11 @@ import (
 // error says that the account can't be kept or that the run must end: it keeps the run from starting, or
 // ends it as state policy. What isn't recorded doesn't happen.
 type Observer interface {
-	// Start comes before anything is made; the agent's first instruction waits for its answer.
+	// Start comes before the agent's process gets its command; the agent's first instruction waits for its answer.
 	Start(Status) error
+	// Settled comes after Start, if at all, and returns when what that recorded is on disk. Before, nothing that the agent does outlives the
+	// machine: its first connection waits for it, and a run that may write files of the host is not executed.
+	Settled() error
 	// Refused comes with every refused call, before the caller hears of it. It holds up the notifications of the whole
 	// run: an agent can make 100 000 refused calls a second.
 	Refused(Refusal) error
@@ -38,6 +41,7 @@ type Refusal struct {
 type nobody struct{}
 
 func (nobody) Start(Status) error    { return nil }
+func (nobody) Settled() error        { return nil }
 func (nobody) Refused(Refusal) error { return nil }
 func (nobody) End(Status) error      { return nil }
 

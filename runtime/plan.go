@@ -90,15 +90,17 @@ type Plan struct {
 	Steps        []PlanStep            `json:"steps"`
 	Digest       string                `json:"digest"`
 
-	bare     bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
-	shared   bool   // rootless with a writable host folder: the agent has the user's own id
-	operator Limits // chosen for this run; they stay whatever the ring is
-	ranges   profiles.Ranges
-	profile  profiles.Profile
-	filter   seccomp.Filter
-	programs map[string]bool // mode tools: all that may be executed, by path inside
-	custom   bool            // the root view holds what the operator brought: see Shape
-	in       *Prepared       // where it will run; nil: in a sandbox built for it
+	bare      bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
+	shared    bool   // rootless with a writable host folder: the agent has the user's own id
+	operator  Limits // chosen for this run; they stay whatever the ring is
+	ranges    profiles.Ranges
+	profile   profiles.Profile
+	filter    seccomp.Filter
+	filterSum [32]byte        // its digest
+	programs  map[string]bool // mode tools: all that may be executed, by path inside
+	custom    bool            // the root view holds what the operator brought: see Shape
+	in        *Prepared       // where it will run; nil: in a sandbox built for it
+	paths     fsjail.Resolver // while it is planned
 }
 
 // PlanSeccomp sums up the filter; `agentrun profile show` lists its rules.
@@ -126,12 +128,9 @@ func NewPlan(s Spec) (*Plan, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
-	// Digesting is a fifth of the work, and nothing else waits for it.
-	digest := make(chan string, 1)
-	go func(profile profiles.Profile) { digest <- profile.Digest() }(s.Profile)
 	p := &Plan{
 		ID: newID(), Name: s.Name, Agent: s.Agent, Session: s.Session,
-		Ring: s.Profile.Ring, Profile: s.Profile.Name,
+		Ring: s.Profile.Ring, Profile: s.Profile.Name, ProfileSum: s.Profile.Digest(),
 		TTY: s.TTY, Hostname: "sandbox", UID: agentID,
 		Network: string(s.Profile.Network.Mode), Subprocess: s.Profile.Subprocess.Mode == profiles.SubprocessAllow,
 		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep,
@@ -163,10 +162,10 @@ func NewPlan(s Spec) (*Plan, error) {
 		return nil, err
 	}
 	p.planEnv(&s)
-	if err := p.planFilter(); err != nil {
+	if err := filters.plan(p); err != nil {
 		return nil, err
 	}
-	p.ProfileSum = <-digest
+	p.paths = fsjail.Resolver{} // what it has seen is for this plan
 	return p, p.sum()
 }
 
@@ -266,6 +265,7 @@ func (p *Plan) planView(s *Spec) error {
 	if err != nil {
 		return err
 	}
+	p.Entries = make([]fsjail.Entry, 0, 64) // as many as a view has, as a rule
 	for _, e := range root {
 		if e.Kind == fsjail.Bind && p.WritableRoot && !e.IsFile {
 			e.Kind, e.Why = fsjail.Overlay, "private and writable, changes are thrown away unless kept (ring 1)"
@@ -343,7 +343,7 @@ func (p *Plan) etc() []fsjail.Entry {
 		file("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n", "names are the proxy's to answer"),
 	}
 	for _, e := range p.profile.Files.Etc {
-		source, info, err := fsjail.Canonical(e.Path)
+		source, info, err := p.paths.Canonical(e.Path)
 		if err != nil {
 			continue // optional by definition (docs/profiles.md): a host without it has nothing to show
 		}
@@ -387,7 +387,7 @@ func (p *Plan) planBinds(binds []BindMount) error {
 			flag = "--bind"
 		}
 		refuse := func(err error) error { return &InvalidSpec{[]Problem{{flag, err.Error()}}} }
-		source, info, err := fsjail.Canonical(b.Source)
+		source, info, err := p.paths.Canonical(b.Source)
 		if err != nil {
 			return refuse(err)
 		}
@@ -489,7 +489,7 @@ func private(dir string, environ []string) bool {
 
 func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode, offered bool) error {
 	refuse := func(err error) error { return &InvalidSpec{[]Problem{{"--workspace", err.Error()}}} }
-	name, info, err := fsjail.Canonical(source)
+	name, info, err := p.paths.Canonical(source)
 	if err != nil {
 		return refuse(err)
 	}
@@ -556,8 +556,9 @@ func (p *Plan) planEnv(s *Spec) {
 	env["PWD"] = p.Cwd
 	p.exitEnv(env)
 	pass := func(name string) {
+		named := name + "="
 		for _, kv := range s.Environ {
-			if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			if v, ok := strings.CutPrefix(kv, named); ok {
 				env[name] = v
 			}
 		}
@@ -610,22 +611,6 @@ func (p *Plan) planRlimits(l profiles.Limits) error {
 		p.Rlimits = append(p.Rlimits, r)
 	}
 	return nil
-}
-
-// message is the plan in the stub's words.
-func (p *Plan) message() *stub.Message {
-	m := &stub.Message{
-		TTY: p.TTY, WaitKillable: p.Seccomp.WaitKillable,
-		LandlockFS: p.Landlock.FS, LandlockScoped: p.Landlock.Scoped,
-		Exe: p.Command.Exe, Args: p.Command.Args, Env: p.Env, Cwd: p.Cwd,
-	}
-	for _, r := range p.Landlock.Rules {
-		m.Rules = append(m.Rules, stub.Rule{Access: r.Access, Path: r.Path})
-	}
-	for _, r := range p.Rlimits {
-		m.Rlimits = append(m.Rlimits, stub.Rlimit{Resource: r.resource, Cur: r.Value, Max: r.Value})
-	}
-	return m
 }
 
 // explain gives a failure inside the sandbox its object: which directory, which rule, which command.

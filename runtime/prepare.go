@@ -5,7 +5,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -31,15 +30,16 @@ type Prepared struct {
 
 	mu    sync.Mutex
 	taken bool        // a run has it, or it is being taken down
-	next  chan func() // what its thread is to do, once
+	next  chan func() // what its thread is to do; closed when nothing is left
 	over  chan struct{}
-	err   error
 }
 
-// PrepareOptions are what preparing needs of its caller. RunDir is required.
+// PrepareOptions are what preparing needs of its caller. RunDir is required; the others are those of Options.
 type PrepareOptions struct {
-	RunDir string
-	OnStep func(name string, took time.Duration)
+	RunDir       string
+	CacheDir     string
+	OnCacheError func(error)
+	OnStep       func(name string, took time.Duration)
 }
 
 // prepareLimits are the least that hold for our own init while a sandbox is built; the run's own are set before the probe.
@@ -61,29 +61,45 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	plan.Cgroup = plan.cgroupOf()
 	likely := limitsOf(shape.plan)
 	plan.Limits.Memory, plan.Limits.PIDs = max(likely.Memory, prepareLimits.Memory), max(likely.PIDs, prepareLimits.PIDs)
-	p := &Prepared{shape: shape.Kept(), id: plan.ID, since: time.Now(), pid1: -1, next: make(chan func(), 1), over: make(chan struct{})}
-	o := Options{RunDir: opt.RunDir, OnStep: opt.OnStep}
+	p := &Prepared{shape: shape.Kept(), id: plan.ID, since: time.Now(), pid1: -1, next: make(chan func()), over: make(chan struct{})}
+	o := Options{RunDir: opt.RunDir, OnStep: opt.OnStep, CacheDir: opt.CacheDir, OnCacheError: opt.OnCacheError}
 	if plan.Exit != nil {
 		o.Exit = &Exit{} // who answers it is the run's
 	}
-	p.l = &launch{plan: &plan, opt: o}
+	p.l = &launch{plan: &plan, opt: o, shape: &p.shape}
+	if shape.waits {
+		var err error
+		if p.l.bpf, err = compile(plan.filter, &o); err != nil {
+			return nil, fmt.Errorf("prepare: %w", err)
+		}
+	}
 	openCgroups()
 	up := make(chan error, 1)
 	go func() {
 		defer close(p.over)
 		thread.Throwaway(func() {
-			err := p.l.up(0, firstOfRun())
+			err := p.l.upAhead()
 			up <- err
-			if err == nil {
-				(<-p.next)()
+			if err != nil {
+				return
+			}
+			for fn := range p.next {
+				fn()
 			}
 		})
 	}()
 	err := <-up
 	if err == nil {
-		// What the run will most likely have; if it can't be set now, nothing is lost.
-		_ = p.l.group.Update(likely)
-		if err = p.watch(); err == nil {
+		// What the run will most likely have; if it can't be set now, it is when the sandbox is handed out.
+		if p.l.group.Update(likely) == nil {
+			plan.Limits = shape.plan.Limits
+		} else {
+			plan.Limits.CPU = p.l.group.Limits().CPU
+		}
+		if err = p.watch(); err == nil && shape.waits {
+			err = errors.Join(p.l.verify(), p.l.watchMemory())
+		}
+		if err == nil {
 			err = shape.holds() // it may have changed while we were building
 		}
 		if err != nil {
@@ -96,13 +112,8 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	return p, nil
 }
 
-// firstOfRun is the first step that needs to know the run.
-func firstOfRun() int {
-	return slices.IndexFunc(steps, func(s step) bool { return s.name == handOutStep })
-}
-
 func (s Shape) holds() error {
-	now, err := s.plan.shapeKey()
+	now, err := s.keyNow()
 	if err == nil && now != s.key {
 		err = ErrShapeChanged
 	}
@@ -146,9 +157,10 @@ func (p *Prepared) Close() error {
 	if !p.claim() {
 		return nil
 	}
-	p.next <- func() { p.err = p.l.down(firstOfRun() - 1) }
-	<-p.over
-	return p.err
+	var err error
+	p.atHome(func() { err = p.l.down() })
+	p.leave()
+	return err
 }
 
 // claim is for whoever decides what becomes of it; only the first gets it.
@@ -165,9 +177,21 @@ func (p *Prepared) claim() bool {
 	return true
 }
 
-// run does the rest of a launch, and the run, on the thread that is the sandbox's parent.
+// run does the rest of a launch, and the run, while the thread that is the sandbox's parent lives on.
 func (p *Prepared) run(fn func()) {
-	p.next <- fn
+	defer p.leave()
+	fn()
+}
+
+// atHome does something on that thread.
+func (p *Prepared) atHome(fn func()) {
+	done := make(chan struct{})
+	p.next <- func() { defer close(done); fn() }
+	<-done
+}
+
+func (p *Prepared) leave() {
+	close(p.next)
 	<-p.over
 }
 
@@ -187,29 +211,25 @@ func (s Shape) Use(p *Prepared) error {
 
 const handOutStep = "hand-out"
 
-// handOut mounts the workspace into a sandbox that was prepared without.
+// handOut mounts the workspace into a sandbox that was prepared without. No thread of ours but the home has another mount namespace
+// than the host's.
 func (l *launch) handOut() error {
-	if !l.prepared {
+	if l.shape == nil {
 		return nil
 	}
 	_, late := l.plan.split()
 	if len(late) == 0 {
 		return nil
 	}
-	type answer struct {
-		d   *fsjail.Detached
-		err error
+	d, err := fsjail.Detach(late, fsjail.IDs{UID: l.ids.hostAgent(), GID: l.ids.hostAgent()})
+	if err != nil {
+		return err
 	}
-	agent := fsjail.IDs{UID: l.ids.hostAgent(), GID: l.ids.hostAgent()}
-	made := make(chan answer, 1)
-	go func() { // elsewhere: this thread's mount namespace is from when the sandbox was prepared
-		d, err := fsjail.Detach(late, agent)
-		made <- answer{d, err}
-	}()
-	a := <-made
-	if a.err != nil {
-		return a.err
+	defer d.Close()
+	if l.waits() {
+		if err := l.addRules(d); err != nil {
+			return err
+		}
 	}
-	defer a.d.Close()
-	return a.d.Attach(l.initPID)
+	return d.Attach(l.initPID)
 }

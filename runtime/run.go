@@ -29,7 +29,7 @@ type Options struct {
 	Stdout       io.Writer
 	Stderr       io.Writer
 	// Signals are passed on to the agent's first process. SIGTERM, SIGINT, SIGHUP and SIGQUIT also start
-	// the grace time, after which everything is killed; a second one ends the grace at once.
+	// the grace time, after which everything is killed; a second one ends the grace at once, and a frozen run gets none.
 	Signals <-chan os.Signal
 	// OnTTY gets the pty's master before the agent runs, to set its size and follow changes.
 	OnTTY func(master *os.File)
@@ -63,6 +63,7 @@ const grace = 5 * time.Second
 // errors are in it. The context's end kills the run.
 func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	r := &run{ctx: ctx, plan: plan, opt: opt, began: time.Now(), ended: make(chan struct{}), verdicts: make(chan verdict, 4), onRecord: make(chan struct{})}
+	r.settled = sync.OnceValue(func() error { return r.opt.Observer.Settled() })
 	r.status = Status{
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Ring: plan.Ring, Profile: plan.Profile,
 		PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
@@ -129,40 +130,47 @@ type run struct {
 	refusals refusals
 	onRecord chan struct{} // closed when Observer.Start has answered
 	startErr error         // its answer
+	settled  func() error  // Observer.Settled, asked once; after onRecord
 	ending   <-chan error  // what Observer.End said; nil as long as nobody has asked it
 	verdicts chan verdict
 	ended    chan struct{} // closed when pid 1 is gone
 	agent    *unix.WaitStatus
-	serving  sync.WaitGroup
+	asked    sync.WaitGroup // who answers the filter's notifications, and puts refusals on record
+	serving  sync.WaitGroup // the others
 }
 
 func (r *run) start() {
 	r.opt.hook = r.beforeExec
-	l, from := &launch{}, 0
+	l := &launch{}
 	if r.in != nil {
-		l, from = r.in.l, firstOfRun()
-		l.prepared = true
+		l = r.in.l
+		l.home = r.in.atHome
 		if l.exit != nil {
 			l.exit.Exit = *r.opt.Exit
 		}
 	}
 	l.plan, l.opt, l.recorder = r.plan, r.opt, &seccomp.Recorder{}
 	r.launch = l
-	// On record by the time of the exec; written while the launch waits for the kernel.
-	go func(s Status) {
-		defer close(r.onRecord)
-		r.startErr = r.opt.Observer.Start(s)
-	}(r.status)
-	program, err := r.compile()
-	err = errors.Join(r.unfit, err)
+	// On record by the time of the exec; written while the launch waits for the kernel. One that has little to wait for is quicker without a
+	// second goroutine.
+	status := r.status
+	if l.waits() {
+		r.record(status)
+	} else {
+		go r.record(status)
+	}
+	err := r.unfit
+	if err == nil && !l.waits() {
+		l.bpf, err = compile(r.plan.filter, &r.opt)
+	}
 	if err == nil {
-		l.bpf = program
-		err = l.up(from, len(steps))
-	} else if from > 0 {
-		err = errors.Join(err, l.down(from-1))
+		err = l.upAll()
+	} else {
+		err = errors.Join(err, l.down())
 	}
 	if err != nil {
 		// up has undone everything; its goroutines end with the descriptors it closed.
+		r.asked.Wait()
 		r.serving.Wait()
 		r.failed(err)
 		return
@@ -176,19 +184,29 @@ func (r *run) start() {
 	r.settle(v)
 }
 
+// record has the start written.
+func (r *run) record(s Status) {
+	r.startErr = r.opt.Observer.Start(s)
+	close(r.onRecord)
+}
+
 // compile makes the BPF program, or takes it from the cache when it was made before.
-func (r *run) compile() ([]byte, error) {
-	if r.opt.CacheDir != "" {
-		if err := os.MkdirAll(r.opt.CacheDir, 0o700); err != nil && r.opt.OnCacheError != nil {
-			r.opt.OnCacheError(err)
+func compile(f seccomp.Filter, opt *Options) ([]byte, error) {
+	told := opt.OnCacheError
+	if told == nil {
+		told = func(error) {}
+	}
+	if opt.CacheDir != "" {
+		if err := os.MkdirAll(opt.CacheDir, 0o700); err != nil {
+			told(err)
 		}
 	}
-	p, err := r.plan.filter.CompileCached(r.opt.CacheDir, seccomp.Options{})
+	p, err := f.CompileCached(opt.CacheDir, seccomp.Options{})
 	if err != nil {
 		return nil, &StepError{"seccomp filter", err}
 	}
-	if p.CacheErr != nil && r.opt.OnCacheError != nil {
-		r.opt.OnCacheError(p.CacheErr)
+	if p.CacheErr != nil {
+		told(p.CacheErr)
 	}
 	return p.Bytes(), nil
 }
@@ -214,6 +232,12 @@ func (r *run) beforeExec(l *launch) error {
 	if r.startErr != nil {
 		return r.startErr
 	}
+	// Where the agent could leave behind what a power cut doesn't take back. What it does elsewhere it does by the exit, which settles first.
+	if len(r.plan.WritableHostPaths()) > 0 {
+		if err := r.settled(); err != nil {
+			return err
+		}
+	}
 	w := &warden{
 		subprocess: r.plan.Subprocess, programs: r.plan.programs,
 		agentPID: l.agentPID, listener: int(l.listener.Fd()), recorder: l.recorder, refused: r.refused,
@@ -226,7 +250,7 @@ func (r *run) beforeExec(l *launch) error {
 	l.listener = nil
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stopServing = cancel
-	r.serving.Go(func() {
+	r.asked.Go(func() {
 		defer listener.Close()
 		err := seccomp.Serve(ctx, int(listener.Fd()), w.answer, seccomp.ServeOptions{Gate: gate})
 		if err != nil && !errors.Is(err, context.Canceled) {
@@ -250,20 +274,17 @@ func (r *run) beforeExec(l *launch) error {
 	if l.master != nil && r.opt.OnTTY != nil {
 		r.opt.OnTTY(l.master)
 	}
-	if oom, err := l.group.OOMEvents(); err == nil && oom != nil {
-		l.oom = oom
-		r.serving.Go(func() { r.watchOOM(oom) })
-	} else if err != nil {
+	if err := l.watchMemory(); err != nil {
 		r.decide(verdict{Killed, err.Error()})
+	} else if l.oom != nil {
+		r.serving.Go(func() { r.watchOOM(l.oom) })
 	}
 	if x := l.exit; x != nil {
 		uid := l.ids.hostGateway()
 		x.serving = true
-		r.serving.Go(func() {
-			x.serve(uid, func(err error) { r.decide(verdict{Policy, "the way out is gone: " + err.Error()}) })
-		})
+		go x.serve(uid, r.settled, func(err error) { r.decide(verdict{Policy, "the way out is gone: " + err.Error()}) }) // drop waits for it
 	}
-	l.io.pump(r.opt.Stdin, r.plan.Limits.MaxOutput, func() {
+	l.io.pump(r.opt.Stdin, r.opt.Stdout, r.opt.Stderr, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
 	return r.goLive(ctx)
@@ -331,14 +352,17 @@ func (r *run) watch() (v verdict) {
 	defer cpu.Stop()
 	var graceOver <-chan time.Time
 	var asked string
-	pass := func(sig os.Signal) verdict {
+	pass := func(sig os.Signal, ours bool) verdict {
 		s, ok := sig.(unix.Signal)
 		if !ok {
 			return verdict{}
 		}
 		ends := s == unix.SIGTERM || s == unix.SIGINT || s == unix.SIGHUP || s == unix.SIGQUIT
-		if ends && asked != "" {
+		switch {
+		case ends && asked != "":
 			return verdict{Killed, asked + ", then " + unix.SignalName(s)}
+		case ends && ours && r.live.held.Load(): // it can't do what it is asked for
+			return verdict{Killed, "asked to end by " + unix.SignalName(s) + " while it was frozen"}
 		}
 		_ = unix.PidfdSendSignal(int(r.launch.agentFD.Fd()), s, nil, 0)
 		if ends {
@@ -377,9 +401,9 @@ func (r *run) watch() (v verdict) {
 		case <-graceOver:
 			v = verdict{Killed, asked + ", and still alive after " + grace.String()}
 		case sig := <-r.opt.Signals:
-			v = pass(sig)
+			v = pass(sig, true)
 		case sig := <-r.live.signals:
-			v = pass(sig)
+			v = pass(sig, false)
 		}
 	}
 	r.live.close()
@@ -432,27 +456,29 @@ func (r *run) settle(v verdict) {
 		l.oom.Close()
 	}
 	s.WallTime = time.Since(s.StartedAt)
-	if stats, err := l.group.Stats(); err == nil {
-		s.CPUTime, s.PeakMemory, s.OOMKills = stats.CPU, stats.MemoryPeak, stats.OOMKills
+	if used, err := l.group.Account(); err == nil {
+		s.CPUTime, s.PeakMemory, s.OOMKills = used.CPU, used.MemoryPeak, used.OOMKills
 	}
 	r.judge(v)
 	if l.exit != nil {
 		l.exit.finish(s.State == Exited && s.ExitCode == 0) // the last records, before the end's own
 	}
+	r.asked.Wait()
 	snap := l.recorder.Snapshot()
 	s.Refused = snap.Refused
 	for _, e := range snap.Events {
 		s.Events = append(s.Events, Event{At: e.At, Last: e.Last, Kind: "syscall", Syscall: e.Syscall, Detail: e.Detail, Verdict: e.Verdict, Count: e.Count})
 	}
 	s.Output = l.io.written.Load()
-	r.serving.Wait()
-	r.ending = r.end() // while the rest is taken down
 	if r.opt.AccountFirst {
 		answer := make(chan error, 1)
-		answer <- <-r.ending
+		answer <- r.opt.Observer.End(*s)
 		r.ending = answer
+	} else {
+		r.ending = r.end() // while the rest is taken down
 	}
-	if err := l.down(len(steps) - 1); err != nil {
+	r.serving.Wait()
+	if err := l.down(); err != nil {
 		s.Leftovers = append(s.Leftovers, err.Error())
 	}
 }

@@ -140,7 +140,7 @@ func TestOutputLimit(t *testing.T) {
 		over         bool
 	}{{100, 100, false}, {101, 100, true}, {200000, 70000, true}, {0, 1, false}} {
 		var out bytes.Buffer
-		s, err := newPipes(os.Getuid(), os.Getgid(), false, &out, io.Discard)
+		s, err := newPipes(os.Getuid(), os.Getgid())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestOutputLimit(t *testing.T) {
 		}
 		s.handedOver()
 		over := make(chan struct{}, 1)
-		s.pump(nil, int64(c.limit), func() { over <- struct{}{} })
+		s.pump(nil, &out, io.Discard, int64(c.limit), func() { over <- struct{}{} })
 		f := os.NewFile(uintptr(agent), "agent")
 		_, _ = f.WriteString(strings.Repeat("x", c.write)) // EPIPE once the limit was passed
 		f.Close()

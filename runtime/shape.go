@@ -3,30 +3,31 @@
 package runtime
 
 import (
-	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/hostcaps"
 )
 
 // Shape is what of a plan has to be known when a sandbox is built, and is the same for many runs: the root view without the
-// workspace, the namespaces, the places of the exit. Command, arguments, environment, limits, filter, Landlock rules, workspace,
-// terminal and whose run it is are not in it: a prepared sandbox gets them when it is handed out.
+// workspace, the namespaces, the places of the exit, and what the agent's process gives up (filter, Landlock, limits of setrlimit(2)),
+// where it can be made ahead (mayWait). Command, arguments, environment, limits of the cgroup, workspace and whose run it is
+// are not in it: a prepared sandbox gets them when it is handed out.
 //
 // Two plans with equal keys can be given the same prepared sandbox. What a root view shows of the host counts too, by inode and by
 // the host's mounts there, so that a sandbox that waited shows what one built now would.
 type Shape struct {
 	key       string
 	workspace bool
+	waits     bool  // the agent's process is made ahead, and confined
 	plan      *Plan // what it was taken from, without anything of the run
 	of        *Plan // whose it is; nil: nobody's
 }
@@ -89,23 +90,66 @@ func shapeOf(p *Plan, early []fsjail.Entry, workspace bool) (Shape, error) {
 		ProcOptions: p.ProcOptions, CgroupMode: p.CgroupMode, Limits: p.Limits, Exit: p.Exit,
 	}
 	s := Shape{workspace: workspace, plan: t}
+	if s.waits = p.mayWait(); s.waits {
+		t.Rlimits, t.Seccomp.WaitKillable, t.filter, t.filterSum, t.profile = p.Rlimits, p.Seccomp.WaitKillable, p.filter, p.filterSum, p.profile
+		t.Landlock = p.Landlock
+		t.Landlock.Rules, _ = splitRules(p.Landlock.Rules)
+	}
 	var err error
-	s.key, err = t.shapeKey()
+	s.key, err = s.keyNow()
 	return s, err
 }
 
-// shapeKey digests a stripped plan with what its entries are on the host now.
+// keyNow is the key as it comes out now: what the root view shows may have changed since.
+func (s Shape) keyNow() (string, error) {
+	view, err := s.plan.shapeKey()
+	if err != nil {
+		return "", err
+	}
+	return view + s.plan.confinementKey(s.waits), nil
+}
+
+// confinementKey is the same for plans that confine the agent's process alike.
+func (p *Plan) confinementKey(waits bool) string {
+	if !waits {
+		return ""
+	}
+	d := digestText{buf: make([]byte, 0, 1<<10)}
+	d.text(string(p.filterSum[:]))
+	d.flags(p.Seccomp.WaitKillable)
+	d.number(p.Landlock.FS)
+	d.number(p.Landlock.Scoped)
+	d.number(uint64(len(p.Landlock.Rules)))
+	for _, r := range p.Landlock.Rules {
+		d.number(r.Access)
+		d.text(r.Path)
+	}
+	for _, r := range p.Rlimits {
+		d.number(uint64(r.resource)) //nolint:gosec // a number of setrlimit(2)
+		d.number(r.Value)
+	}
+	sum := sha256.Sum256(d.buf)
+	return "-" + hex.EncodeToString(sum[:])
+}
+
+// shapeKey digests a stripped plan with what its entries are on the host now. The entries are most of it; written here and not by
+// encoding/json they take a tenth of the time. What else there may be in a plan is covered by being a field of it.
 func (p *Plan) shapeKey() (string, error) {
-	h := sha256.New()
-	enc := json.NewEncoder(h)
 	c := *p
-	c.Limits = PlanLimits{ScratchSize: p.Limits.ScratchSize} // the others are set when it is handed out
-	if err := enc.Encode(&c); err != nil {
+	c.Limits = PlanLimits{ScratchSize: p.Limits.ScratchSize}                       // the others are set when it is handed out
+	c.Rlimits, c.Landlock, c.Seccomp = nil, fsjail.LandlockDomain{}, PlanSeccomp{} // confinementKey's
+	c.Entries = nil
+	rest, err := json.Marshal(&c)
+	if err != nil {
 		return "", fmt.Errorf("digest the shape: %w", err)
 	}
+	d := digestText{buf: make([]byte, 0, 16<<10)}
+	d.text(string(rest))
+	d.number(uint64(len(p.Entries)))
 	var shown []string
-	for _, e := range p.Entries {
-		fmt.Fprintf(h, "%q %q\n", e.Target, e.Content) // not part of an entry's JSON
+	for i := range p.Entries {
+		e := &p.Entries[i]
+		d.entry(e)
 		if e.Kind != fsjail.Bind && e.Kind != fsjail.Overlay {
 			continue
 		}
@@ -113,36 +157,46 @@ func (p *Plan) shapeKey() (string, error) {
 		if err := unix.Lstat(e.Source, &st); err != nil {
 			return "", fmt.Errorf("stat %s: %w", e.Source, err)
 		}
-		fmt.Fprintf(h, "%d %d\n", st.Dev, st.Ino)
+		d.number(st.Dev)
+		d.number(st.Ino)
 		shown = append(shown, e.Source)
 	}
 	mounts, err := mountsBelow(shown)
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintf(h, "%q\n", mounts)
-	return hex.EncodeToString(h.Sum(nil)), nil
+	d.number(uint64(len(mounts)))
+	for _, m := range mounts {
+		d.text(m)
+	}
+	sum := sha256.Sum256(d.buf)
+	return hex.EncodeToString(sum[:]), nil
 }
 
-// mountsBelow are the host's mounts that a clone of these paths brings along, as mountinfo lists them (proc(5)).
+// mountsBelow are the host's mounts that a clone of these paths brings along, as mountinfo lists them (proc(5)). The table is read
+// each time: poll(2) tells of mounts that come and go, not of a folder above one that is renamed, into what is shown or out of it.
 func mountsBelow(paths []string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo") // the main thread's, which is in the host's namespace whatever ours do
+	text, err := hostcaps.ReadKernel("/proc/self/mountinfo") // the main thread's, which is in the host's namespace whatever ours do
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	var lines []string
-	for s := bufio.NewScanner(f); ; {
-		if !s.Scan() {
-			return lines, s.Err()
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		at := line
+		for range 4 {
+			_, at, _ = strings.Cut(at, " ")
 		}
-		field := strings.Fields(s.Text())
-		if len(field) < 5 {
-			return nil, fmt.Errorf("mountinfo line %q", s.Text())
+		at, _, ok := strings.Cut(at, " ")
+		if !ok {
+			return nil, fmt.Errorf("mountinfo line %q", line)
 		}
-		at := unescape(field[4])
-		if slices.ContainsFunc(paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") }) {
-			lines = append(lines, s.Text())
+		at = unescape(at)
+		if slices.ContainsFunc(paths, func(p string) bool {
+			return strings.HasPrefix(at, p) && (len(at) == len(p) || at[len(p)] == '/')
+		}) {
+			lines = append(lines, line)
 		}
 	}
+	return lines, nil
 }

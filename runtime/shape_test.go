@@ -6,9 +6,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/fsjail"
+	"agentrun/profiles"
+	"agentrun/seccomp"
 )
 
 // Only what the first half of a launch needs is in a shape; whatever else it reads must change the key.
@@ -121,6 +126,64 @@ func TestShape(t *testing.T) {
 	}
 }
 
+// A process that waits behind its walls suits a run with the same walls only.
+func TestShapeOfAProcessThatWaits(t *testing.T) {
+	base := func() *Plan { return &Plan{} }
+	key := func(change func(*Plan)) string {
+		t.Helper()
+		p := base()
+		change(p)
+		s, err := p.Shape()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Key()
+	}
+	same := key(func(*Plan) {})
+	waits := func(p *Plan) {
+		p.profile.Syscalls = []profiles.SyscallRule{{Names: []string{"chdir", "landlock_restrict_self"}, Action: profiles.ActionAllow}}
+		p.filterSum = seccomp.Filter{Unlisted: seccomp.Notify}.Digest()
+		p.Landlock.Rules = []fsjail.LandlockRule{{Path: "/", Access: 1}, {Path: workspaceDir, Access: 2}}
+		p.Rlimits = []PlanRlimit{{Name: "core", resource: 4}}
+	}
+	walls := map[string]string{same: "none"}
+	for name, change := range map[string]func(*Plan){
+		"none else": func(*Plan) {},
+		"filter":    func(p *Plan) { p.filterSum = seccomp.Filter{Unlisted: seccomp.KillProcess}.Digest() },
+		"rule":      func(p *Plan) { p.Landlock.Rules[0].Access = 3 },
+		"rights":    func(p *Plan) { p.Landlock.FS = 7 },
+		"scopes":    func(p *Plan) { p.Landlock.Scoped = 1 },
+		"limit":     func(p *Plan) { p.Rlimits[0].Value = 1 },
+		"resource":  func(p *Plan) { p.Rlimits[0].resource = 5 },
+		"killable":  func(p *Plan) { p.Seccomp.WaitKillable = true },
+	} {
+		k := key(func(p *Plan) { waits(p); change(p) })
+		if other, ok := walls[k]; ok {
+			t.Errorf("%s: the shape of %s", name, other)
+		}
+		walls[k] = name
+	}
+	if walls[key(func(p *Plan) { waits(p); p.Landlock.Rules[1].Access = 4 })] != "none else" {
+		t.Error("the workspace's rule, which is added when the sandbox is handed out, makes another shape")
+	}
+	for name, change := range map[string]func(*Plan){
+		"no filter":     func(p *Plan) { p.filterSum = [32]byte{} },
+		"terminal":      func(p *Plan) { p.TTY = true },
+		"mode tools":    func(p *Plan) { p.profile.Subprocess.Mode = profiles.SubprocessTools },
+		"no chdir":      func(p *Plan) { p.profile.Syscalls[0].Names = p.profile.Syscalls[0].Names[1:] },
+		"asks at chdir": func(p *Plan) { p.profile.Syscalls[0].Action = profiles.ActionNotify },
+		"some chdir":    func(p *Plan) { p.profile.Syscalls[0].Args = []profiles.ArgCond{{}} },
+		"no restrict":   func(p *Plan) { p.profile.Syscalls[0].Names = p.profile.Syscalls[0].Names[:1] },
+	} {
+		p := base()
+		waits(p)
+		change(p)
+		if s, err := p.Shape(); err != nil || s.waits {
+			t.Errorf("%s: %v, waits %v, want a process that is made with its run", name, err, s.waits)
+		}
+	}
+}
+
 func TestShapeWithWorkspace(t *testing.T) {
 	p := &Plan{Entries: []fsjail.Entry{{Kind: fsjail.Bind, Target: workspaceDir, Source: "/home"}}}
 	s, err := p.Shape()
@@ -131,5 +194,139 @@ func TestShapeWithWorkspace(t *testing.T) {
 	with, err2 := without.WithWorkspace(true)
 	if err := errors.Join(err1, err2); err != nil || with.Key() != s.Key() || without.Key() == s.Key() {
 		t.Errorf("%v: %s, %s, %s", err, s.Key(), without.Key(), with.Key())
+	}
+}
+
+// Whatever a plan or an entry gets for a field, it is in the key or it stands here with a reason.
+func TestShapeKeyCountsEveryField(t *testing.T) {
+	base := func() *Plan {
+		return &Plan{Entries: []fsjail.Entry{{Kind: fsjail.Dir, Target: "/d", Owner: &fsjail.Owner{UID: 1, GID: 2}}}}
+	}
+	key := func(p *Plan) string {
+		k, err := p.shapeKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	seen := map[string]string{key(base()): "nothing"}
+	count := func(name string, p *Plan) {
+		k := key(p)
+		if other, ok := seen[k]; ok {
+			t.Errorf("%s: the key of %s", name, other)
+		}
+		seen[k] = name
+	}
+	for i := range reflect.TypeFor[fsjail.Entry]().NumField() {
+		p := base()
+		field := reflect.ValueOf(&p.Entries[0]).Elem().Field(i)
+		if field.Kind() == reflect.Pointer {
+			field.SetZero()
+		} else {
+			change(t, field)
+		}
+		count("entry."+reflect.TypeFor[fsjail.Entry]().Field(i).Name, p)
+	}
+	for i := range reflect.TypeFor[fsjail.Owner]().NumField() {
+		p := base()
+		change(t, reflect.ValueOf(p.Entries[0].Owner).Elem().Field(i))
+		count("owner."+reflect.TypeFor[fsjail.Owner]().Field(i).Name, p)
+	}
+	// What is not exported is no part of a plan as it is digested, here and elsewhere (sum).
+	for i := range reflect.TypeFor[Plan]().NumField() {
+		about := reflect.TypeFor[Plan]().Field(i)
+		switch about.Name {
+		case "Rlimits", "Landlock", "Seccomp": // of the process that waits: TestShape
+			continue
+		}
+		if !about.IsExported() {
+			continue
+		}
+		p := base()
+		field := reflect.ValueOf(p).Elem().Field(i)
+		switch about.Name {
+		case "Limits": // but for the scratch they are set when a sandbox is handed out
+			p.Limits.ScratchSize++
+		case "Entries":
+			p.Entries = append(p.Entries, fsjail.Entry{})
+		default:
+			change(t, field)
+		}
+		count("plan."+about.Name, p)
+	}
+	// One value is not two.
+	p, q := base(), base()
+	p.Entries[0].Source, p.Entries[0].Content = "ab", "c"
+	q.Entries[0].Source, q.Entries[0].Content = "a", "bc"
+	count("ab, c", p)
+	count("a, bc", q)
+}
+
+// change makes any value another one.
+func change(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(v.String() + "x")
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int, reflect.Int64:
+		v.SetInt(v.Int() + 1)
+	case reflect.Uint32, reflect.Uint64:
+		v.SetUint(v.Uint() + 1)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.Struct:
+		change(t, v.Field(0))
+	default:
+		t.Fatalf("a field of kind %s: say here how it is changed", v.Kind())
+	}
+}
+
+// A mount that comes or goes below what is shown is another shape at once, also where a folder above it was only renamed.
+func TestMountsBelow(t *testing.T) {
+	dir := t.TempDir()
+	shown, hidden := filepath.Join(dir, "shown"), filepath.Join(dir, "a place\\away")
+	at := filepath.Join(hidden, "x", "mount")
+	if err := errors.Join(os.Mkdir(shown, 0o700), os.MkdirAll(at, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	below := func(path string) int {
+		t.Helper()
+		lines, err := mountsBelow([]string{path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(lines)
+	}
+	if err := unix.Mount("none", at, "tmpfs", 0, ""); errors.Is(err, unix.EPERM) {
+		t.Skip("need: CAP_SYS_ADMIN, to mount")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	gone := false
+	defer func() {
+		if !gone {
+			_ = unix.Unmount(at, unix.MNT_DETACH)
+		}
+	}()
+	if below(shown) != 0 || below(hidden) != 1 || below(at) != 1 || below(dir+"/sho") != 0 {
+		t.Errorf("mounts: %d in shown, %d in hidden, %d at the mount", below(shown), below(hidden), below(at))
+	}
+	if err := os.Rename(filepath.Join(hidden, "x"), filepath.Join(shown, "x")); err != nil {
+		t.Fatal(err)
+	}
+	at = filepath.Join(shown, "x", "mount")
+	if below(shown) != 1 || below(hidden) != 0 {
+		t.Errorf("after the rename: %d mounts in shown, %d in hidden, want 1 and 0", below(shown), below(hidden))
+	}
+	if err := unix.Unmount(at, 0); err != nil {
+		t.Fatal(err)
+	}
+	gone = true
+	if below(shown) != 0 {
+		t.Error("a mount that went is still listed")
 	}
 }

@@ -32,33 +32,26 @@ type tap struct {
 }
 
 // newPipes makes the three pipes. They belong to the agent's uid so that /dev/stdout can be opened.
-func newPipes(uid, gid int, withStdin bool, stdout, stderr io.Writer) (_ *stdio, err error) {
+func newPipes(uid, gid int) (_ *stdio, err error) {
 	s := &stdio{}
 	defer func() {
 		if err != nil {
 			s.closeAll()
 		}
 	}()
-	if withStdin {
-		if s.in, s.feed, err = os.Pipe(); err != nil {
-			return nil, err
-		}
-	} else if s.in, err = os.Open(os.DevNull); err != nil {
+	if s.in, s.feed, err = os.Pipe(); err != nil {
 		return nil, err
 	}
 	var r *os.File
 	if r, s.out, err = os.Pipe(); err != nil {
 		return nil, err
 	}
-	s.taps = append(s.taps, tap{r, stdout})
+	s.taps = append(s.taps, tap{from: r})
 	if r, s.err, err = os.Pipe(); err != nil {
 		return nil, err
 	}
-	s.taps = append(s.taps, tap{r, stderr})
+	s.taps = append(s.taps, tap{from: r})
 	for _, f := range []*os.File{s.feed, s.out, s.err} {
-		if f == nil {
-			continue
-		}
 		if err := unix.Fchown(int(f.Fd()), uid, gid); err != nil {
 			return nil, os.NewSyscallError("fchown pipe", err)
 		}
@@ -76,9 +69,9 @@ func newNull() (*stdio, error) {
 }
 
 // usePTY takes the master that the stub opened in the sandbox's devpts.
-func (s *stdio) usePTY(master *os.File, stdout io.Writer) {
+func (s *stdio) usePTY(master *os.File) {
 	s.feed = master
-	s.taps = []tap{{master, stdout}}
+	s.taps = []tap{{from: master}}
 }
 
 // handedOver closes the agent's ends here: without that no end of file would ever come.
@@ -101,18 +94,25 @@ func (s *stdio) closeAll() {
 	}
 }
 
-// pump starts copying. limit ≤ 0 is never passed in: the plan always has one.
-func (s *stdio) pump(stdin io.Reader, limit int64, over func()) {
+// pump starts copying. limit ≤ 0 is never passed in: the plan always has one. Without a stdin the agent reads its end at once.
+func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, over func()) {
 	s.limit, s.over = limit, over
-	for _, t := range s.taps {
-		s.wg.Go(func() { s.copyOut(t) })
+	for i, to := range []io.Writer{stdout, stderr}[:len(s.taps)] {
+		s.taps[i].to = to
+		s.wg.Go(func() { s.copyOut(s.taps[i]) })
+	}
+	tty := len(s.taps) == 1
+	if s.feed != nil && stdin == nil && !tty {
+		s.feed.Close()
+		return
 	}
 	if s.feed != nil && stdin != nil {
-		tty := len(s.taps) == 1
 		feed := s.feed
 		// Not waited for: it may sit in a read on the caller's stdin for ever.
 		go func() {
-			_, _ = io.Copy(feed, stdin)
+			buf := buffers.take()
+			_, _ = io.CopyBuffer(struct{ io.Writer }{feed}, struct{ io.Reader }{stdin}, buf[:])
+			buffers.give(buf)
 			if !tty { // closing the master would hang up the terminal
 				feed.Close()
 			}
@@ -129,9 +129,10 @@ func (s *stdio) copyOut(t tap) {
 			t.from.Close()
 		}
 	}()
-	buf := make([]byte, 32<<10)
+	buf := buffers.take()
+	defer buffers.give(buf)
 	for {
-		n, err := t.from.Read(buf)
+		n, err := t.from.Read(buf[:])
 		if n > 0 {
 			total := s.written.Add(int64(n))
 			if excess := total - s.limit; excess > 0 {
@@ -151,6 +152,40 @@ func (s *stdio) copyOut(t tap) {
 		if err != nil { // io.EOF, or EIO of a pty whose last user is gone
 			return
 		}
+	}
+}
+
+// buffers are those of streams that have ended. A new one costs the allocator a search for 32 KiB, just when the agent waits for the
+// answer to its exec.
+var buffers freeBuffers
+
+type buffer [32 << 10]byte
+
+type freeBuffers struct {
+	mu   sync.Mutex
+	free []*buffer
+}
+
+const maxFreeBuffers = 24 // of eight runs
+
+func (f *freeBuffers) take() *buffer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.free); n > 0 {
+		b := f.free[n-1]
+		f.free = f.free[:n-1]
+		return b
+	}
+	return new(buffer)
+}
+
+// give takes one back, emptied: what one run wrote is never where another's is.
+func (f *freeBuffers) give(b *buffer) {
+	clear(b[:])
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.free) < maxFreeBuffers {
+		f.free = append(f.free, b)
 	}
 }
 

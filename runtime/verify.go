@@ -16,12 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/hostcaps"
 )
 
 // verify compares the waiting process with the plan: what was promised is read back from the kernel's
 // own account in /proc, before any code of the agent has run. Everything is checked and every
 // difference reported; one is enough to end the launch. It guards against our own mistakes and against
 // a kernel or library that ignores what it was asked (a silent no-op is the worst kind of protection).
+//
+// A process that was made ahead is looked at when it is made, with all of this, and then waits: it runs nothing but our read(2), and
+// its view, namespaces, descriptors and ids are those of the shape, which is the plan's. When it is handed out, what is new since
+// is looked at (the workspace, other limits), and again what somebody on the host could have changed meanwhile.
 //
 // Landlock has no account in /proc; the integration tests try it from inside instead.
 func (l *launch) verify() error {
@@ -32,15 +37,25 @@ func (l *launch) verify() error {
 	looked := make(chan struct{})
 	go func() { // as long as all the others together
 		defer close(looked)
-		mounts.check(mounts.mounts)
+		if !l.verified || !l.whole() {
+			mounts.check(mounts.mounts)
+		}
 	}()
-	v.check(v.status, v.namespaces, v.idMaps, v.cgroup, v.descriptors, v.hidden)
+	v.check(v.status, v.member)
+	if limits := l.group.Limits(); !l.verified || limits != l.verifiedLimits {
+		v.check(v.limits)
+		l.verifiedLimits = limits
+	}
+	if !l.verified {
+		v.check(v.namespaces, v.idMaps, v.descriptors, v.hidden)
+	}
 	<-looked
 	v.errs = append(v.errs, mounts.errs...)
 	// The pid could only have come to mean another process if ours had died meanwhile.
 	if err := unix.PidfdSendSignal(int(l.agentFD.Fd()), 0, nil, 0); err != nil {
 		v.errs = append(v.errs, fmt.Errorf("agent process: %w", err))
 	}
+	l.verified = len(v.errs) == 0
 	return errors.Join(v.errs...)
 }
 
@@ -63,30 +78,7 @@ func (v *verifier) differs(what string, got, want any) {
 }
 
 func (v *verifier) read(file string) (string, error) {
-	return readProc(fmt.Sprintf("/proc/%d/%s", v.pid, file))
-}
-
-// readProc is os.ReadFile with a third of its system calls: no poller and no size, which the files of proc don't have.
-func readProc(name string) (string, error) {
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", &os.PathError{Op: "open", Path: name, Err: err}
-	}
-	defer unix.Close(fd)
-	var text []byte
-	buf := make([]byte, 8<<10)
-	for {
-		n, err := unix.Read(fd, buf)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return "", &os.PathError{Op: "read", Path: name, Err: err}
-		case n == 0:
-			return string(text), nil
-		default:
-			text = append(text, buf[:n]...)
-		}
-	}
+	return hostcaps.ReadKernel(fmt.Sprintf("/proc/%d/%s", v.pid, file))
 }
 
 // status: no capability in any set, no_new_privs, a filter, the promised ids, no groups (M-1, M-4).
@@ -167,8 +159,8 @@ func (v *verifier) idMaps() error {
 	return nil
 }
 
-// cgroup: the process is in the run's group in every hierarchy that limits it, and the limits are set.
-func (v *verifier) cgroup() error {
+// member: the process is in the run's group in every hierarchy that limits it.
+func (v *verifier) member() error {
 	text, err := v.read("cgroup")
 	if err != nil {
 		return err
@@ -186,6 +178,11 @@ func (v *verifier) cgroup() error {
 			v.differs("cgroup of "+cmpOr(c, "unified"), got, want)
 		}
 	}
+	return nil
+}
+
+// limits: the group has the plan's, by the kernel's word.
+func (v *verifier) limits() error {
 	if got, want := v.l.group.Limits(), v.l.limits(); got != want {
 		v.differs("cgroup limits", got, want)
 	}

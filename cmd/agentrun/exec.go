@@ -75,6 +75,9 @@ func execAction(g *global, c *cli.Context) error {
 		return err
 	}
 	defer closeNode(g, h)
+	if by.home != nil && c.String("session") == "" {
+		h.Expect("") // a run that isn't refused is recorded there; alone, one that is refused must leave nothing
+	}
 	release := func() {}
 	leave := func() {}
 	defer func() { leave() }()
@@ -288,10 +291,10 @@ func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *
 	}
 	opt := runtime.Options{
 		RunDir: g.runDir, Exit: out, Stdout: by.stdout, Stderr: by.stderr, Signals: by.signals(), Observer: observer,
-		CacheDir:     filepath.Join(g.stateDir, "seccomp"),
+		CacheDir:     g.filterCache(),
 		AccountFirst: by.settled != nil,
 		ApplyTime:    g.live.ApplyTime,
-		OnCacheError: func(err error) { g.log.Info("compiled filters are not kept", "err", err) },
+		OnCacheError: g.noFilterCache,
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
 	}
 	var letGo func(runtime.Status)
@@ -328,6 +331,11 @@ func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *
 	v.over(status)
 	return status, nil
 }
+
+// filterCache is where compiled filters are kept.
+func (g *global) filterCache() string { return filepath.Join(g.stateDir, "seccomp") }
+
+func (g *global) noFilterCache(err error) { g.log.Info("compiled filters are not kept", "err", err) }
 
 // asked tells whether a full account was asked for, which is not known before all is taken down.
 func asked(c *cli.Context) bool { return c.Bool("json") || c.IsSet("status-file") || c.Bool("d") }

@@ -12,7 +12,7 @@ import (
 // prepare builds a sandbox for nobody yet.
 func (d *daemon) prepare(shape runtime.Shape) (*runtime.Prepared, error) {
 	return runtime.Prepare(shape, runtime.PrepareOptions{
-		RunDir: d.g.runDir,
+		RunDir: d.g.runDir, CacheDir: d.g.filterCache(), OnCacheError: d.g.noFilterCache,
 		OnStep: func(name string, took time.Duration) { d.g.log.Debug("prepare", "step", name, "took", took) },
 	})
 }

@@ -8,7 +8,26 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
+
+// M-23: a run that is frozen can't end by itself; who asks agentrun to end, as Ctrl-C does, doesn't wait for it.
+func TestM23AskedToEndWhileFrozen(t *testing.T) {
+	p := newPlace(t)
+	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM} {
+		a := p.agent("still", opts{profile: "ring3"})
+		p.must("freeze", "still")
+		if err := a.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		r := a.finish(t)
+		r.want(t, 137, "killed")
+		if want := "asked to end by " + unix.SignalName(sig) + " while it was frozen"; r.status.Reason != want {
+			t.Errorf("got reason %q, want %q", r.status.Reason, want)
+		}
+	}
+	noAgents(t)
+}
 
 // M-23: a detached run from its start to its end by verbs alone.
 func TestM23VerbsOnADetachedRun(t *testing.T) {

@@ -183,7 +183,7 @@ func TestPoolSharesNothing(t *testing.T) {
 
 // The exit, rings above 3 and writable workspaces come from the pool as well; what only a sandbox of the run's own can show doesn't.
 func TestPoolSuits(t *testing.T) {
-	n := startDaemon(t, "--pool-max", "4")
+	n := startDaemon(t, "--pool-max", "8") // of each kind two, where two runs of it began within a burst
 	outside := t.TempDir()
 	os.Chmod(outside, 0o755)
 	write(t, filepath.Join(outside, "file"), "x", 0o644)

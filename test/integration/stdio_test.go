@@ -230,7 +230,11 @@ func (term *terminal) type_(keys string) { term.master.WriteString(keys) }
 func (term *terminal) run(o opts, argv ...string) *call {
 	term.t.Helper()
 	o.flags = append(o.flags, "-t")
-	c := prepare(term.t, o, argv...)
+	return term.begin(prepare(term.t, o, argv...))
+}
+
+func (term *terminal) begin(c *call) *call {
+	term.t.Helper()
 	c.Stdin, c.Stdout, c.Stderr = term.slave, term.slave, term.slave
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	c.started = time.Now()
@@ -286,6 +290,35 @@ func TestTerminalKeys(t *testing.T) {
 		term.type_(key)
 		c.finish(t).want(t, 40+int(sig), "exited")
 	}
+}
+
+// A caller whose run the daemon has puts its terminal into raw mode and back by itself, without libc.
+func TestTerminalByDaemon(t *testing.T) {
+	needSandbox(t)
+	n := startDaemon(t)
+	for key, sig := range map[string]unix.Signal{"\x03": unix.SIGINT, "\x1c": unix.SIGQUIT} {
+		term := openTerminal(t, 91, 33)
+		before := term.modes()
+		c := term.begin(n.prepare(t, opts{profile: "ring3", flags: []string{"-t"}}, "/probe", "tty", ",", "trap"))
+		shown := term.until("ready")
+		if !strings.Contains(shown, "91x33 111 /dev/pts/0 fg=1") || strings.Contains(shown, "\r\r") {
+			t.Errorf("got %q, want a terminal of its own with 91x33, in the foreground", shown)
+		}
+		if term.modes() == before {
+			t.Error("the caller's terminal is not raw")
+		}
+		term.type_(key)
+		c.finish(t).want(t, 40+int(sig), "exited")
+		if after := term.modes(); after != before {
+			t.Error("the caller's terminal is not as it was before")
+		}
+	}
+	if got := n.said("carried out"); got != 2 {
+		t.Errorf("the daemon carried out %d, want 2", got)
+	}
+	n.Process.Signal(unix.SIGTERM)
+	n.Wait()
+	noAgents(t)
 }
 
 // Pushing input into a terminal: the agent's own is as closed as the caller's

@@ -31,6 +31,7 @@ const (
 type Report struct {
 	Kind Kind
 	A    uint32   // Hello: protocol version; Listener: its number in the child; Exited: wait status
+	B    uint64   // Listener: number in the child of the Landlock ruleset that it enters with the command, plus one; 0: none
 	File *os.File // PTY: the master; the receiver closes it
 	PID  int      // of the sender, in our pid namespace, by the kernel's word (SCM_CREDENTIALS)
 }
@@ -109,6 +110,7 @@ func (c *Conn) Next() (Report, error) {
 		r.Kind = Kind(binary.NativeEndian.Uint32(buf[0:]))
 		r.A = binary.NativeEndian.Uint32(buf[4:])
 		b := binary.NativeEndian.Uint64(buf[8:])
+		r.B = b
 		switch r.Kind {
 		case failed:
 			err = &Failure{Step: Step(r.A), Errno: unix.Errno(b & 0xffffffff), Index: int(b >> 32)}
@@ -157,8 +159,8 @@ func ancillary(oob []byte) (files []*os.File, pid int, err error) {
 	return files, pid, nil
 }
 
-// Start sends the message with stdin, stdout, stderr and the child's socket. fd3, if not nil, becomes the agent's descriptor 3.
-func (c *Conn) Start(m *Message, stdin, stdout, stderr, child, fd3 *os.File) error {
+// Confine sends the confinement with stdin, stdout, stderr and the child's socket. fd3, if not nil, becomes the agent's descriptor 3.
+func (c *Conn) Confine(m *Confinement, stdin, stdout, stderr, child, fd3 *os.File) error {
 	b, err := m.Encode()
 	if err != nil {
 		return err
@@ -182,16 +184,28 @@ func (c *Conn) Start(m *Message, stdin, stdout, stderr, child, fd3 *os.File) err
 		err = serr
 	}
 	if err != nil {
-		return fmt.Errorf("send the start message: %w", err)
+		return fmt.Errorf("send the confinement: %w", err)
 	}
 	if _, err := c.file.Write(b); err != nil {
-		return fmt.Errorf("send the start message: %w", err)
+		return fmt.Errorf("send the confinement: %w", err)
 	}
 	return nil
 }
 
-// Go answers the child: after Listener, that its descriptor was fetched; after Ready, to execute the agent.
-func (c *Conn) Go() error {
+// Fetched answers the child after Listener: its descriptors are ours too now.
+func (c *Conn) Fetched() error {
 	_, err := c.file.Write([]byte{'G'})
+	return err
+}
+
+// Execute answers the child after Ready.
+func (c *Conn) Execute(m *Command) error {
+	b, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	head := make([]byte, 8, 8+len(b))
+	binary.NativeEndian.PutUint64(head, uint64(len(b)))
+	_, err = c.file.Write(append(head, b...))
 	return err
 }

@@ -6,12 +6,12 @@
 // The conversation, over two unix stream sockets:
 //
 //	stub  → control: hello
-//	super → control: start message + stdin, stdout, stderr, child socket
+//	super → control: confinement + stdin, stdout, stderr, child socket
 //	stub  → control: [pty master]  started
-//	child → child:   listener (the number of its seccomp notification descriptor)
-//	super → child:   'G': it has fetched the descriptor (pidfd_getfd(2))
-//	child → child:   ready: it has closed its own
-//	super → child:   'G', or nothing ever
+//	child → child:   listener (the numbers of its seccomp notification descriptor, and of a Landlock ruleset that it enters later)
+//	super → child:   'G': it has fetched the descriptors (pidfd_getfd(2))
+//	child → child:   ready: it has closed its listener
+//	super → child:   command, at once or hours later; or nothing ever
 //	child → child:   end of file at a successful execve, or failed{step, errno}
 //	stub  → control: exited{wait status}
 //

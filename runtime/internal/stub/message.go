@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of a start message, the same as in parse.h.
+// Limits of the messages, the same as in parse.h.
 const (
 	magic      = 0x31524741
-	version    = 1
+	magicRun   = 0x31434741
+	version    = 2
 	maxMessage = 4 << 20
 	maxStrings = 16384
 	maxRlimits = 16
@@ -26,6 +27,7 @@ const (
 	flagTTY = 1 << iota
 	flagWaitKillable
 	flagLandlock
+	flagLandlockLate
 )
 
 // Rlimit is one resource limit of setrlimit(2), already clamped to what the host allows.
@@ -40,82 +42,117 @@ type Rule struct {
 	Path   string
 }
 
-// Message is everything the stub needs to start the agent. The zero value is refused.
-type Message struct {
+// Confinement is what the agent's process gives up before it is the agent's. The zero value is refused.
+type Confinement struct {
 	TTY            bool   // stdio is a pty the stub opens in the sandbox's devpts
 	WaitKillable   bool   // install the filter with WAIT_KILLABLE_RECV (Linux 5.19)
 	LandlockFS     uint64 // handled file system rights; 0: no Landlock domain
 	LandlockScoped uint64 // handled scopes (ABI 6)
-	Rules          []Rule
-	Rlimits        []Rlimit
-	BPF            []byte // struct sock_filter array
-	Exe, Cwd       string // absolute paths inside the sandbox
-	Args, Env      []string
+	// LandlockLate has the domain entered with the command, so that rules can be added until then (Report.B). The filter must let
+	// landlock_restrict_self(2) pass.
+	LandlockLate bool
+	Rules        []Rule
+	Rlimits      []Rlimit
+	BPF          []byte // struct sock_filter array
+	Cwd          string // absolute path inside the sandbox; empty: the command says it
+}
+
+// Command is what the process executes. The zero value is refused.
+type Command struct {
+	Exe       string // absolute path inside the sandbox
+	Cwd       string // likewise; empty: the confinement's. The filter must let chdir(2) pass otherwise
+	Args, Env []string
 }
 
 var errNUL = errors.New("holds a NUL byte")
 
-// Encode writes m in the layout of parse.h, or says which field does not fit.
-func (m *Message) Encode() ([]byte, error) {
-	if len(m.Args) == 0 || len(m.BPF) == 0 || m.Exe == "" {
-		return nil, errors.New("start message: command and filter are required")
+// text is a message in the making.
+type text struct {
+	b   []byte
+	err error
+}
+
+func (t *text) num(vs ...int) {
+	for _, v := range vs {
+		t.b = binary.NativeEndian.AppendUint32(t.b, uint32(v))
 	}
-	if len(m.Args) > maxStrings || len(m.Env) > maxStrings {
-		return nil, fmt.Errorf("start message: more than %d arguments or variables", maxStrings)
+}
+
+func (t *text) wide(vs ...uint64) {
+	for _, v := range vs {
+		t.b = binary.NativeEndian.AppendUint64(t.b, v)
+	}
+}
+
+func (t *text) str(field, s string) {
+	if strings.IndexByte(s, 0) >= 0 && t.err == nil {
+		t.err = fmt.Errorf("%s %w", field, errNUL)
+	}
+	t.num(len(s))
+	t.b = append(append(t.b, s...), 0)
+}
+
+func (t *text) done(what string) ([]byte, error) {
+	if t.err != nil {
+		return nil, t.err
+	}
+	if len(t.b) > maxMessage {
+		return nil, fmt.Errorf("%s take %d bytes, at most %d: %w", what, len(t.b), maxMessage, unix.E2BIG)
+	}
+	return t.b, nil
+}
+
+// Encode writes m in the layout of parse.h, or says which field does not fit.
+func (m *Confinement) Encode() ([]byte, error) {
+	if len(m.BPF) == 0 {
+		return nil, errors.New("confinement: a filter is required")
 	}
 	if len(m.Rlimits) > maxRlimits || len(m.Rules) > maxRules || len(m.BPF) > maxBPF*8 || len(m.BPF)%8 != 0 {
-		return nil, errors.New("start message: too many limits, Landlock rules or filter instructions")
+		return nil, errors.New("confinement: too many limits, Landlock rules or filter instructions")
 	}
-	var flags uint32
-	if m.TTY {
-		flags |= flagTTY
+	if m.LandlockLate && m.LandlockFS == 0 {
+		return nil, errors.New("confinement: no Landlock domain to enter later")
 	}
-	if m.WaitKillable {
-		flags |= flagWaitKillable
-	}
-	if m.LandlockFS != 0 {
-		flags |= flagLandlock
-	}
-	b := make([]byte, 0, 64<<10)
-	ne := binary.NativeEndian
-	for _, v := range []int{magic, version, int(flags), len(m.Args), len(m.Env), len(m.Rlimits), len(m.Rules), len(m.BPF) / 8} {
-		b = ne.AppendUint32(b, uint32(v))
-	}
-	b = ne.AppendUint64(b, m.LandlockFS)
-	b = ne.AppendUint64(b, m.LandlockScoped)
-	for _, r := range m.Rlimits {
-		b = ne.AppendUint64(b, uint64(r.Resource))
-		b = ne.AppendUint64(b, r.Cur)
-		b = ne.AppendUint64(b, r.Max)
-	}
-	b = append(b, m.BPF...)
-	var err error
-	str := func(field, s string) {
-		if strings.IndexByte(s, 0) >= 0 && err == nil {
-			err = fmt.Errorf("%s %w", field, errNUL)
+	var flags int
+	for flag, on := range map[int]bool{flagTTY: m.TTY, flagWaitKillable: m.WaitKillable, flagLandlock: m.LandlockFS != 0, flagLandlockLate: m.LandlockLate} {
+		if on {
+			flags |= flag
 		}
-		b = ne.AppendUint32(b, uint32(len(s)))
-		b = append(append(b, s...), 0)
 	}
+	t := text{b: make([]byte, 0, 16<<10)}
+	t.num(magic, version, flags, len(m.Rlimits), len(m.Rules), len(m.BPF)/8)
+	t.wide(m.LandlockFS, m.LandlockScoped)
+	for _, r := range m.Rlimits {
+		t.wide(uint64(r.Resource), r.Cur, r.Max)
+	}
+	t.b = append(t.b, m.BPF...)
 	for _, r := range m.Rules {
-		b = ne.AppendUint64(b, r.Access)
-		str("path", r.Path)
+		t.wide(r.Access)
+		t.str("path", r.Path)
 	}
-	str("command", m.Exe)
-	str("working directory", m.Cwd)
-	for _, s := range m.Args {
-		str("argument", s)
+	t.str("working directory", m.Cwd)
+	return t.done("limits, rules and filter")
+}
+
+// Encode writes c in the layout of parse.h, or says which field does not fit.
+func (c *Command) Encode() ([]byte, error) {
+	if len(c.Args) == 0 || c.Exe == "" {
+		return nil, errors.New("command: a program and its name are required")
 	}
-	for _, s := range m.Env {
-		str("environment variable", s)
+	if len(c.Args) > maxStrings || len(c.Env) > maxStrings {
+		return nil, fmt.Errorf("command: more than %d arguments or variables", maxStrings)
 	}
-	if err != nil {
-		return nil, err
+	t := text{b: make([]byte, 0, 8<<10)}
+	t.num(magicRun, version, len(c.Args), len(c.Env))
+	t.str("command", c.Exe)
+	t.str("working directory", c.Cwd)
+	for _, s := range c.Args {
+		t.str("argument", s)
 	}
-	if len(b) > maxMessage {
-		return nil, fmt.Errorf("command line and environment take %d bytes, at most %d: %w", len(b), maxMessage, unix.E2BIG)
+	for _, s := range c.Env {
+		t.str("environment variable", s)
 	}
-	return b, nil
+	return t.done("command line and environment")
 }
 
 // Step is where in the stub something went wrong; the order is that of enum step in init.c.
@@ -141,7 +178,7 @@ const (
 )
 
 var stepNames = [...]string{
-	"no step", "take the start message", "fork", "open a pty", "start a session", "place stdio",
+	"no step", "take a message", "fork", "open a pty", "start a session", "place stdio",
 	"set a resource limit", "enter the working directory", "check no_new_privs", "apply Landlock",
 	"add a Landlock rule", "install the seccomp filter", "hand over the seccomp listener",
 	"execute the command", "confine pid 1",

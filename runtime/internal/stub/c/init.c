@@ -4,10 +4,11 @@
  * pid 1 of every sandbox. libcontainer has already made the namespaces, pivoted into the root view,
  * dropped every capability and set no_new_privs; this program is what it executes.
  *
- *  1. pid 1 says hello on the control socket (fd 3), takes the start message and four descriptors:
+ *  1. pid 1 says hello on the control socket (fd 3), takes the confinement and four descriptors:
  *     the agent's stdin, stdout, stderr, and a socket for the child's own part.
  *  2. It forks. The child gives up what is left (new session, rlimits, Landlock, seccomp), lets
- *     the supervisor fetch the seccomp listener, waits for its word, and executes the agent.
+ *     the supervisor fetch the seccomp listener, waits for the command, which in a sandbox that was
+ *     prepared ahead comes hours later or never, and executes it.
  *  3. pid 1 reaps, forwards signals, and ends when the agent's first process ends; the kernel then
  *     kills whatever else lives in the pid namespace (pid_namespaces(7)).
  *
@@ -65,7 +66,10 @@ enum step {
 struct report { uint32_t kind, a; uint64_t b; };
 enum { SAY_HELLO = 1, SAY_PTY, SAY_STARTED, SAY_LISTENER, SAY_READY, SAY_FAILED, SAY_EXITED };
 
-static struct launch launch; /* in .bss: zero until parsed, and zero refuses */
+/* In .bss: zero until parsed, and zero refuses. */
+static struct confinement confinement;
+static struct command command;
+static void *message; /* MSG_MAX bytes: the confinement, and in the child later the command */
 
 void *memcpy(void *d, const void *s, size_t n)
 {
@@ -108,7 +112,22 @@ static void __attribute__((noreturn)) fail(int sock, enum step step, long err)
 	quit(125);
 }
 
-/* receive takes the start message: a u64 length with the descriptors, then that many bytes. */
+/* read_all reads exactly that much. An end of file in between is an error, and one before it too. */
+static long read_all(int fd, void *to, uint64_t len)
+{
+	long n;
+
+	for (uint64_t got = 0; got < len; got += (uint64_t)n) {
+		n = sys3(__NR_read, fd, (char *)to + got, len - got);
+		if (n == -EINTR_)
+			n = 0;
+		else if (n <= 0)
+			return n ? n : -EPROTO_;
+	}
+	return 0;
+}
+
+/* receive takes the confinement: a u64 length with the descriptors, then that many bytes. */
 static void receive(int fds[5])
 {
 	uint64_t len = 0;
@@ -132,15 +151,10 @@ static void receive(int fds[5])
 	long buf = sys6(__NR_mmap, 0, MSG_MAX, PROT_RW, MAP_PRIVATE_ANON, -1, 0);
 	if (buf < 0 && buf > -4096)
 		fail(CONTROL, STEP_MESSAGE, buf);
-	for (uint64_t got = 0; got < len; got += (uint64_t)n) {
-		n = sys3(__NR_read, CONTROL, buf + (long)got, len - got);
-		if (n == -EINTR_)
-			n = 0;
-		else if (n <= 0)
-			fail(CONTROL, STEP_MESSAGE, n ? n : -EPROTO_);
-	}
-	if (parse(&launch, (void *)buf, len))
-		fail(CONTROL, STEP_MESSAGE, -EINVAL_);
+	message = (void *)buf;
+	n = read_all(CONTROL, message, len);
+	if (n < 0 || parse_confinement(&confinement, message, len))
+		fail(CONTROL, STEP_MESSAGE, n < 0 ? n : -EINVAL_);
 }
 
 /*
@@ -168,21 +182,21 @@ static int open_pty(void)
 }
 
 /*
- * landlock puts the second wall up: the mounts already say what is writable and executable; should a
+ * landlock_rules begins the second wall: the mounts already say what is writable and executable; should a
  * mount ever be wrong, these rules still hold (landlock(7)). Every path must exist, so that a typo in
- * the plan is an error and not a silent hole or a silent loss.
+ * the plan is an error and not a silent hole or a silent loss. It returns the ruleset.
  */
-static void landlock(int sock)
+static long landlock_rules(int sock)
 {
-	struct { uint64_t fs, net, scoped; } attr = { launch.landlock_fs, 0, launch.landlock_scoped };
+	struct { uint64_t fs, net, scoped; } attr = { confinement.landlock_fs, 0, confinement.landlock_scoped };
 	/* Kernels before ABI 6 refuse a longer struct only if the tail is not zero (E2BIG). */
 	long rs = sys3(__NR_landlock_create_ruleset, &attr, sizeof(attr), 0);
 
 	if (rs < 0)
 		fail(sock, STEP_LANDLOCK, rs);
-	for (uint32_t i = 0; i < launch.nrules; i++) {
-		struct landlock_path_beneath_attr a = { launch.rules[i].access, 0 };
-		long fd = sys4(__NR_openat, AT_FDCWD_, launch.rules[i].path, O_PATH_ | O_CLOEXEC_, 0);
+	for (uint32_t i = 0; i < confinement.nrules; i++) {
+		struct landlock_path_beneath_attr a = { confinement.rules[i].access, 0 };
+		long fd = sys4(__NR_openat, AT_FDCWD_, confinement.rules[i].path, O_PATH_ | O_CLOEXEC_, 0);
 		long r = fd;
 
 		if (fd >= 0) {
@@ -195,10 +209,25 @@ static void landlock(int sock)
 			quit(125);
 		}
 	}
+	return rs;
+}
+
+/* landlock_enter puts it up. */
+static void landlock_enter(int sock, long rs)
+{
 	long r = sys2(__NR_landlock_restrict_self, rs, 0);
+
 	if (r < 0)
 		fail(sock, STEP_LANDLOCK, r);
 	sys1(__NR_close, rs);
+}
+
+static void enter(int sock, const char *dir)
+{
+	long r = *dir ? sys1(__NR_chdir, dir) : 0;
+
+	if (r < 0)
+		fail(sock, STEP_CWD, r);
 }
 
 static void wait_for_go(int sock)
@@ -213,12 +242,24 @@ static void wait_for_go(int sock)
 		quit(125);
 }
 
+/* wait_for_command reads it where the confinement was, which is not needed any more. */
+static void wait_for_command(int sock)
+{
+	uint64_t len = 0;
+
+	/* The supervisor is gone, or gave this sandbox up. */
+	if (read_all(sock, &len, sizeof(len)))
+		quit(125);
+	if (len > MSG_MAX || read_all(sock, message, len) || parse_command(&command, message, len))
+		fail(sock, STEP_MESSAGE, -EINVAL_);
+}
+
 /* child gives up everything that is left, in this order, and becomes the agent. It doesn't return. */
 static void __attribute__((noreturn)) child(int fds[5], int tty)
 {
 	int sock = fds[3];
 	uint64_t none = 0;
-	long r;
+	long r, rules = -1;
 
 	r = sys0(__NR_setsid);
 	if (r < 0)
@@ -243,32 +284,35 @@ static void __attribute__((noreturn)) child(int fds[5], int tty)
 		r = sys3(__NR_dup3, fds[4], CONTROL, 0); /* pid 1's control socket, of no use here */
 	if (r < 0)
 		fail(sock, STEP_STDIO, r);
-	r = sys1(__NR_chdir, launch.cwd);
-	if (r < 0)
-		fail(sock, STEP_CWD, r);
-	for (uint32_t i = 0; i < launch.nrlimits; i++) {
-		struct rlimit64_ lim = { launch.rlimits[i].cur, launch.rlimits[i].max };
-		r = sys4(__NR_prlimit64, 0, launch.rlimits[i].resource, &lim, 0);
+	enter(sock, confinement.cwd);
+	for (uint32_t i = 0; i < confinement.nrlimits; i++) {
+		struct rlimit64_ lim = { confinement.rlimits[i].cur, confinement.rlimits[i].max };
+		r = sys4(__NR_prlimit64, 0, confinement.rlimits[i].resource, &lim, 0);
 		if (r < 0)
 			fail(sock, STEP_RLIMIT, r);
 	}
 	/* Both walls need it, and without it a setuid program would climb over them. Fail closed. */
 	if (sys5(__NR_prctl, PR_GET_NO_NEW_PRIVS_, 0, 0, 0, 0) != 1)
 		fail(sock, STEP_NNP, -EPERM_);
-	if (launch.flags & FLAG_LANDLOCK)
-		landlock(sock);
+	if (confinement.flags & FLAG_LANDLOCK)
+		rules = landlock_rules(sock);
+	if (rules >= 0 && !(confinement.flags & FLAG_LANDLOCK_LATE)) {
+		landlock_enter(sock, rules);
+		rules = -1;
+	}
 	sys4(__NR_rt_sigprocmask, SIG_SETMASK_, &none, 0, 8);
 
-	/* Last: seccomp. From here on only write, read, close, exit_group and execve happen; the
-	 * supervisor refuses a filter that does not let them pass. */
-	struct sock_fprog prog = { (unsigned short)launch.nbpf, (struct sock_filter *)launch.bpf };
+	/* Last: seccomp. From here on only write, read, close, exit_group and execve happen, and chdir and
+	 * landlock_restrict_self where they are left for later; the supervisor refuses a filter that does not let them pass. */
+	struct sock_fprog prog = { (unsigned short)confinement.nbpf, (struct sock_filter *)confinement.bpf };
 	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER;
-	if (launch.flags & FLAG_WAIT_KILLABLE)
+	if (confinement.flags & FLAG_WAIT_KILLABLE)
 		flags |= 1UL << 5; /* SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV */
 	long listener = sys3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog);
 	if (listener < 0)
 		fail(sock, STEP_SECCOMP, listener);
-	r = say(sock, SAY_LISTENER, (uint32_t)listener, 0, -1);
+	/* A ruleset's number goes along, plus one: 0 is none. */
+	r = say(sock, SAY_LISTENER, (uint32_t)listener, (uint64_t)(rules + 1), -1);
 	if (r < 0)
 		fail(sock, STEP_LISTENER, r);
 	wait_for_go(sock); /* the supervisor has taken its copy */
@@ -276,8 +320,11 @@ static void __attribute__((noreturn)) child(int fds[5], int tty)
 	say(sock, SAY_READY, 0, 0, -1);
 
 	/* The supervisor now looks at this very process in /proc before any code of the agent runs. */
-	wait_for_go(sock);
-	r = sys3(__NR_execve, launch.exe, launch.argv, launch.envp);
+	wait_for_command(sock);
+	enter(sock, command.cwd);
+	if (rules >= 0)
+		landlock_enter(sock, rules);
+	r = sys3(__NR_execve, command.exe, command.argv, command.envp);
 	fail(sock, STEP_EXEC, r);
 }
 
@@ -342,7 +389,7 @@ static void __attribute__((noreturn, used)) run(void)
 	if (say(CONTROL, SAY_HELLO, MSG_VERSION, 0, -1) < 0)
 		quit(125);
 	receive(fds);
-	if (launch.flags & FLAG_TTY)
+	if (confinement.flags & FLAG_TTY)
 		tty = open_pty();
 
 	agent = sys5(__NR_clone, SIGCHLD_, 0, 0, 0, 0);

@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The start message: what the supervisor tells the stub to run. Written by stub.Message in
- * message.go; the two are held together by a round-trip test and by FuzzParse.
+ * What the supervisor tells the stub, in two messages: how the agent's process is confined, which may
+ * be known long before there is an agent, and what it executes. Written by stub.Confinement and
+ * stub.Command in message.go; the two sides are held together by round-trip tests and fuzzers.
  *
- * Layout, native byte order, no padding:
+ * Layout, native byte order, no padding. The confinement:
  *
- *   u32 magic, u32 version, u32 flags, u32 nargs, u32 nenv, u32 nrlimits, u32 nrules, u32 nbpf
+ *   u32 magic, u32 version, u32 flags, u32 nrlimits, u32 nrules, u32 nbpf
  *   u64 landlock_fs, u64 landlock_scoped
  *   nrlimits x { u64 resource, u64 cur, u64 max }
  *   nbpf x 8 bytes (struct sock_filter)
  *   nrules x { u64 access, string path }
+ *   string cwd
+ *
+ * The command:
+ *
+ *   u32 magic, u32 version, u32 nargs, u32 nenv
  *   string exe, string cwd, nargs x string, nenv x string
+ *
+ * An empty cwd leaves the process where it is.
  *
  * A string is u32 length (without the NUL), the bytes, one NUL. The NUL lets the stub point into
  * the message instead of copying. Nothing may remain after the last string.
@@ -24,7 +32,8 @@
 
 enum {
 	MSG_MAGIC = 0x31524741, /* "AGR1" */
-	MSG_VERSION = 1,
+	MSG_COMMAND = 0x31434741, /* "AGC1" */
+	MSG_VERSION = 2,
 	MSG_MAX = 4 << 20, /* argv and environment of a run; execve(2) itself stops at ARG_MAX */
 	MAX_STRINGS = 16384,
 	MAX_RLIMITS = 16,
@@ -34,7 +43,8 @@ enum {
 	FLAG_TTY = 1,           /* stdio is a pty the stub opens */
 	FLAG_WAIT_KILLABLE = 2, /* SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19 */
 	FLAG_LANDLOCK = 4,      /* a Landlock domain is wanted */
-	FLAG_ALL = 7,
+	FLAG_LANDLOCK_LATE = 8, /* entered with the command: until then the supervisor may add rules */
+	FLAG_ALL = 15,
 };
 
 struct rlim {
@@ -46,12 +56,17 @@ struct rule {
 	const char *path;
 };
 
-struct launch {
-	uint32_t flags, nargs, nenv, nrlimits, nrules, nbpf;
+struct confinement {
+	uint32_t flags, nrlimits, nrules, nbpf;
 	uint64_t landlock_fs, landlock_scoped;
 	struct rlim rlimits[MAX_RLIMITS];
 	struct rule rules[MAX_RULES];
 	const char *bpf; /* nbpf * 8 bytes, unaligned is fine: the kernel copies it */
+	const char *cwd;
+};
+
+struct command {
+	uint32_t nargs, nenv;
 	const char *exe, *cwd;
 	const char *argv[MAX_STRINGS + 1];
 	const char *envp[MAX_STRINGS + 1];
@@ -107,22 +122,25 @@ static int take_strings(struct cursor *c, const char **out, uint32_t n)
 	return 0;
 }
 
-/* parse fills l from a whole message; anything odd, short or left over is refused. */
-static int parse(struct launch *l, const void *buf, size_t len)
+static int take_head(struct cursor *c, uint32_t magic)
+{
+	uint32_t v;
+
+	if (take_u32(c, &v, UINT32_MAX) || v != magic || take_u32(c, &v, UINT32_MAX) || v != MSG_VERSION)
+		return -1;
+	return 0;
+}
+
+/* parse_confinement fills l from a whole message; anything odd, short or left over is refused. */
+static int parse_confinement(struct confinement *l, const void *buf, size_t len)
 {
 	struct cursor c = { buf, len };
-	uint32_t magic, version;
 
-	if (take_u32(&c, &magic, UINT32_MAX) || magic != MSG_MAGIC)
-		return -1;
-	if (take_u32(&c, &version, UINT32_MAX) || version != MSG_VERSION)
-		return -1;
-	if (take_u32(&c, &l->flags, FLAG_ALL) || take_u32(&c, &l->nargs, MAX_STRINGS) ||
-	    take_u32(&c, &l->nenv, MAX_STRINGS) || take_u32(&c, &l->nrlimits, MAX_RLIMITS) ||
+	if (take_head(&c, MSG_MAGIC) || take_u32(&c, &l->flags, FLAG_ALL) || take_u32(&c, &l->nrlimits, MAX_RLIMITS) ||
 	    take_u32(&c, &l->nrules, MAX_RULES) || take_u32(&c, &l->nbpf, MAX_BPF))
 		return -1;
-	/* No argv[0] or no filter is never meant: an empty message must not start anything. */
-	if (l->nargs == 0 || l->nbpf == 0)
+	/* No filter is never meant: an empty message must not confine nothing. */
+	if (l->nbpf == 0 || ((l->flags & FLAG_LANDLOCK_LATE) && !(l->flags & FLAG_LANDLOCK)))
 		return -1;
 	if (take(&c, &l->landlock_fs, 8) || take(&c, &l->landlock_scoped, 8))
 		return -1;
@@ -137,9 +155,21 @@ static int parse(struct launch *l, const void *buf, size_t len)
 	for (uint32_t i = 0; i < l->nrules; i++)
 		if (take(&c, &l->rules[i].access, 8) || take_string(&c, &l->rules[i].path))
 			return -1;
-	if (take_string(&c, &l->exe) || take_string(&c, &l->cwd))
+	if (take_string(&c, &l->cwd))
 		return -1;
-	if (take_strings(&c, l->argv, l->nargs) || take_strings(&c, l->envp, l->nenv))
+	return c.left == 0 ? 0 : -1;
+}
+
+/* parse_command likewise. No argv[0] is never meant: an empty message must not start anything. */
+static int parse_command(struct command *m, const void *buf, size_t len)
+{
+	struct cursor c = { buf, len };
+
+	if (take_head(&c, MSG_COMMAND) || take_u32(&c, &m->nargs, MAX_STRINGS) || take_u32(&c, &m->nenv, MAX_STRINGS) || m->nargs == 0)
+		return -1;
+	if (take_string(&c, &m->exe) || take_string(&c, &m->cwd))
+		return -1;
+	if (take_strings(&c, m->argv, m->nargs) || take_strings(&c, m->envp, m->nenv))
 		return -1;
 	return c.left == 0 ? 0 : -1;
 }

@@ -14,14 +14,19 @@ package cparse
 
 // The message is copied into memory of exactly its size, so that one byte read too far lands outside
 // of the allocation.
-static struct launch *run_parse(const void *buf, size_t n, int *bad) {
-	struct launch *l = calloc(1, sizeof(*l));
-	*bad = parse(l, buf, n);
+static struct confinement *run_confinement(const void *buf, size_t n, int *bad) {
+	struct confinement *l = calloc(1, sizeof(*l));
+	*bad = parse_confinement(l, buf, n);
 	return l;
 }
-static const char *arg(struct launch *l, unsigned i) { return l->argv[i]; }
-static const char *env(struct launch *l, unsigned i) { return l->envp[i]; }
-static const char *path(struct launch *l, unsigned i) { return l->rules[i].path; }
+static struct command *run_command(const void *buf, size_t n, int *bad) {
+	struct command *m = calloc(1, sizeof(*m));
+	*bad = parse_command(m, buf, n);
+	return m;
+}
+static const char *arg(struct command *m, unsigned i) { return m->argv[i]; }
+static const char *env(struct command *m, unsigned i) { return m->envp[i]; }
+static const char *path(struct confinement *l, unsigned i) { return l->rules[i].path; }
 */
 import "C"
 
@@ -33,35 +38,35 @@ import (
 // ErrRefused is the stub's refusal; it gives no reasons.
 var ErrRefused = errors.New("the stub refuses the message")
 
-// Launch is what the stub read.
-type Launch struct {
+// Confinement is what the stub read.
+type Confinement struct {
 	Flags, BPF               uint32
 	LandlockFS, Scoped       uint64
-	Exe, Cwd                 string
-	Args, Env, Paths         []string
+	Cwd                      string
+	Paths                    []string
 	Access                   []uint64
 	Resources, Curs, Maximum []uint64
 }
 
-// Parse runs parse() of parse.h.
-func Parse(b []byte) (Launch, error) {
+// Command is what the stub read.
+type Command struct {
+	Exe, Cwd  string
+	Args, Env []string
+}
+
+// ParseConfinement runs parse_confinement() of parse.h.
+func ParseConfinement(b []byte) (Confinement, error) {
 	buf := C.CBytes(b)
 	defer C.free(buf)
 	var bad C.int
-	l := C.run_parse(buf, C.size_t(len(b)), &bad)
+	l := C.run_confinement(buf, C.size_t(len(b)), &bad)
 	defer C.free(unsafe.Pointer(l))
 	if bad != 0 {
-		return Launch{}, ErrRefused
+		return Confinement{}, ErrRefused
 	}
-	r := Launch{
+	r := Confinement{
 		Flags: uint32(l.flags), BPF: uint32(l.nbpf), LandlockFS: uint64(l.landlock_fs), Scoped: uint64(l.landlock_scoped),
-		Exe: C.GoString(l.exe), Cwd: C.GoString(l.cwd),
-	}
-	for i := range uint32(l.nargs) {
-		r.Args = append(r.Args, C.GoString(C.arg(l, C.uint(i))))
-	}
-	for i := range uint32(l.nenv) {
-		r.Env = append(r.Env, C.GoString(C.env(l, C.uint(i))))
+		Cwd: C.GoString(l.cwd),
 	}
 	for i := range uint32(l.nrules) {
 		r.Paths = append(r.Paths, C.GoString(C.path(l, C.uint(i))))
@@ -71,6 +76,26 @@ func Parse(b []byte) (Launch, error) {
 		r.Resources = append(r.Resources, uint64(l.rlimits[i].resource))
 		r.Curs = append(r.Curs, uint64(l.rlimits[i].cur))
 		r.Maximum = append(r.Maximum, uint64(l.rlimits[i].max))
+	}
+	return r, nil
+}
+
+// ParseCommand runs parse_command() of parse.h.
+func ParseCommand(b []byte) (Command, error) {
+	buf := C.CBytes(b)
+	defer C.free(buf)
+	var bad C.int
+	m := C.run_command(buf, C.size_t(len(b)), &bad)
+	defer C.free(unsafe.Pointer(m))
+	if bad != 0 {
+		return Command{}, ErrRefused
+	}
+	r := Command{Exe: C.GoString(m.exe), Cwd: C.GoString(m.cwd)}
+	for i := range uint32(m.nargs) {
+		r.Args = append(r.Args, C.GoString(C.arg(m, C.uint(i))))
+	}
+	for i := range uint32(m.nenv) {
+		r.Env = append(r.Env, C.GoString(C.env(m, C.uint(i))))
 	}
 	return r, nil
 }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"encoding/binary"
+
+	"agentrun/fsjail"
+)
+
+// digestText is what a digest is taken of. Each text has its length before it, so that no two lists of values are written alike.
+type digestText struct{ buf []byte }
+
+func (d *digestText) number(n uint64) { d.buf = binary.LittleEndian.AppendUint64(d.buf, n) }
+
+func (d *digestText) text(s string) {
+	d.number(uint64(len(s)))
+	d.buf = append(d.buf, s...)
+}
+
+func (d *digestText) flags(set ...bool) {
+	var bits uint64
+	for i, on := range set {
+		if on {
+			bits |= 1 << i
+		}
+	}
+	d.number(bits)
+}
+
+// entry writes every field of an entry; TestShapeKeyCountsEveryField changes each.
+func (d *digestText) entry(e *fsjail.Entry) {
+	d.text(string(e.Kind))
+	d.text(e.Target)
+	d.text(e.Source)
+	d.text(e.Content)
+	d.number(uint64(e.Mode))
+	d.number(uint64(e.Size)) //nolint:gosec // only its bits matter
+	d.flags(e.Agent, e.Writable, e.Live, e.Exec, e.Device, e.IsFile, e.Owner != nil)
+	if e.Owner != nil {
+		d.number(uint64(e.Owner.UID))
+		d.number(uint64(e.Owner.GID))
+	}
+	d.text(e.Why)
+}
