@@ -24,7 +24,8 @@ type contender struct {
 	optional bool   // may be missing or unable; the row says so
 	undo     func() // after a run that failed
 	// run is how it is run where argv alone doesn't do; nil: as output does it. Only inPlaces asks.
-	run func(c contender) (stdout []byte, err error)
+	run  func(c contender) (stdout []byte, err error)
+	rest time.Duration // before each turn of its own
 }
 
 // cost is one run of a contender: the whole process, from fork to wait.
@@ -137,6 +138,7 @@ func (b *bench) turns(rounds int, cs []contender, once func(contender) error) (a
 func (b *bench) race(cs []contender, refs []reference) ([]Row, error) {
 	wall, cpu := samples{}, samples{}
 	absent, err := b.turns(b.size.warmUp+b.size.cold, cs, func(c contender) error {
+		time.Sleep(c.rest)
 		t, err := b.time(c)
 		wall.add(c.name, t.wall.Seconds()*1e3)
 		cpu.add(c.name, t.cpu.Seconds()*1e3)
