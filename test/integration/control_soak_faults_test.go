@@ -86,6 +86,10 @@ func (s *soak) fillDisk(length time.Duration) {
 		}
 	}
 	time.Sleep(length)
+	// A child of ours that is between fork and exec has the file too, and removing it frees nothing as long as it has.
+	if err := f.Truncate(0); err != nil {
+		s.t.Error(err)
+	}
 }
 
 // outages take the policy decision point away, each in another way, and give it back. The steady agent, which nobody does anything to,
@@ -104,11 +108,16 @@ func (s *soak) outages(end time.Time) {
 		time.Sleep(time.Duration(r.Int64N(int64(max(time.Until(end)/20, 300*time.Millisecond)))))
 		mood := []string{"hang", "gone", "nonsense"}[i%3]
 		s.count("policy " + mood)
+		began := time.Now()
 		if err := s.policy.fail(mood); err != nil {
 			s.t.Error(err)
 		}
-		// Longer than a request may take, so that some begin and end in it.
-		time.Sleep(time.Duration(min(slow, 3) * float64(900*time.Millisecond)))
+		// Longer than a request may take, and until one has begun and ended in it: on a busy machine that takes longer.
+		length := time.Duration(min(slow, 3) * float64(900*time.Millisecond))
+		time.Sleep(length)
+		for time.Since(began) < 8*length && !steady.dead() && !steady.refused(began) {
+			time.Sleep(20 * time.Millisecond)
+		}
 		if err := s.policy.mend(); err != nil {
 			s.t.Error(err)
 			break
@@ -116,9 +125,16 @@ func (s *soak) outages(end time.Time) {
 	}
 	steady.kill()
 	steady.check()
-	if len(s.policy.down.all) > 0 && !slices.ContainsFunc(steady.asked, func(q request) bool { return !q.yes() && s.policy.within(q) }) {
+	if len(s.policy.down.all) > 0 && !steady.refused(time.Time{}) {
 		s.t.Errorf("nothing was refused while there was no policy decision: %v", steady.asked)
 	}
+}
+
+// refused tells whether the agent was refused something that it asked after a time, in an outage.
+func (a *soaked) refused(after time.Time) bool {
+	a.gotMu.Lock()
+	defer a.gotMu.Unlock()
+	return slices.ContainsFunc(a.asked, func(q request) bool { return !q.yes() && q.from.After(after) && a.soak.policy.within(q) })
 }
 
 // getsOn waits until the agent was given a call that it began after a time. Faults of others may end it; then it is begun again.

@@ -144,7 +144,9 @@ func (m machine) do(argv ...string) result {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", strconv.Itoa(m.pid), "-m", "-p", "-C", "--wd=/", "--"}, argv...)...)
+	// The shell enters its / : nsenter's --wd is a folder of the namespace that it comes from.
+	enter := []string{"-t", strconv.Itoa(m.pid), "-m", "-p", "-C", "--", "/bin/sh", "-c", `cd / && exec "$@"`, "sh"}
+	cmd := exec.CommandContext(ctx, "nsenter", append(enter, argv...)...)
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "SYSTEMD_COLORS=0"}
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

@@ -26,7 +26,7 @@ same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient 
 	TestS15StopAndVerification TestS15KilledAndStillStopped TestS15RootlessStopKills)
 # And of runs, sagas and the audit what is words and files.
 same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor TestH26CutLogIsFound TestProfiles TestStdin TestImplicitWorkspace TestDetach
-	TestM7UnixSocket TestOtherPortsAreNobodys)
+	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
