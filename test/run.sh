@@ -3,7 +3,7 @@
 #
 # What `make test` runs:
 #
-#   test/run.sh [all]   lint, compat, host, vm beside unit and fuzz, bench, then the merged table
+#   test/run.sh [all]   lint, compat, host, vm and bench beside unit and fuzz, then the merged table
 #   test/run.sh STEP…   only those, then the table of what they tested
 #
 # A step that fails does not stop the ones after it: one run is to tell everything.
@@ -120,7 +120,8 @@ step_vm() {
 }
 
 # Unit tests have clocks of their own and fuzzers run by count: both can do with company, and run beside the VM, which waits
-# half of its time. Where all three are asked for, the steps themselves only tell what came of them.
+# half of its time, and what is left of them beside the benches, whose three rounds only show that they run. Where all three are asked
+# for, the steps themselves only tell what came of them.
 beside() {
 	(
 		renice -n 10 "$BASHPID" >/dev/null
@@ -180,14 +181,14 @@ main() {
 	flock -n 8 || { echo "test/run.sh: another run uses $out" >&2; exit 2; }
 	"$GO" build -o "$tool" ./tools/testtable || exit 1
 	local steps=("$@") s f
-	if [[ $# == 0 || $1 == all ]]; then steps=(lint compat host vm unit fuzz bench); fi
+	if [[ $# == 0 || $1 == all ]]; then steps=(lint compat host vm unit bench fuzz); fi
 	# The VM's image, mostly waiting for packages, is made while the first steps run; the step itself tells what went wrong. What it
 	# mounts meanwhile must not look like something that a sandbox left.
 	if [[ " ${steps[*]} " == *" vm "* ]]; then unshare --mount test/vm/build.sh >/dev/null 2>&1 </dev/null 8>&- & fi
 	for s in "${steps[@]}"; do
 		declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
 		say "$s"
-		if [[ $s == vm && " ${steps[*]} " == *" unit fuzz "* ]]; then
+		if [[ $s == vm && " ${steps[*]} " == *" unit "*" fuzz "* ]]; then
 			rm -f "$out/unit.done" "$out/fuzz.failed"
 			beside
 		fi
