@@ -132,7 +132,7 @@ func (e *escaper) skipHidden(i int) int {
 
 // hides tells whether the character at i can't be seen and isn't needed to write a script or an emoji.
 func (e *escaper) hides(r rune, i, size int) bool {
-	if !invisible(r) {
+	if !Invisible(r) {
 		return false
 	}
 	if r != 0x200c && r != 0x200d && !(0xfe00 <= r && r <= 0xfe0f) {
@@ -149,10 +149,12 @@ func (e *escaper) hides(r rune, i, size int) bool {
 // joinable: letters of scripts that join, and emoji. Latin, Greek and Cyrillic need no joiners.
 func joinable(r rune) bool {
 	return r > 0x590 && r != utf8.RuneError && (unicode.IsLetter(r) || unicode.Is(unicode.So, r) || unicode.Is(unicode.Sk, r) && r >= 0x1f3fb ||
-		unicode.IsMark(r) && !invisible(r))
+		unicode.IsMark(r) && !Invisible(r))
 }
 
-func invisible(r rune) bool {
+// Invisible tells of characters that are drawn as nothing at all, or only change how others are drawn: what text is hidden in (M-16). ASCII has
+// none but its control characters, which are not among them.
+func Invisible(r rune) bool {
 	if r < 0x80 {
 		return false
 	}

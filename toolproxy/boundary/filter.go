@@ -255,7 +255,7 @@ func structural(name string) bool {
 
 // identifier: short and without spaces.
 func identifier(s string, most int) bool {
-	return len(s) <= most && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || invisible(r) || r == utf8.RuneError })
+	return len(s) <= most && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || Invisible(r) || r == utf8.RuneError })
 }
 
 // Summary cuts text to at most n characters, on one line, without secrets and personal data (telemetry/mask). It makes

@@ -64,7 +64,7 @@ func visible(s string) string {
 				switch {
 				case 0xe0020 <= r && r <= 0xe007e:
 					return r - 0xe0000
-				case invisible(r):
+				case Invisible(r):
 					return -1
 				}
 				return r

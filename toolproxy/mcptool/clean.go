@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"agentrun/toolproxy/boundary"
 )
 
 // Limits of a schema.
@@ -22,16 +24,19 @@ const (
 	maxPatternProg = 2000 // instructions of all patterns together: x{1000} in a few bytes each is how they grow
 )
 
-// clean removes what a reader doesn't see: control and format characters (direction marks, zero widths, tags that spell
-// hidden text), private use and broken bytes; runs of blanks become one.
+// hidden tells of what a reader doesn't see and a model does: control and format characters (direction marks, zero widths, tags that
+// spell hidden text), variation selectors, fillers, private use, broken bytes. Line ends and tabs are among them.
+func hidden(r rune) bool {
+	return r == utf8.RuneError || !unicode.IsGraphic(r) || boundary.Invisible(r)
+}
+
+// clean removes what is hidden; runs of blanks become one.
 func clean(unsafeText string) string {
 	visible := strings.Map(func(r rune) rune {
 		switch {
-		case r == utf8.RuneError:
-			return -1
 		case unicode.IsSpace(r):
 			return ' '
-		case !unicode.IsGraphic(r) || unicode.In(r, unicode.Cf, unicode.Co) || unicode.Is(unicode.Variation_Selector, r):
+		case hidden(r):
 			return -1
 		}
 		return r
@@ -97,14 +102,12 @@ func (c *schemaCleaner) value(v any, depth int) error {
 			}
 		}
 	case string:
-		if v != clean(v) && strings.ContainsFunc(v, hidden) {
+		if strings.ContainsFunc(v, hidden) {
 			return errors.New("the schema has text with invisible characters")
 		}
 	}
 	return nil
 }
-
-func hidden(r rune) bool { return r == utf8.RuneError || !unicode.IsGraphic(r) }
 
 func (c *schemaCleaner) member(in map[string]any, key string, child any, depth int) error {
 	text, isText := child.(string)
@@ -146,6 +149,9 @@ func (c *schemaCleaner) patternNames(child any, depth int) error {
 }
 
 func (c *schemaCleaner) pattern(p string) error {
+	if strings.ContainsFunc(p, hidden) {
+		return errors.New("the schema has a pattern with invisible characters")
+	}
 	tree, err := syntax.Parse(p, syntax.Perl)
 	if err != nil || len(p) > maxSchemaText {
 		return errors.New("the schema has a pattern that can't be used")

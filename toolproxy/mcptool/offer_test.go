@@ -34,6 +34,8 @@ func TestM16HostileToolsAreNotOffered(t *testing.T) {
 		"fetches": `,"$ref":"https://evil.example/x"`, "reads": `,"properties":{"a":{"$ref":"file:///etc/passwd"}}`, "deep": `,"not":` + deep, "big": `,"properties":{"a":{"const":"` + strings.Repeat("a", 40000) + `"}}`,
 		"swells": `,"properties":{"a":{"pattern":"((a{30}){30}b){1}(c{1000}){1}(d{1000})"}}`, "keys": `,"patternProperties":{"(a{1000})(b{1000})":{}}`, "broken": `,"properties":{"a":{"pattern":"("}}`,
 		"hidden": `,"properties":{"a\u202eb":{}}`, "enum": `,"properties":{"a":{"enum":["x\u200by"]}}`,
+		"pattern": `,"properties":{"a":{"pattern":"a\u200bb"}}`, "torn": ",\"properties\":{\"a\":{\"pattern\":\"a\x8d\"}}", "named": `,"patternProperties":{"a\u202eb":{}}`,
+		"selectors": `,"properties":{"a":{"const":"x\ufe01\ufe02"}}`, "filler": `,"properties":{"a\u3164":{}}`, "reference": `,"$ref":"#/\u2060"`,
 	} {
 		listed = append(listed, &mcp.Tool{Name: name, InputSchema: object(more)})
 	}
