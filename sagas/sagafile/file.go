@@ -29,7 +29,7 @@ type Step struct {
 	Undo       *Command       `json:"undo,omitempty"`
 	ExecuteAPI string         `json:"execute_api,omitempty"`
 	UndoAPI    string         `json:"undo_api,omitempty"`
-	Input      map[string]any `json:"input,omitempty"` // for the APIs
+	Input      map[string]any `json:"input,omitzero"` // for the APIs; an empty one is sent, none isn't
 	Idempotent bool           `json:"idempotent,omitempty"`
 	// nil: the defaults of H-19.
 	MaxRetries  *int     `json:"max_retries,omitempty"`
