@@ -184,6 +184,8 @@ func (p *pattern) approves(hint string, a *risk.Assessment) (ok bool, why string
 		return false, "it has characters that can't be seen or stand for others"
 	case a.Chained:
 		return false, "it is more than one command"
+	case strings.Contains(hint, "$") && !strings.Contains(p.source, "$"):
+		return false, "it has a variable, whose value isn't in it"
 	case joined(hint):
 		return false, "it goes on after the operation"
 	case known(a) > max(risk.AdvisoryMax, p.score):

@@ -130,7 +130,9 @@ func TestS5SeedPolicy(t *testing.T) {
 		{"read_file ~/.ssh/id_rsa", other, ""},
 		{"read_file x, remove y", other, ""},
 		{"read_file \u202ex", other, ""},
-		{"rеad_file x", other, ""}, // Cyrillic е: what isn't what it seems isn't approved
+		{"rеad_file x", other, ""},  // Cyrillic е: what isn't what it seems isn't approved
+		{"Call listA$0", other, ""}, // who reads it doesn't know what is listed
+		{"read_file $x", other, ""},
 		{"search_users to delete", ask, "delete_*"},
 		{"", other, ""},
 	} {
@@ -161,10 +163,11 @@ func TestS5WholeHint(t *testing.T) {
 
 // An autoApprove pattern approves what it names, dangerous or not, and nothing worse than that.
 func TestS5ApprovesWhatItNames(t *testing.T) {
-	v := parse(t, "autoApprove: ['delete_tmp_*', 'npm install*', 'go test*', 'fs.read_*']").For("", true).In("/work")
+	v := parse(t, "autoApprove: ['delete_tmp_*', 'npm install*', 'go test*', 'fs.read_*', 'go build $PACKAGE*']").For("", true).In("/work")
 	for hint, want := range map[string]bool{
 		"delete_tmp_files a": true, "delete_tmp_files in production": false, "delete_tmp_all everything": false, "npm install express": true, "npm install express --force": false,
 		"sudo npm install express": false, "go test ./...": true, "go test ./... > /etc/passwd": false, "fs.read_file x": true, "read_file x": false, "fs.readFile x": true,
+		"go build $PACKAGE": true, "go test $PACKAGE": false,
 	} {
 		if got := judged(t, v, hint).Rule == judge.RuleAutoApprove; got != want {
 			t.Errorf("%q: got %v, want %v", hint, got, want)
