@@ -428,6 +428,33 @@ func TestH28FailClosed(t *testing.T) {
 	}
 }
 
+// Who goes on meanwhile learns later whether the disk has it, and the same whenever they ask: while the log is open, and when it is closed.
+func TestH28SettledLater(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		for _, fails := range []bool{false, true} {
+			var f fake
+			l := openFake(t, t.TempDir(), &f, Options{})
+			e, settled, err := l.AppendThen(someRecord())
+			if err != nil || e.Seq != 0 {
+				t.Fatalf("got entry %d, %v", e.Seq, err)
+			}
+			f.failSync.Store(fails)
+			if closed {
+				l.Close()
+			}
+			for range 2 {
+				if err := settled(); errors.Is(err, ErrBroken) != fails || !fails && err != nil {
+					t.Errorf("closed %v, disk fails %v: got %v", closed, fails, err)
+				}
+			}
+			if _, settled, err := l.AppendThen(someRecord()); (closed || fails) && (err == nil || settled != nil) {
+				t.Errorf("closed %v, disk fails %v: appended", closed, fails)
+			}
+			l.Close()
+		}
+	}
+}
+
 // A background sync that fails has nobody to tell; the next append does.
 func TestH28BackgroundSyncFails(t *testing.T) {
 	dir := t.TempDir()

@@ -16,6 +16,16 @@ import (
 	"agentrun/seccomp"
 )
 
+func shapeOfChanged(t *testing.T, p *Plan, change func(*Plan)) string {
+	t.Helper()
+	change(p)
+	s, err := p.Shape()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Key()
+}
+
 // Only what the first half of a launch needs is in a shape; whatever else it reads must change the key.
 func TestShape(t *testing.T) {
 	shown := filepath.Join(t.TempDir(), "shown")
@@ -34,16 +44,7 @@ func TestShape(t *testing.T) {
 		}
 	}
 	work := fsjail.Entry{Kind: fsjail.Bind, Target: workspaceDir, Source: "/home/x"}
-	key := func(change func(*Plan)) string {
-		t.Helper()
-		p := base()
-		change(p)
-		s, err := p.Shape()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.Key()
-	}
+	key := func(change func(*Plan)) string { return shapeOfChanged(t, base(), change) }
 	same := key(func(*Plan) {})
 	for name, change := range map[string]func(*Plan){
 		"command": func(p *Plan) { p.Command.Exe, p.Env, p.Cwd, p.TTY = "/x", []string{"A=b"}, "/y", true },
@@ -128,17 +129,7 @@ func TestShape(t *testing.T) {
 
 // A process that waits behind its walls suits a run with the same walls only.
 func TestShapeOfAProcessThatWaits(t *testing.T) {
-	base := func() *Plan { return &Plan{} }
-	key := func(change func(*Plan)) string {
-		t.Helper()
-		p := base()
-		change(p)
-		s, err := p.Shape()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.Key()
-	}
+	key := func(change func(*Plan)) string { return shapeOfChanged(t, &Plan{}, change) }
 	same := key(func(*Plan) {})
 	waits := func(p *Plan) {
 		p.profile.Syscalls = []profiles.SyscallRule{{Names: []string{"chdir", "landlock_restrict_self"}, Action: profiles.ActionAllow}}
@@ -175,7 +166,7 @@ func TestShapeOfAProcessThatWaits(t *testing.T) {
 		"some chdir":    func(p *Plan) { p.profile.Syscalls[0].Args = []profiles.ArgCond{{}} },
 		"no restrict":   func(p *Plan) { p.profile.Syscalls[0].Names = p.profile.Syscalls[0].Names[:1] },
 	} {
-		p := base()
+		p := &Plan{}
 		waits(p)
 		change(p)
 		if s, err := p.Shape(); err != nil || s.waits {

@@ -110,9 +110,9 @@ func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, ove
 		feed := s.feed
 		// Not waited for: it may sit in a read on the caller's stdin for ever.
 		go func() {
-			buf := buffers.take()
+			buf := takeBuffer()
 			_, _ = io.CopyBuffer(struct{ io.Writer }{feed}, struct{ io.Reader }{stdin}, buf[:])
-			buffers.give(buf)
+			buf.give()
 			if !tty { // closing the master would hang up the terminal
 				feed.Close()
 			}
@@ -129,8 +129,8 @@ func (s *stdio) copyOut(t tap) {
 			t.from.Close()
 		}
 	}()
-	buf := buffers.take()
-	defer buffers.give(buf)
+	buf := takeBuffer()
+	defer buf.give()
 	for {
 		n, err := t.from.Read(buf[:])
 		if n > 0 {
@@ -157,36 +157,16 @@ func (s *stdio) copyOut(t tap) {
 
 // buffers are those of streams that have ended. A new one costs the allocator a search for 32 KiB, just when the agent waits for the
 // answer to its exec.
-var buffers freeBuffers
+var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 type buffer [32 << 10]byte
 
-type freeBuffers struct {
-	mu   sync.Mutex
-	free []*buffer
-}
+func takeBuffer() *buffer { return buffers.Get().(*buffer) }
 
-const maxFreeBuffers = 24 // of eight runs
-
-func (f *freeBuffers) take() *buffer {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := len(f.free); n > 0 {
-		b := f.free[n-1]
-		f.free = f.free[:n-1]
-		return b
-	}
-	return new(buffer)
-}
-
-// give takes one back, emptied: what one run wrote is never where another's is.
-func (f *freeBuffers) give(b *buffer) {
+// give empties it: what one run wrote is never where another's is.
+func (b *buffer) give() {
 	clear(b[:])
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.free) < maxFreeBuffers {
-		f.free = append(f.free, b)
-	}
+	buffers.Put(b)
 }
 
 // drain waits until everything written has been passed on. Call it when every process is dead.

@@ -75,9 +75,7 @@ func TestPoolConfinesAhead(t *testing.T) {
 			t.Errorf("%s: refused calls: from the pool (+) others than alone (-):\n%s", name, d)
 		}
 	}
-	n.Process.Signal(unix.SIGTERM)
-	n.Wait()
-	noAgents(t)
+	n.drain(t)
 }
 
 // A folder that isn't there: the process that waited says it as any other, and nothing is left.
@@ -107,9 +105,7 @@ func TestPoolRefusesLate(t *testing.T) {
 	if slices.Contains(ids, r.status.ID) {
 		t.Errorf("run %s was given a sandbox without a process", r.status.ID)
 	}
-	n.Process.Signal(unix.SIGTERM)
-	n.Wait()
-	noAgents(t)
+	n.drain(t)
 }
 
 // held is an account whose start is on record at once and on disk when the test says so.

@@ -216,9 +216,7 @@ func TestPoolSuits(t *testing.T) {
 			ids = n.ready(t)
 		}
 	}
-	n.Process.Signal(unix.SIGTERM)
-	n.Wait()
-	noAgents(t)
+	n.drain(t)
 }
 
 // A daemon that is killed takes what waits with it; the next one removes the rest.
@@ -245,9 +243,7 @@ func TestPoolDiesWithItsDaemon(t *testing.T) {
 	if slices.Contains(ids, r.status.ID) {
 		t.Errorf("run %s was given a dead sandbox", r.status.ID)
 	}
-	n.Process.Signal(unix.SIGTERM)
-	n.Wait()
-	noAgents(t)
+	n.drain(t)
 }
 
 // An elevation opens the workspace of a run from the pool and closes it again, as of any other.
@@ -330,7 +326,5 @@ func TestPoolLaunchFailsClean(t *testing.T) {
 	if r.exit != 125 && r.exit != 127 {
 		t.Errorf("got %d, %q, want a refusal", r.exit, r.stderr)
 	}
-	n.Process.Signal(unix.SIGTERM)
-	n.Wait()
-	noAgents(t)
+	n.drain(t)
 }

@@ -69,6 +69,18 @@ func (n *daemonNode) start(t *testing.T, flags ...string) {
 	eventually(t, 20*time.Second, "the daemon serves", func() bool { return n.said("msg=serving") > before })
 }
 
+// drain has the daemon end, which leaves nothing.
+func (n *daemonNode) drain(t *testing.T) {
+	t.Helper()
+	if err := n.Process.Signal(unix.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := n.Wait(); err != nil {
+		t.Errorf("the daemon: %v", err)
+	}
+	noAgents(t)
+}
+
 func (n *daemonNode) said(what string) int {
 	b, _ := os.ReadFile(n.log)
 	return bytes.Count(b, []byte(what))

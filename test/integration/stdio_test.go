@@ -316,9 +316,7 @@ func TestTerminalByDaemon(t *testing.T) {
 	if got := n.said("carried out"); got != 2 {
 		t.Errorf("the daemon carried out %d, want 2", got)
 	}
-	n.Process.Signal(unix.SIGTERM)
-	n.Wait()
-	noAgents(t)
+	n.drain(t)
 }
 
 // Pushing input into a terminal: the agent's own is as closed as the caller's

@@ -71,7 +71,7 @@ func (p *pool) put(u *upstream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || u.drops != p.drops || p.count >= maxIdle || len(p.idle[u.key]) >= maxIdleKey {
-		_ = u.raw.Close() // no room for it
+		_ = u.raw.Close() // no room for it, or no right to it
 		return
 	}
 	if p.idle == nil {
