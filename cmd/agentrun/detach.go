@@ -27,7 +27,7 @@ func checkDetach(c *cli.Context) error {
 	}
 	for _, flag := range []string{"t", "i"} {
 		if c.Bool(flag) {
-			return &hintError{fmt.Errorf("-%s contradicts --detach: a detached run has no terminal, and reads /dev/null", flag), "leave one of the two out"}
+			return &hintError{fmt.Errorf("-%s contradicts --detach: a detached run has no terminal, and its input has ended", flag), "leave one of the two out"}
 		}
 	}
 	return nil

@@ -489,7 +489,7 @@ func (s *supervisions) Attach(ctx context.Context, id string, conn io.ReadWriter
 	go func() {
 		defer leave()
 		for {
-			// A detached run reads /dev/null: what is typed goes nowhere. The end of what is sent is the caller's leaving.
+			// The input of a detached run has ended: what is typed goes nowhere. The end of what is sent is the caller's leaving.
 			if _, _, err := frames.Next(); err != nil {
 				return
 			}
