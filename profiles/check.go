@@ -116,6 +116,26 @@ func checkRing(p Profile, rep report) {
 			return
 		}
 	}
+	if name := reachesSocketFiles(p); name != "" {
+		rep("syscalls", "a rule allows %s for AF_UNIX; ring 3 has stream pairs only: any other unix socket leads to whoever listens in a folder that is shown", name)
+	}
+}
+
+// reachesSocketFiles names a call by which a profile lets a program get a unix socket that isn't connected for good: all but an end
+// of a stream pair (unix(7)). Types and flags are few, so they are tried rather than reasoned about.
+func reachesSocketFiles(p Profile) string {
+	const stream, packets, cloexec, nonblock = 1, 5, 0o2000000, 0o4000
+	for kind := uint64(stream); kind <= packets; kind++ {
+		for _, flags := range []uint64{0, cloexec, nonblock, cloexec | nonblock} {
+			for _, name := range []string{"socket", "socketpair"} {
+				i := p.Match(name, [6]uint64{1, kind | flags})
+				if i >= 0 && p.Syscalls[i].Action == ActionAllow && (name == "socket" || kind != stream) {
+					return name
+				}
+			}
+		}
+	}
+	return ""
 }
 
 func checkRule(at string, r SyscallRule, rep report) {

@@ -381,3 +381,34 @@ func FuzzLoad(f *testing.F) {
 		p.Digest()
 	})
 }
+
+// TestRing3HasStreamPairsOnly: no profile of ring 3 may give a unix socket that reaches a socket file, whichever way it is written.
+func TestRing3HasStreamPairsOnly(t *testing.T) {
+	const unixOnly = "{index: 0, op: masked_eq, mask: 0xffffffff, value: AF_UNIX}"
+	for _, tc := range []struct{ what, extends, rule, want string }{
+		{"as ring 3", "ring3", "", ""},
+		{"base's sockets", "base", "", "allows socket for"},
+		{"every socket", "ring3", "names: [socket], action: allow", "allows socket for"},
+		{"with a flag", "ring3", "names: [socket], action: allow, args: [" + unixOnly + ", {index: 1, op: eq, value: SOCK_DGRAM | SOCK_CLOEXEC}]", "allows socket for"},
+		{"pairs of every type", "ring3", "names: [socketpair], action: allow, args: [" + unixOnly + "]", "allows socketpair for"},
+		{"raw pairs", "ring3", "names: [socketpair], action: allow, args: [{index: 1, op: masked_eq, mask: SOCK_TYPE_MASK, value: SOCK_RAW}]", "allows socketpair for"},
+		{"stream pairs", "strict", "names: [socketpair], action: allow, args: [" + unixOnly + ", {index: 1, op: masked_eq, mask: SOCK_TYPE_MASK, value: SOCK_STREAM}]", ""},
+		{"pairs of ring 2", "ring2", "names: [socketpair], action: allow", ""},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			dir := t.TempDir()
+			src := "name: mine\ndescription: x\nextends: " + tc.extends + "\n"
+			if tc.extends == "base" {
+				src += "ring: 3\nnetwork: {mode: none, why: x}\nfiles: {root: readonly, workspace: ro, workspace_exec: true, why: x}\nsubprocess: {mode: deny, why: x}\n"
+			}
+			if tc.rule != "" {
+				src += "syscalls:\n  - {" + tc.rule + ", why: x}\n"
+			}
+			write(t, dir, "mine", src)
+			_, err := Load(Sources{Dirs: []string{dir}}, "mine")
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}

@@ -108,7 +108,7 @@ func classValue(name string, args *[6]uint64) uint64 {
 			i = 1
 		}
 		return args[i] & (NamespaceFlags | unix.CLONE_NEWTIME)
-	case "ioctl":
+	case "ioctl", "fcntl":
 		return args[1] & 0xffffffff
 	case "chmod", "fchmod", "creat", "mkdir", "mknod":
 		return args[1] & SetIDBits
@@ -136,6 +136,8 @@ func DescribeArgs(name string, args [6]uint64) string {
 		return ""
 	case "ioctl":
 		return "request=" + ioctlName(v)
+	case "fcntl":
+		return "command=" + strconv.FormatUint(v, 10)
 	case "chmod", "fchmod", "creat", "mkdir", "mknod", "fchmodat", "fchmodat2", "mkdirat", "mknodat", "open", "openat":
 		switch v {
 		case unix.S_ISUID:

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // THREATS "sockets"; M-1, M-4, M-7.
@@ -145,7 +147,7 @@ func TestNeighboursAreInvisible(t *testing.T) {
 // descriptors of the host to the agent. Neither a read-only mount nor Landlock
 // (before LANDLOCK_ACCESS_FS_RESOLVE_UNIX) keeps connect(2) from a socket file.
 // Another user's is closed by its mode. The owner's own is open to an agent that
-// acts as the owner; a ring 3 agent does not: it has no unix sockets but pairs.
+// acts as the owner; a ring 3 agent does not: it has no unix sockets but stream pairs.
 func TestHostSocketInWorkspace(t *testing.T) {
 	needSandbox(t)
 	ws := workspace(t)
@@ -166,4 +168,83 @@ func TestHostSocketInWorkspace(t *testing.T) {
 		{try: "unix-connect /workspace/owners.sock", want: "ok", in: closed},
 		{try: "socketpair unix", want: "ok", in: same("EAFNOSUPPORT@socketpair", "strict")},
 	})
+}
+
+// An end of a datagram socketpair is a datagram socket: it sends to any socket file that it finds, and hands descriptors over. So a ring 3 agent
+// could talk to a service of the host by its read-only workspace, and get a descriptor that writes it from a ring 2 agent. A stream
+// pair is connected for good, also when its other end is closed.
+func TestUnixPairs(t *testing.T) {
+	needSandbox(t)
+	ws := workspace(t)
+	listen := func(name string, kind int) int {
+		t.Helper()
+		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		path := filepath.Join(ws, name)
+		if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), os.Chown(path, owner, owner), os.Chmod(path, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+		if kind != unix.SOCK_DGRAM {
+			if err := unix.Listen(fd, 8); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return fd
+	}
+	dgram := listen("dgram", unix.SOCK_DGRAM)
+	stream := listen("stream", unix.SOCK_STREAM)
+	listen("seqpacket", unix.SOCK_SEQPACKET)
+	pair := func(how, kind, path, above3 string) attack {
+		want, strict := "EAFNOSUPPORT@socketpair", "EAFNOSUPPORT@socketpair"
+		if kind == "stream" {
+			want = above3
+		}
+		return attack{try: fmt.Sprintf("pair %s %s %s", how, kind, path), want: want,
+			in: map[string]string{"ring1": above3, "ring2": above3, "strict": strict}}
+	}
+	attacks := []attack{
+		{try: "socketpair unix", want: "ok", in: same("EAFNOSUPPORT@socketpair", "strict")},
+		{try: "socketpair unix dgram", want: "EAFNOSUPPORT@socketpair", in: same("ok", "ring1", "ring2")},
+		{try: "socketpair unix raw", want: "EAFNOSUPPORT@socketpair", in: same("ok", "ring1", "ring2")},
+		{try: "socketpair unix seqpacket", want: "EAFNOSUPPORT@socketpair", in: same("ok", "ring1", "ring2")},
+		{try: "socketpair tipc", want: "EAFNOSUPPORT@socketpair"},
+	}
+	for _, how := range []string{"sendto", "connect", "give", "orphan-sendto", "orphan-connect"} {
+		attacks = append(attacks,
+			pair(how, "dgram", "/workspace/dgram", "ok"), pair(how, "raw", "/workspace/dgram", "ok"),
+			pair(how, "stream", "/workspace/stream", "EISCONN"))
+	}
+	attacks = append(attacks, pair("connect", "seqpacket", "/workspace/seqpacket", "EISCONN"), pair("orphan-connect", "seqpacket", "/workspace/seqpacket", "EISCONN"),
+		pair("listen", "stream", "/tmp/sandbox/here", "EINVAL"), pair("listen", "stream", "@here", "EINVAL"))
+	for _, profile := range allProfiles {
+		t.Run(profile, func(t *testing.T) {
+			attemptIn(t, opts{flags: []string{"--workspace", ws}}, profile, attacks)
+			var got, descriptors int
+			for b, control := make([]byte, 8), make([]byte, 64); ; got++ {
+				_, n, _, _, err := unix.Recvmsg(dgram, b, control, unix.MSG_CMSG_CLOEXEC)
+				if err != nil {
+					break
+				}
+				if messages, err := unix.ParseSocketControlMessage(control[:n]); err == nil && len(messages) > 0 {
+					descriptors++
+					for _, m := range messages {
+						fds, _ := unix.ParseUnixRights(&m)
+						for _, fd := range fds {
+							unix.Close(fd)
+						}
+					}
+				}
+			}
+			if above3 := profile == "ring1" || profile == "ring2"; (got > 0) != above3 || (descriptors > 0) != above3 {
+				t.Errorf("the host's datagram socket got %d messages and %d descriptors", got, descriptors)
+			}
+			if fd, _, err := unix.Accept(stream); err == nil {
+				unix.Close(fd)
+				t.Error("the host's stream socket got a connection")
+			}
+		})
+	}
 }

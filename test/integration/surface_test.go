@@ -110,3 +110,13 @@ func TestNotificationFlood(t *testing.T) {
 		}
 	}
 }
+
+// THREATS "the host's shared counters": huge pages come from a pool that the host has set aside, and no memory limit counts them. The
+// second of each pair asks for a page size that doesn't exist, so that the filter's answer isn't that of a host without a pool.
+func TestHugePages(t *testing.T) {
+	attempt(t, opts{}, []attack{
+		{try: "huge mmap", want: "ENOMEM"}, {try: "huge mmap 40", want: "ENOMEM"},
+		{try: "huge memfd", want: "ENOMEM"}, {try: "huge memfd 40", want: "ENOMEM"},
+		{try: "huge shm", want: "ENOMEM"}, {try: "huge shm 40", want: "ENOMEM"},
+	})
+}

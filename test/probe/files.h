@@ -5,6 +5,7 @@
 
 #include "probe.h"
 #include <linux/openat2.h>
+#include <sys/inotify.h>
 
 static long t_read(int argc, char **argv)
 {
@@ -282,4 +283,30 @@ static long t_nosuid(int argc, char **argv)
 		return -1;
 	return say("%s%s%s%s", st.f_flag & ST_RDONLY ? "ro" : "rw", st.f_flag & ST_NOSUID ? ",nosuid" : "",
 		   st.f_flag & ST_NODEV ? ",nodev" : "", st.f_flag & ST_NOEXEC ? ",noexec" : "");
+}
+
+// lease FILE: a read lease, kept until the process ends.
+static long t_lease(int argc, char **argv)
+{
+	int fd = open(arg(argc, argv, 1, "/workspace/file"), O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? -1 : fcntl(fd, F_SETLEASE, F_RDLCK);
+}
+
+static long t_dnotify(int argc, char **argv)
+{
+	int fd = open(arg(argc, argv, 1, "/usr/bin"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	signal(SIGIO, SIG_IGN);
+	return fd < 0 ? -1 : fcntl(fd, F_NOTIFY, DN_ACCESS | DN_MULTISHOT);
+}
+
+static long t_inotify(int argc, char **argv)
+{
+	int fd = (int)syscall(SYS_inotify_init1, IN_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	long r = inotify_add_watch(fd, arg(argc, argv, 1, "/usr/bin"), IN_OPEN);
+	int e = errno;
+	close(fd);
+	errno = e;
+	return r;
 }

@@ -5,6 +5,8 @@
 // reached, answers EFAULT, EINVAL, EBADF or EPERM: the errno tells who refused.
 
 #include "probe.h"
+#include <sys/ipc.h>
+#include <sys/shm.h>
 
 #define CALL(name, ...)                                                \
 	static long t_##name(int argc, char **argv)                    \
@@ -158,4 +160,25 @@ static long t_seccomp_listener(int argc, char **argv)
 	struct { uint16_t code; uint8_t jt, jf; uint32_t k; } allow = {6, 0, 0, 0x7fff0000};
 	struct { unsigned short len; void *filter; } prog = {1, &allow};
 	return keep(syscall(SYS_seccomp, 1 /* SET_MODE_FILTER */, 8 /* NEW_LISTENER */, &prog));
+}
+
+// huge mmap|memfd|shm [SIZE]: a page of the host's pool. SIZE is the logarithm of a page size that no machine has: the kernel then
+// says EINVAL (mmap, memfd) before it looks for a free page, so that a refusal of the filter's is told apart on a host without a pool.
+static long t_huge(int argc, char **argv)
+{
+	const char *how = arg(argc, argv, 1, "mmap");
+	unsigned long size = (unsigned long)num(arg(argc, argv, 2, "0")) << 26; // MAP_HUGE_SHIFT, and the others'
+	if (!strcmp(how, "mmap")) {
+		void *p = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, (int)(MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | size), -1, 0);
+		if (p == MAP_FAILED)
+			return -1;
+		*(volatile char *)p = 1;
+		return munmap(p, 2 << 20);
+	}
+	if (!strcmp(how, "memfd"))
+		return keep(syscall(SYS_memfd_create, "huge", 8 /* MFD_NOEXEC_SEAL */ | 4 /* MFD_HUGETLB */ | size));
+	if (strcmp(how, "shm"))
+		return USAGE;
+	int id = (int)syscall(SYS_shmget, IPC_PRIVATE, 2 << 20, (int)(IPC_CREAT | 04000 /* SHM_HUGETLB */ | 0600 | size));
+	return id < 0 ? -1 : shmctl(id, IPC_RMID, NULL);
 }

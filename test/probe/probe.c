@@ -65,9 +65,9 @@ static const struct try tries[] = {
 	{"int80", t_int80, "[NR]"}, {"x32", t_x32, "[NR]"}, {"tiocsti", t_tiocsti, "[HIGH]"}, {"tioclinux", t_tioclinux, "[HIGH]"},
 	{"tiocsctty", t_tiocsctty, "[HIGH]"}, {"tiocsetd", t_tiocsetd, "[HIGH]"}, {"tioccons", t_tioccons, "[HIGH]"}, {"prctl", t_prctl, "OP [ARG…]"},
 	{"setuid", t_setuid, "[UID]"}, {"setgid", t_setgid, "[GID]"}, {"setresuid", t_setresuid, ""}, {"setgroups", t_setgroups, ""},
-	{"capset", t_capset, ""}, {"seccomp-listener", t_seccomp_listener, ""},
+	{"capset", t_capset, ""}, {"seccomp-listener", t_seccomp_listener, ""}, {"huge", t_huge, "mmap|memfd|shm [SIZE]"},
 	// sockets
-	{"socket", t_socket, "FAMILY TYPE [PROTOCOL [HIGH]]"}, {"socketpair", t_socketpair, "FAMILY"}, {"tcp-connect", t_tcp_connect, "ADDRESS PORT"},
+	{"socket", t_socket, "FAMILY TYPE [PROTOCOL [HIGH]]"}, {"socketpair", t_socketpair, "FAMILY [TYPE]"}, {"pair", t_pair, "HOW TYPE PATH"}, {"tcp-connect", t_tcp_connect, "ADDRESS PORT"},
 	{"udp-send", t_udp_send, "ADDRESS PORT"}, {"unix-connect", t_unix_connect, "@NAME|PATH"}, {"serve", t_serve, "PORT @NAME"},
 	{"route-add", t_route_add, ""}, {"link-down", t_link_down, ""}, {"link-add", t_link_add, ""}, {"links", t_links, ""},
 	// files
@@ -75,7 +75,7 @@ static const struct try tries[] = {
 	{"unlink", t_unlink, "FILE"}, {"rename", t_rename, "FROM TO"}, {"symlink", t_symlink, "TO AT"}, {"link", t_link, "FROM AT"},
 	{"truncate", t_truncate, "FILE"}, {"chown", t_chown, "FILE UID"}, {"stat", t_stat, "FILE"}, {"readlink", t_readlink, "LINK"}, {"ls", t_ls, "DIR"},
 	{"suid", t_suid, "WAY DIR"}, {"setxattr-cap", t_setxattr_cap, "DIR"}, {"fill", t_fill, "DIR [MB]"}, {"inodes", t_inodes, "DIR MAX"},
-	{"writable", t_writable, "[DIR]"}, {"devices", t_devices, ""}, {"mount-flags", t_nosuid, "DIR"},
+	{"writable", t_writable, "[DIR]"}, {"devices", t_devices, ""}, {"lease", t_lease, "FILE"}, {"dnotify", t_dnotify, "DIR"}, {"inotify", t_inotify, "DIR"}, {"mount-flags", t_nosuid, "DIR"},
 	// observations
 	{"ok", t_ok, ""}, {"id", t_id, ""}, {"status", t_status, "[PID]"}, {"fds", t_fds, ""}, {"outside", t_outside, ""}, {"pids", t_pids, ""},
 	{"env", t_env, ""}, {"argv", t_argv, "…"}, {"cwd", t_cwd, ""}, {"ns", t_ns, ""}, {"rlimits", t_rlimits, ""}, {"tty", t_tty, ""},

@@ -41,7 +41,7 @@ static long t_socket(int argc, char **argv)
 static long t_socketpair(int argc, char **argv)
 {
 	int fd[2];
-	long r = syscall(SYS_socketpair, socket_family(arg(argc, argv, 1, "unix")), SOCK_STREAM, 0, fd);
+	long r = syscall(SYS_socketpair, socket_family(arg(argc, argv, 1, "unix")), socket_type(arg(argc, argv, 2, "stream")), 0, fd);
 	if (r == 0)
 		close(fd[0]), close(fd[1]);
 	return r;
@@ -109,6 +109,44 @@ static socklen_t unix_addr(const char *name, struct sockaddr_un *un)
 	if (name[0] == '@') // abstract: bound to the network namespace, unix(7)
 		un->sun_path[0] = 0;
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@'));
+}
+
+// pair HOW TYPE PATH: what an end of a socketpair can do about somebody else: connect, orphan-connect and orphan-sendto (the
+// other end is gone), sendto, give (a descriptor, by sendmsg), listen (bound to PATH).
+static long t_pair(int argc, char **argv)
+{
+	const char *how = arg(argc, argv, 1, "connect");
+	struct sockaddr_un un;
+	socklen_t len = unix_addr(arg(argc, argv, 3, "@agentrun-test"), &un);
+	int fd[2];
+	if (syscall(SYS_socketpair, AF_UNIX, socket_type(arg(argc, argv, 2, "stream")), 0, fd) < 0)
+		return -1;
+	struct timeval limit = {.tv_sec = 2};
+	setsockopt(fd[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+	if (!strncmp(how, "orphan-", 7))
+		close(fd[1]), how += 7;
+	long r = -1;
+	if (!strcmp(how, "connect")) {
+		r = connect(fd[0], (void *)&un, len);
+	} else if (!strcmp(how, "sendto")) {
+		r = sendto(fd[0], "x", 1, MSG_NOSIGNAL, (void *)&un, len);
+	} else if (!strcmp(how, "give")) {
+		char c = 'x', control[CMSG_SPACE(sizeof(int))] = {0};
+		struct iovec iov = {&c, 1};
+		struct msghdr m = {.msg_name = &un, .msg_namelen = len, .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+		struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+		h->cmsg_level = SOL_SOCKET, h->cmsg_type = SCM_RIGHTS, h->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(h), &fd[0], sizeof(int));
+		r = sendmsg(fd[0], &m, MSG_NOSIGNAL);
+	} else if (!strcmp(how, "listen")) {
+		r = bind(fd[0], (void *)&un, len) < 0 ? -1 : listen(fd[0], 1);
+	} else {
+		return USAGE;
+	}
+	int e = errno;
+	close(fd[0]), close(fd[1]);
+	errno = e;
+	return r;
 }
 
 // unix-connect @NAME | /PATH

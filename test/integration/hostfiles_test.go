@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a sandbox does to files that it may only read: the inode is the host's, whatever the mount says.
+
+// THREATS "the host's shared counters", "paths the host follows". A lease on a file makes each open of it on the host wait for the holder. The
+// agent may hold one on files of its workspace, since it is mapped to their owner: also where it may only read them.
+func TestLeases(t *testing.T) {
+	needSandbox(t)
+	for _, profile := range allProfiles {
+		t.Run(profile, func(t *testing.T) {
+			ws := workspace(t)
+			file := write(t, filepath.Join(ws, "file"), "host", 0o644)
+			os.Chown(file, owner, owner)
+			c := prepare(t, opts{profile: profile, flags: []string{"--workspace", ws}},
+				probeArgs("lease /workspace/file", "dnotify /usr/bin", "dnotify /workspace", "ready", "sleep 20")...)
+			c.startUntil(t, "ready")
+			opened := make(chan error, 1)
+			go func() {
+				fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0) // conflicts with a read lease
+				if err == nil {
+					unix.Close(fd)
+				}
+				opened <- err
+			}()
+			select {
+			case err := <-opened:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Duration(slow * float64(5*time.Second))):
+				t.Error("the host's open of a file in the workspace waits for the agent")
+			}
+			c.Process.Signal(unix.SIGTERM)
+			r := c.finish(t)
+			got := answers(c.out.String())
+			for _, a := range []attack{
+				{try: "lease /workspace/file", want: "EPERM@fcntl"},
+				{try: "dnotify /usr/bin", want: "EPERM@fcntl"},
+				{try: "dnotify /workspace", want: "EPERM@fcntl"},
+			} {
+				a.check(t, got[a.try], r)
+			}
+		})
+	}
+}
+
+// THREATS "the host's shared counters": inotify on a folder of the system tells ring 3 which programs the host and other runs start. Rings
+// 2 and 1 have it: watchers and editors there are ordinary.
+func TestInotify(t *testing.T) {
+	attempt(t, opts{}, []attack{
+		{try: "inotify /usr/bin", want: "ok", in: same("ENOSYS", "ring3", "strict")},
+		{try: "inotify /workspace", want: "ok", in: same("ENOSYS", "ring3", "strict")},
+	})
+}
