@@ -35,6 +35,9 @@ type idMap struct{ inside, outside, count int }
 
 func (r *idRange) hostAgent() int { return r.agent }
 
+// hostOwner is who owns the run's user namespace: uid 0 inside.
+func (r *idRange) hostOwner() int { return r.base }
+
 // hostGateway is the user that the run's gateway becomes: no other run's, and one that nobody inside can be, since that takes
 // a capability.
 func (r *idRange) hostGateway() int { return r.base + r.size - 1 }

@@ -383,7 +383,7 @@ func (l *launch) startContainer() error {
 	}
 	// Run forks from this very thread: it gives the child our mount namespace, and its parent-death
 	// signal is tied to this thread, which lives as long as the run.
-	if err := l.container.Run(l.process); err != nil {
+	if err := asOwner(l.ids.hostOwner(), func() error { return l.container.Run(l.process) }); err != nil {
 		return fmt.Errorf("libcontainer: %w", err)
 	}
 	if l.initPID, err = l.process.Pid(); err != nil {

@@ -586,6 +586,15 @@ func cmpOr(a, b string) string {
 	return b
 }
 
+// Pending signals and POSIX timers are counted by user, up through the owners of the namespaces (asOwner): as an ordinary user's the
+// counter of all their programs. A single process has no use for many: with 4096 for each, 24 runs were all that one user may have.
+func pendingSignals(ring int) uint64 {
+	if ring >= 3 {
+		return 256
+	}
+	return 1024
+}
+
 func (p *Plan) planRlimits(l profiles.Limits) error {
 	want := []PlanRlimit{
 		{Name: "core", resource: unix.RLIMIT_CORE}, // 0: a dump would carry the sandbox's memory to the host
@@ -596,7 +605,7 @@ func (p *Plan) planRlimits(l profiles.Limits) error {
 		{Name: "nice", resource: unix.RLIMIT_NICE},
 		{Name: "rtprio", resource: unix.RLIMIT_RTPRIO},
 		{Name: "msgqueue", resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
-		{Name: "sigpending", resource: unix.RLIMIT_SIGPENDING, Value: 4096},
+		{Name: "sigpending", resource: unix.RLIMIT_SIGPENDING, Value: pendingSignals(p.Ring)},
 	}
 	for _, r := range want {
 		var host unix.Rlimit

@@ -18,6 +18,9 @@ func (p *Plan) planRootless() (weaker []Missing) {
 		p.bare, p.Cgroup = true, ""
 		weaker = append(weaker, Missing{hostcaps.CgroupDelegation.Name, hostcaps.CgroupDelegation.Loses, err.Error()})
 	}
+	if err := rootless.Counts(); err != nil {
+		weaker = append(weaker, Missing{"user-counts", "one agent can take all the inotify instances and watches that the user has", err.Error()})
+	}
 	for i := range p.Entries {
 		e := &p.Entries[i]
 		if e.Kind != fsjail.Bind || e.Owner == nil {

@@ -124,6 +124,13 @@ func (v *verifier) namespaces() error {
 		if inside == ours {
 			v.differs(ns+" namespace", "the supervisor's", "its own")
 		}
+		if ns == "user" {
+			if owner, err := ownerOf(v.pid); err != nil {
+				return err
+			} else if want := v.l.ids.hostOwner(); owner != want {
+				v.differs("owner of the user namespace", owner, want) // or others would be charged for what the agent holds
+			}
+		}
 		if ns == "net" {
 			network, err := v.l.network()
 			if err != nil {

@@ -136,6 +136,7 @@ func Arrived() error {
 	if err != nil {
 		return fmt.Errorf("look at the ids of the user namespace: %w", err)
 	}
+	limitCounts()
 	return takeCgroup()
 }
 

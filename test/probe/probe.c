@@ -22,6 +22,7 @@
 
 #include "namespaces.h"
 
+#include "counts.h"
 #include "files.h"
 #include "kernel.h"
 #include "life.h"
@@ -70,6 +71,8 @@ static const struct try tries[] = {
 	{"socket", t_socket, "FAMILY TYPE [PROTOCOL [HIGH]]"}, {"socketpair", t_socketpair, "FAMILY [TYPE]"}, {"pair", t_pair, "HOW TYPE PATH"}, {"tcp-connect", t_tcp_connect, "ADDRESS PORT"},
 	{"udp-send", t_udp_send, "ADDRESS PORT"}, {"unix-connect", t_unix_connect, "@NAME|PATH"}, {"serve", t_serve, "PORT @NAME"},
 	{"route-add", t_route_add, ""}, {"link-down", t_link_down, ""}, {"link-add", t_link_add, ""}, {"links", t_links, ""},
+	// shared counters
+	{"hold-inotify", t_hold_inotify, ""}, {"hold-signals", t_hold_signals, "[N]"}, {"hold-timers", t_hold_timers, "[N]"},
 	// files
 	{"read", t_read, "FILE"}, {"cat", t_cat, "FILE"}, {"write", t_write, "FILE [TEXT]"}, {"create", t_create, "FILE [TEXT]"}, {"mkdir", t_mkdir, "DIR"},
 	{"unlink", t_unlink, "FILE"}, {"rename", t_rename, "FROM TO"}, {"symlink", t_symlink, "TO AT"}, {"link", t_link, "FROM AT"},
