@@ -36,13 +36,14 @@ type Root struct {
 	Path  string // where it stands in the builder's mount namespace
 	Upper string // where overlays keep changes; empty without overlays
 
-	fd     int
-	agent  IDs
-	ours   map[uint64]bool // devices of file systems made here: only there may mount points be created
-	placed map[string]int  // target → O_PATH descriptor of the mount, for Again
-	layers int
-	known  map[string]bool // top-level names the view put there, not the agent
-	close  []int
+	fd        int
+	agent     IDs
+	ours      map[uint64]bool // devices of file systems made here: only there may mount points be created
+	placed    map[string]int  // target → O_PATH descriptor of the mount, for Again
+	layers    int
+	upperSize int64
+	known     map[string]bool // top-level names the view put there, not the agent
+	close     []int
 }
 
 // Options of a build.
@@ -54,7 +55,7 @@ type Options struct {
 // Build puts the view together in dir, an existing empty directory. The caller's thread must have
 // been through Isolate. On error the half-built mounts are detached again.
 func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err error) {
-	r := &Root{Path: filepath.Join(dir, "root"), fd: -1, agent: agent, ours: map[uint64]bool{}, placed: map[string]int{}}
+	r := &Root{Path: filepath.Join(dir, "root"), fd: -1, agent: agent, ours: map[uint64]bool{}, placed: map[string]int{}, upperSize: opt.UpperSize}
 	defer func() {
 		r.release()
 		if err != nil {

@@ -184,12 +184,16 @@ func TestOverlayAndLayer(t *testing.T) {
 		for _, err := range []error{
 			os.WriteFile(r.Path+"/usr/new", []byte("n"), 0o4755),
 			os.Chmod(r.Path+"/usr/new", 0o4755|os.ModeSetuid),
+			unix.Setxattr(r.Path+"/usr/new", "security.capability", []byte("\x01\x00\x00\x02\x00\x00\x20\x00"+strings.Repeat("\x00", 12)), 0),
+			os.WriteFile(r.Path+"/usr/.wh.forged", nil, 0o600),
+			os.Link(r.Path+"/usr/new", r.Path+"/usr/new again"),
 			os.Remove(r.Path + "/usr/file"),
 			os.Symlink("/etc/shadow", r.Path+"/usr/link"),
 			os.Mkdir(r.Path+"/opt", 0o755),
 			os.WriteFile(r.Path+"/opt/x", []byte("xx"), 0o600),
 			unix.Mkfifo(r.Path+"/opt/fifo", 0o600),
-			r.SaveLayer(out),
+			unix.Mknod(r.Path+"/opt/white", unix.S_IFCHR, 0),
+			r.SaveLayer(output(t, out)),
 		} {
 			if err != nil {
 				t.Error(err)
@@ -203,7 +207,7 @@ func TestOverlayAndLayer(t *testing.T) {
 		t.Errorf("the host's file is %q, %v", b, err)
 	}
 	got := tarNames(t, out)
-	want := []string{"opt/", "opt/x", "usr/", "usr/.wh.file", "usr/link", "usr/new"}
+	want := []string{"opt/", "opt/x", "usr/", "usr/.wh.file", "usr/link", "usr/new", "usr/new again"}
 	if !slices.Equal(got, want) {
 		t.Errorf("layer holds %v, want %v", got, want)
 	}
@@ -225,8 +229,11 @@ func tarNames(t *testing.T, name string) (names []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Mode&0o6000 != 0 || h.Uid != 0 {
-			t.Errorf("%s: mode %o, uid %d: set-id bits and ids must not be kept", h.Name, h.Mode, h.Uid)
+		if h.Mode&0o6000 != 0 || h.Uid != 0 || len(h.PAXRecords) > 0 {
+			t.Errorf("%s: mode %o, uid %d, records %v: set-id bits, ids and attributes must not be kept", h.Name, h.Mode, h.Uid, h.PAXRecords)
+		}
+		if linked := h.Name == "usr/new again"; linked != (h.Typeflag == tar.TypeLink) {
+			t.Errorf("%s is of type %c: a second name of a file is a link, and only that", h.Name, h.Typeflag)
 		}
 		names = append(names, h.Name)
 	}

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,39 +22,64 @@ import (
 // that came into being beside the overlays, at the top of the root, are in it too.
 //
 // Call it when no process of the sandbox is left, on the thread that built the root. The content is
-// hostile: nothing in it is followed, and set-id bits and device nodes are left out. The file appears
-// whole or not at all.
-func (r *Root) SaveLayer(name string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+// hostile: nothing in it is followed, and these are left out: set-id bits, extended attributes, device nodes, sockets, pipes, and
+// names that a reader of layers would take for deletions.
+//
+// The attack on the host's disk: a sparse file, or one file under many names, is next to nothing in the scratch and everything in
+// a tar. A second name is a link in the layer too. Go's archive/tar can't write holes, so they are bounded instead: all that is
+// really there lies on two tmpfs of UpperSize each, and a layer that would be larger than both is refused.
+func (r *Root) SaveLayer(to *Output) error {
+	err := to.Write(func(f *os.File) error {
+		w := &layerWriter{tar: tar.NewWriter(&bounded{f, r.layerSize()}), left: r.layerSize(), names: map[inode]string{}}
+		if err := w.tree(filepath.Join(r.Upper, "changes"), nil); err != nil {
+			return err
+		}
+		w.own = true
+		if err := w.tree(r.Path, r.known); err != nil {
+			return err
+		}
+		return w.tar.Close()
+	})
 	if err != nil {
 		return fmt.Errorf("keep changes: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-			err = fmt.Errorf("keep changes: %w", err)
-		}
-	}()
-	w := &layerWriter{tar: tar.NewWriter(f), agent: r.agent}
-	if err := w.tree(filepath.Join(r.Upper, "changes"), nil); err != nil {
-		return err
-	}
-	if err := w.tree(r.Path, r.known); err != nil {
-		return err
-	}
-	if err := w.tar.Close(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return nil
 }
+
+// layerSize has room for the headers of a small scratch beside what the two tmpfs can hold.
+func (r *Root) layerSize() int64 { return 2*r.upperSize + 1<<20 }
+
+// ErrLayerSize: see SaveLayer.
+var ErrLayerSize = errors.New("the layer would be larger than twice the scratch: it has sparse files, or very many names")
+
+// bounded is a file that takes so many bytes.
+type bounded struct {
+	w    io.Writer
+	left int64
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, ErrLayerSize
+	}
+	return b.w.Write(p)
+}
+
+const (
+	// maxDepth of folders, each of which costs a descriptor here. Real trees have tens.
+	maxDepth = 256
+	// maxNames of one folder, which are sorted in memory: 64 MiB of tar headers.
+	maxNames = 1 << 17
+)
+
+type inode struct{ dev, ino uint64 }
 
 type layerWriter struct {
 	tar   *tar.Writer
-	agent IDs
+	left  int64            // bytes of content that may still come
+	names map[inode]string // of files that may come again
+	own   bool             // the tree isn't an overlay's: nothing in it is a deletion
+	dev   uint64           // file system of the tree
 }
 
 // tree adds what is below dir, except top-level names in skip and anything on another file system.
@@ -65,42 +92,77 @@ func (w *layerWriter) tree(dir string, skip map[string]bool) error {
 		return err
 	}
 	defer root.Close()
-	var top syscall.Stat_t
-	if err := syscall.Stat(dir, &top); err != nil {
+	info, err := root.Lstat(".")
+	if err != nil {
 		return err
 	}
-	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || name == "." {
-			return err
+	w.dev = info.Sys().(*syscall.Stat_t).Dev
+	return w.folder(root, "", skip, 0)
+}
+
+// folder goes down by descriptor: a path of a hostile tree may be of any length.
+func (w *layerWriter) folder(dir *os.Root, prefix string, skip map[string]bool, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("%.64q… is deeper than %d folders", prefix, maxDepth)
+	}
+	f, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	names, err := f.Readdirnames(maxNames + 1)
+	f.Close()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if len(names) > maxNames {
+		return fmt.Errorf("%.64q has more than %d names", prefix, maxNames)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		// Readers of layers take these for deletions of what lies below (layer.md, "Whiteouts"): whoever unpacks this one over other
+		// folders than the agent saw would lose files that the agent couldn't touch.
+		if skip[name] || strings.HasPrefix(name, ".wh.") {
+			continue
 		}
-		info, err := root.Lstat(name)
+		info, err := dir.Lstat(name)
 		if err != nil {
 			return err
 		}
 		st := info.Sys().(*syscall.Stat_t)
-		if skip[name] || st.Dev != top.Dev {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
+		if st.Dev != w.dev {
+			continue
 		}
-		return w.entry(root, name, info, st)
-	})
+		if err := w.entry(dir, prefix+name, info, st); err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			continue
+		}
+		sub, err := dir.OpenRoot(name)
+		if err != nil {
+			return err
+		}
+		err = w.folder(sub, prefix+name+"/", nil, depth+1)
+		sub.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (w *layerWriter) entry(root *os.Root, name string, info fs.FileInfo, st *syscall.Stat_t) error {
-	mode := info.Mode()
+func (w *layerWriter) entry(dir *os.Root, name string, info fs.FileInfo, st *syscall.Stat_t) error {
+	mode, base := info.Mode(), info.Name()
 	switch {
-	case mode&fs.ModeCharDevice != 0 && st.Rdev == 0: // overlayfs whiteout
-		dir, base := filepath.Split(name)
-		return w.tar.WriteHeader(&tar.Header{Name: dir + ".wh." + base, Typeflag: tar.TypeReg, Mode: 0o600})
+	case mode&fs.ModeCharDevice != 0 && st.Rdev == 0 && !w.own: // overlayfs whiteout
+		return w.tar.WriteHeader(&tar.Header{Name: strings.TrimSuffix(name, base) + ".wh." + base, Typeflag: tar.TypeReg, Mode: 0o600})
 	case !mode.IsRegular() && !mode.IsDir() && mode.Type() != fs.ModeSymlink:
 		return nil // sockets, pipes: nothing to keep; device nodes can't come from the agent
 	}
 	link := ""
 	if mode.Type() == fs.ModeSymlink {
 		var err error
-		if link, err = root.Readlink(name); err != nil {
+		if link, err = dir.Readlink(base); err != nil {
 			return err
 		}
 	}
@@ -113,16 +175,28 @@ func (w *layerWriter) entry(root *os.Root, name string, info fs.FileInfo, st *sy
 	if mode.IsDir() {
 		h.Name += "/"
 	}
+	if mode.IsRegular() && st.Nlink > 1 {
+		id := inode{st.Dev, st.Ino}
+		if first, again := w.names[id]; again {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
+		} else {
+			w.names[id] = name
+		}
+	}
+	if h.Size > w.left { // before hours are spent on reading holes
+		return fmt.Errorf("%.256q is of %d bytes: %w", name, h.Size, ErrLayerSize)
+	}
+	w.left -= h.Size
 	if err := w.tar.WriteHeader(h); err != nil {
 		return err
 	}
-	if mode.IsDir() && opaque(root, name) {
+	if mode.IsDir() && opaque(dir, base) {
 		return w.tar.WriteHeader(&tar.Header{Name: name + "/.wh..wh..opq", Typeflag: tar.TypeReg, Mode: 0o600})
 	}
-	if !mode.IsRegular() {
+	if h.Typeflag != tar.TypeReg {
 		return nil
 	}
-	f, err := root.Open(name)
+	f, err := dir.Open(base)
 	if err != nil {
 		return err
 	}
@@ -132,8 +206,8 @@ func (w *layerWriter) entry(root *os.Root, name string, info fs.FileInfo, st *sy
 }
 
 // opaque: overlayfs hides what the lower layer has in this directory.
-func opaque(root *os.Root, name string) bool {
-	f, err := root.Open(name)
+func opaque(dir *os.Root, name string) bool {
+	f, err := dir.Open(name)
 	if err != nil {
 		return false
 	}

@@ -102,6 +102,7 @@ type launch struct {
 	exit      *exit                     // nil: there is no way out
 	exits     []fsjail.Entry            // what of it the root view shows
 	root      *fsjail.Root
+	keep      *fsjail.Output               // where the changes go; nil: nowhere
 	live      *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
 	holding   func() (*fsjail.Live, error) // waits for them; the same answer each time
 	container *libcontainer.Container
@@ -309,6 +310,11 @@ func (l *launch) buildRoot() (err error) {
 		return err
 	}
 	entries = append(entries, l.exits...)
+	if l.plan.Keep != "" {
+		if l.keep, err = fsjail.OpenOutput(l.plan.Keep, l.plan.HostPaths()); err != nil {
+			return fmt.Errorf("--keep: %w", err)
+		}
+	}
 	l.root, err = fsjail.Build(mountDir(), entries, agent,
 		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize()})
 	return err
@@ -344,9 +350,10 @@ func (l *launch) keepChanges() (err error) {
 
 func (l *launch) dropRoot() error {
 	var err error
-	if l.root != nil && l.root.Upper != "" && l.plan.Keep != "" && l.agentPID != 0 {
-		err = l.root.SaveLayer(l.plan.Keep)
+	if l.root != nil && l.root.Upper != "" && l.keep != nil && l.agentPID != 0 {
+		err = l.root.SaveLayer(l.keep)
 	}
+	_ = l.keep.Close() // only a folder
 	// The mounts would end with this thread; saying it here frees the scratch memory now (M-5).
 	if l.root != nil {
 		err = errors.Join(err, os.NewSyscallError("umount root view", unix.Unmount(mountDir(), unix.MNT_DETACH)))

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
 )
 
 // M-1: no two live runs have a range in common, and a range that was given back can be had again.
@@ -168,15 +170,20 @@ func TestOutputLimit(t *testing.T) {
 func TestStatusFile(t *testing.T) {
 	dir := t.TempDir()
 	s := &Status{ID: "x", State: Exited}
-	if err := s.WriteFile(dir + "/s.json"); err != nil {
+	to, err := fsjail.OpenOutput(dir+"/s.json", nil)
+	if err == nil {
+		err = s.WriteFile(to)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer to.Close()
 	b, err := os.ReadFile(dir + "/s.json")
 	if err != nil || !bytes.Contains(b, []byte(`"state": "exited"`)) {
 		t.Errorf("%s, %v", b, err)
 	}
-	if err := s.WriteFile(dir + "/missing/s.json"); err == nil {
-		t.Error("a folder that is not there was written to")
+	if _, err := fsjail.OpenOutput(dir+"/missing/s.json", nil); err == nil {
+		t.Error("a folder that is not there was opened")
 	}
 	names, _ := os.ReadDir(dir)
 	if len(names) != 1 {

@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
 )
 
 // State is how a run ended (M-6). The zero value is no state.
@@ -86,26 +87,14 @@ func (s *Status) setEnd(ws unix.WaitStatus) {
 	}
 }
 
-// WriteFile puts the status where a reader never sees half of it: a temporary file beside it, then
-// rename(2).
-func (s *Status) WriteFile(name string) error {
+// WriteFile puts the status where a reader never sees half of it.
+func (s *Status) WriteFile(to *fsjail.Output) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
-	if err != nil {
+	return to.Write(func(f *os.File) error {
+		_, err := f.Write(append(b, '\n'))
 		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	})
 }

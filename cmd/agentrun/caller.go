@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
 )
 
 // caller is who a command is carried out for: this process's own, or a client of the daemon. What exec reads and writes beside
@@ -27,6 +29,8 @@ type caller struct {
 	// home is the daemon that carries the command out; nil: this process alone.
 	home *daemon
 	slot *slot // its place there
+	// status is where --status-file goes; nil: nowhere, or its folder is still to be opened.
+	status *fsjail.Output
 	// begun is called when the agent has been executed, cool when the run is over or will not be: the pool's, of the daemon.
 	begun, cool func()
 	// detach lets the command end that asked for the run: the run goes on, what there is to say goes to log. nil: it can't be let go.

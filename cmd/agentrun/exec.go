@@ -8,13 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/fsjail"
 	"agentrun/hypervisor"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -103,7 +105,11 @@ func execAction(g *global, c *cli.Context) error {
 		// A refusal is an outcome too: whoever waits for the status file must not wait for ever.
 		status.Error, status.Hint = err.Error(), hint(err)
 		status.ExitCode = report(io.Discard, err)
-		if serr := tell(g, c, status); serr != nil && !errors.Is(err, errStatusFile) {
+		serr := g.openStatusFile(c, h)
+		if serr == nil {
+			serr = tell(g, c, status)
+		}
+		if serr != nil && !errors.Is(err, errStatusFile) {
 			return fmt.Errorf("%w (and %w)", err, serr)
 		}
 		return err
@@ -220,13 +226,11 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 	if err := enter(int64(spec.Limits.Memory)); err != nil {
 		return nil, none, err
 	}
-	if c.IsSet("status-file") {
-		if err := writable(g.caller.path(c.String("status-file"))); err != nil {
-			return nil, none, fmt.Errorf("%w: %w", errStatusFile, err)
-		}
+	if err := g.openStatusFile(c, h); err != nil {
+		return nil, none, err
 	}
 	if spec.Keep != "" {
-		if err := writable(spec.Keep); err != nil {
+		if err := writable(spec.Keep, shown(g, c, h)); err != nil {
 			return nil, none, fmt.Errorf("--keep: %w", err)
 		}
 	}
@@ -264,19 +268,40 @@ func newPlan(g *global, h *hypervisor.Hypervisor, spec runtime.Spec) (*runtime.P
 var errStatusFile = errors.New("--status-file")
 
 // writable finds out before the run whether a file can be written after it.
-func writable(name string) error {
-	if name == "" {
-		return errors.New("is empty")
-	}
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", name)
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".agentrun-*")
+func writable(name string, shown []string) error {
+	o, err := fsjail.OpenOutput(name, shown)
 	if err != nil {
 		return err
 	}
-	f.Close()
-	return os.Remove(f.Name())
+	return errors.Join(o.Try(), o.Close())
+}
+
+// openStatusFile opens its folder while no code of the agent has run: see fsjail.Output.
+func (g *global) openStatusFile(c *cli.Context, h *hypervisor.Hypervisor) (err error) {
+	by := g.caller
+	if !c.IsSet("status-file") || by.status != nil {
+		return nil
+	}
+	if by.status, err = fsjail.OpenOutput(by.path(c.String("status-file")), shown(g, c, h)); err == nil {
+		err = by.status.Try()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errStatusFile, err)
+	}
+	return nil
+}
+
+// shown are the host's folders that the flags show to the run, whatever else is wrong with them.
+func shown(g *global, c *cli.Context, h *hypervisor.Hypervisor) []string {
+	list := []string{g.caller.path(c.String("workspace"))}
+	if session := c.String("session"); rings.CheckSessionID(session) == nil {
+		list = append(list, h.Workspace(session))
+	}
+	for _, v := range slices.Concat(c.StringSlice("bind"), c.StringSlice("ro-bind")) {
+		src, _, _ := strings.Cut(v, ":")
+		list = append(list, g.caller.path(src))
+	}
+	return list
 }
 
 func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
@@ -349,7 +374,8 @@ func tell(g *global, c *cli.Context, s runtime.Status) error {
 		}
 		fmt.Fprintf(g.caller.stderr, "%s\n", b)
 	}
-	if f := g.caller.path(c.String("status-file")); f != "" {
+	if f := g.caller.status; f != nil {
+		defer f.Close()
 		if err := s.WriteFile(f); err != nil {
 			return fmt.Errorf("--status-file: %w", err)
 		}
