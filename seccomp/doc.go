@@ -32,7 +32,7 @@
 // that asks gets ENOSYS. Between installing the filter and serving the listener, a call that asks waits: whatever the installing process
 // needs to hand over the listener (sendmsg, write, recvmsg, read) must be allowed outright or it waits for ever.
 // WAIT_KILLABLE_RECV (Linux 5.19) should be set when installing; without it a signal interrupts a call that waits, which is then asked
-// again.
+// again. With it that can still happen until Serve has received the call, which is why Serve runs at real-time priority where it may.
 //
 // Despite its name the package does not install filters: that is the stub's last step before exec.
 package seccomp

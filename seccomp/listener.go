@@ -166,7 +166,12 @@ func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions
 	}()
 	// SYNC_WAKE_UP hands the processor from the waker to the woken and back: it wants one thread to do both sides.
 	goruntime.LockOSThread()
-	defer goruntime.UnlockOSThread()
+	back := hurry()
+	defer func() {
+		if back() {
+			goruntime.UnlockOSThread() // else the thread ends with this goroutine: nobody else shall have the priority
+		}
+	}()
 	if err := l.run(); err != nil {
 		return fmt.Errorf("serve seccomp listener: %w", err)
 	}
