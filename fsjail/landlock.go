@@ -50,9 +50,10 @@ func handled(abi int) uint64 {
 	return fs
 }
 
-// Landlock derives the domain of a view. The workspace gets its write rights even where it is mounted
-// read-only: a Landlock domain can never be widened, and an elevation must be able to flip the mount;
-// the mount stays the wall that decides until then.
+// Landlock derives the domain of a view. A workspace that an elevation may open (Entry.Live) gets its write rights although it is
+// mounted read-only: a Landlock domain can never be widened, and the mount stays the wall that decides until then. But a read-only
+// mount doesn't keep anybody from writing into a FIFO (inode_permission looks at the type first), so what nobody will ever open for
+// writing gets no write rights here either. /proc is read-only by its mount; see runtime/container.go.
 func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 	d := LandlockDomain{FS: handled(abi)}
 	if abi >= 6 {
@@ -68,7 +69,7 @@ func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 	} else {
 		give("/", unix.LANDLOCK_ACCESS_FS_READ_DIR)
 	}
-	give("/proc", llRead|unix.LANDLOCK_ACCESS_FS_WRITE_FILE)
+	give("/proc", llRead)
 	give("/dev", llRead|unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_TRUNCATE|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
 	if !writableRoot {
 		give("/etc", llRead)
@@ -85,7 +86,7 @@ func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 			if e.Exec {
 				access |= unix.LANDLOCK_ACCESS_FS_EXECUTE
 			}
-			if e.Writable || e.Owner != nil {
+			if e.Writable || e.Live {
 				access |= llWrite
 			}
 			if e.IsFile {

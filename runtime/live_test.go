@@ -30,6 +30,7 @@ func planFor(p profiles.Profile) *Plan {
 var quiet = []string{
 	"socket: how glibc asks for nscd",    // AF_UNIX, SOCK_STREAM|SOCK_CLOEXEC|SOCK_NONBLOCK
 	"socket: how glibc lists interfaces", // AF_NETLINK, SOCK_RAW|SOCK_CLOEXEC, NETLINK_ROUTE
+	"inotify_",                           // watchers poll without it
 }
 
 // M-22: whatever ring 2 or 1 allows and ring 3 doesn't is left to the supervisor by ring 3's filter, so that a live process can

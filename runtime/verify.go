@@ -243,7 +243,7 @@ func (p *Plan) mountFlags(more []fsjail.Entry) map[string][]string {
 	if p.WritableRoot {
 		root[2] = "rw"
 	}
-	m := map[string][]string{"/": root, "/proc": {"nosuid", "nodev", "noexec"}, "/dev": root}
+	m := map[string][]string{"/": root, "/proc": {"ro", "nosuid", "nodev", "noexec"}, "/dev": root}
 	for _, e := range slices.Concat(p.Entries, more) {
 		flags := []string{"nosuid"}
 		switch e.Kind {

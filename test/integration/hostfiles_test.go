@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
 )
 
 // What a sandbox does to files that it may only read: the inode is the host's, whatever the mount says.
@@ -62,4 +64,48 @@ func TestInotify(t *testing.T) {
 		{try: "inotify /usr/bin", want: "ok", in: same("ENOSYS", "ring3", "strict")},
 		{try: "inotify /workspace", want: "ok", in: same("ENOSYS", "ring3", "strict")},
 	})
+}
+
+// THREATS "paths the host follows": a read-only mount doesn't keep anybody from writing into a FIFO, and whoever reads it on the host takes the
+// agent's bytes for another program's. Where no elevation can come, Landlock does. A workspace that was offered by name may be
+// opened for writing later, so there it can't: that is in SECURITY.
+func TestFIFOInReadOnlyWorkspace(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.Landlock(1))
+	ws := workspace(t)
+	fifo := filepath.Join(ws, "fifo")
+	if err := unix.Mkfifo(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	os.Chown(fifo, owner, owner)
+	reader, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	b, err := os.ReadFile(probeBin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(ws, "own-probe"), string(b), 0o755)
+	for _, tc := range []struct {
+		what, command, at, want string
+		o                       opts
+	}{
+		{"strict", "/probe", "/workspace/fifo", "EACCES", opts{profile: "strict", flags: []string{"--workspace", ws}}},
+		{"ring 3, a folder nobody offered", "./own-probe", "/workspace/fifo", "EACCES", opts{profile: "ring3", dir: ws}},
+		{"ring 3, shown read-only", "/probe", "/data/fifo", "EACCES", opts{profile: "ring3", flags: []string{"--ro-bind", ws + ":/data"}}},
+		{"ring 3, offered by name", "/probe", "/workspace/fifo", "ok", opts{profile: "ring3", flags: []string{"--workspace", ws}}},
+		{"ring 2", "/probe", "/workspace/fifo", "ok", opts{profile: "ring2", flags: []string{"--workspace", ws}}},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			try := "write " + tc.at + " forged"
+			r := run(t, tc.o, append([]string{tc.command}, probeArgs(try)[1:]...)...)
+			attack{try: try, want: tc.want}.check(t, answers(r.stdout)[try], r)
+			n, _ := reader.Read(make([]byte, 64))
+			if (n > 0) != (tc.want == "ok") {
+				t.Errorf("the host's reader got %d bytes", n)
+			}
+		})
+	}
 }

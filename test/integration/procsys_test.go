@@ -42,10 +42,20 @@ func TestProcAndSys(t *testing.T) {
 	attacks = append(attacks,
 		attack{try: "syslog", want: "EPERM@syslog"},
 		// Own entries with effect beyond oneself.
-		attack{try: "write /proc/self/uid_map 0 0 1", want: "EPERM"},
-		attack{try: "write /proc/self/gid_map 0 0 1", want: "EPERM"},
-		attack{try: "write /proc/self/setgroups allow", want: "EACCES"},
-		attack{try: "write /proc/self/oom_score_adj -1000", want: "EACCES"},
+		attack{try: "write /proc/self/uid_map 0 0 1", want: "EROFS"},
+		attack{try: "write /proc/self/gid_map 0 0 1", want: "EROFS"},
+		attack{try: "write /proc/self/projid_map 0 0 1", want: "EROFS"},
+		attack{try: "write /proc/self/setgroups allow", want: "EROFS|EACCES"}, // EACCES: by mode, which the kernel looks at before
+		attack{try: "write /proc/self/oom_score_adj -1000", want: "EROFS"},
+		// Written once by anybody, and in every record of the host's audit from then on. Not there in a kernel without audit.
+		attack{try: "write /proc/self/loginuid 0", want: "EROFS|ENOENT"},
+		attack{try: "write /proc/self/attr/current unconfined", want: "EROFS|ENOENT|EACCES"},
+		attack{try: "write /proc/self/comm other", want: "EROFS"},
+		attack{try: "write /proc/self/mem", want: "EROFS"},
+		attack{try: "write /proc/thread-self/timerslack_ns 1", want: "EROFS|ENOENT"}, // ENOENT: thread-self isn't in subset=pid before 6.x
+		// What leads out of /proc opens as before.
+		attack{try: "write /proc/self/fd/2 x", want: "ok"},
+		attack{try: "write /dev/stderr x", want: "ok"},
 		// Secrets of other processes.
 		attack{try: "read /proc/1/environ", want: "EACCES"},
 		attack{try: "read /proc/2/root/etc/shadow", want: "ENOENT"},
