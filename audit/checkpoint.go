@@ -97,20 +97,24 @@ func (v *verification) checkpoints(opt VerifyOptions) (*Problem, error) {
 			return &Problem{Code: BadSignature, Message: "checkpoint: " + err.Error()}, nil
 		}
 		v.signed = append(v.signed, c)
+		v.report.SignedSize = max(v.report.SignedSize, c.Size)
+	}
+	v.report.Checkpoints = len(v.signed)
+	// What is remembered without a signature may accuse as one with: it is believed in nothing else.
+	if h := opt.Remembered; h != nil && h.Size > 0 {
+		v.signed = append(v.signed, Checkpoint{Chain: v.report.Chain, Size: h.Size, Hash: h.Hash})
 	}
 	slices.SortFunc(v.signed, func(a, b Checkpoint) int { return int(min(max(a.Size-b.Size, -1), 1)) })
-	if n := len(v.signed); n > 0 {
-		v.report.Checkpoints, v.report.SignedSize = n, v.signed[n-1].Size
-	}
 	return nil, nil
 }
 
 // Checkpoints is a folder of signed checkpoints, one note for each chain, the newest. It belongs apart from the log, best
-// with copies on another machine: whoever can write to both can put back an old pair of them.
+// with copies on another machine: whoever can write to both, and to Heads, can put back an old set of them.
 type Checkpoints struct {
-	Dir string
-	Key *SigningKey
-	Now func() time.Time // nil means time.Now
+	Dir   string
+	Key   *SigningKey
+	Heads Heads            // nil: nobody remembers what was signed before, and a note that was removed isn't missed
+	Now   func() time.Time // nil means time.Now
 }
 
 // ReadCheckpoint gives the stored note of a chain. The error Is fs.ErrNotExist if there is none.
@@ -122,30 +126,71 @@ func ReadCheckpoint(dir, chain string) ([]byte, error) {
 }
 
 // Write verifies what the chain in logs gained since its last checkpoint, syncs it, and stores and returns a note signed
-// over all of it. A chain that doesn't continue its last checkpoint gets no new one: that would turn a truncation that can
-// be seen into one that is signed. The error is then *BrokenError.
+// over all of it. A chain that doesn't continue its last checkpoint, or the one that is remembered, gets no new one: that
+// would turn a truncation that can be seen into one that is signed. The error is then *BrokenError. A chain that is whole
+// and whose note was removed is signed with a CheckpointLost as its last entry.
+//
+// A crash may come between the note and the memory of it, in either order. A note that is newer than what is remembered, or
+// older, is no contradiction as long as the chain has both ends. Only of the first signature the note must come first: a
+// memory without any note says that the note was removed.
 func (k *Checkpoints) Write(logs, chain string) ([]byte, Checkpoint, error) {
-	now := k.Now
-	if now == nil {
-		now = time.Now
+	known, err := k.remembered(chain)
+	if err != nil {
+		return nil, Checkpoint{}, err
 	}
 	last, old, err := k.last(chain)
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}
-	c, err := advance(logs, chain, old, last, k.Key.public)
+	opt := VerifyOptions{Remembered: known}
+	if last != nil {
+		opt.Checkpoints, opt.Key = [][]byte{last}, k.Key.public
+	}
+	s, err := advance(logs, chain, old, opt)
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}
-	if c.Size == old.Size {
-		return last, old, nil
+	if r := k.lost(old, known, s); r != nil {
+		if err := k.append(logs, chain, r); err != nil {
+			return nil, Checkpoint{}, err
+		}
+		if s, err = advance(logs, chain, old, opt); err != nil {
+			return nil, Checkpoint{}, err
+		}
+	}
+	keep := func() error {
+		if k.Heads == nil || known != nil && known.Size >= s.Size {
+			return nil
+		}
+		return k.Heads.Keep(chain, Head{Size: s.Size, Hash: s.Hash}, false)
+	}
+	if s.Size == old.Size {
+		return last, old, keep()
+	}
+	wait := keep
+	if old.Size > 0 { // both wait for the disk: together they take hardly longer than one
+		kept := make(chan error, 1)
+		go func() { kept <- keep() }()
+		wait = func() error { return <-kept }
+	}
+	signed, c, err := k.sign(s.Checkpoint)
+	if err == nil {
+		signed, c, err = k.store(signed, c, false)
+	}
+	if err != nil && old.Size == 0 {
+		return nil, Checkpoint{}, err
+	}
+	return signed, c, errors.Join(err, wait())
+}
+
+func (k *Checkpoints) sign(c Checkpoint) ([]byte, Checkpoint, error) {
+	now := k.Now
+	if now == nil {
+		now = time.Now
 	}
 	c.Time = now().UTC().Round(0)
 	signed, err := note.Sign(&note.Note{Text: c.text()}, k.Key.signer)
-	if err != nil {
-		return nil, Checkpoint{}, err
-	}
-	return k.store(signed, c)
+	return signed, c, err
 }
 
 // last gives the stored checkpoint, the zero one if there is none.
@@ -167,49 +212,62 @@ func (k *Checkpoints) last(chain string) ([]byte, Checkpoint, error) {
 	return signed, c, nil
 }
 
+// stand is where a sound chain ends, not signed yet.
+type stand struct {
+	Checkpoint
+	vouched bool // among the entries that were read is one that a signature follows
+}
+
 // advance verifies from the old checkpoint to the end, and all of it if something is odd: that report is the exact one.
-func advance(logs, chain string, old Checkpoint, signed []byte, key string) (Checkpoint, error) {
+func advance(logs, chain string, old Checkpoint, opt VerifyOptions) (stand, error) {
 	f, err := openFolder(logs, chain)
-	if err != nil && (!errors.Is(err, fs.ErrNotExist) || signed == nil) {
-		return Checkpoint{}, err
+	var known Head
+	if opt.Remembered != nil {
+		known = *opt.Remembered
+	}
+	if err != nil && (!errors.Is(err, fs.ErrNotExist) || old.Size == 0 && known.Size == 0) {
+		return stand{}, err
 	}
 	if err == nil {
 		defer f.close()
-		if c, ok, err := f.since(old); err != nil || ok {
-			return c, err
+		if s, ok, err := f.since(old, known); err != nil || ok {
+			return s, err
 		}
-	}
-	opt := VerifyOptions{Key: key}
-	if signed != nil {
-		opt.Checkpoints = [][]byte{signed}
 	}
 	r, err := Verify(logs, chain, opt)
 	if err != nil {
-		return Checkpoint{}, err
+		return stand{}, err
 	}
-	if r.Problem == nil {
-		return Checkpoint{}, fmt.Errorf("chain %s changed while it was read; try again", chain)
+	if r.Problem == nil || r.Problem.Code == Unsigned {
+		return stand{}, fmt.Errorf("chain %s changed while it was read; try again", chain)
 	}
-	return Checkpoint{}, &BrokenError{chain, *r.Problem}
+	return stand{}, &BrokenError{chain, *r.Problem}
 }
 
-// since gives false if the chain from old on isn't sound.
-func (f *folder) since(old Checkpoint) (Checkpoint, bool, error) {
+// since gives false if the chain from old on isn't sound, or isn't what known remembers of it.
+func (f *folder) since(old Checkpoint, known Head) (stand, bool, error) {
+	none := stand{Checkpoint: old}
 	spans, err := f.snapshot()
 	if err != nil {
-		return old, false, err
+		return none, false, err
 	}
 	report := &Report{Chain: old.Chain, Entries: old.Size, Head: old.Hash}
 	v := verification{report: report, folder: f}
+	if known.Size >= old.Size && known.Size > 0 {
+		v.signed = []Checkpoint{{Chain: old.Chain, Size: known.Size, Hash: known.Hash}}
+	}
 	if old.Size > 0 {
 		if old.File > len(spans) || spans[old.File-1].number != old.File || spans[old.File-1].to < old.Offset {
-			return old, false, nil
+			return none, false, nil
 		}
 		spans = spans[old.File-1:]
 		spans[0].from = old.Offset
 		last, err := f.entryBefore(old)
 		if err != nil || last.Hash != old.Hash || last.Seq != old.Size-1 {
-			return old, false, err
+			return none, false, err
+		}
+		if known.Size == old.Size && known.Hash != old.Hash {
+			return none, false, err
 		}
 		v.order.advance(link{last.Seq, last.PrevHash, last.Hash})
 		v.rotated = last.Kind == KindRotation
@@ -217,18 +275,21 @@ func (f *folder) since(old Checkpoint) (Checkpoint, bool, error) {
 	for i, s := range spans {
 		v.spans = spans[i:]
 		if p, err := v.file(s); err != nil || p != nil {
-			return old, false, err
+			return none, false, err
 		}
 	}
+	if known.Size > report.Entries {
+		return none, false, nil
+	}
 	if v.rotated && spans[len(spans)-1].to > 0 || report.Entries == 0 {
-		return old, report.Entries == 0, errNothing(report)
+		return none, report.Entries == 0, errNothing(report)
 	}
 	end := spans[len(spans)-1]
 	if end.to == 0 { // a rotation, or the beginning of one: the last entry is in the file before
 		end = spans[len(spans)-2]
 	}
 	c := Checkpoint{Chain: old.Chain, Size: report.Entries, Hash: report.Head, File: end.number, Offset: end.to}
-	return c, true, f.syncFile(end.number)
+	return stand{c, v.vouched != nil}, true, f.syncFile(end.number)
 }
 
 func errNothing(r *Report) error {
@@ -266,8 +327,8 @@ func (f *folder) syncFile(n int) error {
 	return nil
 }
 
-// store replaces the note of the chain, unless another process has stored one over more entries.
-func (k *Checkpoints) store(signed []byte, c Checkpoint) ([]byte, Checkpoint, error) {
+// store replaces the note of the chain, unless another process has stored one over more entries; with anew, always.
+func (k *Checkpoints) store(signed []byte, c Checkpoint, anew bool) ([]byte, Checkpoint, error) {
 	if err := os.MkdirAll(k.Dir, dirMode); err != nil {
 		return nil, Checkpoint{}, err
 	}
@@ -279,9 +340,10 @@ func (k *Checkpoints) store(signed []byte, c Checkpoint) ([]byte, Checkpoint, er
 	if err := lock(int(d.Fd()), unix.LOCK_EX); err != nil {
 		return nil, Checkpoint{}, &fs.PathError{Op: "flock", Path: k.Dir, Err: err}
 	}
-	theirs, stored, err := k.last(c.Chain)
-	if err != nil || stored.Size >= c.Size {
-		return theirs, stored, err
+	if !anew {
+		if theirs, stored, err := k.last(c.Chain); err != nil || stored.Size >= c.Size {
+			return theirs, stored, err
+		}
 	}
 	name := Folder(c.Chain)
 	temp, err := writeTemp(k.Dir, name[:min(len(name), 64)], signed)

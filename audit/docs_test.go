@@ -38,7 +38,7 @@ func TestDocsNameEverything(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []Code{Edited, Missing, Inserted, Reordered, Truncated, Forked, Rewritten, BadSignature, Malformed, Torn} {
+	for _, c := range []Code{Edited, Missing, Inserted, Reordered, Truncated, Forked, Rewritten, BadSignature, Unsigned, Malformed, Torn} {
 		if rows[string(c)] == "" {
 			t.Errorf("no row for code %s", c)
 		}

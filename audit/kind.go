@@ -42,6 +42,7 @@ const (
 	KindSafetyChallenge
 	KindSafetyConfirmation
 	KindSafetyBlock
+	KindCheckpointLost
 	numKinds
 )
 
@@ -125,6 +126,8 @@ func (k Kind) String() string {
 		return "safety_confirmation"
 	case KindSafetyBlock:
 		return "safety_block"
+	case KindCheckpointLost:
+		return "checkpoint_lost"
 	}
 	return "invalid"
 }
@@ -212,6 +215,8 @@ func newRecord(k Kind) Record {
 		return &SafetyConfirmation{}
 	case KindSafetyBlock:
 		return &SafetyBlock{}
+	case KindCheckpointLost:
+		return &CheckpointLost{}
 	}
 	return nil
 }

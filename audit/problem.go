@@ -17,6 +17,7 @@ const (
 	Forked       Code = "forked"        // an entry is sound by itself and continues another history
 	Rewritten    Code = "rewritten"     // the chain is sound by itself and contradicts a signed checkpoint
 	BadSignature Code = "bad_signature" // a checkpoint is not signed by the key given, or is no checkpoint of this chain
+	Unsigned     Code = "unsigned"      // there was a checkpoint, and it is gone
 	Malformed    Code = "malformed"     // a line is no entry
 	Torn         Code = "torn"          // the end of a line is missing and no repair accounts for it
 )

@@ -86,6 +86,8 @@ func examples() [][2]Record {
 			&SafetyConfirmation{AgentID: "a", Event: "refused", Operation: "confirm_operation", Token: digestOf(4)}},
 		{&SafetyBlock{AgentID: "a1", By: "uid:0", ChallengeID: "1b4e28ba-2fa1-41d2-883f-0016d3cca427", Event: "released", Note: "looked at it", Reason: "operator"},
 			&SafetyBlock{AgentID: "a", Event: "blocked", Reason: "danger_zone"}},
+		{&CheckpointLost{By: "uid:0", Cause: "accepted", Entries: 7, Head: digestOf(7).String(), Size: 12},
+			&CheckpointLost{Cause: "removed", Entries: 1}},
 	}
 }
 

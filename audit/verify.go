@@ -21,6 +21,12 @@ type VerifyOptions struct {
 	Checkpoints [][]byte
 	// Key is the verifier key of whoever signed them, as `agentrun audit key` prints it. It must be given with Checkpoints.
 	Key string
+	// Remembered is the end that was signed last, as a second place has it; nil: nobody remembers. The chain must have
+	// it, and some checkpoint beside it.
+	Remembered *Head
+	// Home says that the chain lies where it was written, with its checkpoints beside it: that a chain which was signed
+	// comes without any means that they were removed.
+	Home bool
 }
 
 // Report is what Verify found.
@@ -33,6 +39,7 @@ type Report struct {
 	Files       int        `json:"files"`
 	Bytes       int64      `json:"bytes"`
 	Repairs     int        `json:"repairs"`         // torn lines accounted for
+	Losses      int        `json:"losses"`          // times that a checkpoint was gone when the chain was signed
 	Checkpoints int        `json:"checkpoints"`     // held against, with a good signature
 	SignedSize  int64      `json:"signed_size"`     // entries that the largest of them covers
 	First       *time.Time `json:"first,omitempty"` // time of the first sound entry
@@ -66,6 +73,9 @@ func Verify(dir, chain string, opt VerifyOptions) (Report, error) {
 		return r, err
 	}
 	r.Problem, err = v.run(spans)
+	if r.Problem == nil && err == nil {
+		r.Problem = v.unvouched(opt)
+	}
 	r.Valid = r.Problem == nil && err == nil
 	return r, err
 }
@@ -116,6 +126,8 @@ type verification struct {
 	line    int64
 	torn    int64 // where torn bytes begin that no repair has accounted for, else -1
 	rotated bool  // the last entry says that the chain goes on in the next file
+
+	vouched *Entry // the first that a signature follows
 }
 
 func (v *verification) run(spans []span) (*Problem, error) {
@@ -251,7 +263,13 @@ func (v *verification) accept(e Entry, l link, at int64) *Problem {
 	if v.rotated && fileNumber(e.Data.(*Rotation).Next) != v.spans[0].number+1 {
 		return v.problem(Malformed, at, "the chain goes on in "+e.Data.(*Rotation).Next)
 	}
+	if v.vouched == nil && vouches(e) {
+		v.vouched = &e
+	}
 	r := v.report
+	if e.Kind == KindCheckpointLost {
+		r.Losses++
+	}
 	r.Entries, r.Head, r.Last = v.order.head.Size, e.Hash, &e.Time
 	if r.First == nil {
 		r.First = &e.Time

@@ -134,8 +134,7 @@ func sinceBoot() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// stateFile is store's.
-const stateFile = "state.db"
+const stateFile = store.File
 
 // DeniedError is a decision against what was asked for.
 type DeniedError struct {

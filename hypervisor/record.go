@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/audit"
+	"agentrun/audit/heads"
 )
 
 // auditDir is below the state folder; checkpoints and keys lie beside it, apart from what they vouch for (H-26).
@@ -96,9 +97,13 @@ const (
 
 // checkpoint signs where a chain stands.
 func (h *Hypervisor) checkpoint(chain string) error {
+	k := h.checkpoints()
 	key, created, err := audit.LoadOrCreateKey(filepath.Join(h.opt.StateDir, keysDir))
 	if err == nil && created {
-		err = h.record("", false, &audit.Key{Event: "created", KeyID: key.ID(), PublicKey: key.Public(), Purpose: "audit_checkpoint"})
+		err = h.begin(audit.NodeChain)
+		err = errors.Join(err, h.record("", false, &audit.Key{
+			Event: "created", KeyID: key.ID(), PublicKey: key.Public(), Purpose: "audit_checkpoint",
+		}))
 	}
 	if err != nil {
 		return err
@@ -106,9 +111,20 @@ func (h *Hypervisor) checkpoint(chain string) error {
 	h.mu.Lock()
 	delete(h.news, chain) // what is written from here on is for the next one
 	h.mu.Unlock()
-	k := audit.Checkpoints{Dir: filepath.Join(h.opt.StateDir, checkpointsDir), Key: key, Now: h.opt.Now}
+	k.Key = key
 	_, _, err = k.Write(filepath.Join(h.opt.StateDir, auditDir), chain)
 	return err
+}
+
+// begin is for before the end of a run goes on record in a chain: its first checkpoint follows.
+func (h *Hypervisor) begin(chain string) error {
+	k := h.checkpoints()
+	return k.Begin(filepath.Join(h.opt.StateDir, auditDir), chain)
+}
+
+func (h *Hypervisor) checkpoints() audit.Checkpoints {
+	state := h.opt.StateDir
+	return audit.Checkpoints{Dir: filepath.Join(state, checkpointsDir), Heads: heads.State{Dir: state}, Now: h.opt.Now}
 }
 
 func chainOf(session string) string {

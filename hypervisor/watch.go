@@ -148,6 +148,9 @@ func (w *watch) End(s runtime.Status) error {
 	if err != nil {
 		return fmt.Errorf("plan digest: %w", err)
 	}
+	if err := w.h.begin(chainOf(s.Session)); err != nil {
+		w.opt.warn(fmt.Errorf("checkpoint: %w", err))
+	}
 	err = w.h.record(s.Session, false, &audit.SandboxEnd{
 		AgentID: s.Agent, ExitCode: int64(s.ExitCode), FailedStep: s.FailedStep, PlanDigest: digest, Refused: refused,
 		RunID: s.ID, SessionID: s.Session, State: string(s.State), WallTimeNS: int64(s.WallTime),

@@ -17,8 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// File is the name of the state in its folder.
+const File = "state.db"
+
 const (
-	fileName = "state.db"
+	fileName = File
 	newName  = "state.db.new" // until it is whole
 
 	metaBucket = "store"

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/audit"
+	"agentrun/audit/heads"
 )
 
 // Below the state folder, as hypervisor has them.
@@ -110,14 +111,18 @@ func (r *recorder) Close() error {
 }
 
 func (r *recorder) checkpoint(chain string) error {
+	k := audit.Checkpoints{Dir: filepath.Join(r.stateDir, checkpointsDir), Heads: heads.State{Dir: r.stateDir}}
 	key, created, err := audit.LoadOrCreateKey(filepath.Join(r.stateDir, keysDir))
+	if err == nil && created {
+		err = k.Begin(filepath.Join(r.stateDir, auditDir), audit.NodeChain)
+	}
 	if err == nil && created {
 		err = r.Record(context.Background(), "", &audit.Key{Event: "created", KeyID: key.ID(), PublicKey: key.Public(), Purpose: "audit_checkpoint"})
 	}
 	if err != nil {
 		return err
 	}
-	k := audit.Checkpoints{Dir: filepath.Join(r.stateDir, checkpointsDir), Key: key}
+	k.Key = key
 	_, _, err = k.Write(filepath.Join(r.stateDir, auditDir), chain)
 	return err
 }

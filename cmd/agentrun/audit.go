@@ -20,6 +20,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/audit"
+	"agentrun/audit/heads"
 )
 
 // exitBroken is the exit code of `audit verify` and `audit checkpoint` for a chain that is not what was written. 125 stays
@@ -66,7 +67,9 @@ func auditCommand(g *global) *cli.Command {
 				&cli.StringFlag{Name: "key", Usage: "verifier `KEY` of the checkpoints (default: this node's)"}),
 				OnUsageError: usageError, Action: a.verify},
 			{Name: "export", Usage: "entries as JSON Lines, byte for byte as they were written", Flags: pick(filter...), OnUsageError: usageError, Action: a.export},
-			{Name: "checkpoint", Usage: "verify, sign the present end, store and print the note", Flags: pick(json), OnUsageError: usageError, Action: a.checkpoint},
+			{Name: "checkpoint", Usage: "verify, sign the present end, store and print the note", Flags: pick(json,
+				&cli.BoolFlag{Name: "accept-loss", Usage: "sign what is there although signed entries are gone; the loss goes on record"}),
+				OnUsageError: usageError, Action: a.checkpoint},
 			{Name: "key", Usage: "the verifier key of this node's checkpoints", Flags: []cli.Flag{json}, OnUsageError: usageError, Action: a.key},
 		},
 	}
@@ -77,6 +80,7 @@ type auditCLI struct{ g *global }
 func (a auditCLI) logs() string        { return filepath.Join(a.g.stateDir, "audit") }
 func (a auditCLI) checkpoints() string { return filepath.Join(a.g.stateDir, "checkpoints") }
 func (a auditCLI) keys() string        { return filepath.Join(a.g.stateDir, "keys") }
+func (a auditCLI) heads() heads.State  { return heads.State{Dir: a.g.stateDir} }
 
 func chainFlag(c *cli.Context) (string, error) {
 	chain, session := c.String("chain"), c.String("session")
@@ -352,12 +356,35 @@ func (a auditCLI) chains(c *cli.Context) ([]string, error) {
 	if c.IsSet("chain") || c.IsSet("session") || c.IsSet("checkpoint") {
 		return nil, errors.New("--all goes with neither --chain, --session nor --checkpoint")
 	}
-	return audit.Chains(a.logs(), a.checkpoints())
+	list, err := audit.Chains(a.logs(), a.checkpoints())
+	signed, serr := a.heads().Signed()
+	if serr != nil {
+		// What is there is checked all the same, and each chain says that it couldn't be compared with the state.
+		return list, err
+	}
+	list = append(list, signed...)
+	slices.Sort(list)
+	return slices.Compact(list), err
 }
 
+// verifyChain asks once more when something seems to be missing: the first end of a run, its checkpoint and what the state
+// remembers of it may have come while they were read one by one.
 func (a auditCLI) verifyChain(c *cli.Context, chain string) (audit.Report, error) {
+	r, err := a.verifyOnce(c, chain)
+	if err == nil && r.Problem != nil && r.Problem.Code == audit.Unsigned {
+		r, err = a.verifyOnce(c, chain)
+	}
+	return r, err
+}
+
+func (a auditCLI) verifyOnce(c *cli.Context, chain string) (audit.Report, error) {
 	report := audit.Report{Chain: chain}
-	var opt audit.VerifyOptions
+	opt := audit.VerifyOptions{Home: true}
+	// Before the note: a chain's first note is stored before the state has anything of it.
+	head, known, stateErr := a.heads().Head(chain)
+	if known {
+		opt.Remembered = &head
+	}
 	stored, err := audit.ReadCheckpoint(a.checkpoints(), chain)
 	if err == nil {
 		opt.Checkpoints = append(opt.Checkpoints, stored)
@@ -386,6 +413,10 @@ func (a auditCLI) verifyChain(c *cli.Context, chain string) (audit.Report, error
 	if err != nil {
 		return report, auditError(fmt.Errorf("chain %s: %w", chain, err))
 	}
+	if stateErr != nil && (report.Problem == nil || report.Problem.Code == audit.Unsigned) {
+		report.Problem, report.Valid = nil, false
+		return report, fmt.Errorf("chain %s is sound by itself, but can't be compared with the state: %w", chain, stateErr)
+	}
 	return report, nil
 }
 
@@ -403,6 +434,10 @@ func printReports(c *cli.Context, reports []chainReport, valid bool) error {
 			_, err = fmt.Fprintf(w, "%s: BROKEN: %s\n", r.Chain, r.Problem)
 		default:
 			_, err = fmt.Fprintf(w, "%s: sound: %d entries, %d of them signed, %d files, %d repairs, head %s\n", r.Chain, r.Entries, r.SignedSize, r.Files, r.Repairs, r.Head)
+			if err == nil && r.Losses > 0 {
+				_, err = fmt.Fprintf(w, "%s: signed anew %d times without the checkpoint it had "+
+					"(agentrun audit show --chain %s --kind checkpoint_lost)\n", r.Chain, r.Losses, r.Chain)
+			}
 			if err == nil && r.SignedSize == 0 && r.Entries > 0 {
 				_, err = fmt.Fprintf(w, "%s: no checkpoint: a missing end could not be seen (agentrun audit checkpoint --chain %s)\n", r.Chain, r.Chain)
 			}
@@ -430,6 +465,10 @@ func (a auditCLI) signingKey() (*audit.SigningKey, error) {
 	if err != nil || !created {
 		return k, auditError(err)
 	}
+	notes := audit.Checkpoints{Dir: a.checkpoints(), Heads: a.heads()}
+	if err := notes.Begin(a.logs(), audit.NodeChain); err != nil {
+		return nil, auditError(err)
+	}
 	l, err := audit.Open(a.logs(), audit.NodeChain, audit.Options{})
 	if err != nil {
 		return nil, auditError(err)
@@ -450,7 +489,14 @@ func (a auditCLI) checkpoint(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	note, cp, err := (&audit.Checkpoints{Dir: a.checkpoints(), Key: k}).Write(a.logs(), chain)
+	notes := audit.Checkpoints{Dir: a.checkpoints(), Key: k, Heads: a.heads()}
+	sign := notes.Write
+	if c.Bool("accept-loss") {
+		sign = func(logs, chain string) ([]byte, audit.Checkpoint, error) {
+			return notes.Accept(logs, chain, fmt.Sprintf("uid:%d", os.Getuid()))
+		}
+	}
+	note, cp, err := sign(a.logs(), chain)
 	var broken *audit.BrokenError
 	if errors.As(err, &broken) {
 		fmt.Fprintf(c.App.ErrWriter, "agentrun: not signed: %v\n", err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"agentrun/audit"
+	"agentrun/audit/heads"
 	"agentrun/runtime"
 )
 
@@ -29,10 +30,14 @@ func auditRun(t *testing.T, state string, args ...string) (out, errs string, cod
 // auditState is a state folder with a node chain of six entries and a session's chain.
 func auditState(t *testing.T) string {
 	t.Helper()
-	state := t.TempDir()
+	state := filepath.Join(t.TempDir(), "state")
+	notes := audit.Checkpoints{Dir: filepath.Join(state, "checkpoints"), Heads: heads.State{Dir: state}}
 	at := time.Date(2026, 11, 21, 7, 0, 0, 0, time.UTC)
 	clock := func() time.Time { at = at.Add(time.Minute); return at }
 	for _, chain := range []string{audit.NodeChain, audit.SessionChain("s1")} {
+		if err := notes.Begin(filepath.Join(state, "audit"), chain); err != nil {
+			t.Fatal(err)
+		}
 		l, err := audit.Open(filepath.Join(state, "audit"), chain, audit.Options{Now: clock})
 		if err != nil {
 			t.Fatal(err)
@@ -185,8 +190,13 @@ func TestH26AuditCheckpointCommand(t *testing.T) {
 	if _, errs, code := auditRun(t, state, "checkpoint"); code != exitBroken || !strings.Contains(errs, "truncated") {
 		t.Errorf("end cut and signed again: code %d: %s", code, errs)
 	}
-	// Whoever takes the stored checkpoint away too is found by the one kept elsewhere, also without the node's key.
+	// Whoever takes the stored checkpoint away too is found by what the state remembers, and whoever takes that as well by
+	// the one kept elsewhere, also without the node's key.
 	os.RemoveAll(filepath.Join(state, "checkpoints"))
+	if out, _, code := auditRun(t, state, "verify"); code != exitBroken || !strings.Contains(out, "truncated") {
+		t.Errorf("without its note: code %d: %s", code, out)
+	}
+	os.Remove(filepath.Join(state, "state.db"))
 	if out, _, code := auditRun(t, state, "verify"); code != 0 || !strings.Contains(out, "no checkpoint") {
 		t.Errorf("code %d: %s", code, out)
 	}
