@@ -10,6 +10,14 @@ const (
 	maxExtensions = 64       // browsers send about 18
 	recordHeader  = 5
 	messageHeader = 4
+	maxCipherText = 16<<10 + 2048 // bytes of an encrypted record (RFC 5246, 6.2.3; TLS 1.3 allows less)
+
+	// Types of records. All have their length at the same place, whatever is in them.
+	recordCCS       = 20
+	recordAlert     = 21
+	recordHandshake = 22
+	recordData      = 23
+	recordLast      = 24 // heartbeat
 
 	// MaxHelloBytes is the most that a ClientHello is read from. Whoever has read as much without an end may stop.
 	MaxHelloBytes = maxHello + maxRecords*recordHeader
@@ -65,7 +73,7 @@ func reassemble(unsafe []byte) (body []byte, used int, err error) {
 	have, declared, want := 0, 0, 0
 	for n := range fragments {
 		rest := unsafe[used:]
-		if len(rest) > 0 && rest[0] != 22 {
+		if len(rest) > 0 && rest[0] != recordHandshake {
 			return bad("not a TLS handshake record")
 		}
 		if len(rest) > 1 && rest[1] != 3 || len(rest) > 2 && (rest[2] < 1 || rest[2] > 3) {

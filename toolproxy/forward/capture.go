@@ -53,7 +53,7 @@ func (s *session) capturedAt(local *net.TCPAddr) {
 // captureTunnel reads the hello first: there is no answer to give before, and a wrong name needs no connection.
 func (s *session) captureTunnel(d egress.Decision, mustTLS bool) {
 	if mustTLS {
-		if r := s.hello(d, true); r != nil {
+		if _, r := s.hello(d, true); r != nil {
 			s.deny(r)
 			return
 		}

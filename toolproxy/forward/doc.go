@@ -34,7 +34,7 @@
 //
 // # What it does not protect against
 //
-// What is inside TLS that isn't intercepted; names that a protocol other than TLS and HTTP has in it, on ports that allow
+// What is inside TLS that isn't intercepted, renegotiation that names another server included; names that a protocol other than TLS and HTTP has in it, on ports that allow
 // it (STARTTLS, for one, isn't seen); data sent to an allowed place; servers that encode a secret in a way of their own.
 // It sends no Via. HTTP/2 isn't spoken where requests are read: clients fall back by ALPN; h2c upgrades are not passed on.
 //

@@ -239,17 +239,20 @@ func (s *session) read(how mode) {
 // through passes bytes once the names agree.
 func (s *session) through(conn net.Conn, d egress.Decision, mustTLS bool) {
 	if mustTLS {
-		if r := s.hello(d, true); r != nil {
+		if _, r := s.hello(d, true); r != nil {
 			s.deny(r)
 			return
 		}
 	}
 	s.grant(s.fixed, d)
-	s.tunnel(conn, nil, func() *refusal {
-		if mustTLS {
-			return nil
+	heard := &listening{from: conn, said: make(chan egress.Verdict, 2)}
+	s.tunnel(conn, heard, func(down <-chan struct{}) (*refusal, error) {
+		defer heard.stop()
+		size, r := s.hello(d, mustTLS)
+		if r != nil || size == 0 {
+			return r, nil
 		}
-		return s.hello(d, false)
+		return s.handshake(conn, heard, size, down, d)
 	})
 }
 
@@ -264,7 +267,8 @@ func (s *session) deny(r *refusal) {
 }
 
 // hello waits for the first bytes of the client and holds them against where the connection was for. They stay in br.
-func (s *session) hello(d egress.Decision, must bool) *refusal {
+// size is that of the hello, 0 if there is none.
+func (s *session) hello(d egress.Decision, must bool) (size int, r *refusal) {
 	wait := s.p.limits.Head
 	if !must {
 		wait = s.p.limits.Idle // a server may speak first
@@ -273,42 +277,45 @@ func (s *session) hello(d egress.Decision, must bool) *refusal {
 	first, err := s.br.Peek(1)
 	if err != nil {
 		if !must {
-			return nil // the copying will see it
+			return 0, nil // the copying will see it
 		}
-		return unavailable(400, notTLS, "%s: nothing came", s.fixed)
+		return 0, unavailable(400, notTLS, "%s: nothing came", s.fixed)
 	}
 	if first[0] != 22 && !must {
-		return nil
+		return 0, s.disguised()
 	}
+	return s.named(egress.ParseClientHello, d)
+}
+
+// named reads a hello and holds its name against where the connection was for.
+func (s *session) named(parse func([]byte) (egress.Hello, error), d egress.Decision) (size int, r *refusal) {
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.p.limits.Head)) // an error shows at the next use
 	for {
 		have, _ := s.br.Peek(s.br.Buffered())
-		h, err := egress.ParseClientHello(have)
+		h, err := parse(have)
 		if err == nil {
 			agreed := egress.Agree(egress.Claims{Authority: s.fixed, SNI: h.Name, Hidden: h.Hidden, Everything: d.Everything})
 			if !agreed.Allowed() {
-				return refused(agreed)
+				return 0, refused(agreed)
 			}
 			// A server that is named nowhere gives what it likes: on an address of many sites, another one's.
 			if h.Name.IsZero() && !s.fixed.Host().IsZero() && !d.Everything {
-				return refused(egress.Denied(&egress.Refusal{Sub: egress.NameMismatch, Text: "asked for " + s.fixed.String() + ", but TLS names nobody"}))
+				return 0, refused(egress.Denied(&egress.Refusal{Sub: egress.NameMismatch, Text: "asked for " + s.fixed.String() + ", but TLS names nobody"}))
 			}
-			return nil
+			return h.Len, nil
 		}
 		if !errors.Is(err, egress.ErrShort) {
-			r := refused(egress.Denied(err))
-			r.text = s.fixed.String() + ": only TLS with a name that can be read passes here"
-			return r
+			return 0, s.unreadable(err)
 		}
 		if _, err := s.br.Peek(len(have) + 1); err != nil {
-			return unavailable(400, notTLS, "%s: a TLS hello was cut off", s.fixed)
+			return 0, unavailable(400, notTLS, "%s: a TLS hello was cut off", s.fixed)
 		}
 	}
 }
 
 // answerTLS makes the connection one that can be read: the agent speaks with us, under a certificate of the run's CA.
 func (s *session) answerTLS() bool {
-	if r := s.hello(egress.Decision{}, true); r != nil {
+	if _, r := s.hello(egress.Decision{}, true); r != nil {
 		s.deny(r)
 		return false
 	}

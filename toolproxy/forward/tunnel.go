@@ -22,10 +22,10 @@ var errSpent = errors.New("the limit of bytes is used up")
 
 var buffers = sync.Pool{New: func() any { return new([copySize + 64]byte) }}
 
-// tunnel moves bytes both ways until both sides have ended, one breaks, or it is cut. before is asked when the client's
-// first bytes are there, before they go up; replies is what replaces the connection for reading, if something must be
-// masked in it or was read already.
-func (s *session) tunnel(up net.Conn, replies io.Reader, before func() *refusal) {
+// tunnel moves bytes both ways until both sides have ended, one breaks, or it is cut. before, if any, is run before anything
+// goes up, while replies come down; it gets a channel that is closed when those have ended. replies is what replaces the
+// connection for reading, if something must be masked or seen in it or was read already.
+func (s *session) tunnel(up net.Conn, replies io.Reader, before func(down <-chan struct{}) (*refusal, error)) {
 	var active atomic.Int64
 	active.Store(time.Now().UnixNano())
 	_ = s.conn.SetDeadline(time.Time{}) // from here on by direction
@@ -38,31 +38,27 @@ func (s *session) tunnel(up net.Conn, replies io.Reader, before func() *refusal)
 			_ = s.conn.Close() // the other direction is blocked in it
 		}
 	}()
-	if s.up(up, before, &active) != nil {
+	if s.up(up, before, done, &active) != nil {
 		abort(up)
 		_ = s.conn.Close() // as above
 	}
 	<-done
 }
 
-func (s *session) up(up net.Conn, before func() *refusal, active *atomic.Int64) error {
+func (s *session) up(up net.Conn, before func(<-chan struct{}) (*refusal, error), down <-chan struct{}, active *atomic.Int64) error {
 	if before != nil {
-		if r := before(); r != nil {
+		r, err := before(down)
+		if r != nil {
 			s.tally = tally{} // one decision, one record: this one
 			s.deny(r)         // before the other direction is ended, which closes the client's connection
 			return errors.New("refused")
 		}
-	}
-	if n := s.br.Buffered(); n > 0 {
-		first, _ := s.br.Peek(n)
-		if !s.meter.use(int64(n)) {
-			return errSpent
-		}
-		if _, err := up.Write(first); err != nil {
+		if err != nil {
 			return err
 		}
-		s.meter.sent.Add(int64(n))
-		_, _ = s.br.Discard(n) // they are buffered
+	}
+	if err := s.sendBuffered(up, s.br.Buffered()); err != nil {
+		return err
 	}
 	err := s.move(up, s.conn, nil, &s.meter.sent, active)
 	if err == nil {
@@ -81,13 +77,17 @@ func (s *session) down(up net.Conn, replies io.Reader, active *atomic.Int64) err
 
 // move copies from src to dst until src ends: nil. reader, if any, stands before src.
 func (s *session) move(dst, src net.Conn, reader io.Reader, count, active *atomic.Int64) error {
-	one := s.copySome
 	_, fromTCP := src.(*net.TCPConn)
 	_, toTCP := dst.(*net.TCPConn)
-	if fromTCP && toTCP && reader == nil {
-		one = s.splice
-	}
+	heard, listens := reader.(*listening)
 	for {
+		if listens && heard.done() {
+			reader, listens = nil, false
+		}
+		one := s.copySome
+		if fromTCP && toTCP && reader == nil {
+			one = s.splice
+		}
 		if err := src.SetReadDeadline(time.Now().Add(s.p.limits.Idle)); err != nil {
 			return err
 		}
