@@ -200,7 +200,7 @@ func deciding() map[string]struct {
 		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile"}, "one call to one API"},
 		"conform":          {[]string{"rings", "rings/paths", "audit", "store", "sagas"}, "it asks the rules themselves, and touches nothing on the host"},
 		"hypervisor":       {append([]string{"safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance"}, belowRuntime()...), "it puts the rules, the state and the record together; only cmd is above it"},
-		"toolproxy/dns":    {nil, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
+		"toolproxy/dns":    {[]string{"internal/pace"}, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
 		"pdp":              {[]string{"rings"}, "a policy decision must be testable, and explainable to an operator, without a sandbox"},
 		"pdp/authzen":      {[]string{"rings", "pdp"}, "it asks another for the same decision, in the words of pdp"},
 		"toolproxy/egress": {[]string{"rings"}, "where a run may connect is decided by bytes alone; who resolves, dials and records stands above"},
@@ -214,6 +214,7 @@ func deciding() map[string]struct {
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
 
 		"internal/agentuid": {nil, "it is one number"},
+		"internal/pace":     {nil, "it is a clock and a number"},
 		"internal/subid":    {nil, "it reads a file's text"},
 		"internal/rootless": {[]string{"internal/subid"}, "it comes before everything else of the program"},
 
@@ -236,11 +237,11 @@ func belowRuntime() []string {
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
 func serving() map[string][]string {
 	entrance := []string{"rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
-	registry := append([]string{"toolproxy/tools"}, entrance...)
+	registry := append([]string{"toolproxy/tools", "internal/pace"}, entrance...)
 	return map[string][]string{
 		"toolproxy/boundary":         {"telemetry/mask"},
 		"toolproxy/gate":             entrance,
-		"toolproxy/tools":            entrance,
+		"toolproxy/tools":            append([]string{"internal/pace"}, entrance...),
 		"toolproxy/mcpserver":        registry,
 		"toolproxy/builtin":          registry,
 		"toolproxy/httptool":         append([]string{"toolproxy/httptool/section"}, registry...),
@@ -248,7 +249,7 @@ func serving() map[string][]string {
 		"toolproxy/mcptool":          append([]string{"toolproxy/httptool", "toolproxy/httptool/section", "toolproxy/cmdtool"}, registry...),
 		"toolproxy/llm":              entrance,
 		"toolproxy/router":           entrance,
-		"toolproxy/forward":          append([]string{"toolproxy/dns", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
+		"toolproxy/forward":          append([]string{"toolproxy/dns", "internal/pace", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
 		"safetyloop/fold":            nil,
 		"safetyloop/risk":            {"safetyloop/fold"},
 		"safetyloop/policy":          {"safetyloop/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},

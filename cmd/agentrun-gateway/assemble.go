@@ -171,7 +171,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 		return nil, err
 	}
 	mounts[egress.MCP] = mcpserver.New(served)
-	g.mux = tools.NewMux(tools.MuxOptions{Mounts: mounts, Bodies: s.bodies(), Record: supervisor.Record})
+	g.mux = tools.NewMux(tools.MuxOptions{Mounts: mounts, Bodies: s.bodies(), Record: supervisor.Record, Unknown: entrance.AskRoute})
 	addresses, err := hostAddresses()
 	if err != nil {
 		return nil, err
@@ -267,4 +267,9 @@ func (i invoker) List() []router.ToolInfo {
 
 func (i invoker) Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
 	return i.r.Invoke(ctx, name, args)
+}
+
+// Refuse has a name that is no tool's: an intent is the agent's words.
+func (i invoker) Refuse(ctx context.Context, why *gate.Error) *gate.Error {
+	return i.r.Refuse(ctx, "router", nil, why)
 }

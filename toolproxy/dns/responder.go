@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
+
+	"agentrun/internal/pace"
 )
+
+const burst = 256 // queries at once
 
 // Config is what a Responder needs to know.
 type Config struct {
@@ -36,7 +40,7 @@ type Responder struct {
 	allow    func(string) bool
 	names    table
 	refused  refusals
-	pace     pace
+	pace     *pace.Pace
 	answered atomic.Uint64
 	empty    atomic.Uint64
 }
@@ -62,7 +66,7 @@ func New(c Config) (*Responder, error) {
 		allow:   c.Allow,
 		names:   table{max: c.Names},
 		refused: refusals{tell: c.Observe},
-		pace:    newPace(c.PerSecond),
+		pace:    pace.New(c.PerSecond, burst),
 	}, nil
 }
 

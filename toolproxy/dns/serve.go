@@ -36,7 +36,7 @@ func (r *Responder) Serve(ctx context.Context, conn net.PacketConn) error {
 		if err != nil {
 			return fmt.Errorf("DNS over UDP: %w", err)
 		}
-		if !r.pace.wait(ctx) {
+		if !r.pace.Wait(ctx) {
 			return nil
 		}
 		if answer := r.reply(out, msg[:n]); len(answer) > 0 {
@@ -106,7 +106,7 @@ func (r *Responder) serveConn(ctx context.Context, c net.Conn) {
 		if errors.Is(err, errLength) {
 			r.refused.add(nil, 0, Malformed)
 		}
-		if err != nil || !r.pace.wait(ctx) {
+		if err != nil || !r.pace.Wait(ctx) {
 			return
 		}
 		answer := r.reply(out, msg[:n])

@@ -240,27 +240,6 @@ func TestAcceptErrors(t *testing.T) {
 	})
 }
 
-// Queries beyond the pace wait; all are answered, later.
-func TestM8Pace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const perSecond, seconds = 100, 10
-		p, begin := newPace(perSecond), time.Now()
-		for range burst + seconds*perSecond {
-			if !p.wait(t.Context()) {
-				t.Fatal("gave up")
-			}
-		}
-		if took := time.Since(begin); took != seconds*time.Second {
-			t.Errorf("%d at once and %d more took %v, want %d s", burst, seconds*perSecond, took, seconds)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		if p.wait(ctx) {
-			t.Error("its turn, though ctx ended before")
-		}
-	})
-}
-
 func TestM8OverUDP(t *testing.T) {
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

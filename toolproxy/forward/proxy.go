@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentrun/internal/pace"
 	"agentrun/internal/wire"
 	"agentrun/rings"
 	"agentrun/toolproxy/dns"
@@ -63,8 +64,12 @@ type Stats struct {
 	Names    dns.Stats
 }
 
+// refusalsPerSecond is far more than a client that means well meets: one that is refused doesn't ask again at once.
+const refusalsPerSecond = 500
+
 // Proxy is the egress of one run. Its methods can be called from several goroutines.
 type Proxy struct {
+	pace       *pace.Pace // of refusals
 	supervisor link.Supervisor
 	rules      *ruleset
 	list       atomic.Pointer[egress.List] // rules.list with the host's own addresses
@@ -123,6 +128,7 @@ func New(o Options) (*Proxy, error) {
 	if p.names, err = dns.New(dns.Config{Allow: p.nameExists, Observe: p.lookupRefused}); err != nil {
 		return nil, err
 	}
+	p.pace = pace.New(refusalsPerSecond, 2*refusalsPerSecond)
 	p.slots = make(chan struct{}, p.limits.Connections)
 	p.total.Store(p.limits.TotalConnections)
 	p.bytes.Store(p.limits.RunBytes)

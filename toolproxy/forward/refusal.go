@@ -110,11 +110,13 @@ func (r *refusal) reply(head, closing bool) []byte {
 	return append(b, body...)
 }
 
-// denied puts a refusal on record, before the agent hears of it.
+// refuse puts a refusal on record, before the agent hears of it. Refusals beyond the pace are told later: to the agent they are the
+// cheapest thing there is, and each costs us a parser, a decision and an answer.
 func (p *Proxy) refuse(name string, r *refusal) {
 	if len(name) > 255 {
 		name = name[:255]
 	}
 	p.denied.Add(1)
 	p.ledger.deny(link.Record{Kind: "egress", Name: name, Code: r.code, Rule: r.entry, Detail: string(r.sub), Count: 1, Weight: r.weight})
+	p.pace.Wait(p.ctx) // false: the run is over, and so is the connection
 }

@@ -38,11 +38,25 @@ func (p *permit) mayAsk(target rings.Ring) (e *Error) {
 			e = broke(v)
 		}
 	}()
-	if p.gate.condemned.Load() {
-		return condemned()
-	}
 	if !target.Valid() {
 		return malformed("no ring to ask for")
+	}
+	if e := p.paced(); e != nil {
+		return e
+	}
+	d := p.gate.decide(context.WithoutCancel(p.ctx), p.gate.elevationQuestion(target, p.ring))
+	p.rule = d.Policy
+	p.violates(d, pdp.ElevationAction)
+	if e = p.gate.ofPolicy(d, p.call); e != nil && e.Code != CodeUnavailable {
+		e.Next = "work in the ring you have, or have the operator allow it"
+	}
+	return e
+}
+
+// paced asks for quarantine, ring and rate only, of what is no call.
+func (p *permit) paced() *Error {
+	if p.gate.condemned.Load() {
+		return condemned()
 	}
 	v, err := p.gate.o.Supervisor.Check(p.ctx, link.Check{Action: p.call.Action})
 	p.place = v.Place
@@ -56,14 +70,29 @@ func (p *permit) mayAsk(target rings.Ring) (e *Error) {
 		return unavailable("the supervisor", errNoRing)
 	}
 	p.ring = v.Ring
-	d := p.gate.decide(context.WithoutCancel(p.ctx), p.gate.elevationQuestion(target, v.Ring))
-	p.rule = d.Policy
-	p.violates(d, pdp.ElevationAction)
-	if e = p.gate.ofPolicy(d, p.call); e != nil && e.Code != CodeUnavailable {
-		e.Next = "work in the ring you have, or have the operator allow it"
-	}
-	return e
+	return nil
 }
+
+// AskRoute decides whether a request for a route that isn't there is answered so now: it costs a token of the rate, as a name that is
+// no tool's does. A refusal is recorded here.
+func (g *Gate) AskRoute(ctx context.Context) (e *Error) {
+	p := g.attempt(ctx, Call{Kind: "tool", Tool: routeName, Category: CategoryA, Action: rings.Action{
+		ID: "route.unknown", Name: routeName, ExecuteAPI: "/", Reversibility: rings.Full, ReadOnly: true,
+	}})
+	defer p.cancel(context.Canceled)
+	defer func() {
+		if v := recover(); v != nil {
+			e = broke(v)
+		}
+	}()
+	if e := p.paced(); e != nil {
+		return p.refuse(e)
+	}
+	return nil
+}
+
+// routeName is what requests for a route that isn't there are called on record.
+const routeName = "gateway"
 
 // elevationQuestion: the capability to ask is everybody's. Whoever should not ask, a policy forbids it.
 func (g *Gate) elevationQuestion(target, ring rings.Ring) pdp.Request {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"agentrun/rings"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 )
@@ -36,10 +37,24 @@ func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
 		p, e = g.prompt(&req, t)
 	}
 	if e != nil {
-		writeError(w, e)
+		writeError(w, g.turnAway(r.Context(), "llm", "/internal/llm/chat", e))
 		return
 	}
 	g.complete(w, r, body, &req, t, p)
+}
+
+// turnAway answers for a request that names no model or makes no sense: with why, unless the entrance refuses it before. So it costs
+// what a call costs, and is on record: else models could be tried out as fast as a processor goes.
+func (g *Gateway) turnAway(ctx context.Context, tool, api string, why *gate.Error) *gate.Error {
+	permit, e := g.o.Entrance.Enter(ctx, gate.Call{
+		Kind: "llm", Tool: tool, Category: gate.CategoryC, Action: action(tool, api), PlaintextFree: true,
+		Admit: func(rings.Ring) *gate.Error { return why },
+	})
+	if e != nil {
+		return e
+	}
+	_ = permit.End(gate.Outcome{Err: why}) // the agent gets nothing either way
+	return why
 }
 
 func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, req *chatRequest, t *target, p *prompt) {

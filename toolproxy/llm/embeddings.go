@@ -83,7 +83,7 @@ func (g *Gateway) embeddings(w http.ResponseWriter, r *http.Request) {
 		t, e = find(g.embeds, req.Model)
 	}
 	if e != nil {
-		writeError(w, e)
+		writeError(w, g.turnAway(r.Context(), "embeddings", "/internal/llm/embeddings", e))
 		return
 	}
 	g.embed(w, r, body, &req, texts, t)

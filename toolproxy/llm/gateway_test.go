@@ -344,8 +344,14 @@ func TestM13BadRequestsAreRefusedInJSON(t *testing.T) {
 			t.Errorf("%.120s: got %d %s, want %s", c.body, code, body, c.code)
 		}
 	}
-	if len(r.calls) != 0 {
-		t.Errorf("got %d calls that asked for a permit, want none", len(r.calls))
+	// Each passed the entrance, where the ring's rate is and the record is made (L8), with a rule of its own that refuses it.
+	if len(r.calls) != 16 {
+		t.Errorf("got %d requests at the entrance, want 16", len(r.calls))
+	}
+	for _, c := range r.calls {
+		if c.Admit == nil || c.Admit(rings.Privileged) == nil || c.Estimate != 0 {
+			t.Errorf("a request that makes no sense may pass: %+v", c)
+		}
 	}
 	for _, path := range []string{"/v1/files", "/internal/llm/", "/internal/llm/chat/../../wallet/x"} {
 		if code, body := r.post(t, path, "{}"); code != 404 || errorCode(body) != "not_found" {

@@ -29,6 +29,8 @@ type ToolInfo struct {
 type Invoker interface {
 	List() []ToolInfo
 	Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error)
+	// Refuse answers for an intent without a tool: with why, or with what refuses a call of this moment. It is on record.
+	Refuse(ctx context.Context, why *gate.Error) *gate.Error
 }
 
 // Options of New.
@@ -77,8 +79,8 @@ func (r *router) dispatch(w http.ResponseWriter, req *http.Request) {
 	}
 	f, ok := r.o.Config.match(intent, r.o.Tools.List())
 	if !ok {
-		writeError(w, "", refuse(gate.CodeToolUnknown, "no tool that you may use fits this intent, or several do equally",
-			"name it as in GET /internal/router/intents, or call the tool itself: GET /internal/tools"))
+		writeError(w, "", r.o.Tools.Refuse(req.Context(), refuse(gate.CodeToolUnknown, "no tool that you may use fits this intent, or several do equally",
+			"name it as in GET /internal/router/intents, or call the tool itself: GET /internal/tools")))
 		return
 	}
 	args, e = f.arguments(args)

@@ -32,6 +32,8 @@ func (registry) List() []ToolInfo {
 	}
 }
 
+func (registry) Refuse(_ context.Context, why *gate.Error) *gate.Error { return why }
+
 func (r registry) Invoke(_ context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
 	if r.fail != nil {
 		return nil, r.fail

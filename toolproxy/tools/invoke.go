@@ -54,12 +54,17 @@ func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage
 
 // unknown passes the entrance too: names that are tried out are paced and recorded as calls are.
 func (r *Registry) unknown(ctx context.Context, name string, args json.RawMessage) *gate.Error {
+	return r.Refuse(ctx, name, args, unknownTool())
+}
+
+// Refuse answers for what leads to no tool with why, unless the entrance refuses before: it costs what a call costs, and is on record.
+func (r *Registry) Refuse(ctx context.Context, name string, args json.RawMessage, why *gate.Error) *gate.Error {
 	permit, e := r.o.Entrance.Enter(ctx, gate.Call{
 		Kind: "tool", Tool: name, Category: gate.CategoryA, Action: ReadAction(name), Args: args,
-		Admit: func(rings.Ring) *gate.Error { return unknownTool() },
+		Admit: func(rings.Ring) *gate.Error { return why },
 	})
 	if e == nil {
-		e = unknownTool()
+		e = why
 		_ = permit.End(gate.Outcome{Err: e}) // the agent gets nothing either way
 	}
 	return e

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentrun/internal/pace"
 	"agentrun/rings"
 	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/gate"
@@ -30,6 +31,10 @@ type MuxOptions struct {
 	// second are one record. Nil: they are not recorded.
 	Record func(ctx context.Context, r link.Record) error
 
+	// Unknown decides whether a route that isn't there is answered so; an error is told in its place, and is on record. Nil: it is.
+	Unknown func(ctx context.Context) *gate.Error
+
+	PerSecond   int           // requests in the long run, and twice that at once; what comes sooner waits; 0: 500
 	AtOnce      int           // requests under way; 0: 128
 	BodiesAt    int64         // bytes of bodies held at once; 0: 64 MiB
 	BodyTimeout time.Duration // to send a body; 0: 10 s
@@ -46,12 +51,16 @@ type Mux struct {
 	under    chan struct{}
 	held     atomic.Int64
 	refusals *refusals
+	pace     *pace.Pace
 }
 
 // NewMux returns a Mux.
 func NewMux(o MuxOptions) *Mux {
 	if o.Hosts == nil {
 		o.Hosts = DefaultHosts()
+	}
+	if o.PerSecond <= 0 {
+		o.PerSecond = 500 // ten times the rate of the most privileged ring: what is more is refused, or asks what costs nothing
 	}
 	if o.AtOnce <= 0 {
 		o.AtOnce = 128
@@ -62,7 +71,7 @@ func NewMux(o MuxOptions) *Mux {
 	if o.BodyTimeout <= 0 {
 		o.BodyTimeout = 10 * time.Second
 	}
-	return &Mux{o: o, under: make(chan struct{}, o.AtOnce), refusals: newRefusals(o.Record)}
+	return &Mux{o: o, under: make(chan struct{}, o.AtOnce), refusals: newRefusals(o.Record), pace: pace.New(o.PerSecond, 2*o.PerSecond)}
 }
 
 // Close records what was gathered.
@@ -89,19 +98,21 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		m.refuse(w, req, &gate.Error{Code: gate.CodeConcurrency, Message: "too many requests at once", Next: "wait until one of yours has ended", Retry: time.Second}, rings.NoRing)
 		return
 	}
+	if !m.pace.Wait(req.Context()) {
+		return
+	}
 	if e := m.sameHost(req); e != nil {
 		m.refuse(w, req, e, rings.NoRing)
 		return
 	}
 	route, target, d := egress.ParseRoute(req.Method, req.RequestURI)
-	if !d.Allowed() {
-		e, weight := ofRoute(d)
-		m.refuse(w, req, e, weight)
+	handler := m.o.Mounts[route.Family]
+	if d.Sub == egress.UnknownRoute || d.Allowed() && handler == nil {
+		m.unknown(w, req)
 		return
 	}
-	handler := m.o.Mounts[route.Family]
-	if handler == nil {
-		m.refuse(w, req, notFound(), rings.NoRing)
+	if !d.Allowed() {
+		m.refuse(w, req, forbidden(d), rings.Root)
 		return
 	}
 	body, e := m.readBody(w, req, m.limit(route.Family))
@@ -114,15 +125,23 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	handler.ServeHTTP(w, canonicalRequest(req, route, target, body))
 }
 
-func ofRoute(d egress.Decision) (*gate.Error, rings.Ring) {
-	if d.Sub == egress.UnknownRoute {
-		return notFound(), rings.NoRing
+// unknown holds routes that are tried out to the ring's rate, as names of tools are.
+func (m *Mux) unknown(w http.ResponseWriter, req *http.Request) {
+	if m.o.Unknown != nil {
+		if e := m.o.Unknown(req.Context()); e != nil {
+			WriteError(w, e)
+			return
+		}
 	}
-	// A forbidden family is the host's own business, ring 0's: asking for it is an attempt, not a mistake.
+	m.refuse(w, req, notFound(), rings.NoRing)
+}
+
+// forbidden is a family that is the host's own business, ring 0's: asking for it is an attempt, not a mistake.
+func forbidden(d egress.Decision) *gate.Error {
 	return &gate.Error{
 		Code: egress.CodeRouteForbidden, Message: "this route is never open to an agent",
 		Next: "use the routes below /internal/tools, /internal/llm, /internal/router, /internal/usage, /internal/elevation and /internal/safety", Rule: "M-7: " + string(d.Sub),
-	}, rings.Root
+	}
 }
 
 func (m *Mux) limit(f egress.Family) int64 {
