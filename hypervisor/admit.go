@@ -94,7 +94,7 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 		adm.Done()
 		return Admission{}, err
 	}
-	adm.alarm = newAlarm(h.now)
+	adm.alarm = h.newAlarm(r.Session)
 	return adm, nil
 }
 

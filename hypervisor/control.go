@@ -111,7 +111,7 @@ func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
 
 func (h *Hypervisor) newControl(adm Admission, opt ControlOptions) *Control {
 	if adm.alarm == nil {
-		adm.alarm = newAlarm(h.now)
+		adm.alarm = h.newAlarm(adm.Session)
 	}
 	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, wake: make(chan struct{}, 1)}
 	if rings.CheckAgentID(c.who) != nil {
@@ -293,11 +293,12 @@ func (c *Control) Close() error {
 	c.bookLocked("run_end")
 	c.loanMu.Unlock()
 	c.live.end()
+	err := c.adm.alarm.flush()
 	if c.kills == nil || c.kills.Unpersisted() == 0 {
-		return nil
+		return err
 	}
-	if err := c.kills.Retry(context.Background()); err != nil {
-		return errors.Join(errors.New("a kill is not on record"), err)
+	if e := c.kills.Retry(context.Background()); e != nil {
+		return errors.Join(err, errors.New("a kill is not on record"), e)
 	}
-	return nil
+	return err
 }

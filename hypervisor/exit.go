@@ -67,8 +67,12 @@ type Exit struct {
 	mu      sync.Mutex
 	places  map[uint64]bool
 	last    uint64
-	taken   int // steps
-	written int // changes of the memory
+	taken   int    // steps
+	told    int    // of them that have an entry of their own
+	written int    // changes of the memory
+	asked   int    // approvals of tools
+	asking  bucket // requests for a ring
+	reports bucket // to the safety loop
 	ended   bool
 	closed  bool
 	asks    *store.Lock // held from the first approval on
@@ -80,7 +84,7 @@ var _ link.Supervisor = (*Exit)(nil)
 // adm.Done.
 func (h *Hypervisor) Exit(adm Admission, opt ExitOptions) *Exit {
 	if adm.alarm == nil {
-		adm.alarm = newAlarm(h.now)
+		adm.alarm = h.newAlarm(adm.Session)
 	}
 	e := &Exit{h: h, adm: adm, opt: opt, steps: max(opt.MaxSteps, 0), places: map[uint64]bool{}}
 	if most := adm.Grant.Limits.Steps; most != governance.Unlimited {
@@ -116,7 +120,7 @@ func (e *Exit) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bookTime)
 	defer cancel()
-	return errors.Join(errs, e.ledger.Close(ctx))
+	return errors.Join(errs, e.ledger.Close(ctx), e.adm.alarm.flush())
 }
 
 // MaxSteps is the smaller of the profile's and the plan's, for link.Start.

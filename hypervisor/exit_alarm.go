@@ -14,18 +14,26 @@ import (
 )
 
 // alarm weighs everything that one run was refused, together: system calls, tools, connections (H-24). An agent that tries a
-// little at each of them is one agent.
+// little at each of them is one agent. What it makes us write is bounded together, too.
 type alarm struct {
-	now func() time.Time
+	now             func() time.Time
+	refused, passed *gatherer
 
 	mu       sync.Mutex
 	detector *rings.BreachDetector
 	tripped  bool
 }
 
-func newAlarm(now func() time.Time) *alarm {
-	return &alarm{now: now, detector: rings.NewBreachDetector(now)}
+func (h *Hypervisor) newAlarm(session string) *alarm {
+	write := func(r audit.Record) error { return h.record(session, false, r) }
+	return &alarm{
+		now: h.now, refused: newGatherer(refusedLimit, h.now, write), passed: newGatherer(passedLimit, h.now, write),
+		detector: rings.NewBreachDetector(h.now),
+	}
 }
+
+// flush puts on record what was only counted so far.
+func (a *alarm) flush() error { return errors.Join(a.refused.flush(), a.passed.flush()) }
 
 // denied counts one attempt; trips is true once.
 func (a *alarm) denied(adm *Admission, run string, ring, called rings.Ring) (b rings.BreachResult, trips bool) {
@@ -68,10 +76,12 @@ func (c *Control) attempt(called rings.Ring) error {
 // operator said so, or if that can't be put on record. An operator's own run has nobody to put there, and its ring is the operator's
 // word: the breach is on record and told, and the run goes on, as a test suite does that tries what it may not.
 func (c *Control) breach(b rings.BreachResult) error {
+	err := c.adm.alarm.flush() // what led to it stands before it
 	reason := fmt.Sprintf("ring breach, severity %s: %d refused calls in run %s", b.Severity, b.Attempts, c.opt.Run)
-	err := c.h.record(c.adm.Session, true, &audit.Breach{
-		AgentID: c.who, Calls: int64(b.Attempts), RunID: c.opt.Run, Severity: b.Severity.String(), Tripped: true, Weight: audit.NumberOf(float64(b.Score)),
-	})
+	err = errors.Join(err, c.h.record(c.adm.Session, true, &audit.Breach{
+		AgentID: c.who, Calls: int64(b.Attempts), RunID: c.opt.Run, Severity: b.Severity.String(), Tripped: true,
+		Weight: audit.NumberOf(float64(b.Score)),
+	}))
 	err = errors.Join(err, c.seclude(reason))
 	c.notify(EventBreach, map[string]string{"severity": b.Severity.String()})
 	switch {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"agentrun/audit"
@@ -24,6 +25,8 @@ const (
 	maxPendingRun   = 32       // as many as a ring has tools at once (H-11)
 	maxPendingNode  = 1000     // an operator answers none of a thousand
 	keepApprovals   = 24 * time.Hour
+	maxKept         = 1000    // that ended: each question reads all of them
+	maxKeptArgs     = 8 << 20 // their bytes
 
 	// askTime is how often a waiting call looks at the state's stamp. An operator takes seconds.
 	askTime = 100 * time.Millisecond
@@ -170,7 +173,7 @@ func (e *Exit) ask(ctx context.Context, a link.Approval, kind string) (Approval,
 		if err != nil {
 			return err
 		}
-		if mine >= maxPendingRun || all >= maxPendingNode {
+		if mine >= maxPendingRun || all >= maxPendingNode || kind == "" && !e.mayAsk() {
 			return errTooMany
 		}
 		return e.h.putApproval(tx, asked)
@@ -178,14 +181,34 @@ func (e *Exit) ask(ctx context.Context, a link.Approval, kind string) (Approval,
 	return asked, err
 }
 
+// mayAsk counts: a call that needs approval has taken a step before, but a gateway that has fallen may ask without.
+func (e *Exit) mayAsk() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.asked >= e.taken+maxPendingRun {
+		return false
+	}
+	e.asked++
+	return true
+}
+
 // sweep forgets what ended long ago and counts what waits.
 func (e *Exit) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 	b := tx.Bucket(approvalsBucket)
+	type old struct {
+		id   string
+		at   time.Time
+		size int
+	}
+	var ended []old
 	err = store.EachJSON(b, "", func(id string, a Approval) error {
 		switch {
 		case now.Sub(a.Expires) >= keepApprovals:
 			return b.Delete(id)
+		case a.State == ApprovalApproved: // and not used yet
+			return nil
 		case a.State != ApprovalPending || !now.Before(a.Expires):
+			ended = append(ended, old{id, a.Asked, len(a.Args)})
 			return nil
 		case a.Run == e.opt.Run:
 			mine++
@@ -195,6 +218,17 @@ func (e *Exit) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 	})
 	if err != nil {
 		return 0, 0, err
+	}
+	// Agents ask, run after run: what ended goes, the oldest first, before a day is over if there is too much of it.
+	slices.SortFunc(ended, func(a, b old) int { return b.at.Compare(a.at) })
+	size := 0
+	for i, a := range ended {
+		if size += a.size; i < maxKept && size <= maxKeptArgs {
+			continue
+		}
+		if err := b.Delete(a.id); err != nil {
+			return 0, 0, err
+		}
 	}
 	g := tx.Bucket(grantsBucket)
 	err = store.EachJSON(g, "", func(id string, grant StandingGrant) error {

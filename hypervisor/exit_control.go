@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"time"
 
+	"agentrun/audit"
 	"agentrun/rings"
 	"agentrun/toolproxy/link"
 )
@@ -21,7 +23,7 @@ const noReason = "the agent gave no reason"
 
 // Elevate implements link.Controls: an agent asks for a ring. Whether it has earned it is decided from the state (H-13). If its
 // settings say so it then has it; else an operator is asked, and everything decided once more after the answer. To ask politely
-// is no breach; how often is bounded by the agent's rate (H-16).
+// is no breach; how often is bounded by the agent's rate (H-16), and by elevationPace.
 func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, error) {
 	if err := r.Check(); err != nil {
 		return link.Elevated{}, err
@@ -33,10 +35,17 @@ func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, er
 		return notElevated(link.CodeStopped, stoppedText), nil
 	}
 	ring, _ := e.live.ring()
-	if l, err := e.h.limits.Take(e.bucket(), e.session(), ring); err != nil {
-		no := notElevated(codeRateLimited, "too many requests a second for "+ring.String())
+	l, err := e.h.limits.Take(e.bucket(), e.session(), ring)
+	if err == nil && !e.takeFrom(&e.asking, elevationPace) {
+		l.RetryAfter = time.Duration(float64(time.Second) / elevationPace.perSecond)
+		err = errTooOften
+	}
+	if err != nil {
+		no := notElevated(codeRateLimited, "too many requests for a ring in "+ring.String())
 		no.Next = "wait " + l.RetryAfter.String() + ", then ask again"
-		return no, nil
+		return no, e.adm.alarm.refused.add(&audit.ToolCall{
+			AgentID: e.adm.Agent, Code: string(codeRateLimited), Count: 1, Name: ApprovalElevation, RunID: e.opt.Run, Type: "tool",
+		})
 	}
 	if r.Reason == "" {
 		r.Reason = noReason
@@ -58,6 +67,18 @@ func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, er
 	}
 	req.By = by
 	return e.control.lend(ctx, req)
+}
+
+// elevationPace is how often a run may ask for a ring. Each request is up to three entries in the audit and one in the state, where
+// it stays for a day: at the ring's rate alone one agent would put 400 000 of them before every operator's eyes.
+var elevationPace = pace{burst: 10, perSecond: 0.1}
+
+var errTooOften = errors.New("too often")
+
+func (e *Exit) takeFrom(b *bucket, p pace) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return b.take(e.h.now(), p)
 }
 
 // askForElevation asks an operator; by is empty if none agreed.

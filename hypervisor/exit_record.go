@@ -25,7 +25,7 @@ func (e *Exit) Record(_ context.Context, r link.Record) error {
 	if err != nil {
 		return err
 	}
-	if err := e.h.record(e.adm.Session, false, rec); err != nil {
+	if err := e.put(r, rec); err != nil {
 		return err
 	}
 	if r.Allowed || !r.Weight.Valid() {
@@ -37,6 +37,28 @@ func (e *Exit) Record(_ context.Context, r link.Record) error {
 		}
 	}
 	return nil
+}
+
+// put gives each call that passed an entry of its own, as many as the run has steps. All else an agent can have without number, or
+// a gateway that has fallen can claim: it is bounded by time.
+func (e *Exit) put(r link.Record, rec audit.Record) error {
+	if !r.Allowed {
+		return e.adm.alarm.refused.add(rec)
+	}
+	if _, call := rec.(*audit.ToolCall); call && e.ownEntry() {
+		return e.h.record(e.adm.Session, false, rec)
+	}
+	return e.adm.alarm.passed.add(rec)
+}
+
+func (e *Exit) ownEntry() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.told >= e.taken {
+		return false
+	}
+	e.told++
+	return true
 }
 
 func (e *Exit) recordOf(r link.Record) (audit.Record, error) {

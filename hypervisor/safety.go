@@ -114,7 +114,8 @@ func safetyRate(wait time.Duration) json.RawMessage {
 }
 
 // Safety implements link.Safeties. How often is bounded by the ring's rate (H-16), apart from that of tools: each call that needs a
-// step would else cost two.
+// step would else cost two. In the long run it is a fifth of that, which is a report for each of the run's steps: every answer
+// of the loop is an entry in the audit, on disk before it is given.
 func (e *Exit) Safety(ctx context.Context, s link.Safety) (json.RawMessage, error) {
 	loop, err := e.safety()
 	if err != nil {
@@ -123,6 +124,12 @@ func (e *Exit) Safety(ctx context.Context, s link.Safety) (json.RawMessage, erro
 	ring, _ := e.live.ring()
 	if r, err := e.h.limits.Take(e.bucket(), "(safety)", ring); err != nil {
 		return safetyRate(r.RetryAfter), nil
+	}
+	if most, unlimited := rings.RateLimitOf(ring); !unlimited {
+		long := pace{burst: float64(8 * most.PerSecond), perSecond: float64(most.PerSecond) / 5}
+		if !e.takeFrom(&e.reports, long) {
+			return safetyRate(time.Duration(float64(time.Second) / long.perSecond)), nil
+		}
 	}
 	return loop.Safety(ctx, s)
 }

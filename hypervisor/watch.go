@@ -5,7 +5,6 @@ package hypervisor
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"agentrun/audit"
 	"agentrun/rings"
@@ -33,7 +32,7 @@ func (o WatchOptions) warn(err error) {
 
 // Watch is the observer of one admitted run: it puts the run on record and weighs its refused calls.
 func (h *Hypervisor) Watch(adm Admission, opt WatchOptions) runtime.Observer {
-	w := &watch{h: h, adm: adm, opt: opt, control: opt.Control, kinds: map[kind]*gathered{}}
+	w := &watch{h: h, adm: adm, opt: opt, control: opt.Control}
 	if w.control == nil {
 		w.control = h.newControl(adm, ControlOptions{KillOnBreach: opt.KillOnBreach, Warn: opt.Warn})
 		w.control.alone = true
@@ -47,21 +46,8 @@ type watch struct {
 	opt     WatchOptions
 	run     string
 	control *Control
-	settled func() error       // waits for the start to be on disk
-	kinds   map[kind]*gathered // of refused calls; runtime bounds them
+	settled func() error // waits for the start to be on disk
 }
-
-// kind is what refused calls have in common that are recorded together.
-type kind struct{ syscall, class, verdict string }
-
-type gathered struct {
-	count int64 // not on record yet
-	last  time.Time
-}
-
-// gatherTime is how long refused calls of one kind are counted before they are put on record together, after the first,
-// which is at once: an agent that floods the filter fills neither the log nor the disk.
-const gatherTime = time.Second
 
 // Start puts the run on record. An agent that runs can do what can't be undone, once Settled says that it is on disk too.
 func (w *watch) Start(s runtime.Status) error {
@@ -91,22 +77,13 @@ func (w *watch) Settled() error {
 
 // Refused counts each refused call as an attempt (M-4, H-24) and puts it on record, repeated ones together.
 func (w *watch) Refused(r runtime.Refusal) error {
-	k := kind{r.Syscall, r.Detail, r.Verdict}
-	g := w.kinds[k]
-	if g == nil {
-		g = &gathered{}
-		w.kinds[k] = g
-	}
-	g.count++
 	c := w.control
 	b, trips := c.adm.alarm.denied(&c.adm, w.run, c.live.weighed(), r.Called)
-	if trips || r.At.Sub(g.last) >= gatherTime {
-		if err := w.tell(k, g, r.At); err != nil {
-			return err
-		}
-	}
-	if !trips {
-		return nil
+	err := c.adm.alarm.refused.add(&audit.Refusal{
+		AgentID: w.adm.Agent, Class: r.Detail, Count: 1, RunID: w.run, Syscall: r.Syscall, Verdict: r.Verdict,
+	})
+	if err != nil || !trips {
+		return err
 	}
 	return w.breach(b)
 }
@@ -121,24 +98,11 @@ func (w *watch) breach(b rings.BreachResult) error {
 	return nil
 }
 
-func (w *watch) tell(k kind, g *gathered, at time.Time) error {
-	n := g.count
-	g.count, g.last = 0, at
-	return w.h.record(w.adm.Session, false, &audit.Refusal{
-		AgentID: w.adm.Agent, Class: k.class, Count: n, RunID: w.run, Syscall: k.syscall, Verdict: k.verdict,
-	})
-}
-
 // End puts the end on record, which is on disk within 100 ms (H-28), and signs where the chain stands (H-26). A checkpoint that can't be made is told, and
 // doesn't undo the run: its end is on record.
 func (w *watch) End(s runtime.Status) error {
-	for k, g := range w.kinds {
-		if g.count == 0 {
-			continue
-		}
-		if err := w.tell(k, g, g.last); err != nil {
-			return err
-		}
+	if err := w.control.adm.alarm.flush(); err != nil {
+		return err
 	}
 	var refused int64
 	for _, n := range s.Refused {

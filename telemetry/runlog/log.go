@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,11 @@ const (
 	// reserve is kept for what matters most when a file is full: errors, and how the run ended.
 	reserve = 64 << 10
 	minLine = 512
+
+	// burst and perSecond bound what is written below level Error, in bytes: most lines tell of what an agent made fail, and it can
+	// fail without end, run after run. What is left out is counted as what is too much for the file.
+	burst     = 256 << 10
+	perSecond = 2 << 10
 )
 
 // Options are how a run is logged.
@@ -87,6 +93,8 @@ type Log struct {
 	file    *os.File
 	size    int64
 	dropped int
+	used    float64 // of burst
+	at      time.Time
 	failed  bool // a record of level Error was written
 	err     error
 }
@@ -179,11 +187,21 @@ func (l *Log) write(line []byte, level slog.Level) error {
 		l.failed = true
 		limit += reserve / 2
 	}
-	if l.size+int64(len(line)) > limit {
+	if l.size+int64(len(line)) > limit || level < slog.LevelError && !l.takeLocked(len(line)) {
 		l.dropped++
 		return nil
 	}
 	return l.appendLocked(line)
+}
+
+func (l *Log) takeLocked(n int) bool {
+	now := time.Now()
+	l.used, l.at = max(l.used-max(now.Sub(l.at), 0).Seconds()*perSecond, 0), now
+	if l.used+float64(n) > burst {
+		return false
+	}
+	l.used += float64(n)
+	return true
 }
 
 func (l *Log) appendLocked(line []byte) error {

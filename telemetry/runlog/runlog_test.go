@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -184,6 +185,36 @@ func TestM18OptionsAndPolicyAreChecked(t *testing.T) {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
+}
+
+// An agent whose connections fail without end fills no file of 16 MiB in its minute; errors still find their place.
+func TestM18FloodOfLinesIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := folder(t)
+		l := create(t, dir, "run-1", Options{Sample: 1})
+		log := slog.New(l.Handler())
+		for range 60 {
+			for range 500 {
+				log.Info("egress: dial", "target", strings.Repeat("x", 100))
+			}
+			time.Sleep(time.Second)
+		}
+		log.Error("the reason")
+		if kept, err := l.Finish(Succeeded); !kept || err != nil {
+			t.Fatal(kept, err)
+		}
+		got := content(t, dir, "run-1")
+		if len(got) > burst+61*perSecond || !strings.Contains(got, "the reason") {
+			t.Errorf("%d bytes, want at most %d and the error", len(got), burst+61*perSecond)
+		}
+		var last struct {
+			Dropped int `json:"dropped_records"`
+		}
+		lines := strings.Split(strings.TrimSpace(got), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-2]), &last); err != nil || last.Dropped+len(lines)-3 != 60*500 {
+			t.Errorf("got %s, %d lines, want all accounted for", lines[len(lines)-2], len(lines))
+		}
+	})
 }
 
 func TestM18LinesAndFilesAreBounded(t *testing.T) {
