@@ -199,7 +199,7 @@ func deciding() map[string]struct {
 		"sagas/sagafile":   {[]string{"rings", "audit", "store", "sagas"}, "a file is data: what it names is run by a Runner that is passed in"},
 		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile"}, "one call to one API"},
 		"conform":          {[]string{"rings", "rings/paths", "audit", "store", "sagas"}, "it asks the rules themselves, and touches nothing on the host"},
-		"hypervisor":       {append([]string{"safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance"}, belowRuntime()...), "it puts the rules, the state and the record together; only cmd is above it"},
+		"hypervisor":       {append([]string{"safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts"}, belowRuntime()...), "it puts the rules, the state and the record together; only cmd is above it"},
 		"toolproxy/dns":    {[]string{"internal/pace"}, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
 		"pdp":              {[]string{"rings"}, "a policy decision must be testable, and explainable to an operator, without a sandbox"},
 		"pdp/authzen":      {[]string{"rings", "pdp"}, "it asks another for the same decision, in the words of pdp"},
@@ -215,6 +215,7 @@ func deciding() map[string]struct {
 
 		"internal/agentuid": {nil, "it is one number"},
 		"internal/pace":     {nil, "it is a clock and a number"},
+		"internal/mounts":   {nil, "what two paths have in common is the kernel's to say; what follows from it is decided elsewhere"},
 		"internal/subid":    {nil, "it reads a file's text"},
 		"internal/rootless": {[]string{"internal/subid"}, "it comes before everything else of the program"},
 

@@ -24,6 +24,7 @@ import (
 // Options say where a node keeps what it remembers. StateDir is required.
 type Options struct {
 	StateDir string
+	Own      []string           // agentrun's other folders on this host, absolute: no run is shown anything of them either
 	SyncAll  bool               // every audit record is on disk before Append returns, not just those of H-28
 	Plans    governance.Sources // besides the built-in plans (M-19)
 	Now      func() time.Time   // nil: time.Now

@@ -10,34 +10,70 @@ import (
 	"strings"
 
 	"agentrun/audit"
+	"agentrun/internal/mounts"
 	"agentrun/rings"
 	"agentrun/rings/paths"
 )
 
 // CheckPaths decides whether a run of session may be shown host paths (H-30). Nothing of the state folder may be: it holds
-// the audit, its keys and every session's workspace. What lies in the session's own workspace may. The paths must be free of
+// the audit, its keys and every session's workspace; nor of Options.Own: who writes the run folder has live runs taken for dead, and who
+// writes the configuration decides about the next run. What lies in the session's own workspace may be shown. The paths must be free of
 // symlinks, as runtime.NewPlan resolves them: they are opened without following any, so what is checked is what is mounted.
+//
+// Folders are known by what they are, not by their path: the same files may be mounted elsewhere, or below what is shown, which comes
+// along with it (open_tree(2), AT_RECURSIVE). What package mounts can't see through remains. A folder that isn't there yet counts: the
+// first run would make it, before the agent's eyes.
 func (h *Hypervisor) CheckPaths(session string, hostPaths []string) error {
-	state, err := filepath.EvalSymlinks(h.opt.StateDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // there is nothing in it to show
-	}
+	table, err := mounts.Read()
 	if err != nil {
-		return fmt.Errorf("state folder: %w", err)
+		return err
+	}
+	type folder struct {
+		path   string
+		places []mounts.Place
+	}
+	var own []folder
+	for _, path := range append([]string{h.opt.StateDir}, h.opt.Own...) {
+		if path, err = resolved(path); err != nil {
+			return fmt.Errorf("agentrun's own folder: %w", err)
+		}
+		itself, under, err := table.Places(path)
+		if err != nil {
+			return err
+		}
+		own = append(own, folder{path, append(itself, under...)})
 	}
 	for _, p := range hostPaths {
-		if !within(state, p) && !within(p, state) {
-			continue
+		shown, along, err := table.Places(p)
+		if err != nil {
+			return err
 		}
-		d := rings.Decision{Code: CodeOtherSession, Rule: "H-30", Reason: "it holds agentrun's state, or lies in it"}
-		if session != "" && within(state, p) {
-			d = h.ownPath(state, session, p)
-		}
-		if !d.Allowed() {
-			return &DeniedError{What: "show " + p, Decision: d, Hint: "a run sees its own session's workspace only; give it a folder outside of " + state}
+		for i, f := range own {
+			comes := mounts.Overlap(along, f.places)
+			if !comes && !mounts.Overlap(shown, f.places) {
+				continue
+			}
+			d := rings.Decision{Code: CodeOtherSession, Rule: "H-30", Reason: "it holds " + f.path + ", which is agentrun's own, or lies in it, by this path or another"}
+			if i == 0 && session != "" && within(f.path, p) && !comes {
+				d = h.ownPath(f.path, session, p)
+			}
+			if !d.Allowed() {
+				return &DeniedError{What: "show " + p, Decision: d, Hint: "a run sees its own session's workspace only; give it a folder outside of " + f.path}
+			}
 		}
 	}
 	return nil
+}
+
+// resolved is filepath.EvalSymlinks, also of a path whose end isn't there yet.
+func resolved(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if dir := filepath.Dir(path); errors.Is(err, fs.ErrNotExist) && dir != path {
+		if dir, err = resolved(dir); err == nil {
+			return filepath.Join(dir, filepath.Base(path)), nil
+		}
+	}
+	return real, err
 }
 
 func (h *Hypervisor) ownPath(state, session, path string) rings.Decision {

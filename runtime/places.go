@@ -25,6 +25,9 @@ func idsDir() string {
 	return "/run/agentrun"
 }
 
+// SharedDir is that folder, for whoever keeps it out of sandboxes.
+func SharedDir() string { return idsDir() }
+
 func mountDir() string { return filepath.Join(idsDir(), "mnt") }
 
 // ownPlace refuses a folder that somebody else has put there: /tmp is everybody's.

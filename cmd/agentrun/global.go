@@ -21,6 +21,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/internal/rootless"
 	"agentrun/profiles"
+	"agentrun/runtime"
 )
 
 // global are the flags that every command has. Of flag, environment, configuration file and default,
@@ -160,7 +161,7 @@ func (g *global) load(c *cli.Context) error {
 }
 
 func (g *global) hypervisor() hypervisor.Options {
-	return hypervisor.Options{StateDir: g.stateDir, SyncAll: g.auditSyncAll, Plans: governance.Sources{Files: governance.DefaultFiles(g.caller.getenv)}}
+	return hypervisor.Options{StateDir: g.stateDir, Own: append(configDirs(g.caller), g.runDir, runtime.SharedDir()), SyncAll: g.auditSyncAll, Plans: governance.Sources{Files: governance.DefaultFiles(g.caller.getenv)}}
 }
 
 func (g *global) openLog(level, format string) error {
@@ -190,15 +191,24 @@ func defaultDir(by *caller, root, xdg, home string) string {
 	return filepath.Join(by.getenv("HOME"), home, "agentrun")
 }
 
+// configDirs are the usual places of the configuration.
+func configDirs(by *caller) []string {
+	dirs := []string{"/etc/agentrun"}
+	if d := by.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
+		dirs = append(dirs, filepath.Join(d, "agentrun"))
+	} else if h := by.getenv("HOME"); filepath.IsAbs(h) {
+		dirs = append(dirs, filepath.Join(h, ".config/agentrun"))
+	}
+	return dirs
+}
+
 // readConfig reads the file named, or the first of the usual places that exists.
 func readConfig(by *caller, name string) (config, error) {
 	names := []string{by.path(name)}
 	if name == "" {
-		names = []string{"/etc/agentrun/config.yaml"}
-		if d := by.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
-			names = append(names, filepath.Join(d, "agentrun/config.yaml"))
-		} else if h := by.getenv("HOME"); filepath.IsAbs(h) {
-			names = append(names, filepath.Join(h, ".config/agentrun/config.yaml"))
+		names = nil
+		for _, dir := range configDirs(by) {
+			names = append(names, filepath.Join(dir, "config.yaml"))
 		}
 	}
 	var cfg config

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"agentrun/internal/mounts"
 	"agentrun/internal/sibling"
 	"agentrun/profiles"
 	"agentrun/rings"
@@ -129,7 +130,11 @@ func (k killConfig) forRun(plan *runtime.Plan) (killHooks, error) {
 }
 
 func (k killConfig) apart(h killHooks, writable []string) error {
-	if at := inAny(k.file, writable); at != "" {
+	at, err := inAny(k.file, writable)
+	if err != nil {
+		return k.bad("kill", err, "the mount table tells whether the run may write this file")
+	}
+	if at != "" {
 		return k.bad("kill", fmt.Errorf("the run may write %s, and with it this file", at), "keep the configuration where no run may write")
 	}
 	for _, hook := range slices.Concat(h.handlers, h.compensations) {
@@ -137,7 +142,10 @@ func (k killConfig) apart(h killHooks, writable []string) error {
 			if !strings.HasPrefix(arg, "/") {
 				continue
 			}
-			if at := inAny(arg, writable); at != "" {
+			if at, err = inAny(arg, writable); err != nil {
+				return k.bad(fmt.Sprintf("%s.command[%d]", hook.field, i), err, "the mount table tells whether the run may write it")
+			}
+			if at != "" {
 				return k.bad(fmt.Sprintf("%s.command[%d]", hook.field, i), fmt.Errorf("the run may write %s, and with it %s", at, arg), "keep what is run on the host where no run may write, such as /usr/local/sbin")
 			}
 		}
@@ -145,14 +153,28 @@ func (k killConfig) apart(h killHooks, writable []string) error {
 	return nil
 }
 
-// inAny gives the folder or file of a list that decides what path means.
-func inAny(path string, list []string) string {
+// inAny gives the folder or file of a list that decides what path means, wherever the same files are mounted.
+func inAny(path string, list []string) (string, error) {
+	table, err := mounts.Read()
+	if err != nil {
+		return "", err
+	}
 	for _, at := range sibling.Through(path) {
+		own, _, err := table.Places(at)
+		if err != nil {
+			return "", err
+		}
 		for _, in := range list {
-			if at == in || strings.HasPrefix(at, in+"/") {
-				return in
+			writable, along, err := table.Places(in)
+			if err != nil {
+				return "", err
+			}
+			for _, w := range append(writable, along...) {
+				if slices.ContainsFunc(own, func(p mounts.Place) bool { return p.Within(w) }) {
+					return in, nil
+				}
 			}
 		}
 	}
-	return ""
+	return "", nil
 }
