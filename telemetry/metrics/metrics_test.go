@@ -151,6 +151,43 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// A-L6: a name that was made to mean a loopback address isn't served there.
+func TestM20RebindingIsRefused(t *testing.T) {
+	m := New(Options{})
+	for _, c := range []struct {
+		at   string
+		host string
+		want int
+	}{
+		{"127.0.0.1:9464", "127.0.0.1:9464", 200},
+		{"127.0.0.1:9464", "127.0.0.1", 200},
+		{"127.0.0.1:9464", "localhost:9464", 200},
+		{"127.0.0.1:9464", "LOCALHOST", 200},
+		{"[::1]:9464", "[::1]:9464", 200},
+		{"[::1]:9464", "[::1]", 200},
+		{"127.0.0.1:9464", "evil.example:9464", 403},
+		{"127.0.0.1:9464", "evil.example", 403},
+		{"127.0.0.1:9464", "localhost.evil.example", 403},
+		{"127.0.0.1:9464", "127.0.0.1.evil.example:9464", 403},
+		{"127.0.0.1:9464", "localhost.:9464", 403},
+		{"127.0.0.1:9464", "evil.example@127.0.0.1", 403},
+		{"127.0.0.1:9464", "", 403},
+		{"[::ffff:127.0.0.1]:9464", "evil.example", 403},
+		{"10.0.0.1:9464", "node1.example:9464", 200}, // only where the configuration says anywhere
+	} {
+		at, err := net.ResolveTCPAddr("tcp", c.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		r.Host = c.host
+		w := httptest.NewRecorder()
+		if guard(at, m.handler()).ServeHTTP(w, r); w.Code != c.want {
+			t.Errorf("at %s with Host %q: got %d, want %d", c.at, c.host, w.Code, c.want)
+		}
+	}
+}
+
 func BenchmarkTool(b *testing.B) {
 	m := New(Options{Tools: []string{"math"}})
 	b.ReportAllocs()

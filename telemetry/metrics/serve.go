@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -55,7 +56,7 @@ const maxScrapes = 4
 // Serve answers GET /metrics until l is closed, which it gives as nil.
 func (m *Metrics) Serve(l net.Listener) error {
 	server := &http.Server{
-		Handler:           m.handler(),
+		Handler:           guard(l.Addr(), m.handler()),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -67,6 +68,27 @@ func (m *Metrics) Serve(l net.Listener) error {
 		return nil
 	}
 	return err
+}
+
+// guard refuses names on a loopback address. A page whose own name was made to mean 127.0.0.1 (DNS rebinding) would have the
+// browser of somebody on this host read agents' counters for it; the browser sends that name as Host. On other addresses
+// scrapers use names, and who can connect can read anyway.
+func guard(at net.Addr, next http.Handler) http.Handler {
+	ap, err := netip.ParseAddrPort(at.String())
+	if err == nil && !ap.Addr().Unmap().IsLoopback() {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]")
+		}
+		if _, err := netip.ParseAddr(host); err != nil && !strings.EqualFold(host, "localhost") {
+			http.Error(w, "this Host isn't served here: ask by the address, or as localhost", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (m *Metrics) handler() http.Handler {

@@ -4,9 +4,14 @@ package integration
 
 import (
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"agentrun/internal/hostcaps"
 	"agentrun/test/exit"
@@ -83,4 +88,68 @@ func TestM8SecondHelloFromInside(t *testing.T) {
 	if n := len(server.Names()) - len(want); n != 2*len(tries) {
 		t.Errorf("%d hellos of clients that behave, want %d", n, 2*len(tries))
 	}
+}
+
+// A-L3: no spelling of dots in an argument of a tool's path leaves its place, a broken escape behind it neither.
+func TestM12BrokenEscapesFromInside(t *testing.T) {
+	x := newExit(t)
+	site := x.host("api.test", exittest.Site())
+	definition := x.httpTool("http://api.test/v1/{text}/x", "A")
+	definition["args"].(object)["required"] = []string{"text"}
+	x.settings.tool("lookup", definition)
+	var tries []exchange
+	for _, value := range []string{"..%2fadmin%", "..%2fadmin%2", "%2e%2e%2fadmin%zz", "%252e%252e%252fadmin%", "a%2f..%2f..%5cadmin%", "..%5c%"} {
+		tries = append(tries, exchange{Name: value, To: toolsAt, Send: post("/internal/tools/lookup", `{"args":{"text":"`+value+`"}}`)})
+	}
+	tries = append(tries, exchange{Name: "harmless", To: toolsAt, Send: post("/internal/tools/lookup", `{"args":{"text":"50% off"}}`)})
+	got, r := x.raw(x.opts("ring3"), tries...)
+	r.want(t, 0, "exited")
+	for name, a := range got {
+		if name != "harmless" && !denied(a.Reply, "bad_arguments") {
+			t.Errorf("%s: got %.500q %s, want bad_arguments", name, a.Reply, a.Error)
+		}
+	}
+	if v := site.Visits(); len(v) != 1 || v[0].URI != "/v1/50%25%20off/x" {
+		t.Errorf("the upstream has got %+v, want the harmless one", v)
+	}
+}
+
+// A-L6: a browser on the node can't be made to read a run's metrics by a name that was made to mean 127.0.0.1.
+func TestM20MetricsAreNoPage(t *testing.T) {
+	x := newExit(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	l.Close()
+	c := x.prepare(x.opts("ring3", "--metrics-addr", at), "python3", "-c", "import time; print('ready', flush=True); time.sleep(600)")
+	c.startUntil(t, "ready")
+	eventually(t, 10*time.Second, "a socket for metrics", func() bool {
+		conn, err := net.Dial("tcp", at)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	for host, want := range map[string]int{at: 200, "localhost": 200, "evil.example": 403, "evil.example:9464": 403} {
+		q, err := http.NewRequest(http.MethodGet, "http://"+at+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Host = host
+		resp, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want || want != 200 && strings.Contains(string(b), "agentrun_") {
+			t.Errorf("Host %s: got %d %.200q, want %d", host, resp.StatusCode, b, want)
+		}
+	}
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	c.finish(t)
 }

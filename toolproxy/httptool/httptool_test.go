@@ -104,6 +104,7 @@ func TestM12ArgumentsCantLeaveTheirPlace(t *testing.T) {
 	tool := local(t, func(http.ResponseWriter, *http.Request) { t.Error("the upstream was asked") }, "/v1/{id}/x?k=v", "method: GET\n")
 	for _, args := range []string{
 		`{"id":".."}`, `{"id":"."}`, `{"id":""}`, `{"id":"../admin"}`, `{"id":"a/../b"}`, `{"id":"..\\b"}`, `{"id":"%2e%2e"}`, `{"id":"a%2f..%2fb"}`, `{"id":"%252e%252e%252fb"}`,
+		`{"id":"..%2fadmin%"}`, `{"id":"a%2f..%2f%zz"}`, `{"id":"%25zz%252f..%252fadmin"}`, `{"id":"%252e%2e%5cadmin%2"}`,
 		`{"id":"..;/b"}`, `{"id":"a\r\nHost: evil"}`, `{"id":"a\u0000"}`, `{"id":{}}`, `{"id":[]}`, `{"id":null}`, `{}`, `{"id":"a","k":"w"}`, `{"id":"a","q":{"x":1}}`,
 		`{"id":"` + strings.Repeat("a", 1025) + `"}`, `{"id":"a","q":"` + strings.Repeat("a", 10000) + `"}`, `[]`,
 	} {

@@ -143,13 +143,30 @@ func checkPathValue(v string) error {
 				return fmt.Errorf("has dot segments")
 			}
 		}
-		plain, err := url.PathUnescape(v)
-		if err != nil || plain == v {
+		plain := unescape(v)
+		if plain == v {
 			break
 		}
 		v = plain
 	}
 	return nil
+}
+
+// unescape decodes the escapes there are and leaves what is none as it is, as lenient servers do: one that gives up at the
+// first broken escape would never see dots behind which somebody has put one.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if i+2 < len(s) {
+			if plain, err := url.PathUnescape(s[i : i+3]); s[i] == '%' && err == nil {
+				b.WriteString(plain)
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
 }
 
 // escape keeps the unreserved characters of RFC 3986, 2.3, and encodes all others, also those a path may have.
