@@ -68,6 +68,11 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 	if opt.Writable {
 		size = opt.UpperSize
 	}
+	for _, e := range entries {
+		if e.Kind == Cover {
+			size += int64(len(e.Content)) + 4096 // its last page is whole
+		}
+	}
 	if err := mountTmpfs(dir, size, 0o755, IDs{}); err != nil {
 		return nil, fmt.Errorf("skeleton tmpfs: %w", err)
 	}
@@ -176,6 +181,8 @@ func (r *Root) add(e Entry) error {
 		return r.addOverlay(e)
 	case Again:
 		return r.addAgain(e)
+	case Cover:
+		return r.addCover(e)
 	}
 	return fmt.Errorf("kind %q: %w", e.Kind, unix.EINVAL)
 }
@@ -433,6 +440,28 @@ func (r *Root) addAgain(e Entry) error {
 		return os.NewSyscallError("open_tree", err)
 	}
 	if err := r.place(mnt, e.Target, true); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	return nil
+}
+
+// addCover makes a file on the skeleton and mounts it over what the view shows at the target.
+func (r *Root) addCover(e Entry) error {
+	name := fmt.Sprintf(".agentrun-cover-%d", len(r.close))
+	r.known[name] = true
+	if err := r.addFile(Entry{Target: "/" + name, Content: e.Content, Mode: 0o555}); err != nil {
+		return err
+	}
+	mnt, err := unix.OpenTree(r.fd, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return os.NewSyscallError("open_tree", err)
+	}
+	if err := r.dress(mnt, Entry{Exec: true}); err != nil {
+		unix.Close(mnt)
+		return err
+	}
+	if err := r.place(mnt, e.Target, false); err != nil {
 		unix.Close(mnt)
 		return err
 	}

@@ -27,6 +27,7 @@ const (
 	Devpts  Kind = "devpts"  // a devpts instance of its own
 	Overlay Kind = "overlay" // the host's Source, writable, changes kept on a private tmpfs
 	Again   Kind = "again"   // the mount already placed at Source, seen a second time
+	Cover   Kind = "cover"   // a program with Content in the place of the host's Source, which stays hidden beneath
 )
 
 // Owner is who owns a bound directory on the host.
@@ -40,7 +41,7 @@ type Entry struct {
 	Kind     Kind        `json:"kind"`
 	Target   string      `json:"target"`             // absolute, clean path inside
 	Source   string      `json:"source,omitempty"`   // Bind, Overlay: canonical host path; Link: the link's text; Again: target of an earlier entry
-	Content  string      `json:"-"`                  // File
+	Content  string      `json:"-"`                  // File, Cover
 	Mode     os.FileMode `json:"mode,omitempty"`     // Dir, File, Tmpfs; permission bits only
 	Agent    bool        `json:"agent,omitempty"`    // Dir: owned by the agent
 	Writable bool        `json:"writable,omitempty"` // Bind

@@ -53,6 +53,12 @@ const maxLinks = 40 // as the kernel, path_resolution(7)
 
 // host maps a path inside to the host file that will be there, following links as the sandbox would.
 func (v view) host(inside string) (string, fs.FileInfo, error) {
+	_, name, info, err := v.resolved(inside)
+	return name, info, err
+}
+
+// resolved gives the path inside without links, too.
+func (v view) resolved(inside string) (string, string, fs.FileInfo, error) {
 	links := 0
 	done, rest := "/", strings.Split(path.Clean(inside)[1:], "/")
 	var info fs.FileInfo
@@ -68,15 +74,15 @@ func (v view) host(inside string) (string, fs.FileInfo, error) {
 				done, info = next, nil
 				continue
 			}
-			return "", nil, fs.ErrNotExist
+			return "", "", nil, fs.ErrNotExist
 		} else {
 			var err error
 			if info, err = os.Lstat(name); err != nil {
-				return "", nil, err
+				return "", "", nil, err
 			}
 			if info.Mode()&fs.ModeSymlink != 0 {
 				if link, err = os.Readlink(name); err != nil {
-					return "", nil, err
+					return "", "", nil, err
 				}
 			}
 		}
@@ -85,7 +91,7 @@ func (v view) host(inside string) (string, fs.FileInfo, error) {
 			continue
 		}
 		if links++; links > maxLinks {
-			return "", nil, unix.ELOOP
+			return "", "", nil, unix.ELOOP
 		}
 		if !path.IsAbs(link) {
 			link = path.Join(done, link)
@@ -94,9 +100,9 @@ func (v view) host(inside string) (string, fs.FileInfo, error) {
 		done = "/"
 	}
 	if info == nil {
-		return "", nil, fs.ErrNotExist
+		return "", "", nil, fs.ErrNotExist
 	}
-	return name, info, nil
+	return done, name, info, nil
 }
 
 func (v view) at(inside string) (fsjail.Entry, bool) {
@@ -112,7 +118,7 @@ func (v view) at(inside string) (fsjail.Entry, bool) {
 func (v view) source(inside string) (string, bool) {
 	for dir := inside; ; dir = path.Dir(dir) {
 		if e, ok := v.at(dir); ok {
-			if e.Kind != fsjail.Bind && e.Kind != fsjail.Overlay {
+			if e.Kind != fsjail.Bind && e.Kind != fsjail.Overlay && e.Kind != fsjail.Cover {
 				return "", false
 			}
 			return filepath.Join(e.Source, strings.TrimPrefix(inside, dir)), true

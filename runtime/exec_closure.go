@@ -4,7 +4,11 @@ package runtime
 
 import (
 	"debug/elf"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path"
 	"strings"
 
@@ -16,6 +20,11 @@ import (
 // narrowExec holds execve(2) to the command's own chain and the profile's tools, by Landlock rights on
 // those very files: the path that execve is given sits in memory the agent can change after anybody
 // looked at it, so no answer to a notification could hold it (M-4, mode tools of a profile).
+//
+// The kernel executes the dynamic linker of a program by the same right as the program itself, and a linker that is executed as a
+// program runs any other: /lib64/ld-linux-x86-64.so.2 /usr/bin/id. So the sandbox has a copy of the linker that the kernel takes
+// as an interpreter only (interpreterOnly). What is left to the agent is what no right of execve holds: it can load a file that
+// it may read into its own memory, and jump there.
 func (p *Plan) narrowExec() error {
 	programs := []string{p.Command.Exe}
 	for _, t := range p.profile.Subprocess.Tools {
@@ -41,13 +50,84 @@ func (p *Plan) narrowExec() error {
 		p.Landlock.Rules = append(p.Landlock.Rules, fsjail.LandlockRule{
 			Path: name, Access: unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE,
 		})
-		programs = append(programs, p.interpreters(host)...)
+		words, linker := p.interpreters(host)
+		programs = append(programs, words...)
+		if linker != "" && !seen["linker "+linker] {
+			seen["linker "+linker] = true
+			if err := p.coverLinker(linker); err != nil {
+				return fmt.Errorf("profile %s: dynamic linker %s of %s: %w", p.Profile, linker, name, err)
+			}
+		}
 	}
 	return nil
 }
 
-// interpreters of a program: those of its shebang line, or its dynamic linker.
-func (p *Plan) interpreters(host string) []string {
+// coverLinker puts a copy that can't be executed by itself in the linker's place.
+func (p *Plan) coverLinker(name string) error {
+	p.Landlock.Rules = append(p.Landlock.Rules, fsjail.LandlockRule{
+		Path: name, Access: unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE,
+	})
+	target, host, _, err := view(p.Entries).resolved(name)
+	if err != nil {
+		return err
+	}
+	if e, ok := view(p.Entries).at(target); ok && e.Kind == fsjail.Cover {
+		return nil // known by another name
+	}
+	f, err := os.OpenFile(host, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO of a --rootfs doesn't hang it
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxLinker+1))
+	if err != nil {
+		return err
+	}
+	if b, err = interpreterOnly(b); err != nil {
+		return err
+	}
+	p.Entries = append(p.Entries, fsjail.Entry{
+		Kind: fsjail.Cover, Target: target, Source: host, Content: string(b), IsFile: true,
+		Why: "a copy of the dynamic linker that the kernel takes as an interpreter only",
+	})
+	return nil
+}
+
+// maxLinker is far above any: glibc's has 200 KiB; musl's, which is its whole C library, 600.
+const maxLinker = 4 << 20
+
+// interpreterOnly changes one program header of an ELF file so that execve(2) of it is ENOEXEC while it goes on working as the interpreter
+// of others: load_elf_binary refuses a program whose PT_INTERP names less than one character, and load_elf_interp doesn't
+// look at an interpreter's PT_INTERP (fs/binfmt_elf.c). The header is PT_GNU_STACK, which the kernel reads of the program and not of
+// its interpreter, and which linkers don't read of themselves.
+func interpreterOnly(b []byte) ([]byte, error) {
+	const ( // elf(5), ELFCLASS64, little-endian
+		ehSize, phSize       = 64, 56
+		phoff, phentsize     = 32, 54
+		phnum                = 56
+		pType, pFilesz       = 0, 32
+		ptInterp, ptGNUStack = 3, 0x6474e551
+	)
+	le := binary.LittleEndian
+	if len(b) > maxLinker || len(b) < ehSize || string(b[:6]) != "\x7fELF\x02\x01" || le.Uint16(b[phentsize:]) != phSize {
+		return nil, errors.New("not a 64-bit ELF file of this machine, or larger than 4 MiB")
+	}
+	at, n := le.Uint64(b[phoff:]), uint64(le.Uint16(b[phnum:]))
+	if at > uint64(len(b)) || n > (uint64(len(b))-at)/phSize {
+		return nil, errors.New("its program headers lie outside of the file")
+	}
+	for h := b[at : at+n*phSize]; len(h) > 0; h = h[phSize:] {
+		if le.Uint32(h[pType:]) == ptGNUStack {
+			le.PutUint32(h[pType:], ptInterp)
+			le.PutUint64(h[pFilesz:], 0)
+			return b, nil
+		}
+	}
+	return nil, errors.New("has no PT_GNU_STACK header, so no copy can be made that only interprets")
+}
+
+// interpreters of a program: those of its shebang line, which are programs themselves, or its dynamic linker.
+func (p *Plan) interpreters(host string) (programs []string, linker string) {
 	_, shebang, err := readHead(host)
 	if err == nil && shebang != "" {
 		var list []string
@@ -58,11 +138,11 @@ func (p *Plan) interpreters(host string) []string {
 				list = append(list, exe)
 			}
 		}
-		return list
+		return list, ""
 	}
 	f, err := elf.Open(host)
 	if err != nil {
-		return nil
+		return nil, ""
 	}
 	defer func() { _ = f.Close() }()
 	for _, prog := range f.Progs {
@@ -71,8 +151,8 @@ func (p *Plan) interpreters(host string) []string {
 		}
 		b := make([]byte, min(prog.Filesz, 4096))
 		if _, err := prog.ReadAt(b, 0); err == nil {
-			return []string{strings.TrimRight(string(b), "\x00")}
+			return nil, strings.TrimRight(string(b), "\x00")
 		}
 	}
-	return nil
+	return nil, ""
 }

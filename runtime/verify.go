@@ -257,6 +257,8 @@ func (p *Plan) mountFlags(more []fsjail.Entry) map[string][]string {
 			if !e.Device {
 				flags = append(flags, "nodev")
 			}
+		case fsjail.Cover:
+			flags = append(flags, "ro", "nodev")
 		case fsjail.Tmpfs, fsjail.Again:
 			flags = append(flags, "nodev", "noexec")
 		case fsjail.Devpts:

@@ -3,7 +3,9 @@
 package integration
 
 import (
+	"debug/elf"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
@@ -114,6 +116,96 @@ func TestStrictRunsOnlyItsCommand(t *testing.T) {
 			t.Errorf("%s: the supervisor has no record of a refused execve (M-4): %v", program, r.status.Refused)
 		}
 	}
+}
+
+// The kernel executes a dynamic linker by the same right as the program that names it, so strict must allow it, and as a program the
+// linker runs any other. It is refused by every name, and also when the path is changed after the supervisor has looked.
+func TestStrictHasNoLinkerToRun(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.Landlock(1))
+	needProgram(t, "python3", "id")
+	linker := hostLinker(t, sandboxProgram("python3"))
+	direct := "import os, sys\nfor p in sys.argv[1:]:\n try: os.execv(p, ['ld', '/usr/bin/id'])\n except OSError as e: print(p, e.errno)\n"
+	// The path lies where a second thread changes it to and fro. It must be the allowed program when the supervisor looks, and the
+	// linker when the kernel does; python3 itself, told to run a binary, ends with a syntax error.
+	race := `
+import ctypes, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+names = [sys.argv[1].encode().ljust(64, b"\0"), sys.argv[2].encode().ljust(64, b"\0")]
+path = ctypes.create_string_buffer(names[0], 64)
+def flip():
+    while True:
+        path[:] = names[0]
+        path[:] = names[1]
+threading.Thread(target=flip, daemon=True).start()
+argv = (ctypes.c_char_p * 3)(b"x", b"/usr/bin/id", None)
+while True:
+    libc.execve(path, argv, None)
+`
+	id := func(t *testing.T, r result) {
+		t.Helper()
+		if strings.Contains(r.stdout, "uid=") {
+			t.Errorf("/usr/bin/id ran: %s", r.stdout)
+		}
+	}
+	real, err := filepath.EvalSymlinks(linker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := t.TempDir()
+	write(t, filepath.Join(tools, "agentrun", "profiles", "tools.yaml"), "name: tools\nextends: ring3\ndescription: A test.\nring: 3\nsubprocess:\n  mode: tools\n  tools: [{path: /usr/bin/env, why: a test}]\n  why: a test\n", 0o644)
+	for _, o := range []opts{{profile: "strict"}, {profile: "tools", env: []string{"XDG_CONFIG_HOME=" + tools}}} {
+		t.Run(o.profile, func(t *testing.T) {
+			ws := workspace(t)
+			if err := os.Symlink(linker, filepath.Join(ws, "link")); err != nil {
+				t.Fatal(err)
+			}
+			o.flags = []string{"--workspace", ws, "--ro-bind", filepath.Dir(real) + ":/libraries"}
+			names := []string{linker, real, "/libraries/" + filepath.Base(real), "/workspace/link", "/proc/self/root" + linker, "/proc/self/fd/9"}
+			r := run(t, o, append([]string{"python3", "-c", direct}, names...)...)
+			id(t, r)
+			for _, name := range names {
+				if !strings.Contains(r.stdout, name+" 13\n") {
+					t.Errorf("%s: no EACCES in %q", name, r.stdout)
+				}
+			}
+			if r.status.Refused["execve"] != uint64(len(names)) {
+				t.Errorf("refused %v, want %d execve (M-4)", r.status.Refused, len(names))
+			}
+			for range 8 {
+				r := run(t, o, "python3", "-c", race, sandboxProgram("python3"), linker)
+				id(t, r)
+				if r.status.State != "exited" {
+					t.Fatalf("the race ended as %s (%s): %.300s", r.status.State, r.status.Reason, r.stderr)
+				}
+			}
+		})
+	}
+	o := opts{profile: "tools", env: []string{"XDG_CONFIG_HOME=" + tools}}
+	if r := run(t, o, "python3", "-c", "import os; os.execv('/usr/bin/env', ['env', 'python3', '-c', 'print(6*7)'])"); r.stdout != "42\n" {
+		t.Errorf("a tool with the same linker: exit %d, %q, %.300s", r.exit, r.stdout, r.stderr)
+	}
+}
+
+// hostLinker is what the program names in PT_INTERP.
+func hostLinker(t *testing.T, program string) string {
+	t.Helper()
+	f, err := elf.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			b := make([]byte, p.Filesz)
+			if _, err := p.ReadAt(b, 0); err != nil {
+				t.Fatal(err)
+			}
+			return strings.TrimRight(string(b), "\x00")
+		}
+	}
+	unmet(t, "a dynamically linked "+program)
+	return ""
 }
 
 func lastLine(s string) string {
