@@ -27,11 +27,15 @@ type NS struct {
 // New makes a namespace with loopback up. Errors unwrap to the errno.
 func New() (*NS, error) {
 	var ns *NS
+	size := bufferSize()
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare CLONE_NEWNET", err)
 		}
 		if err := loopbackUp(); err != nil {
+			return err
+		}
+		if err := boundBuffers(size); err != nil {
 			return err
 		}
 		// thread-self, not self: the main thread is still in the host's namespace.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/profiles"
+	"agentrun/rings"
 	"agentrun/seccomp"
 )
 
@@ -26,6 +27,9 @@ func (p *Plan) planFilter() error {
 		}
 		if len(rule.Syscalls) == 0 {
 			continue
+		}
+		if counted(r) {
+			rule.Action = seccomp.Notify
 		}
 		p.filter.Rules = append(p.filter.Rules, rule)
 	}
@@ -104,6 +108,7 @@ type warden struct {
 	refused    func(seccomp.Call, seccomp.Answer, seccomp.Event) // hears of each refusal before the caller does
 	profile    *profiles.Profile                                 // the plan's
 	live       atomic.Pointer[rights]                            // those of the live ring; nil: the plan's
+	sockets    *socketCount
 }
 
 // rights holds for one decision: it may be another's in the next.
@@ -124,6 +129,24 @@ func (w *warden) elevated(r *rights, c seccomp.Call) bool {
 		return false
 	}
 	return allows(*r.above, c)
+}
+
+// allowed are the calls that the profile allows and the filter asks about all the same, to count them.
+func (w *warden) allowed(c seccomp.Call) bool {
+	if w.profile == nil {
+		return false
+	}
+	i := w.profile.Match(c.Name, c.Args)
+	return i >= 0 && counted(w.profile.Syscalls[i])
+}
+
+// ring is the one whose bounds hold: the plan's own, or a more privileged one that the run has been given.
+func (w *warden) ring(r *rights) rings.Ring {
+	if r.above != nil {
+		return r.ring
+	}
+	own, _ := rings.RingOf(w.profile.Ring)
+	return own.OrSandbox()
 }
 
 func (w *warden) answer(c seccomp.Call) seccomp.Answer {
@@ -152,7 +175,10 @@ func (w *warden) decide(c seccomp.Call) seccomp.Answer {
 	case "fork", "vfork":
 		return ifSubprocess(r)
 	}
-	if w.elevated(r, c) {
+	if w.allowed(c) || w.elevated(r, c) {
+		if c.Name == "socket" && uint32(c.Args[0]) != unix.AF_UNIX { //nolint:gosec // the kernel looks at no more
+			return w.sockets.socket(w.ring(r), c.Args[0])
+		}
 		return seccomp.Continue()
 	}
 	switch c.Name {

@@ -90,6 +90,9 @@ func meaning(p profiles.Profile, call string, args [6]uint64) (uint32, bool) {
 	}
 	switch r := p.Syscalls[i]; r.Action {
 	case profiles.ActionAllow:
+		if counted(r) {
+			return unix.SECCOMP_RET_USER_NOTIF, true
+		}
 		return unix.SECCOMP_RET_ALLOW, true
 	case profiles.ActionNotify:
 		return unix.SECCOMP_RET_USER_NOTIF, true

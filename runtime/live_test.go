@@ -31,6 +31,8 @@ var quiet = []string{
 	"socket: how glibc asks for nscd",    // AF_UNIX, SOCK_STREAM|SOCK_CLOEXEC|SOCK_NONBLOCK
 	"socket: how glibc lists interfaces", // AF_NETLINK, SOCK_RAW|SOCK_CLOEXEC, NETLINK_ROUTE
 	"inotify_",                           // watchers poll without it
+	"setsockopt: SO_RCVBUF: buffers of a connection",
+	"setsockopt: SO_SNDBUF, likewise",
 }
 
 // M-22: whatever ring 2 or 1 allows and ring 3 doesn't is left to the supervisor by ring 3's filter, so that a live process can

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/seccomp"
@@ -56,6 +58,9 @@ type kind struct{ syscall, detail string }
 // seen gets each refused call with its answer and the event it is counted in.
 func (r *refusals) seen(c seccomp.Call, a seccomp.Answer, e seccomp.Event) error {
 	k := kind{e.Syscall, e.Detail}
+	if a.Err() == unix.ENOBUFS && c.Name == "socket" { // one too many of what every ring has is no attempt at another
+		return r.observer.Refused(Refusal{At: e.Last, Syscall: e.Syscall, Detail: e.Detail, Called: rings.Sandbox, Verdict: a.String()})
+	}
 	called, ok := r.called[k]
 	if !ok {
 		called = calledRing(c)

@@ -202,8 +202,10 @@ func (p *Plan) planHost(bestEffort bool) error {
 		hostcaps.Seccomp, hostcaps.SeccompNotify,
 	}
 	weaker := p.planRootless()
+	second := []*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset, hostcaps.SocketBuffers}
 	if !p.bare {
 		needed = append(needed, hostcaps.Cgroup("cpu", "memory", "pids", "freezer"))
+		second = append(second, hostcaps.SocketMemory)
 	}
 	if p.WritableRoot {
 		needed = append(needed, hostcaps.OverlayIDMapped)
@@ -212,7 +214,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 		return &MissingError{ms, true}
 	}
 	// Walls that have another one behind them: without these a run is weaker, not open.
-	p.Missing = append(weaker, missing([]*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset})...)
+	p.Missing = append(weaker, missing(second)...)
 	if len(p.Missing) > 0 && !bestEffort {
 		return &MissingError{p.Missing, false}
 	}

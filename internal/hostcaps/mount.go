@@ -256,6 +256,43 @@ func haveUnified(file string, names []string) error {
 	return nil
 }
 
+// SocketMemory (cheap): what sockets hold counts as the run's memory: v1 by a limit of its own, v2 by memory.max unless switched off.
+var SocketMemory = &Probe{
+	Name:  "socket-memory",
+	Loses: "socket buffers are in no limit: one agent can use up the memory that all TCP of the host shares",
+	Get:   "a kernel with CONFIG_MEMCG and without cgroup.memory=nosocket on its command line; on cgroup v1 also with CONFIG_MEMCG_V1 (before 6.11 CONFIG_MEMCG_KMEM)",
+	try: func() error {
+		if text, err := ReadKernel("/proc/cmdline"); err == nil {
+			for _, word := range strings.Fields(text) {
+				if v, ok := strings.CutPrefix(word, "cgroup.memory="); ok && slices.Contains(strings.Split(v, ","), "nosocket") {
+					return unsupported("the kernel was started with %s", word)
+				}
+			}
+		}
+		if m := Cgroups(); m == CgroupV1 || m == CgroupHybrid {
+			return exists(cgroupRoot + "/memory/memory.kmem.tcp.limit_in_bytes")
+		}
+		return nil
+	},
+}
+
+// SocketBuffers (cheap): the bounds of a new network namespace can be set.
+var SocketBuffers = &Probe{
+	Name:  "socket-buffers",
+	Loses: "connections that an agent makes to itself and doesn't accept hold megabytes of the host's memory each",
+	Get:   "mount /proc/sys writable where agentrun runs",
+	try: func() error {
+		var fs unix.Statfs_t
+		if err := unix.Statfs("/proc/sys/net/ipv4", &fs); err != nil {
+			return err
+		}
+		if fs.Flags&unix.ST_RDONLY != 0 {
+			return unsupported("/proc/sys/net is read-only")
+		}
+		return nil
+	},
+}
+
 // CgroupKill makes and removes an empty group in the v2 tree: the root group
 // has no cgroup.kill file, so there is no other place to look.
 var CgroupKill = &Probe{

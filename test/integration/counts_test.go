@@ -126,3 +126,108 @@ func TestCountsOfAnOrdinaryUser(t *testing.T) {
 		t.Errorf("hold-inotify: %q, want 16 EMFILE\n%s%s", got["hold-inotify"], stdout, stderr)
 	}
 }
+
+// A-H4: what the run's sockets hold is in its memory limit, or bounded by their number: connections to itself whose data nobody reads,
+// those that nobody accepts, those closed with their data on the way, with buffers asked for, and datagrams. The host's own account
+// (sockstat) is what counts. Other tests and programs on this machine have some of it too, a few MiB.
+func TestSocketMemoryIsBounded(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.SocketMemory, hostcaps.SocketBuffers)
+	for _, c := range []struct {
+		profile, words string
+		most           int64 // MiB held
+	}{
+		{"ring3", "hold-tcp 120 accept", 60},
+		{"ring3", "hold-tcp 120 leave", 60},
+		{"ring3", "hold-tcp 120 close", 60},
+		{"ring3", "hold-tcp 120 leave 4000000", 60},
+		{"ring3", "hold-udp 300", 64},
+		{"ring2", "hold-tcp 120 accept", 64},
+		{"ring2", "hold-tcp 120 leave", 64},
+	} {
+		t.Run(c.profile+" "+c.words, func(t *testing.T) {
+			before := socketMemory(t)
+			_, end := holding(t, c.profile, c.words)
+			held := (socketMemory(t) - before) >> 20
+			end()
+			if held > c.most {
+				t.Errorf("the run's sockets hold %d MiB, want %d at most", held, c.most)
+			}
+			t.Logf("%d MiB", held)
+		})
+	}
+}
+
+// socketMemory is what TCP and UDP hold on the whole machine.
+func socketMemory(t *testing.T) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/net/sockstat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := int64(0)
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		for i, word := range f[:max(len(f)-1, 0)] {
+			if word == "mem" && (f[0] == "TCP:" || f[0] == "UDP:") {
+				n, err := strconv.ParseInt(f[i+1], 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pages += n
+			}
+		}
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// What no cgroup is charged for is counted: a run in rings 2 and 1 has 64 netlink sockets, one in ring 3 160 of all kinds; one too many
+// is refused and on record, and is no attempt at a higher ring.
+func TestSocketsAreCounted(t *testing.T) {
+	needSandbox(t)
+	for _, c := range []struct {
+		profile, words string
+		least, most    int
+	}{
+		{"ring2", "hold-netlink 300", 32, 64}, // the kernel's own of the namespace are among them
+		{"ring1", "hold-netlink 300", 32, 64},
+		{"ring3", "hold-udp 300", 160, 160},
+		{"ring3", "hold-tcp 300 leave", 80, 80},
+	} {
+		t.Run(c.profile+" "+c.words, func(t *testing.T) {
+			t.Parallel()
+			got, r := try(t, opts{profile: c.profile, flags: []string{"--no-gateway"}}, c.words)
+			r.want(t, r.exit, "exited")
+			number, _, _ := strings.Cut(strings.TrimPrefix(got[c.words], "value="), " ")
+			if n, err := strconv.Atoi(number); err != nil || n < c.least || n > c.most || !strings.HasSuffix(got[c.words], "ENOBUFS") {
+				t.Errorf("got %q, want %d to %d, then ENOBUFS", got[c.words], c.least, c.most)
+			}
+			if r.status.Refused["socket"] == 0 {
+				t.Errorf("the refusal isn't in the status: %v", r.status.Refused)
+			}
+		})
+	}
+}
+
+// 20 runs of ring 3, each with all the TCP memory that it can get, don't bring the host's TCP under pressure: the measured run times 20 is
+// below the mark at which the kernel begins to press all of the host's connections.
+func TestTwentyRunsStayBelowTCPPressure(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.SocketMemory, hostcaps.SocketBuffers)
+	b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_mem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark, err := strconv.ParseInt(strings.Fields(string(b))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := socketMemory(t)
+	for n := range int64(4) {
+		_, end := holding(t, "ring3", "hold-tcp 120 accept")
+		defer end()
+		if sum := 20 * (socketMemory(t) - before) / (n + 1); sum > mark*int64(os.Getpagesize()) {
+			t.Fatalf("20 runs would hold %d MiB, and the pressure mark is %d MiB", sum>>20, mark*int64(os.Getpagesize())>>20)
+		}
+	}
+}
