@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -152,4 +153,56 @@ func TestM20MetricsAreNoPage(t *testing.T) {
 		t.Error(err)
 	}
 	c.finish(t)
+}
+
+// A-L9: after a 101 nobody reads what is said, so that a rule with methods and paths lets no websocket through unless it says so.
+func TestM8WebsocketsFromInside(t *testing.T) {
+	need(t, hostcaps.IDMappedMounts(base))
+	x := newExit(t)
+	got := make(chan string, 16)
+	serve := func(c net.Conn) {
+		br := bufio.NewReader(c)
+		for {
+			q, err := http.ReadRequest(br)
+			if err != nil {
+				return
+			}
+			got <- q.Method + " " + q.Host + q.RequestURI
+			if q.Header.Get("Upgrade") == "" {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfree")
+				continue
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		}
+	}
+	for _, name := range []string{"narrow.test", "open.test"} {
+		if _, err := x.w.Raw(name, serve); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.settings.section("egress")["rules"] = []object{
+		{"host": "narrow.test", "methods": []string{"GET"}, "paths": []string{"/ws"}},
+		{"host": "open.test", "methods": []string{"GET"}, "paths": []string{"/ws"}, "websockets": true},
+	}
+	try := func(host string) exchange {
+		return exchange{Name: host, To: proxyAt, Send: []string{
+			"GET http://" + host + "/ws HTTP/1.1\r\nHost: " + host + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+			"DELETE /adm HTTP/1.1\r\nHost: other.test\r\n\r\n"}}
+	}
+	answers, r := x.raw(x.opts("ring2"), try("narrow.test"), try("open.test"))
+	r.want(t, 0, "exited")
+	if a := answers["narrow.test"].Reply; !denied(a, "egress_denied") || !strings.Contains(a, "tunnel_not_listed") || strings.Contains(a, "free") {
+		t.Errorf("narrow: got %.600q, want it refused", a)
+	}
+	if a := answers["open.test"].Reply; !strings.Contains(a, " 101 ") || !strings.HasSuffix(a, "free") {
+		t.Errorf("open: got %.600q, want it switched", a)
+	}
+	close(got)
+	var all []string
+	for one := range got {
+		all = append(all, one)
+	}
+	if want := []string{"GET open.test/ws", "DELETE other.test/adm"}; !slices.Equal(all, want) {
+		t.Errorf("the servers have got %q, want %q", all, want)
+	}
 }

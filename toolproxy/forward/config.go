@@ -41,12 +41,13 @@ type Config struct {
 
 // Rule allows requests to one host.
 type Rule struct {
-	Host      string            `yaml:"host"`      // as in an entry: NAME, *.NAME, an address; not *
-	Ports     []uint16          `yaml:"ports"`     // none: 80 and 443; with intercept 443
-	Methods   []string          `yaml:"methods"`   // none: all
-	Paths     []string          `yaml:"paths"`     // prefixes; none: all
-	Intercept bool              `yaml:"intercept"` // read what is inside TLS; needs the run's CA
-	Headers   map[string]Header `yaml:"headers"`   // put into matching requests; only with intercept
+	Host      string            `yaml:"host"`       // as in an entry: NAME, *.NAME, an address; not *
+	Ports     []uint16          `yaml:"ports"`      // none: 80 and 443; with intercept 443
+	Methods   []string          `yaml:"methods"`    // none: all
+	Paths     []string          `yaml:"paths"`      // prefixes; none: all
+	Intercept bool              `yaml:"intercept"`  // read what is inside TLS; needs the run's CA
+	WebSocket bool              `yaml:"websockets"` // let them through although methods or paths are restricted
+	Headers   map[string]Header `yaml:"headers"`    // put into matching requests; only with intercept
 }
 
 // Header is one that the proxy puts into requests in place of the agent's own.

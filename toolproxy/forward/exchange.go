@@ -28,6 +28,12 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 		r.status = 413
 		return s.refuseRequest(name, r, headLen)
 	}
+	upgrade := s.req.Minor == 1 && ask.Method == "GET" && !s.req.Body() && string(lower(s.req.Upgrade)) == "websocket"
+	if upgrade {
+		if d := p.mayUpgrade(ask); !d.Allowed() {
+			return s.refuseRequest(name, refused(d), headLen)
+		}
+	}
 	x := &transfer{s: s, ask: ask, method: ask.Method, keep: !s.closing(), minor: s.req.Minor, start: time.Now()}
 	u, d, r := p.upstreamFor(&s.flow, ask, s.secure, false)
 	if r != nil {
@@ -35,7 +41,7 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 	}
 	x.u = u
 	x.hidden = p.hidden(ask, s.secure)
-	x.upgrade = s.req.Minor == 1 && !s.req.Body() && string(lower(s.req.Upgrade)) == "websocket"
+	x.upgrade = upgrade
 	out := s.requestHead(s.out[:0], ask, rt, x)
 	bodied, expects := s.req.Body(), s.req.Continue && s.req.Minor == 1
 	length, chunked := s.req.Length, s.req.Chunked
@@ -354,6 +360,9 @@ func (x *transfer) finish(up *upload, keep bool) bool {
 func (x *transfer) switched() {
 	s := x.s
 	defer func() { _ = x.u.raw.Close() }() // done
+	if s.flow.switched(); !s.p.still(&s.flow) {
+		return
+	}
 	head, err := wire.Peek(x.u.br)
 	if err != nil {
 		return

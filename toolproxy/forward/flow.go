@@ -17,6 +17,7 @@ type flow struct {
 
 	mu       sync.Mutex
 	ask      egress.Ask // zero: nothing that a ring could forbid
+	unread   bool       // what the ask has become (a websocket) is not read any more
 	upstream net.Conn
 	cancel   context.CancelFunc // of a lookup or dial under way
 	ended    bool
@@ -27,8 +28,15 @@ type flow struct {
 func (f *flow) doing(a egress.Ask, upstream net.Conn, cancel context.CancelFunc) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ask, f.upstream, f.cancel = a, upstream, cancel
+	f.ask, f.unread, f.upstream, f.cancel = a, false, upstream, cancel
 	return !f.ended
+}
+
+// switched tells that from now on nobody reads what is said.
+func (f *flow) switched() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unread = true
 }
 
 func (f *flow) idle() { f.doing(egress.Ask{}, nil, nil) }
@@ -143,10 +151,26 @@ func (p *Proxy) review(f *flow, ring rings.Ring) {
 	}
 	a := f.ask
 	a.Ring = ring
-	if d := p.allows(a); !d.Allowed() {
+	d := p.allows(a)
+	if f.unread {
+		d = p.mayUpgrade(a)
+	}
+	if !d.Allowed() {
 		p.cuts.Add(1)
 		f.cutLocked(d.Sub)
 	}
+}
+
+// mayUpgrade decides about a websocket to where the request itself may go. What is said in one is read by nobody, so that a
+// server which goes on reading HTTP would take any method and path: where those are restricted, a rule must say websockets.
+func (p *Proxy) mayUpgrade(a egress.Ask) egress.Decision {
+	request := p.list.Load().Decide(a)
+	tunnel := p.list.Load().Decide(egress.Ask{Ring: a.Ring, Target: a.Target})
+	if !request.Allowed() || tunnel.Allowed() || p.rules.upgrades(a) {
+		return request
+	}
+	tunnel.Reason = a.Target.String() + ": allowed for some methods or paths only, which a websocket hides"
+	return tunnel
 }
 
 // still tells whether what f does is allowed in the ring of this very moment.

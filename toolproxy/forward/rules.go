@@ -17,7 +17,8 @@ import (
 // ruleset is a configuration made ready: one list that decides, and beside it what is to be read and added.
 type ruleset struct {
 	list     *egress.List
-	rules    []rule // with intercept
+	rules    []rule         // with intercept
+	sockets  []*egress.List // of each rule with websockets
 	excluded []pattern
 }
 
@@ -110,16 +111,22 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 	if one.Intercept && slices.Contains(one.Ports, 80) {
 		return nil, errors.New("ports: 80 is never TLS; leave out intercept, or the port")
 	}
-	if entries, err = one.entries(); err != nil || !one.Intercept {
+	if entries, err = one.entries(); err != nil {
 		return entries, err
+	}
+	list, err := egress.NewList(entries)
+	if err != nil {
+		return entries, nil // the whole list tells
+	}
+	if one.WebSocket {
+		r.sockets = append(r.sockets, list)
+	}
+	if !one.Intercept {
+		return entries, nil
 	}
 	p, err := parsePattern(one.Host)
 	if err != nil {
 		return nil, err
-	}
-	list, err := egress.NewList(entries)
-	if err != nil {
-		return nil, nil // the whole list tells
 	}
 	made := rule{pattern: p, ports: one.Ports, list: list}
 	for name, h := range one.Headers {
@@ -212,6 +219,14 @@ func (r *ruleset) intercepts(t egress.Target) bool {
 		}
 	}
 	return false
+}
+
+// upgrades tells whether a rule says that the request may become a websocket.
+func (r *ruleset) upgrades(a egress.Ask) bool {
+	return slices.ContainsFunc(r.sockets, func(list *egress.List) bool {
+		d := list.Decide(a)
+		return d.Allowed() && d.Entry != ""
+	})
 }
 
 func (r *rule) at(t egress.Target) bool { return r.fits(t) && slices.Contains(r.ports, t.Port()) }
