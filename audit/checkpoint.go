@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/fault"
 )
 
 // Checkpoint is what a signed note says: the chain had Size entries, and the last of them had this hash. Because of the
@@ -350,7 +352,11 @@ func (k *Checkpoints) store(signed []byte, c Checkpoint, anew bool) ([]byte, Che
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}
-	if err := os.Rename(temp, filepath.Join(k.Dir, name)); err != nil {
+	err = fault.At("audit/checkpoint")
+	if err == nil {
+		err = os.Rename(temp, filepath.Join(k.Dir, name))
+	}
+	if err != nil {
 		os.Remove(temp)
 		return nil, Checkpoint{}, err
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/fault"
 )
 
 // request is an entry on its way into the file.
@@ -120,6 +122,9 @@ func (l *Log) write(batch []*request) error {
 
 // put appends whole lines to the current file; then they are the chain's head.
 func (l *Log) put(buf []byte, head Head) error {
+	if err := fault.At("audit/write"); err != nil {
+		return l.dir.error("write", fileName(l.number), err)
+	}
 	for rest := buf; len(rest) > 0; {
 		n, err := retry(func() (int, error) { return l.sys.write(l.file, rest) })
 		if err == nil && n <= 0 {
@@ -314,6 +319,9 @@ func (l *Log) rotate() error {
 		return errors.New("the chain has 999999 files; archive it and begin another")
 	}
 	if err := l.createFile(n); err != nil {
+		return err
+	}
+	if err := fault.At("audit/rotate"); err != nil {
 		return err
 	}
 	if err := l.putOwn(l.buf[:0], &Rotation{Next: fileName(n)}); err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/fault"
 )
 
 // Options of a Log. The zero value is what agentrun runs with.
@@ -297,6 +299,9 @@ func (l *Log) syncFile() error {
 }
 
 func (l *Log) sync(fd int) error {
+	if err := fault.At("audit/sync"); err != nil {
+		return err
+	}
 	_, err := retry(func() (int, error) { return 0, l.sys.sync(fd) })
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"agentrun/audit"
+	"agentrun/internal/fault"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -57,6 +58,7 @@ func (c *Control) Elevate(ctx context.Context, r ElevateRequest) (rings.Elevatio
 		lock.Unlock()
 		return rings.Elevation{}, fmt.Errorf("elevation of run %s: %w", c.opt.Run, err)
 	}
+	_ = fault.At("elevate/lent") // to die or wait at; what failed before is taken back there
 	c.lock = lock
 	c.lent.Store(&lent{e, r.Reason})
 	c.live.arm(e.ID, until+e.TTL())

@@ -306,9 +306,9 @@ func (v view) checkShebang(name, line string) error {
 }
 
 // readHead gives the first four bytes and the shebang line, if any (at most 255 bytes, as the kernel's
-// BINPRM_BUF_SIZE). The file is the operator's own; O_NONBLOCK keeps a FIFO in its place from hanging us.
+// BINPRM_BUF_SIZE).
 func readHead(name string) (magic, shebang string, err error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := openHead(name)
 	if err != nil {
 		return "", "", err
 	}
@@ -324,4 +324,22 @@ func readHead(name string) (magic, shebang string, err error) {
 		}
 	}
 	return head[:min(4, len(head))], shebang, nil
+}
+
+// openHead opens a file of the root view on the host. Another may be in its place by now: a FIFO must not hang us, neither at the open nor
+// at the first read.
+func openHead(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

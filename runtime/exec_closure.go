@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"strings"
 
@@ -74,7 +73,7 @@ func (p *Plan) coverLinker(name string) error {
 	if e, ok := view(p.Entries).at(target); ok && e.Kind == fsjail.Cover {
 		return nil // known by another name
 	}
-	f, err := os.OpenFile(host, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO of a --rootfs doesn't hang it
+	f, err := openHead(host)
 	if err != nil {
 		return err
 	}
@@ -140,11 +139,15 @@ func (p *Plan) interpreters(host string) (programs []string, linker string) {
 		}
 		return list, ""
 	}
-	f, err := elf.Open(host)
+	file, err := openHead(host)
 	if err != nil {
 		return nil, ""
 	}
-	defer func() { _ = f.Close() }()
+	defer file.Close()
+	f, err := elf.NewFile(file)
+	if err != nil {
+		return nil, ""
+	}
 	for _, prog := range f.Progs {
 		if prog.Type != elf.PT_INTERP {
 			continue

@@ -18,6 +18,7 @@ import (
 
 	"agentrun/cgroups"
 	"agentrun/fsjail"
+	"agentrun/internal/fault"
 	"agentrun/netns"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
@@ -92,6 +93,9 @@ type launch struct {
 	shape *Shape       // it was prepared for; nil: for nothing but this run
 	done  []bool       // steps begun
 	home  func(func()) // runs a function on the thread that sees the upper layer; nil: this is it
+	ctx   context.Context
+	stuck chan error // holds one: why a step was given up whose thread doesn't come back
+	guard *guard     // of the steps under way, or that were last
 
 	dir       string
 	lock      *os.File
@@ -127,32 +131,39 @@ type launch struct {
 	oom         *os.File // v1: readable when the memory limit is hit
 }
 
-// testFailStep makes the named step fail, so that tests can prove that nothing is left after any
-// failure. It can only make a launch fail, never succeed.
-const testFailStep = "AGENTRUN_TESTONLY_FAIL_STEP"
-
 // up runs the steps that are wanted and not done yet; on failure it takes back all that was done and says which step it was.
 func (l *launch) up(wanted func(step) bool) error {
 	if l.done == nil {
 		l.done = make([]bool, len(steps))
 	}
+	l.guard = newGuard(l)
+	defer l.guard.end()
 	for i, s := range steps {
 		if l.done[i] || !wanted(s) {
 			continue
 		}
 		l.done[i] = true
 		began := time.Now()
-		err := s.do(l)
+		err := l.guard.begin(s.name, l.group)
+		if err == nil {
+			err = s.do(l)
+		}
 		if l.opt.OnStep != nil {
 			l.opt.OnStep(s.name, time.Since(began))
 		}
-		if err == nil && os.Getenv(testFailStep) == s.name {
-			err = errors.New("failure asked for by " + testFailStep)
+		if err == nil {
+			err = fault.At("launch/" + s.name)
+		}
+		if why := l.guard.cause(); why != nil {
+			err = why // what the step says of it is what it was made to say
 		}
 		if err != nil {
 			err = &StepError{Step: s.name, Err: err}
 			return errors.Join(err, l.down())
 		}
+	}
+	if why := l.guard.end(); why != nil {
+		return errors.Join(why, l.down())
 	}
 	return nil
 }
@@ -173,7 +184,11 @@ func (l *launch) down() error {
 		}
 		l.done[i] = false
 		began := time.Now()
-		if err := s.undo(l); err != nil {
+		if l.guard != nil {
+			_ = l.guard.begin("undo "+s.name, l.group)
+		}
+		err := fault.At("undo/" + s.name)
+		if err = errors.Join(err, s.undo(l)); err != nil {
 			errs = append(errs, fmt.Errorf("undo %s: %w", s.name, err))
 		}
 		if l.opt.OnStep != nil {
@@ -382,10 +397,12 @@ func (l *launch) startContainer() error {
 		return fmt.Errorf("libcontainer: %w", err)
 	}
 	l.process = &libcontainer.Process{
-		Args: []string{stubPath}, Env: []string{}, Cwd: "/",
+		// With a HOME libcontainer's init looks for none: it would open etc/passwd of the root, which somebody else made, and a FIFO
+		// there made it wait for ever (M-5). The stub has no use for either; the agent's environment comes with its command.
+		Args: []string{stubPath}, Env: []string{"HOME=/"}, Cwd: "/",
 		UID: agentID, GID: agentID,
 		Stdin: null, Stdout: null, Stderr: null,
-		ExtraFiles: []*os.File{peer}, // fd 3 of the stub
+		ExtraFiles: []*os.File{peer}, // controlFD
 		Init:       true,
 	}
 	// Run forks from this very thread: it gives the child our mount namespace, and its parent-death
@@ -633,6 +650,11 @@ func (l *launch) letGo() error {
 	command := l.plan.command(l.waits())
 	if l.exit != nil && l.exit.Start.Trace != "" {
 		command.Env = append(slices.Clone(command.Env), "TRACEPARENT="+l.exit.Start.Trace) // differs with each run, so no part of the plan
+	}
+	// From the command on it is a run, and no launch: a signal goes to the agent, and whoever ends the run kills it. What is left of this
+	// step has the stub's patience.
+	if err := l.guard.end(); err != nil {
+		return err
 	}
 	_ = l.child.File().SetDeadline(time.Now().Add(stubPatience))
 	if err := l.child.Execute(command); err != nil {

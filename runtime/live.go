@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/cgroups"
+	"agentrun/internal/fault"
 	"agentrun/rings"
 	"agentrun/seccomp"
 )
@@ -249,7 +250,10 @@ func (v *Live) Freeze(ctx context.Context) error {
 	ctx, cancel := v.within(ctx)
 	defer cancel()
 	if err := v.freeze(ctx); err != nil {
-		return v.orEnded(err)
+		// One may have failed with every process stopped: nobody would know it as frozen.
+		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTime)
+		defer cancel()
+		return v.orEnded(errors.Join(err, v.thaw(back)))
 	}
 	if !v.held.Swap(true) {
 		v.tell(LiveEvent{Kind: LiveFroze})
@@ -291,6 +295,9 @@ func (v *Live) freeze(ctx context.Context) error {
 	if err == nil {
 		err = g.Freeze(ctx)
 	}
+	if err == nil {
+		err = fault.At("live/freeze")
+	}
 	return errors.Join(err, g.Throttle())
 }
 
@@ -299,7 +306,10 @@ func (v *Live) thaw(ctx context.Context) error {
 	if v.closing.Load() {
 		return nil
 	}
-	err := v.launch.group.Thaw(ctx)
+	err := fault.At("live/thaw")
+	if err == nil {
+		err = v.launch.group.Thaw(ctx)
+	}
 	if v.closing.Load() {
 		err = errors.Join(err, v.launch.group.Freeze(ctx))
 	}
@@ -358,6 +368,9 @@ func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error
 		killed = len(slices.DeleteFunc(pids, func(p int) bool { return p == v.launch.initPID }))
 	}
 	v.run.decide(verdict{cause.State, cause.Reason})
+	if err := fault.At("live/kill"); err != nil {
+		return 0, err
+	}
 	n, err := v.launch.group.Kill(ctx)
 	return max(killed, n-1) + fell, err
 }
@@ -378,7 +391,11 @@ func (v *Live) Update(ctx context.Context, to Limits) (before, after Limits, err
 	}
 	operator := over(v.operator, to)
 	after = over(v.now.limits, operator)
-	if err := v.launch.group.Update(after); err != nil {
+	err = fault.At("live/update")
+	if err == nil {
+		err = v.launch.group.Update(after)
+	}
+	if err != nil {
 		return before, before, v.orEnded(err)
 	}
 	v.operator = operator

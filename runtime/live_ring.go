@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/fault"
 	"agentrun/rings"
 )
 
@@ -109,10 +110,16 @@ func (v *Live) widen(to *rights) error {
 	if err := v.launch.group.Update(over(to.limits, v.operator)); err != nil {
 		return err
 	}
+	if err := fault.At("ring/widen"); err != nil {
+		return err
+	}
 	return v.setMounts(to)
 }
 
 func (v *Live) setMounts(to *rights) error {
+	if err := fault.At("ring/mounts"); err != nil {
+		return err
+	}
 	plan := v.launch.plan
 	return v.launch.live.Set(func(at string) bool { return plan.writable(at, to) })
 }
@@ -226,6 +233,9 @@ func (d *demotion) run(ctx context.Context) error {
 func (d *demotion) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, freezeTime)
 	defer cancel()
+	if err := fault.At("ring/stop"); err != nil {
+		return err
+	}
 	_ = d.v.gate.Barrier(ctx) // one that doesn't come is a call that waits for its answer, and the freeze tells
 	return d.v.freeze(ctx)
 }
@@ -236,6 +246,9 @@ func (d *demotion) goOn() error {
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, teardownTime)
 	defer stop()
+	if err := fault.At("ring/go on"); err != nil {
+		return err
+	}
 	return d.v.thaw(ctx)
 }
 
@@ -250,6 +263,9 @@ func (d *demotion) end(ctx context.Context) error {
 	if !d.ends() {
 		return nil
 	}
+	if err := fault.At("ring/end"); err != nil {
+		return err
+	}
 	n, settled, err := l.group.KillOthers(ctx, l.initPID, l.agentPID)
 	d.killed, d.dying = max(d.killed, n), !settled
 	return err
@@ -261,6 +277,9 @@ func (d *demotion) take() error {
 			return err
 		}
 		d.closed = true
+	}
+	if err := fault.At("ring/limits"); err != nil {
+		return err
 	}
 	return d.v.launch.group.Update(over(d.to.limits, d.v.operator))
 }

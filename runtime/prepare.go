@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -66,7 +67,8 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	if plan.Exit != nil {
 		o.Exit = &Exit{} // who answers it is the run's
 	}
-	p.l = &launch{plan: &plan, opt: o, shape: &p.shape}
+	stuck := make(chan error, 1)
+	p.l = &launch{plan: &plan, opt: o, shape: &p.shape, ctx: context.Background(), stuck: stuck}
 	if shape.waits {
 		var err error
 		if p.l.bpf, err = compile(plan.filter, &o); err != nil {
@@ -74,7 +76,7 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 		}
 	}
 	openCgroups()
-	up := make(chan error, 1)
+	up := make(chan error, 1) // nobody may wait for it
 	go func() {
 		defer close(p.over)
 		thread.Throwaway(func() {
@@ -88,7 +90,12 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 			}
 		})
 	}()
-	err := <-up
+	var err error
+	select {
+	case err = <-up:
+	case err = <-stuck:
+		return nil, fmt.Errorf("prepare: %w", err) // its thread undoes it when it comes back
+	}
 	if err == nil {
 		// What the run will most likely have; if it can't be set now, it is when the sandbox is handed out.
 		if p.l.group.Update(likely) == nil {

@@ -62,7 +62,10 @@ const grace = 5 * time.Second
 // Run starts what the plan says and returns when nothing of it is left. It always returns a status;
 // errors are in it. The context's end kills the run.
 func Run(ctx context.Context, plan *Plan, opt Options) Status {
-	r := &run{ctx: ctx, plan: plan, opt: opt, began: time.Now(), ended: make(chan struct{}), verdicts: make(chan verdict, 4), onRecord: make(chan struct{})}
+	r := &run{
+		ctx: ctx, plan: plan, opt: opt, began: time.Now(), ended: make(chan struct{}), verdicts: make(chan verdict, 4), onRecord: make(chan struct{}),
+		stuck: make(chan error, 1), over: make(chan struct{}),
+	}
 	r.settled = sync.OnceValue(func() error { return r.opt.Observer.Settled() })
 	r.status = Status{
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Ring: plan.Ring, Profile: plan.Profile,
@@ -78,14 +81,22 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	// A thread of its own that then ends: it gets a mount namespace, and it is the parent of the sandbox
 	// for the parent-death signal.
 	openCgroups()
+	on := thread.Throwaway
 	if in := plan.in; in != nil && opt.RunDir == in.l.opt.RunDir && (plan.Exit == nil || opt.Exit != nil) && in.claim() {
 		r.in = in
-		in.run(r.start)
-	} else {
-		if in != nil {
-			r.unfit = errors.New("the prepared sandbox of this run can't be had")
-		}
-		thread.Throwaway(r.start)
+		on = in.run
+	} else if in != nil {
+		r.unfit = errors.New("the prepared sandbox of this run can't be had")
+	}
+	first := r.status
+	go func() {
+		defer close(r.over)
+		on(r.start)
+	}()
+	select {
+	case <-r.over:
+	case err := <-r.stuck:
+		return r.abandoned(first, err)
 	}
 	if r.ending == nil { // it never started
 		<-r.onRecord
@@ -97,13 +108,37 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 		}
 	}()
 	if err := <-r.ending; err != nil {
-		unwritten := "the end of the run is not on record: " + err.Error()
-		if r.status.State == Failed {
-			unwritten = r.status.Error + "; " + unwritten
-		}
-		r.status.State, r.status.ExitCode, r.status.Error = Failed, ExitFailed, unwritten
+		r.status.unwritten(err)
 	}
 	return r.status
+}
+
+func (s *Status) unwritten(err error) {
+	text := "the end of the run is not on record: " + err.Error()
+	if s.State == Failed {
+		text = s.Error + "; " + text
+	}
+	s.State, s.ExitCode, s.Error = Failed, ExitFailed, text
+}
+
+// abandoned is the account of a launch whose thread doesn't come back, or too late (guard). What the thread may still touch is let be.
+func (r *run) abandoned(s Status, err error) Status {
+	r.fail(&s, err)
+	s.Leftovers = []string{"run " + s.ID + ": " + err.Error() + "; what it made is removed when it comes back, or by agentrun gc when this supervisor is gone"}
+	told := make(chan error, 1)
+	go func() {
+		<-r.onRecord
+		told <- r.opt.Observer.End(s)
+	}()
+	select {
+	case err = <-told:
+	case <-time.After(teardownTime): // the log may be what the launch waits for
+		err = fmt.Errorf("no answer after %v", teardownTime)
+	}
+	if err != nil {
+		s.unwritten(err)
+	}
+	return s
 }
 
 // PolicyError, as the cause of a context's end, ends a run as state policy.
@@ -133,6 +168,8 @@ type run struct {
 	settled  func() error  // Observer.Settled, asked once; after onRecord
 	ending   <-chan error  // what Observer.End said; nil as long as nobody has asked it
 	verdicts chan verdict
+	stuck    chan error    // why the launching thread is given up
+	over     chan struct{} // closed when it is through with the run
 	ended    chan struct{} // closed when pid 1 is gone
 	agent    *unix.WaitStatus
 	asked    sync.WaitGroup // who answers the filter's notifications, and puts refusals on record
@@ -149,7 +186,7 @@ func (r *run) start() {
 			l.exit.Exit = *r.opt.Exit
 		}
 	}
-	l.plan, l.opt, l.recorder = r.plan, r.opt, &seccomp.Recorder{}
+	l.plan, l.opt, l.recorder, l.ctx, l.stuck = r.plan, r.opt, &seccomp.Recorder{}, r.ctx, r.stuck
 	r.launch = l
 	// On record by the time of the exec; written while the launch waits for the kernel. One that has little to wait for is quicker without a
 	// second goroutine.
@@ -172,7 +209,7 @@ func (r *run) start() {
 		// up has undone everything; its goroutines end with the descriptors it closed.
 		r.asked.Wait()
 		r.serving.Wait()
-		r.failed(err)
+		r.fail(&r.status, err)
 		return
 	}
 	r.status.StartedAt = time.Now()
@@ -211,8 +248,7 @@ func compile(f seccomp.Filter, opt *Options) ([]byte, error) {
 	return p.Bytes(), nil
 }
 
-func (r *run) failed(err error) {
-	s := &r.status
+func (r *run) fail(s *Status, err error) {
 	s.State, s.ExitCode, s.Error = Failed, ExitFailed, err.Error()
 	var step *StepError
 	if errors.As(err, &step) {
@@ -362,7 +398,7 @@ func (r *run) watch() (v verdict) {
 		if !ok {
 			return verdict{}
 		}
-		ends := s == unix.SIGTERM || s == unix.SIGINT || s == unix.SIGHUP || s == unix.SIGQUIT
+		ends := endsRun(s)
 		switch {
 		case ends && asked != "":
 			return verdict{Killed, asked + ", then " + unix.SignalName(s)}
@@ -375,6 +411,9 @@ func (r *run) watch() (v verdict) {
 			graceOver = time.After(grace)
 		}
 		return verdict{}
+	}
+	for _, sig := range r.launch.guard.kept { // during the launch
+		v = pass(sig, true)
 	}
 	for v == (verdict{}) {
 		select {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"agentrun/internal/fault"
 	"agentrun/store"
 )
 
@@ -53,13 +54,21 @@ func (d *Durable) Create(ctx context.Context, rec *Record, definition []byte) er
 		if err := tx.Bucket(definitionBucket).Put(rec.ID, definition); err != nil {
 			return err
 		}
+		if err := fault.At("journal/create"); err != nil {
+			return err
+		}
 		return store.PutJSON(tx.Bucket(recordBucket), rec.ID, rec)
 	})
 }
 
 // Put replaces a record.
 func (d *Durable) Put(ctx context.Context, rec *Record) error {
-	return d.store.Update(ctx, func(tx *store.Tx) error { return store.PutJSON(tx.Bucket(recordBucket), rec.ID, rec) })
+	return d.store.Update(ctx, func(tx *store.Tx) error {
+		if err := fault.At("journal/put"); err != nil {
+			return err
+		}
+		return store.PutJSON(tx.Bucket(recordBucket), rec.ID, rec)
+	})
 }
 
 // Get returns a record.

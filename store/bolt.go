@@ -15,6 +15,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/fault"
 )
 
 // File is the name of the state in its folder.
@@ -131,7 +133,10 @@ func (d *DB) run(ctx context.Context, writable bool, fn func(*Tx) error) error {
 		}
 		tx := &Tx{kv: boltTx{btx}, writable: writable}
 		defer func() { tx.kv = nil }()
-		return fn(tx)
+		if err := fn(tx); err != nil || !writable {
+			return err
+		}
+		return fault.At("store/commit")
 	})
 }
 

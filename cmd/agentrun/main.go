@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/rootless"
+	"agentrun/runtime"
 )
 
 // version is set by the Makefile.
@@ -26,6 +27,7 @@ var version = "dev"
 // those sockets "init" is just an unknown command.
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
+		runtime.DieWithSupervisor()
 		// libcontainer reads /proc/sys/kernel/cap_last_cap when it drops capabilities, and by then it sees
 		// the sandbox's /proc, which has no sys (subset=pid). The library keeps what it read once.
 		_, _ = capability.LastCap()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"agentrun/internal/fault"
 )
 
 // THREATS "leftovers"; M-5: nothing is left after any end. The lifecycle tests
@@ -66,7 +68,7 @@ func TestFailedLaunchLeavesNothing(t *testing.T) {
 		for _, step := range plan.Steps {
 			t.Run(profile+" "+step.Name, func(t *testing.T) {
 				before := takeStock()
-				got, r := try(t, opts{profile: profile, env: []string{"AGENTRUN_TESTONLY_FAIL_STEP=" + step.Name}}, "ok")
+				got, r := try(t, opts{profile: profile, env: []string{fault.Variable + "=launch/" + step.Name + "=EIO"}}, "ok")
 				// After the exec the agent may have come a few steps; before it, not one.
 				if len(got) != 0 && step.Name != plan.Steps[len(plan.Steps)-1].Name {
 					t.Errorf("the agent ran: %v", got)
@@ -98,12 +100,10 @@ func TestSupervisorKilledDuringLaunch(t *testing.T) {
 		c.Wait()
 		c.cancel()
 	}
-	// No agent runs yet. libcontainer's own init, between its clone and its parent-death signal, now and then waits for the
-	// parent that is gone; it is in the run's cgroup, and gc or the next start ends it.
+	gone(t, time.Second) // also libcontainer's own init
 	if r := tool(t, "gc"); r.exit != 0 {
 		t.Errorf("gc: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
 	}
-	noAgents(t)
 	if left := before.leftAfter(5 * time.Second); len(left) > 0 {
 		t.Errorf("after gc there is left:\n%s", strings.Join(left, "\n"))
 	}

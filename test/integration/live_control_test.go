@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/fault"
 	"agentrun/rings"
 	"agentrun/runtime"
 )
@@ -168,11 +169,12 @@ func TestM23ManyAtOnce(t *testing.T) {
 // A launch that fails after the run is live, or just before, ends it for everybody who holds it, and leaves nothing.
 func TestM22FailedLaunch(t *testing.T) {
 	for _, step := range []string{"live mounts", "probe", "exec"} {
-		t.Setenv("AGENTRUN_TESTONLY_FAIL_STEP", step)
+		undo := fault.Set("launch/" + step + "=EIO")
 		a := launchAlive(t, aliveOpts{profile: "ring3", start: rings.Standard})
 		if s := a.ended(); s.State != runtime.Failed || s.FailedStep != step {
 			t.Errorf("%s: got %+v", step, s)
 		}
+		undo()
 		if a.Live == nil {
 			continue
 		}
