@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety probe test test-unit test-vm bench lint fuzz install clean deps
+.PHONY: help run build gateway safety probe test test-unit test-vm attack bench lint fuzz install clean deps
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -71,6 +71,9 @@ test-unit: $(STUB) ## unit tests with the race detector
 
 test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only
 	@GO="$(GO)" bash test/run.sh vm
+
+attack: build probe ## what is tried from inside, on both kernels, as root and as a user; writes docs/attacks.md
+	@GO="$(GO)" bash test/run.sh attack
 
 bench: build probe ## agentrun against bwrap, runc and a static floor; one table from one run
 	@bash scripts/install-deps.sh test

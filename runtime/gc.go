@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/cgroups"
+	"agentrun/internal/rootless"
 )
 
 const (
@@ -152,7 +153,13 @@ func holdParent() (*os.File, error) {
 	if err := openWay(); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(idsDir(), "cgroup-parent"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	at, flags := filepath.Join(idsDir(), "cgroup-parent"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW
+	if rootless.Is() {
+		// An ordinary user's delegated cgroup is mounted here as the whole tree, and has a common parent of its own. A lock for all
+		// of the user's runs would leave the parent in a tree that then can't be given back, whenever another run lives in another.
+		at, flags = "/sys/fs/cgroup", os.O_RDONLY|unix.O_DIRECTORY
+	}
+	f, err := os.OpenFile(at, flags, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@
 #
 #   test/run.sh [all]   lint, compat, host, vm and bench beside unit and fuzz, then the merged table
 #   test/run.sh STEP…   only those, then the table of what they tested
+#   test/run.sh attack  the tests that docs/attacks.md is made of, on both kernels, and writes it
 #
 # A step that fails does not stop the ones after it: one run is to tell everything.
 # The binaries must be built (make build probe). Settings:
@@ -41,7 +42,9 @@ check() {
 # Packages whose tests touch the kernel, and so mean something else on another one.
 vm_packages() {
 	local p
-	for p in cgroups netns fsjail seccomp internal/hostcaps runtime/internal/stub runtime test/integration; do
+	local all=(cgroups netns fsjail seccomp internal/hostcaps runtime/internal/stub runtime test/integration)
+	if [[ -n ${AGENTRUN_VM_RUN:-} ]]; then all=(test/integration); fi
+	for p in "${all[@]}"; do
 		if compgen -G "$p/*_test.go" >/dev/null; then echo "$p"; fi
 	done
 }
@@ -90,12 +93,34 @@ step_compat() {
 	watched "$out/compat.json" -count 1 -parallel 8 -timeout 30m ./test/compat # more at once than processors: they mostly wait
 }
 
+# By itself: no more than the tests that docs/attacks.md is made of, on both kernels, and the page.
+step_attack() {
+	local package tests f streams=()
+	while read -r package tests; do
+		f=$out/attack${package//\//-}.json
+		streams+=("host=$f")
+		watched "$f" -count 1 -timeout 20m -run "$tests" "$package"
+		if [[ $package == "$integration" ]]; then AGENTRUN_VM_RUN=$tests step_vm; fi
+	done < <("$tool" attacks -tests)
+	tables+=("${streams[@]}")
+	attack_page "${streams[@]}" "vm=$out/vm.json"
+	cp "$out/attacks.md" docs/attacks.md
+}
+
+# After host, unit and vm it is read from what they left. The committed page's rows are compared by housekeeping_test.go.
+attack_page() {
+	"$tool" attacks -commit "$(git describe --always --dirty 2>/dev/null)" "$@" >"$out/attacks.md" ||
+		failed+=("attacks: a cell of test/out/attacks.md failed")
+}
+
 step_vm() {
 	local payload=$out/payload p
 	rm -rf "$payload"
 	mkdir -p "$payload/bin" "$payload/src" "$payload/tests"
 	cp bin/agentrun bin/agentrun-gateway bin/agentrun-safety bin/probe "$payload/bin/"
 	cp test/vm/suite.sh "$payload/"
+	# What the host's tests have built of others' programs (TestOutsideTools): the guest has no go command.
+	if [[ -d .cache/outside ]]; then cp -r .cache/outside "$payload/"; fi
 	# Tests read testdata, profiles and examples relative to their folder.
 	git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [[ ! -e $f ]] || printf '%s\0' "$f"; done |
 		tar -c --null -T - | tar -x -C "$payload/src"
@@ -113,7 +138,7 @@ step_vm() {
 	done
 	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1500}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
-		--env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}" \
+		--env AGENTRUN_VM_RUN="${AGENTRUN_VM_RUN:-}" --env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}" \
 		-- bash suite.sh 2> >(tee "$out/vm.log" >&2) | "$tool" guest "$out/vm.json"
 	# 0: the suite script got to its end; how the tests went is in the events.
 	((PIPESTATUS[0] == 0)) || failed+=("virtual machine: $(tail -n 3 "$out/vm.log" | tr '\n' ' ')")
@@ -195,6 +220,7 @@ main() {
 		"step_$s"
 	done
 	say "results"
+	if [[ -s $out/unit.json && " ${steps[*]} " == *" vm unit "* ]]; then attack_page "host=$out/host.json" "host=$out/unit.json" "vm=$out/vm.json"; fi
 	if ((${#tables[@]} == 0)); then
 		printf 'step failed: %s\n' "${failed[@]+"${failed[@]}"}" | grep -v ': $'
 		((${#failed[@]} == 0))

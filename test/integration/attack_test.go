@@ -5,6 +5,7 @@ package integration
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -19,7 +20,7 @@ import (
 //	-              not tried: it would be no attack there
 //
 // More than one outcome stands only where kernels differ, and the reason stands
-// beside it. in overrides want for a profile.
+// beside it. in overrides want for a profile, or for "rootless" and "rootless PROFILE".
 type attack struct {
 	try  string
 	want string
@@ -28,8 +29,13 @@ type attack struct {
 
 var allProfiles = []string{"ring1", "ring2", "ring3", "strict"}
 
+// rootlessProfiles are allProfiles but ring 1, which an ordinary user is refused by name (TestM1RootlessRefusesByName).
+var rootlessProfiles = []string{"ring2", "ring3", "strict"}
+
 // attempt runs a table of attacks, all of one profile in one sandbox, each as
-// a test of its own: in/profile/words.
+// a test of its own: in/profile/words as root, rootless/profile/words as an
+// ordinary user. A table that shows a folder of its own is tried as root only:
+// to an ordinary user it would be somebody else's.
 func attempt(t *testing.T, o opts, attacks []attack) {
 	t.Helper()
 	needSandbox(t)
@@ -42,19 +48,38 @@ func attempt(t *testing.T, o opts, attacks []attack) {
 			})
 		}
 	})
+	if slices.ContainsFunc(o.flags, func(f string) bool { return f != "--no-gateway" }) || o.asRoot {
+		return
+	}
+	t.Run("rootless", func(t *testing.T) {
+		for _, profile := range rootlessProfiles {
+			t.Run(profile, func(t *testing.T) {
+				t.Parallel()
+				o := o
+				o.user = someone(t)
+				attemptIn(t, o, profile, attacks)
+			})
+		}
+	})
 }
 
 func attemptIn(t *testing.T, o opts, profile string, attacks []attack) {
 	t.Helper()
 	o.profile = profile
 	if !slices.Contains(o.flags, "--workspace") {
-		o.flags = append(slices.Clone(o.flags), "--workspace", workspace(t))
+		ws := workspace(t)
+		if o.user != nil {
+			ws = o.user.workspace(t)
+		}
+		o.flags = append(slices.Clone(o.flags), "--workspace", ws)
 	}
 	var tries []string
 	var wanted []attack
 	for _, a := range attacks {
-		if w, ok := a.in[profile]; ok {
-			a.want = w
+		for _, where := range []string{profile, "rootless", "rootless " + profile} {
+			if w, ok := a.in[where]; ok && (o.user != nil || where == profile) {
+				a.want = w
+			}
 		}
 		if a.want != "-" {
 			tries, wanted = append(tries, a.try), append(wanted, a)
@@ -67,12 +92,50 @@ func attemptIn(t *testing.T, o opts, profile string, attacks []attack) {
 	}
 	for _, a := range wanted {
 		t.Run(a.try, func(t *testing.T) {
-			a.check(t, got[a.try], r)
+			cell(t, profile, o.user, a.check(t, got[a.try], r))
 		})
 	}
 }
 
-func (a attack) check(t *testing.T, got string, r result) {
+// cell puts an outcome among the test's events, where the table of docs/attacks.md is read from: the ring, who ran it, and
+// how the attack ended: "filter" (refused there, and on record), "refused" (by another wall) or "works".
+func cell(t testing.TB, profile string, u *user, how string) {
+	t.Helper()
+	t.Attr("cell", profile+" "+runBy(u)+" "+how)
+}
+
+func runBy(u *user) string {
+	if u != nil {
+		return "rootless"
+	}
+	return "root"
+}
+
+// ran notes for the same table that a test has started a sandbox of a ring, once for each: what the test shows, it shows there.
+func ran(t testing.TB, by string, args []string) {
+	t.Helper()
+	args = args[:max(slices.Index(args, "--"), 0)]
+	if !slices.Contains(args, "exec") {
+		return
+	}
+	profile := "ring3" // what exec takes without a word about it
+	for i, a := range args[:len(args)-1] {
+		switch a {
+		case "--ring":
+			profile = "ring" + args[i+1]
+		case "--profile":
+			profile = args[i+1]
+		}
+	}
+	if _, before := noted.LoadOrStore([3]string{t.Name(), by, profile}, true); !before {
+		t.Attr("ring", profile+" "+by)
+	}
+}
+
+var noted sync.Map
+
+// check gives how the attack ended, in the words of cell.
+func (a attack) check(t *testing.T, got string, r result) (how string) {
 	t.Helper()
 	if got == "" {
 		t.Fatalf("no answer, want %s\nexit %d\nstderr: %.500s", a.want, r.exit, r.stderr)
@@ -83,16 +146,20 @@ func (a attack) check(t *testing.T, got string, r result) {
 			continue
 		}
 		if !seen {
-			return
+			if got == "ok" {
+				return "works"
+			}
+			return "refused"
 		}
 		if r.status.Refused[call] == 0 {
 			t.Errorf("got %s, but the supervisor has no record of a refused %s (M-4); refused: %v", got, call, r.status.Refused)
 		} else if !hasEvent(r.status, call) {
 			t.Errorf("%s is counted as refused but has no event (M-4)", call)
 		}
-		return
+		return "filter"
 	}
 	t.Errorf("got %s, want %s", got, a.want)
+	return "open"
 }
 
 func hasEvent(s status, call string) bool {

@@ -41,6 +41,7 @@ func newPlace(t *testing.T) place {
 // do is any command there.
 func (p place) do(args ...string) result {
 	p.t.Helper()
+	ran(p.t, "root", args)
 	ctx, cancel := context.WithTimeout(context.Background(), hang())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, agentrun, append([]string{"--state-dir", p.state, "--run-dir", p.run}, args...)...)

@@ -76,6 +76,8 @@ func testMain(m *testing.M) int {
 	os.Mkdir(filepath.Join(base, "state"), 0o700) // it refuses to be anybody else's
 	stateDir, runDir = filepath.Join(base, "state"), filepath.Join(base, "run")
 	code := m.Run()
+	// The ordinary user's claims of ids: shared by all runs of that user's, so no single test may remove them.
+	os.RemoveAll(fmt.Sprintf("/tmp/agentrun-%d", ordinary))
 	if code != 0 {
 		// A test that gave up has killed its supervisor: what that leaves is
 		// gc's, and would only hide what else is left.
@@ -159,6 +161,8 @@ type opts struct {
 	stdin   io.Reader
 	dir     string // working directory of agentrun; default: an empty folder
 	state   string // state folder; default: that of all tests
+	user    *user  // who runs agentrun, in folders of his own; nil: root
+	asRoot  bool   // a table of attacks that means nothing as an ordinary user
 	unsafe  bool   // limits below the spec's ranges, for tests that wait for one
 }
 
@@ -243,7 +247,18 @@ func prepare(t testing.TB, o opts, argv ...string) *call {
 	args := append([]string{"exec"}, profileFlags(o.profile)...)
 	args = append(args, "--status-file", c.statusFile, "--ro-bind", probeBin+":/probe")
 	args = append(args, o.flags...)
-	c.Cmd = command(ctx, append(append(args, "--"), argv...)...)
+	args = append(append(args, "--"), argv...)
+	ran(t, runBy(o.user), args)
+	if o.user != nil {
+		c.statusFile = filepath.Join(o.user.home, filepath.Base(c.statusFile))
+		args[slices.Index(args, "--status-file")+1] = c.statusFile
+		c.Cmd = o.user.command(t, slices.Insert(args, 1, "--best-effort")...)
+		c.Env = append(c.Env, o.env...)
+		c.Stdin, c.Stdout, c.Stderr = o.stdin, &c.out, &c.errOut
+		t.Cleanup(cancel)
+		return c
+	}
+	c.Cmd = command(ctx, args...)
 	if o.state != "" {
 		c.Args[slices.Index(c.Args, "--state-dir")+1] = o.state
 	}

@@ -95,6 +95,7 @@ func startAlive(t testing.TB, o aliveOpts) *alive {
 func launchAlive(t testing.TB, o aliveOpts) *alive {
 	t.Helper()
 	needSandbox(t)
+	ran(t, "root", []string{"exec", "--profile", o.profile, "--"})
 	p, ok := profiles.Builtin(o.profile)
 	if !ok {
 		t.Fatalf("no profile %s", o.profile)

@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,8 +58,72 @@ func newUser(t *testing.T) user {
 	if err := os.Chown(home, ordinary, ordinary); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("/tmp/agentrun-%d", ordinary)) })
 	return user{home: home}
+}
+
+// someone is an ordinary user with what an ordinary host gives: on cgroup v2 a delegated cgroup too.
+func someone(t *testing.T) *user {
+	t.Helper()
+	u := newUser(t)
+	if hostcaps.CgroupIs(hostcaps.CgroupV2, "cpu", "memory", "pids").Check() == nil {
+		u.cgroup = delegated(t, fmt.Sprintf("agentrun-test-%d", counter.Add(1)))
+	}
+	return &u
+}
+
+// workspace is a folder of the user's.
+func (u user) workspace(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(u.home, "work")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, ordinary, ordinary)); err != nil { //nolint:gosec // as a user's folder is
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// delegated makes a cgroup of v2 that is the user's, and removes it at the end of the test.
+func delegated(t *testing.T, name string) string {
+	t.Helper()
+	at := filepath.Join("/sys/fs/cgroup", name)
+	if err := os.Mkdir(at, 0o755); err != nil { //nolint:gosec // as systemd makes them
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// The supervisor of the run that was killed is still on its way out.
+		for end := time.Now().Add(hang() / 10); ; time.Sleep(20 * time.Millisecond) {
+			in := groupsBelow(at)
+			for _, dir := range slices.Backward(in) {
+				os.Remove(dir)
+			}
+			if _, err := os.Stat(at); err != nil {
+				if slices.Contains(in, filepath.Join(at, "agentrun")) {
+					t.Errorf("left in the delegated cgroup, empty (M-5): %q", in)
+				}
+				return
+			}
+			if time.Now().After(end) {
+				t.Errorf("the delegated cgroup isn't empty: %q", groupsBelow(at))
+				return
+			}
+		}
+	})
+	for _, file := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
+		if err := os.Chown(filepath.Join(at, file), ordinary, ordinary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return at
+}
+
+// groupsBelow lists a cgroup and those in it, parents first.
+func groupsBelow(at string) (dirs []string) {
+	filepath.WalkDir(at, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	return dirs
 }
 
 // run calls agentrun as the user and gives its exit code and output.
@@ -74,22 +141,40 @@ func (u user) run(t *testing.T, args ...string) (code int, stdout, stderr string
 	return code, out.String(), errOut.String()
 }
 
-func (u user) command(t *testing.T, args ...string) *exec.Cmd {
+// mappers is a folder with newuidmap and newgidmap, made once: this test's binary is large.
+func mappers(t testing.TB) string {
 	t.Helper()
-	self, err := os.Executable()
+	dir, err := mappersOnce()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dir
+}
+
+var mappersOnce = sync.OnceValues(func() (string, error) {
+	dir := filepath.Join(base, "mappers")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, "newuidmap")
+	return dir, errors.Join(
+		os.MkdirAll(filepath.Join(dir, "bare"), 0o755), //nolint:gosec // as /usr/local/bin
+		os.WriteFile(name, self, 0o755), os.Chmod(name, 0o755|os.ModeSetuid), os.Link(name, filepath.Join(dir, "newgidmap")),
+		os.WriteFile(filepath.Join(dir, "ids"), fmt.Appendf(nil, "%d:1000000:65536\n", ordinary), 0o644), //nolint:gosec // as /etc/subuid
+		os.WriteFile(filepath.Join(dir, "bare", "none"), nil, 0o644),                                     //nolint:gosec // as /etc/subuid
+	)
+})
+
+func (u user) command(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	ran(t, "rootless", args)
+	bin := mappers(t)
 	const script = `set -e
 if test -n "$TEST_CGROUP"; then echo $$ > "$TEST_CGROUP/cgroup.procs"; fi
-mount -t tmpfs -o mode=755 t /usr/local/bin
-if test -z "$TEST_BARE"; then
-	for n in newuidmap newgidmap; do cp "$TEST_MAPPER" /usr/local/bin/$n; chmod 4755 /usr/local/bin/$n; done
-	echo "$TEST_UID:1000000:65536" > /usr/local/bin/ids
-else
-	: > /usr/local/bin/ids
-fi
-for f in /etc/subuid /etc/subgid; do test -e $f || : > $f; mount --bind /usr/local/bin/ids $f; done
+mount --bind "$TEST_MAPPERS" /usr/local/bin
+mount -o remount,bind,suid /usr/local/bin
+for f in /etc/subuid /etc/subgid; do test -e $f || : > $f; mount --bind "/usr/local/bin/$TEST_IDS" $f; done
 cd "$HOME"
 exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
 	ctx, cancel := context.WithTimeout(context.Background(), hang())
@@ -97,10 +182,10 @@ exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh", agentrun}, args...)...)
 	cmd.Env = []string{
 		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + u.home, "AGENTRUN_NO_DAEMON=1",
-		"TEST_MAPPER=" + self, fmt.Sprintf("TEST_UID=%d", ordinary), "TEST_CGROUP=" + u.cgroup,
+		"TEST_MAPPERS=" + bin, fmt.Sprintf("TEST_UID=%d", ordinary), "TEST_CGROUP=" + u.cgroup, "TEST_IDS=ids",
 	}
 	if u.bare {
-		cmd.Env = append(cmd.Env, "TEST_BARE=1")
+		cmd.Env = append(cmd.Env, "TEST_IDS=none", "TEST_MAPPERS="+filepath.Join(bin, "bare"))
 	}
 	return cmd
 }
@@ -228,28 +313,7 @@ func TestS15RootlessStopKills(t *testing.T) {
 func TestM3RootlessDelegatedCgroup(t *testing.T) {
 	need(t, hostcaps.CgroupIs(hostcaps.CgroupV2, "cpu", "memory", "pids"))
 	u := newUser(t)
-	u.cgroup = "/sys/fs/cgroup/agentrun-test-delegated"
-	if err := os.Mkdir(u.cgroup, 0o755); err != nil { //nolint:gosec // as systemd makes them
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, dir := range []string{u.cgroup + "/agentrun-self", u.cgroup} {
-			// The supervisor of the run that was killed is still on its way out.
-			err := os.Remove(dir)
-			for end := time.Now().Add(hang() / 10); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = os.Remove(dir) {
-				time.Sleep(20 * time.Millisecond)
-			}
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				b, _ := os.ReadFile(dir + "/cgroup.procs")
-				t.Errorf("the delegated cgroup isn't empty: %v; processes %q", err, b)
-			}
-		}
-	})
-	for _, name := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
-		if err := os.Chown(filepath.Join(u.cgroup, name), ordinary, ordinary); err != nil {
-			t.Fatal(err)
-		}
-	}
+	u.cgroup = delegated(t, "agentrun-test-delegated")
 	code, out, errOut := u.run(t, "exec", "--no-gateway", "--", "cat", "/proc/self/cgroup")
 	if code != 0 || errOut != "" || strings.TrimSpace(out) != "0::/" {
 		t.Fatalf("got %d, %q, %q", code, out, errOut)
@@ -269,4 +333,21 @@ func TestM3RootlessDelegatedCgroup(t *testing.T) {
 		}
 	}
 	u.cgroup = "/sys/fs/cgroup/agentrun-test-delegated"
+}
+
+// Each delegated cgroup is given back by the run that took it, whoever of the same user runs in another.
+func TestM5RootlessRunsInTwoCgroups(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.CgroupIs(hostcaps.CgroupV2, "cpu", "memory", "pids"))
+	stdin, hold := io.Pipe()
+	long := prepare(t, opts{user: someone(t), stdin: stdin, flags: []string{"--no-gateway", "-i"}}, "/probe", "ready", ",", "wait")
+	long.startUntil(t, "ready")
+	u := someone(t)
+	r := run(t, opts{user: u, flags: []string{"--no-gateway"}}, "/probe", "exit", "0")
+	r.want(t, 0, "exited")
+	if left := groupsBelow(u.cgroup + "/agentrun"); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	hold.Close()
+	long.finish(t).want(t, 0, "exited")
 }

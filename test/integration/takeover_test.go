@@ -172,7 +172,7 @@ func fieldsOf(v string) map[string]string {
 func TestInitIsClosed(t *testing.T) {
 	attempt(t, opts{}, []attack{
 		{try: "read /proc/1/mem", want: "EACCES"},
-		{try: "write /proc/1/mem", want: "EACCES"},
+		{try: "write /proc/1/mem", want: "EROFS"},
 		{try: "read /proc/1/environ", want: "EACCES"},
 		{try: "read /proc/1/maps", want: "EACCES"},
 		{try: "read /proc/1/auxv", want: "EACCES"},
@@ -185,9 +185,9 @@ func TestInitIsClosed(t *testing.T) {
 		{try: "readlink /proc/1/exe", want: "EACCES"},
 		{try: "readlink /proc/1/root", want: "EACCES"},
 		{try: "readlink /proc/1/ns/mnt", want: "EACCES"},
-		{try: "write /proc/1/oom_score_adj 1000", want: "EACCES"},
-		{try: "write /proc/1/clear_refs 1", want: "EACCES|ENOENT"},
-		{try: "write /proc/1/comm owned", want: "EACCES"},
+		{try: "write /proc/1/oom_score_adj 1000", want: "EROFS"},
+		{try: "write /proc/1/clear_refs 1", want: "EROFS"},
+		{try: "write /proc/1/comm owned", want: "EROFS"},
 		{try: "kill-init", want: "value=alive"},
 		// Not the supervisor's either: it is outside of the pid namespace.
 		{try: "read /proc/self/../1/../../etc/shadow", want: "ENOENT"},

@@ -3,7 +3,7 @@
 #
 # Inside the VM: runs the compiled tests of each package in /payload/packages, in a
 # copy of that package's folder. The marks are read by `testtable guest`.
-export AGENTRUN_BIN=/payload/bin/agentrun AGENTRUN_PROBE=/payload/bin/probe
+export AGENTRUN_BIN=/payload/bin/agentrun AGENTRUN_PROBE=/payload/bin/probe AGENTRUN_TEST_OUTSIDE=/payload/outside
 # Of the way out only what depends on the kernel: how it is asked and what it answers is the same on each, was tried on the
 # host, and takes minutes under emulation.
 same=(TestM8AddressesAreRefused TestM8NamesMustAgree TestM8LookupsStayInside TestM8FloodLeavesABoundedAudit TestM8Rebinding
@@ -33,7 +33,8 @@ echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
 while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
-	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.v=test2json -test.timeout 18m 2>&1
+	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.run "${AGENTRUN_VM_RUN:-}" \
+		-test.v=test2json -test.timeout 18m 2>&1
 	code=$?
 	printf '\n@@testtable end %d\n' "$code"
 done </payload/packages

@@ -21,6 +21,7 @@ type event struct {
 	ImportPath string // of build-output and build-fail, instead of Package
 	Test       string
 	Output     string
+	Key, Value string // of attr: what a test says of itself by t.Attr
 	Elapsed    float64
 }
 

@@ -6,6 +6,7 @@
 //	testtable watch FILE    < events         keeps the events, prints failures as they come
 //	testtable guest FILE    < output         the same for test/vm/suite.sh, which has no go tool
 //	testtable report [-must-run] [-step NAME]… host=FILE… vm=FILE…
+//	testtable attacks [-tests] [-commit NAME] host=FILE… vm=FILE…    writes docs/attacks.md
 //
 // report merges the platforms: a test is skipped only if it was skipped wherever
 // it was met, and its reasons are shown. With -must-run such a test is a failure:
@@ -43,7 +44,7 @@ func main() {
 
 func run(args []string, in io.Reader, out io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("want watch, guest or report")
+		return errors.New("want watch, guest, report or attacks")
 	}
 	switch args[0] {
 	case "watch", "guest":
@@ -61,6 +62,8 @@ func run(args []string, in io.Reader, out io.Writer) error {
 		return watch(in, f, out)
 	case "report":
 		return reportCommand(args[1:], out)
+	case "attacks":
+		return attacksCommand(args[1:], out)
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }
