@@ -104,15 +104,18 @@ func (v *View) judge(ctx context.Context, hint string) (judge.Judgement, *matche
 	for _, f := range a.Factors {
 		j.Factors = append(j.Factors, judge.Factor(f))
 	}
-	j.Rule, j.Pattern = v.rule(ctx, m)
+	j.Rule, j.Pattern = v.rule(ctx, hint, m)
 	return j, m, ctx.Err()
 }
 
 // rule finds the pattern that decides: deny > requiresApproval > autoApprove > default.
-func (v *View) rule(ctx context.Context, m *matched) (judge.Rule, string) {
+func (v *View) rule(ctx context.Context, hint string, m *matched) (judge.Rule, string) {
 	spellings := []spelling{spell(m.reading)}
 	if m.reading.Shadow != "" {
 		spellings = append(spellings, spell(fold.Read(m.reading.Shadow)))
+	}
+	if plain := risk.Unescaped(hint); plain != m.reading.Clean {
+		spellings = append(spellings, spell(fold.Read(plain)))
 	}
 	for _, op := range m.assessment.Operations {
 		spellings = append(spellings, spell(fold.Read(op)))

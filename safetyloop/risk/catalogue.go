@@ -41,6 +41,7 @@ const (
 	exfiltration
 	downloadAndRun
 	dynamicCode
+	carriedCommand
 	remoteShell
 	forkBomb
 	privilege
@@ -105,6 +106,7 @@ var catalogue = [factors]Entry{
 	exfiltration:     {Name: "exfiltration", Points: 35, Why: "something sensitive and a way out in one hint"},
 	downloadAndRun:   {Name: "download_and_run", Points: 55, Why: "runs what was downloaded or decoded just before"},
 	dynamicCode:      {Name: "dynamic_code", Points: 40, Why: "a command whose name is only known when it runs"},
+	carriedCommand:   {Name: "carried_command", Points: 30, Why: "an option, a script or a variable of one program has another one run"},
 	remoteShell:      {Name: "remote_shell", Points: 65, Why: "gives a shell to another host"},
 	forkBomb:         {Name: "fork_bomb", Points: 90, Why: "a function that starts itself twice"},
 	privilege:        {Name: "privilege", Points: 25, Why: "with the rights of root or an administrator"},

@@ -3,6 +3,10 @@
 package risk
 
 import (
+	"regexp"
+	"strconv"
+	"sync"
+
 	"agentrun/safetyloop/fold"
 )
 
@@ -93,11 +97,56 @@ func Assess(hint string, env Env) Assessment {
 	if r.Shadow != "" {
 		f.text(fold.Read(r.Shadow).Clean, 1)
 	}
+	if plain, needless := unescaped(r.Clean); plain != r.Clean {
+		if needless {
+			f.add(disguised, "letters or dots written as numbers")
+		}
+		f.text(fold.Read(plain).Clean, 1)
+	}
 	if len(hint) > MaxHint {
 		f.add(shellUnreadable, "the hint is longer than it may be")
 	}
 	return f.result()
 }
+
+// Unescaped is the hint without the numbers that stand for characters, as %2e, \x2e and \u002e for a dot; what reads it may undo them.
+// It is the hint itself if it has none.
+func Unescaped(hint string) string {
+	plain, _ := unescaped(fold.Read(hint).Clean)
+	return plain
+}
+
+// maxRounds of decoding: a path that is decoded more often on its way is nobody's.
+const maxRounds = 3
+
+// unescaped tells also whether characters are escaped that never need it: no honest hint writes a dot so, or a word.
+func unescaped(s string) (plain string, needless bool) {
+	for range maxRounds {
+		before := s
+		needless = needless || spelled().MatchString(s)
+		s = escape().ReplaceAllStringFunc(s, func(e string) string {
+			n, err := strconv.ParseUint(e[len(e)-2:], 16, 8)
+			if err != nil || n < ' ' || n > '~' {
+				return e
+			}
+			return string(rune(n))
+		})
+		if s == before {
+			break
+		}
+	}
+	return s, needless
+}
+
+const number2 = `(?i)(%|%u00|\\x|\\u00)`
+
+var (
+	escape  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(number2 + `[0-9a-f]{2}`) })
+	spelled = sync.OnceValue(func() *regexp.Regexp {
+		// A single letter may be the format of a number, as %4d.
+		return regexp.MustCompile(number2 + `(2e|5f)|(` + number2 + `(3[0-9]|[46][1-9a-f]|[57][0-9a])){2}`)
+	})
+)
 
 func (f *finder) hide() {
 	h := f.reading.Hidden

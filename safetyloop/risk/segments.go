@@ -127,7 +127,7 @@ func (f *finder) call(words []string) {
 	each := false // behind xargs or parallel
 	for i, w := range words {
 		each = each || i > 0 && many(words[i-1])
-		if w == "" || w[0] == '-' || i > 0 && strings.Contains(w, "/") && !strings.Contains(w, "bin/") && !wrapper(words[:i]) {
+		if w == "" || w[0] == '-' || i > 0 && strings.Contains(w, "/") && !strings.Contains(w, "bin/") && !strings.Contains(w, "/ld-") && !wrapper(words[:i]) {
 			continue
 		}
 		name, args := base(w), words[i+1:min(len(words), i+1+maxArgs)]
@@ -136,6 +136,10 @@ func (f *finder) call(words []string) {
 		}
 		if (name == "rm" || name == "unlink" || name == "shred") && each {
 			first(&f.all, "as many as are given")
+		}
+		f.carried(name, args)
+		if i+2 < len(words) && words[i+1] == "=" {
+			f.variable(w, words[i+2])
 		}
 		if f.command(name, args) && strings.Contains(w, "bin/") && len(f.programs) < maxOperations {
 			f.programs = append(f.programs, w)

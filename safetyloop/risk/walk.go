@@ -81,9 +81,27 @@ func (w *walker) assign(a *syntax.Assign) {
 	if a.Name == nil || a.Value == nil {
 		return
 	}
-	if v, known := w.word(a.Value, 0); known {
+	v, known := w.word(a.Value, 0)
+	w.f.variable(a.Name.Value, written(a.Value, v))
+	if known {
 		w.set(a.Name.Value, v.text())
 	}
+}
+
+// written is the value as it stands there where it begins with a variable that isn't known: $PATH:/opt/bin adds at the end.
+func written(word *syntax.Word, v *value) string {
+	parts := word.Parts
+	if len(parts) > 0 {
+		if q, ok := parts[0].(*syntax.DblQuoted); ok {
+			parts = q.Parts
+		}
+	}
+	if len(parts) > 0 {
+		if p, ok := parts[0].(*syntax.ParamExp); ok && p.Param != nil && v.dynamic {
+			return "$" + p.Param.Value + v.text()
+		}
+	}
+	return v.text()
 }
 
 func (w *walker) redirect(r *syntax.Redirect) {
@@ -137,6 +155,9 @@ func (w *walker) call(c *syntax.CallExpr) {
 	}
 	for i, each := range c.Args {
 		v, known := w.word(each, 0)
+		if name, value, ok := assignment(v.text()); ok {
+			w.f.variable(name, value)
+		}
 		if name, value, ok := assignment(v.text()); ok && known && w.depth < maxDepth {
 			w.set(name, value) // after "please", or env: no assignment to the parser
 		}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+)
+
+// S-7 (A-L5): a command that stands in an option, a variable or behind an encoding pauses the agent, also
+// under a policy that approves what the hint begins with; the same words without it go on.
+func TestS7CarriedCommandsPause(t *testing.T) {
+	n := node{t, t.TempDir()}
+	policy := write(t, filepath.Join(t.TempDir(), "policy.yaml"), `autoApprove: ["read_*", "git *", "ls *"]`+"\n", 0o600)
+	for hint, goesOn := range map[string]bool{
+		"powershell -EncodedCommand ZQBjAGgAbwAgAGgAaQA=": false,
+		"tar --checkpoint-action=exec=id -cf a.tar docs":  false,
+		"tar -cf a.tar docs":                              true,
+		"LD_PRELOAD=./evil.so ls":                         false,
+		"ls docs":                                         true,
+		"read_file %2e%2e/etc/shadow":                     false,
+		"read_file docs/my%20notes.md":                    true,
+		"git -c core.sshCommand=id fetch":                 false,
+		"git fetch":                                       true,
+		"php -r 'system($_GET[0]);' to show the version":  false,
+		"php -r 'echo 1;' to show the version":            true,
+	} {
+		t.Run(hint, func(t *testing.T) {
+			r := n.do("safety", "check", "--policy", policy, "--json", hint)
+			var v struct {
+				Score     int
+				Directive struct{ Continue bool }
+			}
+			if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || r.exit != 0 {
+				t.Fatalf("exit %d, %v\n%s%s", r.exit, err, r.stdout, r.stderr)
+			}
+			if v.Directive.Continue != goesOn {
+				t.Errorf("score %d, continue %v, want %v\n%s", v.Score, v.Directive.Continue, goesOn, r.stdout)
+			}
+		})
+	}
+}
