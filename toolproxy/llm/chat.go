@@ -205,8 +205,8 @@ func (c *call) pump(src source, to sink) *gate.Error {
 
 func (c *call) note(ev *event) {
 	c.outBytes += ev.size
-	if ev.usage != nil {
-		c.final = ev.usage
+	if ev.usage != nil || ev.size > 0 {
+		c.final = ev.usage // what came before was of less than the whole
 	}
 	if ev.finish != "" {
 		c.finish = finishReason(ev.finish)

@@ -191,10 +191,10 @@ func (c *call) fetch(path string, body []byte) ([]byte, error) {
 func parseVectors(text []byte, n int) ([][]float64, *usage, error) {
 	var reply struct {
 		Error jsontext.Value `json:"error"`
-		Data  []struct {
+		Data  few[struct {
 			Index     int       `json:"index"`
 			Embedding []float64 `json:"embedding"`
-		} `json:"data"`
+		}] `json:"data"`
 		Usage jsontext.Value `json:"usage"`
 	}
 	if err := json.Unmarshal(text, &reply); err != nil {

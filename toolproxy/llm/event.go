@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/go-json-experiment/json"
@@ -37,19 +38,51 @@ const (
 // chunk is what is read of a provider's object, of a stream or whole. All else in it isn't.
 type chunk struct {
 	Error   jsontext.Value `json:"error"`
-	Choices []struct {
-		Index   int64    `json:"index"`
-		Delta   fragment `json:"delta"`
-		Message fragment `json:"message"`
-		Finish  string   `json:"finish_reason"`
-	} `json:"choices"`
-	Usage jsontext.Value `json:"usage"`
+	Choices few[choice]    `json:"choices"`
+	Usage   jsontext.Value `json:"usage"`
+}
+
+type choice struct {
+	Index   int64    `json:"index"`
+	Delta   fragment `json:"delta"`
+	Message fragment `json:"message"`
+	Finish  string   `json:"finish_reason"`
+}
+
+// few is a list of at most maxFew. An element that says nothing takes three bytes of a request or reply and some hundred of memory:
+// a provider's 8 MiB of them would be a gigabyte here, and an agent's 64 MiB of bodies ten.
+type few[T any] []T
+
+const maxFew = 4096 // messages, by the configuration; all else is less
+
+var errMany = fmt.Errorf("a list of more than %d", maxFew)
+
+// UnmarshalJSONFrom reads a list or null.
+func (f *few[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	if kind := dec.PeekKind(); kind != '[' && kind != 'n' {
+		return errForm
+	}
+	if t, err := dec.ReadToken(); err != nil || t.Kind() == 'n' {
+		return err
+	}
+	for dec.PeekKind() != ']' {
+		if len(*f) == maxFew {
+			return errMany
+		}
+		var v T
+		if err := json.UnmarshalDecode(dec, &v); err != nil {
+			return err
+		}
+		*f = append(*f, v)
+	}
+	_, err := dec.ReadToken()
+	return err
 }
 
 type fragment struct {
 	Content   jsontext.Value `json:"content"`
 	Refusal   string         `json:"refusal"`
-	ToolCalls []toolCall     `json:"tool_calls"`
+	ToolCalls few[toolCall]  `json:"tool_calls"`
 	// Read to be counted, never passed on (M-17).
 	Reasoning        jsontext.Value `json:"reasoning"`
 	ReasoningContent jsontext.Value `json:"reasoning_content"`
@@ -129,10 +162,10 @@ func contentText(v jsontext.Value) (string, error) {
 		}
 		return s, nil
 	}
-	var list []struct {
+	var list few[struct {
 		Type string         `json:"type"`
 		Text jsontext.Value `json:"text"`
-	}
+	}]
 	if json.Unmarshal(v, &list) != nil {
 		return "", errForm
 	}

@@ -726,11 +726,15 @@ func TestM19Cost(t *testing.T) {
 	}
 }
 
+func sseOf(in []byte, count *int64) *sse {
+	return &sse{in: bufio.NewReaderSize(bytes.NewReader(in), 16), body: io.NopCloser(nil), left: 1 << 16, progress: func() {}, count: count}
+}
+
 func FuzzSSE(f *testing.F) {
 	f.Add([]byte("data: " + content("x") + "\n\n: c\r\ndata: [DONE]\n\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var count int64
-		s := &sse{in: bufio.NewReaderSize(bytes.NewReader(in), 16), body: io.NopCloser(nil), left: 1 << 16, progress: func() {}, count: &count}
+		s := sseOf(in, &count)
 		for range len(in) + 1 {
 			if _, err := s.next(); err != nil {
 				return

@@ -38,9 +38,10 @@ type usage struct {
 	Total      int64 `json:"total_tokens"`
 }
 
-// plausibleInput: a token has at least a byte, and a provider adds its template.
+// plausibleInput: a token has at least a byte, no vocabulary has tokens of more than 128 bytes on average, and a provider adds a
+// template or leaves one out.
 func plausibleInput(said int64, sent int) bool {
-	return said > 0 && said <= int64(sent)+4096
+	return said > 0 && said >= (int64(sent)-4096)/128 && said <= int64(sent)+4096
 }
 
 // plausibleOutput: no vocabulary has tokens of more than 128 bytes on average, and no reply is much longer than it may be.

@@ -21,7 +21,7 @@ import (
 // should hear of it, and a provider's next extension (hosted search, remote tools) must not pass by being unknown.
 type chatRequest struct {
 	Model         string         `json:"model"`
-	Messages      []message      `json:"messages"`
+	Messages      few[message]   `json:"messages"`
 	Stream        bool           `json:"stream"`
 	StreamOptions *streamOptions `json:"stream_options"`
 	MaxTokens     *int64         `json:"max_tokens"`
@@ -32,7 +32,7 @@ type chatRequest struct {
 	Presence      *float64       `json:"presence_penalty"`
 	Frequency     *float64       `json:"frequency_penalty"`
 	Stop          jsontext.Value `json:"stop"`
-	Tools         []toolSpec     `json:"tools"`
+	Tools         few[toolSpec]  `json:"tools"`
 	ToolChoice    jsontext.Value `json:"tool_choice"`
 	Parallel      *bool          `json:"parallel_tool_calls"`
 	Format        jsontext.Value `json:"response_format"`
@@ -53,7 +53,7 @@ type message struct {
 	Role       string         `json:"role"`
 	Content    jsontext.Value `json:"content"`
 	Name       string         `json:"name"`
-	ToolCalls  []toolCall     `json:"tool_calls"`
+	ToolCalls  few[toolCall]  `json:"tool_calls"`
 	ToolCallID string         `json:"tool_call_id"`
 	Refusal    *string        `json:"refusal"`
 	// Clients send replies back as they got them. These are read and left out.
@@ -118,6 +118,9 @@ func decode(body []byte, into any) *gate.Error {
 	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, errMany) {
+		return refuse(gate.CodeTooLarge, errMany.Error()+" is not read", "leave out or summarise the oldest messages")
 	}
 	where := ""
 	var semantic *json.SemanticError
@@ -220,7 +223,7 @@ func parts(v jsontext.Value, at string) ([]part, *gate.Error) {
 		}
 		return nil, badArguments("%s is neither text nor a list of parts", at)
 	}
-	var list []part
+	var list few[part]
 	if json.Unmarshal(v, &list, json.RejectUnknownMembers(true)) != nil || len(list) > maxParts {
 		return nil, badArguments("%s has parts that are not read here, or more than %d", at, maxParts)
 	}

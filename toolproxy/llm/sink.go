@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -156,7 +157,13 @@ type wholeSink struct {
 	text  strings.Builder
 	short string
 	held  bool // there is a summary instead of the text
-	calls []toolCall
+	calls []*wholeCall
+}
+
+// wholeCall gathers a function call: its pieces may be of one byte each.
+type wholeCall struct {
+	toolCall
+	name, args strings.Builder
 }
 
 func (s *wholeSink) delta(text string, calls []toolCall) *gate.Error {
@@ -168,14 +175,13 @@ func (s *wholeSink) delta(text string, calls []toolCall) *gate.Error {
 }
 
 func (s *wholeSink) add(c toolCall) {
-	for i := range s.calls {
-		if *s.calls[i].Index == *c.Index {
-			s.calls[i].Function.Name += c.Function.Name
-			s.calls[i].Function.Arguments += c.Function.Arguments
-			return
-		}
+	at := slices.IndexFunc(s.calls, func(w *wholeCall) bool { return *w.Index == *c.Index })
+	if at < 0 {
+		at = len(s.calls)
+		s.calls = append(s.calls, &wholeCall{toolCall: c})
 	}
-	s.calls = append(s.calls, c)
+	s.calls[at].name.WriteString(c.Function.Name)
+	s.calls[at].args.WriteString(c.Function.Arguments)
 }
 
 func (s *wholeSink) summary(text string) *gate.Error {
@@ -190,12 +196,13 @@ func (s *wholeSink) finish(c *call) {
 		Summary   string     `json:"summary,omitempty"`
 		ToolCalls []toolCall `json:"tool_calls,omitempty"`
 	}
-	m := outWhole{Role: "assistant", Summary: s.short, ToolCalls: s.calls}
+	m := outWhole{Role: "assistant", Summary: s.short}
 	if text := s.text.String(); !s.held && (text != "" || len(s.calls) == 0) {
 		m.Content = &text
 	}
-	for i := range m.ToolCalls {
-		m.ToolCalls[i].Index = nil
+	for _, w := range s.calls {
+		w.Index, w.Function.Name, w.Function.Arguments = nil, w.name.String(), w.args.String()
+		m.ToolCalls = append(m.ToolCalls, w.toolCall)
 	}
 	type choice struct {
 		Index   int      `json:"index"`
