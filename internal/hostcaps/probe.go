@@ -28,7 +28,10 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	s := e.Probe.Name + ": " + e.Kind.Error()
+	s := e.Kind.Error()
+	if e.Probe != nil { // LandlockABI is asked without one
+		s = e.Probe.Name + ": " + s
+	}
 	if e.Why != "" {
 		s += ": " + e.Why
 	}

@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "tiny-go-program" {
 		os.Exit(tinyGoProgram())
 	}
+	if len(os.Args) > 2 && os.Args[1] == "without-landlock" {
+		os.Exit(withoutLandlock(os.Args[2:]))
+	}
 	if name := filepath.Base(os.Args[0]); name == "newuidmap" || name == "newgidmap" {
 		os.Exit(mapIDs(name, os.Args[1:]))
 	}
@@ -159,11 +162,12 @@ type opts struct {
 	flags   []string // before "--"
 	env     []string // added to agentrun's own environment
 	stdin   io.Reader
-	dir     string // working directory of agentrun; default: an empty folder
-	state   string // state folder; default: that of all tests
-	user    *user  // who runs agentrun, in folders of his own; nil: root
-	asRoot  bool   // a table of attacks that means nothing as an ordinary user
-	unsafe  bool   // limits below the spec's ranges, for tests that wait for one
+	dir     string   // working directory of agentrun; default: an empty folder
+	state   string   // state folder; default: that of all tests
+	user    *user    // who runs agentrun, in folders of his own; nil: root
+	asRoot  bool     // a table of attacks that means nothing as an ordinary user
+	unsafe  bool     // limits below the spec's ranges, for tests that wait for one
+	under   []string // a program and its arguments that starts agentrun
 }
 
 // profileFlags names a ring by its number, any other profile by its name.
@@ -261,6 +265,10 @@ func prepare(t testing.TB, o opts, argv ...string) *call {
 	c.Cmd = command(ctx, args...)
 	if o.state != "" {
 		c.Args[slices.Index(c.Args, "--state-dir")+1] = o.state
+	}
+	if len(o.under) > 0 {
+		c.Args[0] = c.Path
+		c.Path, c.Args = o.under[0], append(slices.Clone(o.under), c.Args...)
 	}
 	c.Dir = o.dir
 	if c.Dir == "" {
