@@ -81,7 +81,8 @@ func TestAttackLists(t *testing.T) {
 	exists := testsByFile(t)
 	words := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	security := words(read(t, "SECURITY.md"))
-	walls := strings.Fields("filter mount Landlock namespace cgroup rlimit kernel launch gateway supervisor audit")
+	walls := strings.Fields(
+		"filter mount Landlock namespace cgroup rlimit kernel launch gateway supervisor audit")
 	named := map[string]bool{}
 	for _, c := range classes {
 		for _, r := range c.Attacks {
@@ -126,7 +127,10 @@ func TestAttackLists(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range files(t, func(n string) bool { return strings.HasPrefix(n, "test/attack/") && strings.HasSuffix(n, ".py") }) {
+	for _, name := range files(t, ending(".py")) {
+		if !strings.HasPrefix(name, "test/attack/") {
+			continue
+		}
 		script := strings.TrimSuffix(strings.TrimPrefix(name, "test/attack/"), ".py")
 		if script != "run" && !named[script] {
 			t.Errorf("%s belongs to no row of test/attack/classes.yaml", name)
@@ -149,6 +153,7 @@ func TestAttackPageHasTheRowsOfTheLists(t *testing.T) {
 		want = append(want, f.ID)
 	}
 	var got []string
+	head := regexp.MustCompile(`^\| (---|attack|finding) \|`)
 	said := false // the table of what programs said is no list of rows
 	for line := range strings.Lines(read(t, "docs/attacks.md")) {
 		line = strings.TrimRight(line, "\n")
@@ -158,7 +163,7 @@ func TestAttackPageHasTheRowsOfTheLists(t *testing.T) {
 			got, said = append(got, line), false
 		case strings.HasPrefix(line, "| said |"):
 			said = true
-		case len(got) == 0, said, !strings.HasPrefix(line, "| "), regexp.MustCompile(`^\| (---|attack|finding) \|`).MatchString(line):
+		case len(got) == 0, said, !strings.HasPrefix(line, "| "), head.MatchString(line):
 		default:
 			got = append(got, strings.TrimPrefix(cells[0], "| "))
 		}
@@ -166,7 +171,8 @@ func TestAttackPageHasTheRowsOfTheLists(t *testing.T) {
 	if !slices.Equal(got, want) {
 		for i := range max(len(got), len(want)) {
 			if i >= len(got) || i >= len(want) || got[i] != want[i] {
-				t.Fatalf("docs/attacks.md, entry %d: got %q, want %q: make attack writes it anew", i, got[min(i, len(got)-1)], want[min(i, len(want)-1)])
+				t.Fatalf("docs/attacks.md, entry %d: got %q, want %q: make attack writes it anew",
+					i, got[min(i, len(got)-1)], want[min(i, len(want)-1)])
 			}
 		}
 	}

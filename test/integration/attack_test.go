@@ -29,7 +29,8 @@ type attack struct {
 
 var allProfiles = []string{"ring1", "ring2", "ring3", "strict"}
 
-// rootlessProfiles are allProfiles but ring 1, which an ordinary user is refused by name (TestM1RootlessRefusesByName).
+// rootlessProfiles are allProfiles but ring 1, which an ordinary user is refused by name
+// (TestM1RootlessRefusesByName).
 var rootlessProfiles = []string{"ring2", "ring3", "strict"}
 
 // attempt runs a table of attacks, all of one profile in one sandbox, each as
@@ -39,7 +40,8 @@ var rootlessProfiles = []string{"ring2", "ring3", "strict"}
 func attempt(t *testing.T, o opts, attacks []attack) {
 	t.Helper()
 	needSandbox(t)
-	// Two profiles at a time, and back when the last is through: the caller's deferred clean-up comes after them.
+	// Two profiles at a time, and back when the last is through: the caller's deferred clean-up comes after
+	// them.
 	t.Run("in", func(t *testing.T) {
 		for _, profile := range allProfiles {
 			t.Run(profile, func(t *testing.T) {
@@ -97,8 +99,9 @@ func attemptIn(t *testing.T, o opts, profile string, attacks []attack) {
 	}
 }
 
-// cell puts an outcome among the test's events, where the table of docs/attacks.md is read from: the ring, who ran it, and
-// how the attack ended: "filter" (refused there, and on record), "refused" (by another wall) or "works".
+// cell puts an outcome among the test's events, where the table of docs/attacks.md is read from: the ring,
+// who ran it, and how the attack ended: "filter" (refused there, and on record), "refused" (by another wall)
+// or "works".
 func cell(t testing.TB, profile string, u *user, how string) {
 	t.Helper()
 	t.Attr("cell", profile+" "+runBy(u)+" "+how)
@@ -111,7 +114,8 @@ func runBy(u *user) string {
 	return "root"
 }
 
-// ran notes for the same table that a test has started a sandbox of a ring, once for each: what the test shows, it shows there.
+// ran notes for the same table that a test has started a sandbox of a ring, once for each: what the test
+// shows, it shows there.
 func ran(t testing.TB, by string, args []string) {
 	t.Helper()
 	args = args[:max(slices.Index(args, "--"), 0)]

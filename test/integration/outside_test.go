@@ -31,11 +31,9 @@ import (
 const attackMark = "agentrun-attack"
 
 // hostPlaces are where the scripts leave something that the host would run.
-var hostPlaces = []string{
-	"/", "/etc/cron.d", "/etc/cron.daily", "/var/spool/cron/crontabs", "/etc/systemd/system", "/etc/init.d", "/etc/profile.d", "/etc/ld.so.conf.d",
-	"/etc/udev/rules.d", "/root/.ssh", "/usr/lib/python3/dist-packages", "/usr/local/bin", "/usr/local/sbin", "/lib/modules", "/boot", "/run", "/var/lib", "/tmp",
-	"/var/tmp", "/dev/shm", "/sys/fs/cgroup/memory",
-}
+var hostPlaces = strings.Fields(`/ /etc/cron.d /etc/cron.daily /var/spool/cron/crontabs /etc/systemd/system /etc/init.d
+	/etc/profile.d /etc/ld.so.conf.d /etc/udev/rules.d /root/.ssh /usr/lib/python3/dist-packages /usr/local/bin
+	/usr/local/sbin /lib/modules /boot /run /var/lib /tmp /var/tmp /dev/shm /sys/fs/cgroup/memory`)
 
 // scriptAnswer is a script's line; test/attack/run.py says what the words mean.
 type scriptAnswer struct {
@@ -45,9 +43,9 @@ type scriptAnswer struct {
 	Record []string            `json:"record"`
 }
 
-// TestOutsideLists runs the scripts in each ring, as root and as an ordinary user: those of escapebench and sandboxbench, then
-// the one that looks, in a next run with the same workspace, for what the first has left. Secrets are planted where agentrun's
-// caller would have them.
+// TestOutsideLists runs the scripts in each ring, as root and as an ordinary user: those of escapebench and
+// sandboxbench, then the one that looks, in a next run with the same workspace, for what the first has left.
+// Secrets are planted where agentrun's caller would have them.
 func TestOutsideLists(t *testing.T) {
 	needSandbox(t)
 	needProgram(t, "python3")
@@ -63,7 +61,8 @@ func TestOutsideLists(t *testing.T) {
 			t.Fatalf("scripts of %s: %v, %v", list, files, err)
 		}
 		for _, f := range files {
-			if name := list + "/" + strings.TrimSuffix(filepath.Base(f), ".py"); name != "sandboxbench/persistence_later" {
+			name := list + "/" + strings.TrimSuffix(filepath.Base(f), ".py")
+			if name != "sandboxbench/persistence_later" {
 				first = append(first, name)
 			}
 		}
@@ -99,8 +98,9 @@ func TestOutsideLists(t *testing.T) {
 	}
 }
 
-// TestOutsideListsSeeWhatIsShown holds the scripts against a view in which there is something to find: an operator's mistakes, which
-// SECURITY calls what you show. A script that found nothing there would find nothing anywhere.
+// TestOutsideListsSeeWhatIsShown holds the scripts against a view in which there is something to find: an
+// operator's mistakes, which SECURITY calls what you show. A script that found nothing there would find
+// nothing anywhere.
 func TestOutsideListsSeeWhatIsShown(t *testing.T) {
 	needSandbox(t)
 	needProgram(t, "python3")
@@ -117,20 +117,25 @@ func TestOutsideListsSeeWhatIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	if err := os.Chmod(filepath.Join(shown, "podman", "podman.sock"), 0o666); err != nil { //nolint:gosec // the mistake
+	//nolint:gosec // the mistake
+	if err := os.Chmod(filepath.Join(shown, "podman", "podman.sock"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	flag := write(t, filepath.Join(shown, "flag.txt"), "PLANTED-flag", 0o644)
-	o := opts{profile: "ring2", flags: []string{"--no-gateway", "--timeout", "300s", "--ro-bind", scripts + ":/attack", "--bind", shown + ":/run", "--ro-bind", flag + ":/mnt" + flag,
-		"--env", "FLAG=" + flag, "--env", "TOKEN=PLANTED-environment"}}
+	o := opts{profile: "ring2", flags: []string{
+		"--no-gateway", "--timeout", "300s", "--ro-bind", scripts + ":/attack", "--bind", shown + ":/run",
+		"--ro-bind", flag + ":/mnt" + flag, "--env", "FLAG=" + flag, "--env", "TOKEN=PLANTED-environment",
+	}}
 	found := map[string]string{
-		"escapebench/docker_socket": "connect /run/podman/podman.sock", "escapebench/host_mounts": "read /mnt" + flag, "escapebench/privileged": "read /mnt" + flag,
-		"sandboxbench/discovery_environment": "own environment", "sandboxbench/discovery_files": "a walk through all that is shown",
+		"escapebench/docker_socket": "connect /run/podman/podman.sock", "escapebench/host_mounts": "read /mnt" + flag,
+		"escapebench/privileged": "read /mnt" + flag, "sandboxbench/discovery_environment": "own environment",
+		"sandboxbench/discovery_files": "a walk through all that is shown",
 	}
-	r := run(t, o, append([]string{sandboxProgram("python3"), "/attack/run.py"}, slices.Sorted(maps.Keys(found))...)...)
+	r := runPython(t, o, slices.Sorted(maps.Keys(found)))
 	for line := range strings.Lines(r.stdout) {
 		var a scriptAnswer
-		if err := json.Unmarshal([]byte(line), &a); err != nil || !slices.Contains(a.Steps, [2]string{found[a.Name], "got"}) {
+		err := json.Unmarshal([]byte(line), &a)
+		if err != nil || !slices.Contains(a.Steps, [2]string{found[a.Name], "got"}) {
 			t.Errorf("%s: %q wasn't found: %v\n%s", a.Name, found[a.Name], err, line)
 		}
 		delete(found, a.Name)
@@ -147,11 +152,12 @@ func runScripts(t *testing.T, o opts, scripts, ws string, first []string) {
 	target := write(t, filepath.Join(dir, "target"), strings.Repeat("untouched\n", 1000), 0o644)
 	gitObject(t, ws, "PLANTED-history")
 	before := folder(t, ws)
-	o.flags = []string{"--no-gateway", "--timeout", "300s", "--workspace", ws, "--ro-bind", scripts + ":/attack", "--ro-bind", target + ":/target",
-		"--env", "FLAG=" + flag, "--env", "STATE=" + stateDir}
+	o.flags = []string{
+		"--no-gateway", "--timeout", "300s", "--workspace", ws, "--ro-bind", scripts + ":/attack",
+		"--ro-bind", target + ":/target", "--env", "FLAG=" + flag, "--env", "STATE=" + stateDir,
+	}
 	o.env = []string{"AWS_SECRET_ACCESS_KEY=PLANTED-environment", "AGENTRUN_SECRET=PLANTED-environment"}
-	python := sandboxProgram("python3")
-	r := run(t, o, append([]string{python, "/attack/run.py"}, first...)...)
+	r := runPython(t, o, first)
 	checkScripts(t, o, r, first)
 	if strings.Contains(r.stdout+r.stderr, "PLANTED") {
 		t.Errorf("a planted secret is in the output:\n%.2000s", r.stdout)
@@ -171,7 +177,13 @@ func runScripts(t *testing.T, o opts, scripts, ws string, first []string) {
 		}
 	}
 	later := []string{"sandboxbench/persistence_later"}
-	checkScripts(t, o, run(t, o, append([]string{python, "/attack/run.py"}, later...)...), later)
+	checkScripts(t, o, runPython(t, o, later), later)
+}
+
+// runPython runs scripts in one sandbox.
+func runPython(t *testing.T, o opts, names []string) result {
+	t.Helper()
+	return run(t, o, append([]string{sandboxProgram("python3"), "/attack/run.py"}, names...)...)
 }
 
 // checkScripts makes each script a test of its own.
@@ -185,7 +197,8 @@ func checkScripts(t *testing.T, o opts, r result, names []string) {
 		}
 	}
 	if !r.hasStatus || r.status.State != "exited" || r.exit != 0 {
-		t.Errorf("the run ended as exit %d, state %q (%s), step %q: %s\nstderr: %.1000s", r.exit, r.status.State, r.status.Reason, r.status.FailedStep, r.status.Error, r.stderr)
+		t.Errorf("the run ended as exit %d, state %q (%s), step %q: %s\nstderr: %.1000s",
+			r.exit, r.status.State, r.status.Reason, r.status.FailedStep, r.status.Error, r.stderr)
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
@@ -275,17 +288,20 @@ func thisMachine(t *testing.T) {
 	for landlock < 16 && hostcaps.Landlock(landlock+1).Check() == nil {
 		landlock++
 	}
-	t.Attr("machine", fmt.Sprintf("Linux %s, %s, Landlock %d", unix.ByteSliceToString(u.Release[:]), groups, landlock))
+	release := unix.ByteSliceToString(u.Release[:])
+	t.Attr("machine", fmt.Sprintf("Linux %s, %s, Landlock %d", release, groups, landlock))
 }
 
-// outsideTools are programs that judge a container from within. The versions are pinned; the module proxy checks their sums
-// against the sum database. They are built once, by hand of the go command and without a place in go.mod.
+// outsideTools are programs that judge a container from within. The versions are pinned; the module proxy
+// checks their sums against the sum database. They are built once, by hand of the go command and without a
+// place in go.mod.
 var outsideTools = map[string]struct{ module, pkg string }{
 	"amicontained": {"github.com/genuinetools/amicontained@v0.4.9", "."},
 	"cdk":          {"github.com/cdk-team/CDK@v1.0.6", "./cmd/cdk"},
 }
 
-// outsideTool builds a program, or finds it built: AGENTRUN_TEST_OUTSIDE names a folder, for machines without a go command.
+// outsideTool builds a program, or finds it built: AGENTRUN_TEST_OUTSIDE names a folder, for machines without
+// a go command.
 func outsideTool(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv("AGENTRUN_TEST_OUTSIDE")
@@ -324,8 +340,8 @@ func outsideTool(t *testing.T, name string) string {
 	return at
 }
 
-// TestOutsideTools has CDK and amicontained look each ring over. What they say is held against what SECURITY says, and what a
-// reader may want to know of it goes into docs/attacks.md.
+// TestOutsideTools has CDK and amicontained look each ring over. What they say is held against what SECURITY
+// says, and what a reader may want to know of it goes into docs/attacks.md.
 func TestOutsideTools(t *testing.T) {
 	needSandbox(t)
 	amicontained, cdk := outsideTool(t, "amicontained"), outsideTool(t, "cdk")
@@ -334,7 +350,10 @@ func TestOutsideTools(t *testing.T) {
 			for _, profile := range profiles {
 				t.Run(profile, func(t *testing.T) {
 					t.Parallel()
-					o := opts{profile: profile, flags: []string{"--no-gateway", "--timeout", "300s", "--ro-bind", amicontained + ":/amicontained", "--ro-bind", cdk + ":/cdk"}}
+					o := opts{profile: profile, flags: []string{
+						"--no-gateway", "--timeout", "300s",
+						"--ro-bind", amicontained + ":/amicontained", "--ro-bind", cdk + ":/cdk",
+					}}
 					if by == "rootless" {
 						o.user = someone(t)
 					}
@@ -355,18 +374,27 @@ func lookedOver(t *testing.T, o opts, argv ...string) {
 		t.Errorf("got exit %d, %s (%s): %.500s", r.exit, r.status.State, r.status.Reason, said)
 	}
 	var want, never []string
+	who := o.profile + " " + runBy(o.user)
 	switch argv[0] {
 	case "/amicontained":
-		want = []string{"pid: true", "user: true", "Seccomp: filtering", "Blocked Syscalls (", "Looking for Docker.sock"}
+		want = []string{
+			"pid: true", "user: true", "Seccomp: filtering", "Blocked Syscalls (", "Looking for Docker.sock",
+		}
 		never = []string{"\tBOUNDING", "\tEFFECTIVE", "Socket: /", "Seccomp: disabled"}
 		for line := range strings.Lines(said) {
 			if n, ok := strings.CutPrefix(line, "Blocked Syscalls ("); ok {
-				t.Attr("tool", fmt.Sprintf("%s %s amicontained: %s system calls blocked", o.profile, runBy(o.user), strings.TrimSuffix(strings.TrimSpace(n), "):")))
+				n = strings.TrimSuffix(strings.TrimSpace(n), "):")
+				t.Attr("tool", fmt.Sprintf("%s amicontained: %s system calls blocked", who, n))
 			}
 		}
 	case "/cdk":
-		want = []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Information Gathering - Mounts", "cannot find kubernetes api host"}
-		never = []string{"Critical", "CAP_", "docker.sock", "PLANTED", "net=host", "is privileged", "has been exposed"}
+		want = []string{
+			"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Information Gathering - Mounts",
+			"cannot find kubernetes api host",
+		}
+		never = []string{
+			"Critical", "CAP_", "docker.sock", "PLANTED", "net=host", "is privileged", "has been exposed",
+		}
 		mounts := 0
 		for line := range strings.Lines(said) {
 			if strings.HasPrefix(line, "Device:") {
@@ -376,7 +404,7 @@ func lookedOver(t *testing.T, o opts, argv ...string) {
 				}
 			}
 		}
-		t.Attr("tool", fmt.Sprintf("%s %s cdk: %d mounts of the host, all ro,nosuid,nodev", o.profile, runBy(o.user), mounts))
+		t.Attr("tool", fmt.Sprintf("%s cdk: %d mounts of the host, all ro,nosuid,nodev", who, mounts))
 	}
 	for _, w := range want {
 		if !strings.Contains(said, w) {

@@ -21,11 +21,12 @@ import (
 	"agentrun/internal/hostcaps"
 )
 
-// ordinary is a user of the host with no account, whose subordinate ids exist in a mount namespace of the test only.
+// ordinary is a user of the host with no account, whose subordinate ids exist in a mount namespace of the
+// test only.
 const ordinary = 54321
 
-// mapIDs is this test's binary as newuidmap or newgidmap, set-uid root: not every host has them. What they may map is the host's matter and
-// not tested here.
+// mapIDs is this test's binary as newuidmap or newgidmap, set-uid root: not every host has them. What they
+// may map is the host's matter and not tested here.
 func mapIDs(name string, args []string) int {
 	if len(args) != 7 {
 		return 2
@@ -190,7 +191,8 @@ exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
 	return cmd
 }
 
-// What an ordinary user lacks is named, and nothing is started: with --best-effort too where there is no going on.
+// What an ordinary user lacks is named, and nothing is started: with --best-effort too where there is no
+// going on.
 func TestM1RootlessRefusesByName(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
@@ -291,7 +293,8 @@ for hint in sys.argv[1:]:
     print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(r).read().decode(), flush=True)
 time.sleep(60)`
 
-// S-8, S-15: an ordinary user's runs have the loop as root's have. Without a cgroup a stop can't freeze: it kills, and the block stays.
+// S-8, S-15: an ordinary user's runs have the loop as root's have. Without a cgroup a stop can't freeze: it
+// kills, and the block stays.
 func TestS15RootlessStopKills(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,7 +18,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// attackList is test/attack/classes.yaml, whose head says what each field means. What isn't in it isn't in the page.
+// attackList is test/attack/classes.yaml, whose head says what each field means. What isn't in it isn't in
+// the page.
 type attackList struct {
 	Alike   map[string]string
 	Classes []struct {
@@ -44,7 +46,8 @@ type finding struct {
 	Tests    []string
 }
 
-// rootRings are the columns of a row's cell. An ordinary user is refused ring 1 by name, so there is nothing to attack.
+// rootRings are the columns of a row's cell. An ordinary user is refused ring 1 by name, so there is nothing
+// to attack.
 var rootRings = []string{"ring1", "ring2", "ring3", "strict"}
 
 // state is how an attack ended in one ring and place. Greater is worse, and the worst of several counts.
@@ -82,7 +85,7 @@ type attackPage struct {
 	findings []finding
 	told     map[string]map[string][]told // platform, package
 	machine  map[string]string            // by platform
-	tools    map[string]string            // by platform, user, ring and program: what a program that judges containers said
+	tools    map[string]string            // by platform, user, ring and program: what a judging program said
 	onlyHost map[string]bool              // tests that test/vm/suite.sh leaves to the host
 	commit   string
 }
@@ -96,7 +99,10 @@ func attacksCommand(args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	p := attackPage{table: newTable(), told: map[string]map[string][]told{}, machine: map[string]string{}, tools: map[string]string{}, commit: *commit}
+	p := attackPage{
+		table: newTable(), told: map[string]map[string][]told{}, commit: *commit,
+		machine: map[string]string{}, tools: map[string]string{},
+	}
 	if err := p.load(*root); err != nil {
 		return err
 	}
@@ -113,7 +119,8 @@ func attacksCommand(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(p.read(platform, bytes.NewReader(b)), p.listen(platform, bytes.NewReader(b))); err != nil {
+		err = errors.Join(p.read(platform, bytes.NewReader(b)), p.listen(platform, bytes.NewReader(b)))
+		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 	}
@@ -170,8 +177,8 @@ func (p *attackPage) listen(platform string, in io.Reader) error {
 	})
 }
 
-// source is a test as the lists name it: "TestX" or "TestX: words of some of its tries" of the integration suite, or
-// "path/x_test.go: TestX" of any package.
+// source is a test as the lists name it: "TestX" or "TestX: words of some of its tries" of the integration
+// suite, or "path/x_test.go: TestX" of any package.
 type source struct{ pkg, test, only string }
 
 func parseSource(s string) source {
@@ -230,7 +237,8 @@ func (p *attackPage) outcomeOf(pkg, test, platform string) (outcome, bool) {
 	return c.outcome, met
 }
 
-// cells are what the streams of a platform say of a row, by who ran it and the ring; and the row's word as a whole.
+// cells are what the streams of a platform say of a row, by who ran it and the ring; and the row's word as a
+// whole.
 func (p *attackPage) cells(r attackRow, platform string) (map[string]map[string]*seen, seen) {
 	cells := map[string]map[string]*seen{"root": {}, "rootless": {}}
 	var whole seen
@@ -243,7 +251,9 @@ func (p *attackPage) cells(r attackRow, platform string) (map[string]map[string]
 			whole.add(seen{state: lacking})
 			continue
 		}
-		exact := slices.ContainsFunc(p.told[platform][s.pkg], func(t told) bool { return t.how != "" && s.covers(t) })
+		exact := slices.ContainsFunc(p.told[platform][s.pkg], func(t told) bool {
+			return t.how != "" && s.covers(t)
+		})
 		blamed := false // a failure that belongs to a ring is told there
 		for _, t := range p.told[platform][s.pkg] {
 			if !s.covers(t) || r.control(t) || exact != (t.how != "") || cells[t.by] == nil {
@@ -279,7 +289,9 @@ func (p *attackPage) cells(r attackRow, platform string) (map[string]map[string]
 
 // control says that a try is no attack but what must work beside it.
 func (r attackRow) control(t told) bool {
-	return slices.ContainsFunc(r.Controls, func(c string) bool { return source{test: t.test, only: strings.ReplaceAll(c, " ", "_")}.covers(t) })
+	return slices.ContainsFunc(r.Controls, func(c string) bool {
+		return source{test: t.test, only: strings.ReplaceAll(c, " ", "_")}.covers(t)
+	})
 }
 
 // text says how an attack ended: which wall held, and by a dot that it is on record.
@@ -368,8 +380,8 @@ func (p *attackPage) alike(r attackRow, platform string) bool {
 	return r.Alike != "" && holds(platform) || platform == "vm" && p.leftToHost(r) && holds("host")
 }
 
-// leftToHost says that all tests of a row are those which test/vm/suite.sh leaves out, with its reasons, or of packages
-// that know no kernel.
+// leftToHost says that all tests of a row are those which test/vm/suite.sh leaves out, with its reasons, or
+// of packages that know no kernel.
 func (p *attackPage) leftToHost(r attackRow) bool {
 	all := p.sources(r)
 	return len(all) > 0 && !slices.ContainsFunc(all, func(s source) bool {
@@ -378,7 +390,9 @@ func (p *attackPage) leftToHost(r attackRow) bool {
 }
 
 // columns are the places that a page has: the two kernels, each as root and as an ordinary user.
-var columns = []struct{ platform, by string }{{"host", "root"}, {"vm", "root"}, {"host", "rootless"}, {"vm", "rootless"}}
+var columns = []struct{ platform, by string }{
+	{"host", "root"}, {"vm", "root"}, {"host", "rootless"}, {"vm", "rootless"},
+}
 
 func (p *attackPage) write(out io.Writer) error {
 	var body strings.Builder
@@ -403,7 +417,7 @@ func (p *attackPage) write(out io.Writer) error {
 		}
 	}
 	p.writeTools(&body)
-	fmt.Fprintf(&body, "\n## Findings\n\nWhat the round of attacks at commit d43d3b1 found, each with the tests that failed then.\n\n")
+	fmt.Fprintf(&body, "\n## Findings\n\nWhat a round of attacks found at commit d43d3b1, with the tests that failed there.\n\n")
 	line(&body, "finding", "what", "tests", "host", "VM")
 	line(&body, "---", "---", "---", "---", "---")
 	tested := 0
@@ -420,7 +434,8 @@ func (p *attackPage) write(out io.Writer) error {
 		}
 		line(&body, f.ID, f.What, strings.Join(names, ", "), host, vm)
 	}
-	fmt.Fprintf(out, pageHead, p.commit, p.machine["host"], p.machine["vm"], rows, len(p.list.Classes), open, bad, tested, len(p.findings))
+	fmt.Fprintf(out, pageHead, p.commit, p.machine["host"], p.machine["vm"],
+		rows, len(p.list.Classes), open, bad, tested, len(p.findings))
 	for _, code := range slices.Sorted(maps.Keys(p.list.Alike)) {
 		fmt.Fprintf(out, "- *%s*: %s\n", code, p.list.Alike[code])
 	}
@@ -449,36 +464,10 @@ func (p *attackPage) writeTools(body *strings.Builder) {
 	}
 }
 
-const pageHead = `<!-- Written by make attack; change test/attack/*.yaml or the tests. -->
-# Attacks
-
-What hostile code tries from inside a sandbox, and around one, and which wall stops it. The run of the tests writes this page.
-
-| | |
-|---|---|
-| commit | %s |
-| host | %s |
-| VM | %s |
-| rows | %d in %d classes; cells open: %d, failed: %d |
-| findings with a test | %d of %d |
-
-A cell holds the same word for rings 1, 2, 3 and ` + "`strict`" + ` (` + "`s`" + `), or each with its rings. As an ordinary user there is no ring 1.
-
-| word | meaning |
-|---|---|
-| filter | the seccomp filter and the supervisor behind it |
-| mount, Landlock, namespace, cgroup, rlimit, kernel, launch, gateway, supervisor, audit | the other walls of [SECURITY](../SECURITY.md#the-walls); "kernel" is a check of its own that no setting of ours adds to |
-| ● | the attempt is on record, and the test looks there. Mounts, Landlock and rlimits leave no record: the supervisor sees calls, not their results |
-| ◐ | part of the tries is: what programs probe for at their start is answered at once (ENOSYS), without a record |
-| works | it is allowed there by design; the row says where SECURITY says so |
-| = | not tried there by itself, and held where it was: covered for the row's reason, or, in the VM, because the test knows no kernel (the list in ` + "`test/vm/suite.sh`" + `) |
-| n/a | that machine lacks what the attack needs |
-| – | there is nothing to attack; the row says why |
-| **open**, **works** | no test; it works, and the row gives no reason |
-
-Reasons for =:
-
-`
+// pageHead is the page above its classes, for fmt.
+//
+//go:embed attacks.txt
+var pageHead string
 
 // by names a row's tests, and the reasons for what isn't held or tried.
 func (p *attackPage) by(r attackRow) string {

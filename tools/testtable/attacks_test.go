@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// said is a stream in which tests have told how attacks ended: "TEST ring2 root filter", with an outcome before it.
+// said is a stream in which tests have told how attacks ended: "TEST ring2 root filter", with an outcome
+// before it.
 func said(words ...string) string {
 	var b strings.Builder
 	top := map[string]string{}
