@@ -3,6 +3,7 @@
 package handoff
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -256,12 +257,42 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := Decode(r.encode())
-		if err != nil {
-			t.Fatalf("what was read can't be read again: %v", err)
+		// One request has one spelling: who reads the bytes and who reads the fields read the same.
+		if again := r.encode(); !bytes.Equal(again, b) {
+			t.Errorf("%x is read as %+v, which is %x", b, r, again)
 		}
-		if diff := cmp.Diff(r, again); diff != "" {
-			t.Errorf("(-first +again):\n%s", diff)
+	})
+}
+
+// What a caller means is what the daemon reads, or it is refused for what can be said without reading bytes.
+func FuzzRequest(f *testing.F) {
+	f.Add("id", "/work", "agentrun\nexec\n--\nls", "A=1\nB=")
+	f.Add("", "relative", "", "\n")
+	f.Add("a\x00", "/\x00", "a\x00b", "")
+	f.Fuzz(func(t *testing.T, build, dir, args, env string) {
+		want := Request{Build: build, Dir: dir, Args: strings.Split(args, "\n"), Env: strings.Split(env, "\n")}
+		if args == "" {
+			want.Args = []string{}
+		}
+		if env == "" {
+			want.Env = []string{}
+		}
+		b := want.encode()
+		good := len(want.Args) > 0 && strings.HasPrefix(dir, "/") && !strings.Contains(dir+args+env, "\x00") && len(b) <= maxBody
+		got, err := Decode(b)
+		if (err == nil) != good {
+			t.Fatalf("%+v: %v, want accepted: %v", want, err, good)
+		}
+		if diff := cmp.Diff(want, got); good && diff != "" {
+			t.Errorf("(-meant +read):\n%s", diff)
+		}
+		if good && len(b) > 0 {
+			if _, err := Decode(b[:len(b)-1]); err == nil {
+				t.Error("a cut request is accepted")
+			}
+			if _, err := Decode(append(b, 0)); err == nil {
+				t.Error("a request with a byte behind it is accepted")
+			}
 		}
 	})
 }

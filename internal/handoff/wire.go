@@ -54,7 +54,7 @@ func Decode(body []byte) (r Request, err error) {
 		return Request{}, errors.New("hand-off: no arguments")
 	case !strings.HasPrefix(r.Dir, "/"):
 		return Request{}, errors.New("hand-off: the working directory is no absolute path")
-	case d.nul:
+	case d.nul || strings.ContainsRune(r.Dir, 0): // the build's id is bytes
 		return Request{}, errors.New("hand-off: a zero byte in a string")
 	}
 	return r, nil

@@ -263,10 +263,12 @@ func (l *lockedBuffer) Write(b []byte) (int, error) {
 }
 func (l *lockedBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
 
-// wait says whether a program has come to the point where it waits.
+// reached says whether a program has come to the point of its fault.
+func (l *lockedBuffer) reached() bool { return strings.Contains(l.String(), fault.Variable+": ") }
+
 func (l *lockedBuffer) wait(t *testing.T) {
 	t.Helper()
-	eventually(t, 20*time.Second, "the point is reached", func() bool { return strings.Contains(l.String(), fault.Variable+": waiting") })
+	eventually(t, 20*time.Second, "the point is reached", l.reached)
 }
 
 func scaled(d time.Duration) string { return time.Duration(slow * float64(d)).String() }

@@ -4,7 +4,10 @@ package stub
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"io"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +145,11 @@ func FuzzParse(f *testing.F) {
 				t.Error("accepted without a filter")
 			}
 			found = append(l.Paths, l.Cwd)
+			// What the stub takes, we would have written, byte for byte: it reads nothing into a message that we don't mean.
+			at := 24 + 16 + 24*len(l.Resources)
+			if again, err := meant(l, b[at:at+8*int(l.BPF)]).Encode(); err != nil || !bytes.Equal(again, b) {
+				t.Errorf("%x is read as %+v, which is written %x (%v)", b, l, again, err)
+			}
 		} else if !errors.Is(err, cparse.ErrRefused) {
 			t.Fatal(err)
 		}
@@ -151,12 +159,133 @@ func FuzzParse(f *testing.F) {
 				t.Error("accepted without a command")
 			}
 			found = slices.Concat(found, c.Args, c.Env, []string{c.Exe, c.Cwd})
+			again, err := (&Command{Exe: c.Exe, Cwd: c.Cwd, Args: c.Args, Env: c.Env}).Encode()
+			if err != nil || !bytes.Equal(again, b) {
+				t.Errorf("%x is read as %+v, which is written %x (%v)", b, c, again, err)
+			}
 		} else if !errors.Is(err, cparse.ErrRefused) {
 			t.Fatal(err)
 		}
 		for _, s := range found {
 			if !bytes.Contains(b, append([]byte(s), 0)) {
 				t.Errorf("%q is not in the message", s)
+			}
+		}
+	})
+}
+
+// meant is the confinement that the stub has read.
+func meant(l cparse.Confinement, bpf []byte) *Confinement {
+	m := &Confinement{
+		TTY: l.Flags&flagTTY != 0, WaitKillable: l.Flags&flagWaitKillable != 0, LandlockLate: l.Flags&flagLandlockLate != 0,
+		LandlockFS: l.LandlockFS, LandlockScoped: l.Scoped, BPF: bpf, Cwd: l.Cwd,
+	}
+	for i, path := range l.Paths {
+		m.Rules = append(m.Rules, Rule{l.Access[i], path})
+	}
+	for i, r := range l.Resources {
+		m.Rlimits = append(m.Rlimits, Rlimit{int(r), l.Curs[i], l.Maximum[i]}) //nolint:gosec // there and back
+	}
+	return m
+}
+
+// FuzzEncode has the two sides judge alike: what we write the stub reads, and means the same by it; what it would refuse is not written.
+func FuzzEncode(f *testing.F) {
+	f.Add(uint8(0xf), uint64(0x1fff), uint64(3), []byte{6, 0, 0, 0, 0, 0, 255, 127}, "/workspace", "/usr\n/", uint8(2), "/bin/env", "env\na b", "A=1")
+	f.Add(uint8(0), uint64(0), uint64(0), []byte{}, "", "", uint8(17), "", "", "")
+	f.Add(uint8(8), uint64(0), uint64(1), make([]byte, 16), "a\x00", "\x00", uint8(0), "/\x00", "x", "\x00")
+	f.Fuzz(func(t *testing.T, flags uint8, fs, scoped uint64, bpf []byte, cwd, paths string, rlimits uint8, exe, args, env string) {
+		m := &Confinement{
+			TTY: flags&1 != 0, WaitKillable: flags&2 != 0, LandlockLate: flags&8 != 0, LandlockFS: fs, LandlockScoped: scoped, BPF: bpf, Cwd: cwd,
+		}
+		for i, p := range strings.Split(paths, "\n") {
+			m.Rules = append(m.Rules, Rule{fs >> i, p})
+		}
+		for i := range int(rlimits) {
+			m.Rlimits = append(m.Rlimits, Rlimit{i, scoped, fs})
+		}
+		b, err := m.Encode()
+		good := len(bpf) > 0 && len(bpf)%8 == 0 && len(bpf) <= 8*maxBPF && rlimits <= maxRlimits && len(m.Rules) <= maxRules &&
+			!strings.Contains(cwd+paths, "\x00") && (fs != 0 || !m.LandlockLate) && len(b) <= maxMessage
+		if (err == nil) != good {
+			t.Fatalf("%+v: %v, want it written: %v", m, err, good)
+		}
+		if err == nil {
+			l, perr := cparse.ParseConfinement(b)
+			if perr != nil {
+				t.Fatalf("%+v: the stub refuses what we write", m)
+			}
+			if diff := cmp.Diff(m, meant(l, bpf)); diff != "" {
+				t.Errorf("(-written +read):\n%s", diff)
+			}
+		}
+		c := &Command{Exe: exe, Cwd: cwd, Args: strings.Split(args, "\n"), Env: strings.Split(env, "\n")}
+		b, err = c.Encode()
+		if good := exe != "" && !strings.Contains(exe+cwd+args+env, "\x00"); (err == nil) != good {
+			t.Fatalf("%+v: %v, want it written: %v", c, err, good)
+		}
+		if err == nil {
+			got, perr := cparse.ParseCommand(b)
+			if perr != nil {
+				t.Fatalf("%+v: the stub refuses what we write", c)
+			}
+			if diff := cmp.Diff(c, &Command{Exe: got.Exe, Cwd: got.Cwd, Args: got.Args, Env: got.Env}); diff != "" {
+				t.Errorf("(-written +read):\n%s", diff)
+			}
+		}
+	})
+}
+
+// FuzzReports has the supervisor read whatever a sandbox says, beside a model of it: sixteen bytes are one report, anything else ends it.
+func FuzzReports(f *testing.F) {
+	report := func(kind Kind, a uint32, b uint64) []byte {
+		return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, uint32(kind)), a), b)
+	}
+	f.Add(slices.Concat(report(Hello, version, 0), report(Started, 7, 0), report(failed, uint32(StepExec), 2)))
+	f.Add(slices.Concat(report(Exited, 9, 1), report(PTY, 0, 0)))
+	f.Add(report(KindInvalid, 0, 0)[:15])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 4096 {
+			return
+		}
+		conn, peer, err := Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := peer.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		peer.Close()
+		for {
+			r, err := conn.Next()
+			var kind Kind
+			if len(b) >= reportSize {
+				kind = Kind(binary.NativeEndian.Uint32(b))
+			}
+			switch {
+			case len(b) == 0:
+				if !errors.Is(err, io.EOF) {
+					t.Fatalf("at the end: %+v, %v", r, err)
+				}
+				return
+			case len(b) < reportSize || kind == PTY || !slices.Contains([]Kind{Hello, Started, Listener, Ready, Exited, failed}, kind):
+				if !errors.Is(err, unix.EPROTO) || r != (Report{}) {
+					t.Fatalf("%x: %+v, %v, want EPROTO", b, r, err)
+				}
+				return
+			}
+			a, wide := binary.NativeEndian.Uint32(b[4:]), binary.NativeEndian.Uint64(b[8:])
+			b = b[reportSize:]
+			if kind == failed {
+				want := Failure{Step(a), unix.Errno(wide & 0xffffffff), int(wide >> 32)}
+				if got, ok := errors.AsType[*Failure](err); !ok || *got != want {
+					t.Fatalf("got %+v, %v, want %+v", r, err, want)
+				}
+				return
+			}
+			if want := (Report{Kind: kind, A: a, B: wide, PID: os.Getpid()}); err != nil || r != want {
+				t.Fatalf("got %+v, %v, want %+v", r, err, want)
 			}
 		}
 	})

@@ -144,6 +144,9 @@ static int parse_confinement(struct confinement *l, const void *buf, size_t len)
 		return -1;
 	if (take(&c, &l->landlock_fs, 8) || take(&c, &l->landlock_scoped, 8))
 		return -1;
+	/* Rights without the flag would be a domain that is said and never entered. */
+	if (!(l->flags & FLAG_LANDLOCK) != (l->landlock_fs == 0))
+		return -1;
 	for (uint32_t i = 0; i < l->nrlimits; i++)
 		if (take(&c, &l->rlimits[i], sizeof(l->rlimits[i])))
 			return -1;
@@ -160,14 +163,14 @@ static int parse_confinement(struct confinement *l, const void *buf, size_t len)
 	return c.left == 0 ? 0 : -1;
 }
 
-/* parse_command likewise. No argv[0] is never meant: an empty message must not start anything. */
+/* parse_command likewise. No program and no argv[0] are never meant: an empty message must not start anything. */
 static int parse_command(struct command *m, const void *buf, size_t len)
 {
 	struct cursor c = { buf, len };
 
 	if (take_head(&c, MSG_COMMAND) || take_u32(&c, &m->nargs, MAX_STRINGS) || take_u32(&c, &m->nenv, MAX_STRINGS) || m->nargs == 0)
 		return -1;
-	if (take_string(&c, &m->exe) || take_string(&c, &m->cwd))
+	if (take_string(&c, &m->exe) || *m->exe == 0 || take_string(&c, &m->cwd))
 		return -1;
 	if (take_strings(&c, m->argv, m->nargs) || take_strings(&c, m->envp, m->nenv))
 		return -1;
