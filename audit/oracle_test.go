@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// filled is a record of a kind whose fields are set one after the other, so that every field of every kind is met.
+// filled is a record of a kind whose fields are set one after the other, so that every field of every kind is
+// met.
 func filled(k Kind, one, two string, n int64, v float64, bits uint64) Record {
 	r := newRecord(k)
 	s := reflect.ValueOf(r).Elem()
@@ -52,7 +53,8 @@ func filled(k Kind, one, two string, n int64, v float64, bits uint64) Record {
 	return r
 }
 
-// told are the values of a record, by reflection; read are those of its JSON, by encoding/json. Neither knows the codec.
+// told are the values of a record, by reflection; read are those of its JSON, by encoding/json. Neither knows
+// the codec.
 func told(r Record) (texts []string, numbers []float64) {
 	s := reflect.ValueOf(r).Elem()
 	for i := range s.NumField() {
@@ -113,8 +115,8 @@ func tidy(texts []string, numbers []float64) ([]string, []float64) {
 	return texts, numbers
 }
 
-// H-25, H-27: whatever is put into a record is refused, and leaves the chain as it was, or reads back as the same record; and
-// encoding/json reads the same values from the line.
+// H-25, H-27: whatever is put into a record is refused, and leaves the chain as it was, or reads back as the
+// same record; and encoding/json reads the same values from the line.
 func FuzzRecord(f *testing.F) {
 	for k := range numKinds {
 		f.Add(byte(k), "did:example:\u00e4\n\x1b[2J", "code_word", int64(3), 0.5, uint64(math.MaxUint64)>>32|0xaaaaaaaa00000000)
@@ -158,8 +160,8 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// H-25, H-26: of a signed chain with every kind of record nothing can be changed, cut, taken out, doubled or moved, at any place
-// and of any length, without Verify telling.
+// H-25, H-26: of a signed chain with every kind of record nothing can be changed, cut, taken out, doubled or
+// moved, at any place and of any length, without Verify telling.
 func FuzzTampering(f *testing.F) {
 	var records []Record
 	for _, r := range allExamples() {

@@ -43,7 +43,10 @@ type Report struct {
 	Checkpoints int        `json:"checkpoints"`     // held against, with a good signature
 	SignedSize  int64      `json:"signed_size"`     // entries that the largest of them covers
 	First       *time.Time `json:"first,omitempty"` // time of the first sound entry
-	Last        *time.Time `json:"last,omitempty"`
+	Last        *time.Time `json:"last,omitempty"`  // of the last one, which may lie before the first: see SetBack
+	// SetBack counts the entries whose time lies more than a second before that of the entry before: the clock was set
+	// back. The order of entries is that of their numbers, whatever their times say.
+	SetBack int `json:"set_back"`
 }
 
 // Verify reads a chain from its first byte to the end it had when the call began, in constant memory, and stops at the
@@ -269,6 +272,9 @@ func (v *verification) accept(e Entry, l link, at int64) *Problem {
 	r := v.report
 	if e.Kind == KindCheckpointLost {
 		r.Losses++
+	}
+	if r.Last != nil && e.Time.Before(r.Last.Add(-time.Second)) {
+		r.SetBack++
 	}
 	r.Entries, r.Head, r.Last = v.order.head.Size, e.Hash, &e.Time
 	if r.First == nil {

@@ -438,6 +438,9 @@ func printReports(c *cli.Context, reports []chainReport, valid bool) error {
 				_, err = fmt.Fprintf(w, "%s: signed anew %d times without the checkpoint it had "+
 					"(agentrun audit show --chain %s --kind checkpoint_lost)\n", r.Chain, r.Losses, r.Chain)
 			}
+			if err == nil && r.SetBack > 0 {
+				_, err = fmt.Fprintf(w, "%s: the clock was set back %d times between entries: their numbers have the order, not their times\n", r.Chain, r.SetBack)
+			}
 			if err == nil && r.SignedSize == 0 && r.Entries > 0 {
 				_, err = fmt.Fprintf(w, "%s: no checkpoint: a missing end could not be seen (agentrun audit checkpoint --chain %s)\n", r.Chain, r.Chain)
 			}

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hooked begins a run of root's whose agent writes a byte every 10 ms, with kill handlers of these names and shell commands.
+// hooked begins a run of root's whose agent writes a byte every 10 ms, with kill handlers of these names and
+// shell commands.
 func (p place) hooked(t *testing.T, name string, flags []string, handlers ...[2]string) (a *told, beat string) {
 	t.Helper()
 	at := filepath.Dir(p.run)
@@ -36,8 +37,9 @@ func (p place) hooked(t *testing.T, name string, flags []string, handlers ...[2]
 	return p.begin(name, c), filepath.Join(ws, "beat")
 }
 
-// H-21 (THREATS, hostile handlers): handlers that hang, stop themselves, write without end, fork away and kill their own group end
-// at their time; each gets one line of JSON whatever the kill's words are, and the agent doesn't move until it is dead.
+// H-21 (THREATS, hostile handlers): handlers that hang, stop themselves, write without end, fork away and
+// kill their own group end at their time; each gets one line of JSON whatever the kill's words are, and the
+// agent doesn't move until it is dead.
 func TestH21HostileHandlers(t *testing.T) {
 	p := newPlace(t)
 	at := filepath.Dir(p.run)
@@ -99,8 +101,8 @@ func TestH21HostileHandlers(t *testing.T) {
 	}
 }
 
-// M-5, H-21: a handler that kills its supervisor while the agent is frozen sets nobody free: the agent doesn't run again, and the
-// next gc leaves nothing of it.
+// M-5, H-21: a handler that kills its supervisor while the agent is frozen sets nobody free: the agent
+// doesn't run again, and the next gc leaves nothing of it.
 func TestM5HandlerKillsItsSupervisor(t *testing.T) {
 	p := newPlace(t)
 	a, beat := p.hooked(t, "noisy", nil, [2]string{"murders", "wc -c <ws/beat >before; kill -9 $PPID"})

@@ -28,8 +28,9 @@ func withProcess(words string) bool {
 	return false
 }
 
-// H-19 (THREATS, hostile undos): an undo that hangs and takes no signal, forks away, writes without end or fails for ever is tried
-// once, is over at its time, leaves nothing behind, and the other steps are undone all the same, last first.
+// H-19 (THREATS, hostile undos): an undo that hangs and takes no signal, forks away, writes without end or
+// fails for ever is tried once, is over at its time, leaves nothing behind, and the other steps are undone
+// all the same, last first.
 func TestH19HostileUndo(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -75,7 +76,8 @@ func TestH19HostileUndo(t *testing.T) {
 	n.audit("node")
 }
 
-// H-19, H-20: an answer of a local API has its words cleaned before they reach a terminal, the journal and the audit.
+// H-19, H-20: an answer of a local API has its words cleaned before they reach a terminal, the journal and
+// the audit.
 func TestH19HostileAnswer(t *testing.T) {
 	n := newNode(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -107,8 +109,8 @@ func TestH19HostileAnswer(t *testing.T) {
 	}
 }
 
-// H-20 (THREATS, journal edits): what an agent writes over the saga's file between the steps changes nothing, it reaches no
-// journal, and after a crash what has begun is undone in reverse.
+// H-20 (THREATS, journal edits): what an agent writes over the saga's file between the steps changes nothing,
+// it reaches no journal, and after a crash what has begun is undone in reverse.
 func TestH20StepRewritesItsSaga(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -164,8 +166,8 @@ func (n node) killSaga(file, log, word string) {
 	})
 }
 
-// H-20 (THREATS, journal edits): a journal that was cut, exchanged or edited between crash and resume is refused, or followed
-// without calling anything twice that may not be; it never makes agentrun crash.
+// H-20 (THREATS, journal edits): a journal that was cut, exchanged or edited between crash and resume is
+// refused, or followed without calling anything twice that may not be; it never makes agentrun crash.
 func TestH20EditedJournal(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
