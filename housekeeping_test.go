@@ -255,6 +255,7 @@ func serving() map[string][]string {
 		"safetyloop/risk":            {"safetyloop/fold"},
 		"safetyloop/policy":          {"safetyloop/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
 		"internal/safetycmd":         nil,
+		"internal/shown":             nil,
 		"internal/wire":              nil,
 		"toolproxy/breaker":          append([]string{"internal/strictyaml", "toolproxy/tools"}, entrance...),
 		"toolproxy/elevation":        registry,
@@ -280,7 +281,7 @@ func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
 			}
 		}
 	}
-	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/safetycmd", "internal/wire"}
+	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/safetycmd", "internal/shown", "internal/wire"}
 	for _, dep := range deps(t, "cmd/agentrun") {
 		name, ours := strings.CutPrefix(dep, "agentrun/")
 		_, gateway := serving()[name]

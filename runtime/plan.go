@@ -182,6 +182,18 @@ func (p *Plan) sum() error {
 	return nil
 }
 
+// WithoutValues is the plan for whoever may look at a run and isn't its caller: of the environment the names only. Values are the
+// caller's secrets as a rule, and readers of the control API are not the caller.
+func (p *Plan) WithoutValues() *Plan {
+	c := *p
+	c.Env = nil
+	for _, kv := range p.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		c.Env = append(c.Env, name)
+	}
+	return &c
+}
+
 // MissingError names the host's missing abilities that stopped a plan.
 type MissingError struct {
 	Missing []Missing

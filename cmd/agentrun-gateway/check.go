@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 
+	"agentrun/internal/shown"
 	"agentrun/pdp"
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
@@ -43,7 +44,7 @@ func checkMain(args []string) int {
 		return exitDenied
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n", err)
+		fmt.Fprintln(os.Stderr, shown.Line(err.Error()))
 		return exitFailed
 	}
 	return exitOK

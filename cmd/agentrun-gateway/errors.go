@@ -10,6 +10,8 @@ import (
 	"os"
 
 	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/shown"
 )
 
 const (
@@ -41,9 +43,9 @@ func report(w io.Writer, err error) int {
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
-	fmt.Fprintf(w, "agentrun: %v\n", err)
+	fmt.Fprintf(w, "agentrun: %s\n", shown.Line(err.Error()))
 	if h, ok := errors.AsType[*hintError](err); ok {
-		fmt.Fprintf(w, "hint: %s\n", h.hint)
+		fmt.Fprintf(w, "hint: %s\n", shown.Line(h.hint))
 	}
 	return exitFailed
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/policycmd"
+	"agentrun/internal/shown"
 	"agentrun/pdp"
 )
 
@@ -88,7 +89,7 @@ func checkReport(path string, set *pdp.Set, problems pdp.Problems) any {
 
 func printCheck(path string, set *pdp.Set, problems pdp.Problems) error {
 	for _, p := range problems {
-		fmt.Fprintln(os.Stderr, p)
+		fmt.Fprintln(os.Stderr, shown.Line(p.String()))
 	}
 	if set == nil {
 		return nil
@@ -97,7 +98,7 @@ func printCheck(path string, set *pdp.Set, problems pdp.Problems) error {
 	if set.BuiltinGrant() {
 		grant = "they hold no permit, so the built-in grant stays"
 	}
-	_, err := fmt.Printf("%s is valid: %d policies; %s\n", path, set.Len(), grant)
+	_, err := fmt.Printf("%s is valid: %d policies; %s\n", shown.Line(path), set.Len(), grant)
 	return err
 }
 

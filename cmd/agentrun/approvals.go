@@ -13,11 +13,11 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf16"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/shown"
 )
 
 func approvalsCommand(g *global) *cli.Command {
@@ -184,21 +184,7 @@ func shownJSON(raw json.RawMessage) string {
 }
 
 // visible is JSON that a terminal shows as it is. Line ends stay: within JSON's strings there are none.
-func visible(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		switch {
-		case strconv.IsGraphic(r) || r == '\n':
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
-}
+func visible(text string) string { return shown.Text(text) }
 
 func approvalsAnswer(g *global, c *cli.Context, approve bool) error {
 	a, err := args(c, "ID")

@@ -429,9 +429,9 @@ func printReports(c *cli.Context, reports []chainReport, valid bool) error {
 		var err error
 		switch {
 		case r.Error != "":
-			_, err = fmt.Fprintf(w, "%s: not checked: %s\n", r.Chain, r.Error)
+			_, err = fmt.Fprintf(w, "%s: not checked: %s\n", oneLine(r.Chain), oneLine(r.Error))
 		case r.Problem != nil:
-			_, err = fmt.Fprintf(w, "%s: BROKEN: %s\n", r.Chain, r.Problem)
+			_, err = fmt.Fprintf(w, "%s: BROKEN: %s\n", oneLine(r.Chain), oneLine(fmt.Sprint(r.Problem)))
 		default:
 			_, err = fmt.Fprintf(w, "%s: sound: %d entries, %d of them signed, %d files, %d repairs, head %s\n", r.Chain, r.Entries, r.SignedSize, r.Files, r.Repairs, r.Head)
 			if err == nil && r.Losses > 0 {
@@ -502,7 +502,7 @@ func (a auditCLI) checkpoint(c *cli.Context) error {
 	note, cp, err := sign(a.logs(), chain)
 	var broken *audit.BrokenError
 	if errors.As(err, &broken) {
-		fmt.Fprintf(c.App.ErrWriter, "agentrun: not signed: %v\n", err)
+		tell(c.App.ErrWriter, "not signed: "+err.Error(), "")
 		return exitError(exitBroken)
 	}
 	if err != nil {

@@ -54,14 +54,20 @@ func report(w io.Writer, err error) int {
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
-	fmt.Fprintf(w, "agentrun: %v\n", err)
-	if h := hint(err); h != "" {
-		fmt.Fprintf(w, "hint: %s\n", h)
-	}
+	tell(w, err.Error(), hint(err))
 	if cmd, ok := errors.AsType[*runtime.CommandError](err); ok {
 		return cmd.ExitCode()
 	}
 	return runtime.ExitFailed
+}
+
+// tell prints what happened, which may hold names that nobody of ours chose: files of a workspace, arguments, what an agent put into a
+// folder. A terminal would obey their control characters, and a line end would forge our own next line.
+func tell(w io.Writer, what, hint string) {
+	fmt.Fprintf(w, "agentrun: %s\n", oneLine(what))
+	if hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
+	}
 }
 
 func hint(err error) string {

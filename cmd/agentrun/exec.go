@@ -107,7 +107,7 @@ func execAction(g *global, c *cli.Context) error {
 		status.ExitCode = report(io.Discard, err)
 		serr := g.openStatusFile(c, h)
 		if serr == nil {
-			serr = tell(g, c, status)
+			serr = tellStatus(g, c, status)
 		}
 		if serr != nil && !errors.Is(err, errStatusFile) {
 			return fmt.Errorf("%w (and %w)", err, serr)
@@ -115,7 +115,7 @@ func execAction(g *global, c *cli.Context) error {
 		return err
 	}
 	for _, m := range plan.Missing {
-		fmt.Fprintf(by.stderr, "agentrun: best effort: running without %s: %s\n", m.Name, m.Loses)
+		tell(by.stderr, "best effort: running without "+m.Name+": "+m.Loses, "")
 	}
 	v, settle, err := g.supervise(c, h, adm, plan)
 	if err != nil {
@@ -152,11 +152,11 @@ func execAction(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := tell(g, c, status); err != nil {
+	if err := tellStatus(g, c, status); err != nil {
 		return err
 	}
 	for _, l := range status.Leftovers {
-		fmt.Fprintf(by.stderr, "agentrun: left behind: %s\n", l)
+		tell(by.stderr, "left behind: "+l, "")
 	}
 	told.say(status)
 	return exitError(status.ExitCode)
@@ -194,13 +194,10 @@ func (o *outcome) say(s runtime.Status) {
 		w := o.g.caller.stderr
 		switch s.State {
 		case runtime.Failed:
-			fmt.Fprintf(w, "agentrun: %s\n", s.Error)
-			if s.Hint != "" {
-				fmt.Fprintf(w, "hint: %s\n", s.Hint)
-			}
+			tell(w, s.Error, s.Hint)
 		case runtime.Exited, runtime.Signaled:
 		default:
-			fmt.Fprintf(w, "agentrun: %s: %s\n", s.State, s.Reason)
+			tell(w, string(s.State)+": "+s.Reason, "")
 		}
 	})
 }
@@ -230,7 +227,7 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 		return nil, none, err
 	}
 	if spec.Keep != "" {
-		if err := writable(spec.Keep, shown(g, c, h)); err != nil {
+		if err := writable(spec.Keep, shownFlags(g, c, h)); err != nil {
 			return nil, none, fmt.Errorf("--keep: %w", err)
 		}
 	}
@@ -282,7 +279,7 @@ func (g *global) openStatusFile(c *cli.Context, h *hypervisor.Hypervisor) (err e
 	if !c.IsSet("status-file") || by.status != nil {
 		return nil
 	}
-	if by.status, err = fsjail.OpenOutput(by.path(c.String("status-file")), shown(g, c, h)); err == nil {
+	if by.status, err = fsjail.OpenOutput(by.path(c.String("status-file")), shownFlags(g, c, h)); err == nil {
 		err = by.status.Try()
 	}
 	if err != nil {
@@ -291,8 +288,8 @@ func (g *global) openStatusFile(c *cli.Context, h *hypervisor.Hypervisor) (err e
 	return nil
 }
 
-// shown are the host's folders that the flags show to the run, whatever else is wrong with them.
-func shown(g *global, c *cli.Context, h *hypervisor.Hypervisor) []string {
+// shownFlags are the host's folders that the flags show to the run, whatever else is wrong with them.
+func shownFlags(g *global, c *cli.Context, h *hypervisor.Hypervisor) []string {
 	list := []string{g.caller.path(c.String("workspace"))}
 	if session := c.String("session"); rings.CheckSessionID(session) == nil {
 		list = append(list, h.Workspace(session))
@@ -365,14 +362,14 @@ func (g *global) noFilterCache(err error) { g.log.Info("compiled filters are not
 // asked tells whether a full account was asked for, which is not known before all is taken down.
 func asked(c *cli.Context) bool { return c.Bool("json") || c.IsSet("status-file") || c.Bool("d") }
 
-// tell writes the status where it was asked for.
-func tell(g *global, c *cli.Context, s runtime.Status) error {
+// tellStatus writes the status where it was asked for.
+func tellStatus(g *global, c *cli.Context, s runtime.Status) error {
 	if c.Bool("json") && !c.Bool("d") {
 		b, err := json.Marshal(s)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(g.caller.stderr, "%s\n", b)
+		fmt.Fprintf(g.caller.stderr, "%s\n", visible(string(b)))
 	}
 	if f := g.caller.status; f != nil {
 		defer f.Close()

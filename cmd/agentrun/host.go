@@ -37,6 +37,9 @@ func doctorCommand(g *global) *cli.Command {
 			}
 			r := hostcaps.NewReport(c.String("workspace"))
 			r.Results = append(r.Results, gatewayResult())
+			for i := range r.Results { // the folder's name is in them
+				r.Results[i].Name, r.Results[i].Why = oneLine(r.Results[i].Name), oneLine(r.Results[i].Why)
+			}
 			var err error
 			if c.Bool("json") {
 				err = r.WriteJSON(os.Stdout)

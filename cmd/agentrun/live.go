@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/shown"
 	"agentrun/rings"
 	"agentrun/runtime"
 )
@@ -203,7 +203,7 @@ func liveHint(code string) string {
 }
 
 // oneLine is text that a terminal shows as it is, on one line.
-func oneLine(s string) string { return strings.ReplaceAll(visible(s), "\n", `\n`) }
+func oneLine(s string) string { return shown.Line(s) }
 
 // maxRef bounds what may name a run: identifiers have at most 256 bytes (H-29).
 const maxRef = 256

@@ -110,7 +110,7 @@ func operatorKeygen(c *cli.Context) error {
 	if c.Bool("json") {
 		return printJSON(map[string]string{"key": k.ID(), "verifier": k.Verifier(), "file": out})
 	}
-	fmt.Fprintf(os.Stderr, "private key in %s; add this line to /etc/agentrun/operators of every host that shall trust it:\n", out)
+	fmt.Fprintf(os.Stderr, "private key in %s; add this line to /etc/agentrun/operators of every host that shall trust it:\n", oneLine(out))
 	fmt.Println(k.Verifier())
 	return nil
 }

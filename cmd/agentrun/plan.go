@@ -71,7 +71,14 @@ func printJSON(v any) error {
 
 func printPlan(out io.Writer, p *runtime.Plan) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	row := func(k, format string, args ...any) { fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{k}, args...)...) }
+	row := func(k, format string, args ...any) {
+		for i, a := range args {
+			if text, ok := a.(string); ok {
+				args[i] = oneLine(text)
+			}
+		}
+		fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{k}, args...)...)
+	}
 	row("digest", "%s", p.Digest)
 	row("ring", "%d (profile %s)", p.Ring, p.Profile)
 	row("command", "%s as %s", p.Command.Exe, strings.Join(p.Command.Args, " "))

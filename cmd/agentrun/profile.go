@@ -78,7 +78,7 @@ func profileList(g *global, c *cli.Context) error {
 			if r.Error != "" {
 				text = "BROKEN: " + r.Error
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Name, ring, r.Origin, text)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", oneLine(r.Name), ring, oneLine(r.Origin), oneLine(text))
 		}
 		if err := w.Flush(); err != nil {
 			return err
@@ -145,10 +145,10 @@ func profileValidate(g *global, c *cli.Context) error {
 		}
 	} else {
 		for _, p := range problems {
-			fmt.Fprintln(os.Stderr, p)
+			fmt.Fprintln(os.Stderr, oneLine(p.String()))
 		}
 		if len(problems) == 0 {
-			fmt.Printf("%s is valid\n", file)
+			fmt.Printf("%s is valid\n", oneLine(file))
 		}
 	}
 	if len(problems) > 0 {

@@ -117,7 +117,7 @@ func tellTransition(t sagas.Transition) {
 	if t.Error != "" {
 		what += ": " + t.Error
 	}
-	fmt.Fprintf(os.Stderr, "agentrun: saga %s: %s: %s\n", t.SagaID, t.StepID, what)
+	tell(os.Stderr, fmt.Sprintf("saga %s: %s: %s", t.SagaID, t.StepID, what), "")
 }
 
 // stoppable ends with the first signal. The saga then stops where it is; resume goes on.
@@ -308,7 +308,7 @@ func sagaShow(g *global, c *cli.Context) error {
 		if k.UndoError != "" {
 			says = "undo: " + k.UndoError
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", k.ID, k.State, k.Attempts, says)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", k.ID, k.State, k.Attempts, oneLine(says))
 	}
 	return w.Flush()
 }

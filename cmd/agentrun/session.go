@@ -190,7 +190,11 @@ func sessionGet(g *global, c *cli.Context) error {
 			return &hintError{err: fmt.Errorf("session %s has no key %q", a[0], a[1]), hint: "agentrun session put makes it"}
 		}
 		for _, v := range r.Values {
-			fmt.Printf("%s\n", v.Value)
+			text := string(v.Value) // an agent's
+			if isTerminal(os.Stdout) {
+				text = safeText(text)
+			}
+			fmt.Println(text)
 		}
 		if len(r.Values) > 1 {
 			fmt.Fprintf(os.Stderr, "agentrun: %d values were written without knowing of each other; put one with the clock of get --json to resolve them\n", len(r.Values))

@@ -267,7 +267,7 @@ func (s *supervisions) Inspect(ctx context.Context, id string) (control.Inspecti
 	if err != nil {
 		return control.Inspection{}, err
 	}
-	plan, err := json.Marshal(v.plan)
+	plan, err := json.Marshal(v.plan.WithoutValues())
 	if err != nil {
 		return control.Inspection{}, err
 	}
