@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Thought is what Model thinks and no agent may ever see (M-17).
@@ -23,6 +24,9 @@ const Thought = "thought-that-must-not-be-seen"
 //	hang       never answers
 //	nonsense   status 200 and HTML
 //	broken     ends a stream in the middle of an event
+//	swell      status 200 and a list of two million elements that say nothing
+//	early      streams, and says what it cost before its answer of 900 bytes
+//	drip       sends a comment now and then, and never an answer
 func Model(key string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
@@ -38,7 +42,7 @@ func Model(key string) http.Handler {
 			http.Error(w, `{"error":{"message":"not JSON"}}`, http.StatusBadRequest)
 			return
 		}
-		if q.Stream && !slices.Contains([]string{"nonsense", "echo-key", "hang"}, q.Model) || q.Model == "endless" || q.Model == "broken" {
+		if q.Stream && !slices.Contains([]string{"nonsense", "echo-key", "hang", "swell"}, q.Model) || slices.Contains([]string{"endless", "broken", "early", "drip"}, q.Model) {
 			stream(w, r, q.Model)
 			return
 		}
@@ -65,6 +69,10 @@ func answer(w http.ResponseWriter, r *http.Request, model string) {
 	switch model {
 	case "hang":
 		<-r.Context().Done()
+		return
+	case "swell":
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"choices":[`+strings.Repeat("{},", 2_000_000)+`{}]}`)
 		return
 	case "nonsense":
 		w.Header().Set("Content-Type", "text/html")
@@ -103,6 +111,24 @@ func stream(w http.ResponseWriter, r *http.Request, model string) {
 	case "endless":
 		for delta(object{"content": strings.Repeat("word ", 20)}) {
 		}
+		return
+	case "drip":
+		for r.Context().Err() == nil {
+			fmt.Fprint(w, ": still there\n\n")
+			w.(http.Flusher).Flush()
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-r.Context().Done():
+			}
+		}
+		return
+	case "early":
+		event(object{"choices": []object{}, "usage": object{"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 17}})
+		for range 9 {
+			delta(object{"content": strings.Repeat("x", 100)})
+		}
+		event(object{"choices": []object{{"index": 0, "delta": object{}, "finish_reason": "stop"}}})
+		fmt.Fprint(w, "data: [DONE]\n\n")
 		return
 	case "broken":
 		delta(object{"content": "the answer"})

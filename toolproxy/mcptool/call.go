@@ -31,7 +31,9 @@ func (u upstream) Call(ctx context.Context, c tools.Call) (tools.Result, error) 
 	if !s.offers(p, u.name) {
 		return tools.Result{}, refuse(gate.CodeToolUnknown, nil, "GET /internal/tools has what there is", "the server no longer has this tool")
 	}
+	returned := s.lasting(ctx, p)
 	result, err := p.session.CallTool(ctx, &mcp.CallToolParams{Name: u.name, Arguments: c.Args})
+	returned()
 	s.after(ctx, p, err)
 	if err != nil {
 		return tools.Result{}, callError(ctx, err)

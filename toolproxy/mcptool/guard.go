@@ -3,6 +3,7 @@
 package mcptool
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -17,6 +18,11 @@ const (
 	// maxFrame bounds a message, event and body of a server: the largest reply a tool may have, in base64 and escaped.
 	maxFrame     = 2*tools.MaxReply + 64<<10
 	goodbyeLimit = 2 * time.Second
+	// answerLimit is for a request that no call waits for: an answer to a question of the server's, a notification.
+	answerLimit = 10 * time.Second
+	// maxEvents is how many lines a reply in pieces may have: each can be a question of the server's, which the client queues and
+	// answers by a request of its own.
+	maxEvents = 4096
 )
 
 var (
@@ -41,6 +47,8 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := req.Context(), context.CancelFunc(func() {})
 	if req.Method == http.MethodDelete { // the end of a session, which has no call whose time limit would hold
 		ctx, cancel = context.WithTimeout(ctx, goodbyeLimit)
+	} else if _, limited := ctx.Deadline(); !limited {
+		ctx, cancel = context.WithTimeout(ctx, answerLimit)
 	}
 	req = req.Clone(ctx)
 	for name, values := range g.headers {
@@ -56,7 +64,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	}
-	resp.Body = &boundedBody{resp.Body, maxFrame, cancel}
+	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxFrame, lines: maxEvents, cancel: cancel}
 	return resp, nil
 }
 
@@ -69,6 +77,7 @@ func (g *guard) CloseIdleConnections() {
 type boundedBody struct {
 	io.ReadCloser
 	left   int64
+	lines  int
 	cancel context.CancelFunc
 }
 
@@ -78,6 +87,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
+	if b.lines -= bytes.Count(p[:n], []byte("\n")); b.lines < 0 {
+		return 0, errBody
+	}
 	return n, err
 }
 

@@ -200,7 +200,7 @@ func TestM12RepliesAreBounded(t *testing.T) {
 		return text(strings.Repeat("a", 1<<17)), nil
 	}}), "", Options{})
 	refused(t, t.Context(), s, "big", gate.CodeTooLarge)
-	b := &boundedBody{io.NopCloser(strings.NewReader("abcdef")), 4, func() {}}
+	b := &boundedBody{ReadCloser: io.NopCloser(strings.NewReader("abcdef")), left: 4, lines: 1, cancel: func() {}}
 	if got, err := io.ReadAll(b); string(got) != "abcd" || !errors.Is(err, errBody) {
 		t.Errorf("got %q, %v", got, err)
 	}

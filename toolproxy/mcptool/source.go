@@ -173,7 +173,9 @@ func (s *Source) Definitions(ctx context.Context) ([]tools.Definition, error) {
 	if bad != nil {
 		return nil, bad
 	}
+	returned := s.lasting(ctx, p)
 	listed, err := s.list(ctx, p)
+	returned()
 	s.after(ctx, p, err)
 	if err != nil {
 		return nil, fmt.Errorf("list tools of MCP server %s: %w", s.name, err)
