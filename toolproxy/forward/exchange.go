@@ -161,7 +161,7 @@ func (x *transfer) run(out []byte, up *upload, d egress.Decision) bool {
 	name := x.ask.Target.String()
 	if !s.meter.use(int64(len(out))) {
 		_ = x.u.raw.Close() // not used
-		s.no(name, overLimit("bytes"))
+		s.no(name, overLimit("bytes"), x.method == "HEAD")
 		return false
 	}
 	err := x.send(out, up)
@@ -170,7 +170,7 @@ func (x *transfer) run(out []byte, up *upload, d egress.Decision) bool {
 		_ = x.u.raw.Close() // broken
 		u, _, r := s.p.upstreamFor(&s.flow, x.ask, s.secure, true)
 		if r != nil {
-			s.no(name, r)
+			s.no(name, r, x.method == "HEAD")
 			return false
 		}
 		x.u = u
@@ -238,7 +238,7 @@ func (x *transfer) broken(err error, up *upload) bool {
 	} else if up != nil && (errors.Is(up.err, errSpent) || errors.Is(up.err, errBody)) {
 		r = overLimit("bytes")
 	}
-	s.no(x.ask.Target.String(), r)
+	s.no(x.ask.Target.String(), r, x.method == "HEAD")
 	return false
 }
 

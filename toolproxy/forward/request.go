@@ -43,7 +43,7 @@ func (s *session) request() bool {
 	if err != nil {
 		var w *wire.Error
 		if errors.As(err, &w) {
-			s.no(s.nameOr(unreadable), badRequest(err))
+			s.no(s.nameOr(unreadable), badRequest(err), false)
 		}
 		return false
 	}
@@ -73,10 +73,10 @@ func (s *session) nameOf(t egress.Target) string {
 	return t.String()
 }
 
-// no refuses and closes.
-func (s *session) no(name string, r *refusal) {
+// no refuses and closes. bare leaves the body out, as the answer to HEAD must.
+func (s *session) no(name string, r *refusal, bare bool) {
 	s.p.refuse(name, r)
-	s.last(r.reply(false, true))
+	s.last(r.reply(bare, true))
 }
 
 // refuseRequest refuses one request. The connection goes on if nothing of it is left to read.
@@ -195,7 +195,7 @@ func methodName(b []byte) string {
 func (s *session) connect(t egress.Target) {
 	s.via = "connect"
 	if s.req.Body() {
-		s.no(t.String(), badRequest(&wire.Error{Status: 400, Text: "CONNECT with a body"}))
+		s.no(t.String(), badRequest(&wire.Error{Status: 400, Text: "CONNECT with a body"}), false)
 		return
 	}
 	s.open(t, func(r *refusal) bool {
