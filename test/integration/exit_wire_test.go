@@ -4,15 +4,24 @@ package integration
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentrun/internal/hostcaps"
 	"agentrun/test/exit"
@@ -205,4 +214,146 @@ func TestM8WebsocketsFromInside(t *testing.T) {
 	if want := []string{"GET open.test/ws", "DELETE other.test/adm"}; !slices.Equal(all, want) {
 		t.Errorf("the servers have got %q, want %q", all, want)
 	}
+}
+
+const lookingForKeys = `
+import base64, json, os, re, sys, urllib.request
+print(urllib.request.urlopen("https://api.test/v1/x").read().decode(), flush=True)
+marks = [re.compile(re.escape(bytes.fromhex("301306072a8648ce3d020106082a8648ce3d030107046d306b02010104")) + b"|MIGHAgEAMBMGByqGSM49Ag|BEGIN (EC )?PRIVATE KEY")]
+found, read = [], 0
+def look(path):
+    global read
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    with os.fdopen(fd, "rb", buffering=0) as f:
+        try:
+            b = f.read(4 << 20) or b""
+        except OSError:
+            return
+    read += 1
+    if marks[0].search(b) and os.path.abspath(path) != os.path.abspath(sys.argv[0]):
+        found.append(path)
+for root in ["/etc", "/run", "/tmp", "/dev", "/workspace", "/var"]:
+    for folder, _, names in os.walk(root):
+        for n in names: look(os.path.join(folder, n))
+for pid in os.listdir("/proc"):
+    if pid.isdigit() and int(pid) != os.getpid():
+        for n in ["environ", "cmdline", "mem", "maps", "auxv"]: look("/proc/%s/%s" % (pid, n))
+for n in ["environ", "cmdline"]: look("/proc/self/" + n)
+print(json.dumps({"read": read, "found": found}), flush=True)
+import time; time.sleep(600)
+`
+
+// The key of a run's CA is in the memory of its gateway and supervisor. It is in no file of the host's or the agent's, in no
+// argument or environment, and the gateway's memory opens to nobody but root: not to the agent, not to the gateway's own user.
+func TestM8TheKeyOfTheCAIsInMemoryOnly(t *testing.T) {
+	needProgram(t, "python3")
+	x := newExit(t)
+	x.host("api.test", exittest.Site())
+	x.settings.section("egress")["rules"] = []object{{"host": "api.test", "intercept": true}}
+	x.file("look.py", lookingForKeys)
+	o := x.opts("ring2", "--timeout", "60s")
+	o.flags = slices.DeleteFunc(slices.Clone(o.flags), func(f string) bool { return f == "--env" || strings.HasSuffix(f, "=/ca.pem") })
+	c := x.prepare(o, "/usr/bin/python3", "look.py")
+	c.startUntil(t, `"found"`)
+	var said struct {
+		Read  int
+		Found []string
+	}
+	lines := strings.Split(strings.TrimSpace(c.out.String()), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &said); err != nil || said.Read < 50 || len(said.Found) > 0 || !strings.HasPrefix(lines[0], "hello from") {
+		t.Errorf("the agent says %q: %v", lines, err)
+	}
+
+	hasKey := func(b []byte) bool {
+		return slices.ContainsFunc([]string{"\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x04\x6d\x30\x6b\x02\x01\x01\x04", "MIGHAgEAMBMGByqGSM49Ag", "PRIVATE KEY"},
+			func(mark string) bool { return bytes.Contains(b, []byte(mark)) })
+	}
+	if made, err := exec.Command(filepath.Join(filepath.Dir(agentrun), "agentrun-gateway"), "ca", "run_1").Output(); err != nil || !hasKey(made) {
+		t.Fatalf("the marks don't fit the keys that are made: %v", err)
+	}
+	looked := 0
+	look := func(path string) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return
+		}
+		looked++
+		if hasKey(b) {
+			t.Errorf("%s has a key in it", path)
+		}
+	}
+	for _, folder := range []string{x.n.dir, runDir} {
+		_ = filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				look(path)
+			}
+			return nil
+		})
+	}
+	gateways := 0
+	for _, pid := range below(t, c.Process.Pid) {
+		for _, name := range []string{"cmdline", "environ"} {
+			look(fmt.Sprintf("/proc/%d/%s", pid, name))
+		}
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if !strings.HasPrefix(string(comm), "agentrun-gatewa") {
+			continue
+		}
+		gateways++
+		var st unix.Stat_t
+		if err := unix.Stat(fmt.Sprintf("/proc/%d/mem", pid), &st); err != nil || st.Uid != 0 {
+			t.Errorf("the gateway's memory belongs to %d, %v; want root, as that of undumpable processes does", st.Uid, err)
+		}
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := regexp.MustCompile(`(?m)^Uid:\t(\d+)`).FindSubmatch(status)
+		limits, _ := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+		if own == nil || string(own[1]) == "0" || !regexp.MustCompile(`(?m)^Max core file size +0 +0 `).Match(limits) {
+			t.Errorf("the gateway is %s, with limits\n%s", own, limits)
+			continue
+		}
+		uid, _ := strconv.Atoi(string(own[1]))
+		for _, name := range []string{"mem", "environ", "maps", "fd"} {
+			cat := exec.Command("/bin/ls", "-l", fmt.Sprintf("/proc/%d/%s/", pid, name))
+			if name != "fd" {
+				cat = exec.Command("/bin/head", "-c", "1", fmt.Sprintf("/proc/%d/%s", pid, name))
+			}
+			cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+			if out, err := cat.CombinedOutput(); err == nil || !strings.Contains(string(out), "Permission denied") {
+				t.Errorf("the gateway's own user reads its %s: %q, %v", name, out, err)
+			}
+		}
+	}
+	if gateways != 1 || looked < 5 {
+		t.Errorf("%d gateways, %d files looked at", gateways, looked)
+	}
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	c.finish(t)
+}
+
+// below are the processes below one, as /proc tells.
+func below(t *testing.T, root int) (pids []int) {
+	t.Helper()
+	for todo := []int{root}; len(todo) > 0; todo = todo[1:] {
+		pids = append(pids, todo[0])
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", todo[0]))
+		for _, task := range tasks {
+			b, _ := os.ReadFile(task)
+			for _, field := range strings.Fields(string(b)) {
+				pid, err := strconv.Atoi(field)
+				if err != nil {
+					t.Fatal(err)
+				}
+				todo = append(todo, pid)
+			}
+		}
+	}
+	return pids
 }

@@ -80,3 +80,46 @@ func TestM8NoCANoCertificate(t *testing.T) {
 		}
 	}
 }
+
+// A clock that jumps gives certificates that are refused, never ones that outlive the run's CA.
+func TestM8CertificatesFollowTheClock(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := start
+	now := func() time.Time { return at }
+	ca, pem, err := runca.NewCA("run_1", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(ca, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	for _, c := range []struct {
+		name  string
+		jump  time.Duration
+		valid bool
+	}{
+		{"at the start", 0, true},
+		{"in an hour", time.Hour, true},
+		{"back again", 0, true},
+		{"tomorrow", 25 * time.Hour, true},
+		{"back again from there", 0, true},
+		{"two days before the run", -48 * time.Hour, false},
+		{"in the CA's last hour", runca.MaxAge - time.Minute, true},
+		{"after the CA", runca.MaxAge + time.Minute, false},
+		{"in a hundred years", 100 * 365 * 24 * time.Hour, false},
+		{"back once more", time.Minute, true},
+	} {
+		at = start.Add(c.jump)
+		cert, err := m.Certificate("a.example")
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		_, err = cert.Leaf.Verify(x509.VerifyOptions{DNSName: "a.example", Roots: roots, CurrentTime: at})
+		if (err == nil) != c.valid || cert.Leaf.NotAfter.After(start.Add(runca.MaxAge)) {
+			t.Errorf("%s: valid to %v: %v", c.name, cert.Leaf.NotAfter, err)
+		}
+	}
+}
