@@ -3,7 +3,9 @@
 package runtime
 
 import (
+	"fmt"
 	"os"
+	"strings"
 
 	libcgroups "github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // libcontainer's device rules need it registered
@@ -11,6 +13,8 @@ import (
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
 )
 
 // containerConfig is what libcontainer is told: namespaces, ids, no capability, no_new_privs, and the
@@ -80,15 +84,37 @@ func openCgroups() {
 // startAtZero lets the sandbox's clocks begin with it: the host's uptime tells which kernel fixes it runs
 // without, and ties two runs on one host together (time_namespaces(7)).
 func startAtZero() (map[string]specs.LinuxTimeOffset, error) {
+	own, err := hostcaps.ReadKernel("/proc/self/timens_offsets")
+	if err != nil {
+		return nil, err
+	}
 	offsets := map[string]specs.LinuxTimeOffset{}
 	for name, clock := range map[string]int32{"monotonic": unix.CLOCK_MONOTONIC, "boottime": unix.CLOCK_BOOTTIME} {
 		var now unix.Timespec
 		if err := unix.ClockGettime(clock, &now); err != nil {
 			return nil, os.NewSyscallError("clock_gettime", err)
 		}
-		offsets[name] = specs.LinuxTimeOffset{Secs: -now.Sec} // whole seconds: the result must not be negative
+		// An offset counts from the machine's clock, and what we read from ours, which differs if we are in a time namespace
+		// ourselves (time_namespaces(7)). Whole seconds of what has passed: the result must not be negative.
+		o, err := ownOffset(own, name)
+		if err != nil {
+			return nil, err
+		}
+		o.Secs -= now.Sec
+		offsets[name] = o
 	}
 	return offsets, nil
+}
+
+// ownOffset finds a clock's line in /proc/self/timens_offsets: its name, seconds, nanoseconds.
+func ownOffset(table, clock string) (o specs.LinuxTimeOffset, err error) {
+	for line := range strings.Lines(table) {
+		var name string
+		if n, err := fmt.Sscan(line, &name, &o.Secs, &o.Nanosecs); n == 3 && err == nil && name == clock {
+			return o, nil
+		}
+	}
+	return specs.LinuxTimeOffset{}, fmt.Errorf("read /proc/self/timens_offsets: no line for %s in %q", clock, table)
 }
 
 var namespaceTypes = map[string]configs.NamespaceType{

@@ -198,3 +198,26 @@ func TestUnescape(t *testing.T) {
 		}
 	}
 }
+
+// The kernel's table of offsets, of which one line is a clock's.
+func TestOwnOffset(t *testing.T) {
+	const table = "monotonic     -100000 999999999\nboottime           7         0\n"
+	for _, tc := range []struct {
+		table, clock string
+		secs         int64
+		nsecs        uint32
+		ok           bool
+	}{
+		{table, "monotonic", -100000, 999999999, true},
+		{table, "boottime", 7, 0, true},
+		{table, "tai", 0, 0, false},
+		{"", "boottime", 0, 0, false},
+		{"boottime 7\n", "boottime", 0, 0, false},
+		{"boottime x 0\n", "boottime", 0, 0, false},
+	} {
+		o, err := ownOffset(tc.table, tc.clock)
+		if (err == nil) != tc.ok || o.Secs != tc.secs || o.Nanosecs != tc.nsecs {
+			t.Errorf("%s in %q: got %+v, %v", tc.clock, tc.table, o, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -88,5 +89,26 @@ func TestUptimeIsTheSandboxs(t *testing.T) {
 	v := observe(t, opts{}, "uptime")
 	if len(v) > 2 { // 100 seconds and more
 		t.Errorf("boot time clock: got %s s, want the age of the sandbox", v)
+	}
+}
+
+// An agentrun that is in a time namespace itself, as in a container, reads other clocks than the ones that offsets count from. The sandbox's
+// begin with it all the same: no start fails, and the container's age isn't told.
+func TestUptimeInsideATimeNamespace(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.TimeNS)
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		unmet(t, "program unshare: "+err.Error())
+	}
+	for _, offset := range []string{"100000", "-30"} {
+		t.Run(offset, func(t *testing.T) {
+			under := []string{unshare, "--time", "--monotonic", offset, "--boottime", offset}
+			if v := observe(t, opts{under: under}, "uptime"); len(v) > 1 { // 10 seconds and more
+				t.Errorf("boot time clock: got %s s, want the age of the sandbox", v)
+			}
+			r := run(t, opts{under: under, unsafe: true, flags: []string{"--timeout", "1s"}}, "/probe", "sleep", "20")
+			r.want(t, 124, "timeout")
+		})
 	}
 }
