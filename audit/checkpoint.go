@@ -296,10 +296,12 @@ func (f *folder) since(old Checkpoint, known Head) (stand, bool, error) {
 
 func errNothing(r *Report) error {
 	if r.Entries == 0 {
-		return fmt.Errorf("chain %s is empty: there is nothing to sign", r.Chain)
+		return fmt.Errorf("chain %s %w", r.Chain, errEmpty)
 	}
 	return nil
 }
+
+var errEmpty = errors.New("is empty: there is nothing to sign")
 
 // entryBefore reads the entry that ends where the checkpoint says; a zero one if none does.
 func (f *folder) entryBefore(c Checkpoint) (Entry, error) {

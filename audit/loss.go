@@ -94,7 +94,7 @@ func (k *Checkpoints) Begin(logs, chain string) error {
 		defer f.close()
 		// A chain that has such an entry already has lost its checkpoint: that must be said when it is
 		// signed.
-		if s, ok, err := f.since(Checkpoint{Chain: chain}, Head{}); err != nil || !ok || s.vouched {
+		if s, ok, err := f.since(Checkpoint{Chain: chain}, Head{}); !errors.Is(err, errEmpty) && (err != nil || !ok || s.vouched) {
 			return err
 		}
 	}
