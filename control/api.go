@@ -59,6 +59,9 @@ type Usage struct {
 	MemoryPeak int64         `json:"memory_peak_bytes"`
 	PIDs       int64         `json:"pids"`
 	Output     int64         `json:"output_bytes"`
+	// Of the run's gateway, beside it; absent as long as there is none.
+	GatewayCPUTime    time.Duration `json:"gateway_cpu_time_ns,omitempty"`
+	GatewayMemoryPeak int64         `json:"gateway_memory_peak_bytes,omitempty"`
 }
 
 // Process is one process of a run, with its ids on the host.

@@ -198,8 +198,9 @@ type exit struct {
 	sockets     []*os.File // the others, likewise
 	names       []string
 
-	agentFD *os.File // the agent's end of a connected pair
-	serving bool     // serve was started
+	agentFD *os.File  // the agent's end of a connected pair
+	serving bool      // serve was started
+	group   *runGroup // puts the gateway into a cgroup; nil: there is none
 	end     chan struct{}
 	mu      sync.Mutex
 	begun   bool     // the gateway is or was started
@@ -372,6 +373,20 @@ func (x *exit) gateway(uid int) error {
 	if err != nil {
 		return fmt.Errorf("start the gateway: %w", err)
 	}
+	announce := x.Announce
+	if x.group != nil {
+		// While it begins: on cgroup v1 the move waits for the kernel (docs/cgroups.md).
+		if err := x.group.enter(cmd.Process.Pid); err != nil {
+			_ = cmd.Process.Kill()
+			return fmt.Errorf("start the gateway: %w", errors.Join(err, cmd.Wait()))
+		}
+		announce = func(commands []link.Command) error { // before it reads anything of the agent's
+			if err := x.group.begin(); err != nil || x.Announce == nil {
+				return err
+			}
+			return x.Announce(commands)
+		}
+	}
 	names := slices.Concat(x.insideNames, x.names)
 	x.closeSockets()
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -392,7 +407,7 @@ func (x *exit) gateway(uid int) error {
 	}()
 	start := x.Start
 	start.Sockets, start.UID = names, uid
-	server := link.Server{Start: start, Supervisor: x.Supervisor, Announce: x.Announce, End: x.end, Well: func() bool { return x.well }}
+	server := link.Server{Start: start, Supervisor: x.Supervisor, Announce: announce, End: x.end, Well: func() bool { return x.well }}
 	serr := server.Serve(ctx, conn)
 	// A gateway whose link is gone has nobody to ask; it ends by itself, or now.
 	kill := time.AfterFunc(gatewayPatience, func() { _ = cmd.Process.Kill() })

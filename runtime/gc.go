@@ -233,16 +233,17 @@ func collectOne(ctx context.Context, runDir, id string, lock *os.File) error {
 	if !haveCgroups() { // its agents died with their pid 1, and that with its supervisor
 		return removeRun(runDir, id, lock)
 	}
-	name := cgroupParent + "/" + id
-	g, err := cgroups.Open(name)
-	if err == nil {
-		if _, err = g.Kill(ctx); err == nil {
-			err = g.Remove(ctx)
+	for _, name := range []string{cgroupParent + "/" + id, cgroupParent + "/" + id + gatewaySuffix} {
+		g, err := cgroups.Open(name)
+		if err == nil {
+			if _, err = g.Kill(ctx); err == nil {
+				err = g.Remove(ctx)
+			}
 		}
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		lock.Close()
-		return err
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			lock.Close()
+			return err
+		}
 	}
 	return removeRun(runDir, id, lock)
 }

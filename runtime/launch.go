@@ -246,7 +246,7 @@ func (l *launch) makeCgroup() (err error) {
 	limits.CPU = float64(goruntime.NumCPU())
 	g, err := cgroups.Create(l.plan.Cgroup, limits)
 	if err == nil {
-		l.group = g // a nil one in the interface would not be nil
+		l.group = &runGroup{Group: g} // a nil one in the interface would not be nil
 	}
 	return err
 }
@@ -276,7 +276,14 @@ func (l *launch) removeCgroup() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()
-	return errors.Join(l.group.Remove(ctx), releaseParent(l.parent))
+	var errs []error
+	if r, ok := l.group.(*runGroup); ok {
+		if l.exit != nil && l.exit.serving { // a launch that failed in its last step may have one
+			l.exit.finish(false)
+		}
+		errs = append(errs, r.leave(ctx))
+	}
+	return errors.Join(append(errs, l.group.Remove(ctx), releaseParent(l.parent))...)
 }
 
 // makeNetwork only starts: it takes a millisecond, on a thread of its own, beside the steps that

@@ -47,7 +47,8 @@ type Snapshot struct {
 	Taking  bool       // what a more privileged ring gave is still being taken; no system call is decided by that ring any more
 	Limits  Limits
 	Stats   cgroups.Stats
-	Output  int64 // bytes passed on
+	Gateway cgroups.Stats // CPU and MemoryPeak of its gateway
+	Output  int64         // bytes passed on
 	Refused map[string]uint64
 }
 
@@ -236,6 +237,9 @@ func (v *Live) Snapshot() (Snapshot, error) {
 	var err error
 	if s.Stats, err = v.launch.group.Stats(); err != nil && v.life.Err() != nil {
 		return Snapshot{State: LiveEnded}, ErrEnded
+	}
+	if r, ok := v.launch.group.(*runGroup); ok {
+		s.Gateway = r.gatewayUsed()
 	}
 	return s, err
 }

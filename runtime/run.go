@@ -323,6 +323,7 @@ func (r *run) beforeExec(l *launch) error {
 	if x := l.exit; x != nil {
 		uid := l.ids.hostGateway()
 		x.serving = true
+		x.group, _ = l.group.(*runGroup)                                                                                 // not in a run without cgroups
 		go x.serve(uid, r.settled, func(err error) { r.decide(verdict{Policy, "the way out is gone: " + err.Error()}) }) // drop waits for it
 	}
 	l.io.pump(r.opt.Stdin, r.opt.Stdout, r.opt.Stderr, r.plan.Limits.MaxOutput, func() {
@@ -506,6 +507,10 @@ func (r *run) settle(v verdict) {
 	r.judge(v)
 	if l.exit != nil {
 		l.exit.finish(s.State == Exited && s.ExitCode == 0) // the last records, before the end's own
+		if r, ok := l.group.(*runGroup); ok {
+			used := r.gatewayUsed()
+			s.GatewayCPUTime, s.GatewayPeakMemory = used.CPU, used.MemoryPeak
+		}
 	}
 	r.asked.Wait()
 	snap := l.recorder.Snapshot()

@@ -75,6 +75,10 @@ type Status struct {
 	BestEffort []string          `json:"best_effort,omitempty"` // protections that were asked for and are missing
 	LaunchTime time.Duration     `json:"launch_ns,omitempty"`   // from the first step to the exec
 	Leftovers  []string          `json:"leftovers,omitempty"`   // what could not be removed, if anything
+
+	// What the run's gateway used beside it, if there was one.
+	GatewayCPUTime    time.Duration `json:"gateway_cpu_time_ns,omitempty"`
+	GatewayPeakMemory int64         `json:"gateway_peak_memory_bytes,omitempty"`
 }
 
 // setEnd fills state, exit code and signal from a wait status.

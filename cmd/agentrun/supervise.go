@@ -253,7 +253,8 @@ func (v *supervision) sandbox(ctx context.Context) control.Sandbox {
 	}
 	b.Ring = s.Ring.Value()
 	b.Limits = control.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, PIDs: s.Limits.PIDs}
-	b.Usage = control.Usage{CPUTime: s.Stats.CPU, Memory: s.Stats.MemoryCurrent, MemoryPeak: s.Stats.MemoryPeak, PIDs: s.Stats.PIDs, Output: s.Output}
+	b.Usage = control.Usage{CPUTime: s.Stats.CPU, Memory: s.Stats.MemoryCurrent, MemoryPeak: s.Stats.MemoryPeak, PIDs: s.Stats.PIDs, Output: s.Output,
+		GatewayCPUTime: s.Gateway.CPU, GatewayMemoryPeak: s.Gateway.MemoryPeak}
 	return b
 }
 

@@ -199,6 +199,7 @@ type status struct {
 	CPUTime    time.Duration     `json:"cpu_time_ns"`
 	WallTime   time.Duration     `json:"wall_time_ns"`
 	OOMKills   uint64            `json:"oom_kills"`
+	GatewayCPU time.Duration     `json:"gateway_cpu_time_ns"`
 	Output     int64             `json:"output_bytes"`
 	Refused    map[string]uint64 `json:"refused"`
 	Events     []struct {
