@@ -169,6 +169,9 @@ func written(parent profiles.Profile, child []profiles.SyscallRule, call string,
 			}
 			switch r.Action {
 			case profiles.ActionAllow:
+				if counted(r) { // the supervisor says yes to it, and counts
+					return unix.SECCOMP_RET_USER_NOTIF
+				}
 				return unix.SECCOMP_RET_ALLOW
 			case profiles.ActionNotify:
 				return unix.SECCOMP_RET_USER_NOTIF
