@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 const (
@@ -279,10 +280,12 @@ func (f *Fields) coding(value []byte) error {
 	return nil
 }
 
-// Drop marks all fields of that name.
+// Drop marks all fields of that name, in lower case, and of those that many servers take for it: CGI and its heirs
+// (RFC 3875, 4.1.18) make X_Api_Key and X-Api-Key one, and which of the two counts differs.
 func (f *Fields) Drop(name string) {
+	name = strings.ReplaceAll(name, "_", "-")
 	for i := range f.Lines {
-		if is(f.Lines[i].Name, name) {
+		if is(bytes.ReplaceAll(f.Lines[i].Name, []byte("_"), []byte("-")), name) {
 			f.Lines[i].Drop = true
 		}
 	}

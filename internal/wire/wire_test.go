@@ -31,6 +31,22 @@ func TestM8Head(t *testing.T) {
 	}
 }
 
+func TestM12DropsWhatServersTakeForTheSame(t *testing.T) {
+	for _, c := range []struct{ drop, want string }{
+		{"x-api-key", "X-Open: 5\r\n"},
+		{"x_api_key", "X-Open: 5\r\n"},
+		{"x-open", "X-Api-Key: 1\r\nX_Api_Key: 2\r\nx_api-key: 3\r\nX-API_KEY: 4\r\n"},
+	} {
+		var r Request
+		if err := r.Parse([]byte("GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: 1\r\nX_Api_Key: 2\r\nx_api-key: 3\r\nX-API_KEY: 4\r\nX-Open: 5\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		if r.Drop(c.drop); string(r.AppendFields(nil)) != c.want {
+			t.Errorf("%s: got %q, want %q", c.drop, r.AppendFields(nil), c.want)
+		}
+	}
+}
+
 func TestM8ChunksAreStrict(t *testing.T) {
 	for raw, want := range map[string]string{
 		"5\r\nhello\r\n0\r\n\r\nNEXT":                       "hello",

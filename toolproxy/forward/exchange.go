@@ -86,8 +86,9 @@ func (s *session) requestHead(b []byte, ask egress.Ask, rt egress.RequestTarget,
 	b = append(b, hostHeader(ask.Target, s.secure)...)
 	b = append(b, "\r\n"...)
 	if x.hidden != nil {
-		// What can't be searched can't be masked: no coding, no pieces.
-		for _, name := range []string{"accept-encoding", "range", "if-range"} {
+		// What can't be searched can't be masked: no coding, no pieces, also by instance manipulations (RFC 3229) and in
+		// the frames of a websocket (RFC 7692).
+		for _, name := range []string{"accept-encoding", "range", "if-range", "a-im", "sec-websocket-extensions"} {
 			s.req.Drop(name)
 		}
 		for _, h := range x.hidden.add {

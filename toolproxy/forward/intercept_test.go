@@ -93,6 +93,26 @@ func TestM12SecretsAreInjectedAndHidden(t *testing.T) {
 	}
 }
 
+// What an agent says beside the header that is put in doesn't count for servers that take one name for another, and nothing
+// comes back in a form that can't be searched for the secret.
+func TestM12NothingStandsBesideAnInjectedHeader(t *testing.T) {
+	seen := make(chan http.Header, 1)
+	w, roots := interceptWorld(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header })
+	tc, err := clientTLS(t, w.connect(t, "example.com:443"), "example.com", roots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, tc, "GET /v1/x HTTP/1.1\r\nHost: example.com\r\nAuthorization: mine\r\nAUTHORIZATION: mine\r\nAccept_Encoding: gzip\r\nAccept-Encoding: br\r\nA-IM: gzip\r\n"+
+		"Sec-WebSocket-Extensions: permessage-deflate\r\nSec_WebSocket_Extensions: permessage-deflate\r\nRange: bytes=0-1\r\nX-Kept: yes\r\n\r\n")
+	if resp, body := response(t, bufio.NewReader(tc), "GET"); resp.StatusCode != 200 {
+		t.Fatalf("got %d %s", resp.StatusCode, body)
+	}
+	want := http.Header{"Authorization": {"Bearer " + secret}, "Accept-Encoding": {"identity"}, "X-Kept": {"yes"}}
+	if got := <-seen; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v up, want %v", got, want)
+	}
+}
+
 func TestM8InterceptedUpstreamIsVerified(t *testing.T) {
 	w, roots := interceptWorld(t, hello)
 	w.roots = x509.NewCertPool()
