@@ -58,6 +58,10 @@ func ownCaller() *caller {
 		// Caught to the end of the process: one more SIGTERM while the run is settled would end us before its account is written.
 		signals := make(chan os.Signal, 16)
 		signal.Notify(signals, passedOn...)
+		// Go lets SIGPIPE end a process that writes to its stdout (os/signal, "SIGPIPE"): whoever reads an agent's output could end its
+		// supervisor by going away, and folder, cgroup and an open end in the audit would stay. Caught and not ignored: programs that
+		// we start would inherit that.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		return signals
 	}
 	if isTerminal(os.Stdin) {

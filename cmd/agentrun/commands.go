@@ -179,10 +179,12 @@ func (p *toolProcess) Wait(ctx context.Context) (int, string, error) {
 }
 
 // Close ends it as an operator would, twice: the second SIGTERM ends the grace time that the first begins. Its own agentrun
-// then leaves nothing behind.
+// then leaves nothing behind. Nobody reads its output any more: with an end of that pipe still open here, a command that floods would
+// keep its agentrun writing until it is killed, and then its folder and cgroup stay.
 func (p *toolProcess) Close() error {
 	p.kill.Do(func() {
 		_ = p.stdin.Close()
+		_ = p.stdout.Close()
 		for i := range 50 {
 			_ = p.cmd.Process.Signal(syscall.SIGTERM)
 			select {

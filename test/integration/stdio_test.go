@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,6 +120,13 @@ func TestReaderGoesAway(t *testing.T) {
 		t.Error("agentrun hangs when its reader is gone")
 		c.cancel()
 		<-done
+	}
+	// Its supervisor must not die of SIGPIPE: folder, cgroup and an open end in the audit would stay.
+	if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signaled() {
+		t.Errorf("agentrun: %v", c.ProcessState)
+	}
+	if left, _ := filepath.Glob(filepath.Join(runDir, "sandboxes", "*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 	noAgents(t)
 }
