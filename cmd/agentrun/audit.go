@@ -181,14 +181,24 @@ func (a auditCLI) tail(c *cli.Context) error {
 
 func printEntry(c *cli.Context, l audit.Line) error {
 	if c.Bool("json") {
-		_, err := fmt.Fprintf(c.App.Writer, "%s\n", l.Raw)
-		return err
+		return printRaw(c, l)
 	}
 	e, err := parseShown(l.Raw)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(c.App.Writer, e)
+	return err
+}
+
+// printRaw prints a line byte for byte, for programs. JSON leaves unescaped what C1 characters and directions do to a terminal,
+// so there, and only there, it is spelled out: the same JSON, no more the bytes that were hashed.
+func printRaw(c *cli.Context, l audit.Line) error {
+	text := string(l.Raw)
+	if f, ok := c.App.Writer.(*os.File); ok && isTerminal(f) {
+		text = visible(text)
+	}
+	_, err := fmt.Fprintln(c.App.Writer, text)
 	return err
 }
 
@@ -305,10 +315,7 @@ func (a auditCLI) export(c *cli.Context) error {
 	if c.NArg() > 0 {
 		return fmt.Errorf("%s takes no arguments", c.Command.HelpName)
 	}
-	return a.each(c, func(l audit.Line) error {
-		_, err := fmt.Fprintf(c.App.Writer, "%s\n", l.Raw)
-		return err
-	})
+	return a.each(c, func(l audit.Line) error { return printRaw(c, l) })
 }
 
 // chainReport is a Report, or why there is none.
@@ -457,9 +464,12 @@ func printReports(c *cli.Context, reports []chainReport, valid bool) error {
 }
 
 func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, visible(string(text)))
+	return err
 }
 
 // signingKey loads the key, or makes it and says so in the node's chain.
