@@ -357,3 +357,30 @@ func below(t *testing.T, root int) (pids []int) {
 	}
 	return pids
 }
+
+// What is held to names is TCP: datagrams go nowhere, to an allowed name as little as to an address, so there is no QUIC whose
+// hello somebody would have to read.
+func TestM8NoDatagramsOut(t *testing.T) {
+	x := newExit(t)
+	h := x.host("quic.test", exittest.Site())
+	c, err := net.ListenPacket("udp", net.JoinHostPort(h.Addr.String(), "443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var tries []exchange
+	for _, to := range []string{"quic.test:443", h.Addr.String() + ":443", "192.0.2.1:443", "127.0.0.1:443", "[2001:db8::1]:443"} {
+		tries = append(tries, exchange{Name: to, Net: "udp", To: to, Send: []string{"\xc0\x00\x00\x00\x01 a datagram"}})
+	}
+	got, r := x.raw(x.opts("ring2", "--allow", "quic.test", "--allow", h.Addr.String()), tries...)
+	r.want(t, 0, "exited")
+	for name, a := range got {
+		if a.Reply != "" {
+			t.Errorf("%s: got %q", name, a.Reply)
+		}
+	}
+	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, from, err := c.ReadFrom(make([]byte, 100)); err == nil {
+		t.Errorf("%d bytes from %v have got out", n, from)
+	}
+}
