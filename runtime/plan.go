@@ -90,17 +90,18 @@ type Plan struct {
 	Steps        []PlanStep            `json:"steps"`
 	Digest       string                `json:"digest"`
 
-	bare      bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
-	shared    bool   // rootless with a writable host folder: the agent has the user's own id
-	operator  Limits // chosen for this run; they stay whatever the ring is
-	ranges    profiles.Ranges
-	profile   profiles.Profile
-	filter    seccomp.Filter
-	filterSum [32]byte        // its digest
-	programs  map[string]bool // mode tools: all that may be executed, by path inside
-	custom    bool            // the root view holds what the operator brought: see Shape
-	in        *Prepared       // where it will run; nil: in a sandbox built for it
-	paths     fsjail.Resolver // while it is planned
+	lookedAtIDs bool   // for set-ID files, and what there is was told; else at the start, and when a folder is opened for writing
+	bare        bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
+	shared      bool   // rootless with a writable host folder: the agent has the user's own id
+	operator    Limits // chosen for this run; they stay whatever the ring is
+	ranges      profiles.Ranges
+	profile     profiles.Profile
+	filter      seccomp.Filter
+	filterSum   [32]byte        // its digest
+	programs    map[string]bool // mode tools: all that may be executed, by path inside
+	custom      bool            // the root view holds what the operator brought: see Shape
+	in          *Prepared       // where it will run; nil: in a sandbox built for it
+	paths       fsjail.Resolver // while it is planned
 }
 
 // PlanSeccomp sums up the filter; `agentrun profile show` lists its rules.
@@ -182,6 +183,28 @@ func (p *Plan) sum() error {
 	return nil
 }
 
+// setIDFiles looks for them where the agent may write in the ring it begins in or, with live, in one that it is elevated to. What
+// fsjail.LookForSetID says of its bounds holds.
+func (p *Plan) setIDFiles(live bool) error {
+	for _, e := range p.Entries {
+		if p.lookedAtIDs || e.Kind != fsjail.Bind || e.Device || !e.Writable && !(live && e.Live) {
+			continue
+		}
+		if err := fsjail.LookForSetID(e.Source, e.Owner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ElevatableNow is Elevatable with a look at what would be opened for writing.
+func (p *Plan) ElevatableNow() error {
+	if err := p.Elevatable(); err != nil {
+		return err
+	}
+	return p.setIDFiles(true)
+}
+
 // WithoutValues is the plan for whoever may look at a run and isn't its caller: of the environment the names only. Values are the
 // caller's secrets as a rule, and readers of the control API are not the caller.
 func (p *Plan) WithoutValues() *Plan {
@@ -227,6 +250,12 @@ func (p *Plan) planHost(bestEffort bool) error {
 	}
 	// Walls that have another one behind them: without these a run is weaker, not open.
 	p.Missing = append(weaker, missing(second)...)
+	if bestEffort {
+		if err := p.setIDFiles(true); err != nil {
+			p.Missing = append(p.Missing, Missing{"set-id-files", "the run can rewrite programs that the host executes with other rights than their caller's, and the bit stays", err.Error()})
+		}
+		p.lookedAtIDs = true
+	}
 	if len(p.Missing) > 0 && !bestEffort {
 		return &MissingError{p.Missing, false}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/fsjail"
 	"agentrun/internal/thread"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
@@ -67,6 +68,8 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 		stuck: make(chan error, 1), over: make(chan struct{}),
 	}
 	r.settled = sync.OnceValue(func() error { return r.opt.Observer.Settled() })
+	r.looked = sync.OnceValue(func() error { return plan.setIDFiles(false) })
+	go func() { _ = r.looked() }() // beside the launch: it takes microseconds for a file
 	r.status = Status{
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Ring: plan.Ring, Profile: plan.Profile,
 		PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
@@ -166,6 +169,7 @@ type run struct {
 	onRecord chan struct{} // closed when Observer.Start has answered
 	startErr error         // its answer
 	settled  func() error  // Observer.Settled, asked once; after onRecord
+	looked   func() error  // waits for the look for set-ID programs; the same answer each time
 	ending   <-chan error  // what Observer.End said; nil as long as nobody has asked it
 	verdicts chan verdict
 	stuck    chan error    // why the launching thread is given up
@@ -258,6 +262,9 @@ func (r *run) fail(s *Status, err error) {
 	if errors.As(err, &cmd) {
 		s.ExitCode, s.Error, s.Hint = cmd.ExitCode(), cmd.Error(), cmd.Hint
 	}
+	if found, ok := errors.AsType[*fsjail.SetIDError](err); ok {
+		s.Hint = found.Hint()
+	}
 	s.WallTime = time.Since(r.began)
 }
 
@@ -270,7 +277,7 @@ func (r *run) beforeExec(l *launch) error {
 	}
 	// Where the agent could leave behind what a power cut doesn't take back. What it does elsewhere it does by the exit, which settles first.
 	if len(r.plan.WritableHostPaths()) > 0 {
-		if err := r.settled(); err != nil {
+		if err := errors.Join(r.settled(), r.looked()); err != nil {
 			return err
 		}
 	}

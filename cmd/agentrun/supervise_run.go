@@ -27,7 +27,7 @@ func (g *global) supervise(c *cli.Context, h *hypervisor.Hypervisor, adm hypervi
 		v.output = g.outputFile(plan.ID)
 	}
 	v.control = h.Control(adm, hypervisor.ControlOptions{
-		Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.Elevatable, KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
+		Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
 		HandlerLimit: hookBackstop, Notify: v.decided, Warn: v.warn,
 	})
 	if err := g.hooks.register(v.control, plan, g.log); err != nil {

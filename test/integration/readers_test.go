@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"agentrun/internal/fault"
 	"agentrun/internal/hostcaps"
 )
 
@@ -31,7 +32,7 @@ func TestEnvironmentIsTheAgentsOnly(t *testing.T) {
 			cmd.Args[2] = state
 			cmd.Env = append(os.Environ(), "PASSED="+passed)
 			if kind != "alone" {
-				cmd.Env = append(cmd.Env, "AGENTRUN_TESTONLY_FAIL_STEP=probe")
+				cmd.Env = append(cmd.Env, fault.Variable+"=launch/probe=EIO")
 			}
 			text, err := cmd.CombinedOutput()
 			if (err == nil) != (kind == "alone") {
