@@ -209,6 +209,21 @@ func TestSocketsAreCounted(t *testing.T) {
 	}
 }
 
+// Connections that were closed are in nobody's memory for a minute, and in the hash table of all the host's.
+func TestClosedConnectionsAreBounded(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.SocketBuffers)
+	_, r := try(t, opts{profile: "ring3", flags: []string{"--no-gateway"}}, "hold-timewait 8000", "cat /proc/self/net/sockstat")
+	if got := value(t, r, "hold-timewait 8000"); got != "8000" {
+		t.Errorf("%s connections, want 8000", got)
+	}
+	text := value(t, r, "cat /proc/self/net/sockstat")
+	_, rest, _ := strings.Cut(text, " tw ")
+	if n, err := strconv.Atoi(strings.Fields(rest + " ?")[0]); err != nil || n > 4096 {
+		t.Errorf("%d wait, %v, want 4096 at most: %s", n, err, text)
+	}
+}
+
 // 20 runs of ring 3, each with all the TCP memory that it can get, don't bring the host's TCP under pressure: the measured run times 20 is
 // below the mark at which the kernel begins to press all of the host's connections.
 func TestTwentyRunsStayBelowTCPPressure(t *testing.T) {

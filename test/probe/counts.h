@@ -108,6 +108,23 @@ static long t_hold_tcp(int argc, char **argv)
 	return say("%ld %ld %s", n, total >> 20, errno ? strerrorname_np(errno) : "-");
 }
 
+// hold-timewait N: connections to itself, closed.
+static long t_hold_timewait(int argc, char **argv)
+{
+	long n = 0, max = num(arg(argc, argv, 1, "1000"));
+	struct sockaddr_in at;
+	int l = tcp_listener(&at);
+	if (l < 0)
+		return -1;
+	for (; n < max; n++) {
+		int a, c = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (c < 0 || connect(c, (void *)&at, sizeof at) < 0 || (a = accept(l, NULL, NULL)) < 0)
+			return -1;
+		close(c), close(a);
+	}
+	return say("%ld", n);
+}
+
 // hold-udp N: datagrams to itself.
 static long t_hold_udp(int argc, char **argv)
 {
