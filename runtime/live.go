@@ -283,6 +283,7 @@ func (v *Live) Thaw(ctx context.Context) error {
 			return err
 		}
 	} else if err := v.thaw(ctx); err != nil {
+		v.held.Store(true) // it still stands, and whoever asks again finds something to thaw
 		return v.orEnded(err)
 	}
 	v.tell(LiveEvent{Kind: LiveThawed})

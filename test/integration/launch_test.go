@@ -469,3 +469,156 @@ func TestM5HostileRootDoesNotHang(t *testing.T) {
 		}
 	}
 }
+
+// rootlessLaunch is an ordinary user's launch without a cgroup; alive are the processes that it has by then.
+func rootlessLaunch(t *testing.T, env ...string) (c *exec.Cmd, log *lockedBuffer, alive func() []process) {
+	t.Helper()
+	u := newUser(t)
+	program := filepath.Join(u.home, "agentrun")
+	if err := os.Symlink(agentrun, program); err != nil {
+		t.Fatal(err)
+	}
+	before := map[int]bool{}
+	for _, p := range processes() {
+		before[p.pid] = true
+	}
+	c = u.command(t, "exec", "--no-gateway", "--best-effort", "--ring", "3", "--", "true")
+	c.Args[slices.Index(c.Args, agentrun)] = program
+	c.Env = append(c.Env, env...)
+	log = &lockedBuffer{}
+	c.Stderr = log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c, log, func() (list []process) {
+		for _, p := range processes() {
+			inside := p.uid >= 1000000 && p.uid < 1065536 && !before[p.pid]
+			if p.state != "Z" && (inside || strings.HasPrefix(p.cmdline(), program)) {
+				list = append(list, p)
+			}
+		}
+		return list
+	}
+}
+
+// The same without root and without a cgroup, where the pid namespace is all that holds a run.
+func TestM5RootlessSupervisorKilledInEachStep(t *testing.T) {
+	needSandbox(t)
+	for _, step := range stepNames(t) {
+		t.Run(step, func(t *testing.T) {
+			c, log, alive := rootlessLaunch(t, fault.Variable+"=launch/"+step+"=kill")
+			if err := c.Wait(); !bySIGKILL(err) {
+				t.Fatalf("the supervisor: %v, want it killed\n%s", err, log)
+			}
+			eventually(t, time.Second, "nobody is left", func() bool { return len(alive()) == 0 })
+		})
+	}
+}
+
+// What hangs is stopped here: a launch without a cgroup knows its processes as the launching thread's children.
+func TestM5RootlessContainerStepIsUnstuck(t *testing.T) {
+	needSandbox(t)
+	for range 20 { // a launch may be through before it is stopped
+		c, log, alive := rootlessLaunch(t, fault.Variable+"=launch/cgroup=delay:"+scaled(200*time.Millisecond))
+		log.wait(t)
+		done := make(chan struct{})
+		go func() { defer close(done); _ = c.Wait() }()
+		stopped := false
+		for !stopped {
+			select {
+			case <-done:
+			default:
+				for _, p := range alive() {
+					if p.ppid == c.Process.Pid && strings.HasPrefix(p.comm, "runc:[2:INIT]") {
+						stopped = unix.Kill(p.pid, unix.SIGSTOP) == nil
+					}
+				}
+				continue
+			}
+			break
+		}
+		select {
+		case <-done:
+			continue
+		case <-time.After(time.Duration(slow * float64(500*time.Millisecond))):
+		}
+		c.Process.Signal(unix.SIGTERM)
+		select {
+		case <-done:
+		case <-time.After(time.Duration(slow * float64(5*time.Second))):
+			t.Errorf("it hangs: %+v", alive())
+			c.Process.Kill()
+			<-done
+		}
+		if c.ProcessState.ExitCode() != 125 || !strings.Contains(log.String(), "launch: container: asked to end by SIGTERM") {
+			t.Errorf("got %v\n%s", c.ProcessState, log)
+		}
+		eventually(t, time.Second, "nobody is left", func() bool { return len(alive()) == 0 })
+		return
+	}
+	t.Error("no launch of 20 could be stopped in time")
+}
+
+// SIGSTOP from outside, which no process can refuse, keeps neither pid 1 nor the agent's process from dying with the supervisor.
+func TestM5StoppedLaunchDiesWithItsSupervisor(t *testing.T) {
+	needSandbox(t)
+	for _, point := range []string{"launch/container", "launch/agent process", "launch/probe"} {
+		t.Run(point, func(t *testing.T) {
+			n := newLaunchNode(t)
+			c := n.exec(point+"=hang", []string{"--ring", "2"}, "ok")
+			log := &lockedBuffer{}
+			c.Stderr = log
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			log.wait(t)
+			stopped := 0
+			for _, p := range processes() {
+				for _, line := range lines(fmt.Sprintf("/proc/%d/cgroup", p.pid)) {
+					if slices.Contains(n.runs(), filepath.Base(line)) && unix.Kill(p.pid, unix.SIGSTOP) == nil {
+						stopped++
+						break
+					}
+				}
+			}
+			if stopped == 0 {
+				t.Error("nobody to stop")
+			}
+			c.Process.Kill()
+			_ = c.Wait()
+			n.nobodyIsLeft()
+			n.must("gc")
+			n.nothingIsLeft(nil)
+		})
+	}
+}
+
+// A supervisor that runs out of descriptors, wherever that is, undoes what it has done.
+func TestM5FewDescriptors(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "prlimit")
+	failed := 0
+	for _, most := range []int{10, 12, 14, 16, 18, 21, 25, 30, 36, 42, 46, 50, 70} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			n := newLaunchNode(t)
+			c := n.exec("", []string{"--ring", "2", "--no-gateway"}, "exit 0")
+			c.Args = append([]string{"prlimit", fmt.Sprintf("--nofile=%d:%d", most, most)}, c.Args...)
+			c.Path = sandboxProgram("prlimit")
+			out, err := c.CombinedOutput()
+			if err != nil {
+				failed++
+				if c.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "too many open files") {
+					t.Errorf("got %v, want 125 and the reason\n%s", c.ProcessState, out)
+				}
+			}
+			n.nothingIsLeft(n.runs())
+			if out, err := n.exec("", nil, "exit 0").CombinedOutput(); err != nil {
+				t.Errorf("the next run: %v\n%s", err, out)
+			}
+			n.sound()
+		})
+	}
+	if failed < 3 {
+		t.Errorf("%d failed: the numbers are too high to show anything", failed)
+	}
+}
