@@ -187,11 +187,7 @@ func (p *Proxy) upstreamFor(f *flow, a egress.Ask, secure, fresh bool) (*upstrea
 		if u == nil {
 			break
 		}
-		var addrs []netip.Addr
-		if !a.Target.Host().IsZero() {
-			addrs = []netip.Addr{u.addr}
-		}
-		_, d, r := p.check(a, addrs)
+		_, d, r := p.check(a, u.addrs())
 		if r != nil {
 			_ = u.raw.Close() // not for this request
 			continue
@@ -217,6 +213,14 @@ func (p *Proxy) upstreamFor(f *flow, a egress.Ask, secure, fresh bool) (*upstrea
 	}
 	u.br = bufio.NewReaderSize(u.Conn, 32<<10)
 	return u, d, nil
+}
+
+// addrs is what the name of the place is taken to resolve to: where the connection leads.
+func (u *upstream) addrs() []netip.Addr {
+	if u.key.target.Host().IsZero() {
+		return nil
+	}
+	return []netip.Addr{u.addr}
 }
 
 func remote(c net.Conn) netip.Addr {

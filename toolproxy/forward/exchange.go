@@ -39,6 +39,12 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 	if r != nil {
 		return s.refuseRequest(name, r, headLen)
 	}
+	if upgrade && !p.rules.upgrades(ask) { // an entry for the address may restrict methods or paths too
+		if _, _, r := p.check(egress.Ask{Ring: ask.Ring, Target: ask.Target}, u.addrs()); r != nil {
+			_ = u.raw.Close() // not used
+			return s.refuseRequest(name, r, headLen)
+		}
+	}
 	x.u = u
 	x.hidden = p.hidden(ask, s.secure)
 	x.upgrade = upgrade

@@ -212,6 +212,7 @@ func TestM8AnswersThatAreNone(t *testing.T) {
 	} {
 		for _, way := range ways {
 			t.Run(c.name+"/"+way.name, func(t *testing.T) {
+				t.Parallel() // some wait for a second
 				got := make(chan []byte, 1)
 				w := retryWorld(t, func(up net.Conn) {
 					_, _ = io.CopyN(io.Discard, up, int64(len(hello)))

@@ -4,9 +4,12 @@ package forward
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -77,6 +80,50 @@ func TestM8WebsocketsOnlyWhereAnEntrySaysSo(t *testing.T) {
 		})
 	}
 }
+
+// An address that an entry opens for some methods or paths isn't open to a websocket either, whatever the entry for the name says.
+func TestM8WebsocketsToRestrictedAddresses(t *testing.T) {
+	inner := netip.MustParseAddr("10.1.2.3")
+	for _, c := range []struct {
+		name   string
+		config Config
+		want   int
+	}{
+		{"a restricted address", Config{Allow: []string{"inner.example", "GET 10.1.2.3/ws"}}, 403},
+		{"an open address", Config{Allow: []string{"inner.example", "10.1.2.3"}}, 101},
+		{"a rule that says so", Config{Allow: []string{"inner.example"}, Rules: []Rule{{Host: "10.1.2.3", Methods: []string{"GET"}}, {Host: "inner.example", WebSocket: true}}}, 101},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, rings.Standard, Options{Config: c.config})
+			w.names.addrs["inner.example"] = []netip.Addr{inner}
+			w.web(t, 80, switching)
+			dial := w.dialer
+			w.dialer = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+				if to.Addr() == inner {
+					to = netip.AddrPortFrom(loopback, to.Port())
+				}
+				conn, err := dial(ctx, to)
+				if err != nil {
+					return nil, err
+				}
+				return far{conn.(*net.TCPConn), inner}, nil
+			}
+			conn := w.dialProxy(t)
+			say(t, conn, "GET http://inner.example/ws HTTP/1.1\r\nHost: inner.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+			if resp, body := response(t, bufio.NewReader(conn), "GET"); resp.StatusCode != c.want {
+				t.Errorf("got %d %s, want %d", resp.StatusCode, body, c.want)
+			}
+		})
+	}
+}
+
+// far is a connection that says it leads to another address.
+type far struct {
+	*net.TCPConn
+	addr netip.Addr
+}
+
+func (f far) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.addr, 80)) }
 
 // One that the next ring wouldn't let through is cut when the ring comes, although its request would still be allowed.
 func TestM22WebsocketsFollowTheRing(t *testing.T) {
