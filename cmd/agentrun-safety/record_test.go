@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/audit"
+	"agentrun/audit/heads"
 )
 
-// H-28: while nothing can be written nothing is recorded, and so no step goes on. A dongle that lived through a full disk decides again
-// when there is room.
+// H-28: while nothing can be written nothing is recorded, and so no step goes on. A dongle that lived through
+// a full disk decides again when there is room.
 func TestH28DongleGoesOnAfterAFullDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -57,5 +58,64 @@ func TestH28DongleGoesOnAfterAFullDisk(t *testing.T) {
 	}
 	if err := add(); err != nil {
 		t.Errorf("there is room again: %v", err)
+	}
+}
+
+// H-26 (A-M9): a dongle's chains are missed too: the loss of a session's note is on record before that chain
+// is signed again, and one that was put back is not.
+func TestH26DongleMissesItsCheckpoints(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	chain := audit.SessionChain("s")
+	work := func() error {
+		r := newRecorder(dir)
+		for _, session := range []string{"", "s"} {
+			if err := r.Record(t.Context(), session, &audit.SafetyOperation{AgentID: "a", Code: "ok", Operation: "x"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r.Close()
+	}
+	losses := func() int {
+		t.Helper()
+		h, known, err := heads.State{Dir: dir}.Head(chain)
+		if err != nil || !known {
+			t.Fatalf("%v, %v: the state knows nothing of the chain", known, err)
+		}
+		report, err := audit.Verify(filepath.Join(dir, auditDir), chain, audit.VerifyOptions{Remembered: &h})
+		if err != nil || report.Problem != nil && report.Problem.Code != audit.Unsigned { // no note is given here
+			t.Fatalf("%+v, %v", report, err)
+		}
+		return report.Losses
+	}
+	if err := work(); err != nil || losses() != 0 {
+		t.Fatalf("%v, %d losses", err, losses())
+	}
+	note, log := filepath.Join(dir, checkpointsDir, chain), filepath.Join(dir, auditDir, chain, "000001.jsonl")
+	early, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlyNote, err := os.ReadFile(note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(note); err != nil {
+		t.Fatal(err)
+	}
+	if err := work(); err != nil || losses() != 1 {
+		t.Errorf("the note removed: %v, %d losses, want 1", err, losses())
+	}
+	for name, content := range map[string][]byte{log: early, note: earlyNote} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := work(); err == nil {
+		t.Error("log and note put back: signed again")
+	} else if _, broken := errors.AsType[*audit.BrokenError](err); !broken {
+		t.Errorf("got %v, want that the chain is broken", err)
 	}
 }

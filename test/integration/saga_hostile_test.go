@@ -51,7 +51,7 @@ func TestH19HostileUndo(t *testing.T) {
 	file := "name: trip\nsteps:\n"
 	for _, u := range undos {
 		file += fmt.Sprintf("  - id: %s\n    step_timeout_seconds: %d\n    execute: {command: [/bin/sh, -c, \"echo %s >>log\"], ring: 2, workspace: w}\n"+
-			"    undo: {command: [/bin/sh, -c, %q], ring: 2, workspace: w}\n", u.id, int(3*slow), u.id, "echo undo "+u.id+" >>log; "+u.undo)
+			"    undo: {command: [/bin/sh, -c, %q], ring: 2, workspace: w}\n", u.id, int(1+slow), u.id, "echo undo "+u.id+" >>log; "+u.undo)
 	}
 	file += "  - id: last\n    max_retries: 0\n    execute: {command: [/bin/sh, -c, \"exit 3\"], ring: 2, workspace: w}\n"
 	r := n.do("saga", "run", "--id", "s", write(t, filepath.Join(dir, "saga.yaml"), file, 0o644))

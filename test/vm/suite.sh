@@ -29,6 +29,7 @@ same+=(TestFaults TestFaultPointsAreComplete TestM5DaemonKilledInEachStep TestM5
 same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient TestS10CodesLeaveNoTrace TestS10SandboxLeavesNoTrace
 	TestS15StopAndVerification TestS15KilledAndStillStopped TestS15RootlessStopKills)
 # And of runs, sagas and the audit what is words and files.
+same+=(TestH26RecordWithoutItsCheckpoint TestH20EditedJournal TestH20StepRewritesItsSaga TestH19HostileAnswer TestS7CarriedCommandsPause)
 same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor TestH26CutLogIsFound TestProfiles TestStdin TestImplicitWorkspace TestDetach
 	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
