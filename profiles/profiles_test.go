@@ -179,7 +179,7 @@ func TestSymbols(t *testing.T) {
 		"CLONE_NEWNS": unix.CLONE_NEWNS, "CLONE_NEWPID": unix.CLONE_NEWPID, "CLONE_NEWTIME": unix.CLONE_NEWTIME,
 		"CLONE_NEWUSER": unix.CLONE_NEWUSER, "CLONE_NEWUTS": unix.CLONE_NEWUTS, "CLONE_SIGHAND": unix.CLONE_SIGHAND,
 		"CLONE_THREAD": unix.CLONE_THREAD, "CLONE_VFORK": unix.CLONE_VFORK, "CLONE_VM": unix.CLONE_VM,
-		"F_NOTIFY": unix.F_NOTIFY, "F_SETDELEG": 1024 + 16, "F_SETLEASE": unix.F_SETLEASE,
+		"F_NOTIFY": unix.F_NOTIFY, "F_OFD_GETLK": unix.F_OFD_GETLK, "F_OFD_SETLK": unix.F_OFD_SETLK, "F_OFD_SETLKW": unix.F_OFD_SETLKW, "F_SETDELEG": 1024 + 16, "F_SETLEASE": unix.F_SETLEASE,
 		"MAP_HUGETLB": unix.MAP_HUGETLB, "MFD_HUGETLB": unix.MFD_HUGETLB, "SHM_HUGETLB": 0o4000,
 		"IPPROTO_MPTCP": unix.IPPROTO_MPTCP, "IPPROTO_TCP": unix.IPPROTO_TCP, "IPPROTO_UDP": unix.IPPROTO_UDP,
 		"MFD_EXEC": unix.MFD_EXEC, "MFD_NOEXEC_SEAL": unix.MFD_NOEXEC_SEAL, "NETLINK_ROUTE": unix.NETLINK_ROUTE,
@@ -206,7 +206,7 @@ func TestSymbols(t *testing.T) {
 			t.Errorf("SymbolValue(%s) = %#x, %v, want %#x", name, got, ok, want)
 		}
 	}
-	if len(symbols) != 87 {
+	if len(symbols) != 90 {
 		t.Errorf("%d symbols: add the new one to this test", len(symbols))
 	}
 	for _, table := range [][]symbol{symbols[:], errnos[:]} {
@@ -307,6 +307,9 @@ func TestSyscallDecisions(t *testing.T) {
 		{"lease", "fcntl", args{3, unix.F_SETLEASE | dirty, unix.F_RDLCK}, all("notify")},
 		{"delegation", "fcntl", args{3, 1024 + 16, 0}, all("notify")},
 		{"dnotify", "fcntl", args{3, unix.F_NOTIFY, 1}, all("notify")},
+		{"open file description lock", "fcntl", args{3, unix.F_OFD_SETLK | dirty, 0}, all("errno EINVAL")},
+		{"the same, waiting", "fcntl", args{3, unix.F_OFD_SETLKW, 0}, all("errno EINVAL")},
+		{"asking for one", "fcntl", args{3, unix.F_OFD_GETLK, 0}, all("errno EINVAL")},
 		{"record lock", "fcntl", args{3, unix.F_SETLK, 0}, all("allow")},
 		{"own lease asked for", "fcntl", args{3, unix.F_GETLEASE, 0}, all("allow")},
 		{"inotify", "inotify_init1", args{unix.IN_CLOEXEC}, [4]string{"allow", "allow", "errno ENOSYS", "errno ENOSYS"}},

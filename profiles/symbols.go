@@ -40,6 +40,9 @@ var symbols = [...]symbol{
 	{"CLONE_VFORK", 0x4000},
 	{"CLONE_VM", 0x100},
 	{"F_NOTIFY", 1026},
+	{"F_OFD_GETLK", 36},
+	{"F_OFD_SETLK", 37},
+	{"F_OFD_SETLKW", 38},
 	{"F_SETDELEG", 1040}, // Linux 6.19
 	{"F_SETLEASE", 1024},
 	{"IPPROTO_MPTCP", 262},

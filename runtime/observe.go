@@ -92,7 +92,7 @@ func allows(p profiles.Profile, c seccomp.Call) bool {
 	case "fork", "vfork":
 		return p.Subprocess.Mode == profiles.SubprocessAllow
 	case "clone":
-		return p.Subprocess.Mode == profiles.SubprocessAllow && c.Args[0]&nsFlags == 0
+		return p.Subprocess.Mode == profiles.SubprocessAllow && plainClone(c.Args[0])
 	}
 	i := slices.IndexFunc(p.Syscalls, func(r profiles.SyscallRule) bool {
 		return slices.Contains(r.Names, c.Name) && !slices.ContainsFunc(r.Args, func(a profiles.ArgCond) bool {

@@ -399,6 +399,9 @@ func (r *run) watch() (v verdict) {
 	defer deadline.Stop()
 	cpu := time.NewTimer(r.nextCPUCheck(0))
 	defer cpu.Stop()
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	var locks tooManyLocks
 	var graceOver <-chan time.Time
 	var asked string
 	pass := func(sig os.Signal, ours bool) verdict {
@@ -442,6 +445,18 @@ func (r *run) watch() (v verdict) {
 				v = verdict{TimedOut, "cpu time: " + r.plan.Limits.CPUTime.String()}
 			default:
 				cpu.Reset(r.nextCPUCheck(stats.CPU))
+			}
+		case <-second.C:
+			stats, err := r.launch.group.Stats()
+			if err != nil {
+				continue // the check of cpu time says so
+			}
+			why, err := locks.look(stats.CPU, r.launch.agentPID)
+			if err != nil {
+				why = "file locks can't be counted: " + err.Error()
+			}
+			if why != "" {
+				v = verdict{Policy, why}
 			}
 		case <-r.ctx.Done():
 			v = verdict{Killed, context.Cause(r.ctx).Error()}

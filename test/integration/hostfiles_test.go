@@ -5,6 +5,7 @@ package integration
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,4 +109,28 @@ func TestFIFOInReadOnlyWorkspace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// THREATS "the host's shared counters": each record lock is memory of the kernel's that no cgroup is charged for, and no rlimit counts them. A run
+// that hoards them is ended; one that holds a thousand goes on. Locks that the supervisor couldn't count aren't there.
+func TestRecordLocks(t *testing.T) {
+	for _, profile := range allProfiles {
+		t.Run(profile, func(t *testing.T) {
+			needSandbox(t)
+			r := run(t, opts{profile: profile}, probeArgs("locks 0 12")...)
+			r.want(t, 137, "policy")
+			if !strings.Contains(r.status.Reason, "file locks") || r.status.CPUTime > 6*time.Second {
+				t.Errorf("ended after %v of processor time: %s", r.status.CPUTime, r.status.Reason)
+			}
+		})
+	}
+	t.Run("in bounds", func(t *testing.T) {
+		if got := observe(t, opts{}, "locks 1000 3"); got != "1000" {
+			t.Errorf("got %s locks, want 1000", got)
+		}
+	})
+	attempt(t, opts{}, []attack{
+		{try: "ofd-lock", want: "EINVAL"},
+		{try: "sys 56 0x411", want: "EPERM@clone"}, // clone(CLONE_FILES|SIGCHLD): a table of descriptors that outlives the locks' process
+	})
 }

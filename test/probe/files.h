@@ -310,3 +310,32 @@ static long t_inotify(int argc, char **argv)
 	errno = e;
 	return r;
 }
+
+// locks N SECONDS: holds N record locks, 0 for as many as can be, and uses so much processor time.
+static long t_locks(int argc, char **argv)
+{
+	long want = num(arg(argc, argv, 1, "0")), n = 0;
+	clock_t end = clock() + num(arg(argc, argv, 2, "3")) * CLOCKS_PER_SEC;
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+	int fds[512], files = 0;
+	for (char path[64]; files < 512; files++) {
+		snprintf(path, sizeof path, SCRATCH "/lock-%d", files);
+		if ((fds[files] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0)
+			return -1;
+	}
+	for (long at = 1L << 40; clock() < end; at -= 2) // each before the last: the kernel's list is in order
+		for (int i = 0; i < files && (!want || n < want); i++, n++) {
+			lock.l_start = at;
+			if (fcntl(fds[i], F_SETLK, &lock) < 0)
+				return -1;
+		}
+	return say("%ld", n);
+}
+
+static long t_ofd_lock(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+	int fd = open(SCRATCH "/ofd", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	return fd < 0 ? -1 : fcntl(fd, F_OFD_SETLK, &lock);
+}
