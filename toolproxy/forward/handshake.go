@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -159,11 +160,11 @@ func (s *session) disguised() *refusal {
 	for need := 1; ; {
 		have, err := s.br.Peek(need)
 		yes, more := egress.MayHello(have)
-		if yes {
+		switch {
+		case yes, errors.Is(err, os.ErrDeadlineExceeded): // what would tell may still come
 			return refused(egress.Denied(&egress.Refusal{Sub: egress.BadClientHello,
 				Text: s.fixed.String() + ": TLS must begin with a hello of TLS 1.0 or later, and nothing before it"}))
-		}
-		if more <= len(have) || err != nil {
+		case more <= len(have), err != nil:
 			return nil
 		}
 		need = more

@@ -278,6 +278,61 @@ func TestM8RetryWorks(t *testing.T) {
 	}
 }
 
+// Who waits before the first byte, or in the middle of what may be a hello, isn't let off.
+func TestM8WaitingIsNoWayAroundTheName(t *testing.T) {
+	hello := exittest.Record(22, exittest.ClientHello("other.example"))
+	for _, c := range []struct {
+		name   string
+		before []byte
+		hello  []byte
+	}{
+		{"before the first byte", nil, hello},
+		{"in the first record", hello[:3], hello[3:]},
+		{"in an alert", []byte{21}, append([]byte{3, 3, 0, 2, 1, 90}, hello...)},
+		{"in a hello of SSLv2", []byte{0x80, 31, 1, 3}, []byte("and the rest of it")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := make(chan []byte, 1)
+			w := newWorld(t, rings.Standard, Options{Config: Config{Allow: []string{"allowed.example:8443"},
+				Limits: Limits{Idle: 60 * time.Millisecond, Head: 60 * time.Millisecond}}})
+			l := listen(t)
+			w.site(8443, l.Addr().String())
+			go func() {
+				up, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer up.Close()
+				go func() {
+					all, _ := io.ReadAll(up)
+					got <- all
+				}()
+				for { // one that speaks keeps the connection from being idle
+					if _, err := up.Write([]byte(".")); err != nil {
+						return
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+			}()
+			conn := w.connect(t, "allowed.example:8443")
+			if _, err := conn.Write(c.before); err != nil {
+				t.Fatal(err)
+			}
+			for begun := time.Now(); time.Since(begun) < 200*time.Millisecond; {
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					break
+				}
+			}
+			_, _ = conn.Write(c.hello) // it may have been cut
+			_, _ = io.Copy(io.Discard, conn)
+			_ = conn.Close()
+			if b := <-got; len(b) > 0 {
+				t.Errorf("%x has gone up", b)
+			}
+		})
+	}
+}
+
 // On ports where bytes pass, what a server could take for TLS must begin with a hello that can be read.
 func TestM8DisguisedHellos(t *testing.T) {
 	hello := exittest.Record(22, exittest.ClientHello("other.example"))

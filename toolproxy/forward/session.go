@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	"agentrun/internal/wire"
@@ -275,6 +276,10 @@ func (s *session) hello(d egress.Decision, must bool) (size int, r *refusal) {
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(wait)) // an error shows at the next use
 	first, err := s.br.Peek(1)
+	for !must && errors.Is(err, os.ErrDeadlineExceeded) { // who waits isn't let off; the other direction ends what is idle
+		_ = s.conn.SetReadDeadline(time.Now().Add(wait))
+		first, err = s.br.Peek(1)
+	}
 	if err != nil {
 		if !must {
 			return 0, nil // the copying will see it
