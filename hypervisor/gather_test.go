@@ -153,6 +153,34 @@ func TestM18FloodIsGathered(t *testing.T) {
 	}
 }
 
+// Connections that pass are an agent's to make without number in rings 2 and 1: they are gathered too, with more room, and the bytes of
+// all of them are there.
+func TestM18PassedConnectionsAreGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBook(t)
+		g := newGatherer(passedLimit, time.Now, b.write)
+		const each, minute = 500, 60
+		for i := range each * minute {
+			if i%each == 0 {
+				time.Sleep(time.Second)
+			}
+			if err := g.add(connection(fmt.Sprintf("h%d.example:443", i%200), "ok", true)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := g.flush(); err != nil {
+			t.Fatal(err)
+		}
+		var sent int64
+		for _, r := range b.entries() {
+			sent += r.(*audit.Egress).Sent
+		}
+		if b.bytes > 400_000 || b.counted() != each*minute || sent != 7*each*minute {
+			t.Errorf("%d bytes for %d connections that sent %d, want at most 400000, %d and %d", b.bytes, b.counted(), sent, each*minute, 7*each*minute)
+		}
+	})
+}
+
 // The first of a kind is on record when add returns, also in the middle of a flood (H-27, M-4).
 func TestM4FirstOfAKindIsOnRecordAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ package mcptool
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
@@ -413,3 +417,33 @@ func TestM12HTTPServersThatAsk(t *testing.T) {
 		t.Errorf("%d questions were answered", n)
 	}
 }
+
+// FuzzFrames: whatever a server writes, what gets to the client is answers, and questions up to a bound.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","method":"notifications/x"}` + "\n" + `{"jsonrpc":"2.0","id":"q","method":"ping"}` + "\n"))
+	f.Add([]byte(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"result":null}]` + "\n"))
+	f.Add([]byte(strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n", maxOpen+2)))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		c, err := wary{&mcp.IOTransport{Reader: io.NopCloser(bytes.NewReader(in)), Writer: discard{}, MaxLineLength: 1 << 16}}.Connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for questions := 0; ; {
+			m, err := c.Read(t.Context())
+			if err != nil {
+				return
+			}
+			if q, asks := m.(*jsonrpc.Request); asks {
+				if questions++; !q.IsCall() || questions > maxOpen {
+					t.Fatalf("%q: question %d came through: %+v", in, questions, q)
+				}
+			}
+		}
+	})
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+func (discard) Close() error                { return nil }
