@@ -65,7 +65,7 @@ type Stats struct {
 }
 
 // refusalsPerSecond is far more than a client that means well meets: one that is refused doesn't ask again at once.
-const refusalsPerSecond = 500
+const refusalsPerSecond = 100
 
 // Proxy is the egress of one run. Its methods can be called from several goroutines.
 type Proxy struct {

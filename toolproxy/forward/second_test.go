@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"agentrun/internal/pace"
 	"agentrun/rings"
 	"agentrun/toolproxy/link"
 )
@@ -157,6 +158,7 @@ func newBetween(t testing.TB) *between {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.pace = pace.New(1e9, 1) // thousands of refusals are the point here
 	b.Proxy = p
 	t.Cleanup(func() { _ = p.Close() })
 	return b
@@ -517,6 +519,7 @@ func oneSaying(t testing.TB) (*Proxy, **canned) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.pace = pace.New(1e9, 1) // thousands of refusals are the point here
 	t.Cleanup(func() { _ = p.Close() })
 	return p, up
 }

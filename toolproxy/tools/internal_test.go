@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gowebpki/jcs"
@@ -168,4 +169,25 @@ func TestBucketWithAClockThatIsSetBack(t *testing.T) {
 	if e := b.take(); e != nil {
 		t.Errorf("got %v, want the bucket to fill again", e)
 	}
+}
+
+// M3 of the attack round: requests that are refused cost a parser each. More than the pace has to wait, whoever it is that asks.
+func TestM7RequestsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mux, began := NewMux(MuxOptions{PerSecond: 100}), time.Now()
+		defer mux.Close()
+		const seconds = 3
+		for range 200 + 100*seconds {
+			req := httptest.NewRequest(http.MethodGet, "/internal/nowhere", nil)
+			req.Host = "127.0.0.1:7600"
+			w := httptest.NewRecorder()
+			mux.ServeHTTP(w, req)
+			if w.Code != http.StatusNotFound {
+				t.Fatalf("got %d %s", w.Code, w.Body)
+			}
+		}
+		if took := time.Since(began); took != seconds*time.Second {
+			t.Errorf("500 requests took %v, want %d s", took, seconds)
+		}
+	})
 }

@@ -34,7 +34,7 @@ type MuxOptions struct {
 	// Unknown decides whether a route that isn't there is answered so; an error is told in its place, and is on record. Nil: it is.
 	Unknown func(ctx context.Context) *gate.Error
 
-	PerSecond   int           // requests in the long run, and twice that at once; what comes sooner waits; 0: 500
+	PerSecond   int           // requests in the long run, and twice that at once; what comes sooner waits; 0: 200
 	AtOnce      int           // requests under way; 0: 128
 	BodiesAt    int64         // bytes of bodies held at once; 0: 64 MiB
 	BodyTimeout time.Duration // to send a body; 0: 10 s
@@ -60,7 +60,7 @@ func NewMux(o MuxOptions) *Mux {
 		o.Hosts = DefaultHosts()
 	}
 	if o.PerSecond <= 0 {
-		o.PerSecond = 500 // ten times the rate of the most privileged ring: what is more is refused, or asks what costs nothing
+		o.PerSecond = 200 // four times the rate of the most privileged ring: what is more is refused, or asks what costs nothing
 	}
 	if o.AtOnce <= 0 {
 		o.AtOnce = 128
