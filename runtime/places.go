@@ -3,9 +3,16 @@
 package runtime
 
 import (
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,19 +23,99 @@ import (
 // mounted on one empty folder, each in a mount namespace of its own. libcontainer's init walks there
 // as the run's own uid, so the way must be open to others; a run folder may lie anywhere.
 //
-// An ordinary user has a place of the same kind for all of the own runs, which share the user's subordinate ids. Not below
+// An ordinary user has a place of the same kind for all of the own runs, which share the user's subordinate ids: see ownPlace. Not below
 // XDG_RUNTIME_DIR: nobody else may walk there, and a variable would make two pools of one.
 func idsDir() string {
 	if ids, err := rootless.Inside(); err == nil && ids != nil {
-		return fmt.Sprintf("/tmp/agentrun-%d", ids.Own)
+		return ownDir(ids.Own)
 	}
 	return "/run/agentrun"
 }
 
-// SharedDir is that folder, for whoever keeps it out of sandboxes.
-func SharedDir() string { return idsDir() }
+// SharedDir is that folder, for whoever keeps it out of sandboxes. It isn't made: where there is none yet, the answer is a name of the
+// kind it may get, at which nobody can have put a link.
+func SharedDir() string {
+	if ids, err := rootless.Inside(); err == nil && ids != nil {
+		if dir := oldestOwn("/tmp", placeName(ids.Own)); dir != "" {
+			return dir
+		}
+		return filepath.Join("/tmp", placeName(ids.Own)+"-"+rand.Text())
+	}
+	return "/run/agentrun"
+}
 
 func mountDir() string { return filepath.Join(idsDir(), "mnt") }
+
+func placeName(own int) string { return fmt.Sprintf("agentrun-%d", own) }
+
+var (
+	placesMu sync.Mutex
+	places   = map[int]string{}
+)
+
+func ownDir(own int) string {
+	placesMu.Lock()
+	defer placesMu.Unlock()
+	if places[own] == "" {
+		places[own] = claimPlace("/tmp", placeName(own))
+	}
+	return places[own]
+}
+
+// claimPlace gives the user's folder in one where everybody may make folders. The attack: another user makes it first, and nobody but
+// them decides when it goes; all runs would be refused. Then a name that nobody can foresee is taken, and found again by its owner: only
+// the user, or root, makes folders that are the user's. All of the user's runs must come to the same one, or two would claim the same
+// ids; so it is the oldest, and who has just made one looks again. What it can't have is refused by ownPlace.
+func claimPlace(in, name string) string {
+	if dir := oldestOwn(in, name); dir != "" {
+		return dir
+	}
+	dir := filepath.Join(in, name)
+	if err := os.Mkdir(dir, 0o711); errors.Is(err, fs.ErrExist) {
+		if made, err := os.MkdirTemp(in, name+"-"); err == nil {
+			dir = made
+		}
+	}
+	time.Sleep(clockTick) // another that is as old to the clock is there by now
+	if oldest := oldestOwn(in, name); oldest != "" && oldest != dir {
+		_ = os.Remove(dir) // it is ours and empty, or stays
+		return oldest
+	}
+	return dir
+}
+
+// clockTick is longer than the coarsest that file times are taken by (CONFIG_HZ 100).
+const clockTick = 20 * time.Millisecond
+
+// oldestOwn finds the user's folder of that name, or with something behind it.
+func oldestOwn(in, name string) (dir string) {
+	f, err := os.Open(in)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return ""
+	}
+	slices.Sort(names)
+	var first unix.StatxTimestamp
+	for _, n := range names {
+		var st unix.Statx_t
+		if n != name && !strings.HasPrefix(n, name+"-") ||
+			unix.Statx(int(f.Fd()), n, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil || !isOwn(uint32(st.Mode), st.Uid) {
+			continue
+		}
+		if dir == "" || st.Btime.Sec < first.Sec || st.Btime.Sec == first.Sec && st.Btime.Nsec < first.Nsec {
+			dir, first = filepath.Join(in, n), st.Btime
+		}
+	}
+	return dir
+}
+
+func isOwn(mode, uid uint32) bool {
+	return mode&unix.S_IFMT == unix.S_IFDIR && uid == uint32(os.Geteuid()) && mode&0o022 == 0 //nolint:gosec // an id
+}
 
 // ownPlace refuses a folder that somebody else has put there: /tmp is everybody's.
 func ownPlace() error {
@@ -39,7 +126,7 @@ func ownPlace() error {
 	if err := unix.Lstat(idsDir(), &st); err != nil {
 		return &os.PathError{Op: "lstat", Path: idsDir(), Err: err}
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != 0 || st.Mode&0o022 != 0 {
+	if !isOwn(st.Mode, st.Uid) {
 		return fmt.Errorf("%s is not this user's own folder: it belongs to user %d with mode %04o, seen from inside", idsDir(), st.Uid, st.Mode&0o7777)
 	}
 	return nil

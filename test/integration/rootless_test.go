@@ -44,6 +44,7 @@ type user struct {
 	home   string
 	cgroup string // entered first; empty: none
 	bare   bool   // no subordinate ids
+	tmp    string // shell that fills a /tmp of its own, $t by now; empty: the host's /tmp
 }
 
 func newUser(t *testing.T) user {
@@ -176,6 +177,14 @@ if test -n "$TEST_CGROUP"; then echo $$ > "$TEST_CGROUP/cgroup.procs"; fi
 mount --bind "$TEST_MAPPERS" /usr/local/bin
 mount -o remount,bind,suid /usr/local/bin
 for f in /etc/subuid /etc/subgid; do test -e $f || : > $f; mount --bind "/usr/local/bin/$TEST_IDS" $f; done
+if test -n "$TEST_TMP"; then
+	t="$HOME/tmp"; mkdir "$t"; mount -t tmpfs -o mode=1777 t "$t"
+	for p in "$TEST_BASE" "$(dirname "$1")"; do
+		case "$p" in /tmp/*) mkdir -p "$t/${p#/tmp/}"; mount --bind "$p" "$t/${p#/tmp/}";; esac
+	done
+	eval "$TEST_TMP"
+	mount --rbind "$t" /tmp
+fi
 cd "$HOME"
 exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
 	ctx, cancel := context.WithTimeout(context.Background(), hang())
@@ -183,7 +192,7 @@ exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh", agentrun}, args...)...)
 	cmd.Env = []string{
 		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + u.home, "AGENTRUN_NO_DAEMON=1",
-		"TEST_MAPPERS=" + bin, fmt.Sprintf("TEST_UID=%d", ordinary), "TEST_CGROUP=" + u.cgroup, "TEST_IDS=ids",
+		"TEST_MAPPERS=" + bin, fmt.Sprintf("TEST_UID=%d", ordinary), "TEST_CGROUP=" + u.cgroup, "TEST_IDS=ids", "TEST_TMP=" + u.tmp, "TEST_BASE=" + base,
 	}
 	if u.bare {
 		cmd.Env = append(cmd.Env, "TEST_IDS=none", "TEST_MAPPERS="+filepath.Join(bin, "bare"))
@@ -214,6 +223,27 @@ func TestM1RootlessRefusesByName(t *testing.T) {
 	code, out, _ = u.run(t, "doctor")
 	if code != 125 || !strings.Contains(out, "cgroup-delegation") || !strings.Contains(out, "systemd-run --user --scope -p Delegate=yes") {
 		t.Errorf("doctor: got %d, %s", code, out)
+	}
+}
+
+// A-L7: another user was first in /tmp. A name that they can't foresee is taken, one for all of the user's runs; and what can't be
+// trusted is not used.
+func TestM5RootlessPlaceIsTaken(t *testing.T) {
+	t.Parallel()
+	for name, squat := range map[string]string{
+		"a folder": `mkdir "$t/agentrun-$TEST_UID"; chown 4321 "$t/agentrun-$TEST_UID"`,
+		"a link":   `ln -s /etc "$t/agentrun-$TEST_UID"`,
+		"a file":   `: > "$t/agentrun-$TEST_UID"`,
+		"several":  `for s in "" -1 -2 -abc; do mkdir -m 0777 "$t/agentrun-$TEST_UID$s"; chown 4321 "$t/agentrun-$TEST_UID$s"; done`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUser(t)
+			u.tmp = squat
+			code, out, errOut := u.run(t, "exec", "--no-gateway", "--best-effort", "--", "echo", "ran")
+			if code != 0 || strings.TrimSpace(out) != "ran" {
+				t.Errorf("got %d, %q, %q", code, out, errOut)
+			}
+		})
 	}
 }
 
