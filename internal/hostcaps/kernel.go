@@ -82,6 +82,28 @@ var CgroupDelegation = &Probe{
 	},
 }
 
+// InotifyInstances (cheap): rings 2 and 1 have enough for what watches files. As root each run has the host's number to itself; an
+// ordinary user's runs, 16 each at most, share that user's.
+var InotifyInstances = &Probe{
+	Name: "inotify-instances", Weight: Degrades,
+	Loses: "programs of agents that watch files find no inotify instance, or those of the user don't while agents run",
+	Get:   "sysctl -w fs.inotify.max_user_instances=512",
+	try: func() error {
+		want := 16
+		if os.Geteuid() != 0 || rootless.Is() {
+			want = 128 // eight runs
+		}
+		n, err := readInt("/proc/sys/fs/inotify/max_user_instances")
+		if err != nil {
+			return inconclusive(err, "read the number of inotify instances")
+		}
+		if n < want {
+			return unsupported("fs.inotify.max_user_instances is %d", n)
+		}
+		return nil
+	},
+}
+
 // CapSysResource (cheap): raising hard rlimits, lowering oom_score_adj.
 var CapSysResource = &Probe{
 	Name: "cap-sys-resource", Weight: Degrades,
