@@ -320,13 +320,14 @@ func TestM5StepHasADeadline(t *testing.T) {
 	needSandbox(t)
 	for _, step := range stepNames(t) {
 		t.Run(step, func(t *testing.T) {
+			t.Parallel() // mostly waiting
 			n := newLaunchNode(t)
 			point := "launch/" + step
 			if step == "exec" {
 				point = "record/sandbox_start" // which it waits for; behind it comes the command, and with that the run's own limits
 			}
 			c := n.exec(point+"=hang", []string{"--ring", "3"}, "exit 0")
-			c.Env = append(c.Env, "AGENTRUN_TESTONLY_STEP_PATIENCE="+scaled(400*time.Millisecond))
+			c.Env = append(c.Env, "AGENTRUN_TESTONLY_STEP_PATIENCE="+scaled(time.Second)) // no step takes so long, also where all is busy
 			out, _ := c.CombinedOutput()
 			s := n.status()
 			if c.ProcessState.ExitCode() != 125 || s.FailedStep != step || !strings.Contains(s.Error, "not done after") || len(s.Leftovers) != 1 {
@@ -363,7 +364,7 @@ func (n launchNode) frozenLaunch(by string) bool {
 	t.Helper()
 	c := n.exec("launch/cgroup=delay:"+scaled(200*time.Millisecond), []string{"--ring", "3"}, "exit 0")
 	if by == "deadline" {
-		c.Env = append(c.Env, "AGENTRUN_TESTONLY_STEP_PATIENCE="+scaled(time.Second))
+		c.Env = append(c.Env, "AGENTRUN_TESTONLY_STEP_PATIENCE="+scaled(2*time.Second))
 	}
 	log := &lockedBuffer{}
 	c.Stderr = log

@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -182,5 +185,35 @@ func TestM22FailedLaunch(t *testing.T) {
 		if err := a.Freeze(a.context()); !errors.Is(err, runtime.ErrEnded) || a.Status().State != runtime.Failed {
 			t.Errorf("%s: freeze: %v, status %+v", step, err, a.Status())
 		}
+	}
+}
+
+// M-5: a launch that was given up because its thread didn't come back is undone when it does, and its account stays what it was. By the
+// time of the account, the processes are dead.
+func TestM5AbandonedLaunchUndoesItself(t *testing.T) {
+	for _, step := range []string{"root view", "container", "probe"} {
+		t.Run(step, func(t *testing.T) {
+			t.Setenv("AGENTRUN_TESTONLY_STEP_PATIENCE", scaled(time.Second)) // no step takes so long, also where all is busy
+			defer fault.Set("launch/" + step + "=delay:" + scaled(4*time.Second))()
+			began := time.Now()
+			a := launchAlive(t, aliveOpts{profile: "ring3", leaves: true})
+			s := a.ended()
+			if s.State != runtime.Failed || s.FailedStep != step || len(s.Leftovers) != 1 || !strings.Contains(s.Leftovers[0], s.ID) {
+				t.Errorf("got %+v, want %s given up and the run named as left", s, step)
+			}
+			if took := time.Since(began); took > time.Duration(slow*float64(3800*time.Millisecond)) {
+				t.Errorf("the account came after %v", took)
+			}
+			folder := filepath.Join(runDir, "sandboxes", s.ID)
+			if _, err := os.Stat(folder); err != nil {
+				t.Errorf("it was undone before its thread came back: %v", err)
+			}
+			eventually(t, 10*time.Second, "it is undone", func() bool { _, err := os.Stat(folder); return err != nil })
+			for _, dir := range cgroupDirs() {
+				if filepath.Base(dir) == s.ID {
+					t.Errorf("left: %s", dir)
+				}
+			}
+		})
 	}
 }

@@ -23,7 +23,8 @@ same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevati
 	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestM6FailedEvent TestServeQueue TestH31ALiveRunFollowsItsAgent)
 # And of launches that hang or fail what is the same in each kernel; that nobody outlives a supervisor, and that a frozen launch ends, is
 # tried here too.
-same+=(TestFaults TestFaultPointsAreComplete TestM5DaemonKilledInEachStep TestM5LaunchObeysSignals TestM5StepHasADeadline TestM5HostileRootDoesNotHang)
+same+=(TestFaults TestFaultPointsAreComplete TestM5DaemonKilledInEachStep TestM5LaunchObeysSignals TestM5StepHasADeadline TestM5AbandonedLaunchUndoesItself
+	TestM5HostileRootDoesNotHang)
 # And of the safety loop what is protocol, words and state. That a stop freezes and a code thaws, and whose memory may be read, is tried
 # here too, by the shortest test of each; its kill is the kill switch's, which is.
 same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient TestS10CodesLeaveNoTrace TestS10SandboxLeavesNoTrace
