@@ -4,7 +4,6 @@ package integration
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,25 +11,26 @@ import (
 	"agentrun/test/exit"
 )
 
-// THREATS "elevation", "supervisor": an agent finds no way to the control socket, not even with the run folder shown to it; for its
-// own wish it has one route, where the answer is an operator's unless its settings say otherwise (H-13).
+// THREATS "elevation", "supervisor": an agent finds no way to the control socket; the run folder is shown to nobody
+// (TestOwnFoldersByAnyPath). For its own wish it has one route, where the answer is an operator's unless its settings say
+// otherwise (H-13).
 func TestM23NoControlFromInside(t *testing.T) {
 	x := newExit(t)
 	x.n.must("agent", "score", "planner-1", "0.7")
 	x.n.must("agent", "score", "planner-2", "0.7")
 	out := x.obeying("outside", "ring3", "--agent", "planner-1")
-	in := x.obeying("inside", "ring2", "--agent", "planner-2", "--ro-bind", runDir+":/shown", "--ro-bind", filepath.Join(runDir, "control")+":/sockets")
+	in := x.obeying("inside", "ring2", "--agent", "planner-2")
 	sock := out.seen().ID + ".sock"
 	for _, a := range []*told{out, in} {
 		for _, at := range []string{
-			"/run/agentrun/control/" + sock, runDir + "/control/" + sock, "/shown/control/" + sock, "/sockets/" + sock, "/proc/1/root" + runDir + "/control/" + sock,
-			"/proc/self/fd/3", "@agentrun", "@" + runDir + "/control/" + sock, "/run/agentrun/control/daemon.sock", "/sockets/daemon.sock", "/sockets/exec.handoff",
+			"/run/agentrun/control/" + sock, runDir + "/control/" + sock, "/proc/1/root" + runDir + "/control/" + sock,
+			"/proc/self/fd/3", "@agentrun", "@" + runDir + "/control/" + sock, "/run/agentrun/control/daemon.sock",
 		} {
 			if got := a.try("reach " + at + " GET_/v1/sandboxes_HTTP/1.1"); got != "value=silence" && !strings.HasPrefix(got, "errno=") {
 				t.Errorf("%s reaches %s: %s", a.name, at, got)
 			}
 		}
-		for _, dir := range []string{"/run/agentrun/control", "/shown/control", "/sockets"} {
+		for _, dir := range []string{"/run/agentrun/control", runDir + "/control"} {
 			if got := a.try("look " + dir); strings.Contains(got, ".sock") {
 				t.Errorf("%s sees control sockets in %s: %s", a.name, dir, got)
 			}

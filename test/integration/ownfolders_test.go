@@ -53,6 +53,9 @@ func TestOwnFoldersByAnyPath(t *testing.T) {
 		{"another file system", tmp, "T", "T/ws", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.mounts == tmp {
+				need(t, hostcaps.IDMappedMounts("/dev/shm")) // a tmpfs too
+			}
 			dir, home := t.TempDir(), t.TempDir()
 			for _, d := range []string{dir + "/alias", dir + "/ws", home + "/.config/agentrun"} {
 				if err := os.MkdirAll(d, 0o755); err != nil {
