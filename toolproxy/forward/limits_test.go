@@ -97,6 +97,34 @@ func TestM8RepliesAreReadStrictly(t *testing.T) {
 	}
 }
 
+// A stream that is slow, and whose client says nothing, isn't idle.
+func TestM8SlowStreamsLive(t *testing.T) {
+	t.Parallel() // it waits
+	const idle = 2 * time.Second
+	w := newWorld(t, rings.Standard, Options{Config: Config{Allow: []string{"allowed.example:22"}, Limits: Limits{Idle: idle}}})
+	l := listen(t)
+	w.site(22, l.Addr().String())
+	go func() {
+		up, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer up.Close()
+		_, _ = up.Read(make([]byte, 1))
+		for _, err = up.Write([]byte(".")); err == nil; _, err = up.Write([]byte(".")) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	conn := w.connect(t, "allowed.example:22")
+	say(t, conn, "x")
+	for begun := time.Now(); time.Since(begun) < idle+idle/2; {
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("after %v: %v", time.Since(begun), err)
+		}
+	}
+	_ = conn.Close()
+}
+
 func TestM8LimitsOfBytes(t *testing.T) {
 	o := allowed("allowed.example", "allowed.example:22")
 	o.Config.Limits = Limits{RunBytes: 1 << 20, ConnectionBytes: 600 << 10, Body: 1000}

@@ -83,12 +83,15 @@ func (s *session) move(dst, src net.Conn, reader io.Reader, count, active *atomi
 	for {
 		if listens && heard.done() {
 			reader, listens = nil, false
+			_ = dst.SetWriteDeadline(time.Time{}) // the last one of copySome; a splice has none
 		}
 		one := s.copySome
 		if fromTCP && toTCP && reader == nil {
 			one = s.splice
 		}
-		if err := src.SetReadDeadline(time.Now().Add(s.p.limits.Idle)); err != nil {
+		// Shorter than the limit: a splice tells what it has moved only when it returns, and until then the other
+		// direction would take this one for silent.
+		if err := src.SetReadDeadline(time.Now().Add(s.p.limits.Idle / 4)); err != nil {
 			return err
 		}
 		n, err := one(dst, src, reader)
