@@ -213,6 +213,7 @@ var variables = [...]carrier{
 	{"", "GIT_EXEC_PATH", "", "", "git takes its own programs from there"},
 	{"", "GIT_TEMPLATE_DIR", "", "", "git takes hooks from there"},
 	{"", "GIT_CONFIG_PARAMETERS", "", "", "sets commands that git runs"},
+	{"", "GIT_CONFIG_COUNT", "", "", "sets commands that git runs"},
 	{"", "GIT_CONFIG_GLOBAL", "", "/dev/null", "sets commands that git runs"},
 	{"", "GIT_CONFIG_SYSTEM", "", "/dev/null", "sets commands that git runs"},
 	{"", "SSH_ASKPASS", "", "", "ssh runs this"},

@@ -14,7 +14,7 @@ func pathLike(s string) bool {
 	switch {
 	case s == "" || strings.Contains(s, "://"):
 		return false
-	case s[0] == '/', s[0] == '~', strings.HasPrefix(s, "./"), strings.HasPrefix(s, "../"), s == "..", drive(s), strings.HasPrefix(s, "$HOME"), s[0] == '.' && len(s) > 2 && letter(s[1]):
+	case s[0] == '/', s[0] == '~', strings.HasPrefix(s, "./"), strings.HasPrefix(s, "../"), s == "..", drive(s), strings.HasPrefix(s, "$HOME"), s[0] == '.' && len(s) > 2 && letter(s[1]), strings.Contains(s, "/../"):
 		return true
 	}
 	return suffix(strings.ToLower(path.Ext(s)))

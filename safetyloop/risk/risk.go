@@ -126,8 +126,14 @@ func unescaped(s string) (plain string, needless bool) {
 		needless = needless || spelled().MatchString(s)
 		s = escape().ReplaceAllStringFunc(s, func(e string) string {
 			n, err := strconv.ParseUint(e[len(e)-2:], 16, 8)
-			if err != nil || n < ' ' || n > '~' {
+			if len(e) == len("%c0%ae") && e[0] == '%' && e[3] == '%' { // too long a form, which careless readers take
+				n -= 0x80
+			}
+			switch {
+			case err != nil || n < ' ' || n > '~':
 				return e
+			case n == '\\': // of a path: a shell's would have been one before
+				return "/"
 			}
 			return string(rune(n))
 		})
@@ -141,10 +147,10 @@ func unescaped(s string) (plain string, needless bool) {
 const number2 = `(?i)(%|%u00|\\x|\\u00)`
 
 var (
-	escape  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(number2 + `[0-9a-f]{2}`) })
+	escape  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)%c0%a[ef]|` + number2 + `[0-9a-f]{2}`) })
 	spelled = sync.OnceValue(func() *regexp.Regexp {
 		// A single letter may be the format of a number, as %4d.
-		return regexp.MustCompile(number2 + `(2e|5f)|(` + number2 + `(3[0-9]|[46][1-9a-f]|[57][0-9a])){2}`)
+		return regexp.MustCompile(`(?i)%c0%a[ef]|` + number2 + `(2e|5f)|(` + number2 + `(3[0-9]|[46][1-9a-f]|[57][0-9a])){2}`)
 	})
 )
 

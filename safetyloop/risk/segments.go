@@ -139,7 +139,7 @@ func (f *finder) call(words []string) {
 		}
 		f.carried(name, args)
 		if i+2 < len(words) && words[i+1] == "=" {
-			f.variable(w, words[i+2])
+			f.variable(strings.TrimSuffix(w, "+"), words[i+2])
 		}
 		if f.command(name, args) && strings.Contains(w, "bin/") && len(f.programs) < maxOperations {
 			f.programs = append(f.programs, w)

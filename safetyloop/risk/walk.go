@@ -179,6 +179,7 @@ func (w *walker) call(c *syntax.CallExpr) {
 // assignment splits name=value.
 func assignment(s string) (name, value string, ok bool) {
 	name, value, ok = strings.Cut(s, "=")
+	name = strings.TrimSuffix(name, "+")
 	return name, value, ok && syntax.ValidName(name)
 }
 

@@ -20,6 +20,8 @@ func TestS7CarriedCommandsPause(t *testing.T) {
 		"LD_PRELOAD=./evil.so ls":                         false,
 		"ls docs":                                         true,
 		"read_file %2e%2e/etc/shadow":                     false,
+		"read_file %c0%ae%c0%ae/etc/shadow":               false,
+		"read_file docs/../../etc/shadow":                 false,
 		"read_file docs/my%20notes.md":                    true,
 		"git -c core.sshCommand=id fetch":                 false,
 		"git fetch":                                       true,
