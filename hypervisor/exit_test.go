@@ -693,7 +693,11 @@ func TestM11StandingGrants(t *testing.T) {
 	if !ask(func(a *link.Approval) { a.Digest = strings.Repeat("cd", 32) }) {
 		t.Error("want any arguments")
 	}
-	n.now = n.now.Add(time.Hour)
+	n.now = n.now.Add(-time.Second)
+	if ask(same) {
+		t.Error("it holds under a clock that was set back to before it was given")
+	}
+	n.now = n.now.Add(time.Second + time.Hour)
 	if ask(same) {
 		t.Error("it outlived its time")
 	}
