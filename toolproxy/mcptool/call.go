@@ -31,6 +31,13 @@ func (u upstream) Call(ctx context.Context, c tools.Call) (tools.Result, error) 
 	if !s.offers(p, u.name) {
 		return tools.Result{}, refuse(gate.CodeToolUnknown, nil, "GET /internal/tools has what there is", "the server no longer has this tool")
 	}
+	limit := c.Limit
+	if limit <= 0 {
+		limit = tools.DefaultMaxReply
+	}
+	for known := s.largest.Load(); limit > known && !s.largest.CompareAndSwap(known, limit); {
+		known = s.largest.Load()
+	}
 	returned := s.lasting(ctx, p)
 	result, err := p.session.CallTool(ctx, &mcp.CallToolParams{Name: u.name, Arguments: c.Args})
 	returned()
@@ -41,10 +48,6 @@ func (u upstream) Call(ctx context.Context, c tools.Call) (tools.Result, error) 
 	out, received, bad := s.output(result)
 	if bad != nil {
 		return tools.Result{}, bad
-	}
-	limit := c.Limit
-	if limit <= 0 {
-		limit = tools.DefaultMaxReply
 	}
 	if int64(len(out)) > limit {
 		return tools.Result{}, refuse(gate.CodeTooLarge, nil, "ask for less at once", "the server's reply has more than %d bytes", limit)

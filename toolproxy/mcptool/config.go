@@ -145,7 +145,7 @@ func New(name string, c Config, o Options) (*Source, error) {
 	}
 	s.hide = hide
 	s.client = &http.Client{
-		Transport:     &guard{next: transport, origin: *u, headers: headers, trace: o.Trace},
+		Transport:     &guard{next: transport, origin: *u, headers: headers, trace: o.Trace, largest: &s.largest},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	s.dial = s.dialHTTP

@@ -45,7 +45,7 @@ func (s *Source) dialCommand(ctx context.Context) (*peer, error) {
 	p := &peer{process: process}
 	// A server that never answers would keep the handshake until it dies.
 	stop := context.AfterFunc(ctx, func() { _ = process.Close() }) // closed again with the peer
-	p.session, err = newClient().Connect(ctx, wary{&mcp.IOTransport{Reader: process.Stdout(), Writer: process.Stdin(), MaxLineLength: maxFrame}}, nil)
+	p.session, err = newClient().Connect(ctx, wary{&mcp.IOTransport{Reader: process.Stdout(), Writer: process.Stdin(), MaxLineLength: maxFrame}, &s.largest}, nil)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

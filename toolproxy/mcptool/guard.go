@@ -9,14 +9,17 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"agentrun/toolproxy/tools"
 )
 
 const (
-	// maxFrame bounds a message, event and body of a server: the largest reply a tool may have, in base64 and escaped.
-	maxFrame     = 2*tools.MaxReply + 64<<10
+	// maxFrame bounds a message, event and body of a server: the largest reply a tool may have, in base64 and escaped. What is around it
+	// has frameRoom.
+	maxFrame     = 2*tools.MaxReply + frameRoom
+	frameRoom    = 64 << 10
 	goodbyeLimit = 2 * time.Second
 	// answerLimit is for a request that no call waits for: an answer to a question of the server's, a notification.
 	answerLimit = 10 * time.Second
@@ -37,6 +40,14 @@ type guard struct {
 	origin  url.URL
 	headers http.Header
 	trace   func(context.Context) string
+	// largest is the reply that some call of the server's may have had so far. Bodies are read as far as that: the client makes a value
+	// of all of them before anybody can measure it, and a list that says nothing takes a hundred times its bytes.
+	largest *atomic.Int64
+}
+
+// frame is the longest message that is of any use.
+func frame(largest *atomic.Int64) int64 {
+	return 2*max(largest.Load(), tools.DefaultMaxReply) + frameRoom
 }
 
 // RoundTrip makes one request.
@@ -64,7 +75,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	}
-	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxFrame, lines: maxEvents, cancel: cancel}
+	resp.Body = &boundedBody{ReadCloser: resp.Body, left: frame(g.largest), lines: maxEvents, cancel: cancel}
 	return resp, nil
 }
 

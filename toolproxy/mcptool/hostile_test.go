@@ -169,6 +169,9 @@ func TestM12StdioServersThatLie(t *testing.T) {
 		{"deep nesting", func(out io.Writer, m message) bool {
 			return say(out, m.ID, `{"content":[],"structuredContent":`+strings.Repeat(`{"a":`, 20_000)+`1`+strings.Repeat("}", 20_000)+`}`)
 		}, gate.CodeUnavailable},
+		{"a result made to swell", func(out io.Writer, m message) bool {
+			return say(out, m.ID, `{"content":[],"structuredContent":{"a":[`+strings.Repeat("[],", 1<<20)+`[]]}}`)
+		}, gate.CodeTooLarge},
 		{"progress without end, then the answer", func(out io.Writer, m message) bool {
 			for range 1000 {
 				fmt.Fprint(out, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`+"\n")
@@ -418,13 +421,51 @@ func TestM12HTTPServersThatAsk(t *testing.T) {
 	}
 }
 
+// A result is read as far as the call may have it: 32 MiB of empty lists would be a gigabyte before anybody measured it.
+func TestM12HTTPResultsMadeToSwell(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var m message
+		_ = json.Unmarshal(body, &m)
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case m.Method == "initialize":
+			say(w, m.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"liar","version":"1"}}`)
+		case m.Method == "tools/list":
+			say(w, m.ID, oneTool)
+		case m.Method == "tools/call":
+			say(w, m.ID, `{"content":[],"structuredContent":{"a":[`+strings.Repeat("[],", 10<<20)+`[]]}}`)
+		case len(m.ID) > 0:
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"unknown"}}`, m.ID)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	s := sourceOf(t, "url: "+server.URL+"/mcp\nallow_private: true\n", Options{})
+	t.Cleanup(func() { s.Close() })
+	if _, err := s.Definitions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	refused(t, ctx, s, "echo", gate.CodeUnavailable) // twice what a call may have; up to that it is too_large
+	goruntime.ReadMemStats(&after)
+	// The test's own server makes 32 MiB a few times over.
+	if total := after.TotalAlloc - before.TotalAlloc; total > 300<<20 {
+		t.Errorf("%d MiB were allocated for a result that is too large", total>>20)
+	}
+}
+
 // FuzzFrames: whatever a server writes, what gets to the client is answers, and questions up to a bound.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n" + `{"jsonrpc":"2.0","method":"notifications/x"}` + "\n" + `{"jsonrpc":"2.0","id":"q","method":"ping"}` + "\n"))
 	f.Add([]byte(`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"result":null}]` + "\n"))
 	f.Add([]byte(strings.Repeat(`{"jsonrpc":"2.0","id":1,"method":"ping"}`+"\n", maxOpen+2)))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		c, err := wary{&mcp.IOTransport{Reader: io.NopCloser(bytes.NewReader(in)), Writer: discard{}, MaxLineLength: 1 << 16}}.Connect(t.Context())
+		c, err := wary{&mcp.IOTransport{Reader: io.NopCloser(bytes.NewReader(in)), Writer: discard{}, MaxLineLength: 1 << 16}, new(atomic.Int64)}.Connect(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

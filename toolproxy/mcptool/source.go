@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -27,6 +28,8 @@ type Source struct {
 	hide    *httptool.Hider
 	client  *http.Client
 	dial    func(ctx context.Context) (*peer, error)
+
+	largest atomic.Int64 // reply that a call may have had, in bytes
 
 	turn chan struct{} // held while connecting; a mutex couldn't be given up with a context
 

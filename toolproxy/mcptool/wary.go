@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -29,7 +30,10 @@ var errTalks = errors.New("the server asks more than it listens to")
 // without a bound, because an answer may come behind it; and it answers each question, which waits for ever if the server doesn't
 // read. So a few lines in a loop would take the gateway's memory, and with it the run. Nothing that a server says by itself is of use
 // here, for we announce no capability: notifications end here, questions are counted.
-type wary struct{ mcp.Transport }
+type wary struct {
+	mcp.Transport
+	largest *atomic.Int64 // as guard's
+}
 
 // Connect implements mcp.Transport.
 func (t wary) Connect(ctx context.Context) (mcp.Connection, error) {
@@ -37,12 +41,13 @@ func (t wary) Connect(ctx context.Context) (mcp.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &waryConn{Connection: c, pace: pace.New(saidPerSecond, 2*saidPerSecond)}, nil
+	return &waryConn{Connection: c, largest: t.largest, pace: pace.New(saidPerSecond, 2*saidPerSecond)}, nil
 }
 
 type waryConn struct {
 	mcp.Connection
-	pace *pace.Pace
+	largest *atomic.Int64
+	pace    *pace.Pace
 
 	mu   sync.Mutex
 	open int // questions without an answer
@@ -54,6 +59,9 @@ func (c *waryConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 		m, err := c.Connection.Read(ctx)
 		if err != nil {
 			return nil, err
+		}
+		if a, ok := m.(*jsonrpc.Response); ok && int64(len(a.Result)) > frame(c.largest) {
+			return nil, errBody // before the client makes a value of it
 		}
 		q, asks := m.(*jsonrpc.Request)
 		if !asks {
