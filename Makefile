@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety probe test test-unit test-vm attack bench lint fuzz faults install clean deps
+.PHONY: help run build gateway safety probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -84,6 +84,9 @@ fuzz: $(STUB) ## each fuzz target for FUZZTIME (default 1m)
 
 faults: build probe ## each error, SIGKILL and a delay at each point of the real binary that has one, some minutes
 	AGENTRUN_TEST_FAULTS=all $(GO) test -count 1 -timeout 40m -run 'TestFault|TestM5.*Step' ./test/integration
+
+hostile: build probe ## twenty hostile runs at this machine for HOSTILETIME (default 1h), and what the quiet ones feel of it
+	$(GO) run ./test/hostile -time $(or $(HOSTILETIME),1h)
 
 # Its own bin folder: the linter's version must not depend on what the machine has.
 GOLANGCI := .cache/bin/golangci-lint

@@ -45,6 +45,13 @@ func main() {
 	}
 }
 
+// settle is how long the mix runs before it is measured: twenty starts at once are the operator's doing. pause is how long an operator
+// takes, at the least, to start anew what has ended: without it the starts would be most of what is measured.
+const (
+	settle = 10 * time.Second
+	pause  = 5 * time.Second
+)
+
 // mix is one measurement.
 type mix struct {
 	agentrun, probe, dir string
@@ -113,6 +120,10 @@ func (m *mix) run(ctx context.Context, alone, length time.Duration) error {
 	}
 	var peaks limits
 	all.Go(func() { peaks = watch(hostile) })
+	select {
+	case <-time.After(settle):
+	case <-ctx.Done():
+	}
 	mixed, mixedHost, err := m.quiet(ctx, length)
 	end()
 	all.Wait()
@@ -155,6 +166,10 @@ func (m *mix) harm(ctx context.Context, kind string) {
 		m.mu.Lock()
 		m.ended[how]++
 		m.mu.Unlock()
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
 	}
 }
 
