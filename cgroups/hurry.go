@@ -19,6 +19,7 @@ const hurried = 16
 // hurry gives the group, and each of ours above it, that weight until settle is called. Without it everything only takes its time, so
 // what stands in the way is no error; a weight that somebody else has set is left alone.
 func (g *Group) hurry() (settle func()) {
+	g.stopYielding()
 	var raised []*share
 	for dir, n := g.dir("cpu"), strings.Count(g.name, "/"); dir != "" && n >= 0; dir, n = filepath.Dir(dir), n-1 {
 		if s := g.share(dir); s != nil && s.raise() {

@@ -115,3 +115,36 @@ func TestHurryLeftBehind(t *testing.T) {
 		}
 	})
 }
+
+// A group that yields is stopped as fast as another: its weight can be raised again.
+func TestYield(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		idle := func() string {
+			t.Helper()
+			now, err := readFile(g.idle())
+			if gone(err) {
+				t.Skip("need: cpu.idle (Linux 5.15)")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return now
+		}
+		if idle() != "0" {
+			t.Fatal("yields from the beginning")
+		}
+		for _, on := range []bool{true, true, false, false, true} {
+			if err := g.Yield(on); err != nil || idle() == "1" != on {
+				t.Fatalf("Yield(%v): %v, cpu.idle is %s", on, err, idle())
+			}
+		}
+		start(t, g, "sleep").expect("ready")
+		if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if idle() != "0" || weights(t, g) != "- -" {
+			t.Errorf("frozen: cpu.idle is %s, weights are %s", idle(), weights(t, g))
+		}
+	})
+}

@@ -259,16 +259,7 @@ func (g *Group) Stats() (s Stats, err error) {
 // Account is what of Stats tells how a run went that is over: CPU, MemoryPeak and OOMKills. Three files instead of eight: the
 // end of a run waits for them.
 func (g *Group) Account() (s Stats, err error) {
-	if g.mode == V2 {
-		var k []int64
-		if k, err = readKeys(filepath.Join(g.dir("cpu"), "cpu.stat"), "usage_usec"); err == nil {
-			s.CPU = time.Duration(k[0]) * time.Microsecond
-		}
-	} else {
-		var n int64
-		n, err = readInt(filepath.Join(g.dir("cpuacct"), "cpuacct.usage"))
-		s.CPU = time.Duration(n)
-	}
+	s.CPU, err = g.CPUTime()
 	peak := "memory.max_usage_in_bytes"
 	if g.mode == V2 {
 		peak = "memory.peak"

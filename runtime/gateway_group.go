@@ -37,6 +37,8 @@ type runGroup struct {
 	gateway *cgroups.Group
 	serves  bool // its quota holds
 	used    cgroups.Stats
+
+	agentPace, gatewayPace pacer
 }
 
 // Update changes the run's limits, and the gateway's quota.

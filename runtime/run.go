@@ -402,6 +402,8 @@ func (r *run) watch() (v verdict) {
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
 	var locks tooManyLocks
+	pace := time.NewTicker(paceTime)
+	defer pace.Stop()
 	var graceOver <-chan time.Time
 	var asked string
 	pass := func(sig os.Signal, ours bool) verdict {
@@ -462,6 +464,10 @@ func (r *run) watch() (v verdict) {
 			v = verdict{Killed, context.Cause(r.ctx).Error()}
 			if _, ok := errors.AsType[*PolicyError](context.Cause(r.ctx)); ok {
 				v.state = Policy
+			}
+		case now := <-pace.C:
+			if g, ok := r.launch.group.(*runGroup); ok && !r.live.held.Load() {
+				g.pace(now)
 			}
 		case <-r.live.relimit:
 			cpu.Reset(0)
