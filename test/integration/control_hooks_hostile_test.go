@@ -27,7 +27,11 @@ func (p place) hooked(t *testing.T, name string, flags []string, handlers ...[2]
 	config := "kill:\n  handlers:\n"
 	for _, h := range handlers {
 		script := write(t, filepath.Join(at, h[0]), "#!/bin/sh\ncd "+at+"\n"+h[1]+"\n", 0o755)
-		config += fmt.Sprintf("  - {name: %s, command: [%s, one, \"two; three\"], timeout: 500ms}\n", h[0], script)
+		limit := "5s" // of those that end by themselves, also under emulation
+		if slices.Contains([]string{"floods", "stops", "forks"}, h[0]) {
+			limit = "500ms"
+		}
+		config += fmt.Sprintf("  - {name: %s, command: [%s, one, \"two; three\"], timeout: %s}\n", h[0], script, limit)
 	}
 	write(t, filepath.Join(at, "config.yaml"), config, 0o600)
 	c := p.at(prepare(t, opts{profile: "ring2", flags: append([]string{"--no-gateway", "--workspace", ws}, flags...)},
