@@ -10,13 +10,12 @@ import (
 
 // A run that keeps a processor busy yields to those that don't: it was measured that a run with little to do waited 21 ms in the median and
 // a second at p99 for its turn beside twenty that computed, by nothing but fair shares. What a run is used for isn't known, only
-// how much it uses, so it is looked at again each paceTime, and a run is only behind others as long as others want something:
+// how much it uses, so it is looked at again each second, and a run is only behind others as long as others want something:
 // quotas and limits stay what they are. Between the two bounds it stays as it is, since one of many that yield gets little, and would
 // seem modest by that.
 const (
-	paceTime = time.Second
-	busy     = 10 // percent of one processor: above it yields
-	modest   = 2  // below it doesn't
+	busy   = 10 // percent of one processor: above it yields
+	modest = 2  // below it doesn't
 )
 
 // pacer follows one group.
@@ -26,7 +25,7 @@ type pacer struct {
 	yields bool
 }
 
-// look is to be called each paceTime. What can't be read or written is left as it is: it is fairness, and no limit that anybody relies on.
+// look is to be called each second. What can't be read or written is left as it is: it is fairness, and no limit that anybody relies on.
 func (p *pacer) look(g *cgroups.Group, now time.Time) {
 	used, err := g.CPUTime()
 	if err != nil {

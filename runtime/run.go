@@ -402,8 +402,6 @@ func (r *run) watch() (v verdict) {
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
 	var locks tooManyLocks
-	pace := time.NewTicker(paceTime)
-	defer pace.Stop()
 	var graceOver <-chan time.Time
 	var asked string
 	pass := func(sig os.Signal, ours bool) verdict {
@@ -448,7 +446,10 @@ func (r *run) watch() (v verdict) {
 			default:
 				cpu.Reset(r.nextCPUCheck(stats.CPU))
 			}
-		case <-second.C:
+		case now := <-second.C:
+			if g, ok := r.launch.group.(*runGroup); ok && !r.live.held.Load() {
+				g.pace(now)
+			}
 			stats, err := r.launch.group.Stats()
 			if err != nil {
 				continue // the check of cpu time says so
@@ -464,10 +465,6 @@ func (r *run) watch() (v verdict) {
 			v = verdict{Killed, context.Cause(r.ctx).Error()}
 			if _, ok := errors.AsType[*PolicyError](context.Cause(r.ctx)); ok {
 				v.state = Policy
-			}
-		case now := <-pace.C:
-			if g, ok := r.launch.group.(*runGroup); ok && !r.live.held.Load() {
-				g.pace(now)
 			}
 		case <-r.live.relimit:
 			cpu.Reset(0)
