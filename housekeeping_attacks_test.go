@@ -119,7 +119,7 @@ func TestAttackLists(t *testing.T) {
 			t.Errorf("%s belongs to no row of test/attack/classes.yaml", f.ID)
 		}
 		if len(f.Tests) == 0 {
-			t.Logf("%s has no test yet: %s", f.ID, f.What)
+			t.Errorf("%s has no test: %s", f.ID, f.What)
 		}
 		for _, name := range f.Tests {
 			if wrong := missingTest(exists, name); wrong != "" {
