@@ -111,6 +111,9 @@ func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *r
 	t.Helper()
 	r := &rig{entrance: &entrance{}, seen: make(chan *http.Request, 8), body: make(chan []byte, 8), logs: &bytes.Buffer{}}
 	section := "test_model: {enabled: true, input: 1000000, output: 1000000}\n"
+	if !strings.Contains(more, "idle_timeout") {
+		more += "  idle_timeout: 300ms\n"
+	}
 	if upstream != nil {
 		up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			b, _ := io.ReadAll(req.Body)
@@ -122,7 +125,7 @@ func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *r
 			upstream(w, req)
 		}))
 		t.Cleanup(up.Close)
-		section += fmt.Sprintf("providers:\n- name: up\n  base_url: %s/v1\n  secret: KEY\n  allow_private: true\n  idle_timeout: 300ms\n%s"+
+		section += fmt.Sprintf("providers:\n- name: up\n  base_url: %s/v1\n  secret: KEY\n  allow_private: true\n%s"+
 			"  models:\n  - {name: m, upstream: real, input: 1000000, output: 1000000, max_tokens: 1000}\n"+
 			"  - {name: thinker, opens_in_reasoning: true}\n  - {name: e, kind: embeddings, input: 1000000}\n", up.URL, more)
 	}

@@ -53,7 +53,7 @@ func TestM19UsageBlocksThatLie(t *testing.T) {
 		{"null takes nothing back", []string{content(text), usage(50, 700), `{"choices":[],"usage":null}`, stop}, false, 700},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := start(t, "public", events(append(tt.chunks, "[DONE]")...), "")
+			r := start(t, "public", events(append(tt.chunks, "[DONE]")...), "  idle_timeout: 30s\n")
 			code, body := r.post(t, "/v1/chat/completions", ask("m", "x", ""))
 			if code != http.StatusOK {
 				t.Fatalf("got %d %s", code, body)
@@ -175,7 +175,7 @@ func TestM19RepliesMadeToSwell(t *testing.T) {
 		}), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := start(t, "public", tt.up, "")
+			r := start(t, "public", tt.up, "  idle_timeout: 30s\n")
 			goruntime.GC()
 			var before, now goruntime.MemStats
 			goruntime.ReadMemStats(&before)
