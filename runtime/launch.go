@@ -417,6 +417,7 @@ func (l *launch) startContainer() error {
 	if err := asOwner(l.ids.hostOwner(), func() error { return l.container.Run(l.process) }); err != nil {
 		return fmt.Errorf("libcontainer: %w", err)
 	}
+	peer.Close() // while we held it, an init that died here would have said nothing until the deadline
 	if l.initPID, err = l.process.Pid(); err != nil {
 		return fmt.Errorf("libcontainer: %w", err)
 	}

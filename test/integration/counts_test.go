@@ -76,9 +76,9 @@ func holding(t *testing.T, profile, words string, flags ...string) (c *call, end
 // heldOf reads the answer of a try that came before "ready".
 func heldOf(t *testing.T, c *call, words string) string {
 	t.Helper()
-	v, ok := strings.CutPrefix(answers(c.out.String())[words], "value=")
+	v, ok := strings.CutPrefix(answers(c.told)[words], "value=")
 	if !ok {
-		t.Fatalf("probe %s gave no value: %s", words, c.out.String())
+		t.Fatalf("probe %s gave no value: %s", words, c.told)
 	}
 	return v
 }

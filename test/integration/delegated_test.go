@@ -36,7 +36,7 @@ func TestM3DelegatedCgroupIsTheUsersAlone(t *testing.T) {
 		hold.Close()
 		c.finish(t)
 	}()
-	for words, answer := range answers(c.out.String()) {
+	for words, answer := range answers(c.told) {
 		if words != "ready" && (answer == "ok" || strings.HasPrefix(answer, "value=")) {
 			t.Errorf("from inside: %s: %s", words, answer)
 		}

@@ -262,7 +262,7 @@ func TestM8TheKeyOfTheCAIsInMemoryOnly(t *testing.T) {
 		Read  int
 		Found []string
 	}
-	lines := strings.Split(strings.TrimSpace(c.out.String()), "\n")
+	lines := strings.Split(strings.TrimSpace(c.told), "\n")
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &said); err != nil || said.Read < 50 || len(said.Found) > 0 || !strings.HasPrefix(lines[0], "hello from") {
 		t.Errorf("the agent says %q: %v", lines, err)
 	}

@@ -229,6 +229,7 @@ var counter atomic.Int64
 type call struct {
 	*exec.Cmd
 	out, errOut bytes.Buffer
+	told        string // what it had said when until returned; out is still being written then
 	statusFile  string
 	started     time.Time
 	cancel      context.CancelFunc
@@ -317,6 +318,7 @@ func (c *call) until(word string) error {
 			c.out.Write(b[:n])
 			if !told && (err != nil || bytes.Contains(c.out.Bytes(), []byte(word))) {
 				told = true
+				c.told = c.out.String()
 				got <- err
 			}
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -118,6 +119,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, e := m.readBody(w, req, m.limit(route.Family))
 	if e != nil {
 		w.Header().Set("Connection", "close") // what is left of the body is nobody's request
+		drain(w, req.Body)
 		m.refuse(w, req, e, rings.NoRing)
 		return
 	}
@@ -164,6 +166,19 @@ func (m *Mux) sameHost(req *http.Request) *gate.Error {
 		return &gate.Error{Code: gate.CodeBadRequest, Message: "requests of web pages aren't taken", Next: "send the request without a browser", Rule: "origin"}
 	}
 	return nil
+}
+
+// Bounds of drain: four of the largest bodies, and as long as a client that isn't slow on purpose takes for them.
+const (
+	maxDrain  = 8 << 20
+	drainTime = time.Second
+)
+
+// drain reads on where a body was refused. Most clients read nothing before they have sent all, and a connection that is closed while
+// they send is a reset: they would learn that something failed, and not what.
+func drain(w http.ResponseWriter, body io.Reader) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
+	_, _ = io.CopyN(io.Discard, body, maxDrain)
 }
 
 // readBody takes the whole body before anything is decided about it: what is decided on is what arrived, and a slow sender
