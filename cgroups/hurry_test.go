@@ -146,5 +146,8 @@ func TestYield(t *testing.T) {
 		if idle() != "0" || weights(t, g) != "- -" {
 			t.Errorf("frozen: cpu.idle is %s, weights are %s", idle(), weights(t, g))
 		}
+		if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
 	})
 }

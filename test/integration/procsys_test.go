@@ -103,7 +103,7 @@ func TestUptimeInsideATimeNamespace(t *testing.T) {
 	}
 	for _, offset := range []string{"100000", "-30"} {
 		t.Run(offset, func(t *testing.T) {
-			under := []string{unshare, "--time", "--monotonic", offset, "--boottime", offset}
+			under := []string{unshare, "--fork", "--time", "--monotonic", offset, "--boottime", offset}
 			if v := observe(t, opts{under: under}, "uptime"); len(v) > 1 { // 10 seconds and more
 				t.Errorf("boot time clock: got %s s, want the age of the sandbox", v)
 			}
