@@ -84,8 +84,9 @@ func claimPlace(in, name string) string {
 	return dir
 }
 
-// clockTick is longer than the coarsest that file times are taken by (CONFIG_HZ 100).
-const clockTick = 20 * time.Millisecond
+// clockTick is far longer than the coarsest that file times are taken by (10 ms, CONFIG_HZ 100): on a busy host a mkdir(2) that has taken
+// its time can be seen a good while later. It is waited for once, by a user's first runs.
+const clockTick = 500 * time.Millisecond
 
 // oldestOwn finds the user's folder of that name, or with something behind it.
 func oldestOwn(in, name string) (dir string) {
