@@ -15,8 +15,8 @@ import (
 // says "Cannot fork" when the first child of a pipeline ends while it asks for the second. With the others' processes in the way
 // the loop took long enough for that to happen in 28 to 94 of 120 pipelines (two processors, load 12 to 19); above them in 0 of 360.
 //
-// What a hostile agent gains is little: the loop sleeps unless a call waits, refusals are answered at DenyRate, and what is let run
-// costs the agent's own quota more than the loop. The reset flag keeps the policy from threads that this one makes.
+// It has a price, which hostile agents can raise: deciding and recording are done at that priority too, bounded for refusals by DenyRate. Twenty
+// runs that flooded with them made the host's own work slower by half (docs/seccomp.md). The reset flag keeps the policy from threads that this one makes.
 // Where it isn't permitted (an ordinary user, a kernel with CONFIG_RT_GROUP_SCHED) the loop works as before, with that window.
 func hurry() (back func() bool) {
 	if setPolicy(unix.SCHED_FIFO|unix.SCHED_RESET_ON_FORK, 1) != nil {

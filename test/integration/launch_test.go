@@ -546,7 +546,7 @@ func TestM5RootlessContainerStepIsUnstuck(t *testing.T) {
 		c.Process.Signal(unix.SIGTERM)
 		select {
 		case <-done:
-		case <-time.After(time.Duration(slow * float64(5*time.Second))):
+		case <-time.After(time.Duration(slow * float64(20*time.Second))): // one in some tens takes more than 5 s; why isn't known
 			t.Errorf("it hangs: %+v", alive())
 			c.Process.Kill()
 			<-done
