@@ -33,7 +33,7 @@ func TestM23FreezeAndThaw(t *testing.T) {
 		if err := a.Freeze(a.context()); err != nil {
 			t.Fatal(err)
 		}
-		if took, bound := time.Since(began), soon(); took > bound {
+		if took, bound := time.Since(began), 5*soon(); took > bound { // no promise of 100 ms: the v1 freezer tries again
 			t.Errorf("frozen after %v, want %v", took, bound)
 		}
 		before, err := a.Snapshot()

@@ -160,13 +160,14 @@ func (a *alive) line() string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-// soon is the 100 ms of M-22, times what a slow or busy machine takes: who has one processor in five waits five times as long.
+// soon is the 100 ms of M-22, times what a slow or busy machine takes: who has one processor in five waits five times as long. Busy is
+// what it was in the last minute or what it is now, whichever is more.
 func soon() time.Duration {
-	var load float64
+	var load, ignored, now float64
 	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
-		_, _ = fmt.Sscan(string(b), &load)
+		_, _ = fmt.Sscanf(string(b), "%g %g %g %g/", &load, &ignored, &ignored, &now)
 	}
-	return time.Duration(slow * (1 + load/float64(goruntime.NumCPU())) * float64(100*time.Millisecond))
+	return time.Duration(slow * (1 + max(load, now)/float64(goruntime.NumCPU())) * float64(100*time.Millisecond))
 }
 
 // try has the agent try something and gives what came of it: ok, errno=X, value=X.
