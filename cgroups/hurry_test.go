@@ -86,6 +86,35 @@ func TestHurry(t *testing.T) {
 	})
 }
 
+// H4 and M3 of the attack round: all groups together weigh less than one of the host's, and one weight that an operator has given them is kept.
+func TestFolderStepsBack(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		a := create(t, limits)
+		s := a.share(a.folder())
+		defer s.release()
+		weight := func() string {
+			t.Helper()
+			w, err := readFile(s.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		if got, want := weight(), map[bool]string{true: "6", false: "64"}[a.mode == V2]; got != want {
+			t.Errorf("the folder has the weight %s, want %s", got, want)
+		}
+		for given, want := range map[string]string{"300": "300", s.kernels: s.usual} {
+			if err := writeFile(s.path, given); err != nil {
+				t.Fatal(err)
+			}
+			create(t, limits)
+			if got := weight(); got != want {
+				t.Errorf("of %s the next start made %s, want %s", given, got, want)
+			}
+		}
+	})
+}
+
 // What one that died in a hurry has left is taken back by the next, and by Sweep. As long as somebody needs it, by nobody.
 func TestHurryLeftBehind(t *testing.T) {
 	eachMode(t, func(t *testing.T) {

@@ -38,7 +38,7 @@ type runGroup struct {
 	serves  bool // its quota holds
 	used    cgroups.Stats
 
-	agentPace, gatewayPace pacer
+	pacer pacer
 }
 
 // Update changes the run's limits, and the gateway's quota.

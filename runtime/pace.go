@@ -10,36 +10,51 @@ import (
 
 // A run that keeps a processor busy yields to those that don't: it was measured that a run with little to do waited 21 ms in the median and
 // a second at p99 for its turn beside twenty that computed, by nothing but fair shares. What a run is used for isn't known, only
-// how much it uses, so it is looked at again each second, and a run is only behind others as long as others want something:
-// quotas and limits stay what they are. Between the two bounds it stays as it is, since one of many that yield gets little, and would
-// seem modest by that.
+// how much it uses, so it has an allowance, and yields from when that is used up until it is full again. A run is only behind others
+// as long as others want something: quotas and limits stay what they are.
+//
+// What its gateway does is done for it, and counts for it: a run that only asks and is refused is as busy as one that computes.
 const (
-	busy   = 10 // percent of one processor: above it yields
-	modest = 2  // below it doesn't
+	allowance   = 150 * time.Millisecond // of processor time: an agent in Python has begun with 100
+	refill      = 20                     // one in so many, of the time that passes
+	paceFirst   = 200 * time.Millisecond // between two looks, and a second
+	paceSettled = 2 * time.Second        // from when the run has lasted so long
 )
 
-// pacer follows one group.
+// pacer follows the run's groups.
 type pacer struct {
-	used   time.Duration
-	at     time.Time
-	yields bool
+	at         time.Time
+	used, left time.Duration
+	yields     bool
 }
 
-// look is to be called each second. What can't be read or written is left as it is: it is fairness, and no limit that anybody relies on.
-func (p *pacer) look(g *cgroups.Group, now time.Time) {
-	used, err := g.CPUTime()
-	if err != nil {
-		return
+// look is to be called a few times a second. What can't be read or written is left as it is: it is fairness, and no limit that anybody relies on.
+func (p *pacer) look(now time.Time, groups ...*cgroups.Group) {
+	var used time.Duration
+	for _, g := range groups {
+		n, err := g.CPUTime()
+		if err != nil {
+			return
+		}
+		used += n
 	}
-	share := 100 * (used - p.used) / max(now.Sub(p.at), time.Millisecond)
-	first := p.at.IsZero()
-	p.used, p.at = used, now
+	if p.at.IsZero() {
+		p.at, p.left = now, allowance/2
+	}
+	p.left = min(allowance, p.left+now.Sub(p.at)/refill-max(0, used-p.used))
+	p.at, p.used = now, used
 	switch {
-	case first:
-	case share > busy:
-		p.yields = g.Yield(true) == nil // again and again: a kill or freeze ends it
-	case share < modest && p.yields:
-		p.yields = g.Yield(false) != nil
+	case p.left <= 0:
+		p.left, p.yields = 0, true
+	case p.left == allowance && p.yields:
+		p.yields = false
+	default:
+		if !p.yields {
+			return
+		}
+	}
+	for _, g := range groups {
+		_ = g.Yield(p.yields) // again and again: a kill or freeze ends it, and a gateway begins later
 	}
 }
 
@@ -47,8 +62,9 @@ func (p *pacer) look(g *cgroups.Group, now time.Time) {
 func (r *runGroup) pace(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.agentPace.look(r.Group, now)
-	if r.gateway != nil {
-		r.gatewayPace.look(r.gateway, now)
+	if r.gateway == nil {
+		r.pacer.look(now, r.Group)
+		return
 	}
+	r.pacer.look(now, r.Group, r.gateway)
 }

@@ -401,6 +401,9 @@ func (r *run) watch() (v verdict) {
 	defer cpu.Stop()
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
+	pace := time.NewTicker(paceFirst)
+	defer pace.Stop()
+	began := time.Now()
 	var locks tooManyLocks
 	var graceOver <-chan time.Time
 	var asked string
@@ -446,10 +449,14 @@ func (r *run) watch() (v verdict) {
 			default:
 				cpu.Reset(r.nextCPUCheck(stats.CPU))
 			}
-		case now := <-second.C:
-			if g, ok := r.launch.group.(*runGroup); ok && !r.live.held.Load() {
+		case now := <-pace.C:
+			if g, ok := r.launch.group.(*runGroup); ok && !r.live.held.Load() && !r.live.closing.Load() {
 				g.pace(now)
 			}
+			if now.Sub(began) > paceSettled {
+				pace.Reset(time.Second)
+			}
+		case <-second.C:
 			stats, err := r.launch.group.Stats()
 			if err != nil {
 				continue // the check of cpu time says so

@@ -73,11 +73,11 @@ func (a Answer) String() string {
 	return "errno"
 }
 
-// Defaults of ServeOptions. One refused call costs the supervisor about 10 µs (three system calls and two switches), so 1000 a
-// second are 1 % of a processor. Programs that probe for features make tens to a few hundred refused calls at start: a burst of 2000
+// Defaults of ServeOptions. One refused call costs the supervisor 10 µs for the answer (three system calls and two switches) and up to
+// 100 µs with what is decided and recorded of it (docs/seccomp.md), so 250 a second are 3 % of a processor at most. Programs that probe for features make tens to a few hundred refused calls at start: a burst of 2000
 // is never delayed for them.
 const (
-	DefaultDenyRate  = 1000
+	DefaultDenyRate  = 250
 	DefaultDenyBurst = 2000
 	// maxHeld is how many refused calls may wait for their answer. One thread can have one call waiting, and the largest pids
 	// limit of a ring is 256.

@@ -48,6 +48,13 @@ func (p *Pace) Wait(ctx context.Context) bool {
 	}
 }
 
+// Owe takes n more turns for what has had one: those after it wait for them.
+func (p *Pace) Owe(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = p.next.Add(time.Duration(n) * p.interval)
+}
+
 func (p *Pace) reserve(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

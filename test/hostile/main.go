@@ -46,10 +46,11 @@ func main() {
 }
 
 // settle is how long the mix runs before it is measured: twenty starts at once are the operator's doing. pause is how long an operator
-// takes, at the least, to start anew what has ended: without it the starts would be most of what is measured.
+// takes, at the least, to start anew what has ended: without it the starts would be much of what is measured.
 const (
 	settle = 10 * time.Second
-	pause  = 5 * time.Second
+	pause  = 30 * time.Second
+	lasts  = "300s" // the longest that ring 3 has
 )
 
 // mix is one measurement.
@@ -154,7 +155,7 @@ func (m *mix) run(ctx context.Context, alone, length time.Duration) error {
 // harm keeps one hostile run alive: what ends it (timeout, limits, its own doing) is followed by the next.
 func (m *mix) harm(ctx context.Context, kind string) {
 	for ctx.Err() == nil {
-		cmd := m.exec(ctx, "60s", "/probe", "hostile", kind)
+		cmd := m.exec(ctx, lasts, "/probe", "hostile", kind)
 		err := cmd.Run()
 		if ctx.Err() != nil {
 			return
@@ -190,13 +191,15 @@ func (m *mix) quiet(ctx context.Context, length time.Duration) (run, host pulses
 	both.Go(func() {
 		for time.Until(end) > 5*time.Second && ctx.Err() == nil {
 			seconds := min(time.Until(end), 280*time.Second).Seconds()
-			cmd := m.exec(ctx, "300s", "/probe", "pulse", fmt.Sprintf("%.0f", seconds-3), "/tmp/sandbox", "calls")
+			cmd := m.exec(ctx, lasts, "/probe", "pulse", fmt.Sprintf("%.0f", seconds-3), "/tmp/sandbox", "calls")
 			err = errors.Join(err, piped(cmd, run.read))
 		}
 	})
 	var hostErr error
 	both.Go(func() {
 		cmd := exec.CommandContext(ctx, m.probe, "pulse", fmt.Sprintf("%.0f", length.Seconds()-3), m.path("host"))
+		// A service has a session of its own; in this one's autogroup (sched(7)) it would share one place with all supervisors.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		hostErr = piped(cmd, host.read)
 	})
 	both.Wait()

@@ -45,6 +45,13 @@ func TestM3BusyRunsYield(t *testing.T) {
 	if yields("modest") != "0" {
 		t.Error("the quiet run yields too")
 	}
+	for file, want := range map[string]string{"/sys/fs/cgroup/cpu/agentrun/cpu.shares": "64", "/sys/fs/cgroup/agentrun/cpu.weight": "6"} {
+		if got, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(got)) != want {
+			t.Errorf("all runs together weigh %s beside the host's (%s), want %s", strings.TrimSpace(string(got)), file, want)
+		}
+	}
 	busy.Process.Signal(unix.SIGTERM)
 	busy.finish(t).want(t, 128+15, "signaled")
+	hold.Close()
+	quiet.finish(t).want(t, 0, "exited")
 }

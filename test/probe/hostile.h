@@ -108,11 +108,13 @@ static void h_calls(void)
 	syscall(nr[(unsigned)rand() % (sizeof nr / sizeof *nr)], rand(), rand(), rand(), rand(), rand());
 }
 
+static const char *kind_of; // what hostile was asked for
+
 static void h_execs(void)
 {
-	char name[64], *none[] = {NULL};
+	char name[64], *again[] = {"probe", "hostile", (char *)kind_of, NULL}, *none[] = {NULL};
 	snprintf(name, sizeof name, "/usr/bin/x%d", rand());
-	execve(rand() % 2 ? name : "/usr/bin/id", none, none);
+	execve(rand() % 2 ? name : "/proc/self/exe", again, none);
 }
 
 static int conn_of = -1;
@@ -315,7 +317,7 @@ static const struct { const char *name; void (*once)(void); } harms[] = {
 // hostile KIND|all: does it until it is ended; all takes another each second.
 static long t_hostile(int argc, char **argv)
 {
-	const char *kind = arg(argc, argv, 1, "all");
+	const char *kind = kind_of = arg(argc, argv, 1, "all");
 	size_t n = sizeof harms / sizeof *harms, i = 0;
 	int all = !strcmp(kind, "all");
 	signal(SIGPIPE, SIG_IGN);

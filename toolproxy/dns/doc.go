@@ -34,7 +34,7 @@
 //
 // Answers are at most 28 bytes longer than their question, 310 in all; they are never truncated.
 //
-// Bounds: names and refused names remembered (4096, 1024), queries per second (2000, beyond that they
+// Bounds: names and refused names remembered (4096, 1024), queries per second (500, beyond that they
 // wait unread), message size (1232), TCP connections (16), time for a message (5 s), and time and
 // queries of a connection (60 s, 256). One goroutine for Serve, one for ServeTCP and each of its
 // connections; all have ended when those return.

@@ -25,13 +25,13 @@ type Config struct {
 	// Names bounds how many names get an address during the run. 0: 4096. Greatest: MaxNames.
 	Names int
 	// PerSecond bounds the queries that are answered, in the long run; 256 may come at once. Others wait
-	// in the socket, where the kernel bounds them. 0: 2000. Greatest: 1,000,000.
+	// in the socket, where the kernel bounds them. 0: 500. Greatest: 1,000,000.
 	PerSecond int
 }
 
 const (
 	defaultNames     = 4096
-	defaultPerSecond = 2000
+	defaultPerSecond = 500
 	maxPerSecond     = 1_000_000
 )
 

@@ -64,8 +64,11 @@ type Stats struct {
 	Names    dns.Stats
 }
 
-// refusalsPerSecond is far more than a client that means well meets: one that is refused doesn't ask again at once.
-const refusalsPerSecond = 100
+// Far more than a client that means well meets: one that is refused doesn't ask again at once.
+const (
+	refusalsPerSecond = 25
+	refusalsAtOnce    = 200
+)
 
 // Proxy is the egress of one run. Its methods can be called from several goroutines.
 type Proxy struct {
@@ -128,7 +131,7 @@ func New(o Options) (*Proxy, error) {
 	if p.names, err = dns.New(dns.Config{Allow: p.nameExists, Observe: p.lookupRefused}); err != nil {
 		return nil, err
 	}
-	p.pace = pace.New(refusalsPerSecond, 2*refusalsPerSecond)
+	p.pace = pace.New(refusalsPerSecond, refusalsAtOnce)
 	p.slots = make(chan struct{}, p.limits.Connections)
 	p.total.Store(p.limits.TotalConnections)
 	p.bytes.Store(p.limits.RunBytes)

@@ -171,13 +171,14 @@ func TestBucketWithAClockThatIsSetBack(t *testing.T) {
 	}
 }
 
-// M3 of the attack round: requests that are refused cost a parser each. More than the pace has to wait, whoever it is that asks.
+// M3 of the attack round: requests that are refused cost a parser, a decision and a record each, and so ten turns of the pace, which more
+// than that have to wait for.
 func TestM7RequestsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mux, began := NewMux(MuxOptions{PerSecond: 100}), time.Now()
 		defer mux.Close()
-		const seconds = 3
-		for range 200 + 100*seconds {
+		const n, turns = 51, 50*refusalCosts + 1
+		for range n {
 			req := httptest.NewRequest(http.MethodGet, "/internal/nowhere", nil)
 			req.Host = "127.0.0.1:7600"
 			w := httptest.NewRecorder()
@@ -186,8 +187,8 @@ func TestM7RequestsArePaced(t *testing.T) {
 				t.Fatalf("got %d %s", w.Code, w.Body)
 			}
 		}
-		if took := time.Since(began); took != seconds*time.Second {
-			t.Errorf("500 requests took %v, want %d s", took, seconds)
+		if took, want := time.Since(began), (turns-200)*10*time.Millisecond; took != want {
+			t.Errorf("%d refusals took %v, want %v", n, took, want)
 		}
 	})
 }

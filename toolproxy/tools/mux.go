@@ -35,7 +35,7 @@ type MuxOptions struct {
 	// Unknown decides whether a route that isn't there is answered so; an error is told in its place, and is on record. Nil: it is.
 	Unknown func(ctx context.Context) *gate.Error
 
-	PerSecond   int           // requests in the long run, and twice that at once; what comes sooner waits; 0: 200
+	PerSecond   int           // requests in the long run, and twice that at once; what comes sooner waits, refused ones count for ten; 0: 200
 	AtOnce      int           // requests under way; 0: 128
 	BodiesAt    int64         // bytes of bodies held at once; 0: 64 MiB
 	BodyTimeout time.Duration // to send a body; 0: 10 s
@@ -102,6 +102,13 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !m.pace.Wait(req.Context()) {
 		return
 	}
+	answer := &answer{ResponseWriter: w}
+	defer func() {
+		if answer.status >= http.StatusBadRequest {
+			m.pace.Owe(refusalCosts - 1)
+		}
+	}()
+	w = answer
 	if e := m.sameHost(req); e != nil {
 		m.refuse(w, req, e, rings.NoRing)
 		return
@@ -126,6 +133,24 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer m.held.Add(-int64(cap(body)))
 	handler.ServeHTTP(w, canonicalRequest(req, route, target, body))
 }
+
+// refusalCosts is how many turns a request takes that is answered with an error, so 20 a second in the long run: it is decided and put
+// on record by the supervisor as well, a millisecond of processor time in all, and who means well doesn't ask again at once.
+const refusalCosts = 10
+
+// answer knows its status.
+type answer struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answer) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // unknown holds routes that are tried out to the ring's rate, as names of tools are.
 func (m *Mux) unknown(w http.ResponseWriter, req *http.Request) {
