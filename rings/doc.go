@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rings decides what an agent may do: the pure policy of spec 1 (H-1 to H-17, H-21 to H-24, H-29 to H-32). It starts
-// no process, opens no file and keeps nothing on disk: what it answers, others enforce and record. Only the sub-package
-// paths opens files.
+// Package rings decides what an agent may do: the pure policy of docs/requirements/hypervisor.md (H-1 to H-17, H-21 to
+// H-24, H-29 to H-32). It starts no process, opens no file and keeps nothing on disk: what it answers, others enforce and
+// record. Only the sub-package paths opens files.
 //
 // Without state: Assign and ShouldDemote turn a trust score into a ring, Action and Classify say which ring an action
 // requires, Check decides on it, ConstraintsOf and ResourceAllowed say what a ring may use, and CheckAgentID and its

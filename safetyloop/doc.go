@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package safetyloop is the execution safety loop of MCP-AQL (spec 3, S-1 to S-15): agents report each intended action and are told
-// to go on, to pause, or that they are stopped. It is the engine alone. Who speaks MCP, judges hints, keeps the audit, shows codes
-// to people and freezes processes is passed in.
+// Package safetyloop is the execution safety loop of MCP-AQL (docs/requirements/safety-loop.md, S-1 to S-15):
+// agents report each intended action and are told to go on, to pause, or that they are stopped. It is the
+// engine alone. Who speaks MCP, judges hints, keeps the audit, shows codes to people and freezes processes is
+// passed in.
 //
 // Guarantees. An agent that a deny pattern or the danger zone stopped stays stopped: under another element_name, in another
 // execution, after a restart, in another process over the same store, and until a human's code or an operator releases it. A code

@@ -105,7 +105,7 @@ func TestM13OneStatusOnEveryRoute(t *testing.T) {
 	}
 }
 
-// THREATS, "the agent's only way out": a pause longer than a server's patience must not take it.
+// THREATS "tool proxy", the agent's only way out: a pause longer than a server's patience must not take it.
 func TestInheritedConnectionOutlivesPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := patient(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))

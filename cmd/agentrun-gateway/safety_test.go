@@ -183,7 +183,7 @@ func TestS5PolicyIsReadAnew(t *testing.T) {
 	})
 }
 
-// THREATS: a policy that others than root could have written is none.
+// THREATS "second looks": a policy that others than root could have written is none.
 func TestS5PolicyBelongsToRoot(t *testing.T) {
 	file := policyFile(t, "safety.yaml", "{}")
 	start := link.Start{Caller: link.Caller{Run: "r"}, Safety: &link.SafetyStart{Mode: "enforcing", Policy: file}}

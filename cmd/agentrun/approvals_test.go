@@ -43,7 +43,7 @@ func TestM11ApprovalCommands(t *testing.T) {
 	}
 }
 
-// THREATS: arguments are the agent's text, and are shown to a person who decides by them.
+// THREATS "records and disk": arguments are the agent's text, and are shown to a person who decides by them.
 func TestM11ArgumentsAreShownAsTheyAre(t *testing.T) {
 	for raw, want := range map[string]string{
 		`{"text":"pay \"now\"","n":1}`:       `{"text":"pay \"now\"","n":1}`,

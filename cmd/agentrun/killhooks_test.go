@@ -118,7 +118,7 @@ func TestH21HookConfigurationRefused(t *testing.T) {
 	}
 }
 
-// THREATS, leftovers of trust: what an agent writes in root's folder is root's. It would pass as the operator's own.
+// THREATS "what the host runs later": what an agent writes in root's folder is root's. It would pass as the operator's own.
 func TestThreatTakeoverHookInTheWorkspace(t *testing.T) {
 	script := hookScript(t, "")
 	workspace := filepath.Dir(script)

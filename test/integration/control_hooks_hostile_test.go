@@ -41,7 +41,7 @@ func (p place) hooked(t *testing.T, name string, flags []string, handlers ...[2]
 	return p.begin(name, c), filepath.Join(ws, "beat")
 }
 
-// H-21 (THREATS, hostile handlers): handlers that hang, stop themselves, write without end, fork away and
+// H-21 (THREATS "supervisor", hostile handlers): handlers that hang, stop themselves, write without end, fork away and
 // kill their own group end at their time; each gets one line of JSON whatever the kill's words are, and the
 // agent doesn't move until it is dead.
 func TestH21HostileHandlers(t *testing.T) {

@@ -22,5 +22,5 @@
 // that the table of a run can show it; there is no other reason to skip.
 //
 // What these tests do not show: that there is no attack nobody has thought of.
-// THREATS.md is the list they are held against.
+// docs/requirements/threats.md is the list they are held against.
 package integration

@@ -28,7 +28,7 @@ func withProcess(words string) bool {
 	return false
 }
 
-// H-19 (THREATS, hostile undos): an undo that hangs and takes no signal, forks away, writes without end or
+// H-19 (THREATS "supervisor", hostile undos): an undo that hangs and takes no signal, forks away, writes without end or
 // fails for ever is tried once, is over at its time, leaves nothing behind, and the other steps are undone
 // all the same, last first.
 func TestH19HostileUndo(t *testing.T) {
@@ -109,7 +109,7 @@ func TestH19HostileAnswer(t *testing.T) {
 	}
 }
 
-// H-20 (THREATS, journal edits): what an agent writes over the saga's file between the steps changes nothing,
+// H-20 (THREATS "supervisor", journal edits): what an agent writes over the saga's file between the steps changes nothing,
 // it reaches no journal, and after a crash what has begun is undone in reverse.
 func TestH20StepRewritesItsSaga(t *testing.T) {
 	n := newNode(t)
@@ -166,7 +166,7 @@ func (n node) killSaga(file, log, word string) {
 	})
 }
 
-// H-20 (THREATS, journal edits): a journal that was cut, exchanged or edited between crash and resume is
+// H-20 (THREATS "supervisor", journal edits): a journal that was cut, exchanged or edited between crash and resume is
 // refused, or followed without calling anything twice that may not be; it never makes agentrun crash.
 func TestH20EditedJournal(t *testing.T) {
 	n := newNode(t)

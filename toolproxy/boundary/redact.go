@@ -14,7 +14,7 @@ const redacted = "[masked:secret]"
 const minSecret = 6
 
 // Redactor replaces known secrets in a text that comes in pieces: an upstream that echoes the key it was called with must
-// not hand it to the agent (THREATS.md, "secrets echoed by upstream errors"). What is held back is shorter than the longest
+// not hand it to the agent (THREATS, "secrets echoed by upstream errors"). What is held back is shorter than the longest
 // secret. It knows a secret as it is written, not in another encoding.
 type Redactor struct {
 	secrets []string

@@ -284,7 +284,7 @@ func TestS14LoggingJudgesNothing(t *testing.T) {
 	}
 }
 
-// THREATS: a step that is told and taken back at once would be a way to try out what stops.
+// THREATS "policy": a step that is told and taken back at once would be a way to try out what stops.
 func TestS15HangingUpTakesNothingBack(t *testing.T) {
 	w := newWorld(t, judge.Enforcing)
 	ctx, cancel := context.WithCancel(t.Context())
