@@ -32,6 +32,14 @@ var Root = &Probe{
 	},
 }
 
+// Account (cheap): an ordinary user has a name, without which newuidmap serves nobody.
+var Account = &Probe{
+	Name:  "account",
+	Loses: "subordinate ids can't be used: no sandbox is started without root",
+	Get:   "an account (useradd), or the name service that has it, so that getent passwd UID answers (docs/rootless.md)",
+	try:   func() error { return entering("account") },
+}
+
 // SubordinateIDs (cheap): an ordinary user has ids to give to agents (subuid(5)).
 var SubordinateIDs = &Probe{
 	Name:  "subordinate-ids",

@@ -40,7 +40,7 @@ type Report struct {
 // live; its file system decides about idmapped mounts.
 func Probes(dir string) []*Probe {
 	if os.Geteuid() != 0 || rootless.Is() {
-		return append([]*Probe{SubordinateIDs, IDMapTools, CgroupDelegation}, kernelProbes(dir)...)
+		return append([]*Probe{Account, SubordinateIDs, IDMapTools, CgroupDelegation}, kernelProbes(dir)...)
 	}
 	return append([]*Probe{Root}, kernelProbes(dir)...)
 }

@@ -12,7 +12,7 @@
 // makes the start of this program call unshare(2), which gives nobody more than the kernel gives to everybody. After Arrived the process is
 // uid 0 of its own namespaces with at least MinIDs ids beside that, or it ends.
 //
-// Errors of Enter name what is missing (MissingError): user namespaces, subordinate ids, newuidmap and newgidmap.
+// Errors of Enter name what is missing (MissingError): user namespaces, an account, subordinate ids, newuidmap and newgidmap.
 //
 // It does not protect against the user: whoever is the same user on the host can trace, kill and rewrite all of it. It fails closed: an
 // id that can't be mapped is an error, never a run under the user's own id.

@@ -3,14 +3,17 @@
 package rootless
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +22,7 @@ import (
 
 // MissingError is one thing without which an ordinary user can't have sandboxes.
 type MissingError struct {
-	Name string // stable: userns, subordinate-ids, newuidmap
+	Name string // stable: userns, account, subordinate-ids, newuidmap, cgroup-delegation
 	Why  string
 	Get  string
 }
@@ -28,8 +31,9 @@ func (e *MissingError) Error() string { return e.Name + ": " + e.Why }
 
 // host is what is looked at before entering; tests bring their own.
 type host struct {
-	uid  int
-	name string // of the user; may be empty
+	uid     int
+	name    string // of the user's account; empty: there is none
+	foreign bool   // the account is not in /etc/passwd, so usermod(8) can't change it
 	// sysctl reads a file of /proc/sys; "" where there is none.
 	sysctl func(name string) string
 	read   func(name string) ([]byte, error)
@@ -40,8 +44,38 @@ func thisHost() host {
 	h := host{uid: os.Getuid(), sysctl: sysctl, read: os.ReadFile, tool: tool}
 	if u, err := user.LookupId(strconv.Itoa(h.uid)); err == nil {
 		h.name = u.Username
+	} else {
+		h.name, h.foreign = askedName(h.uid), true
 	}
 	return h
+}
+
+// askedName returns the name that the host's name services have for a user id; empty: none. This program is static and reads
+// /etc/passwd alone, but newuidmap asks the name services: users of LDAP and of systemd's DynamicUser= have a name only there.
+// getent(1) is the host's own way to ask them.
+func askedName(uid int) string {
+	at, err := tool("getent")
+	if err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // a directory server that is away
+	defer cancel()
+	cmd := exec.CommandContext(ctx, at, "passwd", strconv.Itoa(uid))
+	cmd.Env = []string{}
+	answer, err := cmd.Output()
+	if err != nil {
+		return ""
+	}
+	return accountName(string(answer), uid)
+}
+
+// accountName returns the name in a line of passwd(5), if the line is of this user id.
+func accountName(line string, uid int) string {
+	f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+	if len(f) != 7 || f[2] != strconv.Itoa(uid) {
+		return ""
+	}
+	return f[0]
 }
 
 func sysctl(name string) string {
@@ -80,6 +114,7 @@ func (h host) mapping() (m mapping, missing []*MissingError) {
 		return at
 	}
 	note(h.namespaces())
+	note(h.account())
 	m.uids, m.gids = ranges("/etc/subuid"), ranges("/etc/subgid")
 	m.uidmap, m.gmap = program("newuidmap"), program("newgidmap")
 	return m, missing
@@ -108,12 +143,26 @@ func (h host) namespaces() *MissingError {
 	return nil
 }
 
+// account refuses a user without a name before newuidmap does: that one ends with "Cannot determine your user name".
+func (h host) account() *MissingError {
+	if h.name != "" {
+		return nil
+	}
+	return &MissingError{
+		"account", fmt.Sprintf("user id %d has no name in /etc/passwd or another name service, and newuidmap serves only users with one", h.uid),
+		fmt.Sprintf("let `getent passwd %d` answer: an account (useradd), or the name service that has it (LDAP: libnss-ldapd or libnss-sss; DynamicUser=: libnss-systemd)", h.uid),
+	}
+}
+
 func (h host) ranges(file string) (subid.Range, *MissingError) {
 	who := h.name
 	if who == "" {
 		who = strconv.Itoa(h.uid)
 	}
 	get := "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + who + " (as root; a range that nobody else has)"
+	if h.foreign { // usermod changes what is in /etc/passwd only
+		get = "the line " + who + ":100000:65536 in /etc/subuid and in /etc/subgid (as root; a range that nobody else has)"
+	}
 	text, err := h.read(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return subid.Range{}, &MissingError{"subordinate-ids", err.Error(), get}

@@ -52,6 +52,11 @@ func TestM1MissingForOrdinaryUsers(t *testing.T) {
 		{"no user namespaces", off("user/max_user_namespaces", "0"), []string{"userns"}, "user.max_user_namespaces"},
 		{"Debian's switch", off("kernel/unprivileged_userns_clone", "0"), []string{"userns"}, "kernel.unprivileged_userns_clone"},
 		{"AppArmor's restriction", off("kernel/apparmor_restrict_unprivileged_userns", "1"), []string{"userns"}, "kernel.apparmor_restrict_unprivileged_userns"},
+		{"no account", func(h *host) {
+			h.name, h.foreign = "", true
+			h.read = func(string) ([]byte, error) { return []byte("1000:100000:65536\n"), nil }
+		}, []string{"account"}, "user id 1000 has no name"},
+		{"an account elsewhere, no range", func(h *host) { h.foreign = true; file("bob:100000:65536\n")(h) }, []string{"subordinate-ids", "subordinate-ids"}, "user alice 0 ids"},
 		{"no range", file("bob:100000:65536\n"), []string{"subordinate-ids", "subordinate-ids"}, "user alice 0 ids"},
 		{"a small range", file("alice:100000:255\n"), []string{"subordinate-ids", "subordinate-ids"}, "255 ids"},
 		{"a malformed file", file("alice:100000:65536\nbob\n"), []string{"subordinate-ids", "subordinate-ids"}, "line 2"},
@@ -77,6 +82,40 @@ func TestM1MissingForOrdinaryUsers(t *testing.T) {
 		if err := join(missing); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, want %q in it", c.what, err, c.says)
 		}
+	}
+}
+
+// usermod(8) can't give ids to an account that /etc/passwd doesn't have: the way out is then another one.
+func TestM1RangesOfForeignAccounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		foreign bool
+		want    string
+	}{"of /etc/passwd": {false, "usermod "}, "of LDAP": {true, "the line alice:100000:65536 "}} {
+		t.Run(name, func(t *testing.T) {
+			h := ready()
+			h.foreign, h.read = c.foreign, func(string) ([]byte, error) { return nil, nil }
+			if _, err := h.ranges("/etc/subuid"); err == nil || !strings.HasPrefix(err.Get, c.want) {
+				t.Errorf("got %+v, want %q first in the way out", err, c.want)
+			}
+		})
+	}
+}
+
+// The answer of getent(1) is a line of passwd(5); anything else names nobody.
+func TestM1AccountName(t *testing.T) {
+	for _, c := range []struct{ what, line, want string }{
+		{"an account", "carol:*:1000:1000:Carol:/home/carol:/bin/sh\n", "carol"},
+		{"another's id", "carol:*:1001:1000:Carol:/home/carol:/bin/sh\n", ""},
+		{"two lines", "carol:*:1000:1000:Carol:/:/bin/sh\ndave:*:1000:1000:::\n", ""},
+		{"no name", ":*:1000:1000:::\n", ""},
+		{"cut short", "carol:*:1000\n", ""},
+		{"nothing", "", ""},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			if got := accountName(c.line, 1000); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
 	}
 }
 

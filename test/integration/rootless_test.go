@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,7 @@ import (
 	"agentrun/internal/hostcaps"
 )
 
-// ordinary is a user of the host with no account, whose subordinate ids exist in a mount namespace of the
-// test only.
+// ordinary is a user of the host whose account and subordinate ids exist in a mount namespace of the test only.
 const ordinary = 54321
 
 // mapIDs is this test's binary as newuidmap or newgidmap, set-uid root: not every host has them. What they
@@ -44,6 +44,7 @@ type user struct {
 	home   string
 	cgroup string // entered first; empty: none
 	bare   bool   // no subordinate ids
+	named  string // shell that says what of the account there is; empty: a line in /etc/passwd
 	tmp    string // shell that fills a /tmp of its own, $t by now; empty: the host's /tmp
 }
 
@@ -163,10 +164,26 @@ var mappersOnce = sync.OnceValues(func() (string, error) {
 	return dir, errors.Join(
 		os.MkdirAll(filepath.Join(dir, "bare"), 0o755), //nolint:gosec // as /usr/local/bin
 		os.WriteFile(name, self, 0o755), os.Chmod(name, 0o755|os.ModeSetuid), os.Link(name, filepath.Join(dir, "newgidmap")),
+		passwd(filepath.Join(dir, "passwd")), passwd(filepath.Join(dir, "bare", "passwd")),
+		os.WriteFile(filepath.Join(dir, "getent"), []byte(fakeGetent), 0o755),                            //nolint:gosec // as /usr/bin/getent
 		os.WriteFile(filepath.Join(dir, "ids"), fmt.Appendf(nil, "%d:1000000:65536\n", ordinary), 0o644), //nolint:gosec // as /etc/subuid
 		os.WriteFile(filepath.Join(dir, "bare", "none"), nil, 0o644),                                     //nolint:gosec // as /etc/subuid
 	)
 })
+
+// passwd writes the host's accounts and one for the ordinary user.
+func passwd(to string) error {
+	b, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, fmt.Appendf(b, "agentrun-test:x:%d:%d::/:/bin/sh\n", ordinary, ordinary), 0o644) //nolint:gosec // as /etc/passwd
+}
+
+// fakeGetent is a name service that has the ordinary user's account, for a test that puts it in getent's place.
+const fakeGetent = `#!/bin/sh
+test "$1 $2" = "passwd 54321" && echo "from-ldap:*:54321:54321::/:/bin/sh"
+`
 
 func (u user) command(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
@@ -176,6 +193,10 @@ func (u user) command(t testing.TB, args ...string) *exec.Cmd {
 if test -n "$TEST_CGROUP"; then echo $$ > "$TEST_CGROUP/cgroup.procs"; fi
 mount --bind "$TEST_MAPPERS" /usr/local/bin
 mount -o remount,bind,suid /usr/local/bin
+# Ours, not those of a host that has the package uidmap.
+for p in newuidmap newgidmap; do
+	if test -e /usr/bin/$p && test -e /usr/local/bin/$p; then mount --bind /usr/local/bin/$p /usr/bin/$p; mount -o remount,bind,suid /usr/bin/$p; fi
+done
 for f in /etc/subuid /etc/subgid; do test -e $f || : > $f; mount --bind "/usr/local/bin/$TEST_IDS" $f; done
 if test -n "$TEST_TMP"; then
 	t="$HOME/tmp"; mkdir "$t"; mount -t tmpfs -o mode=1777 t "$t"
@@ -185,6 +206,7 @@ if test -n "$TEST_TMP"; then
 	eval "$TEST_TMP"
 	mount --rbind "$t" /tmp
 fi
+eval "$TEST_NAMED"
 cd "$HOME"
 exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
 	ctx, cancel := context.WithTimeout(context.Background(), hang())
@@ -193,6 +215,7 @@ exec setpriv --reuid "$TEST_UID" --regid "$TEST_UID" --clear-groups "$@"`
 	cmd.Env = []string{
 		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + u.home, "AGENTRUN_NO_DAEMON=1",
 		"TEST_MAPPERS=" + bin, fmt.Sprintf("TEST_UID=%d", ordinary), "TEST_CGROUP=" + u.cgroup, "TEST_IDS=ids", "TEST_TMP=" + u.tmp, "TEST_BASE=" + base,
+		"TEST_NAMED=" + cmp.Or(u.named, `mount --bind /usr/local/bin/passwd /etc/passwd`),
 	}
 	if u.bare {
 		cmd.Env = append(cmd.Env, "TEST_IDS=none", "TEST_MAPPERS="+filepath.Join(bin, "bare"))
@@ -223,6 +246,30 @@ func TestM1RootlessRefusesByName(t *testing.T) {
 	code, out, _ = u.run(t, "doctor")
 	if code != 125 || !strings.Contains(out, "cgroup-delegation") || !strings.Contains(out, "systemd-run --user --scope -p Delegate=yes") {
 		t.Errorf("doctor: got %d, %s", code, out)
+	}
+}
+
+// newuidmap serves nobody without a name. Who has none is refused by name; who has one of a name service only (LDAP, DynamicUser=) isn't.
+func TestM1RootlessAccounts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, named string
+		code        int
+		out, says   string
+	}{
+		{"none", `:`, 125, "", "account: user id 54321 has no name"},
+		{"of a name service", `mount --bind /usr/local/bin/getent /usr/bin/getent`, 0, "ran\n", "best effort"},
+		{"in the file", ``, 0, "ran\n", "best effort"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			needProgram(t, "getent")
+			u := newUser(t)
+			u.named = c.named
+			code, out, errOut := u.run(t, "exec", "--no-gateway", "--best-effort", "--", "echo", "ran")
+			if code != c.code || out != c.out || !strings.Contains(errOut, c.says) {
+				t.Errorf("got %d, %q, %q, want %d, %q, %q", code, out, errOut, c.code, c.out, c.says)
+			}
+		})
 	}
 }
 
