@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
 )
 
@@ -25,16 +26,6 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// hintError is an error with the way out.
-type hintError struct {
-	err  error
-	hint string
-}
-
-func (e *hintError) Error() string { return e.err.Error() }
-
-func (e *hintError) Unwrap() error { return e.err }
-
 // report prints what happened and one hint line, as agentrun does, and gives the exit code.
 func report(w io.Writer, err error) int {
 	if err == nil {
@@ -44,26 +35,26 @@ func report(w io.Writer, err error) int {
 		return int(code)
 	}
 	fmt.Fprintf(w, "agentrun: %s\n", shown.Line(err.Error()))
-	if h, ok := errors.AsType[*hintError](err); ok {
-		fmt.Fprintf(w, "hint: %s\n", shown.Line(h.hint))
+	if h, ok := errors.AsType[*hinted.Error](err); ok {
+		fmt.Fprintf(w, "hint: %s\n", shown.Line(h.Hint))
 	}
 	return exitFailed
 }
 
 func usageError(c *cli.Context, err error, _ bool) error {
-	return &hintError{err: err, hint: c.Command.HelpName + " --help lists the flags"}
+	return hinted.New(err, c.Command.HelpName+" --help lists the flags")
 }
 
 func noArgs(c *cli.Context) error {
 	if c.NArg() > 0 {
-		return &hintError{err: fmt.Errorf("%s takes no argument, got %q", c.Command.HelpName, c.Args().First()), hint: c.Command.HelpName + " --help lists the flags"}
+		return hinted.New(fmt.Errorf("%s takes no argument, got %q", c.Command.HelpName, c.Args().First()), c.Command.HelpName+" --help lists the flags")
 	}
 	return nil
 }
 
 func oneArg(c *cli.Context, what string) (string, error) {
 	if c.NArg() != 1 {
-		return "", &hintError{err: fmt.Errorf("%s takes one %s", c.Command.HelpName, what), hint: c.Command.HelpName + " " + what}
+		return "", hinted.New(fmt.Errorf("%s takes one %s", c.Command.HelpName, what), c.Command.HelpName+" "+what)
 	}
 	return c.Args().First(), nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/policycmd"
 	"agentrun/internal/shown"
 	"agentrun/pdp"
@@ -32,7 +33,7 @@ func policyMain(args []string) int {
 		ExitErrHandler:            func(*cli.Context, error) {}, // report decides about output and exit code
 		OnUsageError:              usageError,
 		CommandNotFound: func(c *cli.Context, name string) {
-			os.Exit(report(os.Stderr, &hintError{err: fmt.Errorf("%q is no command of %s", name, c.Command.HelpName), hint: c.Command.HelpName + " --help lists the commands"}))
+			os.Exit(report(os.Stderr, hinted.New(fmt.Errorf("%q is no command of %s", name, c.Command.HelpName), c.Command.HelpName+" --help lists the commands")))
 		},
 	}
 	return report(os.Stderr, app.RunContext(context.Background(), append([]string{app.Name}, args...)))
@@ -52,7 +53,7 @@ func policyCheck(c *cli.Context) error {
 		return err
 	}
 	if path == "" { // pdp takes it for the built-in policies; here it is an unset variable
-		return &hintError{err: errors.New("the path is empty"), hint: c.Command.HelpName + " FILE|DIR"}
+		return hinted.New(errors.New("the path is empty"), c.Command.HelpName+" FILE|DIR")
 	}
 	set, err := pdp.Load(path)
 	problems, faulty := errors.AsType[pdp.Problems](err)
@@ -112,7 +113,7 @@ func policyExplain(c *cli.Context) error {
 	}
 	request, err := pdp.DecodeRequest(text)
 	if err != nil {
-		return &hintError{err: fmt.Errorf("request: %w", err), hint: "docs/policy.md has the fields of a request"}
+		return hinted.New(fmt.Errorf("request: %w", err), "docs/policy.md has the fields of a request")
 	}
 	set, err := pdp.Load(c.String("policy"))
 	if err != nil {

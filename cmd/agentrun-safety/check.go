@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/audit"
+	"agentrun/internal/hinted"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/policy"
 	"agentrun/store"
@@ -152,7 +153,7 @@ func (s *settings) test(c *cli.Context) error {
 	}
 	cases, err := policy.ParseCases(filepath.Base(path), text)
 	if err != nil {
-		return &hintError{err: err, hint: "docs/safety-dongle.md has a file of cases"}
+		return hinted.New(err, "docs/safety-dongle.md has a file of cases")
 	}
 	cases.Workspace = cmp.Or(o.workspace, cases.Workspace)
 	outcomes, err := j.current().Test(c.Context, cases)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	fit "agentrun/internal/shown" // shown is the challenge's
 )
 
@@ -24,18 +25,8 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// hintError is an error with the way out.
-type hintError struct {
-	err  error
-	hint string
-}
-
-func (e *hintError) Error() string { return e.err.Error() }
-
-func (e *hintError) Unwrap() error { return e.err }
-
-func hinted(hint, format string, args ...any) error {
-	return &hintError{err: fmt.Errorf(format, args...), hint: hint}
+func withHint(hint, format string, args ...any) error {
+	return hinted.New(fmt.Errorf(format, args...), hint)
 }
 
 // report prints what happened and one hint line, as agentrun does, and gives the exit code.
@@ -47,8 +38,8 @@ func report(w io.Writer, err error) int {
 		return int(code)
 	}
 	fmt.Fprintf(w, "agentrun: %s\n", fit.Line(err.Error()))
-	if h, ok := errors.AsType[*hintError](err); ok {
-		fmt.Fprintf(w, "hint: %s\n", fit.Line(h.hint))
+	if h, ok := errors.AsType[*hinted.Error](err); ok {
+		fmt.Fprintf(w, "hint: %s\n", fit.Line(h.Hint))
 	}
 	return exitFailed
 }
@@ -58,19 +49,19 @@ func usageError(c *cli.Context, err error, _ bool) error {
 	if c.Command != nil && c.Command.HelpName != "" {
 		name = c.Command.HelpName
 	}
-	return &hintError{err: err, hint: name + " --help lists the flags"}
+	return hinted.New(err, name+" --help lists the flags")
 }
 
 func noArgs(c *cli.Context) error {
 	if c.NArg() > 0 {
-		return hinted(c.Command.HelpName+" --help lists the flags", "%s takes no argument, got %.64q", c.Command.HelpName, c.Args().First())
+		return withHint(c.Command.HelpName+" --help lists the flags", "%s takes no argument, got %.64q", c.Command.HelpName, c.Args().First())
 	}
 	return nil
 }
 
 func oneArg(c *cli.Context, what string) (string, error) {
 	if c.NArg() != 1 {
-		return "", hinted(c.Command.HelpName+" "+what, "%s takes one %s, got %d arguments", c.Command.HelpName, what, c.NArg())
+		return "", withHint(c.Command.HelpName+" "+what, "%s takes one %s, got %d arguments", c.Command.HelpName, what, c.NArg())
 	}
 	return c.Args().First(), nil
 }

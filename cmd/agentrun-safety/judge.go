@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/mcpaql"
 	"agentrun/safetyloop/policy"
@@ -45,7 +46,7 @@ func judgingFlags(c *cli.Context) (o judging, err error) {
 		errs = append(errs, fmt.Errorf("--workspace %.64q: want an absolute path", o.workspace))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return o, &hintError{err: err, hint: c.Command.HelpName + " --help lists the flags"}
+		return o, hinted.New(err, c.Command.HelpName+" --help lists the flags")
 	}
 	return o, nil
 }
@@ -78,7 +79,7 @@ func (o judging) openJudge(log *slog.Logger) (*judge, error) {
 			Failed:  func(err error) { log.Error("the policy is wrong; the last good one holds", "err", err) },
 		})
 		if err != nil {
-			return nil, hinted("agentrun safety schema prints what a policy may have", "--policy: %w", err)
+			return nil, withHint("agentrun safety schema prints what a policy may have", "--policy: %w", err)
 		}
 		j.current = w.Current
 	}

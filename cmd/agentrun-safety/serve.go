@@ -22,6 +22,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/hinted"
 	"agentrun/rings"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
@@ -98,7 +99,7 @@ func serveFlags(c *cli.Context) (o serveOptions, err error) {
 		flag("webhook-key", errors.New("it goes with --webhook"))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return o, &hintError{err: err, hint: hint}
+		return o, hinted.New(err, hint)
 	}
 	return o, nil
 }
@@ -170,7 +171,7 @@ func (d *dongle) open(ctx context.Context, stateDir, runDir string) (err error) 
 	}
 	if d.o.tokens != "" {
 		if err := d.readTokens(); err != nil {
-			return hinted("agentrun safety token NAME makes one", "--tokens: %w", err)
+			return withHint("agentrun safety token NAME makes one", "--tokens: %w", err)
 		}
 	}
 	db, err := store.Open(stateDir, store.Options{})
@@ -200,7 +201,7 @@ func (d *dongle) open(ctx context.Context, stateDir, runDir string) (err error) 
 	}
 	if d.o.http != "" {
 		if d.web, err = (&net.ListenConfig{}).Listen(ctx, "tcp", d.o.http); err != nil {
-			return hinted("--http 127.0.0.1:0 takes a free port", "--http: %w", errors.Join(err, d.desk.Close()))
+			return withHint("--http 127.0.0.1:0 takes a free port", "--http: %w", errors.Join(err, d.desk.Close()))
 		}
 	}
 	return nil
@@ -292,7 +293,7 @@ func (d *dongle) serveClients(ctx context.Context) error {
 	}
 	h, err := s.Handler(o)
 	if err != nil {
-		return &hintError{err: err, hint: "agentrun safety token NAME makes a token, --tokens FILE has them"}
+		return hinted.New(err, "agentrun safety token NAME makes a token, --tokens FILE has them")
 	}
 	fmt.Fprintf(os.Stderr, "agentrun: the safety loop is at http://%s/mcp\n", d.web.Addr())
 	return mcpaql.Serve(ctx, d.web, h)

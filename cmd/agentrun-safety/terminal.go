@@ -31,7 +31,7 @@ func openTerminal(path string, clientIsParent bool) (*terminal, error) {
 	f := os.NewFile(uintptr(fd), path) //nolint:gosec // a descriptor
 	if err := fitsOperator(fd, clientIsParent); err != nil {
 		f.Close()
-		return nil, hinted("tty prints the name of a terminal; run it in the one that codes are to be shown on", "--show-codes-on %s: %w", path, err)
+		return nil, withHint("tty prints the name of a terminal; run it in the one that codes are to be shown on", "--show-codes-on %s: %w", path, err)
 	}
 	return &terminal{f}, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	"agentrun/safetyloop/mcpaql"
 )
 
@@ -19,7 +20,7 @@ func tokenAction(c *cli.Context) error {
 	}
 	text, t, err := mcpaql.NewToken(name, mcpaql.Role(c.String("role")))
 	if err != nil {
-		return &hintError{err: err, hint: "agentrun safety token planner-1 --role agent"}
+		return hinted.New(err, "agentrun safety token planner-1 --role agent")
 	}
 	fmt.Println(text)
 	fmt.Fprintf(os.Stderr, "  - {name: %s, role: %s, sha256: %s}\n", t.Name, t.Role, t.SHA256)

@@ -44,20 +44,20 @@ func newWebhook(address, keyFile string) (*webhook, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		// The error would have the address, and that may have a password.
-		return nil, hinted(hint, "--webhook: no address of the web")
+		return nil, withHint(hint, "--webhook: no address of the web")
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) || u.Host == "" {
-		return nil, hinted(hint, "--webhook: want https, or http to a loopback address")
+		return nil, withHint(hint, "--webhook: want https, or http to a loopback address")
 	}
 	if keyFile == "" {
-		return nil, hinted(hint, "--webhook-key is missing: without a signature anybody could send codes of their own")
+		return nil, withHint(hint, "--webhook-key is missing: without a signature anybody could send codes of their own")
 	}
 	key, err := mcpaql.ReadPrivate(keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("--webhook-key: %w", err)
 	}
 	if key = bytes.TrimSpace(key); len(key) < hookMinKey {
-		return nil, hinted("head -c 32 /dev/urandom | base64 > key; chmod 600 key", "--webhook-key: %d bytes, want %d or more", len(key), hookMinKey)
+		return nil, withHint("head -c 32 /dev/urandom | base64 > key; chmod 600 key", "--webhook-key: %d bytes, want %d or more", len(key), hookMinKey)
 	}
 	return &webhook{url: u, key: key, client: &http.Client{
 		Timeout: hookTime,

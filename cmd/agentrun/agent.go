@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/rings"
 )
 
@@ -65,10 +66,7 @@ func (g *global) node(c *cli.Context, fn func(context.Context, *hypervisor.Hyper
 // args takes exactly the arguments named, with flags before or after them.
 func args(c *cli.Context, names ...string) ([]string, error) {
 	if c.NArg() != len(names) {
-		return nil, &hintError{
-			err:  fmt.Errorf("%s takes %d arguments, got %d", c.Command.HelpName, len(names), c.NArg()),
-			hint: c.Command.HelpName + " [flags] " + strings.Join(names, " "),
-		}
+		return nil, hinted.New(fmt.Errorf("%s takes %d arguments, got %d", c.Command.HelpName, len(names), c.NArg()), c.Command.HelpName+" [flags] "+strings.Join(names, " "))
 	}
 	return c.Args().Slice(), nil
 }
@@ -172,7 +170,7 @@ func agentQuarantine(g *global, c *cli.Context) error {
 		return err
 	}
 	if c.String("reason") == "" {
-		return &hintError{err: errors.New("--reason is missing"), hint: `agentrun agent quarantine --reason "what was seen" ` + a[0]}
+		return hinted.New(errors.New("--reason is missing"), `agentrun agent quarantine --reason "what was seen" `+a[0])
 	}
 	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
 		e, err := h.Quarantine(ctx, a[0], hypervisor.Cause{Code: "operator", Reason: c.String("reason")})
@@ -197,10 +195,7 @@ func agentRelease(g *global, c *cli.Context) error {
 	}
 	name := c.String("witness")
 	if name == "" {
-		return &hintError{
-			err:  errors.New("--witness is missing: only an operator's attestation releases an agent (H-31)"),
-			hint: "agentrun operator sign --key FILE --action release-quarantine --subject agent:" + a[0],
-		}
+		return hinted.New(errors.New("--witness is missing: only an operator's attestation releases an agent (H-31)"), "agentrun operator sign --key FILE --action release-quarantine --subject agent:"+a[0])
 	}
 	text, err := readAttestation(name)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 )
 
 func agentMemoryCommand(g *global) *cli.Command {
@@ -100,12 +101,12 @@ func agentMemoryDelete(g *global, c *cli.Context) error {
 	}
 	agent, item := c.Args().Get(0), c.Args().Get(1)
 	if c.NArg() == 2 && item == "" {
-		return &hintError{err: errors.New("ITEM is empty"), hint: "leave it out to delete everything: agentrun agent memory delete " + agent}
+		return hinted.New(errors.New("ITEM is empty"), "leave it out to delete everything: agentrun agent memory delete "+agent)
 	}
 	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
 		n, err := h.DeleteMemory(ctx, agent, item)
 		if errors.Is(err, hypervisor.ErrNoMemory) {
-			return &hintError{err: err, hint: "agentrun agent memory list " + agent}
+			return hinted.New(err, "agentrun agent memory list "+agent)
 		}
 		if err != nil {
 			return err

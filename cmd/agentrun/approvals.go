@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
 )
 
@@ -209,7 +210,7 @@ func approvalsGrant(g *global, c *cli.Context) error {
 		return err
 	}
 	if c.String("agent") == "" || c.String("tool") == "" {
-		return &hintError{err: errors.New("--agent or --tool is missing"), hint: "agentrun approvals grant --agent ID --tool NAME --for 1h"}
+		return hinted.New(errors.New("--agent or --tool is missing"), "agentrun approvals grant --agent ID --tool NAME --for 1h")
 	}
 	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
 		s, err := h.GrantApproval(ctx, hypervisor.StandingGrant{
@@ -247,11 +248,11 @@ func approvalsRevoke(g *global, c *cli.Context) error {
 func approvalHint(err error) error {
 	switch {
 	case errors.Is(err, hypervisor.ErrNoApproval):
-		return &hintError{err: err, hint: "agentrun approvals list shows what waits and what is granted"}
+		return hinted.New(err, "agentrun approvals list shows what waits and what is granted")
 	case errors.Is(err, hypervisor.ErrLate):
-		return &hintError{err: err, hint: "the agent has to ask again; agentrun approvals grant approves beforehand"}
+		return hinted.New(err, "the agent has to ask again; agentrun approvals grant approves beforehand")
 	case errors.Is(err, hypervisor.ErrGrant):
-		return &hintError{err: err, hint: "agentrun approvals grant --agent ID --tool NAME --for 1h"}
+		return hinted.New(err, "agentrun approvals grant --agent ID --tool NAME --for 1h")
 	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/control"
+	"agentrun/internal/hinted"
 )
 
 func (l *live) attach() *cli.Command {
@@ -63,10 +64,7 @@ func (l *live) attachable(ctx context.Context, ref string) (liveRun, bool, error
 		return r, false, err
 	}
 	if !r.Detached {
-		return r, false, &hintError{
-			err:  fmt.Errorf("attach to %s: its input and output belong to the agentrun exec that started it", r.label()),
-			hint: "agentrun exec --detach starts runs that can be attached to",
-		}
+		return r, false, hinted.New(fmt.Errorf("attach to %s: its input and output belong to the agentrun exec that started it", r.label()), "agentrun exec --detach starts runs that can be attached to")
 	}
 	in, err := r.by.Inspect(ctx, r.ID)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/audit/heads"
+	"agentrun/internal/hinted"
 )
 
 // exitBroken is the exit code of `audit verify` and `audit checkpoint` for a chain that is not what was written. 125 stays
@@ -86,7 +87,7 @@ func chainFlag(c *cli.Context) (string, error) {
 	chain, session := c.String("chain"), c.String("session")
 	switch {
 	case chain != "" && session != "":
-		return "", &hintError{err: errors.New("--chain and --session both name a chain"), hint: "--session ID is --chain session-ID"}
+		return "", hinted.New(errors.New("--chain and --session both name a chain"), "--session ID is --chain session-ID")
 	case session != "":
 		return audit.SessionChain(session), nil
 	case chain == "":
@@ -101,11 +102,11 @@ func auditError(err error) error {
 	var damaged *audit.DamagedError
 	switch {
 	case errors.As(err, &mode):
-		return &hintError{err: err, hint: fmt.Sprintf("look who could read or change it, then: chmod %o %s", mode.Want.Perm(), mode.Path)}
+		return hinted.New(err, fmt.Sprintf("look who could read or change it, then: chmod %o %s", mode.Want.Perm(), mode.Path))
 	case errors.As(err, &damaged):
-		return &hintError{err: err, hint: "agentrun audit verify --all says what is wrong; the files are left as they are"}
+		return hinted.New(err, "agentrun audit verify --all says what is wrong; the files are left as they are")
 	case errors.Is(err, fs.ErrNotExist):
-		return &hintError{err: err, hint: "agentrun audit verify --all names the chains there are"}
+		return hinted.New(err, "agentrun audit verify --all names the chains there are")
 	}
 	return err
 }
@@ -225,13 +226,13 @@ func newSelection(c *cli.Context) (s selection, err error) {
 			for _, k := range audit.Kinds() {
 				names = append(names, k.String())
 			}
-			return s, &hintError{err: fmt.Errorf("--kind %q: there is no such kind", k), hint: "kinds: " + strings.Join(names, ", ")}
+			return s, hinted.New(fmt.Errorf("--kind %q: there is no such kind", k), "kinds: "+strings.Join(names, ", "))
 		}
 	}
 	for _, arg := range c.Args().Slice() {
 		n, err := strconv.ParseInt(arg, 10, 64)
 		if err != nil || n < 0 {
-			return s, &hintError{err: fmt.Errorf("%q is no number of an entry", arg), hint: c.Command.HelpName + " 17"}
+			return s, hinted.New(fmt.Errorf("%q is no number of an entry", arg), c.Command.HelpName+" 17")
 		}
 		s.numbers = append(s.numbers, n)
 	}
@@ -248,7 +249,7 @@ func timeFlag(c *cli.Context, name string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, &hintError{err: fmt.Errorf("--%s %q: no time", name, text), hint: "as 2026-11-21T07:00:00Z, or how long ago, as 90m"}
+		return t, hinted.New(fmt.Errorf("--%s %q: no time", name, text), "as 2026-11-21T07:00:00Z, or how long ago, as 90m")
 	}
 	return t, nil
 }
@@ -354,7 +355,7 @@ func (a auditCLI) verify(c *cli.Context) error {
 
 func (a auditCLI) chains(c *cli.Context) ([]string, error) {
 	if c.NArg() > 0 {
-		return nil, &hintError{err: fmt.Errorf("%s takes no arguments", c.Command.HelpName), hint: c.Command.HelpName + " --chain " + c.Args().First()}
+		return nil, hinted.New(fmt.Errorf("%s takes no arguments", c.Command.HelpName), c.Command.HelpName+" --chain "+c.Args().First())
 	}
 	if !c.Bool("all") {
 		chain, err := chainFlag(c)
@@ -409,7 +410,7 @@ func (a auditCLI) verifyOnce(c *cli.Context, chain string) (audit.Report, error)
 		// Never made here: a new key would call every old signature bad.
 		k, err := audit.LoadKey(a.keys())
 		if errors.Is(err, fs.ErrNotExist) {
-			return report, &hintError{err: fmt.Errorf("chain %s has checkpoints, and the key to check them is not on this node: %w", chain, err), hint: "--key KEY, as agentrun audit key printed it"}
+			return report, hinted.New(fmt.Errorf("chain %s has checkpoints, and the key to check them is not on this node: %w", chain, err), "--key KEY, as agentrun audit key printed it")
 		}
 		if err != nil {
 			return report, auditError(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
 )
@@ -86,7 +87,7 @@ func notNil[E any](list []E) []E {
 
 func incompleteLoops(errs ...error) error {
 	if err := errors.Join(errs...); err != nil {
-		return &hintError{err: refusal("safety loops", err), hint: "what was printed is what the other safety loops say"}
+		return hinted.New(refusal("safety loops", err), "what was printed is what the other safety loops say")
 	}
 	return nil
 }
@@ -114,13 +115,13 @@ func theOne[T any](what, ref string, all []T, err error, name func(T) string) (o
 	}
 	switch {
 	case err != nil:
-		return one, &hintError{err: refusal(fmt.Sprintf("%s %q", what, ref), err), hint: "give all of it: one that doesn't answer may have another that begins so"}
+		return one, hinted.New(refusal(fmt.Sprintf("%s %q", what, ref), err), "give all of it: one that doesn't answer may have another that begins so")
 	case len(fits) == 1:
 		return fits[0], nil
 	case len(fits) > 1:
-		return one, &hintError{err: fmt.Errorf("%s %.64q fits %d", what, ref, len(fits)), hint: "give more of it"}
+		return one, hinted.New(fmt.Errorf("%s %.64q fits %d", what, ref, len(fits)), "give more of it")
 	}
-	return one, &hintError{err: fmt.Errorf("%s %.64q: there is none", what, ref), hint: "agentrun challenges list shows what waits; each is good for five minutes"}
+	return one, hinted.New(fmt.Errorf("%s %.64q: there is none", what, ref), "agentrun challenges list shows what waits; each is good for five minutes")
 }
 
 func findChallenge(ctx context.Context, g *global, ref string) (desk.Challenge, error) {
@@ -153,7 +154,7 @@ func challengesShow(g *global, c *cli.Context) error {
 
 func challengesVerify(g *global, c *cli.Context) error {
 	if n := c.NArg(); n < 1 || n > 2 {
-		return &hintError{err: fmt.Errorf("%s takes an id and perhaps a code, got %d arguments", c.Command.HelpName, n), hint: "agentrun challenges verify ID"}
+		return hinted.New(fmt.Errorf("%s takes an id and perhaps a code, got %d arguments", c.Command.HelpName, n), "agentrun challenges verify ID")
 	}
 	ctx, cancel := asking(c)
 	o, err := findChallenge(ctx, g, c.Args().First())
@@ -188,7 +189,7 @@ func readCode(r io.Reader) (string, error) {
 		if err == nil || errors.Is(err, io.EOF) {
 			err = errors.New("there is none")
 		}
-		return "", &hintError{err: fmt.Errorf("read the code: %w", err), hint: "agentrun challenges show ID prints it"}
+		return "", hinted.New(fmt.Errorf("read the code: %w", err), "agentrun challenges show ID prints it")
 	}
 	return code, nil
 }
@@ -244,7 +245,7 @@ func challengesUnblock(g *global, c *cli.Context) error {
 		return err
 	}
 	if c.String("reason") == "" {
-		return &hintError{err: errors.New("--reason is missing"), hint: "agentrun challenges unblock AGENT --reason \"false alarm\""}
+		return hinted.New(errors.New("--reason is missing"), "agentrun challenges unblock AGENT --reason \"false alarm\"")
 	}
 	ctx, cancel := asking(c)
 	defer cancel()
@@ -272,7 +273,7 @@ func challengesUnblock(g *global, c *cli.Context) error {
 		if err != nil {
 			return refusal(fmt.Sprintf("agent %.64q", a[0]), err)
 		}
-		return &hintError{err: fmt.Errorf("agent %.64q isn't stopped by any safety loop", a[0]), hint: "agentrun challenges blocks"}
+		return hinted.New(fmt.Errorf("agent %.64q isn't stopped by any safety loop", a[0]), "agentrun challenges blocks")
 	}
 	fmt.Printf("agent %s may go on\n", oneLine(a[0]))
 	return nil

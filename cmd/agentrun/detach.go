@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/hinted"
 	"agentrun/runtime"
 	"agentrun/telemetry/runlog"
 )
@@ -27,7 +28,7 @@ func checkDetach(c *cli.Context) error {
 	}
 	for _, flag := range []string{"t", "i"} {
 		if c.Bool(flag) {
-			return &hintError{fmt.Errorf("-%s contradicts --detach: a detached run has no terminal, and its input has ended", flag), "leave one of the two out"}
+			return hinted.New(fmt.Errorf("-%s contradicts --detach: a detached run has no terminal, and its input has ended", flag), "leave one of the two out")
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/internal/hostcaps"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -23,16 +24,6 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// hintError is an error with the way out.
-type hintError struct {
-	err  error
-	hint string
-}
-
-func (e *hintError) Error() string { return e.err.Error() }
-
-func (e *hintError) Unwrap() error { return e.err }
-
 // unknownCommand says so with the names that there are, of agentrun or of one of its commands.
 func unknownCommand(c *cli.Context, name string) error {
 	of := c.App.Name
@@ -43,7 +34,7 @@ func unknownCommand(c *cli.Context, name string) error {
 	if of == c.App.Name {
 		hint += "; to run a program: agentrun exec -- " + name
 	}
-	return &hintError{err: fmt.Errorf("%q is no command of %s", name, of), hint: hint}
+	return hinted.New(fmt.Errorf("%q is no command of %s", name, of), hint)
 }
 
 // report prints what happened and one hint line, and gives the exit code (docs/exit-codes.md).
@@ -71,8 +62,8 @@ func tell(w io.Writer, what, hint string) {
 }
 
 func hint(err error) string {
-	if h, ok := errors.AsType[*hintError](err); ok {
-		return h.hint
+	if h, ok := errors.AsType[*hinted.Error](err); ok {
+		return h.Hint
 	}
 	if c, ok := errors.AsType[*runtime.CommandError](err); ok {
 		return c.Hint
@@ -103,5 +94,5 @@ func usageError(c *cli.Context, err error, isSubcommand bool) error {
 	if c.Command != nil && c.Command.HelpName != "" {
 		name = c.Command.HelpName
 	}
-	return &hintError{err: err, hint: name + " --help lists the flags; put the agent's own arguments after --"}
+	return hinted.New(err, name+" --help lists the flags; put the agent's own arguments after --")
 }

@@ -20,6 +20,7 @@ import (
 
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -305,7 +306,7 @@ func ownCA(e *runtime.Exit, run string) error {
 func findGateway() (string, error) {
 	program, err := findSibling()
 	if err != nil {
-		return "", &hintError{err: err, hint: "make install puts it beside agentrun; --no-gateway runs without tools and network"}
+		return "", hinted.New(err, "make install puts it beside agentrun; --no-gateway runs without tools and network")
 	}
 	return program, nil
 }

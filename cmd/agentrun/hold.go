@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	"agentrun/rings"
 )
 
@@ -132,7 +133,7 @@ func (l *live) agentOf(c *cli.Context, more int) (string, error) {
 	defer cancel()
 	r, err := l.findOne(ctx, ref)
 	if err == nil && r.Agent == "" {
-		err = &hintError{err: fmt.Errorf("%s belongs to no agent: there is nobody to score, hold or release", r.label()), hint: "agentrun kill " + oneLine(r.ID) + " ends it"}
+		err = hinted.New(fmt.Errorf("%s belongs to no agent: there is nobody to score, hold or release", r.label()), "agentrun kill "+oneLine(r.ID)+" ends it")
 	}
 	return r.Agent, err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/hinted"
 	"agentrun/rings"
 )
 
@@ -124,7 +125,7 @@ func (l *live) confirm(ctx context.Context) error {
 	fmt.Fprintf(os.Stderr, "Kill every run on this host (%d now)? Type yes: ", len(list))
 	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 	if strings.TrimSpace(answer) != "yes" {
-		return &hintError{err: errors.New("nothing was killed"), hint: "--yes doesn't ask"}
+		return hinted.New(errors.New("nothing was killed"), "--yes doesn't ask")
 	}
 	return nil
 }
@@ -156,7 +157,7 @@ func (k *killing) ask(ctx context.Context, of string, by control.Controller, whi
 	case err != nil:
 		k.fail(refusal("kill "+of, err))
 	case which.ID != "" && len(results) == 0:
-		k.fail(&hintError{err: fmt.Errorf("kill %s: it is not live any more", of), hint: liveHint(control.CodeEnded)})
+		k.fail(hinted.New(fmt.Errorf("kill %s: it is not live any more", of), liveHint(control.CodeEnded)))
 	}
 }
 
@@ -185,7 +186,7 @@ func (k *killing) add(r control.KillResult) {
 	}
 	k.mu.Unlock()
 	if err != nil || !is.Dead {
-		k.fail(&hintError{err: fmt.Errorf("kill run %s: its processes are not known to be dead", oneLine(r.ID)), hint: "agentrun inspect " + oneLine(r.ID) + " lists them; agentrun gc cleans up after a supervisor that is gone"})
+		k.fail(hinted.New(fmt.Errorf("kill run %s: its processes are not known to be dead", oneLine(r.ID)), "agentrun inspect "+oneLine(r.ID)+" lists them; agentrun gc cleans up after a supervisor that is gone"))
 	}
 	for _, e := range is.Errors { // the processes are dead all the same; what wasn't undone is for the operator
 		k.mu.Lock()
@@ -231,5 +232,5 @@ func (l *live) killEverywhere(ctx context.Context, k *killing, which control.Sel
 			return
 		}
 	}
-	k.fail(&hintError{err: errors.New("runs are being started faster than they can be killed"), hint: "stop what starts them, then kill again"})
+	k.fail(hinted.New(errors.New("runs are being started faster than they can be killed"), "stop what starts them, then kill again"))
 }

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/mounts"
+	"agentrun/internal/shown"
 	"agentrun/internal/sibling"
 	"agentrun/profiles"
 	"agentrun/rings"
@@ -90,10 +92,10 @@ func (k killConfig) hook(field string, c hookConfig) (killHook, error) {
 	if c.Timeout != "" {
 		d, err := profiles.ParseDuration(c.Timeout)
 		if err != nil {
-			return h, k.bad(field+".timeout", err, "leave it out for "+duration(maxHookTime))
+			return h, k.bad(field+".timeout", err, "leave it out for "+shown.Duration(maxHookTime))
 		}
 		if h.limit = time.Duration(d); h.limit <= 0 || h.limit > maxHookTime {
-			return h, k.bad(field+".timeout", fmt.Errorf("%s is not above 0 and at most %s", c.Timeout, duration(maxHookTime)), "what takes longer belongs into a service of its own, which the command tells; the run is frozen meanwhile")
+			return h, k.bad(field+".timeout", fmt.Errorf("%s is not above 0 and at most %s", c.Timeout, shown.Duration(maxHookTime)), "what takes longer belongs into a service of its own, which the command tells; the run is frozen meanwhile")
 		}
 	}
 	if len(c.Command) == 0 || !strings.HasPrefix(c.Command[0], "/") {
@@ -109,7 +111,7 @@ func (k killConfig) hook(field string, c hookConfig) (killHook, error) {
 }
 
 func (k killConfig) bad(field string, err error, hint string) error {
-	return &hintError{fmt.Errorf("configuration %s: %s: %w", k.file, field, err), hint}
+	return hinted.New(fmt.Errorf("configuration %s: %s: %w", k.file, field, err), hint)
 }
 
 func trustHint(err error) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -69,7 +70,7 @@ func incomplete(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &hintError{err: err, hint: "what was printed is what the other supervisors say"}
+	return hinted.New(err, "what was printed is what the other supervisors say")
 }
 
 // live is what the verbs work with.
@@ -111,7 +112,7 @@ func (l *live) ending(c *cli.Command, notDone, usage int) *cli.Command {
 	c.Category = "live runs"
 	c.HideHelpCommand = true
 	c.OnUsageError = func(c *cli.Context, err error, _ bool) error {
-		return ended(usage, &hintError{err: err, hint: c.Command.HelpName + " --help lists the flags"})
+		return ended(usage, hinted.New(err, c.Command.HelpName+" --help lists the flags"))
 	}
 	c.Action = func(c *cli.Context) error {
 		err := action(c)
@@ -149,7 +150,7 @@ func (e *badUsage) Error() string { return e.err.Error() }
 func (e *badUsage) Unwrap() error { return e.err }
 
 func usagef(hint, format string, args ...any) error {
-	return &badUsage{&hintError{err: fmt.Errorf(format, args...), hint: hint}}
+	return &badUsage{hinted.New(fmt.Errorf(format, args...), hint)}
 }
 
 // refused is what a supervisor answered, on one line: its text may hold names that agents chose.
@@ -168,7 +169,7 @@ func refusal(doing string, err error) error {
 	}
 	r := &refused{text: doing + ": " + oneLine(err.Error()), err: err}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return &hintError{err: r, hint: "its supervisor doesn't answer; if that is to end, kill the process: the kernel then kills the run"}
+		return hinted.New(r, "its supervisor doesn't answer; if that is to end, kill the process: the kernel then kills the run")
 	}
 	e, ok := errors.AsType[*control.Error](err)
 	if !ok {
@@ -181,7 +182,7 @@ func refusal(doing string, err error) error {
 	if hint == "" {
 		hint = liveHint(e.Code)
 	}
-	return &hintError{err: r, hint: hint}
+	return hinted.New(r, hint)
 }
 
 func liveHint(code string) string {

@@ -9,11 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
+	"agentrun/internal/shown"
 	"agentrun/witness"
 )
 
@@ -49,7 +50,7 @@ func operatorCommand(g *global) *cli.Command {
 					key(),
 					&cli.StringFlag{Name: "action", Usage: "`ACTION` to permit: " + witness.ReleaseQuarantine + ", " + witness.Ring0},
 					&cli.StringFlag{Name: "subject", Usage: "`KIND:ID` to permit it for, as agent:planner-1"},
-					&cli.DurationFlag{Name: "ttl", Usage: "`TIME` until it expires, at most " + duration(witness.MaxTTL), Value: witness.DefaultTTL, DefaultText: duration(witness.DefaultTTL)},
+					&cli.DurationFlag{Name: "ttl", Usage: "`TIME` until it expires, at most " + shown.Duration(witness.MaxTTL), Value: witness.DefaultTTL, DefaultText: shown.Duration(witness.DefaultTTL)},
 					asJSON(),
 				},
 				Action: operatorSign},
@@ -63,21 +64,9 @@ func operatorCommand(g *global) *cli.Command {
 	}
 }
 
-// duration without the zeros that Duration.String appends.
-func duration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
 func noArgs(c *cli.Context) error {
 	if c.NArg() > 0 {
-		return &hintError{err: fmt.Errorf("%s takes no argument, got %q", c.Command.HelpName, c.Args().First()), hint: c.Command.HelpName + " --help lists the flags"}
+		return hinted.New(fmt.Errorf("%s takes no argument, got %q", c.Command.HelpName, c.Args().First()), c.Command.HelpName+" --help lists the flags")
 	}
 	return nil
 }
@@ -92,7 +81,7 @@ func operatorKeygen(c *cli.Context) error {
 	}
 	k, err := witness.NewKey(name)
 	if err != nil {
-		return &hintError{err: fmt.Errorf("--name: %w", err), hint: "agentrun operator keygen --name alice"}
+		return hinted.New(fmt.Errorf("--name: %w", err), "agentrun operator keygen --name alice")
 	}
 	if out == "" {
 		if out, err = defaultKeyFile(); err != nil {
@@ -103,7 +92,7 @@ func operatorKeygen(c *cli.Context) error {
 		}
 	}
 	if err := k.Create(out); errors.Is(err, fs.ErrExist) {
-		return &hintError{err: err, hint: "a key is never replaced; keep it, or choose another place with --out"}
+		return hinted.New(err, "a key is never replaced; keep it, or choose another place with --out")
 	} else if err != nil {
 		return err
 	}
@@ -133,7 +122,7 @@ func ownName() string {
 func defaultKeyFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", &hintError{err: fmt.Errorf("place for the private key: %w", err), hint: "name it with --out or --key"}
+		return "", hinted.New(fmt.Errorf("place for the private key: %w", err), "name it with --out or --key")
 	}
 	return filepath.Join(dir, "agentrun", "operator.key"), nil
 }
@@ -145,7 +134,7 @@ func operatorSign(c *cli.Context) error {
 	example := "agentrun operator sign --action " + witness.ReleaseQuarantine + " --subject agent:ID --ttl 10m"
 	for _, flag := range []string{"action", "subject"} {
 		if c.String(flag) == "" {
-			return &hintError{err: fmt.Errorf("sign attestation: --%s is missing", flag), hint: example}
+			return hinted.New(fmt.Errorf("sign attestation: --%s is missing", flag), example)
 		}
 	}
 	k, err := operatorKey(c.String("key"))
@@ -156,7 +145,7 @@ func operatorSign(c *cli.Context) error {
 	s := witness.Statement{Action: c.String("action"), Subject: c.String("subject"), Nonce: witness.NewNonce(), Expires: now.Add(c.Duration("ttl"))}
 	text, err := k.Sign(s, now)
 	if err != nil {
-		return &hintError{err: err, hint: example}
+		return hinted.New(err, example)
 	}
 	a := witness.Attestation{Statement: s, Key: k.ID()}
 	if c.Bool("json") {
@@ -184,9 +173,9 @@ func operatorKey(name string) (*witness.Key, error) {
 	k, err := witness.LoadKey(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, &hintError{err: err, hint: "agentrun operator keygen makes one; --key names another file"}
+		return nil, hinted.New(err, "agentrun operator keygen makes one; --key names another file")
 	case errors.Is(err, witness.ErrExposed):
-		return nil, &hintError{err: err, hint: "a private key is its owner's alone: chmod 600, and no folder above it that others can write"}
+		return nil, hinted.New(err, "a private key is its owner's alone: chmod 600, and no folder above it that others can write")
 	}
 	return k, err
 }
@@ -202,7 +191,7 @@ func operatorVerify(g *global, c *cli.Context) error {
 	}
 	a, err := keys.Inspect(text, time.Now())
 	if err != nil {
-		return &hintError{err: err, hint: witnessHint(err)}
+		return hinted.New(err, witnessHint(err))
 	}
 	if c.Bool("json") {
 		return printJSON(attestationJSON(a, ""))
@@ -248,9 +237,9 @@ func (g *global) operators(c *cli.Context) (witness.Keys, error) {
 	keys, err := witness.LoadKeys(g.operatorsFile(c))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return keys, &hintError{err: err, hint: "agentrun operator keygen prints the line that belongs into it"}
+		return keys, hinted.New(err, "agentrun operator keygen prints the line that belongs into it")
 	case errors.Is(err, witness.ErrExposed):
-		return keys, &hintError{err: err, hint: "whoever can write it can release agents: chown root, chmod go-w, the folders above it too"}
+		return keys, hinted.New(err, "whoever can write it can release agents: chown root, chmod go-w, the folders above it too")
 	}
 	return keys, err
 }
@@ -292,7 +281,7 @@ func witnessHint(err error) string {
 	case errors.Is(err, witness.ErrExpired), errors.Is(err, witness.ErrNonceUsed):
 		return "each is good once and for minutes; have a new one signed: agentrun operator sign"
 	case errors.Is(err, witness.ErrTooFar):
-		return "at most " + duration(witness.MaxTTL) + " ahead; is the clock right here and where it was signed?"
+		return "at most " + shown.Duration(witness.MaxTTL) + " ahead; is the clock right here and where it was signed?"
 	case errors.Is(err, witness.ErrAction), errors.Is(err, witness.ErrSubject):
 		return "an attestation is for what it names and nothing else; agentrun operator verify shows it"
 	case errors.Is(err, witness.ErrMalformed), errors.Is(err, witness.ErrSignature):

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"agentrun/runtime"
 	"agentrun/witness"
@@ -136,13 +135,5 @@ func TestWitnessHints(t *testing.T) {
 	}
 	if h := witnessHint(errors.Join(witness.ErrNonces, fs.ErrPermission)); h != "" {
 		t.Errorf("a store that can't be written is not mended by %q", h)
-	}
-}
-
-func TestDuration(t *testing.T) {
-	for d, want := range map[time.Duration]string{10 * time.Minute: "10m", 24 * time.Hour: "24h", time.Hour + time.Minute: "1h1m", 30 * time.Second: "30s", time.Hour + time.Second: "1h0m1s"} {
-		if got := duration(d); got != want {
-			t.Errorf("%d: got %s, want %s", d, got, want)
-		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/hinted"
 )
 
 func (l *live) output() *cli.Command {
@@ -52,7 +54,7 @@ func (l *live) writeOutput(ctx context.Context, ref string, follow bool, to io.W
 		return err
 	}
 	if !r.Detached {
-		return &hintError{err: fmt.Errorf("output of %s: it goes where the agentrun exec that started it sends it", r.label()), hint: "agentrun exec --detach starts runs whose output is kept"}
+		return hinted.New(fmt.Errorf("output of %s: it goes where the agentrun exec that started it sends it", r.label()), "agentrun exec --detach starts runs whose output is kept")
 	}
 	if !follow {
 		ctx = asking

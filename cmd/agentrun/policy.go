@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/policycmd"
 	"agentrun/internal/sibling"
 )
@@ -24,7 +25,7 @@ func policyCommand(*global) *cli.Command {
 func policyHandOver(c *cli.Context) error {
 	path, err := sibling.Find(gatewayProgram)
 	if err != nil {
-		return &hintError{err: err, hint: gatewayProgram + " comes with agentrun: install both, in a folder that only root may write"}
+		return hinted.New(err, gatewayProgram+" comes with agentrun: install both, in a folder that only root may write")
 	}
 	if err := unix.Exec(path, policycmd.Args(gatewayProgram, c), os.Environ()); err != nil {
 		return fmt.Errorf("exec %s: %w", path, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/hinted"
 	"agentrun/profiles"
 	"agentrun/runtime"
 )
@@ -42,7 +43,7 @@ func (g *global) sources() profiles.Sources { return profiles.Sources{Dirs: g.pr
 
 func oneArg(c *cli.Context, what string) (string, error) {
 	if c.NArg() != 1 {
-		return "", &hintError{err: fmt.Errorf("%s takes one %s", c.Command.HelpName, what), hint: c.Command.HelpName + " " + what}
+		return "", hinted.New(fmt.Errorf("%s takes one %s", c.Command.HelpName, what), c.Command.HelpName+" "+what)
 	}
 	return c.Args().First(), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/rootless"
 	"agentrun/internal/sibling"
 )
@@ -49,7 +50,7 @@ func (g *global) enter() error {
 		extra = append(extra, gatewayVariable+"="+program)
 	}
 	if err := rootless.Enter(keep, extra...); err != nil {
-		return &hintError{err: err, hint: "agentrun doctor says how to get it; as root none of it is needed"}
+		return hinted.New(err, "agentrun doctor says how to get it; as root none of it is needed")
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/safetycmd"
 	"agentrun/internal/sibling"
 )
@@ -23,7 +24,7 @@ func safetyCommand(g *global) *cli.Command {
 func safetyHandOver(g *global, c *cli.Context) error {
 	path, err := sibling.Find(safetycmd.Program)
 	if err != nil {
-		return &hintError{err: err, hint: safetycmd.Program + " comes with agentrun: install both, in a folder that only root may write"}
+		return hinted.New(err, safetycmd.Program+" comes with agentrun: install both, in a folder that only root may write")
 	}
 	args := safetycmd.Args(safetycmd.Common{StateDir: g.stateDir, RunDir: g.runDir, LogLevel: g.level(), LogFormat: g.format()}, c)
 	if err := unix.Exec(path, args, os.Environ()); err != nil {

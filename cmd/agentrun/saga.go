@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/sagas"
 	"agentrun/sagas/httpstep"
 	"agentrun/sagas/sagafile"
@@ -190,7 +191,7 @@ func sagaEnd(c *cli.Context, recs []sagas.Record, err error) error {
 			if errors.Is(err, context.Canceled) {
 				err = fmt.Errorf("saga %s: stopped", rec.ID)
 			}
-			err = &hintError{err: err, hint: "agentrun saga resume " + rec.ID + " goes on; with --undo it undoes"}
+			err = hinted.New(err, "agentrun saga resume "+rec.ID+" goes on; with --undo it undoes")
 		}
 	}
 	if err != nil {
@@ -245,7 +246,7 @@ func (r sagaRow) status() string {
 
 func sagaList(g *global, c *cli.Context) error {
 	if c.NArg() > 0 {
-		return &hintError{err: errors.New("saga list takes no argument"), hint: "agentrun saga show ID"}
+		return hinted.New(errors.New("saga list takes no argument"), "agentrun saga show ID")
 	}
 	s, err := openSagas(g)
 	if err != nil {
@@ -316,16 +317,16 @@ func sagaShow(g *global, c *cli.Context) error {
 func sagaHint(err error) error {
 	switch {
 	case errors.Is(err, sagas.ErrNotFound):
-		return &hintError{err: err, hint: "agentrun saga list shows the ids"}
+		return hinted.New(err, "agentrun saga list shows the ids")
 	case errors.Is(err, sagas.ErrBusy):
-		return &hintError{err: err, hint: "its agentrun is alive; agentrun saga show says how far it is"}
+		return hinted.New(err, "its agentrun is alive; agentrun saga show says how far it is")
 	}
 	return err
 }
 
 func sagaResume(g *global, c *cli.Context) error {
 	if c.NArg() > 1 {
-		return &hintError{err: errors.New("saga resume takes one ID or none"), hint: "agentrun saga resume ID"}
+		return hinted.New(errors.New("saga resume takes one ID or none"), "agentrun saga resume ID")
 	}
 	s, err := openSagas(g)
 	if err != nil {
@@ -339,7 +340,7 @@ func sagaResume(g *global, c *cli.Context) error {
 		return sagaEnd(c, []sagas.Record{rec}, sagaHint(err))
 	}
 	if c.Bool("undo") {
-		return &hintError{err: errors.New("saga resume --undo takes one ID"), hint: "agentrun saga list shows the ids"}
+		return hinted.New(errors.New("saga resume --undo takes one ID"), "agentrun saga list shows the ids")
 	}
 	return s.resumeAll(ctx, c)
 }

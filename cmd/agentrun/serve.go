@@ -21,6 +21,7 @@ import (
 
 	"agentrun/hypervisor"
 	"agentrun/internal/handoff"
+	"agentrun/internal/hinted"
 )
 
 func serveCommand(g *global) *cli.Command {
@@ -80,7 +81,7 @@ func serveAction(g *global, c *cli.Context) error {
 	_, given := manager.sockets["exec"]
 	defer func() { d.tidy(lock, !given) }()
 	if d.build == "" {
-		return &hintError{errors.New("this program was linked without a build id: its clients can't be told from another version's"), "build it with make build"}
+		return hinted.New(errors.New("this program was linked without a build id: its clients can't be told from another version's"), "build it with make build")
 	}
 	holdCgroupRoot()
 	d.collect(c.Context)
@@ -130,7 +131,7 @@ func (g *global) lockDaemon() (*os.File, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, &hintError{fmt.Errorf("a daemon serves %s already", g.runDir), "another needs a --run-dir of its own"}
+				return nil, hinted.New(fmt.Errorf("a daemon serves %s already", g.runDir), "another needs a --run-dir of its own")
 			}
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}

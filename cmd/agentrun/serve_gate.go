@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"agentrun/cgroups"
+	"agentrun/internal/hinted"
 	"agentrun/internal/hostcaps"
 )
 
@@ -62,10 +63,10 @@ func newGate(l serveLimits, host hostMemory) *gate {
 	return &gate{limits: l, host: host, live: map[*slot]struct{}{}}
 }
 
-var errEnding = &hintError{err: errors.New("the daemon is ending: no new runs"), hint: "start it again, or run without it: AGENTRUN_NO_DAEMON=1"}
+var errEnding = hinted.New(errors.New("the daemon is ending: no new runs"), "start it again, or run without it: AGENTRUN_NO_DAEMON=1")
 
 func fullError(why string) error {
-	return &hintError{err: errors.New("the node is full: " + why), hint: "the node is full: try later, end runs (agentrun ps), or raise serve.max_sandboxes"}
+	return hinted.New(errors.New("the node is full: "+why), "the node is full: try later, end runs (agentrun ps), or raise serve.max_sandboxes")
 }
 
 // enter waits for room for a run of so much memory. leave gives it back.

@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/rings"
 )
 
@@ -83,7 +84,7 @@ func sessionJoin(g *global, c *cli.Context) error {
 		return err
 	}
 	if c.String("agent") == "" {
-		return &hintError{err: errors.New("--agent is missing"), hint: "agentrun session join --agent AGENT " + a[0]}
+		return hinted.New(errors.New("--agent is missing"), "agentrun session join --agent AGENT "+a[0])
 	}
 	return sessionDo(g, c, func(ctx context.Context, h *hypervisor.Hypervisor) (rings.SessionRecord, error) {
 		return h.JoinSession(ctx, a[0], c.String("agent"))
@@ -139,11 +140,11 @@ func sessionDo(g *global, c *cli.Context, do func(context.Context, *hypervisor.H
 func sessionHint(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, hypervisor.ErrNoSession):
-		return &hintError{err: err, hint: "agentrun session list shows the sessions, agentrun session create makes one"}
+		return hinted.New(err, "agentrun session list shows the sessions, agentrun session create makes one")
 	case errors.Is(err, rings.ErrVersion):
-		return &hintError{err: err, hint: "agentrun session get --json tells the version to give with --version"}
+		return hinted.New(err, "agentrun session get --json tells the version to give with --version")
 	case errors.Is(err, rings.ErrTransition):
-		return &hintError{err: err, hint: "agentrun session show " + c.Args().First()}
+		return hinted.New(err, "agentrun session show "+c.Args().First())
 	}
 	return err
 }
@@ -187,7 +188,7 @@ func sessionGet(g *global, c *cli.Context) error {
 			return printJSON(r)
 		}
 		if len(r.Values) == 0 {
-			return &hintError{err: fmt.Errorf("session %s has no key %q", a[0], a[1]), hint: "agentrun session put makes it"}
+			return hinted.New(fmt.Errorf("session %s has no key %q", a[0], a[1]), "agentrun session put makes it")
 		}
 		for _, v := range r.Values {
 			text := string(v.Value) // an agent's

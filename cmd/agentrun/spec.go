@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -48,10 +49,7 @@ func specFlags() []cli.Flag {
 // testOnlyLimits lets tests of time-outs and exhaustion end in less than a minute.
 const testOnlyLimits = "AGENTRUN_TESTONLY_UNSAFE_LIMITS"
 
-var errRing0 = &hintError{
-	err:  errors.New("--ring 0: ring 0 configures the hypervisor itself and is never given to a process (H-12); an operator's action with an SRE witness reaches it, a sandbox does not"),
-	hint: "the rings for agents are 1 (private writable root), 2 (subprocesses, workspace), 3 (default)",
-}
+var errRing0 = hinted.New(errors.New("--ring 0: ring 0 configures the hypervisor itself and is never given to a process (H-12); an operator's action with an SRE witness reaches it, a sandbox does not"), "the rings for agents are 1 (private writable root), 2 (subprocesses, workspace), 3 (default)")
 
 // specOf turns flags into a Spec, in the ring that the request may have. Every malformed flag is reported, not just the first.
 func specOf(g *global, c *cli.Context, h *hypervisor.Hypervisor) (runtime.Spec, hypervisor.Request, error) {
@@ -139,10 +137,7 @@ func profileOf(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervi
 			return p, err
 		}
 		if c.IsSet("ring") && p.Ring != ring {
-			return p, &hintError{
-				err:  fmt.Errorf("--ring %d contradicts --profile %s, which is a profile of ring %d", ring, name, p.Ring),
-				hint: "leave one of the two out",
-			}
+			return p, hinted.New(fmt.Errorf("--ring %d contradicts --profile %s, which is a profile of ring %d", ring, name, p.Ring), "leave one of the two out")
 		}
 		req.Ring, _ = rings.RingOf(p.Ring)
 	}

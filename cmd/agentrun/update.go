@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/hinted"
 	"agentrun/profiles"
 	"agentrun/runtime"
 )
@@ -108,7 +109,7 @@ func newLimits(c *cli.Context) (control.Limits, error) {
 		}
 	}
 	if len(problems) > 0 {
-		return control.Limits{}, &badUsage{&hintError{err: &runtime.InvalidSpec{Problems: problems}, hint: c.Command.HelpName + " --help lists the flags"}}
+		return control.Limits{}, &badUsage{hinted.New(&runtime.InvalidSpec{Problems: problems}, c.Command.HelpName+" --help lists the flags")}
 	}
 	return control.Limits{CPU: want.CPU, Memory: int64(want.Memory), PIDs: int64(want.PIDs)}, nil
 }

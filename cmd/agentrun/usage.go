@@ -15,6 +15,7 @@ import (
 
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 )
 
 func usageCommand(g *global) *cli.Command {
@@ -93,7 +94,7 @@ func agentSet(g *global, c *cli.Context) error {
 	}
 	settings := []string{"plan", "role", "team", "stake", "mode", "substitute", "self-elevation"}
 	if !slices.ContainsFunc(settings, c.IsSet) {
-		return &hintError{err: errors.New("nothing to set"), hint: "agentrun agent set --plan casual " + a[0]}
+		return hinted.New(errors.New("nothing to set"), "agentrun agent set --plan casual "+a[0])
 	}
 	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
 		now, err := h.SetAgent(ctx, a[0], func(s *hypervisor.AgentSettings) {
@@ -119,9 +120,9 @@ func agentSet(g *global, c *cli.Context) error {
 func planHint(err error) error {
 	switch {
 	case errors.Is(err, governance.ErrPlan), errors.Is(err, governance.ErrRole):
-		return &hintError{err: err, hint: "plans are freemium, casual, premium, platformium, operator, and those of /etc/agentrun/plans.yaml"}
+		return hinted.New(err, "plans are freemium, casual, premium, platformium, operator, and those of /etc/agentrun/plans.yaml")
 	case errors.Is(err, hypervisor.ErrSetting):
-		return &hintError{err: err, hint: "agentrun agent set --help"}
+		return hinted.New(err, "agentrun agent set --help")
 	}
 	return err
 }

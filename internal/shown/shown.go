@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf16"
 )
 
@@ -30,3 +31,15 @@ func Text(unsafe string) string {
 
 // Line is one line: a name with a line end in it can't forge a line of ours.
 func Line(unsafe string) string { return strings.ReplaceAll(Text(unsafe), "\n", `\n`) }
+
+// Duration is d without the zeros that Duration.String appends: 10m and not 10m0s.
+func Duration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -2,7 +2,10 @@
 
 package shown
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestLine(t *testing.T) {
 	for in, want := range map[string]string{
@@ -15,5 +18,25 @@ func TestLine(t *testing.T) {
 	}
 	if got := Text("a\nb"); got != "a\nb" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for _, tt := range []struct {
+		d    time.Duration
+		want string
+	}{
+		{0, "0s"},
+		{30 * time.Second, "30s"},
+		{10 * time.Minute, "10m"},
+		{24 * time.Hour, "24h"},
+		{time.Hour + time.Minute, "1h1m"},
+		{time.Hour + time.Second, "1h0m1s"},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			if got := Duration(tt.d); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
 	}
 }
