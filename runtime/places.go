@@ -36,7 +36,7 @@ func idsDir() string {
 // kind it may get, at which nobody can have put a link.
 func SharedDir() string {
 	if ids, err := rootless.Inside(); err == nil && ids != nil {
-		if dir := oldestOwn("/tmp", placeName(ids.Own)); dir != "" {
+		if dir, _ := oldestOwn("/tmp", placeName(ids.Own)); dir != "" {
 			return dir
 		}
 		return filepath.Join("/tmp", placeName(ids.Own)+"-"+rand.Text())
@@ -67,8 +67,16 @@ func ownDir(own int) string {
 // the user, or root, makes folders that are the user's. All of the user's runs must come to the same one, or two would claim the same
 // ids; so it is the oldest, and who has just made one looks again. What it can't have is refused by ownPlace.
 func claimPlace(in, name string) string {
-	if dir := oldestOwn(in, name); dir != "" {
-		return dir
+	for {
+		dir, since := oldestOwn(in, name)
+		if dir == "" {
+			break
+		}
+		wait := clockTick - time.Since(since)
+		if wait <= 0 || wait > clockTick { // in the future: the clock was set back
+			return dir
+		}
+		time.Sleep(wait) // another may still come that is as old to the clock, and before it by name
 	}
 	dir := filepath.Join(in, name)
 	if err := os.Mkdir(dir, 0o711); errors.Is(err, fs.ErrExist) {
@@ -77,27 +85,28 @@ func claimPlace(in, name string) string {
 		}
 	}
 	time.Sleep(clockTick) // another that is as old to the clock is there by now
-	if oldest := oldestOwn(in, name); oldest != "" && oldest != dir {
+	if oldest, _ := oldestOwn(in, name); oldest != "" && oldest != dir {
 		_ = os.Remove(dir) // it is ours and empty, or stays
 		return oldest
 	}
 	return dir
 }
 
-// clockTick is far longer than the coarsest that file times are taken by (10 ms, CONFIG_HZ 100): on a busy host a mkdir(2) that has taken
-// its time can be seen a good while later. It is waited for once, by a user's first runs.
-const clockTick = 500 * time.Millisecond
+// clockTick is far longer than the coarsest that file times are taken by (10 ms, CONFIG_HZ 100). mkdir(2) takes the time and makes the
+// folder seen under one lock of the folder above, so two that are made in different ticks are seen in their order. It is waited for
+// once, by a user's first runs.
+const clockTick = 100 * time.Millisecond
 
-// oldestOwn finds the user's folder of that name, or with something behind it.
-func oldestOwn(in, name string) (dir string) {
+// oldestOwn finds the user's folder of that name, or with something behind it, and since when it is there; "" if there is none.
+func oldestOwn(in, name string) (dir string, since time.Time) {
 	f, err := os.Open(in)
 	if err != nil {
-		return ""
+		return "", since
 	}
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
 	if err != nil {
-		return ""
+		return "", since
 	}
 	slices.Sort(names)
 	var first unix.StatxTimestamp
@@ -111,7 +120,7 @@ func oldestOwn(in, name string) (dir string) {
 			dir, first = filepath.Join(in, n), st.Btime
 		}
 	}
-	return dir
+	return dir, time.Unix(first.Sec, int64(first.Nsec))
 }
 
 func isOwn(mode, uid uint32) bool {
