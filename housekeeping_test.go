@@ -237,10 +237,10 @@ func belowRuntime() []string {
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
 func serving() map[string][]string {
-	entrance := []string{"rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
+	entrance := []string{"internal/fold", "rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
 	registry := append([]string{"toolproxy/tools", "internal/pace"}, entrance...)
 	return map[string][]string{
-		"toolproxy/boundary":         {"telemetry/mask"},
+		"toolproxy/boundary":         {"telemetry/mask", "internal/fold"},
 		"toolproxy/gate":             entrance,
 		"toolproxy/tools":            append([]string{"internal/pace"}, entrance...),
 		"toolproxy/mcpserver":        registry,
@@ -251,9 +251,9 @@ func serving() map[string][]string {
 		"toolproxy/llm":              entrance,
 		"toolproxy/router":           entrance,
 		"toolproxy/forward":          append([]string{"toolproxy/dns", "internal/pace", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
-		"safetyloop/fold":            nil,
-		"safetyloop/risk":            {"safetyloop/fold"},
-		"safetyloop/policy":          {"safetyloop/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
+		"internal/fold":              nil,
+		"safetyloop/risk":            {"internal/fold"},
+		"safetyloop/policy":          {"internal/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
 		"internal/safetycmd":         nil,
 		"internal/shown":             nil,
 		"internal/wire":              nil,

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"agentrun/safetyloop/fold"
+	"agentrun/internal/fold"
 	"agentrun/safetyloop/risk"
 )
 

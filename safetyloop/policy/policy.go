@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"agentrun/safetyloop/fold"
+	"agentrun/internal/fold"
 	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/risk"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"agentrun/safetyloop/fold"
+	"agentrun/internal/fold"
 	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/risk"
 )

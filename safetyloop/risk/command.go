@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentrun/safetyloop/fold"
+	"agentrun/internal/fold"
 )
 
 // did notes what a command does, under its name.

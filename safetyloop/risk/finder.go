@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"agentrun/safetyloop/fold"
+	"agentrun/internal/fold"
 )
 
 // finder collects what is found in one hint.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentrun/safetyloop/fold"
+	"agentrun/internal/fold"
 )
 
 // lookup finds a base form.

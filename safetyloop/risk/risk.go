@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"sync"
 
-	"agentrun/safetyloop/fold"
+	"agentrun/internal/fold"
 )
 
 // Tier is what a score leads to (S-6). The zero value is none.

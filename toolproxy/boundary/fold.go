@@ -3,75 +3,57 @@
 package boundary
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/text/unicode/norm"
+	"agentrun/internal/fold"
 )
 
 // views are the readings of a text that rules are held against. A wording can be hidden by width, case, accents, spaces
 // between letters, invisible characters and letters of other scripts; none of that changes what a model reads in it.
 type views struct {
-	text    string // compatibility forms, lower case, no marks, one space for any white space
-	letters string // letters and digits of text only
-	latin   string // letters with look-alikes of other scripts and digits read as Latin; "" if that is the same
-	wide    bool   // text has characters beyond ASCII
+	text    string // folded, with its spaces and signs
+	letters string // the skeleton's letters and digits only
+	signs   string // the same with @, $, ! and | read as letters; "" if text has none of them
+	lower   string // letters where case is dropped before the look-alikes, as in rules: З is like 3, з isn't; "" for ASCII
 }
 
 func view(s string) views {
-	v := views{text: fold(s)}
-	v.letters = strings.Map(onlyLetters, v.text)
-	if l := strings.Map(latin, v.text); l != v.letters {
-		v.latin = l
+	s, wide := shown(s)
+	v := views{text: fold.String(s)}
+	v.letters = fold.Skeleton(strings.Map(onlyLetters, v.text))
+	if wide {
+		v.lower = v.letters
+		if l := strings.ToLower(s); l != s {
+			v.lower = fold.Skeleton(strings.Map(onlyLetters, fold.String(l)))
+		}
 	}
-	for i := 0; i < len(v.text) && !v.wide; i++ {
-		v.wide = v.text[i] >= utf8.RuneSelf
+	if strings.ContainsAny(v.text, "@$!|") {
+		v.signs = strings.Map(onlyLetters, fold.Skeleton(v.text))
 	}
 	return v
 }
 
-// fold decomposes: an accent may be written into a letter or after it, and is dropped in both cases. Patterns of rules are
-// folded the same way.
-func fold(s string) string {
-	var b strings.Builder
-	b.Grow(len(s))
-	space := true
-	for _, r := range norm.NFKD.String(visible(s)) {
-		switch {
-		case 'a' <= r && r <= 'z':
-			b.WriteByte(byte(r))
-			space = false
-		case r >= utf8.RuneSelf && unicode.Is(unicode.Mn, r):
-		case unicode.IsSpace(r):
-			if !space {
-				b.WriteByte(' ')
-			}
-			space = true
-		default:
-			b.WriteRune(unicode.ToLower(r))
-			space = false
-		}
-	}
-	return b.String()
-}
-
-// visible drops what can't be seen, and reads tag characters as the ASCII they shadow: a model may.
-func visible(s string) string {
+// shown reads tag characters as the ASCII they shadow, where they stand: a model may. What Escape puts in for a bracket isn't
+// one: text that was escaped before isn't suspicious for what was taken out of it. The answer tells whether s has more than
+// ASCII.
+func shown(s string) (string, bool) {
 	for i := range len(s) {
-		if s[i] >= 0x80 {
+		if s[i] >= utf8.RuneSelf {
 			return strings.Map(func(r rune) rune {
 				switch {
 				case 0xe0020 <= r && r <= 0xe007e:
 					return r - 0xe0000
-				case Invisible(r):
-					return -1
+				case r == angleOpen || r == angleClose:
+					return ' '
 				}
 				return r
-			}, s)
+			}, s), true
 		}
 	}
-	return s
+	return s, false
 }
 
 func onlyLetters(r rune) rune {
@@ -87,44 +69,15 @@ func onlyLetters(r rune) rune {
 	return -1
 }
 
-func latin(r rune) rune {
-	if 'a' <= r && r <= 'z' {
-		return r
-	}
-	if r == ' ' {
-		return -1
-	}
-	return lookAlike(sign(r))
-}
+// words are the literal letters of a pattern, or one escaped character.
+var words = regexp.MustCompile(`\\.|[\pL\pM]+`)
 
-func sign(r rune) rune {
-	switch r {
-	case '@':
-		return 'a'
-	case '$':
-		return 's'
-	case '!', '|':
-		return 'i'
-	}
-	return onlyLetters(r)
-}
-
-const (
-	alikes = "ааеосрхуіјѕһкмтвнгԁԛԝοαερτυικνχ013457"
-	latins = "aaeocpxyijshkmtbhrdqwoaeptuiknxoieast"
-)
-
-// lookAlike reads Cyrillic and Greek letters, and digits, as the Latin letters they resemble.
-func lookAlike(r rune) rune {
-	if r < '0' || 'a' <= r && r <= 'z' {
-		return r
-	}
-	i := 0
-	for _, a := range alikes {
-		if a == r {
-			return rune(latins[i])
+// foldPattern brings the words of a pattern for letters into the form of the texts it is held against.
+func foldPattern(p string) string {
+	return words.ReplaceAllStringFunc(p, func(w string) string {
+		if w[0] == '\\' {
+			return w
 		}
-		i++
-	}
-	return r
+		return fold.Skeleton(fold.String(w))
+	})
 }

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 //go:embed rules.json
@@ -22,11 +20,12 @@ var rulesJSON []byte
 // rule is one entry of rules.json.
 type rule struct {
 	Flag    string   `json:"flag"`
-	On      string   `json:"on"`    // "letters": no spaces, no punctuation; "text": see views
+	On      string   `json:"on"`    // "letters" or "text": see views
 	Needs   []string `json:"needs"` // one of them must occur, or the pattern isn't tried: cheap before dear
 	Pattern string   `json:"pattern"`
 	Why     string   `json:"why"`
 	re      *regexp.Regexp
+	wide    bool // its words are of a script beyond ASCII, as long as they aren't folded
 }
 
 // ruleSet compiles at the first use. A fault in the embedded rules is a bug that a test finds; should it ever be there,
@@ -38,27 +37,21 @@ var ruleSet = sync.OnceValues(func() ([]rule, error) {
 	}
 	for i := range rules {
 		r := &rules[i]
-		re, err := regexp.Compile(foldPattern(r.Pattern))
+		r.wide = r.Needs[0][0] >= utf8.RuneSelf
+		if r.On == "letters" {
+			r.Pattern = foldPattern(r.Pattern)
+			for j, n := range r.Needs {
+				r.Needs[j] = foldPattern(n)
+			}
+		}
+		re, err := regexp.Compile(r.Pattern)
 		if err != nil {
 			return nil, err
 		}
 		r.re = re
-		for j := range r.Needs {
-			r.Needs[j] = foldPattern(r.Needs[j])
-		}
 	}
 	return rules, nil
 })
-
-// foldPattern brings a pattern into the form of the texts it is held against. Case stays: \S is not \s.
-func foldPattern(p string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Mn, r) {
-			return -1
-		}
-		return r
-	}, norm.NFKD.String(p))
-}
 
 // Bounds of Inspect: how deep text is looked for within encodings, and what is long.
 const (
@@ -80,12 +73,10 @@ func inspect(text string, levels int) []string {
 	if err != nil {
 		return []string{FlagOverride}
 	}
-	v := view(text)
-	var flags []string
-	for i := range rules {
-		if r := &rules[i]; !slices.Contains(flags, r.Flag) && r.matches(v) {
-			flags = append(flags, r.Flag)
-		}
+	flags := held(rules, view(text), nil)
+	if strings.Contains(text, "\x1b[") {
+		// To a terminal a letter behind these ends an escape, to a model it is the first of a word.
+		flags = held(rules, view(strings.ReplaceAll(text, "\x1b", " ")), flags)
 	}
 	if levels > 0 {
 		flags = append(flags, encoded(text, levels)...)
@@ -93,14 +84,24 @@ func inspect(text string, levels int) []string {
 	return flags
 }
 
+// held adds the flags of the rules that match v.
+func held(rules []rule, v views, flags []string) []string {
+	for i := range rules {
+		if r := &rules[i]; !slices.Contains(flags, r.Flag) && r.matches(v) {
+			flags = append(flags, r.Flag)
+		}
+	}
+	return flags
+}
+
 func (r *rule) matches(v views) bool {
-	if !v.wide && r.Needs[0][0] >= utf8.RuneSelf {
-		return false // needs are of one script
+	if r.wide {
+		return v.lower != "" && r.in(v.lower)
 	}
 	if r.On == "text" {
 		return r.in(v.text)
 	}
-	return r.in(v.letters) || v.latin != "" && r.in(v.latin)
+	return r.in(v.letters) || v.signs != "" && r.in(v.signs)
 }
 
 func (r *rule) in(s string) bool {

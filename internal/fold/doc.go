@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fold brings a text into the one form that hints and patterns are compared in (S-5): what reads the same is the
-// same.
+// Package fold brings a text into the one form that hints, prompts and patterns are compared in (S-5, M-16): what reads
+// the same is the same.
 //
 //	fold.String("Ｄelｅtе\u200b  ALL")      // "delete all": full width, a Cyrillic е, a zero-width space, case, two spaces
 //	fold.Read("deleteUser").Split          // "delete_user"

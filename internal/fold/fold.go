@@ -108,7 +108,7 @@ func style(r rune) bool {
 // turnedForm takes letters that are used for their looks alone: phonetic and small capitals, turned, and in boxes. A pair of regional
 // letters is a flag.
 func turnedForm(r rune) bool {
-	return lookAlike(r) != 0 && (0x1d00 <= r && r <= 0x1d7f || 0x1f130 <= r && r <= 0x1f1e5)
+	return (0x1d00 <= r && r <= 0x1d7f || 0x1f130 <= r && r <= 0x1f1e5) && lookAlike(r) != 0
 }
 
 // drop takes out what can't be seen, before characters are decomposed: what is left must not depend on how often it is done.
