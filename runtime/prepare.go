@@ -47,15 +47,12 @@ type PrepareOptions struct {
 var prepareLimits = cgroups.Limits{Memory: 256 << 20, PIDs: 64}
 
 // ErrShapeChanged says that the host is no longer what the shape was taken from.
-var ErrShapeChanged = errors.New("prepare: the host has changed since the shape was taken")
+var ErrShapeChanged = errors.New("the host has changed since the shape was taken")
 
 // Prepare does of a launch what doesn't depend on the run. On error nothing is left.
 func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
-	if shape.plan == nil {
-		return nil, errors.New("prepare: no shape")
-	}
 	if err := shape.holds(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("prepare: %w", err)
 	}
 	plan := *shape.plan
 	plan.ID = newID()
@@ -120,8 +117,8 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 }
 
 func (s Shape) holds() error {
-	now, err := s.keyNow()
-	if err == nil && now != s.key {
+	now, err := s.Renewed()
+	if err == nil && now.key != s.key {
 		err = ErrShapeChanged
 	}
 	return err

@@ -59,10 +59,23 @@ func (s Shape) Kept() Shape {
 	return s
 }
 
+// Renewed returns the shape as the host is now, of nobody's; the same key says that nothing has changed. The error is of something
+// that the root view shows and that is gone.
+func (s Shape) Renewed() (Shape, error) {
+	if s.plan == nil {
+		return Shape{}, errNoShape
+	}
+	key, err := s.keyNow()
+	s.key = key
+	return s.Kept(), err
+}
+
+var errNoShape = errors.New("no shape")
+
 // WithWorkspace is the same shape with a place for a workspace, or without.
 func (s Shape) WithWorkspace(yes bool) (Shape, error) {
 	if s.plan == nil {
-		return Shape{}, errors.New("no shape")
+		return Shape{}, errNoShape
 	}
 	early, _ := s.plan.split()
 	early = slices.DeleteFunc(early, func(e fsjail.Entry) bool { return e.Target == workspaceDir })

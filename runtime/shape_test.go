@@ -111,6 +111,12 @@ func TestShape(t *testing.T) {
 	if _, err := Prepare(s, PrepareOptions{RunDir: t.TempDir()}); !errors.Is(err, ErrShapeChanged) {
 		t.Errorf("prepare: got %v, want %v", err, ErrShapeChanged)
 	}
+	if now, err := s.Renewed(); err != nil || now.key == s.key || now.of != nil || now.holds() != nil {
+		t.Errorf("renewed: got %+v, %v, want another key that holds, of no plan", now, err)
+	}
+	if _, err := (Shape{}).Renewed(); !errors.Is(err, errNoShape) {
+		t.Errorf("the zero shape: got %v, want %v", err, errNoShape)
+	}
 	if _, err := Prepare(Shape{}, PrepareOptions{}); err == nil {
 		t.Error("the zero shape was prepared")
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -176,6 +177,7 @@ func (p *pool) work() {
 			}
 		case <-look.C:
 			p.configured()
+			p.drop(p.follow())
 			p.drop(p.surplus())
 		}
 	}
@@ -214,6 +216,31 @@ func (p *pool) configured() {
 	}
 }
 
+// follow gives each shelf the shape that its kind of run has on the host as it is now, and takes out what is ready in another: a run
+// would ask for the new one only.
+func (p *pool) follow() (out []*runtime.Prepared) {
+	p.mu.Lock()
+	old := maps.Clone(p.shelves)
+	p.mu.Unlock()
+	for key, f := range old {
+		now, err := f.shape.Renewed() // without the lock: it looks at files
+		if err != nil || now.Key() == key {
+			continue // gone: preparing the next one tells
+		}
+		p.mu.Lock()
+		if p.shelves[key] == f {
+			delete(p.shelves, key)
+			out = append(out, f.ready...)
+			if p.shelves[now.Key()] == nil {
+				f.shape, f.ready = now, nil
+				p.shelves[now.Key()] = f
+			}
+		}
+		p.mu.Unlock()
+	}
+	return out
+}
+
 // fill builds one if one is wanted, and says whether to look again.
 func (p *pool) fill() bool {
 	select {
@@ -226,13 +253,15 @@ func (p *pool) fill() bool {
 		return false
 	}
 	s, err := p.prepare(f.shape)
+	if errors.Is(err, runtime.ErrShapeChanged) {
+		p.drop(p.follow())
+		return false // while packages are installed it changes again and again: not before the next look
+	}
 	p.mu.Lock()
 	if err != nil {
-		// The host changed, or it has no room: whoever comes asks for what is right then.
+		// It has no room, or what is shown is gone: whoever comes asks for what is right then.
 		delete(p.shelves, f.shape.Key())
-		if !errors.Is(err, runtime.ErrShapeChanged) {
-			p.retry = p.now().Add(failedTime)
-		}
+		p.retry = p.now().Add(failedTime)
 		left := f.ready
 		p.mu.Unlock()
 		p.warn("preparing a sandbox", err)

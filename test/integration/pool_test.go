@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -217,6 +218,38 @@ func TestPoolSuits(t *testing.T) {
 		}
 	}
 	n.drain(t)
+}
+
+// Where the host changes under what waits (a package is installed, something mounted below /usr), that is taken down, and others are
+// built of the host as it is now, without any run that asks.
+func TestPoolFollowsTheHost(t *testing.T) {
+	needProgram(t, "unshare", "nsenter", "mount")
+	n := newDaemon(t)
+	n.within = []string{"unshare", "--mount", "--propagation", "private"}
+	n.start(t)
+	inside := func(c *exec.Cmd) *exec.Cmd {
+		c.Args = append([]string{"nsenter", "--mount", fmt.Sprintf("--target=%d", n.Process.Pid), "--wdns=/", "--", c.Path}, c.Args[1:]...)
+		c.Path = sandboxProgram("nsenter")
+		return c
+	}
+	do := func() result {
+		c := n.plain(t, opts{}, "ns")
+		inside(c.Cmd)
+		return c.do(t)
+	}
+	do().want(t, 0, "exited")
+	old := n.ready(t)
+	if out, err := inside(exec.Command("mount", "-t", "tmpfs", "another", "/usr/share/misc")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	eventually(t, 20*time.Second, "what was ready is taken down", func() bool {
+		left, _ := os.ReadDir(filepath.Join(n.run, "sandboxes"))
+		return !slices.ContainsFunc(left, func(d os.DirEntry) bool { return slices.Contains(old, d.Name()) })
+	})
+	now := n.ready(t)
+	if r := do(); r.exit != 0 || !slices.Contains(now, r.status.ID) {
+		t.Errorf("got exit %d, run %s, want 0 and one of %q", r.exit, r.status.ID, now)
+	}
 }
 
 // A daemon that is killed takes what waits with it; the next one removes the rest.

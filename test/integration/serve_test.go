@@ -28,9 +28,18 @@ type daemonNode struct {
 	*exec.Cmd
 	run, state string
 	log        string
+	within     []string // a program, with its arguments, that executes the daemon; none: by itself
 }
 
 func startDaemon(t *testing.T, flags ...string) *daemonNode {
+	t.Helper()
+	n := newDaemon(t)
+	n.start(t, flags...)
+	return n
+}
+
+// newDaemon has its folders and is not started yet.
+func newDaemon(t *testing.T) *daemonNode {
 	t.Helper()
 	needSandbox(t)
 	at := filepath.Join(base, fmt.Sprintf("node-%d", counter.Add(1)))
@@ -40,7 +49,6 @@ func startDaemon(t *testing.T, flags ...string) *daemonNode {
 			t.Fatal(err)
 		}
 	}
-	n.start(t, flags...)
 	return n
 }
 
@@ -51,7 +59,8 @@ func (n *daemonNode) start(t *testing.T, flags ...string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	n.Cmd = exec.Command(agentrun, append([]string{"--state-dir", n.state, "--run-dir", n.run, "--log-level", "info", "serve"}, flags...)...)
+	argv := slices.Concat(n.within, []string{agentrun, "--state-dir", n.state, "--run-dir", n.run, "--log-level", "info", "serve"}, flags)
+	n.Cmd = exec.Command(argv[0], argv[1:]...)
 	n.Stdout, n.Stderr = log, log
 	before := n.said("msg=serving")
 	if err := n.Start(); err != nil {
