@@ -199,7 +199,7 @@ func deciding() map[string]struct {
 		"sagas/sagafile":   {[]string{"rings", "audit", "store", "sagas"}, "a file is data: what it names is run by a Runner that is passed in"},
 		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile"}, "one call to one API"},
 		"conform":          {[]string{"rings", "rings/paths", "audit", "store", "sagas"}, "it asks the rules themselves, and touches nothing on the host"},
-		"hypervisor":       {append([]string{"safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts"}, belowRuntime()...), "it puts the rules, the state and the record together; only cmd is above it"},
+		"hypervisor":       {belowSupervisor(), "it puts the rules, the state and the record together; only supervisor and cmd are above it"},
 		"toolproxy/dns":    {[]string{"internal/pace"}, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
 		"pdp":              {[]string{"rings"}, "a policy decision must be testable, and explainable to an operator, without a sandbox"},
 		"pdp/authzen":      {[]string{"rings", "pdp"}, "it asks another for the same decision, in the words of pdp"},
@@ -223,11 +223,22 @@ func deciding() map[string]struct {
 		"safetyloop":       {[]string{"rings", "audit", "store", "safetyloop/judge"}, "it decides; who asks, shows codes and freezes stands outside"},
 		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
 
+		"internal/hinted":           {nil, "an error with the way out must be usable everywhere"},
+		"supervisor/killhooks":      {append([]string{"internal/hinted", "internal/shown", "internal/sibling"}, belowSupervisor()...), "it runs the operator's programs about one run; who asked for the run, and how, is not its business"},
+		"supervisor/daemon/queue":   {[]string{"cgroups", "cgroups/internal/ctrd", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
+		"supervisor/daemon/pool":    {append([]string{"runtime"}, belowRuntime()...), "it keeps what runtime has prepared; who gets one is the daemon's business"},
+		"supervisor/daemon/systemd": {nil, "it speaks one protocol"},
+
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
 		"telemetry/trace":  {nil, "names of spans are handed on by everybody"},
 		"telemetry/runlog": {[]string{"telemetry/mask"}, "it writes what it is given, masked; what a run is it needn't know"},
 	}
+}
+
+// belowSupervisor is the hypervisor and what it puts together.
+func belowSupervisor() []string {
+	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.

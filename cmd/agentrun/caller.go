@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/supervisor/daemon/queue"
 )
 
 // caller is who a command is carried out for: this process's own, or a client of the daemon. What exec reads and writes beside
@@ -28,7 +29,7 @@ type caller struct {
 	signals func() <-chan os.Signal
 	// home is the daemon that carries the command out; nil: this process alone.
 	home *daemon
-	slot *slot // its place there
+	slot *queue.Slot // its place there
 	// status is where --status-file goes; nil: nowhere, or its folder is still to be opened.
 	status *fsjail.Output
 	// begun is called when the agent has been executed, cool when the run is over or will not be: the pool's, of the daemon.
@@ -125,10 +126,10 @@ func (c *caller) admit(ctx context.Context, memory int64) (release func(), err e
 	if c.home == nil {
 		return func() {}, nil
 	}
-	if c.slot, err = c.home.gate.enter(ctx, memory); err != nil {
+	if c.slot, err = c.home.queue.Enter(ctx, memory); err != nil {
 		return func() {}, err
 	}
-	return func() { c.home.gate.leave(c.slot) }, nil
+	return func() { c.home.queue.Leave(c.slot) }, nil
 }
 
 func (c *caller) paths(names []string) []string {

@@ -254,7 +254,7 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 func newPlan(g *global, h *hypervisor.Hypervisor, spec runtime.Spec) (*runtime.Plan, error) {
 	plan, err := runtime.NewPlan(spec)
 	if err == nil {
-		g.hooks, err = g.kill.forRun(plan)
+		g.hooks, err = g.kill.ForRun(plan)
 	}
 	if err != nil {
 		return nil, err

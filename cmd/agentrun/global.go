@@ -22,6 +22,7 @@ import (
 	"agentrun/internal/rootless"
 	"agentrun/profiles"
 	"agentrun/runtime"
+	"agentrun/supervisor/killhooks"
 )
 
 // global are the flags that every command has. Of flag, environment, configuration file and default,
@@ -33,10 +34,10 @@ type global struct {
 	auditSyncAll        bool
 	access              control.Access // to the control API
 	log                 *slog.Logger
-	serve               serveConfig // of the configuration file
-	kill                killConfig  // likewise
+	serve               serveConfig      // of the configuration file
+	kill                killhooks.Config // likewise
 	live                liveConfig
-	hooks               killHooks // of the run that was planned
+	hooks               killhooks.Hooks // of the run that was planned
 
 	caller     *caller
 	unknown    error // a command that there is not
@@ -53,10 +54,10 @@ type config struct {
 	Audit       struct {
 		Sync string `yaml:"sync"` // "always", or empty: what H-28 asks for
 	} `yaml:"audit"`
-	Serve   serveConfig  `yaml:"serve"`
-	Control accessConfig `yaml:"control"`
-	Kill    killConfig   `yaml:"kill"`
-	Live    liveConfig   `yaml:"live"`
+	Serve   serveConfig      `yaml:"serve"`
+	Control accessConfig     `yaml:"control"`
+	Kill    killhooks.Config `yaml:"kill"`
+	Live    liveConfig       `yaml:"live"`
 }
 
 // liveConfig is how long a live run may take to get into another ring (M-22).
@@ -225,7 +226,7 @@ func readConfig(by *caller, name string) (config, error) {
 		if err := d.Decode(&cfg); err != nil {
 			return cfg, fmt.Errorf("configuration %s: %w", n, err)
 		}
-		cfg.Kill.file, err = by.abs(n)
+		cfg.Kill.File, err = by.abs(n)
 		return cfg, err
 	}
 	return cfg, nil

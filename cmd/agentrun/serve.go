@@ -22,6 +22,9 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/internal/handoff"
 	"agentrun/internal/hinted"
+	"agentrun/supervisor/daemon/pool"
+	"agentrun/supervisor/daemon/queue"
+	"agentrun/supervisor/daemon/systemd"
 )
 
 func serveCommand(g *global) *cli.Command {
@@ -44,9 +47,10 @@ one kills them at once. SIGHUP: read the configuration again. Under systemd it s
 type daemon struct {
 	g     *global
 	build string
-	gate  *gate
-	pool  *pool
+	queue *queue.Queue
+	pool  *pool.Pool
 	runs  *supervisions
+	grace time.Duration // between SIGTERM and the kill, when we end
 
 	reading sync.Mutex // the flag library's variables: one caller's flags at a time
 
@@ -65,20 +69,20 @@ func serveAction(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := g.kill.hooks(); err != nil { // callers read the same file as a rule; better told now than at each run
+	if _, err := g.kill.Hooks(); err != nil { // callers read the same file as a rule; better told now than at each run
 		return err
 	}
 	most, least, err := g.serve.withFlags(c).pool()
 	if err != nil {
 		return err
 	}
-	manager := startedBySystemd()
+	manager := systemd.Started()
 	lock, err := g.lockDaemon()
 	if err != nil {
 		return err
 	}
-	d := &daemon{g: g, build: handoff.BuildID(), gate: newGate(limits, thisHost()), runs: newSupervisions(), clients: map[*client]struct{}{}}
-	_, given := manager.sockets["exec"]
+	d := &daemon{g: g, build: handoff.BuildID(), grace: limits.grace, queue: queue.New(limits.Limits, queue.ThisHost()), runs: newSupervisions(), clients: map[*client]struct{}{}}
+	_, given := manager.Sockets["exec"]
 	defer func() { d.tidy(lock, !given) }()
 	if d.build == "" {
 		return hinted.New(errors.New("this program was linked without a build id: its clients can't be told from another version's"), "build it with make build")
@@ -98,10 +102,10 @@ func serveAction(g *global, c *cli.Context) error {
 		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
 	}
 	defer silence()
-	d.pool = newPool(&pool{prepare: d.prepare, room: d.roomForOneMore, always: d.shapes, warn: func(what string, err error) { d.g.log.Warn(what, "err", err) }})
-	d.pool.set(most, least)
-	d.pool.begin()
-	defer d.pool.close()
+	d.pool = pool.New(pool.Options{Prepare: d.prepare, Room: d.roomForOneMore, Always: d.shapes, Warn: func(what string, err error) { d.g.log.Warn(what, "err", err) }})
+	d.pool.Set(most, least)
+	d.pool.Begin()
+	defer d.pool.Close()
 	return d.serve(c, l, manager)
 }
 
@@ -159,8 +163,8 @@ func (d *daemon) tidy(lock *os.File, ownSocket bool) {
 	}
 }
 
-func (d *daemon) listen(manager systemd) (*handoff.Listener, error) {
-	if f, ok := manager.sockets["exec"]; ok {
+func (d *daemon) listen(manager systemd.Manager) (*handoff.Listener, error) {
+	if f, ok := manager.Sockets["exec"]; ok {
 		defer f.Close()
 		return handoff.FromFile(f)
 	}
@@ -168,7 +172,7 @@ func (d *daemon) listen(manager systemd) (*handoff.Listener, error) {
 }
 
 // serve works until a signal ends it, and returns when no run is left.
-func (d *daemon) serve(c *cli.Context, l *handoff.Listener, manager systemd) error {
+func (d *daemon) serve(c *cli.Context, l *handoff.Listener, manager systemd.Manager) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1)
 	defer signal.Stop(signals)
@@ -176,9 +180,9 @@ func (d *daemon) serve(c *cli.Context, l *handoff.Listener, manager systemd) err
 	defer kill(nil)
 	lost := make(chan error, 1)
 	d.callers.Go(func() { lost <- d.accept(ctx, l) })
-	manager.tell("READY=1", d.state())
+	manager.Tell("READY=1", d.state())
 	d.g.log.Info("serving", "run_dir", d.g.runDir, "state_dir", d.g.stateDir, "pid", os.Getpid())
-	alive := manager.alive()
+	alive := manager.Alive()
 	defer alive.Stop()
 	var failure error
 	for {
@@ -186,9 +190,9 @@ func (d *daemon) serve(c *cli.Context, l *handoff.Listener, manager systemd) err
 		case s := <-signals:
 			switch s {
 			case unix.SIGHUP:
-				manager.reloading()
+				manager.Reloading()
 				d.reload(c)
-				manager.tell("READY=1", d.state())
+				manager.Tell("READY=1", d.state())
 				continue
 			case unix.SIGUSR1:
 				d.g.log.Warn("state", "what", d.state(), "goroutines", goruntime.NumGoroutine())
@@ -197,28 +201,28 @@ func (d *daemon) serve(c *cli.Context, l *handoff.Listener, manager systemd) err
 		case failure = <-lost:
 			failure = fmt.Errorf("accept callers: %w", failure)
 		case <-alive.C:
-			manager.tell("WATCHDOG=1", d.state())
+			manager.Tell("WATCHDOG=1", d.state())
 			continue
 		}
 		break
 	}
-	manager.tell("STOPPING=1", d.state())
-	d.gate.close()
-	d.callers.Go(d.pool.close)
+	manager.Tell("STOPPING=1", d.state())
+	d.queue.Close()
+	d.callers.Go(d.pool.Close)
 	failure = errors.Join(failure, l.Close())
 	d.drain(signals, alive, manager, kill)
 	return failure
 }
 
 // drain asks every run to end, and ends those that don't.
-func (d *daemon) drain(signals <-chan os.Signal, alive *time.Ticker, manager systemd, kill context.CancelCauseFunc) {
+func (d *daemon) drain(signals <-chan os.Signal, alive *time.Ticker, manager systemd.Manager, kill context.CancelCauseFunc) {
 	d.tellAll(unix.SIGTERM)
 	ended := make(chan struct{})
 	go func() {
 		d.callers.Wait()
 		close(ended)
 	}()
-	over := time.NewTimer(d.gate.grace())
+	over := time.NewTimer(d.grace)
 	defer over.Stop()
 	for {
 		select {
@@ -231,23 +235,15 @@ func (d *daemon) drain(signals <-chan os.Signal, alive *time.Ticker, manager sys
 				kill(errKilledAtEnd)
 			}
 		case <-alive.C:
-			manager.tell("WATCHDOG=1", d.state())
+			manager.Tell("WATCHDOG=1", d.state())
 		}
 	}
 }
 
-// alive ticks as often as the service manager wants to hear of us.
-func (s systemd) alive() *time.Ticker {
-	if s.watchdog > 0 {
-		return time.NewTicker(s.watchdog)
-	}
-	return time.NewTicker(time.Minute)
-}
-
-// state is for people (systemctl status). It takes the gate's lock: a daemon stuck there shows no sign of life.
+// state is for people (systemctl status). It takes the lock of the queue: a daemon stuck there shows no sign of life.
 func (d *daemon) state() string {
-	live, waiting := d.gate.counts()
-	return fmt.Sprintf("STATUS=%d runs, %d waiting, %d sandboxes ready", live, waiting, d.pool.ready())
+	live, waiting := d.queue.Counts()
+	return fmt.Sprintf("STATUS=%d runs, %d waiting, %d sandboxes ready", live, waiting, d.pool.Ready())
 }
 
 func (d *daemon) accept(ctx context.Context, l *handoff.Listener) error {
@@ -292,7 +288,8 @@ func (d *daemon) reload(c *cli.Context) {
 		d.g.log.Error("the configuration stays as it was", "err", err)
 		return
 	}
-	d.gate.set(limits)
-	d.pool.set(most, least)
+	d.queue.Set(limits.Limits)
+	d.grace = limits.grace
+	d.pool.Set(most, least)
 	d.g.log.Info("configuration read again")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/profiles"
+	"agentrun/supervisor/daemon/queue"
 )
 
 // serveConfig is "serve:" of the configuration file. What is left out has its default; flags of serve come first.
@@ -27,11 +28,8 @@ type serveConfig struct {
 
 // serveLimits is serveConfig with every default filled in.
 type serveLimits struct {
-	max, queue   int
-	queueTimeout time.Duration
-	grace        time.Duration
-	reserve      int64 // bytes
-	share        float64
+	queue.Limits
+	grace time.Duration
 }
 
 const (
@@ -86,12 +84,12 @@ func (s serveConfig) withFlags(c *cli.Context) serveConfig {
 
 // limits checks every value.
 func (s serveConfig) limits() (serveLimits, error) {
-	l := serveLimits{max: s.MaxSandboxes, queue: defaultQueue, queueTimeout: defaultQueueTimeout, grace: maxGrace, reserve: defaultReserve, share: 1}
+	l := serveLimits{Limits: queue.Limits{Runs: s.MaxSandboxes, Waiting: defaultQueue, Timeout: defaultQueueTimeout, Reserve: defaultReserve, Share: 1}, grace: maxGrace}
 	if s.Queue != 0 {
-		l.queue = s.Queue
+		l.Waiting = s.Queue
 	}
 	if s.QueueTimeout != 0 {
-		l.queueTimeout = s.QueueTimeout
+		l.Timeout = s.QueueTimeout
 	}
 	if s.Grace != 0 {
 		l.grace = s.Grace
@@ -101,24 +99,24 @@ func (s serveConfig) limits() (serveLimits, error) {
 		if err != nil {
 			return l, fmt.Errorf("serve.memory_reserve: %w", err)
 		}
-		l.reserve = int64(size)
+		l.Reserve = int64(size)
 	}
 	if s.MemoryShare != nil {
-		l.share = *s.MemoryShare
+		l.Share = *s.MemoryShare
 	}
 	switch {
-	case l.max < 0:
-		return l, fmt.Errorf("serve.max_sandboxes: %d, want a number from 1, or leave it out", l.max)
-	case l.queue < 0:
-		return l, fmt.Errorf("serve.queue: %d, want a number from 1", l.queue)
-	case l.queueTimeout < 0:
-		return l, fmt.Errorf("serve.queue_timeout: %s, want a time", l.queueTimeout)
+	case l.Runs < 0:
+		return l, fmt.Errorf("serve.max_sandboxes: %d, want a number from 1, or leave it out", l.Runs)
+	case l.Waiting < 0:
+		return l, fmt.Errorf("serve.queue: %d, want a number from 1", l.Waiting)
+	case l.Timeout < 0:
+		return l, fmt.Errorf("serve.queue_timeout: %s, want a time", l.Timeout)
 	case l.grace < 0 || l.grace > maxGrace:
 		return l, fmt.Errorf("serve.grace: %s, want at most %s", l.grace, maxGrace)
-	case l.reserve < 0:
-		return l, fmt.Errorf("serve.memory_reserve: %d, want a size", l.reserve)
-	case !(l.share >= 0 && l.share <= 1): // NaN too
-		return l, fmt.Errorf("serve.memory_share: %g, want 0 to 1", l.share)
+	case l.Reserve < 0:
+		return l, fmt.Errorf("serve.memory_reserve: %d, want a size", l.Reserve)
+	case !(l.Share >= 0 && l.Share <= 1): // NaN too
+		return l, fmt.Errorf("serve.memory_share: %g, want 0 to 1", l.Share)
 	}
 	return l, nil
 }

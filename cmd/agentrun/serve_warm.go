@@ -21,11 +21,7 @@ func (d *daemon) prepare(shape runtime.Shape) (*runtime.Prepared, error) {
 // built it is some.
 func (d *daemon) roomForOneMore() bool {
 	const building = 32 << 20
-	if _, waiting := d.gate.counts(); waiting > 0 {
-		return false
-	}
-	available, err := d.gate.host.available()
-	return err == nil && available > d.gate.reserve()+building
+	return d.queue.Spare(building)
 }
 
 // shapes of a profile's runs as most callers ask for them: without flags, with a workspace and without.
@@ -63,7 +59,7 @@ func (d *daemon) shapes(profile string) ([]runtime.Shape, error) {
 const settleTime = 20 * time.Millisecond
 
 // cold says that no sandbox is ready, of whatever shape: the launch will have to move its first process into a cgroup.
-func (c *caller) cold() bool { return c.home == nil || c.home.pool.ready() == 0 }
+func (c *caller) cold() bool { return c.home == nil || c.home.pool.Ready() == 0 }
 
 // warm looks for a sandbox that is ready for the plan. cool gives it back if it was not used, and ends the launch for the pool.
 func (c *caller) warm(plan *runtime.Plan) (begun, cool func()) {
@@ -71,10 +67,10 @@ func (c *caller) warm(plan *runtime.Plan) (begun, cool func()) {
 		return func() {}, func() {}
 	}
 	pool := c.home.pool
-	ready, launched := pool.take(plan)
+	ready, launched := pool.Take(plan)
 	return func() { time.AfterFunc(settleTime, launched) }, func() {
 		if ready != nil {
-			pool.drop([]*runtime.Prepared{ready})
+			pool.Drop([]*runtime.Prepared{ready})
 		}
 		launched()
 	}

@@ -16,6 +16,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/runtime"
 	"agentrun/safetyloop/desk"
+	"agentrun/supervisor/killhooks"
 )
 
 // supervise makes an admitted run known to its operators, from before its first step to when its account is complete. close ends
@@ -28,15 +29,15 @@ func (g *global) supervise(c *cli.Context, h *hypervisor.Hypervisor, adm hypervi
 	}
 	v.control = h.Control(adm, hypervisor.ControlOptions{
 		Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
-		HandlerLimit: hookBackstop, Notify: v.decided, Warn: v.warn,
+		HandlerLimit: killhooks.Backstop, Notify: v.decided, Warn: v.warn,
 	})
-	if err := g.hooks.register(v.control, plan, g.log); err != nil {
+	if err := g.hooks.Register(v.control, plan, g.log); err != nil {
 		return nil, nil, errors.Join(err, v.control.Close())
 	}
 	silence := func() {}
 	if home := g.caller.home; home != nil {
 		v.all = home.runs
-		home.gate.started(g.caller.slot, plan.ID)
+		home.queue.Started(g.caller.slot, plan.ID)
 	} else {
 		v.all = newSupervisions()
 		v.all.safety.node, v.all.safety.warn = func() (*hypervisor.Hypervisor, error) { return h, nil }, v.warn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package killhooks
 
 import (
 	"bytes"
@@ -24,12 +24,12 @@ import (
 	"agentrun/runtime"
 )
 
-// hookBackstop is when the kill switch no longer waits for a hook. A hook's own limit ends it before, unless the kernel can't end
+// Backstop is when the kill switch no longer waits for a hook. A hook's own limit ends it before, unless the kernel can't end
 // its process.
-const hookBackstop = maxHookTime + 500*time.Millisecond
+const Backstop = maxTime + 500*time.Millisecond
 
-// hookOutput is how much of a hook's output the log has.
-const hookOutput = 4 << 10
+// maxSaid is how much of a hook's output the log has.
+const maxSaid = 4 << 10
 
 // killed is what a hook reads on its standard input.
 type killed struct {
@@ -44,10 +44,10 @@ type killed struct {
 	Ring    int              `json:"ring"` // that it was started in
 }
 
-// register has the hooks run by the run's kill switch, in their order.
-func (h killHooks) register(with *hypervisor.Control, plan *runtime.Plan, log *slog.Logger) error {
+// Register has the hooks run by the run's kill switch, in their order.
+func (h Hooks) Register(with *hypervisor.Control, plan *runtime.Plan, log *slog.Logger) error {
 	var errs []error
-	add := func(kind string, hooks []killHook, to func(string, rings.Callback) error) {
+	add := func(kind string, hooks []hook, to func(string, rings.Callback) error) {
 		for _, hook := range hooks {
 			errs = append(errs, to(hook.name, func(ctx context.Context) error {
 				began := time.Now()
@@ -64,7 +64,7 @@ func (h killHooks) register(with *hypervisor.Control, plan *runtime.Plan, log *s
 
 // run runs the program, as the user we are, and returns when it has ended or was killed. It has nothing of ours: its descriptors
 // are its input, which is one JSON object, and its output; its environment and folder say nothing of the run's caller.
-func (h killHook) run(ctx context.Context, plan *runtime.Plan, listen bool) (said string, err error) {
+func (h hook) run(ctx context.Context, plan *runtime.Plan, listen bool) (said string, err error) {
 	r := hypervisor.KillRequestOf(ctx)
 	if !r.Reason.Valid() {
 		r.Reason = rings.KillManual
@@ -121,6 +121,6 @@ func hookError(ctx context.Context, err error, limit time.Duration) error {
 type head struct{ text []byte }
 
 func (h *head) Write(b []byte) (int, error) {
-	h.text = append(h.text, b[:min(len(b), hookOutput-len(h.text))]...)
+	h.text = append(h.text, b[:min(len(b), maxSaid-len(h.text))]...)
 	return len(b), nil
 }

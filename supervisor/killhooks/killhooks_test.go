@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package killhooks
 
 import (
 	"context"
@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/hinted"
 	"agentrun/rings"
 	"agentrun/runtime"
 )
@@ -32,16 +34,28 @@ func hookScript(t *testing.T, text string) string {
 	return name
 }
 
-// configured reads a configuration file with this in it.
-func configured(t *testing.T, text string) (killConfig, error) {
+// configured is a configuration file with this in it, as the command line reads it.
+func configured(t *testing.T, text string) (Config, error) {
 	t.Helper()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "config.yaml")
 	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := readConfig(ownCaller(), name)
-	return cfg.Kill, err
+	d := yaml.NewDecoder(strings.NewReader(text))
+	d.KnownFields(true)
+	var c struct{ Kill Config }
+	err := d.Decode(&c)
+	c.Kill.File = name
+	return c.Kill, err
+}
+
+// hintOf is the way out that an error tells.
+func hintOf(err error) string {
+	if h, ok := errors.AsType[*hinted.Error](err); ok {
+		return h.Hint
+	}
+	return ""
 }
 
 func TestH21HookConfiguration(t *testing.T) {
@@ -50,18 +64,18 @@ func TestH21HookConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := k.hooks()
-	want := killHooks{
-		handlers:      []killHook{{"kill.handlers[0]", "tell.oncall", []string{script, "a", "b"}, 1500 * time.Millisecond}, {"kill.handlers[1]", "log", []string{script}, 5 * time.Second}},
-		compensations: []killHook{{"kill.compensations[0]", "log", []string{"/bin/sh", "-c", ":"}, 5 * time.Second}},
+	got, err := k.Hooks()
+	want := Hooks{
+		handlers:      []hook{{"kill.handlers[0]", "tell.oncall", []string{script, "a", "b"}, 1500 * time.Millisecond}, {"kill.handlers[1]", "log", []string{script}, 5 * time.Second}},
+		compensations: []hook{{"kill.compensations[0]", "log", []string{"/bin/sh", "-c", ":"}, 5 * time.Second}},
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(killHooks{}, killHook{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Hooks{}, hook{})); d != "" {
 		t.Error(d)
 	}
-	if h, err := (killConfig{}).hooks(); err != nil || len(h.handlers) > 0 {
+	if h, err := (Config{}).Hooks(); err != nil || len(h.handlers) > 0 {
 		t.Errorf("no section: got %v, %v", h, err)
 	}
 }
@@ -99,9 +113,9 @@ func TestH21HookConfigurationRefused(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		_, err = k.hooks()
-		if err == nil || !strings.Contains(err.Error(), k.file+": "+want+": ") || hint(err) == "" {
-			t.Errorf("%s: got %v (hint %q), want %s and a hint", text, err, hint(err), want)
+		_, err = k.Hooks()
+		if err == nil || !strings.Contains(err.Error(), k.File+": "+want+": ") || hintOf(err) == "" {
+			t.Errorf("%s: got %v (hint %q), want %s and a hint", text, err, hintOf(err), want)
 		}
 	}
 	for _, text := range []string{one("name: x, command: [/bin/sh], dir: /"), "kill: {handler: []}\n", one("name: x, command: /bin/sh")} {
@@ -110,10 +124,10 @@ func TestH21HookConfigurationRefused(t *testing.T) {
 		}
 	}
 	k, err := configured(t, one("name: x, command: [/bin/sh]"))
-	if err := errors.Join(err, os.Chmod(k.file, 0o622)); err != nil {
+	if err := errors.Join(err, os.Chmod(k.File, 0o622)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.hooks(); err == nil || !strings.Contains(err.Error(), "kill: ") {
+	if _, err := k.Hooks(); err == nil || !strings.Contains(err.Error(), "kill: ") {
 		t.Errorf("a configuration that others write: got %v", err)
 	}
 }
@@ -131,17 +145,17 @@ func TestThreatTakeoverHookInTheWorkspace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := k.hooks()
+		h, err := k.Hooks()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := k.apart(h, []string{"/srv", workspace}); err == nil || !strings.Contains(err.Error(), "kill.compensations[0].command[") || !strings.Contains(err.Error(), workspace) || hint(err) == "" {
+		if err := k.apart(h, []string{"/srv", workspace}); err == nil || !strings.Contains(err.Error(), "kill.compensations[0].command[") || !strings.Contains(err.Error(), workspace) || hintOf(err) == "" {
 			t.Errorf("%s: got %v", command, err)
 		}
 		if err := k.apart(h, []string{workspace + "-other", "/srv"}); err != nil {
 			t.Errorf("%s: got %v", command, err)
 		}
-		if err := k.apart(h, []string{filepath.Dir(k.file)}); err == nil {
+		if err := k.apart(h, []string{filepath.Dir(k.File)}); err == nil {
 			t.Errorf("the configuration itself is the run's to write")
 		}
 	}
@@ -150,7 +164,7 @@ func TestThreatTakeoverHookInTheWorkspace(t *testing.T) {
 func TestH21HookRuns(t *testing.T) {
 	plan := &runtime.Plan{ID: "r1", Name: "n", Agent: "a", Session: "s", Ring: 2}
 	run := func(limit time.Duration, text string) (string, error) {
-		h := killHook{name: "x", command: []string{hookScript(t, text), "one arg"}, limit: limit}
+		h := hook{name: "x", command: []string{hookScript(t, text), "one arg"}, limit: limit}
 		return h.run(t.Context(), plan, true)
 	}
 	t.Setenv("SECRET", "of the caller")
@@ -197,10 +211,10 @@ func TestH21HookRuns(t *testing.T) {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 	said, err = run(5*time.Second, "exec head -c 1000000 /dev/zero")
-	if err != nil || len(said) != hookOutput {
+	if err != nil || len(said) != maxSaid {
 		t.Errorf("a megabyte: kept %d bytes, %v", len(said), err)
 	}
-	gone := killHook{name: "x", command: []string{hookScript(t, "")}, limit: time.Second}
+	gone := hook{name: "x", command: []string{hookScript(t, "")}, limit: time.Second}
 	if err := os.Chmod(gone.command[0], 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +226,7 @@ func TestH21HookRuns(t *testing.T) {
 // It ends with its time, and so does what it started.
 func TestH21HookHangs(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
-	h := killHook{name: "x", command: []string{hookScript(t, fmt.Sprintf("trap '' TERM; sleep 1000 & echo $$ $! >%s; wait", pids))}, limit: 500 * time.Millisecond}
+	h := hook{name: "x", command: []string{hookScript(t, fmt.Sprintf("trap '' TERM; sleep 1000 & echo $$ $! >%s; wait", pids))}, limit: 500 * time.Millisecond}
 	_, err := h.run(context.Background(), &runtime.Plan{}, true)
 	if !errors.Is(err, rings.ErrHung) {
 		t.Errorf("got %v", err)

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package pool keeps sandboxes ready that were built before anybody asked for them. What is taken from it is used for one run and
+// gone; what it gives is no promise: whoever gets none builds their own.
+//
+// A pool holds, for each shape of sandbox (runtime.Shape), as many as were asked for at once in the last minute, or as many as the
+// configuration says if that is more. One at a time is built, when no launch is under way.
+package pool
 
 import (
 	"errors"
@@ -12,17 +17,18 @@ import (
 	"agentrun/runtime"
 )
 
-// pool keeps sandboxes ready that were built before anybody asked for them. What is taken from it is used for one run and gone; what
-// it gives is no promise: who gets none builds their own.
-//
-// It holds, for each shape of sandbox (runtime.Shape), as many as were asked for at once in the last minute, or as many as the
-// configuration says if that is more. One at a time is built, when no launch is under way.
-type pool struct {
-	prepare func(runtime.Shape) (*runtime.Prepared, error)
-	room    func() bool                                   // whether the host has memory for one more
-	always  func(profile string) ([]runtime.Shape, error) // what the configuration wants ready; asked anew as the host changes
-	warn    func(what string, err error)
-	now     func() time.Time
+// Options are what a pool asks its owner. Each must be set.
+type Options struct {
+	Prepare func(runtime.Shape) (*runtime.Prepared, error) // builds one
+	Room    func() bool                                    // whether the host has memory for one more
+	Always  func(profile string) ([]runtime.Shape, error)  // what the configuration wants ready; asked anew as the host changes
+	Warn    func(what string, err error)
+	Now     func() time.Time // nil: time.Now
+}
+
+// Pool is the sandboxes of one daemon that are ready.
+type Pool struct {
+	ask Options
 
 	mu        sync.Mutex
 	most      int            // ready at once, of all shapes
@@ -57,37 +63,36 @@ const (
 	maxShelves = 32
 )
 
-func newPool(p *pool) *pool {
-	p.shelves = map[string]*shelf{}
-	p.wake, p.stop, p.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	if p.now == nil {
-		p.now = time.Now
+// New returns a pool that is empty and stays so until it is told how many to keep, and to begin.
+func New(o Options) *Pool {
+	if o.Now == nil {
+		o.Now = time.Now
 	}
-	return p
+	return &Pool{ask: o, shelves: map[string]*shelf{}, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 }
 
-// begin starts to fill. It may be called again.
-func (p *pool) begin() {
+// Begin starts to fill. It may be called again.
+func (p *Pool) Begin() {
 	p.begun.Do(func() { go p.work() })
 }
 
-// set changes how many are kept.
-func (p *pool) set(most int, least map[string]int) {
+// Set changes how many are kept.
+func (p *Pool) Set(most int, least map[string]int) {
 	p.mu.Lock()
 	p.most, p.least, p.changed = most, least, true
 	p.mu.Unlock()
 	p.poke()
 }
 
-func (p *pool) poke() {
+func (p *Pool) poke() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// take gives a sandbox for a plan, made the plan's own, or nil. launched is called when the launch is through or given up.
-func (p *pool) take(plan *runtime.Plan) (s *runtime.Prepared, launched func()) {
+// Take gives a sandbox for a plan, made the plan's own, or nil. launched is called when the launch is through or given up.
+func (p *Pool) Take(plan *runtime.Plan) (s *runtime.Prepared, launched func()) {
 	if p == nil {
 		return nil, func() {}
 	}
@@ -100,7 +105,7 @@ func (p *pool) take(plan *runtime.Plan) (s *runtime.Prepared, launched func()) {
 	p.mu.Unlock()
 	if s != nil {
 		if err := shape.Use(s); err != nil {
-			p.drop([]*runtime.Prepared{s})
+			p.Drop([]*runtime.Prepared{s})
 			s = nil
 		}
 	}
@@ -113,8 +118,8 @@ func (p *pool) take(plan *runtime.Plan) (s *runtime.Prepared, launched func()) {
 }
 
 // pick notes the demand and takes the freshest that lives: it is the likeliest to be in the caches.
-func (p *pool) pick(shape runtime.Shape) *runtime.Prepared {
-	now := p.now()
+func (p *Pool) pick(shape runtime.Shape) *runtime.Prepared {
+	now := p.ask.Now()
 	f := p.shelves[shape.Key()]
 	if f == nil {
 		if len(p.shelves) >= maxShelves {
@@ -130,7 +135,7 @@ func (p *pool) pick(shape runtime.Shape) *runtime.Prepared {
 		if s.Alive() && now.Sub(s.Since()) < staleTime {
 			return s
 		}
-		p.dropping.Go(func() { p.drop([]*runtime.Prepared{s}) })
+		p.dropping.Go(func() { p.Drop([]*runtime.Prepared{s}) })
 	}
 	return nil
 }
@@ -155,7 +160,7 @@ func (f *shelf) wanted(now time.Time) int {
 }
 
 // work fills and tidies until the pool is closed.
-func (p *pool) work() {
+func (p *Pool) work() {
 	defer close(p.done)
 	look := time.NewTicker(tendTime)
 	defer look.Stop()
@@ -165,7 +170,7 @@ func (p *pool) work() {
 		}
 		select {
 		case <-p.stop:
-			p.drop(p.empty())
+			p.Drop(p.empty())
 			return
 		case <-p.wake:
 			p.mu.Lock()
@@ -173,18 +178,18 @@ func (p *pool) work() {
 			p.mu.Unlock()
 			if changed {
 				p.configured()
-				p.drop(p.surplus())
+				p.Drop(p.surplus())
 			}
 		case <-look.C:
 			p.configured()
-			p.drop(p.follow())
-			p.drop(p.surplus())
+			p.Drop(p.follow())
+			p.Drop(p.surplus())
 		}
 	}
 }
 
 // configured brings the shapes that the configuration wants ready up to date.
-func (p *pool) configured() {
+func (p *Pool) configured() {
 	p.mu.Lock()
 	least := p.least
 	if p.most == 0 {
@@ -195,8 +200,8 @@ func (p *pool) configured() {
 	shapes := map[string][]runtime.Shape{}
 	for profile := range least {
 		var err error
-		if shapes[profile], err = p.always(profile); err != nil {
-			p.warn("serve.pool: "+profile, err)
+		if shapes[profile], err = p.ask.Always(profile); err != nil {
+			p.ask.Warn("serve.pool: "+profile, err)
 		}
 	}
 	p.mu.Lock()
@@ -218,7 +223,7 @@ func (p *pool) configured() {
 
 // follow gives each shelf the shape that its kind of run has on the host as it is now, and takes out what is ready in another: a run
 // would ask for the new one only.
-func (p *pool) follow() (out []*runtime.Prepared) {
+func (p *Pool) follow() (out []*runtime.Prepared) {
 	p.mu.Lock()
 	old := maps.Clone(p.shelves)
 	p.mu.Unlock()
@@ -242,35 +247,35 @@ func (p *pool) follow() (out []*runtime.Prepared) {
 }
 
 // fill builds one if one is wanted, and says whether to look again.
-func (p *pool) fill() bool {
+func (p *Pool) fill() bool {
 	select {
 	case <-p.stop:
 		return false
 	default:
 	}
 	f := p.next()
-	if f == nil || !p.room() {
+	if f == nil || !p.ask.Room() {
 		return false
 	}
-	s, err := p.prepare(f.shape)
+	s, err := p.ask.Prepare(f.shape)
 	if errors.Is(err, runtime.ErrShapeChanged) {
-		p.drop(p.follow())
+		p.Drop(p.follow())
 		return false // while packages are installed it changes again and again: not before the next look
 	}
 	p.mu.Lock()
 	if err != nil {
 		// It has no room, or what is shown is gone: whoever comes asks for what is right then.
 		delete(p.shelves, f.shape.Key())
-		p.retry = p.now().Add(failedTime)
+		p.retry = p.ask.Now().Add(failedTime)
 		left := f.ready
 		p.mu.Unlock()
-		p.warn("preparing a sandbox", err)
-		p.drop(left)
+		p.ask.Warn("preparing a sandbox", err)
+		p.Drop(left)
 		return false
 	}
 	if p.shelves[f.shape.Key()] != f {
 		p.mu.Unlock()
-		p.drop([]*runtime.Prepared{s})
+		p.Drop([]*runtime.Prepared{s})
 		return true
 	}
 	f.ready = append(f.ready, s)
@@ -279,10 +284,10 @@ func (p *pool) fill() bool {
 }
 
 // next is the shelf that lacks most; nil: none, or not now.
-func (p *pool) next() (best *shelf) {
+func (p *Pool) next() (best *shelf) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.now()
+	now := p.ask.Now()
 	if p.launching > 0 || now.Before(p.retry) {
 		return nil
 	}
@@ -300,11 +305,11 @@ func (p *pool) next() (best *shelf) {
 }
 
 // surplus takes out what nobody asked for lately, what died, what is old, and everything when memory is short.
-func (p *pool) surplus() (out []*runtime.Prepared) {
-	short := !p.room()
+func (p *Pool) surplus() (out []*runtime.Prepared) {
+	short := !p.ask.Room()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.now()
+	now := p.ask.Now()
 	total := 0
 	for key, f := range p.shelves {
 		want := f.wanted(now)
@@ -329,7 +334,7 @@ func (p *pool) surplus() (out []*runtime.Prepared) {
 	return out
 }
 
-func (p *pool) empty() (out []*runtime.Prepared) {
+func (p *Pool) empty() (out []*runtime.Prepared) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.most = 0
@@ -340,16 +345,16 @@ func (p *pool) empty() (out []*runtime.Prepared) {
 	return out
 }
 
-func (p *pool) drop(list []*runtime.Prepared) {
+func (p *Pool) Drop(list []*runtime.Prepared) {
 	for _, s := range list {
 		if err := s.Close(); err != nil {
-			p.warn("taking down a sandbox that nobody asked for", err)
+			p.ask.Warn("taking down a sandbox that nobody asked for", err)
 		}
 	}
 }
 
-// close takes everything down and returns when it is gone. Nothing is given out any more.
-func (p *pool) close() {
+// Close takes everything down and returns when it is gone. Nothing is given out any more.
+func (p *Pool) Close() {
 	if p == nil {
 		return
 	}
@@ -363,12 +368,12 @@ func (p *pool) close() {
 	p.most = 0
 	p.mu.Unlock()
 	<-p.done
-	p.drop(p.empty())
+	p.Drop(p.empty())
 	p.dropping.Wait()
 }
 
-// ready is how many wait.
-func (p *pool) ready() (n int) {
+// Ready is how many wait.
+func (p *Pool) Ready() (n int) {
 	if p == nil {
 		return 0
 	}

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package killhooks runs what an operator has configured to be run on the host when a run is killed (H-21): handlers while the run is
+// frozen, compensations after. They are programs with the supervisor's rights, so nobody but the operator may choose them: their
+// files, and the configuration that names them, must be the operator's alone, and lie where the run can't write.
+//
+// A hook gets what happened as one JSON object on its standard input, and nothing else of the supervisor's: no descriptor, no
+// environment, no folder. It is killed with its process group at its limit.
+package killhooks
 
 import (
 	"errors"
@@ -19,83 +25,84 @@ import (
 	"agentrun/runtime"
 )
 
-// killConfig is "kill:" of the configuration file: what is run on the host when a run is killed (H-21).
-type killConfig struct {
-	Handlers      []hookConfig `yaml:"handlers"`
-	Compensations []hookConfig `yaml:"compensations"`
+// Config is "kill:" of the configuration file: what is run on the host when a run is killed (H-21).
+type Config struct {
+	Handlers      []HookConfig `yaml:"handlers"`
+	Compensations []HookConfig `yaml:"compensations"`
 
-	file string // the configuration's
+	File string `yaml:"-"` // the configuration's, by absolute path
 }
 
-type hookConfig struct {
+// HookConfig is one program.
+type HookConfig struct {
 	Name    string   `yaml:"name"`    // in results and in the audit
 	Command []string `yaml:"command"` // the program by absolute path, and its arguments
 	Timeout string   `yaml:"timeout"` // empty: 5s, which is also the most
 }
 
 const (
-	// maxHookTime is H-21's.
-	maxHookTime = 5 * time.Second
-	// maxHooks of each kind, all of them hanging, leave half of killTime to the kill itself.
+	// maxTime is H-21's.
+	maxTime = 5 * time.Second
+	// maxHooks of each kind, all of them hanging, leave half of its time to the kill itself.
 	maxHooks = 16
-	// maxHookName keeps names readable where they stand.
-	maxHookName = 64
+	// maxName keeps names readable where they stand.
+	maxName = 64
 )
 
-// killHooks are what a run registers with its kill switch.
-type killHooks struct{ handlers, compensations []killHook }
+// Hooks are what a run registers with its kill switch.
+type Hooks struct{ handlers, compensations []hook }
 
-type killHook struct {
+type hook struct {
 	field   string // where it stands
 	name    string
 	command []string
 	limit   time.Duration
 }
 
-// hooks checks every value, and that nobody but the operator can choose what is run: the commands, and the file that names them.
-func (k killConfig) hooks() (killHooks, error) {
-	var h killHooks
+// Hooks checks every value, and that nobody but the operator can choose what is run: the commands, and the file that names them.
+func (k Config) Hooks() (Hooks, error) {
+	var h Hooks
 	for _, kind := range []struct {
 		name string
-		from []hookConfig
-		to   *[]killHook
+		from []HookConfig
+		to   *[]hook
 	}{{"kill.handlers", k.Handlers, &h.handlers}, {"kill.compensations", k.Compensations, &h.compensations}} {
 		if len(kind.from) > maxHooks {
 			return h, k.bad(kind.name, fmt.Errorf("%d, at most %d are allowed", len(kind.from), maxHooks), "one program may do several things")
 		}
 		for i, c := range kind.from {
-			hook, err := k.hook(fmt.Sprintf("%s[%d]", kind.name, i), c)
+			one, err := k.check(fmt.Sprintf("%s[%d]", kind.name, i), c)
 			if err != nil {
 				return h, err
 			}
-			if slices.ContainsFunc(*kind.to, func(other killHook) bool { return other.name == hook.name }) {
-				return h, k.bad(hook.field+".name", fmt.Errorf("a second %q", hook.name), "the result of a kill tells them apart by their names")
+			if slices.ContainsFunc(*kind.to, func(other hook) bool { return other.name == one.name }) {
+				return h, k.bad(one.field+".name", fmt.Errorf("a second %q", one.name), "the result of a kill tells them apart by their names")
 			}
-			*kind.to = append(*kind.to, hook)
+			*kind.to = append(*kind.to, one)
 		}
 	}
 	if len(h.handlers)+len(h.compensations) == 0 {
 		return h, nil
 	}
-	if err := sibling.TrustFile(k.file); err != nil {
+	if err := sibling.TrustFile(k.File); err != nil {
 		return h, k.bad("kill", fmt.Errorf("a file that names programs must be its operator's alone: %w", err), trustHint(err))
 	}
 	return h, nil
 }
 
-func (k killConfig) hook(field string, c hookConfig) (killHook, error) {
-	h := killHook{field: field, name: c.Name, command: c.Command, limit: maxHookTime}
+func (k Config) check(field string, c HookConfig) (hook, error) {
+	h := hook{field: field, name: c.Name, command: c.Command, limit: maxTime}
 	// The spelling of all identifiers; the words of its error are about agents.
-	if rings.CheckActionID(c.Name) != nil || len(c.Name) > maxHookName {
-		return h, k.bad(field+".name", fmt.Errorf("%.64q is no name", c.Name), fmt.Sprintf("1 to %d letters and digits, between them also . _ : -", maxHookName))
+	if rings.CheckActionID(c.Name) != nil || len(c.Name) > maxName {
+		return h, k.bad(field+".name", fmt.Errorf("%.64q is no name", c.Name), fmt.Sprintf("1 to %d letters and digits, between them also . _ : -", maxName))
 	}
 	if c.Timeout != "" {
 		d, err := profiles.ParseDuration(c.Timeout)
 		if err != nil {
-			return h, k.bad(field+".timeout", err, "leave it out for "+shown.Duration(maxHookTime))
+			return h, k.bad(field+".timeout", err, "leave it out for "+shown.Duration(maxTime))
 		}
-		if h.limit = time.Duration(d); h.limit <= 0 || h.limit > maxHookTime {
-			return h, k.bad(field+".timeout", fmt.Errorf("%s is not above 0 and at most %s", c.Timeout, shown.Duration(maxHookTime)), "what takes longer belongs into a service of its own, which the command tells; the run is frozen meanwhile")
+		if h.limit = time.Duration(d); h.limit <= 0 || h.limit > maxTime {
+			return h, k.bad(field+".timeout", fmt.Errorf("%s is not above 0 and at most %s", c.Timeout, shown.Duration(maxTime)), "what takes longer belongs into a service of its own, which the command tells; the run is frozen meanwhile")
 		}
 	}
 	if len(c.Command) == 0 || !strings.HasPrefix(c.Command[0], "/") {
@@ -110,8 +117,8 @@ func (k killConfig) hook(field string, c hookConfig) (killHook, error) {
 	return h, nil
 }
 
-func (k killConfig) bad(field string, err error, hint string) error {
-	return hinted.New(fmt.Errorf("configuration %s: %s: %w", k.file, field, err), hint)
+func (k Config) bad(field string, err error, hint string) error {
+	return hinted.New(fmt.Errorf("configuration %s: %s: %w", k.File, field, err), hint)
 }
 
 func trustHint(err error) string {
@@ -121,18 +128,18 @@ func trustHint(err error) string {
 	return "give the path of a file that is there"
 }
 
-// forRun gives the hooks of a run, unless it could change what they are: what it writes in a workspace of root's is root's, so a
+// ForRun gives the hooks of a run, unless it could change what they are: what it writes in a workspace of root's is root's, so a
 // program there would pass every check of owners and modes, and be run on the host.
-func (k killConfig) forRun(plan *runtime.Plan) (killHooks, error) {
-	h, err := k.hooks()
+func (k Config) ForRun(plan *runtime.Plan) (Hooks, error) {
+	h, err := k.Hooks()
 	if err != nil || len(h.handlers)+len(h.compensations) == 0 {
 		return h, err
 	}
 	return h, k.apart(h, plan.WritableHostPaths())
 }
 
-func (k killConfig) apart(h killHooks, writable []string) error {
-	at, err := inAny(k.file, writable)
+func (k Config) apart(h Hooks, writable []string) error {
+	at, err := inAny(k.File, writable)
 	if err != nil {
 		return k.bad("kill", err, "the mount table tells whether the run may write this file")
 	}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package systemd speaks to the service manager that started this process (sd_notify(3), sd_listen_fds(3)).
+package systemd
 
 import (
 	"net"
@@ -12,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemd is the service manager that started us, if one did (sd_notify(3), sd_listen_fds(3)). The zero value is nobody.
-type systemd struct {
+// Manager is the service manager that started us. The zero value is nobody.
+type Manager struct {
 	conn     *net.UnixConn
 	watchdog time.Duration // half of what it waits for a sign of life; 0: it doesn't
-	sockets  map[string]*os.File
+	Sockets  map[string]*os.File
 }
 
-// startedBy looks at the environment, and takes out of it what must not reach our children.
-func startedBySystemd() systemd {
-	s := systemd{sockets: map[string]*os.File{}}
+// StartedBy looks at the environment, and takes out of it what must not reach our children.
+func Started() Manager {
+	s := Manager{Sockets: map[string]*os.File{}}
 	if name := os.Getenv("NOTIFY_SOCKET"); strings.HasPrefix(name, "/") || strings.HasPrefix(name, "@") {
 		if conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"}); err == nil {
 			s.conn = conn
@@ -36,7 +37,7 @@ func startedBySystemd() systemd {
 		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
 		for i := range min(n, len(names)) {
 			unix.CloseOnExec(firstListenFD + i)
-			s.sockets[names[i]] = os.NewFile(uintptr(firstListenFD+i), names[i]) //nolint:gosec // a descriptor
+			s.Sockets[names[i]] = os.NewFile(uintptr(firstListenFD+i), names[i]) //nolint:gosec // a descriptor
 		}
 	}
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
@@ -54,17 +55,25 @@ func forUs(name string, unset bool) bool {
 	return ok && v == strconv.Itoa(os.Getpid()) || !ok && unset
 }
 
-// tell sends a state. A manager that isn't there or listening is no reason to stop.
-func (s systemd) tell(lines ...string) {
+// Tell sends a state. A manager that isn't there or listening is no reason to stop.
+func (s Manager) Tell(lines ...string) {
 	if s.conn != nil {
 		_, _ = s.conn.Write([]byte(strings.Join(lines, "\n")))
 	}
 }
 
-// reloading says when, as Type=notify-reload asks for.
-func (s systemd) reloading() {
+// Reloading says when, as Type=notify-reload asks for.
+func (s Manager) Reloading() {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) == nil {
-		s.tell("RELOADING=1", "MONOTONIC_USEC="+strconv.FormatInt(now.Nano()/1000, 10))
+		s.Tell("RELOADING=1", "MONOTONIC_USEC="+strconv.FormatInt(now.Nano()/1000, 10))
 	}
+}
+
+// Alive ticks as often as the service manager wants to hear of us.
+func (s Manager) Alive() *time.Ticker {
+	if s.watchdog > 0 {
+		return time.NewTicker(s.watchdog)
+	}
+	return time.NewTicker(time.Minute)
 }

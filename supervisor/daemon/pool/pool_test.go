@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package pool
 
 import (
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -44,20 +43,20 @@ func TestPoolDemand(t *testing.T) {
 func TestPoolFailsQuietly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tries, warned, asked atomic.Int64
-		p := newPool(&pool{
-			prepare: func(runtime.Shape) (*runtime.Prepared, error) { tries.Add(1); return nil, errors.New("no") },
-			room:    func() bool { return true },
-			always: func(profile string) ([]runtime.Shape, error) {
+		p := New(Options{
+			Prepare: func(runtime.Shape) (*runtime.Prepared, error) { tries.Add(1); return nil, errors.New("no") },
+			Room:    func() bool { return true },
+			Always: func(profile string) ([]runtime.Shape, error) {
 				asked.Add(1)
 				if profile != "ring3" {
 					return nil, errors.New("unknown")
 				}
 				return []runtime.Shape{{}}, nil
 			},
-			warn: func(string, error) { warned.Add(1) },
+			Warn: func(string, error) { warned.Add(1) },
 		})
-		p.set(4, map[string]int{"ring3": 1, "other": 1})
-		p.begin()
+		p.Set(4, map[string]int{"ring3": 1, "other": 1})
+		p.Begin()
 		time.Sleep(failedTime - time.Second)
 		synctest.Wait()
 		if n := tries.Load(); n != 1 {
@@ -71,36 +70,14 @@ func TestPoolFailsQuietly(t *testing.T) {
 		if warned.Load() < tries.Load()+asked.Load()/2 {
 			t.Errorf("%d tries, %d asked, %d warnings", tries.Load(), asked.Load(), warned.Load())
 		}
-		p.close()
-		p.close()
+		p.Close()
+		p.Close()
 		n := tries.Load()
 		time.Sleep(10 * failedTime)
-		if tries.Load() != n || p.ready() != 0 {
-			t.Errorf("after the end: %d more tries, %d ready", tries.Load()-n, p.ready())
+		if tries.Load() != n || p.Ready() != 0 {
+			t.Errorf("after the end: %d more tries, %d ready", tries.Load()-n, p.Ready())
 		}
 	})
-	newPool(&pool{}).close() // never begun
-	(*pool)(nil).close()
-}
-
-func TestPoolConfig(t *testing.T) {
-	n := func(i int) *int { return &i }
-	for _, c := range []struct {
-		c    serveConfig
-		most int
-		bad  string
-	}{
-		{serveConfig{}, defaultPoolMax, ""},
-		{serveConfig{PoolMax: n(0)}, 0, ""},
-		{serveConfig{Pool: map[string]int{"ring3": 2}}, defaultPoolMax, ""},
-		{serveConfig{Pool: map[string]int{"ring3": 3}, PoolMax: n(5)}, 0, "serve.pool"},
-		{serveConfig{Pool: map[string]int{"ring3": -1}}, 0, "serve.pool"},
-		{serveConfig{PoolMax: n(-1)}, 0, "serve.pool_max"},
-		{serveConfig{PoolMax: n(mostPoolMax + 1)}, 0, "serve.pool_max"},
-	} {
-		most, _, err := c.c.pool()
-		if most != c.most || (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
-			t.Errorf("%+v: got %d, %v, want %d, %q", c.c, most, err, c.most, c.bad)
-		}
-	}
+	New(Options{}).Close() // never begun
+	(*Pool)(nil).Close()
 }

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package queue lets runs in as long as the node has room for them, in the order they came. Whoever finds no room waits: a bounded
+// number of runs for a bounded time, so that a full node gives each caller one answer instead of launches that fail half-way.
+//
+// It decides by memory and by number. What a run may take counts until it is taken; what it has taken is gone from the host's
+// available memory already. A host that doesn't tell how much it has counts as full.
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"agentrun/cgroups"
+	"agentrun/internal/hinted"
+	"agentrun/internal/hostcaps"
+)
+
+// Limits say what a node has room for.
+type Limits struct {
+	Runs    int           // that live at once; 0: as many as there is memory for
+	Waiting int           // runs that wait; more are refused
+	Timeout time.Duration // how long they wait
+	Reserve int64         // bytes that are left to the host
+	Share   float64       // of what live runs may still take, how much counts as taken: 0 to 1
+}
+
+// Queue is the queue of one node.
+type Queue struct {
+	host Memory
+
+	mu      sync.Mutex
+	limits  Limits
+	live    map[*Slot]struct{}
+	waiting []*waiter // the longest wait first
+	closed  bool
+	retry   *time.Timer // memory comes back without anybody telling
+	taken   claim
+}
+
+// Memory is what the queue asks the host; tests give their own.
+type Memory struct {
+	Available func() (int64, error)        // bytes that can be had without swapping
+	Used      func(run string) (now int64) // by a run; 0: not known
+}
+
+// Slot is the place of one run.
+type Slot struct {
+	memory int64 // its limit
+	run    string
+}
+
+type waiter struct {
+	slot *Slot
+	in   chan error // one answer
+}
+
+// claim is what live runs may still take, read at a time: reading is a file for each.
+type claim struct {
+	bytes int64
+	at    time.Time
+}
+
+const (
+	claimTime = 100 * time.Millisecond
+	retryTime = 200 * time.Millisecond
+)
+
+// New returns a queue in which nobody waits.
+func New(l Limits, host Memory) *Queue {
+	return &Queue{limits: l, host: host, live: map[*Slot]struct{}{}}
+}
+
+var errEnding = hinted.New(errors.New("the daemon is ending: no new runs"), "start it again, or run without it: AGENTRUN_NO_DAEMON=1")
+
+func fullError(why string) error {
+	return hinted.New(errors.New("the node is full: "+why), "the node is full: try later, end runs (agentrun ps), or raise serve.max_sandboxes")
+}
+
+// Enter waits for room for a run of so much memory. leave gives it back.
+func (q *Queue) Enter(ctx context.Context, memory int64) (*Slot, error) {
+	w := &waiter{slot: &Slot{memory: memory}, in: make(chan error, 1)}
+	q.mu.Lock()
+	timeout := q.limits.Timeout
+	switch why := ""; {
+	case q.closed:
+		q.mu.Unlock()
+		return nil, errEnding
+	case len(q.waiting) == 0 && q.fits(memory, &why):
+		q.live[w.slot] = struct{}{}
+		q.mu.Unlock()
+		return w.slot, nil
+	case len(q.waiting) >= q.limits.Waiting:
+		n := len(q.waiting)
+		q.mu.Unlock()
+		return nil, fullError(fmt.Sprintf("%d runs wait already", n))
+	}
+	q.waiting = append(q.waiting, w)
+	q.again()
+	q.mu.Unlock()
+	over := time.NewTimer(timeout)
+	defer over.Stop()
+	select {
+	case err := <-w.in:
+		return w.slot, err
+	case <-over.C:
+		return q.giveUp(w, func() error {
+			why := "no room"
+			q.fits(memory, &why)
+			return fullError(fmt.Sprintf("%s, for %s", why, timeout))
+		})
+	case <-ctx.Done():
+		return q.giveUp(w, func() error { return context.Cause(ctx) })
+	}
+}
+
+// giveUp leaves the queue, unless the answer has come meanwhile.
+func (q *Queue) giveUp(w *waiter, why func() error) (*Slot, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.waiting, w)
+	if i < 0 {
+		return w.slot, <-w.in
+	}
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	err := why()
+	q.admitLocked()
+	return nil, err
+}
+
+// Leave gives back the place of a run of which nothing is left.
+func (q *Queue) Leave(s *Slot) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.live, s)
+	q.taken = claim{}
+	q.admitLocked()
+}
+
+// Started names the run that a slot is for, so that what it uses is counted.
+func (q *Queue) Started(s *Slot, run string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s.run = run
+}
+
+// admitLocked lets in whoever fits now. The first that doesn't fit holds up those behind it: a large run would never
+// come in past a stream of small ones.
+func (q *Queue) admitLocked() {
+	for len(q.waiting) > 0 {
+		w, why := q.waiting[0], ""
+		if !q.fits(w.slot.memory, &why) {
+			break
+		}
+		q.waiting = q.waiting[1:]
+		q.live[w.slot] = struct{}{}
+		w.in <- nil
+	}
+	q.again()
+}
+
+func (q *Queue) again() {
+	if len(q.waiting) == 0 || q.retry != nil {
+		return
+	}
+	q.retry = time.AfterFunc(retryTime, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.retry = nil
+		q.admitLocked()
+	})
+}
+
+// Close refuses everybody who waits or comes.
+func (q *Queue) Close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	for _, w := range q.waiting {
+		w.in <- errEnding
+	}
+	q.waiting = nil
+}
+
+// Set changes the limits. What waits and fits now is let in.
+func (q *Queue) Set(l Limits) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.limits = l
+	q.admitLocked()
+}
+
+// Counts returns how many runs live and how many wait.
+func (q *Queue) Counts() (live, waiting int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.live), len(q.waiting)
+}
+
+// fits tells whether there is room, and why not.
+func (q *Queue) fits(memory int64, why *string) bool {
+	if q.limits.Runs > 0 && len(q.live) >= q.limits.Runs {
+		*why = fmt.Sprintf("%d runs live, the most there may be", len(q.live))
+		return false
+	}
+	available, err := q.host.Available()
+	if err != nil {
+		*why = err.Error()
+		return false
+	}
+	free := available - q.limits.Reserve - memory
+	if free >= q.share(q.promised()) {
+		return true // even if none of the live ones used anything yet
+	}
+	if free >= q.share(q.claimed()) {
+		return true
+	}
+	*why = fmt.Sprintf("%d MiB of memory available, of which live runs may take %d and the host keeps %d", available>>20, q.share(q.claimed())>>20, q.limits.Reserve>>20)
+	return false
+}
+
+func (q *Queue) share(bytes int64) int64 { return int64(q.limits.Share * float64(bytes)) }
+
+func (q *Queue) promised() (sum int64) {
+	for s := range q.live {
+		sum += s.memory
+	}
+	return sum
+}
+
+// claimed is what of that isn't in use: what is, is not available any more.
+func (q *Queue) claimed() int64 {
+	if now := time.Now(); now.Sub(q.taken.at) > claimTime {
+		q.taken = claim{at: now}
+		for s := range q.live {
+			q.taken.bytes += max(0, s.memory-q.host.Used(s.run))
+		}
+	}
+	return q.taken.bytes
+}
+
+// ThisHost asks the kernel.
+func ThisHost() Memory {
+	return Memory{Available: memAvailable, Used: func(run string) int64 {
+		if run == "" {
+			return 0
+		}
+		group, err := cgroups.Open("agentrun/" + run)
+		if err != nil {
+			return 0
+		}
+		stats, err := group.Stats()
+		if err != nil {
+			return 0
+		}
+		return stats.MemoryCurrent
+	}}
+}
+
+// memAvailable is the kernel's own estimate (proc_meminfo(5)).
+func memAvailable() (int64, error) {
+	text, err := hostcaps.ReadKernel("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("/proc/meminfo: %w", err)
+			}
+			return kib << 10, nil
+		}
+	}
+	return 0, errors.New("/proc/meminfo: no MemAvailable")
+}
+
+// Spare tells whether the host has so many bytes more than its reserve, and nobody waits for them.
+func (q *Queue) Spare(bytes int64) bool {
+	q.mu.Lock()
+	reserve, waiting := q.limits.Reserve, len(q.waiting)
+	q.mu.Unlock()
+	available, err := q.host.Available()
+	return waiting == 0 && err == nil && available > reserve+bytes
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"agentrun/internal/hinted"
+)
+
+// plenty is a host with more memory than anybody asks for.
+var plenty = Memory{Available: func() (int64, error) { return 1 << 50, nil }, Used: func(string) int64 { return 0 }}
+
+// In the order they came; each one that leaves lets one in.
+func TestQueueQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(Limits{Runs: 2, Waiting: 3, Timeout: time.Minute}, plenty)
+		a, errA := q.Enter(t.Context(), 1)
+		b, errB := q.Enter(t.Context(), 1)
+		if errA != nil || errB != nil {
+			t.Fatal(errA, errB)
+		}
+		order := make(chan int, 3)
+		for i := range 3 {
+			go func() {
+				_, err := q.Enter(t.Context(), 1)
+				if last := i == 2; last != errors.Is(err, errEnding) {
+					t.Errorf("waiter %d: got %v", i, err)
+				}
+				order <- i
+			}()
+			synctest.Wait() // the next comes when this one waits
+		}
+		if _, err := q.Enter(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "the node is full: 3 runs wait") {
+			t.Errorf("a full queue: got %v", err)
+		}
+		q.Leave(a)
+		q.Leave(b)
+		if x, y := <-order, <-order; x+y != 1 {
+			t.Errorf("let in: %d and %d, want the first two", x, y)
+		}
+		q.Close()
+		synctest.Wait()
+	})
+}
+
+func TestQueueTimesOutCancelsAndCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(Limits{Runs: 1, Waiting: 10, Timeout: 5 * time.Second}, plenty)
+		first, _ := q.Enter(t.Context(), 1)
+		began := time.Now()
+		_, err := q.Enter(t.Context(), 1)
+		if h, ok := errors.AsType[*hinted.Error](err); !ok || h.Hint == "" || time.Since(began) != 5*time.Second {
+			t.Errorf("got %v after %v", err, time.Since(began))
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		gone := make(chan error, 1)
+		go func() { _, err := q.Enter(ctx, 1); gone <- err }()
+		synctest.Wait()
+		cancel(context.DeadlineExceeded)
+		if err := <-gone; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("gone: got %v", err)
+		}
+		go func() { _, err := q.Enter(t.Context(), 1); gone <- err }()
+		synctest.Wait()
+		q.Close()
+		if err := <-gone; !errors.Is(err, errEnding) {
+			t.Errorf("closed: got %v", err)
+		}
+		if _, err := q.Enter(t.Context(), 1); !errors.Is(err, errEnding) {
+			t.Errorf("after close: got %v", err)
+		}
+		q.Leave(first)
+		if live, waiting := q.Counts(); live != 0 || waiting != 0 {
+			t.Errorf("left: %d live, %d waiting", live, waiting)
+		}
+	})
+}
+
+// What live runs may still take is not given twice; what they use is gone from the host already.
+func TestQueueMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var available atomic.Int64
+		available.Store(1000 << 20)
+		host := Memory{Available: func() (int64, error) { return available.Load(), nil }, Used: func(string) int64 { return 0 }}
+		for _, tt := range []struct {
+			share float64
+			want  int
+		}{{1, 3}, {0.5, 6}} {
+			q := New(Limits{Waiting: 10, Reserve: 100 << 20, Share: tt.share, Timeout: time.Millisecond}, host)
+			n := 0
+			for ; n < 10; n++ {
+				if _, err := q.Enter(t.Context(), 256<<20); err != nil {
+					break
+				}
+			}
+			if n != tt.want {
+				t.Errorf("share %v: %d runs of 256 MiB fit into 900, want %d", tt.share, n, tt.want)
+			}
+			q.Close()
+		}
+		// It comes back without anybody leaving.
+		q := New(Limits{Waiting: 10, Reserve: 100 << 20, Share: 1, Timeout: time.Minute}, host)
+		available.Store(200 << 20)
+		in := make(chan error, 1)
+		go func() { _, err := q.Enter(t.Context(), 256<<20); in <- err }()
+		synctest.Wait()
+		available.Store(400 << 20)
+		if err := <-in; err != nil {
+			t.Error(err)
+		}
+		// A host that doesn't tell has no room.
+		q = New(Limits{Waiting: 10, Share: 1, Timeout: time.Millisecond}, Memory{Available: func() (int64, error) { return 0, io.ErrUnexpectedEOF }, Used: func(string) int64 { return 0 }})
+		if _, err := q.Enter(t.Context(), 1); err == nil {
+			t.Error("let in without knowing the memory")
+		}
+		q.Close()
+	})
+}
