@@ -42,6 +42,19 @@ func TestQuotedMessagesStandInTheCode(t *testing.T) {
 	}
 }
 
+// A word is found by its place, and stands once.
+func TestGlossaryIsInOrder(t *testing.T) {
+	words := regexp.MustCompile(`(?m)^\| ([a-z][^|]*) \|`).FindAllStringSubmatch(read(t, "docs/glossary.md"), -1)
+	if len(words) < 30 {
+		t.Fatalf("got %d words: a check of nothing is no check", len(words))
+	}
+	for n, m := range words[2:] {
+		if before := words[n+1][1]; m[1] <= before {
+			t.Errorf("docs/glossary.md: %q stands after %q", m[1], before)
+		}
+	}
+}
+
 // literals are the texts of the code that is no test, one a line.
 func literals(t *testing.T) string {
 	t.Helper()
