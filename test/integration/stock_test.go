@@ -3,17 +3,22 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
 )
 
 // stock is everything a run could leave on the host (M-5), each item in words.
@@ -27,12 +32,8 @@ const firstSandboxUID = 0x70000000
 func takeStock() stock {
 	s := stock{}
 	for _, line := range lines("/proc/self/mountinfo") {
-		f := strings.Fields(line)
-		if len(f) > 4 && (base == "" || !strings.HasPrefix(f[4], base)) {
-			s["mount "+f[4]] = true
-		}
-		if len(f) > 4 && base != "" && strings.HasPrefix(f[4], base) {
-			s["mount "+f[4]+" (in the tests' folder)"] = true
+		if at := ourMount(line); at != "" {
+			s["mount "+at] = true
 		}
 	}
 	all := processes()
@@ -42,20 +43,27 @@ func takeStock() stock {
 			s["cgroup "+dir] = true
 		}
 	}
+	below := map[int]bool{}
+	for _, p := range descendants(os.Getpid()) {
+		below[p.pid] = true
+	}
 	for _, p := range all {
 		if foreign[p.pid] {
 			continue
 		}
-		if p.uid >= firstSandboxUID {
+		agents := p.uid >= firstSandboxUID
+		if agents {
 			s[fmt.Sprintf("process %d uid %d %s (state %s)", p.pid, p.uid, p.comm, p.state)] = true
 		}
 		// A supervisor, or a zombie that nobody waited for.
-		if base != "" && strings.Contains(p.cmdline(), base) && p.pid != os.Getpid() {
+		started := base != "" && strings.Contains(p.cmdline(), base) && p.pid != os.Getpid()
+		if started {
 			s[fmt.Sprintf("supervisor %d", p.pid)] = true
 		}
-		s["netns "+p.netns] = true
+		if (agents || started || below[p.pid]) && p.netns != "" {
+			s["netns "+p.netns] = true
+		}
 	}
-	delete(s, "netns ")
 	if runDir != "" {
 		filepath.WalkDir(runDir, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() && d.Name() == "seccomp" {
@@ -74,16 +82,44 @@ func takeStock() stock {
 	for _, dir := range []string{os.TempDir(), "/tmp", "/dev/shm"} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			name := e.Name()
-			if strings.HasPrefix(name, "agentrun-test-") || strings.HasPrefix(name, "agentrun-bench-") {
-				continue // of tests and benches
-			}
-			if strings.Contains(name, "agentrun") || strings.HasPrefix(name, "runc") {
-				s["temporary file "+filepath.Join(dir, name)] = true
+			if ourTemporary(dir, e.Name()) {
+				s["temporary file "+filepath.Join(dir, e.Name())] = true
 			}
 		}
 	}
 	return s
+}
+
+// ourMount returns where a line of mountinfo mounts something, if it is agentrun's and no other tests'. What agentrun mounts, it mounts
+// below a folder of its own name or from one; what else appears on the host is another program's.
+func ourMount(line string) string {
+	f := strings.Fields(line)
+	if len(f) < 5 || !strings.Contains(line, "agentrun") {
+		return ""
+	}
+	for _, part := range f {
+		if strings.Contains(part, "/agentrun-test-") && (base == "" || !strings.Contains(part, base)) {
+			return ""
+		}
+	}
+	return f[4]
+}
+
+var ofUser = regexp.MustCompile(`^agentrun-(\d+)(-|$)`)
+
+// ourTemporary tells whether a name in a folder for temporary files can be of these tests' runs. The tests' own folder is theirs whole;
+// in the others runc and the runs of other users, other tests and benches have names too.
+func ourTemporary(dir, name string) bool {
+	if base != "" && strings.HasPrefix(dir, base) {
+		return strings.Contains(name, "agentrun") || strings.HasPrefix(name, "runc")
+	}
+	for _, other := range []string{"agentrun-test-", "agentrun-bench-", "agentrun-vm."} {
+		if strings.HasPrefix(name, other) {
+			return false
+		}
+	}
+	user := ofUser.FindStringSubmatch(name)
+	return strings.Contains(name, "agentrun") && (user == nil || user[1] == fmt.Sprint(ordinary))
 }
 
 // supervisor matches the programs that start sandboxes: the binary, its sealed
@@ -92,7 +128,7 @@ var supervisor = regexp.MustCompile(`agentrun|runc|\.test( \(deleted\))?$`)
 
 // neighbours are the sandboxes whose supervisor lives and is not below this
 // process: somebody else on the machine uses agentrun. Whatever has no living
-// supervisor is counted as ours.
+// supervisor is counted as ours, unless it is claimed.
 func neighbours(all []process) (pids map[int]bool, runs map[string]bool) {
 	byPID := map[int]process{}
 	for _, p := range all {
@@ -126,6 +162,8 @@ func neighbours(all []process) (pids map[int]bool, runs map[string]bool) {
 func (before stock) leftAfter(limit time.Duration) []string {
 	deadline := time.Now().Add(time.Duration(slow * float64(limit)))
 	var left stock
+	others := map[string]bool{}
+	var asked time.Time
 	for {
 		now := takeStock()
 		if left == nil {
@@ -136,10 +174,38 @@ func (before stock) leftAfter(limit time.Duration) []string {
 				delete(left, item)
 			}
 		}
-		if len(left) == 0 || time.Now().After(deadline) {
+		over := time.Now().After(deadline)
+		if len(left) > 0 && (over || time.Since(asked) > 250*time.Millisecond) { // it looks at all that is open on the host
+			asked = time.Now()
+			claimed(others)
+		}
+		maps.DeleteFunc(left, func(item string, _ bool) bool {
+			return strings.HasPrefix(item, "cgroup ") && others[filepath.Base(item)]
+		})
+		if len(left) == 0 || over {
 			return slices.Sorted(maps.Keys(left))
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// claimed adds the ids of somebody else's runs, which need not have a process yet, or any more: a lock that a supervisor holds, or a
+// folder in a run folder, that is not below base.
+func claimed(ids map[string]bool) {
+	for _, runs := range []string{"/run/agentrun", "/tmp/agentrun-test-*/run", "/tmp/agentrun-test-*/node-*/run"} {
+		found, _ := filepath.Glob(filepath.Join(runs, "sandboxes", "*"))
+		for _, at := range found {
+			if !strings.HasPrefix(at, base+"/") {
+				ids[filepath.Base(at)] = true
+			}
+		}
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range fds {
+		at, _ := os.Readlink(fd)
+		if filepath.Base(filepath.Dir(at)) == "locks" && !strings.HasPrefix(at, base+"/") {
+			ids[filepath.Base(at)] = true
+		}
 	}
 }
 
@@ -253,4 +319,79 @@ func cgroupDirs() []string {
 func lines(path string) []string {
 	b, _ := os.ReadFile(path)
 	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+}
+
+// The leak check judges what is agentrun's and this run's, and nothing that others do on the machine meanwhile.
+func TestStockIsOurs(t *testing.T) {
+	tests := filepath.Join("/tmp", "agentrun-test-0")
+	t.Run("mounts", func(t *testing.T) {
+		const line = "30 25 0:26 %s %s rw - tmpfs %s rw"
+		for _, c := range []struct {
+			root, at, source string
+			want             bool
+		}{
+			{"/", "/mnt/usb", "/dev/sdb1", false},
+			{"/", "/run/agentrun/sandboxes/x/root", "tmpfs", true},
+			{"/", filepath.Join(base, "run/sandboxes/x"), "tmpfs", true},
+			{filepath.Join(base, "work"), "/usr/share/misc", "/dev/sda1", true},
+			{"/", filepath.Join(tests, "run"), "tmpfs", false},
+			{filepath.Join(tests, "work"), "/usr/share/misc", "/dev/sda1", false},
+		} {
+			if got := ourMount(fmt.Sprintf(line, c.root, c.at, c.source)); (got != "") != c.want || c.want && got != c.at {
+				t.Errorf("%s at %s: got %q, want it counted %t", c.root, c.at, got, c.want)
+			}
+		}
+	})
+	t.Run("temporary files", func(t *testing.T) {
+		for name, want := range map[string]bool{
+			"agentrun-test-1": false, "agentrun-vm.x": false, "agentrun-1000": false, "agentrun-1000-x": false, "runc-process1": false, "vim": false,
+			fmt.Sprintf("agentrun-%d", ordinary): true, fmt.Sprintf("agentrun-%d-x", ordinary): true, "agentrun-x": true,
+		} {
+			if got := ourTemporary("/tmp", name); got != want {
+				t.Errorf("/tmp/%s: got %t, want %t", name, got, want)
+			}
+		}
+		if !ourTemporary(os.TempDir(), "runc-process1") {
+			t.Error("a file of runc's in the tests' own folder isn't counted")
+		}
+	})
+	t.Run("namespaces", func(t *testing.T) {
+		need(t, hostcaps.Root)
+		needProgram(t, "unshare", "setsid")
+		before := takeStock()
+		// Its parent ends at once, so it is nobody's.
+		out, err := exec.Command("sh", "-c", "setsid unshare --net sh -c 'echo $$; exec sleep 60 <&- >&- 2>&-' & read x").Output()
+		if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+			t.Fatal(err)
+		}
+		var pid int
+		if _, err := fmt.Sscan(string(out), &pid); err != nil {
+			t.Fatalf("%q: %v", out, err)
+		}
+		defer unix.Kill(pid, unix.SIGKILL)
+		if left := before.leftAfter(0); len(left) > 0 {
+			t.Errorf("got %q, want nothing of another program's", left)
+		}
+	})
+	t.Run("cgroups", func(t *testing.T) {
+		other := t.TempDir() // stands for another tests' folder: claimed asks whether it is below base
+		defer func(was string) { base = was }(base)
+		base = "/nowhere"
+		lock := write(t, filepath.Join(other, "locks", "ofanother"), "", 0o600)
+		f, err := os.Open(lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		ids := map[string]bool{}
+		claimed(ids)
+		if !ids["ofanother"] || ids["ofnobody"] {
+			t.Errorf("got %v, want the one run whose lock is held", ids)
+		}
+		base = other
+		clear(ids)
+		if claimed(ids); ids["ofanother"] {
+			t.Errorf("got %v, want no run of our own", ids)
+		}
+	})
 }
