@@ -202,7 +202,7 @@ func deciding() map[string]struct {
 		"hypervisor":       {belowSupervisor(), "it puts the rules, the state and the record together; only supervisor and cmd are above it"},
 		"toolproxy/dns":    {[]string{"internal/pace"}, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
 		"pdp":              {[]string{"rings"}, "a policy decision must be testable, and explainable to an operator, without a sandbox"},
-		"pdp/authzen":      {[]string{"rings", "pdp"}, "it asks another for the same decision, in the words of pdp"},
+		"pdp/authzen":      {[]string{"rings", "pdp", "internal/upstream", "toolproxy/egress"}, "it asks another for the same decision, in the words of pdp, over the connection that all upstreams have"},
 		"toolproxy/egress": {[]string{"rings"}, "where a run may connect is decided by bytes alone; who resolves, dials and records stands above"},
 		"store/storetest":  {[]string{"store"}, "it tests any store"},
 		"governance":       {[]string{"rings"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
@@ -248,7 +248,7 @@ func belowRuntime() []string {
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
 func serving() map[string][]string {
-	entrance := []string{"internal/fold", "rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
+	entrance := []string{"internal/fold", "internal/upstream", "rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
 	registry := append([]string{"toolproxy/tools", "internal/pace"}, entrance...)
 	return map[string][]string{
 		"toolproxy/boundary":         {"telemetry/mask", "internal/fold"},
@@ -263,6 +263,7 @@ func serving() map[string][]string {
 		"toolproxy/router":           entrance,
 		"toolproxy/forward":          append([]string{"toolproxy/dns", "internal/pace", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
 		"internal/fold":              nil,
+		"internal/upstream":          {"rings", "toolproxy/egress"},
 		"safetyloop/risk":            {"internal/fold"},
 		"safetyloop/policy":          {"internal/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
 		"internal/safetycmd":         nil,

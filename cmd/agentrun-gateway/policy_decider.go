@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -15,6 +13,7 @@ import (
 	"time"
 
 	"agentrun/internal/strictyaml"
+	"agentrun/internal/upstream"
 	"agentrun/pdp"
 	"agentrun/pdp/authzen"
 )
@@ -125,16 +124,9 @@ func (r policyRemote) client(secret func(string) (string, bool)) (*authzen.Clien
 			return nil, fmt.Errorf("policy.remote.token: no secret %.64q", r.Token.Secret)
 		}
 	}
-	if r.CAFile != "" {
-		pem, err := os.ReadFile(r.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("policy.remote.ca_file: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("policy.remote.ca_file: %s has no certificate", r.CAFile)
-		}
-		o.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	var err error
+	if o.Roots, err = upstream.Roots(r.CAFile); err != nil {
+		return nil, fmt.Errorf("policy.remote: %w", err)
 	}
 	client, err := authzen.New(o)
 	if err != nil {

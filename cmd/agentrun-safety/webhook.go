@@ -12,12 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
+	"agentrun/internal/upstream"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/mcpaql"
 )
@@ -46,7 +46,7 @@ func newWebhook(address, keyFile string) (*webhook, error) {
 		// The error would have the address, and that may have a password.
 		return nil, withHint(hint, "--webhook: no address of the web")
 	}
-	if u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) || u.Host == "" {
+	if !upstream.Private(u) || u.Host == "" {
 		return nil, withHint(hint, "--webhook: want https, or http to a loopback address")
 	}
 	if keyFile == "" {
@@ -59,17 +59,9 @@ func newWebhook(address, keyFile string) (*webhook, error) {
 	if key = bytes.TrimSpace(key); len(key) < hookMinKey {
 		return nil, withHint("head -c 32 /dev/urandom | base64 > key; chmod 600 key", "--webhook-key: %d bytes, want %d or more", len(key), hookMinKey)
 	}
-	return &webhook{url: u, key: key, client: &http.Client{
-		Timeout: hookTime,
-		// Neither a proxy of the environment nor another host may see a code.
-		Transport:     &http.Transport{Proxy: nil, DialContext: (&net.Dialer{Timeout: hookTime}).DialContext, TLSHandshakeTimeout: hookTime, ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: time.Minute},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("it redirects") },
-	}}, nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	client := upstream.Client(upstream.Options{AllowPrivate: true, Timeout: hookTime})
+	client.Timeout = hookTime
+	return &webhook{url: u, key: key, client: client}, nil
 }
 
 // Close drops the connection that is kept.

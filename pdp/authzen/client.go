@@ -5,18 +5,16 @@ package authzen
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"strings"
 	"time"
 
+	"agentrun/internal/upstream"
 	"agentrun/pdp"
 )
 
@@ -51,8 +49,8 @@ type Options struct {
 	CacheSize int
 	// MaxInFlight is how many requests may wait for the PDP at once; 0 for DefaultMaxInFlight.
 	MaxInFlight int
-	// TLS settings, for a private CA or a client certificate; nil for the host's.
-	TLS *tls.Config
+	// Roots are the only authorities, for a private CA; nil for the host's.
+	Roots *x509.CertPool
 	// Clock for the cache; nil for time.Now.
 	Clock func() time.Time
 }
@@ -70,22 +68,20 @@ type Client struct {
 
 // New checks the options. It doesn't look whether the PDP is there: that may change at any time, and each decision finds out.
 func New(o Options) (*Client, error) {
-	target, err := evaluationURL(o.URL)
+	target, err := upstream.Endpoint(o.URL, endpoint) // over plain http whoever sits on the way could say yes
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("authzen: the URL: %w", err)
 	}
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
 	c := &Client{
-		url: target, token: o.Token, timeout: o.Timeout,
+		url: target.String(), token: o.Token, timeout: o.Timeout,
 		inFlight: make(chan struct{}, o.MaxInFlight),
 		cache:    newCache(o.CacheSize, o.AllowTTL, o.DenyTTL, o.Clock),
-		http: &http.Client{
-			Transport: transport(o),
-			// A redirect would take the question, and the say, to somewhere the operator didn't name.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		http: upstream.Client(upstream.Options{
+			AllowPrivate: true, Roots: o.Roots, Timeout: o.Timeout, MaxConns: o.MaxInFlight, MaxHeader: 16 << 10,
+		}),
 	}
 	c.decide = pdp.Guarded(pdp.DeciderFunc(c.cached))
 	return c, nil
@@ -121,50 +117,6 @@ func (o *Options) complete() error {
 		bounded("timeout", &o.Timeout, DefaultTimeout, MaxTimeout),
 		bounded("allow TTL", &o.AllowTTL, 0, MaxTTL),
 		bounded("deny TTL", &o.DenyTTL, DefaultDenyTTL, MaxTTL))...)
-}
-
-// evaluationURL refuses http to elsewhere: whoever sits on the way could say yes.
-func evaluationURL(base string) (string, error) {
-	u, err := url.Parse(base)
-	switch {
-	case err != nil:
-		return "", errors.New("authzen: the URL can't be parsed") // not %w: it may hold a password
-	case u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
-		return "", errors.New("authzen: the URL must be https://host[:port][/path], without user, query or fragment")
-	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return "", fmt.Errorf("authzen: http://%s: only https may leave this host", u.Host)
-	case u.Scheme != "http" && u.Scheme != "https":
-		return "", fmt.Errorf("authzen: the URL's scheme is %.16q, want https", u.Scheme)
-	}
-	if !strings.HasSuffix(u.Path, endpoint) {
-		u.Path = strings.TrimRight(u.Path, "/") + endpoint
-	}
-	return u.String(), nil
-}
-
-// loopback takes addresses only: a name may be made to mean anything.
-func loopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
-}
-
-func transport(o Options) *http.Transport {
-	settings := &tls.Config{}
-	if o.TLS != nil {
-		settings = o.TLS.Clone()
-	}
-	settings.MinVersion = max(settings.MinVersion, tls.VersionTLS12)
-	return &http.Transport{
-		Proxy:                  nil, // HTTP_PROXY of the supervisor's environment must not come between
-		DialContext:            (&net.Dialer{Timeout: o.Timeout}).DialContext,
-		TLSClientConfig:        settings,
-		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // or 64 KiB could grow
-		MaxResponseHeaderBytes: 16 << 10,
-		MaxIdleConnsPerHost:    8,
-		MaxConnsPerHost:        o.MaxInFlight,
-		IdleConnTimeout:        time.Minute,
-	}
 }
 
 // Decide asks the remote PDP, or its cache.

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
 
 	"agentrun/internal/strictyaml"
+	"agentrun/internal/upstream"
 	"agentrun/telemetry/metrics"
 	"agentrun/telemetry/runlog"
 )
@@ -130,25 +130,7 @@ func (o OTLP) sample() float64 {
 }
 
 // url refuses what would send spans, and the secret in a header, over a wire in plain.
-func (o OTLP) url() (*url.URL, error) {
-	u, err := url.Parse(o.Endpoint)
-	switch {
-	case err != nil:
-		return nil, errors.New("can't be parsed") // not %w: it may hold a password
-	case u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
-		return nil, errors.New("want https://host[:port][/path], without user, query or fragment")
-	case u.Scheme == "http":
-		if addr, err := netip.ParseAddr(u.Hostname()); err != nil || !addr.Unmap().IsLoopback() {
-			return nil, errors.New("only https may leave this host")
-		}
-	case u.Scheme != "https":
-		return nil, fmt.Errorf("scheme %.16q, want https", u.Scheme)
-	}
-	if !strings.HasSuffix(u.Path, tracesPath) {
-		u.Path = strings.TrimRight(u.Path, "/") + tracesPath
-	}
-	return u, nil
-}
+func (o OTLP) url() (*url.URL, error) { return upstream.Endpoint(o.Endpoint, tracesPath) }
 
 // tracesPath of OTLP/HTTP, below the endpoint.
 const tracesPath = "/v1/traces"

@@ -4,13 +4,9 @@ package otel
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -19,6 +15,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	api "go.opentelemetry.io/otel/trace"
 
+	"agentrun/internal/upstream"
 	"agentrun/telemetry/trace"
 )
 
@@ -80,18 +77,12 @@ func newExporter(c OTLP, timeout time.Duration, secret func(string) (string, boo
 	if err != nil {
 		return nil, err
 	}
-	settings := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		if settings.RootCAs, err = roots(c.CAFile); err != nil {
-			return nil, err
-		}
+	roots, err := upstream.Roots(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("telemetry.otlp: %w", err)
 	}
-	client := &http.Client{
-		Timeout: timeout,
-		// No proxy of the environment, and no redirect: the header's secret goes where the operator said.
-		Transport:     &http.Transport{TLSClientConfig: settings, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 16 << 10},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	client := upstream.Client(upstream.Options{AllowPrivate: true, Roots: roots, Timeout: timeout, MaxHeader: 16 << 10})
+	client.Timeout = timeout
 	// Headers are always given, or the SDK would take OTEL_EXPORTER_OTLP_HEADERS of the environment. No retries: a batch that
 	// waits for a collector holds up those behind it.
 	return otlptracehttp.New(context.Background(), otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithHTTPClient(client), otlptracehttp.WithHeaders(headers),
@@ -114,18 +105,6 @@ func (o OTLP) resolve(secret func(string) (string, bool)) (map[string]string, er
 		headers[name] = value
 	}
 	return headers, nil
-}
-
-func roots(name string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("telemetry.otlp.ca_file: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("telemetry.otlp.ca_file: %s has no certificate", name)
-	}
-	return pool, nil
 }
 
 // Dropped is how many spans were not exported so far.

@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/upstream"
 	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/httptool/section"
 	"agentrun/toolproxy/tools"
@@ -31,7 +32,6 @@ type Config struct {
 // Options are what tools of this kind are given by the gateway. The zero value works, but has no secrets.
 type Options struct {
 	Secrets     Secrets
-	Lookup      Lookup                           // nil: the system's resolver
 	Traceparent func(ctx context.Context) string // W3C trace context for the upstream; nil or "": none
 }
 
@@ -66,12 +66,20 @@ func New(c Config, o Options) (*Tool, error) {
 	if t.hide != nil && t.url.base.Scheme == "http" && !c.AllowPrivate {
 		return nil, errors.New("url: http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
 	}
-	transport, err := NewTransport(Net{Lookup: o.Lookup, AllowPrivate: c.AllowPrivate, CAFile: c.CAFile})
+	if t.client, err = Client(c.AllowPrivate, c.CAFile); err != nil {
+		return nil, err
+	}
+	t.client.CheckRedirect = t.redirect
+	return t, nil
+}
+
+// Client returns a client for a tool's server. The error is about the file of authorities.
+func Client(private bool, caFile string) (*http.Client, error) {
+	roots, err := upstream.Roots(caFile)
 	if err != nil {
 		return nil, err
 	}
-	t.client = &http.Client{Transport: transport, CheckRedirect: t.redirect}
-	return t, nil
+	return upstream.Client(upstream.Options{AllowPrivate: private, Roots: roots, MaxConns: 64, Unpack: true}), nil
 }
 
 func (c Config) withDefaults() (Config, error) {

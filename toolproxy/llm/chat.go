@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"agentrun/internal/upstream"
 	"agentrun/rings"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
@@ -102,7 +103,7 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 
 // causeOf says what kind of thing went wrong; the texts of errors may quote an upstream.
 func causeOf(e *gate.Error) string {
-	for _, known := range []error{errIdle, errLong, errShort, errForm, errSaid, errAgent, errAddress, context.DeadlineExceeded, context.Canceled} {
+	for _, known := range []error{errIdle, errLong, errShort, errForm, errSaid, errAgent, upstream.ErrAddress, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(e.Cause, known) {
 			return known.Error()
 		}

@@ -7,52 +7,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
-	"syscall"
 	"time"
 
-	"agentrun/toolproxy/egress"
+	"agentrun/internal/upstream"
 	"agentrun/toolproxy/gate"
 )
 
 func durationOf(d Duration) time.Duration { return time.Duration(d) }
 
-var errAddress = errors.New("address is not public and the provider isn't allowed to have such a one")
-
-// transport connects to a provider. There is no proxy, no redirect (a RoundTripper follows none), no cookie and no
-// decompression: what is counted is what came.
+// transport connects to a provider. Nothing is unpacked: what is counted is what came.
 func transport(p Provider) http.RoundTripper {
-	d := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
-		return mayConnect(address, p.AllowPrivate)
-	}}
-	return &http.Transport{
-		DialContext: d.DialContext, ForceAttemptHTTP2: true, DisableCompression: true, TLSHandshakeTimeout: 10 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second,
-	}
-}
-
-// mayConnect looks at the address of the very connection, after resolution and before the first packet: a name can't be
-// pointed elsewhere in between (rebinding). Metadata services are never a model.
-func mayConnect(address string, private bool) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("connect: %w", errAddress)
-	}
-	switch egress.Classify(ap.Addr().Unmap()) {
-	case egress.Public:
-		return nil
-	case egress.Private, egress.Loopback, egress.CGNAT, egress.UniqueLocal, egress.LinkLocal, egress.SiteLocal:
-		if private {
-			return nil
-		}
-	}
-	return fmt.Errorf("connect: %w", errAddress)
+	return upstream.New(upstream.Options{AllowPrivate: p.AllowPrivate})
 }
 
 // post sends body to the provider. Silence from here to the reply's end cancels the call: see watch.

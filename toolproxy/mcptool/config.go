@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"time"
@@ -34,7 +33,6 @@ type Config struct {
 // Options are what sources are given by the gateway.
 type Options struct {
 	Secrets    httptool.Secrets
-	Lookup     httptool.Lookup
 	Supervisor link.Supervisor                  // for commands; nil: none can be started
 	Context    context.Context                  // of the run: processes and sessions end with it; nil: background
 	Clock      func() time.Time                 // nil: time.Now
@@ -139,15 +137,11 @@ func New(name string, c Config, o Options) (*Source, error) {
 	if hide != nil && u.Scheme == "http" && !c.AllowPrivate {
 		return nil, errors.New("url: http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
 	}
-	transport, err := httptool.NewTransport(httptool.Net{Lookup: o.Lookup, AllowPrivate: c.AllowPrivate, CAFile: c.CAFile})
-	if err != nil {
+	if s.client, err = httptool.Client(c.AllowPrivate, c.CAFile); err != nil {
 		return nil, err
 	}
 	s.hide = hide
-	s.client = &http.Client{
-		Transport:     &guard{next: transport, origin: *u, headers: headers, trace: o.Trace, largest: &s.largest},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	s.client.Transport = &guard{next: s.client.Transport, origin: *u, headers: headers, trace: o.Trace, largest: &s.largest}
 	s.dial = s.dialHTTP
 	return s, nil
 }
