@@ -5,7 +5,10 @@ package agentrun
 import (
 	"go/ast"
 	"go/token"
+	"os"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,6 +54,47 @@ func TestGlossaryIsInOrder(t *testing.T) {
 	for n, m := range words[2:] {
 		if before := words[n+1][1]; m[1] <= before {
 			t.Errorf("docs/glossary.md: %q stands after %q", m[1], before)
+		}
+	}
+}
+
+// A path in CONTRIBUTING leads somewhere, and a word of the harness is one of its functions.
+func TestContributingNamesWhatExists(t *testing.T) {
+	page := read(t, "CONTRIBUTING.md")
+	prose := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(page, "")
+	quoted := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(prose, -1)
+	if len(quoted) < 60 {
+		t.Fatalf("got %d quotations: a check of nothing is no check", len(quoted))
+	}
+	var harness strings.Builder
+	for _, name := range files(t, func(n string) bool { return path.Dir(n) == "test/integration" && strings.HasSuffix(n, ".go") }) {
+		harness.WriteString(read(t, name))
+	}
+	isPath := regexp.MustCompile(`^[a-zA-Z][\w-]*(/[\w.-]+)+$|^\w+\.(md|go)$`)
+	call := regexp.MustCompile(`^(?:[a-z]\.)?(\w+)(?:\[\w+\])?\((?:t|a|p|n|x|"|time|[0-9])`)
+	test := regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w+`)
+	_, section, _ := strings.Cut(page, "## The language of the integration harness")
+	for _, m := range quoted {
+		if isPath.MatchString(m[1]) {
+			if _, err := os.Stat(m[1]); err != nil {
+				t.Errorf("CONTRIBUTING.md: %v", err)
+			}
+		}
+		if c := call.FindStringSubmatch(m[1]); c != nil && strings.Contains(section, m[0]) &&
+			!regexp.MustCompile(`(?m)^func (\([^)]*\) )?`+c[1]+`[\[(]`).MatchString(harness.String()) {
+			t.Errorf("CONTRIBUTING.md: %s: test/integration has no function %s", m[0], c[1])
+		}
+	}
+	tests := map[string]bool{}
+	for _, names := range testsByFile(t) {
+		for _, name := range names {
+			tests[name] = true
+		}
+	}
+	for _, name := range test.FindAllString(page, -1) {
+		placeholder := slices.Contains([]string{"TestName", "TestMain", "TestH6"}, name)
+		if strings.HasPrefix(name, "Test") && !placeholder && !tests[name] {
+			t.Errorf("CONTRIBUTING.md: there is no %s", name)
 		}
 	}
 }
