@@ -20,7 +20,7 @@ import (
 	"agentrun/internal/hinted"
 )
 
-func (l *live) attach() *cli.Command {
+func (l *liveVerbs) attach() *cli.Command {
 	return l.agentsVerb(&cli.Command{
 		Name:      "attach",
 		Usage:     "connect this terminal to a detached run",
@@ -56,7 +56,7 @@ Exit code: the run's, as exec gives it; 0 after Ctrl-P Ctrl-Q; 125 if agentrun c
 }
 
 // attachable finds the run, and whether it has a terminal.
-func (l *live) attachable(ctx context.Context, ref string) (liveRun, bool, error) {
+func (l *liveVerbs) attachable(ctx context.Context, ref string) (liveRun, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	r, err := l.findOne(ctx, ref)

@@ -16,9 +16,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
+	"agentrun/supervisor/live"
 )
 
 func challengesCommand(g *global) *cli.Command {
@@ -221,7 +223,11 @@ func challengesBlocks(g *global, c *cli.Context) error {
 	defer cancel()
 	all, err := desk.Blocks(ctx, g.runDir)
 	// What the state has and no loop told: those who stopped them have ended.
-	kept, kerr := keptBlocks(ctx, g)
+	var kept []safetyloop.Block
+	kerr := g.node(c, func(_ context.Context, h *hypervisor.Hypervisor) (err error) {
+		kept, err = h.SafetyBlocks(ctx)
+		return err
+	})
 	for _, b := range kept {
 		if !slices.ContainsFunc(all, func(have desk.Block) bool { return have.Agent == b.Agent }) {
 			all = append(all, desk.Block{Block: b, Loop: "-"})
@@ -262,7 +268,9 @@ func challengesUnblock(g *global, c *cli.Context) error {
 		unblocked++
 	}
 	if unblocked == 0 {
-		kerr := unblockKept(ctx, g, a[0], c.String("reason"))
+		kerr := g.node(c, func(_ context.Context, h *hypervisor.Hypervisor) error {
+			return live.Unblock(ctx, h, operatorName(), a[0], c.String("reason"))
+		})
 		if kerr == nil {
 			unblocked++
 		} else if !errors.Is(kerr, safetyloop.ErrNotFound) {

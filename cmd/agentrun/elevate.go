@@ -19,7 +19,7 @@ import (
 // maxReason is control's bound.
 const maxReason = 1024
 
-func (l *live) elevate() *cli.Command {
+func (l *liveVerbs) elevate() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "elevate",
 		Usage:     "lend a run a ring for a while",
@@ -43,7 +43,7 @@ Exit code: 0; 1 refused; 2 usage.`,
 	})
 }
 
-func (l *live) elevateAction(c *cli.Context) error {
+func (l *liveVerbs) elevateAction(c *cli.Context) error {
 	a, err := refs(c, 1, 1)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func checkReason(flag, text, example string) error {
 	return nil
 }
 
-func (l *live) revoke() *cli.Command {
+func (l *liveVerbs) revoke() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "revoke",
 		Usage:     "end a run's elevation now",

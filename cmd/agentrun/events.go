@@ -20,7 +20,7 @@ import (
 	"agentrun/control"
 )
 
-func (l *live) events() *cli.Command {
+func (l *liveVerbs) events() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "events",
 		Usage:     "what happens to the live runs",
@@ -44,7 +44,7 @@ Exit code: 0; 1 if a supervisor didn't answer, or no such run; 2 usage.`,
 	})
 }
 
-func (l *live) eventsAction(c *cli.Context) error {
+func (l *liveVerbs) eventsAction(c *cli.Context) error {
 	a, err := refs(c, 0, 1)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (l *live) eventsAction(c *cli.Context) error {
 
 // watching prints the events of many supervisors, each once.
 type watching struct {
-	l     *live
+	l     *liveVerbs
 	since uint64
 
 	mu      sync.Mutex

@@ -20,6 +20,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/supervisor/live"
 )
 
 func execCommand(g *global) *cli.Command {
@@ -144,7 +145,7 @@ func execAction(g *global, c *cli.Context) error {
 	}
 	told := &outcome{g: g, c: c, early: by.settled != nil && plan.Keep == "" && !plan.TTY && !asked(c)}
 	status, err := start(ctx, g, c, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
-		Control:      v.control,
+		Control:      v.Control,
 		KillOnBreach: c.Bool("kill-on-breach"),
 		SignLater:    told.early, // our closing of the node does
 		Warn:         func(err error) { g.log.Warn("audit", "err", err) },
@@ -301,8 +302,8 @@ func shownFlags(g *global, c *cli.Context, h *hypervisor.Hypervisor) []string {
 	return list
 }
 
-func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
-	plan := v.plan
+func start(ctx context.Context, g *global, c *cli.Context, v *live.Run, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
+	plan := v.Plan
 	by := g.caller
 	if by.home != nil {
 		by.home.collectLately() // it looks at every live run
@@ -340,6 +341,9 @@ func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *
 	}
 	opt.OnStart = func(s runtime.Status) {
 		g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
+		if by.home == nil {
+			time.AfterFunc(tidyAfter, tidy)
+		}
 		by.begun()
 		if letGo != nil {
 			letGo(s)
@@ -348,9 +352,9 @@ func start(ctx context.Context, g *global, c *cli.Context, v *supervision, out *
 	if plan.TTY && by.tty != nil {
 		defer by.tty.follow(&opt)()
 	}
-	v.follows(&opt, by.home == nil)
+	v.Follow(&opt)
 	status := runtime.Run(ctx, plan, opt)
-	v.over(status)
+	v.Over(status)
 	return status, nil
 }
 

@@ -24,6 +24,7 @@ import (
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/supervisor/live"
 	"agentrun/telemetry/trace"
 	"agentrun/toolproxy/link"
 )
@@ -150,8 +151,8 @@ func readGatewayFile(by *caller, name string) (gatewayPart, error) {
 }
 
 // wayOut makes the exit of an admitted run. The caller closes what it returns when the run is over; end is called at most once.
-func wayOut(g *global, c *cli.Context, v *supervision, h *hypervisor.Hypervisor, adm hypervisor.Admission, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
-	plan := v.plan
+func wayOut(g *global, c *cli.Context, v *live.Run, h *hypervisor.Hypervisor, adm hypervisor.Admission, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
+	plan := v.Plan
 	if plan.Exit == nil {
 		return nil, nil, nil
 	}
@@ -165,7 +166,7 @@ func wayOut(g *global, c *cli.Context, v *supervision, h *hypervisor.Hypervisor,
 	}
 	cmds := &commands{g: g, run: plan.ID}
 	x := h.Exit(adm, hypervisor.ExitOptions{
-		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"), Control: v.control, Safety: v.safety,
+		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"), Control: v.Control, Safety: v.Safety,
 		End:     end,
 		Warn:    func(err error) { g.log.Warn("tool proxy", "err", err) },
 		Execute: cmds.execute,
@@ -174,7 +175,7 @@ func wayOut(g *global, c *cli.Context, v *supervision, h *hypervisor.Hypervisor,
 		Caller: x.Caller(), Ring: adm.Ring, Config: file.path, Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"),
 		Metrics: c.String("metrics-addr"), MaxSteps: x.MaxSteps(), Version: version, LogDir: g.logsDir(),
 		BestEffort: c.Bool("best-effort"), Network: narrowedNetwork(plan), Trace: trace.New(true).Traceparent(),
-		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)), Safety: safetyStart(plan),
+		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)), Safety: live.SafetyStart(plan),
 	}
 	if p := c.String("policy"); p != "" {
 		if start.Policy, err = g.caller.abs(p); err != nil {
@@ -248,7 +249,7 @@ func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.H
 	if len(args) == 1 {
 		return nil // the built-in defaults
 	}
-	if start := safetyStart(plan); start != nil {
+	if start := live.SafetyStart(plan); start != nil {
 		text, err := json.Marshal(start)
 		if err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (l *live) freeze() *cli.Command {
+func (l *liveVerbs) freeze() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "freeze",
 		Usage:     "stop every process of a run where it is",
@@ -36,7 +36,7 @@ Exit code: 0 all are frozen; 1 one isn't; 2 usage.`,
 	})
 }
 
-func (l *live) thaw() *cli.Command {
+func (l *liveVerbs) thaw() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "thaw",
 		Usage:     "let a frozen run go on",
@@ -59,7 +59,7 @@ Exit code: 0 all go on; 1 one doesn't; 2 usage.`,
 	})
 }
 
-func (l *live) signal() *cli.Command {
+func (l *liveVerbs) signal() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "signal",
 		Usage:     "send a signal to the first process of a run",

@@ -17,7 +17,7 @@ import (
 // The verbs here are those of agentrun agent, for whoever looks at a run: they find its agent and do the same. The state is
 // what every supervisor follows, so there is nothing to ask a supervisor for.
 
-func (l *live) quarantine() *cli.Command {
+func (l *liveVerbs) quarantine() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "quarantine",
 		Usage:     "hold a run's agent: ring 3 at once, and no new run",
@@ -41,7 +41,7 @@ Exit code: 0; 1 not done, or not on record; 2 usage.`,
 	})
 }
 
-func (l *live) release() *cli.Command {
+func (l *liveVerbs) release() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "release",
 		Usage:     "let an agent out of quarantine, by an operator's attestation",
@@ -66,7 +66,7 @@ Exit code: 0; 1 refused; 2 usage.`,
 	})
 }
 
-func (l *live) score() *cli.Command {
+func (l *liveVerbs) score() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "score",
 		Usage:     "set the effective score of a run's agent, 0 to 1",
@@ -101,7 +101,7 @@ func agentFlag() cli.Flag {
 }
 
 // ofAgent does what agentrun agent does, to the agent that is named or that the run named belongs to.
-func (l *live) ofAgent(c *cli.Context, more []string, do func(*global, *cli.Context) error) error {
+func (l *liveVerbs) ofAgent(c *cli.Context, more []string, do func(*global, *cli.Context) error) error {
 	id, err := l.agentOf(c, len(more))
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (l *live) ofAgent(c *cli.Context, more []string, do func(*global, *cli.Cont
 	return do(l.g, as)
 }
 
-func (l *live) agentOf(c *cli.Context, more int) (string, error) {
+func (l *liveVerbs) agentOf(c *cli.Context, more int) (string, error) {
 	hint := c.Command.HelpName + " " + c.Command.ArgsUsage
 	named := c.IsSet("agent")
 	if want := more + 1 - count(named); c.NArg() != want {

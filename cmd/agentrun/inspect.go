@@ -17,7 +17,7 @@ import (
 	"agentrun/control"
 )
 
-func (l *live) inspect() *cli.Command {
+func (l *liveVerbs) inspect() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "inspect",
 		Usage:     "everything a supervisor knows of a run",

@@ -24,7 +24,7 @@ import (
 // killTime bounds a kill: handlers and compensations have their own limits (H-21), and the processes are frozen all the while.
 const killTime = 5 * time.Minute
 
-func (l *live) kill() *cli.Command {
+func (l *liveVerbs) kill() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "kill",
 		Usage:     "end runs: when it returns, no process of theirs is alive",
@@ -51,7 +51,7 @@ doesn't answer; 2 usage.`,
 	})
 }
 
-func (l *live) killAction(c *cli.Context) error {
+func (l *liveVerbs) killAction(c *cli.Context) error {
 	which, names, err := killSelector(c)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func identifier(flag, id string, check func(string) error) error {
 	return nil
 }
 
-func (l *live) confirm(ctx context.Context) error {
+func (l *liveVerbs) confirm(ctx context.Context) error {
 	all := func(control.Sandbox) bool { return true }
 	list, err := l.list(ctx, all)
 	if err != nil {
@@ -195,7 +195,7 @@ func (k *killing) add(r control.KillResult) {
 	}
 }
 
-func (l *live) killRuns(ctx context.Context, k *killing, names []string) {
+func (l *liveVerbs) killRuns(ctx context.Context, k *killing, names []string) {
 	found, errs := l.findEach(ctx, names)
 	for _, err := range errs {
 		k.fail(err)
@@ -212,7 +212,7 @@ func (l *live) killRuns(ctx context.Context, k *killing, names []string) {
 const killRounds = 8
 
 // killEverywhere asks every supervisor, and those that have come while it asked.
-func (l *live) killEverywhere(ctx context.Context, k *killing, which control.Selector) {
+func (l *liveVerbs) killEverywhere(ctx context.Context, k *killing, which control.Selector) {
 	asked := map[string]bool{}
 	for range killRounds {
 		list, err := l.runs().Supervisors(ctx)

@@ -73,16 +73,16 @@ func incomplete(err error) error {
 	return hinted.New(err, "what was printed is what the other supervisors say")
 }
 
-// live is what the verbs work with.
-type live struct {
+// liveVerbs is what the verbs about live runs work with.
+type liveVerbs struct {
 	g    *global
 	runs func() liveRuns // after the flags are read: the run folder is one of them
 	now  func() time.Time
 	tick func(time.Duration) (<-chan time.Time, func())
 }
 
-func liveOf(g *global) *live {
-	return &live{
+func liveOf(g *global) *liveVerbs {
+	return &liveVerbs{
 		g: g, now: time.Now,
 		runs: func() liveRuns { return boundRuns{runDir: g.runDir} },
 		tick: func(d time.Duration) (<-chan time.Time, func()) { t := time.NewTicker(d); return t.C, t.Stop },
@@ -92,7 +92,7 @@ func liveOf(g *global) *live {
 // liveCommands are the verbs about live runs, for main's list.
 func liveCommands(g *global) []*cli.Command { return liveOf(g).commands() }
 
-func (l *live) commands() []*cli.Command {
+func (l *liveVerbs) commands() []*cli.Command {
 	return []*cli.Command{
 		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.update(), l.elevate(), l.revoke(),
 		l.quarantine(), l.release(), l.score(), l.kill(), l.signal(), l.attach(), l.output(),
@@ -100,14 +100,14 @@ func (l *live) commands() []*cli.Command {
 }
 
 // verb completes a command whose exit codes are its own.
-func (l *live) verb(c *cli.Command) *cli.Command { return l.ending(c, exitNotDone, exitUsage) }
+func (l *liveVerbs) verb(c *cli.Command) *cli.Command { return l.ending(c, exitNotDone, exitUsage) }
 
 // agentsVerb completes a command that ends with the agent's exit code.
-func (l *live) agentsVerb(c *cli.Command) *cli.Command {
+func (l *liveVerbs) agentsVerb(c *cli.Command) *cli.Command {
 	return l.ending(c, runtime.ExitFailed, runtime.ExitFailed)
 }
 
-func (l *live) ending(c *cli.Command, notDone, usage int) *cli.Command {
+func (l *liveVerbs) ending(c *cli.Command, notDone, usage int) *cli.Command {
 	action := c.Action
 	c.Category = "live runs"
 	c.HideHelpCommand = true
@@ -229,7 +229,7 @@ func refs(c *cli.Context, lo, hi int) ([]string, error) {
 const manyRefs = 4096
 
 // find gives every run named, once each, or an error for each that isn't there: then nothing is done to any.
-func (l *live) find(ctx context.Context, refs []string) ([]liveRun, error) {
+func (l *liveVerbs) find(ctx context.Context, refs []string) ([]liveRun, error) {
 	found, errs := l.findEach(ctx, refs)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func (l *live) find(ctx context.Context, refs []string) ([]liveRun, error) {
 	return found, nil
 }
 
-func (l *live) findEach(ctx context.Context, refs []string) (found []liveRun, errs []error) {
+func (l *liveVerbs) findEach(ctx context.Context, refs []string) (found []liveRun, errs []error) {
 	runs := l.runs()
 	for _, ref := range refs {
 		r, err := runs.Find(ctx, ref)
@@ -251,7 +251,7 @@ func (l *live) findEach(ctx context.Context, refs []string) (found []liveRun, er
 	return found, errs
 }
 
-func (l *live) findOne(ctx context.Context, ref string) (liveRun, error) {
+func (l *liveVerbs) findOne(ctx context.Context, ref string) (liveRun, error) {
 	r, err := l.runs().Find(ctx, ref)
 	return r, refusal(fmt.Sprintf("run %q", ref), err)
 }
@@ -265,7 +265,7 @@ type done struct {
 }
 
 // each does one thing to every run named, and goes on where it is refused. Nothing is done unless all of them are there.
-func (l *live) each(c *cli.Context, refs []string, doing, did string, do func(context.Context, liveRun) error) error {
+func (l *liveVerbs) each(c *cli.Context, refs []string, doing, did string, do func(context.Context, liveRun) error) error {
 	ctx, cancel := context.WithTimeout(c.Context, answerTime)
 	defer cancel()
 	found, err := l.find(ctx, refs)
@@ -297,7 +297,7 @@ func (l *live) each(c *cli.Context, refs []string, doing, did string, do func(co
 func jsonFlag() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON"} }
 
 // completeRuns offers what names a live run to the shell.
-func (l *live) completeRuns(c *cli.Context) {
+func (l *liveVerbs) completeRuns(c *cli.Context) {
 	if l.g.runDir == "" && l.g.load(c) != nil { // the library skips what comes before a command
 		return
 	}

@@ -65,7 +65,7 @@ func TestM23EventsFollow(t *testing.T) {
 		return send(event(since+1, 7, control.EventStarted, "later"))
 	}}
 	breaks := 0
-	var l *live
+	var l *liveVerbs
 	var n *fakeNode
 	first := &fakeSuper{events: []control.Event{event(1, 0, control.EventStarted, "one")}}
 	first.stream = func(ctx context.Context, since uint64, send func(control.Event) error) error {

@@ -191,12 +191,12 @@ func box(id string, change ...func(*control.Sandbox)) control.Sandbox {
 	return s
 }
 
-func liveOn(t *testing.T, supers ...*fakeSuper) (*live, *fakeNode) {
+func liveOn(t *testing.T, supers ...*fakeSuper) (*liveVerbs, *fakeNode) {
 	t.Helper()
 	n := &fakeNode{supers: supers}
 	g := liveGlobal()
 	g.stateDir, g.runDir = filepath.Join(t.TempDir(), "state"), t.TempDir()
-	return &live{
+	return &liveVerbs{
 		g: g, runs: func() liveRuns { return n }, now: func() time.Time { return liveNow },
 		tick: func(time.Duration) (<-chan time.Time, func()) {
 			c := make(chan time.Time)
@@ -207,7 +207,7 @@ func liveOn(t *testing.T, supers ...*fakeSuper) (*live, *fakeNode) {
 }
 
 // liveDo runs a command line on l, and gives its stdout, stderr and exit code.
-func liveDo(t *testing.T, l *live, stdin string, args ...string) (stdout, stderr string, code int) {
+func liveDo(t *testing.T, l *liveVerbs, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	dir := t.TempDir()
 	file := func(name, text string) *os.File {

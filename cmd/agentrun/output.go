@@ -16,7 +16,7 @@ import (
 	"agentrun/internal/hinted"
 )
 
-func (l *live) output() *cli.Command {
+func (l *liveVerbs) output() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "output",
 		Aliases:   []string{"logs"},
@@ -46,7 +46,7 @@ Exit code: 0; 1 no such run, or it isn't detached; 2 usage.`,
 	})
 }
 
-func (l *live) writeOutput(ctx context.Context, ref string, follow bool, to io.Writer, safe bool) error {
+func (l *liveVerbs) writeOutput(ctx context.Context, ref string, follow bool, to io.Writer, safe bool) error {
 	asking, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	r, err := l.findOne(asking, ref)

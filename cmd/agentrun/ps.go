@@ -19,7 +19,7 @@ import (
 	"agentrun/control"
 )
 
-func (l *live) ps() *cli.Command {
+func (l *liveVerbs) ps() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:  "ps",
 		Usage: "list the live runs",
@@ -80,7 +80,7 @@ func filterOf(c *cli.Context) (func(control.Sandbox) bool, error) {
 }
 
 // list are the runs that fit, oldest first, and beside them what is wrong with the rest.
-func (l *live) list(ctx context.Context, fits func(control.Sandbox) bool) ([]control.Sandbox, error) {
+func (l *liveVerbs) list(ctx context.Context, fits func(control.Sandbox) bool) ([]control.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	runs, err := l.runs().All(ctx)
@@ -96,7 +96,7 @@ func (l *live) list(ctx context.Context, fits func(control.Sandbox) bool) ([]con
 	return list, err
 }
 
-func (l *live) psAction(c *cli.Context) error {
+func (l *liveVerbs) psAction(c *cli.Context) error {
 	fits, err := filterOf(c)
 	if err != nil {
 		return err

@@ -4,14 +4,12 @@ package main
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/profiles"
 	"agentrun/runtime"
 	"agentrun/safetyloop"
-	"agentrun/toolproxy/link"
 )
 
 // safetyFlags are about the execution safety loop of a run (S-15).
@@ -57,22 +55,4 @@ func safetySpec(g *global, c *cli.Context, p *profiles.Safety) (bad []runtime.Pr
 		problem("--no-gateway", "the safety loop is reached by the tool proxy, and there would be none: want --safety disabled beside it")
 	}
 	return bad
-}
-
-// workspaceInside is where agents find their folder.
-const workspaceInside = "/workspace"
-
-// safetyStart is what the gateway has to know; nil: there is no loop.
-func safetyStart(plan *runtime.Plan) *link.SafetyStart {
-	s := plan.Safety
-	if s == nil {
-		return nil
-	}
-	start := &link.SafetyStart{Mode: string(s.Mode), RequireIntent: s.RequireIntent}
-	for _, e := range plan.Entries {
-		if e.Target == workspaceInside || strings.HasPrefix(e.Target, workspaceInside+"/") {
-			start.Workspace = workspaceInside
-		}
-	}
-	return start
 }

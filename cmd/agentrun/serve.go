@@ -25,6 +25,7 @@ import (
 	"agentrun/supervisor/daemon/pool"
 	"agentrun/supervisor/daemon/queue"
 	"agentrun/supervisor/daemon/systemd"
+	"agentrun/supervisor/live"
 )
 
 func serveCommand(g *global) *cli.Command {
@@ -49,7 +50,7 @@ type daemon struct {
 	build string
 	queue *queue.Queue
 	pool  *pool.Pool
-	runs  *supervisions
+	runs  *live.Runs
 	grace time.Duration // between SIGTERM and the kill, when we end
 
 	reading sync.Mutex // the flag library's variables: one caller's flags at a time
@@ -81,7 +82,7 @@ func serveAction(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	d := &daemon{g: g, build: handoff.BuildID(), grace: limits.grace, queue: queue.New(limits.Limits, queue.ThisHost()), runs: newSupervisions(), clients: map[*client]struct{}{}}
+	d := &daemon{g: g, build: handoff.BuildID(), grace: limits.grace, queue: queue.New(limits.Limits, queue.ThisHost()), clients: map[*client]struct{}{}}
 	_, given := manager.Sockets["exec"]
 	defer func() { d.tidy(lock, !given) }()
 	if d.build == "" {
@@ -93,13 +94,11 @@ func serveAction(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	safety := d.runs.safety
-	safety.own, safety.warn = true, func(err error) { d.g.log.Warn("control", "err", err) }
-	safety.node = func() (*hypervisor.Hypervisor, error) { return hypervisor.Open(g.hypervisor()) }
-	defer safety.close()
-	silence, err := g.answer(daemonName, d.runs)
+	d.runs = live.New(live.Options{Node: func() (*hypervisor.Hypervisor, error) { return hypervisor.Open(g.hypervisor()) }, OwnNode: true, Log: d.g.log})
+	defer d.runs.Close()
+	silence, err := d.runs.Serve(g.runDir, daemonName, version, g.access)
 	if err != nil {
-		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
+		return errors.Join(err, l.Close())
 	}
 	defer silence()
 	d.pool = pool.New(pool.Options{Prepare: d.prepare, Room: d.roomForOneMore, Always: d.shapes, Warn: func(what string, err error) { d.g.log.Warn(what, "err", err) }})

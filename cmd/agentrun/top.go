@@ -20,7 +20,7 @@ import (
 	"agentrun/control"
 )
 
-func (l *live) top() *cli.Command {
+func (l *liveVerbs) top() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:  "top",
 		Usage: "watch the live runs, the busiest first",
@@ -56,7 +56,7 @@ type topRun struct {
 	CPUPercent float64 `json:"cpu_percent"` // of one processor, since the look before
 }
 
-func (l *live) look(ctx context.Context, fits func(control.Sandbox) bool, before look) look {
+func (l *liveVerbs) look(ctx context.Context, fits func(control.Sandbox) bool, before look) look {
 	list, err := l.list(ctx, fits)
 	now := look{At: l.now().UTC(), Sandboxes: []topRun{}, err: incomplete(err), used: map[string]time.Duration{}}
 	if err != nil {
@@ -83,7 +83,7 @@ func percent(used, of time.Duration) float64 {
 	return float64(used*1000/of) / 10
 }
 
-func (l *live) topAction(c *cli.Context) error {
+func (l *liveVerbs) topAction(c *cli.Context) error {
 	fits, err := filterOf(c)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (l *live) topAction(c *cli.Context) error {
 }
 
 // watch shows one look after the other until ctx ends. Which supervisors were silent last decides about the exit code.
-func (l *live) watch(ctx context.Context, once bool, every time.Duration, fits func(control.Sandbox) bool, show func(look) error) error {
+func (l *liveVerbs) watch(ctx context.Context, once bool, every time.Duration, fits func(control.Sandbox) bool, show func(look) error) error {
 	ticks, stop := l.tick(every)
 	defer stop()
 	last := l.look(ctx, fits, look{})

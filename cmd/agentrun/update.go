@@ -17,7 +17,7 @@ import (
 	"agentrun/runtime"
 )
 
-func (l *live) update() *cli.Command {
+func (l *liveVerbs) update() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "update",
 		Usage:     "change the limits of a live run",
@@ -41,7 +41,7 @@ Exit code: 0; 1 not done; 2 usage, also a value outside its range.`,
 	})
 }
 
-func (l *live) updateAction(c *cli.Context) error {
+func (l *liveVerbs) updateAction(c *cli.Context) error {
 	a, err := refs(c, 1, 1)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"agentrun/runtime"
 )
 
-func (l *live) wait() *cli.Command {
+func (l *liveVerbs) wait() *cli.Command {
 	return l.agentsVerb(&cli.Command{
 		Name:      "wait",
 		Usage:     "wait for the end of runs, and end as they did",

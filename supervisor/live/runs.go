@@ -1,6 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package live keeps the runs of one supervisor while they live, and lets operators act on them (M-23). For each run it joins two
+// things: the processes, which package runtime has, and what is decided about them, which package hypervisor decides and records. It
+// decides nothing by itself and records nothing by itself.
+//
+//	runs := live.New(live.Options{Node: open, Log: log})
+//	silence, err := runs.Serve(runDir, "daemon", version, access)
+//	run, err := runs.Begin(node, admission, plan, live.RunOptions{})
+//	run.Follow(&options)
+//	run.Over(runtime.Run(ctx, plan, options))
+//	run.Close()
+//
+// A run is known from Begin, before its first step, to Close, after its account is complete: whoever asks in between for something
+// that needs processes is told that they are not there yet, or any more. The safety loops of all runs (S-15) are here too, because
+// a stop has to reach each run of the agent in this process.
+package live
 
 import (
 	"cmp"
@@ -9,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -28,34 +43,27 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-// supervisions are the runs of this process, and what its operators may do to them: one for exec alone, many for serve. It is
+// Runs are the runs of one supervisor, and what its operators may do to them: one for exec alone, many for the daemon. It is
 // the control API's Controller (M-23).
-type supervisions struct {
+type Runs struct {
 	bus    *control.Bus
 	safety *safetyLoops
+	log    *slog.Logger
 
 	mu   sync.Mutex
-	live map[string]*supervision
+	live map[string]*Run
 }
 
-var _ control.Controller = (*supervisions)(nil)
+var _ control.Controller = (*Runs)(nil)
 
-func newSupervisions() *supervisions {
-	s := &supervisions{bus: control.NewBus(time.Now), live: map[string]*supervision{}}
-	s.safety = newSafetyLoops(s)
-	return s
-}
-
-// supervision is one run: its processes by runtime, what is decided about it by hypervisor.
-type supervision struct {
-	all      *supervisions
-	plan     *runtime.Plan
-	control  *hypervisor.Control
-	detached bool
-	output   string // file of a detached run's; empty: its caller has it
-	warn     func(error)
-	since    time.Time
-	safety   link.Safeties // the run's safety loop; nil: it has none
+// Run is one run: its processes by runtime, what is decided about it by hypervisor.
+type Run struct {
+	all     *Runs
+	Plan    *runtime.Plan
+	Control *hypervisor.Control
+	output  string // file of a detached run's; empty: its caller has it
+	since   time.Time
+	Safety  link.Safeties // the run's safety loop; nil: it has none
 
 	enforcing sync.Mutex  // held by who stops or resumes it for a safety loop
 	stopped   atomic.Bool // by one
@@ -71,14 +79,14 @@ type supervision struct {
 }
 
 // add begins to answer for a run.
-func (s *supervisions) add(v *supervision) {
+func (s *Runs) add(v *Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.live[v.plan.ID] = v
+	s.live[v.Plan.ID] = v
 }
 
-// over keeps the account of a run that has ended, for those who wait for it.
-func (v *supervision) over(status runtime.Status) {
+// Over keeps the account of a run that has ended, for those who wait for it.
+func (v *Run) Over(status runtime.Status) {
 	text, err := json.Marshal(status)
 	if err != nil {
 		text = []byte("{}") // no field of a Status can't be written
@@ -88,7 +96,7 @@ func (v *supervision) over(status runtime.Status) {
 	v.mu.Unlock()
 	if status.State == runtime.OOM {
 		// The kernel or runtime was quicker than anybody's order. What a kill does besides, and its record, follow (H-22, H-23).
-		v.control.Kill(context.Background(), hypervisor.KillRequest{Reason: rings.KillResourceExhaustion, By: "agentrun", Detail: status.Reason})
+		v.Control.Kill(context.Background(), hypervisor.KillRequest{Reason: rings.KillResourceExhaustion, By: "agentrun", Detail: status.Reason})
 	}
 	end := map[string]string{"state": string(status.State), "exit_code": strconv.Itoa(status.ExitCode)}
 	if status.State != runtime.Exited || status.ExitCode != 0 {
@@ -112,42 +120,42 @@ func causeOf(s runtime.Status, end map[string]string) map[string]string {
 	return cause
 }
 
-func (v *supervision) end() { v.once.Do(func() { close(v.ended) }) }
+func (v *Run) end() { v.once.Do(func() { close(v.ended) }) }
 
 // remove ends what add began. A run that never came to its start has no account: whoever waits for it gets none.
-func (s *supervisions) remove(v *supervision) {
+func (s *Runs) remove(v *Run) {
 	v.end()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.live, v.plan.ID)
+	delete(s.live, v.Plan.ID)
 }
 
-func (v *supervision) event(kind string, data map[string]string) {
-	ring, _ := v.control.Ring()
-	v.all.bus.Publish(control.Event{Kind: kind, ID: v.plan.ID, Ring: ring.Value(), Data: data})
+func (v *Run) event(kind string, data map[string]string) {
+	ring, _ := v.Control.Ring()
+	v.all.bus.Publish(control.Event{Kind: kind, ID: v.Plan.ID, Ring: ring.Value(), Data: data})
 }
 
 // begun is runtime's OnLive.
-func (v *supervision) begun(l *runtime.Live) {
+func (v *Run) begun(l *runtime.Live) {
 	v.mu.Lock()
 	v.run = l
 	v.mu.Unlock()
-	v.control.SetProcesses(processes{l})
-	v.event(control.EventStarted, map[string]string{"profile": v.plan.Profile, "plan": v.plan.Digest})
+	v.Control.SetProcesses(processes{l})
+	v.event(control.EventStarted, map[string]string{"profile": v.Plan.Profile, "plan": v.Plan.Digest})
 }
 
 // process is the run's, once there is one.
-func (v *supervision) process() (*runtime.Live, error) {
+func (v *Run) process() (*runtime.Live, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.run == nil {
-		return nil, &control.Error{Status: 409, Code: control.CodeConflict, Message: "run " + v.plan.ID + " is still being started", Hint: "try again in a moment"}
+		return nil, &control.Error{Status: 409, Code: control.CodeConflict, Message: "run " + v.Plan.ID + " is still being started", Hint: "try again in a moment"}
 	}
 	return v.run, nil
 }
 
 // changed passes on what runtime did to the live process.
-func (v *supervision) changed(e runtime.LiveEvent) {
+func (v *Run) changed(e runtime.LiveEvent) {
 	data := map[string]string{}
 	switch e.Kind {
 	case runtime.LiveRing, runtime.LiveRingFailed:
@@ -158,7 +166,7 @@ func (v *supervision) changed(e runtime.LiveEvent) {
 		}
 		if e.Err != nil {
 			data["error"] = e.Err.Error()
-			v.warn(fmt.Errorf("run %s: from %s to %s: %w", v.plan.ID, e.From, e.To, e.Err))
+			v.all.warn(fmt.Errorf("run %s: from %s to %s: %w", v.Plan.ID, e.From, e.To, e.Err))
 		}
 	case runtime.LiveLimits:
 		data["cpu"], data["memory_bytes"], data["pids"] = fmt.Sprint(e.After.CPU), strconv.FormatInt(e.After.Memory, 10), strconv.FormatInt(e.After.PIDs, 10)
@@ -167,7 +175,7 @@ func (v *supervision) changed(e runtime.LiveEvent) {
 }
 
 // decided passes on what was decided about the run.
-func (v *supervision) decided(e hypervisor.Event) { v.event(e.Kind, e.Data) }
+func (v *Run) decided(e hypervisor.Event) { v.event(e.Kind, e.Data) }
 
 // processes is runtime.Live as the kill switch takes it.
 type processes struct{ run *runtime.Live }
@@ -187,7 +195,7 @@ func dead(err error) error {
 	return err
 }
 
-func (s *supervisions) find(id string) (*supervision, error) {
+func (s *Runs) find(id string) (*Run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.live[id]
@@ -197,16 +205,16 @@ func (s *supervisions) find(id string) (*supervision, error) {
 	return v, nil
 }
 
-func (s *supervisions) list() []*supervision {
+func (s *Runs) list() []*Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.live), func(a, b *supervision) int {
-		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.plan.ID, b.plan.ID))
+	return slices.SortedFunc(maps.Values(s.live), func(a, b *Run) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.Plan.ID, b.Plan.ID))
 	})
 }
 
 // Sandboxes implements control.Controller.
-func (s *supervisions) Sandboxes(ctx context.Context) ([]control.Sandbox, error) {
+func (s *Runs) Sandboxes(ctx context.Context) ([]control.Sandbox, error) {
 	list := []control.Sandbox{}
 	for _, v := range s.list() {
 		list = append(list, v.sandbox(ctx))
@@ -220,20 +228,20 @@ var liveStates = [...]struct {
 	is control.State
 }{{runtime.LiveRunning, control.Running}, {runtime.LiveFrozen, control.Frozen}, {runtime.LiveEnding, control.Ending}, {runtime.LiveEnded, control.Ended}}
 
-func (v *supervision) sandbox(ctx context.Context) control.Sandbox {
-	p := v.plan
-	ring, _ := v.control.Ring()
+func (v *Run) sandbox(ctx context.Context) control.Sandbox {
+	p := v.Plan
+	ring, _ := v.Control.Ring()
 	b := control.Sandbox{
 		ID: p.ID, Name: p.Name, Agent: p.Agent, Session: p.Session, Profile: p.Profile, State: control.Starting,
 		BaseRing: p.Ring, Ring: ring.Value(), Command: append([]string{p.Command.Exe}, p.Command.Args[min(1, len(p.Command.Args)):]...),
-		Supervisor: unix.Getpid(), StartedAt: v.since, Detached: v.detached,
+		Supervisor: unix.Getpid(), StartedAt: v.since, Detached: v.output != "",
 		Limits: control.Limits{CPU: p.Limits.CPU, Memory: p.Limits.Memory, PIDs: p.Limits.PIDs},
 	}
-	if a, err := v.control.Agent(ctx); err == nil {
+	if a, err := v.Control.Agent(ctx); err == nil {
 		b.Quarantined = a.Quarantined != nil
 	}
 	b.Stopped = v.stopped.Load()
-	if e, reason, ok := v.control.Elevation(); ok {
+	if e, reason, ok := v.Control.Elevation(); ok {
 		b.Elevation = elevationOf(e, reason)
 	}
 	run, err := v.process()
@@ -263,12 +271,12 @@ func elevationOf(e rings.Elevation, reason string) *control.Elevation {
 }
 
 // Inspect implements control.Controller.
-func (s *supervisions) Inspect(ctx context.Context, id string) (control.Inspection, error) {
+func (s *Runs) Inspect(ctx context.Context, id string) (control.Inspection, error) {
 	v, err := s.find(id)
 	if err != nil {
 		return control.Inspection{}, err
 	}
-	plan, err := json.Marshal(v.plan.WithoutValues())
+	plan, err := json.Marshal(v.Plan.WithoutValues())
 	if err != nil {
 		return control.Inspection{}, err
 	}
@@ -291,7 +299,7 @@ func (s *supervisions) Inspect(ctx context.Context, id string) (control.Inspecti
 }
 
 // on does something to a run's live process.
-func (s *supervisions) on(id string, do func(*runtime.Live) error) error {
+func (s *Runs) on(id string, do func(*runtime.Live) error) error {
 	v, err := s.find(id)
 	if err != nil {
 		return err
@@ -311,7 +319,7 @@ func endedError(err error) error {
 }
 
 // Signal implements control.Controller.
-func (s *supervisions) Signal(_ context.Context, id string, signal int, by string) error {
+func (s *Runs) Signal(_ context.Context, id string, signal int, by string) error {
 	if unix.SignalName(unix.Signal(signal)) == "" {
 		return &control.Error{Status: 400, Code: control.CodeBadRequest, Message: fmt.Sprintf("%d is no signal", signal)}
 	}
@@ -319,7 +327,7 @@ func (s *supervisions) Signal(_ context.Context, id string, signal int, by strin
 }
 
 // Elevate implements control.Controller.
-func (s *supervisions) Elevate(ctx context.Context, id string, r control.ElevateRequest, by string) (control.Elevation, error) {
+func (s *Runs) Elevate(ctx context.Context, id string, r control.ElevateRequest, by string) (control.Elevation, error) {
 	v, err := s.find(id)
 	if err != nil {
 		return control.Elevation{}, err
@@ -327,9 +335,9 @@ func (s *supervisions) Elevate(ctx context.Context, id string, r control.Elevate
 	ask := hypervisor.ElevateRequest{Target: r.Target, TTL: r.TTL, Reason: r.Reason, By: by}
 	if r.DryRun {
 		now, ttl := time.Now(), min(cmp.Or(r.TTL, rings.DefaultElevation), rings.MaxElevation)
-		return control.Elevation{From: v.base(), Target: r.Target, GrantedAt: now, ExpiresAt: now.Add(ttl), Reason: r.Reason}, decisionError(v.control.CheckElevation(ctx, ask))
+		return control.Elevation{From: v.base(), Target: r.Target, GrantedAt: now, ExpiresAt: now.Add(ttl), Reason: r.Reason}, decisionError(v.Control.CheckElevation(ctx, ask))
 	}
-	e, err := v.control.Elevate(ctx, ask)
+	e, err := v.Control.Elevate(ctx, ask)
 	if err != nil {
 		return control.Elevation{}, decisionError(err)
 	}
@@ -339,12 +347,12 @@ func (s *supervisions) Elevate(ctx context.Context, id string, r control.Elevate
 
 // settled waits until the ring that was decided holds for all of the run, so that who elevates or revokes finds it done. What
 // takes longer than M-22 allows is told by events.
-func (v *supervision) settled(ctx context.Context) {
+func (v *Run) settled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	run, err := v.process()
 	for err == nil && ctx.Err() == nil {
-		ring, _ := v.control.Ring()
+		ring, _ := v.Control.Ring()
 		var now runtime.Snapshot
 		if now, err = run.Snapshot(); err == nil && now.Ring == ring && !now.Taking {
 			return
@@ -356,18 +364,18 @@ func (v *supervision) settled(ctx context.Context) {
 	}
 }
 
-func (v *supervision) base() rings.Ring {
-	ring, _ := rings.RingOf(v.plan.Ring)
+func (v *Run) base() rings.Ring {
+	ring, _ := rings.RingOf(v.Plan.Ring)
 	return ring
 }
 
 // Revoke implements control.Controller.
-func (s *supervisions) Revoke(ctx context.Context, id, elevation, by string) error {
+func (s *Runs) Revoke(ctx context.Context, id, elevation, by string) error {
 	v, err := s.find(id)
 	if err != nil {
 		return err
 	}
-	if _, err = v.control.Revoke(ctx, elevation, by); err != nil {
+	if _, err = v.Control.Revoke(ctx, elevation, by); err != nil {
 		return decisionError(err)
 	}
 	v.settled(ctx)
@@ -390,10 +398,10 @@ func decisionError(err error) error {
 }
 
 // Kill implements control.Controller. Several runs die at the same time: one that is slow to die keeps no other alive.
-func (s *supervisions) Kill(ctx context.Context, sel control.Selector, reason, by string) ([]control.KillResult, error) {
-	var chosen []*supervision
+func (s *Runs) Kill(ctx context.Context, sel control.Selector, reason, by string) ([]control.KillResult, error) {
+	var chosen []*Run
 	for _, v := range s.list() {
-		if sel.All || sel.ID != "" && v.plan.ID == sel.ID || sel.Agent != "" && v.plan.Agent == sel.Agent || sel.Session != "" && v.plan.Session == sel.Session {
+		if sel.All || sel.ID != "" && v.Plan.ID == sel.ID || sel.Agent != "" && v.Plan.Agent == sel.Agent || sel.Session != "" && v.Plan.Session == sel.Session {
 			chosen = append(chosen, v)
 		}
 	}
@@ -403,8 +411,8 @@ func (s *supervisions) Kill(ctx context.Context, sel control.Selector, reason, b
 	var errs []error
 	for i, v := range chosen {
 		wg.Go(func() {
-			text, err := json.Marshal(v.control.Kill(ctx, killRequest(reason, by)))
-			results[i] = control.KillResult{ID: v.plan.ID, Result: text}
+			text, err := json.Marshal(v.Control.Kill(ctx, killRequest(reason, by)))
+			results[i] = control.KillResult{ID: v.Plan.ID, Result: text}
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -425,7 +433,7 @@ func killRequest(reason, by string) hypervisor.KillRequest {
 }
 
 // Wait implements control.Controller.
-func (s *supervisions) Wait(ctx context.Context, id string) (json.RawMessage, error) {
+func (s *Runs) Wait(ctx context.Context, id string) (json.RawMessage, error) {
 	v, err := s.find(id)
 	if err != nil {
 		return nil, err
@@ -444,14 +452,14 @@ func (s *supervisions) Wait(ctx context.Context, id string) (json.RawMessage, er
 }
 
 // Events implements control.Controller.
-func (s *supervisions) Events(ctx context.Context, since uint64, follow bool, send func(control.Event) error) error {
+func (s *Runs) Events(ctx context.Context, since uint64, follow bool, send func(control.Event) error) error {
 	return s.bus.Events(ctx, since, follow, send)
 }
 
 var errNotDetached = &control.Error{Status: 409, Code: control.CodeConflict, Message: "the run's output belongs to whoever started it", Hint: "agentrun exec --detach keeps it for later"}
 
 // Output implements control.Controller.
-func (s *supervisions) Output(ctx context.Context, id string, follow bool, w io.Writer) error {
+func (s *Runs) Output(ctx context.Context, id string, follow bool, w io.Writer) error {
 	v, err := s.find(id)
 	if err != nil {
 		return err
@@ -468,7 +476,7 @@ func (s *supervisions) Output(ctx context.Context, id string, follow bool, w io.
 }
 
 // Attach implements control.Controller.
-func (s *supervisions) Attach(ctx context.Context, id string, conn io.ReadWriter) error {
+func (s *Runs) Attach(ctx context.Context, id string, conn io.ReadWriter) error {
 	v, err := s.find(id)
 	if err != nil {
 		return err
@@ -508,7 +516,7 @@ func (s *supervisions) Attach(ctx context.Context, id string, conn io.ReadWriter
 // lookAgain is how often the output of a detached run is looked at for more.
 const lookAgain = 50 * time.Millisecond
 
-func (v *supervision) copyOutput(ctx context.Context, f *os.File, follow bool, w io.Writer) error {
+func (v *Run) copyOutput(ctx context.Context, f *os.File, follow bool, w io.Writer) error {
 	for {
 		over := false
 		select {
@@ -531,7 +539,7 @@ func (v *supervision) copyOutput(ctx context.Context, f *os.File, follow bool, w
 	}
 }
 
-func (v *supervision) exitCode() (code int, ok bool) {
+func (v *Run) exitCode() (code int, ok bool) {
 	select {
 	case <-v.ended:
 		v.mu.Lock()
@@ -543,7 +551,7 @@ func (v *supervision) exitCode() (code int, ok bool) {
 }
 
 // Update implements control.Controller.
-func (s *supervisions) Update(ctx context.Context, id string, to control.Limits, dryRun bool, by string) (control.LimitChange, error) {
+func (s *Runs) Update(ctx context.Context, id string, to control.Limits, dryRun bool, by string) (control.LimitChange, error) {
 	change := control.LimitChange{DryRun: dryRun}
 	if err := inRanges(to); err != nil {
 		return change, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package live
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"agentrun/control"
 	"agentrun/hypervisor"
@@ -94,22 +95,22 @@ func kindOf(s *profiles.Safety) (k loopKind, err error) {
 }
 
 // principal is who a run is to the safety loop: its agent, or the run itself if it belongs to none.
-func (v *supervision) principal() string { return cmp.Or(v.plan.Agent, v.plan.ID) }
+func (v *Run) principal() string { return cmp.Or(v.Plan.Agent, v.Plan.ID) }
 
-func (v *supervision) safetyCaller() safetyloop.Caller {
-	ring, _ := v.control.Ring()
-	return safetyloop.Caller{Principal: v.principal(), Bound: true, Ring: ring, Session: v.plan.Session}
+func (v *Run) safetyCaller() safetyloop.Caller {
+	ring, _ := v.Control.Ring()
+	return safetyloop.Caller{Principal: v.principal(), Bound: true, Ring: ring, Session: v.Plan.Session}
 }
 
 // enforced tells whether a stop is for this run.
-func (v *supervision) enforced() bool {
-	return v.plan.Safety != nil && v.plan.Safety.Mode == profiles.SafetyEnforcing
+func (v *Run) enforced() bool {
+	return v.Plan.Safety != nil && v.Plan.Safety.Mode == profiles.SafetyEnforcing
 }
 
 // stop shuts the run's ways out and has its processes stand still (S-15). The agent's answer is on its way all the same: it is read
 // when the agent goes on. Stopping a run that is stopped is no error.
-func (v *supervision) stop(ctx context.Context, reason string) error {
-	v.control.Stop()
+func (v *Run) stop(ctx context.Context, reason string) error {
+	v.Control.Stop()
 	first := !v.stopped.Swap(true)
 	err := v.freeze(ctx, bySafety)
 	if errors.Is(err, runtime.ErrEnded) {
@@ -117,27 +118,45 @@ func (v *supervision) stop(ctx context.Context, reason string) error {
 	}
 	if first {
 		v.event(control.EventStopped, map[string]string{"reason": reason})
-		v.warn(fmt.Errorf("run %s: the safety loop has stopped the agent: %s (agentrun challenges list)", v.plan.ID, reason))
+		v.all.warn(fmt.Errorf("run %s: the safety loop has stopped the agent: %s (agentrun challenges list)", v.Plan.ID, reason))
 	}
 	// What can't be frozen can only be killed: it would do in the meantime what it was stopped for.
-	if v.plan.Safety.OnStop == profiles.SafetyKill || errors.Is(err, runtime.ErrNoCgroup) {
-		v.control.KillSoon(hypervisor.KillRequest{Reason: rings.KillPolicyViolation, By: "safety loop", Detail: reason})
+	if v.Plan.Safety.OnStop == profiles.SafetyKill || errors.Is(err, runtime.ErrNoCgroup) {
+		v.Control.KillSoon(hypervisor.KillRequest{Reason: rings.KillPolicyViolation, By: "safety loop", Detail: reason})
 		return nil
 	}
 	return err
 }
 
 // resume takes back what stop did. Whoever else has frozen the run keeps it so.
-func (v *supervision) resume(ctx context.Context) error {
+func (v *Run) resume(ctx context.Context) error {
 	if !v.stopped.Load() {
 		return nil
 	}
-	v.control.Resume() // before: it is to find its tools there
+	v.Control.Resume() // before: it is to find its tools there
 	if err := v.thaw(ctx, bySafety); err != nil && !errors.Is(err, errStillHeld) && !errors.Is(err, runtime.ErrEnded) {
-		v.control.Stop()
+		v.Control.Stop()
 		return err
 	}
 	v.stopped.Store(false)
 	v.event(control.EventResumed, nil)
 	return nil
+}
+
+// workspaceInside is where agents find their folder.
+const workspaceInside = "/workspace"
+
+// SafetyStart is what the gateway of a run has to know; nil: there is no loop.
+func SafetyStart(plan *runtime.Plan) *link.SafetyStart {
+	s := plan.Safety
+	if s == nil {
+		return nil
+	}
+	start := &link.SafetyStart{Mode: string(s.Mode), RequireIntent: s.RequireIntent}
+	for _, e := range plan.Entries {
+		if e.Target == workspaceInside || strings.HasPrefix(e.Target, workspaceInside+"/") {
+			start.Workspace = workspaceInside
+		}
+	}
+	return start
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package live
 
 import (
 	"cmp"
@@ -89,33 +89,16 @@ func (l *safetyLoops) Unblock(ctx context.Context, by, agent, reason string) err
 	return l.theirs(fmt.Sprintf("agent %.80q", agent), func(loop *safetyloop.Loop) error { return loop.Unblock(ctx, by, agent, reason) })
 }
 
-// keptBlocks are those in the state itself. Where no supervisor lives any more, nobody else knows of them.
-func keptBlocks(ctx context.Context, g *global) ([]safetyloop.Block, error) {
-	if g.stateDir == "" {
-		return nil, nil
-	}
-	h, err := hypervisor.Open(g.hypervisor())
-	if err != nil {
-		return nil, err
-	}
-	defer closeNode(g, h)
-	return h.SafetyBlocks(ctx)
-}
-
-// unblockKept releases an agent in the state. Live supervisors come to see it.
-func unblockKept(ctx context.Context, g *global, agent, reason string) error {
-	blocks, err := keptBlocks(ctx, g)
+// Unblock releases an agent in the state, where no supervisor of its runs lives any more. Those that live come to see it. The error is
+// safetyloop.ErrNotFound if nobody has blocked it.
+func Unblock(ctx context.Context, h *hypervisor.Hypervisor, by, agent, reason string) error {
+	blocks, err := h.SafetyBlocks(ctx)
 	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(blocks, func(b safetyloop.Block) bool { return b.Agent == agent }) {
 		return safetyloop.ErrNotFound
 	}
-	h, err := hypervisor.Open(g.hypervisor())
-	if err != nil {
-		return err
-	}
-	defer closeNode(g, h)
 	loop, err := h.SafetyLoop(safetyloop.Settings{
 		Mode: safetyloop.Enforcing, Confirm: safetyloop.ConfirmClient, Tolerance: safetyloop.Conservative, MaxSteps: 1, OnlyOperators: true, Judge: carried{},
 	})
@@ -123,5 +106,5 @@ func unblockKept(ctx context.Context, g *global, agent, reason string) error {
 		return err
 	}
 	defer loop.Close()
-	return loop.Unblock(ctx, operatorName(), agent, reason)
+	return loop.Unblock(ctx, by, agent, reason)
 }

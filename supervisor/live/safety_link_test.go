@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package live
 
 import (
 	"context"
@@ -28,8 +28,8 @@ import (
 // inside is what an agent has: its gateway's gate and handler on one end of a real link, the supervisor's exit and loop on the other.
 type inside struct {
 	t    *testing.T
-	runs *supervisions
-	run  *supervision
+	runs *Runs
+	run  *Run
 	gate *entrance.Gate
 	http http.Handler
 	ring func() (rings.Ring, <-chan struct{})
@@ -48,18 +48,15 @@ func newInside(t *testing.T) *inside {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSupervisions()
-	s.safety.node = func() (*hypervisor.Hypervisor, error) { return h, nil }
-	v := &supervision{all: s, ended: make(chan struct{}), warn: func(err error) { t.Log(err) }, plan: &runtime.Plan{
+	s := runsOn(t, h)
+	v, err := s.Begin(h, adm, &runtime.Plan{
 		ID: "r1", Agent: "a", Ring: 2, Exit: &runtime.PlanExit{}, Safety: &profiles.Safety{Mode: profiles.SafetyEnforcing, RequireIntent: true},
-	}}
-	v.control = h.Control(adm, hypervisor.ControlOptions{Run: "r1"})
-	s.add(v)
-	if v.safety, err = s.safety.join(v); err != nil {
+	}, RunOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	x := h.Exit(adm, hypervisor.ExitOptions{Run: "r1", MaxSteps: 100, Control: v.control, Safety: v.safety})
-	start := link.Start{Caller: x.Caller(), Ring: adm.Ring, MaxSteps: 100, Safety: safetyStart(v.plan)}
+	x := h.Exit(adm, hypervisor.ExitOptions{Run: "r1", MaxSteps: 100, Control: v.Control, Safety: v.Safety})
+	start := link.Start{Caller: x.Caller(), Ring: adm.Ring, MaxSteps: 100, Safety: SafetyStart(v.Plan)}
 	ours, theirs, err := link.Pair()
 	if err != nil {
 		t.Fatal(err)
@@ -79,10 +76,8 @@ func newInside(t *testing.T) *inside {
 		cancel()
 		<-done
 		x.Close()
-		s.remove(v)
-		s.safety.leave(v)
-		s.safety.close()
-		v.control.Close()
+		v.Close()
+		s.Close()
 		adm.Done()
 		h.Close()
 	})

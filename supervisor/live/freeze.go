@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package live
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 // errStillHeld is a thaw that somebody else's freeze outlasts.
 var errStillHeld = errors.New("somebody else has frozen the run")
 
-func (v *supervision) freeze(ctx context.Context, by holder) error {
+func (v *Run) freeze(ctx context.Context, by holder) error {
 	v.freezing.Lock()
 	defer v.freezing.Unlock()
 	run, err := v.process()
@@ -34,7 +34,7 @@ func (v *supervision) freeze(ctx context.Context, by holder) error {
 	return nil
 }
 
-func (v *supervision) thaw(ctx context.Context, by holder) error {
+func (v *Run) thaw(ctx context.Context, by holder) error {
 	v.freezing.Lock()
 	defer v.freezing.Unlock()
 	if by == bySafety && v.frozenBy&by == 0 {
@@ -56,7 +56,7 @@ func (v *supervision) thaw(ctx context.Context, by holder) error {
 }
 
 // Freeze implements control.Controller.
-func (s *supervisions) Freeze(ctx context.Context, id, by string) error {
+func (s *Runs) Freeze(ctx context.Context, id, by string) error {
 	v, err := s.find(id)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s *supervisions) Freeze(ctx context.Context, id, by string) error {
 
 // Thaw implements control.Controller. What the safety loop has stopped goes on by a verification, which is on its record, and by
 // nothing else.
-func (s *supervisions) Thaw(ctx context.Context, id, by string) error {
+func (s *Runs) Thaw(ctx context.Context, id, by string) error {
 	v, err := s.find(id)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package live
 
 import (
 	"context"
@@ -20,7 +20,6 @@ import (
 // safetyLoops are those of this process, one for each kind that a run of it has asked for. They are the Enforcer of each (S-15), and
 // to operators one loop (safety_desk.go).
 type safetyLoops struct {
-	runs *supervisions
 	// node opens what the loops keep their state in; own: it is closed with them.
 	node func() (*hypervisor.Hypervisor, error)
 	own  bool
@@ -31,29 +30,27 @@ type safetyLoops struct {
 	mu     sync.Mutex
 	h      *hypervisor.Hypervisor
 	loops  map[loopKind]*safetyloop.Loop
-	joined map[*supervision]*safetyloop.Loop
+	joined map[*Run]*safetyloop.Loop
 	unwind context.CancelFunc // ends the watch
 	work   sync.WaitGroup
 }
 
-func newSafetyLoops(runs *supervisions) *safetyLoops {
+func newSafetyLoops(runs *Runs, o Options) *safetyLoops {
 	return &safetyLoops{
-		runs: runs, warn: func(error) {}, loops: map[loopKind]*safetyloop.Loop{}, joined: map[*supervision]*safetyloop.Loop{},
-		node: func() (*hypervisor.Hypervisor, error) {
-			return nil, errors.New("this supervisor keeps no safety loops")
-		},
+		node: o.Node, own: o.OwnNode, warn: runs.warn,
+		loops: map[loopKind]*safetyloop.Loop{}, joined: map[*Run]*safetyloop.Loop{},
 	}
 }
 
 // join gives the loop of a run, or nil if its plan has none. The run must be known to operators by then.
-func (l *safetyLoops) join(v *supervision) (link.Safeties, error) {
-	if v.plan.Safety == nil {
+func (l *safetyLoops) join(v *Run) (link.Safeties, error) {
+	if v.Plan.Safety == nil {
 		return nil, nil
 	}
-	if v.plan.Exit == nil { // the command line says so earlier, and better
+	if v.Plan.Exit == nil { // the command line says so earlier, and better
 		return nil, errors.New("safety loop: the run has no way out to reach it by")
 	}
-	k, err := kindOf(v.plan.Safety)
+	k, err := kindOf(v.Plan.Safety)
 	if err != nil {
 		return nil, fmt.Errorf("safety loop: %w", err)
 	}
@@ -105,7 +102,7 @@ func (l *safetyLoops) ownOf(c safetyloop.Caller, _ string) (o safetyloop.Own) {
 		if v.principal() != c.Principal {
 			continue
 		}
-		s := v.plan.Safety
+		s := v.Plan.Safety
 		t, err := safetyloop.ParseTolerance(string(s.Tolerance))
 		if err != nil {
 			t = safetyloop.Moderate // not set: profiles lets nothing else by
@@ -124,8 +121,11 @@ func (l *safetyLoops) ownOf(c safetyloop.Caller, _ string) (o safetyloop.Own) {
 	return o
 }
 
+// forgetTime bounds the release of a run that nobody will ever be called by again.
+const forgetTime = 30 * time.Second
+
 // leave ends what join began, when no process of the run is left.
-func (l *safetyLoops) leave(v *supervision) {
+func (l *safetyLoops) leave(v *Run) {
 	l.mu.Lock()
 	loop := l.joined[v]
 	delete(l.joined, v)
@@ -141,9 +141,9 @@ func (l *safetyLoops) leave(v *supervision) {
 	if loop == nil || !alone {
 		return
 	}
-	if v.plan.Agent == "" {
+	if v.Plan.Agent == "" {
 		// Nobody will ever be called so again: its block would stay for good.
-		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		ctx, cancel := context.WithTimeout(context.Background(), forgetTime)
 		defer cancel()
 		if err := loop.Unblock(ctx, "agentrun", v.principal(), "its run has ended"); err != nil && !errors.Is(err, safetyloop.ErrNotFound) {
 			l.warn(fmt.Errorf("block of a run that has ended: %w", err))
@@ -225,10 +225,10 @@ func (l *safetyLoops) shut() (agents []string) {
 }
 
 // of are the live runs of an agent that a stop is for.
-func (l *safetyLoops) of(agent string) []*supervision {
+func (l *safetyLoops) of(agent string) []*Run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var mine []*supervision
+	var mine []*Run
 	for v := range l.joined {
 		if v.principal() == agent && v.enforced() {
 			mine = append(mine, v)
@@ -239,13 +239,13 @@ func (l *safetyLoops) of(agent string) []*supervision {
 
 // Stop implements safetyloop.Enforcer.
 func (l *safetyLoops) Stop(ctx context.Context, agent, reason string) error {
-	return l.each(agent, func(v *supervision) error { return v.stop(ctx, reason) })
+	return l.each(agent, func(v *Run) error { return v.stop(ctx, reason) })
 }
 
 // Resume implements safetyloop.Enforcer. Each loop of the process calls it when it comes to see a release. The last to do so must not
 // undo what another has stopped since: a block is in the state before anything stops, so a look under the lock that stops take tells.
 func (l *safetyLoops) Resume(ctx context.Context, agent string) error {
-	return l.each(agent, func(v *supervision) error {
+	return l.each(agent, func(v *Run) error {
 		for _, loop := range l.all() {
 			switch err := loop.Blocked(ctx, safetyloop.Caller{Principal: agent}); {
 			case errors.Is(err, safetyloop.ErrBlocked):
@@ -258,7 +258,7 @@ func (l *safetyLoops) Resume(ctx context.Context, agent string) error {
 	})
 }
 
-func (l *safetyLoops) each(agent string, do func(*supervision) error) error {
+func (l *safetyLoops) each(agent string, do func(*Run) error) error {
 	var errs []error
 	var mu sync.Mutex
 	var all sync.WaitGroup

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package live
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,15 +20,14 @@ import (
 )
 
 // loopsOf are the loops of a supervisor over a state folder, and one run of each plan.
-func loopsOf(t *testing.T, state string, plans ...*runtime.Plan) (*supervisions, []link.Safeties) {
+func loopsOf(t *testing.T, state string, plans ...*runtime.Plan) (*Runs, []link.Safeties) {
 	t.Helper()
-	s := newSupervisions()
 	h, err := hypervisor.Open(hypervisor.Options{StateDir: state})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.safety.node = func() (*hypervisor.Hypervisor, error) { return h, nil }
-	t.Cleanup(func() { s.safety.close(); h.Close() })
+	s := runsOn(t, h)
+	t.Cleanup(func() { s.Close(); h.Close() })
 	var all []link.Safeties
 	for _, p := range plans {
 		p.Exit = &runtime.PlanExit{}
@@ -35,18 +35,19 @@ func loopsOf(t *testing.T, state string, plans ...*runtime.Plan) (*supervisions,
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := &supervision{all: s, plan: p, ended: make(chan struct{}), warn: func(err error) { t.Log(err) }}
-		v.control = h.Control(adm, hypervisor.ControlOptions{Run: p.ID})
-		t.Cleanup(func() { v.control.Close(); adm.Done() })
-		s.add(v)
-		got, err := s.safety.join(v)
+		v, err := s.Begin(h, adm, p, RunOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, got)
-		t.Cleanup(func() { s.remove(v); s.safety.leave(v) })
+		all = append(all, v.Safety)
+		t.Cleanup(func() { v.Close(); adm.Done() })
 	}
 	return s, all
+}
+
+// runsOn are the runs of a supervisor whose safety loops keep their state in h.
+func runsOn(t *testing.T, h *hypervisor.Hypervisor) *Runs {
+	return New(Options{Node: func() (*hypervisor.Hypervisor, error) { return h, nil }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 }
 
 func stateFolder(t *testing.T) string {
@@ -145,19 +146,20 @@ func TestS15StopIsTheNodes(t *testing.T) {
 	}
 
 	// By name, and by nobody's loop.
-	g := &global{caller: &caller{environ: []string{}, stderr: os.Stderr}, stateDir: state, runDir: t.TempDir()}
-	if err := g.openLog("warn", "text"); err != nil {
+	reportsStep(t, l[2], "wipe it all", "wipe it all", 100)
+	h, err := hypervisor.Open(hypervisor.Options{StateDir: state})
+	if err != nil {
 		t.Fatal(err)
 	}
-	reportsStep(t, l[2], "wipe it all", "wipe it all", 100)
-	kept, err := keptBlocks(t.Context(), g)
+	defer h.Close()
+	kept, err := h.SafetyBlocks(t.Context())
 	if err != nil || len(kept) != 1 || kept[0].Agent != "b" {
 		t.Errorf("kept: %+v, %v", kept, err)
 	}
-	if err := unblockKept(t.Context(), g, "a", "false alarm"); !errors.Is(err, safetyloop.ErrNotFound) {
+	if err := Unblock(t.Context(), h, "uid:0", "a", "false alarm"); !errors.Is(err, safetyloop.ErrNotFound) {
 		t.Errorf("got %v, want %v", err, safetyloop.ErrNotFound)
 	}
-	if err := unblockKept(t.Context(), g, "b", "false alarm"); err != nil {
+	if err := Unblock(t.Context(), h, "uid:0", "b", "false alarm"); err != nil {
 		t.Error(err)
 	}
 	if err := l[2].Blocked(t.Context()); err != nil {
@@ -192,12 +194,12 @@ func TestS15StrictestOfAllRuns(t *testing.T) {
 
 // S-15: a run that wants a loop and can't reach it doesn't begin without, whoever forgot to look before.
 func TestS15NoLoopWithoutAWayOut(t *testing.T) {
-	s := newSupervisions()
-	got, err := s.safety.join(&supervision{all: s, plan: &runtime.Plan{ID: "r1", Safety: &profiles.Safety{Mode: profiles.SafetyEnforcing}}})
+	s := runsOn(t, nil)
+	got, err := s.safety.join(&Run{all: s, Plan: &runtime.Plan{ID: "r1", Safety: &profiles.Safety{Mode: profiles.SafetyEnforcing}}})
 	if got != nil || err == nil || !strings.Contains(err.Error(), "no way out") {
 		t.Errorf("got %v, %v, want a refusal", got, err)
 	}
-	if got, err := s.safety.join(&supervision{all: s, plan: &runtime.Plan{ID: "r1"}}); got != nil || err != nil {
+	if got, err := s.safety.join(&Run{all: s, Plan: &runtime.Plan{ID: "r1"}}); got != nil || err != nil {
 		t.Errorf("no loop wanted: got %v, %v", got, err)
 	}
 }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"agentrun/control"
+	"agentrun/hypervisor"
+	"agentrun/runtime"
+	"agentrun/safetyloop/desk"
+	"agentrun/supervisor/killhooks"
+)
+
+// Options are what the runs of a supervisor have in common.
+type Options struct {
+	// Node opens what the safety loops keep their state in. It is asked when the first run needs one.
+	Node func() (*hypervisor.Hypervisor, error)
+	// OwnNode: what Node gave is closed with the loops.
+	OwnNode bool
+	Log     *slog.Logger
+}
+
+// New returns a supervisor's runs, of which there are none yet.
+func New(o Options) *Runs {
+	s := &Runs{bus: control.NewBus(time.Now), live: map[string]*Run{}, log: o.Log}
+	s.safety = newSafetyLoops(s, o)
+	return s
+}
+
+func (s *Runs) warn(err error) { s.log.Warn("control", "err", err) }
+
+// Close ends the safety loops. No run may be left, and nobody may ask any more: see Serve.
+func (s *Runs) Close() { s.safety.close() }
+
+// Serve answers operators under a name: the control API of these runs, and that of their safety loops. The function it returns ends
+// that, when those who asked have their answers.
+func (s *Runs) Serve(runDir, name, version string, access control.Access) (silence func(), err error) {
+	l, err := control.Listen(runDir, name, access)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	srv := &control.Server{Controller: s, Access: access, Version: version, More: append(desk.Routes(s.safety), s.safety.metrics.Route()), Report: s.warn}
+	go func() {
+		defer close(done)
+		if err := srv.Serve(ctx, l); err != nil {
+			s.warn(err)
+		}
+	}()
+	return func() {
+		s.bus.Close()
+		cancel()
+		<-done
+	}, nil
+}
+
+// RunOptions are what was asked for about one run.
+type RunOptions struct {
+	Output            string // file of a detached run's output; empty: its caller has it
+	KillOnBreach      bool
+	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
+	Hooks             killhooks.Hooks
+}
+
+// Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
+// comes after the run's exit is closed and before the admission is given back.
+func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
+	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, ended: make(chan struct{})}
+	v.Control = h.Control(adm, hypervisor.ControlOptions{
+		Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, KillOnBreach: o.KillOnBreach, QuarantineTimeout: o.QuarantineTimeout,
+		HandlerLimit: killhooks.Backstop, Notify: v.decided, Warn: s.warn,
+	})
+	if err := o.Hooks.Register(v.Control, plan, s.log); err != nil {
+		return nil, errors.Join(err, v.Control.Close())
+	}
+	s.add(v)
+	var err error
+	if v.Safety, err = s.safety.join(v); err != nil {
+		v.Close()
+		return nil, err
+	}
+	return v, nil
+}
+
+// Close ends what Begin began.
+func (v *Run) Close() {
+	v.all.remove(v)
+	v.all.safety.leave(v)
+	if err := v.Control.Close(); err != nil {
+		v.all.warn(err)
+	}
+}
+
+// Follow lets the run be changed while it lives.
+func (v *Run) Follow(opt *runtime.Options) {
+	opt.Ring, opt.OnLive, opt.OnEvent = v.Control, v.begun, v.changed
+}
