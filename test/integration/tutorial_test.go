@@ -137,30 +137,34 @@ func tell(t *testing.T, all []tale, start func(*exec.Cmd) error, dir string, env
 	return wrong
 }
 
-// TestTutorial does what docs/tutorial.md tells a newcomer to do, with the real programs, and compares what they print.
+// TestTutorial does what the pages tell a newcomer to do, with the real programs, and compares what they print.
 func TestTutorial(t *testing.T) {
 	needSandbox(t)
 	need(t, hostcaps.Landlock(1))
 	needProgram(t, "python3", "curl", "ip")
-	page, err := os.ReadFile("../../docs/tutorial.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := tales(string(page))
-	if len(all) < 20 {
-		t.Fatalf("got %d commands: a check of nothing is no check", len(all))
-	}
-	dir := workspace(t)
-	state := t.TempDir()
-	for _, d := range []string{"state", "run"} {
-		if err := os.Mkdir(filepath.Join(state, d), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, err := range tell(t, all, onExampleHost(t), dir, "AGENTRUN_NO_DAEMON=1",
-		"PATH="+filepath.Dir(agentrun)+":"+os.Getenv("PATH"),
-		"AGENTRUN_STATE_DIR="+filepath.Join(state, "state"), "AGENTRUN_RUN_DIR="+filepath.Join(state, "run")) {
-		t.Errorf("docs/tutorial.md: %v", err)
+	for _, row := range []struct {
+		page string
+		min  int // commands: a check of nothing is no check
+	}{
+		{"README.md", 5},
+		{"docs/tutorial.md", 20},
+	} {
+		t.Run(row.page, func(t *testing.T) {
+			page, err := os.ReadFile(filepath.Join("../..", row.page))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := tales(string(page))
+			if len(all) < row.min {
+				t.Fatalf("got %d commands, want at least %d", len(all), row.min)
+			}
+			p := newPlace(t)
+			for _, err := range tell(t, all, onExampleHost(t), workspace(t), "AGENTRUN_NO_DAEMON=1",
+				"PATH="+filepath.Dir(agentrun)+":"+os.Getenv("PATH"),
+				"AGENTRUN_STATE_DIR="+p.state, "AGENTRUN_RUN_DIR="+p.run) {
+				t.Errorf("%s: %v", row.page, err)
+			}
+		})
 	}
 }
 
