@@ -250,36 +250,36 @@ func belowRuntime() []string {
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
 func serving() map[string][]string {
 	entrance := []string{"internal/fold", "internal/upstream", "rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
-	registry := append([]string{"toolproxy/tools", "internal/pace"}, entrance...)
+	registry := append([]string{"toolproxy/tools", "internal/pace", "internal/read"}, entrance...)
 	return map[string][]string{
-		"toolproxy/boundary":         {"telemetry/mask", "internal/fold"},
-		"toolproxy/gate":             entrance,
-		"toolproxy/tools":            append([]string{"internal/pace"}, entrance...),
-		"toolproxy/mcpserver":        registry,
-		"toolproxy/builtin":          registry,
-		"toolproxy/httptool":         append([]string{"toolproxy/httptool/section"}, registry...),
-		"toolproxy/cmdtool":          append([]string{"toolproxy/httptool/section"}, registry...),
-		"toolproxy/mcptool":          append([]string{"toolproxy/httptool", "toolproxy/httptool/section", "toolproxy/cmdtool"}, registry...),
-		"toolproxy/llm":              entrance,
-		"toolproxy/router":           entrance,
-		"toolproxy/forward":          append([]string{"toolproxy/dns", "internal/pace", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
-		"internal/fold":              nil,
-		"internal/upstream":          {"rings", "toolproxy/egress"},
-		"safetyloop/risk":            {"internal/fold"},
-		"safetyloop/policy":          {"internal/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
-		"internal/safetycmd":         nil,
-		"internal/shown":             nil,
-		"internal/wire":              nil,
-		"toolproxy/breaker":          append([]string{"internal/strictyaml", "toolproxy/tools"}, entrance...),
-		"toolproxy/elevation":        registry,
-		"toolproxy/safety":           registry,
-		"telemetry/metrics":          entrance,
-		"telemetry/otel":             append([]string{"internal/strictyaml", "telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
-		"internal/confine":           nil,
-		"internal/sibling":           nil,
-		"internal/policycmd":         nil,
-		"internal/strictyaml":        nil,
-		"toolproxy/httptool/section": nil,
+		"toolproxy/boundary":  {"telemetry/mask", "internal/fold"},
+		"toolproxy/gate":      entrance,
+		"toolproxy/tools":     append([]string{"internal/pace", "internal/read"}, entrance...),
+		"toolproxy/mcpserver": registry,
+		"toolproxy/builtin":   registry,
+		"toolproxy/httptool":  registry,
+		"toolproxy/cmdtool":   registry,
+		"toolproxy/mcptool":   append([]string{"toolproxy/httptool", "toolproxy/cmdtool"}, registry...),
+		"toolproxy/llm":       append([]string{"internal/read"}, entrance...),
+		"toolproxy/router":    append([]string{"internal/read"}, entrance...),
+		"toolproxy/forward":   append([]string{"toolproxy/dns", "internal/pace", "internal/read", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
+		"internal/fold":       nil,
+		"internal/upstream":   {"rings", "toolproxy/egress"},
+		"safetyloop/risk":     {"internal/fold"},
+		"safetyloop/policy":   {"internal/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
+		"internal/safetycmd":  nil,
+		"internal/shown":      nil,
+		"internal/wire":       nil,
+		"toolproxy/breaker":   append([]string{"internal/read", "toolproxy/tools"}, entrance...),
+		"toolproxy/elevation": registry,
+		"toolproxy/safety":    registry,
+		"telemetry/metrics":   entrance,
+		"telemetry/otel":      append([]string{"internal/read", "telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
+		"internal/confine":    nil,
+		"internal/sibling":    nil,
+		"internal/policycmd":  nil,
+		"internal/strictyaml": nil,
+		"internal/read":       nil,
 	}
 }
 
@@ -294,7 +294,7 @@ func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
 			}
 		}
 	}
-	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/safetycmd", "internal/shown", "internal/wire"}
+	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/read", "internal/safetycmd", "internal/shown", "internal/wire"}
 	for _, dep := range deps(t, "cmd/agentrun") {
 		name, ours := strings.CutPrefix(dep, "agentrun/")
 		_, gateway := serving()[name]

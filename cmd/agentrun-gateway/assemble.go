@@ -13,8 +13,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"go.yaml.in/yaml/v3"
-
+	"agentrun/internal/read"
 	"agentrun/telemetry/metrics"
 	"agentrun/telemetry/otel"
 	"agentrun/toolproxy/boundary"
@@ -48,33 +47,27 @@ type settings struct {
 	telemetry otel.Config
 }
 
-// readSettings reads the file and tells everything that is wrong with it.
+// readSettings reads the file and the secrets it names, and tells everything that is wrong with it.
 func readSettings(path string, environ func(string) (string, bool)) (settings, error) {
-	c, err := loadConfig(path, environ)
+	c, err := loadConfig(path)
 	if err != nil {
 		return settings{}, err
 	}
 	s := settings{gatewayConfig: c}
-	var errs []error
-	section(&errs, c, "egress", forward.ParseConfig, &s.egress)
-	section(&errs, c, "tools", tools.ParseConfig, &s.tools)
-	section(&errs, c, "llm", llm.ParseConfig, &s.llm)
-	section(&errs, c, "router", router.ParseConfig, &s.router)
-	section(&errs, c, "policy", parsePolicyConfig, &s.policy)
-	section(&errs, c, "safety", parseSafetyConfig, &s.safety)
-	section(&errs, c, "breaker", breaker.ParseConfig, &s.breaker)
-	section(&errs, c, "telemetry", otel.ParseConfig, &s.telemetry)
-	if err := errors.Join(errs...); err != nil {
-		return settings{}, fmt.Errorf("configuration %s: %w", c.Path, err)
+	errs := make([]error, 9)
+	s.secrets, errs[0] = readSecrets(c.Secrets, environ)
+	s.egress, errs[1] = forward.ParseConfig(c.Egress)
+	s.tools, errs[2] = tools.ParseConfig(c.Tools)
+	s.llm, errs[3] = llm.ParseConfig(c.LLM)
+	s.router, errs[4] = router.ParseConfig(c.Router)
+	s.policy, errs[5] = parsePolicyConfig(c.Policy)
+	s.safety, errs[6] = parseSafetyConfig(c.Safety)
+	s.breaker, errs[7] = breaker.ParseConfig(c.Breaker)
+	s.telemetry, errs[8] = otel.ParseConfig(c.Telemetry)
+	if err := c.root.Done(errs...); err != nil {
+		return settings{}, err
 	}
 	return s, nil
-}
-
-func section[C any](errs *[]error, c gatewayConfig, name string, parse func([]byte) (C, error), into *C) {
-	var err error
-	if *into, err = parse(c.Section(name)); err != nil {
-		*errs = append(*errs, err)
-	}
 }
 
 // commands are the operator's programs, for the supervisor: it starts no other.
@@ -199,7 +192,7 @@ func (g *gateway) tools(ctx context.Context, start link.Start, s settings, super
 			"http":    httptool.Factory(httptool.Options{Secrets: s.Secret, Traceparent: parent}),
 			"command": cmdtool.Factory(cmdtool.Options{Supervisor: supervisor}),
 		},
-		Sources: map[string]tools.SourceFactory{"mcp": func(name string, node *yaml.Node) (tools.Source, error) {
+		Sources: map[string]tools.SourceFactory{"mcp": func(name string, node *read.Node) (tools.Source, error) {
 			source, err := upstreams(name, node)
 			if s, ok := source.(*mcptool.Source); ok {
 				g.sources = append(g.sources, s)

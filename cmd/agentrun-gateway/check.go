@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 
+	"agentrun/internal/read"
 	"agentrun/internal/shown"
 	"agentrun/pdp"
 	"agentrun/rings"
@@ -44,7 +45,9 @@ func checkMain(args []string) int {
 		return exitDenied
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, shown.Line(err.Error()))
+		for _, line := range read.Lines(err) {
+			fmt.Fprintln(os.Stderr, shown.Line(line))
+		}
 		return exitFailed
 	}
 	return exitOK

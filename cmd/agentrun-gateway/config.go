@@ -3,17 +3,18 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
-	"strings"
 
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/read"
 )
 
 const (
@@ -23,20 +24,26 @@ const (
 	maxSecret = 64 << 10
 )
 
-// sections of gateway.yaml; each but secrets: is read by its own package.
-func sections() []string {
-	return []string{"egress", "tools", "llm", "router", "policy", "safety", "breaker", "telemetry", "secrets"}
+// sections are those of gateway.yaml; each is read by the package it belongs to.
+type sections struct {
+	Egress    *read.Node `yaml:"egress"`
+	Tools     *read.Node `yaml:"tools"`
+	LLM       *read.Node `yaml:"llm"`
+	Router    *read.Node `yaml:"router"`
+	Policy    *read.Node `yaml:"policy"`
+	Safety    *read.Node `yaml:"safety"`
+	Breaker   *read.Node `yaml:"breaker"`
+	Telemetry *read.Node `yaml:"telemetry"`
+	Secrets   *read.Node `yaml:"secrets"`
 }
 
 // gatewayConfig is gateway.yaml, divided. The zero value is a file with nothing in it.
 type gatewayConfig struct {
-	Path     string            // where it was read; empty: nowhere
-	sections map[string][]byte // YAML of each section, by name
-	secrets  map[string]string
+	Path string // where it was read; empty: nowhere
+	sections
+	root    *read.Node
+	secrets map[string]string
 }
-
-// Section is the YAML of a section for its ParseConfig; nil: it isn't there.
-func (c gatewayConfig) Section(name string) []byte { return c.sections[name] }
 
 // Secret resolves `secret: NAME`.
 func (c gatewayConfig) Secret(name string) (string, bool) {
@@ -46,96 +53,27 @@ func (c gatewayConfig) Secret(name string) (string, bool) {
 
 // SecretValues are all of them, for the mask of logs.
 func (c gatewayConfig) SecretValues() []string {
-	var values []string
-	for _, v := range c.secrets {
-		values = append(values, v)
-	}
-	slices.Sort(values)
-	return values
+	return slices.Sorted(maps.Values(c.secrets))
 }
 
-// loadConfig reads path as root, before the drop, and the secrets it names. An empty path is the default file, which needn't exist; a file
-// that was named must.
-func loadConfig(path string, environ func(string) (string, bool)) (gatewayConfig, error) {
-	named := path != ""
-	if !named {
-		path = defaultConfig
-	}
-	text, err := readTrusted(path, 0o022, maxConfig)
-	if errors.Is(err, fs.ErrNotExist) && !named {
+// loadConfig reads path as root, before the drop. An empty path is the default file, which needn't exist; a file that was
+// named must.
+func loadConfig(path string) (gatewayConfig, error) {
+	text, err := readTrusted(cmp.Or(path, defaultConfig), 0o022, maxConfig)
+	if errors.Is(err, fs.ErrNotExist) && path == "" {
 		return gatewayConfig{}, nil
 	}
 	if err != nil {
 		return gatewayConfig{}, fmt.Errorf("configuration: %w", err)
 	}
-	c, err := divide(text)
-	if err != nil {
-		return gatewayConfig{}, fmt.Errorf("configuration %s: %w", path, err)
-	}
-	c.Path = path
-	if c.secrets, err = readSecrets(c.sections["secrets"], environ); err != nil {
-		return gatewayConfig{}, fmt.Errorf("configuration %s: %w", path, err)
-	}
-	return c, nil
+	return divide(cmp.Or(path, defaultConfig), text), nil
 }
 
-// divide takes the file apart without looking into the sections. Anchors could make one section mean another's keys.
-func divide(text []byte) (gatewayConfig, error) {
-	c := gatewayConfig{sections: map[string][]byte{}}
-	var doc yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-		return c, nil
-	} else if err != nil {
-		return c, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	if err := d.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return c, errors.New("more than one document")
-	}
-	root := doc.Content[0]
-	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-		return c, nil
-	}
-	if root.Kind != yaml.MappingNode {
-		return c, fmt.Errorf("want sections: %s", strings.Join(sections(), ", "))
-	}
-	if n := aliased(root); n != nil {
-		return c, fmt.Errorf("line %d: anchors and aliases aren't taken", n.Line)
-	}
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		if err := c.add(root.Content[i], root.Content[i+1]); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
-}
-
-func (c gatewayConfig) add(key, value *yaml.Node) error {
-	name := key.Value
-	if !slices.Contains(sections(), name) {
-		return fmt.Errorf("%.64q: unknown section (line %d), want one of %s", name, key.Line, strings.Join(sections(), ", "))
-	}
-	if c.sections[name] != nil {
-		return fmt.Errorf("%s: given twice (line %d)", name, key.Line)
-	}
-	raw, err := yaml.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	c.sections[name] = raw
-	return nil
-}
-
-func aliased(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode || n.Anchor != "" {
-		return n
-	}
-	for _, each := range n.Content {
-		if found := aliased(each); found != nil {
-			return found
-		}
-	}
-	return nil
+// divide takes the file apart without looking into the sections. What is wrong with it is told when they have been read.
+func divide(path string, text []byte) gatewayConfig {
+	c := gatewayConfig{Path: path, root: read.YAML(read.Source{File: path, Max: maxConfig}, text)}
+	c.root.Into(&c.sections)
+	return c
 }
 
 // readTrusted reads a file that only root or this process's user can have written, through the descriptor that was looked

@@ -28,15 +28,12 @@ func TestLoadConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := configFile(t, "egress:\n  allow: [a.example]\npolicy: {file: /p}\nsecrets:\n  one: {env: ONE}\n  two: {file: "+secret+"}\n", 0o644)
-	c, err := loadConfig(file, func(name string) (string, bool) { return "first", name == "ONE" })
+	c, err := readSettings(file, func(name string) (string, bool) { return "first", name == "ONE" })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := string(c.Section("egress")); got != "allow: [a.example]\n" {
-		t.Errorf("got section %q", got)
-	}
-	if c.Section("tools") != nil || c.Path != file {
-		t.Errorf("got %q, %q", c.Section("tools"), c.Path)
+	if diff := cmp.Diff([]string{"a.example"}, c.egress.Allow); diff != "" || c.Path != file {
+		t.Errorf("got %q\n%s", c.Path, diff)
 	}
 	if diff := cmp.Diff([]string{"first", "s3cret"}, c.SecretValues()); diff != "" {
 		t.Error(diff)
@@ -48,7 +45,7 @@ func TestLoadConfig(t *testing.T) {
 		t.Error("resolved what isn't there")
 	}
 	for _, text := range []string{"", "# nothing\n", "null\n"} {
-		if _, err := loadConfig(configFile(t, text, 0o600), noEnv); err != nil {
+		if _, err := readSettings(configFile(t, text, 0o600), noEnv); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -73,9 +70,9 @@ func TestM12SecretsAreNamedNeverTold(t *testing.T) {
 		"{env: NONE}": "NONE is not set", "{env: EMPTY}": "empty", "{env: NUL}": "NUL", "{env: BIG}": "longer", "{}": "either", "{env: A, file: /b}": "either",
 		"{file: relative}": "absolute", "{file: " + put("open", "hunter2", 0o644) + "}": "mode 0644", "{file: " + put("group", "hunter2", 0o640) + "}": "mode 0640",
 		"{file: " + put("empty", "\n", 0o600) + "}": "empty", "{file: /dev/null}": "no regular file", "{file: " + dir + "}": "no regular file", "{file: " + dir + "/none}": "no such file",
-		"hunter2": "secrets.k: want keys", "{value: hunter2}": "secrets.k.value: unknown key",
+		"hunter2": "secrets.k: want a mapping", "{value: hunter2}": "secrets.k.value: unknown key",
 	} {
-		_, err := loadConfig(configFile(t, "secrets: {k: "+entry+"}", 0o600), env)
+		_, err := readSettings(configFile(t, "secrets: {k: "+entry+"}", 0o600), env)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "secrets.k") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%.60s: got %v, want %q, naming the entry and no value", entry, err, want)
 		}
@@ -84,20 +81,20 @@ func TestM12SecretsAreNamedNeverTold(t *testing.T) {
 
 func TestConfigRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"egres: {}": `"egres": unknown section (line 1)`, "egress: {}\negress: {}": "given twice (line 2)", "a: [": "line", "[1]": "want sections", "3": "want sections",
-		"egress: {}\n---\ntools: {}": "more than one document", "egress: &a {}\ntools: *a": "anchors", "? [a]\n: b": "unknown section",
+		"egres: {}": "gateway.yaml:1: egres: unknown key; did you mean egress?", "egress: {}\negress: {}": "gateway.yaml:2: egress: given twice, first on line 1", "a: [": "gateway.yaml:1: not YAML", "[1]": "want a mapping", "3": "want a mapping",
+		"egress: {}\n---\ntools: {}": "more than one document", "egress: &a {}\ntools: *a": "anchors", "? [a]\n: b": "a key is a plain word",
 	} {
-		if _, err := loadConfig(configFile(t, text, 0o600), noEnv); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readSettings(configFile(t, text, 0o600), noEnv); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
-	if _, err := loadConfig(configFile(t, "egress: {}", 0o666), noEnv); err == nil || !strings.Contains(err.Error(), "mode 0666") {
+	if _, err := readSettings(configFile(t, "egress: {}", 0o666), noEnv); err == nil || !strings.Contains(err.Error(), "mode 0666") {
 		t.Errorf("writable by all: got %v", err)
 	}
-	if _, err := loadConfig("/nonexistent/gateway.yaml", noEnv); err == nil {
+	if _, err := readSettings("/nonexistent/gateway.yaml", noEnv); err == nil {
 		t.Error("a file that was named and isn't there is no error")
 	}
-	if _, err := loadConfig(configFile(t, "#"+strings.Repeat("x", maxConfig), 0o600), noEnv); err == nil || !strings.Contains(err.Error(), "longer") {
+	if _, err := readSettings(configFile(t, "#"+strings.Repeat("x", maxConfig), 0o600), noEnv); err == nil || !strings.Contains(err.Error(), "longer") {
 		t.Errorf("too long: got %v", err)
 	}
 }
@@ -105,9 +102,8 @@ func TestConfigRefuses(t *testing.T) {
 func FuzzDivide(f *testing.F) {
 	f.Add("egress: {allow: [x]}\nsecrets: {a: {env: B}}")
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := divide([]byte(text))
-		if err == nil {
-			_, _ = readSecrets(c.Section("secrets"), noEnv)
-		}
+		c := divide("gateway.yaml", []byte(text))
+		_, _ = readSecrets(c.Secrets, noEnv)
+		_ = c.root.Done()
 	})
 }

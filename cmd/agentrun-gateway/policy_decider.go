@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 	"agentrun/internal/upstream"
 	"agentrun/pdp"
 	"agentrun/pdp/authzen"
@@ -46,32 +46,26 @@ type policyRemote struct {
 	} `yaml:"token"`
 }
 
-func parsePolicyConfig(section []byte) (policyConfig, error) {
+func parsePolicyConfig(n *read.Node) (policyConfig, error) {
 	var c policyConfig
-	if err := strictyaml.Decode("policy", section, &c); err != nil {
-		return policyConfig{}, err
-	}
+	n.Into(&c)
 	var errs []error
 	if c.File != "" && c.Dir != "" {
-		errs = append(errs, errors.New("policy: want file or dir, not both"))
+		errs = append(errs, errors.New("want file or dir, not both"))
 	}
 	for name, path := range map[string]string{"file": c.File, "dir": c.Dir} {
 		if path != "" && !filepath.IsAbs(path) {
-			errs = append(errs, fmt.Errorf("policy.%s: %q: want an absolute path", name, path))
+			errs = append(errs, read.Bad(name, "%q: want an absolute path", path))
 		}
 	}
 	if r := c.Remote; r != nil {
 		if r.Token != nil && r.Token.Secret == "" {
-			errs = append(errs, errors.New("policy.remote.token.secret: missing"))
+			errs = append(errs, read.Bad("remote.token.secret", "missing"))
 		}
-		if _, err := authzen.New(r.options()); err != nil {
-			errs = append(errs, fmt.Errorf("policy.remote: %w", err))
-		}
+		_, err := authzen.New(r.options())
+		errs = append(errs, read.Under("remote", err))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return policyConfig{}, err
-	}
-	return c, nil
+	return c, n.Done(errs...)
 }
 
 func (r policyRemote) options() authzen.Options {

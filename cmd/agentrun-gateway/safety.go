@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/policy"
 	"agentrun/toolproxy/egress"
@@ -33,15 +33,14 @@ type safetyConfig struct {
 	Policy string `yaml:"policy"` // absolute path of a policy file (docs/safety-policy.md)
 }
 
-func parseSafetyConfig(section []byte) (safetyConfig, error) {
+func parseSafetyConfig(n *read.Node) (safetyConfig, error) {
 	var c safetyConfig
-	if err := strictyaml.Decode("safety", section, &c); err != nil {
-		return safetyConfig{}, err
-	}
+	n.Into(&c)
+	var err error
 	if c.Policy != "" && !filepath.IsAbs(c.Policy) {
-		return safetyConfig{}, fmt.Errorf("safety.policy: %q: want an absolute path", c.Policy)
+		err = read.Bad("policy", "%q: want an absolute path", c.Policy)
 	}
-	return c, nil
+	return c, n.Done(err)
 }
 
 // safetyJudge is the operator's policy for one agent, as it is now.

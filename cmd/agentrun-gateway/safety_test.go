@@ -227,7 +227,7 @@ func TestSafetyConfig(t *testing.T) {
 		}
 		b, _ := json.Marshal(v)
 		v, _ = jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		_, perr := parseSafetyConfig([]byte(text))
+		_, perr := parseSafetyConfig(divide("", []byte("safety: "+text)).Safety)
 		if serr := schema.Validate(v); (serr == nil) != good || (perr == nil) != good {
 			t.Errorf("%s: schema %v, parser %v, want both to take it: %v", text, serr, perr, good)
 		}

@@ -5,12 +5,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 )
 
 // secretEntry is one of secrets: in gateway.yaml; exactly one field is set.
@@ -21,25 +19,17 @@ type secretEntry struct {
 
 // readSecrets resolves all entries, so that a missing one is seen at the start and not in a call. Errors name entries and
 // files, never a value.
-func readSecrets(section []byte, environ func(string) (string, bool)) (map[string]string, error) {
-	entries := map[string]secretEntry{}
-	if err := strictyaml.Decode("secrets", section, &entries); err != nil {
-		return nil, err
-	}
+func readSecrets(n *read.Node, environ func(string) (string, bool)) (map[string]string, error) {
+	var entries map[string]secretEntry
+	n.Into(&entries)
 	values := map[string]string{}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		value, err := entries[name].read(environ)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("secrets.%s: %w", name, err))
-			continue
-		}
+	for name, entry := range entries {
+		value, err := entry.read(environ)
+		errs = append(errs, read.Under(name, err))
 		values[name] = value
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return values, nil
+	return values, n.Done(errs...)
 }
 
 func (e secretEntry) read(environ func(string) (string, bool)) (string, error) {

@@ -14,6 +14,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
 	"agentrun/internal/hostcaps"
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
 )
@@ -45,7 +46,12 @@ func report(w io.Writer, err error) int {
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
-	tell(w, err.Error(), hint(err))
+	lines := read.Lines(err)
+	last := len(lines) - 1
+	for _, line := range lines[:last] {
+		tell(w, line, "")
+	}
+	tell(w, lines[last], hint(err))
 	if cmd, ok := errors.AsType[*runtime.CommandError](err); ok {
 		return cmd.ExitCode()
 	}

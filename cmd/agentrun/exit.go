@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"go.yaml.in/yaml/v3"
 
 	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -143,8 +143,9 @@ func readGatewayFile(by *caller, name string) (gatewayPart, error) {
 	if err != nil {
 		return part, err
 	}
-	if err := yaml.Unmarshal(b, &part); err != nil {
-		return part, fmt.Errorf("%s: %w", path, err)
+	n := read.YAML(read.Source{File: path, Max: 4 << 20, Partial: true}, b)
+	if n.Into(&part); n.Done() != nil {
+		return part, n.Done()
 	}
 	part.path, err = by.abs(path)
 	return part, err
@@ -283,7 +284,11 @@ func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.H
 			Hint:     "agentrun policy explain tells what decided",
 		})
 	}
-	return errors.New(strings.TrimSpace(complaint.String()))
+	invalid := &read.InvalidError{}
+	for line := range strings.Lines(complaint.String()) {
+		invalid.Problems = append(invalid.Problems, read.Problem{Message: strings.TrimSpace(line)})
+	}
+	return invalid
 }
 
 // ownCA has the gateway's program make the CA of a run. Its key goes from one to the other by pipes, and lies nowhere.

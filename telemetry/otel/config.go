@@ -5,14 +5,13 @@ package otel
 import (
 	_ "embed"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net/url"
 	"strings"
 	"time"
 
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 	"agentrun/internal/upstream"
 	"agentrun/telemetry/metrics"
 	"agentrun/telemetry/runlog"
@@ -68,13 +67,11 @@ type Logs struct {
 	MaskIPs        bool          `yaml:"mask_ips"`
 }
 
-// ParseConfig reads the section. Everything wrong with it is told, each with its path.
-func ParseConfig(section []byte) (Config, error) {
+// ParseConfig reads the section; its error is a *read.InvalidError.
+func ParseConfig(n *read.Node) (Config, error) {
 	var c Config
-	if err := strictyaml.Decode("telemetry", section, &c); err != nil {
-		return Config{}, err
-	}
-	if err := errors.Join(c.OTLP.check(), c.Metrics.check(), c.Logs.check()); err != nil {
+	n.Into(&c)
+	if err := n.Done(c.OTLP.check(), c.Metrics.check(), c.Logs.check()); err != nil {
 		return Config{}, err
 	}
 	return c, nil
@@ -83,11 +80,11 @@ func ParseConfig(section []byte) (Config, error) {
 func (o OTLP) check() error {
 	var errs []error
 	bad := func(path, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("telemetry.otlp."+path+": "+format, args...))
+		errs = append(errs, read.Bad("otlp."+path, format, args...))
 	}
 	if o.Endpoint != "" {
 		if _, err := o.url(); err != nil {
-			bad("endpoint", "%w", err)
+			bad("endpoint", "%v", err)
 		}
 	} else if len(o.Headers) > 0 || o.CAFile != "" || o.Sample != nil {
 		bad("endpoint", "missing, so that nothing is exported")
@@ -138,12 +135,12 @@ const tracesPath = "/v1/traces"
 func (m Metrics) check() error {
 	if m.Addr == "" {
 		if m.Anywhere {
-			return errors.New("telemetry.metrics.addr: missing")
+			return read.Bad("metrics.addr", "missing")
 		}
 		return nil
 	}
 	if _, err := metrics.CheckAddr(m.Addr, m.Anywhere); err != nil {
-		return fmt.Errorf("telemetry.metrics.addr: %w", err)
+		return read.Under("metrics.addr", err)
 	}
 	return nil
 }
@@ -163,10 +160,10 @@ func (l Logs) Policy() runlog.Policy {
 func (l Logs) check() error {
 	var errs []error
 	if err := l.Policy().Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("telemetry.logs: %w", err))
+		errs = append(errs, read.Under("logs", err))
 	}
 	if math.IsNaN(l.Sample) || l.Sample < 0 || l.Sample > 1 {
-		errs = append(errs, fmt.Errorf("telemetry.logs.sample: %v: want 0 to 1", l.Sample))
+		errs = append(errs, read.Bad("logs.sample", "%v: want 0 to 1", l.Sample))
 	}
 	if _, err := l.level(); err != nil {
 		errs = append(errs, err)
@@ -185,5 +182,5 @@ func (l Logs) level() (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return slog.LevelError, fmt.Errorf("telemetry.logs.level: %.16q: want debug, info, warn or error", l.Level)
+	return slog.LevelError, read.Bad("logs.level", "%.16q: want debug, info, warn or error", l.Level)
 }

@@ -24,10 +24,16 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 	"agentrun/telemetry/runlog"
 	"agentrun/telemetry/trace"
 )
+
+// section is the section telemetry: with that text.
+func section(text string) *read.Node {
+	return read.YAML(read.Source{Path: "telemetry", Max: 1 << 20}, []byte(text))
+}
 
 const example = `
 otlp:
@@ -40,7 +46,7 @@ logs: {retention: 24h, error_retention: 168h, sample: 0.1, level: info, mask_ips
 `
 
 func TestParseConfig(t *testing.T) {
-	c, err := ParseConfig([]byte(example))
+	c, err := ParseConfig(section(example))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,17 +68,17 @@ func TestM18M20ConfigRefusesNonsense(t *testing.T) {
 	for text, want := range map[string]string{
 		"oltp: {}": "telemetry.oltp: unknown key", "otlp: {endpoint: x, url: y}": "telemetry.otlp.url: unknown key", "otlp: {endpoint: 'http://collector.example'}": "only https may leave",
 		"otlp: {endpoint: 'http://localhost:1'}": "only https", "otlp: {endpoint: 'ftp://x'}": "scheme", "otlp: {endpoint: 'https://user:secret@x'}": "without user",
-		"otlp: {sample: 1}": "endpoint: missing", "otlp: {endpoint: 'https://x', sample: 2}": "0 to 1", "otlp: {endpoint: 'https://x', sample: .nan}": "0 to 1",
+		"otlp: {sample: 1}": "endpoint: missing", "otlp: {endpoint: 'https://x', sample: 2}": "0 to 1", "otlp: {endpoint: 'https://x', sample: .nan}": "want a decimal number",
 		"otlp: {endpoint: 'https://x', timeout: 31s}": "up to 30s", "otlp: {endpoint: 'https://x', headers: {a: {}}}": "headers.a: want either",
 		"otlp: {endpoint: 'https://x', headers: {a: {value: x, secret: y}}}": "want either", "otlp: {endpoint: 'https://x', headers: {'a b': {value: x}}}": "not a header",
 		`otlp: {endpoint: 'https://x', headers: {a: {value: "x\r\ny"}}}`: "not a header", "metrics: {addr: '0.0.0.0:1'}": "not a loopback", "metrics: {anywhere: true}": "addr: missing",
 		"logs: {retention: 23h}": "retention", "logs: {retention: 73h}": "retention", "logs: {retention: 72h, error_retention: 24h}": "keep errors", "logs: {sample: -1}": "0 to 1", "logs: {level: trace}": "level",
 	} {
-		if _, err := ParseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret@") {
+		if _, err := ParseConfig(section(text)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret@") {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}
 	}
-	if _, err := ParseConfig([]byte("metrics: {addr: '0.0.0.0:1', anywhere: true}")); err != nil {
+	if _, err := ParseConfig(section("metrics: {addr: '0.0.0.0:1', anywhere: true}")); err != nil {
 		t.Error(err)
 	}
 }
@@ -101,7 +107,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		}
 		b, _ := json.Marshal(v)
 		v, _ = jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		_, perr := ParseConfig([]byte(text))
+		_, perr := ParseConfig(section(text))
 		if serr := schema.Validate(v); (serr == nil) != good || (perr == nil) != good {
 			t.Errorf("%s: schema %v, parser %v, want both to take it: %v", text, serr, perr, good)
 		}
@@ -264,7 +270,7 @@ func TestM20ExporterSpeaksOTLP(t *testing.T) {
 	}))
 	defer server.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-env=leak")
-	c, err := ParseConfig([]byte("otlp: {endpoint: '" + server.URL + "', headers: {Authorization: {secret: tok}}}"))
+	c, err := ParseConfig(section("otlp: {endpoint: '" + server.URL + "', headers: {Authorization: {secret: tok}}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +333,7 @@ func TestM18LoggerMasks(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	f.Add(example)
 	f.Fuzz(func(t *testing.T, text string) {
-		if c, err := ParseConfig([]byte(text)); err == nil && c.Logs.Policy().Validate() != nil {
+		if c, err := ParseConfig(section(text)); err == nil && c.Logs.Policy().Validate() != nil {
 			t.Errorf("took %q", text)
 		}
 	})

@@ -14,12 +14,18 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/pdp"
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/gate/gatetest"
 	"agentrun/toolproxy/link"
 )
+
+// section is the section breaker: with that text.
+func section(text string) *read.Node {
+	return read.YAML(read.Source{Path: "breaker", Max: 1 << 20}, []byte(text))
+}
 
 // world is a breaker before a gate.
 type world struct {
@@ -241,7 +247,7 @@ func TestH23Config(t *testing.T) {
 		return published.Validate(v)
 	}
 	text := "{enabled: false, calls: 5, rate: 0.25, window: 1m, open: 10s, kill_at: 0.9, kill_calls: 50, kill_window: 2m}"
-	got, err := ParseConfig([]byte(text))
+	got, err := ParseConfig(section(text))
 	want := Config{Off: true, Calls: 5, Rate: 0.25, Window: time.Minute, Open: 10 * time.Second, KillAt: 0.9, KillCalls: 50, KillWindow: 2 * time.Minute}
 	if d := cmp.Diff(want, got); d != "" || err != nil || valid(text) != nil {
 		t.Errorf("%s %v %v", d, err, valid(text))
@@ -254,7 +260,7 @@ func TestH23Config(t *testing.T) {
 		"{rate: -1}": "breaker.rate", "{kill_at: 0}": "breaker.kill_at", "{kill_calls: -1}": "breaker.kill_calls", "{window: 999ms}": "breaker.window", "{window: 2h}": "breaker.window",
 		"{open: 0s}": "breaker.open", "{kill_window: -1s}": "breaker.kill_window", "{tripp: 1}": "breaker.tripp", "{enabled: maybe}": "breaker.enabled",
 	} {
-		if _, err := ParseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), key) {
+		if _, err := ParseConfig(section(text)); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s: got %v, want an error about %s", text, err, key)
 		}
 	}
@@ -264,7 +270,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte("{calls: 5, rate: 0.25, window: 1m}"))
 	f.Add([]byte("{rate: .nan, kill_at: 1}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := ParseConfig(text)
+		c, err := ParseConfig(section(string(text)))
 		if err != nil {
 			return
 		}

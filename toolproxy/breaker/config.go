@@ -4,12 +4,10 @@ package breaker
 
 import (
 	_ "embed"
-	"errors"
-	"fmt"
 	"math"
 	"time"
 
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 )
 
 // Schema is the JSON Schema of the section breaker: of gateway.yaml.
@@ -49,14 +47,12 @@ const (
 	maxWindow = time.Hour
 )
 
-// ParseConfig reads the section. Its error names every fault by its key.
-func ParseConfig(section []byte) (Config, error) {
+// ParseConfig reads the section; its error is a *read.InvalidError.
+func ParseConfig(n *read.Node) (Config, error) {
 	var raw rawConfig
-	if err := strictyaml.Decode("breaker", section, &raw); err != nil {
-		return Config{}, err
-	}
+	n.Into(&raw)
 	c := Config{Off: raw.Enabled != nil && !*raw.Enabled}
-	err := errors.Join(
+	err := n.Done(
 		count("calls", raw.Calls, &c.Calls), share("rate", raw.Rate, &c.Rate), span("window", raw.Window, &c.Window), span("open", raw.Open, &c.Open),
 		share("kill_at", raw.KillAt, &c.KillAt), count("kill_calls", raw.KillCalls, &c.KillCalls), span("kill_window", raw.KillWindow, &c.KillWindow),
 	)
@@ -72,7 +68,7 @@ func count(key string, said, into *int) error {
 	}
 	*into = *said
 	if *said < 1 || *said > maxCalls {
-		return fmt.Errorf("breaker.%s: %d is not within 1 and %d", key, *said, maxCalls)
+		return read.Bad(key, "%d is not within 1 and %d", *said, maxCalls)
 	}
 	return nil
 }
@@ -84,7 +80,7 @@ func share(key string, said, into *float64) error {
 	}
 	*into = *said
 	if !(*said > 0 && *said <= 1) || math.IsNaN(*said) {
-		return fmt.Errorf("breaker.%s: %v is not above 0 and at most 1", key, *said)
+		return read.Bad(key, "%v is not above 0 and at most 1", *said)
 	}
 	return nil
 }
@@ -95,7 +91,7 @@ func span(key string, said, into *time.Duration) error {
 	}
 	*into = *said
 	if *said < minWindow || *said > maxWindow {
-		return fmt.Errorf("breaker.%s: %v is not within %v and %v", key, *said, minWindow, maxWindow)
+		return read.Bad(key, "%v is not within %v and %v", *said, minWindow, maxWindow)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
@@ -88,19 +88,14 @@ func (p *process) Close() error {
 	return nil
 }
 
-func nodeOf(t testing.TB, text string) *yaml.Node {
-	t.Helper()
-	var n yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &n); err != nil {
-		t.Fatal(err)
-	}
-	return n.Content[0]
+func nodeOf(text string) *read.Node {
+	return read.YAML(read.Source{Path: "tools.x.command", Max: 1 << 20}, []byte(text))
 }
 
 // script is a tool of a shell script.
 func script(t testing.TB, s *supervisor, body, output string) tools.Tool {
 	t.Helper()
-	n := nodeOf(t, "argv: [/bin/sh, -c, "+string(must(json.Marshal(body)))+"]\noutput: "+output)
+	n := nodeOf("argv: [/bin/sh, -c, " + string(must(json.Marshal(body))) + "]\noutput: " + output)
 	commands, err := Commands("x", n)
 	if err != nil {
 		t.Fatal(err)
@@ -195,12 +190,12 @@ func TestM12ConfigurationsAreStrict(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}": "argv", "argv: [sh]": "whole path", "argv: [/bin/sh]\nrings: 2": "unknown key", "argv: [/bin/sh]\noutput: xml": "output", "argv: [/bin/sh]\nring: 4": "ring", "argv: [/bin/sh]\nring: 1": "ring: is 2 or 3, not 1", "argv: /bin/sh": "list",
 	} {
-		_, err := Factory(Options{})("x", nodeOf(t, text))
-		if _, err2 := Commands("x", nodeOf(t, text)); err == nil || err2 == nil || !strings.Contains(err.Error(), want) {
+		_, err := Factory(Options{})("x", nodeOf(text))
+		if _, err2 := Commands("x", nodeOf(text)); err == nil || err2 == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v and %v, want %q", text, err, err2, want)
 		}
 	}
-	got, err := Commands("x", nodeOf(t, "argv: [/bin/a, b]\nmemory: 256M\nenv: [A=b]"))
+	got, err := Commands("x", nodeOf("argv: [/bin/a, b]\nmemory: 256M\nenv: [A=b]"))
 	if d := cmp.Diff([]link.Command{{Tool: "x", Argv: []string{"/bin/a", "b"}, Ring: 3, Memory: "256M", Env: []string{"A=b"}}}, got); err != nil || d != "" {
 		t.Errorf("%v %s", err, d)
 	}

@@ -3,13 +3,9 @@
 package cmdtool
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 
-	"go.yaml.in/yaml/v3"
-
-	"agentrun/toolproxy/httptool/section"
+	"agentrun/internal/read"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
 )
@@ -34,29 +30,24 @@ const (
 	maxArgv    = 256
 )
 
-// Parse reads a `command:` section.
-func Parse(name string, node *yaml.Node) (Config, error) {
+// parse reads a `command:` section.
+func parse(n *read.Node) (Config, error) {
 	var c Config
-	if err := section.Decode("tools."+name+".command", node, &c); err != nil {
-		return Config{}, err
-	}
-	if err := c.Check(); err != nil {
-		return Config{}, fmt.Errorf("tools.%s.command.%w", name, err)
-	}
-	return c, nil
+	n.Into(&c)
+	return c, n.Done(c.Check())
 }
 
 // Check says what is wrong with a configuration.
 func (c Config) Check() error {
 	switch {
 	case len(c.Argv) == 0 || len(c.Argv) > maxArgv:
-		return fmt.Errorf("argv: 1 to %d words are wanted", maxArgv)
+		return read.Bad("argv", "1 to %d words are wanted", maxArgv)
 	case !filepath.IsAbs(c.Argv[0]):
-		return errors.New("argv: the program is named with its whole path, so that no PATH decides which one it is")
+		return read.Bad("argv", "the program is named with its whole path, so that no PATH decides which one it is")
 	case c.Output != "" && c.Output != outputJSON && c.Output != outputText:
-		return errors.New("output: is json or text")
+		return read.Bad("output", "is json or text")
 	case c.Ring != 0 && c.Ring != 2 && c.Ring != 3:
-		return fmt.Errorf("ring: is 2 or 3, not %d: a tool's command runs in no more privileged sandbox", c.Ring)
+		return read.Bad("ring", "is 2 or 3, not %d: a tool's command runs in no more privileged sandbox", c.Ring)
 	}
 	return nil
 }
@@ -74,8 +65,8 @@ func (c Config) Command(tool string) link.Command {
 }
 
 // Commands returns what the tool of a `command:` section may start, for the supervisor to know beforehand.
-func Commands(name string, node *yaml.Node) ([]link.Command, error) {
-	c, err := Parse(name, node)
+func Commands(name string, n *read.Node) ([]link.Command, error) {
+	c, err := parse(n)
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +80,8 @@ type Options struct {
 
 // Factory makes command tools for the registry's `command:` sections.
 func Factory(o Options) tools.Factory {
-	return func(name string, node *yaml.Node) (tools.Tool, error) {
-		c, err := Parse(name, node)
+	return func(name string, n *read.Node) (tools.Tool, error) {
+		c, err := parse(n)
 		if err != nil {
 			return nil, err
 		}

@@ -3,19 +3,13 @@
 package forward
 
 import (
-	"bytes"
 	_ "embed"
 	"errors"
-	"fmt"
-	"io"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
+	"agentrun/internal/read"
 )
 
 // Schema is the JSON Schema of the section egress: of gateway.yaml.
@@ -23,10 +17,7 @@ import (
 //go:embed schema.json
 var Schema []byte
 
-const (
-	maxSection = 1 << 20
-	maxRules   = 1024
-)
+const maxRules = 1024
 
 // Config is the section egress: of gateway.yaml. The zero value allows nothing beyond what the ring does, and is valid.
 type Config struct {
@@ -95,112 +86,37 @@ func orInt(n *int64, def int64) {
 	}
 }
 
-// ParseConfig reads the YAML of the section. Unknown keys are errors that name their path. An empty section is the zero
-// value.
-func ParseConfig(section []byte) (Config, error) {
+// ParseConfig reads the section; its error is a *read.InvalidError. An empty section is the zero value.
+func ParseConfig(n *read.Node) (Config, error) {
 	var c Config
-	if len(section) > maxSection || !utf8.Valid(section) {
-		return Config{}, errors.New("egress: longer than 1 MiB, or not UTF-8")
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(section))
-	var doc yaml.Node
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return c, nil
-	} else if err != nil {
-		return Config{}, fmt.Errorf("egress: %w", err)
-	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return Config{}, errors.New("egress: more than one document")
-	}
-	if err := checkKeys(doc.Content[0], "egress", reflect.TypeFor[Config]()); err != nil {
-		return Config{}, err
-	}
-	if err := doc.Decode(&c); err != nil {
-		return Config{}, fmt.Errorf("egress: %w", err)
-	}
-	if err := c.check(); err != nil {
+	n.Into(&c)
+	if err := n.Done(c.check()); err != nil {
 		return Config{}, err
 	}
 	return c, nil
 }
 
-// checkKeys refuses keys that the type doesn't have. The library's own strict mode knows no paths.
-func checkKeys(n *yaml.Node, path string, t reflect.Type) error {
-	if n.Kind == yaml.AliasNode || n.Anchor != "" {
-		return fmt.Errorf("%s: line %d: anchors and aliases are not part of the format", path, n.Line)
-	}
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" && path == "egress" {
-		return nil
-	}
-	switch t.Kind() {
-	case reflect.Struct, reflect.Map:
-		return checkMapping(n, path, t)
-	case reflect.Slice:
-		if n.Kind != yaml.SequenceNode {
-			return fmt.Errorf("%s: line %d: want a list", path, n.Line)
-		}
-		for i, item := range n.Content {
-			if err := checkKeys(item, path+"["+strconv.Itoa(i)+"]", t.Elem()); err != nil {
-				return err
-			}
-		}
-	default:
-		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-			return fmt.Errorf("%s: line %d: want a single value", path, n.Line)
-		}
-		if t.Kind() == reflect.String && n.Tag != "!!str" {
-			return fmt.Errorf("%s: line %d: want text; write it in quotes", path, n.Line)
-		}
-	}
-	return nil
-}
-
-func checkMapping(n *yaml.Node, path string, t reflect.Type) error {
-	if n.Kind != yaml.MappingNode {
-		return fmt.Errorf("%s: line %d: want keys and values", path, n.Line)
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i].Value
-		at := path + "." + key
-		inner, ok := t, t.Kind() == reflect.Map
-		if ok {
-			inner = t.Elem()
-		} else {
-			for f := range t.NumField() {
-				if t.Field(f).Tag.Get("yaml") == key {
-					inner, ok = t.Field(f).Type, true
-				}
-			}
-		}
-		if !ok {
-			return fmt.Errorf("%s: line %d: unknown key", at, n.Content[i].Line)
-		}
-		if err := checkKeys(n.Content[i+1], at, inner); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (c *Config) check() error {
 	if len(c.Rules) > maxRules {
-		return fmt.Errorf("egress.rules: %d, at most %d", len(c.Rules), maxRules)
+		return read.Bad("rules", "%d, at most %d", len(c.Rules), maxRules)
 	}
+	var errs []error
 	if slices.Contains(c.Capture, 0) || len(c.Capture) > 64 {
-		return errors.New("egress.capture_ports: want at most 64 ports from 1 to 65535")
+		errs = append(errs, read.Bad("capture_ports", "want at most 64 ports from 1 to 65535"))
 	}
 	l := c.Limits
 	for _, n := range []int64{int64(l.Connections), l.TotalConnections, l.ConnectionBytes, l.RunBytes, l.Body,
 		int64(l.Idle), int64(l.Total), int64(l.Head), int64(l.Lookup), int64(l.Dial)} {
 		if n < 0 {
-			return errors.New("egress.limits: a limit is negative; leave it out for its default")
+			errs = append(errs, read.Bad("limits", "a limit is negative; leave it out for its default"))
+			break
 		}
 	}
 	if l.Connections > 65536 {
-		return errors.New("egress.limits.connections: at most 65536")
+		errs = append(errs, read.Bad("limits.connections", "at most 65536"))
 	}
 	_, err := compile(*c, nil)
-	return err
+	return errors.Join(append(errs, err)...)
 }
 
 // headerName tells whether a header may be injected: framing, routing and what belongs to a hop are the proxy's own.

@@ -11,7 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"agentrun/internal/read"
 )
+
+// section is the section egress: with that text.
+func section(text string) *read.Node {
+	return read.YAML(read.Source{Path: "egress", Max: 1 << 20}, []byte(text))
+}
 
 const example = `
 allow: [pypi.org, "*.pythonhosted.org:443"]
@@ -48,7 +55,7 @@ func schema(t *testing.T) *jsonschema.Schema {
 }
 
 func TestM8Config(t *testing.T) {
-	got, err := ParseConfig([]byte(example))
+	got, err := ParseConfig(section(example))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,9 +78,9 @@ func TestM8Config(t *testing.T) {
 
 func TestM8ConfigRefused(t *testing.T) {
 	s := schema(t)
-	for section, want := range map[string]string{
-		"alow: [x]":                             "egress.alow: line 1: unknown key",
-		"rules: [{host: a.example, prts: [1]}]": "egress.rules[0].prts: line 1: unknown key",
+	for text, want := range map[string]string{
+		"alow: [x]":                             "line 1: egress.alow: unknown key; did you mean allow?",
+		"rules: [{host: a.example, prts: [1]}]": "line 1: egress.rules[0].prts: unknown key; did you mean ports?",
 		"limits: {idle: -1s}":                   "negative",
 		"allow: x":                              "want a list",
 		"allow: [1]":                            "want text",
@@ -90,19 +97,19 @@ func TestM8ConfigRefused(t *testing.T) {
 		"allow: &a [x]":                "anchors",
 		"allow: []\n---\nallow: []":    "more than one document",
 	} {
-		if _, err := ParseConfig([]byte(section)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %q", section, err, want)
+		if _, err := ParseConfig(section(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 		var doc any
 		if strings.Contains(want, "unknown key") || strings.Contains(want, "want text") {
-			if err := yaml.Unmarshal([]byte(section), &doc); err != nil || s.Validate(doc) == nil {
-				t.Errorf("%q: the schema takes it", section)
+			if err := yaml.Unmarshal([]byte(text), &doc); err != nil || s.Validate(doc) == nil {
+				t.Errorf("%q: the schema takes it", text)
 			}
 		}
 	}
-	for _, section := range []string{"", "{}", "# nothing\n", "null"} {
-		if c, err := ParseConfig([]byte(section)); err != nil || cmp.Diff(Config{}, c) != "" {
-			t.Errorf("%q: got %+v, %v", section, c, err)
+	for _, text := range []string{"", "{}", "# nothing\n", "null"} {
+		if c, err := ParseConfig(section(text)); err != nil || cmp.Diff(Config{}, c) != "" {
+			t.Errorf("%q: got %+v, %v", text, c, err)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"agentrun/internal/read"
 	"agentrun/toolproxy/dns"
 	"agentrun/toolproxy/egress"
 )
@@ -68,20 +69,20 @@ func compile(c Config, allow []string) (*ruleset, error) {
 	for i, one := range c.Rules {
 		lines, err := r.add(one)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("egress.rules[%d]: %w", i, err))
+			errs = append(errs, read.Under(fmt.Sprintf("rules[%d]", i), err))
 		}
 		entries = append(entries, lines...)
 	}
 	for i, private := range c.Private {
 		if err := checkPrivate(private); err != nil {
-			errs = append(errs, fmt.Errorf("egress.private[%d]: %w", i, err))
+			errs = append(errs, read.Under(fmt.Sprintf("private[%d]", i), err))
 		}
 		entries = append(entries, private)
 	}
 	for i, excluded := range c.Excluded {
 		p, err := parsePattern(excluded)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("egress.intercept_exclude[%d]: %w", i, err))
+			errs = append(errs, read.Under(fmt.Sprintf("intercept_exclude[%d]", i), err))
 		}
 		r.excluded = append(r.excluded, p)
 	}
@@ -99,9 +100,9 @@ func compile(c Config, allow []string) (*ruleset, error) {
 func (r *ruleset) add(one Rule) (entries []string, err error) {
 	switch {
 	case one.Host == "" || one.Host == "*":
-		return nil, errors.New("host: want a name, *.NAME or an address")
+		return nil, read.Bad("host", "want a name, *.NAME or an address")
 	case len(one.Headers) > 0 && !one.Intercept:
-		return nil, errors.New("headers: only with intercept: a secret doesn't go over the wire in the clear")
+		return nil, read.Bad("headers", "only with intercept: a secret doesn't go over the wire in the clear")
 	case len(one.Ports)*max(1, len(one.Paths)) > 256:
 		return nil, errors.New("more than 256 combinations of ports and paths")
 	}
@@ -109,7 +110,7 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 		one.Ports = []uint16{443}
 	}
 	if one.Intercept && slices.Contains(one.Ports, 80) {
-		return nil, errors.New("ports: 80 is never TLS; leave out intercept, or the port")
+		return nil, read.Bad("ports", "80 is never TLS; leave out intercept, or the port")
 	}
 	if entries, err = one.entries(); err != nil {
 		return entries, err
@@ -131,10 +132,10 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 	made := rule{pattern: p, ports: one.Ports, list: list}
 	for name, h := range one.Headers {
 		if !headerName(name) {
-			return nil, fmt.Errorf("headers.%.64s: not a name that may be set", name)
+			return nil, read.Bad("headers."+name, "not a name that may be set")
 		}
 		if h.Secret == "" || strings.ContainsFunc(h.Prefix, func(c rune) bool { return c < ' ' || c > '~' }) {
-			return nil, fmt.Errorf("headers.%s: want secret, and a prefix in ASCII", name)
+			return nil, read.Bad("headers."+name, "want secret, and a prefix in ASCII")
 		}
 		made.headers = append(made.headers, injection{name, h.Secret, h.Prefix})
 	}
@@ -145,7 +146,7 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 // entries spells the rule as lines of a list.
 func (one Rule) entries() ([]string, error) {
 	if strings.ContainsAny(one.Host, " ,") {
-		return nil, errors.New("host: one, without methods")
+		return nil, read.Bad("host", "one, without methods")
 	}
 	host := one.Host
 	if addr, err := netip.ParseAddr(host); err == nil && addr.Is6() {
@@ -170,7 +171,7 @@ func (one Rule) entries() ([]string, error) {
 	for _, port := range ports {
 		for _, path := range paths {
 			if path != "" && path[0] != '/' {
-				return nil, fmt.Errorf("paths: %.64q doesn't begin with a slash", path)
+				return nil, read.Bad("paths", "%.64q doesn't begin with a slash", path)
 			}
 			lines = append(lines, prefix+host+port+path)
 		}

@@ -54,12 +54,12 @@ type second struct {
 	used   int    // of it, by requests that were answered
 	out    bytes.Buffer
 	closed bool
-	got    []read
+	got    []request
 	err    error // what net/http says of in[used:]
 }
 
 // read is one request as net/http reads it.
-type read struct {
+type request struct {
 	*http.Request
 	body []byte
 }
@@ -71,11 +71,11 @@ func newSecond() *second {
 }
 
 // readRequest reads one request and tells how many bytes it took.
-func readRequest(b []byte) (r read, size int, err error) {
+func readRequest(b []byte) (r request, size int, err error) {
 	from := bytes.NewReader(b)
 	br := bufio.NewReaderSize(from, 64<<10)
 	if r.Request, err = http.ReadRequest(br); err != nil {
-		return read{}, 0, err
+		return request{}, 0, err
 	}
 	r.body, err = io.ReadAll(r.Body)
 	return r, len(b) - from.Len() - br.Buffered(), err
@@ -185,7 +185,7 @@ func (b *between) checkSecond(said []byte, tunnel string, pieces int) error {
 		all = append([]byte("CONNECT "+tunnel+":80 HTTP/1.1\r\nHost: "+tunnel+":80\r\n\r\n"), said...)
 	}
 	back, ups, granted := b.exchange(all, pieces)
-	var up []read
+	var up []request
 	for _, u := range ups {
 		u.mu.Lock()
 		rest := u.in[u.used:]
@@ -264,7 +264,7 @@ func final(br *bufio.Reader, method string) (*http.Response, error) {
 }
 
 // allowedUp is the policy, said in net/http's words.
-func allowedUp(r read) error {
+func allowedUp(r request) error {
 	clean := path.Clean(r.URL.Path)
 	switch {
 	case r.Host == "allowed.example":
@@ -280,7 +280,7 @@ func allowedUp(r read) error {
 var hop = map[string]bool{"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Te": true, "Trailer": true, "Upgrade": true, "Expect": true,
 	"Proxy-Authorization": true, "Proxy-Authenticate": true, "Proxy-Authentication-Info": true, "Content-Length": true, "Transfer-Encoding": true, "Host": true}
 
-func same(theirs, ours read, tunnel string) error {
+func same(theirs, ours request, tunnel string) error {
 	host := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(theirs.Host), ":80"), ".")
 	if host == "" {
 		host = tunnel

@@ -194,7 +194,7 @@ func TestM8NoOtherProtocol(t *testing.T) {
 }
 
 func TestM8WebsocketsInTheConfiguration(t *testing.T) {
-	c, err := ParseConfig([]byte("rules: [{host: a.example, paths: [/ws], websockets: true}]"))
+	c, err := ParseConfig(section("rules: [{host: a.example, paths: [/ws], websockets: true}]"))
 	if err != nil || !c.Rules[0].WebSocket {
 		t.Fatalf("got %+v, %v", c, err)
 	}

@@ -4,16 +4,12 @@ package httptool
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 
-	"go.yaml.in/yaml/v3"
-
+	"agentrun/internal/read"
 	"agentrun/internal/upstream"
 	"agentrun/toolproxy/egress"
-	"agentrun/toolproxy/httptool/section"
 	"agentrun/toolproxy/tools"
 )
 
@@ -37,14 +33,12 @@ type Options struct {
 
 // Factory makes HTTP tools for the registry's `http:` sections. It reads ca_file, so it runs before privileges are dropped.
 func Factory(o Options) tools.Factory {
-	return func(name string, node *yaml.Node) (tools.Tool, error) {
+	return func(_ string, n *read.Node) (tools.Tool, error) {
 		var c Config
-		if err := section.Decode("tools."+name+".http", node, &c); err != nil {
-			return nil, err
-		}
+		n.Into(&c)
 		t, err := New(c, o)
-		if err != nil {
-			return nil, fmt.Errorf("tools.%s.http.%w", name, err)
+		if err := n.Done(err); err != nil {
+			return nil, err
 		}
 		return t, nil
 	}
@@ -64,7 +58,7 @@ func New(c Config, o Options) (*Tool, error) {
 		return nil, err
 	}
 	if t.hide != nil && t.url.base.Scheme == "http" && !c.AllowPrivate {
-		return nil, errors.New("url: http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
+		return nil, read.Bad("url", "http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
 	}
 	if t.client, err = Client(c.AllowPrivate, c.CAFile); err != nil {
 		return nil, err
@@ -77,7 +71,7 @@ func New(c Config, o Options) (*Tool, error) {
 func Client(private bool, caFile string) (*http.Client, error) {
 	roots, err := upstream.Roots(caFile)
 	if err != nil {
-		return nil, err
+		return nil, read.Under("ca_file", err)
 	}
 	return upstream.Client(upstream.Options{AllowPrivate: private, Roots: roots, MaxConns: 64, Unpack: true}), nil
 }
@@ -90,7 +84,7 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	if _, err := egress.ParseMethod(c.Method); err != nil || c.Method == http.MethodConnect || c.Method == http.MethodTrace || c.Method == http.MethodHead {
-		return c, errors.New("method: is GET, POST, PUT, PATCH, DELETE or another in capitals that has a reply")
+		return c, read.Bad("method", "is GET, POST, PUT, PATCH, DELETE or another in capitals that has a reply")
 	}
 	if c.Send == "" {
 		c.Send = sendJSON
@@ -103,11 +97,11 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case c.Send != sendJSON && c.Send != sendQuery && c.Send != sendNone:
-		return c, errors.New("send: is json, query or none")
+		return c, read.Bad("send", "is json, query or none")
 	case c.Send == sendJSON && c.Method == http.MethodGet:
-		return c, errors.New("send: a GET has no body; use query")
+		return c, read.Bad("send", "a GET has no body; use query")
 	case c.Reply != replyJSON && c.Reply != replyText:
-		return c, errors.New("reply: is json or text")
+		return c, read.Bad("reply", "is json or text")
 	}
 	return c, nil
 }

@@ -3,17 +3,14 @@
 package httptool
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"net/textproto"
 	"slices"
 
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/net/http/httpguts"
 
+	"agentrun/internal/read"
 	"agentrun/telemetry/mask"
-	"agentrun/toolproxy/httptool/section"
 )
 
 // HeaderValue is a header as an operator writes it: text, or {secret: NAME, prefix: TEXT}.
@@ -23,23 +20,20 @@ type HeaderValue struct {
 	Prefix string // before the secret, for instance "Bearer "
 }
 
-// UnmarshalYAML reads both forms.
-func (h *HeaderValue) UnmarshalYAML(node *yaml.Node) error {
-	if node.Kind == yaml.ScalarNode {
-		return node.Decode(&h.Text)
+// ReadNode reads both forms.
+func (h *HeaderValue) ReadNode(n *read.Node) {
+	if n.Scalar() {
+		n.Into(&h.Text)
+		return
 	}
 	var s struct {
 		Secret string `yaml:"secret"`
 		Prefix string `yaml:"prefix"`
 	}
-	if err := section.Decode("header", node, &s); err != nil {
-		return err
-	}
-	if s.Secret == "" {
-		return errors.New("header: secret names no secret")
+	if n.Into(&s); s.Secret == "" {
+		_ = n.Done(read.Bad("secret", "names no secret")) // whoever reads the whole is told
 	}
 	h.Secret, h.Prefix = s.Secret, s.Prefix
-	return nil
 }
 
 // Secrets finds a secret by its name under secrets:.
@@ -51,7 +45,7 @@ const maxHeaders = 32
 // values.
 func Headers(written map[string]HeaderValue, secrets Secrets) (http.Header, *Hider, error) {
 	if len(written) > maxHeaders {
-		return nil, nil, fmt.Errorf("headers: %d, at most %d are allowed", len(written), maxHeaders)
+		return nil, nil, read.Bad("headers", "%d, at most %d are allowed", len(written), maxHeaders)
 	}
 	out := http.Header{}
 	var known []string
@@ -64,21 +58,21 @@ func Headers(written map[string]HeaderValue, secrets Secrets) (http.Header, *Hid
 			}
 			secret, found := secrets(h.Secret)
 			if !found {
-				return nil, nil, fmt.Errorf("headers.%s: there is no secret %s", name, h.Secret)
+				return nil, nil, read.Bad("headers."+name, "there is no secret %s", h.Secret)
 			}
 			if len(secret) < mask.MinKnown {
-				return nil, nil, fmt.Errorf("headers.%s: secret %s is shorter than %d bytes and couldn't be masked in replies", name, h.Secret, mask.MinKnown)
+				return nil, nil, read.Bad("headers."+name, "secret %s is shorter than %d bytes and couldn't be masked in replies", h.Secret, mask.MinKnown)
 			}
 			value = h.Prefix + secret
 			known = append(known, formsOf(h.Prefix, secret)...)
 		}
 		switch {
 		case !httpguts.ValidHeaderFieldName(name) || len(out[key]) > 0:
-			return nil, nil, fmt.Errorf("headers.%s: no header name, or given twice", name)
+			return nil, nil, read.Bad("headers."+name, "no header name, or given twice")
 		case !httpguts.ValidHeaderFieldValue(value):
-			return nil, nil, fmt.Errorf("headers.%s: has characters that no header may have", name)
+			return nil, nil, read.Bad("headers."+name, "has characters that no header may have")
 		case slices.Contains([]string{"Host", "Content-Length", "Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Keep-Alive", "Proxy-Connection", "Accept-Encoding"}, key):
-			return nil, nil, fmt.Errorf("headers.%s: is the proxy's own", name)
+			return nil, nil, read.Bad("headers."+name, "is the proxy's own")
 		}
 		out[key] = []string{value}
 	}

@@ -20,8 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"agentrun/internal/read"
 	"agentrun/internal/upstream"
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
@@ -37,14 +36,10 @@ func secrets(name string) (string, bool) {
 
 func toolOf(t testing.TB, text string, o Options) (tools.Tool, error) {
 	t.Helper()
-	var node yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &node); err != nil {
-		t.Fatal(err)
-	}
 	if o.Secrets == nil {
 		o.Secrets = secrets
 	}
-	return Factory(o)("search", node.Content[0])
+	return Factory(o)("search", read.YAML(read.Source{Path: "tools.search.http", Max: 1 << 20}, []byte(text)))
 }
 
 // local starts a server on loopback and a tool for it.
@@ -305,8 +300,8 @@ func TestM12OwnAuthorities(t *testing.T) {
 
 func TestM12ConfigurationsAreStrict(t *testing.T) {
 	for text, want := range map[string]string{
-		"url: https://h/{id}\nheders: {}":                "tools.search.http.heders (line 2): unknown key",
-		"url: https://h/\nheaders: {A: {secert: K}}":     "header.secert",
+		"url: https://h/{id}\nheders: {}":                "line 2: tools.search.http.heders: unknown key; did you mean headers?",
+		"url: https://h/\nheaders: {A: {secert: K}}":     "tools.search.http.headers.A.secert: unknown key",
 		"url: https://h/\nheaders: {A: {secret: NONE}}":  "there is no secret NONE",
 		"url: https://h/\nheaders: {A: {secret: SHORT}}": "shorter than 6",
 		"url: https://h/\nheaders: {A: {secret: CRLF}}":  "characters that no header",
@@ -329,8 +324,8 @@ func TestM12ConfigurationsAreStrict(t *testing.T) {
 		"url: https://h/\nreply: xml":                    "reply",
 		"url: https://h/\nca_file: /nonexistent":         "ca_file",
 		"url: https://h/\nurl: https://i/":               "given twice",
-		"url: [a]":                                       "single value",
-		"[]":                                             "keys and values",
+		"url: [a]":                                       "want text, got a list",
+		"[]":                                             "want a mapping",
 	} {
 		_, err := toolOf(t, text, Options{})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "very") {

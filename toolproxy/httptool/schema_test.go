@@ -9,15 +9,12 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"agentrun/internal/read"
 )
 
-func parseText(t *testing.T, text string) error {
-	t.Helper()
-	var doc yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
-		t.Fatal(err)
-	}
-	n := doc.Content[0]
+func parseText(text string) error {
+	n := read.YAML(read.Source{Max: 1 << 20}, []byte(text))
 	_, err := Factory(Options{Secrets: secrets})("x", n)
 	return err
 }
@@ -61,7 +58,7 @@ func check(t *testing.T, s *jsonschema.Schema, text string, want bool) {
 	if got := s.Validate(v) == nil; got != want {
 		t.Errorf("schema: %q: got %v, want %v", text, got, want)
 	}
-	if err := parseText(t, text); (err == nil) != want {
+	if err := parseText(text); (err == nil) != want {
 		t.Errorf("parser: %q: got %v, want %v", text, err, want)
 	}
 }

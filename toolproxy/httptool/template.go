@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"agentrun/internal/read"
 )
 
 // template is the URL of a tool: fixed parts of the path and placeholders between them, in turn.
@@ -27,26 +29,26 @@ const (
 func parseTemplate(text string) (template, error) {
 	var t template
 	if len(text) > maxURL {
-		return t, fmt.Errorf("url: longer than %d bytes", maxURL)
+		return t, read.Bad("url", "longer than %d bytes", maxURL)
 	}
 	scheme, rest, _ := strings.Cut(text, "://")
 	if scheme != "http" && scheme != "https" {
-		return t, fmt.Errorf("url: begins with http:// or https://")
+		return t, read.Bad("url", "begins with http:// or https://")
 	}
 	slash := strings.IndexAny(rest, "/?#")
 	if slash < 0 || rest[slash] != '/' {
-		return t, fmt.Errorf("url: has no path; write a / after the host")
+		return t, read.Bad("url", "has no path; write a / after the host")
 	}
 	path, query, _ := strings.Cut(rest[slash:], "?")
 	base, err := url.Parse(scheme + "://" + rest[:slash] + "/?" + query)
 	switch {
 	case err != nil:
-		return t, fmt.Errorf("url: is malformed")
+		return t, read.Bad("url", "is malformed")
 	case base.Host == "" || strings.ContainsAny(base.Host+query, "{}") || base.User != nil || strings.Contains(text, "#"):
-		return t, fmt.Errorf("url: placeholders stand in the path only; no user, password or fragment (secrets go into headers)")
+		return t, read.Bad("url", "placeholders stand in the path only; no user, password or fragment (secrets go into headers)")
 	}
 	if _, err := url.ParseQuery(query); err != nil {
-		return t, fmt.Errorf("url: the query is malformed")
+		return t, read.Bad("url", "the query is malformed")
 	}
 	t.base = *base
 	return t, t.setPath(path)
@@ -56,10 +58,10 @@ func (t *template) setPath(path string) error {
 	for {
 		before, rest, open := strings.Cut(path, "{")
 		if strings.Contains(before, "}") {
-			return fmt.Errorf("url: } without {")
+			return read.Bad("url", "} without {")
 		}
 		if p, err := url.PathUnescape(before); err != nil || strings.ContainsFunc(before, notInPath) || !utf8.ValidString(p) {
-			return fmt.Errorf("url: the path is not percent-encoded as it should be")
+			return read.Bad("url", "the path is not percent-encoded as it should be")
 		}
 		t.fixed = append(t.fixed, before)
 		if !open {
@@ -67,7 +69,7 @@ func (t *template) setPath(path string) error {
 		}
 		name, after, closed := strings.Cut(rest, "}")
 		if !closed || !fieldName(name) || slices.Contains(t.names, name) {
-			return fmt.Errorf("url: a placeholder is {name}, each once, of letters, digits and _")
+			return read.Bad("url", "a placeholder is {name}, each once, of letters, digits and _")
 		}
 		t.names = append(t.names, name)
 		path = after
@@ -84,7 +86,7 @@ func notInPath(r rune) bool {
 func (t *template) checkSegments() error {
 	for segment := range strings.SplitSeq(strings.Join(t.fixed, "x"), "/") {
 		if plain, _ := url.PathUnescape(segment); plain == "." || plain == ".." {
-			return fmt.Errorf("url: the path has dot segments")
+			return read.Bad("url", "the path has dot segments")
 		}
 	}
 	return nil

@@ -146,7 +146,7 @@ func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64) *c
 	c := &call{gateway: g, target: t, permit: permit, sentBytes: sent, most: most, finish: "stop",
 		calls: map[int64]*callState{}, strip: boundary.NewStripper(t.model.OpensInReasoning)}
 	c.hide(t.key)
-	ctx, stop := context.WithTimeout(permit.Context(), durationOf(t.provider.Timeout))
+	ctx, stop := context.WithTimeout(permit.Context(), t.provider.Timeout)
 	inner, cancel := context.WithCancelCause(ctx)
 	c.ctx = inner
 	c.cancel = func(cause error) { cancel(cause); stop() }

@@ -4,15 +4,15 @@ package llm
 
 import (
 	_ "embed"
-	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"agentrun/internal/read"
 )
 
 //go:embed schema.json
@@ -28,7 +28,6 @@ const TestModelName = "agentrun-test"
 const (
 	MaxPrice  = 1_000_000_000 // millionths of the unit for a million tokens
 	MaxTokens = 1_000_000     // of one reply
-	maxConfig = 256 << 10
 )
 
 // DefaultSystem is the operator's instruction if the configuration has none.
@@ -61,15 +60,15 @@ type Limits struct {
 
 // Provider is an upstream with the API of OpenAI.
 type Provider struct {
-	Name         string   `yaml:"name"`
-	BaseURL      string   `yaml:"base_url"`      // up to and with /v1; https, or http if allow_private
-	Secret       string   `yaml:"secret"`        // name of the key in `secrets`; empty: none is sent
-	Header       string   `yaml:"header"`        // that the key is sent in as it is; empty: Authorization: Bearer
-	AllowPrivate bool     `yaml:"allow_private"` // it may live at an address that isn't public; metadata services never
-	Timeout      Duration `yaml:"timeout"`       // of a call (60s, which is also the most: M-11)
-	Idle         Duration `yaml:"idle_timeout"`  // longest silence, first byte included (30s)
-	LimitField   string   `yaml:"limit_field"`   // max_tokens (default) or max_completion_tokens
-	Models       []Model  `yaml:"models"`
+	Name         string        `yaml:"name"`
+	BaseURL      string        `yaml:"base_url"`      // up to and with /v1; https, or http if allow_private
+	Secret       string        `yaml:"secret"`        // name of the key in `secrets`; empty: none is sent
+	Header       string        `yaml:"header"`        // that the key is sent in as it is; empty: Authorization: Bearer
+	AllowPrivate bool          `yaml:"allow_private"` // it may live at an address that isn't public; metadata services never
+	Timeout      time.Duration `yaml:"timeout"`       // of a call (60s, which is also the most: M-11)
+	Idle         time.Duration `yaml:"idle_timeout"`  // longest silence, first byte included (30s)
+	LimitField   string        `yaml:"limit_field"`   // max_tokens (default) or max_completion_tokens
+	Models       []Model       `yaml:"models"`
 }
 
 // Model is one model of a provider.
@@ -83,37 +82,19 @@ type Model struct {
 	OpensInReasoning bool   `yaml:"opens_in_reasoning"` // its chat template opens <think>, so the reply has the closing tag only
 }
 
-// Duration is a time.Duration written as "30s".
-type Duration time.Duration
-
-// UnmarshalYAML reads "30s".
-func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
-	v, err := time.ParseDuration(n.Value)
-	if n.Kind != yaml.ScalarNode || err != nil {
-		return fmt.Errorf("line %d: %.40q is not a duration such as 30s", n.Line, n.Value)
-	}
-	*d = Duration(v)
-	return nil
-}
-
 const (
 	kindChat       = "chat"
 	kindEmbeddings = "embeddings"
-	mostTime       = Duration(60 * time.Second)
+	mostTime       = 60 * time.Second
 )
 
-// ParseConfig reads the section. Unknown keys, wrong types and values out of bounds are errors that name the place. An empty
-// section gives the offline default: the test model alone.
-func ParseConfig(section []byte) (Config, error) {
+// ParseConfig reads the section; its error is a *read.InvalidError. An empty section gives the offline default: the test model
+// alone.
+func ParseConfig(n *read.Node) (Config, error) {
 	var c Config
-	if len(section) > maxConfig {
-		return Config{}, fmt.Errorf("llm: larger than %d bytes", maxConfig)
-	}
-	if err := decodeStrict(section, &c, "llm"); err != nil {
-		return Config{}, err
-	}
+	n.Into(&c)
 	c.defaults()
-	if err := c.check(); err != nil {
+	if err := n.Done(c.check()...); err != nil {
 		return Config{}, err
 	}
 	return c, nil
@@ -133,7 +114,7 @@ func (c *Config) defaults() {
 	for i := range c.Providers {
 		p := &c.Providers[i]
 		fill(&p.Timeout, mostTime)
-		fill(&p.Idle, Duration(30*time.Second))
+		fill(&p.Idle, 30*time.Second)
 		fill(&p.LimitField, "max_tokens")
 		for j := range p.Models {
 			m := &p.Models[j]
@@ -157,11 +138,8 @@ var (
 	headerName   = regexpOnce(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
 )
 
-func (c *Config) check() error {
-	var errs []error
-	bad := func(path, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("llm.%s: %s", path, fmt.Sprintf(format, args...)))
-	}
+func (c *Config) check() (errs []error) {
+	bad := func(path, format string, args ...any) { errs = append(errs, read.Bad(path, format, args...)) }
 	within := func(path string, v, low, high int64) {
 		if v < low || v > high {
 			bad(path, "%d is not within %d and %d", v, low, high)
@@ -201,7 +179,7 @@ func (c *Config) check() error {
 	if c.Default != "" && !seen[kindChat+" "+c.Default] {
 		bad("default", "%.64q is no chat model of the configuration", c.Default)
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func (p *Provider) check(path string, bad func(string, string, ...any), within func(string, int64, int64, int64)) {
@@ -218,7 +196,7 @@ func (p *Provider) check(path string, bad func(string, string, ...any), within f
 	if p.Header != "" && !headerName().MatchString(p.Header) {
 		bad(path+".header", "%.64q is no name of a header", p.Header)
 	}
-	within(path+".timeout (ns)", int64(p.Timeout), int64(time.Millisecond), int64(mostTime))
+	within(path+".timeout", int64(p.Timeout), int64(time.Millisecond), int64(mostTime))
 	within(path+".idle_timeout (ns)", int64(p.Idle), int64(time.Millisecond), int64(mostTime))
 	if p.LimitField != "max_tokens" && p.LimitField != "max_completion_tokens" {
 		bad(path+".limit_field", "want max_tokens or max_completion_tokens")
@@ -242,5 +220,5 @@ func (m *Model) check(path string, bad func(string, string, ...any), within func
 
 // regexpOnce compiles at the first use: nothing is built before main.
 func regexpOnce(expr string) func() *regexp.Regexp {
-	return onceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

@@ -22,8 +22,8 @@ func embedder(t *testing.T, upstream http.HandlerFunc) (*Gateway, *entrance) {
 	t.Helper()
 	up := httptest.NewServer(upstream)
 	t.Cleanup(up.Close)
-	config, err := ParseConfig(fmt.Appendf(nil, "providers:\n- name: up\n  base_url: %s/v1\n  secret: KEY\n  allow_private: true\n  idle_timeout: 300ms\n"+
-		"  models:\n  - {name: m}\n  - {name: e, upstream: real, kind: embeddings, input: 1000000}\n", up.URL))
+	config, err := ParseConfig(section(fmt.Sprintf("providers:\n- name: up\n  base_url: %s/v1\n  secret: KEY\n  allow_private: true\n  idle_timeout: 300ms\n"+
+		"  models:\n  - {name: m}\n  - {name: e, upstream: real, kind: embeddings, input: 1000000}\n", up.URL)))
 	if err != nil {
 		t.Fatal(err)
 	}

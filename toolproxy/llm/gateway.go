@@ -56,7 +56,7 @@ func New(o Options) (*Gateway, error) {
 	}
 	if o.Config.TestModel == nil {
 		o.Config.defaults()
-		if err := o.Config.check(); err != nil {
+		if err := errors.Join(o.Config.check()...); err != nil {
 			return nil, err
 		}
 	}

@@ -24,12 +24,18 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/internal/upstream"
 	"agentrun/rings"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 )
+
+// section is the section llm: with that text.
+func section(text string) *read.Node {
+	return read.YAML(read.Source{Path: "llm", Max: 1 << 20}, []byte(text))
+}
 
 // entrance is a fake that counts: every permit must be ended once.
 type entrance struct {
@@ -112,7 +118,7 @@ type rig struct {
 func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *rig {
 	t.Helper()
 	r := &rig{entrance: &entrance{}, seen: make(chan *http.Request, 8), body: make(chan []byte, 8), logs: &bytes.Buffer{}}
-	section := "test_model: {enabled: true, input: 1000000, output: 1000000}\n"
+	text := "test_model: {enabled: true, input: 1000000, output: 1000000}\n"
 	if !strings.Contains(more, "idle_timeout") {
 		more += "  idle_timeout: 300ms\n"
 	}
@@ -127,11 +133,11 @@ func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *r
 			upstream(w, req)
 		}))
 		t.Cleanup(up.Close)
-		section += fmt.Sprintf("providers:\n- name: up\n  base_url: %s/v1\n  secret: KEY\n  allow_private: true\n%s"+
+		text += fmt.Sprintf("providers:\n- name: up\n  base_url: %s/v1\n  secret: KEY\n  allow_private: true\n%s"+
 			"  models:\n  - {name: m, upstream: real, input: 1000000, output: 1000000, max_tokens: 1000}\n"+
 			"  - {name: thinker, opens_in_reasoning: true}\n  - {name: e, kind: embeddings, input: 1000000}\n", up.URL, more)
 	}
-	config, err := ParseConfig([]byte(section))
+	config, err := ParseConfig(section(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -684,7 +690,7 @@ func TestM19Config(t *testing.T) {
 		{"default: nobody", "no chat model"},
 		{"system: &a x\ndefault: *a", "anchors"},
 	} {
-		_, err := ParseConfig([]byte(c.text))
+		_, err := ParseConfig(section(c.text))
 		if got := fmt.Sprint(err); (c.want == "") != (err == nil) || !strings.Contains(got, c.want) && c.want != "" {
 			t.Errorf("%s: got %v, want %q", c.text, err, c.want)
 		}
@@ -696,7 +702,7 @@ func TestM19Config(t *testing.T) {
 	if _, err := New(Options{Config: Config{}, Entrance: &entrance{}}); err != nil {
 		t.Errorf("the zero configuration: %v", err)
 	}
-	config, _ := ParseConfig([]byte(example))
+	config, _ := ParseConfig(section(example))
 	if _, err := New(Options{Config: config, Entrance: &entrance{}}); err == nil {
 		t.Error("a secret that isn't there: got no error")
 	}

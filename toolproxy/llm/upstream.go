@@ -17,8 +17,6 @@ import (
 	"agentrun/toolproxy/gate"
 )
 
-func durationOf(d Duration) time.Duration { return time.Duration(d) }
-
 // transport connects to a provider. Nothing is unpacked: what is counted is what came.
 func transport(p Provider) http.RoundTripper {
 	return upstream.New(upstream.Options{AllowPrivate: p.AllowPrivate})
@@ -45,7 +43,7 @@ func (c *call) post(path string, body []byte, accept string) (*http.Response, fu
 	default:
 		h.Set("Authorization", "Bearer "+c.target.key)
 	}
-	progress := c.watch(durationOf(p.Idle))
+	progress := c.watch(p.Idle)
 	resp, err := c.target.rt.RoundTrip(req)
 	progress()
 	return resp, progress, err

@@ -4,17 +4,13 @@ package mcptool
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/url"
 	"slices"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"agentrun/internal/read"
 	"agentrun/toolproxy/cmdtool"
 	"agentrun/toolproxy/httptool"
-	"agentrun/toolproxy/httptool/section"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
 )
@@ -45,46 +41,38 @@ type Options struct {
 // be one.
 func CommandName(server string) string { return "mcp/" + server }
 
-func parse(name string, node *yaml.Node) (Config, error) {
+func parse(n *read.Node) (Config, error) {
 	var c Config
-	if err := section.Decode("tools."+name+".mcp", node, &c); err != nil {
-		return Config{}, err
-	}
-	if err := c.check(); err != nil {
-		return Config{}, fmt.Errorf("tools.%s.mcp.%w", name, err)
-	}
-	return c, nil
+	n.Into(&c)
+	return c, n.Done(c.check())
 }
 
 func (c Config) check() error {
 	switch {
 	case (c.URL == "") == (c.Command == nil):
-		return errors.New("url: exactly one of url and command is wanted")
+		return read.Bad("url", "exactly one of url and command is wanted")
 	case c.Command != nil && (len(c.Headers) > 0 || c.CAFile != "" || c.AllowPrivate):
-		return errors.New("command: headers, ca_file and allow_private belong to url")
+		return read.Bad("command", "headers, ca_file and allow_private belong to url")
 	case c.Command != nil && c.Command.Output != "":
-		return errors.New("command.output: a server's output is MCP")
+		return read.Bad("command.output", "a server's output is MCP")
 	case c.Errors != "" && c.Errors != "hide" && c.Errors != "pass":
-		return errors.New("errors: is hide or pass")
+		return read.Bad("errors", "is hide or pass")
 	case slices.ContainsFunc(c.Only, func(n string) bool { return !toolName(n) }):
-		return errors.New("only: has what can't be a tool's name")
+		return read.Bad("only", "has what can't be a tool's name")
 	}
 	if c.Command != nil {
-		if err := c.Command.Check(); err != nil {
-			return fmt.Errorf("command.%w", err)
-		}
-		return nil
+		return read.Under("command", c.Command.Check())
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return errors.New("url: is http:// or https:// with a host, without user, password and fragment")
+		return read.Bad("url", "is http:// or https:// with a host, without user, password and fragment")
 	}
 	return nil
 }
 
 // Commands returns what the source of an `mcp:` section may start, for the supervisor to know beforehand.
-func Commands(name string, node *yaml.Node) ([]link.Command, error) {
-	c, err := parse(name, node)
+func Commands(name string, n *read.Node) ([]link.Command, error) {
+	c, err := parse(n)
 	if err != nil || c.Command == nil {
 		return nil, err
 	}
@@ -94,14 +82,14 @@ func Commands(name string, node *yaml.Node) ([]link.Command, error) {
 // Sources makes sources for the registry's `mcp:` sections. It reads ca_file, so it runs before privileges are dropped;
 // it connects nowhere.
 func Sources(o Options) tools.SourceFactory {
-	return func(name string, node *yaml.Node) (tools.Source, error) {
-		c, err := parse(name, node)
+	return func(name string, n *read.Node) (tools.Source, error) {
+		c, err := parse(n)
 		if err != nil {
 			return nil, err
 		}
 		s, err := New(name, c, o)
-		if err != nil {
-			return nil, fmt.Errorf("tools.%s.mcp.%w", name, err)
+		if err := n.Done(err); err != nil {
+			return nil, err
 		}
 		return s, nil
 	}
@@ -121,7 +109,7 @@ func New(name string, c Config, o Options) (*Source, error) {
 	s := &Source{name: name, config: c, options: o, turn: make(chan struct{}, 1)}
 	if c.Command != nil {
 		if o.Supervisor == nil {
-			return nil, errors.New("command: commands can't be run here")
+			return nil, read.Bad("command", "commands can't be run here")
 		}
 		s.dial = s.dialCommand
 		return s, nil
@@ -132,10 +120,10 @@ func New(name string, c Config, o Options) (*Source, error) {
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		return nil, errors.New("url: is malformed")
+		return nil, read.Bad("url", "is malformed")
 	}
 	if hide != nil && u.Scheme == "http" && !c.AllowPrivate {
-		return nil, errors.New("url: http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
+		return nil, read.Bad("url", "http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
 	}
 	if s.client, err = httptool.Client(c.AllowPrivate, c.CAFile); err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
@@ -28,13 +28,8 @@ import (
 
 const secret = "token-0123456789"
 
-func nodeOf(t testing.TB, text string) *yaml.Node {
-	t.Helper()
-	var n yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &n); err != nil {
-		t.Fatal(err)
-	}
-	return n.Content[0]
+func nodeOf(text string) *read.Node {
+	return read.YAML(read.Source{Path: "tools.x.mcp", Max: 1 << 20}, []byte(text))
 }
 
 type handler = func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error)
@@ -77,7 +72,7 @@ func overHTTP(t testing.TB, s *mcp.Server, more string, o Options) *Source {
 func sourceOf(t testing.TB, text string, o Options) *Source {
 	t.Helper()
 	o.Secrets = func(name string) (string, bool) { return secret, name == "KEY" }
-	src, err := Sources(o)("srv", nodeOf(t, text))
+	src, err := Sources(o)("srv", nodeOf(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +335,7 @@ func TestM12ServersInASandbox(t *testing.T) {
 	if d := cmp.Diff([]string{"mcp/srv", "mcp/srv"}, sup.asked); d != "" {
 		t.Error(d)
 	}
-	commands, err := Commands("srv", nodeOf(t, config))
+	commands, err := Commands("srv", nodeOf(config))
 	want := []link.Command{{Tool: "mcp/srv", Argv: []string{"/usr/bin/server", "--x"}, Ring: 3, Memory: "256M"}}
 	if d := cmp.Diff(want, commands); err != nil || d != "" {
 		t.Errorf("%v %s", err, d)
@@ -366,12 +361,12 @@ func TestM12ConfigurationsAreStrict(t *testing.T) {
 		"url: https://h/\nonly: [\"a b\"]": "only", "url: https://h/\nerrors: yes": "errors", "url: ftp://h/": "http://", "url: https://u:p@h/": "without user", "url: https://h/\nurll: x": "unknown key",
 		"url: http://h/\nheaders: {A: {secret: KEY}}": "in the clear", "url: https://h/\nheaders: {A: {secret: NONE}}": "there is no secret", "command: {argv: [/x], output: text}": "MCP",
 	} {
-		_, err := Sources(Options{Supervisor: &supervisor{}, Secrets: func(n string) (string, bool) { return secret, n == "KEY" }})("srv", nodeOf(t, text))
+		_, err := Sources(Options{Supervisor: &supervisor{}, Secrets: func(n string) (string, bool) { return secret, n == "KEY" }})("srv", nodeOf(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
-	if _, err := Sources(Options{})("srv", nodeOf(t, "command: {argv: [/x]}")); err == nil {
+	if _, err := Sources(Options{})("srv", nodeOf("command: {argv: [/x]}")); err == nil {
 		t.Error("a command without a supervisor: got no error")
 	}
 }

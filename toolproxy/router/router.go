@@ -72,7 +72,7 @@ func (k known) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (r *router) dispatch(w http.ResponseWriter, req *http.Request) {
-	intent, args, e := read(w, req)
+	intent, args, e := request(w, req)
 	if e != nil {
 		writeError(w, "", e)
 		return
@@ -100,7 +100,7 @@ func (r *router) dispatch(w http.ResponseWriter, req *http.Request) {
 	}{true, f.tool, f.how, output})
 }
 
-func read(w http.ResponseWriter, req *http.Request) (string, json.RawMessage, *gate.Error) {
+func request(w http.ResponseWriter, req *http.Request) (string, json.RawMessage, *gate.Error) {
 	if kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return "", nil, refuse(gate.CodeBadRequest, "the body is not declared as JSON", "send Content-Type: application/json")
 	}

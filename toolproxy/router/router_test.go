@@ -17,9 +17,15 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 )
+
+// section is the section router: with that text.
+func section(text string) *read.Node {
+	return read.YAML(read.Source{Path: "router", Max: 1 << 20}, []byte(text))
+}
 
 // registry is a fake with three tools; it answers with what it was called with.
 type registry struct{ fail *gate.Error }
@@ -54,7 +60,7 @@ rules:
 
 func handler(t *testing.T, r registry) http.Handler {
 	t.Helper()
-	config, err := ParseConfig([]byte(example))
+	config, err := ParseConfig(section(example))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,13 +176,13 @@ func TestM7RouterConfig(t *testing.T) {
 		{"rule: []", "router.rule: unknown key"},
 		{"rules: [{intent: a, tool: b, why: c}]", "router.rules[0].why: unknown key"},
 		{"rules: [{intent: a}]", "a tool"},
-		{"rules: [{intent: 7, tool: b}]", "want a str"},
-		{"rules: [{intent: a, tool: b, args: [1]}]", "want keys and values"},
+		{"rules: [{intent: 7, tool: b}]", "want text"},
+		{"rules: [{intent: a, tool: b, args: [1]}]", "want a mapping"},
 		{"rules: [{intent: a*b*c*d*e*f, tool: b}]", "more than 4"},
-		{"words: 1", "want a bool"},
+		{"words: 1", "want true or false"},
 		{"words: true\nwords: false", "twice"},
 	} {
-		_, err := ParseConfig([]byte(c.text))
+		_, err := ParseConfig(section(c.text))
 		if (c.want == "") != (err == nil) || !strings.Contains(fmt.Sprint(err), c.want) && c.want != "" {
 			t.Errorf("%s: got %v, want %q", c.text, err, c.want)
 		}

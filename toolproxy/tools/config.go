@@ -3,20 +3,17 @@
 package tools
 
 import (
-	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"agentrun/internal/read"
 	"agentrun/pdp"
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
@@ -26,8 +23,6 @@ import (
 //
 //go:embed schema.json
 var Schema []byte
-
-const maxSection = 4 << 20
 
 // Config is the section tools: of gateway.yaml, by the tools' names. The zero value has the built-in tools as they are.
 type Config map[string]Spec
@@ -51,31 +46,36 @@ type Spec struct {
 	Plans       Access[string]
 	Roles       Access[string]
 	Action      *rings.Action // nil: the built-in tool's; else as reversibility, read_only, admin and undo_api say
-	Node        *yaml.Node    // the section of the kind's own; nil: none
+	Node        *read.Node    // the section of the kind's own; nil: none
 }
 
 // The section as it is written. Pointers tell what was said.
 type rawSpec struct {
-	Kind          string         `yaml:"kind"`
-	Enabled       *bool          `yaml:"enabled"`
-	Description   string         `yaml:"description"`
-	Category      gate.Category  `yaml:"category"`
-	Args          map[string]any `yaml:"args"`
-	Timeout       duration       `yaml:"timeout"`
-	MaxReply      size           `yaml:"max_reply"`
-	Price         *int64         `yaml:"price"`
-	Rate          *Rate          `yaml:"rate"`
-	Approve       bool           `yaml:"approve"`
-	ApprovalWait  duration       `yaml:"approval_wait"`
-	Target        string         `yaml:"target"`
-	Plaintext     bool           `yaml:"plaintext"`
-	Rings         Access[int]    `yaml:"rings"`
-	Plans         Access[string] `yaml:"plans"`
-	Roles         Access[string] `yaml:"roles"`
-	Reversibility string         `yaml:"reversibility"`
-	ReadOnly      bool           `yaml:"read_only"`
-	Admin         bool           `yaml:"admin"`
-	UndoAPI       string         `yaml:"undo_api"`
+	Kind          string          `yaml:"kind"`
+	Enabled       *bool           `yaml:"enabled"`
+	Description   string          `yaml:"description"`
+	Category      gate.Category   `yaml:"category"`
+	Args          json.RawMessage `yaml:"args"`
+	Timeout       duration        `yaml:"timeout"`
+	MaxReply      size            `yaml:"max_reply"`
+	Price         *int64          `yaml:"price"`
+	Rate          *Rate           `yaml:"rate"`
+	Approve       bool            `yaml:"approve"`
+	ApprovalWait  duration        `yaml:"approval_wait"`
+	Target        string          `yaml:"target"`
+	Plaintext     bool            `yaml:"plaintext"`
+	Rings         Access[int]     `yaml:"rings"`
+	Plans         Access[string]  `yaml:"plans"`
+	Roles         Access[string]  `yaml:"roles"`
+	Reversibility string          `yaml:"reversibility"`
+	ReadOnly      bool            `yaml:"read_only"`
+	Admin         bool            `yaml:"admin"`
+	UndoAPI       string          `yaml:"undo_api"`
+
+	Builtin *read.Node `yaml:"builtin"`
+	HTTP    *read.Node `yaml:"http"`
+	MCP     *read.Node `yaml:"mcp"`
+	Command *read.Node `yaml:"command"`
 }
 
 // kinds have a section of their own under their name, but for builtin.
@@ -91,122 +91,46 @@ const (
 	maxApprovalWait = 5 * time.Minute
 )
 
-// ParseConfig reads the section. Its error names every fault by its key path.
-func ParseConfig(section []byte) (Config, error) {
-	if len(section) > maxSection {
-		return nil, fmt.Errorf("tools: %d bytes, at most %d", len(section), maxSection)
-	}
-	var nodes map[string]yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(section))
-	if err := d.Decode(&nodes); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("tools: %w", err)
-	}
-	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("tools: a second document")
-	}
-	if len(nodes) > MaxTools {
-		return nil, fmt.Errorf("tools: %d of them, at most %d", len(nodes), MaxTools)
+// ParseConfig reads the section; its error is a *read.InvalidError.
+func ParseConfig(n *read.Node) (Config, error) {
+	var raw map[string]rawSpec
+	n.Into(&raw)
+	var errs []error
+	if len(raw) > MaxTools {
+		errs = append(errs, fmt.Errorf("%d tools, at most %d", len(raw), MaxTools))
 	}
 	config := Config{}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		node := nodes[name]
-		spec, err := parseSpec(name, &node)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("tools.%s: %w", name, err))
-			continue
-		}
+	for name, r := range raw {
+		spec, faults := r.spec(name)
+		errs = append(errs, read.Under(name, errors.Join(faults...)))
 		config[name] = spec
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := n.Done(errs...); err != nil {
 		return nil, err
 	}
 	return config, nil
 }
 
-func parseSpec(name string, node *yaml.Node) (Spec, error) {
-	if err := checkName(name); err != nil {
-		return Spec{}, err
-	}
-	common, own, err := splitKind(node)
-	if err != nil {
-		return Spec{}, err
-	}
-	var raw rawSpec
-	if err := strict(common, &raw); err != nil {
-		return Spec{}, err
-	}
-	if raw.Kind == "" {
-		raw.Kind = kindOf(own)
-	}
-	for kind := range own {
-		if kind != raw.Kind || kind == kindBuiltin {
-			return Spec{}, fmt.Errorf("%s: the tool's kind is %s", kind, raw.Kind)
-		}
-	}
-	return raw.spec(name, own[raw.Kind])
+func (r *rawSpec) own() map[string]*read.Node {
+	return map[string]*read.Node{kindBuiltin: r.Builtin, "http": r.HTTP, kindMCP: r.MCP, "command": r.Command}
 }
 
-// kindOf is what a tool is that doesn't say so: what it has a section for.
-func kindOf(own map[string]*yaml.Node) string {
-	for _, kind := range kinds() {
-		if own[kind] != nil {
-			return kind
+// kind is what a tool is: what it says, or else what it has a section for.
+func (r *rawSpec) kind() (string, error) {
+	kind := cmp.Or(r.Kind, kindBuiltin)
+	own := r.own()
+	for _, k := range kinds() {
+		if r.Kind == "" && own[k] != nil {
+			kind = k
+			break
 		}
 	}
-	return kindBuiltin
-}
-
-// splitKind takes the kinds' own sections out of a tool's.
-func splitKind(node *yaml.Node) (common *yaml.Node, own map[string]*yaml.Node, err error) {
-	if node.Kind != yaml.MappingNode {
-		return nil, nil, fmt.Errorf("line %d: no mapping", node.Line)
-	}
-	if line := aliased(node); line != 0 {
-		return nil, nil, fmt.Errorf("line %d: anchors and aliases are not part of the format", line)
-	}
-	rest := *node
-	rest.Content = nil
-	own = map[string]*yaml.Node{}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
-		if !slices.Contains(kinds(), key.Value) {
-			rest.Content = append(rest.Content, key, value)
-			continue
-		}
-		if own[key.Value] != nil {
-			return nil, nil, fmt.Errorf("%s: stands there twice", key.Value)
-		}
-		own[key.Value] = value
-	}
-	return &rest, own, nil
-}
-
-// aliased returns the line of an anchor, alias or merge. They can make a small text grow without bound.
-func aliased(n *yaml.Node) int {
-	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Tag == "!!merge" {
-		return n.Line
-	}
-	for _, child := range n.Content {
-		if line := aliased(child); line != 0 {
-			return line
+	for k, section := range own {
+		if section != nil && (k != kind || k == kindBuiltin) {
+			return kind, read.Bad(k, "the tool's kind is %s", kind)
 		}
 	}
-	return 0
-}
-
-// strict decodes a node and refuses keys that into doesn't have.
-func strict(node *yaml.Node, into any) error {
-	text, err := yaml.Marshal(node)
-	if err != nil {
-		return err
-	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("from line %d: %w", node.Line, err)
-	}
-	return nil
+	return kind, nil
 }
 
 func checkName(name string) error {
@@ -218,20 +142,15 @@ func checkName(name string) error {
 
 const maxName = 64 // what clients of models take for a function's name
 
-func (r rawSpec) spec(name string, own *yaml.Node) (Spec, error) {
+func (r *rawSpec) spec(name string) (Spec, []error) {
+	kind, err := r.kind()
 	s := Spec{
-		Kind: r.Kind, Enabled: r.Enabled == nil || *r.Enabled, Description: r.Description, Category: r.Category,
+		Kind: kind, Enabled: r.Enabled == nil || *r.Enabled, Description: r.Description, Category: r.Category, Schema: r.Args,
 		Timeout: time.Duration(r.Timeout), MaxReply: int64(r.MaxReply), Price: r.Price, Approve: r.Approve, Plaintext: r.Plaintext,
-		Wait: time.Duration(r.ApprovalWait), Target: r.Target, Rings: r.Rings, Plans: r.Plans, Roles: r.Roles, Node: own,
+		Wait: time.Duration(r.ApprovalWait), Target: r.Target, Rings: r.Rings, Plans: r.Plans, Roles: r.Roles, Node: r.own()[kind],
 	}
 	if r.Rate != nil {
 		s.Rate = *r.Rate
-	}
-	var err error
-	if r.Args != nil {
-		if s.Schema, err = json.Marshal(r.Args); err != nil {
-			return Spec{}, fmt.Errorf("args: %w", err)
-		}
 	}
 	if r.Reversibility != "" || r.ReadOnly || r.Admin || r.UndoAPI != "" {
 		a := action(name, rings.Reversibility(strings.ToUpper(r.Reversibility)), r.ReadOnly)
@@ -244,51 +163,51 @@ func (r rawSpec) spec(name string, own *yaml.Node) (Spec, error) {
 		}
 		s.Action = &a
 	}
-	return s, errors.Join(s.check(r)...)
+	return s, append(s.check(r), checkName(name), err)
 }
 
-func (s Spec) check(r rawSpec) (errs []error) {
-	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (s Spec) check(r *rawSpec) (errs []error) {
+	fault := func(key, format string, args ...any) { errs = append(errs, read.Bad(key, format, args...)) }
 	if !slices.Contains(kinds(), s.Kind) {
-		fault("kind: %.32q is none of %s", s.Kind, strings.Join(kinds(), ", "))
+		fault("kind", "%.32q is none of %s", s.Kind, strings.Join(kinds(), ", "))
 	}
 	if s.Category != "" && !s.Category.Valid() {
-		fault("category: %.16q is not A, B, C or D", string(s.Category))
+		fault("category", "%.16q is not A, B, C or D", string(s.Category))
 	}
 	if len(s.Description) > maxDescription {
-		fault("description: %d bytes, at most %d", len(s.Description), maxDescription)
+		fault("description", "%d bytes, at most %d", len(s.Description), maxDescription)
 	}
 	if s.Timeout < 0 || s.Timeout > maxTimeout {
-		fault("timeout: %v is not within 0 and %v", s.Timeout, maxTimeout)
+		fault("timeout", "%v is not within 0 and %v", s.Timeout, maxTimeout)
 	}
 	if s.Wait != 0 && (s.Wait < minApprovalWait || s.Wait > maxApprovalWait) {
-		fault("approval_wait: %v is not within %v and %v", s.Wait, minApprovalWait, maxApprovalWait)
+		fault("approval_wait", "%v is not within %v and %v", s.Wait, minApprovalWait, maxApprovalWait)
 	}
 	if s.MaxReply < 0 || s.MaxReply > MaxReply {
-		fault("max_reply: %d is not within 0 and %d", s.MaxReply, int64(MaxReply))
+		fault("max_reply", "%d is not within 0 and %d", s.MaxReply, int64(MaxReply))
 	}
 	if len(s.Target) > maxTarget {
-		fault("target: %d bytes, at most %d", len(s.Target), maxTarget)
+		fault("target", "%d bytes, at most %d", len(s.Target), maxTarget)
 	}
 	if s.Price != nil && *s.Price < 0 {
-		fault("price: %d is negative", *s.Price)
+		fault("price", "%d is negative", *s.Price)
 	}
 	if r.Rate != nil && (!(s.Rate.PerSecond > 0 && s.Rate.PerSecond <= 1e6) || s.Rate.Burst < 1 || s.Rate.Burst > 1e6) {
-		fault("rate: per_second is above 0, burst at least 1, both at most a million")
+		fault("rate", "per_second is above 0, burst at least 1, both at most a million")
 	}
 	for _, ring := range append(slices.Clone(s.Rings.Only), s.Rings.Not...) {
 		if ring < 1 || ring > 3 {
-			fault("rings: %d is not 1, 2 or 3", ring)
+			fault("rings", "%d is not 1, 2 or 3", ring)
 		}
 	}
 	if s.Schema != nil {
 		if _, err := compile(s.Schema); err != nil {
-			fault("args: %w", err)
+			fault("args", "%v", err)
 		}
 	}
 	if s.Action != nil {
 		if err := s.Action.Check(); err != nil {
-			fault("reversibility: %w", err)
+			fault("reversibility", "%v", err)
 		}
 	}
 	return append(errs, s.checkRequired()...)
@@ -299,7 +218,7 @@ func (s Spec) checkRequired() (errs []error) {
 	if !s.Enabled || s.Kind == kindBuiltin {
 		return nil
 	}
-	missing := func(key, why string) { errs = append(errs, fmt.Errorf("%s: required, %s", key, why)) }
+	missing := func(key, why string) { errs = append(errs, read.Bad(key, "required, %s", why)) }
 	if s.Category == "" {
 		missing("category", "A to D")
 	}
@@ -329,10 +248,11 @@ const (
 // duration is written as 500ms, 10s, 1m.
 type duration time.Duration
 
-func (d *duration) UnmarshalYAML(n *yaml.Node) error {
-	v, err := time.ParseDuration(n.Value)
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
 	if err != nil || v <= 0 {
-		return fmt.Errorf("line %d: %.32q is no duration above 0 such as 500ms or 10s", n.Line, n.Value)
+		return fmt.Errorf("%.32q is no duration above 0 such as 500ms or 10s", text)
 	}
 	*d = duration(v)
 	return nil
@@ -341,17 +261,17 @@ func (d *duration) UnmarshalYAML(n *yaml.Node) error {
 // size is written in bytes, or with K or M for 1024 and 1024².
 type size int64
 
-func (s *size) UnmarshalYAML(n *yaml.Node) error {
-	digits, unit := n.Value, int64(1)
-	switch {
-	case strings.HasSuffix(digits, "K"):
-		unit = 1 << 10
-	case strings.HasSuffix(digits, "M"):
-		unit = 1 << 20
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *size) UnmarshalText(text []byte) error {
+	digits, unit := string(text), int64(1)
+	if rest, ok := strings.CutSuffix(digits, "K"); ok {
+		digits, unit = rest, 1<<10
+	} else if rest, ok := strings.CutSuffix(digits, "M"); ok {
+		digits, unit = rest, 1<<20
 	}
-	v, err := strconv.ParseInt(strings.TrimRight(digits, "KM"), 10, 32)
-	if err != nil || v <= 0 || unit > 1 && len(digits)-len(strings.TrimRight(digits, "KM")) != 1 {
-		return fmt.Errorf("line %d: %.32q is no size above 0 such as 4096, 64K or 1M", n.Line, n.Value)
+	v, err := strconv.ParseInt(digits, 10, 32)
+	if err != nil || v <= 0 {
+		return fmt.Errorf("%.32q is no size above 0 such as 4096, 64K or 1M", text)
 	}
 	*s = size(v * unit)
 	return nil

@@ -14,9 +14,15 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 	"agentrun/toolproxy/tools"
 )
+
+// section is the section tools: with that text.
+func section(text string) *read.Node {
+	return read.YAML(read.Source{Path: "tools", Max: 1 << 20}, []byte(text))
+}
 
 func example(t *testing.T) []byte {
 	t.Helper()
@@ -28,7 +34,7 @@ func example(t *testing.T) []byte {
 }
 
 func TestM11ParseConfig(t *testing.T) {
-	config, err := tools.ParseConfig(example(t))
+	config, err := tools.ParseConfig(section(string(example(t))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +60,7 @@ func TestM11ParseConfig(t *testing.T) {
 func TestParseConfigNamesTheKey(t *testing.T) {
 	const full = "x: {kind: http, description: d, category: A, read_only: true, args: {type: object}, http: {url: u}"
 	for config, want := range map[string]string{
-		full + ", colour: red}":                        "tools.x: ",
+		full + ", colour: red}":                        "tools.x.colour: unknown key; known: ",
 		full + ", timeout: 0s}":                        "500ms",
 		full + ", timeout: 1h}":                        "timeout",
 		full + ", timeout: -1s}":                       "500ms",
@@ -78,16 +84,16 @@ func TestParseConfigNamesTheKey(t *testing.T) {
 		"x: {builtin: {}}":                             "builtin",
 		"x: {kind: ftp}":                               "kind",
 		"x: {category: E}":                             "category",
-		"x: 1":                                         "tools.x: line",
+		"x: 1":                                         "line 1: tools.x: want a mapping",
 		"x/y: {}":                                      "tools.x/y",
 		"x: &a {}\ny: *a":                              "anchors",
 		"x: {}\nx: {}":                                 "x",
 		"- x":                                          "tools: ",
-		"x: {}\n---\ny: {}":                            "second document",
+		"x: {}\n---\ny: {}":                            "more than one document",
 		"x: {args: {type: array}}":                     "args",
 		"x: {args: {type: object, properties: {a: {$ref: '#'}}}}": "args",
 	} {
-		if c, err := tools.ParseConfig([]byte(config)); err == nil || !strings.Contains(err.Error(), want) {
+		if c, err := tools.ParseConfig(section(config)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, %v, want an error with %q", config, c, err, want)
 		}
 	}
@@ -121,7 +127,7 @@ func TestSchemaAgreesWithTheParser(t *testing.T) {
 			t.Fatal(err)
 		}
 		invalid := resolved.Validate(v)
-		_, refused := tools.ParseConfig([]byte(tt.text))
+		_, refused := tools.ParseConfig(section(tt.text))
 		if (invalid == nil) != tt.want || (refused == nil) != tt.want {
 			t.Errorf("%s: schema says %v, parser %v, want valid %v", name, invalid, refused, tt.want)
 		}
@@ -132,7 +138,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte("math: {enabled: false}"))
 	f.Add([]byte("x: {kind: http, category: A, description: d, read_only: true, args: {type: object}, http: {}}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := tools.ParseConfig(text)
+		c, err := tools.ParseConfig(section(string(text)))
 		if err != nil && c != nil {
 			t.Errorf("got %v beside %v", c, err)
 		}

@@ -7,8 +7,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"agentrun/internal/read"
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 )
@@ -32,7 +31,7 @@ type Definition struct {
 
 // Factory makes the tool that a section of the configuration describes. It is given the part of the section that belongs
 // to its kind (`http:`, `command:`), nil if there is none, and refuses keys it doesn't know.
-type Factory func(name string, node *yaml.Node) (Tool, error)
+type Factory func(name string, n *read.Node) (Tool, error)
 
 // Source brings several tools at once: an MCP server upstream. Their names are without the prefix; the registry adds it.
 // Definitions is asked again from time to time. An error leaves the tools it gave before as they are, and says nothing
@@ -42,7 +41,7 @@ type Source interface {
 }
 
 // SourceFactory makes the source that a section of the configuration describes.
-type SourceFactory func(name string, node *yaml.Node) (Source, error)
+type SourceFactory func(name string, n *read.Node) (Source, error)
 
 // Limits of tools.
 const (

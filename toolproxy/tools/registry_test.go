@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/pdp"
 	"agentrun/rings"
 	"agentrun/toolproxy/boundary"
@@ -74,7 +74,7 @@ func TestM11WhitelistsAndBlacklists(t *testing.T) {
 		"role missing":   {"roles: {only: [admin]}", gate.CodeToolRestricted},
 		"off":            {"enabled: false", gate.CodeToolUnknown},
 	} {
-		config, err := tools.ParseConfig([]byte("echo:\n  " + tt.config + "\n"))
+		config, err := tools.ParseConfig(section("echo:\n  " + tt.config + "\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestM11WhitelistsAndBlacklists(t *testing.T) {
 
 func TestM11RateOfATool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		config, err := tools.ParseConfig([]byte("echo: {rate: {per_second: 2, burst: 3}}"))
+		config, err := tools.ParseConfig(section("echo: {rate: {per_second: 2, burst: 3}}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +257,7 @@ func TestFilterThatFailsWithholdsTheReply(t *testing.T) {
 }
 
 func TestM19PriceIsReservedAndBooked(t *testing.T) {
-	config, err := tools.ParseConfig([]byte("echo: {price: 70}"))
+	config, err := tools.ParseConfig(section("echo: {price: 70}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestUnknownToolsPassTheEntrance(t *testing.T) {
 // Tools of the configuration, built-in ones and those of a source wait as long as the configuration says.
 func TestM11ApprovalWaitOfATool(t *testing.T) {
 	const common = "description: d, category: A, read_only: true, approve: true"
-	config, err := tools.ParseConfig([]byte("math: {approve: true, approval_wait: 5s}\nplain: {approve: true}\n" +
+	config, err := tools.ParseConfig(section("math: {approve: true, approval_wait: 5s}\nplain: {approve: true}\n" +
 		"hook: {" + common + ", args: {type: object}, approval_wait: 1m, http: {url: u}}\n" +
 		"docs: {" + common + ", approval_wait: 7s, mcp: {url: u}}"))
 	if err != nil {
@@ -321,8 +321,8 @@ func TestM11ApprovalWaitOfATool(t *testing.T) {
 	}
 	w := newWorld(define("math", echo), define("plain", echo))
 	w.options.Config = config
-	w.options.Factories = map[string]tools.Factory{"http": func(string, *yaml.Node) (tools.Tool, error) { return toolFunc(echo), nil }}
-	w.options.Sources = map[string]tools.SourceFactory{"mcp": func(string, *yaml.Node) (tools.Source, error) {
+	w.options.Factories = map[string]tools.Factory{"http": func(string, *read.Node) (tools.Tool, error) { return toolFunc(echo), nil }}
+	w.options.Sources = map[string]tools.SourceFactory{"mcp": func(string, *read.Node) (tools.Source, error) {
 		return &fakeSource{give: []tools.Definition{define("find", echo)}}, nil
 	}}
 	var asked time.Duration
@@ -383,7 +383,7 @@ func names(r *tools.Registry) (names []string) {
 }
 
 func TestM12OneServerThatFailsHidesNoOthersTools(t *testing.T) {
-	config, err := tools.ParseConfig([]byte(`
+	config, err := tools.ParseConfig(section(`
 good: {kind: mcp, category: B, read_only: true, mcp: {url: x}}
 bad: {kind: mcp, category: B, read_only: true, mcp: {url: x}}
 `))
@@ -393,7 +393,7 @@ bad: {kind: mcp, category: B, read_only: true, mcp: {url: x}}
 	good, bad := &fakeSource{}, &fakeSource{err: errors.New("refused")}
 	w := newWorld(define("echo", echo))
 	w.options.Config = config
-	w.options.Sources = map[string]tools.SourceFactory{"mcp": func(name string, _ *yaml.Node) (tools.Source, error) {
+	w.options.Sources = map[string]tools.SourceFactory{"mcp": func(name string, _ *read.Node) (tools.Source, error) {
 		return map[string]*fakeSource{"good": good, "bad": bad}[name], nil
 	}}
 	circle := define("circle", echo)
@@ -429,13 +429,13 @@ bad: {kind: mcp, category: B, read_only: true, mcp: {url: x}}
 
 // A server's word about its own tools weighs nothing: the operator said what they are.
 func TestM12ServersDontClassifyTheirTools(t *testing.T) {
-	config, err := tools.ParseConfig([]byte(`up: {kind: mcp, category: C, reversibility: none, mcp: {url: x}}`))
+	config, err := tools.ParseConfig(section(`up: {kind: mcp, category: C, reversibility: none, mcp: {url: x}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := newWorld()
 	w.options.Config = config
-	w.options.Sources = map[string]tools.SourceFactory{"mcp": func(string, *yaml.Node) (tools.Source, error) {
+	w.options.Sources = map[string]tools.SourceFactory{"mcp": func(string, *read.Node) (tools.Source, error) {
 		return &fakeSource{give: []tools.Definition{define("delete", echo)}}, nil // says: reads only, category A
 	}}
 	r := w.registry(t)
@@ -489,7 +489,7 @@ func BenchmarkInvoke(b *testing.B) {
 
 func TestM12SourcesAreAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		config, err := tools.ParseConfig([]byte(`up: {category: B, read_only: true, rate: {per_second: 0.001, burst: 1}, mcp: {url: x}}`))
+		config, err := tools.ParseConfig(section(`up: {category: B, read_only: true, rate: {per_second: 0.001, burst: 1}, mcp: {url: x}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -497,7 +497,7 @@ func TestM12SourcesAreAskedAgain(t *testing.T) {
 		up.set(nil, define("a", echo))
 		w := newWorld()
 		w.options.Config = config
-		w.options.Sources = map[string]tools.SourceFactory{"mcp": func(string, *yaml.Node) (tools.Source, error) { return up, nil }}
+		w.options.Sources = map[string]tools.SourceFactory{"mcp": func(string, *read.Node) (tools.Source, error) { return up, nil }}
 		r := w.registry(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		go r.Run(ctx)

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"agentrun/internal/read"
 )
 
 // What a call is about comes from the call and not from the agent's account of it.
@@ -42,7 +44,7 @@ func TestS15TargetsAreArguments(t *testing.T) {
 	}
 	const spec = "weather: {description: x, category: B, read_only: true, args: {type: object, properties: {place: {type: string}}}, http: {url: https://x.example/}, target: %}\n"
 	for target, want := range map[string]bool{"place": true, "'-'": true, strings.Repeat("x", maxTarget+1): false, "[a]": false} {
-		c, err := ParseConfig([]byte(strings.Replace(spec, "%", target, 1)))
+		c, err := ParseConfig(read.YAML(read.Source{Path: "tools", Max: 1 << 20}, []byte(strings.Replace(spec, "%", target, 1))))
 		if (err == nil) != want {
 			t.Errorf("%q: got %v, want it taken: %v", target, err, want)
 		}

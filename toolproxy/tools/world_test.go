@@ -5,15 +5,13 @@ package tools_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v3"
-
+	"agentrun/internal/read"
 	"agentrun/pdp"
 	"agentrun/rings"
 	"agentrun/toolproxy/egress"
@@ -156,13 +154,12 @@ func post(t testing.TB, url, body string, headers ...string) answer {
 }
 
 func factory(f toolFunc) tools.Factory {
-	return func(_ string, node *yaml.Node) (tools.Tool, error) {
-		var own struct{ URL string }
-		if err := node.Decode(&own); err != nil {
-			return nil, err
+	return func(_ string, node *read.Node) (tools.Tool, error) {
+		var own struct {
+			URL string `yaml:"url"`
 		}
-		if own.URL == "" {
-			return nil, errors.New("url: required")
+		if node.Into(&own); own.URL == "" {
+			return nil, node.Done(read.Bad("url", "required"))
 		}
 		return f, nil
 	}
