@@ -225,6 +225,7 @@ func deciding() map[string]struct {
 
 		"internal/hinted":           {nil, "an error with the way out must be usable everywhere"},
 		"supervisor/killhooks":      {append([]string{"internal/hinted", "internal/shown", "internal/sibling"}, belowSupervisor()...), "it runs the operator's programs about one run; who asked for the run, and how, is not its business"},
+		"supervisor":                {append([]string{"runtime"}, belowRuntime()...), "what is asked for is data: whoever asks, by flags or otherwise, fills it in"},
 		"supervisor/live":           {append([]string{"supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "operators reach runs through it; who asked for a run, what started it and what is printed is others' business"},
 		"supervisor/daemon/queue":   {[]string{"cgroups", "cgroups/internal/ctrd", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
 		"supervisor/daemon/pool":    {append([]string{"runtime"}, belowRuntime()...), "it keeps what runtime has prepared; who gets one is the daemon's business"},

@@ -14,21 +14,24 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/hinted"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 	"agentrun/telemetry/runlog"
 )
 
-func checkDetach(c *cli.Context) error {
-	if !c.Bool("d") {
+func checkDetach(r *supervisor.Request) error {
+	if !r.Detach {
 		return nil
 	}
-	for _, flag := range []string{"t", "i"} {
-		if c.Bool(flag) {
-			return hinted.New(fmt.Errorf("-%s contradicts --detach: a detached run has no terminal, and its input has ended", flag), "leave one of the two out")
+	for _, f := range []struct {
+		flag  string
+		given bool
+	}{{"t", r.TTY}, {"i", r.Interactive}} {
+		if f.given {
+			return hinted.New(fmt.Errorf("-%s contradicts --detach: a detached run has no terminal, and its input has ended", f.flag), "leave one of the two out")
 		}
 	}
 	return nil
@@ -72,9 +75,9 @@ func (g *global) sweepOutput(p runlog.Policy, now time.Time) error {
 }
 
 // tellDetached says which run it is to the command that asked for it, and lets it go.
-func tellDetached(g *global, c *cli.Context, s runtime.Status, log *os.File) error {
+func tellDetached(g *global, r *supervisor.Request, s runtime.Status, log *os.File) error {
 	text := []byte(s.ID)
-	if c.Bool("json") {
+	if r.JSON {
 		var err error
 		if text, err = json.Marshal(map[string]string{"id": s.ID, "name": s.Name, "output": g.outputFile(s.ID)}); err != nil {
 			return err

@@ -121,7 +121,7 @@ func (w *watching) past(ctx context.Context) error {
 	return nil
 }
 
-func (w *watching) pastOf(ctx context.Context, s supervisor) (events []control.Event, err error) {
+func (w *watching) pastOf(ctx context.Context, s liveSupervisor) (events []control.Event, err error) {
 	last := w.since
 	err = s.Events(ctx, w.since, false, func(e control.Event) error {
 		events, last = append(events, e), e.Seq
@@ -184,7 +184,7 @@ func (w *watching) begin(name string) (since uint64, ok bool) {
 	return w.seen[name], true
 }
 
-func (w *watching) stream(ctx context.Context, s supervisor, since uint64, end context.CancelCauseFunc) {
+func (w *watching) stream(ctx context.Context, s liveSupervisor, since uint64, end context.CancelCauseFunc) {
 	// How it ends is of no interest: with the supervisor, or it is taken up again where it stopped.
 	_ = s.Events(ctx, since, true, func(e control.Event) error {
 		w.mu.Lock()

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 	"agentrun/supervisor/live"
 )
 
@@ -61,13 +60,14 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 func execAction(g *global, c *cli.Context) error {
 	by := g.caller
 	by.flagsAreRead()
-	if err := checkDetach(c); err != nil {
+	r := requestOf(by, c)
+	if err := checkDetach(r); err != nil {
 		return err
 	}
 	if err := g.handOver(c); err != nil {
 		return err
 	}
-	if c.Bool("d") && by.detach == nil {
+	if r.Detach && by.detach == nil {
 		return detachAlone()
 	}
 	if err := g.enter(); err != nil {
@@ -78,13 +78,13 @@ func execAction(g *global, c *cli.Context) error {
 		return err
 	}
 	defer closeNode(g, h)
-	if by.home != nil && c.String("session") == "" {
+	if by.home != nil && r.Session == "" {
 		h.Expect("") // a run that isn't refused is recorded there; alone, one that is refused must leave nothing
 	}
 	release := func() {}
 	leave := func() {}
 	defer func() { leave() }()
-	plan, adm, err := prepare(g, c, h, func(memory int64) (err error) {
+	plan, adm, err := prepare(c.Context, g, r, h, func(memory int64) (err error) {
 		leave, err = by.admit(c.Context, memory)
 		if err == nil && by.cold() {
 			release = runtime.Warm()
@@ -100,15 +100,15 @@ func execAction(g *global, c *cli.Context) error {
 	}()
 	if err != nil {
 		status := runtime.Status{
-			Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"), Ring: c.Int("ring"), Profile: c.String("profile"),
+			Name: r.Name, Agent: r.Agent, Session: r.Session, Ring: r.RingOr3(), Profile: r.Profile,
 			State: runtime.Failed, Refused: map[string]uint64{}, Events: []runtime.Event{},
 		}
 		// A refusal is an outcome too: whoever waits for the status file must not wait for ever.
 		status.Error, status.Hint = err.Error(), hint(err)
 		status.ExitCode = report(io.Discard, err)
-		serr := g.openStatusFile(c, h)
+		serr := g.openStatusFile(r, h)
 		if serr == nil {
-			serr = tellStatus(g, c, status)
+			serr = tellStatus(g, r, status)
 		}
 		if serr != nil && !errors.Is(err, errStatusFile) {
 			return fmt.Errorf("%w (and %w)", err, serr)
@@ -118,14 +118,14 @@ func execAction(g *global, c *cli.Context) error {
 	for _, m := range plan.Missing {
 		tell(by.stderr, "best effort: running without "+m.Name+": "+m.Loses, "")
 	}
-	v, settle, err := g.supervise(c, h, adm, plan)
+	v, settle, err := g.supervise(r, h, adm, plan)
 	if err != nil {
 		return err
 	}
 	defer settle()
 	ctx, end := context.WithCancelCause(c.Context)
 	defer end(nil)
-	out, ask, err := wayOut(g, c, v, h, adm, func(err error) { end(&runtime.PolicyError{Reason: err.Error()}) })
+	out, ask, err := wayOut(g, r, v, h, adm, func(err error) { end(&runtime.PolicyError{Reason: err.Error()}) })
 	if err != nil {
 		return err
 	}
@@ -137,23 +137,23 @@ func execAction(g *global, c *cli.Context) error {
 		}()
 	}
 	if out != nil {
-		file, err := readGatewayFile(by, c.String("gateway"))
+		file, err := readGatewayFile(r.Gateway)
 		if err != nil {
 			return err
 		}
 		defer g.keepLogs(plan.ID, file.Telemetry.Logs)
 	}
-	told := &outcome{g: g, c: c, early: by.settled != nil && plan.Keep == "" && !plan.TTY && !asked(c)}
-	status, err := start(ctx, g, c, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
+	told := &outcome{g: g, early: by.settled != nil && plan.Keep == "" && !plan.TTY && !r.Account()}
+	status, err := start(ctx, g, r, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
 		Control:      v.Control,
-		KillOnBreach: c.Bool("kill-on-breach"),
+		KillOnBreach: r.KillOnBreach,
 		SignLater:    told.early, // our closing of the node does
 		Warn:         func(err error) { g.log.Warn("audit", "err", err) },
 	})))
 	if err != nil {
 		return err
 	}
-	if err := tellStatus(g, c, status); err != nil {
+	if err := tellStatus(g, r, status); err != nil {
 		return err
 	}
 	for _, l := range status.Leftovers {
@@ -167,7 +167,6 @@ func execAction(g *global, c *cli.Context) error {
 type outcome struct {
 	runtime.Observer
 	g     *global
-	c     *cli.Context
 	early bool // as soon as it is on record, not when the last of the run is taken down
 	said  sync.Once
 }
@@ -205,15 +204,15 @@ func (o *outcome) say(s runtime.Status) {
 
 // prepare does everything that can fail without having started anything; the last of it is the admission, which is on
 // record. enter is called once the flags are known to make sense, with the memory that the run may use: it waits for room.
-func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(memory int64) error) (*runtime.Plan, hypervisor.Admission, error) {
+func prepare(ctx context.Context, g *global, r *supervisor.Request, h *hypervisor.Hypervisor, enter func(memory int64) error) (*runtime.Plan, hypervisor.Admission, error) {
 	none := hypervisor.Admission{}
-	spec, req, err := specOf(g, c, h)
+	spec, req, err := specOf(ctx, g, r, h)
 	if err == nil {
 		err = spec.Check()
 	}
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		// Asked again, on record this time.
-		if _, err := h.Admit(c.Context, req); err != nil {
+		if _, err := h.Admit(ctx, req); err != nil {
 			return nil, none, err
 		}
 		return nil, none, denied
@@ -224,11 +223,11 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 	if err := enter(int64(spec.Limits.Memory)); err != nil {
 		return nil, none, err
 	}
-	if err := g.openStatusFile(c, h); err != nil {
+	if err := g.openStatusFile(r, h); err != nil {
 		return nil, none, err
 	}
 	if spec.Keep != "" {
-		if err := writable(spec.Keep, shownFlags(g, c, h)); err != nil {
+		if err := writable(spec.Keep, shownBy(r, h)); err != nil {
 			return nil, none, fmt.Errorf("--keep: %w", err)
 		}
 	}
@@ -241,12 +240,12 @@ func prepare(g *global, c *cli.Context, h *hypervisor.Hypervisor, enter func(mem
 		return nil, none, err
 	}
 	g.caller.begun, g.caller.cool = g.caller.warm(plan)
-	adm, err := h.Admit(c.Context, req)
+	adm, err := h.Admit(ctx, req)
 	if err == nil && adm.Ring.Value() != plan.Ring {
 		err = fmt.Errorf("the ring of agent %s changed to %d while the run was planned for ring %d", req.Agent, adm.Ring.Value(), plan.Ring)
 	}
 	if err == nil {
-		err = checkGateway(g, c, plan, h, adm, req)
+		err = checkGateway(g, r, plan, h, adm, req)
 	}
 	return plan, adm, err
 }
@@ -275,12 +274,12 @@ func writable(name string, shown []string) error {
 }
 
 // openStatusFile opens its folder while no code of the agent has run: see fsjail.Output.
-func (g *global) openStatusFile(c *cli.Context, h *hypervisor.Hypervisor) (err error) {
+func (g *global) openStatusFile(r *supervisor.Request, h *hypervisor.Hypervisor) (err error) {
 	by := g.caller
-	if !c.IsSet("status-file") || by.status != nil {
+	if r.StatusFile == "" || by.status != nil {
 		return nil
 	}
-	if by.status, err = fsjail.OpenOutput(by.path(c.String("status-file")), shownFlags(g, c, h)); err == nil {
+	if by.status, err = fsjail.OpenOutput(r.StatusFile, shownBy(r, h)); err == nil {
 		err = by.status.Try()
 	}
 	if err != nil {
@@ -289,25 +288,24 @@ func (g *global) openStatusFile(c *cli.Context, h *hypervisor.Hypervisor) (err e
 	return nil
 }
 
-// shownFlags are the host's folders that the flags show to the run, whatever else is wrong with them.
-func shownFlags(g *global, c *cli.Context, h *hypervisor.Hypervisor) []string {
-	list := []string{g.caller.path(c.String("workspace"))}
-	if session := c.String("session"); rings.CheckSessionID(session) == nil {
-		list = append(list, h.Workspace(session))
+// shownBy are the host's folders that a request shows to its run, whatever else is wrong with it.
+func shownBy(r *supervisor.Request, h *hypervisor.Hypervisor) []string {
+	list := []string{r.Workspace}
+	if rings.CheckSessionID(r.Session) == nil {
+		list = append(list, h.Workspace(r.Session))
 	}
-	for _, v := range slices.Concat(c.StringSlice("bind"), c.StringSlice("ro-bind")) {
-		src, _, _ := strings.Cut(v, ":")
-		list = append(list, g.caller.path(src))
+	for _, b := range r.Binds {
+		list = append(list, b.Source)
 	}
 	return list
 }
 
-func start(ctx context.Context, g *global, c *cli.Context, v *live.Run, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
+func start(ctx context.Context, g *global, r *supervisor.Request, v *live.Run, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
 	plan := v.Plan
 	by := g.caller
 	if by.home != nil {
 		by.home.collectLately() // it looks at every live run
-	} else if removed, err := g.collect(c.Context, false); err != nil {
+	} else if removed, err := g.collect(ctx, false); err != nil {
 		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
 	} else if len(removed) > 0 {
 		g.log.Info("cleaned up after crashed runs", "removed", removed)
@@ -321,7 +319,7 @@ func start(ctx context.Context, g *global, c *cli.Context, v *live.Run, out *run
 		OnStep:       func(name string, took time.Duration) { g.log.Debug("launch", "step", name, "took", took) },
 	}
 	var letGo func(runtime.Status)
-	if c.Bool("d") {
+	if r.Detach {
 		log, err := g.createOutput(plan.ID)
 		if err != nil {
 			return runtime.Status{}, err
@@ -332,11 +330,11 @@ func start(ctx context.Context, g *global, c *cli.Context, v *live.Run, out *run
 		ctx, end = context.WithCancelCause(ctx)
 		defer end(nil)
 		letGo = func(s runtime.Status) {
-			if err := tellDetached(g, c, s, log); err != nil {
+			if err := tellDetached(g, r, s, log); err != nil {
 				end(err)
 			}
 		}
-	} else if by.tty == nil || c.Bool("i") || plan.TTY {
+	} else if by.tty == nil || r.Interactive || plan.TTY {
 		opt.Stdin = by.stdin
 	}
 	opt.OnStart = func(s runtime.Status) {
@@ -363,12 +361,9 @@ func (g *global) filterCache() string { return filepath.Join(g.stateDir, "seccom
 
 func (g *global) noFilterCache(err error) { g.log.Info("compiled filters are not kept", "err", err) }
 
-// asked tells whether a full account was asked for, which is not known before all is taken down.
-func asked(c *cli.Context) bool { return c.Bool("json") || c.IsSet("status-file") || c.Bool("d") }
-
 // tellStatus writes the status where it was asked for.
-func tellStatus(g *global, c *cli.Context, s runtime.Status) error {
-	if c.Bool("json") && !c.Bool("d") {
+func tellStatus(g *global, r *supervisor.Request, s runtime.Status) error {
+	if r.JSON && !r.Detach {
 		b, err := json.Marshal(s)
 		if err != nil {
 			return err

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +12,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +27,7 @@ import (
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 	"agentrun/supervisor/live"
 	"agentrun/telemetry/trace"
 	"agentrun/toolproxy/link"
@@ -43,27 +47,30 @@ func exitFlags() []cli.Flag {
 	}
 }
 
-// exitSpec turns the flags into what the sandbox is built with. What the gateway alone can tell is wrong, it tells in check.
-func exitSpec(g *global, c *cli.Context, s *runtime.Spec) (bad []runtime.Problem) {
+// exitSpec turns the request into what the sandbox is built with. What the gateway alone can tell is wrong, it tells in check.
+func exitSpec(r *supervisor.Request, s *runtime.Spec) (bad []runtime.Problem) {
 	problem := func(flag, format string, args ...any) {
 		bad = append(bad, runtime.Problem{Field: flag, Message: fmt.Sprintf(format, args...)})
 	}
-	if c.Bool("no-gateway") {
-		for _, flag := range []string{"allow", "tool", "policy", "gateway", "metrics-addr"} {
-			if c.IsSet(flag) {
-				problem("--"+flag, "there is nothing for it with --no-gateway")
+	if r.NoGateway {
+		for _, f := range []struct {
+			flag  string
+			given bool
+		}{{"allow", len(r.Allow) > 0}, {"tool", len(r.Tools) > 0}, {"policy", r.Policy != ""}, {"gateway", r.Gateway != ""}, {"metrics-addr", r.Metrics != ""}} {
+			if f.given {
+				problem("--"+f.flag, "there is nothing for it with --no-gateway")
 			}
 		}
 		return bad
 	}
 	s.Exit = true
-	file, err := readGatewayFile(g.caller, c.String("gateway"))
+	file, err := readGatewayFile(r.Gateway)
 	if err != nil {
 		problem("--gateway", "%v", err)
 	}
 	s.CapturePorts = file.Egress.CapturePorts
 	s.ExitCA = file.intercepts()
-	for _, entry := range c.StringSlice("allow") {
+	for _, entry := range r.Allow {
 		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
 			problem("--allow", "%q is not HOST or HOST:PORT", entry)
 			continue
@@ -82,8 +89,8 @@ func exitSpec(g *global, c *cli.Context, s *runtime.Spec) (bad []runtime.Problem
 			problem("--allow", "port %d is one of the gateway's own inside; reach it by the proxy variables without capture", port)
 		}
 	}
-	if p := c.String("policy"); p != "" {
-		if _, err := os.Stat(g.caller.path(p)); err != nil {
+	if r.Policy != "" {
+		if _, err := os.Stat(r.Policy); err != nil {
 			problem("--policy", "%v", err)
 		}
 	}
@@ -130,12 +137,9 @@ func (p gatewayPart) intercepts() bool {
 	return false
 }
 
-func readGatewayFile(by *caller, name string) (gatewayPart, error) {
+func readGatewayFile(name string) (gatewayPart, error) {
 	var part gatewayPart
-	path := by.path(name)
-	if path == "" {
-		path = gatewayFile
-	}
+	path := cmp.Or(name, gatewayFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && name == "" {
 		return part, nil
@@ -147,12 +151,12 @@ func readGatewayFile(by *caller, name string) (gatewayPart, error) {
 	if n.Into(&part); n.Done() != nil {
 		return part, n.Done()
 	}
-	part.path, err = by.abs(path)
+	part.path, err = filepath.Abs(path)
 	return part, err
 }
 
 // wayOut makes the exit of an admitted run. The caller closes what it returns when the run is over; end is called at most once.
-func wayOut(g *global, c *cli.Context, v *live.Run, h *hypervisor.Hypervisor, adm hypervisor.Admission, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
+func wayOut(g *global, r *supervisor.Request, v *live.Run, h *hypervisor.Hypervisor, adm hypervisor.Admission, end func(error)) (*runtime.Exit, *hypervisor.Exit, error) {
 	plan := v.Plan
 	if plan.Exit == nil {
 		return nil, nil, nil
@@ -161,25 +165,25 @@ func wayOut(g *global, c *cli.Context, v *live.Run, h *hypervisor.Hypervisor, ad
 	if err != nil {
 		return nil, nil, err
 	}
-	file, err := readGatewayFile(g.caller, c.String("gateway"))
+	file, err := readGatewayFile(r.Gateway)
 	if err != nil {
 		return nil, nil, err
 	}
 	cmds := &commands{g: g, run: plan.ID}
 	x := h.Exit(adm, hypervisor.ExitOptions{
-		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: c.Bool("kill-on-breach"), Control: v.Control, Safety: v.Safety,
+		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: r.KillOnBreach, Control: v.Control, Safety: v.Safety,
 		End:     end,
 		Warn:    func(err error) { g.log.Warn("tool proxy", "err", err) },
 		Execute: cmds.execute,
 	})
 	start := link.Start{
-		Caller: x.Caller(), Ring: adm.Ring, Config: file.path, Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"),
-		Metrics: c.String("metrics-addr"), MaxSteps: x.MaxSteps(), Version: version, LogDir: g.logsDir(),
-		BestEffort: c.Bool("best-effort"), Network: narrowedNetwork(plan), Trace: trace.New(true).Traceparent(),
+		Caller: x.Caller(), Ring: adm.Ring, Config: file.path, Allow: r.Allow, Tools: r.Tools,
+		Metrics: r.Metrics, MaxSteps: x.MaxSteps(), Version: version, LogDir: g.logsDir(),
+		BestEffort: r.BestEffort, Network: narrowedNetwork(plan), Trace: trace.New(true).Traceparent(),
 		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)), Safety: live.SafetyStart(plan),
 	}
-	if p := c.String("policy"); p != "" {
-		if start.Policy, err = g.caller.abs(p); err != nil {
+	if r.Policy != "" {
+		if start.Policy, err = filepath.Abs(r.Policy); err != nil {
 			return nil, nil, errors.Join(err, x.Close())
 		}
 	}
@@ -203,11 +207,11 @@ func narrowedNetwork(plan *runtime.Plan) string {
 }
 
 // planLimits narrows what the plan of the run's agent narrows (M-19). Flags that ask for more are refused like any other limit.
-func planLimits(c *cli.Context, h *hypervisor.Hypervisor, req hypervisor.Request, l *profiles.Limits) error {
+func planLimits(ctx context.Context, r *supervisor.Request, h *hypervisor.Hypervisor, req hypervisor.Request, l *profiles.Limits) error {
 	if req.Agent == "" {
 		return nil
 	}
-	grant, err := h.GrantFor(c.Context, req.Agent)
+	grant, err := h.GrantFor(ctx, req.Agent)
 	if err != nil {
 		return err
 	}
@@ -215,7 +219,7 @@ func planLimits(c *cli.Context, h *hypervisor.Hypervisor, req hypervisor.Request
 	if int64(grant.Limits.Time) == governance.Unlimited || l.Timeout <= most {
 		return nil
 	}
-	if c.IsSet("timeout") {
+	if r.Limits.Timeout != nil {
 		return &runtime.InvalidSpec{Problems: []runtime.Problem{{Field: "--timeout", Message: fmt.Sprintf("plan %s gives a run %s at most", grant.Plan, most)}}}
 	}
 	l.Timeout = most
@@ -226,11 +230,11 @@ func planLimits(c *cli.Context, h *hypervisor.Hypervisor, req hypervisor.Request
 // checkGateway has the gateway's program look at what the run brings, before anything starts: it would refuse it at the run's
 // first connection. With policies of the operator's it is also asked whether the run may be (M-9, agent.run.invoke); the
 // built-in ones let every admitted run begin.
-func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.Hypervisor, adm hypervisor.Admission, req hypervisor.Request) error {
+func checkGateway(g *global, r *supervisor.Request, plan *runtime.Plan, h *hypervisor.Hypervisor, adm hypervisor.Admission, req hypervisor.Request) error {
 	if plan.Exit == nil {
 		return nil
 	}
-	file, err := readGatewayFile(g.caller, c.String("gateway"))
+	file, err := readGatewayFile(r.Gateway)
 	if err != nil {
 		return err
 	}
@@ -243,10 +247,10 @@ func checkGateway(g *global, c *cli.Context, plan *runtime.Plan, h *hypervisor.H
 		}
 	}
 	add("gateway", file.path)
-	add("policy", g.caller.path(c.String("policy")))
-	add("allow", c.StringSlice("allow")...)
-	add("tool", c.StringSlice("tool")...)
-	add("metrics-addr", c.String("metrics-addr"))
+	add("policy", r.Policy)
+	add("allow", r.Allow...)
+	add("tool", r.Tools...)
+	add("metrics-addr", r.Metrics)
 	if len(args) == 1 {
 		return nil // the built-in defaults
 	}

@@ -91,7 +91,7 @@ configuration says go as well.
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
 			removed, err := g.collect(c.Context, true)
-			if file, ferr := readGatewayFile(g.caller, ""); ferr == nil {
+			if file, ferr := readGatewayFile(""); ferr == nil {
 				ferr = g.sweepLogs(file.Telemetry.Logs)
 				err = errors.Join(err, ferr)
 			}

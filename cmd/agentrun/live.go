@@ -37,7 +37,7 @@ type liveRuns interface {
 	// Find takes an id, the unique prefix of one, or an exact name.
 	Find(ctx context.Context, ref string) (liveRun, error)
 	// Supervisors lists everybody who may have runs. The error names those that can't be asked.
-	Supervisors(ctx context.Context) ([]supervisor, error)
+	Supervisors(ctx context.Context) ([]liveSupervisor, error)
 }
 
 type liveRun struct {
@@ -53,7 +53,7 @@ func (r liveRun) label() string {
 	return fmt.Sprintf("run %s (%s)", oneLine(r.ID), oneLine(r.Name))
 }
 
-type supervisor struct {
+type liveSupervisor struct {
 	name string
 	key  string // never that of an earlier one
 	control.Controller

@@ -53,12 +53,12 @@ func (n *fakeNode) Find(ctx context.Context, ref string) (liveRun, error) {
 	return liveRun{}, &control.Error{Status: 404, Code: control.CodeNotFound, Message: fmt.Sprintf("no live run %q", ref)}
 }
 
-func (n *fakeNode) Supervisors(context.Context) ([]supervisor, error) {
+func (n *fakeNode) Supervisors(context.Context) ([]liveSupervisor, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var list []supervisor
+	var list []liveSupervisor
 	for i, s := range n.supers {
-		list = append(list, supervisor{name: fmt.Sprintf("s%d", i), key: fmt.Sprintf("s%d", i), Controller: s})
+		list = append(list, liveSupervisor{name: fmt.Sprintf("s%d", i), key: fmt.Sprintf("s%d", i), Controller: s})
 	}
 	return list, n.silent
 }

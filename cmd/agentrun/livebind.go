@@ -38,12 +38,12 @@ const socketSuffix = ".sock"
 
 // Supervisors goes by the sockets: a daemon has one also while nothing runs. A supervisor's key has the time at which its
 // socket was made, since the daemon's next one has the same name and counts its events anew.
-func (b boundRuns) Supervisors(context.Context) ([]supervisor, error) {
+func (b boundRuns) Supervisors(context.Context) ([]liveSupervisor, error) {
 	entries, err := os.ReadDir(filepath.Join(b.runDir, "control"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // nothing has ever run here
 	}
-	var list []supervisor
+	var list []liveSupervisor
 	errs := []error{err}
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), socketSuffix)
@@ -65,7 +65,7 @@ func (b boundRuns) Supervisors(context.Context) ([]supervisor, error) {
 			errs = append(errs, err)
 			continue
 		}
-		list = append(list, supervisor{name: name, key: fmt.Sprint(name, " ", info.ModTime().UnixNano()), Controller: c})
+		list = append(list, liveSupervisor{name: name, key: fmt.Sprint(name, " ", info.ModTime().UnixNano()), Controller: c})
 	}
 	return list, errors.Join(errs...)
 }

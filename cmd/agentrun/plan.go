@@ -39,7 +39,7 @@ func planCommand(g *global) *cli.Command {
 				return err
 			}
 			defer closeNode(g, h)
-			spec, _, err := specOf(g, c, h)
+			spec, _, err := specOf(c.Context, g, requestOf(g.caller, c), h)
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"agentrun/profiles"
 	"agentrun/runtime"
 	"agentrun/safetyloop"
+	"agentrun/supervisor"
 )
 
 // safetyFlags are about the execution safety loop of a run (S-15).
@@ -21,7 +22,7 @@ func safetyFlags() []cli.Flag {
 }
 
 // safetySpec has flags and environment speak to the profile, in the order of S-14.
-func safetySpec(g *global, c *cli.Context, p *profiles.Safety) (bad []runtime.Problem) {
+func safetySpec(by *caller, r *supervisor.Request, p *profiles.Safety) (bad []runtime.Problem) {
 	problem := func(flag, message string) { bad = append(bad, runtime.Problem{Field: flag, Message: message}) }
 	why := func(s string) {
 		if p.Why == "" {
@@ -29,14 +30,14 @@ func safetySpec(g *global, c *cli.Context, p *profiles.Safety) (bad []runtime.Pr
 		}
 	}
 	switch {
-	case c.IsSet("safety"):
-		p.Mode = profiles.SafetyMode(c.String("safety"))
-		if _, err := safetyloop.ParseMode(c.String("safety")); err != nil {
+	case r.Safety != nil:
+		p.Mode = *r.Safety
+		if _, err := safetyloop.ParseMode(string(p.Mode)); err != nil {
 			problem("--safety", err.Error())
 		}
 		why("--safety")
-	case p.Mode == "" && !c.Bool("no-gateway"):
-		mode, err := safetyloop.ModeOf(g.caller.lookupEnv, safetyloop.Disabled)
+	case p.Mode == "" && !r.NoGateway:
+		mode, err := safetyloop.ModeOf(by.lookupEnv, safetyloop.Disabled)
 		if err != nil {
 			problem("the caller's environment", err.Error())
 		}
@@ -45,13 +46,13 @@ func safetySpec(g *global, c *cli.Context, p *profiles.Safety) (bad []runtime.Pr
 			why(safetyloop.EnvMode)
 		}
 	}
-	if c.IsSet("require-intent") {
-		p.RequireIntent = c.Bool("require-intent")
+	if r.RequireIntent != nil {
+		p.RequireIntent = *r.RequireIntent
 	}
 	if p.RequireIntent && !slices.Contains([]profiles.SafetyMode{profiles.SafetyEnforcing, profiles.SafetyMonitoring}, p.Mode) {
 		problem("--require-intent", "no step is approved that a call could match: want --safety enforcing or monitoring, or a profile that says so")
 	}
-	if c.Bool("no-gateway") && (p.On() || c.Bool("require-intent")) {
+	if r.NoGateway && (p.On() || r.RequireIntent != nil && *r.RequireIntent) {
 		problem("--no-gateway", "the safety loop is reached by the tool proxy, and there would be none: want --safety disabled beside it")
 	}
 	return bad

@@ -40,10 +40,10 @@ func TestS14WhoSetsTheModeOfARun(t *testing.T) {
 		if tt.env == "" {
 			os.Unsetenv("MCPAQL_SAFETY_LOOP")
 		}
-		g := &global{caller: &caller{}}
 		p, got := tt.profile, ""
 		app := &cli.App{Flags: append(safetyFlags(), &cli.BoolFlag{Name: "no-gateway"}), Action: func(c *cli.Context) error {
-			bad := safetySpec(g, c, &p)
+			by := &caller{}
+			bad := safetySpec(by, requestOf(by, c), &p)
 			got = fmt.Sprint(p.Mode, " ", p.Why, " ", p.RequireIntent)
 			if len(bad) > 0 {
 				got = bad[0].Field

@@ -30,7 +30,7 @@ func (d *daemon) shapes(profile string) ([]runtime.Shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := readGatewayFile(d.g.caller, "")
+	file, err := readGatewayFile("")
 	if err != nil {
 		return nil, err
 	}

@@ -3,10 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -15,12 +15,13 @@ import (
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 )
 
 // specFlags are what exec and plan share: everything that shapes a sandbox.
 func specFlags() []cli.Flag {
 	flags := []cli.Flag{
-		&cli.IntFlag{Name: "ring", Usage: "privilege ring `1|2|3`", Value: 3, DefaultText: "the agent's own, without --agent 3"},
+		&cli.IntFlag{Name: "ring", Usage: "privilege ring `1|2|3`", Value: supervisor.DefaultRing, DefaultText: "the agent's own, without --agent 3"},
 		&cli.StringFlag{Name: "profile", Usage: "profile `NAME` (default: that of the ring)"},
 		&cli.StringFlag{Name: "agent", Usage: "agent `ID` the run belongs to"},
 		&cli.StringFlag{Name: "session", Usage: "session `ID` the run belongs to"},
@@ -51,53 +52,34 @@ const testOnlyLimits = "AGENTRUN_TESTONLY_UNSAFE_LIMITS"
 
 var errRing0 = hinted.New(errors.New("--ring 0: ring 0 configures the hypervisor itself and is never given to a process (H-12); an operator's action with an SRE witness reaches it, a sandbox does not"), "the rings for agents are 1 (private writable root), 2 (subprocesses, workspace), 3 (default)")
 
-// specOf turns flags into a Spec, in the ring that the request may have. Every malformed flag is reported, not just the first.
-func specOf(g *global, c *cli.Context, h *hypervisor.Hypervisor) (runtime.Spec, hypervisor.Request, error) {
-	req := hypervisor.Request{Agent: c.String("agent"), Session: c.String("session")}
-	s, err := specIn(g, c, h, &req)
+// specOf turns a request into a Spec, in the ring that it may have. All that is wrong with it is reported, not just the first.
+func specOf(ctx context.Context, g *global, r *supervisor.Request, h *hypervisor.Hypervisor) (runtime.Spec, hypervisor.Request, error) {
+	req := hypervisor.Request{Agent: r.Agent, Session: r.Session}
+	s, err := specIn(ctx, g, r, h, &req)
 	return s, req, err
 }
 
-func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor.Request) (runtime.Spec, error) {
+func specIn(ctx context.Context, g *global, r *supervisor.Request, h *hypervisor.Hypervisor, req *hypervisor.Request) (runtime.Spec, error) {
 	s := runtime.Spec{
-		Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"),
-		Command: c.Args().Slice(), Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
-		Environ: g.caller.environ, Cwd: c.String("cwd"), Workspace: g.caller.path(c.String("workspace")), Rootfs: g.caller.path(c.String("rootfs")),
-		Keep: g.caller.path(c.String("keep")), TTY: c.Bool("t"), BestEffort: c.Bool("best-effort"),
+		Name: r.Name, Agent: r.Agent, Session: r.Session, Command: r.Command, Env: r.Env, EnvPass: r.EnvPass, Environ: g.caller.environ,
+		Cwd: r.Cwd, Workspace: r.Workspace, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, TTY: r.TTY, BestEffort: r.BestEffort,
 		TestOnlyRanges: g.caller.getenv(testOnlyLimits) == "1",
 	}
 	var err error
 	if s.WorkDir, err = g.caller.getwd(); err != nil {
 		return s, fmt.Errorf("working directory: %w", err)
 	}
-	if s.Profile, err = profileOf(g, c, h, req, s.TestOnlyRanges); err != nil {
+	if s.Profile, err = profileOf(ctx, g, r, h, req, s.TestOnlyRanges); err != nil {
 		return s, err
 	}
-	if s.Session != "" && s.Workspace == "" && !c.IsSet("workspace") {
+	if s.Session != "" && s.Workspace == "" {
 		s.Workspace = h.Workspace(s.Session)
 	}
-	var problems []runtime.Problem
-	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile"} {
-		if c.IsSet(f) && c.String(f) == "" {
-			problems = append(problems, runtime.Problem{Field: "--" + f, Message: "is empty; leave the flag out, or give it a value"})
-		}
-	}
 	s.Limits = s.Profile.Limits
-	problems = append(problems, limitFlags(c, &s.Limits)...)
-	problems = append(problems, exitSpec(g, c, &s)...)
-	problems = append(problems, safetySpec(g, c, &s.Profile.Safety)...)
-	if err := planLimits(c, h, *req, &s.Limits); err != nil {
+	r.Limits.Over(&s.Limits)
+	problems := slices.Concat(r.Malformed, exitSpec(r, &s), safetySpec(g.caller, r, &s.Profile.Safety))
+	if err := planLimits(ctx, r, h, *req, &s.Limits); err != nil {
 		return s, err
-	}
-	for _, flag := range []string{"ro-bind", "bind"} {
-		for _, v := range c.StringSlice(flag) {
-			src, dst, colon := strings.Cut(v, ":")
-			if src == "" || colon && dst == "" || strings.Contains(dst, ":") {
-				problems = append(problems, runtime.Problem{Field: "--" + flag, Message: fmt.Sprintf("%q is not SRC or SRC:DST", v)})
-				continue
-			}
-			s.Binds = append(s.Binds, runtime.BindMount{Source: g.caller.path(src), Target: dst, Writable: flag == "bind"})
-		}
 	}
 	if len(problems) > 0 {
 		// The rest is looked at too, so that one round of corrections is enough.
@@ -115,8 +97,8 @@ func specIn(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor
 }
 
 // profileOf loads the profile that was named, or that of the ring the run may have.
-func profileOf(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervisor.Request, testOnly bool) (profiles.Profile, error) {
-	ring, name := c.Int("ring"), c.String("profile")
+func profileOf(ctx context.Context, g *global, r *supervisor.Request, h *hypervisor.Hypervisor, req *hypervisor.Request, testOnly bool) (profiles.Profile, error) {
+	ring, name := r.RingOr3(), r.Profile
 	switch {
 	case ring == 0, name == "ring0":
 		return profiles.Profile{}, errRing0
@@ -129,14 +111,14 @@ func profileOf(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervi
 	}
 	var p profiles.Profile
 	var err error
-	if c.IsSet("ring") {
+	if r.Ring != nil {
 		req.Ring, _ = rings.RingOf(ring)
 	}
 	if name != "" {
 		if p, err = profiles.Load(src, name); err != nil {
 			return p, err
 		}
-		if c.IsSet("ring") && p.Ring != ring {
+		if r.Ring != nil && p.Ring != ring {
 			return p, hinted.New(fmt.Errorf("--ring %d contradicts --profile %s, which is a profile of ring %d", ring, name, p.Ring), "leave one of the two out")
 		}
 		req.Ring, _ = rings.RingOf(p.Ring)
@@ -144,7 +126,7 @@ func profileOf(g *global, c *cli.Context, h *hypervisor.Hypervisor, req *hypervi
 	if bad := identifiers(*req); bad != nil {
 		return p, bad
 	}
-	given, err := h.RingFor(c.Context, *req)
+	given, err := h.RingFor(ctx, *req)
 	if err != nil || name != "" {
 		return p, err
 	}
@@ -171,43 +153,4 @@ func identifiers(req hypervisor.Request) error {
 		return &runtime.InvalidSpec{Problems: problems}
 	}
 	return nil
-}
-
-// limitFlags overrides the profile's limits; whether they are in range is checked with all the rest.
-func limitFlags(c *cli.Context, l *profiles.Limits) []runtime.Problem {
-	var problems []runtime.Problem
-	set := func(flag string, parse func(string) error) {
-		if !c.IsSet(flag) {
-			return
-		}
-		if err := parse(c.String(flag)); err != nil {
-			problems = append(problems, runtime.Problem{Field: "--" + flag, Message: err.Error()})
-		}
-	}
-	size := func(to *profiles.Size) func(string) error {
-		return func(v string) (err error) { *to, err = profiles.ParseSize(v); return }
-	}
-	duration := func(to *profiles.Duration) func(string) error {
-		return func(v string) (err error) { *to, err = profiles.ParseDuration(v); return }
-	}
-	set("cpus", func(v string) (err error) { l.CPU, err = profiles.ParseCPUs(v); return })
-	set("memory", size(&l.Memory))
-	set("pids", func(v string) error {
-		n, err := profiles.ParseValue(v)
-		if err != nil || n.N > 1<<31-1 {
-			return fmt.Errorf("%q is no number of processes", v)
-		}
-		l.PIDs = int(n.N)
-		return nil
-	})
-	set("timeout", duration(&l.Timeout))
-	set("cpu-time", duration(&l.CPUTime))
-	set("scratch-size", size(&l.ScratchSize))
-	set("max-output", size(&l.MaxOutput))
-	// Files can't be larger than the place they are in, and a smaller memory bounds the default
-	// scratch; only a contradiction that the caller wrote is an error.
-	if c.IsSet("memory") && !c.IsSet("scratch-size") && l.Memory > 0 {
-		l.ScratchSize = min(l.ScratchSize, l.Memory)
-	}
-	return problems
 }

@@ -3,18 +3,17 @@
 package main
 
 import (
-	"github.com/urfave/cli/v2"
-
 	"agentrun/hypervisor"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 	"agentrun/supervisor/live"
 )
 
 // supervise makes an admitted run known to its operators, from before its first step to when its account is complete. close ends
 // that; it comes after the run's exit is closed and before the admission is given back.
-func (g *global) supervise(c *cli.Context, h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan) (v *live.Run, closeIt func(), err error) {
-	o := live.RunOptions{KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"), Hooks: g.hooks}
-	if c.Bool("d") {
+func (g *global) supervise(r *supervisor.Request, h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan) (v *live.Run, closeIt func(), err error) {
+	o := live.RunOptions{KillOnBreach: r.KillOnBreach, QuarantineTimeout: r.QuarantineTimeout, Hooks: g.hooks}
+	if r.Detach {
 		o.Output = g.outputFile(plan.ID)
 	}
 	if home := g.caller.home; home != nil {

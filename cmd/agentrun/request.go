@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/profiles"
+	"agentrun/runtime"
+	"agentrun/supervisor"
+)
+
+// requestOf turns the flags of exec, and those of plan, into what they ask for. Every malformed flag is told, not just the first.
+func requestOf(by *caller, c *cli.Context) *supervisor.Request {
+	r := &supervisor.Request{
+		Command: c.Args().Slice(), Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"),
+		Ring: given(c, "ring", c.Int), Profile: c.String("profile"),
+		Workspace: by.path(c.String("workspace")), Rootfs: by.path(c.String("rootfs")), Keep: by.path(c.String("keep")), Cwd: c.String("cwd"),
+		Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
+		TTY: c.Bool("t"), Interactive: c.Bool("i"), BestEffort: c.Bool("best-effort"),
+		NoGateway: c.Bool("no-gateway"), Gateway: by.path(c.String("gateway")), Policy: by.path(c.String("policy")),
+		Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"), Metrics: c.String("metrics-addr"),
+		RequireIntent: given(c, "require-intent", c.Bool),
+		Detach:        c.Bool("d"), KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
+		StatusFile: by.path(c.String("status-file")), JSON: c.Bool("json"),
+	}
+	bad := func(flag, message string) {
+		r.Malformed = append(r.Malformed, runtime.Problem{Field: "--" + flag, Message: message})
+	}
+	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile", "status-file"} {
+		if c.IsSet(f) && c.String(f) == "" {
+			bad(f, "is empty; leave the flag out, or give it a value")
+		}
+	}
+	if c.IsSet("safety") {
+		mode := profiles.SafetyMode(c.String("safety"))
+		r.Safety = &mode
+	}
+	l := &r.Limits
+	limit(c, bad, "cpus", &l.CPU, profiles.ParseCPUs)
+	limit(c, bad, "memory", &l.Memory, profiles.ParseSize)
+	limit(c, bad, "pids", &l.PIDs, func(v string) (int, error) {
+		n, err := profiles.ParseValue(v)
+		if err != nil || n.N > 1<<31-1 {
+			return 0, fmt.Errorf("%q is no number of processes", v)
+		}
+		return int(n.N), nil
+	})
+	limit(c, bad, "timeout", &l.Timeout, profiles.ParseDuration)
+	limit(c, bad, "cpu-time", &l.CPUTime, profiles.ParseDuration)
+	limit(c, bad, "scratch-size", &l.ScratchSize, profiles.ParseSize)
+	limit(c, bad, "max-output", &l.MaxOutput, profiles.ParseSize)
+	for _, flag := range []string{"ro-bind", "bind"} {
+		for _, v := range c.StringSlice(flag) {
+			src, dst, colon := strings.Cut(v, ":")
+			if src == "" || colon && dst == "" || strings.Contains(dst, ":") {
+				bad(flag, fmt.Sprintf("%q is not SRC or SRC:DST", v))
+				continue
+			}
+			r.Binds = append(r.Binds, runtime.BindMount{Source: by.path(src), Target: dst, Writable: flag == "bind"})
+		}
+	}
+	return r
+}
+
+// given is the value of a flag that was given; nil: it was not.
+func given[T any](c *cli.Context, flag string, value func(string) T) *T {
+	if !c.IsSet(flag) {
+		return nil
+	}
+	v := value(flag)
+	return &v
+}
+
+// limit reads a flag that was given.
+func limit[T any](c *cli.Context, bad func(flag, message string), flag string, to **T, parse func(string) (T, error)) {
+	if !c.IsSet(flag) {
+		return
+	}
+	v, err := parse(c.String(flag))
+	if err != nil {
+		bad(flag, err.Error())
+		return
+	}
+	*to = &v
+}

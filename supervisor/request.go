@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package supervisor holds what starts, keeps and ends runs on behalf of whoever asked for them. Its rooms:
+//
+//   - Request, here: what is asked for, as plain data;
+//   - live: the runs while they live, for operators;
+//   - killhooks: the operator's programs around a kill;
+//   - daemon: many runs in one process: queue, pool, service manager.
+//
+// From the request on nothing knows which door it came by: the command line today.
+package supervisor
+
+import (
+	"time"
+
+	"agentrun/profiles"
+	"agentrun/runtime"
+)
+
+// Request is what somebody wants to have run, and how. It is plain data: nothing of the host was looked at. Paths are as this process
+// can open them. The zero value of a field is what nobody asked for; where that is a value too, the field is a pointer.
+type Request struct {
+	Command              []string
+	Name, Agent, Session string
+	Ring                 *int
+	Profile              string
+
+	Workspace, Rootfs, Keep string
+	Cwd                     string // inside
+	Binds                   []runtime.BindMount
+	Env, EnvPass            []string
+	Limits                  Limits
+	TTY, Interactive        bool
+	BestEffort              bool
+
+	NoGateway       bool
+	Gateway, Policy string
+	Allow, Tools    []string
+	Metrics         string // HOST:PORT
+	Safety          *profiles.SafetyMode
+	RequireIntent   *bool
+
+	Detach            bool
+	KillOnBreach      bool
+	QuarantineTimeout time.Duration
+	StatusFile        string
+	JSON              bool // how it ended, on stderr
+
+	// Malformed is what of it could not be read. It is refused with all else that is wrong, so that one round of corrections is enough.
+	Malformed []runtime.Problem
+}
+
+// DefaultRing is that of a run that no agent and no wish has another for.
+const DefaultRing = 3
+
+// RingOr3 is the ring asked for, and the default where none was.
+func (r *Request) RingOr3() int {
+	if r.Ring == nil {
+		return DefaultRing
+	}
+	return *r.Ring
+}
+
+// Account tells whether a full account was asked for, which is not known before all of the run is taken down.
+func (r *Request) Account() bool { return r.JSON || r.StatusFile != "" || r.Detach }
+
+// Limits are those asked for; nil: the profile's.
+type Limits struct {
+	CPU                            *float64
+	Memory, ScratchSize, MaxOutput *profiles.Size
+	PIDs                           *int
+	Timeout, CPUTime               *profiles.Duration
+}
+
+// Over lays the limits asked for over the profile's. Whether they are in range is checked with all the rest.
+func (l Limits) Over(p *profiles.Limits) {
+	lay(&p.CPU, l.CPU)
+	lay(&p.Memory, l.Memory)
+	lay(&p.PIDs, l.PIDs)
+	lay(&p.Timeout, l.Timeout)
+	lay(&p.CPUTime, l.CPUTime)
+	lay(&p.ScratchSize, l.ScratchSize)
+	lay(&p.MaxOutput, l.MaxOutput)
+	// Files can't be larger than the place they are in, and a smaller memory bounds the default scratch; only a contradiction that
+	// the caller wrote is an error.
+	if l.Memory != nil && l.ScratchSize == nil && p.Memory > 0 {
+		p.ScratchSize = min(p.ScratchSize, p.Memory)
+	}
+}
+
+func lay[T any](to, asked *T) {
+	if asked != nil {
+		*to = *asked
+	}
+}
