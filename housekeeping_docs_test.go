@@ -99,6 +99,30 @@ func TestContributingNamesWhatExists(t *testing.T) {
 	}
 }
 
+// docs/dependencies.md says which release of each module is used: that of go.mod, a pseudo-version by its commit.
+func TestDependencyVersionsAreOfToday(t *testing.T) {
+	page := read(t, "docs/dependencies.md")
+	used := regexp.MustCompile(`(?m)^\t(\S+) v(\S+)$`).FindAllStringSubmatch(read(t, "go.mod"), -1)
+	found := 0
+	for _, m := range used {
+		row := regexp.MustCompile(`(?m)^\| .` + regexp.QuoteMeta(m[1]) + `. .*$`).FindString(page)
+		if row == "" {
+			continue
+		}
+		found++
+		version := "v" + m[2]
+		if n := strings.LastIndex(version, "-"); strings.HasPrefix(version, "v0.0.0-") {
+			version = version[n+1:]
+		}
+		if !strings.Contains(row, " "+version+",") {
+			t.Errorf("docs/dependencies.md: %s: go.mod has %s", m[1], version)
+		}
+	}
+	if found < 20 {
+		t.Errorf("got %d rows: a check of nothing is no check", found)
+	}
+}
+
 // literals are the texts of the code that is no test, one a line.
 func literals(t *testing.T) string {
 	t.Helper()

@@ -90,7 +90,7 @@ func hint(err error) string {
 		return "agentrun profile list shows the names"
 	}
 	if errors.Is(err, fs.ErrPermission) && hostcaps.Root.Check() != nil {
-		return "agentrun needs root in this version"
+		return "it isn't this user's: start agentrun as root, or name folders of your own with --state-dir and --run-dir"
 	}
 	return ""
 }
