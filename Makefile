@@ -2,8 +2,9 @@
 #
 # make help lists the targets. GO=… names another go command.
 
-# A toolchain unpacked where Go's own instructions put it needs no setting.
-export PATH := $(PATH):/usr/local/go/bin
+# First the pinned toolchain, which scripts/fetch-go.sh unpacks where there is no other; one unpacked where Go's own
+# instructions put it needs no setting.
+export PATH := $(CURDIR)/.cache/go/bin:$(PATH):/usr/local/go/bin
 GO ?= go
 # The environment's CC may be a cross compiler or clang; both can build all of this.
 CC ?= gcc
@@ -30,7 +31,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps
+.PHONY: help run build gateway safety probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -63,7 +64,10 @@ bin/probe: $(wildcard test/probe/*)
 	@mkdir -p bin
 	$(CC) -static -O1 -o $@ test/probe/probe.c
 
-test: build probe ## everything CI runs: checks, unit tests, both kernels, fuzz, benches
+deps-test:
+	@bash scripts/install-deps.sh test
+
+test: deps-test build probe ## everything CI runs: checks, unit tests, both kernels, fuzz, benches
 	@GO="$(GO)" bash test/run.sh
 
 test-unit: $(STUB) ## unit tests with the race detector
@@ -71,6 +75,9 @@ test-unit: $(STUB) ## unit tests with the race detector
 
 test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only
 	@GO="$(GO)" bash test/run.sh vm
+
+bare: ## make run on a Debian that has only git and make, in a folder below .cache/bare
+	@test/bare/run.sh
 
 attack: build probe ## what is tried from inside, on both kernels, as root and as a user; writes docs/attacks.md
 	@GO="$(GO)" bash test/run.sh attack

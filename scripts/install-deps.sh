@@ -6,8 +6,8 @@
 #   scripts/install-deps.sh run     what `make run` builds and starts with
 #   scripts/install-deps.sh test    the same, and what `make test` needs
 #
-# Quick and silent when everything is there. Go itself is only taken from the
-# distribution when that one is new enough; otherwise the error says what to do.
+# Quick and silent when everything is there. Go itself is taken from the distribution where that one is
+# new enough; otherwise fetch-go.sh unpacks the pinned toolchain below .cache.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -40,7 +40,7 @@ want_go=$(awk '$1 == "go" {print $2}' "$root/go.mod")
 # version_at_least HAVE WANT
 version_at_least() { [[ $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n1) == "$2" ]]; }
 
-export PATH=$PATH:/usr/local/go/bin
+export PATH=$root/.cache/go/bin:$PATH:/usr/local/go/bin
 have_go=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null | sed 's/^go//' || true)
 need_go=
 if [[ -z $have_go ]] || ! version_at_least "$have_go" "${want_go%.0}"; then need_go=1; fi
@@ -98,6 +98,5 @@ if [[ -n $candidate && $(id -u) == 0 ]] && version_at_least "$offered" "${want_g
 	ln -sf "/usr/lib/go-$offered/bin/go" "/usr/lib/go-$offered/bin/gofmt" /usr/local/bin/
 	exit 0
 fi
-die "Go $want_go or newer is needed; found ${have_go:-none}, and this distribution offers ${offered:-none}." \
-	"Install the Go toolchain from its own release archive; it usually lives in /usr/local/go, and" \
-	"make looks in /usr/local/go/bin by itself. Anywhere else: make GO=/path/to/go/bin/go …"
+echo "install-deps: Go $want_go or newer is needed; found ${have_go:-none}, and this distribution offers ${offered:-none}" >&2
+exec bash "$root/scripts/fetch-go.sh"

@@ -3,7 +3,7 @@
 #
 # What `make test` runs:
 #
-#   test/run.sh [all]   lint, compat, host, vm and bench beside unit and fuzz, then the merged table
+#   test/run.sh [all]   lint, compat, host, vm, bench beside unit and fuzz, and bare, then the merged table
 #   test/run.sh STEP…   only those, then the table of what they tested
 #   test/run.sh attack  the tests that docs/attacks.md is made of, on both kernels, and writes it
 #
@@ -197,6 +197,11 @@ step_bench() {
 	[[ ! -e test/bench/main.go ]] || check "test/bench" "$GO" run ./test/bench -quick
 }
 
+# From a fresh clone, on a Debian that has only git and make.
+step_bare() {
+	check "make run on a bare machine" test/bare/run.sh
+}
+
 # One function, so that bash has read all of this file before it runs any: an edit while
 # the tests run must not change what the rest of them does.
 main() {
@@ -206,7 +211,7 @@ main() {
 	flock -n 8 || { echo "test/run.sh: another run uses $out" >&2; exit 2; }
 	"$GO" build -o "$tool" ./tools/testtable || exit 1
 	local steps=("$@") s f
-	if [[ $# == 0 || $1 == all ]]; then steps=(lint compat host vm unit bench fuzz); fi
+	if [[ $# == 0 || $1 == all ]]; then steps=(lint compat host vm unit bench fuzz bare); fi
 	# The VM's image, mostly waiting for packages, is made while the first steps run; the step itself tells what went wrong. What it
 	# mounts meanwhile must not look like something that a sandbox left.
 	if [[ " ${steps[*]} " == *" vm "* ]]; then unshare --mount test/vm/build.sh >/dev/null 2>&1 </dev/null 8>&- & fi
