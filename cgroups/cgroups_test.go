@@ -47,7 +47,8 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "cgroups tests need root")
 		return 1
 	}
-	mode, err := Detect()
+	found, err := host()
+	mode := found.Mode
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cgroups tests:", mode, err)
 		return 1

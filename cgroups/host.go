@@ -183,12 +183,6 @@ func host() (Host, error) {
 	return h, nil
 }
 
-// Detect returns the host's mode. A missing needed controller is a *MissingError that names it; the mode is returned with it.
-func Detect() (Mode, error) {
-	h, err := host()
-	return h.Mode, err
-}
-
 // checkFS refuses a directory that is not in a cgroup file system. Without it a missing mount is a silent no-op: mkdir and file writes on
 // the tmpfs at /sys/fs/cgroup succeed (the files are opened with O_CREAT) and limit nothing.
 func checkFS(dir string, v2 bool) error {

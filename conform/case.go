@@ -105,11 +105,3 @@ func operation(name string) func(in json.RawMessage) (any, error) {
 	}
 	return nil
 }
-
-// Operations lists the names of all operations.
-func Operations() []string {
-	return []string{
-		"assign", "should_demote", "classify", "validate_action", "check", "constraints", "resource", "elevate", "identifier",
-		"session_config", "path_access", "rate", "saga", "kill", "breach", "audit_verify",
-	}
-}

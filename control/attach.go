@@ -138,14 +138,6 @@ func (c *AttachConn) SendExit(code int) error {
 	return c.Send(Exit, binary.BigEndian.AppendUint32(nil, uint32(code&0xff))) //nolint:gosec // one byte
 }
 
-// Size reads the payload of a Resize frame.
-func Size(p []byte) (rows, columns uint16, err error) {
-	if len(p) != 4 {
-		return 0, 0, ErrFrame
-	}
-	return binary.BigEndian.Uint16(p), binary.BigEndian.Uint16(p[2:]), nil
-}
-
 // ExitCode reads the payload of an Exit frame, 0 to 255.
 func ExitCode(p []byte) (int, error) {
 	if len(p) != 4 || p[0] != 0 || p[1] != 0 || p[2] != 0 {

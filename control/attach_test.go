@@ -4,6 +4,7 @@ package control
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"strings"
@@ -57,7 +58,7 @@ func TestAttachCarriesSizeAndExit(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, p, err := NewAttachServer(rw{&b, nil}).Next()
-	rows, columns, serr := Size(p)
+	rows, columns, serr := size(p)
 	if s != Resize || rows != 24 || columns != 80 || err != nil || serr != nil {
 		t.Errorf("got %d %d×%d, %v, %v", s, rows, columns, err, serr)
 	}
@@ -100,4 +101,12 @@ func FuzzAttach(f *testing.F) {
 			t.Fatalf("got %q of %q", out.Bytes(), unsafe)
 		}
 	})
+}
+
+// size reads the payload of a Resize frame.
+func size(p []byte) (rows, columns uint16, err error) {
+	if len(p) != 4 {
+		return 0, 0, ErrFrame
+	}
+	return binary.BigEndian.Uint16(p), binary.BigEndian.Uint16(p[2:]), nil
 }

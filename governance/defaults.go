@@ -3,22 +3,8 @@
 package governance
 
 import (
-	_ "embed"
 	"time"
 )
-
-var (
-	//go:embed plans.yaml
-	builtinYAML string
-	//go:embed schema.json
-	schema string
-)
-
-// BuiltinYAML is the source of Builtin, as an example to begin a file with.
-func BuiltinYAML() string { return builtinYAML }
-
-// Schema returns the JSON Schema (draft 2020-12) of a file of plans.
-func Schema() []byte { return []byte(schema) }
 
 // Builtin returns what plans.yaml says. It is written out here because parsing YAML takes longer than the rest of an
 // admission; a test holds the two in step. The caller may change what it gets.

@@ -5,6 +5,7 @@ package governance
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"math"
@@ -19,6 +20,12 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 )
+
+//go:embed plans.yaml
+var builtinYAML string
+
+//go:embed schema.json
+var schema []byte
 
 func TestAmounts(t *testing.T) {
 	for in, want := range map[string]int64{"0": 0, "0.02": 20_000, "0.5": 500_000, "1": 1_000_000, "12.000001": 12_000_001, "9007199254.740991": MaxQuota} {
@@ -41,7 +48,7 @@ func TestAmounts(t *testing.T) {
 }
 
 func TestM19BuiltinPlans(t *testing.T) {
-	parsed, err := Parse("plans.yaml", []byte(BuiltinYAML()))
+	parsed, err := Parse("plans.yaml", []byte(builtinYAML))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +205,7 @@ func TestLoad(t *testing.T) {
 
 // What the schema accepts the parser accepts, and the other way round, on examples of both kinds.
 func TestSchemaAgreesWithParser(t *testing.T) {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +218,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]bool{
-		BuiltinYAML(): true,
+		builtinYAML: true,
 		"roles: {r: {why: x, cost_per_day: '0.02'}}":       true,
 		"roles: {r: {why: x, steps: -1}}":                  false,
 		"roles: {r: {why: x, time: soon}}":                 false,
@@ -221,7 +228,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		"plans: {p: {why: x}}":                             false,
 		"roles: {r: {why: x, cost_per_day: '0.00000001'}}": false,
 		"other: 1": false,
-		strings.Replace(BuiltinYAML(), "parallel: 3", "parallel: 9", 1): false,
+		strings.Replace(builtinYAML, "parallel: 3", "parallel: 9", 1): false,
 	} {
 		var v any
 		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
@@ -243,7 +250,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(BuiltinYAML()))
+	f.Add([]byte(builtinYAML))
 	f.Add([]byte("roles: {r: {why: x, cost_per_day: 0.02, tools: {allow: [a.*]}}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse("f", data)

@@ -25,7 +25,7 @@ func cacheDir(t *testing.T) string {
 func small() Filter {
 	return Filter{Unlisted: Notify, Rules: []Rule{
 		{Syscalls: []string{"read", "write"}, Action: Allow, Why: "t"},
-		{Syscalls: []string{"socket"}, Action: Allow, Args: []Arg{Low32(0, unix.AF_UNIX)}, Why: "t"},
+		{Syscalls: []string{"socket"}, Action: Allow, Args: []Arg{{Op: MaskedEqual, Mask: 0xffffffff, Value: unix.AF_UNIX}}, Why: "t"},
 	}}
 }
 

@@ -9,7 +9,7 @@
 //
 //	f := seccomp.Filter{Unlisted: seccomp.Notify, Rules: []seccomp.Rule{
 //		{Syscalls: []string{"read", "write", "exit_group"}, Action: seccomp.Allow, Why: "every program"},
-//		{Syscalls: []string{"socket"}, Action: seccomp.Allow, Args: []seccomp.Arg{seccomp.Low32(0, unix.AF_UNIX)}, Why: "local only"},
+//		{Syscalls: []string{"socket"}, Action: seccomp.Allow, Args: []seccomp.Arg{{Op: seccomp.Equal, Value: unix.AF_UNIX}}, Why: "local only"},
 //	}}
 //	program, err := f.CompileCached("/var/lib/agentrun/cache/seccomp", seccomp.Options{})
 //	// … the pid 1 stub installs program.Bytes() and hands back the listener …

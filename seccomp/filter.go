@@ -96,7 +96,7 @@ func (o Op) String() string {
 // ioctl(fd, 1<<32|TIOCSTI) is TIOCSTI to the kernel, and a filter that compares all 64 bits does not see it
 // (CVE-2019-7303 was this). For the arguments known to be narrow (see narrowArgs) every comparison therefore looks at the
 // lower 32 bits only, which is what the kernel will act on. For any other argument a rule that *refuses* one value should use
-// MaskedEqual with the mask that the kernel applies; [AnyOf] and [Low32] spell the usual cases.
+// MaskedEqual with the mask that the kernel applies.
 type Arg struct {
 	// Index is the argument's place, 0 to 5.
 	Index uint
@@ -104,17 +104,6 @@ type Arg struct {
 	Value uint64
 	// Mask belongs to MaskedEqual and MaskedNotEqual, and must be zero for the others.
 	Mask uint64
-}
-
-// AnyOf holds when any of the bits is set in the argument.
-func AnyOf(index uint, bits uint64) Arg { return Arg{Index: index, Op: MaskedNotEqual, Mask: bits} }
-
-// NoneOf holds when none of the bits is set in the argument.
-func NoneOf(index uint, bits uint64) Arg { return Arg{Index: index, Op: MaskedEqual, Mask: bits} }
-
-// Low32 holds when the lower half of the argument is value, whatever the upper half is.
-func Low32(index uint, value uint32) Arg {
-	return Arg{Index: index, Op: MaskedEqual, Mask: 0xffffffff, Value: uint64(value)}
 }
 
 // Rule gives one action to calls of the named system calls. Rules are tried in the order of Filter.Rules and the first one

@@ -57,36 +57,8 @@ func narrowArgs(name string) uint8 {
 const NamespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// NoNamespaces refuses new namespaces, in which the agent would hold every capability over what it makes. Put these before the
-// rules that allow clone and unshare. clone3 keeps its flags behind a pointer where no filter sees them: give it ENOSYS.
-func NoNamespaces(a Action, e unix.Errno) []Rule {
-	const why = "a new namespace gives capabilities over kernel code that is not reachable without"
-	return []Rule{
-		{Syscalls: []string{"clone"}, Action: a, Errno: e, Why: why, Args: []Arg{AnyOf(0, NamespaceFlags)}},
-		{Syscalls: []string{"unshare"}, Action: a, Errno: e, Why: why, Args: []Arg{AnyOf(0, NamespaceFlags|unix.CLONE_NEWTIME)}},
-	}
-}
-
 // SetIDBits are S_ISUID and S_ISGID.
 const SetIDBits = unix.S_ISUID | unix.S_ISGID
-
-// NoSetID refuses to give a file the set-user-ID or set-group-ID bit. The workspace is an idmapped mount on which the agent's
-// files belong to the workspace's owner on the host: a setuid shell left there would be that owner's, often root's, for any
-// local user who runs it outside. Put these before the rules that allow the calls. The mode of open and openat counts only with
-// O_CREAT or O_TMPFILE; without them the register holds leftovers. openat2 has its mode behind a pointer: give it ENOSYS.
-func NoSetID(a Action, e unix.Errno) []Rule {
-	const why = "a setuid or setgid file in the workspace would act for its host owner"
-	const creates = unix.O_CREAT | (unix.O_TMPFILE &^ unix.O_DIRECTORY)
-	rule := func(args []Arg, names ...string) Rule {
-		return Rule{Syscalls: names, Action: a, Errno: e, Why: why, Args: args, IfPresent: true}
-	}
-	return []Rule{
-		rule([]Arg{AnyOf(1, SetIDBits)}, "chmod", "fchmod", "creat", "mkdir", "mknod"),
-		rule([]Arg{AnyOf(2, SetIDBits)}, "fchmodat", "fchmodat2", "mkdirat", "mknodat"),
-		rule([]Arg{AnyOf(1, creates), AnyOf(2, SetIDBits)}, "open"),
-		rule([]Arg{AnyOf(2, creates), AnyOf(3, SetIDBits)}, "openat"),
-	}
-}
 
 // class is the part of a call's arguments by which attempts are told apart in reports: comparable, and without the pointers
 // and sizes that would make each call its own kind.

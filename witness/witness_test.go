@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestH12WitnessIsGoodOnce(t *testing.T) {
 	k, keys := newKey(t, "alice@ops")
 	s := statement(witness.DefaultTTL)
 	text := sign(t, k, s)
-	var nonces witness.Memory
+	var nonces memory
 	got, err := keys.Verify(text, release, start, &nonces)
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +125,7 @@ func TestH12WitnessRefusals(t *testing.T) {
 		{"signature with loose bits", keys, text[:len(text)-1] + "_", release, start, witness.ErrMalformed},
 		{"huge", keys, text + strings.Repeat(" ", 1<<20), release, start, witness.ErrMalformed},
 	}
-	var nonces witness.Memory
+	var nonces memory
 	for _, c := range cases {
 		a, err := c.keys.Verify(c.text, c.want, c.now, &nonces)
 		if !errors.Is(err, c.err) {
@@ -167,7 +168,7 @@ func TestH12WitnessSurvivesCopyAndPaste(t *testing.T) {
 		if strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/:+-_.@") != "" {
 			t.Errorf("%s: has a character that needs quoting", text)
 		}
-		if _, err := keys.Verify(wrapped(text), release, start, &witness.Memory{}); err != nil {
+		if _, err := keys.Verify(wrapped(text), release, start, &memory{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -390,7 +391,7 @@ func TestH12OperatorsFileIsOurs(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	noncetest.Run(t, func(_ *testing.T, now func() time.Time) witness.NonceStore { return &witness.Memory{Now: now} })
+	noncetest.Run(t, func(_ *testing.T, now func() time.Time) witness.NonceStore { return &memory{Now: now} })
 }
 
 // Exactly one of attestation and error, and only for what was signed.
@@ -403,7 +404,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add(strings.Replace(text, "agent:", "agent:\x00", 1))
 	f.Add("agentrun-witness-v1//////")
 	f.Fuzz(func(t *testing.T, s string) {
-		a, err := keys.Verify(s, release, start, &witness.Memory{})
+		a, err := keys.Verify(s, release, start, &memory{})
 		if (err == nil) == (a == witness.Attestation{}) {
 			t.Fatalf("%q: %+v, %v", s, a, err)
 		}
@@ -430,7 +431,7 @@ func BenchmarkVerify(b *testing.B) {
 	k, keys := newKey(b, "alice")
 	text := sign(b, k, statement(time.Minute))
 	for b.Loop() {
-		if _, err := keys.Verify(text, release, start, &witness.Memory{}); err != nil {
+		if _, err := keys.Verify(text, release, start, &memory{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -453,7 +454,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	var used witness.Memory
+	var used memory
 	want := witness.Want{Action: witness.ReleaseQuarantine, Subject: "agent:planner-1"}
 	for range 2 {
 		_, err := keys.Verify(text, want, now, &used)
@@ -462,4 +463,48 @@ func Example() {
 	// Output:
 	// true false
 	// false true
+}
+
+// memory is a NonceStore for tests and for one process: it doesn't outlive it, so it is not durable and not for the command line.
+// The zero value forgets nothing; with Now set, what has expired by that clock. It may be used concurrently.
+type memory struct {
+	Now func() time.Time
+
+	mu        sync.Mutex
+	used      map[witness.Nonce]time.Time
+	forgotten time.Time // no expiry up to here is known any more
+}
+
+// Use implements NonceStore but for the disk.
+func (m *memory) Use(nonce witness.Nonce, expires time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgetLocked()
+	if _, known := m.used[nonce]; known {
+		return fmt.Errorf("nonce %s: %w", nonce, witness.ErrNonceUsed)
+	}
+	if !expires.After(m.forgotten) {
+		return fmt.Errorf("nonce %s may have been forgotten, the clock went back: %w", nonce, witness.ErrNonceUsed)
+	}
+	if m.used == nil {
+		m.used = map[witness.Nonce]time.Time{}
+	}
+	m.used[nonce] = expires
+	return nil
+}
+
+func (m *memory) forgetLocked() {
+	if m.Now == nil {
+		return
+	}
+	now := m.Now()
+	for nonce, expires := range m.used {
+		if expires.After(now) {
+			continue
+		}
+		delete(m.used, nonce)
+		if expires.After(m.forgotten) {
+			m.forgotten = expires
+		}
+	}
 }

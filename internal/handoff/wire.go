@@ -99,16 +99,3 @@ func (d *decoder) texts(n uint32) []string {
 	}
 	return list
 }
-
-// encode is what client.c does; tests hold the two together.
-func (r Request) encode() []byte {
-	b := order.AppendUint32(nil, uint32(len(r.Args)))
-	b = order.AppendUint32(b, uint32(len(r.Env)))
-	for _, list := range [][]string{{r.Build, r.Dir}, r.Args, r.Env} {
-		for _, s := range list {
-			b = order.AppendUint32(b, uint32(len(s)))
-			b = append(b, s...)
-		}
-	}
-	return b
-}

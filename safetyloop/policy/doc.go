@@ -2,7 +2,7 @@
 
 // Package policy reads an operator's policy for the safety loop and judges hints by it (S-5, stage 3 of S-6).
 //
-//	p, err := policy.Load("safety.yaml")
+//	p, err := policy.Parse("safety.yaml", text)
 //	j, err := p.For("builder", true).Judge(ctx, "calling drop_table on users") // Rule: RuleDeny, Pattern: "drop_*"
 //
 // Guarantees. A file is read strictly: unknown keys, keys given twice, values of another type and patterns that can't match are errors

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -63,15 +62,7 @@ type Settings struct {
 	Workspace string // absolute
 }
 
-// Load reads a file: a regular one, of at most MaxBytes.
-func Load(name string) (*Policy, error) {
-	text, _, err := read(name)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(filepath.Base(name), text)
-}
-
+// read takes a regular file of at most MaxBytes.
 func read(name string) ([]byte, os.FileInfo, error) {
 	f, err := os.Open(name)
 	if err != nil {

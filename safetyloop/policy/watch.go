@@ -77,33 +77,15 @@ func (w *Watcher) Current() *Policy {
 		defer w.mu.Unlock()
 		return w.policy
 	}
-	p, tell := w.lookLocked(now, false)
+	p, tell := w.lookLocked(now)
 	w.mu.Unlock()
 	tell()
 	return p
 }
 
-// Reload reads the file now, whatever its times say. The error is why the last valid policy goes on.
-func (w *Watcher) Reload() error {
-	w.mu.Lock()
-	w.fault = ""
-	var failed error
-	_, tell := w.lookLocked(w.o.Now(), true)
-	if w.fault != "" {
-		failed = faultError(w.fault)
-	}
-	w.mu.Unlock()
-	tell()
-	return failed
-}
-
-type faultError string
-
-func (f faultError) Error() string { return string(f) }
-
-func (w *Watcher) lookLocked(now time.Time, force bool) (p *Policy, tell func()) {
+func (w *Watcher) lookLocked(now time.Time) (p *Policy, tell func()) {
 	w.checked = now
-	if info, err := os.Stat(w.path); err == nil && !force && w.fault == "" && stampOf(info) == w.stamp && w.settled(now) {
+	if info, err := os.Stat(w.path); err == nil && w.fault == "" && stampOf(info) == w.stamp && w.settled(now) {
 		return w.policy, func() {}
 	}
 	text, info, err := read(w.path)

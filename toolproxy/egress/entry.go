@@ -32,9 +32,6 @@ type Entry struct {
 	path    Path     // zero: all
 }
 
-// String returns the entry as it was written.
-func (e Entry) String() string { return e.text }
-
 // ParseEntry reads [METHOD[,METHOD…] ]HOST[:PORT][/PATH]. HOST is a name, *.NAME (all names below it, not itself), *
 // (all that is public), an address, or a network as ADDRESS/BITS; IPv6 stands in brackets when a port or path follows.
 // Without a port 80 and 443 are meant, :* means all. An entry with methods or a path holds for requests that the proxy

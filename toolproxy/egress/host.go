@@ -76,25 +76,6 @@ func ParseHost(unsafeHost string) (Host, error) {
 	return Host{name}, nil
 }
 
-// ParseDNSName normalises the labels of a DNS question, without the root. On the wire a label may hold any byte, a dot
-// too: ("a.b", "com") would read as a.b.com, which is another name.
-func ParseDNSName(unsafeLabels [][]byte) (Host, error) {
-	if len(unsafeLabels) > (maxName+1)/2 {
-		return Host{}, refuse(BadName, "DNS name: %d labels", len(unsafeLabels))
-	}
-	var b strings.Builder
-	for i, label := range unsafeLabels {
-		if len(label) == 0 || len(label) > maxLabel || !isASCII(string(label)) || strings.Contains(string(label), ".") {
-			return Host{}, refuse(BadName, "DNS name: label %.64q", label)
-		}
-		if i > 0 {
-			b.WriteByte('.')
-		}
-		b.Write(label)
-	}
-	return ParseHost(b.String())
-}
-
 func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= utf8.RuneSelf {

@@ -113,23 +113,6 @@ func TestM8HostRefusalTellsTheAddress(t *testing.T) {
 	}
 }
 
-func TestM8DNSName(t *testing.T) {
-	labels := func(s ...string) (b [][]byte) {
-		for _, l := range s {
-			b = append(b, []byte(l))
-		}
-		return b
-	}
-	if h, err := ParseDNSName(labels("wWw", "ExAmPlE", "com")); err != nil || h.String() != "www.example.com" {
-		t.Errorf("got %q, %v", h, err)
-	}
-	for _, bad := range [][][]byte{nil, labels(""), labels("a.b", "com"), labels("a", "", "b"), labels("a\x00", "com"), labels("bücher", "com"), labels("127", "0", "0", "1"), make([][]byte, 500)} {
-		if h, err := ParseDNSName(bad); err == nil {
-			t.Errorf("ParseDNSName(%q) = %q, want it refused", bad, h)
-		}
-	}
-}
-
 func TestM8HostUnder(t *testing.T) {
 	suffix := mustHost(t, "example.com")
 	for name, want := range map[string]bool{

@@ -282,8 +282,8 @@ func TestM8CheckResolved(t *testing.T) {
 		if d.Sub != c.want || d.Allowed() != (c.want == "") || fmt.Sprint(p.AddrPorts()) != c.dial {
 			t.Errorf("%s %v: %v by %s (%s), want %s by %q", c.place, c.resolved, p.AddrPorts(), d.Sub, d.Reason, c.dial, c.want)
 		}
-		if d.Allowed() && p.Target().String() != c.place {
-			t.Errorf("pinned %v, want %s", p.Target(), c.place)
+		if d.Allowed() && p.target.String() != c.place {
+			t.Errorf("pinned %v, want %s", p.target, c.place)
 		}
 	}
 	single := mustList(t, "a.example", "169.254.169.254", "198.41.0.4").Refusing(addrs("198.41.0.4"))

@@ -19,9 +19,6 @@ func (p Path) String() string { return p.s }
 // IsZero tells whether p is no path.
 func (p Path) IsZero() bool { return p.s == "" }
 
-// MarshalText returns String.
-func (p Path) MarshalText() ([]byte, error) { return []byte(p.s), nil }
-
 // ParsePath makes one canonical path of what a client sent, without query, or refuses it. The error is a *Refusal,
 // bad_path.
 //

@@ -17,9 +17,6 @@ type Pinned struct {
 	addrs  []netip.AddrPort
 }
 
-// Target returns what was asked for: the name to send as SNI and Host.
-func (p Pinned) Target() Target { return p.target }
-
 // AddrPorts returns the addresses to try, in the resolver's order, as a copy.
 func (p Pinned) AddrPorts() []netip.AddrPort { return slices.Clone(p.addrs) }
 

@@ -3,7 +3,6 @@
 package forward
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"net"
@@ -145,12 +144,4 @@ func (s *session) copySome(dst, src net.Conn, reader io.Reader) (int64, error) {
 		return 0, werr
 	}
 	return int64(n), err
-}
-
-// drained is what is left in a buffer, and then the connection.
-func drained(br *bufio.Reader, c net.Conn) io.Reader {
-	if br.Buffered() == 0 {
-		return c
-	}
-	return br
 }

@@ -3,23 +3,15 @@
 package llm
 
 import (
-	_ "embed"
 	"fmt"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"agentrun/internal/read"
 )
-
-//go:embed schema.json
-var schemaJSON []byte
-
-// Schema returns the JSON Schema of the section `llm`.
-func Schema() []byte { return slices.Clone(schemaJSON) }
 
 // TestModelName is the built-in model of the offline default.
 const TestModelName = "agentrun-test"

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ import (
 func section(text string) *read.Node {
 	return read.YAML(read.Source{Path: "llm", Max: 1 << 20}, []byte(text))
 }
+
+//go:embed schema.json
+var schema []byte
 
 // entrance is a fake that counts: every permit must be ended once.
 type entrance struct {
@@ -713,7 +717,7 @@ func TestM19Config(t *testing.T) {
 
 func compileSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
 		t.Fatal(err)
 	}

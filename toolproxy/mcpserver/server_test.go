@@ -65,8 +65,8 @@ func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
 	r, err := tools.New(tools.Options{
 		Entrance: g, Caller: who,
 		Builtin: []tools.Definition{
-			define("echo", tools.ReadAction("echo"), echo{}), define("drop", tools.UndoableAction("drop", "undrop"), echo{}),
-			define("hold", tools.UndoableAction("hold", "unhold"), holding),
+			define("echo", tools.ReadAction("echo"), echo{}), define("drop", undoable("drop", "undrop"), echo{}),
+			define("hold", undoable("hold", "unhold"), holding),
 		},
 		Filter: func(_ string, output json.RawMessage) (json.RawMessage, []string, error) { return output, nil, nil },
 	})
@@ -242,4 +242,10 @@ func TestNoSessionsAreKept(t *testing.T) {
 			t.Errorf("%s: got %d, want 405", method, resp.StatusCode)
 		}
 	}
+}
+
+func undoable(name, undo string) rings.Action {
+	a := tools.ReadAction(name)
+	a.ReadOnly, a.UndoAPI = false, &undo
+	return a
 }

@@ -3,20 +3,12 @@
 package router
 
 import (
-	_ "embed"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"agentrun/internal/read"
 )
-
-//go:embed schema.json
-var schemaJSON []byte
-
-// Schema returns the JSON Schema of the section `router`.
-func Schema() []byte { return slices.Clone(schemaJSON) }
 
 // Config is the section `router`. The zero value has no rules: names and words still find tools.
 type Config struct {

@@ -5,6 +5,7 @@ package router
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,9 @@ import (
 func section(text string) *read.Node {
 	return read.YAML(read.Source{Path: "router", Max: 1 << 20}, []byte(text))
 }
+
+//go:embed schema.json
+var schema []byte
 
 // registry is a fake with three tools; it answers with what it was called with.
 type registry struct{ fail *gate.Error }
@@ -159,7 +163,7 @@ func TestM19Usage(t *testing.T) {
 }
 
 func TestM7RouterConfig(t *testing.T) {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
 		t.Fatal(err)
 	}

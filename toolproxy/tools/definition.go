@@ -54,16 +54,6 @@ const (
 // ReadAction is the action of a tool that changes nothing: a sandboxed agent may do it (ring 3).
 func ReadAction(name string) rings.Action { return action(name, rings.Full, true) }
 
-// UndoableAction is the action of a tool whose effects undo takes back, for instance "task.delete" for "task.create" (ring 2).
-func UndoableAction(name, undo string) rings.Action {
-	a := action(name, rings.Full, false)
-	a.UndoAPI = &undo
-	return a
-}
-
-// IrreversibleAction is the action of a tool whose effects stay (ring 1).
-func IrreversibleAction(name string) rings.Action { return action(name, rings.Irreversible, false) }
-
 func action(name string, r rings.Reversibility, readOnly bool) rings.Action {
 	return rings.Action{ID: "tool." + name + ".invoke", Name: name, ExecuteAPI: name, Reversibility: r, ReadOnly: readOnly}
 }

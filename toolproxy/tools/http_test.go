@@ -46,7 +46,7 @@ func TestM9CallOverHTTP(t *testing.T) {
 
 func TestListOverHTTP(t *testing.T) {
 	drop := define("drop", echo)
-	drop.Action = tools.UndoableAction("drop", "undrop")
+	drop.Action.ReadOnly, drop.Action.UndoAPI = false, new("undrop")
 	ask := define("ask", echo)
 	ask.Approve = true
 	w := newWorld(define("math", echo), drop, ask)

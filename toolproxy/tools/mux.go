@@ -86,11 +86,6 @@ func RouteOf(ctx context.Context) (egress.Route, bool) {
 	return r, ok
 }
 
-// WithRoute is for tests of handlers without a Mux.
-func WithRoute(ctx context.Context, r egress.Route) context.Context {
-	return context.WithValue(ctx, routeKey{}, r)
-}
-
 func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	select {
 	case m.under <- struct{}{}:
