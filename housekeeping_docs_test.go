@@ -123,6 +123,16 @@ func TestDependencyVersionsAreOfToday(t *testing.T) {
 	}
 }
 
+// A page that the index leaves out is read by nobody.
+func TestEveryPageIsInTheIndex(t *testing.T) {
+	index := read(t, "docs/README.md")
+	for _, name := range files(t, func(n string) bool { return path.Dir(n) == "docs" && strings.HasSuffix(n, ".md") }) {
+		if page := path.Base(name); page != "README.md" && strings.Count(index, "("+page+")") != 1 {
+			t.Errorf("docs/README.md: %s stands there %d times, want once", page, strings.Count(index, "("+page+")"))
+		}
+	}
+}
+
 // literals are the texts of the code that is no test, one a line.
 func literals(t *testing.T) string {
 	t.Helper()
