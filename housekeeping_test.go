@@ -267,7 +267,7 @@ func serving() map[string][]string {
 		"internal/fold":       nil,
 		"internal/upstream":   {"rings", "toolproxy/egress"},
 		"safetyloop/risk":     {"internal/fold"},
-		"safetyloop/policy":   {"internal/fold", "safetyloop/risk", "safetyloop/judge", "internal/strictyaml"},
+		"safetyloop/policy":   {"internal/fold", "safetyloop/risk", "safetyloop/judge", "internal/read"},
 		"internal/safetycmd":  nil,
 		"internal/shown":      nil,
 		"internal/wire":       nil,
@@ -279,7 +279,6 @@ func serving() map[string][]string {
 		"internal/confine":    nil,
 		"internal/sibling":    nil,
 		"internal/policycmd":  nil,
-		"internal/strictyaml": nil,
 		"internal/read":       nil,
 	}
 }
@@ -337,6 +336,9 @@ func TestOneOwnerPerLibrary(t *testing.T) {
 		"golang.org/x/mod/sumdb/note":          {"audit", "witness"},
 		"github.com/containerd/cgroups/v3":     {"cgroups/internal/ctrd"},
 		"github.com/seccomp/libseccomp-golang": {"seccomp"},
+		// internal/read closes YAML's traps. The next three read their nodes by themselves and are to go through it; cmd/agentrun
+		// only writes, and the table of attacks is our own.
+		"go.yaml.in/yaml/v3": {"internal/read", "governance", "profiles", "sagas/sagafile", "cmd/agentrun", "tools/testtable"},
 	}
 	for _, name := range files(t, func(n string) bool { return strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go") }) {
 		for _, imported := range imports(t, name) {

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/internal/shown"
 )
 
@@ -34,7 +35,9 @@ func report(w io.Writer, err error) int {
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
-	fmt.Fprintf(w, "agentrun: %s\n", shown.Line(err.Error()))
+	for _, line := range read.Lines(err) {
+		fmt.Fprintf(w, "agentrun: %s\n", shown.Line(line))
+	}
 	if h, ok := errors.AsType[*hinted.Error](err); ok {
 		fmt.Fprintf(w, "hint: %s\n", shown.Line(h.Hint))
 	}

@@ -3,19 +3,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
-	"go.yaml.in/yaml/v3"
 
+	"agentrun/internal/read"
 	"agentrun/pdp"
 	"agentrun/rings"
 )
@@ -57,7 +54,7 @@ func policyTest(c *cli.Context) error {
 	}
 	cases, err := readCases(file)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return err
 	}
 	path := cases.Policy
 	if path != "" && !filepath.IsAbs(path) {
@@ -84,26 +81,18 @@ func readCases(file string) (policyCases, error) {
 	if err != nil {
 		return cases, err
 	}
-	if len(text) > maxCasesFile {
-		return cases, fmt.Errorf("longer than %d bytes", maxCasesFile)
-	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&cases); err != nil {
-		return cases, err
-	}
-	if err := d.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
-		return cases, errors.New("has more than one document")
-	}
+	n := read.YAML(read.Source{File: file, Max: maxCasesFile}, text)
+	n.Into(&cases)
+	var errs []error
 	if len(cases.Cases) == 0 {
-		return cases, errors.New("has no cases")
+		errs = append(errs, read.Bad("cases", "there are none"))
 	}
 	for i, each := range cases.Cases {
 		if each.Expect == nil || each.Expect.Allow == nil || each.Expect.Reason == "" {
-			return cases, fmt.Errorf("case %d, %q: expect needs allow and reason", i+1, each.Name)
+			errs = append(errs, read.Bad(fmt.Sprintf("cases[%d].expect", i), "needs allow and reason"))
 		}
 	}
-	return cases, nil
+	return cases, n.Done(errs...)
 }
 
 func runCases(ctx context.Context, set *pdp.Set, cases policyCases) (results []caseResult, different int) {

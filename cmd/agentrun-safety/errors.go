@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	fit "agentrun/internal/shown" // shown is the challenge's
 )
 
@@ -37,7 +38,9 @@ func report(w io.Writer, err error) int {
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
-	fmt.Fprintf(w, "agentrun: %s\n", fit.Line(err.Error()))
+	for _, line := range read.Lines(err) {
+		fmt.Fprintf(w, "agentrun: %s\n", fit.Line(line))
+	}
 	if h, ok := errors.AsType[*hinted.Error](err); ok {
 		fmt.Fprintf(w, "hint: %s\n", fit.Line(h.Hint))
 	}

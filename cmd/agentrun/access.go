@@ -12,15 +12,15 @@ import (
 
 // accessConfig is who besides root and the supervisor's own user may use the control API.
 type accessConfig struct {
-	ReadGroup    string `yaml:"read_group"`    // by name or id: may look
-	OperateGroup string `yaml:"operate_group"` // may do everything
+	ReadGroup    textOrNumber `yaml:"read_group"`    // by name or id: may look
+	OperateGroup textOrNumber `yaml:"operate_group"` // may do everything
 }
 
 func (a accessConfig) resolve() (access control.Access, err error) {
 	for field, of := range map[string]struct {
 		name string
 		id   *int
-	}{"control.read_group": {a.ReadGroup, &access.ReadGroup}, "control.operate_group": {a.OperateGroup, &access.OperateGroup}} {
+	}{"control.read_group": {string(a.ReadGroup), &access.ReadGroup}, "control.operate_group": {string(a.OperateGroup), &access.OperateGroup}} {
 		if of.name == "" {
 			continue
 		}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,12 +12,12 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
 	"agentrun/control"
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/internal/read"
 	"agentrun/internal/rootless"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -58,6 +57,15 @@ type config struct {
 	Control accessConfig     `yaml:"control"`
 	Kill    killhooks.Config `yaml:"kill"`
 	Live    liveConfig       `yaml:"live"`
+}
+
+// textOrNumber is a text that may look like a number, as a size in bytes or a group by its id, and needs no quotes then.
+type textOrNumber string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *textOrNumber) UnmarshalText(text []byte) error {
+	*t = textOrNumber(text)
+	return nil
 }
 
 // liveConfig is how long a live run may take to get into another ring (M-22).
@@ -221,10 +229,9 @@ func readConfig(by *caller, name string) (config, error) {
 		if err != nil {
 			return cfg, fmt.Errorf("--config: %w", err)
 		}
-		d := yaml.NewDecoder(bytes.NewReader(b))
-		d.KnownFields(true)
-		if err := d.Decode(&cfg); err != nil {
-			return cfg, fmt.Errorf("configuration %s: %w", n, err)
+		file := read.YAML(read.Source{File: n, Max: 1 << 20}, b)
+		if file.Into(&cfg); file.Done() != nil {
+			return cfg, fmt.Errorf("configuration %w", file.Done())
 		}
 		cfg.Kill.File, err = by.abs(n)
 		return cfg, err

@@ -18,7 +18,7 @@ type serveConfig struct {
 	Queue         int           `yaml:"queue"`          // that may wait for room
 	QueueTimeout  time.Duration `yaml:"queue_timeout"`  // how long
 	Grace         time.Duration `yaml:"grace"`          // between SIGTERM and the kill when the daemon ends
-	MemoryReserve string        `yaml:"memory_reserve"` // what is left to the host, as 512M
+	MemoryReserve textOrNumber  `yaml:"memory_reserve"` // what is left to the host, as 512M
 	MemoryShare   *float64      `yaml:"memory_share"`   // of what live runs may still take, how much counts as taken
 	// Pool is how many sandboxes are always ready, by profile, without a workspace and as many with one; more are prepared as they are
 	// asked for, at most PoolMax of all kinds. PoolMax 0: none.
@@ -69,7 +69,7 @@ func (s serveConfig) withFlags(c *cli.Context) serveConfig {
 		s.Grace = c.Duration("grace")
 	}
 	if c.IsSet("memory-reserve") {
-		s.MemoryReserve = c.String("memory-reserve")
+		s.MemoryReserve = textOrNumber(c.String("memory-reserve"))
 	}
 	if c.IsSet("pool-max") {
 		n := c.Int("pool-max")
@@ -95,7 +95,7 @@ func (s serveConfig) limits() (serveLimits, error) {
 		l.grace = s.Grace
 	}
 	if s.MemoryReserve != "" {
-		size, err := profiles.ParseSize(s.MemoryReserve)
+		size, err := profiles.ParseSize(string(s.MemoryReserve))
 		if err != nil {
 			return l, fmt.Errorf("serve.memory_reserve: %w", err)
 		}

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -86,25 +86,28 @@ func LoadTokens(path string) (*Tokens, error) {
 	var file struct {
 		Tokens []Token `yaml:"tokens"`
 	}
-	if err := strictyaml.Decode("tokens file", b, &file); err != nil {
+	n := read.YAML(read.Source{File: path, Max: 1 << 20}, b)
+	n.Into(&file)
+	t, err := newTokens(file.Tokens)
+	if err := n.Done(err); err != nil {
 		return nil, err
 	}
-	return newTokens(file.Tokens)
+	return t, nil
 }
 
 func newTokens(list []Token) (*Tokens, error) {
 	if len(list) == 0 || len(list) > maxTokens {
-		return nil, fmt.Errorf("tokens: got %d, want 1 to %d", len(list), maxTokens)
+		return nil, read.Bad("tokens", "got %d, want 1 to %d", len(list), maxTokens)
 	}
 	names, hashes := map[string]bool{}, map[string]bool{}
 	for i, t := range list {
 		if err := t.check(); err != nil {
-			return nil, fmt.Errorf("tokens[%d]: %w", i, err)
+			return nil, read.Under(fmt.Sprintf("tokens[%d]", i), err)
 		}
 		list[i].SHA256 = strings.ToLower(t.SHA256)
 		// Two tokens of one name would be one principal, and two roles of one token a matter of order.
 		if names[t.Name] || hashes[list[i].SHA256] {
-			return nil, fmt.Errorf("tokens[%d]: name or hash of %s is there twice", i, t.Name)
+			return nil, read.Bad(fmt.Sprintf("tokens[%d]", i), "name or hash of %s is there twice", t.Name)
 		}
 		names[t.Name], hashes[list[i].SHA256] = true, true
 	}

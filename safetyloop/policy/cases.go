@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 	"agentrun/safetyloop/risk"
 )
 
@@ -40,19 +40,20 @@ type Expect struct {
 // MaxCases of one file.
 const MaxCases = 10000
 
-// ParseCases reads a file of expectations. name begins every error.
+// ParseCases reads a file of expectations; its error is a *read.InvalidError. name is the file's in it.
 func ParseCases(name string, text []byte) (*Cases, error) {
+	n := read.YAML(read.Source{File: name, Max: 1 << 20}, plain(text))
 	var c Cases
-	if err := strictyaml.Decode(name, plain(text), &c); err != nil {
-		return nil, err
-	}
+	n.Into(&c)
+	var errs []error
 	if len(c.Cases) == 0 || len(c.Cases) > MaxCases {
-		return nil, fmt.Errorf("%s: %d cases, want 1 to %d", name, len(c.Cases), MaxCases)
+		errs = append(errs, read.Bad("cases", "%d cases, want 1 to %d", len(c.Cases), MaxCases))
 	}
 	for i, each := range c.Cases {
-		if err := each.Expect.check(); err != nil {
-			return nil, fmt.Errorf("%s.cases[%d]: %w", name, i, err)
-		}
+		errs = append(errs, read.Under(fmt.Sprintf("cases[%d]", i), each.Expect.check()))
+	}
+	if err := n.Done(errs...); err != nil {
+		return nil, err
 	}
 	return &c, nil
 }
@@ -67,16 +68,16 @@ func (e Expect) check() error {
 		{"tier", e.Tier, []string{"advisory", "confirm", "verify", "danger_zone"}},
 	} {
 		if word.value != "" && !slices.Contains(word.known, word.value) {
-			return fmt.Errorf("expect.%s %.40q: want %s", word.key, word.value, strings.Join(word.known, ", "))
+			return read.Bad("expect."+word.key, "%s %.40q: want %s", word.key, word.value, strings.Join(word.known, ", "))
 		}
 	}
 	for _, name := range slices.Concat(e.Factors, e.Not) {
 		if !factor(name) {
-			return fmt.Errorf("expect: %.40q is no factor", name)
+			return read.Bad("expect", "%.40q is no factor", name)
 		}
 	}
 	if e.Verdict == "" && e.Rule == "" && e.Pattern == "" && e.Tier == "" && e.Vague == nil && len(e.Factors)+len(e.Not) == 0 {
-		return fmt.Errorf("expect: nothing is expected")
+		return read.Bad("expect", "nothing is expected")
 	}
 	return nil
 }

@@ -9,9 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
-	"agentrun/internal/strictyaml"
+	"agentrun/internal/read"
 	"agentrun/safetyloop/judge"
 )
 
@@ -30,27 +28,27 @@ var schema string
 // Schema returns the JSON Schema (draft 2020-12) of a policy file.
 func Schema() []byte { return []byte(schema) }
 
-// file is a policy as written. What needs a closer look is kept as a node, whose line errors can name.
+// file is a policy as written; pointers tell what was said.
 type file struct {
-	Mode      yaml.Node        `yaml:"mode"`
-	Confirm   yaml.Node        `yaml:"confirm"`
-	Workspace yaml.Node        `yaml:"workspace"`
+	Mode      *string          `yaml:"mode"`
+	Confirm   *string          `yaml:"confirm"`
+	Workspace *string          `yaml:"workspace"`
 	Agents    map[string]agent `yaml:"agents"`
 
-	Tolerance          yaml.Node `yaml:"tolerance"`
-	MaxAutonomousSteps yaml.Node `yaml:"maxAutonomousSteps"`
-	Deny               yaml.Node `yaml:"deny"`
-	RequiresApproval   yaml.Node `yaml:"requiresApproval"`
-	AutoApprove        yaml.Node `yaml:"autoApprove"`
+	Tolerance          *string  `yaml:"tolerance"`
+	MaxAutonomousSteps *int     `yaml:"maxAutonomousSteps"`
+	Deny               []string `yaml:"deny"`
+	RequiresApproval   []string `yaml:"requiresApproval"`
+	AutoApprove        []string `yaml:"autoApprove"`
 }
 
 // agent is what holds for one agent beside the rest.
 type agent struct {
-	Tolerance          yaml.Node `yaml:"tolerance"`
-	MaxAutonomousSteps yaml.Node `yaml:"maxAutonomousSteps"`
-	Deny               yaml.Node `yaml:"deny"`
-	RequiresApproval   yaml.Node `yaml:"requiresApproval"`
-	AutoApprove        yaml.Node `yaml:"autoApprove"`
+	Tolerance          *string  `yaml:"tolerance"`
+	MaxAutonomousSteps *int     `yaml:"maxAutonomousSteps"`
+	Deny               []string `yaml:"deny"`
+	RequiresApproval   []string `yaml:"requiresApproval"`
+	AutoApprove        []string `yaml:"autoApprove"`
 }
 
 // Settings are what a policy says beside its patterns. Zero values: it says nothing.
@@ -62,8 +60,8 @@ type Settings struct {
 	Workspace string // absolute
 }
 
-// read takes a regular file of at most MaxBytes.
-func read(name string) ([]byte, os.FileInfo, error) {
+// contents takes a regular file of at most MaxBytes.
+func contents(name string) ([]byte, os.FileInfo, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read policy: %w", err)
@@ -83,16 +81,16 @@ func read(name string) ([]byte, os.FileInfo, error) {
 	return text, info, nil
 }
 
-// Parse reads a policy in YAML, or in JSON with // comments. name begins every error.
+// Parse reads a policy in YAML, or in JSON with // comments; its error is a *read.InvalidError. name is the file's in it.
 func Parse(name string, text []byte) (*Policy, error) {
-	if len(text) > MaxBytes {
-		return nil, fmt.Errorf("%s: longer than %d bytes", name, MaxBytes)
-	}
+	n := read.YAML(read.Source{File: name, Max: MaxBytes}, plain(text))
 	var f file
-	if err := strictyaml.Decode(name, plain(text), &f); err != nil {
+	n.Into(&f)
+	p, faults := compile(f)
+	if err := n.Done(faults...); err != nil {
 		return nil, err
 	}
-	return compile(name, f)
+	return p, nil
 }
 
 // plain takes out of JSON what YAML can't read: comments and tabs. Lines stay where they are. A text that doesn't begin with { is

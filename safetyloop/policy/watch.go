@@ -57,7 +57,7 @@ func Watch(path string, o WatchOptions) (*Watcher, error) {
 	if o.Every <= 0 {
 		o.Every = time.Second
 	}
-	text, info, err := read(path)
+	text, info, err := contents(path)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (w *Watcher) lookLocked(now time.Time) (p *Policy, tell func()) {
 	if info, err := os.Stat(w.path); err == nil && w.fault == "" && stampOf(info) == w.stamp && w.settled(now) {
 		return w.policy, func() {}
 	}
-	text, info, err := read(w.path)
+	text, info, err := contents(w.path)
 	if err != nil {
 		return w.failLocked(err)
 	}

@@ -80,3 +80,46 @@ func TestGatewayMistakesAreToldByTheirLines(t *testing.T) {
 		})
 	}
 }
+
+// The same of what the other programs read; FILE is the file.
+func TestMistakesAreToldByTheirLines(t *testing.T) {
+	for command, mistakes := range map[string][]mistake{
+		"--config FILE plan -- /bin/true": {
+			{"unknown key", "log_level: info\n\nserve:\n  max_sandboxs: 3\n", []string{"4: serve.max_sandboxs: unknown key; did you mean max_sandboxes?"}},
+			{"all at once", "profile_dirs: /etc\nlive: {apply_time: 100}\nserve: {queue: 0x10, pool: {ring3: 01}}\ncontrol: {read_group: 1000}\n", []string{
+				"1: profile_dirs: want a list, got text", "2: live.apply_time: want a duration with a unit", "3: serve.pool.ring3: want a whole number, got int 01", "3: serve.queue: want a whole number, got int 0x10"}},
+			{"key twice", "serve: {queue: 1}\nserve: {}\n", []string{"2: serve: given twice, first on line 1"}},
+			{"second document", "log_level: info\n---\nlog_level: debug\n", []string{"2: more than one document"}},
+		},
+		"safety check --policy FILE hint": {
+			{"unknown key", "deny: [a]\nagents:\n  builder:\n    dney: [b]\n", []string{"4: agents.builder.dney: unknown key; did you mean deny?"}},
+			{"all at once", "mode: on\ndeny: [a, 3]\nmaxAutonomousSteps: 0\nautoApprove: ['*']\n", []string{
+				`1: mode: mode "on"`, "2: deny[1]: want text, got int 3", "3: maxAutonomousSteps: 0: want a number", "4: autoApprove[0]: "}},
+			{"nothing for a list", "deny:\n", []string{"1: deny: want a list, got nothing"}},
+			{"JSON", "{\n  // why\n  \"deny\": [\"a\"],\n  \"confrim\": \"server\"\n}\n", []string{"4: confrim: unknown key; did you mean confirm?"}},
+		},
+		"policy test FILE": {
+			{"unknown key", "cases:\n- name: a\n  expct: {}\n", []string{"3: cases[0].expct: unknown key; did you mean expect?"}},
+			{"none", "cases: []\n", []string{"1: cases: there are none"}},
+			{"octal", "base: {ring: 03}\ncases:\n- {name: a, expect: {allow: yes}}\n", []string{
+				"1: base.ring: want what JSON has, got int 03", `3: cases[0].expect.allow: want true or false, got text "yes"`}},
+		},
+		"safety serve --http 127.0.0.1:0 --tokens FILE": {
+			{"unknown key", "tokens:\n- {name: a, role: agent, sha265: b}\n", []string{"2: tokens[0].sha265: unknown key; did you mean sha256?"}},
+			{"role", "tokens:\n- {name: a, role: root, sha256: b}\n", []string{`2: tokens[0]: role "root" of a`}},
+		},
+	} {
+		for _, m := range mistakes {
+			t.Run(strings.Fields(command)[0]+" "+strings.Fields(command)[1]+" "+m.name, func(t *testing.T) {
+				file := write(t, filepath.Join(t.TempDir(), "file.yaml"), m.text, 0o600)
+				args := strings.Fields(command)
+				args[slices.Index(args, "FILE")] = file
+				r := tool(t, args...)
+				m.check(t, file, strings.ReplaceAll(r.stderr, " file.yaml:", " "+file+":"))
+				if r.exit == 0 {
+					t.Error("got exit 0, want a refusal")
+				}
+			})
+		}
+	}
+}
