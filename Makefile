@@ -31,7 +31,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare
+.PHONY: help run build gateway safety probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -112,6 +112,23 @@ install: build ## the programs to $(DESTDIR)$(PREFIX)/bin, units of systemd to l
 	install -D -m 0755 bin/agentrun-safety $(DESTDIR)$(PREFIX)/bin/agentrun-safety
 	install -D -m 0644 packaging/systemd/agentrun.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.socket
 	sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/systemd/agentrun.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.service
+
+# Built like the linter, so that what it needs is none of the product's modules. Newer ones have a packager for Windows and its modules.
+NFPM := .cache/bin/nfpm
+NFPM_VERSION := v2.45.0
+PACKAGES := .cache/packages
+# A release's version, else one below every release that grows with the commits.
+PACKAGE_VERSION ?= $(or $(shell git describe --tags --exact-match 2>/dev/null | sed 's/^v//'),$(shell git log -1 --format=0.0.0~git%cd.%h --date=format:%Y%m%d%H%M%S 2>/dev/null),0.0.0)
+PACKAGE_MAINTAINER ?= agentrun
+
+packages: $(NFPM) ## a .deb and an .rpm, in bin/
+	rm -rf $(PACKAGES) && mkdir -p $(PACKAGES)
+	$(MAKE) install DESTDIR=$(CURDIR)/$(PACKAGES)/root PREFIX=/usr
+	for s in bash zsh fish; do bin/agentrun completion $$s >$(PACKAGES)/agentrun.$$s || exit 1; done
+	for p in deb rpm; do PACKAGE_VERSION='$(PACKAGE_VERSION)' PACKAGE_MAINTAINER='$(PACKAGE_MAINTAINER)' $(NFPM) package -f packaging/nfpm.yaml -p $$p -t bin/ || exit 1; done
+
+$(NFPM):
+	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
 
 clean: ## all that was built, but not the VM image (.cache/vm)
 	rm -rf bin $(OUT) $(STUB) .cache/bin

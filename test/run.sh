@@ -197,9 +197,11 @@ step_bench() {
 	[[ ! -e test/bench/main.go ]] || check "test/bench" "$GO" run ./test/bench -quick
 }
 
-# From a fresh clone, on a Debian that has only git and make.
+# From a fresh clone, on a Debian that has only git and make; then the packages there.
 step_bare() {
 	check "make run on a bare machine" test/bare/run.sh
+	check "make packages" make -s packages
+	check "packages on a bare machine" test/bare/packages.sh
 }
 
 # One function, so that bash has read all of this file before it runs any: an edit while
