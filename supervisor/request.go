@@ -5,6 +5,8 @@
 //   - Request, here: what is asked for, as plain data;
 //   - live: the runs while they live, for operators;
 //   - killhooks: the operator's programs around a kill;
+//   - toolcmd: the operator's programs that tools run;
+//   - outputs: what runs leave for people to read;
 //   - daemon: many runs in one process: queue, pool, service manager.
 //
 // From the request on nothing knows which door it came by: the command line today.

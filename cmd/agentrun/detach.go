@@ -7,19 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/hinted"
 	"agentrun/runtime"
 	"agentrun/supervisor"
-	"agentrun/telemetry/runlog"
 )
 
 func checkDetach(r *supervisor.Request) error {
@@ -37,49 +33,12 @@ func checkDetach(r *supervisor.Request) error {
 	return nil
 }
 
-// outputDir is where the output of detached runs lies, one file for each.
-func (g *global) outputDir() string { return filepath.Join(g.stateDir, "output") }
-
-// outputFile is the file of one run.
-func (g *global) outputFile(run string) string { return filepath.Join(g.outputDir(), run+".log") }
-
-// createOutput makes it. The run's max_output bounds it.
-func (g *global) createOutput(run string) (*os.File, error) {
-	if err := os.MkdirAll(g.outputDir(), 0o700); err != nil {
-		return nil, fmt.Errorf("output of the run: %w", err)
-	}
-	f, err := os.OpenFile(g.outputFile(run), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("output of the run: %w", err)
-	}
-	return f, nil
-}
-
-// sweepOutput deletes the output of runs that ended too long ago, as the logs of runs (M-18).
-func (g *global) sweepOutput(p runlog.Policy, now time.Time) error {
-	files, err := os.ReadDir(g.outputDir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	errs := []error{err}
-	for _, f := range files {
-		info, err := f.Info()
-		if err != nil || !info.Mode().IsRegular() || filepath.Ext(f.Name()) != ".log" || now.Sub(info.ModTime()).Abs() < p.Keep {
-			continue
-		}
-		if err := os.Remove(filepath.Join(g.outputDir(), f.Name())); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // tellDetached says which run it is to the command that asked for it, and lets it go.
 func tellDetached(g *global, r *supervisor.Request, s runtime.Status, log *os.File) error {
 	text := []byte(s.ID)
 	if r.JSON {
 		var err error
-		if text, err = json.Marshal(map[string]string{"id": s.ID, "name": s.Name, "output": g.outputFile(s.ID)}); err != nil {
+		if text, err = json.Marshal(map[string]string{"id": s.ID, "name": s.Name, "output": g.outputs().File(s.ID)}); err != nil {
 			return err
 		}
 	}

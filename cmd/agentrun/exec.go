@@ -20,6 +20,7 @@ import (
 	"agentrun/runtime"
 	"agentrun/supervisor"
 	"agentrun/supervisor/live"
+	"agentrun/supervisor/tidy"
 )
 
 func execCommand(g *global) *cli.Command {
@@ -141,7 +142,7 @@ func execAction(g *global, c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		defer g.keepLogs(plan.ID, file.Telemetry.Logs)
+		defer g.outputs().Keep(plan.ID, file.Telemetry.Logs)
 	}
 	told := &outcome{g: g, early: by.settled != nil && plan.Keep == "" && !plan.TTY && !r.Account()}
 	status, err := start(ctx, g, r, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
@@ -320,7 +321,7 @@ func start(ctx context.Context, g *global, r *supervisor.Request, v *live.Run, o
 	}
 	var letGo func(runtime.Status)
 	if r.Detach {
-		log, err := g.createOutput(plan.ID)
+		log, err := g.outputs().Create(plan.ID)
 		if err != nil {
 			return runtime.Status{}, err
 		}
@@ -340,7 +341,7 @@ func start(ctx context.Context, g *global, r *supervisor.Request, v *live.Run, o
 	opt.OnStart = func(s runtime.Status) {
 		g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
 		if by.home == nil {
-			time.AfterFunc(tidyAfter, tidy)
+			tidy.Soon()
 		}
 		by.begun()
 		if letGo != nil {

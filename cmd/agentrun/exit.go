@@ -29,6 +29,8 @@ import (
 	"agentrun/runtime"
 	"agentrun/supervisor"
 	"agentrun/supervisor/live"
+	"agentrun/supervisor/outputs"
+	"agentrun/supervisor/toolcmd"
 	"agentrun/telemetry/trace"
 	"agentrun/toolproxy/link"
 )
@@ -109,7 +111,7 @@ type gatewayPart struct {
 		Env string `yaml:"env"`
 	} `yaml:"secrets"`
 	Telemetry struct {
-		Logs gatewayLogs `yaml:"logs"`
+		Logs outputs.Policy `yaml:"logs"`
 	} `yaml:"telemetry"`
 
 	path string
@@ -169,16 +171,16 @@ func wayOut(g *global, r *supervisor.Request, v *live.Run, h *hypervisor.Hypervi
 	if err != nil {
 		return nil, nil, err
 	}
-	cmds := &commands{g: g, run: plan.ID}
+	cmds := &toolcmd.Commands{Options: toolcmd.Options{StateDir: g.stateDir, RunDir: g.runDir, Run: plan.ID, Env: g.caller.childEnv(), Dir: g.caller.dir}}
 	x := h.Exit(adm, hypervisor.ExitOptions{
 		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps, KillOnBreach: r.KillOnBreach, Control: v.Control, Safety: v.Safety,
 		End:     end,
 		Warn:    func(err error) { g.log.Warn("tool proxy", "err", err) },
-		Execute: cmds.execute,
+		Execute: cmds.Execute,
 	})
 	start := link.Start{
 		Caller: x.Caller(), Ring: adm.Ring, Config: file.path, Allow: r.Allow, Tools: r.Tools,
-		Metrics: r.Metrics, MaxSteps: x.MaxSteps(), Version: version, LogDir: g.logsDir(),
+		Metrics: r.Metrics, MaxSteps: x.MaxSteps(), Version: version, LogDir: g.outputs().LogsDir(),
 		BestEffort: r.BestEffort, Network: narrowedNetwork(plan), Trace: trace.New(true).Traceparent(),
 		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)), Safety: live.SafetyStart(plan),
 	}
@@ -187,7 +189,7 @@ func wayOut(g *global, r *supervisor.Request, v *live.Run, h *hypervisor.Hypervi
 			return nil, nil, errors.Join(err, x.Close())
 		}
 	}
-	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.announce, Env: file.environ(g.caller), Eager: start.Metrics != ""}
+	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.Announce, Env: file.environ(g.caller), Eager: start.Metrics != ""}
 	if plan.Exit.CA {
 		if err := ownCA(e, plan.ID); err != nil {
 			return nil, nil, errors.Join(err, x.Close())

@@ -22,6 +22,7 @@ import (
 	"agentrun/profiles"
 	"agentrun/runtime"
 	"agentrun/supervisor/killhooks"
+	"agentrun/supervisor/outputs"
 )
 
 // global are the flags that every command has. Of flag, environment, configuration file and default,
@@ -172,6 +173,8 @@ func (g *global) load(c *cli.Context) error {
 func (g *global) hypervisor() hypervisor.Options {
 	return hypervisor.Options{StateDir: g.stateDir, Own: append(configDirs(g.caller), g.runDir, runtime.SharedDir()), SyncAll: g.auditSyncAll, Plans: governance.Sources{Files: governance.DefaultFiles(g.caller.getenv)}}
 }
+
+func (g *global) outputs() outputs.Folder { return outputs.Folder{StateDir: g.stateDir, Log: g.log} }
 
 func (g *global) openLog(level, format string) error {
 	var l slog.Level

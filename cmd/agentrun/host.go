@@ -92,7 +92,7 @@ configuration says go as well.
 		Action: func(c *cli.Context) error {
 			removed, err := g.collect(c.Context, true)
 			if file, ferr := readGatewayFile(""); ferr == nil {
-				ferr = g.sweepLogs(file.Telemetry.Logs)
+				ferr = g.outputs().Sweep(file.Telemetry.Logs)
 				err = errors.Join(err, ferr)
 			}
 			if c.Bool("json") {

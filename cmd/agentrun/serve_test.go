@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"agentrun/supervisor/daemon/queue"
-	"agentrun/telemetry/runlog"
 )
 
 func TestServeConfig(t *testing.T) {
@@ -75,35 +74,6 @@ func TestManyCallersAtOnce(t *testing.T) {
 	_, err := d.carryOut(t.Context(), by, []string{"agentrun", "exec", "x"})
 	if _, ok := errors.AsType[*declined](err); !ok {
 		t.Errorf("another state folder: got %v, want it declined", err)
-	}
-}
-
-func TestM18OutputIsSwept(t *testing.T) {
-	g := &global{stateDir: t.TempDir()}
-	for name, age := range map[string]time.Duration{"old": 48 * time.Hour, "young": time.Hour} {
-		f, err := g.createOutput(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-		at := time.Now().Add(-age)
-		if err := os.Chtimes(f.Name(), at, at); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := g.createOutput(name); err == nil {
-			t.Error("two runs write one file")
-		}
-	}
-	other := filepath.Join(g.outputDir(), "not-ours")
-	if err := os.Symlink("/etc/passwd", other); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.sweepOutput(runlog.Policy{Keep: 24 * time.Hour}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	left, err := os.ReadDir(g.outputDir())
-	if err != nil || len(left) != 2 {
-		t.Errorf("left: %v, %v, want not-ours and young.log", left, err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 func (g *global) supervise(r *supervisor.Request, h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan) (v *live.Run, closeIt func(), err error) {
 	o := live.RunOptions{KillOnBreach: r.KillOnBreach, QuarantineTimeout: r.QuarantineTimeout, Hooks: g.hooks}
 	if r.Detach {
-		o.Output = g.outputFile(plan.ID)
+		o.Output = g.outputs().File(plan.ID)
 	}
 	if home := g.caller.home; home != nil {
 		home.queue.Started(g.caller.slot, plan.ID)

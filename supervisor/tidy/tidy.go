@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package tidy gives back what only a launch needed, once a run lasts.
+package tidy
 
 import (
 	"bufio"
@@ -13,9 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tidyAfter is how long a run must last before its supervisor gives back what only the launch needed. Runs that end sooner don't pay
-// for it.
-const tidyAfter = 200 * time.Millisecond
+// after is how long a run must last before its supervisor tidies. Runs that end sooner don't pay for it.
+const after = 200 * time.Millisecond
+
+// Soon tidies if this process still lives then.
+func Soon() { time.AfterFunc(after, tidy) }
 
 // tidy gives back the garbage of the launch, and the pages of our own program that nothing but the launch reads. From then on the
 // supervisor mostly waits.

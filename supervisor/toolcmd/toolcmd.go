@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package toolcmd runs the operator's programs for the tools of a run (M-12). Each call gets a sandbox of its own, as a run of its
+// own: limited, on record, gone with the call. The gateway names the tool; which program that is comes from the configuration that it
+// read before anything of the agent's was there, and is told once.
+package toolcmd
 
 import (
 	"context"
@@ -20,18 +23,24 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-// commands are the operator's programs for the tools of one run (M-12). Each call gets a sandbox of its own, as a run of its
-// own: limited, on record, gone with the call.
-type commands struct {
-	g   *global
-	run string
+// Options say for which run the programs are, and where theirs run.
+type Options struct {
+	StateDir, RunDir string
+	Run              string   // its id
+	Env              []string // of agentrun itself: a run that waited for another to let it in could wait for itself
+	Dir              string   // working folder; empty: this process's own
+}
+
+// Commands are those of one run.
+type Commands struct {
+	Options Options
 
 	mu     sync.Mutex
 	byTool map[string]link.Command
 }
 
-// announce takes the programs from the configuration that the gateway read. It comes once, before anything of the agent's.
-func (c *commands) announce(list []link.Command) error {
+// Announce takes the programs from the configuration that the gateway read. It comes once, before anything of the agent's.
+func (c *Commands) Announce(list []link.Command) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.byTool = map[string]link.Command{}
@@ -48,12 +57,12 @@ func (c *commands) announce(list []link.Command) error {
 }
 
 // args are those of agentrun for one command.
-func (c *commands) args(cmd link.Command, status string) []string {
+func (c *Commands) args(cmd link.Command, status string) []string {
 	ring := cmd.Ring
 	if ring == 0 {
 		ring = 3
 	}
-	args := []string{"--state-dir", c.g.stateDir, "--run-dir", c.g.runDir, "exec", "--ring", fmt.Sprint(ring), "-i", "--status-file", status}
+	args := []string{"--state-dir", c.Options.StateDir, "--run-dir", c.Options.RunDir, "exec", "--ring", fmt.Sprint(ring), "-i", "--status-file", status}
 	if cmd.Profile != "" {
 		args = append(args[:len(args):len(args)], "--profile", cmd.Profile)
 	}
@@ -78,8 +87,8 @@ func (c *commands) args(cmd link.Command, status string) []string {
 	return append(append(args, "--"), cmd.Argv...)
 }
 
-// execute starts the program of a tool.
-func (c *commands) execute(_ context.Context, tool string) (link.Process, error) {
+// Execute starts the program of a tool.
+func (c *Commands) Execute(_ context.Context, tool string) (link.Process, error) {
 	c.mu.Lock()
 	cmd, ok := c.byTool[tool]
 	c.mu.Unlock()
@@ -87,7 +96,7 @@ func (c *commands) execute(_ context.Context, tool string) (link.Process, error)
 		return nil, fmt.Errorf("tool %.64q: no command was announced for it", tool)
 	}
 	// Within the run's folder, which the next start removes should we be killed.
-	dir, err := os.MkdirTemp(filepath.Join(c.g.runDir, "sandboxes", c.run), "tool-*")
+	dir, err := os.MkdirTemp(filepath.Join(c.Options.RunDir, "sandboxes", c.Options.Run), "tool-*")
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +105,7 @@ func (c *commands) execute(_ context.Context, tool string) (link.Process, error)
 	go func() {
 		// Its parent-death signal is tied to this thread: with us, it dies.
 		goruntime.LockOSThread()
-		err := p.start(c.g.caller, c.args(cmd, p.statusFile()))
+		err := p.start(c.Options, c.args(cmd, p.statusFile()))
 		started <- err
 		if err == nil {
 			p.wait()
@@ -120,7 +129,7 @@ type toolProcess struct {
 
 func (p *toolProcess) statusFile() string { return filepath.Join(p.dir, "status.json") }
 
-func (p *toolProcess) start(by *caller, args []string) error {
+func (p *toolProcess) start(o Options, args []string) error {
 	in, stdin, err := os.Pipe()
 	if err != nil {
 		return err
@@ -131,7 +140,7 @@ func (p *toolProcess) start(by *caller, args []string) error {
 	}
 	p.cmd = exec.Command("/proc/self/exe", args...) //nolint:gosec // this program, with what the operator's configuration says
 	p.cmd.Stdin, p.cmd.Stdout = in, out
-	p.cmd.Env, p.cmd.Dir = by.childEnv(), by.dir
+	p.cmd.Env, p.cmd.Dir = o.Env, o.Dir
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	err = p.cmd.Start()
 	in.Close()
