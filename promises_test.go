@@ -15,8 +15,9 @@ import (
 	"testing"
 )
 
-// hollow are the functions, methods and packages that a test named in SPECIFICATION uses and no program does, with the
-// reason. A package stands for all of it. Those that issue 13 or nobody yet decides about are promised and wired to nothing.
+// hollow are the functions, methods and packages that a test named in SPECIFICATION uses and no program does,
+// with the reason. A package stands for all of it. Those that issue 13 or nobody yet decides about are
+// promised and wired to nothing.
 var hollow = map[string]string{
 	"telemetry":                  "issue 13: Plaintext, which refuses to print, is no prompt's type yet (M-18)",
 	"telemetry/trace.ParseState": "issue 13: no run has a tracestate to hand on",
@@ -40,13 +41,15 @@ var hollow = map[string]string{
 // mains are the programs that an operator gets.
 var mains = []string{"cmd/agentrun", "cmd/agentrun-gateway", "cmd/agentrun-safety"}
 
-// program is what can be known of the tree by names alone: each top-level declaration and what it names. A method's body
-// belongs to its type; the method itself is used where anything of its name is selected. Shadowed names count as uses: code
-// is rather taken for used, and what is found here is really used by nobody.
+// program is what can be known of the tree by names alone: each top-level declaration and what it names. A
+// method's body belongs to its type; the method itself is used where anything of its name is selected.
+// Shadowed names count as uses: code is rather taken for used, and what is found here is really used by
+// nobody.
 type program struct {
 	uses  map[string][]string // "rings.ChildRing" → what it names
 	funcs map[string]bool     // those that are functions
-	// methods are those of a folder's types, as "rings.().Risk"; names of the form ".().Risk" in uses are selections of one.
+	// methods are those of a folder's types, as "rings.().Risk"; names of the form ".().Risk" in uses are
+	// selections of one.
 	methods map[string]bool
 }
 
@@ -57,7 +60,8 @@ func newProgram() *program {
 // add reads the Go files of a folder that keep wants.
 func (p *program) add(t *testing.T, folder string, keep func(fs.FileInfo) bool) {
 	t.Helper()
-	pkgs, err := parser.ParseDir(token.NewFileSet(), folder, keep, parser.SkipObjectResolution) //nolint:staticcheck // build tags don't matter here
+	//nolint:staticcheck // build tags don't matter here
+	pkgs, err := parser.ParseDir(token.NewFileSet(), folder, keep, parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +183,8 @@ func TestSpecificationsTestsReachPrograms(t *testing.T) {
 	}
 	live := tree.reach(roots...)
 	found := map[string][]string{}
-	named := regexp.MustCompile("`([^`: ]+)/[^/`: ]+_test\\.go: ((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`").FindAllStringSubmatch(read(t, "SPECIFICATION.md"), -1)
+	row := regexp.MustCompile("`([^`: ]+)/[^/`: ]+_test\\.go: ((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`")
+	named := row.FindAllStringSubmatch(read(t, "SPECIFICATION.md"), -1)
 	tests := map[string]*program{}
 	for _, m := range named {
 		folder, name := m[1], m[2]
@@ -200,18 +205,22 @@ func TestSpecificationsTestsReachPrograms(t *testing.T) {
 	for what, by := range found {
 		if folder, _, _ := strings.Cut(what, "."); hollow[what] == "" && hollow[folder] == "" {
 			slices.Sort(by)
-			t.Errorf("%s is what %v use and no program does: use it, or take it out with what SPECIFICATION.md promises", what, slices.Compact(by))
+			t.Errorf("%s is what %v use and no program does: use it, or take it out with what SPECIFICATION.md promises",
+				what, slices.Compact(by))
 		}
 	}
 	for what := range hollow {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(found)), func(f string) bool { return f == what || strings.HasPrefix(f, what+".") }) {
+		met := func(f string) bool { return f == what || strings.HasPrefix(f, what+".") }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(found)), met) {
 			t.Errorf("%s is in hollow and needn't be any more", what)
 		}
 	}
 }
 
 // judgeTest adds what a test calls, itself or by the helpers of its package, that no program has.
-func judgeTest(t *testing.T, folder, name string, p, tree *program, linked, live map[string]bool, found map[string][]string) {
+func judgeTest(
+	t *testing.T, folder, name string, p, tree *program, linked, live map[string]bool, found map[string][]string,
+) {
 	t.Helper()
 	lively := false
 	if !p.funcs[folder+"."+name] {

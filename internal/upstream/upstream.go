@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream connects to the HTTP servers that an operator named: tools, models, policy decision points,
-// collectors, webhooks.
+// Package upstream connects to the HTTP servers that an operator named: tools, models, policy decision
+// points, collectors, webhooks.
 //
-// What it guarantees. Each address that a name resolves to is looked at, and the connection goes to one of those: no second
-// answer of the DNS leads elsewhere (rebinding). Public addresses only, unless the operator allowed others, and never a
-// cloud's metadata service, which hands out credentials. No proxy of the environment comes between. TLS is 1.2 or later.
-// What a peer may make us hold or wait for is bounded.
+// What it guarantees. Each address that a name resolves to is looked at, and the connection goes to one of
+// those: no second answer of the DNS leads elsewhere (rebinding). Public addresses only, unless the operator
+// allowed others, and never a cloud's metadata service, which hands out credentials. No proxy of the
+// environment comes between. TLS is 1.2 or later. What a peer may make us hold or wait for is bounded.
 //
 //	roots, err := upstream.Roots(c.CAFile)
 //	client := upstream.Client(upstream.Options{Roots: roots})
 //
-// Errors: that of a connection to an address which isn't allowed wraps ErrAddress. What it does not protect against: a
-// public address of this host is public; bodies are bounded by whoever reads them.
+// Errors: that of a connection to an address which isn't allowed wraps ErrAddress. What it does not protect
+// against: a public address of this host is public; bodies are bounded by whoever reads them.
 package upstream
 
 import (
@@ -38,12 +38,13 @@ var ErrAddress = errors.New("the upstream's address is not allowed")
 const (
 	maxAddresses   = 64
 	defaultTimeout = 10 * time.Second
-	// firstTries is how long an address is waited for that isn't the last: where IPv6 leads nowhere, IPv4 must get its turn.
+	// firstTries is how long an address is waited for that isn't the last: where IPv6 leads nowhere, IPv4
+	// must get its turn.
 	firstTries = time.Second
 )
 
-// Options say how a server is reached. The zero value reaches public addresses, as the system's resolver and authorities
-// have them.
+// Options say how a server is reached. The zero value reaches public addresses, as the system's resolver and
+// authorities have them.
 type Options struct {
 	AllowPrivate bool           // the operator named a place in a network of theirs, or on this host
 	Roots        *x509.CertPool // the only authorities; nil: the system's
@@ -80,10 +81,11 @@ func New(o Options) *http.Transport {
 	}
 }
 
-// Client returns a client that follows no redirect: one would take a secret, or the say, to somewhere the operator didn't
-// name.
+// Client returns a client that follows no redirect: one would take a secret, or the say, to somewhere the
+// operator didn't name.
 func Client(o Options) *http.Client {
-	return &http.Client{Transport: New(o), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: New(o), CheckRedirect: stay}
 }
 
 // Roots reads authorities from a PEM file. The pool is nil, which means the system's, for an empty name.
@@ -102,15 +104,15 @@ func Roots(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Private tells whether nobody on the way can read or answer what goes to u: https, or http to a loopback address. A name,
-// even localhost, may be made to mean anything.
+// Private tells whether nobody on the way can read or answer what goes to u: https, or http to a loopback
+// address. A name, even localhost, may be made to mean anything.
 func Private(u *url.URL) bool {
 	addr, err := netip.ParseAddr(u.Hostname())
 	return u.Scheme == "https" || u.Scheme == "http" && err == nil && addr.Unmap().IsLoopback()
 }
 
-// Endpoint reads the URL of a service and appends path, unless it is there. The error has nothing of a URL that may hold a
-// password.
+// Endpoint reads the URL of a service and appends path, unless it is there. The error has nothing of a URL
+// that may hold a password.
 func Endpoint(text, path string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -129,8 +131,9 @@ func Endpoint(text, path string) (*url.URL, error) {
 	return u, nil
 }
 
-// dial resolves and looks at every address before it connects to the first that answers. One bad address refuses all of
-// them, as in egress.CheckResolved: a name that points inside and outside is an attack or a mistake.
+// dial resolves and looks at every address before it connects to the first that answers. One bad address
+// refuses all of them, as in egress.CheckResolved: a name that points inside and outside is an attack or a
+// mistake.
 func (o Options) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -179,8 +182,8 @@ func (o Options) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	return addrs, nil
 }
 
-// allows is the one meaning of allow_private: networks that people have, never a cloud's credentials (169.254.169.254),
-// what Linux takes for itself (0.0.0.0) or other spellings of IPv4.
+// allows is the one meaning of allow_private: networks that people have, never a cloud's credentials
+// (169.254.169.254), what Linux takes for itself (0.0.0.0) or other spellings of IPv4.
 func (o Options) allows(c egress.Class) bool {
 	switch c {
 	case egress.Public:

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// A wording that looks the same to a reader is the same to a model, whatever its letters are called. Each row is an
-// override prompt that a smaller table of look-alikes, or one that reads in one direction only, lets pass.
+// A wording that looks the same to a reader is the same to a model, whatever its letters are called. Each row
+// is an override prompt that a smaller table of look-alikes, or one that reads in one direction only, lets
+// pass.
 func TestM16InspectSeesThroughLookAlikes(t *testing.T) {
 	for _, row := range []struct {
 		name, in string
@@ -41,7 +42,8 @@ func TestM16InspectSeesThroughLookAlikes(t *testing.T) {
 	}
 }
 
-// No character that can't be seen breaks a word up, whatever list it is in; tag characters are read as letters.
+// No character that can't be seen breaks a word up, whatever list it is in; tag characters are read as
+// letters.
 func TestM16InspectSeesThroughEachInvisibleCharacter(t *testing.T) {
 	for r := rune(0x80); r <= 0xe1000; r++ {
 		if !Invisible(r) || 0xe0020 <= r && r <= 0xe007e {
@@ -53,8 +55,8 @@ func TestM16InspectSeesThroughEachInvisibleCharacter(t *testing.T) {
 	}
 }
 
-// What Escape wrote stands in for what it took out. Read as the original, it would make each text suspicious that an agent
-// hands on as it got it.
+// What Escape wrote stands in for what it took out. Read as the original, it would make each text suspicious
+// that an agent hands on as it got it.
 func TestM16EscapedTextIsNotFlaggedAnew(t *testing.T) {
 	for _, in := range []string{"<tool_calls>[]</tool_calls>", "</function_calls>", "<|im_start|>", "[INST] x", "system: x", "<invoke name=x>"} {
 		once, flags := escape(in, true)

@@ -11,8 +11,9 @@ import (
 	"agentrun/internal/fold"
 )
 
-// views are the readings of a text that rules are held against. A wording can be hidden by width, case, accents, spaces
-// between letters, invisible characters and letters of other scripts; none of that changes what a model reads in it.
+// views are the readings of a text that rules are held against. A wording can be hidden by width, case,
+// accents, spaces between letters, invisible characters and letters of other scripts; none of that changes
+// what a model reads in it.
 type views struct {
 	text    string // folded, with its spaces and signs
 	letters string // the skeleton's letters and digits only
@@ -36,9 +37,9 @@ func view(s string) views {
 	return v
 }
 
-// shown reads tag characters as the ASCII they shadow, where they stand: a model may. What Escape puts in for a bracket isn't
-// one: text that was escaped before isn't suspicious for what was taken out of it. The answer tells whether s has more than
-// ASCII.
+// shown reads tag characters as the ASCII they shadow, where they stand: a model may. What Escape puts in for
+// a bracket isn't one: text that was escaped before isn't suspicious for what was taken out of it. The answer
+// tells whether s has more than ASCII.
 func shown(s string) (string, bool) {
 	for i := range len(s) {
 		if s[i] >= utf8.RuneSelf {
