@@ -120,13 +120,16 @@ func (h host) mapping() (m mapping, missing []*MissingError) {
 	return m, missing
 }
 
-// join makes one error of them.
-func join(missing []*MissingError) error {
-	var errs []error
+// join makes one error of them, on one line: a line end would be told as \n, since it could be somebody's.
+func join(missing []*MissingError) (err error) {
 	for _, m := range missing {
-		errs = append(errs, m)
+		if err == nil {
+			err = m
+			continue
+		}
+		err = fmt.Errorf("%w; %w", err, m)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // namespaces: the switches of the kernel and of distributions that keep ordinary users from having user namespaces.

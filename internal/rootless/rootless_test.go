@@ -79,8 +79,8 @@ func TestM1MissingForOrdinaryUsers(t *testing.T) {
 		if d := cmp.Diff(c.want, names); d != "" {
 			t.Errorf("%s: (-want +got)\n%s", c.what, d)
 		}
-		if err := join(missing); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got %v, want %q in it", c.what, err, c.says)
+		if err := join(missing); err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %q, want one line with %q", c.what, err, c.says)
 		}
 	}
 }
