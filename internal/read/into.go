@@ -29,6 +29,9 @@ func (n *Node) Into(v any) {
 	}
 }
 
+// Empty tells that there is nothing in the node, and nothing wrong with it.
+func (n *Node) Empty() bool { return n == nil || n.yaml == nil && n.Done() == nil }
+
 // Scalar tells whether the node is a single value, for a Reader of several forms.
 func (n *Node) Scalar() bool { return n.yaml.Kind == yaml.ScalarNode }
 

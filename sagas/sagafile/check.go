@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode"
 
+	"agentrun/internal/read"
 	"agentrun/sagas"
 )
 
@@ -23,41 +24,47 @@ const (
 	maxArgBytes   = 64 << 10
 	maxURLBytes   = 2000
 	maxInputBytes = 64 << 10
-	maxInputDepth = 16
 	maxName       = 256
 )
 
-func (d *decoder) check(f *File) {
+// checker collects what is wrong with a file.
+type checker struct{ errs []error }
+
+func (d *checker) bad(path, format string, args ...any) {
+	d.errs = append(d.errs, read.Bad(path, format, args...))
+}
+
+func (d *checker) check(f *File) {
 	d.identifier("name", f.Name, true)
 	d.identifier("agent", f.Agent, false)
 	if f.Session != "" && !sessionID(f.Session) {
-		d.reportAt("session", "%.80q is no session id: want letters, digits, _ and -, at most 256", f.Session)
+		d.bad("session", "%.80q is no session id: want letters, digits, _ and -, at most 256", f.Session)
 	}
 	if len(f.Steps) == 0 || len(f.Steps) > sagas.MaxSteps {
-		d.reportAt("steps", "%d steps, want 1 to %d", len(f.Steps), sagas.MaxSteps)
+		d.bad("steps", "%d steps, want 1 to %d", len(f.Steps), sagas.MaxSteps)
 	}
 	first := map[string]int{}
 	for i := range f.Steps {
 		path := fmt.Sprintf("steps[%d]", i)
 		d.step(path, &f.Steps[i])
 		if j, twice := first[f.Steps[i].ID]; twice && f.Steps[i].ID != "" {
-			d.reportAt(path+".id", "%q is the id of steps[%d] too", f.Steps[i].ID, j)
+			d.bad(path+".id", "%q is the id of steps[%d] too", f.Steps[i].ID, j)
 			continue
 		}
 		first[f.Steps[i].ID] = i
 	}
 }
 
-func (d *decoder) step(path string, s *Step) {
+func (d *checker) step(path string, s *Step) {
 	d.identifier(path+".id", s.ID, true)
-	switch has := d.has(path, "execute", s.Execute != nil) + d.has(path, "execute_api", s.ExecuteAPI != ""); {
+	switch has := count(s.Execute != nil, s.ExecuteAPI != ""); {
 	case has == 0:
-		d.reportAt(path, "does nothing: give execute or execute_api")
+		d.bad(path, "does nothing: give execute or execute_api")
 	case has == 2:
-		d.reportAt(path, "has both execute and execute_api")
+		d.bad(path, "has both execute and execute_api")
 	}
-	if d.has(path, "undo", s.Undo != nil)+d.has(path, "undo_api", s.UndoAPI != "") == 2 {
-		d.reportAt(path, "has both undo and undo_api")
+	if count(s.Undo != nil, s.UndoAPI != "") == 2 {
+		d.bad(path, "has both undo and undo_api")
 	}
 	d.command(path+".execute", s.Execute)
 	d.command(path+".undo", s.Undo)
@@ -65,21 +72,22 @@ func (d *decoder) step(path string, s *Step) {
 	d.url(path+".undo_api", s.UndoAPI)
 	d.input(path+".input", s)
 	if s.MaxRetries != nil && (*s.MaxRetries < 0 || *s.MaxRetries > sagas.MaxRetries) {
-		d.reportAt(path+".max_retries", "%d, want 0 to %d", *s.MaxRetries, sagas.MaxRetries)
+		d.bad(path+".max_retries", "%d, want 0 to %d", *s.MaxRetries, sagas.MaxRetries)
 	}
 	d.seconds(path+".retry_delay_seconds", s.RetryDelay, 0, sagas.MaxRetryDelay.Seconds())
 	d.seconds(path+".step_timeout_seconds", s.StepTimeout, 0.001, sagas.MaxStepTimeout.Seconds())
 }
 
-// has counts a field also if it was given and found wrong: that it is missing isn't told then.
-func (d *decoder) has(path, key string, set bool) int {
-	if set || d.lines[path+"."+key] > 0 {
-		return 1
+func count(set ...bool) (n int) {
+	for _, one := range set {
+		if one {
+			n++
+		}
 	}
-	return 0
+	return n
 }
 
-func (d *decoder) command(path string, c *Command) {
+func (d *checker) command(path string, c *Command) {
 	if c == nil {
 		return
 	}
@@ -87,34 +95,34 @@ func (d *decoder) command(path string, c *Command) {
 	for i, a := range c.Command {
 		size += len(a)
 		if strings.ContainsRune(a, 0) {
-			d.reportAt(fmt.Sprintf("%s.command[%d]", path, i), "contains a NUL byte")
+			d.bad(fmt.Sprintf("%s.command[%d]", path, i), "contains a NUL byte")
 		}
 	}
 	switch {
 	case len(c.Command) == 0 || c.Command[0] == "":
-		d.reportAt(path+".command", "names no program")
+		d.bad(path+".command", "names no program")
 	case strings.HasPrefix(c.Command[0], "-"):
-		d.reportAt(path+".command", "%.80q is no name of a program", c.Command[0])
+		d.bad(path+".command", "%.80q is no name of a program", c.Command[0])
 	case len(c.Command) > maxArgs || size > maxArgBytes:
-		d.reportAt(path+".command", "%d arguments of %d bytes, want at most %d and %d", len(c.Command), size, maxArgs, maxArgBytes)
+		d.bad(path+".command", "%d arguments of %d bytes, want at most %d and %d", len(c.Command), size, maxArgs, maxArgBytes)
 	}
 	if c.Ring < 1 || c.Ring > 3 {
-		d.reportAt(path+".ring", "%d, want 1, 2 or 3", c.Ring)
+		d.bad(path+".ring", "%d, want 1, 2 or 3", c.Ring)
 	}
 	if c.Profile != "" && !printable(c.Profile, maxName) || strings.HasPrefix(c.Profile, "-") {
-		d.reportAt(path+".profile", "%.80q is no name of a profile", c.Profile)
+		d.bad(path+".profile", "%.80q is no name of a profile", c.Profile)
 	}
 	if c.Workspace != "" && (!printable(c.Workspace, 4096) || !filepath.IsAbs(c.Workspace)) {
-		d.reportAt(path+".workspace", "%.80q is no path", c.Workspace)
+		d.bad(path+".workspace", "%.80q is no path", c.Workspace)
 	}
 }
 
-func (d *decoder) url(path, s string) {
+func (d *checker) url(path, s string) {
 	if s == "" {
 		return
 	}
 	if err := CheckURL(s); err != nil {
-		d.reportAt(path, "%v", err)
+		d.bad(path, "%v", err)
 	}
 }
 
@@ -147,33 +155,33 @@ func CheckURL(s string) error {
 	return nil
 }
 
-func (d *decoder) input(path string, s *Step) {
+func (d *checker) input(path string, s *Step) {
 	if s.Input == nil {
 		return
 	}
-	if d.has(path[:strings.LastIndexByte(path, '.')], "execute_api", s.ExecuteAPI != "") == 0 && s.UndoAPI == "" {
-		d.reportAt(path, "goes to no API: commands have arguments")
+	if s.ExecuteAPI == "" && s.UndoAPI == "" {
+		d.bad(path, "goes to no API: commands have arguments")
 	}
 	if b, err := json.Marshal(s.Input); err != nil || len(b) > maxInputBytes {
-		d.reportAt(path, "%d bytes as JSON, want at most %d", len(b), maxInputBytes)
+		d.bad(path, "%d bytes as JSON, want at most %d", len(b), maxInputBytes)
 	}
 }
 
-func (d *decoder) seconds(path string, s *float64, from, to float64) {
+func (d *checker) seconds(path string, s *float64, from, to float64) {
 	if s != nil && (math.IsNaN(*s) || *s != 0 && *s < 0.001 || *s < from || *s > to) {
-		d.reportAt(path, "%v, want %v to %v (whole milliseconds count)", *s, from, to)
+		d.bad(path, "%v, want %v to %v (whole milliseconds count)", *s, from, to)
 	}
 }
 
-func (d *decoder) identifier(path, s string, required bool) {
+func (d *checker) identifier(path, s string, required bool) {
 	if s == "" && !required || sagas.Identifier(s) {
 		return
 	}
 	if s == "" {
-		d.reportAt(path, "missing")
+		d.bad(path, "missing")
 		return
 	}
-	d.reportAt(path, "%.80q is no identifier: want letters and digits, inside also . _ : and -, at most 256", s)
+	d.bad(path, "%.80q is no identifier: want letters and digits, inside also . _ : and -, at most 256", s)
 }
 
 // sessionID is H-29's other form.

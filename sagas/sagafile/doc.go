@@ -10,7 +10,7 @@
 //	saga, err := f.Saga(sagafile.Means{Runner: sandbox, API: client})
 //	rec, err := orchestrator.Run(ctx, saga)
 //
-// Errors: *InvalidError is a file with problems. Saga's error is a step for which there are no means.
+// Errors: *read.InvalidError is a file with problems. Saga's error is a step for which there are no means.
 //
 // It does not protect against what the author of the file wants: the commands run in the ring they name, the calls go
 // where they say. It opens nothing and resolves no links.

@@ -76,9 +76,12 @@ func Decode(definition []byte) (File, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return File{}, errors.New("saga in the journal: something follows it")
 	}
-	c := &decoder{file: "saga in the journal"}
+	var c checker
 	c.check(&f)
-	return f, c.result()
+	if err := errors.Join(c.errs...); err != nil {
+		return File{}, fmt.Errorf("saga in the journal: %w", err)
+	}
+	return f, nil
 }
 
 // Saga makes the file runnable. The id is left to the caller.

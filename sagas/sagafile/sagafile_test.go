@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentrun/internal/read"
 	"agentrun/sagas"
 )
 
@@ -82,11 +83,11 @@ func TestProblems(t *testing.T) {
 	for _, c := range []struct{ name, file, want string }{
 		{"empty", "", "f: empty"},
 		{"comment only", "# nothing\n", "f: empty"},
-		{"null", "~\n", "f:1: want a mapping"},
-		{"not YAML", "a: [", "f:1: did not find"},
+		{"null", "~\n", "f: empty"},
+		{"not YAML", "a: [", "f:1: not YAML: did not find"},
 		{"not UTF-8", "name: \xff", "f: not UTF-8"},
-		{"large", strings.Repeat("#", MaxFileBytes+1), "f: larger than 256 KiB"},
-		{"two documents", trip + "---\na: b\n", "second document"},
+		{"large", strings.Repeat("#", MaxFileBytes+1), "f: longer than 262144 bytes"},
+		{"two documents", trip + "---\na: b\n", "more than one document"},
 		{"list", "- a\n", "f:1: want a mapping"},
 		{"no name", "steps: [{id: x, execute: {command: [ls]}}]\n", "name: missing"},
 		{"name", "name: 1\n", "f:1: name: want text"},
@@ -95,11 +96,11 @@ func TestProblems(t *testing.T) {
 		{"session", "session: a.b\n", `f:1: session: "a.b" is no session id`},
 		{"no steps", "name: a\n", "steps: 0 steps, want 1 to 256"},
 		{"steps", "name: a\nsteps: {}\n", "f:2: steps: want a list"},
-		{"unknown", "name: a\nretries: 1\n", "f:2: retries: unknown key; known: name, agent, session, steps"},
+		{"unknown", "name: a\nretries: 1\n", "f:2: retries: unknown key; known: agent, name, session, steps"},
 		{"twice", "name: a\nname: b\n", "f:2: name: given twice, first on line 1"},
 		{"anchor", "name: &x a\n", "anchors"},
 		{"tag", "name: !!str 1\n", "tags"},
-		{"merge", "name: a\n<<: {agent: b}\n", "plain word"},
+		{"merge", "name: a\n<<: {agent: b}\n", "a key is a plain word"},
 		{"step id", step(run) + "  - id: x\n    execute: {command: [ls]}\n", `f:6: steps[1].id: "x" is the id of steps[0] too`},
 		{"nothing", "name: a\nsteps:\n  - id: x\n", "f:3: steps[0]: does nothing"},
 		{"both", step(run + "execute_api: http://127.0.0.1/"), "steps[0]: has both execute"},
@@ -115,7 +116,7 @@ func TestProblems(t *testing.T) {
 		{"ring text", step(`execute: {command: [ls], ring: "2"}`), "ring: want a whole number"},
 		{"ring hex", step("execute: {command: [ls], ring: 0x2}"), "ring: want a whole number"},
 		{"profile", step("execute: {command: [ls], profile: --x}"), "is no name of a profile"},
-		{"workspace", step(`execute: {command: [ls], workspace: "a\nb"}`), "workspace: contains a control character"},
+		{"workspace", step(`execute: {command: [ls], workspace: "a\nb"}`), "is no path"},
 		{"https", step("execute_api: https://127.0.0.1/"), "https isn't spoken here"},
 		{"elsewhere", step("execute_api: http://192.0.2.1/"), "loopback only"},
 		{"name in DNS", step("execute_api: http://localhost.example.com/"), "loopback only"},
@@ -128,8 +129,8 @@ func TestProblems(t *testing.T) {
 		{"input", step("execute_api: http://127.0.0.1/\ninput: 1"), "steps[0].input: want a mapping"},
 		{"input of a command", step(run + "input: {a: b}"), "steps[0].input: goes to no API"},
 		{"input date", step("execute_api: http://127.0.0.1/\ninput: {a: 2026-01-01}"), "steps[0].input.a: want what JSON has"},
-		{"input NaN", step("execute_api: http://127.0.0.1/\ninput: {a: .nan}"), "input.a: want a decimal number"},
-		{"input deep", step("execute_api: http://127.0.0.1/\ninput: {a: " + strings.Repeat("[", 30) + strings.Repeat("]", 30) + "}"), "nested deeper"},
+		{"input NaN", step("execute_api: http://127.0.0.1/\ninput: {a: .nan}"), "input.a: want what JSON has"},
+		{"input deep", step("execute_api: http://127.0.0.1/\ninput: {a: " + strings.Repeat("[", 70) + strings.Repeat("]", 70) + "}"), "nested deeper"},
 		{"idempotent", step(run + "idempotent: yes"), "steps[0].idempotent: want true or false"},
 		{"retries", step(run + "max_retries: -1"), "max_retries: -1, want 0 to 100"},
 		{"retries 2", step(run + "max_retries: 1e1"), "max_retries: want a whole number"},
@@ -140,7 +141,7 @@ func TestProblems(t *testing.T) {
 		{"timeout null", step(run + "step_timeout_seconds:"), "want a decimal number, got nothing"},
 	} {
 		_, err := Parse("f", []byte(c.file), "/srv")
-		if _, ok := errors.AsType[*InvalidError](err); !ok || !strings.Contains(err.Error(), c.want) {
+		if _, ok := errors.AsType[*read.InvalidError](err); !ok || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q in it", c.name, err, c.want)
 		}
 	}

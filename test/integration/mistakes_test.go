@@ -98,6 +98,12 @@ func TestMistakesAreToldByTheirLines(t *testing.T) {
 			{"nothing for a list", "deny:\n", []string{"1: deny: want a list, got nothing"}},
 			{"JSON", "{\n  // why\n  \"deny\": [\"a\"],\n  \"confrim\": \"server\"\n}\n", []string{"4: confrim: unknown key; did you mean confirm?"}},
 		},
+		"saga run FILE": {
+			{"all at once", "name: trip\nsteps:\n- id: a\n  exceute: {command: [ls]}\n- id: b\n  execute:\n    command: [sleep, 010]\n    ring: 4\n    workspace: ~\n", []string{
+				"4: steps[0].exceute: unknown key; did you mean execute?", "7: steps[1].execute.command[1]: want text, got int 010",
+				"8: steps[1].execute.ring: 4, want 1, 2 or 3", "9: steps[1].execute.workspace: want text, got nothing"}},
+			{"empty", "# nothing\n", []string{"empty: a saga has at least name and steps"}},
+		},
 		"policy test FILE": {
 			{"unknown key", "cases:\n- name: a\n  expct: {}\n", []string{"3: cases[0].expct: unknown key; did you mean expect?"}},
 			{"none", "cases: []\n", []string{"1: cases: there are none"}},
