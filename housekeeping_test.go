@@ -225,7 +225,7 @@ func deciding() map[string]struct {
 
 		"internal/hinted":           {nil, "an error with the way out must be usable everywhere"},
 		"supervisor/killhooks":      {append([]string{"internal/hinted", "internal/shown", "internal/sibling"}, belowSupervisor()...), "it runs the operator's programs about one run; who asked for the run, and how, is not its business"},
-		"supervisor":                {append([]string{"runtime"}, belowRuntime()...), "what is asked for is data: whoever asks, by flags or otherwise, fills it in"},
+		"supervisor":                {append([]string{"supervisor/live", "supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "what is asked for is data: whoever asks, by flags or otherwise, fills it in"},
 		"supervisor/live":           {append([]string{"supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "operators reach runs through it; who asked for a run, what started it and what is printed is others' business"},
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
 		"supervisor/outputs":        {[]string{"telemetry/runlog", "telemetry/mask"}, "it keeps files for people; what runs are it needn't know"},

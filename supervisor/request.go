@@ -2,7 +2,7 @@
 
 // Package supervisor holds what starts, keeps and ends runs on behalf of whoever asked for them. Its rooms:
 //
-//   - Request, here: what is asked for, as plain data;
+//   - Request, here: what is asked for, as plain data; and Host, a run's place in the process that supervises it;
 //   - live: the runs while they live, for operators;
 //   - killhooks: the operator's programs around a kill;
 //   - toolcmd: the operator's programs that tools run;

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"io"
 	"os"
 	"os/signal"
@@ -13,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
-	"agentrun/supervisor/daemon/queue"
 )
 
 // caller is who a command is carried out for: this process's own, or a client of the daemon. What exec reads and writes beside
@@ -29,11 +27,8 @@ type caller struct {
 	signals func() <-chan os.Signal
 	// home is the daemon that carries the command out; nil: this process alone.
 	home *daemon
-	slot *queue.Slot // its place there
 	// status is where --status-file goes; nil: nowhere, or its folder is still to be opened.
 	status *fsjail.Output
-	// begun is called when the agent has been executed, cool when the run is over or will not be: the pool's, of the daemon.
-	begun, cool func()
 	// detach lets the command end that asked for the run: the run goes on, what there is to say goes to log. nil: it can't be let go.
 	detach func(log *os.File) error
 	// settled, if not nil, is called with the exit code when the account of the run is on record, before the last of it is taken
@@ -120,17 +115,6 @@ func (c *caller) childEnv() []string {
 }
 
 const noDaemonEnv = "AGENTRUN_NO_DAEMON"
-
-// admit waits for room on the node. The caller of it calls release when nothing of the run is left.
-func (c *caller) admit(ctx context.Context, memory int64) (release func(), err error) {
-	if c.home == nil {
-		return func() {}, nil
-	}
-	if c.slot, err = c.home.queue.Enter(ctx, memory); err != nil {
-		return func() {}, err
-	}
-	return func() { c.home.queue.Leave(c.slot) }, nil
-}
 
 func (c *caller) paths(names []string) []string {
 	var all []string

@@ -20,7 +20,6 @@ import (
 	"agentrun/runtime"
 	"agentrun/supervisor"
 	"agentrun/supervisor/live"
-	"agentrun/supervisor/tidy"
 )
 
 func execCommand(g *global) *cli.Command {
@@ -82,23 +81,17 @@ func execAction(g *global, c *cli.Context) error {
 	if by.home != nil && r.Session == "" {
 		h.Expect("") // a run that isn't refused is recorded there; alone, one that is refused must leave nothing
 	}
+	host := g.host()
+	defer host.Close()
 	release := func() {}
-	leave := func() {}
-	defer func() { leave() }()
-	plan, adm, err := prepare(c.Context, g, r, h, func(memory int64) (err error) {
-		leave, err = by.admit(c.Context, memory)
-		if err == nil && by.cold() {
+	plan, adm, err := prepare(c.Context, g, r, h, host, func() {
+		if host.Cold() {
 			release = runtime.Warm()
 		}
-		return err
 	})
 	defer func() { release() }()
 	defer func() { adm.Done() }()
-	defer func() {
-		if by.cool != nil {
-			by.cool()
-		}
-	}()
+	defer host.Cool()
 	if err != nil {
 		status := runtime.Status{
 			Name: r.Name, Agent: r.Agent, Session: r.Session, Ring: r.RingOr3(), Profile: r.Profile,
@@ -119,7 +112,11 @@ func execAction(g *global, c *cli.Context) error {
 	for _, m := range plan.Missing {
 		tell(by.stderr, "best effort: running without "+m.Name+": "+m.Loses, "")
 	}
-	v, settle, err := g.supervise(r, h, adm, plan)
+	o := live.RunOptions{KillOnBreach: r.KillOnBreach, QuarantineTimeout: r.QuarantineTimeout, Hooks: g.hooks}
+	if r.Detach {
+		o.Output = g.outputs().File(plan.ID)
+	}
+	v, settle, err := host.Begin(h, adm, plan, o)
 	if err != nil {
 		return err
 	}
@@ -145,7 +142,7 @@ func execAction(g *global, c *cli.Context) error {
 		defer g.outputs().Keep(plan.ID, file.Telemetry.Logs)
 	}
 	told := &outcome{g: g, early: by.settled != nil && plan.Keep == "" && !plan.TTY && !r.Account()}
-	status, err := start(ctx, g, r, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
+	status, err := start(ctx, g, r, host, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{
 		Control:      v.Control,
 		KillOnBreach: r.KillOnBreach,
 		SignLater:    told.early, // our closing of the node does
@@ -203,9 +200,9 @@ func (o *outcome) say(s runtime.Status) {
 	})
 }
 
-// prepare does everything that can fail without having started anything; the last of it is the admission, which is on
-// record. enter is called once the flags are known to make sense, with the memory that the run may use: it waits for room.
-func prepare(ctx context.Context, g *global, r *supervisor.Request, h *hypervisor.Hypervisor, enter func(memory int64) error) (*runtime.Plan, hypervisor.Admission, error) {
+// prepare does everything that can fail without having started anything; the last of it is the admission, which is on record. It
+// waits for room once the request is known to make sense, and calls admitted when there is.
+func prepare(ctx context.Context, g *global, r *supervisor.Request, h *hypervisor.Hypervisor, host supervisor.Host, admitted func()) (*runtime.Plan, hypervisor.Admission, error) {
 	none := hypervisor.Admission{}
 	spec, req, err := specOf(ctx, g, r, h)
 	if err == nil {
@@ -221,9 +218,10 @@ func prepare(ctx context.Context, g *global, r *supervisor.Request, h *hyperviso
 	if err != nil {
 		return nil, none, err
 	}
-	if err := enter(int64(spec.Limits.Memory)); err != nil {
+	if err := host.Admit(ctx, int64(spec.Limits.Memory)); err != nil {
 		return nil, none, err
 	}
+	admitted()
 	if err := g.openStatusFile(r, h); err != nil {
 		return nil, none, err
 	}
@@ -240,7 +238,7 @@ func prepare(ctx context.Context, g *global, r *supervisor.Request, h *hyperviso
 	if err != nil {
 		return nil, none, err
 	}
-	g.caller.begun, g.caller.cool = g.caller.warm(plan)
+	host.Take(plan)
 	adm, err := h.Admit(ctx, req)
 	if err == nil && adm.Ring.Value() != plan.Ring {
 		err = fmt.Errorf("the ring of agent %s changed to %d while the run was planned for ring %d", req.Agent, adm.Ring.Value(), plan.Ring)
@@ -301,16 +299,10 @@ func shownBy(r *supervisor.Request, h *hypervisor.Hypervisor) []string {
 	return list
 }
 
-func start(ctx context.Context, g *global, r *supervisor.Request, v *live.Run, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
+func start(ctx context.Context, g *global, r *supervisor.Request, host supervisor.Host, v *live.Run, out *runtime.Exit, observer runtime.Observer) (runtime.Status, error) {
 	plan := v.Plan
 	by := g.caller
-	if by.home != nil {
-		by.home.collectLately() // it looks at every live run
-	} else if removed, err := g.collect(ctx, false); err != nil {
-		g.log.Warn("cleaning up after crashed runs", "removed", len(removed), "err", err)
-	} else if len(removed) > 0 {
-		g.log.Info("cleaned up after crashed runs", "removed", removed)
-	}
+	host.Collect(ctx)
 	opt := runtime.Options{
 		RunDir: g.runDir, Exit: out, Stdout: by.stdout, Stderr: by.stderr, Signals: by.signals(), Observer: observer,
 		CacheDir:     g.filterCache(),
@@ -340,10 +332,7 @@ func start(ctx context.Context, g *global, r *supervisor.Request, v *live.Run, o
 	}
 	opt.OnStart = func(s runtime.Status) {
 		g.log.Info("started", "id", s.ID, "ring", s.Ring, "launch", s.LaunchTime, "plan", s.PlanDigest)
-		if by.home == nil {
-			tidy.Soon()
-		}
-		by.begun()
+		host.Started()
 		if letGo != nil {
 			letGo(s)
 		}

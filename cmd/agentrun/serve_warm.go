@@ -3,10 +3,14 @@
 package main
 
 import (
+	"context"
 	"time"
 
+	"agentrun/hypervisor"
 	"agentrun/profiles"
 	"agentrun/runtime"
+	"agentrun/supervisor/daemon/queue"
+	"agentrun/supervisor/live"
 )
 
 // prepare builds a sandbox for nobody yet.
@@ -58,20 +62,48 @@ func (d *daemon) shapes(profile string) ([]runtime.Shape, error) {
 // settleTime is how long a run has for itself before the next sandbox is prepared: most of the short ones are over by then.
 const settleTime = 20 * time.Millisecond
 
-// cold says that no sandbox is ready, of whatever shape: the launch will have to move its first process into a cgroup.
-func (c *caller) cold() bool { return c.home == nil || c.home.pool.Ready() == 0 }
+// served is a run of the daemon's.
+type served struct {
+	d     *daemon
+	slot  *queue.Slot
+	ready *runtime.Prepared
+	over  func() // the launch, for the pool
+}
 
-// warm looks for a sandbox that is ready for the plan. cool gives it back if it was not used, and ends the launch for the pool.
-func (c *caller) warm(plan *runtime.Plan) (begun, cool func()) {
-	if c.home == nil || c.home.pool == nil {
-		return func() {}, func() {}
+func (s *served) Admit(ctx context.Context, memory int64) error {
+	slot, err := s.d.queue.Enter(ctx, memory)
+	if err == nil {
+		s.slot = slot
 	}
-	pool := c.home.pool
-	ready, launched := pool.Take(plan)
-	return func() { time.AfterFunc(settleTime, launched) }, func() {
-		if ready != nil {
-			pool.Drop([]*runtime.Prepared{ready})
-		}
-		launched()
+	return err
+}
+
+func (s *served) Cold() bool { return s.d.pool.Ready() == 0 }
+
+func (s *served) Take(plan *runtime.Plan) { s.ready, s.over = s.d.pool.Take(plan) }
+
+func (s *served) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o live.RunOptions) (*live.Run, func(), error) {
+	s.d.queue.Started(s.slot, plan.ID)
+	v, err := s.d.runs.Begin(h, adm, plan, o)
+	return v, func() { v.Close() }, err
+}
+
+// Collect looks at every live run, so not at each start.
+func (s *served) Collect(context.Context) { s.d.collectLately() }
+
+func (s *served) Started() { time.AfterFunc(settleTime, s.over) }
+
+func (s *served) Cool() {
+	if s.ready != nil {
+		s.d.pool.Drop([]*runtime.Prepared{s.ready})
+	}
+	if s.over != nil {
+		s.over()
+	}
+}
+
+func (s *served) Close() {
+	if s.slot != nil {
+		s.d.queue.Leave(s.slot)
 	}
 }
