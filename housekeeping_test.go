@@ -205,7 +205,7 @@ func deciding() map[string]struct {
 		"pdp/authzen":      {[]string{"rings", "pdp", "internal/upstream", "toolproxy/egress"}, "it asks another for the same decision, in the words of pdp, over the connection that all upstreams have"},
 		"toolproxy/egress": {[]string{"rings"}, "where a run may connect is decided by bytes alone; who resolves, dials and records stands above"},
 		"store/storetest":  {[]string{"store"}, "it tests any store"},
-		"governance":       {[]string{"rings"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
+		"governance":       {[]string{"rings", "internal/read"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
 
 		"toolproxy/link":          {[]string{"rings", "safetyloop/judge"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
 		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link", "safetyloop/judge"}, "it makes one CA and knows nothing of connections"},
@@ -243,7 +243,7 @@ func deciding() map[string]struct {
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts"}, belowRuntime()...)
+	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts", "internal/read"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"agentrun/internal/read"
 )
 
 const (
@@ -26,12 +28,12 @@ const (
 // comes twice, is told with its line.
 type decoder struct {
 	file     string
-	problems []Problem
+	problems []read.Problem
 }
 
 func (d *decoder) report(n *yaml.Node, path, format string, args ...any) {
 	if len(d.problems) < maxProblems {
-		d.problems = append(d.problems, Problem{File: d.file, Line: n.Line, Path: path, Message: fmt.Sprintf(format, args...)})
+		d.problems = append(d.problems, read.Problem{File: d.file, Line: n.Line, Path: path, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -40,7 +42,7 @@ func Parse(name string, data []byte) (Plans, error) {
 	d := &decoder{file: name}
 	p := d.document(data)
 	if len(d.problems) > 0 {
-		return Plans{}, &InvalidError{d.problems}
+		return Plans{}, &read.InvalidError{Problems: d.problems}
 	}
 	return p, nil
 }

@@ -13,7 +13,7 @@
 //	held := ledger.Reserve(ctx, governance.Amounts{Cost: 300, Tokens: 800})
 //	done := ledger.Settle(ctx, held.ID, governance.Amounts{Cost: 280, Tokens: 765}, true)
 //
-// Errors: *InvalidError holds everything wrong with a file of plans, by line; ErrPlan and ErrRole are names nobody defined.
+// Errors: *read.InvalidError holds everything wrong with a file of plans, by line; ErrPlan and ErrRole are names nobody defined.
 // A refused reservation is an Answer with a code, not an error.
 //
 // What it does not protect against: whoever writes the file of plans, and a price that is estimated too low. What a call cost

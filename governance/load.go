@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 )
 
@@ -72,40 +71,4 @@ func readFile(name string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: not a regular file", name)
 	}
 	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-}
-
-// Problem is one thing wrong with a file of plans.
-type Problem struct {
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
-	Path    string `json:"path,omitempty"` // of the key, as plans.casual.steps
-	Message string `json:"message"`
-}
-
-func (p Problem) String() string {
-	var b strings.Builder
-	if p.File != "" {
-		fmt.Fprintf(&b, "%s:", p.File)
-	}
-	if p.Line > 0 {
-		fmt.Fprintf(&b, "%d:", p.Line)
-	}
-	if b.Len() > 0 {
-		b.WriteByte(' ')
-	}
-	if p.Path != "" {
-		fmt.Fprintf(&b, "%s: ", p.Path)
-	}
-	return b.String() + p.Message
-}
-
-// InvalidError is everything wrong with one file, by line.
-type InvalidError struct{ Problems []Problem }
-
-func (e *InvalidError) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = p.String()
-	}
-	return "plans: " + strings.Join(lines, "\n")
 }
