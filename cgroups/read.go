@@ -173,6 +173,14 @@ func (g *Group) Pids() ([]int, error) {
 	return p, nil
 }
 
+// Populated tells whether there is a live process in the group, also one in a pid namespace that isn't below this one: that has no pid
+// here (pid_namespaces(7)), so that Pids leaves it out, and cgroup2 lists it as 0. Version 1 doesn't list it; but there nothing can kill it
+// either, for want of cgroup.kill, and the group can't be removed. The count of pids.current has zombies too, which nobody may ever reap.
+func (g *Group) Populated() (bool, error) {
+	pids, hidden, err := g.allProcs()
+	return len(pids) > 0 || hidden > 0, err
+}
+
 // backoff waits 50 µs, doubling to 4 ms. The kernel offers no wake-up that works for v1 too, and a poll of cgroup.events would still need
 // the check of every other hierarchy.
 type backoff struct{ d time.Duration }

@@ -199,7 +199,8 @@ func Warm() (release func()) {
 
 // releaseParent lets go, and removes the common parent if this was the last run. Groups of runs whose run folder is gone,
 // so that Collect doesn't hear of them, go too: every live run has the lock, so none of these is one. An agentrun with
-// another /run (in a container) and the same cgroups has another lock: what still has processes is let be.
+// another /run (in a container) and the same cgroups has another lock: what still has processes is let be, of whichever pid
+// namespace. What has none yet is in the middle of a launch there, which fails.
 func releaseParent(f *os.File) error {
 	if f == nil {
 		return nil
@@ -219,8 +220,8 @@ func releaseParent(f *os.File) error {
 		if err != nil {
 			return true
 		}
-		pids, err := g.Pids()
-		return err != nil || len(pids) > 0
+		populated, err := g.Populated()
+		return populated || err != nil
 	})
 	if err != nil {
 		return err

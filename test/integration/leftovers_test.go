@@ -5,6 +5,7 @@ package integration
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -129,6 +130,27 @@ func TestGCWithoutRunFolder(t *testing.T) {
 	if left := before.leftAfter(5 * time.Second); len(left) > 0 {
 		t.Errorf("after gc there is left:\n%s", strings.Join(left, "\n"))
 	}
+}
+
+// M-5: an agentrun in a container that shares the cgroups, with a /run and pids of its own, sees neither locks nor processes of the host's
+// runs. The end of its last run killed them all.
+func TestSweepInAContainerSparesTheHost(t *testing.T) {
+	needSandbox(t)
+	in, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Close()
+	live := prepare(t, opts{flags: []string{"-i"}, stdin: in}, "/probe", "wait")
+	live.startUntil(t, "ready")
+	in.Close()
+	inside := exec.Command("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "sh", "-ec",
+		`mount -t tmpfs none /run; mount -t proc proc /proc; mkdir -m 700 /run/state; exec "$0" --state-dir /run/state exec --no-gateway -- true`, agentrun)
+	if out, err := inside.CombinedOutput(); err != nil {
+		t.Fatalf("the container: %v\n%s", err, out)
+	}
+	hold.Close()
+	live.finish(t).want(t, 0, "exited")
 }
 
 // A run folder full of nonsense must neither stop the next run nor lead gc to
