@@ -47,6 +47,8 @@ func attackLists(t *testing.T) (alike map[string]string, classes []attackClass, 
 	return c.Alike, c.Classes, f.Findings
 }
 
+var aTest = regexp.MustCompile(`^(?:Test|Fuzz|Benchmark)[A-Z]`)
+
 // testsByFile are the tests of the tree: by file, and of a folder as a whole.
 func testsByFile(t *testing.T) map[string][]string {
 	t.Helper()
@@ -54,7 +56,7 @@ func testsByFile(t *testing.T) map[string][]string {
 	for _, name := range files(t, ending("_test.go")) {
 		_, f := parse(t, name)
 		for _, decl := range f.Decls {
-			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && aTest.MatchString(fn.Name.Name) {
 				m[name] = append(m[name], fn.Name.Name)
 				m[path.Dir(name)] = append(m[path.Dir(name)], fn.Name.Name)
 			}

@@ -556,40 +556,6 @@ func TestNoPackageHosts(t *testing.T) {
 	}
 }
 
-// SPECIFICATION.md promises; a promise without its test is only a sentence.
-func TestSpecificationNamesExistingTests(t *testing.T) {
-	b, err := os.ReadFile("SPECIFICATION.md")
-	if os.IsNotExist(err) {
-		t.Log("SPECIFICATION.md is not written yet")
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	exists := map[string]bool{}
-	for _, name := range files(t, ending("_test.go")) {
-		_, f := parse(t, name)
-		for _, decl := range f.Decls {
-			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil {
-				exists[fn.Name.Name] = true
-			}
-		}
-	}
-	testName := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
-	requirement := regexp.MustCompile(`^\s*[-*|]\s*\**\[?([HMS]-\d+)\b`)
-	for n, line := range strings.Split(string(b), "\n") {
-		found := testName.FindAllString(line, -1)
-		for _, name := range found {
-			if !exists[name] {
-				t.Errorf("SPECIFICATION.md:%d: there is no %s", n+1, name)
-			}
-		}
-		if m := requirement.FindStringSubmatch(line); m != nil && len(found) == 0 && !strings.Contains(line, "pending") {
-			t.Errorf("SPECIFICATION.md:%d: %s names no test and doesn't say \"pending\"", n+1, m[1])
-		}
-	}
-}
-
 func TestDocsHaveEveryExitCode(t *testing.T) {
 	var docs strings.Builder
 	for _, name := range files(t, func(n string) bool { return strings.HasPrefix(n, "docs/") && strings.HasSuffix(n, ".md") }) {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -183,13 +182,11 @@ func TestSpecificationsTestsReachPrograms(t *testing.T) {
 	}
 	live := tree.reach(roots...)
 	found := map[string][]string{}
-	row := regexp.MustCompile("`([^`: ]+)/[^/`: ]+_test\\.go: ((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`")
-	named := row.FindAllStringSubmatch(read(t, "SPECIFICATION.md"), -1)
 	tests := map[string]*program{}
-	for _, m := range named {
-		folder, name := m[1], m[2]
-		if strings.HasPrefix(folder, "test/") {
-			continue // they start the programs themselves
+	for _, row := range specification(t) {
+		folder, name := path.Dir(row.file), row.test
+		if folder == "." || strings.HasPrefix(folder, "test/") {
+			continue // no test, one of the tree, or one that starts the programs itself
 		}
 		p := tests[folder]
 		if p == nil {
@@ -199,8 +196,8 @@ func TestSpecificationsTestsReachPrograms(t *testing.T) {
 		}
 		judgeTest(t, folder, name, p, tree, linked, live, found)
 	}
-	if len(named) == 0 || len(live) < 1000 {
-		t.Fatalf("%d tests and %d declarations in use: a check of nothing is no check", len(named), len(live))
+	if len(tests) == 0 || len(live) < 1000 {
+		t.Fatalf("tests of %d folders and %d declarations in use: a check of nothing is no check", len(tests), len(live))
 	}
 	for what, by := range found {
 		if folder, _, _ := strings.Cut(what, "."); hollow[what] == "" && hollow[folder] == "" {
