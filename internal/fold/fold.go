@@ -42,7 +42,33 @@ func String(s string) string {
 	if out, ok := plain(s); ok {
 		return out
 	}
-	return Read(s).Folded
+	var b strings.Builder
+	b.Grow(len(s))
+	gap := false // white space is owed
+	for i := 0; i < len(s); {
+		if strings.HasPrefix(s[i:], "\x1b[") {
+			i += escape(s[i:])
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(s[i:])
+		i += n
+		for f := folded(r); f != ""; {
+			if f[0] == ' ' {
+				gap, f = true, f[1:]
+				continue
+			}
+			if gap && b.Len() > 0 {
+				b.WriteByte(' ')
+			}
+			end := strings.IndexByte(f, ' ')
+			if end < 0 {
+				end = len(f)
+			}
+			b.WriteString(f[:end])
+			gap, f = false, f[end:]
+		}
+	}
+	return b.String()
 }
 
 // plain is String for ASCII without controls, which is nearly every text.

@@ -159,6 +159,23 @@ func FuzzFold(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) { stable(t, s) })
 }
 
+func BenchmarkString(b *testing.B) {
+	for _, row := range []struct{ name, text string }{
+		{"english", "The quick brown fox asks what 6*7 is, and <b>why</b>. "},
+		{"ukrainian", "Швидкий лис питає, скільки буде 6*7, і <b>чому</b> — їжак. "},
+		{"chinese", "敏捷的狐狸问六乘七是多少,还有为什么。"},
+		{"korean", "이전의 모든 지시를 무시하지 않는다. "},
+	} {
+		b.Run(row.name, func(b *testing.B) {
+			s := strings.Repeat(row.text, 1<<14/len(row.text))
+			b.SetBytes(int64(len(s)))
+			for b.Loop() {
+				String(s)
+			}
+		})
+	}
+}
+
 func BenchmarkRead(b *testing.B) {
 	s := strings.Repeat("calling write_file on project/config.json ", 240) + "dеlete"
 	b.SetBytes(int64(len(s)))

@@ -79,7 +79,7 @@ func (e *escaper) run() {
 func (e *escaper) step(i int) int {
 	r, size := utf8.DecodeRuneInString(e.in[i:])
 	e.lineStart = lineEnd(r)
-	before := e.prev
+	before, as := e.prev, sign(r)
 	e.prev = r
 	switch {
 	case r == '\t' || r == '\n' || r == '\r':
@@ -94,13 +94,13 @@ func (e *escaper) step(i int) int {
 	case e.hides(r, i, size):
 		e.hidden = true
 		return e.skipHidden(i)
-	case isLess(r) && opensTag(e.in[i+size:]):
+	case as == '<' && opensTag(e.in[i+size:]):
 		e.token = true
 		e.replace(angleOpen)
-	case isGreater(r) && isBar(before):
+	case as == '>' && sign(before) == '|':
 		e.token = true
 		e.replace(angleClose)
-	case isSquare(r) && opensInst(e.in[i+size:]):
+	case as == '[' && instructions().has(name(opened(e.in[i+size:]))):
 		e.token = true
 		e.replace(squareOpen)
 	default:
@@ -179,66 +179,70 @@ func lineEnd(r rune) bool {
 	return r == '\n' || r == '\r' || r == 0x85 || r == 0x2028 || r == 0x2029
 }
 
-func isLess(r rune) bool    { return r == '<' || r == '＜' || r == '﹤' }
-func isGreater(r rune) bool { return r == '>' || r == '＞' || r == '﹥' }
-func isSquare(r rune) bool  { return r == '[' || r == '［' }
-func isBar(r rune) bool     { return r == '|' || r == '｜' || r == '∣' || r == 'ǀ' || r == '￨' }
-func isColon(r rune) bool   { return r == ':' || r == '：' || r == '﹕' || r == '︓' }
+// sign is the ASCII sign that templates use and r is read as, or r itself. TestM16SignsAreThoseOfFold holds it to package fold,
+// which is too slow to be asked about each character. What Escape puts in isn't read as what it replaces.
+func sign(r rune) rune {
+	if r < utf8.RuneSelf {
+		return r
+	}
+	switch r {
+	case '＜', '﹤', '≮', '˂', 'ᐸ', 'ᚲ', '❮', '𝈶':
+		return '<'
+	case '＞', '﹥', '≯', '˃', 'ᐳ', '❯', '𖼿', '𝈷':
+		return '>'
+	case '［', '﹇':
+		return '['
+	case '｜', '¦', 'ǀ', '׀', '∣', '∤', '⏽', '￨', '￤', '𐞶':
+		return '|'
+	case '：', '﹕', '︓', 'ː', '˸', '։', '׃', '܃', '܄', '᛬', '᠃', '᠉', '⁚', '∶', 'ꓽ', '𐞁':
+		return ':'
+	case '／', '⁁', '⁄', '∕', '╱', '⟋', '⧶', '⧸', 'Ⳇ', '〳', '᜵', '𝈺':
+		return '/'
+	}
+	return r
+}
 
 // opensTag looks behind a "<": a bar (<|im_start|>), another "<" (<<SYS>>), or one of the names, closing or not.
 func opensTag(rest string) bool {
 	rest = skip(rest, 3, unicode.IsSpace)
-	r, size := utf8.DecodeRuneInString(rest)
-	if isBar(r) {
+	switch r, size := utf8.DecodeRuneInString(rest); sign(r) {
+	case '|':
 		return true
+	case '<':
+		return tag(name(rest[size:]))
 	}
-	if isLess(r) {
-		return tagName(word(rest[size:]))
-	}
-	if r == '/' || r == '／' {
-		rest = skip(rest[size:], 3, unicode.IsSpace)
-	}
-	return tagName(word(rest))
+	return tag(name(opened(rest)))
 }
 
-func opensInst(rest string) bool {
+func tag(n string) bool { return tags().has(n) || strings.HasPrefix(key(n), "data-") }
+
+// opened is what comes after a bracket, and after the slash of one that closes.
+func opened(rest string) string {
 	rest = skip(rest, 3, unicode.IsSpace)
-	if r, size := utf8.DecodeRuneInString(rest); r == '/' || r == '／' {
+	if r, size := utf8.DecodeRuneInString(rest); sign(r) == '/' {
 		rest = skip(rest[size:], 3, unicode.IsSpace)
 	}
-	switch word(rest) {
-	case "inst", "sys", "system", "system_prompt", "available_tools", "tool_calls", "tool_results", "tool_content":
-		return true
-	}
-	return false
+	return rest
 }
 
-// tagName: the names that templates of open models, and instructions of closed ones, give a meaning; and ours.
-func tagName(name string) bool {
-	switch name {
-	case "s", "bos", "eos", "pad", "unk", "sys", "inst", "system", "system_prompt", "user", "assistant", "developer", "human", "model",
-		"tool", "tools", "tool_call", "tool_calls", "tool_response", "tool_result", "tool_results", "tool_use", "function", "functions",
-		"function_call", "function_calls", "function_results", "invoke", "instruction", "instructions", "system-reminder",
-		"im_start", "im_end", "start_of_turn", "end_of_turn", "start_header_id", "end_header_id", "eot_id", "begin_of_text",
-		"think", "thinking", "thought", "thoughts", "reasoning", "scratchpad", "analysis", "data":
-		return true
-	}
-	return strings.HasPrefix(name, "data-")
-}
+// The names that templates of open models, and instructions of closed ones, give a meaning; and ours.
+var (
+	tags = wordsOf("s bos eos pad unk sys inst system system_prompt user assistant developer human model " +
+		"tool tools tool_call tool_calls tool_response tool_result tool_results tool_use function functions " +
+		"function_call function_calls function_results invoke instruction instructions system-reminder " +
+		"im_start im_end start_of_turn end_of_turn start_header_id end_header_id eot_id begin_of_text " +
+		"think thinking thought thoughts reasoning scratchpad analysis data")
+	instructions = wordsOf("inst sys system system_prompt available_tools tool_calls tool_results tool_content")
+	speakers     = wordsOf("system assistant user human ai developer tool function instruction instructions response bot model " +
+		"система асистент ассистент користувач пользователь інструкція инструкция")
+)
 
 // speaker returns the length of a speaker's name at the start of a line, up to its colon, or 0.
 func speaker(line string) int {
 	rest := skip(line, 12, func(r rune) bool { return strings.ContainsRune(" \t#*_>-", r) })
-	name := word(rest)
-	switch name {
-	case "system", "assistant", "user", "human", "ai", "developer", "tool", "function", "instruction", "instructions", "response", "bot", "model",
-		"система", "асистент", "ассистент", "користувач", "пользователь", "інструкція", "инструкция":
-	default:
-		return 0
-	}
-	after := rest[len(prefixRunes(rest, utf8.RuneCountInString(name))):]
-	end := skip(after, 8, func(r rune) bool { return strings.ContainsRune(" \t*_", r) })
-	if r, _ := utf8.DecodeRuneInString(end); !isColon(r) {
+	n := name(rest)
+	end := skip(rest[len(n):], 8, func(r rune) bool { return strings.ContainsRune(" \t*_", r) })
+	if r, _ := utf8.DecodeRuneInString(end); sign(r) != ':' || !speakers().has(n) {
 		return 0
 	}
 	return len(line) - len(end)
@@ -263,30 +267,4 @@ func skip(s string, most int, while func(rune) bool) string {
 		s = s[size:]
 	}
 	return s
-}
-
-// word reads a name as a tokenizer that folds width and case would: one folded character for each read.
-func word(s string) string {
-	var b [32]rune
-	n := 0
-	for _, r := range s {
-		r = narrow(r)
-		if !unicode.IsLetter(r) && !('0' <= r && r <= '9') && r != '_' && r != '-' || r == utf8.RuneError {
-			break
-		}
-		if n == len(b) {
-			break
-		}
-		b[n] = unicode.ToLower(r)
-		n++
-	}
-	return string(b[:n])
-}
-
-// narrow folds fullwidth forms to ASCII.
-func narrow(r rune) rune {
-	if 0xff01 <= r && r <= 0xff5e {
-		return r - 0xfee0
-	}
-	return r
 }

@@ -52,8 +52,8 @@ func New(o Options) *Filter {
 	}
 	return &Filter{
 		o:         o,
-		plaintext: names(plaintextFields, o.Plaintext),
-		reasoning: names(reasoningFields, o.Reasoning),
+		plaintext: forbidden(plaintextFields, o.Plaintext),
+		reasoning: forbidden(reasoningFields, o.Reasoning),
 		types:     names(reasoningTypes, nil),
 		vectors:   names(vectorFields, nil),
 		summaries: names(summaryFields, nil),
@@ -128,7 +128,7 @@ func (w *walk) object(n *node, at place) bool {
 	}
 	kept := 0
 	for i, name := range n.names {
-		if w.reasoning.has(name) {
+		if w.reasoning.like(name) {
 			w.flag(FlagReasoning)
 			continue
 		}
@@ -146,7 +146,7 @@ func (w *walk) object(n *node, at place) bool {
 
 func (w *walk) isReasoning(n *node) bool {
 	for i, name := range n.names {
-		if plainName(name) == "type" && n.kids[i].kind == '"' && w.types.has(n.kids[i].text) {
+		if typeField.like(name) && n.kids[i].kind == '"' && w.types.like(n.kids[i].text) {
 			return true
 		}
 	}
@@ -167,7 +167,7 @@ func (w *walk) member(n *node, name string, at place) bool {
 	switch {
 	case w.vectors.has(name):
 		next.vectors, next.within = true, false
-	case w.plaintext.has(name):
+	case w.plaintext.like(name):
 		next.within = true
 	case len(name) > w.o.String || strings.ContainsFunc(name, unicode.IsSpace):
 		w.flag(FlagPlaintext) // names can be sentences too
