@@ -31,7 +31,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages
+.PHONY: help run build gateway safety man probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -56,6 +56,10 @@ safety:
 # Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
 	sh runtime/internal/stub/build.sh
+
+# From what the program says of itself: no flag can be missing, and the program carries no generator.
+man: build ## the man pages, in bin/man
+	$(GO) run ./tools/man bin/agentrun bin/man
 
 probe: bin/probe
 
@@ -106,10 +110,11 @@ lint: $(STUB) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
 $(GOLANGCI):
 	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
-install: build ## the programs to $(DESTDIR)$(PREFIX)/bin, units of systemd to lib/systemd/system
+install: man ## programs to $(DESTDIR)$(PREFIX)/bin, man pages to share/man, units of systemd to lib/systemd/system
 	install -D -m 0755 bin/agentrun $(DESTDIR)$(PREFIX)/bin/agentrun
 	install -D -m 0755 bin/agentrun-gateway $(DESTDIR)$(PREFIX)/bin/agentrun-gateway
 	install -D -m 0755 bin/agentrun-safety $(DESTDIR)$(PREFIX)/bin/agentrun-safety
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man1 bin/man/*.1
 	install -D -m 0644 packaging/systemd/agentrun.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.socket
 	sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/systemd/agentrun.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.service
 
@@ -124,6 +129,7 @@ PACKAGE_MAINTAINER ?= agentrun
 packages: $(NFPM) ## a .deb and an .rpm, in bin/
 	rm -rf $(PACKAGES) && mkdir -p $(PACKAGES)
 	$(MAKE) install DESTDIR=$(CURDIR)/$(PACKAGES)/root PREFIX=/usr
+	gzip -9n $(PACKAGES)/root/usr/share/man/man1/*.1
 	for s in bash zsh fish; do bin/agentrun completion $$s >$(PACKAGES)/agentrun.$$s || exit 1; done
 	for p in deb rpm; do PACKAGE_VERSION='$(PACKAGE_VERSION)' PACKAGE_MAINTAINER='$(PACKAGE_MAINTAINER)' $(NFPM) package -f packaging/nfpm.yaml -p $$p -t bin/ || exit 1; done
 

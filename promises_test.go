@@ -34,6 +34,7 @@ var hollow = map[string]string{
 	"store/storetest":              "tests any store",
 	"witness/noncetest":            "tests any store of nonces",
 	"toolproxy/gate/gatetest":      "plays the supervisor",
+	"tools/man/page":               "makes the man pages, of what a program says of itself",
 	"runtime/internal/stub/cparse": "runs the stub's own parser, in C, below Go's fuzzer",
 }
 

@@ -32,7 +32,7 @@ cat >"$work/tree/try" <<'EOF'
 set -e
 dpkg -i /first/*.deb
 for f in /usr/bin/agentrun /usr/bin/agentrun-gateway /usr/bin/agentrun-safety /usr/lib/systemd/system/agentrun.service /usr/lib/systemd/system/agentrun.socket \
-	/usr/share/bash-completion/completions/agentrun /usr/share/doc/agentrun/copyright /usr/share/doc/agentrun/profiles/ring3.yaml; do
+	/usr/share/man/man1/agentrun.1.gz /usr/share/bash-completion/completions/agentrun /usr/share/doc/agentrun/copyright /usr/share/doc/agentrun/profiles/ring3.yaml; do
 	test -s "$f" || { echo "missing: $f"; exit 1; }
 done
 grep -q '^ExecStart=/usr/bin/agentrun serve$' /usr/lib/systemd/system/agentrun.service
