@@ -29,6 +29,7 @@ const systemdProgram = "/usr/lib/systemd/systemd"
 // service manager would change of the real machine is out of sight.
 const boot = `set -e
 mount -t proc proc /proc
+mount --bind "$SRV" /srv # a disk: tmpfs has no idmapped mounts before Linux 6.3
 umount /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 for d in /run /tmp /var/lib /var/log /etc/systemd; do mount -t tmpfs tmpfs $d; done
@@ -47,7 +48,7 @@ install -m 0644 "$UNITS"/agentrun.service "$UNITS"/agentrun.socket /etc/systemd/
 mkdir /etc/systemd/system/agentrun.service.d
 printf '[Service]\nWatchdogSec=%s\n' "$WATCHDOG" >/etc/systemd/system/agentrun.service.d/soon.conf
 mount --make-rshared /
-unset BIN UNITS WATCHDOG
+unset BIN UNITS WATCHDOG SRV
 exec ` + systemdProgram + ` --show-status=no --unit=basic.target`
 
 // machine is a real systemd as the first process of namespaces of its own.
@@ -55,6 +56,7 @@ type machine struct {
 	t     *testing.T
 	pid   int
 	group string // its root in the tree of cgroups
+	srv   string // what is /srv there
 }
 
 func needSystemd(t *testing.T) {
@@ -85,14 +87,14 @@ func bootSystemd(t *testing.T, watchdog time.Duration) machine {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	log := filepath.Join(t.TempDir(), "systemd.log")
+	log, srv := filepath.Join(t.TempDir(), "systemd.log"), t.TempDir()
 	out, err := os.Create(log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
 	cmd := exec.Command("/bin/sh", "-c", boot)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "container=test", "BIN=" + filepath.Dir(agentrun), "UNITS=" + units, "WATCHDOG=" + watchdog.String()}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "container=test", "BIN=" + filepath.Dir(agentrun), "UNITS=" + units, "WATCHDOG=" + watchdog.String(), "SRV=" + srv}
 	cmd.Stdout, cmd.Stderr = out, out
 	// The cgroup namespace is made by the child, in its group already: it is the tree's root for it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -102,7 +104,7 @@ func bootSystemd(t *testing.T, watchdog time.Duration) machine {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m := machine{t, cmd.Process.Pid, group}
+	m := machine{t, cmd.Process.Pid, group, srv}
 	t.Cleanup(func() {
 		if t.Failed() {
 			b, _ := os.ReadFile(log)
@@ -139,15 +141,25 @@ func removeGroups(t *testing.T, top string) {
 	})
 }
 
+// enter is the command in front of one that is to run there, in a folder of it.
+func (m machine) enter(dir string) []string {
+	// The shell enters the folder: nsenter's --wd is one of the namespace that it comes from.
+	return []string{"nsenter", "-t", strconv.Itoa(m.pid), "-m", "-p", "-C", "--", "/bin/sh", "-c", `cd "$0" && exec "$@"`, dir}
+}
+
+// environ is what a login there has.
+func (m machine) environ() []string {
+	return []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "SYSTEMD_COLORS=0"}
+}
+
 // do runs a program as somebody who has logged in there.
 func (m machine) do(argv ...string) result {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang())
 	defer cancel()
-	// The shell enters its / : nsenter's --wd is a folder of the namespace that it comes from.
-	enter := []string{"-t", strconv.Itoa(m.pid), "-m", "-p", "-C", "--", "/bin/sh", "-c", `cd / && exec "$@"`, "sh"}
-	cmd := exec.CommandContext(ctx, "nsenter", append(enter, argv...)...)
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "SYSTEMD_COLORS=0"}
+	enter := append(m.enter("/"), argv...)
+	cmd := exec.CommandContext(ctx, enter[0], enter[1:]...)
+	cmd.Env = m.environ()
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	began := time.Now()

@@ -150,21 +150,27 @@ func TestTutorial(t *testing.T) {
 		{"docs/tutorial.md", 20},
 	} {
 		t.Run(row.page, func(t *testing.T) {
-			page, err := os.ReadFile(filepath.Join("../..", row.page))
-			if err != nil {
-				t.Fatal(err)
-			}
-			all := tales(string(page))
-			if len(all) < row.min {
-				t.Fatalf("got %d commands, want at least %d", len(all), row.min)
-			}
-			p := newPlace(t)
-			for _, err := range tell(t, all, onExampleHost(t), workspace(t), "AGENTRUN_NO_DAEMON=1",
-				"PATH="+filepath.Dir(agentrun)+":"+os.Getenv("PATH"),
-				"AGENTRUN_STATE_DIR="+p.state, "AGENTRUN_RUN_DIR="+p.run) {
-				t.Errorf("%s: %v", row.page, err)
-			}
+			doPage(t, row.page, row.min, workspace(t), onExampleHost(t))
 		})
+	}
+}
+
+// doPage does what a page says, in a folder.
+func doPage(t *testing.T, page string, least int, dir string, start func(*exec.Cmd) error) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := tales(string(text))
+	if len(all) < least {
+		t.Fatalf("got %d commands, want at least %d", len(all), least)
+	}
+	p := newPlace(t)
+	for _, err := range tell(t, all, start, dir, "AGENTRUN_NO_DAEMON=1",
+		"PATH="+filepath.Dir(agentrun)+":"+os.Getenv("PATH"),
+		"AGENTRUN_STATE_DIR="+p.state, "AGENTRUN_RUN_DIR="+p.run) {
+		t.Errorf("%s: %v", page, err)
 	}
 }
 

@@ -3,7 +3,7 @@
 """An agent that works through the tool gateway, its only way out of ring 3: it lists its tools, calculates, asks a model, and
 is refused a connection.
 
-Run it with: agentrun exec --ring 3 -- tools_agent.py
+Run it with: agentrun exec -- tools_agent.py
 """
 
 import json
