@@ -214,6 +214,7 @@ func deciding() map[string]struct {
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
 
 		"internal/agentuid": {nil, "it is one number"},
+		"internal/kept":     {nil, "it keeps bytes; what they follow from is its users' business"},
 		"internal/pace":     {nil, "it is a clock and a number"},
 		"internal/mounts":   {nil, "what two paths have in common is the kernel's to say; what follows from it is decided elsewhere"},
 		"internal/subid":    {nil, "it reads a file's text"},
@@ -248,7 +249,7 @@ func belowSupervisor() []string {
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"cgroups/internal/ctrd", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
+	return append([]string{"cgroups/internal/ctrd", "internal/kept", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
 }
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
