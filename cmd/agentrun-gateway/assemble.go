@@ -48,11 +48,8 @@ type settings struct {
 }
 
 // readSettings reads the file and the secrets it names, and tells everything that is wrong with it.
-func readSettings(path string, environ func(string) (string, bool)) (settings, error) {
-	c, err := loadConfig(path)
-	if err != nil {
-		return settings{}, err
-	}
+func readSettings(file link.Config, environ func(string) (string, bool)) (settings, error) {
+	c := divide(file)
 	s := settings{gatewayConfig: c}
 	errs := make([]error, 9)
 	s.secrets, errs[0] = readSecrets(c.Secrets, environ)

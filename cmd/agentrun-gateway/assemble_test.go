@@ -24,7 +24,7 @@ import (
 // assembled is the gateway of a run in ring 3 with this gateway.yaml, as serve makes it.
 func assembled(t *testing.T, config, mode string) (*gateway, *gatetest.Supervisor) {
 	t.Helper()
-	s, err := readSettings(configFile(t, config, 0o600), noEnv)
+	s, err := readSettings(conf(config), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

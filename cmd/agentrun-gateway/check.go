@@ -7,9 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 
@@ -22,22 +20,14 @@ import (
 )
 
 // checkMain builds everything a run would be served with and throws it away: agentrun has it done before a run that brings a
-// new configuration, so that a mistake in it is told before anything starts.
-func checkMain(args []string) int {
+// new configuration, so that a mistake in it is told before anything starts. What the run brings, a link.Start, is on standard
+// input; the answer is link.Holds if it holds for every run that brings the same.
+func checkMain() int {
 	var start link.Start
-	f := flag.NewFlagSet("check", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
-	f.StringVar(&start.Config, "gateway", "", "")
-	f.StringVar(&start.Policy, "policy", "", "")
-	f.StringVar(&start.Metrics, "metrics-addr", "", "")
-	f.Func("caller", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Caller) })
-	f.Func("safety", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Safety) })
-	f.Func("ring", "", func(v string) error { return json.Unmarshal([]byte(v), &start.Ring) })
-	f.Func("allow", "", func(v string) error { start.Allow = append(start.Allow, v); return nil })
-	f.Func("tool", "", func(v string) error { start.Tools = append(start.Tools, v); return nil })
-	err := f.Parse(args)
+	err := json.NewDecoder(os.Stdin).Decode(&start)
+	holds := false
 	if err == nil {
-		err = check(start)
+		holds, err = check(start)
 	}
 	if d, ok := errors.AsType[*notAllowed](err); ok {
 		b, _ := json.Marshal(link.Verdict{Code: d.Code, Message: d.Message})
@@ -50,6 +40,9 @@ func checkMain(args []string) int {
 		}
 		return exitFailed
 	}
+	if holds {
+		fmt.Fprint(os.Stdout, link.Holds)
+	}
 	return exitOK
 }
 
@@ -60,42 +53,46 @@ type notAllowed struct{ pdp.Decision }
 
 func (n *notAllowed) Error() string { return n.Message }
 
-func check(start link.Start) error {
+// check tells whether a run may be, and if so, whether that holds for every run that brings the same.
+func check(start link.Start) (holds bool, err error) {
 	s, err := readSettings(start.Config, os.LookupEnv)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if _, err := s.commands(); err != nil {
-		return err
+		return false, err
 	}
 	l, err := scrapeSocket(start.Metrics, s.telemetry.Metrics)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if l != nil {
 		defer func() { _ = l.Close() }() // nobody was served
 	}
+	// Who runs doesn't matter to what is wrong with the configuration: a yes holds for others, too. mayRun alone asks about the run.
+	anybody := start
+	anybody.Caller, anybody.Ring = link.Caller{Run: "check", Plan: "operator", Mode: "public"}, rings.Privileged
 	if start.Caller == (link.Caller{}) {
-		start.Caller = link.Caller{Run: "check", Plan: "operator", Mode: "public"}
+		start.Caller, start.Ring = anybody.Caller, anybody.Ring
 	}
-	if !start.Ring.Valid() {
-		start.Ring = rings.Privileged
-	}
-	if _, err := newSafetyJudge(s.safety, start, slog.New(slog.DiscardHandler)); err != nil {
-		return err // also where this run has no safety loop
+	if _, err := newSafetyJudge(s.safety, anybody, slog.New(slog.DiscardHandler)); err != nil {
+		return false, err // also where this run has no safety loop
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	g, err := assemble(ctx, start, s, nobody{}, slog.New(slog.DiscardHandler))
+	g, err := assemble(ctx, anybody, s, nobody{}, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer g.policy.Close()
 	defer func() { _ = g.forward.Close() }() // likewise
 	if err := knownTools(start.Tools, g); err != nil {
-		return err
+		return false, err
 	}
-	return g.mayRun(ctx, start)
+	// An operator's policy is asked about each run, and an address may be another's by the next. The configuration's own address of
+	// metrics on loopback is there, and may be another's.
+	asked := g.policy.path != "" || g.policy.remote != nil
+	return !asked && start.Metrics == "" && !s.telemetry.Metrics.Anywhere, g.mayRun(ctx, start)
 }
 
 // mayRun asks the policy about the run itself (M-9, agent.run.invoke).

@@ -9,17 +9,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"agentrun/toolproxy/link"
 )
 
 func noEnv(string) (string, bool) { return "", false }
 
-func configFile(t *testing.T, text string, mode os.FileMode) string {
-	t.Helper()
-	file := policyFile(t, "gateway.yaml", text)
-	if err := os.Chmod(file, mode); err != nil {
-		t.Fatal(err)
-	}
-	return file
+// conf is a gateway.yaml as the supervisor gives it.
+func conf(text string) link.Config {
+	return link.Config{Path: "/etc/agentrun/gateway.yaml", Text: []byte(text)}
 }
 
 func TestLoadConfig(t *testing.T) {
@@ -27,12 +25,12 @@ func TestLoadConfig(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file := configFile(t, "egress:\n  allow: [a.example]\npolicy: {file: /p}\nsecrets:\n  one: {env: ONE}\n  two: {file: "+secret+"}\n", 0o644)
+	file := conf("egress:\n  allow: [a.example]\npolicy: {file: /p}\nsecrets:\n  one: {env: ONE}\n  two: {file: " + secret + "}\n")
 	c, err := readSettings(file, func(name string) (string, bool) { return "first", name == "ONE" })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"a.example"}, c.egress.Allow); diff != "" || c.Path != file {
+	if diff := cmp.Diff([]string{"a.example"}, c.egress.Allow); diff != "" || c.Path != file.Path {
 		t.Errorf("got %q\n%s", c.Path, diff)
 	}
 	if diff := cmp.Diff([]string{"first", "s3cret"}, c.SecretValues()); diff != "" {
@@ -45,7 +43,7 @@ func TestLoadConfig(t *testing.T) {
 		t.Error("resolved what isn't there")
 	}
 	for _, text := range []string{"", "# nothing\n", "null\n"} {
-		if _, err := readSettings(configFile(t, text, 0o600), noEnv); err != nil {
+		if _, err := readSettings(conf(text), noEnv); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -72,7 +70,7 @@ func TestM12SecretsAreNamedNeverTold(t *testing.T) {
 		"{file: " + put("empty", "\n", 0o600) + "}": "empty", "{file: /dev/null}": "no regular file", "{file: " + dir + "}": "no regular file", "{file: " + dir + "/none}": "no such file",
 		"hunter2": "secrets.k: want a mapping", "{value: hunter2}": "secrets.k.value: unknown key",
 	} {
-		_, err := readSettings(configFile(t, "secrets: {k: "+entry+"}", 0o600), env)
+		_, err := readSettings(conf("secrets: {k: "+entry+"}"), env)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "secrets.k") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%.60s: got %v, want %q, naming the entry and no value", entry, err, want)
 		}
@@ -84,17 +82,11 @@ func TestConfigRefuses(t *testing.T) {
 		"egres: {}": "gateway.yaml:1: egres: unknown key; did you mean egress?", "egress: {}\negress: {}": "gateway.yaml:2: egress: given twice, first on line 1", "a: [": "gateway.yaml:1: not YAML", "[1]": "want a mapping", "3": "want a mapping",
 		"egress: {}\n---\ntools: {}": "more than one document", "egress: &a {}\ntools: *a": "anchors", "? [a]\n: b": "a key is a plain word",
 	} {
-		if _, err := readSettings(configFile(t, text, 0o600), noEnv); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readSettings(conf(text), noEnv); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
-	if _, err := readSettings(configFile(t, "egress: {}", 0o666), noEnv); err == nil || !strings.Contains(err.Error(), "mode 0666") {
-		t.Errorf("writable by all: got %v", err)
-	}
-	if _, err := readSettings("/nonexistent/gateway.yaml", noEnv); err == nil {
-		t.Error("a file that was named and isn't there is no error")
-	}
-	if _, err := readSettings(configFile(t, "#"+strings.Repeat("x", maxConfig), 0o600), noEnv); err == nil || !strings.Contains(err.Error(), "longer") {
+	if _, err := readSettings(conf("#"+strings.Repeat("x", maxConfig)), noEnv); err == nil || !strings.Contains(err.Error(), "longer") {
 		t.Errorf("too long: got %v", err)
 	}
 }
@@ -102,7 +94,7 @@ func TestConfigRefuses(t *testing.T) {
 func FuzzDivide(f *testing.F) {
 	f.Add("egress: {allow: [x]}\nsecrets: {a: {env: B}}")
 	f.Fuzz(func(t *testing.T, text string) {
-		c := divide("gateway.yaml", []byte(text))
+		c := divide(conf(text))
 		_, _ = readSecrets(c.Secrets, noEnv)
 		_ = c.root.Done()
 	})

@@ -35,7 +35,7 @@ const deployTool = `tools:
 // lending is an assembled gateway of a run in ring 3, whose supervisor lends rings; allow are entries of --allow.
 func lending(t *testing.T, config string, allow ...string) (*gateway, *gatetest.Supervisor) {
 	t.Helper()
-	s, err := readSettings(configFile(t, config, 0o600), noEnv)
+	s, err := readSettings(conf(config), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func TestExampleConfiguration(t *testing.T) {
 	for name, whole := range map[string]bool{"as it is": false, "with all that is marked": true} {
 		t.Run(name, func(t *testing.T) {
 			environ := func(name string) (string, bool) { return "0123456789abcdef", whole && name == "LLM_KEY" }
-			s, err := readSettings(configFile(t, exampleText(t, whole), 0o644), environ)
+			s, err := readSettings(conf(exampleText(t, whole)), environ)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,7 +22,7 @@ func run(args []string) int {
 		case "ca":
 			return caMain(args[1:])
 		case "check":
-			return checkMain(args[1:])
+			return checkMain()
 		case "policy":
 			return policyMain(args)
 		case "version", "--version":

@@ -36,7 +36,7 @@ func goodRequest(t testing.TB) pdp.Request {
 
 func decider(t testing.TB, section, override string, secret func(string) (string, bool), log *slog.Logger) *policyDecider {
 	t.Helper()
-	c, err := parsePolicyConfig(divide("", []byte("policy: "+section)).Policy)
+	c, err := parsePolicyConfig(divide(conf("policy: " + section)).Policy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestM10RemoteOfGateway(t *testing.T) {
 	if got := d.Decide(t.Context(), r); got.Allowed() || got.Code != pdp.CodeUnavailable {
 		t.Errorf("PDP down: got %+v", got)
 	}
-	c, err := parsePolicyConfig(divide("", []byte("policy: "+section)).Policy)
+	c, err := parsePolicyConfig(divide(conf("policy: " + section)).Policy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,13 +163,13 @@ func TestPolicyConfig(t *testing.T) {
 		}
 		b, _ := json.Marshal(v)
 		v, _ = jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		_, perr := parsePolicyConfig(divide("", []byte("policy: "+text)).Policy)
+		_, perr := parsePolicyConfig(divide(conf("policy: " + text)).Policy)
 		if serr := schema.Validate(v); (serr == nil) != good || (perr == nil) != good {
 			t.Errorf("%s: schema %v, parser %v, want both to take it: %v", text, serr, perr, good)
 		}
 	}
 	for _, text := range []string{"{remote: {url: 'http://pdp.example'}}", "{remote: {url: 'https://x', timeout: 3s}}"} {
-		if _, err := parsePolicyConfig(divide("", []byte("policy: "+text)).Policy); err == nil || !strings.Contains(err.Error(), "policy.remote") {
+		if _, err := parsePolicyConfig(divide(conf("policy: " + text)).Policy); err == nil || !strings.Contains(err.Error(), "policy.remote") {
 			t.Errorf("%s: got %v", text, err)
 		}
 	}

@@ -60,7 +60,7 @@ func newSafetyJudge(c safetyConfig, start link.Start, log *slog.Logger) (*safety
 	if j.path == "" {
 		return j, nil
 	}
-	if _, err := readTrusted(j.path, 0o022, policy.MaxBytes); err != nil {
+	if _, err := read.File(j.path, read.OthersMayWrite, policy.MaxBytes); err != nil {
 		return nil, fmt.Errorf("safety policy: %w", err)
 	}
 	w, err := policy.Watch(j.path, policy.WatchOptions{

@@ -29,7 +29,7 @@ import (
 // reporting is an assembled gateway of a run with a safety loop.
 func reporting(t *testing.T, config string, s *link.SafetyStart) (*gateway, *gatetest.Supervisor, error) {
 	t.Helper()
-	read, err := readSettings(configFile(t, config, 0o600), noEnv)
+	read, err := readSettings(conf(config), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestSafetyConfig(t *testing.T) {
 		}
 		b, _ := json.Marshal(v)
 		v, _ = jsonschema.UnmarshalJSON(bytes.NewReader(b))
-		_, perr := parseSafetyConfig(divide("", []byte("safety: "+text)).Safety)
+		_, perr := parseSafetyConfig(divide(conf("safety: " + text)).Safety)
 		if serr := schema.Validate(v); (serr == nil) != good || (perr == nil) != good {
 			t.Errorf("%s: schema %v, parser %v, want both to take it: %v", text, serr, perr, good)
 		}
@@ -238,17 +238,27 @@ func TestSafetyConfig(t *testing.T) {
 func TestCheckLooksAtTheSafetyPolicy(t *testing.T) {
 	wrong := policyFile(t, "wrong.yaml", "deny: ['[a]']")
 	good := policyFile(t, "good.yaml", "deny: [drop_*]")
-	config := func(policy string) string { return configFile(t, "safety: {policy: "+policy+"}", 0o600) }
-	for want, args := range map[int][][]string{
-		exitOK: {{"--gateway", config(good)}, {"--safety", `{"mode":"enforcing","require_intent":true,"policy":"` + good + `"}`}},
-		exitFailed: {
-			{"--gateway", config(wrong)}, {"--gateway", config(filepath.Join(t.TempDir(), "none"))}, {"--safety", `{"mode":"enforcing","policy":"` + wrong + `"}`}, {"--safety", `{"mode":"sure"}`}, {"--safety", `{`},
-		},
+	loop := func(mode, policy string) link.Start {
+		return link.Start{Ring: rings.Sandbox, Safety: &link.SafetyStart{Mode: mode, RequireIntent: true, Policy: policy}}
+	}
+	config := func(policy string) link.Start {
+		return link.Start{Ring: rings.Sandbox, Config: conf("safety: {policy: " + policy + "}")}
+	}
+	for _, tt := range []struct {
+		name  string
+		start link.Start
+		want  int
+	}{
+		{"the configuration's", config(good), exitOK},
+		{"the run's", loop("enforcing", good), exitOK},
+		{"the configuration's is wrong", config(wrong), exitFailed},
+		{"there is none", config(filepath.Join(t.TempDir(), "none")), exitFailed},
+		{"the run's is wrong", loop("enforcing", wrong), exitFailed},
+		{"no mode", loop("sure", ""), exitFailed},
 	} {
-		for _, a := range args {
-			if _, errs, got := gatewayRun(t, "", append([]string{"check"}, a...)...); got != want || (errs == "") != (want == exitOK) {
-				t.Errorf("%v: got %d, %q, want %d", a, got, errs, want)
-			}
-		}
+		t.Run(tt.name, func(t *testing.T) { checked(t, tt.start, tt.want) })
+	}
+	if out, errs, got := gatewayRun(t, "{", "check"); got != exitFailed || out != "" || errs == "" {
+		t.Errorf("half a question: got %d, %q, %q", got, out, errs)
 	}
 }

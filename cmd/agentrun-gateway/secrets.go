@@ -46,7 +46,7 @@ func (e secretEntry) read(environ func(string) (string, bool)) (string, error) {
 		if !filepath.IsAbs(e.File) {
 			return "", fmt.Errorf("file %q: want an absolute path", e.File)
 		}
-		text, err := readTrusted(e.File, 0o077, maxSecret)
+		text, err := read.File(e.File, 0o077, maxSecret)
 		if err != nil {
 			return "", err
 		}

@@ -135,11 +135,11 @@ func execAction(g *global, c *cli.Context) error {
 		}()
 	}
 	if out != nil {
-		file, err := readGatewayFile(r.Gateway)
+		file, err := g.gatewayFile(r)
 		if err != nil {
 			return err
 		}
-		defer g.outputs().Keep(plan.ID, file.Telemetry.Logs)
+		defer g.outputs().Keep(plan.ID, file.Logs)
 	}
 	told := &outcome{g: g, early: by.settled != nil && plan.Keep == "" && !plan.TTY && !r.Account()}
 	status, err := start(ctx, g, r, host, v, out, told.watch(h.Watch(adm, hypervisor.WatchOptions{

@@ -3,12 +3,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -20,23 +18,20 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/config"
 	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
-	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/supervisor"
 	"agentrun/supervisor/live"
-	"agentrun/supervisor/outputs"
+	"agentrun/supervisor/precheck"
 	"agentrun/supervisor/toolcmd"
 	"agentrun/telemetry/trace"
 	"agentrun/toolproxy/link"
 )
-
-// gatewayFile is read when --gateway names no other. Nobody needs to have one.
-const gatewayFile = "/etc/agentrun/gateway.yaml"
 
 // exitFlags shape the way out of a sandbox (M-7, M-8).
 func exitFlags() []cli.Flag {
@@ -44,13 +39,13 @@ func exitFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "allow", Usage: "ring 2: let connections to `HOST[:PORT]` out, as example.com, *.example.com, example.com:8443"},
 		&cli.StringSliceFlag{Name: "tool", Usage: "give only these tools, by `NAME` (default: all that ring, plan and role have)"},
 		&cli.StringFlag{Name: "policy", Usage: "decide tool calls by the Cedar policies in `FILE` or folder"},
-		&cli.StringFlag{Name: "gateway", Usage: "tools, egress rules, models and secrets from `FILE` (default: " + gatewayFile + ", if there is one)"},
+		&cli.StringFlag{Name: "gateway", Usage: "tools, egress rules, models and secrets from `FILE` (default: " + config.GatewayPath + ", if there is one)"},
 		&cli.BoolFlag{Name: "no-gateway", Usage: "no way out at all, not even tools"},
 	}
 }
 
 // exitSpec turns the request into what the sandbox is built with. What the gateway alone can tell is wrong, it tells in check.
-func exitSpec(r *supervisor.Request, s *runtime.Spec) (bad []runtime.Problem) {
+func exitSpec(g *global, r *supervisor.Request, s *runtime.Spec) (bad []runtime.Problem) {
 	problem := func(flag, format string, args ...any) {
 		bad = append(bad, runtime.Problem{Field: flag, Message: fmt.Sprintf(format, args...)})
 	}
@@ -66,12 +61,11 @@ func exitSpec(r *supervisor.Request, s *runtime.Spec) (bad []runtime.Problem) {
 		return bad
 	}
 	s.Exit = true
-	file, err := readGatewayFile(r.Gateway)
+	file, err := g.gatewayFile(r)
 	if err != nil {
 		problem("--gateway", "%v", err)
 	}
-	s.CapturePorts = file.Egress.CapturePorts
-	s.ExitCA = file.intercepts()
+	s.CapturePorts, s.ExitCA = file.CapturePorts, file.Intercepts
 	for _, entry := range r.Allow {
 		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
 			problem("--allow", "%q is not HOST or HOST:PORT", entry)
@@ -99,62 +93,31 @@ func exitSpec(r *supervisor.Request, s *runtime.Spec) (bad []runtime.Problem) {
 	return bad
 }
 
-// gatewayPart is what of gateway.yaml the sandbox is built with. The gateway reads all of it, strictly.
-type gatewayPart struct {
-	Egress struct {
-		CapturePorts []uint16 `yaml:"capture_ports"`
-		Rules        []struct {
-			Intercept bool `yaml:"intercept"`
-		} `yaml:"rules"`
-	} `yaml:"egress"`
-	Secrets map[string]struct {
-		Env string `yaml:"env"`
-	} `yaml:"secrets"`
-	Telemetry struct {
-		Logs outputs.Policy `yaml:"logs"`
-	} `yaml:"telemetry"`
-
-	path string
+// gatewayFile is gateway.yaml of the run that this command is about. It is read once: what is put in its place meanwhile is the
+// next run's.
+func (g *global) gatewayFile(r *supervisor.Request) (config.Gateway, error) {
+	if g.gateway != nil {
+		return *g.gateway, nil
+	}
+	file, err := config.ReadGateway(r.Gateway)
+	if err == nil {
+		g.gateway = &file
+	}
+	return file, err
 }
 
-// environ are the variables that secrets come from, for the gateway: the operator's others are none of its business, should it
-// ever be taken over.
-func (p gatewayPart) environ(by *caller) []string {
-	var env []string
-	for _, s := range p.Secrets {
-		if v, ok := by.lookupEnv(s.Env); ok {
-			env = append(env, s.Env+"="+v)
-		}
+// startOf is what a gateway is told of a run that is admitted, as far as the admission knows it.
+func startOf(r *supervisor.Request, plan *runtime.Plan, adm *hypervisor.Admission, file config.Gateway) (link.Start, error) {
+	start := link.Start{
+		Caller: adm.Caller(plan.ID, plan.Name), Ring: adm.Ring, Config: link.Config{Path: file.Path, Text: file.Text}, Version: version,
+		Allow: r.Allow, Tools: r.Tools, Metrics: r.Metrics, Safety: live.SafetyStart(plan),
 	}
-	slices.Sort(env)
-	return slices.Compact(env)
-}
-
-func (p gatewayPart) intercepts() bool {
-	for _, r := range p.Egress.Rules {
-		if r.Intercept {
-			return true
-		}
+	if r.Policy == "" {
+		return start, nil
 	}
-	return false
-}
-
-func readGatewayFile(name string) (gatewayPart, error) {
-	var part gatewayPart
-	path := cmp.Or(name, gatewayFile)
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && name == "" {
-		return part, nil
-	}
-	if err != nil {
-		return part, err
-	}
-	n := read.YAML(read.Source{File: path, Max: 4 << 20, Partial: true}, b)
-	if n.Into(&part); n.Done() != nil {
-		return part, n.Done()
-	}
-	part.path, err = filepath.Abs(path)
-	return part, err
+	var err error
+	start.Policy, err = filepath.Abs(r.Policy)
+	return start, err
 }
 
 // wayOut makes the exit of an admitted run. The caller closes what it returns when the run is over; end is called at most once.
@@ -167,7 +130,11 @@ func wayOut(g *global, r *supervisor.Request, v *live.Run, h *hypervisor.Hypervi
 	if err != nil {
 		return nil, nil, err
 	}
-	file, err := readGatewayFile(r.Gateway)
+	file, err := g.gatewayFile(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	start, err := startOf(r, plan, &adm, file)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,18 +145,12 @@ func wayOut(g *global, r *supervisor.Request, v *live.Run, h *hypervisor.Hypervi
 		Warn:    func(err error) { g.log.Warn("tool proxy", "err", err) },
 		Execute: cmds.Execute,
 	})
-	start := link.Start{
-		Caller: x.Caller(), Ring: adm.Ring, Config: file.path, Allow: r.Allow, Tools: r.Tools,
-		Metrics: r.Metrics, MaxSteps: x.MaxSteps(), Version: version, LogDir: g.outputs().LogsDir(),
-		BestEffort: r.BestEffort, Network: narrowedNetwork(plan), Trace: trace.New(true).Traceparent(),
-		Ends: time.Now().Add(time.Duration(plan.Limits.Timeout)), Safety: live.SafetyStart(plan),
+	start.MaxSteps, start.LogDir, start.BestEffort = x.MaxSteps(), g.outputs().LogsDir(), r.BestEffort
+	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()
+	start.Ends = time.Now().Add(time.Duration(plan.Limits.Timeout))
+	e := &runtime.Exit{
+		Program: program, Start: start, Supervisor: x, Announce: cmds.Announce, Env: file.Environ(g.caller.lookupEnv), Eager: start.Metrics != "",
 	}
-	if r.Policy != "" {
-		if start.Policy, err = filepath.Abs(r.Policy); err != nil {
-			return nil, nil, errors.Join(err, x.Close())
-		}
-	}
-	e := &runtime.Exit{Program: program, Start: start, Supervisor: x, Announce: cmds.Announce, Env: file.environ(g.caller), Eager: start.Metrics != ""}
 	if plan.Exit.CA {
 		if err := ownCA(e, plan.ID); err != nil {
 			return nil, nil, errors.Join(err, x.Close())
@@ -236,65 +197,33 @@ func checkGateway(g *global, r *supervisor.Request, plan *runtime.Plan, h *hyper
 	if plan.Exit == nil {
 		return nil
 	}
-	file, err := readGatewayFile(r.Gateway)
+	file, err := g.gatewayFile(r)
 	if err != nil {
 		return err
 	}
-	args := []string{"check"}
-	add := func(flag string, values ...string) {
-		for _, v := range values {
-			if v != "" {
-				args = append(args, "--"+flag, v)
-			}
-		}
-	}
-	add("gateway", file.path)
-	add("policy", r.Policy)
-	add("allow", r.Allow...)
-	add("tool", r.Tools...)
-	add("metrics-addr", r.Metrics)
-	if len(args) == 1 {
+	if file.Path == "" && r.Policy == "" && r.Metrics == "" && len(r.Allow)+len(r.Tools) == 0 {
 		return nil // the built-in defaults
-	}
-	if start := live.SafetyStart(plan); start != nil {
-		text, err := json.Marshal(start)
-		if err != nil {
-			return err
-		}
-		add("safety", string(text))
 	}
 	program, err := findGateway()
 	if err != nil {
 		return err
 	}
-	caller, err := json.Marshal(adm.Caller(plan.ID, plan.Name))
+	start, err := startOf(r, plan, &adm, file)
 	if err != nil {
 		return err
 	}
-	add("caller", string(caller))
-	add("ring", fmt.Sprint(adm.Ring.Value()))
-	var complaint strings.Builder
-	cmd := exec.Command(program, args...)
-	cmd.Env, cmd.Dir = g.caller.environ, g.caller.dir
-	cmd.Stderr = &complaint
-	answer, err := cmd.Output()
-	exited, ok := errors.AsType[*exec.ExitError](err)
-	var v link.Verdict
-	switch {
-	case !ok:
+	v, err := precheck.Ask(precheck.Question{
+		Program: program, Start: start, Env: file.Environ(g.caller.lookupEnv), Named: file.Named,
+		Folder: filepath.Join(g.runDir, "checked"), Warn: func(err error) { g.log.Info("checks of gateway.yaml are not kept", "err", err) },
+	})
+	if err != nil || v.Allowed {
 		return err
-	case exited.ExitCode() == 3 && json.Unmarshal(answer, &v) == nil:
-		return h.Refuse(req, adm.Ring, &hypervisor.DeniedError{
-			What:     "run in " + adm.Ring.String(),
-			Decision: rings.Decision{Code: v.Code, Rule: "M-9", Reason: v.Message},
-			Hint:     "agentrun policy explain tells what decided",
-		})
 	}
-	invalid := &read.InvalidError{}
-	for line := range strings.Lines(complaint.String()) {
-		invalid.Problems = append(invalid.Problems, read.Problem{Message: strings.TrimSpace(line)})
-	}
-	return invalid
+	return h.Refuse(req, adm.Ring, &hypervisor.DeniedError{
+		What:     "run in " + adm.Ring.String(),
+		Decision: rings.Decision{Code: v.Code, Rule: "M-9", Reason: v.Message},
+		Hint:     "agentrun policy explain tells what decided",
+	})
 }
 
 // ownCA has the gateway's program make the CA of a run. Its key goes from one to the other by pipes, and lies nowhere.

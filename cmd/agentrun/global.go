@@ -14,9 +14,11 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"agentrun/config"
 	"agentrun/control"
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
 	"agentrun/internal/read"
 	"agentrun/internal/rootless"
 	"agentrun/profiles"
@@ -38,14 +40,15 @@ type global struct {
 	kill                killhooks.Config // likewise
 	live                liveConfig
 	hooks               killhooks.Hooks // of the run that was planned
+	gateway             *config.Gateway // of the run that was asked for; nil: not read yet
 
 	caller     *caller
 	unknown    error // a command that there is not
 	detachedFD int   // this process is the supervisor of a detached run
 }
 
-// config is the configuration file. Unknown keys are errors: a misspelt one would be a wish ignored.
-type config struct {
+// configFile is config.yaml. Unknown keys are errors: a misspelt one would be a wish ignored.
+type configFile struct {
 	StateDir    string   `yaml:"state_dir"`
 	RunDir      string   `yaml:"run_dir"`
 	LogLevel    string   `yaml:"log_level"`
@@ -214,8 +217,10 @@ func configDirs(by *caller) []string {
 	return dirs
 }
 
+const maxConfig = 1 << 20
+
 // readConfig reads the file named, or the first of the usual places that exists.
-func readConfig(by *caller, name string) (config, error) {
+func readConfig(by *caller, name string) (configFile, error) {
 	names := []string{by.path(name)}
 	if name == "" {
 		names = nil
@@ -223,21 +228,28 @@ func readConfig(by *caller, name string) (config, error) {
 			names = append(names, filepath.Join(dir, "config.yaml"))
 		}
 	}
-	var cfg config
+	var cfg configFile
 	for _, n := range names {
-		b, err := os.ReadFile(n)
+		file, err := config.Read(n, maxConfig)
+		if errors.Is(err, fs.ErrPermission) && rootless.Is() {
+			file.Path = n
+			file.Text, err = os.ReadFile(n) // root's files look like anybody's in here; this one was looked at outside
+		}
 		if errors.Is(err, fs.ErrNotExist) && name == "" {
 			continue
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			err = hinted.New(err, "it has to be root's or this user's, and nobody else's to write: chown, chmod go-w")
 		}
 		if err != nil {
 			return cfg, fmt.Errorf("--config: %w", err)
 		}
-		file := read.YAML(read.Source{File: n, Max: 1 << 20}, b)
-		if file.Into(&cfg); file.Done() != nil {
-			return cfg, fmt.Errorf("configuration %w", file.Done())
+		text := read.YAML(read.Source{File: n, Max: maxConfig}, file.Text)
+		if text.Into(&cfg); text.Done() != nil {
+			return cfg, fmt.Errorf("configuration %w", text.Done())
 		}
-		cfg.Kill.File, err = by.abs(n)
-		return cfg, err
+		cfg.Kill.File = file.Path
+		return cfg, nil
 	}
 	return cfg, nil
 }

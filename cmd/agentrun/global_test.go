@@ -3,6 +3,10 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,5 +18,44 @@ func TestM22ApplyTimeIsBounded(t *testing.T) {
 		if err := (liveConfig{ApplyTime: at}).check(); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "live.apply_time") {
 			t.Errorf("%v: got %v", at, err)
 		}
+	}
+}
+
+// Whoever could write the file could name programs, profiles and who may use the control sockets.
+func TestThreatTakeoverForeignConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(file, []byte("log_level: info\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, path string
+		mode       os.FileMode
+		want       string
+	}{
+		{"its owner's", file, 0o644, ""},
+		{"the group may write it", file, 0o664, "mode 0664"},
+		{"others may write it", file, 0o646, "mode 0646"},
+		{"a folder", dir, 0o700, "no regular file"},
+		{"not there", file + "2", 0, "no such file"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := os.Chmod(tt.path, tt.mode); err != nil && tt.mode != 0 {
+				t.Fatal(err)
+			}
+			cfg, err := readConfig(ownCaller(), tt.path)
+			if tt.want == "" {
+				if err != nil || cfg.LogLevel != "info" || cfg.Kill.File != file {
+					t.Errorf("got %+v, %v", cfg, err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) || cfg.LogLevel != "" {
+				t.Errorf("got %+v, %v, want %q", cfg, err, tt.want)
+			}
+			if told := hint(err); errors.Is(err, fs.ErrPermission) != strings.Contains(told, "chmod go-w") {
+				t.Errorf("hint: %q", told)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/config"
 	"agentrun/control"
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/rootless"
@@ -91,8 +92,8 @@ configuration says go as well.
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
 			removed, err := g.collect(c.Context, true)
-			if file, ferr := readGatewayFile(""); ferr == nil {
-				ferr = g.outputs().Sweep(file.Telemetry.Logs)
+			if file, ferr := config.ReadGateway(""); ferr == nil {
+				ferr = g.outputs().Sweep(file.Logs)
 				err = errors.Join(err, ferr)
 			}
 			if c.Bool("json") {

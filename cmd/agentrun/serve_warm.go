@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"agentrun/config"
 	"agentrun/hypervisor"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -34,13 +35,13 @@ func (d *daemon) shapes(profile string) ([]runtime.Shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := readGatewayFile("")
+	file, err := config.ReadGateway("")
 	if err != nil {
 		return nil, err
 	}
 	plan, err := runtime.NewPlan(runtime.Spec{
 		Profile: p, Limits: p.Limits, Command: []string{"/usr/bin/true"}, WorkDir: "/",
-		Exit: true, CapturePorts: file.Egress.CapturePorts, ExitCA: file.intercepts(),
+		Exit: true, CapturePorts: file.CapturePorts, ExitCA: file.Intercepts,
 	})
 	if err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func specIn(ctx context.Context, g *global, r *supervisor.Request, h *hypervisor
 	}
 	s.Limits = s.Profile.Limits
 	r.Limits.Over(&s.Limits)
-	problems := slices.Concat(r.Malformed, exitSpec(r, &s), safetySpec(g.caller, r, &s.Profile.Safety))
+	problems := slices.Concat(r.Malformed, exitSpec(g, r, &s), safetySpec(g.caller, r, &s.Profile.Safety))
 	if err := planLimits(ctx, r, h, *req, &s.Limits); err != nil {
 		return s, err
 	}

@@ -26,6 +26,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -88,10 +89,14 @@ func Client(o Options) *http.Client {
 	return &http.Client{Transport: New(o), CheckRedirect: stay}
 }
 
-// Roots reads authorities from a PEM file. The pool is nil, which means the system's, for an empty name.
+// Roots reads authorities from a PEM file. The pool is nil, which means the system's, for an empty name. A relative path is an
+// error: it would mean another file for each folder that agentrun is started in, and for its daemon.
 func Roots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // the system's
+	}
+	if !filepath.IsAbs(file) {
+		return nil, fmt.Errorf("ca_file %q: want an absolute path", file)
 	}
 	pem, err := os.ReadFile(file) //nolint:gosec // the operator's own configuration names it
 	if err != nil {

@@ -4,12 +4,16 @@ package integration
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/link"
 )
 
 // mistake is what a person got wrong in a file, and the lines that tell it: LINE: path: message.
@@ -65,8 +69,12 @@ func TestGatewayMistakesAreToldByTheirLines(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			file := write(t, filepath.Join(t.TempDir(), "gateway.yaml"), m.text, 0o644)
 			var complaint bytes.Buffer
-			cmd := exec.Command(filepath.Join(filepath.Dir(agentrun), "agentrun-gateway"), "check", "--gateway", file)
-			cmd.Stderr = &complaint
+			question, err := json.Marshal(link.Start{Ring: rings.Sandbox, Config: link.Config{Path: file, Text: []byte(m.text)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(filepath.Join(filepath.Dir(agentrun), "agentrun-gateway"), "check")
+			cmd.Stdin, cmd.Stderr = bytes.NewReader(question), &complaint
 			var exited *exec.ExitError
 			if err := cmd.Run(); !errors.As(err, &exited) {
 				t.Errorf("agentrun-gateway check: got %v, want a refusal", err)

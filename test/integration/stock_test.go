@@ -66,8 +66,8 @@ func takeStock() stock {
 	}
 	if runDir != "" {
 		filepath.WalkDir(runDir, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() && d.Name() == "seccomp" {
-				return filepath.SkipDir // compiled filters, kept on purpose: one per profile
+			if err == nil && d.IsDir() && slices.Contains([]string{"seccomp", "checked"}, d.Name()) {
+				return filepath.SkipDir // compiled filters and checks of gateway.yaml, kept on purpose and bounded
 			}
 			if err == nil && !d.IsDir() {
 				s["run folder file "+path] = true

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -45,7 +46,8 @@ func Connect(f *os.File) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, files, err := receive(c, make([]byte, MaxFrame))
+	buf := make([]byte, MaxFrame)
+	first, files, err := receive(c, buf)
 	closeAll(files)
 	l := &Client{c: c, gone: make(chan struct{}), ended: make(chan struct{}), waiting: map[uint64]func(answer){}, processes: map[uint64]*process{}, changed: make(chan struct{})}
 	if err == nil && first.Op != opStart {
@@ -54,12 +56,31 @@ func Connect(f *os.File) (*Client, error) {
 	if err == nil {
 		err = json.Unmarshal(first.Body, &l.start)
 	}
+	if err == nil {
+		err = l.start.Config.follow(c, buf)
+	}
 	if err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("link: first message: %w", err)
 	}
 	l.ring = l.start.Ring
 	return l, nil
+}
+
+// follow reads what Size announces.
+func (f *Config) follow(c io.Reader, buf []byte) error {
+	for len(f.Text) < f.Size {
+		n, err := c.Read(buf)
+		if err != nil {
+			return fmt.Errorf("configuration: %d of %d bytes: %w", len(f.Text), f.Size, err)
+		}
+		f.Text = append(f.Text, buf[:n]...)
+	}
+	if len(f.Text) != f.Size {
+		return fmt.Errorf("%w: configuration of %d bytes, not %d", ErrFrame, len(f.Text), f.Size)
+	}
+	f.Size = 0
+	return nil
 }
 
 // Start is what the supervisor said first.

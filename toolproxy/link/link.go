@@ -37,7 +37,7 @@ type Start struct {
 	Caller   Caller     `json:"caller"`
 	Ring     rings.Ring `json:"ring"`
 	Sockets  []string   `json:"sockets"`           // what the inherited descriptors are, in order: see Socket…
-	Config   string     `json:"config,omitempty"`  // gateway.yaml on the host; empty: built-in defaults
+	Config   Config     `json:"config,omitzero"`   // gateway.yaml; zero: built-in defaults
 	Allow    []string   `json:"allow,omitempty"`   // --allow: egress entries beside the configuration's
 	Tools    []string   `json:"tools,omitempty"`   // --tool: only these; empty: all that ring, plan and role give
 	Policy   string     `json:"policy,omitempty"`  // --policy: file or folder of Cedar policies; empty: the built-in ones
@@ -55,6 +55,18 @@ type Start struct {
 	// Safety is the run's safety loop (S-15); nil: it has none.
 	Safety *SafetyStart `json:"safety,omitempty"`
 }
+
+// Config is gateway.yaml as the supervisor has read it. The gateway opens no file for it: what the sandbox was built with, what was
+// checked and what decides are one text, whatever lies at its path by now.
+type Config struct {
+	Path string `json:"path,omitempty"` // for messages
+	Text []byte `json:"text,omitempty"` // over a link it follows in messages of its own: it may be larger than one
+	Size int    `json:"size,omitempty"` // of what follows
+}
+
+// Holds is the answer of a gateway's check that is true of every run which brings the same, as long as the files that it names
+// are the same. Any other answer, and none, is about one run.
+const Holds = "holds\n"
 
 // CA signs the certificates of intercepted connections. It belongs to one run; only that run's root view trusts it.
 type CA struct {

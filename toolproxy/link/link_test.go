@@ -3,9 +3,11 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -124,6 +126,72 @@ func connect(t testing.TB, w *world) (*Client, <-chan error) {
 	}
 	t.Cleanup(func() { l.Close(); cancel() })
 	return l, done
+}
+
+// A configuration may be larger than a message. It arrives whole, and what comes after it is no part of it.
+func TestConfigurationOverTheLink(t *testing.T) {
+	for _, size := range []int{0, 1, MaxFrame - 1, MaxFrame, MaxFrame + 1, 3*MaxFrame + 7, 4 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			conn, peer, err := Pair()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := Config{Path: "/etc/g.yaml", Text: bytes.Repeat([]byte("a: 1\x00\n"), size/6+1)[:size]}
+			s := &Server{Start: Start{Config: want, Ring: rings.Sandbox}, Supervisor: newWorld()}
+			done := make(chan error, 1)
+			go func() { done <- s.Serve(t.Context(), conn) }()
+			l, err := Connect(peer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := l.Start().Config
+			if got.Path != want.Path || got.Size != 0 || !bytes.Equal(got.Text, want.Text) {
+				t.Errorf("got %s, %d bytes, size %d, want %d", got.Path, len(got.Text), got.Size, size)
+			}
+			if err := l.Hello(nil); err != nil {
+				t.Fatal(err)
+			}
+			if b, err := l.Budget(t.Context()); err != nil || b.Steps != 7 {
+				t.Errorf("a question after it: got %v %v", b, err)
+			}
+			l.Close()
+			if err := <-done; err != nil {
+				t.Errorf("serve: %v", err)
+			}
+		})
+	}
+}
+
+// A supervisor that dies in the middle has said nothing: the gateway serves nobody.
+func TestHalfAConfigurationIsNone(t *testing.T) {
+	for _, tt := range []struct {
+		name, says string
+		pieces     []string
+		want       error
+	}{
+		{"cut", `{"ring":3,"config":{"size":9}}`, []string{"12345678"}, io.EOF},
+		{"nothing", `{"ring":3,"config":{"size":9}}`, nil, io.EOF},
+		{"too much", `{"ring":3,"config":{"size":9}}`, []string{"12345678", "90"}, ErrFrame},
+		{"less than none", `{"ring":3,"config":{"size":-1}}`, nil, ErrFrame},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			conn, peer, err := Pair()
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = send(conn, frame{Op: opStart, Body: json.RawMessage(tt.says)})
+			for _, p := range tt.pieces {
+				_, werr := conn.Write([]byte(p))
+				err = errors.Join(err, werr)
+			}
+			if err := errors.Join(err, conn.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if l, err := Connect(peer); !errors.Is(err, tt.want) || l != nil {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+		})
+	}
 }
 
 func TestQuestionsAndAnswers(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 
 	"agentrun/rings"
@@ -40,7 +41,7 @@ func (s *Server) Serve(ctx context.Context, c *net.UnixConn) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	defer func() { _ = c.Close() }()
-	err := v.push(opStart, s.Start)
+	err := v.begin()
 	if err == nil {
 		v.wait.Go(v.followRing)
 		v.wait.Go(v.followEnd)
@@ -68,6 +69,20 @@ type serving struct {
 	said      bool // hello
 	calls     map[uint64]context.CancelFunc
 	processes map[uint64]Process
+}
+
+// begin says who is served, and how.
+func (v *serving) begin() error {
+	start := v.Start
+	text := start.Config.Text
+	start.Config.Text, start.Config.Size = nil, len(text)
+	err := v.push(opStart, start)
+	for piece := range slices.Chunk(text, MaxFrame) {
+		if err == nil {
+			_, err = v.c.Write(piece)
+		}
+	}
+	return err
 }
 
 func (v *serving) loop() error {

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package read
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// OthersMayWrite are bits of a mode. A file whose text decides something has neither.
+const OthersMayWrite = 0o022
+
+// File returns the text of a file that only root or this process's user can have written, read through the descriptor that was
+// looked at. deny are the bits of its mode that must not be set, most is its size in bytes. The error is fs.ErrPermission where
+// somebody else could have written it, and where it is no regular file.
+func File(path string, deny uint32, most int) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("stat %s: %w", path, err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, fmt.Errorf("%s is no regular file: %w", path, fs.ErrPermission)
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("%s belongs to user %d, want root or %d: %w", path, st.Uid, os.Geteuid(), fs.ErrPermission)
+	case st.Mode&deny != 0:
+		return nil, fmt.Errorf("%s has mode %04o, want at most %04o: %w", path, st.Mode&0o7777, 0o777&^deny, fs.ErrPermission)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(text) > most {
+		return nil, fmt.Errorf("%s is longer than %d bytes", path, most)
+	}
+	return text, nil
+}

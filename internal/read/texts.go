@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package read
+
+import (
+	"iter"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Texts yields every value below the node as it was written, whoever reads it.
+func (n *Node) Texts() iter.Seq[string] {
+	return func(yield func(string) bool) { n.texts(yield) }
+}
+
+func (n *Node) texts(yield func(string) bool) bool {
+	if n != nil && n.yaml != nil && n.yaml.Kind == yaml.ScalarNode {
+		return yield(n.yaml.Value)
+	}
+	for _, member := range n.members() {
+		if !member.texts(yield) {
+			return false
+		}
+	}
+	return true
+}
