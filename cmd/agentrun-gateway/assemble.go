@@ -167,7 +167,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 		return nil, err
 	}
 	g.forward, err = forward.New(forward.Options{
-		Config: s.egress, Allow: start.Allow, Supervisor: counted{limitedTo(supervisor, start.Network), g.metrics}, Caller: c, CA: start.CA, Secret: s.Secret, Log: log,
+		Config: s.egress, Allow: start.Allow, Supervisor: counted{limitedTo(supervisor, start.Network), g.metrics}, CA: start.CA, Secret: s.Secret, Log: log,
 		// After the drop no netlink socket can be made. A run is shorter than a host's address mostly lives, and whatever is
 		// private is refused anyway.
 		Own: func() ([]netip.Addr, error) { return addresses, nil },

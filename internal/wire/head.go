@@ -96,6 +96,9 @@ type Fields struct {
 	coded     bool
 }
 
+// WebSocket tells whether the only protocol that is asked for, or switched to, is that.
+func (f *Fields) WebSocket() bool { return is(f.Upgrade, "websocket") }
+
 func (f *Fields) reset() {
 	*f = Fields{Lines: f.Lines[:0], options: f.options[:0], Length: -1}
 }

@@ -67,6 +67,14 @@ func ParseEntry(unsafeEntry string) (Entry, error) {
 	return e, nil
 }
 
+// Network returns the addresses that the entry names without methods and path. It is the zero Prefix for others.
+func (e *Entry) Network() netip.Prefix {
+	if len(e.methods) > 0 || !e.path.IsZero() {
+		return netip.Prefix{}
+	}
+	return e.network
+}
+
 func quoted(s string) string {
 	if len(s) > 40 {
 		s = s[:40]

@@ -66,7 +66,6 @@ func transient(err error) bool {
 func (p *Proxy) connection(conn net.Conn, serve func(*session)) {
 	defer p.serving.Done()
 	defer func() { <-p.slots }()
-	p.accepted.Add(1)
 	br := p.readers.Get().(*bufio.Reader)
 	br.Reset(conn)
 	s := &session{p: p, conn: conn, br: br, opened: p.now()}
@@ -81,8 +80,6 @@ func (p *Proxy) connection(conn net.Conn, serve func(*session)) {
 	p.flows.remove(&s.flow)
 	_ = conn.Close() // nothing is left to say, and the record is made
 	s.settle()
-	p.sent.Add(s.meter.sent.Load())
-	p.received.Add(s.meter.received.Load())
 	br.Reset(nil)
 	p.readers.Put(br)
 }

@@ -17,59 +17,28 @@ func (s *session) captured() {
 	if !ok {
 		return
 	}
-	s.capturedAt(local)
-}
-
-func (s *session) capturedAt(local *net.TCPAddr) {
-	p := s.p
 	at := unmap(local.AddrPort())
-	t, err := p.destination(at.Addr(), at.Port())
+	t, err := s.p.destination(at.Addr(), at.Port())
 	if err != nil {
-		s.turnAway(at.String(), at.Port(), refused(egress.Denied(err)))
+		s.p.refuse(at.String(), refused(egress.Denied(err)))
+		s.turnAway(at.Port(), refused(egress.Denied(err)))
 		return
 	}
-	s.fixed = t
-	if p.total.Add(-1) < 0 {
-		s.turnAway(t.String(), t.Port(), overLimit("connections"))
+	if s.p.total.Add(-1) < 0 {
+		s.p.refuse(t.String(), overLimit("connections"))
+		s.turnAway(t.Port(), overLimit("connections"))
 		return
 	}
-	if r := s.ready(); r != nil {
-		s.turnAway(t.String(), t.Port(), r)
-		return
-	}
-	how, d := p.modeOf(t)
-	switch how {
-	case readPlain, readTLS:
-		if s.begin(t) {
-			s.read(how)
+	s.open(t, func(r *refusal) bool {
+		if r != nil {
+			s.turnAway(t.Port(), r)
 		}
-	case pass, passTLS:
-		s.captureTunnel(d, how == passTLS)
-	default:
-		s.turnAway(t.String(), t.Port(), refused(d))
-	}
-}
-
-// captureTunnel reads the hello first: there is no answer to give before, and a wrong name needs no connection.
-func (s *session) captureTunnel(d egress.Decision, mustTLS bool) {
-	if mustTLS {
-		if _, r := s.hello(d, true); r != nil {
-			s.deny(r)
-			return
-		}
-	}
-	conn, d, r := s.p.dial(&s.flow, egress.Ask{Ring: s.p.ring(), Target: s.fixed})
-	if r != nil {
-		s.turnAway(s.fixed.String(), s.fixed.Port(), r)
-		return
-	}
-	defer func() { _ = conn.Close() }() // done
-	s.through(conn, d, mustTLS)
+		return r == nil
+	})
 }
 
 // turnAway refuses in the language that belongs to the port; elsewhere silence is all that every client understands.
-func (s *session) turnAway(name string, port uint16, r *refusal) {
-	s.p.refuse(name, r)
+func (s *session) turnAway(port uint16, r *refusal) {
 	switch port {
 	case 80:
 		s.last(r.reply(false, true))

@@ -117,7 +117,7 @@ func (p *Proxy) pin(ctx context.Context, a egress.Ask) (egress.Pinned, egress.De
 
 // check is CheckResolved, and refuses what means something in the sandbox only, and the proxy itself.
 func (p *Proxy) check(a egress.Ask, addrs []netip.Addr) (egress.Pinned, egress.Decision, *refusal) {
-	pinned, d := p.checkResolved(a, addrs)
+	pinned, d := p.list.Load().CheckResolved(a, addrs)
 	if !d.Allowed() {
 		return egress.Pinned{}, d, refused(d)
 	}
@@ -127,12 +127,6 @@ func (p *Proxy) check(a egress.Ask, addrs []netip.Addr) (egress.Pinned, egress.D
 		return egress.Pinned{}, d, refused(d)
 	}
 	return pinned, d, nil
-}
-
-// checkResolved asks about a tunnel to a place whose requests are read as about each of them: later ones are checked
-// again, and the addresses don't depend on methods unless an entry for an address does.
-func (p *Proxy) checkResolved(a egress.Ask, addrs []netip.Addr) (egress.Pinned, egress.Decision) {
-	return p.list.Load().CheckResolved(a, addrs)
 }
 
 func (p *Proxy) itself(to netip.AddrPort) bool {

@@ -28,7 +28,7 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 		r.status = 413
 		return s.refuseRequest(name, r, headLen)
 	}
-	upgrade := s.req.Minor == 1 && ask.Method == "GET" && !s.req.Body() && string(lower(s.req.Upgrade)) == "websocket"
+	upgrade := s.req.Minor == 1 && ask.Method == "GET" && !s.req.Body() && s.req.WebSocket()
 	if upgrade {
 		if d := p.mayUpgrade(ask); !d.Allowed() {
 			return s.refuseRequest(name, refused(d), headLen)
@@ -71,9 +71,9 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 	x.once = true
 	var body io.Reader = wire.NewChunkReader(s.br)
 	if !chunked {
-		body = io.LimitReader(s.br, length)
+		body = &exactly{s.br, length}
 	}
-	return x.run(out, &upload{from: body, chunked: chunked, left: length, done: make(chan struct{})}, d)
+	return x.run(out, &upload{from: body, chunked: chunked, done: make(chan struct{})}, d)
 }
 
 // keepBuffer keeps a buffer for the next request, unless it has grown unusually.
@@ -126,20 +126,6 @@ func appendLength(b []byte, n int64) []byte {
 	return append(b, "\r\n"...)
 }
 
-func lower(b []byte) []byte {
-	if len(b) > 16 {
-		return nil
-	}
-	l := make([]byte, len(b))
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		l[i] = c
-	}
-	return l
-}
-
 // transfer is one request on its way.
 type transfer struct {
 	s       *session
@@ -158,7 +144,6 @@ type transfer struct {
 type upload struct {
 	from    io.Reader
 	chunked bool
-	left    int64
 	done    chan struct{}
 	err     error
 }
@@ -223,7 +208,7 @@ func (x *transfer) send(out []byte, up *upload) error {
 		if status := x.s.resp.Status; status >= 200 {
 			return nil
 		} else if status == 101 {
-			if !x.upgrade || string(lower(x.s.resp.Upgrade)) != "websocket" {
+			if !x.upgrade || !x.s.resp.WebSocket() {
 				return &wire.Error{Status: 502, Text: "an upgrade that nobody asked for"}
 			}
 			return nil
@@ -236,7 +221,7 @@ func (x *transfer) send(out []byte, up *upload) error {
 // broken answers for a server that didn't.
 func (x *transfer) broken(err error, up *upload) bool {
 	abort(x.u.raw)
-	x.stop(up)
+	x.stop(up, 0)
 	s := x.s
 	s.p.log.Info("egress: upstream", "target", x.ask.Target.String(), "error", err)
 	r := unavailable(502, upstreamBad, "%s: the server's reply doesn't come or can't be read", x.ask.Target)
@@ -274,8 +259,6 @@ func (x *transfer) upload(up *upload) {
 		if errors.Is(err, io.EOF) {
 			if up.chunked {
 				_, up.err = io.WriteString(x.u, "0\r\n\r\n")
-			} else if total < up.left {
-				up.err = io.ErrUnexpectedEOF
 			}
 			break
 		}
@@ -317,15 +300,15 @@ func chunk(buf []byte, n int) []byte {
 	return buf[start : frame+n+2]
 }
 
-// stop ends an upload that is still under way, and waits for it.
-func (x *transfer) stop(up *upload) (finished bool) {
+// stop waits for an upload's end, for a moment; then it ends it. finished is whether all of the request went up.
+func (x *transfer) stop(up *upload, grace time.Duration) (finished bool) {
 	if up == nil {
 		return true
 	}
 	select {
 	case <-up.done:
 		return up.err == nil
-	default:
+	case <-time.After(grace):
 	}
 	_ = x.s.conn.SetReadDeadline(time.Unix(1, 0)) // wakes it
 	_ = x.u.raw.SetWriteDeadline(time.Unix(1, 0))
@@ -333,23 +316,11 @@ func (x *transfer) stop(up *upload) (finished bool) {
 	return false
 }
 
-// settled waits a moment for the end of a request whose response is complete: it may just be on its way.
-func (x *transfer) settled(up *upload) bool {
-	if up == nil {
-		return true
-	}
-	select {
-	case <-up.done:
-	case <-time.After(graceForRequests):
-	}
-	return false
-}
-
 // finish keeps the connections that can be used again. A response that ends before its request leaves neither.
 func (x *transfer) finish(up *upload, keep bool) bool {
 	u, s := x.u, x.s
 	reuse := !u.dead && u.br.Buffered() == 0
-	if !x.settled(up) && !x.stop(up) {
+	if !x.stop(up, graceForRequests) { // the end of a request whose response is complete may just be on its way
 		reuse, keep = false, false
 		_ = u.raw.Close() // half a request must not look like a whole one
 		s.last(nil)       // the response must arrive although the request isn't read to its end

@@ -41,12 +41,10 @@ func (f *flow) switched() {
 
 func (f *flow) idle() { f.doing(egress.Ask{}, nil, nil) }
 
-func (f *flow) cut() { f.cutFor("") }
-
-func (f *flow) cutFor(reason egress.Reason) {
+func (f *flow) cut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.cutLocked(reason)
+	f.cutLocked("")
 }
 
 func (f *flow) cutLocked(reason egress.Reason) {

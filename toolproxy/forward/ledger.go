@@ -179,6 +179,5 @@ func (p *Proxy) lookupRefused(r dns.Refusal) {
 		more = int64(r.Count / 2) // since the last time, as Count is a power of two
 	}
 	rec := link.Record{Kind: "dns", Name: r.Name, Code: egress.CodeEgressDenied, Rule: "M-8", Detail: string(r.Reason), Count: more}
-	p.denied.Add(uint64(more))
 	go p.ledger.deny(rec)
 }

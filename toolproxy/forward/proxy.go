@@ -37,7 +37,6 @@ type Options struct {
 	Config     Config
 	Allow      []string // --allow: entries beside the configuration's
 	Supervisor link.Supervisor
-	Caller     link.Caller
 	CA         link.CA                          // empty: nothing is intercepted, and rules that need it refuse
 	Secret     func(name string) (string, bool) // nil: there are none
 	Now        func() time.Time                 // nil: time.Now; for certificates and the pace of records, not for deadlines
@@ -50,18 +49,6 @@ type Options struct {
 	Own func() ([]netip.Addr, error)
 	// Roots are what intercepted upstreams are verified with. Nil: the system's and Config.CAFiles.
 	Roots *x509.CertPool
-}
-
-// Stats counts since New.
-type Stats struct {
-	Open     int64  // connections of the agent now
-	Accepted uint64 // connections of the agent
-	Granted  uint64 // requests and tunnels
-	Denied   uint64
-	Cut      uint64 // by a change of the ring
-	Sent     int64  // bytes to upstreams
-	Received int64  // bytes from upstreams
-	Names    dns.Stats
 }
 
 // Far more than a client that means well meets: one that is refused doesn't ask again at once.
@@ -101,10 +88,9 @@ type Proxy struct {
 	closed bool
 	selves map[netip.AddrPort]bool
 
-	accepted, granted, denied, cuts atomic.Uint64
-	total                           atomic.Int64 // connections left to the run
-	bytes                           atomic.Int64 // left to the run
-	sent, received                  atomic.Int64
+	granted, cuts atomic.Uint64 // requests and tunnels; tests hold them against the records
+	total         atomic.Int64  // connections left to the run
+	bytes         atomic.Int64  // left to the run
 }
 
 // New makes the proxy of one run and watches its ring from then on. Close ends it.
@@ -307,12 +293,6 @@ func (p *Proxy) Close() error {
 	p.serving.Wait()
 	p.pool.close()
 	return p.ledger.close()
-}
-
-// Stats counts what was done so far.
-func (p *Proxy) Stats() Stats {
-	return Stats{Open: int64(len(p.slots)), Accepted: p.accepted.Load(), Granted: p.granted.Load(), Denied: p.denied.Load(),
-		Cut: p.cuts.Load(), Sent: p.sent.Load(), Received: p.received.Load(), Names: p.names.Stats()}
 }
 
 // begin counts a goroutine that Close has to wait for; false after Close.

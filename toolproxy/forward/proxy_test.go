@@ -126,40 +126,43 @@ func TestM8Ring1ReachesAllPublic(t *testing.T) {
 	wantDenied(t, resp, body, 403, "private_address")
 }
 
-// All of these are messages that two parsers could read in two ways.
+// ambiguous are messages that two parsers could read in two ways.
+var ambiguous = map[string]string{
+	"both framings":          posted + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+	"two lengths":            posted + "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+	"two equal lengths":      posted + "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+	"list of lengths":        posted + "Content-Length: 5, 5\r\n\r\nhello",
+	"signed length":          posted + "Content-Length: +5\r\n\r\nhello",
+	"two codings":            posted + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+	"coding with a tab":      posted + "Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+	"unknown coding":         posted + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+	"gzip, chunked":          posted + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+	"space before the colon": posted + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+	"folded":                 posted + "X: a\r\n Transfer-Encoding: chunked\r\n\r\n",
+	"bare LF":                posted + "X: a\nContent-Length: 5\r\n\r\nhello",
+	"bare CR":                posted + "X: a\rContent-Length: 5\r\n\r\n",
+	"NUL":                    posted + "X: a\x00b\r\n\r\n",
+	"two hosts":              posted + "Host: evil.example\r\n\r\n",
+	"no host":                "GET http://allowed.example/ HTTP/1.1\r\n\r\n",
+	"three spaces":           "GET http://allowed.example/ x HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
+	"tab":                    "GET\thttp://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
+	"coding in 1.0":          "POST http://allowed.example/ HTTP/1.0\r\nHost: allowed.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+	"HTTP/0.9":               "GET http://allowed.example/\r\n\r\n",
+	"HTTP/2":                 "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+	"field without name":     posted + ": x\r\n\r\n",
+	"CONNECT with a body":    "CONNECT allowed.example:443 HTTP/1.1\r\nHost: allowed.example:443\r\nContent-Length: 3\r\n\r\nabc",
+	"long head":              posted + "X: " + strings.Repeat("a", 33<<10) + "\r\n\r\n",
+	"many fields":            posted + strings.Repeat("X: a\r\n", 129) + "\r\n",
+	"long line":              "GET http://allowed.example/" + strings.Repeat("a", 9000) + " HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
+}
+
+const posted = "POST http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\n"
+
 func TestM8SmugglingIsRefused(t *testing.T) {
 	w := newWorld(t, rings.Standard, allowed("allowed.example"))
 	reached := make(chan string, 100)
 	w.web(t, 80, func(_ http.ResponseWriter, r *http.Request) { reached <- r.URL.Path })
-	const line = "POST http://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\n"
-	for name, request := range map[string]string{
-		"both framings":          line + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"two lengths":            line + "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-		"two equal lengths":      line + "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
-		"list of lengths":        line + "Content-Length: 5, 5\r\n\r\nhello",
-		"signed length":          line + "Content-Length: +5\r\n\r\nhello",
-		"two codings":            line + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
-		"coding with a tab":      line + "Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
-		"unknown coding":         line + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-		"gzip, chunked":          line + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-		"space before the colon": line + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-		"folded":                 line + "X: a\r\n Transfer-Encoding: chunked\r\n\r\n",
-		"bare LF":                line + "X: a\nContent-Length: 5\r\n\r\nhello",
-		"bare CR":                line + "X: a\rContent-Length: 5\r\n\r\n",
-		"NUL":                    line + "X: a\x00b\r\n\r\n",
-		"two hosts":              line + "Host: evil.example\r\n\r\n",
-		"no host":                "GET http://allowed.example/ HTTP/1.1\r\n\r\n",
-		"three spaces":           "GET http://allowed.example/ x HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
-		"tab":                    "GET\thttp://allowed.example/ HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
-		"coding in 1.0":          "POST http://allowed.example/ HTTP/1.0\r\nHost: allowed.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"HTTP/0.9":               "GET http://allowed.example/\r\n\r\n",
-		"HTTP/2":                 "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-		"field without name":     line + ": x\r\n\r\n",
-		"CONNECT with a body":    "CONNECT allowed.example:443 HTTP/1.1\r\nHost: allowed.example:443\r\nContent-Length: 3\r\n\r\nabc",
-		"long head":              line + "X: " + strings.Repeat("a", 33<<10) + "\r\n\r\n",
-		"many fields":            line + strings.Repeat("X: a\r\n", 129) + "\r\n",
-		"long line":              "GET http://allowed.example/" + strings.Repeat("a", 9000) + " HTTP/1.1\r\nHost: allowed.example\r\n\r\n",
-	} {
+	for name, request := range ambiguous {
 		resp, body := w.raw(t, request)
 		if resp.StatusCode < 400 || resp.Header.Get("X-Agentrun-Denied") == "" || !resp.Close {
 			t.Errorf("%s: got %d %q, want it refused and closed", name, resp.StatusCode, body)
@@ -343,7 +346,7 @@ func TestM22OpenConnectionsAreCut(t *testing.T) {
 			return r.Name == name && r.Allowed && strings.HasSuffix(r.Detail, "cut: ring_has_no_egress")
 		})
 	}
-	if got := w.Stats().Cut; got != 2 {
+	if got := w.cuts.Load(); got != 2 {
 		t.Errorf("got %d cut, want 2", got)
 	}
 }

@@ -116,7 +116,6 @@ func (p *Proxy) refuse(name string, r *refusal) {
 	if len(name) > 255 {
 		name = name[:255]
 	}
-	p.denied.Add(1)
 	p.ledger.deny(link.Record{Kind: "egress", Name: name, Code: r.code, Rule: r.entry, Detail: string(r.sub), Count: 1, Weight: r.weight})
 	p.pace.Wait(p.ctx) // false: the run is over, and so is the connection
 }

@@ -101,7 +101,7 @@ func (s *session) closing() bool { return s.req.Close || s.req.Minor == 0 && !s.
 
 // understand finds out where a request is for, from all places where it says so, which must agree.
 func (s *session) understand() (egress.Ask, egress.RequestTarget, *refusal) {
-	method := methodName(s.req.Method)
+	method := string(s.req.Method)
 	rt, err := egress.ParseRequestTarget(method, string(s.req.Target))
 	if err != nil {
 		return egress.Ask{}, rt, refused(egress.Denied(err))
@@ -172,23 +172,6 @@ func hostHeader(t egress.Target, secure bool) string {
 		text = text[:len(text)-len(":")-len(strconv.Itoa(int(t.Port())))]
 	}
 	return text
-}
-
-// methodName is the method as a string, for common ones without a copy.
-func methodName(b []byte) string {
-	switch string(b) {
-	case "GET":
-		return "GET"
-	case "HEAD":
-		return "HEAD"
-	case "POST":
-		return "POST"
-	case "PUT":
-		return "PUT"
-	case "CONNECT":
-		return "CONNECT"
-	}
-	return string(b)
 }
 
 // connect makes a tunnel (RFC 9110, 9.3.6).

@@ -181,20 +181,11 @@ func (one Rule) entries() ([]string, error) {
 
 // checkPrivate takes addresses and networks only, and none that has a meaning inside the sandbox.
 func checkPrivate(entry string) error {
-	text := strings.Trim(entry, "[]")
-	if at := strings.LastIndex(entry, ":"); at >= 0 && (strings.Count(entry, ":") == 1 || strings.Contains(entry, "]:")) {
-		text = strings.Trim(entry[:at], "[]")
-	}
-	text = strings.ReplaceAll(text, "]", "")
-	prefix, err := netip.ParsePrefix(text)
-	if err != nil {
-		addr, err := netip.ParseAddr(text)
-		if err != nil {
-			return fmt.Errorf("%.64q: want ADDRESS, ADDRESS/BITS or either with :PORT", entry)
-		}
-		prefix = netip.PrefixFrom(addr, addr.BitLen())
-	}
-	if inside(prefix.Addr()) {
+	parsed, err := egress.ParseEntry(entry)
+	switch network := parsed.Network(); {
+	case err != nil, !network.IsValid():
+		return fmt.Errorf("%.64q: want ADDRESS, ADDRESS/BITS or either with :PORT", entry)
+	case inside(network.Addr()):
 		return fmt.Errorf("%.64q: an address of the sandbox's own network", entry)
 	}
 	return nil

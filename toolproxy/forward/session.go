@@ -183,7 +183,8 @@ func (p *Proxy) modeOf(t egress.Target) (mode, egress.Decision) {
 	return readPlain, d
 }
 
-// open does what a CONNECT or SOCKS request asks for. answer tells the client, before the first byte goes through.
+// open does what a CONNECT or SOCKS request, or a captured connection, asks for. answer tells the client of a refusal, or
+// that there is none (nil), before the first byte goes through.
 func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 	p := s.p
 	no := func(r *refusal) {
@@ -211,6 +212,12 @@ func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 			s.read(how)
 		}
 	case pass, passTLS:
+		if s.via == "capture" && how == passTLS { // it waits for no answer, and a wrong name needs no connection
+			if _, r := s.hello(d, true); r != nil {
+				s.deny(r)
+				return
+			}
+		}
 		conn, d, r := p.dial(&s.flow, egress.Ask{Ring: p.ring(), Target: t})
 		if r != nil {
 			no(r)

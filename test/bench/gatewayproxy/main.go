@@ -31,7 +31,6 @@ func serve(places []string) error {
 		Config:     forward.Config{Private: places, Limits: forward.Limits{Connections: 4096}},
 		Allow:      places,
 		Supervisor: agreeable{ended: make(chan struct{})},
-		Caller:     link.Caller{Run: "bench"},
 	})
 	if err != nil {
 		return err
