@@ -540,6 +540,7 @@ func (g *Group) Remove(ctx context.Context) error {
 		}
 		return fmt.Errorf("remove cgroup %s: %w", g.name, errors.Join(errs...))
 	}
+	g.weighAll(false) // it may have been the last that yielded
 	return nil
 }
 

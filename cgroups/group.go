@@ -196,7 +196,6 @@ func Create(name string, l Limits) (_ *Group, err error) {
 			}
 		}
 	}
-	g.stepBack()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.applyLocked(l); err != nil {

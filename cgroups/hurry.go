@@ -5,6 +5,7 @@ package cgroups
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,12 +37,13 @@ func (g *Group) hurry() (settle func()) {
 // share is the weight of one group. It may be held up by several processes: each has a shared lock on the folder, and the last of them
 // takes the weight back. The lock of one that dies goes with it; the next, or Sweep, does the rest.
 type share struct {
-	dir                    *os.File
-	path                   string
-	kernels, usual, raised string // weights: a new group's, this one's, and in a hurry
+	dir       *os.File
+	path      string
+	low, high string // a group's usual weight and that in a hurry; of the folder of all groups that of behindHost, and the kernel's
+	ofAll     bool
 }
 
-// share is nil for a group that is not there. The folder of all groups weighs less than what else the host runs.
+// share is nil for a group that is not there.
 func (g *Group) share(dir string) *share {
 	name, weight := "cpu.shares", 1024
 	if g.mode == V2 {
@@ -51,36 +53,64 @@ func (g *Group) share(dir string) *share {
 	if err != nil {
 		return nil
 	}
-	usual := weight
-	if dir == g.folder() {
-		usual /= behindHost
+	low, high, ofAll := weight, hurried*weight, dir == g.folder()
+	if ofAll {
+		low, high = weight/behindHost, weight
 	}
-	return &share{f, filepath.Join(dir, name), strconv.Itoa(weight), strconv.Itoa(usual), strconv.Itoa(hurried * usual)}
+	return &share{f, filepath.Join(dir, name), strconv.Itoa(low), strconv.Itoa(high), ofAll}
 }
 
-// behindHost is by how much all groups together weigh less than one group, or one process, of the host's. It isn't about fairness alone:
+// behindHost is by how much all groups together weigh less than one group, or one process, of the host's, as long as one of them keeps
+// processors busy and so yields. It isn't about fairness alone:
 // from Linux 6.13 on (seen on 6.18) a group whose threads sleep and wake up on several processors can be given all of the time, for
 // seconds, since each change of its parts' load gives it time that it had already had. Ten runs that only sent datagrams kept everything
 // else on the host waiting for up to seven seconds. With a sixteenth of the weight there is little to give. Figures in docs/cgroups.md.
 const behindHost = 16
 
-// stepBack gives the folder of all groups its weight, as long as it has the kernel's: an operator's own is left alone.
-func (g *Group) stepBack() {
+// weighAll gives the folder of all groups its weight after one group has begun to yield, or has ended it. An operator's own is left alone.
+func (g *Group) weighAll(yields bool) {
 	if g.dir("cpu") == "" {
 		return
 	}
-	if s := g.share(g.folder()); s != nil {
-		if s.is(s.kernels) {
-			_ = writeFile(s.path, s.usual)
-		}
-		s.dir.Close()
+	s := g.share(g.folder())
+	if s == nil {
+		return
 	}
+	defer s.release()
+	// A lock that isn't to be had: somebody is in a hurry, and weighs when that is over.
+	if (yields && s.is(s.high) || !yields && s.is(s.low)) && s.lock(unix.LOCK_EX) {
+		s.weigh()
+	}
+}
+
+// weigh gives a group the weight that it has when nobody is in a hurry.
+func (s *share) weigh() {
+	switch {
+	case s.ofAll && !s.yielding():
+		if s.is(s.low) {
+			_ = writeFile(s.path, s.high)
+		}
+	case s.is(s.high):
+		_ = writeFile(s.path, s.low)
+	}
+}
+
+// yielding says whether one of the groups in the folder yields.
+func (s *share) yielding() bool {
+	groups, _ := os.ReadDir(filepath.Dir(s.path))
+	return slices.ContainsFunc(groups, func(e os.DirEntry) bool {
+		if !e.IsDir() {
+			return false
+		}
+		idle, err := readFile(filepath.Join(filepath.Dir(s.path), e.Name(), "cpu.idle"))
+		return err == nil && idle == "1"
+	})
 }
 
 // raise says whether the weight is up, and then settle must follow.
 func (s *share) raise() bool {
 	// A lock that isn't to be had: somebody is just taking the weight back.
-	if s.lock(unix.LOCK_SH) && (s.is(s.raised) || s.is(s.usual) && writeFile(s.path, s.raised) == nil) {
+	if s.lock(unix.LOCK_SH) && (s.is(s.high) || s.is(s.low) && writeFile(s.path, s.high) == nil) {
 		return true
 	}
 	s.release()
@@ -89,8 +119,8 @@ func (s *share) raise() bool {
 
 // settle takes the weight back, unless others still need it.
 func (s *share) settle() {
-	if s.lock(unix.LOCK_EX) && s.is(s.raised) {
-		_ = writeFile(s.path, s.usual)
+	if s.lock(unix.LOCK_EX) {
+		s.weigh()
 	}
 	s.release()
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// weights are those of the group and of ours above it, "-" where the weight is the usual one, "up" where it is raised.
+// weights are those of the group and of ours above it, "-" where the weight is the lower one, "up" where it is raised. That of the folder
+// is up as long as no group yields.
 func weights(t *testing.T, g *Group) string {
 	t.Helper()
 	var all []string
@@ -23,7 +24,10 @@ func weights(t *testing.T, g *Group) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, strings.NewReplacer(s.raised, "up", s.usual, "-").Replace(w))
+		all = append(all, map[string]string{s.high: "up", s.low: "-"}[w])
+		if all[len(all)-1] == "" {
+			all[len(all)-1] = w
+		}
 		s.release()
 	}
 	return strings.Join(all, " ")
@@ -44,7 +48,8 @@ func awaitWeights(t *testing.T, g *Group, want string) {
 // don't take it from each other, and an operator's own weight is left alone.
 func TestHurry(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
-		a, b := create(t, limits), create(t, limits)
+		a, b, busy := create(t, limits), create(t, limits), create(t, limits)
+		yield(t, busy, true)
 		awaitWeights(t, a, "- -")
 		freeze := func(g *Group) (end func()) {
 			start(t, g, "uffd").expect("stuck") // no freeze comes to an end
@@ -86,46 +91,69 @@ func TestHurry(t *testing.T) {
 	})
 }
 
-// H4 and M3 of the attack round: all groups together weigh less than one of the host's, and one weight that an operator has given them is kept.
+// H4 and M3 of the attack round: as long as one group yields all together weigh less than one of the host's, and one weight that an
+// operator has given them is kept.
 func TestFolderStepsBack(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
-		a := create(t, limits)
+		a, b := create(t, limits), create(t, limits)
 		s := a.share(a.folder())
 		defer s.release()
-		weight := func() string {
+		is := func(after, want string) {
 			t.Helper()
-			w, err := readFile(s.path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return w
-		}
-		if got, want := weight(), map[bool]string{true: "6", false: "64"}[a.mode == V2]; got != want {
-			t.Errorf("the folder has the weight %s, want %s", got, want)
-		}
-		for given, want := range map[string]string{"300": "300", s.kernels: s.usual} {
-			if err := writeFile(s.path, given); err != nil {
-				t.Fatal(err)
-			}
-			create(t, limits)
-			if got := weight(); got != want {
-				t.Errorf("of %s the next start made %s, want %s", given, got, want)
+			if got, err := readFile(s.path); err != nil || got != want {
+				t.Errorf("after %s the folder has the weight %s (%v), want %s", after, got, err, want)
 			}
 		}
+		kernels, behind := "1024", "64"
+		if a.mode == V2 {
+			kernels, behind = "100", "6"
+		}
+		is("the start", kernels)
+		yield(t, a, true)
+		is("one has begun to yield", behind)
+		yield(t, b, true)
+		yield(t, a, false)
+		is("one of two has ended it", behind)
+		yield(t, b, false)
+		is("both have", kernels)
+		yield(t, b, true)
+		if err := b.Remove(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		is("the one that yielded is gone", kernels)
+		if err := writeFile(s.path, "300"); err != nil {
+			t.Fatal(err)
+		}
+		yield(t, a, true)
+		is("an operator's word", "300")
+		yield(t, a, false)
+		is("an operator's word", "300")
 	})
+}
+
+// yield skips the test where groups can't.
+func yield(t *testing.T, g *Group, on bool) {
+	t.Helper()
+	if _, err := readFile(g.idle()); gone(err) {
+		t.Skip("need: cpu.idle (Linux 5.15)")
+	}
+	if err := g.Yield(on); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // What one that died in a hurry has left is taken back by the next, and by Sweep. As long as somebody needs it, by nobody.
 func TestHurryLeftBehind(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
 		g := create(t, limits)
+		yield(t, create(t, limits), true)
 		up := g.share(filepath.Dir(g.dir("cpu")))
 		defer up.release()
 		for name, next := range map[string]func() error{
 			"Freeze": func() error { return g.Freeze(within(t, 10*time.Second)) },
 			"Sweep":  func() error { _, err := Sweep(t.Context(), parent, func(string) bool { return true }); return err },
 		} {
-			if err := writeFile(up.path, up.raised); err != nil {
+			if err := writeFile(up.path, up.high); err != nil {
 				t.Fatal(err)
 			}
 			other := g.share(filepath.Dir(g.dir("cpu")))
@@ -172,7 +200,7 @@ func TestYield(t *testing.T) {
 		if err := g.Freeze(within(t, 10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if idle() != "0" || weights(t, g) != "- -" {
+		if idle() != "0" || weights(t, g) != "- up" {
 			t.Errorf("frozen: cpu.idle is %s, weights are %s", idle(), weights(t, g))
 		}
 		if err := g.Thaw(within(t, 10*time.Second)); err != nil {

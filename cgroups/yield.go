@@ -10,7 +10,8 @@ import (
 // Yield has the group's processes step back behind those of other groups in the same folder, or ends that (cpu.idle, Linux 5.15, on both
 // versions): one that doesn't yield gets the processor the moment it wakes up, and as good as all of it while it wants it.
 // The groups that yield share what is left in equal parts, so each goes on at full speed on a host that has nothing else to do.
-// A kernel that has no cpu.idle is no error: there all groups have the same weight.
+// A kernel that has no cpu.idle is no error: there all groups have the same weight. As long as one group yields, all together step back
+// behind the host's own (behindHost).
 func (g *Group) Yield(on bool) error {
 	value := "0"
 	if on {
@@ -19,6 +20,7 @@ func (g *Group) Yield(on bool) error {
 	if err := writeFile(g.idle(), value); err != nil && !gone(err) {
 		return err
 	}
+	g.weighAll(on)
 	return nil
 }
 
