@@ -13,11 +13,11 @@ import (
 )
 
 // codec writes a record in its canonical form, or reads exactly that form. Both directions are described once, by the
-// fields method of each record: what is read back can't differ from what is written, and a spelling that this program
+// tags of each record's fields: what is read back can't differ from what is written, and a spelling that this program
 // would not have written (other order, spaces, 1.0 for 1, a second key of the same name, \u0041 for A) matches nothing.
 //
-// RFC 8785 asks for keys sorted by UTF-16 code units. The keys are ASCII constants, the fields methods name them in order,
-// and TestCanonicalForm holds every record to it with a library that knows nothing of this code.
+// RFC 8785 asks for keys sorted by UTF-16 code units. The keys are ASCII constants and sorted as such, and TestCanonicalForm
+// holds every record to it with a library that knows nothing of this code.
 type codec struct {
 	buf     []byte // written so far
 	src     []byte // left to read

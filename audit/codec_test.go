@@ -60,6 +60,9 @@ func TestKinds(t *testing.T) {
 		if r := newRecord(k); r == nil || reflect.TypeOf(r) != reflect.TypeOf(pair[0]) {
 			t.Errorf("newRecord(%s) = %T", k, r)
 		}
+		if kinds[k].why == "" {
+			t.Errorf("kind %s has no reason to be there", k)
+		}
 	}
 	if len(seen) != int(numKinds)-1 || len(Kinds()) != len(seen) {
 		t.Errorf("%d kinds have examples, there are %d", len(seen), numKinds-1)

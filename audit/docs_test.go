@@ -12,7 +12,7 @@ import (
 )
 
 // docs/audit.md is what others write their verifiers from: its table names every kind with every member, optional ones so
-// marked, and every code of a problem.
+// marked, and what it is kept for, and every code of a problem.
 func TestDocsNameEverything(t *testing.T) {
 	b, err := os.ReadFile("../docs/audit.md")
 	if err != nil {
@@ -32,7 +32,10 @@ func TestDocsNameEverything(t *testing.T) {
 		if !ok {
 			t.Errorf("no row for kind %s", pair[0].Kind())
 		}
-		full, bare := membersOf(t, pair[0]), membersOf(t, pair[1])
+		if why := kinds[pair[0].Kind()].why; !strings.HasSuffix(strings.TrimSpace(text), "| "+why+" |") {
+			t.Errorf("kind %s: %q doesn't end with its reason, %q", pair[0].Kind(), text, why)
+		}
+		full, bare := writtenOf(t, pair[0]), writtenOf(t, pair[1])
 		for _, m := range full {
 			optional := !slices.Contains(bare, m)
 			if !strings.Contains(text, "`"+m+"`") || optional != strings.Contains(text, "`"+m+"` opt") {
@@ -47,7 +50,7 @@ func TestDocsNameEverything(t *testing.T) {
 	}
 }
 
-func membersOf(t *testing.T, r Record) []string {
+func writtenOf(t *testing.T, r Record) []string {
 	t.Helper()
 	data, err := appendData(nil, r)
 	if err != nil {

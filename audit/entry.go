@@ -52,7 +52,7 @@ func checkChain(name string) error {
 func appendData(b []byte, r Record) ([]byte, error) {
 	c := codec{buf: b}
 	c.open()
-	r.fields(&c)
+	c.record(r)
 	c.shut()
 	if c.err != nil {
 		return b, fmt.Errorf("record %s: %w", r.Kind(), c.err)
@@ -135,7 +135,7 @@ func decode(line []byte) (Entry, Hash, error) {
 	c.text("chain", &e.Chain, maxChain, nil)
 	if c.key("data") {
 		c.open()
-		e.Data.fields(&c)
+		c.record(e.Data)
 		c.shut()
 	}
 	at := len(line) - len(c.src) + 1

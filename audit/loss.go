@@ -33,22 +33,11 @@ const (
 // CheckpointLost says that what vouched for this chain, up to this entry, was gone or contradicted it, when
 // somebody was about to sign it anew.
 type CheckpointLost struct {
-	By      string // optional: who accepted it, as uid:0
-	Cause   string // code: removed, accepted
-	Entries int64  // that the chain had
-	Head    string // optional: hash of the last entry that is remembered as signed
-	Size    int64  // entries that are remembered as signed; 0 if nobody remembers
-}
-
-// Kind implements Record.
-func (*CheckpointLost) Kind() Kind { return KindCheckpointLost }
-
-func (r *CheckpointLost) fields(c *codec) {
-	c.optID("by", &r.By)
-	c.code("cause", &r.Cause)
-	c.count("entries", &r.Entries)
-	c.optID("head", &r.Head)
-	c.count("size", &r.Size)
+	By      string `log:"by optID"`      // who accepted it, as uid:0
+	Cause   string `log:"cause code"`    // removed, accepted
+	Entries int64  `log:"entries count"` // that the chain had
+	Head    string `log:"head optID"`    // hash of the last entry that is remembered as signed
+	Size    int64  `log:"size count"`    // entries that are remembered as signed; 0 if nobody remembers
 }
 
 // vouches tells an entry that is followed by a signature: a chain that has one and no note was signed, or is

@@ -11,8 +11,8 @@ import (
 // S-7 (A-L5): every row of the tables is reached by a hint made of it, so that none is misspelled, and gives
 // its reason.
 func TestS7EveryCarrierIsFound(t *testing.T) {
-	for _, c := range carriers {
-		for _, name := range strings.Fields(c.commands) {
+	for name, of := range lexicon().carriers {
+		for _, c := range of {
 			value := "./evil"
 			if c.holds != "" {
 				value = strings.TrimPrefix(strings.Fields(c.holds)[0], "^") + "/evil"
@@ -27,45 +27,38 @@ func TestS7EveryCarrierIsFound(t *testing.T) {
 			carries(t, hint)
 			// Within a sentence: "find" and the like are words as well, what follows makes them commands.
 			carries(t, "as agreed: "+hint)
-		}
-		if c.why == "" || c.commands == "" {
-			t.Errorf("%+v: no reason, or no command", c)
-		}
-		for _, u := range strings.Fields(c.usual) {
-			if strings.HasSuffix(u, "/") || strings.HasSuffix(u, ":") || c.option == "" {
-				continue
-			}
-			hint := strings.Fields(c.commands)[0] + " " + c.option + " '" + u + "' a.txt"
-			if a := Assess(hint, work); with(a, "carried_command") {
-				t.Errorf("%q: got %+v, want nothing of what is usual", hint, a.Factors)
-			}
-			if !strings.HasSuffix(u, "=") { // a longer name is another program
-				carries(t, strings.Replace(hint, "'"+u+"'", "'"+u+"evil'", 1))
+			for _, u := range strings.Fields(c.usual) {
+				if strings.HasSuffix(u, "/") || strings.HasSuffix(u, ":") || c.option == "" {
+					continue
+				}
+				hint := name + " " + c.option + " '" + u + "' a.txt"
+				if a := Assess(hint, work); with(a, "carried_command") {
+					t.Errorf("%q: got %+v, want nothing of what is usual", hint, a.Factors)
+				}
+				if !strings.HasSuffix(u, "=") { // a longer name is another program
+					carries(t, strings.Replace(hint, "'"+u+"'", "'"+u+"evil'", 1))
+				}
 			}
 		}
 	}
-	for _, c := range spawners {
-		for _, name := range strings.Fields(c.commands) {
+	for name, of := range lexicon().spawners {
+		for _, c := range of {
 			for _, call := range strings.Fields(c.holds) {
 				if call != "`" && call != "doshellscript" {
 					carries(t, name+" -e '"+call+"1'")
 				}
 			}
 		}
-		if c.why == "" {
-			t.Errorf("%+v: no reason", c)
-		}
 	}
-	for _, c := range variables {
-		value := "./evil"
-		if c.holds != "" {
-			value = strings.TrimPrefix(strings.Fields(c.holds)[0], "^") + "/evil"
-		}
-		for _, hint := range []string{"V='" + value + "' ls", "export V='" + value + "'", "env V='" + value + "' ls", "sudo V='" + value + "' ls"} {
-			carries(t, strings.Replace(hint, "V=", c.option+"=", 1))
-		}
-		if c.why == "" {
-			t.Errorf("%+v: no reason", c)
+	for name, of := range lexicon().variables {
+		for _, c := range of {
+			value := "./evil"
+			if c.holds != "" {
+				value = strings.TrimPrefix(strings.Fields(c.holds)[0], "^") + "/evil"
+			}
+			for _, hint := range []string{"V='" + value + "' ls", "export V='" + value + "'", "env V='" + value + "' ls", "sudo V='" + value + "' ls"} {
+				carries(t, strings.Replace(hint, "V=", name+"=", 1))
+			}
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (f *finder) did(as factor, name string, args []string) {
 	}
 	f.operation = name
 	sub := subcommand(args)
-	if !multi(name) {
+	if !is(name, multi) {
 		sub = ""
 	}
 	if sub != "" {
@@ -30,15 +30,6 @@ func (f *finder) did(as factor, name string, args []string) {
 			return
 		}
 	}
-}
-
-// multi takes the commands whose first argument is the verb.
-func multi(name string) bool {
-	switch name {
-	case "git", "npm", "pnpm", "yarn", "bun", "pip", "pip3", "docker", "podman", "kubectl", "helm", "terraform", "tofu", "apt", "apt-get", "yum", "dnf", "apk", "brew", "cargo", "go", "systemctl", "gem", "poetry", "uv", "conda", "snap", "oc":
-		return true
-	}
-	return false
 }
 
 // subcommand is the first argument that is no option.
@@ -89,127 +80,238 @@ func (f *finder) touch(args []string, changes bool) {
 	}
 }
 
-// command judges one command by name. A name it doesn't know says nothing: its words have been read as prose.
+// command judges one command by its row of commands.tsv. A name that has none says nothing: its words have been read as prose.
 func (f *finder) command(name string, args []string) bool {
-	switch {
-	case f.files(name, args), f.transfer(name, args), f.machine(name, args), f.develop(name, args), f.databases(name, args), f.inner(name, args):
-		f.operate(append([]string{name}, args[:min(len(args), 32)]...)...)
+	row := lexicon().commands[name]
+	if row == nil && (strings.HasPrefix(name, "mkfs.") || strings.HasPrefix(name, "newfs")) {
+		row = lexicon().commands["mkfs"]
+	}
+	if row == nil || !only(row.only, args) {
+		return false
+	}
+	if row.as != noFactor {
+		f.did(row.as, name, args)
+	}
+	for _, s := range row.steps {
+		if !f.do(s, name, args) {
+			return false
+		}
+	}
+	f.operate(append([]string{name}, args[:min(len(args), 32)]...)...)
+	return true
+}
+
+// only tells a command from the word by its arguments.
+func only(what string, args []string) bool {
+	switch what {
+	case "":
 		return true
+	case "su":
+		return evidence(args) || len(args) == 1
+	case "now":
+		return len(args) > 0 && (args[0] == "now" || args[0][0] == '-')
+	case "net":
+		return subcommand(args) == "user" || subcommand(args) == "localgroup"
+	case "evidence":
+		return evidence(args)
 	}
 	return false
 }
 
-// files: commands on files.
-func (f *finder) files(name string, args []string) bool {
-	switch name {
-	case "cd", "pushd":
-		if len(args) == 0 {
-			f.folder = "~"
-		} else if pathLike(args[0]) {
-			f.folder = args[0]
-		}
-		return false
-	case "rm", "unlink", "rmdir", "shred", "srm", "del", "rimraf", "trash", "erase":
-		f.did(verbDelete, name, args)
-		f.touch(args, true)
-		if has(args, 'r', "recursive") || has(args, 'R', "") {
-			f.add(recursive, name+" -r")
-			if has(args, 'f', "force") {
-				f.operate(append([]string{"rm", "-rf"}, slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a[0] == '-' })...)...)
-			}
-		}
-		f.aimAt(args)
-	case "find", "fd":
-		f.did(verbRead, name, args)
-		f.touch(args, slices.Contains(args, "-delete"))
-		if slices.Contains(args, "-delete") {
-			f.did(verbDelete, name, args)
-			f.add(recursive, "find -delete")
-		}
-		if i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-exec") || strings.HasPrefix(a, "-ok") }); i >= 0 {
-			f.add(recursive, "find -exec")
-			first(&f.all, "find -exec")
-		}
-	case "dd":
-		f.did(verbWrite, name, args)
-		for i, a := range args {
-			to, ok := strings.CutPrefix(a, "of=")
-			if a == "of" && i+2 < len(args) && args[i+1] == "=" {
-				to, ok = args[i+2], true
-			}
-			if ok {
-				f.place(to, true, false)
-				if device(strings.TrimPrefix(to, "/dev/")) && strings.HasPrefix(to, "/dev/") {
-					f.did(verbDestroy, name, args)
-				}
-			}
-		}
-	case "mkfs", "fdisk", "sfdisk", "parted", "wipefs", "sgdisk", "blkdiscard", "mkswap", "cryptsetup", "diskpart":
-		f.disk(name, args)
-	case "chmod", "chown", "chgrp", "setfacl", "chattr", "setcap":
-		if len(args) == 0 {
-			return false
-		}
-		as := verbAccess
-		if name == "chmod" && ordinary(args[0]) {
-			as = verbChange
-		}
-		f.did(as, name, args[1:])
-		f.touch(args, true)
-		f.aimAt(args[1:])
-		if has(args, 'R', "recursive") || has(args, 'r', "") {
-			f.add(recursive, name+" -R")
-		}
-		if len(args) > 0 && (strings.Contains(args[0], "+s") || strings.HasPrefix(args[0], "4") && len(args[0]) == 4) {
-			f.add(privilege, name+" "+args[0])
-		}
-	case "mv", "cp", "ln", "install", "tee", "truncate", "touch", "mkdir", "rename", "move", "copy":
-		f.did(verbChange, name, args)
-		f.touch(args, true)
-		f.aimAt(args)
-		if name == "mv" && slices.Contains(args, "/dev/null") {
-			f.did(verbDelete, name, args)
-		}
-	case "sed", "perl":
-		as := verbRead
-		if has(args, 'i', "in-place") {
-			as = verbChange
-		} else if name == "perl" {
-			as = verbRun
-		}
-		f.did(as, name, args)
-		f.touch(args, as == verbChange)
-	case "cat", "less", "more", "head", "tail", "grep", "rg", "ls", "tree", "stat", "wc", "diff", "sort", "awk", "strings", "xxd", "od", "hexdump", "file", "du", "df", "tac", "nl", "cut", "jq", "yq":
-		f.did(verbRead, name, args)
-		f.touch(args, false)
-		f.aimAt(args)
-	case "tar", "zip", "unzip", "gzip", "7z":
-		f.did(verbWrite, name, args)
+// do is one step of a row. False: this is no such command after all.
+func (f *finder) do(s step, name string, args []string) bool {
+	switch s.what {
+	case "by":
+		return f.by(s.of, name, args)
+	case "changes", "reads":
+		f.touch(args, s.what == "changes")
+	case "archives":
 		f.touch(args, has(args, 'x', "extract"))
+	case "aims":
 		f.aimAt(args)
+	case "self":
+		f.aim(name)
+	case "target":
+		f.aim(s.of)
+	case "store":
+		first(&f.store, s.of)
+	case "hosts":
+		f.hosts(name, args)
+	case "privilege":
+		f.add(privilege, name)
+	case "sensitive":
+		f.sensitive = true
 	default:
-		if strings.HasPrefix(name, "mkfs.") || strings.HasPrefix(name, "newfs") {
-			f.disk(name, args)
-			return true
+		return f.doing(s.what, name, args)
+	}
+	return true
+}
+
+// doing is what few commands do.
+func (f *finder) doing(what, name string, args []string) bool {
+	switch what {
+	case "null": // mv to nowhere
+		if slices.Contains(args, "/dev/null") {
+			f.did(verbDelete, name, args)
 		}
+	case "copies":
+		if name != "rsync" || slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, ":") }) {
+			f.hosts(name, args)
+		}
+	case "serves":
+		if has(args, 'e', "exec") || has(args, 'c', "sh-exec") || slices.ContainsFunc(args, func(a string) bool {
+			l := strings.ToLower(a)
+			return strings.HasPrefix(l, "exec:") || strings.HasPrefix(l, "system:")
+		}) {
+			f.add(remoteShell, name)
+		}
+	case "forwards":
+		if has(args, 'R', "") {
+			f.add(remoteShell, "ssh -R")
+		}
+	case "signals":
+		if slices.Contains(args, "-9") || slices.Contains(args, "-KILL") {
+			f.add(force, name+" -9")
+		}
+		if slices.Contains(args, "-1") && name == "kill" {
+			first(&f.all, "kill -1")
+		}
+	case "firewall":
+		off := slices.ContainsFunc(args, func(a string) bool { return a == "disable" || a == "flush" || a == "0" })
+		if off || has(args, 'F', "flush") || name == "aa-disable" || name == "aa-teardown" {
+			f.add(securityOff, name)
+		}
+	default:
 		return false
 	}
 	return true
 }
 
-// ordinary takes modes that give nobody else a right to write, nor root's rights.
-func ordinary(mode string) bool {
-	switch mode {
-	case "+x", "u+x", "a+x", "+r", "u+w", "644", "0644", "600", "0600", "700", "0700", "755", "0755", "640", "750", "-w", "go-rwx":
-		return true
+// by judges a command whose arguments say what it does.
+func (f *finder) by(whom, name string, args []string) bool {
+	switch whom {
+	case "folder":
+		return f.enter(args)
+	case "remove":
+		f.remove(name, args)
+	case "find":
+		f.find(name, args)
+	case "dd":
+		f.dd(name, args)
+	case "mode":
+		return f.chmod(name, args)
+	case "script":
+		f.script(name, args)
+	case "web":
+		f.web(name, args)
+	case "unit":
+		f.unit(name, args)
+	case "schedule":
+		f.schedule(name, args)
+	case "environment":
+		return f.environment(name, args)
+	case "history":
+		f.history(name, args)
+	case "git":
+		f.git(args)
+	case "packages":
+		return f.packages(name, args)
+	case "containers":
+		f.containers(name, args)
+	case "cluster":
+		f.cluster(name, args)
+	case "infrastructure":
+		f.infrastructure(name, args)
+	case "cloud":
+		if len(args) == 0 {
+			return false
+		}
+		f.act(verbRead, name)
+		f.add(network, name)
+	default:
+		return false
+	}
+	return true
+}
+
+// enter notes the folder that relative names are in from now on; it is no action.
+func (f *finder) enter(args []string) bool {
+	if len(args) == 0 {
+		f.folder = "~"
+	} else if pathLike(args[0]) {
+		f.folder = args[0]
 	}
 	return false
 }
 
-func (f *finder) disk(name string, args []string) {
-	f.did(verbDestroy, name, args)
+func (f *finder) remove(name string, args []string) {
 	f.touch(args, true)
-	f.aim("disk")
+	if has(args, 'r', "recursive") || has(args, 'R', "") {
+		f.add(recursive, name+" -r")
+		if has(args, 'f', "force") {
+			f.operate(append([]string{"rm", "-rf"}, slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a[0] == '-' })...)...)
+		}
+	}
+	f.aimAt(args)
+}
+
+func (f *finder) find(name string, args []string) {
+	f.touch(args, slices.Contains(args, "-delete"))
+	if slices.Contains(args, "-delete") {
+		f.did(verbDelete, name, args)
+		f.add(recursive, "find -delete")
+	}
+	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "-exec") || strings.HasPrefix(a, "-ok") }) {
+		f.add(recursive, "find -exec")
+		first(&f.all, "find -exec")
+	}
+}
+
+func (f *finder) dd(name string, args []string) {
+	for i, a := range args {
+		to, ok := strings.CutPrefix(a, "of=")
+		if a == "of" && i+2 < len(args) && args[i+1] == "=" {
+			to, ok = args[i+2], true
+		}
+		if !ok {
+			continue
+		}
+		f.place(to, true, false)
+		if of, ok := strings.CutPrefix(to, "/dev/"); ok && disk(of) {
+			f.did(verbDestroy, name, args)
+		}
+	}
+}
+
+func (f *finder) chmod(name string, args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	as := verbAccess
+	if name == "chmod" && is(args[0], mode) {
+		as = verbChange
+	}
+	f.did(as, name, args[1:])
+	f.touch(args, true)
+	f.aimAt(args[1:])
+	if has(args, 'R', "recursive") || has(args, 'r', "") {
+		f.add(recursive, name+" -R")
+	}
+	if strings.Contains(args[0], "+s") || strings.HasPrefix(args[0], "4") && len(args[0]) == 4 {
+		f.add(privilege, name+" "+args[0])
+	}
+	return true
+}
+
+func (f *finder) script(name string, args []string) {
+	as := verbRead
+	if has(args, 'i', "in-place") {
+		as = verbChange
+	} else if name == "perl" {
+		as = verbRun
+	}
+	f.did(as, name, args)
+	f.touch(args, as == verbChange)
 }
 
 func (f *finder) aimAt(args []string) {
@@ -219,48 +321,6 @@ func (f *finder) aimAt(args []string) {
 			return
 		}
 	}
-}
-
-// transfer: commands that speak to others.
-func (f *finder) transfer(name string, args []string) bool {
-	switch name {
-	case "curl", "wget", "http", "https", "aria2c", "xh", "iwr", "invoke-webrequest":
-		f.web(name, args)
-	case "nc", "ncat", "netcat", "socat", "telnet":
-		f.did(verbSend, name, args)
-		f.hosts(name, args)
-		if has(args, 'e', "exec") || has(args, 'c', "sh-exec") || slices.ContainsFunc(args, func(a string) bool {
-			l := strings.ToLower(a)
-			return strings.HasPrefix(l, "exec:") || strings.HasPrefix(l, "system:")
-		}) {
-			f.add(remoteShell, name)
-		}
-	case "ssh", "mosh":
-		f.did(verbRun, name, args)
-		f.hosts(name, args)
-		if has(args, 'R', "") {
-			f.add(remoteShell, "ssh -R")
-		}
-	case "scp", "rsync", "sftp", "ftp", "rclone":
-		f.did(verbSend, name, args)
-		f.touch(args, false)
-		if slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, ":") }) || name != "rsync" {
-			f.hosts(name, args)
-		}
-	case "sendmail", "mail", "mailx", "mutt", "msmtp":
-		f.did(verbSend, name, args)
-		f.hosts(name, args)
-		f.touch(args, false)
-	case "dig", "nslookup", "host", "ping":
-		f.did(verbRead, name, args)
-		f.hosts(name, args)
-	case "nmap", "masscan", "hydra", "sqlmap", "metasploit", "msfconsole":
-		f.did(verbAccess, name, args)
-		f.hosts(name, args)
-	default:
-		return false
-	}
-	return true
 }
 
 func (f *finder) hosts(name string, args []string) {
@@ -313,80 +373,37 @@ func body(name string, args []string) bool {
 	return has(args, 0, "post-data") || has(args, 0, "post-file") || has(args, 0, "body-") || slices.Contains(args, "-InFile")
 }
 
-// machine: commands on the system itself.
-func (f *finder) machine(name string, args []string) bool {
-	switch name {
-	case "sudo", "doas", "su", "pkexec", "runas", "gosu":
-		if name == "su" && !evidence(args) && len(args) != 1 {
-			return false
-		}
-		f.did(verbRun, name, args)
-		f.add(privilege, name)
-		f.aimAt(args)
-	case "kill", "pkill", "killall", "shutdown", "reboot", "halt", "poweroff", "taskkill", "skill":
-		f.did(verbStop, name, args)
-		f.aimAt(args)
-		if name == "shutdown" || name == "reboot" || name == "halt" || name == "poweroff" {
-			f.aim("machine")
-			first(&f.store, "machine")
-		}
-		if slices.Contains(args, "-9") || slices.Contains(args, "-KILL") {
-			f.add(force, name+" -9")
-		}
-		if slices.Contains(args, "-1") && name == "kill" {
-			first(&f.all, "kill -1")
-		}
-	case "systemctl", "service", "launchctl", "rc-service", "initctl", "supervisorctl", "pm2":
-		f.unit(name, args)
-	case "crontab", "at", "batch", "schtasks":
-		if (name == "at" || name == "batch") && (len(args) == 0 || args[0] != "now" && args[0][0] != '-') {
-			return false
-		}
-		if slices.Contains(args, "-l") {
-			f.did(verbRead, name, args)
-			return true
-		}
-		f.did(verbChange, name, args)
-		f.add(persistence, name)
-		if has(args, 'r', "") {
-			f.did(verbDelete, name, args)
-		}
-		f.aim(name)
-	case "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "setenforce", "auditctl", "aa-disable", "aa-teardown", "apparmor_parser":
-		f.did(verbAccess, name, args)
-		f.aim("firewall")
-		if has(args, 'F', "flush") || slices.Contains(args, "disable") || slices.Contains(args, "flush") || slices.Contains(args, "0") || name == "aa-disable" || name == "aa-teardown" {
-			f.add(securityOff, name)
-		}
-	case "useradd", "adduser", "usermod", "userdel", "deluser", "passwd", "groupadd", "visudo", "chpasswd", "gpasswd", "net":
-		if name == "net" && subcommand(args) != "user" && subcommand(args) != "localgroup" {
-			return false
-		}
-		f.did(verbAccess, name, args)
-		f.aimAt(args)
-		f.aim("account")
-	case "mount", "umount", "modprobe", "insmod", "rmmod", "sysctl", "swapoff", "losetup", "chroot", "nsenter", "unshare", "kexec", "bpftool", "capsh":
-		f.did(verbAccess, name, args)
-		f.add(privilege, name)
-		f.aimAt(args)
-	case "printenv", "env", "set", "export":
-		if len(args) > 0 && name != "printenv" {
-			return name == "env"
-		}
+func (f *finder) schedule(name string, args []string) {
+	if slices.Contains(args, "-l") {
 		f.did(verbRead, name, args)
-		f.add(credentialWord, "the whole environment")
-		f.aim("environment")
-		f.sensitive = true
-	case "history":
-		if has(args, 'c', "") || has(args, 'w', "") {
-			f.did(verbDelete, name, args)
-			f.add(securityOff, "history -c")
-			f.aim("history")
-		}
-	default:
-		return false
+		return
 	}
+	f.did(verbChange, name, args)
+	f.add(persistence, name)
+	if has(args, 'r', "") {
+		f.did(verbDelete, name, args)
+	}
+	f.aim(name)
+}
+
+// environment: env with an argument runs that; the others then set something.
+func (f *finder) environment(name string, args []string) bool {
+	if len(args) > 0 && name != "printenv" {
+		return name == "env"
+	}
+	f.did(verbRead, name, args)
+	f.add(credentialWord, "the whole environment")
+	f.aim("environment")
+	f.sensitive = true
 	return true
+}
+
+func (f *finder) history(name string, args []string) {
+	if has(args, 'c', "") || has(args, 'w', "") {
+		f.did(verbDelete, name, args)
+		f.add(securityOff, "history -c")
+		f.aim("history")
+	}
 }
 
 func (f *finder) unit(name string, args []string) {

@@ -7,44 +7,6 @@ import (
 	"strings"
 )
 
-// develop: version control, packages, containers, infrastructure.
-func (f *finder) develop(name string, args []string) bool {
-	switch name {
-	case "git":
-		f.git(args)
-	case "gh", "glab":
-		f.did(verbRead, name, args)
-		f.hosts(name, args)
-	case "npx", "bunx", "pnpx", "pipx", "uvx":
-		f.did(verbInstall, name, args)
-		f.aimAt(args)
-	case "npm", "pnpm", "yarn", "bun", "pip", "pip3", "uv", "poetry", "gem", "cargo", "go", "apt", "apt-get", "aptitude", "yum", "dnf", "apk", "brew", "zypper", "snap", "conda", "mamba", "pacman", "dpkg", "rpm", "choco", "winget", "composer", "bundle", "nuget", "luarocks", "opkg", "flatpak":
-		return f.packages(name, args)
-	case "docker", "podman", "nerdctl", "docker-compose":
-		f.containers(name, args)
-	case "kubectl", "oc", "helm", "k":
-		if name == "k" && !evidence(args) {
-			return false
-		}
-		f.cluster(name, args)
-	case "terraform", "tofu", "pulumi", "terragrunt", "cdk":
-		f.infrastructure(name, args)
-	case "aws", "gcloud", "az", "gsutil", "doctl", "heroku", "fly", "flyctl", "vercel", "netlify", "wrangler", "s3cmd", "mc":
-		if len(args) == 0 {
-			return false
-		}
-		f.act(verbRead, name)
-		f.add(network, name)
-	case "make", "cmake", "ninja", "bazel", "gradle", "mvn", "pytest", "tox", "jest", "vitest", "go-test", "cargo-test", "tsc", "eslint", "ruff", "golangci-lint", "black", "prettier", "shellcheck":
-		f.did(verbTest, name, args)
-		f.aimAt(args)
-		f.aim(name)
-	default:
-		return false
-	}
-	return true
-}
-
 func (f *finder) git(args []string) {
 	sub, rest := gitCommand(args)
 	f.aimAt(rest)
@@ -258,41 +220,4 @@ func (f *finder) infrastructure(name string, args []string) {
 			f.add(force, a)
 		}
 	}
-}
-
-// databases: clients of databases.
-func (f *finder) databases(name string, args []string) bool {
-	switch name {
-	case "dropdb", "dropuser":
-		f.did(verbDestroy, name, args)
-		first(&f.store, "database")
-		f.aimAt(args)
-	case "flushall", "flushdb":
-		f.did(verbDestroy, name, args)
-		first(&f.store, "database")
-		f.aim("database")
-	case "pg_dump", "pg_dumpall", "mysqldump", "mongodump":
-		f.did(verbWrite, name, args)
-		f.aim("database")
-		f.sensitive = true
-	case "mongorestore", "pg_restore":
-		f.did(verbChange, name, args)
-		f.aim("database")
-	default:
-		return false
-	}
-	return true
-}
-
-// inner: commands that run others; those are found by their own place among the words, or by the text they are given.
-func (f *finder) inner(name string, args []string) bool {
-	switch name {
-	case "sh", "bash", "zsh", "dash", "ksh", "ash", "fish", "cmd", "powershell", "pwsh", "eval", "source", "xargs", "python", "python3", "node", "ruby", "php", "lua", "osascript", "iex", "parallel", "tclsh", "deno":
-		f.did(verbRun, name, args)
-		f.aimAt(args)
-		f.touch(args, false)
-	default:
-		return false
-	}
-	return true
 }

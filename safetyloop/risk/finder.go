@@ -95,10 +95,10 @@ func (f *finder) operate(words ...string) {
 
 // result adds what depends on the whole, and sums up.
 func (f *finder) result() Assessment {
-	if f.formats && medium(f.store) {
+	if f.formats && is(f.store, medium) {
 		f.act(verbDestroy, "format")
 	}
-	if f.drops && (f.store != "" || container(strings.TrimSuffix(f.data, "s"))) {
+	if f.drops && (f.store != "" || is(strings.TrimSuffix(f.data, "s"), container)) {
 		f.act(verbDestroy, "drop")
 	}
 	if f.aimed != "" {

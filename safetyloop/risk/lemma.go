@@ -3,8 +3,6 @@
 package risk
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"agentrun/internal/fold"
@@ -12,11 +10,8 @@ import (
 
 // lookup finds a base form.
 func lookup(word string) (verb, bool) {
-	i, ok := slices.BinarySearchFunc(verbs[:], word, func(v verb, w string) int { return cmp.Compare(v.word, w) })
-	if !ok {
-		return verb{}, false
-	}
-	return verbs[i], true
+	v, ok := lexicon().verbs[word]
+	return v, ok
 }
 
 // maxWord is longer than any verb in any form.
@@ -52,58 +47,10 @@ func lemma(word string) (v verb, inflected, ok bool) {
 	return v, true, ok
 }
 
-// irregular has forms that no rule gives.
+// irregular finds a form that no rule gives.
 func irregular(word string) (verb, bool) {
-	base := ""
-	switch word {
-	case "wrote", "written":
-		base = "write"
-	case "made":
-		base = "make"
-	case "sent":
-		base = "send"
-	case "ran":
-		base = "run"
-	case "paid", "payment", "payments":
-		base = "pay"
-	case "bought":
-		base = "buy"
-	case "sold", "sale":
-		base = "sell"
-	case "built":
-		base = "build"
-	case "found":
-		base = "find"
-	case "got", "gotten":
-		base = "get"
-	case "shown":
-		base = "show"
-	case "seen":
-		base = "see"
-	case "froze", "frozen":
-		base = "freeze"
-	case "erasure":
-		base = "erase"
-	case "destruction", "destroyer":
-		base = "destroy"
-	case "execution", "executor":
-		base = "execute"
-	case "granted", "escalation":
-		base = "grant"
-	case "provisioning":
-		base = "provision"
-	case "exfil", "exfiltration":
-		base = "exfiltrate"
-	case "shutting":
-		base = "shutdown"
-	case "insertion":
-		base = "insert"
-	case "transmission":
-		base = "transmit"
-	default:
-		return verb{}, false
-	}
-	return lookup(base)
+	v, ok := lexicon().forms[word]
+	return v, ok
 }
 
 // joined finds a strong verb that another word is written onto: deleteall, bulkdelete, droptable.
@@ -111,18 +58,17 @@ func joined(word string) (verb, bool) {
 	if len(word) < 6 || len(word) > 2*maxWord {
 		return verb{}, false
 	}
-	for _, base := range [...]string{"delete", "remove", "destroy", "truncate", "erase", "purge", "wipe", "terminate", "uninstall", "revoke", "exfiltrate", "obliterate"} {
+	for _, base := range lexicon().lists[strong] {
 		if strings.HasPrefix(word, base) || strings.HasSuffix(word, base) {
 			return lookup(base)
 		}
 	}
-	for _, base := range [...]string{"droptable", "dropdatabase", "dropschema", "dropcollection", "dropindex", "dropuser", "dropall"} {
+	for _, base := range lexicon().lists[dropped] {
 		if strings.HasPrefix(word, base) {
 			return lookup("drop")
 		}
 	}
-	switch word {
-	case "rmtree", "rmsync", "rmdirsync", "removeall", "unlinksync":
+	if is(word, removes) {
 		return lookup("rm")
 	}
 	return verb{}, false
@@ -136,9 +82,9 @@ func disguise(word string) (verb, bool) {
 	}
 	k := fold.Skeleton(word)
 	for _, form := range [...]string{k, strings.TrimSuffix(k, "s"), strings.TrimSuffix(k, "lng"), strings.TrimSuffix(k, "lng") + "e", strings.TrimSuffix(k, "ed"), strings.TrimSuffix(k, "d")} {
-		for i := range verbs {
-			if v := &verbs[i]; len(v.word) == len(form) && catalogue[v.as].Points >= catalogue[verbSend].Points && v.word != word && fold.Skeleton(v.word) == form {
-				return *v, true
+		for _, v := range lexicon().harmful {
+			if v.skeleton == form && v.word != word {
+				return v, true
 			}
 		}
 	}

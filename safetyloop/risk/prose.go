@@ -166,7 +166,7 @@ func (f *finder) file(s string) {
 	f.remote(s)
 	f.place(s, false, true)
 	for _, w := range parts(s) {
-		if production(w) {
+		if is(w, production) {
 			first(&f.prod, s)
 		}
 	}
@@ -180,7 +180,7 @@ func (f *finder) address(s string) {
 	}
 	f.aim(s)
 	for _, w := range parts(s) {
-		if production(w) {
+		if is(w, production) {
 			first(&f.prod, s)
 		}
 	}
@@ -280,9 +280,9 @@ func (f *finder) verbIn(w, previous, next string, followed, compound bool) (verb
 		}
 	case inflected && catalogue[v.as].Points < catalogue[verbInstall].Points && !strings.HasSuffix(w, "ing") && !strings.HasSuffix(w, "ed") && irregularNoun(w):
 		return verb{}, false // a configuration, a reader: things
-	case v.word == "pay" && strings.HasPrefix(w, "payment") && (software(next) || previous == "the"):
+	case v.word == "pay" && strings.HasPrefix(w, "payment") && (is(next, software) || previous == "the"):
 		return verb{}, false
-	case about(next) && (v.word == "release" || v.word == "install" || v.word == "upgrade" || v.word == "deploy" || v.word == "transfer"):
+	case is(next, about) && (v.word == "release" || v.word == "install" || v.word == "upgrade" || v.word == "deploy" || v.word == "transfer"):
 		return verb{}, false
 	case compound && v.noun && !followed && !inflected:
 		return verb{}, false // the list of user_list
@@ -302,54 +302,15 @@ func irregularNoun(w string) bool {
 	return false
 }
 
-// about takes words that make a thing of the verb before them: release notes, install instructions.
-func about(next string) bool {
-	switch next {
-	case "notes", "note", "instructions", "guide", "docs", "documentation", "page", "section", "candidate", "date":
-		return true
-	}
-	return false
-}
-
-// software takes what a thing of a program is called by: the payment service.
-func software(next string) bool {
-	switch next {
-	case "service", "module", "page", "api", "gateway", "provider", "method", "form", "flow", "code", "test", "tests", "bug", "docs", "handler", "package", "feature", "system":
-		return true
-	}
-	return false
-}
-
 // phrase finds verbs of two words.
 func phrase(previous, w string) (verb, bool) {
-	base := ""
-	switch w {
-	case "rid":
-		base = "delete"
-	case "away":
-		if previous == "throw" || previous == "throwing" || previous == "blow" || previous == "blowing" {
-			base = "delete"
-		}
-	case "down":
-		switch previous {
-		case "take", "taking", "bring", "bringing", "tear", "tearing":
-			base = "teardown"
-		case "shut", "shutting":
-			base = "shutdown"
-		}
-	case "off":
-		if previous == "turn" || previous == "turning" || previous == "switch" || previous == "switching" {
-			base = "disable"
-		}
-	case "back":
-		if previous == "roll" || previous == "rolling" {
-			base = "rollback"
-		}
-	}
-	if base == "" {
+	if !is(w, particle) {
 		return verb{}, false
 	}
-	return lookup(base)
+	if v, ok := irregular(previous + " " + w); ok {
+		return v, true
+	}
+	return irregular("* " + w)
 }
 
 // rejoin reads del-ete and d.e.l.e.t.e as one word.

@@ -236,10 +236,80 @@ func itoa(n int) string {
 	return string(rune('0' + n))
 }
 
-func TestVerbsAreSorted(t *testing.T) {
-	for i, v := range verbs {
-		if i > 0 && verbs[i-1].word >= v.word || catalogue[v.as].Points == 0 || len(v.word) > maxWord {
-			t.Errorf("%s: twice, or out of order: the table is searched by halves", v.word)
+// Each row of the tables can be read, gives its reason, and names what there is: a row that can't be read would be left out in
+// silence.
+func TestLexicon(t *testing.T) {
+	for _, file := range []struct {
+		name, text string
+		columns    int
+	}{
+		{"verbs", verbRows, 3}, {"forms", formRows, 3}, {"words", wordRows, 3}, {"commands", commandRows, 4}, {"carriers", carrierRows, 6},
+	} {
+		t.Run(file.name, func(t *testing.T) {
+			seen := map[string]string{}
+			for n, line := range strings.Split(strings.TrimSuffix(file.text, "\n"), "\n") {
+				c := strings.Split(line, "\t")
+				if strings.HasPrefix(line, "#") {
+					continue
+				}
+				if len(c) != file.columns || slices.Contains(c, "") || c[len(c)-1] == "-" {
+					t.Errorf("line %d: got %q, want %d columns with a reason at the end", n+1, c, file.columns)
+					continue
+				}
+				of, words := c[0], c[1]
+				if file.name == "commands" {
+					of, words = "", c[0]
+				}
+				for _, w := range strings.Fields(words) {
+					key := of + " " + w
+					if file.name == "verbs" || file.name == "forms" {
+						key = strings.TrimSuffix(w, "*")
+					}
+					if other, twice := seen[key]; twice && file.name != "carriers" {
+						t.Errorf("line %d: %q stands in %q too", n+1, w, other)
+					}
+					seen[key] = line
+					if len(w) > maxWord && (file.name == "verbs" || file.name == "forms") {
+						t.Errorf("line %d: %q is longer than a verb that is looked for", n+1, w)
+					}
+				}
+				switch file.name {
+				case "verbs":
+					if catalogue[factorOf(of)].Points == 0 {
+						t.Errorf("line %d: there is no factor %q", n+1, of)
+					}
+				case "forms":
+					if _, ok := lookup(of); !ok {
+						t.Errorf("line %d: there is no verb %q", n+1, of)
+					}
+				case "words":
+					if !slices.Contains(classes[:], of) {
+						t.Errorf("line %d: there is no class %q", n+1, of)
+					}
+				case "commands":
+					if as := factorOf(strings.TrimPrefix(c[1], "-")); c[1] != "-" && as == noFactor {
+						t.Errorf("line %d: there is no factor %q", n+1, c[1])
+					}
+				case "carriers":
+					if !slices.Contains([]string{"carrier", "variable", "spawner"}, of) {
+						t.Errorf("line %d: there is no kind %q", n+1, of)
+					}
+				}
+			}
+		})
+	}
+	for i, name := range classes {
+		if len(lexicon().lists[class(1)<<i]) == 0 {
+			t.Errorf("class %s has no words", name)
+		}
+	}
+	// A command is known by some arguments, or its row asks for what nobody does.
+	for name := range lexicon().commands {
+		if name == "cd" || name == "pushd" {
+			continue // no action
+		}
+		if !slices.ContainsFunc([][]string{{}, {"-l"}, {"user"}, {"install", "x"}}, func(args []string) bool { return (&finder{}).command(name, args) }) {
+			t.Errorf("command %s: no arguments make it one", name)
 		}
 	}
 }

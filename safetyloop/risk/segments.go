@@ -65,10 +65,10 @@ func (f *finder) segment(words []string, now *flow, opened, piped bool) {
 // loader tells whether a command brings text in or decodes it.
 func loader(words []string) bool {
 	for i, w := range words {
-		switch base(w) {
-		case "curl", "wget", "fetch", "aria2c", "nc", "ncat", "lynx", "http":
+		switch k := lexicon().kinds[base(w)]; {
+		case k&loads != 0:
 			return hasArgument(words[i+1:])
-		case "base64", "base32", "uudecode", "openssl", "xxd", "gunzip", "zcat", "rev", "tr", "gpg":
+		case k&decodes != 0:
 			return hasOption(words[i+1:])
 		}
 	}
@@ -101,8 +101,7 @@ func option(a string) bool {
 // interpreter tells whether a command runs what it is given.
 func interpreter(words []string) bool {
 	for _, w := range words {
-		switch b := base(w); b {
-		case "sh", "bash", "zsh", "dash", "ksh", "fish", "eval", "python", "python3", "perl", "ruby", "node", "php", "pwsh", "powershell", "iex":
+		if is(base(w), interprets) {
 			return true
 		}
 	}
@@ -131,7 +130,7 @@ func (f *finder) call(words []string) {
 			continue
 		}
 		name, args := base(w), words[i+1:min(len(words), i+1+maxArgs)]
-		if i > 0 && english(name) && !evidence(args) && !wrapper(words[:i]) {
+		if i > 0 && is(name, english) && !evidence(args) && !wrapper(words[:i]) {
 			continue
 		}
 		if (name == "rm" || name == "unlink" || name == "shred") && each {
@@ -150,16 +149,6 @@ func (f *finder) call(words []string) {
 // many takes the commands that run another for each thing they are given.
 func many(w string) bool { return base(w) == "xargs" || base(w) == "parallel" }
 
-// english takes names of commands that are words of prose.
-func english(name string) bool {
-	switch name {
-	case "find", "kill", "mount", "format", "install", "time", "at", "test", "link", "date", "patch", "make", "go", "node", "python", "history", "service", "move", "copy", "start", "watch", "script", "fetch", "halt", "reboot",
-		"shutdown", "yes", "env", "set", "source", "eval", "exec", "parallel", "replace", "truncate", "parted", "http", "docker", "terraform", "helm", "conda", "snap", "at.", ".", "init", "shred", "trash", "erase", "touch", "tee", "host", "crontab", "ssh", "rsync", "bash", "sh", "php", "ruby", "perl", "mail", "export", "screen", "batch":
-		return true
-	}
-	return false
-}
-
 // evidence that a word of prose is a command: an option or a path follows, or a word that only this command takes.
 func evidence(args []string) bool {
 	if len(args) == 0 {
@@ -174,9 +163,5 @@ func evidence(args []string) bool {
 	if slices.ContainsFunc(args[:min(len(args), 8)], option) {
 		return true
 	}
-	switch strings.ToLower(args[0]) {
-	case "install", "run", "rm", "rmi", "exec", "destroy", "apply", "uninstall", "upgrade", "delete", "system", "volume", "push", "pull", "get", "stop", "remove":
-		return true
-	}
-	return false
+	return is(strings.ToLower(args[0]), evident)
 }

@@ -17,7 +17,7 @@ func (f *finder) sql(tokens []token) {
 				f.statement("update", tokens, i+1, verbChange)
 			}
 		case "drop", "truncate":
-			if container(word(tokens, i+1)) {
+			if is(word(tokens, i+1), container) {
 				f.act(verbDestroy, word(tokens, i))
 				f.operate(word(tokens, i), word(tokens, i+1), word(tokens, i+2))
 				f.row(word(tokens, i+2))
@@ -34,14 +34,6 @@ func word(tokens []token, i int) string {
 		return ""
 	}
 	return strings.ToLower(tokens[i].text)
-}
-
-func container(w string) bool {
-	switch w {
-	case "table", "database", "schema", "view", "index", "user", "role", "column", "collection", "keyspace", "function", "trigger", "sequence":
-		return true
-	}
-	return false
 }
 
 // set tells an UPDATE from the word: its SET comes soon.

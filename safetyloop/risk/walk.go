@@ -212,12 +212,8 @@ func (w *walker) names(c *syntax.CallExpr, i int, before []string, commanded fun
 
 // command tells whether a word is the name of a command that takes arguments.
 func command(word string) bool {
-	switch name := base(word); name {
-	case "echo", "printf", "export", "test", "[", "cd", "local", "return", "exit", "read":
-		return true
-	default:
-		return (&finder{}).command(name, []string{"x"})
-	}
+	name := base(word)
+	return is(name, echoes) || (&finder{}).command(name, []string{"x"})
 }
 
 // wrapper tells whether the next word would be a command.
@@ -227,8 +223,7 @@ func wrapper(words []string) bool {
 			return true
 		}
 		last := words[len(words)-1]
-		switch base(last) {
-		case "sudo", "doas", "env", "eval", "exec", "command", "nohup", "xargs", "time", "busybox", "builtin", "nice", "setsid":
+		if is(base(last), wraps) {
 			return true
 		}
 		if !strings.Contains(last, "=") {
