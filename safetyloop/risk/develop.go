@@ -135,7 +135,11 @@ func (f *finder) packages(name string, args []string) bool {
 		}
 		return false
 	}
-	f.did(as, name, append([]string{sub}, rest...))
+	if sub == "" {
+		f.did(as, name, rest) // pacman -Syu: there is no word that says it
+	} else {
+		f.did(as, name, append([]string{sub}, rest...))
+	}
 	f.aimAt(rest)
 	f.aim(name)
 	return true
