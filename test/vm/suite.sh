@@ -32,7 +32,7 @@ same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient 
 # And of runs, sagas and the audit what is words and files.
 same+=(TestH26RecordWithoutItsCheckpoint TestH20EditedJournal TestH20StepRewritesItsSaga TestH19HostileAnswer TestS7CarriedCommandsPause)
 same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor TestH26CutLogIsFound TestProfiles TestStdin TestImplicitWorkspace TestDetach
-	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon)
+	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon TestExamples)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
