@@ -59,7 +59,8 @@ func (g Gateway) Environ(lookup func(name string) (string, bool)) []string {
 	return env
 }
 
-// lately is the file of the run before, which mostly is that of the next: reading its YAML takes a tenth of a warm start.
+// lately is the file of the run before, which mostly is that of the daemon's next: reading 150 lines of YAML takes most of a
+// millisecond, a quarter of a warm start.
 var lately memo
 
 type memo struct {

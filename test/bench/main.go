@@ -103,6 +103,7 @@ var parts = []struct {
 	{"kill", (*bench).kills},
 	{"ring change", (*bench).ringChanges},
 	{"daemon", (*bench).daemon},
+	{"gateway.yaml", (*bench).configured},
 	{"safety loop", (*bench).safetyLoop},
 }
 
