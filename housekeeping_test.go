@@ -196,8 +196,8 @@ func deciding() map[string]struct {
 		"audit/heads":      {[]string{"audit", "store"}, "it joins the two and decides nothing"},
 		"witness":          {nil, "who may present an attestation is decided elsewhere; whether it is good must be checkable alone"},
 		"sagas":            {[]string{"rings", "audit", "store"}, "it runs steps that others bring; what runs a sandbox is one of those"},
-		"sagas/sagafile":   {[]string{"rings", "audit", "store", "sagas", "internal/read"}, "a file is data: what it names is run by a Runner that is passed in"},
-		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile", "internal/read"}, "one call to one API"},
+		"sagas/sagafile":   {[]string{"rings", "audit", "store", "sagas"}, "a file is data: what it names is run by a Runner that is passed in"},
+		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile"}, "one call to one API"},
 		"conform":          {[]string{"rings", "rings/paths", "audit", "store", "sagas"}, "it asks the rules themselves, and touches nothing on the host"},
 		"hypervisor":       {belowSupervisor(), "it puts the rules, the state and the record together; only supervisor and cmd are above it"},
 		"toolproxy/dns":    {[]string{"internal/pace"}, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
@@ -205,7 +205,7 @@ func deciding() map[string]struct {
 		"pdp/authzen":      {[]string{"rings", "pdp", "internal/upstream", "toolproxy/egress"}, "it asks another for the same decision, in the words of pdp, over the connection that all upstreams have"},
 		"toolproxy/egress": {[]string{"rings"}, "where a run may connect is decided by bytes alone; who resolves, dials and records stands above"},
 		"store/storetest":  {[]string{"store"}, "it tests any store"},
-		"governance":       {[]string{"rings", "internal/read"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
+		"governance":       {[]string{"rings"}, "what a plan gives is arithmetic over what was booked; who books and where stands above"},
 
 		"toolproxy/link":          {[]string{"rings", "safetyloop/judge"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
 		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link", "safetyloop/judge"}, "it makes one CA and knows nothing of connections"},
@@ -216,6 +216,7 @@ func deciding() map[string]struct {
 		"internal/agentuid": {nil, "it is one number"},
 		"internal/kept":     {nil, "it keeps bytes; what they follow from is its users' business"},
 		"internal/pace":     {nil, "it is a clock and a number"},
+		"internal/read":     {nil, "what others write is read in one way, whatever it is about"},
 		"internal/mounts":   {nil, "what two paths have in common is the kernel's to say; what follows from it is decided elsewhere"},
 		"internal/subid":    {nil, "it reads a file's text"},
 		"internal/rootless": {[]string{"internal/subid"}, "it comes before everything else of the program"},
@@ -245,9 +246,13 @@ func deciding() map[string]struct {
 	}
 }
 
+// everybodys are packages that any may build upon: a fault stands where the step does, and what is read from others is read
+// strictly everywhere.
+func everybodys(pkg string) bool { return pkg == "internal/fault" || pkg == "internal/read" }
+
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts", "internal/read"}, belowRuntime()...)
+	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.
@@ -258,35 +263,34 @@ func belowRuntime() []string {
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
 func serving() map[string][]string {
 	entrance := []string{"internal/fold", "internal/upstream", "rings", "pdp", "telemetry/mask", "toolproxy/link", "safetyloop/judge", "toolproxy/gate", "toolproxy/boundary", "toolproxy/egress"}
-	registry := append([]string{"toolproxy/tools", "internal/pace", "internal/read"}, entrance...)
+	registry := append([]string{"toolproxy/tools", "internal/pace"}, entrance...)
 	return map[string][]string{
 		"toolproxy/boundary":  {"telemetry/mask", "internal/fold"},
 		"toolproxy/gate":      entrance,
-		"toolproxy/tools":     append([]string{"internal/pace", "internal/read"}, entrance...),
+		"toolproxy/tools":     append([]string{"internal/pace"}, entrance...),
 		"toolproxy/mcpserver": registry,
 		"toolproxy/builtin":   registry,
 		"toolproxy/httptool":  registry,
 		"toolproxy/cmdtool":   registry,
 		"toolproxy/mcptool":   append([]string{"toolproxy/httptool", "toolproxy/cmdtool"}, registry...),
-		"toolproxy/llm":       append([]string{"internal/read"}, entrance...),
-		"toolproxy/router":    append([]string{"internal/read"}, entrance...),
-		"toolproxy/forward":   append([]string{"toolproxy/dns", "internal/pace", "internal/read", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
+		"toolproxy/llm":       entrance,
+		"toolproxy/router":    entrance,
+		"toolproxy/forward":   append([]string{"toolproxy/dns", "internal/pace", "internal/wire", "toolproxy/forward/intercept"}, entrance...),
 		"internal/fold":       nil,
 		"internal/upstream":   {"rings", "toolproxy/egress"},
 		"safetyloop/risk":     {"internal/fold"},
-		"safetyloop/policy":   {"internal/fold", "safetyloop/risk", "safetyloop/judge", "internal/read"},
+		"safetyloop/policy":   {"internal/fold", "safetyloop/risk", "safetyloop/judge"},
 		"internal/safetycmd":  nil,
 		"internal/shown":      nil,
 		"internal/wire":       nil,
-		"toolproxy/breaker":   append([]string{"internal/read", "toolproxy/tools"}, entrance...),
+		"toolproxy/breaker":   append([]string{"toolproxy/tools"}, entrance...),
 		"toolproxy/elevation": registry,
 		"toolproxy/safety":    registry,
 		"telemetry/metrics":   entrance,
-		"telemetry/otel":      append([]string{"internal/read", "telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
+		"telemetry/otel":      append([]string{"telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
 		"internal/confine":    nil,
 		"internal/sibling":    nil,
 		"internal/policycmd":  nil,
-		"internal/read":       nil,
 	}
 }
 
@@ -296,12 +300,12 @@ func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
 	for pkg, may := range serving() {
 		for _, dep := range deps(t, pkg) {
 			name, ours := strings.CutPrefix(dep, "agentrun/")
-			if ours && name != pkg && !slices.Contains(may, name) {
+			if ours && name != pkg && !everybodys(name) && !slices.Contains(may, name) {
 				t.Errorf("%s depends on %s: the gateway's packages build upon each other as serving() says", pkg, dep)
 			}
 		}
 	}
-	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/read", "internal/safetycmd", "internal/shown", "internal/wire"}
+	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/safetycmd", "internal/shown", "internal/wire"}
 	for _, dep := range deps(t, "cmd/agentrun") {
 		name, ours := strings.CutPrefix(dep, "agentrun/")
 		_, gateway := serving()[name]
@@ -315,7 +319,7 @@ func TestWhoBuildsUponWhom(t *testing.T) {
 	for pkg, rule := range deciding() {
 		for _, dep := range deps(t, pkg) {
 			name, ours := strings.CutPrefix(dep, "agentrun/")
-			if ours && name != pkg && name != "internal/fault" && !slices.Contains(rule.may, name) { // a fault stands where the step does
+			if ours && name != pkg && !everybodys(name) && !slices.Contains(rule.may, name) {
 				t.Errorf("%s depends on %s: %s", pkg, dep, rule.why)
 			}
 		}
@@ -343,9 +347,7 @@ func TestOneOwnerPerLibrary(t *testing.T) {
 		"golang.org/x/mod/sumdb/note":          {"audit", "witness"},
 		"github.com/containerd/cgroups/v3":     {"cgroups/internal/ctrd"},
 		"github.com/seccomp/libseccomp-golang": {"seccomp"},
-		// internal/read closes YAML's traps. The next two read their nodes by themselves and are to go through it; cmd/agentrun
-		// only writes, and the table of attacks is our own.
-		"go.yaml.in/yaml/v3": {"internal/read", "governance", "profiles", "cmd/agentrun", "tools/testtable"},
+		"go.yaml.in/yaml/v3":                   {"internal/read"}, // it closes YAML's traps
 	}
 	for _, name := range files(t, func(n string) bool { return strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go") }) {
 		for _, imported := range imports(t, name) {
@@ -354,6 +356,15 @@ func TestOneOwnerPerLibrary(t *testing.T) {
 					t.Errorf("%s imports %s, which is the business of %v", name, imported, by)
 				}
 			}
+		}
+	}
+}
+
+// Rules for what others write, and the words that tell a mistake, are those of internal/read.
+func TestOneStrictReader(t *testing.T) {
+	for _, name := range files(t, func(n string) bool { return strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go") }) {
+		if path.Dir(name) != "internal/read" && strings.Contains(read(t, name), "DisallowUnknownFields") {
+			t.Errorf("%s reads JSON strictly by itself: read.JSON is for what others write, read.Exactly for what our programs wrote", name)
 		}
 	}
 }

@@ -3,145 +3,125 @@
 package governance
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
-
-	"go.yaml.in/yaml/v3"
 
 	"agentrun/internal/read"
 )
 
 const (
-	maxProblems = 100 // more tell nothing new
-	maxWhy      = 1000
-	maxName     = 64
-	maxEntries  = 256 // of a list or mapping
+	maxWhy     = 1000
+	maxName    = 64
+	maxEntries = 256 // of a list of tools
 )
 
-// decoder reads the YAML tree by itself, so that numbers never pass through a float and every key that is not understood, or
-// comes twice, is told with its line.
-type decoder struct {
-	file     string
-	problems []read.Problem
+// planFile is a plan as it is written. Everything must be said: what a plan forgets would be for nothing, or for free.
+type planFile struct {
+	Why      reason `yaml:"why" read:"required"`
+	Parallel count  `yaml:"parallel" read:"required"`
+	stated
+	Tools Tools               `yaml:"tools" read:"required"`
+	Roles map[string]roleFile `yaml:"roles"`
 }
 
-func (d *decoder) report(n *yaml.Node, path, format string, args ...any) {
-	if len(d.problems) < maxProblems {
-		d.problems = append(d.problems, read.Problem{File: d.file, Line: n.Line, Path: path, Message: fmt.Sprintf(format, args...)})
+// stated are quotas, each of which must be there.
+type stated struct {
+	Time         span   `yaml:"time" read:"required"`
+	CostPerRun   amount `yaml:"cost_per_run" read:"required"`
+	CostPerDay   amount `yaml:"cost_per_day" read:"required"`
+	TokensPerRun count  `yaml:"tokens_per_run" read:"required"`
+	TokensPerDay count  `yaml:"tokens_per_day" read:"required"`
+	Steps        count  `yaml:"steps" read:"required"`
+}
+
+type roleFile struct {
+	Why reason `yaml:"why" read:"say why, for whoever reviews this"`
+	quotas
+	Tools *Tools `yaml:"tools"`
+}
+
+type quotas struct {
+	Time         span   `yaml:"time"`
+	CostPerRun   amount `yaml:"cost_per_run"`
+	CostPerDay   amount `yaml:"cost_per_day"`
+	TokensPerRun count  `yaml:"tokens_per_run"`
+	TokensPerDay count  `yaml:"tokens_per_day"`
+	Steps        count  `yaml:"steps"`
+}
+
+func (q quotas) limits() Limits {
+	return Limits{
+		Time: time.Duration(q.Time), Steps: int64(q.Steps),
+		CostPerRun: Amount(q.CostPerRun), CostPerDay: Amount(q.CostPerDay),
+		TokensPerRun: int64(q.TokensPerRun), TokensPerDay: int64(q.TokensPerDay),
 	}
 }
 
-// Parse reads one file of plans. name is for messages.
+// ReadNode implements read.Reader: what a role doesn't name stays as the plan has it.
+func (r *roleFile) ReadNode(n *read.Node) {
+	type plain roleFile
+	const all = -1 // Unlimited
+	r.quotas = quotas{all, all, all, all, all, all}
+	n.Into((*plain)(r))
+}
+
+// Parse reads one file of plans; its error is a *read.InvalidError. name is for messages.
 func Parse(name string, data []byte) (Plans, error) {
-	d := &decoder{file: name}
-	p := d.document(data)
-	if len(d.problems) > 0 {
-		return Plans{}, &read.InvalidError{Problems: d.problems}
+	n := read.YAML(read.Source{File: name, Max: maxFileBytes}, data)
+	var f struct {
+		Plans map[string]planFile `yaml:"plans"`
+		Roles map[string]roleFile `yaml:"roles"`
+	}
+	n.Into(&f)
+	var ps read.Problems
+	if n.Empty() {
+		ps.Add("", "empty: want plans or roles")
+	}
+	p := Plans{Plans: map[string]Plan{}, Roles: rolesOf(f.Roles, "roles", &ps)}
+	for name, plan := range f.Plans {
+		at := checkName("plans", name, &ps)
+		p.Plans[name] = plan.of(name, at, &ps)
+	}
+	if err := n.Done(ps.Err()); err != nil {
+		return Plans{}, err
 	}
 	return p, nil
 }
 
-func (d *decoder) document(data []byte) Plans {
-	p := Plans{Plans: map[string]Plan{}, Roles: map[string]Role{}}
-	root := &yaml.Node{}
-	switch {
-	case len(data) > maxFileBytes:
-		d.report(root, "", "larger than %d bytes", maxFileBytes)
-		return p
-	case !utf8.Valid(data):
-		d.report(root, "", "not UTF-8")
-		return p
+func (f planFile) of(name, at string, ps *read.Problems) Plan {
+	p := Plan{Why: string(f.Why), Parallel: int64(f.Parallel), Limits: quotas(f.stated).limits(), Tools: f.Tools}
+	low, high := parallelOf(name)
+	if free := p.Parallel == Unlimited && high == maxParallel; !free && (p.Parallel < low || p.Parallel > high) {
+		ps.Add(at+".parallel", "want %d to %d", low, high)
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	if err := dec.Decode(root); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errors.New("empty: want plans or roles")
-		}
-		d.report(&yaml.Node{}, "", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
-		return p
-	}
-	d.mapping(root.Content[0], "", func(key string, n *yaml.Node) bool {
-		switch key {
-		case "plans":
-			d.named(n, key, func(name, path string, n *yaml.Node) { p.Plans[name] = d.plan(name, path, n) })
-		case "roles":
-			d.named(n, key, func(name, path string, n *yaml.Node) { p.Roles[name] = d.role(path, n) })
-		default:
-			return false
-		}
-		return true
-	})
-	if err := dec.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		d.report(&yaml.Node{}, "", "more than one document")
+	p.Tools.check(at+".tools", ps)
+	if f.Roles != nil {
+		p.Roles = rolesOf(f.Roles, at+".roles", ps)
 	}
 	return p
 }
 
-// mapping calls fn for each key; fn tells whether it knows it.
-func (d *decoder) mapping(n *yaml.Node, path string, fn func(key string, value *yaml.Node) bool) (seen map[string]bool) {
-	seen = map[string]bool{}
-	if !d.plain(n, path) {
-		return seen
-	}
-	if n.Kind != yaml.MappingNode {
-		d.report(n, path, "want a mapping (key: value)")
-		return seen
-	}
-	if len(n.Content) > 2*maxEntries {
-		d.report(n, path, "more than %d keys", maxEntries)
-		return seen
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		at := join(path, key.Value)
-		switch {
-		case key.Kind != yaml.ScalarNode || !d.plain(key, at):
-			d.report(key, at, "a key must be a plain word")
-		case seen[key.Value]:
-			d.report(key, at, "given twice")
-		default:
-			seen[key.Value] = true
-			if !fn(key.Value, n.Content[i+1]) {
-				d.report(key, at, "unknown key")
-			}
+func rolesOf(files map[string]roleFile, path string, ps *read.Problems) map[string]Role {
+	roles := map[string]Role{}
+	for name, f := range files {
+		at := checkName(path, name, ps)
+		if f.Tools != nil {
+			f.Tools.check(at+".tools", ps)
 		}
+		roles[name] = Role{Why: string(f.Why), Limits: f.limits(), Tools: f.Tools}
 	}
-	return seen
+	return roles
 }
 
-// plain refuses what could make one text mean another: aliases, anchors, tags.
-func (d *decoder) plain(n *yaml.Node, path string) bool {
-	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
-		d.report(n, path, "anchors, aliases and tags are not part of the format")
-		return false
+// checkName returns the path of what is called name.
+func checkName(path, name string, ps *read.Problems) string {
+	at := read.Join(path, name)
+	if !ValidName(name) {
+		ps.Add(at, "%.80q is no name: want up to %d of a–z, 0–9, - and _, a letter first", name, maxName)
 	}
-	return true
-}
-
-func join(path, key string) string {
-	key = fmt.Sprintf("%.64s", key)
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
-// named reads a mapping from names to entries.
-func (d *decoder) named(n *yaml.Node, path string, fn func(name, path string, n *yaml.Node)) {
-	d.mapping(n, path, func(name string, value *yaml.Node) bool {
-		if at := join(path, name); !ValidName(name) {
-			d.report(value, at, "%.80q is no name: want up to %d of a–z, 0–9, - and _, a letter first", name, maxName)
-		} else {
-			fn(name, at, value)
-		}
-		return true
-	})
+	return at
 }
 
 // ValidName tells whether a plan or role can be called that.
@@ -155,109 +135,40 @@ func ValidName(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-func (d *decoder) plan(name, path string, n *yaml.Node) Plan {
-	p := Plan{Limits: unlimited()}
-	seen := d.mapping(n, path, func(key string, v *yaml.Node) bool {
-		at := join(path, key)
-		switch key {
-		case "why":
-			p.Why = d.why(v, at)
-		case "parallel":
-			p.Parallel = d.parallel(name, v, at)
-		case "tools":
-			p.Tools = d.tools(v, at)
-		case "roles":
-			p.Roles = map[string]Role{}
-			d.named(v, at, func(role, path string, n *yaml.Node) { p.Roles[role] = d.role(path, n) })
-		default:
-			return d.limit(&p.Limits, key, v, at)
-		}
-		return true
-	})
-	// Everything must be said: what a plan forgets would be for nothing, or for free.
-	for _, key := range []string{"why", "parallel", "tools", "time", "cost_per_run", "cost_per_day", "tokens_per_run", "tokens_per_day", "steps"} {
-		if !seen[key] {
-			d.report(n, join(path, key), "missing")
-		}
+// reason is why a plan or a role is as it is.
+type reason string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *reason) UnmarshalText(text []byte) error {
+	if *r = reason(text); strings.TrimSpace(string(text)) == "" || len(text) > maxWhy {
+		return fmt.Errorf("want a reason of up to %d bytes", maxWhy)
 	}
-	return p
+	return nil
 }
 
-func (d *decoder) role(path string, n *yaml.Node) Role {
-	r := Role{Limits: unlimited()}
-	seen := d.mapping(n, path, func(key string, v *yaml.Node) bool {
-		at := join(path, key)
-		switch key {
-		case "why":
-			r.Why = d.why(v, at)
-		case "tools":
-			t := d.tools(v, at)
-			r.Tools = &t
-		default:
-			return d.limit(&r.Limits, key, v, at)
-		}
-		return true
-	})
-	if !seen["why"] {
-		d.report(n, join(path, "why"), "missing: say why, for whoever reviews this")
-	}
-	return r
+// Quotas are read from the text that stands in the file, so that they never pass through a float.
+type (
+	count  int64
+	amount int64
+	span   time.Duration
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *count) UnmarshalText(text []byte) error { return quota((*int64)(c), string(text), parseCount) }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *amount) UnmarshalText(text []byte) error {
+	return quota((*int64)(a), string(text), ParseAmount)
 }
 
-func (d *decoder) limit(l *Limits, key string, v *yaml.Node, at string) bool {
-	switch key {
-	case "time":
-		l.Time = d.time(v, at)
-	case "cost_per_run":
-		l.CostPerRun = d.quota(v, at, ParseAmount)
-	case "cost_per_day":
-		l.CostPerDay = d.quota(v, at, ParseAmount)
-	case "tokens_per_run":
-		l.TokensPerRun = d.quota(v, at, parseCount)
-	case "tokens_per_day":
-		l.TokensPerDay = d.quota(v, at, parseCount)
-	case "steps":
-		l.Steps = d.quota(v, at, parseCount)
-	default:
-		return false
-	}
-	return true
-}
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *span) UnmarshalText(text []byte) error { return quota((*int64)(s), string(text), parseSpan) }
 
-// word returns a scalar's text as it stands in the file.
-func (d *decoder) word(n *yaml.Node, path string) (string, bool) {
-	if !d.plain(n, path) {
-		return "", false
+func quota(into *int64, text string, parse func(string) (int64, error)) (err error) {
+	if *into = Unlimited; text != "unlimited" {
+		*into, err = parse(text)
 	}
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-		d.report(n, path, "want one value")
-		return "", false
-	}
-	return n.Value, true
-}
-
-func (d *decoder) why(n *yaml.Node, path string) string {
-	s, ok := d.word(n, path)
-	if ok && (strings.TrimSpace(s) == "" || len(s) > maxWhy) {
-		d.report(n, path, "want a reason of up to %d bytes", maxWhy)
-	}
-	return s
-}
-
-func (d *decoder) quota(n *yaml.Node, path string, parse func(string) (int64, error)) int64 {
-	s, ok := d.word(n, path)
-	if !ok {
-		return 0
-	}
-	if s == "unlimited" {
-		return Unlimited
-	}
-	v, err := parse(s)
-	if err != nil {
-		d.report(n, path, "%v", err)
-		return 0
-	}
-	return v
+	return err
 }
 
 func parseCount(s string) (int64, error) {
@@ -274,14 +185,12 @@ const (
 	maxTime = 300 * time.Second
 )
 
-func (d *decoder) time(n *yaml.Node, path string) time.Duration {
-	return time.Duration(d.quota(n, path, func(s string) (int64, error) {
-		v, err := time.ParseDuration(s)
-		if err != nil || v < minTime || v > maxTime {
-			return 0, fmt.Errorf("%.40q: want a time from %v to %v, or unlimited", s, minTime, maxTime)
-		}
-		return int64(v), nil
-	}))
+func parseSpan(s string) (int64, error) {
+	v, err := time.ParseDuration(s)
+	if err != nil || v < minTime || v > maxTime {
+		return 0, fmt.Errorf("%.40q: want a time from %v to %v, or unlimited", s, minTime, maxTime)
+	}
+	return int64(v), nil
 }
 
 // maxParallel bounds the locks that are tried at an admission.
@@ -303,55 +212,18 @@ func parallelOf(plan string) (low, high int64) {
 	}
 }
 
-func (d *decoder) parallel(plan string, n *yaml.Node, path string) int64 {
-	low, high := parallelOf(plan)
-	v := d.quota(n, path, parseCount)
-	if v == Unlimited && high == maxParallel {
-		return v
-	}
-	if v < low || v > high {
-		d.report(n, path, "want %d to %d", low, high)
-	}
-	return v
-}
-
-func (d *decoder) tools(n *yaml.Node, path string) Tools {
-	var t Tools
-	seen := d.mapping(n, path, func(key string, v *yaml.Node) bool {
-		switch key {
-		case "allow":
-			t.Allow = d.patterns(v, join(path, key))
-		case "deny":
-			t.Deny = d.patterns(v, join(path, key))
-		default:
-			return false
+func (t Tools) check(at string, ps *read.Problems) {
+	for key, list := range map[string][]string{"allow": t.Allow, "deny": t.Deny} {
+		if len(list) > maxEntries {
+			ps.Add(at+"."+key, "want a list of at most %d entries", maxEntries)
+			continue
 		}
-		return true
-	})
-	if !seen["allow"] {
-		d.report(n, join(path, "allow"), `missing: name tools, or "*" for all`)
-	}
-	return t
-}
-
-func (d *decoder) patterns(n *yaml.Node, path string) (list []string) {
-	if !d.plain(n, path) {
-		return nil
-	}
-	if n.Kind != yaml.SequenceNode || len(n.Content) > maxEntries {
-		d.report(n, path, "want a list of at most %d entries", maxEntries)
-		return nil
-	}
-	for i, item := range n.Content {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		if s, ok := d.word(item, at); ok {
+		for i, s := range list {
 			if !validPattern(s) {
-				d.report(item, at, `%.80q: want a tool's name, a prefix such as "memory.*", or "*"`, s)
+				ps.Add(fmt.Sprintf("%s.%s[%d]", at, key, i), `%.80q: want a tool's name, a prefix such as "memory.*", or "*"`, s)
 			}
-			list = append(list, s)
 		}
 	}
-	return list
 }
 
 func validPattern(s string) bool {

@@ -5,12 +5,11 @@ package governance
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
-	"syscall"
+
+	"agentrun/internal/read"
 )
 
 // maxFileBytes bounds a file of plans; the built-in one has 3 KiB, and the YAML parser is quadratic in places.
@@ -39,7 +38,7 @@ func DefaultFiles(getenv func(string) string) []string {
 func Load(s Sources) (Plans, error) {
 	p := Builtin()
 	for _, name := range s.Files {
-		data, err := readFile(name)
+		data, _, err := read.Regular(name, maxFileBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -54,21 +53,4 @@ func Load(s Sources) (Plans, error) {
 		maps.Copy(p.Roles, own.Roles)
 	}
 	return p, nil
-}
-
-// readFile reads a regular file; O_NONBLOCK so that a FIFO in its place can't hang the start.
-func readFile(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", name)
-	}
-	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 }

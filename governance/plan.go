@@ -62,8 +62,8 @@ func (l Limits) scaled(quarters int64) Limits {
 // Tools says which tools may be called. Entries are a tool's name, a prefix such as "memory.*", or "*". What Deny names is
 // denied whatever Allow says. The zero value allows none.
 type Tools struct {
-	Allow []string
-	Deny  []string
+	Allow []string `yaml:"allow" read:"name tools, or \"*\" for all"`
+	Deny  []string `yaml:"deny"`
 }
 
 // Allows decides about one tool.

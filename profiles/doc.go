@@ -10,7 +10,7 @@
 //
 //	p, err := profiles.Load(profiles.Sources{Dirs: profiles.DefaultDirs(os.Getenv)}, "ring3")
 //	if err != nil {
-//		return err // *NotFoundError, *ShadowError or *InvalidError with every problem as file:line
+//		return err // *NotFoundError, *ShadowError or *read.InvalidError with every problem as file:line
 //	}
 //	p.Limits.Timeout = t
 //	problems := p.Limits.Check(profiles.SpecRanges())

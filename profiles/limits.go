@@ -4,8 +4,9 @@ package profiles
 
 import (
 	"cmp"
-	"fmt"
 	"time"
+
+	"agentrun/internal/read"
 )
 
 // Range is an inclusive range.
@@ -114,38 +115,31 @@ func TestOnlyUnsafeRanges() Ranges {
 }
 
 // Check reports every limit outside r, by the path of its field, and those that contradict each other.
-func (l Limits) Check(r Ranges) []Problem {
-	var ps []Problem
-	add := func(p *Problem) {
-		if p != nil {
-			ps = append(ps, *p)
-		}
-	}
-	add(inRange("cpu", l.CPU, r.CPU))
-	add(inRange("memory", l.Memory, r.Memory))
-	add(inRange("pids", l.PIDs, r.PIDs))
-	add(inRange("open_files", l.OpenFiles, r.OpenFiles))
-	add(inRange("scratch_size", l.ScratchSize, r.ScratchSize))
-	add(inRange("max_output", l.MaxOutput, r.MaxOutput))
-	add(inRange("timeout", l.Timeout, r.Timeout))
-	add(inRange("cpu_time", l.CPUTime, r.CPUTime))
-	add(inRange("file_size", l.FileSize, r.FileSize))
-	add(inRange("locked_memory", l.LockedMemory, r.LockedMemory))
-	add(inRange("max_steps", l.MaxSteps, r.MaxSteps))
+func (l Limits) Check(r Ranges) read.Problems {
+	var ps read.Problems
+	inRange(&ps, "cpu", l.CPU, r.CPU)
+	inRange(&ps, "memory", l.Memory, r.Memory)
+	inRange(&ps, "pids", l.PIDs, r.PIDs)
+	inRange(&ps, "open_files", l.OpenFiles, r.OpenFiles)
+	inRange(&ps, "scratch_size", l.ScratchSize, r.ScratchSize)
+	inRange(&ps, "max_output", l.MaxOutput, r.MaxOutput)
+	inRange(&ps, "timeout", l.Timeout, r.Timeout)
+	inRange(&ps, "cpu_time", l.CPUTime, r.CPUTime)
+	inRange(&ps, "file_size", l.FileSize, r.FileSize)
+	inRange(&ps, "locked_memory", l.LockedMemory, r.LockedMemory)
+	inRange(&ps, "max_steps", l.MaxSteps, r.MaxSteps)
 	if r.ScratchSize.has(l.ScratchSize) && r.Memory.has(l.Memory) && l.ScratchSize > l.Memory {
-		ps = append(ps, Problem{Path: "limits.scratch_size", Message: fmt.Sprintf(
-			"%v is more than limits.memory (%v), whose pages it uses", l.ScratchSize, l.Memory)})
+		ps.Add("limits.scratch_size", "%v is more than limits.memory (%v), whose pages it uses", l.ScratchSize, l.Memory)
 	}
 	return ps
 }
 
-func inRange[T cmp.Ordered](field string, v T, r Range[T]) *Problem {
+func inRange[T cmp.Ordered](ps *read.Problems, field string, v T, r Range[T]) {
 	var zero T
 	switch {
 	case v == zero:
-		return &Problem{Path: "limits." + field, Message: fmt.Sprintf("not set or zero; want %v to %v", r.Min, r.Max)}
+		ps.Add("limits."+field, "not set or zero; want %v to %v", r.Min, r.Max)
 	case !r.has(v):
-		return &Problem{Path: "limits." + field, Message: fmt.Sprintf("%v is outside the range %v to %v", v, r.Min, r.Max)}
+		ps.Add("limits."+field, "%v is outside the range %v to %v", v, r.Min, r.Max)
 	}
-	return nil
 }

@@ -7,13 +7,13 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"agentrun/internal/read"
 )
 
 // maxDepth bounds a chain of extends; five people building on each other are already hard to review.
@@ -113,11 +113,11 @@ func Load(s Sources, name string) (Profile, error) {
 		return Profile{}, err
 	}
 	if p.Abstract {
-		return Profile{}, &InvalidError{name, []Problem{{Path: "abstract", Message: "only a base for others; it can't be run"}}}
+		return Profile{}, invalid(name, "abstract", "only a base for others; it can't be run")
 	}
 	// Not only of files: with narrower ranges a built-in may be out of them too.
-	if ps := p.Limits.Check(s.ranges()); len(ps) > 0 {
-		return Profile{}, &InvalidError{name, ps}
+	if err := p.Limits.Check(s.ranges()).Err(); err != nil {
+		return Profile{}, fmt.Errorf("profile %s: %w", name, err)
 	}
 	return p, nil
 }
@@ -161,34 +161,33 @@ func List(s Sources) []Info {
 }
 
 // ValidateFile returns everything wrong with the profile in file. Parents are looked for beside it, then in s.
-func ValidateFile(s Sources, file string) []Problem {
+func ValidateFile(s Sources, file string) []read.Problem {
 	name, ok := strings.CutSuffix(filepath.Base(file), ".yaml")
 	if !ok {
-		return []Problem{{File: file, Message: "a profile's file is called NAME.yaml"}}
+		return []read.Problem{{File: file, Message: "a profile's file is called NAME.yaml"}}
 	}
 	if _, builtin := BuiltinYAML(name); builtin {
-		return []Problem{{File: file, Message: (&ShadowError{name, file}).Error()}}
+		return []read.Problem{{File: file, Message: (&ShadowError{name, file}).Error()}}
 	}
 	s.Dirs = append(slices.Clone(s.Dirs), filepath.Dir(file))
 	_, err := s.fromFile(name, file, nil)
 	return asProblems(file, err)
 }
 
-func asProblems(file string, err error) []Problem {
+func asProblems(file string, err error) []read.Problem {
 	if err == nil {
 		return nil
 	}
-	if invalid, ok := errors.AsType[*InvalidError](err); ok {
+	if invalid, ok := errors.AsType[*read.InvalidError](err); ok {
 		return invalid.Problems
 	}
-	return []Problem{{File: file, Message: err.Error()}}
+	return []read.Problem{{File: file, Message: err.Error()}}
 }
 
 // resolve returns a profile merged onto its parents. chain holds the names on the way here, for cycles.
 func (s Sources) resolve(name string, chain []string) (Profile, error) {
 	if !validName(name) {
-		return Profile{}, &InvalidError{name, []Problem{{Path: "name", Message: fmt.Sprintf(
-			"%q: want up to %d of a–z, 0–9, - and _, starting with a letter or digit", name, maxName)}}}
+		return Profile{}, invalid(name, "name", "%q: want up to %d of a–z, 0–9, - and _, starting with a letter or digit", name, maxName)
 	}
 	file, err := s.find(name)
 	if err != nil {
@@ -222,87 +221,79 @@ func (s Sources) find(name string) (string, error) {
 }
 
 func (s Sources) fromFile(name, file string, chain []string) (Profile, error) {
-	data, err := readFile(file)
+	data, _, err := read.Regular(file, maxFileBytes)
 	if err != nil {
 		return Profile{}, fmt.Errorf("profile %s: %w", name, err)
 	}
 	return s.fromYAML(name, file, data, append(chain, name))
 }
 
-// readFile reads a regular file of bounded size; O_NONBLOCK so that a FIFO left in the folder can't hang the start.
-func readFile(file string) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", file)
-	}
-	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-}
-
 // fromYAML decodes data onto its parent. It needs the parent first, and the parent's name stands in data: so the document
 // is decoded twice, once onto nothing.
-func (s Sources) fromYAML(name, file string, data []byte, chain []string) (Profile, error) {
-	d := &decoder{file: file}
+func (s Sources) fromYAML(name, file string, data []byte, chain []string) (p Profile, err error) {
 	var own Profile
-	d.document(data, &own)
-	if len(d.lines) == 0 || d.failed[""] { // not YAML, or no mapping: there is nothing to check
-		return Profile{}, d.invalid(name)
+	var ps read.Problems
+	n := decode(file, data, &own)
+	if n.Empty() {
+		ps.Add("", "empty: a profile has at least name, description, extends")
 	}
-	checkDocument(own, d.reportAt)
+	checkDocument(own, ps.Add)
+	checkTexts(&own, ps.Add)
 	if own.Name != name {
-		d.reportAt("name", "%q, but the file is called %s.yaml", own.Name, name)
+		ps.Add("name", "%q, but the file is called %s.yaml", own.Name, name)
 	}
-	parent, ok := s.parent(own, d, chain)
-	if !ok {
-		return Profile{}, d.invalid(name)
+	parent, err := s.parent(own, chain)
+	theirs, broken := errors.AsType[*read.InvalidError](err)
+	switch {
+	case broken:
+		ps.Add("extends", "%s is invalid:", own.Extends)
+	case err != nil:
+		ps.Add("extends", "%v", err)
+	default:
+		p = merged(parent, data, &ps)
+		checkResolved(p, s.ranges(), ps.Add)
 	}
+	if err = n.Done(ps.Err()); err == nil {
+		return p, nil
+	}
+	if ours, ok := errors.AsType[*read.InvalidError](err); ok && broken {
+		ours.Problems = append(ours.Problems, theirs.Problems...) // they stand at the parent's lines
+	}
+	return Profile{}, fmt.Errorf("profile %s: %w", name, err)
+}
+
+// merged decodes data, which was decoded before, onto a copy of its parent.
+func merged(parent Profile, data []byte, ps *read.Problems) Profile {
 	p := parent.Clone()
 	p.Name, p.Description, p.Abstract, p.Extends = "", "", false, ""
 	lists := takeLists(&p)
-	(&decoder{}).document(data, &p) // said everything it had to say the first time
-	mergeLists(&p, lists, d.reportAt)
-	checkResolved(p, s.ranges(), d.reportAt)
-	if len(d.problems) > 0 {
-		return Profile{}, d.invalid(name)
-	}
-	return p, nil
+	decode("", data, &p) // said everything it had to say the first time
+	trimReasons(&p)
+	mergeLists(&p, lists, ps.Add)
+	return p
 }
 
-// parent resolves what own extends; when it can't, ok is false and d has the problem. Everything but `base` itself must
-// extend something, so that every chain ends in base and carries its floor.
-func (s Sources) parent(own Profile, d *decoder, chain []string) (p Profile, ok bool) {
-	fail := func(format string, args ...any) (Profile, bool) {
-		d.reportAt("extends", format, args...)
-		return Profile{}, false
-	}
+// parent resolves what own extends. Everything but `base` itself must extend something, so that every chain ends in base and
+// carries its floor.
+func (s Sources) parent(own Profile, chain []string) (Profile, error) {
 	switch {
 	case own.Extends == "" && own.Name == "base" && chain[len(chain)-1] == "base":
-		return Profile{}, true
+		return Profile{}, nil
 	case own.Extends == "":
-		return fail("missing: extend ring1, ring2, ring3, strict, base or a profile of your own")
+		return Profile{}, errors.New("missing: extend ring1, ring2, ring3, strict, base or a profile of your own")
 	case slices.Contains(chain, own.Extends):
-		return fail("goes in a circle: %s → %s", strings.Join(chain, " → "), own.Extends)
+		return Profile{}, fmt.Errorf("goes in a circle: %s → %s", strings.Join(chain, " → "), own.Extends)
 	case len(chain) >= maxDepth:
-		return fail("more than %d profiles deep: %s", maxDepth, strings.Join(chain, " → "))
+		return Profile{}, fmt.Errorf("more than %d profiles deep: %s", maxDepth, strings.Join(chain, " → "))
 	}
-	p, err := s.resolve(own.Extends, chain)
-	if err == nil {
-		return p, true
-	}
-	if invalid, ok := errors.AsType[*InvalidError](err); ok {
-		// The parent's problems stand at the parent's lines.
-		fail("%s is invalid:", own.Extends)
-		d.problems = append(d.problems, invalid.Problems...)
-		return Profile{}, false
-	}
-	return fail("%v", err)
+	return s.resolve(own.Extends, chain)
+}
+
+// invalid is one problem of a profile that no line of a file has.
+func invalid(name, path, format string, args ...any) error {
+	var ps read.Problems
+	ps.Add(path, format, args...)
+	return fmt.Errorf("profile %s: %w", name, ps.Err())
 }
 
 // builtin is a generated profile: rules are indices into builtinRules, since the rings share most of theirs.

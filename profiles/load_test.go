@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"agentrun/internal/read"
 )
 
 func write(t testing.TB, dir, name, src string) string {
@@ -161,11 +163,11 @@ func TestErrorTypes(t *testing.T) {
 		t.Errorf("missing: %v", err)
 	}
 	for _, name := range []string{"", "../etc/passwd", "a/b", "-x", "Ring3", "a.yaml", strings.Repeat("a", 65), "a\x00"} {
-		if _, err := Load(s, name); !is[*InvalidError](err) {
+		if _, err := Load(s, name); !is[*read.InvalidError](err) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if _, err := Load(s, "base"); !is[*InvalidError](err) {
+	if _, err := Load(s, "base"); !is[*read.InvalidError](err) {
 		t.Errorf("abstract: %v", err)
 	}
 	file := write(t, dir, "ring3", "name: ring3\ndescription: mine\nextends: base\n")
@@ -214,7 +216,7 @@ func TestNotARegularFile(t *testing.T) {
 		t.Errorf("dangling link: %v", err)
 	}
 	write(t, dir, "big", "name: big\ndescription: x\nextends: ring3\n#"+strings.Repeat("x", maxFileBytes))
-	if _, err := Load(Sources{Dirs: []string{dir}}, "big"); err == nil || !strings.Contains(err.Error(), "larger than 256KiB") {
+	if _, err := Load(Sources{Dirs: []string{dir}}, "big"); err == nil || !strings.Contains(err.Error(), "longer than 262144 bytes") {
 		t.Errorf("big: %v", err)
 	}
 }
@@ -362,7 +364,7 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, src []byte) {
 		p, err := Sources{}.fromYAML("x", "x.yaml", src, []string{"x"})
 		if err != nil {
-			invalid, ok := errors.AsType[*InvalidError](err)
+			invalid, ok := errors.AsType[*read.InvalidError](err)
 			if !ok || len(invalid.Problems) == 0 || !cmp.Equal(p, Profile{}) {
 				t.Fatalf("error %v, profile %+v", err, p)
 			}

@@ -24,7 +24,7 @@ type Profile struct {
 // Network says where the proxy may take the agent. The network namespace has only loopback whatever stands here.
 type Network struct {
 	Mode NetworkMode `json:"mode"`
-	Why  string      `json:"why"`
+	Why  string      `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // NetworkMode is a closed choice; the zero value is invalid.
@@ -37,7 +37,8 @@ const (
 	NetworkPublic    NetworkMode = "public"    // and every public address
 )
 
-func (NetworkMode) choices() []string { return []string{"none", "allowlist", "public"} }
+// Choices implements read.Choice.
+func (NetworkMode) Choices() []string { return []string{"none", "allowlist", "public"} }
 
 // Files is the shape of the root view.
 type Files struct {
@@ -45,7 +46,7 @@ type Files struct {
 	Workspace     WorkspaceMode `json:"workspace,omitempty"`
 	WorkspaceExec bool          `json:"workspace_exec,omitempty"` // false: noexec, the command itself excepted
 	Etc           []EtcEntry    `json:"etc,omitempty"`            // shown read-only where the host has them
-	Why           string        `json:"why"`
+	Why           string        `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // RootMode is a closed choice; the zero value is invalid.
@@ -57,7 +58,8 @@ const (
 	RootOverlay  RootMode = "overlay" // private upper layer, thrown away unless kept on request
 )
 
-func (RootMode) choices() []string { return []string{"readonly", "overlay"} }
+// Choices implements read.Choice.
+func (RootMode) Choices() []string { return []string{"readonly", "overlay"} }
 
 // WorkspaceMode is a closed choice; the zero value is invalid.
 type WorkspaceMode string
@@ -69,12 +71,13 @@ const (
 	WorkspaceRW   WorkspaceMode = "rw"
 )
 
-func (WorkspaceMode) choices() []string { return []string{"none", "ro", "rw"} }
+// Choices implements read.Choice.
+func (WorkspaceMode) Choices() []string { return []string{"none", "ro", "rw"} }
 
 // EtcEntry is a file or folder of the host's /etc that the sandbox sees.
 type EtcEntry struct {
 	Path string `json:"path"`
-	Why  string `json:"why"`
+	Why  string `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // Subprocess says whether the agent may have more than one process.
@@ -84,7 +87,7 @@ type Subprocess struct {
 	// OnDemotion says what becomes of the agent's other processes when it loses the right to have them while it lives (M-22).
 	// Not set: DemotionKill.
 	OnDemotion OnDemotion `json:"on_demotion,omitempty"`
-	Why        string     `json:"why"`
+	Why        string     `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // OnDemotion is a closed choice. The zero value is DemotionKill.
@@ -96,7 +99,8 @@ const (
 	DemotionKeep OnDemotion = "keep" // they live on under the new ring's rules, and can make no more
 )
 
-func (OnDemotion) choices() []string { return []string{"kill", "keep"} }
+// Choices implements read.Choice.
+func (OnDemotion) Choices() []string { return []string{"kill", "keep"} }
 
 // SubprocessMode is a closed choice; the zero value is invalid.
 type SubprocessMode string
@@ -108,12 +112,13 @@ const (
 	SubprocessAllow SubprocessMode = "allow"
 )
 
-func (SubprocessMode) choices() []string { return []string{"deny", "tools", "allow"} }
+// Choices implements read.Choice.
+func (SubprocessMode) Choices() []string { return []string{"deny", "tools", "allow"} }
 
 // Tool is a program inside the sandbox that may replace the agent's process (execve), enforced by path.
 type Tool struct {
 	Path string `json:"path"`
-	Why  string `json:"why"`
+	Why  string `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // Limits bound one run (M-3). Zero means not set and is refused. The core size is not among them: it is always 0, a core
@@ -130,7 +135,7 @@ type Limits struct {
 	FileSize     Size     `json:"file_size,omitempty"`     // RLIMIT_FSIZE, bytes of any one file
 	LockedMemory Size     `json:"locked_memory,omitempty"` // RLIMIT_MEMLOCK, bytes
 	MaxSteps     int      `json:"max_steps,omitempty"`     // tool calls
-	Why          string   `json:"why"`
+	Why          string   `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // Environment is the agent's environment: nothing of the caller's unless named.
@@ -143,13 +148,13 @@ type Environment struct {
 type EnvSet struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
-	Why   string `json:"why"`
+	Why   string `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // EnvPass is a variable whose value comes from the caller.
 type EnvPass struct {
 	Name string `json:"name"`
-	Why  string `json:"why"`
+	Why  string `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // SyscallRule decides calls by name and register values.
@@ -160,7 +165,7 @@ type SyscallRule struct {
 	Args    []ArgCond `json:"args,omitempty"`     // all must hold; none: every call
 	IfKnown bool      `json:"if_known,omitempty"` // names that the filter library doesn't know are left out: they are unknown numbers then
 	Floor   bool      `json:"floor,omitempty"`    // before all others; no profile can loosen it; never allows
-	Why     string    `json:"why"`
+	Why     string    `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // Action is a closed choice; the zero value is invalid.
@@ -174,7 +179,8 @@ const (
 	ActionKill   Action = "kill"
 )
 
-func (Action) choices() []string { return []string{"allow", "notify", "errno", "kill"} }
+// Choices implements read.Choice.
+func (Action) Choices() []string { return []string{"allow", "notify", "errno", "kill"} }
 
 // ArgCond compares one register. Registers are 64 bits wide; where the kernel reads an int, only a masked comparison sees
 // what the kernel sees.
@@ -195,7 +201,8 @@ const (
 	OpMaskedEq Op = "masked_eq" // register & Mask == Value
 )
 
-func (Op) choices() []string { return []string{"eq", "ne", "masked_eq"} }
+// Choices implements read.Choice.
+func (Op) Choices() []string { return []string{"eq", "ne", "masked_eq"} }
 
 // Holds reports whether the condition is true of the registers. An invalid condition holds never.
 func (c ArgCond) Holds(args [6]uint64) bool {

@@ -11,7 +11,7 @@ type Safety struct {
 	// RequireIntent refuses a tool call that no approved step of the agent's names.
 	RequireIntent bool       `json:"require_intent,omitempty"`
 	OnStop        SafetyStop `json:"on_stop,omitempty"` // not set: freeze
-	Why           string     `json:"why"`
+	Why           string     `json:"why" read:"say why, for whoever reviews this"`
 }
 
 // DefaultSafetySteps is how many steps an agent takes by itself where its profile doesn't say (S-9).
@@ -34,7 +34,8 @@ const (
 	SafetyEnforcing  SafetyMode = "enforcing"
 )
 
-func (SafetyMode) choices() []string {
+// Choices implements read.Choice.
+func (SafetyMode) Choices() []string {
 	return []string{"disabled", "logging", "monitoring", "enforcing"}
 }
 
@@ -48,7 +49,8 @@ const (
 	SafetyAggressive   SafetyTolerance = "aggressive"   // 75
 )
 
-func (SafetyTolerance) choices() []string { return []string{"conservative", "moderate", "aggressive"} }
+// Choices implements read.Choice.
+func (SafetyTolerance) Choices() []string { return []string{"conservative", "moderate", "aggressive"} }
 
 // SafetyConfirm is a closed choice: who asks a human about the loop's own operations (S-2). Pauses are the loop's in either.
 type SafetyConfirm string
@@ -59,7 +61,8 @@ const (
 	SafetyClient SafetyConfirm = "client" // in a sandbox the tool proxy and its approvals decide about operations already
 )
 
-func (SafetyConfirm) choices() []string { return []string{"server", "client"} }
+// Choices implements read.Choice.
+func (SafetyConfirm) Choices() []string { return []string{"server", "client"} }
 
 // SafetyStop is a closed choice: what becomes of a run whose agent is stopped (S-15).
 type SafetyStop string
@@ -70,10 +73,14 @@ const (
 	SafetyKill   SafetyStop = "kill"
 )
 
-func (SafetyStop) choices() []string { return []string{"freeze", "kill"} }
+// Choices implements read.Choice.
+func (SafetyStop) Choices() []string { return []string{"freeze", "kill"} }
 
 func checkSafety(s Safety, rep report) {
-	if s.MaxSteps > MaxSafetySteps {
+	switch {
+	case s.MaxSteps < 0:
+		rep("safety.max_steps", "%d, at least 1", s.MaxSteps)
+	case s.MaxSteps > MaxSafetySteps:
 		rep("safety.max_steps", "%d, at most %d", s.MaxSteps, MaxSafetySteps)
 	}
 	if s.RequireIntent && s.Mode != SafetyEnforcing && s.Mode != SafetyMonitoring {

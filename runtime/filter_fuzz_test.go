@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/seccomp"
 )
@@ -198,7 +199,7 @@ func checkProfileFilter(t *testing.T, data []byte) int {
 		}
 		profile, err := profiles.Load(profiles.Sources{Dirs: []string{dir}}, "mine")
 		if err != nil {
-			if !errors.As(err, new(*profiles.InvalidError)) {
+			if !errors.As(err, new(*read.InvalidError)) {
 				t.Fatalf("%v\n%s", err, text)
 			}
 			return profile, prog, text, false

@@ -3,15 +3,14 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
-	"go.yaml.in/yaml/v3"
 
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
 )
@@ -104,31 +103,7 @@ func profileShow(g *global, c *cli.Context) error {
 		return printJSON(p)
 	}
 	fmt.Printf("# profile %s, digest %s\n", p.Name, p.Digest())
-	return showYAML(p)
-}
-
-// showYAML prints by way of JSON: the json tags are the keys of the YAML files.
-func showYAML(p profiles.Profile) error {
-	var node yaml.Node
-	b, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	if err := yaml.Unmarshal(b, &node); err != nil {
-		return err
-	}
-	plain(&node)
-	e := yaml.NewEncoder(os.Stdout)
-	e.SetIndent(2)
-	return e.Encode(&node)
-}
-
-// plain undoes the flow style that JSON text has in YAML's eyes.
-func plain(n *yaml.Node) {
-	n.Style = 0
-	for _, c := range n.Content {
-		plain(c)
-	}
+	return read.WriteYAML(os.Stdout, p)
 }
 
 func profileValidate(g *global, c *cli.Context) error {
@@ -139,14 +114,14 @@ func profileValidate(g *global, c *cli.Context) error {
 	problems := profiles.ValidateFile(g.sources(), file)
 	if c.Bool("json") {
 		if problems == nil {
-			problems = []profiles.Problem{}
+			problems = []read.Problem{}
 		}
 		if err := printJSON(map[string]any{"file": file, "valid": len(problems) == 0, "problems": problems}); err != nil {
 			return err
 		}
 	} else {
 		for _, p := range problems {
-			fmt.Fprintln(os.Stderr, oneLine(p.String()))
+			fmt.Fprintln(os.Stderr, oneLine(p.Error()))
 		}
 		if len(problems) == 0 {
 			fmt.Printf("%s is valid\n", oneLine(file))

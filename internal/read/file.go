@@ -3,6 +3,7 @@
 package read
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -44,4 +45,23 @@ func File(path string, deny uint32, most int) ([]byte, error) {
 		return nil, fmt.Errorf("%s is longer than %d bytes", path, most)
 	}
 	return text, nil
+}
+
+// Regular returns a regular file's text, and what it is. Of one that is longer than most bytes it is one byte more, for YAML to tell.
+// A FIFO in its place can't hang us, and a device not feed us without end.
+func Regular(name string, most int) ([]byte, os.FileInfo, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // the operator names it
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, &os.PathError{Op: "read", Path: name, Err: errors.New("not a regular file")}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	return text, info, err
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -20,6 +21,9 @@ import (
 // Reader is a type that reads itself where its form isn't one of Go's: text or a mapping, for instance. What it finds wrong it
 // tells by the node's Done, whose error it may leave.
 type Reader interface{ ReadNode(n *Node) }
+
+// Choice is a text that is one of a few.
+type Choice interface{ Choices() []string }
 
 // Into writes the node onto what v points to. Values of which the document says nothing stay as they are. What is wrong is told
 // by Done.
@@ -38,34 +42,15 @@ func (n *Node) Scalar() bool { return n.yaml.Kind == yaml.ScalarNode }
 func (n *Node) want(what, got string) { n.doc.report(n.line, n.path, "want %s, got %s", what, got) }
 
 func (n *Node) value(v reflect.Value) {
-	if n.yaml.Kind == yaml.AliasNode {
-		return // told by shape
-	}
-	if v.Type() == reflect.TypeFor[*Node]() {
-		if n.yaml.Tag == "!!null" {
-			n = &Node{n.doc, nil, n.path, n.line} // a part with everything in it commented out is as none
-		}
-		v.Set(reflect.ValueOf(n))
-		return
-	}
-	switch t := v.Addr().Interface().(type) {
-	case Reader:
-		t.ReadNode(n)
-		return
-	case *json.RawMessage:
-		n.json(t)
-		return
-	case encoding.TextUnmarshaler:
-		n.text(t)
-		return
-	case *time.Duration:
-		n.duration(t)
-		return
+	if n.yaml.Kind == yaml.AliasNode || n.own(v) {
+		return // an alias was told by shape
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		n.value(v.Elem())
+		if v.SetZero(); n.raw == nil || n.yaml.Tag != "!!null" {
+			v.Set(reflect.New(v.Type().Elem()))
+			n.value(v.Elem())
+		}
 	case reflect.Struct:
 		n.fields(v)
 	case reflect.Map:
@@ -81,12 +66,47 @@ func (n *Node) value(v reflect.Value) {
 	}
 }
 
-func (n *Node) mapping() bool {
-	if n.yaml.Kind != yaml.MappingNode {
-		n.want("a mapping (key: value)", kindOf(n.yaml))
+// own reads onto types that have a form of their own, and tells whether v is of one.
+func (n *Node) own(v reflect.Value) bool {
+	into := v.Addr().Interface()
+	if t, ok := into.(Reader); ok {
+		t.ReadNode(n)
+		return true
+	}
+	if t, ok := into.(json.Unmarshaler); ok && n.raw != nil {
+		n.add(t.UnmarshalJSON(n.raw))
+		return true
+	}
+	switch t := into.(type) {
+	case **Node:
+		if *t = n; n.yaml.Tag == "!!null" {
+			*t = &Node{doc: n.doc, path: n.path, line: n.line} // a part with everything in it commented out is as none
+		}
+	case *json.RawMessage:
+		n.json(t)
+	case encoding.TextUnmarshaler:
+		n.text(t)
+	case *time.Duration:
+		if n.raw != nil {
+			return false // nanoseconds, as encoding/json has it
+		}
+		n.duration(t)
+	default:
 		return false
 	}
 	return true
+}
+
+func (n *Node) mapping() bool {
+	if n.yaml.Kind == yaml.MappingNode {
+		return true
+	}
+	if n.raw != nil {
+		n.want("an object", n.kind())
+	} else {
+		n.want("a mapping (key: value)", n.kind())
+	}
+	return false
 }
 
 func (n *Node) fields(v reflect.Value) {
@@ -96,40 +116,82 @@ func (n *Node) fields(v reflect.Value) {
 	known := fieldsOf(v.Type())
 	done := map[string]bool{}
 	for key, member := range n.members() {
-		field, ok := known[key]
-		switch {
-		case done[key]: // twice, as shape has told
-		case ok:
-			done[key] = true
-			member.value(v.Field(field))
-		case !n.doc.partial:
+		if done[key] {
+			continue // twice, as was told
+		}
+		done[key] = true
+		if f, ok := known[key]; ok {
+			member.value(v.FieldByIndex(f.at))
+		} else if !n.doc.partial {
 			n.unknown(key, member, slices.Sorted(maps.Keys(known)))
+		}
+	}
+	for key, f := range known {
+		if f.missing == "" || done[key] && !empty(v.FieldByIndex(f.at)) {
+			continue
+		}
+		if path := Join(n.path, key); !n.doc.follows(path) {
+			n.doc.report(n.line, path, "%s", f.missing)
 		}
 	}
 }
 
 func (n *Node) unknown(key string, member *Node, known []string) {
+	if len(known) == 0 {
+		n.doc.report(member.line, member.path, "unknown key; there are none here")
+		return
+	}
+	if len(n.doc.problems) > maxProblems {
+		return // looking for the nearest takes time, and this one isn't told
+	}
 	if near := nearest(key, known); near != "" {
-		n.doc.meant = append(n.doc.meant, join(n.path, near))
+		n.doc.meant = append(n.doc.meant, Join(n.path, near))
 		n.doc.report(member.line, member.path, "unknown key; did you mean %s?", near)
 		return
 	}
 	n.doc.report(member.line, member.path, "unknown key; known: %s", strings.Join(known, ", "))
 }
 
-// fieldsOf returns the indexes of a struct's fields by their keys.
-func fieldsOf(t reflect.Type) map[string]int {
-	fields := map[string]int{}
-	for i := range t.NumField() {
-		tag, ok := t.Field(i).Tag.Lookup("yaml")
+// field is where a field stands in its struct, and what is said if a key must be there and isn't; empty: it needs not.
+type field struct {
+	at      []int
+	missing string
+}
+
+// types keeps what fieldsOf finds: requests are read by the same few types.
+var types sync.Map
+
+// fieldsOf returns a struct's fields, those of embedded structs among them, by their keys.
+func fieldsOf(t reflect.Type) map[string]field {
+	if fields, ok := types.Load(t); ok {
+		return fields.(map[string]field)
+	}
+	fields := map[string]field{}
+	for _, f := range reflect.VisibleFields(t) {
+		tag, ok := f.Tag.Lookup("yaml")
 		if !ok {
-			tag = t.Field(i).Tag.Get("json")
+			tag = f.Tag.Get("json")
 		}
 		if name, _, _ := strings.Cut(tag, ","); name != "" && name != "-" {
-			fields[name] = i
+			fields[name] = field{f.Index, missing(f.Tag.Get("read"))}
 		}
 	}
+	types.Store(t, fields)
 	return fields
+}
+
+// empty tells that a text that must be there says nothing.
+func empty(v reflect.Value) bool { return v.Kind() == reflect.String && v.Len() == 0 }
+
+// missing is what is said of a key that isn't there, by the tag "read" of its field.
+func missing(tag string) string {
+	switch tag {
+	case "":
+		return ""
+	case "required":
+		return "missing"
+	}
+	return "missing: " + tag
 }
 
 func (n *Node) entries(v reflect.Value) {
@@ -140,7 +202,7 @@ func (n *Node) entries(v reflect.Value) {
 	for key, member := range n.members() {
 		k := reflect.ValueOf(key).Convert(v.Type().Key())
 		if v.MapIndex(k).IsValid() {
-			continue // twice, as shape has told
+			continue // twice, as was told
 		}
 		entry := reflect.New(v.Type().Elem()).Elem()
 		member.value(entry)
@@ -150,15 +212,16 @@ func (n *Node) entries(v reflect.Value) {
 
 func (n *Node) items(v reflect.Value) {
 	if n.yaml.Kind != yaml.SequenceNode {
-		n.want("a list", kindOf(n.yaml))
+		n.want("a list", n.kind())
 		return
 	}
-	v.Set(reflect.MakeSlice(v.Type(), len(n.yaml.Content), len(n.yaml.Content)))
-	i := 0
+	list := reflect.MakeSlice(v.Type(), 0, len(n.yaml.Content))
 	for _, item := range n.members() {
-		item.value(v.Index(i))
-		i++
+		entry := reflect.New(v.Type().Elem()).Elem()
+		item.value(entry)
+		list = reflect.Append(list, entry)
 	}
+	v.Set(list)
 }
 
 func (n *Node) scalar(v reflect.Value) {
@@ -170,35 +233,39 @@ func (n *Node) scalar(v reflect.Value) {
 	case reflect.String:
 		switch tag {
 		case "!!str":
+			if c, ok := v.Interface().(Choice); ok && !slices.Contains(c.Choices(), text) {
+				n.doc.report(n.line, n.path, "%.64q is none of %s", text, strings.Join(c.Choices(), ", "))
+				return
+			}
 			v.SetString(text)
 		case "!!int", "!!float", "!!bool", "!!timestamp":
-			n.want("text", describe(n.yaml)+"; write it in quotes")
+			n.want("text", n.describe()+"; write it in quotes")
 		default:
-			n.want("text", describe(n.yaml))
+			n.want("text", n.describe())
 		}
 	case reflect.Bool:
 		if tag != "!!bool" || text != "true" && text != "false" {
-			n.want("true or false", describe(n.yaml))
+			n.want("true or false", n.describe())
 		}
 		v.SetBool(text == "true")
 	case reflect.Int, reflect.Int64, reflect.Int32:
 		i, err := strconv.ParseInt(text, 10, v.Type().Bits())
 		if tag != "!!int" || err != nil || strconv.FormatInt(i, 10) != text {
-			n.want("a whole number", describe(n.yaml))
+			n.want("a whole number", n.describe())
 			return
 		}
 		v.SetInt(i)
 	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		u, err := strconv.ParseUint(text, 10, v.Type().Bits())
 		if tag != "!!int" || err != nil || strconv.FormatUint(u, 10) != text {
-			n.want(fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64)>>(64-v.Type().Bits())), describe(n.yaml))
+			n.want(fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64)>>(64-v.Type().Bits())), n.describe())
 			return
 		}
 		v.SetUint(u)
 	case reflect.Float64:
 		f, ok := n.number()
 		if !ok {
-			n.want("a decimal number", describe(n.yaml))
+			n.want("a decimal number", n.describe())
 		}
 		v.SetFloat(f)
 	default:
@@ -215,10 +282,11 @@ func (n *Node) number() (float64, bool) {
 	return f, err == nil
 }
 
-// text is for types that read themselves. A whole number is taken as it is written: sizes and ids may be one.
+// text is for types that read themselves. A number of YAML is taken as it is written: sizes, amounts and ids may be one.
 func (n *Node) text(t encoding.TextUnmarshaler) {
-	if n.yaml.Kind != yaml.ScalarNode || n.yaml.Tag != "!!str" && n.yaml.Tag != "!!int" {
-		n.want("text", describe(n.yaml))
+	number := n.raw == nil && (n.yaml.Tag == "!!int" || n.yaml.Tag == "!!float")
+	if n.yaml.Kind != yaml.ScalarNode || n.yaml.Tag != "!!str" && !number {
+		n.want("text", n.describe())
 	} else if err := t.UnmarshalText([]byte(n.yaml.Value)); err != nil {
 		n.doc.report(n.line, n.path, "%v", err)
 	}
@@ -227,13 +295,13 @@ func (n *Node) text(t encoding.TextUnmarshaler) {
 func (n *Node) duration(d *time.Duration) {
 	v, err := time.ParseDuration(n.yaml.Value)
 	if n.yaml.Kind != yaml.ScalarNode || n.yaml.Tag != "!!str" || err != nil {
-		n.want("a duration with a unit, such as 30s", describe(n.yaml))
+		n.want("a duration with a unit, such as 30s", n.describe())
 		return
 	}
 	*d = v
 }
 
-// json keeps a mapping as JSON, for templates and schemas.
+// json keeps a mapping of YAML as JSON, for templates and schemas.
 func (n *Node) json(into *json.RawMessage) {
 	if !n.mapping() {
 		return
@@ -263,11 +331,11 @@ func (n *Node) any() (any, bool) {
 		return nil, true
 	case n.yaml.Tag == "!!bool" && (n.yaml.Value == "true" || n.yaml.Value == "false"):
 		return n.yaml.Value == "true", true
-	case isNumber && n.yaml.Tag == "!!int":
+	case isNumber && (n.yaml.Tag == "!!int" || n.raw != nil):
 		return json.Number(n.yaml.Value), true
 	case isNumber:
 		return number, true
 	}
-	n.want("what JSON has", describe(n.yaml))
+	n.want("what JSON has", n.describe())
 	return nil, false
 }

@@ -16,6 +16,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -30,6 +31,8 @@ type Source struct {
 
 	// Partial leaves keys that aren't known to others, who read the whole.
 	Partial bool
+	// Quiet says of a wrong value what it is and not how it reads: it may be a secret.
+	Quiet bool
 }
 
 // Node is a part of a document. nil is one that isn't there: it has no keys, and nothing is wrong with it.
@@ -38,27 +41,40 @@ type Node struct {
 	yaml *yaml.Node // nil: there is nothing in it
 	path string
 	line int // of its key, where it has one
+
+	raw   jsontext.Value // of JSON: the value as it is written; nil: YAML
+	depth int            // of JSON
 }
 
 // document is one text, with what was found wrong so far.
 type document struct {
 	file     string
 	partial  bool
+	quiet    bool
 	root     *Node
 	problems []Problem
 	meant    []string // paths that unknown keys were meant to be: that there is nothing at them follows
 }
 
-// YAML reads a document of at most one. What is wrong with it as YAML is told by Done, as everything else.
-func YAML(s Source, text []byte) *Node {
-	d := &document{file: s.File, partial: s.Partial}
+// newDocument holds a text to what is asked of any.
+func newDocument(s Source, text []byte) (d *document, ok bool) {
+	d = &document{file: s.File, partial: s.Partial, quiet: s.Quiet}
 	d.root = &Node{doc: d, path: s.Path}
 	switch {
 	case len(text) > s.Max:
 		d.report(0, s.Path, "longer than %d bytes", s.Max)
-		return d.root
 	case !utf8.Valid(text):
 		d.report(0, s.Path, "not UTF-8")
+	default:
+		return d, true
+	}
+	return d, false
+}
+
+// YAML reads a document of at most one. What is wrong with it as YAML is told by Done, as everything else.
+func YAML(s Source, text []byte) *Node {
+	d, ok := newDocument(s, text)
+	if !ok {
 		return d.root
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -119,9 +135,9 @@ func (d *document) keys(n *Node) {
 		key := n.yaml.Content[i]
 		switch at := first[key.Value]; {
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str" || key.Anchor != "" || key.Style&yaml.TaggedStyle != 0:
-			d.report(key.Line, n.path, "a key is a plain word, or a text in quotes: got %s", describe(key))
+			d.report(key.Line, n.path, "a key is a plain word, or a text in quotes: got %s", (&Node{doc: d, yaml: key}).describe())
 		case at > 0:
-			d.report(key.Line, join(n.path, key.Value), "given twice, first on line %d", at)
+			d.report(key.Line, Join(n.path, key.Value), "given twice, first on line %d", at)
 		default:
 			first[key.Value] = key.Line
 		}
@@ -134,17 +150,21 @@ func (n *Node) members() iter.Seq2[string, *Node] {
 		if n == nil || n.yaml == nil {
 			return
 		}
+		if n.raw != nil {
+			n.split(yield)
+			return
+		}
 		switch n.yaml.Kind {
 		case yaml.SequenceNode:
 			for i, v := range n.yaml.Content {
-				if !yield("", &Node{n.doc, v, fmt.Sprintf("%s[%d]", n.path, i), v.Line}) {
+				if !yield("", &Node{doc: n.doc, yaml: v, path: fmt.Sprintf("%s[%d]", n.path, i), line: v.Line}) {
 					return
 				}
 			}
 		case yaml.MappingNode:
 			for i := 0; i+1 < len(n.yaml.Content); i += 2 {
 				key := n.yaml.Content[i]
-				if key.Kind == yaml.ScalarNode && key.Tag == "!!str" && !yield(key.Value, &Node{n.doc, n.yaml.Content[i+1], join(n.path, key.Value), key.Line}) {
+				if key.Kind == yaml.ScalarNode && key.Tag == "!!str" && !yield(key.Value, &Node{doc: n.doc, yaml: n.yaml.Content[i+1], path: Join(n.path, key.Value), line: key.Line}) {
 					return
 				}
 			}
@@ -183,7 +203,11 @@ func (n *Node) add(err error) {
 		}
 	case *InvalidError:
 		for _, p := range e.Problems {
-			if !slices.Contains(n.doc.problems, p) {
+			switch {
+			case slices.Contains(n.doc.problems, p):
+			case p.File == "" && p.Line == 0: // a check's
+				n.add(p)
+			default:
 				n.doc.problems = append(n.doc.problems, p)
 			}
 		}
@@ -196,15 +220,16 @@ func (n *Node) add(err error) {
 
 // follow reports what a check says, unless that follows from what was reported before.
 func (d *document) follow(path, message string) {
-	for _, p := range d.problems {
-		if within(p.Path, path) || within(path, p.Path) {
-			return
-		}
+	if !d.follows(path) {
+		d.report(d.root.lineOf(path), path, "%s", message)
 	}
-	if slices.ContainsFunc(d.meant, func(meant string) bool { return within(path, meant) }) {
-		return
-	}
-	d.report(d.root.lineOf(path), path, "%s", message)
+}
+
+// follows tells whether a problem at path would say nothing new.
+func (d *document) follows(path string) bool {
+	return len(d.problems) > maxProblems || slices.ContainsFunc(d.problems, func(p Problem) bool {
+		return within(p.Path, path) || within(path, p.Path)
+	}) || slices.ContainsFunc(d.meant, func(meant string) bool { return within(path, meant) })
 }
 
 func (d *document) report(line int, path, format string, args ...any) {
@@ -218,6 +243,9 @@ func (d *document) report(line int, path, format string, args ...any) {
 
 // lineOf returns the line of path, or of what encloses it nearest.
 func (n *Node) lineOf(path string) int {
+	if n.raw != nil {
+		return 0
+	}
 	for _, member := range n.members() {
 		if within(path, member.path) {
 			return member.lineOf(path)
@@ -232,8 +260,8 @@ func within(path, other string) bool {
 	return ok && (other == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// join puts a key behind a path. A key that a person wouldn't write is quoted and cut.
-func join(path, key string) string {
+// Join puts a key behind a path. A key that a person wouldn't write is quoted and cut.
+func Join(path, key string) string {
 	if len(key) > 128 || strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }) {
 		key = fmt.Sprintf("%.128q", key)
 	}
@@ -248,27 +276,35 @@ func below(path, rest string) string {
 }
 
 // describe says what stands there, in the words of the format.
-func describe(n *yaml.Node) string {
-	switch kind := kindOf(n); kind {
-	case "text", "the date":
-		return fmt.Sprintf("%s %.40q", kind, n.Value)
-	case "a mapping", "a list", "nothing":
+func (n *Node) describe() string {
+	kind := n.kind()
+	if n.doc.quiet {
+		return kind
+	}
+	switch kind {
+	case "text", "broken text", "the date":
+		return fmt.Sprintf("%s %.40q", kind, n.yaml.Value)
+	case "a mapping", "an object", "a list", "nothing", "null":
 		return kind
 	default:
-		return fmt.Sprintf("%s %.40s", kind, n.Value)
+		return fmt.Sprintf("%s %.40s", kind, n.yaml.Value)
 	}
 }
 
-// kindOf is describe without the value, which may be a secret that stands in the wrong place.
-func kindOf(n *yaml.Node) string {
+// kind is describe without the value, which may be a secret that stands in the wrong place.
+func (n *Node) kind() string {
 	switch {
-	case n.Kind == yaml.MappingNode:
+	case n.yaml.Kind == yaml.MappingNode && n.raw != nil:
+		return "an object"
+	case n.yaml.Kind == yaml.MappingNode:
 		return "a mapping"
-	case n.Kind == yaml.SequenceNode:
+	case n.yaml.Kind == yaml.SequenceNode:
 		return "a list"
+	case n.yaml.Tag == "!!null" && n.raw != nil:
+		return "null"
 	}
-	if known, ok := map[string]string{"!!null": "nothing", "!!str": "text", "!!timestamp": "the date"}[n.Tag]; ok {
+	if known, ok := map[string]string{"!!null": "nothing", "!!str": "text", "!!timestamp": "the date"}[n.yaml.Tag]; ok {
 		return known
 	}
-	return strings.TrimPrefix(n.Tag, "!!")
+	return strings.TrimPrefix(n.yaml.Tag, "!!")
 }

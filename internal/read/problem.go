@@ -60,6 +60,22 @@ func (p Problem) Error() string {
 	return b.String() + p.Message
 }
 
+// Problems are what checks find.
+type Problems []Problem
+
+// Add appends a problem of the value at path.
+func (ps *Problems) Add(path, format string, args ...any) {
+	*ps = append(*ps, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// Err returns nil, or an *InvalidError. It avoids the trap of a nil slice in an error that isn't nil.
+func (ps Problems) Err() error {
+	if len(ps) == 0 {
+		return nil
+	}
+	return &InvalidError{ps}
+}
+
 // InvalidError is everything wrong with a file, or with the part of it that was asked about, by line.
 type InvalidError struct{ Problems []Problem }
 

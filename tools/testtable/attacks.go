@@ -15,35 +15,40 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"agentrun/internal/read"
 )
 
 // attackList is test/attack/classes.yaml, whose head says what each field means. What isn't in it isn't in
 // the page.
 type attackList struct {
-	Alike   map[string]string
+	Alike   map[string]string `yaml:"alike"`
 	Classes []struct {
-		Class   string
-		Note    string
-		Attacks []attackRow
-	}
+		Class   string      `yaml:"class"`
+		Note    string      `yaml:"note"`
+		Attacks []attackRow `yaml:"attacks"`
+	} `yaml:"classes"`
 }
 
 type attackRow struct {
-	What     string
-	Tests    []string
-	Findings []string
-	Controls []string
-	Wall     string
-	Record   bool
-	Alike    string
-	Not      string
-	Absent   string
+	What     string   `yaml:"what"`
+	Tests    []string `yaml:"tests"`
+	Findings []string `yaml:"findings"`
+	Controls []string `yaml:"controls"`
+	Wall     string   `yaml:"wall"`
+	Record   bool     `yaml:"record"`
+	Alike    string   `yaml:"alike"`
+	Not      string   `yaml:"not"`
+	Absent   string   `yaml:"absent"`
+}
+
+type findingList struct {
+	Findings []finding `yaml:"findings"`
 }
 
 type finding struct {
-	ID, What string
-	Tests    []string
+	ID    string   `yaml:"id"`
+	What  string   `yaml:"what"`
+	Tests []string `yaml:"tests"`
 }
 
 // rootRings are the columns of a row's cell. An ordinary user is refused ring 1 by name, so there is nothing
@@ -129,19 +134,19 @@ func attacksCommand(args []string, out io.Writer) error {
 }
 
 func (p *attackPage) load(root string) error {
-	for name, into := range map[string]any{
-		"classes.yaml": &p.list, "findings.yaml": &struct{ Findings *[]finding }{&p.findings},
-	} {
+	var found findingList
+	for name, into := range map[string]any{"classes.yaml": &p.list, "findings.yaml": &found} {
 		b, err := os.ReadFile(root + "/test/attack/" + name)
 		if err != nil {
 			return err
 		}
-		d := yaml.NewDecoder(bytes.NewReader(b))
-		d.KnownFields(true)
-		if err := d.Decode(into); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		n := read.YAML(read.Source{File: name, Max: 1 << 20}, b)
+		n.Into(into)
+		if err := n.Done(); err != nil {
+			return err
 		}
 	}
+	p.findings = found.Findings
 	b, err := os.ReadFile(root + "/test/vm/suite.sh")
 	if err != nil {
 		return err
