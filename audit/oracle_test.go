@@ -86,16 +86,16 @@ func told(r Record) (texts []string, numbers []float64) {
 	return texts, numbers
 }
 
-func read(v any) (texts []string, numbers []float64) {
+func leaves(v any) (texts []string, numbers []float64) {
 	switch v := v.(type) {
 	case map[string]any:
 		for _, inner := range v {
-			t, n := read(inner)
+			t, n := leaves(inner)
 			texts, numbers = append(texts, t...), append(numbers, n...)
 		}
 	case []any:
 		for _, inner := range v {
-			t, n := read(inner)
+			t, n := leaves(inner)
 			texts, numbers = append(texts, t...), append(numbers, n...)
 		}
 	case string:
@@ -153,7 +153,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("%s: %v", line, err)
 		}
 		texts, numbers := tidy(told(r))
-		gotTexts, gotNumbers := tidy(read(others.Data))
+		gotTexts, gotNumbers := tidy(leaves(others.Data))
 		if !slices.Equal(texts, gotTexts) || !slices.Equal(numbers, gotNumbers) {
 			t.Fatalf("%s: encoding/json reads %q, %v, the record has %q, %v", line, gotTexts, gotNumbers, texts, numbers)
 		}

@@ -38,6 +38,9 @@ func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 // MarshalText writes what String writes.
 func (h Hash) MarshalText() ([]byte, error) { return appendHex(nil, &h), nil }
 
+// UnmarshalText reads what String writes.
+func (h *Hash) UnmarshalText(text []byte) (err error) { *h, err = ParseHash(string(text)); return err }
+
 // ParseHash reads 64 lower-case hexadecimal digits.
 func ParseHash(s string) (Hash, error) {
 	var h Hash

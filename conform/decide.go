@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 	"agentrun/rings/paths"
 )
@@ -52,16 +54,26 @@ func classify(in json.RawMessage) (any, error) {
 
 // validity is the answer of everything that is validated field by field.
 type validity struct {
-	Valid  bool            `json:"valid"`
-	Errors []rings.Problem `json:"errors"`
+	Valid  bool      `json:"valid"`
+	Errors []problem `json:"errors"`
+}
+
+// problem has both, also of the value as a whole.
+type problem struct {
+	Path    string `json:"path"`
+	Message string `json:"message"`
 }
 
 func validityOf(err error) (any, error) {
-	problems, ok := errors.AsType[rings.Problems](err)
-	if err != nil && !ok {
+	v := validity{Valid: err == nil, Errors: []problem{}}
+	if invalid, ok := errors.AsType[*read.InvalidError](err); ok {
+		for _, p := range invalid.Problems {
+			v.Errors = append(v.Errors, problem{p.Path, p.Message})
+		}
+	} else if err != nil {
 		return nil, err
 	}
-	return validity{Valid: err == nil, Errors: append([]rings.Problem{}, problems...)}, nil
+	return v, nil
 }
 
 func validateAction(in json.RawMessage) (any, error) {
@@ -88,7 +100,7 @@ func check(in json.RawMessage) (any, error) {
 	// It has no valid id, so it is denied whatever else there is. What could be read of it says which ring it would need.
 	r := rings.Check(ring, score, consensus, rough(raw))
 	if r.Code == rings.CodeInvalidAction {
-		r.Reason = err.Error()
+		r.Reason = strings.Join(read.Lines(err), "; ")
 	}
 	return r, nil
 }

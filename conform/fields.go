@@ -3,14 +3,13 @@
 package conform
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
 	"strconv"
 	"time"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -23,36 +22,19 @@ type fields struct {
 	fault *Error
 }
 
+// readFields reads what is known to be JSON.
 func readFields(where string, raw json.RawMessage) *fields {
 	f := &fields{where: where, left: map[string]json.RawMessage{}}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+	if kind(raw) != "an object" {
 		return f.refuse(InvalidType, "%s: is %s, want an object", where, kind(raw))
 	}
-	seen := map[string]bool{}
-	for dec.More() {
-		name, err := dec.Token()
-		if err != nil {
-			return f.refuse(InvalidJSON, "%s: %v", where, err)
+	n := read.JSON(read.Source{Max: len(raw)}, raw)
+	n.Into(&f.left)
+	if twice, ok := errors.AsType[*read.InvalidError](n.Done()); ok {
+		f.refuse(DuplicateField, "%s: %v", where, twice.Problems[0])
+		for _, p := range twice.Problems {
+			delete(f.left, p.Path) // neither of the two counts
 		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return f.refuse(InvalidJSON, "%s: %v", where, err)
-		}
-		key, _ := name.(string) // in an object the decoder gives no other
-		if seen[key] {
-			delete(f.left, key) // neither of the two counts
-			f.refuse(DuplicateField, "%s: %.64q is there twice", where, key)
-			continue
-		}
-		seen[key] = true
-		f.left[key] = value
-	}
-	if _, err := dec.Token(); err != nil {
-		return f.refuse(InvalidJSON, "%s: %v", where, err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return f.refuse(InvalidJSON, "%s: something follows the object", where)
 	}
 	return f
 }

@@ -93,9 +93,9 @@ type Elevation struct {
 
 // ElevateRequest asks for a ring for a while.
 type ElevateRequest struct {
-	Target rings.Ring    `json:"target_ring"`
-	TTL    time.Duration `json:"ttl_ns,omitempty"` // 0: 300 s; more than 3600 s is cut to that (H-14)
-	Reason string        `json:"reason"`           // for the audit and other operators; required, at most 1024 bytes
+	Target rings.Ring    `json:"target_ring" read:"required"`
+	TTL    time.Duration `json:"ttl_ns,omitempty"`       // 0: 300 s; more than 3600 s is cut to that (H-14)
+	Reason string        `json:"reason" read:"required"` // for the audit and other operators; required, at most 1024 bytes
 	DryRun bool          `json:"dry_run,omitempty"`
 }
 

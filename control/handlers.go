@@ -90,14 +90,14 @@ func (q *call) inspect() error {
 }
 
 func (q *call) freeze() error {
-	if err := decodeBody(q.request.Body, nil); err != nil {
+	if err := decodeBody(q.request.Body, &struct{}{}); err != nil {
 		return err
 	}
 	return q.send(Done{}, q.s.Controller.Freeze(q.ctx, q.id, q.peer.by()))
 }
 
 func (q *call) thaw() error {
-	if err := decodeBody(q.request.Body, nil); err != nil {
+	if err := decodeBody(q.request.Body, &struct{}{}); err != nil {
 		return err
 	}
 	return q.send(Done{}, q.s.Controller.Thaw(q.ctx, q.id, q.peer.by()))
@@ -105,7 +105,7 @@ func (q *call) thaw() error {
 
 func (q *call) kill() error {
 	var r KillOneRequest
-	if err := decodeBody(q.request.Body, fields{{"reason", &r.Reason}}); err != nil {
+	if err := decodeBody(q.request.Body, &r); err != nil {
 		return err
 	}
 	reason, err := killReason(r.Reason)
@@ -124,16 +124,11 @@ func (q *call) kill() error {
 
 func (q *call) killAll() error {
 	var r KillRequest
-	sel := &r.Selector
-	err := decodeBody(q.request.Body, fields{
-		{"selector", fields{{"id", &sel.ID}, {"agent", &sel.Agent}, {"session", &sel.Session}, {"all", &sel.All}}},
-		{"reason", &r.Reason},
-	})
-	if err != nil {
+	if err := decodeBody(q.request.Body, &r); err != nil {
 		return err
 	}
 	// Two fields could mean both or either, none could mean all: each of that kills somebody who wasn't meant.
-	set := 0
+	set, sel := 0, r.Selector
 	for _, is := range []bool{sel.ID != "", sel.Agent != "", sel.Session != "", sel.All} {
 		if is {
 			set++
@@ -163,14 +158,8 @@ func killReason(s string) (string, error) {
 
 func (q *call) elevate() error {
 	var r ElevateRequest
-	err := decodeBody(q.request.Body, fields{{"target_ring", &r.Target}, {"ttl_ns", &r.TTL}, {"reason", &r.Reason}, {"dry_run", &r.DryRun}})
-	switch {
-	case err != nil:
+	if err := decodeBody(q.request.Body, &r); err != nil {
 		return err
-	case !r.Target.Valid():
-		return badField("target_ring", "it is required")
-	case r.Reason == "":
-		return badField("reason", "it is required")
 	}
 	if err := checkText("reason", r.Reason, maxReason); err != nil {
 		return err
@@ -181,7 +170,7 @@ func (q *call) elevate() error {
 
 func (q *call) revoke() error {
 	var r RevokeRequest
-	if err := decodeBody(q.request.Body, fields{{"elevation_id", &r.Elevation}}); err != nil {
+	if err := decodeBody(q.request.Body, &r); err != nil {
 		return err
 	}
 	return q.send(Done{}, q.s.Controller.Revoke(q.ctx, q.id, r.Elevation, q.peer.by()))
@@ -189,7 +178,7 @@ func (q *call) revoke() error {
 
 func (q *call) signal() error {
 	var r SignalRequest
-	if err := decodeBody(q.request.Body, fields{{"signal", &r.Signal}}); err != nil {
+	if err := decodeBody(q.request.Body, &r); err != nil {
 		return err
 	}
 	switch unix.Signal(r.Signal) {
@@ -208,7 +197,7 @@ func (q *call) limits() error {
 		return err
 	}
 	var l Limits
-	if err := decodeBody(q.request.Body, fields{{"cpu", &l.CPU}, {"memory_bytes", &l.Memory}, {"pids", &l.PIDs}}); err != nil {
+	if err := decodeBody(q.request.Body, &l); err != nil {
 		return err
 	}
 	switch {

@@ -26,18 +26,9 @@ type Request struct {
 // Text is an answer that is no JSON.
 type Text struct{ ContentType, Body string }
 
-// Fields reads the body's fields into pointers. Unknown, repeated, null and mistyped ones are errors; missing ones are left as
-// they are.
-func (r Request) Fields(into map[string]any) error {
-	f := make(fields, 0, len(into))
-	for name, to := range into {
-		f = append(f, struct {
-			name string
-			into any
-		}{name, to})
-	}
-	return decodeBody(r.body, f)
-}
+// Read reads the body onto a struct, whose json tags name its fields; one with the tag read:"required" must be there. Unknown,
+// repeated, null and mistyped fields are errors, whose text doesn't have what was sent; missing ones are left as they are.
+func (r Request) Read(into any) error { return decodeBody(r.body, into) }
 
 // CheckText refuses what other operators' terminals and the audit's readers would not show as it is, and what is longer than
 // most bytes.

@@ -17,11 +17,13 @@ func TestM23MoreRoutes(t *testing.T) {
 		{"GET", "/v1/extra", func(_ context.Context, r Request) (any, error) { return map[string]string{"by": r.By}, nil }},
 		{"GET", "/v1/text", func(context.Context, Request) (any, error) { return Text{"text/plain", "a 1\n"}, nil }},
 		{"POST", "/v1/extra/{id}/do", func(_ context.Context, r Request) (any, error) {
-			var word string
-			if err := r.Fields(map[string]any{"word": &word}); err != nil {
+			var v struct {
+				Word string `json:"word" read:"required"`
+			}
+			if err := r.Read(&v); err != nil {
 				return nil, err
 			}
-			return map[string]string{"id": r.ID, "word": word}, nil
+			return map[string]string{"id": r.ID, "word": v.Word}, nil
 		}},
 		{"POST", "/v1/panic", func(context.Context, Request) (any, error) { panic("oh") }},
 	}
@@ -46,7 +48,7 @@ func TestM23MoreRoutes(t *testing.T) {
 		{"root", "GET /v1/text", "", 200, "a 1\n"},
 		{"root", "POST /v1/extra/a%20b/do", `{"word":"x"}`, 200, `{"id":"a b","word":"x"}`},
 		{"root", "POST /v1/extra/a/do", `{"word":"x","word":"y"}`, 400, "twice"},
-		{"root", "POST /v1/extra/a/do", `{"wort":"x"}`, 400, "unknown field"},
+		{"root", "POST /v1/extra/a/do", `{"wort":"x"}`, 400, "wort: unknown key; did you mean word?"},
 		{"root", "GET /v1/extra", "{}", 400, "body"},
 		{"root", "GET /v1/extra?x=1", "", 400, "unknown parameter"},
 		{"root", "DELETE /v1/extra", "", 405, "no method"},

@@ -162,8 +162,8 @@ func TestM23BodiesAreTheTypes(t *testing.T) {
 				method = "PATCH"
 			}
 			status, text := s.raw(t, method+" /v1/sandboxes/r1/"+path, `{"`+name+`":[[]]}`)
-			if want := name + ": it has the wrong type"; status != 400 || !strings.Contains(text, want) {
-				t.Errorf("%s %s: got %d %s, want 400 with %q", path, name, status, text, want)
+			if status != 400 || !strings.Contains(text, name+": ") || strings.Contains(text, "unknown") {
+				t.Errorf("%s %s: got %d %s, want 400 with its wrong type", path, name, status, text)
 			}
 		}
 	}

@@ -148,7 +148,7 @@ type right int
 
 const (
 	nothing right = iota
-	read
+	look
 	operate
 	own // root, or the supervisor's own user: operate, and a place of its own
 )
@@ -160,7 +160,7 @@ func (a Access) of(p peer) right {
 	case a.OperateGroup > 0 && slices.Contains(p.groups, a.OperateGroup):
 		return operate
 	case a.ReadGroup > 0 && slices.Contains(p.groups, a.ReadGroup):
-		return read
+		return look
 	}
 	return nothing
 }

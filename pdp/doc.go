@@ -6,7 +6,7 @@
 //
 //	engine, err := pdp.NewEngine(pdp.Options{Path: "/etc/agentrun/policies", Clock: time.Now})
 //	if err != nil {
-//		return err // pdp.Problems: file, line and what is wrong there
+//		return err // *read.InvalidError: file, line and what is wrong there
 //	}
 //	d := engine.Decide(ctx, request)
 //	record(d) // then act on it
@@ -24,7 +24,7 @@
 //
 // Decide returns no error that could be dropped: what goes wrong is a refusal with a code (pdp_unavailable, pdp_timeout,
 // pdp_malformed, pdp_error) and its Cause, which is for the operator and not for the agent. Loading policies and decoding
-// requests return Problems.
+// requests return a *read.InvalidError.
 //
 // # How it fails
 //

@@ -5,19 +5,20 @@ package pdp
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"agentrun/internal/read"
 )
 
 // policySuffix of the files in a folder that count.
 const policySuffix = ".cedar"
 
 // Load returns the set of policies of a file, or of a folder's *.cedar files (not of its subfolders; names with a dot in front
-// are left out). An empty path gives the built-in policies alone. What is wrong comes as Problems.
+// are left out). An empty path gives the built-in policies alone. What is wrong comes as a *read.InvalidError.
 func Load(path string) (*Set, error) {
 	if path == "" {
 		return Compile(nil)
@@ -28,7 +29,10 @@ func Load(path string) (*Set, error) {
 	}
 	var files []File
 	for _, name := range names {
-		text, err := readPolicy(name)
+		text, info, err := read.Regular(name, MaxPolicyFile)
+		if err == nil {
+			err = notForEveryone(info)
+		}
 		if err != nil {
 			return nil, asProblems(name, err)
 		}
@@ -37,11 +41,11 @@ func Load(path string) (*Set, error) {
 	return Compile(files)
 }
 
-func asProblems(name string, err error) Problems {
+func asProblems(name string, err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err
 	}
-	return Problems{{File: name, Message: err.Error()}}
+	return read.Problems{{File: name, Message: err.Error()}}.Err()
 }
 
 var errNoPolicyFile = errors.New("there is no " + policySuffix + " file in it")
@@ -75,31 +79,6 @@ func policyFiles(path string) ([]string, error) {
 		return nil, fmt.Errorf("%d policy files, at most %d are allowed", len(names), MaxFiles)
 	}
 	return names, nil
-}
-
-// readPolicy looks at the file that it opened, not at the name: a pipe must not hold up a decision, a device not feed it
-// without end.
-func readPolicy(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("is no regular file")
-	}
-	if err := notForEveryone(info); err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(f, MaxPolicyFile+1))
-	if err != nil {
-		return nil, err
-	}
-	return text, nil
 }
 
 // Whoever may write the policies decides them. A file that everybody may write is nobody's decision.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -300,9 +301,9 @@ func TestM10RequestCheck(t *testing.T) {
 	} {
 		r := good()
 		spoil(&r)
-		ps, ok := errors.AsType[rings.Problems](r.Check())
-		if !ok || len(ps) != 1 || ps[0].Path != name {
-			t.Errorf("%s: got %v", name, ps)
+		invalid, ok := errors.AsType[*read.InvalidError](r.Check())
+		if !ok || len(invalid.Problems) != 1 || invalid.Problems[0].Path != name {
+			t.Errorf("%s: got %v", name, invalid)
 		}
 		if d := compile(t, "").Decide(t.Context(), r); d.Code != CodeMalformed || d.Cause == nil {
 			t.Errorf("%s: got %+v, want %s with its cause", name, d, CodeMalformed)
@@ -435,7 +436,7 @@ func TestM10PolicyProblems(t *testing.T) {
 	}
 	for _, c := range cases {
 		set, err := Compile([]File{{"p.cedar", []byte(c.text)}})
-		if _, ok := errors.AsType[Problems](err); !ok || set != nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "p.cedar") {
+		if _, ok := errors.AsType[*read.InvalidError](err); !ok || set != nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "p.cedar") {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -603,8 +604,8 @@ func TestM10PolicyFilesThatAreRefused(t *testing.T) {
 	if err := os.Mkdir(file, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	want(dir, "no regular file")
-	want("/dev/zero", "no regular file")
+	want(dir, "not a regular file")
+	want("/dev/zero", "not a regular file")
 	write(t, filepath.Join(dir, "b"), strings.Repeat(" ", MaxPolicyFile+1))
 	want(filepath.Join(dir, "b"), "longer than 256 KiB")
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -137,27 +138,20 @@ func CheckToolName(name string) error {
 	return nil
 }
 
-// Check returns nil or rings.Problems with each field that can't be understood. An empty key, role or list of capabilities is
+// Check returns nil or a *read.InvalidError with each field that can't be understood. An empty key, role or list of capabilities is
 // understood: it is refused with a reason of its own.
 func (r Request) Check() error {
-	var ps rings.Problems
-	ps = append(ps, r.checkNames()...)
-	ps = append(ps, r.checkAction()...)
-	ps = append(ps, r.Context.check()...)
-	if len(ps) == 0 {
-		return nil
-	}
-	return ps
+	var ps read.Problems
+	r.checkNames(&ps)
+	r.checkAction(&ps)
+	r.Context.check(&ps)
+	return ps.Err()
 }
 
-func problem(path, format string, args ...any) rings.Problem {
-	return rings.Problem{Path: path, Message: fmt.Sprintf(format, args...)}
-}
-
-func (r Request) checkNames() (ps rings.Problems) {
+func (r Request) checkNames(ps *read.Problems) {
 	name := func(path, id string) {
 		if rings.CheckAgentID(id) != nil {
-			ps = append(ps, problem(path, "%.64q is no identifier", id))
+			ps.Add(path, "%.64q is no identifier", id)
 		}
 	}
 	optional := func(path, id string) {
@@ -167,72 +161,68 @@ func (r Request) checkNames() (ps rings.Problems) {
 	}
 	name("subject.id", r.Subject.ID)
 	if t := r.Subject.Type; t != Agent && t != User {
-		ps = append(ps, problem("subject.type", `%.32q is neither "agent" nor "user"`, string(t)))
+		ps.Add("subject.type", `%.32q is neither "agent" nor "user"`, string(t))
 	}
 	name("team_id", r.TeamID)
 	name("resource.id", r.Resource.ID)
 	name("resource.team_id", r.Resource.TeamID)
 	if m := r.Resource.Mode; m != Public && m != Confidential {
-		ps = append(ps, problem("resource.mode", `%.32q is neither "public" nor "confidential"`, string(m)))
+		ps.Add("resource.mode", `%.32q is neither "public" nor "confidential"`, string(m))
 	}
 	optional("key_id", r.KeyID)
 	name("context.plan", r.Context.Plan)
 	optional("context.role", r.Context.Role)
-	return ps
 }
 
-func (r Request) checkAction() (ps rings.Problems) {
+func (r Request) checkAction(ps *read.Problems) {
 	category := r.Context.Tool.Category
 	switch _, tool := ToolOf(r.Action); {
 	case tool:
 		if len(category) != 1 || category < "A" || category > "D" {
-			ps = append(ps, problem("context.tool.category", "%.32q is not A, B, C or D", string(category)))
+			ps.Add("context.tool.category", "%.32q is not A, B, C or D", string(category))
 		}
 	case r.Action != RunAction && r.Action != ElevationAction:
-		ps = append(ps, problem("action", "%.64q is none of %s, %s and tool.<name>.invoke", r.Action, RunAction, ElevationAction))
+		ps.Add("action", "%.64q is none of %s, %s and tool.<name>.invoke", r.Action, RunAction, ElevationAction)
 	case r.Context.Tool != Tool{}:
-		ps = append(ps, problem("context.tool", "a run is no tool, nor is an elevation"))
+		ps.Add("context.tool", "a run is no tool, nor is an elevation")
 	case r.Action == ElevationAction && !ringResource(r.Resource.ID):
-		ps = append(ps, problem("resource.id", "%.64q is no ring: want ring:0 to ring:3", r.Resource.ID))
+		ps.Add("resource.id", "%.64q is no ring: want ring:0 to ring:3", r.Resource.ID)
 	}
-	return ps
 }
 
 func ringResource(id string) bool {
 	return slices.ContainsFunc([]rings.Ring{rings.Root, rings.Privileged, rings.Standard, rings.Sandbox}, func(r rings.Ring) bool { return RingResource(r) == id })
 }
 
-func (c Context) check() (ps rings.Problems) {
+func (c Context) check(ps *read.Problems) {
 	if !c.Ring.Valid() {
-		ps = append(ps, problem("context.ring", "%v", rings.ErrRing))
+		ps.Add("context.ring", "%v", rings.ErrRing)
 	}
 	if !c.RequiredRing.Valid() {
-		ps = append(ps, problem("context.required_ring", "%v", rings.ErrRing))
+		ps.Add("context.required_ring", "%v", rings.ErrRing)
 	}
 	if len(c.Capabilities) > MaxCapabilities {
-		ps = append(ps, problem("context.capabilities", "%d of them, at most %d are allowed", len(c.Capabilities), MaxCapabilities))
+		ps.Add("context.capabilities", "%d of them, at most %d are allowed", len(c.Capabilities), MaxCapabilities)
 	} else {
-		ps = append(ps, c.checkCapabilities()...)
+		c.checkCapabilities(ps)
 	}
 	if c.Input != Clean && c.Input != Suspicious {
-		ps = append(ps, problem("context.input", `%.32q is neither "clean" nor "suspicious"`, string(c.Input)))
+		ps.Add("context.input", `%.32q is neither "clean" nor "suspicious"`, string(c.Input))
 	}
 	for _, n := range []int64{c.Quota.Used, c.Quota.Limit} {
 		if n < 0 || n > MaxQuota {
-			ps = append(ps, problem("context.quota", "%d is not within 0 and %d", n, int64(MaxQuota)))
+			ps.Add("context.quota", "%d is not within 0 and %d", n, int64(MaxQuota))
 		}
 	}
-	return ps
 }
 
 // A capability that no action can ask for is a mistake or a trick ("tool.*.invoke"): it is refused rather than passed over,
 // for whoever granted it believes that it means something.
-func (c Context) checkCapabilities() (ps rings.Problems) {
+func (c Context) checkCapabilities(ps *read.Problems) {
 	for _, granted := range c.Capabilities {
 		if _, tool := ToolOf(granted); !tool && granted != RunAction && granted != ElevationAction {
-			ps = append(ps, problem("context.capabilities", "%.64q is none of %s, %s and tool.<name>.invoke", granted, RunAction, ElevationAction))
-			return ps
+			ps.Add("context.capabilities", "%.64q is none of %s, %s and tool.<name>.invoke", granted, RunAction, ElevationAction)
+			return
 		}
 	}
-	return ps
 }

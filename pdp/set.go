@@ -18,6 +18,7 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/schema"
 	"github.com/cedar-policy/cedar-go/x/exp/schema/validate"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -35,36 +36,6 @@ func Schema() []byte { return append([]byte(nil), schemaText...) }
 
 // Builtin returns the built-in guards and the grant, in the Cedar language.
 func Builtin() []byte { return append(append([]byte(nil), baseText...), grantText...) }
-
-// Problem is one fault of a policy file.
-type Problem struct {
-	File    string `json:"file"`
-	Line    int    `json:"line,omitempty"` // 0: the file as a whole
-	Policy  string `json:"policy,omitempty"`
-	Message string `json:"message"`
-}
-
-func (p Problem) String() string {
-	s := p.File
-	if p.Line > 0 {
-		s += ":" + strconv.Itoa(p.Line)
-	}
-	if p.Policy != "" {
-		s += ": " + p.Policy
-	}
-	return s + ": " + p.Message
-}
-
-// Problems is the error of loading policies: all that is wrong, never empty.
-type Problems []Problem
-
-func (ps Problems) Error() string {
-	lines := make([]string, len(ps))
-	for i, p := range ps {
-		lines[i] = p.String()
-	}
-	return strings.Join(lines, "\n")
-}
 
 // File is a policy file's name, for messages, and its text.
 type File struct {
@@ -101,7 +72,7 @@ func (s *Set) Len() int { return s.operators }
 // BuiltinGrant tells whether the built-in grant is part of the set: the operator's files have no permit of their own.
 func (s *Set) BuiltinGrant() bool { return s.granted }
 
-// Compile returns the set made of the operator's files, none for the built-in policies alone; or Problems. Files without any
+// Compile returns the set made of the operator's files, none for the built-in policies alone; or a *read.InvalidError. Files without any
 // policy are a problem: an empty folder looks like one whose contents were lost, forbids and all.
 func Compile(files []File) (*Set, error) {
 	b := builder{set: &Set{byID: map[cedar.PolicyID]*policy{}}}
@@ -118,8 +89,8 @@ func Compile(files []File) (*Set, error) {
 		b.set.granted = true
 		b.add(File{"grant.cedar", grantText}, true)
 	}
-	if len(b.problems) > 0 {
-		return nil, b.problems
+	if err := b.problems.Err(); err != nil {
+		return nil, err
 	}
 	b.set.revision = revision(files)
 	return b.set, nil
@@ -151,13 +122,13 @@ var schemaOnce = sync.OnceValues(func() (*validate.Validator, error) {
 
 type builder struct {
 	set                *Set
-	problems           Problems
+	problems           read.Problems
 	operators, permits int
 	seq                int
 }
 
 func (b *builder) problem(file string, line int, id, message string) {
-	b.problems = append(b.problems, Problem{File: file, Line: line, Policy: id, Message: message})
+	b.problems = append(b.problems, read.Problem{File: file, Line: line, Path: id, Message: message})
 }
 
 func (b *builder) add(f File, builtin bool) {

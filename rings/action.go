@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"unicode"
 	"unicode/utf8"
+
+	"agentrun/internal/read"
 )
 
 // Reversibility says how far an action can be undone (H-7). Its zero value is none of the three and refuses.
@@ -34,46 +36,44 @@ const (
 
 // Action describes what an agent wants to do (H-7). The zero value is invalid and requires Root.
 type Action struct {
-	ID                string        `json:"action_id"`           // an identifier, see CheckActionID
-	Name              string        `json:"name"`                // for people, 1 to 256 code points
-	ExecuteAPI        string        `json:"execute_api"`         // 1 to 2048 code points
-	UndoAPI           *string       `json:"undo_api"`            // nil: there is none; else 1 to 2048 code points
-	Reversibility     Reversibility `json:"reversibility"`       // FULL, PARTIAL or NONE
-	UndoWindowSeconds int           `json:"undo_window_seconds"` // 0 to 86400
-	ReadOnly          bool          `json:"is_read_only"`
-	Admin             bool          `json:"is_admin"`
+	ID                string        `json:"action_id" read:"required"`     // an identifier, see CheckActionID
+	Name              string        `json:"name" read:"required"`          // for people, 1 to 256 code points
+	ExecuteAPI        string        `json:"execute_api" read:"required"`   // 1 to 2048 code points
+	UndoAPI           *string       `json:"undo_api"`                      // nil: there is none; else 1 to 2048 code points
+	Reversibility     Reversibility `json:"reversibility" read:"required"` // FULL, PARTIAL or NONE
+	UndoWindowSeconds int           `json:"undo_window_seconds"`           // 0 to 86400
+	ReadOnly          bool          `json:"is_read_only" read:"required"`
+	Admin             bool          `json:"is_admin" read:"required"`
 }
 
-// Check returns nil or Problems with every field that breaks H-7, by its JSON name.
-func (a Action) Check() error { return a.problems().err() }
-
-func (a Action) problems() Problems {
-	var ps Problems
+// Check returns nil or a *read.InvalidError with every field that breaks H-7, by its JSON name.
+func (a Action) Check() error {
+	var ps read.Problems
 	if err := CheckActionID(a.ID); err != nil {
-		ps.add("action_id", err.Error())
+		ps.Add("action_id", "%v", err)
 	}
-	ps.checkText("name", a.Name, MaxActionName)
-	ps.checkText("execute_api", a.ExecuteAPI, MaxActionAPI)
+	checkText(&ps, "name", a.Name, MaxActionName)
+	checkText(&ps, "execute_api", a.ExecuteAPI, MaxActionAPI)
 	if a.UndoAPI != nil {
-		ps.checkText("undo_api", *a.UndoAPI, MaxActionAPI)
+		checkText(&ps, "undo_api", *a.UndoAPI, MaxActionAPI)
 	}
 	if !a.Reversibility.Valid() {
-		ps.add("reversibility", fmt.Sprintf("%.32q: %v", string(a.Reversibility), ErrReversibility))
+		ps.Add("reversibility", "%.32q: %v", string(a.Reversibility), ErrReversibility)
 	}
 	if a.UndoWindowSeconds < 0 || a.UndoWindowSeconds > MaxUndoWindowSeconds {
-		ps.add("undo_window_seconds", fmt.Sprintf("%d is not within 0 and %d", a.UndoWindowSeconds, MaxUndoWindowSeconds))
+		ps.Add("undo_window_seconds", "%d is not within 0 and %d", a.UndoWindowSeconds, MaxUndoWindowSeconds)
 	}
-	return ps
+	return ps.Err()
 }
 
-func (ps *Problems) checkText(path, s string, most int) {
+func checkText(ps *read.Problems, path, s string, most int) {
 	switch n := utf8.RuneCountInString(s); {
 	case s == "":
-		ps.add(path, "is empty")
+		ps.Add(path, "is empty")
 	case n > most:
-		ps.add(path, fmt.Sprintf("has %d code points, at most %d are allowed", n, most))
+		ps.Add(path, "has %d code points, at most %d are allowed", n, most)
 	case !showable(s):
-		ps.add(path, "has characters that control the display, or bytes that are no text")
+		ps.Add(path, "has characters that control the display, or bytes that are no text")
 	}
 }
 

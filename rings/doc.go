@@ -12,7 +12,7 @@
 //
 //	action, err := rings.DecodeAction(unsafeText)
 //	if err != nil {
-//		return err // rings.Problems: every bad field
+//		return err // *read.InvalidError: every bad field
 //	}
 //	base, _ := rings.Assign(score, consensus) // with an error it is Sandbox
 //	live := elevations.Effective(agent, session, base)
@@ -23,7 +23,7 @@
 //
 // A refusal is a Decision, or a result that has one: a Code that never changes its meaning, a sentence for people, and the
 // requirement that decided. An error says that a question could not be understood or that an act did not take place; it
-// Is one of the Err… values, or is Problems, with the path of each bad field.
+// Is one of the Err… values, or is a *read.InvalidError, with the path of each bad field.
 //
 // # How it fails
 //

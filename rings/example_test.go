@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -40,8 +41,8 @@ func ExampleElevations() {
 func ExampleDecodeAction() {
 	_, err := rings.DecodeAction([]byte(`{"action_id": "a b", "name": "", "execute_api": "/x", "reversibility": "FULL",
 		"undo_window_seconds": true, "is_read_only": true, "is_admin": false}`))
-	if problems, ok := errors.AsType[rings.Problems](err); ok {
-		for _, problem := range problems {
+	if invalid, ok := errors.AsType[*read.InvalidError](err); ok {
+		for _, problem := range invalid.Problems {
 			fmt.Println(problem.Path)
 		}
 	}

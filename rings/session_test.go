@@ -45,7 +45,7 @@ func TestH29SessionConfig(t *testing.T) {
 		{full(`"s"`, "10", "-1", `"strong"`), []string{"min_participants"}},
 		{full(`"s"`, "10", "null", `null`), []string{"min_participants", "consistency_mode"}},
 		{`{"session_id":"s"}`, []string{"max_participants", "min_participants", "consistency_mode"}},
-		{strings.Replace(full(`"s"`, "2", "1", `"strong"`), "{", `{"Session_ID":"x",`, 1), []string{`"Session_ID"`}},
+		{strings.Replace(full(`"s"`, "2", "1", `"strong"`), "{", `{"Session_ID":"x",`, 1), []string{"Session_ID"}},
 		{strings.Replace(full(`"s"`, "2", "1", `"strong"`), "{", `{"session_id":"x",`, 1), []string{"session_id"}},
 		{`[]`, []string{""}}, {``, []string{""}}, {`null`, []string{""}}, {`{} {}`, []string{""}}, {"{\"\xff\":1}", []string{""}},
 		{`{"session_id":`, []string{""}}, {strings.Repeat("[", 20_000), []string{""}},

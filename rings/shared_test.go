@@ -63,7 +63,7 @@ func texts(values []SharedValue) []string {
 	return list
 }
 
-func read(t fataler, s *Shared, key string) SharedRead {
+func reading(t fataler, s *Shared, key string) SharedRead {
 	t.Helper()
 	r, err := s.Get("a", key)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestH32Strong(t *testing.T) {
 	if _, err := s.Put(SharedWrite{Agent: "a", Key: "k", Value: []byte("3"), Version: first.Version}); !errors.Is(err, ErrVersion) {
 		t.Errorf("write over a version that is gone: %v", err)
 	}
-	if r := read(t, s, "k"); !slices.Equal(texts(r.Values), []string{"2"}) || r.Version != second.Version || r.Values[0].Agent != "b" {
+	if r := reading(t, s, "k"); !slices.Equal(texts(r.Values), []string{"2"}) || r.Version != second.Version || r.Values[0].Agent != "b" {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -115,7 +115,7 @@ func TestH32StrongConcurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := texts(read(t, s, "n").Values); got[0] != strconv.FormatInt(won.Load(), 10) {
+	if got := texts(reading(t, s, "n").Values); got[0] != strconv.FormatInt(won.Load(), 10) {
 		t.Errorf("counted to %v in %d writes", got, won.Load())
 	}
 }
@@ -130,7 +130,7 @@ func TestH32CausalConflict(t *testing.T) {
 		return r
 	}
 	put("a", "1", nil)
-	seen := read(t, s, "k").Clock
+	seen := reading(t, s, "k").Clock
 	if r := put("b", "2", seen); r.Conflict != NoConflict || !slices.Equal(texts(r.Values), []string{"2"}) {
 		t.Errorf("a write that knew of the first: %+v, want it replaced", r)
 	}
@@ -141,7 +141,7 @@ func TestH32CausalConflict(t *testing.T) {
 	if len(c.list) != 1 || !slices.Equal(texts(c.list[0].Values), []string{"2", "3"}) || c.list[0].Key != "k" {
 		t.Errorf("told of %+v, want both values", c.list)
 	}
-	if r := put("a", "both", read(t, s, "k").Clock); r.Conflict != NoConflict || !slices.Equal(texts(r.Values), []string{"both"}) {
+	if r := put("a", "both", reading(t, s, "k").Clock); r.Conflict != NoConflict || !slices.Equal(texts(r.Values), []string{"both"}) {
 		t.Errorf("a write that knew of both: %+v, want it alone", r)
 	}
 	for name, clock := range map[string]VectorClock{"ahead": {"a": 100}, "stranger": {"z": 1}, "many": {"a": 1, "b": 1, "c": 1, "d": 0, "e": 0}} {
@@ -161,10 +161,10 @@ func TestH32CausalLosesNothing(t *testing.T) {
 		for i := range rapid.IntRange(1, 40).Draw(t, "steps") {
 			agent := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "agent")
 			if rapid.Bool().Draw(t, "read") {
-				knows[agent] = read(t, s, "k")
+				knows[agent] = reading(t, s, "k")
 				continue
 			}
-			before := read(t, s, "k")
+			before := reading(t, s, "k")
 			r, err := s.Put(SharedWrite{Agent: agent, Key: "k", Value: []byte(strconv.Itoa(i)), Clock: knows[agent].Clock})
 			if errors.Is(err, ErrSharedBounds) {
 				continue
@@ -237,7 +237,7 @@ func TestH32EventualLastWriterWins(t *testing.T) {
 	if _, err := s.Put(SharedWrite{Agent: "c", Key: "k", Value: []byte("4"), At: now}); !errors.Is(err, c.err) {
 		t.Errorf("what can't be recorded: %v", err)
 	}
-	if got := texts(read(t, s, "k").Values); !slices.Equal(got, []string{"tie"}) {
+	if got := texts(reading(t, s, "k").Values); !slices.Equal(got, []string{"tie"}) {
 		t.Errorf("%v stands after a write that couldn't be recorded", got)
 	}
 }
@@ -262,7 +262,7 @@ func TestH32EventualConverges(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got := read(t, s, "k").Values
+			got := reading(t, s, "k").Values
 			if want == nil {
 				want = got
 			}
@@ -333,7 +333,7 @@ func TestH32Bounds(t *testing.T) {
 		t.Errorf("over the total: %v", err)
 	}
 	// What makes room may be written.
-	if _, err := s.Put(SharedWrite{Agent: "a", Key: "big0", Version: read(t, s, "big0").Version}); err != nil {
+	if _, err := s.Put(SharedWrite{Agent: "a", Key: "big0", Version: reading(t, s, "big0").Version}); err != nil {
 		t.Errorf("a smaller value: %v", err)
 	}
 	for i := range MaxSharedKeys - MaxSharedBytes/MaxSharedValueBytes {
@@ -360,19 +360,19 @@ func TestH32CausalBounds(t *testing.T) {
 			t.Fatalf("concurrent value %d: %v", i, err)
 		}
 	}
-	_, err = s.Put(SharedWrite{Agent: "a", Key: "k", Clock: read(t, s, "k").Clock})
+	_, err = s.Put(SharedWrite{Agent: "a", Key: "k", Clock: reading(t, s, "k").Clock})
 	must(t, err)
 	// Agents that come, write and go don't make the clock grow without end.
 	for i := range 10 * MaxParticipants {
 		agent := "y" + strconv.Itoa(i)
 		must(t, session.Join(agent))
-		_, err = s.Put(SharedWrite{Agent: agent, Key: "k", Clock: read(t, s, "k").Clock})
+		_, err = s.Put(SharedWrite{Agent: agent, Key: "k", Clock: reading(t, s, "k").Clock})
 		must(t, session.Leave(agent))
 		if err != nil {
 			break
 		}
 	}
-	if n := len(read(t, s, "k").Clock); !errors.Is(err, ErrSharedBounds) || n != maxClockAgents {
+	if n := len(reading(t, s, "k").Clock); !errors.Is(err, ErrSharedBounds) || n != maxClockAgents {
 		t.Errorf("clock of %d agents, %v", n, err)
 	}
 }
@@ -401,7 +401,7 @@ func TestH32NothingIsShared(t *testing.T) {
 	given := []byte("good")
 	r, err := s.Put(SharedWrite{Agent: "a", Key: "k", Value: given})
 	must(t, err)
-	got := read(t, s, "k")
+	got := reading(t, s, "k")
 	copy(given, "evil")
 	copy(r.Values[0].Value, "evil")
 	copy(got.Values[0].Value, "evil")
@@ -409,7 +409,7 @@ func TestH32NothingIsShared(t *testing.T) {
 		clock["a"] = 99
 		maps.DeleteFunc(clock, func(string, uint64) bool { return true })
 	}
-	if r := read(t, s, "k"); string(r.Values[0].Value) != "good" || r.Clock["a"] != 1 || r.Values[0].Clock["a"] != 1 {
+	if r := reading(t, s, "k"); string(r.Values[0].Value) != "good" || r.Clock["a"] != 1 || r.Values[0].Clock["a"] != 1 {
 		t.Errorf("got %+v", r)
 	}
 }

@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"agentrun/internal/read"
 )
 
 // values are the parameters of a call by the names of the table, each as its JSON.
@@ -20,41 +22,20 @@ type values struct {
 	raw map[string]json.RawMessage
 }
 
-type member struct {
-	name  string
-	value json.RawMessage
-}
-
 // members reads one JSON object without losing what a map would: a name that comes twice. Two parsers that take different ones of
 // the two values are how a hint is shown to one of them only.
-func members(raw []byte) ([]member, error) {
+func members(raw []byte) (map[string]json.RawMessage, error) {
 	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || string(trimmed) == "null" {
 		return nil, nil
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	first, err := d.Token()
-	if err != nil || first != json.Delim('{') {
-		return nil, errors.New("not a JSON object")
+	var list map[string]json.RawMessage
+	n := read.JSON(read.Source{Max: MaxParams, Quiet: true}, raw)
+	n.Into(&list)
+	if err := n.Done(); err != nil {
+		return nil, errors.New(read.Lines(err)[0])
 	}
-	var list []member
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return nil, errors.New("not well-formed JSON")
-		}
-		m := member{name: name.(string)} // the decoder gives nothing else before a colon
-		if err := d.Decode(&m.value); err != nil {
-			return nil, errors.New("not well-formed JSON")
-		}
-		if list = append(list, m); len(list) > 64 {
-			return nil, errors.New("more than 64 members")
-		}
-	}
-	if _, err := d.Token(); err != nil {
-		return nil, errors.New("not well-formed JSON")
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the object")
+	if len(list) > 64 {
+		return nil, errors.New("more than 64 members")
 	}
 	return list, nil
 }
@@ -70,16 +51,16 @@ func decode(op *Operation, raw []byte) (values, *Error) {
 		return v, refusal(CodeInvalidType, map[string]any{"param_name": "params", "expected_type": "object"}, "Parameter 'params' expected 'object': %v", err)
 	}
 	var unknown []string
-	for _, m := range list {
-		p := op.parameter(m.name)
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		p := op.parameter(name)
 		if p == nil {
-			unknown = append(unknown, shown(m.name, 64))
+			unknown = append(unknown, shown(name, 64))
 			continue
 		}
 		if _, twice := v.raw[p.Name]; twice {
 			return v, refusal(CodeInvalidType, map[string]any{"param_name": p.Name}, "Parameter '%s' is given twice", p.Name)
 		}
-		v.raw[p.Name] = m.value
+		v.raw[p.Name] = list[name]
 	}
 	if unknown != nil {
 		unknown = unknown[:min(len(unknown), 16)]

@@ -3,11 +3,11 @@
 package store
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+
+	"agentrun/internal/read"
 )
 
 // ErrDecode is a record that isn't what this version writes.
@@ -21,7 +21,7 @@ func GetJSON[T any](b *Bucket, key string, v *T) (found bool, err error) {
 	if err != nil || !found {
 		return false, err
 	}
-	if err := decode(raw, v); err != nil {
+	if err := read.Exactly(raw, v); err != nil {
 		*v = *new(T)
 		return false, fmt.Errorf("bucket %s, key %.80q: %w: %w", b.name, key, ErrDecode, err)
 	}
@@ -41,24 +41,9 @@ func PutJSON[T any](b *Bucket, key string, v T) error {
 func EachJSON[T any](b *Bucket, prefix string, fn func(key string, v T) error) error {
 	return b.Each(prefix, func(key string, raw []byte) error {
 		var v T
-		if err := decode(raw, &v); err != nil {
+		if err := read.Exactly(raw, &v); err != nil {
 			return fmt.Errorf("bucket %s, key %.80q: %w: %w", b.name, key, ErrDecode, err)
 		}
 		return fn(key, v)
 	})
-}
-
-func decode(raw []byte, v any) error {
-	if string(raw) == "null" {
-		return errors.New("null") // which json would take for "leave it as it is"
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows it")
-	}
-	return nil
 }

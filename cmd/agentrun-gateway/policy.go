@@ -13,6 +13,7 @@ import (
 
 	"agentrun/internal/hinted"
 	"agentrun/internal/policycmd"
+	"agentrun/internal/read"
 	"agentrun/internal/shown"
 	"agentrun/pdp"
 )
@@ -56,9 +57,13 @@ func policyCheck(c *cli.Context) error {
 		return hinted.New(errors.New("the path is empty"), c.Command.HelpName+" FILE|DIR")
 	}
 	set, err := pdp.Load(path)
-	problems, faulty := errors.AsType[pdp.Problems](err)
+	invalid, faulty := errors.AsType[*read.InvalidError](err)
 	if err != nil && !faulty {
 		return err
+	}
+	problems := read.Problems{}
+	if faulty {
+		problems = invalid.Problems
 	}
 	if c.Bool("json") {
 		err = printJSON(checkReport(path, set, problems))
@@ -71,26 +76,24 @@ func policyCheck(c *cli.Context) error {
 	return err
 }
 
-func checkReport(path string, set *pdp.Set, problems pdp.Problems) any {
+func checkReport(path string, set *pdp.Set, problems read.Problems) any {
 	report := struct {
-		Path         string       `json:"path"`
-		Valid        bool         `json:"valid"`
-		Policies     int          `json:"policies"`
-		BuiltinGrant bool         `json:"builtin_grant"`
-		Revision     string       `json:"revision,omitempty"`
-		Problems     pdp.Problems `json:"problems"`
-	}{Path: path, Valid: set != nil, Problems: pdp.Problems{}}
+		Path         string        `json:"path"`
+		Valid        bool          `json:"valid"`
+		Policies     int           `json:"policies"`
+		BuiltinGrant bool          `json:"builtin_grant"`
+		Revision     string        `json:"revision,omitempty"`
+		Problems     read.Problems `json:"problems"`
+	}{Path: path, Valid: set != nil, Problems: problems}
 	if set != nil {
 		report.Policies, report.BuiltinGrant, report.Revision = set.Len(), set.BuiltinGrant(), set.Revision()
-	} else {
-		report.Problems = problems
 	}
 	return report
 }
 
-func printCheck(path string, set *pdp.Set, problems pdp.Problems) error {
+func printCheck(path string, set *pdp.Set, problems read.Problems) error {
 	for _, p := range problems {
-		fmt.Fprintln(os.Stderr, shown.Line(p.String()))
+		fmt.Fprintln(os.Stderr, shown.Line(p.Error()))
 	}
 	if set == nil {
 		return nil

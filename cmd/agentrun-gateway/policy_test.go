@@ -115,7 +115,7 @@ func TestM10PolicyExplainCommand(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &x); err != nil || code != 0 || x.Decision.Allow || x.Decision.Reason != "rbac_denied" || len(x.Forbids) != 1 {
 		t.Errorf("exit code %d, %q, %v", code, out, err)
 	}
-	if _, errs, code = gatewayRun(t, `{"subject":1}`, "policy", "explain", "--request", "-"); code != exitFailed || !strings.Contains(errs, "/subject") || !strings.Contains(errs, "hint: ") {
+	if _, errs, code = gatewayRun(t, `{"subject":1}`, "policy", "explain", "--request", "-"); code != exitFailed || !strings.Contains(errs, "request: subject: want an object, got int") || !strings.Contains(errs, "hint: ") {
 		t.Errorf("exit code %d, %q", code, errs)
 	}
 }

@@ -43,7 +43,7 @@ func TestM10PolicyHandsOver(t *testing.T) {
 	if out, code := policy("", "check", "--json", "--", file); code != 0 || !strings.Contains(out, `"valid": true`) {
 		t.Errorf("check: exit code %d, %q", code, out)
 	}
-	if out, code := policy("{}", "explain", "--request", "-", "--policy", file); code != runtime.ExitFailed || !strings.HasPrefix(out, "agentrun: request: subject.id") {
+	if out, code := policy("{}", "explain", "--request", "-", "--policy", file); code != runtime.ExitFailed || !strings.Contains(out, "agentrun: request: subject.id: ") {
 		t.Errorf("explain: exit code %d, %q", code, out)
 	}
 	if out, code := policy("", "check", "/nonexistent"); code != runtime.ExitFailed || !strings.Contains(out, "no such file") {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -211,8 +211,9 @@ func sessionPut(g *global, c *cli.Context) error {
 	}
 	w := rings.SharedWrite{Agent: c.String("agent"), Key: a[1], Value: []byte(a[2]), Version: c.Uint64("version")}
 	if text := c.String("clock"); text != "" {
-		if err := json.Unmarshal([]byte(text), &w.Clock); err != nil {
-			return fmt.Errorf("--clock: %w", err)
+		n := read.JSON(read.Source{Path: "--clock", Max: 1 << 20}, []byte(text))
+		if n.Into(&w.Clock); n.Done() != nil {
+			return n.Done()
 		}
 	}
 	if at := c.Timestamp("at"); at != nil {

@@ -16,8 +16,10 @@
 package desk
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"agentrun/control"
 	"agentrun/safetyloop"
@@ -75,7 +77,7 @@ func Routes(l Loop) []control.Route {
 			return challenges{some(l.Challenges(ctx))}, nil
 		}},
 		{Method: "POST", Path: prefix + "/challenges/{id}/show", Do: func(ctx context.Context, r control.Request) (any, error) {
-			if err := r.Fields(nil); err != nil {
+			if err := r.Read(&struct{}{}); err != nil {
 				return nil, err
 			}
 			if err := control.CheckText("id", r.ID, maxID); err != nil {
@@ -85,24 +87,33 @@ func Routes(l Loop) []control.Route {
 			return Shown{c, c.Code}, refusal(err)
 		}},
 		{Method: "POST", Path: prefix + "/challenges/{id}/verify", Do: func(ctx context.Context, r control.Request) (any, error) {
-			code, err := field(r, "code", maxCode)
+			var v struct {
+				Code string `json:"code" read:"required"`
+			}
+			err := r.Read(&v)
 			if err == nil {
-				err = control.CheckText("id", r.ID, maxID)
+				err = cmp.Or(control.CheckText("code", v.Code, maxCode), control.CheckText("id", r.ID, maxID))
 			}
 			if err != nil {
 				return nil, err
 			}
-			return control.Done{}, refusal(l.Verify(ctx, r.By, r.ID, code))
+			return control.Done{}, refusal(l.Verify(ctx, r.By, r.ID, v.Code))
 		}},
 		{Method: "GET", Path: prefix + "/pending", Do: func(ctx context.Context, _ control.Request) (any, error) {
 			return pending{some(l.Pending(ctx))}, nil
 		}},
 		{Method: "POST", Path: prefix + "/confirm", Do: func(ctx context.Context, r control.Request) (any, error) {
-			token, err := field(r, "token", maxCode)
+			var v struct {
+				Token string `json:"token" read:"required"`
+			}
+			err := r.Read(&v)
+			if err == nil {
+				err = control.CheckText("token", v.Token, maxCode)
+			}
 			if err != nil {
 				return nil, err
 			}
-			return control.Done{}, refusal(l.Confirm(ctx, r.By, token))
+			return control.Done{}, refusal(l.Confirm(ctx, r.By, v.Token))
 		}},
 		{Method: "GET", Path: prefix + "/blocks", Do: func(ctx context.Context, _ control.Request) (any, error) {
 			list, err := l.Blocks(ctx)
@@ -112,17 +123,21 @@ func Routes(l Loop) []control.Route {
 			return blocks{some(list)}, nil
 		}},
 		{Method: "POST", Path: prefix + "/unblock", Do: func(ctx context.Context, r control.Request) (any, error) {
-			var agent, reason string
-			if err := r.Fields(map[string]any{"agent": &agent, "reason": &reason}); err != nil {
+			var v struct {
+				Agent  string `json:"agent" read:"required"`
+				Reason string `json:"reason" read:"required"`
+			}
+			err := r.Read(&v)
+			switch {
+			case err != nil:
+				return nil, err
+			case len(v.Agent) > maxAgent:
+				return nil, &control.Error{Status: 400, Code: control.CodeBadRequest, Message: fmt.Sprintf("agent: want at most %d bytes", maxAgent)}
+			}
+			if err := control.CheckText("reason", v.Reason, maxReason); err != nil {
 				return nil, err
 			}
-			if agent == "" || len(agent) > maxAgent || reason == "" {
-				return nil, &control.Error{Status: 400, Code: control.CodeBadRequest, Message: "agent and reason are required"}
-			}
-			if err := control.CheckText("reason", reason, maxReason); err != nil {
-				return nil, err
-			}
-			return control.Done{}, refusal(l.Unblock(ctx, r.By, agent, reason))
+			return control.Done{}, refusal(l.Unblock(ctx, r.By, v.Agent, v.Reason))
 		}},
 	}
 }
@@ -133,18 +148,6 @@ func some[E any](list []E) []E {
 		return []E{}
 	}
 	return list
-}
-
-// field reads a body of one field. The text of an error doesn't have what was sent.
-func field(r control.Request, name string, most int) (string, error) {
-	var s string
-	if err := r.Fields(map[string]any{name: &s}); err != nil {
-		return "", err
-	}
-	if s == "" {
-		return "", &control.Error{Status: 400, Code: control.CodeBadRequest, Message: name + " is required"}
-	}
-	return s, control.CheckText(name, s, most)
 }
 
 // refusal gives an error its code on the wire.

@@ -172,7 +172,7 @@ func TestS1ArgumentsHaveOneMeaning(t *testing.T) {
 		`null`:                           safetyloop.CodeInvalidType,
 		"{\"operation\":\"\xff\"}":       safetyloop.CodeInvalidType,
 		`{"operation":"x"}{}`:            safetyloop.CodeInvalidType,
-		`{"operation":"x","params":` + strings.Repeat(`{"a":`, 20) + `1` + strings.Repeat(`}`, 21): safetyloop.CodeInvalidType,
+		`{"operation":"x","params":` + strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 71): safetyloop.CodeInvalidType,
 		`{"operation":"` + strings.Repeat("x", MaxArguments) + `"}`:                                safetyloop.CodeTooLarge,
 	} {
 		operation, _, refusal := split(json.RawMessage(arguments))

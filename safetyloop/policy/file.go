@@ -5,7 +5,6 @@ package policy
 import (
 	_ "embed"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -62,19 +61,7 @@ type Settings struct {
 
 // contents takes a regular file of at most MaxBytes.
 func contents(name string) ([]byte, os.FileInfo, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read policy: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, fmt.Errorf("read policy: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("read policy %s: not a regular file", name)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	text, info, err := read.Regular(name, MaxBytes)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read policy: %w", err)
 	}

@@ -3,14 +3,13 @@
 package sagafile
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
+	"agentrun/internal/read"
 	"agentrun/sagas"
 )
 
@@ -68,13 +67,8 @@ func (f File) Definition() ([]byte, error) { return json.Marshal(f) }
 // Decode reads what Definition gave, and checks it as Parse does a file.
 func Decode(definition []byte) (File, error) {
 	var f File
-	d := json.NewDecoder(bytes.NewReader(definition))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&f); err != nil {
+	if err := read.Exactly(definition, &f); err != nil {
 		return File{}, fmt.Errorf("saga in the journal: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return File{}, errors.New("saga in the journal: something follows it")
 	}
 	var c checker
 	c.check(&f)

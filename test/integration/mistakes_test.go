@@ -112,6 +112,15 @@ func TestMistakesAreToldByTheirLines(t *testing.T) {
 				"8: steps[1].execute.ring: 4, want 1, 2 or 3", "9: steps[1].execute.workspace: want text, got nothing"}},
 			{"empty", "# nothing\n", []string{"empty: a saga has at least name and steps"}},
 		},
+		"profile validate FILE": {
+			{"all at once", "name: file\ndescription: d\nextends: ring3\nlimits:\n  memroy: 1GiB\n  timeout: 60\n  pids: 0x40\n  why: w\nnetwork: {mode: off}\nfiles: {workspace: ro, why: ~}\n", []string{
+				"5: limits.memroy: unknown key; did you mean memory?", `6: limits.timeout: duration "60": want a number with a unit`, "7: limits.pids: want a whole number, got int 0x40",
+				`9: network.mode: "off" is none of none, allowlist, public`, "9: network.why: missing: say why", "10: files.why: want text, got nothing"}},
+			{"rule", "name: file\ndescription: d\nextends: ring3\nsyscalls:\n- names: [getpid]\n  action: alow\n  args: [{index: 6, op: masked_eq, mask: 0x1, vaule: 0x1}]\n  why: w\n", []string{
+				`6: syscalls[0].action: "alow" is none of allow`, "7: syscalls[0].args[0].index: 6 is not from 0 to 5", "7: syscalls[0].args[0].vaule: unknown key; did you mean value?"}},
+			{"key twice", "name: file\nname: file\ndescription: d\nextends: ring3\n", []string{"2: name: given twice, first on line 1"}},
+			{"second document", "name: file\n---\nname: file\n", []string{"2: more than one document"}},
+		},
 		"policy test FILE": {
 			{"unknown key", "cases:\n- name: a\n  expct: {}\n", []string{"3: cases[0].expct: unknown key; did you mean expect?"}},
 			{"none", "cases: []\n", []string{"1: cases: there are none"}},
@@ -135,5 +144,80 @@ func TestMistakesAreToldByTheirLines(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A plan with a mistake is no plan, and no run is counted against another's.
+func TestPlanMistakesAreToldByTheirLines(t *testing.T) {
+	const whole = "plans:\n  casual:\n    why: w\n    parallel: 3\n    time: 60s\n    cost_per_run: 1\n    cost_per_day: 1\n    tokens_per_run: 1\n    tokens_per_day: 1\n    steps: 1\n    tools: {allow: ['*']}\n"
+	for _, m := range []mistake{
+		{"unknown and missing", strings.Replace(whole, "parallel: 3", "paralel: 3", 1), []string{"4: plans.casual.paralel: unknown key; did you mean parallel?"}},
+		{"numbers", strings.NewReplacer("steps: 1", "steps: 0x10", "cost_per_run: 1", "cost_per_run: 1e-2", "time: 60s", "time: 60").Replace(whole), []string{
+			`5: plans.casual.time: "60": want a time from`, `6: plans.casual.cost_per_run: amount "1e-2": want a decimal number`, `10: plans.casual.steps: "0x10": want an integer`}},
+		{"tools", strings.Replace(whole, "'*'", "'a*', 7", 1), []string{`11: plans.casual.tools.allow[0]: "a*": want a tool's name`, "11: plans.casual.tools.allow[1]: want text, got int 7"}},
+		{"all missing", "plans:\n  mine: {}\nroles:\n  reader: {why: w, step: 3}\n  Reader: {why: w}\n", []string{
+			"2: plans.mine.cost_per_day: missing", "2: plans.mine.cost_per_run: missing", "2: plans.mine.parallel: missing", "2: plans.mine.steps: missing", "2: plans.mine.time: missing",
+			"2: plans.mine.tokens_per_day: missing", "2: plans.mine.tokens_per_run: missing", "2: plans.mine.tools: missing", "2: plans.mine.why: missing",
+			"4: roles.reader.step: unknown key; did you mean steps?", `5: roles.Reader: "Reader" is no name`}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("XDG_CONFIG_HOME", dir)
+			file := write(t, filepath.Join(dir, "agentrun", "plans.yaml"), m.text, 0o600)
+			r := tool(t, "usage")
+			m.check(t, file, r.stderr)
+			if r.exit == 0 {
+				t.Error("got exit 0, want a refusal")
+			}
+		})
+	}
+}
+
+// Requests have no lines: what is wrong is told by its path.
+func TestRequestMistakesAreToldByTheirPaths(t *testing.T) {
+	policy := func(t *testing.T, text string) string {
+		return tool(t, "policy", "explain", "--request", write(t, filepath.Join(t.TempDir(), "request.json"), text, 0o600)).stderr
+	}
+	conform := func(t *testing.T, text string) string {
+		cmd := exec.Command(agentrun, "conform")
+		cmd.Stdin = strings.NewReader(text)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(string(out), `\"`, `"`)
+	}
+	clock := func(t *testing.T, text string) string {
+		return tool(t, "session", "put", "--agent", "a", "--clock", text, "s", "k", "v").stderr
+	}
+	for _, m := range []struct {
+		name string
+		ask  func(t *testing.T, text string) string
+		text string
+		want []string
+	}{
+		{"policy: all at once", policy, `{"subject":{"id":"a","tpye":"agent"},"context":{"ring":"3","quota":{"used":1.5}},"Action":"x"}`, []string{
+			"Action: unknown key; did you mean action?", `context.quota.used: want a whole number, got float 1.5`, `context.ring: ring "3": a ring is 0, 1, 2 or 3`, "subject.tpye: unknown key; did you mean type?"}},
+		{"policy: twice", policy, `{"action":"x","action":"y"}`, []string{"action: given twice"}},
+		{"policy: null", policy, `{"context":null}`, []string{"context: want an object, got null"}},
+		{"policy: YAML", policy, `action: x`, []string{"not JSON: wrong at byte 1"}},
+		{"conform: case", conform, `{"id":1,"id":2,"op":"assign","in":{}}`, []string{`"code":"duplicate_field","message":"case: id: given twice"`}},
+		{"conform: action", conform, `{"id":1,"op":"validate_action","in":{"action_id":7,"nmae":"n","execute_api":null,"reversibility":"FULL","is_admin":0}}`, []string{
+			`"path":"action_id","message":"want text, got int 7; write it in quotes"`, `"path":"execute_api","message":"want text, got null"`, `"path":"is_read_only","message":"missing"`,
+			`"path":"is_admin","message":"want true or false, got int 0"`, `"path":"nmae","message":"unknown key; did you mean name?"`}},
+		{"conform: half a character", conform, `{"id":1,"op":"validate_action","in":{"action_id":"a\ud800"}}`, []string{`"path":"action_id","message":"want text, got broken text`}},
+		{"conform: session", conform, `{"id":1,"op":"session_config","in":{"session_id":"s","max_participants":2.0,"min_participants":"1"}}`, []string{
+			`"path":"max_participants","message":"want a whole number, got float 2.0"`, `"path":"min_participants","message":"want a whole number, got text "1""`, `"path":"consistency_mode","message":"missing"`}},
+		{"clock", clock, `{"a":-1,"b":1.0}`, []string{"--clock.a: want a whole number from 0 to", "--clock.b: want a whole number from 0 to"}},
+		{"no clock", clock, `7`, []string{"--clock: want an object, got int"}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			got := m.ask(t, m.text)
+			for _, want := range m.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("%s: got %q, want %q", m.text, got, want)
+				}
+			}
+		})
 	}
 }

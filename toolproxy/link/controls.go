@@ -3,17 +3,15 @@
 package link
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -120,13 +118,8 @@ func alarm(ctx context.Context, body []byte, s Supervisor) error {
 // decodeControl reads strictly: a field that this build doesn't know could be what a grant hangs on.
 func decodeControl[Q interface{ Check() error }](body []byte) (Q, error) {
 	var q, none Q
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&q); err != nil {
+	if err := read.Exactly(body, &q); err != nil {
 		return none, fmt.Errorf("%w: %w", ErrFrame, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return none, fmt.Errorf("%w: something follows", ErrFrame)
 	}
 	if err := q.Check(); err != nil {
 		return none, err

@@ -3,13 +3,10 @@
 package link
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -17,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -206,14 +204,9 @@ func remember(ctx context.Context, body []byte, s Supervisor) (MemoryAnswer, err
 
 // decodeMemory reads a request strictly: a field that this build doesn't know could be what a message hides in (M-14).
 func decodeMemory(body []byte) (MemoryRequest, error) {
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
 	var q MemoryRequest
-	if err := d.Decode(&q); err != nil {
+	if err := read.Exactly(body, &q); err != nil {
 		return MemoryRequest{}, fmt.Errorf("%w: memory: %w", ErrFrame, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return MemoryRequest{}, fmt.Errorf("%w: memory: something follows", ErrFrame)
 	}
 	if err := q.Check(); err != nil {
 		return MemoryRequest{}, err

@@ -5,14 +5,12 @@ package safety
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json/jsontext"
-
+	"agentrun/internal/read"
 	"agentrun/toolproxy/link"
 )
 
@@ -30,8 +28,7 @@ type request struct {
 
 func (q request) step() bool { return q.operation == stepOperation }
 
-// decode reads a request. jsontext refuses names that stand twice, at any depth, and text that isn't UTF-8; after that, the loop's
-// own reader finds in params what is found here.
+// decode reads a request that has one meaning, so that the loop's own reader finds in params what is found here.
 func decode(body []byte) (q request, refused *answer) {
 	if len(body) > MaxBody {
 		return q, refuse(codeTooLarge, fmt.Sprintf("the request is longer than %d bytes", MaxBody), map[string]any{"limit": MaxBody})
@@ -39,39 +36,21 @@ func decode(body []byte) (q request, refused *answer) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
-	d := jsontext.NewDecoder(bytes.NewReader(body))
-	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {
+	if err := read.OneMeaning(body, read.AnyNumber); err != nil {
+		return q, refuse(codeInvalidType, err.Error(), nil)
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) != nil || fields == nil {
 		return q, refuse(codeInvalidType, "the request is no JSON object", nil)
 	}
-	var operation, params jsontext.Value
+	operation, params := fields["operation"], fields["params"]
+	delete(fields, "operation")
+	delete(fields, "params")
 	var unknown []string
-	for d.PeekKind() != '}' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return q, notOneMeaning()
-		}
-		key := name.String()
-		v, err := d.ReadValue()
-		if err != nil {
-			return q, notOneMeaning()
-		}
-		switch key {
-		case "operation":
-			operation = v.Clone()
-		case "params":
-			params = v.Clone()
-		default:
-			unknown = append(unknown, cutTo(key, 64))
-		}
-	}
-	if _, err := d.ReadToken(); err != nil {
-		return q, notOneMeaning()
-	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return q, notOneMeaning()
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		unknown = append(unknown, cutTo(name, 64))
 	}
 	if unknown != nil {
-		slices.Sort(unknown)
 		return q, refuse(codeUnknownParam, "a request has operation and params; the operation's parameters belong into params", map[string]any{
 			"unknown_params": unknown[:min(len(unknown), maxUnknown)], "valid_params": []string{"operation", "params"},
 		})
@@ -80,27 +59,23 @@ func decode(body []byte) (q request, refused *answer) {
 }
 
 // form checks what the link would refuse: the loop knows a better answer to everything else.
-func form(operation, params jsontext.Value) (q request, refused *answer) {
+func form(operation, params json.RawMessage) (q request, refused *answer) {
 	switch {
 	case operation == nil:
 		return q, refuse(codeMissingParam, "operation is missing", map[string]any{"param_name": "operation"})
-	case operation.Kind() != '"' || json.Unmarshal(operation, &q.operation) != nil:
+	case operation[0] != '"' || json.Unmarshal(operation, &q.operation) != nil:
 		return q, refuse(codeInvalidType, "operation: want a string", map[string]any{"param_name": "operation", "expected_type": "string"})
 	case q.operation == "" || len(q.operation) > link.MaxSafetyWord:
 		return q, refuse(codeNoOperation, fmt.Sprintf("Unknown operation: '%s'", cutTo(q.operation, 64)), nil)
-	case params == nil || params.Kind() == 'n':
+	case params == nil || params[0] == 'n':
 		return q, nil
-	case params.Kind() != '{':
+	case params[0] != '{':
 		return q, refuse(codeInvalidType, "params: want an object", map[string]any{"param_name": "params", "expected_type": "object"})
 	case len(params) > link.MaxSafetyParams:
 		return q, refuse(codeTooLarge, fmt.Sprintf("params have %d bytes, at most %d are taken", len(params), link.MaxSafetyParams), map[string]any{"limit": link.MaxSafetyParams, "size": len(params)})
 	}
-	q.params = json.RawMessage(params)
+	q.params = params
 	return q, nil
-}
-
-func notOneMeaning() *answer {
-	return refuse(codeInvalidType, "no JSON that can be read in one way only (names twice, broken text, something behind it)", nil)
 }
 
 // hintOf gives the hint as the loop will read it. Under both names, under none, and what is no string, it refuses by itself.

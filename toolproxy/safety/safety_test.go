@@ -107,7 +107,7 @@ func (w *world) want(t testing.TB, path, body string, status int, answer string)
 	}
 }
 
-const create, read, execute = "/internal/safety/create", "/internal/safety/read", "/internal/safety/execute"
+const create, lookup, execute = "/internal/safety/create", "/internal/safety/read", "/internal/safety/execute"
 
 // What the agent sent goes to the loop as it is, with what is judged of its hint; nothing else is judged.
 func TestS15StepsAreJudgedHereAndDecidedThere(t *testing.T) {
@@ -127,7 +127,7 @@ func TestS15StepsAreJudgedHereAndDecidedThere(t *testing.T) {
 		{create, `{"operation":"record_execution_step"}`, link.Safety{Endpoint: "CREATE", Operation: "record_execution_step"}},
 		{create, `{"operation":"verify_challenge","params":{"nextActionHint":"x"}}`, link.Safety{Endpoint: "CREATE", Operation: "verify_challenge", Params: json.RawMessage(`{"nextActionHint":"x"}`)}},
 		{execute, `{"operation":"record_execution_step","params":{"nextActionHint":"x"}}`, link.Safety{Endpoint: "EXECUTE", Operation: "record_execution_step", Params: json.RawMessage(`{"nextActionHint":"x"}`)}},
-		{read, `{"operation":"introspect","params":null}`, link.Safety{Endpoint: "READ", Operation: "introspect"}},
+		{lookup, `{"operation":"introspect","params":null}`, link.Safety{Endpoint: "READ", Operation: "introspect"}},
 	} {
 		w.asked = nil
 		w.want(t, c.path, c.body, 200, `{"success":true,"data":{"continue":true,`)

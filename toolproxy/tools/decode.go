@@ -13,11 +13,9 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"agentrun/internal/read"
 	"agentrun/toolproxy/gate"
 )
-
-// maxDepth of arguments and replies: what is deeper is made to be deep.
-const maxDepth = 64
 
 // decodeRequest reads {"args":{…}} and returns the arguments in canonical form; without "args" they are {}.
 //
@@ -69,39 +67,8 @@ func canonicalArgs(args json.RawMessage) (json.RawMessage, *gate.Error) {
 	return out, nil
 }
 
-var (
-	errDepth  = fmt.Errorf("nested more than %d deep", maxDepth)
-	errNumber = errors.New("a number that can't be kept exactly; send it as a string")
-	errJSON   = errors.New("no JSON that can be read in one way only (names twice, broken text, something behind it)")
-)
-
 // canonical returns a value in the form of RFC 8785. Its errors quote nothing.
-func canonical(raw []byte) (json.RawMessage, error) {
-	d := jsontext.NewDecoder(bytes.NewReader(raw))
-	for {
-		t, err := d.ReadToken()
-		if err != nil {
-			return nil, errJSON
-		}
-		if d.StackDepth() > maxDepth {
-			return nil, errDepth
-		}
-		if t.Kind() == '0' && !exact(t.String()) {
-			return nil, errNumber
-		}
-		if d.StackDepth() == 0 {
-			break
-		}
-	}
-	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errJSON
-	}
-	v := jsontext.Value(bytes.Clone(raw))
-	if err := v.Canonicalize(); err != nil {
-		return nil, errJSON
-	}
-	return json.RawMessage(v), nil
-}
+func canonical(raw []byte) (json.RawMessage, error) { return read.Canonical(raw, exact) }
 
 // exact refuses integers from 2^53 on, which RFC 8785 would round to their neighbours, and what is no finite number.
 func exact(number string) bool {
