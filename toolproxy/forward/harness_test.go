@@ -127,8 +127,26 @@ type world struct {
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
+// entrance is what serves the proxy's own port: its own code, or the other way to build it (onNetHTTP). once serves one
+// connection to its end, and keeps none to servers.
+func entrance(p *Proxy, other bool) (serve func(net.Listener) error, once func(net.Conn)) {
+	serve, one, drop := p.ServeProxy, (*session).explicit, p.pool.drop
+	if other || *insteadOnNetHTTP {
+		a := newOnNetHTTP(p)
+		serve, one, drop = a.serve, a.explicit, a.transport.CloseIdleConnections
+	}
+	return serve, func(c net.Conn) {
+		p.slots <- struct{}{}
+		p.serving.Add(1)
+		p.connection(c, one)
+		drop()
+	}
+}
+
 // newWorld makes names allowed.example, other.example and private.example; o may lack anything.
-func newWorld(t testing.TB, ring rings.Ring, o Options) *world {
+func newWorld(t testing.TB, ring rings.Ring, o Options) *world { return worldOn(t, ring, o, false) }
+
+func worldOn(t testing.TB, ring rings.Ring, o Options, other bool) *world {
 	t.Helper()
 	w := &world{sup: newSupervisor(ring), at: map[string]string{}}
 	w.names = &names{addrs: map[string][]netip.Addr{"allowed.example": {loopback}, "other.example": {loopback}, "*.example": {loopback},
@@ -157,9 +175,10 @@ func newWorld(t testing.TB, ring rings.Ring, o Options) *world {
 	w.Proxy = p
 	l, c := listen(t), listen(t)
 	w.proxy, w.capture = l.Addr().String(), c.Addr().String()
+	serve, _ := entrance(p, other)
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := p.ServeProxy(l); err != nil {
+		if err := serve(l); err != nil {
 			t.Errorf("ServeProxy: %v", err)
 		}
 	})

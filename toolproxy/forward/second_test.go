@@ -30,20 +30,33 @@ type canned struct {
 	pieces   int // bytes a read gives at most
 	mu       sync.Mutex
 	out      bytes.Buffer
+	asked    chan struct{} // closed by the first write or the end; nil: it speaks first
+	once     sync.Once
 }
 
-func (c *canned) Read(b []byte) (int, error) { return c.in.Read(b[:min(len(b), c.pieces)]) }
+func (c *canned) Read(b []byte) (int, error) {
+	if c.asked != nil {
+		<-c.asked
+	}
+	return c.in.Read(b[:min(len(b), c.pieces)])
+}
 func (c *canned) Write(b []byte) (int, error) {
+	defer c.wake()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.out.Write(b)
 }
-func (*canned) Close() error                       { return nil }
+func (c *canned) wake() {
+	if c.asked != nil {
+		c.once.Do(func() { close(c.asked) })
+	}
+}
+func (c *canned) Close() error                     { c.wake(); return nil }
 func (*canned) SetDeadline(_ time.Time) error      { return nil }
 func (*canned) SetReadDeadline(_ time.Time) error  { return nil }
 func (*canned) SetWriteDeadline(_ time.Time) error { return nil }
 func (*canned) LocalAddr() net.Addr                { return nil }
-func (*canned) RemoteAddr() net.Addr               { return nil }
+func (*canned) RemoteAddr() net.Addr               { return (*second)(nil).RemoteAddr() }
 
 // second is a server that reads requests with net/http and answers each: the second parser.
 type second struct {
@@ -133,12 +146,15 @@ func (*second) RemoteAddr() net.Addr               { return &net.TCPAddr{IP: net
 // between is a proxy between canned clients and second parsers.
 type between struct {
 	*Proxy
+	once   func(net.Conn)
 	mu     sync.Mutex
 	ups    []*second
 	passed int // requests, of all exchanges
 }
 
-func newBetween(t testing.TB) *between {
+func newBetween(t testing.TB) *between { return betweenOn(t, false) }
+
+func betweenOn(t testing.TB, other bool) *between {
 	t.Helper()
 	b := &between{}
 	sup := newSupervisor(rings.Standard)
@@ -160,6 +176,7 @@ func newBetween(t testing.TB) *between {
 	}
 	p.pace = pace.New(1e9, 1) // thousands of refusals are the point here
 	b.Proxy = p
+	_, b.once = entrance(p, other)
 	t.Cleanup(func() { _ = p.Close() })
 	return b
 }
@@ -169,10 +186,7 @@ func (b *between) exchange(said []byte, pieces int) (back []byte, up []*second, 
 	b.ups = nil
 	before := b.granted.Load()
 	c := &canned{in: bytes.NewReader(said), pieces: max(1, pieces)}
-	b.slots <- struct{}{}
-	b.serving.Add(1)
-	b.connection(c, (*session).explicit)
-	b.pool.drop()
+	b.once(c)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return c.out.Bytes(), b.ups, b.granted.Load() - before
@@ -453,14 +467,11 @@ var replies = []string{
 }
 
 // checkReply gives a client what a server says, and holds what the client gets against what net/http reads in it.
-func checkReply(p *Proxy, up **canned, method string, old bool, said []byte, pieces int) error {
+func checkReply(once func(net.Conn), up **canned, method string, old bool, said []byte, pieces int) error {
 	version := map[bool]string{true: "1.0", false: "1.1"}[old]
-	*up = &canned{in: bytes.NewReader(said), pieces: max(1, pieces)}
+	*up = &canned{in: bytes.NewReader(said), pieces: max(1, pieces), asked: make(chan struct{})}
 	c := &canned{in: bytes.NewReader([]byte(method + " http://allowed.example/ HTTP/" + version + "\r\nHost: allowed.example\r\n\r\n")), pieces: 1 << 16}
-	p.slots <- struct{}{}
-	p.serving.Add(1)
-	p.connection(c, (*session).explicit)
-	p.pool.drop()
+	once(c)
 	if c.out.Len() == 0 {
 		return nil // broken off before its first byte
 	}
@@ -502,9 +513,9 @@ func checkReply(p *Proxy, up **canned, method string, old bool, said []byte, pie
 }
 
 // oneSaying is a proxy whose upstream is whatever the pointer points to.
-func oneSaying(t testing.TB) (*Proxy, **canned) {
+func oneSaying(t testing.TB, other bool) (once func(net.Conn), up **canned) {
 	t.Helper()
-	up := new(*canned)
+	up = new(*canned)
 	p, err := New(Options{Supervisor: quietly{newSupervisor(rings.Standard)}, Own: func() ([]netip.Addr, error) { return nil, nil },
 		Resolver: &names{addrs: map[string][]netip.Addr{"allowed.example": {loopback}}},
 		Config:   Config{Allow: []string{"allowed.example"}, Private: []string{"127.0.0.1:80"}, Limits: Limits{TotalConnections: 1 << 50, RunBytes: 1 << 60}},
@@ -521,17 +532,18 @@ func oneSaying(t testing.TB) (*Proxy, **canned) {
 	}
 	p.pace = pace.New(1e9, 1) // thousands of refusals are the point here
 	t.Cleanup(func() { _ = p.Close() })
-	return p, up
+	_, once = entrance(p, other)
+	return once, up
 }
 
 // What a client gets of a server's reply is one response, and the one that net/http reads.
 func TestM8TwoParsersAgreeAboutReplies(t *testing.T) {
-	p, up := oneSaying(t)
+	once, up := oneSaying(t, false)
 	for _, said := range replies {
 		for _, method := range []string{"GET", "HEAD"} {
 			for _, pieces := range []int{1 << 16, 1, 7} {
 				for _, old := range []bool{false, true} {
-					if err := checkReply(p, up, method, old, []byte(said), pieces); err != nil {
+					if err := checkReply(once, up, method, old, []byte(said), pieces); err != nil {
 						t.Errorf("%s, HTTP/1.0 %v, %q in pieces of %d: %v", method, old, said, pieces, err)
 					}
 				}
@@ -544,10 +556,10 @@ func FuzzReplies(f *testing.F) {
 	for i, said := range replies {
 		f.Add([]byte(said), i%3, i%11)
 	}
-	p, up := oneSaying(f)
+	once, up := oneSaying(f, false)
 	f.Fuzz(func(t *testing.T, said []byte, how, pieces int) {
 		method := []string{"GET", "HEAD"}[uint(how)%2]
-		if err := checkReply(p, up, method, uint(how)%4 > 1, said, 1+int(uint(pieces)%9000)); err != nil {
+		if err := checkReply(once, up, method, uint(how)%4 > 1, said, 1+int(uint(pieces)%9000)); err != nil {
 			t.Fatalf("%s, HTTP/1.0 %v, %q: %v", method, uint(how)%4 > 1, said, err)
 		}
 	})
