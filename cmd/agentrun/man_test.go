@@ -108,23 +108,55 @@ func TestManPageHasEveryFlag(t *testing.T) {
 	}
 }
 
+// nasty is help with what troff would take for its own.
+const nasty = `NAME:
+   x - says "it's" -1
+
+USAGE:
+   x [-a|--all]
+
+DESCRIPTION:
+   .TH no request
+   'br neither \fBnor\fR \u001b
+   C:\\~\^ ` + "`quoted`" + ` … – é
+
+      .SH in a listing
+      'sp \n(.l
+
+OPTIONS:
+   --all, -a  .all 'of' "them" \e
+`
+
 // A sign that troff takes for its own is told by it, or missing in what it prints.
 func TestManPagesRender(t *testing.T) {
 	groff, err := exec.LookPath("groff")
 	if err != nil {
 		t.Skipf("need: program groff: %v", err)
 	}
+	type row struct{ name, roff, want string }
+	var signs bytes.Buffer
+	if err := (page.Page{Name: "x"}).Write(&signs, "1", func(...string) (string, error) { return nasty, nil }); err != nil {
+		t.Fatal(err)
+	}
+	rows := []row{{"signs", signs.String(), nasty}}
 	for _, p := range page.All {
-		t.Run(p.Name, func(t *testing.T) {
+		rows = append(rows, row{p.Name, manual(t, p), p.Name + " - \nREADME.md, SECURITY.md and docs/ of the sources."})
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
 			var out, complaints bytes.Buffer
 			cmd := exec.Command(groff, "-man", "-Tutf8", "-ww", "-P-cbou", "-rLL=200n")
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(manual(t, p)), &out, &complaints
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(row.roff), &out, &complaints
 			if err := cmd.Run(); err != nil || complaints.Len() > 0 {
 				t.Errorf("groff: %v\n%s", err, complaints.String())
 			}
-			for _, want := range []string{p.Name + " - ", "README.md, SECURITY.md and docs/ of the sources."} {
-				if printed := strings.ReplaceAll(out.String(), "−", "-"); !strings.Contains(printed, want) {
-					t.Errorf("got no %q in\n%.3000s", want, printed)
+			printed := strings.Join(strings.Fields(strings.ReplaceAll(out.String(), "−", "-")), " ")
+			for want := range strings.Lines(row.want) {
+				// Headings are printed in another way; of an option and what it does each is looked for.
+				for _, part := range strings.Split(strings.TrimSpace(want), "  ") {
+					if !strings.HasSuffix(part, ":") && !strings.Contains(printed, part) {
+						t.Errorf("got no %q in\n%.3000s", part, out.String())
+					}
 				}
 			}
 		})
