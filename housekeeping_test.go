@@ -229,12 +229,14 @@ func deciding() map[string]struct {
 
 		"internal/hinted":           {nil, "an error with the way out must be usable everywhere"},
 		"supervisor/killhooks":      {append([]string{"internal/hinted", "internal/shown", "internal/sibling"}, belowSupervisor()...), "it runs the operator's programs about one run; who asked for the run, and how, is not its business"},
-		"supervisor":                {append([]string{"supervisor/live", "supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "what is asked for is data: whoever asks, by flags or otherwise, fills it in"},
+		"supervisor":                {besideRuns(), "what is asked for is data: whoever asks, by flags or otherwise, fills it in; where a run is supervised is told by a Host"},
 		"supervisor/live":           {append([]string{"supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "operators reach runs through it; who asked for a run, what started it and what is printed is others' business"},
 		"supervisor/precheck":       {[]string{"internal/kept", "internal/read", "rings", "toolproxy/link", "safetyloop/judge"}, "it asks a program about one run; who asked for the run, and what follows from the answer, is not its business"},
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
 		"supervisor/outputs":        {[]string{"telemetry/runlog", "telemetry/mask"}, "it keeps files for people; what runs are it needn't know"},
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
+		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
+		"supervisor/sagarun":        {append([]string{"supervisor", "sagas/sagafile", "sagas/httpstep"}, besideRuns()...), "it joins the orchestrator to a node and to what steps are; what a person is told stands above"},
 		"supervisor/daemon/queue":   {[]string{"cgroups", "cgroups/internal/ctrd", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
 		"supervisor/daemon/pool":    {append([]string{"runtime"}, belowRuntime()...), "it keeps what runtime has prepared; who gets one is the daemon's business"},
 		"supervisor/daemon/systemd": {nil, "it speaks one protocol"},
@@ -249,6 +251,15 @@ func deciding() map[string]struct {
 // everybodys are packages that any may build upon: a fault stands where the step does, and what is read from others is read
 // strictly everywhere.
 func everybodys(pkg string) bool { return pkg == "internal/fault" || pkg == "internal/read" }
+
+// besideRuns is what one run is carried out with, from the request to the account.
+func besideRuns() []string {
+	return append([]string{
+		"config", "supervisor/live", "supervisor/killhooks", "supervisor/outputs", "supervisor/precheck", "supervisor/tidy",
+		"supervisor/toolcmd", "control", "safetyloop/desk",
+		"telemetry/mask", "telemetry/runlog", "telemetry/trace", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire",
+	}, belowSupervisor()...)
+}
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {

@@ -2,14 +2,18 @@
 
 // Package supervisor holds what starts, keeps and ends runs on behalf of whoever asked for them. Its rooms:
 //
-//   - Request, here: what is asked for, as plain data; and Host, a run's place in the process that supervises it;
+//   - here: Request, what is asked for; Node and Caller, where and by whom; Host, a run's place in the process
+//     that supervises it; and Run, which takes a request through its steps (run.go). All but Host are plain data;
 //   - live: the runs while they live, for operators;
 //   - killhooks: the operator's programs around a kill;
 //   - toolcmd: the operator's programs that tools run;
 //   - outputs: what runs leave for people to read;
-//   - daemon: many runs in one process: queue, pool, service manager.
+//   - tidy: what gives a launch's memory back;
+//   - sagarun: work of several steps, each a run;
+//   - daemon: many runs in one process: clients, queue, pool, service manager.
 //
-// From the request on nothing knows which door it came by: the command line today.
+// From the request on nothing knows which door it came by: the command line today. A run's words, to whoever
+// asked for it, are written here too (Tell, Report): a daemon's client hears what it would hear alone.
 package supervisor
 
 import (
@@ -19,8 +23,9 @@ import (
 	"agentrun/runtime"
 )
 
-// Request is what somebody wants to have run, and how. It is plain data: nothing of the host was looked at. Paths are as this process
-// can open them. The zero value of a field is what nobody asked for; where that is a value too, the field is a pointer.
+// Request is what somebody wants to have run, and how. It is plain data: nothing of the host was looked at.
+// Paths are as this process can open them. The zero value of a field is what nobody asked for; where that is
+// a value too, the field is a pointer.
 type Request struct {
 	Command              []string
 	Name, Agent, Session string
@@ -48,7 +53,8 @@ type Request struct {
 	StatusFile        string
 	JSON              bool // how it ended, on stderr
 
-	// Malformed is what of it could not be read. It is refused with all else that is wrong, so that one round of corrections is enough.
+	// Malformed is what of it could not be read. It is refused with all else that is wrong, so that one round
+	// of corrections is enough.
 	Malformed []runtime.Problem
 }
 
@@ -83,8 +89,8 @@ func (l Limits) Over(p *profiles.Limits) {
 	lay(&p.CPUTime, l.CPUTime)
 	lay(&p.ScratchSize, l.ScratchSize)
 	lay(&p.MaxOutput, l.MaxOutput)
-	// Files can't be larger than the place they are in, and a smaller memory bounds the default scratch; only a contradiction that
-	// the caller wrote is an error.
+	// Files can't be larger than the place they are in, and a smaller memory bounds the default scratch; only
+	// a contradiction that the caller wrote is an error.
 	if l.Memory != nil && l.ScratchSize == nil && p.Memory > 0 {
 		p.ScratchSize = min(p.ScratchSize, p.Memory)
 	}

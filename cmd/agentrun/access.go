@@ -8,12 +8,13 @@ import (
 	"strconv"
 
 	"agentrun/control"
+	"agentrun/internal/read"
 )
 
 // accessConfig is who besides root and the supervisor's own user may use the control API.
 type accessConfig struct {
-	ReadGroup    textOrNumber `yaml:"read_group"`    // by name or id: may look
-	OperateGroup textOrNumber `yaml:"operate_group"` // may do everything
+	ReadGroup    read.Word `yaml:"read_group"`    // by name or id: may look
+	OperateGroup read.Word `yaml:"operate_group"` // may do everything
 }
 
 func (a accessConfig) resolve() (access control.Access, err error) {

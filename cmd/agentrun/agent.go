@@ -56,7 +56,7 @@ func agentCommand(g *global) *cli.Command {
 
 // node runs fn on this node's hypervisor. What fn decided is on disk when node returns nil.
 func (g *global) node(c *cli.Context, fn func(context.Context, *hypervisor.Hypervisor) error) error {
-	h, err := hypervisor.Open(g.hypervisor())
+	h, err := g.Open()
 	if err != nil {
 		return err
 	}

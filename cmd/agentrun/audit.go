@@ -22,6 +22,7 @@ import (
 	"agentrun/audit"
 	"agentrun/audit/heads"
 	"agentrun/internal/hinted"
+	"agentrun/supervisor"
 )
 
 // exitBroken is the exit code of `audit verify` and `audit checkpoint` for a chain that is not what was written. 125 stays
@@ -78,10 +79,10 @@ func auditCommand(g *global) *cli.Command {
 
 type auditCLI struct{ g *global }
 
-func (a auditCLI) logs() string        { return filepath.Join(a.g.stateDir, "audit") }
-func (a auditCLI) checkpoints() string { return filepath.Join(a.g.stateDir, "checkpoints") }
-func (a auditCLI) keys() string        { return filepath.Join(a.g.stateDir, "keys") }
-func (a auditCLI) heads() heads.State  { return heads.State{Dir: a.g.stateDir} }
+func (a auditCLI) logs() string        { return filepath.Join(a.g.StateDir, "audit") }
+func (a auditCLI) checkpoints() string { return filepath.Join(a.g.StateDir, "checkpoints") }
+func (a auditCLI) keys() string        { return filepath.Join(a.g.StateDir, "keys") }
+func (a auditCLI) heads() heads.State  { return heads.State{Dir: a.g.StateDir} }
 
 func chainFlag(c *cli.Context) (string, error) {
 	chain, session := c.String("chain"), c.String("session")
@@ -513,7 +514,7 @@ func (a auditCLI) checkpoint(c *cli.Context) error {
 	note, cp, err := sign(a.logs(), chain)
 	var broken *audit.BrokenError
 	if errors.As(err, &broken) {
-		tell(c.App.ErrWriter, "not signed: "+err.Error(), "")
+		supervisor.Tell(c.App.ErrWriter, "not signed: "+err.Error(), "")
 		return exitError(exitBroken)
 	}
 	if err != nil {

@@ -63,8 +63,8 @@ func challengesList(g *global, c *cli.Context) error {
 	}
 	ctx, cancel := asking(c)
 	defer cancel()
-	waiting, err := desk.Challenges(ctx, g.runDir)
-	pending, perr := desk.Confirmations(ctx, g.runDir)
+	waiting, err := desk.Challenges(ctx, g.RunDir)
+	pending, perr := desk.Confirmations(ctx, g.RunDir)
 	unanswered := incompleteLoops(err, perr)
 	if c.Bool("json") {
 		return errors.Join(printJSON(map[string]any{"challenges": notNil(waiting), "pending": notNil(pending)}), unanswered)
@@ -127,7 +127,7 @@ func theOne[T any](what, ref string, all []T, err error, name func(T) string) (o
 }
 
 func findChallenge(ctx context.Context, g *global, ref string) (desk.Challenge, error) {
-	all, err := desk.Challenges(ctx, g.runDir)
+	all, err := desk.Challenges(ctx, g.RunDir)
 	return theOne("challenge", ref, all, err, func(o desk.Challenge) string { return o.ID })
 }
 
@@ -203,7 +203,7 @@ func challengesConfirm(g *global, c *cli.Context) error {
 	}
 	ctx, cancel := asking(c)
 	defer cancel()
-	all, err := desk.Confirmations(ctx, g.runDir)
+	all, err := desk.Confirmations(ctx, g.RunDir)
 	p, err := theOne("confirmation", a[0], all, err, func(p desk.Pending) string { return p.Token })
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func challengesBlocks(g *global, c *cli.Context) error {
 	}
 	ctx, cancel := asking(c)
 	defer cancel()
-	all, err := desk.Blocks(ctx, g.runDir)
+	all, err := desk.Blocks(ctx, g.RunDir)
 	// What the state has and no loop told: those who stopped them have ended.
 	var kept []safetyloop.Block
 	kerr := g.node(c, func(_ context.Context, h *hypervisor.Hypervisor) (err error) {
@@ -255,7 +255,7 @@ func challengesUnblock(g *global, c *cli.Context) error {
 	}
 	ctx, cancel := asking(c)
 	defer cancel()
-	all, err := desk.Blocks(ctx, g.runDir)
+	all, err := desk.Blocks(ctx, g.RunDir)
 	unblocked := 0
 	for _, b := range all {
 		// Loops of one state folder all list the block, and the first that lifts it does so for all.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,10 +10,7 @@ import (
 	"os/exec"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"agentrun/internal/hinted"
-	"agentrun/runtime"
 	"agentrun/supervisor"
 )
 
@@ -31,21 +27,6 @@ func checkDetach(r *supervisor.Request) error {
 		}
 	}
 	return nil
-}
-
-// tellDetached says which run it is to the command that asked for it, and lets it go.
-func tellDetached(g *global, r *supervisor.Request, s runtime.Status, log *os.File) error {
-	text := []byte(s.ID)
-	if r.JSON {
-		var err error
-		if text, err = json.Marshal(map[string]string{"id": s.ID, "name": s.Name, "output": g.outputs().File(s.ID)}); err != nil {
-			return err
-		}
-	}
-	if _, err := fmt.Fprintf(g.caller.stdout, "%s\n", text); err != nil {
-		return fmt.Errorf("nobody hears the id of the detached run: %w", err)
-	}
-	return g.caller.detach(log)
 }
 
 // detachAlone starts this program anew as the supervisor, in a session of its own, and ends with it unless it says that the run
@@ -78,17 +59,3 @@ func detachAlone() error {
 
 // detachedFlag gives the supervisor of a detached run the pipe on which it says that the run lives.
 const detachedFlag = "detached-fd"
-
-// apart lets go of whoever started this process: its output is held by nobody else.
-func apart(fd int) func(*os.File) error {
-	return func(log *os.File) error {
-		for _, own := range []int{1, 2} {
-			if err := unix.Dup3(int(log.Fd()), own, 0); err != nil {
-				return os.NewSyscallError("dup3", err)
-			}
-		}
-		_, err := unix.Write(fd, []byte{1})
-		unix.Close(fd)
-		return os.NewSyscallError("write", err) // its reader is gone: nobody knows of the run
-	}
-}

@@ -6,17 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
-	"agentrun/internal/hostcaps"
-	"agentrun/internal/read"
-	"agentrun/profiles"
-	"agentrun/runtime"
+	"agentrun/supervisor"
 )
 
 // exitError ends the program with a code and says nothing more: it has been said already, or it is the
@@ -46,53 +41,7 @@ func report(w io.Writer, err error) int {
 	if code, ok := errors.AsType[exitError](err); ok {
 		return int(code)
 	}
-	lines := read.Lines(err)
-	last := len(lines) - 1
-	for _, line := range lines[:last] {
-		tell(w, line, "")
-	}
-	tell(w, lines[last], hint(err))
-	if cmd, ok := errors.AsType[*runtime.CommandError](err); ok {
-		return cmd.ExitCode()
-	}
-	return runtime.ExitFailed
-}
-
-// tell prints what happened, which may hold names that nobody of ours chose: files of a workspace, arguments, what an agent put into a
-// folder. A terminal would obey their control characters, and a line end would forge our own next line.
-func tell(w io.Writer, what, hint string) {
-	fmt.Fprintf(w, "agentrun: %s\n", oneLine(what))
-	if hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
-	}
-}
-
-func hint(err error) string {
-	if h, ok := errors.AsType[*hinted.Error](err); ok {
-		return h.Hint
-	}
-	if c, ok := errors.AsType[*runtime.CommandError](err); ok {
-		return c.Hint
-	}
-	if d, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
-		return d.Hint
-	}
-	if h := witnessHint(err); h != "" {
-		return h
-	}
-	if m, ok := errors.AsType[*runtime.MissingError](err); ok {
-		if m.Needed {
-			return "agentrun doctor says how to get it"
-		}
-		return "agentrun doctor says how to get it; --best-effort runs without, and says so"
-	}
-	if _, ok := errors.AsType[*profiles.NotFoundError](err); ok {
-		return "agentrun profile list shows the names"
-	}
-	if errors.Is(err, fs.ErrPermission) && hostcaps.Root.Check() != nil {
-		return "it isn't this user's: start agentrun as root, or name folders of your own with --state-dir and --run-dir"
-	}
-	return ""
+	return supervisor.Report(w, err)
 }
 
 func usageError(c *cli.Context, err error, isSubcommand bool) error {

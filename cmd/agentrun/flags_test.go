@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
+
+	"agentrun/supervisor"
 )
 
 // librarys gives the flags as they are without quick.
@@ -30,7 +32,7 @@ func librarys(flags []cli.Flag) []cli.Flag {
 func reading(t *testing.T, strip bool, args []string) string {
 	t.Helper()
 	var out bytes.Buffer
-	g := &global{caller: &caller{home: &daemon{}}}
+	g := &global{caller: &supervisor.Caller{}, served: true}
 	app := g.app()
 	app.Before = nil
 	app.Writer, app.ErrWriter = &out, &out
@@ -55,7 +57,7 @@ func reading(t *testing.T, strip bool, args []string) string {
 
 // The flags that are parsed in another way than the library's mean the same, in help and errors too.
 func TestQuickFlags(t *testing.T) {
-	app := (&global{caller: &caller{home: &daemon{}}}).app()
+	app := (&global{caller: &supervisor.Caller{}, served: true}).app()
 	quickOnes := 0
 	for _, f := range slices.Concat(app.Flags, app.Commands[0].Flags) {
 		if own := librarys([]cli.Flag{f})[0]; own != f {

@@ -15,36 +15,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/config"
-	"agentrun/control"
 	"agentrun/governance"
-	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
 	"agentrun/internal/read"
 	"agentrun/internal/rootless"
 	"agentrun/profiles"
-	"agentrun/runtime"
+	"agentrun/supervisor"
+	"agentrun/supervisor/daemon"
 	"agentrun/supervisor/killhooks"
-	"agentrun/supervisor/outputs"
 )
 
 // global are the flags that every command has. Of flag, environment, configuration file and default,
 // the first that says something counts.
 type global struct {
-	stateDir, runDir    string
-	logLevel, logFormat string
-	profileDirs         []string
-	auditSyncAll        bool
-	access              control.Access // to the control API
-	log                 *slog.Logger
-	serve               serveConfig      // of the configuration file
-	kill                killhooks.Config // likewise
-	live                liveConfig
-	hooks               killhooks.Hooks // of the run that was planned
-	gateway             *config.Gateway // of the run that was asked for; nil: not read yet
+	supervisor.Node
+	serve daemon.Config // of the configuration file
 
-	caller     *caller
-	unknown    error // a command that there is not
-	detachedFD int   // this process is the supervisor of a detached run
+	caller     *supervisor.Caller
+	served     bool                // it is a client of this daemon
+	request    *supervisor.Request // what the client asks for; nil: nothing is to be run
+	unknown    error               // a command that there is not
+	detachedFD int                 // this process is the supervisor of a detached run
 }
 
 // configFile is config.yaml. Unknown keys are errors: a misspelt one would be a wish ignored.
@@ -57,19 +48,10 @@ type configFile struct {
 	Audit       struct {
 		Sync string `yaml:"sync"` // "always", or empty: what H-28 asks for
 	} `yaml:"audit"`
-	Serve   serveConfig      `yaml:"serve"`
+	Serve   daemon.Config    `yaml:"serve"`
 	Control accessConfig     `yaml:"control"`
 	Kill    killhooks.Config `yaml:"kill"`
 	Live    liveConfig       `yaml:"live"`
-}
-
-// textOrNumber is a text that may look like a number, as a size in bytes or a group by its id, and needs no quotes then.
-type textOrNumber string
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (t *textOrNumber) UnmarshalText(text []byte) error {
-	*t = textOrNumber(text)
-	return nil
 }
 
 // liveConfig is how long a live run may take to get into another ring (M-22).
@@ -102,7 +84,7 @@ func (g *global) flags() []cli.Flag {
 
 // envVars are of this process; those of a client are looked up in its own (load).
 func (g *global) envVars(names ...string) []string {
-	if g.caller.home != nil {
+	if g.served {
 		return nil
 	}
 	return names
@@ -139,45 +121,37 @@ func (g *global) load(c *cli.Context) error {
 		}
 		return ""
 	}
-	g.stateDir = pick(c.String("state-dir"), g.caller.getenv("AGENTRUN_STATE_DIR"), cfg.StateDir, defaultDir(g.caller, "/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
-	g.runDir = pick(c.String("run-dir"), g.caller.getenv("AGENTRUN_RUN_DIR"), cfg.RunDir, defaultDir(g.caller, "/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
-	for flag, dir := range map[string]*string{"--state-dir": &g.stateDir, "--run-dir": &g.runDir} {
-		if *dir, err = g.caller.abs(*dir); err != nil {
+	by := g.caller
+	g.StateDir = pick(c.String("state-dir"), by.Getenv("AGENTRUN_STATE_DIR"), cfg.StateDir, defaultDir(by, "/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
+	g.RunDir = pick(c.String("run-dir"), by.Getenv("AGENTRUN_RUN_DIR"), cfg.RunDir, defaultDir(by, "/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
+	for flag, dir := range map[string]*string{"--state-dir": &g.StateDir, "--run-dir": &g.RunDir} {
+		if *dir, err = by.Abs(*dir); err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
 	}
-	if g.access, err = cfg.Control.resolve(); err != nil {
+	if g.Access, err = cfg.Control.resolve(); err != nil {
 		return err
 	}
 	switch cfg.Audit.Sync {
 	case "":
 	case "always":
-		g.auditSyncAll = true
+		g.SyncAll = true
 	default:
 		return fmt.Errorf("configuration: audit.sync %q: want always, or leave it out", cfg.Audit.Sync)
 	}
-	g.profileDirs = append(profiles.DefaultDirs(g.caller.getenv), g.caller.paths(cfg.ProfileDirs)...)
 	if err := cfg.Live.check(); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	g.serve, g.kill, g.live = cfg.Serve, cfg.Kill, cfg.Live
-	if fd := c.Int(detachedFlag); fd > 2 && g.caller.home == nil {
+	g.ProfileDirs = append(profiles.DefaultDirs(by.Getenv), by.Paths(cfg.ProfileDirs)...)
+	g.PlanFiles, g.Own = governance.DefaultFiles(by.Getenv), configDirs(by)
+	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
+	g.serve = cfg.Serve
+	if fd := c.Int(detachedFlag); fd > 2 && !g.served {
 		unix.CloseOnExec(fd)
-		g.detachedFD, g.caller.detach = fd, apart(fd)
-	}
-	if g.caller.home != nil {
-		if err := g.caller.home.suits(g); err != nil {
-			return err
-		}
+		g.detachedFD = fd
 	}
 	return g.openLog(pick(c.String("log-level"), cfg.LogLevel, "warn"), pick(c.String("log-format"), cfg.LogFormat, "text"))
 }
-
-func (g *global) hypervisor() hypervisor.Options {
-	return hypervisor.Options{StateDir: g.stateDir, Own: append(configDirs(g.caller), g.runDir, runtime.SharedDir()), SyncAll: g.auditSyncAll, Plans: governance.Sources{Files: governance.DefaultFiles(g.caller.getenv)}}
-}
-
-func (g *global) outputs() outputs.Folder { return outputs.Folder{StateDir: g.stateDir, Log: g.log} }
 
 func (g *global) openLog(level, format string) error {
 	var l slog.Level
@@ -187,31 +161,31 @@ func (g *global) openLog(level, format string) error {
 	opt := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "text":
-		g.log = slog.New(slog.NewTextHandler(g.caller.stderr, opt))
+		g.Log = slog.New(slog.NewTextHandler(g.caller.Stderr, opt))
 	case "json":
-		g.log = slog.New(slog.NewJSONHandler(g.caller.stderr, opt))
+		g.Log = slog.New(slog.NewJSONHandler(g.caller.Stderr, opt))
 	default:
 		return fmt.Errorf("--log-format %q: want text or json", format)
 	}
 	return nil
 }
 
-func defaultDir(by *caller, root, xdg, home string) string {
+func defaultDir(by *supervisor.Caller, root, xdg, home string) string {
 	if os.Geteuid() == 0 && !rootless.Is() {
 		return root
 	}
-	if d := by.getenv(xdg); filepath.IsAbs(d) {
+	if d := by.Getenv(xdg); filepath.IsAbs(d) {
 		return filepath.Join(d, "agentrun")
 	}
-	return filepath.Join(by.getenv("HOME"), home, "agentrun")
+	return filepath.Join(by.Getenv("HOME"), home, "agentrun")
 }
 
 // configDirs are the usual places of the configuration.
-func configDirs(by *caller) []string {
+func configDirs(by *supervisor.Caller) []string {
 	dirs := []string{"/etc/agentrun"}
-	if d := by.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
+	if d := by.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(d) {
 		dirs = append(dirs, filepath.Join(d, "agentrun"))
-	} else if h := by.getenv("HOME"); filepath.IsAbs(h) {
+	} else if h := by.Getenv("HOME"); filepath.IsAbs(h) {
 		dirs = append(dirs, filepath.Join(h, ".config/agentrun"))
 	}
 	return dirs
@@ -220,8 +194,8 @@ func configDirs(by *caller) []string {
 const maxConfig = 1 << 20
 
 // readConfig reads the file named, or the first of the usual places that exists.
-func readConfig(by *caller, name string) (configFile, error) {
-	names := []string{by.path(name)}
+func readConfig(by *supervisor.Caller, name string) (configFile, error) {
+	names := []string{by.Path(name)}
 	if name == "" {
 		names = nil
 		for _, dir := range configDirs(by) {
@@ -252,11 +226,4 @@ func readConfig(by *caller, name string) (configFile, error) {
 		return cfg, nil
 	}
 	return cfg, nil
-}
-
-// closeNode is for commands whose answer doesn't depend on it: what had to be on disk was put there when it was decided.
-func closeNode(g *global, h *hypervisor.Hypervisor) {
-	if err := h.Close(); err != nil {
-		g.log.Warn("closing the state", "err", err)
-	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"agentrun/supervisor"
 )
 
 // M-22: the bound can be given up, knowingly and not for ever.
@@ -43,7 +45,7 @@ func TestThreatTakeoverForeignConfiguration(t *testing.T) {
 			if err := os.Chmod(tt.path, tt.mode); err != nil && tt.mode != 0 {
 				t.Fatal(err)
 			}
-			cfg, err := readConfig(ownCaller(), tt.path)
+			cfg, err := readConfig(supervisor.OwnCaller(), tt.path)
 			if tt.want == "" {
 				if err != nil || cfg.LogLevel != "info" || cfg.Kill.File != file {
 					t.Errorf("got %+v, %v", cfg, err)
@@ -53,7 +55,7 @@ func TestThreatTakeoverForeignConfiguration(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) || cfg.LogLevel != "" {
 				t.Errorf("got %+v, %v, want %q", cfg, err, tt.want)
 			}
-			if told := hint(err); errors.Is(err, fs.ErrPermission) != strings.Contains(told, "chmod go-w") {
+			if told := supervisor.Hint(err); errors.Is(err, fs.ErrPermission) != strings.Contains(told, "chmod go-w") {
 				t.Errorf("hint: %q", told)
 			}
 		})

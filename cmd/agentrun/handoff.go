@@ -12,21 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/handoff"
+	"agentrun/supervisor"
 )
 
 // handOver gives an exec to the daemon that the short way could not find: its run folder stands in a configuration file. It
 // starts this program anew, with the folder named in front, and returns only when the run is to be alone.
 func (g *global) handOver(c *cli.Context) error {
-	if why := handoff.Declined(); why != "" && g.caller.home == nil {
-		g.log.Info("the daemon does not take this run; it runs alone", "why", why)
+	if why := handoff.Declined(); why != "" {
+		g.Log.Info("the daemon does not take this run; it runs alone", "why", why)
 		return nil
 	}
-	named := []string{"--run-dir", g.runDir}
-	if g.caller.home != nil || g.detachedFD > 0 || c.Bool("no-daemon") || os.Getenv(noDaemonEnv) == "1" ||
+	named := []string{"--run-dir", g.RunDir}
+	if g.detachedFD > 0 || c.Bool("no-daemon") || os.Getenv(supervisor.NoDaemon) == "1" ||
 		len(os.Args) > 2 && slices.Equal(os.Args[1:3], named) {
 		return nil
 	}
-	if _, err := os.Lstat(filepath.Join(g.runDir, controlDir, handoff.SocketName)); err != nil {
+	if _, err := os.Lstat(filepath.Join(g.ControlDir(), handoff.SocketName)); err != nil {
 		return nil //nolint:nilerr // no daemon
 	}
 	args := slices.Concat([]string{os.Args[0]}, named, os.Args[1:])
@@ -36,6 +37,3 @@ func (g *global) handOver(c *cli.Context) error {
 	}
 	return nil
 }
-
-// controlDir is where in the run folder the control sockets are.
-const controlDir = "control"

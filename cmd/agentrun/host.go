@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,10 +10,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/config"
-	"agentrun/control"
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/rootless"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 )
 
 func doctorCommand(g *global) *cli.Command {
@@ -37,7 +36,7 @@ func doctorCommand(g *global) *cli.Command {
 				}
 			}
 			r := hostcaps.NewReport(c.String("workspace"))
-			r.Results = append(r.Results, gatewayResult())
+			r.Results = append(r.Results, gatewayResult(g.Gateway))
 			for i := range r.Results { // the folder's name is in them
 				r.Results[i].Name, r.Results[i].Why = oneLine(r.Results[i].Name), oneLine(r.Results[i].Why)
 			}
@@ -59,25 +58,14 @@ func doctorCommand(g *global) *cli.Command {
 }
 
 // gatewayResult is the row of the second program. Without it runs need --no-gateway.
-func gatewayResult() hostcaps.Result {
-	r := hostcaps.Result{Name: gatewayProgram, Status: "found", Weight: hostcaps.Degrades.String()}
-	if _, err := findSibling(); err != nil {
+func gatewayResult(outside supervisor.Outside) hostcaps.Result {
+	r := hostcaps.Result{Name: supervisor.GatewayProgram, Status: "found", Weight: hostcaps.Degrades.String()}
+	if _, err := outside.Find(); err != nil {
 		r.Status, r.Why = "missing", err.Error()
 		r.Loses = "tools, models and egress: only runs with --no-gateway start"
 		r.Get = "make install puts it beside agentrun"
 	}
 	return r
-}
-
-// collect removes what crashed supervisors left, their control sockets too. A start doesn't try every socket there is: a
-// supervisor that died left a run as well, and only then its socket is looked for, unless all is asked for.
-func (g *global) collect(ctx context.Context, all bool) (removed []string, err error) {
-	removed, err = runtime.Collect(ctx, g.runDir)
-	if all || len(removed) > 0 {
-		_, serr := control.Sweep(g.runDir)
-		err = errors.Join(err, serr)
-	}
-	return removed, err
 }
 
 func gcCommand(g *global) *cli.Command {
@@ -91,9 +79,9 @@ configuration says go as well.
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
-			removed, err := g.collect(c.Context, true)
+			removed, err := g.Collect(c.Context, true)
 			if file, ferr := config.ReadGateway(""); ferr == nil {
-				ferr = g.outputs().Sweep(file.Logs)
+				ferr = g.Outputs().Sweep(file.Logs)
 				err = errors.Join(err, ferr)
 			}
 			if c.Bool("json") {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"agentrun/supervisor"
 )
 
 const asProgram = "AGENTRUN_TEST_AS_PROGRAM"
@@ -86,7 +88,7 @@ func TestHostileNamesInEveryVerb(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, self, append([]string{"--state-dir", dir + "/state", "--run-dir", dir + "/run", "--config", dir + "/config.yaml"}, args...)...)
-		cmd.Env, cmd.Dir = append(os.Environ(), asProgram+"=1", "HOME="+dir, noDaemonEnv+"=1"), filepath.Join(dir, "ws")
+		cmd.Env, cmd.Dir = append(os.Environ(), asProgram+"=1", "HOME="+dir, supervisor.NoDaemon+"=1"), filepath.Join(dir, "ws")
 		text, _ := cmd.CombinedOutput()
 		if ctx.Err() != nil {
 			t.Errorf("%q: hangs", args)

@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/shown"
 )
 
 func (l *liveVerbs) inspect() *cli.Command {
@@ -113,13 +114,13 @@ func refusedText(calls map[string]uint64) string {
 }
 
 func processTable(list []control.Process) string {
-	t := table{columns: []column{{head: "PID", right: true}, {head: "PARENT", right: true}, {head: "THREADS", right: true}, {head: "NAME"}}}
+	t := shown.Table{Columns: []shown.Column{{Head: "PID", Right: true}, {Head: "PARENT", Right: true}, {Head: "THREADS", Right: true}, {Head: "NAME"}}}
 	for _, p := range list {
 		name := p.Name
 		if p.First {
 			name += "  (first)"
 		}
-		t.row(strconv.Itoa(p.PID), strconv.Itoa(p.Parent), strconv.Itoa(p.Threads), name)
+		t.Row(strconv.Itoa(p.PID), strconv.Itoa(p.Parent), strconv.Itoa(p.Threads), name)
 	}
 	return t.String()
 }

@@ -84,7 +84,7 @@ type liveVerbs struct {
 func liveOf(g *global) *liveVerbs {
 	return &liveVerbs{
 		g: g, now: time.Now,
-		runs: func() liveRuns { return boundRuns{runDir: g.runDir} },
+		runs: func() liveRuns { return boundRuns{runDir: g.RunDir} },
 		tick: func(d time.Duration) (<-chan time.Time, func()) { t := time.NewTicker(d); return t.C, t.Stop },
 	}
 }
@@ -298,7 +298,7 @@ func jsonFlag() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON
 
 // completeRuns offers what names a live run to the shell.
 func (l *liveVerbs) completeRuns(c *cli.Context) {
-	if l.g.runDir == "" && l.g.load(c) != nil { // the library skips what comes before a command
+	if l.g.RunDir == "" && l.g.load(c) != nil { // the library skips what comes before a command
 		return
 	}
 	ctx, cancel := context.WithTimeout(c.Context, time.Second)

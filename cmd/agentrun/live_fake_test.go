@@ -195,7 +195,7 @@ func liveOn(t *testing.T, supers ...*fakeSuper) (*liveVerbs, *fakeNode) {
 	t.Helper()
 	n := &fakeNode{supers: supers}
 	g := liveGlobal()
-	g.stateDir, g.runDir = filepath.Join(t.TempDir(), "state"), t.TempDir()
+	g.StateDir, g.RunDir = filepath.Join(t.TempDir(), "state"), t.TempDir()
 	return &liveVerbs{
 		g: g, runs: func() liveRuns { return n }, now: func() time.Time { return liveNow },
 		tick: func(time.Duration) (<-chan time.Time, func()) {

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/shown"
 )
 
 func testContext(t *testing.T, out io.Writer) *cli.Context {
@@ -85,7 +86,7 @@ func FuzzTable(f *testing.F) {
 			t.Fatalf("%q at %d: got %q", text, width, out)
 		}
 		for line := range strings.Lines(out) {
-			if n := cells(strings.TrimSuffix(line, "\n")); n > width {
+			if n := shown.Cells(strings.TrimSuffix(line, "\n")); n > width {
 				t.Fatalf("%q: a line of %d at width %d", text, n, width)
 			}
 		}

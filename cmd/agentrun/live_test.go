@@ -13,11 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentrun/control"
+	"agentrun/internal/shown"
 	"agentrun/rings"
+	"agentrun/supervisor"
 )
 
 // liveGlobal is what the verbs need of the global flags.
-func liveGlobal() *global { return &global{caller: ownCaller()} }
+func liveGlobal() *global { return &global{caller: supervisor.OwnCaller()} }
 
 func named(name string) func(*control.Sandbox) { return func(s *control.Sandbox) { s.Name = name } }
 func ofAgent(id string) func(*control.Sandbox) { return func(s *control.Sandbox) { s.Agent = id } }
@@ -81,7 +83,7 @@ func TestM23PSFitsTheTerminal(t *testing.T) {
 	}
 	for _, width := range []int{20, 80, 100, 250} {
 		for line := range strings.Lines(psTable(list, width, liveNow)) {
-			if n := cells(strings.TrimSuffix(line, "\n")); n > width {
+			if n := shown.Cells(strings.TrimSuffix(line, "\n")); n > width {
 				t.Errorf("width %d: a line of %d: %q", width, n, line)
 			}
 		}

@@ -17,6 +17,7 @@ import (
 
 	"agentrun/internal/rootless"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 )
 
 // version is set by the Makefile.
@@ -53,17 +54,17 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) int {
-	by := ownCaller()
-	if completeFlags(by.stdout, newApp(), args) {
+	by := supervisor.OwnCaller()
+	if completeFlags(by.Stdout, newApp(), args) {
 		return 0
 	}
 	g := &global{caller: by}
 	app := g.app()
 	err := app.RunContext(ctx, flagsFirst(app, args))
-	return report(by.stderr, cmp.Or(err, g.unknown))
+	return report(by.Stderr, cmp.Or(err, g.unknown))
 }
 
-func newApp() *cli.App { return (&global{caller: ownCaller()}).app() }
+func newApp() *cli.App { return (&global{caller: supervisor.OwnCaller()}).app() }
 
 func (g *global) app() *cli.App {
 	commands := g.commands()
@@ -78,7 +79,7 @@ func (g *global) app() *cli.App {
    agentrun exec --ring 2 --workspace . -- make test  may write the workspace and start programs
    agentrun plan --ring 1 -- bash                    what would be applied, without starting anything
    agentrun doctor                                   what this host offers, and what is missing`,
-		Reader: g.caller.stdin, Writer: g.caller.stdout, ErrWriter: g.caller.stderr,
+		Reader: g.caller.Stdin, Writer: g.caller.Stdout, ErrWriter: g.caller.Stderr,
 		Flags:                  quick(g.flags()),
 		Before:                 g.load,
 		Commands:               commands,
@@ -97,7 +98,7 @@ func (g *global) app() *cli.App {
 
 // commands are all there are; a daemon carries out but one for its callers.
 func (g *global) commands() []*cli.Command {
-	if g.caller.home != nil {
+	if g.served {
 		return []*cli.Command{execCommand(g)}
 	}
 	return append([]*cli.Command{execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g), operatorCommand(g), sagaCommand(g), policyCommand(g), safetyCommand(g), challengesCommand(g), conformCommand(), completionCommand()}, liveCommands(g)...)

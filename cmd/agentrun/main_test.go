@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"agentrun/runtime"
+	"agentrun/supervisor"
 )
 
 func TestFlagCompletion(t *testing.T) {
@@ -46,7 +47,7 @@ func TestReport(t *testing.T) {
 		{nil, 0, ""},
 		{exitError(42), 42, ""},
 		{errors.New("broken"), runtime.ExitFailed, "agentrun: broken\n"},
-		{errRing0, runtime.ExitFailed, "hint: the rings for agents"},
+		{supervisor.ErrRing0, runtime.ExitFailed, "hint: the rings for agents"},
 		{fmt.Errorf("x: %w", &runtime.CommandError{Name: "a", NotFound: true, Hint: "try b"}), runtime.ExitNotFound, "hint: try b\n"},
 		{&runtime.CommandError{Name: "a"}, runtime.ExitNotExecutable, "agentrun: command a"},
 		{&runtime.MissingError{Missing: []runtime.Missing{{Name: "landlock-1"}}}, runtime.ExitFailed, "--best-effort"},

@@ -15,6 +15,7 @@ import (
 
 	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
+	"agentrun/supervisor"
 	"agentrun/witness"
 )
 
@@ -191,7 +192,7 @@ func operatorVerify(g *global, c *cli.Context) error {
 	}
 	a, err := keys.Inspect(text, time.Now())
 	if err != nil {
-		return hinted.New(err, witnessHint(err))
+		return hinted.New(err, supervisor.WitnessHint(err))
 	}
 	if c.Bool("json") {
 		return printJSON(attestationJSON(a, ""))
@@ -271,21 +272,4 @@ func (g *global) operatorsFile(c *cli.Context) string {
 func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil
-}
-
-// witnessHint is the way out of a refused attestation.
-func witnessHint(err error) string {
-	switch {
-	case errors.Is(err, witness.ErrUnknownKey):
-		return "agentrun operator list shows whom this host trusts; the operator's line belongs into that file"
-	case errors.Is(err, witness.ErrExpired), errors.Is(err, witness.ErrNonceUsed):
-		return "each is good once and for minutes; have a new one signed: agentrun operator sign"
-	case errors.Is(err, witness.ErrTooFar):
-		return "at most " + shown.Duration(witness.MaxTTL) + " ahead; is the clock right here and where it was signed?"
-	case errors.Is(err, witness.ErrAction), errors.Is(err, witness.ErrSubject):
-		return "an attestation is for what it names and nothing else; agentrun operator verify shows it"
-	case errors.Is(err, witness.ErrMalformed), errors.Is(err, witness.ErrSignature):
-		return "copy the whole word that agentrun operator sign printed, without any change"
-	}
-	return ""
 }

@@ -4,15 +4,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"agentrun/runtime"
-	"agentrun/witness"
 )
 
 // operatorRun runs a command line in this process and returns its stdout, stderr and exit code.
@@ -124,16 +121,4 @@ func TestOperatorsFile(t *testing.T) {
 	t.Setenv("AGENTRUN_OPERATORS", "/nonexistent/env")
 	told(append(append([]string{"/nonexistent/env"}, config...), "operator", "list")...)
 	told(append(append([]string{"/nonexistent/flag"}, config...), "operator", "list", "--operators", "/nonexistent/flag")...)
-}
-
-func TestWitnessHints(t *testing.T) {
-	for _, err := range []error{witness.ErrMalformed, witness.ErrUnknownKey, witness.ErrSignature, witness.ErrAction, witness.ErrSubject,
-		witness.ErrExpired, witness.ErrTooFar, witness.ErrNonceUsed} {
-		if witnessHint(err) == "" {
-			t.Errorf("%v: no hint", err)
-		}
-	}
-	if h := witnessHint(errors.Join(witness.ErrNonces, fs.ErrPermission)); h != "" {
-		t.Errorf("a store that can't be written is not mended by %q", h)
-	}
 }

@@ -3,17 +3,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/hinted"
+	"agentrun/internal/shown"
 )
 
 func (l *liveVerbs) output() *cli.Command {
@@ -60,49 +58,9 @@ func (l *liveVerbs) writeOutput(ctx context.Context, ref string, follow bool, to
 		ctx = asking
 	}
 	if safe {
-		s := &safeWriter{w: to}
-		defer s.flush()
+		s := &shown.Writer{To: to}
+		defer s.Flush()
 		to = s
 	}
 	return refusal("output of "+r.label(), r.by.Output(ctx, r.ID, follow, to))
-}
-
-// safeWriter writes out what a terminal would obey; line ends and tabs stay. What may be half a character or line end waits for
-// the rest.
-type safeWriter struct {
-	w    io.Writer
-	part []byte
-}
-
-func (s *safeWriter) Write(p []byte) (int, error) {
-	text := append(s.part, p...)
-	whole := len(text)
-	for i := max(0, len(text)-utf8.UTFMax+1); i < len(text); i++ {
-		if utf8.RuneStart(text[i]) && !utf8.FullRune(text[i:]) {
-			whole = i
-			break
-		}
-	}
-	if whole > 0 && text[whole-1] == '\r' {
-		whole-- // half of a line end, perhaps
-	}
-	s.part = bytes.Clone(text[whole:])
-	if _, err := io.WriteString(s.w, safeText(string(text[:whole]))); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (s *safeWriter) flush() {
-	_, _ = io.WriteString(s.w, safeText(string(s.part)))
-	s.part = nil
-}
-
-// safeText leaves "\r\n" as a line end; a lone carriage return could write over what stands there.
-func safeText(text string) string {
-	lines := strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\t")
-	for i, part := range lines {
-		lines[i] = visible(part)
-	}
-	return strings.Join(lines, "\t")
 }

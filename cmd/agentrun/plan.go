@@ -14,9 +14,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"agentrun/hypervisor"
 	"agentrun/profiles"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 )
 
 func planCommand(g *global) *cli.Command {
@@ -34,16 +34,7 @@ func planCommand(g *global) *cli.Command {
 			if err := g.enter(); err != nil {
 				return err
 			}
-			h, err := hypervisor.Open(g.hypervisor())
-			if err != nil {
-				return err
-			}
-			defer closeNode(g, h)
-			spec, _, err := specOf(c.Context, g, requestOf(g.caller, c), h)
-			if err != nil {
-				return err
-			}
-			plan, err := newPlan(g, h, spec)
+			plan, err := supervisor.Plan(c.Context, &g.Node, g.caller, requestOf(g.caller, c))
 			if err != nil {
 				return err
 			}

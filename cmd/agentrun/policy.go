@@ -12,10 +12,8 @@ import (
 	"agentrun/internal/hinted"
 	"agentrun/internal/policycmd"
 	"agentrun/internal/sibling"
+	"agentrun/supervisor"
 )
-
-// gatewayProgram knows policies, which this one doesn't: each run would pay for them at its start.
-const gatewayProgram = "agentrun-gateway"
 
 func policyCommand(*global) *cli.Command {
 	return policycmd.New(policycmd.All(policyHandOver), usageError)
@@ -23,11 +21,11 @@ func policyCommand(*global) *cli.Command {
 
 // policyHandOver becomes the gateway's program; it comes back only if that can't be.
 func policyHandOver(c *cli.Context) error {
-	path, err := sibling.Find(gatewayProgram)
+	path, err := sibling.Find(supervisor.GatewayProgram)
 	if err != nil {
-		return hinted.New(err, gatewayProgram+" comes with agentrun: install both, in a folder that only root may write")
+		return hinted.New(err, supervisor.GatewayProgram+" comes with agentrun: install both, in a folder that only root may write")
 	}
-	if err := unix.Exec(path, policycmd.Args(gatewayProgram, c), os.Environ()); err != nil {
+	if err := unix.Exec(path, policycmd.Args(supervisor.GatewayProgram, c), os.Environ()); err != nil {
 		return fmt.Errorf("exec %s: %w", path, err)
 	}
 	return nil

@@ -38,7 +38,7 @@ func profileCommand(g *global) *cli.Command {
 	}
 }
 
-func (g *global) sources() profiles.Sources { return profiles.Sources{Dirs: g.profileDirs} }
+func (g *global) sources() profiles.Sources { return profiles.Sources{Dirs: g.ProfileDirs} }
 
 func oneArg(c *cli.Context, what string) (string, error) {
 	if c.NArg() != 1 {

@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
+	"agentrun/internal/shown"
 )
 
 func (l *liveVerbs) ps() *cli.Command {
@@ -129,14 +130,14 @@ const narrow = 120
 
 // runTable is one line for each run. cpu is the column of that name.
 func runTable(list []control.Sandbox, cpu []string, width int, now time.Time) string {
-	t := table{width: width, columns: []column{{head: "ID"}, {head: "NAME", cut: 6}, {head: "AGENT", cut: 6}, {head: "RING"}, {head: "STATE"},
-		{head: "AGE", right: true}, {head: "CPU", right: true}, {head: "MEM", right: true}, {head: "PIDS", right: true}, {head: "COMMAND", cut: 10}}}
+	t := shown.Table{Width: width, Columns: []shown.Column{{Head: "ID"}, {Head: "NAME", Cut: 6}, {Head: "AGENT", Cut: 6}, {Head: "RING"}, {Head: "STATE"},
+		{Head: "AGE", Right: true}, {Head: "CPU", Right: true}, {Head: "MEM", Right: true}, {Head: "PIDS", Right: true}, {Head: "COMMAND", Cut: 10}}}
 	idLen := math.MaxInt
 	if width > 0 && width < narrow {
 		idLen = prefixLen(list)
 	}
 	for i, s := range list {
-		t.row(s.ID[:min(idLen, len(s.ID))], orDash(s.Name), orDash(s.Agent), ringText(s, now), stateText(s), ageText(now.Sub(s.StartedAt)), cpu[i],
+		t.Row(s.ID[:min(idLen, len(s.ID))], orDash(s.Name), orDash(s.Agent), ringText(s, now), stateText(s), ageText(now.Sub(s.StartedAt)), cpu[i],
 			memText(s.Usage.Memory), strconv.FormatInt(s.Usage.PIDs, 10), commandText(s.Command))
 	}
 	return t.String()

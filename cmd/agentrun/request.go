@@ -14,18 +14,18 @@ import (
 )
 
 // requestOf turns the flags of exec, and those of plan, into what they ask for. Every malformed flag is told, not just the first.
-func requestOf(by *caller, c *cli.Context) *supervisor.Request {
+func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	r := &supervisor.Request{
 		Command: c.Args().Slice(), Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"),
 		Ring: given(c, "ring", c.Int), Profile: c.String("profile"),
-		Workspace: by.path(c.String("workspace")), Rootfs: by.path(c.String("rootfs")), Keep: by.path(c.String("keep")), Cwd: c.String("cwd"),
+		Workspace: by.Path(c.String("workspace")), Rootfs: by.Path(c.String("rootfs")), Keep: by.Path(c.String("keep")), Cwd: c.String("cwd"),
 		Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
 		TTY: c.Bool("t"), Interactive: c.Bool("i"), BestEffort: c.Bool("best-effort"),
-		NoGateway: c.Bool("no-gateway"), Gateway: by.path(c.String("gateway")), Policy: by.path(c.String("policy")),
+		NoGateway: c.Bool("no-gateway"), Gateway: by.Path(c.String("gateway")), Policy: by.Path(c.String("policy")),
 		Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"), Metrics: c.String("metrics-addr"),
 		RequireIntent: given(c, "require-intent", c.Bool),
 		Detach:        c.Bool("d"), KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
-		StatusFile: by.path(c.String("status-file")), JSON: c.Bool("json"),
+		StatusFile: by.Path(c.String("status-file")), JSON: c.Bool("json"),
 	}
 	bad := func(flag, message string) {
 		r.Malformed = append(r.Malformed, runtime.Problem{Field: "--" + flag, Message: message})
@@ -60,7 +60,7 @@ func requestOf(by *caller, c *cli.Context) *supervisor.Request {
 				bad(flag, fmt.Sprintf("%q is not SRC or SRC:DST", v))
 				continue
 			}
-			r.Binds = append(r.Binds, runtime.BindMount{Source: by.path(src), Target: dst, Writable: flag == "bind"})
+			r.Binds = append(r.Binds, runtime.BindMount{Source: by.Path(src), Target: dst, Writable: flag == "bind"})
 		}
 	}
 	return r

@@ -34,9 +34,9 @@ func TestRequestOf(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got *supervisor.Request
-			g := &global{caller: &caller{}}
+			g := &global{caller: &supervisor.Caller{}}
 			app := &cli.App{Name: "agentrun", Flags: execCommand(g).Flags, Action: func(c *cli.Context) error {
-				got = requestOf(&caller{dir: "/at"}, c)
+				got = requestOf(&supervisor.Caller{Dir: "/at"}, c)
 				return nil
 			}}
 			if err := app.Run(append([]string{"agentrun"}, tt.args...)); err != nil {

@@ -3,22 +3,20 @@
 package main
 
 import (
-	"fmt"
 	"os"
 
 	"agentrun/internal/hinted"
 	"agentrun/internal/rootless"
 	"agentrun/internal/sibling"
+	"agentrun/supervisor"
 )
 
 // gatewayVariable takes the gateway's path, or why there is none, into the user namespace: root's files and anybody's look the same there, so who
 // may have written the program can be told outside only. It says nothing that the user who sets it couldn't do by another binary.
 const gatewayVariable = "_AGENTRUN_GATEWAY"
 
-// foundOutside is what it said; empty where agentrun has entered nothing.
-type foundOutside struct{ gateway, why string }
-
-var outside foundOutside
+// outside is what it said.
+var outside supervisor.Outside
 
 // arrive ends the way into a user namespace, if this process is on it.
 func arrive() error {
@@ -30,7 +28,7 @@ func arrive() error {
 	if err := rootless.Arrived(); err != nil {
 		return err
 	}
-	outside = foundOutside{os.Getenv(gatewayVariable), os.Getenv(gatewayVariable + "_WHY")}
+	outside = supervisor.Outside{Program: os.Getenv(gatewayVariable), Why: os.Getenv(gatewayVariable + "_WHY")}
 	return nil
 }
 
@@ -44,7 +42,7 @@ func (g *global) enter() error {
 		keep = append(keep, g.detachedFD)
 	}
 	var extra []string
-	if program, err := sibling.Find(gatewayProgram); err != nil {
+	if program, err := sibling.Find(supervisor.GatewayProgram); err != nil {
 		extra = append(extra, gatewayVariable+"_WHY="+err.Error())
 	} else {
 		extra = append(extra, gatewayVariable+"="+program)
@@ -53,15 +51,4 @@ func (g *global) enter() error {
 		return hinted.New(err, "agentrun doctor says how to get it; as root none of it is needed")
 	}
 	return nil
-}
-
-// findSibling is sibling.Find, or what it said before this process entered its user namespace.
-func findSibling() (string, error) {
-	switch {
-	case outside.gateway != "":
-		return outside.gateway, nil
-	case outside.why != "":
-		return "", fmt.Errorf("%s", outside.why)
-	}
-	return sibling.Find(gatewayProgram)
 }

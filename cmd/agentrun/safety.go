@@ -26,7 +26,7 @@ func safetyHandOver(g *global, c *cli.Context) error {
 	if err != nil {
 		return hinted.New(err, safetycmd.Program+" comes with agentrun: install both, in a folder that only root may write")
 	}
-	args := safetycmd.Args(safetycmd.Common{StateDir: g.stateDir, RunDir: g.runDir, LogLevel: g.level(), LogFormat: g.format()}, c)
+	args := safetycmd.Args(safetycmd.Common{StateDir: g.StateDir, RunDir: g.RunDir, LogLevel: g.level(), LogFormat: g.format()}, c)
 	if err := unix.Exec(path, args, os.Environ()); err != nil {
 		return fmt.Errorf("exec %s: %w", path, err)
 	}
@@ -36,7 +36,7 @@ func safetyHandOver(g *global, c *cli.Context) error {
 // level is what flag or configuration say.
 func (g *global) level() string {
 	for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
-		if g.log.Enabled(context.Background(), l) {
+		if g.Log.Enabled(context.Background(), l) {
 			return l.String()
 		}
 	}
@@ -44,7 +44,7 @@ func (g *global) level() string {
 }
 
 func (g *global) format() string {
-	if _, ok := g.log.Handler().(*slog.JSONHandler); ok {
+	if _, ok := g.Log.Handler().(*slog.JSONHandler); ok {
 		return "json"
 	}
 	return "text"

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,12 +15,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
-	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
 	"agentrun/sagas"
-	"agentrun/sagas/httpstep"
-	"agentrun/sagas/sagafile"
-	"agentrun/store"
+	"agentrun/supervisor"
+	"agentrun/supervisor/sagarun"
 )
 
 // What a saga's end means as an exit code (docs/exit-codes.md).
@@ -64,46 +60,8 @@ Exit code: 0 committed, 1 aborted (all undone), 2 escalated (something couldn't 
 	}
 }
 
-// sagaSession is what every subcommand needs.
-type sagaSession struct {
-	db      *store.DB
-	node    *hypervisor.Hypervisor // keeps the audit
-	journal *sagas.Durable
-	o       *sagas.Orchestrator
-	means   sagafile.Means
-}
-
-func openSagas(g *global) (*sagaSession, error) {
-	db, err := store.Open(g.stateDir, store.Options{})
-	if err != nil {
-		return nil, err
-	}
-	h, err := hypervisor.Open(g.hypervisor())
-	if err != nil {
-		_ = db.Close()
-		return nil, err
-	}
-	s := &sagaSession{db: db, node: h, journal: sagas.NewDurable(db), means: sagafile.Means{Runner: &execRunner{g: g, out: os.Stderr}, API: httpstep.Client{}}}
-	s.o, err = sagas.New(sagas.Options{Journal: s.journal, Now: time.Now, Audit: h, Progress: tellTransition})
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// close has nothing to report: every transaction has closed the state itself, every record of a saga was synced.
-func (s *sagaSession) close() {
-	_ = s.db.Close()
-	_ = s.node.Close()
-}
-
-// ended puts the end of a saga on record, if this was it.
-func (s *sagaSession) ended(rec sagas.Record, err error) (sagas.Record, error) {
-	if err != nil || !rec.State.Final() {
-		return rec, err
-	}
-	return rec, s.node.SagaEnded(rec)
+func openSagas(g *global) (*sagarun.Session, error) {
+	return sagarun.Open(&g.Node, os.Stderr, tellTransition)
 }
 
 // tellTransition is called when the journal has it: what is told is so even if the machine stops now.
@@ -118,7 +76,7 @@ func tellTransition(t sagas.Transition) {
 	if t.Error != "" {
 		what += ": " + t.Error
 	}
-	tell(os.Stderr, fmt.Sprintf("saga %s: %s: %s", t.SagaID, t.StepID, what), "")
+	supervisor.Tell(os.Stderr, fmt.Sprintf("saga %s: %s: %s", t.SagaID, t.StepID, what), "")
 }
 
 // stoppable ends with the first signal. The saga then stops where it is; resume goes on.
@@ -131,44 +89,22 @@ func sagaRun(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	file, err := readSaga(name)
-	if err != nil {
-		return err
-	}
-	s, err := openSagas(g)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	saga, err := file.Saga(s.means)
+	file, err := sagarun.Read(name)
 	if err != nil {
 		return err
 	}
 	if c.IsSet("id") && !sagas.Identifier(c.String("id")) {
 		return fmt.Errorf("--id %.80q: want letters and digits, inside also . _ : and -, at most 256", c.String("id"))
 	}
-	saga.ID = c.String("id")
+	s, err := openSagas(g)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
 	ctx, stop := stoppable(c.Context)
 	defer stop()
-	rec, err := s.ended(s.o.Run(ctx, saga))
+	rec, err := s.Run(ctx, file, c.String("id"))
 	return sagaEnd(c, []sagas.Record{rec}, err)
-}
-
-func readSaga(name string) (sagafile.File, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return sagafile.File{}, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, sagafile.MaxFileBytes+1))
-	if err != nil {
-		return sagafile.File{}, err
-	}
-	abs, err := filepath.Abs(name)
-	if err != nil {
-		return sagafile.File{}, err
-	}
-	return sagafile.Parse(name, data, filepath.Dir(abs))
 }
 
 // sagaEnd prints how sagas ended and gives the worst exit code of them.
@@ -215,26 +151,7 @@ func printSaga(c *cli.Context, rec sagas.Record) error {
 	return nil
 }
 
-// sagaRow is a record with what only the lock tells: an unfinished saga runs, or was interrupted.
-type sagaRow struct {
-	sagas.Record
-	Running bool `json:"running"`
-}
-
-func (s *sagaSession) row(rec sagas.Record) (sagaRow, error) {
-	if rec.State.Final() {
-		return sagaRow{Record: rec}, nil
-	}
-	l, err := s.journal.Lock(rec.ID)
-	if err == nil {
-		l.Unlock()
-	} else if !errors.Is(err, sagas.ErrBusy) {
-		return sagaRow{}, err
-	}
-	return sagaRow{rec, err != nil}, nil
-}
-
-func (r sagaRow) status() string {
+func sagaStatus(r sagarun.Row) string {
 	switch {
 	case r.State.Final():
 		return r.State.String()
@@ -252,13 +169,8 @@ func sagaList(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	rows := []sagaRow{}
-	err = s.journal.List(c.Context, func(rec sagas.Record) error {
-		row, err := s.row(rec)
-		rows = append(rows, row)
-		return err
-	})
+	defer s.Close()
+	rows, err := s.List(c.Context)
 	if err != nil {
 		return err
 	}
@@ -274,7 +186,7 @@ func sagaList(g *global, c *cli.Context) error {
 				done++
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\n", r.ID, r.Name, r.status(), done, len(r.Steps),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\n", r.ID, r.Name, sagaStatus(r), done, len(r.Steps),
 			r.CreatedAt.Format(time.RFC3339), strings.Join(r.Unresolved, " "))
 	}
 	return w.Flush()
@@ -289,19 +201,15 @@ func sagaShow(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	rec, err := s.journal.Get(c.Context, id)
+	defer s.Close()
+	row, err := s.Get(c.Context, id)
 	if err != nil {
 		return sagaHint(err)
-	}
-	row, err := s.row(rec)
-	if err != nil {
-		return err
 	}
 	if c.Bool("json") {
 		return printJSON(row)
 	}
-	fmt.Printf("saga %s (%s): %s\n", row.ID, row.Name, row.status())
+	fmt.Printf("saga %s (%s): %s\n", row.ID, row.Name, sagaStatus(row))
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "STEP\tSTATE\tATTEMPTS\tSAYS")
 	for _, k := range row.Steps {
@@ -332,65 +240,16 @@ func sagaResume(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	ctx, stop := stoppable(c.Context)
 	defer stop()
 	if c.NArg() == 1 {
-		rec, err := s.resume(ctx, c.Args().First(), c.Bool("undo"))
+		rec, err := s.Resume(ctx, c.Args().First(), c.Bool("undo"))
 		return sagaEnd(c, []sagas.Record{rec}, sagaHint(err))
 	}
 	if c.Bool("undo") {
 		return hinted.New(errors.New("saga resume --undo takes one ID"), "agentrun saga list shows the ids")
 	}
-	return s.resumeAll(ctx, c)
-}
-
-// resumeAll goes on with what nobody runs. What one of them meets doesn't stop the others.
-func (s *sagaSession) resumeAll(ctx context.Context, c *cli.Context) error {
-	var recs []sagas.Record
-	var errs []error
-	err := s.journal.List(ctx, func(rec sagas.Record) error {
-		if rec.State.Final() || ctx.Err() != nil {
-			return ctx.Err()
-		}
-		rec, err := s.resume(ctx, rec.ID, false)
-		if err != nil && !errors.Is(err, sagas.ErrBusy) {
-			errs = append(errs, err)
-		}
-		recs = append(recs, rec)
-		return nil
-	})
-	return sagaEnd(c, recs, errors.Join(append(errs, err)...))
-}
-
-func (s *sagaSession) resume(ctx context.Context, id string, undo bool) (sagas.Record, error) {
-	definition, err := s.journal.Definition(ctx, id)
-	if err != nil {
-		return sagas.Record{}, err
-	}
-	file, err := sagafile.Decode(definition)
-	if err != nil {
-		return sagas.Record{}, fmt.Errorf("saga %s: %w", id, err)
-	}
-	saga, err := file.Saga(s.means)
-	if err != nil {
-		return sagas.Record{}, err
-	}
-	before, err := s.journal.Get(ctx, id)
-	if err != nil || before.State.Final() {
-		return before, err
-	}
-	// A kill of its agent may have decided about it (H-21): nothing begins before that is followed.
-	order, ordered, err := s.node.SagaOrder(ctx, id)
-	switch {
-	case err != nil:
-		return before, err
-	case undo || ordered && order.Substitute == "":
-		return s.ended(s.o.Abort(ctx, id, saga.Steps))
-	case ordered:
-		if before, err = s.o.HandOff(ctx, id, order.Substitute); err != nil {
-			return before, err
-		}
-	}
-	return s.ended(s.o.Resume(ctx, id, saga.Steps))
+	recs, err := s.ResumeAll(ctx)
+	return sagaEnd(c, recs, err)
 }

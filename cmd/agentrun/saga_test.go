@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,30 +150,6 @@ func TestH20SagaResume(t *testing.T) {
 		}
 		if diff := cmp.Diff(calls, d.calls); diff != "" {
 			t.Errorf("%v (-want +got)\n%s", args, diff)
-		}
-	}
-}
-
-// What a step's command is started with: contained, in its ring, with its key, as its agent.
-func TestSagaCommandArguments(t *testing.T) {
-	r := &execRunner{g: &global{stateDir: "/s", runDir: "/r"}}
-	call := sagas.Call{SagaID: "id", Key: "id/a", Agent: "planner", Session: "s1"}
-	got, err := r.args(sagafile.Command{Command: []string{"sh", "-c", "true"}, Ring: 2, Workspace: "/w"}, sagas.DefaultStepTimeout, call)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := strings.Fields("--state-dir /s --run-dir /r exec --ring 2 --name saga-id --env AGENTRUN_IDEMPOTENCY_KEY=id/a --timeout 5m0s " +
-		"--agent planner --session s1 --workspace /w -- sh -c true")
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	got, err = r.args(sagafile.Command{Command: []string{"ls"}, Ring: 3, Profile: "strict"}, time.Second, sagas.Call{})
-	if err != nil || slices.Contains(got, "--timeout") || !slices.Contains(got, "strict") {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, ring := range []int{-1, 0, 4} {
-		if _, err := r.args(sagafile.Command{Command: []string{"ls"}, Ring: ring}, time.Second, call); err == nil {
-			t.Errorf("ring %d: no error", ring)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/supervisor"
 )
 
 // The terminal's second screen, which leaves the first as it was (xterm, "Alternate Screen Buffer"), and the cursor.
@@ -80,3 +82,14 @@ func frame(lines []string, height int) string {
 	}
 	return topLeft + strings.Join(lines, restOfLine+"\r\n") + restOfLine + restBelow
 }
+
+// terminalSize is that of the terminal f is, if it is one.
+func terminalSize(f *os.File) (width, height int, ok bool) {
+	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil || ws.Col == 0 {
+		return 0, 0, false
+	}
+	return int(ws.Col), int(ws.Row), true
+}
+
+func isTerminal(f *os.File) bool { return supervisor.IsTerminal(int(f.Fd())) }

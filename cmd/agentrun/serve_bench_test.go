@@ -6,22 +6,19 @@ import (
 	"io"
 	"testing"
 
-	"github.com/urfave/cli/v2"
+	"agentrun/supervisor"
 )
 
 // BenchmarkFlags is what it costs to know what a caller of the daemon wants.
 func BenchmarkFlags(b *testing.B) {
 	dir := b.TempDir()
-	d := &daemon{g: &global{stateDir: dir, runDir: dir}}
 	args := []string{"agentrun", "--state-dir", dir, "--run-dir", dir, "exec", "--", "/bin/true"}
+	var all clients
 	b.ReportAllocs()
 	for b.Loop() {
-		g := &global{caller: &caller{home: d, stdout: io.Discard, stderr: io.Discard, environ: []string{"HOME=" + dir}, dir: "/"}}
-		app := g.app()
-		read := false
-		app.Commands[0].Action = func(*cli.Context) error { read = true; return nil }
-		if err := app.RunContext(b.Context(), flagsFirst(app, args)); err != nil || !read {
-			b.Fatal(err, read)
+		by := &supervisor.Caller{Stdout: io.Discard, Stderr: io.Discard, Environ: []string{"HOME=" + dir}, Dir: "/"}
+		if asked := all.read(b.Context(), by, args); asked.Request == nil {
+			b.Fatal(asked)
 		}
 	}
 }

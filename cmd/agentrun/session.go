@@ -16,6 +16,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
 	"agentrun/internal/read"
+	"agentrun/internal/shown"
 	"agentrun/rings"
 )
 
@@ -193,7 +194,7 @@ func sessionGet(g *global, c *cli.Context) error {
 		for _, v := range r.Values {
 			text := string(v.Value) // an agent's
 			if isTerminal(os.Stdout) {
-				text = safeText(text)
+				text = shown.Output(text)
 			}
 			fmt.Println(text)
 		}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/control"
+	"agentrun/internal/shown"
 )
 
 func (l *liveVerbs) top() *cli.Command {
@@ -173,7 +174,7 @@ func topLines(v look, width int) []string {
 	}
 	if width > 0 {
 		for i, line := range lines {
-			lines[i] = clip(line, width)
+			lines[i] = shown.Clip(line, width)
 		}
 	}
 	return append(lines, strings.Split(strings.TrimSuffix(runTable(list, cpu, width, v.At), "\n"), "\n")...)

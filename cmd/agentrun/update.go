@@ -15,6 +15,7 @@ import (
 	"agentrun/internal/hinted"
 	"agentrun/profiles"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 )
 
 func (l *liveVerbs) update() *cli.Command {
@@ -100,7 +101,7 @@ func newLimits(c *cli.Context) (control.Limits, error) {
 		return control.Limits{}, usagef("agentrun update REF --memory 512M", "nothing to change: --cpus, --memory or --pids is missing")
 	}
 	ranges := profiles.SpecRanges()
-	if os.Getenv(testOnlyLimits) == "1" {
+	if os.Getenv(supervisor.TestOnlyLimits) == "1" {
 		ranges = profiles.TestOnlyUnsafeRanges()
 	}
 	for _, p := range want.Check(ranges) {

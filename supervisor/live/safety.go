@@ -19,6 +19,11 @@ import (
 
 // safetyLoops are those of this process, one for each kind that a run of it has asked for. They are the Enforcer of each (S-15), and
 // to operators one loop (safety_desk.go).
+//
+// A block is the node's: it stands in the state, which several supervisors read. Here are only its effects on the
+// runs of this process. A stop that another supervisor has decided reaches them within syncTime, by watch; one of
+// our own at once. mu is not held while a run is frozen, which takes time, nor while a loop is asked about a step:
+// it asks ownOf, which takes mu.
 type safetyLoops struct {
 	// node opens what the loops keep their state in; own: it is closed with them.
 	node func() (*hypervisor.Hypervisor, error)

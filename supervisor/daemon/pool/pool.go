@@ -27,6 +27,11 @@ type Options struct {
 }
 
 // Pool is the sandboxes of one daemon that are ready.
+//
+// One goroutine (work) builds, looks whether the host is still the one that was built for, and takes down what is
+// too old or too much. Take only moves a sandbox out, so a run waits for no build. mu is never held over anything
+// that asks the kernel. What could not be built is told, and tried again after failedTime: a host that lacks
+// something must not be asked in a loop.
 type Pool struct {
 	ask Options
 

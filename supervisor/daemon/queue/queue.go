@@ -32,6 +32,10 @@ type Limits struct {
 }
 
 // Queue is the queue of one node.
+//
+// A run is in waiting or in live, and moves from one to the other under mu, with its answer, so that a caller who
+// gives up meets either its place in the queue or the answer, and never loses a slot. Room comes back in two ways:
+// a run leaves, which is known at once, or a program of the host's ends, which nobody tells; therefore the retry.
 type Queue struct {
 	host Memory
 
@@ -203,7 +207,10 @@ func (q *Queue) Counts() (live, waiting int) {
 	return len(q.live), len(q.waiting)
 }
 
-// fits tells whether there is room, and why not.
+// fits tells whether there is room, and why not. What live runs may still take counts against what is available,
+// because limits of memory are promises: two runs that were let in by what is free at this moment could both use
+// all of it later. The cheap bound is looked at first: if there is room even for all of every limit, nobody's use
+// has to be read.
 func (q *Queue) fits(memory int64, why *string) bool {
 	if q.limits.Runs > 0 && len(q.live) >= q.limits.Runs {
 		*why = fmt.Sprintf("%d runs live, the most there may be", len(q.live))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package sagarun
 
 import (
 	"context"
@@ -15,20 +15,23 @@ import (
 	"agentrun/internal/thread"
 	"agentrun/sagas"
 	"agentrun/sagas/sagafile"
+	"agentrun/supervisor"
 )
 
 // execRunner runs a saga's command as `agentrun exec`, so that a step is contained like any agent.
 type execRunner struct {
-	g   *global
-	out io.Writer // stdout and stderr of the commands: stdout is ours
+	node *supervisor.Node
+	out  io.Writer
 }
 
-// killAfter is how long agentrun exec gets to end its sandbox after SIGTERM, within the orchestrator's grace of 5 s.
+// killAfter is how long agentrun exec gets to end its sandbox after SIGTERM, within the orchestrator's grace
+// of 5 s.
 const killAfter = 4 * time.Second
 
-// RunCommand starts the child from a thread that lives as long as it does: the parent-death signal (PR_SET_PDEATHSIG in
-// prctl(2)) is sent when the thread ends that forked, and Go ends threads when it likes. When we die it gets
-// SIGKILL, and its sandbox dies with it; while we live, SIGTERM first, so that it can clean up.
+// RunCommand starts the child from a thread that lives as long as it does: the parent-death signal
+// (PR_SET_PDEATHSIG in prctl(2)) is sent when the thread ends that forked, and Go ends threads when it likes.
+// When we die it gets SIGKILL, and its sandbox dies with it; while we live, SIGTERM first, so that it can
+// clean up.
 func (r *execRunner) RunCommand(ctx context.Context, c sagafile.Command, limit time.Duration, call sagas.Call) (err error) {
 	args, err := r.args(c, limit, call)
 	if err != nil {
@@ -56,14 +59,15 @@ func (r *execRunner) RunCommand(ctx context.Context, c sagafile.Command, limit t
 
 func (r *execRunner) args(c sagafile.Command, limit time.Duration, call sagas.Call) ([]string, error) {
 	if c.Ring < 1 || c.Ring > 3 {
-		return nil, fmt.Errorf("ring %d: %w", c.Ring, errRing0)
+		return nil, fmt.Errorf("ring %d: %w", c.Ring, supervisor.ErrRing0)
 	}
-	args := []string{"--state-dir", r.g.stateDir, "--run-dir", r.g.runDir, "exec", "--ring", fmt.Sprint(c.Ring),
+	args := []string{"--state-dir", r.node.StateDir, "--run-dir", r.node.RunDir, "exec", "--ring", fmt.Sprint(c.Ring),
 		"--name", "saga-" + call.SagaID, "--env", "AGENTRUN_IDEMPOTENCY_KEY=" + call.Key}
 	if c.Profile != "" {
 		args = append(args, "--profile", c.Profile)
 	} else if limit >= sagas.DefaultStepTimeout {
-		// The rings' own profiles would end a step of ring 3 after 60 s; H-19 gives it 300, the most that they allow.
+		// The rings' own profiles would end a step of ring 3 after 60 s; H-19 gives it 300, the most that
+		// they allow.
 		args = append(args, "--timeout", sagas.DefaultStepTimeout.String())
 	}
 	// Whose work it is decides what is allowed: exec asks for this agent, in this session.

@@ -1,37 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package daemon
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"agentrun/config"
 	"agentrun/hypervisor"
 	"agentrun/profiles"
 	"agentrun/runtime"
+	"agentrun/supervisor"
 	"agentrun/supervisor/daemon/queue"
 	"agentrun/supervisor/live"
 )
 
 // prepare builds a sandbox for nobody yet.
-func (d *daemon) prepare(shape runtime.Shape) (*runtime.Prepared, error) {
+func (d *Daemon) prepare(shape runtime.Shape) (*runtime.Prepared, error) {
 	return runtime.Prepare(shape, runtime.PrepareOptions{
-		RunDir: d.g.runDir, CacheDir: d.g.filterCache(), OnCacheError: d.g.noFilterCache,
-		OnStep: func(name string, took time.Duration) { d.g.log.Debug("prepare", "step", name, "took", took) },
+		RunDir: d.node.RunDir, CacheDir: d.node.FilterCache(), OnCacheError: d.node.NoFilterCache,
+		OnStep: func(name string, took time.Duration) { d.node.Log.Debug("prepare", "step", name, "took", took) },
 	})
 }
 
-// roomForOneMore keeps what nobody asked for yet out of the way of who waits. A sandbox that waits uses under a mebibyte; while one is
-// built it is some.
-func (d *daemon) roomForOneMore() bool {
+// roomForOneMore keeps what nobody asked for yet out of the way of who waits. A sandbox that waits uses under
+// a mebibyte; while one is built it is some.
+func (d *Daemon) roomForOneMore() bool {
 	const building = 32 << 20
 	return d.queue.Spare(building)
 }
 
 // shapes of a profile's runs as most callers ask for them: without flags, with a workspace and without.
-func (d *daemon) shapes(profile string) ([]runtime.Shape, error) {
-	p, err := profiles.Load(profiles.Sources{Dirs: d.g.profileDirs}, profile)
+func (d *Daemon) shapes(profile string) ([]runtime.Shape, error) {
+	p, err := profiles.Load(profiles.Sources{Dirs: d.node.ProfileDirs}, profile)
 	if err != nil {
 		return nil, err
 	}
@@ -60,16 +62,22 @@ func (d *daemon) shapes(profile string) ([]runtime.Shape, error) {
 	return shapes, nil
 }
 
-// settleTime is how long a run has for itself before the next sandbox is prepared: most of the short ones are over by then.
+// settleTime is how long a run has for itself before the next sandbox is prepared: most of the short ones are
+// over by then.
 const settleTime = 20 * time.Millisecond
 
 // served is a run of the daemon's.
 type served struct {
-	d     *daemon
+	d     *Daemon
+	cl    *client
 	slot  *queue.Slot
 	ready *runtime.Prepared
-	over  func() // the launch, for the pool
+	over  func() // the launch, for the pool; nil: nothing was taken
 }
+
+var _ supervisor.Host = (*served)(nil)
+
+func (s *served) Outlives() bool { return true }
 
 func (s *served) Admit(ctx context.Context, memory int64) error {
 	slot, err := s.d.queue.Enter(ctx, memory)
@@ -83,7 +91,9 @@ func (s *served) Cold() bool { return s.d.pool.Ready() == 0 }
 
 func (s *served) Take(plan *runtime.Plan) { s.ready, s.over = s.d.pool.Take(plan) }
 
-func (s *served) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o live.RunOptions) (*live.Run, func(), error) {
+func (s *served) Begin(
+	h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o live.RunOptions,
+) (*live.Run, func(), error) {
 	s.d.queue.Started(s.slot, plan.ID)
 	v, err := s.d.runs.Begin(h, adm, plan, o)
 	return v, func() { v.Close() }, err
@@ -92,7 +102,16 @@ func (s *served) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan 
 // Collect looks at every live run, so not at each start.
 func (s *served) Collect(context.Context) { s.d.collectLately() }
 
+func (s *served) Signals() <-chan os.Signal { return s.cl.signals }
+
 func (s *served) Started() { time.AfterFunc(settleTime, s.over) }
+
+func (s *served) LetGo(log *os.File) error {
+	s.cl.letGo(log)
+	return nil
+}
+
+func (s *served) Answer(code int) { s.cl.answer(code) }
 
 func (s *served) Cool() {
 	if s.ready != nil {

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/config"
+	"agentrun/safetyloop"
+	"agentrun/supervisor"
+)
+
+// specFlags are what exec and plan share: everything that shapes a sandbox.
+func specFlags() []cli.Flag {
+	flags := []cli.Flag{
+		&cli.IntFlag{Name: "ring", Usage: "privilege ring `1|2|3`", Value: supervisor.DefaultRing, DefaultText: "the agent's own, without --agent 3"},
+		&cli.StringFlag{Name: "profile", Usage: "profile `NAME` (default: that of the ring)"},
+		&cli.StringFlag{Name: "agent", Usage: "agent `ID` the run belongs to"},
+		&cli.StringFlag{Name: "session", Usage: "session `ID` the run belongs to"},
+		&cli.StringFlag{Name: "name", Usage: "`NAME` for this run"},
+		&cli.StringFlag{Name: "workspace", Usage: "`DIR` shown as /workspace: read-only in ring 3, writable in rings 2 and 1"},
+		&cli.StringFlag{Name: "rootfs", Usage: "`DIR` used as the root instead of the host's /usr, read-only"},
+		&cli.StringSliceFlag{Name: "ro-bind", KeepSpace: true, Usage: "show a host path, read-only: `SRC[:DST]`"},
+		&cli.StringSliceFlag{Name: "bind", KeepSpace: true, Usage: "show a host path, writable (rings 2 and 1): `SRC[:DST]`"},
+		&cli.StringSliceFlag{Name: "env", KeepSpace: true, Usage: "set a variable: `NAME=VALUE`"},
+		&cli.StringSliceFlag{Name: "env-pass", Usage: "take a variable from the caller: `NAME`"},
+		&cli.StringFlag{Name: "cwd", Usage: "working directory inside, `DIR` (default: /workspace, else /tmp/sandbox)"},
+		&cli.StringFlag{Name: "cpus", Usage: "processors, `0.2–1`"},
+		&cli.StringFlag{Name: "memory", Usage: "memory without swap, `256M–1G`"},
+		&cli.StringFlag{Name: "pids", Usage: "processes and threads, `N`"},
+		&cli.StringFlag{Name: "timeout", Usage: "wall-clock time, `60s–300s`"},
+		&cli.StringFlag{Name: "cpu-time", Usage: "processor time of all processes together, `TIME`"},
+		&cli.StringFlag{Name: "scratch-size", Usage: "size of /tmp/sandbox, `SIZE`"},
+		&cli.StringFlag{Name: "max-output", Usage: "bytes of stdout and stderr together, `SIZE`"},
+		&cli.StringFlag{Name: "keep", Usage: "ring 1: write what changed in the root to `FILE` (OCI layer, tar)"},
+		&cli.BoolFlag{Name: "t", Aliases: []string{"tty"}, Usage: "give the agent a terminal of its own"},
+		&cli.BoolFlag{Name: "best-effort", Usage: "go on without protections this host can't give, and say which"},
+	}
+	return slices.Concat(flags, wayOutFlags(), safetyFlags())
+}
+
+// wayOutFlags shape the way out of a sandbox (M-7, M-8).
+func wayOutFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "allow", Usage: "ring 2: let connections to `HOST[:PORT]` out, as example.com, *.example.com, example.com:8443"},
+		&cli.StringSliceFlag{Name: "tool", Usage: "give only these tools, by `NAME` (default: all that ring, plan and role have)"},
+		&cli.StringFlag{Name: "policy", Usage: "decide tool calls by the Cedar policies in `FILE` or folder"},
+		&cli.StringFlag{Name: "gateway", Usage: "tools, egress rules, models and secrets from `FILE` (default: " + config.GatewayPath + ", if there is one)"},
+		&cli.BoolFlag{Name: "no-gateway", Usage: "no way out at all, not even tools"},
+	}
+}
+
+// safetyFlags are about the execution safety loop of a run (S-15).
+func safetyFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "safety", Usage: "the run's safety loop: `enforcing|monitoring|logging|disabled` (default: the profile's, then " + safetyloop.EnvMode + ", then disabled)"},
+		&cli.BoolFlag{Name: "require-intent", Usage: "refuse tool calls that no approved step of the agent names; with --safety enforcing or monitoring"},
+	}
+}

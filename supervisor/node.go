@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"agentrun/control"
+	"agentrun/governance"
+	"agentrun/hypervisor"
+	"agentrun/runtime"
+	"agentrun/supervisor/killhooks"
+	"agentrun/supervisor/outputs"
+)
+
+// Node is what flags, environment and configuration say of the node that a run belongs to. It is plain data.
+type Node struct {
+	StateDir    string // what lasts, as /var/lib/agentrun
+	RunDir      string // what lives as long as a run, as /run/agentrun
+	ProfileDirs []string
+	PlanFiles   []string         // of agents' plans (M-19), besides the built-in ones
+	Own         []string         // agentrun's other folders on this host: no run is shown anything of them
+	SyncAll     bool             // every audit record is on disk before what it records goes on (audit.sync)
+	Access      control.Access   // to the control API
+	Kill        killhooks.Config // programs that are run around a kill
+	ApplyTime   time.Duration    // of a change of ring; 0: runtime's own
+	Version     string           // of agentrun
+	Log         *slog.Logger
+
+	// Gateway is what was said of the gateway's program before this process entered a user namespace.
+	Gateway Outside
+}
+
+// Open opens the state. It checks nothing yet.
+func (n *Node) Open() (*hypervisor.Hypervisor, error) {
+	return hypervisor.Open(hypervisor.Options{
+		StateDir: n.StateDir, Own: append(slices.Clone(n.Own), n.RunDir, runtime.SharedDir()),
+		SyncAll: n.SyncAll, Plans: governance.Sources{Files: n.PlanFiles},
+	})
+}
+
+// Outputs is the folder of what runs leave for people.
+func (n *Node) Outputs() outputs.Folder { return outputs.Folder{StateDir: n.StateDir, Log: n.Log} }
+
+// FilterCache is where compiled filters are kept.
+func (n *Node) FilterCache() string { return filepath.Join(n.StateDir, "seccomp") }
+
+// NoFilterCache is told why they aren't.
+func (n *Node) NoFilterCache(err error) { n.Log.Info("compiled filters are not kept", "err", err) }
+
+// ControlDir is where in the run folder the control sockets are.
+func (n *Node) ControlDir() string { return filepath.Join(n.RunDir, "control") }
+
+// Collect removes what crashed supervisors left, their control sockets too. A start doesn't try every socket
+// there is: a supervisor that died left a run as well, and only then its socket is looked for, unless all is
+// asked for.
+func (n *Node) Collect(ctx context.Context, all bool) (removed []string, err error) {
+	removed, err = runtime.Collect(ctx, n.RunDir)
+	if all || len(removed) > 0 {
+		_, serr := control.Sweep(n.RunDir)
+		err = errors.Join(err, serr)
+	}
+	return removed, err
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"agentrun/config"
+	"agentrun/fsjail"
+	"agentrun/hypervisor"
+	"agentrun/rings"
+	"agentrun/runtime"
+	"agentrun/supervisor/killhooks"
+	"agentrun/supervisor/live"
+)
+
+// step is one piece of the way from a request to the account of how it ended. The order of the steps is data,
+// as that of the launch (package runtime), which is one of them. Those that were begun are undone in reverse,
+// whatever came of them: undo is called also when do failed halfway, and must cope with that.
+type step struct {
+	name string
+	why  string
+	do   func(*run) error
+	undo func(*run)
+}
+
+// steps is the whole way. Up to the admission nothing is on record but a refusal; up to the launch no process
+// of the run exists. A step takes what those before it have found from the run.
+var steps = []step{
+	{"node", "admission, sessions and the audit are in its state",
+		(*run).openNode, (*run).closeNode},
+	{"spec", "what was asked for, in the ring that it may have; what is wrong with it is told before it waits",
+		(*run).specifyOnRecord, nil},
+	{"place", "the node must have room: whoever waits here holds nothing yet",
+		(*run).enter, (*run).leave},
+	{"warming", "a first move into the common cgroup waits for the kernel; begun now, it is over by the launch",
+		(*run).warm, (*run).endWarming},
+	{"files", "what is written after the run can be; their folders are held from before any code of the agent",
+		(*run).openFiles, nil},
+	{"plan", "what will be applied on this host; it shows nobody else's workspace, no key and no log (H-30)",
+		(*run).planOnRecord, nil},
+	{"sandbox", "one that is ready may suit the plan, and is part of it then",
+		(*run).take, (*run).cool},
+	{"admission", "asked again with the plan at hand: score, quarantine, session and turn; on record (H-9)",
+		(*run).admit, (*run).endAdmission},
+	{"gateway check", "what the gateway would refuse at its start is refused before anything runs (M-9)",
+		(*run).checkGateway, nil},
+	{"operators", "they can stop and kill the run from before its first step (M-23)",
+		(*run).begin, (*run).unregister},
+	{"way out", "the account of its calls and connections; closed when no process could make one (M-7)",
+		(*run).openWayOut, (*run).closeWayOut},
+	{"launch", "the steps of package runtime, the agent's life, and the end",
+		(*run).launch, nil},
+	{"account", "told last, when it can't change any more",
+		(*run).tellEnd, nil},
+}
+
+// run is one request on its way. It is one goroutine's, but for end, which the account of tool calls and the
+// start of a detached run call from theirs.
+//
+// What goes wrong before the launch is an error: nothing has run, and undoing the steps begun leaves the host as
+// it was. From the launch on there is none: what goes wrong is in the status, which is on record, and the same
+// undoing takes the run down. The one exception is an account that could not be told at the end.
+type run struct {
+	ctx  context.Context
+	end  context.CancelCauseFunc // kills the run
+	node *Node
+	by   *Caller
+	host Host
+	want *Request
+
+	h         *hypervisor.Hypervisor // nil: the state could not be opened
+	asked     hypervisor.Request
+	spec      runtime.Spec
+	file      config.Gateway // as it was when the request was looked at
+	warmed    func()
+	statusTo  *fsjail.Output // nil: nowhere, or not opened yet
+	plan      *runtime.Plan
+	hooks     killhooks.Hooks
+	admission hypervisor.Admission
+	live      *live.Run
+	over      func() // ends what operators may do
+	account   *hypervisor.Exit
+	out       *runtime.Exit // nil: there is no way out
+	outcome   *outcome
+	status    *runtime.Status // nil: the launch was not begun
+}
+
+func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) *run {
+	s := &run{node: n, by: by, host: host, want: want, warmed: func() {}, over: func() {}}
+	s.ctx, s.end = context.WithCancelCause(ctx)
+	return s
+}
+
+// Run carries a request out and returns the agent's exit code, when nothing of the run is left. The error is
+// why nothing was run: *runtime.InvalidSpec, *runtime.CommandError, *runtime.MissingError and
+// *hypervisor.DeniedError among others. A run that was started has an account instead, which has been told
+// where the request says so. A refusal is told there too: whoever waits for a status file must not wait for
+// ever. The end of the context kills the run.
+func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (code int, err error) {
+	s := newRun(ctx, n, by, host, want)
+	defer s.end(nil)
+	if err := s.through(steps); err != nil {
+		return 0, err
+	}
+	return s.status.ExitCode, nil
+}
+
+// Plan returns what Run would apply, without starting anything or putting anything on record. The error is as
+// Run's.
+func Plan(ctx context.Context, n *Node, by *Caller, want *Request) (*runtime.Plan, error) {
+	s := newRun(ctx, n, by, nil, want)
+	defer s.end(nil)
+	err := s.openNode()
+	if err != nil {
+		return nil, err
+	}
+	defer s.closeNode()
+	if err = s.specify(); err == nil {
+		err = s.newPlan()
+	}
+	return s.plan, err
+}
+
+func (s *run) through(list []step) error {
+	for _, st := range list {
+		if st.undo != nil {
+			defer st.undo(s)
+		}
+		began := time.Now()
+		if err := st.do(s); err != nil {
+			return s.refused(err)
+		}
+		s.timed("run")(st.name, time.Since(began))
+	}
+	return nil
+}
+
+func (s *run) timed(what string) func(step string, took time.Duration) {
+	return func(step string, took time.Duration) { s.node.Log.Debug(what, "step", step, "took", took) }
+}
+
+// openNode begins to open the log that the run will be on, beside what comes next. Not for a process that
+// ends with the run: one that is refused must leave nothing.
+func (s *run) openNode() (err error) {
+	if s.h, err = s.node.Open(); err != nil {
+		return err
+	}
+	if s.host != nil && s.host.Outlives() && s.want.Session == "" {
+		s.h.Expect("")
+	}
+	return nil
+}
+
+// closeNode only warns: what had to be on disk was put there when it was decided.
+func (s *run) closeNode() {
+	if s.h == nil {
+		return
+	}
+	if err := s.h.Close(); err != nil {
+		s.node.Log.Warn("closing the state", "err", err)
+	}
+}
+
+// specifyOnRecord asks once more where the answer was no: then it is on record.
+func (s *run) specifyOnRecord() error {
+	err := s.specify()
+	if err == nil {
+		err = s.spec.Check()
+	}
+	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		if _, err := s.h.Admit(s.ctx, s.asked); err != nil {
+			return err
+		}
+		return denied
+	}
+	return err
+}
+
+func (s *run) enter() error { return s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)) }
+
+func (s *run) leave() { s.host.Close() }
+
+func (s *run) warm() error {
+	if s.host.Cold() {
+		s.warmed = runtime.Warm()
+	}
+	return nil
+}
+
+func (s *run) endWarming() { s.warmed() }
+
+func (s *run) openFiles() error {
+	if err := s.openStatusFile(); err != nil {
+		return err
+	}
+	if s.spec.Keep != "" {
+		if err := writable(s.spec.Keep, s.shown()); err != nil {
+			return fmt.Errorf("--keep: %w", err)
+		}
+	}
+	return nil
+}
+
+// newPlan is runtime's, of host paths that the session may see and that no kill handler is run from.
+func (s *run) newPlan() (err error) {
+	if s.plan, err = runtime.NewPlan(s.spec); err != nil {
+		return err
+	}
+	if s.hooks, err = s.node.Kill.ForRun(s.plan); err != nil {
+		return err
+	}
+	return s.h.CheckPaths(s.spec.Session, s.plan.HostPaths())
+}
+
+func (s *run) planOnRecord() error {
+	err := s.newPlan()
+	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		ring, _ := rings.RingOf(s.spec.Profile.Ring)
+		err = s.h.Refuse(s.asked, ring, denied)
+	}
+	return err
+}
+
+func (s *run) take() error {
+	s.host.Take(s.plan)
+	return nil
+}
+
+func (s *run) cool() { s.host.Cool() }
+
+func (s *run) admit() (err error) {
+	if s.admission, err = s.h.Admit(s.ctx, s.asked); err != nil {
+		return err
+	}
+	if ring := s.admission.Ring.Value(); ring != s.plan.Ring {
+		return fmt.Errorf("the ring of agent %s changed to %d while the run was planned for ring %d",
+			s.asked.Agent, ring, s.plan.Ring)
+	}
+	return nil
+}
+
+func (s *run) endAdmission() { s.admission.Done() }
+
+func (s *run) begin() (err error) {
+	for _, m := range s.plan.Missing {
+		Tell(s.by.Stderr, "best effort: running without "+m.Name+": "+m.Loses, "")
+	}
+	o := live.RunOptions{
+		KillOnBreach: s.want.KillOnBreach, QuarantineTimeout: s.want.QuarantineTimeout, Hooks: s.hooks,
+	}
+	if s.want.Detach {
+		o.Output = s.node.Outputs().File(s.plan.ID)
+	}
+	v, over, err := s.host.Begin(s.h, s.admission, s.plan, o)
+	if err == nil {
+		s.live, s.over = v, over
+	}
+	return err
+}
+
+func (s *run) unregister() { s.over() }
+
+// launch starts the agent and returns when it has ended. Where the process outlives the run, the account is
+// told as soon as it is on record, unless somebody waits for more than the exit code.
+func (s *run) launch() error {
+	plan, by := s.plan, s.by
+	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.TTY && !s.want.Account()}
+	observer := s.outcome.watch(s.h.Watch(s.admission, hypervisor.WatchOptions{
+		Control:      s.live.Control,
+		KillOnBreach: s.want.KillOnBreach,
+		SignLater:    s.outcome.early, // closeNode does
+		Warn:         func(err error) { s.node.Log.Warn("audit", "err", err) },
+	}))
+	s.host.Collect(s.ctx)
+	opt := runtime.Options{
+		RunDir: s.node.RunDir, Exit: s.out, Stdout: by.Stdout, Stderr: by.Stderr,
+		Signals: s.host.Signals(), Observer: observer,
+		CacheDir:     s.node.FilterCache(),
+		AccountFirst: s.host.Outlives(),
+		ApplyTime:    s.node.ApplyTime,
+		OnCacheError: s.node.NoFilterCache,
+		OnStep:       s.timed("launch"),
+	}
+	said := func(runtime.Status) {}
+	if s.want.Detach {
+		log, err := s.node.Outputs().Create(plan.ID)
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		opt.Stdout, opt.Stderr = log, log
+		said = func(status runtime.Status) { s.letGo(status, log) }
+	} else if by.Terminal == nil || s.want.Interactive || plan.TTY {
+		opt.Stdin = by.Stdin
+	}
+	opt.OnStart = func(status runtime.Status) {
+		s.node.Log.Info("started",
+			"id", status.ID, "ring", status.Ring, "launch", status.LaunchTime, "plan", status.PlanDigest)
+		s.host.Started()
+		said(status)
+	}
+	if plan.TTY && by.Terminal != nil {
+		defer follow(by.Terminal, &opt)()
+	}
+	s.live.Follow(&opt)
+	status := runtime.Run(s.ctx, plan, opt)
+	s.live.Over(status)
+	s.status = &status
+	return nil
+}
+
+// letGo says which run it is to the command that asked for it, and ends that. A run that nobody knows of is
+// killed.
+func (s *run) letGo(status runtime.Status, log *os.File) {
+	err := s.tellDetached(status)
+	if err == nil {
+		err = s.host.LetGo(log)
+	}
+	if err != nil {
+		s.end(err)
+	}
+}
+
+func (s *run) tellEnd() error {
+	if err := s.tellStatus(*s.status); err != nil {
+		return err
+	}
+	for _, l := range s.status.Leftovers {
+		Tell(s.by.Stderr, "left behind: "+l, "")
+	}
+	s.outcome.say(*s.status)
+	return nil
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"agentrun/governance"
+	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
+	"agentrun/profiles"
+	"agentrun/rings"
+	"agentrun/runtime"
+	"agentrun/safetyloop"
+)
+
+// TestOnlyLimits lets tests of time-outs and exhaustion end in less than a minute.
+const TestOnlyLimits = "AGENTRUN_TESTONLY_UNSAFE_LIMITS"
+
+// ErrRing0 refuses ring 0 to a sandbox.
+var ErrRing0 = hinted.New(errors.New("--ring 0: ring 0 configures the hypervisor itself and is never given to a "+
+	"process (H-12); an operator's action with an SRE witness reaches it, a sandbox does not"),
+	"the rings for agents are 1 (private writable root), 2 (subprocesses, workspace), 3 (default)")
+
+// specify turns the request into a Spec, in the ring that it may have. All that is wrong with it is reported,
+// not just the first.
+func (s *run) specify() (err error) {
+	r := s.want
+	s.asked = hypervisor.Request{Agent: r.Agent, Session: r.Session}
+	s.spec = runtime.Spec{
+		Name: r.Name, Agent: r.Agent, Session: r.Session, Command: r.Command, Cwd: r.Cwd,
+		Env: r.Env, EnvPass: r.EnvPass, Environ: s.by.Environ,
+		Workspace: r.Workspace, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, TTY: r.TTY, BestEffort: r.BestEffort,
+		TestOnlyRanges: s.by.Getenv(TestOnlyLimits) == "1",
+	}
+	if s.spec.WorkDir, err = s.by.getwd(); err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	if s.spec.Profile, err = s.profile(); err != nil {
+		return err
+	}
+	if r.Session != "" && r.Workspace == "" {
+		s.spec.Workspace = s.h.Workspace(r.Session)
+	}
+	s.spec.Limits = s.spec.Profile.Limits
+	r.Limits.Over(&s.spec.Limits)
+	problems := slices.Concat(r.Malformed, s.wayOut(), safetyOf(s.by, r, &s.spec.Profile.Safety))
+	if err := s.planLimits(); err != nil {
+		return err
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	// The rest is looked at too, so that one round of corrections is enough.
+	if rest, ok := errors.AsType[*runtime.InvalidSpec](s.spec.Check()); ok {
+		for _, p := range rest.Problems {
+			if !slices.ContainsFunc(problems, func(q runtime.Problem) bool { return q.Field == p.Field }) {
+				problems = append(problems, p)
+			}
+		}
+	}
+	return &runtime.InvalidSpec{Problems: problems}
+}
+
+// profile loads the profile that was named, or that of the ring the run may have.
+func (s *run) profile() (profiles.Profile, error) {
+	r := s.want
+	ring, name := r.RingOr3(), r.Profile
+	switch {
+	case ring == 0, name == "ring0":
+		return profiles.Profile{}, ErrRing0
+	case ring < 0 || ring > 3:
+		return profiles.Profile{}, fmt.Errorf("--ring %d: there are four rings, and agents run in 1, 2 or 3", ring)
+	}
+	src := profiles.Sources{Dirs: s.node.ProfileDirs}
+	if s.spec.TestOnlyRanges {
+		src.Ranges = profiles.TestOnlyUnsafeRanges()
+	}
+	var p profiles.Profile
+	var err error
+	if r.Ring != nil {
+		s.asked.Ring, _ = rings.RingOf(ring)
+	}
+	if name != "" {
+		if p, err = profiles.Load(src, name); err != nil {
+			return p, err
+		}
+		if r.Ring != nil && p.Ring != ring {
+			return p, hinted.New(fmt.Errorf("--ring %d contradicts --profile %s, which is a profile of ring %d", ring, name, p.Ring), "leave one of the two out")
+		}
+		s.asked.Ring, _ = rings.RingOf(p.Ring)
+	}
+	if bad := identifiers(s.asked); bad != nil {
+		return p, bad
+	}
+	given, err := s.h.RingFor(s.ctx, s.asked)
+	if err != nil || name != "" {
+		return p, err
+	}
+	return profiles.Load(src, fmt.Sprintf("ring%d", given.Value()))
+}
+
+// identifiers are looked at before anybody is looked up by them.
+func identifiers(req hypervisor.Request) error {
+	var problems []runtime.Problem
+	if req.Agent != "" {
+		if err := rings.CheckAgentID(req.Agent); err != nil {
+			problems = append(problems, runtime.Problem{Field: "--agent", Message: err.Error()})
+		}
+	}
+	if req.Session != "" {
+		if err := rings.CheckSessionID(req.Session); err != nil {
+			problems = append(problems, runtime.Problem{Field: "--session", Message: err.Error()})
+		}
+	}
+	if req.Session != "" && req.Agent == "" {
+		problems = append(problems, runtime.Problem{Field: "--session", Message: "a session's runs belong to its participants; name one with --agent"})
+	}
+	if len(problems) > 0 {
+		return &runtime.InvalidSpec{Problems: problems}
+	}
+	return nil
+}
+
+// planLimits narrows what the plan of the run's agent narrows (M-19). Flags that ask for more are refused
+// like any other limit.
+func (s *run) planLimits() error {
+	if s.asked.Agent == "" {
+		return nil
+	}
+	grant, err := s.h.GrantFor(s.ctx, s.asked.Agent)
+	if err != nil {
+		return err
+	}
+	l, most := &s.spec.Limits, profiles.Duration(grant.Limits.Time)
+	if int64(grant.Limits.Time) == governance.Unlimited || l.Timeout <= most {
+		return nil
+	}
+	if s.want.Limits.Timeout != nil {
+		why := fmt.Sprintf("plan %s gives a run %s at most", grant.Plan, most)
+		return &runtime.InvalidSpec{Problems: []runtime.Problem{{Field: "--timeout", Message: why}}}
+	}
+	l.Timeout = most
+	l.CPUTime = min(l.CPUTime, most)
+	return nil
+}
+
+// safetyOf has flags and environment speak to the profile, in the order of S-14.
+func safetyOf(by *Caller, r *Request, p *profiles.Safety) (bad []runtime.Problem) {
+	problem := func(flag, message string) { bad = append(bad, runtime.Problem{Field: flag, Message: message}) }
+	why := func(s string) {
+		if p.Why == "" {
+			p.Why = s
+		}
+	}
+	switch {
+	case r.Safety != nil:
+		p.Mode = *r.Safety
+		if _, err := safetyloop.ParseMode(string(p.Mode)); err != nil {
+			problem("--safety", err.Error())
+		}
+		why("--safety")
+	case p.Mode == "" && !r.NoGateway:
+		mode, err := safetyloop.ModeOf(by.LookupEnv, safetyloop.Disabled)
+		if err != nil {
+			problem("the caller's environment", err.Error())
+		}
+		if err == nil && mode != safetyloop.Disabled {
+			p.Mode = profiles.SafetyMode(mode.String())
+			why(safetyloop.EnvMode)
+		}
+	}
+	if r.RequireIntent != nil {
+		p.RequireIntent = *r.RequireIntent
+	}
+	if p.RequireIntent && !slices.Contains([]profiles.SafetyMode{profiles.SafetyEnforcing, profiles.SafetyMonitoring}, p.Mode) {
+		problem("--require-intent", "no step is approved that a call could match: want --safety enforcing or monitoring, or a profile that says so")
+	}
+	if r.NoGateway && (p.On() || r.RequireIntent != nil && *r.RequireIntent) {
+		problem("--no-gateway", "the safety loop is reached by the tool proxy, and there would be none: want --safety disabled beside it")
+	}
+	return bad
+}

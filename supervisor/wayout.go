@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"agentrun/config"
+	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
+	"agentrun/internal/sibling"
+	"agentrun/profiles"
+	"agentrun/rings"
+	"agentrun/runtime"
+	"agentrun/supervisor/live"
+	"agentrun/supervisor/precheck"
+	"agentrun/supervisor/toolcmd"
+	"agentrun/telemetry/trace"
+	"agentrun/toolproxy/link"
+)
+
+// GatewayProgram is the program behind a run's way out. It knows policies, models and TLS, which this one
+// doesn't: each run would pay for them at its start.
+const GatewayProgram = "agentrun-gateway"
+
+// Outside is what was found of it before this process entered a user namespace: root's files and anybody's
+// look the same there, so who may have written the program can be told outside only. The zero value: this
+// process has entered none.
+type Outside struct{ Program, Why string }
+
+// Find returns the gateway's program. The error is of package sibling, or its text where it was looked for
+// outside.
+func (o Outside) Find() (string, error) {
+	switch {
+	case o.Program != "":
+		return o.Program, nil
+	case o.Why != "":
+		return "", errors.New(o.Why)
+	}
+	return sibling.Find(GatewayProgram)
+}
+
+// wayOut turns the request into what of the sandbox its way out is built with. What the gateway alone can
+// tell is wrong, it tells in check.
+func (s *run) wayOut() (bad []runtime.Problem) {
+	r := s.want
+	problem := func(flag, format string, args ...any) {
+		bad = append(bad, runtime.Problem{Field: flag, Message: fmt.Sprintf(format, args...)})
+	}
+	if r.NoGateway {
+		for _, f := range []struct {
+			flag  string
+			given bool
+		}{{"allow", len(r.Allow) > 0}, {"tool", len(r.Tools) > 0}, {"policy", r.Policy != ""}, {"gateway", r.Gateway != ""}, {"metrics-addr", r.Metrics != ""}} {
+			if f.given {
+				problem("--"+f.flag, "there is nothing for it with --no-gateway")
+			}
+		}
+		return bad
+	}
+	var err error
+	if s.file, err = config.ReadGateway(r.Gateway); err != nil {
+		problem("--gateway", "%v", err)
+	}
+	spec := &s.spec
+	spec.Exit, spec.CapturePorts, spec.ExitCA = true, slices.Clone(s.file.CapturePorts), s.file.Intercepts
+	for _, entry := range r.Allow {
+		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
+			problem("--allow", "%q is not HOST or HOST:PORT", entry)
+			continue
+		}
+		if _, port, err := net.SplitHostPort(entry); err == nil && port != "*" {
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil || n == 0 {
+				problem("--allow", "%q: the port is a number from 1 to 65535, or *", entry)
+				continue
+			}
+			spec.CapturePorts = append(spec.CapturePorts, uint16(n))
+		}
+	}
+	for _, port := range spec.CapturePorts {
+		if slices.Contains(runtime.ExitPorts(), port) {
+			problem("--allow", "port %d is one of the gateway's own inside; reach it by the proxy variables without capture", port)
+		}
+	}
+	if r.Policy != "" {
+		if _, err := os.Stat(r.Policy); err != nil {
+			problem("--policy", "%v", err)
+		}
+	}
+	return bad
+}
+
+// startOf is what a gateway is told of an admitted run, as far as the admission knows it.
+func (s *run) startOf() (start link.Start, err error) {
+	plan, r := s.plan, s.want
+	start = link.Start{
+		Caller: s.admission.Caller(plan.ID, plan.Name), Ring: s.admission.Ring, Version: s.node.Version,
+		Config: link.Config{Path: s.file.Path, Text: s.file.Text},
+		Allow:  r.Allow, Tools: r.Tools, Metrics: r.Metrics, Safety: live.SafetyStart(plan),
+	}
+	if r.Policy != "" {
+		start.Policy, err = filepath.Abs(r.Policy)
+	}
+	return start, err
+}
+
+// openWayOut makes the way out of an admitted run.
+func (s *run) openWayOut() error {
+	plan, r := s.plan, s.want
+	if plan.Exit == nil {
+		return nil
+	}
+	program, err := s.gateway()
+	if err != nil {
+		return err
+	}
+	start, err := s.startOf()
+	if err != nil {
+		return err
+	}
+	cmds := &toolcmd.Commands{Options: toolcmd.Options{
+		StateDir: s.node.StateDir, RunDir: s.node.RunDir, Run: plan.ID, Env: s.by.childEnv(), Dir: s.by.Dir,
+	}}
+	s.account = s.h.Exit(s.admission, hypervisor.ExitOptions{
+		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps,
+		KillOnBreach: r.KillOnBreach, Control: s.live.Control, Safety: s.live.Safety,
+		End:     func(err error) { s.end(&runtime.PolicyError{Reason: err.Error()}) },
+		Warn:    func(err error) { s.node.Log.Warn("tool proxy", "err", err) },
+		Execute: cmds.Execute,
+	})
+	start.MaxSteps, start.LogDir, start.BestEffort = s.account.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
+	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()
+	start.Ends = time.Now().Add(time.Duration(plan.Limits.Timeout))
+	s.out = &runtime.Exit{
+		Program: program, Start: start, Supervisor: s.account, Announce: cmds.Announce,
+		Env: s.file.Environ(s.by.LookupEnv), Eager: start.Metrics != "",
+	}
+	if plan.Exit.CA {
+		return ownCA(s.out, plan.ID)
+	}
+	return nil
+}
+
+// closeWayOut ends what openWayOut began, and does with the run's log what the configuration says. Nothing of the
+// run is left that could use either.
+func (s *run) closeWayOut() {
+	if s.account == nil {
+		return
+	}
+	s.node.Outputs().Keep(s.plan.ID, s.file.Logs)
+	if err := s.account.Close(); err != nil {
+		s.node.Log.Warn("closing the account of the tool proxy", "err", err)
+	}
+}
+
+// narrowedNetwork names the profile's network where that is less than its ring has; empty: it isn't. A ring's
+// own is not named: an elevation is to open what the higher ring has (M-22).
+func narrowedNetwork(plan *runtime.Plan) string {
+	own := map[int]profiles.NetworkMode{1: profiles.NetworkPublic, 2: profiles.NetworkAllowlist, 3: profiles.NetworkNone}[plan.Ring]
+	if plan.Network == string(own) {
+		return ""
+	}
+	return plan.Network
+}
+
+// checkGateway has the gateway's program look at what the run brings, before anything starts: it would refuse
+// it at the run's first connection. With policies of the operator's it is also asked whether the run may be
+// (M-9, agent.run.invoke); the built-in ones let every admitted run begin.
+func (s *run) checkGateway() error {
+	r := s.want
+	if s.plan.Exit == nil {
+		return nil
+	}
+	if s.file.Path == "" && r.Policy == "" && r.Metrics == "" && len(r.Allow)+len(r.Tools) == 0 {
+		return nil // the built-in defaults
+	}
+	program, err := s.gateway()
+	if err != nil {
+		return err
+	}
+	start, err := s.startOf()
+	if err != nil {
+		return err
+	}
+	v, err := precheck.Ask(precheck.Question{
+		Program: program, Start: start, Env: s.file.Environ(s.by.LookupEnv), Named: s.file.Named,
+		Folder: filepath.Join(s.node.RunDir, "checked"),
+		Warn:   func(err error) { s.node.Log.Info("checks of gateway.yaml are not kept", "err", err) },
+	})
+	if err != nil || v.Allowed {
+		return err
+	}
+	ring := s.admission.Ring
+	return s.h.Refuse(s.asked, ring, &hypervisor.DeniedError{
+		What:     "run in " + ring.String(),
+		Decision: rings.Decision{Code: v.Code, Rule: "M-9", Reason: v.Message},
+		Hint:     "agentrun policy explain tells what decided",
+	})
+}
+
+// ownCA has the gateway's program make the CA of a run. Its key goes from one to the other by pipes, and lies
+// nowhere.
+func ownCA(e *runtime.Exit, run string) error {
+	cmd := exec.Command(e.Program, "ca", run)
+	answer, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("CA of the run: %w", err)
+	}
+	var made struct {
+		CA  link.CA `json:"ca"`
+		PEM string  `json:"pem"`
+	}
+	if err := json.Unmarshal(answer, &made); err != nil {
+		return fmt.Errorf("CA of the run: %w", err)
+	}
+	e.Start.CA, e.Certificate = made.CA, []byte(made.PEM)
+	return nil
+}
+
+func (s *run) gateway() (string, error) {
+	program, err := s.node.Gateway.Find()
+	if err != nil {
+		return "", hinted.New(err, "make install puts it beside agentrun; --no-gateway runs without tools and network")
+	}
+	return program, nil
+}
