@@ -249,6 +249,42 @@ func TestM1RootlessRefusesByName(t *testing.T) {
 	}
 }
 
+// Inside of the user namespace root's files look like anybody's; whose config.yaml is, is asked outside. gateway.yaml is the user's.
+func TestM1RootlessConfiguration(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	file := func(name, text string, owner int, mode os.FileMode) string {
+		at := write(t, filepath.Join(u.home, name), text, mode)
+		if err := os.Chown(at, owner, owner); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	for _, tt := range []struct {
+		name  string
+		flags []string // before exec; more: after it
+		more  []string
+		want  string // empty: it runs
+	}{
+		{"root's", []string{"--config", file("a.yaml", "log_level: warn\n", 0, 0o644)}, nil, ""},
+		{"the user's", []string{"--config", file("b.yaml", "log_level: warn\n", ordinary, 0o600)}, nil, ""},
+		{"root's, for all to write", []string{"--config", file("c.yaml", "log_level: warn\n", 0, 0o666)}, nil, "mode 0666"},
+		{"another user's", []string{"--config", file("d.yaml", "log_level: warn\n", ordinary+1, 0o644)}, nil, "belongs to user"},
+		{"the user's gateway.yaml", nil, []string{"--gateway", file("e.yaml", "tools: {}\n", ordinary, 0o600)}, ""},
+		{"root's gateway.yaml", nil, []string{"--gateway", file("f.yaml", "tools: {}\n", 0, 0o644)}, "belongs to user"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for range 2 { // the second time what the check said is kept
+				args := slices.Concat(tt.flags, []string{"exec", "--best-effort"}, tt.more, []string{"--", "echo", "ran"})
+				code, out, errOut := u.run(t, args...)
+				if tt.want == "" && (code != 0 || out != "ran\n") || tt.want != "" && (code != 125 || !strings.Contains(errOut, tt.want)) {
+					t.Errorf("got %d, %q, %q, want %q", code, out, errOut, tt.want)
+				}
+			}
+		})
+	}
+}
+
 // newuidmap serves nobody without a name. Who has none is refused by name; who has one of a name service only (LDAP, DynamicUser=) isn't.
 func TestM1RootlessAccounts(t *testing.T) {
 	t.Parallel()
