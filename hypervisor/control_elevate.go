@@ -14,6 +14,7 @@ import (
 	"agentrun/internal/fault"
 	"agentrun/rings"
 	"agentrun/store"
+	"agentrun/toolproxy/link"
 )
 
 // ElevateRequest asks for a ring for a while.
@@ -97,7 +98,7 @@ func (c *Control) decideLocked(ctx context.Context, r ElevateRequest) (req rings
 	req.Quarantined = a.Quarantined != nil || c.live.held.Load()
 	switch {
 	case c.over():
-		return req, nil, c.deny(r, "H-22", codeRunEnded, "the run has ended or is being killed")
+		return req, nil, c.deny(r, "H-22", link.CodeCanceled, "the run has ended or is being killed")
 	case r.Reason == "" || len(r.Reason) > maxElevationReason || !utf8.ValidString(r.Reason):
 		return req, nil, c.deny(r, "H-27", CodeInvalidReason, fmt.Sprintf("a reason of 1 to %d bytes is needed", maxElevationReason))
 	}

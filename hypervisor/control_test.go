@@ -324,7 +324,7 @@ func TestH14ElevationLife(t *testing.T) {
 	}
 	c.Close()
 	wantRing(t, c, rings.Sandbox)
-	if _, err := c.Elevate(t.Context(), to(rings.Standard)); code(t, err) != codeRunEnded {
+	if _, err := c.Elevate(t.Context(), to(rings.Standard)); code(t, err) != link.CodeCanceled {
 		t.Errorf("got %v after the end", err)
 	}
 	var causes []string
@@ -824,7 +824,7 @@ func TestH21KillOrder(t *testing.T) {
 	if d := cmp.Diff([]string{"freeze"}, s.crew.log()); d != "" {
 		t.Errorf("a handler hangs, and: %s", d)
 	}
-	if _, err := c.Elevate(t.Context(), to(rings.Standard)); code(t, err) != codeRunEnded {
+	if _, err := c.Elevate(t.Context(), to(rings.Standard)); code(t, err) != link.CodeCanceled {
 		t.Errorf("got %v in the middle of a kill", err)
 	}
 	close(hangs)
@@ -996,7 +996,7 @@ func TestH23Triggers(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-s.crew.dead
-			if v := check(t, e, tool("math")); v.Allowed || v.Code != codeRunEnded {
+			if v := check(t, e, tool("math")); v.Allowed || v.Code != link.CodeCanceled {
 				t.Errorf("got %+v after the kill", v)
 			}
 			e.Close()
@@ -1026,8 +1026,8 @@ func TestH13AgentAsksItself(t *testing.T) {
 		{"self-service, not earned", true, 0.4, "", rings.CodeInsufficientTrust, AgentItself},
 		{"not earned, nobody is asked", false, 0.4, "approve", rings.CodeInsufficientTrust, AgentItself},
 		{"approved", false, 0.7, "approve", rings.CodeOK, "uid:42"},
-		{"denied", false, 0.7, "deny", codeApproval, ""},
-		{"doesn't wait", false, 0.7, "", codeApproval, ""},
+		{"denied", false, 0.7, "deny", link.CodeApproval, ""},
+		{"doesn't wait", false, 0.7, "", link.CodeApproval, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSite(t)
@@ -1116,7 +1116,7 @@ func TestH13GatewayClaimsAnApproval(t *testing.T) {
 		if got.Granted {
 			t.Fatal("granted")
 		}
-		if asked++; got.Code == codeRateLimited {
+		if asked++; got.Code == link.CodeRateLimited {
 			break
 		}
 	}
@@ -1129,7 +1129,7 @@ func TestH13GatewayClaimsAnApproval(t *testing.T) {
 		}
 	}
 	c.Kill(t.Context(), KillRequest{Reason: rings.KillManual})
-	if got, err := e.Elevate(t.Context(), link.Elevation{Target: rings.Standard}); err != nil || got.Code != codeRunEnded {
+	if got, err := e.Elevate(t.Context(), link.Elevation{Target: rings.Standard}); err != nil || got.Code != link.CodeCanceled {
 		t.Errorf("got %+v %v after the kill", got, err)
 	}
 }

@@ -37,16 +37,6 @@ type ExitOptions struct {
 	Execute func(ctx context.Context, tool string) (link.Process, error)
 }
 
-// Codes of the tool proxy's denials (package toolproxy/gate has the same; it is not for this side of the link).
-const (
-	codeRateLimited rings.Code = "rate_limited"
-	codeSteps       rings.Code = "steps_exceeded"
-	codeRing        rings.Code = "ring_denied"
-	codeTool        rings.Code = "tool_restricted"
-	codeApproval    rings.Code = "approval_required"
-	codeRunEnded    rings.Code = "run_ended"
-)
-
 // Exit is what the gateway of one run may ask of its supervisor: it implements link.Supervisor. It believes the gateway
 // nothing that the supervisor knows itself. Safe for concurrent use. With every error the answer is the zero value, a denial.
 type Exit struct {
@@ -65,7 +55,7 @@ type Exit struct {
 	memory sync.Mutex // held while the memory is asked
 
 	mu      sync.Mutex
-	places  map[uint64]bool
+	places  map[uint64]*openCall
 	last    uint64
 	taken   int    // steps
 	told    int    // of them that have an entry of their own
@@ -86,7 +76,7 @@ func (h *Hypervisor) Exit(adm Admission, opt ExitOptions) *Exit {
 	if adm.alarm == nil {
 		adm.alarm = h.newAlarm(adm.Session)
 	}
-	e := &Exit{h: h, adm: adm, opt: opt, steps: max(opt.MaxSteps, 0), places: map[uint64]bool{}}
+	e := &Exit{h: h, adm: adm, opt: opt, steps: max(opt.MaxSteps, 0), places: map[uint64]*openCall{}}
 	if most := adm.Grant.Limits.Steps; most != governance.Unlimited {
 		e.steps = int(min(int64(e.steps), most))
 	}
@@ -114,9 +104,9 @@ func (e *Exit) Close() error {
 	e.cancel()
 	e.calls.Wait()
 	e.asks.Unlock()
-	var errs error
+	errs := e.cutOff()
 	if e.control.alone {
-		errs = e.control.Close()
+		errs = errors.Join(errs, e.control.Close())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bookTime)
 	defer cancel()
@@ -153,7 +143,7 @@ func no(ring rings.Ring, code rings.Code, message, next string, retry time.Durat
 // steps. What the gateway counts itself is counted here as well: it reads what a hostile agent sends.
 func (e *Exit) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
 	if e.over() {
-		return no(e.adm.Ring, codeRunEnded, "the run has ended", "nothing", 0), nil
+		return no(e.adm.Ring, link.CodeCanceled, "the run has ended", "nothing", 0), nil
 	}
 	if e.live.isStopped() {
 		return no(rings.Sandbox, link.CodeStopped, stoppedText, stoppedNext, 0), nil
@@ -167,23 +157,23 @@ func (e *Exit) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
 	}
 	if c.Egress {
 		if d := rings.ResourceAllowed(ring, rings.Network); !d.Allowed() {
-			return no(ring, codeRing, d.Reason, "use the tools at AGENTRUN_TOOLS_URL", 0), nil
+			return no(ring, link.CodeRing, d.Reason, "use the tools at AGENTRUN_TOOLS_URL", 0), nil
 		}
 	}
 	// A connection may come without an action: then the ring's constraint decides alone.
 	if !c.Egress || c.Action.ID != "" {
 		if r := rings.Check(ring, a.score(), a.Consensus, c.Action); !r.Allowed {
-			return no(ring, codeRing, r.Reason, "use a tool that your ring allows, or ask the operator for an elevation", 0), nil
+			return no(ring, link.CodeRing, r.Reason, "use a tool that your ring allows, or ask the operator for an elevation", 0), nil
 		}
 	}
 	if c.Egress {
 		return link.Verdict{Allowed: true, Code: rings.CodeOK, Ring: ring}, nil
 	}
 	if tool, ok := toolOf(c.Action.ID); ok && !e.adm.Grant.Allows(tool) {
-		return no(ring, codeTool, "plan "+e.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
+		return no(ring, link.CodeToolRestricted, "plan "+e.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
 	}
 	if r, err := e.h.limits.Take(e.bucket(), e.session(), ring); err != nil {
-		return no(ring, codeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
+		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
 	}
 	return e.take(c, ring), nil
 }
@@ -209,22 +199,15 @@ func (e *Exit) take(c link.Check, ring rings.Ring) link.Verdict {
 	defer e.mu.Unlock()
 	switch most := rings.ConstraintsOf(ring).MaxConcurrentTools; {
 	case len(e.places) >= most:
-		return no(ring, CodeParallel, "too many tools at once for "+ring.String(), "wait for the end of one of your calls", busyRetry)
+		return no(ring, link.CodeConcurrency, "too many tools at once for "+ring.String(), "wait for the end of one of your calls", busyRetry)
 	case e.taken >= e.steps:
-		return no(ring, codeSteps, "the run has used its tool calls", "end with what you have", 0)
+		return no(ring, link.CodeSteps, "the run has used its tool calls", "end with what you have", 0)
 	}
 	e.taken++
 	e.last++
-	e.places[e.last] = true
+	e.places[e.last] = &openCall{action: c.Action.ID, began: e.h.now()}
 	v.Place = e.last
 	return v
-}
-
-// Done gives a place back; one that isn't held is nothing.
-func (e *Exit) Done(place uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.places, place)
 }
 
 // bucket and session name the rate's token bucket (H-16). What has no session shares one that no session can be called.

@@ -10,13 +10,11 @@ import (
 	"agentrun/governance"
 	"agentrun/rings"
 	"agentrun/store"
+	"agentrun/toolproxy/link"
 )
 
-// Codes of runs that a plan denies.
-const (
-	CodePlan     rings.Code = "plan_unknown"
-	CodeParallel rings.Code = "concurrency_limit"
-)
+// CodePlan is of an agent whose plan isn't defined.
+const CodePlan rings.Code = "plan_unknown"
 
 // GrantFor is what a run of this agent may use, without admitting one: for whoever plans its time and steps. "" is the
 // operator's own.
@@ -68,6 +66,6 @@ func (h *Hypervisor) place(adm *Admission, v verdict) (verdict, error) {
 			return v, err
 		}
 	}
-	return denied(v, "M-19", CodeParallel, "wait for the end of one of them, or take a larger plan: agentrun agent set "+adm.Agent+" --plan PLAN",
+	return denied(v, "M-19", link.CodeConcurrency, "wait for the end of one of them, or take a larger plan: agentrun agent set "+adm.Agent+" --plan PLAN",
 		"plan parallel limit reached: %s has %d runs at once (plan %s)", subject, n, adm.Grant.Plan), nil
 }

@@ -48,7 +48,7 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 	e.mu.Lock()
 	if e.closed || e.ended || e.control.over() {
 		e.mu.Unlock()
-		return refused("", codeRunEnded, "the run has ended"), nil
+		return refused("", link.CodeCanceled, "the run has ended"), nil
 	}
 	e.calls.Add(1)
 	e.mu.Unlock()
@@ -74,7 +74,7 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 		}
 	}
 	if a.Wait <= 0 {
-		return refused("", codeApproval, "an operator has to approve this call, and it doesn't wait"), nil
+		return refused("", link.CodeApproval, "an operator has to approve this call, and it doesn't wait"), nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -82,7 +82,7 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 	asked, err := e.ask(ctx, a, kind)
 	if err != nil {
 		if errors.Is(err, errTooMany) {
-			return refused("", codeApproval, "too many calls wait for an operator"), nil
+			return refused("", link.CodeApproval, "too many calls wait for an operator"), nil
 		}
 		return link.Approved{}, err
 	}
@@ -329,9 +329,9 @@ func (e *Exit) settleApproval(asked Approval, ends ApprovalState) (link.Approved
 	}
 	switch now.State {
 	case ApprovalDenied:
-		return link.Approved{ID: now.ID, By: now.By, Code: codeApproval, Message: "an operator denied this call"}, nil
+		return link.Approved{ID: now.ID, By: now.By, Code: link.CodeApproval, Message: "an operator denied this call"}, nil
 	case ApprovalExpired:
-		return refused(now.ID, codeApproval, "no operator answered in time"), nil
+		return refused(now.ID, link.CodeApproval, "no operator answered in time"), nil
 	}
-	return refused(now.ID, codeRunEnded, "the call was canceled while it waited for an operator"), nil
+	return refused(now.ID, link.CodeCanceled, "the call was canceled while it waited for an operator"), nil
 }

@@ -39,11 +39,11 @@ func BenchmarkExitCheck(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		e.Done(v.Place)
+		e.giveBack(v.Place)
 	}
 }
 
-func BenchmarkExitReserveSettle(b *testing.B) {
+func BenchmarkExitReserveEnd(b *testing.B) {
 	e, ctx := benchExit(b), context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -51,7 +51,8 @@ func BenchmarkExitReserveSettle(b *testing.B) {
 		if err != nil || !r.Allowed {
 			b.Fatal(r, err)
 		}
-		if _, err := e.Settle(ctx, link.Settle{ID: r.ID, Cost: 10, Tokens: 10, Final: true}); err != nil {
+		done := link.Record{Kind: "llm", Name: "m", Allowed: true, Code: rings.CodeOK, Count: 1, Cost: 10, Tokens: 10}
+		if _, err := e.End(ctx, link.End{Reservation: r.ID, Record: &done}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -82,7 +82,7 @@ func (b bank) update(ctx context.Context, fn func(*store.Tx) error) error {
 // Reserve implements link.Supervisor.
 func (e *Exit) Reserve(ctx context.Context, s link.Spend) (link.Reservation, error) {
 	if e.over() {
-		return link.Reservation{Code: codeRunEnded, Message: "the run has ended", Next: "nothing"}, nil
+		return link.Reservation{Code: link.CodeCanceled, Message: "the run has ended", Next: "nothing"}, nil
 	}
 	if e.live.isStopped() {
 		return link.Reservation{Code: link.CodeStopped, Message: stoppedText, Next: stoppedNext}, nil
@@ -92,14 +92,22 @@ func (e *Exit) Reserve(ctx context.Context, s link.Spend) (link.Reservation, err
 		e.ledger.Settle(ctx, a.ID, governance.Amounts{}, true)
 		return link.Reservation{}, err
 	}
+	if a.Allowed {
+		e.passed(s)
+	}
 	return reservation(a), nil
 }
 
-// Settle implements link.Supervisor. What a call cost is booked also if the run has ended meanwhile.
+// Settle implements link.Supervisor.
 func (e *Exit) Settle(ctx context.Context, s link.Settle) (link.Reservation, error) {
+	return e.book(ctx, s, false)
+}
+
+// book books what a call cost, also if the run has ended meanwhile.
+func (e *Exit) book(ctx context.Context, s link.Settle, final bool) (link.Reservation, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTime) // the call may have ended because its caller went away
 	defer cancel()
-	a := e.ledger.Settle(ctx, s.ID, governance.Amounts{Cost: s.Cost, Tokens: s.Tokens}, s.Final)
+	a := e.ledger.Settle(ctx, s.ID, governance.Amounts{Cost: s.Cost, Tokens: s.Tokens}, final)
 	if err := e.crossed(a); err != nil {
 		return link.Reservation{}, err
 	}

@@ -29,7 +29,7 @@ func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, er
 		return link.Elevated{}, err
 	}
 	if e.over() {
-		return notElevated(codeRunEnded, "the run has ended"), nil
+		return notElevated(link.CodeCanceled, "the run has ended"), nil
 	}
 	if e.live.isStopped() {
 		return notElevated(link.CodeStopped, stoppedText), nil
@@ -41,10 +41,10 @@ func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, er
 		err = errTooOften
 	}
 	if err != nil {
-		no := notElevated(codeRateLimited, "too many requests for a ring in "+ring.String())
+		no := notElevated(link.CodeRateLimited, "too many requests for a ring in "+ring.String())
 		no.Next = "wait " + l.RetryAfter.String() + ", then ask again"
 		return no, e.adm.alarm.refused.add(&audit.ToolCall{
-			AgentID: e.adm.Agent, Code: string(codeRateLimited), Count: 1, Name: ApprovalElevation, RunID: e.opt.Run, Type: "tool",
+			AgentID: e.adm.Agent, Code: string(link.CodeRateLimited), Count: 1, Name: ApprovalElevation, RunID: e.opt.Run, Type: "tool",
 		})
 	}
 	if r.Reason == "" {
@@ -137,7 +137,7 @@ func nextOf(code rings.Code) string {
 		return "ask for ring 1 or 2, if you are in a less privileged one"
 	case rings.CodeDuplicateElevation:
 		return "wait until the elevation there is has ended"
-	case codeApproval:
+	case link.CodeApproval:
 		return "ask again with time to wait for an operator, or go on without"
 	case CodeInvalidReason:
 		return "give a reason of at most 1024 bytes"

@@ -23,7 +23,6 @@ import (
 	"agentrun/governance"
 	"agentrun/rings"
 	"agentrun/runtime"
-	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 )
 
@@ -157,15 +156,90 @@ func check(t *testing.T, e *Exit, c link.Check) link.Verdict {
 	return v
 }
 
-func TestCodesAreTheGates(t *testing.T) {
+// The ledger knows no link, and says the same words.
+func TestCodesOfTheLedgerAreTheLinks(t *testing.T) {
 	for ours, theirs := range map[rings.Code]rings.Code{
-		CodeParallel: gate.CodeConcurrency, codeRateLimited: gate.CodeRateLimited, codeSteps: gate.CodeSteps, codeRing: gate.CodeRing,
-		codeTool: gate.CodeToolRestricted, codeApproval: gate.CodeApproval, governance.CodeUnavailable: gate.CodeUnavailable, codeRunEnded: gate.CodeCanceled,
-		rings.CodeQuarantined: gate.CodeQuarantined, governance.CodeCost: gate.CodeCost, governance.CodeQuota: gate.CodeQuota,
+		governance.CodeUnavailable: link.CodeUnavailable, governance.CodeCost: link.CodeCost, governance.CodeQuota: link.CodeQuota,
 	} {
 		if ours != theirs {
 			t.Errorf("got %s, want %s", ours, theirs)
 		}
+	}
+}
+
+// end closes a call that cost so much.
+func end(t testing.TB, e *Exit, place, reservation uint64, cost int64) link.Reservation {
+	t.Helper()
+	r := link.Record{Kind: "tool", Name: "math", Allowed: true, Code: rings.CodeOK, Cost: cost, Count: 1}
+	a, err := e.End(t.Context(), link.End{Place: place, Reservation: reservation, Record: &r})
+	if err != nil {
+		t.Error(err)
+	}
+	return a
+}
+
+// giveBack is the end of what was no call.
+func giveBack(t testing.TB, e *Exit, place uint64) {
+	t.Helper()
+	if _, err := e.End(t.Context(), link.End{Place: place}); err != nil {
+		t.Error(err)
+	}
+}
+
+// M-18, M-19: the calls of a gateway that dies in the middle are on record, and what they had reserved is spent.
+func TestM18CallsOfADeadGatewayAreOnRecord(t *testing.T) {
+	n := newNode(t)
+	n.set("a", func(s *AgentSettings) { s.Plan = governance.Freemium })
+	e := n.exit(ExitOptions{MaxSteps: 9})
+	ended, working, asking := check(t, e, tool("math")), check(t, e, tool("search")), check(t, e, tool("text"))
+	r, err := e.Reserve(t.Context(), link.Spend{What: "tool", Place: ended.Place, Estimate: 10})
+	if err != nil || !r.Allowed {
+		t.Fatalf("got %+v %v", r, err)
+	}
+	end(t, e, ended.Place, r.ID, 7)
+	r, err = e.Reserve(t.Context(), link.Spend{What: "tool", Place: working.Place, Estimate: 1000, Tokens: 5})
+	if err != nil || !r.Allowed || asking.Place == 0 {
+		t.Fatalf("got %+v %v, place %d", r, err, asking.Place)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, rec := range (&site{node: n}).records(audit.NodeChain, audit.KindToolCall) {
+		c := rec.(*audit.ToolCall)
+		got = append(got, fmt.Sprint(c.Name, " ", c.Allowed, " ", c.Code, " ", c.Cost, " ", c.Count))
+	}
+	want := []string{"math true ok 7 1", "search true run_ended 1000 1", "text false run_ended 0 1"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("calls on record (-want +got):\n%s", d)
+	}
+	if u, err := n.Usage(t.Context(), "a"); err != nil || u[0].Cost != 1007 {
+		t.Errorf("got %+v %v, want what was booked and what was reserved", u, err)
+	}
+}
+
+// M-19: a call whose cost finds no room goes on record as that, in the same step, and its place is free.
+func TestM19EndThatFindsNoRoom(t *testing.T) {
+	n := newNode(t)
+	n.set("a", func(s *AgentSettings) { s.Plan = governance.Freemium }) // 0.005 a run
+	e := n.exit(ExitOptions{MaxSteps: 9})
+	v := check(t, e, tool("math"))
+	r, err := e.Reserve(t.Context(), link.Spend{What: "tool", Place: v.Place, Estimate: 10})
+	if err != nil || !r.Allowed {
+		t.Fatalf("got %+v %v", r, err)
+	}
+	if a := end(t, e, v.Place, r.ID, 9000); a.Allowed || a.Code != governance.CodeCost {
+		t.Errorf("got %+v, want no room", a)
+	}
+	if len(e.places) != 0 {
+		t.Error("the place is still taken")
+	}
+	recs := (&site{node: n}).records(audit.NodeChain, audit.KindToolCall)
+	if len(recs) != 1 {
+		t.Fatalf("got %d calls on record, want 1", len(recs))
+	}
+	if c := recs[0].(*audit.ToolCall); c.Code != "cost_exceeded" || c.Rule != "M-19" || c.Cost != 9000 || !c.Allowed {
+		t.Errorf("got %+v", c)
 	}
 }
 
@@ -176,11 +250,11 @@ func TestM19ParallelRunsOverProcesses(t *testing.T) {
 	if line != "in <nil>" {
 		t.Fatalf("got %q, want the first run to be admitted", line)
 	}
-	if _, line := n.other("admit"); line != string(CodeParallel) {
-		t.Errorf("got %q, want %s in another process", line, CodeParallel)
+	if _, line := n.other("admit"); line != string(link.CodeConcurrency) {
+		t.Errorf("got %q, want %s in another process", line, link.CodeConcurrency)
 	}
 	_, err := n.Admit(t.Context(), Request{Agent: "a"})
-	if code(t, err) != CodeParallel || !strings.Contains(err.Error(), "plan parallel limit reached") {
+	if code(t, err) != link.CodeConcurrency || !strings.Contains(err.Error(), "plan parallel limit reached") {
 		t.Errorf("got %v, want the limit of the plan", err)
 	}
 	// The kernel gives the place back, however the process ends.
@@ -205,7 +279,7 @@ func TestM19TeamSharesItsPlan(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		n.admit(Request{Agent: id})
 	}
-	if _, err := n.Admit(t.Context(), Request{Agent: "d"}); code(t, err) != CodeParallel {
+	if _, err := n.Admit(t.Context(), Request{Agent: "d"}); code(t, err) != link.CodeConcurrency {
 		t.Errorf("got %v, want a fourth name in the team to gain nothing", err)
 	}
 	n.admit(Request{Agent: "lonely"})
@@ -263,8 +337,8 @@ func TestM9CheckOrder(t *testing.T) {
 		c    link.Check
 		want rings.Code
 	}{
-		"zero": {link.Check{}, codeRing}, "admin": {admin, codeRing}, "ring 1": {irreversible, codeRing}, "role": {tool("webhook.send"), codeTool},
-		"egress": {link.Check{Egress: true}, rings.CodeOK}, "egress of ring 1": {link.Check{Egress: true, Action: irreversible.Action}, codeRing},
+		"zero": {link.Check{}, link.CodeRing}, "admin": {admin, link.CodeRing}, "ring 1": {irreversible, link.CodeRing}, "role": {tool("webhook.send"), link.CodeToolRestricted},
+		"egress": {link.Check{Egress: true}, rings.CodeOK}, "egress of ring 1": {link.Check{Egress: true, Action: irreversible.Action}, link.CodeRing},
 	} {
 		if v := check(t, e, tt.c); v.Code != tt.want || v.Allowed != (tt.want == rings.CodeOK) || !v.Allowed && (v.Message == "" || v.Next == "") {
 			t.Errorf("%s: got %+v, want %s", name, v, tt.want)
@@ -279,7 +353,7 @@ func TestM9CheckOrder(t *testing.T) {
 		}
 	}
 	e.Close()
-	if v := check(t, e, tool("math")); v.Allowed || v.Code != codeRunEnded {
+	if v := check(t, e, tool("math")); v.Allowed || v.Code != link.CodeCanceled {
 		t.Errorf("got %+v after the end", v)
 	}
 }
@@ -287,7 +361,7 @@ func TestM9CheckOrder(t *testing.T) {
 func TestM7NoEgressInRing3(t *testing.T) {
 	n := newNode(t)
 	e := n.exit(ExitOptions{MaxSteps: 1})
-	if v := check(t, e, link.Check{Egress: true}); v.Allowed || v.Code != codeRing {
+	if v := check(t, e, link.Check{Egress: true}); v.Allowed || v.Code != link.CodeRing {
 		t.Errorf("got %+v, want ring 3 to have no egress", v)
 	}
 }
@@ -299,18 +373,18 @@ func TestH11ConcurrencyAndM3Steps(t *testing.T) {
 	for range 4 {
 		places = append(places, check(t, e, tool("math")).Place)
 	}
-	if v := check(t, e, tool("math")); v.Allowed || v.Code != CodeParallel || v.Retry <= 0 {
+	if v := check(t, e, tool("math")); v.Allowed || v.Code != link.CodeConcurrency || v.Retry <= 0 {
 		t.Errorf("got %+v, want four tools at once in ring 3", v)
 	}
 	for _, p := range places {
-		e.Done(p)
-		e.Done(p)
+		giveBack(t, e, p)
+		giveBack(t, e, p)
 	}
-	e.Done(99)
+	giveBack(t, e, 99)
 	for range 2 {
-		e.Done(check(t, e, tool("math")).Place)
+		giveBack(t, e, check(t, e, tool("math")).Place)
 	}
-	if v := check(t, e, tool("math")); v.Allowed || v.Code != codeSteps {
+	if v := check(t, e, tool("math")); v.Allowed || v.Code != link.CodeSteps {
 		t.Errorf("got %+v, want the steps to be used", v)
 	}
 	if b, err := e.Budget(t.Context()); err != nil || b.Steps != 0 || b.RunCost != governance.Unlimited {
@@ -324,10 +398,10 @@ func TestH16RateOfTheRing(t *testing.T) {
 	allowed := 0
 	for range 50 {
 		v := check(t, e, tool("math"))
-		e.Done(v.Place)
+		giveBack(t, e, v.Place)
 		if v.Allowed {
 			allowed++
-		} else if v.Code != codeRateLimited || v.Retry <= 0 {
+		} else if v.Code != link.CodeRateLimited || v.Retry <= 0 {
 			t.Fatalf("got %+v", v)
 		}
 	}
@@ -430,8 +504,8 @@ func TestM19BudgetOverRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Allowed {
-			if s, err := e.Settle(ctx, link.Settle{ID: r.ID, Cost: 5000, Final: true}); err != nil || !s.Allowed || s.Warning == "" {
-				t.Errorf("got %+v %v", s, err)
+			if s := end(t, e, 0, r.ID, 5000); !s.Allowed || s.Warning == "" {
+				t.Errorf("got %+v", s)
 			}
 			if r, err := e.Reserve(ctx, link.Spend{Estimate: 1}); err != nil || r.Code != governance.CodeCost {
 				t.Errorf("got %+v %v, want the run's hard stop", r, err)
@@ -779,9 +853,7 @@ func TestM19DayHoldsOverProcesses(t *testing.T) {
 					if err != nil || !r.Allowed {
 						break
 					}
-					if _, err := e.Settle(t.Context(), link.Settle{ID: r.ID, Cost: 5000, Final: true}); err != nil {
-						t.Error(err)
-					}
+					end(t, e, 0, r.ID, 5000)
 					mu.Lock()
 					total += 5000
 					mu.Unlock()

@@ -193,7 +193,7 @@ func TestH23AssembledGatewaySoundsTheAlarm(t *testing.T) {
 			t.Errorf("%s: got record %+v", name, last)
 		}
 		asked := s.Asked()
-		if d := cmp.Diff([]string{"record", "alarm", "alarm"}, asked[len(asked)-3:]); d != "" {
+		if d := cmp.Diff([]string{"end", "alarm", "alarm"}, asked[len(asked)-3:]); d != "" {
 			t.Errorf("%s: record before effect: %s", name, d)
 		}
 		for path, body := range map[string]string{"/internal/tools/calendar": `{"args":{"op":"now"}}`, "/internal/elevation": `{"target_ring":2}`, chatPath: fmt.Sprintf(chatBody, "x")} {

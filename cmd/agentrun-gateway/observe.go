@@ -77,6 +77,18 @@ type counted struct {
 }
 
 func (c counted) Record(ctx context.Context, r link.Record) error {
+	c.count(r)
+	return c.Supervisor.Record(ctx, r)
+}
+
+func (c counted) End(ctx context.Context, e link.End) (link.Reservation, error) {
+	if e.Record != nil {
+		c.count(*e.Record)
+	}
+	return c.Supervisor.End(ctx, e)
+}
+
+func (c counted) count(r link.Record) {
 	for i := range min(max(r.Count, 1), maxCounted) {
 		switch {
 		case r.Kind == "dns":
@@ -90,7 +102,6 @@ func (c counted) Record(ctx context.Context, r link.Record) error {
 			c.m.Denied(metrics.Kind(r.Kind), r.Code)
 		}
 	}
-	return c.Supervisor.Record(ctx, r)
 }
 
 type spanKey struct{}

@@ -38,7 +38,9 @@ func remember(t *testing.T, state, agent string, summaries ...string) {
 		if err != nil || !a.Allowed {
 			t.Fatalf("put: %+v, %v", a, err)
 		}
-		e.Done(v.Place)
+		if _, err := e.End(t.Context(), link.End{Place: v.Place}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

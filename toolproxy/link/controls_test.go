@@ -145,12 +145,12 @@ func FuzzDecodeControl(f *testing.F) {
 	f.Add([]byte(`{"reason":"circuit_breaker","action":"tool.shell.invoke","detail":"x"}`))
 	f.Add([]byte(`{"target_ring":2}{}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if e, err := decodeControl[Elevation](text); err == nil {
+		if e, err := decode[Elevation](text); err == nil {
 			if !e.Target.Valid() || e.TTL < 0 || e.Wait < 0 || e.Wait > MaxWait || len(e.Reason) > MaxReason || strings.ContainsAny(e.Reason, "\x00\x1b\r\n\u202e") {
 				t.Errorf("taken: %+v", e)
 			}
 		}
-		if a, err := decodeControl[Alarm](text); err == nil {
+		if a, err := decode[Alarm](text); err == nil {
 			if (a.Reason != rings.KillCircuitBreaker && a.Reason != rings.KillPolicyViolation) || len(a.Detail) > MaxDetail || strings.ContainsAny(a.Action+a.Detail, "\x00\x1b\r\n") {
 				t.Errorf("taken: %+v", a)
 			}

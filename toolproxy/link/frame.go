@@ -33,9 +33,9 @@ type op string
 const (
 	opHello   op = "hello" // the commands; nothing hostile was read yet
 	opCheck   op = "check"
-	opDone    op = "done"
 	opReserve op = "reserve"
 	opSettle  op = "settle"
+	opClose   op = "close" // a call
 	opBudget  op = "budget"
 	opRecord  op = "record"
 	opApprove op = "approve"

@@ -86,7 +86,7 @@ const (
 )
 
 // Check asks whether a call may go on, as far as the supervisor knows: quarantine, ring and rate (H-9, H-16, H-31),
-// concurrency (H-11). A granted check holds one of the ring's places until Done.
+// concurrency (H-11). A granted check holds one of the ring's places until the call's End.
 type Check struct {
 	Action rings.Action `json:"action"`           // as the ring enforcer takes it
 	Held   bool         `json:"held,omitempty"`   // takes a place among the tools at once (H-11)
@@ -100,13 +100,14 @@ type Verdict struct {
 	Message string        `json:"message,omitempty"`
 	Next    string        `json:"next,omitempty"`
 	Retry   time.Duration `json:"retry,omitempty"` // when a denial for rate or concurrency may have passed
-	Place   uint64        `json:"place,omitempty"` // to give back with Done; 0: none
+	Place   uint64        `json:"place,omitempty"` // to give back with End; 0: none
 	Ring    rings.Ring    `json:"ring,omitzero"`   // at the time of the decision
 }
 
 // Spend asks for room in the budgets of run, day and plan (M-19). Amounts are in millionths of the unit plans are priced in.
 type Spend struct {
-	What     string `json:"what"` // tool or model
+	What     string `json:"what"`            // tool or model
+	Place    uint64 `json:"place,omitempty"` // of the call's Verdict; 0: it holds none
 	Estimate int64  `json:"estimate"`
 	Tokens   int64  `json:"tokens,omitempty"`
 }
@@ -122,12 +123,33 @@ type Reservation struct {
 	Warning string     `json:"warning,omitempty"` // 80 % of a quota (M-19)
 }
 
-// Settle books what a reservation really cost. Grow asks for more room instead: a stream that goes on.
+// Settle says what a call has cost so far, in all: a stream that goes on. The answer says whether it may.
 type Settle struct {
 	ID     uint64 `json:"id"`
 	Cost   int64  `json:"cost"`
 	Tokens int64  `json:"tokens,omitempty"`
-	Final  bool   `json:"final"` // false: cost so far; the answer says whether it may go on
+}
+
+// End closes one call. Its cost is booked, its one record made, and its place given back, in this order: as long as the record
+// isn't made, the call is going on. It is one message because it is one fact: a gateway that dies has closed a call or has not.
+type End struct {
+	Place       uint64 `json:"place,omitempty"`       // 0: none is held
+	Reservation uint64 `json:"reservation,omitempty"` // 0: nothing is reserved; else it is booked at the record's cost
+	// Record is the call's. nil: it was nobody's call, as when an answer came after its asker had gone.
+	Record *Record `json:"record,omitempty"`
+}
+
+// Booked returns the record of a call whose booking was answered with a: where its cost found no room, the call didn't end well.
+func (r Record) Booked(a Reservation) Record {
+	if a.Allowed || r.Code != rings.CodeOK {
+		return r
+	}
+	r.Code, r.Rule = CodeCost, "M-19"
+	switch a.Code {
+	case CodeQuota, CodeUnavailable, CodeCanceled:
+		r.Code = a.Code
+	}
+	return r
 }
 
 // Budget is what is left to the run (`/internal/usage`). Negative: unlimited.
@@ -209,11 +231,12 @@ type Process interface {
 // Supervisor is what a gateway may ask. Implementations answer with the zero value beside every error.
 type Supervisor interface {
 	Check(ctx context.Context, c Check) (Verdict, error)
-	// Done gives a place back. It never blocks.
-	Done(place uint64)
 	Reserve(ctx context.Context, s Spend) (Reservation, error)
 	Settle(ctx context.Context, s Settle) (Reservation, error)
+	// End returns what booking said; the error is that the record couldn't be made. Place and reservation are given back in any case.
+	End(ctx context.Context, e End) (Reservation, error)
 	Budget(ctx context.Context) (Budget, error)
+	// Record is for what is no call: connections, names, requests that were refused before they were one.
 	Record(ctx context.Context, r Record) error
 	Approve(ctx context.Context, a Approval) (Approved, error)
 	Execute(ctx context.Context, tool string) (Process, error)

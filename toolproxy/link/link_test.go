@@ -54,10 +54,15 @@ func (w *world) Check(ctx context.Context, c Check) (Verdict, error) {
 	return Verdict{Allowed: true, Code: rings.CodeOK, Place: w.next, Ring: w.ring}, nil
 }
 
-func (w *world) Done(place uint64) {
+func (w *world) End(_ context.Context, e End) (Reservation, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.places, place)
+	delete(w.places, e.Place)
+	if e.Record != nil {
+		w.records = append(w.records, *e.Record)
+		w.settled.Add(e.Record.Cost)
+	}
+	return Reservation{Allowed: true}, nil
 }
 
 func (w *world) held() int {
@@ -206,19 +211,22 @@ func TestQuestionsAndAnswers(t *testing.T) {
 	if want := (Verdict{Allowed: true, Code: rings.CodeOK, Place: 1, Ring: rings.Sandbox}); err != nil || v != want {
 		t.Errorf("check: got %v %v, want %v", v, err, want)
 	}
-	l.Done(v.Place)
+	ended := Record{Kind: "tool", Name: "math", Allowed: true, Code: rings.CodeOK, Count: 1, Cost: 3}
+	if r, err := l.End(ctx, End{Place: v.Place, Reservation: 4, Record: &ended}); err != nil || !r.Allowed {
+		t.Errorf("end: got %v %v", r, err)
+	}
 	if b, err := l.Budget(ctx); err != nil || b.Steps != 7 {
 		t.Errorf("budget: got %v %v, want 7 steps", b, err)
 	}
-	if w.held() != 0 {
-		t.Errorf("places held: got %d, want 0", w.held())
+	if w.held() != 0 || w.settled.Load() != 3 {
+		t.Errorf("got %d places held and a cost of %d, want 0 and 3", w.held(), w.settled.Load())
 	}
 	want := Record{Kind: "tool", Name: "math", Allowed: true, Code: rings.CodeOK, Count: 1, Took: time.Second}
 	if err := l.Record(ctx, want); err != nil {
 		t.Error(err)
 	}
 	w.mu.Lock()
-	if diff := cmp.Diff([]Record{want}, w.records); diff != "" {
+	if diff := cmp.Diff([]Record{ended, want}, w.records); diff != "" {
 		t.Error(diff)
 	}
 	w.mu.Unlock()
@@ -418,7 +426,7 @@ func TestProcess(t *testing.T) {
 func TestHelloFirstAndOnce(t *testing.T) {
 	for name, frames := range map[string][]frame{
 		"question first": {{ID: 1, Op: opBudget}},
-		"done first":     {{Op: opDone, Body: json.RawMessage("1")}, {ID: 1, Op: opBudget}},
+		"close first":    {{ID: 1, Op: opClose, Body: json.RawMessage(`{"place":1}`)}, {ID: 2, Op: opBudget}},
 		"twice":          {{Op: opHello, Body: json.RawMessage("[]")}, {Op: opHello, Body: json.RawMessage("[]")}},
 		"unreadable":     {{Op: opHello, Body: json.RawMessage(`"x"`)}},
 	} {
@@ -451,12 +459,23 @@ func TestHelloFirstAndOnce(t *testing.T) {
 
 // A message that is too large is refused by the sender; the link goes on.
 func TestTooLarge(t *testing.T) {
-	l, _ := connect(t, newWorld())
+	w := newWorld()
+	l, _ := connect(t, w)
 	if err := l.Record(context.Background(), Record{Name: strings.Repeat("x", MaxFrame)}); err == nil {
 		t.Error("a record over the size of a message was taken")
 	}
+	// A call is over whatever its record weighs: what is counted gets through.
+	long := Record{Kind: "tool", Name: strings.Repeat("x", MaxFrame), Rule: strings.Repeat("y", MaxFrame), Code: rings.CodeOK, Cost: 7, Count: 1}
+	if _, err := l.End(context.Background(), End{Place: 1, Record: &long}); err != nil {
+		t.Error(err)
+	}
 	if _, err := l.Budget(context.Background()); err != nil {
 		t.Error(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.records) != 1 || w.records[0].Cost != 7 || len(w.records[0].Name) > maxCutName {
+		t.Errorf("got records %.500v, want one with the cost", w.records)
 	}
 }
 
@@ -465,6 +484,7 @@ func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"op":"hello","body":[]}`))
 	f.Add([]byte(`{"id":1,"op":"check","body":{"action":null}}`))
 	f.Add([]byte(`{"id":1,"op":"execute","body":"x"}`))
+	f.Add([]byte(`{"id":1,"op":"close","body":{"place":1,"reservation":1,"record":{"kind":"tool"}}}`))
 	f.Add([]byte(`{"id":1,"op":"elevate","body":{"target_ring":2,"ttl":60000000000,"reason":"deploy"}}`))
 	f.Add([]byte(`{"id":1,"op":"alarm","body":{"reason":"circuit_breaker","action":"tool.shell.invoke"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -493,14 +513,18 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-func BenchmarkCheck(b *testing.B) {
+// What a call asks of its supervisor over the link, but for its reservation.
+func BenchmarkCall(b *testing.B) {
 	w := newWorld()
 	l, _ := connect(b, w)
+	r := Record{Kind: "tool", Name: "math", Allowed: true, Code: rings.CodeOK, Cost: 10, Count: 1}
 	for b.Loop() {
-		v, err := l.Check(context.Background(), Check{Action: action()})
+		v, err := l.Check(context.Background(), Check{Action: action(), Held: true})
 		if err != nil {
 			b.Fatal(err)
 		}
-		l.Done(v.Place)
+		if _, err := l.End(context.Background(), End{Place: v.Place, Reservation: 1, Record: &r}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

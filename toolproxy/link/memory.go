@@ -14,7 +14,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -188,28 +187,3 @@ func (l *Client) Memory(ctx context.Context, q MemoryRequest) (MemoryAnswer, err
 }
 
 var errNoMemory = errors.New("nothing is kept beyond the run here")
-
-// remember asks s, if it is one that keeps anything.
-func remember(ctx context.Context, body []byte, s Supervisor) (MemoryAnswer, error) {
-	m, ok := s.(Memory)
-	if !ok {
-		return MemoryAnswer{}, errNoMemory
-	}
-	q, err := decodeMemory(body)
-	if err != nil {
-		return MemoryAnswer{}, err
-	}
-	return m.Memory(ctx, q)
-}
-
-// decodeMemory reads a request strictly: a field that this build doesn't know could be what a message hides in (M-14).
-func decodeMemory(body []byte) (MemoryRequest, error) {
-	var q MemoryRequest
-	if err := read.Exactly(body, &q); err != nil {
-		return MemoryRequest{}, fmt.Errorf("%w: memory: %w", ErrFrame, err)
-	}
-	if err := q.Check(); err != nil {
-		return MemoryRequest{}, err
-	}
-	return q, nil
-}

@@ -164,7 +164,7 @@ func FuzzDecodeMemory(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		q, err := decodeMemory(b)
+		q, err := decode[MemoryRequest](b)
 		if err != nil {
 			if d := cmp.Diff(MemoryRequest{}, q); d != "" {
 				t.Errorf("refused, and yet:\n%s", d)
@@ -181,7 +181,7 @@ func FuzzDecodeMemory(f *testing.F) {
 		if len(text) > MaxFrame/2 && q.Op != MemoryPut {
 			t.Errorf("%d bytes", len(text))
 		}
-		again, err := decodeMemory(text)
+		again, err := decode[MemoryRequest](text)
 		if err != nil {
 			t.Fatalf("%q, once taken, isn't again: %v", text, err)
 		}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"agentrun/rings"
 	"agentrun/safetyloop/judge"
 )
 
@@ -62,12 +61,6 @@ type Safeties interface {
 var (
 	ErrStopped  = errors.New("the safety loop has stopped the agent")
 	ErrNoIntent = errors.New("no approved step matches the call")
-)
-
-// Codes of the tool proxy's denials that they become.
-const (
-	CodeStopped  rings.Code = "AGENT_STOPPED"
-	CodeNoIntent rings.Code = "INTENT_REQUIRED"
 )
 
 // Bounds of what a gateway may send to a safety loop. With them and Params in base64 a request always fits a frame.
@@ -128,7 +121,7 @@ func (a safetyAsk) safety() Safety {
 	return Safety{Endpoint: a.Endpoint, Operation: a.Operation, Params: a.Params, Judgement: a.Judgement, Judged: a.Judged}
 }
 
-// Check implements what decodeControl asks.
+// Check implements what decode asks.
 func (a safetyAsk) Check() error { return a.safety().Check() }
 
 // intentAsk is a tool call that wants its approved step.
@@ -137,7 +130,7 @@ type intentAsk struct {
 	Target string `json:"target,omitempty"`
 }
 
-// Check implements what decodeControl asks.
+// Check implements what decode asks.
 func (a intentAsk) Check() error {
 	if a.Tool == "" || len(a.Tool) > MaxSafetyTarget || len(a.Target) > MaxSafetyTarget || !utf8.ValidString(a.Tool+a.Target) {
 		return fmt.Errorf("%w: a call without a tool, or with a target too long", ErrSafety)
@@ -220,30 +213,6 @@ func (l *Client) Blocked(ctx context.Context) error {
 var _ Safeties = (*Client)(nil)
 
 var errNoSafety = errors.New("this run has no safety loop")
-
-// safety answers one of the three questions.
-func (o op) safety(ctx context.Context, body []byte, s Supervisor) (any, error) {
-	loop, ok := s.(Safeties)
-	if !ok {
-		return nil, errNoSafety
-	}
-	switch o {
-	case opSafety:
-		q, err := decodeControl[safetyAsk](body)
-		if err != nil {
-			return nil, err
-		}
-		return safetyReply(loop.Safety(ctx, q.safety()))
-	case opIntent:
-		q, err := decodeControl[intentAsk](body)
-		if err != nil {
-			return nil, err
-		}
-		return answerOf(loop.Intent(ctx, q.Tool, q.Target)), nil
-	default:
-		return answerOf(loop.Blocked(ctx)), nil
-	}
-}
 
 // safetyReply: one too long for a frame must not end the link.
 func safetyReply(reply json.RawMessage, err error) (any, error) {

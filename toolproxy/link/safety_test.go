@@ -165,13 +165,13 @@ func FuzzDecodeSafety(f *testing.F) {
 	f.Add([]byte(`{"tool":"write_file","target":"/a"}`))
 	f.Add([]byte(`{"endpoint":"ANY","operation":"x","params":"e30="}{}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if a, err := decodeControl[safetyAsk](text); err == nil {
+		if a, err := decode[safetyAsk](text); err == nil {
 			s := a.safety()
 			if s.Check() != nil || len(s.Params) > MaxSafetyParams || (s.Judgement == nil) != (s.Judged == "") || s.Judgement != nil && (s.Judgement.Score < 0 || s.Judgement.Score > 100 || s.Judgement.Rule == judge.RuleInvalid) {
 				t.Errorf("taken: %+v", s)
 			}
 		}
-		if a, err := decodeControl[intentAsk](text); err == nil && (a.Tool == "" || len(a.Tool+a.Target) > 2*MaxSafetyTarget) {
+		if a, err := decode[intentAsk](text); err == nil && (a.Tool == "" || len(a.Tool+a.Target) > 2*MaxSafetyTarget) {
 			t.Errorf("taken: %+v", a)
 		}
 	})

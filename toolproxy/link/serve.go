@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	"agentrun/internal/read"
 	"agentrun/rings"
 )
 
@@ -106,11 +107,6 @@ func (v *serving) loop() error {
 			if stop != nil {
 				stop()
 			}
-		case opDone:
-			var place uint64
-			if json.Unmarshal(f.Body, &place) == nil && v.said {
-				v.Supervisor.Done(place)
-			}
 		default:
 			if !v.said {
 				return fmt.Errorf("%w: %q before hello", ErrFrame, f.Op)
@@ -179,6 +175,8 @@ func (v *serving) ask(ctx context.Context, f frame) (any, []*os.File, error) {
 		return call(ctx, f, v.Supervisor.Reserve)
 	case opSettle:
 		return call(ctx, f, v.Supervisor.Settle)
+	case opClose:
+		return call(ctx, f, v.Supervisor.End)
 	case opApprove:
 		return call(ctx, f, v.Supervisor.Approve)
 	case opBudget:
@@ -187,16 +185,27 @@ func (v *serving) ask(ctx context.Context, f frame) (any, []*os.File, error) {
 	case opRecord:
 		return call(ctx, f, func(ctx context.Context, r Record) (struct{}, error) { return struct{}{}, v.Supervisor.Record(ctx, r) })
 	case opMemory:
-		a, err := remember(ctx, f.Body, v.Supervisor)
-		return a, nil, err
+		return with(ctx, f, v.Supervisor, errNoMemory, Memory.Memory)
 	case opElevate:
-		a, err := elevate(ctx, f.Body, v.Supervisor)
-		return a, nil, err
+		return with(ctx, f, v.Supervisor, errNoControls, Controls.Elevate)
 	case opAlarm:
-		return struct{}{}, nil, alarm(ctx, f.Body, v.Supervisor)
-	case opSafety, opIntent, opBlocked:
-		a, err := f.Op.safety(ctx, f.Body, v.Supervisor)
-		return a, nil, err
+		return with(ctx, f, v.Supervisor, errNoControls, func(c Controls, ctx context.Context, a Alarm) (struct{}, error) {
+			return struct{}{}, c.Alarm(ctx, a)
+		})
+	case opSafety:
+		return with(ctx, f, v.Supervisor, errNoSafety, func(s Safeties, ctx context.Context, a safetyAsk) (any, error) {
+			return safetyReply(s.Safety(ctx, a.safety()))
+		})
+	case opIntent:
+		return with(ctx, f, v.Supervisor, errNoSafety, func(s Safeties, ctx context.Context, a intentAsk) (safetyAnswer, error) {
+			return answerOf(s.Intent(ctx, a.Tool, a.Target)), nil
+		})
+	case opBlocked:
+		s, ok := v.Supervisor.(Safeties)
+		if !ok {
+			return nil, nil, errNoSafety
+		}
+		return answerOf(s.Blocked(ctx)), nil, nil
 	case opExecute:
 		var tool string
 		if err := json.Unmarshal(f.Body, &tool); err != nil {
@@ -226,6 +235,34 @@ func call[Q, A any](ctx context.Context, f frame, fn func(context.Context, Q) (A
 	}
 	a, err := fn(ctx, q)
 	return a, nil, err
+}
+
+// with asks what only some supervisors are: one that isn't an I refuses with none.
+func with[I any, Q interface{ Check() error }, A any](
+	ctx context.Context, f frame, s Supervisor, none error, fn func(I, context.Context, Q) (A, error),
+) (any, []*os.File, error) {
+	i, ok := s.(I)
+	if !ok {
+		return nil, nil, none
+	}
+	q, err := decode[Q](f.Body)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := fn(i, ctx, q)
+	return a, nil, err
+}
+
+// decode reads strictly: a field that this build doesn't know could be what a grant hangs on, or what a message hides in (M-14).
+func decode[Q interface{ Check() error }](body []byte) (Q, error) {
+	var q, none Q
+	if err := read.Exactly(body, &q); err != nil {
+		return none, fmt.Errorf("%w: %w", ErrFrame, err)
+	}
+	if err := q.Check(); err != nil {
+		return none, err
+	}
+	return q, nil
 }
 
 // exited is what is told of a process's end.

@@ -53,7 +53,9 @@ func (a agreeable) Check(context.Context, link.Check) (link.Verdict, error) {
 	return link.Verdict{Allowed: true, Code: rings.CodeOK, Ring: rings.Standard}, nil
 }
 
-func (a agreeable) Done(uint64) {}
+func (a agreeable) End(context.Context, link.End) (link.Reservation, error) {
+	return link.Reservation{Allowed: true}, nil
+}
 
 func (a agreeable) Record(context.Context, link.Record) error { return nil }
 

@@ -88,14 +88,34 @@ func (s *Supervisor) Check(_ context.Context, c link.Check) (link.Verdict, error
 	return v, nil
 }
 
-// Done gives a place back; one that isn't held is remembered as wrong.
-func (s *Supervisor) Done(place uint64) {
+// End gives back, books and records. What isn't held is remembered as wrong.
+func (s *Supervisor) End(_ context.Context, e link.End) (link.Reservation, error) {
+	s.ask("end")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.places[place] {
+	if e.Place != 0 && !s.places[e.Place] {
 		s.wrong = append(s.wrong, "place given back that isn't held")
 	}
-	delete(s.places, place)
+	delete(s.places, e.Place)
+	a := link.Reservation{Allowed: true}
+	if e.Reservation != 0 {
+		settle := link.Settle{ID: e.Reservation}
+		if e.Record != nil {
+			settle.Cost, settle.Tokens = e.Record.Cost, e.Record.Tokens
+		}
+		var err error
+		if a, err = s.settleLocked(settle); err != nil {
+			a = link.Reservation{Code: link.CodeUnavailable, Message: "the budget can't be asked"}
+		}
+		delete(s.reserved, e.Reservation)
+	}
+	if e.Record == nil {
+		return a, nil
+	}
+	if err := s.recordLocked(e.Record.Booked(a)); err != nil {
+		return link.Reservation{}, err
+	}
+	return a, nil
 }
 
 // Reserve allows.
@@ -118,12 +138,13 @@ func (s *Supervisor) Settle(_ context.Context, settle link.Settle) (link.Reserva
 	s.ask("settle")
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.settleLocked(settle)
+}
+
+func (s *Supervisor) settleLocked(settle link.Settle) (link.Reservation, error) {
 	s.settled = append(s.settled, settle)
 	if !s.reserved[settle.ID] {
 		s.wrong = append(s.wrong, "settled what isn't reserved")
-	}
-	if settle.Final {
-		delete(s.reserved, settle.ID)
 	}
 	if s.OnSettle != nil {
 		return s.OnSettle(settle)
@@ -141,6 +162,10 @@ func (s *Supervisor) Record(_ context.Context, r link.Record) error {
 	s.ask("record")
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.recordLocked(r)
+}
+
+func (s *Supervisor) recordLocked(r link.Record) error {
 	if s.OnRecord != nil {
 		if err := s.OnRecord(r); err != nil {
 			return err
@@ -238,8 +263,8 @@ func (s *Supervisor) SetRing(ring rings.Ring) {
 	s.changed = make(chan struct{})
 }
 
-// End ends the run.
-func (s *Supervisor) End() {
+// EndRun ends the run.
+func (s *Supervisor) EndRun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.changed)
@@ -252,14 +277,14 @@ func (s *Supervisor) Records() []link.Record {
 	return append([]link.Record(nil), s.records...)
 }
 
-// Settled returns what was settled.
+// Settled returns what was settled, on the way and at the end.
 func (s *Supervisor) Settled() []link.Settle {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]link.Settle(nil), s.settled...)
 }
 
-// Asked returns the questions in their order: check, reserve, settle, approve, record, elevate, alarm, safety, intent, blocked.
+// Asked returns the questions in their order: check, reserve, settle, end, approve, record, elevate, alarm, safety, intent, blocked.
 func (s *Supervisor) Asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
