@@ -91,6 +91,8 @@ func TestM8ConfigRefused(t *testing.T) {
 		"rules: [{host: a.example, intercept: true, ports: [80]}]":                                     "80 is never TLS",
 		"private: [a.example]":         "want ADDRESS",
 		"private: [198.18.0.0/15]":     "the sandbox's own network",
+		"private: [10.0.0.5/8]":        "the network is 10.0.0.0/8",
+		"private: [GET 10.1.2.3]":      "want ADDRESS",
 		"private: [192.0.0.8]":         "the sandbox's own network",
 		"allow: ['https://a.example']": "URL with scheme",
 		"capture_ports: [0]":           "1 to 65535",

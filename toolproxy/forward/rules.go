@@ -76,6 +76,7 @@ func compile(c Config, allow []string) (*ruleset, error) {
 	for i, private := range c.Private {
 		if err := checkPrivate(private); err != nil {
 			errs = append(errs, read.Under(fmt.Sprintf("private[%d]", i), err))
+			continue // the list would say it again
 		}
 		entries = append(entries, private)
 	}
@@ -183,7 +184,9 @@ func (one Rule) entries() ([]string, error) {
 func checkPrivate(entry string) error {
 	parsed, err := egress.ParseEntry(entry)
 	switch network := parsed.Network(); {
-	case err != nil, !network.IsValid():
+	case err != nil:
+		return err
+	case !network.IsValid():
 		return fmt.Errorf("%.64q: want ADDRESS, ADDRESS/BITS or either with :PORT", entry)
 	case inside(network.Addr()):
 		return fmt.Errorf("%.64q: an address of the sandbox's own network", entry)
