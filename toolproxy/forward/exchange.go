@@ -16,6 +16,21 @@ const graceForRequests = 500 * time.Millisecond
 
 const maxInterim = 8 // 1xx responses before the real one; they are dropped
 
+// One exchange goes through these states, in this order:
+//
+//  1. The head is in s.br and parsed in s.req, whose slices point into it. Whatever can refuse does so here, while the
+//     connection to the client can still go on.
+//  2. upstreamFor has a connection, and the flow knows it: from here on a new ring cuts both sides. The head to send is
+//     written to a buffer of its own; then s.br is discarded, and s.req must not be read any more.
+//  3. The request is sent (send). A body goes up beside that in a goroutine (upload), since servers answer early. Without
+//     a body, a kept connection that broke before any answer is tried once more, for methods that change nothing.
+//  4. The response's head is in s.resp, which points into u.br. The grant is booked; the response goes down (respond).
+//  5. finish waits for the upload, lets the flow go, and only then gives the connection to the pool: the other way round
+//     a cut for this request could hit the next one's connection.
+//
+// Two things can look whole and aren't: a request and a response that broke off. Where either does, the side that would
+// believe it is closed or reset, never given an end.
+
 // exchange sends one request that was understood up, and its response down. False ends the connection.
 func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int) bool {
 	p := s.p
