@@ -112,6 +112,9 @@ type Live struct {
 	signals chan os.Signal
 	relimit chan struct{} // holds one: the CPU limit changed
 
+	movedMu sync.Mutex
+	moved   chan struct{} // closed when ring or taking has changed
+
 	// By whoever has the turn.
 	now      *rights // what holds
 	owed     *rights // not nil: what may still hold in part, because the run was frozen by an operator while it was demoted
@@ -129,7 +132,7 @@ type Live struct {
 func newLive(r *run, l *launch, w *warden, g *seccomp.Gate) *Live {
 	v := &Live{
 		run: r, launch: l, warden: w, gate: g, turn: make(chan struct{}, 1), done: make(chan struct{}),
-		signals: make(chan os.Signal, 8), relimit: make(chan struct{}, 1), operator: l.plan.operator,
+		signals: make(chan os.Signal, 8), relimit: make(chan struct{}, 1), moved: make(chan struct{}), operator: l.plan.operator,
 	}
 	v.life, v.die = context.WithCancel(context.Background())
 	v.now = l.plan.rightsOf(l.plan.base())
@@ -185,6 +188,7 @@ func (v *Live) end() {
 	v.ending.Do(func() {
 		v.closing.Store(true)
 		v.die()
+		v.move()
 		v.turn <- struct{}{} // for good; who had it has seen its context end
 	})
 }
@@ -216,6 +220,27 @@ func (v *Live) finished(s Status) {
 	v.status = s
 	v.statusMu.Unlock()
 	close(v.done)
+}
+
+// Ring returns the ring that is applied, whether it is in all its parts, and a channel that is closed when either may be another. It
+// is NoRing when the run has ended.
+func (v *Live) Ring() (ring rings.Ring, whole bool, changed <-chan struct{}) {
+	v.movedMu.Lock()
+	changed = v.moved // before the look: what changes after it closes this one
+	v.movedMu.Unlock()
+	if v.life.Err() != nil {
+		return rings.NoRing, true, changed
+	}
+	ring = rings.Ring(v.ring.Load()) //nolint:gosec // it was a Ring
+	return ring, !v.taking.Load(), changed
+}
+
+// move tells those who wait for a change of ring that there is one.
+func (v *Live) move() {
+	v.movedMu.Lock()
+	defer v.movedMu.Unlock()
+	close(v.moved)
+	v.moved = make(chan struct{})
 }
 
 // Snapshot reads what holds now.

@@ -127,6 +127,7 @@ func (v *Live) setMounts(to *rights) error {
 func (v *Live) holds(r *rights) {
 	v.now, v.owed = r, nil
 	v.ring.Store(uint32(r.ring))
+	v.move()
 	v.limitsChanged()
 }
 
@@ -148,7 +149,10 @@ func (v *Live) demote(from, to *rights) (killed int, err error) {
 	}
 	d := &demotion{v: v, from: from, to: to}
 	v.taking.Store(true)
-	defer v.taking.Store(false)
+	defer func() {
+		v.taking.Store(false)
+		v.move()
+	}()
 	v.warden.live.Store(to)
 	v.ring.Store(uint32(to.ring))
 	ctx, cancel := v.within(context.Background())

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"context"
 	"os"
 	"slices"
 	"strings"
@@ -205,6 +206,40 @@ func TestM22OnlyTheOfferedWorkspaceOpens(t *testing.T) {
 		if got := p.Entries[0].Live; got != c.want {
 			t.Errorf("%s, offered %v: live is %v, want %v", c.profile, c.offered, got, c.want)
 		}
+	}
+}
+
+// Whoever has the channel before a look misses no change after it, and the end is one.
+func TestM22ChangesOfRingAreTold(t *testing.T) {
+	ctx, die := context.WithCancel(t.Context())
+	v := &Live{life: ctx, die: die, moved: make(chan struct{}), relimit: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
+	v.ring.Store(uint32(rings.Sandbox))
+	told := func(changed <-chan struct{}) bool {
+		select {
+		case <-changed:
+			return true
+		default:
+			return false
+		}
+	}
+	ring, whole, changed := v.Ring()
+	if ring != rings.Sandbox || !whole || told(changed) {
+		t.Errorf("at first: got %v, %v", ring, whole)
+	}
+	v.holds(&rights{ring: rings.Standard})
+	if !told(changed) {
+		t.Error("a new ring is not told")
+	}
+	v.taking.Store(true)
+	if ring, whole, changed = v.Ring(); ring != rings.Standard || whole || told(changed) {
+		t.Errorf("while it is taken: got %v, %v", ring, whole)
+	}
+	v.end()
+	if !told(changed) {
+		t.Error("the end is not told")
+	}
+	if ring, _, _ = v.Ring(); ring != rings.NoRing {
+		t.Errorf("at the end: got %v", ring)
 	}
 }
 

@@ -57,6 +57,13 @@ type Runs struct {
 var _ control.Controller = (*Runs)(nil)
 
 // Run is one run: its processes by runtime, what is decided about it by hypervisor.
+//
+// It is starting until begun gives it its processes, between the probe and the exec, then live, and over when
+// ended is closed. Nothing waits for a state: who asks for processes too early is told to come again, who asks too
+// late that the run has ended. Only Wait and Attach wait, for the end.
+//
+// Locks are taken in this order: enforcing, freezing, mu. The first two are held while processes are frozen, which
+// may take a second; mu never is, so that a list of runs waits for no freeze.
 type Run struct {
 	all     *Runs
 	Plan    *runtime.Plan
@@ -350,16 +357,32 @@ func (s *Runs) Elevate(ctx context.Context, id string, r control.ElevateRequest,
 func (v *Run) settled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	run, err := v.process()
-	for err == nil && ctx.Err() == nil {
-		ring, _ := v.Control.Ring()
-		var now runtime.Snapshot
-		if now, err = run.Snapshot(); err == nil && now.Ring == ring && !now.Taking {
+	if run, err := v.process(); err == nil {
+		settle(ctx, v.Control, run)
+	}
+}
+
+// settle waits until what holds is what is decided, or nothing holds any more. Both may change meanwhile: an elevation can end before it
+// was applied, and then nothing is ever applied.
+func settle(ctx context.Context, decided runtime.RingSource, run interface {
+	Ring() (rings.Ring, bool, <-chan struct{})
+}) {
+	var last <-chan struct{} // closed
+	for {
+		holds, whole, applied := run.Ring()
+		ring, changed := decided.Ring()
+		if holds == rings.NoRing || holds == ring && whole {
 			return
 		}
+		if changed == last { // the source has ended: what it said last stays
+			changed = nil
+		}
 		select {
-		case <-time.After(2 * time.Millisecond):
+		case <-applied:
+		case <-changed:
+			last = changed
 		case <-ctx.Done():
+			return
 		}
 	}
 }
