@@ -20,6 +20,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// lastLine puts the problem that there are more behind all others.
+const lastLine = math.MaxInt32
+
 // maxDepth is far below what the library takes and far above what people write.
 const maxDepth = 64
 
@@ -191,6 +194,9 @@ func (n *Node) Done(found ...error) error {
 		return nil
 	}
 	slices.SortStableFunc(own, func(a, b Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path)) })
+	if last := &own[len(own)-1]; last.Line == lastLine {
+		last.Line = 0
+	}
 	return &InvalidError{own}
 }
 
@@ -204,7 +210,7 @@ func (n *Node) add(err error) {
 	case *InvalidError:
 		for _, p := range e.Problems {
 			switch {
-			case slices.Contains(n.doc.problems, p):
+			case len(n.doc.problems) > maxProblems || slices.Contains(n.doc.problems, p):
 			case p.File == "" && p.Line == 0: // a check's
 				n.add(p)
 			default:
@@ -237,7 +243,7 @@ func (d *document) report(line int, path, format string, args ...any) {
 	case len(d.problems) < maxProblems:
 		d.problems = append(d.problems, Problem{d.file, line, path, fmt.Sprintf(format, args...)})
 	case len(d.problems) == maxProblems:
-		d.problems = append(d.problems, Problem{File: d.file, Line: math.MaxInt32, Message: "and more problems"})
+		d.problems = append(d.problems, Problem{File: d.file, Line: lastLine, Message: "and more problems"})
 	}
 }
 

@@ -5,7 +5,6 @@ package read
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 )
 
@@ -47,11 +46,11 @@ func Under(path string, err error) error {
 func (p Problem) Error() string {
 	var b strings.Builder
 	switch {
-	case p.File != "" && p.Line > 0 && p.Line < math.MaxInt32:
+	case p.File != "" && p.Line > 0:
 		fmt.Fprintf(&b, "%s:%d: ", p.File, p.Line)
 	case p.File != "":
 		fmt.Fprintf(&b, "%s: ", p.File)
-	case p.File == "" && p.Line > 0 && p.Line < math.MaxInt32:
+	case p.Line > 0:
 		fmt.Fprintf(&b, "line %d: ", p.Line)
 	}
 	if p.Path != "" {

@@ -213,6 +213,9 @@ list: []
 	if got := strings.Count(many.Done().Error(), "\n"); got != maxProblems {
 		t.Errorf("got %d lines after the first, want %d and a last one", got, maxProblems)
 	}
+	if !errors.As(many.Done(many.Done()), &invalid) || len(invalid.Problems) != maxProblems+1 || invalid.Problems[maxProblems] != (Problem{Message: "and more problems"}) {
+		t.Errorf("got %d problems, the last %+v, want it on no line", len(invalid.Problems), invalid.Problems[len(invalid.Problems)-1])
+	}
 }
 
 // A part tells what is wrong with it, and with what it is a part of, but not with others.
