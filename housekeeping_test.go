@@ -377,6 +377,10 @@ func TestOneStrictReader(t *testing.T) {
 		if path.Dir(name) != "internal/read" && strings.Contains(read(t, name), "DisallowUnknownFields") {
 			t.Errorf("%s reads JSON strictly by itself: read.JSON is for what others write, read.Exactly for what our programs wrote", name)
 		}
+		// audit's stands at an offset of a chain, seccomp's at a system call of a rule.
+		if !slices.Contains([]string{"internal/read", "audit", "seccomp"}, path.Dir(name)) && strings.Contains(read(t, name), "\ntype Problem ") {
+			t.Errorf("%s has a Problem of its own: read.Problem has file, line, path and message", name)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"agentrun/fsjail"
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/rings"
 )
@@ -84,10 +85,10 @@ func (p *Plan) checkLimits(to Limits) error {
 	if to == (Limits{}) {
 		return errors.New("update: no limit is named")
 	}
-	var ps []Problem
+	var ps read.Problems
 	check := func(field string, v float64, set bool, low, high float64) {
 		if set && !(v >= low && v <= high) { // written so that NaN fails
-			ps = append(ps, Problem{limitFlag("limits." + field), fmt.Sprintf("%v is outside the range %v to %v", v, low, high)})
+			ps.Add(limitFlag("limits."+field), "%v is outside the range %v to %v", v, low, high)
 		}
 	}
 	r := p.ranges

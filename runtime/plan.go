@@ -357,14 +357,14 @@ func suppliedRoot(dir string) ([]fsjail.Entry, error) {
 		err = unix.ENOTDIR
 	}
 	if err != nil {
-		return nil, &InvalidSpec{[]Problem{{"--rootfs", err.Error()}}}
+		return nil, invalid("--rootfs", "%v", err)
 	}
 	if name == "/" {
-		return nil, &InvalidSpec{[]Problem{{"--rootfs", "the host's own / would show everything in it; leave the flag out for the default view"}}}
+		return nil, invalid("--rootfs", "the host's own / would show everything in it; leave the flag out for the default view")
 	}
 	entries, err := fsjail.SuppliedRoot(name)
 	if err != nil {
-		return nil, &InvalidSpec{[]Problem{{"--rootfs", err.Error()}}}
+		return nil, invalid("--rootfs", "%v", err)
 	}
 	return entries, nil
 }
@@ -429,7 +429,7 @@ func (p *Plan) planBinds(binds []BindMount) error {
 		if b.Writable {
 			flag = "--bind"
 		}
-		refuse := func(err error) error { return &InvalidSpec{[]Problem{{flag, err.Error()}}} }
+		refuse := func(err error) error { return invalid(flag, "%v", err) }
 		source, info, err := p.paths.Canonical(b.Source)
 		if err != nil {
 			return refuse(err)
@@ -469,7 +469,7 @@ func (p *Plan) planWorkspace(s *Spec) error {
 	mode := p.profile.Files.Workspace
 	dir := s.Workspace
 	if dir != "" && mode == profiles.WorkspaceNone {
-		return &InvalidSpec{[]Problem{{"--workspace", "profile " + p.Profile + " has none"}}}
+		return invalid("--workspace", "profile %s has none", p.Profile)
 	}
 	if dir == "" {
 		var only string
@@ -531,7 +531,7 @@ func private(dir string, environ []string) bool {
 }
 
 func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode, offered bool) error {
-	refuse := func(err error) error { return &InvalidSpec{[]Problem{{"--workspace", err.Error()}}} }
+	refuse := func(err error) error { return invalid("--workspace", "%v", err) }
 	name, info, err := p.paths.Canonical(source)
 	if err != nil {
 		return refuse(err)

@@ -5,9 +5,9 @@ package runtime
 import (
 	"crypto/rand"
 	"encoding/base32"
-	"fmt"
 	"strings"
 
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/rings"
 )
@@ -42,32 +42,27 @@ type Spec struct {
 	TestOnlyRanges       bool     // limits outside of M-3, for tests
 }
 
-// Problem is one field that can't be used.
-type Problem struct {
-	Field   string // the flag, as --memory, or a path into the profile
-	Message string
-}
-
-// InvalidSpec is a Spec that was refused. It lists everything wrong with it.
-type InvalidSpec struct{ Problems []Problem }
+// InvalidSpec is a Spec that was refused. It lists everything wrong with it, by the flag, as --memory, or the path into the profile.
+type InvalidSpec struct{ Problems read.Problems }
 
 func (e *InvalidSpec) Error() string {
-	var b strings.Builder
+	texts := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		fmt.Fprintf(&b, "%s: %s", p.Field, p.Message)
+		texts[i] = p.Error()
 	}
-	return b.String()
+	return strings.Join(texts, "; ")
+}
+
+func invalid(flag, format string, args ...any) error {
+	e := &InvalidSpec{}
+	e.Problems.Add(flag, format, args...)
+	return e
 }
 
 // Check reports every field that can't be right whatever the host is.
 func (s *Spec) Check() error {
-	var ps []Problem
-	bad := func(field, format string, args ...any) {
-		ps = append(ps, Problem{field, fmt.Sprintf(format, args...)})
-	}
+	var ps read.Problems
+	bad := ps.Add
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		bad("command", "missing; put it after --, as in agentrun exec -- agent.py")
 	}
@@ -80,7 +75,7 @@ func (s *Spec) Check() error {
 		bad("--session", "%q is no session id: letters, digits, _ and -, at most 256 (H-29)", s.Session)
 	}
 	for _, p := range s.Limits.Check(s.ranges()) {
-		ps = append(ps, Problem{limitFlag(p.Path), p.Message})
+		bad(limitFlag(p.Path), "%s", p.Message)
 	}
 	for _, kv := range s.Env {
 		if k, _, ok := strings.Cut(kv, "="); !ok || !validEnvName(k) {

@@ -61,7 +61,7 @@ func TestCheckReportsEveryField(t *testing.T) {
 func fields(err error) (names []string) {
 	if e, ok := errors.AsType[*InvalidSpec](err); ok {
 		for _, p := range e.Problems {
-			names = append(names, p.Field)
+			names = append(names, p.Path)
 		}
 	}
 	return names

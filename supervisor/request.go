@@ -19,6 +19,7 @@ package supervisor
 import (
 	"time"
 
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
 )
@@ -55,7 +56,7 @@ type Request struct {
 
 	// Malformed is what of it could not be read. It is refused with all else that is wrong, so that one round
 	// of corrections is enough.
-	Malformed []runtime.Problem
+	Malformed []read.Problem
 }
 
 // DefaultRing is that of a run that no agent and no wish has another for.

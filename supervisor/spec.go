@@ -10,6 +10,7 @@ import (
 	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -56,7 +57,7 @@ func (s *run) specify() (err error) {
 	// The rest is looked at too, so that one round of corrections is enough.
 	if rest, ok := errors.AsType[*runtime.InvalidSpec](s.spec.Check()); ok {
 		for _, p := range rest.Problems {
-			if !slices.ContainsFunc(problems, func(q runtime.Problem) bool { return q.Field == p.Field }) {
+			if !slices.ContainsFunc(problems, func(q read.Problem) bool { return q.Path == p.Path }) {
 				problems = append(problems, p)
 			}
 		}
@@ -104,19 +105,19 @@ func (s *run) profile() (profiles.Profile, error) {
 
 // identifiers are looked at before anybody is looked up by them.
 func identifiers(req hypervisor.Request) error {
-	var problems []runtime.Problem
+	var problems []read.Problem
 	if req.Agent != "" {
 		if err := rings.CheckAgentID(req.Agent); err != nil {
-			problems = append(problems, runtime.Problem{Field: "--agent", Message: err.Error()})
+			problems = append(problems, read.Problem{Path: "--agent", Message: err.Error()})
 		}
 	}
 	if req.Session != "" {
 		if err := rings.CheckSessionID(req.Session); err != nil {
-			problems = append(problems, runtime.Problem{Field: "--session", Message: err.Error()})
+			problems = append(problems, read.Problem{Path: "--session", Message: err.Error()})
 		}
 	}
 	if req.Session != "" && req.Agent == "" {
-		problems = append(problems, runtime.Problem{Field: "--session", Message: "a session's runs belong to its participants; name one with --agent"})
+		problems = append(problems, read.Problem{Path: "--session", Message: "a session's runs belong to its participants; name one with --agent"})
 	}
 	if len(problems) > 0 {
 		return &runtime.InvalidSpec{Problems: problems}
@@ -140,7 +141,7 @@ func (s *run) planLimits() error {
 	}
 	if s.want.Limits.Timeout != nil {
 		why := fmt.Sprintf("plan %s gives a run %s at most", grant.Plan, most)
-		return &runtime.InvalidSpec{Problems: []runtime.Problem{{Field: "--timeout", Message: why}}}
+		return &runtime.InvalidSpec{Problems: []read.Problem{{Path: "--timeout", Message: why}}}
 	}
 	l.Timeout = most
 	l.CPUTime = min(l.CPUTime, most)
@@ -148,8 +149,8 @@ func (s *run) planLimits() error {
 }
 
 // safetyOf has flags and environment speak to the profile, in the order of S-14.
-func safetyOf(by *Caller, r *Request, p *profiles.Safety) (bad []runtime.Problem) {
-	problem := func(flag, message string) { bad = append(bad, runtime.Problem{Field: flag, Message: message}) }
+func safetyOf(by *Caller, r *Request, p *profiles.Safety) (bad []read.Problem) {
+	problem := func(flag, message string) { bad = append(bad, read.Problem{Path: flag, Message: message}) }
 	why := func(s string) {
 		if p.Why == "" {
 			p.Why = s

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
 )
@@ -47,7 +48,7 @@ func fields(err error) string {
 	}
 	var list []string
 	for _, p := range bad.Problems {
-		list = append(list, p.Field)
+		list = append(list, p.Path)
 	}
 	return strings.Join(list, " ")
 }
@@ -75,7 +76,7 @@ func TestSpecify(t *testing.T) {
 		{"a ring against a profile", Request{Ring: new(2), Profile: "strict"}, "--ring 2 contradicts --profile strict, which is a profile of ring 3", nil},
 		{"identifiers, all of them", Request{Agent: "a b", Session: "../x"}, "--agent --session", nil},
 		{"a session of nobody", Request{Session: "s"}, "--session", nil},
-		{"what could not be read, and the rest", Request{Malformed: []runtime.Problem{{Field: "--pids"}}, Allow: []string{"a b"}}, "--pids --allow command", nil},
+		{"what could not be read, and the rest", Request{Malformed: []read.Problem{{Path: "--pids"}}, Allow: []string{"a b"}}, "--pids --allow command", nil},
 		{"flags of a way out without one", Request{Command: []string{"x"}, NoGateway: true, Allow: []string{"a"}, Tools: []string{"t"}, Policy: "p", Gateway: "g", Metrics: ":1"},
 			"--allow --tool --policy --gateway --metrics-addr", nil},
 		{"files that are not there", Request{Command: []string{"x"}, Gateway: "/nonexistent/g.yaml", Policy: "/nonexistent/p"}, "--gateway --policy", nil},
@@ -132,7 +133,7 @@ func TestS14WhoSetsTheModeOfARun(t *testing.T) {
 			bad := safetyOf(by, &tt.r, &p)
 			got := fmt.Sprint(p.Mode, " ", p.Why, " ", p.RequireIntent)
 			if len(bad) > 0 {
-				got = bad[0].Field
+				got = bad[0].Path
 			}
 			if got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)

@@ -18,6 +18,7 @@ import (
 	"agentrun/config"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/internal/sibling"
 	"agentrun/profiles"
 	"agentrun/rings"
@@ -52,10 +53,10 @@ func (o Outside) Find() (string, error) {
 
 // wayOut turns the request into what of the sandbox its way out is built with. What the gateway alone can
 // tell is wrong, it tells in check.
-func (s *run) wayOut() (bad []runtime.Problem) {
+func (s *run) wayOut() (bad []read.Problem) {
 	r := s.want
 	problem := func(flag, format string, args ...any) {
-		bad = append(bad, runtime.Problem{Field: flag, Message: fmt.Sprintf(format, args...)})
+		bad = append(bad, read.Problem{Path: flag, Message: fmt.Sprintf(format, args...)})
 	}
 	if r.NoGateway {
 		for _, f := range []struct {

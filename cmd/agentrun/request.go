@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
 	"agentrun/supervisor"
@@ -28,7 +29,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		StatusFile: by.Path(c.String("status-file")), JSON: c.Bool("json"),
 	}
 	bad := func(flag, message string) {
-		r.Malformed = append(r.Malformed, runtime.Problem{Field: "--" + flag, Message: message})
+		r.Malformed = append(r.Malformed, read.Problem{Path: "--" + flag, Message: message})
 	}
 	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile", "status-file"} {
 		if c.IsSet(f) && c.String(f) == "" {

@@ -44,7 +44,7 @@ func TestRequestOf(t *testing.T) {
 			}
 			var bad []string
 			for _, p := range got.Malformed {
-				bad = append(bad, p.Field)
+				bad = append(bad, p.Path)
 			}
 			if fields := strings.Join(bad, " "); fields != tt.bad {
 				t.Errorf("malformed: got %s, want %s", fields, tt.bad)

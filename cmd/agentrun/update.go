@@ -13,6 +13,7 @@ import (
 
 	"agentrun/control"
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
 	"agentrun/supervisor"
@@ -75,7 +76,7 @@ func (l *liveVerbs) updateAction(c *cli.Context) error {
 // newLimits are those the flags name. All that is wrong is said at once (M-3).
 func newLimits(c *cli.Context) (control.Limits, error) {
 	var want profiles.Limits
-	var problems []runtime.Problem
+	var problems []read.Problem
 	asked := map[string]string{} // path in profiles.Limits → flag
 	set := func(flag, path string, parse func(string) error) {
 		if !c.IsSet(flag) {
@@ -83,7 +84,7 @@ func newLimits(c *cli.Context) (control.Limits, error) {
 		}
 		asked["limits."+path] = "--" + flag
 		if err := parse(c.String(flag)); err != nil {
-			problems = append(problems, runtime.Problem{Field: "--" + flag, Message: err.Error()})
+			problems = append(problems, read.Problem{Path: "--" + flag, Message: err.Error()})
 			delete(asked, "limits."+path)
 		}
 	}
@@ -106,7 +107,7 @@ func newLimits(c *cli.Context) (control.Limits, error) {
 	}
 	for _, p := range want.Check(ranges) {
 		if flag, ok := asked[p.Path]; ok {
-			problems = append(problems, runtime.Problem{Field: flag, Message: p.Message})
+			problems = append(problems, read.Problem{Path: flag, Message: p.Message})
 		}
 	}
 	if len(problems) > 0 {
