@@ -16,6 +16,16 @@
 //
 // Errors: *DeniedError is a decision, with its code; everything else is a failure of the node and refuses too.
 //
+// Three rooms, and a border that TestRoomsHaveBorders holds: each knows those below it and nothing of those above.
+//
+//   - The node: agents, sessions, admission, plans and budgets, approvals, memory, the record. What outlives a run.
+//   - live (live*.go): in which ring one run is at every moment, who lends it another and for how long, and its kill.
+//   - broker (broker*.go): what the gateway of one run may ask. It believes the gateway nothing that the others know.
+//
+// They are files of one package and no packages: live and broker are made of the node's store, log, clocks and limits, of which
+// some sixty names would have to be exported for two users, and each of them could then be used without a record. What a
+// package would give, that nobody reaches upwards, the test gives.
+//
 // It does not protect against root on the node, who can write the state and sign checkpoints (H-26 finds what is rewritten
 // later than the last checkpoint that was copied away). It enforces nothing on a live process by itself: runtime follows
 // Control.Ring, and kills when it is told to.

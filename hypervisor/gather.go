@@ -302,3 +302,6 @@ func (b *bucket) take(now time.Time, p pace) bool {
 	b.used++
 	return true
 }
+
+// maxFlags is what a record holds.
+const maxFlags = 16

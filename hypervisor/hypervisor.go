@@ -127,6 +127,14 @@ func (h *Hypervisor) view(ctx context.Context, fn func(*store.Tx) error) error {
 	return db.View(ctx, fn)
 }
 
+func (h *Hypervisor) update(ctx context.Context, fn func(*store.Tx) error) error {
+	db, err := h.store()
+	if err != nil {
+		return err
+	}
+	return db.Update(ctx, fn)
+}
+
 // sinceBoot reads CLOCK_BOOTTIME, which counts the time that the machine is suspended; what time.Now carries beside the wall
 // time is CLOCK_MONOTONIC, which doesn't (clock_gettime(2)). With this clock id and a valid address the call can't fail.
 func sinceBoot() time.Duration {

@@ -9,61 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"agentrun/rings"
 	"agentrun/sagas"
 	"agentrun/store"
 )
-
-// sagaOrdersBucket holds what kills decided about sagas that another process ran at that moment.
-const sagaOrdersBucket = "saga-orders"
-
-// SagaOrder is what a kill decided about a saga (H-21). Until it is followed no step of the saga begins (SagaTransition); the
-// process that runs it stops, and whoever goes on with it hands it off to Substitute (sagas.Orchestrator.HandOff, then
-// Resume), or undoes it if that is empty (Abort). The first step of either ends the order.
-type SagaOrder struct {
-	Saga       string `json:"saga_id"`
-	Substitute string `json:"substitute,omitempty"`
-	Run        string `json:"run_id"` // that was killed
-}
-
-// SagaOrder returns what was ordered about a saga; ok is false if nothing was, or it was followed.
-func (h *Hypervisor) SagaOrder(ctx context.Context, id string) (o SagaOrder, ok bool, err error) {
-	err = h.view(ctx, func(tx *store.Tx) error {
-		ok, err = store.GetJSON(tx.Bucket(sagaOrdersBucket), id, &o)
-		return err
-	})
-	return o, ok, err
-}
-
-// CodeKilled is why a step of a saga doesn't begin whose agent was killed.
-const CodeKilled rings.Code = "killed"
-
-func notOrdered(tx *store.Tx, t sagas.Transition) error {
-	var o SagaOrder
-	ordered, err := store.GetJSON(tx.Bucket(sagaOrdersBucket), t.SagaID, &o)
-	if err != nil || !ordered {
-		return err
-	}
-	what := "it is to be undone"
-	if o.Substitute != "" {
-		what = "agent " + o.Substitute + " takes over"
-	}
-	return &DeniedError{
-		What:     "begin step " + t.StepID + " of saga " + t.SagaID,
-		Decision: rings.Decision{Verdict: rings.Deny, Code: CodeKilled, Rule: "H-21", Reason: "agent " + t.Agent + " was killed in run " + o.Run + ": " + what},
-		Hint:     "agentrun saga resume " + t.SagaID,
-	}
-}
-
-// followed ends an order: the saga was handed off, or its undoing begins.
-func (h *Hypervisor) followed(ctx context.Context, id string) error {
-	if _, ok, err := h.SagaOrder(ctx, id); err != nil || !ok {
-		return err
-	}
-	return h.update(ctx, func(tx *store.Tx) error { return tx.Bucket(sagaOrdersBucket).Delete(id) })
-}
 
 // steps is what a kill does about the saga steps that the agent was at (H-21): it hands them to the substitute, or has them
 // undone. Another live run of the agent may be at a step, too; that is for its own kill.
@@ -142,12 +92,4 @@ func (c *Control) undo(ctx context.Context, journal *sagas.Durable, id string) e
 		return fmt.Errorf("saga %s: it has to be undone: agentrun saga resume --undo %s", id, id)
 	}
 	return c.opt.UndoSaga(ctx, id)
-}
-
-// startsStep tells whether a transition begins a step's work rather than its undoing.
-func startsStep(t sagas.Transition) bool { return t.State == sagas.StepExecuting && !t.Undo }
-
-// followsOrder tells whether a transition is what an order asks for.
-func followsOrder(t sagas.Transition) bool {
-	return t.Undo || slices.Contains([]sagas.StepState{sagas.StepHandedOff, sagas.StepCompensated, sagas.StepCompensationFailed}, t.State)
 }

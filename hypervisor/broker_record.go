@@ -14,9 +14,6 @@ import (
 // maxCounted is how many like refusals of one record the breach detector hears of. Forty of the least weight are critical.
 const maxCounted = 40
 
-// maxFlags is what a record holds.
-const maxFlags = 16
-
 // Record implements link.Supervisor: one entry in the session's chain for each decision, before its result reaches the agent.
 // What was refused above the agent's ring counts as an attempt, together with its refused system calls (H-24). The record is
 // the gateway's account, and the gateway may have fallen: who the run is, it does not say.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"agentrun/store"
+	"agentrun/toolproxy/link"
+)
+
+var _ link.Memory = (*Exit)(nil)
+
+// Memory implements link.Memory. The gateway has decided about the tool call; what the supervisor knows is asked again here: a
+// gateway that was taken over has no other memory, none when its agent is in quarantine, and no more changes than the run
+// has made tool calls.
+func (e *Exit) Memory(ctx context.Context, q link.MemoryRequest) (link.MemoryAnswer, error) {
+	scope, err := e.adm.memoryScope()
+	if err != nil {
+		return link.MemoryAnswer{}, err
+	}
+	if err := q.Check(); err != nil {
+		return link.MemoryAnswer{}, err
+	}
+	if e.over() {
+		return link.MemoryAnswer{}, errors.New("the run has ended")
+	}
+	if e.live.isStopped() {
+		return link.MemoryAnswer{}, errStopped
+	}
+	if !e.adm.Grant.Allows(memoryTool) {
+		return link.MemoryAnswer{}, fmt.Errorf("plan %s or the agent's role doesn't include the tool %s", e.adm.Grant.Plan, memoryTool)
+	}
+	// One at a time: a transaction keeps all other runs of the node from theirs.
+	e.memory.Lock()
+	defer e.memory.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, memoryTime)
+	defer cancel()
+	a, _, err := e.live.now(ctx)
+	if err != nil {
+		return link.MemoryAnswer{}, err
+	}
+	if a.Quarantined != nil {
+		return link.MemoryAnswer{}, errors.New("the agent is in quarantine")
+	}
+	m := memory{scope: scope, author: e.adm.Agent, now: e.h.now}
+	if q.Op == link.MemoryList {
+		return m.answer(func(f func(*store.Tx) error) error { return e.h.view(ctx, f) }, q)
+	}
+	if err := e.countWrite(); err != nil {
+		return link.MemoryAnswer{}, err
+	}
+	return m.answer(func(f func(*store.Tx) error) error { return e.h.update(ctx, f) }, q)
+}
+
+// countWrite allows a change for each tool call that the run has taken. Each waits for the disk, and a disk is shared.
+func (e *Exit) countWrite() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.written >= e.taken {
+		return errors.New("more changes of the memory than tool calls")
+	}
+	e.written++
+	return nil
+}
