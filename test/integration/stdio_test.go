@@ -312,9 +312,8 @@ func TestTerminalByDaemon(t *testing.T) {
 		if !strings.Contains(shown, "91x33 111 /dev/pts/0 fg=1") || strings.Contains(shown, "\r\r") {
 			t.Errorf("got %q, want a terminal of its own with 91x33, in the foreground", shown)
 		}
-		if term.modes() == before {
-			t.Error("the caller's terminal is not raw")
-		}
+		// The daemon asks the caller for it and waits for no answer: what the agent prints may be there first.
+		eventually(t, 10*time.Second, "the caller's terminal is raw", func() bool { return term.modes() != before })
 		term.type_(key)
 		c.finish(t).want(t, 40+int(sig), "exited")
 		if after := term.modes(); after != before {
