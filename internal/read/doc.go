@@ -20,8 +20,9 @@
 // implements json.Unmarshaler reads its JSON; one that implements Reader reads its node. A *Node, or a json.RawMessage, keeps a part
 // for later.
 //
-// It costs a few microseconds a request. What is asked thousands of times a second, a tool call's arguments and a model's stream, is
-// read elsewhere, by github.com/go-json-experiment/json, as strictly. Exactly is for what our own programs wrote.
+// A request of the control socket takes 36 allocations (BenchmarkDecodeBody), an action 64 (BenchmarkDecodeAction). What is asked
+// thousands of times a second, a tool call's arguments and a model's stream, makes no nodes: github.com/go-json-experiment/json reads
+// it, as strictly. Exactly is for what our own programs wrote.
 //
 // It does not protect against values that make no sense: that is what the checks are for. It fails by an *InvalidError.
 package read
