@@ -152,3 +152,34 @@ func literals(t *testing.T) string {
 	}
 	return all.String()
 }
+
+// A kind of event is a word of control's, whoever says it: hypervisor and runtime are below control and can't name its constants. Each
+// stands in the two pages that people write readers from.
+func TestKindsOfEvents(t *testing.T) {
+	kind := regexp.MustCompile(`(?m)^\t(?:Event|Live)\w+ +(?:LiveEventKind )?= "([a-z._]+)"`)
+	kinds := func(name string) (all []string) {
+		for _, m := range kind.FindAllStringSubmatch(read(t, name), -1) {
+			all = append(all, m[1])
+		}
+		if len(all) < 5 {
+			t.Fatalf("%s: got %d kinds: a check of nothing is no check", name, len(all))
+		}
+		return all
+	}
+	known := kinds("control/api.go")
+	for _, name := range []string{"hypervisor/live.go", "runtime/live.go"} {
+		for _, k := range kinds(name) {
+			if k != "ring_failed" && !slices.Contains(known, k) { // the supervisor kills the run, and tells that
+				t.Errorf("%s: control/api.go has no kind %s", name, k)
+			}
+		}
+	}
+	for _, k := range known {
+		if !regexp.MustCompile("(?m)^\\| [^|]*`" + regexp.QuoteMeta(k) + "`").MatchString(read(t, "docs/control.md")) {
+			t.Errorf("docs/control.md: kind %s has no row", k)
+		}
+		if !strings.Contains(read(t, "docs/control-api.md"), "`"+k+"`") {
+			t.Errorf("docs/control-api.md: kind %s isn't named", k)
+		}
+	}
+}

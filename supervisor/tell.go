@@ -9,9 +9,9 @@ import (
 	"io/fs"
 
 	"agentrun/hypervisor"
+	"agentrun/internal/ending"
 	"agentrun/internal/hinted"
 	"agentrun/internal/hostcaps"
-	"agentrun/internal/read"
 	"agentrun/internal/shown"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -20,15 +20,9 @@ import (
 
 // Report prints what happened and one hint line, and returns the exit code (docs/exit-codes.md).
 func Report(w io.Writer, err error) int {
-	if err == nil {
-		return 0
+	if code := ending.Report(w, err, Hint); code != runtime.ExitFailed {
+		return code
 	}
-	lines := read.Lines(err)
-	last := len(lines) - 1
-	for _, line := range lines[:last] {
-		Tell(w, line, "")
-	}
-	Tell(w, lines[last], Hint(err))
 	return exitCode(err)
 }
 

@@ -4,47 +4,28 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/ending"
 	"agentrun/internal/hinted"
-	"agentrun/internal/read"
 	fit "agentrun/internal/shown" // shown is the challenge's
 )
 
 // docs/exit-codes.md.
 const (
 	exitDiffers = 1
-	exitFailed  = 125
+	exitFailed  = ending.Failed
 )
 
-// exitError ends the program with a code and says nothing more: it has been said already.
-type exitError int
+type exitError = ending.Code
 
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+func report(w io.Writer, err error) int { return ending.Report(w, err, ending.Hint) }
 
 func withHint(hint, format string, args ...any) error {
 	return hinted.New(fmt.Errorf(format, args...), hint)
-}
-
-// report prints what happened and one hint line, as agentrun does, and gives the exit code.
-func report(w io.Writer, err error) int {
-	if err == nil {
-		return 0
-	}
-	if code, ok := errors.AsType[exitError](err); ok {
-		return int(code)
-	}
-	for _, line := range read.Lines(err) {
-		fmt.Fprintf(w, "agentrun: %s\n", fit.Line(line))
-	}
-	if h, ok := errors.AsType[*hinted.Error](err); ok {
-		fmt.Fprintf(w, "hint: %s\n", fit.Line(h.Hint))
-	}
-	return exitFailed
 }
 
 func usageError(c *cli.Context, err error, _ bool) error {

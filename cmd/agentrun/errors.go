@@ -3,22 +3,18 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/ending"
 	"agentrun/internal/hinted"
 	"agentrun/supervisor"
 )
 
-// exitError ends the program with a code and says nothing more: it has been said already, or it is the
-// agent's own code.
-type exitError int
-
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+type exitError = ending.Code
 
 // unknownCommand says so with the names that there are, of agentrun or of one of its commands.
 func unknownCommand(c *cli.Context, name string) error {
@@ -34,15 +30,7 @@ func unknownCommand(c *cli.Context, name string) error {
 }
 
 // report prints what happened and one hint line, and gives the exit code (docs/exit-codes.md).
-func report(w io.Writer, err error) int {
-	if err == nil {
-		return 0
-	}
-	if code, ok := errors.AsType[exitError](err); ok {
-		return int(code)
-	}
-	return supervisor.Report(w, err)
-}
+func report(w io.Writer, err error) int { return supervisor.Report(w, err) }
 
 func usageError(c *cli.Context, err error, isSubcommand bool) error {
 	name := c.App.Name
