@@ -13,9 +13,9 @@ import (
 	"agentrun/rings"
 )
 
-// fields reads an object strictly: exact names, each once, none unknown. encoding/json alone would take "RING" for "ring", the
-// last of two values and null for anything; a case would then be answered as another than the one it is. The first
-// mistake is kept, and told by done.
+// fields reads an object strictly: exact names, each once, none unknown. encoding/json alone would take
+// "RING" for "ring", the last of two values and null for anything; a case would then be answered as another
+// than the one it is. The first mistake is kept, and told by done.
 type fields struct {
 	where string // for messages: the operation, and the element within it
 	left  map[string]json.RawMessage
@@ -142,7 +142,8 @@ func (f *fields) list(name string, needed bool) []json.RawMessage {
 	return l
 }
 
-// number takes a JSON number, null, or one of the three numbers JSON has no word for. What is too large for a double is infinite.
+// number takes a JSON number, null, or one of the three numbers JSON has no word for. What is too large for
+// a double is infinite.
 func (f *fields) number(name string) float64 {
 	raw, ok := f.must(name)
 	if !ok {
@@ -171,7 +172,8 @@ func number(raw json.RawMessage) (n float64, ok bool) {
 	return n, true
 }
 
-// ring takes what number takes. Whatever isn't 0, 1, 2 or 3 in that spelling is NoRing, for the rules to refuse.
+// ring takes what number takes. Whatever isn't 0, 1, 2 or 3 in that spelling is NoRing, for the rules to
+// refuse.
 func (f *fields) ring(name string) rings.Ring {
 	raw, ok := f.must(name)
 	if !ok {
@@ -191,7 +193,8 @@ func (f *fields) ring(name string) rings.Ring {
 // maxSeconds is in the year 5138. Up to here a double knows the microsecond.
 const maxSeconds = 1e11
 
-// instant takes seconds since any beginning, or RFC 3339. ok is false for numbers that are none, or so large that they are no time.
+// instant takes seconds since any beginning, or RFC 3339. ok is false for numbers that are none, or so large
+// that they are no time.
 func (f *fields) instant(name string) (at time.Time, ok bool) {
 	raw, there := f.must(name)
 	if !there {

@@ -11,9 +11,9 @@ import (
 	"agentrun/internal/read"
 )
 
-// decodeBody reads a body onto a struct; an empty one is an object without fields. An operator and whoever reviewed a request must not see
-// another one than what was done, so it is read strictly. The error tells everything that is wrong, but no value that was sent: it
-// may be a code.
+// decodeBody reads a body onto a struct; an empty one is an object without fields. An operator and whoever
+// reviewed a request must not see another one than what was done, so it is read strictly. The error tells
+// everything that is wrong, but no value that was sent: it may be a code.
 func decodeBody(body []byte, v any) error {
 	if len(body) == 0 {
 		body = []byte("{}")

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Route is a request about something other than runs, which whoever made the Server answers. The same credentials, bounds and
-// strictness hold for it. What must not be seen by members of ReadGroup isn't a GET.
+// Route is a request about something other than runs, which whoever made the Server answers. The same
+// credentials, bounds and strictness hold for it. What must not be seen by members of ReadGroup isn't a GET.
 type Route struct {
 	Method, Path string // {id} stands for one segment
 	// Do gives what is sent: JSON, or a Text as it is. Errors are as a Controller's.
@@ -26,12 +26,13 @@ type Request struct {
 // Text is an answer that is no JSON.
 type Text struct{ ContentType, Body string }
 
-// Read reads the body onto a struct, whose json tags name its fields; one with the tag read:"required" must be there. Unknown,
-// repeated, null and mistyped fields are errors, whose text doesn't have what was sent; missing ones are left as they are.
+// Read reads the body onto a struct, whose json tags name its fields; one with the tag read:"required" must
+// be there. Unknown, repeated, null and mistyped fields are errors, whose text doesn't have what was sent;
+// missing ones are left as they are.
 func (r Request) Read(into any) error { return decodeBody(r.body, into) }
 
-// CheckText refuses what other operators' terminals and the audit's readers would not show as it is, and what is longer than
-// most bytes.
+// CheckText refuses what other operators' terminals and the audit's readers would not show as it is, and
+// what is longer than most bytes.
 func CheckText(name, s string, most int) error { return checkText(name, s, most) }
 
 // route is Do's, for the server's table.
@@ -48,13 +49,14 @@ func (m Route) route() route {
 	}}
 }
 
-// Ask makes a call whose answer is read whole; in and out are JSON's, and may be nil. It is for what Routes answer.
+// Ask makes a call whose answer is read whole; in and out are JSON's, and may be nil. It is for what Routes
+// answer.
 func (c *Client) Ask(ctx context.Context, method, target string, in, out any) error {
 	return c.ask(ctx, method, target, in, out)
 }
 
-// Each asks every supervisor of the run folder, many at once, for at most two seconds each. Those that have ended are left out;
-// the error has what the others couldn't answer, with their names.
+// Each asks every supervisor of the run folder, many at once, for at most two seconds each. Those that have
+// ended are left out; the error has what the others couldn't answer, with their names.
 func Each(ctx context.Context, runDir string, ask func(context.Context, *Client) error) error {
 	list, err := names(runDir)
 	if err != nil {

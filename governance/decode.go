@@ -17,7 +17,8 @@ const (
 	maxEntries = 256 // of a list of tools
 )
 
-// planFile is a plan as it is written. Everything must be said: what a plan forgets would be for nothing, or for free.
+// planFile is a plan as it is written. Everything must be said: what a plan forgets would be for nothing, or
+// for free.
 type planFile struct {
 	Why      reason `yaml:"why" read:"required"`
 	Parallel count  `yaml:"parallel" read:"required"`

@@ -22,8 +22,8 @@ type values struct {
 	raw map[string]json.RawMessage
 }
 
-// members reads one JSON object without losing what a map would: a name that comes twice. Two parsers that take different ones of
-// the two values are how a hint is shown to one of them only.
+// members reads one JSON object without losing what a map would: a name that comes twice. Two parsers that
+// take different ones of the two values are how a hint is shown to one of them only.
 func members(raw []byte) (map[string]json.RawMessage, error) {
 	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || string(trimmed) == "null" {
 		return nil, nil
@@ -40,7 +40,8 @@ func members(raw []byte) (map[string]json.RawMessage, error) {
 	return list, nil
 }
 
-// decode reads the parameters of an operation: nothing unknown, nothing twice under one name or two, each of its type and size.
+// decode reads the parameters of an operation: nothing unknown, nothing twice under one name or two, each of
+// its type and size.
 func decode(op *Operation, raw []byte) (values, *Error) {
 	v := values{op: op, raw: map[string]json.RawMessage{}}
 	if len(raw) > MaxParams {
@@ -162,8 +163,9 @@ func (v values) number(name string) (n int, given bool) {
 	return int(f), given
 }
 
-// canonical writes the parameters in the order of the table without the token: what a token is bound to, and what an operator
-// reads. Strings are decoded and encoded again, so that two spellings of a text are one. A code is left out.
+// canonical writes the parameters in the order of the table without the token: what a token is bound to, and
+// what an operator reads. Strings are decoded and encoded again, so that two spellings of a text are one. A
+// code is left out.
 func (v values) canonical() string {
 	var b strings.Builder
 	b.WriteByte('{')
@@ -185,9 +187,10 @@ func (v values) canonical() string {
 	return b.String()
 }
 
-// shown makes an agent's text fit for an operator's eyes, in at most limit bytes: what doesn't print stands there by its number (an
-// escape sequence would move the operator's cursor, a bidi mark turn the text round). What is too long loses its middle, never its
-// end, and says so: who is asked to approve a text must see that they don't see all of it.
+// shown makes an agent's text fit for an operator's eyes, in at most limit bytes: what doesn't print stands
+// there by its number (an escape sequence would move the operator's cursor, a bidi mark turn the text
+// round). What is too long loses its middle, never its end, and says so: who is asked to approve a text must
+// see that they don't see all of it.
 func shown(s string, limit int) string {
 	var b strings.Builder
 	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {

@@ -15,9 +15,10 @@ import (
 // OthersMayWrite are bits of a mode. A file whose text decides something has neither.
 const OthersMayWrite = 0o022
 
-// File returns the text of a file that only root or this process's user can have written, read through the descriptor that was
-// looked at. deny are the bits of its mode that must not be set, most is its size in bytes. The error is fs.ErrPermission where
-// somebody else could have written it, and where it is no regular file.
+// File returns the text of a file that only root or this process's user can have written, read through the
+// descriptor that was looked at. deny are the bits of its mode that must not be set, most is its size in
+// bytes. The error is fs.ErrPermission where somebody else could have written it, and where it is no regular
+// file.
 func File(path string, deny uint32, most int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -47,8 +48,8 @@ func File(path string, deny uint32, most int) ([]byte, error) {
 	return text, nil
 }
 
-// Regular returns a regular file's text, and what it is. Of one that is longer than most bytes it is one byte more, for YAML to tell.
-// A FIFO in its place can't hang us, and a device not feed us without end.
+// Regular returns a regular file's text, and what it is. Of one that is longer than most bytes it is one
+// byte more, for YAML to tell. A FIFO in its place can't hang us, and a device not feed us without end.
 func Regular(name string, most int) ([]byte, os.FileInfo, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // the operator names it
 	if err != nil {

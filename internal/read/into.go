@@ -18,15 +18,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Reader is a type that reads itself where its form isn't one of Go's: text or a mapping, for instance. What it finds wrong it
-// tells by the node's Done, whose error it may leave.
+// Reader is a type that reads itself where its form isn't one of Go's: text or a mapping, for instance. What
+// it finds wrong it tells by the node's Done, whose error it may leave.
 type Reader interface{ ReadNode(n *Node) }
 
 // Choice is a text that is one of a few.
 type Choice interface{ Choices() []string }
 
-// Into writes the node onto what v points to. Values of which the document says nothing stay as they are. What is wrong is told
-// by Done.
+// Into writes the node onto what v points to. Values of which the document says nothing stay as they are.
+// What is wrong is told by Done.
 func (n *Node) Into(v any) {
 	if n != nil && n.yaml != nil {
 		n.value(reflect.ValueOf(v).Elem())
@@ -152,7 +152,8 @@ func (n *Node) unknown(key string, member *Node, known []string) {
 	n.doc.report(member.line, member.path, "unknown key; known: %s", strings.Join(known, ", "))
 }
 
-// field is where a field stands in its struct, and what is said if a key must be there and isn't; empty: it needs not.
+// field is where a field stands in its struct, and what is said if a key must be there and isn't; empty: it
+// needs not.
 type field struct {
 	at      []int
 	missing string
@@ -282,7 +283,8 @@ func (n *Node) number() (float64, bool) {
 	return f, err == nil
 }
 
-// text is for types that read themselves. A number of YAML is taken as it is written: sizes, amounts and ids may be one.
+// text is for types that read themselves. A number of YAML is taken as it is written: sizes, amounts and ids
+// may be one.
 func (n *Node) text(t encoding.TextUnmarshaler) {
 	number := n.raw == nil && (n.yaml.Tag == "!!int" || n.yaml.Tag == "!!float")
 	if n.yaml.Kind != yaml.ScalarNode || n.yaml.Tag != "!!str" && !number {

@@ -14,8 +14,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// JSON reads one value, of what somebody sends. It has no lines: a request is told by its paths. An object or a list is looked
-// into where something is read out of it, one level at a time; what is kept as json.RawMessage is JSON, and no more is said of it.
+// JSON reads one value, of what somebody sends. It has no lines: a request is told by its paths. An object
+// or a list is looked into where something is read out of it, one level at a time; what is kept as
+// json.RawMessage is JSON, and no more is said of it.
 func JSON(s Source, text []byte) *Node {
 	d, ok := newDocument(s, text)
 	if !ok {
@@ -40,7 +41,8 @@ func JSON(s Source, text []byte) *Node {
 	return d.root
 }
 
-// decoder leaves it to split to find names that are given twice, with their path, and to whoever reads a text that it is none.
+// decoder leaves it to split to find names that are given twice, with their path, and to whoever reads a
+// text that it is none.
 func decoder(text []byte) *jsontext.Decoder {
 	return jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
@@ -109,8 +111,9 @@ func (n *Node) split(yield func(string, *Node) bool) {
 
 var errNotJSON = errors.New("no JSON that can be read in one way only (names twice, broken text, something behind it)")
 
-// OneMeaning looks through JSON that others will read after it was decided about: names given twice at any depth, broken text, what is
-// nested deeper than 64, and numbers that keep refuses, are errors. They quote nothing.
+// OneMeaning looks through JSON that others will read after it was decided about: names given twice at any
+// depth, broken text, what is nested deeper than 64, and numbers that keep refuses, are errors. They quote
+// nothing.
 func OneMeaning(text []byte, keep func(number string) bool) error {
 	d := jsontext.NewDecoder(bytes.NewReader(text))
 	for {
@@ -136,8 +139,8 @@ func OneMeaning(text []byte, keep func(number string) bool) error {
 // AnyNumber is for OneMeaning.
 func AnyNumber(string) bool { return true }
 
-// Canonical returns what has one meaning in the form of RFC 8785, which is one for all spellings of a value. keep refuses the numbers
-// that the form would change.
+// Canonical returns what has one meaning in the form of RFC 8785, which is one for all spellings of a value.
+// keep refuses the numbers that the form would change.
 func Canonical(text []byte, keep func(number string) bool) (json.RawMessage, error) {
 	if err := OneMeaning(text, keep); err != nil {
 		return nil, err
@@ -149,9 +152,9 @@ func Canonical(text []byte, keep func(number string) bool) (json.RawMessage, err
 	return json.RawMessage(v), nil
 }
 
-// Exactly decodes what a program of ours has written onto v, as encoding/json does, and refuses fields that v doesn't have: they
-// are what another version has to say, and to leave them out could be to lift what they hold. It is for records and for messages
-// between our processes; what others write goes through JSON.
+// Exactly decodes what a program of ours has written onto v, as encoding/json does, and refuses fields that
+// v doesn't have: they are what another version has to say, and to leave them out could be to lift what they
+// hold. It is for records and for messages between our processes; what others write goes through JSON.
 func Exactly(text []byte, v any) error {
 	if string(text) == "null" {
 		return errors.New("null") // which json would take for "leave it as it is"

@@ -114,7 +114,8 @@ func (d *document) syntax(path string, err error) {
 	d.report(line, path, "not YAML: %s", msg)
 }
 
-// shape refuses what could make one text mean another, wherever it stands, whether or not somebody will read it.
+// shape refuses what could make one text mean another, wherever it stands, whether or not somebody will read
+// it.
 func (d *document) shape(n *Node, depth int) {
 	switch {
 	case depth > maxDepth:
@@ -147,7 +148,8 @@ func (d *document) keys(n *Node) {
 	}
 }
 
-// members yields the values of a mapping by their keys, or of a list. Values of keys that are none are left out.
+// members yields the values of a mapping by their keys, or of a list. Values of keys that are none are left
+// out.
 func (n *Node) members() iter.Seq2[string, *Node] {
 	return func(yield func(string, *Node) bool) {
 		if n == nil || n.yaml == nil {
@@ -175,8 +177,9 @@ func (n *Node) members() iter.Seq2[string, *Node] {
 	}
 }
 
-// Done returns everything that is wrong with the node, nil if nothing is: what reading it found, and what checks found, which
-// are given as Problems with paths below the node, any other error as one of the node itself.
+// Done returns everything that is wrong with the node, nil if nothing is: what reading it found, and what
+// checks found, which are given as Problems with paths below the node, any other error as one of the node
+// itself.
 func (n *Node) Done(found ...error) error {
 	if n == nil {
 		return errors.Join(found...)

@@ -11,7 +11,8 @@ import (
 // maxProblems bounds what is told of one file: more tell nothing new.
 const maxProblems = 100
 
-// Problem is one thing wrong with what was read. As an error that a check returns, Path is relative to the node that is Done.
+// Problem is one thing wrong with what was read. As an error that a check returns, Path is relative to the
+// node that is Done.
 type Problem struct {
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"` // of the file, from 1; 0: it belongs to no line
@@ -87,7 +88,8 @@ func (e *InvalidError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Lines returns what there is to tell of an error, a line for each problem. A line may still hold a line end, of somebody's name.
+// Lines returns what there is to tell of an error, a line for each problem. A line may still hold a line
+// end, of somebody's name.
 func Lines(err error) []string {
 	invalid, ok := errors.AsType[*InvalidError](err)
 	if !ok || len(invalid.Problems) == 0 {
@@ -112,8 +114,8 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// distance counts the bytes to add, leave out or change (Levenshtein), and takes two that are swapped for one. Words that are
-// much longer than any key are as far as they are long.
+// distance counts the bytes to add, leave out or change (Levenshtein), and takes two that are swapped for
+// one. Words that are much longer than any key are as far as they are long.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return max(len(a), len(b))
