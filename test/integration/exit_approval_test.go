@@ -4,9 +4,12 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentrun/test/exit"
 )
@@ -133,4 +136,28 @@ func TestM11RunEndsWhileItWaits(t *testing.T) {
 	c.Wait()
 	noAgents(t)
 	x.waiting(0)
+}
+
+// M-18: a call that was under way when the gateway was killed is on record, as one that the run's end cut off.
+func TestM18CallOfAKilledGatewayIsOnRecord(t *testing.T) {
+	x := newExit(t)
+	x.host("api.test", exittest.Site())
+	x.settings.tool("webhook", x.httpTool("https://api.test/echo", "D"))
+	x.file("ask.py", askTwice)
+	c := x.prepare(x.opts("ring3"), "python3", "ask.py", "1")
+	c.startUntil(t, "ready")
+	x.waiting(1)
+	if err := unix.Kill(gatewayOf(t).pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.finish(t)
+	var calls []string
+	for _, e := range x.n.audit("node") {
+		if e.Kind == "tool_call" {
+			calls = append(calls, fmt.Sprint(e.Data["name"], " ", e.Data["code"], " ", e.Data["allowed"]))
+		}
+	}
+	if want := []string{"webhook run_ended false"}; !slices.Equal(calls, want) {
+		t.Errorf("got calls %q on record, want %q", calls, want)
+	}
 }
