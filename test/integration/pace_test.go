@@ -41,10 +41,8 @@ func TestM3BusyRunsYield(t *testing.T) {
 		unmet(t, "cpu.idle: Linux 5.15")
 		return ""
 	}
-	eventually(t, 20*time.Second, "the busy run yields", func() bool { return yields("busy") == "1" })
-	if yields("modest") != "0" {
-		t.Error("the quiet run yields too")
-	}
+	// On a slow machine the quiet run has used up its allowance by its start, and yields for some seconds.
+	eventually(t, time.Minute, "the busy run yields, and the quiet one doesn't", func() bool { return yields("busy") == "1" && yields("modest") == "0" })
 	for file, want := range map[string]string{"/sys/fs/cgroup/cpu/agentrun/cpu.shares": "64", "/sys/fs/cgroup/agentrun/cpu.weight": "6"} {
 		if _, err := os.Stat(file); err != nil {
 			continue
