@@ -136,7 +136,7 @@ step_vm() {
 			failed+=("build of $p's tests for the VM")
 		fi
 	done
-	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1500}" \
+	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1600}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
 		--env AGENTRUN_VM_RUN="${AGENTRUN_VM_RUN:-}" --env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}" \
 		-- bash suite.sh 2> >(tee "$out/vm.log" >&2) | "$tool" guest "$out/vm.json"

@@ -32,7 +32,8 @@ same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient 
 # And of runs, sagas and the audit what is words and files.
 same+=(TestH26RecordWithoutItsCheckpoint TestH20EditedJournal TestH20StepRewritesItsSaga TestH19HostileAnswer TestS7CarriedCommandsPause)
 same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor TestH26CutLogIsFound TestProfiles TestStdin TestImplicitWorkspace TestDetach
-	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon TestExamples)
+	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon TestExamples TestTutorial TestM1RootlessConfiguration
+	TestThreatSecondLooksGatewayFileReplaced TestGatewayCheckIsKept)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
@@ -40,7 +41,7 @@ while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
 	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.run "${AGENTRUN_VM_RUN:-}" \
-		-test.v=test2json -test.timeout 18m 2>&1
+		-test.v=test2json -test.timeout 20m 2>&1
 	code=$?
 	printf '\n@@testtable end %d\n' "$code"
 done </payload/packages
