@@ -103,8 +103,8 @@ type launch struct {
 	group     group
 	parent    *os.File                  // shared lock on the cgroup all runs are in
 	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
-	exit      *exit                     // nil: there is no way out
-	exits     []fsjail.Entry            // what of it the root view shows
+	wayout    *wayout                   // nil: there is no way out
+	shown     []fsjail.Entry            // what of it the root view shows
 	root      *fsjail.Root
 	keep      *fsjail.Output               // where the changes go; nil: nowhere
 	live      *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
@@ -278,8 +278,8 @@ func (l *launch) removeCgroup() error {
 	defer cancel()
 	var errs []error
 	if r, ok := l.group.(*runGroup); ok {
-		if l.exit != nil && l.exit.serving { // a launch that failed in its last step may have one
-			l.exit.finish(false)
+		if l.wayout != nil && l.wayout.serving { // a launch that failed in its last step may have one
+			l.wayout.finish(false)
 		}
 		errs = append(errs, r.leave(ctx))
 	}
@@ -289,12 +289,12 @@ func (l *launch) removeCgroup() error {
 // makeNetwork only starts: it takes a millisecond, on a thread of its own, beside the steps that
 // follow. The container step is the first to need it.
 func (l *launch) makeNetwork() error {
-	x, err := newExit(l.opt.Exit, l.plan.Exit)
+	x, err := newWayout(l.opt.Wayout, l.plan.Wayout)
 	if err != nil {
 		return err
 	}
-	l.exit = x
-	l.network = sync.OnceValues(func() (*netns.NS, error) { return networkOf(x, l.plan.Exit) })
+	l.wayout = x
+	l.network = sync.OnceValues(func() (*netns.NS, error) { return networkOf(x, l.plan.Wayout) })
 	go func() { _, _ = l.network() }()
 	return nil
 }
@@ -304,8 +304,8 @@ func (l *launch) dropNetwork() error {
 		return nil
 	}
 	ns, err := l.network()
-	if l.exit != nil {
-		l.exit.drop()
+	if l.wayout != nil {
+		l.wayout.drop()
 	}
 	if err != nil {
 		return nil // the container step has said so
@@ -328,10 +328,10 @@ func (l *launch) buildRoot() (err error) {
 	if err := openWay(); err != nil {
 		return err
 	}
-	if l.exits, err = l.exitEntries(); err != nil {
+	if l.shown, err = l.wayoutEntries(); err != nil {
 		return err
 	}
-	entries = append(entries, l.exits...)
+	entries = append(entries, l.shown...)
 	if l.plan.Keep != "" {
 		if l.keep, err = fsjail.OpenOutput(l.plan.Keep, l.plan.HostPaths()); err != nil {
 			return fmt.Errorf("--keep: %w", err)
@@ -549,8 +549,8 @@ func (l *launch) startAgent() error {
 	}
 	l.child = child
 	var tools *os.File
-	if l.exit != nil && l.plan.Exit.FD != 0 {
-		tools = l.exit.agentFD
+	if l.wayout != nil && l.plan.Wayout.FD != 0 {
+		tools = l.wayout.agentFD
 	}
 	// Anew: a prepared sandbox may have waited for hours.
 	_ = l.control.File().SetReadDeadline(time.Now().Add(stubPatience))
@@ -656,8 +656,9 @@ func (l *launch) letGo() error {
 		return err
 	}
 	command := l.plan.command(l.waits())
-	if l.exit != nil && l.exit.Start.Trace != "" {
-		command.Env = append(slices.Clone(command.Env), "TRACEPARENT="+l.exit.Start.Trace) // differs with each run, so no part of the plan
+	if l.wayout != nil && l.wayout.Start.Trace != "" {
+		// It differs with each run, so it is no part of the plan.
+		command.Env = append(slices.Clone(command.Env), "TRACEPARENT="+l.wayout.Start.Trace)
 	}
 	// From the command on it is a run, and no launch: a signal goes to the agent, and whoever ends the run kills it. What is left of this
 	// step has the stub's patience.

@@ -70,7 +70,7 @@ type Plan struct {
 	Namespaces   []string              `json:"namespaces"`
 	UID          int                   `json:"uid"` // inside; outside it is one of a range that no other live run has
 	Network      string                `json:"network"`
-	Exit         *PlanExit             `json:"exit,omitempty"`
+	Wayout       *PlanWayout           `json:"exit,omitempty"`
 	Subprocess   bool                  `json:"subprocess"`
 	OnDemotion   string                `json:"on_demotion"`      // kill or keep: subprocesses when the run loses the right to have them
 	Safety       *profiles.Safety      `json:"safety,omitempty"` // the run's safety loop; nil: none
@@ -152,7 +152,7 @@ func NewPlan(s Spec) (*Plan, error) {
 	}
 	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
 	// privilege to be told.
-	p.planExit(&s)
+	p.planWayout(&s)
 	if err := p.planView(&s); err != nil {
 		return nil, err
 	}
@@ -597,7 +597,7 @@ func (p *Plan) planEnv(s *Spec) {
 	env["TMPDIR"] = cmpOr(env["TMPDIR"], scratchDir)
 	env["USER"], env["LOGNAME"] = "agent", "agent"
 	env["PWD"] = p.Cwd
-	p.exitEnv(env)
+	p.wayoutEnv(env)
 	pass := func(name string) {
 		named := name + "="
 		for _, kv := range s.Environ {

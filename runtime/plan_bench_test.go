@@ -14,7 +14,7 @@ func benchSpec(b *testing.B) Spec {
 	if !ok {
 		b.Fatal("no profile ring3")
 	}
-	return Spec{Profile: p, Limits: p.Limits, Command: []string{"/bin/true"}, WorkDir: "/", Exit: true, BestEffort: true}
+	return Spec{Profile: p, Limits: p.Limits, Command: []string{"/bin/true"}, WorkDir: "/", Wayout: true, BestEffort: true}
 }
 
 func benchPlan(b *testing.B) *Plan {

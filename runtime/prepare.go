@@ -61,8 +61,8 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	plan.Limits.Memory, plan.Limits.PIDs = max(likely.Memory, prepareLimits.Memory), max(likely.PIDs, prepareLimits.PIDs)
 	p := &Prepared{shape: shape.Kept(), id: plan.ID, since: time.Now(), pid1: -1, next: make(chan func()), over: make(chan struct{})}
 	o := Options{RunDir: opt.RunDir, OnStep: opt.OnStep, CacheDir: opt.CacheDir, OnCacheError: opt.OnCacheError}
-	if plan.Exit != nil {
-		o.Exit = &Exit{} // who answers it is the run's
+	if plan.Wayout != nil {
+		o.Wayout = &Wayout{} // who answers it is the run's
 	}
 	stuck := make(chan error, 1)
 	p.l = &launch{plan: &plan, opt: o, shape: &p.shape, ctx: context.Background(), stuck: stuck}

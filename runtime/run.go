@@ -40,8 +40,8 @@ type Options struct {
 	OnStart func(Status)
 	// Observer keeps the account of the run and may end it; nil: nobody does.
 	Observer Observer
-	// Exit is required if the plan has one.
-	Exit *Exit
+	// Wayout is required if the plan has one.
+	Wayout *Wayout
 	// Ring says which ring holds now; nil: the plan's, to the end. A ring other than the plan's is applied before OnLive.
 	Ring RingSource
 	// ApplyTime is how long a change of ring may take before the run is ended instead; 0: 90 ms, of the 100 of M-22. Longer is for hosts
@@ -85,7 +85,7 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	// for the parent-death signal.
 	openCgroups()
 	on := thread.Throwaway
-	if in := plan.in; in != nil && opt.RunDir == in.l.opt.RunDir && (plan.Exit == nil || opt.Exit != nil) && in.claim() {
+	if in := plan.in; in != nil && opt.RunDir == in.l.opt.RunDir && (plan.Wayout == nil || opt.Wayout != nil) && in.claim() {
 		r.in = in
 		on = in.run
 	} else if in != nil {
@@ -186,8 +186,8 @@ func (r *run) start() {
 	if r.in != nil {
 		l = r.in.l
 		l.home = r.in.atHome
-		if l.exit != nil {
-			l.exit.Exit = *r.opt.Exit
+		if l.wayout != nil {
+			l.wayout.Wayout = *r.opt.Wayout
 		}
 	}
 	l.plan, l.opt, l.recorder, l.ctx, l.stuck = r.plan, r.opt, &seccomp.Recorder{}, r.ctx, r.stuck
@@ -275,7 +275,8 @@ func (r *run) beforeExec(l *launch) error {
 	if r.startErr != nil {
 		return r.startErr
 	}
-	// Where the agent could leave behind what a power cut doesn't take back. What it does elsewhere it does by the exit, which settles first.
+	// Where the agent could leave behind what a power cut doesn't take back. What it does elsewhere it does
+	// by the way out, which settles first.
 	if len(r.plan.WritableHostPaths()) > 0 {
 		if err := errors.Join(r.settled(), r.looked()); err != nil {
 			return err
@@ -327,7 +328,7 @@ func (r *run) beforeExec(l *launch) error {
 	} else if l.oom != nil {
 		r.serving.Go(func() { r.watchOOM(l.oom) })
 	}
-	if x := l.exit; x != nil {
+	if x := l.wayout; x != nil {
 		uid := l.ids.hostGateway()
 		x.serving = true
 		x.group, _ = l.group.(*runGroup)                                                                                 // not in a run without cgroups
@@ -537,8 +538,8 @@ func (r *run) settle(v verdict) {
 		s.CPUTime, s.PeakMemory, s.OOMKills = used.CPU, used.MemoryPeak, used.OOMKills
 	}
 	r.judge(v)
-	if l.exit != nil {
-		l.exit.finish(s.State == Exited && s.ExitCode == 0) // the last records, before the end's own
+	if l.wayout != nil {
+		l.wayout.finish(s.State == Exited && s.ExitCode == 0) // the last records, before the end's own
 		if r, ok := l.group.(*runGroup); ok {
 			used := r.gatewayUsed()
 			s.GatewayCPUTime, s.GatewayPeakMemory = used.CPU, used.MemoryPeak

@@ -18,8 +18,8 @@ import (
 )
 
 // Shape is what of a plan has to be known when a sandbox is built, and is the same for many runs: the root view without the
-// workspace, the namespaces, the places of the exit, and what the agent's process gives up (filter, Landlock, limits of setrlimit(2)),
-// where it can be made ahead (mayWait). Command, arguments, environment, limits of the cgroup, workspace and whose run it is
+// workspace, the namespaces, the places of the way out, and what the agent's process gives up (filter,
+// Landlock, limits of setrlimit(2)), where it can be made ahead (mayWait). Command, arguments, environment, limits of the cgroup, workspace and whose run it is
 // are not in it: a prepared sandbox gets them when it is handed out.
 //
 // Two plans with equal keys can be given the same prepared sandbox. What a root view shows of the host counts too, by inode and by
@@ -41,7 +41,7 @@ var ErrOwnShape = errors.New("the run brings what only a sandbox built for it ca
 // Shape of a plan; ErrOwnShape for one that no prepared sandbox suits: roots and binds of the operator's, a kept root, a CA of the
 // run's own, a single file as workspace.
 func (p *Plan) Shape() (Shape, error) {
-	if p.custom || p.Keep != "" || p.Exit != nil && p.Exit.CA {
+	if p.custom || p.Keep != "" || p.Wayout != nil && p.Wayout.CA {
 		return Shape{}, ErrOwnShape
 	}
 	early, late := p.split()
@@ -100,7 +100,7 @@ func shapeOf(p *Plan, early []fsjail.Entry, workspace bool) (Shape, error) {
 	}
 	t := &Plan{
 		Ring: p.Ring, UID: p.UID, Hostname: p.Hostname, Namespaces: p.Namespaces, WritableRoot: p.WritableRoot, Entries: early,
-		ProcOptions: p.ProcOptions, CgroupMode: p.CgroupMode, Limits: p.Limits, Exit: p.Exit,
+		ProcOptions: p.ProcOptions, CgroupMode: p.CgroupMode, Limits: p.Limits, Wayout: p.Wayout,
 	}
 	s := Shape{workspace: workspace, plan: t}
 	if s.waits = p.mayWait(); s.waits {

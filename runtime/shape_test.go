@@ -40,7 +40,7 @@ func TestShape(t *testing.T) {
 				{Kind: fsjail.File, Target: "/etc/hosts", Content: "x"},
 				{Kind: fsjail.Bind, Target: "/shown", Source: shown, IsFile: true},
 			},
-			Exit: &PlanExit{Tools: "a", Capture: []uint16{80, 443}},
+			Wayout: &PlanWayout{Tools: "a", Capture: []uint16{80, 443}},
 		}
 	}
 	work := fsjail.Entry{Kind: fsjail.Bind, Target: workspaceDir, Source: "/home/x"}
@@ -65,9 +65,9 @@ func TestShape(t *testing.T) {
 		"hostname":   func(p *Plan) { p.Hostname = "other" },
 		"proc":       func(p *Plan) { p.ProcOptions = "" },
 		"root":       func(p *Plan) { p.WritableRoot = true },
-		"no exit":    func(p *Plan) { p.Exit = nil },
-		"ports":      func(p *Plan) { p.Exit.Capture = append(p.Exit.Capture, 8443) },
-		"socket":     func(p *Plan) { p.Exit.Socket = toolsSocket },
+		"no way out": func(p *Plan) { p.Wayout = nil },
+		"ports":      func(p *Plan) { p.Wayout.Capture = append(p.Wayout.Capture, 8443) },
+		"socket":     func(p *Plan) { p.Wayout.Socket = toolsSocket },
 		"workspace":  func(p *Plan) { p.Entries = append(p.Entries, work) },
 	} {
 		k := key(change)
@@ -85,7 +85,7 @@ func TestShape(t *testing.T) {
 	for name, change := range map[string]func(*Plan){
 		"custom": func(p *Plan) { p.custom = true },
 		"keep":   func(p *Plan) { p.Keep = "x" },
-		"CA":     func(p *Plan) { p.Exit.CA = true },
+		"CA":     func(p *Plan) { p.Wayout.CA = true },
 		"one file": func(p *Plan) {
 			p.Entries = append(p.Entries, fsjail.Entry{Kind: fsjail.Bind, Target: workspaceDir + "/a", Source: "/b", IsFile: true})
 		},

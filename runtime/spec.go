@@ -35,9 +35,9 @@ type Spec struct {
 	Binds                []BindMount
 	Keep                 string // ring 1: write what changed in the root to this file (OCI layer, tar)
 	TTY                  bool
-	Exit                 bool     // with a way out: the tool proxy (M-7)
-	CapturePorts         []uint16 // captured beside 80 and 443, with Exit
-	ExitCA               bool     // the way out signs for hosts: the root view trusts the run's own CA (M-8)
+	Wayout               bool     // with a way out: the tool proxy (M-7)
+	CapturePorts         []uint16 // captured beside 80 and 443
+	WayoutCA             bool     // the way out signs for hosts: the root view trusts the run's own CA (M-8)
 	BestEffort           bool     // go on without protections the host can't give, and say which
 	TestOnlyRanges       bool     // limits outside of M-3, for tests
 }

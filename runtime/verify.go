@@ -202,7 +202,7 @@ func (v *verifier) mounts() error {
 	if err != nil {
 		return err
 	}
-	want, seen := v.l.plan.mountFlags(v.l.exits), map[string]bool{}
+	want, seen := v.l.plan.mountFlags(v.l.shown), map[string]bool{}
 	s := bufio.NewScanner(strings.NewReader(text))
 	for s.Scan() {
 		f := strings.Fields(s.Text())
@@ -320,7 +320,7 @@ func (v *verifier) descriptors() error {
 	}
 	for _, n := range names {
 		fd, err := strconv.Atoi(n)
-		if err != nil || fd <= 2 || v.l.exit != nil && v.l.plan.Exit.FD == fd {
+		if err != nil || fd <= 2 || v.l.wayout != nil && v.l.plan.Wayout.FD == fd {
 			continue
 		}
 		text, err := v.read("fdinfo/" + n)

@@ -85,7 +85,7 @@ type run struct {
 	live      *live.Run
 	over      func() // ends what operators may do
 	account   *hypervisor.Exit
-	out       *runtime.Exit // nil: there is no way out
+	out       *runtime.Wayout // nil: there is no way out
 	outcome   *outcome
 	status    *runtime.Status // nil: the launch was not begun
 }
@@ -278,7 +278,7 @@ func (s *run) launch() error {
 	}))
 	s.host.Collect(s.ctx)
 	opt := runtime.Options{
-		RunDir: s.node.RunDir, Exit: s.out, Stdout: by.Stdout, Stderr: by.Stderr,
+		RunDir: s.node.RunDir, Wayout: s.out, Stdout: by.Stdout, Stderr: by.Stderr,
 		Signals: s.host.Signals(), Observer: observer,
 		CacheDir:     s.node.FilterCache(),
 		AccountFirst: s.host.Outlives(),

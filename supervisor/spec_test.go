@@ -60,13 +60,13 @@ func TestSpecify(t *testing.T) {
 		bad  string // fields, or the error
 		is   func(runtime.Spec) bool
 	}{
-		{"ring 3 is the default", Request{Command: []string{"x"}, NoGateway: true}, "", func(s runtime.Spec) bool { return s.Profile.Name == "ring3" && !s.Exit }},
+		{"ring 3 is the default", Request{Command: []string{"x"}, NoGateway: true}, "", func(s runtime.Spec) bool { return s.Profile.Name == "ring3" && !s.Wayout }},
 		{"a ring", Request{Command: []string{"x"}, NoGateway: true, Ring: new(2)}, "", func(s runtime.Spec) bool { return s.Profile.Name == "ring2" }},
 		{"a profile", Request{Command: []string{"x"}, NoGateway: true, Profile: "strict"}, "", func(s runtime.Spec) bool { return s.Profile.Name == "strict" }},
 		{"both, and they agree", Request{Command: []string{"x"}, NoGateway: true, Ring: new(3), Profile: "strict"}, "",
 			func(s runtime.Spec) bool { return s.Profile.Name == "strict" }},
 		{"a way out, with the port of a name", Request{Command: []string{"x"}, Ring: new(2), Allow: []string{"example.com:8443"}}, "",
-			func(s runtime.Spec) bool { return s.Exit && len(s.CapturePorts) == 1 && s.CapturePorts[0] == 8443 }},
+			func(s runtime.Spec) bool { return s.Wayout && len(s.CapturePorts) == 1 && s.CapturePorts[0] == 8443 }},
 		{"limits go over the profile's", Request{Command: []string{"x"}, NoGateway: true, Limits: Limits{Timeout: new(profiles.Duration(7 * time.Second))}}, "",
 			func(s runtime.Spec) bool { return s.Limits.Timeout == profiles.Duration(7*time.Second) }},
 
@@ -80,7 +80,7 @@ func TestSpecify(t *testing.T) {
 		{"flags of a way out without one", Request{Command: []string{"x"}, NoGateway: true, Allow: []string{"a"}, Tools: []string{"t"}, Policy: "p", Gateway: "g", Metrics: ":1"},
 			"--allow --tool --policy --gateway --metrics-addr", nil},
 		{"files that are not there", Request{Command: []string{"x"}, Gateway: "/nonexistent/g.yaml", Policy: "/nonexistent/p"}, "--gateway --policy", nil},
-		{"ports", Request{Command: []string{"x"}, Allow: []string{"a:0", "b:x", "c:65536", fmt.Sprintf("d:%d", runtime.ExitPorts()[0])}}, "--allow --allow --allow --allow", nil},
+		{"ports", Request{Command: []string{"x"}, Allow: []string{"a:0", "b:x", "c:65536", fmt.Sprintf("d:%d", runtime.WayoutPorts()[0])}}, "--allow --allow --allow --allow", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, err := specified(t, &Caller{Dir: "/"}, &tt.r)

@@ -74,7 +74,7 @@ func (s *run) wayOut() (bad []read.Problem) {
 		problem("--gateway", "%v", err)
 	}
 	spec := &s.spec
-	spec.Exit, spec.CapturePorts, spec.ExitCA = true, slices.Clone(s.file.CapturePorts), s.file.Intercepts
+	spec.Wayout, spec.CapturePorts, spec.WayoutCA = true, slices.Clone(s.file.CapturePorts), s.file.Intercepts
 	for _, entry := range r.Allow {
 		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
 			problem("--allow", "%q is not HOST or HOST:PORT", entry)
@@ -90,7 +90,7 @@ func (s *run) wayOut() (bad []read.Problem) {
 		}
 	}
 	for _, port := range spec.CapturePorts {
-		if slices.Contains(runtime.ExitPorts(), port) {
+		if slices.Contains(runtime.WayoutPorts(), port) {
 			problem("--allow", "port %d is one of the gateway's own inside; reach it by the proxy variables without capture", port)
 		}
 	}
@@ -119,7 +119,7 @@ func (s *run) startOf() (start link.Start, err error) {
 // openWayOut makes the way out of an admitted run.
 func (s *run) openWayOut() error {
 	plan, r := s.plan, s.want
-	if plan.Exit == nil {
+	if plan.Wayout == nil {
 		return nil
 	}
 	program, err := s.gateway()
@@ -143,11 +143,11 @@ func (s *run) openWayOut() error {
 	start.MaxSteps, start.LogDir, start.BestEffort = s.account.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
 	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()
 	start.Ends = time.Now().Add(time.Duration(plan.Limits.Timeout))
-	s.out = &runtime.Exit{
+	s.out = &runtime.Wayout{
 		Program: program, Start: start, Supervisor: s.account, Announce: cmds.Announce,
 		Env: s.file.Environ(s.by.LookupEnv), Eager: start.Metrics != "",
 	}
-	if plan.Exit.CA {
+	if plan.Wayout.CA {
 		return ownCA(s.out, plan.ID)
 	}
 	return nil
@@ -180,7 +180,7 @@ func narrowedNetwork(plan *runtime.Plan) string {
 // (M-9, agent.run.invoke); the built-in ones let every admitted run begin.
 func (s *run) checkGateway() error {
 	r := s.want
-	if s.plan.Exit == nil {
+	if s.plan.Wayout == nil {
 		return nil
 	}
 	if s.file.Path == "" && r.Policy == "" && r.Metrics == "" && len(r.Allow)+len(r.Tools) == 0 {
@@ -212,7 +212,7 @@ func (s *run) checkGateway() error {
 
 // ownCA has the gateway's program make the CA of a run. Its key goes from one to the other by pipes, and lies
 // nowhere.
-func ownCA(e *runtime.Exit, run string) error {
+func ownCA(e *runtime.Wayout, run string) error {
 	cmd := exec.Command(e.Program, "ca", run)
 	answer, err := cmd.Output()
 	if err != nil {

@@ -77,10 +77,10 @@ func printPlan(out io.Writer, p *runtime.Plan) error {
 	row("user", "%d inside, outside one that no other live run has", p.UID)
 	row("namespaces", "%s", strings.Join(p.Namespaces, " "))
 	row("network", "%s; the namespace has loopback only", p.Network)
-	if x := p.Exit; x != nil {
-		row("exit", "tools at %s, proxy at %s, names at %s, captured ports %v", x.Tools, x.Proxy, x.DNS, x.Capture)
+	if x := p.Wayout; x != nil {
+		row("way out", "tools at %s, proxy at %s, names at %s, captured ports %v", x.Tools, x.Proxy, x.DNS, x.Capture)
 	} else {
-		row("exit", "none, not even tools")
+		row("way out", "none, not even tools")
 	}
 	if s := p.Safety; s != nil {
 		row("safety loop", "%s, tolerance %s, %d steps, operations confirmed by the %s, tool calls need an approved step: %v, on a stop: %s", s.Mode,

@@ -43,7 +43,7 @@ func (d *Daemon) shapes(profile string) ([]runtime.Shape, error) {
 	}
 	plan, err := runtime.NewPlan(runtime.Spec{
 		Profile: p, Limits: p.Limits, Command: []string{"/usr/bin/true"}, WorkDir: "/",
-		Exit: true, CapturePorts: file.CapturePorts, ExitCA: file.Intercepts,
+		Wayout: true, CapturePorts: file.CapturePorts, WayoutCA: file.Intercepts,
 	})
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (l *safetyLoops) join(v *Run) (link.Safeties, error) {
 	if v.Plan.Safety == nil {
 		return nil, nil
 	}
-	if v.Plan.Exit == nil { // the command line says so earlier, and better
+	if v.Plan.Wayout == nil { // the command line says so earlier, and better
 		return nil, errors.New("safety loop: the run has no way out to reach it by")
 	}
 	k, err := kindOf(v.Plan.Safety)

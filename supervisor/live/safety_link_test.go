@@ -50,7 +50,7 @@ func newInside(t *testing.T) *inside {
 	}
 	s := runsOn(t, h)
 	v, err := s.Begin(h, adm, &runtime.Plan{
-		ID: "r1", Agent: "a", Ring: 2, Exit: &runtime.PlanExit{}, Safety: &profiles.Safety{Mode: profiles.SafetyEnforcing, RequireIntent: true},
+		ID: "r1", Agent: "a", Ring: 2, Wayout: &runtime.PlanWayout{}, Safety: &profiles.Safety{Mode: profiles.SafetyEnforcing, RequireIntent: true},
 	}, RunOptions{})
 	if err != nil {
 		t.Fatal(err)

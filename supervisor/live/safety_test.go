@@ -30,7 +30,7 @@ func loopsOf(t *testing.T, state string, plans ...*runtime.Plan) (*Runs, []link.
 	t.Cleanup(func() { s.Close(); h.Close() })
 	var all []link.Safeties
 	for _, p := range plans {
-		p.Exit = &runtime.PlanExit{}
+		p.Wayout = &runtime.PlanWayout{}
 		adm, err := h.Admit(t.Context(), hypervisor.Request{Agent: p.Agent})
 		if err != nil {
 			t.Fatal(err)

@@ -26,7 +26,7 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-// Ports and paths of the exit, the same in every sandbox.
+// Ports and paths of the way out, the same in every sandbox.
 const (
 	toolsPort   = 7600
 	proxyPort   = 7601
@@ -35,10 +35,10 @@ const (
 	toolsFD     = 3 // the tool gateway's descriptor in profiles without sockets
 )
 
-// Exit is the way out of a run (M-7): the gateway's program, and who answers it. The sockets are made in the run's network
-// namespace at the launch; the program is started at the first connection, so a run that never looks for a way out pays a
-// millisecond for it and no memory.
-type Exit struct {
+// Wayout is the way out of a run (M-7): the gateway's program, and who answers it. The sockets are made in
+// the run's network namespace at the launch; the program is started at the first connection, so a run that
+// never looks for a way out pays a millisecond for it and no memory.
+type Wayout struct {
 	Program    string // the gateway, an absolute path
 	Start      link.Start
 	Supervisor link.Supervisor
@@ -51,8 +51,8 @@ type Exit struct {
 	Eager bool
 }
 
-// PlanExit is the way out as the agent sees it.
-type PlanExit struct {
+// PlanWayout is the way out as the agent sees it.
+type PlanWayout struct {
 	Tools   string   `json:"tools"`
 	Proxy   string   `json:"proxy"`
 	DNS     string   `json:"dns"`
@@ -62,12 +62,13 @@ type PlanExit struct {
 	CA      bool     `json:"ca,omitempty"`         // the root view trusts a CA that is this run's only
 }
 
-// planExit lays the way out down. Loopback addresses are the namespace's own, so they can be the same in every run.
-func (p *Plan) planExit(s *Spec) {
-	if !s.Exit {
+// planWayout lays the way out down. Loopback addresses are the namespace's own, so they can be the same in
+// every run.
+func (p *Plan) planWayout(s *Spec) {
+	if !s.Wayout {
 		return
 	}
-	e := &PlanExit{
+	e := &PlanWayout{
 		Tools: fmt.Sprintf("127.0.0.1:%d", toolsPort), Proxy: fmt.Sprintf("127.0.0.1:%d", proxyPort), DNS: fmt.Sprintf("127.0.0.1:%d", dnsPort),
 		Capture: []uint16{80, 443},
 	}
@@ -82,30 +83,30 @@ func (p *Plan) planExit(s *Spec) {
 	if p.onlyTools() {
 		e.FD = toolsFD
 	}
-	e.CA = s.ExitCA
-	p.Exit = e
+	e.CA = s.WayoutCA
+	p.Wayout = e
 }
 
-// ExitPorts are the ports inside that the exit has for itself.
-func ExitPorts() []uint16 { return []uint16{dnsPort, toolsPort, proxyPort} }
+// WayoutPorts are the ports inside that the way out has for itself.
+func WayoutPorts() []uint16 { return []uint16{dnsPort, toolsPort, proxyPort} }
 
-// exitEntries show the unix socket and the CA in the root view.
-func (l *launch) exitEntries() ([]fsjail.Entry, error) {
-	if l.exit == nil {
+// wayoutEntries show the unix socket and the CA in the root view.
+func (l *launch) wayoutEntries() ([]fsjail.Entry, error) {
+	if l.wayout == nil {
 		return nil, nil
 	}
 	var list []fsjail.Entry
-	if l.plan.Exit.CA {
+	if l.plan.Wayout.CA {
 		bundle, err := l.bundle()
 		if err != nil {
 			return nil, fmt.Errorf("certificates of the root view: %w", err)
 		}
 		list = append(list, bundle...)
 	}
-	if l.plan.Exit.Socket == "" {
+	if l.plan.Wayout.Socket == "" {
 		return list, nil
 	}
-	if err := l.exit.listenUnix(l.dir); err != nil {
+	if err := l.wayout.listenUnix(l.dir); err != nil {
 		return nil, fmt.Errorf("unix socket of the tool gateway: %w", err)
 	}
 	return append(list,
@@ -121,7 +122,8 @@ var bundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs
 // caFile holds the same for programs that are told by a variable.
 const caFile = "/etc/agentrun-ca.crt"
 
-// bundle is the host's root certificates and the run's own CA. No other sandbox and nobody on the host trusts that one.
+// bundle is the host's root certificates and the run's own CA. No other sandbox and nobody on the host trusts
+// that one.
 func (l *launch) bundle() ([]fsjail.Entry, error) {
 	var text []byte
 	var at []string
@@ -132,7 +134,7 @@ func (l *launch) bundle() ([]fsjail.Entry, error) {
 		}
 	}
 	file := filepath.Join(l.dir, "ca.crt")
-	if err := os.WriteFile(file, append(text, l.exit.Certificate...), 0o444); err != nil { //nolint:gosec // certificates are public
+	if err := os.WriteFile(file, append(text, l.wayout.Certificate...), 0o444); err != nil { //nolint:gosec // certificates are public
 		return nil, err
 	}
 	list := []fsjail.Entry{{Kind: fsjail.Bind, Target: caFile, Source: file, IsFile: true, Why: "root certificates, with the CA of this run's interception"}}
@@ -146,39 +148,40 @@ func (l *launch) bundle() ([]fsjail.Entry, error) {
 	return list, nil
 }
 
-// exitEnv tells unmodified programs where the way out is. Both cases of the names: curl reads only the small http_proxy, and
-// others only the large ones.
-func (p *Plan) exitEnv(env map[string]string) {
-	if p.Exit == nil {
+// wayoutEnv tells unmodified programs where the way out is. Both cases of the names: curl reads only the
+// small http_proxy, and others only the large ones.
+func (p *Plan) wayoutEnv(env map[string]string) {
+	if p.Wayout == nil {
 		return
 	}
-	tools := "http://" + p.Exit.Tools
+	tools := "http://" + p.Wayout.Tools
 	env["AGENTRUN_TOOLS_URL"] = tools + "/internal/tools"
 	env["AGENTRUN_MCP_URL"] = tools + "/mcp"
 	env["OPENAI_BASE_URL"] = tools + "/v1"
 	env["OPENAI_API_KEY"] = "none" // clients refuse to start without one; the gateway has the real ones and ignores this
-	if p.Exit.Socket != "" {
-		env["AGENTRUN_TOOLS_SOCKET"] = p.Exit.Socket
+	if p.Wayout.Socket != "" {
+		env["AGENTRUN_TOOLS_SOCKET"] = p.Wayout.Socket
 	}
-	if p.Exit.FD != 0 {
-		env["AGENTRUN_TOOLS_FD"] = fmt.Sprint(p.Exit.FD)
+	if p.Wayout.FD != 0 {
+		env["AGENTRUN_TOOLS_FD"] = fmt.Sprint(p.Wayout.FD)
 	}
-	if p.Exit.CA {
+	if p.Wayout.CA {
 		// Each TLS library looks for its own.
 		for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS"} {
 			env[name] = caFile
 		}
 	}
 	for name, value := range map[string]string{
-		"http_proxy": "http://" + p.Exit.Proxy, "https_proxy": "http://" + p.Exit.Proxy,
-		"all_proxy": "socks5h://" + p.Exit.Proxy, "no_proxy": "127.0.0.1,::1,localhost",
+		"http_proxy": "http://" + p.Wayout.Proxy, "https_proxy": "http://" + p.Wayout.Proxy,
+		"all_proxy": "socks5h://" + p.Wayout.Proxy, "no_proxy": "127.0.0.1,::1,localhost",
 	} {
 		env[name], env[strings.ToUpper(name)] = value, value
 	}
 }
 
-// wanted are the sockets inside, in the order in which the gateway inherits them, with their names on the link.
-func (e *PlanExit) wanted() (sockets []netns.Socket, names []string) {
+// wanted are the sockets inside, in the order in which the gateway inherits them, with their names on the
+// link.
+func (e *PlanWayout) wanted() (sockets []netns.Socket, names []string) {
 	add := func(name string, s netns.Socket) { sockets, names = append(sockets, s), append(names, name) }
 	add(link.SocketTools, netns.Socket{Port: toolsPort})
 	add(link.SocketProxy, netns.Socket{Port: proxyPort})
@@ -190,9 +193,9 @@ func (e *PlanExit) wanted() (sockets []netns.Socket, names []string) {
 	return sockets, names
 }
 
-// exit is the way out of a live run.
-type exit struct {
-	Exit
+// wayout is the way out of a live run.
+type wayout struct {
+	Wayout
 	inside      []*os.File // made in the namespace, on a goroutine of their own; ours until the gateway has them
 	insideNames []string
 	sockets     []*os.File // the others, likewise
@@ -211,8 +214,8 @@ type exit struct {
 	done    chan struct{} // closed when the gateway is gone, or never came
 }
 
-// newExit makes what needs no namespace.
-func newExit(e *Exit, plan *PlanExit) (*exit, error) {
+// newWayout makes what needs no namespace.
+func newWayout(e *Wayout, plan *PlanWayout) (*wayout, error) {
 	if plan == nil {
 		return nil, nil
 	}
@@ -223,15 +226,16 @@ func newExit(e *Exit, plan *PlanExit) (*exit, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &exit{Exit: *e, end: make(chan struct{}), stop: stop, stopped: stopped, done: make(chan struct{})}
+	x := &wayout{Wayout: *e, end: make(chan struct{}), stop: stop, stopped: stopped, done: make(chan struct{})}
 	if plan.FD != 0 {
 		err = x.pair()
 	}
 	return x, err
 }
 
-// drop undoes newExit and what came after it, also when the launch failed while somebody waits for a first connection.
-func (x *exit) drop() {
+// drop undoes newWayout and what came after it, also when the launch failed while somebody waits for a first
+// connection.
+func (x *wayout) drop() {
 	if x.serving {
 		x.finish(false)
 		<-x.done
@@ -242,7 +246,7 @@ func (x *exit) drop() {
 }
 
 // networkOf makes the run's network namespace with the sockets in it.
-func networkOf(x *exit, plan *PlanExit) (*netns.NS, error) {
+func networkOf(x *wayout, plan *PlanWayout) (*netns.NS, error) {
 	ns, err := netns.New()
 	if err != nil || x == nil {
 		return ns, err
@@ -259,9 +263,9 @@ func networkOf(x *exit, plan *PlanExit) (*netns.NS, error) {
 	return ns, nil
 }
 
-// listenUnix makes the socket that the root view shows as toolsSocket. What reaches it comes from this sandbox: no other sees
-// the run folder.
-func (x *exit) listenUnix(dir string) error {
+// listenUnix makes the socket that the root view shows as toolsSocket. What reaches it comes from this
+// sandbox: no other sees the run folder.
+func (x *wayout) listenUnix(dir string) error {
 	// A socket's path has at most 107 bytes (unix(7)); by descriptor a run folder may lie as deep as it likes.
 	d, err := os.Open(dir)
 	if err != nil {
@@ -283,7 +287,7 @@ func (x *exit) listenUnix(dir string) error {
 }
 
 // pair makes the connected descriptors for an agent that may make no socket.
-func (x *exit) pair() error {
+func (x *wayout) pair() error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
@@ -294,10 +298,11 @@ func (x *exit) pair() error {
 }
 
 // all are the sockets in the order of their names; it is asked after the namespace is made.
-func (x *exit) all() []*os.File { return slices.Concat(x.inside, x.sockets) }
+func (x *wayout) all() []*os.File { return slices.Concat(x.inside, x.sockets) }
 
-// closeSockets leaves the sockets to the gateway: when that is gone, connections are refused instead of waiting for ever.
-func (x *exit) closeSockets() {
+// closeSockets leaves the sockets to the gateway: when that is gone, connections are refused instead of
+// waiting for ever.
+func (x *wayout) closeSockets() {
 	for _, f := range x.all() {
 		f.Close()
 	}
@@ -311,9 +316,10 @@ func (x *exit) closeSockets() {
 // gatewayPatience is how long a gateway may take to put its last records when the run is over.
 const gatewayPatience = 3 * time.Second
 
-// serve waits for the first connection, has the run's start settled, starts the gateway and answers it until the run ends. lost hears why
-// there is no gateway, or none any more: then nobody decides, and the run must not go on; it hears nothing if the run ended first.
-func (x *exit) serve(uid int, settled func() error, lost func(error)) {
+// serve waits for the first connection, has the run's start settled, starts the gateway and answers it until
+// the run ends. lost hears why there is no gateway, or none any more: then nobody decides, and the run must
+// not go on; it hears nothing if the run ended first.
+func (x *wayout) serve(uid int, settled func() error, lost func(error)) {
 	defer close(x.done)
 	if !x.Eager && !x.called() || !x.begin() {
 		return
@@ -333,7 +339,7 @@ func (x *exit) serve(uid int, settled func() error, lost func(error)) {
 }
 
 // called waits until somebody connects. Nothing is accepted or read here.
-func (x *exit) called() bool {
+func (x *wayout) called() bool {
 	var fds []unix.PollFd
 	for _, f := range append(x.all(), x.stopped) {
 		fds = append(fds, unix.PollFd{Fd: int32(fdOf(f)), Events: unix.POLLIN}) //nolint:gosec // a descriptor
@@ -355,7 +361,7 @@ func fdOf(f *os.File) (n uintptr) {
 	return n
 }
 
-func (x *exit) gateway(uid int) error {
+func (x *wayout) gateway(uid int) error {
 	conn, peer, err := link.Pair()
 	if err != nil {
 		return err
@@ -427,15 +433,16 @@ func (x *exit) gateway(uid int) error {
 }
 
 // begin says whether a gateway may still be started: not once the run has ended.
-func (x *exit) begin() bool {
+func (x *wayout) begin() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.begun = !x.ended
 	return x.begun
 }
 
-// finish ends the gateway, if there is one, and waits for it. The agent is dead: what comes now are the last records.
-func (x *exit) finish(well bool) {
+// finish ends the gateway, if there is one, and waits for it. The agent is dead: what comes now are the last
+// records.
+func (x *wayout) finish(well bool) {
 	x.mu.Lock()
 	if !x.ended {
 		x.ended, x.well = true, well
@@ -467,8 +474,8 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// last is its last line: what an error says, or the head of a panic. A gateway that was taken over may say anything, and
-// operators read it in terminals: what doesn't print is left out.
+// last is its last line: what an error says, or the head of a panic. A gateway that was taken over may say
+// anything, and operators read it in terminals: what doesn't print is left out.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

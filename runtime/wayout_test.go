@@ -35,23 +35,23 @@ func TestLastWordsArePrintable(t *testing.T) {
 }
 
 // M-7, M-8: the gateway inherits one socket for each way out, by names that say which is which.
-func TestM7SocketsOfTheExit(t *testing.T) {
+func TestM7SocketsOfTheWayout(t *testing.T) {
 	p := &Plan{Ring: 3}
-	p.planExit(&Spec{Exit: true, CapturePorts: []uint16{8443, 443}})
-	sockets, names := p.Exit.wanted()
-	if len(sockets) != len(names) || !slices.Equal(p.Exit.Capture, []uint16{80, 443, 8443}) {
-		t.Errorf("sockets %v, names %v, capture %v", sockets, names, p.Exit.Capture)
+	p.planWayout(&Spec{Wayout: true, CapturePorts: []uint16{8443, 443}})
+	sockets, names := p.Wayout.wanted()
+	if len(sockets) != len(names) || !slices.Equal(p.Wayout.Capture, []uint16{80, 443, 8443}) {
+		t.Errorf("sockets %v, names %v, capture %v", sockets, names, p.Wayout.Capture)
 	}
 	for _, want := range []string{link.SocketTools, link.SocketProxy, link.SocketDNS, link.SocketDNSUDP, link.SocketCapture} {
 		if !slices.Contains(names, want) {
 			t.Errorf("no socket %s among %v", want, names)
 		}
 	}
-	if p.Exit.Socket != "" {
-		t.Errorf("ring 3 may make no unix socket and is promised %s", p.Exit.Socket)
+	if p.Wayout.Socket != "" {
+		t.Errorf("ring 3 may make no unix socket and is promised %s", p.Wayout.Socket)
 	}
 	env := map[string]string{}
-	p.exitEnv(env)
+	p.wayoutEnv(env)
 	for name, want := range map[string]string{
 		"http_proxy": "http://127.0.0.1:7601", "HTTPS_PROXY": "http://127.0.0.1:7601", "ALL_PROXY": "socks5h://127.0.0.1:7601",
 		"no_proxy": "127.0.0.1,::1,localhost", "AGENTRUN_TOOLS_URL": "http://127.0.0.1:7600/internal/tools",
@@ -62,15 +62,15 @@ func TestM7SocketsOfTheExit(t *testing.T) {
 		}
 	}
 	none := &Plan{Ring: 3}
-	none.planExit(&Spec{})
-	none.exitEnv(env)
-	if none.Exit != nil {
-		t.Errorf("a run without a way out has %+v", none.Exit)
+	none.planWayout(&Spec{})
+	none.wayoutEnv(env)
+	if none.Wayout != nil {
+		t.Errorf("a run without a way out has %+v", none.Wayout)
 	}
 }
 
 // H-28, M-7: who connects reaches nobody before the start of the run is on the disk. A run that nobody connects from waits for nothing.
-func TestH28ExitOpensLate(t *testing.T) {
+func TestH28WayoutOpensLate(t *testing.T) {
 	disk := errors.New("the disk is gone")
 	for _, c := range []struct {
 		calls bool
@@ -85,7 +85,7 @@ func TestH28ExitOpensLate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, err := newExit(&Exit{Program: "/nonexistent/gateway"}, &PlanExit{})
+		x, err := newWayout(&Wayout{Program: "/nonexistent/gateway"}, &PlanWayout{})
 		if err != nil {
 			t.Fatal(err)
 		}
