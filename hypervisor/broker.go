@@ -15,19 +15,19 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-// ExitOptions are what the run that the exit belongs to has.
-type ExitOptions struct {
+// BrokerOptions are what the run that the broker stands for has.
+type BrokerOptions struct {
 	Run      string // id; required
 	Name     string
 	KeyID    string // of the key the run was started with (M-21)
 	MaxSteps int    // tool calls of the run's profile (M-3); the plan may allow fewer. 0 allows none
-	// Control decides about the run's ring and its kill; the exit is closed before it. KillOnBreach, End and Warn are then
-	// not needed. nil: the run keeps its ring, there is no elevation, and End is how it is killed.
+	// Control decides about the run's ring and its kill; the broker is closed before it. KillOnBreach, End and Warn are
+	// then not needed. nil: the run keeps its ring, there is no elevation, and End is how it is killed.
 	Control *Control
 	// KillOnBreach is ControlOptions'.
 	KillOnBreach bool
-	// End ends the run, for the reason given. It is called at most once, and must not wait for the exit. nil: calls are
-	// refused from then on, and the run goes on without an exit.
+	// End ends the run, for the reason given. It is called at most once, and must not wait for the broker. nil: calls are
+	// refused from then on, and the run goes on without a way out.
 	End func(error)
 	// Warn hears of what went wrong beside the run; nil: nobody does.
 	Warn func(error)
@@ -37,12 +37,13 @@ type ExitOptions struct {
 	Execute func(ctx context.Context, tool string) (link.Process, error)
 }
 
-// Exit is what the gateway of one run may ask of its supervisor: it implements link.Supervisor. It believes the gateway
-// nothing that the supervisor knows itself. Safe for concurrent use. With every error the answer is the zero value, a denial.
-type Exit struct {
+// Broker answers what the gateway of one run asks of its supervisor: it implements link.Supervisor. It believes the
+// gateway nothing that the supervisor knows itself. Safe for concurrent use. With every error the answer is the zero
+// value, a denial.
+type Broker struct {
 	h       *Hypervisor
 	adm     Admission
-	opt     ExitOptions
+	opt     BrokerOptions
 	control *Control
 	live    *live // control's
 	ledger  *governance.Ledger
@@ -68,58 +69,58 @@ type Exit struct {
 	asks    *store.Lock // held from the first approval on
 }
 
-var _ link.Supervisor = (*Exit)(nil)
+var _ link.Supervisor = (*Broker)(nil)
 
-// Exit opens the exit of an admitted run. It must be closed, after the run's last process is dead and before its Control and
-// adm.Done.
-func (h *Hypervisor) Exit(adm Admission, opt ExitOptions) *Exit {
+// Broker opens the broker of an admitted run. It must be closed, after the run's last process is dead and before its
+// Control and adm.Done.
+func (h *Hypervisor) Broker(adm Admission, opt BrokerOptions) *Broker {
 	if adm.alarm == nil {
 		adm.alarm = h.newAlarm(adm.Session)
 	}
-	e := &Exit{h: h, adm: adm, opt: opt, steps: max(opt.MaxSteps, 0), places: map[uint64]*openCall{}}
+	b := &Broker{h: h, adm: adm, opt: opt, steps: max(opt.MaxSteps, 0), places: map[uint64]*openCall{}}
 	if most := adm.Grant.Limits.Steps; most != governance.Unlimited {
-		e.steps = int(min(int64(e.steps), most))
+		b.steps = int(min(int64(b.steps), most))
 	}
-	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.ledger = governance.NewLedger(adm.Grant, bank{h, adm.Settings.subject(adm.Agent)}, h.now)
-	e.control = opt.Control
-	if e.control == nil {
-		e.control = h.newControl(adm, ControlOptions{Run: opt.Run, Name: opt.Name, KillOnBreach: opt.KillOnBreach, Warn: opt.Warn})
-		e.control.alone, e.control.end = true, e.end
-		e.control.start()
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.ledger = governance.NewLedger(adm.Grant, bank{h, adm.Settings.subject(adm.Agent)}, h.now)
+	b.control = opt.Control
+	if b.control == nil {
+		b.control = h.newControl(adm, ControlOptions{Run: opt.Run, Name: opt.Name, KillOnBreach: opt.KillOnBreach, Warn: opt.Warn})
+		b.control.alone, b.control.end = true, b.end
+		b.control.start()
 	}
-	e.live = e.control.live
-	return e
+	b.live = b.control.live
+	return b
 }
 
 // Close ends everything that was asked for, gives back what was borrowed and closes the channel of Ring.
-func (e *Exit) Close() error {
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
 		return nil
 	}
-	e.closed = true
-	e.mu.Unlock()
-	e.cancel()
-	e.calls.Wait()
-	e.asks.Unlock()
-	errs := e.cutOff()
-	if e.control.alone {
-		errs = errors.Join(errs, e.control.Close())
+	b.closed = true
+	b.mu.Unlock()
+	b.cancel()
+	b.calls.Wait()
+	b.asks.Unlock()
+	errs := b.cutOff()
+	if b.control.alone {
+		errs = errors.Join(errs, b.control.Close())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bookTime)
 	defer cancel()
-	return errors.Join(errs, e.ledger.Close(ctx), e.adm.alarm.flush())
+	return errors.Join(errs, b.ledger.Close(ctx), b.adm.alarm.flush())
 }
 
 // MaxSteps is the smaller of the profile's and the plan's, for link.Start.
-func (e *Exit) MaxSteps() int { return e.steps }
+func (b *Broker) MaxSteps() int { return b.steps }
 
 // Caller is who the run is, for link.Start.
-func (e *Exit) Caller() link.Caller {
-	c := e.adm.Caller(e.opt.Run, e.opt.Name)
-	c.KeyID = e.opt.KeyID
+func (b *Broker) Caller() link.Caller {
+	c := b.adm.Caller(b.opt.Run, b.opt.Name)
+	c.KeyID = b.opt.KeyID
 	return c
 }
 
@@ -141,14 +142,14 @@ func no(ring rings.Ring, code rings.Code, message, next string, retry time.Durat
 
 // Check decides in the order of M-9 as far as the supervisor knows: quarantine, ring, the plan's tools, rate, concurrency,
 // steps. What the gateway counts itself is counted here as well: it reads what a hostile agent sends.
-func (e *Exit) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
-	if e.over() {
-		return no(e.adm.Ring, link.CodeCanceled, "the run has ended", "nothing", 0), nil
+func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
+	if b.over() {
+		return no(b.adm.Ring, link.CodeCanceled, "the run has ended", "nothing", 0), nil
 	}
-	if e.live.isStopped() {
+	if b.live.isStopped() {
 		return no(rings.Sandbox, link.CodeStopped, stoppedText, stoppedNext, 0), nil
 	}
-	a, ring, err := e.live.now(ctx)
+	a, ring, err := b.live.now(ctx)
 	if err != nil {
 		return link.Verdict{}, err
 	}
@@ -169,13 +170,13 @@ func (e *Exit) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
 	if c.Egress {
 		return link.Verdict{Allowed: true, Code: rings.CodeOK, Ring: ring}, nil
 	}
-	if tool, ok := toolOf(c.Action.ID); ok && !e.adm.Grant.Allows(tool) {
-		return no(ring, link.CodeToolRestricted, "plan "+e.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
+	if tool, ok := toolOf(c.Action.ID); ok && !b.adm.Grant.Allows(tool) {
+		return no(ring, link.CodeToolRestricted, "plan "+b.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
 	}
-	if r, err := e.h.limits.Take(e.bucket(), e.session(), ring); err != nil {
+	if r, err := b.h.limits.Take(b.bucket(), b.session(), ring); err != nil {
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
 	}
-	return e.take(c, ring), nil
+	return b.take(c, ring), nil
 }
 
 // toolOf is the name in tool.NAME.invoke.
@@ -190,65 +191,65 @@ func toolOf(action string) (string, bool) {
 // busyRetry is when a place may be free again: tools take some seconds at most (M-11).
 const busyRetry = 100 * time.Millisecond
 
-func (e *Exit) take(c link.Check, ring rings.Ring) link.Verdict {
+func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 	v := link.Verdict{Allowed: true, Code: rings.CodeOK, Ring: ring}
 	if !c.Held {
 		return v
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch most := rings.ConstraintsOf(ring).MaxConcurrentTools; {
-	case len(e.places) >= most:
+	case len(b.places) >= most:
 		return no(ring, link.CodeConcurrency, "too many tools at once for "+ring.String(), "wait for the end of one of your calls", busyRetry)
-	case e.taken >= e.steps:
+	case b.taken >= b.steps:
 		return no(ring, link.CodeSteps, "the run has used its tool calls", "end with what you have", 0)
 	}
-	e.taken++
-	e.last++
-	e.places[e.last] = &openCall{action: c.Action.ID, began: e.h.now()}
-	v.Place = e.last
+	b.taken++
+	b.last++
+	b.places[b.last] = &openCall{action: c.Action.ID, began: b.h.now()}
+	v.Place = b.last
 	return v
 }
 
 // bucket and session name the rate's token bucket (H-16). What has no session shares one that no session can be called.
-func (e *Exit) bucket() string { return e.adm.breacher(e.opt.Run) }
+func (b *Broker) bucket() string { return b.adm.breacher(b.opt.Run) }
 
-func (e *Exit) session() string {
-	if e.adm.Session == "" {
+func (b *Broker) session() string {
+	if b.adm.Session == "" {
 		return "(none)"
 	}
-	return e.adm.Session
+	return b.adm.Session
 }
 
-func (e *Exit) over() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.closed || e.ended || e.control.over()
+func (b *Broker) over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed || b.ended || b.control.over()
 }
 
 // end is how a run is killed that has no Control. From then on nothing is granted and nobody waits, whether or not anybody listens.
-func (e *Exit) end(err error) {
-	e.mu.Lock()
-	first := !e.ended
-	e.ended = true
-	e.mu.Unlock()
-	e.cancel()
-	e.live.end()
-	if first && e.opt.End != nil {
-		e.opt.End(err)
+func (b *Broker) end(err error) {
+	b.mu.Lock()
+	first := !b.ended
+	b.ended = true
+	b.mu.Unlock()
+	b.cancel()
+	b.live.end()
+	if first && b.opt.End != nil {
+		b.opt.End(err)
 	}
 }
 
 // Ring implements link.Supervisor. A state that can't be read is ring 3.
-func (e *Exit) Ring() (rings.Ring, <-chan struct{}) { return e.live.exitRing() }
+func (b *Broker) Ring() (rings.Ring, <-chan struct{}) { return b.live.brokerRing() }
 
 // Execute implements link.Supervisor.
-func (e *Exit) Execute(ctx context.Context, tool string) (link.Process, error) {
-	if e.opt.Execute == nil || e.over() {
+func (b *Broker) Execute(ctx context.Context, tool string) (link.Process, error) {
+	if b.opt.Execute == nil || b.over() {
 		return nil, errors.New("no command can be run for this tool")
 	}
-	if e.live.isStopped() {
+	if b.live.isStopped() {
 		return nil, errStopped
 	}
-	return e.opt.Execute(ctx, tool)
+	return b.opt.Execute(ctx, tool)
 }

@@ -39,33 +39,33 @@ func refused(id string, code rings.Code, message string) link.Approved {
 // Approve implements link.Supervisor. A standing grant answers at once; else the call waits for an operator until a.Wait is
 // over, ctx or the run ends, or its agent is put into quarantine or stopped. Whatever ends the wait also ends the request: an answer that
 // comes later is refused, and none is good for a second call.
-func (e *Exit) Approve(ctx context.Context, a link.Approval) (link.Approved, error) {
-	return e.approve(ctx, a, "")
+func (b *Broker) Approve(ctx context.Context, a link.Approval) (link.Approved, error) {
+	return b.approve(ctx, a, "")
 }
 
 // approve has a kind that no gateway can claim: "" is a call of a tool.
-func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.Approved, error) {
-	e.mu.Lock()
-	if e.closed || e.ended || e.control.over() {
-		e.mu.Unlock()
+func (b *Broker) approve(ctx context.Context, a link.Approval, kind string) (link.Approved, error) {
+	b.mu.Lock()
+	if b.closed || b.ended || b.control.over() {
+		b.mu.Unlock()
 		return refused("", link.CodeCanceled, "the run has ended"), nil
 	}
-	e.calls.Add(1)
-	e.mu.Unlock()
-	defer e.calls.Done()
-	if e.live.isStopped() {
+	b.calls.Add(1)
+	b.mu.Unlock()
+	defer b.calls.Done()
+	if b.live.isStopped() {
 		return refused("", link.CodeStopped, stoppedText), nil
 	}
 	if err := checkApproval(a); err != nil {
 		return link.Approved{}, err
 	}
-	if held, err := e.held(ctx); err != nil {
+	if held, err := b.held(ctx); err != nil {
 		return link.Approved{}, err
 	} else if held {
 		return refused("", rings.CodeQuarantined, "the agent is in quarantine"), nil
 	}
 	if kind == "" {
-		grant, err := e.standing(ctx, a)
+		grant, err := b.standing(ctx, a)
 		if err != nil {
 			return link.Approved{}, err
 		}
@@ -78,8 +78,8 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(e.ctx, cancel)()
-	asked, err := e.ask(ctx, a, kind)
+	defer context.AfterFunc(b.ctx, cancel)()
+	asked, err := b.ask(ctx, a, kind)
 	if err != nil {
 		if errors.Is(err, errTooMany) {
 			return refused("", link.CodeApproval, "too many calls wait for an operator"), nil
@@ -89,7 +89,7 @@ func (e *Exit) approve(ctx context.Context, a link.Approval, kind string) (link.
 	// From here on somebody can answer. What recording the question took is no operator's time.
 	ctx, stop := context.WithTimeout(ctx, asked.Expires.Sub(asked.Asked))
 	defer stop()
-	return e.wait(ctx, asked)
+	return b.wait(ctx, asked)
 }
 
 func checkApproval(a link.Approval) error {
@@ -104,26 +104,26 @@ func checkApproval(a link.Approval) error {
 	return nil
 }
 
-func (e *Exit) held(ctx context.Context) (bool, error) {
-	a, _, err := e.live.now(ctx)
+func (b *Broker) held(ctx context.Context) (bool, error) {
+	a, _, err := b.live.now(ctx)
 	return a.Quarantined != nil, err
 }
 
 // standing finds a grant for the call.
-func (e *Exit) standing(ctx context.Context, a link.Approval) (id string, err error) {
-	if e.adm.Agent == "" {
+func (b *Broker) standing(ctx context.Context, a link.Approval) (id string, err error) {
+	if b.adm.Agent == "" {
 		return "", nil
 	}
-	grants, err := e.h.StandingGrants(ctx)
+	grants, err := b.h.StandingGrants(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, g := range grants {
 		// Before it was given: the clock has been set back, and how much of the grant's time has passed isn't known any more.
-		if e.h.now().Before(g.Granted) {
+		if b.h.now().Before(g.Granted) {
 			continue
 		}
-		if g.Agent == e.adm.Agent && g.Tool == a.Tool && (g.Digest == "" || g.Digest == a.Digest) {
+		if g.Agent == b.adm.Agent && g.Tool == a.Tool && (g.Digest == "" || g.Digest == a.Digest) {
 			return g.ID, nil
 		}
 	}
@@ -133,19 +133,19 @@ func (e *Exit) standing(ctx context.Context, a link.Approval) (id string, err er
 var errTooMany = errors.New("too many calls wait for an operator")
 
 // waits says that somebody is here to hear an answer, until Close or our death.
-func (e *Exit) waits(db *store.DB) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.asks != nil {
+func (b *Broker) waits(db *store.DB) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.asks != nil {
 		return nil
 	}
 	for {
-		lock, err := db.TryLock(waitsLock(e.opt.Run))
+		lock, err := db.TryLock(waitsLock(b.opt.Run))
 		if err == nil {
-			e.asks = lock
+			b.asks = lock
 			return nil
 		}
-		if !errors.Is(err, store.ErrBusy) || e.ctx.Err() != nil {
+		if !errors.Is(err, store.ErrBusy) || b.ctx.Err() != nil {
 			return err
 		}
 		// Somebody lists approvals and looks at the lock in this instant.
@@ -154,12 +154,12 @@ func (e *Exit) waits(db *store.DB) error {
 }
 
 // ask keeps the request where an operator finds it.
-func (e *Exit) ask(ctx context.Context, a link.Approval, kind string) (Approval, error) {
-	db, err := e.h.store()
+func (b *Broker) ask(ctx context.Context, a link.Approval, kind string) (Approval, error) {
+	db, err := b.h.store()
 	if err != nil {
 		return Approval{}, err
 	}
-	if err := e.waits(db); err != nil {
+	if err := b.waits(db); err != nil {
 		return Approval{}, err
 	}
 	reason := ""
@@ -167,54 +167,54 @@ func (e *Exit) ask(ctx context.Context, a link.Approval, kind string) (Approval,
 		reason = audit.Claimed(a.Reason)
 	}
 	asked := Approval{
-		ID: newID(), Kind: kind, Run: e.opt.Run, Agent: e.adm.Agent, Session: e.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
+		ID: newID(), Kind: kind, Run: b.opt.Run, Agent: b.adm.Agent, Session: b.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
 		State: ApprovalPending,
 	}
 	err = db.Update(ctx, func(tx *store.Tx) error {
-		now := e.h.now().UTC()
+		now := b.h.now().UTC()
 		asked.Asked, asked.Expires = now, now.Add(min(a.Wait, MaxApprovalWait))
-		mine, all, err := e.sweep(tx, now)
+		mine, all, err := b.sweep(tx, now)
 		if err != nil {
 			return err
 		}
-		if mine >= maxPendingRun || all >= maxPendingNode || kind == "" && !e.mayAsk() {
+		if mine >= maxPendingRun || all >= maxPendingNode || kind == "" && !b.mayAsk() {
 			return errTooMany
 		}
-		return e.h.putApproval(tx, asked)
+		return b.h.putApproval(tx, asked)
 	})
 	return asked, err
 }
 
 // mayAsk counts: a call that needs approval has taken a step before, but a gateway that has fallen may ask without.
-func (e *Exit) mayAsk() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.asked >= e.taken+maxPendingRun {
+func (b *Broker) mayAsk() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.asked >= b.taken+maxPendingRun {
 		return false
 	}
-	e.asked++
+	b.asked++
 	return true
 }
 
 // sweep forgets what ended long ago and counts what waits.
-func (e *Exit) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
-	b := tx.Bucket(approvalsBucket)
+func (b *Broker) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
+	kept := tx.Bucket(approvalsBucket)
 	type old struct {
 		id   string
 		at   time.Time
 		size int
 	}
 	var ended []old
-	err = store.EachJSON(b, "", func(id string, a Approval) error {
+	err = store.EachJSON(kept, "", func(id string, a Approval) error {
 		switch {
 		case now.Sub(a.Expires) >= keepApprovals:
-			return b.Delete(id)
+			return kept.Delete(id)
 		case a.State == ApprovalApproved: // and not used yet
 			return nil
 		case a.State != ApprovalPending || !now.Before(a.Expires):
 			ended = append(ended, old{id, a.Asked, len(a.Args)})
 			return nil
-		case a.Run == e.opt.Run:
+		case a.Run == b.opt.Run:
 			mine++
 		}
 		all++
@@ -230,7 +230,7 @@ func (e *Exit) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 		if size += a.size; i < maxKept && size <= maxKeptArgs {
 			continue
 		}
-		if err := b.Delete(a.id); err != nil {
+		if err := kept.Delete(a.id); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -246,24 +246,24 @@ func (e *Exit) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 
 // wait looks for the answer whenever the state has changed. The stamp is as good here as in live: an answer that shares it
 // with the write before is found within anywayTime, or at the end.
-func (e *Exit) wait(ctx context.Context, asked Approval) (link.Approved, error) {
+func (b *Broker) wait(ctx context.Context, asked Approval) (link.Approved, error) {
 	t := time.NewTicker(askTime)
 	defer t.Stop()
-	path := filepath.Join(e.h.opt.StateDir, stateFile)
+	path := filepath.Join(b.h.opt.StateDir, stateFile)
 	var seen stamp
 	var read time.Time
 	for {
 		s, err := stampOf(path)
-		if err != nil || e.control.over() || e.live.isStopped() {
-			return e.settleApproval(asked, ApprovalCanceled)
+		if err != nil || b.control.over() || b.live.isStopped() {
+			return b.settleApproval(asked, ApprovalCanceled)
 		}
 		if now := time.Now(); s != seen || now.Sub(read) >= anywayTime {
 			seen, read = s, now
-			if a, err := e.h.Approval(ctx, asked.ID); err == nil && a.State != ApprovalPending {
-				return e.settleApproval(asked, ApprovalExpired)
+			if a, err := b.h.Approval(ctx, asked.ID); err == nil && a.State != ApprovalPending {
+				return b.settleApproval(asked, ApprovalExpired)
 			}
-			if held, err := e.held(ctx); ctx.Err() == nil && (err != nil || held) {
-				return e.settleApproval(asked, ApprovalCanceled)
+			if held, err := b.held(ctx); ctx.Err() == nil && (err != nil || held) {
+				return b.settleApproval(asked, ApprovalCanceled)
 			}
 		}
 		select {
@@ -272,7 +272,7 @@ func (e *Exit) wait(ctx context.Context, asked Approval) (link.Approved, error) 
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				ends = ApprovalCanceled
 			}
-			return e.settleApproval(asked, ends)
+			return b.settleApproval(asked, ends)
 		case <-t.C:
 		}
 	}
@@ -280,10 +280,10 @@ func (e *Exit) wait(ctx context.Context, asked Approval) (link.Approved, error) 
 
 // settleApproval ends the request, in one transaction with reading its answer: one that was given in time is used up, what
 // nobody answered gets the state ends. After a wait that was canceled even an approval isn't used: nobody is left to call.
-func (e *Exit) settleApproval(asked Approval, ends ApprovalState) (link.Approved, error) {
+func (b *Broker) settleApproval(asked Approval, ends ApprovalState) (link.Approved, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTime)
 	defer cancel()
-	db, err := e.h.store()
+	db, err := b.h.store()
 	if err != nil {
 		return link.Approved{}, err
 	}
@@ -299,11 +299,11 @@ func (e *Exit) settleApproval(asked Approval, ends ApprovalState) (link.Approved
 		switch now.State {
 		case ApprovalPending:
 			now.State, now.By = ends, "nobody"
-			return e.h.putApproval(tx, now)
+			return b.h.putApproval(tx, now)
 		case ApprovalApproved:
 			// Its agent may have been put into quarantine between the answer and now.
-			if e.adm.Agent != "" {
-				a, err := agent(tx, e.adm.Agent)
+			if b.adm.Agent != "" {
+				a, err := agent(tx, b.adm.Agent)
 				if err != nil {
 					return err
 				}
@@ -312,9 +312,9 @@ func (e *Exit) settleApproval(asked Approval, ends ApprovalState) (link.Approved
 				}
 			}
 			now.State = ApprovalUsed
-			if ends == ApprovalCanceled || e.ctx.Err() != nil || e.live.isStopped() {
+			if ends == ApprovalCanceled || b.ctx.Err() != nil || b.live.isStopped() {
 				now.State = ApprovalCanceled
-				return e.h.putApproval(tx, now)
+				return b.h.putApproval(tx, now)
 			}
 			granted = true
 			return store.PutJSON(tx.Bucket(approvalsBucket), now.ID, now)

@@ -11,35 +11,35 @@ import (
 )
 
 // Reserve implements link.Supervisor.
-func (e *Exit) Reserve(ctx context.Context, s link.Spend) (link.Reservation, error) {
-	if e.over() {
+func (b *Broker) Reserve(ctx context.Context, s link.Spend) (link.Reservation, error) {
+	if b.over() {
 		return link.Reservation{Code: link.CodeCanceled, Message: "the run has ended", Next: "nothing"}, nil
 	}
-	if e.live.isStopped() {
+	if b.live.isStopped() {
 		return link.Reservation{Code: link.CodeStopped, Message: stoppedText, Next: stoppedNext}, nil
 	}
-	a := e.ledger.Reserve(ctx, governance.Amounts{Cost: s.Estimate, Tokens: s.Tokens})
-	if err := e.crossed(a); err != nil {
-		e.ledger.Settle(ctx, a.ID, governance.Amounts{}, true)
+	a := b.ledger.Reserve(ctx, governance.Amounts{Cost: s.Estimate, Tokens: s.Tokens})
+	if err := b.crossed(a); err != nil {
+		b.ledger.Settle(ctx, a.ID, governance.Amounts{}, true)
 		return link.Reservation{}, err
 	}
 	if a.Allowed {
-		e.passed(s)
+		b.passed(s)
 	}
 	return reservation(a), nil
 }
 
 // Settle implements link.Supervisor.
-func (e *Exit) Settle(ctx context.Context, s link.Settle) (link.Reservation, error) {
-	return e.book(ctx, s, false)
+func (b *Broker) Settle(ctx context.Context, s link.Settle) (link.Reservation, error) {
+	return b.book(ctx, s, false)
 }
 
 // book books what a call cost, also if the run has ended meanwhile.
-func (e *Exit) book(ctx context.Context, s link.Settle, final bool) (link.Reservation, error) {
+func (b *Broker) book(ctx context.Context, s link.Settle, final bool) (link.Reservation, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTime) // the call may have ended because its caller went away
 	defer cancel()
-	a := e.ledger.Settle(ctx, s.ID, governance.Amounts{Cost: s.Cost, Tokens: s.Tokens}, final)
-	if err := e.crossed(a); err != nil {
+	a := b.ledger.Settle(ctx, s.ID, governance.Amounts{Cost: s.Cost, Tokens: s.Tokens}, final)
+	if err := b.crossed(a); err != nil {
 		return link.Reservation{}, err
 	}
 	return reservation(a), nil
@@ -50,11 +50,11 @@ func reservation(a governance.Answer) link.Reservation {
 }
 
 // crossed puts on record which quotas reached 80 %.
-func (e *Exit) crossed(a governance.Answer) error {
+func (b *Broker) crossed(a governance.Answer) error {
 	for _, c := range a.Crossed {
-		err := e.h.record(e.adm.Session, false, &audit.QuotaWarning{
-			AgentID: e.adm.Agent, Limit: c.Limit, Plan: e.adm.Grant.Plan, Quota: c.Quota, RunID: e.opt.Run,
-			Subject: e.adm.Settings.subject(e.adm.Agent), Used: min(c.Used, audit.MaxInteger),
+		err := b.h.record(b.adm.Session, false, &audit.QuotaWarning{
+			AgentID: b.adm.Agent, Limit: c.Limit, Plan: b.adm.Grant.Plan, Quota: c.Quota, RunID: b.opt.Run,
+			Subject: b.adm.Settings.subject(b.adm.Agent), Used: min(c.Used, audit.MaxInteger),
 		})
 		if err != nil {
 			return err
@@ -64,15 +64,15 @@ func (e *Exit) crossed(a governance.Answer) error {
 }
 
 // Budget implements link.Supervisor.
-func (e *Exit) Budget(ctx context.Context) (link.Budget, error) {
-	u, err := e.ledger.Usage(ctx)
+func (b *Broker) Budget(ctx context.Context) (link.Budget, error) {
+	u, err := b.ledger.Usage(ctx)
 	if err != nil {
 		return link.Budget{}, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return link.Budget{
-		Plan: u.Grant.Plan, Steps: int64(max(e.steps-e.taken, 0)), RunCost: u.RunLeft.Cost, DayCost: u.DayLeft.Cost,
+		Plan: u.Grant.Plan, Steps: int64(max(b.steps-b.taken, 0)), RunCost: u.RunLeft.Cost, DayCost: u.DayLeft.Cost,
 		RunSpent: u.RunSpent.Cost, DaySpent: u.DaySpent.Cost, RunTokens: u.RunSpent.Tokens, Warning: u.Warning, Multiplier: u.Grant.Multiplier(),
 	}, nil
 }

@@ -30,17 +30,17 @@ type openCall struct {
 }
 
 // passed notes that a call has its reservation, which is the last thing that it is asked for.
-func (e *Exit) passed(s link.Spend) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c := e.places[s.Place]; c != nil {
+func (b *Broker) passed(s link.Spend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.places[s.Place]; c != nil {
 		c.passed, c.model, c.cost, c.tokens = true, s.What == "model", s.Estimate, s.Tokens
 	}
 }
 
 // End implements link.Supervisor. A call that couldn't be booked goes on record as such; what is held goes back in any case.
-func (e *Exit) End(ctx context.Context, c link.End) (link.Reservation, error) {
-	defer e.giveBack(c.Place)
+func (b *Broker) End(ctx context.Context, c link.End) (link.Reservation, error) {
+	defer b.giveBack(c.Place)
 	var r link.Record
 	if c.Record != nil {
 		r = *c.Record
@@ -48,8 +48,8 @@ func (e *Exit) End(ctx context.Context, c link.End) (link.Reservation, error) {
 	a := link.Reservation{Allowed: true, Code: rings.CodeOK}
 	if c.Reservation != 0 {
 		var err error
-		if a, err = e.book(ctx, link.Settle{ID: c.Reservation, Cost: r.Cost, Tokens: r.Tokens}, true); err != nil {
-			e.control.warn(err)
+		if a, err = b.book(ctx, link.Settle{ID: c.Reservation, Cost: r.Cost, Tokens: r.Tokens}, true); err != nil {
+			b.control.warn(err)
 			a = link.Reservation{
 				Code: governance.CodeUnavailable, Message: "the budget can't be asked, and without that nothing is allowed", Next: "try again later",
 			}
@@ -58,25 +58,25 @@ func (e *Exit) End(ctx context.Context, c link.End) (link.Reservation, error) {
 	if c.Record == nil {
 		return a, nil
 	}
-	if err := e.Record(ctx, r.Booked(a)); err != nil {
+	if err := b.Record(ctx, r.Booked(a)); err != nil {
 		return link.Reservation{}, err
 	}
 	return a, nil
 }
 
 // giveBack is the last of a call; a place that isn't held is nothing.
-func (e *Exit) giveBack(place uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.places, place)
+func (b *Broker) giveBack(place uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.places, place)
 }
 
 // cutOff puts the calls on record that nobody ended. What they had reserved counts as spent (governance.Ledger.Close).
-func (e *Exit) cutOff() error {
-	e.mu.Lock()
-	open := e.places
-	e.places = map[uint64]*openCall{}
-	e.mu.Unlock()
+func (b *Broker) cutOff() error {
+	b.mu.Lock()
+	open := b.places
+	b.places = map[uint64]*openCall{}
+	b.mu.Unlock()
 	var errs error
 	for _, place := range slices.Sorted(maps.Keys(open)) {
 		c := open[place]
@@ -86,14 +86,14 @@ func (e *Exit) cutOff() error {
 		}
 		r := link.Record{
 			Kind: "tool", Name: name, Allowed: c.passed, Code: link.CodeCanceled, Rule: "M-18", Cost: c.cost, Tokens: c.tokens,
-			Took: max(e.h.now().Sub(c.began), 0), Count: 1,
+			Took: max(b.h.now().Sub(c.began), 0), Count: 1,
 		}
 		if c.model {
 			r.Kind = "llm"
 		}
-		rec, err := e.recordOf(r)
+		rec, err := b.recordOf(r)
 		if err == nil {
-			err = e.put(r, rec)
+			err = b.put(r, rec)
 		}
 		errs = errors.Join(errs, err)
 	}

@@ -16,7 +16,7 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-var _ link.Controls = (*Exit)(nil)
+var _ link.Controls = (*Broker)(nil)
 
 // noReason is the reason of an agent that gives none.
 const noReason = "the agent gave no reason"
@@ -24,49 +24,49 @@ const noReason = "the agent gave no reason"
 // Elevate implements link.Controls: an agent asks for a ring. Whether it has earned it is decided from the state (H-13). If its
 // settings say so it then has it; else an operator is asked, and everything decided once more after the answer. To ask politely
 // is no breach; how often is bounded by the agent's rate (H-16), and by elevationPace.
-func (e *Exit) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, error) {
+func (b *Broker) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, error) {
 	if err := r.Check(); err != nil {
 		return link.Elevated{}, err
 	}
-	if e.over() {
+	if b.over() {
 		return notElevated(link.CodeCanceled, "the run has ended"), nil
 	}
-	if e.live.isStopped() {
+	if b.live.isStopped() {
 		return notElevated(link.CodeStopped, stoppedText), nil
 	}
-	ring, _ := e.live.ring()
-	l, err := e.h.limits.Take(e.bucket(), e.session(), ring)
-	if err == nil && !e.takeFrom(&e.asking, elevationPace) {
+	ring, _ := b.live.ring()
+	l, err := b.h.limits.Take(b.bucket(), b.session(), ring)
+	if err == nil && !b.takeFrom(&b.asking, elevationPace) {
 		l.RetryAfter = time.Duration(float64(time.Second) / elevationPace.perSecond)
 		err = errTooOften
 	}
 	if err != nil {
 		no := notElevated(link.CodeRateLimited, "too many requests for a ring in "+ring.String())
 		no.Next = "wait " + l.RetryAfter.String() + ", then ask again"
-		return no, e.adm.alarm.refused.add(&audit.ToolCall{
-			AgentID: e.adm.Agent, Code: string(link.CodeRateLimited), Count: 1, Name: ApprovalElevation, RunID: e.opt.Run, Type: "tool",
+		return no, b.adm.alarm.refused.add(&audit.ToolCall{
+			AgentID: b.adm.Agent, Code: string(link.CodeRateLimited), Count: 1, Name: ApprovalElevation, RunID: b.opt.Run, Type: "tool",
 		})
 	}
 	if r.Reason == "" {
 		r.Reason = noReason
 	}
 	req := ElevateRequest{Target: r.Target, TTL: r.TTL, Reason: r.Reason, By: AgentItself}
-	a, err := e.control.Agent(ctx)
+	a, err := b.control.Agent(ctx)
 	if err != nil {
 		return link.Elevated{}, err
 	}
 	if a.ID != "" && a.SelfElevation {
-		return e.control.lend(ctx, req)
+		return b.control.lend(ctx, req)
 	}
-	if err := e.control.look(ctx, req, true); err != nil {
+	if err := b.control.look(ctx, req, true); err != nil {
 		return elevated(rings.Elevation{}, err)
 	}
-	by, no, err := e.askForElevation(ctx, r)
+	by, no, err := b.askForElevation(ctx, r)
 	if err != nil || by == "" {
 		return no, err
 	}
 	req.By = by
-	return e.control.lend(ctx, req)
+	return b.control.lend(ctx, req)
 }
 
 // elevationPace is how often a run may ask for a ring. Each request is up to three entries in the audit and one in the state, where
@@ -75,14 +75,14 @@ var elevationPace = pace{burst: 10, perSecond: 0.1}
 
 var errTooOften = errors.New("too often")
 
-func (e *Exit) takeFrom(b *bucket, p pace) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return b.take(e.h.now(), p)
+func (b *Broker) takeFrom(from *bucket, p pace) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return from.take(b.h.now(), p)
 }
 
 // askForElevation asks an operator; by is empty if none agreed.
-func (e *Exit) askForElevation(ctx context.Context, r link.Elevation) (by string, no link.Elevated, err error) {
+func (b *Broker) askForElevation(ctx context.Context, r link.Elevation) (by string, no link.Elevated, err error) {
 	ttl := min(r.TTL, rings.MaxElevation)
 	if ttl <= 0 {
 		ttl = rings.DefaultElevation
@@ -96,7 +96,7 @@ func (e *Exit) askForElevation(ctx context.Context, r link.Elevation) (by string
 		return "", no, err
 	}
 	digest := sha256.Sum256(args)
-	a, err := e.approve(ctx, link.Approval{Tool: ApprovalElevation, Args: args, Digest: hex.EncodeToString(digest[:]), Reason: r.Reason, Wait: r.Wait}, ApprovalElevation)
+	a, err := b.approve(ctx, link.Approval{Tool: ApprovalElevation, Args: args, Digest: hex.EncodeToString(digest[:]), Reason: r.Reason, Wait: r.Wait}, ApprovalElevation)
 	switch {
 	case err != nil:
 		return "", no, err
@@ -147,17 +147,17 @@ func nextOf(code rings.Code) string {
 
 // Alarm implements link.Controls. A gateway may have fallen: it is believed only what is its own to see. It returns when the run
 // has no rights any more and its kill is under way.
-func (e *Exit) Alarm(_ context.Context, a link.Alarm) error {
+func (b *Broker) Alarm(_ context.Context, a link.Alarm) error {
 	if err := a.Check(); err != nil {
 		return err
 	}
-	if e.over() {
+	if b.over() {
 		return nil
 	}
 	detail := string(a.Reason)
 	if a.Detail != "" {
 		detail += ": " + a.Detail
 	}
-	e.control.killSoon(KillRequest{Reason: a.Reason, Action: a.Action, By: "tool proxy", Detail: detail})
+	b.control.killSoon(KillRequest{Reason: a.Reason, Action: a.Action, By: "tool proxy", Detail: detail})
 	return nil
 }

@@ -11,57 +11,57 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-var _ link.Memory = (*Exit)(nil)
+var _ link.Memory = (*Broker)(nil)
 
 // Memory implements link.Memory. The gateway has decided about the tool call; what the supervisor knows is asked again here: a
 // gateway that was taken over has no other memory, none when its agent is in quarantine, and no more changes than the run
 // has made tool calls.
-func (e *Exit) Memory(ctx context.Context, q link.MemoryRequest) (link.MemoryAnswer, error) {
-	scope, err := e.adm.memoryScope()
+func (b *Broker) Memory(ctx context.Context, q link.MemoryRequest) (link.MemoryAnswer, error) {
+	scope, err := b.adm.memoryScope()
 	if err != nil {
 		return link.MemoryAnswer{}, err
 	}
 	if err := q.Check(); err != nil {
 		return link.MemoryAnswer{}, err
 	}
-	if e.over() {
+	if b.over() {
 		return link.MemoryAnswer{}, errors.New("the run has ended")
 	}
-	if e.live.isStopped() {
+	if b.live.isStopped() {
 		return link.MemoryAnswer{}, errStopped
 	}
-	if !e.adm.Grant.Allows(memoryTool) {
-		return link.MemoryAnswer{}, fmt.Errorf("plan %s or the agent's role doesn't include the tool %s", e.adm.Grant.Plan, memoryTool)
+	if !b.adm.Grant.Allows(memoryTool) {
+		return link.MemoryAnswer{}, fmt.Errorf("plan %s or the agent's role doesn't include the tool %s", b.adm.Grant.Plan, memoryTool)
 	}
 	// One at a time: a transaction keeps all other runs of the node from theirs.
-	e.memory.Lock()
-	defer e.memory.Unlock()
+	b.memory.Lock()
+	defer b.memory.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, memoryTime)
 	defer cancel()
-	a, _, err := e.live.now(ctx)
+	a, _, err := b.live.now(ctx)
 	if err != nil {
 		return link.MemoryAnswer{}, err
 	}
 	if a.Quarantined != nil {
 		return link.MemoryAnswer{}, errors.New("the agent is in quarantine")
 	}
-	m := memory{scope: scope, author: e.adm.Agent, now: e.h.now}
+	m := memory{scope: scope, author: b.adm.Agent, now: b.h.now}
 	if q.Op == link.MemoryList {
-		return m.answer(func(f func(*store.Tx) error) error { return e.h.view(ctx, f) }, q)
+		return m.answer(func(f func(*store.Tx) error) error { return b.h.view(ctx, f) }, q)
 	}
-	if err := e.countWrite(); err != nil {
+	if err := b.countWrite(); err != nil {
 		return link.MemoryAnswer{}, err
 	}
-	return m.answer(func(f func(*store.Tx) error) error { return e.h.update(ctx, f) }, q)
+	return m.answer(func(f func(*store.Tx) error) error { return b.h.update(ctx, f) }, q)
 }
 
 // countWrite allows a change for each tool call that the run has taken. Each waits for the disk, and a disk is shared.
-func (e *Exit) countWrite() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.written >= e.taken {
+func (b *Broker) countWrite() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.written >= b.taken {
 		return errors.New("more changes of the memory than tool calls")
 	}
-	e.written++
+	b.written++
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	_ link.Safeties = (*Exit)(nil)
+	_ link.Safeties = (*Broker)(nil)
 
 	errNoSafetyLoop = errors.New("this run has no safety loop")
 	errStopped      = errors.New("the safety loop has stopped the agent")
@@ -33,18 +33,18 @@ func safetyRate(wait time.Duration) json.RawMessage {
 // Safety implements link.Safeties. How often is bounded by the ring's rate (H-16), apart from that of tools: each call that needs a
 // step would else cost two. In the long run it is a fifth of that, which is a report for each of the run's steps: every answer
 // of the loop is an entry in the audit, on disk before it is given.
-func (e *Exit) Safety(ctx context.Context, s link.Safety) (json.RawMessage, error) {
-	loop, err := e.safety()
+func (b *Broker) Safety(ctx context.Context, s link.Safety) (json.RawMessage, error) {
+	loop, err := b.safety()
 	if err != nil {
 		return nil, err
 	}
-	ring, _ := e.live.ring()
-	if r, err := e.h.limits.Take(e.bucket(), "(safety)", ring); err != nil {
+	ring, _ := b.live.ring()
+	if r, err := b.h.limits.Take(b.bucket(), "(safety)", ring); err != nil {
 		return safetyRate(r.RetryAfter), nil
 	}
 	if most, unlimited := rings.RateLimitOf(ring); !unlimited {
 		long := pace{burst: float64(8 * most.PerSecond), perSecond: float64(most.PerSecond) / 5}
-		if !e.takeFrom(&e.reports, long) {
+		if !b.takeFrom(&b.reports, long) {
 			return safetyRate(time.Duration(float64(time.Second) / long.perSecond)), nil
 		}
 	}
@@ -52,35 +52,35 @@ func (e *Exit) Safety(ctx context.Context, s link.Safety) (json.RawMessage, erro
 }
 
 // Intent implements link.Safeties.
-func (e *Exit) Intent(ctx context.Context, tool, target string) error {
-	loop, err := e.safety()
+func (b *Broker) Intent(ctx context.Context, tool, target string) error {
+	loop, err := b.safety()
 	if err != nil {
 		return err
 	}
-	if e.live.isStopped() {
+	if b.live.isStopped() {
 		return link.ErrStopped
 	}
 	return loop.Intent(ctx, tool, target)
 }
 
 // Blocked implements link.Safeties.
-func (e *Exit) Blocked(ctx context.Context) error {
-	loop, err := e.safety()
+func (b *Broker) Blocked(ctx context.Context) error {
+	loop, err := b.safety()
 	if err != nil {
 		return err
 	}
-	if e.live.isStopped() {
+	if b.live.isStopped() {
 		return link.ErrStopped
 	}
 	return loop.Blocked(ctx)
 }
 
-func (e *Exit) safety() (link.Safeties, error) {
+func (b *Broker) safety() (link.Safeties, error) {
 	switch {
-	case e.opt.Safety == nil:
+	case b.opt.Safety == nil:
 		return nil, errNoSafetyLoop
-	case e.over():
+	case b.over():
 		return nil, errors.New("the run has ended")
 	}
-	return e.opt.Safety, nil
+	return b.opt.Safety, nil
 }

@@ -637,12 +637,14 @@ func refusal(s *site, called rings.Ring) runtime.Refusal {
 
 // Each of the three sources alone, and what a breach leads to.
 func TestH24BreachLowersTheLiveRun(t *testing.T) {
-	sources := map[string]func(*site, *Control, *Exit, runtime.Observer) error{
-		"syscalls": func(s *site, _ *Control, _ *Exit, w runtime.Observer) error { return w.Refused(refusal(s, rings.Root)) },
-		"tools": func(s *site, _ *Control, e *Exit, _ runtime.Observer) error {
+	sources := map[string]func(*site, *Control, *Broker, runtime.Observer) error{
+		"syscalls": func(s *site, _ *Control, _ *Broker, w runtime.Observer) error {
+			return w.Refused(refusal(s, rings.Root))
+		},
+		"tools": func(s *site, _ *Control, e *Broker, _ runtime.Observer) error {
 			return e.Record(s.t.Context(), link.Record{Kind: "tool", Name: "x", Code: "ring_denied", Count: 1, Weight: rings.Root})
 		},
-		"egress": func(s *site, _ *Control, e *Exit, _ runtime.Observer) error {
+		"egress": func(s *site, _ *Control, e *Broker, _ runtime.Observer) error {
 			return e.Record(s.t.Context(), link.Record{Kind: "egress", Name: "x:1", Code: "ring_denied", Count: 1, Weight: rings.Root})
 		},
 	}
@@ -662,7 +664,7 @@ func TestH24BreachLowersTheLiveRun(t *testing.T) {
 					if err := w.Start(status("r1")); err != nil {
 						t.Fatal(err)
 					}
-					e := s.Exit(adm, ExitOptions{Run: "r1", Control: c})
+					e := s.Broker(adm, BrokerOptions{Run: "r1", Control: c})
 					defer e.Close()
 					for range 4 {
 						if err := source(s, c, e, w); err != nil {
@@ -940,27 +942,27 @@ func TestH21SubstituteMustBeFit(t *testing.T) {
 func TestH23Triggers(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		trigger func(*site, *Control, *Exit) error
+		trigger func(*site, *Control, *Broker) error
 		reason  rings.KillReason
 		by      string
 	}{
-		{"alarm of the policy", func(s *site, _ *Control, e *Exit) error {
+		{"alarm of the policy", func(s *site, _ *Control, e *Broker) error {
 			return e.Alarm(s.t.Context(), link.Alarm{Reason: rings.KillPolicyViolation, Action: "tool.x.invoke", Detail: "why"})
 		}, rings.KillPolicyViolation, "policy_engine"},
-		{"alarm of the breaker", func(s *site, _ *Control, e *Exit) error {
+		{"alarm of the breaker", func(s *site, _ *Control, e *Broker) error {
 			return e.Alarm(s.t.Context(), link.Alarm{Reason: rings.KillCircuitBreaker})
 		}, rings.KillCircuitBreaker, "circuit_breaker"},
-		{"breach", func(_ *site, c *Control, _ *Exit) error {
+		{"breach", func(_ *site, c *Control, _ *Broker) error {
 			for range 3 {
 				_ = c.attempt(rings.Root)
 			}
 			return nil
 		}, rings.KillRingBreach, "ring_breach"},
-		{"quarantine", func(s *site, _ *Control, _ *Exit) error {
+		{"quarantine", func(s *site, _ *Control, _ *Broker) error {
 			_, err := s.Quarantine(s.t.Context(), "a", Cause{Code: "operator", Reason: "x"})
 			return err
 		}, rings.KillQuarantineTimeout, "quarantine"},
-		{"session", func(s *site, _ *Control, _ *Exit) error {
+		{"session", func(s *site, _ *Control, _ *Broker) error {
 			_, err := s.ArchiveSession(s.t.Context(), "s")
 			return err
 		}, rings.KillSessionTimeout, "session"},
@@ -979,7 +981,7 @@ func TestH23Triggers(t *testing.T) {
 					o.QuarantineTimeout = time.Millisecond
 				}
 			})
-			e := s.Exit(c.adm, ExitOptions{Run: "r1", Control: c, MaxSteps: 9})
+			e := s.Broker(c.adm, BrokerOptions{Run: "r1", Control: c, MaxSteps: 9})
 			defer e.Close()
 			for _, r := range append(rings.KillReasons(), "", "nope") {
 				if r == rings.KillPolicyViolation || r == rings.KillCircuitBreaker {
@@ -1039,7 +1041,7 @@ func TestH13AgentAsksItself(t *testing.T) {
 			c := s.control()
 			settled := false // M-22: it is told when the ring is there
 			c.opt.Settled = func(context.Context) { settled = true }
-			e := s.Exit(c.adm, ExitOptions{Run: "r1", Control: c})
+			e := s.Broker(c.adm, BrokerOptions{Run: "r1", Control: c})
 			defer e.Close()
 			r := link.Elevation{Target: rings.Standard, TTL: time.Minute, Reason: "need to build"}
 			answered := make(chan error, 1)
@@ -1098,7 +1100,7 @@ func TestH13GatewayClaimsAnApproval(t *testing.T) {
 	s := newSite(t)
 	s.score("a", 0.7, false)
 	c := s.control()
-	e := s.Exit(c.adm, ExitOptions{Run: "r1", Control: c})
+	e := s.Broker(c.adm, BrokerOptions{Run: "r1", Control: c})
 	defer e.Close()
 	if _, err := s.GrantApproval(t.Context(), StandingGrant{Agent: "a", Tool: ApprovalElevation, By: "uid:0", Expires: s.clock.now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)

@@ -74,7 +74,7 @@ type Control struct {
 	live  *live
 	kills *rings.KillSwitch
 	unfit *rings.Quarantine // substitutes that must not take over
-	// alone is set if nothing applies the live ring to processes: the control of an Exit or Watch that was given none.
+	// alone is set if nothing applies the live ring to processes: the control of a Broker or Watch that was given none.
 	alone bool
 	end   func(error) // then ends the run; may be nil
 

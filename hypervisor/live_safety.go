@@ -35,8 +35,8 @@ func (l *live) isStopped() bool {
 	return l.stopped
 }
 
-// exitRing is the ring that the tool proxy goes by.
-func (l *live) exitRing() (rings.Ring, <-chan struct{}) {
+// brokerRing is the ring that the tool proxy goes by.
+func (l *live) brokerRing() (rings.Ring, <-chan struct{}) {
 	ring, changed := l.ring()
 	if l.isStopped() {
 		// Stopped or resumed since the line before: then changed is closed, and who waits for it asks again.

@@ -138,7 +138,7 @@ func TestS15StopShutsEveryWayOut(t *testing.T) {
 	c := s.Control(adm, ControlOptions{Run: "r1", Elevatable: func() error { return nil }})
 	defer c.Close()
 	loop := &reached{}
-	e := s.Exit(adm, ExitOptions{
+	e := s.Broker(adm, BrokerOptions{
 		Run: "r1", MaxSteps: 1000, Control: c, Safety: loop,
 		Execute: func(context.Context, string) (link.Process, error) { return nil, errors.New("executed") },
 	})
@@ -159,7 +159,7 @@ func TestS15StopShutsEveryWayOut(t *testing.T) {
 		wantRing(t, c, rings.Standard)
 		ring, resumed := e.Ring()
 		if ring != rings.Sandbox {
-			t.Errorf("the exit is in %v, want %v", ring, rings.Sandbox)
+			t.Errorf("the broker is in %v, want %v", ring, rings.Sandbox)
 		}
 		for what, v := range map[string]link.Check{"connection": {Egress: true}, "tool": {Action: link.Check{}.Action, Held: true}} {
 			if got, err := e.Check(t.Context(), v); err != nil || got.Allowed || got.Code != link.CodeStopped {
@@ -218,7 +218,7 @@ func TestS15SafetyIsPaced(t *testing.T) {
 	}
 	defer adm.Done()
 	loop := &reached{}
-	e := s.Exit(adm, ExitOptions{Run: "r1", MaxSteps: 1000, Safety: loop})
+	e := s.Broker(adm, BrokerOptions{Run: "r1", MaxSteps: 1000, Safety: loop})
 	defer e.Close()
 	var last json.RawMessage
 	for range 1000 {
@@ -233,7 +233,7 @@ func TestS15SafetyIsPaced(t *testing.T) {
 	if _, err := s.limits.Take(e.bucket(), e.session(), rings.Sandbox); err != nil {
 		t.Errorf("a tool call has to wait for it: %v", err)
 	}
-	without := s.Exit(adm, ExitOptions{Run: "r1"})
+	without := s.Broker(adm, BrokerOptions{Run: "r1"})
 	defer without.Close()
 	if _, err := without.Safety(t.Context(), link.Safety{Endpoint: "READ", Operation: "introspect"}); !errors.Is(err, errNoSafetyLoop) {
 		t.Errorf("got %v, want %v", err, errNoSafetyLoop)

@@ -20,7 +20,7 @@ const (
 )
 
 // AgentSettings are what an operator says about an agent besides its score. They lie in a bucket of their own: an agentrun
-// that doesn't know them has no exit to hold to them, and still reads the scores.
+// that doesn't know them has no broker to hold to them, and still reads the scores.
 type AgentSettings struct {
 	Plan  string `json:"plan,omitempty"`  // of governance; empty: the operator's
 	Role  string `json:"role,omitempty"`  // likewise; empty: none

@@ -84,7 +84,7 @@ type run struct {
 	admission hypervisor.Admission
 	live      *live.Run
 	over      func() // ends what operators may do
-	account   *hypervisor.Exit
+	broker    *hypervisor.Broker
 	out       *runtime.Wayout // nil: there is no way out
 	outcome   *outcome
 	status    *runtime.Status // nil: the launch was not begun

@@ -133,18 +133,18 @@ func (s *run) openWayOut() error {
 	cmds := &toolcmd.Commands{Options: toolcmd.Options{
 		StateDir: s.node.StateDir, RunDir: s.node.RunDir, Run: plan.ID, Env: s.by.childEnv(), Dir: s.by.Dir,
 	}}
-	s.account = s.h.Exit(s.admission, hypervisor.ExitOptions{
+	s.broker = s.h.Broker(s.admission, hypervisor.BrokerOptions{
 		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps,
 		KillOnBreach: r.KillOnBreach, Control: s.live.Control, Safety: s.live.Safety,
 		End:     func(err error) { s.end(&runtime.PolicyError{Reason: err.Error()}) },
 		Warn:    func(err error) { s.node.Log.Warn("tool proxy", "err", err) },
 		Execute: cmds.Execute,
 	})
-	start.MaxSteps, start.LogDir, start.BestEffort = s.account.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
+	start.MaxSteps, start.LogDir, start.BestEffort = s.broker.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
 	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()
 	start.Ends = time.Now().Add(time.Duration(plan.Limits.Timeout))
 	s.out = &runtime.Wayout{
-		Program: program, Start: start, Supervisor: s.account, Announce: cmds.Announce,
+		Program: program, Start: start, Supervisor: s.broker, Announce: cmds.Announce,
 		Env: s.file.Environ(s.by.LookupEnv), Eager: start.Metrics != "",
 	}
 	if plan.Wayout.CA {
@@ -156,11 +156,11 @@ func (s *run) openWayOut() error {
 // closeWayOut ends what openWayOut began, and does with the run's log what the configuration says. Nothing of the
 // run is left that could use either.
 func (s *run) closeWayOut() {
-	if s.account == nil {
+	if s.broker == nil {
 		return
 	}
 	s.node.Outputs().Keep(s.plan.ID, s.file.Logs)
-	if err := s.account.Close(); err != nil {
+	if err := s.broker.Close(); err != nil {
 		s.node.Log.Warn("closing the account of the tool proxy", "err", err)
 	}
 }

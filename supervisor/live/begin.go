@@ -69,7 +69,7 @@ type RunOptions struct {
 }
 
 // Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
-// comes after the run's exit is closed and before the admission is given back.
+// comes after the run's broker is closed and before the admission is given back.
 func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
 	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, ended: make(chan struct{})}
 	v.Control = h.Control(adm, hypervisor.ControlOptions{

@@ -25,7 +25,7 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-// inside is what an agent has: its gateway's gate and handler on one end of a real link, the supervisor's exit and loop on the other.
+// inside is what an agent has: its gateway's gate and handler on one end of a real link, the supervisor's broker and loop on the other.
 type inside struct {
 	t    *testing.T
 	runs *Runs
@@ -55,7 +55,7 @@ func newInside(t *testing.T) *inside {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := h.Exit(adm, hypervisor.ExitOptions{Run: "r1", MaxSteps: 100, Control: v.Control, Safety: v.Safety})
+	x := h.Broker(adm, hypervisor.BrokerOptions{Run: "r1", MaxSteps: 100, Control: v.Control, Safety: v.Safety})
 	start := link.Start{Caller: x.Caller(), Ring: adm.Ring, MaxSteps: 100, Safety: SafetyStart(v.Plan)}
 	ours, theirs, err := link.Pair()
 	if err != nil {

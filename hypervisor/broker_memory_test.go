@@ -19,10 +19,10 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-// run opens the exit of one run, with as many tool calls taken as the test needs changes.
-func (n *node) memoryRun(run, agent, session string) *Exit {
+// run opens the broker of one run, with as many tool calls taken as the test needs changes.
+func (n *node) memoryRun(run, agent, session string) *Broker {
 	n.t.Helper()
-	e := n.Exit(n.admit(Request{Agent: agent, Session: session}), ExitOptions{Run: run, MaxSteps: 100_000})
+	e := n.Broker(n.admit(Request{Agent: agent, Session: session}), BrokerOptions{Run: run, MaxSteps: 100_000})
 	n.t.Cleanup(func() { e.Close() })
 	e.taken = 10_000 // what so many calls of the tool have taken
 	return e
@@ -70,8 +70,8 @@ func texts(items []link.MemoryItem) []string {
 	return got
 }
 
-// over gives a run's exit to a gateway of its own, as agentrun does.
-func over(t *testing.T, e *Exit) *link.Client {
+// over gives a run's broker to a gateway of its own, as agentrun does.
+func over(t *testing.T, e *Broker) *link.Client {
 	t.Helper()
 	ours, theirs, err := link.Pair()
 	if err != nil {
@@ -96,7 +96,7 @@ func over(t *testing.T, e *Exit) *link.Client {
 // Two gateways of one agent see the same memory, at once and after a restart; another agent's is another.
 func TestM14MemoryLivesOn(t *testing.T) {
 	n := newNode(t)
-	runs := []*Exit{n.memoryRun("r1", "a", ""), n.memoryRun("r2", "a", ""), n.memoryRun("r3", "b", "")}
+	runs := []*Broker{n.memoryRun("r1", "a", ""), n.memoryRun("r2", "a", ""), n.memoryRun("r3", "b", "")}
 	one, two, other := over(t, runs[0]), over(t, runs[1]), over(t, runs[2])
 	if a := asked(t, one, putting("", "the build is green")); !a.Allowed || a.ID != "m1" || !a.At.Equal(n.now) || a.Version != 1 {
 		t.Errorf("put: got %+v", a)
@@ -141,7 +141,7 @@ func TestM14IdentityIsTheAdmissions(t *testing.T) {
 			t.Errorf("agent %s sees %v", agent, texts(got))
 		}
 	}
-	own := n.Exit(n.admit(Request{}), ExitOptions{Run: "r3", MaxSteps: 9})
+	own := n.Broker(n.admit(Request{}), BrokerOptions{Run: "r3", MaxSteps: 9})
 	defer own.Close()
 	own.taken = 9
 	if a, err := own.Memory(t.Context(), putting("x", "s")); err == nil || a.Allowed {
@@ -173,7 +173,7 @@ func TestM14SessionsShareTheirs(t *testing.T) {
 			t.Errorf("%s of another's: got %+v", q.Op, got)
 		}
 	}
-	for name, e := range map[string]*Exit{"another session": n.memoryRun("r3", "a", "t"), "the agent's own": n.memoryRun("r4", "a", "")} {
+	for name, e := range map[string]*Broker{"another session": n.memoryRun("r3", "a", "t"), "the agent's own": n.memoryRun("r4", "a", "")} {
 		if got := listed(t, e); len(got) != 0 {
 			t.Errorf("%s: got %v", name, texts(got))
 		}

@@ -132,13 +132,13 @@ func (n *node) admit(r Request) Admission {
 	return adm
 }
 
-// exit opens the exit of a run of agent a, whose ring its score has given.
-func (n *node) exit(opt ExitOptions) *Exit {
+// broker opens the broker of a run of agent a, whose ring its score has given.
+func (n *node) broker(opt BrokerOptions) *Broker {
 	n.t.Helper()
 	if opt.Run == "" {
 		opt.Run = "r1"
 	}
-	e := n.Exit(n.admit(Request{Agent: "a"}), opt)
+	e := n.Broker(n.admit(Request{Agent: "a"}), opt)
 	n.t.Cleanup(func() { e.Close() })
 	return e
 }
@@ -147,7 +147,7 @@ func tool(name string) link.Check {
 	return link.Check{Held: true, Action: rings.Action{ID: "tool." + name + ".invoke", Name: name, ExecuteAPI: name, Reversibility: rings.Full, ReadOnly: true}}
 }
 
-func check(t *testing.T, e *Exit, c link.Check) link.Verdict {
+func check(t *testing.T, e *Broker, c link.Check) link.Verdict {
 	t.Helper()
 	v, err := e.Check(t.Context(), c)
 	if err != nil {
@@ -168,7 +168,7 @@ func TestCodesOfTheLedgerAreTheLinks(t *testing.T) {
 }
 
 // end closes a call that cost so much.
-func end(t testing.TB, e *Exit, place, reservation uint64, cost int64) link.Reservation {
+func end(t testing.TB, e *Broker, place, reservation uint64, cost int64) link.Reservation {
 	t.Helper()
 	r := link.Record{Kind: "tool", Name: "math", Allowed: true, Code: rings.CodeOK, Cost: cost, Count: 1}
 	a, err := e.End(t.Context(), link.End{Place: place, Reservation: reservation, Record: &r})
@@ -179,7 +179,7 @@ func end(t testing.TB, e *Exit, place, reservation uint64, cost int64) link.Rese
 }
 
 // giveBack is the end of what was no call.
-func giveBack(t testing.TB, e *Exit, place uint64) {
+func giveBack(t testing.TB, e *Broker, place uint64) {
 	t.Helper()
 	if _, err := e.End(t.Context(), link.End{Place: place}); err != nil {
 		t.Error(err)
@@ -190,7 +190,7 @@ func giveBack(t testing.TB, e *Exit, place uint64) {
 func TestM18CallsOfADeadGatewayAreOnRecord(t *testing.T) {
 	n := newNode(t)
 	n.set("a", func(s *AgentSettings) { s.Plan = governance.Freemium })
-	e := n.exit(ExitOptions{MaxSteps: 9})
+	e := n.broker(BrokerOptions{MaxSteps: 9})
 	ended, working, asking := check(t, e, tool("math")), check(t, e, tool("search")), check(t, e, tool("text"))
 	r, err := e.Reserve(t.Context(), link.Spend{What: "tool", Place: ended.Place, Estimate: 10})
 	if err != nil || !r.Allowed {
@@ -222,7 +222,7 @@ func TestM18CallsOfADeadGatewayAreOnRecord(t *testing.T) {
 func TestM19EndThatFindsNoRoom(t *testing.T) {
 	n := newNode(t)
 	n.set("a", func(s *AgentSettings) { s.Plan = governance.Freemium }) // 0.005 a run
-	e := n.exit(ExitOptions{MaxSteps: 9})
+	e := n.broker(BrokerOptions{MaxSteps: 9})
 	v := check(t, e, tool("math"))
 	r, err := e.Reserve(t.Context(), link.Spend{What: "tool", Place: v.Place, Estimate: 10})
 	if err != nil || !r.Allowed {
@@ -325,7 +325,7 @@ func TestM9CheckOrder(t *testing.T) {
 	n := newNode(t)
 	n.score("a", 0.8, false)
 	n.set("a", func(s *AgentSettings) { s.Role = "reader" })
-	e := n.exit(ExitOptions{MaxSteps: 100})
+	e := n.broker(BrokerOptions{MaxSteps: 100})
 	if v := check(t, e, tool("math")); !v.Allowed || v.Place == 0 || v.Ring != rings.Standard {
 		t.Errorf("got %+v", v)
 	}
@@ -360,7 +360,7 @@ func TestM9CheckOrder(t *testing.T) {
 
 func TestM7NoEgressInRing3(t *testing.T) {
 	n := newNode(t)
-	e := n.exit(ExitOptions{MaxSteps: 1})
+	e := n.broker(BrokerOptions{MaxSteps: 1})
 	if v := check(t, e, link.Check{Egress: true}); v.Allowed || v.Code != link.CodeRing {
 		t.Errorf("got %+v, want ring 3 to have no egress", v)
 	}
@@ -368,7 +368,7 @@ func TestM7NoEgressInRing3(t *testing.T) {
 
 func TestH11ConcurrencyAndM3Steps(t *testing.T) {
 	n := newNode(t)
-	e := n.exit(ExitOptions{MaxSteps: 6})
+	e := n.broker(BrokerOptions{MaxSteps: 6})
 	var places []uint64
 	for range 4 {
 		places = append(places, check(t, e, tool("math")).Place)
@@ -394,7 +394,7 @@ func TestH11ConcurrencyAndM3Steps(t *testing.T) {
 
 func TestH16RateOfTheRing(t *testing.T) {
 	n := newNode(t)
-	e := n.exit(ExitOptions{MaxSteps: 1000})
+	e := n.broker(BrokerOptions{MaxSteps: 1000})
 	allowed := 0
 	for range 50 {
 		v := check(t, e, tool("math"))
@@ -409,7 +409,7 @@ func TestH16RateOfTheRing(t *testing.T) {
 		t.Errorf("got %d, want the burst of ring 3", allowed)
 	}
 	// A second run of the same agent finds the bucket as the first has left it.
-	if v := check(t, n.exit(ExitOptions{Run: "r2", MaxSteps: 9}), tool("math")); v.Allowed {
+	if v := check(t, n.broker(BrokerOptions{Run: "r2", MaxSteps: 9}), tool("math")); v.Allowed {
 		t.Error("a new run filled the bucket")
 	}
 }
@@ -417,7 +417,7 @@ func TestH16RateOfTheRing(t *testing.T) {
 func TestH31QuarantineByAnotherProcess(t *testing.T) {
 	n := newNode(t)
 	n.score("a", 0.8, false)
-	e := n.exit(ExitOptions{MaxSteps: 100})
+	e := n.broker(BrokerOptions{MaxSteps: 100})
 	ring, changed := e.Ring()
 	if ring != rings.Standard || !check(t, e, tool("math")).Allowed {
 		t.Fatalf("got %v", ring)
@@ -438,7 +438,7 @@ func TestH31QuarantineByAnotherProcess(t *testing.T) {
 func TestM22RingChangesWithoutAQuestion(t *testing.T) {
 	n := newNode(t)
 	n.score("a", 0.8, false)
-	e := n.exit(ExitOptions{})
+	e := n.broker(BrokerOptions{})
 	_, changed := e.Ring()
 	n.score("a", 0.1, false)
 	<-changed
@@ -459,7 +459,7 @@ func TestM22RingChangesWithoutAQuestion(t *testing.T) {
 func TestExitFailsClosed(t *testing.T) {
 	n := newNode(t)
 	n.score("a", 0.8, false)
-	e := n.exit(ExitOptions{MaxSteps: 100})
+	e := n.broker(BrokerOptions{MaxSteps: 100})
 	db := filepath.Join(n.dir, stateFile)
 	if err := os.WriteFile(db, []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
@@ -495,7 +495,7 @@ func TestM19BudgetOverRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer adm.Done()
-		e := n.Exit(adm, ExitOptions{Run: run, MaxSteps: 100})
+		e := n.Broker(adm, BrokerOptions{Run: run, MaxSteps: 100})
 		if e.MaxSteps() != 20 {
 			t.Errorf("got %d steps, want the plan's", e.MaxSteps())
 		}
@@ -551,7 +551,7 @@ func TestM19BudgetOverRuns(t *testing.T) {
 
 func TestM18OneRecordForEachDecision(t *testing.T) {
 	n := newNode(t)
-	e := n.exit(ExitOptions{})
+	e := n.broker(BrokerOptions{})
 	ctx := t.Context()
 	for _, r := range []link.Record{
 		{Kind: "tool", Name: "math", Allowed: true, Code: "ok", Count: 1, Took: time.Second},
@@ -583,7 +583,7 @@ func TestH24RefusalsAddUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ended error
-	e := n.Exit(adm, ExitOptions{Run: "r1", KillOnBreach: true, MaxSteps: 9, End: func(err error) { ended = err }})
+	e := n.Broker(adm, BrokerOptions{Run: "r1", KillOnBreach: true, MaxSteps: 9, End: func(err error) { ended = err }})
 	defer e.Close()
 	if err := w.Refused(runtime.Refusal{At: n.now, Syscall: "mount", Verdict: "EPERM", Called: rings.Root}); err != nil {
 		t.Fatal(err)
@@ -619,7 +619,7 @@ func TestM11ApprovalByAnotherProcess(t *testing.T) {
 			n := newNode(t)
 			n.score("a", 0.8, false)
 			n.now = time.Now() // the other process has the real clock
-			e := n.exit(ExitOptions{})
+			e := n.broker(BrokerOptions{})
 			got := make(chan link.Approved, 1)
 			go func() {
 				a, err := e.Approve(t.Context(), approvalOf("webhook.send", `{"to":"x"}`))
@@ -675,13 +675,13 @@ func (n *node) waiting() Approval {
 func TestM11WhatEndsTheWait(t *testing.T) {
 	for name, tt := range map[string]struct {
 		wait time.Duration
-		end  func(n *node, e *Exit, cancel context.CancelFunc)
+		end  func(n *node, e *Broker, cancel context.CancelFunc)
 		want ApprovalState
 	}{
-		"time":   {time.Nanosecond, func(*node, *Exit, context.CancelFunc) {}, ApprovalExpired},
-		"caller": {time.Minute, func(_ *node, _ *Exit, cancel context.CancelFunc) { cancel() }, ApprovalCanceled},
-		"run":    {time.Minute, func(_ *node, e *Exit, _ context.CancelFunc) { e.Close() }, ApprovalCanceled},
-		"quarantine": {time.Minute, func(n *node, _ *Exit, _ context.CancelFunc) {
+		"time":   {time.Nanosecond, func(*node, *Broker, context.CancelFunc) {}, ApprovalExpired},
+		"caller": {time.Minute, func(_ *node, _ *Broker, cancel context.CancelFunc) { cancel() }, ApprovalCanceled},
+		"run":    {time.Minute, func(_ *node, e *Broker, _ context.CancelFunc) { e.Close() }, ApprovalCanceled},
+		"quarantine": {time.Minute, func(n *node, _ *Broker, _ context.CancelFunc) {
 			if _, err := n.Quarantine(n.t.Context(), "a", Cause{Code: "operator", Reason: "x"}); err != nil {
 				n.t.Error(err)
 			}
@@ -689,7 +689,7 @@ func TestM11WhatEndsTheWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			e := n.exit(ExitOptions{})
+			e := n.broker(BrokerOptions{})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			got := make(chan link.Approved, 1)
@@ -724,7 +724,7 @@ func TestM11WhatEndsTheWait(t *testing.T) {
 func TestM11StandingGrants(t *testing.T) {
 	n := newNode(t)
 	ctx := t.Context()
-	e := n.exit(ExitOptions{})
+	e := n.broker(BrokerOptions{})
 	ask := func(change func(*link.Approval)) bool {
 		a := approvalOf("webhook.send", `{}`)
 		a.Wait = 0
@@ -779,7 +779,7 @@ func TestM11StandingGrants(t *testing.T) {
 
 func TestM11Bounds(t *testing.T) {
 	n := newNode(t)
-	e := n.exit(ExitOptions{})
+	e := n.broker(BrokerOptions{})
 	for _, a := range []link.Approval{{}, approvalOf("", "{}"), approvalOf("a b", "{}"), approvalOf("t", "{"), approvalOf("t", `"`+strings.Repeat("x", maxApprovalArgs)+`"`)} {
 		if r, err := e.Approve(t.Context(), a); err == nil || r.Allowed {
 			t.Errorf("got %+v %v", r, err)
@@ -808,7 +808,7 @@ func TestM11Bounds(t *testing.T) {
 func TestM22CanceledCallerLowersNobody(t *testing.T) {
 	n := newNode(t)
 	n.score("a", 0.8, false)
-	e := n.exit(ExitOptions{MaxSteps: 9})
+	e := n.broker(BrokerOptions{MaxSteps: 9})
 	ring, changed := e.Ring()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -847,7 +847,7 @@ func TestM19DayHoldsOverProcesses(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				e := h.Exit(adm, ExitOptions{Run: fmt.Sprint("r", i, "-", j)})
+				e := h.Broker(adm, BrokerOptions{Run: fmt.Sprint("r", i, "-", j)})
 				for {
 					r, err := e.Reserve(t.Context(), link.Spend{Estimate: 5000})
 					if err != nil || !r.Allowed {

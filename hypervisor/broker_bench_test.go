@@ -11,7 +11,7 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-func benchExit(b *testing.B) *Exit {
+func benchBroker(b *testing.B) *Broker {
 	h, err := Open(Options{StateDir: filepath.Join(b.TempDir(), "state")})
 	if err != nil {
 		b.Fatal(err)
@@ -24,7 +24,7 @@ func benchExit(b *testing.B) *Exit {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := h.Exit(adm, ExitOptions{Run: "r", MaxSteps: 1 << 40})
+	e := h.Broker(adm, BrokerOptions{Run: "r", MaxSteps: 1 << 40})
 	b.Cleanup(func() { e.Close(); adm.Done(); h.Close() })
 	return e
 }
@@ -32,7 +32,7 @@ func benchExit(b *testing.B) *Exit {
 // What a tool call asks of its supervisor, part by part. The rate of ring 2 refuses most checks; both answers look at the
 // same things.
 func BenchmarkExitCheck(b *testing.B) {
-	e, ctx, c := benchExit(b), context.Background(), tool("math")
+	e, ctx, c := benchBroker(b), context.Background(), tool("math")
 	b.ReportAllocs()
 	for b.Loop() {
 		v, err := e.Check(ctx, c)
@@ -44,7 +44,7 @@ func BenchmarkExitCheck(b *testing.B) {
 }
 
 func BenchmarkExitReserveEnd(b *testing.B) {
-	e, ctx := benchExit(b), context.Background()
+	e, ctx := benchBroker(b), context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
 		r, err := e.Reserve(ctx, link.Spend{What: "model", Estimate: 10, Tokens: 10})
@@ -59,7 +59,7 @@ func BenchmarkExitReserveEnd(b *testing.B) {
 }
 
 func BenchmarkExitRecord(b *testing.B) {
-	e, ctx := benchExit(b), context.Background()
+	e, ctx := benchBroker(b), context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := e.Record(ctx, link.Record{Kind: "tool", Name: "math", Allowed: true, Code: rings.CodeOK, Count: 1, Cost: 10}); err != nil {
@@ -70,7 +70,7 @@ func BenchmarkExitRecord(b *testing.B) {
 
 // A state that changed is read anew.
 func BenchmarkExitRead(b *testing.B) {
-	e, ctx := benchExit(b), context.Background()
+	e, ctx := benchBroker(b), context.Background()
 	for b.Loop() {
 		e.live.readMu.Lock()
 		e.live.sure = false
