@@ -12,12 +12,12 @@
 //	defer ns.Close()
 //	config.Namespaces.Add(configs.NEWNET, ns.Path())
 //	err = ns.Capture()
-//	https, err := ns.Listen(ctx, "tcp", ":443") // Accept: LocalAddr() is where the agent wanted to go
+//	files, err := ns.Sockets([]netns.Socket{{Port: 443}}) // for the gateway: where a connection was to go, LocalAddr tells
 //
-// A socket belongs to the namespace of the thread that made it, for good. Listen and ListenPacket make
-// theirs on a thread that enters the namespace and then ends; the sockets can be used from any
-// goroutine. Do does the same for a function of the caller's; what it dials or listens on must be a
-// numeric address, since a lookup runs on other threads, in the host's namespace.
+// A socket belongs to the namespace of the thread that made it, for good. Sockets makes its own on a
+// thread that enters the namespace and then ends; they can be used by any process and goroutine. Do
+// does the same for a function of the caller's; what it dials or listens on must be a numeric
+// address, since a lookup runs on other threads, in the host's namespace.
 //
 // After Capture every IPv4 and IPv6 unicast address is one of the namespace itself ("AnyIP"), so a
 // listener on a wildcard address gets the connections to its port, whatever their address. A port

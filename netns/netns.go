@@ -3,11 +3,8 @@
 package netns
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,13 +13,7 @@ import (
 )
 
 // NS is a network namespace, alive as long as it is open, a process is in it, or a socket of it is open.
-type NS struct {
-	file *os.File
-
-	mu      sync.Mutex
-	closed  bool
-	sockets map[io.Closer]struct{} // what Listen and ListenPacket made and nobody closed yet
-}
+type NS struct{ file *os.File }
 
 // New makes a namespace with loopback up. Errors unwrap to the errno.
 func New() (*NS, error) {
@@ -87,19 +78,8 @@ func (ns *NS) Inode() (uint64, error) {
 	return st.Ino, nil
 }
 
-// Close closes the sockets made by Listen and ListenPacket and lets the namespace go. Connections
-// that were accepted belong to who accepted them, and keep the namespace until they are closed.
-func (ns *NS) Close() error {
-	ns.mu.Lock()
-	sockets := ns.sockets
-	ns.sockets, ns.closed = nil, true
-	ns.mu.Unlock()
-	var errs []error
-	for s := range sockets {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(append(errs, ns.file.Close())...)
-}
+// Close lets the namespace go. Sockets that were made in it keep it until they are closed.
+func (ns *NS) Close() error { return ns.file.Close() }
 
 // onThread runs fn on a thread that ends with it.
 func onThread(fn func() error) (err error) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -26,16 +25,15 @@ func (PacketAddr) Network() string { return "udp" }
 func (a PacketAddr) String() string { return a.Remote.String() }
 
 type packetConn struct {
-	conn  *net.UDPConn
+	*net.UDPConn
 	only4 bool // an AF_INET socket
-	ns    *NS
 }
 
 var errNoDestination = errors.New("datagram without its destination (IP_PKTINFO)")
 
 func (c *packetConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	control := make([]byte, unix.CmsgSpace(unix.SizeofInet6Pktinfo))
-	n, controls, _, remote, err := c.conn.ReadMsgUDPAddrPort(b, control)
+	n, controls, _, remote, err := c.ReadMsgUDPAddrPort(b, control)
 	if err != nil {
 		return n, nil, err
 	}
@@ -45,7 +43,7 @@ func (c *packetConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 	return n, PacketAddr{
 		Remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()),
-		Local:  netip.AddrPortFrom(local, uint16(c.conn.LocalAddr().(*net.UDPAddr).Port)), //nolint:gosec // a port
+		Local:  netip.AddrPortFrom(local, uint16(c.LocalAddr().(*net.UDPAddr).Port)), //nolint:gosec // a port
 	}, nil
 }
 
@@ -71,13 +69,13 @@ func destination(control []byte) (netip.Addr, error) {
 func (c *packetConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	a, ok := addr.(PacketAddr)
 	if !ok {
-		return c.conn.WriteTo(b, addr)
+		return c.UDPConn.WriteTo(b, addr)
 	}
 	source, err := c.source(a.Local.Addr())
 	if err != nil {
 		return 0, err
 	}
-	n, _, err := c.conn.WriteMsgUDPAddrPort(b, source, a.Remote)
+	n, _, err := c.WriteMsgUDPAddrPort(b, source, a.Remote)
 	if err != nil {
 		return n, fmt.Errorf("answer as %s: %w", a.Local, err)
 	}
@@ -96,13 +94,3 @@ func (c *packetConn) source(local netip.Addr) ([]byte, error) {
 	}
 	return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: local.As4()}), nil
 }
-
-func (c *packetConn) Close() error {
-	c.ns.disown(c)
-	return c.conn.Close()
-}
-
-func (c *packetConn) LocalAddr() net.Addr                { return c.conn.LocalAddr() }
-func (c *packetConn) SetDeadline(t time.Time) error      { return c.conn.SetDeadline(t) }
-func (c *packetConn) SetReadDeadline(t time.Time) error  { return c.conn.SetReadDeadline(t) }
-func (c *packetConn) SetWriteDeadline(t time.Time) error { return c.conn.SetWriteDeadline(t) }

@@ -22,8 +22,8 @@ type Socket struct {
 const backlog = 1024
 
 // Sockets makes all of them on one thread, for a process that is to inherit them: listeners accept with net.FileListener,
-// datagrams come with PacketConn. Each takes IPv4 and IPv6; on a kernel without IPv6, IPv4. They are the caller's to close,
-// also after Close of ns. On an error none is left.
+// datagrams come with PacketConn. Each takes IPv4 and IPv6; on a kernel without IPv6, IPv4. After Capture, LocalAddr of an
+// accepted connection is the original destination. They are the caller's to close, also after Close of ns. On an error none is left.
 func (ns *NS) Sockets(wants []Socket) (files []*os.File, err error) {
 	err = ns.Do(func() error {
 		for _, w := range wants {
@@ -82,7 +82,8 @@ func (s Socket) prepare(fd int, only4 bool) error {
 	case s.Datagram:
 		options = append(options, option{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1, "IPV6_RECVPKTINFO"})
 	}
-	// An answer may come from an address that only Capture's routes make ours; see freebind.
+	// An answer may come from an address that only Capture's routes make ours. It takes no capability, unlike IP_TRANSPARENT, whose
+	// other powers (foreign sources without any route) are unused.
 	options = append(options, option{unix.IPPROTO_IP, unix.IP_FREEBIND, 1, "IP_FREEBIND"})
 	for _, o := range options {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
@@ -102,7 +103,8 @@ func (s Socket) prepare(fd int, only4 bool) error {
 	return os.NewSyscallError("listen", unix.Listen(fd, backlog))
 }
 
-// PacketConn takes over f, a datagram socket of Sockets that was inherited. Its addresses are of type PacketAddr.
+// PacketConn takes over f, a datagram socket of Sockets that was inherited. Addresses that ReadFrom returns are of type PacketAddr;
+// given to WriteTo they make the answer come from where the question was sent to (IP_PKTINFO, IPV6_PKTINFO).
 func PacketConn(f *os.File) (net.PacketConn, error) {
 	defer f.Close()
 	made, err := net.FilePacketConn(f)
@@ -119,5 +121,5 @@ func PacketConn(f *os.File) (net.PacketConn, error) {
 		_ = u.Close()
 		return nil, fmt.Errorf("inherited datagram socket: %w", err)
 	}
-	return &packetConn{conn: u, only4: local.Addr().Is4(), ns: &NS{}}, nil
+	return &packetConn{u, local.Addr().Is4()}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// M-8: sockets made for another process work like those of Listen and ListenPacket, on both families.
+// M-8: sockets made for another process take what is sent to any address, on both families.
 func TestM8SocketsForAnotherProcess(t *testing.T) {
 	ns := captured(t)
 	files, err := ns.Sockets([]Socket{{Port: 443}, {Port: 53, Datagram: true}})

@@ -8,8 +8,8 @@
 // lookup gives nothing out: no server is asked, and the answer to a name depends on the policy alone.
 //
 //	r, err := dns.New(dns.Config{Allow: policy.Allows, Observe: refused})
-//	go r.Serve(ctx, udp)     // from netns: ns.ListenPacket(ctx, "udp", ":53")
-//	go r.ServeTCP(ctx, tcp)  // ns.Listen(ctx, "tcp", ":53")
+//	go r.Serve(ctx, udp)     // from netns: ns.Sockets, with PacketConn
+//	go r.ServeTCP(ctx, tcp)  // and with net.FileListener
 //	name, ok := r.Name(conn.LocalAddr()…)
 //
 // The addresses are 198.18.0.0/15 (RFC 2544: for benchmarks, routed nowhere, used by no service, and

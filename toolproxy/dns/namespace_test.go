@@ -125,18 +125,22 @@ func TestM8LibcInNamespace(t *testing.T) {
 func serve(t *testing.T, ns *netns.NS, r *dns.Responder) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	udp, err := ns.ListenPacket(ctx, "udp", ":53")
+	files, err := ns.Sockets([]netns.Socket{{Port: 53, Datagram: true}, {Port: 53}, {Port: 443}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tcp, err := ns.Listen(ctx, "tcp", ":53")
+	udp, err := netns.PacketConn(files[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy, err := ns.Listen(ctx, "tcp", ":443")
-	if err != nil {
-		t.Fatal(err)
+	var listeners [2]net.Listener
+	for i, f := range files[1:] {
+		if listeners[i], err = net.FileListener(f); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
 	}
+	tcp, proxy := listeners[0], listeners[1]
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := r.Serve(ctx, udp); err != nil {
