@@ -59,6 +59,10 @@ func check(start link.Start) (holds bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	_, err = s.egress.Authorities()
+	if err := s.Egress.Done(err); err != nil {
+		return false, err // also where this run intercepts nothing, and needs none
+	}
 	if _, err := s.commands(); err != nil {
 		return false, err
 	}

@@ -4,7 +4,10 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"agentrun/rings"
@@ -58,5 +61,32 @@ forbid (principal, action == Action::"agent.run.invoke", resource);`)
 				t.Errorf("got %q, want that it holds: %v", got, tt.holds)
 			}
 		})
+	}
+}
+
+// An authority's file that can't be used is told with its line before the run, also where this run intercepts nothing.
+func TestCheckLooksAtAuthorities(t *testing.T) {
+	dir := t.TempDir()
+	empty, missing := filepath.Join(dir, "empty.pem"), filepath.Join(dir, "missing.pem")
+	if err := os.WriteFile(empty, []byte("nothing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := "egress:\n  allow: [a.example]\n  ca_files:\n    - " + missing + "\n    - " + empty + "\n    - own.pem\n"
+	start, err := json.Marshal(link.Start{Config: conf(text), Ring: rings.Sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code := gatewayRun(t, string(start), "check")
+	if code != exitFailed || out != "" {
+		t.Errorf("got %d, %q, want %d", code, out, exitFailed)
+	}
+	for _, want := range []string{
+		"gateway.yaml:4: egress.ca_files[0]: open " + missing + ": no such file",
+		"gateway.yaml:5: egress.ca_files[1]: " + strconv.Quote(empty) + ": no certificate in PEM",
+		`gateway.yaml:6: egress.ca_files[2]: "own.pem": want an absolute path`,
+	} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("got %q, want %q", errs, want)
+		}
 	}
 }

@@ -34,6 +34,7 @@ const (
 	// What is left to say when the run is over has to be said by then; the supervisor waits a little longer.
 	farewell = 2 * time.Second
 
+	// sourcePatience is how long the agent's first word waits for MCP servers to say which tools they have.
 	sourcePatience = 2 * time.Second
 
 	exitOK = 0
@@ -100,15 +101,11 @@ func serve() (err error) {
 	log.Info("gateway serves", "ring", int(start.Ring), "config", s.Path)
 	var serving sync.WaitGroup
 	ended := make(chan error, 1)
-	if len(g.sources) > 0 {
-		// So that the first list has their tools. One that doesn't answer in time comes later, or not.
-		known, stop := context.WithTimeout(ctx, sourcePatience)
-		if err := g.registry.Refresh(known); err != nil {
-			log.Warn("tools of MCP servers", "err", err)
-		}
-		stop()
-	}
 	g.background(ctx, &serving)
+	select {
+	case <-g.registry.Asked(): // the first list has the tools of MCP servers
+	case <-time.After(sourcePatience): // those of one that is slower come later; a call of them waits (tools.Registry)
+	}
 	servers := g.listen(sockets, scrapes, &serving, func(err error) {
 		select {
 		case ended <- err:

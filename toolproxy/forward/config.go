@@ -3,8 +3,12 @@
 package forward
 
 import (
+	"crypto/x509"
 	_ "embed"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -94,6 +98,26 @@ func ParseConfig(n *read.Node) (Config, error) {
 		return Config{}, err
 	}
 	return c, nil
+}
+
+// Authorities reads the files of CAFiles, each of which has a certificate. The errors are read.Bad's, all of them: a file that
+// is missing would be told at the run's first connection otherwise, and only if some rule intercepts.
+func (c *Config) Authorities() (pems [][]byte, err error) {
+	var errs []error
+	for i, name := range c.CAFiles {
+		text, err := os.ReadFile(name) //nolint:gosec // the operator's own configuration names it
+		switch {
+		case !filepath.IsAbs(name):
+			err = fmt.Errorf("%.128q: want an absolute path", name)
+		case err == nil && !x509.NewCertPool().AppendCertsFromPEM(text):
+			err = fmt.Errorf("%.128q: no certificate in PEM", name)
+		}
+		if err != nil {
+			errs = append(errs, read.Bad(fmt.Sprintf("ca_files[%d]", i), "%v", err))
+		}
+		pems = append(pems, text)
+	}
+	return pems, errors.Join(errs...)
 }
 
 func (c *Config) check() error {

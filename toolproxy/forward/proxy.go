@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -191,14 +190,12 @@ func (p *Proxy) trust(o Options) (err error) {
 	if p.roots, err = x509.SystemCertPool(); err != nil {
 		return fmt.Errorf("egress: system roots: %w", err)
 	}
-	for _, name := range o.Config.CAFiles {
-		pem, err := os.ReadFile(name) //nolint:gosec // the operator's own configuration names it
-		if err != nil {
-			return fmt.Errorf("egress.ca_files: %w", err)
-		}
-		if !p.roots.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("egress.ca_files: %s: no certificate in PEM", name)
-		}
+	own, err := o.Config.Authorities()
+	if err != nil {
+		return fmt.Errorf("egress.%w", err)
+	}
+	for _, pem := range own {
+		p.roots.AppendCertsFromPEM(pem)
 	}
 	return nil
 }

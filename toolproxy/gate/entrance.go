@@ -100,7 +100,7 @@ func (p *permit) wellFormed() *Error {
 		return malformed("kind %.16q", c.Kind)
 	case pdp.CheckToolName(c.Tool) != nil:
 		return malformed("tool %.64q", c.Tool)
-	case c.Category.timeout() == 0:
+	case c.Category.Timeout() == 0:
 		return malformed("category %.16q", string(c.Category))
 	case c.Estimate < 0 || c.Tokens < 0 || c.Timeout < 0 || c.ApprovalWait < 0:
 		return malformed("negative estimate, tokens, timeout or wait for approval")
@@ -190,7 +190,7 @@ func (p *permit) reserve() *Error {
 func (p *permit) startClock() {
 	limit := p.call.Timeout
 	if limit == 0 {
-		limit = p.call.Category.timeout()
+		limit = p.call.Category.Timeout()
 		if p.call.Kind == "llm" {
 			limit = llmTimeout
 		}
@@ -204,8 +204,8 @@ func (p *permit) startClock() {
 
 const llmTimeout = 60 * time.Second
 
-// timeout returns the time limit of M-11, 0 for what is no category.
-func (c Category) timeout() time.Duration {
+// Timeout returns the time limit of M-11, 0 for what is no category.
+func (c Category) Timeout() time.Duration {
 	switch c {
 	case CategoryA:
 		return 2 * time.Second
@@ -220,4 +220,4 @@ func (c Category) timeout() time.Duration {
 }
 
 // Valid tells whether c is one of the four.
-func (c Category) Valid() bool { return c.timeout() != 0 }
+func (c Category) Valid() bool { return c.Timeout() != 0 }

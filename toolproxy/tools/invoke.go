@@ -33,7 +33,10 @@ func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage
 	}
 	t := r.lookup(name)
 	if t == nil {
-		return nil, r.unknown(ctx, name, args)
+		var err error
+		if t, err = r.hear(ctx, name); t == nil {
+			return nil, r.unknown(ctx, name, args, err)
+		}
 	}
 	c := r.call(t)
 	c.Args, c.Target, c.Flags = args, t.target(args), r.o.Inspect(args)
@@ -52,9 +55,19 @@ func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage
 	return output, nil
 }
 
-// unknown passes the entrance too: names that are tried out are paced and recorded as calls are.
-func (r *Registry) unknown(ctx context.Context, name string, args json.RawMessage) *gate.Error {
-	return r.Refuse(ctx, name, args, unknownTool())
+// unknown passes the entrance too: names that are tried out are paced and recorded as calls are. An error is why nobody
+// knows yet what there is.
+func (r *Registry) unknown(ctx context.Context, name string, args json.RawMessage, err error) *gate.Error {
+	why := unknownTool()
+	if refused, ok := errors.AsType[*gate.Error](err); ok {
+		why = refused
+	} else if err != nil {
+		why = &gate.Error{
+			Code: gate.CodeUnavailable, Message: "the tool's server has not said yet what it has",
+			Next: "try again later, or go on without this tool", Rule: "M-12", Cause: err,
+		}
+	}
+	return r.Refuse(ctx, name, args, why)
 }
 
 // Refuse answers for what leads to no tool with why, unless the entrance refuses before: it costs what a call costs, and is on record.

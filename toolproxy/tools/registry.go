@@ -54,6 +54,7 @@ type Registry struct {
 	mu      sync.Mutex // writers of tools
 	tools   atomic.Pointer[map[string]*tool]
 	sources []*source
+	asked   chan struct{} // closed when every source was asked once
 }
 
 // tool is a definition that is ready to be called.
@@ -80,7 +81,7 @@ func New(o Options) (*Registry, error) {
 	if o.Inspect == nil {
 		o.Inspect = func(json.RawMessage) []string { return nil }
 	}
-	r := &Registry{o: o}
+	r := &Registry{o: o, asked: make(chan struct{})}
 	all, err := r.assemble()
 	if err != nil {
 		return nil, err
@@ -201,6 +202,12 @@ func (r *Registry) make(d Definition, s Spec) (*tool, error) {
 }
 
 func (r *Registry) lookup(name string) *tool { return (*r.tools.Load())[name] }
+
+// Has tells whether name can stand for a tool: one that is there, "llm" and "embeddings", which the model's routes are
+// granted as, or one of an MCP server, which says what it has only when it is asked.
+func (r *Registry) Has(name string) bool {
+	return name == "llm" || name == "embeddings" || r.lookup(name) != nil || r.sourceOf(name) != nil
+}
 
 // call is what the entrance decides about.
 func (r *Registry) call(t *tool) gate.Call {

@@ -427,6 +427,95 @@ bad: {kind: mcp, category: B, read_only: true, mcp: {url: x}}
 	}
 }
 
+// slowSource says what it has when the test lets it.
+type slowSource struct {
+	asked, say chan struct{}
+	err        error
+}
+
+func (s slowSource) Definitions(ctx context.Context) ([]tools.Definition, error) {
+	s.asked <- struct{}{}
+	select {
+	case <-s.say:
+		return []tools.Definition{define("find", echo)}, s.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A call of a server that has said nothing yet waits for its first word, and no longer than a call of it may take; one of
+// a server that was heard doesn't wait for a name that it hasn't. What came of it passes the entrance like every call.
+func TestM12ACallWaitsForASlowServersFirstWord(t *testing.T) {
+	unreachable := &gate.Error{Code: gate.CodeUnavailable, Message: "not reached", Next: "later"}
+	for _, c := range []struct {
+		what, timeout, name string
+		waits, speaks       bool
+		err                 error
+		want                rings.Code
+		asked               int // how often the server is
+	}{
+		{"it speaks", "1m", "up.find", true, true, nil, "", 1},
+		{"it speaks, of other tools", "1m", "up.other", true, true, nil, gate.CodeToolUnknown, 1},
+		{"it says nothing within the call's limit", "1ms", "up.find", true, false, nil, gate.CodeUnavailable, 1},
+		{"it can't be reached, and not by the call either", "1m", "up.find", true, true, unreachable, gate.CodeUnavailable, 2},
+		{"the name is no server's", "1m", "upper.find", false, false, nil, gate.CodeToolUnknown, 1},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				config, err := tools.ParseConfig(section(
+					"up: {kind: mcp, category: A, read_only: true, timeout: " + c.timeout + ", mcp: {url: x}}"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				slow := slowSource{make(chan struct{}, 2), make(chan struct{}), c.err}
+				w := newWorld()
+				w.options.Config = config
+				w.options.Sources = map[string]tools.SourceFactory{
+					"mcp": func(string, *read.Node) (tools.Source, error) { return slow, nil },
+				}
+				r := w.registry(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				go r.Run(ctx)
+				defer cancel()
+				<-slow.asked // it is being connected to
+				var output json.RawMessage
+				var e *gate.Error
+				back := make(chan struct{})
+				go func() {
+					output, e = r.Invoke(t.Context(), c.name, json.RawMessage(`{"a":1}`))
+					close(back)
+				}()
+				synctest.Wait()
+				select {
+				case <-back:
+					if c.waits {
+						t.Error("the call didn't wait")
+					}
+				default:
+				}
+				if c.speaks {
+					close(slow.say)
+				}
+				<-back
+				var code rings.Code
+				if e != nil {
+					code = e.Code
+				}
+				if code != c.want || e == nil && string(output) != `{"a":1}` {
+					t.Errorf("got %s, %v, want %q", output, e, c.want)
+				}
+				if n := 1 + len(slow.asked); n != c.asked {
+					t.Errorf("the server was asked %d times, want %d", n, c.asked)
+				}
+				if len(w.s.Records()) == 0 && len(w.s.Asked()) == 0 {
+					t.Error("the call passed no entrance")
+				}
+				w.balanced(t)
+			})
+		})
+	}
+}
+
 // A server's word about its own tools weighs nothing: the operator said what they are.
 func TestM12ServersDontClassifyTheirTools(t *testing.T) {
 	config, err := tools.ParseConfig(section(`up: {kind: mcp, category: C, reversibility: none, mcp: {url: x}}`))

@@ -3,12 +3,15 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,11 +21,14 @@ const (
 	refreshTimeout = 30 * time.Second
 )
 
-// source is a server that brings several tools.
+// source is a server that brings several tools. Until it has said which, a call of one of them can't be told from a call of
+// nothing: such a call waits for it (hear).
 type source struct {
 	name string
 	spec Spec
 	Source
+	turn  chan struct{} // held while it is asked; a mutex couldn't be given up with a context
+	heard atomic.Bool   // it has said once what it has
 }
 
 func (r *Registry) addSource(name string, s Spec) error {
@@ -30,7 +36,7 @@ func (r *Registry) addSource(name string, s Spec) error {
 	if err != nil {
 		return fmt.Errorf("tools.%s.%s: %w", name, s.Kind, err)
 	}
-	r.sources = append(r.sources, &source{name, s, made})
+	r.sources = append(r.sources, &source{name: name, spec: s, Source: made, turn: make(chan struct{}, 1)})
 	return nil
 }
 
@@ -41,7 +47,7 @@ func (r *Registry) Refresh(ctx context.Context) error {
 	errs := make([]error, len(r.sources))
 	for i, s := range r.sources {
 		all.Go(func() {
-			if err := r.refresh(ctx, s); err != nil {
+			if err := r.ask(ctx, s, false); err != nil {
 				errs[i] = fmt.Errorf("ask %s for its tools: %w", s.name, err)
 			}
 		})
@@ -50,17 +56,61 @@ func (r *Registry) Refresh(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// sourceOf returns the source that a name's prefix says; nil: there is none.
+func (r *Registry) sourceOf(name string) *source {
+	server, _, ok := strings.Cut(name, ".")
+	i := slices.IndexFunc(r.sources, func(s *source) bool { return ok && s.name == server })
+	if i < 0 {
+		return nil
+	}
+	return r.sources[i]
+}
+
+// hear waits until the source of a tool has said what it has, for as long as a call of it may take, and returns the tool.
+// The error is why it said nothing. A server that was heard already isn't waited for: it has no tool of that name.
+func (r *Registry) hear(ctx context.Context, name string) (*tool, error) {
+	if s := r.sourceOf(name); s != nil && !s.heard.Load() {
+		ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.spec.Timeout, s.spec.Category.Timeout()))
+		defer cancel()
+		if err := r.ask(ctx, s, true); err != nil {
+			return nil, err
+		}
+	}
+	return r.lookup(name), nil
+}
+
+// ask has a source say what it has. Whoever waits for its first word waits for the connection that somebody else is making,
+// and asks no more once it is there; a connection that fails is tried again by the next in turn, as soon as the source lets it.
+func (r *Registry) ask(ctx context.Context, s *source, first bool) error {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if first && s.heard.Load() {
+		return nil
+	}
+	return r.refresh(ctx, s)
+}
+
+// Asked is closed when Run has asked every source once.
+func (r *Registry) Asked() <-chan struct{} { return r.asked }
+
 // Run refreshes now and then until ctx ends. It logs what goes wrong.
 func (r *Registry) Run(ctx context.Context) {
 	if len(r.sources) == 0 {
+		close(r.asked)
 		return
 	}
+	first := sync.OnceFunc(func() { close(r.asked) })
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	for {
 		if err := r.Refresh(ctx); err != nil {
 			r.o.Log.Warn("tools of a server are as they were", "error", err)
 		}
+		first()
 		select {
 		case <-ctx.Done():
 			return
@@ -86,6 +136,7 @@ func (r *Registry) refresh(ctx context.Context, s *source) (err error) {
 	}
 	fresh, err := r.taken(s, definitions)
 	r.replace(s, fresh)
+	s.heard.Store(true)
 	return err
 }
 
