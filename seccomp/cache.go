@@ -60,21 +60,11 @@ func (f Filter) key(o Options) [sha256.Size]byte {
 	for _, v := range version() {
 		e.num(uint64(v))
 	}
-	plain := uint64(0)
-	if o.Plain {
-		plain = 1
-	}
-	e.num(plain, uint64(f.Unlisted), uint64(f.UnlistedErrno), uint64(len(f.Rules)))
+	e.num(flag(o.Plain), uint64(f.Unlisted), uint64(f.UnlistedErrno), uint64(len(f.Rules)))
 	for _, r := range f.Rules {
-		present := uint64(0)
-		if r.IfPresent {
-			present = 1
-		}
-		why := uint64(0) // its text does not matter to the program, but its absence is an error that a hit must not hide
-		if r.Why != "" {
-			why = 1
-		}
-		e.num(uint64(r.Action), uint64(r.Errno), present, why, uint64(len(r.Args)), uint64(len(r.Syscalls)))
+		// The text of Why does not matter to the program, but its absence is an error that a hit must not hide.
+		e.num(uint64(r.Action), uint64(r.Errno), flag(r.IfPresent), flag(r.Why != ""))
+		e.num(uint64(len(r.Args)), uint64(len(r.Syscalls)))
 		for _, a := range r.Args {
 			e.num(uint64(a.Index), uint64(a.Op), a.Value, a.Mask)
 		}
@@ -84,6 +74,13 @@ func (f Filter) key(o Options) [sha256.Size]byte {
 		}
 	}
 	return sha256.Sum256(e.buf)
+}
+
+func flag(on bool) uint64 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 type encoder struct{ buf []byte }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 
@@ -232,17 +233,6 @@ func (b *builder) land(js []jump) []jump {
 // landFar points an unconditional jump at the next instruction.
 func (b *builder) landFar(at int) { b.code[at].K = uint32(len(b.code) - at - 1) }
 
-// test emits a comparison of the accumulator; a branch given as nil goes on with the next instruction.
-func (b *builder) test(code uint16, k uint32, onTrue, onFalse *[]jump) {
-	at := b.emit(code, 0, 0, k)
-	if onTrue != nil {
-		*onTrue = append(*onTrue, jump{at, true})
-	}
-	if onFalse != nil {
-		*onFalse = append(*onFalse, jump{at, false})
-	}
-}
-
 // head emits the code for calls with conditional rules; every other call falls through to its end.
 func (p *policy) head() []byte {
 	var nrs []int
@@ -307,50 +297,26 @@ func (b *builder) chain(chain []step, unlisted uint32) {
 // cond emits one condition: falls through when it holds, jumps to the rule's end when not.
 func (b *builder) cond(c cond) {
 	lo := uint32(offArgs + 8*c.index)
-	hi := lo + 4
-	switch c.op {
-	case MaskedEqual, MaskedNotEqual:
-		half := func(off, mask, value uint32, last bool) {
-			if mask == 0 {
-				return
-			}
-			b.emit(opLoad, 0, 0, off)
-			if mask != 0xffffffff {
-				b.emit(opAnd, 0, 0, mask)
-			}
-			switch {
-			case c.op == MaskedEqual:
-				b.test(opJeq, value, nil, &b.fail)
-			case last:
-				b.test(opJeq, value, &b.fail, nil)
-			default:
-				b.test(opJeq, value, nil, &b.done)
-			}
+	half := func(off, mask, value uint32, last bool) {
+		if mask == 0 {
+			return
 		}
-		half(hi, uint32(c.mask>>32), uint32(c.value>>32), uint32(c.mask) == 0)
-		half(lo, uint32(c.mask), uint32(c.value), true)
-	default:
-		// Ordered: the upper halves decide unless they are equal.
-		below, last := &b.done, uint16(opJge)
-		above := &b.fail
-		if c.op == Greater || c.op == GreaterOrEqual {
-			below, above = &b.fail, &b.done
+		b.emit(opLoad, 0, 0, off)
+		if mask != math.MaxUint32 {
+			b.emit(opAnd, 0, 0, mask)
 		}
-		if c.op == LessOrEqual || c.op == Greater {
-			last = opJgt
-		}
-		if !c.narrow {
-			b.emit(opLoad, 0, 0, hi)
-			b.test(opJgt, uint32(c.value>>32), above, nil)
-			b.test(opJeq, uint32(c.value>>32), nil, below)
-		}
-		b.emit(opLoad, 0, 0, lo)
-		if c.op == Less || c.op == LessOrEqual {
-			b.test(last, uint32(c.value), &b.fail, nil)
-		} else {
-			b.test(last, uint32(c.value), nil, &b.fail)
+		at := b.emit(opJeq, 0, 0, value)
+		switch {
+		case !c.differs:
+			b.fail = append(b.fail, jump{at, false})
+		case last:
+			b.fail = append(b.fail, jump{at, true})
+		default:
+			b.done = append(b.done, jump{at, false})
 		}
 	}
+	half(lo+4, uint32(c.mask>>32), uint32(c.value>>32), uint32(c.mask) == 0)
+	half(lo, uint32(c.mask), uint32(c.value), true)
 	b.done = b.land(b.done)
 }
 

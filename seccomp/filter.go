@@ -5,6 +5,7 @@ package seccomp
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,23 +26,17 @@ const (
 	KillProcess
 )
 
+var actionNames = [...]string{"invalid", "allow", "notify", "errno", "kill"}
+
 // String gives the name used in profiles and reports.
 func (a Action) String() string {
-	switch a {
-	case Allow:
-		return "allow"
-	case Notify:
-		return "notify"
-	case Errno:
-		return "errno"
-	case KillProcess:
-		return "kill"
-	default:
-		return "invalid"
+	if a > KillProcess {
+		a = Invalid
 	}
+	return actionNames[a]
 }
 
-// Op compares one argument of a call with a constant. All comparisons are unsigned.
+// Op compares one argument of a call with a constant.
 type Op uint8
 
 const (
@@ -51,44 +46,12 @@ const (
 	Equal
 	// NotEqual holds when it is not.
 	NotEqual
-	// Less, LessOrEqual, Greater and GreaterOrEqual compare the argument with Value.
-	Less
-	// LessOrEqual: argument <= Value.
-	LessOrEqual
-	// Greater: argument > Value.
-	Greater
-	// GreaterOrEqual: argument >= Value.
-	GreaterOrEqual
 	// MaskedEqual holds when argument & Mask == Value.
 	MaskedEqual
 	// MaskedNotEqual is its complement. With Value 0 it reads "any of these bits is set".
 	MaskedNotEqual
 	opEnd
 )
-
-// String gives the name used in errors.
-func (o Op) String() string {
-	switch o {
-	case Equal:
-		return "=="
-	case NotEqual:
-		return "!="
-	case Less:
-		return "<"
-	case LessOrEqual:
-		return "<="
-	case Greater:
-		return ">"
-	case GreaterOrEqual:
-		return ">="
-	case MaskedEqual:
-		return "&=="
-	case MaskedNotEqual:
-		return "&!="
-	default:
-		return "invalid"
-	}
-}
 
 // Arg is a condition on one argument of a call.
 //
@@ -175,7 +138,7 @@ func (p *Problem) Unwrap() error { return p.Err }
 
 const (
 	maxErrno = 4095 // MAX_ERRNO in include/linux/err.h: larger values are not errors to the caller
-	// maxArgs keeps the code of one rule within an 8-bit jump (at most 8 instructions a condition).
+	// maxArgs keeps the code of one rule within an 8-bit jump (at most 6 instructions a condition).
 	maxArgs = 16
 )
 
@@ -191,12 +154,11 @@ type step struct {
 	ret  uint32
 }
 
-// cond is an Arg whose comparison width is settled.
+// cond is an Arg as it is compared: the bits of the mask are the value, or, with differs, are not.
 type cond struct {
 	index       uint
-	op          Op
 	value, mask uint64
-	narrow      bool
+	differs     bool
 }
 
 // policy is a filter resolved against one architecture.
@@ -281,64 +243,39 @@ func checkAction(a Action, e unix.Errno) error {
 	return nil
 }
 
-// settle checks a condition and fixes the width it is compared at for this call.
+// settle checks a condition and fixes the width it is compared at for this call. Every comparison becomes a masked one: one shape
+// to generate and to get wrong.
 func (a Arg) settle(name string) (cond, error) {
-	c := cond{index: a.Index, op: a.Op, value: a.Value, mask: a.Mask}
+	c := cond{a.Index, a.Value, a.Mask, a.Op == NotEqual || a.Op == MaskedNotEqual}
 	if a.Index > 5 {
 		return c, fmt.Errorf("argument %d: a call has arguments 0 to 5", a.Index)
 	}
 	if a.Op == OpInvalid || a.Op >= opEnd {
 		return c, errors.New("no valid comparison")
 	}
-	c.narrow = narrowArgs(name)&(1<<a.Index) != 0
+	width := uint64(math.MaxUint64)
+	if narrowArgs(name)&(1<<a.Index) != 0 {
+		width = math.MaxUint32
+	}
 	masked := a.Op == MaskedEqual || a.Op == MaskedNotEqual
-	if !masked && a.Mask != 0 {
-		return c, fmt.Errorf("a mask does not go with %v", a.Op)
-	}
-	if c.narrow && (a.Value > 0xffffffff || a.Mask > 0xffffffff) {
-		return c, fmt.Errorf("argument %d is 32 bits wide in the kernel, value %#x or mask %#x is wider", a.Index, a.Value, a.Mask)
-	}
 	switch {
+	case !masked && a.Mask != 0:
+		return c, errors.New("a mask goes with masked comparisons only")
+	case a.Value > width || a.Mask > width:
+		return c, fmt.Errorf("argument %d is 32 bits wide in the kernel, value %#x or mask %#x is wider",
+			a.Index, a.Value, a.Mask)
 	case masked && a.Mask == 0:
 		return c, errors.New("the mask selects nothing")
 	case masked && a.Value&^a.Mask != 0:
 		return c, fmt.Errorf("value %#x has bits outside the mask %#x: it can't be equal", a.Value, a.Mask)
-	case a.Op == Equal || a.Op == NotEqual:
-		// Both become masked comparisons: one shape less to generate and to get wrong.
-		c.mask = ^uint64(0)
-		if c.narrow {
-			c.mask = 0xffffffff
-		}
-		c.op = MaskedEqual
-		if a.Op == NotEqual {
-			c.op = MaskedNotEqual
-		}
+	case !masked:
+		c.mask = width
 	}
 	return c, nil
 }
 
 // holds is the meaning of a condition, against which every compiled program is checked.
-func (c cond) holds(v uint64) bool {
-	if c.narrow {
-		v &= 0xffffffff
-	}
-	switch c.op {
-	case MaskedEqual:
-		return v&c.mask == c.value
-	case MaskedNotEqual:
-		return v&c.mask != c.value
-	case Less:
-		return v < c.value
-	case LessOrEqual:
-		return v <= c.value
-	case Greater:
-		return v > c.value
-	case GreaterOrEqual:
-		return v >= c.value
-	default:
-		return false
-	}
-}
+func (c cond) holds(v uint64) bool { return (v&c.mask == c.value) != c.differs }
 
 // decide is the meaning of the policy.
 func (p *policy) decide(d Data) uint32 {

@@ -3,51 +3,50 @@
 package seccomp
 
 import (
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// narrowArgs gives, as a bit per argument, those that the kernel declares as int or unsigned int (SYSCALL_DEFINE in the files
+// narrow has, as a bit per argument, those that the kernel declares as int or unsigned int (SYSCALL_DEFINE in the files
 // named). Only arguments that a rule may want to compare are here; those wrongly left out are compared on 64 bits, as libseccomp does.
+var narrow = [...]struct {
+	name string
+	args uint8
+}{
+	{"accept4", 1<<0 | 1<<3},            // net/socket.c
+	{"bpf", 1 << 0},                     // kernel/bpf/syscall.c
+	{"clone", 1 << 0},                   // kernel/fork.c: lower_32_bits(clone_flags)
+	{"execveat", 1 << 0},                // fs/exec.c: fd and flags
+	{"fcntl", 1<<0 | 1<<1},              // fs/fcntl.c
+	{"getsockopt", 1<<0 | 1<<1 | 1<<2},  // net/socket.c
+	{"ioctl", 1<<0 | 1<<1},              // fs/ioctl.c
+	{"keyctl", 1 << 0},                  // security/keys/keyctl.c
+	{"kill", 1<<0 | 1<<1},               // kernel/signal.c
+	{"madvise", 1 << 2},                 // mm/madvise.c
+	{"memfd_create", 1 << 1},            // mm/memfd.c
+	{"open", 1 << 1},                    // fs/open.c
+	{"openat", 1<<0 | 1<<2},             // fs/open.c
+	{"personality", 1 << 0},             // kernel/exec_domain.c
+	{"prctl", 1 << 0},                   // kernel/sys.c
+	{"prlimit64", 1<<0 | 1<<1},          // kernel/sys.c
+	{"sched_setscheduler", 1<<0 | 1<<1}, // kernel/sched/syscalls.c
+	{"seccomp", 1<<0 | 1<<1},            // kernel/seccomp.c
+	{"setns", 1<<0 | 1<<1},              // kernel/nsproxy.c
+	{"setsockopt", 1<<0 | 1<<1 | 1<<2},  // net/socket.c
+	{"socket", 1<<0 | 1<<1 | 1<<2},      // net/socket.c
+	{"socketpair", 1<<0 | 1<<1 | 1<<2},  // net/socket.c
+	{"tgkill", 1<<0 | 1<<1 | 1<<2},      // kernel/signal.c
+}
+
 func narrowArgs(name string) uint8 {
-	const a0, a1, a2, a3 = 1, 2, 4, 8
-	switch name {
-	case "socket", "socketpair": // net/socket.c
-		return a0 | a1 | a2
-	case "setsockopt", "getsockopt": // net/socket.c
-		return a0 | a1 | a2
-	case "ioctl", "fcntl": // fs/ioctl.c, fs/fcntl.c
-		return a0 | a1
-	case "prctl", "personality", "bpf", "keyctl": // kernel/sys.c, kernel/exec_domain.c, kernel/bpf/syscall.c, security/keys/keyctl.c
-		return a0
-	case "seccomp": // kernel/seccomp.c
-		return a0 | a1
-	case "setns": // kernel/nsproxy.c
-		return a0 | a1
-	case "clone": // kernel/fork.c: lower_32_bits(clone_flags)
-		return a0
-	case "open": // fs/open.c
-		return a1
-	case "openat": // fs/open.c
-		return a0 | a2
-	case "madvise": // mm/madvise.c
-		return a2
-	case "memfd_create": // mm/memfd.c
-		return a1
-	case "prlimit64": // kernel/sys.c
-		return a0 | a1
-	case "sched_setscheduler": // kernel/sched/syscalls.c
-		return a0 | a1
-	case "kill": // kernel/signal.c
-		return a0 | a1
-	case "tgkill":
-		return a0 | a1 | a2
-	case "execveat": // fs/exec.c: fd and flags
-		return a0
-	case "accept4": // net/socket.c
-		return a0 | a3
+	for _, n := range narrow {
+		if n.name == name {
+			return n.args
+		}
 	}
 	return 0
 }
@@ -67,29 +66,34 @@ type class struct {
 	value uint64
 }
 
-// classValue picks the argument that says what was tried.
+// tellings say which argument of a call tells what was tried, which bits of it, and how they read.
+var tellings = [...]struct {
+	calls []string
+	arg   int
+	bits  uint64
+	what  string
+	text  func(uint64) string
+}{
+	{[]string{"socket", "socketpair"}, 0, math.MaxUint32, "family=", familyName},
+	{[]string{"clone"}, 0, NamespaceFlags | unix.CLONE_THREAD, "flags=", flags.names},
+	{[]string{"unshare"}, 0, NamespaceFlags | unix.CLONE_NEWTIME, "flags=", flags.names},
+	{[]string{"setns"}, 1, NamespaceFlags | unix.CLONE_NEWTIME, "flags=", flags.names},
+	{[]string{"ioctl"}, 1, math.MaxUint32, "request=", ioctlName},
+	{[]string{"fcntl"}, 1, math.MaxUint32, "command=", decimal},
+	{[]string{"chmod", "fchmod", "creat", "mkdir", "mknod"}, 1, SetIDBits, "mode=", modes.names},
+	{[]string{"fchmodat", "fchmodat2", "mkdirat", "mknodat", "open"}, 2, SetIDBits, "mode=", modes.names},
+	{[]string{"openat"}, 3, SetIDBits, "mode=", modes.names},
+	{[]string{"prctl", "bpf", "keyctl"}, 0, math.MaxUint32, "operation=", decimal},
+	{[]string{"ptrace"}, 0, math.MaxUint32, "request=", decimal},
+	{[]string{"personality"}, 0, math.MaxUint32, "persona=", hexadecimal},
+}
+
+// classValue picks what says what was tried.
 func classValue(name string, args *[6]uint64) uint64 {
-	switch name {
-	case "socket", "socketpair":
-		return args[0] & 0xffffffff
-	case "clone":
-		return args[0] & (NamespaceFlags | unix.CLONE_THREAD)
-	case "unshare", "setns":
-		i := 0
-		if name == "setns" {
-			i = 1
+	for i := range tellings {
+		if t := &tellings[i]; slices.Contains(t.calls, name) {
+			return args[t.arg] & t.bits
 		}
-		return args[i] & (NamespaceFlags | unix.CLONE_NEWTIME)
-	case "ioctl", "fcntl":
-		return args[1] & 0xffffffff
-	case "chmod", "fchmod", "creat", "mkdir", "mknod":
-		return args[1] & SetIDBits
-	case "fchmodat", "fchmodat2", "mkdirat", "mknodat", "open":
-		return args[2] & SetIDBits
-	case "openat":
-		return args[3] & SetIDBits
-	case "prctl", "personality", "bpf", "keyctl", "ptrace":
-		return args[0] & 0xffffffff
 	}
 	return 0
 }
@@ -97,137 +101,71 @@ func classValue(name string, args *[6]uint64) uint64 {
 // DescribeArgs says in words what a call was after, as far as its registers tell: "family=AF_VSOCK", "flags=CLONE_NEWUSER",
 // "request=TIOCSTI". Empty when the name says it all. Nothing is read from the caller's memory.
 func DescribeArgs(name string, args [6]uint64) string {
-	v := classValue(name, &args)
-	switch name {
-	case "socket", "socketpair":
-		return "family=" + familyName(v)
-	case "clone", "unshare", "setns":
-		if s := flagNames(v); s != "" {
-			return "flags=" + s
+	for i := range tellings {
+		if t := &tellings[i]; slices.Contains(t.calls, name) {
+			if text := t.text(args[t.arg] & t.bits); text != "" {
+				return t.what + text
+			}
 		}
-		return ""
-	case "ioctl":
-		return "request=" + ioctlName(v)
-	case "fcntl":
-		return "command=" + strconv.FormatUint(v, 10)
-	case "chmod", "fchmod", "creat", "mkdir", "mknod", "fchmodat", "fchmodat2", "mkdirat", "mknodat", "open", "openat":
-		switch v {
-		case unix.S_ISUID:
-			return "mode=S_ISUID"
-		case unix.S_ISGID:
-			return "mode=S_ISGID"
-		case SetIDBits:
-			return "mode=S_ISUID|S_ISGID"
-		}
-		return ""
-	case "prctl", "bpf", "keyctl":
-		return "operation=" + strconv.FormatUint(v, 10)
-	case "ptrace":
-		return "request=" + strconv.FormatUint(v, 10)
-	case "personality":
-		return "persona=0x" + strconv.FormatUint(v, 16)
 	}
 	return ""
 }
 
+func decimal(v uint64) string     { return strconv.FormatUint(v, 10) }
+func hexadecimal(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
+
+var families = [...]string{
+	unix.AF_UNSPEC: "AF_UNSPEC", unix.AF_UNIX: "AF_UNIX", unix.AF_INET: "AF_INET", unix.AF_AX25: "AF_AX25",
+	unix.AF_IPX: "AF_IPX", unix.AF_APPLETALK: "AF_APPLETALK", unix.AF_NETROM: "AF_NETROM", unix.AF_X25: "AF_X25",
+	unix.AF_INET6: "AF_INET6", unix.AF_ROSE: "AF_ROSE", unix.AF_KEY: "AF_KEY", unix.AF_NETLINK: "AF_NETLINK",
+	unix.AF_PACKET: "AF_PACKET", unix.AF_RDS: "AF_RDS", unix.AF_PPPOX: "AF_PPPOX", unix.AF_LLC: "AF_LLC",
+	unix.AF_IB: "AF_IB", unix.AF_CAN: "AF_CAN", unix.AF_TIPC: "AF_TIPC", unix.AF_BLUETOOTH: "AF_BLUETOOTH",
+	unix.AF_IUCV: "AF_IUCV", unix.AF_RXRPC: "AF_RXRPC", unix.AF_PHONET: "AF_PHONET",
+	unix.AF_IEEE802154: "AF_IEEE802154", unix.AF_ALG: "AF_ALG", unix.AF_NFC: "AF_NFC", unix.AF_VSOCK: "AF_VSOCK", unix.AF_KCM: "AF_KCM",
+	unix.AF_QIPCRTR: "AF_QIPCRTR", unix.AF_SMC: "AF_SMC", unix.AF_XDP: "AF_XDP",
+}
+
 func familyName(v uint64) string {
-	switch v {
-	case unix.AF_UNSPEC:
-		return "AF_UNSPEC"
-	case unix.AF_UNIX:
-		return "AF_UNIX"
-	case unix.AF_INET:
-		return "AF_INET"
-	case unix.AF_AX25:
-		return "AF_AX25"
-	case unix.AF_IPX:
-		return "AF_IPX"
-	case unix.AF_APPLETALK:
-		return "AF_APPLETALK"
-	case unix.AF_NETROM:
-		return "AF_NETROM"
-	case unix.AF_X25:
-		return "AF_X25"
-	case unix.AF_INET6:
-		return "AF_INET6"
-	case unix.AF_ROSE:
-		return "AF_ROSE"
-	case unix.AF_KEY:
-		return "AF_KEY"
-	case unix.AF_NETLINK:
-		return "AF_NETLINK"
-	case unix.AF_PACKET:
-		return "AF_PACKET"
-	case unix.AF_RDS:
-		return "AF_RDS"
-	case unix.AF_PPPOX:
-		return "AF_PPPOX"
-	case unix.AF_LLC:
-		return "AF_LLC"
-	case unix.AF_IB:
-		return "AF_IB"
-	case unix.AF_CAN:
-		return "AF_CAN"
-	case unix.AF_TIPC:
-		return "AF_TIPC"
-	case unix.AF_BLUETOOTH:
-		return "AF_BLUETOOTH"
-	case unix.AF_IUCV:
-		return "AF_IUCV"
-	case unix.AF_RXRPC:
-		return "AF_RXRPC"
-	case unix.AF_PHONET:
-		return "AF_PHONET"
-	case unix.AF_IEEE802154:
-		return "AF_IEEE802154"
-	case unix.AF_ALG:
-		return "AF_ALG"
-	case unix.AF_NFC:
-		return "AF_NFC"
-	case unix.AF_VSOCK:
-		return "AF_VSOCK"
-	case unix.AF_KCM:
-		return "AF_KCM"
-	case unix.AF_QIPCRTR:
-		return "AF_QIPCRTR"
-	case unix.AF_SMC:
-		return "AF_SMC"
-	case unix.AF_XDP:
-		return "AF_XDP"
+	if v < uint64(len(families)) && families[v] != "" {
+		return families[v]
 	}
-	return strconv.FormatUint(v, 10)
+	return decimal(v)
 }
 
-func ioctlName(v uint64) string {
-	const tioclinux = 0x541c
-	switch v {
-	case unix.TIOCSTI:
-		return "TIOCSTI"
-	case tioclinux:
-		return "TIOCLINUX"
-	case unix.TIOCSCTTY:
-		return "TIOCSCTTY"
-	case unix.TIOCCONS:
-		return "TIOCCONS"
-	case unix.TIOCSETD:
-		return "TIOCSETD"
-	}
-	return "0x" + strconv.FormatUint(v, 16)
+// words name bits, or whole values.
+type words []struct {
+	value uint64
+	name  string
 }
 
-func flagNames(v uint64) string {
+func (w words) names(v uint64) string {
 	var names []string
-	for _, f := range [...]struct {
-		bit  uint64
-		name string
-	}{
-		{unix.CLONE_NEWTIME, "CLONE_NEWTIME"}, {unix.CLONE_THREAD, "CLONE_THREAD"}, {unix.CLONE_NEWNS, "CLONE_NEWNS"},
-		{unix.CLONE_NEWCGROUP, "CLONE_NEWCGROUP"}, {unix.CLONE_NEWUTS, "CLONE_NEWUTS"}, {unix.CLONE_NEWIPC, "CLONE_NEWIPC"},
-		{unix.CLONE_NEWUSER, "CLONE_NEWUSER"}, {unix.CLONE_NEWPID, "CLONE_NEWPID"}, {unix.CLONE_NEWNET, "CLONE_NEWNET"},
-	} {
-		if v&f.bit != 0 {
-			names = append(names, f.name)
+	for _, bit := range w {
+		if v&bit.value != 0 {
+			names = append(names, bit.name)
 		}
 	}
 	return strings.Join(names, "|")
+}
+
+var (
+	flags = words{
+		{unix.CLONE_NEWTIME, "CLONE_NEWTIME"}, {unix.CLONE_THREAD, "CLONE_THREAD"}, {unix.CLONE_NEWNS, "CLONE_NEWNS"},
+		{unix.CLONE_NEWCGROUP, "CLONE_NEWCGROUP"}, {unix.CLONE_NEWUTS, "CLONE_NEWUTS"}, {unix.CLONE_NEWIPC, "CLONE_NEWIPC"},
+		{unix.CLONE_NEWUSER, "CLONE_NEWUSER"}, {unix.CLONE_NEWPID, "CLONE_NEWPID"}, {unix.CLONE_NEWNET, "CLONE_NEWNET"},
+	}
+	modes  = words{{unix.S_ISUID, "S_ISUID"}, {unix.S_ISGID, "S_ISGID"}}
+	ioctls = words{
+		{unix.TIOCSTI, "TIOCSTI"}, {0x541c, "TIOCLINUX"}, {unix.TIOCSCTTY, "TIOCSCTTY"},
+		{unix.TIOCCONS, "TIOCCONS"}, {unix.TIOCSETD, "TIOCSETD"},
+	}
+)
+
+func ioctlName(v uint64) string {
+	for _, request := range ioctls {
+		if request.value == v {
+			return request.name
+		}
+	}
+	return hexadecimal(v)
 }
