@@ -18,13 +18,12 @@ import (
 // with the reason. A package stands for all of it. Those that issue 13 or nobody yet decides about are
 // promised and wired to nothing.
 var hollow = map[string]string{
-	"telemetry":                  "issue 13: Plaintext, which refuses to print, is no prompt's type yet (M-18)",
-	"telemetry/trace.ParseState": "issue 13: no run has a tracestate to hand on",
-	"rings.ChildRing":            "issue 13: no run is another's child yet (H-15)",
-	"rings.().Risk":              "issue 13: nothing weighs by an action's risk yet (H-8)",
-	"rings.().RevokeAgent":       "undecided: an elevation ends with its run; nobody ends all of an agent's at once (H-15)",
-	"rings.().RevokeSession":     "undecided: as RevokeAgent, of a session (H-15)",
-	"rings.().Handshake":         "undecided: Join opens a session by itself (H-29)",
+	"telemetry":              "issue 13: Plaintext, which refuses to print, is no prompt's type yet (M-18)",
+	"rings.ChildRing":        "issue 13: no run is another's child yet (H-15)",
+	"rings.().Risk":          "issue 13: nothing weighs by an action's risk yet (H-8)",
+	"rings.().RevokeAgent":   "undecided: an elevation ends with its run; nobody ends all of an agent's at once (H-15)",
+	"rings.().RevokeSession": "undecided: as RevokeAgent, of a session (H-15)",
+	"rings.().Handshake":     "undecided: Join opens a session by itself (H-29)",
 
 	"rings.().Export":              "the quarantine as a test compares it; programs keep each change as it is made",
 	"hypervisor.().Kills":          "the account of a kill switch as a test reads it; operators read the audit",

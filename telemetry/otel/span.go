@@ -52,7 +52,7 @@ type Span struct {
 func (t *Tracer) Run(traceparent string, info RunInfo) *Span {
 	ids := trace.New(true)
 	if parent, err := trace.ParseParent(traceparent); err == nil {
-		ids = trace.Span{TraceID: parent.TraceID, SpanID: parent.SpanID, Flags: parent.Flags}
+		ids = parent
 	}
 	s := &Span{tracer: t, ids: ids}
 	if t == nil || t.tracer == nil || ids.Flags&trace.Sampled == 0 || !t.chosen(ids.TraceID) {
