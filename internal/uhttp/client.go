@@ -38,7 +38,8 @@ type Response struct {
 	stop func() bool
 }
 
-// Do sends a call and reads the head of the answer. It owns conn; when ctx ends, whoever reads or writes it is woken.
+// Do sends a call and reads the head of the answer. It owns conn; when ctx ends, whoever reads or writes it
+// is woken.
 func Do(ctx context.Context, conn net.Conn, call Call) (*Response, error) {
 	request, err := call.bytes()
 	if err != nil {
@@ -46,8 +47,8 @@ func Do(ctx context.Context, conn net.Conn, call Call) (*Response, error) {
 	}
 	r := &Response{conn: conn, br: bufio.NewReaderSize(conn, maxAnswerHead)}
 	r.stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	// A server that refuses answers before it has read everything, and closes: the answer counts, not that the rest of the
-	// request didn't arrive.
+	// A server that refuses answers before it has read everything, and closes: the answer counts, not that
+	// the rest of the request didn't arrive.
 	_, writeErr := conn.Write(request)
 	if err := r.read(call.Method); err != nil {
 		r.Close()
@@ -109,7 +110,7 @@ func (r *Response) read(method string) error {
 		}
 		var w wire.Response
 		if err := w.Parse(head); err != nil {
-			return wireError(err)
+			return err
 		}
 		if w.Status < 200 && w.Status != 101 {
 			continue
@@ -121,34 +122,10 @@ func (r *Response) read(method string) error {
 }
 
 func (r *Response) body(w *wire.Response, method string) io.Reader {
-	switch {
-	case w.Bodiless(method):
+	if w.Bodiless(method) {
 		return strings.NewReader("")
-	case w.Chunked:
-		return wire.NewChunkReader(r.br)
-	case w.Length >= 0:
-		return &exactly{r.br, w.Length}
-	default:
-		return r.br
 	}
-}
-
-// exactly reads n bytes, and takes fewer for a break.
-type exactly struct {
-	r io.Reader
-	n int64
-}
-
-func (e *exactly) Read(p []byte) (int, error) {
-	if e.n == 0 {
-		return 0, io.EOF
-	}
-	n, err := e.r.Read(p[:min(int64(len(p)), e.n)])
-	e.n -= int64(n)
-	if errors.Is(err, io.EOF) && e.n > 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
+	return w.Body(r.br)
 }
 
 // contextReader says that the context ended, instead of what that did to the connection.

@@ -4,6 +4,7 @@ package uhttp
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,21 +13,19 @@ import (
 	"agentrun/internal/wire"
 )
 
-// Bounds of a request, in bytes. A reader given to ReadRequest has a buffer of MaxHead: that is what bounds the head.
+// Bounds of a request, in bytes. A reader given to ReadRequest has a buffer of MaxHead: that is what bounds
+// the head.
 const (
 	MaxHead = 8 << 10
 	MaxBody = 64 << 10
 )
 
 // Error is a message that is refused, with the status that answers it if it was a request.
-type Error struct {
-	Status int
-	Text   string // no part of the message but names of fields
+type Error = wire.Error
+
+func bad(format string, args ...any) *Error {
+	return &Error{Status: 400, Text: fmt.Sprintf(format, args...)}
 }
-
-func (e *Error) Error() string { return e.Text }
-
-func bad(format string, args ...any) *Error { return &Error{400, fmt.Sprintf(format, args...)} }
 
 // Request is a request, whole and checked.
 type Request struct {
@@ -38,7 +37,8 @@ type Request struct {
 	fields  []wire.Field
 }
 
-// Header returns a field's first value; the name in lower case. Fields of framing and of the connection are not among them.
+// Header returns a field's first value; the name in lower case. Fields of framing and of the connection are
+// not among them.
 func (r *Request) Header(name string) string {
 	for _, f := range r.fields {
 		if strings.EqualFold(string(f.Name), name) && !f.Drop {
@@ -51,8 +51,8 @@ func (r *Request) Header(name string) string {
 // NewReader returns a reader as ReadRequest needs it.
 func NewReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, MaxHead) }
 
-// ReadRequest reads one request. Interim says "100 Continue" to who waits for it before sending a body. What follows the request
-// stays in br: after an upgrade it is the first of the stream, otherwise it is nothing.
+// ReadRequest reads one request. Interim says "100 Continue" to who waits for it before sending a body. What
+// follows the request stays in br: after an upgrade it is the first of the stream, otherwise it is nothing.
 func ReadRequest(br *bufio.Reader, interim io.Writer) (*Request, error) {
 	head, err := readHead(br)
 	if err != nil {
@@ -81,35 +81,26 @@ func ReadRequest(br *bufio.Reader, interim io.Writer) (*Request, error) {
 func readHead(br *bufio.Reader) ([]byte, error) {
 	peeked, err := wire.Peek(br)
 	if err != nil {
-		return nil, wireError(err)
+		return nil, err
 	}
-	head := append([]byte(nil), peeked...)
+	head := bytes.Clone(peeked)
 	_, err = br.Discard(len(head))
 	return head, err
-}
-
-func wireError(err error) error {
-	if w, ok := errors.AsType[*wire.Error](err); ok {
-		if w.Status == 431 {
-			return &Error{431, "the head is too long"}
-		}
-		return &Error{w.Status, w.Text}
-	}
-	return err
 }
 
 func parseRequest(head []byte) (r *Request, length int64, waits bool, err error) {
 	var w wire.Request
 	if err := w.Parse(head); err != nil {
-		return nil, 0, false, wireError(err)
+		return nil, 0, false, err
 	}
 	switch {
 	case w.Minor != 1:
-		return nil, 0, false, &Error{505, "only HTTP/1.1 is spoken here"}
+		return nil, 0, false, &Error{Status: 505, Text: "only HTTP/1.1 is spoken here"}
 	case w.Chunked:
-		return nil, 0, false, &Error{411, "a body must come with its Content-Length"}
+		return nil, 0, false, &Error{Status: 411, Text: "a body must come with its Content-Length"}
 	case w.Length > MaxBody:
-		return nil, 0, false, &Error{413, fmt.Sprintf("the body is longer than %d bytes", MaxBody)}
+		text := fmt.Sprintf("the body is longer than %d bytes", MaxBody)
+		return nil, 0, false, &Error{Status: 413, Text: text}
 	}
 	r = &Request{Method: string(w.Method), Upgrade: string(w.Upgrade), fields: w.Lines}
 	if r.Path, r.Query, err = parseTarget(string(w.Target)); err != nil {

@@ -3,14 +3,16 @@
 package uhttp
 
 import (
+	"net/url"
 	"strings"
 	"unicode/utf8"
 )
 
 const maxParameters = 16
 
-// parseTarget takes a path of segments, each neither empty, nor a dot segment, nor with a slash in it however that is
-// written: a path that means something else after one more round of decoding or cleaning is no path here.
+// parseTarget takes a path of segments, each neither empty, nor a dot segment, nor with a slash in it however
+// that is written: a path that means something else after one more round of decoding or cleaning is no path
+// here.
 func parseTarget(raw string) (segments []string, query map[string]string, err error) {
 	path, rawQuery, asked := strings.Cut(raw, "?")
 	if path == "" || path[0] != '/' {
@@ -18,7 +20,7 @@ func parseTarget(raw string) (segments []string, query map[string]string, err er
 	}
 	if path != "/" {
 		for part := range strings.SplitSeq(path[1:], "/") {
-			s, err := decode(part, pathByte)
+			s, err := decode(part, inPath)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -34,10 +36,10 @@ func parseTarget(raw string) (segments []string, query map[string]string, err er
 	}
 	for pair := range strings.SplitSeq(rawQuery, "&") {
 		name, value, _ := strings.Cut(pair, "=")
-		if name, err = decode(name, queryByte); err != nil {
+		if name, err = decode(name, inQuery); err != nil {
 			return nil, nil, err
 		}
-		if value, err = decode(value, queryByte); err != nil {
+		if value, err = decode(value, inQuery); err != nil {
 			return nil, nil, err
 		}
 		if _, twice := query[name]; twice || name == "" || len(query) >= maxParameters {
@@ -48,70 +50,29 @@ func parseTarget(raw string) (segments []string, query map[string]string, err er
 	return segments, query, nil
 }
 
+// What may stand in a path and in a query as it is (RFC 3986, 3.3 and 3.4), and a percent sign. The plus sign
+// is left out of queries: for some parsers it is a space.
+const (
+	inAll   = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$'()*,;:@%"
+	inPath  = inAll + "&+="
+	inQuery = inAll + "/?"
+)
+
 // decode undoes percent-encoding once. The result is text without control characters.
-func decode(s string, allowed func(byte) bool) (string, error) {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case c == '%':
-			if i+2 >= len(s) {
-				return "", bad("a percent sign without two digits")
-			}
-			high, low := digit(s[i+1]), digit(s[i+2])
-			if high < 0 || low < 0 {
-				return "", bad("a percent sign without two digits")
-			}
-			c = byte(high<<4 | low) //nolint:gosec // two of four bits
-			i += 2
-			if c < ' ' || c == 0x7f {
-				return "", bad("a control character in the target")
-			}
-		case !allowed(c):
-			return "", bad("a byte in the target that must be percent-encoded")
-		}
-		b.WriteByte(c)
-	}
-	if !utf8.ValidString(b.String()) {
+func decode(s, allowed string) (string, error) {
+	text, err := url.PathUnescape(s)
+	switch {
+	case err != nil:
+		return "", bad("a percent sign without two digits")
+	case strings.Trim(s, allowed) != "":
+		return "", bad("a byte in the target that must be percent-encoded")
+	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return "", bad("a control character in the target")
+	case !utf8.ValidString(text):
 		return "", bad("the target isn't UTF-8")
 	}
-	return b.String(), nil
-}
-
-func digit(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int(c-'A') + 10
-	}
-	return -1
-}
-
-// pathByte is RFC 3986's pchar without the percent sign.
-func pathByte(c byte) bool { return unreserved(c) || strings.IndexByte("!$&'()*+,;=:@", c) >= 0 }
-
-// queryByte leaves out the plus sign too: for some parsers it is a space.
-func queryByte(c byte) bool { return unreserved(c) || strings.IndexByte("!$'()*,;:@/?", c) >= 0 }
-
-func unreserved(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0
+	return text, nil
 }
 
 // Escape writes s as one segment of a path or one value of a query.
-func Escape(s string) string {
-	const hex = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(s) {
-		if c := s[i]; unreserved(c) {
-			b.WriteByte(c)
-		} else {
-			b.WriteByte('%')
-			b.WriteByte(hex[c>>4])
-			b.WriteByte(hex[c&15])
-		}
-	}
-	return b.String()
-}
+func Escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

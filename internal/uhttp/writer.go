@@ -42,25 +42,39 @@ func (w *Writer) Begun() bool {
 
 // Send writes a whole answer. Extra are further fields, each a line without its end.
 func (w *Writer) Send(status int, contentType string, body []byte, extra ...string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.state != fresh {
-		return ErrStarted
-	}
-	w.state = done
-	b := head(status, append([]string{"Content-Type: " + contentType, fmt.Sprintf("Content-Length: %d", len(body)), "Cache-Control: no-store", "Connection: close"}, extra...))
-	return w.putLocked(append(b, body...))
+	length := fmt.Sprintf("Content-Length: %d", len(body))
+	return w.begin(done, status, body, append(of(contentType, length), extra...))
 }
 
-// Start begins a stream. What is written then goes out at once, in chunks, so that its end can be told from a break.
+// Start begins a stream. What is written then goes out at once, in chunks, so that its end can be told from a
+// break.
 func (w *Writer) Start(contentType string) error {
+	return w.begin(streaming, 200, nil, of(contentType, "Transfer-Encoding: chunked"))
+}
+
+// Upgrade answers 101: from here on the connection belongs to the protocol.
+func (w *Writer) Upgrade(protocol string) error {
+	return w.begin(raw, 101, nil, []string{"Connection: Upgrade", "Upgrade: " + protocol})
+}
+
+func of(contentType, framing string) []string {
+	return []string{"Content-Type: " + contentType, framing, "Cache-Control: no-store", "Connection: close"}
+}
+
+// begin writes the head of the one answer, and body after it.
+func (w *Writer) begin(state, status int, body []byte, fields []string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state != fresh {
 		return ErrStarted
 	}
-	w.state = streaming
-	return w.putLocked(head(200, []string{"Content-Type: " + contentType, "Transfer-Encoding: chunked", "Cache-Control: no-store", "Connection: close"}))
+	w.state = state
+	b := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n", status, statusTexts[status])
+	for _, f := range fields {
+		b = append(append(b, f...), "\r\n"...)
+	}
+	b = append(b, "\r\n"...)
+	return w.putLocked(append(b, body...))
 }
 
 // Write sends p as part of a stream, or as it is after an upgrade.
@@ -85,18 +99,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Upgrade answers 101: from here on the connection belongs to the protocol.
-func (w *Writer) Upgrade(protocol string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.state != fresh {
-		return ErrStarted
-	}
-	w.state = raw
-	return w.putLocked(head(101, []string{"Connection: Upgrade", "Upgrade: " + protocol}))
-}
-
-// Finish ends a stream well if cause is nil. With a cause it stays without its end, and the reader sees that it broke off.
+// Finish ends a stream well if cause is nil. With a cause it stays without its end, and the reader sees that
+// it broke off.
 func (w *Writer) Finish(cause error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,43 +122,19 @@ func (w *Writer) putLocked(b []byte) error {
 	return w.err
 }
 
-func head(status int, fields []string) []byte {
-	b := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n", status, StatusText(status))
-	for _, f := range fields {
-		b = append(append(b, f...), "\r\n"...)
-	}
-	return append(b, "\r\n"...)
-}
-
-// StatusText is a word for a status. It has no meaning for programs (RFC 9112, 4).
-func StatusText(status int) string {
-	switch status {
-	case 101:
-		return "Switching Protocols"
-	case 200:
-		return "OK"
-	case 400:
-		return "Bad Request"
-	case 403:
-		return "Forbidden"
-	case 404:
-		return "Not Found"
-	case 405:
-		return "Method Not Allowed"
-	case 408:
-		return "Request Timeout"
-	case 409:
-		return "Conflict"
-	case 411:
-		return "Length Required"
-	case 413:
-		return "Content Too Large"
-	case 431:
-		return "Request Header Fields Too Large"
-	case 500:
-		return "Internal Server Error"
-	case 503:
-		return "Service Unavailable"
-	}
-	return "Status"
+// statusTexts has a word for each status that is answered. It has no meaning for programs (RFC 9112, 4).
+var statusTexts = [600]string{
+	101: "Switching Protocols",
+	200: "OK",
+	400: "Bad Request",
+	403: "Forbidden",
+	404: "Not Found",
+	405: "Method Not Allowed",
+	408: "Request Timeout",
+	409: "Conflict",
+	411: "Length Required",
+	413: "Content Too Large",
+	431: "Request Header Fields Too Large",
+	500: "Internal Server Error",
+	503: "Service Unavailable",
 }

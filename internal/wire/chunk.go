@@ -4,8 +4,11 @@ package wire
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
+	"slices"
+	"strconv"
 )
 
 const (
@@ -15,9 +18,10 @@ const (
 	maxTiny      = 16 << 10 // bytes of framing that may come ahead of the content, beside its own amount
 )
 
-// ChunkReader decodes a chunked body, strictly. Extensions and trailers are dropped, and trailers that are no fields refused. io.EOF comes only after the last
-// chunk and its empty line; whatever follows is left in the reader.
-type ChunkReader struct {
+// chunks decodes a chunked body, strictly. Extensions and trailers are dropped, and trailers that are no
+// fields refused. io.EOF comes only after the last chunk and its empty line; whatever follows is left in the
+// reader.
+type chunks struct {
 	br       *bufio.Reader
 	left     int64
 	begun    bool
@@ -25,10 +29,7 @@ type ChunkReader struct {
 	overhead int64
 }
 
-// NewChunkReader reads from br, whose buffer has at least 256 bytes.
-func NewChunkReader(br *bufio.Reader) *ChunkReader { return &ChunkReader{br: br} }
-
-func (c *ChunkReader) Read(p []byte) (int, error) {
+func (c *chunks) Read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
@@ -53,10 +54,14 @@ func (c *ChunkReader) Read(p []byte) (int, error) {
 }
 
 // next reads the end of the chunk before, and the size of the next one.
-func (c *ChunkReader) next() error {
+func (c *chunks) next() error {
 	if c.begun {
-		if line, err := c.line(2); err != nil || len(line) > 0 {
-			return orBad(err, "a chunk isn't as long as it says")
+		line, err := c.line(2)
+		if err != nil {
+			return err
+		}
+		if len(line) > 0 {
+			return bad("a chunk isn't as long as it says")
 		}
 	}
 	c.begun = true
@@ -90,15 +95,8 @@ func (c *ChunkReader) next() error {
 	return bad("trailers longer than 8 KiB")
 }
 
-func orBad(err error, text string) error {
-	if err != nil {
-		return err
-	}
-	return bad("%s", text)
-}
-
 // line returns the next line without its CRLF.
-func (c *ChunkReader) line(most int) ([]byte, error) {
+func (c *chunks) line(most int) ([]byte, error) {
 	line, err := c.br.ReadSlice('\n')
 	switch {
 	case errors.Is(err, io.EOF):
@@ -114,38 +112,38 @@ func (c *ChunkReader) line(most int) ([]byte, error) {
 }
 
 func size(line []byte) (int64, error) {
-	n, digits := int64(0), 0
-	for ; digits < len(line); digits++ {
-		c := line[digits]
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			c = 16
-		}
-		if c > 15 {
-			break
-		}
-		if n = n<<4 | int64(c); n > maxSize {
-			return 0, bad("a chunk of more than 1 TiB")
-		}
-	}
-	if digits == 0 {
+	digits, extension, _ := bytes.Cut(line, []byte(";"))
+	n, err := strconv.ParseUint(string(digits), 16, 64) // takes neither sign, prefix nor underscore
+	switch {
+	case len(digits) == 0:
 		return 0, bad("a chunk without a size")
+	case errors.Is(err, strconv.ErrRange), n > maxSize:
+		return 0, bad("a chunk of more than 1 TiB")
+	case err != nil:
+		return 0, bad("a chunk size that isn't hexadecimal")
+	case slices.ContainsFunc(extension, control):
+		return 0, bad("a control character beside a chunk size")
 	}
-	if ext := line[digits:]; len(ext) > 0 {
-		if ext[0] != ';' {
-			return 0, bad("a chunk size that isn't hexadecimal")
-		}
-		for _, c := range ext {
-			if c < ' ' && c != '\t' || c == 0x7f {
-				return 0, bad("a control character beside a chunk size")
-			}
-		}
+	return int64(n), nil
+}
+
+// exactly reads a body of left bytes. An earlier end is io.ErrUnexpectedEOF.
+type exactly struct {
+	from io.Reader
+	left int64
+}
+
+func (e *exactly) Read(p []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
 	}
-	return n, nil
+	n, err := e.from.Read(p[:min(int64(len(p)), e.left)])
+	e.left -= int64(n)
+	switch {
+	case e.left == 0:
+		return n, io.EOF
+	case errors.Is(err, io.EOF):
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, err
 }

@@ -7,15 +7,20 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
+	"strconv"
 	"strings"
 )
 
 const (
-	// MaxHead is the most that a head may take, in bytes; a reader given to Peek has a buffer of as much.
+	// MaxHead is the most that a head of the open net may take, in bytes: the buffer of a reader given to
+	// Peek.
 	MaxHead = 32 << 10
 	// MaxFields is how many fields a head may have.
 	MaxFields = 128
-	// MaxLine is the longest request line, in bytes: a target of 8192 (RFC 9112, 3 asks for 8000), method and version.
+	// MaxLine is the longest request line, in bytes: a target of 8192 (RFC 9112, 3 asks for 8000), method and
+	// version.
 	MaxLine = 8192 + 64
 
 	maxOptions = 32 // tokens in Connection
@@ -31,17 +36,14 @@ func (e *Error) Error() string { return e.Text }
 
 func bad(format string, args ...any) *Error { return &Error{400, fmt.Sprintf(format, args...)} }
 
-// Peek waits until br holds a whole head and returns it with the empty line at its end. The bytes stay in br, and are
-// valid until the next use of it. A head that doesn't fit is an *Error, status 431.
+// Peek waits until br holds a whole head and returns it with the empty line at its end. The bytes stay in br,
+// and are valid until the next use of it. A head that doesn't fit into br's buffer is an *Error, status 431.
 func Peek(br *bufio.Reader) ([]byte, error) {
 	seen := 0
 	for {
 		have, _ := br.Peek(br.Buffered())
 		if end := bytes.Index(have[seen:], endOfHead); end >= 0 {
 			return have[:seen+end+len(endOfHead)], nil
-		}
-		if len(have) >= MaxHead {
-			return nil, &Error{431, "the head is longer than 32 KiB"}
 		}
 		// A line feed alone ends a line for some parsers and not for others: it won't get better by waiting.
 		if lone := loneLF(have[seen:], seen > 0); lone {
@@ -50,7 +52,7 @@ func Peek(br *bufio.Reader) ([]byte, error) {
 		seen = max(0, len(have)-len(endOfHead)+1)
 		if _, err := br.Peek(len(have) + 1); err != nil {
 			if errors.Is(err, bufio.ErrBufferFull) {
-				return nil, &Error{431, "the head is longer than 32 KiB"}
+				return nil, &Error{431, fmt.Sprintf("the head is longer than %d KiB", br.Size()>>10)}
 			}
 			return nil, err
 		}
@@ -59,7 +61,8 @@ func Peek(br *bufio.Reader) ([]byte, error) {
 
 var endOfHead = []byte("\r\n\r\n")
 
-// loneLF tells whether a line feed has no carriage return before it. At the start of a later part it can't be told.
+// loneLF tells whether a line feed has no carriage return before it. At the start of a later part it can't be
+// told.
 func loneLF(b []byte, later bool) bool {
 	for i := 0; ; i++ {
 		n := bytes.IndexByte(b[i:], '\n')
@@ -179,70 +182,45 @@ func cutField(line []byte) (name, value []byte, err error) {
 		return nil, nil, bad("a field without a name")
 	}
 	name = line[:colon]
-	for _, c := range name {
-		if !token(c) {
-			return nil, nil, bad("a field name with a byte that no name has")
-		}
+	if slices.ContainsFunc(name, noToken) {
+		return nil, nil, bad("a field name with a byte that no name has")
 	}
-	value = trim(line[colon+1:])
-	for _, c := range value {
-		if c < ' ' && c != '\t' || c == 0x7f {
-			return nil, nil, bad("a control character in field %.40q", name)
-		}
+	value = bytes.Trim(line[colon+1:], " \t")
+	if slices.ContainsFunc(value, control) {
+		return nil, nil, bad("a control character in field %.40q", name)
 	}
 	return name, value, nil
 }
 
-// common handles the fields that belong to the connection (RFC 9110, 7.6.1) and those of framing; all of them end here.
+// common handles the fields that belong to the connection (RFC 9110, 7.6.1) and those of framing; all of them
+// end here.
 func (f *Fields) common(name, value []byte) (drop bool, err error) {
-	switch len(name) {
-	case 2:
-		return is(name, "te"), nil
-	case 7:
-		switch {
-		case is(name, "trailer"):
-			return true, nil
-		case is(name, "upgrade"):
-			if f.upgrade != nil {
-				return false, bad("two of Upgrade")
-			}
-			f.upgrade = value
-			return true, nil
+	switch {
+	case is(name, "te"), is(name, "trailer"), is(name, "keep-alive"),
+		is(name, "proxy-authenticate"), is(name, "proxy-authorization"),
+		is(name, "proxy-authentication-info"):
+		return true, nil
+	case is(name, "upgrade"):
+		if f.upgrade != nil {
+			return false, bad("two of Upgrade")
 		}
-	case 10:
-		switch {
-		case is(name, "keep-alive"):
-			return true, nil
-		case is(name, "connection"):
-			return true, f.connection(value)
-		}
-	case 14:
-		if is(name, "content-length") {
-			return true, f.length(value)
-		}
-	case 16:
-		switch {
-		case is(name, "content-encoding"):
-			f.Encoded = f.Encoded || !is(value, "identity")
-			return false, nil
-		case is(name, "proxy-connection"):
-			return true, f.connection(value)
-		}
-	case 17:
-		if is(name, "transfer-encoding") {
-			return true, f.coding(value)
-		}
-	case 18, 19, 25:
-		return is(name, "proxy-authenticate") || is(name, "proxy-authorization") || is(name, "proxy-authentication-info"), nil
+		f.upgrade = value
+		return true, nil
+	case is(name, "connection"), is(name, "proxy-connection"):
+		return true, f.connection(value)
+	case is(name, "content-length"):
+		return true, f.length(value)
+	case is(name, "transfer-encoding"):
+		return true, f.coding(value)
+	case is(name, "content-encoding"):
+		f.Encoded = f.Encoded || !is(value, "identity")
 	}
 	return false, nil
 }
 
 func (f *Fields) connection(value []byte) error {
-	for len(value) > 0 {
-		var option []byte
-		option, value, _ = bytes.Cut(value, []byte(","))
-		if option = trim(option); len(option) == 0 {
+	for option := range bytes.SplitSeq(value, []byte(",")) {
+		if option = bytes.Trim(option, " \t"); len(option) == 0 {
 			continue
 		}
 		if len(f.options) >= maxOptions {
@@ -257,17 +235,11 @@ func (f *Fields) length(value []byte) error {
 	if f.Length >= 0 {
 		return bad("two of Content-Length")
 	}
-	if len(value) == 0 || len(value) > 18 {
+	n, err := strconv.ParseUint(string(value), 10, 64) // takes no sign
+	if err != nil || len(value) > 18 {
 		return bad("Content-Length isn't a number")
 	}
-	n := int64(0)
-	for _, c := range value {
-		if c < '0' || c > '9' {
-			return bad("Content-Length isn't a number")
-		}
-		n = n*10 + int64(c-'0')
-	}
-	f.Length = n
+	f.Length = int64(n) //nolint:gosec // of 18 digits
 	return nil
 }
 
@@ -283,8 +255,8 @@ func (f *Fields) coding(value []byte) error {
 	return nil
 }
 
-// Drop marks all fields of that name, in lower case, and of those that many servers take for it: CGI and its heirs
-// (RFC 3875, 4.1.18) make X_Api_Key and X-Api-Key one, and which of the two counts differs.
+// Drop marks all fields of that name, in lower case, and of those that many servers take for it: CGI and its
+// heirs (RFC 3875, 4.1.18) make X_Api_Key and X-Api-Key one, and which of the two counts differs.
 func (f *Fields) Drop(name string) {
 	name = strings.ReplaceAll(name, "_", "-")
 	for i := range f.Lines {
@@ -292,6 +264,18 @@ func (f *Fields) Drop(name string) {
 			f.Lines[i].Drop = true
 		}
 	}
+}
+
+// Body returns the body that follows the head in br, decoded; br's buffer has at least 256 bytes. io.EOF
+// comes only after all of it, or, where nothing tells a reply's length, when the connection ends.
+func (f *Fields) Body(br *bufio.Reader) io.Reader {
+	switch {
+	case f.Chunked:
+		return &chunks{br: br}
+	case f.Length >= 0:
+		return &exactly{br, f.Length}
+	}
+	return br
 }
 
 // AppendFields adds the fields that are sent on, each with its CRLF.
@@ -307,41 +291,16 @@ func (f *Fields) AppendFields(b []byte) []byte {
 	return b
 }
 
-// is compares with a word in lower case, in ASCII only: bytes.EqualFold takes the Kelvin sign for a k.
-func is(b []byte, lower string) bool {
-	if len(b) != len(lower) {
-		return false
-	}
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return true
-}
+// is compares with a word, in ASCII only: the Kelvin sign, which folds to a k as well, has three bytes, so it
+// can't stand in a text of the word's length.
+func is(b []byte, word string) bool { return len(b) == len(word) && bytes.EqualFold(b, []byte(word)) }
 
-func trim(b []byte) []byte {
-	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
-		b = b[1:]
-	}
-	for len(b) > 0 && (b[len(b)-1] == ' ' || b[len(b)-1] == '\t') {
-		b = b[:len(b)-1]
-	}
-	return b
-}
+// control tells whether c is a control character, of which a value or reason may have only the tab (RFC 9110,
+// 5.5).
+func control(c byte) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
-// token tells whether c may stand in a token (RFC 9110, 5.6.2).
-func token(c byte) bool {
-	switch {
-	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		return true
-	}
-	switch c {
-	case '!', '#', '$', '%', '&', '\'', '*', '+', '-', '.', '^', '_', '`', '|', '~':
-		return true
-	}
-	return false
+// noToken tells whether c may not stand in a token (RFC 9110, 5.6.2).
+func noToken(c byte) bool {
+	letter := c|0x20 >= 'a' && c|0x20 <= 'z'
+	return !letter && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0
 }

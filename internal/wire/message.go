@@ -2,7 +2,11 @@
 
 package wire
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+	"strconv"
+)
 
 // Request is the head of a request. It can be used again and again; Parse sets all of it.
 type Request struct {
@@ -45,15 +49,11 @@ func (r *Request) line(line []byte) error {
 	if !found || !also || len(method) == 0 || len(target) == 0 {
 		return bad("a request line isn't method, target and version")
 	}
-	for _, c := range method {
-		if !token(c) {
-			return bad("a method with a byte that no method has")
-		}
+	if slices.ContainsFunc(method, noToken) {
+		return bad("a method with a byte that no method has")
 	}
-	for _, c := range target {
-		if c <= ' ' || c == 0x7f {
-			return bad("a control character in the target")
-		}
+	if slices.ContainsFunc(target, func(c byte) bool { return c <= ' ' || c == 0x7f }) {
+		return bad("a control character in the target")
 	}
 	switch string(version) {
 	case "HTTP/1.1":
@@ -85,8 +85,8 @@ func (r *Request) special(name, value []byte) (drop bool, err error) {
 	return false, nil
 }
 
-// Body tells whether the request has one.
-func (r *Request) Body() bool { return r.Chunked || r.Length > 0 }
+// HasBody tells whether the request has a body.
+func (r *Request) HasBody() bool { return r.Chunked || r.Length > 0 }
 
 // Response is the head of a response. It can be used again and again; Parse sets all of it.
 type Response struct {
@@ -123,24 +123,16 @@ func (r *Response) line(line []byte) error {
 		return bad("neither HTTP/1.1 nor HTTP/1.0")
 	}
 	r.Minor = line[7] - '0'
-	r.Status = 0
-	for _, c := range line[9:12] {
-		if c < '0' || c > '9' {
-			return bad("a status isn't a number")
-		}
-		r.Status = r.Status*10 + int(c-'0')
+	status, err := strconv.ParseUint(string(line[9:12]), 10, 16) // takes no sign
+	if err != nil {
+		return bad("a status isn't a number")
 	}
-	if r.Status < 100 || r.Status > 599 {
+	if r.Status = int(status); r.Status < 100 || r.Status > 599 {
 		return bad("a status out of range")
 	}
-	r.Reason = nil
-	if len(line) > 13 {
-		r.Reason = line[13:]
-	}
-	for _, c := range r.Reason {
-		if c < ' ' && c != '\t' || c == 0x7f {
-			return bad("a control character in the reason")
-		}
+	r.Reason = line[min(13, len(line)):]
+	if slices.ContainsFunc(r.Reason, control) {
+		return bad("a control character in the reason")
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func TestM8ChunksAreStrict(t *testing.T) {
 		"0\r\n\r\nNEXT": "",
 	} {
 		br := bufio.NewReader(strings.NewReader(raw))
-		got, err := io.ReadAll(NewChunkReader(br))
+		got, err := io.ReadAll(&chunks{br: br})
 		rest, _ := io.ReadAll(br)
 		if err != nil || string(got) != want || string(rest) != "NEXT" {
 			t.Errorf("%q: got %q, %v, rest %q", raw, got, err, rest)
@@ -64,7 +64,7 @@ func TestM8ChunksAreStrict(t *testing.T) {
 		"-1\r\n", "\r\n", "g\r\n", "ffffffffffffffffff\r\n", "10000000001\r\n", "5\r\nhel", "5\r\nhello\r\n", "5;a=\x00\r\nhello\r\n0\r\n\r\n",
 		"5;" + strings.Repeat("a", 300) + "\r\nhello\r\n0\r\n\r\n", "0\r\n" + strings.Repeat("A: b\r\n", 2000) + "\r\n",
 		strings.Repeat("1;"+strings.Repeat("a", 200)+"\r\nx\r\n", 200) + "0\r\n\r\n"} {
-		got, err := io.ReadAll(NewChunkReader(bufio.NewReader(strings.NewReader(raw))))
+		got, err := io.ReadAll(&chunks{br: bufio.NewReader(strings.NewReader(raw))})
 		if err == nil {
 			t.Errorf("%.40q: got %q, want an error", raw, got)
 		}
@@ -129,7 +129,7 @@ func FuzzChunks(f *testing.F) {
 	f.Add([]byte("5\r\nhello\r\n0\r\n\r\n"))
 	f.Add([]byte("a;x=y\r\n0123456789\r\n0\r\nT: v\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, unsafe []byte) {
-		got, err := io.ReadAll(NewChunkReader(bufio.NewReader(bytes.NewReader(unsafe))))
+		got, err := io.ReadAll(&chunks{br: bufio.NewReader(bytes.NewReader(unsafe))})
 		if len(got) > len(unsafe) {
 			t.Fatalf("%d bytes of %d", len(got), len(unsafe))
 		}

@@ -7,7 +7,7 @@
 // resolves it on the host only then, under its own rules. Every other name does not exist. So a
 // lookup gives nothing out: no server is asked, and the answer to a name depends on the policy alone.
 //
-//	r, err := dns.New(dns.Config{Allow: policy.Allows, Observe: refused})
+//	r := dns.New(dns.Config{Allow: policy.Allows, Observe: refused})
 //	go r.Serve(ctx, udp)     // from netns: ns.Sockets, with PacketConn
 //	go r.ServeTCP(ctx, tcp)  // and with net.FileListener
 //	name, ok := r.Name(conn.LocalAddr()…)
@@ -39,8 +39,8 @@
 // queries of a connection (60 s, 256). One goroutine for Serve, one for ServeTCP and each of its
 // connections; all have ended when those return.
 //
-// Errors: New refuses bounds out of range; Serve and ServeTCP return what their socket says, and nil
-// when ctx ends. Allow that is nil allows nothing.
+// Errors: Serve and ServeTCP return what their socket says, and nil when ctx ends. Allow that is nil
+// allows nothing.
 //
 // It does not decide: names come to Allow in lower case and without the final dot, but are otherwise as
 // the agent wrote them. It does not protect from an agent that knows an address without asking: the

@@ -135,14 +135,12 @@ func (r *Responder) decide(q request) (dnsmessage.RCode, dnsmessage.ResourceBody
 		return refuse(NameNotAllowed, dnsmessage.RCodeNameError)
 	}
 	if q.question.Type != dnsmessage.TypeA && q.question.Type != dnsmessage.TypeAAAA {
-		r.empty.Add(1)
 		return dnsmessage.RCodeSuccess, nil
 	}
 	n, ok := r.names.number(name)
 	if !ok {
 		return refuse(TableFull, dnsmessage.RCodeServerFailure)
 	}
-	r.answered.Add(1)
 	if q.question.Type == dnsmessage.TypeA {
 		return dnsmessage.RCodeSuccess, &dnsmessage.AResource{A: addr4(n)}
 	}

@@ -86,7 +86,7 @@ func TestM8LibcInNamespace(t *testing.T) {
 			}
 			var mu sync.Mutex
 			var refused []string
-			r, err := dns.New(dns.Config{
+			r := dns.New(dns.Config{
 				Allow: func(name string) bool { return name == "allowed.test" },
 				Observe: func(one dns.Refusal) {
 					mu.Lock()
@@ -94,9 +94,6 @@ func TestM8LibcInNamespace(t *testing.T) {
 					refused = append(refused, one.Name)
 				},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			stop := serve(t, ns, r)
 			got := runInside(t, ns, python, conf)
 			stop()
@@ -225,11 +222,7 @@ func runInside(t *testing.T, ns *netns.NS, python, conf string) libcSaid {
 
 // An address stands for a name once the name was asked for, and allowed.
 func ExampleResponder_Name() {
-	r, err := dns.New(dns.Config{Allow: func(name string) bool { return name == "example.test" }})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	r := dns.New(dns.Config{Allow: func(name string) bool { return name == "example.test" }})
 	name, ok := r.Name(netip.MustParseAddr("198.18.1.0"))
 	fmt.Printf("%q %v\n", name, ok)
 	// Output: "" false

@@ -48,21 +48,19 @@ type refusals struct {
 	tell func(Refusal)
 
 	mu    sync.Mutex
-	total uint64
 	known map[refusalKey]uint64
 }
 
 func (r *refusals) add(name []byte, qtype uint16, reason Reason) {
 	told := r.count(Refusal{Name: printable(name), Type: qtype, Reason: reason})
 	if r.tell != nil && bits.OnesCount64(told.Count) == 1 {
-		r.tell(told) // not under the lock: it may ask for Stats
+		r.tell(told) // not under the lock: whatever it does, it may do
 	}
 }
 
 func (r *refusals) count(one Refusal) Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.total++
 	if r.known == nil {
 		r.known = map[refusalKey]uint64{}
 	}
@@ -74,12 +72,6 @@ func (r *refusals) count(one Refusal) Refusal {
 	r.known[key]++
 	one.Count = r.known[key]
 	return one
-}
-
-func (r *refusals) sum() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.total
 }
 
 // printable makes a name that may hold anything fit for a log (RFC 1035, 5.1).

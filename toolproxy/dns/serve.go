@@ -64,8 +64,9 @@ func (r *Responder) ServeTCP(ctx context.Context, l net.Listener) error {
 			return nil
 		}
 		if scarce(err) {
-			if !sleep(ctx, acceptPause) {
-				return nil
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done(): // ends Accept as well
 			}
 			continue
 		}
@@ -157,16 +158,5 @@ func closeWith(ctx context.Context, c io.Closer) func() {
 			return
 		}
 		<-closed
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -114,8 +114,8 @@ func TestM8TCPLengthLies(t *testing.T) {
 				if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) || time.Since(begin) != 0 {
 					t.Errorf("read %d bytes, %v after %v: want the end, at once", n, err, time.Since(begin))
 				}
-				if r.Stats().Refused != 1 {
-					t.Errorf("refused %d times, want once", r.Stats().Refused)
+				if n := r.refused.sum(); n != 1 {
+					t.Errorf("refused %d times, want once", n)
 				}
 			})
 		})
@@ -199,8 +199,8 @@ func TestM8ConnectionLimit(t *testing.T) {
 		if _, err := more.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("one too many: got %v, want %v", err, io.EOF)
 		}
-		if r.Stats().Refused != 1 {
-			t.Errorf("refused %d, want 1", r.Stats().Refused)
+		if n := r.refused.sum(); n != 1 {
+			t.Errorf("refused %d, want 1", n)
 		}
 		time.Sleep(tcpPatience + time.Second)
 		c := p.dial()

@@ -16,8 +16,8 @@ var (
 // firstNumber leaves 198.18.0.0/24 to services that want a fixed address.
 const firstNumber = 256
 
-// MaxNames is how many names the addresses of 198.18.0.0/15 suffice for.
-const MaxNames = 1<<17 - firstNumber
+// maxNames is how many names the addresses of 198.18.0.0/15 suffice for.
+const maxNames = 1<<17 - firstNumber
 
 // Synthetic tells whether addr belongs to the pools, whether or not it stands for a name. An IPv4
 // address mapped into IPv6 counts as what it is.
@@ -65,13 +65,14 @@ func (t *table) name(number int) (string, bool) {
 
 func addr4(number int) [4]byte {
 	a := pool4.Addr().As4()
-	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+uint32(number+firstNumber)) //nolint:gosec // below MaxNames
+	first := binary.BigEndian.Uint32(a[:])
+	binary.BigEndian.PutUint32(a[:], first+uint32(number+firstNumber)) //nolint:gosec // below maxNames
 	return a
 }
 
 func addr6(number int) [16]byte {
 	a := pool6.Addr().As16()
-	binary.BigEndian.PutUint32(a[12:], uint32(number+firstNumber)) //nolint:gosec // below MaxNames
+	binary.BigEndian.PutUint32(a[12:], uint32(number+firstNumber)) //nolint:gosec // below maxNames
 	return a
 }
 
@@ -85,9 +86,10 @@ func numberOf(addr netip.Addr) (int, bool) {
 		n = int(binary.BigEndian.Uint32(a[:])-binary.BigEndian.Uint32(first[:])) - firstNumber
 	case pool6.Contains(addr):
 		a := addr.As16()
-		n = int(min(binary.BigEndian.Uint64(a[8:]), firstNumber+MaxNames)) - firstNumber //nolint:gosec // bounded just here
+		n = int(min(binary.BigEndian.Uint64(a[8:]), firstNumber+maxNames)) //nolint:gosec // bounded just here
+		n -= firstNumber
 	default:
 		return 0, false
 	}
-	return n, n >= 0 && n < MaxNames
+	return n, n >= 0 && n < maxNames
 }

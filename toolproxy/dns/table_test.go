@@ -49,7 +49,7 @@ func TestM8AddressesAreStable(t *testing.T) {
 
 // The last name still has an address in both pools, and no address beyond names anything.
 func TestM8PoolEdges(t *testing.T) {
-	last := MaxNames - 1
+	last := maxNames - 1
 	if got := netip.AddrFrom4(addr4(last)).String(); got != "198.19.255.255" {
 		t.Errorf("last address: got %s, want 198.19.255.255", got)
 	}
@@ -90,7 +90,8 @@ func TestM8PoolEdges(t *testing.T) {
 
 // A full table refuses further names and keeps those it has; a name refused costs no number.
 func TestM8TableFull(t *testing.T) {
-	r := responder(t, Config{Allow: func(n string) bool { return n != "never.test" }, Names: 2})
+	r := responder(t, Config{Allow: func(n string) bool { return n != "never.test" }})
+	r.names.max = 2
 	for _, tt := range []struct {
 		name string
 		code dnsmessage.RCode
@@ -110,8 +111,8 @@ func TestM8TableFull(t *testing.T) {
 	if name, ok := r.Name(netip.MustParseAddr("198.18.1.2")); ok {
 		t.Errorf("198.18.1.2 stands for %q, want nothing", name)
 	}
-	if diff := cmp.Diff(Stats{Answered: 3, Refused: 2}, r.Stats()); diff != "" {
-		t.Error(diff)
+	if n := r.refused.sum(); n != 2 {
+		t.Errorf("refused %d times, want 2", n)
 	}
 }
 
@@ -119,7 +120,7 @@ func TestM8TableFull(t *testing.T) {
 func TestM8RefusalsAreToldAndBounded(t *testing.T) {
 	var told []Refusal
 	var r *Responder
-	r = responder(t, Config{Observe: func(one Refusal) { told = append(told, one); r.Stats() }})
+	r = responder(t, Config{Observe: func(one Refusal) { told = append(told, one); r.refused.sum() }})
 	for range 9 {
 		r.reply(nil, query(t, "Secret.evil.test.", dnsmessage.TypeTXT))
 	}
@@ -146,7 +147,7 @@ func TestM8RefusalsAreToldAndBounded(t *testing.T) {
 	if last := told[len(told)-1]; last.Reason != OtherNames || last.Count != 65536 {
 		t.Errorf("the flood ends with %+v", last)
 	}
-	if got, want := r.Stats().Refused, uint64(flood+11); got != want {
+	if got, want := r.refused.sum(), uint64(flood+11); got != want {
 		t.Errorf("refused: got %d, want %d", got, want)
 	}
 }

@@ -43,7 +43,7 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 		r.status = 413
 		return s.refuseRequest(name, r, headLen)
 	}
-	upgrade := s.req.Minor == 1 && ask.Method == "GET" && !s.req.Body() && s.req.WebSocket()
+	upgrade := s.req.Minor == 1 && ask.Method == "GET" && !s.req.HasBody() && s.req.WebSocket()
 	if upgrade {
 		if d := p.mayUpgrade(ask); !d.Allowed() {
 			return s.refuseRequest(name, refused(d), headLen)
@@ -64,12 +64,12 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 	x.hidden = p.hidden(ask, s.secure)
 	x.upgrade = upgrade
 	out := s.requestHead(s.out[:0], ask, rt, x)
-	bodied, expects := s.req.Body(), s.req.Continue && s.req.Minor == 1
-	length, chunked := s.req.Length, s.req.Chunked
+	bodied, expects := s.req.HasBody(), s.req.Continue && s.req.Minor == 1
+	body, length, chunked := s.req.Body(s.br), s.req.Length, s.req.Chunked
 	_, _ = s.br.Discard(headLen) // it is buffered; from here on the request's own slices are gone
 	if bodied && !chunked && length <= int64(s.br.Buffered()) {
-		body, _ := s.br.Peek(int(length))
-		out = append(out, body...)
+		whole, _ := s.br.Peek(int(length))
+		out = append(out, whole...)
 		_, _ = s.br.Discard(int(length)) // it is buffered
 		bodied = false
 	}
@@ -84,10 +84,6 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 		}
 	}
 	x.once = true
-	var body io.Reader = wire.NewChunkReader(s.br)
-	if !chunked {
-		body = &exactly{s.br, length}
-	}
 	return x.run(out, &upload{from: body, chunked: chunked, done: make(chan struct{})}, d)
 }
 

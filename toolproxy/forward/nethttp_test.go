@@ -204,7 +204,7 @@ func (a *onNetHTTP) refuse(w http.ResponseWriter, s *session, name string, no *r
 		w.Header()[name] = values
 	}
 	w.Header()["Date"] = nil
-	if s.req.Body() || no.status == 400 {
+	if s.req.HasBody() || no.status == 400 {
 		w.Header().Set("Connection", "close")
 	}
 	w.WriteHeader(reply.StatusCode)
@@ -215,7 +215,7 @@ func (a *onNetHTTP) refuse(w http.ResponseWriter, s *session, name string, no *r
 func (a *onNetHTTP) connect(w http.ResponseWriter, h *handed, t egress.Target) {
 	s := h.s
 	s.via = "connect"
-	if s.req.Body() {
+	if s.req.HasBody() {
 		a.refuse(w, s, t.String(), badRequest(&wire.Error{Status: 400, Text: "CONNECT with a body"}))
 		return
 	}
@@ -280,7 +280,7 @@ func (a *onNetHTTP) exchange(w http.ResponseWriter, r *http.Request, h *handed, 
 ) {
 	s, p := h.s, a.p
 	x := &crossing{s: s, ask: ask, hidden: p.hidden(ask, s.secure)}
-	x.upgrade = r.ProtoMinor == 1 && r.Method == "GET" && !s.req.Body() && protocol(r.Header) == "websocket"
+	x.upgrade = r.ProtoMinor == 1 && r.Method == "GET" && !s.req.HasBody() && protocol(r.Header) == "websocket"
 	no := s.ready()
 	if no == nil && r.ContentLength > p.limits.Body {
 		no = overLimit("bytes of a request")

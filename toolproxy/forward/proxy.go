@@ -113,9 +113,7 @@ func New(o Options) (*Proxy, error) {
 	if err := p.refreshOwn(); err != nil {
 		return nil, err
 	}
-	if p.names, err = dns.New(dns.Config{Allow: p.nameExists, Observe: p.lookupRefused}); err != nil {
-		return nil, err
-	}
+	p.names = dns.New(dns.Config{Allow: p.nameExists, Observe: p.lookupRefused})
 	p.pace = pace.New(refusalsPerSecond, refusalsAtOnce)
 	p.slots = make(chan struct{}, p.limits.Connections)
 	p.total.Store(p.limits.TotalConnections)

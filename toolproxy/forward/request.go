@@ -84,7 +84,7 @@ func (s *session) refuseRequest(name string, r *refusal, headLen int) bool {
 	if name == "" {
 		name = unreadable
 	}
-	closing := s.req.Body() || s.closing() || r.status == 400
+	closing := s.req.HasBody() || s.closing() || r.status == 400
 	reply := r.reply(string(s.req.Method) == "HEAD", closing)
 	s.p.refuse(name, r)
 	_, _ = s.br.Discard(headLen) // it is buffered
@@ -177,7 +177,7 @@ func hostHeader(t egress.Target, secure bool) string {
 // connect makes a tunnel (RFC 9110, 9.3.6).
 func (s *session) connect(t egress.Target) {
 	s.via = "connect"
-	if s.req.Body() {
+	if s.req.HasBody() {
 		s.no(t.String(), badRequest(&wire.Error{Status: 400, Text: "CONNECT with a body"}), false)
 		return
 	}

@@ -35,22 +35,17 @@ func (x *transfer) respond() bool {
 	keep := x.keep && (bodiless || resp.Length >= 0 || rechunk)
 	b := x.responseHead(s.out[:0], bodiless, rechunk, keep)
 	x.hidden.cover(b)
-	left, chunked := resp.Length, resp.Chunked
+	body, left := resp.Body(u.br), resp.Length
 	_, _ = u.br.Discard(len(head)) // it is buffered; from here on the response's own slices are gone
-	if bodiless {
-		left = 0
-	}
 	s.within(s.p.limits.Idle)
 	var ok bool
 	switch {
-	case bodiless || left == 0 && !chunked:
+	case bodiless || left == 0:
 		ok = x.write(b)
-	case chunked:
-		ok = x.copyBody(b, wire.NewChunkReader(u.br), rechunk)
-	case untilClose:
-		ok = x.copyBody(b, u.br, rechunk)
+	case left > 0:
+		ok = x.copyLength(b, body, left)
 	default:
-		ok = x.copyLength(b, left)
+		ok = x.copyBody(b, body, rechunk)
 	}
 	s.keepBuffer(b)
 	u.dead = u.dead || !ok
@@ -90,12 +85,12 @@ func (x *transfer) write(b []byte) bool {
 }
 
 // copyLength sends a body of a known length: what is there together with the head, the rest within the kernel if it can.
-func (x *transfer) copyLength(b []byte, left int64) bool {
+func (x *transfer) copyLength(b []byte, body io.Reader, left int64) bool {
 	s, u := x.s, x.u
 	from, plainFrom := u.Conn.(*net.TCPConn)
 	_, plainTo := s.conn.(*net.TCPConn)
 	if x.hidden != nil || !plainFrom || !plainTo || left <= int64(copySize) {
-		return x.copyBody(b, &exactly{u.br, left}, false)
+		return x.copyBody(b, body, false)
 	}
 	n := min(int64(u.br.Buffered()), left)
 	have, _ := u.br.Peek(int(n))
@@ -170,25 +165,4 @@ func appendPiece(b, buf []byte, n int, rechunk, last bool) []byte {
 		b = append(b, "0\r\n\r\n"...)
 	}
 	return b
-}
-
-// exactly reads n bytes, and takes an earlier end for what it is.
-type exactly struct {
-	from io.Reader
-	left int64
-}
-
-func (e *exactly) Read(p []byte) (int, error) {
-	if e.left == 0 {
-		return 0, io.EOF
-	}
-	n, err := e.from.Read(p[:min(int64(len(p)), e.left)])
-	e.left -= int64(n)
-	switch {
-	case e.left == 0:
-		return n, io.EOF
-	case errors.Is(err, io.EOF):
-		return n, io.ErrUnexpectedEOF
-	}
-	return n, err
 }
