@@ -144,12 +144,8 @@ func (h *Hypervisor) SetScore(ctx context.Context, id string, score float64, con
 	if err != nil {
 		return Agent{}, rings.NoRing, err
 	}
-	db, err := h.store()
-	if err != nil {
-		return Agent{}, rings.NoRing, err
-	}
 	var unwritten error
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err = h.update(ctx, func(tx *store.Tx) error {
 		old, err := agent(tx, id)
 		if err != nil {
 			return err
@@ -190,13 +186,9 @@ type Cause struct {
 // Quarantine holds an agent (H-31): no run is admitted and no elevation granted until an operator releases it. It takes
 // effect even if the audit can't be written; the error is then returned. For an agent held already the first entry stays.
 func (h *Hypervisor) Quarantine(ctx context.Context, id string, cause Cause) (rings.QuarantineEntry, error) {
-	db, err := h.store()
-	if err != nil {
-		return rings.QuarantineEntry{}, err
-	}
 	var entry rings.QuarantineEntry
 	var unwritten error
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err := h.update(ctx, func(tx *store.Tx) error {
 		q, err := h.register(tx, id)
 		if err != nil {
 			return err
@@ -241,12 +233,8 @@ func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operat
 	fail := func(err error) (rings.QuarantineEntry, string, error) {
 		return rings.QuarantineEntry{}, "", fmt.Errorf("release of agent %.256q: %w", id, err)
 	}
-	db, err := h.store()
-	if err != nil {
-		return fail(err)
-	}
 	presented := audit.Hash(sha256.Sum256([]byte(attestation)))
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err = h.update(ctx, func(tx *store.Tx) error {
 		q, err := h.register(tx, id)
 		if err != nil {
 			return err

@@ -148,11 +148,7 @@ func (h *Hypervisor) AnswerApproval(ctx context.Context, id string, approve bool
 	if rings.CheckAgentID(id) != nil {
 		return Approval{}, fmt.Errorf("approval %.80q: %w", id, ErrNoApproval)
 	}
-	db, err := h.store()
-	if err != nil {
-		return Approval{}, err
-	}
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err = h.update(ctx, func(tx *store.Tx) error {
 		if a, err = approval(tx, id); err != nil {
 			return err
 		}
@@ -213,11 +209,7 @@ func (h *Hypervisor) GrantApproval(ctx context.Context, g StandingGrant) (Standi
 	case !g.Expires.After(now) || g.Expires.Sub(now) > MaxGrant:
 		return StandingGrant{}, fmt.Errorf("%w: it must end within %v", ErrGrant, MaxGrant)
 	}
-	db, err := h.store()
-	if err != nil {
-		return StandingGrant{}, err
-	}
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err := h.update(ctx, func(tx *store.Tx) error {
 		if err := notHeld(tx, g.Agent, "give agent "+g.Agent+" a standing grant"); err != nil {
 			return err
 		}
@@ -241,12 +233,8 @@ func (h *Hypervisor) RevokeApproval(ctx context.Context, id, by string) (g Stand
 	if rings.CheckAgentID(id) != nil {
 		return StandingGrant{}, fmt.Errorf("grant %.80q: %w", id, ErrNoApproval)
 	}
-	db, err := h.store()
-	if err != nil {
-		return StandingGrant{}, err
-	}
 	var unwritten error
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err = h.update(ctx, func(tx *store.Tx) error {
 		found, err := store.GetJSON(tx.Bucket(grantsBucket), id, &g)
 		if err != nil {
 			return err

@@ -283,13 +283,9 @@ func (b *Broker) wait(ctx context.Context, asked Approval) (link.Approved, error
 func (b *Broker) settleApproval(asked Approval, ends ApprovalState) (link.Approved, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTime)
 	defer cancel()
-	db, err := b.h.store()
-	if err != nil {
-		return link.Approved{}, err
-	}
 	var now Approval
 	granted := false
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err := b.h.update(ctx, func(tx *store.Tx) (err error) {
 		if now, err = approval(tx, asked.ID); err != nil {
 			return err
 		}

@@ -50,7 +50,7 @@ func (b bank) Borrow(ctx context.Context, day governance.Day, want, limit govern
 	if want == (governance.Amounts{}) {
 		err = b.h.view(ctx, lend)
 	} else {
-		err = b.update(ctx, lend)
+		err = b.h.update(ctx, lend)
 	}
 	if err != nil {
 		return governance.Loan{}, err
@@ -60,21 +60,13 @@ func (b bank) Borrow(ctx context.Context, day governance.Day, want, limit govern
 
 // Return implements governance.Bank.
 func (b bank) Return(ctx context.Context, day governance.Day, rest governance.Amounts) error {
-	return b.update(ctx, func(tx *store.Tx) error {
+	return b.h.update(ctx, func(tx *store.Tx) error {
 		a, err := b.account(tx)
 		if err != nil {
 			return err
 		}
 		return store.PutJSON(tx.Bucket(budgetBucket), b.subject, a.Return(day, rest))
 	})
-}
-
-func (b bank) update(ctx context.Context, fn func(*store.Tx) error) error {
-	db, err := b.h.store()
-	if err != nil {
-		return err
-	}
-	return db.Update(ctx, fn)
 }
 
 // AgentUsage is what an agent's subject used today, what running agents have borrowed included.

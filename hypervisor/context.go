@@ -41,11 +41,7 @@ func (h *Hypervisor) GetShared(ctx context.Context, session, agentID, key string
 // PutShared writes a key of a session's context, as its consistency mode has it (H-32). What a write loses is on record
 // before it is lost.
 func (h *Hypervisor) PutShared(ctx context.Context, session string, w rings.SharedWrite) (res rings.SharedResult, err error) {
-	db, err := h.store()
-	if err != nil {
-		return res, err
-	}
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err = h.update(ctx, func(tx *store.Tx) error {
 		if err := notHeld(tx, w.Agent, "write the context of session "+session); err != nil {
 			return err
 		}

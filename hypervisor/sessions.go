@@ -59,11 +59,7 @@ func (h *Hypervisor) makeWorkspace(id string) error {
 
 // changeSession stores the session that fn returns, in one transaction with what fn read and put on record.
 func (h *Hypervisor) changeSession(ctx context.Context, id string, fn func(*store.Tx) (*rings.Session, error)) (rec rings.SessionRecord, err error) {
-	db, err := h.store()
-	if err != nil {
-		return rings.SessionRecord{}, err
-	}
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err = h.update(ctx, func(tx *store.Tx) error {
 		s, err := fn(tx)
 		if err != nil {
 			return err

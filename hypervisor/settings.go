@@ -78,11 +78,7 @@ func (h *Hypervisor) SetAgent(ctx context.Context, id string, change func(*Agent
 	if err != nil {
 		return Agent{}, err
 	}
-	db, err := h.store()
-	if err != nil {
-		return Agent{}, err
-	}
-	err = db.Update(ctx, func(tx *store.Tx) error {
+	err = h.update(ctx, func(tx *store.Tx) error {
 		if now, err = agent(tx, id); err != nil {
 			return err
 		}
