@@ -25,7 +25,6 @@ var hollow = map[string]string{
 	"rings.().RevokeSession": "undecided: as RevokeAgent, of a session (H-15)",
 	"rings.().Handshake":     "undecided: Join opens a session by itself (H-29)",
 
-	"rings.().Export":              "the quarantine as a test compares it; programs keep each change as it is made",
 	"hypervisor.().Kills":          "the account of a kill switch as a test reads it; operators read the audit",
 	"audit.NewMemory":              "a log without a disk, for tests of what is recorded",
 	"internal/fault.Set":           "plants faults in the test's own process; programs take theirs from the environment",

@@ -39,19 +39,16 @@ func kill(in json.RawMessage) (any, error) {
 	}
 	if substitute != "" {
 		// One that is refused takes nothing over. It is no reason not to kill.
-		_ = k.RegisterSubstitute(victim, substitute)
+		_ = k.RegisterSubstitute(substitute)
 	}
-	return k.Kill(context.Background(), victim, rings.KillContext{Reason: rings.KillManual}), nil
+	return k.Kill(context.Background(), rings.KillContext{Reason: rings.KillManual}), nil
 }
 
 func killSwitch(handlers, compensations []callback) (*rings.KillSwitch, error) {
-	held, err := rings.NewQuarantine(began, nil)
-	if err != nil {
-		return nil, err
-	}
-	o := rings.KillOptions{Clock: began, Quarantine: held, Hooks: rings.KillHooks{
-		Freeze:    func(context.Context, string) error { return nil },
-		Processes: func(context.Context, string) (int, error) { return 0, nil },
+	anybody := func(string) bool { return true }
+	o := rings.KillOptions{Agent: victim, Clock: began, Fit: anybody, Hooks: rings.KillHooks{
+		Freeze:    func(context.Context) error { return nil },
+		Processes: func(context.Context) (int, error) { return 0, nil },
 	}}
 	for _, c := range append(handlers[:len(handlers):len(handlers)], compensations...) {
 		if c.hangs {
@@ -63,12 +60,12 @@ func killSwitch(handlers, compensations []callback) (*rings.KillSwitch, error) {
 		return nil, err
 	}
 	for i, c := range handlers {
-		if err := k.RegisterHandler(victim, fmt.Sprintf("handler %d", i), c.run); err != nil {
+		if err := k.RegisterHandler(fmt.Sprintf("handler %d", i), c.run); err != nil {
 			return nil, refused(err)
 		}
 	}
 	for i, c := range compensations {
-		if err := k.RegisterCompensation(victim, fmt.Sprintf("compensation %d", i), c.run); err != nil {
+		if err := k.RegisterCompensation(fmt.Sprintf("compensation %d", i), c.run); err != nil {
 			return nil, refused(err)
 		}
 	}

@@ -189,16 +189,15 @@ func (h *Hypervisor) Quarantine(ctx context.Context, id string, cause Cause) (ri
 	var entry rings.QuarantineEntry
 	var unwritten error
 	err := h.update(ctx, func(tx *store.Tx) error {
-		q, err := h.register(tx, id)
-		if err != nil {
+		held, err := heldBy(tx, id, &entry)
+		if err != nil || held {
 			return err
 		}
 		was, err := agent(tx, id)
 		if err != nil {
 			return err
 		}
-		var added bool
-		if entry, added, err = q.Add(id, cause.Reason, cause.Code); err != nil || !added {
+		if entry, err = rings.Hold(id, cause.Reason, cause.Code, h.now()); err != nil {
 			return err
 		}
 		unwritten = h.record("", true, &audit.Quarantine{AgentID: id, Cause: cause.Code, OldRing: audit.RingOf(was.Ring.Value()), RunID: cause.Run})
@@ -210,21 +209,19 @@ func (h *Hypervisor) Quarantine(ctx context.Context, id string, cause Cause) (ri
 	return entry, unwritten
 }
 
-// register is the quarantine register as far as it concerns one agent.
-func (h *Hypervisor) register(tx *store.Tx, id string) (*rings.Quarantine, error) {
+// heldBy reads what holds an agent, and tells whether anything does. One bad entry is an error: it sets nobody free.
+func heldBy(tx *store.Tx, id string, e *rings.QuarantineEntry) (bool, error) {
 	if err := rings.CheckAgentID(id); err != nil {
-		return nil, err
+		return false, err
 	}
-	var e rings.QuarantineEntry
-	held, err := store.GetJSON(tx.Bucket(quarantineBucket), id, &e)
-	if err != nil {
-		return nil, err
+	held, err := store.GetJSON(tx.Bucket(quarantineBucket), id, e)
+	if err != nil || !held {
+		return false, err
 	}
-	var entries []rings.QuarantineEntry
-	if held {
-		entries = append(entries, e)
+	if err := e.Check(); err != nil {
+		return false, fmt.Errorf("quarantine entry: %w", err)
 	}
-	return rings.NewQuarantine(h.now, entries)
+	return true, nil
 }
 
 // Release lets an agent out of quarantine by an attestation that one of the operators' keys signed (H-12, H-31). It is
@@ -235,11 +232,11 @@ func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operat
 	}
 	presented := audit.Hash(sha256.Sum256([]byte(attestation)))
 	err = h.update(ctx, func(tx *store.Tx) error {
-		q, err := h.register(tx, id)
+		held, err := heldBy(tx, id, &was)
 		if err != nil {
 			return err
 		}
-		if !q.Holds(id) {
+		if !held {
 			return rings.ErrNotQuarantined // before the attestation is looked at: it stays good
 		}
 		var a witness.Attestation
@@ -254,7 +251,7 @@ func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operat
 			return errors.Join(err, h.record("", false, said))
 		}
 		said.Nonce = a.Nonce.String()
-		if was, operator, err = q.Release(id, w); err != nil {
+		if operator, err = w.Use(rings.ActionRelease, id); err != nil {
 			return err
 		}
 		if err := tx.Bucket(quarantineBucket).Delete(id); err != nil {

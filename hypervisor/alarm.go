@@ -34,10 +34,10 @@ func (h *Hypervisor) newAlarm(session string) *alarm {
 func (a *alarm) flush() error { return errors.Join(a.refused.flush(), a.passed.flush()) }
 
 // denied counts one attempt; trips is true once.
-func (a *alarm) denied(adm *Admission, run string, ring, called rings.Ring) (b rings.BreachResult, trips bool) {
+func (a *alarm) denied(ring, called rings.Ring) (b rings.BreachResult, trips bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b = a.detector.Denied(adm.breacher(run), adm.Session, ring, called)
+	b = a.detector.Denied(ring, called)
 	if !b.Tripped {
 		return b, false
 	}

@@ -73,7 +73,6 @@ type Control struct {
 	who   string // the agent, or the run if it belongs to none
 	live  *live
 	kills *rings.KillSwitch
-	unfit *rings.Quarantine // substitutes that must not take over
 	// alone is set if nothing applies the live ring to processes: the control of a Broker or Watch that was given none.
 	alone bool
 	end   func(error) // then ends the run; may be nil
@@ -94,8 +93,9 @@ type Control struct {
 	mu         sync.Mutex
 	processes  Processes
 	killed     bool
-	candidates []string // to take over
-	ending     bool     // the session's end was seen
+	candidates []string        // to take over
+	unfit      map[string]bool // those of them that must not
+	ending     bool            // the session's end was seen
 	toldHeld   bool
 	secluded   bool // a breach put the agent into quarantine, and its release was not seen yet
 	patience   *time.Timer
@@ -113,13 +113,12 @@ func (h *Hypervisor) newControl(adm Admission, opt ControlOptions) *Control {
 	if adm.alarm == nil {
 		adm.alarm = h.newAlarm(adm.Session)
 	}
-	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, wake: make(chan struct{}, 1)}
+	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, wake: make(chan struct{}, 1), unfit: map[string]bool{}}
 	if rings.CheckAgentID(c.who) != nil {
 		c.who = "run" // a kill must not fail for a name
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.live = newLive(h, adm, c.who, c.nudge)
-	c.unfit, _ = rings.NewQuarantine(h.now, nil) // fails without a clock only; nil then lets nobody take over
 	c.kills = c.killSwitch()
 	if s := adm.Settings.Substitute; s != "" {
 		c.warn(c.RegisterSubstitute(s))
@@ -294,9 +293,6 @@ func (c *Control) Close() error {
 	c.loanMu.Unlock()
 	c.live.end()
 	err := c.adm.alarm.flush()
-	if c.kills == nil || c.kills.Unpersisted() == 0 {
-		return err
-	}
 	if e := c.kills.Retry(context.Background()); e != nil {
 		return errors.Join(err, errors.New("a kill is not on record"), e)
 	}

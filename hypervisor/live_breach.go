@@ -14,7 +14,7 @@ import (
 // attempt weighs one refused attempt at what belongs to ring called. An error means that the run must end, and that a kill has
 // begun if anything can carry it out.
 func (c *Control) attempt(called rings.Ring) error {
-	b, trips := c.adm.alarm.denied(&c.adm, c.opt.Run, c.live.weighed(), called)
+	b, trips := c.adm.alarm.denied(c.live.weighed(), called)
 	if !trips {
 		return nil
 	}

@@ -44,7 +44,7 @@ func (c *Control) Kill(ctx context.Context, r KillRequest) rings.KillResult {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	res := c.kills.Kill(context.WithValue(ctx, orderKey{}, r), c.who, kc)
+	res := c.kills.Kill(context.WithValue(ctx, orderKey{}, r), kc)
 	c.notify(EventKill, map[string]string{"reason": string(res.Reason)})
 	return res
 }
@@ -106,19 +106,19 @@ func (c *Control) killSoon(r KillRequest) {
 
 // RegisterHandler adds what runs when the run is killed, after it was frozen and before it is dead; see rings.KillSwitch.
 func (c *Control) RegisterHandler(name string, run rings.Callback) error {
-	return c.kills.RegisterHandler(c.who, name, run)
+	return c.kills.RegisterHandler(name, run)
 }
 
 // RegisterCompensation adds what undoes something the run did; it runs after the handlers.
 func (c *Control) RegisterCompensation(name string, run rings.Callback) error {
-	return c.kills.RegisterCompensation(c.who, name, run)
+	return c.kills.RegisterCompensation(name, run)
 }
 
 // RegisterSubstitute names an agent that may take over, after that of the agent's settings.
 func (c *Control) RegisterSubstitute(agent string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.kills.RegisterSubstitute(c.who, agent); err != nil {
+	if err := c.kills.RegisterSubstitute(agent); err != nil {
 		return err
 	}
 	c.candidates = append(c.candidates, agent)
@@ -133,7 +133,7 @@ func (c *Control) substitutes() []string {
 
 func (c *Control) killSwitch() *rings.KillSwitch {
 	k, err := rings.NewKillSwitch(rings.KillOptions{
-		Clock: c.h.now, Quarantine: c.unfit, Limit: max(0, c.opt.HandlerLimit),
+		Agent: c.who, Clock: c.h.now, Fit: c.fit, Limit: max(0, c.opt.HandlerLimit),
 		Hooks: rings.KillHooks{Freeze: c.freeze, Intent: c.intent, Steps: c.steps, Processes: c.killProcesses, Audit: c.recordKill},
 	})
 	if err != nil {
@@ -153,7 +153,7 @@ func (c *Control) those() (Processes, error) {
 	return c.processes, nil
 }
 
-func (c *Control) freeze(ctx context.Context, _ string) error {
+func (c *Control) freeze(ctx context.Context) error {
 	p, err := c.those()
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (c *Control) freeze(ctx context.Context, _ string) error {
 	return p.FreezeForKill(ctx)
 }
 
-func (c *Control) killProcesses(ctx context.Context, _ string) (int, error) {
+func (c *Control) killProcesses(ctx context.Context) (int, error) {
 	p, err := c.those()
 	if err != nil {
 		return 0, err
@@ -170,7 +170,7 @@ func (c *Control) killProcesses(ctx context.Context, _ string) (int, error) {
 }
 
 // intent puts the order on record, on disk (H-28). The run is frozen, or dead: now there is time to see who may take over.
-func (c *Control) intent(ctx context.Context, _ string, kc rings.KillContext) error {
+func (c *Control) intent(ctx context.Context, kc rings.KillContext) error {
 	var unread error
 	for _, s := range c.substitutes() {
 		unread = errors.Join(unread, c.refuseUnfit(ctx, s))
@@ -231,7 +231,7 @@ func (c *Control) Kills() []rings.KillResult { return c.kills.History() }
 // fitTime bounds how long a kill asks whether a substitute is fit.
 const fitTime = 2 * time.Second
 
-// refuseUnfit looks up who may not take over: the run is frozen, and the register is the switch's own. What can't be read is unfit.
+// refuseUnfit looks up who may not take over: the run is frozen. What can't be read is unfit.
 func (c *Control) refuseUnfit(ctx context.Context, substitute string) error {
 	ctx, cancel := context.WithTimeout(ctx, fitTime)
 	defer cancel()
@@ -239,9 +239,17 @@ func (c *Control) refuseUnfit(ctx context.Context, substitute string) error {
 	if err == nil && a.Quarantined == nil {
 		return nil
 	}
-	_, _, qerr := c.unfit.Add(substitute, "not fit to take over", "kill")
+	c.mu.Lock()
+	c.unfit[substitute] = true
+	c.mu.Unlock()
 	if err != nil {
-		return errors.Join(fmt.Errorf("substitute %s: %w", substitute, err), qerr)
+		return fmt.Errorf("substitute %s: %w", substitute, err)
 	}
-	return qerr
+	return nil
+}
+
+func (c *Control) fit(substitute string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.unfit[substitute]
 }

@@ -17,7 +17,7 @@ import (
 
 // steps is what a kill does about the saga steps that the agent was at (H-21): it hands them to the substitute, or has them
 // undone. Another live run of the agent may be at a step, too; that is for its own kill.
-func (c *Control) steps(ctx context.Context, _ string, _ rings.StepOutcome, to string) (done []string, err error) {
+func (c *Control) steps(ctx context.Context, _ rings.StepOutcome, to string) (done []string, err error) {
 	if c.adm.Agent == "" {
 		return nil, nil
 	}

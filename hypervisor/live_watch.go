@@ -78,7 +78,7 @@ func (w *watch) Settled() error {
 // Refused counts each refused call as an attempt (M-4, H-24) and puts it on record, repeated ones together.
 func (w *watch) Refused(r runtime.Refusal) error {
 	c := w.control
-	b, trips := c.adm.alarm.denied(&c.adm, w.run, c.live.weighed(), r.Called)
+	b, trips := c.adm.alarm.denied(c.live.weighed(), r.Called)
 	err := c.adm.alarm.refused.add(&audit.Refusal{
 		AgentID: w.adm.Agent, Class: r.Detail, Count: 1, RunID: w.run, Syscall: r.Syscall, Verdict: r.Verdict,
 	})

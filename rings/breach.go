@@ -2,12 +2,7 @@
 
 package rings
 
-import (
-	"container/list"
-	"strings"
-	"sync"
-	"time"
-)
+import "time"
 
 // Severity says how much an agent's refused attempts look like an attack (H-24). Its JSON is its name.
 type Severity uint8
@@ -20,19 +15,9 @@ const (
 	SeverityCritical // trips
 )
 
+// String returns the name; what isn't known is the worst.
 func (s Severity) String() string {
-	switch s {
-	case SeverityNone:
-		return "none"
-	case SeverityLow:
-		return "low"
-	case SeverityMedium:
-		return "medium"
-	case SeverityHigh:
-		return "high"
-	default:
-		return "critical" // what isn't known is the worst
-	}
+	return [...]string{"none", "low", "medium", "high", "critical"}[min(s, SeverityCritical)]
 }
 
 // MarshalText returns the name.
@@ -98,7 +83,6 @@ type BreachResult struct {
 	Score    int      `json:"score"`   // sum of weights in the window; beyond critical it may be too low
 	Attempts int      `json:"attempts"`
 	Raised   bool     `json:"raised"` // this attempt raised the severity: the moment to tell somebody, once
-	Shared   bool     `json:"shared"` // judged together with others, see BreachDetector
 }
 
 // attempts is one sliding window. It holds as many as are needed to know the severity exactly: each weighs at least 1,
@@ -146,97 +130,34 @@ func (a *attempts) drop(n int) {
 	a.weight = a.weight[:copy(a.weight, a.weight[n:])]
 }
 
-// BreachDetector watches denied attempts of each agent in each session (H-24). It is safe for concurrent use. Its zero
-// value and nil have no clock and trip at every attempt above the agent's ring.
-//
-// It remembers at most MaxBreachWindows agents with attempts in the last minute, and forgets none of them early, or a
-// flood of names would wash an agent clean. Those that find no room are judged together, in one shared window:
-// somebody may then be held for what others did, but nobody gets away.
+// BreachDetector watches the denied attempts of one agent in one session (H-24). Its zero value and nil have no clock
+// and trip at every attempt above the agent's ring. It is asked by one goroutine at a time.
 type BreachDetector struct {
-	clock func() time.Time
-	start time.Time
-	max   int
-
-	mu      sync.Mutex
-	now     int64
-	windows map[bucketKey]*list.Element // of *watched
-	recent  list.List                   // the latest attempt in front
-	rest    attempts
+	clock  func() time.Time
+	start  time.Time
+	now    int64
+	window attempts
 }
-
-type watched struct {
-	key bucketKey
-	attempts
-}
-
-// MaxBreachWindows bounds the detector's memory: an agent that never stops costs some 840 bytes.
-const MaxBreachWindows = 100_000
 
 // NewBreachDetector returns a detector that reads the time from clock.
 func NewBreachDetector(clock func() time.Time) *BreachDetector {
-	d := &BreachDetector{clock: clock, max: MaxBreachWindows, windows: map[bucketKey]*list.Element{}}
+	d := &BreachDetector{clock: clock}
 	if clock != nil {
 		d.start = clock()
 	}
 	return d
 }
 
-// Denied records that agent, in ring agentRing, was denied something that needs ring calledRing. Attempts at or below
-// its own privilege (refused for their rate, say) weigh nothing and only tell where the agent stands.
-func (d *BreachDetector) Denied(agent, session string, agentRing, calledRing Ring) BreachResult {
+// Denied records that the agent, in ring agentRing, was denied something that needs ring calledRing. Attempts at or
+// below its own privilege (refused for their rate, say) weigh nothing and only tell where the agent stands.
+func (d *BreachDetector) Denied(agentRing, calledRing Ring) BreachResult {
 	weight := BreachWeight(agentRing, calledRing)
 	if d == nil || d.clock == nil {
 		return BreachResult{Severity: SeverityCritical, Tripped: true, Score: weight, Raised: true}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	// As in the limiter: a clock set back makes no attempt older than it was, and none younger.
 	d.now = max(d.now, int64(d.clock().Sub(d.start)))
-	d.forget()
-	w, shared := d.window(bucketKey{agent, session}, weight)
-	res := w.add(d.now, weight)
-	res.Shared = shared
-	return res
-}
-
-// forget drops the windows that have become empty. They are at the back, so each costs what it cost to make.
-func (d *BreachDetector) forget() {
-	for e := d.recent.Back(); e != nil; e = d.recent.Back() {
-		w := e.Value.(*watched)
-		if n := len(w.at); n > 0 && d.now-w.at[n-1] < int64(BreachWindow) {
-			return
-		}
-		d.recent.Remove(e)
-		delete(d.windows, w.key)
-	}
-}
-
-func (d *BreachDetector) window(key bucketKey, weight int) (w *attempts, shared bool) {
-	if e := d.windows[key]; e != nil {
-		if weight > 0 {
-			d.recent.MoveToFront(e)
-		}
-		return &e.Value.(*watched).attempts, false
-	}
-	if weight == 0 {
-		return &attempts{}, false // ordinary calls leave no trace
-	}
-	if len(d.windows) >= d.max || len(key.agent) > maxKeyBytes || len(key.session) > maxKeyBytes {
-		return &d.rest, true
-	}
-	nw := &watched{key: bucketKey{strings.Clone(key.agent), strings.Clone(key.session)}}
-	d.windows[nw.key] = d.recent.PushFront(nw)
-	return &nw.attempts, false
-}
-
-// Len returns how many agents have a window of their own.
-func (d *BreachDetector) Len() int {
-	if d == nil {
-		return 0
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.windows)
+	return d.window.add(d.now, weight)
 }
 
 // Call is one call of an agent as `agentrun conform` and tests give it: a call above the agent's ring is a denied

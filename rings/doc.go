@@ -7,7 +7,7 @@
 // Without state: Assign and ShouldDemote turn a trust score into a ring, Action and Classify say which ring an action
 // requires, Check decides on it, ConstraintsOf and ResourceAllowed say what a ring may use, and CheckAgentID and its
 // likes what may be a name. With state, and each safe for concurrent use, bounded in memory and given its clock:
-// Elevations (rings on loan), Limiter (token buckets), BreachDetector, Quarantine, KillSwitch (handlers, compensations,
+// Elevations (rings on loan), Limiter (token buckets), BreachDetector, QuarantineEntry, KillSwitch (handlers, compensations,
 // hand-off), Session, and Shared, what a session's participants share.
 //
 //	action, err := rings.DecodeAction(unsafeText)
@@ -27,10 +27,10 @@
 //
 // # How it fails
 //
-// Closed. The zero value of every type refuses: NoRing is no ring, Deny is the first verdict, a register that wasn't loaded
-// holds everybody. NaN, the infinities, unknown words, null, what is too long and what is too much are refused, or count
-// as the least privilege. A table that is full refuses newcomers and hands nobody anything. A clock that jumps ahead ends
-// loans early; one that is set back gives none back.
+// Closed. The zero value of every type refuses: NoRing is no ring, Deny is the first verdict. NaN, the infinities, unknown
+// words, null, what is too long and what is too much are refused, or count as the least privilege. A table that is full
+// refuses newcomers and hands nobody anything. A clock that jumps ahead ends loans early; one that is set back gives none
+// back.
 //
 // # What it does not protect against
 //

@@ -58,38 +58,38 @@ const (
 // cancellation, its errors and panics contained. What a nil one means stands at each.
 type KillHooks struct {
 	// Freeze stops every process of the agent so that none runs until killed. Nil counts as failed.
-	Freeze func(ctx context.Context, agent string) error
+	Freeze func(ctx context.Context) error
 	// Intent records that the agent is about to be killed, synced to disk (H-28). Nil records nothing.
-	Intent func(ctx context.Context, agent string, kc KillContext) error
+	Intent func(ctx context.Context, kc KillContext) error
 	// Steps hands the agent's saga steps that are in flight to the substitute, or compensates them if there is none
 	// (to is empty then), and returns their ids. Nil: there are no sagas.
-	Steps func(ctx context.Context, agent string, outcome StepOutcome, to string) (steps []string, err error)
+	Steps func(ctx context.Context, outcome StepOutcome, to string) (steps []string, err error)
 	// Processes kills every process of the agent and returns when they are dead. It may be called twice.
-	Processes func(ctx context.Context, agent string) (killed int, err error)
+	Processes func(ctx context.Context) (killed int, err error)
 	// Audit keeps the result. Until it returns nil for a result, the history keeps it; nil keeps all in the history.
 	Audit func(ctx context.Context, result KillResult) error
 }
 
 // KillOptions configures a KillSwitch.
 type KillOptions struct {
-	Clock      func() time.Time // required
-	Limit      time.Duration    // of each handler and compensation; 0 means 5 s (H-21)
-	HookLimit  time.Duration    // of each hook; 0 means 10 s
-	Hooks      KillHooks
-	Quarantine *Quarantine // who may take over; nil: nobody may
+	Agent string           // required
+	Clock func() time.Time // required
+	Limit time.Duration    // of each handler and compensation; 0 means 5 s (H-21)
+	Hooks KillHooks
+	// Fit tells whether another agent may take over: one that is held, for instance, may not. nil: nobody may.
+	Fit func(agent string) bool
 }
 
 const (
 	defaultKillLimit = 5 * time.Second
-	defaultHookLimit = 10 * time.Second
+	hookLimit        = 10 * time.Second // of each hook
 
-	maxCallbacks   = 64      // of each kind and agent: all hanging, a kill takes 64 × 2 × 5 s, the agent frozen
-	maxKilled      = 100_000 // remembered as unfit to take over
-	maxKillHistory = 1024    // results kept that the audit has
+	maxCallbacks   = 64   // of each kind: all hanging, a kill takes 64 × 2 × 5 s, the agent frozen
+	maxKillHistory = 1024 // results kept that the audit has
 )
 
 var (
-	// ErrKilled is what registering for an agent gives that was killed and not started again.
+	// ErrKilled is what registering gives when the agent was killed.
 	ErrKilled = errors.New("the agent was killed")
 	// ErrTooManyCallbacks is what registering beyond 64 of a kind gives.
 	ErrTooManyCallbacks = errors.New("too many registrations for one agent")
@@ -105,115 +105,79 @@ type killRegistration struct {
 	substitutes             []string
 }
 
-// KillSwitch ends agents (H-21 to H-23). It is safe for concurrent use. The zero value can't register anything and
-// kills nothing, and says so in its results.
+// KillSwitch ends one agent in one run (H-21 to H-23). It is safe for concurrent use. The zero value can't register
+// anything and kills nothing, and says so in its results.
 type KillSwitch struct {
 	opt KillOptions
 
 	mu         sync.Mutex
-	registered map[string]*killRegistration
-	killed     map[string]bool
-	forgot     bool // killed is full: nobody may take over any more
-	history    killHistory
+	registered *killRegistration // nil: the agent was killed, or nothing was set up
+	history    []*killRecord     // oldest first
 }
 
-// NewKillSwitch checks opt. The clock and Processes are required.
+// NewKillSwitch checks opt. Agent, the clock and Processes are required.
 func NewKillSwitch(opt KillOptions) (*KillSwitch, error) {
+	if err := CheckAgentID(opt.Agent); err != nil {
+		// What a hook would make of such a name (of "", say) is anybody's guess.
+		return nil, fmt.Errorf("kill switch: %w", err)
+	}
 	if opt.Clock == nil || opt.Hooks.Processes == nil {
 		return nil, errors.New("kill switch: needs a clock and a way to kill processes")
 	}
-	if opt.Limit < 0 || opt.HookLimit < 0 {
+	if opt.Limit < 0 {
 		return nil, errors.New("kill switch: negative time limit")
 	}
 	if opt.Limit == 0 {
 		opt.Limit = defaultKillLimit
 	}
-	if opt.HookLimit == 0 {
-		opt.HookLimit = defaultHookLimit
-	}
-	return &KillSwitch{opt: opt, registered: map[string]*killRegistration{}, killed: map[string]bool{}}, nil
+	return &KillSwitch{opt: opt, registered: &killRegistration{}}, nil
 }
 
-// RegisterHandler adds a handler that runs when agent is killed, after those added before it. The name stands in
+// RegisterHandler adds a handler that runs when the agent is killed, after those added before it. The name stands in
 // errors. Registrations are used up by the first kill: compensating twice is as wrong as not at all.
-func (k *KillSwitch) RegisterHandler(agent, name string, run Callback) error {
-	return k.register(agent, "handler", name, run, func(r *killRegistration) *[]namedCallback { return &r.handlers })
+func (k *KillSwitch) RegisterHandler(name string, run Callback) error {
+	return k.register("handler", name, run, func(r *killRegistration) *[]namedCallback { return &r.handlers })
 }
 
-// RegisterCompensation adds what undoes something agent did; it runs after all handlers, in registration order.
-func (k *KillSwitch) RegisterCompensation(agent, name string, run Callback) error {
-	return k.register(agent, "compensation", name, run, func(r *killRegistration) *[]namedCallback { return &r.compensations })
+// RegisterCompensation adds what undoes something the agent did; it runs after all handlers, in registration order.
+func (k *KillSwitch) RegisterCompensation(name string, run Callback) error {
+	return k.register("compensation", name, run, func(r *killRegistration) *[]namedCallback { return &r.compensations })
 }
 
-func (k *KillSwitch) register(agent, kind, name string, run Callback, list func(*killRegistration) *[]namedCallback) error {
+func (k *KillSwitch) register(kind, name string, run Callback, list func(*killRegistration) *[]namedCallback) error {
 	if run == nil || name == "" || len(name) > maxKeyBytes {
-		return fmt.Errorf("register %s %.256q of %.256q: want a name of 1 to %d bytes and a function", kind, name, agent, maxKeyBytes)
+		return fmt.Errorf("register %s %.256q of %q: want a name of 1 to %d bytes and a function", kind, name, k.opt.Agent, maxKeyBytes)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	r, err := k.registration(agent)
-	if err != nil {
-		return fmt.Errorf("register %s %q: %w", kind, name, err)
-	}
-	l := list(r)
-	if len(*l) >= maxCallbacks {
-		return fmt.Errorf("register %s %q of %q: %w", kind, name, agent, ErrTooManyCallbacks)
-	}
-	*l = append(*l, namedCallback{name, run})
-	return nil
+	return register(k, kind, name, list, namedCallback{name, run})
 }
 
-// RegisterSubstitute names an agent that may take over from agent. With several the first that is fit does: not the
-// agent itself, not one that was killed or is in quarantine when it comes to it.
-func (k *KillSwitch) RegisterSubstitute(agent, substitute string) error {
+// RegisterSubstitute names an agent that may take over. With several the first that is fit does, never the agent itself.
+func (k *KillSwitch) RegisterSubstitute(substitute string) error {
 	if err := CheckAgentID(substitute); err != nil {
 		return fmt.Errorf("register substitute: %w", err)
 	}
-	if substitute == agent {
-		return fmt.Errorf("register substitute: %q can't take over from itself", agent)
+	if substitute == k.opt.Agent {
+		return fmt.Errorf("register substitute: %q can't take over from itself", substitute)
 	}
+	return register(k, "substitute", substitute, func(r *killRegistration) *[]string { return &r.substitutes }, substitute)
+}
+
+// register adds one to a list of k's.
+func register[T any](k *KillSwitch, kind, name string, list func(*killRegistration) *[]T, one T) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r, err := k.registration(agent)
-	if err != nil {
-		return fmt.Errorf("register substitute %q: %w", substitute, err)
+	if k.registered == nil {
+		return fmt.Errorf("register %s %q: %q: %w", kind, name, k.opt.Agent, ErrKilled)
 	}
-	if len(r.substitutes) >= maxCallbacks {
-		return fmt.Errorf("register substitute %q of %q: %w", substitute, agent, ErrTooManyCallbacks)
+	l := list(k.registered)
+	if len(*l) >= maxCallbacks {
+		return fmt.Errorf("register %s %q of %q: %w", kind, name, k.opt.Agent, ErrTooManyCallbacks)
 	}
-	r.substitutes = append(r.substitutes, substitute)
+	*l = append(*l, one)
 	return nil
 }
 
-// registration returns agent's registration, made if there is none. k.mu is held.
-func (k *KillSwitch) registration(agent string) (*killRegistration, error) {
-	if err := CheckAgentID(agent); err != nil {
-		return nil, err
-	}
-	if k.registered == nil {
-		return nil, errors.New("kill switch: not set up")
-	}
-	if k.killed[agent] {
-		return nil, fmt.Errorf("%q: %w", agent, ErrKilled)
-	}
-	r := k.registered[agent]
-	if r == nil {
-		r = &killRegistration{}
-		k.registered[agent] = r
-	}
-	return r, nil
-}
-
-// Started forgets that agent was killed, and what was registered for it: call it when agent starts (again), and with
-// its end, so that nothing is kept for those that are gone. What survives from an earlier life would undo things in this one.
-func (k *KillSwitch) Started(agent string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.killed, agent)
-	delete(k.registered, agent)
-}
-
-// Kill ends agent. It always returns a result, and the result is always in the history:
+// Kill ends the agent. It always returns a result, and the result is always in the history:
 //
 //  1. Freeze: whatever hangs from here on, the agent doesn't run meanwhile. If that fails, the processes are killed at
 //     once, before anybody's callback: the order of H-21 is worth nothing if it gives the agent time.
@@ -226,61 +190,36 @@ func (k *KillSwitch) Started(agent string) {
 //  6. History, then Audit.
 //
 // Cancelling ctx doesn't stop a kill; only its values are used.
-func (k *KillSwitch) Kill(ctx context.Context, agent string, kc KillContext) KillResult {
+func (k *KillSwitch) Kill(ctx context.Context, kc KillContext) KillResult {
 	if ctx == nil {
 		ctx = context.Background() // a mistake of the caller's must not be what saves the agent
 	}
-	ctx = context.WithoutCancel(ctx)
-	run := &killRun{k: k, ctx: ctx, agent: agent}
+	run := &killRun{k: k, ctx: context.WithoutCancel(ctx)}
 	if k.opt.Clock != nil {
 		run.res.KilledAt = k.opt.Clock()
 	}
 	run.describe(kc)
-	if err := CheckAgentID(agent); err != nil {
-		// No agent was ever given such a name. What a hook would make of it (of "", say) is anybody's guess.
-		run.fail(StageAgent, "", err)
-	} else {
-		run.end(kc, k.take(agent))
-	}
+	run.end(kc, k.take())
 	if k.opt.Clock != nil {
 		run.res.Duration = max(0, k.opt.Clock().Sub(run.res.KilledAt))
 	}
 	return k.record(run)
 }
 
-// take marks agent as killed and returns what was registered for it.
-func (k *KillSwitch) take(agent string) killRegistration {
+// take returns what was registered. Nothing can be registered from then on.
+func (k *KillSwitch) take() (r killRegistration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.registered == nil {
-		return killRegistration{}
+	if k.registered != nil {
+		r, k.registered = *k.registered, nil
 	}
-	switch {
-	case k.killed[agent]:
-	case len(k.killed) < maxKilled:
-		k.killed[agent] = true
-	default:
-		k.forgot = true
-	}
-	var r killRegistration
-	if p := k.registered[agent]; p != nil {
-		r = *p
-	}
-	delete(k.registered, agent)
 	return r
 }
 
 // substitute chooses who takes over; nil if nobody is fit.
-func (k *KillSwitch) substitute(agent string, candidates []string) *string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.forgot {
-		return nil
-	}
-	for _, c := range candidates {
-		if c != agent && !k.killed[c] && !k.opt.Quarantine.Holds(c) {
-			return &c
-		}
+func (k *KillSwitch) substitute(candidates []string) *string {
+	if i := slices.IndexFunc(candidates, func(c string) bool { return k.opt.Fit != nil && k.opt.Fit(c) }); i >= 0 {
+		return &candidates[i]
 	}
 	return nil
 }
@@ -290,36 +229,57 @@ func (k *KillSwitch) record(run *killRun) KillResult {
 	if run.res.Errors == nil {
 		run.res.Errors = []KillError{}
 	}
+	rec := &killRecord{res: run.res.clone()}
 	k.mu.Lock()
-	seq := k.history.add(run.res)
+	k.history = append(k.history, rec)
 	k.mu.Unlock()
 	if k.opt.Hooks.Audit == nil {
 		return run.res
 	}
-	if err := k.audit(run.ctx, seq, run.res); err != nil {
+	if err := k.audit(run.ctx, rec); err != nil {
 		run.fail(StageAudit, "", err)
 		k.mu.Lock()
-		k.history.amend(seq, run.res)
+		rec.res = run.res.clone()
 		k.mu.Unlock()
 	}
 	return run.res
 }
 
-// audit offers one result to the audit, unless somebody is at it already.
-func (k *KillSwitch) audit(ctx context.Context, seq uint64, res KillResult) error {
+// audit offers one result to the audit, unless the audit has it or somebody is at it already.
+func (k *KillSwitch) audit(ctx context.Context, rec *killRecord) error {
 	k.mu.Lock()
-	mine := k.history.claim(seq)
+	mine, res := !rec.kept && !rec.busy, rec.res.clone()
+	rec.busy = rec.busy || mine
 	k.mu.Unlock()
 	if !mine {
 		return nil
 	}
-	_, err := contain(ctx, k.opt.HookLimit, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, k.opt.Hooks.Audit(ctx, res.clone())
+	_, err := contain(ctx, hookLimit, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, k.opt.Hooks.Audit(ctx, res)
 	})
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.history.release(seq, err == nil)
+	rec.busy, rec.kept = false, err == nil
+	k.forgetLocked()
 	return err
+}
+
+// forgetLocked drops the oldest of the results that the audit has. Never one that it has not: with a broken audit the
+// history grows by one small value a kill.
+func (k *KillSwitch) forgetLocked() {
+	over := -maxKillHistory
+	for _, r := range k.history {
+		if r.kept {
+			over++
+		}
+	}
+	k.history = slices.DeleteFunc(k.history, func(r *killRecord) bool {
+		drop := r.kept && over > 0
+		if drop {
+			over--
+		}
+		return drop
+	})
 }
 
 // Retry offers the results that the audit doesn't have yet to it again, oldest first, and stops at the first that it
@@ -329,11 +289,11 @@ func (k *KillSwitch) Retry(ctx context.Context) error {
 		return errors.New("kill switch: no audit")
 	}
 	k.mu.Lock()
-	pending := slices.Clone(k.history.pending)
+	all := slices.Clone(k.history)
 	k.mu.Unlock()
-	for _, p := range pending {
-		if err := k.audit(ctx, p.seq, p.res); err != nil {
-			return fmt.Errorf("audit kill of %q: %w", p.res.AgentID, err)
+	for _, rec := range all {
+		if err := k.audit(ctx, rec); err != nil {
+			return fmt.Errorf("audit kill of %q: %w", k.opt.Agent, err)
 		}
 	}
 	return nil
@@ -343,12 +303,9 @@ func (k *KillSwitch) Retry(ctx context.Context) error {
 func (k *KillSwitch) History() []KillResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.history.all()
-}
-
-// Unpersisted returns how many results the audit doesn't have yet.
-func (k *KillSwitch) Unpersisted() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.history.pending)
+	results := make([]KillResult, len(k.history))
+	for i, r := range k.history {
+		results[i] = r.res.clone()
+	}
+	return results
 }

@@ -25,6 +25,7 @@ type scene struct {
 	audits []KillResult
 
 	freezeErr, processErr, auditErr, intentErr error
+	held                                       map[string]bool
 	opt                                        KillOptions
 	k                                          *KillSwitch
 }
@@ -41,22 +42,23 @@ func (s *scene) callback(name string, err error) Callback {
 
 func newScene(t *testing.T, change ...func(*scene)) *scene {
 	t.Helper()
-	s := &scene{}
+	s := &scene{held: map[string]bool{}}
 	s.opt = KillOptions{
-		Clock:      time.Now,
-		Quarantine: newQuarantine(t),
+		Agent: "a",
+		Clock: time.Now,
+		Fit:   func(agent string) bool { return !s.held[agent] },
 		Hooks: KillHooks{
-			Freeze: func(_ context.Context, agent string) error { s.note("freeze %s", agent); return s.freezeErr },
-			Intent: func(_ context.Context, agent string, kc KillContext) error {
+			Freeze: func(context.Context) error { s.note("freeze"); return s.freezeErr },
+			Intent: func(_ context.Context, kc KillContext) error {
 				s.note("intent %s", kc.Reason)
 				return s.intentErr
 			},
-			Steps: func(_ context.Context, agent string, o StepOutcome, to string) ([]string, error) {
+			Steps: func(_ context.Context, o StepOutcome, to string) ([]string, error) {
 				s.note("steps %s %s", o, to)
 				return []string{"step-1"}, nil
 			},
-			Processes: func(_ context.Context, agent string) (int, error) {
-				s.note("processes %s", agent)
+			Processes: func(context.Context) (int, error) {
+				s.note("processes")
 				return 3, s.processErr
 			},
 			Audit: func(_ context.Context, r KillResult) error {
@@ -107,15 +109,14 @@ func must(t *testing.T, errs ...error) {
 func TestH21Order(t *testing.T) {
 	s := newScene(t)
 	must(t,
-		s.k.RegisterCompensation("a", "c1", s.callback("c1", nil)),
-		s.k.RegisterHandler("a", "h1", s.callback("h1", nil)),
-		s.k.RegisterHandler("a", "h2", s.callback("h2", errors.New("no"))),
-		s.k.RegisterCompensation("a", "c2", s.callback("c2", nil)),
-		s.k.RegisterHandler("other", "x", s.callback("x", nil)),
-		s.k.RegisterSubstitute("a", "b"),
+		s.k.RegisterCompensation("c1", s.callback("c1", nil)),
+		s.k.RegisterHandler("h1", s.callback("h1", nil)),
+		s.k.RegisterHandler("h2", s.callback("h2", errors.New("no"))),
+		s.k.RegisterCompensation("c2", s.callback("c2", nil)),
+		s.k.RegisterSubstitute("b"),
 	)
-	res := s.k.Kill(t.Context(), "a", KillContext{Reason: KillRingBreach})
-	s.happened(t, "freeze a", "intent ring_breach", "h1", "h2", "c1", "c2", "steps HANDED_OFF b", "processes a")
+	res := s.k.Kill(t.Context(), KillContext{Reason: KillRingBreach})
+	s.happened(t, "freeze", "intent ring_breach", "h1", "h2", "c1", "c2", "steps HANDED_OFF b", "processes")
 	if res.CallbacksExecuted != 2 || res.CompensationsExecuted != 2 || res.ProcessesKilled != 3 || !res.ProcessesDead {
 		t.Errorf("got %+v", res)
 	}
@@ -124,8 +125,8 @@ func TestH21Order(t *testing.T) {
 	}
 	// The second time only the processes are left to kill.
 	s.events = nil
-	res = s.k.Kill(t.Context(), "a", KillContext{Reason: KillManual})
-	s.happened(t, "freeze a", "intent manual", "steps COMPENSATED ", "processes a")
+	res = s.k.Kill(t.Context(), KillContext{Reason: KillManual})
+	s.happened(t, "freeze", "intent manual", "steps COMPENSATED ", "processes")
 	if res.CallbacksExecuted != 0 || res.CompensationsExecuted != 0 || res.HandoffAgentID != nil {
 		t.Errorf("got %+v", res)
 	}
@@ -139,24 +140,24 @@ func TestH21EverythingFails(t *testing.T) {
 		hang := func(context.Context) error { <-release; return nil }
 		s := newScene(t, func(s *scene) {
 			s.freezeErr, s.intentErr, s.auditErr = errors.New("no freezer"), errors.New("disk full"), errors.New("disk full")
-			s.opt.Hooks.Steps = func(context.Context, string, StepOutcome, string) ([]string, error) { panic("steps") }
+			s.opt.Hooks.Steps = func(context.Context, StepOutcome, string) ([]string, error) { panic("steps") }
 		})
 		must(t,
-			s.k.RegisterHandler("a", "error", func(context.Context) error { return errors.New("no") }),
-			s.k.RegisterHandler("a", "panic", func(context.Context) error { panic(errors.New("no")) }),
-			s.k.RegisterHandler("a", "panic nil", func(context.Context) error { panic(nil) }),
-			s.k.RegisterHandler("a", "goexit", func(context.Context) error { goruntime.Goexit(); return nil }),
-			s.k.RegisterHandler("a", "hang", hang),
-			s.k.RegisterHandler("a", "patient", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }),
-			s.k.RegisterHandler("a", "last", s.callback("last", nil)),
-			s.k.RegisterCompensation("a", "hang", hang),
-			s.k.RegisterCompensation("a", "last", s.callback("last c", nil)),
+			s.k.RegisterHandler("error", func(context.Context) error { return errors.New("no") }),
+			s.k.RegisterHandler("panic", func(context.Context) error { panic(errors.New("no")) }),
+			s.k.RegisterHandler("panic nil", func(context.Context) error { panic(nil) }),
+			s.k.RegisterHandler("goexit", func(context.Context) error { goruntime.Goexit(); return nil }),
+			s.k.RegisterHandler("hang", hang),
+			s.k.RegisterHandler("patient", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }),
+			s.k.RegisterHandler("last", s.callback("last", nil)),
+			s.k.RegisterCompensation("hang", hang),
+			s.k.RegisterCompensation("last", s.callback("last c", nil)),
 		)
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		res := s.k.Kill(gone, "a", KillContext{Reason: KillManual})
+		res := s.k.Kill(gone, KillContext{Reason: KillManual})
 		// Without a freeze the processes are killed first: the agent has none of the 15 s that the others hang.
-		s.happened(t, "freeze a", "processes a", "intent manual", "last", "last c", "processes a")
+		s.happened(t, "freeze", "processes", "intent manual", "last", "last c", "processes")
 		want := []string{"freeze", "intent", "handler error", "handler panic", "handler panic nil", "handler goexit", "handler hang",
 			"handler patient", "compensation hang", "steps", "audit"}
 		if diff := cmp.Diff(want, stages(res)); diff != "" {
@@ -177,13 +178,13 @@ func TestH21HangingHooks(t *testing.T) {
 		defer close(release)
 		s := newScene(t, func(s *scene) {
 			h := &s.opt.Hooks
-			h.Freeze = func(context.Context, string) error { <-release; return nil }
-			h.Intent = func(context.Context, string, KillContext) error { <-release; return nil }
-			h.Steps = func(context.Context, string, StepOutcome, string) ([]string, error) { <-release; return nil, nil }
+			h.Freeze = func(context.Context) error { <-release; return nil }
+			h.Intent = func(context.Context, KillContext) error { <-release; return nil }
+			h.Steps = func(context.Context, StepOutcome, string) ([]string, error) { <-release; return nil, nil }
 			h.Audit = func(context.Context, KillResult) error { <-release; return nil }
 		})
-		res := s.k.Kill(t.Context(), "a", KillContext{Reason: KillManual})
-		s.happened(t, "processes a", "processes a")
+		res := s.k.Kill(t.Context(), KillContext{Reason: KillManual})
+		s.happened(t, "processes", "processes")
 		if diff := cmp.Diff([]string{"freeze", "intent", "steps", "audit"}, stages(res)); diff != "" {
 			t.Errorf("errors (-want +got):\n%s", diff)
 		}
@@ -192,42 +193,50 @@ func TestH21HangingHooks(t *testing.T) {
 
 func TestH21ProcessesThatLive(t *testing.T) {
 	s := newScene(t, func(s *scene) { s.processErr = errors.New("one is in uninterruptible sleep") })
-	res := s.k.Kill(t.Context(), "a", KillContext{Reason: KillManual})
+	res := s.k.Kill(t.Context(), KillContext{Reason: KillManual})
 	if res.ProcessesDead || !slices.Contains(stages(res), "processes") || len(s.audits) != 1 {
 		t.Errorf("got %+v, want it told and audited", res)
 	}
 }
 
 func TestH21Substitute(t *testing.T) {
-	s := newScene(t)
-	if err := s.k.RegisterSubstitute("a", "a"); err == nil {
-		t.Error("an agent is its own substitute")
-	}
-	if err := s.k.RegisterSubstitute("a", "b\n"); err == nil {
-		t.Error("a substitute with a bad id")
-	}
-	s.opt.Quarantine.Add("held", "breach", "detector")
-	s.k.Kill(t.Context(), "dead", KillContext{Reason: KillManual})
-	must(t, s.k.RegisterSubstitute("a", "held"), s.k.RegisterSubstitute("a", "dead"))
-	if res := s.k.Kill(t.Context(), "a", KillContext{Reason: KillManual}); res.HandoffAgentID != nil || res.StepsOutcome != Compensated {
-		t.Errorf("nobody is fit: handed to %q, %s", *res.HandoffAgentID, res.StepsOutcome)
-	}
-	must(t, s.k.RegisterSubstitute("c", "held"), s.k.RegisterSubstitute("c", "dead"), s.k.RegisterSubstitute("c", "fit"), s.k.RegisterSubstitute("c", "fitter"))
-	if res := s.k.Kill(t.Context(), "c", KillContext{Reason: KillManual}); res.HandoffAgentID == nil || *res.HandoffAgentID != "fit" || res.StepsOutcome != HandedOff {
-		t.Errorf("handed to %v, want fit", res.HandoffAgentID)
-	}
-	if err := s.k.RegisterSubstitute("c", "x"); !errors.Is(err, ErrKilled) {
-		t.Errorf("register for a killed agent: %v", err)
-	}
-	s.k.Started("dead")
-	must(t, s.k.RegisterSubstitute("d", "dead"))
-	if res := s.k.Kill(t.Context(), "d", KillContext{Reason: KillManual}); res.HandoffAgentID == nil {
-		t.Error("an agent that was started again isn't fit")
-	}
-	none := newScene(t, func(s *scene) { s.opt.Quarantine = nil })
-	must(t, none.k.RegisterSubstitute("a", "b"))
-	if res := none.k.Kill(t.Context(), "a", KillContext{Reason: KillManual}); res.HandoffAgentID != nil {
-		t.Error("handed over without knowing who is in quarantine")
+	for _, tt := range []struct {
+		name        string
+		substitutes []string
+		change      func(*scene)
+		want        string
+	}{
+		{"nobody is fit", []string{"held"}, nil, ""},
+		{"the first that is fit", []string{"held", "fit", "fitter"}, nil, "fit"},
+		{"nobody knows who is held", []string{"b"}, func(s *scene) { s.opt.Fit = nil }, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene(t, func(s *scene) {
+				s.held["held"] = true
+				if tt.change != nil {
+					tt.change(s)
+				}
+			})
+			if err := s.k.RegisterSubstitute("a"); err == nil {
+				t.Error("an agent is its own substitute")
+			}
+			if err := s.k.RegisterSubstitute("b\n"); err == nil {
+				t.Error("a substitute with a bad id")
+			}
+			for _, b := range tt.substitutes {
+				must(t, s.k.RegisterSubstitute(b))
+			}
+			res, to, outcome := s.k.Kill(t.Context(), KillContext{Reason: KillManual}), "", Compensated
+			if res.HandoffAgentID != nil {
+				to, outcome = *res.HandoffAgentID, HandedOff
+			}
+			if to != tt.want || res.StepsOutcome != outcome {
+				t.Errorf("handed to %q, %s, want %q", to, res.StepsOutcome, tt.want)
+			}
+			if err := s.k.RegisterSubstitute("x"); !errors.Is(err, ErrKilled) {
+				t.Errorf("register for a killed agent: %v", err)
+			}
+		})
 	}
 }
 
@@ -235,15 +244,16 @@ func TestH22Fields(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600, time.FixedZone("", 3600))
 	s := newScene(t, func(s *scene) { s.opt.Clock = func() time.Time { return at } })
 	action := "file.delete"
-	got, err := json.Marshal(s.k.Kill(t.Context(), "a", KillContext{Action: &action, Reason: KillPolicyViolation}))
+	got, err := json.Marshal(s.k.Kill(t.Context(), KillContext{Action: &action, Reason: KillPolicyViolation}))
 	want := `{"agent_id":"a","action":"file.delete","reason":"policy_violation","killed_at":"2026-01-02T02:04:05.0000006Z",` +
 		`"callbacks_executed":0,"compensations_executed":0,"handoff_agent_id":null,"processes_killed":3,"processes_dead":true,"duration":0,` +
 		`"steps_outcome":"COMPENSATED","steps":["step-1"],"errors":[]}`
 	if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	must(t, s.k.RegisterSubstitute("b", "c"))
-	got, _ = json.Marshal(s.k.Kill(t.Context(), "b", KillContext{Reason: KillManual}))
+	s = newScene(t)
+	must(t, s.k.RegisterSubstitute("c"))
+	got, _ = json.Marshal(s.k.Kill(t.Context(), KillContext{Reason: KillManual}))
 	if text := string(got); !strings.Contains(text, `"action":null`) || !strings.Contains(text, `"handoff_agent_id":"c"`) {
 		t.Errorf("got %s", text)
 	}
@@ -251,16 +261,16 @@ func TestH22Fields(t *testing.T) {
 
 func TestH22Concurrent(t *testing.T) {
 	s := newScene(t)
-	for i := range 10 {
-		must(t, s.k.RegisterCompensation(fmt.Sprintf("a%d", i), "c", s.callback("c", nil)))
+	for range 10 {
+		must(t, s.k.RegisterCompensation("c", s.callback("c", nil)))
 	}
 	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() { s.k.Kill(t.Context(), fmt.Sprintf("a%d", i%10), KillContext{Reason: KillManual}) })
+	for range 20 {
+		wg.Go(func() { s.k.Kill(t.Context(), KillContext{Reason: KillManual}) })
 	}
 	wg.Wait()
-	if len(s.k.History()) != 20 || len(s.audits) != 20 || s.k.Unpersisted() != 0 {
-		t.Errorf("20 kills: %d in the history, %d in the audit, %d pending", len(s.k.History()), len(s.audits), s.k.Unpersisted())
+	if len(s.k.History()) != 20 || len(s.audits) != 20 || pending(s.k) != 0 {
+		t.Errorf("20 kills: %d in the history, %d in the audit, %d pending", len(s.k.History()), len(s.audits), pending(s.k))
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(s.events), func(e string) bool { return e != "c" })); n != 10 {
 		t.Errorf("10 compensations ran %d times", n)
@@ -272,43 +282,49 @@ func TestH22HistoryIsKeptUntilAudited(t *testing.T) {
 	s := newScene(t, func(s *scene) { s.auditErr = errors.New("disk full") })
 	const n = maxKillHistory + 100
 	for range n {
-		s.k.Kill(t.Context(), "a", KillContext{Reason: KillManual})
+		s.k.Kill(t.Context(), KillContext{Reason: KillManual})
 	}
-	if len(s.k.History()) != n || s.k.Unpersisted() != n {
-		t.Fatalf("%d in the history, %d pending, want %d", len(s.k.History()), s.k.Unpersisted(), n)
+	if len(s.k.History()) != n || pending(s.k) != n {
+		t.Fatalf("%d in the history, %d pending, want %d", len(s.k.History()), pending(s.k), n)
 	}
-	if err := s.k.Retry(t.Context()); err == nil || s.k.Unpersisted() != n {
-		t.Errorf("retry with a full disk: %v, %d pending", err, s.k.Unpersisted())
+	if err := s.k.Retry(t.Context()); err == nil || pending(s.k) != n {
+		t.Errorf("retry with a full disk: %v, %d pending", err, pending(s.k))
 	}
 	s.auditErr = nil
 	must(t, s.k.Retry(t.Context()))
-	if len(s.audits) != n || s.k.Unpersisted() != 0 || len(s.k.History()) != maxKillHistory {
-		t.Errorf("after retry: %d audited, %d pending, %d in the history", len(s.audits), s.k.Unpersisted(), len(s.k.History()))
+	if len(s.audits) != n || pending(s.k) != 0 || len(s.k.History()) != maxKillHistory {
+		t.Errorf("after retry: %d audited, %d pending, %d in the history", len(s.audits), pending(s.k), len(s.k.History()))
 	}
 	for i := range 50 {
 		s.auditErr = nil
 		if i%2 == 0 {
 			s.auditErr = errors.New("disk full")
 		}
-		s.k.Kill(t.Context(), fmt.Sprintf("b%d", i), KillContext{Reason: KillManual})
+		action := fmt.Sprintf("b%d", i)
+		s.k.Kill(t.Context(), KillContext{Action: &action, Reason: KillManual})
 	}
 	h := s.k.History()
 	for i := range 50 {
-		if got, want := h[len(h)-50+i].AgentID, fmt.Sprintf("b%d", i); got != want {
+		if got, want := *h[len(h)-50+i].Action, fmt.Sprintf("b%d", i); got != want {
 			t.Fatalf("history at %d: %s, want %s: the order is that of the kills", i, got, want)
 		}
 	}
 }
 
+// pending counts the results that the audit doesn't have.
+func pending(k *KillSwitch) int {
+	return len(slices.DeleteFunc(slices.Clone(k.history), func(r *killRecord) bool { return r.kept }))
+}
+
 func TestH23Reasons(t *testing.T) {
 	s := newScene(t)
 	for _, r := range KillReasons() {
-		if res := s.k.Kill(t.Context(), "a", KillContext{Reason: r}); res.Reason != r || len(res.Errors) != 0 {
+		if res := s.k.Kill(t.Context(), KillContext{Reason: r}); res.Reason != r || len(res.Errors) != 0 {
 			t.Errorf("%s: got %+v", r, res)
 		}
 	}
 	for _, r := range []KillReason{"", "MANUAL", "because"} {
-		res := s.k.Kill(t.Context(), "a", KillContext{Reason: r})
+		res := s.k.Kill(t.Context(), KillContext{Reason: r})
 		if res.Reason != KillManual || !res.ProcessesDead || !slices.Equal(stages(res), []string{"reason"}) {
 			t.Errorf("%q: got %+v, want killed, recorded as manual with an error", r, res)
 		}
@@ -316,48 +332,29 @@ func TestH23Reasons(t *testing.T) {
 }
 
 func TestH21Refusals(t *testing.T) {
-	if _, err := NewKillSwitch(KillOptions{}); err == nil {
+	if _, err := NewKillSwitch(KillOptions{Agent: "a", Clock: time.Now}); err == nil {
 		t.Error("a kill switch that can't kill")
 	}
 	var zero KillSwitch
-	res := zero.Kill(t.Context(), "a", KillContext{Reason: KillManual})
+	res := zero.Kill(t.Context(), KillContext{Reason: KillManual})
 	if res.ProcessesDead || !slices.Contains(stages(res), "processes") || len(zero.History()) != 1 {
 		t.Errorf("zero value: got %+v", res)
 	}
-	if err := zero.RegisterHandler("a", "h", func(context.Context) error { return nil }); err == nil {
+	if err := zero.RegisterHandler("h", func(context.Context) error { return nil }); err == nil {
 		t.Error("zero value takes a handler that it will never run")
 	}
 	s := newScene(t)
 	for _, agent := range []string{"", "a\n", strings.Repeat("a", 10_000)} {
-		if res := s.k.Kill(t.Context(), agent, KillContext{Reason: KillManual}); !slices.Equal(stages(res), []string{"agent"}) || len(res.AgentID) > maxReasonBytes {
-			t.Errorf("agent %.10q: got %+v", agent, res)
+		opt := s.opt
+		opt.Agent = agent
+		if _, err := NewKillSwitch(opt); !errors.Is(err, ErrIdentifier) {
+			t.Errorf("agent %.10q: got %v", agent, err)
 		}
-	}
-	s.happened(t) // no hook is called for what is no agent
-	if len(s.audits) != 3 {
-		t.Errorf("%d audited, want 3", len(s.audits))
 	}
 	for i := range maxCallbacks + 1 {
-		if err := s.k.RegisterHandler("a", "h", s.callback("h", nil)); (err != nil) != (i == maxCallbacks) {
+		if err := s.k.RegisterHandler("h", s.callback("h", nil)); (err != nil) != (i == maxCallbacks) {
 			t.Fatalf("handler %d: %v", i, err)
 		}
-	}
-}
-
-// When there is no room to remember one more killed agent, nobody takes over any more: it might be that one.
-func TestH21ForgottenKillsHandNothingOver(t *testing.T) {
-	s := newScene(t)
-	for i := range maxKilled {
-		s.k.killed[fmt.Sprintf("k%d", i)] = true
-	}
-	must(t, s.k.RegisterSubstitute("a", "b"), s.k.RegisterSubstitute("c", "d"))
-	for _, agent := range []string{"a", "c"} {
-		if res := s.k.Kill(t.Context(), agent, KillContext{Reason: KillManual}); res.HandoffAgentID != nil || !res.ProcessesDead {
-			t.Errorf("%s: got %+v, want dead and nobody to take over", agent, res)
-		}
-	}
-	if len(s.k.killed) != maxKilled {
-		t.Errorf("%d remembered, want %d", len(s.k.killed), maxKilled)
 	}
 }
 
@@ -365,7 +362,7 @@ func TestH21ForgottenKillsHandNothingOver(t *testing.T) {
 func TestH22HistoryIsNobodysToChange(t *testing.T) {
 	s := newScene(t)
 	action := "act"
-	res := s.k.Kill(t.Context(), "a", KillContext{Action: &action, Reason: "because"})
+	res := s.k.Kill(t.Context(), KillContext{Action: &action, Reason: "because"})
 	*res.Action, res.Steps[0], res.Errors[0].Message, action = "other", "other", "other", "other"
 	h := s.k.History()[0]
 	*h.Action = "other"

@@ -12,7 +12,6 @@ import (
 type KillStage string
 
 const (
-	StageAgent        KillStage = "agent"  // the id is none
 	StageReason       KillStage = "reason" // recorded as manual
 	StageFreeze       KillStage = "freeze" // processes were killed first instead
 	StageIntent       KillStage = "intent"
@@ -86,81 +85,9 @@ func clonePointer[T any](p *T) *T {
 	return &v
 }
 
-// killHistory keeps every result until the audit has it, and the latest of those it has. So its bound never costs a
-// record: with a broken audit it grows by one small value a kill.
-type killHistory struct {
-	seq           uint64
-	pending, kept []killRecord // each by seq
-}
-
+// killRecord is a result in the history.
 type killRecord struct {
-	seq  uint64
 	res  KillResult
-	busy bool // the audit is at it
-}
-
-func (h *killHistory) add(res KillResult) uint64 {
-	h.seq++
-	h.pending = append(h.pending, killRecord{seq: h.seq, res: res.clone()})
-	return h.seq
-}
-
-func (h *killHistory) find(seq uint64) (int, bool) {
-	return slices.BinarySearchFunc(h.pending, seq, func(r killRecord, seq uint64) int {
-		switch {
-		case r.seq < seq:
-			return -1
-		case r.seq > seq:
-			return 1
-		}
-		return 0
-	})
-}
-
-func (h *killHistory) amend(seq uint64, res KillResult) {
-	if i, ok := h.find(seq); ok {
-		h.pending[i].res = res.clone()
-	}
-}
-
-// claim makes the caller the one who audits seq; false if it is not, or no longer, to be audited.
-func (h *killHistory) claim(seq uint64) bool {
-	i, ok := h.find(seq)
-	if !ok || h.pending[i].busy {
-		return false
-	}
-	h.pending[i].busy = true
-	return true
-}
-
-// release ends a claim; persisted says that the audit has the result.
-func (h *killHistory) release(seq uint64, persisted bool) {
-	i, ok := h.find(seq)
-	if !ok {
-		return
-	}
-	h.pending[i].busy = false
-	if !persisted {
-		return
-	}
-	h.kept = append(h.kept, h.pending[i])
-	h.pending = slices.Delete(h.pending, i, i+1)
-	if over := len(h.kept) - maxKillHistory; over > 0 {
-		h.kept = slices.Delete(h.kept, 0, over)
-	}
-}
-
-func (h *killHistory) all() []KillResult {
-	records := slices.Concat(h.kept, h.pending)
-	slices.SortFunc(records, func(a, b killRecord) int {
-		if a.seq < b.seq {
-			return -1
-		}
-		return 1
-	})
-	results := make([]KillResult, len(records))
-	for i, r := range records {
-		results[i] = r.res.clone()
-	}
-	return results
+	busy bool // somebody offers it to the audit
+	kept bool // the audit has it
 }

@@ -12,14 +12,13 @@ import (
 
 // killRun is one kill on its way.
 type killRun struct {
-	k     *KillSwitch
-	ctx   context.Context
-	agent string
-	res   KillResult
+	k   *KillSwitch
+	ctx context.Context
+	res KillResult
 }
 
 func (r *killRun) describe(kc KillContext) {
-	r.res.AgentID = clip(r.agent)
+	r.res.AgentID = clip(r.k.opt.Agent)
 	if kc.Action != nil {
 		action := clip(*kc.Action)
 		r.res.Action = &action
@@ -34,12 +33,12 @@ func (r *killRun) describe(kc KillContext) {
 func (r *killRun) end(kc KillContext, reg killRegistration) {
 	hooks := r.k.opt.Hooks
 	kc.Action, kc.Reason = r.res.Action, r.res.Reason
-	if err := r.hook(hooks.Freeze != nil, func(ctx context.Context) error { return hooks.Freeze(ctx, r.agent) }); err != nil {
+	if err := r.hook(hooks.Freeze); err != nil {
 		r.fail(StageFreeze, "", err)
 		r.killProcesses()
 	}
 	if hooks.Intent != nil {
-		if err := r.hook(true, func(ctx context.Context) error { return hooks.Intent(ctx, r.agent, kc) }); err != nil {
+		if err := r.hook(func(ctx context.Context) error { return hooks.Intent(ctx, kc) }); err != nil {
 			r.fail(StageIntent, "", err)
 		}
 	}
@@ -62,7 +61,7 @@ func (r *killRun) runAll(stage KillStage, callbacks []namedCallback) int {
 }
 
 func (r *killRun) handOff(candidates []string) {
-	r.res.HandoffAgentID = r.k.substitute(r.agent, candidates)
+	r.res.HandoffAgentID = r.k.substitute(candidates)
 	r.res.StepsOutcome = Compensated
 	to := ""
 	if r.res.HandoffAgentID != nil {
@@ -73,8 +72,8 @@ func (r *killRun) handOff(candidates []string) {
 		return
 	}
 	var err error
-	r.res.Steps, err = contain(r.ctx, r.k.opt.HookLimit, func(ctx context.Context) ([]string, error) {
-		return steps(ctx, r.agent, r.res.StepsOutcome, to)
+	r.res.Steps, err = contain(r.ctx, hookLimit, func(ctx context.Context) ([]string, error) {
+		return steps(ctx, r.res.StepsOutcome, to)
 	})
 	if err != nil {
 		r.fail(StageSteps, "", err)
@@ -87,7 +86,7 @@ func (r *killRun) killProcesses() {
 		r.fail(StageProcesses, "", errNoHook)
 		return
 	}
-	killed, err := contain(r.ctx, r.k.opt.HookLimit, func(ctx context.Context) (int, error) { return processes(ctx, r.agent) })
+	killed, err := contain(r.ctx, hookLimit, processes)
 	r.res.ProcessesKilled += max(0, killed)
 	r.res.ProcessesDead = err == nil
 	if err != nil {
@@ -97,11 +96,11 @@ func (r *killRun) killProcesses() {
 
 var errNoHook = errors.New("not set up")
 
-func (r *killRun) hook(set bool, fn func(context.Context) error) error {
-	if !set {
+func (r *killRun) hook(fn func(context.Context) error) error {
+	if fn == nil {
 		return errNoHook
 	}
-	_, err := contain(r.ctx, r.k.opt.HookLimit, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
+	_, err := contain(r.ctx, hookLimit, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
 	return err
 }
 

@@ -3,12 +3,9 @@
 package rings
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -30,7 +27,8 @@ type QuarantineEntry struct {
 	By     string    `json:"by"` // an operator's name, or the part of agentrun that saw the breach
 }
 
-func (e QuarantineEntry) check() error {
+// Check refuses what Hold can't have made: an entry that was kept badly must not set its agent free.
+func (e QuarantineEntry) Check() error {
 	if err := CheckAgentID(e.Agent); err != nil {
 		return err
 	}
@@ -56,127 +54,11 @@ func clip(text string) string {
 	return text
 }
 
-// Quarantine is the register of agents that are held (H-31). It decides and remembers; demoting the live process,
-// denying what it waits for and writing the audit entry is what its user does with each answer. Keeping it over a
-// restart is done with Export and NewQuarantine. It is safe for concurrent use. Nil and the zero value hold everybody:
-// a register that couldn't be loaded must not set anyone free.
-type Quarantine struct {
-	clock func() time.Time
-
-	mu   sync.RWMutex
-	held map[string]QuarantineEntry
-}
-
-// NewQuarantine returns a register that holds entries, as Export gave them. One bad entry refuses them all: a register
-// with a hole is no register.
-func NewQuarantine(clock func() time.Time, entries []QuarantineEntry) (*Quarantine, error) {
-	if clock == nil {
-		return nil, errors.New("quarantine register: no clock")
-	}
-	held := make(map[string]QuarantineEntry, len(entries))
-	for i, e := range entries {
-		if err := e.check(); err != nil {
-			return nil, fmt.Errorf("quarantine entry %d: %w", i, err)
-		}
-		if _, twice := held[e.Agent]; twice {
-			return nil, fmt.Errorf("quarantine entry %d: %q is held twice", i, e.Agent)
-		}
-		held[e.Agent] = e
-	}
-	return &Quarantine{clock: clock, held: held}, nil
-}
-
-func (q *Quarantine) loaded() bool { return q != nil && q.held != nil }
-
-var errNoRegister = errors.New("quarantine register: not loaded")
-
-// Add holds agent. For an agent that is held already it returns the entry that holds it and added is false: the first
-// reason is the one to look into. A reason or name that can't be kept is made so, not refused: it must not be why an
-// agent stays free. On an error the agent could not be entered, and the caller must stop it otherwise.
-func (q *Quarantine) Add(agent, reason, by string) (entry QuarantineEntry, added bool, err error) {
-	if !q.loaded() {
-		return QuarantineEntry{}, false, errNoRegister
-	}
+// Hold returns the entry that holds an agent from now on. A reason or name that can't be kept is made so, not refused: it
+// must not be why an agent stays free. On an error the agent could not be entered, and the caller must stop it otherwise.
+func Hold(agent, reason, by string, now time.Time) (QuarantineEntry, error) {
 	if err := CheckAgentID(agent); err != nil {
-		return QuarantineEntry{}, false, fmt.Errorf("quarantine: %w", err)
+		return QuarantineEntry{}, fmt.Errorf("quarantine: %w", err)
 	}
-	entry = QuarantineEntry{Agent: agent, Since: q.clock().UTC(), Reason: clip(reason), By: clip(by)}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if old, ok := q.held[agent]; ok {
-		return old, false, nil
-	}
-	q.held[agent] = entry
-	return entry, true, nil
-}
-
-// Release lets agent go if w is an unused witness of ActionRelease on agent, and returns what held it and the operator
-// who answers for it. Asking for an agent that isn't held is an error that is ErrNotQuarantined and spends nothing.
-// The audit entry must be on disk before the call (H-28).
-func (q *Quarantine) Release(agent string, w *Witness) (was QuarantineEntry, operator string, err error) {
-	if !q.loaded() {
-		return QuarantineEntry{}, "", errNoRegister
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	was, ok := q.held[agent]
-	if !ok {
-		return QuarantineEntry{}, "", fmt.Errorf("release %.256q: %w", agent, ErrNotQuarantined)
-	}
-	if operator, err = w.Use(ActionRelease, agent); err != nil {
-		return QuarantineEntry{}, "", err
-	}
-	delete(q.held, agent)
-	return was, operator, nil
-}
-
-// Lookup returns what holds agent, if it is held by an entry.
-func (q *Quarantine) Lookup(agent string) (QuarantineEntry, bool) {
-	if !q.loaded() {
-		return QuarantineEntry{}, false
-	}
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	e, ok := q.held[agent]
-	return e, ok
-}
-
-// Holds tells whether agent is in quarantine.
-func (q *Quarantine) Holds(agent string) bool {
-	if !q.loaded() {
-		return true
-	}
-	_, held := q.Lookup(agent)
-	return held
-}
-
-// Check denies everything to an agent that is held.
-func (q *Quarantine) Check(agent string) Decision {
-	if q.Holds(agent) {
-		return deny("H-31", CodeQuarantined, "the agent is in quarantine until an operator releases it")
-	}
-	return allow("H-31", "the agent is not in quarantine")
-}
-
-// Ring returns the ring in which agent is while it is, by everything else, in r: Sandbox for one that is held.
-func (q *Quarantine) Ring(agent string, r Ring) Ring {
-	if q.Holds(agent) {
-		return Sandbox
-	}
-	return r.OrSandbox()
-}
-
-// Export returns the entries, by agent.
-func (q *Quarantine) Export() []QuarantineEntry {
-	entries := []QuarantineEntry{}
-	if !q.loaded() {
-		return entries
-	}
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	for _, e := range q.held {
-		entries = append(entries, e)
-	}
-	slices.SortFunc(entries, func(a, b QuarantineEntry) int { return cmp.Compare(a.Agent, b.Agent) })
-	return entries
+	return QuarantineEntry{Agent: agent, Since: now.UTC(), Reason: clip(reason), By: clip(by)}, nil
 }
