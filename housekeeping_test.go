@@ -292,7 +292,7 @@ func serving() map[string][]string {
 		"internal/upstream":   {"rings", "toolproxy/egress"},
 		"safetyloop/risk":     {"internal/fold"},
 		"safetyloop/policy":   {"internal/fold", "safetyloop/risk", "safetyloop/judge"},
-		"internal/safetycmd":  nil,
+		"internal/safetycmd":  {"internal/verb", "internal/hinted", "internal/shown"},
 		"internal/shown":      nil,
 		"internal/wire":       nil,
 		"toolproxy/breaker":   append([]string{"toolproxy/tools"}, entrance...),
@@ -302,7 +302,8 @@ func serving() map[string][]string {
 		"telemetry/otel":      append([]string{"telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
 		"internal/confine":    nil,
 		"internal/sibling":    nil,
-		"internal/policycmd":  nil,
+		"internal/policycmd":  {"internal/verb", "internal/hinted", "internal/shown"},
+		"internal/verb":       {"internal/hinted", "internal/shown"},
 	}
 }
 
@@ -317,7 +318,7 @@ func TestGatewayAndSupervisorMeetOnTheLink(t *testing.T) {
 			}
 		}
 	}
-	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/safetycmd", "internal/shown", "internal/wire"}
+	shared := []string{"toolproxy/link", "telemetry/trace", "telemetry/runlog", "telemetry/mask", "internal/sibling", "internal/policycmd", "internal/safetycmd", "internal/shown", "internal/verb", "internal/wire"}
 	for _, dep := range deps(t, "cmd/agentrun") {
 		name, ours := strings.CutPrefix(dep, "agentrun/")
 		_, gateway := serving()[name]

@@ -15,6 +15,7 @@ import (
 	"agentrun/internal/policycmd"
 	"agentrun/internal/read"
 	"agentrun/internal/shown"
+	"agentrun/internal/verb"
 	"agentrun/pdp"
 )
 
@@ -26,9 +27,8 @@ func policyMain(args []string) int {
 	app := &cli.App{
 		Name: "agentrun", HideHelpCommand: true, HideVersion: true, UseShortOptionHandling: true,
 		Commands: []*cli.Command{policycmd.New(policycmd.Actions{
-			Check: policyCheck, Test: policyTest, Explain: policyExplain,
-			Schema:  func(c *cli.Context) error { return writeOut(c, pdp.Schema()) },
-			Builtin: func(c *cli.Context) error { return writeOut(c, pdp.Builtin()) },
+			Check: verb.Action(policyCheck), Test: verb.Action(policyTest), Explain: verb.Action(policyExplain),
+			Schema: writeOut(pdp.Schema), Builtin: writeOut(pdp.Builtin),
 		}, usageError)},
 		DisableSliceFlagSeparator: true,
 		ExitErrHandler:            func(*cli.Context, error) {}, // report decides about output and exit code
@@ -40,19 +40,12 @@ func policyMain(args []string) int {
 	return report(os.Stderr, app.RunContext(context.Background(), append([]string{app.Name}, args...)))
 }
 
-func writeOut(c *cli.Context, text []byte) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	_, err := os.Stdout.Write(text)
-	return err
+func writeOut(text func() []byte) cli.ActionFunc {
+	return verb.Action(func(*cli.Context, []string) error { _, err := os.Stdout.Write(text()); return err })
 }
 
-func policyCheck(c *cli.Context) error {
-	path, err := oneArg(c, "FILE|DIR")
-	if err != nil {
-		return err
-	}
+func policyCheck(c *cli.Context, a []string) error {
+	path := a[0]
 	if path == "" { // pdp takes it for the built-in policies; here it is an unset variable
 		return hinted.New(errors.New("the path is empty"), c.Command.HelpName+" FILE|DIR")
 	}
@@ -106,10 +99,7 @@ func printCheck(path string, set *pdp.Set, problems read.Problems) error {
 	return err
 }
 
-func policyExplain(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func policyExplain(c *cli.Context, _ []string) error {
 	text, err := readBounded(c.String("request"), pdp.MaxRequestJSON)
 	if err != nil {
 		return err

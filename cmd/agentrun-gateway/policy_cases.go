@@ -47,11 +47,8 @@ type caseResult struct {
 	Decision pdp.Decision `json:"decision"`
 }
 
-func policyTest(c *cli.Context) error {
-	file, err := oneArg(c, "FILE.yaml")
-	if err != nil {
-		return err
-	}
+func policyTest(c *cli.Context, a []string) error {
+	file := a[0]
 	cases, err := readCases(file)
 	if err != nil {
 		return err

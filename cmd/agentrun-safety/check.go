@@ -67,11 +67,8 @@ func answer(ctx context.Context, j *judge, hint string) (*safetyloop.Directive, 
 	return &d, nil, nil
 }
 
-func (s *settings) check(c *cli.Context) error {
-	hint, err := oneArg(c, "HINT")
-	if err != nil {
-		return err
-	}
+func check(c *cli.Context, a []string) error {
+	hint := a[0]
 	o, err := judgingFlags(c)
 	if err != nil {
 		return err
@@ -134,11 +131,8 @@ func (v *checked) text() string {
 }
 
 // test compares a policy with a file of cases.
-func (s *settings) test(c *cli.Context) error {
-	path, err := oneArg(c, "FILE")
-	if err != nil {
-		return err
-	}
+func test(c *cli.Context, a []string) error {
+	path := a[0]
 	o, err := judgingFlags(c)
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/safetycmd"
+	"agentrun/internal/verb"
+	"agentrun/safetyloop/policy"
 )
 
 // version is set by the Makefile.
@@ -26,7 +28,8 @@ func run(ctx context.Context, args []string) int {
 		Writer: os.Stderr, ErrWriter: os.Stderr,
 		Flags: s.common.Flags(),
 		Commands: []*cli.Command{safetycmd.New(safetycmd.Actions{
-			Serve: s.serve, Check: s.check, Test: s.test, Schema: schemaAction, Token: tokenAction,
+			Serve: verb.Action(s.serve), Check: verb.Action(check), Test: verb.Action(test),
+			Schema: verb.Action(schema), Token: verb.Action(token),
 		}, usageError)},
 		HideHelpCommand:           true,
 		DisableSliceFlagSeparator: true,
@@ -34,6 +37,11 @@ func run(ctx context.Context, args []string) int {
 		OnUsageError:              usageError,
 	}
 	return report(os.Stderr, app.RunContext(ctx, args))
+}
+
+func schema(*cli.Context, []string) error {
+	_, err := os.Stdout.Write(policy.Schema())
+	return err
 }
 
 // settings are those that all subcommands share.

@@ -53,9 +53,6 @@ const defaultSteps = 20
 
 func serveFlags(c *cli.Context) (o serveOptions, err error) {
 	hint := c.Command.HelpName + " --help lists the flags"
-	if err := noArgs(c); err != nil {
-		return o, err
-	}
 	o = serveOptions{
 		stdio: c.Bool("stdio"), http: c.String("http"), tokens: c.String("tokens"), hosts: c.StringSlice("allow-host"), origins: c.StringSlice("allow-origin"),
 		idle: c.Duration("idle"), peers: c.Bool("peers-confirm"), maxSteps: c.Int("max-steps"), principal: c.String("principal"), name: c.String("name"),
@@ -107,7 +104,7 @@ func serveFlags(c *cli.Context) (o serveOptions, err error) {
 // randomName is no secret: it keeps the sockets of several loops apart.
 func randomName() string { return fmt.Sprintf("%d-%s", os.Getpid(), strings.ToLower(rand.Text()[:6])) }
 
-func (s *settings) serve(c *cli.Context) (err error) {
+func (s *settings) serve(c *cli.Context, _ []string) (err error) {
 	o, err := serveFlags(c)
 	if err != nil {
 		return err

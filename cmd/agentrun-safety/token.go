@@ -12,13 +12,9 @@ import (
 	"agentrun/safetyloop/mcpaql"
 )
 
-// tokenAction prints a token once. The file gets its hash, so that who reads the file can't use it.
-func tokenAction(c *cli.Context) error {
-	name, err := oneArg(c, "NAME")
-	if err != nil {
-		return err
-	}
-	text, t, err := mcpaql.NewToken(name, mcpaql.Role(c.String("role")))
+// token prints a token once. The file gets its hash, so that who reads the file can't use it.
+func token(c *cli.Context, a []string) error {
+	text, t, err := mcpaql.NewToken(a[0], mcpaql.Role(c.String("role")))
 	if err != nil {
 		return hinted.New(err, "agentrun safety token planner-1 --role agent")
 	}

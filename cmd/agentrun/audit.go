@@ -45,8 +45,6 @@ func auditCommand(g *global) *cli.Command {
 	return &cli.Command{
 		Name:  "audit",
 		Usage: "read and verify what was recorded",
-
-		HideHelpCommand: true,
 		Description: `Every decision, every start and end of a sandbox and every refused call stands in a chain of hashes: one for
    the node, one for each session. docs/audit.md has the format.
 
@@ -58,21 +56,23 @@ func auditCommand(g *global) *cli.Command {
 			{Name: "tail", Usage: "the last entries", Flags: pick(json,
 				&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Usage: "how many", Value: 10},
 				&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on with new ones as they come"}),
-				OnUsageError: usageError, Action: a.tail},
+				Action: a.tail},
 			{Name: "show", Usage: "entries by number, kind, agent or time", ArgsUsage: "[SEQ…]", Flags: pick(append(filter, json,
 				&cli.StringSliceFlag{Name: "kind", Usage: "only this `KIND` (may be given more than once)"},
 				&cli.StringFlag{Name: "agent", Usage: "only about the agent `ID`"})...),
-				OnUsageError: usageError, Action: a.show},
+				Action: a.show},
 			{Name: "verify", Usage: "is the chain what was written?", Flags: pick(json,
 				&cli.BoolFlag{Name: "all", Usage: "every chain that has a log or a checkpoint"},
 				&cli.StringSliceFlag{Name: "checkpoint", Usage: "hold it also against the signed note in `FILE`"},
 				&cli.StringFlag{Name: "key", Usage: "verifier `KEY` of the checkpoints (default: this node's)"}),
-				OnUsageError: usageError, Action: a.verify},
-			{Name: "export", Usage: "entries as JSON Lines, byte for byte as they were written", Flags: pick(filter...), OnUsageError: usageError, Action: a.export},
+				Action: a.verify},
+			{Name: "export", Usage: "entries as JSON Lines, byte for byte as they were written",
+				Flags: pick(filter...), Action: a.export},
 			{Name: "checkpoint", Usage: "verify, sign the present end, store and print the note", Flags: pick(json,
 				&cli.BoolFlag{Name: "accept-loss", Usage: "sign what is there although signed entries are gone; the loss goes on record"}),
-				OnUsageError: usageError, Action: a.checkpoint},
-			{Name: "key", Usage: "the verifier key of this node's checkpoints", Flags: []cli.Flag{json}, OnUsageError: usageError, Action: a.key},
+				Action: a.checkpoint},
+			{Name: "key", Usage: "the verifier key of this node's checkpoints", Flags: []cli.Flag{json},
+				Action: a.key},
 		},
 	}
 }

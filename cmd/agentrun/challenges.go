@@ -11,24 +11,21 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
+	"agentrun/internal/verb"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
 	"agentrun/supervisor/live"
 )
 
 func challengesCommand(g *global) *cli.Command {
-	asJSON := func() []cli.Flag { return []cli.Flag{jsonFlag()} }
 	return &cli.Command{
-		Name:            "challenges",
-		Usage:           "what the safety loop has stopped: codes, confirmations, blocks",
-		HideHelpCommand: true,
+		Name:  "challenges",
+		Usage: "what the safety loop has stopped: codes, confirmations, blocks",
 		Description: `A step that is too dangerous waits for a human: its agent sees the challenge's id, only operators see the code. verify answers a challenge
 here; confirm lets go on what waits for somebody else's word; blocks are the agents that were stopped, until verify or unblock.
 An id or a token may be cut short, as long as one only begins so.
@@ -40,14 +37,19 @@ An id or a token may be cut short, as long as one only begins so.
    agentrun challenges blocks
    agentrun challenges unblock local/planner --reason "false alarm"`,
 		Subcommands: []*cli.Command{
-			{Name: "list", Usage: "what waits for a code, and what waits to be confirmed", Flags: asJSON(), OnUsageError: usageError, Action: func(c *cli.Context) error { return challengesList(g, c) }},
-			{Name: "show", Usage: "one challenge with its code", ArgsUsage: "ID", Flags: asJSON(), OnUsageError: usageError, Action: func(c *cli.Context) error { return challengesShow(g, c) }},
-			{Name: "verify", Usage: "answer a challenge: its agent may go on", ArgsUsage: "ID [CODE]", OnUsageError: usageError, Action: func(c *cli.Context) error { return challengesVerify(g, c) }},
-			{Name: "confirm", Usage: "confirm what waits for it, once", ArgsUsage: "TOKEN", OnUsageError: usageError, Action: func(c *cli.Context) error { return challengesConfirm(g, c) }},
-			{Name: "blocks", Usage: "the agents that are stopped", Flags: asJSON(), OnUsageError: usageError, Action: func(c *cli.Context) error { return challengesBlocks(g, c) }},
-			{Name: "unblock", Usage: "release an agent without a code", ArgsUsage: "AGENT", OnUsageError: usageError,
+			{Name: "list", Usage: "what waits for a code, and what waits to be confirmed",
+				Flags: []cli.Flag{jsonFlag()}, Action: verb.Action(g.challengesList)},
+			{Name: "show", Usage: "one challenge with its code", ArgsUsage: "ID",
+				Flags: []cli.Flag{jsonFlag()}, Action: verb.Action(g.challengesShow)},
+			{Name: "verify", Usage: "answer a challenge: its agent may go on", ArgsUsage: "ID [CODE]",
+				Action: verb.Action(g.challengesVerify)},
+			{Name: "confirm", Usage: "confirm what waits for it, once", ArgsUsage: "TOKEN",
+				Action: verb.Action(g.challengesConfirm)},
+			{Name: "blocks", Usage: "the agents that are stopped", Flags: []cli.Flag{jsonFlag()},
+				Action: verb.Action(g.challengesBlocks)},
+			{Name: "unblock", Usage: "release an agent without a code", ArgsUsage: "AGENT",
 				Flags:  []cli.Flag{&cli.StringFlag{Name: "reason", Usage: "`WHY`, for the record"}},
-				Action: func(c *cli.Context) error { return challengesUnblock(g, c) }},
+				Action: verb.Action(g.challengesUnblock)},
 		},
 	}
 }
@@ -57,27 +59,23 @@ func asking(c *cli.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.Context, answerTime)
 }
 
-func challengesList(g *global, c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func (g *global) challengesList(c *cli.Context, _ []string) error {
 	ctx, cancel := asking(c)
 	defer cancel()
 	waiting, err := desk.Challenges(ctx, g.RunDir)
 	pending, perr := desk.Confirmations(ctx, g.RunDir)
 	unanswered := incompleteLoops(err, perr)
-	if c.Bool("json") {
-		return errors.Join(printJSON(map[string]any{"challenges": notNil(waiting), "pending": notNil(pending)}), unanswered)
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tKIND\tAGENT\tUNTIL\tLOOP\tHINT")
+	var rows [][]any
 	for _, o := range waiting {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(o.ID), oneLine(o.Kind), oneLine(o.Agent), o.Expires.Format(time.RFC3339), oneLine(o.Loop), short(o.Hint))
+		rows = append(rows, []any{o.ID, o.Kind, o.Agent, o.Expires, o.Loop, short(o.Hint)})
 	}
 	for _, p := range pending {
-		fmt.Fprintf(w, "%s\tconfirm\t%s\t%s\t%s\t%s\n", oneLine(p.Token), oneLine(orDash(p.Agent)), p.Expires.Format(time.RFC3339), oneLine(p.Loop), short(p.Operation+": "+p.Summary))
+		what := short(p.Operation + ": " + p.Summary)
+		rows = append(rows, []any{p.Token, "confirm", orDash(p.Agent), p.Expires, p.Loop, what})
 	}
-	return errors.Join(w.Flush(), unanswered)
+	err = printList(c, map[string]any{"challenges": notNil(waiting), "pending": notNil(pending)},
+		"ID\tKIND\tAGENT\tUNTIL\tLOOP\tHINT", rows, func(row []any) []any { return row })
+	return errors.Join(err, unanswered)
 }
 
 func notNil[E any](list []E) []E {
@@ -131,11 +129,7 @@ func findChallenge(ctx context.Context, g *global, ref string) (desk.Challenge, 
 	return theOne("challenge", ref, all, err, func(o desk.Challenge) string { return o.ID })
 }
 
-func challengesShow(g *global, c *cli.Context) error {
-	a, err := args(c, "ID")
-	if err != nil {
-		return err
-	}
+func (g *global) challengesShow(c *cli.Context, a []string) error {
 	ctx, cancel := asking(c)
 	defer cancel()
 	o, err := findChallenge(ctx, g, a[0])
@@ -146,20 +140,14 @@ func challengesShow(g *global, c *cli.Context) error {
 	if err != nil {
 		return refusal("show", err)
 	}
-	if c.Bool("json") {
-		return printJSON(s)
-	}
-	fmt.Printf("challenge  %s\nkind       %s\nagent      %s\nuntil      %s\nreason     %s\nhint       %s\ncode       %s\n",
-		oneLine(s.ID), oneLine(s.Kind), oneLine(s.Agent), s.Expires.Format(time.RFC3339), oneLine(s.Reason), oneLine(s.Hint), oneLine(s.Code))
-	return nil
+	return printResult(c, s,
+		"challenge  %s\nkind       %s\nagent      %s\nuntil      %s\nreason     %s\nhint       %s\ncode       %s\n",
+		s.ID, s.Kind, s.Agent, s.Expires, s.Reason, s.Hint, s.Code)
 }
 
-func challengesVerify(g *global, c *cli.Context) error {
-	if n := c.NArg(); n < 1 || n > 2 {
-		return hinted.New(fmt.Errorf("%s takes an id and perhaps a code, got %d arguments", c.Command.HelpName, n), "agentrun challenges verify ID")
-	}
+func (g *global) challengesVerify(c *cli.Context, a []string) error {
 	ctx, cancel := asking(c)
-	o, err := findChallenge(ctx, g, c.Args().First())
+	o, err := findChallenge(ctx, g, a[0])
 	cancel()
 	if err != nil {
 		return err
@@ -196,11 +184,7 @@ func readCode(r io.Reader) (string, error) {
 	return code, nil
 }
 
-func challengesConfirm(g *global, c *cli.Context) error {
-	a, err := args(c, "TOKEN")
-	if err != nil {
-		return err
-	}
+func (g *global) challengesConfirm(c *cli.Context, a []string) error {
 	ctx, cancel := asking(c)
 	defer cancel()
 	all, err := desk.Confirmations(ctx, g.RunDir)
@@ -215,16 +199,13 @@ func challengesConfirm(g *global, c *cli.Context) error {
 	return nil
 }
 
-func challengesBlocks(g *global, c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func (g *global) challengesBlocks(c *cli.Context, _ []string) error {
 	ctx, cancel := asking(c)
 	defer cancel()
 	all, err := desk.Blocks(ctx, g.RunDir)
 	// What the state has and no loop told: those who stopped them have ended.
 	var kept []safetyloop.Block
-	kerr := g.node(c, func(_ context.Context, h *hypervisor.Hypervisor) (err error) {
+	kerr := g.node(func(h *hypervisor.Hypervisor) (err error) {
 		kept, err = h.SafetyBlocks(ctx)
 		return err
 	})
@@ -234,22 +215,13 @@ func challengesBlocks(g *global, c *cli.Context) error {
 		}
 	}
 	unanswered := incompleteLoops(err, kerr)
-	if c.Bool("json") {
-		return errors.Join(printJSON(notNil(all)), unanswered)
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tSINCE\tCHALLENGE\tLOOP\tREASON")
-	for _, b := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", oneLine(b.Agent), b.Since.Format(time.RFC3339), oneLine(orDash(b.Challenge)), oneLine(b.Loop), short(b.Reason))
-	}
-	return errors.Join(w.Flush(), unanswered)
+	err = printList(c, notNil(all), "AGENT\tSINCE\tCHALLENGE\tLOOP\tREASON", all, func(b desk.Block) []any {
+		return []any{b.Agent, b.Since, orDash(b.Challenge), b.Loop, short(b.Reason)}
+	})
+	return errors.Join(err, unanswered)
 }
 
-func challengesUnblock(g *global, c *cli.Context) error {
-	a, err := args(c, "AGENT")
-	if err != nil {
-		return err
-	}
+func (g *global) challengesUnblock(c *cli.Context, a []string) error {
 	if c.String("reason") == "" {
 		return hinted.New(errors.New("--reason is missing"), "agentrun challenges unblock AGENT --reason \"false alarm\"")
 	}
@@ -268,7 +240,7 @@ func challengesUnblock(g *global, c *cli.Context) error {
 		unblocked++
 	}
 	if unblocked == 0 {
-		kerr := g.node(c, func(_ context.Context, h *hypervisor.Hypervisor) error {
+		kerr := g.node(func(h *hypervisor.Hypervisor) error {
 			return live.Unblock(ctx, h, operatorName(), a[0], c.String("reason"))
 		})
 		if kerr == nil {

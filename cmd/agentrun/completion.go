@@ -8,27 +8,24 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/verb"
 )
 
 func completionCommand() *cli.Command {
 	return &cli.Command{
-		Name:         "completion",
-		Usage:        "print a completion script",
-		ArgsUsage:    "bash|zsh|fish",
-		Description:  `   source <(agentrun completion bash)`,
-		OnUsageError: usageError,
-		Action: func(c *cli.Context) error {
-			shell, err := oneArg(c, "bash|zsh|fish")
-			if err != nil {
-				return err
-			}
-			script, ok := completions[shell]
+		Name:        "completion",
+		Usage:       "print a completion script",
+		ArgsUsage:   "bash|zsh|fish",
+		Description: `   source <(agentrun completion bash)`,
+		Action: verb.Action(func(_ *cli.Context, a []string) error {
+			script, ok := completions[a[0]]
 			if !ok {
-				return fmt.Errorf("no completion for %q: want bash, zsh or fish", shell)
+				return fmt.Errorf("no completion for %q: want bash, zsh or fish", a[0])
 			}
 			fmt.Print(script)
 			return nil
-		},
+		}),
 	}
 }
 

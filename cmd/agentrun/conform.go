@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/conform"
+	"agentrun/internal/verb"
 )
 
 // conformDiffers is told apart from 125: the cases were answered, the answers aren't those wanted.
@@ -23,12 +24,9 @@ func conformCommand() *cli.Command {
 
    agentrun conform < cases.jsonl
    cat rings/testdata/*.jsonl | agentrun conform --check    1 if an answer isn't the one a case wants`,
-		Flags:        []cli.Flag{&cli.BoolFlag{Name: "check", Usage: `compare with the "want" of each case, print the differences only`}},
-		OnUsageError: usageError,
-		Action: func(c *cli.Context) error {
-			if err := noArgs(c); err != nil {
-				return err
-			}
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "check",
+			Usage: `compare with the "want" of each case, print the differences only`}},
+		Action: verb.Action(func(c *cli.Context, _ []string) error {
 			if !c.Bool("check") {
 				if err := conform.Run(os.Stdin, os.Stdout); err != nil {
 					return fmt.Errorf("answer cases: %w", err)
@@ -44,6 +42,6 @@ func conformCommand() *cli.Command {
 				return exitError(conformDiffers)
 			}
 			return nil
-		},
+		}),
 	}
 }

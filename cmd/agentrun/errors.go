@@ -11,6 +11,7 @@ import (
 
 	"agentrun/internal/ending"
 	"agentrun/internal/hinted"
+	"agentrun/internal/verb"
 	"agentrun/supervisor"
 )
 
@@ -32,10 +33,4 @@ func unknownCommand(c *cli.Context, name string) error {
 // report prints what happened and one hint line, and gives the exit code (docs/exit-codes.md).
 func report(w io.Writer, err error) int { return supervisor.Report(w, err) }
 
-func usageError(c *cli.Context, err error, isSubcommand bool) error {
-	name := c.App.Name
-	if c.Command != nil && c.Command.HelpName != "" {
-		name = c.Command.HelpName
-	}
-	return hinted.New(err, name+" --help lists the flags; put the agent's own arguments after --")
-}
+var usageError = verb.UsageError("; put the agent's own arguments after --")

@@ -37,9 +37,8 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 			&cli.BoolFlag{Name: "kill-on-breach", Usage: "kill the run when its refused calls amount to a breach (without: quarantine the agent, which puts the run into ring 3)"},
 			&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
 		)),
-		Before:       allFlagsAreParsed,
-		Action:       func(c *cli.Context) error { return execAction(g, c) },
-		OnUsageError: usageError,
+		Before: allFlagsAreParsed,
+		Action: func(c *cli.Context) error { return execAction(g, c) },
 	}
 }
 

@@ -4,8 +4,8 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
@@ -29,14 +29,14 @@ releases the agent.
    agentrun quarantine --agent planner-1 --reason "odd tool calls"
 
 Exit code: 0; 1 not done, or not on record; 2 usage.`,
-		Flags:        []cli.Flag{agentFlag(), &cli.StringFlag{Name: "reason", Usage: "`WHY`, for whoever has to decide about its release"}, jsonFlag()},
+		Flags:        []cli.Flag{agentFlag(), whyHeldFlag(), jsonFlag()},
 		BashComplete: l.completeRuns,
 		Action: func(c *cli.Context) error {
 			const example = `agentrun quarantine REF --reason "what was seen"`
 			if err := checkReason("--reason", c.String("reason"), example); err != nil {
 				return err
 			}
-			return l.ofAgent(c, nil, agentQuarantine)
+			return l.ofAgent(c, nil, l.g.agentQuarantine)
 		},
 	})
 }
@@ -50,18 +50,13 @@ func (l *liveVerbs) release() *cli.Command {
    agentrun release --agent planner-1 --witness attestation.txt
 
 Exit code: 0; 1 refused; 2 usage.`,
-		Flags: []cli.Flag{
-			agentFlag(),
-			&cli.StringFlag{Name: "witness", Usage: "`FILE` with the attestation (agentrun operator sign), - for standard input"},
-			&cli.StringFlag{Name: "operators", Usage: "`FILE` with the operators' public keys", EnvVars: []string{"AGENTRUN_OPERATORS"}},
-			jsonFlag(),
-		},
+		Flags:        slices.Concat([]cli.Flag{agentFlag()}, releaseFlags(), []cli.Flag{jsonFlag()}),
 		BashComplete: l.completeRuns,
 		Action: func(c *cli.Context) error {
 			if c.String("witness") == "" {
 				return usagef("agentrun operator sign makes one: --action release-quarantine --subject agent:ID", "--witness is missing: only an operator's attestation releases an agent (H-31)")
 			}
-			return l.ofAgent(c, nil, agentRelease)
+			return l.ofAgent(c, nil, l.g.agentRelease)
 		},
 	})
 }
@@ -78,7 +73,7 @@ elevations and new runs; it raises no live run.
    agentrun score --agent planner-1 0.97 --consensus
 
 Exit code: 0; 1 not done, or not on record; 2 usage.`,
-		Flags:        []cli.Flag{agentFlag(), &cli.BoolFlag{Name: "consensus", Usage: "the agent has consensus; without, it has none"}, jsonFlag()},
+		Flags:        []cli.Flag{agentFlag(), consensusFlag(), jsonFlag()},
 		BashComplete: l.completeRuns,
 		Action: func(c *cli.Context) error {
 			text := c.Args().Get(max(c.NArg()-1, 0))
@@ -91,7 +86,7 @@ Exit code: 0; 1 not done, or not on record; 2 usage.`,
 			if err != nil {
 				return usagef("agentrun score REF 0.7", "SCORE %.64q: %w", text, err)
 			}
-			return l.ofAgent(c, []string{text}, agentScore)
+			return l.ofAgent(c, []string{text}, l.g.agentScore)
 		},
 	})
 }
@@ -101,18 +96,12 @@ func agentFlag() cli.Flag {
 }
 
 // ofAgent does what agentrun agent does, to the agent that is named or that the run named belongs to.
-func (l *liveVerbs) ofAgent(c *cli.Context, more []string, do func(*global, *cli.Context) error) error {
+func (l *liveVerbs) ofAgent(c *cli.Context, more []string, do func(*cli.Context, []string) error) error {
 	id, err := l.agentOf(c, len(more))
 	if err != nil {
 		return err
 	}
-	set := flag.NewFlagSet(c.Command.Name, flag.ContinueOnError)
-	if err := set.Parse(append([]string{"--", id}, more...)); err != nil {
-		return err
-	}
-	as := cli.NewContext(c.App, set, c) // the flags are found by way of c
-	as.Command = c.Command
-	return do(l.g, as)
+	return do(c, append([]string{id}, more...))
 }
 
 func (l *liveVerbs) agentOf(c *cli.Context, more int) (string, error) {

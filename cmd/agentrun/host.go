@@ -28,7 +28,6 @@ func doctorCommand(g *global) *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "workspace", Usage: "`DIR` whose file system is asked about", Value: "."},
 		},
-		OnUsageError: usageError,
 		Action: func(c *cli.Context) error {
 			if len(rootless.Missing()) == 0 { // else what is missing is asked about out here
 				if err := g.enter(); err != nil {
@@ -76,8 +75,7 @@ func gcCommand(g *global) *cli.Command {
 configuration says go as well.
 
    agentrun gc`,
-		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
-		OnUsageError: usageError,
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		Action: func(c *cli.Context) error {
 			removed, err := g.Collect(c.Context, true)
 			if file, ferr := config.ReadGateway(""); ferr == nil {

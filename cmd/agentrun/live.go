@@ -89,9 +89,6 @@ func liveOf(g *global) *liveVerbs {
 	}
 }
 
-// liveCommands are the verbs about live runs, for main's list.
-func liveCommands(g *global) []*cli.Command { return liveOf(g).commands() }
-
 func (l *liveVerbs) commands() []*cli.Command {
 	return []*cli.Command{
 		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.update(), l.elevate(), l.revoke(),
@@ -293,8 +290,6 @@ func (l *liveVerbs) each(c *cli.Context, refs []string, doing, did string, do fu
 	}
 	return nil
 }
-
-func jsonFlag() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON"} }
 
 // completeRuns offers what names a live run to the shell.
 func (l *liveVerbs) completeRuns(c *cli.Context) {

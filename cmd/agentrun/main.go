@@ -68,6 +68,7 @@ func newApp() *cli.App { return (&global{caller: supervisor.OwnCaller()}).app() 
 
 func (g *global) app() *cli.App {
 	commands := g.commands()
+	complete(commands)
 	return &cli.App{
 		Compiled: time.Unix(1, 0), // or the library looks at our file, for a time that nothing prints
 		Name:     "agentrun",
@@ -96,10 +97,26 @@ func (g *global) app() *cli.App {
 	}
 }
 
+// complete fills in what holds for every command. Those about live runs have said already what they do.
+func complete(commands []*cli.Command) {
+	for _, c := range commands {
+		if c.OnUsageError == nil {
+			c.OnUsageError = usageError
+		}
+		c.HideHelpCommand = c.HideHelpCommand || len(c.Subcommands) > 0
+		complete(c.Subcommands)
+	}
+}
+
 // commands are all there are; a daemon carries out but one for its callers.
 func (g *global) commands() []*cli.Command {
 	if g.served {
 		return []*cli.Command{execCommand(g)}
 	}
-	return append([]*cli.Command{execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g), auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g), operatorCommand(g), sagaCommand(g), policyCommand(g), safetyCommand(g), challengesCommand(g), conformCommand(), completionCommand()}, liveCommands(g)...)
+	return append([]*cli.Command{
+		execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g),
+		auditCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g),
+		operatorCommand(g), sagaCommand(g), policyCommand(), safetyCommand(g), challengesCommand(g),
+		conformCommand(), completionCommand(),
+	}, liveOf(g).commands()...)
 }

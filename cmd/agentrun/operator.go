@@ -15,12 +15,12 @@ import (
 
 	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
+	"agentrun/internal/verb"
 	"agentrun/supervisor"
 	"agentrun/witness"
 )
 
 func operatorCommand(g *global) *cli.Command {
-	asJSON := func() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON"} }
 	key := func() cli.Flag {
 		return &cli.StringFlag{Name: "key", Usage: "private key `FILE`, - for stdin (default: agentrun/operator.key in the XDG configuration folder)"}
 	}
@@ -30,8 +30,6 @@ func operatorCommand(g *global) *cli.Command {
 	return &cli.Command{
 		Name:  "operator",
 		Usage: "keys of operators, and what they sign for ring 0",
-
-		HideHelpCommand: true,
 		Description: `What needs ring 0, an agent never gets. An operator signs it: one action on one subject, once, for minutes.
 
    agentrun operator keygen                              on the operator's machine; prints the line for /etc/agentrun/operators
@@ -39,43 +37,33 @@ func operatorCommand(g *global) *cli.Command {
    agentrun operator verify agentrun-witness-v1/…        what does it allow, and who signed it?
    agentrun operator list                                whom does this host trust?`,
 		Subcommands: []*cli.Command{
-			{Name: "keygen", Usage: "make a private key and print its public line", OnUsageError: usageError,
+			{Name: "keygen", Usage: "make a private key and print its public line",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "out", Usage: "`FILE` for the private key; must not exist (default: as --key of sign)"},
 					&cli.StringFlag{Name: "name", Usage: "`NAME` that attestations and the audit show (default: user@host)"},
-					asJSON(),
+					jsonFlag(),
 				},
-				Action: operatorKeygen},
-			{Name: "sign", Usage: "print an attestation", OnUsageError: usageError,
+				Action: verb.Action(operatorKeygen)},
+			{Name: "sign", Usage: "print an attestation",
 				Flags: []cli.Flag{
 					key(),
 					&cli.StringFlag{Name: "action", Usage: "`ACTION` to permit: " + witness.ReleaseQuarantine + ", " + witness.Ring0},
 					&cli.StringFlag{Name: "subject", Usage: "`KIND:ID` to permit it for, as agent:planner-1"},
 					&cli.DurationFlag{Name: "ttl", Usage: "`TIME` until it expires, at most " + shown.Duration(witness.MaxTTL), Value: witness.DefaultTTL, DefaultText: shown.Duration(witness.DefaultTTL)},
-					asJSON(),
+					jsonFlag(),
 				},
-				Action: operatorSign},
-			{Name: "verify", Usage: "check an attestation without using it", ArgsUsage: "ATTESTATION", OnUsageError: usageError,
-				Flags:  []cli.Flag{operators(), asJSON()},
-				Action: func(c *cli.Context) error { return operatorVerify(g, c) }},
-			{Name: "list", Usage: "the operators this host trusts", OnUsageError: usageError,
-				Flags:  []cli.Flag{operators(), asJSON()},
-				Action: func(c *cli.Context) error { return operatorList(g, c) }},
+				Action: verb.Action(operatorSign)},
+			{Name: "verify", Usage: "check an attestation without using it", ArgsUsage: "ATTESTATION",
+				Flags:  []cli.Flag{operators(), jsonFlag()},
+				Action: verb.Action(g.operatorVerify)},
+			{Name: "list", Usage: "the operators this host trusts",
+				Flags:  []cli.Flag{operators(), jsonFlag()},
+				Action: verb.Action(g.operatorList)},
 		},
 	}
 }
 
-func noArgs(c *cli.Context) error {
-	if c.NArg() > 0 {
-		return hinted.New(fmt.Errorf("%s takes no argument, got %q", c.Command.HelpName, c.Args().First()), c.Command.HelpName+" --help lists the flags")
-	}
-	return nil
-}
-
-func operatorKeygen(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func operatorKeygen(c *cli.Context, _ []string) error {
 	out, name := c.String("out"), c.String("name")
 	if name == "" {
 		name = ownName()
@@ -128,10 +116,7 @@ func defaultKeyFile() (string, error) {
 	return filepath.Join(dir, "agentrun", "operator.key"), nil
 }
 
-func operatorSign(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func operatorSign(c *cli.Context, _ []string) error {
 	example := "agentrun operator sign --action " + witness.ReleaseQuarantine + " --subject agent:ID --ttl 10m"
 	for _, flag := range []string{"action", "subject"} {
 		if c.String(flag) == "" {
@@ -181,30 +166,19 @@ func operatorKey(name string) (*witness.Key, error) {
 	return k, err
 }
 
-func operatorVerify(g *global, c *cli.Context) error {
-	text, err := oneArg(c, "ATTESTATION")
-	if err != nil {
-		return err
-	}
+func (g *global) operatorVerify(c *cli.Context, texts []string) error {
 	keys, err := g.operators(c)
 	if err != nil {
 		return err
 	}
-	a, err := keys.Inspect(text, time.Now())
+	a, err := keys.Inspect(texts[0], time.Now())
 	if err != nil {
 		return hinted.New(err, supervisor.WitnessHint(err))
 	}
-	if c.Bool("json") {
-		return printJSON(attestationJSON(a, ""))
-	}
-	fmt.Println(sentence(a))
-	return nil
+	return printResult(c, attestationJSON(a, ""), "%s\n", sentence(a))
 }
 
-func operatorList(g *global, c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func (g *global) operatorList(c *cli.Context, _ []string) error {
 	keys, err := g.operators(c)
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -28,8 +27,7 @@ func planCommand(g *global) *cli.Command {
 
    agentrun plan --ring 2 --workspace . -- make test
    agentrun plan --json -- agent.py | jq .root_view`,
-		Flags:        append(specFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
-		OnUsageError: usageError,
+		Flags: append(specFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
 		Action: func(c *cli.Context) error {
 			if err := g.enter(); err != nil {
 				return err
@@ -49,15 +47,6 @@ func planCommand(g *global) *cli.Command {
 			return out.Flush()
 		},
 	}
-}
-
-func printJSON(v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(os.Stdout, visible(string(text)))
-	return err
 }
 
 func printPlan(out io.Writer, p *runtime.Plan) error {

@@ -15,17 +15,19 @@ import (
 	"agentrun/supervisor"
 )
 
-func policyCommand(*global) *cli.Command {
-	return policycmd.New(policycmd.All(policyHandOver), usageError)
+func policyCommand() *cli.Command {
+	return policycmd.New(policycmd.All(func(c *cli.Context) error {
+		return become(supervisor.GatewayProgram, policycmd.Args(supervisor.GatewayProgram, c))
+	}), usageError)
 }
 
-// policyHandOver becomes the gateway's program; it comes back only if that can't be.
-func policyHandOver(c *cli.Context) error {
-	path, err := sibling.Find(supervisor.GatewayProgram)
+// become replaces this process by another program of agentrun's; it comes back only if that can't be.
+func become(program string, args []string) error {
+	path, err := sibling.Find(program)
 	if err != nil {
-		return hinted.New(err, supervisor.GatewayProgram+" comes with agentrun: install both, in a folder that only root may write")
+		return hinted.New(err, program+" comes with agentrun: install both, in a folder that only root may write")
 	}
-	if err := unix.Exec(path, policycmd.Args(supervisor.GatewayProgram, c), os.Environ()); err != nil {
+	if err := unix.Exec(path, args, os.Environ()); err != nil {
 		return fmt.Errorf("exec %s: %w", path, err)
 	}
 	return nil

@@ -9,13 +9,12 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/hinted"
+	"agentrun/internal/verb"
 	"agentrun/sagas"
 	"agentrun/supervisor"
 	"agentrun/supervisor/sagarun"
@@ -28,14 +27,9 @@ const (
 )
 
 func sagaCommand(g *global) *cli.Command {
-	asJSON := func(more ...cli.Flag) []cli.Flag {
-		return append(more, &cli.BoolFlag{Name: "json", Usage: "print JSON"})
-	}
 	return &cli.Command{
 		Name:  "saga",
 		Usage: "work of several steps, undone if one of them fails",
-
-		HideHelpCommand: true,
 		Description: `Steps are commands in sandboxes or calls to APIs on this machine. A step that fails is tried again; when it has
 failed for good, what was done before is undone, last first. Every change is on the disk before it happens.
 
@@ -46,22 +40,37 @@ failed for good, what was done before is undone, last first. Every change is on 
 
 Exit code: 0 committed, 1 aborted (all undone), 2 escalated (something couldn't be undone), 125 agentrun failed.`,
 		Subcommands: []*cli.Command{
-			{Name: "run", Usage: "run a saga to its end", ArgsUsage: "FILE.yaml", OnUsageError: usageError,
-				Flags:  asJSON(&cli.StringFlag{Name: "id", Usage: "`ID` of the saga, used never before (default: a random one)"}),
-				Action: func(c *cli.Context) error { return sagaRun(g, c) }},
-			{Name: "list", Usage: "every saga and how it ended", OnUsageError: usageError, Flags: asJSON(),
-				Action: func(c *cli.Context) error { return sagaList(g, c) }},
-			{Name: "show", Usage: "a saga step by step", ArgsUsage: "ID", OnUsageError: usageError, Flags: asJSON(),
-				Action: func(c *cli.Context) error { return sagaShow(g, c) }},
-			{Name: "resume", Usage: "go on with a saga, or with all that were interrupted", ArgsUsage: "[ID]", OnUsageError: usageError,
-				Flags:  asJSON(&cli.BoolFlag{Name: "undo", Usage: "undo it instead, the step under way included"}),
-				Action: func(c *cli.Context) error { return sagaResume(g, c) }},
+			{Name: "run", Usage: "run a saga to its end", ArgsUsage: "FILE.yaml", Action: verb.Action(g.sagaRun),
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "id", Usage: "`ID` of the saga, used never before (default: a random one)"},
+					jsonFlag(),
+				}},
+			{Name: "list", Usage: "every saga and how it ended", Flags: []cli.Flag{jsonFlag()},
+				Action: g.onSagas(sagaList)},
+			{Name: "show", Usage: "a saga step by step", ArgsUsage: "ID", Flags: []cli.Flag{jsonFlag()},
+				Action: g.onSagas(sagaShow)},
+			{Name: "resume", Usage: "go on with a saga, or with all that were interrupted", ArgsUsage: "[ID]",
+				Action: verb.Action(g.sagaResume), Flags: []cli.Flag{
+					&cli.BoolFlag{Name: "undo", Usage: "undo it instead, the step under way included"}, jsonFlag(),
+				}},
 		},
 	}
 }
 
-func openSagas(g *global) (*sagarun.Session, error) {
-	return sagarun.Open(&g.Node, os.Stderr, tellTransition)
+// onSagas makes an action of do, which gets the node's sagas and the arguments that the command takes.
+func (g *global) onSagas(do func(c *cli.Context, s *sagarun.Session, a []string) error) cli.ActionFunc {
+	return verb.Action(func(c *cli.Context, a []string) error {
+		return g.sagas(func(s *sagarun.Session) error { return do(c, s, a) })
+	})
+}
+
+func (g *global) sagas(do func(*sagarun.Session) error) error {
+	s, err := sagarun.Open(&g.Node, os.Stderr, tellTransition)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return do(s)
 }
 
 // tellTransition is called when the journal has it: what is told is so even if the machine stops now.
@@ -84,27 +93,21 @@ func stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 }
 
-func sagaRun(g *global, c *cli.Context) error {
-	name, err := oneArg(c, "FILE.yaml")
+func (g *global) sagaRun(c *cli.Context, a []string) error {
+	file, err := sagarun.Read(a[0])
 	if err != nil {
 		return err
 	}
-	file, err := sagarun.Read(name)
-	if err != nil {
-		return err
+	id := c.String("id")
+	if c.IsSet("id") && !sagas.Identifier(id) {
+		return fmt.Errorf("--id %.80q: want letters and digits, inside also . _ : and -, at most 256", id)
 	}
-	if c.IsSet("id") && !sagas.Identifier(c.String("id")) {
-		return fmt.Errorf("--id %.80q: want letters and digits, inside also . _ : and -, at most 256", c.String("id"))
-	}
-	s, err := openSagas(g)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	ctx, stop := stoppable(c.Context)
-	defer stop()
-	rec, err := s.Run(ctx, file, c.String("id"))
-	return sagaEnd(c, []sagas.Record{rec}, err)
+	return g.sagas(func(s *sagarun.Session) error {
+		ctx, stop := stoppable(c.Context)
+		defer stop()
+		rec, err := s.Run(ctx, file, id)
+		return sagaEnd(c, []sagas.Record{rec}, err)
+	})
 }
 
 // sagaEnd prints how sagas ended and gives the worst exit code of them.
@@ -120,8 +123,12 @@ func sagaEnd(c *cli.Context, recs []sagas.Record, err error) error {
 		case sagas.Escalated:
 			code = max(code, exitEscalated)
 		}
-		if jerr := printSaga(c, rec); jerr != nil {
-			return jerr
+		text := fmt.Sprintf("%s %s", rec.ID, rec.State)
+		if len(rec.Unresolved) > 0 {
+			text += ": look at " + strings.Join(rec.Unresolved, ", ")
+		}
+		if perr := printResult(c, rec, "%s\n", text); perr != nil {
+			return perr
 		}
 		if err != nil && !rec.State.Final() {
 			if errors.Is(err, context.Canceled) {
@@ -139,18 +146,6 @@ func sagaEnd(c *cli.Context, recs []sagas.Record, err error) error {
 	return nil
 }
 
-func printSaga(c *cli.Context, rec sagas.Record) error {
-	if c.Bool("json") {
-		return printJSON(rec)
-	}
-	text := fmt.Sprintf("%s %s", rec.ID, rec.State)
-	if len(rec.Unresolved) > 0 {
-		text += ": look at " + strings.Join(rec.Unresolved, ", ")
-	}
-	fmt.Println(text)
-	return nil
-}
-
 func sagaStatus(r sagarun.Row) string {
 	switch {
 	case r.State.Final():
@@ -161,65 +156,37 @@ func sagaStatus(r sagarun.Row) string {
 	return r.State.String() + ", interrupted"
 }
 
-func sagaList(g *global, c *cli.Context) error {
-	if c.NArg() > 0 {
-		return hinted.New(errors.New("saga list takes no argument"), "agentrun saga show ID")
-	}
-	s, err := openSagas(g)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+func sagaList(c *cli.Context, s *sagarun.Session, _ []string) error {
 	rows, err := s.List(c.Context)
 	if err != nil {
 		return err
 	}
-	if c.Bool("json") {
-		return printJSON(rows)
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tNAME\tSTATE\tSTEPS\tBEGUN\tUNRESOLVED")
-	for _, r := range rows {
+	const heads = "ID\tNAME\tSTATE\tSTEPS\tBEGUN\tUNRESOLVED"
+	return printList(c, rows, heads, rows, func(r sagarun.Row) []any {
 		done := 0
 		for _, k := range r.Steps {
-			if k.State == sagas.StepCommitted {
-				done++
-			}
+			done += count(k.State == sagas.StepCommitted)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\n", r.ID, r.Name, sagaStatus(r), done, len(r.Steps),
-			r.CreatedAt.Format(time.RFC3339), strings.Join(r.Unresolved, " "))
-	}
-	return w.Flush()
+		steps := fmt.Sprintf("%d/%d", done, len(r.Steps))
+		return []any{r.ID, r.Name, sagaStatus(r), steps, r.CreatedAt, strings.Join(r.Unresolved, " ")}
+	})
 }
 
-func sagaShow(g *global, c *cli.Context) error {
-	id, err := oneArg(c, "ID")
-	if err != nil {
-		return err
-	}
-	s, err := openSagas(g)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	row, err := s.Get(c.Context, id)
+func sagaShow(c *cli.Context, s *sagarun.Session, a []string) error {
+	row, err := s.Get(c.Context, a[0])
 	if err != nil {
 		return sagaHint(err)
 	}
-	if c.Bool("json") {
-		return printJSON(row)
+	if !c.Bool("json") {
+		fmt.Printf("saga %s (%s): %s\n", row.ID, row.Name, sagaStatus(row))
 	}
-	fmt.Printf("saga %s (%s): %s\n", row.ID, row.Name, sagaStatus(row))
-	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "STEP\tSTATE\tATTEMPTS\tSAYS")
-	for _, k := range row.Steps {
+	return printList(c, row, "STEP\tSTATE\tATTEMPTS\tSAYS", row.Steps, func(k sagas.StepRecord) []any {
 		says := k.Error
 		if k.UndoError != "" {
 			says = "undo: " + k.UndoError
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", k.ID, k.State, k.Attempts, oneLine(says))
-	}
-	return w.Flush()
+		return []any{k.ID, k.State, k.Attempts, says}
+	})
 }
 
 func sagaHint(err error) error {
@@ -232,24 +199,18 @@ func sagaHint(err error) error {
 	return err
 }
 
-func sagaResume(g *global, c *cli.Context) error {
-	if c.NArg() > 1 {
-		return hinted.New(errors.New("saga resume takes one ID or none"), "agentrun saga resume ID")
-	}
-	s, err := openSagas(g)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	ctx, stop := stoppable(c.Context)
-	defer stop()
-	if c.NArg() == 1 {
-		rec, err := s.Resume(ctx, c.Args().First(), c.Bool("undo"))
-		return sagaEnd(c, []sagas.Record{rec}, sagaHint(err))
-	}
-	if c.Bool("undo") {
+func (g *global) sagaResume(c *cli.Context, a []string) error {
+	if len(a) == 0 && c.Bool("undo") {
 		return hinted.New(errors.New("saga resume --undo takes one ID"), "agentrun saga list shows the ids")
 	}
-	recs, err := s.ResumeAll(ctx)
-	return sagaEnd(c, recs, err)
+	return g.sagas(func(s *sagarun.Session) error {
+		ctx, stop := stoppable(c.Context)
+		defer stop()
+		if len(a) == 1 {
+			rec, err := s.Resume(ctx, a[0], c.Bool("undo"))
+			return sagaEnd(c, []sagas.Record{rec}, sagaHint(err))
+		}
+		recs, err := s.ResumeAll(ctx)
+		return sagaEnd(c, recs, err)
+	})
 }

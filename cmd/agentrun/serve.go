@@ -26,9 +26,8 @@ one kills them at once. SIGHUP: read the configuration again. Under systemd it s
 
    agentrun serve
    agentrun serve --max-sandboxes 100 --queue-timeout 30s`,
-		Flags:        serveFlags(),
-		OnUsageError: usageError,
-		Action:       func(c *cli.Context) error { return serveAction(g, c) },
+		Flags:  serveFlags(),
+		Action: func(c *cli.Context) error { return serveAction(g, c) },
 	}
 }
 

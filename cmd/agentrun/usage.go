@@ -3,25 +3,23 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
+	"agentrun/internal/verb"
 )
 
 func usageCommand(g *global) *cli.Command {
 	return &cli.Command{
-		Name:            "usage",
-		Usage:           "what agents used today, and what their plans leave",
+		Name:  "usage",
+		Usage: "what agents used today, and what their plans leave",
+
 		HideHelpCommand: true,
 		Description: `A day is counted in UTC, and by team for agents that have one. What running agents have borrowed counts as used until they end.
 
@@ -31,34 +29,21 @@ func usageCommand(g *global) *cli.Command {
 			&cli.StringFlag{Name: "agent", Usage: "`ID` of one agent (default: all, and the operator's own runs)"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON; amounts in millionths, -1 is unlimited"},
 		},
-		OnUsageError: usageError,
-		Action:       func(c *cli.Context) error { return usageAction(g, c) },
+		Action: g.onNode(usageAction),
 	}
 }
 
-func usageAction(g *global, c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
+func usageAction(c *cli.Context, h *hypervisor.Hypervisor, _ []string) error {
+	usage, err := h.Usage(c.Context, c.String("agent"))
+	if err != nil {
+		return planHint(err)
 	}
-	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
-		usage, err := h.Usage(ctx, c.String("agent"))
-		if err != nil {
-			return planHint(err)
+	const heads = "AGENT\tCOUNTED AS\tPLAN\tSTAKE\tRUNS\tCOST\tOF\tTOKENS\tOF\tDAY"
+	return printList(c, usage, heads, usage, func(u hypervisor.AgentUsage) []any {
+		return []any{
+			orDash(u.Agent), u.Subject, u.Plan, "×" + u.Multiplier, quota(u.Parallel), governance.FormatAmount(u.Cost),
+			governance.FormatAmount(u.CostPerDay), u.Tokens, quota(u.TokensPerDay), u.Day,
 		}
-		if c.Bool("json") {
-			return printJSON(usage)
-		}
-		w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-		fmt.Fprintln(w, "AGENT\tCOUNTED AS\tPLAN\tSTAKE\tRUNS\tCOST\tOF\tTOKENS\tOF\tDAY")
-		for _, u := range usage {
-			id := u.Agent
-			if id == "" {
-				id = "-"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t×%s\t%s\t%s\t%s\t%d\t%s\t%s\n", id, u.Subject, u.Plan, u.Multiplier, quota(u.Parallel),
-				governance.FormatAmount(u.Cost), governance.FormatAmount(u.CostPerDay), u.Tokens, quota(u.TokensPerDay), u.Day)
-		}
-		return w.Flush()
 	})
 }
 
@@ -72,7 +57,8 @@ func quota(n int64) string {
 // agentSetCommand belongs to agent; what it sets is what the plans are about.
 func agentSetCommand(g *global) *cli.Command {
 	return &cli.Command{
-		Name: "set", Usage: "set an agent's plan, role, team, stake, mode, substitute and whether it may elevate itself", ArgsUsage: "ID", OnUsageError: usageError,
+		Name: "set", ArgsUsage: "ID",
+		Usage: "set an agent's plan, role, team, stake, mode, substitute and whether it may elevate itself",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "plan", Usage: "`NAME` of a plan: freemium, casual, premium, platformium, or one of plans.yaml; empty: none"},
 			&cli.StringFlag{Name: "role", Usage: "`NAME` of a role, which narrows the plan; empty: none"},
@@ -81,23 +67,19 @@ func agentSetCommand(g *global) *cli.Command {
 			&cli.StringFlag{Name: "mode", Usage: "`public|confidential`: whether the agent gets plaintext"},
 			&cli.StringFlag{Name: "substitute", Usage: "`AGENT` that takes over the saga steps it was at when it is killed; empty: none, they are undone"},
 			&cli.BoolFlag{Name: "self-elevation", Usage: "let it have the elevations that its score earns when it asks itself (=false: an operator is asked for each)"},
-			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			jsonFlag(),
 		},
-		Action: func(c *cli.Context) error { return agentSet(g, c) },
+		Action: verb.Action(g.agentSet),
 	}
 }
 
-func agentSet(g *global, c *cli.Context) error {
-	a, err := args(c, "ID")
-	if err != nil {
-		return err
-	}
+func (g *global) agentSet(c *cli.Context, a []string) error {
 	settings := []string{"plan", "role", "team", "stake", "mode", "substitute", "self-elevation"}
 	if !slices.ContainsFunc(settings, c.IsSet) {
 		return hinted.New(errors.New("nothing to set"), "agentrun agent set --plan casual "+a[0])
 	}
-	return g.node(c, func(ctx context.Context, h *hypervisor.Hypervisor) error {
-		now, err := h.SetAgent(ctx, a[0], func(s *hypervisor.AgentSettings) {
+	return g.node(func(h *hypervisor.Hypervisor) error {
+		now, err := h.SetAgent(c.Context, a[0], func(s *hypervisor.AgentSettings) {
 			for flag, field := range map[string]*string{"plan": &s.Plan, "role": &s.Role, "team": &s.Team, "mode": &s.Mode, "substitute": &s.Substitute} {
 				if c.IsSet(flag) {
 					*field = c.String(flag)

@@ -10,9 +10,9 @@
 package policycmd
 
 import (
-	"slices"
-
 	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/verb"
 )
 
 // Actions do the work of the subcommands. All must be set.
@@ -48,19 +48,5 @@ func New(do Actions, usage cli.OnUsageErrorFunc) *cli.Command {
 
 // Args are the arguments with which program does what c was asked to, c being the context of a subcommand's action.
 func Args(program string, c *cli.Context) []string {
-	args := []string{program, "policy", c.Command.Name}
-	set := c.LocalFlagNames()
-	slices.Sort(set)
-	for _, name := range slices.Compact(set) {
-		if f := c.Value(name); f != nil {
-			args = append(args, "--"+name+"="+c.String(name))
-			if _, isBool := f.(bool); isBool {
-				args[len(args)-1] = "--" + name
-				if !c.Bool(name) {
-					args[len(args)-1] += "=false"
-				}
-			}
-		}
-	}
-	return append(append(args, "--"), c.Args().Slice()...)
+	return append([]string{program, "policy"}, verb.Passed(c)...)
 }

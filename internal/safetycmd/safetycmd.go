@@ -10,10 +10,11 @@
 package safetycmd
 
 import (
-	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/verb"
 )
 
 // Program does the work.
@@ -104,25 +105,9 @@ func serveFlags() []cli.Flag {
 
 // Args are the arguments with which Program does what c was asked to, c being the context of a subcommand's action.
 func Args(o Common, c *cli.Context) []string {
-	args := []string{Program, "--state-dir=" + o.StateDir, "--run-dir=" + o.RunDir, "--log-level=" + o.LogLevel, "--log-format=" + o.LogFormat, "safety", c.Command.Name}
-	set := c.LocalFlagNames()
-	slices.Sort(set)
-	for _, name := range slices.Compact(set) {
-		switch v := c.Value(name).(type) {
-		case nil:
-		case cli.StringSlice:
-			for _, one := range v.Value() {
-				args = append(args, "--"+name+"="+one)
-			}
-		case bool:
-			if v {
-				args = append(args, "--"+name)
-			} else {
-				args = append(args, "--"+name+"=false")
-			}
-		default:
-			args = append(args, "--"+name+"="+c.String(name))
-		}
+	global := []string{
+		Program, "--state-dir=" + o.StateDir, "--run-dir=" + o.RunDir, "--log-level=" + o.LogLevel,
+		"--log-format=" + o.LogFormat, "safety",
 	}
-	return append(append(args, "--"), c.Args().Slice()...)
+	return append(global, verb.Passed(c)...)
 }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package verb is what the command lines of agentrun's three programs have in common: what is said of
+// arguments and flags that are wrong, how JSON is printed, and how one program hands a command over to
+// another.
+//
+//	{Name: "show", ArgsUsage: "ID", Action: verb.Action(func(c *cli.Context, a []string) error { … }), …}
+//
+// Errors name the command and tell the way out (package hinted). It decides nothing about what arguments
+// mean.
+package verb
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"agentrun/internal/hinted"
+	"agentrun/internal/shown"
+)
+
+// Action makes an action of do, which gets as many arguments as the command's ArgsUsage names: NAME must be
+// there, [NAME] may be, and with "…" behind it there may be more.
+func Action(do func(c *cli.Context, a []string) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := count(c); err != nil {
+			return err
+		}
+		return do(c, c.Args().Slice())
+	}
+}
+
+func count(c *cli.Context) error {
+	name, usage, least, most := c.Command.HelpName, c.Command.ArgsUsage, 0, 0
+	for _, word := range strings.Fields(usage) {
+		if most++; word[0] != '[' {
+			least++
+		}
+	}
+	if strings.Contains(usage, "…") {
+		most = math.MaxInt
+	}
+	switch n := c.NArg(); {
+	case n >= least && n <= most:
+		return nil
+	case most == 0:
+		err := fmt.Errorf("%s takes no argument, got %.64q", name, c.Args().First())
+		return hinted.New(err, name+" --help lists the flags")
+	case least == 1 && most == 1:
+		return hinted.New(fmt.Errorf("%s takes one %s, got %d arguments", name, usage, n), name+" "+usage)
+	default:
+		return hinted.New(fmt.Errorf("%s takes %s, got %d arguments", name, usage, n), name+" [flags] "+usage)
+	}
+}
+
+// UsageError returns what says of a flag that is wrong where the flags are listed. more is what else its hint
+// has.
+func UsageError(more string) cli.OnUsageErrorFunc {
+	return func(c *cli.Context, err error, _ bool) error {
+		name := c.App.HelpName
+		if c.Command != nil && c.Command.HelpName != "" {
+			name = c.Command.HelpName
+		}
+		return hinted.New(err, name+" --help lists the flags"+more)
+	}
+}
+
+// WriteJSON writes v over several lines. Whatever its texts are, they act on no terminal.
+func WriteJSON(w io.Writer, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, shown.Text(string(text)))
+	return err
+}
+
+// Passed returns the command, its flags and its arguments as c has them, for another program that has the
+// same command.
+func Passed(c *cli.Context) []string {
+	args := []string{c.Command.Name}
+	set := c.LocalFlagNames()
+	slices.Sort(set)
+	for _, name := range slices.Compact(set) {
+		switch v := c.Value(name).(type) {
+		case nil:
+		case cli.StringSlice:
+			for _, one := range v.Value() {
+				args = append(args, "--"+name+"="+one)
+			}
+		case bool:
+			if v {
+				args = append(args, "--"+name)
+			} else {
+				args = append(args, "--"+name+"=false")
+			}
+		default:
+			args = append(args, "--"+name+"="+c.String(name))
+		}
+	}
+	return append(append(args, "--"), c.Args().Slice()...)
+}
