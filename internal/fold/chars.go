@@ -3,18 +3,33 @@
 package fold
 
 import (
-	"cmp"
-	"slices"
+	_ "embed"
+	"strconv"
+	"strings"
+	"sync"
 	"unicode"
 )
 
-// lookAlike is the ASCII character that r is read as; 0 if none.
-func lookAlike(r rune) rune {
-	if i, ok := slices.BinarySearchFunc(alikes[:], r, func(a alike, r rune) int { return cmp.Compare(a.r, r) }); ok {
-		return rune(alikes[i].as)
+//go:embed alikes.tsv
+var alikeRows string
+
+// alikes maps a character to the ASCII one that it is read as: alikes.tsv the other way round. It is read at the first character that
+// isn't ASCII. A number that can't be read would be left out; TestAlikes holds that there is none.
+var alikes = sync.OnceValue(func() map[rune]rune {
+	all := map[rune]rune{}
+	for row := range strings.Lines(alikeRows) {
+		as, numbers, _ := strings.Cut(row, "\t")
+		for _, number := range strings.Fields(numbers) {
+			if r, err := strconv.ParseInt(number, 16, 32); err == nil {
+				all[rune(r)] = rune(as[0])
+			}
+		}
 	}
-	return 0
-}
+	return all
+})
+
+// lookAlike is the ASCII character that r is read as; 0 if none.
+func lookAlike(r rune) rune { return alikes()[r] }
 
 // control takes the controls that aren't white space.
 func control(r rune) bool { return unicode.Is(unicode.Cc, r) && !space(r) }

@@ -3,7 +3,7 @@
 package fold
 
 import (
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -124,14 +124,26 @@ func stable(t interface{ Fatalf(string, ...any) }, s string) {
 	}
 }
 
-func TestAlikesAreSorted(t *testing.T) {
-	if !slices.IsSortedFunc(alikes[:], func(a, b alike) int { return int(a.r - b.r) }) {
-		t.Error("the table is searched by halves: it must be sorted")
-	}
-	for i, a := range alikes {
-		if a.r < utf8.RuneSelf || a.as <= ' ' || a.as > '~' || i > 0 && alikes[i-1].r == a.r {
-			t.Errorf("%U: twice, or not a pair of another script's and an ASCII character", a.r)
+// Each number of the table can be read and stands there once: one that can't would be left out in silence.
+func TestAlikes(t *testing.T) {
+	seen := map[string]bool{}
+	for row := range strings.Lines(alikeRows) {
+		as, numbers, is := strings.Cut(row, "\t")
+		if strings.HasPrefix(row, "# ") && !is {
+			continue
 		}
+		if len(as) != 1 || as[0] <= ' ' || as[0] > '~' || numbers == "\n" {
+			t.Errorf("%q: want an ASCII character, a tab and numbers", row)
+		}
+		for _, number := range strings.Fields(numbers) {
+			if r, err := strconv.ParseInt(number, 16, 32); err != nil || r < utf8.RuneSelf || r > utf8.MaxRune || seen[number] {
+				t.Errorf("%q: %s is there twice, or no number of another script's character", as, number)
+			}
+			seen[number] = true
+		}
+	}
+	if len(seen) != len(alikes()) || len(seen) < 841 {
+		t.Errorf("%d characters are told, %d are known, want 841 or more of both", len(seen), len(alikes()))
 	}
 }
 
