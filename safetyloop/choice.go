@@ -19,7 +19,6 @@ type (
 )
 
 const (
-	EnvMode = judge.EnvMode
 	// MaxParams is judge's.
 	MaxParams = judge.MaxParams
 
@@ -50,20 +49,3 @@ const (
 	ConfirmServer = judge.ConfirmServer
 	ConfirmClient = judge.ConfirmClient
 )
-
-// ErrChoice is judge's.
-var ErrChoice = judge.ErrChoice
-
-// ParseMode is judge's.
-func ParseMode(word string) (Mode, error) { return judge.ParseMode(word) }
-
-// ModeOf is judge's.
-func ModeOf(lookup func(string) (string, bool), otherwise Mode) (Mode, error) {
-	return judge.ModeOf(lookup, otherwise)
-}
-
-// ParseTolerance is judge's.
-func ParseTolerance(word string) (Tolerance, error) { return judge.ParseTolerance(word) }
-
-// ParseConfirm is judge's.
-func ParseConfirm(word string) (Confirm, error) { return judge.ParseConfirm(word) }

@@ -15,6 +15,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/rings"
+	"agentrun/safetyloop/judge"
 )
 
 func TestSettingsRefuseTheirZeroValues(t *testing.T) {
@@ -423,17 +424,17 @@ func (a always) Judge(context.Context, string) (Judgement, error) {
 
 func TestS14Modes(t *testing.T) {
 	for word, want := range map[string]Mode{"enforcing": Enforcing, "monitoring": Monitoring, "logging": Logging, "disabled": Disabled} {
-		got, err := ModeOf(func(name string) (string, bool) { return word, name == "MCPAQL_SAFETY_LOOP" }, NoMode)
+		got, err := judge.ModeOf(func(name string) (string, bool) { return word, name == "MCPAQL_SAFETY_LOOP" }, NoMode)
 		if err != nil || got != want {
 			t.Errorf("%s: got %v, %v", word, got, err)
 		}
 	}
 	for _, word := range []string{"", "Disabled", "off", "enforcing "} {
-		if got, err := ModeOf(func(string) (string, bool) { return word, true }, Enforcing); err == nil || got != NoMode {
+		if got, err := judge.ModeOf(func(string) (string, bool) { return word, true }, Enforcing); err == nil || got != NoMode {
 			t.Errorf("%q: got %v, want an error", word, got)
 		}
 	}
-	if got, err := ModeOf(func(string) (string, bool) { return "", false }, Logging); err != nil || got != Logging {
+	if got, err := judge.ModeOf(func(string) (string, bool) { return "", false }, Logging); err != nil || got != Logging {
 		t.Errorf("not set: got %v, %v", got, err)
 	}
 
@@ -579,20 +580,20 @@ func TestClosedLoopRefuses(t *testing.T) {
 
 func TestWordsOfSettings(t *testing.T) {
 	for word, want := range map[string]int{"conservative": 25, "moderate": 50, "aggressive": 75} {
-		if got, err := ParseTolerance(word); err != nil || got.Score() != want || got.String() != word {
+		if got, err := judge.ParseTolerance(word); err != nil || got.Score() != want || got.String() != word {
 			t.Errorf("%s: got %v, %v", word, got, err)
 		}
 	}
 	for word, want := range map[string]Confirm{"server": ConfirmServer, "client": ConfirmClient} {
-		if got, err := ParseConfirm(word); err != nil || got != want || got.String() != word {
+		if got, err := judge.ParseConfirm(word); err != nil || got != want || got.String() != word {
 			t.Errorf("%s: got %v, %v", word, got, err)
 		}
 	}
 	for _, word := range []string{"", "Server", "none"} {
-		_, err := ParseConfirm(word)
-		_, err2 := ParseTolerance(word)
-		wantErr(t, err, ErrChoice)
-		wantErr(t, err2, ErrChoice)
+		_, err := judge.ParseConfirm(word)
+		_, err2 := judge.ParseTolerance(word)
+		wantErr(t, err, judge.ErrChoice)
+		wantErr(t, err2, judge.ErrChoice)
 	}
 	if got := fmt.Sprintln(NoMode, NoTolerance, NoConfirm, NoEndpoint, Any, RuleInvalid, RuleDefault, RuleAutoApprove, RuleRequiresApproval, RuleDeny, Any.Tool()); got !=
 		"no mode no tolerance nobody NONE ANY invalid default autoApprove requiresApproval deny mcp_aql\n" {

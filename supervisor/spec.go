@@ -15,6 +15,7 @@ import (
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/safetyloop"
+	"agentrun/safetyloop/judge"
 )
 
 // TestOnlyLimits lets tests of time-outs and exhaustion end in less than a minute.
@@ -159,18 +160,18 @@ func safetyOf(by *Caller, r *Request, p *profiles.Safety) (bad []read.Problem) {
 	switch {
 	case r.Safety != nil:
 		p.Mode = *r.Safety
-		if _, err := safetyloop.ParseMode(string(p.Mode)); err != nil {
+		if _, err := judge.ParseMode(string(p.Mode)); err != nil {
 			problem("--safety", err.Error())
 		}
 		why("--safety")
 	case p.Mode == "" && !r.NoGateway:
-		mode, err := safetyloop.ModeOf(by.LookupEnv, safetyloop.Disabled)
+		mode, err := judge.ModeOf(by.LookupEnv, safetyloop.Disabled)
 		if err != nil {
 			problem("the caller's environment", err.Error())
 		}
 		if err == nil && mode != safetyloop.Disabled {
 			p.Mode = profiles.SafetyMode(mode.String())
-			why(safetyloop.EnvMode)
+			why(judge.EnvMode)
 		}
 	}
 	if r.RequireIntent != nil {

@@ -38,7 +38,7 @@ func (nowhere) Record(context.Context, string, audit.Record) error { return nil 
 func (nowhere) Show(context.Context, safetyloop.Challenge) error { return nil }
 
 // answer runs the loop on one hint, with a state of its own that ends with it.
-func answer(ctx context.Context, j *judge, hint string) (*safetyloop.Directive, *safetyloop.Error, error) {
+func answer(ctx context.Context, j *hintJudge, hint string) (*safetyloop.Directive, *safetyloop.Error, error) {
 	loop, err := safetyloop.New(safetyloop.Settings{
 		Mode: j.mode, Tolerance: j.tolerance, MaxSteps: j.maxSteps, Confirm: safetyloop.ConfirmClient,
 		Store: store.NewMemory(), Record: nowhere{}, Judge: j, Channels: []safetyloop.Channel{nowhere{}}, Now: time.Now,

@@ -16,6 +16,7 @@ import (
 
 	"agentrun/internal/hinted"
 	"agentrun/safetyloop"
+	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/mcpaql"
 	"agentrun/safetyloop/policy"
 )
@@ -32,14 +33,14 @@ func judgingFlags(c *cli.Context) (o judging, err error) {
 	o.policy, o.workspace = c.String("policy"), c.String("workspace")
 	var errs []error
 	if word := c.String("tolerance"); c.IsSet("tolerance") {
-		o.tolerance, err = safetyloop.ParseTolerance(word)
+		o.tolerance, err = judge.ParseTolerance(word)
 		errs = append(errs, wrap("--tolerance", err))
 	}
 	if word := c.String("mode"); c.IsSet("mode") {
-		o.mode, err = safetyloop.ParseMode(word)
+		o.mode, err = judge.ParseMode(word)
 		errs = append(errs, wrap("--mode", err))
 	} else {
-		o.mode, err = safetyloop.ModeOf(os.LookupEnv, safetyloop.NoMode)
+		o.mode, err = judge.ModeOf(os.LookupEnv, safetyloop.NoMode)
 		errs = append(errs, err)
 	}
 	if o.workspace != "" && !filepath.IsAbs(o.workspace) {
@@ -58,8 +59,8 @@ func wrap(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// judge is the policy as it is now, with the settings that it had at the start.
-type judge struct {
+// hintJudge is the policy as it is now, with the settings that it had at the start.
+type hintJudge struct {
 	mode      safetyloop.Mode
 	tolerance safetyloop.Tolerance
 	maxSteps  int
@@ -70,8 +71,8 @@ type judge struct {
 }
 
 // openJudge reads the policy. Flags go before what it says.
-func (o judging) openJudge(log *slog.Logger) (*judge, error) {
-	j := &judge{workspace: o.workspace, current: func() *policy.Policy { return &policy.Policy{} }}
+func (o judging) openJudge(log *slog.Logger) (*hintJudge, error) {
+	j := &hintJudge{workspace: o.workspace, current: func() *policy.Policy { return &policy.Policy{} }}
 	if o.policy != "" {
 		w, err := policy.Watch(o.policy, policy.WatchOptions{
 			Now:     time.Now,
@@ -93,7 +94,7 @@ func (o judging) openJudge(log *slog.Logger) (*judge, error) {
 
 // changed says what a running loop doesn't take over: who is told "monitoring" by introspection must not be stopped, and the other
 // way round.
-func (j *judge) changed(p *policy.Policy, log *slog.Logger) {
+func (j *hintJudge) changed(p *policy.Policy, log *slog.Logger) {
 	s := p.For("", true).Settings()
 	log.Info("the policy was read anew")
 	if s.Mode != safetyloop.NoMode && s.Mode != j.mode || s.Tolerance != safetyloop.NoTolerance && s.Tolerance != j.tolerance || s.MaxSteps != 0 && s.MaxSteps != j.maxSteps ||
@@ -104,11 +105,11 @@ func (j *judge) changed(p *policy.Policy, log *slog.Logger) {
 
 // view is the policy for whoever called. Its entry for an agent goes by the principal, which the operator gives: by --principal,
 // or with a token.
-func (j *judge) view(ctx context.Context) *policy.View {
+func (j *hintJudge) view(ctx context.Context) *policy.View {
 	return j.current().For(mcpaql.Principal(ctx), true).In(j.workspace)
 }
 
 // Judge is safetyloop.Judge.
-func (j *judge) Judge(ctx context.Context, hint string) (safetyloop.Judgement, error) {
+func (j *hintJudge) Judge(ctx context.Context, hint string) (safetyloop.Judgement, error) {
 	return j.view(ctx).Judge(ctx, hint)
 }

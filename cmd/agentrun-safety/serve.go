@@ -26,6 +26,7 @@ import (
 	"agentrun/rings"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
+	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/mcpaql"
 	"agentrun/store"
 )
@@ -68,7 +69,7 @@ func serveFlags(c *cli.Context) (o serveOptions, err error) {
 		}
 	}
 	if c.IsSet("confirm") {
-		o.confirm, err = safetyloop.ParseConfirm(c.String("confirm"))
+		o.confirm, err = judge.ParseConfirm(c.String("confirm"))
 		flag("confirm", err)
 	}
 	o.endpoints, err = mcpaql.ParseEndpoints(c.String("endpoints"))
@@ -148,7 +149,7 @@ type dongle struct {
 
 	out     *os.File // of stdio
 	closing []io.Closer
-	judge   *judge
+	judge   *hintJudge
 	loop    *safetyloop.Loop
 	desk    net.Listener
 	web     net.Listener

@@ -8,7 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/config"
-	"agentrun/safetyloop"
+	"agentrun/safetyloop/judge"
 	"agentrun/supervisor"
 )
 
@@ -55,7 +55,8 @@ func wayOutFlags() []cli.Flag {
 // safetyFlags are about the execution safety loop of a run (S-15).
 func safetyFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "safety", Usage: "the run's safety loop: `enforcing|monitoring|logging|disabled` (default: the profile's, then " + safetyloop.EnvMode + ", then disabled)"},
+		&cli.StringFlag{Name: "safety", Usage: "the run's safety loop: `enforcing|monitoring|logging|disabled` " +
+			"(default: the profile's, then " + judge.EnvMode + ", then disabled)"},
 		&cli.BoolFlag{Name: "require-intent", Usage: "refuse tool calls that no approved step of the agent names; with --safety enforcing or monitoring"},
 	}
 }

@@ -5,7 +5,28 @@ package judge
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
+
+// ErrChoice is a word that is none of those a setting knows.
+var ErrChoice = errors.New("not one of the words it may be")
+
+// nameOf is the name of a value; the first of the names is that of no value.
+func nameOf[T ~uint8](names []string, value T) string {
+	if int(value) < len(names) {
+		return names[value]
+	}
+	return names[0]
+}
+
+// parse reads one of the names exactly as it is written: a misspelt word must not become "off".
+func parse[T ~uint8](setting string, names []string, word string) (T, error) {
+	if i := slices.Index(names, word); i > 0 {
+		return T(i), nil
+	}
+	return 0, fmt.Errorf("%s %.40q: %w: %s", setting, word, ErrChoice, strings.Join(names[1:], ", "))
+}
 
 // EnvMode is the variable that sets the mode (S-14). A flag and the config file go before it.
 const EnvMode = "MCPAQL_SAFETY_LOOP"
@@ -25,32 +46,12 @@ const (
 	Disabled
 )
 
-func (m Mode) String() string {
-	switch m {
-	case Enforcing:
-		return "enforcing"
-	case Monitoring:
-		return "monitoring"
-	case Logging:
-		return "logging"
-	case Disabled:
-		return "disabled"
-	}
-	return "no mode"
-}
+var modes = []string{"no mode", "enforcing", "monitoring", "logging", "disabled"}
 
-// ErrChoice is a word that is none of those a setting knows.
-var ErrChoice = errors.New("not one of the words it may be")
+func (m Mode) String() string { return nameOf(modes, m) }
 
-// ParseMode reads enforcing, monitoring, logging or disabled, exactly so: a misspelt word must not become "off".
-func ParseMode(word string) (Mode, error) {
-	for m := Enforcing; m <= Disabled; m++ {
-		if word == m.String() {
-			return m, nil
-		}
-	}
-	return NoMode, fmt.Errorf("mode %.40q: %w: enforcing, monitoring, logging, disabled", word, ErrChoice)
-}
+// ParseMode reads enforcing, monitoring, logging or disabled.
+func ParseMode(word string) (Mode, error) { return parse[Mode]("mode", modes, word) }
 
 // ModeOf reads the mode from the environment; lookup is os.LookupEnv. A variable that isn't set gives otherwise; one that is set to
 // anything but a mode, the empty word included, is an error.
@@ -76,39 +77,24 @@ const (
 	Aggressive             // above 75
 )
 
-func (t Tolerance) String() string {
-	switch t {
-	case Conservative:
-		return "conservative"
-	case Moderate:
-		return "moderate"
-	case Aggressive:
-		return "aggressive"
-	}
-	return "no tolerance"
-}
+var (
+	tolerances = []string{"no tolerance", "conservative", "moderate", "aggressive"}
+	scores     = [...]int{Conservative: 25, Moderate: 50, Aggressive: 75}
+)
+
+func (t Tolerance) String() string { return nameOf(tolerances, t) }
 
 // Score is the highest score that doesn't pause; 0 for what is no tolerance.
 func (t Tolerance) Score() int {
-	switch t {
-	case Conservative:
-		return 25
-	case Moderate:
-		return 50
-	case Aggressive:
-		return 75
+	if int(t) < len(scores) {
+		return scores[t]
 	}
 	return 0
 }
 
 // ParseTolerance reads conservative, moderate or aggressive.
 func ParseTolerance(word string) (Tolerance, error) {
-	for t := Conservative; t <= Aggressive; t++ {
-		if word == t.String() {
-			return t, nil
-		}
-	}
-	return NoTolerance, fmt.Errorf("tolerance %.40q: %w: conservative, moderate, aggressive", word, ErrChoice)
+	return parse[Tolerance]("tolerance", tolerances, word)
 }
 
 // Confirm says who asks a human about the default permissions of S-2.
@@ -122,22 +108,9 @@ const (
 	ConfirmClient
 )
 
-func (c Confirm) String() string {
-	switch c {
-	case ConfirmServer:
-		return "server"
-	case ConfirmClient:
-		return "client"
-	}
-	return "nobody"
-}
+var confirms = []string{"nobody", "server", "client"}
+
+func (c Confirm) String() string { return nameOf(confirms, c) }
 
 // ParseConfirm reads server or client.
-func ParseConfirm(word string) (Confirm, error) {
-	for c := ConfirmServer; c <= ConfirmClient; c++ {
-		if word == c.String() {
-			return c, nil
-		}
-	}
-	return NoConfirm, fmt.Errorf("confirm %.40q: %w: server, client", word, ErrChoice)
-}
+func ParseConfirm(word string) (Confirm, error) { return parse[Confirm]("confirm", confirms, word) }

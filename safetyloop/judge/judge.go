@@ -48,17 +48,7 @@ type Judge interface {
 }
 
 func (r Rule) String() string {
-	switch r {
-	case RuleDefault:
-		return "default"
-	case RuleAutoApprove:
-		return "autoApprove"
-	case RuleRequiresApproval:
-		return "requiresApproval"
-	case RuleDeny:
-		return "deny"
-	}
-	return "invalid"
+	return nameOf([]string{"invalid", "default", "autoApprove", "requiresApproval", "deny"}, r)
 }
 
 // MaxParams bounds the JSON of a request's parameters in bytes.
@@ -91,30 +81,10 @@ type Error struct {
 }
 
 func (e Endpoint) String() string {
-	switch e {
-	case Create:
-		return "CREATE"
-	case Read:
-		return "READ"
-	case Execute:
-		return "EXECUTE"
-	case Any:
-		return "ANY"
-	}
-	return "NONE"
+	return nameOf([]string{"NONE", "CREATE", "READ", "EXECUTE", "ANY"}, e)
 }
 
 // Tool is the endpoint's name as an MCP tool (S-1); empty for what is no endpoint.
 func (e Endpoint) Tool() string {
-	switch e {
-	case Create:
-		return "mcp_aql_create"
-	case Read:
-		return "mcp_aql_read"
-	case Execute:
-		return "mcp_aql_execute"
-	case Any:
-		return "mcp_aql"
-	}
-	return ""
+	return nameOf([]string{"", "mcp_aql_create", "mcp_aql_read", "mcp_aql_execute", "mcp_aql"}, e)
 }

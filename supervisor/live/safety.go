@@ -14,6 +14,7 @@ import (
 	"agentrun/profiles"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
+	"agentrun/safetyloop/judge"
 	"agentrun/toolproxy/link"
 )
 
@@ -108,7 +109,7 @@ func (l *safetyLoops) ownOf(c safetyloop.Caller, _ string) (o safetyloop.Own) {
 			continue
 		}
 		s := v.Plan.Safety
-		t, err := safetyloop.ParseTolerance(string(s.Tolerance))
+		t, err := judge.ParseTolerance(string(s.Tolerance))
 		if err != nil {
 			t = safetyloop.Moderate // not set: profiles lets nothing else by
 		}

@@ -16,6 +16,7 @@ import (
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/safetyloop"
+	"agentrun/safetyloop/judge"
 	"agentrun/toolproxy/link"
 )
 
@@ -89,8 +90,8 @@ type loopKind struct {
 
 func kindOf(s *profiles.Safety) (k loopKind, err error) {
 	var merr, cerr error
-	k.mode, merr = safetyloop.ParseMode(string(s.Mode))
-	k.confirm, cerr = safetyloop.ParseConfirm(string(cmp.Or(s.Confirm, profiles.SafetyClient)))
+	k.mode, merr = judge.ParseMode(string(s.Mode))
+	k.confirm, cerr = judge.ParseConfirm(string(cmp.Or(s.Confirm, profiles.SafetyClient)))
 	return k, errors.Join(merr, cerr)
 }
 
