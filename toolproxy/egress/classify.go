@@ -3,11 +3,16 @@
 package egress
 
 import (
-	"encoding/binary"
+	_ "embed"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 )
 
-// Class is what an address is for. The zero value is none; only Public may be dialled without an operator's word.
+// Class is what an address is for. The zero value is none; only Public may be dialled without an operator's
+// word.
 type Class uint8
 
 const (
@@ -47,93 +52,74 @@ func (c Class) String() string {
 	return classNames[c]
 }
 
-// Classify says what an address is for, by the special-purpose registries of IANA and the tables here; a zone is
-// ignored. Of an address that carries an IPv4 address, the class of that one is given if it isn't public: such a form
-// hides it from whoever looks at the outside only. A well-known NAT64 address (RFC 6052) of a public one is public,
-// each other form never.
+// Classify says what an address is for, by the special-purpose registries of IANA and addresses.tsv; a zone
+// is ignored. Of an address that carries an IPv4 address, the class of that one is given if it isn't public:
+// such a form hides it from whoever looks at the outside only. A well-known NAT64 address (RFC 6052) of a
+// public one is public, each other form never.
 func Classify(addr netip.Addr) Class {
-	switch {
-	case addr.Is4():
-		return classify4(binary.BigEndian.Uint32(addr.AsSlice()))
-	case addr.Is6():
-		b := addr.As16()
-		return classify6(binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]))
-	}
-	return NoClass
-}
-
-func classify4(ip uint32) Class {
-	for i := range blocks4 {
-		b := &blocks4[i]
-		if ip>>(32-b.bits) == b.base>>(32-b.bits) {
-			return b.class
-		}
-	}
-	return Public
-}
-
-func classify6(hi, lo uint64) Class {
-	for i := range blocks6 {
-		b := &blocks6[i]
-		if !b.has(hi, lo) {
-			continue
-		}
-		if b.inner == nowhere {
-			return b.class
-		}
-		if inside := classify4(b.inner.of(hi, lo)); inside != Public {
+	b := blockOf(addr)
+	if inner, ok := b.carried(addr); ok {
+		if inside := Classify(inner); inside != Public {
 			return inside
 		}
-		return b.class
 	}
-	if hi>>61 == 1 { // 2000::/3, all that has been handed out as global unicast (RFC 4291, 2.4)
-		return Public
-	}
-	return Reserved
+	return b.class
 }
 
-// where says at which bits an IPv6 address carries an IPv4 address.
-type where uint8
+//go:embed addresses.tsv
+var addresses string
 
-const (
-	nowhere  where = iota
-	atEnd          // the last 32 bits
-	after16        // 6to4: bits 16 to 47
-	obscured       // Teredo: the last 32 bits, inverted (RFC 4380, 4)
-	after48        // NAT64 with a /48 prefix: bits 48 to 63 and 72 to 87 (RFC 6052, 2.2)
-)
-
-func (w where) of(hi, lo uint64) uint32 {
-	switch w {
-	case after16:
-		return uint32(hi >> 16)
-	case obscured:
-		return ^uint32(lo)
-	case after48:
-		return uint32(hi&0xffff)<<16 | uint32(lo>>40)&0xffff
-	}
-	return uint32(lo)
+// block is a row of addresses.tsv. The zero value has no class.
+type block struct {
+	prefix   netip.Prefix
+	class    Class
+	inner    []int // bytes of an IPv6 address that carry one of IPv4; none: it carries none
+	inverted bool
+	source   string
 }
 
-func (b *block6) has(hi, lo uint64) bool {
-	if b.bits <= 64 {
-		return hi>>(64-b.bits) == b.hi>>(64-b.bits)
+// blocks reads the table at the first address: nothing is built before main.
+var blocks = sync.OnceValue(func() (all []block) {
+	for row := range strings.Lines(addresses) {
+		cells := strings.Split(strings.TrimSpace(row), "\t")
+		if len(cells) != 4 {
+			continue // a remark or an empty line
+		}
+		b := block{prefix: netip.MustParsePrefix(cells[0]), source: cells[3]}
+		b.class = Class(max(0, slices.Index(classNames[:], cells[1]))) //nolint:gosec // there are few
+		bytes := strings.ReplaceAll(cells[2], "~", "")
+		b.inverted = bytes != cells[2]
+		for at := range strings.FieldsSeq(strings.Trim(bytes, "-")) {
+			n, _ := strconv.Atoi(at) // TestM8BlocksAreSound reads all of them
+			b.inner = append(b.inner, n)
+		}
+		all = append(all, b)
 	}
-	return hi == b.hi && lo>>(128-b.bits) == b.lo>>(128-b.bits)
-}
+	return all
+})
 
-// embedded returns the IPv4 address that an IPv6 address carries.
-func embedded(addr netip.Addr) (netip.Addr, bool) {
-	if !addr.Is6() {
-		return netip.Addr{}, false
-	}
-	b := addr.As16()
-	hi, lo := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
-	for i := range blocks6 {
-		if blocks6[i].has(hi, lo) {
-			ip := blocks6[i].inner.of(hi, lo)
-			return netip.AddrFrom4([4]byte{byte(ip >> 24), byte(ip >> 16), byte(ip >> 8), byte(ip)}), blocks6[i].inner != nowhere
+// blockOf returns the first block that has the address.
+func blockOf(addr netip.Addr) *block {
+	addr = addr.WithZone("")
+	all := blocks()
+	for i := range all {
+		if all[i].prefix.Contains(addr) {
+			return &all[i]
 		}
 	}
-	return netip.Addr{}, false
+	return &block{} // of what is no address
+}
+
+// carried returns the IPv4 address that an IPv6 address of this block carries.
+func (b *block) carried(addr netip.Addr) (netip.Addr, bool) {
+	if len(b.inner) == 0 {
+		return netip.Addr{}, false
+	}
+	outer, ip := addr.As16(), [4]byte{}
+	for i, at := range b.inner {
+		if ip[i] = outer[at]; b.inverted { // Teredo (RFC 4380, 4)
+			ip[i] = ^ip[i]
+		}
+	}
+	return netip.AddrFrom4(ip), true
 }

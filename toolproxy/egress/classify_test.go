@@ -5,32 +5,36 @@ package egress
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 )
 
-// The numbers of the tables are what their text says, and no block hides one that comes after it.
+// Each row of the table says what it is and why, and none hides one that comes after it.
 func TestM8BlocksAreSound(t *testing.T) {
-	var before []netip.Prefix
-	check := func(cidr, source string, class Class, addr netip.Addr, bits uint8) {
-		t.Helper()
-		p := netip.MustParsePrefix(cidr)
-		if p != netip.PrefixFrom(addr, int(bits)) || p != p.Masked() || source == "" || class == NoClass {
-			t.Errorf("%s: %v/%d of %q", cidr, addr, bits, source)
+	rows := 0
+	for row := range strings.Lines(addresses) {
+		if row != "\n" && !strings.HasPrefix(row, "#") {
+			rows++
 		}
-		for _, b := range before {
-			if b.Bits() <= p.Bits() && b.Contains(p.Addr()) {
-				t.Errorf("%s: never reached, %s stands before it", cidr, b)
+	}
+	if len(blocks()) != rows {
+		t.Errorf("%d blocks are read of %d rows", len(blocks()), rows)
+	}
+	for i, b := range blocks() {
+		if b.prefix != b.prefix.Masked() || b.source == "" || b.class == NoClass {
+			t.Errorf("%v: class %v by %q", b.prefix, b.class, b.source)
+		}
+		if len(b.inner) != 0 && (len(b.inner) != 4 || slices.Max(b.inner) > 15 || slices.Min(b.inner)*8 < b.prefix.Bits()) {
+			t.Errorf("%v: carries an IPv4 address at %v", b.prefix, b.inner)
+		}
+		for _, before := range blocks()[:i] {
+			if before.prefix.Bits() <= b.prefix.Bits() && before.prefix.Contains(b.prefix.Addr()) {
+				t.Errorf("%v: never reached, %v stands before it", b.prefix, before.prefix)
 			}
 		}
-		before = append(before, p)
-	}
-	for _, b := range blocks4 {
-		check(b.cidr, b.source, b.class, netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, b.base))), b.bits)
-	}
-	for _, b := range blocks6 {
-		check(b.cidr, b.source, b.class, netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, b.hi), b.lo))), b.bits)
 	}
 }
 
@@ -94,33 +98,25 @@ func TestM8ClassifyAgreesWithNetip(t *testing.T) {
 		addr := netip.AddrFrom4(v4)
 		check(t, addr)
 		class := Classify(addr)
-		for _, form := range []where{atEnd, after16, after48, obscured} {
-			for _, b := range blocks6 {
-				if b.inner != form {
-					continue
+		for _, b := range blocks() {
+			if len(b.inner) == 0 {
+				continue
+			}
+			outer := b.prefix.Addr().As16()
+			for i, at := range b.inner {
+				if outer[at] = v4[i]; b.inverted {
+					outer[at] = ^v4[i]
 				}
-				hi, lo := b.hi, b.lo
-				switch form {
-				case atEnd:
-					lo |= uint64(ip)
-				case after16:
-					hi |= uint64(ip) << 16
-				case after48:
-					hi |= uint64(ip >> 16)
-					lo |= uint64(ip&0xffff) << 40
-				case obscured:
-					lo |= uint64(^ip)
-				}
-				form6 := netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, hi), lo)))
-				if hi == 0 && lo <= 1 {
-					continue // :: and ::1 themselves
-				}
-				if got := Classify(form6); class != Public && got != class || class == Public && got != b.class {
-					t.Fatalf("%v (%v) in %v: %v", addr, class, form6, got)
-				}
-				if inner, ok := embedded(form6); !ok || inner != addr {
-					t.Fatalf("%v: embedded %v", form6, inner)
-				}
+			}
+			form := netip.AddrFrom16(outer)
+			if form.IsUnspecified() || form.IsLoopback() {
+				continue // :: and ::1 themselves
+			}
+			if got := Classify(form); class != Public && got != class || class == Public && got != b.class {
+				t.Fatalf("%v (%v) in %v: %v", addr, class, form, got)
+			}
+			if inner, ok := b.carried(form); !ok || inner != addr {
+				t.Fatalf("%v: carries %v", form, inner)
 			}
 		}
 		check(t, netip.AddrFrom16([16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "ip6"))))

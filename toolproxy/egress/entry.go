@@ -3,6 +3,7 @@
 package egress
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,10 +33,11 @@ type Entry struct {
 	path    Path     // zero: all
 }
 
-// ParseEntry reads [METHOD[,METHOD…] ]HOST[:PORT][/PATH]. HOST is a name, *.NAME (all names below it, not itself), *
-// (all that is public), an address, or a network as ADDRESS/BITS; IPv6 stands in brackets when a port or path follows.
-// Without a port 80 and 443 are meant, :* means all. An entry with methods or a path holds for requests that the proxy
-// can read, never for a tunnel. The error is a *Refusal, bad_entry, and says what to write instead.
+// ParseEntry reads [METHOD[,METHOD…] ]HOST[:PORT][/PATH]. HOST is a name, *.NAME (all names below it, not
+// itself), * (all that is public), an address, or a network as ADDRESS/BITS; IPv6 stands in brackets when a
+// port or path follows. Without a port 80 and 443 are meant, :* means all. An entry with methods or a path
+// holds for requests that the proxy can read, never for a tunnel. The error is a *Refusal, bad_entry, and
+// says what to write instead.
 func ParseEntry(unsafeEntry string) (Entry, error) {
 	bad := func(what, wayOut string) (Entry, error) {
 		return Entry{}, refuse(BadEntry, "allow list entry %.80q: %s; %s", unsafeEntry, what, wayOut)
@@ -45,7 +47,8 @@ func ParseEntry(unsafeEntry string) (Entry, error) {
 	}
 	if scheme, rest, ok := strings.Cut(unsafeEntry, "://"); ok {
 		rest, _, _ = strings.Cut(rest, "/")
-		return bad("URL with scheme "+quoted(scheme), "write the host, with :PORT unless that is 80 or 443: "+quoted(rest))
+		return bad(fmt.Sprintf("URL with scheme %.40q", scheme),
+			fmt.Sprintf("write the host, with :PORT unless that is 80 or 443: %.40q", rest))
 	}
 	e := Entry{text: unsafeEntry}
 	methods, place, hasMethods := strings.Cut(unsafeEntry, " ")
@@ -67,7 +70,8 @@ func ParseEntry(unsafeEntry string) (Entry, error) {
 	return e, nil
 }
 
-// Network returns the addresses that the entry names without methods and path. It is the zero Prefix for others.
+// Network returns the addresses that the entry names without methods and path. It is the zero Prefix for
+// others.
 func (e *Entry) Network() netip.Prefix {
 	if len(e.methods) > 0 || !e.path.IsZero() {
 		return netip.Prefix{}
@@ -75,20 +79,8 @@ func (e *Entry) Network() netip.Prefix {
 	return e.network
 }
 
-func quoted(s string) string {
-	if len(s) > 40 {
-		s = s[:40]
-	}
-	return "\"" + strings.Map(func(r rune) rune {
-		if r < ' ' || r == '"' || r >= 0x7f {
-			return '?'
-		}
-		return r
-	}, s) + "\""
-}
-
-// splitPlace cuts HOST[:PORT][/PATH]. port has its colon, path its slash. What follows a bare address as "/8" is the
-// size of a network and part of host.
+// splitPlace cuts HOST[:PORT][/PATH]. port has its colon, path its slash. What follows a bare address as "/8"
+// is the size of a network and part of host.
 func splitPlace(place string) (host, port, path string) {
 	if strings.HasPrefix(place, "[") {
 		end := strings.IndexByte(place, ']') + 1 // 0 if there is none: setHost refuses the lone bracket
@@ -247,40 +239,36 @@ func (e *Entry) setPath(unsafePath string) error {
 	return nil
 }
 
-// databaseAt names the database whose registered port this is, empty if it is none. M-7 keeps agents away from databases
-// even if a list names one; what a port can't tell (PostgreSQL on 443) stays the operator's care.
+// databaseAt names the database whose registered port this is, empty if it is none. M-7 keeps agents away
+// from databases even if a list names one; what a port can't tell (PostgreSQL on 443) stays the operator's
+// care.
 func databaseAt(port uint16) string {
-	switch port {
-	case 1433, 1434:
-		return "SQL Server"
-	case 1521, 2483, 2484:
-		return "Oracle"
-	case 2379, 2380:
-		return "etcd"
-	case 3306, 33060:
-		return "MySQL"
-	case 5432, 6432:
-		return "PostgreSQL"
-	case 5984:
-		return "CouchDB"
-	case 6333, 6334:
-		return "Qdrant"
-	case 6379, 6380:
-		return "Redis"
-	case 7473, 7474, 7687:
-		return "Neo4j"
-	case 9042, 9142:
-		return "Cassandra"
-	case 11211:
-		return "memcached"
-	case 26257:
-		return "CockroachDB"
-	case 27017, 27018, 27019:
-		return "MongoDB"
-	case 50000:
-		return "Db2"
+	for _, d := range databases {
+		if slices.Contains(d.ports, port) {
+			return d.name
+		}
 	}
 	return ""
+}
+
+var databases = [...]struct {
+	name  string
+	ports []uint16
+}{
+	{"SQL Server", []uint16{1433, 1434}},
+	{"Oracle", []uint16{1521, 2483, 2484}},
+	{"etcd", []uint16{2379, 2380}},
+	{"MySQL", []uint16{3306, 33060}},
+	{"PostgreSQL", []uint16{5432, 6432}},
+	{"CouchDB", []uint16{5984}},
+	{"Qdrant", []uint16{6333, 6334}},
+	{"Redis", []uint16{6379, 6380}},
+	{"Neo4j", []uint16{7473, 7474, 7687}},
+	{"Cassandra", []uint16{9042, 9142}},
+	{"memcached", []uint16{11211}},
+	{"CockroachDB", []uint16{26257}},
+	{"MongoDB", []uint16{27017, 27018, 27019}},
+	{"Db2", []uint16{50000}},
 }
 
 // stage is how far an entry goes along with what is asked.
@@ -310,8 +298,8 @@ func (e *Entry) compare(a *Ask) stage {
 	return allows
 }
 
-// names tells whether a network entry names the address. A network around a metadata service doesn't name that: whoever
-// opens link-local addresses rarely means to hand out the machine's credentials.
+// names tells whether a network entry names the address. A network around a metadata service doesn't name
+// that: whoever opens link-local addresses rarely means to hand out the machine's credentials.
 func (e *Entry) names(addr netip.Addr) bool {
 	if e.kind != network || !e.network.Contains(addr) {
 		return false

@@ -2,7 +2,10 @@
 
 package egress
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 const (
 	maxHello      = 16 << 10 // bytes of handshake message; a hello with post-quantum keys has about 2000
@@ -193,10 +196,8 @@ func (h *rawHello) readExtensions(b []byte) (why string) {
 		if n == maxExtensions {
 			return "more than 64 extensions"
 		}
-		for _, earlier := range seen[:n] {
-			if earlier == kind {
-				return "extension that comes twice"
-			}
+		if slices.Contains(seen[:n], kind) {
+			return "extension that comes twice"
 		}
 		seen[n] = kind
 		switch kind {

@@ -16,8 +16,9 @@ const (
 	maxLabel      = 63
 )
 
-// Host is a normalised host name: lower case, A-labels, without the trailing dot, never an address. Two Hosts are the
-// same name if and only if they are equal. The zero value is no name and is refused wherever a name is needed.
+// Host is a normalised host name: lower case, A-labels, without the trailing dot, never an address. Two Hosts
+// are the same name if and only if they are equal. The zero value is no name and is refused wherever a name
+// is needed.
 type Host struct{ name string }
 
 // String returns the name as it goes on the wire, empty for the zero value.
@@ -35,17 +36,18 @@ func (h Host) Under(suffix Host) bool {
 	return found && suffix.name != "" && len(rest) > 1 && rest[len(rest)-1] == '.'
 }
 
-// ParseHost normalises a name from any source: CONNECT authority, absolute URI, Host header, SNI, SOCKS5, DNS question,
-// allow list. All go through here, so that no two of them can disagree about what a name is (M-8). The error is a
-// *Refusal, bad_name.
+// ParseHost normalises a name from any source: CONNECT authority, absolute URI, Host header, SNI, SOCKS5, DNS
+// question, allow list. All go through here, so that no two of them can disagree about what a name is (M-8).
+// The error is a *Refusal, bad_name.
 //
-// Only letters, digits, hyphens, dots and underscores pass (no parser takes an underscore for a delimiter, and there
-// are hosts that have one). A label in Unicode becomes its A-label by UTS 46 (nontransitional, STD 3, CheckBidi,
-// CheckJoiners), and one that is an A-label already must be what UTS 46 makes of its own decoding. Unicode that maps to
-// plain ASCII (full-width letters, the Kelvin sign, other full stops) is refused: it can only be a disguise.
+// Only letters, digits, hyphens, dots and underscores pass (no parser takes an underscore for a delimiter,
+// and there are hosts that have one). A label in Unicode becomes its A-label by UTS 46 (nontransitional, STD
+// 3, CheckBidi, CheckJoiners), and one that is an A-label already must be what UTS 46 makes of its own
+// decoding. Unicode that maps to plain ASCII (full-width letters, the Kelvin sign, other full stops) is
+// refused: it can only be a disguise.
 //
-// A name whose last label is a number is an address to inet_aton(3), and to every client that calls it: 2130706433,
-// 0x7f.1, 0177.0.0.1. All of them are refused, and the Refusal has the address that was meant.
+// A name whose last label is a number is an address to inet_aton(3), and to every client that calls it:
+// 2130706433, 0x7f.1, 0177.0.0.1. All of them are refused, and the Refusal has the address that was meant.
 func ParseHost(unsafeHost string) (Host, error) {
 	if unsafeHost == "" {
 		return Host{}, refuse(BadName, "host name: empty")
@@ -64,7 +66,7 @@ func ParseHost(unsafeHost string) (Host, error) {
 	if why := unfitName(name); why != "" {
 		return Host{}, refuse(BadName, "host name %.64q: %s", unsafeHost, why)
 	}
-	name = lower(name)
+	name = strings.ToLower(name)
 	if endsInNumber(name) {
 		return Host{}, numericName(name)
 	}
@@ -77,22 +79,7 @@ func ParseHost(unsafeHost string) (Host, error) {
 }
 
 func isASCII(s string) bool {
-	for i := range len(s) {
-		if s[i] >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
-}
-
-// lower is strings.ToLower for ASCII, without a copy of what is lower case already.
-func lower(s string) string {
-	for i := range len(s) {
-		if 'A' <= s[i] && s[i] <= 'Z' {
-			return strings.ToLower(s)
-		}
-	}
-	return s
+	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
 // unfitName tells what is wrong with a name in ASCII, empty if nothing is.
@@ -100,30 +87,27 @@ func unfitName(name string) string {
 	if len(name) > maxName {
 		return "longer than 253 bytes"
 	}
-	start := 0
-	for i := 0; i <= len(name); i++ {
-		if i < len(name) && name[i] != '.' {
-			if why := unfitByte(name[i]); why != "" {
-				return why
-			}
-			continue
+	for _, c := range []byte(name) {
+		if why := unfitByte(c); why != "" {
+			return why
 		}
+	}
+	for label := range strings.SplitSeq(name, ".") {
 		switch {
-		case i == start:
+		case label == "":
 			return "empty label"
-		case i-start > maxLabel:
+		case len(label) > maxLabel:
 			return "label longer than 63 bytes"
-		case name[start] == '-' || name[i-1] == '-':
+		case label[0] == '-' || label[len(label)-1] == '-':
 			return "label begins or ends with a hyphen"
 		}
-		start = i + 1
 	}
 	return ""
 }
 
 func unfitByte(c byte) string {
 	switch {
-	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_':
+	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
 		return ""
 	case c == 0:
 		return "NUL byte"
@@ -143,30 +127,22 @@ func unfitByte(c byte) string {
 	return "character that no host name has"
 }
 
-var uts46 struct {
-	once    sync.Once
-	profile *idna.Profile
-}
-
 // nameProfile is built at the first name that needs it: most runs never see one.
-func nameProfile() *idna.Profile {
-	uts46.once.Do(func() {
-		uts46.profile = idna.New(
-			idna.MapForLookup(), // first: it switches on more than is wanted, which the following take back
-			idna.Transitional(false),
-			idna.StrictDomainName(true),
-			idna.ValidateLabels(true),
-			idna.BidiRule(),
-			idna.CheckJoiners(true),
-			idna.CheckHyphens(false), // r3---sn-x.example is in use; edges and xn-- are checked here
-			idna.VerifyDNSLength(false),
-		)
-	})
-	return uts46.profile
-}
+var nameProfile = sync.OnceValue(func() *idna.Profile {
+	return idna.New(
+		idna.MapForLookup(), // first: it switches on more than is wanted, which the following take back
+		idna.Transitional(false),
+		idna.StrictDomainName(true),
+		idna.ValidateLabels(true),
+		idna.BidiRule(),
+		idna.CheckJoiners(true),
+		idna.CheckHyphens(false), // r3---sn-x.example is in use; edges and xn-- are checked here
+		idna.VerifyDNSLength(false),
+	)
+})
 
-// toALabels converts the labels that aren't ASCII. It must not change how many labels there are, nor make one of them
-// plain ASCII: "１２７.0.0.1", "exam。ple" and "example.com" with a soft hyphen inside are disguises.
+// toALabels converts the labels that aren't ASCII. It must not change how many labels there are, nor make one
+// of them plain ASCII: "１２７.0.0.1", "exam。ple" and "example.com" with a soft hyphen inside are disguises.
 func toALabels(unsafeHost string) (string, error) {
 	if !utf8.ValidString(unsafeHost) {
 		return "", refuse(BadName, "host name %.64q: neither ASCII nor UTF-8", unsafeHost)
@@ -188,8 +164,8 @@ func toALabels(unsafeHost string) (string, error) {
 	return ascii, nil
 }
 
-// checkALabels refuses an A-label that isn't the only spelling of what it decodes to: xn--example- is "example" to a
-// decoder that doesn't look, so a list with one of them would be passed by the other.
+// checkALabels refuses an A-label that isn't the only spelling of what it decodes to: xn--example- is
+// "example" to a decoder that doesn't look, so a list with one of them would be passed by the other.
 func checkALabels(name string) error {
 	unicode, err := nameProfile().ToUnicode(name)
 	if err != nil {

@@ -258,7 +258,7 @@ func (l *List) isOwn(addr netip.Addr) bool {
 	if len(l.own) == 0 {
 		return false
 	}
-	inner, ok := embedded(addr)
+	inner, ok := blockOf(addr).carried(addr)
 	return slices.Contains(l.own, addr) || ok && slices.Contains(l.own, inner)
 }
 

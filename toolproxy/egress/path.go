@@ -3,14 +3,16 @@
 package egress
 
 import (
+	"net/url"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
 const maxRequestTarget = 8192 // bytes; RFC 9112, 3 asks for 8000
 
-// Path is a request path in its one canonical spelling: absolute, each escape that needs none decoded, all others in
-// capitals, no dot segments. The zero value is no path and is refused.
+// Path is a request path in its one canonical spelling: absolute, each escape that needs none decoded, all
+// others in capitals, no dot segments. The zero value is no path and is refused.
 type Path struct{ s string }
 
 // String returns the path as it goes on the wire, empty for the zero value.
@@ -19,15 +21,16 @@ func (p Path) String() string { return p.s }
 // IsZero tells whether p is no path.
 func (p Path) IsZero() bool { return p.s == "" }
 
-// ParsePath makes one canonical path of what a client sent, without query, or refuses it. The error is a *Refusal,
-// bad_path.
+// ParsePath makes one canonical path of what a client sent, without query, or refuses it. The error is a
+// *Refusal, bad_path.
 //
-// A rule about a prefix holds only if every server reads the path as this function does, whatever that server decodes,
-// merges or strips. So what makes servers differ is refused: dot segments, also encoded, with parameters ("..;") or
-// behind an encoded slash; backslashes; control characters; a second layer of escapes; bytes that aren't UTF-8 (overlong
-// slashes); characters that Unicode normalisation turns into a slash or dot. Encoded slashes without dot segments, empty
-// segments and parameters stay as they are: they can lead only deeper below a prefix, never out of it. A path that
-// begins with two slashes is refused, because half of all parsers take what follows for a host.
+// A rule about a prefix holds only if every server reads the path as this function does, whatever that server
+// decodes, merges or strips. So what makes servers differ is refused: dot segments, also encoded, with
+// parameters ("..;") or behind an encoded slash; backslashes; control characters; a second layer of escapes;
+// bytes that aren't UTF-8 (overlong slashes); characters that Unicode normalisation turns into a slash or
+// dot. Encoded slashes without dot segments, empty segments and parameters stay as they are: they can lead
+// only deeper below a prefix, never out of it. A path that begins with two slashes is refused, because half
+// of all parsers take what follows for a host.
 func ParsePath(unsafePath string) (Path, error) {
 	if len(unsafePath) > maxRequestTarget {
 		return Path{}, refuse(BadPath, "path %.64q…: %d bytes, at most %d", unsafePath, len(unsafePath), maxRequestTarget)
@@ -38,14 +41,19 @@ func ParsePath(unsafePath string) (Path, error) {
 	if plainPath(unsafePath) {
 		return Path{unsafePath}, nil
 	}
-	canonical, decoded, why := decodePath(unsafePath)
-	if why == "" {
+	why := unfitRaw(unsafePath)
+	decoded, err := url.PathUnescape(unsafePath)
+	switch {
+	case why != "":
+	case err != nil:
+		why = "broken escape"
+	default:
 		why = misleading(decoded)
 	}
 	if why != "" {
 		return Path{}, refuse(BadPath, "path %.64q: %s", unsafePath, why)
 	}
-	return Path{canonical}, nil
+	return Path{canonical(unsafePath)}, nil
 }
 
 // plainPath tells whether a path is canonical already and has nothing in it that needs a closer look.
@@ -69,66 +77,56 @@ func alphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// decodePath returns the canonical spelling and, for looking at, the bytes it stands for.
-func decodePath(unsafe string) (canonical, decoded, why string) {
-	var c, d strings.Builder
-	c.Grow(len(unsafe))
-	d.Grow(len(unsafe))
-	for i := 0; i < len(unsafe); i++ {
-		b := unsafe[i]
-		if b != '%' {
-			if why := unfitRaw(b); why != "" {
-				return "", "", why
-			}
-			d.WriteByte(b)
-			writeRaw(&c, b)
-			continue
+// canonical returns the one spelling of a path whose escapes are whole: escapes of what needs none are
+// decoded, and what RFC 3986 doesn't let stand in a path, though clients send it, is escaped.
+func canonical(path string) string {
+	const digits = "0123456789ABCDEF"
+	var c strings.Builder
+	c.Grow(len(path))
+	for i := 0; i < len(path); i++ {
+		b, stands := path[i], "/!$&'()*+,;=:@"
+		if b == '%' {
+			n, _ := strconv.ParseUint(path[i+1:i+3], 16, 8) // two digits, as PathUnescape has seen
+			b, stands = byte(n), ""
+			i += 2
 		}
-		if i+2 >= len(unsafe) || !isHex(unsafe[i+1]) || !isHex(unsafe[i+2]) {
-			return "", "", "broken escape"
-		}
-		b = unhex(unsafe[i+1])<<4 | unhex(unsafe[i+2])
-		i += 2
-		switch {
-		case b < ' ' || b == 0x7f:
-			return "", "", "encoded control character"
-		case b == '\\':
-			return "", "", "encoded backslash"
-		case b == '%' && i+2 < len(unsafe) && isHex(unsafe[i+1]) && isHex(unsafe[i+2]):
-			return "", "", "encoded twice"
-		}
-		d.WriteByte(b)
-		if unreserved(b) {
+		if alphanumeric(b) || strings.IndexByte("-._~", b) >= 0 || strings.IndexByte(stands, b) >= 0 {
 			c.WriteByte(b)
 		} else {
-			writeEscape(&c, b)
+			c.Write([]byte{'%', digits[b>>4], digits[b&15]})
 		}
 	}
-	return c.String(), d.String(), ""
+	return c.String()
 }
 
-func unfitRaw(b byte) string {
-	switch {
-	case b <= ' ' || b == 0x7f:
-		return "space or control character"
-	case b >= utf8.RuneSelf:
-		return "byte that isn't ASCII and isn't escaped"
-	case b == '\\':
-		return "backslash"
-	case b == '#':
-		return "fragment"
-	case b == '?':
-		return "query where only a path may stand"
+func unfitRaw(path string) string {
+	for _, b := range []byte(path) {
+		switch {
+		case b <= ' ' || b == 0x7f:
+			return "space or control character"
+		case b >= utf8.RuneSelf:
+			return "byte that isn't ASCII and isn't escaped"
+		case b == '\\':
+			return "backslash"
+		case b == '#':
+			return "fragment"
+		case b == '?':
+			return "query where only a path may stand"
+		}
 	}
 	return ""
 }
 
 // misleading looks at the decoded path as the most eager server would.
 func misleading(decoded string) string {
-	if !utf8.ValidString(decoded) {
+	switch {
+	case strings.ContainsFunc(decoded, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return "encoded control character"
+	case strings.Contains(decoded, `\`):
+		return "encoded backslash"
+	case !utf8.ValidString(decoded):
 		return "escapes that aren't UTF-8"
-	}
-	if strings.HasPrefix(decoded, "//") {
+	case strings.HasPrefix(decoded, "//"):
 		return "begins with two slashes, which reads as a host"
 	}
 	for _, r := range decoded {
@@ -136,10 +134,9 @@ func misleading(decoded string) string {
 			return "character that normalises to a slash, dot or percent sign"
 		}
 	}
-	// A "%" that is still there would need another layer: "%25" before two digits was refused, but "%25%32%65" decodes
-	// to "%2e" all the same.
-	for i := 0; i+2 < len(decoded); i++ {
-		if decoded[i] == '%' && isHex(decoded[i+1]) && isHex(decoded[i+2]) {
+	// A "%" that is still there would need another layer.
+	for _, rest, found := strings.Cut(decoded, "%"); found; _, rest, found = strings.Cut(rest, "%") {
+		if _, err := strconv.ParseUint(rest[:min(2, len(rest))], 16, 8); err == nil && len(rest) > 1 {
 			return "encoded twice"
 		}
 	}
@@ -162,40 +159,6 @@ func looksLikeSyntax(r rune) bool {
 		return true
 	}
 	return r >= '\u2488' && r <= '\u249b' // digits with a full stop
-}
-
-func unreserved(b byte) bool {
-	return alphanumeric(b) || b == '-' || b == '.' || b == '_' || b == '~'
-}
-
-// writeRaw escapes what RFC 3986 doesn't let stand in a path, though clients send it.
-func writeRaw(w *strings.Builder, b byte) {
-	if unreserved(b) || strings.IndexByte("/!$&'()*+,;=:@", b) >= 0 {
-		w.WriteByte(b)
-		return
-	}
-	writeEscape(w, b)
-}
-
-func writeEscape(w *strings.Builder, b byte) {
-	const digits = "0123456789ABCDEF"
-	w.WriteByte('%')
-	w.WriteByte(digits[b>>4])
-	w.WriteByte(digits[b&15])
-}
-
-func isHex(b byte) bool {
-	return '0' <= b && b <= '9' || 'a' <= b && b <= 'f' || 'A' <= b && b <= 'F'
-}
-
-func unhex(b byte) byte {
-	switch {
-	case b <= '9':
-		return b - '0'
-	case b <= 'F':
-		return b - 'A' + 10
-	}
-	return b - 'a' + 10
 }
 
 // within tells whether p is prefix or lies below it. Segments count, so /pub has /pub/a but not /public.

@@ -2,7 +2,11 @@
 
 package egress
 
-import "strings"
+import (
+	"net/url"
+	"slices"
+	"strings"
+)
 
 // Family is a group of routes of the proxy itself that an agent may reach (M-7). The zero value is none.
 type Family string
@@ -25,9 +29,9 @@ type Route struct {
 }
 
 // RouteAllowed says which of the proxy's own routes a path is. The families of Family are all there is: no
-// configuration adds to them, and the forbidden ones of M-7 are refused even below an allowed one, since a router that
-// passes the rest of a path on would otherwise lead there. No route here has an escape, an empty segment, a parameter
-// or a trailing slash, so none has a second spelling.
+// configuration adds to them, and the forbidden ones of M-7 are refused even below an allowed one, since a
+// router that passes the rest of a path on would otherwise lead there. No route here has an escape, an empty
+// segment, a parameter or a trailing slash, so none has a second spelling.
 func RouteAllowed(path Path) (Route, Decision) {
 	switch {
 	case path.IsZero():
@@ -44,7 +48,8 @@ func RouteAllowed(path Path) (Route, Decision) {
 	return route, allow("M-7", "route of the tool proxy")
 }
 
-// ParseRoute is ParseRequestTarget and RouteAllowed for a request to the proxy itself. Only origin form is one.
+// ParseRoute is ParseRequestTarget and RouteAllowed for a request to the proxy itself. Only origin form is
+// one.
 func ParseRoute(unsafeMethod, unsafeTarget string) (Route, RequestTarget, Decision) {
 	target, err := ParseRequestTarget(unsafeMethod, unsafeTarget)
 	if err != nil {
@@ -107,9 +112,9 @@ func plainRoute(path string) bool {
 	return path != ""
 }
 
-// ForbiddenRoute tells whether a path names one of the families that M-7 forbids, in any spelling and at any depth. It is
-// asked about requests to other hosts too, and about the prefixes of allow lists: the internal gateway may be reachable
-// under a name that somebody allowed by mistake.
+// ForbiddenRoute tells whether a path names one of the families that M-7 forbids, in any spelling and at any
+// depth. It is asked about requests to other hosts too, and about the prefixes of allow lists: the internal
+// gateway may be reachable under a name that somebody allowed by mistake.
 func ForbiddenRoute(path Path) bool {
 	after := false
 	for segment := range strings.SplitSeq(unescape(path.s), "/") {
@@ -126,31 +131,17 @@ func ForbiddenRoute(path Path) bool {
 	return false
 }
 
+var forbiddenFamilies = [...]string{
+	"wallet", "embassy", "rwa", "projects", "messages", "governance", "dao",
+	"db", "database", "databases", "sql", "postgres", "postgresql", "mysql", "redis", "mongodb", "neo4j", "qdrant",
+}
+
 func forbiddenFamily(segment string) bool {
-	for _, family := range [...]string{
-		"wallet", "embassy", "rwa", "projects", "messages",
-		"governance", "dao", "db", "database", "databases", "sql", "postgres", "postgresql", "mysql", "redis", "mongodb", "neo4j", "qdrant",
-	} {
-		if strings.EqualFold(segment, family) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(forbiddenFamilies[:], func(f string) bool { return strings.EqualFold(segment, f) })
 }
 
 // unescape decodes the escapes of a canonical path, which are all well-formed and one layer deep.
 func unescape(s string) string {
-	if !strings.Contains(s, "%") {
-		return s
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '%' && i+2 < len(s) {
-			b = append(b, unhex(s[i+1])<<4|unhex(s[i+2]))
-			i += 2
-			continue
-		}
-		b = append(b, s[i])
-	}
-	return string(b)
+	decoded, _ := url.PathUnescape(s)
+	return decoded
 }

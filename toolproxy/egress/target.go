@@ -8,27 +8,17 @@ import (
 	"strings"
 )
 
-// Scheme gives an authority without a port its default.
-type Scheme uint8
+// Scheme gives an authority without a port its default, and is that port.
+type Scheme uint16
 
 const (
-	NoScheme Scheme = iota // CONNECT, SOCKS: the port must be there
-	HTTP
-	HTTPS
+	NoScheme Scheme = 0 // CONNECT, SOCKS: the port must be there
+	HTTP     Scheme = 80
+	HTTPS    Scheme = 443
 )
 
-func (s Scheme) port() uint16 {
-	switch s {
-	case HTTP:
-		return 80
-	case HTTPS:
-		return 443
-	}
-	return 0
-}
-
-// Target is where a connection is to go: a name or an address, and a port. It is comparable, and its zero value is
-// refused. An address in it has no zone and is not IPv4-mapped.
+// Target is where a connection is to go: a name or an address, and a port. It is comparable, and its zero
+// value is refused. An address in it has no zone and is not IPv4-mapped.
 type Target struct {
 	host Host
 	addr netip.Addr
@@ -72,8 +62,9 @@ func TargetOfName(host Host, port uint16) (Target, error) {
 	return Target{host: host, port: port}, nil
 }
 
-// TargetOfAddr is the target of an address in binary: SOCKS5 types 1 and 4, the original destination of a captured
-// connection. An IPv4-mapped one is taken for the IPv4 address: that is how the kernel spells it on a dual-stack socket.
+// TargetOfAddr is the target of an address in binary: SOCKS5 types 1 and 4, the original destination of a
+// captured connection. An IPv4-mapped one is taken for the IPv4 address: that is how the kernel spells it on
+// a dual-stack socket.
 func TargetOfAddr(addr netip.Addr, port uint16) (Target, error) {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return Target{}, refuse(BadName, "target %v: no address, or one with a zone", addr)
@@ -84,8 +75,8 @@ func TargetOfAddr(addr netip.Addr, port uint16) (Target, error) {
 	return Target{addr: addr.Unmap(), port: port}, nil
 }
 
-// ParseTarget reads a name or address that has a field of its own, and a port: SOCKS5 type 3, in which clients send
-// addresses in text too. IPv6 stands there without brackets.
+// ParseTarget reads a name or address that has a field of its own, and a port: SOCKS5 type 3, in which
+// clients send addresses in text too. IPv6 stands there without brackets.
 func ParseTarget(unsafeHost string, port uint16) (Target, error) {
 	if strings.Contains(unsafeHost, ":") {
 		addr, err := parseIPv6(unsafeHost)
@@ -97,8 +88,9 @@ func ParseTarget(unsafeHost string, port uint16) (Target, error) {
 	return parseHostPort(unsafeHost, port)
 }
 
-// ParseAuthority reads HOST[:PORT] of a CONNECT line, an absolute URI or a Host header. Without a port the scheme's is
-// taken; an empty port is refused. IPv6 stands in brackets, without zone, and not IPv4-mapped. The error is a *Refusal.
+// ParseAuthority reads HOST[:PORT] of a CONNECT line, an absolute URI or a Host header. Without a port the
+// scheme's is taken; an empty port is refused. IPv6 stands in brackets, without zone, and not IPv4-mapped.
+// The error is a *Refusal.
 func ParseAuthority(unsafeAuthority string, scheme Scheme) (Target, error) {
 	if len(unsafeAuthority) > maxUnsafeHost+len(":65535") {
 		return Target{}, refuse(BadAuthority, "authority %.64q…: %d bytes", unsafeAuthority, len(unsafeAuthority))
@@ -110,7 +102,7 @@ func ParseAuthority(unsafeAuthority string, scheme Scheme) (Target, error) {
 	if err != nil {
 		return Target{}, err
 	}
-	port := scheme.port()
+	port := uint16(scheme)
 	if hasPort {
 		if port, err = parsePort(unsafePort); err != nil {
 			return Target{}, err
@@ -154,18 +146,15 @@ func splitAuthority(unsafe string) (host, port string, hasPort bool, err error) 
 }
 
 func parsePort(unsafePort string) (uint16, error) {
-	if unsafePort == "" || len(unsafePort) > 5 || unsafePort[0] == '0' || strings.Trim(unsafePort, "0123456789") != "" {
-		return 0, refuse(BadPort, "port %.16q: not a number from 1 to 65535 in plain digits", unsafePort)
-	}
 	n, err := strconv.ParseUint(unsafePort, 10, 16)
-	if err != nil {
+	if err != nil || unsafePort[0] == '0' {
 		return 0, refuse(BadPort, "port %.16q: not a number from 1 to 65535 in plain digits", unsafePort)
 	}
 	return uint16(n), nil
 }
 
-// parseHostPort takes the one canonical spelling of an IPv4 address for the address, and all else for a name: what is
-// another spelling of an address is refused there.
+// parseHostPort takes the one canonical spelling of an IPv4 address for the address, and all else for a name:
+// what is another spelling of an address is refused there.
 func parseHostPort(unsafeHost string, port uint16) (Target, error) {
 	if endsInNumber(unsafeHost) {
 		if addr, err := netip.ParseAddr(unsafeHost); err == nil && addr.Is4() {
