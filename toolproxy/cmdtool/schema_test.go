@@ -4,6 +4,7 @@ package cmdtool
 
 import (
 	"bytes"
+	_ "embed"
 	"reflect"
 	"testing"
 
@@ -13,6 +14,9 @@ import (
 	"agentrun/internal/read"
 )
 
+//go:embed schema.json
+var schema []byte
+
 func parseText(text string) error {
 	n := read.YAML(read.Source{Max: 1 << 20}, []byte(text))
 	_, err := parse(n)
@@ -21,7 +25,7 @@ func parseText(text string) error {
 
 // The published schema and the parser take and refuse the same.
 func TestSchemaAgreesWithTheParser(t *testing.T) {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema))
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
 		t.Fatal(err)
 	}

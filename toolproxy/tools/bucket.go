@@ -10,7 +10,7 @@ import (
 	"agentrun/toolproxy/gate"
 )
 
-// Rate limits one tool within one run, beside the ring's rate (M-11). The zero value is no limit of its own.
+// Rate limits one tool within one run, beside the ring's rate (M-11).
 type Rate struct {
 	PerSecond float64 `yaml:"per_second"`
 	Burst     int     `yaml:"burst"`
@@ -26,11 +26,11 @@ type bucket struct {
 	at     time.Time
 }
 
-func newBucket(r Rate, now func() time.Time) *bucket {
-	if r == (Rate{}) {
+func newBucket(r *Rate, now func() time.Time) *bucket {
+	if r == nil {
 		return nil
 	}
-	return &bucket{rate: r, now: now, tokens: float64(r.Burst), at: now()}
+	return &bucket{rate: *r, now: now, tokens: float64(r.Burst), at: now()}
 }
 
 func (b *bucket) take() *gate.Error {

@@ -4,10 +4,10 @@ package tools
 
 import (
 	"cmp"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,50 +19,23 @@ import (
 	"agentrun/toolproxy/gate"
 )
 
-// Schema is the JSON Schema of the section tools: of gateway.yaml.
-//
-//go:embed schema.json
-var Schema []byte
-
 // Config is the section tools: of gateway.yaml, by the tools' names. The zero value has the built-in tools as they are.
 type Config map[string]Spec
 
-// Spec is one tool, one source of tools, or a change to a built-in tool.
+// Spec is one tool, one source of tools, or a change to a built-in tool, as the section says it.
 type Spec struct {
-	Kind        string        // builtin, or one for which New gets a factory: http, mcp, command; not said: by the section there is
-	Enabled     bool          // false takes a built-in tool away; true if not said
-	Description string        // for the agent's model; required unless built in or of a source
-	Category    gate.Category // required as Description is; of a built-in tool it may only be raised
-	Schema      json.RawMessage
-	Timeout     time.Duration // 0: the category's
-	MaxReply    int64         // bytes; 0: DefaultMaxReply
-	Price       *int64        // millionths; nil: 0, or the built-in tool's
-	Rate        Rate
-	Approve     bool
-	Wait        time.Duration // for an operator's approval; 0: gate.DefaultApprovalWait
-	Target      string        // as Definition's; of an MCP server, of those of its tools that have the argument
-	Plaintext   bool
-	Rings       Access[int]
-	Plans       Access[string]
-	Roles       Access[string]
-	Action      *rings.Action // nil: the built-in tool's; else as reversibility, read_only, admin and undo_api say
-	Node        *read.Node    // the section of the kind's own; nil: none
-}
-
-// The section as it is written. Pointers tell what was said.
-type rawSpec struct {
-	Kind          string          `yaml:"kind"`
-	Enabled       *bool           `yaml:"enabled"`
-	Description   string          `yaml:"description"`
-	Category      gate.Category   `yaml:"category"`
-	Args          json.RawMessage `yaml:"args"`
-	Timeout       duration        `yaml:"timeout"`
-	MaxReply      size            `yaml:"max_reply"`
-	Price         *int64          `yaml:"price"`
-	Rate          *Rate           `yaml:"rate"`
-	Approve       bool            `yaml:"approve"`
-	ApprovalWait  duration        `yaml:"approval_wait"`
-	Target        string          `yaml:"target"`
+	Kind          string          `yaml:"kind"`          // one of kinds; not said: by the section there is
+	Enabled       bool            `yaml:"enabled"`       // false takes a built-in tool away; true if not said
+	Description   string          `yaml:"description"`   // for the agent's model; required unless built in or of a source
+	Category      gate.Category   `yaml:"category"`      // required likewise; of a built-in tool it may only be raised
+	Schema        json.RawMessage `yaml:"args"`          // JSON Schema of the arguments; required likewise
+	Timeout       duration        `yaml:"timeout"`       // 0: the category's
+	MaxReply      size            `yaml:"max_reply"`     // 0: DefaultMaxReply
+	Price         *int64          `yaml:"price"`         // millionths; nil: 0, or the built-in tool's
+	Rate          *Rate           `yaml:"rate"`          // nil: none of its own
+	Approve       bool            `yaml:"approve"`       // an operator is asked about each call
+	Wait          duration        `yaml:"approval_wait"` // for that; 0: gate.DefaultApprovalWait
+	Target        string          `yaml:"target"`        // as Definition's; of an MCP server, of those tools that have it
 	Plaintext     bool            `yaml:"plaintext"`
 	Rings         Access[int]     `yaml:"rings"`
 	Plans         Access[string]  `yaml:"plans"`
@@ -76,15 +49,30 @@ type rawSpec struct {
 	HTTP    *read.Node `yaml:"http"`
 	MCP     *read.Node `yaml:"mcp"`
 	Command *read.Node `yaml:"command"`
+
+	// What follows from the above.
+	Action *rings.Action `yaml:"-"` // nil: the built-in tool's
+	Node   *read.Node    `yaml:"-"` // the section of the kind's own; nil: none
 }
 
-// kinds have a section of their own under their name, but for builtin.
-func kinds() []string { return []string{"builtin", "http", "mcp", "command"} }
+// ReadNode reads a tool's section onto what holds where it says nothing.
+func (s *Spec) ReadNode(n *read.Node) {
+	type plain Spec
+	s.Enabled = true
+	n.Into((*plain)(s))
+}
+
+// kinds are what a tool can be. Each has a section of its own under its name, but for builtin.
+func kinds() []string { return []string{kindBuiltin, "http", kindMCP, "command"} }
 
 const (
 	kindBuiltin = "builtin"
-	maxTimeout  = 5 * time.Minute
-	maxTarget   = 128
+	kindMCP     = "mcp"
+
+	maxName        = 64 // what clients of models take for a function's name
+	maxDescription = 1024
+	maxTarget      = 128
+	maxTimeout     = 5 * time.Minute
 
 	// Shorter than any operator is no question; longer than a run lasts (M-3) is no bound.
 	minApprovalWait = time.Second
@@ -93,17 +81,15 @@ const (
 
 // ParseConfig reads the section; its error is a *read.InvalidError.
 func ParseConfig(n *read.Node) (Config, error) {
-	var raw map[string]rawSpec
-	n.Into(&raw)
-	var errs []error
-	if len(raw) > MaxTools {
-		errs = append(errs, fmt.Errorf("%d tools, at most %d", len(raw), MaxTools))
-	}
 	config := Config{}
-	for name, r := range raw {
-		spec, faults := r.spec(name)
-		errs = append(errs, read.Under(name, errors.Join(faults...)))
-		config[name] = spec
+	n.Into(&config)
+	var errs []error
+	if len(config) > MaxTools {
+		errs = append(errs, fmt.Errorf("%d tools, at most %d", len(config), MaxTools))
+	}
+	for name, s := range config {
+		errs = append(errs, read.Under(name, errors.Join(s.settle(name), s.check(), s.checkRequired(), checkName(name))))
+		config[name] = s
 	}
 	if err := n.Done(errs...); err != nil {
 		return nil, err
@@ -111,26 +97,32 @@ func ParseConfig(n *read.Node) (Config, error) {
 	return config, nil
 }
 
-func (r *rawSpec) own() map[string]*read.Node {
-	return map[string]*read.Node{kindBuiltin: r.Builtin, "http": r.HTTP, kindMCP: r.MCP, "command": r.Command}
-}
-
-// kind is what a tool is: what it says, or else what it has a section for.
-func (r *rawSpec) kind() (string, error) {
-	kind := cmp.Or(r.Kind, kindBuiltin)
-	own := r.own()
+// settle finds out what the tool is: what it says, or else what it has a section for.
+func (s *Spec) settle(name string) error {
+	sections := map[string]*read.Node{kindBuiltin: s.Builtin, "http": s.HTTP, kindMCP: s.MCP, "command": s.Command}
 	for _, k := range kinds() {
-		if r.Kind == "" && own[k] != nil {
-			kind = k
-			break
+		if s.Kind == "" && sections[k] != nil {
+			s.Kind = k
 		}
 	}
-	for k, section := range own {
-		if section != nil && (k != kind || k == kindBuiltin) {
-			return kind, read.Bad(k, "the tool's kind is %s", kind)
+	s.Kind = cmp.Or(s.Kind, kindBuiltin)
+	s.Node = sections[s.Kind]
+	if s.Reversibility != "" || s.ReadOnly || s.Admin || s.UndoAPI != "" {
+		reversibility := rings.Reversibility(strings.ToUpper(s.Reversibility))
+		a := action(name, cmp.Or(reversibility, rings.Irreversible), s.ReadOnly)
+		a.Admin = s.Admin
+		if s.UndoAPI != "" {
+			a.UndoAPI = &s.UndoAPI
+		}
+		s.Action = &a
+	}
+	var errs []error
+	for _, k := range kinds() {
+		if sections[k] != nil && (k != s.Kind || k == kindBuiltin) {
+			errs = append(errs, read.Bad(k, "the tool's kind is %s", s.Kind))
 		}
 	}
-	return kind, nil
+	return errors.Join(errs...)
 }
 
 func checkName(name string) error {
@@ -140,110 +132,71 @@ func checkName(name string) error {
 	return nil
 }
 
-const maxName = 64 // what clients of models take for a function's name
-
-func (r *rawSpec) spec(name string) (Spec, []error) {
-	kind, err := r.kind()
-	s := Spec{
-		Kind: kind, Enabled: r.Enabled == nil || *r.Enabled, Description: r.Description, Category: r.Category, Schema: r.Args,
-		Timeout: time.Duration(r.Timeout), MaxReply: int64(r.MaxReply), Price: r.Price, Approve: r.Approve, Plaintext: r.Plaintext,
-		Wait: time.Duration(r.ApprovalWait), Target: r.Target, Rings: r.Rings, Plans: r.Plans, Roles: r.Roles, Node: r.own()[kind],
+func within[T ~int | ~int64](key, unit string, v, least, most T) error {
+	if v < least || v > most {
+		return read.Bad(key, "%v%s is not within %v and %v", v, unit, least, most)
 	}
-	if r.Rate != nil {
-		s.Rate = *r.Rate
-	}
-	if r.Reversibility != "" || r.ReadOnly || r.Admin || r.UndoAPI != "" {
-		a := action(name, rings.Reversibility(strings.ToUpper(r.Reversibility)), r.ReadOnly)
-		if r.Reversibility == "" {
-			a.Reversibility = rings.Irreversible
-		}
-		a.Admin = r.Admin
-		if r.UndoAPI != "" {
-			a.UndoAPI = &r.UndoAPI
-		}
-		s.Action = &a
-	}
-	return s, append(s.check(r), checkName(name), err)
+	return nil
 }
 
-func (s Spec) check(r *rawSpec) (errs []error) {
-	fault := func(key, format string, args ...any) { errs = append(errs, read.Bad(key, format, args...)) }
+func (s *Spec) check() error {
+	errs := []error{
+		within("description", " bytes", len(s.Description), 0, maxDescription),
+		within("timeout", "", time.Duration(s.Timeout), 0, maxTimeout),
+		within("max_reply", " bytes", int64(s.MaxReply), 0, MaxReply),
+		within("target", " bytes", len(s.Target), 0, maxTarget),
+	}
+	if s.Wait != 0 {
+		errs = append(errs, within("approval_wait", "", time.Duration(s.Wait), minApprovalWait, maxApprovalWait))
+	}
+	if s.Price != nil {
+		errs = append(errs, within("price", "", *s.Price, 0, math.MaxInt64))
+	}
+	for _, ring := range slices.Concat(s.Rings.Only, s.Rings.Not) {
+		errs = append(errs, within("rings", "", ring, 1, 3))
+	}
 	if !slices.Contains(kinds(), s.Kind) {
-		fault("kind", "%.32q is none of %s", s.Kind, strings.Join(kinds(), ", "))
+		errs = append(errs, read.Bad("kind", "%.32q is none of %s", s.Kind, strings.Join(kinds(), ", ")))
 	}
 	if s.Category != "" && !s.Category.Valid() {
-		fault("category", "%.16q is not A, B, C or D", string(s.Category))
+		errs = append(errs, read.Bad("category", "%.16q is not A, B, C or D", string(s.Category)))
 	}
-	if len(s.Description) > maxDescription {
-		fault("description", "%d bytes, at most %d", len(s.Description), maxDescription)
-	}
-	if s.Timeout < 0 || s.Timeout > maxTimeout {
-		fault("timeout", "%v is not within 0 and %v", s.Timeout, maxTimeout)
-	}
-	if s.Wait != 0 && (s.Wait < minApprovalWait || s.Wait > maxApprovalWait) {
-		fault("approval_wait", "%v is not within %v and %v", s.Wait, minApprovalWait, maxApprovalWait)
-	}
-	if s.MaxReply < 0 || s.MaxReply > MaxReply {
-		fault("max_reply", "%d is not within 0 and %d", s.MaxReply, int64(MaxReply))
-	}
-	if len(s.Target) > maxTarget {
-		fault("target", "%d bytes, at most %d", len(s.Target), maxTarget)
-	}
-	if s.Price != nil && *s.Price < 0 {
-		fault("price", "%d is negative", *s.Price)
-	}
-	if r.Rate != nil && (!(s.Rate.PerSecond > 0 && s.Rate.PerSecond <= 1e6) || s.Rate.Burst < 1 || s.Rate.Burst > 1e6) {
-		fault("rate", "per_second is above 0, burst at least 1, both at most a million")
-	}
-	for _, ring := range append(slices.Clone(s.Rings.Only), s.Rings.Not...) {
-		if ring < 1 || ring > 3 {
-			fault("rings", "%d is not 1, 2 or 3", ring)
-		}
+	if r := s.Rate; r != nil && (!(r.PerSecond > 0 && r.PerSecond <= 1e6) || r.Burst < 1 || r.Burst > 1e6) { // NaN too
+		errs = append(errs, read.Bad("rate", "per_second is above 0, burst at least 1, both at most a million"))
 	}
 	if s.Schema != nil {
-		if _, err := compile(s.Schema); err != nil {
-			fault("args", "%v", err)
-		}
+		_, err := compile(s.Schema)
+		errs = append(errs, read.Under("args", err))
 	}
 	if s.Action != nil {
-		if err := s.Action.Check(); err != nil {
-			fault("reversibility", "%v", err)
-		}
+		errs = append(errs, read.Under("reversibility", s.Action.Check()))
 	}
-	return append(errs, s.checkRequired()...)
+	return errors.Join(errs...)
 }
 
 // checkRequired: what isn't built in has to say what it is. The zero of a limit is a default; the zero of a class is none.
-func (s Spec) checkRequired() (errs []error) {
+// The tools of a source bring their own description and arguments.
+func (s *Spec) checkRequired() error {
 	if !s.Enabled || s.Kind == kindBuiltin {
 		return nil
 	}
-	missing := func(key, why string) { errs = append(errs, read.Bad(key, "required, %s", why)) }
-	if s.Category == "" {
-		missing("category", "A to D")
+	var errs []error
+	for _, need := range []struct {
+		lacks    bool
+		key, why string
+	}{
+		{s.Category == "", "category", "A to D"},
+		{s.Action == nil, "reversibility", "full, partial or none; or read_only: true"},
+		{s.Node == nil, s.Kind, "what the tool is made of"},
+		{s.Description == "" && s.Kind != kindMCP, "description", "the agent's model chooses by it"},
+		{s.Schema == nil && s.Kind != kindMCP, "args", "a JSON Schema of the arguments"},
+	} {
+		if need.lacks {
+			errs = append(errs, read.Bad(need.key, "required, %s", need.why))
+		}
 	}
-	if s.Action == nil {
-		missing("reversibility", "full, partial or none; or read_only: true")
-	}
-	if s.Node == nil {
-		missing(s.Kind, "what the tool is made of")
-	}
-	if s.Kind == kindMCP {
-		return errs // its tools bring their own
-	}
-	if s.Description == "" {
-		missing("description", "the agent's model chooses by it")
-	}
-	if s.Schema == nil {
-		missing("args", "a JSON Schema of the arguments")
-	}
-	return errs
+	return errors.Join(errs...)
 }
-
-const (
-	kindMCP        = "mcp"
-	maxDescription = 1024
-)
 
 // duration is written as 500ms, 10s, 1m.
 type duration time.Duration

@@ -157,7 +157,7 @@ func TestNumbersThatWouldChangeAreRefused(t *testing.T) {
 
 func TestBucketWithAClockThatIsSetBack(t *testing.T) {
 	now := time.Unix(1000, 0)
-	b := newBucket(Rate{PerSecond: 1, Burst: 1}, func() time.Time { return now })
+	b := newBucket(&Rate{PerSecond: 1, Burst: 1}, func() time.Time { return now })
 	if b.take() != nil {
 		t.Fatal("the bucket starts full")
 	}

@@ -130,7 +130,7 @@ func (r *Registry) assemble() (map[string]*tool, error) {
 				errs = append(errs, fmt.Errorf("tools.%s.%s: %w", name, s.Kind, err))
 				continue
 			}
-			add(s.define(name, t), s)
+			add(s.change(Definition{Name: name, Schema: s.Schema, Tool: t}), s)
 		default:
 			errs = append(errs, fmt.Errorf("tools.%s.kind: %s isn't part of this gateway", name, s.Kind))
 		}
@@ -138,31 +138,17 @@ func (r *Registry) assemble() (map[string]*tool, error) {
 	return all, errors.Join(errs...)
 }
 
-// change gives a built-in tool what the configuration says of it. It can be made dearer, slower to pass and rarer; its
-// schema is its own.
+// change lays what the configuration says of a tool over what it is. A built-in tool can be made dearer, slower to pass and
+// rarer; its schema is its own.
 func (s Spec) change(d Definition) Definition {
 	d.Description = cmp.Or(s.Description, d.Description)
 	d.Category = max(s.Category, d.Category)
-	d.Timeout = cmp.Or(s.Timeout, d.Timeout)
-	d.MaxReply = cmp.Or(s.MaxReply, d.MaxReply)
+	d.Timeout = cmp.Or(time.Duration(s.Timeout), d.Timeout)
+	d.MaxReply = cmp.Or(int64(s.MaxReply), d.MaxReply)
 	d.Approve = d.Approve || s.Approve
-	d.Wait = cmp.Or(s.Wait, d.Wait)
+	d.Wait = cmp.Or(time.Duration(s.Wait), d.Wait)
 	d.Target = cmp.Or(s.Target, d.Target)
 	d.Plaintext = d.Plaintext || s.Plaintext
-	if s.Price != nil {
-		d.Price = *s.Price
-	}
-	if s.Action != nil {
-		d.Action = *s.Action
-	}
-	return d
-}
-
-func (s Spec) define(name string, t Tool) Definition {
-	d := Definition{
-		Name: name, Description: s.Description, Category: s.Category, Schema: s.Schema,
-		Timeout: s.Timeout, MaxReply: s.MaxReply, Approve: s.Approve, Wait: s.Wait, Target: s.Target, Plaintext: s.Plaintext, Tool: t,
-	}
 	if s.Price != nil {
 		d.Price = *s.Price
 	}

@@ -70,7 +70,7 @@ func (r *Registry) sourceOf(name string) *source {
 // The error is why it said nothing. A server that was heard already isn't waited for: it has no tool of that name.
 func (r *Registry) hear(ctx context.Context, name string) (*tool, error) {
 	if s := r.sourceOf(name); s != nil && !s.heard.Load() {
-		ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.spec.Timeout, s.spec.Category.Timeout()))
+		ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(s.spec.Timeout), s.spec.Category.Timeout()))
 		defer cancel()
 		if err := r.ask(ctx, s, true); err != nil {
 			return nil, err
@@ -146,18 +146,14 @@ func (r *Registry) taken(s *source, definitions []Definition) (map[string]*tool,
 	fresh := map[string]*tool{}
 	var errs []error
 	for _, d := range definitions {
-		d.Name = s.name + "." + d.Name
-		d.Approve, d.Plaintext = d.Approve || s.spec.Approve, d.Plaintext || s.spec.Plaintext
-		d.Category, d.Timeout, d.Wait, d.MaxReply = s.spec.Category, s.spec.Timeout, s.spec.Wait, s.spec.MaxReply
-		if d.Target = s.spec.Target; d.Target != NoTarget && !d.takes(d.Target) {
+		own := fit(d.Description)
+		d.Name, d.Category, d.Target = s.name+"."+d.Name, "", ""
+		d = s.spec.change(d)
+		d.Description = own
+		if d.Target != NoTarget && !d.takes(d.Target) {
 			d.Target = ""
 		}
-		d.Description = fit(d.Description)
-		d.Action = *s.spec.Action
 		d.Action.ID, d.Action.Name, d.Action.ExecuteAPI = "tool."+d.Name+".invoke", d.Name, d.Name
-		if s.spec.Price != nil {
-			d.Price = *s.spec.Price
-		}
 		t, err := r.make(d, s.spec)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("tool %.80q: %w", d.Name, err))
