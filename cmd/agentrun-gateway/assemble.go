@@ -69,7 +69,7 @@ func readSettings(file link.Config, environ func(string) (string, bool)) (settin
 
 // commands are the operator's programs, for the supervisor: it starts no other.
 func (s settings) commands() ([]link.Command, error) {
-	list := cmdtool.CodeCommands(cmdtool.CodeOptions{})
+	list := cmdtool.CodeCommands()
 	var errs []error
 	for name, spec := range s.tools {
 		var more []link.Command
@@ -177,7 +177,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 
 func (g *gateway) tools(ctx context.Context, start link.Start, s settings, supervisor link.Supervisor, entrance gate.Entrance, own builtin.Options, log *slog.Logger) error {
 	parent := func(ctx context.Context) string { return spanOf(ctx).IDs().Traceparent() }
-	definitions := append(builtin.Definitions(own), cmdtool.CodeExecutor(cmdtool.CodeOptions{Supervisor: supervisor}))
+	definitions := append(builtin.Definitions(own), cmdtool.CodeExecutor(supervisor))
 	upstreams := mcptool.Sources(mcptool.Options{Secrets: s.Secret, Supervisor: supervisor, Context: ctx, Trace: parent,
 		Report: func(server, tool, why string) {
 			log.Warn("tool of an MCP server is not offered", "server", server, "tool", tool, "why", why)

@@ -4,29 +4,14 @@ package builtin
 
 import (
 	"context"
+	"fmt"
+	"regexp"
 	"time"
 	_ "time/tzdata" // the gateway's view of the host may have no time zones
 
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/tools"
 )
-
-const calendarSchema = `{
-  "type": "object",
-  "properties": {
-    "op": {"enum": ["now", "add", "weekday", "difference", "range"]},
-    "zone": {"type": "string", "maxLength": 64, "description": "IANA name, for instance Europe/Kyiv; default UTC"},
-    "from": {"type": "string", "maxLength": 40, "description": "2026-03-29, 2026-03-29T12:00:00 in the zone, or with an offset as in RFC 3339; default: now"},
-    "to": {"type": "string", "maxLength": 40, "description": "difference, range: the end; a range includes it"},
-    "years": {"type": "integer", "minimum": -9999, "maximum": 9999},
-    "months": {"type": "integer", "minimum": -120000, "maximum": 120000},
-    "days": {"type": "integer", "minimum": -4000000, "maximum": 4000000},
-    "seconds": {"type": "integer", "minimum": -10000000000, "maximum": 10000000000},
-    "step": {"type": "integer", "minimum": 1, "maximum": 4000000, "description": "range: days from one to the next; default 1"}
-  },
-  "required": ["op"],
-  "additionalProperties": false
-}`
 
 type calendarArgs struct {
 	Op      string `json:"op"`
@@ -41,7 +26,6 @@ type calendarArgs struct {
 }
 
 const (
-	maxZone    = 64
 	maxRange   = 1000 // dates
 	maxYears   = 9999
 	maxMonths  = 120000
@@ -61,23 +45,13 @@ type moment struct {
 
 func momentOf(t time.Time) (moment, *gate.Error) {
 	if t.Year() < 1 || t.Year() > maxYears {
-		return moment{}, badArguments("the result is not in the years 1 to %d", maxYears)
+		return moment{}, tools.BadArguments("the result is not in the years 1 to %d", maxYears)
 	}
 	year, week := t.ISOWeek()
 	return moment{
 		Time: t.Format(time.RFC3339), Date: t.Format(time.DateOnly), Weekday: t.Weekday().String(), Zone: t.Location().String(),
-		Unix: t.Unix(), YearDay: t.YearDay(), ISOWeek: isoWeek(year, week),
+		Unix: t.Unix(), YearDay: t.YearDay(), ISOWeek: fmt.Sprintf("%04d-W%02d", year, week),
 	}, nil
-}
-
-func isoWeek(year, week int) string {
-	digits := []byte("0000-W00")
-	for i := 3; i >= 0; i, year = i-1, year/10 {
-		digits[i] += byte(year % 10)
-	}
-	digits[6] += byte(week / 10)
-	digits[7] += byte(week % 10)
-	return string(digits)
 }
 
 type calendar struct{ clock func() time.Time }
@@ -109,7 +83,7 @@ func (cal calendar) run(_ context.Context, _ tools.Call, args calendarArgs) (any
 	case "range":
 		return days(from, to, args.Step)
 	}
-	return nil, badArguments("op %.20q is not one of the schema's", args.Op)
+	return nil, tools.BadArguments("op %.20q is not one of the schema's", args.Op)
 }
 
 // answer keeps a nil *gate.Error from becoming an error that isn't nil.
@@ -126,17 +100,15 @@ func zoneOf(unsafeName string) (*time.Location, error) {
 	if unsafeName == "" {
 		return time.UTC, nil
 	}
-	valid := len(unsafeName) <= maxZone && unsafeName != "Local" && isLetter(unsafeName[0])
-	for _, c := range []byte(unsafeName) {
-		valid = valid && (isLetter(c) || c >= '0' && c <= '9' || c == '/' || c == '_' || c == '-' || c == '+')
-	}
-	if valid {
+	if zoneName.MatchString(unsafeName) && unsafeName != "Local" {
 		if zone, err := time.LoadLocation(unsafeName); err == nil {
 			return zone, nil
 		}
 	}
-	return nil, badArguments("zone %.70q is no IANA time zone", unsafeName)
+	return nil, tools.BadArguments("zone %.70q is no IANA time zone", unsafeName)
 }
+
+var zoneName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9/_+-]{0,63}$`)
 
 func timeOf(unsafeText string, zone *time.Location) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04"} {
@@ -147,12 +119,12 @@ func timeOf(unsafeText string, zone *time.Location) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, unsafeText); err == nil {
 		return inYears(t.In(zone))
 	}
-	return time.Time{}, badArguments("%.40q is no date; write 2026-03-29, 2026-03-29T12:00:00 or 2026-03-29T12:00:00+02:00", unsafeText)
+	return time.Time{}, tools.BadArguments("%.40q is no date; write 2026-03-29, 2026-03-29T12:00:00 or 2026-03-29T12:00:00+02:00", unsafeText)
 }
 
 func inYears(t time.Time) (time.Time, error) {
 	if t.Year() < 1 || t.Year() > maxYears {
-		return time.Time{}, badArguments("dates are in the years 1 to %d", maxYears)
+		return time.Time{}, tools.BadArguments("dates are in the years 1 to %d", maxYears)
 	}
 	return t, nil
 }
@@ -161,7 +133,7 @@ func inYears(t time.Time) (time.Time, error) {
 // seconds are not. A month later than January 31 is March 3 (or 2), as in Go: the days that February lacks go over.
 func added(from time.Time, args calendarArgs) (any, error) {
 	if outside(args.Years, maxYears) || outside(args.Months, maxMonths) || outside(args.Days, maxDays) || outside(int(args.Seconds), maxSeconds) {
-		return nil, badArguments("years, months, days or seconds are out of range")
+		return nil, tools.BadArguments("years, months, days or seconds are out of range")
 	}
 	t := from.AddDate(args.Years, args.Months, args.Days)
 	// In two steps: a Duration ends at 292 years.
@@ -196,11 +168,11 @@ func days(from, to time.Time, step int) (any, error) {
 	n := dayNumber(to) - dayNumber(from)
 	switch {
 	case step < 1 || step > maxDays:
-		return nil, badArguments("step is 1 to %d days", maxDays)
+		return nil, tools.BadArguments("step is 1 to %d days", maxDays)
 	case n < 0:
-		return nil, badArguments("the range ends before it begins")
+		return nil, tools.BadArguments("the range ends before it begins")
 	case n/int64(step) >= maxRange:
-		return nil, badArguments("the range has more than %d dates; give a larger step", maxRange)
+		return nil, tools.BadArguments("the range has more than %d dates; give a larger step", maxRange)
 	}
 	dates := []moment{}
 	for i := int64(0); i <= n; i += int64(step) {

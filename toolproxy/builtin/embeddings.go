@@ -18,16 +18,6 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-const embeddingsSchema = `{
-  "type": "object",
-  "properties": {
-    "input": {"type": "array", "minItems": 1, "maxItems": 64, "items": {"type": "string", "minLength": 1, "maxLength": 32768}},
-    "model": {"type": "string", "maxLength": 128}
-  },
-  "required": ["input"],
-  "additionalProperties": false
-}`
-
 type embeddingsArgs struct {
 	Input []string `json:"input"`
 	Model string   `json:"model"`
@@ -58,11 +48,11 @@ type embeddings struct{ embedder Embedder }
 
 func (e embeddings) run(ctx context.Context, c tools.Call, args embeddingsArgs) (any, error) {
 	if len(args.Input) == 0 || len(args.Input) > maxInputs {
-		return nil, badArguments("input is 1 to %d texts", maxInputs)
+		return nil, tools.BadArguments("input is 1 to %d texts", maxInputs)
 	}
 	for _, text := range args.Input {
 		if text == "" || len(text) > maxInput {
-			return nil, badArguments("a text of input has 1 to %d bytes", maxInput)
+			return nil, tools.BadArguments("a text of input has 1 to %d bytes", maxInput)
 		}
 	}
 	v, err := e.embedder.Embed(ctx, c.Caller, args.Model, args.Input)

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"unicode/utf8"
+
+	"agentrun/toolproxy/tools"
 )
 
 // Bounds of find. A search takes at most text × program steps and can't be interrupted, so their product is what keeps a
@@ -37,11 +39,11 @@ func findText(ctx context.Context, args textArgs) (any, error) {
 		limit = defaultMatchs
 	}
 	if len(args.Text) > maxFindText || limit < 1 || limit > maxMatches {
-		return nil, badArguments("find works on at most %d bytes of text and gives at most %d matches", maxFindText, maxMatches)
+		return nil, tools.BadArguments("find works on at most %d bytes of text and gives at most %d matches", maxFindText, maxMatches)
 	}
 	f, err := newFinder(args.Pattern)
 	if err != nil {
-		return nil, badArguments("pattern: %v", err)
+		return nil, tools.BadArguments("pattern: %v", err)
 	}
 	out := found{Matches: []match{}}
 	for at := f.next(args.Text, 0, -1); at != nil; {

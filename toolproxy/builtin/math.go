@@ -10,13 +10,6 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-const mathSchema = `{
-  "type": "object",
-  "properties": {"expression": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "for instance 6*7, or sqrt(2)^2; angles in radians"}},
-  "required": ["expression"],
-  "additionalProperties": false
-}`
-
 type mathArgs struct {
 	Expression string `json:"expression"`
 }
@@ -30,7 +23,7 @@ const (
 func calculate(_ context.Context, _ tools.Call, args mathArgs) (any, error) {
 	v, err := evaluate(args.Expression)
 	if err != nil {
-		return nil, badArguments("expression: %v", err)
+		return nil, tools.BadArguments("expression: %v", err)
 	}
 	return v, nil
 }

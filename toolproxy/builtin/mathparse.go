@@ -5,6 +5,7 @@ package builtin
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -42,32 +43,21 @@ func (p *parser) deeper() error {
 	return nil
 }
 
-func (p *parser) sum() (float64, error) {
-	v, err := p.product()
-	for err == nil {
-		op := p.peek()
-		if op != '+' && op != '-' {
-			return v, nil
-		}
-		p.at++
-		var right float64
-		if right, err = p.product(); err == nil {
-			v, err = operate(op, v, right)
-		}
-	}
-	return 0, err
-}
+func (p *parser) sum() (float64, error) { return p.chain("+-", p.product) }
 
-func (p *parser) product() (float64, error) {
-	v, err := p.signed()
+func (p *parser) product() (float64, error) { return p.chain("*/%", p.signed) }
+
+// chain reads operands with operators between them, which bind equally and to the left.
+func (p *parser) chain(operators string, operand func() (float64, error)) (float64, error) {
+	v, err := operand()
 	for err == nil {
 		op := p.peek()
-		if op != '*' && op != '/' && op != '%' {
+		if op == 0 || strings.IndexByte(operators, op) < 0 {
 			return v, nil
 		}
 		p.at++
 		var right float64
-		if right, err = p.signed(); err == nil {
+		if right, err = operand(); err == nil {
 			v, err = operate(op, v, right)
 		}
 	}
@@ -192,6 +182,8 @@ func (p *parser) digits() bool {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
+var constants = map[string]float64{"pi": math.Pi, "e": math.E}
+
 func (p *parser) named() (float64, error) {
 	start := p.at
 	for p.at < len(p.in) && (isLetter(p.in[p.at]) || p.at > start && p.in[p.at] >= '0' && p.in[p.at] <= '9') {
@@ -199,13 +191,11 @@ func (p *parser) named() (float64, error) {
 	}
 	name := p.in[start:p.at]
 	if p.peek() != '(' {
-		switch name {
-		case "pi":
-			return math.Pi, nil
-		case "e":
-			return math.E, nil
+		v, ok := constants[name]
+		if !ok {
+			return 0, problem("%.40q is no constant; there are pi and e", name)
 		}
-		return 0, problem("%.40q is no constant; there are pi and e", name)
+		return v, nil
 	}
 	p.at++
 	args, err := p.arguments()
@@ -230,55 +220,24 @@ func (p *parser) arguments() ([]float64, error) {
 	}
 }
 
+// functions of one argument. round goes half away from zero.
+var functions = map[string]func(float64) float64{
+	"sqrt": math.Sqrt, "abs": math.Abs, "floor": math.Floor, "ceil": math.Ceil, "round": math.Round,
+	"exp": math.Exp, "log": math.Log, "ln": math.Log, "log2": math.Log2, "log10": math.Log10,
+	"sin": math.Sin, "cos": math.Cos, "tan": math.Tan,
+}
+
 func apply(name string, args []float64) (float64, error) {
-	switch name {
-	case "min", "max":
-		v := args[0]
-		for _, a := range args[1:] {
-			if name == "min" {
-				v = min(v, a)
-			} else {
-				v = max(v, a)
-			}
-		}
-		return v, nil
-	}
-	f := ofOne(name)
+	f := functions[name]
 	switch {
+	case name == "min":
+		return slices.Min(args), nil
+	case name == "max":
+		return slices.Max(args), nil
 	case f == nil:
 		return 0, problem("%.40q is no function", name)
 	case len(args) != 1:
 		return 0, problem("%s takes one argument, not %d", name, len(args))
 	}
 	return finite(f(args[0]))
-}
-
-func ofOne(name string) func(float64) float64 {
-	switch name {
-	case "sqrt":
-		return math.Sqrt
-	case "abs":
-		return math.Abs
-	case "floor":
-		return math.Floor
-	case "ceil":
-		return math.Ceil
-	case "round":
-		return math.Round // half away from zero
-	case "exp":
-		return math.Exp
-	case "log", "ln":
-		return math.Log
-	case "log2":
-		return math.Log2
-	case "log10":
-		return math.Log10
-	case "sin":
-		return math.Sin
-	case "cos":
-		return math.Cos
-	case "tan":
-		return math.Tan
-	}
-	return nil
 }

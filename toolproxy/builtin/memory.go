@@ -14,24 +14,6 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-// The schema has no place for a message: additionalProperties is false, and messages, raw and transcript are refused by
-// name with a sentence that says why.
-const memorySchema = `{
-  "type": "object",
-  "properties": {
-    "op": {"enum": ["put", "get", "list", "delete", "search"]},
-    "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "maxLength": 64},
-    "kind": {"enum": ["summary", "embedding"]},
-    "summary": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "in your own words; never a message or a transcript"},
-    "embedding": {"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "number"}},
-    "tags": {"type": "array", "maxItems": 8, "items": {"type": "string", "minLength": 1, "maxLength": 64}},
-    "tag": {"type": "string", "minLength": 1, "maxLength": 64, "description": "list, search: only items with this tag"},
-    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "description": "list, search: default 20"}
-  },
-  "required": ["op"],
-  "additionalProperties": false
-}`
-
 // Bounds of an item (M-14).
 const (
 	MaxSummary   = link.MaxMemorySummary   // bytes
@@ -87,7 +69,8 @@ func ScopeOf(c link.Caller) Scope {
 	return Scope{"run", c.Run}
 }
 
-// memoryArgs names the fields of raw messages only to refuse them: see rawFields.
+// memoryArgs names the fields of raw messages only to refuse them, with a sentence that says why: the schema (tools.json) has
+// no place for a message.
 type memoryArgs struct {
 	Op        string    `json:"op"`
 	ID        string    `json:"id"`
@@ -116,7 +99,7 @@ func (m memory) run(ctx context.Context, c tools.Call, args memoryArgs) (any, er
 		args.Limit = listed
 	}
 	if args.Limit < 1 || args.Limit > maxListed {
-		return nil, badArguments("limit is 1 to %d", maxListed)
+		return nil, tools.BadArguments("limit is 1 to %d", maxListed)
 	}
 	scope := ScopeOf(c.Caller)
 	if scope.ID == "" {
@@ -134,7 +117,7 @@ func (m memory) run(ctx context.Context, c tools.Call, args memoryArgs) (any, er
 	case "search":
 		return m.search(ctx, scope, args)
 	}
-	return nil, badArguments("op %.20q is not one of the schema's", args.Op)
+	return nil, tools.BadArguments("op %.20q is not one of the schema's", args.Op)
 }
 
 func rawMessage() *gate.Error {
@@ -169,12 +152,12 @@ func authorOf(c link.Caller) string {
 // less nor more and would leave the order of a search to chance.
 func (i *Item) setEmbedding(numbers []float64) *gate.Error {
 	if len(numbers) > MaxEmbedding {
-		return badArguments("the embedding has %d numbers, at most %d are allowed", len(numbers), MaxEmbedding)
+		return tools.BadArguments("the embedding has %d numbers, at most %d are allowed", len(numbers), MaxEmbedding)
 	}
 	for _, n := range numbers {
 		f := float32(n)
 		if f-f != 0 {
-			return badArguments("a number of the embedding is too large")
+			return tools.BadArguments("a number of the embedding is too large")
 		}
 		i.Embedding = append(i.Embedding, f)
 	}
@@ -184,19 +167,19 @@ func (i *Item) setEmbedding(numbers []float64) *gate.Error {
 func (i *Item) check() *gate.Error {
 	switch {
 	case i.ID != "" && (len(i.ID) > maxItemID || rings.CheckSessionID(i.ID) != nil):
-		return badArguments("id is letters, digits, _ and -, at most %d", maxItemID)
+		return tools.BadArguments("id is letters, digits, _ and -, at most %d", maxItemID)
 	case i.Kind == KindSummary && (i.Summary == "" || len(i.Embedding) > 0):
-		return badArguments("an item of kind summary has a summary and no embedding")
+		return tools.BadArguments("an item of kind summary has a summary and no embedding")
 	case i.Kind == KindEmbedding && (i.Summary != "" || len(i.Embedding) == 0):
-		return badArguments("an item of kind embedding has an embedding and no summary")
+		return tools.BadArguments("an item of kind embedding has an embedding and no summary")
 	case i.Kind != KindSummary && i.Kind != KindEmbedding:
-		return badArguments("kind is summary or embedding")
+		return tools.BadArguments("kind is summary or embedding")
 	case len(i.Summary) > MaxSummary:
-		return badArguments("the summary has %d bytes, at most %d are allowed", len(i.Summary), MaxSummary)
+		return tools.BadArguments("the summary has %d bytes, at most %d are allowed", len(i.Summary), MaxSummary)
 	case link.Transcript(i.Summary):
 		return rawMessage()
 	case len(i.Tags) > maxTags || slices.ContainsFunc(i.Tags, func(t string) bool { return !link.MemoryTag(t) }):
-		return badArguments("tags are at most %d, of 1 to %d bytes without control characters", maxTags, maxTag)
+		return tools.BadArguments("tags are at most %d, of 1 to %d bytes without control characters", maxTags, maxTag)
 	}
 	return nil
 }
@@ -240,7 +223,7 @@ func (m memory) list(ctx context.Context, scope Scope, args memoryArgs) (any, er
 
 func (m memory) remove(ctx context.Context, scope Scope, caller link.Caller, id string) (any, error) {
 	if id == "" {
-		return nil, badArguments("delete needs an id")
+		return nil, tools.BadArguments("delete needs an id")
 	}
 	if err := m.store.Delete(ctx, scope, id, authorOf(caller)); err != nil {
 		return nil, storeError(ctx, err)

@@ -3,9 +3,12 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
+
+	"agentrun/toolproxy/tools"
 )
 
 type hit struct {
@@ -18,7 +21,7 @@ type hit struct {
 func (m memory) search(ctx context.Context, scope Scope, args memoryArgs) (any, error) {
 	if len(args.Embedding) == 0 {
 		if args.Tag == "" {
-			return nil, badArguments("search needs an embedding or a tag")
+			return nil, tools.BadArguments("search needs an embedding or a tag")
 		}
 		return m.list(ctx, scope, args)
 	}
@@ -42,15 +45,7 @@ func (m memory) search(ctx context.Context, scope Scope, args memoryArgs) (any, 
 		item.Embedding = nil
 		hits = append(hits, hit{item, similarity})
 	}
-	slices.SortStableFunc(hits, func(a, b hit) int {
-		switch {
-		case a.Similarity > b.Similarity:
-			return -1
-		case a.Similarity < b.Similarity:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(b.Similarity, a.Similarity) })
 	return map[string]any{"items": hits[:min(len(hits), args.Limit)], "more": len(hits) > args.Limit}, nil
 }
 

@@ -10,19 +10,6 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-const taskSchema = `{
-  "type": "object",
-  "properties": {
-    "op": {"enum": ["create", "list", "update", "complete"]},
-    "id": {"type": "integer", "minimum": 1, "maximum": 200},
-    "title": {"type": "string", "minLength": 1, "maxLength": 200},
-    "note": {"type": "string", "maxLength": 2000},
-    "state": {"enum": ["open", "doing", "done", "dropped"]}
-  },
-  "required": ["op"],
-  "additionalProperties": false
-}`
-
 type taskArgs struct {
 	Op    string  `json:"op"`
 	ID    int     `json:"id"`
@@ -55,10 +42,10 @@ func newTaskLists() *taskLists { return &taskLists{runs: map[string][]task{}} }
 
 func (l *taskLists) run(_ context.Context, c tools.Call, args taskArgs) (any, error) {
 	if len(args.Title) > maxTitle || args.Note != nil && len(*args.Note) > maxNote {
-		return nil, badArguments("title or note is too long")
+		return nil, tools.BadArguments("title or note is too long")
 	}
 	if args.State != "" && !taskState(args.State) {
-		return nil, badArguments("state %.20q is not one of the schema's", args.State)
+		return nil, tools.BadArguments("state %.20q is not one of the schema's", args.State)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,14 +60,14 @@ func (l *taskLists) run(_ context.Context, c tools.Call, args taskArgs) (any, er
 		args.State = "done"
 		return l.changeLocked(c.Caller.Run, args)
 	}
-	return nil, badArguments("op %.20q is not one of the schema's", args.Op)
+	return nil, tools.BadArguments("op %.20q is not one of the schema's", args.Op)
 }
 
 func taskState(s string) bool { return s == "open" || s == "doing" || s == "done" || s == "dropped" }
 
 func (l *taskLists) createLocked(run string, args taskArgs) (any, error) {
 	if args.Title == "" {
-		return nil, badArguments("create needs a title")
+		return nil, tools.BadArguments("create needs a title")
 	}
 	list := l.runs[run]
 	if len(list) >= maxTasks || list == nil && len(l.runs) >= maxTaskRuns {

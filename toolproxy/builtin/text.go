@@ -11,22 +11,6 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-const textSchema = `{
-  "type": "object",
-  "properties": {
-    "op": {"enum": ["count", "upper", "lower", "trim", "replace", "split", "join", "find", "truncate"]},
-    "text": {"type": "string", "maxLength": 262144},
-    "items": {"type": "array", "maxItems": 10000, "items": {"type": "string", "maxLength": 262144}, "description": "join: what to join"},
-    "separator": {"type": "string", "maxLength": 100, "description": "split, join; default: a newline"},
-    "old": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "replace: the literal text to replace"},
-    "new": {"type": "string", "maxLength": 1000},
-    "pattern": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "find: a regular expression in RE2's syntax, over at most 32768 bytes of text"},
-    "limit": {"type": "integer", "minimum": 1, "maximum": 262144, "description": "find: matches, at most 1000; truncate: characters"}
-  },
-  "required": ["op"],
-  "additionalProperties": false
-}`
-
 type textArgs struct {
 	Op        string   `json:"op"`
 	Text      string   `json:"text"`
@@ -52,7 +36,7 @@ type textCount struct {
 
 func editText(ctx context.Context, _ tools.Call, args textArgs) (any, error) {
 	if len(args.Text) > maxText {
-		return nil, badArguments("text has %d bytes, at most %d are allowed", len(args.Text), maxText)
+		return nil, tools.BadArguments("text has %d bytes, at most %d are allowed", len(args.Text), maxText)
 	}
 	switch args.Op {
 	case "count":
@@ -74,7 +58,7 @@ func editText(ctx context.Context, _ tools.Call, args textArgs) (any, error) {
 	case "truncate":
 		return truncateText(args)
 	}
-	return nil, badArguments("op %.20q is not one of the schema's", args.Op)
+	return nil, tools.BadArguments("op %.20q is not one of the schema's", args.Op)
 }
 
 func countText(s string) textCount {
@@ -88,7 +72,7 @@ func countText(s string) textCount {
 // replaceText computes the size before anything is allocated: 256 KiB of "a" with a thousand bytes each would be 256 MB.
 func replaceText(args textArgs) (any, error) {
 	if args.Old == "" {
-		return nil, badArguments("old is empty")
+		return nil, tools.BadArguments("old is empty")
 	}
 	n := strings.Count(args.Text, args.Old)
 	if size := len(args.Text) + n*(len(args.New)-len(args.Old)); size > maxText {
@@ -111,7 +95,7 @@ func separator(args textArgs) string {
 func splitText(args textArgs) (any, error) {
 	sep := separator(args)
 	if sep == "" {
-		return nil, badArguments("separator is empty")
+		return nil, tools.BadArguments("separator is empty")
 	}
 	if n := strings.Count(args.Text, sep) + 1; n > maxItems {
 		return nil, refuse(gate.CodeTooLarge, "split less at once", "there are %d pieces, at most %d are allowed", n, maxItems)
@@ -121,7 +105,7 @@ func splitText(args textArgs) (any, error) {
 
 func joinText(args textArgs) (any, error) {
 	if len(args.Items) > maxItems {
-		return nil, badArguments("%d items, at most %d are allowed", len(args.Items), maxItems)
+		return nil, tools.BadArguments("%d items, at most %d are allowed", len(args.Items), maxItems)
 	}
 	sep, size := separator(args), 0
 	for _, item := range args.Items {
@@ -135,7 +119,7 @@ func joinText(args textArgs) (any, error) {
 
 func truncateText(args textArgs) (any, error) {
 	if args.Limit < 1 {
-		return nil, badArguments("truncate needs a limit of at least 1")
+		return nil, tools.BadArguments("truncate needs a limit of at least 1")
 	}
 	n := 0
 	for i := range args.Text {

@@ -4,12 +4,9 @@ package builtin
 
 import (
 	"context"
-	stdjson "encoding/json"
+	_ "embed"
 	"errors"
-	"fmt"
 	"time"
-
-	"github.com/go-json-experiment/json"
 
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
@@ -34,62 +31,23 @@ func Definitions(o Options) []tools.Definition {
 	if o.Embedder == nil {
 		o.Embedder = LocalEmbedder{}
 	}
-	return []tools.Definition{
-		define("math", gate.CategoryA, mathSchema, "Computes an arithmetic expression: + - * / % ^, parentheses, sqrt abs min max floor ceil round exp log log2 log10 sin cos tan, pi, e.", function[mathArgs](calculate)),
-		define("text", gate.CategoryA, textSchema, "Works on text: count, upper, lower, trim, replace, split, join, find (RE2 pattern), truncate.", function[textArgs](editText)),
-		define("memory", gate.CategoryA, memorySchema, "Keeps summaries and embeddings, never raw messages: put, get, list, delete, search by tag and by similarity.", function[memoryArgs](memory{o.Memory, o.Clock}.run)),
-		define("embeddings", gate.CategoryA, embeddingsSchema, "Turns up to 64 texts into vectors.", function[embeddingsArgs](embeddings{o.Embedder}.run)),
-		define("calendar", gate.CategoryA, calendarSchema, "Computes with dates: now, add, weekday, difference, range; in any IANA time zone.", function[calendarArgs](calendar{o.Clock}.run)),
-		define("task", gate.CategoryB, taskSchema, "Keeps this run's task list: create, list, update, complete.", function[taskArgs](newTaskLists().run)),
-	}
+	return tools.Described(table, map[string]tools.Tool{
+		"math":       tools.Function[mathArgs](calculate),
+		"text":       tools.Function[textArgs](editText),
+		"memory":     tools.Function[memoryArgs](memory{o.Memory, o.Clock}.run),
+		"embeddings": tools.Function[embeddingsArgs](embeddings{o.Embedder}.run),
+		"calendar":   tools.Function[calendarArgs](calendar{o.Clock}.run),
+		"task":       tools.Function[taskArgs](newTaskLists().run),
+	})
 }
 
-// define makes a definition that ring 3 may use; the package comment says why that holds for memory and task too.
-func define(name string, c gate.Category, schema, description string, t tools.Tool) tools.Definition {
-	return tools.Definition{Name: name, Description: description, Category: c, Schema: stdjson.RawMessage(schema), Action: tools.ReadAction(name), Tool: t}
-}
-
-// function is a tool made of a function of its decoded arguments.
-type function[A any] func(ctx context.Context, c tools.Call, args A) (any, error)
-
-// Call decodes strictly, though the schema was checked before: a tool that reads another spelling of a name than the
-// policy saw would act on what nobody decided about.
-func (f function[A]) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
-	var args A
-	if err := json.Unmarshal(c.Args, &args, json.RejectUnknownMembers(true)); err != nil {
-		e := badArguments("the arguments of %.64s don't fit its schema", c.Tool)
-		e.Cause = err
-		return tools.Result{}, e
-	}
-	value, err := f(ctx, c, args)
-	r, priced := value.(tools.Result)
-	if err != nil {
-		r.Output = nil // what it cost stays
-		return r, err
-	}
-	if !priced {
-		if r.Output, err = json.Marshal(value, json.Deterministic(true)); err != nil {
-			return tools.Result{}, fmt.Errorf("encode the output of %s: %w", c.Tool, err)
-		}
-	}
-	limit := c.Limit
-	if limit <= 0 {
-		limit = tools.DefaultMaxReply
-	}
-	if int64(len(r.Output)) > limit {
-		size := len(r.Output)
-		r.Output = nil
-		return r, refuse(gate.CodeTooLarge, "ask for less at once", "the output has %d bytes, at most %d are allowed", size, limit)
-	}
-	return r, nil
-}
+// table describes the tools to agents. That ring 3 may use each, the package comment argues for memory and task too.
+//
+//go:embed tools.json
+var table []byte
 
 func refuse(code rings.Code, next, format string, args ...any) *gate.Error {
-	return &gate.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next}
-}
-
-func badArguments(format string, args ...any) *gate.Error {
-	return refuse(gate.CodeBadArguments, "correct the arguments; GET /internal/tools has the schema", format, args...)
+	return tools.Refuse(code, nil, next, format, args...)
 }
 
 // ended says why a context did.

@@ -204,14 +204,13 @@ func TestM12ConfigurationsAreStrict(t *testing.T) {
 func executor(t *testing.T) tools.Definition {
 	t.Helper()
 	s := &supervisor{commands: map[string]link.Command{}}
-	o := CodeOptions{Supervisor: s}
-	for _, c := range CodeCommands(o) {
+	for _, c := range CodeCommands() {
 		if c.Ring != 3 {
 			t.Errorf("%s: ring %d, want 3", c.Tool, c.Ring)
 		}
 		s.commands[c.Tool] = c
 	}
-	return CodeExecutor(o)
+	return CodeExecutor(s)
 }
 
 func TestM12CodeExecutor(t *testing.T) {

@@ -3,9 +3,8 @@
 package cmdtool
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	_ "embed"
 	"strings"
 
 	gojson "github.com/go-json-experiment/json"
@@ -17,17 +16,6 @@ import (
 
 // CodeName is the name of the tool that CodeExecutor defines; its commands are CodeName/LANGUAGE.
 const CodeName = "code-executor"
-
-const codeSchema = `{
-  "type": "object",
-  "properties": {
-    "language": {"enum": ["python", "javascript", "sh"]},
-    "code": {"type": "string", "minLength": 1, "maxLength": 262144},
-    "stdin": {"type": "string", "maxLength": 262144, "description": "what the program reads from its standard input; python and javascript only"}
-  },
-  "required": ["language", "code"],
-  "additionalProperties": false
-}`
 
 // The programs read {"code":…,"stdin":…} and are the same for every call: code never stands in a command line, where
 // other processes could read it and quoting could break. Both streams of output become one.
@@ -47,46 +35,27 @@ globalThis.require=require;
 require("vm").runInThisContext(i.code,{filename:"code"})`
 )
 
-// CodeOptions say how the interpreters are found and bounded. The zero value has Debian's places and the ring's limits.
-type CodeOptions struct {
-	Supervisor link.Supervisor
-	Python     string // default /usr/bin/python3
-	Node       string // default /usr/bin/node
-	Shell      string // default /bin/sh
-	Memory     string // of each sandbox; "": the ring's
-	Timeout    string // likewise
-}
-
-// CodeCommands returns what CodeExecutor may start.
-func CodeCommands(o CodeOptions) []link.Command {
-	or := func(path, usual string) string {
-		if path == "" {
-			return usual
-		}
-		return path
-	}
+// CodeCommands returns what CodeExecutor may start: Debian's interpreters, within the ring's limits.
+func CodeCommands() []link.Command {
 	in := func(language string, argv ...string) link.Command {
-		return Config{Argv: argv, Memory: o.Memory, Timeout: o.Timeout}.Command(CodeName + "/" + language)
+		return Config{Argv: argv}.Command(CodeName + "/" + language)
 	}
 	return []link.Command{
 		// -I: neither the environment nor the working folder has a say in what is imported.
-		in("python", or(o.Python, "/usr/bin/python3"), "-I", "-c", pythonStart),
-		in("javascript", or(o.Node, "/usr/bin/node"), "-e", nodeStart),
-		in("sh", or(o.Shell, "/bin/sh"), "-s"),
+		in("python", "/usr/bin/python3", "-I", "-c", pythonStart),
+		in("javascript", "/usr/bin/node", "-e", nodeStart),
+		in("sh", "/bin/sh", "-s"),
 	}
 }
 
+//go:embed tools.json
+var table []byte
+
 // CodeExecutor runs an agent's code in a fresh sandbox of ring 3 (M-11, category C). To the ring enforcer it is read-only:
 // the code can do less than the run that sent it, which is in ring 3 or above, and nothing of it stays.
-func CodeExecutor(o CodeOptions) tools.Definition {
-	return tools.Definition{
-		Name:        CodeName,
-		Description: "Runs a program in Python, JavaScript or sh in a sandbox of its own, without network and files, and gives what it prints and its exit code.",
-		Category:    gate.CategoryC,
-		Schema:      json.RawMessage(codeSchema),
-		Action:      tools.ReadAction(CodeName),
-		Tool:        code{runner{o.Supervisor}},
-	}
+func CodeExecutor(supervisor link.Supervisor) tools.Definition {
+	run := tools.Function[codeArgs](code{runner{supervisor}}.run)
+	return tools.Described(table, map[string]tools.Tool{CodeName: run})[0]
 }
 
 type code struct{ runner }
@@ -102,31 +71,21 @@ type codeOutput struct {
 	ExitCode int    `json:"exit_code"`
 }
 
-// Call runs the code. An exit code that isn't 0 is a result: the agent's own program has failed, not the tool.
-func (t code) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
-	var args codeArgs
-	if err := gojson.Unmarshal(c.Args, &args, gojson.RejectUnknownMembers(true)); err != nil {
-		return tools.Result{}, refuse(gate.CodeBadArguments, err, "correct the arguments", "the arguments don't fit the schema")
-	}
+// run runs the code. An exit code that isn't 0 is a result: the agent's own program has failed, not the tool.
+func (t code) run(ctx context.Context, c tools.Call, args codeArgs) (any, error) {
 	input, bad := args.input()
 	if bad != nil {
-		return tools.Result{}, bad
+		return nil, bad
 	}
-	e, bad := t.run(ctx, CodeName+"/"+args.Language, input, limitOf(c))
+	e, bad := t.start(ctx, CodeName+"/"+args.Language, input, c.Most())
 	if bad == nil {
 		bad = e.verdict()
 	}
 	if bad != nil {
-		return tools.Result{}, bad
+		return nil, bad
 	}
-	out, err := gojson.Marshal(codeOutput{strings.ToValidUTF8(string(e.output), "�"), e.code})
-	if err != nil {
-		return tools.Result{}, err
-	}
-	if int64(len(out)) > limitOf(c) {
-		return tools.Result{}, refuse(gate.CodeTooLarge, nil, "print less", "the output has more than %d bytes", limitOf(c))
-	}
-	return tools.Result{Output: out, Sent: int64(len(input)), Received: int64(len(e.output))}, nil
+	out, err := gojson.Marshal(codeOutput{strings.ToValidUTF8(string(e.output), "\uFFFD"), e.code})
+	return tools.Result{Output: out, Sent: int64(len(input)), Received: int64(len(e.output))}, err
 }
 
 // input is what the interpreter reads. Only the languages of CodeCommands have one: the name of the entry that the
@@ -134,20 +93,20 @@ func (t code) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 func (a codeArgs) input() ([]byte, *gate.Error) {
 	switch {
 	case a.Code == "":
-		return nil, refuse(gate.CodeBadArguments, nil, "send code", "there is no code")
+		return nil, tools.Refuse(gate.CodeBadArguments, nil, "send code", "there is no code")
 	case a.Language == "python", a.Language == "javascript":
 		b, err := gojson.Marshal(struct {
 			Code  string `json:"code"`
 			Stdin string `json:"stdin"`
 		}{a.Code, a.Stdin})
 		if err != nil {
-			return nil, refuse(gate.CodeBadArguments, err, "send text", "the code can't be encoded")
+			return nil, tools.Refuse(gate.CodeBadArguments, err, "send text", "the code can't be encoded")
 		}
 		return b, nil
 	case a.Language == "sh" && a.Stdin != "":
-		return nil, refuse(gate.CodeBadArguments, nil, "put the data into the code, as a here-document", "sh reads its code from the standard input, so stdin can't be given")
+		return nil, tools.Refuse(gate.CodeBadArguments, nil, "put the data into the code, as a here-document", "sh reads its code from the standard input, so stdin can't be given")
 	case a.Language == "sh":
-		return append(bytes.Clone([]byte("exec 2>&1\n")), a.Code...), nil
+		return []byte("exec 2>&1\n" + a.Code), nil
 	}
-	return nil, refuse(gate.CodeBadArguments, nil, "GET /internal/tools has the schema", "there is no such language")
+	return nil, tools.Refuse(gate.CodeBadArguments, nil, "GET /internal/tools has the schema", "there is no such language")
 }

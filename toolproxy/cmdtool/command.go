@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/tools"
 )
@@ -26,7 +25,7 @@ type command struct {
 
 // Call runs the command with the arguments on its standard input.
 func (t command) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
-	e, bad := t.run(ctx, t.entry, c.Args, limitOf(c))
+	e, bad := t.start(ctx, t.entry, c.Args, c.Most())
 	if bad == nil {
 		bad = e.verdict()
 	}
@@ -34,16 +33,16 @@ func (t command) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 		return tools.Result{}, bad
 	}
 	if e.code != 0 {
-		bad = refuse(gate.CodeToolFailed, fmt.Errorf("exit code %d", e.code), "look at the arguments", "the command failed with exit code %d", e.code)
+		bad = tools.Refuse(gate.CodeToolFailed, fmt.Errorf("exit code %d", e.code), "look at the arguments", "the command failed with exit code %d", e.code)
 		bad.Asked = true
 		return tools.Result{}, bad
 	}
 	out, err := t.encode(e.output)
 	if err != nil {
-		return tools.Result{}, refuse(gate.CodeToolFailed, err, "tell the operator", "the command's output is not what it should be")
+		return tools.Result{}, tools.Refuse(gate.CodeToolFailed, err, "tell the operator", "the command's output is not what it should be")
 	}
-	if int64(len(out)) > limitOf(c) { // escapes made it longer
-		return tools.Result{}, refuse(gate.CodeTooLarge, nil, "print less", "the output has more than %d bytes", limitOf(c))
+	if bad := c.Fits(out); bad != nil { // escapes made it longer
+		return tools.Result{}, bad
 	}
 	return tools.Result{Output: out, Sent: int64(len(c.Args)), Received: int64(len(e.output))}, nil
 }
@@ -60,15 +59,4 @@ func (t command) encode(output []byte) (json.RawMessage, error) {
 		return nil, errors.New("output is not UTF-8")
 	}
 	return jsontext.AppendQuote(nil, output)
-}
-
-func limitOf(c tools.Call) int64 {
-	if c.Limit <= 0 {
-		return tools.DefaultMaxReply
-	}
-	return c.Limit
-}
-
-func refuse(code rings.Code, cause error, next, format string, args ...any) *gate.Error {
-	return &gate.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next, Cause: cause}
 }

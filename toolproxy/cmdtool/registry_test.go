@@ -20,7 +20,7 @@ func (closed) Enter(context.Context, gate.Call) (gate.Permit, *gate.Error) {
 // The registry takes the definition as it is.
 func TestM11TheRegistryTakesTheCodeExecutor(t *testing.T) {
 	_, err := tools.New(tools.Options{
-		Builtin: []tools.Definition{CodeExecutor(CodeOptions{})}, Entrance: closed{},
+		Builtin: []tools.Definition{CodeExecutor(nil)}, Entrance: closed{},
 		Filter: func(string, json.RawMessage) (json.RawMessage, []string, error) { return nil, nil, nil },
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
+	"agentrun/toolproxy/tools"
 )
 
 // runner starts commands and waits for them.
@@ -25,10 +26,10 @@ type ended struct {
 	why    string // what agentrun said; "" if it just exited
 }
 
-// run starts a command, feeds it and reads what it prints, at most limit bytes. When it returns nothing is left of it.
-func (r runner) run(ctx context.Context, entry string, input []byte, limit int64) (ended, *gate.Error) {
+// start starts a command, feeds it and reads what it prints, at most limit bytes. When it returns nothing is left of it.
+func (r runner) start(ctx context.Context, entry string, input []byte, limit int64) (ended, *gate.Error) {
 	if r.supervisor == nil {
-		return ended{}, refuse(gate.CodeUnavailable, nil, "", "commands can't be run here")
+		return ended{}, tools.Refuse(gate.CodeUnavailable, nil, "", "commands can't be run here")
 	}
 	p, err := r.supervisor.Execute(ctx, entry)
 	if err != nil || p == nil {
@@ -43,7 +44,7 @@ func (r runner) run(ctx context.Context, entry string, input []byte, limit int64
 	e, bad := r.converse(ctx, p, input, limit)
 	stop()
 	if err := p.Close(); err != nil && bad == nil {
-		bad = refuse(gate.CodeToolFailed, err, "try again", "the command's sandbox could not be removed")
+		bad = tools.Refuse(gate.CodeToolFailed, err, "try again", "the command's sandbox could not be removed")
 	}
 	return e, bad
 }
@@ -55,7 +56,7 @@ func (r runner) converse(ctx context.Context, p link.Process, input []byte, limi
 	case ctx.Err() != nil || err != nil:
 		return ended{}, interrupted(ctx, err, gate.CodeToolFailed, "the command's output could not be read")
 	case int64(len(out)) > limit:
-		return ended{}, refuse(gate.CodeTooLarge, nil, "print less", "the command printed more than %d bytes", limit)
+		return ended{}, tools.Refuse(gate.CodeTooLarge, nil, "print less", "the command printed more than %d bytes", limit)
 	}
 	e := ended{output: out}
 	e.code, e.why, err = p.Wait(ctx)
@@ -78,11 +79,11 @@ func interrupted(ctx context.Context, err error, code rings.Code, message string
 	case errors.As(context.Cause(ctx), &e), errors.As(err, &e):
 		return e
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return refuse(gate.CodeToolTimeout, err, "do less at once", "the command ran out of time")
+		return tools.Refuse(gate.CodeToolTimeout, err, "do less at once", "the command ran out of time")
 	case ctx.Err() != nil:
-		return refuse(gate.CodeCanceled, err, "", "the call was ended")
+		return tools.Refuse(gate.CodeCanceled, err, "", "the call was ended")
 	}
-	return refuse(code, err, "try again later", "%s", message)
+	return tools.Refuse(code, err, "try again later", "%s", message)
 }
 
 // verdict says what the end of a sandbox means for the call; nil if the program just exited. The words are those of M-6.
@@ -92,15 +93,15 @@ func (e ended) verdict() *gate.Error {
 	case "", "exited", "signaled":
 		return nil
 	case "failed":
-		return refuse(gate.CodeUnavailable, cause, "tell the operator", "the command could not be started")
+		return tools.Refuse(gate.CodeUnavailable, cause, "tell the operator", "the command could not be started")
 	case "timeout":
-		return refuse(gate.CodeToolTimeout, cause, "do less at once", "the command ran out of time")
+		return tools.Refuse(gate.CodeToolTimeout, cause, "do less at once", "the command ran out of time")
 	case "oom":
-		return refuse(gate.CodeToolRestricted, cause, "use less memory", "the command needed more memory than its sandbox has")
+		return tools.Refuse(gate.CodeToolRestricted, cause, "use less memory", "the command needed more memory than its sandbox has")
 	case "policy":
-		return refuse(gate.CodeToolRestricted, cause, "do without what the sandbox forbids", "the sandbox ended the command for what it did")
+		return tools.Refuse(gate.CodeToolRestricted, cause, "do without what the sandbox forbids", "the sandbox ended the command for what it did")
 	case "killed":
-		return refuse(gate.CodeToolFailed, cause, "try again", "the command was killed")
+		return tools.Refuse(gate.CodeToolFailed, cause, "try again", "the command was killed")
 	}
-	return refuse(gate.CodeToolFailed, cause, "try again", "the command ended in an unusual way")
+	return tools.Refuse(gate.CodeToolFailed, cause, "try again", "the command ended in an unusual way")
 }

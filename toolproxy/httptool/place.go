@@ -4,24 +4,20 @@ package httptool
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 
 	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/tools"
 )
-
-func badArguments(format string, args ...any) *gate.Error {
-	return &gate.Error{Code: gate.CodeBadArguments, Message: fmt.Sprintf(format, args...), Next: "correct the arguments; GET /internal/tools has the schema"}
-}
 
 // place puts the arguments where the configuration wants them: URL and body. No argument is left out silently, so send:
 // none takes only those of the path.
 func (t *Tool) place(rawArgs []byte) (string, []byte, *gate.Error) {
 	args := map[string]json.RawMessage{}
 	if err := json.Unmarshal(rawArgs, &args); err != nil {
-		return "", nil, badArguments("the arguments are no JSON object")
+		return "", nil, tools.BadArguments("the arguments are no JSON object")
 	}
 	path, err := t.url.expand(func(name string) (string, bool) {
 		raw, ok := args[name]
@@ -30,17 +26,17 @@ func (t *Tool) place(rawArgs []byte) (string, []byte, *gate.Error) {
 		return v, ok && scalar
 	})
 	if err != nil {
-		return "", nil, badArguments("argument %v", err)
+		return "", nil, tools.BadArguments("argument %v", err)
 	}
 	query := t.url.base.RawQuery
 	var body []byte
 	switch {
 	case t.config.Send == sendJSON:
 		if body, err = json.Marshal(args); err != nil {
-			return "", nil, badArguments("the arguments can't be encoded")
+			return "", nil, tools.BadArguments("the arguments can't be encoded")
 		}
 	case t.config.Send == sendNone && len(args) > 0:
-		return "", nil, badArguments("the tool takes no other arguments than those of its path")
+		return "", nil, tools.BadArguments("the tool takes no other arguments than those of its path")
 	case t.config.Send == sendQuery:
 		more, bad := t.query(args)
 		if bad != nil {
@@ -53,7 +49,7 @@ func (t *Tool) place(rawArgs []byte) (string, []byte, *gate.Error) {
 		u += "?" + query
 	}
 	if len(u) > 4*maxURL {
-		return "", nil, badArguments("the arguments make a URL of more than %d bytes", 4*maxURL)
+		return "", nil, tools.BadArguments("the arguments make a URL of more than %d bytes", 4*maxURL)
 	}
 	return u, body, nil
 }
@@ -65,12 +61,12 @@ func (t *Tool) query(args map[string]json.RawMessage) (string, *gate.Error) {
 	values := url.Values{}
 	for name, raw := range args {
 		if fixed.Has(name) {
-			return "", badArguments("argument %.64q is set by the operator", name)
+			return "", tools.BadArguments("argument %.64q is set by the operator", name)
 		}
 		items := []json.RawMessage{raw}
 		if len(raw) > 0 && raw[0] == '[' {
 			if err := json.Unmarshal(raw, &items); err != nil {
-				return "", badArguments("argument %.64q is no list", name)
+				return "", tools.BadArguments("argument %.64q is no list", name)
 			}
 		}
 		for _, item := range items {
@@ -79,7 +75,7 @@ func (t *Tool) query(args map[string]json.RawMessage) (string, *gate.Error) {
 			}
 			v, ok := scalarOf(item)
 			if !ok {
-				return "", badArguments("argument %.64q goes into the query and can't be an object", name)
+				return "", tools.BadArguments("argument %.64q goes into the query and can't be an object", name)
 			}
 			values.Add(name, v)
 		}

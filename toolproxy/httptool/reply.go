@@ -10,16 +10,12 @@ import (
 	"net"
 	"net/http"
 
-	"agentrun/rings"
 	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/tools"
 )
 
-func upstreamError(code rings.Code, cause error, next, format string, args ...any) *gate.Error {
-	return &gate.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next, Cause: cause}
-}
-
 func failed(cause error, message string) *gate.Error {
-	return upstreamError(gate.CodeToolFailed, cause, "try again, or go on without this tool", "%s", message)
+	return tools.Refuse(gate.CodeToolFailed, cause, "try again, or go on without this tool", "%s", message)
 }
 
 // Unreachable is what an agent gets for an error of a connection. The error itself may name addresses behind the proxy, and
@@ -31,11 +27,11 @@ func Unreachable(ctx context.Context, err error) *gate.Error {
 	case errors.As(context.Cause(ctx), &e):
 		return e
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return upstreamError(gate.CodeToolTimeout, err, "ask for less, or try again later", "the upstream did not answer in time")
+		return tools.Refuse(gate.CodeToolTimeout, err, "ask for less, or try again later", "the upstream did not answer in time")
 	case ctx.Err() != nil:
-		return upstreamError(gate.CodeCanceled, err, "", "the call was ended")
+		return tools.Refuse(gate.CodeCanceled, err, "", "the call was ended")
 	}
-	return upstreamError(gate.CodeUnavailable, err, "try again later, or go on without this tool", "the upstream can't be reached")
+	return tools.Refuse(gate.CodeUnavailable, err, "try again later, or go on without this tool", "the upstream can't be reached")
 }
 
 // status lets 2xx pass. Of all else the agent gets the number: bodies of errors are where services print keys, queries and
@@ -46,15 +42,15 @@ func status(resp *http.Response) *gate.Error {
 	case code >= 200 && code <= 299 && code != http.StatusPartialContent:
 		return nil
 	case code >= 300 && code <= 399:
-		return upstreamError(gate.CodeToolFailed, cause, "tell the operator", "the upstream redirects elsewhere (%d), which is not followed", code)
+		return tools.Refuse(gate.CodeToolFailed, cause, "tell the operator", "the upstream redirects elsewhere (%d), which is not followed", code)
 	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		return upstreamError(gate.CodeUnavailable, cause, "try again later", "the upstream is busy or down (%d)", code)
+		return tools.Refuse(gate.CodeUnavailable, cause, "try again later", "the upstream is busy or down (%d)", code)
 	case code >= 400 && code <= 499:
-		e := upstreamError(gate.CodeToolFailed, cause, "look at the arguments", "the upstream refused the call (%d)", code)
+		e := tools.Refuse(gate.CodeToolFailed, cause, "look at the arguments", "the upstream refused the call (%d)", code)
 		e.Asked = true
 		return e
 	default:
-		return upstreamError(gate.CodeToolFailed, cause, "try again later", "the upstream failed (%d)", code)
+		return tools.Refuse(gate.CodeToolFailed, cause, "try again later", "the upstream failed (%d)", code)
 	}
 }
 
@@ -80,5 +76,5 @@ func readReply(ctx context.Context, resp *http.Response, limit int64) ([]byte, e
 }
 
 func tooLarge(limit int64) *gate.Error {
-	return upstreamError(gate.CodeTooLarge, nil, "ask for less at once", "the upstream's reply has more than %d bytes", limit)
+	return tools.Refuse(gate.CodeTooLarge, nil, "ask for less at once", "the upstream's reply has more than %d bytes", limit)
 }

@@ -5,6 +5,7 @@ package httptool
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -68,7 +69,7 @@ func (t *template) setPath(path string) error {
 			return t.checkSegments()
 		}
 		name, after, closed := strings.Cut(rest, "}")
-		if !closed || !fieldName(name) || slices.Contains(t.names, name) {
+		if !closed || !field.MatchString(name) || slices.Contains(t.names, name) {
 			return read.Bad("url", "a placeholder is {name}, each once, of letters, digits and _")
 		}
 		t.names = append(t.names, name)
@@ -79,7 +80,7 @@ func (t *template) setPath(path string) error {
 // notInPath is what RFC 3986, 3.3, has no place for in a path: a client would encode it, and send another path than is
 // written.
 func notInPath(r rune) bool {
-	return r >= 0x7f || !fieldName(string(r)) && !strings.ContainsRune("/-.~!$&'()*+,;=:@%", r)
+	return r >= 0x7f || !field.MatchString(string(r)) && !strings.ContainsRune("/-.~!$&'()*+,;=:@%", r)
 }
 
 // checkSegments refuses dot segments in what the operator wrote: clients and servers don't agree who removes them.
@@ -92,17 +93,8 @@ func (t *template) checkSegments() error {
 	return nil
 }
 
-func fieldName(s string) bool {
-	if s == "" || len(s) > 64 {
-		return false
-	}
-	for _, c := range []byte(s) {
-		if c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
-			return false
-		}
-	}
-	return true
-}
+// field is what a placeholder may be named.
+var field = regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`)
 
 // expand fills the placeholders in. The result has as many segments as the template, whatever the values are.
 func (t *template) expand(value func(name string) (string, bool)) (string, error) {
@@ -116,7 +108,7 @@ func (t *template) expand(value func(name string) (string, bool)) (string, error
 		if err := checkPathValue(v); err != nil {
 			return "", fmt.Errorf("%s %w", name, err)
 		}
-		escape(&b, v)
+		b.WriteString(escape(v))
 		b.WriteString(t.fixed[i+1])
 	}
 	path := b.String()
@@ -154,34 +146,17 @@ func checkPathValue(v string) error {
 	return nil
 }
 
+// escaped is one escape, as lenient servers take it.
+var escaped = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+
 // unescape decodes the escapes there are and leaves what is none as it is, as lenient servers do: one that gives up at the
 // first broken escape would never see dots behind which somebody has put one.
 func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if i+2 < len(s) {
-			if plain, err := url.PathUnescape(s[i : i+3]); s[i] == '%' && err == nil {
-				b.WriteString(plain)
-				i += 2
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
+	return escaped.ReplaceAllStringFunc(s, func(e string) string {
+		plain, _ := url.PathUnescape(e) //nolint:errcheck // it is one
+		return plain
+	})
 }
 
 // escape keeps the unreserved characters of RFC 3986, 2.3, and encodes all others, also those a path may have.
-func escape(b *strings.Builder, s string) {
-	const digits = "0123456789ABCDEF"
-	for _, c := range []byte(s) {
-		switch {
-		case c|0x20 >= 'a' && c|0x20 <= 'z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == '~':
-			b.WriteByte(c)
-		default:
-			b.WriteByte('%')
-			b.WriteByte(digits[c>>4])
-			b.WriteByte(digits[c&15])
-		}
-	}
-}
+func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

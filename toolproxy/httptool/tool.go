@@ -41,7 +41,7 @@ func (t *Tool) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 	if e := status(resp); e != nil {
 		return tools.Result{}, e
 	}
-	body, err := readReply(ctx, resp, limitOf(c))
+	body, err := readReply(ctx, resp, c.Most())
 	if err != nil {
 		return tools.Result{}, err
 	}
@@ -49,8 +49,8 @@ func (t *Tool) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 	if err != nil {
 		return tools.Result{}, err
 	}
-	if int64(len(out)) > limitOf(c) { // escapes made it longer
-		return tools.Result{}, tooLarge(limitOf(c))
+	if e := c.Fits(out); e != nil { // escapes made it longer
+		return tools.Result{}, e
 	}
 	return tools.Result{Output: out, Sent: sent, Received: int64(len(body))}, nil
 }
@@ -81,13 +81,6 @@ func (t *Tool) request(ctx context.Context, rawArgs []byte) (*http.Request, int6
 		req.Header[name] = values
 	}
 	return req, int64(len(body)), nil
-}
-
-func limitOf(c tools.Call) int64 {
-	if c.Limit <= 0 {
-		return tools.DefaultMaxReply
-	}
-	return c.Limit
 }
 
 func (t *Tool) output(body []byte) ([]byte, error) {

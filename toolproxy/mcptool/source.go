@@ -13,7 +13,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/httptool"
 	"agentrun/toolproxy/link"
@@ -96,11 +95,11 @@ func (s *Source) connected(ctx context.Context) (*peer, *gate.Error) {
 	s.mu.Unlock()
 	switch {
 	case closed || s.options.Context.Err() != nil:
-		return nil, refuse(gate.CodeCanceled, nil, "", "the run has ended")
+		return nil, tools.Refuse(gate.CodeCanceled, nil, "", "the run has ended")
 	case p != nil:
 		return p, nil
 	case wait > 0:
-		e := refuse(gate.CodeUnavailable, nil, "try again later, or go on without this tool", "the server could not be reached, and is tried again later")
+		e := tools.Refuse(gate.CodeUnavailable, nil, "try again later, or go on without this tool", "the server could not be reached, and is tried again later")
 		e.Retry = wait
 		return nil, e
 	}
@@ -119,7 +118,7 @@ func (s *Source) accept(p *peer) *gate.Error {
 	defer s.mu.Unlock()
 	if s.closed {
 		p.close()
-		return refuse(gate.CodeCanceled, nil, "", "the run has ended")
+		return tools.Refuse(gate.CodeCanceled, nil, "", "the run has ended")
 	}
 	s.peer, s.failures = p, 0
 	return nil
@@ -164,10 +163,6 @@ func (s *Source) after(ctx context.Context, p *peer, err error) {
 	if dead {
 		s.drop(ctx, p)
 	}
-}
-
-func refuse(code rings.Code, cause error, next, format string, args ...any) *gate.Error {
-	return &gate.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next, Cause: cause}
 }
 
 // Definitions connects if need be and asks the server for its tools. What can't be offered safely is left out.

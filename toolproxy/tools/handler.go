@@ -32,10 +32,10 @@ func (r *Registry) Handler() http.Handler {
 
 func (r *Registry) serveList(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodGet {
-		wrongMethod(w, http.MethodGet)
+		WrongMethod(w, http.MethodGet)
 		return
 	}
-	writeJSON(w, http.StatusOK, struct {
+	WriteJSON(w, http.StatusOK, struct {
 		OK    bool      `json:"ok"`
 		Tools []Listing `json:"tools"`
 	}{true, r.List(req.Context())})
@@ -43,7 +43,7 @@ func (r *Registry) serveList(w http.ResponseWriter, req *http.Request) {
 
 func (r *Registry) serveCall(w http.ResponseWriter, req *http.Request, name string) {
 	if req.Method != http.MethodPost {
-		wrongMethod(w, http.MethodPost)
+		WrongMethod(w, http.MethodPost)
 		return
 	}
 	if e := JSONBody(req); e != nil {
@@ -65,7 +65,7 @@ func (r *Registry) serveCall(w http.ResponseWriter, req *http.Request, name stri
 		WriteError(w, e)
 		return
 	}
-	writeJSON(w, http.StatusOK, reply{OK: true, Output: output})
+	WriteOutput(w, output)
 }
 
 // JSONBody requires the type: without it, a page in a browser could send a call as a simple request (CSRF).
@@ -88,9 +88,7 @@ func JSONBody(req *http.Request) *gate.Error {
 }
 
 // WrongMethod refuses a method that a route doesn't take.
-func WrongMethod(w http.ResponseWriter, allowed string) { wrongMethod(w, allowed) }
-
-func wrongMethod(w http.ResponseWriter, allowed string) {
+func WrongMethod(w http.ResponseWriter, allowed string) {
 	w.Header().Set("Allow", allowed)
 	writeError(w, http.StatusMethodNotAllowed, &gate.Error{Code: gate.CodeBadRequest, Message: "this route takes " + allowed, Next: "use " + allowed})
 }

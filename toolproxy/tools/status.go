@@ -4,11 +4,13 @@ package tools
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
 	"time"
 
+	"agentrun/rings"
 	"agentrun/toolproxy/gate"
 )
 
@@ -29,18 +31,16 @@ func writeError(w http.ResponseWriter, status int, e *gate.Error) {
 		seconds := int64(math.Ceil(e.Retry.Seconds()))
 		w.Header().Set("Retry-After", strconv.FormatInt(min(max(seconds, 1), 86400), 10))
 	}
-	writeJSON(w, status, reply{Error: e})
+	WriteJSON(w, status, reply{Error: e})
 }
 
 // WriteOutput writes an answer as every route of the gateway does: {"ok":true,"output":…}.
 func WriteOutput(w http.ResponseWriter, output json.RawMessage) {
-	writeJSON(w, http.StatusOK, reply{OK: true, Output: output})
+	WriteJSON(w, http.StatusOK, reply{OK: true, Output: output})
 }
 
 // WriteJSON writes an answer that has a form of its own.
-func WriteJSON(w http.ResponseWriter, status int, v any) { writeJSON(w, status, v) }
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
+func WriteJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		status, body = http.StatusBadGateway, []byte(`{"ok":false,"error":{"code":"tool_failed","message":"the answer can't be written","next":"try again later"}}`)
@@ -54,4 +54,14 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // a client that is gone is told nothing
+}
+
+// Refuse returns what an agent is told of a call that came to nothing. The cause is for the operator alone; nil: there is none.
+func Refuse(code rings.Code, cause error, next, format string, args ...any) *gate.Error {
+	return &gate.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next, Cause: cause}
+}
+
+// BadArguments refuses arguments that the schema couldn't.
+func BadArguments(format string, args ...any) *gate.Error {
+	return Refuse(gate.CodeBadArguments, nil, "correct the arguments; GET /internal/tools has the schema", format, args...)
 }
