@@ -198,7 +198,7 @@ func BenchmarkStats(b *testing.B) {
 		}
 	})
 	b.Run("library", func(b *testing.B) {
-		if g.Mode() == V2 {
+		if g.mode == V2 {
 			m, err := cgroup2.Load("/"+g.Name(), cgroup2.WithMountpoint(g.hiers[0].mount))
 			if err != nil {
 				b.Fatal(err)

@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -203,25 +203,6 @@ func (g *Group) Thaw(ctx context.Context) (err error) {
 	return nil
 }
 
-// Frozen says whether all processes are stopped now, by the kernel's word.
-func (g *Group) Frozen() (bool, error) {
-	if g.unifiedFile("cgroup.freeze") != "" {
-		u, _ := g.unified()
-		k, err := readKeys(filepath.Join(u.dir, "cgroup.events"), "frozen")
-		if err != nil || k[0] != 1 {
-			return false, err
-		}
-		if g.mode == V2 {
-			return true, nil
-		}
-		if stray, err := g.outsideUnified(); err != nil || len(stray) == 0 {
-			return err == nil, err
-		}
-	}
-	s, err := readFile(g.v1Freezer())
-	return s == "FROZEN", err
-}
-
 // freezeForKill bounds the freeze inside Kill. It is a courtesy (no process sees another die and reacts), not needed for the outcome.
 const freezeForKill = 50 * time.Millisecond
 
@@ -260,8 +241,8 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 		if first {
 			defer g.hurry()()
 			// A fork bomb loses here: no new process after this line, whatever the scheduler does. The library would take 0 for "unset".
-			if d := g.dir("pids"); d != "" {
-				if err := writeFile(filepath.Join(d, "pids.max"), "0"); err != nil && !gone(err) {
+			if g.dir("pids") != "" {
+				if err := writeFile(g.file("pids", "pids.max"), "0"); err != nil && !gone(err) {
 					return len(seen), err
 				}
 			}
@@ -332,7 +313,12 @@ func (g *Group) signalAll(ctx context.Context, pids []int, freeze bool) error {
 		}
 		pids = slices.Compact(slices.Sorted(slices.Values(append(pids, more...))))
 	}
-	for batch := range slices.Chunk(pids, 128) { // open descriptors are bounded
+	return g.signal(pids)
+}
+
+// signal kills by pid, some at a time: open descriptors are bounded.
+func (g *Group) signal(pids []int) error {
+	for batch := range slices.Chunk(pids, 128) {
 		if err := g.signalBatch(batch); err != nil {
 			return err
 		}
@@ -401,10 +387,8 @@ func (g *Group) KillOthers(ctx context.Context, keep ...int) (killed int, settle
 		for _, p := range pids {
 			seen[p] = struct{}{}
 		}
-		for batch := range slices.Chunk(pids, 128) { // open descriptors are bounded
-			if err := g.signalBatch(batch); err != nil {
-				return len(seen), false, err
-			}
+		if err := g.signal(pids); err != nil {
+			return len(seen), false, err
 		}
 		if held, err := g.inV1Freezer(); held || err != nil {
 			return len(seen), false, err
@@ -427,11 +411,8 @@ func (g *Group) inV1Freezer() (bool, error) {
 // Unthrottle lifts the CPU quota until Throttle or Update sets it again, so that processes that have used theirs up run to where they
 // can be frozen or die: a throttled one acts on no signal before the next period, up to 100 ms later.
 func (g *Group) Unthrottle() error {
-	f, v := "cpu.cfs_quota_us", "-1"
-	if g.mode == V2 {
-		f, v = "cpu.max", "max"
-	}
-	if err := writeFile(filepath.Join(g.dir("cpu"), f), v); err != nil {
+	f := g.files()
+	if err := writeFile(g.file("cpu", f.quota), f.unlimited); err != nil {
 		return fmt.Errorf("lift the cpu quota of cgroup %s: %w", g.name, err)
 	}
 	return nil
@@ -502,7 +483,7 @@ func (g *Group) OOMEvents() (*os.File, error) {
 		return nil, nil
 	}
 	fail := func(err error) (*os.File, error) { return nil, fmt.Errorf("oom events of cgroup %s: %w", g.name, err) }
-	control, err := os.Open(filepath.Join(g.dir("memory"), "memory.oom_control"))
+	control, err := os.Open(g.file("memory", g.files().oom))
 	if err != nil {
 		return fail(err)
 	}
@@ -512,7 +493,8 @@ func (g *Group) OOMEvents() (*os.File, error) {
 		return fail(os.NewSyscallError("eventfd2", err))
 	}
 	events := os.NewFile(uintptr(fd), "oom-events")
-	if err := writeFile(filepath.Join(g.dir("memory"), "cgroup.event_control"), fmt.Sprintf("%d %d", fd, control.Fd())); err != nil {
+	ask := fmt.Sprintf("%d %d", fd, control.Fd())
+	if err := writeFile(g.file("memory", "cgroup.event_control"), ask); err != nil {
 		events.Close()
 		return fail(err)
 	}
@@ -571,15 +553,12 @@ func removeTree(ctx context.Context, dir string) error {
 // RemoveParentIfEmpty removes a parent such as "agentrun" from every hierarchy where it has no children and no processes. removed is true
 // when it is in none any more.
 func RemoveParentIfEmpty(parent string) (removed bool, err error) {
-	if err := checkName(parent, 1); err != nil {
+	g, err := find(parent, 1)
+	if err != nil {
 		return false, fmt.Errorf("remove parent cgroup: %w", err)
 	}
-	h, err := host()
-	if err != nil && h.Mode == Invalid {
-		return false, fmt.Errorf("remove parent cgroup %s: %w", parent, err)
-	}
 	removed = true
-	for _, hi := range newGroup(h, parent).hiers {
+	for _, hi := range g.hiers {
 		switch err := unix.Rmdir(hi.dir); {
 		case err == nil, gone(err):
 		case errors.Is(err, unix.EBUSY):
@@ -595,17 +574,13 @@ func RemoveParentIfEmpty(parent string) (removed bool, err error) {
 // alive before its group is made. Names that Create would refuse are not touched, they are reported in err: what made them is not agentrun.
 // One child's error does not stop the others.
 func Sweep(ctx context.Context, parent string, alive func(name string) bool) (removed []string, err error) {
-	if err := checkName(parent, 1); err != nil {
+	all, err := find(parent, 1)
+	if err != nil {
 		return nil, fmt.Errorf("sweep cgroups: %w", err)
 	}
 	if alive == nil {
 		return nil, fmt.Errorf("sweep cgroups below %s: no alive function", parent)
 	}
-	h, err := host()
-	if err != nil && h.Mode == Invalid {
-		return nil, fmt.Errorf("sweep cgroups: %w", err)
-	}
-	all := newGroup(h, parent)
 	if s := all.share(all.dir("cpu")); s != nil {
 		s.settle() // a supervisor may have died in a hurry
 	}
@@ -622,26 +597,18 @@ func Sweep(ctx context.Context, parent string, alive func(name string) bool) (re
 			}
 		}
 	}
-	sorted := make([]string, 0, len(names))
-	for n := range names {
-		sorted = append(sorted, n)
-	}
-	slices.Sort(sorted)
-	for _, n := range sorted {
-		full := strings.Join([]string{parent, n}, "/")
-		if err := checkName(full, 2); err != nil {
-			errs = append(errs, err)
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		g, err := find(parent+"/"+n, 2)
+		if err == nil && alive(n) {
 			continue
 		}
-		if alive(n) {
-			continue
+		if err == nil {
+			_, err = g.Kill(ctx)
 		}
-		g := newGroup(h, full)
-		if _, err := g.Kill(ctx); err != nil {
-			errs = append(errs, err)
-			continue
+		if err == nil {
+			err = g.Remove(ctx)
 		}
-		if err := g.Remove(ctx); err != nil {
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}

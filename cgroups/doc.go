@@ -13,10 +13,9 @@
 //	defer g.Kill(ctx) // runs before Remove
 //	err = g.Add(pid)
 //
-// Errors name the group, the controller and the file. *MissingError: the host lacks a needed controller. ErrNoCgroups: no cgroup file
-// system at all. fs.ErrExist from Create: the name is taken, by a live run or by what a dead one left (Sweep removes those).
-// errors.ErrUnsupported: the kernel has no such thing (OpenFD on v1). The context's error: Freeze, Thaw, Kill or Remove ran out of time;
-// Kill then lists who is left.
+// Errors name the group, the controller and the file, or the controllers that the host lacks. fs.ErrExist from Create: the name is
+// taken, by a live run or by what a dead one left (Sweep removes those). errors.ErrUnsupported: the kernel has no such thing (OOMKills
+// on v1 before 4.13). The context's error: Freeze, Thaw, Kill or Remove ran out of time; Kill then lists who is left.
 //
 // It does not protect against root on the host, nor against a process with write access to the cgroup tree: the sandbox must not see
 // /sys/fs/cgroup, and needs a cgroup namespace so that it does not read its place in it. It sets no device rules, no I/O limits and no

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path"
@@ -125,12 +126,7 @@ type Group struct {
 func newGroup(h Host, name string) *Group {
 	g := &Group{name: name, mode: h.Mode}
 	byMount := map[string]int{}
-	names := make([]string, 0, len(h.V1))
-	for c := range h.V1 {
-		names = append(names, c)
-	}
-	slices.Sort(names)
-	for _, c := range names {
+	for _, c := range slices.Sorted(maps.Keys(h.V1)) {
 		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct
 		used := h.Mode != V2 && slices.Contains(neededV1, c)
 		if i, ok := byMount[m]; ok {
@@ -253,21 +249,27 @@ func enable(mount, name, controller string) error {
 // Open takes hold of a group by name, as it may have been left by another process. It need not exist in every hierarchy, nor in any:
 // Pids is then empty and Remove a no-op. Limits are unknown until Update.
 func Open(name string) (*Group, error) {
-	if err := checkName(name, 2); err != nil {
+	g, err := find(name, 2)
+	if err != nil {
 		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	return g, nil
+}
+
+// find gives the group of a name that may be ours, also on a host that lacks a controller.
+func find(name string, minDepth int) (*Group, error) {
+	if err := checkName(name, minDepth); err != nil {
+		return nil, err
 	}
 	h, err := host()
 	if err != nil && h.Mode == Invalid {
-		return nil, fmt.Errorf("open cgroup %s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return newGroup(h, name), nil
 }
 
 // Name is the relative name given to Create.
 func (g *Group) Name() string { return g.name }
-
-// Mode is the host's mode.
-func (g *Group) Mode() Mode { return g.mode }
 
 // Paths maps each hierarchy that Create made the group in to its directory: v1 controllers by name, the cgroup2 tree as "".
 // (The empty key is also what libcontainer uses for it.)
@@ -283,12 +285,30 @@ func (g *Group) Paths() map[string]string {
 	return m
 }
 
-// Swap says how swap is kept from the group, in the words of the kernel's files; "" before limits were set.
-func (g *Group) Swap() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.swap
+// files are the names of those files that the versions have under different ones.
+type files struct {
+	quota, unlimited string // of the processor
+	weight           string
+	usual            int // weight
+	used, peak, oom  string
 }
+
+var (
+	filesV1 = files{
+		"cpu.cfs_quota_us", "-1", "cpu.shares", 1024,
+		"memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control",
+	}
+	filesV2 = files{"cpu.max", "max", "cpu.weight", 100, "memory.current", "memory.peak", "memory.events"}
+)
+
+func (g *Group) files() *files {
+	if g.mode == V2 {
+		return &filesV2
+	}
+	return &filesV1
+}
+
+func (g *Group) file(controller, name string) string { return filepath.Join(g.dir(controller), name) }
 
 func (g *Group) unified() (hier, bool) {
 	for _, h := range g.hiers {
@@ -378,7 +398,7 @@ func (g *Group) applyLocked(new Limits) error {
 
 func (g *Group) applyMemoryV2(new Limits) error {
 	l := ctrd.Limits{Memory: &new.Memory, OOMGroup: true}
-	if _, err := os.Stat(filepath.Join(g.dir("memory"), "memory.swap.max")); err == nil {
+	if _, err := os.Stat(g.file("memory", "memory.swap.max")); err == nil {
 		zero := int64(0)
 		l.Swap, g.swap = &zero, "memory.swap.max=0"
 	} else if swapless() {
@@ -401,13 +421,13 @@ func swapless() bool {
 func (g *Group) applyMemoryV1(new Limits) error {
 	zero := uint64(0)
 	limit, swap := ctrd.Limits{Memory: &new.Memory, Swappiness: &zero}, ctrd.Limits{Swap: &new.Memory}
-	if _, err := os.Stat(filepath.Join(g.dir("memory"), "memory.memsw.limit_in_bytes")); err != nil {
+	if _, err := os.Stat(g.file("memory", "memory.memsw.limit_in_bytes")); err != nil {
 		g.swap = "memory.swappiness=0 (the kernel has no memory.memsw files)"
 		return g.set("memory", limit)
 	}
 	g.swap = "memory.memsw.limit_in_bytes=limit, memory.swappiness=0"
 	order := []ctrd.Limits{limit, swap}
-	if cur, err := readInt(filepath.Join(g.dir("memory"), "memory.memsw.limit_in_bytes")); err != nil {
+	if cur, err := readInt(g.file("memory", "memory.memsw.limit_in_bytes")); err != nil {
 		return fmt.Errorf("controller memory: %w", err)
 	} else if new.Memory > cur {
 		order[0], order[1] = swap, limit
@@ -447,7 +467,7 @@ var tcpPressure = sync.OnceValue(func() int64 {
 
 // limitSockets leaves a kernel without the file alone: hostcaps.SocketMemory has told, and the operator has accepted it.
 func (g *Group) limitSockets(l Limits) error {
-	f := filepath.Join(g.dir("memory"), socketsFile)
+	f := g.file("memory", socketsFile)
 	if unix.Access(f, unix.F_OK) != nil {
 		return nil
 	}
@@ -517,13 +537,13 @@ func (g *Group) verifyLocked(l Limits) error {
 		if strings.HasPrefix(g.swap, "memory.memsw") {
 			files = append(files, file{"memory", "memory.memsw.limit_in_bytes", mem})
 		}
-		if unix.Access(filepath.Join(g.dir("memory"), socketsFile), unix.F_OK) == nil {
+		if unix.Access(g.file("memory", socketsFile), unix.F_OK) == nil {
 			files = append(files, file{"memory", socketsFile, strconv.FormatInt(socketMemory(l.Memory), 10)})
 		}
 	}
 	var errs []error
 	for _, f := range files {
-		got, err := readFile(filepath.Join(g.dir(f.controller), f.name))
+		got, err := readFile(g.file(f.controller, f.name))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("controller %s: %w", f.controller, err))
 		} else if got != f.want {
@@ -535,12 +555,18 @@ func (g *Group) verifyLocked(l Limits) error {
 
 // Add moves a process (all its threads) into every hierarchy, the cgroup2 tree first. After an error it may be in some of them: the
 // caller kills it. Each move may wait for an RCU grace period; see docs/cgroups.md for the figures.
-func (g *Group) Add(pid int) error {
+func (g *Group) Add(pid int) error { return g.add(pid, func(h hier) bool { return h.used }) }
+
+// AddUnified moves a process into the cgroup2 tree only: for a launcher that has put it into the v1 controllers by path. On v2 it is the
+// same as Add; on v1 without a cgroup2 tree there is nothing to do.
+func (g *Group) AddUnified(pid int) error { return g.add(pid, func(h hier) bool { return h.v2 }) }
+
+func (g *Group) add(pid int, into func(hier) bool) error {
 	if pid <= 0 { // "0" written to cgroup.procs moves the writer itself
 		return fmt.Errorf("add to cgroup %s: pid %d: %w", g.name, pid, unix.EINVAL)
 	}
 	for _, h := range g.hiers {
-		if !h.used {
+		if !into(h) {
 			continue
 		}
 		c := h.controllers[0]
@@ -558,37 +584,4 @@ func (g *Group) Add(pid int) error {
 		}
 	}
 	return nil
-}
-
-// AddUnified moves a process into the cgroup2 tree only: for a launcher that has put it into the v1 controllers by path. On v2 it is the
-// same as Add; on v1 without a cgroup2 tree there is nothing to do.
-func (g *Group) AddUnified(pid int) error {
-	if pid <= 0 {
-		return fmt.Errorf("add to cgroup %s: pid %d: %w", g.name, pid, unix.EINVAL)
-	}
-	if _, ok := g.unified(); !ok {
-		return nil
-	}
-	t, err := g.tree("")
-	if err == nil {
-		err = t.Add(pid)
-	}
-	if err != nil {
-		return fmt.Errorf("add pid %d to cgroup %s: unified: %w", pid, g.name, err)
-	}
-	return nil
-}
-
-// OpenFD opens the group's directory in the cgroup2 tree for CLONE_INTO_CGROUP (SysProcAttr.CgroupFD). On hybrid the child is born in the
-// cgroup2 tree only, not in the v1 controllers. Without a cgroup2 tree the error is errors.ErrUnsupported.
-func (g *Group) OpenFD() (*os.File, error) {
-	u, ok := g.unified()
-	if !ok {
-		return nil, fmt.Errorf("open cgroup %s: no cgroup2 tree: %w", g.name, errors.ErrUnsupported)
-	}
-	fd, err := unix.Open(u.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: u.dir, Err: err}
-	}
-	return os.NewFile(uintptr(fd), u.dir), nil
 }

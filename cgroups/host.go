@@ -25,17 +25,7 @@ const (
 	Hybrid
 )
 
-func (m Mode) String() string {
-	switch m {
-	case V1:
-		return "v1"
-	case V2:
-		return "v2"
-	case Hybrid:
-		return "hybrid"
-	}
-	return "invalid"
-}
+func (m Mode) String() string { return [...]string{"invalid", "v1", "v2", "hybrid"}[m] }
 
 var (
 	neededV1 = []string{"cpu", "cpuacct", "memory", "pids", "freezer"}
@@ -53,28 +43,20 @@ type Host struct {
 	V1 map[string]string
 	// Unified is the mount point of the cgroup2 tree, "" without one.
 	Unified string
-	// Controllers are those usable for limits in this mode, sorted.
-	Controllers []string
 	// Missing are the controllers agentrun needs and did not find.
 	Missing []string
 }
 
-// MissingError says which needed controllers the host lacks.
-type MissingError struct {
-	Mode        Mode
-	Controllers []string
-}
-
-func (e *MissingError) Error() string {
+// lacks is the error about Missing.
+func (h Host) lacks() error {
 	hint := "mount it below /sys/fs/cgroup"
-	if e.Mode == V2 {
+	if h.Mode == V2 {
 		hint = "see cgroup_disable= on the kernel command line, and v1 mounts that hold it"
 	}
-	return fmt.Sprintf("cgroup %s: controller %s is missing (%s)", e.Mode, strings.Join(e.Controllers, ", "), hint)
+	return fmt.Errorf("cgroup %s: controller %s is missing (%s)", h.Mode, strings.Join(h.Missing, ", "), hint)
 }
 
-// ErrNoCgroups is the error on a machine with no cgroup file system mounted.
-var ErrNoCgroups = errors.New("no cgroup file system is mounted")
+var errNoCgroups = errors.New("no cgroup file system is mounted")
 
 // Inspect reads /proc/self/mountinfo afresh. It succeeds also when needed controllers are missing: Host.Missing names them.
 func Inspect() (Host, error) {
@@ -115,16 +97,15 @@ func classify(v1 map[string]string, unified string, v2ctrl []string) (Host, erro
 	missV1, missV2 := lacks(v1have, neededV1), lacks(v2ctrl, neededV2)
 	switch {
 	case unified != "" && (len(missV2) == 0 || len(missV1) == len(neededV1)):
-		h.Mode, h.Controllers, h.Missing = V2, slices.Clone(v2ctrl), missV2
+		h.Mode, h.Missing = V2, missV2
 	case len(v1have) > 0:
-		h.Mode, h.Controllers, h.Missing = V1, v1have, missV1
+		h.Mode, h.Missing = V1, missV1
 		if unified != "" {
 			h.Mode = Hybrid
 		}
 	default:
-		return Host{}, ErrNoCgroups
+		return Host{}, errNoCgroups
 	}
-	slices.Sort(h.Controllers)
 	return h, nil
 }
 
@@ -177,7 +158,7 @@ func host() (Host, error) {
 		return Host{}, err
 	}
 	if len(h.Missing) > 0 {
-		return h, &MissingError{h.Mode, h.Missing}
+		return h, h.lacks()
 	}
 	hostCache.h = &h
 	return h, nil

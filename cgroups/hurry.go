@@ -45,10 +45,7 @@ type share struct {
 
 // share is nil for a group that is not there.
 func (g *Group) share(dir string) *share {
-	name, weight := "cpu.shares", 1024
-	if g.mode == V2 {
-		name, weight = "cpu.weight", 100
-	}
+	name, weight := g.files().weight, g.files().usual
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil

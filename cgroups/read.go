@@ -200,86 +200,48 @@ func (b *backoff) wait(ctx context.Context) error {
 	}
 }
 
-// Stats of a group since it was made. -1 in a peak or count field means that this kernel does not keep it.
+// Stats of a group since it was made.
 type Stats struct {
 	CPU           time.Duration // used by all processes, dead ones too
 	MemoryCurrent int64         // bytes
-	MemoryPeak    int64         // bytes; v2 since 5.19
+	MemoryPeak    int64         // bytes; v2 since 5.19; -1: this kernel does not keep it
 	PIDs          int64         // processes and threads now; a fork counts for the instant before it is refused
-	PIDsPeak      int64         // since 6.1
-	PIDsRefused   int64         // forks refused by the pids limit
 	OOMKills      uint64        // processes killed for memory
-	Periods       int64         // CPU periods in which the group ran
-	Throttled     int64         // of them, those in which the quota ran out
-	ThrottledTime time.Duration
 }
 
 // Stats reads the kernel's counters directly. The library's Stat reads some twenty files and starts a goroutine per controller; these
-// are five or six (figures in docs/cgroups.md).
-func (g *Group) Stats() (s Stats, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("stats of cgroup %s: %w", g.name, err)
-		}
-	}()
-	mem, pids, cpu := g.dir("memory"), g.dir("pids"), g.dir("cpu")
-	cur, peak := "memory.usage_in_bytes", "memory.max_usage_in_bytes"
-	if g.mode == V2 {
-		cur, peak = "memory.current", "memory.peak"
-		k, err := readKeys(filepath.Join(cpu, "cpu.stat"), "usage_usec", "nr_periods", "nr_throttled", "throttled_usec")
-		if err != nil {
-			return s, err
-		}
-		s.CPU, s.Periods, s.Throttled, s.ThrottledTime = time.Duration(k[0])*time.Microsecond, k[1], k[2], time.Duration(k[3])*time.Microsecond
-	} else {
-		k, err := readKeys(filepath.Join(cpu, "cpu.stat"), "nr_periods", "nr_throttled", "throttled_time")
-		if err != nil {
-			return s, err
-		}
-		s.Periods, s.Throttled, s.ThrottledTime = k[0], k[1], time.Duration(k[2])
-		n, err := readInt(filepath.Join(g.dir("cpuacct"), "cpuacct.usage"))
-		if err != nil {
-			return s, err
-		}
-		s.CPU = time.Duration(n)
+// are five (figures in docs/cgroups.md).
+func (g *Group) Stats() (Stats, error) {
+	s, err := g.account()
+	if err == nil {
+		s.MemoryCurrent, err = readInt(g.file("memory", g.files().used))
 	}
-	if s.MemoryCurrent, err = readInt(filepath.Join(mem, cur)); err != nil {
-		return s, err
+	if err == nil {
+		s.PIDs, err = readInt(g.file("pids", "pids.current"))
 	}
-	if s.MemoryPeak, err = readOptional(filepath.Join(mem, peak)); err != nil {
-		return s, err
-	}
-	if s.PIDs, err = readInt(filepath.Join(pids, "pids.current")); err != nil {
-		return s, err
-	}
-	if s.PIDsPeak, err = readOptional(filepath.Join(pids, "pids.peak")); err != nil {
-		return s, err
-	}
-	k, err := readKeys(filepath.Join(pids, "pids.events"), "max")
 	if err != nil {
-		return s, err
+		err = fmt.Errorf("stats of cgroup %s: %w", g.name, err)
 	}
-	s.PIDsRefused = k[0]
-	s.OOMKills, err = g.oomKills()
 	return s, err
 }
 
-// Account is what of Stats tells how a run went that is over: CPU, MemoryPeak and OOMKills. Three files instead of eight: the
+// Account is what of Stats tells how a run went that is over: CPU, MemoryPeak and OOMKills. Three files instead of five: the
 // end of a run waits for them.
-func (g *Group) Account() (s Stats, err error) {
-	s.CPU, err = g.CPUTime()
-	peak := "memory.max_usage_in_bytes"
-	if g.mode == V2 {
-		peak = "memory.peak"
+func (g *Group) Account() (Stats, error) {
+	s, err := g.account()
+	if err != nil {
+		err = fmt.Errorf("account of cgroup %s: %w", g.name, err)
 	}
+	return s, err
+}
+
+func (g *Group) account() (s Stats, err error) {
+	s.CPU, err = g.CPUTime()
 	if err == nil {
-		s.MemoryPeak, err = readOptional(filepath.Join(g.dir("memory"), peak))
+		s.MemoryPeak, err = readOptional(g.file("memory", g.files().peak))
 	}
 	if err == nil {
 		s.OOMKills, err = g.oomKills()
-	}
-	if err != nil {
-		err = fmt.Errorf("account of cgroup %s: %w", g.name, err)
 	}
 	return s, err
 }
@@ -303,11 +265,7 @@ func (g *Group) OOMKills() (uint64, error) {
 }
 
 func (g *Group) oomKills() (uint64, error) {
-	f := "memory.oom_control"
-	if g.mode == V2 {
-		f = "memory.events"
-	}
-	p := filepath.Join(g.dir("memory"), f)
+	p := g.file("memory", g.files().oom)
 	k, err := readKeys(p, "oom_kill")
 	if err != nil {
 		return 0, err

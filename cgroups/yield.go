@@ -2,10 +2,7 @@
 
 package cgroups
 
-import (
-	"path/filepath"
-	"time"
-)
+import "time"
 
 // Yield has the group's processes step back behind those of other groups in the same folder, or ends that (cpu.idle, Linux 5.15, on both
 // versions): one that doesn't yield gets the processor the moment it wakes up, and as good as all of it while it wants it.
@@ -24,7 +21,7 @@ func (g *Group) Yield(on bool) error {
 	return nil
 }
 
-func (g *Group) idle() string { return filepath.Join(g.dir("cpu"), "cpu.idle") }
+func (g *Group) idle() string { return g.file("cpu", "cpu.idle") }
 
 // stopYielding is for a group that is to be stopped: a weight can't be set on one that yields, and its last thread would wait for all others.
 func (g *Group) stopYielding() {
@@ -36,12 +33,12 @@ func (g *Group) stopYielding() {
 // CPUTime is what the group's processes have used, of one file.
 func (g *Group) CPUTime() (time.Duration, error) {
 	if g.mode == V2 {
-		k, err := readKeys(filepath.Join(g.dir("cpu"), "cpu.stat"), "usage_usec")
+		k, err := readKeys(g.file("cpu", "cpu.stat"), "usage_usec")
 		if err != nil {
 			return 0, err
 		}
 		return time.Duration(k[0]) * time.Microsecond, nil
 	}
-	n, err := readInt(filepath.Join(g.dir("cpuacct"), "cpuacct.usage"))
+	n, err := readInt(g.file("cpuacct", "cpuacct.usage"))
 	return time.Duration(n), err
 }
