@@ -9,13 +9,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-type unixStat = syscall.Stat_t
 
 // Isolate gives the calling thread a mount namespace of its own from which nothing propagates back.
 // Call it on a locked thread that is never unlocked: mounts made there die with the last process or
@@ -73,14 +70,18 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 			size += int64(len(e.Content)) + 4096 // its last page is whole
 		}
 	}
-	if err := mountTmpfs(dir, size, 0o755, IDs{}); err != nil {
+	if err := mountTmpfs(dir, size, IDs{}); err != nil {
 		return nil, fmt.Errorf("skeleton tmpfs: %w", err)
 	}
 	if err := os.Mkdir(r.Path, 0o755); err != nil {
 		return nil, err
 	}
 	// A mount of its own, so that its read-only flag and its parent (no upper, no lower) are separate.
-	if err := mountTmpfs(r.Path, size, 0o755, ownerIf(opt.Writable, agent)); err != nil {
+	owner := IDs{}
+	if opt.Writable {
+		owner = agent
+	}
+	if err := mountTmpfs(r.Path, size, owner); err != nil {
 		return nil, fmt.Errorf("root tmpfs: %w", err)
 	}
 	if opt.UpperSize > 0 {
@@ -88,7 +89,7 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 		if err := os.Mkdir(r.Upper, 0o755); err != nil {
 			return nil, err
 		}
-		if err := mountTmpfs(r.Upper, opt.UpperSize, 0o755, IDs{}); err != nil {
+		if err := mountTmpfs(r.Upper, opt.UpperSize, IDs{}); err != nil {
 			return nil, fmt.Errorf("overlay tmpfs: %w", err)
 		}
 		if err := os.Mkdir(filepath.Join(dir, "lower"), 0o755); err != nil {
@@ -136,13 +137,6 @@ func setattrOnce(fd int, attr *unix.MountAttr) (err error) {
 // copiesLooks, a millisecond apart, are ages for a fork to come to its exec.
 const copiesLooks = 2000
 
-func ownerIf(yes bool, ids IDs) IDs {
-	if yes {
-		return ids
-	}
-	return IDs{}
-}
-
 func (r *Root) release() {
 	for _, fd := range r.close {
 		unix.Close(fd)
@@ -160,29 +154,17 @@ func (r *Root) own(fd int) error {
 	return nil
 }
 
+var builders = map[Kind]func(*Root, Entry) error{
+	Dir: (*Root).addDir, Link: (*Root).addLink, File: (*Root).addFile, Bind: (*Root).addBind, Tmpfs: (*Root).addTmpfs,
+	Devpts: (*Root).addDevpts, Overlay: (*Root).addOverlay, Again: (*Root).addAgain, Cover: (*Root).addCover,
+}
+
 func (r *Root) add(e Entry) error {
 	if !strings.HasPrefix(e.Target, "/") || filepath.Clean(e.Target) != e.Target {
 		return fmt.Errorf("target is not a clean absolute path: %w", unix.EINVAL)
 	}
-	switch e.Kind {
-	case Dir:
-		return r.addDir(e)
-	case Link:
-		return r.addLink(e)
-	case File:
-		return r.addFile(e)
-	case Bind:
-		return r.addBind(e)
-	case Tmpfs:
-		return r.addTmpfs(e)
-	case Devpts:
-		return r.addDevpts(e)
-	case Overlay:
-		return r.addOverlay(e)
-	case Again:
-		return r.addAgain(e)
-	case Cover:
-		return r.addCover(e)
+	if build, ok := builders[e.Kind]; ok {
+		return build(r, e)
 	}
 	return fmt.Errorf("kind %q: %w", e.Kind, unix.EINVAL)
 }
@@ -249,15 +231,23 @@ func (r *Root) creatable(dir int) error {
 	return nil
 }
 
+// ourParent is parent for what is made in it.
+func (r *Root) ourParent(target string) (dirfd int, name string, err error) {
+	dir, name, err := r.parent(target)
+	if err == nil {
+		if err = r.creatable(dir); err != nil {
+			unix.Close(dir)
+		}
+	}
+	return dir, name, err
+}
+
 func (r *Root) addDir(e Entry) error {
-	dir, name, err := r.parent(e.Target)
+	dir, name, err := r.ourParent(e.Target)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	if err := r.creatable(dir); err != nil {
-		return err
-	}
 	if err := unix.Mkdirat(dir, name, uint32(e.Mode.Perm())); err != nil && !errors.Is(err, unix.EEXIST) {
 		return os.NewSyscallError("mkdirat", err)
 	}
@@ -275,26 +265,20 @@ func (r *Root) addDir(e Entry) error {
 }
 
 func (r *Root) addLink(e Entry) error {
-	dir, name, err := r.parent(e.Target)
+	dir, name, err := r.ourParent(e.Target)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	if err := r.creatable(dir); err != nil {
-		return err
-	}
 	return os.NewSyscallError("symlinkat", unix.Symlinkat(e.Source, dir, name))
 }
 
 func (r *Root) addFile(e Entry) error {
-	dir, name, err := r.parent(e.Target)
+	dir, name, err := r.ourParent(e.Target)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	if err := r.creatable(dir); err != nil {
-		return err
-	}
 	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return os.NewSyscallError("openat", err)
@@ -344,8 +328,9 @@ func (r *Root) target(target string, isDir bool) (int, error) {
 	return fd, nil
 }
 
-// place moves a detached mount onto its target and remembers it.
+// place moves a detached mount onto its target and remembers it. The descriptor is the root's to close from here on.
 func (r *Root) place(mnt int, target string, isDir bool) error {
+	r.close = append(r.close, mnt)
 	at, err := r.target(target, isDir)
 	if err != nil {
 		return err
@@ -356,14 +341,19 @@ func (r *Root) place(mnt int, target string, isDir bool) error {
 		return os.NewSyscallError("move_mount", err)
 	}
 	r.placed[target] = mnt
-	r.close = append(r.close, mnt)
 	return nil
+}
+
+// openNoLinks opens a path, as a place only, none of whose components is a link.
+func openNoLinks(path string, flags uint64) (int, error) {
+	return unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
 }
 
 // openSource opens a host path none of whose components is a link, and clones the mounts below it.
 func openSource(source string) (mnt int, isDir bool, err error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(unix.AT_FDCWD, source, &how)
+	fd, err := openNoLinks(source, 0)
 	if err != nil {
 		return -1, false, fmt.Errorf("openat2 %s: %w", source, err)
 	}
@@ -391,11 +381,7 @@ func (r *Root) addBind(e Entry) error {
 		unix.Close(mnt)
 		return err
 	}
-	if err := r.place(mnt, e.Target, isDir); err != nil {
-		unix.Close(mnt)
-		return err
-	}
-	return nil
+	return r.place(mnt, e.Target, isDir)
 }
 
 // dress sets the flags and the id mapping of a detached mount and of all mounts below it, before
@@ -439,11 +425,7 @@ func (r *Root) addAgain(e Entry) error {
 	if err != nil {
 		return os.NewSyscallError("open_tree", err)
 	}
-	if err := r.place(mnt, e.Target, true); err != nil {
-		unix.Close(mnt)
-		return err
-	}
-	return nil
+	return r.place(mnt, e.Target, true)
 }
 
 // addCover makes a file on the skeleton and mounts it over what the view shows at the target.
@@ -461,29 +443,22 @@ func (r *Root) addCover(e Entry) error {
 		unix.Close(mnt)
 		return err
 	}
-	if err := r.place(mnt, e.Target, false); err != nil {
-		unix.Close(mnt)
-		return err
-	}
-	return nil
+	return r.place(mnt, e.Target, false)
 }
 
 func (r *Root) addTmpfs(e Entry) error {
 	if e.Size <= 0 {
 		return fmt.Errorf("tmpfs without a size: %w", unix.EINVAL)
 	}
-	mnt, err := newFS("tmpfs", map[string]string{
-		"size": strconv.FormatInt(e.Size, 10), "mode": fmt.Sprintf("%o", e.Mode.Perm()),
-		"uid": strconv.Itoa(r.agent.UID), "gid": strconv.Itoa(r.agent.GID),
-		// One inode takes about 1 KiB of kernel memory outside of size; the agent's memory limit
-		// covers it too, this keeps a flood of empty files an ENOSPC and not an OOM.
-		"nr_inodes": strconv.FormatInt(max(1024, e.Size/4096), 10),
-	}, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	options := tmpfsOptions(e.Size, e.Mode.Perm(), r.agent)
+	// One inode takes about 1 KiB of kernel memory outside of size; the agent's memory limit
+	// covers it too, this keeps a flood of empty files an ENOSPC and not an OOM.
+	options["nr_inodes"] = strconv.FormatInt(max(1024, e.Size/4096), 10)
+	mnt, err := newFS("tmpfs", options, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return err
 	}
 	if err := r.place(mnt, e.Target, true); err != nil {
-		unix.Close(mnt)
 		return err
 	}
 	return r.own(mnt)
@@ -496,11 +471,7 @@ func (r *Root) addDevpts(e Entry) error {
 	if err != nil {
 		return err
 	}
-	if err := r.place(mnt, e.Target, true); err != nil {
-		unix.Close(mnt)
-		return err
-	}
-	return nil
+	return r.place(mnt, e.Target, true)
 }
 
 // addOverlay shows a host directory as if the agent owned it: the lower layer is an idmapped clone
@@ -545,18 +516,18 @@ func (r *Root) addOverlay(e Entry) error {
 	if err != nil {
 		return err
 	}
-	if err := r.place(mnt, e.Target, true); err != nil {
-		unix.Close(mnt)
-		return err
-	}
-	return nil
+	return r.place(mnt, e.Target, true)
 }
 
-func mountTmpfs(at string, size int64, mode os.FileMode, owner IDs) error {
-	mnt, err := newFS("tmpfs", map[string]string{
+func tmpfsOptions(size int64, mode os.FileMode, owner IDs) map[string]string {
+	return map[string]string{
 		"size": strconv.FormatInt(size, 10), "mode": fmt.Sprintf("%o", mode),
 		"uid": strconv.Itoa(owner.UID), "gid": strconv.Itoa(owner.GID),
-	}, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	}
+}
+
+func mountTmpfs(at string, size int64, owner IDs) error {
+	mnt, err := newFS("tmpfs", tmpfsOptions(size, 0o755, owner), unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -159,7 +160,7 @@ func topLevel(dir, name string) (Entry, error) {
 
 // OwnerOf is the host owner of an existing file.
 func OwnerOf(info os.FileInfo) (Owner, error) {
-	st, ok := info.Sys().(*unixStat)
+	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return Owner{}, fmt.Errorf("stat %s: %w", info.Name(), unix.ENOTSUP)
 	}

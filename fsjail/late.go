@@ -8,8 +8,6 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
-
-	"agentrun/internal/thread"
 )
 
 // Detached are bind mounts that are attached nowhere yet, with the flags and owners they will have: nobody ever sees them with
@@ -64,21 +62,13 @@ func (d *Detached) FD(at string) (fd int, ok bool) {
 // Moving them in later than the namespace was made changes one thing: the kernel locks the flags of mounts that are copied into the
 // namespace of another user (MNT_LOCK_READONLY, mount_namespaces(7)), and not of these. It makes no difference to an agent, which has
 // no CAP_SYS_ADMIN there to change flags with; should it ever make a namespace below, the copies in that one are locked.
-func (d *Detached) Attach(pid int) (err error) {
+func (d *Detached) Attach(pid int) error {
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	thread.Throwaway(func() {
-		if err = os.NewSyscallError("unshare CLONE_FS", unix.Unshare(unix.CLONE_FS)); err != nil {
-			return
-		}
-		if err = os.NewSyscallError("setns mount namespace", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS)); err == nil {
-			err = d.attach()
-		}
-	})
-	return err
+	return enter(ns, d.attach)
 }
 
 // attach works in the namespace of the calling thread, whose root setns(2) has made the caller's.

@@ -4,6 +4,7 @@ package fsjail
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/mounts"
 	"agentrun/internal/thread"
 )
 
@@ -65,7 +67,7 @@ func HoldLive(pid int, want, writable func(at string) bool) (_ *Live, err error)
 	if len(table.wanted) == 0 {
 		return l, nil
 	}
-	err = l.inside(func() error {
+	err = enter(l.ns, func() error {
 		for _, m := range table.wanted {
 			if err := l.hold(m, table); err != nil {
 				return fmt.Errorf("%s: %w", m.at, err)
@@ -101,16 +103,13 @@ func readMounts(pid int, want func(string) bool) (*mountTable, error) {
 		if len(field) < 6 {
 			return nil, fmt.Errorf("mountinfo line %q", s.Text())
 		}
-		id, err := strconv.ParseUint(field[0], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("mountinfo line %q: %w", s.Text(), err)
-		}
-		parent, err := strconv.ParseUint(field[1], 10, 64)
-		if err != nil {
+		id, err1 := strconv.ParseUint(field[0], 10, 64)
+		parent, err2 := strconv.ParseUint(field[1], 10, 64)
+		if err := cmp.Or(err1, err2); err != nil {
 			return nil, fmt.Errorf("mountinfo line %q: %w", s.Text(), err)
 		}
 		t.parent[id] = parent
-		if at := unescapeMount(field[4]); slices.Contains(strings.Split(field[5], ","), "rw") && want(at) {
+		if at := mounts.Unescape(field[4]); slices.Contains(strings.Split(field[5], ","), "rw") && want(at) {
 			t.wanted = append(t.wanted, mountPoint{id, at})
 		}
 	}
@@ -130,22 +129,6 @@ func (t *mountTable) below(id, ancestor uint64) bool {
 		id = parent
 	}
 	return true
-}
-
-// unescapeMount undoes mountinfo's octal escapes of space, tab, newline and backslash (proc(5)).
-func unescapeMount(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // hold opens a mount and proves by its id that it is the one that was meant. A mount that another one hides is left alone: nobody
@@ -174,9 +157,8 @@ func (l *Live) hold(m mountPoint, t *mountTable) error {
 
 // openSeen opens a path, or what there is of it.
 func openSeen(at string) (int, error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	for {
-		fd, err := unix.Openat2(unix.AT_FDCWD, at, &how)
+		fd, err := openNoLinks(at, 0)
 		if err == nil || at == "/" || !errors.Is(err, unix.ENOENT) {
 			return fd, os.NewSyscallError("openat2", err)
 		}
@@ -184,14 +166,14 @@ func openSeen(at string) (int, error) {
 	}
 }
 
-// inside runs fn on a thread in the sandbox's mount namespace.
-func (l *Live) inside(fn func() error) (err error) {
+// enter runs fn on a thread in a mount namespace.
+func enter(ns *os.File, fn func() error) (err error) {
 	thread.Throwaway(func() {
 		// A thread that shares its fs_struct can't change its mount namespace (setns(2)).
 		if err = os.NewSyscallError("unshare CLONE_FS", unix.Unshare(unix.CLONE_FS)); err != nil {
 			return
 		}
-		if err = os.NewSyscallError("setns mount namespace", unix.Setns(int(l.ns.Fd()), unix.CLONE_NEWNS)); err == nil {
+		if err = os.NewSyscallError("setns mount namespace", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS)); err == nil {
 			err = fn()
 		}
 	})
@@ -204,7 +186,7 @@ func (l *Live) Set(writable func(at string) bool) error {
 	if l == nil || len(l.mounts) == 0 {
 		return nil
 	}
-	return l.inside(func() error { return l.set(writable) })
+	return enter(l.ns, func() error { return l.set(writable) })
 }
 
 func (l *Live) set(writable func(at string) bool) error {

@@ -137,7 +137,7 @@ func TestM22LiveMountsHiddenAndMoved(t *testing.T) {
 		i := slices.IndexFunc(table.wanted, func(m mountPoint) bool { return m.at == r.Path+"/w/dir" })
 		moved := table.wanted[i]
 		moved.at = r.Path + "/w/file" // as if somebody had put something else there
-		if err := l.inside(func() error { return l.hold(moved, table) }); !errors.Is(err, unix.ESTALE) {
+		if err := enter(l.ns, func() error { return l.hold(moved, table) }); !errors.Is(err, unix.ESTALE) {
 			t.Errorf("moved: %v, want %v", err, unix.ESTALE)
 		}
 	})

@@ -38,10 +38,7 @@ func OpenOutput(name string, shown []string) (*Output, error) {
 	if err != nil {
 		return nil, err
 	}
-	how := unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, dir, &how)
+	fd, err := openNoLinks(dir, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}

@@ -83,8 +83,7 @@ func (l *look) all() error {
 	if !info.IsDir() {
 		l.folder, name = path.Split(l.folder)
 	}
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
-	if l.root, err = unix.Openat2(unix.AT_FDCWD, l.folder, &how); err != nil {
+	if l.root, err = openNoLinks(l.folder, unix.O_DIRECTORY); err != nil {
 		return os.NewSyscallError("openat2", err)
 	}
 	defer unix.Close(l.root)

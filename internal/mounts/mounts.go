@@ -82,9 +82,9 @@ func parse(text string) (*Table, error) {
 		if err != nil {
 			return nil, fmt.Errorf("mountinfo line %.256q: %w", line, err)
 		}
-		m := mount{id: id, at: unescape(field[4]), root: Place{field[2], unescape(field[3])}}
+		m := mount{id: id, at: Unescape(field[4]), root: Place{field[2], Unescape(field[3])}}
 		if field[dash+1] == "overlay" {
-			m.layers = layers(unescape(field[dash+3]))
+			m.layers = layers(Unescape(field[dash+3]))
 		}
 		t.mounts = append(t.mounts, m)
 	}
@@ -102,8 +102,8 @@ func layers(options string) (names []string) {
 	return names
 }
 
-// unescape undoes the octal escapes of space, tab, newline and backslash.
-func unescape(s string) string {
+// Unescape undoes the octal escapes of space, tab, newline and backslash (proc(5)).
+func Unescape(s string) string {
 	if strings.IndexByte(s, '\\') < 0 {
 		return s
 	}
