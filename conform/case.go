@@ -16,7 +16,8 @@ type testCase struct {
 	in, want json.RawMessage
 }
 
-// readCase returns what could be read also with an error, so that the answer to a bad case can still be told from others.
+// readCase returns what could be read also with an error, so that the answer to a bad case can still be told
+// from others.
 func readCase(line []byte) (testCase, error) {
 	if !utf8.Valid(line) {
 		return testCase{}, fault(InvalidJSON, "the line is not UTF-8")
@@ -50,14 +51,19 @@ func (c testCase) run() (json.RawMessage, error) {
 	return c.contain(op)
 }
 
-// contain runs op. A panic in it must not cost the answers that are still to come.
-func (c testCase) contain(op func(json.RawMessage) (any, error)) (out json.RawMessage, err error) {
+// contain runs op. A panic in it must not cost the answers that are still to come. What it answers to a case
+// with a mistake in it is dropped: the mistake is told instead.
+func (c testCase) contain(op func(*fields) (any, error)) (out json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			out, err = nil, fault(Internal, "%s: panic: %.200v", c.op, p)
 		}
 	}()
-	v, err := op(c.in)
+	f := readFields(c.op, c.in)
+	v, err := op(f)
+	if bad := f.done(); bad != nil {
+		return nil, bad
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,41 +73,34 @@ func (c testCase) contain(op func(json.RawMessage) (any, error)) (out json.RawMe
 	return out, nil
 }
 
-// operation is a switch and not a table: a table would be built at each start of the binary.
-func operation(name string) func(in json.RawMessage) (any, error) {
-	switch name {
-	case "assign":
-		return assign
-	case "should_demote":
-		return shouldDemote
-	case "classify":
-		return classify
-	case "validate_action":
-		return validateAction
-	case "check":
-		return check
-	case "constraints":
-		return constraints
-	case "resource":
-		return resource
-	case "elevate":
-		return elevate
-	case "identifier":
-		return identifier
-	case "session_config":
-		return sessionConfig
-	case "path_access":
-		return pathAccess
-	case "rate":
-		return rate
-	case "saga":
-		return saga
-	case "kill":
-		return kill
-	case "breach":
-		return breach
-	case "audit_verify":
-		return auditVerify
+// operations are all there are. A list needs no code that runs at each start of the binary, as a map would.
+var operations = []struct {
+	name string
+	do   func(*fields) (any, error)
+}{
+	{"assign", assign},
+	{"should_demote", shouldDemote},
+	{"classify", classify},
+	{"validate_action", validateAction},
+	{"check", check},
+	{"constraints", constraints},
+	{"resource", resource},
+	{"elevate", elevate},
+	{"identifier", identifier},
+	{"session_config", sessionConfig},
+	{"path_access", pathAccess},
+	{"rate", rate},
+	{"saga", saga},
+	{"kill", kill},
+	{"breach", breach},
+	{"audit_verify", auditVerify},
+}
+
+func operation(name string) func(*fields) (any, error) {
+	for _, op := range operations {
+		if op.name == name {
+			return op.do
+		}
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func TestCases(t *testing.T) {
 			}
 		}
 	}
-	for _, op := range operations() {
+	for _, op := range names() {
 		if ops[op] < 3 {
 			t.Errorf("%s: %d cases, want 3 or more", op, ops[op])
 		}
@@ -236,7 +236,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
 func TestPanicIsAnAnswer(t *testing.T) {
 	c := testCase{op: "assign", in: json.RawMessage("{}")}
-	_, err := c.contain(func(json.RawMessage) (any, error) { panic("of ours") })
+	_, err := c.contain(func(*fields) (any, error) { panic("of ours") })
 	if f := asFault(err); f.Code != Internal || !strings.Contains(f.Message, "of ours") {
 		t.Errorf("got %v", f)
 	}
@@ -283,7 +283,7 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc := string(b)
-	for _, op := range operations() {
+	for _, op := range names() {
 		if operation(op) == nil {
 			t.Errorf("%s is listed but unknown", op)
 		}
@@ -318,7 +318,7 @@ func TestDocs(t *testing.T) {
 			}
 		}
 	}
-	if examples < len(operations()) {
+	if examples < len(names()) {
 		t.Errorf("%d examples", examples)
 	}
 }
@@ -391,8 +391,8 @@ func BenchmarkRun(b *testing.B) {
 	b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "cases/s")
 }
 
-// operations lists the names of all operations.
-func operations() []string {
+// names are those of all operations that were ever promised.
+func names() []string {
 	return []string{
 		"assign", "should_demote", "classify", "validate_action", "check", "constraints", "resource", "elevate", "identifier",
 		"session_config", "path_access", "rate", "saga", "kill", "breach", "audit_verify",

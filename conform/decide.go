@@ -14,12 +14,8 @@ import (
 	"agentrun/rings/paths"
 )
 
-func assign(in json.RawMessage) (any, error) {
-	f := readFields("assign", in)
+func assign(f *fields) (any, error) {
 	score, consensus := f.number("eff_score"), f.bool("has_consensus")
-	if err := f.done(); err != nil {
-		return nil, err
-	}
 	ring, err := rings.Assign(score, consensus)
 	if err != nil {
 		return nil, fault(InvalidScore, "assign: %v", err)
@@ -27,24 +23,16 @@ func assign(in json.RawMessage) (any, error) {
 	return map[string]rings.Ring{"ring": ring}, nil
 }
 
-func shouldDemote(in json.RawMessage) (any, error) {
-	f := readFields("should_demote", in)
+func shouldDemote(f *fields) (any, error) {
 	current, score, consensus := f.ring("current_ring"), f.number("eff_score"), f.bool("has_consensus")
-	if err := f.done(); err != nil {
-		return nil, err
-	}
 	if !current.Valid() {
 		return nil, fault(InvalidRing, "should_demote: current_ring: %v", rings.ErrRing)
 	}
 	return map[string]bool{"demote": rings.ShouldDemote(current, score, consensus)}, nil
 }
 
-func classify(in json.RawMessage) (any, error) {
-	f := readFields("classify", in)
+func classify(f *fields) (any, error) {
 	admin, reversibility, readOnly := f.bool("is_admin"), f.text("reversibility"), f.bool("is_read_only")
-	if err := f.done(); err != nil {
-		return nil, err
-	}
 	ring, err := rings.Classify(admin, rings.Reversibility(reversibility), readOnly)
 	if err != nil {
 		return nil, fault(InvalidValue, "%v", err)
@@ -76,23 +64,19 @@ func validityOf(err error) (any, error) {
 	return v, nil
 }
 
-func validateAction(in json.RawMessage) (any, error) {
-	_, err := rings.DecodeAction(in)
+func validateAction(f *fields) (any, error) {
+	_, err := rings.DecodeAction(f.whole())
 	return validityOf(err)
 }
 
-func sessionConfig(in json.RawMessage) (any, error) {
-	_, err := rings.DecodeSessionConfig(in)
+func sessionConfig(f *fields) (any, error) {
+	_, err := rings.DecodeSessionConfig(f.whole())
 	return validityOf(err)
 }
 
-func check(in json.RawMessage) (any, error) {
-	f := readFields("check", in)
+func check(f *fields) (any, error) {
 	ring, score, consensus := f.ring("agent_ring"), f.number("eff_score"), f.bool("has_consensus")
 	raw, _ := f.must("action")
-	if err := f.done(); err != nil {
-		return nil, err
-	}
 	action, err := rings.DecodeAction(raw)
 	if err == nil {
 		return rings.Check(ring, score, consensus, action), nil
@@ -116,31 +100,19 @@ func rough(raw json.RawMessage) rings.Action {
 	}
 }
 
-func constraints(in json.RawMessage) (any, error) {
-	f := readFields("constraints", in)
+func constraints(f *fields) (any, error) {
 	ring := f.ring("ring")
-	if err := f.done(); err != nil {
-		return nil, err
-	}
 	return rings.ConstraintsOf(ring), nil
 }
 
-func resource(in json.RawMessage) (any, error) {
-	f := readFields("resource", in)
+func resource(f *fields) (any, error) {
 	ring, name := f.ring("ring"), f.text("resource")
-	if err := f.done(); err != nil {
-		return nil, err
-	}
 	return map[string]bool{"allowed": rings.ResourceAllowed(ring, rings.Resource(name)).Allowed()}, nil
 }
 
-func identifier(in json.RawMessage) (any, error) {
-	f := readFields("identifier", in)
+func identifier(f *fields) (any, error) {
 	kind := f.text("kind")
 	raw, _ := f.must("value")
-	if err := f.done(); err != nil {
-		return nil, err
-	}
 	var valid func(string) error
 	switch kind {
 	case "agent_id":
@@ -156,21 +128,9 @@ func identifier(in json.RawMessage) (any, error) {
 	return map[string]bool{"valid": isText && valid(value) == nil}, nil
 }
 
-func pathAccess(in json.RawMessage) (any, error) {
-	f := readFields("path_access", in)
+func pathAccess(f *fields) (any, error) {
 	session, base, path := f.text("session_id"), f.text("base"), f.text("path")
-	m := paths.Model{Base: base}
-	for _, raw := range f.list("exists", false) {
-		s, ok := text(raw)
-		if !ok {
-			f.wrong("element of exists", "a string", raw)
-		}
-		m.Exists = append(m.Exists, s)
-	}
-	if err := f.done(); err != nil {
-		return nil, err
-	}
-	d := m.Allowed(session, path)
+	d := paths.Model{Base: base, Exists: f.texts("exists", false)}.Allowed(session, path)
 	return struct {
 		Allowed bool       `json:"allowed"`
 		Reason  rings.Code `json:"reason"`
@@ -180,19 +140,14 @@ func pathAccess(in json.RawMessage) (any, error) {
 // began is when the clock of those operations stands still that have no times in their cases.
 func began() time.Time { return time.Unix(0, 0).UTC() }
 
-func elevate(in json.RawMessage) (any, error) {
-	f := readFields("elevate", in)
+func elevate(f *fields) (any, error) {
 	r := rings.ElevationRequest{
 		Agent: "agent", Session: "session",
 		Current: f.ring("current_ring"), Target: f.ring("target_ring"),
 		TrustScore: f.number("trust_score"), HasConsensus: f.bool("has_consensus"),
 	}
-	if ttl, ok := f.left["ttl_seconds"]; ok && string(ttl) != "null" {
+	if f.given("ttl_seconds") {
 		r.TTLSeconds = f.number("ttl_seconds")
-	}
-	delete(f.left, "ttl_seconds")
-	if err := f.done(); err != nil {
-		return nil, err
 	}
 	granted, d := rings.NewElevations(rings.ElevationOptions{Now: began}).Request(r)
 	return struct {

@@ -5,7 +5,10 @@ package conform
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,13 +21,14 @@ import (
 // than the one it is. The first mistake is kept, and told by done.
 type fields struct {
 	where string // for messages: the operation, and the element within it
+	raw   json.RawMessage
 	left  map[string]json.RawMessage
 	fault *Error
 }
 
 // readFields reads what is known to be JSON.
 func readFields(where string, raw json.RawMessage) *fields {
-	f := &fields{where: where, left: map[string]json.RawMessage{}}
+	f := &fields{where: where, raw: raw, left: map[string]json.RawMessage{}}
 	if kind(raw) != "an object" {
 		return f.refuse(InvalidType, "%s: is %s, want an object", where, kind(raw))
 	}
@@ -39,6 +43,12 @@ func readFields(where string, raw json.RawMessage) *fields {
 	return f
 }
 
+// whole returns the object as it was written, for a rule that reads it by itself and tells what is wrong.
+func (f *fields) whole() json.RawMessage {
+	f.left, f.fault = nil, nil
+	return f.raw
+}
+
 func (f *fields) refuse(code Code, format string, args ...any) *fields {
 	if f.fault == nil {
 		f.fault = fault(code, format, args...)
@@ -51,14 +61,8 @@ func (f *fields) done() error {
 	if f.fault != nil {
 		return f.fault
 	}
-	least := ""
-	for name := range f.left {
-		if least == "" || name < least {
-			least = name
-		}
-	}
 	if len(f.left) > 0 {
-		return fault(UnknownField, "%s: has no field %.64q", f.where, least)
+		return fault(UnknownField, "%s: has no field %.64q", f.where, slices.Min(slices.Collect(maps.Keys(f.left))))
 	}
 	return nil
 }
@@ -68,6 +72,15 @@ func (f *fields) take(name string) (raw json.RawMessage, ok bool) {
 	raw, ok = f.left[name]
 	delete(f.left, name)
 	return raw, ok
+}
+
+// given tells whether an optional field says anything. null says as little as a field that isn't there.
+func (f *fields) given(name string) bool {
+	if raw, ok := f.left[name]; ok && string(raw) != "null" {
+		return true
+	}
+	delete(f.left, name)
+	return false
 }
 
 // must is take for a field that has to be there.
@@ -100,25 +113,25 @@ func kind(raw json.RawMessage) string {
 	return "a number"
 }
 
-func (f *fields) bool(name string) bool {
+// value reads a field that has to be there. want is what parse takes, in words.
+func value[T any](f *fields, name, want string, parse func(json.RawMessage) (T, bool)) (v T) {
 	raw, ok := f.must(name)
-	if ok && string(raw) != "true" && string(raw) != "false" {
-		f.wrong(name, "true or false", raw)
+	if !ok {
+		return v
 	}
-	return string(raw) == "true"
+	if v, ok = parse(raw); !ok {
+		f.wrong(name, want, raw)
+	}
+	return v
 }
 
-func (f *fields) text(name string) string {
-	raw, ok := f.must(name)
-	if !ok {
-		return ""
-	}
-	s, ok := text(raw)
-	if !ok {
-		f.wrong(name, "a string", raw)
-	}
-	return s
+func (f *fields) bool(name string) bool {
+	return value(f, name, "true or false", func(raw json.RawMessage) (is, ok bool) {
+		return string(raw) == "true", string(raw) == "true" || string(raw) == "false"
+	})
 }
+
+func (f *fields) text(name string) string { return value(f, name, "a string", text) }
 
 func text(raw json.RawMessage) (s string, ok bool) {
 	return s, len(raw) > 0 && raw[0] == '"' && json.Unmarshal(raw, &s) == nil
@@ -142,18 +155,34 @@ func (f *fields) list(name string, needed bool) []json.RawMessage {
 	return l
 }
 
+// each reads the objects of a list that must be there. what is one of them, for messages.
+func (f *fields) each(name, what string, read func(i int, g *fields)) {
+	for i, raw := range f.list(name, true) {
+		g := readFields(fmt.Sprintf("%s: %s %d", f.where, what, i), raw)
+		read(i, g)
+		if err := g.done(); err != nil && f.fault == nil {
+			f.fault = asFault(err)
+		}
+	}
+}
+
+// texts returns the strings of a list that may be missing.
+func (f *fields) texts(name string, needed bool) []string {
+	var list []string
+	for i, raw := range f.list(name, needed) {
+		s, ok := text(raw)
+		if !ok {
+			f.wrong(fmt.Sprintf("%s[%d]", name, i), "a string", raw)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
 // number takes a JSON number, null, or one of the three numbers JSON has no word for. What is too large for
 // a double is infinite.
 func (f *fields) number(name string) float64 {
-	raw, ok := f.must(name)
-	if !ok {
-		return math.NaN()
-	}
-	n, ok := number(raw)
-	if !ok {
-		f.wrong(name, `a number, null, "NaN", "Infinity" or "-Infinity"`, raw)
-	}
-	return n
+	return value(f, name, `a number, null, "NaN", "Infinity" or "-Infinity"`, number)
 }
 
 func number(raw json.RawMessage) (n float64, ok bool) {
@@ -175,19 +204,11 @@ func number(raw json.RawMessage) (n float64, ok bool) {
 // ring takes what number takes. Whatever isn't 0, 1, 2 or 3 in that spelling is NoRing, for the rules to
 // refuse.
 func (f *fields) ring(name string) rings.Ring {
-	raw, ok := f.must(name)
-	if !ok {
-		return rings.NoRing
-	}
-	if _, ok := number(raw); !ok {
-		f.wrong(name, "a ring's number", raw)
-		return rings.NoRing
-	}
-	var r rings.Ring
-	if r.UnmarshalJSON(raw) != nil {
-		return rings.NoRing
-	}
-	return r
+	return value(f, name, "a ring's number", func(raw json.RawMessage) (r rings.Ring, ok bool) {
+		_ = r.UnmarshalJSON(raw) // no ring is NoRing
+		_, ok = number(raw)
+		return r, ok
+	})
 }
 
 // maxSeconds is in the year 5138. Up to here a double knows the microsecond.

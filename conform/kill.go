@@ -4,7 +4,6 @@ package conform
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -19,19 +18,17 @@ const victim = "agent"
 // its length differs. Without anything that hangs the real one stays, so that a busy machine can't make an answer late.
 const hangLimit = 50 * time.Millisecond
 
-func kill(in json.RawMessage) (any, error) {
-	f := readFields("kill", in)
+func kill(f *fields) (any, error) {
 	never := make(chan struct{})
 	defer close(never) // lets the goroutines go that hang
 	handlers := f.callbacks("handlers", true, never)
 	compensations := f.callbacks("compensations", false, never)
 	substitute := ""
-	if raw, ok := f.left["substitute"]; ok && string(raw) != "null" {
+	if f.given("substitute") {
 		substitute = f.text("substitute")
 	}
-	delete(f.left, "substitute")
-	if err := f.done(); err != nil {
-		return nil, err
+	if f.done() != nil {
+		return nil, nil // nothing is killed by a case with a mistake
 	}
 	k, err := killSwitch(handlers, compensations)
 	if err != nil {
@@ -86,11 +83,7 @@ type callback struct {
 
 func (f *fields) callbacks(name string, needed bool, never <-chan struct{}) []callback {
 	var list []callback
-	for i, raw := range f.list(name, needed) {
-		word, ok := text(raw)
-		if !ok {
-			f.wrong(fmt.Sprintf("%s[%d]", name, i), "a string", raw)
-		}
+	for i, word := range f.texts(name, needed) {
 		c := callback{hangs: word == "hang"}
 		switch word {
 		case "ok":

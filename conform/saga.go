@@ -4,9 +4,7 @@ package conform
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 
@@ -23,22 +21,14 @@ type sagaAnswer struct {
 }
 
 // saga runs the steps by the orchestrator's own defaults (three attempts), but without the pauses between them.
-func saga(in json.RawMessage) (any, error) {
-	f := readFields("saga", in)
-	raws := f.list("steps", true)
-	if len(raws) > sagas.MaxSteps {
-		return nil, fault(TooMany, "saga: %d steps, at most %d", len(raws), sagas.MaxSteps)
-	}
+func saga(f *fields) (any, error) {
 	var s sagas.Saga
-	for i, raw := range raws {
-		step, err := sagaStep(i, raw)
-		if err != nil {
-			return nil, err
-		}
-		s.Steps = append(s.Steps, step)
+	f.each("steps", "step", func(i int, g *fields) { s.Steps = append(s.Steps, sagaStep(i, g)) })
+	if n := len(s.Steps); n > sagas.MaxSteps {
+		f.refuse(TooMany, "saga: %d steps, at most %d", n, sagas.MaxSteps)
 	}
-	if err := f.done(); err != nil {
-		return nil, err
+	if f.done() != nil {
+		return nil, nil // no step of a case with a mistake is taken
 	}
 	a := sagaAnswer{Committed: []int{}, Compensated: []int{}, Failed: []int{}}
 	o, err := sagas.New(sagas.Options{Journal: sagas.NewMemory(), Now: began, Progress: a.note})
@@ -70,14 +60,10 @@ func (a *sagaAnswer) note(t sagas.Transition) {
 	}
 }
 
-func sagaStep(i int, raw json.RawMessage) (sagas.Step, error) {
-	f := readFields(fmt.Sprintf("saga: step %d", i), raw)
+func sagaStep(i int, f *fields) sagas.Step {
 	fail, undo := f.number("fail"), f.text("undo")
-	if err := f.done(); err != nil {
-		return sagas.Step{}, err
-	}
 	if fail < 0 || fail != math.Trunc(fail) && !math.IsNaN(fail) {
-		return sagas.Step{}, fault(InvalidValue, "%s: fail is no number of times", f.where)
+		f.refuse(InvalidValue, "%s: fail is no number of times", f.where)
 	}
 	calls := 0.0
 	s := sagas.Step{ID: strconv.Itoa(i), RetryDelay: sagas.None, Execute: func(context.Context, sagas.Call) error {
@@ -94,7 +80,7 @@ func sagaStep(i int, raw json.RawMessage) (sagas.Step, error) {
 		s.Undo = func(context.Context, sagas.Call) error { return errors.New("fails as the case says") }
 	case "none":
 	default:
-		return sagas.Step{}, fault(InvalidValue, "%s: undo %.64q is none of ok, fail, none", f.where, undo)
+		f.refuse(InvalidValue, "%s: undo %.64q is none of ok, fail, none", f.where, undo)
 	}
-	return s, nil
+	return s
 }

@@ -3,15 +3,13 @@
 package conform
 
 import (
-	"encoding/json"
-	"fmt"
 	"time"
 
+	"agentrun/audit"
 	"agentrun/rings"
 )
 
-func rate(in json.RawMessage) (any, error) {
-	f := readFields("rate", in)
+func rate(f *fields) (any, error) {
 	ring := f.ring("ring")
 	type call struct {
 		agent, session string
@@ -19,18 +17,11 @@ func rate(in json.RawMessage) (any, error) {
 		timed          bool
 	}
 	var calls []call
-	for i, raw := range f.list("calls", true) {
-		g := readFields(fmt.Sprintf("rate: call %d", i), raw)
+	f.each("calls", "call", func(_ int, g *fields) {
 		c := call{agent: g.text("agent"), session: g.text("session")}
 		c.at, c.timed = g.instant("at")
-		if err := g.done(); err != nil {
-			return nil, err
-		}
 		calls = append(calls, c)
-	}
-	if err := f.done(); err != nil {
-		return nil, err
-	}
+	})
 	var now time.Time
 	for _, c := range calls {
 		if c.timed {
@@ -51,29 +42,35 @@ func rate(in json.RawMessage) (any, error) {
 	return map[string][]bool{"allowed": allowed}, nil
 }
 
-func breach(in json.RawMessage) (any, error) {
-	f := readFields("breach", in)
+func breach(f *fields) (any, error) {
 	var calls []rings.Call
 	var last time.Time
-	for i, raw := range f.list("calls", true) {
-		g := readFields(fmt.Sprintf("breach: call %d", i), raw)
+	f.each("calls", "call", func(_ int, g *fields) {
 		c := rings.Call{AgentRing: g.ring("agent_ring"), CalledRing: g.ring("called_ring")}
 		at, timed := g.instant("at")
-		if err := g.done(); err != nil {
-			return nil, err
-		}
 		if !timed { // a made-up time must not move an attempt out of the window
 			at = last
 		}
 		c.At, last = at, at
 		calls = append(calls, c)
-	}
-	if err := f.done(); err != nil {
-		return nil, err
-	}
+	})
 	r := rings.AssessCalls(calls)
 	return struct {
 		Severity rings.Severity `json:"severity"`
 		Tripped  bool           `json:"tripped"`
 	}{r.Severity, r.Tripped}, nil
+}
+
+func auditVerify(f *fields) (any, error) {
+	entries := f.list("entries", true)
+	type answer struct {
+		Valid   bool        `json:"valid"`
+		Index   *int        `json:"index"` // null if valid
+		Problem *audit.Code `json:"problem"`
+	}
+	r := audit.VerifyEntries(entries)
+	if r.Valid {
+		return answer{Valid: true}, nil
+	}
+	return answer{Index: &r.Index, Problem: &r.Problem}, nil
 }
