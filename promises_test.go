@@ -18,12 +18,10 @@ import (
 // with the reason. A package stands for all of it. Those that issue 13 or nobody yet decides about are
 // promised and wired to nothing.
 var hollow = map[string]string{
-	"telemetry":              "issue 13: Plaintext, which refuses to print, is no prompt's type yet (M-18)",
-	"rings.ChildRing":        "issue 13: no run is another's child yet (H-15)",
-	"rings.().Risk":          "issue 13: nothing weighs by an action's risk yet (H-8)",
-	"rings.().RevokeAgent":   "undecided: an elevation ends with its run; nobody ends all of an agent's at once (H-15)",
-	"rings.().RevokeSession": "undecided: as RevokeAgent, of a session (H-15)",
-	"rings.().Handshake":     "undecided: Join opens a session by itself (H-29)",
+	"telemetry":          "issue 13: Plaintext, which refuses to print, is no prompt's type yet (M-18)",
+	"rings.ChildRing":    "issue 13: no run is another's child yet (H-15)",
+	"rings.().Risk":      "issue 13: nothing weighs by an action's risk yet (H-8)",
+	"rings.().Handshake": "undecided: Join opens a session by itself (H-29)",
 
 	"hypervisor.().Kills":          "the account of a kill switch as a test reads it; operators read the audit",
 	"audit.NewMemory":              "a log without a disk, for tests of what is recorded",

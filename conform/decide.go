@@ -142,7 +142,6 @@ func began() time.Time { return time.Unix(0, 0).UTC() }
 
 func elevate(f *fields) (any, error) {
 	r := rings.ElevationRequest{
-		Agent: "agent", Session: "session",
 		Current: f.ring("current_ring"), Target: f.ring("target_ring"),
 		TrustScore: f.number("trust_score"), HasConsensus: f.bool("has_consensus"),
 	}

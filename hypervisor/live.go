@@ -118,7 +118,7 @@ func (h *Hypervisor) newControl(adm Admission, opt ControlOptions) *Control {
 		c.who = "run" // a kill must not fail for a name
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.live = newLive(h, adm, c.who, c.nudge)
+	c.live = newLive(h, adm, c.nudge)
 	c.kills = c.killSwitch()
 	if s := adm.Settings.Substitute; s != "" {
 		c.warn(c.RegisterSubstitute(s))

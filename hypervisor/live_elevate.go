@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -89,7 +88,7 @@ func (c *Control) look(ctx context.Context, r ElevateRequest, tell bool) error {
 
 // decideLocked is the decision, in the order of H-13. The caller gives the lock back, which is nil after an error.
 func (c *Control) decideLocked(ctx context.Context, r ElevateRequest) (req rings.ElevationRequest, lock *store.Lock, err error) {
-	req = rings.ElevationRequest{Agent: c.live.who, Session: c.live.where, Target: r.Target, TTLSeconds: r.TTL.Seconds()}
+	req = rings.ElevationRequest{Target: r.Target, TTLSeconds: r.TTL.Seconds()}
 	a, ring, err := c.live.now(ctx)
 	if err != nil {
 		return req, nil, fmt.Errorf("elevation of run %s: %w", c.opt.Run, err)
@@ -208,7 +207,7 @@ func (c *Control) Elevation() (e rings.Elevation, reason string, ok bool) {
 	if l == nil || l.ID != armed.id || c.h.boot() >= armed.until || c.over() {
 		return rings.Elevation{}, "", false
 	}
-	if !slices.ContainsFunc(c.live.loans.Active(), func(e rings.Elevation) bool { return e.ID == l.ID }) {
+	if active, _ := c.live.loans.Active(); active.ID != l.ID {
 		return rings.Elevation{}, "", false
 	}
 	return l.Elevation, l.reason, true
@@ -217,8 +216,8 @@ func (c *Control) Elevation() (e rings.Elevation, reason string, ok bool) {
 // Revoke ends an elevation at once (H-15); "" is the one there is. For one that isn't there the error is
 // rings.ErrElevationNotFound. It takes effect even if the audit can't be written; the error is then returned.
 func (c *Control) Revoke(_ context.Context, id, by string) (rings.Elevation, error) {
-	if active := c.live.loans.Active(); id == "" && len(active) > 0 {
-		id = active[0].ID
+	if active, ok := c.live.loans.Active(); id == "" && ok {
+		id = active.ID
 	}
 	e, err := c.live.loans.Revoke(id)
 	c.live.settle()

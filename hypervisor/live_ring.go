@@ -30,9 +30,7 @@ type live struct {
 	base    rings.Ring // that it was admitted to: only an elevation gives it more
 	news    func()     // called when the ring or the standing is another, without a lock; must not block
 
-	// loans holds at most one elevation, under these names: they are the run's own and need not tell runs apart.
-	loans      *rings.Elevations
-	who, where string
+	loans *rings.Elevations
 
 	readMu sync.Mutex
 	seen   stamp
@@ -103,9 +101,9 @@ func (s stamp) settled(now time.Time) bool {
 	return now.Sub(time.Unix(s.mtime.Unix())) > sureTime
 }
 
-func newLive(h *Hypervisor, adm Admission, who string, news func()) *live {
+func newLive(h *Hypervisor, adm Admission, news func()) *live {
 	l := &live{
-		h: h, agent: adm.Agent, session: adm.Session, base: adm.Ring.OrSandbox(), news: news, who: who, where: "run",
+		h: h, agent: adm.Agent, session: adm.Session, base: adm.Ring.OrSandbox(), news: news,
 		present: adm.Ring.OrSandbox(), changed: make(chan struct{}),
 	}
 	// Until the first reading it is as it was admitted; a question reads before it answers.
@@ -125,9 +123,9 @@ func operatorsOwn(ring rings.Ring) Agent {
 }
 
 // isHeld and trust are what loans asks, under its lock: they take none.
-func (l *live) isHeld(string) bool { return l.held.Load() || l.stands.Load().Quarantined != nil }
+func (l *live) isHeld() bool { return l.held.Load() || l.stands.Load().Quarantined != nil }
 
-func (l *live) trust(string) (score float64, consensus bool) {
+func (l *live) trust() (score float64, consensus bool) {
 	s := l.stands.Load()
 	return trustOf(s.Agent), s.Consensus
 }
@@ -213,7 +211,7 @@ func (l *live) read(ctx context.Context) (s standing, err error) {
 // its agent's score gives, raised by an elevation that is on record, not over, and still earned (M-22, H-13, H-14, H-31).
 func (l *live) effectiveLocked() rings.Ring {
 	s := l.stands.Load()
-	if l.over || s.err != nil || s.sessionOver || l.isHeld("") {
+	if l.over || s.err != nil || s.sessionOver || l.isHeld() {
 		return rings.Sandbox
 	}
 	ring := l.base
@@ -223,7 +221,7 @@ func (l *live) effectiveLocked() rings.Ring {
 	if l.loan.id == "" || l.h.boot() >= l.loan.until {
 		return ring
 	}
-	return l.loans.Effective(l.who, l.where, ring)
+	return l.loans.Effective(ring)
 }
 
 // settle makes the ring what it is. It reads clocks but no files.

@@ -19,7 +19,6 @@ const (
 	CodeDuplicateElevation Code = "duplicate_elevation"
 	CodeInsufficientTrust  Code = "insufficient_trust"
 	CodeNoConsensus        Code = "no_consensus"
-	CodeTooManyElevations  Code = "too_many_elevations"
 	CodeNotFound           Code = "not_found"
 	CodeExpired            Code = "expired"
 )

@@ -15,7 +15,7 @@
 //		return err // *read.InvalidError: every bad field
 //	}
 //	base, _ := rings.Assign(score, consensus) // with an error it is Sandbox
-//	live := elevations.Effective(agent, session, base)
+//	live := elevations.Effective(base)
 //	decision := rings.Check(live, score, consensus, action).Decision()
 //	return record(decision) // then act on it
 //

@@ -3,12 +3,10 @@
 package rings
 
 import (
-	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"time"
 )
@@ -19,7 +17,6 @@ const (
 	ElevationRing2Trust = 0.50 // at least this
 	DefaultElevation    = 300 * time.Second
 	MaxElevation        = 3600 * time.Second
-	MaxElevationsAtOnce = 100_000 // as H-17 bounds the buckets
 )
 
 // ErrElevationNotFound is what revoking an id gives that no active elevation has; its code is CodeNotFound (H-15).
@@ -27,13 +24,11 @@ var ErrElevationNotFound = errors.New("no active elevation has this id")
 
 // ElevationRequest asks for a ring for a while. The zero value is refused.
 type ElevationRequest struct {
-	Agent        string
-	Session      string
-	Current      Ring    // the agent's live ring
+	Current      Ring    // the run's live ring
 	Target       Ring    // Privileged or Standard
 	TrustScore   float64 // in [0,1]; NaN for none
 	HasConsensus bool
-	Elsewhere    bool    // the agent has one in this session that another Elevations keeps: refuses as a duplicate
+	Elsewhere    bool    // the agent has one in this session that another run keeps: refuses as a duplicate
 	Quarantined  bool    // refuses, as ElevationOptions.Quarantined does
 	TTLSeconds   float64 // 0 or less: DefaultElevation; more than MaxElevation: that; NaN is refused
 }
@@ -41,8 +36,6 @@ type ElevationRequest struct {
 // Elevation is a ring on loan.
 type Elevation struct {
 	ID         string    `json:"elevation_id"` // unguessable: 26 characters from the kernel's random source
-	Agent      string    `json:"agent_id"`
-	Session    string    `json:"session_id"`
 	From       Ring      `json:"from_ring"`
 	Target     Ring      `json:"target_ring"`
 	TrustScore float64   `json:"trust_score"`
@@ -65,28 +58,23 @@ type EndedElevation struct {
 type ElevationOptions struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// Quarantined tells whether an agent is in quarantine now; nil: nobody is, beside what requests say.
-	Quarantined func(agent string) bool
-	// Trust returns an agent's present trust score and consensus. With it an elevation ends as soon as they would no longer
+	// Quarantined tells whether the run's agent is in quarantine now; nil: it isn't, beside what requests say.
+	Quarantined func() bool
+	// Trust returns the agent's present trust score and consensus. With it an elevation ends as soon as they would no longer
 	// earn it, and a request needs them beside its own numbers. nil: the request's own numbers count, when it is made.
-	Trust func(agent string) (score float64, hasConsensus bool)
+	Trust func() (score float64, hasConsensus bool)
 }
 
-// Elevations holds who has which ring on loan. It is safe for concurrent use and bounded: MaxElevationsAtOnce. Make one with
+// Elevations holds the ring that one run has on loan: one at a time. It is safe for concurrent use. Make one with
 // NewElevations; the zero value refuses every request.
 type Elevations struct {
 	options ElevationOptions
 
 	mu    sync.Mutex
-	held  map[elevationKey]loan
-	byID  map[string]elevationKey
+	held  *loan // nil: none
 	clock ratchet
-	swept time.Duration    // by the ratchet: when a full table was last looked through
 	ended []EndedElevation // until the next Tick
 }
-
-// elevationKey is a struct, not a joined string: ("a", "b:c") and ("a:b", "c") are two keys.
-type elevationKey struct{ agent, session string }
 
 type loan struct {
 	Elevation
@@ -95,7 +83,10 @@ type loan struct {
 
 // NewElevations returns an empty Elevations.
 func NewElevations(options ElevationOptions) *Elevations {
-	return &Elevations{options: options, held: map[elevationKey]loan{}, byID: map[string]elevationKey{}}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	return &Elevations{options: options}
 }
 
 // ChildRing returns the ring of an agent's child: one less privileged than its parent's, at most Sandbox (H-15); Sandbox
@@ -104,9 +95,8 @@ func NewElevations(options ElevationOptions) *Elevations {
 func ChildRing(parent Ring) Ring { return min(parent.OrSandbox()+1, Sandbox) }
 
 // Request grants an elevation, or refuses with the first reason that holds, in the order of H-13: invalid_target,
-// ring_0_forbidden, duplicate_elevation, quarantined, insufficient_trust, no_consensus. Before these a malformed identifier is
-// refused (invalid_identifier), after them a TTL that is no number (invalid_ttl) and what would exceed MaxElevationsAtOnce
-// (too_many_elevations). The Elevation is zero unless the decision allows.
+// ring_0_forbidden, duplicate_elevation, quarantined, insufficient_trust, no_consensus; and after these a TTL that is no
+// number (invalid_ttl). The Elevation is zero unless the decision allows.
 func (e *Elevations) Request(r ElevationRequest) (Elevation, Decision) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -126,10 +116,7 @@ func (e *Elevations) Check(r ElevationRequest) Decision {
 }
 
 func (e *Elevations) decideLocked(r ElevationRequest) (now time.Time, ttl time.Duration, d Decision) {
-	if err := errors.Join(CheckAgentID(r.Agent), CheckSessionID(r.Session)); err != nil {
-		return now, 0, deny("H-29", CodeInvalidIdentifier, err.Error())
-	}
-	if e.held == nil {
+	if e.options.Now == nil {
 		return now, 0, deny("H-13", CodeUnconfigured, "no elevations were set up")
 	}
 	now = e.readLocked()
@@ -137,11 +124,8 @@ func (e *Elevations) decideLocked(r ElevationRequest) (now time.Time, ttl time.D
 	if d := e.mayLocked(r, now); !d.Allowed() {
 		return now, 0, d
 	}
-	switch {
-	case ttlErr != nil:
+	if ttlErr != nil {
 		return now, 0, deny("H-14", CodeInvalidTTL, ttlErr.Error())
-	case e.fullLocked(now):
-		return now, 0, deny("H-13", CodeTooManyElevations, "too many elevations are active")
 	}
 	return now, ttl, allow("H-13", "granted until it expires or is revoked")
 }
@@ -153,9 +137,9 @@ func (e *Elevations) mayLocked(r ElevationRequest, now time.Time) Decision {
 		return deny("H-13", CodeInvalidTarget, r.Target.String()+" is not more privileged than "+r.Current.String())
 	case r.Target == Root:
 		return deny("H-13", CodeRing0Forbidden, "ring 0 is never an agent's")
-	case e.activeLocked(elevationKey{r.Agent, r.Session}, now) || r.Elsewhere:
+	case e.activeLocked(now) || r.Elsewhere:
 		return deny("H-13", CodeDuplicateElevation, "the agent already has an elevation in this session")
-	case r.Quarantined || e.quarantined(r.Agent):
+	case r.Quarantined || e.quarantined():
 		return deny("H-13", CodeQuarantined, "the agent is in quarantine")
 	}
 	return e.earns(r)
@@ -175,15 +159,15 @@ func elevationTTL(seconds float64) (time.Duration, error) {
 	}
 }
 
-func (e *Elevations) quarantined(agent string) bool {
-	return e.options.Quarantined != nil && e.options.Quarantined(agent)
+func (e *Elevations) quarantined() bool {
+	return e.options.Quarantined != nil && e.options.Quarantined()
 }
 
 // earns decides on the request's numbers and, where there is a source, on the present ones too.
 func (e *Elevations) earns(r ElevationRequest) Decision {
 	d := elevationEarned(r.Target, r.TrustScore, r.HasConsensus)
 	if d.Allowed() && e.options.Trust != nil {
-		score, consensus := e.options.Trust(r.Agent)
+		score, consensus := e.options.Trust()
 		d = elevationEarned(r.Target, score, consensus)
 	}
 	return d
@@ -211,109 +195,73 @@ func elevationEarned(target Ring, score float64, consensus bool) Decision {
 // is suspended. The ratchet has the other one.
 func (e *Elevations) grantLocked(r ElevationRequest, now time.Time, ttl time.Duration) Elevation {
 	granted := Elevation{
-		ID: rand.Text(), Agent: r.Agent, Session: r.Session, From: r.Current, Target: r.Target,
+		ID: rand.Text(), From: r.Current, Target: r.Target,
 		TrustScore: r.TrustScore, GrantedAt: now.Round(0), ExpiresAt: now.Round(0).Add(ttl),
 	}
-	key := elevationKey{r.Agent, r.Session}
-	e.held[key] = loan{granted, addUpTo(e.clock.elapsed, ttl)}
-	e.byID[granted.ID] = key
+	e.held = &loan{granted, addUpTo(e.clock.elapsed, ttl)}
 	return granted
 }
 
-// Effective returns the ring that counts now for the agent in the session: Sandbox in quarantine, else the more privileged of
-// base and an elevation that is active, not expired and still earned. It needs no Tick before it (H-14). A base that is
-// no ring counts as Sandbox.
-func (e *Elevations) Effective(agent, session string, base Ring) Ring {
+// Effective returns the ring that counts now: Sandbox in quarantine, else the more privileged of base and an elevation
+// that is active, not expired and still earned. It needs no Tick before it (H-14). A base that is no ring counts as Sandbox.
+func (e *Elevations) Effective(base Ring) Ring {
 	base = base.OrSandbox()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.quarantined(agent) {
+	if e.quarantined() {
 		base = Sandbox
 	}
-	key := elevationKey{agent, session}
-	l, held := e.held[key]
-	if !held || !e.activeLocked(key, e.readLocked()) {
+	if e.held == nil || !e.activeLocked(e.readLocked()) {
 		return base
 	}
-	return min(base, l.Target)
+	return min(base, e.held.Target)
 }
 
-// Tick ends what has expired or is no longer earned, and returns every elevation that ended so since the last Tick, those
-// that another method found over among them; of more than 1000 the latest. A live supervisor calls it when a score changes,
-// after a quarantine, and at Next, to tell the process and the audit; the decisions don't wait for it.
+// Tick ends an elevation that has expired or is no longer earned, and returns every one that ended so since the last Tick,
+// those that another method found over among them. A live supervisor calls it when a score changes, after a quarantine,
+// and at Next, to tell the process and the audit; the decisions don't wait for it.
 func (e *Elevations) Tick() []EndedElevation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sweepLocked(e.readLocked())
+	if e.held != nil {
+		e.activeLocked(e.readLocked())
+	}
 	ended := e.ended
 	e.ended = nil
 	return ended
 }
 
-// Next returns the instant, by the clock, at which the next elevation expires; ok is false if none is held.
+// Next returns the instant, by the clock, at which the elevation expires; ok is false if none is held.
 func (e *Elevations) Next() (at time.Time, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.held) == 0 {
+	if e.held == nil {
 		return time.Time{}, false
 	}
 	now := e.readLocked()
-	left := MaxElevation
-	for _, l := range e.held {
-		left = min(left, l.end-e.clock.elapsed, l.ExpiresAt.Sub(now.Round(0)))
-	}
+	left := min(e.held.end-e.clock.elapsed, e.held.ExpiresAt.Sub(now.Round(0)))
 	return now.Add(max(left, 0)), true
 }
 
-// Active returns the elevations that count now, oldest first.
-func (e *Elevations) Active() []Elevation {
+// Active returns the elevation that counts now; ok is false if none does.
+func (e *Elevations) Active() (active Elevation, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sweepLocked(e.readLocked())
-	active := make([]Elevation, 0, len(e.held))
-	for _, l := range e.held {
-		active = append(active, l.Elevation)
+	if e.held == nil || !e.activeLocked(e.readLocked()) {
+		return Elevation{}, false
 	}
-	slices.SortFunc(active, func(a, b Elevation) int {
-		return cmp.Or(a.GrantedAt.Compare(b.GrantedAt), cmp.Compare(a.ID, b.ID))
-	})
-	return active
+	return e.held.Elevation, true
 }
 
-// Revoke ends an elevation at once and returns it (H-15). For an id that no active elevation has, an ended one's too, the
-// error is ErrElevationNotFound.
+// Revoke ends the elevation with this id at once and returns it (H-15). Where it isn't active, or not any more, the error
+// is ErrElevationNotFound.
 func (e *Elevations) Revoke(id string) (Elevation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key, held := e.byID[id]
-	if !held || !e.activeLocked(key, e.readLocked()) {
+	if e.held == nil || e.held.ID != id || !e.activeLocked(e.readLocked()) {
 		return Elevation{}, fmt.Errorf("revoke elevation %.64q: %w", id, ErrElevationNotFound)
 	}
-	l := e.held[key]
-	e.dropLocked(l)
+	l := e.held
+	e.held = nil
 	return l.Elevation, nil
-}
-
-// RevokeAgent ends all elevations of an agent, for its kill, and returns those that were active.
-func (e *Elevations) RevokeAgent(agent string) []Elevation {
-	return e.revokeWhere(func(l loan) bool { return l.Agent == agent })
-}
-
-// RevokeSession ends all elevations in a session, for its end, and returns those that were active.
-func (e *Elevations) RevokeSession(session string) []Elevation {
-	return e.revokeWhere(func(l loan) bool { return l.Session == session })
-}
-
-func (e *Elevations) revokeWhere(match func(loan) bool) []Elevation {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sweepLocked(e.readLocked())
-	var revoked []Elevation
-	for _, l := range e.held {
-		if match(l) {
-			e.dropLocked(l)
-			revoked = append(revoked, l.Elevation)
-		}
-	}
-	return revoked
 }

@@ -34,80 +34,37 @@ func addUpTo(a, b time.Duration) time.Duration {
 
 // readLocked reads the clock, within the lock so that two readings can't be used in the wrong order.
 func (e *Elevations) readLocked() time.Time {
-	clock := e.options.Now
-	if clock == nil {
-		clock = time.Now
-	}
-	now := clock()
+	now := e.options.Now()
 	e.clock.advance(now)
 	return now
 }
 
-// whyEnded returns why a loan is over at now, or "". The ratchet stands still while the machine is suspended, wall time
-// doesn't; wall time can be set back, the ratchet can't. The first to say that it is over wins.
-func (e *Elevations) whyEnded(l loan, now time.Time) Code {
+// whyEndedLocked returns why the loan is over at now, or "". The ratchet stands still while the machine is suspended, wall
+// time doesn't; wall time can be set back, the ratchet can't. The first to say that it is over wins.
+func (e *Elevations) whyEndedLocked(now time.Time) Code {
 	switch {
-	case e.clock.elapsed >= l.end || !now.Round(0).Before(l.ExpiresAt):
+	case e.clock.elapsed >= e.held.end || !now.Round(0).Before(e.held.ExpiresAt):
 		return CodeExpired
-	case e.quarantined(l.Agent):
+	case e.quarantined():
 		return CodeQuarantined
 	case e.options.Trust != nil:
-		score, consensus := e.options.Trust(l.Agent)
-		if d := elevationEarned(l.Target, score, consensus); !d.Allowed() {
+		score, consensus := e.options.Trust()
+		if d := elevationEarned(e.held.Target, score, consensus); !d.Allowed() {
 			return d.Code
 		}
 	}
 	return ""
 }
 
-// activeLocked tells whether the key has an elevation that counts; one that is over is dropped for good, whatever the clock
+// activeLocked tells whether there is an elevation that counts; one that is over is dropped for good, whatever the clock
 // or the score do next.
-func (e *Elevations) activeLocked(key elevationKey, now time.Time) bool {
-	l, held := e.held[key]
-	if !held {
+func (e *Elevations) activeLocked(now time.Time) bool {
+	if e.held == nil {
 		return false
 	}
-	code := e.whyEnded(l, now)
-	if code != "" {
-		e.endLocked(l, code)
+	if code := e.whyEndedLocked(now); code != "" {
+		e.ended = append(e.ended, EndedElevation{e.held.Elevation, code})
+		e.held = nil
 	}
-	return code == ""
-}
-
-func (e *Elevations) sweepLocked(now time.Time) {
-	for key := range e.held {
-		e.activeLocked(key, now)
-	}
-}
-
-// sweepEvery is how often a full table is looked through for elevations that are over. Without a pause each refused request
-// would cost a walk over a hundred thousand of them, and that under the lock that every decision takes.
-const sweepEvery = time.Second
-
-// fullLocked makes room where it can: no request may depend on somebody having called Tick.
-func (e *Elevations) fullLocked(now time.Time) bool {
-	if len(e.held) < MaxElevationsAtOnce {
-		return false
-	}
-	if e.swept == 0 || e.clock.elapsed-e.swept >= sweepEvery {
-		e.sweepLocked(now)
-		e.swept = max(e.clock.elapsed, 1)
-	}
-	return len(e.held) >= MaxElevationsAtOnce
-}
-
-// maxUncollected bounds the ended elevations that nobody has fetched with Tick.
-const maxUncollected = 1000
-
-func (e *Elevations) endLocked(l loan, code Code) {
-	e.dropLocked(l)
-	if len(e.ended) >= maxUncollected {
-		e.ended = e.ended[1:]
-	}
-	e.ended = append(e.ended, EndedElevation{l.Elevation, code})
-}
-
-func (e *Elevations) dropLocked(l loan) {
-	delete(e.held, elevationKey{l.Agent, l.Session})
-	delete(e.byID, l.ID)
+	return e.held != nil
 }

@@ -28,11 +28,11 @@ func ExampleElevations() {
 	now := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	elevations := rings.NewElevations(rings.ElevationOptions{Now: func() time.Time { return now }})
 	_, decision := elevations.Request(rings.ElevationRequest{
-		Agent: "did:mesh:7f", Session: "s1", Current: rings.Sandbox, Target: rings.Standard, TrustScore: 0.55,
+		Current: rings.Sandbox, Target: rings.Standard, TrustScore: 0.55,
 	})
-	fmt.Println(decision.Verdict, elevations.Effective("did:mesh:7f", "s1", rings.Sandbox))
+	fmt.Println(decision.Verdict, elevations.Effective(rings.Sandbox))
 	now = now.Add(rings.DefaultElevation)
-	fmt.Println(elevations.Effective("did:mesh:7f", "s1", rings.Sandbox))
+	fmt.Println(elevations.Effective(rings.Sandbox))
 	// Output:
 	// allow ring 2
 	// ring 3

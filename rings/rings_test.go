@@ -178,12 +178,12 @@ func TestNoAllocations(t *testing.T) {
 	action := valid()
 	action.Reversibility = Irreversible
 	e := NewElevations(ElevationOptions{})
-	e.Request(ElevationRequest{Agent: "a", Session: "s", Current: Sandbox, Target: Standard, TrustScore: 1})
+	e.Request(ElevationRequest{Current: Sandbox, Target: Standard, TrustScore: 1})
 	for name, f := range map[string]func(){
 		"Assign":       func() { Assign(0.97, true) },
 		"ShouldDemote": func() { ShouldDemote(Privileged, 0.5, true) },
 		"Check":        func() { Check(Privileged, 0.97, true, action) },
-		"Effective":    func() { e.Effective("a", "s", Sandbox) },
+		"Effective":    func() { e.Effective(Sandbox) },
 		"CheckAgentID": func() { CheckAgentID("did:mesh:7f") },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {

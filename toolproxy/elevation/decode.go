@@ -93,8 +93,6 @@ func words(code rings.Code) (message, next string) {
 		return "the agent's trust isn't high enough for that ring", stay
 	case rings.CodeNoConsensus:
 		return "that ring needs a consensus, and there is none", "ask for ring 2"
-	case rings.CodeTooManyElevations:
-		return "too many elevations are active", "try again later"
 	case rings.CodeInvalidTTL:
 		return "the time to live is none", "ask for 1 to 3600 seconds"
 	case gate.CodeApproval:

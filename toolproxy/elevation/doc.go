@@ -14,7 +14,7 @@
 //	 409 {"ok":false,"error":{"code":"duplicate_elevation","message":"…","next":"…"}}
 //	GET  {"ok":true,"output":{"ring":2,"elevation":{…}}}
 //
-// Errors: H-13's codes, with 403; duplicate_elevation with 409; rate_limited, concurrency_limit and too_many_elevations with 429;
+// Errors: H-13's codes, with 403; duplicate_elevation with 409; rate_limited and concurrency_limit with 429;
 // bad_request with 400; unavailable with 503.
 //
 // What it does not protect against. A reason is an agent's words: secrets it recognises are masked and it is one line, but who reads

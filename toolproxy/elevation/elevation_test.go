@@ -152,7 +152,7 @@ func TestH13Refusals(t *testing.T) {
 		rings.CodeInvalidTarget: {403, rings.CodeInvalidTarget}, rings.CodeRing0Forbidden: {403, rings.CodeRing0Forbidden},
 		rings.CodeDuplicateElevation: {409, rings.CodeDuplicateElevation}, rings.CodeQuarantined: {403, rings.CodeQuarantined},
 		rings.CodeInsufficientTrust: {403, rings.CodeInsufficientTrust}, rings.CodeNoConsensus: {403, rings.CodeNoConsensus},
-		rings.CodeTooManyElevations: {429, rings.CodeTooManyElevations}, rings.CodeInvalidTTL: {400, rings.CodeInvalidTTL},
+		rings.CodeInvalidTTL: {400, rings.CodeInvalidTTL},
 		gate.CodeRateLimited: {429, gate.CodeRateLimited}, gate.CodeApproval: {403, gate.CodeApproval}, gate.CodeCanceled: {403, gate.CodeCanceled},
 		"": {503, gate.CodeUnavailable}, "Not A Word": {503, gate.CodeUnavailable}, rings.CodeOK: {503, gate.CodeUnavailable},
 	} {

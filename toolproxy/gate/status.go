@@ -21,7 +21,7 @@ func Status(code rings.Code) int {
 		return 413
 	case rings.CodeDuplicateElevation:
 		return 409
-	case CodeRateLimited, CodeConcurrency, rings.CodeTooManyElevations:
+	case CodeRateLimited, CodeConcurrency:
 		return 429
 	case CodeToolFailed:
 		return 502

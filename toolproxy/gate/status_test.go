@@ -16,7 +16,7 @@ func TestM13StatusOfEveryCode(t *testing.T) {
 		gate.CodeBadArguments: 400, gate.CodeBadRequest: 400, gate.CodeRouteForbidden: 403, gate.CodeNotFound: 404, gate.CodeTooLarge: 413,
 		gate.CodeRateLimited: 429, gate.CodeConcurrency: 429, gate.CodeSteps: 402, gate.CodeQuota: 402, gate.CodeCost: 402, gate.CodeApproval: 403,
 		gate.CodeQuarantined: 403, gate.CodeRing: 403, gate.CodeConfidential: 403, gate.CodeSuspicious: 403, gate.CodeUnavailable: 503, gate.CodeCanceled: 403,
-		gate.CodeToolUnavailable: 503, rings.CodeDuplicateElevation: 409, rings.CodeTooManyElevations: 429, rings.CodeInvalidTTL: 400,
+		gate.CodeToolUnavailable: 503, rings.CodeDuplicateElevation: 409, rings.CodeInvalidTTL: 400,
 		rings.CodeInvalidTarget: 403, rings.CodeRing0Forbidden: 403, rings.CodeInsufficientTrust: 403, rings.CodeNoConsensus: 403,
 		pdp.CodeACLBlock: 403, pdp.CodeRBACDenied: 403, "a code of tomorrow": 403, "": 403,
 	} {
