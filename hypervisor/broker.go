@@ -15,22 +15,9 @@ import (
 	"agentrun/toolproxy/link"
 )
 
-// BrokerOptions are what the run that the broker stands for has.
+// BrokerOptions are what the run that the broker stands for has, beside what its Control knows.
 type BrokerOptions struct {
-	Run      string // id; required
-	Name     string
-	KeyID    string // of the key the run was started with (M-21)
-	MaxSteps int    // tool calls of the run's profile (M-3); the plan may allow fewer. 0 allows none
-	// Control decides about the run's ring and its kill; the broker is closed before it. KillOnBreach, End and Warn are
-	// then not needed. nil: the run keeps its ring, there is no elevation, and End is how it is killed.
-	Control *Control
-	// KillOnBreach is ControlOptions'.
-	KillOnBreach bool
-	// End ends the run, for the reason given. It is called at most once, and must not wait for the broker. nil: calls are
-	// refused from then on, and the run goes on without a way out.
-	End func(error)
-	// Warn hears of what went wrong beside the run; nil: nobody does.
-	Warn func(error)
+	MaxSteps int // tool calls of the run's profile (M-3); the plan may allow fewer. 0 allows none
 	// Safety is the run's safety loop (S-15); nil: it has none.
 	Safety link.Safeties
 	// Execute starts an operator's command in a sandbox of its own; nil: there are none.
@@ -46,6 +33,7 @@ type Broker struct {
 	opt     BrokerOptions
 	control *Control
 	live    *live // control's
+	run     string
 	ledger  *governance.Ledger
 	steps   int // at most
 
@@ -64,36 +52,27 @@ type Broker struct {
 	asked   int    // approvals of tools
 	asking  bucket // requests for a ring
 	reports bucket // to the safety loop
-	ended   bool
 	closed  bool
 	asks    *store.Lock // held from the first approval on
 }
 
 var _ link.Supervisor = (*Broker)(nil)
 
-// Broker opens the broker of an admitted run. It must be closed, after the run's last process is dead and before its
-// Control and adm.Done.
-func (h *Hypervisor) Broker(adm Admission, opt BrokerOptions) *Broker {
-	if adm.alarm == nil {
-		adm.alarm = h.newAlarm(adm.Session)
+// Broker opens the broker of the run. It must be closed, after the run's last process is dead and before c and adm.Done.
+func (c *Control) Broker(opt BrokerOptions) *Broker {
+	b := &Broker{
+		h: c.h, adm: c.adm, opt: opt, control: c, live: c.live, run: c.opt.Run, steps: max(opt.MaxSteps, 0),
+		places: map[uint64]*openCall{},
 	}
-	b := &Broker{h: h, adm: adm, opt: opt, steps: max(opt.MaxSteps, 0), places: map[uint64]*openCall{}}
-	if most := adm.Grant.Limits.Steps; most != governance.Unlimited {
+	if most := b.adm.Grant.Limits.Steps; most != governance.Unlimited {
 		b.steps = int(min(int64(b.steps), most))
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.ledger = governance.NewLedger(adm.Grant, bank{h, adm.Settings.subject(adm.Agent)}, h.now)
-	b.control = opt.Control
-	if b.control == nil {
-		b.control = h.newControl(adm, ControlOptions{Run: opt.Run, Name: opt.Name, KillOnBreach: opt.KillOnBreach, Warn: opt.Warn})
-		b.control.alone, b.control.end = true, b.end
-		b.control.start()
-	}
-	b.live = b.control.live
+	b.ledger = governance.NewLedger(b.adm.Grant, bank{b.h, b.adm.Settings.subject(b.adm.Agent)}, b.h.now)
 	return b
 }
 
-// Close ends everything that was asked for, gives back what was borrowed and closes the channel of Ring.
+// Close ends everything that was asked for and gives back what was borrowed.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	if b.closed {
@@ -106,9 +85,6 @@ func (b *Broker) Close() error {
 	b.calls.Wait()
 	b.asks.Unlock()
 	errs := b.cutOff()
-	if b.control.alone {
-		errs = errors.Join(errs, b.control.Close())
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), bookTime)
 	defer cancel()
 	return errors.Join(errs, b.ledger.Close(ctx), b.adm.alarm.flush())
@@ -116,13 +92,6 @@ func (b *Broker) Close() error {
 
 // MaxSteps is the smaller of the profile's and the plan's, for link.Start.
 func (b *Broker) MaxSteps() int { return b.steps }
-
-// Caller is who the run is, for link.Start.
-func (b *Broker) Caller() link.Caller {
-	c := b.adm.Caller(b.opt.Run, b.opt.Name)
-	c.KeyID = b.opt.KeyID
-	return c
-}
 
 // Caller is who an admitted run is to the tool proxy and the policy.
 func (a *Admission) Caller(run, name string) link.Caller {
@@ -212,7 +181,7 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 }
 
 // bucket and session name the rate's token bucket (H-16). What has no session shares one that no session can be called.
-func (b *Broker) bucket() string { return b.adm.breacher(b.opt.Run) }
+func (b *Broker) bucket() string { return b.adm.breacher(b.run) }
 
 func (b *Broker) session() string {
 	if b.adm.Session == "" {
@@ -224,20 +193,7 @@ func (b *Broker) session() string {
 func (b *Broker) over() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.closed || b.ended || b.control.over()
-}
-
-// end is how a run is killed that has no Control. From then on nothing is granted and nobody waits, whether or not anybody listens.
-func (b *Broker) end(err error) {
-	b.mu.Lock()
-	first := !b.ended
-	b.ended = true
-	b.mu.Unlock()
-	b.cancel()
-	b.live.end()
-	if first && b.opt.End != nil {
-		b.opt.End(err)
-	}
+	return b.closed || b.control.over()
 }
 
 // Ring implements link.Supervisor. A state that can't be read is ring 3.

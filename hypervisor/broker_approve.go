@@ -46,7 +46,7 @@ func (b *Broker) Approve(ctx context.Context, a link.Approval) (link.Approved, e
 // approve has a kind that no gateway can claim: "" is a call of a tool.
 func (b *Broker) approve(ctx context.Context, a link.Approval, kind string) (link.Approved, error) {
 	b.mu.Lock()
-	if b.closed || b.ended || b.control.over() {
+	if b.closed || b.control.over() {
 		b.mu.Unlock()
 		return refused("", link.CodeCanceled, "the run has ended"), nil
 	}
@@ -140,7 +140,7 @@ func (b *Broker) waits(db *store.DB) error {
 		return nil
 	}
 	for {
-		lock, err := db.TryLock(waitsLock(b.opt.Run))
+		lock, err := db.TryLock(waitsLock(b.run))
 		if err == nil {
 			b.asks = lock
 			return nil
@@ -167,7 +167,7 @@ func (b *Broker) ask(ctx context.Context, a link.Approval, kind string) (Approva
 		reason = audit.Claimed(a.Reason)
 	}
 	asked := Approval{
-		ID: newID(), Kind: kind, Run: b.opt.Run, Agent: b.adm.Agent, Session: b.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
+		ID: newID(), Kind: kind, Run: b.run, Agent: b.adm.Agent, Session: b.adm.Session, Tool: a.Tool, Args: a.Args, Digest: a.Digest, Reason: reason,
 		State: ApprovalPending,
 	}
 	err = db.Update(ctx, func(tx *store.Tx) error {
@@ -214,7 +214,7 @@ func (b *Broker) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 		case a.State != ApprovalPending || !now.Before(a.Expires):
 			ended = append(ended, old{id, a.Asked, len(a.Args)})
 			return nil
-		case a.Run == b.opt.Run:
+		case a.Run == b.run:
 			mine++
 		}
 		all++

@@ -24,8 +24,8 @@ func benchBroker(b *testing.B) *Broker {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := h.Broker(adm, BrokerOptions{Run: "r", MaxSteps: 1 << 40})
-	b.Cleanup(func() { e.Close(); adm.Done(); h.Close() })
+	e := h.Control(adm, ControlOptions{Run: "r"}).Broker(BrokerOptions{MaxSteps: 1 << 40})
+	b.Cleanup(func() { over(e); adm.Done(); h.Close() })
 	return e
 }
 

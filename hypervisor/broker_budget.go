@@ -53,7 +53,7 @@ func reservation(a governance.Answer) link.Reservation {
 func (b *Broker) crossed(a governance.Answer) error {
 	for _, c := range a.Crossed {
 		err := b.h.record(b.adm.Session, false, &audit.QuotaWarning{
-			AgentID: b.adm.Agent, Limit: c.Limit, Plan: b.adm.Grant.Plan, Quota: c.Quota, RunID: b.opt.Run,
+			AgentID: b.adm.Agent, Limit: c.Limit, Plan: b.adm.Grant.Plan, Quota: c.Quota, RunID: b.run,
 			Subject: b.adm.Settings.subject(b.adm.Agent), Used: min(c.Used, audit.MaxInteger),
 		})
 		if err != nil {

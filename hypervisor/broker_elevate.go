@@ -44,7 +44,7 @@ func (b *Broker) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, 
 		no := notElevated(link.CodeRateLimited, "too many requests for a ring in "+ring.String())
 		no.Next = "wait " + l.RetryAfter.String() + ", then ask again"
 		return no, b.adm.alarm.refused.add(&audit.ToolCall{
-			AgentID: b.adm.Agent, Code: string(link.CodeRateLimited), Count: 1, Name: ApprovalElevation, RunID: b.opt.Run, Type: "tool",
+			AgentID: b.adm.Agent, Code: string(link.CodeRateLimited), Count: 1, Name: ApprovalElevation, RunID: b.run, Type: "tool",
 		})
 	}
 	if r.Reason == "" {

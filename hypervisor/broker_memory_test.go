@@ -22,8 +22,8 @@ import (
 // run opens the broker of one run, with as many tool calls taken as the test needs changes.
 func (n *node) memoryRun(run, agent, session string) *Broker {
 	n.t.Helper()
-	e := n.Broker(n.admit(Request{Agent: agent, Session: session}), BrokerOptions{Run: run, MaxSteps: 100_000})
-	n.t.Cleanup(func() { e.Close() })
+	e := n.Control(n.admit(Request{Agent: agent, Session: session}), ControlOptions{Run: run}).Broker(BrokerOptions{MaxSteps: 100_000})
+	n.t.Cleanup(func() { over(e) })
 	e.taken = 10_000 // what so many calls of the tool have taken
 	return e
 }
@@ -70,8 +70,8 @@ func texts(items []link.MemoryItem) []string {
 	return got
 }
 
-// over gives a run's broker to a gateway of its own, as agentrun does.
-func over(t *testing.T, e *Broker) *link.Client {
+// linked gives a run's broker to a gateway of its own, as agentrun does.
+func linked(t *testing.T, e *Broker) *link.Client {
 	t.Helper()
 	ours, theirs, err := link.Pair()
 	if err != nil {
@@ -80,7 +80,7 @@ func over(t *testing.T, e *Broker) *link.Client {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- (&link.Server{Start: link.Start{Caller: e.Caller(), Ring: rings.Sandbox}, Supervisor: e}).Serve(ctx, ours)
+		done <- (&link.Server{Start: link.Start{Caller: e.adm.Caller(e.run, ""), Ring: rings.Sandbox}, Supervisor: e}).Serve(ctx, ours)
 	}()
 	l, err := link.Connect(theirs)
 	if err != nil {
@@ -97,7 +97,7 @@ func over(t *testing.T, e *Broker) *link.Client {
 func TestM14MemoryLivesOn(t *testing.T) {
 	n := newNode(t)
 	runs := []*Broker{n.memoryRun("r1", "a", ""), n.memoryRun("r2", "a", ""), n.memoryRun("r3", "b", "")}
-	one, two, other := over(t, runs[0]), over(t, runs[1]), over(t, runs[2])
+	one, two, other := linked(t, runs[0]), linked(t, runs[1]), linked(t, runs[2])
 	if a := asked(t, one, putting("", "the build is green")); !a.Allowed || a.ID != "m1" || !a.At.Equal(n.now) || a.Version != 1 {
 		t.Errorf("put: got %+v", a)
 	}
@@ -115,7 +115,7 @@ func TestM14MemoryLivesOn(t *testing.T) {
 		t.Errorf("another agent deletes: got %+v", a)
 	}
 	for _, e := range runs {
-		if err := e.Close(); err != nil {
+		if err := over(e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,8 +141,8 @@ func TestM14IdentityIsTheAdmissions(t *testing.T) {
 			t.Errorf("agent %s sees %v", agent, texts(got))
 		}
 	}
-	own := n.Broker(n.admit(Request{}), BrokerOptions{Run: "r3", MaxSteps: 9})
-	defer own.Close()
+	own := n.Control(n.admit(Request{}), ControlOptions{Run: "r3"}).Broker(BrokerOptions{MaxSteps: 9})
+	defer over(own)
 	own.taken = 9
 	if a, err := own.Memory(t.Context(), putting("x", "s")); err == nil || a.Allowed {
 		t.Errorf("a run without agent: got %+v, %v, want an error", a, err)
@@ -198,7 +198,7 @@ func TestM14QuotaOfWhatLivesOn(t *testing.T) {
 	if most := MaxMemoryBytes / (4 * link.MaxMemoryEmbedding); count > most || count < most-2 {
 		t.Errorf("%d items of 16 KiB fit, want about %d", count, most)
 	}
-	if got := len(listed(t, over(t, e))); got != count { // in pages, over a link with its frames
+	if got := len(listed(t, linked(t, e))); got != count { // in pages, over a link with its frames
 		t.Errorf("listed %d, want %d", got, count)
 	}
 	// Replacing counts the difference; a deletion makes room.
@@ -256,7 +256,7 @@ func TestM14PagesFitFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := len(listed(t, over(t, e))); got != MaxMemoryItems {
+	if got := len(listed(t, linked(t, e))); got != MaxMemoryItems {
 		t.Errorf("listed %d, want %d", got, MaxMemoryItems)
 	}
 }
@@ -286,7 +286,7 @@ func TestM14WhatTheSupervisorHoldsTo(t *testing.T) {
 	refused("quarantine", putting("y", "s"))
 	refused("quarantine", link.MemoryRequest{Op: link.MemoryList})
 	e = n.memoryRun("r2", "b", "")
-	e.Close()
+	over(e)
 	refused("after the end", putting("y", "s"))
 }
 
@@ -313,7 +313,7 @@ func TestM14VersionsOfAMemory(t *testing.T) {
 
 func TestM14ManyAtOnce(t *testing.T) {
 	n := newNode(t)
-	runs := []*link.Client{over(t, n.memoryRun("r1", "a", "")), over(t, n.memoryRun("r2", "a", ""))}
+	runs := []*link.Client{linked(t, n.memoryRun("r1", "a", "")), linked(t, n.memoryRun("r2", "a", ""))}
 	var wait sync.WaitGroup
 	for i := range 20 {
 		wait.Go(func() {

@@ -80,13 +80,13 @@ func (b *Broker) recordOf(r link.Record) (audit.Record, error) {
 		return &audit.ToolCall{
 			AgentID: b.adm.Agent, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: strings.ToLower(string(r.Code)), Cost: count(r.Cost),
 			Count: max(count(r.Count), 1), DurationNS: count(int64(r.Took)), Flags: flags, Name: audit.Claimed(r.Name), Received: count(r.Received),
-			Rule: optional(r.Rule), RunID: b.opt.Run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
+			Rule: optional(r.Rule), RunID: b.run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
 		}, nil
 	case "egress", "dns":
 		return &audit.Egress{
 			AgentID: b.adm.Agent, Allowed: r.Allowed, Code: strings.ToLower(string(r.Code)), Count: max(count(r.Count), 1), Destination: audit.Claimed(r.Name),
 			Detail: optional(r.Detail), DurationNS: count(int64(r.Took)), Flags: flags, Received: count(r.Received), Rule: optional(r.Rule),
-			RunID: b.opt.Run, Sent: count(r.Sent), TraceID: optional(r.TraceID), Type: r.Kind,
+			RunID: b.run, Sent: count(r.Sent), TraceID: optional(r.TraceID), Type: r.Kind,
 		}, nil
 	}
 	return nil, fmt.Errorf("record of unknown kind %.20q", r.Kind)

@@ -135,13 +135,18 @@ func (n *node) admit(r Request) Admission {
 // broker opens the broker of a run of agent a, whose ring its score has given.
 func (n *node) broker(opt BrokerOptions) *Broker {
 	n.t.Helper()
-	if opt.Run == "" {
-		opt.Run = "r1"
-	}
-	e := n.Broker(n.admit(Request{Agent: "a"}), opt)
-	n.t.Cleanup(func() { e.Close() })
+	return n.brokerOf("r1", opt)
+}
+
+func (n *node) brokerOf(run string, opt BrokerOptions) *Broker {
+	n.t.Helper()
+	e := n.Control(n.admit(Request{Agent: "a"}), ControlOptions{Run: run}).Broker(opt)
+	n.t.Cleanup(func() { over(e) })
 	return e
 }
+
+// over is the end of a run that has nothing but its broker.
+func over(e *Broker) error { return errors.Join(e.Close(), e.control.Close()) }
 
 func tool(name string) link.Check {
 	return link.Check{Held: true, Action: rings.Action{ID: "tool." + name + ".invoke", Name: name, ExecuteAPI: name, Reversibility: rings.Full, ReadOnly: true}}
@@ -201,7 +206,7 @@ func TestM18CallsOfADeadGatewayAreOnRecord(t *testing.T) {
 	if err != nil || !r.Allowed || asking.Place == 0 {
 		t.Fatalf("got %+v %v, place %d", r, err, asking.Place)
 	}
-	if err := e.Close(); err != nil {
+	if err := over(e); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -352,7 +357,7 @@ func TestM9CheckOrder(t *testing.T) {
 			t.Errorf("got %+v, want quarantined before all else", v)
 		}
 	}
-	e.Close()
+	over(e)
 	if v := check(t, e, tool("math")); v.Allowed || v.Code != link.CodeCanceled {
 		t.Errorf("got %+v after the end", v)
 	}
@@ -409,7 +414,7 @@ func TestH16RateOfTheRing(t *testing.T) {
 		t.Errorf("got %d, want the burst of ring 3", allowed)
 	}
 	// A second run of the same agent finds the bucket as the first has left it.
-	if v := check(t, n.broker(BrokerOptions{Run: "r2", MaxSteps: 9}), tool("math")); v.Allowed {
+	if v := check(t, n.brokerOf("r2", BrokerOptions{MaxSteps: 9}), tool("math")); v.Allowed {
 		t.Error("a new run filled the bucket")
 	}
 }
@@ -452,11 +457,11 @@ func TestM22RingChangesWithoutAQuestion(t *testing.T) {
 		t.Errorf("got %v, want never more than admitted to", ring)
 	}
 	_, changed = e.Ring()
-	e.Close()
+	over(e)
 	<-changed
 }
 
-func TestExitFailsClosed(t *testing.T) {
+func TestBrokerFailsClosed(t *testing.T) {
 	n := newNode(t)
 	n.score("a", 0.8, false)
 	e := n.broker(BrokerOptions{MaxSteps: 100})
@@ -495,7 +500,7 @@ func TestM19BudgetOverRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer adm.Done()
-		e := n.Broker(adm, BrokerOptions{Run: run, MaxSteps: 100})
+		e := n.Control(adm, ControlOptions{Run: run}).Broker(BrokerOptions{MaxSteps: 100})
 		if e.MaxSteps() != 20 {
 			t.Errorf("got %d steps, want the plan's", e.MaxSteps())
 		}
@@ -512,7 +517,7 @@ func TestM19BudgetOverRuns(t *testing.T) {
 			}
 			r.Code = rings.CodeOK
 		}
-		if err := e.Close(); err != nil {
+		if err := over(e); err != nil {
 			t.Fatal(err)
 		}
 		n.restart()
@@ -568,7 +573,7 @@ func TestM18OneRecordForEachDecision(t *testing.T) {
 			t.Errorf("%+v was taken", r)
 		}
 	}
-	e.Close()
+	over(e)
 	if diff := cmp.Diff([]string{"ring_check", "tool_call", "tool_call", "egress", "egress"}, n.log(audit.NodeChain)); diff != "" {
 		t.Error(diff)
 	}
@@ -578,13 +583,13 @@ func TestM18OneRecordForEachDecision(t *testing.T) {
 func TestH24RefusalsAddUp(t *testing.T) {
 	n := newNode(t)
 	adm := n.admit(Request{Agent: "a"})
-	w := n.Watch(adm, WatchOptions{})
+	c := n.Control(adm, ControlOptions{Run: "r1", KillOnBreach: true})
+	w := c.Watch(WatchOptions{})
 	if err := w.Start(status("r1")); err != nil {
 		t.Fatal(err)
 	}
-	var ended error
-	e := n.Broker(adm, BrokerOptions{Run: "r1", KillOnBreach: true, MaxSteps: 9, End: func(err error) { ended = err }})
-	defer e.Close()
+	e := c.Broker(BrokerOptions{MaxSteps: 9})
+	defer over(e)
 	if err := w.Refused(runtime.Refusal{At: n.now, Syscall: "mount", Verdict: "EPERM", Called: rings.Root}); err != nil {
 		t.Fatal(err)
 	}
@@ -598,8 +603,8 @@ func TestH24RefusalsAddUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := e.Record(t.Context(), link.Record{Kind: "egress", Name: "x:1", Code: "ring_denied", Count: 1, Weight: rings.Privileged})
-	if err == nil || ended == nil || !strings.Contains(ended.Error(), "ring breach") {
-		t.Errorf("got %v, ended by %v", err, ended)
+	if err == nil || !strings.Contains(err.Error(), "ring breach") || !c.over() {
+		t.Errorf("got %v, killed %v", err, c.over())
 	}
 	if n.agent("a").Quarantined == nil {
 		t.Error("the agent is free")
@@ -645,7 +650,7 @@ func TestM11ApprovalByAnotherProcess(t *testing.T) {
 			if a, err := e.Approve(t.Context(), again); err != nil || a.Allowed || a.ID == id {
 				t.Errorf("got %+v %v, want an approval to be good once", a, err)
 			}
-			e.Close()
+			over(e)
 			if diff := cmp.Diff([]string{"score", "ring_check", "approval_request", "approval_decision", "approval_request", "approval_decision"}, n.log(audit.NodeChain)); diff != "" {
 				t.Error(diff)
 			}
@@ -680,7 +685,7 @@ func TestM11WhatEndsTheWait(t *testing.T) {
 	}{
 		"time":   {time.Nanosecond, func(*node, *Broker, context.CancelFunc) {}, ApprovalExpired},
 		"caller": {time.Minute, func(_ *node, _ *Broker, cancel context.CancelFunc) { cancel() }, ApprovalCanceled},
-		"run":    {time.Minute, func(_ *node, e *Broker, _ context.CancelFunc) { e.Close() }, ApprovalCanceled},
+		"run":    {time.Minute, func(_ *node, e *Broker, _ context.CancelFunc) { over(e) }, ApprovalCanceled},
 		"quarantine": {time.Minute, func(n *node, _ *Broker, _ context.CancelFunc) {
 			if _, err := n.Quarantine(n.t.Context(), "a", Cause{Code: "operator", Reason: "x"}); err != nil {
 				n.t.Error(err)
@@ -847,7 +852,7 @@ func TestM19DayHoldsOverProcesses(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				e := h.Broker(adm, BrokerOptions{Run: fmt.Sprint("r", i, "-", j)})
+				e := h.Control(adm, ControlOptions{Run: fmt.Sprint("r", i, "-", j)}).Broker(BrokerOptions{})
 				for {
 					r, err := e.Reserve(t.Context(), link.Spend{Estimate: 5000})
 					if err != nil || !r.Allowed {
@@ -858,7 +863,7 @@ func TestM19DayHoldsOverProcesses(t *testing.T) {
 					total += 5000
 					mu.Unlock()
 				}
-				if err := e.Close(); err != nil {
+				if err := over(e); err != nil {
 					t.Error(err)
 				}
 				adm.Done()

@@ -660,11 +660,11 @@ func TestH24BreachLowersTheLiveRun(t *testing.T) {
 					}
 					c := s.Control(adm, ControlOptions{Run: "r1", Processes: s.crew, KillOnBreach: kill, Notify: s.post.notify})
 					defer c.Close()
-					w := s.Watch(adm, WatchOptions{Control: c})
+					w := c.Watch(WatchOptions{})
 					if err := w.Start(status("r1")); err != nil {
 						t.Fatal(err)
 					}
-					e := s.Broker(adm, BrokerOptions{Run: "r1", Control: c})
+					e := c.Broker(BrokerOptions{})
 					defer e.Close()
 					for range 4 {
 						if err := source(s, c, e, w); err != nil {
@@ -981,7 +981,7 @@ func TestH23Triggers(t *testing.T) {
 					o.QuarantineTimeout = time.Millisecond
 				}
 			})
-			e := s.Broker(c.adm, BrokerOptions{Run: "r1", Control: c, MaxSteps: 9})
+			e := c.Broker(BrokerOptions{MaxSteps: 9})
 			defer e.Close()
 			for _, r := range append(rings.KillReasons(), "", "nope") {
 				if r == rings.KillPolicyViolation || r == rings.KillCircuitBreaker {
@@ -1041,7 +1041,7 @@ func TestH13AgentAsksItself(t *testing.T) {
 			c := s.control()
 			settled := false // M-22: it is told when the ring is there
 			c.opt.Settled = func(context.Context) { settled = true }
-			e := s.Broker(c.adm, BrokerOptions{Run: "r1", Control: c})
+			e := c.Broker(BrokerOptions{})
 			defer e.Close()
 			r := link.Elevation{Target: rings.Standard, TTL: time.Minute, Reason: "need to build"}
 			answered := make(chan error, 1)
@@ -1100,7 +1100,7 @@ func TestH13GatewayClaimsAnApproval(t *testing.T) {
 	s := newSite(t)
 	s.score("a", 0.7, false)
 	c := s.control()
-	e := s.Broker(c.adm, BrokerOptions{Run: "r1", Control: c})
+	e := c.Broker(BrokerOptions{})
 	defer e.Close()
 	if _, err := s.GrantApproval(t.Context(), StandingGrant{Agent: "a", Tool: ApprovalElevation, By: "uid:0", Expires: s.clock.now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@
 //	adm, err := h.Admit(ctx, hypervisor.Request{Agent: "planner-1"})
 //	if err != nil { return err } // *DeniedError says why
 //	c := h.Control(adm, hypervisor.ControlOptions{Run: plan.ID}) // decides about the live run: its ring, elevation, kill
-//	status := runtime.Run(ctx, plan, runtime.Options{Observer: h.Watch(adm, hypervisor.WatchOptions{Control: c})})
+//	status := runtime.Run(ctx, plan, runtime.Options{Observer: c.Watch(hypervisor.WatchOptions{})})
 //
 // Errors: *DeniedError is a decision, with its code; everything else is a failure of the node and refuses too.
 //

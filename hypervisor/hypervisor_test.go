@@ -179,7 +179,7 @@ func TestH28WithoutAuditNothingIsGranted(t *testing.T) {
 	if _, err := n.CreateSession(t.Context(), session("s", rings.Eventual)); err == nil {
 		t.Error("a session was made without a record")
 	}
-	w := n.Watch(Admission{Ring: rings.Sandbox}, WatchOptions{})
+	w := n.Control(Admission{Ring: rings.Sandbox}, ControlOptions{Run: "r"}).Watch(WatchOptions{})
 	if err := w.Start(status("r")); err == nil {
 		t.Error("a run started without a record")
 	}
@@ -557,18 +557,18 @@ func TestH24BreachEndsTheRun(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		adm         Admission
-		opt         WatchOptions
-		ends, holds bool
+		kill, holds bool
 	}{
-		{"agent in ring 2", Admission{Agent: "a", Ring: rings.Standard}, WatchOptions{}, true, true},
-		{"agent in ring 3", Admission{Agent: "a", Ring: rings.Sandbox}, WatchOptions{}, false, true},
-		{"agent in ring 3, kill", Admission{Agent: "a", Ring: rings.Sandbox}, WatchOptions{KillOnBreach: true}, true, true},
-		{"operator's run", Admission{Ring: rings.Standard}, WatchOptions{}, false, false},
-		{"operator's run, kill", Admission{Ring: rings.Standard}, WatchOptions{KillOnBreach: true}, true, false},
+		{"agent in ring 2", Admission{Agent: "a", Ring: rings.Standard}, false, true},
+		{"agent in ring 3", Admission{Agent: "a", Ring: rings.Sandbox}, false, true},
+		{"agent in ring 3, kill", Admission{Agent: "a", Ring: rings.Sandbox}, true, true},
+		{"operator's run", Admission{Ring: rings.Standard}, false, false},
+		{"operator's run, kill", Admission{Ring: rings.Standard}, true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			w := n.Watch(tt.adm, tt.opt)
+			c := n.Control(tt.adm, ControlOptions{Run: "run1", KillOnBreach: tt.kill, Processes: newCrew()})
+			w := c.Watch(WatchOptions{})
 			if err := w.Start(status("run1")); err != nil {
 				t.Fatal(err)
 			}
@@ -576,14 +576,19 @@ func TestH24BreachEndsTheRun(t *testing.T) {
 			if err := w.Refused(mount); err != nil {
 				t.Errorf("one attempt is a breach: %v", err)
 			}
-			var ended error
 			for range 100 {
 				if err := w.Refused(mount); err != nil {
-					ended = errors.Join(ended, err)
+					t.Fatal(err)
 				}
 			}
-			if (ended != nil) != tt.ends {
-				t.Errorf("ended by %v, want that it ends: %v", ended, tt.ends)
+			if c.over() != tt.kill {
+				t.Errorf("killed %v, want %v", c.over(), tt.kill)
+			}
+			if ring, _ := c.Ring(); (tt.kill || tt.holds) && ring != rings.Sandbox {
+				t.Errorf("the run is in %v after the breach", ring)
+			}
+			if err := c.Close(); err != nil { // when the kill is on record
+				t.Fatal(err)
 			}
 			if err := w.End(status("run1")); err != nil {
 				t.Fatal(err)
@@ -593,10 +598,14 @@ func TestH24BreachEndsTheRun(t *testing.T) {
 			}
 			kinds := strings.Join(n.log("node"), " ")
 			// The first at once, those up to the breach with it, the rest at the end.
-			want := "sandbox_start refusal refusal breach refusal sandbox_end"
+			want := "sandbox_start refusal refusal breach"
 			if tt.holds {
-				want = "sandbox_start refusal refusal breach quarantine refusal sandbox_end"
+				want += " quarantine"
 			}
+			if tt.kill {
+				want += " kill_order kill"
+			}
+			want += " refusal sandbox_end"
 			if got := kinds; got != want {
 				t.Errorf("audit: %s, want %s", got, want)
 			}
@@ -607,7 +616,7 @@ func TestH24BreachEndsTheRun(t *testing.T) {
 // H-24: a few ordinary refusals are no breach.
 func TestH24OrdinaryRefusals(t *testing.T) {
 	n := newNode(t)
-	w := n.Watch(Admission{Agent: "a", Ring: rings.Sandbox}, WatchOptions{KillOnBreach: true})
+	w := n.Control(Admission{Agent: "a", Ring: rings.Sandbox}, ControlOptions{Run: "run1", KillOnBreach: true}).Watch(WatchOptions{})
 	if err := w.Start(status("run1")); err != nil {
 		t.Fatal(err)
 	}
@@ -645,7 +654,7 @@ func TestH26FoldersAreOnlyOurs(t *testing.T) {
 		if err := os.Chmod(filepath.Join(n.dir, dir), 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Watch(Admission{Ring: rings.Sandbox}, WatchOptions{}).Start(status("r")); !errors.Is(err, ErrOthersCanWrite) {
+		if err := n.Control(Admission{Ring: rings.Sandbox}, ControlOptions{Run: "r"}).Watch(WatchOptions{}).Start(status("r")); !errors.Is(err, ErrOthersCanWrite) {
 			t.Errorf("%s open to all: got %v", dir, err)
 		}
 	}

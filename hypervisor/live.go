@@ -73,9 +73,6 @@ type Control struct {
 	who   string // the agent, or the run if it belongs to none
 	live  *live
 	kills *rings.KillSwitch
-	// alone is set if nothing applies the live ring to processes: the control of a Broker or Watch that was given none.
-	alone bool
-	end   func(error) // then ends the run; may be nil
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -104,12 +101,6 @@ type Control struct {
 
 // Control takes charge of an admitted run. It must be closed, after the run's last process is dead and before adm.Done.
 func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
-	c := h.newControl(adm, opt)
-	c.start()
-	return c
-}
-
-func (h *Hypervisor) newControl(adm Admission, opt ControlOptions) *Control {
 	if adm.alarm == nil {
 		adm.alarm = h.newAlarm(adm.Session)
 	}
@@ -123,14 +114,11 @@ func (h *Hypervisor) newControl(adm Admission, opt ControlOptions) *Control {
 	if s := adm.Settings.Substitute; s != "" {
 		c.warn(c.RegisterSubstitute(s))
 	}
-	return c
-}
-
-func (c *Control) start() {
 	c.work.Go(c.keep)
-	if c.adm.Agent != "" {
+	if adm.Agent != "" {
 		c.tick()
 	}
+	return c
 }
 
 // tick looks at the state every lookTime from now on. What an operator runs itself is in no state: there it begins with the

@@ -36,8 +36,8 @@ func (c *Control) breach(b rings.BreachResult) error {
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%s: %w", reason, err)
-	case c.opt.KillOnBreach || c.alone && c.adm.Agent != "" && c.adm.Ring.MorePrivilegedThan(rings.Sandbox):
-		err = errors.New(reason) // alone: nothing could lower the run while it lives
+	case c.opt.KillOnBreach:
+		err = errors.New(reason)
 	default:
 		return nil
 	}

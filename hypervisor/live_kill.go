@@ -84,12 +84,6 @@ func (c *Control) doom() {
 
 // killSoon kills without making its caller wait: who triggers a kill may be what the kill waits for.
 func (c *Control) killSoon(r KillRequest) {
-	if c.alone {
-		if c.end != nil {
-			c.end(errors.New(r.Detail))
-		}
-		return
-	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()

@@ -7,17 +7,11 @@ import (
 	"fmt"
 
 	"agentrun/audit"
-	"agentrun/rings"
 	"agentrun/runtime"
 )
 
 // WatchOptions are what an operator chose for one run.
 type WatchOptions struct {
-	// Control decides what a breach leads to; KillOnBreach and Warn are then its. nil: nothing can lower or kill the run while
-	// it lives, and a breach above ring 3 ends it.
-	Control *Control
-	// KillOnBreach is ControlOptions'.
-	KillOnBreach bool
 	// SignLater leaves it to Hypervisor.Close to sign where the chain stands: for who waits for the end's record only.
 	SignLater bool
 	// Warn hears of what went wrong beside the run; nil: nobody does.
@@ -30,32 +24,20 @@ func (o WatchOptions) warn(err error) {
 	}
 }
 
-// Watch is the observer of one admitted run: it puts the run on record and weighs its refused calls.
-func (h *Hypervisor) Watch(adm Admission, opt WatchOptions) runtime.Observer {
-	w := &watch{h: h, adm: adm, opt: opt, control: opt.Control}
-	if w.control == nil {
-		w.control = h.newControl(adm, ControlOptions{KillOnBreach: opt.KillOnBreach, Warn: opt.Warn})
-		w.control.alone = true
-	}
-	return w
+// Watch is the observer of the run: it puts the run on record and weighs its refused calls.
+func (c *Control) Watch(opt WatchOptions) runtime.Observer {
+	return &watch{control: c, h: c.h, opt: opt}
 }
 
 type watch struct {
-	h       *Hypervisor
-	adm     Admission
-	opt     WatchOptions
-	run     string
 	control *Control
+	h       *Hypervisor
+	opt     WatchOptions
 	settled func() error // waits for the start to be on disk
 }
 
 // Start puts the run on record. An agent that runs can do what can't be undone, once Settled says that it is on disk too.
 func (w *watch) Start(s runtime.Status) error {
-	w.run = s.ID
-	if w.opt.Control == nil {
-		w.control.opt.Run = s.ID
-		w.control.who = w.adm.breacher(s.ID)
-	}
 	digest, err := audit.ParseHash(s.PlanDigest)
 	if err != nil {
 		return fmt.Errorf("plan digest: %w", err)
@@ -80,19 +62,14 @@ func (w *watch) Refused(r runtime.Refusal) error {
 	c := w.control
 	b, trips := c.adm.alarm.denied(c.live.weighed(), r.Called)
 	err := c.adm.alarm.refused.add(&audit.Refusal{
-		AgentID: w.adm.Agent, Class: r.Detail, Count: 1, RunID: w.run, Syscall: r.Syscall, Verdict: r.Verdict,
+		AgentID: c.adm.Agent, Class: r.Detail, Count: 1, RunID: c.opt.Run, Syscall: r.Syscall, Verdict: r.Verdict,
 	})
 	if err != nil || !trips {
 		return err
 	}
-	return w.breach(b)
-}
-
-// breach answers runtime with an error only if nothing else ends the run: a kill freezes it first, and has its handlers. It
-// isn't waited for: the run's processes wait for this answer, and a process in the kernel's hands can't be frozen.
-func (w *watch) breach(b rings.BreachResult) error {
-	err := w.control.breach(b)
-	if w.control.alone || !w.control.over() {
+	// An error only if nothing else ends the run: a kill freezes it first, and has its handlers. It isn't waited for: the
+	// run's processes wait for this answer, and a process in the kernel's hands can't be frozen.
+	if err := c.breach(b); !c.over() {
 		return err
 	}
 	return nil

@@ -138,8 +138,8 @@ func TestS15StopShutsEveryWayOut(t *testing.T) {
 	c := s.Control(adm, ControlOptions{Run: "r1", Elevatable: func() error { return nil }})
 	defer c.Close()
 	loop := &reached{}
-	e := s.Broker(adm, BrokerOptions{
-		Run: "r1", MaxSteps: 1000, Control: c, Safety: loop,
+	e := c.Broker(BrokerOptions{
+		MaxSteps: 1000, Safety: loop,
 		Execute: func(context.Context, string) (link.Process, error) { return nil, errors.New("executed") },
 	})
 	defer e.Close()
@@ -218,7 +218,7 @@ func TestS15SafetyIsPaced(t *testing.T) {
 	}
 	defer adm.Done()
 	loop := &reached{}
-	e := s.Broker(adm, BrokerOptions{Run: "r1", MaxSteps: 1000, Safety: loop})
+	e := s.Control(adm, ControlOptions{Run: "r1"}).Broker(BrokerOptions{MaxSteps: 1000, Safety: loop})
 	defer e.Close()
 	var last json.RawMessage
 	for range 1000 {
@@ -233,7 +233,7 @@ func TestS15SafetyIsPaced(t *testing.T) {
 	if _, err := s.limits.Take(e.bucket(), e.session(), rings.Sandbox); err != nil {
 		t.Errorf("a tool call has to wait for it: %v", err)
 	}
-	without := s.Broker(adm, BrokerOptions{Run: "r1"})
+	without := s.Control(adm, ControlOptions{Run: "r1"}).Broker(BrokerOptions{})
 	defer without.Close()
 	if _, err := without.Safety(t.Context(), link.Safety{Endpoint: "READ", Operation: "introspect"}); !errors.Is(err, errNoSafetyLoop) {
 		t.Errorf("got %v, want %v", err, errNoSafetyLoop)

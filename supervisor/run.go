@@ -270,11 +270,9 @@ func (s *run) unregister() { s.over() }
 func (s *run) launch() error {
 	plan, by := s.plan, s.by
 	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.TTY && !s.want.Account()}
-	observer := s.outcome.watch(s.h.Watch(s.admission, hypervisor.WatchOptions{
-		Control:      s.live.Control,
-		KillOnBreach: s.want.KillOnBreach,
-		SignLater:    s.outcome.early, // closeNode does
-		Warn:         func(err error) { s.node.Log.Warn("audit", "err", err) },
+	observer := s.outcome.watch(s.live.Control.Watch(hypervisor.WatchOptions{
+		SignLater: s.outcome.early, // closeNode does
+		Warn:      func(err error) { s.node.Log.Warn("audit", "err", err) },
 	}))
 	s.host.Collect(s.ctx)
 	opt := runtime.Options{

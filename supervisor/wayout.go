@@ -133,12 +133,8 @@ func (s *run) openWayOut() error {
 	cmds := &toolcmd.Commands{Options: toolcmd.Options{
 		StateDir: s.node.StateDir, RunDir: s.node.RunDir, Run: plan.ID, Env: s.by.childEnv(), Dir: s.by.Dir,
 	}}
-	s.broker = s.h.Broker(s.admission, hypervisor.BrokerOptions{
-		Run: plan.ID, Name: plan.Name, MaxSteps: plan.Limits.MaxSteps,
-		KillOnBreach: r.KillOnBreach, Control: s.live.Control, Safety: s.live.Safety,
-		End:     func(err error) { s.end(&runtime.PolicyError{Reason: err.Error()}) },
-		Warn:    func(err error) { s.node.Log.Warn("tool proxy", "err", err) },
-		Execute: cmds.Execute,
+	s.broker = s.live.Control.Broker(hypervisor.BrokerOptions{
+		MaxSteps: plan.Limits.MaxSteps, Safety: s.live.Safety, Execute: cmds.Execute,
 	})
 	start.MaxSteps, start.LogDir, start.BestEffort = s.broker.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
 	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()

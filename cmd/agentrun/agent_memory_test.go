@@ -27,7 +27,9 @@ func remember(t *testing.T, state, agent string, summaries ...string) {
 		t.Fatal(err)
 	}
 	defer adm.Done()
-	e := h.Broker(adm, hypervisor.BrokerOptions{Run: "r", MaxSteps: 9})
+	c := h.Control(adm, hypervisor.ControlOptions{Run: "r"})
+	defer c.Close()
+	e := c.Broker(hypervisor.BrokerOptions{MaxSteps: 9})
 	defer e.Close()
 	for _, s := range summaries {
 		v, err := e.Check(t.Context(), link.Check{Held: true, Action: rings.Action{ID: "tool.memory.invoke", Name: "memory", ExecuteAPI: "memory", Reversibility: rings.Full, ReadOnly: true}})

@@ -55,8 +55,8 @@ func newInside(t *testing.T) *inside {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := h.Broker(adm, hypervisor.BrokerOptions{Run: "r1", MaxSteps: 100, Control: v.Control, Safety: v.Safety})
-	start := link.Start{Caller: x.Caller(), Ring: adm.Ring, MaxSteps: 100, Safety: SafetyStart(v.Plan)}
+	x := v.Control.Broker(hypervisor.BrokerOptions{MaxSteps: 100, Safety: v.Safety})
+	start := link.Start{Caller: adm.Caller("r1", ""), Ring: adm.Ring, MaxSteps: 100, Safety: SafetyStart(v.Plan)}
 	ours, theirs, err := link.Pair()
 	if err != nil {
 		t.Fatal(err)
