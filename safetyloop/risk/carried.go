@@ -11,9 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// Many programs run another one that an option, a script or a variable names: tar --checkpoint-action=exec=id says no more at its
-// front than "tar". lexicon/carriers.tsv has those ways. What isn't in it isn't found: this judges words, and a Makefile, a hook or
-// a file that is named may hold anything.
+// Many programs run another one that an option, a script or a variable names: tar --checkpoint-action=exec=id
+// says no more at its front than "tar". lexicon/carriers.tsv has those ways. What isn't in it isn't found:
+// this judges words, and a Makefile, a hook or a file that is named may hold anything.
 
 // sedRuns takes the command e, and the flag e of s: both have sed run a shell, by sed(1).
 var sedRuns = sync.OnceValue(func() *regexp.Regexp {

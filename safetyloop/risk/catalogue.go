@@ -69,8 +69,9 @@ type Entry struct {
 // Catalogue lists every factor with what it adds.
 func Catalogue() []Entry { return catalogue[1:] }
 
-// catalogue is in the order of the constants. Of the verbs only the strongest counts. The points are chosen so that a verb alone lands in
-// the tier that fits a small and known target, and what makes it worse moves it up: docs/risk-score.md has the reasoning.
+// catalogue is in the order of the constants. Of the verbs only the strongest counts. The points are chosen
+// so that a verb alone lands in the tier that fits a small and known target, and what makes it worse moves it
+// up: docs/risk-score.md has the reasoning.
 var catalogue = [factors]Entry{
 	verbRead:         {Name: "verb_read", Points: 5, Why: "looks at something and leaves it as it is"},
 	verbTest:         {Name: "verb_test", Points: 10, Why: "builds, tests or checks: runs code that is there already"},

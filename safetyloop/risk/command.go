@@ -3,6 +3,7 @@
 package risk
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -80,7 +81,8 @@ func (f *finder) touch(args []string, changes bool) {
 	}
 }
 
-// command judges one command by its row of commands.tsv. A name that has none says nothing: its words have been read as prose.
+// command judges one command by its row of commands.tsv. A name that has none says nothing: its words have
+// been read as prose.
 func (f *finder) command(name string, args []string) bool {
 	row := lexicon().commands[name]
 	if row == nil && (strings.HasPrefix(name, "mkfs.") || strings.HasPrefix(name, "newfs")) {
@@ -93,7 +95,7 @@ func (f *finder) command(name string, args []string) bool {
 		f.did(row.as, name, args)
 	}
 	for _, s := range row.steps {
-		if !f.do(s, name, args) {
+		if !f.do(s, name, args, "") {
 			return false
 		}
 	}
@@ -114,35 +116,89 @@ func only(what string, args []string) bool {
 		return subcommand(args) == "user" || subcommand(args) == "localgroup"
 	case "evidence":
 		return evidence(args)
+	case "arguments":
+		return len(args) > 0
 	}
 	return false
 }
 
-// do is one step of a row. False: this is no such command after all.
-func (f *finder) do(s step, name string, args []string) bool {
+// given tells whether one of a list's arguments is there: -f alone or among other letters, --force and what
+// begins so, any other word as it stands, or up to a star.
+func given(args []string, list string) bool {
+	for _, w := range strings.Fields(list) {
+		begins, star := strings.CutSuffix(w, "*")
+		found := false
+		switch {
+		case star:
+			found = slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, begins) })
+		case len(w) > 2 && strings.HasPrefix(w, "--"):
+			found = has(args, 0, w[2:])
+		case len(w) == 2 && w[0] == '-' && w[1] != '-':
+			found = has(args, w[1], "")
+		default:
+			found = slices.Contains(args, w)
+		}
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+// do is one step of a row; word is the argument that the row is about, if it is about one. False: this is no
+// such command after all.
+func (f *finder) do(s step, name string, args []string, word string) bool {
 	switch s.what {
 	case "by":
 		return f.by(s.of, name, args)
+	case "each":
+		f.each(s.of, name, args)
 	case "changes", "reads":
 		f.touch(args, s.what == "changes")
 	case "archives":
 		f.touch(args, has(args, 'x', "extract"))
 	case "aims":
 		f.aimAt(args)
+	case "rest":
+		f.aimAt(args[min(1, len(args)):])
+	case "others":
+		if i := slices.IndexFunc(args, func(a string) bool { return a[0] != '-' && told(s.of, a) == nil }); i >= 0 {
+			f.aim(args[i])
+		}
 	case "self":
 		f.aim(name)
 	case "target":
 		f.aim(s.of)
 	case "store":
-		first(&f.store, s.of)
+		first(&f.store, cmp.Or(s.of, word))
 	case "hosts":
 		f.hosts(name, args)
-	case "privilege":
-		f.add(privilege, name)
+	case "way":
+		f.way = true
 	case "sensitive":
 		f.sensitive = true
 	default:
-		return f.doing(s.what, name, args)
+		return f.factor(s.what, name, word) || f.doing(s.what, name, args)
+	}
+	return true
+}
+
+// factor is a step that adds one. Its detail is the argument, or the command.
+func (f *finder) factor(what, name, word string) bool {
+	switch what {
+	case "network":
+		f.add(network, strings.TrimSpace(name+" "+word))
+	case "persistence":
+		f.add(persistence, name+" "+word)
+	case "privilege":
+		f.add(privilege, cmp.Or(word, name))
+	case "force":
+		f.add(force, word)
+	case "secret":
+		f.add(credentialWord, word)
+		f.sensitive = true
+	default:
+		return false
 	}
 	return true
 }
@@ -150,6 +206,16 @@ func (f *finder) do(s step, name string, args []string) bool {
 // doing is what few commands do.
 func (f *finder) doing(what, name string, args []string) bool {
 	switch what {
+	case "asks":
+		f.act(verbRead, name)
+	case "mounts":
+		f.mounts(args)
+	case "hooks":
+		if given(args, "alias.*") || slices.ContainsFunc(args, func(a string) bool {
+			return strings.Contains(a, "hookspath") || strings.Contains(a, "hooksPath")
+		}) {
+			f.add(persistence, "git config")
+		}
 	case "null": // mv to nowhere
 		if slices.Contains(args, "/dev/null") {
 			f.did(verbDelete, name, args)
@@ -204,8 +270,6 @@ func (f *finder) by(whom, name string, args []string) bool {
 		f.script(name, args)
 	case "web":
 		f.web(name, args)
-	case "unit":
-		f.unit(name, args)
 	case "schedule":
 		f.schedule(name, args)
 	case "environment":
@@ -213,21 +277,9 @@ func (f *finder) by(whom, name string, args []string) bool {
 	case "history":
 		f.history(name, args)
 	case "git":
-		f.git(args)
+		f.git(name, args)
 	case "packages":
 		return f.packages(name, args)
-	case "containers":
-		f.containers(name, args)
-	case "cluster":
-		f.cluster(name, args)
-	case "infrastructure":
-		f.infrastructure(name, args)
-	case "cloud":
-		if len(args) == 0 {
-			return false
-		}
-		f.act(verbRead, name)
-		f.add(network, name)
 	default:
 		return false
 	}
@@ -403,25 +455,5 @@ func (f *finder) history(name string, args []string) {
 		f.did(verbDelete, name, args)
 		f.add(securityOff, "history -c")
 		f.aim("history")
-	}
-}
-
-func (f *finder) unit(name string, args []string) {
-	for _, a := range args {
-		switch strings.ToLower(a) {
-		case "stop", "disable", "mask", "kill", "restart", "unload", "isolate", "poweroff", "reboot", "halt", "bootout":
-			f.did(verbStop, name, args)
-		case "enable", "load", "bootstrap":
-			f.did(verbChange, name, args)
-			f.add(persistence, name+" "+a)
-		case "start", "reload":
-			f.did(verbRun, name, args)
-		case "status", "list-units", "is-active", "show":
-			f.did(verbRead, name, args)
-		default:
-			if a[0] != '-' {
-				f.aim(a)
-			}
-		}
 	}
 }

@@ -9,9 +9,10 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// withoutMessages takes the message out of a git commit: "remove the old cache" removes nothing. This is the one place where text isn't read, so
-// it is narrow. The command must begin the hint, or follow a short lead-in such as "executing shell command: ", so that quotes
-// mean what the parser says they mean; and the message must be a literal, in which the shell runs nothing.
+// withoutMessages takes the message out of a git commit: "remove the old cache" removes nothing. This is the
+// one place where text isn't read, so it is narrow. The command must begin the hint, or follow a short
+// lead-in such as "executing shell command: ", so that quotes mean what the parser says they mean; and the
+// message must be a literal, in which the shell runs nothing.
 func withoutMessages(text string) string {
 	lead, command := leadIn(text)
 	if !strings.HasPrefix(command, "git ") || !strings.Contains(command, " commit ") || tooComplex(command) {

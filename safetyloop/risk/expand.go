@@ -10,7 +10,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// value is a word as the shell would make it. A zero byte stands where an expansion without quotes would split it.
+// value is a word as the shell would make it. A zero byte stands where an expansion without quotes would
+// split it.
 type value struct {
 	s       strings.Builder
 	dynamic bool // part of it is an expansion that isn't known
@@ -127,7 +128,8 @@ func (w *walker) param(v *value, p *syntax.ParamExp, quoted bool, nested int) bo
 	return known
 }
 
-// subst works out $(echo …) and $(printf …), which are used for nothing but hiding a word. What any other command prints isn't known.
+// subst works out $(echo …) and $(printf …), which are used for nothing but hiding a word. What any other
+// command prints isn't known.
 func (w *walker) subst(v *value, c *syntax.CmdSubst, quoted bool, nested int) bool {
 	v.dynamic = true
 	if len(c.Stmts) != 1 || nested >= maxDepth {

@@ -43,7 +43,8 @@ type place struct {
 	changes, prose bool
 }
 
-// maxPlaces and maxOperations bound what is kept for the end. Past them the strongest are in already or the hint is a list.
+// maxPlaces and maxOperations bound what is kept for the end. Past them the strongest are in already or the
+// hint is a list.
 const (
 	maxPlaces     = 4096
 	maxOperations = 64
@@ -130,8 +131,8 @@ func (f *finder) missing() string {
 	return "nothing is named that it would be done to"
 }
 
-// What else counts depends on every action that was found and not on the strongest alone: a second verb of the same weight must not
-// make the first one's reasons go away.
+// What else counts depends on every action that was found and not on the strongest alone: a second verb of
+// the same weight must not make the first one's reasons go away.
 
 // changing tells whether anything is changed.
 func (f *finder) changing() bool {

@@ -17,7 +17,8 @@ func lookup(word string) (verb, bool) {
 // maxWord is longer than any verb in any form.
 const maxWord = 24
 
-// lemma finds the verb of a folded word, and whether the word is a form that only a verb or the name of its act has.
+// lemma finds the verb of a folded word, and whether the word is a form that only a verb or the name of its
+// act has.
 func lemma(word string) (v verb, inflected, ok bool) {
 	if v, ok := lookup(word); ok {
 		return v, false, true
@@ -74,8 +75,8 @@ func joined(word string) (verb, bool) {
 	return verb{}, false
 }
 
-// disguise finds a verb that digits, signs or capitals stand in: de1ete, deIete, dr0p. Only verbs that do harm are looked for, in
-// a word that has a reason to be looked at.
+// disguise finds a verb that digits, signs or capitals stand in: de1ete, deIete, dr0p. Only verbs that do
+// harm are looked for, in a word that has a reason to be looked at.
 func disguise(word string) (verb, bool) {
 	if len(word) < 2 || len(word) > maxWord {
 		return verb{}, false
@@ -91,7 +92,8 @@ func disguise(word string) (verb, bool) {
 	return verb{}, false
 }
 
-// Base gives the base form of a folded word that is a form of a verb (deleting, deletion: delete), and any other word as it is.
+// Base gives the base form of a folded word that is a form of a verb (deleting, deletion: delete), and any
+// other word as it is.
 func Base(word string) string {
 	if v, _, ok := lemma(word); ok {
 		return v.word

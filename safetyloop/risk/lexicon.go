@@ -12,8 +12,9 @@ import (
 	"agentrun/internal/fold"
 )
 
-// What is looked for are tables in lexicon/, each row with its reason. They are read at the first hint: the programs that link this
-// package judge none at their start. A row that can't be read would be left out; TestLexicon holds that there is none.
+// What is looked for are tables in lexicon/, each row with its reason. They are read at the first hint: the
+// programs that link this package judge none at their start. A row that can't be read would be left out;
+// TestLexicon holds that there is none.
 var (
 	//go:embed lexicon/verbs.tsv
 	verbRows string
@@ -23,6 +24,8 @@ var (
 	wordRows string
 	//go:embed lexicon/commands.tsv
 	commandRows string
+	//go:embed lexicon/subcommands.tsv
+	subcommandRows string
 	//go:embed lexicon/carriers.tsv
 	carrierRows string
 )
@@ -92,11 +95,12 @@ type verb struct {
 	skeleton string
 }
 
-// does is how a command is judged.
+// does is how a command is judged, or a word among its arguments.
 type does struct {
-	only  string // a word of prose unless this holds
-	as    factor
-	steps []step
+	only   string // says nothing unless this holds
+	as     factor
+	undone string // arguments of which one makes it verb_delete: see given
+	steps  []step
 }
 
 // step is one thing that is done: see finder.do.
@@ -112,6 +116,7 @@ type tables struct {
 	kinds    map[string]class
 	lists    map[class][]string
 	commands map[string]*does
+	told     map[[2]string]*does // by family and word
 
 	carriers, variables, spawners map[string][]carrier
 }
@@ -119,7 +124,8 @@ type tables struct {
 var lexicon = sync.OnceValue(func() *tables {
 	t := &tables{
 		verbs: map[string]verb{}, forms: map[string]verb{}, kinds: map[string]class{}, lists: map[class][]string{},
-		commands: map[string]*does{}, carriers: map[string][]carrier{}, variables: map[string][]carrier{}, spawners: map[string][]carrier{},
+		commands: map[string]*does{}, told: map[[2]string]*does{},
+		carriers: map[string][]carrier{}, variables: map[string][]carrier{}, spawners: map[string][]carrier{},
 	}
 	rows(verbRows, 3, t.addVerbs)
 	rows(formRows, 3, func(c []string) {
@@ -138,7 +144,18 @@ var lexicon = sync.OnceValue(func() *tables {
 			t.lists[of] = append(t.lists[of], spaced(w))
 		}
 	})
-	rows(commandRows, 4, t.addCommands)
+	rows(commandRows, 4, func(c []string) {
+		d := newDoes(c[1], "", c[2])
+		for _, name := range strings.Fields(c[0]) {
+			t.commands[name] = d
+		}
+	})
+	rows(subcommandRows, 6, func(c []string) {
+		d := newDoes(c[2], c[3], c[4])
+		for _, word := range strings.Fields(c[1]) {
+			t.told[[2]string{c[0], word}] = d
+		}
+	})
 	rows(carrierRows, 6, func(c []string) {
 		into := map[string]map[string][]carrier{"carrier": t.carriers, "variable": t.variables, "spawner": t.spawners}[c[0]]
 		options := strings.Fields(c[2])
@@ -193,9 +210,9 @@ func (t *tables) addVerbs(c []string) {
 	}
 }
 
-func (t *tables) addCommands(c []string) {
-	d := &does{as: factorOf(c[1])}
-	for _, s := range strings.Fields(c[2]) {
+func newDoes(as, undone, steps string) *does {
+	d := &does{as: factorOf(as), undone: undone}
+	for _, s := range strings.Fields(steps) {
 		what, of, _ := strings.Cut(s, "=")
 		if what == "if" {
 			d.only = of
@@ -203,10 +220,11 @@ func (t *tables) addCommands(c []string) {
 		}
 		d.steps = append(d.steps, step{what, of})
 	}
-	for _, name := range strings.Fields(c[0]) {
-		t.commands[name] = d
-	}
+	return d
 }
+
+// told is what a word does among the arguments of a family's commands; nil: nothing that is known.
+func told(family, word string) *does { return lexicon().told[[2]string{family, strings.ToLower(word)}] }
 
 // is tells whether a word is of one of the classes.
 func is(word string, of class) bool { return lexicon().kinds[word]&of != 0 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// pathLike tells a path from a word: absolute, relative with dots, in the home folder, on a Windows drive, or a name with a
-// suffix that files have.
+// pathLike tells a path from a word: absolute, relative with dots, in the home folder, on a Windows drive, or
+// a name with a suffix that files have.
 func pathLike(s string) bool {
 	switch {
 	case s == "" || strings.Contains(s, "://"):

@@ -15,8 +15,8 @@ type token struct {
 	ends   bool   // a colon, comma or full stop came after it
 }
 
-// tokenize reads text as words, blind for quoting: r”m and \rm are rm. It can't fail, so no trick with quotes hides what it
-// finds; what it can't see (variables, escapes) the parser does.
+// tokenize reads text as words, blind for quoting: r”m and \rm are rm. It can't fail, so no trick with quotes
+// hides what it finds; what it can't see (variables, escapes) the parser does.
 func tokenize(text string) []token {
 	text = unsplit(text)
 	var out []token
@@ -72,7 +72,8 @@ func unsplit(text string) string {
 	return text
 }
 
-// parts splits a name into lower-case words: deleteUser, delete_user, fs.delete-user. Other scripts' letters are kept together.
+// parts splits a name into lower-case words: deleteUser, delete_user, fs.delete-user. Other scripts' letters
+// are kept together.
 func parts(name string) []string {
 	var out []string
 	start, last, run := -1, rune(0), 0
@@ -378,7 +379,8 @@ func (f *finder) object(t token, words []string, isVerb bool) {
 	}
 }
 
-// compound takes what an operation's name says beside its verb: the user of delete_user. The file of write_file says nothing.
+// compound takes what an operation's name says beside its verb: the user of delete_user. The file of
+// write_file says nothing.
 func (f *finder) compound(text string, words []string, isVerb bool) {
 	if !isVerb {
 		f.aim(text)

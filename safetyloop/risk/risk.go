@@ -61,7 +61,8 @@ func (t Tier) String() string {
 
 // Env is where the action would happen.
 type Env struct {
-	// Workspace is the absolute path of what the agent works on. Empty: every absolute path but /tmp is outside.
+	// Workspace is the absolute path of what the agent works on. Empty: every absolute path but /tmp is
+	// outside.
 	Workspace string
 }
 
@@ -80,10 +81,11 @@ type Assessment struct {
 	Factors []Factor // largest first; Score is their sum, at most 100
 	Verb    string   // the operation's name (delete_user, git push), else the verb of the strongest action (delete)
 	Target  string   // the first thing that is named, folded; "" if none is
-	// Operations are the commands and operations that were recognised, as plain words: no path, no quotes, no wrapper before.
-	// A policy's deny patterns are held against them too. At most 64.
+	// Operations are the commands and operations that were recognised, as plain words: no path, no quotes, no
+	// wrapper before. A policy's deny patterns are held against them too. At most 64.
 	Operations []string
-	// Chained tells of more than one command: a separator, a pipe, a substitution, a redirection, or a second line.
+	// Chained tells of more than one command: a separator, a pipe, a substitution, a redirection, or a second
+	// line.
 	Chained bool
 	Hidden  bool // something in the hint can't be seen, or reads as something else
 }
@@ -109,8 +111,8 @@ func Assess(hint string, env Env) Assessment {
 	return f.result()
 }
 
-// Unescaped is the hint without the numbers that stand for characters, as %2e, \x2e and \u002e for a dot; what reads it may undo them.
-// It is the hint itself if it has none.
+// Unescaped is the hint without the numbers that stand for characters, as %2e, \x2e and \u002e for a dot;
+// what reads it may undo them. It is the hint itself if it has none.
 func Unescaped(hint string) string {
 	plain, _ := unescaped(fold.Read(hint).Clean)
 	return plain
@@ -119,7 +121,8 @@ func Unescaped(hint string) string {
 // maxRounds of decoding: a path that is decoded more often on its way is nobody's.
 const maxRounds = 3
 
-// unescaped tells also whether characters are escaped that never need it: no honest hint writes a dot so, or a word.
+// unescaped tells also whether characters are escaped that never need it: no honest hint writes a dot so, or
+// a word.
 func unescaped(s string) (plain string, needless bool) {
 	for range maxRounds {
 		before := s

@@ -243,7 +243,8 @@ func TestLexicon(t *testing.T) {
 		name, text string
 		columns    int
 	}{
-		{"verbs", verbRows, 3}, {"forms", formRows, 3}, {"words", wordRows, 3}, {"commands", commandRows, 4}, {"carriers", carrierRows, 6},
+		{"verbs", verbRows, 3}, {"forms", formRows, 3}, {"words", wordRows, 3}, {"commands", commandRows, 4},
+		{"subcommands", subcommandRows, 6}, {"carriers", carrierRows, 6},
 	} {
 		t.Run(file.name, func(t *testing.T) {
 			seen := map[string]string{}
@@ -289,6 +290,18 @@ func TestLexicon(t *testing.T) {
 				case "commands":
 					if as := factorOf(strings.TrimPrefix(c[1], "-")); c[1] != "-" && as == noFactor {
 						t.Errorf("line %d: there is no factor %q", n+1, c[1])
+					}
+				case "subcommands":
+					if as := factorOf(strings.TrimPrefix(c[2], "-")); c[2] != "-" && as == noFactor {
+						t.Errorf("line %d: there is no factor %q", n+1, c[2])
+					}
+					for _, s := range newDoes("", "", strings.TrimPrefix(c[4], "-")).steps {
+						if !(&finder{}).do(s, "x", []string{"x"}, "x") {
+							t.Errorf("line %d: there is no step %q", n+1, s.what)
+						}
+					}
+					if of != "git" && of != "packages" && !strings.Contains(commandRows, "each="+of) {
+						t.Errorf("line %d: no command is of the family %q", n+1, of)
 					}
 				case "carriers":
 					if !slices.Contains([]string{"carrier", "variable", "spawner"}, of) {

@@ -117,11 +117,13 @@ func base(w string) string {
 	return strings.TrimSuffix(strings.ToLower(w), ".exe")
 }
 
-// maxArgs of one command are looked at as such; what comes later has been read as prose, and is tried as commands of its own.
+// maxArgs of one command are looked at as such; what comes later has been read as prose, and is tried as
+// commands of its own.
 const maxArgs = 64
 
-// call judges the words of one command. A command may stand behind others (sudo, env, xargs, find -exec) and behind prose, so every
-// place is tried; further in, a name within a path is an argument unless it lies in a folder of programs.
+// call judges the words of one command. A command may stand behind others (sudo, env, xargs, find -exec) and
+// behind prose, so every place is tried; further in, a name within a path is an argument unless it lies in a
+// folder of programs.
 func (f *finder) call(words []string) {
 	each := false // behind xargs or parallel
 	for i, w := range words {
@@ -149,7 +151,8 @@ func (f *finder) call(words []string) {
 // many takes the commands that run another for each thing they are given.
 func many(w string) bool { return base(w) == "xargs" || base(w) == "parallel" }
 
-// evidence that a word of prose is a command: an option or a path follows, or a word that only this command takes.
+// evidence that a word of prose is a command: an option or a path follows, or a word that only this command
+// takes.
 func evidence(args []string) bool {
 	if len(args) == 0 {
 		return false

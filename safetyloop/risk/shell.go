@@ -9,16 +9,18 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Bounds of what the parser is given. It recurses for each opening bracket and each operator that binds to the right, and a
-// goroutine's stack that is full can't be recovered from; a hint that needs more than this isn't read, and counts as unreadable.
+// Bounds of what the parser is given. It recurses for each opening bracket and each operator that binds to
+// the right, and a goroutine's stack that is full can't be recovered from; a hint that needs more than this
+// isn't read, and counts as unreadable.
 const (
 	maxNesting   = 100
 	maxOperators = 2000
 	maxParses    = 16
 )
 
-// shell parses text as a shell would, and judges its commands. Prose is a command with odd arguments, which does no harm;
-// prose that isn't one (it's, a bracket) is tried again from where a command is likely to begin.
+// shell parses text as a shell would, and judges its commands. Prose is a command with odd arguments, which
+// does no harm; prose that isn't one (it's, a bracket) is tried again from where a command is likely to
+// begin.
 func (f *finder) shell(text string, depth int) {
 	if tooComplex(text) {
 		f.add(shellUnreadable, "more nested or chained than is parsed")
@@ -76,7 +78,8 @@ func keywords(text string) int {
 	return n
 }
 
-// snippets are the parts of prose that may be a command: what follows a colon, what stands in backquotes, what follows "run".
+// snippets are the parts of prose that may be a command: what follows a colon, what stands in backquotes,
+// what follows "run".
 func snippets(text string) []string {
 	var out []string
 	for rest := text; len(out) < maxParses/2; {
@@ -110,7 +113,8 @@ func evasive(text string) bool {
 	return false
 }
 
-// parse judges text if it is a program. A panic of the parser refuses it: what couldn't be read may be anything.
+// parse judges text if it is a program. A panic of the parser refuses it: what couldn't be read may be
+// anything.
 func (f *finder) parse(text string, depth int) (ok bool) {
 	if f.budget -= len(text); f.budget < 0 {
 		f.add(shellUnreadable, "more code than is read")

@@ -74,7 +74,8 @@ func fork(text string) bool {
 	}
 }
 
-// minEncoded is the shortest run that is decoded: 9 bytes of text. Names of functions that happen to decode don't read as text.
+// minEncoded is the shortest run that is decoded: 9 bytes of text. Names of functions that happen to decode
+// don't read as text.
 const minEncoded = 12
 
 // decoded is the text that a run of base64 or hex holds, if it does.

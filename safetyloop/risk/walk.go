@@ -88,7 +88,8 @@ func (w *walker) assign(a *syntax.Assign) {
 	}
 }
 
-// written is the value as it stands there where it begins with a variable that isn't known: $PATH:/opt/bin adds at the end.
+// written is the value as it stands there where it begins with a variable that isn't known: $PATH:/opt/bin
+// adds at the end.
 func written(word *syntax.Word, v *value) string {
 	parts := word.Parts
 	if len(parts) > 0 {
@@ -183,9 +184,9 @@ func assignment(s string) (name, value string, ok bool) {
 	return name, value, ok && syntax.ValidName(name)
 }
 
-// names tells whether a word that isn't known may be the name of a command: it comes first, behind a wrapper, before an option, or it is a
-// substitution and no command comes before it. Backquotes are how prose marks code, and what they hold is judged by
-// itself; $NAME and ? occur in prose and addresses as well.
+// names tells whether a word that isn't known may be the name of a command: it comes first, behind a wrapper,
+// before an option, or it is a substitution and no command comes before it. Backquotes are how prose marks
+// code, and what they hold is judged by itself; $NAME and ? occur in prose and addresses as well.
 func (w *walker) names(c *syntax.CallExpr, i int, before []string, commanded func() bool) bool {
 	if i+1 < len(c.Args) {
 		if next, _ := w.word(c.Args[i+1], maxDepth); option(next.text()) || pathLike(next.text()) && next.text()[0] != '.' {
