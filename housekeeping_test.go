@@ -264,7 +264,7 @@ func besideRuns() []string {
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "internal/mounts"}, belowRuntime()...)
+	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.

@@ -10,9 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Kind says what an entry is. The zero value is refused.
@@ -156,13 +153,4 @@ func topLevel(dir, name string) (Entry, error) {
 		return Entry{}, fmt.Errorf("%w: %s is %s", ErrHostileRoot, source, info.Mode().Type())
 	}
 	return e, nil
-}
-
-// OwnerOf is the host owner of an existing file.
-func OwnerOf(info os.FileInfo) (Owner, error) {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return Owner{}, fmt.Errorf("stat %s: %w", info.Name(), unix.ENOTSUP)
-	}
-	return Owner{UID: st.Uid, GID: st.Gid}, nil
 }

@@ -5,7 +5,6 @@ package hypervisor
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -22,29 +21,30 @@ import (
 //
 // Folders are known by what they are, not by their path: the same files may be mounted elsewhere, or below what is shown, which comes
 // along with it (open_tree(2), AT_RECURSIVE). What package mounts can't see through remains. A folder that isn't there yet counts: the
-// first run would make it, before the agent's eyes.
-func (h *Hypervisor) CheckPaths(session string, hostPaths []string) error {
-	table, err := mounts.Read()
-	if err != nil {
-		return err
-	}
+// first run would make it, before the agent's eyes. What host has seen of the paths already is not looked at again.
+func (h *Hypervisor) CheckPaths(session string, hostPaths []string, host *mounts.View) error {
 	type folder struct {
 		path   string
 		places []mounts.Place
 	}
 	var own []folder
 	for _, path := range append([]string{h.opt.StateDir}, h.opt.Own...) {
-		if path, err = resolved(path); err != nil {
+		at, err := host.Nearest(path)
+		if err != nil {
 			return fmt.Errorf("agentrun's own folder: %w", err)
 		}
-		itself, under, err := table.Places(path)
+		itself, under, err := host.Places(at)
 		if err != nil {
 			return err
 		}
-		own = append(own, folder{path, append(itself, under...)})
+		own = append(own, folder{at.Path, append(itself, under...)})
 	}
 	for _, p := range hostPaths {
-		shown, along, err := table.Places(p)
+		at, err := host.NearestAt(p)
+		if err != nil {
+			return err
+		}
+		shown, along, err := host.Places(at)
 		if err != nil {
 			return err
 		}
@@ -63,17 +63,6 @@ func (h *Hypervisor) CheckPaths(session string, hostPaths []string) error {
 		}
 	}
 	return nil
-}
-
-// resolved is filepath.EvalSymlinks, also of a path whose end isn't there yet.
-func resolved(path string) (string, error) {
-	real, err := filepath.EvalSymlinks(path)
-	if dir := filepath.Dir(path); errors.Is(err, fs.ErrNotExist) && dir != path {
-		if dir, err = resolved(dir); err == nil {
-			return filepath.Join(dir, filepath.Base(path)), nil
-		}
-	}
-	return real, err
 }
 
 func (h *Hypervisor) ownPath(state, session, path string) rings.Decision {

@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"agentrun/internal/hostcaps"
+	"agentrun/internal/read"
 )
 
 // containerConfig is what libcontainer is told: namespaces, ids, no capability, no_new_privs, and the
@@ -84,7 +84,7 @@ func openCgroups() {
 // startAtZero lets the sandbox's clocks begin with it: the host's uptime tells which kernel fixes it runs
 // without, and ties two runs on one host together (time_namespaces(7)).
 func startAtZero() (map[string]specs.LinuxTimeOffset, error) {
-	own, err := hostcaps.ReadKernel("/proc/self/timens_offsets")
+	own, err := read.Kernel("/proc/self/timens_offsets")
 	if err != nil {
 		return nil, err
 	}

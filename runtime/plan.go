@@ -18,6 +18,7 @@ import (
 
 	"agentrun/fsjail"
 	"agentrun/internal/hostcaps"
+	"agentrun/internal/mounts"
 	"agentrun/profiles"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
@@ -101,7 +102,7 @@ type Plan struct {
 	programs    map[string]bool // mode tools: all that may be executed, by path inside
 	custom      bool            // the root view holds what the operator brought: see Shape
 	in          *Prepared       // where it will run; nil: in a sandbox built for it
-	paths       fsjail.Resolver // while it is planned
+	seen        mounts.View     // of the host, while it was planned; empty when a shape was taken
 }
 
 // PlanSeccomp sums up the filter; `agentrun profile show` lists its rules.
@@ -166,7 +167,6 @@ func NewPlan(s Spec) (*Plan, error) {
 	if err := filters.plan(p); err != nil {
 		return nil, err
 	}
-	p.paths = fsjail.Resolver{} // what it has seen is for this plan
 	return p, p.sum()
 }
 
@@ -303,7 +303,7 @@ func (p *Plan) planView(s *Spec) error {
 	if s.Rootfs == "" {
 		root, err = fsjail.HostRoot()
 	} else {
-		root, err = suppliedRoot(s.Rootfs)
+		root, err = p.suppliedRoot(s.Rootfs)
 	}
 	if err != nil {
 		return err
@@ -351,18 +351,18 @@ func (p *Plan) planView(s *Spec) error {
 	return nil
 }
 
-func suppliedRoot(dir string) ([]fsjail.Entry, error) {
-	name, info, err := fsjail.Canonical(dir)
-	if err == nil && !info.IsDir() {
+func (p *Plan) suppliedRoot(dir string) ([]fsjail.Entry, error) {
+	at, err := p.seen.Canonical(dir)
+	if err == nil && !at.IsDir() {
 		err = unix.ENOTDIR
 	}
 	if err != nil {
 		return nil, invalid("--rootfs", "%v", err)
 	}
-	if name == "/" {
+	if at.Path == "/" {
 		return nil, invalid("--rootfs", "the host's own / would show everything in it; leave the flag out for the default view")
 	}
-	entries, err := fsjail.SuppliedRoot(name)
+	entries, err := fsjail.SuppliedRoot(at.Path)
 	if err != nil {
 		return nil, invalid("--rootfs", "%v", err)
 	}
@@ -386,11 +386,13 @@ func (p *Plan) etc() []fsjail.Entry {
 		file("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n", "names are the proxy's to answer"),
 	}
 	for _, e := range p.profile.Files.Etc {
-		source, info, err := p.paths.Canonical(e.Path)
+		at, err := p.seen.Canonical(e.Path)
 		if err != nil {
 			continue // optional by definition (docs/profiles.md): a host without it has nothing to show
 		}
-		list = append(list, fsjail.Entry{Kind: fsjail.Bind, Target: e.Path, Source: source, IsFile: !info.IsDir(), Why: e.Why})
+		list = append(list, fsjail.Entry{
+			Kind: fsjail.Bind, Target: e.Path, Source: at.Path, IsFile: !at.IsDir(), Why: e.Why,
+		})
 	}
 	return list
 }
@@ -430,11 +432,11 @@ func (p *Plan) planBinds(binds []BindMount) error {
 			flag = "--bind"
 		}
 		refuse := func(err error) error { return invalid(flag, "%v", err) }
-		source, info, err := p.paths.Canonical(b.Source)
+		at, err := p.seen.Canonical(b.Source)
 		if err != nil {
 			return refuse(err)
 		}
-		if source == "/" {
+		if at.Path == "/" {
 			return refuse(errors.New("the host's / would show everything in it; name the folder the agent needs"))
 		}
 		target := b.Target
@@ -446,13 +448,12 @@ func (p *Plan) planBinds(binds []BindMount) error {
 		if err := fsjail.CheckTarget(target); err != nil {
 			return refuse(err)
 		}
-		e := fsjail.Entry{Kind: fsjail.Bind, Target: target, Source: source, Writable: b.Writable, Exec: true, IsFile: !info.IsDir(), Why: "asked for by " + flag}
+		e := fsjail.Entry{
+			Kind: fsjail.Bind, Target: target, Source: at.Path, Writable: b.Writable, Exec: true, IsFile: !at.IsDir(),
+			Why: "asked for by " + flag,
+		}
 		if b.Writable {
-			o, err := fsjail.OwnerOf(info)
-			if err != nil {
-				return refuse(err)
-			}
-			e.Owner = &o
+			e.Owner = &fsjail.Owner{UID: at.UID, GID: at.GID}
 		}
 		p.Entries = append(p.Entries, e)
 	}
@@ -532,25 +533,21 @@ func private(dir string, environ []string) bool {
 
 func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode, offered bool) error {
 	refuse := func(err error) error { return invalid("--workspace", "%v", err) }
-	name, info, err := p.paths.Canonical(source)
+	at, err := p.seen.Canonical(source)
 	if err != nil {
 		return refuse(err)
 	}
 	// An elevation opens what was offered by name, and nothing else.
 	live := offered && mode == profiles.WorkspaceRO && p.Elevatable() == nil
-	if name == "/" {
+	if at.Path == "/" {
 		return refuse(errors.New("the host's / would show everything in it; name the folder the agent works in"))
 	}
-	if target == workspaceDir && !info.IsDir() {
-		return refuse(fmt.Errorf("%s is not a directory", name))
-	}
-	owner, err := fsjail.OwnerOf(info)
-	if err != nil {
-		return refuse(err)
+	if target == workspaceDir && !at.IsDir() {
+		return refuse(fmt.Errorf("%s is not a directory", at.Path))
 	}
 	p.Entries = append(p.Entries, fsjail.Entry{
-		Kind: fsjail.Bind, Target: target, Source: name, Writable: mode == profiles.WorkspaceRW,
-		Live: live, Exec: p.profile.Files.WorkspaceExec, IsFile: !info.IsDir(), Owner: &owner,
+		Kind: fsjail.Bind, Target: target, Source: at.Path, Writable: mode == profiles.WorkspaceRW,
+		Live: live, Exec: p.profile.Files.WorkspaceExec, IsFile: !at.IsDir(), Owner: &fsjail.Owner{UID: at.UID, GID: at.GID},
 		Why: "the workspace; what the agent writes belongs to its owner on the host",
 	})
 	return nil
@@ -687,6 +684,9 @@ func (p *Plan) explain(err error) error {
 	}
 	return err
 }
+
+// Seen is what was seen of the host while the run was planned. Whoever decides about HostPaths decides about that.
+func (p *Plan) Seen() *mounts.View { return &p.seen }
 
 // HostPaths are the host's files and folders that the root view shows, as they are opened: without symlinks.
 func (p *Plan) HostPaths() []string {

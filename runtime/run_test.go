@@ -191,14 +191,6 @@ func TestStatusFile(t *testing.T) {
 	}
 }
 
-func TestUnescape(t *testing.T) {
-	for in, want := range map[string]string{`/a\040b`: "/a b", `\134`: `\`, `/x`: "/x", `\04`: `\04`, `a\999`: `a\999`} {
-		if got := unescape(in); got != want {
-			t.Errorf("%q: got %q, want %q", in, got, want)
-		}
-	}
-}
-
 // The kernel's table of offsets, of which one line is a clock's.
 func TestOwnOffset(t *testing.T) {
 	const table = "monotonic     -100000 999999999\nboottime           7         0\n"

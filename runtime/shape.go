@@ -11,10 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"agentrun/fsjail"
-	"agentrun/internal/hostcaps"
+	"agentrun/internal/mounts"
 )
 
 // Shape is what of a plan has to be known when a sandbox is built, and is the same for many runs: the root view without the
@@ -48,8 +46,8 @@ func (p *Plan) Shape() (Shape, error) {
 	if len(late) > 0 && (late[0].Target != workspaceDir || late[0].IsFile) {
 		return Shape{}, ErrOwnShape
 	}
-	s, err := shapeOf(p, early, len(late) > 0)
-	s.of = p
+	s, err := shapeOf(p, early, len(late) > 0, &p.seen)
+	s.of, p.seen = p, mounts.View{} // a shape that is asked for later is of the host as it is then
 	return s, err
 }
 
@@ -65,7 +63,7 @@ func (s Shape) Renewed() (Shape, error) {
 	if s.plan == nil {
 		return Shape{}, errNoShape
 	}
-	key, err := s.keyNow()
+	key, err := s.keyOf(new(mounts.View))
 	s.key = key
 	return s.Kept(), err
 }
@@ -79,7 +77,7 @@ func (s Shape) WithWorkspace(yes bool) (Shape, error) {
 	}
 	early, _ := s.plan.split()
 	early = slices.DeleteFunc(early, func(e fsjail.Entry) bool { return e.Target == workspaceDir })
-	return shapeOf(s.plan, early, yes)
+	return shapeOf(s.plan, early, yes, new(mounts.View))
 }
 
 // split tells the entries that come when the run is known from those before.
@@ -94,9 +92,12 @@ func (p *Plan) split() (early, late []fsjail.Entry) {
 	return early, late
 }
 
-func shapeOf(p *Plan, early []fsjail.Entry, workspace bool) (Shape, error) {
+func shapeOf(p *Plan, early []fsjail.Entry, workspace bool, host *mounts.View) (Shape, error) {
 	if workspace {
-		early = append(slices.Clip(early), fsjail.Entry{Kind: fsjail.Dir, Target: workspaceDir, Mode: 0o755, Why: "where the workspace goes when the sandbox is handed out"})
+		early = append(slices.Clip(early), fsjail.Entry{
+			Kind: fsjail.Dir, Target: workspaceDir, Mode: 0o755,
+			Why: "where the workspace goes when the sandbox is handed out",
+		})
 	}
 	t := &Plan{
 		Ring: p.Ring, UID: p.UID, Hostname: p.Hostname, Namespaces: p.Namespaces, WritableRoot: p.WritableRoot, Entries: early,
@@ -109,13 +110,13 @@ func shapeOf(p *Plan, early []fsjail.Entry, workspace bool) (Shape, error) {
 		t.Landlock.Rules, _ = splitRules(p.Landlock.Rules)
 	}
 	var err error
-	s.key, err = s.keyNow()
+	s.key, err = s.keyOf(host)
 	return s, err
 }
 
-// keyNow is the key as it comes out now: what the root view shows may have changed since.
-func (s Shape) keyNow() (string, error) {
-	view, err := s.plan.shapeKey()
+// keyOf is the key as it comes out with a view of the host: what the root view shows may have changed since.
+func (s Shape) keyOf(host *mounts.View) (string, error) {
+	view, err := s.plan.shapeKey(host)
 	if err != nil {
 		return "", err
 	}
@@ -145,9 +146,9 @@ func (p *Plan) confinementKey(waits bool) string {
 	return "-" + hex.EncodeToString(sum[:])
 }
 
-// shapeKey digests a stripped plan with what its entries are on the host now. The entries are most of it; written here and not by
-// encoding/json they take a tenth of the time. What else there may be in a plan is covered by being a field of it.
-func (p *Plan) shapeKey() (string, error) {
+// shapeKey digests a stripped plan with what its entries are on the host. The entries are most of it; written here and
+// not by encoding/json they take a tenth of the time. What else there may be in a plan is covered by being a field of it.
+func (p *Plan) shapeKey(host *mounts.View) (string, error) {
 	c := *p
 	c.Limits = PlanLimits{ScratchSize: p.Limits.ScratchSize}                       // the others are set when it is handed out
 	c.Rlimits, c.Landlock, c.Seccomp = nil, fsjail.LandlockDomain{}, PlanSeccomp{} // confinementKey's
@@ -166,50 +167,25 @@ func (p *Plan) shapeKey() (string, error) {
 		if e.Kind != fsjail.Bind && e.Kind != fsjail.Overlay {
 			continue
 		}
-		var st unix.Stat_t
-		if err := unix.Lstat(e.Source, &st); err != nil {
-			return "", fmt.Errorf("stat %s: %w", e.Source, err)
+		spot, err := host.At(e.Source)
+		if err != nil {
+			return "", err
 		}
-		d.number(st.Dev)
-		d.number(st.Ino)
+		d.number(spot.Dev)
+		d.number(spot.Ino)
 		shown = append(shown, e.Source)
 	}
-	mounts, err := mountsBelow(shown)
+	// Read for each view: poll(2) tells of mounts that come and go, not of a folder above one that is renamed, into
+	// what is shown or out of it.
+	table, err := host.Table()
 	if err != nil {
 		return "", err
 	}
-	d.number(uint64(len(mounts)))
-	for _, m := range mounts {
-		d.text(m)
+	along := table.Along(shown)
+	d.number(uint64(len(along)))
+	for _, m := range along {
+		d.text(m.Line)
 	}
 	sum := sha256.Sum256(d.buf)
 	return hex.EncodeToString(sum[:]), nil
-}
-
-// mountsBelow are the host's mounts that a clone of these paths brings along, as mountinfo lists them (proc(5)). The table is read
-// each time: poll(2) tells of mounts that come and go, not of a folder above one that is renamed, into what is shown or out of it.
-func mountsBelow(paths []string) ([]string, error) {
-	text, err := hostcaps.ReadKernel("/proc/self/mountinfo") // the main thread's, which is in the host's namespace whatever ours do
-	if err != nil {
-		return nil, err
-	}
-	var lines []string
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		at := line
-		for range 4 {
-			_, at, _ = strings.Cut(at, " ")
-		}
-		at, _, ok := strings.Cut(at, " ")
-		if !ok {
-			return nil, fmt.Errorf("mountinfo line %q", line)
-		}
-		at = unescape(at)
-		if slices.ContainsFunc(paths, func(p string) bool {
-			return strings.HasPrefix(at, p) && (len(at) == len(p) || at[len(p)] == '/')
-		}) {
-			lines = append(lines, line)
-		}
-	}
-	return lines, nil
 }

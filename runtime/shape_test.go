@@ -9,9 +9,8 @@ import (
 	"reflect"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"agentrun/fsjail"
+	"agentrun/internal/mounts"
 	"agentrun/profiles"
 	"agentrun/seccomp"
 )
@@ -200,7 +199,7 @@ func TestShapeKeyCountsEveryField(t *testing.T) {
 		return &Plan{Entries: []fsjail.Entry{{Kind: fsjail.Dir, Target: "/d", Owner: &fsjail.Owner{UID: 1, GID: 2}}}}
 	}
 	key := func(p *Plan) string {
-		k, err := p.shapeKey()
+		k, err := p.shapeKey(new(mounts.View))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,51 +278,5 @@ func change(t *testing.T, v reflect.Value) {
 		change(t, v.Field(0))
 	default:
 		t.Fatalf("a field of kind %s: say here how it is changed", v.Kind())
-	}
-}
-
-// A mount that comes or goes below what is shown is another shape at once, also where a folder above it was only renamed.
-func TestMountsBelow(t *testing.T) {
-	dir := t.TempDir()
-	shown, hidden := filepath.Join(dir, "shown"), filepath.Join(dir, "a place\\away")
-	at := filepath.Join(hidden, "x", "mount")
-	if err := errors.Join(os.Mkdir(shown, 0o700), os.MkdirAll(at, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	below := func(path string) int {
-		t.Helper()
-		lines, err := mountsBelow([]string{path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(lines)
-	}
-	if err := unix.Mount("none", at, "tmpfs", 0, ""); errors.Is(err, unix.EPERM) {
-		t.Skip("need: CAP_SYS_ADMIN, to mount")
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	gone := false
-	defer func() {
-		if !gone {
-			_ = unix.Unmount(at, unix.MNT_DETACH)
-		}
-	}()
-	if below(shown) != 0 || below(hidden) != 1 || below(at) != 1 || below(dir+"/sho") != 0 {
-		t.Errorf("mounts: %d in shown, %d in hidden, %d at the mount", below(shown), below(hidden), below(at))
-	}
-	if err := os.Rename(filepath.Join(hidden, "x"), filepath.Join(shown, "x")); err != nil {
-		t.Fatal(err)
-	}
-	at = filepath.Join(shown, "x", "mount")
-	if below(shown) != 1 || below(hidden) != 0 {
-		t.Errorf("after the rename: %d mounts in shown, %d in hidden, want 1 and 0", below(shown), below(hidden))
-	}
-	if err := unix.Unmount(at, 0); err != nil {
-		t.Fatal(err)
-	}
-	gone = true
-	if below(shown) != 0 {
-		t.Error("a mount that went is still listed")
 	}
 }

@@ -3,8 +3,6 @@
 package runtime
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
-	"agentrun/internal/hostcaps"
+	"agentrun/internal/mounts"
+	"agentrun/internal/read"
 )
 
 // verify compares the waiting process with the plan: what was promised is read back from the kernel's
@@ -78,7 +77,7 @@ func (v *verifier) differs(what string, got, want any) {
 }
 
 func (v *verifier) read(file string) (string, error) {
-	return hostcaps.ReadKernel(fmt.Sprintf("/proc/%d/%s", v.pid, file))
+	return read.Kernel(fmt.Sprintf("/proc/%d/%s", v.pid, file))
 }
 
 // status: no capability in any set, no_new_privs, a filter, the promised ids, no groups (M-1, M-4).
@@ -198,43 +197,37 @@ func (v *verifier) limits() error {
 
 // mounts: every mount of the plan is there with its flags, and nothing else is mounted.
 func (v *verifier) mounts() error {
-	text, err := v.read("mountinfo")
+	table, err := mounts.ReadOf(strconv.Itoa(v.pid))
 	if err != nil {
 		return err
 	}
 	want, seen := v.l.plan.mountFlags(v.l.shown), map[string]bool{}
-	s := bufio.NewScanner(strings.NewReader(text))
-	for s.Scan() {
-		f := strings.Fields(s.Text())
-		if len(f) < 6 {
-			return fmt.Errorf("mountinfo line %q", s.Text())
-		}
-		at, have := unescape(f[4]), strings.Split(f[5], ",")
-		flags, ok := want[at]
+	for _, m := range table.Mounts {
+		flags, ok := want[m.At]
 		if !ok {
-			if !v.l.plan.submount(at) {
-				v.differs("mount "+at, "there", "nothing")
+			if !v.l.plan.submount(m.At) {
+				v.differs("mount "+m.At, "there", "nothing")
 				continue
 			}
 			flags = []string{"nosuid"}
-			if v.l.plan.closed(at) {
+			if v.l.plan.closed(m.At) {
 				flags = append(flags, "ro")
 			}
 		}
 		for _, flag := range flags {
-			if !slices.Contains(have, flag) {
-				v.differs("mount "+at, f[5], flag)
+			if !slices.Contains(m.Options, flag) {
+				v.differs("mount "+m.At, m.Options, flag)
 			}
 		}
 		// Not deleted from want: libcontainer's bind of /dev onto itself shows what is below it twice.
-		seen[at] = true
+		seen[m.At] = true
 	}
 	for at, flags := range want {
 		if !seen[at] {
 			v.differs("mount "+at, "absent", strings.Join(flags, ","))
 		}
 	}
-	return s.Err()
+	return nil
 }
 
 // mountFlags is what mountinfo must say of each mount point; more are those that have another source in each run.
@@ -285,25 +278,6 @@ func (p *Plan) closed(at string) bool {
 	return slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
 		return e.Live && strings.HasPrefix(at, e.Target+"/")
 	})
-}
-
-// unescape undoes mountinfo's octal escapes of space, tab, newline and backslash (proc(5)).
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b bytes.Buffer
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // descriptors: nothing but stdio, and the connection to the tool gateway where the plan gives one, survives the exec (CVE-2024-21626), so anything else must be

@@ -214,7 +214,7 @@ func (s *run) newPlan() (err error) {
 	if s.hooks, err = s.node.Kill.ForRun(s.plan); err != nil {
 		return err
 	}
-	return s.h.CheckPaths(s.spec.Session, s.plan.HostPaths())
+	return s.h.CheckPaths(s.spec.Session, s.plan.HostPaths(), s.plan.Seen())
 }
 
 func (s *run) planOnRecord() error {

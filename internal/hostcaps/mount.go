@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/read"
 	"agentrun/internal/rootless"
 )
 
@@ -239,7 +240,7 @@ func haveControllers(mode CgroupMode, names []string) error {
 
 // haveUnified looks for all names in the one list.
 func haveUnified(file string, names []string) error {
-	text, err := ReadKernel(file)
+	text, err := read.Kernel(file)
 	if err != nil {
 		return inconclusive(err, "read the controllers")
 	}
@@ -262,7 +263,7 @@ var SocketMemory = &Probe{
 	Loses: "socket buffers are in no limit: one agent can use up the memory that all TCP of the host shares",
 	Get:   "a kernel with CONFIG_MEMCG and without cgroup.memory=nosocket on its command line; on cgroup v1 also with CONFIG_MEMCG_V1 (before 6.11 CONFIG_MEMCG_KMEM)",
 	try: func() error {
-		if text, err := ReadKernel("/proc/cmdline"); err == nil {
+		if text, err := read.Kernel("/proc/cmdline"); err == nil {
 			for _, word := range strings.Fields(text) {
 				if v, ok := strings.CutPrefix(word, "cgroup.memory="); ok && slices.Contains(strings.Split(v, ","), "nosocket") {
 					return unsupported("the kernel was started with %s", word)

@@ -3,10 +3,13 @@
 // Package mounts tells whether two paths of the host lead to the same files, also where a file system is seen in more than one
 // place: by a bind mount, as the top of a btrfs file system beside its subvolumes, or below an overlay.
 //
-//	t, err := mounts.Read()
-//	a, _, err := t.Places("/sysroot/ostree/deploy/var")
-//	b, _, err := t.Places("/var/lib/agentrun")
-//	if mounts.Overlap(a, b) { … }
+//	var v mounts.View
+//	a, err := v.Canonical("/sysroot/ostree/deploy/var")
+//	b, err := v.Nearest("/var/lib/agentrun")
+//	t, err := v.Table() // after the look: what moves in between is refused
+//	ours, _, err := t.Places(a)
+//	theirs, _, err := t.Places(b)
+//	if mounts.Overlap(ours, theirs) { … }
 //
 // A path alone can't tell. What can is the kernel's own account (proc(5), /proc/PID/mountinfo): the file system a mount is of, and the
 // path of the mount's root within it.
@@ -17,15 +20,15 @@
 package mounts
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/read"
 )
 
 // Place is a file or folder, and all below it, within a file system.
@@ -48,23 +51,30 @@ func Overlap(a, b []Place) bool {
 	})
 }
 
-// Table is the mount table of this process at one moment.
-type Table struct{ mounts []mount }
+// Table is the mount table of a process at one moment.
+type Table struct{ Mounts []Mount }
 
-type mount struct {
+// Mount is one line of it.
+type Mount struct {
+	At      string
+	Options []string // of the mount, not of its file system
+	Line    string   // as the kernel writes it
+
 	id     uint64
-	at     string
 	root   Place
 	layers []string // overlay: the folders that it is made of
 }
 
-// Read reads the table.
-func Read() (*Table, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+// Read reads the table of this process, which is its main thread's, whatever namespace another one is in.
+func Read() (*Table, error) { return ReadOf("self") }
+
+// ReadOf reads a process' table.
+func ReadOf(pid string) (*Table, error) {
+	text, err := read.Kernel("/proc/" + pid + "/mountinfo")
 	if err != nil {
 		return nil, err
 	}
-	return parse(string(text))
+	return parse(text)
 }
 
 // parse takes lines such as
@@ -82,11 +92,14 @@ func parse(text string) (*Table, error) {
 		if err != nil {
 			return nil, fmt.Errorf("mountinfo line %.256q: %w", line, err)
 		}
-		m := mount{id: id, at: Unescape(field[4]), root: Place{field[2], Unescape(field[3])}}
+		m := Mount{
+			At: Unescape(field[4]), Options: strings.Split(field[5], ","), Line: strings.TrimSuffix(line, "\n"),
+			id: id, root: Place{field[2], Unescape(field[3])},
+		}
 		if field[dash+1] == "overlay" {
 			m.layers = layers(Unescape(field[dash+3]))
 		}
-		t.mounts = append(t.mounts, m)
+		t.Mounts = append(t.Mounts, m)
 	}
 	return t, nil
 }
@@ -121,57 +134,67 @@ func Unescape(s string) string {
 	return b.String()
 }
 
-// Places are where a path without links is, and what is mounted below it. Of a path that doesn't exist yet it is where it will be.
-func (t *Table) Places(path string) (own, under []Place, err error) {
-	if own, err = t.place(path, maxNested); err != nil {
-		return nil, nil, fmt.Errorf("find %.256q in the mount table: %w", path, err)
+// Places are where a spot is, and what is mounted below it. Of a path that doesn't exist yet it is where it will be.
+func (t *Table) Places(s Spot) (own, under []Place, err error) {
+	if own, err = t.place(s, maxNested); err != nil {
+		return nil, nil, fmt.Errorf("find %.256q in the mount table: %w", s.Path, err)
 	}
-	for i := range t.mounts {
-		if m := &t.mounts[i]; m.at != path && within(path, m.at) {
+	for i := range t.Mounts {
+		if m := &t.Mounts[i]; m.At != s.Path && within(s.Path, m.At) {
 			under = append(append(under, m.root), t.below(m, "/", maxNested)...)
 		}
 	}
 	return own, under, nil
 }
 
+// Along are the mounts that a clone of these paths brings along (open_tree(2), AT_RECURSIVE).
+func (t *Table) Along(paths []string) (list []Mount) {
+	for _, m := range t.Mounts {
+		if slices.ContainsFunc(paths, func(p string) bool { return within(p, m.At) }) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
 // maxNested bounds overlays of overlays; the kernel has 2 (FILESYSTEM_MAX_STACK_DEPTH).
 const maxNested = 4
 
-// place gives the path's own place, and those of the folders below an overlay that show through there.
-func (t *Table) place(path string, nested int) ([]Place, error) {
-	var st unix.Statx_t
-	for at := path; ; at = filepath.Dir(at) {
-		err := unix.Statx(unix.AT_FDCWD, at, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.ENOENT) || at == "/" || at == "." {
-			return nil, os.NewSyscallError("statx", err)
-		}
-	}
-	for i := range t.mounts {
-		m := &t.mounts[i]
-		if m.id != st.Mnt_id {
+// place gives the spot's own place, and those of the folders below an overlay that show through there. The error is
+// ESTALE when the mounts there have changed between the look and the table.
+func (t *Table) place(s Spot, nested int) ([]Place, error) {
+	rooted := false
+	for i := range t.Mounts {
+		m := &t.Mounts[i]
+		rooted = rooted || m.At == "/"
+		if m.id != s.mount {
 			continue
 		}
-		if !within(m.at, path) {
-			return nil, unix.ESTALE // moved since the table was read
+		if !within(m.At, s.Path) {
+			return nil, unix.ESTALE
 		}
-		rest := strings.TrimPrefix(path, strings.TrimSuffix(m.at, "/"))
+		rest := strings.TrimPrefix(s.Path, strings.TrimSuffix(m.At, "/"))
 		own := Place{m.root.device, filepath.Join(m.root.path, rest)}
 		return append([]Place{own}, t.below(m, rest, nested)...), nil
 	}
+	if rooted {
+		return nil, unix.ESTALE
+	}
 	// In a chroot the table lacks the mount that the root is in the middle of.
-	return []Place{{fmt.Sprintf("mount %d", st.Mnt_id), path}}, nil
+	return []Place{{fmt.Sprintf("mount %d", s.mount), s.Path}}, nil
 }
 
 // below gives what a path in an overlay is made of, where this process can see it.
-func (t *Table) below(m *mount, rest string, nested int) (list []Place) {
+func (t *Table) below(m *Mount, rest string, nested int) (list []Place) {
 	if nested == 0 {
 		return nil
 	}
 	for _, layer := range m.layers {
-		if p, err := t.place(filepath.Join(layer, m.root.path, rest), nested-1); err == nil {
+		spot, err := new(View).Nearest(filepath.Join(layer, m.root.path, rest))
+		if err != nil {
+			continue
+		}
+		if p, err := t.place(spot, nested-1); err == nil {
 			list = append(list, p...)
 		}
 	}

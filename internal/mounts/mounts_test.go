@@ -3,6 +3,7 @@
 package mounts
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,11 +25,11 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := table.mounts[1]; m.id != 23 || m.at != "/var lib" || m.root != (Place{"0:30", "/@var"}) || m.layers != nil {
+	if m := table.Mounts[1]; m.id != 23 || m.At != "/var lib" || m.root != (Place{"0:30", "/@var"}) || m.layers != nil {
 		t.Errorf("got %+v", m)
 	}
 	for i, want := range map[int]string{2: "/l1 /l 2 /up", 3: "/l3 /data"} {
-		if got := strings.Join(table.mounts[i].layers, " "); got != want {
+		if got := strings.Join(table.Mounts[i].layers, " "); got != want {
 			t.Errorf("layers of mount %d: got %q, want %q", i, got, want)
 		}
 	}
@@ -96,7 +97,11 @@ func TestSameFilesElsewhere(t *testing.T) {
 			return
 		}
 		places := func(name string) []Place {
-			own, under, err := table.Places(at(name))
+			spot, err := new(View).Nearest(at(name))
+			if err != nil {
+				t.Error(name, err)
+			}
+			own, under, err := table.Places(spot)
 			if err != nil {
 				t.Error(name, err)
 			}
@@ -112,6 +117,60 @@ func TestSameFilesElsewhere(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestUnescape(t *testing.T) {
+	for in, want := range map[string]string{`/a\040b`: "/a b", `\134`: `\`, `/x`: "/x", `\04`: `\04`, `a\999`: `a\999`} {
+		if got := Unescape(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+// A mount that comes or goes below what is shown is another shape at once, also where a folder above it was only renamed.
+func TestAlong(t *testing.T) {
+	dir := t.TempDir()
+	shown, hidden := filepath.Join(dir, "shown"), filepath.Join(dir, "a place\\away")
+	at := filepath.Join(hidden, "x", "mount")
+	if err := errors.Join(os.Mkdir(shown, 0o700), os.MkdirAll(at, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	below := func(path string) int {
+		t.Helper()
+		table, err := Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(table.Along([]string{path}))
+	}
+	if err := unix.Mount("none", at, "tmpfs", 0, ""); errors.Is(err, unix.EPERM) {
+		t.Skip("need: CAP_SYS_ADMIN, to mount")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	gone := false
+	defer func() {
+		if !gone {
+			_ = unix.Unmount(at, unix.MNT_DETACH)
+		}
+	}()
+	if below(shown) != 0 || below(hidden) != 1 || below(at) != 1 || below(dir+"/sho") != 0 {
+		t.Errorf("mounts: %d in shown, %d in hidden, %d at the mount", below(shown), below(hidden), below(at))
+	}
+	if err := os.Rename(filepath.Join(hidden, "x"), filepath.Join(shown, "x")); err != nil {
+		t.Fatal(err)
+	}
+	at = filepath.Join(shown, "x", "mount")
+	if below(shown) != 1 || below(hidden) != 0 {
+		t.Errorf("after the rename: %d mounts in shown, %d in hidden, want 1 and 0", below(shown), below(hidden))
+	}
+	if err := unix.Unmount(at, 0); err != nil {
+		t.Fatal(err)
+	}
+	gone = true
+	if below(shown) != 0 {
+		t.Error("a mount that went is still listed")
+	}
 }
 
 func FuzzParse(f *testing.F) {

@@ -164,17 +164,21 @@ func (k Config) apart(h Hooks, writable []string) error {
 
 // inAny gives the folder or file of a list that decides what path means, wherever the same files are mounted.
 func inAny(path string, list []string) (string, error) {
-	table, err := mounts.Read()
-	if err != nil {
-		return "", err
+	var host mounts.View
+	places := func(path string) (own, under []mounts.Place, err error) {
+		at, err := host.NearestAt(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		return host.Places(at)
 	}
 	for _, at := range sibling.Through(path) {
-		own, _, err := table.Places(at)
+		own, _, err := places(at)
 		if err != nil {
 			return "", err
 		}
 		for _, in := range list {
-			writable, along, err := table.Places(in)
+			writable, along, err := places(in)
 			if err != nil {
 				return "", err
 			}

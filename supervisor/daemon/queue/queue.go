@@ -19,7 +19,7 @@ import (
 
 	"agentrun/cgroups"
 	"agentrun/internal/hinted"
-	"agentrun/internal/hostcaps"
+	"agentrun/internal/read"
 )
 
 // Limits say what a node has room for.
@@ -272,7 +272,7 @@ func ThisHost() Memory {
 
 // memAvailable is the kernel's own estimate (proc_meminfo(5)).
 func memAvailable() (int64, error) {
-	text, err := hostcaps.ReadKernel("/proc/meminfo")
+	text, err := read.Kernel("/proc/meminfo")
 	if err != nil {
 		return 0, err
 	}

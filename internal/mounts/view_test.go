@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fsjail
+package mounts
 
 import (
 	"fmt"
@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
-// Whatever links there are, the answer is that of the standard library, also from a resolver that has seen other paths.
+// Whatever links there are, the answer is that of the standard library, also from a view that has seen other paths.
 func TestCanonicalIsEvalSymlinks(t *testing.T) {
-	dir := hostDir(t)
+	dir := t.TempDir()
 	for _, name := range []string{"a/b/c", "d"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
@@ -41,7 +43,7 @@ func TestCanonicalIsEvalSymlinks(t *testing.T) {
 		}
 	}
 	parts := []string{"a", "b", "c", "d", "abs", "rel", "up", "out", "odd", "twice", "gone", "nosuch", "empty-end", "through", "self", "ping", "far", "file", "..", "chain0", "long0", "long120"}
-	shared := new(Resolver)
+	shared := new(View)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 1500 {
 		name := dir
@@ -49,35 +51,35 @@ func TestCanonicalIsEvalSymlinks(t *testing.T) {
 			name += "/" + parts[random.IntN(len(parts))]
 		}
 		want, wantErr := filepath.EvalSymlinks(filepath.Clean(name))
-		for kind, r := range map[string]*Resolver{"new": {}, "used": shared} {
-			got, info, err := r.Canonical(name)
-			if got != want || (err == nil) != (wantErr == nil) {
-				t.Fatalf("%s resolver, %s: got %q, %v, want %q, %v", kind, name, got, err, want, wantErr)
+		for kind, r := range map[string]*View{"new": {}, "used": shared} {
+			got, err := r.Canonical(name)
+			if got.Path != want || (err == nil) != (wantErr == nil) {
+				t.Fatalf("%s view, %s: got %q, %v, want %q, %v", kind, name, got.Path, err, want, wantErr)
 			}
 			if err != nil {
 				continue
 			}
-			is, err := os.Lstat(got)
-			if err != nil || !os.SameFile(info, is) {
-				t.Fatalf("%s resolver, %s: told of another file than %s: %v", kind, name, got, err)
+			var is unix.Stat_t
+			if err := unix.Lstat(want, &is); err != nil || got.Dev != is.Dev || got.Ino != is.Ino {
+				t.Fatalf("%s view, %s: told of another file than %s: %v", kind, name, want, err)
 			}
 		}
 	}
 }
 
 // A name is looked at when it is asked for; only the folders above it are remembered.
-func TestResolverLooksAtEachName(t *testing.T) {
-	dir := hostDir(t)
+func TestViewLooksAtEachName(t *testing.T) {
+	dir := t.TempDir()
 	name := filepath.Join(dir, "name")
-	r := new(Resolver)
-	if _, _, err := r.Canonical(name); err == nil {
+	r := new(View)
+	if _, err := r.Canonical(name); err == nil {
 		t.Fatal("nothing is there")
 	}
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, info, err := r.Canonical(name); err != nil || got != name || !info.Mode().IsRegular() {
-		t.Errorf("got %q, %v, want the file that came", got, err)
+	if got, err := r.Canonical(name); err != nil || got.Path != name || got.IsDir() {
+		t.Errorf("got %+v, %v, want the file that came", got, err)
 	}
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
@@ -85,7 +87,7 @@ func TestResolverLooksAtEachName(t *testing.T) {
 	if err := os.Symlink("/usr", name); err != nil {
 		t.Fatal(err)
 	}
-	if got, info, err := r.Canonical(name); err != nil || got != "/usr" || !info.IsDir() {
-		t.Errorf("got %q, %v, want where the link leads", got, err)
+	if got, err := r.Canonical(name); err != nil || got.Path != "/usr" || !got.IsDir() {
+		t.Errorf("got %+v, %v, want where the link leads", got, err)
 	}
 }
