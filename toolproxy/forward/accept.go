@@ -4,8 +4,10 @@ package forward
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,15 +20,8 @@ func (p *Proxy) accept(l net.Listener, serve func(*session)) error {
 		return errors.Join(net.ErrClosed, l.Close())
 	}
 	defer p.serving.Done()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-p.ctx.Done():
-		case <-stop:
-		}
-		_ = l.Close() // which is what ends Accept
-	}()
+	defer context.AfterFunc(p.ctx, func() { _ = l.Close() })() // closing is what ends Accept
+	defer func() { _ = l.Close() }()                           // closed twice at the run's end
 	for {
 		select {
 		case p.slots <- struct{}{}:
@@ -55,12 +50,9 @@ func (p *Proxy) accept(l net.Listener, serve func(*session)) error {
 
 // transient errors are about one connection, or pass when others end.
 func transient(err error) bool {
-	for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO, unix.EINTR} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	errno, _ := errors.AsType[unix.Errno](err)
+	return slices.Contains([]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED,
+		unix.EPROTO, unix.EINTR}, errno)
 }
 
 func (p *Proxy) connection(conn net.Conn, serve func(*session)) {

@@ -3,6 +3,7 @@
 package forward
 
 import (
+	"cmp"
 	"crypto/x509"
 	_ "embed"
 	"errors"
@@ -66,27 +67,17 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	orInt(&l.TotalConnections, 1_000_000)
-	orInt(&l.ConnectionBytes, 64<<30)
-	orInt(&l.RunBytes, 1<<40)
-	orInt(&l.Body, 1<<30)
-	if l.Connections == 0 {
-		l.Connections = 256
-	}
-	for _, d := range []struct {
-		at      *time.Duration
-		seconds int
-	}{{&l.Idle, 300}, {&l.Total, 12 * 3600}, {&l.Head, 10}, {&l.Lookup, 5}, {&l.Dial, 10}} {
-		if *d.at == 0 {
-			*d.at = time.Duration(d.seconds) * time.Second
-		}
-	}
-	return l
-}
-
-func orInt(n *int64, def int64) {
-	if *n == 0 {
-		*n = def
+	return Limits{
+		Connections:      cmp.Or(l.Connections, 256),
+		TotalConnections: cmp.Or(l.TotalConnections, 1_000_000),
+		ConnectionBytes:  cmp.Or(l.ConnectionBytes, 64<<30),
+		RunBytes:         cmp.Or(l.RunBytes, 1<<40),
+		Idle:             cmp.Or(l.Idle, 5*time.Minute),
+		Total:            cmp.Or(l.Total, 12*time.Hour),
+		Head:             cmp.Or(l.Head, 10*time.Second),
+		Lookup:           cmp.Or(l.Lookup, 5*time.Second),
+		Dial:             cmp.Or(l.Dial, 10*time.Second),
+		Body:             cmp.Or(l.Body, 1<<30),
 	}
 }
 
@@ -129,12 +120,9 @@ func (c *Config) check() error {
 		errs = append(errs, read.Bad("capture_ports", "want at most 64 ports from 1 to 65535"))
 	}
 	l := c.Limits
-	for _, n := range []int64{int64(l.Connections), l.TotalConnections, l.ConnectionBytes, l.RunBytes, l.Body,
-		int64(l.Idle), int64(l.Total), int64(l.Head), int64(l.Lookup), int64(l.Dial)} {
-		if n < 0 {
-			errs = append(errs, read.Bad("limits", "a limit is negative; leave it out for its default"))
-			break
-		}
+	if min(int64(l.Connections), l.TotalConnections, l.ConnectionBytes, l.RunBytes, l.Body) < 0 ||
+		min(l.Idle, l.Total, l.Head, l.Lookup, l.Dial) < 0 {
+		errs = append(errs, read.Bad("limits", "a limit is negative; leave it out for its default"))
 	}
 	if l.Connections > 65536 {
 		errs = append(errs, read.Bad("limits.connections", "at most 65536"))

@@ -4,6 +4,7 @@ package forward
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -97,10 +98,8 @@ func (p *Proxy) dial(f *flow, a egress.Ask) (net.Conn, egress.Decision, *refusal
 
 func cutRefusal(f *flow) *refusal {
 	reason, _ := f.cutReason()
-	if reason == "" {
-		reason = ended
-	}
-	return &refusal{status: 403, code: egress.CodeEgressDenied, sub: reason, text: "the ring changed meanwhile", next: nextTool}
+	return &refusal{status: 403, code: egress.CodeEgressDenied, sub: cmp.Or(reason, ended),
+		text: "the ring changed meanwhile", next: nextTool}
 }
 
 func (p *Proxy) pin(ctx context.Context, a egress.Ask) (egress.Pinned, egress.Decision, *refusal) {
@@ -224,13 +223,18 @@ func remote(c net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
+// tlsName is what a certificate for the place must name.
+func tlsName(t egress.Target) string {
+	if t.Addr().IsValid() {
+		return t.Addr().String()
+	}
+	return t.Host().String()
+}
+
 // secure makes TLS of a new connection. A server that can't show who it is gets nothing, and no secret above all.
 func (p *Proxy) secure(u *upstream, t egress.Target) *refusal {
-	name := t.Host().String()
-	if t.Addr().IsValid() {
-		name = t.Addr().String()
-	}
-	conn := tls.Client(u.raw, &tls.Config{ServerName: name, RootCAs: p.roots, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12, Time: p.now})
+	conn := tls.Client(u.raw, &tls.Config{ServerName: tlsName(t), RootCAs: p.roots, NextProtos: []string{"http/1.1"},
+		MinVersion: tls.VersionTLS12, Time: p.now})
 	ctx, cancel := context.WithTimeout(p.ctx, p.limits.Dial)
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {

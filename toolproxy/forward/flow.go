@@ -103,11 +103,9 @@ func (s *flows) remove(f *flow) {
 
 func (s *flows) cutAll() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.ended = true
-	for f := range s.open {
-		f.cut()
-	}
+	s.mu.Unlock()
+	s.each((*flow).cut)
 }
 
 func (s *flows) each(do func(*flow)) {

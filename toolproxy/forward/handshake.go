@@ -162,8 +162,8 @@ func (s *session) disguised() *refusal {
 		yes, more := egress.MayHello(have)
 		switch {
 		case yes, errors.Is(err, os.ErrDeadlineExceeded): // what would tell may still come
-			return refused(egress.Denied(&egress.Refusal{Sub: egress.BadClientHello,
-				Text: s.fixed.String() + ": TLS must begin with a hello of TLS 1.0 or later, and nothing before it"}))
+			return misread(egress.BadClientHello,
+				"%s: TLS must begin with a hello of TLS 1.0 or later, and nothing before it", s.fixed)
 		case more <= len(have), err != nil:
 			return nil
 		}

@@ -149,7 +149,7 @@ func (h *handed) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	no := badRequest(&wire.Error{Status: status, Text: "the request can't be read"})
-	h.s.p.refuse(h.s.nameOr(unreadable), no)
+	h.s.p.refuse(h.s.nameOf(h.s.fixed), no)
 	_, err = h.Conn.Write(no.reply(false, true))
 	return len(b), err
 }

@@ -4,6 +4,7 @@ package forward
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,17 +91,15 @@ func (p *pool) expire() {
 	defer p.mu.Unlock()
 	p.sweep = nil
 	for key, list := range p.idle {
-		keep := list[:0]
-		for _, u := range list {
-			if time.Since(u.idleSince) < idleAge {
-				keep = append(keep, u)
-				continue
+		list = slices.DeleteFunc(list, func(u *upstream) bool {
+			old := time.Since(u.idleSince) >= idleAge
+			if old {
+				_ = u.raw.Close() // it may be cut off any time
+				p.count--
 			}
-			_ = u.raw.Close() // too old
-			p.count--
-		}
-		clear(list[len(keep):])
-		if p.idle[key] = keep; len(keep) == 0 {
+			return old
+		})
+		if p.idle[key] = list; len(list) == 0 {
 			delete(p.idle, key)
 		}
 	}
@@ -116,19 +115,19 @@ func (p *pool) close() {
 	if p.sweep != nil {
 		p.sweep.Stop()
 	}
-	for _, list := range p.idle {
-		for _, u := range list {
-			_ = u.raw.Close() // the run is over
-		}
-	}
-	p.idle, p.count = nil, 0
+	p.emptyLocked()
 }
 
-// drop closes what waits for a next request, and what is put here later but was allowed before: the ring is another one now (M-22).
+// drop closes what waits for a next request, and what is put here later but was allowed before: the ring is another one
+// now (M-22).
 func (p *pool) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drops++
+	p.emptyLocked()
+}
+
+func (p *pool) emptyLocked() {
 	for _, list := range p.idle {
 		for _, u := range list {
 			_ = u.raw.Close() // nobody uses it

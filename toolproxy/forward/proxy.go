@@ -152,10 +152,10 @@ func (p *Proxy) takeSecrets(secret func(string) (string, bool)) error {
 	p.secrets = map[string]string{}
 	for i := range p.rules.rules {
 		for _, h := range p.rules.rules[i].headers {
-			if secret == nil {
-				return fmt.Errorf("egress: header %s: secret %q is not configured", h.name, h.secret)
+			value, ok := "", false
+			if secret != nil {
+				value, ok = secret(h.secret)
 			}
-			value, ok := secret(h.secret)
 			if !ok {
 				return fmt.Errorf("egress: header %s: secret %q is not configured", h.name, h.secret)
 			}

@@ -4,10 +4,8 @@ package forward
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 
 	"agentrun/internal/wire"
 	"agentrun/rings"
@@ -52,12 +50,14 @@ func refused(d egress.Decision) *refusal {
 	return r
 }
 
-func badRequest(err error) *refusal {
-	var w *wire.Error
-	if errors.As(err, &w) {
-		return &refusal{status: w.Status, code: gate.CodeBadRequest, sub: "bad_message", text: w.Text, next: nextFix}
-	}
-	return &refusal{status: 400, code: gate.CodeBadRequest, sub: "bad_message", text: "the request can't be read", next: nextFix}
+// misread refuses what could be read in two ways, or names another place.
+func misread(sub egress.Reason, format string, args ...any) *refusal {
+	return refused(egress.Denied(&egress.Refusal{Sub: sub, Text: fmt.Sprintf(format, args...)}))
+}
+
+// badRequest refuses a message that package wire doesn't take.
+func badRequest(w *wire.Error) *refusal {
+	return &refusal{status: w.Status, code: gate.CodeBadRequest, sub: "bad_message", text: w.Text, next: nextFix}
 }
 
 // unavailable is for what is allowed and doesn't work. The cause goes to the log, not to the agent.
@@ -87,23 +87,16 @@ func (r *refusal) reply(head, closing bool) []byte {
 		body = []byte(`{"ok":false,"error":{"code":"egress_denied"}}`)
 	}
 	body = append(body, '\n')
-	b := make([]byte, 0, 256+len(body))
-	b = append(b, "HTTP/1.1 "...)
-	b = strconv.AppendInt(b, int64(r.status), 10)
-	b = append(b, ' ')
-	b = append(b, http.StatusText(r.status)...)
-	b = append(b, "\r\nX-Agentrun-Denied: "...)
-	b = append(b, r.code...)
+	b := fmt.Appendf(make([]byte, 0, 512), "HTTP/1.1 %d %s\r\n", r.status, http.StatusText(r.status))
+	b = fmt.Appendf(b, "X-Agentrun-Denied: %s\r\n", r.code)
 	if r.sub != "" {
-		b = append(b, "\r\nX-Agentrun-Reason: "...)
-		b = append(b, r.sub...)
+		b = fmt.Appendf(b, "X-Agentrun-Reason: %s\r\n", r.sub)
 	}
-	b = append(b, "\r\nContent-Type: application/json\r\nCache-Control: no-store\r\nContent-Length: "...)
-	b = strconv.AppendInt(b, int64(len(body)), 10)
+	b = fmt.Appendf(b, "Content-Type: application/json\r\nCache-Control: no-store\r\nContent-Length: %d\r\n", len(body))
 	if closing {
-		b = append(b, "\r\nConnection: close"...)
+		b = append(b, "Connection: close\r\n"...)
 	}
-	b = append(b, "\r\n\r\n"...)
+	b = append(b, "\r\n"...)
 	if head {
 		return b
 	}

@@ -4,8 +4,9 @@ package forward
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
-	"strconv"
+	"strings"
 	"time"
 
 	"agentrun/internal/wire"
@@ -41,9 +42,8 @@ func (s *session) request() bool {
 		err = s.req.Parse(head)
 	}
 	if err != nil {
-		var w *wire.Error
-		if errors.As(err, &w) {
-			s.no(s.nameOr(unreadable), badRequest(err), false)
+		if w, ok := errors.AsType[*wire.Error](err); ok {
+			s.no(s.nameOf(s.fixed), badRequest(w), false)
 		}
 		return false
 	}
@@ -59,18 +59,9 @@ func (s *session) request() bool {
 	return s.exchange(ask, rt, len(head))
 }
 
-func (s *session) nameOr(other string) string {
-	return s.nameOf(s.fixed) + map[bool]string{true: other}[s.fixed.IsZero()]
-}
-
+// nameOf is what a record calls the place of a request that asks for t, if that could be read.
 func (s *session) nameOf(t egress.Target) string {
-	if t.IsZero() {
-		t = s.fixed
-	}
-	if t.IsZero() {
-		return ""
-	}
-	return t.String()
+	return cmp.Or(t.String(), s.fixed.String(), unreadable)
 }
 
 // no refuses and closes. bare leaves the body out, as the answer to HEAD must.
@@ -81,9 +72,6 @@ func (s *session) no(name string, r *refusal, bare bool) {
 
 // refuseRequest refuses one request. The connection goes on if nothing of it is left to read.
 func (s *session) refuseRequest(name string, r *refusal, headLen int) bool {
-	if name == "" {
-		name = unreadable
-	}
 	closing := s.req.HasBody() || s.closing() || r.status == 400
 	reply := r.reply(string(s.req.Method) == "HEAD", closing)
 	s.p.refuse(name, r)
@@ -106,24 +94,24 @@ func (s *session) understand() (egress.Ask, egress.RequestTarget, *refusal) {
 	if err != nil {
 		return egress.Ask{}, rt, refused(egress.Denied(err))
 	}
-	target := s.fixed
+	target, r := s.fixed, (*refusal)(nil)
 	switch {
 	case method == "TRACE" || method == "TRACK": // it would echo what the proxy adds
-		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.BadMethod, Text: method + " is never passed on"}))
+		r = misread(egress.BadMethod, "%s is never passed on", method)
 	case rt.Form == egress.AuthorityForm && !s.fixed.IsZero():
-		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.BadMethod, Text: "CONNECT inside a connection to " + s.fixed.String()}))
+		r = misread(egress.BadMethod, "CONNECT inside a connection to %s", s.fixed)
 	case rt.Form == egress.AsteriskForm, rt.Form == egress.OriginForm && s.fixed.IsZero():
-		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.BadRequestTarget, Text: "this is a proxy: send http://HOST/PATH or CONNECT HOST:PORT"}))
+		r = misread(egress.BadRequestTarget, "this is a proxy: send http://HOST/PATH or CONNECT HOST:PORT")
 	case s.fixed.IsZero():
 		target = rt.Target
 	case rt.Form == egress.AbsoluteForm && (rt.Target != s.fixed || s.secure):
-		return egress.Ask{}, rt, refused(egress.Denied(&egress.Refusal{Sub: egress.NameMismatch, Text: "the connection is for " + s.fixed.String() + ", the request for " + rt.Target.String()}))
+		r = misread(egress.NameMismatch, "the connection is for %s, the request for %s", s.fixed, rt.Target)
+	}
+	if r != nil {
+		return egress.Ask{}, rt, r
 	}
 	ask := egress.Ask{Ring: s.p.ring(), Target: target, Method: method, Path: rt.Path}
-	if r := s.agree(target, rt.Form); r != nil {
-		return ask, rt, r
-	}
-	return ask, rt, nil
+	return ask, rt, s.agree(target, rt.Form)
 }
 
 // agree holds the Host header against the target (RFC 9112, 3.2.2 lets a proxy ignore it; the server behind may not).
@@ -168,8 +156,11 @@ func withPort(host, t egress.Target) egress.Target {
 // hostHeader is the one that goes up.
 func hostHeader(t egress.Target, secure bool) string {
 	text := t.String()
-	if !secure && t.Port() == 80 || secure && t.Port() == 443 {
-		text = text[:len(text)-len(":")-len(strconv.Itoa(int(t.Port())))]
+	if !secure && t.Port() == 80 {
+		return strings.TrimSuffix(text, ":80")
+	}
+	if secure && t.Port() == 443 {
+		return strings.TrimSuffix(text, ":443")
 	}
 	return text
 }

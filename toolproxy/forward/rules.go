@@ -203,17 +203,8 @@ func inside(addr netip.Addr) bool {
 
 // intercepts tells whether connections to that place are to be read.
 func (r *ruleset) intercepts(t egress.Target) bool {
-	for _, p := range r.excluded {
-		if p.fits(t) {
-			return false
-		}
-	}
-	for i := range r.rules {
-		if r.rules[i].at(t) {
-			return true
-		}
-	}
-	return false
+	return !slices.ContainsFunc(r.excluded, func(p pattern) bool { return p.fits(t) }) &&
+		slices.ContainsFunc(r.rules, func(one rule) bool { return one.at(t) })
 }
 
 // upgrades tells whether a rule says that the request may become a websocket.

@@ -208,8 +208,8 @@ func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 	how, d := p.modeOf(t)
 	switch how {
 	case readPlain, readTLS:
-		if s.begin(t) && answer(nil) {
-			s.read(how)
+		if s.begin(t) && answer(nil) && (how == readPlain || s.answerTLS()) {
+			s.serveHTTP()
 		}
 	case pass, passTLS:
 		if s.via == "capture" && how == passTLS { // it waits for no answer, and a wrong name needs no connection
@@ -235,13 +235,6 @@ func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 // begin puts a connection whose requests will be read under the ring.
 func (s *session) begin(t egress.Target) bool {
 	return s.flow.doing(egress.Ask{Target: t}, nil, nil) && s.p.still(&s.flow)
-}
-
-func (s *session) read(how mode) {
-	if how == readTLS && !s.answerTLS() {
-		return
-	}
-	s.serveHTTP()
 }
 
 // through passes bytes once the names agree.
@@ -312,7 +305,7 @@ func (s *session) named(parse func([]byte) (egress.Hello, error), d egress.Decis
 			}
 			// A server that is named nowhere gives what it likes: on an address of many sites, another one's.
 			if h.Name.IsZero() && !s.fixed.Host().IsZero() && !d.Everything {
-				return 0, refused(egress.Denied(&egress.Refusal{Sub: egress.NameMismatch, Text: "asked for " + s.fixed.String() + ", but TLS names nobody"}))
+				return 0, misread(egress.NameMismatch, "asked for %s, but TLS names nobody", s.fixed)
 			}
 			return h.Len, nil
 		}
@@ -331,11 +324,7 @@ func (s *session) answerTLS() bool {
 		s.deny(r)
 		return false
 	}
-	name := s.fixed.Host().String()
-	if s.fixed.Addr().IsValid() {
-		name = s.fixed.Addr().String()
-	}
-	conn := tls.Server(&buffered{s.conn, s.br}, s.p.serverTLS(name))
+	conn := tls.Server(&buffered{s.conn, s.br}, s.p.serverTLS(tlsName(s.fixed)))
 	s.within(s.p.limits.Head)
 	if err := conn.HandshakeContext(s.p.ctx); err != nil {
 		s.p.log.Info("egress: TLS with the agent", "target", s.fixed.String(), "error", err)

@@ -4,6 +4,7 @@ package forward
 
 import (
 	"bufio"
+	"bytes"
 	"net/netip"
 
 	"agentrun/toolproxy/egress"
@@ -108,10 +109,8 @@ func (s *session) socksGreeting() bool {
 		return false
 	}
 	answer := byte(noneAccepted)
-	for _, method := range head[2:] {
-		if method == 0 {
-			answer = 0
-		}
+	if bytes.IndexByte(head[2:], 0) >= 0 {
+		answer = 0
 	}
 	_, _ = s.br.Discard(len(head)) // they are buffered
 	if answer != 0 {
@@ -124,8 +123,7 @@ func (s *session) socksGreeting() bool {
 
 // readSocks reads one request; with neither a target nor a code the connection broke.
 func readSocks(br *bufio.Reader) (socksRequest, byte, error) {
-	need := 5
-	for need > 0 {
+	for need := 5; ; {
 		have, err := br.Peek(need)
 		if err != nil {
 			return socksRequest{}, 0, nil //nolint:nilerr // nobody is left to answer
@@ -137,7 +135,6 @@ func readSocks(br *bufio.Reader) (socksRequest, byte, error) {
 		}
 		need = more
 	}
-	return socksRequest{}, 1, nil
 }
 
 func socksReply(code byte) []byte { return []byte{socksVersion, code, 0, 1, 0, 0, 0, 0, 0, 0} }

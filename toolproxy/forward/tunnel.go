@@ -32,7 +32,7 @@ func (s *session) tunnel(up net.Conn, replies io.Reader, before func(down <-chan
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if s.down(up, replies, &active) != nil {
+		if s.move(s.conn, up, replies, &s.meter.received, &active) != nil {
 			abort(up)
 			_ = s.conn.Close() // the other direction is blocked in it
 		}
@@ -59,22 +59,10 @@ func (s *session) up(up net.Conn, before func(<-chan struct{}) (*refusal, error)
 	if err := s.sendBuffered(up, s.br.Buffered()); err != nil {
 		return err
 	}
-	err := s.move(up, s.conn, nil, &s.meter.sent, active)
-	if err == nil {
-		closeWrite(up)
-	}
-	return err
+	return s.move(up, s.conn, nil, &s.meter.sent, active)
 }
 
-func (s *session) down(up net.Conn, replies io.Reader, active *atomic.Int64) error {
-	err := s.move(s.conn, up, replies, &s.meter.received, active)
-	if err == nil {
-		closeWrite(s.conn)
-	}
-	return err
-}
-
-// move copies from src to dst until src ends: nil. reader, if any, stands before src.
+// move copies from src to dst until src ends, which it passes on: nil. reader, if any, stands before src.
 func (s *session) move(dst, src net.Conn, reader io.Reader, count, active *atomic.Int64) error {
 	_, fromTCP := src.(*net.TCPConn)
 	_, toTCP := dst.(*net.TCPConn)
@@ -100,6 +88,7 @@ func (s *session) move(dst, src net.Conn, reader io.Reader, count, active *atomi
 		}
 		switch {
 		case errors.Is(err, io.EOF):
+			closeWrite(dst)
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			// Silence in one direction is no end while the other one speaks.

@@ -24,7 +24,6 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/netip"
 	"sync"
 	"time"
@@ -99,21 +98,16 @@ func (m *Minter) Certificate(name string) (*tls.Certificate, error) {
 }
 
 func (m *Minter) mint(name string, at time.Time) (*tls.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, err
-	}
 	end := at.Add(valid)
 	if end.After(m.ca.NotAfter) {
 		end = m.ca.NotAfter
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial.Add(serial, big.NewInt(1)),
-		Subject:      pkix.Name{Organization: []string{"agentrun"}},
-		NotBefore:    at.Add(-skew),
-		NotAfter:     end,
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		Subject:     pkix.Name{Organization: []string{"agentrun"}},
+		NotBefore:   at.Add(-skew),
+		NotAfter:    end,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	if addr, err := netip.ParseAddr(name); err == nil {
 		template.IPAddresses = append(template.IPAddresses, addr.AsSlice())

@@ -21,7 +21,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"time"
 
 	"agentrun/toolproxy/link"
@@ -43,13 +42,8 @@ func NewCA(run string, now func() time.Time) (ca link.CA, certPEM []byte, err er
 	if err != nil {
 		return link.CA{}, nil, fmt.Errorf("make the run's CA: key: %w", err)
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return link.CA{}, nil, fmt.Errorf("make the run's CA: serial number: %w", err)
-	}
 	at := now()
 	template := &x509.Certificate{
-		SerialNumber:          serial.Add(serial, big.NewInt(1)),
 		Subject:               pkix.Name{Organization: []string{"agentrun"}, CommonName: "agentrun CA of " + run},
 		NotBefore:             at.Add(-Skew),
 		NotAfter:              at.Add(MaxAge),
