@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// accept runs serve for each connection, as many at once as the limit says; further ones wait in the kernel's queue,
-// which bounds them.
+// accept runs serve for each connection, as many at once as the limit says; further ones wait in the kernel's
+// queue, which bounds them.
 func (p *Proxy) accept(l net.Listener, serve func(*session)) error {
 	if !p.begin() {
 		return errors.Join(net.ErrClosed, l.Close())

@@ -37,7 +37,8 @@ func (s *session) captured() {
 	})
 }
 
-// turnAway refuses in the language that belongs to the port; elsewhere silence is all that every client understands.
+// turnAway refuses in the language that belongs to the port; elsewhere silence is all that every client
+// understands.
 func (s *session) turnAway(port uint16, r *refusal) {
 	switch port {
 	case 80:

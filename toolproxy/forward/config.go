@@ -24,7 +24,8 @@ var Schema []byte
 
 const maxRules = 1024
 
-// Config is the section egress: of gateway.yaml. The zero value allows nothing beyond what the ring does, and is valid.
+// Config is the section egress: of gateway.yaml. The zero value allows nothing beyond what the ring does, and
+// is valid.
 type Config struct {
 	Allow    []string `yaml:"allow"`             // entries as egress.ParseEntry reads them
 	Rules    []Rule   `yaml:"rules"`             // entries that say more than fits on a line
@@ -91,8 +92,9 @@ func ParseConfig(n *read.Node) (Config, error) {
 	return c, nil
 }
 
-// Authorities reads the files of CAFiles, each of which has a certificate. The errors are read.Bad's, all of them: a file that
-// is missing would be told at the run's first connection otherwise, and only if some rule intercepts.
+// Authorities reads the files of CAFiles, each of which has a certificate. The errors are read.Bad's, all of
+// them: a file that is missing would be told at the run's first connection otherwise, and only if some rule
+// intercepts.
 func (c *Config) Authorities() (pems [][]byte, err error) {
 	var errs []error
 	for i, name := range c.CAFiles {
@@ -131,7 +133,8 @@ func (c *Config) check() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// headerName tells whether a header may be injected: framing, routing and what belongs to a hop are the proxy's own.
+// headerName tells whether a header may be injected: framing, routing and what belongs to a hop are the
+// proxy's own.
 func headerName(name string) bool {
 	if name == "" || len(name) > 64 {
 		return false

@@ -21,7 +21,8 @@ const (
 	maxLookups = 512
 )
 
-// lookups keeps the host's last answers. It is no way around the check: each connection checks the addresses it dials.
+// lookups keeps the host's last answers. It is no way around the check: each connection checks the addresses
+// it dials.
 type lookups struct {
 	mu    sync.Mutex
 	known map[egress.Host]answer
@@ -66,8 +67,8 @@ func (p *Proxy) resolve(ctx context.Context, h egress.Host) ([]netip.Addr, error
 	return addrs, nil
 }
 
-// dial decides, looks up, decides about the addresses, and connects to one of those and nothing else. The flow holds
-// what is asked for meanwhile, so that a new ring ends it too.
+// dial decides, looks up, decides about the addresses, and connects to one of those and nothing else. The
+// flow holds what is asked for meanwhile, so that a new ring ends it too.
 func (p *Proxy) dial(f *flow, a egress.Ask) (net.Conn, egress.Decision, *refusal) {
 	if d := p.allows(a); !d.Allowed() { // before the lookup: a question to the DNS is a message too
 		return nil, d, refused(d)
@@ -171,8 +172,8 @@ type upstream struct {
 	used, dead bool
 }
 
-// upstreamFor takes a connection from the pool or makes one. Either way the list decides about this very request and
-// this very address.
+// upstreamFor takes a connection from the pool or makes one. Either way the list decides about this very
+// request and this very address.
 func (p *Proxy) upstreamFor(f *flow, a egress.Ask, secure, fresh bool) (*upstream, egress.Decision, *refusal) {
 	key := poolKey{a.Target, secure}
 	for !fresh {
@@ -231,7 +232,8 @@ func tlsName(t egress.Target) string {
 	return t.Host().String()
 }
 
-// secure makes TLS of a new connection. A server that can't show who it is gets nothing, and no secret above all.
+// secure makes TLS of a new connection. A server that can't show who it is gets nothing, and no secret above
+// all.
 func (p *Proxy) secure(u *upstream, t egress.Target) *refusal {
 	conn := tls.Client(u.raw, &tls.Config{ServerName: tlsName(t), RootCAs: p.roots, NextProtos: []string{"http/1.1"},
 		MinVersion: tls.VersionTLS12, Time: p.now})

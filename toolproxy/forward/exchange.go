@@ -18,18 +18,20 @@ const maxInterim = 8 // 1xx responses before the real one; they are dropped
 
 // One exchange goes through these states, in this order:
 //
-//  1. The head is in s.br and parsed in s.req, whose slices point into it. Whatever can refuse does so here, while the
-//     connection to the client can still go on.
-//  2. upstreamFor has a connection, and the flow knows it: from here on a new ring cuts both sides. The head to send is
-//     written to a buffer of its own; then s.br is discarded, and s.req must not be read any more.
-//  3. The request is sent (send). A body goes up beside that in a goroutine (upload), since servers answer early. Without
-//     a body, a kept connection that broke before any answer is tried once more, for methods that change nothing.
-//  4. The response's head is in s.resp, which points into u.br. The grant is booked; the response goes down (respond).
-//  5. finish waits for the upload, lets the flow go, and only then gives the connection to the pool: the other way round
-//     a cut for this request could hit the next one's connection.
+//  1. The head is in s.br and parsed in s.req, whose slices point into it. Whatever can refuse does so here,
+//     while the connection to the client can still go on.
+//  2. upstreamFor has a connection, and the flow knows it: from here on a new ring cuts both sides. The head
+//     to send is written to a buffer of its own; then s.br is discarded, and s.req must not be read any more.
+//  3. The request is sent (send). A body goes up beside that in a goroutine (upload), since servers answer
+//     early. Without a body, a kept connection that broke before any answer is tried once more, for methods
+//     that change nothing.
+//  4. The response's head is in s.resp, which points into u.br. The grant is booked; the response goes down
+//     (respond).
+//  5. finish waits for the upload, lets the flow go, and only then gives the connection to the pool: the
+//     other way round a cut for this request could hit the next one's connection.
 //
-// Two things can look whole and aren't: a request and a response that broke off. Where either does, the side that would
-// believe it is closed or reset, never given an end.
+// Two things can look whole and aren't: a request and a response that broke off. Where either does, the side
+// that would believe it is closed or reset, never given an end.
 
 // exchange sends one request that was understood up, and its response down. False ends the connection.
 func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int) bool {
@@ -94,7 +96,8 @@ func (s *session) keepBuffer(b []byte) {
 	}
 }
 
-// requestHead writes what goes up: the canonical target, one Host, framing of our own, no field of the hop before.
+// requestHead writes what goes up: the canonical target, one Host, framing of our own, no field of the hop
+// before.
 func (s *session) requestHead(b []byte, ask egress.Ask, rt egress.RequestTarget, x *transfer) []byte {
 	b = append(b, ask.Method...)
 	b = append(b, ' ')
@@ -103,8 +106,8 @@ func (s *session) requestHead(b []byte, ask egress.Ask, rt egress.RequestTarget,
 	b = append(b, hostHeader(ask.Target, s.secure)...)
 	b = append(b, "\r\n"...)
 	if x.hidden != nil {
-		// What can't be searched can't be masked: no coding, no pieces, also by instance manipulations (RFC 3229) and in
-		// the frames of a websocket (RFC 7692).
+		// What can't be searched can't be masked: no coding, no pieces, also by instance manipulations (RFC
+		// 3229) and in the frames of a websocket (RFC 7692).
 		for _, name := range []string{"accept-encoding", "range", "if-range", "a-im", "sec-websocket-extensions"} {
 			s.req.Drop(name)
 		}
@@ -311,7 +314,8 @@ func chunk(buf []byte, n int) []byte {
 	return buf[start : frame+n+2]
 }
 
-// stop waits for an upload's end, for a moment; then it ends it. finished is whether all of the request went up.
+// stop waits for an upload's end, for a moment; then it ends it. finished is whether all of the request went
+// up.
 func (x *transfer) stop(up *upload, grace time.Duration) (finished bool) {
 	if up == nil {
 		return true
@@ -327,7 +331,8 @@ func (x *transfer) stop(up *upload, grace time.Duration) (finished bool) {
 	return false
 }
 
-// finish keeps the connections that can be used again. A response that ends before its request leaves neither.
+// finish keeps the connections that can be used again. A response that ends before its request leaves
+// neither.
 func (x *transfer) finish(up *upload, keep bool) bool {
 	u, s := x.u, x.s
 	reuse := !u.dead && u.br.Buffered() == 0
@@ -345,7 +350,8 @@ func (x *transfer) finish(up *upload, keep bool) bool {
 	return keep && x.keep
 }
 
-// switched turns the connection into a tunnel (RFC 9110, 7.8). The flow still has it, so that a new ring cuts it.
+// switched turns the connection into a tunnel (RFC 9110, 7.8). The flow still has it, so that a new ring cuts
+// it.
 func (x *transfer) switched() {
 	s := x.s
 	defer func() { _ = x.u.raw.Close() }() // done

@@ -116,8 +116,8 @@ func (s *flows) each(do func(*flow)) {
 	}
 }
 
-// watch cuts what a new ring doesn't allow (M-22). Whoever starts something says so to its flow first and looks at the
-// ring afterwards (still), so that a change is seen by one of the two.
+// watch cuts what a new ring doesn't allow (M-22). Whoever starts something says so to its flow first and
+// looks at the ring afterwards (still), so that a change is seen by one of the two.
 func (p *Proxy) watch() {
 	var last <-chan struct{}
 	for {
@@ -157,8 +157,9 @@ func (p *Proxy) review(f *flow, ring rings.Ring) {
 	}
 }
 
-// mayUpgrade decides about a websocket to where the request itself may go. What is said in one is read by nobody, so that a
-// server which goes on reading HTTP would take any method and path: where those are restricted, a rule must say websockets.
+// mayUpgrade decides about a websocket to where the request itself may go. What is said in one is read by
+// nobody, so that a server which goes on reading HTTP would take any method and path: where those are
+// restricted, a rule must say websockets.
 func (p *Proxy) mayUpgrade(a egress.Ask) egress.Decision {
 	request := p.list.Load().Decide(a)
 	tunnel := p.list.Load().Decide(egress.Ask{Ring: a.Ring, Target: a.Target})
@@ -176,7 +177,8 @@ func (p *Proxy) still(f *flow) bool {
 	return !ended
 }
 
-// allows is the list's decision, but for a place whose connections are read: each request in it asks for itself.
+// allows is the list's decision, but for a place whose connections are read: each request in it asks for
+// itself.
 func (p *Proxy) allows(a egress.Ask) egress.Decision {
 	d := p.list.Load().Decide(a)
 	if a.Method == "" && d.Sub == egress.TunnelNotListed && p.reads(a.Target) {

@@ -13,21 +13,26 @@ import (
 	"agentrun/toolproxy/egress"
 )
 
-// A tunnel that begins with a ClientHello is held to the name in it. That isn't all that a client says in the clear: a
-// server that wants another key share answers HelloRetryRequest, and the second hello names a server too (RFC 8446, 4.1.2
-// forbids another name, but not all servers look: OpenSSL serves the second one). So, until the server has taken a hello:
+// A tunnel that begins with a ClientHello is held to the name in it. That isn't all that a client says in the
+// clear: a server that wants another key share answers HelloRetryRequest, and the second hello names a server
+// too (RFC 8446, 4.1.2 forbids another name, but not all servers look: OpenSSL serves the second one). So,
+// until the server has taken a hello:
 //
-//  1. Up go the hello that was checked, and nothing after it: what the client sends meanwhile waits in its socket.
+//  1. Up go the hello that was checked, and nothing after it: what the client sends meanwhile waits in its
+//     socket.
 //  2. Down everything goes, and is read on the way (listening).
-//  3. HelloRetryRequest: the client's next hello is checked like the first, once. A second request is refused.
-//  4. ServerHello: what is in the clear after it is looked through for another hello (TLS 1.2), then bytes are bytes.
+//  3. HelloRetryRequest: the client's next hello is checked like the first, once. A second request is
+//     refused.
+//  4. ServerHello: what is in the clear after it is looked through for another hello (TLS 1.2), then bytes
+//     are bytes.
 //
-// Anything else from the server ends the tunnel. What stays possible is what happens inside the encryption: renegotiation
-// of TLS 1.2 and before can name another server, and nobody on the way sees it.
+// Anything else from the server ends the tunnel. What stays possible is what happens inside the encryption:
+// renegotiation of TLS 1.2 and before can name another server, and nobody on the way sees it.
 
 var errAnswer = errors.New("the server's answer to a TLS hello can't be read")
 
-// listening reads what a server says while it matters. Its zero value hears nothing until a hello is on its way.
+// listening reads what a server says while it matters. Its zero value hears nothing until a hello is on its
+// way.
 type listening struct {
 	from io.Reader
 
@@ -75,8 +80,8 @@ func (l *listening) done() bool {
 	return l.over
 }
 
-// handshake passes the hello, which has size bytes, and what follows it in the clear. down is closed when the server has
-// ended. A refusal is the agent's fault; after an error there is nothing left to say.
+// handshake passes the hello, which has size bytes, and what follows it in the clear. down is closed when the
+// server has ended. A refusal is the agent's fault; after an error there is nothing left to say.
 func (s *session) handshake(up net.Conn, l *listening, size int, down <-chan struct{}, d egress.Decision) (*refusal, error) {
 	l.begin()
 	for retried := false; ; retried = true {

@@ -16,11 +16,13 @@ import (
 	"agentrun/toolproxy/egress"
 )
 
-// hidden is what the proxy puts into a request and takes out of the reply: a server that echoes its caller's headers must
-// not hand the agent the secret (M-12). Each byte of it is covered by a star, so that no length changes.
+// hidden is what the proxy puts into a request and takes out of the reply: a server that echoes its caller's
+// headers must not hand the agent the secret (M-12). Each byte of it is covered by a star, so that no length
+// changes.
 //
-// Found are the secret as it is, in base64 (alone, or after its prefix), in URLs, in JSON and in hexadecimal. A server that
-// encodes or splits it otherwise gives it away: only servers that are trusted with the secret should be given it.
+// Found are the secret as it is, in base64 (alone, or after its prefix), in URLs, in JSON and in hexadecimal.
+// A server that encodes or splits it otherwise gives it away: only servers that are trusted with the secret
+// should be given it.
 type hidden struct {
 	add   []addition
 	words [][]byte

@@ -25,8 +25,8 @@ const (
 	lastWords   = 5 * time.Second  // for records that are left when the proxy ends
 )
 
-// ledger brings records to the supervisor, each decision in exactly one. A record that isn't taken is tried again, and
-// until it is nothing new is granted: no egress without audit.
+// ledger brings records to the supervisor, each decision in exactly one. A record that isn't taken is tried
+// again, and until it is nothing new is granted: no egress without audit.
 type ledger struct {
 	supervisor link.Supervisor
 	now        func() time.Time
@@ -104,8 +104,8 @@ func (l *ledger) putLocked(r link.Record) {
 	l.queue <- r
 }
 
-// deny records the first of its kind at once, and the others of one second as one: a flood fills no disk, and no
-// denial goes uncounted. Beyond maxGathered kinds the name is left out.
+// deny records the first of its kind at once, and the others of one second as one: a flood fills no disk, and
+// no denial goes uncounted. Beyond maxGathered kinds the name is left out.
 func (l *ledger) deny(r link.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,8 +171,9 @@ func (l *ledger) close() error {
 	return nil
 }
 
-// lookupRefused hears of refused lookups at the 1st, 2nd, 4th … time, with their number; the ledger adds up what it is
-// told, so it gets the difference. It must not wait, so the queue is filled by a goroutine of its own when it is full.
+// lookupRefused hears of refused lookups at the 1st, 2nd, 4th … time, with their number; the ledger adds up
+// what it is told, so it gets the difference. It must not wait, so the queue is filled by a goroutine of its
+// own when it is full.
 func (p *Proxy) lookupRefused(r dns.Refusal) {
 	more := int64(r.Count)
 	if r.Count > 1 {

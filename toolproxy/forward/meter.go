@@ -49,8 +49,8 @@ func takeUpTo(from *atomic.Int64, n int64) int64 {
 	}
 }
 
-// share takes a part of what is left, up to n bytes: one direction that waits for bytes must not hold all that the other
-// one may still use. The last sixteenth of a mebibyte goes to whoever comes first.
+// share takes a part of what is left, up to n bytes: one direction that waits for bytes must not hold all
+// that the other one may still use. The last sixteenth of a mebibyte goes to whoever comes first.
 func (m *meter) share(n int64) int64 {
 	quarter := min(m.left.Load(), m.run.Load()) / 4
 	return m.reserve(min(n, max(quarter, 64<<10)))

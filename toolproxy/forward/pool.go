@@ -60,7 +60,8 @@ func (p *pool) take(key poolKey) *upstream {
 	return u
 }
 
-// dropped returns how often the ring had changed. Whoever makes a connection asks before it looks at the ring.
+// dropped returns how often the ring had changed. Whoever makes a connection asks before it looks at the
+// ring.
 func (p *pool) dropped() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,8 +119,8 @@ func (p *pool) close() {
 	p.emptyLocked()
 }
 
-// drop closes what waits for a next request, and what is put here later but was allowed before: the ring is another one
-// now (M-22).
+// drop closes what waits for a next request, and what is put here later but was allowed before: the ring is
+// another one now (M-22).
 func (p *pool) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,8 +137,8 @@ func (p *pool) emptyLocked() {
 	p.idle, p.count = nil, 0
 }
 
-// silent tells whether a connection is open and has nothing to read. A server that speaks without being asked has closed
-// it, or would answer the next request with what was meant for another.
+// silent tells whether a connection is open and has nothing to read. A server that speaks without being asked
+// has closed it, or would answer the next request with what was meant for another.
 func silent(c net.Conn) bool {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {

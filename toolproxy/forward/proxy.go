@@ -43,8 +43,8 @@ type Options struct {
 	Resolver   Resolver                         // nil: the host's
 	// Dial opens a connection to an address that was checked. Nil: a net.Dialer.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
-	// Own lists the addresses of the host, which are refused unless named singly. Nil: those of its interfaces, looked up
-	// every 30 seconds.
+	// Own lists the addresses of the host, which are refused unless named singly. Nil: those of its
+	// interfaces, looked up every 30 seconds.
 	Own func() ([]netip.Addr, error)
 	// Roots are what intercepted upstreams are verified with. Nil: the system's and Config.CAFiles.
 	Roots *x509.CertPool
@@ -244,8 +244,8 @@ func (p *Proxy) ring() rings.Ring {
 	return ring
 }
 
-// nameExists is whether a lookup gets an address: if any port or path of the name may be open. It asks nobody (M-8: a
-// question to the DNS is a message too).
+// nameExists is whether a lookup gets an address: if any port or path of the name may be open. It asks nobody
+// (M-8: a question to the DNS is a message too).
 func (p *Proxy) nameExists(name string) bool {
 	host, err := egress.ParseHost(name)
 	if err != nil {
@@ -259,7 +259,8 @@ func (p *Proxy) nameExists(name string) bool {
 	return d.Allowed() || d.Sub == egress.PortNotListed || d.Sub == egress.TunnelNotListed
 }
 
-// ServeProxy answers HTTP and SOCKS5 on the connections of l until Close (nil) or until l says an error. l is closed then.
+// ServeProxy answers HTTP and SOCKS5 on the connections of l until Close (nil) or until l says an error. l is
+// closed then.
 func (p *Proxy) ServeProxy(l net.Listener) error {
 	if tcp, ok := l.Addr().(*net.TCPAddr); ok {
 		p.mu.Lock()

@@ -103,8 +103,8 @@ func (r *refusal) reply(head, closing bool) []byte {
 	return append(b, body...)
 }
 
-// refuse puts a refusal on record, before the agent hears of it. Refusals beyond the pace are told later: to the agent they are the
-// cheapest thing there is, and each costs us a parser, a decision and an answer.
+// refuse puts a refusal on record, before the agent hears of it. Refusals beyond the pace are told later: to
+// the agent they are the cheapest thing there is, and each costs us a parser, a decision and an answer.
 func (p *Proxy) refuse(name string, r *refusal) {
 	if len(name) > 255 {
 		name = name[:255]

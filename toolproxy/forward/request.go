@@ -114,7 +114,8 @@ func (s *session) understand() (egress.Ask, egress.RequestTarget, *refusal) {
 	return ask, rt, s.agree(target, rt.Form)
 }
 
-// agree holds the Host header against the target (RFC 9112, 3.2.2 lets a proxy ignore it; the server behind may not).
+// agree holds the Host header against the target (RFC 9112, 3.2.2 lets a proxy ignore it; the server behind
+// may not).
 func (s *session) agree(t egress.Target, form egress.Form) *refusal {
 	if s.req.Host == nil {
 		if s.req.Minor == 0 && (form != egress.OriginForm || !s.fixed.IsZero()) {
@@ -145,7 +146,8 @@ func (s *session) agree(t egress.Target, form egress.Form) *refusal {
 	return nil
 }
 
-// withPort takes the port of a CONNECT line where the Host header beside it has none; the name must agree as ever.
+// withPort takes the port of a CONNECT line where the Host header beside it has none; the name must agree as
+// ever.
 func withPort(host, t egress.Target) egress.Target {
 	if host.Port() == 80 && host.Host() == t.Host() && host.Addr() == t.Addr() {
 		return t

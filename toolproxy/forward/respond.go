@@ -13,8 +13,8 @@ import (
 	"agentrun/internal/wire"
 )
 
-// respond sends the response down whose head was parsed, and tells whether the connections' framing is intact on the
-// client's side. What the server's side is worth is in u.dead.
+// respond sends the response down whose head was parsed, and tells whether the connections' framing is intact
+// on the client's side. What the server's side is worth is in u.dead.
 func (x *transfer) respond() bool {
 	s, u, resp := x.s, x.u, &x.s.resp
 	head, err := wire.Peek(u.br)
@@ -84,7 +84,8 @@ func (x *transfer) write(b []byte) bool {
 	return err == nil
 }
 
-// copyLength sends a body of a known length: what is there together with the head, the rest within the kernel if it can.
+// copyLength sends a body of a known length: what is there together with the head, the rest within the kernel
+// if it can.
 func (x *transfer) copyLength(b []byte, body io.Reader, left int64) bool {
 	s, u := x.s, x.u
 	from, plainFrom := u.Conn.(*net.TCPConn)

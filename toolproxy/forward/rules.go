@@ -51,8 +51,8 @@ func parsePattern(unsafe string) (pattern, error) {
 	return pattern{host: host}, err
 }
 
-// rule is a Rule with intercept. Whether its methods and paths fit is asked of a list with that rule alone, so that they
-// mean here just what they mean there.
+// rule is a Rule with intercept. Whether its methods and paths fit is asked of a list with that rule alone,
+// so that they mean here just what they mean there.
 type rule struct {
 	pattern
 	ports   []uint16
@@ -194,8 +194,9 @@ func checkPrivate(entry string) error {
 	return nil
 }
 
-// inside tells whether an address means something only within the sandbox's namespace: the pools of the DNS responder
-// (package dns) and the source addresses of package netns. To dial one on the host would mean somebody else.
+// inside tells whether an address means something only within the sandbox's namespace: the pools of the DNS
+// responder (package dns) and the source addresses of package netns. To dial one on the host would mean
+// somebody else.
 func inside(addr netip.Addr) bool {
 	return dns.Synthetic(addr) || addr == netip.AddrFrom4([4]byte{192, 0, 0, 8}) ||
 		addr == netip.AddrFrom16([16]byte{0, 1, 0, 0, 0, 0, 0, 1, 15: 1})
@@ -217,8 +218,8 @@ func (r *ruleset) upgrades(a egress.Ask) bool {
 
 func (r *rule) at(t egress.Target) bool { return r.fits(t) && slices.Contains(r.ports, t.Port()) }
 
-// headers are what the first rule that fits puts into a request. The method and path decide too: a secret for /v1/ isn't
-// given to what happens to be allowed otherwise.
+// headers are what the first rule that fits puts into a request. The method and path decide too: a secret for
+// /v1/ isn't given to what happens to be allowed otherwise.
 func (r *ruleset) headers(a egress.Ask) []injection {
 	for i := range r.rules {
 		if one := &r.rules[i]; len(one.headers) > 0 && one.at(a.Target) && one.list.Decide(a).Allowed() && one.list.Decide(a).Entry != "" {

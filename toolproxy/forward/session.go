@@ -118,7 +118,8 @@ func (s *session) explicit() {
 
 func (s *session) within(d time.Duration) { _ = s.conn.SetDeadline(time.Now().Add(d)) } // an error shows at the next use
 
-// last says b and closes so that it arrives: with bytes of the client unread, closing at once would reset the connection.
+// last says b and closes so that it arrives: with bytes of the client unread, closing at once would reset the
+// connection.
 func (s *session) last(b []byte) {
 	s.within(time.Second)
 	if _, err := s.conn.Write(b); err != nil {
@@ -183,8 +184,8 @@ func (p *Proxy) modeOf(t egress.Target) (mode, egress.Decision) {
 	return readPlain, d
 }
 
-// open does what a CONNECT or SOCKS request, or a captured connection, asks for. answer tells the client of a refusal, or
-// that there is none (nil), before the first byte goes through.
+// open does what a CONNECT or SOCKS request, or a captured connection, asks for. answer tells the client of a
+// refusal, or that there is none (nil), before the first byte goes through.
 func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 	p := s.p
 	no := func(r *refusal) {
@@ -267,8 +268,8 @@ func (s *session) deny(r *refusal) {
 	s.last(alert(r))
 }
 
-// hello waits for the first bytes of the client and holds them against where the connection was for. They stay in br.
-// size is that of the hello, 0 if there is none.
+// hello waits for the first bytes of the client and holds them against where the connection was for. They
+// stay in br. size is that of the hello, 0 if there is none.
 func (s *session) hello(d egress.Decision, must bool) (size int, r *refusal) {
 	wait := s.p.limits.Head
 	if !must {
@@ -318,7 +319,8 @@ func (s *session) named(parse func([]byte) (egress.Hello, error), d egress.Decis
 	}
 }
 
-// answerTLS makes the connection one that can be read: the agent speaks with us, under a certificate of the run's CA.
+// answerTLS makes the connection one that can be read: the agent speaks with us, under a certificate of the
+// run's CA.
 func (s *session) answerTLS() bool {
 	if _, r := s.hello(egress.Decision{}, true); r != nil {
 		s.deny(r)

@@ -27,8 +27,8 @@ type socksRequest struct {
 	size   int // bytes that it took
 }
 
-// parseSocks reads the beginning of a request. need is how many bytes there must be at least before it makes sense to ask
-// again; 0 when the answer is final. reply is the code to refuse with, 0 if it is fine.
+// parseSocks reads the beginning of a request. need is how many bytes there must be at least before it makes
+// sense to ask again; 0 when the answer is final. reply is the code to refuse with, 0 if it is fine.
 func parseSocks(unsafe []byte) (r socksRequest, need int, reply byte, err error) {
 	if len(unsafe) < 5 {
 		return socksRequest{}, 5, 0, nil

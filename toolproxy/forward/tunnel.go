@@ -21,9 +21,10 @@ var errSpent = errors.New("the limit of bytes is used up")
 
 var buffers = sync.Pool{New: func() any { return new([copySize + 64]byte) }}
 
-// tunnel moves bytes both ways until both sides have ended, one breaks, or it is cut. before, if any, is run before anything
-// goes up, while replies come down; it gets a channel that is closed when those have ended. replies is what replaces the
-// connection for reading, if something must be masked or seen in it or was read already.
+// tunnel moves bytes both ways until both sides have ended, one breaks, or it is cut. before, if any, is run
+// before anything goes up, while replies come down; it gets a channel that is closed when those have ended.
+// replies is what replaces the connection for reading, if something must be masked or seen in it or was read
+// already.
 func (s *session) tunnel(up net.Conn, replies io.Reader, before func(down <-chan struct{}) (*refusal, error)) {
 	var active atomic.Int64
 	active.Store(time.Now().UnixNano())
@@ -76,8 +77,8 @@ func (s *session) move(dst, src net.Conn, reader io.Reader, count, active *atomi
 		if fromTCP && toTCP && reader == nil {
 			one = s.splice
 		}
-		// Shorter than the limit: a splice tells what it has moved only when it returns, and until then the other
-		// direction would take this one for silent.
+		// Shorter than the limit: a splice tells what it has moved only when it returns, and until then the
+		// other direction would take this one for silent.
 		if err := src.SetReadDeadline(time.Now().Add(s.p.limits.Idle / 4)); err != nil {
 			return err
 		}

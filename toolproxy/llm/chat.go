@@ -18,11 +18,8 @@ import (
 
 // chat answers one completion. Reading, model, prompt; then the permit; then the upstream.
 func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
-	body, e := readBody(w, r, g.o.Config.Limits.Body)
 	var req chatRequest
-	if e == nil {
-		e = decode(body, &req)
-	}
+	body, e := g.read(w, r, &req)
 	if e == nil {
 		e = req.check(g.o.Config.Limits)
 	}
@@ -38,24 +35,36 @@ func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
 		p, e = g.prompt(&req, t)
 	}
 	if e != nil {
-		writeError(w, g.turnAway(r.Context(), "llm", "/internal/llm/chat", e))
+		g.turnAway(w, r, "llm", "/internal/llm/chat", e)
 		return
 	}
 	g.complete(w, r, body, &req, t, p)
 }
 
-// turnAway answers for a request that names no model or makes no sense: with why, unless the entrance refuses it before. So it costs
-// what a call costs, and is on record: else models could be tried out as fast as a processor goes.
-func (g *Gateway) turnAway(ctx context.Context, tool, api string, why *gate.Error) *gate.Error {
-	permit, e := g.o.Entrance.Enter(ctx, gate.Call{
-		Kind: "llm", Tool: tool, Category: gate.CategoryC, Action: action(tool, api), PlaintextFree: true,
-		Admit: func(rings.Ring) *gate.Error { return why },
-	})
+// enter asks the entrance for a permit of one call to a model, whose body becomes the arguments that others
+// see.
+func (g *Gateway) enter(r *http.Request, api string, body []byte, c gate.Call) (gate.Permit, *gate.Error) {
+	args := jsontext.Value(body)
+	if err := args.Canonicalize(); err != nil && body != nil {
+		return nil, badArguments("the body has no canonical form")
+	}
+	c.Kind, c.Category, c.Action, c.Args = "llm", gate.CategoryC, action(c.Tool, api), []byte(args)
+	c.PlaintextFree = true // what comes back is a summary, or numbers that are checked as such (M-15)
+	return g.o.Entrance.Enter(r.Context(), c)
+}
+
+// turnAway answers for a request that names no model or makes no sense: with why, unless the entrance refuses
+// it before. So it costs what a call costs, and is on record: else models could be tried out as fast as a
+// processor goes.
+func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, tool, api string, why *gate.Error) {
+	admit := func(rings.Ring) *gate.Error { return why }
+	permit, e := g.enter(r, api, nil, gate.Call{Tool: tool, Admit: admit})
 	if e != nil {
-		return e
+		writeError(w, e)
+		return
 	}
 	_ = permit.End(gate.Outcome{Err: why}) // the agent gets nothing either way
-	return why
+	writeError(w, why)
 }
 
 func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, req *chatRequest, t *target, p *prompt) {
@@ -64,16 +73,9 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 		writeError(w, e)
 		return
 	}
-	args := jsontext.Value(body)
-	if err := args.Canonicalize(); err != nil {
-		writeError(w, badArguments("the body has no canonical form"))
-		return
-	}
 	input, most := tokensOf(len(up)), req.most(t.model)
-	permit, e := g.o.Entrance.Enter(r.Context(), gate.Call{
-		Kind: "llm", Tool: "llm", Category: gate.CategoryC, Action: action("llm", "/internal/llm/chat"), Args: []byte(args),
-		Estimate: t.model.cost(input, most), Tokens: input + most, Flags: p.flags,
-		PlaintextFree: true, // what comes back of it is a summary (M-15)
+	permit, e := g.enter(r, "/internal/llm/chat", body, gate.Call{
+		Tool: "llm", Estimate: t.model.cost(input, most), Tokens: input + most, Flags: p.flags,
 	})
 	if e != nil {
 		writeError(w, e)
@@ -86,7 +88,7 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 	out := newSink(w, g, req)
 	var src source
 	if t.rt == nil {
-		src, e = newLocalChat(req, most), nil
+		src = newLocalChat(req, most)
 	} else {
 		src, e = g.ask(c, up)
 	}
@@ -128,8 +130,8 @@ type call struct {
 	final     *usage // what the upstream said, if it did
 	flags     []string
 	finish    string
-	withheld  []byte // the text so far, in confidential mode
-	calls     map[int64]*callState
+	withheld  []byte                       // the text so far, in confidential mode
+	calls     map[int64]*boundary.Redactor // of the arguments of each function call
 	strip     *boundary.Stripper
 	redact    *boundary.Redactor
 	secrets   []string
@@ -137,14 +139,9 @@ type call struct {
 	settled   usage
 }
 
-type callState struct {
-	redact *boundary.Redactor
-	size   int
-}
-
 func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64) *call {
 	c := &call{gateway: g, target: t, permit: permit, sentBytes: sent, most: most, finish: "stop",
-		calls: map[int64]*callState{}, strip: boundary.NewStripper(t.model.OpensInReasoning)}
+		calls: map[int64]*boundary.Redactor{}, strip: boundary.NewStripper(t.model.OpensInReasoning)}
 	c.hide(t.key)
 	ctx, stop := context.WithTimeout(permit.Context(), t.provider.Timeout)
 	inner, cancel := context.WithCancelCause(ctx)
@@ -161,8 +158,8 @@ func (c *call) hide(secrets ...string) {
 // stepTokens is how far a stream may run before the budgets are asked again.
 const stepTokens = 64
 
-// meter tells the budgets what was spent, when there is enough that is new. It comes before anything is given out: a stop
-// takes what wasn't paid for with it (M-19).
+// meter tells the budgets what was spent, when there is enough that is new. It comes before anything is given
+// out: a stop takes what wasn't paid for with it (M-19).
 func (c *call) meter() *gate.Error {
 	out := tokensOf(c.outBytes)
 	if c.asked && out-c.told < stepTokens {
@@ -176,7 +173,8 @@ func (c *call) meter() *gate.Error {
 	return c.permit.Spent(c.target.model.cost(in, out), in+out)
 }
 
-// pump carries a reply from an upstream to the agent. It returns when the reply is complete or is to be given up.
+// pump carries a reply from an upstream to the agent. It returns when the reply is complete or is to be given
+// up.
 func (c *call) pump(src source, to sink) *gate.Error {
 	defer src.close()
 	if e := c.meter(); e != nil {
@@ -212,8 +210,13 @@ func (c *call) note(ev *event) {
 	if ev.finish != "" {
 		c.finish = finishReason(ev.finish)
 	}
-	if ev.reasoning {
-		c.flags = boundary.Merge(c.flags, []string{boundary.FlagReasoning})
+	c.flag(ev.reasoning, boundary.FlagReasoning)
+}
+
+// flag adds a flag to the record of the call if there is reason to.
+func (c *call) flag(reason bool, flag string) {
+	if reason {
+		c.flags = boundary.Merge(c.flags, []string{flag})
 	}
 }
 
@@ -237,29 +240,23 @@ func (c *call) rest(to sink) *gate.Error {
 	var calls []toolCall
 	for i := range int64(maxToolCalls) {
 		if s := c.calls[i]; s != nil {
-			if held := s.redact.Close(); held != "" && !c.gateway.confidential() {
+			if held := s.Close(); held != "" && !c.gateway.confidential() {
 				calls = append(calls, toolCall{Index: &i, Function: functionCall{Arguments: held}})
 			}
-			if s.redact.Found() {
-				c.flags = boundary.Merge(c.flags, []string{boundary.FlagSecret})
-			}
+			c.flag(s.Found(), boundary.FlagSecret)
 		}
 	}
 	if e := c.send(to, text, calls); e != nil {
 		return e
 	}
-	if c.strip.Stripped() {
-		c.flags = boundary.Merge(c.flags, []string{boundary.FlagReasoning})
-	}
-	if c.redact.Found() {
-		c.flags = boundary.Merge(c.flags, []string{boundary.FlagSecret})
-	}
+	c.flag(c.strip.Stripped(), boundary.FlagReasoning)
+	c.flag(c.redact.Found(), boundary.FlagSecret)
 	u := c.bill()
 	if e := c.permit.Spent(c.target.model.cost(u.Prompt, u.Completion), u.Total); e != nil {
 		return e
 	}
 	if c.gateway.confidential() {
-		c.flags = boundary.Merge(c.flags, []string{boundary.FlagPlaintext})
+		c.flag(true, boundary.FlagPlaintext)
 		return to.summary(boundary.Summary(string(c.withheld), c.gateway.o.Config.Limits.Summary))
 	}
 	return nil
@@ -281,7 +278,8 @@ func (c *call) send(to sink, text string, calls []toolCall) *gate.Error {
 	return to.delta(text, calls)
 }
 
-// toolCall passes one piece of a function call on. In confidential mode its arguments are plaintext, and stay here.
+// toolCall passes one piece of a function call on. In confidential mode its arguments are plaintext, and stay
+// here.
 func (c *call) toolCall(in toolCall) (toolCall, *gate.Error) {
 	index := int64(0)
 	if in.Index != nil {
@@ -290,13 +288,13 @@ func (c *call) toolCall(in toolCall) (toolCall, *gate.Error) {
 	if index < 0 || index >= maxToolCalls {
 		return toolCall{}, failure(c.ctx, errForm)
 	}
-	s, first := c.calls[index], false
-	if s == nil {
-		s, first = &callState{redact: boundary.NewRedactor(c.secrets...)}, true
+	s, known := c.calls[index]
+	if !known {
+		s = boundary.NewRedactor(c.secrets...)
 		c.calls[index] = s
 	}
 	out := toolCall{Index: &index}
-	if in.ID != "" || first {
+	if in.ID != "" || !known {
 		out.ID, out.Type = c.safeID(in.ID, index), "function"
 	}
 	if in.Function.Name != "" {
@@ -306,12 +304,12 @@ func (c *call) toolCall(in toolCall) (toolCall, *gate.Error) {
 		out.Function.Name = in.Function.Name
 	}
 	if c.gateway.confidential() {
-		if first {
+		if !known {
 			out.Function.Arguments = "{}"
 		}
 		return out, nil
 	}
-	out.Function.Arguments = s.redact.Write(in.Function.Arguments)
+	out.Function.Arguments = s.Write(in.Function.Arguments)
 	return out, nil
 }
 
@@ -333,17 +331,18 @@ func finishReason(said string) string {
 // bill is what the call used: what the provider said where that can be true, else the estimate.
 func (c *call) bill() usage {
 	u := usage{Prompt: tokensOf(c.sentBytes), Completion: tokensOf(c.outBytes)}
-	if f := c.final; f != nil && plausibleInput(f.Prompt, c.sentBytes) && plausibleOutput(f.Completion, c.most, c.outBytes) {
+	f := c.final
+	believed := f != nil && plausibleInput(f.Prompt, c.sentBytes) && plausibleOutput(f.Completion, c.most, c.outBytes)
+	if believed {
 		u.Prompt, u.Completion = f.Prompt, f.Completion
-	} else {
-		c.flags = boundary.Merge(c.flags, []string{"usage_estimated"})
 	}
+	c.flag(!believed, "usage_estimated")
 	u.Total = u.Prompt + u.Completion
 	return u
 }
 
-// end ends the permit at the first call and does nothing at others. It returns what the agent gets: e, or why neither
-// booking nor record may be relied on.
+// end ends the permit at the first call and does nothing at others. It returns what the agent gets: e, or why
+// neither booking nor record may be relied on.
 func (c *call) end(e *gate.Error) *gate.Error {
 	if c.ended {
 		return nil

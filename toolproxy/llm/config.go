@@ -80,8 +80,8 @@ const (
 	mostTime       = 60 * time.Second
 )
 
-// ParseConfig reads the section; its error is a *read.InvalidError. An empty section gives the offline default: the test model
-// alone.
+// ParseConfig reads the section; its error is a *read.InvalidError. An empty section gives the offline
+// default: the test model alone.
 func ParseConfig(n *read.Node) (Config, error) {
 	var c Config
 	n.Into(&c)

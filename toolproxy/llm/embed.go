@@ -8,8 +8,8 @@ import (
 	"agentrun/toolproxy/gate"
 )
 
-// Embedding asks for the vectors of texts on behalf of a call that has passed the entrance already, as the tool `embeddings`
-// has: it isn't decided, counted or recorded again, but what it costs belongs to that call.
+// Embedding asks for the vectors of texts on behalf of a call that has passed the entrance already, as the
+// tool `embeddings` has: it isn't decided, counted or recorded again, but what it costs belongs to that call.
 type Embedding struct {
 	Model string // empty: the first embeddings model of a provider
 	Texts []string
@@ -38,8 +38,8 @@ func (g *Gateway) firstEmbeds() string {
 	return ""
 }
 
-// Embed asks a provider. It ends with ctx. The estimate is told to Spent before anything is sent, so that a budget which is
-// used up ends the call there.
+// Embed asks a provider. It ends with ctx. The estimate is told to Spent before anything is sent, so that a
+// budget which is used up ends the call there.
 func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error) {
 	if q.Model == "" {
 		q.Model = g.firstEmbeds()
@@ -48,18 +48,11 @@ func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error
 	if e != nil {
 		return Embedded{}, e
 	}
-	if len(q.Texts) == 0 || len(q.Texts) > maxInputs {
-		return Embedded{}, badArguments("input has no text, or more than %d", maxInputs)
-	}
-	size := 0
-	for i, s := range q.Texts {
-		if s == "" || len(s) > maxInputBytes {
-			return Embedded{}, badArguments("input[%d] is empty or longer than %d bytes", i, maxInputBytes)
-		}
-		size += len(s)
+	if e := checkTexts(q.Texts); e != nil {
+		return Embedded{}, e
 	}
 	p := &passed{ctx: ctx, spent: q.Spent}
-	c := newCall(g, t, p, size, 0)
+	c := newCall(g, t, p, sizeOf(q.Texts), 0)
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	vectors, e := c.vectors(&embeddingsRequest{Model: q.Model}, q.Texts)
 	e = c.end(e)
@@ -78,7 +71,8 @@ func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error
 	return out, nil
 }
 
-// passed stands for the permit of the call that asks. Whoever has that one ends it, with what this one was told.
+// passed stands for the permit of the call that asks. Whoever has that one ends it, with what this one was
+// told.
 type passed struct {
 	ctx   context.Context //nolint:containedctx // as a permit: the scope of one call
 	spent func(cost, tokens int64) *gate.Error

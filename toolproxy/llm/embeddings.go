@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math"
-	"mime"
 	"net/http"
 
 	"github.com/go-json-experiment/json"
@@ -44,15 +43,26 @@ func (r *embeddingsRequest) inputs() ([]string, *gate.Error) {
 			return nil, badArguments("input is neither text nor a list of texts")
 		}
 	}
+	return list, checkTexts(list)
+}
+
+func checkTexts(list []string) *gate.Error {
 	if len(list) == 0 || len(list) > maxInputs {
-		return nil, badArguments("input has no text, or more than %d", maxInputs)
+		return badArguments("input has no text, or more than %d", maxInputs)
 	}
 	for i, s := range list {
 		if s == "" || len(s) > maxInputBytes {
-			return nil, badArguments("input[%d] is empty or longer than %d bytes", i, maxInputBytes)
+			return badArguments("input[%d] is empty or longer than %d bytes", i, maxInputBytes)
 		}
 	}
-	return list, nil
+	return nil
+}
+
+func sizeOf(texts []string) (bytes int) {
+	for _, s := range texts {
+		bytes += len(s)
+	}
+	return bytes
 }
 
 func (r *embeddingsRequest) check() *gate.Error {
@@ -66,11 +76,8 @@ func (r *embeddingsRequest) check() *gate.Error {
 }
 
 func (g *Gateway) embeddings(w http.ResponseWriter, r *http.Request) {
-	body, e := readBody(w, r, g.o.Config.Limits.Body)
 	var req embeddingsRequest
-	if e == nil {
-		e = decode(body, &req)
-	}
+	body, e := g.read(w, r, &req)
 	if e == nil {
 		e = req.check()
 	}
@@ -83,29 +90,21 @@ func (g *Gateway) embeddings(w http.ResponseWriter, r *http.Request) {
 		t, e = find(g.embeds, req.Model)
 	}
 	if e != nil {
-		writeError(w, g.turnAway(r.Context(), "embeddings", "/internal/llm/embeddings", e))
+		g.turnAway(w, r, "embeddings", "/internal/llm/embeddings", e)
 		return
 	}
 	g.embed(w, r, body, &req, texts, t)
 }
 
 func (g *Gateway) embed(w http.ResponseWriter, r *http.Request, body []byte, req *embeddingsRequest, texts []string, t *target) {
-	args := jsontext.Value(body)
-	if err := args.Canonicalize(); err != nil {
-		writeError(w, badArguments("the body has no canonical form"))
-		return
-	}
-	size := 0
+	size := sizeOf(texts)
 	var flags []string
 	for _, s := range texts {
-		size += len(s)
 		flags = boundary.Merge(flags, boundary.Inspect(s))
 	}
 	input := tokensOf(size)
-	permit, e := g.o.Entrance.Enter(r.Context(), gate.Call{
-		Kind: "llm", Tool: "embeddings", Category: gate.CategoryC, Action: action("embeddings", "/internal/llm/embeddings"),
-		Args: []byte(args), Estimate: t.model.cost(input, 0), Tokens: input, Flags: flags,
-		PlaintextFree: true, // numbers come back, checked as such (M-15)
+	permit, e := g.enter(r, "/internal/llm/embeddings", body, gate.Call{
+		Tool: "embeddings", Estimate: t.model.cost(input, 0), Tokens: input, Flags: flags,
 	})
 	if e != nil {
 		writeError(w, e)
@@ -122,7 +121,8 @@ func (g *Gateway) embed(w http.ResponseWriter, r *http.Request, body []byte, req
 	writeVectors(w, req, vectors, c.settled)
 }
 
-// vectors are asked for as numbers whatever the agent wants: numbers can be checked, base64 could hold any text (M-15).
+// vectors are asked for as numbers whatever the agent wants: numbers can be checked, base64 could hold any
+// text (M-15).
 func (c *call) vectors(req *embeddingsRequest, texts []string) ([][]float64, *gate.Error) {
 	if e := c.meter(); e != nil {
 		return nil, e
@@ -170,17 +170,12 @@ func (c *call) localVectors(req *embeddingsRequest, texts []string) ([][]float64
 
 // fetch is one request with a whole JSON reply.
 func (c *call) fetch(path string, body []byte) ([]byte, error) {
-	resp, progress, err := c.post(path, body, "application/json")
+	resp, kind, progress, err := c.post(path, body, "application/json")
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		e := refusedBy(resp.StatusCode)
-		e.Retry = retryAfter(resp)
-		return nil, e
-	}
-	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "application/json" {
+	defer resp.Close()
+	if kind != "application/json" {
 		return nil, errForm
 	}
 	// A vector of 3072 numbers takes 64 KiB as text, and there may be many.

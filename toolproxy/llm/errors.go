@@ -19,19 +19,16 @@ func refuse(code rings.Code, message, next string) *gate.Error {
 
 // errorBody is M-13's, in the place where OpenAI's clients look for it.
 type errorBody struct {
-	OK    bool        `json:"ok"`
-	Error errorDetail `json:"error"`
+	OK    bool `json:"ok"`
+	Error struct {
+		*gate.Error
+		Type string `json:"type"`
+	} `json:"error"`
 }
 
-type errorDetail struct {
-	Code    rings.Code `json:"code"`
-	Message string     `json:"message"`
-	Next    string     `json:"next"`
-	Type    string     `json:"type"`
-}
-
-func bodyOf(e *gate.Error) errorBody {
-	return errorBody{Error: errorDetail{e.Code, e.Message, e.Next, "agentrun_error"}}
+func bodyOf(e *gate.Error) (b errorBody) {
+	b.Error.Error, b.Error.Type = e, "agentrun_error"
+	return b
 }
 
 func writeError(w http.ResponseWriter, e *gate.Error) {

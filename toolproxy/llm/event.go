@@ -49,8 +49,9 @@ type choice struct {
 	Finish  string   `json:"finish_reason"`
 }
 
-// few is a list of at most maxFew. An element that says nothing takes three bytes of a request or reply and some hundred of memory:
-// a provider's 8 MiB of them would be a gigabyte here, and an agent's 64 MiB of bodies ten.
+// few is a list of at most maxFew. An element that says nothing takes three bytes of a request or reply and
+// some hundred of memory: a provider's 8 MiB of them would be a gigabyte here, and an agent's 64 MiB of
+// bodies ten.
 type few[T any] []T
 
 const maxFew = 4096 // messages, by the configuration; all else is less
@@ -89,7 +90,8 @@ type fragment struct {
 	Thinking         jsontext.Value `json:"thinking"`
 }
 
-// parseChunk reads one object. Names given twice and broken UTF-8 make it malformed: two readers, two meanings.
+// parseChunk reads one object. Names given twice and broken UTF-8 make it malformed: two readers, two
+// meanings.
 func parseChunk(data []byte) (event, error) {
 	var c chunk
 	if err := json.Unmarshal(data, &c); err != nil {
@@ -182,7 +184,8 @@ func contentText(v jsontext.Value) (string, error) {
 	return all, nil
 }
 
-// sse reads server-sent events (WHATWG HTML, 9.2): lines, "data:" fields, an empty line at the end of each event.
+// sse reads server-sent events (WHATWG HTML, 9.2): lines, "data:" fields, an empty line at the end of each
+// event.
 type sse struct {
 	in       *bufio.Reader
 	body     io.Closer

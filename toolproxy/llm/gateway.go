@@ -135,7 +135,8 @@ func (g *Gateway) routes() {
 	g.mux = m
 }
 
-// ServeHTTP answers. The path must have been normalised before (egress.ParsePath): this is the last of several gates.
+// ServeHTTP answers. The path must have been normalised before (egress.ParsePath): this is the last of
+// several gates.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, pattern := g.mux.Handler(r); pattern == "" {
 		writeError(w, refuse(gate.CodeNotFound, "there is no such endpoint, or not with this method",

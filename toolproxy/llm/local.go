@@ -16,12 +16,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// localChat is the test model. It is no language model: it follows four fixed rules, so that examples and tests run without a
-// provider and come out the same each time.
+// localChat is the test model. It is no language model: it follows four fixed rules, so that examples and
+// tests run without a provider and come out the same each time.
 //
 //   - After a tool's message it says what the tool answered.
-//   - "call:NAME {json}" in the last user's message makes it call that function, if the request offers it. A NAME without an
-//     exact match also finds the function that ends in it.
+//   - "call:NAME {json}" in the last user's message makes it call that function, if the request offers it. A
+//     NAME without an exact match also finds the function that ends in it.
 //   - "count:N" makes it count to N: a stream of any length.
 //   - Everything else is answered with the prompt's length and digest.
 type localChat struct {
@@ -160,8 +160,8 @@ func (l *localChat) finish(ev *event, reason string) {
 // localDimensions of the test model's embeddings.
 const localDimensions = 256
 
-// localEmbedding hashes words and pairs of words into a vector of unit length: texts with words in common are near each
-// other, and that is all. The same text has the same vector on every machine.
+// localEmbedding hashes words and pairs of words into a vector of unit length: texts with words in common are
+// near each other, and that is all. The same text has the same vector on every machine.
 func localEmbedding(text string, dimensions int) []float64 {
 	v := make([]float64, dimensions)
 	add := func(token string, weight float64) {

@@ -7,7 +7,8 @@ import "math/bits"
 // perMillion: prices are for a million tokens.
 const perMillion = 1_000_000
 
-// cost of these tokens, rounded up; amounts out of range saturate. Rounding up makes many small calls not free.
+// cost of these tokens, rounded up; amounts out of range saturate. Rounding up makes many small calls not
+// free.
 func (m *Model) cost(input, output int64) int64 {
 	return mulDiv(input, m.Input) + mulDiv(output, m.Output)
 }
@@ -27,8 +28,8 @@ func mulDiv(tokens, price int64) int64 {
 	return int64(min(q, mostCost))
 }
 
-// tokensOf estimates tokens from bytes, upwards: English has about four bytes for a token in the vocabularies in use, other
-// scripts and code fewer, and three errs on the side of the budget.
+// tokensOf estimates tokens from bytes, upwards: English has about four bytes for a token in the vocabularies
+// in use, other scripts and code fewer, and three errs on the side of the budget.
 func tokensOf(size int) int64 { return int64(size+2) / 3 }
 
 // usage is what a provider says was used.
@@ -38,13 +39,14 @@ type usage struct {
 	Total      int64 `json:"total_tokens"`
 }
 
-// plausibleInput: a token has at least a byte, no vocabulary has tokens of more than 128 bytes on average, and a provider adds a
-// template or leaves one out.
+// plausibleInput: a token has at least a byte, no vocabulary has tokens of more than 128 bytes on average,
+// and a provider adds a template or leaves one out.
 func plausibleInput(said int64, sent int) bool {
 	return said > 0 && said >= (int64(sent)-4096)/128 && said <= int64(sent)+4096
 }
 
-// plausibleOutput: no vocabulary has tokens of more than 128 bytes on average, and no reply is much longer than it may be.
+// plausibleOutput: no vocabulary has tokens of more than 128 bytes on average, and no reply is much longer
+// than it may be.
 func plausibleOutput(said, most int64, size int) bool {
 	return said >= int64(size)/128 && said <= 2*most+1024
 }

@@ -17,23 +17,17 @@ import (
 
 // upRequest is what a provider gets.
 type upRequest struct {
+	sampling
 	Model         string         `json:"model"`
 	Messages      []upMessage    `json:"messages"`
 	Stream        bool           `json:"stream"`
 	StreamOptions *upStream      `json:"stream_options,omitzero"`
 	MaxTokens     int64          `json:"max_tokens,omitzero"`
 	MaxCompletion int64          `json:"max_completion_tokens,omitzero"`
-	Temperature   *float64       `json:"temperature,omitzero"`
-	TopP          *float64       `json:"top_p,omitzero"`
-	Presence      *float64       `json:"presence_penalty,omitzero"`
-	Frequency     *float64       `json:"frequency_penalty,omitzero"`
 	Stop          jsontext.Value `json:"stop,omitzero"`
 	Tools         []toolSpec     `json:"tools,omitempty"`
 	ToolChoice    jsontext.Value `json:"tool_choice,omitzero"`
-	Parallel      *bool          `json:"parallel_tool_calls,omitzero"`
 	Format        jsontext.Value `json:"response_format,omitzero"`
-	Seed          *int64         `json:"seed,omitzero"`
-	Effort        string         `json:"reasoning_effort,omitzero"`
 }
 
 type upStream struct {
@@ -70,8 +64,7 @@ func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
 	}
 	p := &prompt{nonce: m.Nonce(), up: upRequest{
 		Model: t.model.Upstream, Stream: true, StreamOptions: &upStream{true},
-		Temperature: r.Temperature, TopP: r.TopP, Presence: r.Presence, Frequency: r.Frequency,
-		Parallel: r.Parallel, Seed: r.Seed, Effort: r.Effort,
+		sampling: r.sampling,
 		Messages: []upMessage{{Role: "system", Content: system + "\n\n" + m.Instruction()}},
 	}}
 	if t.provider.LimitField == "max_completion_tokens" {
@@ -87,7 +80,8 @@ func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
 	return p, p.settings(m, r)
 }
 
-// settings passes on what providers put into the prompt themselves: names and texts in it are the agent's, so escaped.
+// settings passes on what providers put into the prompt themselves: names and texts in it are the agent's, so
+// escaped.
 func (p *prompt) settings(m *boundary.Marker, r *chatRequest) *gate.Error {
 	for _, v := range []struct {
 		name string
@@ -150,7 +144,7 @@ func (p *prompt) addData(m *boundary.Marker, from boundary.Source, role string, 
 	if len(list) == 0 || len(in.ToolCalls) > 0 {
 		return badArguments("%s has no content, or calls that are not its", at)
 	}
-	out := upMessage{Role: role, ToolCallID: p.id(m, in.ToolCallID)}
+	out := upMessage{Role: role, ToolCallID: p.escape(m, in.ToolCallID)}
 	if len(list) == 1 && list[0].Type == "text" {
 		out.Content = p.wrap(m, from, list[0].Text)
 	} else {
@@ -167,8 +161,8 @@ func (p *prompt) addData(m *boundary.Marker, from boundary.Source, role string, 
 	return nil
 }
 
-// addAssistant: what the agent says a model said. It has no delimiters, so that the model goes on in its own voice, and is
-// escaped like all else: an agent can write what it likes here.
+// addAssistant: what the agent says a model said. It has no delimiters, so that the model goes on in its own
+// voice, and is escaped like all else: an agent can write what it likes here.
 func (p *prompt) addAssistant(m *boundary.Marker, list []part, in *message, at string) *gate.Error {
 	if len(in.ToolCalls) > maxToolCalls {
 		return badArguments("%s has more than %d calls", at, maxToolCalls)
@@ -191,15 +185,13 @@ func (p *prompt) addAssistant(m *boundary.Marker, list []part, in *message, at s
 			return badArguments("%s.tool_calls[%d] is no function call with an id", at, i)
 		}
 		c.Index = nil
-		c.ID = p.id(m, c.ID)
+		c.ID = p.escape(m, c.ID)
 		c.Function.Arguments = p.escape(m, c.Function.Arguments)
 		out.ToolCalls = append(out.ToolCalls, c)
 	}
 	p.up.Messages = append(p.up.Messages, out)
 	return nil
 }
-
-func (p *prompt) id(m *boundary.Marker, id string) string { return p.escape(m, id) }
 
 // escapeJSON escapes every string within a value. It goes by tokens, not by recursion.
 func (p *prompt) escapeJSON(m *boundary.Marker, v jsontext.Value) (jsontext.Value, *gate.Error) {

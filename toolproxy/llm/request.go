@@ -17,9 +17,11 @@ import (
 	"agentrun/toolproxy/gate"
 )
 
-// chatRequest has the fields that pass. What isn't here is refused by name rather than dropped: a client that relies on it
-// should hear of it, and a provider's next extension (hosted search, remote tools) must not pass by being unknown.
+// chatRequest has the fields that pass. What isn't here is refused by name rather than dropped: a client that
+// relies on it should hear of it, and a provider's next extension (hosted search, remote tools) must not pass
+// by being unknown.
 type chatRequest struct {
+	sampling
 	Model         string         `json:"model"`
 	Messages      few[message]   `json:"messages"`
 	Stream        bool           `json:"stream"`
@@ -27,21 +29,25 @@ type chatRequest struct {
 	MaxTokens     *int64         `json:"max_tokens"`
 	MaxCompletion *int64         `json:"max_completion_tokens"`
 	N             *int64         `json:"n"`
-	Temperature   *float64       `json:"temperature"`
-	TopP          *float64       `json:"top_p"`
-	Presence      *float64       `json:"presence_penalty"`
-	Frequency     *float64       `json:"frequency_penalty"`
 	Stop          jsontext.Value `json:"stop"`
 	Tools         few[toolSpec]  `json:"tools"`
 	ToolChoice    jsontext.Value `json:"tool_choice"`
-	Parallel      *bool          `json:"parallel_tool_calls"`
 	Format        jsontext.Value `json:"response_format"`
-	Seed          *int64         `json:"seed"`
-	Effort        string         `json:"reasoning_effort"`
 	Store         *bool          `json:"store"`
 	Logprobs      *bool          `json:"logprobs"`
 	User          string         `json:"user"`     // not passed on: who the agent is, is nothing the agent says
 	Metadata      jsontext.Value `json:"metadata"` // not passed on
+}
+
+// sampling is what is passed on as it came: numbers, and words that are checked.
+type sampling struct {
+	Temperature *float64 `json:"temperature,omitzero"`
+	TopP        *float64 `json:"top_p,omitzero"`
+	Presence    *float64 `json:"presence_penalty,omitzero"`
+	Frequency   *float64 `json:"frequency_penalty,omitzero"`
+	Parallel    *bool    `json:"parallel_tool_calls,omitzero"`
+	Seed        *int64   `json:"seed,omitzero"`
+	Effort      string   `json:"reasoning_effort,omitzero"`
 }
 
 type streamOptions struct {
@@ -94,26 +100,26 @@ const (
 	maxID        = 128
 )
 
-// readBody reads a request of at most limit bytes.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *gate.Error) {
+// read reads a request with one meaning: JSON of known names, each once, in UTF-8, and not more of it than is
+// allowed. What the library says of a mistake is not passed on: it quotes.
+func (g *Gateway) read(w http.ResponseWriter, r *http.Request, into any) ([]byte, *gate.Error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, refuse(gate.CodeBadRequest, "the body is not declared as JSON", "send Content-Type: application/json")
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return nil, refuse(gate.CodeBadRequest, "the body is compressed", "send it as it is")
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var long *http.MaxBytesError
-	switch {
-	case errors.As(err, &long):
-		return nil, refuse(gate.CodeTooLarge, fmt.Sprintf("the body has more than %d bytes", limit), "send less: shorten or summarise the conversation")
-	case err != nil:
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.o.Config.Limits.Body))
+	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, refuse(gate.CodeTooLarge, fmt.Sprintf("the body has more than %d bytes", long.Limit),
+			"send less: shorten or summarise the conversation")
+	}
+	if err != nil {
 		return nil, refuse(gate.CodeBadRequest, "the body ended early", "send it again")
 	}
-	return body, nil
+	return body, decode(body, into)
 }
 
-// decode reads JSON with one meaning: known names, each once, UTF-8. What the library says is not passed on: it quotes.
 func decode(body []byte, into any) *gate.Error {
 	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
 	if err == nil {
@@ -123,8 +129,7 @@ func decode(body []byte, into any) *gate.Error {
 		return refuse(gate.CodeTooLarge, errMany.Error()+" is not read", "leave out or summarise the oldest messages")
 	}
 	where := ""
-	var semantic *json.SemanticError
-	if errors.As(err, &semantic) && semantic.JSONPointer != "" {
+	if semantic, ok := errors.AsType[*json.SemanticError](err); ok && semantic.JSONPointer != "" {
 		where = fmt.Sprintf(" at %.100q", string(semantic.JSONPointer))
 	}
 	e := refuse(gate.CodeBadRequest, "the body isn't the JSON that is read here"+where,
@@ -164,7 +169,8 @@ func (r *chatRequest) check(l Limits) *gate.Error {
 	return nil
 }
 
-// check refuses tools that a provider would run itself: they reach the network by the provider's hand, around egress (M-8).
+// check refuses tools that a provider would run itself: they reach the network by the provider's hand, around
+// egress (M-8).
 func (t *toolSpec) check(i int) *gate.Error {
 	switch {
 	case t.Type != "function":

@@ -55,7 +55,8 @@ type outMessage struct {
 	ToolCalls []toolCall `json:"tool_calls,omitempty"`
 }
 
-// streamSink sends server-sent events. The status is sent with the first: an error before it is an ordinary error.
+// streamSink sends server-sent events. The status is sent with the first: an error before it is an ordinary
+// error.
 type streamSink struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -76,7 +77,8 @@ type streamChunk struct {
 	Usage   *usage         `json:"usage,omitempty"`
 }
 
-// patience is how long an agent may take to read one event: a slow reader holds a place among the concurrent calls.
+// patience is how long an agent may take to read one event: a slow reader holds a place among the concurrent
+// calls.
 const patience = 15 * time.Second
 
 func (s *streamSink) write(v any) *gate.Error {

@@ -22,12 +22,13 @@ func transport(p Provider) http.RoundTripper {
 	return upstream.New(upstream.Options{AllowPrivate: p.AllowPrivate})
 }
 
-// post sends body to the provider. Silence from here to the reply's end cancels the call: see watch.
-func (c *call) post(path string, body []byte, accept string) (*http.Response, func(), error) {
+// post sends body to the provider, and returns the body of a reply that isn't an error, its media type, and
+// what to call while it is read. Silence from here to the reply's end cancels the call: see watch.
+func (c *call) post(path string, body []byte, accept string) (io.ReadCloser, string, func(), error) {
 	p := c.target.provider
 	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, strings.TrimRight(p.BaseURL, "/")+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, err
+		return nil, "", nil, err
 	}
 	h := req.Header
 	if trace := c.gateway.o.Trace; trace != nil {
@@ -46,7 +47,17 @@ func (c *call) post(path string, body []byte, accept string) (*http.Response, fu
 	progress := c.watch(p.Idle)
 	resp, err := c.target.rt.RoundTrip(req)
 	progress()
-	return resp, progress, err
+	if err != nil {
+		return nil, "", nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		_ = resp.Body.Close()
+		e := refusedBy(resp.StatusCode)
+		e.Retry = retryAfter(resp)
+		return nil, "", nil, e
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	return resp.Body, kind, progress, nil
 }
 
 // watch cancels the call when progress wasn't called for idle.
@@ -58,22 +69,16 @@ func (c *call) watch(idle time.Duration) (progress func()) {
 
 // ask opens the reply to a chat completion.
 func (c *call) askChat(body []byte) (source, error) {
-	resp, progress, err := c.post("/chat/completions", body, "text/event-stream, application/json")
+	resp, kind, progress, err := c.post("/chat/completions", body, "text/event-stream, application/json")
 	if err != nil {
 		return nil, err
 	}
 	limit := c.gateway.o.Config.Limits.Reply
-	if resp.StatusCode != http.StatusOK {
-		_ = resp.Body.Close()
-		e := refusedBy(resp.StatusCode)
-		e.Retry = retryAfter(resp)
-		return nil, e
-	}
-	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind {
+	switch kind {
 	case "text/event-stream":
-		return &sse{in: bufio.NewReaderSize(resp.Body, 32<<10), body: resp.Body, left: limit, progress: progress, count: &c.received}, nil
+		return &sse{in: bufio.NewReaderSize(resp, 32<<10), body: resp, left: limit, progress: progress, count: &c.received}, nil
 	case "application/json":
-		defer resp.Body.Close()
+		defer resp.Close()
 		text, err := c.readAll(resp, progress, limit)
 		if err != nil {
 			return nil, err
@@ -87,7 +92,7 @@ func (c *call) askChat(body []byte) (source, error) {
 		}
 		return &whole{ev: ev}, nil
 	}
-	_ = resp.Body.Close()
+	_ = resp.Close()
 	return nil, errForm
 }
 
@@ -104,9 +109,9 @@ func (g *Gateway) ask(c *call, body []byte) (source, *gate.Error) {
 }
 
 // readAll reads at most limit bytes; one more is an error.
-func (c *call) readAll(resp *http.Response, progress func(), limit int64) ([]byte, error) {
+func (c *call) readAll(resp io.Reader, progress func(), limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	n, err := io.Copy(&b, io.LimitReader(&progressing{resp.Body, progress}, limit+1))
+	n, err := io.Copy(&b, io.LimitReader(&progressing{resp, progress}, limit+1))
 	c.received += n
 	switch {
 	case n > limit:

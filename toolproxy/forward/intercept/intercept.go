@@ -2,16 +2,16 @@
 
 // Package intercept mints the certificates of connections that the egress proxy answers itself (M-8).
 //
-// What it guarantees: a certificate names one host, is signed by the run's CA, is valid for a day, and serves nothing but
-// TLS servers. All leaves of a run share one key, which never leaves the process; a certificate costs one signature and is
-// kept, at most MaxNames of them.
+// What it guarantees: a certificate names one host, is signed by the run's CA, is valid for a day, and serves
+// nothing but TLS servers. All leaves of a run share one key, which never leaves the process; a certificate
+// costs one signature and is kept, at most MaxNames of them.
 //
 //	m, err := intercept.New(start.CA, time.Now)
 //	cert, err := m.Certificate("api.example.com")
 //
-// It decides nothing: whoever asks has checked that the name is to be intercepted. It doesn't protect from programs that
-// bring their own roots or pin keys: they refuse the connection. An error means that there is no certificate, and the
-// handshake must end.
+// It decides nothing: whoever asks has checked that the name is to be intercepted. It doesn't protect from
+// programs that bring their own roots or pin keys: they refuse the connection. An error means that there is
+// no certificate, and the handshake must end.
 package intercept
 
 import (

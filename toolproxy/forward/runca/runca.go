@@ -2,14 +2,15 @@
 
 // Package runca makes the certificate authority of one run, for TLS interception (M-8, M-12).
 //
-// It is a package of its own, with crypto and link alone beneath it, because the supervisor links it: the supervisor makes
-// the CA, hands the key to the run's gateway and puts the certificate into that run's root view, nowhere else.
+// It is a package of its own, with crypto and link alone beneath it, because the supervisor links it: the
+// supervisor makes the CA, hands the key to the run's gateway and puts the certificate into that run's root
+// view, nowhere else.
 //
 //	ca, pem, err := runca.NewCA("run_1", time.Now)
 //
-// What it guarantees: the key is fresh, of ECDSA P-256; the certificate may sign leaf certificates only (path length 0) and
-// ends after MaxAge. It doesn't protect from whoever has the key: keep it in memory. An error means that there is no CA;
-// all that comes with it is empty.
+// What it guarantees: the key is fresh, of ECDSA P-256; the certificate may sign leaf certificates only (path
+// length 0) and ends after MaxAge. It doesn't protect from whoever has the key: keep it in memory. An error
+// means that there is no CA; all that comes with it is empty.
 package runca
 
 import (
@@ -27,7 +28,8 @@ import (
 )
 
 const (
-	// MaxAge is how long a CA is valid: longer than any run, since the run's programs check it at each connection.
+	// MaxAge is how long a CA is valid: longer than any run, since the run's programs check it at each
+	// connection.
 	MaxAge = 7 * 24 * time.Hour
 	// Skew is how long before now it is valid, for clocks that differ.
 	Skew = time.Hour
