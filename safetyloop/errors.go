@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"agentrun/safetyloop/judge"
 )
 
 // Errors of New, of the operators' side, of Intent and of Blocked. None of them ever holds a code or a token.
@@ -23,23 +25,23 @@ var (
 	ErrUnread   = errors.New("the store of blocks can't be read: every agent counts as stopped")
 )
 
-// Codes on the wire (S-1, S-12): those of the MCP-AQL draft, and no others.
+// Codes on the wire: judge's.
 const (
-	CodeUnknownParam  = "VALIDATION_UNKNOWN_PARAM"
-	CodeMissingParam  = "VALIDATION_MISSING_PARAM"
-	CodeInvalidType   = "VALIDATION_INVALID_TYPE"
-	CodeTooLarge      = "VALIDATION_PAYLOAD_TOO_LARGE"
-	CodeNoOperation   = "NOT_FOUND_OPERATION"
-	CodeNoResource    = "NOT_FOUND_RESOURCE"
-	CodeDenied        = "PERMISSION_DENIED"
-	CodeConfirmation  = "CONFIRMATION_REQUIRED"
-	CodeExists        = "CONFLICT_ALREADY_EXISTS"
-	CodeRateLimit     = "RATE_LIMIT_EXCEEDED"
-	CodeInternal      = "INTERNAL_ERROR"
-	CodeTokenInvalid  = "TOKEN_INVALID"
-	CodeTokenExpired  = "TOKEN_EXPIRED"
-	CodeTokenUsed     = "TOKEN_ALREADY_USED"
-	CodeTokenMismatch = "TOKEN_SCOPE_MISMATCH"
+	CodeUnknownParam  = judge.CodeUnknownParam
+	CodeMissingParam  = judge.CodeMissingParam
+	CodeInvalidType   = judge.CodeInvalidType
+	CodeTooLarge      = judge.CodeTooLarge
+	CodeNoOperation   = judge.CodeNoOperation
+	CodeNoResource    = judge.CodeNoResource
+	CodeDenied        = judge.CodeDenied
+	CodeConfirmation  = judge.CodeConfirmation
+	CodeExists        = judge.CodeExists
+	CodeRateLimit     = judge.CodeRateLimit
+	CodeInternal      = judge.CodeInternal
+	CodeTokenInvalid  = judge.CodeTokenInvalid
+	CodeTokenExpired  = judge.CodeTokenExpired
+	CodeTokenUsed     = judge.CodeTokenUsed
+	CodeTokenMismatch = judge.CodeTokenMismatch
 )
 
 func refusal(code string, details map[string]any, format string, args ...any) *Error {

@@ -73,6 +73,25 @@ type Reply struct {
 	Error   *Error `json:"error,omitempty"`
 }
 
+// Codes of an Error (S-1, S-12): those of the MCP-AQL draft, and no others.
+const (
+	CodeUnknownParam  = "VALIDATION_UNKNOWN_PARAM"
+	CodeMissingParam  = "VALIDATION_MISSING_PARAM"
+	CodeInvalidType   = "VALIDATION_INVALID_TYPE"
+	CodeTooLarge      = "VALIDATION_PAYLOAD_TOO_LARGE"
+	CodeNoOperation   = "NOT_FOUND_OPERATION"
+	CodeNoResource    = "NOT_FOUND_RESOURCE"
+	CodeDenied        = "PERMISSION_DENIED"
+	CodeConfirmation  = "CONFIRMATION_REQUIRED"
+	CodeExists        = "CONFLICT_ALREADY_EXISTS"
+	CodeRateLimit     = "RATE_LIMIT_EXCEEDED"
+	CodeInternal      = "INTERNAL_ERROR"
+	CodeTokenInvalid  = "TOKEN_INVALID"
+	CodeTokenExpired  = "TOKEN_EXPIRED"
+	CodeTokenUsed     = "TOKEN_ALREADY_USED"
+	CodeTokenMismatch = "TOKEN_SCOPE_MISMATCH"
+)
+
 // Error is a refusal on the wire.
 type Error struct {
 	Code    string         `json:"code"`

@@ -20,6 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/safetyloop"
+	"agentrun/safetyloop/tool"
 )
 
 // fake answers what it was asked, and who asked.
@@ -36,7 +37,9 @@ func (f *fake) Do(_ context.Context, c safetyloop.Call) safetyloop.Reply {
 	case "panic":
 		panic("secret-in-panic")
 	case "no":
-		return refused("PERMISSION_DENIED", "no", map[string]any{"a": 1})
+		return safetyloop.Reply{Error: &safetyloop.Error{
+			Code: "PERMISSION_DENIED", Message: "no", Details: map[string]any{"a": 1},
+		}}
 	}
 	return safetyloop.Reply{Success: true, Data: map[string]any{"principal": c.Caller.Principal, "operator": c.Caller.Operator, "endpoint": c.Endpoint.String(), "params": string(c.Params)}}
 }
@@ -116,7 +119,7 @@ func TestS1ToolsAreTheEndpoints(t *testing.T) {
 		}
 		got, operations := map[string]string{}, 0
 		for _, tool := range list.Tools {
-			got[tool.Name], _ = tool.Meta[permissionKey].(string)
+			got[tool.Name], _ = tool.Meta["mcp-aql/permission"].(string)
 			a := tool.Annotations
 			if a.ReadOnlyHint != (tool.Name == "mcp_aql_read") || *a.DestructiveHint != strings.HasPrefix(got[tool.Name], "CONFIRM_SINGLE") || *a.OpenWorldHint {
 				t.Errorf("%s: got annotations %+v", tool.Name, a)
@@ -175,14 +178,14 @@ func TestS1ArgumentsHaveOneMeaning(t *testing.T) {
 		`{"operation":"x","params":` + strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 71): safetyloop.CodeInvalidType,
 		`{"operation":"` + strings.Repeat("x", MaxArguments) + `"}`:                                safetyloop.CodeTooLarge,
 	} {
-		operation, _, refusal := split(json.RawMessage(arguments))
-		if refusal == nil || refusal.Error.Code != want {
-			t.Errorf("%.60q: got %q, %+v, want %s", arguments, operation, refusal, want)
+		q, refusal := tool.Read([]byte(arguments), MaxArguments)
+		if refusal == nil || refusal.Code != want {
+			t.Errorf("%.60q: got %q, %+v, want %s", arguments, q.Operation, refusal, want)
 		}
 	}
 	for _, arguments := range []string{`{"operation":"x"}`, `{"operation":"x","params":null}`, `{"params":{"b":{"a":1},"a":1},"operation":"x"}`} {
-		if operation, _, refusal := split(json.RawMessage(arguments)); operation != "x" || refusal != nil {
-			t.Errorf("%s: got %q, %+v", arguments, operation, refusal)
+		if q, refusal := tool.Read([]byte(arguments), MaxArguments); q.Operation != "x" || refusal != nil {
+			t.Errorf("%s: got %q, %+v", arguments, q.Operation, refusal)
 		}
 	}
 }
@@ -191,16 +194,16 @@ func FuzzArguments(f *testing.F) {
 	f.Add(`{"operation":"record_execution_step","params":{"nextActionHint":"rm"}}`)
 	f.Add(`{"operation":"x","params":{"a":1,"a":2}}`)
 	f.Fuzz(func(t *testing.T, arguments string) {
-		operation, params, refusal := split(json.RawMessage(arguments))
+		q, refusal := tool.Read([]byte(arguments), MaxArguments)
 		if refusal != nil {
-			if operation != "" || params != nil || refusal.Success || refusal.Error.Code == "" {
-				t.Errorf("got %q, %s, %+v", operation, params, refusal)
+			if q.Operation != "" || q.Params != nil || refusal.Code == "" {
+				t.Errorf("got %q, %s, %+v", q.Operation, q.Params, refusal)
 			}
 			return
 		}
 		var v struct{ Operation string }
-		if err := json.Unmarshal([]byte(arguments), &v); err != nil || v.Operation != operation {
-			t.Errorf("got %q, encoding/json has %q, %v", operation, v.Operation, err)
+		if err := json.Unmarshal([]byte(arguments), &v); err != nil || v.Operation != q.Operation {
+			t.Errorf("got %q, encoding/json has %q, %v", q.Operation, v.Operation, err)
 		}
 	})
 }

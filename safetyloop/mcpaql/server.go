@@ -38,6 +38,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/safetyloop"
+	"agentrun/safetyloop/tool"
 )
 
 // Loop is what safetyloop.Loop does for callers.
@@ -83,8 +84,8 @@ const (
 
 // Server is a safety loop as MCP clients see it.
 type Server struct {
-	o    Options
-	tool []tool
+	o     Options
+	tools []tool.Family
 }
 
 // New returns a server; the error names the option.
@@ -92,14 +93,19 @@ func New(o Options) (*Server, error) {
 	if o.Loop == nil {
 		return nil, fmt.Errorf("safety server: no loop")
 	}
-	tools := toolsOf(o.Endpoints)
-	if tools == nil {
+	var tools []tool.Family
+	switch o.Endpoints {
+	case Crude:
+		tools = tool.Families()
+	case Single:
+		tools = []tool.Family{tool.Single()}
+	default:
 		return nil, fmt.Errorf("safety server: no endpoints")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{o: o, tool: tools}, nil
+	return &Server{o: o, tools: tools}, nil
 }
 
 // server gives the SDK's server for connections whose caller the function knows.
@@ -108,9 +114,9 @@ func (s *Server) server(caller func(context.Context, *mcp.CallToolRequest) safet
 		Instructions: instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // neither lists that change nor the protocol's logging
 	})
-	for _, t := range s.tool {
-		m.AddTool(t.describe(), func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return result(s.call(ctx, caller(ctx, r), t.endpoint, r.Params.Arguments)), nil
+	for _, t := range s.tools {
+		m.AddTool(t.Describe(described()), func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return result(s.call(ctx, caller(ctx, r), t.Endpoint, r.Params.Arguments)), nil
 		})
 	}
 	return m
@@ -134,14 +140,15 @@ func (s *Server) call(ctx context.Context, as safetyloop.Caller, endpoint safety
 	defer func() {
 		if p := recover(); p != nil {
 			s.o.Log.Error("a call of the safety loop panicked", "panic", fmt.Sprintf("%.200v", p))
-			reply = refused(safetyloop.CodeInternal, "a fault in the safety server; do not proceed", nil)
+			reply.Error = &safetyloop.Error{Code: safetyloop.CodeInternal, Message: "a fault in the safety server; do not proceed"}
 		}
 	}()
-	operation, params, refusal := split(arguments)
-	if refusal != nil {
-		return *refusal
+	q, refused := tool.Read(arguments, MaxArguments)
+	if refused != nil {
+		return safetyloop.Reply{Error: refused}
 	}
-	return s.o.Loop.Do(context.WithValue(ctx, principalKey{}, as.Principal), safetyloop.Call{Caller: as, Endpoint: endpoint, Operation: operation, Params: params})
+	return s.o.Loop.Do(context.WithValue(ctx, principalKey{}, as.Principal),
+		safetyloop.Call{Caller: as, Endpoint: endpoint, Operation: q.Operation, Params: q.Params})
 }
 
 type principalKey struct{}
@@ -152,16 +159,11 @@ func Principal(ctx context.Context) string {
 	return name
 }
 
-// result says the same twice: clients before 2025-06-18 read the text only.
 func result(reply safetyloop.Reply) *mcp.CallToolResult {
 	text, err := json.Marshal(reply)
 	if err != nil {
 		reply.Success = false
 		text = []byte(`{"success":false,"error":{"code":"INTERNAL_ERROR","message":"the answer could not be written; do not proceed"}}`)
 	}
-	return &mcp.CallToolResult{IsError: !reply.Success, Content: []mcp.Content{&mcp.TextContent{Text: string(text)}}, StructuredContent: json.RawMessage(text)}
-}
-
-func refused(code, message string, details map[string]any) safetyloop.Reply {
-	return safetyloop.Reply{Error: &safetyloop.Error{Code: code, Message: message, Details: details}}
+	return tool.Result(text, !reply.Success)
 }

@@ -14,18 +14,6 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-// Codes of MCP-AQL that are given here; the others are the loop's own.
-const (
-	codeUnknownParam = "VALIDATION_UNKNOWN_PARAM"
-	codeMissingParam = "VALIDATION_MISSING_PARAM"
-	codeInvalidType  = "VALIDATION_INVALID_TYPE"
-	codeTooLarge     = "VALIDATION_PAYLOAD_TOO_LARGE"
-	codeNoOperation  = "NOT_FOUND_OPERATION"
-	codeDenied       = "PERMISSION_DENIED"
-	codeRateLimit    = "RATE_LIMIT_EXCEEDED"
-	codeInternal     = "INTERNAL_ERROR"
-)
-
 // answer is a reply as it goes to the agent. The zero value is no answer.
 type answer struct {
 	body  json.RawMessage
@@ -34,25 +22,30 @@ type answer struct {
 }
 
 func refuse(code, message string, details map[string]any) *answer {
-	body, err := json.Marshal(judge.Reply{Error: &judge.Error{Code: code, Message: message, Details: details}})
+	return refusing(&judge.Error{Code: code, Message: message, Details: details})
+}
+
+func refusing(e *judge.Error) *answer {
+	code := e.Code
+	body, err := json.Marshal(judge.Reply{Error: e})
 	if err != nil { // strings and numbers always can be written
-		body, code = []byte(`{"success":false,"error":{"code":"INTERNAL_ERROR","message":"the answer can't be written; do not proceed"}}`), codeInternal
+		body, code = []byte(`{"success":false,"error":{"code":"INTERNAL_ERROR","message":"the answer can't be written; do not proceed"}}`), judge.CodeInternal
 	}
 	return &answer{body: body, code: code}
 }
 
 func internal() answer {
-	return *refuse(codeInternal, "the safety loop can't be asked; do not proceed", nil)
+	return *refuse(judge.CodeInternal, "the safety loop can't be asked; do not proceed", nil)
 }
 
 // ofGate tells the gate's refusal in the words of the loop.
 func ofGate(e *gate.Error) answer {
-	code := codeDenied
+	code := judge.CodeDenied
 	switch e.Code {
 	case gate.CodeRateLimited, gate.CodeConcurrency:
-		code = codeRateLimit
+		code = judge.CodeRateLimit
 	case gate.CodeUnavailable:
-		code = codeInternal
+		code = judge.CodeInternal
 	}
 	details := map[string]any{"reason": string(e.Code), "next": e.Next}
 	if e.Retry > 0 {
@@ -94,17 +87,17 @@ func status(code string) int {
 	switch code {
 	case "":
 		return http.StatusOK
-	case codeUnknownParam, codeMissingParam, codeInvalidType:
+	case judge.CodeUnknownParam, judge.CodeMissingParam, judge.CodeInvalidType:
 		return http.StatusBadRequest
-	case codeTooLarge:
+	case judge.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
-	case codeNoOperation, "NOT_FOUND_RESOURCE":
+	case judge.CodeNoOperation, judge.CodeNoResource:
 		return http.StatusNotFound
-	case "CONFLICT_ALREADY_EXISTS":
+	case judge.CodeExists:
 		return http.StatusConflict
-	case codeRateLimit:
+	case judge.CodeRateLimit:
 		return http.StatusTooManyRequests
-	case codeInternal:
+	case judge.CodeInternal:
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusForbidden

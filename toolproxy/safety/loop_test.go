@@ -244,10 +244,10 @@ func FuzzHintIsTheLoops(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, refused := decode(body)
-		if refused != nil || !q.step() {
+		if refused != nil || q.Operation != stepOperation {
 			return
 		}
-		here, ok := hintOf(q.params)
+		here, ok := hintOf(q.Params)
 		heard := judgeFunc(func(_ context.Context, hint string) (judge.Judgement, error) {
 			if !ok || hint != here {
 				t.Errorf("%q: the loop reads %q, here it is %q, %v", body, hint, here, ok)
@@ -261,7 +261,7 @@ func FuzzHintIsTheLoops(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer loop.Close()
-		loop.Do(t.Context(), safetyloop.Call{Caller: who(), Endpoint: judge.Create, Operation: q.operation, Params: q.params})
+		loop.Do(t.Context(), safetyloop.Call{Caller: who(), Endpoint: judge.Create, Operation: q.Operation, Params: q.Params})
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/safetyloop/judge"
+	"agentrun/safetyloop/tool"
 	"agentrun/toolproxy/link"
 )
 
@@ -25,44 +26,22 @@ A verification code is shown to an operator elsewhere; you can't get it, and mus
 	return text
 }
 
-// family is one endpoint as a tool. The permission is S-2's default, for clients that ask their user; what every client knows are the
-// hints beside.
-type family struct {
-	endpoint                 judge.Endpoint
-	title, about, permission string
-}
-
-func families() []family {
-	return []family{
-		{judge.Read, "Safety loop: look", "Reads only.", "AUTO_APPROVE"},
-		{judge.Create, "Safety loop: report a step", "Report what you are about to do, and get told whether you may.", "CONFIRM_SESSION"},
-		{judge.Execute, "Safety loop: start, end, confirm", "Start and end an execution; confirm what others wait for.", "CONFIRM_SINGLE_USE"},
-	}
-}
-
 // ToolNames are the names that are taken at /mcp.
 func ToolNames() (names []string) {
-	for _, f := range families() {
-		names = append(names, f.endpoint.Tool())
+	for _, f := range tool.Families() {
+		names = append(names, f.Endpoint.Tool())
 	}
 	return names
-}
-
-// operation is one as introspect tells it.
-type operation struct {
-	Name        string `json:"name"`
-	Endpoint    string `json:"endpoint"`
-	Description string `json:"description"`
 }
 
 // known is what the loop said of its operations. They don't change while the run lives.
 type known struct {
 	mu   sync.Mutex
-	list []operation
+	list []tool.Operation
 }
 
 // operations asks the loop, whose list is the only one. Without an answer the tools are there and say less.
-func (h *Handler) operations(ctx context.Context) []operation {
+func (h *Handler) operations(ctx context.Context) []tool.Operation {
 	h.known.mu.Lock()
 	defer h.known.mu.Unlock()
 	if h.known.list != nil {
@@ -77,7 +56,7 @@ func (h *Handler) operations(ctx context.Context) []operation {
 	}
 	var r struct {
 		Data struct {
-			Operations []operation `json:"operations"`
+			Operations []tool.Operation `json:"operations"`
 		} `json:"data"`
 	}
 	if json.Unmarshal(reply, &r) != nil {
@@ -90,53 +69,18 @@ func (h *Handler) operations(ctx context.Context) []operation {
 // Tools are the tools at /mcp.
 func (h *Handler) Tools(ctx context.Context) (list []*mcp.Tool) {
 	operations := h.operations(ctx)
-	for _, f := range families() {
-		list = append(list, f.describe(operations))
+	for _, f := range tool.Families() {
+		list = append(list, f.Describe(operations))
 	}
 	return list
 }
 
-func (f family) describe(operations []operation) *mcp.Tool {
-	name := map[string]any{"type": "string", "description": "what to do"}
-	description := f.about
-	var names []string
-	for _, op := range operations {
-		if op.Endpoint == f.endpoint.String() {
-			names = append(names, op.Name)
-			description += "\n" + op.Name + ": " + op.Description
-		}
-	}
-	if names != nil {
-		name["enum"] = names
-	}
-	closed, destructive := false, f.endpoint == judge.Execute
-	reads := f.endpoint == judge.Read
-	return &mcp.Tool{
-		Meta: mcp.Meta{"mcp-aql/permission": f.permission},
-		Name: f.endpoint.Tool(), Title: f.title, Description: description,
-		Annotations: &mcp.ToolAnnotations{Title: f.title, ReadOnlyHint: reads, IdempotentHint: reads, DestructiveHint: &destructive, OpenWorldHint: &closed},
-		InputSchema: map[string]any{
-			"type": "object",
-			"properties": map[string]any{
-				"operation": name,
-				"params":    map[string]any{"type": "object", "description": "the operation's parameters, as introspect lists them"},
-			},
-			"required": []string{"operation"}, "additionalProperties": false,
-		},
-		OutputSchema: json.RawMessage(outputSchema),
-	}
-}
-
-const outputSchema = `{"type":"object","properties":{"success":{"type":"boolean"},"data":{"description":"the operation's answer"},` +
-	`"error":{"type":"object","properties":{"code":{"type":"string"},"message":{"type":"string"},"details":{"type":"object"}},"required":["code","message"]}},"required":["success"]}`
-
 // Call answers a call of one of the tools; false: it is none of them.
 func (h *Handler) Call(ctx context.Context, name string, arguments json.RawMessage) (*mcp.CallToolResult, bool) {
-	for _, f := range families() {
-		if f.endpoint.Tool() == name {
-			a := h.do(ctx, f.endpoint, arguments)
-			// The same twice: clients before 2025-06-18 read the text only.
-			return &mcp.CallToolResult{IsError: a.code != "", Content: []mcp.Content{&mcp.TextContent{Text: string(a.body)}}, StructuredContent: a.body}, true
+	for _, f := range tool.Families() {
+		if f.Endpoint.Tool() == name {
+			a := h.do(ctx, f.Endpoint, arguments)
+			return tool.Result(a.body, a.code != ""), true
 		}
 	}
 	return nil, false

@@ -138,13 +138,13 @@ func (h *Handler) do(ctx context.Context, endpoint judge.Endpoint, body []byte) 
 	// A step that could be taken back as soon as it is told would be a way to try out what stops.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.o.Timeout)
 	defer cancel()
-	s := link.Safety{Endpoint: endpoint.String(), Operation: q.operation, Params: q.params}
-	if q.step() && endpoint == judge.Create && h.o.Judge != nil {
-		s.Judgement, s.Judged = h.judge(ctx, q.params)
+	s := link.Safety{Endpoint: endpoint.String(), Operation: q.Operation, Params: q.Params}
+	if q.Operation == stepOperation && endpoint == judge.Create && h.o.Judge != nil {
+		s.Judgement, s.Judged = h.judge(ctx, q.Params)
 	}
 	reply, err := h.o.Loop.Safety(ctx, s)
 	if err != nil {
-		h.o.Log.Error("the safety loop gave no answer", "operation", q.operation, "err", err)
+		h.o.Log.Error("the safety loop gave no answer", "operation", q.Operation, "err", err)
 		return internal()
 	}
 	return ofLoop(reply)

@@ -148,28 +148,28 @@ func TestS1RequestsThatAreRefused(t *testing.T) {
 		status int
 		code   string
 	}{
-		`{}`:                                     {400, codeMissingParam},
-		`[]`:                                     {400, codeInvalidType},
-		`7`:                                      {400, codeInvalidType},
-		`{`:                                      {400, codeInvalidType},
-		`{"operation":7}`:                        {400, codeInvalidType},
-		`{"operation":null}`:                     {400, codeInvalidType},
-		`{"operation":""}`:                       {404, codeNoOperation},
-		`{"operation":"` + long[:65] + `"}`:      {404, codeNoOperation},
-		`{"operation":"introspect","params":[]}`: {400, codeInvalidType},
-		`{"operation":"introspect","principal":"x"}`:                                                      {400, codeUnknownParam},
-		`{"operation":"introspect","judgement":{"rule":2,"score":0}}`:                                     {400, codeUnknownParam},
-		`{"operation":"introspect","Params":{}}`:                                                          {400, codeUnknownParam},
-		`{"operation":"introspect","operation":"verify_challenge"}`:                                       {400, codeInvalidType},
-		`{"operation":"introspect","\u006fperation":"verify_challenge"}`:                                  {400, codeInvalidType},
-		`{"operation":"record_execution_step","params":{"nextActionHint":"a"},"params":{}}`:               {400, codeInvalidType},
-		`{"operation":"record_execution_step","params":{"nextActionHint":"a","nextActionHint":"b"}}`:      {400, codeInvalidType},
-		`{"operation":"record_execution_step","params":{"nextActionHint":"a","\u006eextActionHint":"b"}}`: {400, codeInvalidType},
-		`{"operation":"record_execution_step","params":{"nextActionHint":"a","findings":{"a":1,"a":2}}}`:  {400, codeInvalidType},
-		"{\"operation\":\"record_execution_step\",\"params\":{\"nextActionHint\":\"a\xff\"}}":             {400, codeInvalidType},
-		`{"operation":"record_execution_step","params":{"nextActionHint":"a\ud800"}}`:                     {400, codeInvalidType},
-		`{"operation":"introspect"} {}`:                                                                   {400, codeInvalidType},
-		`{"operation":"record_execution_step","params":{"nextActionHint":"` + long + `"}}`:                {413, codeTooLarge},
+		`{}`:                                     {400, judge.CodeMissingParam},
+		`[]`:                                     {400, judge.CodeInvalidType},
+		`7`:                                      {400, judge.CodeInvalidType},
+		`{`:                                      {400, judge.CodeInvalidType},
+		`{"operation":7}`:                        {400, judge.CodeInvalidType},
+		`{"operation":null}`:                     {400, judge.CodeInvalidType},
+		`{"operation":""}`:                       {404, judge.CodeNoOperation},
+		`{"operation":"` + long[:65] + `"}`:      {404, judge.CodeNoOperation},
+		`{"operation":"introspect","params":[]}`: {400, judge.CodeInvalidType},
+		`{"operation":"introspect","principal":"x"}`:                                                      {400, judge.CodeUnknownParam},
+		`{"operation":"introspect","judgement":{"rule":2,"score":0}}`:                                     {400, judge.CodeUnknownParam},
+		`{"operation":"introspect","Params":{}}`:                                                          {400, judge.CodeUnknownParam},
+		`{"operation":"introspect","operation":"verify_challenge"}`:                                       {400, judge.CodeInvalidType},
+		`{"operation":"introspect","\u006fperation":"verify_challenge"}`:                                  {400, judge.CodeInvalidType},
+		`{"operation":"record_execution_step","params":{"nextActionHint":"a"},"params":{}}`:               {400, judge.CodeInvalidType},
+		`{"operation":"record_execution_step","params":{"nextActionHint":"a","nextActionHint":"b"}}`:      {400, judge.CodeInvalidType},
+		`{"operation":"record_execution_step","params":{"nextActionHint":"a","\u006eextActionHint":"b"}}`: {400, judge.CodeInvalidType},
+		`{"operation":"record_execution_step","params":{"nextActionHint":"a","findings":{"a":1,"a":2}}}`:  {400, judge.CodeInvalidType},
+		"{\"operation\":\"record_execution_step\",\"params\":{\"nextActionHint\":\"a\xff\"}}":             {400, judge.CodeInvalidType},
+		`{"operation":"record_execution_step","params":{"nextActionHint":"a\ud800"}}`:                     {400, judge.CodeInvalidType},
+		`{"operation":"introspect"} {}`:                                                                   {400, judge.CodeInvalidType},
+		`{"operation":"record_execution_step","params":{"nextActionHint":"` + long + `"}}`:                {413, judge.CodeTooLarge},
 	} {
 		w.want(t, create, body, want.status, `{"success":false,"error":{"code":"`+want.code+`"`)
 	}
@@ -215,16 +215,16 @@ func TestS15FailsClosed(t *testing.T) {
 		code  string
 	}{
 		"refusal":        {reply: `{"success":false,"error":{"code":"CONFIRMATION_REQUIRED","message":"m","details":{"confirmation_token":"conf_x"}}}`, want: 403, code: "conf_x"},
-		"lockout":        {reply: `{"success":false,"error":{"code":"RATE_LIMIT_EXCEEDED","message":"m"}}`, want: 429, code: codeRateLimit},
+		"lockout":        {reply: `{"success":false,"error":{"code":"RATE_LIMIT_EXCEEDED","message":"m"}}`, want: 429, code: judge.CodeRateLimit},
 		"not there":      {reply: `{"success":false,"error":{"code":"NOT_FOUND_RESOURCE","message":"m"}}`, want: 404, code: "NOT_FOUND_RESOURCE"},
 		"running":        {reply: `{"success":false,"error":{"code":"CONFLICT_ALREADY_EXISTS","message":"m"}}`, want: 409, code: "CONFLICT"},
-		"error":          {err: link.ErrGone, want: 503, code: codeInternal},
-		"panic":          {panic: true, want: 503, code: codeInternal},
-		"nothing":        {reply: ``, want: 503, code: codeInternal},
-		"null":           {reply: `null`, want: 503, code: codeInternal},
-		"no error":       {reply: `{"success":false}`, want: 503, code: codeInternal},
-		"no code":        {reply: `{"success":false,"error":{}}`, want: 503, code: codeInternal},
-		"both":           {reply: `{"success":true,"error":{"code":"X","message":"m"},"data":{"continue":true}}`, want: 503, code: codeInternal},
+		"error":          {err: link.ErrGone, want: 503, code: judge.CodeInternal},
+		"panic":          {panic: true, want: 503, code: judge.CodeInternal},
+		"nothing":        {reply: ``, want: 503, code: judge.CodeInternal},
+		"null":           {reply: `null`, want: 503, code: judge.CodeInternal},
+		"no error":       {reply: `{"success":false}`, want: 503, code: judge.CodeInternal},
+		"no code":        {reply: `{"success":false,"error":{}}`, want: 503, code: judge.CodeInternal},
+		"both":           {reply: `{"success":true,"error":{"code":"X","message":"m"},"data":{"continue":true}}`, want: 503, code: judge.CodeInternal},
 		"stopped is 200": {reply: `{"success":true,"data":{"continue":false,"stopped":true,"factors":[]}}`, want: 200, code: `"stopped":true`},
 	} {
 		w := newWorld(t, judge.Enforcing)
@@ -238,7 +238,7 @@ func TestS15FailsClosed(t *testing.T) {
 		if status != c.want || !strings.Contains(body, c.code) || strings.Contains(body, "secret") || !json.Valid([]byte(body)) {
 			t.Errorf("%s: got %d %s, want %d %s", name, status, body, c.want, c.code)
 		}
-		if c.code == codeInternal && strings.Contains(body, `"continue":true`) {
+		if c.code == judge.CodeInternal && strings.Contains(body, `"continue":true`) {
 			t.Errorf("%s: got %s", name, body)
 		}
 	}
@@ -251,10 +251,10 @@ func TestS15GatesRefusals(t *testing.T) {
 		status  int
 		code    string
 	}{
-		{gate.Error{Code: gate.CodeQuarantined, Message: "m", Next: "n"}, 403, codeDenied},
-		{gate.Error{Code: gate.CodeCanceled, Message: "m", Next: "n"}, 403, codeDenied},
-		{gate.Error{Code: gate.CodeRateLimited, Message: "m", Next: "n", Retry: 1500 * time.Millisecond}, 429, codeRateLimit},
-		{gate.Error{Code: gate.CodeUnavailable, Message: "m", Next: "n"}, 503, codeInternal},
+		{gate.Error{Code: gate.CodeQuarantined, Message: "m", Next: "n"}, 403, judge.CodeDenied},
+		{gate.Error{Code: gate.CodeCanceled, Message: "m", Next: "n"}, 403, judge.CodeDenied},
+		{gate.Error{Code: gate.CodeRateLimited, Message: "m", Next: "n", Retry: 1500 * time.Millisecond}, 429, judge.CodeRateLimit},
+		{gate.Error{Code: gate.CodeUnavailable, Message: "m", Next: "n"}, 503, judge.CodeInternal},
 	} {
 		w := newWorld(t, judge.Enforcing)
 		w.gate = func() *gate.Error { return &c.refusal }
@@ -325,8 +325,8 @@ func TestS15JudgementsFitTheLink(t *testing.T) {
 // The words here are the loop's own.
 func TestS1WordsAreTheLoops(t *testing.T) {
 	for here, there := range map[string]string{
-		codeUnknownParam: safetyloop.CodeUnknownParam, codeMissingParam: safetyloop.CodeMissingParam, codeInvalidType: safetyloop.CodeInvalidType, codeTooLarge: safetyloop.CodeTooLarge,
-		codeNoOperation: safetyloop.CodeNoOperation, codeDenied: safetyloop.CodeDenied, codeRateLimit: safetyloop.CodeRateLimit, codeInternal: safetyloop.CodeInternal,
+		judge.CodeUnknownParam: safetyloop.CodeUnknownParam, judge.CodeMissingParam: safetyloop.CodeMissingParam, judge.CodeInvalidType: safetyloop.CodeInvalidType, judge.CodeTooLarge: safetyloop.CodeTooLarge,
+		judge.CodeNoOperation: safetyloop.CodeNoOperation, judge.CodeDenied: safetyloop.CodeDenied, judge.CodeRateLimit: safetyloop.CodeRateLimit, judge.CodeInternal: safetyloop.CodeInternal,
 	} {
 		if here != there {
 			t.Errorf("got %s, want %s", here, there)
