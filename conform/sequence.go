@@ -36,7 +36,7 @@ func rate(f *fields) (any, error) {
 			continue
 		}
 		now = c.at
-		result, _ := limiter.Take(c.agent, c.session, ring)
+		result := limiter.Take(c.agent, c.session, ring)
 		allowed[i] = result.Allowed
 	}
 	return map[string][]bool{"allowed": allowed}, nil

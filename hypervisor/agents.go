@@ -239,21 +239,18 @@ func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operat
 		if !held {
 			return rings.ErrNotQuarantined // before the attestation is looked at: it stays good
 		}
-		var a witness.Attestation
-		w, err := rings.WitnessOf(rings.ActionRelease, id, func(action, id string) (string, error) {
-			var err error
-			a, err = operators.Verify(attestation, witness.Want{Action: action, Subject: "agent:" + id}, h.now(), nonces{tx, h.now()})
-			return a.Key, err
-		})
-		said := &audit.Operator{Accepted: err == nil, Action: rings.ActionRelease, KeyID: a.Key, ExpiresAt: a.Expires, Reason: "accepted", Statement: presented, Subject: "agent:" + id}
+		want := witness.Want{Action: rings.ActionRelease, Subject: "agent:" + id}
+		a, err := operators.Verify(attestation, want, h.now(), nonces{tx, h.now()})
+		said := &audit.Operator{
+			Accepted: err == nil, Action: want.Action, KeyID: a.Key, ExpiresAt: a.Expires, Reason: "accepted",
+			Statement: presented, Subject: want.Subject,
+		}
 		if err != nil {
 			said.Reason = refusedCode(err)
 			return errors.Join(err, h.record("", false, said))
 		}
 		said.Nonce = a.Nonce.String()
-		if operator, err = w.Use(rings.ActionRelease, id); err != nil {
-			return err
-		}
+		operator = a.Key
 		if err := tx.Bucket(quarantineBucket).Delete(id); err != nil {
 			return err
 		}

@@ -142,7 +142,7 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	if tool, ok := toolOf(c.Action.ID); ok && !b.adm.Grant.Allows(tool) {
 		return no(ring, link.CodeToolRestricted, "plan "+b.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
 	}
-	if r, err := b.h.limits.Take(b.bucket(), b.session(), ring); err != nil {
+	if r := b.h.limits.Take(b.bucket(), b.session(), ring); !r.Allowed {
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
 	}
 	return b.take(c, ring), nil

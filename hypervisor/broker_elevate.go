@@ -3,6 +3,7 @@
 package hypervisor
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -35,12 +36,11 @@ func (b *Broker) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, 
 		return notElevated(link.CodeStopped, stoppedText), nil
 	}
 	ring, _ := b.live.ring()
-	l, err := b.h.limits.Take(b.bucket(), b.session(), ring)
-	if err == nil && !b.takeFrom(&b.asking, elevationPace) {
-		l.RetryAfter = time.Duration(float64(time.Second) / elevationPace.perSecond)
-		err = errTooOften
+	l := b.h.limits.Take(b.bucket(), b.session(), ring)
+	if l.Allowed && !b.takeFrom(&b.asking, elevationPace) {
+		l = rings.RateResult{RetryAfter: time.Duration(float64(time.Second) / elevationPace.perSecond)}
 	}
-	if err != nil {
+	if !l.Allowed {
 		no := notElevated(link.CodeRateLimited, "too many requests for a ring in "+ring.String())
 		no.Next = "wait " + l.RetryAfter.String() + ", then ask again"
 		return no, b.adm.alarm.refused.add(&audit.ToolCall{
@@ -72,8 +72,6 @@ func (b *Broker) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, 
 // elevationPace is how often a run may ask for a ring. Each request is up to three entries in the audit and one in the state, where
 // it stays for a day: at the ring's rate alone one agent would put 400 000 of them before every operator's eyes.
 var elevationPace = pace{burst: 10, perSecond: 0.1}
-
-var errTooOften = errors.New("too often")
 
 func (b *Broker) takeFrom(from *bucket, p pace) bool {
 	b.mu.Lock()
@@ -116,7 +114,7 @@ func (c *Control) lend(ctx context.Context, r ElevateRequest) (link.Elevated, er
 }
 
 func notElevated(code rings.Code, message string) link.Elevated {
-	return link.Elevated{Code: code, Message: message, Next: nextOf(code)}
+	return link.Elevated{Code: code, Message: message, Next: cmp.Or(nexts[code], "go on in your ring, or tell the operator what you need")}
 }
 
 // elevated is the answer to a decision. A refusal whose record couldn't be written is still a refusal, with an error.
@@ -130,19 +128,13 @@ func elevated(e rings.Elevation, err error) (link.Elevated, error) {
 	return link.Elevated{Granted: true, Code: rings.CodeOK, ID: e.ID, Target: e.Target, Expires: e.ExpiresAt, TTL: e.TTL()}, nil
 }
 
-// nextOf tells an agent what it may do.
-func nextOf(code rings.Code) string {
-	switch code {
-	case rings.CodeInvalidTarget, rings.CodeRing0Forbidden:
-		return "ask for ring 1 or 2, if you are in a less privileged one"
-	case rings.CodeDuplicateElevation:
-		return "wait until the elevation there is has ended"
-	case link.CodeApproval:
-		return "ask again with time to wait for an operator, or go on without"
-	case CodeInvalidReason:
-		return "give a reason of at most 1024 bytes"
-	}
-	return "go on in your ring, or tell the operator what you need"
+// nexts tell an agent what it may do after a refusal.
+var nexts = map[rings.Code]string{
+	rings.CodeInvalidTarget:      "ask for ring 1 or 2, if you are in a less privileged one",
+	rings.CodeRing0Forbidden:     "ask for ring 1 or 2, if you are in a less privileged one",
+	rings.CodeDuplicateElevation: "wait until the elevation there is has ended",
+	link.CodeApproval:            "ask again with time to wait for an operator, or go on without",
+	CodeInvalidReason:            "give a reason of at most 1024 bytes",
 }
 
 // Alarm implements link.Controls. A gateway may have fallen: it is believed only what is its own to see. It returns when the run

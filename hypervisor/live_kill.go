@@ -3,6 +3,7 @@
 package hypervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,30 +170,21 @@ func (c *Control) intent(ctx context.Context, kc rings.KillContext) error {
 	for _, s := range c.substitutes() {
 		unread = errors.Join(unread, c.refuseUnfit(ctx, s))
 	}
-	r := &audit.KillOrder{AgentID: c.who, Reason: string(kc.Reason), RunID: c.opt.Run, Trigger: triggerOf(kc.Reason)}
+	r := &audit.KillOrder{AgentID: c.who, Reason: string(kc.Reason), RunID: c.opt.Run, Trigger: cmp.Or(triggers[kc.Reason], "operator")}
 	if by := orderOf(ctx).By; by != "" {
 		r.By = audit.Claimed(by)
 	}
 	return errors.Join(c.h.record(c.adm.Session, true, r), unread)
 }
 
-// triggerOf is the audit's word for what orders kills for this reason.
-func triggerOf(r rings.KillReason) string {
-	switch r {
-	case rings.KillRingBreach:
-		return "ring_breach"
-	case rings.KillPolicyViolation:
-		return "policy_engine"
-	case rings.KillCircuitBreaker:
-		return "circuit_breaker"
-	case rings.KillSessionTimeout:
-		return "session"
-	case rings.KillResourceExhaustion:
-		return "budget"
-	case rings.KillQuarantineTimeout:
-		return "quarantine"
-	}
-	return "operator"
+// triggers are the audit's words for what orders kills for a reason; for any other it is an operator.
+var triggers = map[rings.KillReason]string{
+	rings.KillRingBreach:         "ring_breach",
+	rings.KillPolicyViolation:    "policy_engine",
+	rings.KillCircuitBreaker:     "circuit_breaker",
+	rings.KillSessionTimeout:     "session",
+	rings.KillResourceExhaustion: "budget",
+	rings.KillQuarantineTimeout:  "quarantine",
 }
 
 const maxKillErrors = 64

@@ -105,7 +105,7 @@ func (s *Set) conclude(x Explanation) Decision {
 	broken := slices.IndexFunc(x.Errors, func(m Match) bool { return m.Reason != "" })
 	switch {
 	case reason != "":
-		d := Denied(reason, sentence(reason), errorsOf(x.Errors))
+		d := Denied(reason, cmp.Or(sentences[reason], "refused"), errorsOf(x.Errors))
 		d.Policy, d.Where = by.Policy, by.Where
 		if m, critical := criticalOf(x.Forbids); critical {
 			d.Critical, d.Policy, d.Where = true, m.Policy, m.Where
@@ -129,22 +129,13 @@ func errorsOf(ms []Match) error {
 	return errors.Join(errs...)
 }
 
-func sentence(reason rings.Code) string {
-	switch reason {
-	case CodeKeyInvalid:
-		return "the key is missing, unknown, expired or revoked"
-	case CodeNoRole:
-		return "the subject has no role in its team"
-	case CodeCapabilityMissing:
-		return "the key doesn't carry the capability for this"
-	case CodeRBACDenied:
-		return "nothing permits this to the subject's role"
-	case CodeACLBlock:
-		return "a policy blocks this"
-	case CodeConfidential:
-		return "not in confidential mode"
-	case CodeQuotaExceeded:
-		return "the quota is used up"
-	}
-	return "refused"
+// sentences are what people are told of a reason.
+var sentences = map[rings.Code]string{
+	CodeKeyInvalid:        "the key is missing, unknown, expired or revoked",
+	CodeNoRole:            "the subject has no role in its team",
+	CodeCapabilityMissing: "the key doesn't carry the capability for this",
+	CodeRBACDenied:        "nothing permits this to the subject's role",
+	CodeACLBlock:          "a policy blocks this",
+	CodeConfidential:      "not in confidential mode",
+	CodeQuotaExceeded:     "the quota is used up",
 }

@@ -14,11 +14,7 @@ import (
 type Options struct {
 	// Path of a policy file or a folder of *.cedar files; empty for the built-in policies alone.
 	Path string
-	// Every is how often Decide looks whether the files changed; the decision that finds a change pays for loading them,
-	// the others go on by the old set. 0: never, the caller calls Poll, from a goroutine that nobody waits for if the files
-	// are many: a thousand policies take 20 ms to load.
-	Every time.Duration
-	// Clock tells the time for Every and Status; nil for time.Now.
+	// Clock tells the time for Status; nil for time.Now.
 	Clock func() time.Time
 	// Notify is told of every change and every refused change, one call at a time; nil for nobody. It must not call Poll.
 	Notify func(Status)
@@ -38,9 +34,8 @@ type Status struct {
 type Engine struct {
 	options Options
 	set     atomic.Pointer[Set]
-	due     atomic.Int64 // when Decide looks again, in nanoseconds of the clock
-	mu      sync.Mutex   // one looks at the files at a time; guards what follows
-	seen    string       // fingerprint of the files as last looked at, whether taken or refused
+	mu      sync.Mutex // one looks at the files at a time; guards what follows
+	seen    string     // fingerprint of the files as last looked at, whether taken or refused
 	status  Status
 }
 
@@ -74,22 +69,7 @@ func (e *Engine) current() *Set {
 	if e == nil {
 		return nil
 	}
-	if every := e.options.Every; every > 0 {
-		e.pollIfDue(every)
-	}
 	return e.set.Load()
-}
-
-// A clock that was set back would put the next look far into the future; a due time further away than the interval is past.
-func (e *Engine) pollIfDue(every time.Duration) {
-	now, due := e.options.Clock().UnixNano(), e.due.Load()
-	if now < due && due-now <= int64(every) || !e.due.CompareAndSwap(due, now+int64(every)) {
-		return
-	}
-	if e.mu.TryLock() {
-		defer e.mu.Unlock()
-		e.pollLocked()
-	}
 }
 
 // Poll looks whether the files changed and takes the new policies if they are valid; if not, the old ones go on deciding and

@@ -82,7 +82,6 @@ type BreachResult struct {
 	Tripped  bool     `json:"tripped"` // the severity trips: quarantine or kill
 	Score    int      `json:"score"`   // sum of weights in the window; beyond critical it may be too low
 	Attempts int      `json:"attempts"`
-	Raised   bool     `json:"raised"` // this attempt raised the severity: the moment to tell somebody, once
 }
 
 // attempts is one sliding window. It holds as many as are needed to know the severity exactly: each weighs at least 1,
@@ -91,7 +90,6 @@ type BreachResult struct {
 type attempts struct {
 	at     []int64
 	weight []uint8
-	last   Severity
 }
 
 func (a *attempts) add(now int64, weight int) BreachResult {
@@ -109,8 +107,6 @@ func (a *attempts) add(now int64, weight int) BreachResult {
 	}
 	res.Severity = severityOf(res.Score)
 	res.Tripped = res.Severity.Trips()
-	res.Raised = res.Severity > a.last
-	a.last = res.Severity
 	return res
 }
 
@@ -153,7 +149,7 @@ func NewBreachDetector(clock func() time.Time) *BreachDetector {
 func (d *BreachDetector) Denied(agentRing, calledRing Ring) BreachResult {
 	weight := BreachWeight(agentRing, calledRing)
 	if d == nil || d.clock == nil {
-		return BreachResult{Severity: SeverityCritical, Tripped: true, Score: weight, Raised: true}
+		return BreachResult{Severity: SeverityCritical, Tripped: true, Score: weight}
 	}
 	// As in the limiter: a clock set back makes no attempt older than it was, and none younger.
 	d.now = max(d.now, int64(d.clock().Sub(d.start)))

@@ -4,7 +4,6 @@ package rings
 
 import (
 	"container/heap"
-	"fmt"
 	"math"
 	"strings"
 	"sync"
@@ -63,18 +62,6 @@ type RateResult struct {
 	Code       Code
 }
 
-// RateLimitExceeded is the error of a refused Take.
-type RateLimitExceeded struct {
-	Agent, Session string
-	Ring           Ring
-	Result         RateResult
-}
-
-func (e *RateLimitExceeded) Error() string {
-	return fmt.Sprintf("rate limit of agent %.256q in session %.256q (%s): %s, retry after %v",
-		e.Agent, e.Session, e.Ring, e.Result.Code, e.Result.RetryAfter)
-}
-
 // bucketKey keeps agent and session apart: joined into one string, ("a", "b:c") and ("a:b", "c") would share a bucket.
 type bucketKey struct{ agent, session string }
 
@@ -109,21 +96,12 @@ func NewLimiter(clock func() time.Time) *Limiter {
 	return l
 }
 
-// Take takes one token from the bucket of agent in session, which is as large as ring says. The error is nil
-// exactly if the result is Allowed, and a *RateLimitExceeded otherwise. A refused call costs nothing.
+// Take takes one token from the bucket of agent in session, which is as large as ring says. A refused call costs nothing.
 //
 // A bucket's first use finds it full. The used fraction stays when the ring changes: an agent that emptied its bucket
 // in ring 1 finds it empty in ring 3, and one that flaps between rings gets back in a second what either of them
 // would have given it. Ring 0 has no bucket, and leaves the one of lesser days as it is.
-func (l *Limiter) Take(agent, session string, ring Ring) (RateResult, error) {
-	res := l.take(agent, session, ring)
-	if res.Allowed {
-		return res, nil
-	}
-	return res, &RateLimitExceeded{Agent: agent, Session: session, Ring: ring, Result: res}
-}
-
-func (l *Limiter) take(agent, session string, ring Ring) RateResult {
+func (l *Limiter) Take(agent, session string, ring Ring) RateResult {
 	if l == nil || l.clock == nil {
 		return RateResult{Code: CodeUnconfigured}
 	}

@@ -3,7 +3,6 @@
 package rings
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -38,7 +37,7 @@ func (c *handClock) advance(d time.Duration) {
 // takeAll takes until refused and returns how often it could.
 func takeAll(l *Limiter, agent, session string, ring Ring) int {
 	for n := 0; ; n++ {
-		if _, err := l.Take(agent, session, ring); err != nil || n > 1000 {
+		if !l.Take(agent, session, ring).Allowed || n > 1000 {
 			return n
 		}
 	}
@@ -74,8 +73,8 @@ func TestH16Limits(t *testing.T) {
 func TestH16RootIsUnlimited(t *testing.T) {
 	l := NewLimiter(newHandClock().Now)
 	for range 10_000 {
-		if res, err := l.Take("a", "s", Root); err != nil || !res.Allowed || !res.Unlimited {
-			t.Fatalf("got %+v, %v, want allowed", res, err)
+		if res := l.Take("a", "s", Root); !res.Allowed || !res.Unlimited {
+			t.Fatalf("got %+v, want allowed", res)
 		}
 	}
 	if l.Len() != 0 {
@@ -88,38 +87,34 @@ func TestH16RetryAfter(t *testing.T) {
 	l := NewLimiter(clock.Now)
 	takeAll(l, "a", "s", Sandbox)
 	clock.advance(50 * time.Millisecond)
-	res, err := l.Take("a", "s", Sandbox)
-	var exceeded *RateLimitExceeded
-	if !errors.As(err, &exceeded) || exceeded.Result != res || res.Code != CodeRateLimited {
-		t.Fatalf("got %+v, %v, want %s", res, err, CodeRateLimited)
+	res := l.Take("a", "s", Sandbox)
+	if res.Allowed || res.Code != CodeRateLimited {
+		t.Fatalf("got %+v, want %s", res, CodeRateLimited)
 	}
 	if res.RetryAfter != 150*time.Millisecond || res.Tokens != 0.25 {
 		t.Errorf("got retry after %v with %v tokens, want 150ms, 0.25", res.RetryAfter, res.Tokens)
 	}
-	if want := `rate limit of agent "a" in session "s" (ring 3): rate_limit_exceeded, retry after 150ms`; err.Error() != want {
-		t.Errorf("got %q, want %q", err, want)
-	}
 	clock.advance(res.RetryAfter - 1)
-	if _, err := l.Take("a", "s", Sandbox); err == nil {
+	if l.Take("a", "s", Sandbox).Allowed {
 		t.Error("allowed a nanosecond before retry-after")
 	}
 	clock.advance(1)
-	if _, err := l.Take("a", "s", Sandbox); err != nil {
-		t.Errorf("after retry-after: %v", err)
+	if !l.Take("a", "s", Sandbox).Allowed {
+		t.Error("refused after retry-after")
 	}
 }
 
 func TestH16ZeroRefuses(t *testing.T) {
 	for name, l := range map[string]*Limiter{"nil": nil, "zero": {}, "no clock": NewLimiter(nil)} {
 		for _, ring := range []Ring{Root, Privileged, Sandbox} {
-			if res, err := l.Take("a", "s", ring); err == nil || res.Allowed {
+			if res := l.Take("a", "s", ring); res.Allowed {
 				t.Errorf("%s limiter, %v: allowed", name, ring)
 			}
 		}
 	}
 	l := NewLimiter(newHandClock().Now)
 	for _, key := range [][2]string{{"", "s"}, {"a", ""}, {strings.Repeat("a", 257), "s"}, {"a", strings.Repeat("s", 257)}} {
-		if res, err := l.Take(key[0], key[1], Root); err == nil || res.Code != CodeRateKey {
+		if res := l.Take(key[0], key[1], Root); res.Code != CodeRateKey {
 			t.Errorf("key %.10q: got %+v, want %s", key, res, CodeRateKey)
 		}
 	}
@@ -140,28 +135,28 @@ func TestH17Flood(t *testing.T) {
 		t.Fatalf("took %d", got)
 	}
 	for i := range MaxBuckets - 1 {
-		if _, err := l.Take("flood", strconv.Itoa(i), Sandbox); err != nil {
-			t.Fatalf("bucket %d: %v", i, err)
+		if !l.Take("flood", strconv.Itoa(i), Sandbox).Allowed {
+			t.Fatalf("bucket %d: refused", i)
 		}
 	}
 	// Every bucket has been used: nobody comes in, and nobody's tokens come back.
 	for i := range 1000 {
-		res, err := l.Take("flood", "more"+strconv.Itoa(i), Sandbox)
-		if err == nil || res.Code != CodeRateTableFull || res.RetryAfter != 200*time.Millisecond {
-			t.Fatalf("bucket beyond the bound: got %+v, %v, want %s and retry after 200ms", res, err, CodeRateTableFull)
+		res := l.Take("flood", "more"+strconv.Itoa(i), Sandbox)
+		if res.Allowed || res.Code != CodeRateTableFull || res.RetryAfter != 200*time.Millisecond {
+			t.Fatalf("bucket beyond the bound: got %+v, want %s and retry after 200ms", res, CodeRateTableFull)
 		}
 	}
-	if res, err := l.Take("victim", "s", Sandbox); err == nil {
+	if res := l.Take("victim", "s", Sandbox); res.Allowed {
 		t.Errorf("the flood filled a bucket: %+v", res)
 	}
 	// One of a token's time later the flood's buckets are full and make room; the emptied one isn't, and stays.
 	clock.advance(200 * time.Millisecond)
 	for i := range MaxBuckets - 1 {
-		if _, err := l.Take("second", strconv.Itoa(i), Sandbox); err != nil {
-			t.Fatalf("bucket %d of the second flood: %v", i, err)
+		if !l.Take("second", strconv.Itoa(i), Sandbox).Allowed {
+			t.Fatalf("bucket %d of the second flood: refused", i)
 		}
 	}
-	if _, err := l.Take("second", "one too many", Sandbox); err == nil {
+	if l.Take("second", "one too many", Sandbox).Allowed {
 		t.Error("a bucket that wasn't full made room")
 	}
 	if got := takeAll(l, "victim", "s", Sandbox); got != 1 {
@@ -186,10 +181,10 @@ func TestH17Flapping(t *testing.T) {
 		}
 	}
 	clock.advance(time.Second) // half a bucket, whatever its size
-	if res, _ := l.Take("a", "s", Sandbox); res.Tokens != 4 {
+	if res := l.Take("a", "s", Sandbox); res.Tokens != 4 {
 		t.Errorf("half full in ring 3: %v tokens after one was taken, want 4", res.Tokens)
 	}
-	if res, _ := l.Take("a", "s", Privileged); res.Tokens != 39 {
+	if res := l.Take("a", "s", Privileged); res.Tokens != 39 {
 		t.Errorf("two fifths full in ring 1: %v tokens after one was taken, want 39", res.Tokens)
 	}
 }
@@ -223,7 +218,7 @@ func TestH17Concurrent(t *testing.T) {
 	for range 100 {
 		wg.Go(func() {
 			for range 10 {
-				if _, err := l.Take("a", "s", Standard); err == nil {
+				if l.Take("a", "s", Standard).Allowed {
 					taken.Add(1)
 				}
 			}
@@ -252,11 +247,8 @@ func TestH17NothingGained(t *testing.T) {
 			latest = max(latest, now)
 			agent := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(t, "agent")
 			ring := rapid.SampledFrom([]Ring{NoRing, Privileged, Standard, Sandbox}).Draw(t, "ring")
-			res, err := l.Take(agent, "s", ring)
-			if (err == nil) != res.Allowed {
-				t.Fatalf("%+v with error %v", res, err)
-			}
-			if err == nil {
+			res := l.Take(agent, "s", ring)
+			if res.Allowed {
 				if _, ok := begun[agent]; !ok {
 					begun[agent] = latest
 				}
@@ -305,7 +297,7 @@ func BenchmarkTake(b *testing.B) {
 		}
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := l.Take("agent", "new", Sandbox); err == nil {
+			if l.Take("agent", "new", Sandbox).Allowed {
 				b.Fatal("let in")
 			}
 		}

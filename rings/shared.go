@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -319,17 +318,4 @@ func eventual(old sharedEntry, w SharedWrite, v SharedValue) (sharedEntry, Share
 // seen the same writes have the same value.
 func later(a, b SharedValue) int {
 	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Agent, b.Agent), bytes.Compare(a.Value, b.Value))
-}
-
-// Keys returns the keys that have values, in order.
-func (s *Shared) Keys(agent string) ([]string, error) {
-	if s == nil || s.session == nil {
-		return nil, errNoShared
-	}
-	if err := s.session.works(agent); err != nil {
-		return nil, fmt.Errorf("list keys: %w", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.entries)), nil
 }

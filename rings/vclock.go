@@ -17,9 +17,6 @@ func (c VectorClock) Covers(other VectorClock) bool {
 	return true
 }
 
-// Concurrent tells whether neither clock covers the other.
-func (c VectorClock) Concurrent(other VectorClock) bool { return !c.Covers(other) && !other.Covers(c) }
-
 // join returns the least clock that covers both.
 func (c VectorClock) join(other VectorClock) VectorClock {
 	j := maps.Clone(c)

@@ -3,8 +3,8 @@
 package breaker
 
 import (
+	"cmp"
 	_ "embed"
-	"math"
 	"time"
 
 	"agentrun/internal/read"
@@ -53,8 +53,10 @@ func ParseConfig(n *read.Node) (Config, error) {
 	n.Into(&raw)
 	c := Config{Off: raw.Enabled != nil && !*raw.Enabled}
 	err := n.Done(
-		count("calls", raw.Calls, &c.Calls), share("rate", raw.Rate, &c.Rate), span("window", raw.Window, &c.Window), span("open", raw.Open, &c.Open),
-		share("kill_at", raw.KillAt, &c.KillAt), count("kill_calls", raw.KillCalls, &c.KillCalls), span("kill_window", raw.KillWindow, &c.KillWindow),
+		within("calls", raw.Calls, &c.Calls, 1, maxCalls), share("rate", raw.Rate, &c.Rate),
+		within("window", raw.Window, &c.Window, minWindow, maxWindow), within("open", raw.Open, &c.Open, minWindow, maxWindow),
+		share("kill_at", raw.KillAt, &c.KillAt), within("kill_calls", raw.KillCalls, &c.KillCalls, 1, maxCalls),
+		within("kill_window", raw.KillWindow, &c.KillWindow, minWindow, maxWindow),
 	)
 	if err != nil {
 		return Config{}, err
@@ -62,13 +64,14 @@ func ParseConfig(n *read.Node) (Config, error) {
 	return c, nil
 }
 
-func count(key string, said, into *int) error {
+// within refuses what is beyond the bounds.
+func within[T cmp.Ordered](key string, said, into *T, least, most T) error {
 	if said == nil {
 		return nil
 	}
 	*into = *said
-	if *said < 1 || *said > maxCalls {
-		return read.Bad(key, "%d is not within 1 and %d", *said, maxCalls)
+	if *said < least || *said > most {
+		return read.Bad(key, "%v is not within %v and %v", *said, least, most)
 	}
 	return nil
 }
@@ -79,36 +82,15 @@ func share(key string, said, into *float64) error {
 		return nil
 	}
 	*into = *said
-	if !(*said > 0 && *said <= 1) || math.IsNaN(*said) {
+	if !(*said > 0 && *said <= 1) {
 		return read.Bad(key, "%v is not above 0 and at most 1", *said)
 	}
 	return nil
 }
 
-func span(key string, said, into *time.Duration) error {
-	if said == nil {
-		return nil
-	}
-	*into = *said
-	if *said < minWindow || *said > maxWindow {
-		return read.Bad(key, "%v is not within %v and %v", *said, minWindow, maxWindow)
-	}
-	return nil
-}
-
 func (c Config) withDefaults() Config {
-	for at, def := range map[*int]int{&c.Calls: 10, &c.KillCalls: 20} {
-		if *at <= 0 {
-			*at = def
-		}
-	}
-	if !(c.Rate > 0) {
-		c.Rate = 0.5
-	}
-	for at, def := range map[*time.Duration]time.Duration{&c.Window: 30 * time.Second, &c.Open: 30 * time.Second, &c.KillWindow: time.Minute} {
-		if *at <= 0 {
-			*at = def
-		}
-	}
+	c.Calls, c.KillCalls, c.Rate = cmp.Or(c.Calls, 10), cmp.Or(c.KillCalls, 20), cmp.Or(c.Rate, 0.5)
+	c.Window, c.Open = cmp.Or(c.Window, 30*time.Second), cmp.Or(c.Open, 30*time.Second)
+	c.KillWindow = cmp.Or(c.KillWindow, time.Minute)
 	return c
 }

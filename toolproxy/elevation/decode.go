@@ -3,6 +3,7 @@
 package elevation
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -58,19 +59,14 @@ func refused(a link.Elevated) *gate.Error {
 		return nil
 	}
 	e := &gate.Error{Code: a.Code, Message: a.Message, Next: a.Next, Rule: "H-13"}
-	message, next := words(a.Code)
-	if message == "" && a.Message != "" && word(a.Code) {
-		message, next = a.Message, "work in the ring you have" // a reason of the supervisor's own, a profile's for one
+	said := words[a.Code]
+	if said.message == "" && a.Message != "" && word(a.Code) {
+		said.message, said.next = a.Message, stay // a reason of the supervisor's own, a profile's for one
 	}
-	if message == "" {
-		e.Code, message, next = gate.CodeUnavailable, "the supervisor's answer makes no sense", "go on in the ring you have"
+	if said.message == "" {
+		e.Code, said.message, said.next = gate.CodeUnavailable, "the supervisor's answer makes no sense", "go on in the ring you have"
 	}
-	if e.Message == "" {
-		e.Message = message
-	}
-	if e.Next == "" {
-		e.Next = next
-	}
+	e.Message, e.Next = cmp.Or(e.Message, said.message), cmp.Or(e.Next, said.next)
 	return e
 }
 
@@ -78,33 +74,20 @@ func word(code rings.Code) bool {
 	return code != "" && code != rings.CodeOK && len(code) <= 64 && strings.Trim(string(code), "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 }
 
-func words(code rings.Code) (message, next string) {
-	const stay = "work in the ring you have"
-	switch code {
-	case rings.CodeInvalidTarget:
-		return "the target is not more privileged than the ring you are in", "GET /internal/elevation tells the ring you are in"
-	case rings.CodeRing0Forbidden:
-		return "ring 0 is never an agent's", "ask for ring 2 or 1"
-	case rings.CodeDuplicateElevation:
-		return "there is an elevation already", "use it; GET /internal/elevation tells until when it lasts"
-	case gate.CodeQuarantined:
-		return "the agent is in quarantine", "stop; an operator has to release the agent"
-	case rings.CodeInsufficientTrust:
-		return "the agent's trust isn't high enough for that ring", stay
-	case rings.CodeNoConsensus:
-		return "that ring needs a consensus, and there is none", "ask for ring 2"
-	case rings.CodeInvalidTTL:
-		return "the time to live is none", "ask for 1 to 3600 seconds"
-	case gate.CodeApproval:
-		return "no operator agreed in time", "ask the operator, or wait longer with wait_seconds"
-	case gate.CodeRateLimited:
-		return "too many requests", "wait, then try again"
-	case gate.CodeRing:
-		return "this run can't have that ring", stay
-	case gate.CodeCanceled:
-		return "the run has ended", "end"
-	case gate.CodeUnavailable:
-		return "the supervisor can't decide now", "try again later"
-	}
-	return "", ""
+const stay = "work in the ring you have"
+
+// words are the sentence and the next step of a code that the supervisor said no more of.
+var words = map[rings.Code]struct{ message, next string }{
+	rings.CodeInvalidTarget:      {"the target is not more privileged than the ring you are in", "GET /internal/elevation tells the ring you are in"},
+	rings.CodeRing0Forbidden:     {"ring 0 is never an agent's", "ask for ring 2 or 1"},
+	rings.CodeDuplicateElevation: {"there is an elevation already", "use it; GET /internal/elevation tells until when it lasts"},
+	gate.CodeQuarantined:         {"the agent is in quarantine", "stop; an operator has to release the agent"},
+	rings.CodeInsufficientTrust:  {"the agent's trust isn't high enough for that ring", stay},
+	rings.CodeNoConsensus:        {"that ring needs a consensus, and there is none", "ask for ring 2"},
+	rings.CodeInvalidTTL:         {"the time to live is none", "ask for 1 to 3600 seconds"},
+	gate.CodeApproval:            {"no operator agreed in time", "ask the operator, or wait longer with wait_seconds"},
+	gate.CodeRateLimited:         {"too many requests", "wait, then try again"},
+	gate.CodeRing:                {"this run can't have that ring", stay},
+	gate.CodeCanceled:            {"the run has ended", "end"},
+	gate.CodeUnavailable:         {"the supervisor can't decide now", "try again later"},
 }

@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -15,8 +16,7 @@ func ofVerdict(v link.Verdict) *Error {
 	if v.Allowed && v.Code == rings.CodeOK {
 		return nil
 	}
-	e := &Error{Code: CodeUnavailable, Message: v.Message, Next: v.Next, Retry: v.Retry, Rule: string(v.Code)}
-	next := "try again later"
+	e := &Error{Code: CodeUnavailable, Retry: v.Retry, Rule: string(v.Code)}
 	switch v.Code {
 	case CodeQuarantined, CodeConcurrency, CodeRateLimited, CodeRing, CodeToolRestricted, CodeCanceled, CodeSteps, CodeStopped:
 		e.Code = v.Code
@@ -26,49 +26,37 @@ func ofVerdict(v link.Verdict) *Error {
 		rings.CodeInvalidAction, rings.CodeInsufficientTrust, rings.CodeNoConsensus, rings.CodeResourceForbidden:
 		e.Code = CodeRing
 	}
-	switch e.Code {
-	case CodeQuarantined:
-		next = "stop; an operator has to release the agent"
-	case CodeToolRestricted:
-		next = "do without this tool; GET /internal/tools lists those you may call"
-	case CodeRing:
-		next = "do without this tool, or ask for a more privileged ring"
-	case CodeRateLimited:
-		next = "wait as long as Retry-After says"
-	case CodeConcurrency:
-		next = "wait until a call of yours has ended"
-	case CodeCanceled:
-		next = "end"
-	case CodeStopped:
-		next = nextStopped
-	}
-	if e.Next == "" {
-		e.Next = next
-	}
-	if e.Message == "" {
-		e.Message = "the supervisor denies this call"
-	}
+	e.Message = cmp.Or(v.Message, "the supervisor denies this call")
+	e.Next = cmp.Or(v.Next, nextOf[e.Code], "try again later")
 	return e
+}
+
+// nextOf is what an agent may do after a denial whose supervisor didn't say.
+var nextOf = map[rings.Code]string{
+	CodeQuarantined:    "stop; an operator has to release the agent",
+	CodeToolRestricted: "do without this tool; GET /internal/tools lists those you may call",
+	CodeRing:           "do without this tool, or ask for a more privileged ring",
+	CodeRateLimited:    "wait as long as Retry-After says",
+	CodeConcurrency:    "wait until a call of yours has ended",
+	CodeCanceled:       "end",
+	CodeStopped:        nextStopped,
 }
 
 func ofRing(need, ring rings.Ring) *Error {
 	return &Error{
 		Code: CodeRing, Message: fmt.Sprintf("this needs %v, the run is in %v", need, ring),
-		Next: "do without this tool, or ask for a more privileged ring", Rule: "H-9",
+		Next: nextOf[CodeRing], Rule: "H-9",
 	}
 }
 
 func ofReservation(r link.Reservation) *Error {
-	e := &Error{Code: CodeCost, Message: r.Message, Next: r.Next, Rule: "M-19"}
+	e := &Error{
+		Code: CodeCost, Message: cmp.Or(r.Message, "the budget has no room for this call"),
+		Next: cmp.Or(r.Next, "GET /internal/usage tells what is left; make cheaper calls or end"), Rule: "M-19",
+	}
 	switch r.Code {
 	case CodeQuota, CodeUnavailable, CodeCanceled:
 		e.Code = r.Code
-	}
-	if e.Message == "" {
-		e.Message = "the budget has no room for this call"
-	}
-	if e.Next == "" {
-		e.Next = "GET /internal/usage tells what is left; make cheaper calls or end"
 	}
 	return e
 }
