@@ -32,7 +32,6 @@ go of it and the run goes on.
    echo yes | agentrun attach planner
 
 Exit code: the run's, as exec gives it; 0 after Ctrl-P Ctrl-Q; 125 if agentrun can't tell, or the command line is wrong.`,
-		BashComplete: l.completeRuns,
 		Action: func(c *cli.Context) error {
 			a, err := refs(c, 1, 1)
 			if err != nil {

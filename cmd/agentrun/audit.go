@@ -22,6 +22,7 @@ import (
 	"agentrun/audit"
 	"agentrun/audit/heads"
 	"agentrun/internal/hinted"
+	"agentrun/internal/verb"
 	"agentrun/supervisor"
 )
 
@@ -67,7 +68,7 @@ func auditCommand(g *global) *cli.Command {
 				&cli.StringFlag{Name: "key", Usage: "verifier `KEY` of the checkpoints (default: this node's)"}),
 				Action: a.verify},
 			{Name: "export", Usage: "entries as JSON Lines, byte for byte as they were written",
-				Flags: pick(filter...), Action: a.export},
+				Flags: pick(filter...), Action: verb.Action(a.export)},
 			{Name: "checkpoint", Usage: "verify, sign the present end, store and print the note", Flags: pick(json,
 				&cli.BoolFlag{Name: "accept-loss", Usage: "sign what is there although signed entries are gone; the loss goes on record"}),
 				Action: a.checkpoint},
@@ -313,10 +314,7 @@ func (a auditCLI) show(c *cli.Context) error {
 	return err
 }
 
-func (a auditCLI) export(c *cli.Context) error {
-	if c.NArg() > 0 {
-		return fmt.Errorf("%s takes no arguments", c.Command.HelpName)
-	}
+func (a auditCLI) export(c *cli.Context, _ []string) error {
 	return a.each(c, func(l audit.Line) error { return printRaw(c, l) })
 }
 
@@ -432,46 +430,43 @@ func (a auditCLI) verifyOnce(c *cli.Context, chain string) (audit.Report, error)
 func printReports(c *cli.Context, reports []chainReport, valid bool) error {
 	w := c.App.Writer
 	if c.Bool("json") {
-		return writeJSON(w, map[string]any{"valid": valid, "chains": reports})
-	}
-	for _, r := range reports {
-		var err error
-		switch {
-		case r.Error != "":
-			_, err = fmt.Fprintf(w, "%s: not checked: %s\n", oneLine(r.Chain), oneLine(r.Error))
-		case r.Problem != nil:
-			_, err = fmt.Fprintf(w, "%s: BROKEN: %s\n", oneLine(r.Chain), oneLine(fmt.Sprint(r.Problem)))
-		default:
-			_, err = fmt.Fprintf(w, "%s: sound: %d entries, %d of them signed, %d files, %d repairs, head %s\n", r.Chain, r.Entries, r.SignedSize, r.Files, r.Repairs, r.Head)
-			if err == nil && r.Losses > 0 {
-				_, err = fmt.Fprintf(w, "%s: signed anew %d times without the checkpoint it had "+
-					"(agentrun audit show --chain %s --kind checkpoint_lost)\n", r.Chain, r.Losses, r.Chain)
-			}
-			if err == nil && r.SetBack > 0 {
-				_, err = fmt.Fprintf(w, "%s: the clock was set back %d times between entries: their numbers have the order, not their times\n", r.Chain, r.SetBack)
-			}
-			if err == nil && r.SignedSize == 0 && r.Entries > 0 {
-				_, err = fmt.Fprintf(w, "%s: no checkpoint: a missing end could not be seen (agentrun audit checkpoint --chain %s)\n", r.Chain, r.Chain)
-			}
-		}
-		if err != nil {
-			return err
-		}
+		return verb.WriteJSON(w, map[string]any{"valid": valid, "chains": reports})
 	}
 	if len(reports) == 0 {
 		_, err := fmt.Fprintln(w, "no chains yet")
 		return err
 	}
-	return nil
+	var b strings.Builder
+	for _, r := range reports {
+		r.print(&b)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
-func writeJSON(w io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
+func (r chainReport) print(w *strings.Builder) {
+	switch {
+	case r.Error != "":
+		fmt.Fprintf(w, "%s: not checked: %s\n", oneLine(r.Chain), oneLine(r.Error))
+		return
+	case r.Problem != nil:
+		fmt.Fprintf(w, "%s: BROKEN: %s\n", oneLine(r.Chain), oneLine(fmt.Sprint(r.Problem)))
+		return
 	}
-	_, err = fmt.Fprintln(w, visible(string(text)))
-	return err
+	fmt.Fprintf(w, "%s: sound: %d entries, %d of them signed, %d files, %d repairs, head %s\n",
+		r.Chain, r.Entries, r.SignedSize, r.Files, r.Repairs, r.Head)
+	if r.Losses > 0 {
+		fmt.Fprintf(w, "%s: signed anew %d times without the checkpoint it had "+
+			"(agentrun audit show --chain %s --kind checkpoint_lost)\n", r.Chain, r.Losses, r.Chain)
+	}
+	if r.SetBack > 0 {
+		fmt.Fprintf(w, "%s: the clock was set back %d times between entries: "+
+			"their numbers have the order, not their times\n", r.Chain, r.SetBack)
+	}
+	if r.SignedSize == 0 && r.Entries > 0 {
+		fmt.Fprintf(w, "%s: no checkpoint: a missing end could not be seen "+
+			"(agentrun audit checkpoint --chain %s)\n", r.Chain, r.Chain)
+	}
 }
 
 // signingKey loads the key, or makes it and says so in the node's chain.
@@ -521,7 +516,10 @@ func (a auditCLI) checkpoint(c *cli.Context) error {
 		return auditError(err)
 	}
 	if c.Bool("json") {
-		return writeJSON(c.App.Writer, map[string]any{"chain": cp.Chain, "size": cp.Size, "head": cp.Hash, "time": cp.Time, "key": k.Public(), "note": string(note)})
+		return verb.WriteJSON(c.App.Writer, map[string]any{
+			"chain": cp.Chain, "size": cp.Size, "head": cp.Hash, "time": cp.Time, "key": k.Public(),
+			"note": string(note),
+		})
 	}
 	_, err = c.App.Writer.Write(note)
 	return err
@@ -533,7 +531,7 @@ func (a auditCLI) key(c *cli.Context) error {
 		return err
 	}
 	if c.Bool("json") {
-		return writeJSON(c.App.Writer, map[string]any{"key": k.Public(), "id": k.ID()})
+		return verb.WriteJSON(c.App.Writer, map[string]any{"key": k.Public(), "id": k.ID()})
 	}
 	_, err = fmt.Fprintln(c.App.Writer, k.Public())
 	return err

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -38,39 +37,28 @@ Exit code: 0; 1 refused; 2 usage.`,
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what the decision would be"},
 			jsonFlag(),
 		},
-		BashComplete: l.completeRuns,
-		Action:       l.elevateAction,
+		Action: l.elevateAction,
 	})
 }
 
 func (l *liveVerbs) elevateAction(c *cli.Context) error {
-	a, err := refs(c, 1, 1)
-	if err != nil {
-		return err
-	}
 	req, err := elevation(c)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Context, answerTime)
-	defer cancel()
-	r, err := l.findOne(ctx, a[0])
+	doing := "elevate %s to " + req.Target.String()
+	r, e, err := one(l, c, doing, func(ctx context.Context, r liveRun) (control.Elevation, error) {
+		return r.by.Elevate(ctx, r.ID, req, operatorName())
+	})
 	if err != nil {
 		return err
 	}
-	e, err := r.by.Elevate(ctx, r.ID, req, operatorName())
-	if err != nil {
-		return refusal(fmt.Sprintf("elevate %s to %s", r.label(), req.Target), err)
-	}
-	if c.Bool("json") {
-		return printJSON(e)
-	}
+	left := leftText(e.ExpiresAt.Sub(e.GrantedAt))
 	if req.DryRun {
-		fmt.Printf("%s would be in %s for %s\n", r.label(), e.Target, leftText(e.ExpiresAt.Sub(e.GrantedAt)))
-		return nil
+		return printResult(c, e, "%s would be in %s for %s\n", r.label(), e.Target, left)
 	}
-	fmt.Printf("%s is in %s until %s (%s): elevation %s\n", r.label(), e.Target, e.ExpiresAt.UTC().Format(time.RFC3339), leftText(e.ExpiresAt.Sub(e.GrantedAt)), oneLine(e.ID))
-	return nil
+	return printResult(c, e, "%s is in %s until %s (%s): elevation %s\n",
+		r.label(), e.Target, e.ExpiresAt.UTC(), left, e.ID)
 }
 
 func elevation(c *cli.Context) (control.ElevateRequest, error) {
@@ -121,17 +109,13 @@ func (l *liveVerbs) revoke() *cli.Command {
    agentrun revoke planner --id 4qk2m7x1
 
 Exit code: 0; 1 not done, or there is no such elevation; 2 usage.`,
-		Flags:        []cli.Flag{&cli.StringFlag{Name: "id", Usage: "only if this is its elevation's `ID`"}, jsonFlag()},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{&cli.StringFlag{Name: "id", Usage: "only if this is its elevation's `ID`"}, jsonFlag()},
 		Action: func(c *cli.Context) error {
-			a, err := refs(c, 1, 1)
-			if err != nil {
-				return err
-			}
 			if c.IsSet("id") && c.String("id") == "" {
 				return usagef("leave the flag out to end whichever there is", "--id is empty")
 			}
-			return l.each(c, a, "revoke the elevation of", "has no elevation any more", func(ctx context.Context, r liveRun) error {
+			const doing, did = "revoke the elevation of", "has no elevation any more"
+			return l.each(c, 1, doing, did, func(ctx context.Context, r liveRun) error {
 				return r.by.Revoke(ctx, r.ID, c.String("id"), operatorName())
 			})
 		},

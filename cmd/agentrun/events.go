@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -39,8 +38,7 @@ Exit code: 0; 1 if a supervisor didn't answer, or no such run; 2 usage.`,
 			&cli.StringFlag{Name: "since", Usage: "only after number `N` of each supervisor, or after now", DefaultText: "0"},
 			&cli.BoolFlag{Name: "json", Usage: "print one line of JSON for each"},
 		},
-		BashComplete: l.completeRuns,
-		Action:       l.eventsAction,
+		Action: l.eventsAction,
 	})
 }
 
@@ -248,14 +246,7 @@ func printEvent(e control.Event) error {
 	return err
 }
 
-func printEventJSON(e control.Event) error {
-	line, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Println(visible(string(line)))
-	return err
-}
+func printEventJSON(e control.Event) error { return printLine(e) }
 
 func eventText(e control.Event) string {
 	text := fmt.Sprintf("%s  %s  %s", e.At.UTC().Format("2006-01-02T15:04:05.000Z"), orDash(e.ID), e.Kind)

@@ -53,9 +53,4 @@ func (f quickBool) Apply(set *flag.FlagSet) error {
 	return nil
 }
 
-func names(name string, aliases []string) []string {
-	if len(aliases) == 0 {
-		return []string{name}
-	}
-	return append([]string{name}, aliases...)
-}
+func names(name string, aliases []string) []string { return append([]string{name}, aliases...) }

@@ -22,14 +22,9 @@ func (l *liveVerbs) freeze() *cli.Command {
    agentrun freeze k3x7 p5d8 --json
 
 Exit code: 0 all are frozen; 1 one isn't; 2 usage.`,
-		Flags:        []cli.Flag{jsonFlag()},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{jsonFlag()},
 		Action: func(c *cli.Context) error {
-			a, err := refs(c, 1, manyRefs)
-			if err != nil {
-				return err
-			}
-			return l.each(c, a, "freeze", "is frozen", func(ctx context.Context, r liveRun) error {
+			return l.each(c, manyRefs, "freeze", "is frozen", func(ctx context.Context, r liveRun) error {
 				return r.by.Freeze(ctx, r.ID, operatorName())
 			})
 		},
@@ -45,14 +40,9 @@ func (l *liveVerbs) thaw() *cli.Command {
    agentrun ps -q --state frozen | xargs agentrun thaw
 
 Exit code: 0 all go on; 1 one doesn't; 2 usage.`,
-		Flags:        []cli.Flag{jsonFlag()},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{jsonFlag()},
 		Action: func(c *cli.Context) error {
-			a, err := refs(c, 1, manyRefs)
-			if err != nil {
-				return err
-			}
-			return l.each(c, a, "thaw", "goes on", func(ctx context.Context, r liveRun) error {
+			return l.each(c, manyRefs, "thaw", "goes on", func(ctx context.Context, r liveRun) error {
 				return r.by.Thaw(ctx, r.ID, operatorName())
 			})
 		},
@@ -70,18 +60,14 @@ func (l *liveVerbs) signal() *cli.Command {
    agentrun signal planner --signal HUP
 
 Exit code: 0 sent to all; 1 not to one; 2 usage.`,
-		Flags:        []cli.Flag{&cli.StringFlag{Name: "signal", Usage: "`NAME` or number", Value: "TERM"}, jsonFlag()},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{&cli.StringFlag{Name: "signal", Usage: "`NAME` or number", Value: "TERM"}, jsonFlag()},
 		Action: func(c *cli.Context) error {
-			a, err := refs(c, 1, manyRefs)
-			if err != nil {
-				return err
-			}
 			sig, err := signalOf(c.String("signal"))
 			if err != nil {
 				return err
 			}
-			return l.each(c, a, "signal", "got "+unix.SignalName(sig), func(ctx context.Context, r liveRun) error {
+			did := "got " + unix.SignalName(sig)
+			return l.each(c, manyRefs, "signal", did, func(ctx context.Context, r liveRun) error {
 				return r.by.Signal(ctx, r.ID, int(sig), operatorName())
 			})
 		},

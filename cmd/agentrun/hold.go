@@ -29,8 +29,7 @@ releases the agent.
    agentrun quarantine --agent planner-1 --reason "odd tool calls"
 
 Exit code: 0; 1 not done, or not on record; 2 usage.`,
-		Flags:        []cli.Flag{agentFlag(), whyHeldFlag(), jsonFlag()},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{agentFlag(), whyHeldFlag(), jsonFlag()},
 		Action: func(c *cli.Context) error {
 			const example = `agentrun quarantine REF --reason "what was seen"`
 			if err := checkReason("--reason", c.String("reason"), example); err != nil {
@@ -50,8 +49,7 @@ func (l *liveVerbs) release() *cli.Command {
    agentrun release --agent planner-1 --witness attestation.txt
 
 Exit code: 0; 1 refused; 2 usage.`,
-		Flags:        slices.Concat([]cli.Flag{agentFlag()}, releaseFlags(), []cli.Flag{jsonFlag()}),
-		BashComplete: l.completeRuns,
+		Flags: slices.Concat([]cli.Flag{agentFlag()}, releaseFlags(), []cli.Flag{jsonFlag()}),
 		Action: func(c *cli.Context) error {
 			if c.String("witness") == "" {
 				return usagef("agentrun operator sign makes one: --action release-quarantine --subject agent:ID", "--witness is missing: only an operator's attestation releases an agent (H-31)")
@@ -73,8 +71,7 @@ elevations and new runs; it raises no live run.
    agentrun score --agent planner-1 0.97 --consensus
 
 Exit code: 0; 1 not done, or not on record; 2 usage.`,
-		Flags:        []cli.Flag{agentFlag(), consensusFlag(), jsonFlag()},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{agentFlag(), consensusFlag(), jsonFlag()},
 		Action: func(c *cli.Context) error {
 			text := c.Args().Get(max(c.NArg()-1, 0))
 			score, err := strconv.ParseFloat(text, 64)

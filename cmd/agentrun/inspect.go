@@ -29,22 +29,13 @@ func (l *liveVerbs) inspect() *cli.Command {
    agentrun inspect k3x7 --json | jq .plan.limits
 
 Exit code: 0; 1 no such run, or no answer; 2 usage.`,
-		Flags:        []cli.Flag{jsonFlag()},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{jsonFlag()},
 		Action: func(c *cli.Context) error {
-			a, err := refs(c, 1, 1)
+			_, in, err := one(l, c, "inspect %s", func(ctx context.Context, r liveRun) (control.Inspection, error) {
+				return r.by.Inspect(ctx, r.ID)
+			})
 			if err != nil {
 				return err
-			}
-			ctx, cancel := context.WithTimeout(c.Context, answerTime)
-			defer cancel()
-			r, err := l.findOne(ctx, a[0])
-			if err != nil {
-				return err
-			}
-			in, err := r.by.Inspect(ctx, r.ID)
-			if err != nil {
-				return refusal("inspect "+r.label(), err)
 			}
 			if c.Bool("json") {
 				return printJSON(in)

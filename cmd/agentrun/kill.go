@@ -46,8 +46,7 @@ doesn't answer; 2 usage.`,
 			&cli.BoolFlag{Name: "yes", Usage: "don't ask"},
 			jsonFlag(),
 		},
-		BashComplete: l.completeRuns,
-		Action:       l.killAction,
+		Action: l.killAction,
 	})
 }
 

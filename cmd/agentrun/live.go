@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -20,19 +21,21 @@ import (
 	"agentrun/runtime"
 )
 
-// Exit codes of the verbs about live runs (docs/control.md). wait and attach pass on the agent's own code and keep to exec's table.
+// Exit codes of the verbs about live runs (docs/control.md). wait and attach pass on the agent's own code and
+// keep to exec's table.
 const (
 	exitNotDone = 1 // refused, or a supervisor didn't answer
 	exitUsage   = 2 // the command line makes no sense; nothing was asked of anybody
 )
 
-// answerTime is how long a supervisor may take over one request that doesn't wait for a run's end. It freezes and kills in
-// milliseconds; one that is stopped or gone must not hold up an operator's answer for ever.
+// answerTime is how long a supervisor may take over one request that doesn't wait for a run's end. It freezes
+// and kills in milliseconds; one that is stopped or gone must not hold up an operator's answer for ever.
 const answerTime = 30 * time.Second
 
 // liveRuns finds live runs and who answers for them: package control (livebind.go), or a fake in tests.
 type liveRuns interface {
-	// All lists the live runs. The error names supervisors that don't answer; the runs of all others come beside it.
+	// All lists the live runs. The error names supervisors that don't answer; the runs of all others come beside
+	// it.
 	All(ctx context.Context) ([]liveRun, error)
 	// Find takes an id, the unique prefix of one, or an exact name.
 	Find(ctx context.Context, ref string) (liveRun, error)
@@ -108,6 +111,9 @@ func (l *liveVerbs) ending(c *cli.Command, notDone, usage int) *cli.Command {
 	action := c.Action
 	c.Category = "live runs"
 	c.HideHelpCommand = true
+	if strings.Contains(c.ArgsUsage, "REF") {
+		c.BashComplete = l.completeRuns
+	}
 	c.OnUsageError = func(c *cli.Context, err error, _ bool) error {
 		return ended(usage, hinted.New(err, c.Command.HelpName+" --help lists the flags"))
 	}
@@ -133,7 +139,8 @@ func ended(code int, err error) error {
 	return exitError(code)
 }
 
-// complain says what went wrong without ending. What of the text comes from agents must not act on the terminal.
+// complain says what went wrong without ending. What of the text comes from agents must not act on the
+// terminal.
 func complain(err error) {
 	var text bytes.Buffer
 	report(&text, err)
@@ -261,11 +268,35 @@ type done struct {
 	Error string `json:"error,omitempty"`
 }
 
-// each does one thing to every run named, and goes on where it is refused. Nothing is done unless all of them are there.
-func (l *liveVerbs) each(c *cli.Context, refs []string, doing, did string, do func(context.Context, liveRun) error) error {
+// one asks the supervisor of the run that the command names. doing says what for, with %s for the run.
+func one[T any](l *liveVerbs, c *cli.Context, doing string, ask func(context.Context, liveRun) (T, error)) (
+	r liveRun, answer T, err error,
+) {
+	a, err := refs(c, 1, 1)
+	if err != nil {
+		return r, answer, err
+	}
 	ctx, cancel := context.WithTimeout(c.Context, answerTime)
 	defer cancel()
-	found, err := l.find(ctx, refs)
+	if r, err = l.findOne(ctx, a[0]); err != nil {
+		return r, answer, err
+	}
+	answer, err = ask(ctx, r)
+	return r, answer, refusal(fmt.Sprintf(doing, r.label()), err)
+}
+
+// each does one thing to every run that the command names, at most most, and goes on where it is refused.
+// Nothing is done unless all of them are there.
+func (l *liveVerbs) each(
+	c *cli.Context, most int, doing, did string, do func(context.Context, liveRun) error,
+) error {
+	a, err := refs(c, 1, most)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context, answerTime)
+	defer cancel()
+	found, err := l.find(ctx, a)
 	if err != nil {
 		return err
 	}

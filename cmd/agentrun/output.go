@@ -32,7 +32,6 @@ Exit code: 0; 1 no such run, or it isn't detached; 2 usage.`,
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until the run ends"},
 			&cli.BoolFlag{Name: "raw", Usage: "the bytes as they are, also on a terminal"},
 		},
-		BashComplete: l.completeRuns,
 		Action: func(c *cli.Context) error {
 			a, err := refs(c, 1, 1)
 			if err != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -38,6 +39,16 @@ func (g *global) node(do func(*hypervisor.Hypervisor) error) error {
 func jsonFlag() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON"} }
 
 func printJSON(v any) error { return verb.WriteJSON(os.Stdout, v) }
+
+// printLine prints v as JSON on one line.
+func printLine(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Println(shown.Line(string(line)))
+	return err
+}
 
 // printResult prints v as JSON if --json was given, else as the format says.
 func printResult(c *cli.Context, v any, format string, a ...any) error {

@@ -162,12 +162,7 @@ func prefixLen(list []control.Sandbox) int {
 	return n
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }
 
 // ringText says both rings where what holds isn't what the run was admitted to.
 func ringText(s control.Sandbox, now time.Time) string {

@@ -91,28 +91,19 @@ func serveFlags() []cli.Flag {
 
 // withServeFlags lays the flags of serve over the file.
 func withServeFlags(s daemon.Config, c *cli.Context) daemon.Config {
-	if c.IsSet("max-sandboxes") {
-		s.MaxSandboxes = c.Int("max-sandboxes")
-	}
-	if c.IsSet("queue") {
-		s.Queue = c.Int("queue")
-	}
-	if c.IsSet("queue-timeout") {
-		s.QueueTimeout = c.Duration("queue-timeout")
-	}
-	if c.IsSet("grace") {
-		s.Grace = c.Duration("grace")
-	}
-	if c.IsSet("memory-reserve") {
-		s.MemoryReserve = read.Word(c.String("memory-reserve"))
-	}
-	if c.IsSet("pool-max") {
-		n := c.Int("pool-max")
-		s.PoolMax = &n
-	}
-	if c.IsSet("memory-share") {
-		share := c.Float64("memory-share")
-		s.MemoryShare = &share
-	}
+	lay(c, "max-sandboxes", &s.MaxSandboxes, c.Int)
+	lay(c, "queue", &s.Queue, c.Int)
+	lay(c, "queue-timeout", &s.QueueTimeout, c.Duration)
+	lay(c, "grace", &s.Grace, c.Duration)
+	lay(c, "memory-reserve", &s.MemoryReserve, func(flag string) read.Word { return read.Word(c.String(flag)) })
+	lay(c, "pool-max", &s.PoolMax, func(flag string) *int { return given(c, flag, c.Int) })
+	lay(c, "memory-share", &s.MemoryShare, func(flag string) *float64 { return given(c, flag, c.Float64) })
 	return s
+}
+
+// lay puts the value of a flag that was given over another.
+func lay[T any](c *cli.Context, flag string, over *T, value func(string) T) {
+	if c.IsSet(flag) {
+		*over = value(flag)
+	}
 }

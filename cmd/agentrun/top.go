@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -136,14 +135,7 @@ func (l *liveVerbs) watch(ctx context.Context, once bool, every time.Duration, f
 	}
 }
 
-func printLookJSON(v look) error {
-	line, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Println(visible(string(line)))
-	return err
-}
+func printLookJSON(v look) error { return printLine(v) }
 
 func printLook(v look) error {
 	_, err := fmt.Println(strings.Join(topLines(v, 0), "\n") + "\n")

@@ -38,39 +38,27 @@ Exit code: 0; 1 not done; 2 usage, also a value outside its range.`,
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would change"},
 			jsonFlag(),
 		},
-		BashComplete: l.completeRuns,
-		Action:       l.updateAction,
+		Action: l.updateAction,
 	})
 }
 
 func (l *liveVerbs) updateAction(c *cli.Context) error {
-	a, err := refs(c, 1, 1)
-	if err != nil {
-		return err
-	}
 	to, err := newLimits(c)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Context, answerTime)
-	defer cancel()
-	r, err := l.findOne(ctx, a[0])
+	r, change, err := one(l, c, "update %s", func(ctx context.Context, r liveRun) (control.LimitChange, error) {
+		return r.by.Update(ctx, r.ID, to, c.Bool("dry-run"), operatorName())
+	})
 	if err != nil {
 		return err
-	}
-	change, err := r.by.Update(ctx, r.ID, to, c.Bool("dry-run"), operatorName())
-	if err != nil {
-		return refusal("update "+r.label(), err)
-	}
-	if c.Bool("json") {
-		return printJSON(change)
 	}
 	would := "now has"
 	if change.DryRun {
 		would = "would have"
 	}
-	fmt.Printf("%s %s %s; before: %s\n", r.label(), would, limitsText(change.After), limitsText(change.Before))
-	return nil
+	return printResult(c, change, "%s %s %s; before: %s\n", r.label(), would, limitsText(change.After),
+		limitsText(change.Before))
 }
 
 // newLimits are those the flags name. All that is wrong is said at once (M-3).

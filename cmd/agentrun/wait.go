@@ -25,8 +25,7 @@ func (l *liveVerbs) wait() *cli.Command {
 
 Exit code: the run's, as exec gives it; of several the first that isn't 0, in the order given. 125 if agentrun can't tell: no such
 run, a supervisor that is gone, a mistake in the command line.`,
-		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print how each ended, one line of JSON each"}},
-		BashComplete: l.completeRuns,
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print how each ended, one line of JSON each"}},
 		Action: func(c *cli.Context) error {
 			a, err := refs(c, 1, manyRefs)
 			if err != nil {

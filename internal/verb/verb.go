@@ -49,7 +49,7 @@ func count(c *cli.Context) error {
 	case n >= least && n <= most:
 		return nil
 	case most == 0:
-		err := fmt.Errorf("%s takes no argument, got %.64q", name, c.Args().First())
+		err := fmt.Errorf("%s takes no arguments, got %.64q", name, c.Args().First())
 		return hinted.New(err, name+" --help lists the flags")
 	case least == 1 && most == 1:
 		return hinted.New(fmt.Errorf("%s takes one %s, got %d arguments", name, usage, n), name+" "+usage)

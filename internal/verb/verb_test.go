@@ -16,7 +16,7 @@ import (
 func TestArgumentsAreCounted(t *testing.T) {
 	for _, tt := range []struct{ usage, args, err, hint string }{
 		{"", "", "", ""},
-		{"", "x", `agentrun do takes no argument, got "x"`, "agentrun do --help lists the flags"},
+		{"", "x", `agentrun do takes no arguments, got "x"`, "agentrun do --help lists the flags"},
 		{"ID", "x", "", ""},
 		{"ID", "", "agentrun do takes one ID, got 0 arguments", "agentrun do ID"},
 		{"ID", "x y", "agentrun do takes one ID, got 2 arguments", "agentrun do ID"},
