@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -39,17 +40,11 @@ const (
 // Settings fills in every default and checks every value.
 func (s Config) Settings() (Settings, error) {
 	l := Settings{
-		Limits: queue.Limits{Runs: s.MaxSandboxes, Waiting: DefaultQueue, Timeout: DefaultQueueTimeout, Reserve: defaultReserve, Share: 1},
-		Grace:  MaxGrace, PoolMax: DefaultPoolMax, Pool: s.Pool,
-	}
-	if s.Queue != 0 {
-		l.Waiting = s.Queue
-	}
-	if s.QueueTimeout != 0 {
-		l.Timeout = s.QueueTimeout
-	}
-	if s.Grace != 0 {
-		l.Grace = s.Grace
+		Limits: queue.Limits{
+			Runs: s.MaxSandboxes, Waiting: cmp.Or(s.Queue, DefaultQueue), Timeout: cmp.Or(s.QueueTimeout, DefaultQueueTimeout),
+			Reserve: defaultReserve, Share: or(s.MemoryShare, 1),
+		},
+		Grace: cmp.Or(s.Grace, MaxGrace), PoolMax: or(s.PoolMax, DefaultPoolMax), Pool: s.Pool,
 	}
 	if s.MemoryReserve != "" {
 		size, err := profiles.ParseSize(string(s.MemoryReserve))
@@ -58,28 +53,23 @@ func (s Config) Settings() (Settings, error) {
 		}
 		l.Reserve = int64(size)
 	}
-	if s.MemoryShare != nil {
-		l.Share = *s.MemoryShare
-	}
-	switch {
-	case l.Runs < 0:
-		return l, fmt.Errorf("serve.max_sandboxes: %d, want a number from 1, or leave it out", l.Runs)
-	case l.Waiting < 0:
-		return l, fmt.Errorf("serve.queue: %d, want a number from 1", l.Waiting)
-	case l.Timeout < 0:
-		return l, fmt.Errorf("serve.queue_timeout: %s, want a time", l.Timeout)
-	case l.Grace < 0 || l.Grace > MaxGrace:
-		return l, fmt.Errorf("serve.grace: %s, want at most %s", l.Grace, MaxGrace)
-	case l.Reserve < 0:
-		return l, fmt.Errorf("serve.memory_reserve: %d, want a size", l.Reserve)
-	case !(l.Share >= 0 && l.Share <= 1): // NaN too
-		return l, fmt.Errorf("serve.memory_share: %g, want 0 to 1", l.Share)
-	}
-	if s.PoolMax != nil {
-		l.PoolMax = *s.PoolMax
-	}
-	if l.PoolMax < 0 || l.PoolMax > mostPoolMax {
-		return l, fmt.Errorf("serve.pool_max: %d, want 0 to %d", l.PoolMax, mostPoolMax)
+	for _, c := range []struct {
+		ok    bool
+		key   string
+		value any
+		want  string
+	}{
+		{l.Runs >= 0, "max_sandboxes", l.Runs, "a number from 1, or leave it out"},
+		{l.Waiting >= 0, "queue", l.Waiting, "a number from 1"},
+		{l.Timeout >= 0, "queue_timeout", l.Timeout, "a time"},
+		{l.Grace >= 0 && l.Grace <= MaxGrace, "grace", l.Grace, "at most " + MaxGrace.String()},
+		{l.Reserve >= 0, "memory_reserve", l.Reserve, "a size"},
+		{l.Share >= 0 && l.Share <= 1, "memory_share", l.Share, "0 to 1"}, // NaN is neither
+		{l.PoolMax >= 0 && l.PoolMax <= mostPoolMax, "pool_max", l.PoolMax, fmt.Sprintf("0 to %d", mostPoolMax)},
+	} {
+		if !c.ok {
+			return l, fmt.Errorf("serve.%s: %v, want %s", c.key, c.value, c.want)
+		}
 	}
 	for profile, n := range s.Pool {
 		if n < 0 || 2*n > l.PoolMax {
@@ -87,4 +77,11 @@ func (s Config) Settings() (Settings, error) {
 		}
 	}
 	return l, nil
+}
+
+func or[T any](said *T, def T) T {
+	if said == nil {
+		return def
+	}
+	return *said
 }

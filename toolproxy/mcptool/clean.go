@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"agentrun/toolproxy/boundary"
+	"agentrun/toolproxy/tools"
 )
 
 // Limits of a schema.
@@ -42,18 +43,6 @@ func clean(unsafeText string) string {
 		return r
 	}, unsafeText)
 	return strings.Join(strings.Fields(visible), " ")
-}
-
-// cut shortens text to at most n bytes, between two characters.
-func cut(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	n = max(n-len("…"), 0)
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n] + "…"
 }
 
 // cleanSchema checks and rewrites a server's schema: titles and descriptions are cleaned, comments and examples dropped,
@@ -115,7 +104,7 @@ func (c *schemaCleaner) member(in map[string]any, key string, child any, depth i
 	case strings.ContainsFunc(key, hidden):
 		return errors.New("the schema has a name with invisible characters")
 	case (key == "description" || key == "title") && isText:
-		in[key] = cut(clean(text), maxSchemaText)
+		in[key] = tools.Cut(clean(text), maxSchemaText)
 		return nil
 	case key == "$comment" && isText, key == "examples" && isList(child):
 		delete(in, key)

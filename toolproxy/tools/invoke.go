@@ -92,7 +92,7 @@ func unknownTool() *gate.Error {
 func (t *tool) fits(args json.RawMessage) *gate.Error {
 	if err := t.args.validate(args); err != nil {
 		return &gate.Error{
-			Code: gate.CodeBadArguments, Message: "the arguments don't fit the tool's schema: " + cut(err.Error(), maxComplaint), Rule: "args",
+			Code: gate.CodeBadArguments, Message: "the arguments don't fit the tool's schema: " + Cut(strings.ToValidUTF8(err.Error(), ""), maxComplaint), Rule: "args",
 			Next: "correct the arguments; GET /internal/tools has the schema", Cause: errors.New("arguments don't fit the schema"),
 		}
 	}
@@ -102,11 +102,12 @@ func (t *tool) fits(args json.RawMessage) *gate.Error {
 // The validator's complaint quotes what the agent sent, so it goes back to the agent and to nobody else.
 const maxComplaint = 300
 
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
+// Cut shortens text to at most so many bytes, between two characters.
+func Cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return strings.ToValidUTF8(s, "")
+	return strings.ToValidUTF8(text[:max(most-len("…"), 0)], "") + "…"
 }
 
 // run calls the tool and brings its answer into the form in which the agent may have it.

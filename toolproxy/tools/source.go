@@ -146,7 +146,7 @@ func (r *Registry) taken(s *source, definitions []Definition) (map[string]*tool,
 	fresh := map[string]*tool{}
 	var errs []error
 	for _, d := range definitions {
-		own := fit(d.Description)
+		own := Cut(d.Description, maxDescription) // one that is too long must not take the tool away
 		d.Name, d.Category, d.Target = s.name+"."+d.Name, "", ""
 		d = s.spec.change(d)
 		d.Description = own
@@ -163,14 +163,6 @@ func (r *Registry) taken(s *source, definitions []Definition) (map[string]*tool,
 		fresh[d.Name] = t
 	}
 	return fresh, errors.Join(errs...)
-}
-
-// fit cuts a server's description: one that is too long must not take the tool away.
-func fit(description string) string {
-	if len(description) <= maxDescription {
-		return description
-	}
-	return strings.ToValidUTF8(description[:maxDescription-len("…")], "") + "…"
 }
 
 // replace puts a source's tools in place of those it had. A name that another tool has stays that tool's.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -189,31 +190,23 @@ type source struct{ pkg, test, only string }
 
 func parseSource(s string) source {
 	first, rest, two := strings.Cut(s, ": ")
-	if dir, _, ok := cutLast(first, "/"); ok && two && strings.HasSuffix(first, "_test.go") {
-		return source{"agentrun/" + dir, rest, ""}
+	if two && strings.HasSuffix(first, "_test.go") {
+		return source{"agentrun/" + path.Dir(first), rest, ""}
 	}
 	return source{integration, first, strings.ReplaceAll(rest, " ", "_")}
 }
 
-func cutLast(s, sep string) (before, after string, ok bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
-}
-
 // sources are a row's own tests and those of the findings that belong to it.
 func (p *attackPage) sources(r attackRow) []source {
-	var all []source
-	for _, t := range r.Tests {
-		all = append(all, parseSource(t))
-	}
+	tests := slices.Clone(r.Tests)
 	for _, f := range p.findings {
 		if slices.Contains(r.Findings, f.ID) {
-			for _, t := range f.Tests {
-				all = append(all, parseSource(t))
-			}
+			tests = append(tests, f.Tests...)
 		}
+	}
+	var all []source
+	for _, t := range tests {
+		all = append(all, parseSource(t))
 	}
 	return all
 }

@@ -68,17 +68,14 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// stepList collects a flag given several times.
-type stepList []string
-
-func (s *stepList) String() string     { return strings.Join(*s, ",") }
-func (s *stepList) Set(v string) error { *s = append(*s, v); return nil }
-
 func reportCommand(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("report", flag.ContinueOnError)
 	mustRun := flags.Bool("must-run", false, "a test that was skipped on every platform is a failure")
-	var steps stepList
-	flags.Var(&steps, "step", "name of a step outside go test that went wrong")
+	var steps []string
+	flags.Func("step", "name of a step outside go test that went wrong", func(name string) error {
+		steps = append(steps, name)
+		return nil
+	})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

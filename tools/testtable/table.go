@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,17 +44,14 @@ type cell struct {
 	reason  string
 }
 
-// table holds every platform's word on every test.
+// table holds every platform's word on every test, and on every package.
 type table struct {
 	platforms []string
 	cells     map[id]map[string]*cell
-	packages  map[id]map[string]*cell
 	notes     []string // what is wrong with a package and not with one of its tests
 }
 
-func newTable() *table {
-	return &table{cells: map[id]map[string]*cell{}, packages: map[id]map[string]*cell{}}
-}
+func newTable() *table { return &table{cells: map[id]map[string]*cell{}} }
 
 // where matches the place that testing puts before a message.
 var where = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
@@ -70,7 +69,7 @@ func (t *table) read(platform string, in io.Reader) error {
 		}
 		events++
 		if e.Action == "build-fail" {
-			t.at(t.packages, id{pkg: e.ImportPath}, platform).outcome = failed
+			t.at(id{pkg: e.ImportPath}, platform).outcome = failed
 			return nil
 		}
 		// Benchmarks are run to see that they run; they are no tests.
@@ -78,23 +77,19 @@ func (t *table) read(platform string, in io.Reader) error {
 			return nil
 		}
 		where := id{e.Package, e.Test}
-		cells := t.cells
-		if e.Test == "" {
-			cells = t.packages
-		}
 		switch e.Action {
 		case "run", "start":
-			t.at(cells, where, platform)
+			t.at(where, platform)
 		case "output":
 			if reason := skipReason(e.Output); reason != "" {
 				last[where] = reason
 			}
 		case "pass":
-			t.settle(cells, where, platform, passed, "")
+			t.settle(where, platform, cell{outcome: passed})
 		case "skip":
-			t.settle(cells, where, platform, skipped, last[where])
+			t.settle(where, platform, cell{skipped, last[where]})
 		case "fail":
-			t.settle(cells, where, platform, failed, "")
+			t.settle(where, platform, cell{outcome: failed})
 		}
 		return nil
 	})
@@ -112,26 +107,27 @@ func skipReason(line string) string {
 	return strings.TrimSpace(where.ReplaceAllString(line, ""))
 }
 
-func (t *table) at(cells map[id]map[string]*cell, i id, platform string) *cell {
-	if cells[i] == nil {
-		cells[i] = map[string]*cell{}
+func (t *table) at(i id, platform string) *cell {
+	if t.cells[i] == nil {
+		t.cells[i] = map[string]*cell{}
 	}
-	if cells[i][platform] == nil {
-		cells[i][platform] = &cell{}
+	if t.cells[i][platform] == nil {
+		t.cells[i][platform] = &cell{}
 	}
-	return cells[i][platform]
+	return t.cells[i][platform]
 }
 
 // settle notes an outcome. A failure stays one whatever a later stream or event says.
-func (t *table) settle(cells map[id]map[string]*cell, i id, platform string, o outcome, reason string) {
-	c := t.at(cells, i, platform)
-	if c.outcome == failed {
-		return
+func (t *table) settle(i id, platform string, now cell) {
+	c := t.at(i, platform)
+	if c.outcome != failed && (c.outcome != passed || now.outcome != skipped) {
+		*c = now
 	}
-	if c.outcome == passed && o == skipped {
-		return
-	}
-	c.outcome, c.reason = o, reason
+}
+
+// failedOn are the platforms on which a test or a package failed, in order.
+func (t *table) failedOn(i id) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.cells[i])), func(p string) bool { return t.cells[i][p].outcome > failed })
 }
 
 // leaves are the tests that have no subtest on any platform. A test with subtests is
@@ -144,33 +140,23 @@ func (t *table) leaves() []id {
 		}
 	}
 	var leaves []id
-	for i, on := range t.cells {
-		ownFailure := false
-		for _, c := range on {
-			ownFailure = ownFailure || c.outcome <= failed
-		}
+	for i := range t.cells {
 		// A parent that failed by its own t.Error, all children passing, must not vanish.
-		if !inner[i] || ownFailure && !t.descendantFailed(i) {
+		own := inner[i] && len(t.failedOn(i)) > 0 && !t.descendantFailed(i)
+		if i.test != "" && (!inner[i] || own) {
 			leaves = append(leaves, i)
 		}
 	}
 	slices.SortFunc(leaves, func(a, b id) int {
-		if c := strings.Compare(a.pkg, b.pkg); c != 0 {
-			return c
-		}
-		return strings.Compare(a.test, b.test)
+		return cmp.Or(cmp.Compare(a.pkg, b.pkg), cmp.Compare(a.test, b.test))
 	})
 	return leaves
 }
 
 func (t *table) descendantFailed(i id) bool {
-	for d, on := range t.cells {
-		if d.pkg == i.pkg && strings.HasPrefix(d.test, i.test+"/") {
-			for _, c := range on {
-				if c.outcome <= failed {
-					return true
-				}
-			}
+	for d := range t.cells {
+		if d.pkg == i.pkg && strings.HasPrefix(d.test, i.test+"/") && len(t.failedOn(d)) > 0 {
+			return true
 		}
 	}
 	return false
@@ -212,27 +198,17 @@ const integration = "agentrun/test/integration"
 
 func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 	var counts [passed + 1]int
-	type sum struct{ passed, failed, skipped int }
-	sums := map[string]*sum{}
+	sums := map[string]*[passed + 1]int{}
 	var pkgs []string
 	var rows, never [][]string
 	alike := map[int]int{} // by row: how many further leaves it stands for
 	for _, i := range t.leaves() {
-		s := sums[i.pkg]
-		if s == nil {
-			s = &sum{}
-			sums[i.pkg] = s
+		if sums[i.pkg] == nil {
+			sums[i.pkg] = new([passed + 1]int)
 			pkgs = append(pkgs, i.pkg)
 		}
 		m := t.merged(i)
-		switch m {
-		case failed:
-			s.failed++
-		case skipped:
-			s.skipped++
-		default:
-			s.passed++
-		}
+		sums[i.pkg][m]++
 		row, plain := t.row(i)
 		if m == skipped && mustRun {
 			m = failed
@@ -262,8 +238,8 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 	fmt.Fprintln(out)
 	lines := [][]string{{"package", "passed", "failed", "skipped everywhere"}}
 	for _, p := range pkgs {
-		s := sums[p]
-		lines = append(lines, []string{short(p), fmt.Sprint(s.passed), fmt.Sprint(s.failed), fmt.Sprint(s.skipped)})
+		n := sums[p]
+		lines = append(lines, []string{short(p), fmt.Sprint(n[passed]), fmt.Sprint(n[failed]), fmt.Sprint(n[skipped])})
 	}
 	printRows(out, lines)
 	fmt.Fprintln(out)
@@ -289,24 +265,19 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 // packageFailures counts packages that failed without a test that did: they did not
 // build, panicked outside a test, left something behind, or were cut short.
 func (t *table) packageFailures() int {
-	blamed := map[string]map[string]bool{}
-	for i, on := range t.cells {
-		for p, c := range on {
-			if c.outcome <= failed {
-				if blamed[i.pkg] == nil {
-					blamed[i.pkg] = map[string]bool{}
-				}
-				blamed[i.pkg][p] = true
-			}
+	type place struct{ pkg, platform string }
+	blamed := map[place]bool{}
+	for i := range t.cells {
+		for _, p := range t.failedOn(i) {
+			blamed[place{i.pkg, p}] = blamed[place{i.pkg, p}] || i.test != ""
 		}
 	}
 	n := 0
-	for i, on := range t.packages {
-		for p, c := range on {
-			if c.outcome <= failed && !blamed[i.pkg][p] {
-				n++
-				t.notes = append(t.notes, fmt.Sprintf("%s on %s: %v, and no single test did", short(i.pkg), p, c.outcome))
-			}
+	for at, test := range blamed {
+		if !test {
+			n++
+			how := t.cells[id{pkg: at.pkg}][at.platform].outcome
+			t.notes = append(t.notes, fmt.Sprintf("%s on %s: %v, and no single test did", short(at.pkg), at.platform, how))
 		}
 	}
 	slices.Sort(t.notes)
@@ -332,11 +303,8 @@ func (t *table) row(i id) (row []string, plain bool) {
 			plain = false
 		}
 		if c.outcome == skipped {
-			r := c.reason
-			if r == "" {
-				r = "no reason given"
-			}
-			reasons = append(reasons, p+": "+strings.TrimPrefix(r, "need: "))
+			why := cmp.Or(c.reason, "no reason given")
+			reasons = append(reasons, p+": "+strings.TrimPrefix(why, "need: "))
 		}
 	}
 	return append(row, strings.Join(reasons, "; ")), plain
