@@ -53,7 +53,9 @@ func (o *outcome) say(status runtime.Status) {
 	})
 }
 
-// refused tells of a run that was not started where an account was asked for.
+// refused tells of a run that was not started where an account was asked for. From the launch on there is an
+// account already, and a second one would contradict it. A status file that can't be written is the refusal
+// itself, and is not told into.
 func (s *run) refused(err error) error {
 	if s.h == nil || s.status != nil {
 		return err

@@ -126,6 +126,9 @@ func Plan(ctx context.Context, n *Node, by *Caller, want *Request) (*runtime.Pla
 	return s.plan, err
 }
 
+// through takes the run from step to step. The undoing is deferred before a step is tried, so that a step
+// which fails halfway is undone too; the refusal is told while all of it still stands, the node's state among
+// it.
 func (s *run) through(list []step) error {
 	for _, st := range list {
 		if st.undo != nil {

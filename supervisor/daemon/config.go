@@ -41,7 +41,8 @@ const (
 func (s Config) Settings() (Settings, error) {
 	l := Settings{
 		Limits: queue.Limits{
-			Runs: s.MaxSandboxes, Waiting: cmp.Or(s.Queue, DefaultQueue), Timeout: cmp.Or(s.QueueTimeout, DefaultQueueTimeout),
+			Runs: s.MaxSandboxes, Waiting: cmp.Or(s.Queue, DefaultQueue), Timeout: cmp.Or(s.QueueTimeout,
+				DefaultQueueTimeout),
 			Reserve: defaultReserve, Share: or(s.MemoryShare, 1),
 		},
 		Grace: cmp.Or(s.Grace, MaxGrace), PoolMax: or(s.PoolMax, DefaultPoolMax), Pool: s.Pool,

@@ -250,7 +250,9 @@ func (d *Daemon) serve(ctx context.Context, l *handoff.Listener, manager systemd
 	return failure
 }
 
-// drain asks every run to end, and ends those that don't.
+// drain asks every run to end, and ends those that don't: after the grace time, or at a second signal. It
+// returns when the last caller's goroutine has, and says meanwhile to the service manager that it is alive:
+// taking down many runs may take longer than the watchdog waits.
 func (d *Daemon) drain(signals <-chan os.Signal, alive *time.Ticker, manager systemd.Manager, kill context.CancelCauseFunc) {
 	d.tellAll(unix.SIGTERM)
 	ended := make(chan struct{})
@@ -283,6 +285,10 @@ func (d *Daemon) state() string {
 	return fmt.Sprintf("STATUS=%d runs, %d waiting, %d sandboxes ready", live, waiting, d.pool.Ready())
 }
 
+// accept takes callers until the listener is closed, which is how the daemon stops taking them. A caller who
+// isn't let in, and a host short of descriptors or memory, end nothing: the one is told of, the other waited
+// out, since runs that end give both back. Any other error ends the daemon: it would look alive and answer
+// nobody.
 func (d *Daemon) accept(ctx context.Context, l *handoff.Listener) error {
 	for {
 		conn, err := l.Accept()

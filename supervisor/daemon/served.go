@@ -113,6 +113,8 @@ func (s *served) LetGo(log *os.File) error {
 
 func (s *served) Answer(code int) { s.cl.answer(code) }
 
+// Cool gives back what Take took. The pool builds nothing before it has heard that the launch is over, so
+// over is called whatever came of the launch; Started calls it too, and the first counts.
 func (s *served) Cool() {
 	if s.ready != nil {
 		s.d.pool.Drop([]*runtime.Prepared{s.ready})

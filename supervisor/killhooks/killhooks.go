@@ -138,6 +138,9 @@ func (k Config) ForRun(plan *runtime.Plan) (Hooks, error) {
 	return h, k.apart(h, plan.WritableHostPaths())
 }
 
+// apart refuses hooks of which the run could change a part: the file that names them, a program, or what
+// stands in its arguments. It is asked for each run, since what a run may write is its plan's; and by the
+// mount table, since the same files may be reached by other names.
 func (k Config) apart(h Hooks, writable []string) error {
 	at, err := inAny(k.File, writable)
 	if err != nil {

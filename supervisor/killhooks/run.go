@@ -101,6 +101,8 @@ func (h hook) run(ctx context.Context, plan *runtime.Plan, listen bool) (said st
 	return string(out.text), hookError(ctx, err, h.limit)
 }
 
+// hookError says how a hook ended, in the words of the kill's record. A hook that was killed by its limit has
+// no exit code; one that exits by itself just as the limit passes has one, and that counts.
 func hookError(ctx context.Context, err error, limit time.Duration) error {
 	exit, ended := errors.AsType[*exec.ExitError](err)
 	switch {

@@ -20,6 +20,8 @@ const (
 // errStillHeld is a thaw that somebody else's freeze outlasts.
 var errStillHeld = errors.New("somebody else has frozen the run")
 
+// freeze has the run stand still for a holder. The holder is noted when the processes do stand still: a
+// freeze that failed has none, and nobody has to take it back.
 func (v *Run) freeze(ctx context.Context, by holder) error {
 	v.freezing.Lock()
 	defer v.freezing.Unlock()
@@ -34,6 +36,9 @@ func (v *Run) freeze(ctx context.Context, by holder) error {
 	return nil
 }
 
+// thaw takes a holder's freeze back. The processes go on with the last holder; before, the error is
+// errStillHeld. If the kernel won't let them go on, the holder stays noted, so that another thaw can be
+// tried.
 func (v *Run) thaw(ctx context.Context, by holder) error {
 	v.freezing.Lock()
 	defer v.freezing.Unlock()

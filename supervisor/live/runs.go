@@ -93,6 +93,10 @@ func (s *Runs) add(v *Run) {
 }
 
 // Over keeps the account of a run that has ended, for those who wait for it.
+//
+// The account is kept first and ended is closed last: whoever hears of the end, by an event or by waiting,
+// finds the account there. The kill in between waits for the operator's hooks, and so does everybody who
+// waits for the end.
 func (v *Run) Over(status runtime.Status) {
 	text, err := json.Marshal(status)
 	if err != nil {
@@ -129,7 +133,8 @@ func causeOf(s runtime.Status, end map[string]string) map[string]string {
 
 func (v *Run) end() { v.once.Do(func() { close(v.ended) }) }
 
-// remove ends what add began. A run that never came to its start has no account: whoever waits for it gets none.
+// remove ends what add began. Waiters are let go before the run leaves the list: those who found it already
+// hold it. A run that never came to its start has no account: whoever waits for it gets none.
 func (s *Runs) remove(v *Run) {
 	v.end()
 	s.mu.Lock()
@@ -142,7 +147,8 @@ func (v *Run) event(kind string, data map[string]string) {
 	v.all.bus.Publish(control.Event{Kind: kind, ID: v.Plan.ID, Ring: ring.Value(), Data: data})
 }
 
-// begun is runtime's OnLive.
+// begun is runtime's OnLive. A kill may have come before there was anything to kill: the processes go to the
+// kill switch, which then ends them at once, and only then is the start told.
 func (v *Run) begun(l *runtime.Live) {
 	v.mu.Lock()
 	v.run = l
@@ -151,7 +157,9 @@ func (v *Run) begun(l *runtime.Live) {
 	v.event(control.EventStarted, map[string]string{"profile": v.Plan.Profile, "plan": v.Plan.Digest})
 }
 
-// process is the run's, once there is one.
+// process is the run's, once there is one. It stays when the run has ended: runtime then says so, by
+// ErrEnded. Too early is a conflict and not an absence, so that the asker tries again instead of giving the
+// run up.
 func (v *Run) process() (*runtime.Live, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -235,6 +243,10 @@ var liveStates = [...]struct {
 	is control.State
 }{{runtime.LiveRunning, control.Running}, {runtime.LiveFrozen, control.Frozen}, {runtime.LiveEnding, control.Ending}, {runtime.LiveEnded, control.Ended}}
 
+// sandbox is what a list shows of a run. Plan, decisions and processes are asked one after the other and no
+// lock holds all three, so a ring may be that of a moment later than the limits. What the processes say comes
+// last and counts: a ring that was decided and isn't applied yet does not hold. A run whose processes can't
+// be asked any more is shown as ended.
 func (v *Run) sandbox(ctx context.Context) control.Sandbox {
 	p := v.Plan
 	ring, _ := v.Control.Ring()
@@ -305,7 +317,8 @@ func (s *Runs) Inspect(ctx context.Context, id string) (control.Inspection, erro
 	return i, nil
 }
 
-// on does something to a run's live process.
+// on does something to a run's live process. The run may end between the look and the deed; runtime holds its
+// processes by descriptors, so that the deed then meets nobody else's.
 func (s *Runs) on(id string, do func(*runtime.Live) error) error {
 	v, err := s.find(id)
 	if err != nil {
@@ -405,7 +418,7 @@ func (s *Runs) Revoke(ctx context.Context, id, elevation, by string) error {
 	return nil
 }
 
-// refused gives a decision its code on the API.
+// decisionError gives a decision its code on the API.
 func decisionError(err error) error {
 	if d, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		status := 403
@@ -428,7 +441,7 @@ func (s *Runs) Kill(ctx context.Context, sel control.Selector, reason, by string
 			chosen = append(chosen, v)
 		}
 	}
-	results := make([]control.KillResult, len(chosen))
+	results := make([]control.KillResult, len(chosen)) // one place for each goroutine; errs alone needs the lock
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -539,6 +552,9 @@ func (s *Runs) Attach(ctx context.Context, id string, conn io.ReadWriter) error 
 // lookAgain is how often the output of a detached run is looked at for more.
 const lookAgain = 50 * time.Millisecond
 
+// copyOutput writes what is in the file, and with follow what is added to it. Whether the run is over is
+// looked at before the copy and not after it: what the run wrote up to its end is in the file by then, and
+// this copy has all of it.
 func (v *Run) copyOutput(ctx context.Context, f *os.File, follow bool, w io.Writer) error {
 	for {
 		over := false

@@ -78,6 +78,8 @@ func (l *safetyLoops) join(v *Run) (link.Safeties, error) {
 	return runSafety{loop: loop, who: v.safetyCaller}, nil
 }
 
+// loopLocked gives the loop of a kind. The node's state is opened by the first that is asked for and kept to
+// the end: most runs have no safety loop, and a supervisor without one never opens it a second time.
 func (l *safetyLoops) loopLocked(k loopKind) (*safetyloop.Loop, error) {
 	if loop := l.loops[k]; loop != nil {
 		return loop, nil
@@ -130,7 +132,9 @@ func (l *safetyLoops) ownOf(c safetyloop.Caller, _ string) (o safetyloop.Own) {
 // forgetTime bounds the release of a run that nobody will ever be called by again.
 const forgetTime = 30 * time.Second
 
-// leave ends what join began, when no process of the run is left.
+// leave ends what join began, when no process of the run is left. What the loop remembers of an agent's steps
+// is forgotten with the last of its runs only: another that is alive still adds to it. The loop itself stays
+// for runs to come.
 func (l *safetyLoops) leave(v *Run) {
 	l.mu.Lock()
 	loop := l.joined[v]
@@ -158,7 +162,8 @@ func (l *safetyLoops) leave(v *Run) {
 	loop.Forget(v.principal())
 }
 
-// close ends all of them. Nothing may ask them any more.
+// close ends all of them. Nothing may ask them any more. The watch has returned before the first loop is
+// closed: it would ask one that is; and the state is closed last, since closing a loop may still write to it.
 func (l *safetyLoops) close() {
 	l.mu.Lock()
 	if l.unwind != nil {
@@ -264,6 +269,9 @@ func (l *safetyLoops) Resume(ctx context.Context, agent string) error {
 	})
 }
 
+// each does the same to all live runs of an agent at once: a freeze may take a second, and a stop that is
+// late for the last run is none. The lock of a run keeps a stop and a resume of it apart; which of them is
+// right, Resume looks at under it.
 func (l *safetyLoops) each(agent string, do func(*Run) error) error {
 	var errs []error
 	var mu sync.Mutex

@@ -110,6 +110,9 @@ func (v *Run) enforced() bool {
 
 // stop shuts the run's ways out and has its processes stand still (S-15). The agent's answer is on its way all the same: it is read
 // when the agent goes on. Stopping a run that is stopped is no error.
+//
+// The ways out are shut first: what a process does before it stands still then reaches nobody. It counts as
+// stopped from there, also where the freeze fails: the loop tries again, and the event is told once.
 func (v *Run) stop(ctx context.Context, reason string) error {
 	v.Control.Stop()
 	first := !v.stopped.Swap(true)

@@ -107,7 +107,8 @@ func (o Folder) Keep(run string, l Policy) {
 	}
 }
 
-// Sweep deletes what is too old.
+// Sweep deletes what is too old. One file that can't be removed keeps no other: all that went wrong is told
+// at the end.
 func (o Folder) Sweep(l Policy) error {
 	_, err := runlog.Sweep(o.LogsDir(), l.policy(), time.Now())
 	return errors.Join(err, o.sweep(l.policy(), time.Now()))

@@ -31,7 +31,9 @@ type Options struct {
 	Dir              string   // working folder; empty: this process's own
 }
 
-// Commands are those of one run.
+// Commands are those of one run. Announce fills them before anything of the agent's was read, and the gateway
+// that asks for one later may have been taken over by then: it can name a tool, and has no say in program,
+// arguments, ring or folder.
 type Commands struct {
 	Options Options
 
@@ -56,7 +58,8 @@ func (c *Commands) Announce(list []link.Command) error {
 	return nil
 }
 
-// args are those of agentrun for one command.
+// args are those of agentrun for one command. Each value stands behind a flag of its own and the command
+// behind "--": nothing of the configuration can be taken for a flag that it isn't.
 func (c *Commands) args(cmd link.Command, status string) []string {
 	ring := cmd.Ring
 	if ring == 0 {
@@ -129,6 +132,8 @@ type toolProcess struct {
 
 func (p *toolProcess) statusFile() string { return filepath.Join(p.dir, "status.json") }
 
+// start starts agentrun for the program, on the thread of the caller. Our copies of the child's ends are
+// closed at once: the end of its output is seen when the last writer is gone, and one of those would be us.
 func (p *toolProcess) start(o Options, args []string) error {
 	in, stdin, err := os.Pipe()
 	if err != nil {
@@ -152,8 +157,12 @@ func (p *toolProcess) start(o Options, args []string) error {
 	return nil
 }
 
+// wait takes the account of the sandbox when its agentrun has ended. The exit code alone couldn't tell a
+// program's 125 from a sandbox that never started, so the status file counts; one that is missing or broken
+// is a failure, whatever the code is. The folder goes before done is closed: who has waited finds nothing
+// left of the call.
 func (p *toolProcess) wait() {
-	defer close(p.done)
+	defer close(p.done) // the last, behind the folder's removal
 	err := p.cmd.Wait()
 	p.code = p.cmd.ProcessState.ExitCode()
 	b, rerr := os.ReadFile(p.statusFile())

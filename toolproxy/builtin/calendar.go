@@ -119,7 +119,8 @@ func timeOf(unsafeText string, zone *time.Location) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, unsafeText); err == nil {
 		return inYears(t.In(zone))
 	}
-	return time.Time{}, tools.BadArguments("%.40q is no date; write 2026-03-29, 2026-03-29T12:00:00 or 2026-03-29T12:00:00+02:00", unsafeText)
+	return time.Time{}, tools.BadArguments(
+		"%.40q is no date; write 2026-03-29, 2026-03-29T12:00:00 or 2026-03-29T12:00:00+02:00", unsafeText)
 }
 
 func inYears(t time.Time) (time.Time, error) {

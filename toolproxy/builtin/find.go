@@ -39,7 +39,8 @@ func findText(ctx context.Context, args textArgs) (any, error) {
 		limit = defaultMatchs
 	}
 	if len(args.Text) > maxFindText || limit < 1 || limit > maxMatches {
-		return nil, tools.BadArguments("find works on at most %d bytes of text and gives at most %d matches", maxFindText, maxMatches)
+		return nil, tools.BadArguments("find works on at most %d bytes of text and gives at most %d matches",
+			maxFindText, maxMatches)
 	}
 	f, err := newFinder(args.Pattern)
 	if err != nil {

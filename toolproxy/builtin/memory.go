@@ -69,8 +69,8 @@ func ScopeOf(c link.Caller) Scope {
 	return Scope{"run", c.Run}
 }
 
-// memoryArgs names the fields of raw messages only to refuse them, with a sentence that says why: the schema (tools.json) has
-// no place for a message.
+// memoryArgs names the fields of raw messages only to refuse them, with a sentence that says why: the schema
+// (tools.json) has no place for a message.
 type memoryArgs struct {
 	Op        string    `json:"op"`
 	ID        string    `json:"id"`
@@ -152,7 +152,8 @@ func authorOf(c link.Caller) string {
 // less nor more and would leave the order of a search to chance.
 func (i *Item) setEmbedding(numbers []float64) *gate.Error {
 	if len(numbers) > MaxEmbedding {
-		return tools.BadArguments("the embedding has %d numbers, at most %d are allowed", len(numbers), MaxEmbedding)
+		return tools.BadArguments("the embedding has %d numbers, at most %d are allowed", len(numbers),
+			MaxEmbedding)
 	}
 	for _, n := range numbers {
 		f := float32(n)
@@ -179,7 +180,8 @@ func (i *Item) check() *gate.Error {
 	case link.Transcript(i.Summary):
 		return rawMessage()
 	case len(i.Tags) > maxTags || slices.ContainsFunc(i.Tags, func(t string) bool { return !link.MemoryTag(t) }):
-		return tools.BadArguments("tags are at most %d, of 1 to %d bytes without control characters", maxTags, maxTag)
+		return tools.BadArguments("tags are at most %d, of 1 to %d bytes without control characters", maxTags,
+			maxTag)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package builtin
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"agentrun/toolproxy/gate"
@@ -44,7 +45,7 @@ func (l *taskLists) run(_ context.Context, c tools.Call, args taskArgs) (any, er
 	if len(args.Title) > maxTitle || args.Note != nil && len(*args.Note) > maxNote {
 		return nil, tools.BadArguments("title or note is too long")
 	}
-	if args.State != "" && !taskState(args.State) {
+	if args.State != "" && !slices.Contains([]string{"open", "doing", "done", "dropped"}, args.State) {
 		return nil, tools.BadArguments("state %.20q is not one of the schema's", args.State)
 	}
 	l.mu.Lock()
@@ -62,8 +63,6 @@ func (l *taskLists) run(_ context.Context, c tools.Call, args taskArgs) (any, er
 	}
 	return nil, tools.BadArguments("op %.20q is not one of the schema's", args.Op)
 }
-
-func taskState(s string) bool { return s == "open" || s == "doing" || s == "done" || s == "dropped" }
 
 func (l *taskLists) createLocked(run string, args taskArgs) (any, error) {
 	if args.Title == "" {

@@ -41,7 +41,8 @@ func Definitions(o Options) []tools.Definition {
 	})
 }
 
-// table describes the tools to agents. That ring 3 may use each, the package comment argues for memory and task too.
+// table describes the tools to agents. That ring 3 may use each, the package comment argues for memory and
+// task too.
 //
 //go:embed tools.json
 var table []byte

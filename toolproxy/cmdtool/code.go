@@ -104,9 +104,11 @@ func (a codeArgs) input() ([]byte, *gate.Error) {
 		}
 		return b, nil
 	case a.Language == "sh" && a.Stdin != "":
-		return nil, tools.Refuse(gate.CodeBadArguments, nil, "put the data into the code, as a here-document", "sh reads its code from the standard input, so stdin can't be given")
+		return nil, tools.Refuse(gate.CodeBadArguments, nil, "put the data into the code, as a here-document",
+			"sh reads its code from the standard input, so stdin can't be given")
 	case a.Language == "sh":
 		return []byte("exec 2>&1\n" + a.Code), nil
 	}
-	return nil, tools.Refuse(gate.CodeBadArguments, nil, "GET /internal/tools has the schema", "there is no such language")
+	return nil, tools.Refuse(gate.CodeBadArguments, nil, "GET /internal/tools has the schema",
+		"there is no such language")
 }

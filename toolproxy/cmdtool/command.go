@@ -33,13 +33,15 @@ func (t command) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 		return tools.Result{}, bad
 	}
 	if e.code != 0 {
-		bad = tools.Refuse(gate.CodeToolFailed, fmt.Errorf("exit code %d", e.code), "look at the arguments", "the command failed with exit code %d", e.code)
+		bad = tools.Refuse(gate.CodeToolFailed, fmt.Errorf("exit code %d", e.code), "look at the arguments",
+			"the command failed with exit code %d", e.code)
 		bad.Asked = true
 		return tools.Result{}, bad
 	}
 	out, err := t.encode(e.output)
 	if err != nil {
-		return tools.Result{}, tools.Refuse(gate.CodeToolFailed, err, "tell the operator", "the command's output is not what it should be")
+		return tools.Result{}, tools.Refuse(gate.CodeToolFailed, err, "tell the operator",
+			"the command's output is not what it should be")
 	}
 	if bad := c.Fits(out); bad != nil { // escapes made it longer
 		return tools.Result{}, bad

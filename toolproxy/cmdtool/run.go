@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,8 @@ type ended struct {
 	why    string // what agentrun said; "" if it just exited
 }
 
-// start starts a command, feeds it and reads what it prints, at most limit bytes. When it returns nothing is left of it.
+// start starts a command, feeds it and reads what it prints, at most limit bytes. When it returns nothing is
+// left of it.
 func (r runner) start(ctx context.Context, entry string, input []byte, limit int64) (ended, *gate.Error) {
 	if r.supervisor == nil {
 		return ended{}, tools.Refuse(gate.CodeUnavailable, nil, "", "commands can't be run here")
@@ -56,7 +58,8 @@ func (r runner) converse(ctx context.Context, p link.Process, input []byte, limi
 	case ctx.Err() != nil || err != nil:
 		return ended{}, interrupted(ctx, err, gate.CodeToolFailed, "the command's output could not be read")
 	case int64(len(out)) > limit:
-		return ended{}, tools.Refuse(gate.CodeTooLarge, nil, "print less", "the command printed more than %d bytes", limit)
+		return ended{}, tools.Refuse(gate.CodeTooLarge, nil, "print less",
+			"the command printed more than %d bytes", limit)
 	}
 	e := ended{output: out}
 	e.code, e.why, err = p.Wait(ctx)
@@ -86,22 +89,29 @@ func interrupted(ctx context.Context, err error, code rings.Code, message string
 	return tools.Refuse(code, err, "try again later", "%s", message)
 }
 
-// verdict says what the end of a sandbox means for the call; nil if the program just exited. The words are those of M-6.
+// verdicts are what the end of a sandbox means for the call, by the words of M-6.
+var verdicts = map[string]struct {
+	code          rings.Code
+	next, message string
+}{
+	"failed":  {gate.CodeUnavailable, "tell the operator", "the command could not be started"},
+	"timeout": {gate.CodeToolTimeout, "do less at once", "the command ran out of time"},
+	"oom":     {gate.CodeToolRestricted, "use less memory", "the command needed more memory than its sandbox has"},
+	"policy": {gate.CodeToolRestricted, "do without what the sandbox forbids",
+		"the sandbox ended the command for what it did"},
+	"killed": {gate.CodeToolFailed, "try again", "the command was killed"},
+	"":       {gate.CodeToolFailed, "try again", "the command ended in an unusual way"}, // any other word
+}
+
+// verdict is that of verdicts; nil if the program just exited.
 func (e ended) verdict() *gate.Error {
-	cause := errors.New("sandbox ended: " + e.why)
-	switch why, _, _ := strings.Cut(e.why, ":"); why {
-	case "", "exited", "signaled":
+	why, _, _ := strings.Cut(e.why, ":")
+	if slices.Contains([]string{"", "exited", "signaled"}, why) {
 		return nil
-	case "failed":
-		return tools.Refuse(gate.CodeUnavailable, cause, "tell the operator", "the command could not be started")
-	case "timeout":
-		return tools.Refuse(gate.CodeToolTimeout, cause, "do less at once", "the command ran out of time")
-	case "oom":
-		return tools.Refuse(gate.CodeToolRestricted, cause, "use less memory", "the command needed more memory than its sandbox has")
-	case "policy":
-		return tools.Refuse(gate.CodeToolRestricted, cause, "do without what the sandbox forbids", "the sandbox ended the command for what it did")
-	case "killed":
-		return tools.Refuse(gate.CodeToolFailed, cause, "try again", "the command was killed")
 	}
-	return tools.Refuse(gate.CodeToolFailed, cause, "try again", "the command ended in an unusual way")
+	v, known := verdicts[why]
+	if !known {
+		v = verdicts[""]
+	}
+	return tools.Refuse(v.code, errors.New("sandbox ended: "+e.why), v.next, "%s", v.message)
 }

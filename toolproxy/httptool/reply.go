@@ -27,11 +27,13 @@ func Unreachable(ctx context.Context, err error) *gate.Error {
 	case errors.As(context.Cause(ctx), &e):
 		return e
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return tools.Refuse(gate.CodeToolTimeout, err, "ask for less, or try again later", "the upstream did not answer in time")
+		return tools.Refuse(gate.CodeToolTimeout, err, "ask for less, or try again later",
+			"the upstream did not answer in time")
 	case ctx.Err() != nil:
 		return tools.Refuse(gate.CodeCanceled, err, "", "the call was ended")
 	}
-	return tools.Refuse(gate.CodeUnavailable, err, "try again later, or go on without this tool", "the upstream can't be reached")
+	return tools.Refuse(gate.CodeUnavailable, err, "try again later, or go on without this tool",
+		"the upstream can't be reached")
 }
 
 // status lets 2xx pass. Of all else the agent gets the number: bodies of errors are where services print keys, queries and
@@ -42,11 +44,14 @@ func status(resp *http.Response) *gate.Error {
 	case code >= 200 && code <= 299 && code != http.StatusPartialContent:
 		return nil
 	case code >= 300 && code <= 399:
-		return tools.Refuse(gate.CodeToolFailed, cause, "tell the operator", "the upstream redirects elsewhere (%d), which is not followed", code)
+		return tools.Refuse(gate.CodeToolFailed, cause, "tell the operator",
+			"the upstream redirects elsewhere (%d), which is not followed", code)
 	case code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		return tools.Refuse(gate.CodeUnavailable, cause, "try again later", "the upstream is busy or down (%d)", code)
+		return tools.Refuse(gate.CodeUnavailable, cause, "try again later",
+			"the upstream is busy or down (%d)", code)
 	case code >= 400 && code <= 499:
-		e := tools.Refuse(gate.CodeToolFailed, cause, "look at the arguments", "the upstream refused the call (%d)", code)
+		e := tools.Refuse(gate.CodeToolFailed, cause, "look at the arguments",
+			"the upstream refused the call (%d)", code)
 		e.Asked = true
 		return e
 	default:
@@ -76,5 +81,6 @@ func readReply(ctx context.Context, resp *http.Response, limit int64) ([]byte, e
 }
 
 func tooLarge(limit int64) *gate.Error {
-	return tools.Refuse(gate.CodeTooLarge, nil, "ask for less at once", "the upstream's reply has more than %d bytes", limit)
+	return tools.Refuse(gate.CodeTooLarge, nil, "ask for less at once",
+		"the upstream's reply has more than %d bytes", limit)
 }

@@ -27,15 +27,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/tools"
 )
-
-// Tools is what tools.Registry offers.
-type Tools interface {
-	List(ctx context.Context) []tools.Listing
-	Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error)
-}
 
 // Beside has tools that stand beside the registry's, and decides about their calls itself: the safety loop's.
 type Beside interface {
@@ -46,10 +39,10 @@ type Beside interface {
 
 // Options of New.
 type Options struct {
-	Tools        Tools  // required; nil: there are none
-	Beside       Beside // nil: none
-	Version      string // of agentrun, told to clients
-	Instructions string // for clients' models; empty: none
+	Tools        *tools.Registry // nil: there are none
+	Beside       Beside          // nil: none
+	Version      string          // of agentrun, told to clients
+	Instructions string          // for clients' models; empty: none
 }
 
 const maxBody = tools.MaxArguments + 4<<10
@@ -71,7 +64,7 @@ func New(o Options) http.Handler {
 
 // answering takes the two methods away from the SDK's own table of tools, which is fixed for all clients, while what an agent
 // may call changes with its ring.
-func answering(from Tools, beside Beside) mcp.Middleware {
+func answering(from *tools.Registry, beside Beside) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			switch params := req.GetParams().(type) {
@@ -96,7 +89,7 @@ func answering(from Tools, beside Beside) mcp.Middleware {
 	}
 }
 
-func list(ctx context.Context, from Tools, beside Beside, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
+func list(ctx context.Context, from *tools.Registry, beside Beside, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
 	result, err := next(ctx, method, req) // fills what the protocol's versions ask for
 	listed, ok := result.(*mcp.ListToolsResult)
 	if err != nil || !ok {
@@ -116,27 +109,16 @@ func list(ctx context.Context, from Tools, beside Beside, next mcp.MethodHandler
 	return listed, nil
 }
 
-func call(ctx context.Context, from Tools, params *mcp.CallToolParamsRaw) *mcp.CallToolResult {
+func call(ctx context.Context, from *tools.Registry, params *mcp.CallToolParamsRaw) *mcp.CallToolResult {
 	output, e := from.Invoke(ctx, params.Name, params.Arguments)
 	if e != nil {
-		return &mcp.CallToolResult{IsError: true, Content: text(problem(e))}
+		return &mcp.CallToolResult{IsError: true, Content: text(tools.Problem(e))}
 	}
-	result := &mcp.CallToolResult{Content: text(output)}
+	result := &mcp.CallToolResult{Content: text(string(output))}
 	if len(output) > 0 && output[0] == '{' { // older clients take an object only
 		result.StructuredContent = output
 	}
 	return result
 }
 
-func text(body []byte) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: string(body)}} }
-
-func problem(e *gate.Error) []byte {
-	body, err := json.Marshal(struct {
-		OK    bool        `json:"ok"`
-		Error *gate.Error `json:"error"`
-	}{false, e})
-	if err != nil { // strings always can be written
-		return []byte(`{"ok":false}`)
-	}
-	return body
-}
+func text(body string) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: body}} }

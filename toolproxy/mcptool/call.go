@@ -29,7 +29,8 @@ func (u upstream) Call(ctx context.Context, c tools.Call) (tools.Result, error) 
 		return tools.Result{}, bad
 	}
 	if !s.offers(p, u.name) {
-		return tools.Result{}, tools.Refuse(gate.CodeToolUnknown, nil, "GET /internal/tools has what there is", "the server no longer has this tool")
+		return tools.Result{}, tools.Refuse(gate.CodeToolUnknown, nil,
+			"GET /internal/tools has what there is", "the server no longer has this tool")
 	}
 	limit := c.Most()
 	for known := s.largest.Load(); limit > known && !s.largest.CompareAndSwap(known, limit); {
@@ -62,7 +63,8 @@ func (s *Source) offers(p *peer, name string) bool {
 // callError hides what the server said: its errors are where keys and queries are printed.
 func callError(ctx context.Context, err error) *gate.Error {
 	if ctx.Err() == nil && answered(err) {
-		e := tools.Refuse(gate.CodeToolFailed, errors.New("the server answered with a protocol error"), "look at the arguments", "the server refused the call")
+		e := tools.Refuse(gate.CodeToolFailed, errors.New("the server answered with a protocol error"),
+			"look at the arguments", "the server refused the call")
 		e.Asked = true
 		return e
 	}
@@ -75,10 +77,12 @@ func callError(ctx context.Context, err error) *gate.Error {
 // output maps a result to JSON: structured content as it is; one block of text as a string; otherwise the blocks in order.
 func (s *Source) output(r *mcp.CallToolResult) (json.RawMessage, int64, *gate.Error) {
 	if r.NeedsInput() || len(r.InputRequests) > 0 {
-		return nil, 0, tools.Refuse(gate.CodeToolFailed, nil, "go on without this tool", "the server asks questions back, which are not answered")
+		return nil, 0, tools.Refuse(gate.CodeToolFailed, nil, "go on without this tool",
+			"the server asks questions back, which are not answered")
 	}
 	if r.IsError && s.config.Errors != "pass" {
-		e := tools.Refuse(gate.CodeToolFailed, nil, "look at the arguments", "the server reports that the call failed")
+		e := tools.Refuse(gate.CodeToolFailed, nil, "look at the arguments",
+			"the server reports that the call failed")
 		e.Asked = true
 		return nil, 0, e
 	}
@@ -94,7 +98,8 @@ func (s *Source) output(r *mcp.CallToolResult) (json.RawMessage, int64, *gate.Er
 		out, err = s.hide.JSON(raw)
 	}
 	if err != nil {
-		return nil, 0, tools.Refuse(gate.CodeToolFailed, err, "tell the operator", "the server's reply can't be read")
+		return nil, 0, tools.Refuse(gate.CodeToolFailed, err, "tell the operator",
+			"the server's reply can't be read")
 	}
 	return out, int64(len(raw)), nil
 }

@@ -99,7 +99,8 @@ func (s *Source) connected(ctx context.Context) (*peer, *gate.Error) {
 	case p != nil:
 		return p, nil
 	case wait > 0:
-		e := tools.Refuse(gate.CodeUnavailable, nil, "try again later, or go on without this tool", "the server could not be reached, and is tried again later")
+		e := tools.Refuse(gate.CodeUnavailable, nil, "try again later, or go on without this tool",
+			"the server could not be reached, and is tried again later")
 		e.Retry = wait
 		return nil, e
 	}

@@ -26,16 +26,16 @@ type Config map[string]Spec
 type Spec struct {
 	Kind          string          `yaml:"kind"`          // one of kinds; not said: by the section there is
 	Enabled       bool            `yaml:"enabled"`       // false takes a built-in tool away; true if not said
-	Description   string          `yaml:"description"`   // for the agent's model; required unless built in or of a source
-	Category      gate.Category   `yaml:"category"`      // required likewise; of a built-in tool it may only be raised
-	Schema        json.RawMessage `yaml:"args"`          // JSON Schema of the arguments; required likewise
+	Description   string          `yaml:"description"`   // required unless built in or of a source
+	Category      gate.Category   `yaml:"category"`      // likewise; a built-in tool's may only be raised
+	Schema        json.RawMessage `yaml:"args"`          // JSON Schema; required likewise
 	Timeout       duration        `yaml:"timeout"`       // 0: the category's
 	MaxReply      size            `yaml:"max_reply"`     // 0: DefaultMaxReply
 	Price         *int64          `yaml:"price"`         // millionths; nil: 0, or the built-in tool's
 	Rate          *Rate           `yaml:"rate"`          // nil: none of its own
 	Approve       bool            `yaml:"approve"`       // an operator is asked about each call
 	Wait          duration        `yaml:"approval_wait"` // for that; 0: gate.DefaultApprovalWait
-	Target        string          `yaml:"target"`        // as Definition's; of an MCP server, of those tools that have it
+	Target        string          `yaml:"target"`        // as Definition's; of a server's tools, where they have it
 	Plaintext     bool            `yaml:"plaintext"`
 	Rings         Access[int]     `yaml:"rings"`
 	Plans         Access[string]  `yaml:"plans"`
@@ -88,7 +88,8 @@ func ParseConfig(n *read.Node) (Config, error) {
 		errs = append(errs, fmt.Errorf("%d tools, at most %d", len(config), MaxTools))
 	}
 	for name, s := range config {
-		errs = append(errs, read.Under(name, errors.Join(s.settle(name), s.check(), s.checkRequired(), checkName(name))))
+		errs = append(errs, read.Under(name, errors.Join(s.settle(name), s.check(), s.checkRequired(),
+			checkName(name))))
 		config[name] = s
 	}
 	if err := n.Done(errs...); err != nil {
@@ -99,7 +100,8 @@ func ParseConfig(n *read.Node) (Config, error) {
 
 // settle finds out what the tool is: what it says, or else what it has a section for.
 func (s *Spec) settle(name string) error {
-	sections := map[string]*read.Node{kindBuiltin: s.Builtin, "http": s.HTTP, kindMCP: s.MCP, "command": s.Command}
+	sections := map[string]*read.Node{kindBuiltin: s.Builtin, "http": s.HTTP, kindMCP: s.MCP,
+		"command": s.Command}
 	for _, k := range kinds() {
 		if s.Kind == "" && sections[k] != nil {
 			s.Kind = k
@@ -161,7 +163,7 @@ func (s *Spec) check() error {
 	if s.Category != "" && !s.Category.Valid() {
 		errs = append(errs, read.Bad("category", "%.16q is not A, B, C or D", string(s.Category)))
 	}
-	if r := s.Rate; r != nil && (!(r.PerSecond > 0 && r.PerSecond <= 1e6) || r.Burst < 1 || r.Burst > 1e6) { // NaN too
+	if r := s.Rate; r != nil && !(r.PerSecond > 0 && r.PerSecond <= 1e6 && r.Burst >= 1 && r.Burst <= 1e6) {
 		errs = append(errs, read.Bad("rate", "per_second is above 0, burst at least 1, both at most a million"))
 	}
 	if s.Schema != nil {

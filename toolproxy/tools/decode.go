@@ -33,7 +33,8 @@ func canonicalArgs(args json.RawMessage) (json.RawMessage, *gate.Error) {
 		return json.RawMessage("{}"), nil
 	}
 	if len(args) > MaxArguments {
-		return nil, Refuse(gate.CodeTooLarge, nil, "send less at once", "arguments are longer than %d bytes", MaxArguments)
+		return nil, Refuse(gate.CodeTooLarge, nil, "send less at once", "arguments are longer than %d bytes",
+			MaxArguments)
 	}
 	out, err := canonical(args)
 	if err != nil {

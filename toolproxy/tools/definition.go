@@ -60,8 +60,9 @@ func action(name string, r rings.Reversibility, readOnly bool) rings.Action {
 	return rings.Action{ID: "tool." + name + ".invoke", Name: name, ExecuteAPI: name, Reversibility: r, ReadOnly: readOnly}
 }
 
-// Described returns the tools that table describes: JSON, by their names, as a section of gateway.yaml would (category,
-// description, args). All of them change nothing. A table that can't be read is a bug, which a test of its owner finds.
+// Described returns the tools that table describes: JSON, by their names, as a section of gateway.yaml would
+// (category, description, args). All of them change nothing. A table that can't be read is a bug, which a
+// test of its owner finds.
 func Described(table []byte, by map[string]Tool) []Definition {
 	var list map[string]struct {
 		Category    gate.Category   `json:"category"`
@@ -75,7 +76,8 @@ func Described(table []byte, by map[string]Tool) []Definition {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		d := list[name]
 		all = append(all, Definition{
-			Name: name, Description: d.Description, Category: d.Category, Schema: d.Args, Action: ReadAction(name), Tool: by[name],
+			Name: name, Description: d.Description, Category: d.Category, Schema: d.Args,
+			Action: ReadAction(name), Tool: by[name],
 		})
 	}
 	return all

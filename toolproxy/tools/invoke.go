@@ -55,8 +55,8 @@ func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage
 	return output, nil
 }
 
-// unknown passes the entrance too: names that are tried out are paced and recorded as calls are. An error is why nobody
-// knows yet what there is.
+// unknown passes the entrance too: names that are tried out are paced and recorded as calls are. An error is
+// why nobody knows yet what there is.
 func (r *Registry) unknown(ctx context.Context, name string, args json.RawMessage, err error) *gate.Error {
 	why := unknownTool()
 	if refused, ok := errors.AsType[*gate.Error](err); ok {
@@ -91,10 +91,10 @@ func unknownTool() *gate.Error {
 
 func (t *tool) fits(args json.RawMessage) *gate.Error {
 	if err := t.args.validate(args); err != nil {
-		return &gate.Error{
-			Code: gate.CodeBadArguments, Message: "the arguments don't fit the tool's schema: " + Cut(strings.ToValidUTF8(err.Error(), ""), maxComplaint), Rule: "args",
-			Next: "correct the arguments; GET /internal/tools has the schema", Cause: errors.New("arguments don't fit the schema"),
-		}
+		complaint := Cut(strings.ToValidUTF8(err.Error(), ""), maxComplaint)
+		e := BadArguments("the arguments don't fit the tool's schema: %s", complaint)
+		e.Rule, e.Cause = "args", errors.New("arguments don't fit the schema")
+		return e
 	}
 	return nil
 }

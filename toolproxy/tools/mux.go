@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,18 +61,11 @@ func NewMux(o MuxOptions) *Mux {
 	if o.Hosts == nil {
 		o.Hosts = DefaultHosts()
 	}
-	if o.PerSecond <= 0 {
-		o.PerSecond = 200 // four times the rate of the most privileged ring: what is more is refused, or asks what costs nothing
-	}
-	if o.AtOnce <= 0 {
-		o.AtOnce = 128
-	}
-	if o.BodiesAt <= 0 {
-		o.BodiesAt = 64 << 20
-	}
-	if o.BodyTimeout <= 0 {
-		o.BodyTimeout = 10 * time.Second
-	}
+	// Four times the rate of the most privileged ring: what is more is refused, or asks what costs nothing.
+	o.PerSecond = cmp.Or(o.PerSecond, 200)
+	o.AtOnce = cmp.Or(o.AtOnce, 128)
+	o.BodiesAt = cmp.Or(o.BodiesAt, 64<<20)
+	o.BodyTimeout = cmp.Or(o.BodyTimeout, 10*time.Second)
 	return &Mux{o: o, under: make(chan struct{}, o.AtOnce), refusals: newRefusals(o.Record), pace: pace.New(o.PerSecond, 2*o.PerSecond)}
 }
 
@@ -118,7 +112,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		m.refuse(w, req, forbidden(d), rings.Root)
 		return
 	}
-	body, e := m.readBody(w, req, m.limit(route.Family))
+	body, e := m.readBody(w, req, cmp.Or(m.o.Bodies[route.Family], MaxArguments+4<<10))
 	if e != nil {
 		w.Header().Set("Connection", "close") // what is left of the body is nobody's request
 		drain(w, req.Body)
@@ -164,13 +158,6 @@ func forbidden(d egress.Decision) *gate.Error {
 		Code: egress.CodeRouteForbidden, Message: "this route is never open to an agent",
 		Next: "use the routes below /internal/tools, /internal/llm, /internal/router, /internal/usage, /internal/elevation and /internal/safety", Rule: "M-7: " + string(d.Sub),
 	}
-}
-
-func (m *Mux) limit(f egress.Family) int64 {
-	if n := m.o.Bodies[f]; n > 0 {
-		return n
-	}
-	return MaxArguments + 4<<10
 }
 
 // sameHost keeps out what a page in a browser sends after its name was made to resolve to this address (DNS rebinding). Over a
@@ -250,7 +237,7 @@ func grow(size int, announced, limit int64) int {
 func ofBody(err error, limit int64) *gate.Error {
 	var long *http.MaxBytesError
 	switch {
-	case isEOF(err):
+	case err == io.EOF: // and no wrapped one: that is a body that broke off
 		return nil
 	case errors.As(err, &long):
 		return bodyTooLarge(limit)

@@ -138,8 +138,8 @@ func (r *Registry) assemble() (map[string]*tool, error) {
 	return all, errors.Join(errs...)
 }
 
-// change lays what the configuration says of a tool over what it is. A built-in tool can be made dearer, slower to pass and
-// rarer; its schema is its own.
+// change lays what the configuration says of a tool over what it is. A built-in tool can be made dearer,
+// slower to pass and rarer; its schema is its own.
 func (s Spec) change(d Definition) Definition {
 	d.Description = cmp.Or(s.Description, d.Description)
 	d.Category = max(s.Category, d.Category)
@@ -189,8 +189,8 @@ func (r *Registry) make(d Definition, s Spec) (*tool, error) {
 
 func (r *Registry) lookup(name string) *tool { return (*r.tools.Load())[name] }
 
-// Has tells whether name can stand for a tool: one that is there, "llm" and "embeddings", which the model's routes are
-// granted as, or one of an MCP server, which says what it has only when it is asked.
+// Has tells whether name can stand for a tool: one that is there, "llm" and "embeddings", which the model's
+// routes are granted as, or one of an MCP server, which says what it has only when it is asked.
 func (r *Registry) Has(name string) bool {
 	return name == "llm" || name == "embeddings" || r.lookup(name) != nil || r.sourceOf(name) != nil
 }

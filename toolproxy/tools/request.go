@@ -5,7 +5,6 @@ package tools
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -14,8 +13,6 @@ import (
 	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/gate"
 )
-
-func isEOF(err error) bool { return errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) }
 
 // canonicalRequest is what handlers get: one spelling of the path, the body in memory, the route in the context.
 func canonicalRequest(req *http.Request, route egress.Route, target egress.RequestTarget, body []byte) *http.Request {

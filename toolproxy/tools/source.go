@@ -21,8 +21,8 @@ const (
 	refreshTimeout = 30 * time.Second
 )
 
-// source is a server that brings several tools. Until it has said which, a call of one of them can't be told from a call of
-// nothing: such a call waits for it (hear).
+// source is a server that brings several tools. Until it has said which, a call of one of them can't be told
+// from a call of nothing: such a call waits for it (hear).
 type source struct {
 	name string
 	spec Spec
@@ -66,8 +66,9 @@ func (r *Registry) sourceOf(name string) *source {
 	return r.sources[i]
 }
 
-// hear waits until the source of a tool has said what it has, for as long as a call of it may take, and returns the tool.
-// The error is why it said nothing. A server that was heard already isn't waited for: it has no tool of that name.
+// hear waits until the source of a tool has said what it has, for as long as a call of it may take, and
+// returns the tool. The error is why it said nothing. A server that was heard already isn't waited for: it
+// has no tool of that name.
 func (r *Registry) hear(ctx context.Context, name string) (*tool, error) {
 	if s := r.sourceOf(name); s != nil && !s.heard.Load() {
 		ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(s.spec.Timeout), s.spec.Category.Timeout()))
@@ -79,8 +80,9 @@ func (r *Registry) hear(ctx context.Context, name string) (*tool, error) {
 	return r.lookup(name), nil
 }
 
-// ask has a source say what it has. Whoever waits for its first word waits for the connection that somebody else is making,
-// and asks no more once it is there; a connection that fails is tried again by the next in turn, as soon as the source lets it.
+// ask has a source say what it has. Whoever waits for its first word waits for the connection that somebody
+// else is making, and asks no more once it is there; a connection that fails is tried again by the next in
+// turn, as soon as the source lets it.
 func (r *Registry) ask(ctx context.Context, s *source, first bool) error {
 	select {
 	case s.turn <- struct{}{}:

@@ -34,6 +34,15 @@ func writeError(w http.ResponseWriter, status int, e *gate.Error) {
 	WriteJSON(w, status, reply{Error: e})
 }
 
+// Problem is the same text for what isn't a reply over HTTP.
+func Problem(e *gate.Error) string {
+	body, err := json.Marshal(reply{Error: e})
+	if err != nil { // strings always can be written
+		return `{"ok":false}`
+	}
+	return string(body)
+}
+
 // WriteOutput writes an answer as every route of the gateway does: {"ok":true,"output":…}.
 func WriteOutput(w http.ResponseWriter, output json.RawMessage) {
 	WriteJSON(w, http.StatusOK, reply{OK: true, Output: output})
@@ -56,12 +65,14 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(body) // a client that is gone is told nothing
 }
 
-// Refuse returns what an agent is told of a call that came to nothing. The cause is for the operator alone; nil: there is none.
+// Refuse returns what an agent is told of a call that came to nothing. The cause is for the operator alone;
+// nil: there is none.
 func Refuse(code rings.Code, cause error, next, format string, args ...any) *gate.Error {
 	return &gate.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next, Cause: cause}
 }
 
 // BadArguments refuses arguments that the schema couldn't.
 func BadArguments(format string, args ...any) *gate.Error {
-	return Refuse(gate.CodeBadArguments, nil, "correct the arguments; GET /internal/tools has the schema", format, args...)
+	return Refuse(gate.CodeBadArguments, nil, "correct the arguments; GET /internal/tools has the schema",
+		format, args...)
 }

@@ -29,7 +29,8 @@ func (c Call) Fits(output []byte) *gate.Error {
 	if int64(len(output)) <= c.Most() {
 		return nil
 	}
-	return Refuse(gate.CodeTooLarge, nil, "ask for less at once", "the output has %d bytes, at most %d are allowed", len(output), c.Most())
+	return Refuse(gate.CodeTooLarge, nil, "ask for less at once",
+		"the output has %d bytes, at most %d are allowed", len(output), c.Most())
 }
 
 // Result is what a tool answers. Output is any JSON.
@@ -47,11 +48,12 @@ type Tool interface {
 	Call(ctx context.Context, c Call) (Result, error)
 }
 
-// Function is a tool made of a function of its decoded arguments. What it returns is a Result, or the output's value.
+// Function is a tool made of a function of its decoded arguments. What it returns is a Result, or the
+// output's value.
 type Function[A any] func(ctx context.Context, c Call, args A) (any, error)
 
-// Call decodes strictly, though the schema was checked before: a tool that reads another spelling of a name than the
-// policy saw would act on what nobody decided about.
+// Call decodes strictly, though the schema was checked before: a tool that reads another spelling of a name
+// than the policy saw would act on what nobody decided about.
 func (f Function[A]) Call(ctx context.Context, c Call) (Result, error) {
 	var args A
 	if err := jsonv2.Unmarshal(c.Args, &args, jsonv2.RejectUnknownMembers(true)); err != nil {

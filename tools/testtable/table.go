@@ -127,7 +127,8 @@ func (t *table) settle(i id, platform string, now cell) {
 
 // failedOn are the platforms on which a test or a package failed, in order.
 func (t *table) failedOn(i id) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.cells[i])), func(p string) bool { return t.cells[i][p].outcome > failed })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.cells[i])),
+		func(p string) bool { return t.cells[i][p].outcome > failed })
 }
 
 // leaves are the tests that have no subtest on any platform. A test with subtests is
@@ -239,7 +240,8 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 	lines := [][]string{{"package", "passed", "failed", "skipped everywhere"}}
 	for _, p := range pkgs {
 		n := sums[p]
-		lines = append(lines, []string{short(p), fmt.Sprint(n[passed]), fmt.Sprint(n[failed]), fmt.Sprint(n[skipped])})
+		lines = append(lines, []string{short(p), fmt.Sprint(n[passed]), fmt.Sprint(n[failed]),
+			fmt.Sprint(n[skipped])})
 	}
 	printRows(out, lines)
 	fmt.Fprintln(out)
@@ -277,7 +279,8 @@ func (t *table) packageFailures() int {
 		if !test {
 			n++
 			how := t.cells[id{pkg: at.pkg}][at.platform].outcome
-			t.notes = append(t.notes, fmt.Sprintf("%s on %s: %v, and no single test did", short(at.pkg), at.platform, how))
+			t.notes = append(t.notes, fmt.Sprintf("%s on %s: %v, and no single test did", short(at.pkg),
+				at.platform, how))
 		}
 	}
 	slices.Sort(t.notes)

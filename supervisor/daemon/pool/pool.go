@@ -96,6 +96,10 @@ func (p *Pool) poke() {
 	}
 }
 
+// Take notes that one is asked for, also where the pool has none: demand is what fills it. While a launch is
+// under way nothing is built, so every Take must be followed by a call of launched, which may be made more
+// than once.
+//
 // Take gives a sandbox for a plan, made the plan's own, or nil. launched is called when the launch is through or given up.
 func (p *Pool) Take(plan *runtime.Plan) (s *runtime.Prepared, launched func()) {
 	if p == nil {
@@ -164,7 +168,9 @@ func (f *shelf) wanted(now time.Time) int {
 	return n
 }
 
-// work fills and tidies until the pool is closed.
+// work fills and tidies until the pool is closed. It is the only one that builds and, but for Take and Close,
+// the only one that changes the shelves. A poke that comes while it builds is kept (wake holds one), and more
+// than one say no more than one.
 func (p *Pool) work() {
 	defer close(p.done)
 	look := time.NewTicker(tendTime)
@@ -193,7 +199,10 @@ func (p *Pool) work() {
 	}
 }
 
-// configured brings the shapes that the configuration wants ready up to date.
+// configured brings the shapes that the configuration wants ready up to date. A profile that can't be read
+// any more is told and counts as not wanted: what is ready of it is kept only as long as it is asked for. The
+// lock is let go meanwhile, since profiles are files; a Set that comes in between is noted in changed again
+// and looked at in the next round.
 func (p *Pool) configured() {
 	p.mu.Lock()
 	least := p.least
@@ -251,7 +260,9 @@ func (p *Pool) follow() (out []*runtime.Prepared) {
 	return out
 }
 
-// fill builds one if one is wanted, and says whether to look again.
+// fill builds one if one is wanted, and says whether to look again. Building takes many times longer than a
+// launch that finds one ready, so no lock is held; the shelf may be gone, or stand for another shape, when
+// the sandbox is done: then nobody will ask for it, and it is taken down.
 func (p *Pool) fill() bool {
 	select {
 	case <-p.stop:
@@ -288,7 +299,8 @@ func (p *Pool) fill() bool {
 	return true
 }
 
-// next is the shelf that lacks most; nil: none, or not now.
+// next is the shelf that lacks most; nil: none, or not now. Building beside a launch would slow the one that
+// somebody waits for, for the sake of one that nobody may ever ask for.
 func (p *Pool) next() (best *shelf) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -309,7 +321,9 @@ func (p *Pool) next() (best *shelf) {
 	return best
 }
 
-// surplus takes out what nobody asked for lately, what died, what is old, and everything when memory is short.
+// surplus takes out what nobody asked for lately, what died, what is old, and everything when memory is
+// short. It counts as old at half the age up to which it is handed out: the next look may be late, and is
+// then still in time.
 func (p *Pool) surplus() (out []*runtime.Prepared) {
 	short := !p.ask.Room()
 	p.mu.Lock()
@@ -358,7 +372,9 @@ func (p *Pool) Drop(list []*runtime.Prepared) {
 	}
 }
 
-// Close takes everything down and returns when it is gone. Nothing is given out any more.
+// Close takes everything down and returns when it is gone. Nothing is given out any more. It waits for the
+// builder, which may be in the middle of one and takes it down itself, then empties the shelves once more,
+// and last waits for those that Take found dead. It may be called again, and without Begin.
 func (p *Pool) Close() {
 	if p == nil {
 		return

@@ -138,7 +138,8 @@ func (q *Queue) giveUp(w *waiter, why func() error) (*Slot, error) {
 	return nil, err
 }
 
-// Leave gives back the place of a run of which nothing is left.
+// Leave gives back the place of a run of which nothing is left. What live runs may still take is read anew:
+// the one that is gone would be counted for up to claimTime, and hold up who fits by now.
 func (q *Queue) Leave(s *Slot) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -169,6 +170,8 @@ func (q *Queue) admitLocked() {
 	q.again()
 }
 
+// again looks once more after retryTime, if anybody waits: memory that the host's other programs give back is
+// told by nobody. There is one timer for all who wait, and none for a queue that is empty.
 func (q *Queue) again() {
 	if len(q.waiting) == 0 || q.retry != nil {
 		return
@@ -181,7 +184,8 @@ func (q *Queue) again() {
 	})
 }
 
-// Close refuses everybody who waits or comes.
+// Close refuses everybody who waits or comes. Each waiter's answer has a place of its own to stand in, so
+// that nobody who gives up at this moment holds up the others.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
