@@ -4,7 +4,7 @@ package profiles
 
 import (
 	"cmp"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,40 +71,20 @@ func builtinNames() []string {
 	return names
 }
 
+//go:embed base.yaml ring1.yaml ring2.yaml ring3.yaml strict.yaml
+var builtinFiles embed.FS
+
 // BuiltinYAML returns the source of a built-in profile.
 func BuiltinYAML(name string) (string, bool) {
-	switch name {
-	case "base":
-		return baseYAML, true
-	case "ring1":
-		return ring1YAML, true
-	case "ring2":
-		return ring2YAML, true
-	case "ring3":
-		return ring3YAML, true
-	case "strict":
-		return strictYAML, true
-	}
-	return "", false
+	text, err := builtinFiles.ReadFile(name + ".yaml")
+	return string(text), err == nil
 }
 
-var (
-	//go:embed base.yaml
-	baseYAML string
-	//go:embed ring1.yaml
-	ring1YAML string
-	//go:embed ring2.yaml
-	ring2YAML string
-	//go:embed ring3.yaml
-	ring3YAML string
-	//go:embed strict.yaml
-	strictYAML string
-	//go:embed profile.schema.json
-	schema string
-)
+//go:embed profile.schema.json
+var schema []byte
 
 // Schema returns the JSON Schema (draft 2020-12) of a profile file.
-func Schema() []byte { return []byte(schema) }
+func Schema() []byte { return slices.Clone(schema) }
 
 // Load returns the profile of that name, resolved and checked, ready to run: an abstract one is refused.
 func Load(s Sources, name string) (Profile, error) {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/rootless"
+	"agentrun/internal/thread"
 )
 
 // Root (cheap): effective uid 0 with CAP_SYS_ADMIN over the user namespace we
@@ -145,16 +146,7 @@ var UserNS = &Probe{
 		if v, err := readInt("/proc/sys/user/max_user_namespaces"); err == nil && v == 0 {
 			return unsupported("user.max_user_namespaces is 0")
 		}
-		if os.Geteuid() == 0 {
-			return nil
-		}
-		if v, err := readInt("/proc/sys/kernel/unprivileged_userns_clone"); err == nil && v == 0 {
-			return unsupported("kernel.unprivileged_userns_clone is 0")
-		}
-		if v, err := readInt("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"); err == nil && v == 1 {
-			return unsupported("kernel.apparmor_restrict_unprivileged_userns is 1")
-		}
-		return nil
+		return entering("userns")
 	},
 }
 
@@ -246,48 +238,34 @@ func trySyncWakeUp() error {
 	if err := seccompFlags(unix.SECCOMP_FILTER_FLAG_NEW_LISTENER); err != nil {
 		return err
 	}
-	return onDisposableThread(func() error {
-		// no_new_privs is per thread (prctl(2)); without it an unprivileged
-		// filter is refused.
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return inconclusive(err, "prctl(PR_SET_NO_NEW_PRIVS)")
-		}
-		allow := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
-		prog := unix.SockFprog{Len: 1, Filter: &allow}
-		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-			unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
-		if errno != 0 {
-			return inconclusive(errno, "seccomp(SECCOMP_SET_MODE_FILTER)")
-		}
-		defer unix.Close(int(fd))
-		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, seccompIoctlNotifSetFlags, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
-		if errno == 0 {
-			return nil
-		}
-		return classify("ioctl(SECCOMP_IOCTL_NOTIF_SET_FLAGS)", errno)
-	})
+	var err error
+	thread.Throwaway(func() { err = tryListener() })
+	return err
+}
+
+func tryListener() error {
+	// no_new_privs is per thread (prctl(2)); without it an unprivileged
+	// filter is refused.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return inconclusive(err, "prctl(PR_SET_NO_NEW_PRIVS)")
+	}
+	allow := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
+	prog := unix.SockFprog{Len: 1, Filter: &allow}
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return inconclusive(errno, "seccomp(SECCOMP_SET_MODE_FILTER)")
+	}
+	defer unix.Close(int(fd))
+	_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, seccompIoctlNotifSetFlags, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+	if errno == 0 {
+		return nil
+	}
+	return classify("ioctl(SECCOMP_IOCTL_NOTIF_SET_FLAGS)", errno)
 }
 
 // _IOW('!', 4, __u64), linux/seccomp.h.
 const seccompIoctlNotifSetFlags = 0x40082104
-
-// onDisposableThread runs fn on a thread that ends with it. A goroutine that
-// ends while locked takes its thread along, except for the process's first
-// thread, which Go only parks: that one would keep what fn did and show it in
-// /proc/self/status. If we land there, hold it and try again beside it.
-func onDisposableThread(fn func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
-			result <- fn()
-			return
-		}
-		result <- onDisposableThread(fn)
-		goruntime.UnlockOSThread()
-	}()
-	return <-result
-}
 
 // Landlock (cheap): at least this ABI. 1 is 5.13, 3 (truncate) 6.2, 4 (TCP)
 // 6.7, 5 (device ioctl) 6.10, 6 (abstract sockets, signals) 6.12.
@@ -484,17 +462,8 @@ func atLeast(major, minor int) error {
 }
 
 func parseRelease(s string) (major, minor int, ok bool) {
-	first, rest, found := strings.Cut(s, ".")
-	if !found {
-		return 0, 0, false
-	}
-	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
-	if end < 0 {
-		end = len(rest)
-	}
-	major, err1 := strconv.Atoi(first)
-	minor, err2 := strconv.Atoi(rest[:end])
-	return major, minor, err1 == nil && err2 == nil
+	n, _ := fmt.Sscanf(s, "%d.%d", &major, &minor)
+	return major, minor, n == 2
 }
 
 func exists(path string) error {

@@ -5,6 +5,7 @@ package hostcaps
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -63,15 +64,7 @@ const (
 )
 
 func (w Weight) String() string {
-	switch w {
-	case Required:
-		return "required"
-	case Degrades:
-		return "degrades"
-	case Info:
-		return "info"
-	}
-	return "invalid"
+	return [...]string{"required", "degrades", "info"}[w]
 }
 
 // Probe is one feature of the host. The zero value is always inconclusive.
@@ -110,8 +103,7 @@ func (p *Probe) name(err error) error {
 	if err == nil {
 		return nil
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		named := *e
 		named.Probe = p
 		return &named
@@ -135,14 +127,12 @@ func classify(call string, got error, expected ...unix.Errno) error {
 	if got == nil {
 		return nil
 	}
-	var errno unix.Errno
-	if !errors.As(got, &errno) {
+	errno, ok := errors.AsType[unix.Errno](got)
+	if !ok {
 		return inconclusive(got, "%s", call)
 	}
-	for _, e := range expected {
-		if errno == e {
-			return nil
-		}
+	if slices.Contains(expected, errno) {
+		return nil
 	}
 	switch errno {
 	case unix.ENOSYS, unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV, unix.ENOTTY:
