@@ -31,7 +31,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety man probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages
+.PHONY: help run build gateway safety man probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -132,6 +132,10 @@ packages: $(NFPM) ## a .deb and an .rpm, in bin/
 	gzip -9n $(PACKAGES)/root/usr/share/man/man1/*.1
 	for s in bash zsh fish; do bin/agentrun completion $$s >$(PACKAGES)/agentrun.$$s || exit 1; done
 	for p in deb rpm; do PACKAGE_VERSION='$(PACKAGE_VERSION)' PACKAGE_MAINTAINER='$(PACKAGE_MAINTAINER)' $(NFPM) package -f packaging/nfpm.yaml -p $$p -t bin/ || exit 1; done
+
+test-packages: packages ## both packages installed, upgraded under a daemon, removed, purged: in a bare Debian, and in the VM under systemd
+	bash test/bare/packages.sh
+	bash test/vm/packages.sh
 
 $(NFPM):
 	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
