@@ -122,6 +122,7 @@ type launch struct {
 	ruleset   *os.File // of the waiting process, which enters it with the command; nil: it has entered, or there is none
 	agentPID  int
 	agentFD   *os.File // pidfd of the agent's first process
+	sockets   *socketCount
 
 	verified       bool           // the process was compared with the plan, or its shape
 	verifiedLimits cgroups.Limits // and the group had these
@@ -613,7 +614,8 @@ func (l *launch) startAgent() error {
 	if r.Kind != stub.Ready {
 		return fmt.Errorf("the agent's process says %d for ready: %w", r.Kind, unix.EPROTO)
 	}
-	return nil
+	l.sockets, err = countSockets(l.agentPID)
+	return err
 }
 
 // takePTY accepts only a real pty master: what came is a descriptor, and descriptors are checked.
@@ -646,6 +648,7 @@ func (l *launch) closeAgent() error {
 	if l.agentFD != nil {
 		l.agentFD.Close()
 	}
+	l.sockets.close()
 	return nil
 }
 

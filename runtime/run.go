@@ -282,12 +282,8 @@ func (r *run) beforeExec(l *launch) error {
 			return err
 		}
 	}
-	sockets, err := countSockets(l.agentPID)
-	if err != nil {
-		return err
-	}
 	w := &warden{
-		sockets: sockets, subprocess: r.plan.Subprocess, programs: r.plan.programs,
+		sockets: l.sockets, subprocess: r.plan.Subprocess, programs: r.plan.programs,
 		agentPID: l.agentPID, listener: int(l.listener.Fd()), recorder: l.recorder, refused: r.refused,
 		profile: &r.plan.profile,
 	}
@@ -299,7 +295,6 @@ func (r *run) beforeExec(l *launch) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stopServing = cancel
 	r.asked.Go(func() {
-		defer sockets.close()
 		defer listener.Close()
 		err := seccomp.Serve(ctx, int(listener.Fd()), w.answer, seccomp.ServeOptions{Gate: gate})
 		if err != nil && !errors.Is(err, context.Canceled) {

@@ -47,23 +47,34 @@ func counted(r profiles.SyscallRule) bool {
 		})
 }
 
-// socketCount looks at the network namespace of a run. Both files stay open: one read each is some microseconds.
+// socketCount looks at the network namespace of a run. Both files stay open: one read each is some microseconds. They
+// are opened with the agent's process, so that a prepared sandbox has them.
 type socketCount struct{ all, netlink *os.File }
 
+// countSockets also gives what it has opened when there is an error.
 func countSockets(pid int) (*socketCount, error) {
-	all, err := os.Open(fmt.Sprintf("/proc/%d/net/sockstat", pid))
-	if err != nil {
-		return nil, err
+	open := func(name string) (*os.File, error) {
+		name = fmt.Sprintf("/proc/%d/net/%s", pid, name)
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0) // the netpoller has nothing to wait for
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: name, Err: err}
+		}
+		return os.NewFile(uintptr(fd), name), nil
 	}
-	netlink, err := os.Open(fmt.Sprintf("/proc/%d/net/netlink", pid))
-	if err != nil {
-		all.Close()
-		return nil, err
-	}
-	return &socketCount{all, netlink}, nil
+	s := &socketCount{}
+	var err1, err2 error
+	s.all, err1 = open("sockstat")
+	s.netlink, err2 = open("netlink")
+	return s, errors.Join(err1, err2)
 }
 
-func (s *socketCount) close() error { return errors.Join(s.all.Close(), s.netlink.Close()) }
+// close is for when nobody is answered any more. Who still is, is refused.
+func (s *socketCount) close() {
+	if s != nil {
+		s.all.Close()
+		s.netlink.Close()
+	}
+}
 
 // socket answers for one more. What can't be counted is refused.
 func (s *socketCount) socket(ring rings.Ring, family uint64) seccomp.Answer {

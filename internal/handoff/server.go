@@ -164,20 +164,30 @@ func passed(oob []byte) (all []int, err error) {
 // namespaces are those that the outcome of a run depends on.
 var namespaces = [...]string{"mnt", "user", "net", "pid", "cgroup"}
 
+// own are ours, of the main thread. They stay: only threads that end with a run enter others (package thread).
+var own = sync.OnceValues(func() (links [len(namespaces)]string, err error) {
+	for i, ns := range namespaces {
+		if links[i], err = os.Readlink("/proc/self/ns/" + ns); err != nil {
+			return links, err
+		}
+	}
+	return links, nil
+})
+
 // Same tells in what the caller's view of the host differs from ours; nil: in nothing that a run would show. A caller whose folder
 // is another here must run alone: its paths would lead elsewhere.
 func (c *Conn) Same() error {
+	ours, err := own()
+	if err != nil {
+		return err
+	}
 	proc := fmt.Sprintf("/proc/%d", c.PID)
-	for _, ns := range namespaces {
-		theirs, err := os.Readlink(filepath.Join(proc, "ns", ns))
+	for i, ns := range namespaces {
+		theirs, err := os.Readlink(proc + "/ns/" + ns)
 		if err != nil {
 			return err
 		}
-		ours, err := os.Readlink(filepath.Join("/proc/self/ns", ns))
-		if err != nil {
-			return err
-		}
-		if theirs != ours {
+		if theirs != ours[i] {
 			return fmt.Errorf("the caller is in another %s namespace", ns)
 		}
 	}

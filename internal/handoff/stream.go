@@ -17,24 +17,20 @@ import (
 type Stream struct {
 	fd   int
 	mode uint32 // file type
-	once sync.Once
-	stop int // eventfd, readable from Stop on
-	err  error
 
-	mu  sync.Mutex
-	ops sync.WaitGroup
-	end bool
+	mu   sync.Mutex
+	ops  sync.WaitGroup
+	end  bool
+	stop int // eventfd, readable from Stop on; made at the first read or write, -1 before
+	err  error
 }
 
 // NewStream wraps fd, which stays the caller's to close, after Stop.
 func NewStream(fd int) *Stream {
-	s := &Stream{fd: fd}
+	s := &Stream{fd: fd, stop: -1}
 	var st unix.Stat_t
-	if s.err = unix.Fstat(fd, &st); s.err != nil {
-		return s
-	}
+	s.err = unix.Fstat(fd, &st)
 	s.mode = st.Mode & unix.S_IFMT
-	s.stop, s.err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	return s
 }
 
@@ -43,14 +39,12 @@ func (s *Stream) FD() int { return s.fd }
 
 // Stop ends reads and writes, those that come later too: with io.EOF and EPIPE.
 func (s *Stream) Stop() {
-	s.once.Do(func() {
-		s.mu.Lock()
-		s.end = true
-		s.mu.Unlock()
-		if s.err == nil {
-			_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-		}
-	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.end && s.stop >= 0 {
+		_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+	s.end = true
 }
 
 // wait is for the owner of the descriptors: when it returns nobody uses them.
@@ -58,10 +52,10 @@ func (s *Stream) wait() {
 	s.ops.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil {
+	if s.stop >= 0 {
 		unix.Close(s.stop)
-		s.err = os.ErrClosed
 	}
+	s.stop, s.err = -1, os.ErrClosed
 }
 
 func (s *Stream) begin() bool {
@@ -69,6 +63,12 @@ func (s *Stream) begin() bool {
 	defer s.mu.Unlock()
 	if s.end || s.err != nil {
 		return false
+	}
+	if s.stop < 0 {
+		if s.stop, s.err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); s.err != nil {
+			s.stop = -1
+			return false
+		}
 	}
 	s.ops.Add(1)
 	return true

@@ -70,12 +70,16 @@ func find(name string, dirs []string, uid int) (string, error) {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
 		notFound.Looked = append(notFound.Looked, path)
-		real, err := filepath.EvalSymlinks(path)
+		looked := map[string]unix.Stat_t{}
+		real, err := follow(path, nil, func(at string, st *unix.Stat_t) error {
+			looked[at] = *st
+			return nil
+		})
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err == nil {
-			err = trusted(real, uid)
+			err = trusted(real, uid, looked)
 		}
 		if err != nil {
 			notFound.Refuse = err
@@ -86,12 +90,15 @@ func find(name string, dirs []string, uid int) (string, error) {
 	return "", notFound
 }
 
-// trusted looks at the file and at each folder above it: whoever may write a folder may replace what is in it.
-func trusted(path string, uid int) error {
+// trusted judges the file and each folder above it: whoever may write a folder may replace what is in it. It looks at
+// what wasn't looked at on the way there.
+func trusted(path string, uid int, looked map[string]unix.Stat_t) error {
 	for at, isFile := path, true; ; at, isFile = filepath.Dir(at), false {
-		var st unix.Stat_t
-		if err := unix.Lstat(at, &st); err != nil {
-			return fmt.Errorf("stat %s: %w", at, err)
+		st, ok := looked[at]
+		if !ok {
+			if err := unix.Lstat(at, &st); err != nil {
+				return fmt.Errorf("stat %s: %w", at, err)
+			}
 		}
 		if err := judge(at, &st, isFile, uid); err != nil {
 			return err
