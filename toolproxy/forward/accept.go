@@ -55,6 +55,10 @@ func transient(err error) bool {
 		unix.EPROTO, unix.EINTR}, errno)
 }
 
+// connection serves one connection and settles it. Whatever serve does, three things hold: the total time
+// ends it; it can be cut from the moment it is served to the moment its flow is removed; and its record is
+// made after the last byte, when the counts are final. The reader goes back to the pool with no connection in
+// it.
 func (p *Proxy) connection(conn net.Conn, serve func(*session)) {
 	defer p.serving.Done()
 	defer func() { <-p.slots }()

@@ -27,24 +27,28 @@ const maxRules = 1024
 // Config is the section egress: of gateway.yaml. The zero value allows nothing beyond what the ring does, and
 // is valid.
 type Config struct {
-	Allow    []string `yaml:"allow"`             // entries as egress.ParseEntry reads them
-	Rules    []Rule   `yaml:"rules"`             // entries that say more than fits on a line
-	Private  []string `yaml:"private"`           // addresses and networks that aren't public, by the operator's word (M-8)
-	Capture  []uint16 `yaml:"capture_ports"`     // captured beside 80 and 443; the supervisor makes the sockets
-	CAFiles  []string `yaml:"ca_files"`          // PEM; trusted for intercepted upstreams beside the system's roots
+	Allow []string `yaml:"allow"` // entries as egress.ParseEntry reads them
+	Rules []Rule   `yaml:"rules"` // entries that say more than fits on a line
+	// addresses and networks that aren't public, by the operator's word (M-8)
+	Private []string `yaml:"private"`
+	// captured beside 80 and 443; the supervisor makes the sockets
+	Capture []uint16 `yaml:"capture_ports"`
+	// PEM; trusted for intercepted upstreams beside the system's roots
+	CAFiles  []string `yaml:"ca_files"`
 	Excluded []string `yaml:"intercept_exclude"` // NAME or *.NAME: never intercepted, whatever a rule says
 	Limits   Limits   `yaml:"limits"`
 }
 
 // Rule allows requests to one host.
 type Rule struct {
-	Host      string            `yaml:"host"`       // as in an entry: NAME, *.NAME, an address; not *
-	Ports     []uint16          `yaml:"ports"`      // none: 80 and 443; with intercept 443
-	Methods   []string          `yaml:"methods"`    // none: all
-	Paths     []string          `yaml:"paths"`      // prefixes; none: all
-	Intercept bool              `yaml:"intercept"`  // read what is inside TLS; needs the run's CA
-	WebSocket bool              `yaml:"websockets"` // let them through although methods or paths are restricted
-	Headers   map[string]Header `yaml:"headers"`    // put into matching requests; only with intercept
+	Host      string   `yaml:"host"`      // as in an entry: NAME, *.NAME, an address; not *
+	Ports     []uint16 `yaml:"ports"`     // none: 80 and 443; with intercept 443
+	Methods   []string `yaml:"methods"`   // none: all
+	Paths     []string `yaml:"paths"`     // prefixes; none: all
+	Intercept bool     `yaml:"intercept"` // read what is inside TLS; needs the run's CA
+	// let them through although methods or paths are restricted
+	WebSocket bool              `yaml:"websockets"`
+	Headers   map[string]Header `yaml:"headers"` // put into matching requests; only with intercept
 }
 
 // Header is one that the proxy puts into requests in place of the agent's own.
@@ -61,10 +65,11 @@ type Limits struct {
 	RunBytes         int64         `yaml:"run_bytes"`         // both ways; 1 TiB
 	Idle             time.Duration `yaml:"idle"`              // without a byte; 5 minutes
 	Total            time.Duration `yaml:"total"`             // of a connection; 12 hours
-	Head             time.Duration `yaml:"head"`              // until a request's head, a handshake or a hello is complete; 10 s
-	Lookup           time.Duration `yaml:"lookup"`            // of a name; 5 s
-	Dial             time.Duration `yaml:"dial"`              // of all addresses together, with TLS; 10 s
-	Body             int64         `yaml:"body"`              // bytes of one request; 1 GiB
+	// until a request's head, a handshake or a hello is complete; 10 s
+	Head   time.Duration `yaml:"head"`
+	Lookup time.Duration `yaml:"lookup"` // of a name; 5 s
+	Dial   time.Duration `yaml:"dial"`   // of all addresses together, with TLS; 10 s
+	Body   int64         `yaml:"body"`   // bytes of one request; 1 GiB
 }
 
 func (l Limits) withDefaults() Limits {
@@ -113,6 +118,8 @@ func (c *Config) Authorities() (pems [][]byte, err error) {
 	return pems, errors.Join(errs...)
 }
 
+// check looks at what no type says, and compiles the rules as New will, so that a mistake in one is told when
+// the file is read and not when a run starts.
 func (c *Config) check() error {
 	if len(c.Rules) > maxRules {
 		return read.Bad("rules", "%d, at most %d", len(c.Rules), maxRules)

@@ -138,7 +138,9 @@ func (p *Proxy) itself(to netip.AddrPort) bool {
 	return p.selves[to] || to.Addr().IsLoopback() && p.selves[netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port())]
 }
 
-// connect tries the addresses in turn, each with its share of the time that is left.
+// connect tries the addresses in turn, each with its share of the time that is left: a family that leads
+// nowhere must not use up what the other needs. The first error is told, since the resolver's first address
+// is the one people look for. All of the addresses were checked; none is looked up again (rebinding).
 func (p *Proxy) connect(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
 	end := time.Now().Add(p.limits.Dial)
 	var first error
@@ -173,7 +175,9 @@ type upstream struct {
 }
 
 // upstreamFor takes a connection from the pool or makes one. Either way the list decides about this very
-// request and this very address.
+// request and this very address: what a name resolved to when the connection was made may be refused now.
+// fresh leaves the pool out, after one of its connections broke. drops is read before the ring is looked at,
+// so that a change in between makes the connection one that put won't keep.
 func (p *Proxy) upstreamFor(f *flow, a egress.Ask, secure, fresh bool) (*upstream, egress.Decision, *refusal) {
 	key := poolKey{a.Target, secure}
 	for !fresh {

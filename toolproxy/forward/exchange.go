@@ -97,7 +97,8 @@ func (s *session) keepBuffer(b []byte) {
 }
 
 // requestHead writes what goes up: the canonical target, one Host, framing of our own, no field of the hop
-// before.
+// before. Where a secret is put in, the agent's own fields of that name go, in every spelling that a server
+// may take for it, and with them whatever would have the reply come in a form that can't be searched.
 func (s *session) requestHead(b []byte, ask egress.Ask, rt egress.RequestTarget, x *transfer) []byte {
 	b = append(b, ask.Method...)
 	b = append(b, ' ')
@@ -162,6 +163,10 @@ type upload struct {
 	err     error
 }
 
+// run is steps 3 to 5. The bytes of the head are taken from the meter before they are sent, those of the body
+// as they go. A second try isn't charged again. A grant is booked only when a head came back, since until
+// then the request may turn out to have reached nobody; a request that failed is on record as refused, with
+// why.
 func (x *transfer) run(out []byte, up *upload, d egress.Decision) bool {
 	s := x.s
 	name := x.ask.Target.String()
@@ -200,7 +205,11 @@ func (x *transfer) again() bool {
 	return !x.once && (x.method == "GET" || x.method == "HEAD" || x.method == "OPTIONS") && x.u.br.Buffered() == 0
 }
 
-// send writes the request and waits for the head of the final response.
+// send writes the request and waits for the head of the final response. Interim ones are dropped (RFC 9110,
+// 15.2): the client that waits for 100 has had ours, and 103 is advice. A 101 that wasn't asked for would
+// turn what follows into bytes that nobody reads; so would one to another protocol than the one that was
+// asked for. While a body goes up the server may take its time: the deadline for the answer is set when the
+// upload ends.
 func (x *transfer) send(out []byte, up *upload) error {
 	idle := x.s.p.limits.Idle
 	_ = x.u.raw.SetDeadline(time.Now().Add(idle)) // an error shows at once
@@ -232,7 +241,9 @@ func (x *transfer) send(out []byte, up *upload) error {
 	return &wire.Error{Status: 502, Text: "too many interim responses"}
 }
 
-// broken answers for a server that didn't.
+// broken answers for a server that didn't. The connection is reset, since it may hold half a response; then
+// the upload is ended, which may tell why it all failed: the client's body was too long, or the bytes are
+// used up. A cut by a new ring looks like a broken connection from here, so it is asked for first.
 func (x *transfer) broken(err error, up *upload) bool {
 	abort(x.u.raw)
 	x.stop(up, 0)
@@ -250,7 +261,10 @@ func (x *transfer) broken(err error, up *upload) bool {
 
 var errBody = errors.New("the request's body is too long")
 
-// upload copies a body up. Its framing is made anew.
+// upload copies a body up. Its framing is made anew, so that what the client wrote beside it (extensions of
+// chunks, trailers) stays here. It runs beside the response, and owns the read deadline of the client and the
+// write deadline of the server until done is closed, but for stop, which wakes it by them; an end that isn't
+// whole resets the server's connection, as RFC 9112, 8 has it for a message that is incomplete.
 func (x *transfer) upload(up *upload) {
 	defer close(up.done)
 	buf := buffers.Get().(*[copySize + 64]byte)
@@ -315,7 +329,9 @@ func chunk(buf []byte, n int) []byte {
 }
 
 // stop waits for an upload's end, for a moment; then it ends it. finished is whether all of the request went
-// up.
+// up. Deadlines in the past wake both ends of the copy without closing either connection: the client must
+// still get its response. It doesn't return before the upload has, so that nobody writes to a connection that
+// is given away.
 func (x *transfer) stop(up *upload, grace time.Duration) (finished bool) {
 	if up == nil {
 		return true
@@ -336,7 +352,8 @@ func (x *transfer) stop(up *upload, grace time.Duration) (finished bool) {
 func (x *transfer) finish(up *upload, keep bool) bool {
 	u, s := x.u, x.s
 	reuse := !u.dead && u.br.Buffered() == 0
-	if !x.stop(up, graceForRequests) { // the end of a request whose response is complete may just be on its way
+	// the end of a request whose response is complete may just be on its way
+	if !x.stop(up, graceForRequests) {
 		reuse, keep = false, false
 		_ = u.raw.Close() // half a request must not look like a whole one
 		s.last(nil)       // the response must arrive although the request isn't read to its end
@@ -351,7 +368,9 @@ func (x *transfer) finish(up *upload, keep bool) bool {
 }
 
 // switched turns the connection into a tunnel (RFC 9110, 7.8). The flow still has it, so that a new ring cuts
-// it.
+// it: it is told first that nobody reads any more, and the ring is asked again, since what was allowed as a
+// request may not be as a tunnel. The secret is looked for in the replies as before, the extensions that
+// would pack frames having been taken out of the request.
 func (x *transfer) switched() {
 	s := x.s
 	defer func() { _ = x.u.raw.Close() }() // done

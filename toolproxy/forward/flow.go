@@ -11,7 +11,11 @@ import (
 	"agentrun/toolproxy/egress"
 )
 
-// flow is what one connection of the agent is doing at the moment, for whoever may have to cut it.
+// flow is what one connection of the agent is doing at the moment, for whoever may have to cut it. The
+// session tells it (doing) before each thing it starts, and looks at the ring afterwards; watch reviews it
+// when the ring changes. So of a change at the same moment at least one of the two takes notice, whichever
+// comes first. An end is final: after it doing returns false and whatever was opened meanwhile is the
+// caller's to close.
 type flow struct {
 	client net.Conn
 

@@ -32,7 +32,8 @@ import (
 var errAnswer = errors.New("the server's answer to a TLS hello can't be read")
 
 // listening reads what a server says while it matters. Its zero value hears nothing until a hello is on its
-// way.
+// way. Read runs in the goroutine that copies down, begin and stop in the one that copies up. said has room
+// for the two verdicts there can be, so that copying never waits for the one that listens.
 type listening struct {
 	from io.Reader
 

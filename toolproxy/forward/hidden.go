@@ -51,6 +51,10 @@ func (p *Proxy) hidden(a egress.Ask, secure bool) *hidden {
 	return h
 }
 
+// spellings are the ways in which a server's reply may have the secret. In base64 it looks different at each
+// of three places within a group; covered are those of a credential that stands alone or right after its
+// prefix, as Authorization has it. Texts of fewer than 6 bytes aren't looked for, they would cover
+// everything; one within another is found with it.
 func spellings(secret, prefix string) [][]byte {
 	var words [][]byte
 	add := func(w string) {

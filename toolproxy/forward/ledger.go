@@ -68,6 +68,10 @@ func (l *ledger) deliver() {
 	}
 }
 
+// bring tries until the record is taken, with waits up to a second between. broken is set meanwhile, and
+// refuses everything new (session.ready). At the proxy's end each record has one more try, bounded by
+// lastWords, with a context of its own: that of the proxy has ended, and the records of its last connections
+// are those that matter.
 func (l *ledger) bring(r link.Record) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lastWords)
@@ -155,6 +159,8 @@ func (l *ledger) flushLocked() {
 	}
 }
 
+// close brings what was gathered and what waits, and takes nothing after it. The lock isn't held while it
+// waits for deliver: a timer that fires meanwhile must find the ledger ended and not a lock.
 func (l *ledger) close() error {
 	l.mu.Lock()
 	if l.timer != nil {

@@ -4,7 +4,9 @@ package forward
 
 import "sync/atomic"
 
-// meter counts the bytes of one connection, and takes them from what it and the run have left.
+// meter counts the bytes of one connection, and takes them from what it and the run have left. They are taken
+// before they are sent, and given back where they weren't, so that many connections at once can't exceed the
+// run's limit together.
 type meter struct {
 	run            *atomic.Int64
 	left           atomic.Int64

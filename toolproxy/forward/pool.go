@@ -24,7 +24,10 @@ type poolKey struct {
 	secure bool
 }
 
-// pool keeps upstream connections of the run for its next requests to the same place.
+// pool keeps upstream connections of the run for its next requests to the same place. A kept connection gives
+// no right: each request is decided anew, and the address is checked against the list of that moment. What
+// must not happen is that one outlives a change of ring; drops counts those, and put refuses a connection
+// that was allowed before the last one.
 type pool struct {
 	mu     sync.Mutex
 	closed bool

@@ -36,11 +36,13 @@ type Options struct {
 	Config     Config
 	Allow      []string // --allow: entries beside the configuration's
 	Supervisor link.Supervisor
-	CA         link.CA                          // empty: nothing is intercepted, and rules that need it refuse
-	Secret     func(name string) (string, bool) // nil: there are none
-	Now        func() time.Time                 // nil: time.Now; for certificates and the pace of records, not for deadlines
-	Log        *slog.Logger                     // nil: nothing is logged
-	Resolver   Resolver                         // nil: the host's
+	// empty: nothing is intercepted, and rules that need it refuse
+	CA     link.CA
+	Secret func(name string) (string, bool) // nil: there are none
+	// nil: time.Now; for certificates and the pace of records, not for deadlines
+	Now      func() time.Time
+	Log      *slog.Logger // nil: nothing is logged
+	Resolver Resolver     // nil: the host's
 	// Dial opens a connection to an address that was checked. Nil: a net.Dialer.
 	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	// Own lists the addresses of the host, which are refused unless named singly. Nil: those of its
@@ -92,7 +94,9 @@ type Proxy struct {
 	bytes         atomic.Int64  // left to the run
 }
 
-// New makes the proxy of one run and watches its ring from then on. Close ends it.
+// New makes the proxy of one run and watches its ring from then on. Close ends it. What can fail comes first:
+// rules, secrets, roots and the host's addresses, none of which leaves anything behind. The goroutines start
+// last, when all they look at is in place.
 func New(o Options) (*Proxy, error) {
 	if o.Supervisor == nil {
 		return nil, errors.New("egress proxy: no supervisor")
@@ -174,6 +178,9 @@ func fitSecret(value string) bool {
 		!slices.ContainsFunc([]byte(value), func(c byte) bool { return c < ' ' || c > '~' })
 }
 
+// trust makes ready what interception needs: the run's CA to answer with, and the roots to verify servers
+// with. Without a CA the rules stay, and refuse; falling back to tunnels would open to bytes what was allowed
+// as requests.
 func (p *Proxy) trust(o Options) (err error) {
 	if len(o.CA.Certificate) > 0 {
 		if p.minter, err = intercept.New(o.CA, p.now); err != nil {
@@ -223,7 +230,9 @@ func (p *Proxy) refreshOwn() error {
 	return nil
 }
 
-// keepOwn follows the host's addresses. Without an answer the last ones hold.
+// keepOwn follows the host's addresses: an address that comes with a VPN or a new interface leads to this
+// host as well. Without an answer the last ones hold. A connection that is open already isn't looked at
+// again.
 func (p *Proxy) keepOwn() {
 	tick := time.NewTicker(30 * time.Second)
 	defer tick.Stop()
@@ -279,7 +288,9 @@ func (p *Proxy) ServeDNS(conn net.PacketConn) error { return p.names.Serve(p.ctx
 // ServeDNSStream is ServeDNS over TCP.
 func (p *Proxy) ServeDNSStream(l net.Listener) error { return p.names.ServeTCP(p.ctx, l) }
 
-// Close cuts everything, waits for it, and for the records.
+// Close cuts everything, waits for it, and for the records. The order: no new goroutine is counted once
+// closed is set; the context ends listeners and lookups; the cut ends open connections, whose sessions then
+// put their records; only when the last has done so is the ledger closed, or a record would come too late.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -70,7 +70,10 @@ func (s *session) no(name string, r *refusal, bare bool) {
 	s.last(r.reply(bare, true))
 }
 
-// refuseRequest refuses one request. The connection goes on if nothing of it is left to read.
+// refuseRequest refuses one request. The connection goes on if nothing of it is left to read: a body that was
+// announced, or a message that could be read in two ways, leaves the next request's beginning in doubt, which
+// is where smuggling begins. The reply is made before the record, since the request's slices end with
+// Discard; it is sent after it.
 func (s *session) refuseRequest(name string, r *refusal, headLen int) bool {
 	closing := s.req.HasBody() || s.closing() || r.status == 400
 	reply := r.reply(string(s.req.Method) == "HEAD", closing)
@@ -87,7 +90,10 @@ func (s *session) refuseRequest(name string, r *refusal, headLen int) bool {
 // closing tells whether the client wants the connection to end after this request.
 func (s *session) closing() bool { return s.req.Close || s.req.Minor == 0 && !s.req.KeepAlive }
 
-// understand finds out where a request is for, from all places where it says so, which must agree.
+// understand finds out where a request is for, from all places where it says so, which must agree: what
+// CONNECT, SOCKS or the address fixed, the target of the request line, the Host header. In a connection to
+// one place the absolute form is taken only in the clear and for that place; to the proxy itself nothing else
+// is (RFC 9112, 3.2).
 func (s *session) understand() (egress.Ask, egress.RequestTarget, *refusal) {
 	method := string(s.req.Method)
 	rt, err := egress.ParseRequestTarget(method, string(s.req.Target))

@@ -15,6 +15,12 @@ import (
 
 // respond sends the response down whose head was parsed, and tells whether the connections' framing is intact
 // on the client's side. What the server's side is worth is in u.dead.
+//
+// How long a body is, is decided once, by RFC 9112, 6.3: none after HEAD, 1xx, 204 and 304 whatever the
+// fields say; chunked; Content-Length; else until the server closes. To a client of HTTP/1.1 the last of
+// these goes as chunks, so that an end can be told from a break; to one of HTTP/1.0 it ends with the
+// connection. A coded reply to a request that carries a secret is refused: the secret can't be searched for
+// in it.
 func (x *transfer) respond() bool {
 	s, u, resp := x.s, x.u, &x.s.resp
 	head, err := wire.Peek(u.br)
@@ -52,6 +58,10 @@ func (x *transfer) respond() bool {
 	return ok && keep
 }
 
+// responseHead writes the head that goes down. A bodiless reply keeps a Content-Length only where it tells
+// the length of what a GET would bring (HEAD, 304); in 1xx and 204 it must not stand (RFC 9110, 8.6). b
+// points into a buffer of the session, the fields into that of the server: after this the head may be
+// discarded.
 func (x *transfer) responseHead(b []byte, bodiless, rechunk, keep bool) []byte {
 	resp := &x.s.resp
 	b = append(b, "HTTP/1.1 "...)
@@ -85,7 +95,9 @@ func (x *transfer) write(b []byte) bool {
 }
 
 // copyLength sends a body of a known length: what is there together with the head, the rest within the kernel
-// if it can.
+// if it can (splice(2), through net.TCPConn.ReadFrom). That needs TCP on both sides and nothing to mask.
+// Bytes are reserved by strides and given back where they didn't come, so that a limit ends a long body
+// within a stride and a slow one holds little.
 func (x *transfer) copyLength(b []byte, body io.Reader, left int64) bool {
 	s, u := x.s, x.u
 	from, plainFrom := u.Conn.(*net.TCPConn)
@@ -122,7 +134,10 @@ func (x *transfer) touch() {
 	_ = x.s.conn.SetWriteDeadline(end) // also
 }
 
-// copyBody sends a body in pieces as they come, the first together with the head.
+// copyBody sends a body in pieces as they come, the first together with the head: a packet less, and a client
+// that reads once finds both. A piece that is there already isn't waited for; without one the head goes
+// alone, since a server may be silent for long after it. The last chunk is written only for a body that was
+// whole.
 func (x *transfer) copyBody(b []byte, from io.Reader, rechunk bool) bool {
 	if x.hidden != nil {
 		from = x.hidden.reader(from)

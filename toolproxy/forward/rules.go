@@ -98,6 +98,9 @@ func compile(c Config, allow []string) (*ruleset, error) {
 	return r, nil
 }
 
+// add checks one rule and returns it as lines of the list. What needs more than a line is kept beside: the
+// rules that intercept, with what they put into requests, and the list of each that lets websockets through.
+// A host that a list wouldn't take is told by the list, once.
 func (r *ruleset) add(one Rule) (entries []string, err error) {
 	switch {
 	case one.Host == "" || one.Host == "*":

@@ -19,7 +19,10 @@ import (
 	"agentrun/rings"
 )
 
-// session is one connection of the agent, from its first byte to its record.
+// session is one connection of the agent, from its first byte to its record. It begins unbound, and each
+// request says where it is for; CONNECT, SOCKS or the captured address bind it (fixed), and from then on
+// everything that is said in it must be for that place. It may change conn and br once, when it answers TLS
+// itself (secure). One goroutine reads from the client; flow and meter are what others may touch meanwhile.
 type session struct {
 	p      *Proxy
 	conn   net.Conn // as it is read and written: TLS inside an intercepted one
@@ -126,7 +129,8 @@ func (s *session) last(b []byte) {
 		return
 	}
 	closeWrite(s.conn)
-	_, _ = io.CopyN(io.Discard, s.conn, 256<<10) // until the client closes, a second, or more than it should have sent
+	// until the client closes, a second, or more than it should have sent
+	_, _ = io.CopyN(io.Discard, s.conn, 256<<10)
 }
 
 func closeWrite(c net.Conn) {
@@ -159,6 +163,12 @@ const (
 	readTLS        // HTTP inside TLS that we answer
 )
 
+// modeOf says how a connection to t is treated, by what the list and the rules say of it, before anything is
+// connected. The order decides who wins. A place that no entry has is refused whatever its port. Interception
+// comes before passing: a rule that says so must not be lost because another entry allows the place as a
+// whole. Port 80 is read even where bytes would be allowed, since Host headers in it can be held against the
+// name; 443 that isn't intercepted must be TLS. A place that is allowed for some methods or paths only is
+// read, or, on 443 where nothing can be read, refused.
 func (p *Proxy) modeOf(t egress.Target) (mode, egress.Decision) {
 	d := p.list.Load().Decide(egress.Ask{Ring: p.ring(), Target: t})
 	readable := d.Allowed() || d.Sub == egress.TunnelNotListed
@@ -185,7 +195,9 @@ func (p *Proxy) modeOf(t egress.Target) (mode, egress.Decision) {
 }
 
 // open does what a CONNECT or SOCKS request, or a captured connection, asks for. answer tells the client of a
-// refusal, or that there is none (nil), before the first byte goes through.
+// refusal, or that there is none (nil), before the first byte goes through. Clients of a proxy wait for that
+// answer before they say hello; captured ones know of no proxy and wait for nothing, so there a hello that
+// must come is read before the connection is made.
 func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 	p := s.p
 	no := func(r *refusal) {
@@ -213,7 +225,8 @@ func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 			s.serveHTTP()
 		}
 	case pass, passTLS:
-		if s.via == "capture" && how == passTLS { // it waits for no answer, and a wrong name needs no connection
+		// it waits for no answer, and a wrong name needs no connection
+		if s.via == "capture" && how == passTLS {
 			if _, r := s.hello(d, true); r != nil {
 				s.deny(r)
 				return
@@ -233,12 +246,16 @@ func (s *session) open(t egress.Target, answer func(*refusal) bool) {
 	}
 }
 
-// begin puts a connection whose requests will be read under the ring.
+// begin puts a connection whose requests will be read under the ring: the ask without a method stands for the
+// place, so that a ring which has nothing for the place cuts the connection between requests too.
 func (s *session) begin(t egress.Target) bool {
 	return s.flow.doing(egress.Ask{Target: t}, nil, nil) && s.p.still(&s.flow)
 }
 
-// through passes bytes once the names agree.
+// through passes bytes once the names agree. Where TLS must be, the hello is held against the place before
+// the grant is booked; elsewhere the server may speak first, so bytes come down at once, and what the client
+// says is looked at when it comes, in front of the first byte that goes up. Otherwise a client could wait
+// until nobody looks, and then say hello to another name behind the same address.
 func (s *session) through(conn net.Conn, d egress.Decision, mustTLS bool) {
 	if mustTLS {
 		if _, r := s.hello(d, true); r != nil {
@@ -258,7 +275,8 @@ func (s *session) through(conn net.Conn, d egress.Decision, mustTLS bool) {
 	})
 }
 
-// deny ends a connection on which TLS was spoken or expected.
+// deny ends a connection on which TLS was spoken or expected: with an alert, or in HTTP where the client has
+// begun to speak that, so that a person who reads the client's error learns why.
 func (s *session) deny(r *refusal) {
 	s.p.refuse(s.fixed.String(), r)
 	if first, _ := s.br.Peek(min(1, s.br.Buffered())); len(first) == 1 && first[0] >= 'A' && first[0] <= 'Z' {
@@ -269,7 +287,9 @@ func (s *session) deny(r *refusal) {
 }
 
 // hello waits for the first bytes of the client and holds them against where the connection was for. They
-// stay in br. size is that of the hello, 0 if there is none.
+// stay in br. size is that of the hello, 0 if there is none. With must, anything but TLS is refused, and
+// silence after the time for a head; without it a silent client is waited for as long as the tunnel lives,
+// since a server may be the one who speaks first.
 func (s *session) hello(d egress.Decision, must bool) (size int, r *refusal) {
 	wait := s.p.limits.Head
 	if !must {
@@ -277,7 +297,8 @@ func (s *session) hello(d egress.Decision, must bool) (size int, r *refusal) {
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(wait)) // an error shows at the next use
 	first, err := s.br.Peek(1)
-	for !must && errors.Is(err, os.ErrDeadlineExceeded) { // who waits isn't let off; the other direction ends what is idle
+	// who waits isn't let off; the other direction ends what is idle
+	for !must && errors.Is(err, os.ErrDeadlineExceeded) {
 		_ = s.conn.SetReadDeadline(time.Now().Add(wait))
 		first, err = s.br.Peek(1)
 	}
@@ -293,7 +314,9 @@ func (s *session) hello(d egress.Decision, must bool) (size int, r *refusal) {
 	return s.named(egress.ParseClientHello, d)
 }
 
-// named reads a hello and holds its name against where the connection was for.
+// named reads a hello and holds its name against where the connection was for. It waits as long as the hello
+// may still become whole, within the time for a head; the hello's own bounds (egress.MaxHelloBytes) end it if
+// it grows without end. The bytes stay in br: what goes up is what was checked.
 func (s *session) named(parse func([]byte) (egress.Hello, error), d egress.Decision) (size int, r *refusal) {
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.p.limits.Head)) // an error shows at the next use
 	for {
@@ -320,7 +343,9 @@ func (s *session) named(parse func([]byte) (egress.Hello, error), d egress.Decis
 }
 
 // answerTLS makes the connection one that can be read: the agent speaks with us, under a certificate of the
-// run's CA.
+// run's CA. The hello is checked first, as if it were passed on: a client that names another place gets an
+// alert and no certificate. After it conn and br are those of the inside; what br held of the outside was
+// read by the handshake (buffered).
 func (s *session) answerTLS() bool {
 	if _, r := s.hello(egress.Decision{}, true); r != nil {
 		s.deny(r)

@@ -67,6 +67,10 @@ func parseSocks(unsafe []byte) (r socksRequest, need int, reply byte, err error)
 	return socksRequest{target, 4 + size + 2}, 0, 0, nil
 }
 
+// socks answers one SOCKS5 client (RFC 1928): greeting, request, reply, then bytes. The reply comes when it
+// is known whether there is a connection; its address is zero, which clients don't use for CONNECT. A refusal
+// of the list is code 2, a server that can't be reached 4; why stands on record only, SOCKS has no place for
+// it.
 func (s *session) socks() {
 	s.via = "socks"
 	s.within(s.p.limits.Head)

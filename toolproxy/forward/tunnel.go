@@ -116,6 +116,7 @@ func (s *session) splice(dst, src net.Conn, _ io.Reader) (int64, error) {
 	return n, err
 }
 
+// copySome moves what one read brings, where splice can't: TLS, bytes to be masked or heard, or read already.
 func (s *session) copySome(dst, src net.Conn, reader io.Reader) (int64, error) {
 	if reader == nil {
 		reader = src

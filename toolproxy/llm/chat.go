@@ -16,7 +16,9 @@ import (
 	"agentrun/toolproxy/gate"
 )
 
-// chat answers one completion. Reading, model, prompt; then the permit; then the upstream.
+// chat answers one completion: reading, model and prompt, then the permit, then the upstream. Each of the
+// first three may refuse, and the first that does decides what the agent hears; nothing of the request has
+// left the gateway by then. A refusal isn't free all the same: turnAway takes it through the entrance.
 func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
 	var req chatRequest
 	body, e := g.read(w, r, &req)
@@ -67,6 +69,11 @@ func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, tool, api str
 	writeError(w, why)
 }
 
+// complete makes the call of a request that makes sense. The order is what keeps the budget honest: the
+// prompt is written before the permit is asked for, since the estimate must be of what goes up, delimiters
+// and the operator's message included; it counts bytes upwards and takes the longest reply that may come, so
+// a call hardly costs more than was reserved, and meter ends one whose provider ignores its limit. The
+// permit's end is deferred before a byte is sent.
 func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, req *chatRequest, t *target, p *prompt) {
 	up, e := p.bytes()
 	if e != nil {
@@ -84,7 +91,8 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 	c := newCall(g, t, permit, len(up), most)
 	c.hide(t.key, p.nonce)
 	// Whatever happens below, the permit is ended, once; also if a writer or a hook panics.
-	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }() // nobody is left to be told
+	// nobody is left to be told
+	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	out := newSink(w, g, req)
 	var src source
 	if t.rt == nil {
@@ -113,7 +121,10 @@ func causeOf(e *gate.Error) string {
 	return "other"
 }
 
-// call is a completion under way: what it was so far, and what may be given out of it.
+// call is a completion under way: what it was so far, and what may be given out of it. Its state only grows:
+// bytes are counted as they come (note), the budgets hear of them (meter), then they are given out (give),
+// and at the end what was held back and the bill follow (rest). One goroutine does all of that; what may come
+// from others, a stop or a lost ring, arrives as the end of ctx with its cause.
 type call struct {
 	gateway *Gateway
 	target  *target
@@ -150,7 +161,9 @@ func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64) *c
 	return c
 }
 
-// hide has these taken out of all that the agent gets.
+// hide has these taken out of all that the agent gets: the provider's key, should it be echoed (M-12), and
+// the nonce of the delimiters, with which an agent could close its data and go on as the operator (M-16). It
+// starts the search anew, so it is called before the first byte of a reply, never in the middle.
 func (c *call) hide(secrets ...string) {
 	c.secrets, c.redact = secrets, boundary.NewRedactor(secrets...)
 }
@@ -175,6 +188,10 @@ func (c *call) meter() *gate.Error {
 
 // pump carries a reply from an upstream to the agent. It returns when the reply is complete or is to be given
 // up.
+//
+// Each round looks at the context first: a call that was stopped gives out nothing of what came meanwhile.
+// Then what came is counted, then paid for, and only then given out; the other way round the last step before
+// a stop would be free (M-19).
 func (c *call) pump(src source, to sink) *gate.Error {
 	defer src.close()
 	if e := c.meter(); e != nil {
@@ -202,6 +219,9 @@ func (c *call) pump(src source, to sink) *gate.Error {
 	return c.rest(to)
 }
 
+// note counts what came. Usage is the provider's own number, in OpenAI's API in the last object of a stream,
+// elsewhere in each one with the sum so far: it holds only if no text came after it. Reasoning counts as
+// well, although it is never given out: the provider charges for it.
 func (c *call) note(ev *event) {
 	c.outBytes += ev.size
 	if ev.usage != nil || ev.size > 0 {
@@ -220,6 +240,9 @@ func (c *call) flag(reason bool, flag string) {
 	}
 }
 
+// give passes one piece on, through two filters that may both hold something back: the stripper until it
+// knows whether a tag of reasoning begins (M-17), the redactor until it knows that no secret does. What they
+// hold comes in rest.
 func (c *call) give(ev *event, to sink) *gate.Error {
 	text := c.redact.Write(c.strip.Write(ev.text))
 	var calls []toolCall
@@ -233,7 +256,9 @@ func (c *call) give(ev *event, to sink) *gate.Error {
 	return c.send(to, text, calls)
 }
 
-// rest gives out what was held back, and has the bill checked before the end is told.
+// rest gives out what was held back, and has the bill checked before the end is told. The filters are closed
+// in the order in which text goes through them. A bill that the budgets refuse takes the end of the reply
+// with it: the agent has had what was paid for, and no sign that the reply is whole.
 func (c *call) rest(to sink) *gate.Error {
 	text := c.redact.Write(c.strip.Close())
 	text += c.redact.Close()
@@ -279,7 +304,11 @@ func (c *call) send(to sink, text string, calls []toolCall) *gate.Error {
 }
 
 // toolCall passes one piece of a function call on. In confidential mode its arguments are plaintext, and stay
-// here.
+// here (M-15).
+//
+// Pieces of several calls may come interleaved, told apart by their index, and a secret may be spread over
+// the pieces of one of them, so each call has a redactor of its own. A name isn't searched piece by piece:
+// one that holds a secret, or that no function can have, ends the reply.
 func (c *call) toolCall(in toolCall) (toolCall, *gate.Error) {
 	index := int64(0)
 	if in.Index != nil {
@@ -313,6 +342,8 @@ func (c *call) toolCall(in toolCall) (toolCall, *gate.Error) {
 	return out, nil
 }
 
+// safeID returns the provider's id if it is one, and otherwise one of ours: ids come back in the next
+// request, and must be neither a way to hand out a secret nor text that a prompt takes for something else.
 func (c *call) safeID(id string, index int64) string {
 	if functionName().MatchString(id) && c.redact.Text(id) == id {
 		return id
@@ -320,6 +351,8 @@ func (c *call) safeID(id string, index int64) string {
 	return "call_" + string(rune('a'+index%26)) + c.gateway.id()[:8]
 }
 
+// finishReason passes on the reasons that clients act on. Any other is a plain stop: it is a provider's own
+// word, and a word that passes unread is a way for text to pass.
 func finishReason(said string) string {
 	switch said {
 	case "length", "tool_calls", "content_filter":
@@ -328,7 +361,10 @@ func finishReason(said string) string {
 	return "stop"
 }
 
-// bill is what the call used: what the provider said where that can be true, else the estimate.
+// bill is what the call used: what the provider said where that can be true, else the estimate. A provider
+// that says too little would have the budget run longer than the money; one that says too much would end a
+// run for nothing. Neither can be checked exactly, since only the provider knows its vocabulary: the bounds
+// are in price.go.
 func (c *call) bill() usage {
 	u := usage{Prompt: tokensOf(c.sentBytes), Completion: tokensOf(c.outBytes)}
 	f := c.final
@@ -342,7 +378,9 @@ func (c *call) bill() usage {
 }
 
 // end ends the permit at the first call and does nothing at others. It returns what the agent gets: e, or why
-// neither booking nor record may be relied on.
+// neither booking nor record may be relied on. It is called before the reply's end is told, so that a reply
+// which isn't on record never looks whole, and once more by defer, for a panic on the way. The test model's
+// bytes went nowhere and count as none.
 func (c *call) end(e *gate.Error) *gate.Error {
 	if c.ended {
 		return nil

@@ -52,26 +52,30 @@ type Limits struct {
 
 // Provider is an upstream with the API of OpenAI.
 type Provider struct {
-	Name         string        `yaml:"name"`
-	BaseURL      string        `yaml:"base_url"`      // up to and with /v1; https, or http if allow_private
-	Secret       string        `yaml:"secret"`        // name of the key in `secrets`; empty: none is sent
-	Header       string        `yaml:"header"`        // that the key is sent in as it is; empty: Authorization: Bearer
-	AllowPrivate bool          `yaml:"allow_private"` // it may live at an address that isn't public; metadata services never
-	Timeout      time.Duration `yaml:"timeout"`       // of a call (60s, which is also the most: M-11)
-	Idle         time.Duration `yaml:"idle_timeout"`  // longest silence, first byte included (30s)
-	LimitField   string        `yaml:"limit_field"`   // max_tokens (default) or max_completion_tokens
+	Name    string `yaml:"name"`
+	BaseURL string `yaml:"base_url"` // up to and with /v1; https, or http if allow_private
+	Secret  string `yaml:"secret"`   // name of the key in `secrets`; empty: none is sent
+	// that the key is sent in as it is; empty: Authorization: Bearer
+	Header string `yaml:"header"`
+	// it may live at an address that isn't public; metadata services never
+	AllowPrivate bool          `yaml:"allow_private"`
+	Timeout      time.Duration `yaml:"timeout"`      // of a call (60s, which is also the most: M-11)
+	Idle         time.Duration `yaml:"idle_timeout"` // longest silence, first byte included (30s)
+	LimitField   string        `yaml:"limit_field"`  // max_tokens (default) or max_completion_tokens
 	Models       []Model       `yaml:"models"`
 }
 
 // Model is one model of a provider.
 type Model struct {
-	Name             string `yaml:"name"`               // that agents ask for
-	Upstream         string `yaml:"upstream"`           // that the provider knows; empty: name
-	Kind             string `yaml:"kind"`               // chat (default) or embeddings
-	Input            int64  `yaml:"input"`              // price of a million input tokens, millionths of the plans' unit
-	Output           int64  `yaml:"output"`             // price of a million output tokens
-	MaxTokens        int64  `yaml:"max_tokens"`         // most output tokens of a call (4096)
-	OpensInReasoning bool   `yaml:"opens_in_reasoning"` // its chat template opens <think>, so the reply has the closing tag only
+	Name     string `yaml:"name"`     // that agents ask for
+	Upstream string `yaml:"upstream"` // that the provider knows; empty: name
+	Kind     string `yaml:"kind"`     // chat (default) or embeddings
+	// price of a million input tokens, millionths of the plans' unit
+	Input     int64 `yaml:"input"`
+	Output    int64 `yaml:"output"`     // price of a million output tokens
+	MaxTokens int64 `yaml:"max_tokens"` // most output tokens of a call (4096)
+	// its chat template opens <think>, so the reply has the closing tag only
+	OpensInReasoning bool `yaml:"opens_in_reasoning"`
 }
 
 const (
@@ -92,6 +96,8 @@ func ParseConfig(n *read.Node) (Config, error) {
 	return c, nil
 }
 
+// defaults completes what the operator left out, before check looks at it. The test model is there only where
+// nothing else is: beside real models a client could take it for one of them.
 func (c *Config) defaults() {
 	if strings.TrimSpace(c.System) == "" {
 		c.System = DefaultSystem
@@ -130,6 +136,9 @@ var (
 	headerName   = regexpOnce(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
 )
 
+// check finds everything that is wrong, not the first thing. Names of models are one namespace for each kind,
+// the test model's among them: with two of a name, which one an agent gets would hang on the order of the
+// file. Prices and token limits are bounded so that their product stays within int64 (price.go).
 func (c *Config) check() (errs []error) {
 	bad := func(path, format string, args ...any) { errs = append(errs, read.Bad(path, format, args...)) }
 	within := func(path string, v, low, high int64) {
@@ -174,6 +183,9 @@ func (c *Config) check() (errs []error) {
 	return errs
 }
 
+// check looks at one provider. Its address must be https, since keys and prompts go there; http passes only
+// together with allow_private, for models on the operator's own machine. An address with a user or query in
+// it would be logged, and may hold a secret.
 func (p *Provider) check(path string, bad func(string, string, ...any), within func(string, int64, int64, int64)) {
 	if !providerName().MatchString(p.Name) {
 		bad(path+".name", "%.64q: want letters, digits and . _ -", p.Name)

@@ -13,7 +13,8 @@ import (
 type Embedding struct {
 	Model string // empty: the first embeddings model of a provider
 	Texts []string
-	Spent func(cost, tokens int64) *gate.Error // gate.Permit's of the call; nil: nobody is asked while it goes on
+	// gate.Permit's of the call; nil: nobody is asked while it goes on
+	Spent func(cost, tokens int64) *gate.Error
 }
 
 // Embedded is the answer, and what it cost: also beside an error.
@@ -39,7 +40,8 @@ func (g *Gateway) firstEmbeds() string {
 }
 
 // Embed asks a provider. It ends with ctx. The estimate is told to Spent before anything is sent, so that a
-// budget which is used up ends the call there.
+// budget which is used up ends the call there. What the call cost is in the answer beside an error as well:
+// whoever has the permit books it, and a provider charges also for a reply that broke off.
 func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error) {
 	if q.Model == "" {
 		q.Model = g.firstEmbeds()
@@ -72,7 +74,7 @@ func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error
 }
 
 // passed stands for the permit of the call that asks. Whoever has that one ends it, with what this one was
-// told.
+// told. So a call for a tool has one permit, one record and one end, and its money is counted once.
 type passed struct {
 	ctx   context.Context //nolint:containedctx // as a permit: the scope of one call
 	spent func(cost, tokens int64) *gate.Error

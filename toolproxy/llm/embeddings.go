@@ -75,6 +75,8 @@ func (r *embeddingsRequest) check() *gate.Error {
 	return nil
 }
 
+// embeddings answers a request for vectors, in the order of chat: whatever makes no sense is refused by
+// turnAway, at the price of a call, before anybody outside hears of it.
 func (g *Gateway) embeddings(w http.ResponseWriter, r *http.Request) {
 	var req embeddingsRequest
 	body, e := g.read(w, r, &req)
@@ -111,7 +113,8 @@ func (g *Gateway) embed(w http.ResponseWriter, r *http.Request, body []byte, req
 		return
 	}
 	c := newCall(g, t, permit, size, 0)
-	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }() // nobody is left to be told
+	// nobody is left to be told
+	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	vectors, e := c.vectors(req, texts)
 	if e = c.end(e); e != nil {
 		g.o.Log.Warn("embeddings call", "model", t.model.Name, "code", e.Code, "cause", causeOf(e))
@@ -122,7 +125,8 @@ func (g *Gateway) embed(w http.ResponseWriter, r *http.Request, body []byte, req
 }
 
 // vectors are asked for as numbers whatever the agent wants: numbers can be checked, base64 could hold any
-// text (M-15).
+// text (M-15). The budgets hear of the call before it goes out, and of what the provider says it used before
+// anything is given out: a stop in between withholds the vectors, not the bill.
 func (c *call) vectors(req *embeddingsRequest, texts []string) ([][]float64, *gate.Error) {
 	if e := c.meter(); e != nil {
 		return nil, e
@@ -155,6 +159,8 @@ func (c *call) vectors(req *embeddingsRequest, texts []string) ([][]float64, *ga
 	return vectors, nil
 }
 
+// localVectors answers for the test model. Its usage is an estimate by four bytes for a token, so that
+// examples come out the same each time; it isn't sent anywhere, so nothing was received.
 func (c *call) localVectors(req *embeddingsRequest, texts []string) ([][]float64, *gate.Error) {
 	dimensions := localDimensions
 	if req.Dimensions != nil {
@@ -168,7 +174,8 @@ func (c *call) localVectors(req *embeddingsRequest, texts []string) ([][]float64
 	return vectors, nil
 }
 
-// fetch is one request with a whole JSON reply.
+// fetch is one request with a whole JSON reply. Anything but JSON is no answer: a page of a proxy on the way,
+// say, which must neither be parsed nor be quoted.
 func (c *call) fetch(path string, body []byte) ([]byte, error) {
 	resp, kind, progress, err := c.post(path, body, "application/json")
 	if err != nil {
@@ -182,7 +189,11 @@ func (c *call) fetch(path string, body []byte) ([]byte, error) {
 	return c.readAll(resp, progress, c.gateway.o.Config.Limits.Reply)
 }
 
-// parseVectors reads a reply: one vector for each text, finite numbers, all of one length.
+// parseVectors reads a reply: one vector for each text, finite numbers, all of one length. Providers may give
+// them in any order, told by their index; an index twice, one too many or one missing would hand a text the
+// vector of another, so any of it makes the whole reply malformed. Numbers beyond 32 bits are refused because
+// clients that ask for base64 get those, and an infinity in an index of vectors spoils every comparison after
+// it.
 func parseVectors(text []byte, n int) ([][]float64, *usage, error) {
 	var reply struct {
 		Error jsontext.Value `json:"error"`

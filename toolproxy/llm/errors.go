@@ -61,7 +61,12 @@ var (
 	errAgent = errors.New("the agent went away")
 )
 
-// failure turns what went wrong upstream into what the agent gets: a class, never the upstream's words.
+// failure turns what went wrong upstream into what the agent gets: a class, never the upstream's words, which
+// may hold a key, an account, or instructions to the model that reads them.
+//
+// The order matters. A refusal of ours, by a budget or a lost ring, goes first, since whatever broke after it
+// broke because of it. Then the causes that ended the context, for the same reason: a read that was cut off
+// by a time limit fails as a broken connection. What is left went wrong by itself.
 func failure(ctx context.Context, err error) *gate.Error {
 	var known *gate.Error
 	if errors.As(err, &known) || errors.As(context.Cause(ctx), &known) {
@@ -86,7 +91,10 @@ func failure(ctx context.Context, err error) *gate.Error {
 	return e
 }
 
-// refusedBy maps an upstream's status. Its body isn't looked at.
+// refusedBy maps an upstream's status. Its body isn't looked at. 401, 402 and 403 are the operator's affair:
+// the agent can do nothing about them and learns no more than that; other 4xx are about the request, which it
+// can correct. A redirect is never followed: it would take the key, and the prompt, to where the operator
+// didn't send them.
 func refusedBy(code int) *gate.Error {
 	said := " (status " + strconv.Itoa(code) + ")"
 	switch {

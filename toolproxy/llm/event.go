@@ -23,7 +23,8 @@ type event struct {
 	reasoning bool // there was some; it is gone
 }
 
-// source gives a reply piece by piece, io.EOF at its proper end.
+// source gives a reply piece by piece, io.EOF at its proper end. A reply that ends otherwise is an error and
+// never io.EOF: the agent must be able to tell half an answer from a whole one.
 type source interface {
 	next() (event, error)
 	close()
@@ -35,7 +36,10 @@ const (
 	maxEventSize = 1 << 20   // data lines of one event
 )
 
-// chunk is what is read of a provider's object, of a stream or whole. All else in it isn't.
+// chunk is what is read of a provider's object, of a stream or whole. All else in it isn't: a provider's
+// extension can hold reasoning, and what isn't read can't come through (M-17). Values whose type differs from
+// provider to provider are kept as they are and looked at later, so that an odd one spoils no more than
+// itself.
 type chunk struct {
 	Error   jsontext.Value `json:"error"`
 	Choices few[choice]    `json:"choices"`
@@ -91,7 +95,8 @@ type fragment struct {
 }
 
 // parseChunk reads one object. Names given twice and broken UTF-8 make it malformed: two readers, two
-// meanings.
+// meanings. Whole replies have a message where pieces of a stream have a delta; one type reads both. Choices
+// other than the first are dropped, and not counted: one was asked for.
 func parseChunk(data []byte) (event, error) {
 	var c chunk
 	if err := json.Unmarshal(data, &c); err != nil {
@@ -128,6 +133,9 @@ func usageOf(v jsontext.Value) *usage {
 	return u
 }
 
+// add joins one choice to the event. The three names of reasoning are those of OpenRouter, DeepSeek and
+// Anthropic's compatible API; a fourth would come as a field that isn't read, so not at all, and be charged
+// for by the provider's own usage.
 func (ev *event) add(f *fragment) error {
 	text, err := contentText(f.Content)
 	if err != nil {
@@ -153,6 +161,8 @@ func (ev *event) add(f *fragment) error {
 }
 
 // contentText reads a string, or the text parts of a list; parts of other types (thinking) are left out.
+// Unlike parts, which reads an agent's request, it passes over what it doesn't know: a provider may send new
+// kinds, and the rest is still an answer.
 func contentText(v jsontext.Value) (string, error) {
 	switch {
 	case len(v) == 0 || v.Kind() == 'n':
@@ -185,7 +195,7 @@ func contentText(v jsontext.Value) (string, error) {
 }
 
 // sse reads server-sent events (WHATWG HTML, 9.2): lines, "data:" fields, an empty line at the end of each
-// event.
+// event. Other fields and comments are skipped, but count as bytes and as progress.
 type sse struct {
 	in       *bufio.Reader
 	body     io.Closer
@@ -197,6 +207,9 @@ type sse struct {
 
 func (s *sse) close() { _ = s.body.Close() }
 
+// next reads one event. A stream ends well with [DONE], as OpenAI ends it, or after a finish_reason, as
+// others do. Where the connection ends before either, the reply is cut off, whatever the transport says:
+// without TLS or a length an end looks like an end.
 func (s *sse) next() (event, error) {
 	for {
 		data, err := s.event()
@@ -222,6 +235,9 @@ func (s *sse) next() (event, error) {
 	}
 }
 
+// event returns the data of the next event. By the standard an event without an empty line after it is
+// dropped at the stream's end; some providers leave the last one out, so it counts here, and next decides
+// whether the reply was whole.
 func (s *sse) event() ([]byte, error) {
 	var data []byte
 	for {
@@ -249,7 +265,8 @@ func (s *sse) event() ([]byte, error) {
 	}
 }
 
-// line reads one, without its end. A line without end costs at most maxLine.
+// line reads one, without its end. A line without end costs at most maxLine, all of them together what a
+// reply may have (left). Each piece counts before it is kept, so that the check comes ahead of the memory.
 func (s *sse) line() ([]byte, error) {
 	var line []byte
 	for {

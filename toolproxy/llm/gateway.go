@@ -28,7 +28,8 @@ type Options struct {
 	Now      func() time.Time                   // nil: time.Now
 	Random   io.Reader                          // nil: crypto/rand.Reader; nonces and ids
 	Log      *slog.Logger                       // nil: none. Codes, counts and names of models only (M-18)
-	Trace    func(context.Context, http.Header) // puts trace context on a request to a provider (M-20); nil: none
+	// puts trace context on a request to a provider (M-20); nil: none
+	Trace func(context.Context, http.Header)
 }
 
 // Gateway is the handler. It is safe for concurrent use.
@@ -49,7 +50,10 @@ type target struct {
 	rt       http.RoundTripper // nil: the test model
 }
 
-// New returns the handler of /internal/llm/… and /v1/…. A secret that isn't there is an error.
+// New returns the handler of /internal/llm/… and /v1/…. A secret that isn't there is an error. Without an
+// entrance there is no handler at all: one that decides nothing by default would be found by the first
+// mistake in wiring. A configuration that didn't come from ParseConfig, as in tests and examples, is
+// completed and checked here, by the same rules.
 func New(o Options) (*Gateway, error) {
 	if o.Entrance == nil {
 		return nil, errors.New("llm: no entrance: nobody would decide")
@@ -80,6 +84,9 @@ func New(o Options) (*Gateway, error) {
 	return g, nil
 }
 
+// targets makes the models that can be asked for. Keys are resolved here, once, before anything hostile is
+// read: a key that isn't there is told at the start and not at the first call. Each provider has a transport
+// of its own, so that connections, and what a provider can learn by them, are never shared between two.
 func (g *Gateway) targets() error {
 	for i := range g.o.Config.Providers {
 		p := &g.o.Config.Providers[i]
@@ -171,6 +178,9 @@ func entryOf(t *target) modelEntry {
 	return modelEntry{t.model.Name, "model", 0, t.provider.Name}
 }
 
+// models lists what can be asked for, as OpenAI's clients expect it. It is the operator's choice and no
+// secret; what a model costs, and under which name its provider knows it, stays here. It takes no permit:
+// nothing is spent or sent by it.
 func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
 	list := struct {
 		Object string       `json:"object"`

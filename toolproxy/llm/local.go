@@ -33,6 +33,9 @@ type localChat struct {
 	used  usage
 }
 
+// newLocalChat decides what the model will say, and what it is for: the first rule that fits wins, in the
+// order above, with a tool's message first, or a call that was asked for in an earlier message would be made
+// again and again.
 func newLocalChat(r *chatRequest, most int64) source {
 	l := &localChat{most: most}
 	role, text := lastText(r)
@@ -75,6 +78,9 @@ func lastText(r *chatRequest) (role, text string) {
 	return "", ""
 }
 
+// directives finds what the text asks for. The arguments are the first JSON object after the name, and what
+// follows it is left alone, since the text comes between delimiters. A number too large counts as far as the
+// request's limit lets it.
 func directives(text string) (name, args string, count int64) {
 	if _, after, ok := strings.Cut(text, "call:"); ok {
 		name, rest, _ := strings.Cut(after, " ")
@@ -90,6 +96,8 @@ func directives(text string) (name, args string, count int64) {
 	return "", "", count
 }
 
+// offered finds the function of the request that a name stands for: itself, or the last one that ends in it
+// after an underscore, as MCP clients put the server's name in front.
 func offered(r *chatRequest, name string) string {
 	suffix := ""
 	for i := range r.Tools {

@@ -15,6 +15,9 @@ func (m *Model) cost(input, output int64) int64 {
 
 const mostCost = 1 << 61 // two of them still fit
 
+// mulDiv multiplies in 128 bits: a configured price and an unlikely count of tokens may exceed 64, and a cost
+// that wrapped around would be negative, a gift. What is out of range is the greatest amount there is, which
+// no budget has.
 func mulDiv(tokens, price int64) int64 {
 	if tokens <= 0 || price <= 0 {
 		return 0

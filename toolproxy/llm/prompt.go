@@ -51,6 +51,10 @@ type prompt struct {
 	nonce string // taken out of the reply: a model may repeat the delimiters
 }
 
+// prompt writes what goes up. The system message is the first and the only one: models weigh it above all
+// else, so it is the operator's text and the explanation of the delimiters, and nothing of the agent's comes
+// before or into it. The nonce of the delimiters is drawn for this request: an agent that has seen one prompt
+// can't forge the end of the next (M-16).
 func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
 	m, err := boundary.NewMarker(g.o.Random)
 	if err != nil {
@@ -81,7 +85,8 @@ func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
 }
 
 // settings passes on what providers put into the prompt themselves: names and texts in it are the agent's, so
-// escaped.
+// escaped. They can't stand between delimiters, since they have a place of their own in the request, and a
+// schema must stay one.
 func (p *prompt) settings(m *boundary.Marker, r *chatRequest) *gate.Error {
 	for _, v := range []struct {
 		name string
@@ -140,6 +145,10 @@ func (p *prompt) add(m *boundary.Marker, in *message, at string) *gate.Error {
 	return badArguments("%s.role is none of system, developer, user, assistant, tool", at)
 }
 
+// addData adds a message whose text is somebody's data, between delimiters that say whose. System and
+// developer messages of the agent's become a user's: what they ask for is a wish, not an instruction. Images
+// can't be delimited; only a user's message may have them, and a model that reads text in one has been told
+// what the rest of the message is.
 func (p *prompt) addData(m *boundary.Marker, from boundary.Source, role string, list []part, in *message, at string) *gate.Error {
 	if len(list) == 0 || len(in.ToolCalls) > 0 {
 		return badArguments("%s has no content, or calls that are not its", at)
@@ -193,7 +202,9 @@ func (p *prompt) addAssistant(m *boundary.Marker, list []part, in *message, at s
 	return nil
 }
 
-// escapeJSON escapes every string within a value. It goes by tokens, not by recursion.
+// escapeJSON escapes every string within a value, names of members too: providers write a function's schema
+// into the prompt, and a parameter's name is as good a place for a delimiter as its description. It goes by
+// tokens, not by recursion, so that depth costs nothing; the decoder refuses what is deeper than 10,000.
 func (p *prompt) escapeJSON(m *boundary.Marker, v jsontext.Value) (jsontext.Value, *gate.Error) {
 	if len(v) == 0 || v.Kind() == 'n' {
 		return nil, nil

@@ -35,8 +35,9 @@ type chatRequest struct {
 	Format        jsontext.Value `json:"response_format"`
 	Store         *bool          `json:"store"`
 	Logprobs      *bool          `json:"logprobs"`
-	User          string         `json:"user"`     // not passed on: who the agent is, is nothing the agent says
-	Metadata      jsontext.Value `json:"metadata"` // not passed on
+	// not passed on: who the agent is, is nothing the agent says
+	User     string         `json:"user"`
+	Metadata jsontext.Value `json:"metadata"` // not passed on
 }
 
 // sampling is what is passed on as it came: numbers, and words that are checked.
@@ -142,6 +143,9 @@ func badArguments(format string, args ...any) *gate.Error {
 	return refuse(gate.CodeBadArguments, fmt.Sprintf(format, args...), "correct the request")
 }
 
+// check refuses what would make a call cost more than one completion, keep something at the provider, or be
+// answered in a form that can't be filtered: several choices, storage, probabilities of tokens (they spell
+// out words that were withheld).
 func (r *chatRequest) check(l Limits) *gate.Error {
 	switch {
 	case len(r.Messages) == 0:
@@ -211,7 +215,8 @@ type imageURL struct {
 	Detail string `json:"detail,omitzero"`
 }
 
-// parts reads a content: a string, a list of parts, or nothing.
+// parts reads a content: a string, a list of parts, or nothing. Only kinds that are known pass, since a
+// provider's next kind may well be an address to fetch or a file to read (M-8).
 func parts(v jsontext.Value, at string) ([]part, *gate.Error) {
 	switch v.Kind() {
 	case '"':

@@ -55,8 +55,9 @@ type outMessage struct {
 	ToolCalls []toolCall `json:"tool_calls,omitempty"`
 }
 
-// streamSink sends server-sent events. The status is sent with the first: an error before it is an ordinary
-// error.
+// streamSink sends server-sent events. It has two states. Until the first event nothing is said, and a
+// failure is an ordinary error with its status; after it the status is out, so that a failure can only be an
+// event, the last one, with no [DONE] after it: that is how a client tells a broken reply from a whole one.
 type streamSink struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -89,6 +90,10 @@ func (s *streamSink) write(v any) *gate.Error {
 	return s.send(string(b))
 }
 
+// send writes one event and flushes it. The deadline is for this event alone: an agent that stops reading
+// ends its call after patience, and doesn't keep a place or the provider's connection; one that reads slowly
+// but steadily goes on. Every failure here is the agent's absence, so it is told as that and not as a fault
+// of the provider.
 func (s *streamSink) send(data string) *gate.Error {
 	if !s.started {
 		h := s.w.Header()
@@ -114,6 +119,8 @@ func gone() *gate.Error {
 	return &gate.Error{Code: gate.CodeCanceled, Message: "the connection was closed", Next: "nobody reads this", Cause: errAgent}
 }
 
+// emit sends a piece, and before the first of them the one that names the role, which OpenAI's clients wait
+// for before they take text.
 func (s *streamSink) emit(m outMessage, finish *string) *gate.Error {
 	if !s.started {
 		empty := ""
@@ -134,6 +141,9 @@ func (s *streamSink) delta(text string, calls []toolCall) *gate.Error {
 
 func (s *streamSink) summary(text string) *gate.Error { return s.emit(outMessage{Summary: text}, nil) }
 
+// finish is called after the permit has ended well: nothing of it may be said before, since an end that isn't
+// on record takes the reply's end with it. The order is OpenAI's: finish_reason, usage if it was asked for,
+// [DONE].
 func (s *streamSink) finish(c *call) {
 	e := s.emit(outMessage{}, &c.finish)
 	if e == nil && s.usage {
@@ -152,7 +162,8 @@ func (s *streamSink) fail(e *gate.Error) {
 	_ = s.write(bodyOf(e))
 }
 
-// wholeSink gathers the reply.
+// wholeSink gathers the reply, which is bounded by what may be read of an upstream. Nothing is written before
+// finish or fail, so that the status tells the truth.
 type wholeSink struct {
 	w     http.ResponseWriter
 	head  head

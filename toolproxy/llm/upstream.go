@@ -23,7 +23,9 @@ func transport(p Provider) http.RoundTripper {
 }
 
 // post sends body to the provider, and returns the body of a reply that isn't an error, its media type, and
-// what to call while it is read. Silence from here to the reply's end cancels the call: see watch.
+// what to call while it is read. Silence from here to the reply's end cancels the call: see watch. The
+// request goes through the transport and not through a client: no redirect is followed, no cookie kept,
+// nothing tried again that may have been charged for.
 func (c *call) post(path string, body []byte, accept string) (io.ReadCloser, string, func(), error) {
 	p := c.target.provider
 	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, strings.TrimRight(p.BaseURL, "/")+path, bytes.NewReader(body))
@@ -60,14 +62,19 @@ func (c *call) post(path string, body []byte, accept string) (io.ReadCloser, str
 	return resp.Body, kind, progress, nil
 }
 
-// watch cancels the call when progress wasn't called for idle.
+// watch cancels the call when progress wasn't called for idle. Each line that comes is progress, also an SSE
+// comment: some providers send those while a model thinks. A provider that sends nothing else is ended by the
+// call's time limit, which no progress moves. The timer ends with the call; a Reset after that fires once
+// into a context that has ended, which is nothing.
 func (c *call) watch(idle time.Duration) (progress func()) {
 	t := time.AfterFunc(idle, func() { c.cancel(errIdle) })
 	context.AfterFunc(c.ctx, func() { t.Stop() })
 	return func() { t.Reset(idle) }
 }
 
-// ask opens the reply to a chat completion.
+// askChat opens the reply to a chat completion. A stream is always asked for, whatever the agent wants: so a
+// stop can end a call in the middle, and silence is noticed. Providers that answer with one object all the
+// same are taken at their media type; what is neither is no answer, and isn't guessed at.
 func (c *call) askChat(body []byte) (source, error) {
 	resp, kind, progress, err := c.post("/chat/completions", body, "text/event-stream, application/json")
 	if err != nil {
@@ -108,7 +115,8 @@ func (g *Gateway) ask(c *call, body []byte) (source, *gate.Error) {
 	return src, nil
 }
 
-// readAll reads at most limit bytes; one more is an error.
+// readAll reads at most limit bytes; one more is an error. The limit is of what came over the wire: transport
+// unpacks nothing, so that a small reply can't become a large one here.
 func (c *call) readAll(resp io.Reader, progress func(), limit int64) ([]byte, error) {
 	var b bytes.Buffer
 	n, err := io.Copy(&b, io.LimitReader(&progressing{resp, progress}, limit+1))
@@ -135,7 +143,9 @@ func (r *progressing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// retryAfter believes up to ten minutes.
+// retryAfter reads the header's form in seconds (RFC 9110, 10.2.3); a date, which providers don't send,
+// counts as none. It is believed up to ten minutes: an agent that is told to wait for a day would rather be
+// told to try.
 func retryAfter(resp *http.Response) time.Duration {
 	d, err := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
 	if err != nil || d < 0 {
