@@ -64,27 +64,33 @@ type injection struct{ name, secret, prefix string }
 
 func compile(c Config, allow []string) (*ruleset, error) {
 	r := &ruleset{}
-	entries := slices.Concat(c.Allow, allow)
+	var entries []string
 	var errs []error
+	fine := func(key string, i int, err error) bool {
+		if err != nil {
+			errs = append(errs, read.Under(fmt.Sprintf("%s[%d]", key, i), err))
+		}
+		return err == nil
+	}
+	for i, entry := range c.Allow {
+		if _, err := egress.ParseEntry(entry); fine("allow", i, err) {
+			entries = append(entries, entry)
+		}
+	}
+	entries = append(entries, allow...)
 	for i, one := range c.Rules {
 		lines, err := r.add(one)
-		if err != nil {
-			errs = append(errs, read.Under(fmt.Sprintf("rules[%d]", i), err))
-		}
+		fine("rules", i, err)
 		entries = append(entries, lines...)
 	}
 	for i, private := range c.Private {
-		if err := checkPrivate(private); err != nil {
-			errs = append(errs, read.Under(fmt.Sprintf("private[%d]", i), err))
-			continue // the list would say it again
+		if fine("private", i, checkPrivate(private)) {
+			entries = append(entries, private)
 		}
-		entries = append(entries, private)
 	}
 	for i, excluded := range c.Excluded {
 		p, err := parsePattern(excluded)
-		if err != nil {
-			errs = append(errs, read.Under(fmt.Sprintf("intercept_exclude[%d]", i), err))
-		}
+		fine("intercept_exclude", i, err)
 		r.excluded = append(r.excluded, p)
 	}
 	list, err := egress.NewList(entries)
@@ -98,9 +104,8 @@ func compile(c Config, allow []string) (*ruleset, error) {
 	return r, nil
 }
 
-// add checks one rule and returns it as lines of the list. What needs more than a line is kept beside: the
-// rules that intercept, with what they put into requests, and the list of each that lets websockets through.
-// A host that a list wouldn't take is told by the list, once.
+// add checks one rule and returns it as lines of the list. What needs more than a line is kept beside: the rules
+// that intercept, with what they put into requests, and the list of each that lets websockets through.
 func (r *ruleset) add(one Rule) (entries []string, err error) {
 	switch {
 	case one.Host == "" || one.Host == "*":
@@ -121,7 +126,7 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 	}
 	list, err := egress.NewList(entries)
 	if err != nil {
-		return entries, nil // the whole list tells
+		return nil, err
 	}
 	if one.WebSocket {
 		r.sockets = append(r.sockets, list)
