@@ -20,7 +20,10 @@ var sedRuns = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(^|[;{]|^[0-9$,]+|^/[^/]*/)\s*e\s+\S|^[0-9$,]*s(/[^/]*/[^/]*/|\|[^|]*\|[^|]*\||#[^#]*#[^#]*#)[gpimI0-9]*e`)
 })
 
-// carried looks for another command within a command's arguments.
+// carried looks for another command within a command's arguments. Each row of the tables is tried on all of
+// them, because an option may be given more than once, and the first may be the honest one. The arguments are
+// put together first, as prose was cut at its equals signs; sed has no option for it, its scripts are looked
+// through by a pattern of their own.
 func (f *finder) carried(name string, args []string) {
 	with, code := lexicon().carriers[name], lexicon().spawners[name]
 	if with == nil && code == nil && name != "sed" && name != "gsed" {
@@ -60,7 +63,10 @@ func (f *finder) variable(name, value string) {
 	}
 }
 
-// value finds the option's, or that of the argument that is meant.
+// value finds the option's, or that of the argument that is meant. Options come in four spellings,
+// --name=value, --name value, -nvalue and -abn value, and any of them carries the same command; a reader that
+// knew three would be gone round by the fourth. The first value that fits is taken, not the first there is:
+// an honest one before it hides nothing.
 func (c *carrier) value(args []string) (string, bool) {
 	for i, a := range args {
 		next := ""

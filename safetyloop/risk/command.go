@@ -10,7 +10,9 @@ import (
 	"agentrun/internal/fold"
 )
 
-// did notes what a command does, under its name.
+// did notes what a command does, under its name. Only an action that is stronger than what was found before,
+// or as strong where no command has named its target, gives the operation and the target: of "ls; rm -rf /"
+// it is rm.
 func (f *finder) did(as factor, name string, args []string) {
 	stronger := f.verb == "" || catalogue[as].Points > catalogue[f.verbAs].Points || catalogue[as].Points == catalogue[f.verbAs].Points && f.aimed == ""
 	f.act(as, name)
@@ -60,7 +62,9 @@ func has(args []string, short byte, long string) bool {
 	return false
 }
 
-// touch notes the paths among a command's arguments.
+// touch notes the paths among a command's arguments. A relative name behind cd is noted twice, in that folder
+// and as it stands: cd may have failed, or prose was taken for it. A star is everything, even where it is no
+// path.
 func (f *finder) touch(args []string, changes bool) {
 	for _, a := range args {
 		if f.folder != "" && a != "" && a[0] != '-' && a[0] != '/' && a[0] != '~' && !strings.Contains(a, "://") && (changes || strings.HasPrefix(a, "..")) {
@@ -83,6 +87,11 @@ func (f *finder) touch(args []string, changes bool) {
 
 // command judges one command by its row of commands.tsv. A name that has none says nothing: its words have
 // been read as prose.
+//
+// It is asked for every word that may be a command, with whatever follows: args may be empty, begin with
+// options, or be the rest of a sentence, and no step may count on one being there. (yarn and bundle without
+// arguments, and pacman with options alone, have made it panic.) The row's verb comes before its steps, so
+// that a step which finds worse replaces it.
 func (f *finder) command(name string, args []string) bool {
 	row := lexicon().commands[name]
 	if row == nil && (strings.HasPrefix(name, "mkfs.") || strings.HasPrefix(name, "newfs")) {

@@ -40,7 +40,9 @@ func leadIn(text string) (lead, command string) {
 	return text[:i+2], text[i+2:]
 }
 
-// literals finds the messages' places. False: it is no program.
+// literals finds the messages' places, from the parser's tree and not from the quotes in the text: only the
+// parser knows which of them the shell would take off. False means that nothing is taken out, and the whole
+// text is judged. That is the safe side of every doubt here, a panic of the parser included.
 func literals(command string, spans *[][2]int) (ok bool) {
 	defer func() {
 		if recover() != nil {

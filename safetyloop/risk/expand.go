@@ -41,6 +41,9 @@ func (w *walker) word(word *syntax.Word, nested int) (*value, bool) {
 	return v, known
 }
 
+// parts writes the parts of a word one after the other. It goes on behind a part that isn't known, so that
+// the rest of the word is judged; only a word that grows without end is given up. nested counts words within
+// words and not the length.
 func (w *walker) parts(v *value, parts []syntax.WordPart, quoted bool, nested int) bool {
 	known := true
 	for _, p := range parts {
@@ -75,7 +78,9 @@ func (w *walker) part(v *value, p syntax.WordPart, quoted bool, nested int) bool
 	return false
 }
 
-// literal takes backslashes out. A pattern in it is only known to the file system; braces make words.
+// literal takes backslashes out. A pattern in it is only known to the file system; braces make words. Outside
+// quotes a backslash hides any character, within them only five: taken out too freely, a Windows path would
+// be another one; too rarely, r\m no rm.
 func (w *walker) literal(v *value, s string, quoted bool) bool {
 	known := true
 	for i := 0; i < len(s); i++ {
@@ -98,6 +103,10 @@ func (w *walker) literal(v *value, s string, quoted bool) bool {
 	return known
 }
 
+// param expands a variable. What it does with the forms that cut, count or replace (${x:1}, ${#x}, ${x/a/b})
+// is nothing: they are used for little else than to spell a word from parts, and so the word isn't known. A
+// default (${x:-rm}) is taken where the variable is empty. Where it isn't, the parser's reading may be wrong
+// for := and :+, so the word isn't known either.
 func (w *walker) param(v *value, p *syntax.ParamExp, quoted bool, nested int) bool {
 	if p.Param == nil {
 		v.dynamic = true

@@ -12,7 +12,14 @@ import (
 	"agentrun/internal/fold"
 )
 
-// finder collects what is found in one hint.
+// finder collects what is found in one hint. Its state only ever grows: a factor that was found stays found,
+// the strongest verb is only replaced by a stronger one, and a target is only set where there was none. So
+// the order in which the readers come (prose, SQL, segments, the shell's parser) decides names and details,
+// and never takes points away. What hangs on the whole hint, such as whether anything is changed, is asked at
+// the end, by result.
+//
+// Two fields hold a target, because two readers know it to a different degree: prose takes the first thing
+// that is named, and a command knows which of its arguments is meant. The command's wins.
 type finder struct {
 	env     Env
 	reading fold.Reading
@@ -51,6 +58,7 @@ const (
 	maxOperation  = 1024 // bytes: the hint itself is compared whole
 )
 
+// add notes a factor. The first detail stays: it is what stands first in the hint, where a reader looks.
 func (f *finder) add(as factor, detail string) {
 	if !f.found[as] {
 		f.found[as], f.detail[as] = true, detail
@@ -68,12 +76,15 @@ func (f *finder) act(as factor, verb string) {
 	f.acted[as] = true
 }
 
+// aim notes a target if there is none yet.
 func (f *finder) aim(target string) {
 	if f.target == "" {
 		f.target = fold.String(target)
 	}
 }
 
+// place keeps a path for the end, when it is known what is done: reading a file and deleting it are told
+// apart by verbs that may come after its name.
 func (f *finder) place(path string, changes, prose bool) {
 	if len(f.paths) < maxPlaces {
 		f.paths = append(f.paths, place{path, changes, prose})
@@ -81,6 +92,9 @@ func (f *finder) place(path string, changes, prose bool) {
 	f.aim(path)
 }
 
+// operate keeps a command for a policy's deny patterns. It must not have what a pattern's author wouldn't
+// write: the words come without quotes, path and wrapper. What is cut here is still found in the hint as a
+// whole.
 func (f *finder) operate(words ...string) {
 	if len(f.operations) >= maxOperations {
 		return
@@ -94,7 +108,10 @@ func (f *finder) operate(words ...string) {
 	}
 }
 
-// result adds what depends on the whole, and sums up.
+// result adds what depends on the whole, and sums up. The order matters: first the verbs whose weight hangs
+// on an object (drop a table, drop a hint), then the strongest verb as a factor, and only then what asks for
+// the verbs (scopes, places), and last what asks for sensitive things, which places may add. Vague comes at
+// the end, because a target may be found by any of them.
 func (f *finder) result() Assessment {
 	if f.formats && is(f.store, medium) {
 		f.act(verbDestroy, "format")
@@ -158,6 +175,9 @@ func (f *finder) heavy() bool {
 	return f.acted[verbDelete] || f.acted[verbDestroy] || f.acted[verbStop] || f.acted[verbAccess]
 }
 
+// scopes weighs what the words say about extent and object against what is done to it. Reading everything is
+// no wider a harm than reading, so each of these asks for an action of its kind; any action in the hint will
+// do, not the strongest alone.
 func (f *finder) scopes() {
 	if f.acted[verbDelete] || f.acted[verbDestroy] || f.acted[verbSend] || f.acted[verbPay] {
 		f.add(irreversible, f.verb)
@@ -191,12 +211,17 @@ func (f *finder) scopes() {
 	}
 }
 
+// flows notes that something sensitive and a way out stand in one hint. It doesn't ask for their order or
+// whether they are one command: a file is read into a variable in one place and sent in another.
 func (f *finder) flows() {
 	if f.sensitive && (f.acted[verbSend] || f.way) {
 		f.add(exfiltration, "something sensitive and a way out")
 	}
 }
 
+// sum adds the points, then raises the sum to the highest floor that was found. The floors come last and in
+// the catalogue's order, lowest first, so that the factors' points still make the score. It is cut at 100
+// only at the end: no factor's points are changed to fit.
 func (f *finder) sum() ([]Factor, int) {
 	var out []Factor
 	total := 0

@@ -27,6 +27,9 @@ func lemma(word string) (v verb, inflected, ok bool) {
 		v, ok := irregular(word)
 		return v, true, ok
 	}
+	// The rules are tried in this order, and the first that gives a known verb is taken: "ing" before "ings", so
+	// that no longer ending is cut from a word that a shorter one explains. A doubled consonant (dropping) counts
+	// where nothing is appended.
 	for _, s := range [...]struct{ suffix, with string }{
 		{"ing", ""}, {"ing", "e"}, {"ed", ""}, {"ed", "e"}, {"s", ""}, {"es", ""}, {"ied", "y"}, {"ies", "y"}, {"ying", "y"}, {"ion", "e"}, {"ion", ""}, {"ation", "e"},
 		{"ation", ""}, {"ment", ""}, {"al", "e"}, {"al", ""}, {"ure", "e"}, {"er", ""}, {"er", "e"}, {"ication", "y"}, {"ings", ""}, {"ings", "e"}, {"ions", "e"}, {"ions", ""}, {"ments", ""}, {"als", "e"},
@@ -54,7 +57,9 @@ func irregular(word string) (verb, bool) {
 	return v, ok
 }
 
-// joined finds a strong verb that another word is written onto: deleteall, bulkdelete, droptable.
+// joined finds a strong verb that another word is written onto: deleteall, bulkdelete, droptable. Only few
+// verbs are looked for so, at the beginning and the end of a word: within one, or with weak verbs, honest
+// words would be full of them.
 func joined(word string) (verb, bool) {
 	if len(word) < 6 || len(word) > 2*maxWord {
 		return verb{}, false

@@ -197,6 +197,8 @@ func factorOf(name string) factor {
 	return factor(max(slices.IndexFunc(catalogue[:], func(e Entry) bool { return e.Name == name }), 0))
 }
 
+// addVerbs keeps the harmful ones in the order of their words as well: two of them may have one skeleton, and
+// which is found must not change from run to run.
 func (t *tables) addVerbs(c []string) {
 	as := factorOf(c[0])
 	for _, w := range strings.Fields(c[1]) {

@@ -39,6 +39,12 @@ func (f *finder) places() {
 	}
 }
 
+// judge weighs one path. Credentials and start-up files come first, wherever they lie: they count within the
+// workspace as well. A root is then all there is to say. Only after that does it matter whether the path is
+// inside: a path that is inside or harmless adds nothing.
+//
+// The path isn't looked up, because the judge has no files and the agent could change them before it acts. A
+// link within the workspace that leads out of it isn't seen; the sandbox holds that.
 func (f *finder) judge(raw string, changes bool) {
 	name := cleaned(raw)
 	if w := f.env.Workspace; w != "" && (name == ".." || strings.HasPrefix(name, "../")) {
@@ -69,7 +75,9 @@ func (f *finder) judge(raw string, changes bool) {
 	f.sensitive = f.sensitive || osPath(name)
 }
 
-// cleaned resolves dots without looking at any file, and takes every spelling of a home folder as ~.
+// cleaned resolves dots without looking at any file, and takes every spelling of a home folder as ~. The star
+// at a path's end is kept: all that is in a folder is another thing than the folder. Two slashes at the
+// front, and file: before them, are one.
 func cleaned(p string) string {
 	p = strings.ReplaceAll(p, "\\", "/")
 	for _, home := range [...]string{"$HOME", "${HOME}", "$home"} {
@@ -91,6 +99,9 @@ func cleaned(p string) string {
 	return p
 }
 
+// inside tells whether a cleaned path is within the workspace. A relative one is, unless it climbs out: where
+// the agent stands isn't known, and cd is followed by touch. No workspace, or the root as one, has nothing
+// inside.
 func (f *finder) inside(p string) bool {
 	switch {
 	case strings.HasPrefix(p, "~"), drive(p):
@@ -129,7 +140,8 @@ func osPath(p string) bool {
 	return slices.ContainsFunc(lexicon().lists[osFolder], func(top string) bool { return p == top || strings.HasPrefix(p, top+"/") })
 }
 
-// credentials takes the usual places of keys and passwords.
+// credentials takes the usual places of keys and passwords, in any case of letters: not every file system
+// tells them apart. Files that only show what a .env looks like hold none.
 func credentials(p string) bool {
 	p = strings.ToLower(p)
 	if within("/"+p, credentialPlace) {

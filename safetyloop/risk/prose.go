@@ -73,7 +73,8 @@ func unsplit(text string) string {
 }
 
 // parts splits a name into lower-case words: deleteUser, delete_user, fs.delete-user. Other scripts' letters
-// are kept together.
+// are kept together. A run of capitals is one word up to the last of them, which begins the next: HTTPDelete
+// is http and delete. last, lastAt and run are of the character before; that is all that is needed to tell.
 func parts(name string) []string {
 	var out []string
 	start, last, run := -1, rune(0), 0
@@ -129,6 +130,9 @@ func (f *finder) prose(tokens []token) {
 	f.letters(tokens)
 }
 
+// token judges one word by what it looks like, in this order: a star, an address, an option, a root folder,
+// an email, a path, and a name if it is none of them. The order is from what can be nothing else to what can
+// be anything; an address has slashes and would be a path, a path has dots and would be a name.
 func (f *finder) token(t token, previous, next string) {
 	s := strings.TrimPrefix(t.text, "@")
 	switch {
@@ -225,7 +229,10 @@ func (f *finder) flag(words []string) {
 	}
 }
 
-// name judges a word, or the name of an operation.
+// name judges a word, or the name of an operation. A name of several words is an operation's, and its own
+// words say what it does; the words around it only tell verb from noun at its ends. Where no word is a verb,
+// the disguises are tried, which cost most and would find verbs in honest words otherwise: first the name
+// without its separators, then digits and signs for letters.
 func (f *finder) name(t token, previous, next string) {
 	words := parts(t.text)
 	if whole := strings.ToLower(t.text); len(words) > 1 && strings.IndexFunc(whole, func(r rune) bool { return !unicode.IsLetter(r) }) < 0 {
@@ -271,7 +278,10 @@ func (f *finder) name(t token, previous, next string) {
 	f.object(t, words, found)
 }
 
-// verbIn decides whether a word is meant as a verb here.
+// verbIn decides whether a word is meant as a verb here. It is asked for every word, and both mistakes cost:
+// a noun taken for a verb makes "release notes" a deployment, a verb taken for a noun lets an action go. So
+// it refuses only on evidence: an ending that things have, a word beside it that makes a thing of it, or a
+// word that is as often a thing where nothing leads to a verb.
 func (f *finder) verbIn(w, previous, next string, followed, compound bool) (verb, bool) {
 	v, inflected, ok := lemma(w)
 	switch {
@@ -314,7 +324,8 @@ func phrase(previous, w string) (verb, bool) {
 	return irregular("* " + w)
 }
 
-// rejoin reads del-ete and d.e.l.e.t.e as one word.
+// rejoin reads del-ete and d.e.l.e.t.e as one word, where it is a verb that does harm: for weak ones an
+// honest name that happens to read so would be called a disguise.
 func (f *finder) rejoin(words []string) bool {
 	v, _, ok := lemma(strings.Join(words, ""))
 	if !ok || catalogue[v.as].Points < catalogue[verbSend].Points {
@@ -325,7 +336,9 @@ func (f *finder) rejoin(words []string) bool {
 	return true
 }
 
-// unmask tries each part between separators, with its digits and signs.
+// unmask tries each part between separators, with its digits and signs. A part without a letter is a number.
+// What is found counts as disguised as well as done: whoever writes d3lete for delete means that it isn't
+// recognised.
 func (f *finder) unmask(text string) bool {
 	found := false
 	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r == '_' || r == '-' || r == '.' || r == '/' || r == ':' }) {
@@ -363,7 +376,9 @@ func (f *finder) letters(tokens []token) {
 	check()
 }
 
-// object takes the first thing that is named as the target.
+// object takes the first thing that is named as the target. A word that says nothing is passed over, or the
+// target of "delete all of the users" would be "of" and the hint not vague; a verb is none, nor is an adverb.
+// A word in quotes is a name whatever it says.
 func (f *finder) object(t token, words []string, isVerb bool) {
 	if f.target != "" {
 		return

@@ -46,17 +46,11 @@ func TierOf(score int) Tier {
 
 // String gives the names of S-6.
 func (t Tier) String() string {
-	switch t {
-	case Advisory:
-		return "advisory"
-	case Confirm:
-		return "confirm"
-	case Verify:
-		return "verify"
-	case DangerZone:
-		return "danger_zone"
+	names := [...]string{"invalid", "advisory", "confirm", "verify", "danger_zone"}
+	if int(t) >= len(names) {
+		t = TierInvalid
 	}
-	return "invalid"
+	return names[t]
 }
 
 // Env is where the action would happen.
@@ -90,7 +84,9 @@ type Assessment struct {
 	Hidden  bool // something in the hint can't be seen, or reads as something else
 }
 
-// Assess scores a hint.
+// Assess scores a hint. It is read up to three times: as it is shown, as what hidden tag characters spell,
+// and with escapes undone, since what reads the hint next may undo them. Each reading can only add. The
+// readings share one budget, so that none of them can be made to cost more by what another holds.
 func Assess(hint string, env Env) Assessment {
 	r := fold.Read(hint)
 	f := &finder{env: env, reading: r, budget: 16 * MaxHint}

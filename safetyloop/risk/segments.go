@@ -14,7 +14,14 @@ type flow struct {
 	shell  bool // a shell or an interpreter was named
 }
 
-// segments judges the commands between separators, from words alone.
+// segments judges the commands between separators, from words alone: it must see what the parser refuses, as
+// half a command in a sentence does.
+//
+// Three things of the last separator decide how the next words are read. After a redirection the first word
+// is a file and no command. After a pipe a bare shell runs what it is fed. After an opened substitution the
+// words are an argument of the command before, which gets their output. Brackets of prose aren't separators
+// of commands unless a dollar stands before them; they end a segment all the same, so that (rm -rf /) is read
+// from its rm.
 func (f *finder) segments(tokens []token) {
 	var words []string
 	var now flow
@@ -44,6 +51,10 @@ func (f *finder) segments(tokens []token) {
 	end()
 }
 
+// segment judges one command with what came before it. A download that is run is told by three signs: a shell
+// after something that was downloaded (curl … | sh), a download within what a shell is given (sh -c "$(curl
+// …)"), and prose that says both. The state is carried on whether or not the two are joined by a pipe: a file
+// between them does the same.
 func (f *finder) segment(words []string, now *flow, opened, piped bool) {
 	if len(words) == 0 {
 		return
@@ -124,6 +135,11 @@ const maxArgs = 64
 // call judges the words of one command. A command may stand behind others (sudo, env, xargs, find -exec) and
 // behind prose, so every place is tried; further in, a name within a path is an argument unless it lies in a
 // folder of programs.
+//
+// What can go wrong is on both sides. Tried too often, "please find the time to kill the bug" would be two
+// commands: a name that is an English word too counts only behind a wrapper or before evidence. Tried too
+// seldom, a wrapper that isn't known hides what it runs: that is why names that are no English words count
+// anywhere.
 func (f *finder) call(words []string) {
 	each := false // behind xargs or parallel
 	for i, w := range words {
@@ -152,7 +168,8 @@ func (f *finder) call(words []string) {
 func many(w string) bool { return base(w) == "xargs" || base(w) == "parallel" }
 
 // evidence that a word of prose is a command: an option or a path follows, or a word that only this command
-// takes.
+// takes. An address is no evidence: "install https://…" is as good a sentence as a command, and the address
+// counts by itself.
 func evidence(args []string) bool {
 	if len(args) == 0 {
 		return false

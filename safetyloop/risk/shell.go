@@ -38,6 +38,14 @@ func (f *finder) shell(text string, depth int) {
 	}
 }
 
+// tooComplex tells whether a text might take the parser more stack or time than there is. It must be sure
+// without parsing, so it counts characters wherever they stand, in quotes and words as well: a text that is
+// refused without need is held for verification, one that is parsed without bound ends the process and with
+// it everybody's blocks.
+//
+// deepest bounds the stack by brackets; openers bound what is closed and opened again; operators and keywords
+// bound what binds to the right without any bracket. Within arithmetic more signs are operators than
+// elsewhere.
 func tooComplex(text string) bool {
 	openers, operators, depth, deepest := 0, 0, 0, 0
 	arithmetic := strings.Contains(text, "((") || strings.Contains(text, "$[") || strings.Contains(text, "let ")
@@ -79,7 +87,8 @@ func keywords(text string) int {
 }
 
 // snippets are the parts of prose that may be a command: what follows a colon, what stands in backquotes,
-// what follows "run".
+// what follows "run". Some of them hold others, so their number is bounded; the words of all of them have
+// been judged as words already, and what is looked for here is what only the parser can put together.
 func snippets(text string) []string {
 	var out []string
 	for rest := text; len(out) < maxParses/2; {
@@ -103,7 +112,9 @@ func snippets(text string) []string {
 	return out
 }
 
-// evasive tells whether a text that can't be parsed has what only a parser can read.
+// evasive tells whether a text that can't be parsed has what only a parser can read. Prose hardly ever has
+// it: a sentence that isn't a program is judged by its words, and one with these signs in it is held, because
+// its words may not be what would run.
 func evasive(text string) bool {
 	for _, s := range [...]string{"$'", "${", "$(", "\\x", "<<<", "$\"", "eval "} {
 		if strings.Contains(text, s) {
@@ -113,8 +124,9 @@ func evasive(text string) bool {
 	return false
 }
 
-// parse judges text if it is a program. A panic of the parser refuses it: what couldn't be read may be
-// anything.
+// parse judges text if it is a program, and tells whether it was. A panic of the parser refuses the text:
+// what couldn't be read may be anything. So does a budget that is spent, and both count as read, or the
+// caller would go on with pieces of the same text.
 func (f *finder) parse(text string, depth int) (ok bool) {
 	if f.budget -= len(text); f.budget < 0 {
 		f.add(shellUnreadable, "more code than is read")

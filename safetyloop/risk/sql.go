@@ -4,7 +4,10 @@ package risk
 
 import "strings"
 
-// sql looks for statements among the words, in whatever they are wrapped.
+// sql looks for statements among the words, in whatever they are wrapped: a client's option, a quote, a
+// heredoc, a sentence. It is no parser of SQL, and needs none: what a dialect allows between the words would
+// be another way round it. A statement ends at the next separator or after maxArgs words, so that a WHERE of
+// the next one isn't taken for its own.
 func (f *finder) sql(tokens []token) {
 	for i := range tokens {
 		switch word(tokens, i) {
@@ -46,7 +49,10 @@ func set(tokens []token, i int) bool {
 	return false
 }
 
-// statement judges what follows: without a WHERE, or with one that is always true, it is about every row.
+// statement judges what follows: without a WHERE, or with one that is always true, it is about every row. It
+// tells such a WHERE by its first comparison alone: "true", or the same on both sides. A longer one that is
+// always true is taken for an honest one, since to find it is to run it; the verb and its object weigh all
+// the same.
 func (f *finder) statement(name string, tokens []token, i int, as factor) {
 	f.act(as, strings.Fields(name)[0])
 	f.operate(append(strings.Fields(name), word(tokens, i))...)
@@ -70,7 +76,8 @@ func (f *finder) row(table string) {
 	}
 }
 
-// uncomment takes SQL and C comments out, once as a space and once as nothing. None: "".
+// uncomment takes SQL and C comments out, once as a space and once as nothing: a database reads the first,
+// and what only looks for words the second. A comment that isn't closed stays, with all behind it. None: "".
 func uncomment(text string) (spaced, closed string) {
 	if !strings.Contains(text, "*/") || !strings.Contains(text, "/*") {
 		return "", ""

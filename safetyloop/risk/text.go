@@ -12,7 +12,14 @@ import (
 // maxDepth is how deep code within code is read: sh -c within sh -c, text within base64.
 const maxDepth = 8
 
-// text judges a text, which may hold others: commands in quotes, encoded ones.
+// text judges a text, which may hold others: commands in quotes, encoded ones. Each of them comes back here
+// with a greater depth.
+//
+// Both bounds are needed. The depth ends texts that hold themselves; the budget, which all readings of a hint
+// share, ends those that hold many: without it, eight levels of eight parts would be read sixteen million
+// times. What is over either isn't left out in silence, it is a command that can't be read. A comment is
+// taken out in two ways, because DROP/**/TABLE is two words to a database and r/**/m is one to a careless
+// filter; the second reading must not rename the operation that the first found.
 func (f *finder) text(text string, depth int) {
 	if strings.TrimSpace(text) == "" {
 		return
@@ -36,6 +43,9 @@ func (f *finder) text(text string, depth int) {
 	f.shell(text, depth)
 }
 
+// read judges the same words four times over: as prose, as SQL, as commands between separators, and what they
+// encode. None of them knows of the others. What one is made blind for by a trick (a quote that isn't closed,
+// a comment within a word) another still reads, and the worst counts.
 func (f *finder) read(tokens []token, depth int) {
 	f.prose(tokens)
 	f.sql(tokens)
@@ -48,7 +58,9 @@ func (f *finder) read(tokens []token, depth int) {
 	}
 }
 
-// fork takes :(){ :|:& };: with any name and spacing.
+// fork takes :(){ :|:& };: with any name and spacing. The name is looked for backwards from its brackets, in
+// pieces that get shorter, since what stands before it may be a word of prose; 32 bytes of it are enough, and
+// keep the work linear.
 func fork(text string) bool {
 	squeezed := strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) {
@@ -78,7 +90,9 @@ func fork(text string) bool {
 // don't read as text.
 const minEncoded = 12
 
-// decoded is the text that a run of base64 or hex holds, if it does.
+// decoded is the text that a run of base64 holds, if it does: if all of it prints, and if it has a
+// space or a line end. A name of a function, a digest or a key in base64 hardly ever decodes to that; a
+// command without any argument would be missed, and harms little. Both alphabets of base64 are taken.
 func decoded(s string) string {
 	s = strings.TrimRight(s, "=")
 	if len(s) < minEncoded || strings.ContainsFunc(s, func(r rune) bool {

@@ -8,7 +8,13 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// walker goes over a program as it would run, with the variables it sets on the way.
+// walker goes over a program as it would run, with the variables it sets on the way. It runs nothing and
+// reads no file: what only a run could tell isn't known to it, and a command whose name isn't known is a
+// factor of its own.
+//
+// The variables are a list and no map, looked through from its end: an assignment that comes later counts,
+// and a hint can't make more of them than maxVars. A branch that wouldn't be taken is followed as well, since
+// nobody here can tell.
 type walker struct {
 	f     *finder
 	depth int
@@ -28,6 +34,9 @@ func (w *walker) set(name, value string) {
 	w.vars = append(w.vars, variable{name, value})
 }
 
+// get gives a variable's value as far as it is known before anything runs. Those that a shell always has come
+// first: a hint can set IFS or HOME to something else, but then it says so, and the words of it are read as
+// well.
 func (w *walker) get(name string) (string, bool) {
 	switch name {
 	case "IFS":
@@ -58,7 +67,9 @@ func (w *walker) statements(list []*syntax.Stmt) {
 	}
 }
 
-// node visits everything below a node, in order.
+// node visits everything below a node, in order. Assignments must be seen before the command that uses them,
+// which is the order of the text; a function's body is visited where it stands and not where it is called,
+// which is early enough.
 func (w *walker) node(n syntax.Node) {
 	syntax.Walk(n, func(n syntax.Node) bool {
 		switch n := n.(type) {
@@ -77,6 +88,8 @@ func (w *walker) node(n syntax.Node) {
 	})
 }
 
+// assign notes a variable twice: by its name, because some make other programs run something (LD_PRELOAD),
+// and by its value, for the words that use it.
 func (w *walker) assign(a *syntax.Assign) {
 	if a.Name == nil || a.Value == nil {
 		return
@@ -105,6 +118,8 @@ func written(word *syntax.Word, v *value) string {
 	return v.text()
 }
 
+// redirect judges where output goes and input comes from. A here-document is a text of its own: a shell may
+// be what reads it. A file that is written counts as changed even if the command before it only prints.
 func (w *walker) redirect(r *syntax.Redirect) {
 	w.f.chained = true
 	if r.Hdoc != nil {
