@@ -32,17 +32,7 @@ const (
 )
 
 func (o outcome) String() string {
-	switch o {
-	case right:
-		return "verified"
-	case wrong:
-		return "wrong_code"
-	case lockedOut:
-		return "locked_out"
-	case refused:
-		return "refused"
-	}
-	return "none"
+	return [...]string{"none", "verified", "wrong_code", "locked_out", "refused"}[o]
 }
 
 func (a attempts) until() time.Time {

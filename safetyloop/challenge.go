@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -41,24 +42,17 @@ func newID() string {
 	b := randomBytes(16)
 	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80
+	return idFrom(b)
+}
+
+func idFrom(b []byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
+// isID takes an id in the one spelling that newID has.
 func isID(s string) bool {
-	if len(s) != 36 {
-		return false
-	}
-	for i := range len(s) {
-		b := s[i]
-		if i == 8 || i == 13 || i == 18 || i == 23 {
-			if b != '-' {
-				return false
-			}
-		} else if (b < '0' || b > '9') && (b < 'a' || b > 'f') {
-			return false
-		}
-	}
-	return true
+	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
+	return err == nil && len(b) == 16 && idFrom(b) == s
 }
 
 // called names a challenge in an error; what is no id isn't repeated, it may be the code.
@@ -224,14 +218,19 @@ func idOf(c *challenge) string {
 
 func (l *Loop) paused(e *execution, got verdict, c *challenge) Directive {
 	d := l.directive(e, got)
-	data := map[string]any{"operation": opVerify}
-	if c != nil {
-		data["verificationId"], data["expires_at"] = c.ID, c.Expires.UTC()
-	} else {
+	if c == nil {
 		d.Factors = append(d.Factors, "too many challenges wait: none was issued")
 	}
-	d.Notifications = append(d.Notifications, l.note(notePause, got.reason, data))
+	d.Notifications = append(d.Notifications, l.note(notePause, got.reason, toVerify(c)))
 	return d
+}
+
+// toVerify tells how a challenge is answered; c is nil where none could be issued.
+func toVerify(c *challenge) map[string]any {
+	if c == nil {
+		return map[string]any{"operation": opVerify}
+	}
+	return map[string]any{"operation": opVerify, "verificationId": c.ID, "expires_at": c.Expires.UTC()}
 }
 
 // stillPaused answers every step of an agent whose verification waits, whatever the step is (S-9).

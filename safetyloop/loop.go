@@ -232,7 +232,7 @@ func (l *Loop) makeRoom() bool {
 func (l *Loop) drop(p *principal) {
 	delete(l.principals, p.name)
 	for h, t := range l.tokens {
-		if t.principal == p.name {
+		if t.Principal == p.name {
 			delete(l.tokens, h)
 		}
 	}

@@ -23,19 +23,7 @@ const (
 	halt       // stopped
 )
 
-func (k kind) String() string {
-	switch k {
-	case goOn:
-		return "continue"
-	case pause:
-		return "pause"
-	case mustVerify:
-		return "verify"
-	case halt:
-		return "stop"
-	}
-	return "none"
-}
+func (k kind) String() string { return [...]string{"none", "continue", "pause", "verify", "stop"}[k] }
 
 // Tiers (S-6).
 const (

@@ -36,7 +36,26 @@ func (l *Loop) readBlocks(ctx context.Context) (all map[string]block, err error)
 	})
 	if err != nil {
 		l.observe("block", "unreadable")
-		return nil, fmt.Errorf("%w: %w", ErrUnread, err)
+		if !errors.Is(err, ErrUnread) {
+			err = fmt.Errorf("%w: %w", ErrUnread, err)
+		}
+		return nil, err
+	}
+	return all, nil
+}
+
+// allBlocks are those in the store, and those that couldn't be saved.
+func (l *Loop) allBlocks(ctx context.Context) (map[string]block, error) {
+	all, err := l.readBlocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, p := range l.principals {
+		if p.unsaved != nil {
+			all[name] = *p.unsaved
+		}
 	}
 	return all, nil
 }
@@ -173,7 +192,7 @@ func (l *Loop) revoke(p *principal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h, t := range l.tokens {
-		if t.principal == p.name && !t.used {
+		if t.Principal == p.name && !t.used {
 			delete(l.tokens, h)
 		}
 	}
@@ -190,11 +209,7 @@ func (l *Loop) stopDirective(e *execution, got verdict, c *challenge) Directive 
 	if e != nil {
 		d.Notifications = l.pull(e)
 	}
-	data := map[string]any{"operation": opVerify}
-	if c != nil {
-		data["verificationId"], data["expires_at"] = c.ID, c.Expires.UTC()
-	}
-	d.Notifications = append(d.Notifications, l.note(noteDanger, got.reason, data))
+	d.Notifications = append(d.Notifications, l.note(noteDanger, got.reason, toVerify(c)))
 	return d
 }
 
@@ -279,17 +294,10 @@ func (l *Loop) Blocks(ctx context.Context) ([]Block, error) {
 	if l.set.Store == nil {
 		return []Block{}, nil // Logging or Disabled without one
 	}
-	all, err := l.readBlocks(ctx)
+	all, err := l.allBlocks(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	for name, p := range l.principals {
-		if p.unsaved != nil {
-			all[name] = *p.unsaved
-		}
-	}
-	l.mu.Unlock()
 	list := []Block{}
 	for name, b := range all {
 		list = append(list, Block{Agent: b.Agent, Reason: b.Reason, Since: b.Since, Challenge: idOf(l.waiting(name, challengeDanger, ""))})
@@ -303,17 +311,10 @@ func (l *Loop) Unblock(ctx context.Context, by, agent, reason string) error {
 	if l.set.Store == nil {
 		return fmt.Errorf("agent %.80q: %w", agent, ErrNotFound)
 	}
-	all, err := l.readBlocks(ctx)
+	all, err := l.allBlocks(ctx)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	for name, p := range l.principals {
-		if p.unsaved != nil {
-			all[name] = *p.unsaved
-		}
-	}
-	l.mu.Unlock()
 	var hits []string
 	for name, b := range all {
 		if b.Agent == agent {

@@ -28,18 +28,11 @@ const (
 // token is a confirmation that was asked for (S-12). The text isn't secret from the agent that it was given to: what keeps it from
 // confirming itself is who presents it.
 type token struct {
-	text      string
+	Pending
 	hash      tokenHash
 	scope     scope
-	principal string
-	agent     string
 	session   string
-	operation string
 	bound     digest
-	summary   string
-	reason    string
-	created   time.Time
-	expires   time.Time
 	confirmed bool
 	used      bool
 }
@@ -54,7 +47,7 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-func (t *token) live(now time.Time) bool { return !t.used && within(now, t.created, t.expires) }
+func (t *token) live(now time.Time) bool { return !t.used && within(now, t.Created, t.Expires) }
 
 // request is what a confirmation is asked for.
 type request struct {
@@ -73,10 +66,10 @@ func (l *Loop) ask(ctx context.Context, c Caller, r request) (*token, error) {
 	l.sweepTokens(now)
 	waiting := 0
 	for _, t := range l.tokens {
-		if t.principal != c.Principal || !t.live(now) {
+		if t.Principal != c.Principal || !t.live(now) {
 			continue
 		}
-		if t.scope == r.scope && t.operation == r.operation && t.bound == r.bound {
+		if t.scope == r.scope && t.Operation == r.operation && t.bound == r.bound {
 			l.mu.Unlock()
 			return t, nil
 		}
@@ -88,8 +81,11 @@ func (l *Loop) ask(ctx context.Context, c Caller, r request) (*token, error) {
 	}
 	text := newToken()
 	t := &token{
-		text: text, hash: hashOf(text), scope: r.scope, principal: c.Principal, agent: agentName(c, r.element), session: c.Session,
-		operation: r.operation, bound: r.bound, summary: shown(r.summary, maxSummary), reason: r.reason, created: now, expires: now.Add(TokenTTL),
+		Pending: Pending{
+			Token: text, Principal: c.Principal, Agent: agentName(c, r.element), Operation: r.operation,
+			Summary: shown(r.summary, maxSummary), Reason: r.reason, Created: now, Expires: now.Add(TokenTTL),
+		},
+		hash: hashOf(text), scope: r.scope, session: c.Session, bound: r.bound,
 	}
 	if err := l.recordToken(ctx, t, "requested", "", ""); err != nil {
 		return nil, err
@@ -105,15 +101,15 @@ func (l *Loop) sweepTokens(now time.Time) {
 	spent := map[string][]*token{}
 	for h, t := range l.tokens {
 		switch {
-		case now.After(t.expires.Add(TokenTTL)):
+		case now.After(t.Expires.Add(TokenTTL)):
 			delete(l.tokens, h)
 		case !t.live(now):
-			spent[t.principal] = append(spent[t.principal], t)
+			spent[t.Principal] = append(spent[t.Principal], t)
 		}
 	}
 	for _, list := range spent {
 		if len(list) > maxSpent {
-			slices.SortFunc(list, func(a, b *token) int { return a.created.Compare(b.created) })
+			slices.SortFunc(list, func(a, b *token) int { return a.Created.Compare(b.Created) })
 			for _, t := range list[:len(list)-maxSpent] {
 				delete(l.tokens, t.hash)
 			}
@@ -123,8 +119,8 @@ func (l *Loop) sweepTokens(now time.Time) {
 
 func (l *Loop) recordToken(ctx context.Context, t *token, event, by, reason string) error {
 	return l.keep(ctx, t.session, &audit.SafetyConfirmation{
-		AgentID: audit.Claimed(t.agent), Bound: t.bound.String(), By: claimedOr(by), Event: event, ExpiresAt: t.expires,
-		Operation: t.operation, Reason: reason, Token: audit.Hash(t.hash),
+		AgentID: audit.Claimed(t.Agent), Bound: t.bound.String(), By: claimedOr(by), Event: event, ExpiresAt: t.Expires,
+		Operation: t.Operation, Reason: reason, Token: audit.Hash(t.hash),
 	})
 }
 
@@ -150,12 +146,13 @@ func (l *Loop) find(text string) (token, bool) {
 // problem says why a token is no good, in the order of the draft; nil if it is.
 func (t *token) problem(now time.Time, operation string, bound digest) *Error {
 	switch {
-	case t.operation != operation || t.bound != bound:
+	case t.Operation != operation || t.bound != bound:
 		return refusal(CodeTokenMismatch, map[string]any{"requested_operation": operation}, "Confirmation token scope mismatch")
 	case t.used:
 		return refusal(CodeTokenUsed, nil, "Confirmation token has already been used")
-	case !within(now, t.created, t.expires):
-		return refusal(CodeTokenExpired, map[string]any{"expired_at": t.expires.UTC()}, "Confirmation token has expired")
+	case !within(now, t.Created, t.Expires):
+		at := map[string]any{"expired_at": t.Expires.UTC()}
+		return refusal(CodeTokenExpired, at, "Confirmation token has expired")
 	}
 	return nil
 }
@@ -163,7 +160,7 @@ func (t *token) problem(now time.Time, operation string, bound digest) *Error {
 // use spends a confirmed token. Without an error and without a token, nobody has confirmed it yet.
 func (l *Loop) use(ctx context.Context, c Caller, s scope, operation string, bound digest, text string) (*token, *Error) {
 	t, found := l.find(text)
-	if !found || t.principal != c.Principal {
+	if !found || t.Principal != c.Principal {
 		return nil, l.badToken(ctx, c, text, operation, refusal(CodeTokenInvalid, nil, "Invalid confirmation token"))
 	}
 	bad := t.problem(l.now(), operation, bound)
@@ -249,7 +246,7 @@ func (l *Loop) permit(ctx context.Context, call Call, op *Operation, v values, p
 	return refusal(CodeConfirmation, map[string]any{
 		"operation": op.Name, "level": op.Permission, "reasons": []string{r.reason},
 		"confirmation_message": "Somebody else confirms the token; then repeat this same call with confirmation_token",
-		"confirmation_token":   t.text, "expires_at": t.expires.UTC(),
+		"confirmation_token":   t.Token, "expires_at": t.Expires.UTC(),
 	}, "This operation requires confirmation")
 }
 
@@ -263,7 +260,9 @@ func askError(err error) *Error {
 }
 
 func pendingData(operation, level string, t *token) map[string]any {
-	return map[string]any{"operation": operation, "level": level, "confirmation_token": t.text, "expires_at": t.expires.UTC()}
+	return map[string]any{
+		"operation": operation, "level": level, "confirmation_token": t.Token, "expires_at": t.Expires.UTC(),
+	}
 }
 
 func (l *Loop) sessionConfirmed(p *principal, now bool) bool {
@@ -291,17 +290,17 @@ func (l *Loop) confirmOperation(ctx context.Context, call Call, v values) Reply 
 	switch {
 	case !found:
 		bad = refusal(CodeTokenInvalid, nil, "Invalid confirmation token")
-	case t.principal == c.Principal:
+	case t.Principal == c.Principal:
 		// The caller comes from the connection: an agent that calls itself something else is still the same one.
 		bad = refusal(CodeDenied, map[string]any{"reason": "self_approval"}, "Permission denied: nobody confirms for themselves")
 	case l.set.OnlyOperators && !c.Operator:
 		bad = refusal(CodeDenied, map[string]any{"reason": "operators_only"}, "Permission denied: only an operator confirms here")
-	case v.text(pOperation) != "" && v.text(pOperation) != t.operation:
+	case v.text(pOperation) != "" && v.text(pOperation) != t.Operation:
 		bad = refusal(CodeTokenMismatch, map[string]any{"requested_operation": shown(v.text(pOperation), 64)}, "Confirmation token scope mismatch")
 	case t.confirmed:
 		bad = refusal(CodeTokenUsed, nil, "Confirmation token has already been used")
 	default:
-		bad = t.problem(l.now(), t.operation, t.bound)
+		bad = t.problem(l.now(), t.Operation, t.bound)
 	}
 	if bad != nil {
 		return failed(l.badToken(ctx, c, text, opConfirm, bad))
@@ -309,7 +308,9 @@ func (l *Loop) confirmOperation(ctx context.Context, call Call, v values) Reply 
 	if err := l.confirm(ctx, t, c.Principal); err != nil {
 		return failed(unrecorded())
 	}
-	return succeed(map[string]any{"confirmed": true, "operation": t.operation, "agent": t.agent, "summary": t.summary, "expires_at": t.expires.UTC()})
+	return succeed(map[string]any{
+		"confirmed": true, "operation": t.Operation, "agent": t.Agent, "summary": t.Summary, "expires_at": t.Expires.UTC(),
+	})
 }
 
 func (l *Loop) confirm(ctx context.Context, t token, by string) error {
@@ -333,9 +334,7 @@ func (l *Loop) Pending(context.Context) []Pending {
 	list := []Pending{}
 	for _, t := range l.tokens {
 		if t.live(now) && !t.confirmed {
-			list = append(list, Pending{
-				Token: t.text, Principal: t.principal, Agent: t.agent, Operation: t.operation, Summary: t.summary, Reason: t.reason, Created: t.created.UTC(), Expires: t.expires.UTC(),
-			})
+			list = append(list, t.Pending)
 		}
 	}
 	slices.SortFunc(list, func(a, b Pending) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Token, b.Token)) })
@@ -350,7 +349,7 @@ func (l *Loop) Confirm(ctx context.Context, by, text string) error {
 		return fmt.Errorf("confirm token: %w", ErrNotFound)
 	case t.used || t.confirmed:
 		return fmt.Errorf("confirm token: %w", ErrUsed)
-	case !within(now, t.created, t.expires):
+	case !within(now, t.Created, t.Expires):
 		return fmt.Errorf("confirm token: %w", ErrExpired)
 	}
 	return l.confirm(ctx, t, by)

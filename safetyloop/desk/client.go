@@ -63,58 +63,45 @@ type Block struct {
 	By   *Client `json:"-"`
 }
 
-// gather asks every supervisor of the run folder that has a loop; those without one answer not_found, and have nothing.
-func gather[T any](ctx context.Context, runDir, path string, take func(ctx context.Context, c *Client, ask func(out any) error) ([]T, error)) (all []T, err error) {
+// gather asks every supervisor of the run folder that has a loop for a list, and puts the lists in order. of
+// is the list in an answer, whose names what is in it, and order compares. The error names the loops that
+// didn't answer; what the others have is there beside it.
+func gather[R, E, T any](
+	ctx context.Context, runDir, path string, of func(R) []E, whose func(E, *Client) T, order func(a, b T) int,
+) (all []T, err error) {
 	var mu sync.Mutex
 	err = control.Each(ctx, runDir, func(ctx context.Context, c *control.Client) error {
-		got, err := take(ctx, &Client{c}, func(out any) error { return c.Ask(ctx, "GET", prefix+path, nil, out) })
+		var got R
+		err := c.Ask(ctx, "GET", prefix+path, nil, &got)
 		mu.Lock()
 		defer mu.Unlock()
-		all = append(all, got...)
+		for _, one := range of(got) {
+			all = append(all, whose(one, &Client{c}))
+		}
 		return err
 	})
+	slices.SortFunc(all, order)
 	return all, err
 }
 
-// Challenges lists what waits in every loop of the run folder, oldest first. The error names the loops that didn't answer; what
-// the others have is there beside it. So do Confirmations and Blocks.
+// Challenges lists what waits in every loop of the run folder, oldest first: see gather for its error. So do
+// Confirmations and Blocks.
 func Challenges(ctx context.Context, runDir string) ([]Challenge, error) {
-	all, err := gather(ctx, runDir, "/challenges", func(_ context.Context, c *Client, ask func(any) error) (list []Challenge, err error) {
-		var got challenges
-		err = ask(&got)
-		for _, one := range got.Challenges {
-			list = append(list, Challenge{one, c.Name(), c})
-		}
-		return list, err
-	})
-	slices.SortFunc(all, func(a, b Challenge) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID)) })
-	return all, err
+	return gather(ctx, runDir, "/challenges", func(r challenges) []safetyloop.Challenge { return r.Challenges },
+		func(one safetyloop.Challenge, c *Client) Challenge { return Challenge{one, c.Name(), c} },
+		func(a, b Challenge) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID)) })
 }
 
 // Confirmations lists what waits for confirm.
 func Confirmations(ctx context.Context, runDir string) ([]Pending, error) {
-	all, err := gather(ctx, runDir, "/pending", func(_ context.Context, c *Client, ask func(any) error) (list []Pending, err error) {
-		var got pending
-		err = ask(&got)
-		for _, one := range got.Pending {
-			list = append(list, Pending{one, c.Name(), c})
-		}
-		return list, err
-	})
-	slices.SortFunc(all, func(a, b Pending) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Token, b.Token)) })
-	return all, err
+	return gather(ctx, runDir, "/pending", func(r pending) []safetyloop.Pending { return r.Pending },
+		func(one safetyloop.Pending, c *Client) Pending { return Pending{one, c.Name(), c} },
+		func(a, b Pending) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Token, b.Token)) })
 }
 
 // Blocks lists who is stopped.
 func Blocks(ctx context.Context, runDir string) ([]Block, error) {
-	all, err := gather(ctx, runDir, "/blocks", func(_ context.Context, c *Client, ask func(any) error) (list []Block, err error) {
-		var got blocks
-		err = ask(&got)
-		for _, one := range got.Blocks {
-			list = append(list, Block{one, c.Name(), c})
-		}
-		return list, err
-	})
-	slices.SortFunc(all, func(a, b Block) int { return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Agent, b.Agent)) })
-	return all, err
+	return gather(ctx, runDir, "/blocks", func(r blocks) []safetyloop.Block { return r.Blocks },
+		func(one safetyloop.Block, c *Client) Block { return Block{one, c.Name(), c} },
+		func(a, b Block) int { return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Agent, b.Agent)) })
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"agentrun/internal/read"
+	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/risk"
 )
 
@@ -115,12 +116,7 @@ func (x Expect) compare(e Explanation) (wrong []string) {
 		wrong = append(wrong, fmt.Sprintf("vague: got %v, want %v", e.Vague, *x.Vague))
 	}
 	has := func(name string) bool {
-		for _, f := range e.Factors {
-			if f.Name == name {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(e.Factors, func(f judge.Factor) bool { return f.Name == name })
 	}
 	for _, name := range x.Factors {
 		if !has(name) {

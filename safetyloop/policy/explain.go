@@ -84,16 +84,12 @@ func patternStage(j judge.Judgement, m *matched) Stage {
 
 func tierStage(j judge.Judgement) Stage {
 	tier := risk.TierOf(j.Score)
-	s := Stage{Name: "tier", Verdict: Continue, Detail: fmt.Sprintf("score %d: %s", j.Score, tier)}
-	switch tier {
-	case risk.Confirm:
-		s.Verdict = Pause
-	case risk.Verify:
-		s.Verdict = Verify
-	case risk.DangerZone:
-		s.Verdict = Stop
-	}
-	return s
+	return Stage{Name: "tier", Verdict: tierVerdicts[tier], Detail: fmt.Sprintf("score %d: %s", j.Score, tier)}
+}
+
+// tierVerdicts are what the tiers of S-6 lead to. TierOf gives no other.
+var tierVerdicts = [...]Verdict{
+	risk.Advisory: Continue, risk.Confirm: Pause, risk.Verify: Verify, risk.DangerZone: Stop,
 }
 
 func (v *View) toleranceStage(j judge.Judgement) Stage {

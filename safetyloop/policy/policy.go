@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,21 +49,13 @@ func (p *Policy) For(agent string, bound bool) *View {
 		return v
 	}
 	v.sets = []rules{own, p.rules}
-	if t := own.tolerance; t != judge.NoTolerance && (bound || t < orDefault(p.rules.tolerance)) {
+	if t := own.tolerance; t != judge.NoTolerance && (bound || t < cmp.Or(p.rules.tolerance, judge.Moderate)) {
 		v.settings.Tolerance = t
 	}
 	if n := own.steps; n > 0 && (bound || p.rules.steps == 0 || n < p.rules.steps) {
 		v.settings.MaxSteps = n
 	}
 	return v
-}
-
-// orDefault is the tolerance of a file without one, for comparing.
-func orDefault(t judge.Tolerance) judge.Tolerance {
-	if t == judge.NoTolerance {
-		return judge.Moderate
-	}
-	return t
 }
 
 // In is the view with another workspace, which goes before the file's: a sandbox knows its own. Empty changes nothing.
