@@ -26,7 +26,6 @@ var hollow = map[string]string{
 	"hypervisor.().Kills":          "the account of a kill switch as a test reads it; operators read the audit",
 	"audit.NewMemory":              "a log without a disk, for tests of what is recorded",
 	"internal/fault.Set":           "plants faults in the test's own process; programs take theirs from the environment",
-	"safetyloop.EndpointOf":        "names the endpoint that a test calls; programs are called by theirs",
 	"store/storetest":              "tests any store",
 	"witness/noncetest":            "tests any store of nonces",
 	"toolproxy/gate/gatetest":      "plays the supervisor",

@@ -58,5 +58,3 @@ func word(e *Error) string {
 
 func succeed(data any) Reply  { return Reply{Success: true, Data: data} }
 func failed(err *Error) Reply { return Reply{Error: err} }
-
-func isUnread(err error) bool { return errors.Is(err, ErrUnread) }

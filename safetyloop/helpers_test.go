@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -224,7 +225,7 @@ var alice, bob, operator = Caller{Principal: "alice"}, Caller{Principal: "bob"},
 
 func (b *bench) call(c Caller, op string, pairs ...any) Reply {
 	b.t.Helper()
-	return b.Do(b.t.Context(), Call{Caller: c, Endpoint: EndpointOf(op), Operation: op, Params: params(pairs...)})
+	return b.Do(b.t.Context(), Call{Caller: c, Endpoint: endpointOf(op), Operation: op, Params: params(pairs...)})
 }
 
 // step reports one and wants a directive.
@@ -290,3 +291,25 @@ func wantErr(t testing.TB, got, want error) {
 type discard struct{}
 
 func (discard) Record(context.Context, string, audit.Record) error { return nil }
+
+func endpointOf(name string) Endpoint {
+	if o := operation(name); o != nil {
+		return o.endpoint()
+	}
+	return NoEndpoint
+}
+
+// The table of types can be read, and names what the loop speaks of; an unreadable one would be an empty list.
+func TestTypes(t *testing.T) {
+	tiers := []string{tierAdvisory, tierConfirm, tierVerify, tierDanger}
+	if found := typeNamed("SafetyTier"); found == nil || !slices.Equal(found.Values, tiers) {
+		t.Errorf("got %+v, want the tiers %v", found, tiers)
+	}
+	notes := typeNamed("AgentNotification")
+	if notes == nil || !slices.Equal(notes.Fields[0].Values, []string{notePermission, notePause, noteDanger}) {
+		t.Errorf("got %+v, want the types of notifications", notes)
+	}
+	if len(types()) != 9 {
+		t.Errorf("got %d types, want 9", len(types()))
+	}
+}

@@ -4,6 +4,9 @@ package safetyloop
 
 import (
 	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
 	"time"
 )
 
@@ -56,7 +59,7 @@ func (l *Loop) options(ctx context.Context, c Caller) map[string]any {
 		state := map[string]any{"stopped": false}
 		if err := l.Blocked(ctx, c); err != nil {
 			state["stopped"], state["reason"] = true, "The agent is stopped"
-			if isUnread(err) {
+			if errors.Is(err, ErrUnread) {
 				state["reason"] = ErrUnread.Error()
 			} else if ch := l.waiting(c.Principal, challengeDanger, ""); ch != nil {
 				state["verificationId"] = ch.ID
@@ -76,33 +79,13 @@ type typeInfo struct {
 	Members     []string    `json:"members,omitempty"`
 }
 
-func types() []typeInfo {
-	return []typeInfo{
-		{Name: "AutonomyDirective", Kind: "object", Description: "the answer to a step", Fields: []Parameter{
-			{Name: "continue", Type: "boolean", Required: true, Description: "whether the reported action may be done"},
-			{Name: "factors", Type: "string[]", Required: true, Description: "why"},
-			{Name: "stopped", Type: "boolean", Description: "the agent is stopped until a human has verified"},
-			{Name: "reason", Type: "string", Description: "why it pauses or is stopped"},
-			{Name: "stepsRemaining", Type: "integer", Description: "before the step limit"},
-			{Name: "nextStepRisk", Type: "SafetyTier", Description: "tier of the reported action"},
-			{Name: "notifications", Type: "AgentNotification[]", Description: "what has happened since"},
-		}},
-		{Name: "AgentNotification", Kind: "object", Description: "an event that is pulled with the next step", Fields: []Parameter{
-			{Name: "type", Type: "string", Required: true, Values: []string{notePermission, notePause, noteDanger}},
-			{Name: "message", Type: "string", Required: true},
-			{Name: "metadata", Type: "object", Required: true, Description: "verificationId of a challenge, confirmation_token of a pause"},
-			{Name: "timestamp", Type: "string", Required: true},
-		}},
-		{Name: "SafetyTier", Kind: "enum", Description: "of a score", Values: []string{tierAdvisory, tierConfirm, tierVerify, tierDanger}},
-		{Name: "SafetyLoopMode", Kind: "enum", Description: "value of execution_safety_loop", Values: []string{"enforcing", "monitoring", "logging", "disabled"}},
-		{Name: "CRUDEndpoint", Kind: "enum", Description: "families of operations that are served", Values: []string{"CREATE", "READ", "EXECUTE"}},
-		{Name: "OperationInput", Kind: "object", Description: "a request", Fields: []Parameter{
-			{Name: "operation", Type: "string", Required: true}, {Name: "params", Type: "object"},
-		}},
-		{Name: "OperationResult", Kind: "union", Description: "an answer", Members: []string{"OperationSuccess", "OperationFailure"}},
-		{Name: "OperationSuccess", Kind: "object", Description: "success true, and data"},
-		{Name: "OperationFailure", Kind: "object", Description: "success false, and error with code, message and details"},
-	}
+//go:embed types.json
+var typeTable []byte
+
+// types are those of types.json, in its order; TestTypes holds that it can be read.
+func types() (all []typeInfo) {
+	_ = json.Unmarshal(typeTable, &all)
+	return all
 }
 
 func typeNamed(name string) *typeInfo {

@@ -40,7 +40,7 @@ func TestSettingsRefuseTheirZeroValues(t *testing.T) {
 func TestS1RequestsAreReadStrictly(t *testing.T) {
 	b := newBench(t)
 	do := func(op string, raw string) Reply {
-		return b.Do(t.Context(), Call{Caller: alice, Endpoint: EndpointOf(op), Operation: op, Params: json.RawMessage(raw)})
+		return b.Do(t.Context(), Call{Caller: alice, Endpoint: endpointOf(op), Operation: op, Params: json.RawMessage(raw)})
 	}
 	for name, c := range map[string]struct{ op, raw, code string }{
 		"unknown operation":   {"drop_tables", `{}`, CodeNoOperation},
@@ -100,7 +100,7 @@ func TestS2EachOperationHasItsEndpoint(t *testing.T) {
 		t.Errorf("%d operations, want 7", got)
 	}
 	for op, right := range want {
-		if got := EndpointOf(op); got != right {
+		if got := endpointOf(op); got != right {
 			t.Errorf("%s: got %v, want %v", op, got, right)
 		}
 		for _, e := range []Endpoint{NoEndpoint, Create, Read, Execute} {

@@ -154,14 +154,6 @@ func operation(name string) *Operation {
 	return nil
 }
 
-// EndpointOf names the endpoint of an operation, for a server in mode single; NoEndpoint for what is no operation.
-func EndpointOf(name string) Endpoint {
-	if o := operation(name); o != nil {
-		return o.endpoint()
-	}
-	return NoEndpoint
-}
-
 func (o *Operation) parameterNames() []string {
 	names := make([]string, 0, len(o.Parameters))
 	for _, p := range o.Parameters {

@@ -295,7 +295,8 @@ func (f *finder) by(whom, name string, args []string) bool {
 	return true
 }
 
-// enter notes the folder that relative names are in from now on; it is no action.
+// enter notes the folder that relative names are in from now on; it is no action. Whether it is there isn't
+// known, so names are judged both within it and without.
 func (f *finder) enter(args []string) bool {
 	if len(args) == 0 {
 		f.folder = "~"
@@ -316,6 +317,8 @@ func (f *finder) remove(name string, args []string) {
 	f.aimAt(args)
 }
 
+// find looks, and -delete or -exec make of it what they do. What -exec runs is tried as a command of its own,
+// by call; here it only counts that it is done to as many as are found.
 func (f *finder) find(name string, args []string) {
 	f.touch(args, slices.Contains(args, "-delete"))
 	if slices.Contains(args, "-delete") {
@@ -328,6 +331,8 @@ func (f *finder) find(name string, args []string) {
 	}
 }
 
+// dd writes to what of= names, and prose may have cut that at its equals sign. A whole device is destroyed by
+// it, whatever is written.
 func (f *finder) dd(name string, args []string) {
 	for i, a := range args {
 		to, ok := strings.CutPrefix(a, "of=")
@@ -344,6 +349,9 @@ func (f *finder) dd(name string, args []string) {
 	}
 }
 
+// chmod judges who may do what from now on. The first argument is the mode and no path. Modes that only the
+// owner gains by are a change like any other; everything else opens something, since what a mode means to
+// others can't be told from the command alone. A bit that runs a file as its owner is a privilege.
 func (f *finder) chmod(name string, args []string) bool {
 	if len(args) == 0 {
 		return false
@@ -390,7 +398,10 @@ func (f *finder) hosts(name string, args []string) {
 	f.aimAt(args)
 }
 
-// web judges a command that makes requests, by method and body.
+// web judges a command that makes requests, by method and body. Without either it fetches; with a body it
+// sends, whatever method the server would take it for. An option may stand before the address or behind it,
+// so the method is looked for among all arguments, and only the address is the target. A request to this
+// machine is no way out.
 func (f *finder) web(name string, args []string) {
 	all := args
 	if i := slices.IndexFunc(args, func(a string) bool { return strings.Contains(a, "://") }); i >= 0 {
@@ -427,6 +438,8 @@ func (f *finder) web(name string, args []string) {
 	}
 }
 
+// body tells whether a request has one. Some clients take a method from it, others send it beside one; either
+// way it leaves.
 func body(name string, args []string) bool {
 	if name == "curl" && (has(args, 'd', "data") || has(args, 'F', "form") || has(args, 'T', "upload") || has(args, 0, "json")) {
 		return true
@@ -434,6 +447,7 @@ func body(name string, args []string) bool {
 	return has(args, 0, "post-data") || has(args, 0, "post-file") || has(args, 0, "body-") || slices.Contains(args, "-InFile")
 }
 
+// schedule only looks with -l. Anything else arranges to run later, a table that is read from a file as well.
 func (f *finder) schedule(name string, args []string) {
 	if slices.Contains(args, "-l") {
 		f.did(verbRead, name, args)

@@ -151,7 +151,8 @@ func (f *finder) missing() string {
 // What else counts depends on every action that was found and not on the strongest alone: a second verb of
 // the same weight must not make the first one's reasons go away.
 
-// changing tells whether anything is changed.
+// changing tells whether anything is changed. It asks for actions that change nothing and takes all others,
+// so that a verb that is added to the tables counts as a change until somebody says otherwise.
 func (f *finder) changing() bool {
 	for as, acted := range f.acted {
 		switch factor(as) {

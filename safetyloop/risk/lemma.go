@@ -81,7 +81,9 @@ func joined(word string) (verb, bool) {
 }
 
 // disguise finds a verb that digits, signs or capitals stand in: de1ete, deIete, dr0p. Only verbs that do
-// harm are looked for, in a word that has a reason to be looked at.
+// harm are looked for, in a word that has a reason to be looked at. Words and verbs are compared as
+// skeletons, in which all that looks alike is one letter; a word that is written as it should be is none,
+// even if its skeleton is.
 func disguise(word string) (verb, bool) {
 	if len(word) < 2 || len(word) > maxWord {
 		return verb{}, false

@@ -109,6 +109,9 @@ type step struct{ what, of string }
 // carrier is one way of a program to run another: see carriers.tsv for its columns.
 type carrier struct{ option, holds, usual, why string }
 
+// tables are all rows, read once and never changed after: any number of hints are judged at a time. Words are
+// looked up folded and in lower case. What a row doesn't say must be harmless: a class without the word, a
+// command without the row.
 type tables struct {
 	verbs    map[string]verb
 	harmful  []verb          // that disguise looks for, by word

@@ -117,8 +117,10 @@ func Unescaped(hint string) string {
 // maxRounds of decoding: a path that is decoded more often on its way is nobody's.
 const maxRounds = 3
 
-// unescaped tells also whether characters are escaped that never need it: no honest hint writes a dot so, or
-// a word.
+// unescaped undoes numbers that stand for characters, as often as a path is decoded on its way: %252e is a
+// dot to a server behind a proxy. It tells also whether characters are escaped that never need it: no honest
+// hint writes a dot so, or a word. Only what prints is undone. A number that is none stays as it is, and so
+// does the number of a line end: it would make two commands of one.
 func unescaped(s string) (plain string, needless bool) {
 	for range maxRounds {
 		before := s
