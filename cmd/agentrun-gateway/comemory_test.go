@@ -103,14 +103,14 @@ func TestM14TheGatewayShowsWhatIsKept(t *testing.T) {
 	same(one)
 	for i := range 5 {
 		s := []builtin.MemoryStore{one, two}[i%2]
-		if _, err := s.Put(ctx, scope, builtin.Item{Kind: builtin.KindEmbedding, Embedding: []float32{float32(i), -1.5}, Tags: []string{"t"}}); err != nil {
+		if _, err := s.Put(ctx, scope, builtin.Item{Kind: link.MemoryEmbedding, Embedding: []float32{float32(i), -1.5}, Tags: []string{"t"}}); err != nil {
 			t.Fatal(err)
 		}
 		same(one)
 		same(two)
 	}
 	lists := k.lists
-	if _, err := one.Put(ctx, scope, builtin.Item{ID: "m1", Kind: builtin.KindSummary, Summary: "s"}); err != nil {
+	if _, err := one.Put(ctx, scope, builtin.Item{ID: "m1", Kind: link.MemorySummary, Summary: "s"}); err != nil {
 		t.Fatal(err)
 	}
 	same(one)
@@ -118,7 +118,7 @@ func TestM14TheGatewayShowsWhatIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(one)
-	if _, err := one.Put(ctx, scope, builtin.Item{ID: "a", Kind: builtin.KindSummary, Summary: "first"}); err != nil {
+	if _, err := one.Put(ctx, scope, builtin.Item{ID: "a", Kind: link.MemorySummary, Summary: "first"}); err != nil {
 		t.Fatal(err)
 	}
 	same(one)
@@ -138,7 +138,7 @@ func TestM14WhoHasAMemoryThatLivesOn(t *testing.T) {
 	}
 	s := memoryOf(ofA, k)
 	for _, other := range []builtin.Scope{{}, {Kind: "agent", ID: "b"}, {Kind: "session", ID: "a"}} {
-		_, perr := s.Put(t.Context(), other, builtin.Item{Kind: builtin.KindSummary, Summary: "s"})
+		_, perr := s.Put(t.Context(), other, builtin.Item{Kind: link.MemorySummary, Summary: "s"})
 		_, lerr := s.List(t.Context(), other)
 		if derr := s.Delete(t.Context(), other, "x", "a"); perr == nil || lerr == nil || derr == nil {
 			t.Errorf("scope %v: got %v, %v, %v, want errors", other, perr, lerr, derr)
@@ -155,7 +155,7 @@ func TestM14RefusalsOfTheSupervisor(t *testing.T) {
 		link.MemoryFull: builtin.ErrFull, link.MemoryMissing: builtin.ErrNoItem, link.MemoryOthers: builtin.ErrOthers, "?": errAnswer,
 	} {
 		s := memoryOf(ofA, &keeper{refuse: refused})
-		_, perr := s.Put(ctx, scope, builtin.Item{Kind: builtin.KindSummary, Summary: "s"})
+		_, perr := s.Put(ctx, scope, builtin.Item{Kind: link.MemorySummary, Summary: "s"})
 		_, lerr := s.List(ctx, scope)
 		derr := s.Delete(ctx, scope, "x", "a")
 		for _, err := range []error{perr, lerr, derr} {
@@ -179,7 +179,7 @@ func TestM14RefusalsOfTheSupervisor(t *testing.T) {
 			t.Errorf("%s: got %v, want an error", name, items)
 		}
 	}
-	if id, err := memoryOf(ofA, &keeper{answer: &link.MemoryAnswer{Allowed: true, ID: "other"}}).Put(ctx, scope, builtin.Item{ID: "x", Kind: builtin.KindSummary, Summary: "s"}); err == nil {
+	if id, err := memoryOf(ofA, &keeper{answer: &link.MemoryAnswer{Allowed: true, ID: "other"}}).Put(ctx, scope, builtin.Item{ID: "x", Kind: link.MemorySummary, Summary: "s"}); err == nil {
 		t.Errorf("put under another id: got %q", id)
 	}
 }

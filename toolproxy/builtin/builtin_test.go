@@ -239,7 +239,7 @@ func TestM11EmbedderIsHeldToItsWord(t *testing.T) {
 	var zero float32
 	for name, v := range map[string]Vectors{
 		"none": {}, "too many": {Vectors: [][]float32{{1}, {2}}}, "empty": {Vectors: [][]float32{{}}}, "NaN": {Vectors: [][]float32{{zero / zero}}},
-		"long": {Vectors: [][]float32{make([]float32, MaxEmbedding+1)}},
+		"long": {Vectors: [][]float32{make([]float32, link.MaxMemoryEmbedding+1)}},
 	} {
 		for _, d := range Definitions(Options{Embedder: lyingEmbedder{v}}) {
 			if d.Name != "embeddings" {

@@ -77,7 +77,7 @@ func (v Vectors) check(texts int) error {
 		return errors.New("embed: as many vectors as texts were asked for, another number came")
 	}
 	for _, vector := range v.Vectors {
-		if len(vector) == 0 || len(vector) > MaxEmbedding {
+		if len(vector) == 0 || len(vector) > link.MaxMemoryEmbedding {
 			return errors.New("embed: a vector is empty or too long")
 		}
 		for _, x := range vector {

@@ -14,21 +14,10 @@ import (
 	"agentrun/toolproxy/tools"
 )
 
-// Bounds of an item (M-14).
+// How many items a list or a search gives. The bounds of an item (M-14) are those of package link.
 const (
-	MaxSummary   = link.MaxMemorySummary   // bytes
-	MaxEmbedding = link.MaxMemoryEmbedding // numbers
-	maxTags      = link.MaxMemoryTags
-	maxTag       = link.MaxMemoryTag // bytes
-	maxItemID    = link.MaxMemoryID  // bytes
-	maxListed    = 100
-	listed       = 20
-)
-
-// Kinds of items.
-const (
-	KindSummary   = link.MemorySummary
-	KindEmbedding = link.MemoryEmbedding
+	maxListed = 100
+	listed    = 20
 )
 
 // Item is what the memory keeps (`comemory_items`, M-14): a summary or an embedding, never a message.
@@ -151,9 +140,9 @@ func authorOf(c link.Caller) string {
 // setEmbedding takes numbers that float32 can hold: an infinity would make every similarity NaN, which compares as neither
 // less nor more and would leave the order of a search to chance.
 func (i *Item) setEmbedding(numbers []float64) *gate.Error {
-	if len(numbers) > MaxEmbedding {
+	if len(numbers) > link.MaxMemoryEmbedding {
 		return tools.BadArguments("the embedding has %d numbers, at most %d are allowed", len(numbers),
-			MaxEmbedding)
+			link.MaxMemoryEmbedding)
 	}
 	for _, n := range numbers {
 		f := float32(n)
@@ -167,21 +156,23 @@ func (i *Item) setEmbedding(numbers []float64) *gate.Error {
 
 func (i *Item) check() *gate.Error {
 	switch {
-	case i.ID != "" && (len(i.ID) > maxItemID || rings.CheckSessionID(i.ID) != nil):
-		return tools.BadArguments("id is letters, digits, _ and -, at most %d", maxItemID)
-	case i.Kind == KindSummary && (i.Summary == "" || len(i.Embedding) > 0):
+	case i.ID != "" && (len(i.ID) > link.MaxMemoryID || rings.CheckSessionID(i.ID) != nil):
+		return tools.BadArguments("id is letters, digits, _ and -, at most %d", link.MaxMemoryID)
+	case i.Kind == link.MemorySummary && (i.Summary == "" || len(i.Embedding) > 0):
 		return tools.BadArguments("an item of kind summary has a summary and no embedding")
-	case i.Kind == KindEmbedding && (i.Summary != "" || len(i.Embedding) == 0):
+	case i.Kind == link.MemoryEmbedding && (i.Summary != "" || len(i.Embedding) == 0):
 		return tools.BadArguments("an item of kind embedding has an embedding and no summary")
-	case i.Kind != KindSummary && i.Kind != KindEmbedding:
+	case i.Kind != link.MemorySummary && i.Kind != link.MemoryEmbedding:
 		return tools.BadArguments("kind is summary or embedding")
-	case len(i.Summary) > MaxSummary:
-		return tools.BadArguments("the summary has %d bytes, at most %d are allowed", len(i.Summary), MaxSummary)
+	case len(i.Summary) > link.MaxMemorySummary:
+		return tools.BadArguments("the summary has %d bytes, at most %d are allowed",
+			len(i.Summary), link.MaxMemorySummary)
 	case link.Transcript(i.Summary):
 		return rawMessage()
-	case len(i.Tags) > maxTags || slices.ContainsFunc(i.Tags, func(t string) bool { return !link.MemoryTag(t) }):
-		return tools.BadArguments("tags are at most %d, of 1 to %d bytes without control characters", maxTags,
-			maxTag)
+	case len(i.Tags) > link.MaxMemoryTags,
+		slices.ContainsFunc(i.Tags, func(t string) bool { return !link.MemoryTag(t) }):
+		return tools.BadArguments("tags are at most %d, of 1 to %d bytes without control characters",
+			link.MaxMemoryTags, link.MaxMemoryTag)
 	}
 	return nil
 }

@@ -42,9 +42,9 @@ func TestM14RawMessagesAreRefused(t *testing.T) {
 		`{"op":"put","kind":"summary","summary":"**Human**: hi\n\n**AI**: hello"}`,
 		`{"op":"put","kind":"embedding","summary":"s"}`,
 		`{"op":"put","kind":"summary","summary":"s","embedding":[1]}`,
-		`{"op":"put","kind":"summary","summary":"` + strings.Repeat("a", MaxSummary+1) + `"}`,
+		`{"op":"put","kind":"summary","summary":"` + strings.Repeat("a", link.MaxMemorySummary+1) + `"}`,
 		`{"op":"put","kind":"embedding","embedding":[1e300]}`,
-		`{"op":"put","kind":"embedding","embedding":[` + strings.Repeat("1,", MaxEmbedding) + `1]}`,
+		`{"op":"put","kind":"embedding","embedding":[` + strings.Repeat("1,", link.MaxMemoryEmbedding) + `1]}`,
 		`{"op":"put","id":"../x","kind":"summary","summary":"s"}`,
 		`{"op":"put","kind":"summary","summary":"s","tags":["a\u0000b"]}`,
 		`{"op":"put","kind":"summary","summary":"s","tags":["1","2","3","4","5","6","7","8","9"]}`,
@@ -83,7 +83,7 @@ func TestM14ScopesAreApart(t *testing.T) {
 
 func TestM14MemoryHasAQuota(t *testing.T) {
 	s, ctx, scope := NewMemory(), t.Context(), Scope{"agent", "a"}
-	big := Item{Kind: KindEmbedding, Embedding: make([]float32, MaxEmbedding), Author: "a"}
+	big := Item{Kind: link.MemoryEmbedding, Embedding: make([]float32, link.MaxMemoryEmbedding), Author: "a"}
 	n := 0
 	for ; n < MaxItems; n++ {
 		if _, err := s.Put(ctx, scope, big); err != nil {
@@ -93,7 +93,7 @@ func TestM14MemoryHasAQuota(t *testing.T) {
 			break
 		}
 	}
-	if most := MaxMemoryBytes / (4 * MaxEmbedding); n > most || n < most-2 {
+	if most := MaxMemoryBytes / (4 * link.MaxMemoryEmbedding); n > most || n < most-2 {
 		t.Errorf("%d items of 16 KiB fit, want about %d", n, most)
 	}
 	if err := s.Delete(ctx, scope, "m1", "a"); err != nil {
@@ -111,11 +111,11 @@ func TestM14MemoryHasAQuota(t *testing.T) {
 	}
 	small := Scope{"agent", "b"}
 	for range MaxItems {
-		if _, err := s.Put(ctx, small, Item{Kind: KindSummary, Summary: "s"}); err != nil {
+		if _, err := s.Put(ctx, small, Item{Kind: link.MemorySummary, Summary: "s"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Put(ctx, small, Item{Kind: KindSummary, Summary: "s"}); !errors.Is(err, ErrFull) {
+	if _, err := s.Put(ctx, small, Item{Kind: link.MemorySummary, Summary: "s"}); !errors.Is(err, ErrFull) {
 		t.Errorf("item %d: got %v, want %v", MaxItems+1, err, ErrFull)
 	}
 }

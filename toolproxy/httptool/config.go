@@ -8,21 +8,18 @@ import (
 	"net/url"
 
 	"agentrun/internal/read"
-	"agentrun/internal/upstream"
 	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/tools"
 )
 
 // Config is the `http:` section of a tool.
 type Config struct {
-	URL          string                 `yaml:"url"`           // with {name} placeholders in the path
-	Method       string                 `yaml:"method"`        // default: GET if send is query or none, else POST
-	Headers      map[string]HeaderValue `yaml:"headers"`       // sent with each call
-	Send         string                 `yaml:"send"`          // arguments that aren't in the path as: json, query or none; default by the method
-	Reply        string                 `yaml:"reply"`         // json (default) or text
-	CAFile       string                 `yaml:"ca_file"`       // PEM; the only authorities then
-	AllowPrivate bool                   `yaml:"allow_private"` // the upstream is in a private network or on this host
-	Follow       bool                   `yaml:"follow"`        // redirects on the same scheme, host and port
+	URL    string `yaml:"url"`    // with {name} placeholders in the path
+	Method string `yaml:"method"` // default: GET if send is query or none, else POST
+	Send   string `yaml:"send"`   // arguments that aren't in the path: json, query or none; default by the method
+	Reply  string `yaml:"reply"`  // json (default) or text
+	Follow bool   `yaml:"follow"` // redirects on the same scheme, host and port
+	Server
 }
 
 // Options are what tools of this kind are given by the gateway. The zero value works, but has no secrets.
@@ -54,26 +51,11 @@ func New(c Config, o Options) (*Tool, error) {
 	if t.config, err = c.withDefaults(); err != nil {
 		return nil, err
 	}
-	if t.headers, t.hide, err = Headers(c.Headers, o.Secrets); err != nil {
-		return nil, err
-	}
-	if t.hide != nil && t.url.base.Scheme == "http" && !c.AllowPrivate {
-		return nil, read.Bad("url", "http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
-	}
-	if t.client, err = Client(c.AllowPrivate, c.CAFile); err != nil {
+	if t.client, t.headers, t.hide, err = c.Server.Client(t.url.base.Scheme, o.Secrets); err != nil {
 		return nil, err
 	}
 	t.client.CheckRedirect = t.redirect
 	return t, nil
-}
-
-// Client returns a client for a tool's server. The error is about the file of authorities.
-func Client(private bool, caFile string) (*http.Client, error) {
-	roots, err := upstream.Roots(caFile)
-	if err != nil {
-		return nil, read.Under("ca_file", err)
-	}
-	return upstream.Client(upstream.Options{AllowPrivate: private, Roots: roots, MaxConns: 64, Unpack: true}), nil
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"agentrun/internal/read"
+	"agentrun/internal/upstream"
 	"agentrun/telemetry/mask"
 )
 
@@ -36,14 +37,40 @@ func (h *HeaderValue) ReadNode(n *read.Node) {
 	h.Secret, h.Prefix = s.Secret, s.Prefix
 }
 
+// Server is what an upstream is reached with, of HTTP tools and MCP servers alike.
+type Server struct {
+	Headers      map[string]HeaderValue `yaml:"headers"`       // sent with each call
+	CAFile       string                 `yaml:"ca_file"`       // PEM; the only authorities then
+	AllowPrivate bool                   `yaml:"allow_private"` // it is in a private network or on this host
+}
+
+// Client returns a client for a server at a URL of that scheme, the headers of its requests, and what takes
+// their secrets out of its answers. The error names the key.
+func (s Server) Client(scheme string, secrets Secrets) (*http.Client, http.Header, *Hider, error) {
+	headers, hide, err := resolve(s.Headers, secrets)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if hide != nil && scheme == "http" && !s.AllowPrivate {
+		return nil, nil, nil, read.Bad("url", "http:// would send the secret in the clear; "+
+			"write https://, or allow_private for a place of your own")
+	}
+	roots, err := upstream.Roots(s.CAFile)
+	if err != nil {
+		return nil, nil, nil, read.Under("ca_file", err)
+	}
+	o := upstream.Options{AllowPrivate: s.AllowPrivate, Roots: roots, MaxConns: 64, Unpack: true}
+	return upstream.Client(o), headers, hide, nil
+}
+
 // Secrets finds a secret by its name under secrets:.
 type Secrets func(name string) (string, bool)
 
 const maxHeaders = 32
 
-// Headers resolves the headers of an upstream. The Hider masks the secrets among them. Errors name headers and secrets, never
+// resolve gives headers their values. The Hider masks the secrets among them. Errors name headers and secrets, never
 // values.
-func Headers(written map[string]HeaderValue, secrets Secrets) (http.Header, *Hider, error) {
+func resolve(written map[string]HeaderValue, secrets Secrets) (http.Header, *Hider, error) {
 	if len(written) > maxHeaders {
 		return nil, nil, read.Bad("headers", "%d, at most %d are allowed", len(written), maxHeaders)
 	}

@@ -4,6 +4,7 @@ package mcptool
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"slices"
 	"time"
@@ -17,13 +18,11 @@ import (
 
 // Config is the `mcp:` section of a source of tools: either url or command.
 type Config struct {
-	URL          string                          `yaml:"url"`
-	Headers      map[string]httptool.HeaderValue `yaml:"headers"`
-	CAFile       string                          `yaml:"ca_file"`
-	AllowPrivate bool                            `yaml:"allow_private"`
-	Command      *cmdtool.Config                 `yaml:"command"`
-	Only         []string                        `yaml:"only"`   // names upstream; empty: all
-	Errors       string                          `yaml:"errors"` // hide (default) or pass: the text of errors
+	URL string `yaml:"url"`
+	httptool.Server
+	Command *cmdtool.Config `yaml:"command"`
+	Only    []string        `yaml:"only"`   // names upstream; empty: all
+	Errors  string          `yaml:"errors"` // hide (default) or pass: the text of errors
 }
 
 // Options are what sources are given by the gateway.
@@ -114,21 +113,14 @@ func New(name string, c Config, o Options) (*Source, error) {
 		s.dial = s.dialCommand
 		return s, nil
 	}
-	headers, hide, err := httptool.Headers(c.Headers, o.Secrets)
-	if err != nil {
-		return nil, err
-	}
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, read.Bad("url", "is malformed")
 	}
-	if hide != nil && u.Scheme == "http" && !c.AllowPrivate {
-		return nil, read.Bad("url", "http:// would send the secret in the clear; write https://, or allow_private for a place of your own")
-	}
-	if s.client, err = httptool.Client(c.AllowPrivate, c.CAFile); err != nil {
+	var headers http.Header
+	if s.client, headers, s.hide, err = c.Server.Client(u.Scheme, o.Secrets); err != nil {
 		return nil, err
 	}
-	s.hide = hide
 	s.client.Transport = &guard{next: s.client.Transport, origin: *u, headers: headers, trace: o.Trace, largest: &s.largest}
 	s.dial = s.dialHTTP
 	return s, nil

@@ -106,11 +106,10 @@ func (r *Registry) assemble() (map[string]*tool, error) {
 	}
 	for _, d := range r.o.Builtin {
 		s, changed := r.o.Config[d.Name]
-		switch {
-		case !changed:
-			add(d, Spec{Enabled: true})
-		case !s.Enabled:
-		case s.Kind == kindBuiltin:
+		if !changed {
+			s = Spec{Kind: kindBuiltin, Enabled: true}
+		}
+		if s.Enabled && s.Kind == kindBuiltin {
 			add(s.change(d), s)
 		}
 	}
