@@ -115,18 +115,25 @@ func (g *Group) freezeV1(ctx context.Context) error {
 
 func (g *Group) awaitEvents(ctx context.Context, frozen int64) error {
 	u, _ := g.unified()
-	f := filepath.Join(u.dir, "cgroup.events")
+	return await(ctx, "cgroup.events frozen", frozen, func() (int64, error) {
+		k, err := readKeys(filepath.Join(u.dir, "cgroup.events"), "frozen")
+		if err != nil {
+			return 0, err
+		}
+		return k[0], nil
+	})
+}
+
+// await reads until it reads what is wanted. At the end of ctx the error says what it read last.
+func await[T comparable](ctx context.Context, what string, want T, read func() (T, error)) error {
 	var b backoff
 	for {
-		k, err := readKeys(f, "frozen")
-		if err != nil {
+		now, err := read()
+		if err != nil || now == want {
 			return err
 		}
-		if k[0] == frozen {
-			return nil
-		}
 		if err := b.wait(ctx); err != nil {
-			return fmt.Errorf("cgroup.events frozen is %d: %w", k[0], err)
+			return fmt.Errorf("%s is %v: %w", what, now, err)
 		}
 	}
 }
@@ -186,19 +193,8 @@ func (g *Group) Thaw(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	f := g.v1Freezer()
-	var b backoff
-	for f != "" {
-		s, err := readFile(f)
-		if err != nil {
-			return err
-		}
-		if s == "THAWED" {
-			break
-		}
-		if err := b.wait(ctx); err != nil {
-			return fmt.Errorf("controller freezer is %s: %w", s, err)
-		}
+	if f := g.v1Freezer(); f != "" {
+		return await(ctx, "controller freezer", "THAWED", func() (string, error) { return readFile(f) })
 	}
 	return nil
 }

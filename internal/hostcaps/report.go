@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	goruntime "runtime"
+	"strings"
 
 	"agentrun/internal/rootless"
 )
@@ -113,27 +114,33 @@ func NewReport(dir string) Report {
 // WriteText prints for people: one line per probe, and below each one that is
 // not there what is lost and how to get it.
 func (r Report) WriteText(w io.Writer) error {
-	p := printer{w: w}
-	p.f("kernel %s %s, cgroups %s, landlock ABI %d, uid %d\n\n", r.Kernel, r.Arch, r.Cgroups, r.LandlockABI, r.UID)
+	var b strings.Builder
+	line := func(label, text string) {
+		if text != "" {
+			fmt.Fprintf(&b, "           %-10s %s\n", label+":", text)
+		}
+	}
+	fmt.Fprintf(&b, "kernel %s %s, cgroups %s, landlock ABI %d, uid %d\n\n", r.Kernel, r.Arch, r.Cgroups, r.LandlockABI, r.UID)
 	for _, row := range r.Results {
 		since := ""
 		if row.Since != "" {
 			since = "since Linux " + row.Since
 		}
-		p.f("  %-8s %-9s %-28s %s\n", row.Status, row.Weight, row.Name, since)
+		fmt.Fprintf(&b, "  %-8s %-9s %-28s %s\n", row.Status, row.Weight, row.Name, since)
 		if row.Status == "found" {
 			continue
 		}
-		p.line("saw", row.Why)
-		p.line("without it", row.Loses)
-		p.line("to get it", row.Get)
+		line("saw", row.Why)
+		line("without it", row.Loses)
+		line("to get it", row.Get)
 	}
 	if r.Usable {
-		p.f("\nagentrun can run here.\n")
+		b.WriteString("\nagentrun can run here.\n")
 	} else {
-		p.f("\nagentrun cannot run here: a required row above is not found.\n")
+		b.WriteString("\nagentrun cannot run here: a required row above is not found.\n")
 	}
-	return p.err
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // WriteJSON prints for programs.
@@ -142,23 +149,4 @@ func (r Report) WriteJSON(w io.Writer) error {
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(r)
-}
-
-// printer keeps the first error, so that a full disk or a closed pipe is
-// reported and not swallowed.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) f(format string, args ...any) {
-	if p.err == nil {
-		_, p.err = fmt.Fprintf(p.w, format, args...)
-	}
-}
-
-func (p *printer) line(label, text string) {
-	if text != "" {
-		p.f("           %-10s %s\n", label+":", text)
-	}
 }
