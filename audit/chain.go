@@ -4,7 +4,6 @@ package audit
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -27,14 +26,11 @@ type Head struct {
 // add links the data to the head and writes its line to b.
 func (h *Head) add(b []byte, chain string, now time.Time, kind Kind, data []byte) ([]byte, Entry, error) {
 	e := Entry{Chain: chain, Kind: kind, PrevHash: h.Hash, Seq: h.Size, Time: now.UTC().Round(0)}
-	if y := e.Time.Year(); y < 1970 || y > 9999 {
-		return b, Entry{}, fmt.Errorf("clock shows the year %d", y)
-	}
-	if h.Size >= MaxInteger {
-		return b, Entry{}, errors.New("chain is full")
-	}
 	n := len(b)
-	b = appendLine(b, &e, data)
+	b, err := appendLine(b, &e, data)
+	if err != nil {
+		return b, Entry{}, err
+	}
 	if len(b)-n > MaxLine {
 		return b[:n], Entry{}, errTooLong
 	}

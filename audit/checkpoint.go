@@ -37,7 +37,7 @@ const originPrefix = "agentrun.audit/"
 // The position lets the next checkpoint read only what is new.
 func (c Checkpoint) text() string {
 	return fmt.Sprintf("%s%s\n%d\n%s\nposition %s %d\ntime %s\n", originPrefix, c.Chain, c.Size, base64.StdEncoding.EncodeToString(c.Hash[:]),
-		fileName(c.File), c.Offset, appendTime(nil, c.Time))
+		fileName(c.File), c.Offset, c.Time.Format(timeLayout))
 }
 
 // parseCheckpoint accepts exactly what text writes.
@@ -53,11 +53,11 @@ func parseCheckpoint(text string) (Checkpoint, error) {
 	size, err2 := strconv.ParseInt(lines[1], 10, 64)
 	file, offset, found := strings.Cut(strings.TrimPrefix(lines[3], "position "), " ")
 	at, err3 := strconv.ParseInt(offset, 10, 64)
-	when := []byte(strings.TrimPrefix(lines[4], "time "))
-	if err := errors.Join(err1, err2, err3); err != nil || !found || len(hash) != len(c.Hash) || len(when) != len(timeLayout) || !parseTime(when, &c.Time) {
+	when, err4 := time.Parse(timeLayout, strings.TrimPrefix(lines[4], "time "))
+	if err := errors.Join(err1, err2, err3, err4); err != nil || !found || len(hash) != len(c.Hash) || when.Year() < 1970 {
 		return Checkpoint{}, bad
 	}
-	c.Hash, c.Size, c.File, c.Offset = Hash(hash), size, fileNumber(file), at
+	c.Hash, c.Size, c.File, c.Offset, c.Time = Hash(hash), size, fileNumber(file), at, when
 	if c.Size < 1 || c.File < 1 || c.Offset < 1 || checkChain(c.Chain) != nil || c.text() != text {
 		return Checkpoint{}, bad
 	}
@@ -272,7 +272,7 @@ func (f *folder) since(old Checkpoint, known Head) (stand, bool, error) {
 			return none, false, err
 		}
 		v.order.advance(link{last.Seq, last.PrevHash, last.Hash})
-		v.rotated = last.Kind == KindRotation
+		_, v.rotated = last.Data.(*Rotation)
 	}
 	for i, s := range spans {
 		v.spans = spans[i:]

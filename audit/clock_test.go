@@ -60,7 +60,7 @@ func TestH25ClockJumps(t *testing.T) {
 		if err != nil {
 			break
 		}
-		if line.Entry.Kind == KindSandboxEnd {
+		if line.Entry.Kind == "sandbox_end" {
 			got = append(got, line.Entry.Time)
 		}
 	}

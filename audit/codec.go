@@ -3,197 +3,213 @@
 package audit
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// codec writes a record in its canonical form, or reads exactly that form. Both directions are described once, by the
-// tags of each record's fields: what is read back can't differ from what is written, and a spelling that this program
-// would not have written (other order, spaces, 1.0 for 1, a second key of the same name, \u0041 for A) matches nothing.
+// A record is written in its canonical form, and read by writing it anew: whatever parseValue takes a text for, one that
+// this program would not have written (other order, spaces, 1.0 for 1, a second key of the same name, \u0041 for A) is
+// another text than what is written then, and refused. So the tags of a record's fields and the writers below are all
+// that decides what a line can be.
 //
 // RFC 8785 asks for keys sorted by UTF-16 code units. The keys are ASCII constants and sorted as such, and TestCanonicalForm
 // holds every record to it with a library that knows nothing of this code.
-type codec struct {
-	buf     []byte // written so far
-	src     []byte // left to read
-	reading bool
-	comma   bool // a member has gone before in this object
-	err     error
+
+// way is how a field is written as the value of a member.
+type way struct {
+	write    func(b []byte, p any) ([]byte, error)
+	optional bool // left out when it is empty
 }
 
-var errNotCanonical = errors.New("not in the canonical form of RFC 8785")
-
-// refuse keeps the first error; after it, every step is a no-op.
-func (c *codec) refuse(key string, err error) {
-	if c.err == nil {
-		c.err = fmt.Errorf("%s: %w", key, err)
-	}
+// ways are what the second word of a field's tag, `log:"name way"`, can be.
+var ways = map[string]way{
+	"id":         {write: by(id)},
+	"optID":      {write: by(id), optional: true},
+	"nullID":     {write: by(nullID)},
+	"optIDs":     {write: by(ids), optional: true},
+	"code":       {write: by(code)},
+	"optCode":    {write: by(code), optional: true},
+	"bool":       {write: by(boolean)},
+	"optBool":    {write: by(boolean), optional: true},
+	"count":      {write: by(count)},
+	"number":     {write: by(number)},
+	"ring":       {write: by(ring)},
+	"ringOrNull": {write: by(ringOrNull)},
+	"digest":     {write: by(digest)},
+	"instant":    {write: by(instant)},
+	"optInstant": {write: by(instant), optional: true},
 }
 
-func (c *codec) take(lit string) bool {
-	if c.err != nil || len(c.src) < len(lit) || string(c.src[:len(lit)]) != lit {
-		return false
-	}
-	c.src = c.src[len(lit):]
-	return true
-}
-
-// key writes or expects the name of a member. The names are constants of ours without anything to escape.
-func (c *codec) key(name string) bool {
-	if c.err != nil {
-		return false
-	}
-	if !c.reading {
-		if c.comma {
-			c.buf = append(c.buf, ',')
+func by[T any](write func([]byte, T) ([]byte, error)) func([]byte, any) ([]byte, error) {
+	return func(b []byte, p any) ([]byte, error) {
+		if v, ok := p.(*T); ok {
+			return write(b, *v)
 		}
-		c.buf = append(append(append(c.buf, '"'), name...), '"', ':')
-		c.comma = true
-		return true
+		return b, errors.New("field of another type")
 	}
-	rest := c.afterKey(name)
-	if rest == nil {
-		c.refuse(name, errNotCanonical)
-		return false
-	}
-	c.src, c.comma = rest, true
-	return true
 }
 
-// afterKey gives what follows the name of the next member, nil if the next member is another.
-func (c *codec) afterKey(name string) []byte {
-	s := c.src
-	if c.comma {
-		if len(s) == 0 || s[0] != ',' {
-			return nil
+// member is a field of a record.
+type member struct {
+	way
+	name  string
+	index int
+}
+
+// members of each type of record, in the order of RFC 8785, found at its first use.
+var members sync.Map
+
+func membersOf(t reflect.Type) []member {
+	if m, ok := members.Load(t); ok {
+		return m.([]member)
+	}
+	var all []member
+	for i := range t.NumField() {
+		name, how, _ := strings.Cut(t.Field(i).Tag.Get("log"), " ")
+		w, ok := ways[how]
+		if !ok {
+			w.write = func(b []byte, _ any) ([]byte, error) { return b, errors.New("field without a way to write it") }
 		}
-		s = s[1:]
+		all = append(all, member{w, name, i})
 	}
-	if n := len(name); len(s) > n+3 && s[0] == '"' && string(s[1:n+1]) == name && s[n+1] == '"' && s[n+2] == ':' {
-		return s[n+3:]
-	}
-	return nil
+	slices.SortFunc(all, func(a, b member) int { return cmp.Compare(a.name, b.name) })
+	members.Store(t, all)
+	return all
 }
 
-// open and shut are the braces of an object.
-func (c *codec) open() { c.mark('{', false) }
-
-func (c *codec) shut() { c.mark('}', true) }
-
-func (c *codec) mark(b byte, after bool) {
-	if c.err != nil {
-		return
+// appendData writes the record as a canonical object.
+func appendData(b []byte, r Record) ([]byte, error) {
+	v := reflect.ValueOf(r).Elem()
+	out := append(b, '{')
+	for _, m := range membersOf(v.Type()) {
+		p := v.Field(m.index).Addr().Interface()
+		if m.optional && empty(p) {
+			continue
+		}
+		if len(out) > len(b)+1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, '"'), m.name...), `":`...)
+		var err error
+		if out, err = m.write(out, p); err != nil {
+			return b, fmt.Errorf("record %s: %s: %w", r.Kind(), m.name, err)
+		}
 	}
-	if c.reading {
-		if len(c.src) == 0 || c.src[0] != b {
-			c.refuse("object", errNotCanonical)
+	return append(out, '}'), nil
+}
+
+func empty(p any) bool {
+	switch p := p.(type) {
+	case *string:
+		return *p == ""
+	case *[]string:
+		return len(*p) == 0
+	case *bool:
+		return !*p
+	case *time.Time:
+		return p.IsZero()
+	}
+	return false
+}
+
+// parseData reads the members of an object that belong to r.
+func parseData(object []byte, r Record) {
+	v := reflect.ValueOf(r).Elem()
+	for _, m := range membersOf(v.Type()) {
+		var value []byte
+		value, object = cutMember(object, m.name)
+		parseValue(value, v.Field(m.index).Addr().Interface())
+	}
+}
+
+// cutMember returns the value of the member at the beginning of s and what follows it, if it has that name: else nothing,
+// and s. Where a value ends is where a comma or a brace stands outside of it.
+func cutMember(s []byte, name string) (value, rest []byte) {
+	from := len(`{"`) + len(name) + len(`":`)
+	if len(s) < from || string(s[2:from-2]) != name || s[from-2] != '"' {
+		return nil, s
+	}
+	depth := 0
+	for i := from; i < len(s); i++ {
+		switch b := s[i]; {
+		case b == '"':
+			for i++; i < len(s) && s[i] != '"'; i++ {
+				if s[i] == '\\' {
+					i++
+				}
+			}
+		case depth == 0 && (b == ',' || b == '}'):
+			return s[from:i], s[i:]
+		case b == '{' || b == '[':
+			depth++
+		case b == '}' || b == ']':
+			depth--
+		}
+	}
+	return nil, s
+}
+
+// parseValue sets what p points to by its text. What is none of its type leaves it, or makes it something else: it is
+// written anew, and then that tells.
+func parseValue(text []byte, p any) {
+	switch p := p.(type) {
+	case *bool:
+		*p = string(text) == "true"
+	case *int64:
+		*p, _ = strconv.ParseInt(string(text), 10, 64)
+	case *Number:
+		if v, err := strconv.ParseFloat(string(text), 64); err == nil {
+			*p = NumberOf(v)
+		}
+	case *Ring:
+		if v, err := strconv.Atoi(string(text)); err == nil {
+			*p = RingOf(v)
+		}
+	case *Hash:
+		_ = p.UnmarshalText(bytes.Trim(text, `"`))
+	case *time.Time:
+		*p, _ = time.Parse(timeLayout, string(bytes.Trim(text, `"`)))
+	case *string:
+		if n := len(text); n > 1 && text[0] == '"' && bytes.IndexByte(text, '\\') < 0 {
+			*p = string(text[1 : n-1])
 			return
 		}
-		c.src = c.src[1:]
-	} else {
-		c.buf = append(c.buf, b)
-	}
-	c.comma = after
-}
-
-// skip is for optional members: true if there is none. A member that is there with its empty value is refused by the
-// readers below, else one record would have two spellings.
-func (c *codec) skip(name string, empty bool) bool {
-	if c.err != nil {
-		return true
-	}
-	if c.reading {
-		return c.afterKey(name) == nil
-	}
-	return empty
-}
-
-func (c *codec) bool(name string, p *bool) {
-	if !c.key(name) {
-		return
-	}
-	switch {
-	case !c.reading:
-		c.buf = strconv.AppendBool(c.buf, *p)
-	case c.take("true"):
-		*p = true
-	case c.take("false"):
-		*p = false
-	default:
-		c.refuse(name, errNotCanonical)
+		plain, _ := jsontext.AppendUnquote(nil, text)
+		*p = string(plain)
+	case *[]string:
+		_ = json.Unmarshal(text, p)
 	}
 }
 
-// optBool is written only if it is true.
-func (c *codec) optBool(name string, p *bool) {
-	if c.skip(name, !*p) {
-		return
-	}
-	if c.bool(name, p); !*p {
-		c.refuse(name, errNotCanonical)
-	}
-}
+func boolean(b []byte, v bool) ([]byte, error) { return strconv.AppendBool(b, v), nil }
 
 // count is an integer from 0 to 2^53-1. RFC 8785 numbers are IEEE doubles; a larger one would change its value in a
 // reader that follows the standard, so it is refused, not rounded.
-func (c *codec) count(name string, p *int64) {
-	if !c.key(name) {
-		return
+func count(b []byte, v int64) ([]byte, error) {
+	if v < 0 || v > MaxInteger {
+		return b, fmt.Errorf("%d is outside 0 to 2^53-1", v)
 	}
-	if !c.reading {
-		if *p < 0 || *p > MaxInteger {
-			c.refuse(name, fmt.Errorf("%d is outside 0 to 2^53-1", *p))
-			return
-		}
-		c.buf = strconv.AppendInt(c.buf, *p, 10)
-		return
-	}
-	n := 0
-	var v int64
-	for n < len(c.src) && n < 17 && c.src[n] >= '0' && c.src[n] <= '9' {
-		v = v*10 + int64(c.src[n]-'0')
-		n++
-	}
-	if n == 0 || v > MaxInteger || n > 1 && c.src[0] == '0' {
-		c.refuse(name, errNotCanonical)
-		return
-	}
-	*p, c.src = v, c.src[n:]
+	return strconv.AppendInt(b, v, 10), nil
 }
 
 // number is a finite double or null.
-func (c *codec) number(name string, p *Number) {
-	if !c.key(name) {
-		return
+func number(b []byte, v Number) ([]byte, error) {
+	if !v.known {
+		return append(b, "null"...), nil
 	}
-	if !c.reading {
-		if !p.known {
-			c.buf = append(c.buf, "null"...)
-			return
-		}
-		c.buf = appendDouble(c.buf, p.value)
-		return
-	}
-	if c.take("null") {
-		*p = Number{}
-		return
-	}
-	n := 0
-	for n < len(c.src) && n < 32 && c.src[n] != ',' && c.src[n] != '}' {
-		n++
-	}
-	v, err := strconv.ParseFloat(string(c.src[:n]), 64)
-	var back [32]byte
-	if err != nil || math.IsInf(v, 0) || math.IsNaN(v) || string(appendDouble(back[:0], v)) != string(c.src[:n]) {
-		c.refuse(name, errNotCanonical)
-		return
-	}
-	*p, c.src = Number{v, true}, c.src[n:]
+	return appendDouble(b, v.value), nil
 }
 
 // appendDouble writes a finite double as ECMAScript's Number::toString does (RFC 8785 section 3.2.2.3).
@@ -213,120 +229,50 @@ func appendDouble(b []byte, v float64) []byte {
 	return b
 }
 
-// ring is 0 to 3. orNull also takes "no ring", which is what an agent gets recorded with that claimed another one.
-func (c *codec) ring(name string, p *Ring, orNull bool) {
-	if !c.key(name) {
-		return
+// ring is 0 to 3.
+func ring(b []byte, v Ring) ([]byte, error) {
+	if v == NoRing || v > Sandbox {
+		return b, errors.New("no ring")
 	}
-	if !c.reading {
-		switch {
-		case *p > NoRing && *p <= Sandbox:
-			c.buf = append(c.buf, '0'+byte(*p-Root))
-		case *p == NoRing && orNull:
-			c.buf = append(c.buf, "null"...)
-		default:
-			c.refuse(name, errors.New("no ring"))
-		}
-		return
-	}
-	if orNull && c.take("null") {
-		*p = NoRing
-		return
-	}
-	if len(c.src) == 0 || c.src[0] < '0' || c.src[0] > '3' {
-		c.refuse(name, errNotCanonical)
-		return
-	}
-	*p, c.src = Root+Ring(c.src[0]-'0'), c.src[1:]
+	return append(b, '0'+byte(v-Root)), nil
 }
 
-func (c *codec) hash(name string, p *Hash) {
-	if !c.key(name) {
-		return
+// ringOrNull also takes "no ring", which is what an agent gets recorded with that claimed another one.
+func ringOrNull(b []byte, v Ring) ([]byte, error) {
+	if v == NoRing {
+		return append(b, "null"...), nil
 	}
-	if !c.reading {
-		c.buf = append(appendHex(append(c.buf, '"'), p), '"')
-		return
-	}
-	if len(c.src) < 66 || c.src[0] != '"' || c.src[65] != '"' || !p.parse(c.src[1:65]) {
-		c.refuse(name, errNotCanonical)
-		return
-	}
-	c.src = c.src[66:]
+	return ring(b, v)
 }
 
 // digest is a hash that must be there: one nobody filled in is refused.
-func (c *codec) digest(name string, p *Hash) {
-	c.hash(name, p)
-	if *p == (Hash{}) {
-		c.refuse(name, errors.New("empty digest"))
+func digest(b []byte, v Hash) ([]byte, error) {
+	if v == (Hash{}) {
+		return b, errors.New("empty digest")
 	}
+	return append(appendHex(append(b, '"'), v), '"'), nil
 }
 
-func (c *codec) instant(name string, p *time.Time) {
-	if !c.key(name) {
-		return
+// timeLayout has nine digits always: times sort as text and have one spelling.
+const timeLayout = "2006-01-02T15:04:05.000000000Z"
+
+func instant(b []byte, v time.Time) ([]byte, error) {
+	v = v.UTC()
+	if y := v.Year(); v.IsZero() || y < 1970 || y > 9999 {
+		return b, errors.New("no time between the years 1970 and 9999")
 	}
-	if !c.reading {
-		t := p.UTC()
-		if y := t.Year(); p.IsZero() || y < 1970 || y > 9999 {
-			c.refuse(name, errors.New("no time between the years 1970 and 9999"))
-			return
-		}
-		c.buf = append(appendTime(append(c.buf, '"'), t), '"')
-		return
-	}
-	const quoted = len(timeLayout) + 2
-	if len(c.src) < quoted || c.src[0] != '"' || c.src[quoted-1] != '"' || !parseTime(c.src[1:quoted-1], p) {
-		c.refuse(name, errNotCanonical)
-		return
-	}
-	c.src = c.src[quoted:]
+	return append(v.AppendFormat(append(b, '"'), timeLayout), '"'), nil
 }
 
-func (c *codec) optInstant(name string, p *time.Time) {
-	if !c.skip(name, p.IsZero()) {
-		c.instant(name, p)
-	}
-}
-
-// Text comes in three kinds. An id is 1 to 256 bytes, printable or not: what an agent claimed is recorded as it claimed it
+// Text comes in two kinds. An id is 1 to 256 bytes, printable or not: what an agent claimed is recorded as it claimed it
 // (Claimed makes it fit). A code is a word of ours, lower_snake_case: nothing of an agent's can pass for one.
-func (c *codec) id(name string, p *string) { c.text(name, p, maxID, nil) }
+func id(b []byte, v string) ([]byte, error) { return text(b, v, maxID) }
 
-func (c *codec) optID(name string, p *string) {
-	if !c.skip(name, *p == "") {
-		c.id(name, p)
+func code(b []byte, v string) ([]byte, error) {
+	if v != "" && len(v) <= maxCode && !isCode(v) {
+		return b, fmt.Errorf("%.80q is no lower_snake_case word", v)
 	}
-}
-
-func (c *codec) nullID(name string, p *string) {
-	if !c.reading && *p != "" {
-		c.id(name, p)
-		return
-	}
-	if c.reading {
-		if rest := c.afterKey(name); len(rest) == 0 || rest[0] != 'n' {
-			c.id(name, p)
-			return
-		}
-	}
-	if !c.key(name) {
-		return
-	}
-	if !c.reading {
-		c.buf = append(c.buf, "null"...)
-	} else if !c.take("null") {
-		c.refuse(name, errNotCanonical)
-	}
-}
-
-func (c *codec) code(name string, p *string) { c.text(name, p, maxCode, isCode) }
-
-func (c *codec) optCode(name string, p *string) {
-	if !c.skip(name, *p == "") {
-		c.code(name, p)
-	}
+	return text(b, v, maxCode)
 }
 
 func isCode(s string) bool {
@@ -338,233 +284,36 @@ func isCode(s string) bool {
 	return s[0] >= 'a' && s[0] <= 'z'
 }
 
-func (c *codec) text(name string, p *string, limit int, valid func(string) bool) {
-	if !c.key(name) {
-		return
+func nullID(b []byte, v string) ([]byte, error) {
+	if v == "" {
+		return append(b, "null"...), nil
 	}
-	if c.reading {
-		s, rest, ok := cutString(c.src)
-		if !ok {
-			c.refuse(name, errNotCanonical)
-			return
-		}
-		*p, c.src = s, rest
-	}
+	return id(b, v)
+}
+
+func text(b []byte, v string, limit int) ([]byte, error) {
 	switch {
-	case *p == "":
-		c.refuse(name, errors.New("empty"))
-	case len(*p) > limit:
-		c.refuse(name, fmt.Errorf("%d bytes, at most %d are recorded", len(*p), limit))
-	case valid != nil && !valid(*p):
-		c.refuse(name, fmt.Errorf("%.80q is no lower_snake_case word", *p))
-	case !c.reading:
-		if c.buf = appendString(c.buf, *p); c.buf == nil {
-			c.refuse(name, errors.New("not valid UTF-8"))
-		}
+	case v == "":
+		return b, errors.New("empty")
+	case len(v) > limit:
+		return b, fmt.Errorf("%d bytes, at most %d are recorded", len(v), limit)
 	}
+	b, err := jsontext.AppendQuote(b, v) // as RFC 8785 section 3.2.2.2 says
+	if err != nil {
+		return b, errors.New("not valid UTF-8")
+	}
+	return b, nil
 }
 
-func (c *codec) optIDs(name string, p *[]string) {
-	if c.skip(name, len(*p) == 0) || !c.key(name) {
-		return
+func ids(b []byte, v []string) ([]byte, error) {
+	if len(v) > maxList {
+		return b, fmt.Errorf("%d elements, at most %d are recorded", len(v), maxList)
 	}
-	if !c.reading && len(*p) > maxList {
-		c.refuse(name, fmt.Errorf("%d elements, at most %d are recorded", len(*p), maxList))
-		return
-	}
-	if !c.reading {
-		c.buf = append(c.buf, '[')
-		for i, s := range *p {
-			if i > 0 {
-				c.buf = append(c.buf, ',')
-			}
-			if c.buf = appendString(c.buf, s); c.buf == nil || s == "" || len(s) > maxID {
-				c.refuse(name, fmt.Errorf("element %d is empty, too long or not valid UTF-8", i))
-				return
-			}
-		}
-		c.buf = append(c.buf, ']')
-		return
-	}
-	if !c.take("[") {
-		c.refuse(name, errNotCanonical)
-		return
-	}
-	for {
-		s, rest, ok := cutString(c.src)
-		if !ok || s == "" || len(s) > maxID || len(*p) == maxList {
-			c.refuse(name, errNotCanonical)
-			return
-		}
-		*p, c.src = append(*p, s), rest
-		if c.take("]") {
-			return
-		}
-		if !c.take(",") {
-			c.refuse(name, errNotCanonical)
-			return
+	for i, s := range v {
+		var err error
+		if b, err = id(append(b, "[,"[min(i, 1)]), s); err != nil {
+			return b, fmt.Errorf("element %d: %w", i, err)
 		}
 	}
-}
-
-const hexDigits = "0123456789abcdef"
-
-// appendString quotes s as RFC 8785 section 3.2.2.2 says; nil if it isn't valid UTF-8.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	start, ascii := 0, true
-	for i := range len(s) {
-		ch := s[i]
-		if ch >= ' ' && ch != '"' && ch != '\\' {
-			ascii = ascii && ch < utf8.RuneSelf
-			continue
-		}
-		b = append(b, s[start:i]...)
-		start = i + 1
-		if short := shortEscape(ch); short != 0 {
-			b = append(b, '\\', short)
-		} else {
-			b = append(b, '\\', 'u', '0', '0', hexDigits[ch>>4], hexDigits[ch&15])
-		}
-	}
-	if !ascii && !utf8.ValidString(s) {
-		return nil
-	}
-	return append(append(b, s[start:]...), '"')
-}
-
-func shortEscape(ch byte) byte {
-	switch ch {
-	case '"', '\\':
-		return ch
-	case '\b':
-		return 'b'
-	case '\t':
-		return 't'
-	case '\n':
-		return 'n'
-	case '\f':
-		return 'f'
-	case '\r':
-		return 'r'
-	}
-	return 0
-}
-
-// cutString reads a quoted string that appendString could have written.
-func cutString(src []byte) (s string, rest []byte, ok bool) {
-	if len(src) == 0 || src[0] != '"' {
-		return "", nil, false
-	}
-	for i := 1; i < len(src); i++ {
-		switch ch := src[i]; {
-		case ch == '"':
-			return string(src[1:i]), src[i+1:], utf8.Valid(src[1:i])
-		case ch == '\\':
-			return cutEscaped(src)
-		case ch < ' ':
-			return "", nil, false
-		}
-	}
-	return "", nil, false
-}
-
-func cutEscaped(src []byte) (string, []byte, bool) {
-	var out []byte
-	for i := 1; i < len(src); i++ {
-		switch ch := src[i]; {
-		case ch == '"':
-			// Any other spelling of the same text would be a second form of the same record.
-			text := string(out)
-			return text, src[i+1:], slices.Equal(appendString(nil, text), src[:i+1])
-		case ch == '\\' && i+1 < len(src):
-			i++
-			n, plain := unescape(src[i:])
-			if n == 0 {
-				return "", nil, false
-			}
-			out = append(out, plain)
-			i += n - 1
-		default:
-			out = append(out, ch)
-		}
-	}
-	return "", nil, false
-}
-
-// unescape gives the length of the escape after its backslash and the byte it stands for; 0 for one that no canonical
-// string has.
-func unescape(s []byte) (int, byte) {
-	switch s[0] {
-	case '"', '\\':
-		return 1, s[0]
-	case 'b':
-		return 1, '\b'
-	case 't':
-		return 1, '\t'
-	case 'n':
-		return 1, '\n'
-	case 'f':
-		return 1, '\f'
-	case 'r':
-		return 1, '\r'
-	case 'u':
-		if len(s) >= 5 {
-			if v, err := strconv.ParseUint(string(s[1:5]), 16, 8); err == nil {
-				return 5, byte(v)
-			}
-		}
-	}
-	return 0, 0
-}
-
-// timeLayout has nine digits always: times sort as text and have one spelling.
-const timeLayout = "2006-01-02T15:04:05.000000000Z"
-
-func appendTime(b []byte, t time.Time) []byte {
-	year, month, day := t.Date()
-	hour, minute, second := t.Clock()
-	b = appendDigits(b, year, 4)
-	b = appendDigits(append(b, '-'), int(month), 2)
-	b = appendDigits(append(b, '-'), day, 2)
-	b = appendDigits(append(b, 'T'), hour, 2)
-	b = appendDigits(append(b, ':'), minute, 2)
-	b = appendDigits(append(b, ':'), second, 2)
-	b = appendDigits(append(b, '.'), t.Nanosecond(), 9)
-	return append(b, 'Z')
-}
-
-func appendDigits(b []byte, v, width int) []byte {
-	n := len(b)
-	b = append(b, "000000000"[:width]...)
-	for i := n + width - 1; i >= n; i-- {
-		b[i] = '0' + byte(v%10)
-		v /= 10
-	}
-	return b
-}
-
-func parseTime(s []byte, p *time.Time) bool {
-	digits := func(from, to int) (v int) {
-		for _, b := range s[from:to] {
-			if b < '0' || b > '9' {
-				return -1
-			}
-			v = v*10 + int(b-'0')
-		}
-		return v
-	}
-	year, month, day := digits(0, 4), digits(5, 7), digits(8, 10)
-	hour, minute, second, nano := digits(11, 13), digits(14, 16), digits(17, 19), digits(20, 29)
-	if year < 1970 || min(month, day, hour, minute, second, nano) < 0 {
-		return false
-	}
-	t := time.Date(year, time.Month(month), day, hour, minute, second, nano, time.UTC)
-	// time.Date turns 31 February into March, and doesn't look at the marks in between.
-	var back [len(timeLayout)]byte
-	if t.Year() > 9999 || string(appendTime(back[:0], t)) != string(s) {
-		return false
-	}
-	*p = t
-	return true
+	return append(b, ']'), nil
 }

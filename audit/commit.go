@@ -238,7 +238,7 @@ func (l *Log) load(size int64) error {
 		return l.dir.error("read", name, err)
 	}
 	head := l.head // from the file before; empty for the first
-	if damage == nil && t.last.Kind != Invalid {
+	if damage == nil && t.last.Data != nil {
 		head = Head{Size: t.last.Seq + 1, Hash: t.last.Hash}
 		if t.last.Chain != l.chain {
 			damage = &DamagedError{Reason: "the last entry belongs to chain " + t.last.Chain}
@@ -251,8 +251,8 @@ func (l *Log) load(size int64) error {
 		return damage
 	}
 	l.head, l.size = head, size
-	if t.last.Kind == KindRotation && t.good == size {
-		return l.follow(t.last.Data.(*Rotation).Next)
+	if r, ok := t.last.Data.(*Rotation); ok && t.good == size {
+		return l.follow(r.Next)
 	}
 	if t.good < size {
 		return l.repair(t)

@@ -3,10 +3,11 @@
 package audit
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 )
 
@@ -48,43 +49,47 @@ func checkChain(name string) error {
 	return nil
 }
 
-// appendData writes the record as a canonical object.
-func appendData(b []byte, r Record) ([]byte, error) {
-	c := codec{buf: b}
-	c.open()
-	c.record(r)
-	c.shut()
-	if c.err != nil {
-		return b, fmt.Errorf("record %s: %w", r.Kind(), c.err)
-	}
-	return c.buf, nil
-}
-
 const hashMember = `"hash":"`
 
 // hashSize is the length of the member hash with its comma.
 const hashSize = len(hashMember) + 64 + 2
 
-// appendLine writes an entry whose data is already canonical, with its newline, and sets its hash.
-func appendLine(b []byte, e *Entry, data []byte) []byte {
-	start := len(b)
+// appendContent writes what is hashed of an entry whose data is already canonical: the line without the member hash,
+// which belongs at at.
+func appendContent(b []byte, e *Entry, data []byte) (_ []byte, at int, err error) {
 	b = append(append(append(b, `{"chain":"`...), e.Chain...), `","data":`...)
 	b = append(append(b, data...), ',')
-	// The hash is of the rest without it, so the rest is written first, where it can be hashed in one piece.
-	at := len(b)
-	b = append(append(append(b, `"kind":"`...), e.Kind.String()...), `","prev_hash":"`...)
-	b = append(appendHex(b, &e.PrevHash), `","seq":`...)
-	b = append(strconv.AppendInt(b, e.Seq, 10), `,"time":"`...)
-	b = append(appendTime(b, e.Time), '"', '}')
-	e.Hash = sha256.Sum256(b[start:])
+	at = len(b)
+	b = append(append(append(b, `"kind":"`...), e.Kind...), `","prev_hash":"`...)
+	if b, err = count(append(appendHex(b, e.PrevHash), `","seq":`...), e.Seq); err != nil {
+		return b, at, fmt.Errorf("seq: %w", err)
+	}
+	if b, err = instant(append(b, `,"time":`...), e.Time); err != nil {
+		return b, at, fmt.Errorf("time: %w", err)
+	}
+	return append(b, '}'), at, nil
+}
 
-	end := len(b)
-	b = append(b, make([]byte, hashSize+1)...)
-	copy(b[at+hashSize:], b[at:end])
-	appendHex(append(b[:at], hashMember...), &e.Hash)
+// insertHash makes the content a line, with its newline. The rest was written first, where it can be hashed in one piece.
+func insertHash(content []byte, at int, h Hash) []byte {
+	b := append(content, make([]byte, hashSize+1)...)
+	copy(b[at+hashSize:], content[at:])
+	copy(b[at:], hashMember)
+	hex.Encode(b[at+len(hashMember):], h[:])
 	copy(b[at+hashSize-2:], `",`)
 	b[len(b)-1] = '\n'
 	return b
+}
+
+// appendLine writes an entry whose data is already canonical, with its newline, and sets its hash.
+func appendLine(b []byte, e *Entry, data []byte) ([]byte, error) {
+	start := len(b)
+	line, at, err := appendContent(b, e, data)
+	if err != nil {
+		return b, err
+	}
+	e.Hash = sha256.Sum256(line[start:])
+	return insertHash(line, at, e.Hash), nil
 }
 
 // Line gives the entry as it stands in the file, without the newline.
@@ -100,7 +105,10 @@ func (e Entry) Line() ([]byte, error) {
 		return nil, err
 	}
 	want := e.Hash
-	line := appendLine(nil, &e, data)
+	line, err := appendLine(nil, &e, data)
+	if err != nil {
+		return nil, err
+	}
 	if e.Hash != want {
 		return nil, fmt.Errorf("entry %d: hash %s is not that of its content, %s", e.Seq, want, e.Hash)
 	}
@@ -118,67 +126,47 @@ func DecodeEntry(line []byte) (Entry, error) {
 	return e, err
 }
 
-// decode also gives the hash of the content. kind stands behind data in the canonical order, so it is looked up first:
-// what stands behind data has a fixed length but for kind and seq.
+// decode also gives the hash of the content: it writes the line that it has read, see way.
 func decode(line []byte) (Entry, Hash, error) {
-	var e Entry
 	if len(line) >= MaxLine {
-		return e, Hash{}, errTooLong
+		return Entry{}, Hash{}, errTooLong
 	}
-	kind, ok := kindOf(line)
-	if !ok {
-		return e, Hash{}, errors.New("not in canonical form, or of a kind that this version doesn't know")
+	var e Entry
+	var kind string
+	var data []byte
+	rest := line
+	for _, m := range []struct {
+		name string
+		p    any
+	}{{"chain", &e.Chain}, {"data", nil}, {"hash", &e.Hash}, {"kind", &kind}, {"prev_hash", &e.PrevHash}, {"seq", &e.Seq}, {"time", &e.Time}} {
+		var value []byte
+		if value, rest = cutMember(rest, m.name); m.p == nil {
+			data = value
+			continue
+		}
+		parseValue(value, m.p)
 	}
-	e.Kind, e.Data = kind, newRecord(kind)
-	c := codec{src: line, reading: true}
-	c.open()
-	c.text("chain", &e.Chain, maxChain, nil)
-	if c.key("data") {
-		c.open()
-		c.record(e.Data)
-		c.shut()
+	ok := false
+	if e.Kind, ok = ParseKind(kind); !ok {
+		return Entry{}, Hash{}, errors.New("not in canonical form, or of a kind that this version doesn't know")
 	}
-	at := len(line) - len(c.src) + 1
-	c.hash("hash", &e.Hash)
-	name := kind.String()
-	c.code("kind", &name)
-	c.hash("prev_hash", &e.PrevHash)
-	c.count("seq", &e.Seq)
-	c.instant("time", &e.Time)
-	c.shut()
-	if c.err == nil && len(c.src) > 0 {
-		c.refuse("end", errNotCanonical)
+	e.Data = newRecord(e.Kind)
+	parseData(data, e.Data)
+	if err := checkChain(e.Chain); err != nil {
+		return Entry{}, Hash{}, err
 	}
-	if c.err == nil {
-		c.err = checkChain(e.Chain)
+	buf := make([]byte, 0, len(data)+len(line)+1)
+	data, err := appendData(buf, e.Data)
+	if err != nil {
+		return Entry{}, Hash{}, err
 	}
-	if c.err != nil {
-		return Entry{}, Hash{}, c.err
+	content, at, err := appendContent(data[len(data):], &e, data)
+	if err != nil {
+		return Entry{}, Hash{}, err
 	}
-	return e, contentHash(line, at), nil
-}
-
-// contentHash hashes the line without the member hash, which begins at at. Most lines fit the buffer, and one piece hashes
-// faster than two.
-func contentHash(line []byte, at int) Hash {
-	var buf [1 << 10]byte
-	return sha256.Sum256(append(append(buf[:0], line[:at]...), line[at+hashSize:]...))
-}
-
-// kindOf looks from the end of the line, where nothing has a free length: a record can't hold a kind of its own there.
-func kindOf(line []byte) (Kind, bool) {
-	const tail = len(`,"time":""}`) + len(timeLayout)
-	i := len(line) - tail - 1
-	for ; i > 0 && line[i] >= '0' && line[i] <= '9'; i-- { // seq
+	sum := sha256.Sum256(content)
+	if written := insertHash(content, at, e.Hash); !bytes.Equal(written[:len(written)-1], line) {
+		return Entry{}, Hash{}, errors.New("not in the canonical form of RFC 8785")
 	}
-	const between = len(`","prev_hash":"",`) + 64 + len(`"seq":`)
-	end := i + 1 - between
-	if i < 0 || end < 0 {
-		return Invalid, false
-	}
-	start := end
-	for start > 0 && line[start-1] != '"' {
-		start--
-	}
-	return ParseKind(string(line[start:end]))
+	return e, sum, nil
 }

@@ -2,167 +2,125 @@
 
 package audit
 
-import "reflect"
-
-// Kind says what a record is about.
-type Kind uint8
-
-// Appended, never reordered: see the rule above Record. The zero value is invalid.
-const (
-	Invalid Kind = iota
-	KindActionAttempt
-	KindRingCheck
-	KindRateLimit
-	KindElevation
-	KindElevationEnd
-	KindKillOrder
-	KindKill
-	KindSagaStep
-	KindSaga
-	KindQuarantine
-	KindRelease
-	KindScore
-	KindBreach
-	KindSession
-	KindConflict
-	KindSandboxStart
-	KindSandboxEnd
-	KindRefusal
-	KindOperator
-	KindKey
-	KindRepair
-	KindRotation
-	KindToolCall
-	KindEgress
-	KindApprovalRequest
-	KindApprovalDecision
-	KindStandingGrant
-	KindQuotaWarning
-	KindAgentSettings
-	KindSafetyOperation
-	KindSafetyStep
-	KindSafetyChallenge
-	KindSafetyConfirmation
-	KindSafetyBlock
-	KindCheckpointLost
-	numKinds
+import (
+	"reflect"
+	"sync"
 )
 
-// kinds has what there is to say about each. The name stands in the log.
-var kinds = [numKinds]struct {
-	name   string
+// Kind says what a record is about: its name, as it stands in the log. The zero value is no kind.
+type Kind string
+
+// Kinds in the order in which they came: appended, never taken out, see the rule above Record.
+var kinds = []struct {
 	record Record
 	why    string
 }{
-	KindActionAttempt:      {"action_attempt", &ActionAttempt{}, "what an agent asked for, before anything was decided (H-27)"},
-	KindRingCheck:          {"ring_check", &RingCheck{}, "the enforcer's answer (H-9, H-27)"},
-	KindRateLimit:          {"rate_limit", &RateLimit{}, "a question to a token bucket (H-16, H-27)"},
-	KindElevation:          {"elevation", &Elevation{}, "a request for a higher ring, and the answer (H-13, H-27)"},
-	KindElevationEnd:       {"elevation_end", &ElevationEnd{}, "from here on the ring is no longer on loan (H-14, H-15)"},
-	KindKillOrder:          {"kill_order", &KillOrder{}, "a kill was decided, before anything dies (H-28)"},
-	KindKill:               {"kill", &Kill{}, "what a kill did (H-22, H-27)"},
-	KindSagaStep:           {"saga_step", &SagaStep{}, "how far a step came: what has to be undone (H-18)"},
-	KindSaga:               {"saga", &Saga{}, "how far a saga came (H-18, H-19)"},
-	KindQuarantine:         {"quarantine", &Quarantine{}, "an agent has ring 3 until a witness lets it out (H-31)"},
-	KindRelease:            {"release", &Release{}, "somebody answers for an agent being let out (H-12, H-31)"},
-	KindScore:              {"score", &Score{}, "what an agent may have follows from it (H-2, H-4)"},
-	KindBreach:             {"breach", &Breach{}, "an agent tried what it may not, too often (H-24)"},
-	KindSession:            {"session", &Session{}, "who was in a session, and when (H-29)"},
-	KindConflict:           {"conflict", &Conflict{}, "of two writes one is lost: which (H-32)"},
-	KindSandboxStart:       {"sandbox_start", &SandboxStart{}, "a run, by the digest of its plan, before there is a sandbox (H-27)"},
-	KindSandboxEnd:         {"sandbox_end", &SandboxEnd{}, "how it ended; a start without one was cut off (H-27)"},
-	KindRefusal:            {"refusal", &Refusal{}, "a system call that was refused"},
-	KindOperator:           {"operator", &Operator{}, "an attestation that was presented, good or not (H-12)"},
-	KindKey:                {"key", &Key{}, "whose signatures count from here on"},
-	KindRepair:             {"repair", &Repair{}, "bytes that are no entry are accounted for, and stay"},
-	KindRotation:           {"rotation", &Rotation{}, "the chain goes on in the next file"},
-	KindToolCall:           {"tool_call", &ToolCall{}, "what was asked of tools and models, and what it cost (M-9, M-18, M-19)"},
-	KindEgress:             {"egress", &Egress{}, "what was connected to, or refused (M-8, M-18)"},
-	KindApprovalRequest:    {"approval_request", &ApprovalRequest{}, "a call waits for an operator (M-11)"},
-	KindApprovalDecision:   {"approval_decision", &ApprovalDecision{}, "what the operator said, before it takes effect (M-11)"},
-	KindStandingGrant:      {"standing_grant", &StandingGrant{}, "an approval given beforehand, or taken back (M-11)"},
-	KindQuotaWarning:       {"quota_warning", &QuotaWarning{}, "80 % of a quota are used (M-19)"},
-	KindAgentSettings:      {"agent_settings", &AgentSettings{}, "what an operator set for an agent (M-15, M-19)"},
-	KindSafetyOperation:    {"safety_operation", &SafetyOperation{}, "what the safety loop was asked, where it is no step"},
-	KindSafetyStep:         {"safety_step", &SafetyStep{}, "what an agent said it would do, and the verdict (S-5, S-7)"},
-	KindSafetyChallenge:    {"safety_challenge", &SafetyChallenge{}, "what became of a code given out of band (S-10, S-11)"},
-	KindSafetyConfirmation: {"safety_confirmation", &SafetyConfirmation{}, "what became of a confirmation (S-12)"},
-	KindSafetyBlock:        {"safety_block", &SafetyBlock{}, "an agent is stopped, or released (S-8, S-15)"},
-	KindCheckpointLost:     {"checkpoint_lost", &CheckpointLost{}, "what vouched for the chain was gone or contradicted it"},
-}
-
-// Kinds lists every valid kind in its order.
-func Kinds() []Kind {
-	all := make([]Kind, 0, numKinds-1)
-	for k := Invalid + 1; k < numKinds; k++ {
-		all = append(all, k)
-	}
-	return all
-}
-
-// String returns the name that stands in the log; "invalid" for a number that is no kind.
-func (k Kind) String() string {
-	if k == Invalid || k >= numKinds {
-		return "invalid"
-	}
-	return kinds[k].name
-}
-
-// MarshalText writes the name.
-func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
-
-// ParseKind returns Invalid and false for a name that is no kind.
-func ParseKind(name string) (Kind, bool) {
-	for k := Invalid + 1; k < numKinds; k++ {
-		if kinds[k].name == name {
-			return k, true
-		}
-	}
-	return Invalid, false
-}
-
-func newRecord(k Kind) Record {
-	if k == Invalid || k >= numKinds {
-		return nil
-	}
-	r, _ := reflect.New(reflect.TypeOf(kinds[k].record).Elem()).Interface().(Record)
-	return r
+	{&ActionAttempt{}, "what an agent asked for, before anything was decided (H-27)"},
+	{&RingCheck{}, "the enforcer's answer (H-9, H-27)"},
+	{&RateLimit{}, "a question to a token bucket (H-16, H-27)"},
+	{&Elevation{}, "a request for a higher ring, and the answer (H-13, H-27)"},
+	{&ElevationEnd{}, "from here on the ring is no longer on loan (H-14, H-15)"},
+	{&KillOrder{}, "a kill was decided, before anything dies (H-28)"},
+	{&Kill{}, "what a kill did (H-22, H-27)"},
+	{&SagaStep{}, "how far a step came: what has to be undone (H-18)"},
+	{&Saga{}, "how far a saga came (H-18, H-19)"},
+	{&Quarantine{}, "an agent has ring 3 until a witness lets it out (H-31)"},
+	{&Release{}, "somebody answers for an agent being let out (H-12, H-31)"},
+	{&Score{}, "what an agent may have follows from it (H-2, H-4)"},
+	{&Breach{}, "an agent tried what it may not, too often (H-24)"},
+	{&Session{}, "who was in a session, and when (H-29)"},
+	{&Conflict{}, "of two writes one is lost: which (H-32)"},
+	{&SandboxStart{}, "a run, by the digest of its plan, before there is a sandbox (H-27)"},
+	{&SandboxEnd{}, "how it ended; a start without one was cut off (H-27)"},
+	{&Refusal{}, "a system call that was refused"},
+	{&Operator{}, "an attestation that was presented, good or not (H-12)"},
+	{&Key{}, "whose signatures count from here on"},
+	{&Repair{}, "bytes that are no entry are accounted for, and stay"},
+	{&Rotation{}, "the chain goes on in the next file"},
+	{&ToolCall{}, "what was asked of tools and models, and what it cost (M-9, M-18, M-19)"},
+	{&Egress{}, "what was connected to, or refused (M-8, M-18)"},
+	{&ApprovalRequest{}, "a call waits for an operator (M-11)"},
+	{&ApprovalDecision{}, "what the operator said, before it takes effect (M-11)"},
+	{&StandingGrant{}, "an approval given beforehand, or taken back (M-11)"},
+	{&QuotaWarning{}, "80 % of a quota are used (M-19)"},
+	{&AgentSettings{}, "what an operator set for an agent (M-15, M-19)"},
+	{&SafetyOperation{}, "what the safety loop was asked, where it is no step"},
+	{&SafetyStep{}, "what an agent said it would do, and the verdict (S-5, S-7)"},
+	{&SafetyChallenge{}, "what became of a code given out of band (S-10, S-11)"},
+	{&SafetyConfirmation{}, "what became of a confirmation (S-12)"},
+	{&SafetyBlock{}, "an agent is stopped, or released (S-8, S-15)"},
+	{&CheckpointLost{}, "what vouched for the chain was gone or contradicted it"},
 }
 
 // Each record tells its kind.
 
-func (*ActionAttempt) Kind() Kind      { return KindActionAttempt }
-func (*RingCheck) Kind() Kind          { return KindRingCheck }
-func (*RateLimit) Kind() Kind          { return KindRateLimit }
-func (*Elevation) Kind() Kind          { return KindElevation }
-func (*ElevationEnd) Kind() Kind       { return KindElevationEnd }
-func (*KillOrder) Kind() Kind          { return KindKillOrder }
-func (*Kill) Kind() Kind               { return KindKill }
-func (*SagaStep) Kind() Kind           { return KindSagaStep }
-func (*Saga) Kind() Kind               { return KindSaga }
-func (*Quarantine) Kind() Kind         { return KindQuarantine }
-func (*Release) Kind() Kind            { return KindRelease }
-func (*Score) Kind() Kind              { return KindScore }
-func (*Breach) Kind() Kind             { return KindBreach }
-func (*Session) Kind() Kind            { return KindSession }
-func (*Conflict) Kind() Kind           { return KindConflict }
-func (*SandboxStart) Kind() Kind       { return KindSandboxStart }
-func (*SandboxEnd) Kind() Kind         { return KindSandboxEnd }
-func (*Refusal) Kind() Kind            { return KindRefusal }
-func (*Operator) Kind() Kind           { return KindOperator }
-func (*Key) Kind() Kind                { return KindKey }
-func (*Repair) Kind() Kind             { return KindRepair }
-func (*Rotation) Kind() Kind           { return KindRotation }
-func (*ToolCall) Kind() Kind           { return KindToolCall }
-func (*Egress) Kind() Kind             { return KindEgress }
-func (*ApprovalRequest) Kind() Kind    { return KindApprovalRequest }
-func (*ApprovalDecision) Kind() Kind   { return KindApprovalDecision }
-func (*StandingGrant) Kind() Kind      { return KindStandingGrant }
-func (*QuotaWarning) Kind() Kind       { return KindQuotaWarning }
-func (*AgentSettings) Kind() Kind      { return KindAgentSettings }
-func (*SafetyOperation) Kind() Kind    { return KindSafetyOperation }
-func (*SafetyStep) Kind() Kind         { return KindSafetyStep }
-func (*SafetyChallenge) Kind() Kind    { return KindSafetyChallenge }
-func (*SafetyConfirmation) Kind() Kind { return KindSafetyConfirmation }
-func (*SafetyBlock) Kind() Kind        { return KindSafetyBlock }
-func (*CheckpointLost) Kind() Kind     { return KindCheckpointLost }
+func (*ActionAttempt) Kind() Kind      { return "action_attempt" }
+func (*RingCheck) Kind() Kind          { return "ring_check" }
+func (*RateLimit) Kind() Kind          { return "rate_limit" }
+func (*Elevation) Kind() Kind          { return "elevation" }
+func (*ElevationEnd) Kind() Kind       { return "elevation_end" }
+func (*KillOrder) Kind() Kind          { return "kill_order" }
+func (*Kill) Kind() Kind               { return "kill" }
+func (*SagaStep) Kind() Kind           { return "saga_step" }
+func (*Saga) Kind() Kind               { return "saga" }
+func (*Quarantine) Kind() Kind         { return "quarantine" }
+func (*Release) Kind() Kind            { return "release" }
+func (*Score) Kind() Kind              { return "score" }
+func (*Breach) Kind() Kind             { return "breach" }
+func (*Session) Kind() Kind            { return "session" }
+func (*Conflict) Kind() Kind           { return "conflict" }
+func (*SandboxStart) Kind() Kind       { return "sandbox_start" }
+func (*SandboxEnd) Kind() Kind         { return "sandbox_end" }
+func (*Refusal) Kind() Kind            { return "refusal" }
+func (*Operator) Kind() Kind           { return "operator" }
+func (*Key) Kind() Kind                { return "key" }
+func (*Repair) Kind() Kind             { return "repair" }
+func (*Rotation) Kind() Kind           { return "rotation" }
+func (*ToolCall) Kind() Kind           { return "tool_call" }
+func (*Egress) Kind() Kind             { return "egress" }
+func (*ApprovalRequest) Kind() Kind    { return "approval_request" }
+func (*ApprovalDecision) Kind() Kind   { return "approval_decision" }
+func (*StandingGrant) Kind() Kind      { return "standing_grant" }
+func (*QuotaWarning) Kind() Kind       { return "quota_warning" }
+func (*AgentSettings) Kind() Kind      { return "agent_settings" }
+func (*SafetyOperation) Kind() Kind    { return "safety_operation" }
+func (*SafetyStep) Kind() Kind         { return "safety_step" }
+func (*SafetyChallenge) Kind() Kind    { return "safety_challenge" }
+func (*SafetyConfirmation) Kind() Kind { return "safety_confirmation" }
+func (*SafetyBlock) Kind() Kind        { return "safety_block" }
+func (*CheckpointLost) Kind() Kind     { return "checkpoint_lost" }
+
+// Kinds lists every kind in its order.
+func Kinds() []Kind {
+	all := make([]Kind, len(kinds))
+	for i, k := range kinds {
+		all[i] = k.record.Kind()
+	}
+	return all
+}
+
+var recordTypes = sync.OnceValue(func() map[Kind]reflect.Type {
+	all := map[Kind]reflect.Type{}
+	for _, k := range kinds {
+		all[k.record.Kind()] = reflect.TypeOf(k.record).Elem()
+	}
+	return all
+})
+
+// ParseKind returns "" and false for a name that is no kind.
+func ParseKind(name string) (Kind, bool) {
+	if _, ok := recordTypes()[Kind(name)]; !ok {
+		return "", false
+	}
+	return Kind(name), true
+}
+
+// newRecord returns an empty record of a kind, nil for what is none.
+func newRecord(k Kind) Record {
+	t, ok := recordTypes()[k]
+	if !ok {
+		return nil
+	}
+	r, _ := reflect.New(t).Interface().(Record)
+	return r
+}

@@ -173,8 +173,9 @@ func (l *Log) append(r Record, sync bool) (_ Entry, batch uint64, err error) {
 		return Entry{}, 0, errNoRecord
 	}
 	// Anybody else's would say something about files that isn't so, and stop the chain.
-	if k := r.Kind(); k == KindRepair || k == KindRotation {
-		return Entry{}, 0, fmt.Errorf("record %s: only the log itself writes those", k)
+	switch r.(type) {
+	case *Repair, *Rotation:
+		return Entry{}, 0, fmt.Errorf("record %s: only the log itself writes those", r.Kind())
 	}
 	l.life.RLock()
 	defer l.life.RUnlock()

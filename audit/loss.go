@@ -43,8 +43,13 @@ type CheckpointLost struct {
 // vouches tells an entry that is followed by a signature: a chain that has one and no note was signed, or is
 // being signed.
 func vouches(e Entry) bool {
-	k, isKey := e.Data.(*Key)
-	return e.Kind == KindSandboxEnd || isKey && k.Event == "created"
+	switch r := e.Data.(type) {
+	case *SandboxEnd:
+		return true
+	case *Key:
+		return r.Event == "created"
+	}
+	return false
 }
 
 // unvouched is for a chain that is sound by itself, when nothing signed vouches for it and something once

@@ -118,18 +118,15 @@ func tidy(texts []string, numbers []float64) ([]string, []float64) {
 // H-25, H-27: whatever is put into a record is refused, and leaves the chain as it was, or reads back as the
 // same record; and encoding/json reads the same values from the line.
 func FuzzRecord(f *testing.F) {
-	for k := range numKinds {
+	for k := range Kinds() {
 		f.Add(byte(k), "did:example:\u00e4\n\x1b[2J", "code_word", int64(3), 0.5, uint64(math.MaxUint64)>>32|0xaaaaaaaa00000000)
 		f.Add(byte(k), "a\u2028\ufeff\U0001f600", "x", int64(MaxInteger), 1e21, uint64(math.MaxUint64))
 		f.Add(byte(k), "\xff", "", int64(-1), math.Inf(1), uint64(0x5555555555555555))
 		f.Add(byte(k), "code", "other_code", int64(1)<<50|7, -5e-324, uint64(math.MaxUint64))
 	}
 	f.Fuzz(func(t *testing.T, kind byte, one, two string, n int64, v float64, bits uint64) {
-		r := newRecord(Kind(kind))
-		if r == nil {
-			return
-		}
-		r = filled(Kind(kind), one, two, n, v, bits)
+		all := Kinds()
+		r := filled(all[int(kind)%len(all)], one, two, n, v, bits)
 		m, err := NewMemory(NodeChain, fixed(at))
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +162,7 @@ func FuzzRecord(f *testing.F) {
 func FuzzTampering(f *testing.F) {
 	var records []Record
 	for _, r := range allExamples() {
-		if r.Kind() != KindRepair && r.Kind() != KindRotation { // which say something about files
+		if r.Kind() != "repair" && r.Kind() != "rotation" { // which say something about files
 			records = append(records, r)
 		}
 	}

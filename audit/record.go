@@ -11,7 +11,7 @@ import "time"
 //   - A field of a kind never changes its name, its meaning or its spelling, and none is taken away.
 //   - A kind may gain an optional field (opt…), left out when it is empty: the old entries stay as they are. A field
 //     that must be there, or whose absence would be read as something else, makes a new kind.
-//   - A field's tag has the member's name and how it is written: see writing.
+//   - A field's tag has the member's name and how it is written: see ways.
 //   - A reader refuses kinds and members that it doesn't know. An older agentrun can't verify a newer one's chain, and
 //     says which entry it can't read: accepting what it can't read would be worse.
 //   - Every kind has a record in testdata/golden.jsonl. Lines are added to that file and never changed.

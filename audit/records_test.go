@@ -108,7 +108,7 @@ func allExamples() []Record {
 	var all []Record
 	for _, pair := range examples() {
 		all = append(all, pair[0], pair[1])
-		if pair[0].Kind() == KindAgentSettings {
+		if pair[0].Kind() == "agent_settings" {
 			all = append(all, gained()...)
 		}
 	}

@@ -19,7 +19,7 @@ const tornMark = "~torn"
 
 // tail is the end of a file.
 type tail struct {
-	last Entry // the last entry; Kind Invalid if the file has none
+	last Entry // the last entry; Data nil if the file has none
 	good int64 // where the entries end: behind the last one's newline
 	size int64
 }

@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -36,47 +37,28 @@ type Hash [sha256.Size]byte
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // MarshalText writes what String writes.
-func (h Hash) MarshalText() ([]byte, error) { return appendHex(nil, &h), nil }
+func (h Hash) MarshalText() ([]byte, error) { return appendHex(nil, h), nil }
 
 // UnmarshalText reads what String writes.
-func (h *Hash) UnmarshalText(text []byte) (err error) { *h, err = ParseHash(string(text)); return err }
+func (h *Hash) UnmarshalText(text []byte) error {
+	var read Hash
+	if len(text) != hex.EncodedLen(len(h)) || bytes.ContainsAny(text, "ABCDEF") {
+		return fmt.Errorf("hash %.80q: want 64 lower-case hexadecimal digits", text)
+	}
+	if _, err := hex.Decode(read[:], text); err != nil {
+		return fmt.Errorf("hash %.80q: want 64 lower-case hexadecimal digits", text)
+	}
+	*h = read
+	return nil
+}
 
 // ParseHash reads 64 lower-case hexadecimal digits.
-func ParseHash(s string) (Hash, error) {
-	var h Hash
-	if len(s) != 2*len(h) || !h.parse([]byte(s)) {
-		return Hash{}, fmt.Errorf("hash %.80q: want 64 lower-case hexadecimal digits", s)
-	}
-	return h, nil
+func ParseHash(s string) (h Hash, err error) {
+	err = h.UnmarshalText([]byte(s))
+	return h, err
 }
 
-func appendHex(b []byte, h *Hash) []byte {
-	for _, v := range h {
-		b = append(b, hexDigits[v>>4], hexDigits[v&15])
-	}
-	return b
-}
-
-func (h *Hash) parse(s []byte) bool {
-	for i := range h {
-		hi, lo := unhex(s[2*i]), unhex(s[2*i+1])
-		if hi|lo > 15 {
-			return false
-		}
-		h[i] = hi<<4 | lo
-	}
-	return true
-}
-
-func unhex(b byte) byte {
-	switch {
-	case b >= '0' && b <= '9':
-		return b - '0'
-	case b >= 'a' && b <= 'f':
-		return b - 'a' + 10
-	}
-	return 16
-}
+func appendHex(b []byte, h Hash) []byte { return hex.AppendEncode(b, h[:]) }
 
 // Number is a finite number, or null: not given, not a number, infinite. The zero value is null and not 0: a trust score
 // that was missing is not one of zero, and the record must say which it was.

@@ -262,15 +262,15 @@ func (v *verification) misplaced(e Entry, sum Hash, l link, arrived bool) (Code,
 
 func (v *verification) accept(e Entry, l link, at int64) *Problem {
 	v.order.advance(l)
-	v.rotated = e.Kind == KindRotation
-	if v.rotated && fileNumber(e.Data.(*Rotation).Next) != v.spans[0].number+1 {
-		return v.problem(Malformed, at, "the chain goes on in "+e.Data.(*Rotation).Next)
+	var next *Rotation
+	if next, v.rotated = e.Data.(*Rotation); v.rotated && fileNumber(next.Next) != v.spans[0].number+1 {
+		return v.problem(Malformed, at, "the chain goes on in "+next.Next)
 	}
 	if v.vouched == nil && vouches(e) {
 		v.vouched = &e
 	}
 	r := v.report
-	if e.Kind == KindCheckpointLost {
+	if _, lost := e.Data.(*CheckpointLost); lost {
 		r.Losses++
 	}
 	if r.Last != nil && e.Time.Before(r.Last.Add(-time.Second)) {

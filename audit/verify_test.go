@@ -57,7 +57,11 @@ func rehash(t testing.TB, line []byte, seq int64, prev Hash, edit func(*Refusal)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return appendLine(nil, &e, data)
+	rehashed, err := appendLine(nil, &e, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rehashed
 }
 
 func hashOf(t testing.TB, line []byte) Hash {

@@ -210,7 +210,7 @@ func TestM18CallsOfADeadGatewayAreOnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, rec := range (&site{node: n}).records(audit.NodeChain, audit.KindToolCall) {
+	for _, rec := range (&site{node: n}).records(audit.NodeChain, "tool_call") {
 		c := rec.(*audit.ToolCall)
 		got = append(got, fmt.Sprint(c.Name, " ", c.Allowed, " ", c.Code, " ", c.Cost, " ", c.Count))
 	}
@@ -239,7 +239,7 @@ func TestM19EndThatFindsNoRoom(t *testing.T) {
 	if len(e.places) != 0 {
 		t.Error("the place is still taken")
 	}
-	recs := (&site{node: n}).records(audit.NodeChain, audit.KindToolCall)
+	recs := (&site{node: n}).records(audit.NodeChain, "tool_call")
 	if len(recs) != 1 {
 		t.Fatalf("got %d calls on record, want 1", len(recs))
 	}

@@ -278,7 +278,7 @@ func TestH13RefusalsInOrder(t *testing.T) {
 			}
 			c.Close()
 			var mine []*audit.Elevation
-			for _, r := range s.records("node", audit.KindElevation) {
+			for _, r := range s.records("node", "elevation") {
 				if e := r.(*audit.Elevation); !tt.active || !e.Granted {
 					mine = append(mine, e)
 				}
@@ -328,7 +328,7 @@ func TestH14ElevationLife(t *testing.T) {
 		t.Errorf("got %v after the end", err)
 	}
 	var causes []string
-	for _, r := range s.records("node", audit.KindElevationEnd) {
+	for _, r := range s.records("node", "elevation_end") {
 		causes = append(causes, r.(*audit.ElevationEnd).Cause)
 	}
 	if d := cmp.Diff([]string{"expired", "run_end"}, causes); d != "" {
@@ -449,7 +449,7 @@ func TestM22WhatEndsAnElevation(t *testing.T) {
 				t.Errorf("got %v, want nothing to be left", err)
 			}
 			c.Close()
-			ends := s.records(chain, audit.KindElevationEnd)
+			ends := s.records(chain, "elevation_end")
 			if len(ends) != 1 {
 				t.Fatalf("got %d ends on record, want one", len(ends))
 			}
@@ -605,7 +605,7 @@ func TestH13OperatorsOwnRun(t *testing.T) {
 		t.Errorf("got %v, want no state for a run that has no agent", err)
 	}
 	c.Close()
-	got := s.records("node", audit.KindElevation)
+	got := s.records("node", "elevation")
 	if e := got[0].(*audit.Elevation); e.AgentID != "run:r1" || !e.Granted {
 		t.Errorf("got %+v", e)
 	}
@@ -838,7 +838,7 @@ func TestH21KillOrder(t *testing.T) {
 		t.Errorf("got %+v", res)
 	}
 	c.Close()
-	orders, kills := s.records("node", audit.KindKillOrder), s.records("node", audit.KindKill)
+	orders, kills := s.records("node", "kill_order"), s.records("node", "kill")
 	if len(orders) != 1 || len(kills) != 1 {
 		t.Fatalf("got %d orders and %d kills on record", len(orders), len(kills))
 	}
@@ -887,7 +887,7 @@ func TestH21CloseWaitsForAKill(t *testing.T) {
 	if got != ask {
 		t.Errorf("the handler was told %+v, want %+v", got, ask)
 	}
-	if n := len(s.records("node", audit.KindKill)); n != 1 {
+	if n := len(s.records("node", "kill")); n != 1 {
 		t.Errorf("%d kills on record when it is closed, want 1", n)
 	}
 }
@@ -901,7 +901,7 @@ func TestH22TwentyKills(t *testing.T) {
 	}
 	wg.Wait()
 	c.Close()
-	if n := len(s.records("node", audit.KindKill)); n != 20 || len(c.Kills()) != 20 {
+	if n := len(s.records("node", "kill")); n != 20 || len(c.Kills()) != 20 {
 		t.Errorf("got %d records and %d results, want 20", n, len(c.Kills()))
 	}
 }
@@ -1007,7 +1007,7 @@ func TestH23Triggers(t *testing.T) {
 			if len(kills) != 1 || kills[0].Reason != tt.reason {
 				t.Fatalf("got %+v, want one kill for %s", kills, tt.reason)
 			}
-			orders := s.records(audit.SessionChain("s"), audit.KindKillOrder)
+			orders := s.records(audit.SessionChain("s"), "kill_order")
 			if len(orders) != 1 || orders[0].(*audit.KillOrder).Trigger != tt.by {
 				t.Errorf("got %+v, want %s", orders, tt.by)
 			}
@@ -1083,7 +1083,7 @@ func TestH13AgentAsksItself(t *testing.T) {
 			}
 			e.Close()
 			c.Close()
-			recs := s.records("node", audit.KindElevation)
+			recs := s.records("node", "elevation")
 			if tt.by == "" {
 				if len(recs) != 0 {
 					t.Errorf("got %+v beside the approval's own records", recs)
@@ -1236,8 +1236,8 @@ func TestM22ManyAtOnce(t *testing.T) {
 	c.Kill(ctx, KillRequest{Reason: rings.KillManual})
 	wantRing(t, c, rings.Sandbox)
 	c.Close()
-	granted, ended := 0, len(s.records("node", audit.KindElevationEnd))
-	for _, r := range s.records("node", audit.KindElevation) {
+	granted, ended := 0, len(s.records("node", "elevation_end"))
+	for _, r := range s.records("node", "elevation") {
 		if r.(*audit.Elevation).Granted {
 			granted++
 		}

@@ -80,8 +80,8 @@ func (n *node) log(chain string) []string {
 		if err != nil {
 			return kinds
 		}
-		if l.Entry.Kind != audit.KindKey { // of the first checkpoint
-			kinds = append(kinds, l.Entry.Kind.String())
+		if l.Entry.Kind != "key" { // of the first checkpoint
+			kinds = append(kinds, string(l.Entry.Kind))
 		}
 	}
 }

@@ -21,7 +21,7 @@ const auditDir = "audit"
 // record puts r into the chain of session, or the node's if that is empty. With durable it is on disk when record
 // returns, else within 100 ms (H-28). After an error nothing may be granted.
 func (h *Hypervisor) record(session string, durable bool, r audit.Record) error {
-	if err := fault.At("record/" + r.Kind().String()); err != nil {
+	if err := fault.At("record/" + string(r.Kind())); err != nil {
 		return err
 	}
 	return h.recordBy(session, func(l *audit.Log) (err error) {
@@ -36,7 +36,7 @@ func (h *Hypervisor) record(session string, durable bool, r audit.Record) error 
 
 // recordThen is record without durable; settled returns when it is on disk.
 func (h *Hypervisor) recordThen(session string, r audit.Record) (settled func() error, err error) {
-	if err := fault.At("record/" + r.Kind().String()); err != nil {
+	if err := fault.At("record/" + string(r.Kind())); err != nil {
 		return nil, err
 	}
 	return settled, h.recordBy(session, func(l *audit.Log) (err error) {

@@ -86,7 +86,7 @@ func TestS8StoppedAgentIsNotAdmitted(t *testing.T) {
 	}
 	adm.Done()
 	events := []string{}
-	for _, r := range (&site{node: n}).records(audit.NodeChain, audit.KindSafetyBlock) {
+	for _, r := range (&site{node: n}).records(audit.NodeChain, "safety_block") {
 		events = append(events, r.(*audit.SafetyBlock).Event)
 	}
 	if strings.Join(events, " ") != "blocked released" {
@@ -203,7 +203,7 @@ func TestS15StopShutsEveryWayOut(t *testing.T) {
 	if err := errors.Join(e.Close(), c.Close()); err != nil {
 		t.Error(err)
 	}
-	codes := s.records(audit.NodeChain, audit.KindToolCall)
+	codes := s.records(audit.NodeChain, "tool_call")
 	if len(codes) != 2 || codes[0].(*audit.ToolCall).Code != "agent_stopped" {
 		t.Errorf("on record: %+v", codes)
 	}

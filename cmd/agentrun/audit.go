@@ -226,7 +226,7 @@ func newSelection(c *cli.Context) (s selection, err error) {
 		if _, ok := audit.ParseKind(k); !ok {
 			names := make([]string, 0, 32)
 			for _, k := range audit.Kinds() {
-				names = append(names, k.String())
+				names = append(names, string(k))
 			}
 			return s, hinted.New(fmt.Errorf("--kind %q: there is no such kind", k), "kinds: "+strings.Join(names, ", "))
 		}
@@ -261,7 +261,7 @@ func (s selection) has(l audit.Line) bool {
 	if !s.since.IsZero() && t.Before(s.since) || !s.until.IsZero() && !t.Before(s.until) {
 		return false
 	}
-	if len(s.kinds) > 0 && !slices.Contains(s.kinds, l.Entry.Kind.String()) {
+	if len(s.kinds) > 0 && !slices.Contains(s.kinds, string(l.Entry.Kind)) {
 		return false
 	}
 	if len(s.numbers) > 0 && !slices.Contains(s.numbers, l.Entry.Seq) {
