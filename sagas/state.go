@@ -5,6 +5,7 @@ package sagas
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrTransition is a change of state that H-18 doesn't have.
@@ -37,120 +38,92 @@ const (
 	StepHandedOff // its agent was killed, a substitute may go on
 )
 
-func (s State) String() string {
-	switch s {
-	case Pending:
-		return "pending"
-	case Executing:
-		return "executing"
-	case Committed:
-		return "committed"
-	case Compensating:
-		return "compensating"
-	case Aborted:
-		return "aborted"
-	case Escalated:
-		return "escalated"
+// names are the spellings, by number; what has none is no state.
+type names []string
+
+var (
+	stateNames = names{Pending: "pending", Executing: "executing", Committed: "committed", Compensating: "compensating",
+		Aborted: "aborted", Escalated: "escalated"}
+	stepNames = names{StepPending: "pending", StepExecuting: "executing", StepCommitted: "committed", StepFailed: "failed",
+		StepCompensated: "compensated", StepCompensationFailed: "compensation_failed", StepHandedOff: "handed_off"}
+)
+
+// moves are the transitions of H-18. Those of a step from executing straight to compensated or compensation_failed, and
+// to and from handed_off, only a kill makes (H-21).
+var (
+	moves = map[State][]State{
+		Pending:      {Executing},
+		Executing:    {Committed, Compensating},
+		Compensating: {Aborted, Escalated},
 	}
-	return "invalid"
+	stepMoves = map[StepState][]StepState{
+		StepPending:   {StepExecuting},
+		StepExecuting: {StepCommitted, StepFailed, StepHandedOff, StepCompensated, StepCompensationFailed},
+		StepCommitted: {StepCompensated, StepCompensationFailed},
+		StepHandedOff: {StepExecuting, StepFailed, StepCompensated, StepCompensationFailed},
+	}
+)
+
+func (n names) of(s uint8) string {
+	if int(s) >= len(n) || n[s] == "" {
+		return "invalid"
+	}
+	return n[s]
 }
 
-func (s StepState) String() string {
-	switch s {
-	case StepPending:
-		return "pending"
-	case StepExecuting:
-		return "executing"
-	case StepCommitted:
-		return "committed"
-	case StepFailed:
-		return "failed"
-	case StepCompensated:
-		return "compensated"
-	case StepCompensationFailed:
-		return "compensation_failed"
-	case StepHandedOff:
-		return "handed_off"
+func (n names) marshal(what string, s uint8) ([]byte, error) {
+	if n.of(s) == "invalid" {
+		return nil, fmt.Errorf("%s state %d: %w", what, s, ErrTransition)
 	}
-	return "invalid"
+	return []byte(n[s]), nil
 }
+
+// unmarshal returns 0 with an error.
+func (n names) unmarshal(what string, b []byte) (uint8, error) {
+	if i := slices.Index(n, string(b)); i > 0 {
+		return uint8(i), nil
+	}
+	return 0, fmt.Errorf("%s state %.40q: %w", what, b, ErrTransition)
+}
+
+func (s State) String() string     { return stateNames.of(uint8(s)) }
+func (s StepState) String() string { return stepNames.of(uint8(s)) }
 
 // Final tells whether nothing comes after s.
 func (s State) Final() bool { return s == Committed || s == Aborted || s == Escalated }
 
-// To returns next if a saga may go there from s, else an error that is ErrTransition.
+// To returns next if a saga may go there from s; the error is ErrTransition.
 func (s State) To(next State) (State, error) {
-	switch {
-	case s == Pending && next == Executing,
-		s == Executing && (next == Committed || next == Compensating),
-		s == Compensating && (next == Aborted || next == Escalated):
+	if slices.Contains(moves[s], next) {
 		return next, nil
 	}
 	return s, fmt.Errorf("saga: %v to %v: %w", s, next, ErrTransition)
 }
 
-// To returns next if a step may go there from s, else an error that is ErrTransition. From executing straight to
-// compensated or compensation_failed, and to and from handed_off, only a kill leads (H-21).
+// To returns next if a step may go there from s; the error is ErrTransition.
 func (s StepState) To(next StepState) (StepState, error) {
-	switch s {
-	case StepPending:
-		if next == StepExecuting {
-			return next, nil
-		}
-	case StepExecuting:
-		switch next {
-		case StepCommitted, StepFailed, StepHandedOff, StepCompensated, StepCompensationFailed:
-			return next, nil
-		}
-	case StepCommitted:
-		if next == StepCompensated || next == StepCompensationFailed {
-			return next, nil
-		}
-	case StepHandedOff:
-		switch next {
-		case StepExecuting, StepFailed, StepCompensated, StepCompensationFailed:
-			return next, nil
-		}
+	if slices.Contains(stepMoves[s], next) {
+		return next, nil
 	}
 	return s, fmt.Errorf("step: %v to %v: %w", s, next, ErrTransition)
 }
 
-// MarshalText gives the name. What is no state has none, and is an error.
-func (s State) MarshalText() ([]byte, error) {
-	if s < Pending || s > Escalated {
-		return nil, fmt.Errorf("saga state %d: %w", s, ErrTransition)
-	}
-	return []byte(s.String()), nil
-}
+// MarshalText returns the name. What is no state has none, and is an error.
+func (s State) MarshalText() ([]byte, error) { return stateNames.marshal("saga", uint8(s)) }
+
+// MarshalText returns the name. What is no state has none, and is an error.
+func (s StepState) MarshalText() ([]byte, error) { return stepNames.marshal("step", uint8(s)) }
 
 // UnmarshalText takes exactly the names.
 func (s *State) UnmarshalText(b []byte) error {
-	for c := Pending; c <= Escalated; c++ {
-		if string(b) == c.String() {
-			*s = c
-			return nil
-		}
-	}
-	*s = NoState
-	return fmt.Errorf("saga state %.40q: %w", b, ErrTransition)
-}
-
-// MarshalText gives the name. What is no state has none, and is an error.
-func (s StepState) MarshalText() ([]byte, error) {
-	if s < StepPending || s > StepHandedOff {
-		return nil, fmt.Errorf("step state %d: %w", s, ErrTransition)
-	}
-	return []byte(s.String()), nil
+	n, err := stateNames.unmarshal("saga", b)
+	*s = State(n)
+	return err
 }
 
 // UnmarshalText takes exactly the names.
 func (s *StepState) UnmarshalText(b []byte) error {
-	for c := StepPending; c <= StepHandedOff; c++ {
-		if string(b) == c.String() {
-			*s = c
-			return nil
-		}
-	}
-	*s = NoStepState
-	return fmt.Errorf("step state %.40q: %w", b, ErrTransition)
+	n, err := stepNames.unmarshal("step", b)
+	*s = StepState(n)
+	return err
 }

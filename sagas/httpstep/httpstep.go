@@ -31,18 +31,16 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
+	"agentrun/internal/wire"
 	"agentrun/sagas"
 	"agentrun/sagas/sagafile"
 )
 
 const (
 	maxRequest = 128 << 10
-	maxHead    = 64 << 10 // status line and header, of each interim answer too
-	maxLine    = 8 << 10
 	maxInterim = 8 // 100 Continue, 103 Early Hints
 	maxDrain   = 64 << 10
 	drainTime  = 250 * time.Millisecond
@@ -153,7 +151,7 @@ func dial(ctx context.Context, host string) (net.Conn, error) {
 // though there is an answer, so the answer decides.
 func exchange(conn net.Conn, request []byte) error {
 	_, writeErr := conn.Write(request)
-	r := bufio.NewReaderSize(conn, maxLine)
+	r := bufio.NewReaderSize(conn, wire.MaxHead)
 	code, text, err := answer(r)
 	if err != nil {
 		return errors.Join(err, writeErr)
@@ -173,51 +171,26 @@ func drain(conn net.Conn, r io.Reader) {
 }
 
 // answer reads up to the end of the first final head.
-func answer(r *bufio.Reader) (code int, text string, err error) {
+func answer(br *bufio.Reader) (code int, text string, err error) {
 	for range maxInterim {
-		if code, text, err = head(r); err != nil || code >= 200 {
-			return code, text, err
+		var r wire.Response
+		head, err := wire.Peek(br)
+		if err == nil {
+			err = r.Parse(head)
 		}
-		if code == 101 { // we asked for no other protocol
-			break
+		switch {
+		case errors.Is(err, io.EOF):
+			return 0, "", fmt.Errorf("answer: %w", io.ErrUnexpectedEOF)
+		case err != nil:
+			return 0, "", fmt.Errorf("answer: %w", err)
+		case r.Status >= 200:
+			return r.Status, string(r.Reason), nil
+		case r.Status == 101:
+			return 0, "", errors.New("answer: it goes on in another protocol, and none was asked for")
+		}
+		if _, err := br.Discard(len(head)); err != nil {
+			return 0, "", fmt.Errorf("answer: %w", err)
 		}
 	}
 	return 0, "", errors.New("answer: no final status")
-}
-
-func head(r *bufio.Reader) (code int, text string, err error) {
-	status, err := line(r)
-	if err != nil {
-		return 0, "", fmt.Errorf("answer: %w", err)
-	}
-	version, rest, _ := strings.Cut(status, " ")
-	digits, text, _ := strings.Cut(rest, " ")
-	code, err = strconv.Atoi(digits)
-	if version != "HTTP/1.1" && version != "HTTP/1.0" || len(digits) != 3 || err != nil || code < 100 || code > 599 {
-		return 0, "", fmt.Errorf("answer: %.80q is no HTTP status", status)
-	}
-	for size := len(status); size <= maxHead; {
-		l, err := line(r)
-		if err != nil {
-			return 0, "", fmt.Errorf("answer: header: %w", err)
-		}
-		if l == "" {
-			return code, text, nil
-		}
-		size += len(l)
-	}
-	return 0, "", fmt.Errorf("answer: header over %d bytes", maxHead)
-}
-
-func line(r *bufio.Reader) (string, error) {
-	l, err := r.ReadSlice('\n')
-	switch {
-	case errors.Is(err, bufio.ErrBufferFull):
-		return "", fmt.Errorf("line over %d bytes", maxLine)
-	case errors.Is(err, io.EOF):
-		return "", io.ErrUnexpectedEOF
-	case err != nil:
-		return "", err
-	}
-	return strings.TrimSuffix(strings.TrimSuffix(string(l), "\n"), "\r"), nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentrun/internal/wire"
 	"agentrun/sagas"
 )
 
@@ -124,6 +125,7 @@ func TestUnknown(t *testing.T) {
 		"HTTP/2": "HTTP/2 200 OK\r\n\r\n", "status 99": "HTTP/1.1 099 X\r\n\r\n", "status 2000": "HTTP/1.1 2000 X\r\n\r\n",
 		"status +20": "HTTP/1.1 +20 X\r\n\r\n", "long line": "HTTP/1.1 200 " + strings.Repeat("x", 100<<10),
 		"endless header": "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", 50<<10), "endless interim": strings.Repeat("HTTP/1.1 100 X\r\n\r\n", 100),
+		"lone LF": "HTTP/1.1 200 OK\n\n", "two lengths": "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
 		"upgrade": "HTTP/1.1 101 X\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
 	} {
 		url := serve(t, func(c net.Conn) { io.WriteString(c, raw) })
@@ -178,7 +180,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		code, _, err := answer(bufio.NewReaderSize(bytes.NewReader(raw), maxLine))
+		code, _, err := answer(bufio.NewReaderSize(bytes.NewReader(raw), wire.MaxHead))
 		if (err == nil) == (code == 0) || err == nil && (code < 200 || code > 599) {
 			t.Errorf("got %d, %v", code, err)
 		}
