@@ -197,7 +197,7 @@ func deciding() map[string]struct {
 		"witness":          {nil, "who may present an attestation is decided elsewhere; whether it is good must be checkable alone"},
 		"sagas":            {[]string{"rings", "audit", "store"}, "it runs steps that others bring; what runs a sandbox is one of those"},
 		"sagas/sagafile":   {[]string{"rings", "audit", "store", "sagas"}, "a file is data: what it names is run by a Runner that is passed in"},
-		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile"}, "one call to one API"},
+		"sagas/httpstep":   {[]string{"rings", "audit", "store", "sagas", "sagas/sagafile", "internal/wire"}, "one call to one API, whose answer is read as those of the gateway's upstreams are"},
 		"conform":          {[]string{"rings", "rings/paths", "audit", "store", "sagas"}, "it asks the rules themselves, and touches nothing on the host"},
 		"hypervisor":       {belowSupervisor(), "it puts the rules, the state and the record together; only supervisor and cmd are above it"},
 		"toolproxy/dns":    {[]string{"internal/pace"}, "it answers by a function that is passed in, on sockets that are passed in: who allows and where they are is others' business"},
