@@ -43,20 +43,10 @@ type Memory struct {
 	chain string
 	now   func() time.Time
 
-	mu   sync.Mutex
-	head Head
-	data []byte // scratch
-	// Lines stand in blocks that are never moved: one growing buffer would be copied again and again, which costs more
-	// than the hashing.
-	full [][]byte
-	last []byte
+	mu    sync.Mutex
+	head  Head
+	lines [][]byte
 }
-
-const (
-	maxBlock = 64 << 10
-	// entryOverhead is the most that an entry has beside its data and the name of its chain.
-	entryOverhead = 350
-)
 
 var _ Appender = (*Memory)(nil)
 
@@ -78,20 +68,15 @@ func (m *Memory) Append(r Record) (Entry, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	data, err := appendData(m.data[:0], r)
+	data, err := appendData(nil, r)
 	if err != nil {
 		return Entry{}, err
 	}
-	m.data = data[:0]
-	if room := cap(m.last) - len(m.last); room < len(data)+entryOverhead+len(m.chain) {
-		m.full = append(m.full, m.last)
-		m.last = make([]byte, 0, max(min(2*cap(m.last), maxBlock), 2<<10, len(data)+entryOverhead+len(m.chain)))
-	}
-	buf, e, err := m.head.add(m.last, m.chain, m.now(), r.Kind(), data)
+	line, e, err := m.head.add(nil, m.chain, m.now(), r.Kind(), data)
 	if err != nil {
 		return Entry{}, err
 	}
-	m.last = buf
+	m.lines = append(m.lines, line)
 	e.Data = r
 	return e, nil
 }
@@ -110,7 +95,7 @@ func (m *Memory) Head() Head {
 func (m *Memory) Lines() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Concat(append(slices.Clip(m.full), m.last)...)
+	return slices.Concat(m.lines...)
 }
 
 var errNoRecord = errors.New("no record")

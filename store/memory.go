@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -13,14 +14,14 @@ import (
 // Memory is a Store that ends with the process. It passes the same suite as DB (storetest.Run). Use NewMemory.
 type Memory struct {
 	sem   chan struct{} // held by the one transaction
-	data  map[string]*sortedMap
+	data  map[string]sorted
 	mu    sync.Mutex
 	locks map[string]bool
 }
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{sem: make(chan struct{}, 1), data: map[string]*sortedMap{}, locks: map[string]bool{}}
+	return &Memory{sem: make(chan struct{}, 1), data: map[string]sorted{}, locks: map[string]bool{}}
 }
 
 // Update runs fn in a transaction that can write.
@@ -90,25 +91,17 @@ func take(ctx context.Context, sem chan struct{}, limit time.Duration) error {
 	}
 }
 
-// sortedMap keeps its keys in order, as the file does.
-type sortedMap struct {
-	keys   []string
-	values map[string][]byte
+// sorted are pairs in the order of their keys, as the file has them.
+type sorted []pair
+
+type pair struct {
+	key   string
+	value []byte
 }
 
-func (s *sortedMap) set(key string, value []byte) {
-	if _, has := s.values[key]; !has {
-		i, _ := slices.BinarySearch(s.keys, key)
-		s.keys = slices.Insert(s.keys, i, key)
-	}
-	s.values[key] = value
-}
-
-func (s *sortedMap) drop(key string) {
-	if i, has := slices.BinarySearch(s.keys, key); has {
-		s.keys = slices.Delete(s.keys, i, i+1)
-		delete(s.values, key)
-	}
+// find returns where key is, or belongs.
+func (s sorted) find(key string) (i int, has bool) {
+	return slices.BinarySearchFunc(s, key, func(p pair, key string) int { return strings.Compare(p.key, key) })
 }
 
 // memoryTx writes in place and remembers what was there.
@@ -122,50 +115,50 @@ type change struct {
 	old         []byte // nil: there was none
 }
 
-func (t *memoryTx) bucket(name string) *sortedMap {
-	b := t.m.data[name]
-	if b == nil {
-		b = &sortedMap{values: map[string][]byte{}}
-		t.m.data[name] = b
-	}
-	return b
-}
-
 func (t *memoryTx) get(bucket, key string) []byte {
-	if v := t.bucket(bucket).values[key]; v != nil {
-		return append([]byte{}, v...)
+	b := t.m.data[bucket]
+	if i, has := b.find(key); has {
+		return append([]byte{}, b[i].value...)
 	}
 	return nil
 }
 
 func (t *memoryTx) put(bucket, key string, value []byte) error {
-	b := t.bucket(bucket)
-	t.undo = append(t.undo, change{bucket, key, b.values[key]})
-	b.set(key, value)
+	t.undo = append(t.undo, change{bucket, key, t.m.set(bucket, key, value)})
 	return nil
 }
 
-func (t *memoryTx) remove(bucket, key string) error {
-	b := t.bucket(bucket)
-	t.undo = append(t.undo, change{bucket, key, b.values[key]})
-	b.drop(key)
-	return nil
-}
+func (t *memoryTx) remove(bucket, key string) error { return t.put(bucket, key, nil) }
 
 func (t *memoryTx) seek(bucket, key string) (string, []byte) {
-	b := t.bucket(bucket)
-	if i, _ := slices.BinarySearch(b.keys, key); i < len(b.keys) {
-		return b.keys[i], append([]byte{}, b.values[b.keys[i]]...)
+	b := t.m.data[bucket]
+	if i, _ := b.find(key); i < len(b) {
+		return b[i].key, append([]byte{}, b[i].value...)
 	}
 	return "", nil
 }
 
 func (t *memoryTx) rollback() {
 	for _, c := range slices.Backward(t.undo) {
-		if c.old == nil {
-			t.bucket(c.bucket).drop(c.key)
-		} else {
-			t.bucket(c.bucket).set(c.key, c.old)
-		}
+		t.m.set(c.bucket, c.key, c.old)
 	}
+}
+
+// set returns the value that was there; nil, there and as value: none.
+func (m *Memory) set(bucket, key string, value []byte) (old []byte) {
+	b := m.data[bucket]
+	i, has := b.find(key)
+	if has {
+		old = b[i].value
+	}
+	switch {
+	case has && value == nil:
+		b = slices.Delete(b, i, i+1)
+	case has:
+		b[i].value = value
+	case value != nil:
+		b = slices.Insert(b, i, pair{key, value})
+	}
+	m.data[bucket] = b
+	return old
 }

@@ -128,9 +128,7 @@ func serve() (err error) {
 	g.metrics.RunEnded(outcome == runlog.Succeeded, time.Since(began))
 	g.close(servers, log)
 	if file != nil {
-		if _, ferr := file.Finish(outcome); ferr != nil {
-			err = errors.Join(err, ferr)
-		}
+		err = errors.Join(err, file.Finish(outcome))
 	}
 	return err
 }

@@ -14,8 +14,7 @@ import (
 // the gateway injects, wherever they turn up. An empty dir gives a logger that writes nothing, and no log. It comes before
 // confine.Drop, while the folder can be written.
 //
-// The log of a run that ended well is always kept by Finish: deleting is left to who may write the folder after the drop, by runlog.Thin with
-// Logs.Sample.
+// Whoever may write the folder after the drop deletes those of runs that ended well, by runlog.Thin with Logs.Sample.
 func Logger(c Logs, dir, run string, known []string) (*slog.Logger, *runlog.Log, error) {
 	if dir == "" {
 		return slog.New(slog.DiscardHandler), nil, nil
@@ -24,7 +23,7 @@ func Logger(c Logs, dir, run string, known []string) (*slog.Logger, *runlog.Log,
 	if err != nil {
 		return nil, nil, err
 	}
-	log, err := runlog.Create(dir, run, runlog.Options{Level: level, Sample: 1, Mask: mask.New(mask.Options{IPs: c.MaskIPs, Known: known})})
+	log, err := runlog.Create(dir, run, runlog.Options{Level: level, Mask: mask.New(mask.Options{IPs: c.MaskIPs, Known: known})})
 	if err != nil {
 		return nil, nil, fmt.Errorf("telemetry.logs: %w", err)
 	}

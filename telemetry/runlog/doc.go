@@ -9,14 +9,15 @@
 // this program; it follows no symlink. Any number of processes may log and sweep at the same time; what keeps them apart
 // is a lock on each file, which the kernel releases when its holder dies.
 //
-//	log, err := runlog.Create(dir, runID, runlog.Options{Sample: 1})
+//	log, err := runlog.Create(dir, runID, runlog.Options{})
 //	logger := slog.New(log.Handler())
 //	...
-//	kept, err := log.Finish(runlog.Succeeded)
+//	err = log.Finish(runlog.Succeeded)
+//	deleted, err := runlog.Thin(dir, runID, 0.1)
 //	swept, err := runlog.Sweep(dir, runlog.DefaultPolicy(), time.Now())
 //
 // A run that ended well says so in the last line of its log. Every other log, also one whose writer was killed, is that of
-// an error, and kept longer. Of those that ended well only a share is kept at all (Options.Sample).
+// an error, and kept longer. Of those that ended well only a share is kept at all (Thin).
 //
 // Errors. Create's mean that there is no log; the caller decides whether to run without. A write that fails doesn't stop
 // the run: Finish gives it. Sweep goes on past a file it can't delete and gives all errors.
@@ -26,6 +27,5 @@
 // of flash may have it for long. Who needs more puts the folder on an encrypted volume, or on tmpfs. Retention goes by the
 // machine's clock: one that jumps ahead deletes early. Root can read and change every log; audit is for that.
 //
-// It fails towards deleting: a log from the future ages from now on. And towards keeping nothing: the zero Options keep no
-// log of a run that ended well, the zero Policy is refused.
+// It fails towards deleting: a log from the future ages from now on. The zero Policy is refused.
 package runlog

@@ -52,7 +52,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if err := h.build(&line).Handle(ctx, r); err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	if limit := h.log.options.MaxLine; line.Len() > limit {
+	if limit := h.log.maxLine; line.Len() > limit {
 		return h.log.write(h.log.shortened(r, line.Len(), limit), r.Level)
 	}
 	return h.log.write(line.Bytes(), r.Level)

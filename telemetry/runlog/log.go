@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"strings"
 	"sync"
@@ -25,12 +24,11 @@ const (
 	// maxID leaves room for the suffix: file systems take names of 255 bytes.
 	maxID = 240
 
-	// DefaultLine and DefaultFile are the sizes of Options' zero values, in bytes.
-	DefaultLine = 16 << 10
-	DefaultFile = 16 << 20
+	// lineBytes and fileBytes bound a line and a file.
+	lineBytes = 16 << 10
+	fileBytes = 16 << 20
 	// reserve is kept for what matters most when a file is full: errors, and how the run ended.
 	reserve = 64 << 10
-	minLine = 512
 
 	// burst and perSecond bound what is written below level Error, in bytes: most lines tell of what an agent made fail, and it can
 	// fail without end, run after run. What is left out is counted as what is too much for the file.
@@ -42,35 +40,8 @@ const (
 type Options struct {
 	// Level is the least that is written; nil: Info.
 	Level slog.Leveler
-	// MaxLine and MaxFile bound a line and a file, in bytes. 0: DefaultLine, DefaultFile. A line needs 512, a file 128 KiB.
-	MaxLine int
-	MaxFile int64
-	// Sample is the share of runs that ended well whose log is kept, 0 to 1. Which ones follows from their id, so that
-	// every process agrees.
-	Sample float64
 	// Mask masks; nil: the built-in rules.
 	Mask *mask.Masker
-}
-
-func (o Options) filled() (Options, error) {
-	if o.Level == nil {
-		o.Level = slog.LevelInfo
-	}
-	if o.MaxLine == 0 {
-		o.MaxLine = DefaultLine
-	}
-	if o.MaxFile == 0 {
-		o.MaxFile = DefaultFile
-	}
-	switch {
-	case math.IsNaN(o.Sample) || o.Sample < 0 || o.Sample > 1:
-		return o, fmt.Errorf("run log: sample %v, want 0 to 1", o.Sample)
-	case o.MaxLine < minLine || o.MaxLine > reserve/2:
-		return o, fmt.Errorf("run log: line of %d bytes, want %d to %d", o.MaxLine, minLine, reserve/2)
-	case o.MaxFile < 2*reserve:
-		return o, fmt.Errorf("run log: file of %d bytes, want at least %d", o.MaxFile, 2*reserve)
-	}
-	return o, nil
 }
 
 // Outcome is how a run ended.
@@ -87,6 +58,8 @@ const (
 type Log struct {
 	id      string
 	options Options
+	maxLine int   // lineBytes, or what a test sets
+	maxFile int64 // fileBytes, likewise
 
 	mu      sync.Mutex
 	dir     *os.File
@@ -123,9 +96,8 @@ func Create(dir, run string, o Options) (*Log, error) {
 	if !validID(run) {
 		return nil, fmt.Errorf("run log: %.64q is no id", run)
 	}
-	o, err := o.filled()
-	if err != nil {
-		return nil, err
+	if o.Level == nil {
+		o.Level = slog.LevelInfo
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("run log: %w", err)
@@ -139,7 +111,7 @@ func Create(dir, run string, o Options) (*Log, error) {
 		_ = folder.Close()
 		return nil, fmt.Errorf("create log of run %s: %w", run, err)
 	}
-	l := &Log{id: run, options: o, dir: folder, file: os.NewFile(uintptr(fd), run+suffix)}
+	l := &Log{id: run, options: o, maxLine: lineBytes, maxFile: fileBytes, dir: folder, file: os.NewFile(uintptr(fd), run+suffix)}
 	// A sweeper may hold it for the moment it takes to see that the log is young.
 	if err := lock(fd, unix.LOCK_EX); err != nil {
 		_ = unix.Unlinkat(int(folder.Fd()), run+suffix, 0)
@@ -182,7 +154,7 @@ func (l *Log) write(line []byte, level slog.Level) error {
 	if l.file == nil {
 		return ErrFinished
 	}
-	limit := l.options.MaxFile - reserve
+	limit := l.maxFile - reserve
 	if level >= slog.LevelError {
 		l.failed = true
 		limit += reserve / 2
@@ -227,30 +199,22 @@ const (
 )
 
 // Finish writes how the run ended and closes the log. A run with a record of level Error, or whose log couldn't be
-// written, failed whatever outcome says. It tells whether the log is kept: all failed ones are, of the others a share.
-func (l *Log) Finish(outcome Outcome) (kept bool, err error) {
+// written, failed whatever outcome says. Which logs are kept decides Thin.
+func (l *Log) Finish(outcome Outcome) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file == nil {
-		return false, ErrFinished
-	}
-	good := outcome == Succeeded && !l.failed && l.err == nil
-	if good && !sampled(l.id, l.options.Sample) {
-		err := remove(l.dir, l.file, l.id+suffix)
-		if err == nil {
-			err = l.dir.Sync()
-		}
-		return false, errors.Join(err, l.close())
+		return ErrFinished
 	}
 	if l.dropped > 0 {
 		_ = l.appendLocked(fmt.Appendf(nil, "{\"dropped_records\":%d}\n", l.dropped))
 	}
 	end := endFailed
-	if good {
+	if outcome == Succeeded && !l.failed && l.err == nil {
 		end = endOK
 	}
 	_ = l.appendLocked([]byte(end))
-	return true, errors.Join(l.err, l.close())
+	return errors.Join(l.err, l.close())
 }
 
 func (l *Log) close() error {
@@ -259,7 +223,7 @@ func (l *Log) close() error {
 	return err
 }
 
-// sampled decides by the id alone.
+// sampled decides by the id alone, so that every process agrees.
 func sampled(id string, share float64) bool {
 	sum := sha256.Sum256([]byte(id))
 	return float64(binary.BigEndian.Uint64(sum[:8])>>11)/(1<<53) < share

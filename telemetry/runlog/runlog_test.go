@@ -57,7 +57,7 @@ type unprintable struct{ F func() }
 
 func TestM18EverythingIsMasked(t *testing.T) {
 	dir := folder(t)
-	l := create(t, dir, "run-1", Options{Sample: 1, Mask: mask.New(mask.Options{Known: []string{"injected-key"}})})
+	l := create(t, dir, "run-1", Options{Mask: mask.New(mask.Options{Known: []string{"injected-key"}})})
 	key := "ghp" + "_" + strings.Repeat("a1", 18)
 	log := slog.New(l.Handler()).With("with", key, "password", "hunter2").WithGroup("group").With("mail", "a@b.example")
 	log.Info("got "+key,
@@ -72,7 +72,7 @@ func TestM18EverythingIsMasked(t *testing.T) {
 		"d", time.Second, "kept", "da39a3ee5e6b4b0d3255bfef95601890afd80709")
 	log.WithGroup("secret").Info("x", "inner", "hunter2")
 	log.WithGroup("a@b.example").Info("x", "inner", "y")
-	if _, err := l.Finish(Succeeded); err != nil {
+	if err := l.Finish(Succeeded); err != nil {
 		t.Fatal(err)
 	}
 	got := content(t, dir, "run-1")
@@ -100,7 +100,7 @@ func TestM18SecretsInAnyAttribute(t *testing.T) {
 		n++
 		secret := "Z9" + rapid.StringMatching(`[a-zA-Z0-9!%]{8,30}`).Draw(t, "secret")
 		id := fmt.Sprint("r", n)
-		l, err := Create(dir, id, Options{Sample: 1})
+		l, err := Create(dir, id, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestM18SecretsInAnyAttribute(t *testing.T) {
 		case 5:
 			log.Info("m", "password", secret)
 		}
-		if _, err := l.Finish(Succeeded); err != nil {
+		if err := l.Finish(Succeeded); err != nil {
 			t.Fatal(err)
 		}
 		b, err := os.ReadFile(filepath.Join(dir, id+suffix))
@@ -170,9 +170,9 @@ func TestM18LogIsPrivateAndNew(t *testing.T) {
 }
 
 func TestM18OptionsAndPolicyAreChecked(t *testing.T) {
-	for _, o := range []Options{{Sample: math.NaN()}, {Sample: -0.1}, {Sample: 1.1}, {MaxLine: 1}, {MaxLine: 1 << 20}, {MaxFile: 1}, {MaxFile: -1}} {
-		if _, err := Create(folder(t), "run-1", o); err == nil {
-			t.Errorf("%+v is taken", o)
+	for _, sample := range []float64{math.NaN(), -0.1, 1.1} {
+		if _, err := Thin(folder(t), "run-1", sample); err == nil {
+			t.Errorf("a sample of %v is taken", sample)
 		}
 	}
 	for _, p := range []Policy{{}, {24*time.Hour - 1, 48 * time.Hour}, {72*time.Hour + 1, 96 * time.Hour}, {48 * time.Hour, 47 * time.Hour}, {24 * time.Hour, 31 * 24 * time.Hour}, {math.MinInt64, math.MaxInt64}} {
@@ -191,7 +191,7 @@ func TestM18OptionsAndPolicyAreChecked(t *testing.T) {
 func TestM18FloodOfLinesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := folder(t)
-		l := create(t, dir, "run-1", Options{Sample: 1})
+		l := create(t, dir, "run-1", Options{})
 		log := slog.New(l.Handler())
 		for range 60 {
 			for range 500 {
@@ -200,8 +200,8 @@ func TestM18FloodOfLinesIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		log.Error("the reason")
-		if kept, err := l.Finish(Succeeded); !kept || err != nil {
-			t.Fatal(kept, err)
+		if err := l.Finish(Succeeded); err != nil {
+			t.Fatal(err)
 		}
 		got := content(t, dir, "run-1")
 		if len(got) > burst+61*perSecond || !strings.Contains(got, "the reason") {
@@ -219,7 +219,8 @@ func TestM18FloodOfLinesIsBounded(t *testing.T) {
 
 func TestM18LinesAndFilesAreBounded(t *testing.T) {
 	dir := folder(t)
-	l := create(t, dir, "run-1", Options{Sample: 1, MaxLine: 1024, MaxFile: 2 * reserve})
+	l := create(t, dir, "run-1", Options{})
+	l.maxLine, l.maxFile = 1024, 2*reserve
 	log := slog.New(l.Handler())
 	log.Info(strings.Repeat("\x01", 5000)+"password=hunter2", "k", strings.Repeat("v", 5000))
 	for range 1000 {
@@ -229,9 +230,8 @@ func TestM18LinesAndFilesAreBounded(t *testing.T) {
 	for range 1000 {
 		log.Error(strings.Repeat("x", 900))
 	}
-	kept, err := l.Finish(Succeeded)
-	if !kept || err != nil {
-		t.Fatal(kept, err)
+	if err := l.Finish(Succeeded); err != nil {
+		t.Fatal(err)
 	}
 	got := content(t, dir, "run-1")
 	if len(got) > 2*reserve || !strings.Contains(got, "the reason") || !strings.Contains(got, `"dropped_records":`) || !strings.Contains(got, `"cut_bytes":`) ||
@@ -249,12 +249,16 @@ func TestM20SamplingKeepsErrors(t *testing.T) {
 	dir := folder(t)
 	kept := 0
 	for i := range 400 {
-		l := create(t, dir, fmt.Sprint("run-", i), Options{Sample: 0.25})
+		l := create(t, dir, fmt.Sprint("run-", i), Options{})
 		slog.New(l.Handler()).Info("x")
-		yes, err := l.Finish(Succeeded)
+		if err := l.Finish(Succeeded); err != nil {
+			t.Fatal(err)
+		}
+		deleted, err := Thin(dir, fmt.Sprint("run-", i), 0.25)
 		if err != nil {
 			t.Fatal(err)
 		}
+		yes := !deleted
 		_, err = os.Lstat(filepath.Join(dir, fmt.Sprint("run-", i, suffix)))
 		if yes != (err == nil) {
 			t.Fatalf("run %d: kept %v, %v", i, yes, err)
@@ -266,17 +270,20 @@ func TestM20SamplingKeepsErrors(t *testing.T) {
 	if kept < 60 || kept > 140 {
 		t.Errorf("%d of 400 kept, want about 100", kept)
 	}
-	for name, end := range map[string]func(*Log) (bool, error){
-		"failed": func(l *Log) (bool, error) { return l.Finish(Failed) },
-		"error record": func(l *Log) (bool, error) {
+	for name, end := range map[string]func(*Log) error{
+		"failed": func(l *Log) error { return l.Finish(Failed) },
+		"error record": func(l *Log) error {
 			slog.New(l.Handler()).Error("x")
 			return l.Finish(Succeeded)
 		},
-		"unknown outcome": func(l *Log) (bool, error) { return l.Finish(7) },
+		"unknown outcome": func(l *Log) error { return l.Finish(7) },
 	} {
-		l := create(t, dir, strings.ReplaceAll(name, " ", "-"), Options{Sample: 0})
-		if kept, err := end(l); !kept || err != nil {
-			t.Errorf("%s: %v, %v", name, kept, err)
+		l := create(t, dir, strings.ReplaceAll(name, " ", "-"), Options{})
+		if err := end(l); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if deleted, err := Thin(dir, l.id, 0); deleted || err != nil {
+			t.Errorf("%s: deleted %v, %v", name, deleted, err)
 		}
 	}
 	for _, id := range []string{"a", "b", "c"} {
@@ -287,12 +294,12 @@ func TestM20SamplingKeepsErrors(t *testing.T) {
 }
 
 func TestM18FinishedIsFinished(t *testing.T) {
-	l := create(t, folder(t), "run-1", Options{Sample: 1})
+	l := create(t, folder(t), "run-1", Options{})
 	h := l.Handler()
-	if _, err := l.Finish(Succeeded); err != nil {
+	if err := l.Finish(Succeeded); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Finish(Succeeded); !errors.Is(err, ErrFinished) {
+	if err := l.Finish(Succeeded); !errors.Is(err, ErrFinished) {
 		t.Error(err)
 	}
 	if err := h.Handle(t.Context(), slog.Record{}); !errors.Is(err, ErrFinished) {
@@ -305,9 +312,9 @@ var now = time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC)
 // written makes a finished log whose last line is as old as age.
 func written(t testing.TB, dir, id string, outcome Outcome, age time.Duration) {
 	t.Helper()
-	l := create(t, dir, id, Options{Sample: 1})
+	l := create(t, dir, id, Options{})
 	slog.New(l.Handler()).Info("x")
-	if _, err := l.Finish(outcome); err != nil {
+	if err := l.Finish(outcome); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chtimes(filepath.Join(dir, id+suffix), now.Add(-age), now.Add(-age)); err != nil {
@@ -379,7 +386,7 @@ func TestM18EndCantBeForged(t *testing.T) {
 	if good, err := endedWell(strings.NewReader(got), int64(len(got))); good || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
-	_, _ = l.Finish(Failed)
+	_ = l.Finish(Failed)
 }
 
 func TestM18FileFromTheFutureAges(t *testing.T) {
@@ -437,11 +444,11 @@ func TestM18SweepTouchesNothingElse(t *testing.T) {
 
 func TestM18LogInUseStays(t *testing.T) {
 	dir := folder(t)
-	l := create(t, dir, "long", Options{Sample: 1})
+	l := create(t, dir, "long", Options{})
 	if got, err := Sweep(dir, DefaultPolicy(), time.Now().Add(10000*time.Hour)); err != nil || got.InUse != 1 || got.Removed != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := l.Finish(Succeeded); err != nil {
+	if err := l.Finish(Succeeded); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := Sweep(dir, DefaultPolicy(), time.Now().Add(10000*time.Hour)); err != nil || got.Removed != 1 {
@@ -490,7 +497,7 @@ func TestM18SweepersAndWritersTogether(t *testing.T) {
 	for w := range 2 {
 		all.Go(func() {
 			for i := range 20 {
-				l, err := Create(dir, fmt.Sprint("new-", w, "-", i), Options{Sample: 1})
+				l, err := Create(dir, fmt.Sprint("new-", w, "-", i), Options{})
 				if err != nil {
 					t.Error(err)
 					return
@@ -499,7 +506,7 @@ func TestM18SweepersAndWritersTogether(t *testing.T) {
 				for range 4 {
 					log.Info("x")
 				}
-				if _, err := l.Finish(Succeeded); err != nil {
+				if err := l.Finish(Succeeded); err != nil {
 					t.Error(err)
 				}
 			}
@@ -518,20 +525,22 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, msg, key, value string, number int64) {
 		n++
 		id := fmt.Sprint("f", os.Getpid(), "-", n)
-		l := create(t, dir, id, Options{Sample: 0, MaxLine: 1024})
+		l := create(t, dir, id, Options{})
+		l.maxLine = 1024
 		slog.New(l.Handler()).Info(msg, key, value, "n", number, "any", map[string]any{key: value})
 		got := content(t, dir, id)
 		if strings.Count(got, "\n") != 1 || !json.Valid([]byte(got)) || len(got) > 1025 {
 			t.Errorf("%q", got)
 		}
-		if _, err := l.Finish(Succeeded); err != nil {
+		if err := l.Finish(Succeeded); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func BenchmarkRecord(b *testing.B) {
-	l := create(b, folder(b), "run-1", Options{MaxFile: 1 << 40})
+	l := create(b, folder(b), "run-1", Options{})
+	l.maxFile = 1 << 40
 	defer l.Finish(Failed)
 	log := slog.New(l.Handler()).With("agent", "did:example:a1", "session", "s-1")
 	b.ReportAllocs()

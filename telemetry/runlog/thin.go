@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Thin deletes the log of a run that ended well, unless its id is among the share of sample that is kept, 0 to 1: what Finish
-// does, for a writer that has given up its rights to the folder. A log that is still written, isn't there, or is of a run that failed stays.
+// Thin deletes the log of a run that ended well, unless its id is among the share of sample that is kept, 0 to 1. The writer
+// can't: it has given up its rights to the folder. A log that is still written, isn't there, or is of a run that failed stays.
 func Thin(dir, run string, sample float64) (deleted bool, err error) {
 	if !validID(run) || math.IsNaN(sample) || sample < 0 || sample > 1 {
 		return false, fmt.Errorf("thin run logs: %.64q, sample %v: want an id, and 0 to 1", run, sample)

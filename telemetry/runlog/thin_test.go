@@ -11,12 +11,12 @@ func TestM18ThinDeletesForAWriterWithoutRights(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	write := func(id string, how Outcome) *Log {
 		t.Helper()
-		l, err := Create(dir, id, Options{Sample: 1})
+		l, err := Create(dir, id, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if how <= Succeeded {
-			if _, err := l.Finish(how); err != nil {
+			if err := l.Finish(how); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -25,7 +25,7 @@ func TestM18ThinDeletesForAWriterWithoutRights(t *testing.T) {
 	write("good", Succeeded)
 	write("bad", Failed)
 	open := write("open", 99)
-	defer func() { _, _ = open.Finish(Failed) }()
+	defer func() { _ = open.Finish(Failed) }()
 	for _, tt := range []struct {
 		id     string
 		sample float64
