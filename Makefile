@@ -80,6 +80,10 @@ test-unit: $(STUB) ## unit tests with the race detector
 test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only
 	@GO="$(GO)" bash test/run.sh vm
 
+test-vagrant: build probe ## the same suites in a machine with systemd that Vagrant brings up, from a box made of Debian's packages
+	@bash scripts/install-deps.sh vagrant
+	@GO="$(GO)" bash test/run.sh vagrant
+
 bare: ## make run on a Debian that has only git and make, in a folder below .cache/bare
 	@test/bare/run.sh
 

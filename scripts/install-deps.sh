@@ -5,6 +5,7 @@
 #
 #   scripts/install-deps.sh run     what `make run` builds and starts with
 #   scripts/install-deps.sh test    the same, and what `make test` needs
+#   scripts/install-deps.sh vagrant the first, and what `make test-vagrant` needs
 #
 # Quick and silent when everything is there. Go itself is taken from the distribution where that one is
 # new enough; otherwise fetch-go.sh unpacks the pinned toolchain below .cache.
@@ -30,10 +31,13 @@ test)
 	)
 	# Another Node.js, from a source the machine already has, is as good as Debian's.
 	[[ -x /usr/bin/node || -x /usr/local/bin/node ]] || packages+=(nodejs)
+	# It validates its own file; Ubuntu has no package of it any more.
+	if grep -qx ID=debian /etc/os-release; then packages+=(vagrant); fi
 	# It fetches the clients of test/npm; other sources of Node.js bring it along.
 	command -v npm >/dev/null || packages+=(npm)
 	;;
-*) die "usage: install-deps.sh run|test" ;;
+vagrant) packages+=(vagrant vagrant-libvirt libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils dnsmasq-base debootstrap e2fsprogs rsync) ;;
+*) die "usage: install-deps.sh run|test|vagrant" ;;
 esac
 
 want_go=$(awk '$1 == "go" {print $2}' "$root/go.mod")

@@ -61,10 +61,23 @@ scripts() {
 		while read -r f; do [[ ! -e $f ]] || echo "$f"; done | xargs shellcheck
 }
 
+# Vagrant has an opinion about its file that no other program has. Ubuntu has no package of it any more.
+vagrantfile() {
+	if command -v vagrant >/dev/null; then
+		VAGRANT_HOME=$out/vagrant-home vagrant validate
+	elif grep -qx ID=debian /etc/os-release; then
+		echo "vagrant is missing: scripts/install-deps.sh test installs it"
+		return 1
+	else
+		echo "the Vagrantfile is not validated: only Debian is known to have a package vagrant"
+	fi
+}
+
 step_lint() {
 	check gofmt unformatted
 	check vet "$GO" vet ./...
 	check shellcheck scripts
+	check Vagrantfile vagrantfile
 }
 
 watched() { # watched FILE go-test-arguments…
@@ -113,8 +126,9 @@ attack_page() {
 		failed+=("attacks: a cell of test/out/attacks.md failed")
 }
 
-step_vm() {
-	local payload=$out/payload p
+# What the suites need in a machine without Go, in a folder: programs, compiled tests, sources with their testdata.
+payload() {
+	local payload=$1 p
 	rm -rf "$payload"
 	mkdir -p "$payload/bin" "$payload/src" "$payload/tests"
 	cp bin/agentrun bin/agentrun-gateway bin/agentrun-safety bin/probe "$payload/bin/"
@@ -125,8 +139,6 @@ step_vm() {
 	git ls-files -co --exclude-standard -z | while IFS= read -r -d '' f; do [[ ! -e $f ]] || printf '%s\0' "$f"; done |
 		tar -c --null -T - | tar -x -C "$payload/src"
 	mkdir -p "$payload/src/bin"
-	tables+=("vm=$out/vm.json")
-	: >"$out/vm.json"
 	# Without the race detector: under emulation it makes a suite of minutes one of hours,
 	# and the data races of the tests are the same on every kernel.
 	for p in $(vm_packages); do
@@ -136,12 +148,32 @@ step_vm() {
 			failed+=("build of $p's tests for the VM")
 		fi
 	done
-	test/vm/run.sh --payload "$payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1600}" \
+}
+
+# guest NAME COMMAND…: the command's output is that of suite.sh in a machine. 0: the script got to its end; how the tests went is in
+# the events.
+guest() {
+	local name=$1
+	shift
+	tables+=("$name=$out/$name.json")
+	: >"$out/$name.json"
+	"$@" 2> >(tee "$out/$name.log" >&2) | "$tool" guest "$out/$name.json"
+	((PIPESTATUS[0] == 0)) || failed+=("virtual machine: $(tail -n 3 "$out/$name.log" | tr '\n' ' ')")
+}
+
+step_vm() {
+	payload "$out/payload"
+	guest vm test/vm/run.sh --payload "$out/payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-1600}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
 		--env AGENTRUN_VM_RUN="${AGENTRUN_VM_RUN:-}" --env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}" \
-		-- bash suite.sh 2> >(tee "$out/vm.log" >&2) | "$tool" guest "$out/vm.json"
-	# 0: the suite script got to its end; how the tests went is in the events.
-	((PIPESTATUS[0] == 0)) || failed+=("virtual machine: $(tail -n 3 "$out/vm.log" | tr '\n' ' ')")
+		-- bash suite.sh
+}
+
+# By itself: the same suites in a machine that boots with systemd and is brought up by Vagrant (D-2).
+step_vagrant() {
+	payload "$out/payload"
+	guest vagrant test/vagrant/run.sh "$out/payload" AGENTRUN_TEST_ELSEWHERE=1 AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
+		AGENTRUN_VM_RUN="${AGENTRUN_VM_RUN:-}" AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}"
 }
 
 # Unit tests have clocks of their own and fuzzers run by count: both can do with company, and run beside the VM, which waits
