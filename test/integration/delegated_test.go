@@ -48,7 +48,8 @@ func TestM3DelegatedCgroupIsTheUsersAlone(t *testing.T) {
 		}
 	}
 	if group == "" {
-		t.Fatalf("no run's group below %s: %v", u.cgroup, groupsBelow(u.cgroup))
+		in, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Cmd.Process.Pid))
+		t.Fatalf("no run's group below %s: %v; the command is in %q, %v", u.cgroup, groupsBelow(u.cgroup), in, err)
 	}
 	procs, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
 	if err != nil || len(procs) == 0 {

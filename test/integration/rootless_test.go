@@ -87,6 +87,10 @@ func (u user) workspace(t *testing.T) string {
 // delegated makes a cgroup of v2 that is the user's, and removes it at the end of the test.
 func delegated(t *testing.T, name string) string {
 	t.Helper()
+	// A systemd that no unit has asked for it gives the controller of processors to nobody.
+	if err := os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+cpu +memory +pids"), 0o644); err != nil { //nolint:gosec // it is there
+		t.Fatal(err)
+	}
 	at := filepath.Join("/sys/fs/cgroup", name)
 	if err := os.Mkdir(at, 0o755); err != nil { //nolint:gosec // as systemd makes them
 		t.Fatal(err)

@@ -25,7 +25,8 @@ if [[ -z ${AGENTRUN_VAGRANT_APART:-} ]]; then
 	AGENTRUN_BOX=$("$here/box.sh") || die "no box to start"
 	AGENTRUN_VAGRANT_APART=$(mktemp -d "$cache/run.XXXXXX")
 	export AGENTRUN_BOX AGENTRUN_VAGRANT_APART
-	trap 'rm -rf --one-file-system "$AGENTRUN_VAGRANT_APART"' EXIT
+	# Whoever is being killed may write for a moment more.
+	trap 'for _ in 1 2 3 4 5; do rm -rf --one-file-system "$AGENTRUN_VAGRANT_APART" 2>/dev/null && break; sleep 1; done' EXIT
 	trap 'kill "$apart"; exit 130' INT TERM
 	# When unshare ends, however it does, the kernel ends pid 1 of the namespace, and all with it.
 	unshare --mount --propagation private --net --ipc --pid --fork --kill-child --mount-proc "${BASH_SOURCE[0]}" "$@" &
