@@ -24,9 +24,9 @@ const (
 	maxEventLine = 256 << 10 // bytes of one line in a stream of events
 )
 
-// Client asks one supervisor. It is a Controller whose runs live elsewhere: by is ignored in all methods, since the
-// supervisor goes by who connects. Each call has a connection of its own, so a Client may be used by many goroutines and
-// needs no closing. Errors are *Error where the supervisor refused or isn't there.
+// Client asks one supervisor. It is a Controller whose runs live elsewhere: by is ignored in all methods,
+// since the supervisor goes by who connects. Each call has a connection of its own, so a Client may be used
+// by many goroutines and needs no closing. Errors are *Error where the supervisor refused or isn't there.
 type Client struct{ runDir, name string }
 
 var _ Controller = (*Client)(nil)
@@ -56,61 +56,61 @@ func (c *Client) Name() string { return c.name }
 
 // Version asks for the supervisor's version.
 func (c *Client) Version(ctx context.Context) (v Version, err error) {
-	return v, c.ask(ctx, "GET", "/v1/version", nil, &v)
+	return v, c.Ask(ctx, "GET", "/v1/version", nil, &v)
 }
 
 // Sandboxes is Controller's.
 func (c *Client) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	var l SandboxList
-	err := c.ask(ctx, "GET", "/v1/sandboxes", nil, &l)
+	err := c.Ask(ctx, "GET", "/v1/sandboxes", nil, &l)
 	return l.Sandboxes, err
 }
 
 // Inspect is Controller's.
 func (c *Client) Inspect(ctx context.Context, id string) (i Inspection, err error) {
-	return i, c.ask(ctx, "GET", runPath(id), nil, &i)
+	return i, c.Ask(ctx, "GET", runPath(id), nil, &i)
 }
 
 // Freeze is Controller's.
 func (c *Client) Freeze(ctx context.Context, id, _ string) error {
-	return c.ask(ctx, "POST", runPath(id)+"/freeze", nil, nil)
+	return c.Ask(ctx, "POST", runPath(id)+"/freeze", nil, nil)
 }
 
 // Thaw is Controller's.
 func (c *Client) Thaw(ctx context.Context, id, _ string) error {
-	return c.ask(ctx, "POST", runPath(id)+"/thaw", nil, nil)
+	return c.Ask(ctx, "POST", runPath(id)+"/thaw", nil, nil)
 }
 
 // Update is Controller's.
 func (c *Client) Update(ctx context.Context, id string, to Limits, dryRun bool, _ string) (l LimitChange, err error) {
-	return l, c.ask(ctx, "PATCH", runPath(id)+"/limits?dry_run="+strconv.FormatBool(dryRun), to, &l)
+	return l, c.Ask(ctx, "PATCH", runPath(id)+"/limits?dry_run="+strconv.FormatBool(dryRun), to, &l)
 }
 
 // Elevate is Controller's.
 func (c *Client) Elevate(ctx context.Context, id string, r ElevateRequest, _ string) (e Elevation, err error) {
-	return e, c.ask(ctx, "POST", runPath(id)+"/elevate", r, &e)
+	return e, c.Ask(ctx, "POST", runPath(id)+"/elevate", r, &e)
 }
 
 // Revoke is Controller's.
 func (c *Client) Revoke(ctx context.Context, id, elevation, _ string) error {
-	return c.ask(ctx, "POST", runPath(id)+"/revoke", RevokeRequest{elevation}, nil)
+	return c.Ask(ctx, "POST", runPath(id)+"/revoke", RevokeRequest{elevation}, nil)
 }
 
 // Kill is Controller's.
 func (c *Client) Kill(ctx context.Context, s Selector, reason, _ string) ([]KillResult, error) {
 	var l KillList
-	err := c.ask(ctx, "POST", "/v1/kill", KillRequest{s, reason}, &l)
+	err := c.Ask(ctx, "POST", "/v1/kill", KillRequest{s, reason}, &l)
 	return l.Results, err
 }
 
 // Signal is Controller's.
 func (c *Client) Signal(ctx context.Context, id string, signal int, _ string) error {
-	return c.ask(ctx, "POST", runPath(id)+"/signal", SignalRequest{signal}, nil)
+	return c.Ask(ctx, "POST", runPath(id)+"/signal", SignalRequest{signal}, nil)
 }
 
 // Wait is Controller's.
 func (c *Client) Wait(ctx context.Context, id string) (status json.RawMessage, err error) {
-	return status, c.ask(ctx, "GET", runPath(id)+"/wait", nil, &status)
+	return status, c.Ask(ctx, "GET", runPath(id)+"/wait", nil, &status)
 }
 
 // Events is Controller's. An event that can't be read is an error: it may be the one that mattered.
@@ -154,8 +154,8 @@ func (c *Client) Output(ctx context.Context, id string, follow bool, w io.Writer
 	return c.broke(err)
 }
 
-// OpenAttach connects to a detached run's input and output. The frames are AttachConn's; the end of ctx wakes who reads or
-// writes them; closing stream lets go of the run, which goes on.
+// OpenAttach connects to a detached run's input and output. The frames are AttachConn's; the end of ctx wakes
+// who reads or writes them; closing stream lets go of the run, which goes on.
 func (c *Client) OpenAttach(ctx context.Context, id string) (conn *AttachConn, stream io.ReadWriteCloser, err error) {
 	r, err := c.do(ctx, uhttp.Call{Method: "POST", Target: runPath(id) + "/attach", Upgrade: attachProtocol})
 	if err != nil {
@@ -181,8 +181,9 @@ func (c *Client) Attach(ctx context.Context, id string, conn io.ReadWriter) erro
 
 func runPath(id string) string { return "/v1/sandboxes/" + uhttp.Escape(id) }
 
-// ask makes a call whose answer is read whole. in and out may be nil.
-func (c *Client) ask(ctx context.Context, method, target string, in, out any) error {
+// Ask makes a call whose answer is read whole; in and out are JSON's, and may be nil. Others use it for what
+// Routes answer.
+func (c *Client) Ask(ctx context.Context, method, target string, in, out any) error {
 	call := uhttp.Call{Method: method, Target: target}
 	if in != nil {
 		body, err := json.Marshal(in)

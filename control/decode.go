@@ -34,8 +34,9 @@ func decodeBody(body []byte, v any) error {
 	return &Error{Status: 400, Code: CodeBadRequest, Message: strings.Join(texts, "; ")}
 }
 
-// checkText refuses what other operators' terminals and the audit's readers would not show as it is.
-func checkText(name, s string, most int) error {
+// CheckText refuses what other operators' terminals and the audit's readers would not show as it is, and
+// what is longer than most bytes.
+func CheckText(name, s string, most int) error {
 	if len(s) > most {
 		return badField(name, fmt.Sprintf("want at most %d bytes", most))
 	}

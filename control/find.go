@@ -29,37 +29,28 @@ type Found struct {
 // All asks every supervisor of the run folder for its runs, oldest first. A socket that nobody listens on has none. The
 // error names the supervisors that didn't answer in two seconds, or not well; the runs of the others are there beside it.
 func All(ctx context.Context, runDir string) ([]Found, error) {
-	list, err := names(runDir)
-	if err != nil {
-		return nil, err
-	}
-	found := make([][]Found, len(list))
-	errs := make([]error, len(list))
-	room := make(chan struct{}, askAtOnce)
-	var asking sync.WaitGroup
-	for i, name := range list {
-		room <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-room }()
-			found[i], errs[i] = (&Client{runDir, name}).found(ctx)
-		})
-	}
-	asking.Wait()
-	all := slices.Concat(found...)
-	slices.SortFunc(all, func(a, b Found) int { return cmp.Or(a.StartedAt.Compare(b.StartedAt), cmp.Compare(a.ID, b.ID)) })
-	return all, errors.Join(errs...)
+	var all []Found
+	var mu sync.Mutex
+	err := Each(ctx, runDir, func(ctx context.Context, c *Client) error {
+		found, err := c.found(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, found...)
+		return err
+	})
+	slices.SortFunc(all, func(a, b Found) int {
+		return cmp.Or(a.StartedAt.Compare(b.StartedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return all, err
 }
 
 // found lists one supervisor's runs; none if it has ended.
 func (c *Client) found(ctx context.Context) ([]Found, error) {
-	limit := &Error{Status: 504, Code: CodeUnreached, Message: "no answer in " + askTime.String()}
-	asked, cancel := context.WithTimeoutCause(ctx, askTime, limit)
-	defer cancel()
 	var list []Sandbox
 	var err error
 	// The answer of one that ends as it is asked breaks off. Asked again it isn't there; in between its socket may still take a question.
 	for range 3 {
-		if list, err = c.Sandboxes(asked); err == nil || asked.Err() != nil {
+		if list, err = c.Sandboxes(ctx); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
@@ -82,7 +73,9 @@ func Find(ctx context.Context, runDir, ref string) (Found, error) {
 	}
 	// A run alone has its id for its supervisor's name: one question instead of thousands.
 	if c, err := Open(runDir, ref); err == nil {
-		if list, err := c.found(ctx); err == nil {
+		asked, cancel := soon(ctx)
+		defer cancel()
+		if list, err := c.found(asked); err == nil {
 			if f, ok := byID(list, ref); ok {
 				return f, nil
 			}
@@ -109,11 +102,11 @@ func Find(ctx context.Context, runDir, ref string) (Found, error) {
 }
 
 func byID(all []Found, id string) (Found, bool) {
-	i := slices.IndexFunc(all, func(f Found) bool { return f.ID == id })
-	if i < 0 {
+	fits := those(all, func(s Sandbox) bool { return s.ID == id })
+	if len(fits) == 0 {
 		return Found{}, false
 	}
-	return all[i], true
+	return fits[0], true
 }
 
 func those(all []Found, is func(Sandbox) bool) []Found {

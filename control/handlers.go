@@ -3,6 +3,7 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -66,67 +67,66 @@ func (q *call) send(v any, err error) error {
 	return sendJSON(q.w, 200, v)
 }
 
+// posts makes a handler of do, which gets the body, read onto a T. What do returns is sent as JSON.
+func posts[T any](do func(q *call, r T) (any, error)) func(*call) error {
+	return func(q *call) error {
+		var r T
+		if err := decodeBody(q.request.Body, &r); err != nil {
+			return err
+		}
+		return q.send(do(q, r))
+	}
+}
+
+// reads makes a handler of do, which ends when whoever asked leaves. What do returns is sent as JSON.
+func reads(do func(q *call, ctx context.Context) (any, error)) func(*call) error {
+	return func(q *call) error {
+		ctx, cancel := q.reading()
+		defer cancel()
+		return q.send(do(q, ctx))
+	}
+}
+
 func (q *call) version() error {
 	return q.send(Version{q.s.Version, APIVersion, os.Getpid()}, nil)
 }
 
 func (q *call) openapi() error { return q.w.Send(200, "application/json", []byte(openAPI)) }
 
-func (q *call) sandboxes() error {
-	ctx, cancel := q.reading()
-	defer cancel()
+func (q *call) sandboxes(ctx context.Context) (any, error) {
 	list, err := q.s.Controller.Sandboxes(ctx)
 	if list == nil {
 		list = []Sandbox{}
 	}
-	return q.send(SandboxList{list}, err)
+	return SandboxList{list}, err
 }
 
-func (q *call) inspect() error {
-	ctx, cancel := q.reading()
-	defer cancel()
-	i, err := q.s.Controller.Inspect(ctx, q.id)
-	return q.send(i, err)
+func (q *call) inspect(ctx context.Context) (any, error) { return q.s.Controller.Inspect(ctx, q.id) }
+
+func (q *call) freeze(struct{}) (any, error) {
+	return Done{}, q.s.Controller.Freeze(q.ctx, q.id, q.peer.by())
 }
 
-func (q *call) freeze() error {
-	if err := decodeBody(q.request.Body, &struct{}{}); err != nil {
-		return err
-	}
-	return q.send(Done{}, q.s.Controller.Freeze(q.ctx, q.id, q.peer.by()))
+func (q *call) thaw(struct{}) (any, error) {
+	return Done{}, q.s.Controller.Thaw(q.ctx, q.id, q.peer.by())
 }
 
-func (q *call) thaw() error {
-	if err := decodeBody(q.request.Body, &struct{}{}); err != nil {
-		return err
-	}
-	return q.send(Done{}, q.s.Controller.Thaw(q.ctx, q.id, q.peer.by()))
-}
-
-func (q *call) kill() error {
-	var r KillOneRequest
-	if err := decodeBody(q.request.Body, &r); err != nil {
-		return err
-	}
+func (q *call) kill(r KillOneRequest) (any, error) {
 	reason, err := killReason(r.Reason)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, err := q.s.Controller.Kill(q.ctx, Selector{ID: q.id}, reason, q.peer.by())
 	if err == nil && len(list) != 1 {
 		err = notFound(q.id)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return q.send(list[0], nil)
+	return list[0], nil
 }
 
-func (q *call) killAll() error {
-	var r KillRequest
-	if err := decodeBody(q.request.Body, &r); err != nil {
-		return err
-	}
+func (q *call) killAll(r KillRequest) (any, error) {
 	// Two fields could mean both or either, none could mean all: each of that kills somebody who wasn't meant.
 	set, sel := 0, r.Selector
 	for _, is := range []bool{sel.ID != "", sel.Agent != "", sel.Session != "", sel.All} {
@@ -135,17 +135,17 @@ func (q *call) killAll() error {
 		}
 	}
 	if set != 1 {
-		return badField("selector", "exactly one of id, agent, session, all")
+		return nil, badField("selector", "exactly one of id, agent, session, all")
 	}
 	reason, err := killReason(r.Reason)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, err := q.s.Controller.Kill(q.ctx, r.Selector, reason, q.peer.by())
 	if list == nil {
 		list = []KillResult{}
 	}
-	return q.send(KillList{list}, err)
+	return KillList{list}, err
 }
 
 // killReason is one of H-23's, or what an operator says in their own words: then the kill is manual, and the words are its detail.
@@ -153,75 +153,55 @@ func killReason(s string) (string, error) {
 	if s == "" {
 		return string(rings.KillManual), nil
 	}
-	return s, checkText("reason", s, maxReason)
+	return s, CheckText("reason", s, maxReason)
 }
 
-func (q *call) elevate() error {
-	var r ElevateRequest
-	if err := decodeBody(q.request.Body, &r); err != nil {
-		return err
+func (q *call) elevate(r ElevateRequest) (any, error) {
+	if err := CheckText("reason", r.Reason, maxReason); err != nil {
+		return nil, err
 	}
-	if err := checkText("reason", r.Reason, maxReason); err != nil {
-		return err
-	}
-	e, err := q.s.Controller.Elevate(q.ctx, q.id, r, q.peer.by())
-	return q.send(e, err)
+	return q.s.Controller.Elevate(q.ctx, q.id, r, q.peer.by())
 }
 
-func (q *call) revoke() error {
-	var r RevokeRequest
-	if err := decodeBody(q.request.Body, &r); err != nil {
-		return err
-	}
-	return q.send(Done{}, q.s.Controller.Revoke(q.ctx, q.id, r.Elevation, q.peer.by()))
+func (q *call) revoke(r RevokeRequest) (any, error) {
+	return Done{}, q.s.Controller.Revoke(q.ctx, q.id, r.Elevation, q.peer.by())
 }
 
-func (q *call) signal() error {
-	var r SignalRequest
-	if err := decodeBody(q.request.Body, &r); err != nil {
-		return err
-	}
+func (q *call) signal(r SignalRequest) (any, error) {
 	switch unix.Signal(r.Signal) {
 	case unix.SIGKILL, unix.SIGSTOP, unix.SIGCONT: // of one process, and on no record
-		return badField("signal", "kill, freeze and thaw do this to the whole run, on record")
+		return nil, badField("signal", "kill, freeze and thaw do this to the whole run, on record")
 	}
 	if r.Signal < 1 || r.Signal > 64 {
-		return badField("signal", "want 1 to 64")
+		return nil, badField("signal", "want 1 to 64")
 	}
-	return q.send(Done{}, q.s.Controller.Signal(q.ctx, q.id, r.Signal, q.peer.by()))
+	return Done{}, q.s.Controller.Signal(q.ctx, q.id, r.Signal, q.peer.by())
 }
 
-func (q *call) limits() error {
+func (q *call) limits(l Limits) (any, error) {
 	dryRun, err := q.flag("dry_run")
 	if err != nil {
-		return err
-	}
-	var l Limits
-	if err := decodeBody(q.request.Body, &l); err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case l.CPU < 0 || math.IsInf(l.CPU, 0):
-		return badField("cpu", "want a number of processors")
+		return nil, badField("cpu", "want a number of processors")
 	case l.Memory < 0:
-		return badField("memory_bytes", "want a number of bytes")
+		return nil, badField("memory_bytes", "want a number of bytes")
 	case l.PIDs < 0:
-		return badField("pids", "want a number of processes")
+		return nil, badField("pids", "want a number of processes")
 	case l == Limits{}:
-		return badField("body", "it changes nothing; give cpu, memory_bytes or pids")
+		return nil, badField("body", "it changes nothing; give cpu, memory_bytes or pids")
 	}
-	change, err := q.s.Controller.Update(q.ctx, q.id, l, dryRun, q.peer.by())
-	return q.send(change, err)
+	return q.s.Controller.Update(q.ctx, q.id, l, dryRun, q.peer.by())
 }
 
-func (q *call) wait() error {
-	ctx, cancel := q.reading()
-	defer cancel()
+func (q *call) wait(ctx context.Context) (any, error) {
 	status, err := q.s.Controller.Wait(ctx, q.id)
 	if err == nil && !json.Valid(status) {
 		err = errors.New("the status of the run is no JSON")
 	}
-	return q.send(status, err)
+	return status, err
 }
 
 func (q *call) flag(name string) (bool, error) {

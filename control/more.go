@@ -31,10 +31,6 @@ type Text struct{ ContentType, Body string }
 // missing ones are left as they are.
 func (r Request) Read(into any) error { return decodeBody(r.body, into) }
 
-// CheckText refuses what other operators' terminals and the audit's readers would not show as it is, and
-// what is longer than most bytes.
-func CheckText(name, s string, most int) error { return checkText(name, s, most) }
-
 // route is Do's, for the server's table.
 func (m Route) route() route {
 	return route{method: m.Method, path: m.Path, handle: func(q *call) error {
@@ -47,12 +43,6 @@ func (m Route) route() route {
 		}
 		return sendJSON(q.w, 200, v)
 	}}
-}
-
-// Ask makes a call whose answer is read whole; in and out are JSON's, and may be nil. It is for what Routes
-// answer.
-func (c *Client) Ask(ctx context.Context, method, target string, in, out any) error {
-	return c.ask(ctx, method, target, in, out)
 }
 
 // Each asks every supervisor of the run folder, many at once, for at most two seconds each. Those that have
@@ -69,8 +59,7 @@ func Each(ctx context.Context, runDir string, ask func(context.Context, *Client)
 		room <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-room }()
-			limit := &Error{Status: 504, Code: CodeUnreached, Message: "supervisor " + name + ": no answer in " + askTime.String()}
-			asked, cancel := context.WithTimeoutCause(ctx, askTime, limit)
+			asked, cancel := soon(ctx)
 			defer cancel()
 			err := ask(asked, &Client{runDir, name})
 			if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeNotFound {
@@ -81,4 +70,10 @@ func Each(ctx context.Context, runDir string, ask func(context.Context, *Client)
 	}
 	asking.Wait()
 	return errors.Join(errs...)
+}
+
+// soon bounds what one supervisor is asked for a list.
+func soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := &Error{Status: 504, Code: CodeUnreached, Message: "no answer in " + askTime.String()}
+	return context.WithTimeoutCause(ctx, askTime, limit)
 }
