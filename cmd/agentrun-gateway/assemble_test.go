@@ -116,7 +116,7 @@ func TestInheritedConnectionOutlivesPauses(t *testing.T) {
 		agent, ours := net.Pipe()
 		var serving sync.WaitGroup
 		serving.Go(func() {
-			if err := server.Serve(&one{conn: ours, done: make(chan struct{})}); !errors.Is(err, http.ErrServerClosed) {
+			if err := server.Serve(newOne(ours)); !errors.Is(err, http.ErrServerClosed) {
 				t.Errorf("got %v, want %v", err, http.ErrServerClosed)
 			}
 		})

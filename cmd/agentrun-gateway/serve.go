@@ -223,7 +223,7 @@ func (g *gateway) listen(sockets []socket, scrapes net.Listener, serving *sync.W
 			}
 			only := patient(g.mux)
 			servers = append(servers, only)
-			run(s.name, func() error { return only.Serve(&one{conn: conn, done: make(chan struct{})}) })
+			run(s.name, func() error { return only.Serve(newOne(conn)) })
 		default:
 			ended(fmt.Errorf("socket %q: unknown", s.name))
 		}
@@ -265,28 +265,25 @@ func (g *gateway) close(servers []*http.Server, log *slog.Logger) {
 
 // one is a listener with the one connection that an agent without sockets inherited.
 type one struct {
-	conn net.Conn
-	mu   sync.Mutex
-	gone bool
-	once sync.Once
-	done chan struct{}
+	conns chan net.Conn // closed by close
+	close func()
+	addr  net.Addr
+}
+
+func newOne(conn net.Conn) *one {
+	conns := make(chan net.Conn, 1)
+	conns <- conn
+	return &one{conns, sync.OnceFunc(func() { close(conns) }), conn.LocalAddr()}
 }
 
 func (o *one) Accept() (net.Conn, error) {
-	o.mu.Lock()
-	if !o.gone {
-		o.gone = true
-		o.mu.Unlock()
-		return o.conn, nil
+	conn, ok := <-o.conns
+	if !ok {
+		return nil, net.ErrClosed
 	}
-	o.mu.Unlock()
-	<-o.done
-	return nil, net.ErrClosed
+	return conn, nil
 }
 
-func (o *one) Close() error {
-	o.once.Do(func() { close(o.done) })
-	return nil
-}
+func (o *one) Close() error { o.close(); return nil }
 
-func (o *one) Addr() net.Addr { return o.conn.LocalAddr() }
+func (o *one) Addr() net.Addr { return o.addr }

@@ -23,6 +23,7 @@ import (
 
 	"agentrun/control"
 	"agentrun/internal/hinted"
+	"agentrun/internal/verb"
 	"agentrun/rings"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
@@ -110,7 +111,7 @@ func (s *settings) serve(c *cli.Context, _ []string) (err error) {
 	if err != nil {
 		return err
 	}
-	log, err := openLog(s.common.LogLevel, s.common.LogFormat)
+	log, err := verb.Log(os.Stderr, s.common.LogLevel, s.common.LogFormat)
 	if err != nil {
 		return err
 	}
@@ -124,21 +125,6 @@ func (s *settings) serve(c *cli.Context, _ []string) (err error) {
 		return err
 	}
 	return d.run(ctx)
-}
-
-func openLog(level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
-	}
-	opt := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, opt)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, opt)), nil
-	}
-	return nil, fmt.Errorf("--log-format %q: want text or json", format)
 }
 
 // dongle is one safety loop with its clients' side and its operators' side.

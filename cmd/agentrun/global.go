@@ -3,10 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,6 +19,7 @@ import (
 	"agentrun/internal/hinted"
 	"agentrun/internal/read"
 	"agentrun/internal/rootless"
+	"agentrun/internal/verb"
 	"agentrun/profiles"
 	"agentrun/supervisor"
 	"agentrun/supervisor/daemon"
@@ -113,17 +114,11 @@ func (g *global) load(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	pick := func(values ...string) string {
-		for _, v := range values {
-			if v != "" {
-				return v
-			}
-		}
-		return ""
-	}
 	by := g.caller
-	g.StateDir = pick(c.String("state-dir"), by.Getenv("AGENTRUN_STATE_DIR"), cfg.StateDir, defaultDir(by, "/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
-	g.RunDir = pick(c.String("run-dir"), by.Getenv("AGENTRUN_RUN_DIR"), cfg.RunDir, defaultDir(by, "/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
+	g.StateDir = cmp.Or(c.String("state-dir"), by.Getenv("AGENTRUN_STATE_DIR"), cfg.StateDir,
+		defaultDir(by, "/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
+	g.RunDir = cmp.Or(c.String("run-dir"), by.Getenv("AGENTRUN_RUN_DIR"), cfg.RunDir,
+		defaultDir(by, "/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
 	for flag, dir := range map[string]*string{"--state-dir": &g.StateDir, "--run-dir": &g.RunDir} {
 		if *dir, err = by.Abs(*dir); err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
@@ -150,24 +145,9 @@ func (g *global) load(c *cli.Context) error {
 		unix.CloseOnExec(fd)
 		g.detachedFD = fd
 	}
-	return g.openLog(pick(c.String("log-level"), cfg.LogLevel, "warn"), pick(c.String("log-format"), cfg.LogFormat, "text"))
-}
-
-func (g *global) openLog(level, format string) error {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
-	}
-	opt := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		g.Log = slog.New(slog.NewTextHandler(g.caller.Stderr, opt))
-	case "json":
-		g.Log = slog.New(slog.NewJSONHandler(g.caller.Stderr, opt))
-	default:
-		return fmt.Errorf("--log-format %q: want text or json", format)
-	}
-	return nil
+	level := cmp.Or(c.String("log-level"), cfg.LogLevel, "warn")
+	g.Log, err = verb.Log(by.Stderr, level, cmp.Or(c.String("log-format"), cfg.LogFormat, "text"))
+	return err
 }
 
 func defaultDir(by *supervisor.Caller, root, xdg, home string) string {

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -78,6 +79,22 @@ func WriteJSON(w io.Writer, v any) error {
 	}
 	_, err = fmt.Fprintln(w, shown.Text(string(text)))
 	return err
+}
+
+// Log returns what writes to w from that level on. Errors name the flags that say level and format.
+func Log(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	opt := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opt)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opt)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: want text or json", format)
 }
 
 // Passed returns the command, its flags and its arguments as c has them, for another program that has the
