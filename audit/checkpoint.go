@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/fault"
+	"agentrun/internal/read"
 )
 
 // Checkpoint is what a signed note says: the chain had Size entries, and the last of them had this hash. Because of the
@@ -119,12 +120,16 @@ type Checkpoints struct {
 	Now   func() time.Time // nil means time.Now
 }
 
+// maxNote is far above any: a note is three short texts and a signature.
+const maxNote = 64 << 10
+
 // ReadCheckpoint gives the stored note of a chain. The error Is fs.ErrNotExist if there is none.
 func ReadCheckpoint(dir, chain string) ([]byte, error) {
 	if err := checkChain(chain); err != nil {
 		return nil, err
 	}
-	return os.ReadFile(filepath.Join(dir, Folder(chain)))
+	text, _, err := read.Regular(filepath.Join(dir, Folder(chain)), maxNote)
+	return text, err
 }
 
 // Write verifies what the chain in logs gained since its last checkpoint, syncs it, and stores and returns a note signed

@@ -45,8 +45,9 @@ type Command struct {
 	Via  string   `json:"via,omitempty"` // how an interpreter was found: "shebang" or "extension"
 }
 
-// view answers what is where inside the sandbox, from the entries of the plan, without building it.
-// It only chooses names and explains errors; what is really reachable, the mounts decide.
+// view answers what is where inside the sandbox, from the entries of the plan, without building it. It reads
+// the host as it is now, as the user who plans: what it finds may be gone, or another file, when the sandbox
+// is built. It only chooses names and explains errors; what is really reachable, the mounts decide.
 type view []fsjail.Entry
 
 const maxLinks = 40 // as the kernel, path_resolution(7)
@@ -105,6 +106,7 @@ func (v view) resolved(inside string) (string, string, fs.FileInfo, error) {
 	return done, name, info, nil
 }
 
+// at is the entry of exactly that target: of several the last, which is the one mounted on top.
 func (v view) at(inside string) (fsjail.Entry, bool) {
 	for i := len(v) - 1; i >= 0; i-- {
 		if v[i].Target == inside {
@@ -129,6 +131,7 @@ func (v view) source(inside string) (string, bool) {
 	}
 }
 
+// within says that something is shown below dir, so that dir is there as a folder of the skeleton.
 func (v view) within(dir string) bool {
 	for _, e := range v {
 		if strings.HasPrefix(e.Target, dir+"/") {
@@ -152,12 +155,14 @@ func (v view) lookPath(name, pathVar string) (string, bool) {
 
 // found is a file inside and what it is on the host.
 type found struct {
-	inside, host string
-	info         fs.FileInfo
+	inside, host string      // the path as it was asked for, and where it leads, without links
+	info         fs.FileInfo // of the latter
 }
 
 func (f found) program() bool { return f.info.Mode().IsRegular() && f.info.Mode()&0o111 != 0 }
 
+// search takes the first program of that name, as a shell would; relative folders of PATH, which depend on
+// where the agent is, don't count.
 func (v view) search(name, pathVar string) (found, bool) {
 	for dir := range strings.SplitSeq(pathVar, ":") {
 		if !path.IsAbs(dir) {
@@ -203,6 +208,8 @@ func (v view) resolve(argv []string, pathVar string) (Command, error) {
 	return v.script(found{inside, host, info}, argv)
 }
 
+// notFound tells a command that is nowhere from one that is on the host and not shown: that is the common
+// mistake.
 func (v view) notFound(name, inside string, err error) error {
 	e := &CommandError{Name: name, NotFound: true, Reason: "not found in the sandbox's PATH or in the workspace"}
 	if path.IsAbs(name) {
@@ -326,8 +333,8 @@ func readHead(name string) (magic, shebang string, err error) {
 	return head[:min(4, len(head))], shebang, nil
 }
 
-// openHead opens a file of the root view on the host. Another may be in its place by now: a FIFO must not hang us, neither at the open nor
-// at the first read.
+// openHead opens a file of the root view on the host. Another may be in its place by now: a FIFO must not
+// hang us, neither at the open nor at the first read.
 func openHead(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

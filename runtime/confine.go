@@ -16,8 +16,8 @@ import (
 	"agentrun/runtime/internal/stub"
 )
 
-// confinement is what the agent's process gives up, in the stub's words. One that waits for its command learns its folder with it, and
-// enters Landlock then if the workspace comes later too.
+// confinement is what the agent's process gives up, in the stub's words. One that waits for its command
+// learns its folder with it, and enters Landlock then if the workspace comes later too.
 func (p *Plan) confinement(bpf []byte, waits, workspace bool) *stub.Confinement {
 	m := &stub.Confinement{
 		TTY: p.TTY, WaitKillable: p.Seccomp.WaitKillable, LandlockFS: p.Landlock.FS, LandlockScoped: p.Landlock.Scoped, BPF: bpf,
@@ -47,8 +47,9 @@ func (p *Plan) command(waited bool) *stub.Command {
 // lateCalls are what a process that waits does behind its filter, besides stubCalls.
 var lateCalls = []string{"chdir", "landlock_restrict_self"}
 
-// mayWait says whether the agent's process can be made before its command is known. Its filter must let it do the rest; what it may
-// execute must not hang on the command (mode tools); and a terminal is opened with the run.
+// mayWait says whether the agent's process can be made before its command is known. Its filter must let it do
+// the rest; what it may execute must not hang on the command (mode tools); and a terminal is opened with the
+// run.
 func (p *Plan) mayWait() bool {
 	return p.filterSum != [32]byte{} && !p.TTY && !p.onlyTools() && !slices.ContainsFunc(lateCalls, func(call string) bool { return !letsPass(&p.profile, call) })
 }
@@ -65,8 +66,9 @@ func splitRules(all []fsjail.LandlockRule) (early, late []fsjail.LandlockRule) {
 	return early, late
 }
 
-// addRules adds those about the workspace to the ruleset that the waiting process will enter. Landlock ties a rule to the file and not
-// to a path (landlock(7)), so it can be made from outside, by the descriptor of the mount.
+// addRules adds those about the workspace to the ruleset that the waiting process will enter. Landlock ties a
+// rule to the file and not to a path (landlock(7)), so it can be made from outside, by the descriptor of the
+// mount.
 func (l *launch) addRules(d *fsjail.Detached) error {
 	_, late := splitRules(l.plan.Landlock.Rules)
 	if len(late) == 0 {

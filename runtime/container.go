@@ -43,12 +43,12 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 			Resources: &libcgroups.Resources{Devices: deviceRules()},
 		},
 		Mounts: []*configs.Mount{
-			// subset=pid: no /proc/sys, kcore, kallsyms, sysrq-trigger, … to mask one by one
-			// (CVE-2025-31133 and CVE-2025-52881 were races on such masks). Linux 5.8.
-			// Read-only: loginuid and projid_map take one write from anybody and keep it, the first of them into every record
-			// that the host's audit makes of the process (proc(5)); an AppArmor profile is changed by attr/. What ordinary
-			// programs write there are hints (oom_score_adj, comm of another thread), and they go on without. /proc/self/fd/N
-			// leads out of this mount, so it opens what it did.
+			// subset=pid: no /proc/sys, kcore, kallsyms, sysrq-trigger, … to mask one by one (CVE-2025-31133
+			// and CVE-2025-52881 were races on such masks). Linux 5.8. Read-only: loginuid and projid_map
+			// take one write from anybody and keep it, the first of them into every record that the host's
+			// audit makes of the process (proc(5)); an AppArmor profile is changed by attr/. What ordinary
+			// programs write there are hints (oom_score_adj, comm of another thread), and they go on without.
+			// /proc/self/fd/N leads out of this mount, so it opens what it did.
 			{Device: "proc", Source: "proc", Destination: "/proc", Data: l.plan.ProcOptions,
 				Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RDONLY},
 			// A bind on /dev is libcontainer's sign to leave /dev as it finds it; ours is complete.
@@ -73,8 +73,9 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 	return c, nil
 }
 
-// openCgroups lets libcontainer's library open the cgroup tree, which it does once per process and keeps. Had it done so on the thread
-// of a run, whose mount namespace ends with it, every later run of this process would be refused.
+// openCgroups lets libcontainer's library open the cgroup tree, which it does once per process and keeps. Had
+// it done so on the thread of a run, whose mount namespace ends with it, every later run of this process
+// would be refused.
 func openCgroups() {
 	if f, err := libcgroups.OpenFile("/sys/fs/cgroup", "cgroup.procs", unix.O_RDONLY); err == nil { // absent on v1: it is about the folder
 		f.Close()
@@ -94,8 +95,9 @@ func startAtZero() (map[string]specs.LinuxTimeOffset, error) {
 		if err := unix.ClockGettime(clock, &now); err != nil {
 			return nil, os.NewSyscallError("clock_gettime", err)
 		}
-		// An offset counts from the machine's clock, and what we read from ours, which differs if we are in a time namespace
-		// ourselves (time_namespaces(7)). Whole seconds of what has passed: the result must not be negative.
+		// An offset counts from the machine's clock, and what we read from ours, which differs if we are in a
+		// time namespace ourselves (time_namespaces(7)). Whole seconds of what has passed: the result must
+		// not be negative.
 		o, err := ownOffset(own, name)
 		if err != nil {
 			return nil, err

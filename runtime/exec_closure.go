@@ -20,10 +20,11 @@ import (
 // those very files: the path that execve is given sits in memory the agent can change after anybody
 // looked at it, so no answer to a notification could hold it (M-4, mode tools of a profile).
 //
-// The kernel executes the dynamic linker of a program by the same right as the program itself, and a linker that is executed as a
-// program runs any other: /lib64/ld-linux-x86-64.so.2 /usr/bin/id. So the sandbox has a copy of the linker that the kernel takes
-// as an interpreter only (interpreterOnly). What is left to the agent is what no right of execve holds: it can load a file that
-// it may read into its own memory, and jump there.
+// The kernel executes the dynamic linker of a program by the same right as the program itself, and a linker
+// that is executed as a program runs any other: /lib64/ld-linux-x86-64.so.2 /usr/bin/id. So the sandbox has a
+// copy of the linker that the kernel takes as an interpreter only (interpreterOnly). What is left to the
+// agent is what no right of execve holds: it can load a file that it may read into its own memory, and jump
+// there.
 func (p *Plan) narrowExec() error {
 	programs := []string{p.Command.Exe}
 	for _, t := range p.profile.Subprocess.Tools {
@@ -95,10 +96,11 @@ func (p *Plan) coverLinker(name string) error {
 // maxLinker is far above any: glibc's has 200 KiB; musl's, which is its whole C library, 600.
 const maxLinker = 4 << 20
 
-// interpreterOnly changes one program header of an ELF file so that execve(2) of it is ENOEXEC while it goes on working as the interpreter
-// of others: load_elf_binary refuses a program whose PT_INTERP names less than one character, and load_elf_interp doesn't
-// look at an interpreter's PT_INTERP (fs/binfmt_elf.c). The header is PT_GNU_STACK, which the kernel reads of the program and not of
-// its interpreter, and which linkers don't read of themselves.
+// interpreterOnly changes one program header of an ELF file so that execve(2) of it is ENOEXEC while it goes
+// on working as the interpreter of others: load_elf_binary refuses a program whose PT_INTERP names less than
+// one character, and load_elf_interp doesn't look at an interpreter's PT_INTERP (fs/binfmt_elf.c). The header
+// is PT_GNU_STACK, which the kernel reads of the program and not of its interpreter, and which linkers don't
+// read of themselves.
 func interpreterOnly(b []byte) ([]byte, error) {
 	const ( // elf(5), ELFCLASS64, little-endian
 		ehSize, phSize       = 64, 56

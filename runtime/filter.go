@@ -37,6 +37,8 @@ func (p *Plan) planFilter() error {
 	return p.checkStubCalls()
 }
 
+// filterActions and filterOps have the words of a profile in those of package seccomp. One that is missing
+// here would be the zero value, which that package refuses.
 var filterActions = map[profiles.Action]seccomp.Action{
 	profiles.ActionAllow: seccomp.Allow, profiles.ActionNotify: seccomp.Notify,
 	profiles.ActionErrno: seccomp.Errno, profiles.ActionKill: seccomp.KillProcess,
@@ -119,8 +121,8 @@ func (w *warden) rights() *rights {
 	return &rights{subprocess: w.subprocess}
 }
 
-// elevated says whether a call is one that the live ring adds to the plan's. Like every decision here it is one by registers only.
-// What the profile's floor stops, no ring gives: a floor is what must not be loosened.
+// elevated says whether a call is one that the live ring adds to the plan's. Like every decision here it is
+// one by registers only. What the profile's floor stops, no ring gives: a floor is what must not be loosened.
 func (w *warden) elevated(r *rights, c seccomp.Call) bool {
 	if r.above == nil {
 		return false
@@ -162,7 +164,8 @@ func (w *warden) answer(c seccomp.Call) seccomp.Answer {
 const nsFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// plainClone says that a new process has namespaces and a table of descriptors that are no news: see recordLocks.
+// plainClone says that a new process has namespaces and a table of descriptors that are no news: see
+// recordLocks.
 func plainClone(flags uint64) bool {
 	return flags&nsFlags == 0 && flags&(unix.CLONE_FILES|unix.CLONE_THREAD) != unix.CLONE_FILES
 }

@@ -9,8 +9,8 @@ import (
 	"agentrun/seccomp"
 )
 
-// filters are those of the profiles that runs had lately. Turning 300 rules into a filter takes a tenth of a millisecond, in which
-// libseccomp is asked for each name. One is found by the digest of its whole profile.
+// filters are those of the profiles that runs had lately. Turning 300 rules into a filter takes a tenth of a
+// millisecond, in which libseccomp is asked for each name. One is found by the digest of its whole profile.
 var filters filterMemo
 
 const maxFilters = 8

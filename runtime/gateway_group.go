@@ -11,10 +11,11 @@ import (
 	"agentrun/cgroups"
 )
 
-// What a run's gateway may have. It works on the agent's behalf: without a group of its own a run with a fifth of a processor kept three
-// quarters of one busy with requests that were refused. The group is a sibling of the run's and not part of it, so that neither uses up
-// the other's memory, and the run is frozen without it: a gateway must answer the supervisor and put its records when the agent is held.
-// That also is what cgroup v2 asks for: a group that divides has no processes of its own.
+// What a run's gateway may have. It works on the agent's behalf: without a group of its own a run with a
+// fifth of a processor kept three quarters of one busy with requests that were refused. The group is a
+// sibling of the run's and not part of it, so that neither uses up the other's memory, and the run is frozen
+// without it: a gateway must answer the supervisor and put its records when the agent is held. That also is
+// what cgroup v2 asks for: a group that divides has no processes of its own.
 //
 // GOMEMLIMIT makes Go collect at half of it. Go ends when it can't make a thread, and so does the run.
 const (
@@ -29,7 +30,8 @@ func gatewayLimits(cpu float64) cgroups.Limits {
 	return cgroups.Limits{CPU: cpu, Memory: gatewayMemory, PIDs: gatewayPIDs}
 }
 
-// runGroup is the run's cgroup, and that of its gateway once there is one. The gateway's quota follows the run's.
+// runGroup is the run's cgroup, and that of its gateway once there is one. The gateway's quota follows the
+// run's.
 type runGroup struct {
 	*cgroups.Group
 
@@ -54,8 +56,9 @@ func (r *runGroup) Update(l cgroups.Limits) error {
 	return r.gateway.Update(gatewayLimits(l.CPU))
 }
 
-// enter puts a gateway that just began into its group. It has read nothing of the agent's. Until it serves it runs at full speed, as a
-// launch does: to begin takes it tens of milliseconds, which under a fifth of a processor would be periods of 100.
+// enter puts a gateway that just began into its group. It has read nothing of the agent's. Until it serves it
+// runs at full speed, as a launch does: to begin takes it tens of milliseconds, which under a fifth of a
+// processor would be periods of 100.
 func (r *runGroup) enter(pid int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

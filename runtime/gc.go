@@ -22,8 +22,9 @@ const (
 	locksDir     = "locks"
 )
 
-// lockRun takes the lock of a run that may be dead. A run is alive while its lock is held. The lock file is made before the run's folder and removed
-// after it, so whoever finds a folder whose lock is free has found a crash.
+// lockRun takes the lock of a run that may be dead. A run is alive while its lock is held. The lock file is
+// made before the run's folder and removed after it, so whoever finds a folder whose lock is free has found a
+// crash.
 func lockRun(runDir, id string) (*os.File, error) {
 	for {
 		f, err := openLock(runDir, id)
@@ -155,8 +156,9 @@ func holdParent() (*os.File, error) {
 	}
 	at, flags := filepath.Join(idsDir(), "cgroup-parent"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW
 	if rootless.Is() {
-		// An ordinary user's delegated cgroup is mounted here as the whole tree, and has a common parent of its own. A lock for all
-		// of the user's runs would leave the parent in a tree that then can't be given back, whenever another run lives in another.
+		// An ordinary user's delegated cgroup is mounted here as the whole tree, and has a common parent of
+		// its own. A lock for all of the user's runs would leave the parent in a tree that then can't be
+		// given back, whenever another run lives in another.
 		at, flags = "/sys/fs/cgroup", os.O_RDONLY|unix.O_DIRECTORY
 	}
 	f, err := os.OpenFile(at, flags, 0o600)
@@ -197,10 +199,11 @@ func Warm() (release func()) {
 	}
 }
 
-// releaseParent lets go, and removes the common parent if this was the last run. Groups of runs whose run folder is gone,
-// so that Collect doesn't hear of them, go too: every live run has the lock, so none of these is one. An agentrun with
-// another /run (in a container) and the same cgroups has another lock: what still has processes is let be, of whichever pid
-// namespace. What has none yet is in the middle of a launch there, which fails.
+// releaseParent lets go, and removes the common parent if this was the last run. Groups of runs whose run
+// folder is gone, so that Collect doesn't hear of them, go too: every live run has the lock, so none of these
+// is one. An agentrun with another /run (in a container) and the same cgroups has another lock: what still
+// has processes is let be, of whichever pid namespace. What has none yet is in the middle of a launch there,
+// which fails.
 func releaseParent(f *os.File) error {
 	if f == nil {
 		return nil

@@ -16,8 +16,12 @@ import (
 	"agentrun/cgroups"
 )
 
-// group is what holds a run's processes together and limits them: a cgroup, or, for an ordinary user without a delegated one who asked
-// for best effort, the pid namespace alone.
+// group is what holds a run's processes together and limits them: a cgroup, or, for an ordinary user without
+// a delegated one who asked for best effort, the pid namespace alone.
+//
+// Its methods may be called from any goroutine, and in any order until Remove. Kill and Remove may be called
+// again: the undo of a launch, the guard and an operator may all do so at once. What is asked of a group that
+// is empty or gone is answered so, or an error; nobody may take it for a limit that holds.
 type group interface {
 	AddUnified(pid int) error
 	Update(l cgroups.Limits) error
@@ -41,8 +45,9 @@ type group interface {
 // ErrNoCgroup: what was asked for takes a cgroup, and the run has none.
 var ErrNoCgroup = errors.New("the run has no cgroup (rootless, without a delegated one)")
 
-// bareGroup is the pid namespace of the sandbox. It can list and kill: who kills pid 1 kills all, and pid 1 is a zombie only when nobody
-// else is left (pid_namespaces(7)). It can't limit, freeze or tell memory; each of those is an error, so that nothing relies on it.
+// bareGroup is the pid namespace of the sandbox. It can list and kill: who kills pid 1 kills all, and pid 1
+// is a zombie only when nobody else is left (pid_namespaces(7)). It can't limit, freeze or tell memory; each
+// of those is an error, so that nothing relies on it.
 type bareGroup struct {
 	mu     sync.Mutex
 	limits cgroups.Limits
@@ -78,7 +83,8 @@ func (b *bareGroup) Throttle() error              { return nil }
 func (b *bareGroup) Unthrottle() error            { return nil }
 func (b *bareGroup) Limits() cgroups.Limits       { b.mu.Lock(); defer b.mu.Unlock(); return b.limits }
 
-// Update takes the limits that the run was started with, which are not held, as the caller was told; others would be a promise.
+// Update takes the limits that the run was started with, which are not held, as the caller was told; others
+// would be a promise.
 func (b *bareGroup) Update(l cgroups.Limits) error {
 	if l != b.Limits() {
 		return fmt.Errorf("change limits: %w", ErrNoCgroup)
@@ -95,8 +101,8 @@ func (b *bareGroup) alive() bool {
 	return err != nil || n == 0
 }
 
-// Pids are the processes of the namespace, as the host sees them. A pid can't be told from one that was given anew between the look at
-// the folder and the look at its namespace; it is in the namespace then too.
+// Pids are the processes of the namespace, as the host sees them. A pid can't be told from one that was given
+// anew between the look at the folder and the look at its namespace; it is in the namespace then too.
 func (b *bareGroup) Pids() ([]int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,7 +131,8 @@ func (b *bareGroup) Pids() ([]int, error) {
 	return pids, nil
 }
 
-// Stats adds up what the processes and their waited-for children used. A process whose parent ignores its end is not in it.
+// Stats adds up what the processes and their waited-for children used. A process whose parent ignores its end
+// is not in it.
 func (b *bareGroup) Stats() (s cgroups.Stats, err error) {
 	pids, err := b.Pids()
 	if err != nil {

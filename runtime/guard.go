@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stepPatience bounds each step of a launch, and each of its undoing. The slowest step takes 10 ms here, and under emulation, with a
-// crowd of other starts beside it, some seconds; within a step every answer of the stub has stubPatience, twice at most, and every wait of
-// an undo teardownTime. It is longer than all of these, so that the more exact error comes first. A launch that is over it will not come.
+// stepPatience bounds each step of a launch, and each of its undoing. The slowest step takes 10 ms here, and
+// under emulation, with a crowd of other starts beside it, some seconds; within a step every answer of the
+// stub has stubPatience, twice at most, and every wait of an undo teardownTime. It is longer than all of
+// these, so that the more exact error comes first. A launch that is over it will not come.
 const stepPatience = 30 * time.Second
 
 // testStepPatience shortens it. It can only make a launch fail.
@@ -30,8 +31,9 @@ func patience() time.Duration {
 	return stepPatience
 }
 
-// guard watches over a launch, from another goroutine: the launching thread may be waiting in the kernel, for what somebody else made (a
-// root view, a file system). When a step takes too long, a signal asks the run to end or its context ends, the guard
+// guard watches over a launch, from another goroutine: the launching thread may be waiting in the kernel, for
+// what somebody else made (a root view, a file system). When a step takes too long, a signal asks the run to
+// end or its context ends, the guard
 //
 //  1. notes why, and the step fails with that;
 //  2. kills what the launch has started, again and again until the step is over: whatever waits for a process then hears of its end.
@@ -166,7 +168,8 @@ func (g *guard) strike(in group) {
 	if _, bare := in.(*bareGroup); !bare {
 		return
 	}
-	// Before the pid namespace is known, libcontainer's stages and pid 1 are children of the launching thread.
+	// Before the pid namespace is known, libcontainer's stages and pid 1 are children of the launching
+	// thread.
 	for _, pid := range g.children() {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {

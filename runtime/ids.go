@@ -21,7 +21,8 @@ const (
 	agentID = 1000 // the agent's uid and gid inside: an ordinary user, never 0
 )
 
-// idRange is a block of ids of the supervisor's user namespace, the host's as a rule, that no other live run has (M-1).
+// idRange is a block of ids of the supervisor's user namespace, the host's as a rule, that no other live run
+// has (M-1).
 type idRange struct {
 	base   int
 	agent  int // who the agent is
@@ -38,8 +39,8 @@ func (r *idRange) hostAgent() int { return r.agent }
 // hostOwner is who owns the run's user namespace: uid 0 inside.
 func (r *idRange) hostOwner() int { return r.base }
 
-// hostGateway is the user that the run's gateway becomes: no other run's, and one that nobody inside can be, since that takes
-// a capability.
+// hostGateway is the user that the run's gateway becomes: no other run's, and one that nobody inside can be,
+// since that takes a capability.
 func (r *idRange) hostGateway() int { return r.base + r.size - 1 }
 
 // pool is what ranges are taken from.
@@ -52,8 +53,9 @@ func rootPool() pool { return pool{rangeBase, rangeSize, rangeCount} }
 // sandbox's uid 0, the agent, and outside of it the gateway.
 const subordinateSize = 16
 
-// subordinatePool is that of an ordinary user: ids 1 to n of the namespace that agentrun entered. Of more than enough the upper end: other tools of the user's
-// that use the same ids (rootless podman) count from the lower.
+// subordinatePool is that of an ordinary user: ids 1 to n of the namespace that agentrun entered. Of more
+// than enough the upper end: other tools of the user's that use the same ids (rootless podman) count from the
+// lower.
 func subordinatePool(n int) pool {
 	p := pool{first: 1, size: subordinateSize, count: min(n/subordinateSize, rangeCount)}
 	p.first += n - p.count*p.size

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -87,6 +88,19 @@ func (e *StepError) Error() string { return fmt.Sprintf("launch: %s: %v", e.Step
 func (e *StepError) Unwrap() error { return e.Err }
 
 // launch is what the steps share. It lives as long as the run.
+//
+// A step sets fields, those after it read them, and its undo must do with what is there: nil, or 0, is what
+// no step came to. All of it is the launching thread's, with these exceptions:
+//
+//   - network and holding are begun on other goroutines; who calls them waits, and gets what the first call got.
+//   - group may be asked by anybody, at any time: it has a lock of its own, and killing what is dead already is no error.
+//   - listener goes to the goroutine that serves it (beforeExec), which closes it; from then on it is nil here.
+//   - control is read by another goroutine from beforeExec on, until pid 1 is gone; closing it ends that.
+//   - sockets are read by whoever answers notifications; one that is closed counts as too many.
+//
+// A prepared launch rests between upAhead and upAll, on a thread that does nothing else. Then plan, opt,
+// recorder and ctx are replaced by those of the run that it is handed out to; whatever the first half took from the
+// plan is in the shape.
 type launch struct {
 	plan  *Plan
 	opt   Options
@@ -132,7 +146,10 @@ type launch struct {
 	oom         *os.File // v1: readable when the memory limit is hit
 }
 
-// up runs the steps that are wanted and not done yet; on failure it takes back all that was done and says which step it was.
+// up runs the steps that are wanted and not done yet; on failure it takes back all that was done and says
+// which step it was. A step counts as done from its begin on, so that its undo comes also when it fails
+// halfway. Where the guard has given the launch up, its reason is the error: what the step says is only what
+// being killed looks like from within.
 func (l *launch) up(wanted func(step) bool) error {
 	if l.done == nil {
 		l.done = make([]bool, len(steps))
@@ -199,6 +216,8 @@ func (l *launch) down() error {
 	return errors.Join(errs...)
 }
 
+// makeFolder takes the lock before it makes the folder: a folder whose lock is free is a crash, for whoever
+// looks.
 func (l *launch) makeFolder() (err error) {
 	l.dir = filepath.Join(l.opt.RunDir, sandboxesDir, l.plan.ID)
 	if l.lock, err = newLock(l.opt.RunDir, l.plan.ID); err != nil {
@@ -258,8 +277,8 @@ func limitsOf(p *Plan) cgroups.Limits {
 	return cgroups.Limits{CPU: p.Limits.CPU, Memory: p.Limits.Memory, PIDs: p.Limits.PIDs}
 }
 
-// setQuota makes the agent's limits hold, all of them, before any of its code runs. What a prepared sandbox has already the probe
-// reads back, as it does with all.
+// setQuota makes the agent's limits hold, all of them, before any of its code runs. What a prepared sandbox
+// has already the probe reads back, as it does with all.
 func (l *launch) setQuota() error {
 	if l.shape != nil && l.group.Limits() == l.limits() {
 		return nil
@@ -405,8 +424,9 @@ func (l *launch) startContainer() error {
 		return fmt.Errorf("libcontainer: %w", err)
 	}
 	l.process = &libcontainer.Process{
-		// With a HOME libcontainer's init looks for none: it would open etc/passwd of the root, which somebody else made, and a FIFO
-		// there made it wait for ever (M-5). The stub has no use for either; the agent's environment comes with its command.
+		// With a HOME libcontainer's init looks for none: it would open etc/passwd of the root, which
+		// somebody else made, and a FIFO there made it wait for ever (M-5). The stub has no use for either;
+		// the agent's environment comes with its command.
 		Args: []string{stubPath}, Env: []string{"HOME=/"}, Cwd: "/",
 		UID: agentID, GID: agentID,
 		Stdin: null, Stdout: null, Stderr: null,
@@ -487,8 +507,8 @@ func (l *launch) killAll() error {
 	return err
 }
 
-// holdMounts comes after pivot_root and is done before the probe: what it opens, no code of the agent can have changed. It only
-// starts, as makeNetwork does: it takes half a millisecond on a thread of its own.
+// holdMounts comes after pivot_root and is done before the probe: what it opens, no code of the agent can
+// have changed. It only starts, as makeNetwork does: it takes half a millisecond on a thread of its own.
 func (l *launch) holdMounts() error {
 	if l.opt.Ring == nil && l.shape == nil {
 		return nil
@@ -541,7 +561,10 @@ func (l *launch) closeStdio() error {
 	return nil
 }
 
-// startAgent sends the confinement and follows the child up to the point where it waits.
+// startAgent sends the confinement and follows the child up to the point where it waits. The order is that of
+// package stub's conversation. What is fetched from the child is fetched before it may go on, so its pid
+// can't have come to mean another process; each descriptor is ours from then on, also when a later answer is
+// wrong (closeAgent).
 func (l *launch) startAgent() error {
 	msg := l.plan.confinement(l.bpf, l.waits(), l.waits() && l.shape.workspace)
 	child, peer, err := stub.Pair()
@@ -629,6 +652,8 @@ func (l *launch) takePTY(f *os.File) error {
 	return nil
 }
 
+// closeAgent only closes: the processes are ended by the container's undo, which comes after it. What the
+// agent asks meanwhile gets no answer, or ENOSYS when the listener is gone.
 func (l *launch) closeAgent() error {
 	if l.child != nil {
 		l.child.Close()
@@ -663,8 +688,8 @@ func (l *launch) letGo() error {
 		// It differs with each run, so it is no part of the plan.
 		command.Env = append(slices.Clone(command.Env), "TRACEPARENT="+l.wayout.Start.Trace)
 	}
-	// From the command on it is a run, and no launch: a signal goes to the agent, and whoever ends the run kills it. What is left of this
-	// step has the stub's patience.
+	// From the command on it is a run, and no launch: a signal goes to the agent, and whoever ends the run
+	// kills it. What is left of this step has the stub's patience.
 	if err := l.guard.end(); err != nil {
 		return err
 	}
@@ -673,7 +698,7 @@ func (l *launch) letGo() error {
 		return fmt.Errorf("let the agent go: %w", err)
 	}
 	_, err := l.child.Next()
-	if isEOF(err) {
+	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	if err == nil {

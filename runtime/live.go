@@ -20,8 +20,9 @@ import (
 	"agentrun/seccomp"
 )
 
-// RingSource says which ring holds for a run now, and gives a channel that is closed at the next change. What is no ring, or ring
-// 0, counts as ring 3. A source that gives the same closed channel again has ended: what it said last holds, but no elevation.
+// RingSource says which ring holds for a run now, and gives a channel that is closed at the next change. What
+// is no ring, or ring 0, counts as ring 3. A source that gives the same closed channel again has ended: what
+// it said last holds, but no elevation.
 type RingSource interface {
 	Ring() (rings.Ring, <-chan struct{})
 }
@@ -94,6 +95,11 @@ type LiveEvent struct {
 var ErrEnded = errors.New("the run has ended")
 
 // Live is a run while it lives. Its methods may be called from any goroutine.
+//
+// Changes take turns (take, give): one at a time, from the look at what holds to the event that tells of it.
+// A kill waits for no turn: it sets closing first, so whoever has the turn undoes nothing of it, and only
+// then waits for the turn to end, no longer than a change may take. Reading takes no turn, and may see a
+// change half done: Snapshot.Taking says so.
 type Live struct {
 	run    *run
 	launch *launch
@@ -168,8 +174,9 @@ func (v *Live) within(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// close keeps everybody from changing the run, and waits for who is just doing so: a raised pids limit must not meet a kill. It gives
-// the subprocesses that a demotion of this instant has killed; 0 if whoever changes the run isn't done in time.
+// close keeps everybody from changing the run, and waits for who is just doing so: a raised pids limit must
+// not meet a kill. It gives the subprocesses that a demotion of this instant has killed; 0 if whoever changes
+// the run isn't done in time.
 func (v *Live) close() (fell int) {
 	v.closing.Store(true)
 	select {
@@ -222,8 +229,8 @@ func (v *Live) finished(s Status) {
 	close(v.done)
 }
 
-// Ring returns the ring that is applied, whether it is in all its parts, and a channel that is closed when either may be another. It
-// is NoRing when the run has ended.
+// Ring returns the ring that is applied, whether it is in all its parts, and a channel that is closed when
+// either may be another. It is NoRing when the run has ended.
 func (v *Live) Ring() (ring rings.Ring, whole bool, changed <-chan struct{}) {
 	v.movedMu.Lock()
 	changed = v.moved // before the look: what changes after it closes this one
@@ -269,8 +276,8 @@ func (v *Live) Snapshot() (Snapshot, error) {
 	return s, err
 }
 
-// Freeze stops every process of the run and returns when all are stopped; the time limit runs on. If ctx ends first the run goes
-// on. Changes of ring still apply to a frozen run, and it stays frozen.
+// Freeze stops every process of the run and returns when all are stopped; the time limit runs on. If ctx ends
+// first the run goes on. Changes of ring still apply to a frozen run, and it stays frozen.
 func (v *Live) Freeze(ctx context.Context) error {
 	if err := v.take(ctx); err != nil {
 		return err
@@ -290,8 +297,8 @@ func (v *Live) Freeze(ctx context.Context) error {
 	return nil
 }
 
-// Thaw undoes Freeze; a run that isn't frozen stays as it is. What a demotion couldn't take from the frozen run is taken now, or the
-// run is killed.
+// Thaw undoes Freeze; a run that isn't frozen stays as it is. What a demotion couldn't take from the frozen
+// run is taken now, or the run is killed.
 func (v *Live) Thaw(ctx context.Context) error {
 	if err := v.take(ctx); err != nil {
 		return err
@@ -315,8 +322,8 @@ func (v *Live) Thaw(ctx context.Context) error {
 	return nil
 }
 
-// freeze stops the run for whatever reason. The quota is lifted meanwhile: a throttled process can be frozen only in the next
-// period. So is the rate limit on refusals: a process that waits for one can't be frozen.
+// freeze stops the run for whatever reason. The quota is lifted meanwhile: a throttled process can be frozen
+// only in the next period. So is the rate limit on refusals: a process that waits for one can't be frozen.
 func (v *Live) freeze(ctx context.Context) error {
 	v.gate.Hurry(true)
 	defer func() { v.gate.Hurry(v.closing.Load()) }()
@@ -353,8 +360,8 @@ func (v *Live) orEnded(err error) error {
 	return err
 }
 
-// FreezeForKill is the first half of Kill, for who has something to do between the two: the run is frozen and stays so, whatever
-// else happens to it, until it is dead. Kill must follow also after an error.
+// FreezeForKill is the first half of Kill, for who has something to do between the two: the run is frozen and
+// stays so, whatever else happens to it, until it is dead. Kill must follow also after an error.
 func (v *Live) FreezeForKill(ctx context.Context) error {
 	if v.life.Err() != nil {
 		return ErrEnded
@@ -374,12 +381,13 @@ func (v *Live) FreezeForKill(ctx context.Context) error {
 	return err
 }
 
-// freezeForKill bounds the freeze inside Kill: it is there so that nothing happens while the processes are counted, and isn't
-// needed for the outcome.
+// freezeForKill bounds the freeze inside Kill: it is there so that nothing happens while the processes are
+// counted, and isn't needed for the outcome.
 const freezeForKill = 50 * time.Millisecond
 
-// Kill ends every process of the run and returns when that is proved, with the number of the agent's processes that were there. The
-// status says the cause, if nothing else had ended the run before. It may be called again and by many at once.
+// Kill ends every process of the run and returns when that is proved, with the number of the agent's
+// processes that were there. The status says the cause, if nothing else had ended the run before. It may be
+// called again and by many at once.
 func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error) {
 	if v.life.Err() != nil {
 		return 0, ErrEnded
@@ -408,8 +416,9 @@ func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error
 // ofOneKill is how long ago the demotion may be that a kill began with.
 const ofOneKill = time.Second
 
-// Update changes limits; 0 leaves one as it is. They must be within M-3 and then stay over changes of the ring. A limit that can't
-// be set leaves all as they were: cgroup v1 refuses a memory limit below use, with EBUSY; v2 kills the run as out of memory.
+// Update changes limits; 0 leaves one as it is. They must be within M-3 and then stay over changes of the
+// ring. A limit that can't be set leaves all as they were: cgroup v1 refuses a memory limit below use, with
+// EBUSY; v2 kills the run as out of memory.
 func (v *Live) Update(ctx context.Context, to Limits) (before, after Limits, err error) {
 	if err := v.take(ctx); err != nil {
 		return before, after, err
@@ -455,7 +464,8 @@ func over(a, b Limits) Limits {
 	return a
 }
 
-// Signal goes to the agent's first process, with the grace time for those that ask it to end (Options.Signals).
+// Signal goes to the agent's first process, with the grace time for those that ask it to end
+// (Options.Signals).
 func (v *Live) Signal(s os.Signal) error {
 	if v.life.Err() != nil {
 		return ErrEnded

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Processes lists the agent's processes. One that ends meanwhile is left out; pid 1 of the sandbox is agentrun's and not listed.
+// Processes lists the agent's processes. One that ends meanwhile is left out; pid 1 of the sandbox is
+// agentrun's and not listed.
 func (v *Live) Processes() ([]Process, error) {
 	if v.life.Err() != nil {
 		return nil, ErrEnded
@@ -40,6 +41,8 @@ func (v *Live) Processes() ([]Process, error) {
 	return list, nil
 }
 
+// readProcess looks at a pid that was of the run a moment ago. It may be another process by now, of this run
+// or of the host: what is told is for people, and nothing is decided by it.
 func readProcess(pid int) (Process, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -48,7 +51,8 @@ func readProcess(pid int) (Process, error) {
 	return parseStat(b)
 }
 
-// parseStat reads proc_pid_stat(5). The name is the agent's choice and may hold parentheses and spaces: it ends at the last one.
+// parseStat reads proc_pid_stat(5). The name is the agent's choice and may hold parentheses and spaces: it
+// ends at the last one.
 func parseStat(b []byte) (Process, error) {
 	bad := func() (Process, error) { return Process{}, fmt.Errorf("process status %.80q: %w", b, unix.EBADMSG) }
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
@@ -71,7 +75,8 @@ func parseStat(b []byte) (Process, error) {
 	return Process{PID: pid, PPID: ppid, Threads: threads, Comm: string(b[open+1 : end])}, nil
 }
 
-// cpuTicks is the time that a process and its waited-for children used (fields 14 to 17 of proc_pid_stat(5)); 0 for what isn't one.
+// cpuTicks is the time that a process and its waited-for children used (fields 14 to 17 of proc_pid_stat(5));
+// 0 for what isn't one.
 func cpuTicks(b []byte) (sum uint64) {
 	rest := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(rest) < 15 {

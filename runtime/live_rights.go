@@ -13,7 +13,8 @@ import (
 	"agentrun/rings"
 )
 
-// rights are what a ring gives a run that was planned for another: the parts of a ring that can change while a process lives.
+// rights are what a ring gives a run that was planned for another: the parts of a ring that can change while
+// a process lives.
 type rights struct {
 	ring       rings.Ring
 	above      *profiles.Profile // more than the plan's: the built-in profile that decides what the filter leaves to the supervisor
@@ -29,7 +30,8 @@ func (p *Plan) base() rings.Ring {
 	return ring.OrSandbox()
 }
 
-// Elevatable says why a run of this plan can't have a more privileged ring than its own while it lives; nil if it can.
+// Elevatable says why a run of this plan can't have a more privileged ring than its own while it lives; nil
+// if it can.
 func (p *Plan) Elevatable() error {
 	if p.onlyTools() {
 		return fmt.Errorf("profile %s fixes by Landlock what may be executed, and a Landlock domain is never widened", p.Profile)
@@ -37,8 +39,8 @@ func (p *Plan) Elevatable() error {
 	return nil
 }
 
-// rightsOf are the plan's own in its ring. Above it they are the built-in profile's where that gives more, below it where that
-// gives less: a stricter profile stays as strict as it is when it is demoted.
+// rightsOf are the plan's own in its ring. Above it they are the built-in profile's where that gives more,
+// below it where that gives less: a stricter profile stays as strict as it is when it is demoted.
 func (p *Plan) rightsOf(ring rings.Ring) *rights {
 	base := p.base()
 	r := &rights{
@@ -101,7 +103,8 @@ func (p *Plan) checkLimits(to Limits) error {
 	return nil
 }
 
-// changes says whether a writable mount is one that a change of ring concerns: not the scratch, devices, or the kernel's own.
+// changes says whether a writable mount is one that a change of ring concerns: not the scratch, devices, or
+// the kernel's own.
 func (p *Plan) changes(at string) bool {
 	if at == "/proc" {
 		return false
@@ -111,8 +114,8 @@ func (p *Plan) changes(at string) bool {
 	})
 }
 
-// writable says of a mount that changes whether it may be written with these rights: a folder of the host's, or else a part of the
-// private root.
+// writable says of a mount that changes whether it may be written with these rights: a folder of the host's,
+// or else a part of the private root.
 func (p *Plan) writable(at string, r *rights) bool {
 	if slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
 		return e.Kind == fsjail.Bind && (e.Writable || e.Live) && (e.Target == at || !e.IsFile && len(at) > len(e.Target) && at[:len(e.Target)+1] == e.Target+"/")

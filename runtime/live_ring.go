@@ -19,9 +19,10 @@ import (
 // M-22 gives 100 ms for all of it.
 const (
 	applyTime = 90 * time.Millisecond // for a change, unless Options say otherwise; what is not done then ends the run
-	// freezeTime is for the run to stop. It may be longer than the rest: once the freeze is asked for, no process of the run executes an
-	// instruction of its own any more, for the kernel looks at the freezer before each return to user mode (exit_to_user_mode_loop,
-	// get_signal). What takes time on a busy host is that each one gets a processor once to notice, and to end the call it is in.
+	// freezeTime is for the run to stop. It may be longer than the rest: once the freeze is asked for, no
+	// process of the run executes an instruction of its own any more, for the kernel looks at the freezer
+	// before each return to user mode (exit_to_user_mode_loop, get_signal). What takes time on a busy host is
+	// that each one gets a processor once to notice, and to end the call it is in.
 	freezeTime = time.Second
 	graceTime  = 50 * time.Millisecond // of it, for a run to close what it has open for writing
 	graceLast  = 20 * time.Millisecond // before the end, for the last try: cgroup v1 looks long for memory to take back
@@ -92,8 +93,8 @@ func (v *Live) change(ctx context.Context, to rings.Ring) error {
 	return errors.Join(refused, e.Err)
 }
 
-// promote gives limits, then mounts, and the system calls last: what is called for is there when it is allowed. What can't be
-// given whole is taken back whole.
+// promote gives limits, then mounts, and the system calls last: what is called for is there when it is
+// allowed. What can't be given whole is taken back whole.
 func (v *Live) promote(to *rights) error {
 	from := v.now
 	err := v.widen(to)
@@ -288,8 +289,8 @@ func (d *demotion) take() error {
 	return d.v.launch.group.Update(over(d.to.limits, d.v.operator))
 }
 
-// grace lets the run go on for a moment so that it can let go. Nothing more is given meanwhile: system calls are the new ring's, and
-// each mount is closed as soon as nobody holds it.
+// grace lets the run go on for a moment so that it can let go. Nothing more is given meanwhile: system calls
+// are the new ring's, and each mount is closed as soon as nobody holds it.
 func (d *demotion) grace(ctx context.Context, held error) error {
 	v := d.v
 	if err := d.goOn(); err != nil {

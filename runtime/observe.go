@@ -17,16 +17,18 @@ import (
 // error says that the account can't be kept or that the run must end: it keeps the run from starting, or
 // ends it as state policy. What isn't recorded doesn't happen.
 type Observer interface {
-	// Start comes before the agent's process gets its command; the agent's first instruction waits for its answer.
+	// Start comes before the agent's process gets its command; the agent's first instruction waits for its
+	// answer.
 	Start(Status) error
-	// Settled comes after Start, if at all, and returns when what that recorded is on disk. Before, nothing that the agent does outlives the
-	// machine: its first connection waits for it, and a run that may write files of the host is not executed.
+	// Settled comes after Start, if at all, and returns when what that recorded is on disk. Before, nothing
+	// that the agent does outlives the machine: its first connection waits for it, and a run that may write
+	// files of the host is not executed.
 	Settled() error
-	// Refused comes with every refused call, before the caller hears of it. It holds up the notifications of the whole
-	// run: an agent can make 100 000 refused calls a second.
+	// Refused comes with every refused call, before the caller hears of it. It holds up the notifications of
+	// the whole run: an agent can make 100 000 refused calls a second.
 	Refused(Refusal) error
-	// End comes once for every run, also one that failed to start, when all its processes are dead. The status has no
-	// leftovers yet: mounts, cgroups and folders are removed at the same time.
+	// End comes once for every run, also one that failed to start, when all its processes are dead. The
+	// status has no leftovers yet: mounts, cgroups and folders are removed at the same time.
 	End(Status) error
 }
 
@@ -47,7 +49,8 @@ func (nobody) Settled() error        { return nil }
 func (nobody) Refused(Refusal) error { return nil }
 func (nobody) End(Status) error      { return nil }
 
-// refusals turns the recorder's events into reports, one after the other: the notification loop is one goroutine.
+// refusals turns the recorder's events into reports, one after the other: the notification loop is one
+// goroutine.
 type refusals struct {
 	observer Observer
 	called   map[kind]rings.Ring // what calledRing said; the recorder bounds the kinds

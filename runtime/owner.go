@@ -10,19 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asOwner runs fn, which forks the container's first process, with the run's own id as the calling thread's user. That process then
-// makes the run's user namespace, and the kernel takes whoever makes one for its owner: what is counted by user and not by cgroup
-// (inotify instances, pending signals, processes, message queues, locked memory, namespaces) is charged to the user inside, and then
-// to the owner in the namespace around it (kernel/ucount.c; user_namespaces(7)). With root as owner 128 inotify instances of one agent
-// were all that root and every other run had.
+// asOwner runs fn, which forks the container's first process, with the run's own id as the calling thread's
+// user. That process then makes the run's user namespace, and the kernel takes whoever makes one for its
+// owner: what is counted by user and not by cgroup (inotify instances, pending signals, processes, message
+// queues, locked memory, namespaces) is charged to the user inside, and then to the owner in the namespace
+// around it (kernel/ucount.c; user_namespaces(7)). With root as owner 128 inotify instances of one agent were
+// all that root and every other run had.
 //
-// The owner is the host's id of uid 0 inside: no other run has it, and nobody inside can be it without a capability. It is not the
-// agent's, because a process outside with the owner's id has all capabilities over the namespace; no process outside ever has this one,
-// but for the instants between here and libcontainer's unshare(2).
+// The owner is the host's id of uid 0 inside: no other run has it, and nobody inside can be it without a
+// capability. It is not the agent's, because a process outside with the owner's id has all capabilities over
+// the namespace; no process outside ever has this one, but for the instants between here and libcontainer's
+// unshare(2).
 //
-// The thread keeps its capabilities, and hands them on by the ambient set, since an exec by another user than root drops the others
-// (capabilities(7)). So a host that keeps ordinary users from making user namespaces lets us. The calls are raw: those of package unix
-// change every thread. A thread that can't be brought back is left to its end with the run, and the launch has failed.
+// The thread keeps its capabilities, and hands them on by the ambient set, since an exec by another user than
+// root drops the others (capabilities(7)). So a host that keeps ordinary users from making user namespaces
+// lets us. The calls are raw: those of package unix change every thread. A thread that can't be brought back
+// is left to its end with the run, and the launch has failed.
 func asOwner(uid int, fn func() error) (err error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var was [2]unix.CapUserData

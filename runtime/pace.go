@@ -8,12 +8,14 @@ import (
 	"agentrun/cgroups"
 )
 
-// A run that keeps a processor busy yields to those that don't: it was measured that a run with little to do waited 21 ms in the median and
-// a second at p99 for its turn beside twenty that computed, by nothing but fair shares. What a run is used for isn't known, only
-// how much it uses, so it has an allowance, and yields from when that is used up until it is full again. A run is only behind others
-// as long as others want something: quotas and limits stay what they are.
+// A run that keeps a processor busy yields to those that don't: it was measured that a run with little to do
+// waited 21 ms in the median and a second at p99 for its turn beside twenty that computed, by nothing but
+// fair shares. What a run is used for isn't known, only how much it uses, so it has an allowance, and yields
+// from when that is used up until it is full again. A run is only behind others as long as others want
+// something: quotas and limits stay what they are.
 //
-// What its gateway does is done for it, and counts for it: a run that only asks and is refused is as busy as one that computes.
+// What its gateway does is done for it, and counts for it: a run that only asks and is refused is as busy as
+// one that computes.
 const (
 	allowance   = 150 * time.Millisecond // of processor time: an agent in Python has begun with 100
 	refill      = 20                     // one in so many, of the time that passes
@@ -28,7 +30,8 @@ type pacer struct {
 	yields     bool
 }
 
-// look is to be called a few times a second. What can't be read or written is left as it is: it is fairness, and no limit that anybody relies on.
+// look is to be called a few times a second. What can't be read or written is left as it is: it is fairness,
+// and no limit that anybody relies on.
 func (p *pacer) look(now time.Time, groups ...*cgroups.Group) {
 	var used time.Duration
 	for _, g := range groups {

@@ -23,8 +23,9 @@ import (
 // mounted on one empty folder, each in a mount namespace of its own. libcontainer's init walks there
 // as the run's own uid, so the way must be open to others; a run folder may lie anywhere.
 //
-// An ordinary user has a place of the same kind for all of the own runs, which share the user's subordinate ids: see ownPlace. Not below
-// XDG_RUNTIME_DIR: nobody else may walk there, and a variable would make two pools of one.
+// An ordinary user has a place of the same kind for all of the own runs, which share the user's subordinate
+// ids: see ownPlace. Not below XDG_RUNTIME_DIR: nobody else may walk there, and a variable would make two
+// pools of one.
 func idsDir() string {
 	if ids, err := rootless.Inside(); err == nil && ids != nil {
 		return ownDir(ids.Own)
@@ -32,8 +33,8 @@ func idsDir() string {
 	return "/run/agentrun"
 }
 
-// SharedDir is that folder, for whoever keeps it out of sandboxes. It isn't made: where there is none yet, the answer is a name of the
-// kind it may get, at which nobody can have put a link.
+// SharedDir is that folder, for whoever keeps it out of sandboxes. It isn't made: where there is none yet,
+// the answer is a name of the kind it may get, at which nobody can have put a link.
 func SharedDir() string {
 	if ids, err := rootless.Inside(); err == nil && ids != nil {
 		if dir, _ := oldestOwn("/tmp", placeName(ids.Own)); dir != "" {
@@ -62,10 +63,11 @@ func ownDir(own int) string {
 	return places[own]
 }
 
-// claimPlace gives the user's folder in one where everybody may make folders. The attack: another user makes it first, and nobody but
-// them decides when it goes; all runs would be refused. Then a name that nobody can foresee is taken, and found again by its owner: only
-// the user, or root, makes folders that are the user's. All of the user's runs must come to the same one, or two would claim the same
-// ids; so it is the oldest, and who has just made one looks again. What it can't have is refused by ownPlace.
+// claimPlace gives the user's folder in one where everybody may make folders. The attack: another user makes
+// it first, and nobody but them decides when it goes; all runs would be refused. Then a name that nobody can
+// foresee is taken, and found again by its owner: only the user, or root, makes folders that are the user's.
+// All of the user's runs must come to the same one, or two would claim the same ids; so it is the oldest, and
+// who has just made one looks again. What it can't have is refused by ownPlace.
 func claimPlace(in, name string) string {
 	for {
 		dir, since := oldestOwn(in, name)
@@ -92,12 +94,13 @@ func claimPlace(in, name string) string {
 	return dir
 }
 
-// clockTick is far longer than the coarsest that file times are taken by (10 ms, CONFIG_HZ 100). mkdir(2) takes the time and makes the
-// folder seen under one lock of the folder above, so two that are made in different ticks are seen in their order. It is waited for
-// once, by a user's first runs.
+// clockTick is far longer than the coarsest that file times are taken by (10 ms, CONFIG_HZ 100). mkdir(2)
+// takes the time and makes the folder seen under one lock of the folder above, so two that are made in
+// different ticks are seen in their order. It is waited for once, by a user's first runs.
 const clockTick = 100 * time.Millisecond
 
-// oldestOwn finds the user's folder of that name, or with something behind it, and since when it is there; "" if there is none.
+// oldestOwn finds the user's folder of that name, or with something behind it, and since when it is there; ""
+// if there is none.
 func oldestOwn(in, name string) (dir string, since time.Time) {
 	f, err := os.Open(in)
 	if err != nil {

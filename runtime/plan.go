@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -55,6 +56,10 @@ type PlanRlimit struct {
 
 // Plan is what will really be applied on this host: a Spec with every host-dependent decision made.
 // It is printed by `agentrun plan` and compared with the live process before the agent runs.
+//
+// From NewPlan on it is read by many at once and doesn't change, but for two things that come before the
+// launch: a shape that is given a prepared sandbox sets ID, Cgroup and in (Shape.Use), and taking a shape
+// empties what was seen. A ring that changes later changes the run's rights and not its plan.
 type Plan struct {
 	ID           string                `json:"id,omitempty"` // of this run; not part of the digest
 	Name         string                `json:"name,omitempty"`
@@ -125,7 +130,13 @@ type PlanStep struct {
 	Why  string `json:"why"`
 }
 
-// NewPlan checks the spec against this host. Nothing is started or created.
+// NewPlan checks the spec against this host. Nothing is started or created. The error is an *InvalidSpec, a
+// *CommandError, a *MissingError, or what looking at the host gave.
+//
+// The parts stand on each other: the view is what the command is looked for in; the host's abilities decide
+// what of Landlock there is, whose rules are about the view; the filter comes from the profile alone; the
+// digest is last, of all of it. What the plan shows may change until it is mounted: what is mounted is opened
+// without following a link, and what was there when it was planned is no promise.
 func NewPlan(s Spec) (*Plan, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -141,7 +152,7 @@ func NewPlan(s Spec) (*Plan, error) {
 			Timeout: s.Limits.Timeout, CPUTime: s.Limits.CPUTime,
 			MaxOutput: int64(s.Limits.MaxOutput), ScratchSize: int64(s.Limits.ScratchSize), MaxSteps: s.Limits.MaxSteps,
 		},
-		OnDemotion: cmpOr(string(s.Profile.Subprocess.OnDemotion), string(profiles.DemotionKill)),
+		OnDemotion: cmp.Or(string(s.Profile.Subprocess.OnDemotion), string(profiles.DemotionKill)),
 		profile:    s.Profile, ranges: s.ranges(), operator: operatorLimits(&s),
 	}
 	if s.Profile.Safety.On() {
@@ -183,8 +194,8 @@ func (p *Plan) sum() error {
 	return nil
 }
 
-// setIDFiles looks for them where the agent may write in the ring it begins in or, with live, in one that it is elevated to. What
-// fsjail.LookForSetID says of its bounds holds.
+// setIDFiles looks for them where the agent may write in the ring it begins in or, with live, in one that it
+// is elevated to. What fsjail.LookForSetID says of its bounds holds.
 func (p *Plan) setIDFiles(live bool) error {
 	for _, e := range p.Entries {
 		if p.lookedAtIDs || e.Kind != fsjail.Bind || e.Device || !e.Writable && !(live && e.Live) {
@@ -205,8 +216,8 @@ func (p *Plan) ElevatableNow() error {
 	return p.setIDFiles(true)
 }
 
-// WithoutValues is the plan for whoever may look at a run and isn't its caller: of the environment the names only. Values are the
-// caller's secrets as a rule, and readers of the control API are not the caller.
+// WithoutValues is the plan for whoever may look at a run and isn't its caller: of the environment the names
+// only. Values are the caller's secrets as a rule, and readers of the control API are not the caller.
 func (p *Plan) WithoutValues() *Plan {
 	c := *p
 	c.Env = nil
@@ -231,15 +242,18 @@ func (e *MissingError) Error() string {
 	return "this host lacks " + strings.Join(names, ", ")
 }
 
+// planHost asks what this host can. Without what is needed no run is possible, whatever is asked for; without
+// the second kind a run is weaker, which takes the caller's word (best effort), and is told before the run
+// and in its status.
 func (p *Plan) planHost(bestEffort bool) error {
 	needed := []*hostcaps.Probe{
 		hostcaps.Root, hostcaps.UserNS, hostcaps.CgroupNS, hostcaps.NewMountAPI, hostcaps.Openat2, hostcaps.Pidfd,
 		hostcaps.Seccomp, hostcaps.SeccompNotify,
 	}
-	weaker := p.planRootless()
+	weaker, mode := p.planRootless(), hostcaps.Cgroups()
 	second := []*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset, hostcaps.SocketBuffers}
 	if !p.bare {
-		needed = append(needed, hostcaps.Cgroup("cpu", "memory", "pids", "freezer"))
+		needed = append(needed, hostcaps.CgroupIn(mode, "cpu", "memory", "pids", "freezer"))
 		second = append(second, hostcaps.SocketMemory)
 	}
 	if p.WritableRoot {
@@ -266,7 +280,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 	if hostcaps.ProcSubset.Check() == nil {
 		p.ProcOptions = "subset=pid"
 	}
-	p.CgroupMode = hostcaps.Cgroups().String()
+	p.CgroupMode = mode.String()
 	if abi, err := hostcaps.LandlockABI(); err == nil {
 		p.LandlockABI = abi
 		p.Landlock = fsjail.Landlock(abi, p.Entries, p.WritableRoot)
@@ -286,6 +300,7 @@ func (p *Plan) keeps() bool { return p.OnDemotion == string(profiles.DemotionKee
 
 func (p *Plan) onlyTools() bool { return p.profile.Subprocess.Mode == profiles.SubprocessTools }
 
+// missing asks each probe now: what a kernel or an operator took away since the last run counts.
 func missing(probes []*hostcaps.Probe) []Missing {
 	var ms []Missing
 	for _, probe := range probes {
@@ -296,7 +311,9 @@ func missing(probes []*hostcaps.Probe) []Missing {
 	return ms
 }
 
-// planView lists the root view and finds the command in it.
+// planView lists the root view and finds the command in it. The order of entries is that of mounting: of two
+// with the same target, or one within the other, the later one is what the agent sees. So the operator's
+// binds come after everything of ours but the workspace, and can't cover what CheckTarget keeps for us.
 func (p *Plan) planView(s *Spec) error {
 	var err error
 	var root []fsjail.Entry
@@ -425,6 +442,8 @@ func (p *Plan) scratch() []fsjail.Entry {
 	}
 }
 
+// planBinds takes the operator's folders and files. Of one that may be written, the host's owner stays the
+// owner of what the agent makes there.
 func (p *Plan) planBinds(binds []BindMount) error {
 	for _, b := range binds {
 		flag := "--ro-bind"
@@ -584,14 +603,16 @@ func (p *Plan) upperSize() int64 {
 	return p.Limits.ScratchSize
 }
 
+// planEnv puts the environment together, and what comes later wins: the profile's, ours, the way out's, what
+// is passed on from the caller, and last what was said for this run.
 func (p *Plan) planEnv(s *Spec) {
 	env := map[string]string{}
 	for _, e := range p.profile.Environment.Set {
 		env[e.Name] = e.Value
 	}
-	env["PATH"] = cmpOr(env["PATH"], defaultPath)
-	env["HOME"] = cmpOr(env["HOME"], scratchDir+"/home")
-	env["TMPDIR"] = cmpOr(env["TMPDIR"], scratchDir)
+	env["PATH"] = cmp.Or(env["PATH"], defaultPath)
+	env["HOME"] = cmp.Or(env["HOME"], scratchDir+"/home")
+	env["TMPDIR"] = cmp.Or(env["TMPDIR"], scratchDir)
 	env["USER"], env["LOGNAME"] = "agent", "agent"
 	env["PWD"] = p.Cwd
 	p.wayoutEnv(env)
@@ -619,15 +640,9 @@ func (p *Plan) planEnv(s *Spec) {
 	slices.Sort(p.Env)
 }
 
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-// Pending signals and POSIX timers are counted by user, up through the owners of the namespaces (asOwner): as an ordinary user's the
-// counter of all their programs. A single process has no use for many: with 4096 for each, 24 runs were all that one user may have.
+// Pending signals and POSIX timers are counted by user, up through the owners of the namespaces (asOwner): as
+// an ordinary user's the counter of all their programs. A single process has no use for many: with 4096 for
+// each, 24 runs were all that one user may have.
 func pendingSignals(ring int) uint64 {
 	if ring >= 3 {
 		return 256
@@ -685,7 +700,8 @@ func (p *Plan) explain(err error) error {
 	return err
 }
 
-// Seen is what was seen of the host while the run was planned. Whoever decides about HostPaths decides about that.
+// Seen is what was seen of the host while the run was planned. Whoever decides about HostPaths decides about
+// that.
 func (p *Plan) Seen() *mounts.View { return &p.seen }
 
 // HostPaths are the host's files and folders that the root view shows, as they are opened: without symlinks.
@@ -699,7 +715,8 @@ func (p *Plan) HostPaths() []string {
 	return names
 }
 
-// WritableHostPaths are those of HostPaths that the agent may write, in the ring it begins in or in one that it is elevated to.
+// WritableHostPaths are those of HostPaths that the agent may write, in the ring it begins in or in one that
+// it is elevated to.
 func (p *Plan) WritableHostPaths() []string {
 	var names []string
 	for _, e := range p.Entries {

@@ -16,12 +16,12 @@ import (
 	"agentrun/internal/thread"
 )
 
-// Prepared is a sandbox that was built before anybody asked for it: folder, uid range, cgroup, namespaces, root view and its pid 1,
-// which waits. It has run nothing but our own init and shares nothing with any other. It is used once: Run takes it down with the
-// run it was handed out to, Close if there is none.
+// Prepared is a sandbox that was built before anybody asked for it: folder, uid range, cgroup, namespaces,
+// root view and its pid 1, which waits. It has run nothing but our own init and shares nothing with any
+// other. It is used once: Run takes it down with the run it was handed out to, Close if there is none.
 //
-// The thread that forked it stays its parent: the kernel kills it when we die. Its run folder is locked as a live run's, so that
-// Collect leaves it alone while we live and removes it afterwards.
+// The thread that forked it stays its parent: the kernel kills it when we die. Its run folder is locked as a
+// live run's, so that Collect leaves it alone while we live and removes it afterwards.
 type Prepared struct {
 	shape Shape
 	id    string
@@ -29,6 +29,8 @@ type Prepared struct {
 	l     *launch
 	pid1  int // pidfd
 
+	// Free, and then taken for good: by the run it is handed out to, or by Close. Who takes it closes pid1
+	// and next; until then pid1 tells whether it lives, and its thread waits for next.
 	mu    sync.Mutex
 	taken bool        // a run has it, or it is being taken down
 	next  chan func() // what its thread is to do; closed when nothing is left
@@ -43,7 +45,8 @@ type PrepareOptions struct {
 	OnStep       func(name string, took time.Duration)
 }
 
-// prepareLimits are the least that hold for our own init while a sandbox is built; the run's own are set before the probe.
+// prepareLimits are the least that hold for our own init while a sandbox is built; the run's own are set
+// before the probe.
 var prepareLimits = cgroups.Limits{Memory: 256 << 20, PIDs: 64}
 
 // ErrShapeChanged says that the host is no longer what the shape was taken from.
@@ -199,8 +202,9 @@ func (p *Prepared) leave() {
 	<-p.over
 }
 
-// Use makes a prepared sandbox the one that the plan of this shape runs in: the plan takes over its id. Call it before anybody is told
-// the plan's id, and Close the sandbox when the run is over or will not be: then it does nothing or takes it down.
+// Use makes a prepared sandbox the one that the plan of this shape runs in: the plan takes over its id. Call
+// it before anybody is told the plan's id, and Close the sandbox when the run is over or will not be: then it
+// does nothing or takes it down.
 func (s Shape) Use(p *Prepared) error {
 	switch {
 	case s.of == nil:
@@ -215,8 +219,8 @@ func (s Shape) Use(p *Prepared) error {
 
 const handOutStep = "hand-out"
 
-// handOut mounts the workspace into a sandbox that was prepared without. No thread of ours but the home has another mount namespace
-// than the host's.
+// handOut mounts the workspace into a sandbox that was prepared without. No thread of ours but the home has
+// another mount namespace than the host's.
 func (l *launch) handOut() error {
 	if l.shape == nil {
 		return nil

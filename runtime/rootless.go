@@ -8,7 +8,8 @@ import (
 	"agentrun/internal/rootless"
 )
 
-// planRootless makes what differs for an ordinary user, and names the protections that root would have (docs/rootless.md).
+// planRootless makes what differs for an ordinary user, and names the protections that root would have
+// (docs/rootless.md).
 func (p *Plan) planRootless() (weaker []Missing) {
 	if !rootless.Is() {
 		return nil

@@ -29,8 +29,9 @@ type Options struct {
 	Stdin        io.Reader
 	Stdout       io.Writer
 	Stderr       io.Writer
-	// Signals are passed on to the agent's first process. SIGTERM, SIGINT, SIGHUP and SIGQUIT also start
-	// the grace time, after which everything is killed; a second one ends the grace at once, and a frozen run gets none.
+	// Signals are passed on to the agent's first process. SIGTERM, SIGINT, SIGHUP and SIGQUIT also start the
+	// grace time, after which everything is killed; a second one ends the grace at once, and a frozen run
+	// gets none.
 	Signals <-chan os.Signal
 	// OnTTY gets the pty's master before the agent runs, to set its size and follow changes.
 	OnTTY func(master *os.File)
@@ -42,14 +43,18 @@ type Options struct {
 	Observer Observer
 	// Wayout is required if the plan has one.
 	Wayout *Wayout
-	// Ring says which ring holds now; nil: the plan's, to the end. A ring other than the plan's is applied before OnLive.
+	// Ring says which ring holds now; nil: the plan's, to the end. A ring other than the plan's is applied
+	// before OnLive.
 	Ring RingSource
-	// ApplyTime is how long a change of ring may take before the run is ended instead; 0: 90 ms, of the 100 of M-22. Longer is for hosts
-	// that are too slow for that, as emulated ones are: the run has the lower ring's calls meanwhile, and M-22's bound isn't kept.
+	// ApplyTime is how long a change of ring may take before the run is ended instead; 0: 90 ms, of the 100
+	// of M-22. Longer is for hosts that are too slow for that, as emulated ones are: the run has the lower
+	// ring's calls meanwhile, and M-22's bound isn't kept.
 	ApplyTime time.Duration
-	// AccountFirst has the rest of a run taken down when Observer.End has answered, not beside it: for who waits for the account only.
+	// AccountFirst has the rest of a run taken down when Observer.End has answered, not beside it: for who
+	// waits for the account only.
 	AccountFirst bool
-	// OnLive gets the run between the probe and the exec: its process exists, and no code of the agent has run.
+	// OnLive gets the run between the probe and the exec: its process exists, and no code of the agent has
+	// run.
 	OnLive func(*Live)
 	// OnEvent hears what is done to the live run. It must not block.
 	OnEvent func(LiveEvent)
@@ -124,7 +129,8 @@ func (s *Status) unwritten(err error) {
 	s.State, s.ExitCode, s.Error = Failed, ExitFailed, text
 }
 
-// abandoned is the account of a launch whose thread doesn't come back, or too late (guard). What the thread may still touch is let be.
+// abandoned is the account of a launch whose thread doesn't come back, or too late (guard). What the thread
+// may still touch is let be.
 func (r *run) abandoned(s Status, err error) Status {
 	r.fail(&s, err)
 	s.Leftovers = []string{"run " + s.ID + ": " + err.Error() + "; what it made is removed when it comes back, or by agentrun gc when this supervisor is gone"}
@@ -155,6 +161,16 @@ type verdict struct {
 	reason string
 }
 
+// run is one run, from Run to its account. Who writes what:
+//
+//   - status is the starting thread's (start, settle). Others get copies: OnStart, the observer, Live.
+//   - verdicts may come from anybody; the first counts (decide). Only watch takes them, and settle the last one.
+//   - agent is written by the goroutine that hears pid 1, before it closes ended, and read after that.
+//   - startErr is written before onRecord is closed, and read after that.
+//
+// What is waited for at the end, in this order: the processes (ended, process.Wait), what they wrote
+// (io.drain), the gateway's last records (finish), whoever answers notifications (asked), and the rest
+// (serving). An earlier one may still make work for a later one, never the other way round.
 type run struct {
 	ctx      context.Context
 	plan     *Plan
@@ -192,8 +208,8 @@ func (r *run) start() {
 	}
 	l.plan, l.opt, l.recorder, l.ctx, l.stuck = r.plan, r.opt, &seccomp.Recorder{}, r.ctx, r.stuck
 	r.launch = l
-	// On record by the time of the exec; written while the launch waits for the kernel. One that has little to wait for is quicker without a
-	// second goroutine.
+	// On record by the time of the exec; written while the launch waits for the kernel. One that has little
+	// to wait for is quicker without a second goroutine.
 	status := r.status
 	if l.waits() {
 		r.record(status)
@@ -335,7 +351,8 @@ func (r *run) beforeExec(l *launch) error {
 	return r.goLive(ctx)
 }
 
-// goLive brings the run into the ring that holds now, which may no longer be the plan's, and has it followed from here.
+// goLive brings the run into the ring that holds now, which may no longer be the plan's, and has it followed
+// from here.
 func (r *run) goLive(ctx context.Context) error {
 	if r.opt.Ring != nil {
 		ring, _ := r.opt.Ring.Ring()
@@ -350,7 +367,8 @@ func (r *run) goLive(ctx context.Context) error {
 	return nil
 }
 
-// refused passes a refusal on. The caller waits for its answer meanwhile: it is on record before it takes effect.
+// refused passes a refusal on. The caller waits for its answer meanwhile: it is on record before it takes
+// effect.
 func (r *run) refused(c seccomp.Call, a seccomp.Answer, e seccomp.Event) {
 	if err := r.refusals.seen(c, a, e); err != nil {
 		r.decide(verdict{Policy, err.Error()})
@@ -389,7 +407,9 @@ func (r *run) decide(v verdict) {
 	}
 }
 
-// watch waits for the end, whoever brings it, and returns why if it was brought from outside.
+// watch waits for the end, whoever brings it, and returns why if it was brought from outside. It is one
+// goroutine, so of two causes at one moment one is chosen; judge has the last word. A cause that can't be
+// looked for any more ends the run too: a limit that nobody measures is none.
 func (r *run) watch() (v verdict) {
 	deadline := time.NewTimer(time.Duration(r.plan.Limits.Timeout))
 	defer deadline.Stop()
@@ -503,12 +523,14 @@ func (r *run) nextCPUCheck(used time.Duration) time.Duration {
 	return max(time.Duration(float64(left)/r.launch.group.Limits().CPU), 10*time.Millisecond)
 }
 
-// settle reads the account of the run while its cgroup still exists, then takes everything down.
+// settle reads the account of the run while its cgroup still exists, then takes everything down. What fails
+// here is a leftover in the status and stops nothing: an end that isn't told would be worse than one that is
+// told in part.
 func (r *run) settle(v verdict) {
 	l, s := r.launch, &r.status
 	r.live.close()
-	// pid 1 is reaped only when every process of its namespace is gone (zap_pid_ns_processes). Looking into each cgroup as well is for
-	// runs that were killed; for the others it is done when they are taken down.
+	// pid 1 is reaped only when every process of its namespace is gone (zap_pid_ns_processes). Looking into
+	// each cgroup as well is for runs that were killed; for the others it is done when they are taken down.
 	if _, err := l.process.Wait(); err != nil || v != (verdict{}) {
 		if err := l.killAll(); err != nil {
 			s.Leftovers = append(s.Leftovers, err.Error())

@@ -15,13 +15,14 @@ import (
 	"agentrun/internal/mounts"
 )
 
-// Shape is what of a plan has to be known when a sandbox is built, and is the same for many runs: the root view without the
-// workspace, the namespaces, the places of the way out, and what the agent's process gives up (filter,
-// Landlock, limits of setrlimit(2)), where it can be made ahead (mayWait). Command, arguments, environment, limits of the cgroup, workspace and whose run it is
-// are not in it: a prepared sandbox gets them when it is handed out.
+// Shape is what of a plan has to be known when a sandbox is built, and is the same for many runs: the root
+// view without the workspace, the namespaces, the places of the way out, and what the agent's process gives
+// up (filter, Landlock, limits of setrlimit(2)), where it can be made ahead (mayWait). Command, arguments,
+// environment, limits of the cgroup, workspace and whose run it is are not in it: a prepared sandbox gets
+// them when it is handed out.
 //
-// Two plans with equal keys can be given the same prepared sandbox. What a root view shows of the host counts too, by inode and by
-// the host's mounts there, so that a sandbox that waited shows what one built now would.
+// Two plans with equal keys can be given the same prepared sandbox. What a root view shows of the host counts
+// too, by inode and by the host's mounts there, so that a sandbox that waited shows what one built now would.
 type Shape struct {
 	key       string
 	workspace bool
@@ -36,8 +37,8 @@ func (s Shape) Key() string { return s.key }
 // ErrOwnShape says that a plan asks for something that can only be built for its run alone.
 var ErrOwnShape = errors.New("the run brings what only a sandbox built for it can show")
 
-// Shape of a plan; ErrOwnShape for one that no prepared sandbox suits: roots and binds of the operator's, a kept root, a CA of the
-// run's own, a single file as workspace.
+// Shape of a plan; ErrOwnShape for one that no prepared sandbox suits: roots and binds of the operator's, a
+// kept root, a CA of the run's own, a single file as workspace.
 func (p *Plan) Shape() (Shape, error) {
 	if p.custom || p.Keep != "" || p.Wayout != nil && p.Wayout.CA {
 		return Shape{}, ErrOwnShape
@@ -57,8 +58,8 @@ func (s Shape) Kept() Shape {
 	return s
 }
 
-// Renewed returns the shape as the host is now, of nobody's; the same key says that nothing has changed. The error is of something
-// that the root view shows and that is gone.
+// Renewed returns the shape as the host is now, of nobody's; the same key says that nothing has changed. The
+// error is of something that the root view shows and that is gone.
 func (s Shape) Renewed() (Shape, error) {
 	if s.plan == nil {
 		return Shape{}, errNoShape
@@ -146,8 +147,9 @@ func (p *Plan) confinementKey(waits bool) string {
 	return "-" + hex.EncodeToString(sum[:])
 }
 
-// shapeKey digests a stripped plan with what its entries are on the host. The entries are most of it; written here and
-// not by encoding/json they take a tenth of the time. What else there may be in a plan is covered by being a field of it.
+// shapeKey digests a stripped plan with what its entries are on the host. The entries are most of it; written
+// here and not by encoding/json they take a tenth of the time. What else there may be in a plan is covered by
+// being a field of it.
 func (p *Plan) shapeKey(host *mounts.View) (string, error) {
 	c := *p
 	c.Limits = PlanLimits{ScratchSize: p.Limits.ScratchSize}                       // the others are set when it is handed out
@@ -175,8 +177,8 @@ func (p *Plan) shapeKey(host *mounts.View) (string, error) {
 		d.number(spot.Ino)
 		shown = append(shown, e.Source)
 	}
-	// Read for each view: poll(2) tells of mounts that come and go, not of a folder above one that is renamed, into
-	// what is shown or out of it.
+	// Read for each view: poll(2) tells of mounts that come and go, not of a folder above one that is
+	// renamed, into what is shown or out of it.
 	table, err := host.Table()
 	if err != nil {
 		return "", err

@@ -8,7 +8,8 @@ import (
 	"agentrun/fsjail"
 )
 
-// digestText is what a digest is taken of. Each text has its length before it, so that no two lists of values are written alike.
+// digestText is what a digest is taken of. Each text has its length before it, so that no two lists of values
+// are written alike.
 type digestText struct{ buf []byte }
 
 func (d *digestText) number(n uint64) { d.buf = binary.LittleEndian.AppendUint64(d.buf, n) }

@@ -17,14 +17,17 @@ import (
 	"agentrun/seccomp"
 )
 
-// What sockets hold is the host's: a connection that nobody has accepted is charged to no cgroup (inet_csk_accept charges it), netlink's
-// queues and slab never are, and TCP's are part of tcp_mem, which all of the host shares. One ring 3 run held 1.1 GiB in 300 connections
-// to itself. A cgroup can't count sockets, and a descriptor limit doesn't either: a closed end's data waits on in the other. So socket(2)
-// asks the supervisor, which looks how many the run's network namespace has. What each may hold is set there too (package netns).
+// What sockets hold is the host's: a connection that nobody has accepted is charged to no cgroup
+// (inet_csk_accept charges it), netlink's queues and slab never are, and TCP's are part of tcp_mem, which all
+// of the host shares. One ring 3 run held 1.1 GiB in 300 connections to itself. A cgroup can't count sockets,
+// and a descriptor limit doesn't either: a closed end's data waits on in the other. So socket(2) asks the
+// supervisor, which looks how many the run's network namespace has. What each may hold is set there too
+// (package netns).
 //
-// mostSockets are those of all kinds in the run's namespace, the gateway's ends of connections included. A connection to one's own
-// listener makes one more than was asked for, so there may be twice as many. Ring 3: 320 × 192 KiB = 60 MiB, and 20 such runs stay
-// below the pressure mark of tcp_mem of a host of 24 GiB. Rings 2 and 1 run servers and browsers.
+// mostSockets are those of all kinds in the run's namespace, the gateway's ends of connections included. A
+// connection to one's own listener makes one more than was asked for, so there may be twice as many. Ring 3:
+// 320 × 192 KiB = 60 MiB, and 20 such runs stay below the pressure mark of tcp_mem of a host of 24 GiB. Rings
+// 2 and 1 run servers and browsers.
 func mostSockets(ring rings.Ring) int {
 	switch ring {
 	case rings.Privileged:
@@ -38,8 +41,8 @@ func mostSockets(ring rings.Ring) int {
 // mostNetlink is what libraries that list interfaces come nowhere near. Each is 40 KiB and more of slab.
 const mostNetlink = 64
 
-// counted says whether an allowed rule makes sockets that must be counted: all but those of AF_UNIX alone, whose memory the run's cgroup
-// is charged for.
+// counted says whether an allowed rule makes sockets that must be counted: all but those of AF_UNIX alone,
+// whose memory the run's cgroup is charged for.
 func counted(r profiles.SyscallRule) bool {
 	return r.Action == profiles.ActionAllow && slices.Contains(r.Names, "socket") &&
 		!slices.ContainsFunc(r.Args, func(a profiles.ArgCond) bool {
@@ -47,8 +50,8 @@ func counted(r profiles.SyscallRule) bool {
 		})
 }
 
-// socketCount looks at the network namespace of a run. Both files stay open: one read each is some microseconds. They
-// are opened with the agent's process, so that a prepared sandbox has them.
+// socketCount looks at the network namespace of a run. Both files stay open: one read each is some
+// microseconds. They are opened with the agent's process, so that a prepared sandbox has them.
 type socketCount struct{ all, netlink *os.File }
 
 // countSockets also gives what it has opened when there is an error.

@@ -19,7 +19,10 @@ type BindMount struct {
 	Writable bool
 }
 
-// Spec is what the operator asked for: plain data, nothing of the host looked at.
+// Spec is what the operator asked for: plain data, nothing of the host looked at. Paths are as the caller
+// means them, and not yet resolved; limits are the profile's unless a flag said otherwise. Check tells all
+// that is wrong with it without asking the host, so a caller without privilege hears of it too; NewPlan asks
+// the host.
 type Spec struct {
 	Name, Agent, Session string // identifiers (H-29); may be empty
 	Profile              profiles.Profile
@@ -42,7 +45,8 @@ type Spec struct {
 	TestOnlyRanges       bool     // limits outside of M-3, for tests
 }
 
-// InvalidSpec is a Spec that was refused. It lists everything wrong with it, by the flag, as --memory, or the path into the profile.
+// InvalidSpec is a Spec that was refused. It lists everything wrong with it, by the flag, as --memory, or the
+// path into the profile.
 type InvalidSpec struct{ Problems read.Problems }
 
 func (e *InvalidSpec) Error() string {

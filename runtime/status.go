@@ -49,6 +49,9 @@ type Event struct {
 
 // Status is the account of a run, written to --status-file as JSON. Sizes are bytes, times are
 // nanoseconds. Fields are only ever added.
+//
+// It grows: what the plan says is there from the beginning, StartedAt from the exec on, the rest with the
+// end. A run that never started has state failed, the error, and the launch's step where it was one of those.
 type Status struct {
 	ID         string            `json:"id"`
 	Name       string            `json:"name,omitempty"`

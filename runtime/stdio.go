@@ -16,6 +16,8 @@ import (
 // gets pipes (or a pty of its own devpts), so that it can neither reopen the caller's files through
 // /proc/self/fd, nor push characters into the caller's terminal, nor write past its output limit.
 type stdio struct {
+	// It has three lives: made, when both ends are ours; handed over; and pumped, when each copy closes what
+	// it reads.
 	in, out, err *os.File // the agent's ends, closed once it has them
 	feed         *os.File // our end of stdin
 	taps         []tap
@@ -94,7 +96,8 @@ func (s *stdio) closeAll() {
 	}
 }
 
-// pump starts copying. limit ≤ 0 is never passed in: the plan always has one. Without a stdin the agent reads its end at once.
+// pump starts copying. limit ≤ 0 is never passed in: the plan always has one. Without a stdin the agent reads
+// its end at once.
 func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, over func()) {
 	s.limit, s.over = limit, over
 	for i, to := range []io.Writer{stdout, stderr}[:len(s.taps)] {
@@ -155,8 +158,8 @@ func (s *stdio) copyOut(t tap) {
 	}
 }
 
-// buffers are those of streams that have ended. A new one costs the allocator a search for 32 KiB, just when the agent waits for the
-// answer to its exec.
+// buffers are those of streams that have ended. A new one costs the allocator a search for 32 KiB, just when
+// the agent waits for the answer to its exec.
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 type buffer [32 << 10]byte

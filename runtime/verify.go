@@ -3,9 +3,9 @@
 package runtime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -23,9 +23,10 @@ import (
 // difference reported; one is enough to end the launch. It guards against our own mistakes and against
 // a kernel or library that ignores what it was asked (a silent no-op is the worst kind of protection).
 //
-// A process that was made ahead is looked at when it is made, with all of this, and then waits: it runs nothing but our read(2), and
-// its view, namespaces, descriptors and ids are those of the shape, which is the plan's. When it is handed out, what is new since
-// is looked at (the workspace, other limits), and again what somebody on the host could have changed meanwhile.
+// A process that was made ahead is looked at when it is made, with all of this, and then waits: it runs
+// nothing but our read(2), and its view, namespaces, descriptors and ids are those of the shape, which is the
+// plan's. When it is handed out, what is new since is looked at (the workspace, other limits), and again what
+// somebody on the host could have changed meanwhile.
 //
 // Landlock has no account in /proc; the integration tests try it from inside instead.
 func (l *launch) verify() error {
@@ -58,6 +59,8 @@ func (l *launch) verify() error {
 	return errors.Join(v.errs...)
 }
 
+// verifier gathers what differs. A check's own error, of reading, counts as a difference: what can't be seen
+// isn't so. Each verifier is one goroutine's.
 type verifier struct {
 	l    *launch
 	pid  int
@@ -181,7 +184,7 @@ func (v *verifier) member() error {
 	}
 	for c := range v.l.group.Paths() {
 		if got, want := paths[c], "/"+v.l.plan.Cgroup; got != want {
-			v.differs("cgroup of "+cmpOr(c, "unified"), got, want)
+			v.differs("cgroup of "+cmp.Or(c, "unified"), got, want)
 		}
 	}
 	return nil
@@ -230,7 +233,8 @@ func (v *verifier) mounts() error {
 	return nil
 }
 
-// mountFlags is what mountinfo must say of each mount point; more are those that have another source in each run.
+// mountFlags is what mountinfo must say of each mount point; more are those that have another source in each
+// run.
 func (p *Plan) mountFlags(more []fsjail.Entry) map[string][]string {
 	root := []string{"nosuid", "nodev", "ro"}
 	if p.WritableRoot {
@@ -280,8 +284,8 @@ func (p *Plan) closed(at string) bool {
 	})
 }
 
-// descriptors: nothing but stdio, and the connection to the tool gateway where the plan gives one, survives the exec (CVE-2024-21626), so anything else must be
-// close-on-exec already.
+// descriptors: nothing but stdio, and the connection to the tool gateway where the plan gives one, survives
+// the exec (CVE-2024-21626), so anything else must be close-on-exec already.
 func (v *verifier) descriptors() error {
 	dir, err := os.Open(fmt.Sprintf("/proc/%d/fdinfo", v.pid))
 	if err != nil {
@@ -327,5 +331,3 @@ func (v *verifier) hidden() error {
 	}
 	return nil
 }
-
-func isEOF(err error) bool { return errors.Is(err, io.EOF) }

@@ -193,7 +193,11 @@ func (e *PlanWayout) wanted() (sockets []netns.Socket, names []string) {
 	return sockets, names
 }
 
-// wayout is the way out of a live run.
+// wayout is the way out of a live run. It is closed until somebody connects, or at once with Eager; then
+// begun, while a gateway is started and answered; and ended when the run is, after which none is started any
+// more. begin and finish meet under mu: whichever comes first decides. The sockets are ours until the gateway
+// has them or it is clear that there will be none; whoever connected then finds the connection refused, and
+// doesn't wait.
 type wayout struct {
 	Wayout
 	inside      []*os.File // made in the namespace, on a goroutine of their own; ours until the gateway has them
@@ -266,7 +270,8 @@ func networkOf(x *wayout, plan *PlanWayout) (*netns.NS, error) {
 // listenUnix makes the socket that the root view shows as toolsSocket. What reaches it comes from this
 // sandbox: no other sees the run folder.
 func (x *wayout) listenUnix(dir string) error {
-	// A socket's path has at most 107 bytes (unix(7)); by descriptor a run folder may lie as deep as it likes.
+	// A socket's path has at most 107 bytes (unix(7)); by descriptor a run folder may lie as deep as it
+	// likes.
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

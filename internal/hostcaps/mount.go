@@ -209,9 +209,16 @@ func Cgroup(controllers ...string) *Probe {
 	}
 }
 
+// CgroupIn (cheap) is Cgroup for who has asked for the mode already.
+func CgroupIn(mode CgroupMode, controllers ...string) *Probe {
+	p := Cgroup(controllers...)
+	p.try = func() error { return haveControllers(mode, controllers) }
+	return p
+}
+
 // CgroupIs (cheap): the host is in exactly this mode and has the controllers.
 func CgroupIs(mode CgroupMode, controllers ...string) *Probe {
-	p := Cgroup(controllers...)
+	p := CgroupIn(mode, controllers...)
 	all := p.try
 	p.Name = fmt.Sprintf("cgroup-%s %s", mode, strings.Join(controllers, ","))
 	p.try = func() error {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind is what a report from the sandbox says; the order is that of init.c.
+// Kind is what a report from the sandbox says; the order is that of init.c. Which one may come when is said
+// at the package: who reads checks for the one it waits for, and any other is EPROTO.
 type Kind uint32
 
 // Kinds of report.
@@ -38,7 +39,8 @@ type Report struct {
 
 const reportSize = 16
 
-// Conn is the supervisor's end of a socket to the sandbox.
+// Conn is the supervisor's end of a socket to the sandbox. One goroutine reads and one may write; Close, from
+// any, ends both. A write to a side that is gone is EPIPE and no signal.
 type Conn struct {
 	file *os.File
 }
@@ -159,7 +161,8 @@ func ancillary(oob []byte) (files []*os.File, pid int, err error) {
 	return files, pid, nil
 }
 
-// Confine sends the confinement with stdin, stdout, stderr and the child's socket. fd3, if not nil, becomes the agent's descriptor 3.
+// Confine sends the confinement with stdin, stdout, stderr and the child's socket. fd3, if not nil, becomes
+// the agent's descriptor 3.
 func (c *Conn) Confine(m *Confinement, stdin, stdout, stderr, child, fd3 *os.File) error {
 	b, err := m.Encode()
 	if err != nil {

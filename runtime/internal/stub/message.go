@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of the messages, the same as in parse.h.
+// Limits of the messages, the same as in parse.h. The stub looks at each again: it trusts nothing that it
+// reads. Here they are for the error, which names the field; there it is an errno.
 const (
 	magic      = 0x31524741
 	magicRun   = 0x31434741
@@ -48,8 +49,8 @@ type Confinement struct {
 	WaitKillable   bool   // install the filter with WAIT_KILLABLE_RECV (Linux 5.19)
 	LandlockFS     uint64 // handled file system rights; 0: no Landlock domain
 	LandlockScoped uint64 // handled scopes (ABI 6)
-	// LandlockLate has the domain entered with the command, so that rules can be added until then (Report.B). The filter must let
-	// landlock_restrict_self(2) pass.
+	// LandlockLate has the domain entered with the command, so that rules can be added until then (Report.B).
+	// The filter must let landlock_restrict_self(2) pass.
 	LandlockLate bool
 	Rules        []Rule
 	Rlimits      []Rlimit
@@ -66,7 +67,8 @@ type Command struct {
 
 var errNUL = errors.New("holds a NUL byte")
 
-// text is a message in the making.
+// text is a message in the making: numbers in the machine's order, and strings with their length before and a
+// NUL behind them. The first thing wrong with it stays its error, whatever is added after.
 type text struct {
 	b   []byte
 	err error
