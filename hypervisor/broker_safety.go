@@ -53,26 +53,28 @@ func (b *Broker) Safety(ctx context.Context, s link.Safety) (json.RawMessage, er
 
 // Intent implements link.Safeties.
 func (b *Broker) Intent(ctx context.Context, tool, target string) error {
-	loop, err := b.safety()
+	loop, err := b.unstopped()
 	if err != nil {
 		return err
-	}
-	if b.live.isStopped() {
-		return link.ErrStopped
 	}
 	return loop.Intent(ctx, tool, target)
 }
 
 // Blocked implements link.Safeties.
 func (b *Broker) Blocked(ctx context.Context) error {
-	loop, err := b.safety()
+	loop, err := b.unstopped()
 	if err != nil {
 		return err
 	}
-	if b.live.isStopped() {
-		return link.ErrStopped
-	}
 	return loop.Blocked(ctx)
+}
+
+func (b *Broker) unstopped() (link.Safeties, error) {
+	loop, err := b.safety()
+	if err == nil && b.live.isStopped() {
+		err = link.ErrStopped
+	}
+	return loop, err
 }
 
 func (b *Broker) safety() (link.Safeties, error) {

@@ -270,11 +270,8 @@ func (c *Control) bookLocked(cause string) {
 
 // dueCause is why the elevation must end beside what loans knows of; "" if it needn't.
 func (c *Control) dueCause(l loan) string {
-	c.mu.Lock()
-	killed := c.killed
-	c.mu.Unlock()
 	switch {
-	case killed:
+	case c.isKilled():
 		return "killed"
 	case c.live.stands.Load().sessionOver:
 		return "session_end"
@@ -286,16 +283,19 @@ func (c *Control) dueCause(l loan) string {
 
 // causeOf is the audit's word for why loans ended an elevation.
 func (c *Control) causeOf(code rings.Code) string {
-	c.mu.Lock()
-	killed := c.killed
-	c.mu.Unlock()
 	switch {
-	case killed:
+	case c.isKilled():
 		return "killed" // which holds the run, too
 	case code == rings.CodeInsufficientTrust || code == rings.CodeNoConsensus:
 		return "demoted"
 	}
 	return string(code)
+}
+
+func (c *Control) isKilled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.killed
 }
 
 // endLocked books the end of an elevation that counts no more. Its place on the node is free after the ring has fallen.

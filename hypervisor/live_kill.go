@@ -36,7 +36,9 @@ func (r KillRequest) String() string {
 // Kill ends the run as H-21 has it and returns what was done, whatever failed; the result is on record. Cancelling ctx
 // doesn't stop it. The run is in ring 3 from the first instant on. Every call is a kill of its own, with a result of its own.
 func (c *Control) Kill(ctx context.Context, r KillRequest) rings.KillResult {
-	defer c.underWay()()
+	if c.underWay() {
+		defer c.work.Done()
+	}
 	c.doom()
 	kc := rings.KillContext{Reason: r.Reason}
 	if r.Action != "" {
@@ -50,16 +52,15 @@ func (c *Control) Kill(ctx context.Context, r KillRequest) rings.KillResult {
 	return res
 }
 
-// underWay has Close wait for a kill until it is over: an operator's comes from the control socket, which nobody at the run's end
+// underWay has Close wait for a kill until c.work is done, unless the run is closed already: an operator's comes from the control socket, which nobody at the run's end
 // waits for, and may have run only some of its compensations by then.
-func (c *Control) underWay() (over func()) {
+func (c *Control) underWay() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return func() {}
+	if !c.closed {
+		c.work.Add(1)
 	}
-	c.work.Add(1)
-	return c.work.Done
+	return !c.closed
 }
 
 // orderKey is where the hooks of a kill find its KillRequest.
@@ -85,13 +86,9 @@ func (c *Control) doom() {
 
 // killSoon kills without making its caller wait: who triggers a kill may be what the kill waits for.
 func (c *Control) killSoon(r KillRequest) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	if !c.underWay() {
 		return
 	}
-	c.work.Add(1)
-	c.mu.Unlock()
 	c.doom()
 	go func() {
 		defer c.work.Done()

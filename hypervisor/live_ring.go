@@ -226,13 +226,7 @@ func (l *live) effectiveLocked() rings.Ring {
 
 // settle makes the ring what it is. It reads clocks but no files.
 func (l *live) settle() rings.Ring {
-	l.ringMu.Lock()
-	turned := l.settleLocked()
-	ring := l.present
-	l.ringMu.Unlock()
-	if turned {
-		l.tell()
-	}
+	ring, _ := l.ring()
 	return ring
 }
 

@@ -152,7 +152,9 @@ func (h *Hypervisor) ArchiveSession(ctx context.Context, id string) (rings.Sessi
 func (h *Hypervisor) Session(ctx context.Context, id string) (rec rings.SessionRecord, err error) {
 	err = h.view(ctx, func(tx *store.Tx) error {
 		s, err := h.session(tx, id)
-		rec = s.Record()
+		if err == nil {
+			rec = s.Record()
+		}
 		return err
 	})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -81,8 +80,8 @@ type SessionRecord struct {
 	Participants []Participant `json:"participants"`
 }
 
-// Session is a session with its participants (H-29). It is safe for concurrent use. Nil and the zero value are in no
-// state and refuse everything.
+// Session is a session with its participants (H-29). It is for one goroutine: a store's transaction is what keeps two
+// from changing it. The zero value is in no state and refuses everything.
 //
 //	created ──► handshaking ──► active ──► terminating ──► archived
 //	   └─────────────┴────────────────────────▲
@@ -91,9 +90,7 @@ type SessionRecord struct {
 // Every other step is an error that is ErrTransition.
 type Session struct {
 	clock func() time.Time
-
-	mu  sync.RWMutex
-	rec SessionRecord
+	rec   SessionRecord
 }
 
 // NewSession returns a session that is created and has nobody in it.
@@ -148,25 +145,13 @@ func (r SessionRecord) check() error {
 
 // Record returns a copy of all there is to know.
 func (s *Session) Record() SessionRecord {
-	if s == nil {
-		return SessionRecord{}
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
 	rec := s.rec
 	rec.Participants = append([]Participant{}, rec.Participants...)
 	return rec
 }
 
 // State returns where the session is in its life.
-func (s *Session) State() SessionState {
-	if s == nil {
-		return NoSessionState
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.rec.State
-}
+func (s *Session) State() SessionState { return s.rec.State }
 
 // Handshake opens the session for participants. Join does it too.
 func (s *Session) Handshake() error { return s.step("handshake", SessionHandshaking, SessionCreated) }
@@ -181,28 +166,14 @@ func (s *Session) Archive() error { return s.step("archive", SessionArchived, Se
 
 // Activate lets the participants work, if there are at least min_participants.
 func (s *Session) Activate() error {
-	if s == nil {
-		return fmt.Errorf("activate: %w", ErrTransition)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.rec.State == SessionHandshaking && len(s.rec.Participants) < s.rec.Config.MinParticipants {
 		return fmt.Errorf("activate session %q: %w: %d of at least %d", s.rec.Config.SessionID, ErrTooFew,
 			len(s.rec.Participants), s.rec.Config.MinParticipants)
 	}
-	return s.stepLocked("activate", SessionActive, SessionHandshaking)
+	return s.step("activate", SessionActive, SessionHandshaking)
 }
 
 func (s *Session) step(what string, to SessionState, from ...SessionState) error {
-	if s == nil {
-		return fmt.Errorf("%s: %w", what, ErrTransition)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stepLocked(what, to, from...)
-}
-
-func (s *Session) stepLocked(what string, to SessionState, from ...SessionState) error {
 	if !slices.Contains(from, s.rec.State) {
 		return fmt.Errorf("%s session %q: %w: it is %s", what, s.rec.Config.SessionID, ErrTransition, s.rec.State)
 	}
@@ -216,11 +187,6 @@ func (s *Session) Join(agent string) error {
 	if err := CheckAgentID(agent); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
-	if s == nil {
-		return fmt.Errorf("join: %w", ErrTransition)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	id := s.rec.Config.SessionID
 	switch {
 	case s.rec.State < SessionCreated || s.rec.State > SessionActive:
@@ -231,7 +197,7 @@ func (s *Session) Join(agent string) error {
 		return fmt.Errorf("join session %q: %w: %d participants", id, ErrSessionFull, len(s.rec.Participants))
 	}
 	if s.rec.State == SessionCreated {
-		if err := s.stepLocked("join", SessionHandshaking, SessionCreated); err != nil {
+		if err := s.step("join", SessionHandshaking, SessionCreated); err != nil {
 			return err
 		}
 	}
@@ -242,11 +208,6 @@ func (s *Session) Join(agent string) error {
 // Leave takes agent out, in every state before archived. A session that is active stays so below min_participants:
 // the minimum is for beginning.
 func (s *Session) Leave(agent string) error {
-	if s == nil {
-		return fmt.Errorf("leave: %w", ErrTransition)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.rec.State < SessionCreated || s.rec.State > SessionTerminating {
 		return fmt.Errorf("leave session %q: %w: it is %s", s.rec.Config.SessionID, ErrTransition, s.rec.State)
 	}
@@ -264,11 +225,6 @@ func (s *Session) find(agent string) int {
 
 // works returns nil if agent may share state now: it takes part, and the session is active.
 func (s *Session) works(agent string) error {
-	if s == nil {
-		return ErrTransition
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
 	switch {
 	case s.rec.State != SessionActive:
 		return fmt.Errorf("session %q: %w: it is %s", s.rec.Config.SessionID, ErrTransition, s.rec.State)

@@ -104,7 +104,8 @@ type SharedOptions struct {
 }
 
 // Shared is the key/value context of one session (H-32), consistent in the session's mode. Only participants of the
-// active session read and write; after that nobody does. It is safe for concurrent use; nil and the zero value refuse.
+// active session read and write; after that nobody does. It is safe for concurrent use as long as nobody changes its
+// session; nil and the zero value refuse.
 // Values can't be taken out again: the session's end is theirs.
 //
 //   - strong: writes happen one after the other, each naming the version it replaces. Versions only grow, over all keys.

@@ -279,7 +279,7 @@ func (v *Run) sandbox(ctx context.Context) control.Sandbox {
 		}
 	}
 	b.Ring = s.Ring.Value()
-	b.Limits = control.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, PIDs: s.Limits.PIDs}
+	b.Limits = limitsOf(s.Limits)
 	b.Usage = control.Usage{CPUTime: s.Stats.CPU, Memory: s.Stats.MemoryCurrent, MemoryPeak: s.Stats.MemoryPeak, PIDs: s.Stats.PIDs, Output: s.Output,
 		GatewayCPUTime: s.Gateway.CPU, GatewayMemoryPeak: s.Gateway.MemoryPeak}
 	return b
@@ -494,16 +494,22 @@ func (s *Runs) Events(ctx context.Context, since uint64, follow bool, send func(
 
 var errNotDetached = &control.Error{Status: 409, Code: control.CodeConflict, Message: "the run's output belongs to whoever started it", Hint: "agentrun exec --detach keeps it for later"}
 
-// Output implements control.Controller.
-func (s *Runs) Output(ctx context.Context, id string, follow bool, w io.Writer) error {
+// openOutput opens the output of a detached run.
+func (s *Runs) openOutput(id string) (*Run, *os.File, error) {
 	v, err := s.find(id)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if v.output == "" {
-		return errNotDetached
+		return nil, nil, errNotDetached
 	}
 	f, err := os.Open(v.output)
+	return v, f, err
+}
+
+// Output implements control.Controller.
+func (s *Runs) Output(ctx context.Context, id string, follow bool, w io.Writer) error {
+	v, f, err := s.openOutput(id)
 	if err != nil {
 		return err
 	}
@@ -513,14 +519,7 @@ func (s *Runs) Output(ctx context.Context, id string, follow bool, w io.Writer) 
 
 // Attach implements control.Controller.
 func (s *Runs) Attach(ctx context.Context, id string, conn io.ReadWriter) error {
-	v, err := s.find(id)
-	if err != nil {
-		return err
-	}
-	if v.output == "" {
-		return errNotDetached
-	}
-	f, err := os.Open(v.output)
+	v, f, err := s.openOutput(id)
 	if err != nil {
 		return err
 	}

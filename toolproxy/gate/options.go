@@ -119,15 +119,9 @@ func (o Options) withDefaults() Options {
 	if o.Mask == nil {
 		o.Mask = func(raw json.RawMessage) ([]byte, error) { return mask.JSON(raw) }
 	}
-	if o.PolicyTimeout <= 0 {
-		o.PolicyTimeout = DefaultPolicyTimeout
-	}
-	if o.ApprovalWait <= 0 {
-		o.ApprovalWait = DefaultApprovalWait
-	}
-	if o.RecordTimeout <= 0 {
-		o.RecordTimeout = DefaultRecordTimeout
-	}
+	o.PolicyTimeout = cmp.Or(max(o.PolicyTimeout, 0), DefaultPolicyTimeout)
+	o.ApprovalWait = cmp.Or(max(o.ApprovalWait, 0), DefaultApprovalWait)
+	o.RecordTimeout = cmp.Or(max(o.RecordTimeout, 0), DefaultRecordTimeout)
 	return o
 }
 

@@ -14,6 +14,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 
 	"agentrun/rings"
@@ -236,11 +237,7 @@ func (s *Supervisor) Blocked(ctx context.Context) error {
 }
 
 // Alarms returns the alarms so far.
-func (s *Supervisor) Alarms() []link.Alarm {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]link.Alarm(nil), s.alarms...)
-}
+func (s *Supervisor) Alarms() []link.Alarm { return copied(s, &s.alarms) }
 
 // Execute starts nothing.
 func (*Supervisor) Execute(context.Context, string) (link.Process, error) {
@@ -271,31 +268,25 @@ func (s *Supervisor) EndRun() {
 }
 
 // Records returns what was recorded.
-func (s *Supervisor) Records() []link.Record {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]link.Record(nil), s.records...)
-}
+func (s *Supervisor) Records() []link.Record { return copied(s, &s.records) }
 
 // Settled returns what was settled, on the way and at the end.
-func (s *Supervisor) Settled() []link.Settle {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]link.Settle(nil), s.settled...)
-}
+func (s *Supervisor) Settled() []link.Settle { return copied(s, &s.settled) }
 
 // Asked returns the questions in their order: check, reserve, settle, end, approve, record, elevate, alarm, safety, intent, blocked.
-func (s *Supervisor) Asked() []string {
+func (s *Supervisor) Asked() []string { return copied(s, &s.asked) }
+
+func copied[T any](s *Supervisor, list *[]T) []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.asked...)
+	return slices.Clone(*list)
 }
 
 // Held returns how many places and reservations are open, and what was given back wrongly.
 func (s *Supervisor) Held() (places, reservations int, wrong []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.places), len(s.reserved), append([]string(nil), s.wrong...)
+	return len(s.places), len(s.reserved), slices.Clone(s.wrong)
 }
 
 // Forget drops records and questions, for benchmarks.
