@@ -133,14 +133,14 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 		return nil, err
 	}
 	shedding := breaker.New(breaker.Options{Entrance: entrance, Config: s.breaker, Log: log, Alarm: func(detail string) { alarms.tripped(ctx, detail) }})
-	spans := spanned{shedding, g.span}
+	spans := spanned{outer{shedding}, g.span}
 	models, err := llm.New(llm.Options{Config: s.llm, Entrance: spans, Caller: whole(c), Secret: s.Secret, Log: log,
 		Trace: func(ctx context.Context, h http.Header) { spanOf(ctx).Inject(h) }})
 	if err != nil {
 		return nil, err
 	}
 	own := builtin.Options{Memory: memoryOf(c, supervisor), Embedder: embedderOf(models)}
-	if err := g.tools(ctx, start, s, supervisor, metering{spans}, own, log); err != nil {
+	if err := g.tools(ctx, start, s, supervisor, metering{outer{spans}}, own, log); err != nil {
 		return nil, err
 	}
 	routes, err := router.New(router.Options{Config: s.router, Tools: invoker{g.registry}})

@@ -40,7 +40,7 @@ func (e embedder) Embed(ctx context.Context, _ link.Caller, model string, texts 
 type permitKey struct{}
 
 // metering lets a tool's work tell what it has spent while the call goes on: its permit is in the call's context.
-type metering struct{ gate.Entrance }
+type metering struct{ outer }
 
 func (m metering) Enter(ctx context.Context, c gate.Call) (gate.Permit, *gate.Error) {
 	p, err := m.Entrance.Enter(ctx, c)
@@ -48,14 +48,6 @@ func (m metering) Enter(ctx context.Context, c gate.Call) (gate.Permit, *gate.Er
 		return nil, err
 	}
 	return &metered{Permit: p}, nil
-}
-
-// May keeps the registry's list honest, as spanned's does.
-func (m metering) May(ctx context.Context, c gate.Call) bool {
-	inner, ok := m.Entrance.(interface {
-		May(context.Context, gate.Call) bool
-	})
-	return ok && inner.May(ctx, c)
 }
 
 type metered struct {

@@ -48,7 +48,7 @@ func TestM19SpentIsBookedWhateverHappens(t *testing.T) {
 		"succeeded, it knows": {gate.Outcome{Cost: 5}, 5},
 	} {
 		m := &meter{}
-		p, e := metering{m}.Enter(t.Context(), gate.Call{})
+		p, e := metering{outer{m}}.Enter(t.Context(), gate.Call{})
 		if e != nil {
 			t.Fatal(e)
 		}
@@ -66,7 +66,7 @@ func TestM19SpentIsBookedWhateverHappens(t *testing.T) {
 			t.Errorf("%s: booked %+v after %v, want %d", name, m.ends, m.spent, tt.want)
 		}
 	}
-	p, e := metering{&meter{deny: failed}}.Enter(t.Context(), gate.Call{})
+	p, e := metering{outer{&meter{deny: failed}}}.Enter(t.Context(), gate.Call{})
 	if p != nil || !errors.Is(e, failed) {
 		t.Errorf("a denial: got %v, %v", p, e)
 	}

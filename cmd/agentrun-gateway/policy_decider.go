@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -73,12 +74,7 @@ func (r policyRemote) options() authzen.Options {
 }
 
 // Path of the operator's policies; empty: the built-in ones alone.
-func (c policyConfig) Path() string {
-	if c.File != "" {
-		return c.File
-	}
-	return c.Dir
-}
+func (c policyConfig) Path() string { return cmp.Or(c.File, c.Dir) }
 
 // policyDecider decides as M-9 wants it: the embedded engine first, then the remote PDP.
 type policyDecider struct {
@@ -91,10 +87,7 @@ type policyDecider struct {
 // newPolicyDecider loads policies and secrets, so it comes before confine.Drop. override is --policy of the run, in place of
 // the configuration's file or folder.
 func newPolicyDecider(c policyConfig, override string, secret func(string) (string, bool), log *slog.Logger) (*policyDecider, error) {
-	d := &policyDecider{path: c.Path()}
-	if override != "" {
-		d.path = override
-	}
+	d := &policyDecider{path: cmp.Or(override, c.Path())}
 	var err error
 	if d.engine, err = pdp.NewEngine(pdp.Options{Path: d.path, Notify: func(s pdp.Status) { tellPolicies(log, s) }}); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)

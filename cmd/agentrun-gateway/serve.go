@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,14 +158,11 @@ func inherit(names []string) ([]socket, error) {
 
 // scrapeSocket is made before the drop, which forbids any other.
 func scrapeSocket(flag string, c otel.Metrics) (net.Listener, error) {
-	addr, anywhere := c.Addr, c.Anywhere
-	if flag != "" {
-		addr = flag
-	}
+	addr := cmp.Or(flag, c.Addr)
 	if addr == "" {
 		return nil, nil
 	}
-	l, err := metrics.Listen(addr, anywhere)
+	l, err := metrics.Listen(addr, c.Anywhere)
 	if errors.Is(err, unix.EADDRINUSE) && flag == "" {
 		return nil, nil // another run's gateway has the address of the configuration
 	}
