@@ -413,90 +413,43 @@ func (r *run) decide(v verdict) {
 func (r *run) watch() (v verdict) {
 	deadline := time.NewTimer(time.Duration(r.plan.Limits.Timeout))
 	defer deadline.Stop()
-	cpu := time.NewTimer(r.nextCPUCheck(0))
-	defer cpu.Stop()
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
-	pace := time.NewTicker(paceFirst)
-	defer pace.Stop()
-	began := time.Now()
-	var locks tooManyLocks
-	var graceOver <-chan time.Time
-	var asked string
-	pass := func(sig os.Signal, ours bool) verdict {
-		s, ok := sig.(unix.Signal)
-		if !ok {
-			return verdict{}
-		}
-		ends := endsRun(s)
-		switch {
-		case ends && asked != "":
-			return verdict{Killed, asked + ", then " + unix.SignalName(s)}
-		case ends && ours && r.live.held.Load(): // it can't do what it is asked for
-			return verdict{Killed, "asked to end by " + unix.SignalName(s) + " while it was frozen"}
-		}
-		_ = unix.PidfdSendSignal(int(r.launch.agentFD.Fd()), s, nil, 0)
-		if ends {
-			asked = "asked to end by " + unix.SignalName(s)
-			graceOver = time.After(grace)
-		}
-		return verdict{}
-	}
+	w := watcher{run: r, began: time.Now(), cpu: time.NewTimer(r.nextCPUCheck(0)), pace: time.NewTicker(paceFirst)}
+	defer w.cpu.Stop()
+	defer w.pace.Stop()
 	for _, sig := range r.launch.guard.kept { // during the launch
-		v = pass(sig, true)
+		v = w.pass(sig, true)
 	}
 	for v == (verdict{}) {
 		select {
 		case <-r.ended:
-			if asked != "" && r.agent == nil {
-				return verdict{Killed, asked}
+			if w.asked != "" && r.agent == nil {
+				return verdict{Killed, w.asked}
 			}
 			return verdict{}
 		case v = <-r.verdicts:
 		case <-deadline.C:
 			v = verdict{TimedOut, "wall clock: " + r.plan.Limits.Timeout.String()}
-		case <-cpu.C:
-			stats, err := r.launch.group.Stats()
-			switch {
-			case err != nil:
-				v = verdict{Killed, "cpu time can't be read: " + err.Error()}
-			case stats.CPU >= time.Duration(r.plan.Limits.CPUTime):
-				v = verdict{TimedOut, "cpu time: " + r.plan.Limits.CPUTime.String()}
-			default:
-				cpu.Reset(r.nextCPUCheck(stats.CPU))
-			}
-		case now := <-pace.C:
-			if g, ok := r.launch.group.(*runGroup); ok && !r.live.held.Load() && !r.live.closing.Load() {
-				g.pace(now)
-			}
-			if now.Sub(began) > paceSettled {
-				pace.Reset(time.Second)
-			}
+		case <-w.cpu.C:
+			v = w.checkCPU()
+		case now := <-w.pace.C:
+			w.keepPace(now)
 		case <-second.C:
-			stats, err := r.launch.group.Stats()
-			if err != nil {
-				continue // the check of cpu time says so
-			}
-			why, err := locks.look(stats.CPU, r.launch.agentPID)
-			if err != nil {
-				why = "file locks can't be counted: " + err.Error()
-			}
-			if why != "" {
-				v = verdict{Policy, why}
-			}
+			v = w.checkLocks()
 		case <-r.ctx.Done():
 			v = verdict{Killed, context.Cause(r.ctx).Error()}
 			if _, ok := errors.AsType[*PolicyError](context.Cause(r.ctx)); ok {
 				v.state = Policy
 			}
 		case <-r.live.relimit:
-			cpu.Reset(0)
-		case <-graceOver:
-			v = verdict{Killed, asked + ", and still alive after " + grace.String()}
+			w.cpu.Reset(0)
+		case <-w.graceOver:
+			v = verdict{Killed, w.asked + ", and still alive after " + grace.String()}
 		case sig := <-r.opt.Signals:
-			v = pass(sig, true)
+			v = w.pass(sig, true)
 		case sig := <-r.live.signals:
-			v = pass(sig, false)
+			v = w.pass(sig, false)
 		}
 	}
 	r.live.close()
@@ -506,6 +459,77 @@ func (r *run) watch() (v verdict) {
 	}
 	<-r.ended
 	return v
+}
+
+// watcher is what watch keeps between two events; only its goroutine uses it.
+type watcher struct {
+	*run
+	began     time.Time
+	cpu       *time.Timer
+	pace      *time.Ticker
+	locks     tooManyLocks
+	asked     string           // how the run was asked to end; empty: it wasn't
+	graceOver <-chan time.Time // nil until it was asked
+}
+
+// pass hands a signal on to the agent: ours is one that came to the supervisor, the others are control's. The verdict is the zero value
+// unless the run is to end now: it was asked to end before, or it is frozen and can't do what it is asked for.
+func (w *watcher) pass(sig os.Signal, ours bool) verdict {
+	s, ok := sig.(unix.Signal)
+	if !ok {
+		return verdict{}
+	}
+	ends := endsRun(s)
+	switch {
+	case ends && w.asked != "":
+		return verdict{Killed, w.asked + ", then " + unix.SignalName(s)}
+	case ends && ours && w.live.held.Load():
+		return verdict{Killed, "asked to end by " + unix.SignalName(s) + " while it was frozen"}
+	}
+	_ = unix.PidfdSendSignal(int(w.launch.agentFD.Fd()), s, nil, 0)
+	if ends {
+		w.asked = "asked to end by " + unix.SignalName(s)
+		w.graceOver = time.After(grace)
+	}
+	return verdict{}
+}
+
+// checkCPU compares the processor time with its limit, and says when to look again.
+func (w *watcher) checkCPU() verdict {
+	stats, err := w.launch.group.Stats()
+	switch {
+	case err != nil:
+		return verdict{Killed, "cpu time can't be read: " + err.Error()}
+	case stats.CPU >= time.Duration(w.plan.Limits.CPUTime):
+		return verdict{TimedOut, "cpu time: " + w.plan.Limits.CPUTime.String()}
+	}
+	w.cpu.Reset(w.nextCPUCheck(stats.CPU))
+	return verdict{}
+}
+
+// keepPace has the run yield or not; after its first seconds it looks less often.
+func (w *watcher) keepPace(now time.Time) {
+	if g, ok := w.launch.group.(*runGroup); ok && !w.live.held.Load() && !w.live.closing.Load() {
+		g.pace(now)
+	}
+	if now.Sub(w.began) > paceSettled {
+		w.pace.Reset(time.Second)
+	}
+}
+
+func (w *watcher) checkLocks() verdict {
+	stats, err := w.launch.group.Stats()
+	if err != nil {
+		return verdict{} // the check of cpu time says so
+	}
+	why, err := w.locks.look(stats.CPU, w.launch.agentPID)
+	if err != nil {
+		why = "file locks can't be counted: " + err.Error()
+	}
+	if why == "" {
+		return verdict{}
+	}
+	return verdict{Policy, why}
 }
 
 // memoryLimit is the one that was in force.
