@@ -50,7 +50,7 @@ func serveMain() int {
 	return exitOK
 }
 
-func serve() (err error) {
+func serve() error {
 	l, err := link.Connect(os.NewFile(linkFD, "link"))
 	if err != nil {
 		return err
@@ -113,17 +113,7 @@ func serve() (err error) {
 		default:
 		}
 	})
-	outcome := runlog.Succeeded
-	select {
-	case <-l.Ended():
-		if !l.EndedWell() {
-			outcome = runlog.Failed // its log is kept longer (M-18)
-		}
-	case <-l.Gone():
-		err, outcome = errors.New("the supervisor is gone"), runlog.Failed
-	case err = <-ended:
-		outcome = runlog.Failed
-	}
+	outcome, err := untilEnd(l, ended)
 	cancel()
 	g.metrics.SandboxEnded()
 	g.metrics.RunEnded(outcome == runlog.Succeeded, time.Since(began))
@@ -132,6 +122,22 @@ func serve() (err error) {
 		err = errors.Join(err, file.Finish(outcome))
 	}
 	return err
+}
+
+// untilEnd waits for the end of the run, which the supervisor tells, or for what ends the gateway before it. The log of what didn't
+// end well is kept longer (M-18).
+func untilEnd(l *link.Client, broken <-chan error) (runlog.Outcome, error) {
+	select {
+	case <-l.Ended():
+		if !l.EndedWell() {
+			return runlog.Failed, nil
+		}
+		return runlog.Succeeded, nil
+	case <-l.Gone():
+		return runlog.Failed, errors.New("the supervisor is gone")
+	case err := <-broken:
+		return runlog.Failed, err
+	}
 }
 
 // socket is an inherited one, by its name on the link.

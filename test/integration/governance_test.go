@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -210,6 +211,8 @@ func TestH24BreachEndsALiveRun(t *testing.T) {
 	defer stdin.Close()
 	c.Stdin = stdin
 	c.startUntil(t, "ready")
+	// The breach is on record when the call is answered; what it takes goes within M-22's 100 ms.
+	eventually(t, 5*time.Second, "the live run is in ring 3", func() bool { return strings.Contains(n.must("ps", "--json").stdout, `"ring": 3,`) })
 	hold.Close()
 	r = c.finish(t)
 	r.want(t, 0, "exited")

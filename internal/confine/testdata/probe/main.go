@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -170,17 +171,6 @@ func tries(o confine.Options) map[string]error {
 		}
 		return nil
 	}
-	open := func(name string, flags int) error {
-		fd, err := unix.Open(name, flags, 0o600)
-		if err == nil {
-			_ = unix.Close(fd)
-		}
-		return err
-	}
-	socket := func(family, kind, protocol int) error {
-		_, err := unix.Socket(family, kind, protocol)
-		return err
-	}
 	bad := ^uintptr(0)
 	out := map[string]error{
 		"exec":              forkExec(),
@@ -223,23 +213,10 @@ func tries(o confine.Options) map[string]error {
 		"listen":            call(unix.SYS_LISTEN, bad),
 		"raise a limit":     unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{Cur: 0, Max: 0}, nil),
 		"dumpable again":    call(unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1),
-		"unix socket":       socket(unix.AF_UNIX, unix.SOCK_STREAM, 0),
-		"netlink":           socket(unix.AF_NETLINK, unix.SOCK_RAW, 0),
-		"packet":            socket(unix.AF_PACKET, unix.SOCK_RAW, 0),
-		"vsock":             socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0),
-		"alg":               socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0),
-		"raw":               socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP),
-		"ping":              socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP),
-		"mptcp":             socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP),
-		"read shadow":       open("/etc/shadow", unix.O_RDONLY),
-		"read passwd":       open("/etc/passwd", unix.O_RDONLY),
-		"read own memory":   open("/proc/self/mem", unix.O_RDWR),
-		"read own environ":  open("/proc/self/environ", unix.O_RDONLY),
-		"write hosts":       open("/etc/hosts", unix.O_WRONLY),
-		"make in tmp":       open("/tmp/confine-probe", unix.O_CREAT|unix.O_WRONLY),
-		"list root":         open("/", unix.O_RDONLY|unix.O_DIRECTORY),
 		"protect exec":      call(unix.SYS_MPROTECT, 0, 0, unix.PROT_EXEC),
 	}
+	maps.Copy(out, sockets())
+	maps.Copy(out, files())
 	for _, dir := range o.Write {
 		out["exec bit"] = call(unix.SYS_MKNODAT, bad)
 		out["escape by dots"] = open(dir+"/../escaped", unix.O_CREAT|unix.O_WRONLY)
@@ -250,4 +227,41 @@ func tries(o confine.Options) map[string]error {
 		_ = unix.Close(fd)
 	}
 	return out
+}
+
+func sockets() map[string]error {
+	socket := func(family, kind, protocol int) error {
+		_, err := unix.Socket(family, kind, protocol)
+		return err
+	}
+	return map[string]error{
+		"unix socket": socket(unix.AF_UNIX, unix.SOCK_STREAM, 0),
+		"netlink":     socket(unix.AF_NETLINK, unix.SOCK_RAW, 0),
+		"packet":      socket(unix.AF_PACKET, unix.SOCK_RAW, 0),
+		"vsock":       socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0),
+		"alg":         socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0),
+		"raw":         socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP),
+		"ping":        socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP),
+		"mptcp":       socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP),
+	}
+}
+
+func files() map[string]error {
+	return map[string]error{
+		"read shadow":      open("/etc/shadow", unix.O_RDONLY),
+		"read passwd":      open("/etc/passwd", unix.O_RDONLY),
+		"read own memory":  open("/proc/self/mem", unix.O_RDWR),
+		"read own environ": open("/proc/self/environ", unix.O_RDONLY),
+		"write hosts":      open("/etc/hosts", unix.O_WRONLY),
+		"make in tmp":      open("/tmp/confine-probe", unix.O_CREAT|unix.O_WRONLY),
+		"list root":        open("/", unix.O_RDONLY|unix.O_DIRECTORY),
+	}
+}
+
+func open(name string, flags int) error {
+	fd, err := unix.Open(name, flags, 0o600)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err
 }
