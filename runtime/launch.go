@@ -155,7 +155,7 @@ func (l *launch) up(wanted func(step) bool) error {
 		l.done = make([]bool, len(steps))
 	}
 	l.guard = newGuard(l)
-	defer l.guard.end()
+	defer func() { _ = l.guard.end() }()
 	for i, s := range steps {
 		if l.done[i] || !wanted(s) {
 			continue

@@ -123,7 +123,7 @@ func (s *run) tellStatus(status runtime.Status) error {
 		fmt.Fprintf(s.by.Stderr, "%s\n", shown.Text(string(b)))
 	}
 	if f := s.statusTo; f != nil {
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		if err := status.WriteFile(f); err != nil {
 			return fmt.Errorf("--status-file: %w", err)
 		}

@@ -103,7 +103,7 @@ func (p *pulses) read(r io.Reader) {
 
 // run measures alone, then in the mix, and judges.
 func (m *mix) run(ctx context.Context, alone, length time.Duration) error {
-	defer os.RemoveAll(m.dir)
+	defer func() { _ = os.RemoveAll(m.dir) }()
 	fmt.Printf("%s: alone for %v, then %d hostile runs for %v\n", time.Now().Format(time.TimeOnly), alone, len(m.kinds), length)
 	quiet, host, err := m.quiet(ctx, alone)
 	if err != nil {

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -27,7 +28,7 @@ func withoutLandlock(argv []string) int {
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
 	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
 	if e == 0 {
-		e, _ = unix.Exec(argv[0], argv, os.Environ()).(unix.Errno)
+		_ = errors.As(unix.Exec(argv[0], argv, os.Environ()), &e)
 	}
 	fmt.Fprintln(os.Stderr, "without-landlock:", e)
 	return 125

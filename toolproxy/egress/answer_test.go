@@ -4,6 +4,7 @@ package egress
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"testing"
 )
@@ -116,7 +117,7 @@ func FuzzSecondHello(f *testing.F) {
 			t.Fatalf("%x: got %+v, alone %+v, %v", unsafe, h, first, err)
 		}
 		for n := range h.Len {
-			if _, err := ParseSecondHello(unsafe[:n]); err != ErrShort {
+			if _, err := ParseSecondHello(unsafe[:n]); !errors.Is(err, ErrShort) {
 				t.Fatalf("%x: %d of %d bytes: %v", unsafe, n, h.Len, err)
 			}
 		}

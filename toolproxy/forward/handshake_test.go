@@ -4,6 +4,7 @@ package forward
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -258,7 +259,7 @@ func TestM8RetryWorks(t *testing.T) {
 				conn := way.open(t, w)
 				client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "allowed.example", MaxVersion: version,
 					CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP384}},
-					Dial: func(_, _ string) (net.Conn, error) { return conn, nil }}}
+					DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}}
 				defer client.CloseIdleConnections()
 				body := strings.Repeat("0123456789abcdef", 1<<16)
 				resp, err := client.Post("https://allowed.example/", "text/plain", strings.NewReader(body))

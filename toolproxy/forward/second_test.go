@@ -204,7 +204,7 @@ func (b *between) checkSecond(said []byte, tunnel string, pieces int) error {
 		u.mu.Lock()
 		rest := u.in[u.used:]
 		if len(rest) > 0 && !errors.Is(u.err, io.ErrUnexpectedEOF) && !errors.Is(u.err, io.EOF) {
-			return fmt.Errorf("net/http can't read what went up: %v\n%q", u.err, rest)
+			return fmt.Errorf("net/http can't read what went up: %w\n%q", u.err, rest)
 		}
 		// Half a request may have gone up where the client's was cut. It must not be read as a whole one, and isn't.
 		up = append(up, u.got...)
@@ -232,7 +232,7 @@ func (b *between) checkSecond(said []byte, tunnel string, pieces int) error {
 		if err != nil {
 			rest, _ := io.ReadAll(br)
 			if head, _, _ := bytes.Cut(rest, []byte("\r\n\r\n")); bytes.Contains(head, []byte("X-Second")) {
-				return fmt.Errorf("request %d went up, and net/http refuses it: %v", n, err)
+				return fmt.Errorf("request %d went up, and net/http refuses it: %w", n, err)
 			}
 			return nil // refused by both; net/http has stopped, the proxy may read on
 		}
@@ -243,7 +243,7 @@ func (b *between) checkSecond(said []byte, tunnel string, pieces int) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("net/http can't read what came back: %v\n%q", err, back)
+			return fmt.Errorf("net/http can't read what came back: %w\n%q", err, back)
 		case resp.Header.Get("X-Second") == "":
 			at += size
 			continue
@@ -266,10 +266,10 @@ func final(br *bufio.Reader, method string) (*http.Response, error) {
 		}
 		resp, err := http.ReadResponse(br, &http.Request{Method: method})
 		if err != nil {
-			return nil, fmt.Errorf("head: %v", err)
+			return nil, fmt.Errorf("head: %w", err)
 		}
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			return nil, fmt.Errorf("body: %v", err)
+			return nil, fmt.Errorf("body: %w", err)
 		}
 		if resp.StatusCode >= 200 {
 			return resp, nil
@@ -478,7 +478,7 @@ func checkReply(once func(net.Conn), up **canned, method string, old bool, said 
 	br := bufio.NewReader(bytes.NewReader(c.out.Bytes()))
 	got, err := http.ReadResponse(br, &http.Request{Method: method})
 	if err != nil {
-		return fmt.Errorf("net/http can't read what came back: %v\n%q", err, c.out.Bytes())
+		return fmt.Errorf("net/http can't read what came back: %w\n%q", err, c.out.Bytes())
 	}
 	body, cut := io.ReadAll(got.Body)
 	if rest, _ := io.ReadAll(br); cut == nil && len(rest) > 0 {

@@ -237,7 +237,7 @@ func grow(size int, announced, limit int64) int {
 func ofBody(err error, limit int64) *gate.Error {
 	var long *http.MaxBytesError
 	switch {
-	case err == io.EOF: // and no wrapped one: that is a body that broke off
+	case err == io.EOF: //nolint:errorlint // and no wrapped one: that is a body that broke off
 		return nil
 	case errors.As(err, &long):
 		return bodyTooLarge(limit)
