@@ -498,14 +498,14 @@ func checkReply(once func(net.Conn), up **canned, method string, old bool, said 
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("net/http can't read what the server said, and it was passed on: %v", err)
+		return fmt.Errorf("net/http can't read what the server said, and it was passed on: %w", err)
 	}
 	wanted, broken := io.ReadAll(want.Body)
 	switch {
 	case got.StatusCode != want.StatusCode:
 		return fmt.Errorf("status %d came as %d", want.StatusCode, got.StatusCode)
 	case !bytes.Equal(body, wanted) && cut == nil && broken == nil, cut == nil && broken != nil && !old:
-		return fmt.Errorf("body %q (%v) came as %q", wanted, broken, body)
+		return fmt.Errorf("body %q (%w) came as %q", wanted, broken, body)
 	case len(got.Trailer) > 0 || got.Header.Get("Proxy-Authenticate") != "":
 		return fmt.Errorf("trailer %v, header %v", got.Trailer, got.Header)
 	}
