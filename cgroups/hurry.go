@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -106,8 +107,14 @@ func (s *share) yielding() bool {
 
 // raise says whether the weight is up, and then settle must follow.
 func (s *share) raise() bool {
-	// A lock that isn't to be had: somebody is just taking the weight back.
-	if s.lock(unix.LOCK_SH) && (s.is(s.high) || s.is(s.low) && writeFile(s.path, s.high) == nil) {
+	// A lock that isn't to be had: somebody is just taking the weight back, which takes some microseconds of its own but on a busy
+	// machine waits for a turn. Nobody in a hurry waits long for that.
+	locked := s.lock(unix.LOCK_SH)
+	for try := 0; !locked && try < 20; try++ {
+		time.Sleep(time.Millisecond)
+		locked = s.lock(unix.LOCK_SH)
+	}
+	if locked && (s.is(s.high) || s.is(s.low) && writeFile(s.path, s.high) == nil) {
 		return true
 	}
 	s.release()
