@@ -148,7 +148,7 @@ func TestParseRefuses(t *testing.T) {
 		{whole("parallel: 3", "parallel: 4"), "plans.casual.parallel: want 2 to 3"},
 		{whole("parallel: 3", "parallel: unlimited"), "want 2 to 3"},
 		{whole("parallel: 3, ", ""), "plans.casual.parallel: missing"},
-		{whole("time: 60s", "time: 59s"), "time from"}, {whole("time: 60s", "time: 60"), "time from"},
+		{whole("time: 60s", "time: 301s"), "time from"}, {whole("time: 60s", "time: 60"), "time from"},
 		{whole("cost_per_run: 1", "cost_per_run: 1e-2"), "decimal"}, {whole("cost_per_run: 1", "cost_per_run: -1"), "decimal"},
 		{whole("cost_per_run: 1", "cost_per_run: .inf"), "decimal"}, {whole("cost_per_run: 1", "cost_per_run: null"), "want text, got nothing"},
 		{whole("steps: 1", "steps: 1, steps: 2"), "given twice"}, {whole("steps: 1", "steps: 1, stepz: 2"), "plans.casual.stepz: unknown key"},

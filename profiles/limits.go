@@ -30,13 +30,16 @@ type Ranges struct {
 	MaxSteps     Range[int]
 }
 
-// The bounds of M-3 for a run.
+// The upper bounds of M-3 for a run. The lower ones are no policy: tightening needs nobody's leave, so they are only
+// what the kernel can count and a sandbox can be started with.
 const (
-	MinCPU     = 0.2
-	MaxCPU     = 1.0
-	MinMemory  = 256 * MiB
+	// The kernel's smallest quota is 1 ms of a period, which is 100 ms (sched_cfs_bandwidth).
+	MinCPU = 0.01
+	MaxCPU = 1.0
+	// The static first process and the smallest of commands fit; what doesn't ends as `oom`, not as a launch that failed.
+	MinMemory  = 4 * MiB
 	MaxMemory  = 1024 * MiB
-	MinTimeout = Duration(60 * time.Second)
+	MinTimeout = Duration(time.Millisecond)
 	MaxTimeout = Duration(300 * time.Second)
 )
 
@@ -54,18 +57,16 @@ const (
 	// Kernel memory again (256 B a file, charged); above 65536 select-based and close-in-a-loop programs crawl.
 	MaxOpenFiles = 65536
 
-	// Below a page there is no file; 1 MiB holds the HOME skeleton and a script's temporary files.
-	MinScratchSize = 1 * MiB
+	// Below a page there is no file.
+	MinScratchSize = 4 * KiB
 	// Scratch is memory of the run: more than its memory can never be filled (see Check).
 	MaxScratchSize = MaxMemory
 
-	// A stack trace must fit, or a failed run says nothing.
-	MinMaxOutput = 4 * KiB
+	MinMaxOutput = Size(1)
 	// 1 GiB in 300 s is 3.5 MB/s through the supervisor: a caller that wants more writes to the workspace.
 	MaxMaxOutput = 1 * GiB
 
-	// Starting an interpreter takes a fraction of a second.
-	MinCPUTime = Duration(time.Second)
+	MinCPUTime = Duration(time.Millisecond)
 	// One processor for the longest timeout.
 	MaxCPUTime = MaxTimeout
 
@@ -100,17 +101,14 @@ func SpecRanges() Ranges {
 	}
 }
 
-// TestOnlyUnsafeRanges let tests of time-outs and of memory exhaustion end in less than a minute. Never for a run of
-// somebody else's agent: they reach above the spec too, so that a test can give room to what it doesn't test.
+// TestOnlyUnsafeRanges reach above the spec, so that a test can give room to what it doesn't test. Never for a run of
+// somebody else's agent.
 func TestOnlyUnsafeRanges() Ranges {
 	r := SpecRanges()
-	r.CPU = Range[float64]{0.01, 64}
-	r.Memory = Range[Size]{4 * MiB, 16 * GiB}
+	r.CPU.Max = 64
+	r.Memory.Max, r.ScratchSize.Max, r.MaxOutput.Max = 16*GiB, 16*GiB, 16*GiB
 	r.PIDs = Range[int]{1, 32768}
-	r.ScratchSize = Range[Size]{4 * KiB, 16 * GiB}
-	r.MaxOutput = Range[Size]{1, 16 * GiB}
-	r.Timeout = Range[Duration]{Duration(time.Millisecond), Duration(time.Hour)}
-	r.CPUTime = Range[Duration]{Duration(time.Millisecond), Duration(time.Hour)}
+	r.Timeout.Max, r.CPUTime.Max = Duration(time.Hour), Duration(time.Hour)
 	return r
 }
 

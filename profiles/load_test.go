@@ -247,20 +247,20 @@ func TestRanges(t *testing.T) {
 		change func(*Limits)
 		bad    string
 	}{
-		{func(l *Limits) { l.CPU = 0.2 }, ""},
+		{func(l *Limits) { l.CPU = 0.01 }, ""},
 		{func(l *Limits) { l.CPU = 1 }, ""},
-		{func(l *Limits) { l.CPU = 0.199 }, "limits.cpu"},
+		{func(l *Limits) { l.CPU = 0.009 }, "limits.cpu"},
 		{func(l *Limits) { l.CPU = 1.001 }, "limits.cpu"},
 		{func(l *Limits) { l.CPU = math.NaN() }, "limits.cpu"},
 		{func(l *Limits) { l.CPU = math.Inf(1) }, "limits.cpu"},
 		{func(l *Limits) { l.CPU = -0.5 }, "limits.cpu"},
-		{func(l *Limits) { l.Memory = 256 * MiB }, ""},
+		{func(l *Limits) { l.Memory, l.ScratchSize = 64*MiB, MiB }, ""},
 		{func(l *Limits) { l.Memory = 1 * GiB }, ""},
-		{func(l *Limits) { l.Memory = 256*MiB - 1 }, "limits.memory"},
+		{func(l *Limits) { l.Memory, l.ScratchSize = 4*MiB-1, MiB }, "limits.memory"},
 		{func(l *Limits) { l.Memory = 1*GiB + 1 }, "limits.memory"},
-		{func(l *Limits) { l.Timeout = Duration(60 * time.Second) }, ""},
+		{func(l *Limits) { l.Timeout = Duration(time.Second) }, ""},
 		{func(l *Limits) { l.Timeout = Duration(300 * time.Second) }, ""},
-		{func(l *Limits) { l.Timeout = Duration(60*time.Second - 1) }, "limits.timeout"},
+		{func(l *Limits) { l.Timeout = Duration(time.Millisecond - 1) }, "limits.timeout"},
 		{func(l *Limits) { l.Timeout = Duration(300*time.Second + 1) }, "limits.timeout"},
 		{func(l *Limits) { l.Timeout = -l.Timeout }, "limits.timeout"},
 		{func(l *Limits) { l.PIDs = -1 }, "limits.pids"},
@@ -273,9 +273,9 @@ func TestRanges(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", l, ps, tc.bad)
 		}
 	}
-	short := good
-	short.Timeout, short.CPU = Duration(200*time.Millisecond), 2
-	if ps := short.Check(TestOnlyUnsafeRanges()); len(ps) != 0 {
+	wide := good
+	wide.Timeout, wide.CPU = Duration(time.Hour), 2
+	if ps := wide.Check(TestOnlyUnsafeRanges()); len(ps) != 0 {
 		t.Errorf("test ranges: %v", ps)
 	}
 }

@@ -677,7 +677,7 @@ func TestDocsListSymbols(t *testing.T) {
 			t.Errorf("docs/profiles.md lacks %s", s.name)
 		}
 	}
-	for _, want := range []string{"0.2 – 1 |", "256MiB – 1GiB | 256MiB | 512MiB | 1GiB", "60s – 300s | 60s | 120s | 300s"} {
+	for _, want := range []string{"0.01 – 1 |", "4MiB – 1GiB | 256MiB | 512MiB | 1GiB", "1ms – 300s | 60s | 120s | 300s"} {
 		if !strings.Contains(string(doc), want) {
 			t.Errorf("docs/profiles.md lacks %q", want)
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"agentrun/profiles"
 	"agentrun/rings"
@@ -24,7 +25,7 @@ func TestCheckReportsEveryField(t *testing.T) {
 		"--name":         func(s *Spec) { s.Name = "a\nb" },
 		"--agent":        func(s *Spec) { s.Agent = "-x" },
 		"--session":      func(s *Spec) { s.Session = "a.b" },
-		"--cpus":         func(s *Spec) { s.Limits.CPU = 0.1 },
+		"--cpus":         func(s *Spec) { s.Limits.CPU = 0.001 },
 		"--memory":       func(s *Spec) { s.Limits.Memory = 1 },
 		"--pids":         func(s *Spec) { s.Limits.PIDs = 0 },
 		"--timeout":      func(s *Spec) { s.Limits.Timeout = 0 },
@@ -73,13 +74,14 @@ func TestLimitRanges(t *testing.T) {
 		set  func(*profiles.Limits)
 		good bool
 	}{
-		{func(l *profiles.Limits) { l.CPU = 0.2 }, true},
-		{func(l *profiles.Limits) { l.CPU = 0.19 }, false},
+		{func(l *profiles.Limits) { l.CPU = 0.05 }, true},
+		{func(l *profiles.Limits) { l.CPU = 0.009 }, false},
 		{func(l *profiles.Limits) { l.CPU = 1 }, true},
 		{func(l *profiles.Limits) { l.CPU = 1.01 }, false},
 		{func(l *profiles.Limits) { l.Memory = 1024 * profiles.MiB }, true},
 		{func(l *profiles.Limits) { l.Memory = 1024*profiles.MiB + 1 }, false},
-		{func(l *profiles.Limits) { l.Memory = 256*profiles.MiB - 1 }, false},
+		{func(l *profiles.Limits) { l.Memory = 64 * profiles.MiB }, true},
+		{func(l *profiles.Limits) { l.Timeout = profiles.Duration(time.Second) }, true},
 		{func(l *profiles.Limits) { l.Timeout = profiles.MinTimeout }, true},
 		{func(l *profiles.Limits) { l.Timeout = profiles.MinTimeout - 1 }, false},
 		{func(l *profiles.Limits) { l.Timeout = profiles.MaxTimeout + 1 }, false},

@@ -18,7 +18,7 @@ import (
 	"agentrun/safetyloop/judge"
 )
 
-// TestOnlyLimits lets tests of time-outs and exhaustion end in less than a minute.
+// TestOnlyLimits lets a test give room, beyond the ranges, to what it doesn't test.
 const TestOnlyLimits = "AGENTRUN_TESTONLY_UNSAFE_LIMITS"
 
 // ErrRing0 refuses ring 0 to a sandbox.

@@ -32,8 +32,8 @@ as the kernel does it.
 
 Exit code: 0; 1 not done; 2 usage, also a value outside its range.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "cpus", Usage: "processors, `0.2–1`"},
-			&cli.StringFlag{Name: "memory", Usage: "memory without swap, `256M–1G`"},
+			&cli.StringFlag{Name: "cpus", Usage: "processors, `0.01–1`"},
+			&cli.StringFlag{Name: "memory", Usage: "memory without swap, `4M–1G`"},
 			&cli.StringFlag{Name: "pids", Usage: "processes and threads, `N`"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would change"},
 			jsonFlag(),

@@ -70,7 +70,7 @@ func TestM23VerbsOnADetachedRun(t *testing.T) {
 
 	// Limits: what is out of range changes nothing, what an operator has set outlives a change of the ring.
 	before := hostLimits(t, b.PID)
-	for _, bad := range [][]string{{"--cpus", "0.1"}, {"--cpus", "NaN"}, {"--memory", "2G"}, {"--memory", "1M"}, {"--pids", "5"}, {"--pids", "100000"}, {"--pids", "100", "--memory", "2G"}, nil} {
+	for _, bad := range [][]string{{"--cpus", "1.1"}, {"--cpus", "NaN"}, {"--memory", "2G"}, {"--memory", "1M"}, {"--pids", "5"}, {"--pids", "100000"}, {"--pids", "100", "--memory", "2G"}, nil} {
 		if r := p.do(append([]string{"update", "far"}, bad...)...); r.exit != 2 || !strings.Contains(r.stderr, "hint: ") {
 			t.Errorf("update %v: exit %d, want 2 and a hint\n%s", bad, r.exit, r.stderr)
 		}

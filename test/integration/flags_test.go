@@ -5,6 +5,7 @@ package integration
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // M-3: below, above, malformed → a clear error that names the flag, exit 125,
@@ -13,13 +14,13 @@ func TestBadFlags(t *testing.T) {
 	needSandbox(t)
 	long := strings.Repeat("x", 257)
 	for _, flag := range []string{
-		"--cpus=0.19", "--cpus=1.01", "--cpus=0", "--cpus=-1", "--cpus=abc", "--cpus=", "--cpus=NaN", "--cpus=Inf", "--cpus=1e300", "--cpus=0,5",
-		"--memory=255M", "--memory=1025M", "--memory=0", "--memory=-1", "--memory=abc", "--memory=", "--memory=256X", "--memory=99999999999999999999G", "--memory=0x10000000", "--memory=512.5M", "--memory= 512M",
+		"--cpus=0.009", "--cpus=1.01", "--cpus=0", "--cpus=-1", "--cpus=abc", "--cpus=", "--cpus=NaN", "--cpus=Inf", "--cpus=1e300", "--cpus=0,5",
+		"--memory=3M", "--memory=1025M", "--memory=0", "--memory=-1", "--memory=abc", "--memory=", "--memory=256X", "--memory=99999999999999999999G", "--memory=0x10000000", "--memory=512.5M", "--memory= 512M",
 		"--pids=0", "--pids=-1", "--pids=15", "--pids=4097", "--pids=abc", "--pids=", "--pids=1.5", "--pids=99999999999999999999",
-		"--timeout=59s", "--timeout=301s", "--timeout=0", "--timeout=-60s", "--timeout=abc", "--timeout=", "--timeout=60", "--timeout=99999999h", "--timeout=NaN",
+		"--timeout=1us", "--timeout=301s", "--timeout=0", "--timeout=-60s", "--timeout=abc", "--timeout=", "--timeout=60", "--timeout=99999999h", "--timeout=NaN",
 		"--cpu-time=0s", "--cpu-time=-1s", "--cpu-time=301s", "--cpu-time=abc", "--cpu-time=",
 		"--scratch-size=0", "--scratch-size=1k", "--scratch-size=2G", "--scratch-size=abc", "--scratch-size=-1M", "--scratch-size=",
-		"--max-output=0", "--max-output=1", "--max-output=2G", "--max-output=abc", "--max-output=-1",
+		"--max-output=0", "--max-output=2G", "--max-output=abc", "--max-output=-1",
 		"--ring=0", "--ring=4", "--ring=-1", "--ring=abc", "--ring=", "--ring=3.0", "--ring=03x",
 		"--profile=nonexistent", "--profile=../../etc/passwd", "--profile=base", "--profile=",
 		"--name=../x", "--name=a b", "--name=.x", "--name=" + long, "--name=a\nb", "--name=",
@@ -58,11 +59,11 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// The bounds themselves are good.
+// The bounds themselves are good, and less than M-3's default ranges is too: tightening needs nobody's leave.
 func TestLimitsAtTheirBounds(t *testing.T) {
 	needSandbox(t)
 	for _, flags := range [][]string{
-		{"--cpus=0.2", "--memory=256M", "--timeout=60s", "--pids=16", "--cpu-time=1s", "--scratch-size=1M", "--max-output=4k"},
+		{"--cpus=0.05", "--memory=64M", "--timeout=30s", "--pids=16", "--cpu-time=900ms", "--scratch-size=4k", "--max-output=4k"},
 		{"--cpus=1", "--memory=1024M", "--timeout=300s", "--pids=4096", "--cpu-time=300s", "--max-output=1G"},
 		{"--cpus=0.5", "--memory=268435456", "--timeout=1m30s"},
 	} {
@@ -71,10 +72,27 @@ func TestLimitsAtTheirBounds(t *testing.T) {
 	}
 }
 
+// M-3: a run asked for less than the default ranges gets just that, in the process and the cgroup, without any switch.
+func TestM3LessIsAlwaysAllowed(t *testing.T) {
+	needSandbox(t)
+	less := []string{"--timeout", "1s", "--memory", "64M", "--cpus", "0.05"}
+	r := run(t, opts{profile: "ring2", flags: less}, "/usr/bin/sleep", "60")
+	r.want(t, 124, "timeout")
+	if r.status.WallTime > 30*time.Second {
+		t.Errorf("a run of one second took %v", r.status.WallTime)
+	}
+	r = run(t, opts{profile: "ring2", flags: []string{"--memory", "64M"}}, "/probe", "alloc", "100")
+	r.want(t, 137, "oom")
+	r = run(t, opts{flags: []string{"--timeout", "301s"}}, "/probe", "ok")
+	if r.exit != 125 || !strings.Contains(r.stderr, "--timeout: 301s is outside the range") {
+		t.Errorf("more than the range: exit %d, want 125\n%s", r.exit, r.stderr)
+	}
+}
+
 // More than one mistake: all are told at once.
 func TestAllMistakesAreReported(t *testing.T) {
 	needSandbox(t)
-	r := run(t, opts{flags: []string{"--cpus=9", "--memory=1k", "--timeout=1s"}}, "/probe", "ok")
+	r := run(t, opts{flags: []string{"--cpus=9", "--memory=1k", "--timeout=1h"}}, "/probe", "ok")
 	for _, name := range []string{"cpu", "memory", "timeout"} {
 		if !strings.Contains(r.stderr, name) {
 			t.Errorf("%s is not named in: %s", name, r.stderr)
@@ -114,7 +132,7 @@ func TestRingAndProfile(t *testing.T) {
 // Test switches must not be flags, and do nothing but what they say.
 func TestUnsafeSwitchIsNeeded(t *testing.T) {
 	needSandbox(t)
-	_, r := try(t, opts{flags: []string{"--timeout", "1s"}, env: []string{"AGENTRUN_TESTONLY_UNSAFE_LIMITS=0"}}, "ok")
+	_, r := try(t, opts{flags: []string{"--timeout", "301s"}, env: []string{"AGENTRUN_TESTONLY_UNSAFE_LIMITS=0"}}, "ok")
 	if r.exit != 125 {
 		t.Errorf("with the switch off: got exit %d, want 125", r.exit)
 	}
