@@ -214,6 +214,7 @@ func deciding() map[string]struct {
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
 
 		"internal/agentuid": {nil, "it is one number"},
+		"meter":             {[]string{"rings", "store"}, "it counts by name; who is admitted, held or told is decided above"},
 		"internal/kept":     {nil, "it keeps bytes; what they follow from is its users' business"},
 		"internal/pace":     {nil, "it is a clock and a number"},
 		"internal/read":     {nil, "what others write is read in one way, whatever it is about"},
@@ -264,7 +265,7 @@ func besideRuns() []string {
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance"}, belowRuntime()...)
+	return append([]string{"hypervisor", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.

@@ -29,15 +29,21 @@ func rate(f *fields) (any, error) {
 			break
 		}
 	}
-	limiter := rings.NewLimiter(func() time.Time { return now })
+	type key struct{ agent, session string }
+	fullAt := map[key]int64{}
+	start := now
 	allowed := make([]bool, len(calls))
 	for i, c := range calls {
 		if !c.timed { // at no time that is known is anything allowed
 			continue
 		}
-		now = c.at
-		result := limiter.Take(c.agent, c.session, ring)
-		allowed[i] = result.Allowed
+		if c.at.After(now) { // a clock set back earns nothing
+			now = c.at
+		}
+		k := key{c.agent, c.session}
+		var result rings.RateResult
+		fullAt[k], result = rings.Draw(fullAt[k], int64(now.Sub(start)), ring)
+		allowed[i] = result.Allowed && c.agent != "" && c.session != ""
 	}
 	return map[string][]bool{"allowed": allowed}, nil
 }

@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"agentrun/audit"
 	"agentrun/governance"
+	"agentrun/meter"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -30,9 +30,9 @@ type Admission struct {
 	Settings  AgentSettings
 	Grant     governance.Grant // what its plan, stake and role give (M-19)
 
-	lock  *store.Lock
-	slot  *store.Lock
-	alarm *alarm
+	lock, slot     *store.Lock
+	meter, reports *meter.Account // of its calls and refusals, and of what it tells the safety loop
+	alarm          *alarm
 }
 
 // Done ends what the admission holds: the turn in a session whose mode is strong, and the place among its plan's runs at
@@ -40,6 +40,11 @@ type Admission struct {
 func (a *Admission) Done() {
 	a.lock.Unlock()
 	a.slot.Unlock()
+	for _, m := range []*meter.Account{a.meter, a.reports} {
+		if m != nil {
+			m.Close()
+		}
+	}
 }
 
 // Codes of denied runs, beside those of package rings.
@@ -82,6 +87,12 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 			return Admission{}, err
 		}
 	}
+	if d.Allowed() {
+		if d, err = h.count(&adm, d); err != nil {
+			adm.Done()
+			return Admission{}, err
+		}
+	}
 	if r.Agent != "" {
 		// Synced with the start's own record.
 		err = h.record(recordedIn(d, r), false, &audit.RingCheck{
@@ -94,8 +105,23 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 		adm.Done()
 		return Admission{}, err
 	}
-	adm.alarm = h.newAlarm(r.Session)
+	adm.alarm = h.newAlarm(r.Session, adm.meter)
 	return adm, nil
+}
+
+// safetyReports is the session in whose bucket reports to the safety loop are counted; no session is called so.
+const safetyReports = "(safety)"
+
+// count finds where the agent's calls and refused attempts are counted (H-16, H-17, H-24). A full table refuses the run: what isn't
+// counted isn't bounded.
+func (h *Hypervisor) count(adm *Admission, v verdict) (verdict, error) {
+	var err, err2 error
+	adm.meter, err = h.account(adm.Agent, adm.Session)
+	adm.reports, err2 = h.account(adm.Agent, safetyReports)
+	if err = errors.Join(err, err2); errors.Is(err, meter.ErrFull) {
+		return denied(v, "H-17", rings.CodeRateTableFull, "wait until runs of other agents have ended", "%v", err), nil
+	}
+	return v, err
 }
 
 // turn takes the session's workspace for one run that can write it (H-32, strong). The kernel gives it back when we die.
@@ -257,7 +283,7 @@ func (h *Hypervisor) inSession(tx *store.Tx, v verdict, r Request) (verdict, err
 	switch {
 	case rec.State != rings.SessionActive:
 		return denied(v, "H-29", CodeSessionClosed, "agentrun session show "+r.Session, "session %s is %s, not active", r.Session, rec.State), nil
-	case !slices.ContainsFunc(rec.Participants, func(p rings.Participant) bool { return p.Agent == r.Agent }):
+	case !rec.Has(r.Agent):
 		return denied(v, "H-30", CodeNotParticipant, fmt.Sprintf("agentrun session join %s --agent %s", r.Session, r.Agent), "agent %s doesn't take part in session %s", r.Agent, r.Session), nil
 	}
 	v.serial = rec.Config.ConsistencyMode == rings.Strong

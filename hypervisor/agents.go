@@ -266,7 +266,30 @@ func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operat
 	if err != nil {
 		return fail(err)
 	}
-	return was, operator, nil
+	return was, operator, h.forgive(ctx, id)
+}
+
+// forgive empties the windows of what an agent was refused (H-24): else its next refused call would hold it again.
+func (h *Hypervisor) forgive(ctx context.Context, id string) error {
+	all, err := h.Sessions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range append(all, rings.SessionRecord{}) { // the last is for its runs in no session
+		if s.Config.SessionID != "" && !s.Has(id) {
+			continue
+		}
+		a, err := h.account(id, s.Config.SessionID)
+		if err != nil {
+			return err
+		}
+		err = a.Forgive()
+		a.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // refusedCode is the audit's word for why an attestation was refused.

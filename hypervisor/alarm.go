@@ -4,52 +4,46 @@ package hypervisor
 
 import (
 	"errors"
-	"sync"
-	"time"
+	"sync/atomic"
 
 	"agentrun/audit"
+	"agentrun/meter"
 	"agentrun/rings"
 )
 
 // alarm weighs everything that one run was refused, together: system calls, tools, connections (H-24). An agent that tries a
-// little at each of them is one agent. What it makes us write is bounded together, too.
+// little at each of them is one agent, and so is one that does it in several runs: the window is the node's. What a run makes us
+// write is bounded together, too.
 type alarm struct {
-	now             func() time.Time
 	refused, passed *gatherer
-
-	mu       sync.Mutex
-	detector *rings.BreachDetector
-	tripped  bool
+	attempts        *meter.Account
+	tripped         atomic.Bool
 }
 
-func (h *Hypervisor) newAlarm(session string) *alarm {
+func (h *Hypervisor) newAlarm(session string, attempts *meter.Account) *alarm {
 	write := func(r audit.Record) error { return h.record(session, false, r) }
 	return &alarm{
-		now: h.now, refused: newGatherer(refusedLimit, h.now, write), passed: newGatherer(passedLimit, h.now, write),
-		detector: rings.NewBreachDetector(h.now),
+		refused: newGatherer(refusedLimit, h.now, write), passed: newGatherer(passedLimit, h.now, write), attempts: attempts,
 	}
 }
 
 // flush puts on record what was only counted so far.
 func (a *alarm) flush() error { return errors.Join(a.refused.flush(), a.passed.flush()) }
 
-// denied counts one attempt; trips is true once.
+// denied counts one attempt; trips is true once. What can't be counted is the worst.
 func (a *alarm) denied(ring, called rings.Ring) (b rings.BreachResult, trips bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	b = a.detector.Denied(ring, called)
-	if !b.Tripped {
-		return b, false
+	b, err := a.attempts.Attempt(ring, called)
+	if err != nil {
+		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: rings.BreachWeight(ring, called)}
 	}
-	trips, a.tripped = !a.tripped, true
-	return b, trips
+	return b, b.Tripped && !a.tripped.Swap(true)
 }
 
-// reset begins anew.
+// reset begins anew; what can't be forgotten still counts.
 func (a *alarm) reset() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.detector, a.tripped = rings.NewBreachDetector(a.now), false
+	if a.attempts.Forgive() == nil {
+		a.tripped.Store(false)
+	}
 }
 
 // breacher is whom a breach is laid to: the agent, or the run if it belongs to none.

@@ -142,7 +142,7 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	if tool, ok := toolOf(c.Action.ID); ok && !b.adm.Grant.Allows(tool) {
 		return no(ring, link.CodeToolRestricted, "plan "+b.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
 	}
-	if r := b.h.limits.Take(b.bucket(), b.session(), ring); !r.Allowed {
+	if r := b.adm.meter.Take(ring); !r.Allowed {
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
 	}
 	return b.take(c, ring), nil
@@ -181,15 +181,6 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 }
 
 // bucket and session name the rate's token bucket (H-16). What has no session shares one that no session can be called.
-func (b *Broker) bucket() string { return b.adm.breacher(b.run) }
-
-func (b *Broker) session() string {
-	if b.adm.Session == "" {
-		return "(none)"
-	}
-	return b.adm.Session
-}
-
 func (b *Broker) over() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

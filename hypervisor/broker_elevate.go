@@ -36,7 +36,7 @@ func (b *Broker) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, 
 		return notElevated(link.CodeStopped, stoppedText), nil
 	}
 	ring, _ := b.live.ring()
-	l := b.h.limits.Take(b.bucket(), b.session(), ring)
+	l := b.adm.meter.Take(ring)
 	if l.Allowed && !b.takeFrom(&b.asking, elevationPace) {
 		l = rings.RateResult{RetryAfter: time.Duration(float64(time.Second) / elevationPace.perSecond)}
 	}

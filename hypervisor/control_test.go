@@ -738,11 +738,7 @@ func (c *Control) isTold() bool {
 	return c.toldHeld
 }
 
-func (a *alarm) isTripped() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.tripped
-}
+func (a *alarm) isTripped() bool { return a.tripped.Load() }
 
 // A release forgives, and the next breach counts again; also when the run never looked while its agent was in quarantine.
 func TestH24BreachAfterRelease(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/governance"
+	"agentrun/meter"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -38,13 +39,13 @@ type Hypervisor struct {
 	opt     Options
 	now     func() time.Time
 	boot    func() time.Duration
-	limits  *rings.Limiter
 	opening sync.WaitGroup
 
-	mu   sync.Mutex
-	db   *store.DB
-	logs map[string]*audit.Log
-	news map[string]bool // chains with entries that no checkpoint covers yet
+	mu     sync.Mutex
+	db     *store.DB
+	meters *meter.Table
+	logs   map[string]*audit.Log
+	news   map[string]bool // chains with entries that no checkpoint covers yet
 }
 
 // Open checks nothing yet; the first use says what is wrong.
@@ -59,7 +60,6 @@ func Open(opt Options) (*Hypervisor, error) {
 	if h.boot == nil {
 		h.boot = sinceBoot
 	}
-	h.limits = rings.NewLimiter(h.now)
 	return h, nil
 }
 
@@ -87,6 +87,10 @@ func (h *Hypervisor) Close() error {
 		errs = append(errs, h.db.Close())
 		h.db = nil
 	}
+	if h.meters != nil {
+		errs = append(errs, h.meters.Close())
+		h.meters = nil
+	}
 	return errors.Join(errs...)
 }
 
@@ -100,6 +104,23 @@ func (h *Hypervisor) unsigned() []string {
 		chains = append(slices.Delete(chains, i, i+1), audit.NodeChain)
 	}
 	return chains
+}
+
+// account is what an agent has used up in a session, on this node. The operator's own runs have one each (H-16, H-24).
+func (h *Hypervisor) account(agent, session string) (*meter.Account, error) {
+	if agent == "" {
+		return meter.Alone(h.boot), nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.meters == nil {
+		t, err := meter.Open(h.opt.StateDir, h.boot)
+		if err != nil {
+			return nil, err
+		}
+		h.meters = t
+	}
+	return h.meters.Account(agent, session)
 }
 
 func (h *Hypervisor) store() (*store.DB, error) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentrun/meter"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -102,7 +103,8 @@ type Control struct {
 // Control takes charge of an admitted run. It must be closed, after the run's last process is dead and before adm.Done.
 func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
 	if adm.alarm == nil {
-		adm.alarm = h.newAlarm(adm.Session)
+		adm.meter, adm.reports = meter.Alone(h.boot), meter.Alone(h.boot)
+		adm.alarm = h.newAlarm(adm.Session, adm.meter)
 	}
 	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, wake: make(chan struct{}, 1), unfit: map[string]bool{}}
 	if rings.CheckAgentID(c.who) != nil {

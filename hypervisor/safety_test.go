@@ -230,7 +230,7 @@ func TestS15SafetyIsPaced(t *testing.T) {
 	if err := json.Unmarshal(last, &reply); err != nil || reply.Success || reply.Error == nil || reply.Error.Code != safetyloop.CodeRateLimit || loop.n >= 1000 || loop.n == 0 {
 		t.Errorf("got %s (%v) after %d, want a refusal", last, err, loop.n)
 	}
-	if r := s.limits.Take(e.bucket(), e.session(), rings.Sandbox); !r.Allowed {
+	if r := adm.meter.Take(rings.Sandbox); !r.Allowed {
 		t.Errorf("a tool call has to wait for it: %v", err)
 	}
 	without := s.Control(adm, ControlOptions{Run: "r1"}).Broker(BrokerOptions{})

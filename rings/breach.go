@@ -84,25 +84,34 @@ type BreachResult struct {
 	Attempts int      `json:"attempts"`
 }
 
-// attempts is one sliding window. It holds as many as are needed to know the severity exactly: each weighs at least 1,
-// so criticalScore of them are critical whatever else there was, and what is dropped to make room is older than all
-// that is kept and leaves the window before it.
-type attempts struct {
-	at     []int64
-	weight []uint8
+// Attempts is one sliding window: the refused attempts of an agent in a session (H-24). Its zero value is an empty one. It
+// holds as many as are needed to know the severity exactly: each weighs at least 1, so criticalScore of them are critical
+// whatever else there was, and what is dropped to make room is older than all that is kept and leaves the window before it.
+//
+// It is plain data without pointers, so that it can lie in memory that processes share; whoever shares it takes turns.
+type Attempts struct {
+	at     [criticalScore]int64 // nanoseconds of the caller's clock, oldest first
+	weight [criticalScore]uint8
+	n      uint8
 }
 
-func (a *attempts) add(now int64, weight int) BreachResult {
+// Add records one that weighs so much at a time, and judges all that count. One that weighs nothing (at or below the agent's
+// own privilege, refused for its rate, say) only tells where the agent stands. A clock set back makes no attempt older.
+func (a *Attempts) Add(now time.Duration, weight int) BreachResult {
 	a.expire(now)
 	if weight > 0 {
-		if len(a.at) == criticalScore {
+		if a.n == criticalScore {
 			a.drop(1)
 		}
-		a.at = append(a.at, now)
-		a.weight = append(a.weight, uint8(weight))
+		at := int64(now)
+		if a.n > 0 {
+			at = max(at, a.at[a.n-1])
+		}
+		a.at[a.n], a.weight[a.n] = at, uint8(min(weight, criticalScore))
+		a.n++
 	}
-	res := BreachResult{Attempts: len(a.at)}
-	for _, w := range a.weight {
+	res := BreachResult{Attempts: int(a.n)}
+	for _, w := range a.weight[:a.n] {
 		res.Score += int(w)
 	}
 	res.Severity = severityOf(res.Score)
@@ -110,50 +119,26 @@ func (a *attempts) add(now int64, weight int) BreachResult {
 	return res
 }
 
-func (a *attempts) expire(now int64) {
+// Over tells whether nothing counts any more.
+func (a *Attempts) Over(now time.Duration) bool {
+	b := *a
+	b.expire(now)
+	return b.n == 0
+}
+
+func (a *Attempts) expire(now time.Duration) {
+	a.n = min(a.n, criticalScore) // shared memory may say anything
 	old := 0
-	for old < len(a.at) && now-a.at[old] >= int64(BreachWindow) {
+	for old < int(a.n) && int64(now)-a.at[old] >= int64(BreachWindow) {
 		old++
 	}
 	a.drop(old)
 }
 
-func (a *attempts) drop(n int) {
-	if n == 0 {
-		return
-	}
-	a.at = a.at[:copy(a.at, a.at[n:])]
-	a.weight = a.weight[:copy(a.weight, a.weight[n:])]
-}
-
-// BreachDetector watches the denied attempts of one agent in one session (H-24). Its zero value and nil have no clock
-// and trip at every attempt above the agent's ring. It is asked by one goroutine at a time.
-type BreachDetector struct {
-	clock  func() time.Time
-	start  time.Time
-	now    int64
-	window attempts
-}
-
-// NewBreachDetector returns a detector that reads the time from clock.
-func NewBreachDetector(clock func() time.Time) *BreachDetector {
-	d := &BreachDetector{clock: clock}
-	if clock != nil {
-		d.start = clock()
-	}
-	return d
-}
-
-// Denied records that the agent, in ring agentRing, was denied something that needs ring calledRing. Attempts at or
-// below its own privilege (refused for their rate, say) weigh nothing and only tell where the agent stands.
-func (d *BreachDetector) Denied(agentRing, calledRing Ring) BreachResult {
-	weight := BreachWeight(agentRing, calledRing)
-	if d == nil || d.clock == nil {
-		return BreachResult{Severity: SeverityCritical, Tripped: true, Score: weight}
-	}
-	// As in the limiter: a clock set back makes no attempt older than it was, and none younger.
-	d.now = max(d.now, int64(d.clock().Sub(d.start)))
-	return d.window.add(d.now, weight)
+func (a *Attempts) drop(n int) {
+	copy(a.at[:], a.at[n:a.n])
+	copy(a.weight[:], a.weight[n:a.n])
+	a.n -= uint8(n)
 }
 
 // Call is one call of an agent as `agentrun conform` and tests give it: a call above the agent's ring is a denied
@@ -171,11 +156,11 @@ func AssessCalls(calls []Call) BreachResult {
 	if len(calls) == 0 {
 		return worst
 	}
-	var w attempts
-	start, now := calls[0].At, int64(0)
+	var w Attempts
+	start, now := calls[0].At, time.Duration(0)
 	for _, c := range calls {
-		now = max(now, int64(c.At.Sub(start)))
-		if res := w.add(now, BreachWeight(c.AgentRing, c.CalledRing)); res.Severity > worst.Severity || res.Score > worst.Score {
+		now = max(now, c.At.Sub(start))
+		if res := w.Add(now, BreachWeight(c.AgentRing, c.CalledRing)); res.Severity > worst.Severity || res.Score > worst.Score {
 			worst = res
 		}
 	}

@@ -51,56 +51,47 @@ func TestH24Severity(t *testing.T) {
 }
 
 func TestH24WindowSlides(t *testing.T) {
-	clock := newHandClock()
-	d := NewBreachDetector(clock.Now)
+	var w Attempts
+	root := BreachWeight(Sandbox, Root)
 	for range 2 {
-		d.Denied(Sandbox, Root)
+		w.Add(0, root)
 	}
-	clock.advance(BreachWindow - 1)
-	if res := d.Denied(Sandbox, Sandbox); res.Severity != SeverityMedium {
+	if res := w.Add(BreachWindow-1, 0); res.Severity != SeverityMedium || w.Over(BreachWindow-1) {
 		t.Errorf("a nanosecond before the window's end: %+v, want medium", res)
 	}
-	if res := d.Denied(Sandbox, Root); res.Severity != SeverityHigh || !res.Tripped {
+	if res := w.Add(BreachWindow-1, root); res.Severity != SeverityHigh || !res.Tripped {
 		t.Errorf("third attempt: %+v, want high, tripped", res)
 	}
-	clock.advance(1)
-	if res := d.Denied(Sandbox, Sandbox); res.Score != 9 || res.Attempts != 1 {
+	if res := w.Add(BreachWindow, 0); res.Score != 9 || res.Attempts != 1 {
 		t.Errorf("at the window's end: %+v, want only the last attempt", res)
+	}
+	if w.Over(2*BreachWindow-2) || !w.Over(2*BreachWindow-1) {
+		t.Error("the last attempt counts for a window, no less and no more")
 	}
 }
 
 func TestH24ClockSetBack(t *testing.T) {
-	clock := newHandClock()
-	d := NewBreachDetector(clock.Now)
-	d.Denied(Sandbox, Root)
-	clock.advance(-24 * time.Hour)
-	d.Denied(Sandbox, Root)
-	if res := d.Denied(Sandbox, Root); !res.Tripped {
+	var w Attempts
+	var res BreachResult
+	for _, at := range []time.Duration{24 * time.Hour, 0, time.Hour} {
+		res = w.Add(at, BreachWeight(Sandbox, Root))
+	}
+	if !res.Tripped {
 		t.Errorf("three attempts under a clock that was set back: %+v, want tripped", res)
 	}
 }
 
-func TestH24ZeroTrips(t *testing.T) {
-	for name, d := range map[string]*BreachDetector{"nil": nil, "zero": {}, "no clock": NewBreachDetector(nil)} {
-		if res := d.Denied(Sandbox, Standard); !res.Tripped {
-			t.Errorf("%s: %+v, want tripped", name, res)
-		}
-	}
-}
-
-// A flood of attempts takes no more room than it needs to be critical, and washes nobody clean.
+// A flood of attempts is critical, and washes nobody clean; nor does a count that others wrote.
 func TestH24Bounded(t *testing.T) {
-	clock := newHandClock()
-	d := NewBreachDetector(clock.Now)
+	w := Attempts{n: 255}
 	var last BreachResult
 	for range 1000 {
-		last = d.Denied(Sandbox, Standard)
+		last = w.Add(time.Hour, BreachWeight(Sandbox, Standard))
 	}
-	if n := cap(d.window.at); n > 2*criticalScore || last.Severity != SeverityCritical {
-		t.Errorf("room for %d attempts, %+v, want critical", n, last)
+	if last.Severity != SeverityCritical || last.Attempts != criticalScore {
+		t.Errorf("%+v, want critical", last)
 	}
-	clock.advance(BreachWindow)
-	if res := d.Denied(Sandbox, Root); res.Score != 9 || res.Attempts != 1 {
+	if res := w.Add(time.Hour+BreachWindow, BreachWeight(Sandbox, Root)); res.Score != 9 || res.Attempts != 1 {
 		t.Errorf("a minute later: %+v, want the one attempt", res)
 	}
 }
@@ -108,24 +99,24 @@ func TestH24Bounded(t *testing.T) {
 // What the bounded window says is what adding up all attempts would.
 func TestH24WindowIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		clock := newHandClock()
-		d := NewBreachDetector(clock.Now)
+		var w Attempts
 		type attempt struct {
-			at     time.Time
+			at     time.Duration
 			weight int
 		}
 		var all []attempt
+		var now time.Duration
 		for range rapid.IntRange(1, 300).Draw(t, "calls") {
-			clock.advance(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
+			now += time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond
 			agent, called := rapid.SampledFrom([]Ring{Privileged, Standard, Sandbox}).Draw(t, "agent"), rapid.SampledFrom([]Ring{Root, Privileged, Standard, Sandbox}).Draw(t, "called")
-			all = append(all, attempt{clock.Now(), BreachWeight(agent, called)})
+			all = append(all, attempt{now, BreachWeight(agent, called)})
 			score := 0
 			for _, a := range all {
-				if clock.Now().Sub(a.at) < BreachWindow {
+				if now-a.at < BreachWindow {
 					score += a.weight
 				}
 			}
-			if got := d.Denied(agent, called); got.Severity != severityOf(score) {
+			if got := w.Add(now, BreachWeight(agent, called)); got.Severity != severityOf(score) {
 				t.Fatalf("got %+v, want %v of score %d", got, severityOf(score), score)
 			}
 		}
@@ -133,10 +124,10 @@ func TestH24WindowIsExact(t *testing.T) {
 }
 
 func BenchmarkBreach(b *testing.B) {
-	d := NewBreachDetector(time.Now)
+	var w Attempts
 	b.ReportAllocs()
-	for b.Loop() {
-		d.Denied(Sandbox, Standard)
+	for i := 0; b.Loop(); i++ {
+		w.Add(time.Duration(i), BreachWeight(Sandbox, Standard))
 	}
 }
 

@@ -7,7 +7,7 @@
 // Without state: Assign and ShouldDemote turn a trust score into a ring, Action and Classify say which ring an action
 // requires, Check decides on it, ConstraintsOf and ResourceAllowed say what a ring may use, and CheckAgentID and its
 // likes what may be a name. With state, and each safe for concurrent use, bounded in memory and given its clock:
-// Elevations (rings on loan), Limiter (token buckets), BreachDetector, QuarantineEntry, KillSwitch (handlers, compensations,
+// Elevations (rings on loan), Draw (token buckets), Attempts (the window of a breach), QuarantineEntry, KillSwitch (handlers, compensations,
 // hand-off), Session, and Shared, what a session's participants share.
 //
 //	action, err := rings.DecodeAction(unsafeText)

@@ -3,11 +3,7 @@
 package rings
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,10 +30,21 @@ func (c *handClock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// takeAll takes until refused and returns how often it could.
-func takeAll(l *Limiter, agent, session string, ring Ring) int {
+// bucket is one, with the clock that Draw wants to be told.
+type bucket struct {
+	clock  func() time.Time
+	fullAt int64
+}
+
+func (b *bucket) Take(r Ring) (res RateResult) {
+	b.fullAt, res = Draw(b.fullAt, b.clock().UnixNano(), r)
+	return res
+}
+
+// all takes until refused and returns how often it could.
+func (b *bucket) all(r Ring) int {
 	for n := 0; ; n++ {
-		if !l.Take(agent, session, ring).Allowed || n > 1000 {
+		if !b.Take(r).Allowed || n > 1000 {
 			return n
 		}
 	}
@@ -51,16 +58,16 @@ func TestH16Limits(t *testing.T) {
 		{Privileged, 100, 50}, {Standard, 40, 20}, {Sandbox, 10, 5}, {NoRing, 10, 5}, {Ring(200), 10, 5},
 	} {
 		clock := newHandClock()
-		l := NewLimiter(clock.Now)
-		if got := takeAll(l, "a", "s", tt.ring); got != tt.burst {
+		l := &bucket{clock: clock.Now}
+		if got := l.all(tt.ring); got != tt.burst {
 			t.Errorf("%v: took %d from a full bucket, want %d", tt.ring, got, tt.burst)
 		}
 		clock.advance(time.Second)
-		if got := takeAll(l, "a", "s", tt.ring); got != tt.second {
+		if got := l.all(tt.ring); got != tt.second {
 			t.Errorf("%v: took %d a second later, want %d", tt.ring, got, tt.second)
 		}
 		clock.advance(time.Hour)
-		if got := takeAll(l, "a", "s", tt.ring); got != tt.burst {
+		if got := l.all(tt.ring); got != tt.burst {
 			t.Errorf("%v: took %d an hour later, want %d", tt.ring, got, tt.burst)
 		}
 		limit, _ := RateLimitOf(tt.ring)
@@ -71,23 +78,22 @@ func TestH16Limits(t *testing.T) {
 }
 
 func TestH16RootIsUnlimited(t *testing.T) {
-	l := NewLimiter(newHandClock().Now)
+	l := &bucket{clock: newHandClock().Now}
+	l.all(Sandbox)
+	was := l.fullAt
 	for range 10_000 {
-		if res := l.Take("a", "s", Root); !res.Allowed || !res.Unlimited {
-			t.Fatalf("got %+v, want allowed", res)
+		if res := l.Take(Root); !res.Allowed || !res.Unlimited || l.fullAt != was {
+			t.Fatalf("got %+v, want allowed, and the bucket as it was", res)
 		}
-	}
-	if l.Len() != 0 {
-		t.Errorf("%d buckets, want none for ring 0", l.Len())
 	}
 }
 
 func TestH16RetryAfter(t *testing.T) {
 	clock := newHandClock()
-	l := NewLimiter(clock.Now)
-	takeAll(l, "a", "s", Sandbox)
+	l := &bucket{clock: clock.Now}
+	l.all(Sandbox)
 	clock.advance(50 * time.Millisecond)
-	res := l.Take("a", "s", Sandbox)
+	res := l.Take(Sandbox)
 	if res.Allowed || res.Code != CodeRateLimited {
 		t.Fatalf("got %+v, want %s", res, CodeRateLimited)
 	}
@@ -95,219 +101,77 @@ func TestH16RetryAfter(t *testing.T) {
 		t.Errorf("got retry after %v with %v tokens, want 150ms, 0.25", res.RetryAfter, res.Tokens)
 	}
 	clock.advance(res.RetryAfter - 1)
-	if l.Take("a", "s", Sandbox).Allowed {
+	if l.Take(Sandbox).Allowed {
 		t.Error("allowed a nanosecond before retry-after")
 	}
 	clock.advance(1)
-	if !l.Take("a", "s", Sandbox).Allowed {
+	if !l.Take(Sandbox).Allowed {
 		t.Error("refused after retry-after")
-	}
-}
-
-func TestH16ZeroRefuses(t *testing.T) {
-	for name, l := range map[string]*Limiter{"nil": nil, "zero": {}, "no clock": NewLimiter(nil)} {
-		for _, ring := range []Ring{Root, Privileged, Sandbox} {
-			if res := l.Take("a", "s", ring); res.Allowed {
-				t.Errorf("%s limiter, %v: allowed", name, ring)
-			}
-		}
-	}
-	l := NewLimiter(newHandClock().Now)
-	for _, key := range [][2]string{{"", "s"}, {"a", ""}, {strings.Repeat("a", 257), "s"}, {"a", strings.Repeat("s", 257)}} {
-		if res := l.Take(key[0], key[1], Root); res.Code != CodeRateKey {
-			t.Errorf("key %.10q: got %+v, want %s", key, res, CodeRateKey)
-		}
-	}
-}
-
-func TestH17KeysDontCollide(t *testing.T) {
-	l := NewLimiter(newHandClock().Now)
-	takeAll(l, "a", "b:c", Sandbox)
-	if got := takeAll(l, "a:b", "c", Sandbox); got != 10 {
-		t.Errorf(`("a:b","c") had %d tokens after ("a","b:c") took its own, want 10`, got)
-	}
-}
-
-func TestH17Flood(t *testing.T) {
-	clock := newHandClock()
-	l := NewLimiter(clock.Now)
-	if got := takeAll(l, "victim", "s", Sandbox); got != 10 {
-		t.Fatalf("took %d", got)
-	}
-	for i := range MaxBuckets - 1 {
-		if !l.Take("flood", strconv.Itoa(i), Sandbox).Allowed {
-			t.Fatalf("bucket %d: refused", i)
-		}
-	}
-	// Every bucket has been used: nobody comes in, and nobody's tokens come back.
-	for i := range 1000 {
-		res := l.Take("flood", "more"+strconv.Itoa(i), Sandbox)
-		if res.Allowed || res.Code != CodeRateTableFull || res.RetryAfter != 200*time.Millisecond {
-			t.Fatalf("bucket beyond the bound: got %+v, want %s and retry after 200ms", res, CodeRateTableFull)
-		}
-	}
-	if res := l.Take("victim", "s", Sandbox); res.Allowed {
-		t.Errorf("the flood filled a bucket: %+v", res)
-	}
-	// One of a token's time later the flood's buckets are full and make room; the emptied one isn't, and stays.
-	clock.advance(200 * time.Millisecond)
-	for i := range MaxBuckets - 1 {
-		if !l.Take("second", strconv.Itoa(i), Sandbox).Allowed {
-			t.Fatalf("bucket %d of the second flood: refused", i)
-		}
-	}
-	if l.Take("second", "one too many", Sandbox).Allowed {
-		t.Error("a bucket that wasn't full made room")
-	}
-	if got := takeAll(l, "victim", "s", Sandbox); got != 1 {
-		t.Errorf("the emptied bucket has %d tokens after 200 ms, want 1", got)
-	}
-	if l.Len() != MaxBuckets {
-		t.Errorf("%d buckets, want %d", l.Len(), MaxBuckets)
 	}
 }
 
 func TestH17Flapping(t *testing.T) {
 	clock := newHandClock()
-	l := NewLimiter(clock.Now)
-	takeAll(l, "a", "s", Privileged)
+	l := &bucket{clock: clock.Now}
+	l.all(Privileged)
 	for _, ring := range []Ring{Sandbox, Standard, Root, Sandbox, Privileged, NoRing, Standard} {
 		if ring == Root {
-			l.Take("a", "s", ring)
+			l.Take(ring)
 			continue
 		}
-		if got := takeAll(l, "a", "s", ring); got != 0 {
+		if got := l.all(ring); got != 0 {
 			t.Errorf("emptied in ring 1, %d tokens in %v", got, ring)
 		}
 	}
 	clock.advance(time.Second) // half a bucket, whatever its size
-	if res := l.Take("a", "s", Sandbox); res.Tokens != 4 {
+	if res := l.Take(Sandbox); res.Tokens != 4 {
 		t.Errorf("half full in ring 3: %v tokens after one was taken, want 4", res.Tokens)
 	}
-	if res := l.Take("a", "s", Privileged); res.Tokens != 39 {
+	if res := l.Take(Privileged); res.Tokens != 39 {
 		t.Errorf("two fifths full in ring 1: %v tokens after one was taken, want 39", res.Tokens)
 	}
 }
 
-func TestH17ClockSetBack(t *testing.T) {
-	clock := newHandClock()
-	l := NewLimiter(clock.Now)
-	takeAll(l, "a", "s", Sandbox)
-	for range 100 {
-		clock.advance(-time.Hour)
-		if got := takeAll(l, "a", "s", Sandbox); got != 0 {
-			t.Fatalf("%d tokens from a clock that was set back", got)
-		}
-		clock.advance(time.Hour)
-		if got := takeAll(l, "a", "s", Sandbox); got != 0 {
-			t.Fatalf("%d tokens from a clock that swings", got)
-		}
-	}
-	clock.advance(1 << 62)
-	clock.advance(1 << 62)
-	clock.advance(1 << 62)
-	if got := takeAll(l, "a", "s", Sandbox); got != 10 {
-		t.Errorf("%d tokens at the end of time, want 10", got)
-	}
-}
-
-func TestH17Concurrent(t *testing.T) {
-	l := NewLimiter(newHandClock().Now)
-	var taken atomic.Int64
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			for range 10 {
-				if l.Take("a", "s", Standard).Allowed {
-					taken.Add(1)
-				}
+// Whatever a word says that others could have written, and whatever the time, no more than a bucket is given, and nothing overflows.
+func TestH17AnyWord(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := rapid.Int64().Draw(t, "now")
+		full, n := rapid.Int64().Draw(t, "full"), 0
+		for ; n < 1000; n++ {
+			next, res := Draw(full, now, Sandbox)
+			if res.Tokens < 0 || res.Tokens > 10 || res.RetryAfter < 0 || res.RetryAfter > refillTime {
+				t.Fatalf("%d at %d: %+v", full, now, res)
 			}
-		})
-	}
-	wg.Wait()
-	if taken.Load() != 40 {
-		t.Errorf("100 goroutines took %d, want 40", taken.Load())
-	}
+			if !res.Allowed {
+				break
+			}
+			full = next
+		}
+		if n > 10 {
+			t.Fatalf("%d tokens at once", n)
+		}
+	})
 }
 
-// In whatever way rings, clocks and names change, over any stretch of time an agent takes no more than one full bucket
-// and what came back meanwhile, in fractions of a bucket; and the heap's order and places stay right.
+// In whatever way rings and clock go on, over any stretch of time an agent takes no more than one full bucket and what came back
+// meanwhile, in fractions of a bucket.
 func TestH17NothingGained(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clock := newHandClock()
-		l := NewLimiter(clock.Now)
-		l.max = 4
-		used := map[string]float64{} // in buckets
-		begun := map[string]time.Duration{}
-		var latest, now time.Duration
+		l := &bucket{clock: clock.Now}
+		used, now := 0.0, time.Duration(0) // in buckets
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
-			d := time.Duration(rapid.Int64Range(-int64(time.Second), int64(time.Second)).Draw(t, "d"))
+			d := time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "d"))
 			clock.advance(d)
 			now += d
-			latest = max(latest, now)
-			agent := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(t, "agent")
 			ring := rapid.SampledFrom([]Ring{NoRing, Privileged, Standard, Sandbox}).Draw(t, "ring")
-			res := l.Take(agent, "s", ring)
-			if res.Allowed {
-				if _, ok := begun[agent]; !ok {
-					begun[agent] = latest
-				}
+			if l.Take(ring).Allowed {
 				limit, _ := RateLimitOf(ring)
-				used[agent] += 1 / float64(limit.Burst)
+				used += 1 / float64(limit.Burst)
 			}
-			if may := 1 + float64(latest-begun[agent])/float64(refillTime); used[agent] > may+1e-9 {
-				t.Fatalf("%s used %v buckets, may %v", agent, used[agent], may)
-			}
-			checkHeap(t, l)
-		}
-	})
-}
-
-func checkHeap(t *rapid.T, l *Limiter) {
-	if len(l.byFull) != len(l.buckets) || len(l.byFull) > l.max {
-		t.Fatalf("%d in the heap, %d in the map, at most %d", len(l.byFull), len(l.buckets), l.max)
-	}
-	for i, b := range l.byFull {
-		if b.place != i || l.buckets[b.key] != b || b.fullAt < l.byFull[(i-1)/2*min(i, 1)].fullAt {
-			t.Fatalf("heap: bucket %d is %+v", i, b)
-		}
-	}
-}
-
-func BenchmarkTake(b *testing.B) {
-	for _, n := range []int{1, 1000, MaxBuckets} {
-		b.Run(fmt.Sprintf("buckets=%d", n), func(b *testing.B) {
-			l := NewLimiter(time.Now)
-			names := make([]string, n)
-			for i := range names {
-				names[i] = "agent-" + strconv.Itoa(i)
-				l.Take(names[i], "session", Privileged)
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				l.Take(names[i%n], "session", Privileged)
-			}
-		})
-	}
-	b.Run("flood", func(b *testing.B) {
-		clock := newHandClock()
-		l := NewLimiter(clock.Now)
-		for i := range MaxBuckets {
-			l.Take("agent", strconv.Itoa(i), Sandbox)
-		}
-		b.ReportAllocs()
-		for b.Loop() {
-			if l.Take("agent", "new", Sandbox).Allowed {
-				b.Fatal("let in")
+			if may := 1 + float64(now)/float64(refillTime); used > may+1e-9 {
+				t.Fatalf("used %v buckets, may %v", used, may)
 			}
 		}
-	})
-	b.Run("parallel", func(b *testing.B) {
-		l := NewLimiter(time.Now)
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				l.Take("agent", "session", Privileged)
-			}
-		})
 	})
 }

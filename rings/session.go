@@ -80,6 +80,11 @@ type SessionRecord struct {
 	Participants []Participant `json:"participants"`
 }
 
+// Has tells whether an agent takes part.
+func (r *SessionRecord) Has(agent string) bool {
+	return slices.ContainsFunc(r.Participants, func(p Participant) bool { return p.Agent == agent })
+}
+
 // Session is a session with its participants (H-29). It is for one goroutine: a store's transaction is what keeps two
 // from changing it. The zero value is in no state and refuses everything.
 //

@@ -76,6 +76,17 @@ func openFile(dir *os.File, name string, flag int) (*os.File, error) {
 	return f, nil
 }
 
+// OpenBeside opens a file of the state folder that another package keeps beside the state, for reading and writing; both are made
+// with modes 0700 and 0600 where they aren't there. The error is an *UnsafeError if anybody else could reach them.
+func OpenBeside(folder, name string) (*os.File, error) {
+	dir, err := openDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return openFile(dir, name, unix.O_RDWR|unix.O_CREAT)
+}
+
 // exists tells whether the state folder has something called name, of whatever kind.
 func exists(dir *os.File, name string) (bool, error) {
 	var st unix.Stat_t
