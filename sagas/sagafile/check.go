@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"agentrun/internal/read"
@@ -25,6 +26,9 @@ const (
 	maxURLBytes   = 2000
 	maxInputBytes = 64 << 10
 	maxName       = 256
+
+	// MaxCommandTimeout is the longest that a step's command can run: profiles.MaxTimeout, which a file doesn't know.
+	MaxCommandTimeout = 300 * time.Second
 )
 
 // checker collects what is wrong with a file.
@@ -75,7 +79,15 @@ func (d *checker) step(path string, s *Step) {
 		d.bad(path+".max_retries", "%d, want 0 to %d", *s.MaxRetries, sagas.MaxRetries)
 	}
 	d.seconds(path+".retry_delay_seconds", s.RetryDelay, 0, sagas.MaxRetryDelay.Seconds())
-	d.seconds(path+".step_timeout_seconds", s.StepTimeout, 0.001, sagas.MaxStepTimeout.Seconds())
+	d.stepTimeout(path+".step_timeout_seconds", s)
+}
+
+// stepTimeout refuses what a sandbox can't have: a command that was promised an hour must not end at five minutes (H-19).
+func (d *checker) stepTimeout(path string, s *Step) {
+	d.seconds(path, s.StepTimeout, 0.001, sagas.MaxStepTimeout.Seconds())
+	if most := MaxCommandTimeout.Seconds(); s.StepTimeout != nil && *s.StepTimeout > most && (s.Execute != nil || s.Undo != nil) {
+		d.bad(path, "%v: a command runs for %v s at most; what takes longer is called by execute_api and undo_api", *s.StepTimeout, most)
+	}
 }
 
 func count(set ...bool) (n int) {

@@ -44,8 +44,8 @@ type Command struct {
 	Workspace string   `json:"workspace,omitempty"` // absolute once parsed
 }
 
-// Runner runs a command in a sandbox and returns when all of it is dead. limit is the step's time limit; the context ends
-// with it. An exit code other than 0 is an error.
+// Runner runs a command in a sandbox and returns when all of it is dead. limit is the time limit that the step gives, 0 where it
+// gives none; the context ends with the one that holds. An exit code other than 0 is an error.
 type Runner interface {
 	RunCommand(ctx context.Context, c Command, limit time.Duration, call sagas.Call) error
 }
@@ -103,10 +103,6 @@ func (s *Step) bind(m Means) (sagas.Step, error) {
 			step.MaxRetries = sagas.None
 		}
 	}
-	limit := step.Timeout
-	if limit == 0 {
-		limit = sagas.DefaultStepTimeout
-	}
 	input, err := json.Marshal(s.Input)
 	if err != nil {
 		return step, err
@@ -114,10 +110,10 @@ func (s *Step) bind(m Means) (sagas.Step, error) {
 	if s.Input == nil {
 		input = nil
 	}
-	if step.Execute, err = m.function(s.Execute, s.ExecuteAPI, input, limit); err != nil {
+	if step.Execute, err = m.function(s.Execute, s.ExecuteAPI, input, step.Timeout); err != nil {
 		return step, err
 	}
-	step.Undo, err = m.function(s.Undo, s.UndoAPI, input, limit)
+	step.Undo, err = m.function(s.Undo, s.UndoAPI, input, step.Timeout)
 	return step, err
 }
 

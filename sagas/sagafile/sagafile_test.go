@@ -138,6 +138,8 @@ func TestProblems(t *testing.T) {
 		{"delay", step(run + "retry_delay_seconds: -1"), "retry_delay_seconds: -1, want 0 to 3600"},
 		{"delay inf", step(run + "retry_delay_seconds: .inf"), "want a decimal number"},
 		{"timeout", step(run + "step_timeout_seconds: 0"), "step_timeout_seconds: 0, want 0.001 to 86400"},
+		{"timeout of a command", step(run + "step_timeout_seconds: 300.5"), "300.5: a command runs for 300 s at most"},
+		{"timeout of an undo", step("execute_api: http://127.0.0.1/\nundo: {command: [ls]}\nstep_timeout_seconds: 301"), "a command runs for 300 s at most"},
 		{"timeout null", step(run + "step_timeout_seconds:"), "want a decimal number, got nothing"},
 	} {
 		_, err := Parse("f", []byte(c.file), "/srv")
@@ -185,7 +187,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(rec, err)
 	}
 	const tell = `http://localhost:8080/tell?a=b{"list":[1,{"a":"b"}],"n":1.5,"none":null,"on":true,"text":"hi"}t/tell`
-	if diff := cmp.Diff([]string{"[make 1] 2 5m0s t/build", tell, tell, "[make clean] 3 5m0s t/build/undo"}, m.calls); diff != "" {
+	if diff := cmp.Diff([]string{"[make 1] 2 0s t/build", tell, tell, "[make clean] 3 0s t/build/undo"}, m.calls); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

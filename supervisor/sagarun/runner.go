@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"agentrun/internal/thread"
+	"agentrun/profiles"
 	"agentrun/sagas"
 	"agentrun/sagas/sagafile"
 	"agentrun/supervisor"
@@ -27,6 +28,9 @@ type execRunner struct {
 // killAfter is how long agentrun exec gets to end its sandbox after SIGTERM, within the orchestrator's grace
 // of 5 s.
 const killAfter = 4 * time.Second
+
+// minRunTime is the least time limit that exec takes.
+const minRunTime = time.Duration(profiles.MinTimeout)
 
 // RunCommand starts the child from a thread that lives as long as it does: the parent-death signal
 // (PR_SET_PDEATHSIG in prctl(2)) is sent when the thread ends that forked, and Go ends threads when it likes.
@@ -65,10 +69,14 @@ func (r *execRunner) args(c sagafile.Command, limit time.Duration, call sagas.Ca
 		"--name", "saga-" + call.SagaID, "--env", "AGENTRUN_IDEMPOTENCY_KEY=" + call.Key}
 	if c.Profile != "" {
 		args = append(args, "--profile", c.Profile)
-	} else if limit >= sagas.DefaultStepTimeout {
-		// The rings' own profiles would end a step of ring 3 after 60 s; H-19 gives it 300, the most that
-		// they allow.
-		args = append(args, "--timeout", sagas.DefaultStepTimeout.String())
+	} else if limit == 0 {
+		limit = sagas.DefaultStepTimeout
+	}
+	// The ring's profile, or the named one, has a time limit of its own, and the one of ring 3 is 60 s: the step's goes before it
+	// (H-19). A step's shorter limit is the orchestrator's to keep; this one is only behind it.
+	if limit > 0 {
+		limit = min(max(limit, minRunTime), sagafile.MaxCommandTimeout) // a fraction of a second counts as one
+		args = append(args, "--timeout", (limit + time.Second - 1).Truncate(time.Second).String())
 	}
 	// Whose work it is decides what is allowed: exec asks for this agent, in this session.
 	if call.Agent != "" {

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,4 +86,41 @@ func TestH20SagaEscalates(t *testing.T) {
 		t.Errorf("log: %s", got)
 	}
 	n.audit("node")
+}
+
+// H-19: the time limit that a step gives is its run's: 120 s in ring 3, whose own profile would end it after 60.
+func TestH19StepTimeoutReachesTheRun(t *testing.T) {
+	n := newNode(t)
+	file := write(t, filepath.Join(t.TempDir(), "saga.yaml"), `name: slow
+steps:
+  - id: a
+    step_timeout_seconds: 120.5
+    execute: {command: [/bin/sleep, "100"]}
+`, 0o644)
+	cmd := exec.Command(agentrun, "--state-dir", n.dir, "--run-dir", runDir, "saga", "run", "--id", "s", file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	}()
+	p := place{t, runDir, n.dir}
+	var limit string
+	eventually(t, hang(), "the step's run", func() bool {
+		in := p.do("inspect", "saga-s", "--json")
+		var run struct {
+			Plan struct {
+				Limits struct {
+					Timeout string `json:"timeout"`
+				} `json:"limits"`
+			} `json:"plan"`
+		}
+		_ = json.Unmarshal([]byte(in.stdout), &run) // not there yet: no JSON
+		limit = run.Plan.Limits.Timeout
+		return limit != ""
+	})
+	if limit != "121s" {
+		t.Errorf("got a time limit of %s, want 121s", limit)
+	}
 }
