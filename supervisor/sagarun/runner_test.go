@@ -52,7 +52,7 @@ func TestH19StepTimeoutIsTheRuns(t *testing.T) {
 		want    string
 	}{
 		{"", 0, "5m0s"},
-		{"", time.Millisecond, "1m0s"}, // the orchestrator ends it, and this limit is behind that
+		{"", time.Millisecond, "1s"}, // the orchestrator ends it, and this limit is behind that
 		{"", 75 * time.Second, "1m15s"},
 		{"", 120500 * time.Millisecond, "2m1s"},
 		{"", 5 * time.Minute, "5m0s"},
