@@ -3,7 +3,7 @@
 // Package config reads the files that an operator configures a node by: config.yaml, and what of gateway.yaml the supervisor
 // needs.
 //
-//	gw, err := config.ReadGateway("")          // /etc/agentrun/gateway.yaml, if there is one
+//	gw, err := config.ReadGateway("", nil, false) // /etc/agentrun/gateway.yaml, if there is one
 //	start.Config = link.Config{Path: gw.Path, Text: gw.Text}
 //
 // Guarantees. A file is opened once, held to be its operator's alone (owner and mode, of the descriptor that is read), and from

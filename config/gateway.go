@@ -5,8 +5,11 @@ package config
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -28,6 +31,7 @@ type Gateway struct {
 }
 
 type part struct {
+	Policy       json.RawMessage // the section; empty: the file names no policy of the operator's
 	CapturePorts []uint16
 	Intercepts   bool // TLS; the sandbox needs a CA
 	Logs         outputs.Policy
@@ -35,13 +39,46 @@ type part struct {
 	variables    []string // of the environment, that secrets come from
 }
 
-// ReadGateway returns the file of that name, or the usual one; without either that is the zero value, and built-in defaults hold.
-func ReadGateway(name string) (Gateway, error) {
-	f, err := Read(cmp.Or(name, GatewayPath), maxGateway)
+// ErrOtherPolicy is a gateway.yaml that would leave out what the node's says about policy.
+var ErrOtherPolicy = errors.New("its section policy: is not the node's")
+
+// ReadGateway returns the file of a run: the one that it names, else the first of the node's by config.yaml, else the usual one. Without
+// any that is the zero value, and built-in defaults hold. A run may bring tools and egress rules of its own, and no policies: where a
+// file of the node, the usual one among them, has a section policy:, the run's must have the same. Else a flag would leave out who is to
+// be asked (M-9), and the error is ErrOtherPolicy. inside: this process is in a user namespace.
+func ReadGateway(named string, node []string, inside bool) (Gateway, error) {
+	chosen := cmp.Or(append([]string{named}, node...)...)
+	g, err := readGateway(chosen, inside)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) && name == "" {
-			err = nil
+		return Gateway{}, err
+	}
+	for _, name := range append(node[:len(node):len(node)], "") {
+		if name == chosen {
+			continue
 		}
+		rules, err := readGateway(name, inside)
+		if err != nil {
+			return Gateway{}, err
+		}
+		if rules.Policy != nil && !bytes.Equal(rules.Policy, g.Policy) {
+			return Gateway{}, fmt.Errorf("%s: %w, which %s has: copy it", cmp.Or(g.Path, "no file"), ErrOtherPolicy, rules.Path)
+		}
+	}
+	return g, nil
+}
+
+// readGateway reads one file; the usual one may be missing. In a user namespace root's files look like anybody's: the usual one lies
+// where only root can have put it, and is believed there, or its policies could not be asked.
+func readGateway(name string, inside bool) (Gateway, error) {
+	f, err := Read(cmp.Or(name, GatewayPath), maxGateway)
+	if errors.Is(err, fs.ErrPermission) && name == "" && inside {
+		f.Path = GatewayPath
+		f.Text, err = os.ReadFile(GatewayPath)
+	}
+	if errors.Is(err, fs.ErrNotExist) && name == "" {
+		return Gateway{}, nil
+	}
+	if err != nil {
 		return Gateway{}, err
 	}
 	return lately.gateway(f)
@@ -84,6 +121,7 @@ func (m *memo) gateway(f File) (Gateway, error) {
 
 func parse(f File) (part, error) {
 	var y struct {
+		Policy json.RawMessage `yaml:"policy"`
 		Egress struct {
 			CapturePorts []uint16 `yaml:"capture_ports"`
 			Rules        []struct {
@@ -102,7 +140,10 @@ func parse(f File) (part, error) {
 	if err := n.Done(); err != nil {
 		return part{}, err
 	}
-	p := part{CapturePorts: slices.Clip(y.Egress.CapturePorts), Logs: y.Telemetry.Logs}
+	if string(y.Policy) == "{}" {
+		y.Policy = nil
+	}
+	p := part{Policy: y.Policy, CapturePorts: slices.Clip(y.Egress.CapturePorts), Logs: y.Telemetry.Logs}
 	for _, r := range y.Egress.Rules {
 		p.Intercepts = p.Intercepts || r.Intercept
 	}

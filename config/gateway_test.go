@@ -47,7 +47,7 @@ func TestReadGateway(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			name := file(t, tt.text, 0o644)
 			for range 2 { // read, then kept
-				got, err := ReadGateway(name)
+				got, err := ReadGateway(name, nil, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -75,14 +75,43 @@ func TestReadGatewayRefuses(t *testing.T) {
 		{"wrong", file(t, "\negress: {capture_ports: [ssh]}\n", 0o600), nil, `:2: egress.capture_ports[0]: want a whole number from 0 to 65535, got text "ssh"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := ReadGateway(tt.path)
+			got, err := ReadGateway(tt.path, nil, false)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || tt.is != nil && !errors.Is(err, tt.is) || got.Path != "" {
 				t.Errorf("got %+v, %v, want %q", got, err, tt.want)
 			}
 		})
 	}
-	if _, err := ReadGateway(file(t, "a: [", 0o600)); !isInvalid(err) {
+	if _, err := ReadGateway(file(t, "a: [", 0o600), nil, false); !isInvalid(err) {
 		t.Errorf("got %v, want a problem of the file", err)
+	}
+}
+
+// M-9: a run's own file may bring anything but other policies than a file of the node's has.
+func TestM9NodesPolicyStays(t *testing.T) {
+	rules := file(t, "policy: {dir: /p, remote: {url: 'https://h'}}\n", 0o600)
+	same := file(t, "tools: {}\npolicy:\n  remote: {url: https://h}\n  dir: /p\n", 0o600)
+	plain := file(t, "tools: {}\npolicy: {}\n", 0o600)
+	for _, tt := range []struct {
+		name, named string
+		node        []string
+		path        string
+		want        error
+	}{
+		{"the node's", "", []string{rules}, rules, nil},
+		{"another with the same section", same, []string{rules}, same, nil},
+		{"another without", plain, []string{rules}, "", ErrOtherPolicy},
+		{"another with less", file(t, "policy: {dir: /p}\n", 0o600), []string{rules}, "", ErrOtherPolicy},
+		{"another of config.yaml before the machine's", "", []string{plain, rules}, "", ErrOtherPolicy},
+		{"policies of its own", same, []string{plain}, same, nil},
+		{"the node's is gone", plain, []string{"/nonexistent/g.yaml"}, "", fs.ErrNotExist},
+		{"the node's is anybody's", plain, []string{file(t, "", 0o666)}, "", fs.ErrPermission},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ReadGateway(tt.named, tt.node, false)
+			if !errors.Is(err, tt.want) || got.Path != tt.path {
+				t.Errorf("got %q, %v, want %q, %v", got.Path, err, tt.path, tt.want)
+			}
+		})
 	}
 }
 
@@ -94,7 +123,7 @@ func isInvalid(err error) bool {
 // What is put in the file's place is another value; who has the first keeps it. Many may ask at once.
 func TestThreatTakeoverFileReplaced(t *testing.T) {
 	name := file(t, "egress: {capture_ports: [22]}\n", 0o600)
-	first, err := ReadGateway(name)
+	first, err := ReadGateway(name, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +135,7 @@ func TestThreatTakeoverFileReplaced(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 50 {
-				second, err := ReadGateway(name)
+				second, err := ReadGateway(name, nil, false)
 				if err != nil || second.CapturePorts[0] != 23 {
 					t.Errorf("got %+v, %v", second, err)
 				}

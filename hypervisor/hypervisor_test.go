@@ -700,7 +700,7 @@ func TestH27RefusedPathIsOnRecord(t *testing.T) {
 	if !ok {
 		t.Fatal("the state folder may be shown")
 	}
-	if err := n.Refuse(Request{Agent: "a"}, rings.Sandbox, d); code(t, err) != CodeOtherSession {
+	if err := n.Refuse(Request{Agent: "a"}, "r", rings.Sandbox, d); code(t, err) != CodeOtherSession {
 		t.Error(err)
 	}
 	if d := cmp.Diff([]string{"score", "ring_check"}, n.log("node")); d != "" {

@@ -74,18 +74,18 @@ func (h *Hypervisor) ownPath(state, session, path string) rings.Decision {
 	return c.Allowed(session, path)
 }
 
-// Refuse puts on record that a run was denied what it asked for besides its ring: paths (H-30). The operator's own runs,
-// without an agent, are not decided about; a path that can't be shown is then a wrong flag.
-func (h *Hypervisor) Refuse(r Request, ring rings.Ring, d *DeniedError) error {
-	if r.Agent == "" {
-		return d
-	}
+// Refuse puts on record that a run was denied what it asked for besides its ring: paths (H-30), or its start by
+// policy (M-9). To an operator's own run, without an agent, a path that can't be shown is a wrong flag.
+func (h *Hypervisor) Refuse(r Request, run string, ring rings.Ring, d *DeniedError) error {
 	action := "host_path.show"
 	if d.Rule == "M-9" {
 		action = runAction
+	} else if r.Agent == "" {
+		return d
 	}
+	who := Admission{Agent: r.Agent}
 	err := h.record(r.Session, false, &audit.RingCheck{
-		Action: action, AgentID: r.Agent, AgentRing: audit.RingOf(ring.Value()), RequiredRing: audit.RingOf(ring.Value()),
+		Action: action, AgentID: who.breacher(run), AgentRing: audit.RingOf(ring.Value()), RequiredRing: audit.RingOf(ring.Value()),
 		Reason: string(d.Code), Rule: d.Rule,
 	})
 	return errors.Join(d, err)

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"time"
 
+	"agentrun/config"
 	"agentrun/control"
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/internal/rootless"
 	"agentrun/runtime"
 	"agentrun/supervisor/killhooks"
 	"agentrun/supervisor/outputs"
@@ -20,20 +22,36 @@ import (
 
 // Node is what flags, environment and configuration say of the node that a run belongs to. It is plain data.
 type Node struct {
-	StateDir    string // what lasts, as /var/lib/agentrun
-	RunDir      string // what lives as long as a run, as /run/agentrun
-	ProfileDirs []string
-	PlanFiles   []string         // of agents' plans (M-19), besides the built-in ones
-	Own         []string         // agentrun's other folders on this host: no run is shown anything of them
-	SyncAll     bool             // every audit record is on disk before what it records goes on (audit.sync)
-	Access      control.Access   // to the control API
-	Kill        killhooks.Config // programs that are run around a kill
-	ApplyTime   time.Duration    // of a change of ring; 0: runtime's own
-	Version     string           // of agentrun
-	Log         *slog.Logger
+	StateDir     string // what lasts, as /var/lib/agentrun
+	RunDir       string // what lives as long as a run, as /run/agentrun
+	ProfileDirs  []string
+	PlanFiles    []string         // of agents' plans (M-19), besides the built-in ones
+	Own          []string         // agentrun's other folders on this host: no run is shown anything of them
+	Config       string           // config.yaml by the name it was given; empty: the usual places
+	GatewayFiles []string         // the node's gateway.yaml by config.yaml, whose policies no flag leaves out; empty: the usual one
+	SyncAll      bool             // every audit record is on disk before what it records goes on (audit.sync)
+	Access       control.Access   // to the control API
+	Kill         killhooks.Config // programs that are run around a kill
+	ApplyTime    time.Duration    // of a change of ring; 0: runtime's own
+	Version      string           // of agentrun
+	Log          *slog.Logger
 
 	// Gateway is what was said of the gateway's program before this process entered a user namespace.
 	Gateway Outside
+}
+
+// Flags are those that have another agentrun work on this node.
+func (n *Node) Flags() []string {
+	flags := []string{"--state-dir", n.StateDir, "--run-dir", n.RunDir}
+	if n.Config != "" {
+		flags = append(flags, "--config", n.Config)
+	}
+	return flags
+}
+
+// ReadGateway returns the gateway.yaml of a run that names this one, or none.
+func (n *Node) ReadGateway(named string) (config.Gateway, error) {
+	return config.ReadGateway(named, n.GatewayFiles, rootless.Is())
 }
 
 // Open opens the state. It checks nothing yet.

@@ -47,8 +47,8 @@ var steps = []step{
 		(*run).take, (*run).cool},
 	{"admission", "asked again with the plan at hand: score, quarantine, session and turn; on record (H-9)",
 		(*run).admit, (*run).endAdmission},
-	{"gateway check", "what the gateway would refuse at its start is refused before anything runs (M-9)",
-		(*run).checkGateway, nil},
+	{"policy", "the operator's policies are asked about every start; what the gateway would refuse is told now (M-9)",
+		(*run).askPolicy, nil},
 	{"operators", "they can stop and kill the run from before its first step (M-23)",
 		(*run).begin, (*run).unregister},
 	{"way out", "the account of its calls and connections; closed when no process could make one (M-7)",
@@ -224,7 +224,7 @@ func (s *run) planOnRecord() error {
 	err := s.newPlan()
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		ring, _ := rings.RingOf(s.spec.Profile.Ring)
-		err = s.h.Refuse(s.asked, ring, denied)
+		err = s.h.Refuse(s.asked, s.plan.ID, ring, denied)
 	}
 	return err
 }

@@ -172,7 +172,7 @@ func TestOrderOfSteps(t *testing.T) {
 		{"sandbox", "admission", "the turn in a session is not held while a sandbox is looked for"},
 		{"admission", "operators", "an operator's list has no run that isn't on record"},
 		{"operators", "way out", "the account of calls is closed before what may end the run"},
-		{"gateway check", "launch", "the gateway refuses too late for a run"},
+		{"policy", "launch", "the gateway refuses too late for a run"},
 		{"launch", "account", "it is told when it can't change any more"},
 	} {
 		if at[tt.first] == 0 || at[tt.then] == 0 || at[tt.first] > at[tt.then] {

@@ -78,7 +78,7 @@ func TestSpecify(t *testing.T) {
 		{"a session of nobody", Request{Session: "s"}, "--session", nil},
 		{"what could not be read, and the rest", Request{Malformed: []read.Problem{{Path: "--pids"}}, Allow: []string{"a b"}}, "--pids --allow command", nil},
 		{"flags of a way out without one", Request{Command: []string{"x"}, NoGateway: true, Allow: []string{"a"}, Tools: []string{"t"}, Policy: "p", Gateway: "g", Metrics: ":1"},
-			"--allow --tool --policy --gateway --metrics-addr", nil},
+			"--gateway --policy --allow --tool --metrics-addr", nil},
 		{"files that are not there", Request{Command: []string{"x"}, Gateway: "/nonexistent/g.yaml", Policy: "/nonexistent/p"}, "--gateway --policy", nil},
 		{"ports", Request{Command: []string{"x"}, Allow: []string{"a:0", "b:x", "c:65536", fmt.Sprintf("d:%d", runtime.WayoutPorts()[0])}}, "--allow --allow --allow --allow", nil},
 	} {

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"agentrun/config"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
 	"agentrun/internal/read"
@@ -58,20 +57,25 @@ func (s *run) wayOut() (bad []read.Problem) {
 	problem := func(flag, format string, args ...any) {
 		bad = append(bad, read.Problem{Path: flag, Message: fmt.Sprintf(format, args...)})
 	}
-	if r.NoGateway {
+	var err error
+	if s.file, err = s.node.ReadGateway(r.Gateway); err != nil {
+		problem("--gateway", "%v", err)
+	}
+	if r.Policy != "" {
+		if _, err := os.Stat(r.Policy); err != nil {
+			problem("--policy", "%v", err)
+		}
+	}
+	if r.NoGateway { // policies decide about the start all the same (M-9)
 		for _, f := range []struct {
 			flag  string
 			given bool
-		}{{"allow", len(r.Allow) > 0}, {"tool", len(r.Tools) > 0}, {"policy", r.Policy != ""}, {"gateway", r.Gateway != ""}, {"metrics-addr", r.Metrics != ""}} {
+		}{{"allow", len(r.Allow) > 0}, {"tool", len(r.Tools) > 0}, {"metrics-addr", r.Metrics != ""}} {
 			if f.given {
 				problem("--"+f.flag, "there is nothing for it with --no-gateway")
 			}
 		}
 		return bad
-	}
-	var err error
-	if s.file, err = config.ReadGateway(r.Gateway); err != nil {
-		problem("--gateway", "%v", err)
 	}
 	spec := &s.spec
 	spec.Wayout, spec.CapturePorts, spec.WayoutCA = true, slices.Clone(s.file.CapturePorts), s.file.Intercepts
@@ -92,11 +96,6 @@ func (s *run) wayOut() (bad []read.Problem) {
 	for _, port := range spec.CapturePorts {
 		if slices.Contains(runtime.WayoutPorts(), port) {
 			problem("--allow", "port %d is one of the gateway's own inside; reach it by the proxy variables without capture", port)
-		}
-	}
-	if r.Policy != "" {
-		if _, err := os.Stat(r.Policy); err != nil {
-			problem("--policy", "%v", err)
 		}
 	}
 	return bad
@@ -131,7 +130,8 @@ func (s *run) openWayOut() error {
 		return err
 	}
 	cmds := &toolcmd.Commands{Options: toolcmd.Options{
-		StateDir: s.node.StateDir, RunDir: s.node.RunDir, Run: plan.ID, Env: s.by.childEnv(), Dir: s.by.Dir,
+		Node: s.node.Flags(), RunDir: s.node.RunDir, Gateway: r.Gateway, Policy: r.Policy,
+		Run: plan.ID, Env: s.by.childEnv(), Dir: s.by.Dir,
 	}}
 	s.broker = s.live.Control.Broker(hypervisor.BrokerOptions{
 		MaxSteps: plan.Limits.MaxSteps, Safety: s.live.Safety, Execute: cmds.Execute,
@@ -171,16 +171,16 @@ func narrowedNetwork(plan *runtime.Plan) string {
 	return plan.Network
 }
 
-// checkGateway has the gateway's program look at what the run brings, before anything starts: it would refuse
-// it at the run's first connection. With policies of the operator's it is also asked whether the run may be
-// (M-9, agent.run.invoke); the built-in ones let every admitted run begin.
-func (s *run) checkGateway() error {
+// askPolicy has the gateway's program look at what the run brings, before anything starts: it would refuse it at
+// the run's first connection. Where there are policies of the operator's it also asks them whether the run may be
+// (agent.run.invoke), whether or not it has a way out: a run that could leave the gateway away could else leave
+// the policies away (M-9). Without any, nothing is asked: the built-in ones let every admitted run begin.
+func (s *run) askPolicy() error {
 	r := s.want
-	if s.plan.Wayout == nil {
+	ruled := s.file.Policy != nil || r.Policy != ""
+	brings := s.file.Path != "" || r.Metrics != "" || len(r.Allow)+len(r.Tools) > 0
+	if !ruled && (s.plan.Wayout == nil || !brings) {
 		return nil
-	}
-	if s.file.Path == "" && r.Policy == "" && r.Metrics == "" && len(r.Allow)+len(r.Tools) == 0 {
-		return nil // the built-in defaults
 	}
 	program, err := s.gateway()
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *run) checkGateway() error {
 		return err
 	}
 	ring := s.admission.Ring
-	return s.h.Refuse(s.asked, ring, &hypervisor.DeniedError{
+	return s.h.Refuse(s.asked, s.plan.ID, ring, &hypervisor.DeniedError{
 		What:     "run in " + ring.String(),
 		Decision: rings.Decision{Code: v.Code, Rule: "M-9", Reason: v.Message},
 		Hint:     "agentrun policy explain tells what decided",

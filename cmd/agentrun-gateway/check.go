@@ -95,7 +95,7 @@ func check(start link.Start) (holds bool, err error) {
 	}
 	// An operator's policy is asked about each run, and an address may be another's by the next. The configuration's own address of
 	// metrics on loopback is there, and may be another's.
-	asked := g.policy.path != "" || g.policy.remote != nil
+	asked := len(g.policy.paths) > 0 || g.policy.remote != nil
 	return !asked && start.Metrics == "" && !s.telemetry.Metrics.Anywhere, g.mayRun(ctx, start)
 }
 

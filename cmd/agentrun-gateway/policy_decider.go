@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"agentrun/internal/read"
@@ -79,21 +80,34 @@ func (c policyConfig) Path() string { return cmp.Or(c.File, c.Dir) }
 // policyDecider decides as M-9 wants it: the embedded engine first, then the remote PDP.
 type policyDecider struct {
 	pdp.Decider
-	engine *pdp.Engine
-	remote *authzen.Client
-	path   string
+	engines []*pdp.Engine // at least one
+	paths   []string      // of the operator's policies; none: the built-in ones alone
+	remote  *authzen.Client
 }
 
-// newPolicyDecider loads policies and secrets, so it comes before confine.Drop. override is --policy of the run, in place of
-// the configuration's file or folder.
-func newPolicyDecider(c policyConfig, override string, secret func(string) (string, bool), log *slog.Logger) (*policyDecider, error) {
-	d := &policyDecider{path: cmp.Or(override, c.Path())}
-	var err error
-	if d.engine, err = pdp.NewEngine(pdp.Options{Path: d.path, Notify: func(s pdp.Status) { tellPolicies(log, s) }}); err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+// newPolicyDecider loads policies and secrets, so it comes before confine.Drop. more is --policy of the run: it must say yes beside
+// the configuration's file or folder, which a flag can't leave out (M-9).
+func newPolicyDecider(c policyConfig, more string, secret func(string) (string, bool), log *slog.Logger) (*policyDecider, error) {
+	d := &policyDecider{}
+	for _, path := range []string{c.Path(), more} {
+		if path != "" && !slices.Contains(d.paths, path) {
+			d.paths = append(d.paths, path)
+		}
 	}
-	deciders := []pdp.Decider{d.engine}
+	load := d.paths
+	if len(load) == 0 {
+		load = []string{""} // the built-in ones
+	}
+	var deciders []pdp.Decider
+	for _, path := range load {
+		e, err := pdp.NewEngine(pdp.Options{Path: path, Notify: func(s pdp.Status) { tellPolicies(log, s) }})
+		if err != nil {
+			return nil, fmt.Errorf("policy: %w", err)
+		}
+		d.engines, deciders = append(d.engines, e), append(deciders, e)
+	}
 	if c.Remote != nil {
+		var err error
 		if d.remote, err = c.Remote.client(secret); err != nil {
 			return nil, err
 		}
@@ -125,18 +139,19 @@ func (r policyRemote) client(secret func(string) (string, bool)) (*authzen.Clien
 // Readable is what must stay readable after the drop for hot reload: the folder also of a single file, since Landlock's rule
 // would hold for the file that is there now and not for the one that is renamed over it.
 func (d *policyDecider) Readable() []string {
-	if d.path == "" {
-		return nil
+	var dirs []string
+	for _, path := range d.paths {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			path = filepath.Dir(path)
+		}
+		dirs = append(dirs, path)
 	}
-	if info, err := os.Stat(d.path); err == nil && !info.IsDir() {
-		return []string{filepath.Dir(d.path)}
-	}
-	return []string{d.path}
+	return dirs
 }
 
 // Watch looks at the files until ctx ends. It runs beside the calls: none of them waits for policies to load.
 func (d *policyDecider) Watch(ctx context.Context) {
-	if d.path == "" {
+	if len(d.paths) == 0 {
 		return
 	}
 	tick := time.NewTicker(policyPoll)
@@ -146,7 +161,9 @@ func (d *policyDecider) Watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			d.engine.Poll()
+			for _, e := range d.engines {
+				e.Poll()
+			}
 		}
 	}
 }

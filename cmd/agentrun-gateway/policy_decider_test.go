@@ -124,7 +124,7 @@ func TestThreatPolicyHotReload(t *testing.T) {
 		if err := os.Rename(file+".new", file); err != nil {
 			t.Fatal(err)
 		}
-		d.engine.Poll()
+		d.engines[0].Poll()
 	}
 	rewrite("forbid (")
 	if got := d.Decide(t.Context(), goodRequest(t)); got.Policy != "no-math" || !strings.Contains(out.String(), "policies refused") {

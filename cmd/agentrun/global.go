@@ -46,6 +46,7 @@ type configFile struct {
 	LogLevel    string   `yaml:"log_level"`
 	LogFormat   string   `yaml:"log_format"`
 	ProfileDirs []string `yaml:"profile_dirs"`
+	Gateway     string   `yaml:"gateway"` // absolute path of the node's gateway.yaml; empty: the usual one
 	Audit       struct {
 		Sync string `yaml:"sync"` // "always", or empty: what H-28 asks for
 	} `yaml:"audit"`
@@ -53,6 +54,8 @@ type configFile struct {
 	Control accessConfig     `yaml:"control"`
 	Kill    killhooks.Config `yaml:"kill"`
 	Live    liveConfig       `yaml:"live"`
+
+	gateways []string // Gateway of this file, and of the machine's
 }
 
 // liveConfig is how long a live run may take to get into another ring (M-22).
@@ -137,6 +140,12 @@ func (g *global) load(c *cli.Context) error {
 	if err := cfg.Live.check(); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
+	g.GatewayFiles = cfg.gateways
+	if g.Config = c.String("config"); g.Config != "" {
+		if g.Config, err = by.Abs(g.Config); err != nil {
+			return fmt.Errorf("--config: %w", err)
+		}
+	}
 	g.ProfileDirs = append(profiles.DefaultDirs(by.Getenv), by.Paths(cfg.ProfileDirs)...)
 	g.PlanFiles, g.Own = governance.DefaultFiles(by.Getenv), configDirs(by)
 	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
@@ -171,25 +180,39 @@ func configDirs(by *supervisor.Caller) []string {
 	return dirs
 }
 
-const maxConfig = 1 << 20
+const (
+	maxConfig     = 1 << 20
+	machineConfig = "/etc/agentrun/config.yaml"
+)
 
-// readConfig reads the file named, or the first of the usual places that exists.
+// readConfig reads the file named, or the first of the usual places that exists. What the machine's file says of
+// who is asked about a start holds also where another file is named: a flag must not leave it out (M-9).
 func readConfig(by *supervisor.Caller, name string) (configFile, error) {
-	names := []string{by.Path(name)}
 	if name == "" {
-		names = nil
+		var names []string
 		for _, dir := range configDirs(by) {
 			names = append(names, filepath.Join(dir, "config.yaml"))
 		}
+		return firstConfig(names, true)
 	}
-	var cfg configFile
+	cfg, err := firstConfig([]string{by.Path(name)}, false)
+	if err != nil {
+		return cfg, err
+	}
+	machine, err := firstConfig([]string{machineConfig}, true)
+	cfg.gateways = append(cfg.gateways, machine.gateways...)
+	return cfg, err
+}
+
+// firstConfig reads the first of the files that exists; optional: there may be none.
+func firstConfig(names []string, optional bool) (cfg configFile, err error) {
 	for _, n := range names {
 		file, err := config.Read(n, maxConfig)
 		if errors.Is(err, fs.ErrPermission) && rootless.Is() {
 			file.Path = n
 			file.Text, err = os.ReadFile(n) // root's files look like anybody's in here; this one was looked at outside
 		}
-		if errors.Is(err, fs.ErrNotExist) && name == "" {
+		if errors.Is(err, fs.ErrNotExist) && optional {
 			continue
 		}
 		if errors.Is(err, fs.ErrPermission) {
@@ -203,6 +226,12 @@ func readConfig(by *supervisor.Caller, name string) (configFile, error) {
 			return cfg, fmt.Errorf("configuration %w", text.Done())
 		}
 		cfg.Kill.File = file.Path
+		if cfg.Gateway != "" && !filepath.IsAbs(cfg.Gateway) {
+			return cfg, fmt.Errorf("configuration %s: gateway: %q: want an absolute path", n, cfg.Gateway)
+		}
+		if cfg.Gateway != "" {
+			cfg.gateways = []string{cfg.Gateway}
+		}
 		return cfg, nil
 	}
 	return cfg, nil

@@ -9,7 +9,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"agentrun/config"
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/rootless"
 	"agentrun/runtime"
@@ -78,7 +77,7 @@ configuration says go as well.
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		Action: func(c *cli.Context) error {
 			removed, err := g.Collect(c.Context, true)
-			if file, ferr := config.ReadGateway(""); ferr == nil {
+			if file, ferr := g.ReadGateway(""); ferr == nil {
 				ferr = g.Outputs().Sweep(file.Logs)
 				err = errors.Join(err, ferr)
 			}

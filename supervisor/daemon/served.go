@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"agentrun/config"
 	"agentrun/hypervisor"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -37,7 +36,7 @@ func (d *Daemon) shapes(profile string) ([]runtime.Shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := config.ReadGateway("")
+	file, err := d.node.ReadGateway("")
 	if err != nil {
 		return nil, err
 	}

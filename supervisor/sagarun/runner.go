@@ -65,8 +65,8 @@ func (r *execRunner) args(c sagafile.Command, limit time.Duration, call sagas.Ca
 	if c.Ring < 1 || c.Ring > 3 {
 		return nil, fmt.Errorf("ring %d: %w", c.Ring, supervisor.ErrRing0)
 	}
-	args := []string{"--state-dir", r.node.StateDir, "--run-dir", r.node.RunDir, "exec", "--ring", fmt.Sprint(c.Ring),
-		"--name", "saga-" + call.SagaID, "--env", "AGENTRUN_IDEMPOTENCY_KEY=" + call.Key}
+	args := append(r.node.Flags(), "exec", "--ring", fmt.Sprint(c.Ring), "--name",
+		"saga-"+call.SagaID, "--env", "AGENTRUN_IDEMPOTENCY_KEY="+call.Key)
 	if c.Profile != "" {
 		args = append(args, "--profile", c.Profile)
 	} else if limit == 0 {

@@ -25,10 +25,13 @@ import (
 
 // Options say for which run the programs are, and where theirs run.
 type Options struct {
-	StateDir, RunDir string
-	Run              string   // its id
-	Env              []string // of agentrun itself: a run that waited for another to let it in could wait for itself
-	Dir              string   // working folder; empty: this process's own
+	Node    []string // flags of agentrun that name the node
+	RunDir  string
+	Gateway string // --gateway and --policy of the run, of which whatever it starts is asked as well (M-9)
+	Policy  string
+	Run     string   // its id
+	Env     []string // of agentrun itself: a run that waited for another to let it in could wait for itself
+	Dir     string   // working folder; empty: this process's own
 }
 
 // Commands are those of one run. Announce fills them before anything of the agent's was read, and the gateway
@@ -65,13 +68,21 @@ func (c *Commands) args(cmd link.Command, status string) []string {
 	if ring == 0 {
 		ring = 3
 	}
-	args := []string{"--state-dir", c.Options.StateDir, "--run-dir", c.Options.RunDir, "exec", "--ring", fmt.Sprint(ring), "-i", "--status-file", status}
+	args := append(c.Options.Node[:len(c.Options.Node):len(c.Options.Node)],
+		"exec", "--ring", fmt.Sprint(ring), "-i", "--status-file", status)
 	if cmd.Profile != "" {
 		args = append(args[:len(args):len(args)], "--profile", cmd.Profile)
 	}
-	for flag, value := range map[string]string{"--memory": cmd.Memory, "--timeout": cmd.Timeout, "--workspace": cmd.Workspace} {
-		if value != "" {
-			args = append(args, flag, value)
+	gateway := c.Options.Gateway // for its policies alone
+	if len(cmd.Allow) > 0 {
+		gateway = "" // with a way out it would have the run's tools, and could call itself
+	}
+	for _, f := range [...]struct{ flag, value string }{
+		{"--gateway", gateway}, {"--policy", c.Options.Policy},
+		{"--memory", cmd.Memory}, {"--timeout", cmd.Timeout}, {"--workspace", cmd.Workspace},
+	} {
+		if f.value != "" {
+			args = append(args, f.flag, f.value)
 		}
 	}
 	for _, v := range cmd.Env {
