@@ -44,8 +44,11 @@ var ways = map[string]way{
 	"bool":       {write: by(boolean)},
 	"optBool":    {write: by(boolean), optional: true},
 	"count":      {write: by(count)},
+	"optCount":   {write: by(count), optional: true},
 	"number":     {write: by(number)},
+	"optNumber":  {write: by(number), optional: true},
 	"ring":       {write: by(ring)},
+	"optRing":    {write: by(ring), optional: true},
 	"ringOrNull": {write: by(ringOrNull)},
 	"digest":     {write: by(digest)},
 	"instant":    {write: by(instant)},
@@ -118,6 +121,12 @@ func empty(p any) bool {
 		return len(*p) == 0
 	case *bool:
 		return !*p
+	case *int64:
+		return *p == 0
+	case *Number:
+		return !p.known
+	case *Ring:
+		return *p == NoRing
 	case *time.Time:
 		return p.IsZero()
 	}

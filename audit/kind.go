@@ -15,9 +15,9 @@ var kinds = []struct {
 	record Record
 	why    string
 }{
-	{&ActionAttempt{}, "what an agent asked for, before anything was decided (H-27)"},
-	{&RingCheck{}, "the enforcer's answer (H-9, H-27)"},
-	{&RateLimit{}, "a question to a token bucket (H-16, H-27)"},
+	{&ActionAttempt{}, "a call may begin, and nothing is done for it yet (H-27, H-28)"},
+	{&RingCheck{}, "the enforcer's answer, to a run or to a call that it refused (H-9, H-27)"},
+	{&RateLimit{}, "a call that its token bucket refused (H-16, H-27)"},
 	{&Elevation{}, "a request for a higher ring, and the answer (H-13, H-27)"},
 	{&ElevationEnd{}, "from here on the ring is no longer on loan (H-14, H-15)"},
 	{&KillOrder{}, "a kill was decided, before anything dies (H-28)"},

@@ -25,39 +25,53 @@ type Record interface {
 	Kind() Kind
 }
 
-// ActionAttempt is an action that an agent asked for, before anything was decided (H-27).
+// ActionAttempt is a call that everybody has agreed to, and for which nothing has been done yet. How it ended follows as its
+// tool_call (H-27, H-28). A call that doesn't get as far has one record, which says what refused it.
 type ActionAttempt struct {
-	Action    string    `log:"action id"` // id of the action
-	AgentID   string    `log:"agent_id id"`
-	EffScore  Number    `log:"eff_score number"` // null if the score was missing or no number
-	Ring      Ring      `log:"ring ringOrNull"`  // the agent's, at that moment
-	RunID     string    `log:"run_id optID"`
-	Timestamp time.Time `log:"timestamp instant"`
+	Action       string    `log:"action id"` // id of the action
+	AgentID      string    `log:"agent_id id"`
+	BucketTokens Number    `log:"bucket_tokens optNumber"` // left; ring 0 has no bucket
+	EffScore     Number    `log:"eff_score number"`        // null if the score was missing or no number
+	ParentRunID  string    `log:"parent_run_id optID"`     // of the run that started this one
+	RequiredRing Ring      `log:"required_ring optRing"`   // the action's
+	Ring         Ring      `log:"ring ringOrNull"`         // the agent's, at that moment
+	RunID        string    `log:"run_id optID"`
+	SessionID    string    `log:"session_id optID"`
+	Timestamp    time.Time `log:"timestamp instant"`
 }
 
-// RingCheck is the enforcer's answer (H-9, H-27).
+// RingCheck is the enforcer's answer where it is the decision: to a run that wants to begin, and to a call that was refused for
+// its ring (H-9, H-27).
 type RingCheck struct {
 	Action             string `log:"action id"`
 	AgentID            string `log:"agent_id id"`
 	AgentRing          Ring   `log:"agent_ring ringOrNull"`
 	Allowed            bool   `log:"allowed bool"`
+	Count              int64  `log:"count optCount"` // of like refusals in this record
 	EffScore           Number `log:"eff_score number"`
+	ParentRunID        string `log:"parent_run_id optID"`
 	Reason             string `log:"reason code"`
 	RequiredRing       Ring   `log:"required_ring ring"`
 	RequiresConsensus  bool   `log:"requires_consensus bool"`
 	RequiresSREWitness bool   `log:"requires_sre_witness bool"`
 	Rule               string `log:"rule optID"` // the requirement that decided, as H-9
 	RunID              string `log:"run_id optID"`
+	SessionID          string `log:"session_id optID"`
 }
 
-// RateLimit is a question to a token bucket (H-16, H-27).
+// RateLimit is a call that its token bucket refused (H-16, H-27).
 type RateLimit struct {
 	Action       string `log:"action id"`
 	AgentID      string `log:"agent_id id"`
 	BucketTokens Number `log:"bucket_tokens number"` // left after the question; null for ring 0, which has no bucket
+	Count        int64  `log:"count optCount"`       // of like refusals in this record
+	EffScore     Number `log:"eff_score optNumber"`
 	Exhausted    bool   `log:"exhausted bool"`
+	ParentRunID  string `log:"parent_run_id optID"`
+	RequiredRing Ring   `log:"required_ring optRing"` // the action's
 	Ring         Ring   `log:"ring ringOrNull"`
 	RunID        string `log:"run_id optID"`
+	SessionID    string `log:"session_id optID"`
 }
 
 // Elevation is a request for a higher ring and the answer (H-13, H-27).
@@ -69,6 +83,7 @@ type Elevation struct {
 	ExpiresAt    time.Time `log:"expires_at optInstant"` // granted ones have it
 	Granted      bool      `log:"granted bool"`
 	HasConsensus bool      `log:"has_consensus bool"`
+	Note         string    `log:"note optID"`  // why the operator asks, in their words; an agent's own are its data
 	Reason       string    `log:"reason code"` // granted, or why not
 	RunID        string    `log:"run_id optID"`
 	TargetRing   Ring      `log:"target_ring ringOrNull"` // null if what was asked for is no ring
@@ -89,6 +104,7 @@ type ElevationEnd struct {
 type KillOrder struct {
 	AgentID string `log:"agent_id id"`
 	By      string `log:"by optID"`    // who ordered it, as uid:0
+	Note    string `log:"note optID"`  // the operator's reason, in their words
 	Reason  string `log:"reason code"` // code of H-23
 	RunID   string `log:"run_id optID"`
 	Trigger string `log:"trigger code"` // operator, ring_breach, policy_engine, circuit_breaker, session, budget, quarantine
@@ -132,6 +148,7 @@ type Saga struct {
 type Quarantine struct {
 	AgentID string `log:"agent_id id"`
 	Cause   string `log:"cause code"`
+	Note    string `log:"note optID"` // the operator's reason, in their words
 	OldRing Ring   `log:"old_ring ringOrNull"`
 	RunID   string `log:"run_id optID"`
 }
@@ -140,6 +157,7 @@ type Quarantine struct {
 type Release struct {
 	AgentID   string `log:"agent_id id"`
 	KeyID     string `log:"key_id id"`        // of the witness
+	Note      string `log:"note optID"`       // the operator's reason, in their words
 	Ring      Ring   `log:"ring ring"`        // the agent's from now on
 	Statement Hash   `log:"statement digest"` // SHA-256 of the signed statement
 }

@@ -9,23 +9,28 @@ import "time"
 
 // ToolCall is one call of a tool or a model, after its end: exactly one for each decision, like ones refused may share one.
 type ToolCall struct {
-	AgentID    string   `log:"agent_id optID"`
-	Allowed    bool     `log:"allowed bool"`
-	ApprovalID string   `log:"approval_id optID"` // the approval or standing grant it went by
-	Args       string   `log:"args optID"`        // SHA-256 of the canonical arguments, hexadecimal
-	Code       string   `log:"code code"`         // ok, or why not
-	Cost       int64    `log:"cost count"`        // millionths of the plans' unit
-	Count      int64    `log:"count count"`
-	DurationNS int64    `log:"duration_ns count"`
-	Flags      []string `log:"flags optIDs"`   // what the boundary noticed
-	Name       string   `log:"name id"`        // as claimed
-	Received   int64    `log:"received count"` // bytes
-	Rule       string   `log:"rule optID"`     // what decided
-	RunID      string   `log:"run_id id"`
-	Sent       int64    `log:"sent count"`
-	Tokens     int64    `log:"tokens count"`
-	TraceID    string   `log:"trace_id optID"`
-	Type       string   `log:"type code"` // tool, llm
+	AgentID      string   `log:"agent_id optID"`
+	Allowed      bool     `log:"allowed bool"`
+	ApprovalID   string   `log:"approval_id optID"` // the approval or standing grant it went by
+	Args         string   `log:"args optID"`        // SHA-256 of the canonical arguments, hexadecimal
+	Code         string   `log:"code code"`         // ok, or why not
+	Cost         int64    `log:"cost count"`        // millionths of the plans' unit
+	Count        int64    `log:"count count"`
+	DurationNS   int64    `log:"duration_ns count"`
+	EffScore     Number   `log:"eff_score optNumber"` // of a call that was refused, as ring and required_ring
+	Flags        []string `log:"flags optIDs"`        // what the boundary noticed
+	Name         string   `log:"name id"`             // as claimed
+	ParentRunID  string   `log:"parent_run_id optID"`
+	Received     int64    `log:"received count"`        // bytes
+	RequiredRing Ring     `log:"required_ring optRing"` // the action's
+	Ring         Ring     `log:"ring optRing"`          // the run's
+	Rule         string   `log:"rule optID"`            // what decided
+	RunID        string   `log:"run_id id"`
+	Sent         int64    `log:"sent count"`
+	SessionID    string   `log:"session_id optID"`
+	Tokens       int64    `log:"tokens count"`
+	TraceID      string   `log:"trace_id optID"`
+	Type         string   `log:"type code"` // tool, llm
 }
 
 // Egress is a connection out of a sandbox, or a name that was asked for, after its end. Like ones may share a record.

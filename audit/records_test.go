@@ -103,6 +103,20 @@ func gained() []Record {
 	}
 }
 
+// gainedLater is gained, for the kinds' next fields.
+func gainedLater() []Record {
+	return []Record{
+		&ActionAttempt{Action: "tool.math.invoke", AgentID: "a1", BucketTokens: NumberOf(9), EffScore: NumberOf(0.75), ParentRunID: "r0", RequiredRing: Sandbox, Ring: Standard, RunID: "r1", SessionID: "s1", Timestamp: at},
+		&RingCheck{Action: "tool.shutdown.invoke", AgentID: "run:r1", AgentRing: Sandbox, Count: 3, ParentRunID: "r0", Reason: "ring_denied", RequiredRing: Root, RunID: "r1", SessionID: "s1"},
+		&RateLimit{Action: "tool.math.invoke", AgentID: "a1", BucketTokens: NumberOf(0.5), Count: 7, EffScore: NumberOf(0.1), Exhausted: true, ParentRunID: "r0", RequiredRing: Sandbox, Ring: Sandbox, RunID: "r1", SessionID: "s1"},
+		&ToolCall{Code: "acl_block", Count: 1, EffScore: NumberOf(0.7), Name: "x", ParentRunID: "r0", RequiredRing: Standard, Ring: Standard, Rule: "no-x", RunID: "r", SessionID: "s1", Type: "tool"},
+		&Elevation{AgentID: "a1", By: "uid:0", Note: "ticket 81", Reason: "insufficient_trust"},
+		&KillOrder{AgentID: "a1", By: "uid:0", Note: "reads what it shouldn't", Reason: "manual", Trigger: "operator"},
+		&Quarantine{AgentID: "a1", Cause: "operator", Note: "odd calls"},
+		&Release{AgentID: "a", KeyID: "k", Note: "looked at it", Ring: Sandbox, Statement: digestOf(2)},
+	}
+}
+
 // allExamples stand in the order in which they came: it is that of the golden lines.
 func allExamples() []Record {
 	var all []Record
@@ -112,5 +126,5 @@ func allExamples() []Record {
 			all = append(all, gained()...)
 		}
 	}
-	return all
+	return append(all, gainedLater()...)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"agentrun/audit"
 	"agentrun/governance"
@@ -18,6 +19,7 @@ import (
 type Request struct {
 	Agent   string     // empty: the operator's own run, in the ring that the operator names
 	Session string     // empty: none; needs Agent
+	Run     string     // its id, for the record; empty: it has none yet
 	Ring    rings.Ring // NoRing: what the agent's score gives; without agent ring 3
 }
 
@@ -33,6 +35,7 @@ type Admission struct {
 	lock, slot     *store.Lock
 	meter, reports *meter.Account // of its calls and refusals, and of what it tells the safety loop
 	alarm          *alarm
+	check          *audit.RingCheck // not on record yet: Watch puts it there, before the start
 }
 
 // Done ends what the admission holds: the turn in a session whose mode is strong, and the place among its plan's runs at
@@ -93,13 +96,15 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 			return Admission{}, err
 		}
 	}
+	check := &audit.RingCheck{
+		Action: runAction, AgentID: r.Agent, AgentRing: audit.RingOf(d.agentRing.Value()), Allowed: d.Allowed(), EffScore: audit.NumberOf(d.score),
+		Reason: string(d.Code), RequiredRing: audit.RingOf(asked.Value()), Rule: d.Rule,
+		RequiresConsensus: d.consensus, RequiresSREWitness: d.witness, RunID: r.Run, SessionID: r.Session,
+	}
 	if r.Agent != "" {
-		// Synced with the start's own record.
-		err = h.record(recordedIn(d, r), false, &audit.RingCheck{
-			Action: runAction, AgentID: r.Agent, AgentRing: audit.RingOf(d.agentRing.Value()), Allowed: d.Allowed(), EffScore: audit.NumberOf(d.score),
-			Reason: string(d.Code), RequiredRing: audit.RingOf(asked.Value()), Rule: d.Rule,
-			RequiresConsensus: d.consensus, RequiresSREWitness: d.witness,
-		})
+		err = h.record(recordedIn(d, r), false, check) // synced with the start's own record
+	} else if d.Allowed() {
+		adm.check = check // nothing else of an operator's own run waits for the log here
 	}
 	if err = errors.Join(d.err(r, asked), err); err != nil {
 		adm.Done()
@@ -181,7 +186,7 @@ func (h *Hypervisor) look(ctx context.Context, r Request) (Admission, verdict, e
 		return Admission{}, verdict{}, err
 	}
 	if r.Agent == "" {
-		v := verdict{agentRing: r.Ring.OrSandbox(), Decision: rings.Decision{Verdict: rings.Allow, Code: rings.CodeOK, Reason: "the operator's own run", Rule: "H-1"}}
+		v := verdict{agentRing: r.Ring.OrSandbox(), score: math.NaN(), Decision: rings.Decision{Verdict: rings.Allow, Code: rings.CodeOK, Reason: "the operator's own run", Rule: "H-1"}}
 		if r.Session != "" {
 			v = denied(v, "H-30", CodeAgentMissing, "name the participant with --agent", "a session's runs belong to its participants")
 		}

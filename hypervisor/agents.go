@@ -176,10 +176,12 @@ func (h *Hypervisor) SetScore(ctx context.Context, id string, score float64, con
 	return now, before, unwritten
 }
 
+const causeOperator = "operator"
+
 // Cause is why an agent is put into quarantine, as the audit has it; the reason in words stays in the state.
 type Cause struct {
 	Code   string // operator, ring_breach
-	Reason string // for people
+	Reason string // for people; an operator's is on record too
 	Run    string // id of the run it was seen in; may be empty
 }
 
@@ -200,7 +202,11 @@ func (h *Hypervisor) Quarantine(ctx context.Context, id string, cause Cause) (ri
 		if entry, err = rings.Hold(id, cause.Reason, cause.Code, h.now()); err != nil {
 			return err
 		}
-		unwritten = h.record("", true, &audit.Quarantine{AgentID: id, Cause: cause.Code, OldRing: audit.RingOf(was.Ring.Value()), RunID: cause.Run})
+		r := &audit.Quarantine{AgentID: id, Cause: cause.Code, OldRing: audit.RingOf(was.Ring.Value()), RunID: cause.Run}
+		if cause.Code == causeOperator {
+			r.Note = noteOf(cause.Reason)
+		}
+		unwritten = h.record("", true, r)
 		return store.PutJSON(tx.Bucket(quarantineBucket), id, entry)
 	})
 	if err != nil {
@@ -226,7 +232,8 @@ func heldBy(tx *store.Tx, id string, e *rings.QuarantineEntry) (bool, error) {
 
 // Release lets an agent out of quarantine by an attestation that one of the operators' keys signed (H-12, H-31). It is
 // spent with the release; one that is refused is on record too.
-func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operators witness.Keys) (was rings.QuarantineEntry, operator string, err error) {
+// The note is why, in the operator's words; it may be empty.
+func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operators witness.Keys, note string) (was rings.QuarantineEntry, operator string, err error) {
 	fail := func(err error) (rings.QuarantineEntry, string, error) {
 		return rings.QuarantineEntry{}, "", fmt.Errorf("release of agent %.256q: %w", id, err)
 	}
@@ -261,7 +268,7 @@ func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operat
 		if err := h.record("", false, said); err != nil {
 			return err
 		}
-		return h.record("", true, &audit.Release{AgentID: id, KeyID: a.Key, Ring: audit.RingOf(now.Ring.Value()), Statement: presented})
+		return h.record("", true, &audit.Release{AgentID: id, KeyID: a.Key, Note: noteOf(note), Ring: audit.RingOf(now.Ring.Value()), Statement: presented})
 	})
 	if err != nil {
 		return fail(err)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"agentrun/audit"
 	"agentrun/governance"
 	"agentrun/rings"
 	"agentrun/store"
@@ -46,12 +47,13 @@ type Broker struct {
 	mu      sync.Mutex
 	places  map[uint64]*openCall
 	last    uint64
-	taken   int    // steps
-	told    int    // of them that have an entry of their own
-	written int    // changes of the memory
-	asked   int    // approvals of tools
-	asking  bucket // requests for a ring
-	reports bucket // to the safety loop
+	taken   int          // steps
+	told    int          // of them that have an entry of their own
+	written int          // changes of the memory
+	asked   int          // approvals of tools
+	asking  bucket       // requests for a ring
+	reports bucket       // to the safety loop
+	tokens  audit.Number // left of the rate, when it was last asked
 	closed  bool
 	asks    *store.Lock // held from the first approval on
 }
@@ -142,7 +144,9 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	if tool, ok := toolOf(c.Action.ID); ok && !b.adm.Grant.Allows(tool) {
 		return no(ring, link.CodeToolRestricted, "plan "+b.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
 	}
-	if r := b.adm.meter.Take(ring); !r.Allowed {
+	r := b.adm.meter.Take(ring)
+	b.remember(r)
+	if !r.Allowed {
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
 	}
 	return b.take(c, ring), nil
@@ -175,7 +179,7 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 	}
 	b.taken++
 	b.last++
-	b.places[b.last] = &openCall{action: c.Action.ID, began: b.h.now()}
+	b.places[b.last] = &openCall{action: c.Action, began: b.h.now(), ring: ring, tokens: b.tokens}
 	v.Place = b.last
 	return v
 }

@@ -24,7 +24,10 @@ func (b *Broker) Reserve(ctx context.Context, s link.Spend) (link.Reservation, e
 		return link.Reservation{}, err
 	}
 	if a.Allowed {
-		b.passed(s)
+		if err := b.passed(s); err != nil {
+			b.ledger.Settle(ctx, a.ID, governance.Amounts{}, true)
+			return link.Reservation{}, err
+		}
 	}
 	return reservation(a), nil
 }

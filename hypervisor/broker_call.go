@@ -21,21 +21,35 @@ import (
 
 // openCall is a call that has a place and no End yet.
 type openCall struct {
-	action string
+	action rings.Action
 	began  time.Time
-	model  bool
-	passed bool  // everybody had agreed: it may have had effects
-	cost   int64 // reserved
-	tokens int64
+	ring   rings.Ring
+	tokens audit.Number // left of the rate
+	passed bool         // everybody had agreed: it may have had effects
+	held   link.Spend   // reserved
 }
 
-// passed notes that a call has its reservation, which is the last thing that it is asked for.
-func (b *Broker) passed(s link.Spend) {
+// passed notes that a call has its reservation, which is the last thing that it is asked for, and puts on record that it begins: what
+// it does in the world is done after that (H-28). Each place begins one call, so a run has as many of these records as it has steps.
+func (b *Broker) passed(s link.Spend) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if c := b.places[s.Place]; c != nil {
-		c.passed, c.model, c.cost, c.tokens = true, s.What == "model", s.Estimate, s.Tokens
+	c := b.places[s.Place]
+	if c == nil || c.passed {
+		b.mu.Unlock()
+		return nil
 	}
+	c.passed, c.held = true, s
+	b.mu.Unlock()
+	err := b.h.record(b.adm.Session, false, &audit.ActionAttempt{
+		Action: audit.Claimed(c.action.ID), AgentID: b.control.who, BucketTokens: c.tokens, EffScore: b.score(), RequiredRing: ringOnRecord(c.action.RequiredRing()),
+		Ring: ringOnRecord(c.ring), RunID: b.run, SessionID: b.adm.Session, Timestamp: b.h.now().UTC(),
+	})
+	if err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		c.passed = false
+	}
+	return err
 }
 
 // End implements link.Supervisor. A call that couldn't be booked goes on record as such; what is held goes back in any case.
@@ -80,15 +94,15 @@ func (b *Broker) cutOff() error {
 	var errs error
 	for _, place := range slices.Sorted(maps.Keys(open)) {
 		c := open[place]
-		name, ok := toolOf(c.action)
+		name, ok := toolOf(c.action.ID)
 		if !ok {
-			name = audit.Claimed(c.action)
+			name = audit.Claimed(c.action.ID)
 		}
 		r := link.Record{
-			Kind: "tool", Name: name, Allowed: c.passed, Code: link.CodeCanceled, Rule: "M-18", Cost: c.cost, Tokens: c.tokens,
+			Kind: "tool", Name: name, Allowed: c.passed, Code: link.CodeCanceled, Rule: "M-18", Action: c.action.ID, Required: c.action.RequiredRing(), Cost: c.held.Estimate, Tokens: c.held.Tokens,
 			Took: max(b.h.now().Sub(c.began), 0), Count: 1,
 		}
-		if c.model {
+		if c.held.What == "model" {
 			r.Kind = "llm"
 		}
 		rec, err := b.recordOf(r)

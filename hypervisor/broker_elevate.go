@@ -12,7 +12,6 @@ import (
 	"math"
 	"time"
 
-	"agentrun/audit"
 	"agentrun/rings"
 	"agentrun/toolproxy/link"
 )
@@ -40,12 +39,11 @@ func (b *Broker) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, 
 	if l.Allowed && !b.takeFrom(&b.asking, elevationPace) {
 		l = rings.RateResult{RetryAfter: time.Duration(float64(time.Second) / elevationPace.perSecond)}
 	}
+	b.remember(l)
 	if !l.Allowed {
 		no := notElevated(link.CodeRateLimited, "too many requests for a ring in "+ring.String())
 		no.Next = "wait " + l.RetryAfter.String() + ", then ask again"
-		return no, b.adm.alarm.refused.add(&audit.ToolCall{
-			AgentID: b.adm.Agent, Code: string(link.CodeRateLimited), Count: 1, Name: ApprovalElevation, RunID: b.run, Type: "tool",
-		})
+		return no, b.adm.alarm.refused.add(b.rateLimit(ApprovalElevation, rings.NoRing, 1))
 	}
 	if r.Reason == "" {
 		r.Reason = noReason

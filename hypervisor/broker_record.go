@@ -3,11 +3,13 @@
 package hypervisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
 	"agentrun/audit"
+	"agentrun/rings"
 	"agentrun/toolproxy/link"
 )
 
@@ -77,11 +79,15 @@ func (b *Broker) recordOf(r link.Record) (audit.Record, error) {
 	}
 	switch r.Kind {
 	case "tool", "llm":
-		return &audit.ToolCall{
-			AgentID: b.adm.Agent, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: strings.ToLower(string(r.Code)), Cost: count(r.Cost),
+		call := &audit.ToolCall{
+			AgentID: b.adm.Agent, SessionID: b.adm.Session, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: strings.ToLower(string(r.Code)), Cost: count(r.Cost),
 			Count: max(count(r.Count), 1), DurationNS: count(int64(r.Took)), Flags: flags, Name: audit.Claimed(r.Name), Received: count(r.Received),
 			Rule: optional(r.Rule), RunID: b.run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
-		}, nil
+		}
+		if r.Allowed {
+			return call, nil
+		}
+		return b.refusalOf(call, r), nil
 	case "egress", "dns":
 		return &audit.Egress{
 			AgentID: b.adm.Agent, Allowed: r.Allowed, Code: strings.ToLower(string(r.Code)), Count: max(count(r.Count), 1), Destination: audit.Claimed(r.Name),
@@ -90,4 +96,68 @@ func (b *Broker) recordOf(r link.Record) (audit.Record, error) {
 		}, nil
 	}
 	return nil, fmt.Errorf("record of unknown kind %.20q", r.Kind)
+}
+
+// refusalOf is the one record of a call that passed nowhere: of the ring that it lacks, of its empty bucket, or of the call with what
+// decided (H-27). A second record of the same decision would say nothing new, and double what a flood writes.
+func (b *Broker) refusalOf(call *audit.ToolCall, r link.Record) audit.Record {
+	if call.Rule == "" || call.Rule == call.Code {
+		call.Rule = cmp.Or(deciders[r.Code], "M-13")
+	}
+	action := audit.Claimed(cmp.Or(r.Action, r.Name))
+	switch ring, _ := b.live.ring(); {
+	case r.Code == link.CodeRing && r.Required.Valid():
+		return &audit.RingCheck{
+			Action: action, AgentID: b.control.who, AgentRing: ringOnRecord(ring), Count: call.Count, EffScore: b.score(), Reason: call.Code,
+			RequiredRing: ringOnRecord(r.Required), Rule: call.Rule, RunID: b.run, SessionID: b.adm.Session,
+		}
+	case r.Code == link.CodeRateLimited && call.Rule == deciders[r.Code]:
+		return b.rateLimit(action, r.Required, call.Count)
+	default:
+		call.Ring, call.RequiredRing, call.EffScore = ringOnRecord(ring), ringOnRecord(r.Required), b.score()
+		return call
+	}
+}
+
+// deciders are the requirements behind the codes that name no rule of their own; what isn't here was no request that could be decided.
+var deciders = map[rings.Code]string{
+	link.CodeRing: "H-9", link.CodeRateLimited: "H-16", link.CodeConcurrency: "H-11", link.CodeSteps: "M-3", link.CodeToolRestricted: "M-19",
+	link.CodeQuota: "M-19", link.CodeCost: "M-19", link.CodeApproval: "M-11", link.CodeUnavailable: "M-9", link.CodeCanceled: "M-18",
+	link.CodeStopped: "S-8", link.CodeNoIntent: "S-15", rings.CodeQuarantined: "H-31",
+}
+
+// rateLimit is the record of calls that the ring's bucket refused.
+func (b *Broker) rateLimit(action string, required rings.Ring, count int64) *audit.RateLimit {
+	ring, _ := b.live.ring()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &audit.RateLimit{
+		Action: action, AgentID: b.control.who, BucketTokens: b.tokens, Count: count, EffScore: b.score(), Exhausted: true,
+		RequiredRing: ringOnRecord(required), Ring: ringOnRecord(ring), RunID: b.run, SessionID: b.adm.Session,
+	}
+}
+
+// remember keeps what the bucket said, for the record of what it refused.
+func (b *Broker) remember(r rings.RateResult) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.tokens = audit.NumberOf(r.Tokens); r.Unlimited {
+		b.tokens = audit.Number{}
+	}
+}
+
+// score is null for an operator's own run, whose ring is the operator's word.
+func (b *Broker) score() audit.Number {
+	if b.adm.Agent == "" {
+		return audit.Number{}
+	}
+	return recordedScore(b.live.stands.Load().Agent)
+}
+
+// ringOnRecord keeps no ring apart from ring 3, which it counts as elsewhere.
+func ringOnRecord(r rings.Ring) audit.Ring {
+	if !r.Valid() {
+		return audit.NoRing
+	}
+	return audit.RingOf(r.Value())
 }

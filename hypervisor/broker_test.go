@@ -21,6 +21,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/governance"
+	"agentrun/internal/fault"
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/toolproxy/link"
@@ -220,6 +221,68 @@ func TestM18CallsOfADeadGatewayAreOnRecord(t *testing.T) {
 	}
 	if u, err := n.Usage(t.Context(), "a"); err != nil || u[0].Cost != 1007 {
 		t.Errorf("got %+v %v, want what was booked and what was reserved", u, err)
+	}
+}
+
+// H-28: a call begins once, when it is on record, and not at all if it can't be; what it had reserved goes back.
+func TestH28CallsBeginOnRecord(t *testing.T) {
+	n := newNode(t)
+	e := n.broker(BrokerOptions{MaxSteps: 9})
+	v := check(t, e, tool("math"))
+	undo := fault.Set("record/action_attempt=ENOSPC")
+	if r, err := e.Reserve(t.Context(), link.Spend{What: "tool", Place: v.Place, Estimate: 10}); err == nil || r.Allowed {
+		t.Errorf("got %+v %v without a record, want an error", r, err)
+	}
+	undo()
+	for range 3 { // a gateway that has fallen may ask again and again
+		if r, err := e.Reserve(t.Context(), link.Spend{What: "tool", Place: v.Place, Estimate: 10}); err != nil || !r.Allowed {
+			t.Fatalf("got %+v %v", r, err)
+		}
+	}
+	var got []audit.Record
+	for _, rec := range (&site{node: n}).records(audit.NodeChain, "action_attempt") {
+		got = append(got, rec)
+	}
+	want := []audit.Record{&audit.ActionAttempt{
+		Action: "tool.math.invoke", AgentID: "a", BucketTokens: audit.NumberOf(9), RequiredRing: audit.Sandbox, Ring: audit.Sandbox, RunID: "r1", Timestamp: n.now.UTC(),
+	}}
+	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b audit.Number) bool { return a == b })); d != "" {
+		t.Errorf("begun on record (-want +got):\n%s", d)
+	}
+}
+
+// H-27: whichever way a call is refused, its one record says what decided; what a gateway claims of others stays a claim.
+func TestH27RefusalsSayWhatDecided(t *testing.T) {
+	n := newNode(t)
+	e := n.broker(BrokerOptions{MaxSteps: 9})
+	for _, tt := range []struct {
+		r    link.Record
+		kind string
+		rule string
+	}{
+		{link.Record{Name: "x", Code: link.CodeRing, Required: rings.Root, Action: "tool.x.invoke"}, "ring_check", "H-9"},
+		{link.Record{Name: "x", Code: link.CodeRing}, "tool_call", "H-9"}, // of no known ring
+		{link.Record{Name: "x", Code: link.CodeRateLimited, Rule: "rate_limited"}, "rate_limit", ""},
+		{link.Record{Name: "x", Code: link.CodeRateLimited, Rule: "M-11"}, "tool_call", "M-11"}, // the tool's own bucket
+		{link.Record{Name: "x", Code: rings.CodeQuarantined}, "tool_call", "H-31"},
+		{link.Record{Name: "x", Code: "acl_block", Rule: "no-x"}, "tool_call", "no-x"},
+		{link.Record{Name: "x", Code: "made_up"}, "tool_call", "M-13"},
+	} {
+		tt.r.Kind, tt.r.Count = "tool", 1
+		rec, err := e.recordOf(tt.r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rule := ""
+		switch rec := rec.(type) {
+		case *audit.RingCheck:
+			rule = rec.Rule
+		case *audit.ToolCall:
+			rule = rec.Rule
+		}
+		if string(rec.Kind()) != tt.kind || rule != tt.rule {
+			t.Errorf("%+v: got %s by %q, want %s by %q", tt.r, rec.Kind(), rule, tt.kind, tt.rule)
+		}
 	}
 }
 

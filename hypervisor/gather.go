@@ -19,7 +19,7 @@ import (
 // another name each time; one entry for each fills the disk, and a full state folder stops every new run of the node.
 //
 // What holds. The first of a kind is on record before its caller hears. Later ones are counted, and the counts are written
-// together: after a second, and while the flood lasts after 2, 4, 8 and then every 10. No count is lost but by the death of this
+// together: after a second, and while the flood lasts after 2, 4, 8 and then every 15. No count is lost but by the death of this
 // process, and then those of one interval at most. What can be told apart goes down with the flood: entries one by one as long as
 // there is room, then one for each name, then one for each code with severalNames for the name.
 type gatherer struct {
@@ -58,7 +58,7 @@ const (
 	syscalls     = "syscall"
 
 	gatherTime = time.Second      // the first interval
-	gatherMost = 10 * time.Second // the longest
+	gatherMost = 15 * time.Second // the longest
 	// maxKinds is how many are told apart. Names beyond it go by their codes, and codes, of which the tool proxy has some
 	// dozens, as severalCodes: a gateway that has fallen could make up any number.
 	maxKinds = 64
@@ -85,6 +85,12 @@ func kindsOf(r audit.Record) (fine, named, coarse kind) {
 	case *audit.Egress:
 		coarse = kind{what: r.Type, code: r.Code}
 		return kind{r.Type, r.Code, r.Destination, r.Detail}, coarse, coarse
+	case *audit.RingCheck:
+		coarse = kind{what: "ring_check", code: r.Reason}
+		return kind{coarse.what, r.Reason, r.Action, ""}, coarse, coarse
+	case *audit.RateLimit:
+		coarse = kind{what: "rate_limit"}
+		return kind{what: coarse.what, name: r.Action}, coarse, coarse
 	case *audit.Refusal:
 		// Each system call is named at least once (M-4): there are some hundreds, and no more.
 		coarse = kind{what: syscalls, code: r.Verdict}
@@ -230,6 +236,9 @@ func merged(into, r audit.Record) audit.Record {
 			common(&sum.Name, a.Name, severalNames)
 			common(&sum.Rule, a.Rule, "")
 			common(&sum.TraceID, a.TraceID, "")
+			common(&sum.Ring, a.Ring, audit.NoRing)
+			common(&sum.RequiredRing, a.RequiredRing, audit.NoRing)
+			common(&sum.EffScore, a.EffScore, audit.Number{})
 			sum.Allowed = sum.Allowed && a.Allowed
 			sum.Flags = commonFlags(sum.Flags, a.Flags)
 			add(&sum.Cost, a.Cost)
@@ -256,6 +265,28 @@ func merged(into, r audit.Record) audit.Record {
 			add(&sum.Sent, a.Sent)
 		}
 		return &sum
+	case *audit.RingCheck:
+		sum := *r
+		if a, ok := into.(*audit.RingCheck); ok {
+			common(&sum.Action, a.Action, severalNames)
+			common(&sum.Reason, a.Reason, severalCodes)
+			common(&sum.Rule, a.Rule, "")
+			common(&sum.AgentRing, a.AgentRing, audit.NoRing)
+			common(&sum.EffScore, a.EffScore, audit.Number{})
+			sum.RequiredRing = min(sum.RequiredRing, a.RequiredRing) // the most that was asked for
+			add(&sum.Count, a.Count)
+		}
+		return &sum
+	case *audit.RateLimit: // the tokens are those of the last
+		sum := *r
+		if a, ok := into.(*audit.RateLimit); ok {
+			common(&sum.Action, a.Action, severalNames)
+			common(&sum.Ring, a.Ring, audit.NoRing)
+			common(&sum.RequiredRing, a.RequiredRing, audit.NoRing)
+			common(&sum.EffScore, a.EffScore, audit.Number{})
+			add(&sum.Count, a.Count)
+		}
+		return &sum
 	case *audit.Refusal:
 		sum := *r
 		if a, ok := into.(*audit.Refusal); ok {
@@ -268,7 +299,7 @@ func merged(into, r audit.Record) audit.Record {
 	return r
 }
 
-func common(s *string, other, differ string) {
+func common[T comparable](s *T, other, differ T) {
 	if *s != other {
 		*s = differ
 	}

@@ -76,6 +76,10 @@ func countOf(r audit.Record) int64 {
 		return r.Count
 	case *audit.Refusal:
 		return r.Count
+	case *audit.RingCheck:
+		return r.Count
+	case *audit.RateLimit:
+		return r.Count
 	}
 	return 0
 }
@@ -85,6 +89,7 @@ const runID = "abcdefghijklmnop"
 func toolRefusal(name, code string) *audit.ToolCall {
 	return &audit.ToolCall{
 		AgentID: "agent-of-the-flood", Args: strings.Repeat("ab", 32), Code: code, Count: 1, DurationNS: 12345678, Name: name, Rule: "M-13",
+		EffScore: audit.NumberOf(0.25), RequiredRing: audit.Sandbox, Ring: audit.Sandbox, SessionID: "session-7",
 		RunID: runID, TraceID: strings.Repeat("0f", 16), Type: "tool",
 	}
 }
@@ -112,14 +117,18 @@ func TestM18FloodIsGathered(t *testing.T) {
 			return r
 		}, 30_000},
 		{"everything at once", func(i int) audit.Record {
-			codes := []string{"tool_unknown", "rate_limited", "bad_arguments", "not_found", "route_forbidden"}
-			switch i % 7 {
+			codes := []string{"tool_unknown", "bad_arguments", "not_found", "route_forbidden"}
+			switch i % 8 {
+			case 7:
+				return &audit.RingCheck{Action: fmt.Sprint("tool.t", i), AgentID: "agent-of-the-flood", AgentRing: audit.Sandbox, Count: 1, EffScore: audit.NumberOf(0.25), SessionID: "session-7", Reason: "ring_denied", RequiredRing: audit.Root, Rule: "H-9", RunID: runID}
+			case 4:
+				return &audit.RateLimit{Action: fmt.Sprint("tool.t", i), AgentID: "agent-of-the-flood", Count: 1, Exhausted: true, EffScore: audit.NumberOf(0.25), SessionID: "session-7", RequiredRing: audit.Sandbox, Ring: audit.Sandbox, RunID: runID}
 			case 5:
 				return connection(fmt.Sprintf("h%d.example:443", i), "ring_denied", false)
 			case 6:
 				return syscallRefusal("ioctl", fmt.Sprint("request=", i%256))
 			}
-			return toolRefusal(fmt.Sprint("t", i), codes[i%len(codes)])
+			return toolRefusal(fmt.Sprint("t", i), codes[i%8])
 		}, 52_500},
 		{"codes that a fallen gateway makes up", func(i int) audit.Record { return toolRefusal("x", fmt.Sprint("code_", i)) }, 110_000},
 		{"long names", func(i int) audit.Record {

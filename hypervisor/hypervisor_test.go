@@ -305,13 +305,13 @@ func TestH31Quarantine(t *testing.T) {
 		t.Errorf("admitted: %v", err)
 	}
 	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
-	if _, _, err := n.Release(t.Context(), "a", text, witness.Keys{}); !errors.Is(err, witness.ErrUnknownKey) {
+	if _, _, err := n.Release(t.Context(), "a", text, witness.Keys{}, ""); !errors.Is(err, witness.ErrUnknownKey) {
 		t.Errorf("released by nobody's key: %v", err)
 	}
-	if _, _, err := n.Release(t.Context(), "b", text, keys); !errors.Is(err, rings.ErrNotQuarantined) {
+	if _, _, err := n.Release(t.Context(), "b", text, keys, ""); !errors.Is(err, rings.ErrNotQuarantined) {
 		t.Errorf("release of another: %v", err)
 	}
-	was, operator, err := n.Release(t.Context(), "a", text, keys)
+	was, operator, err := n.Release(t.Context(), "a", text, keys, "")
 	if err != nil || was.Reason != "odd calls" || !strings.HasPrefix(operator, "operator+") {
 		t.Fatal(was, operator, err)
 	}
@@ -336,17 +336,17 @@ func TestH12AttestationIsGoodOnce(t *testing.T) {
 	hold()
 	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
 	_, other := signed(t, n.now, witness.Ring0, "action:a")
-	if _, _, err := n.Release(t.Context(), "a", other, keys); err == nil {
+	if _, _, err := n.Release(t.Context(), "a", other, keys, ""); err == nil {
 		t.Error("released by an attestation of something else")
 	}
-	if _, _, err := n.Release(t.Context(), "a", text, keys); err != nil {
+	if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err != nil {
 		t.Fatal(err)
 	}
 	hold()
 	for _, shift := range []time.Duration{0, -time.Hour, 30 * 24 * time.Hour} {
 		n.now = n.now.Add(shift)
 		n.restart()
-		if _, _, err := n.Release(t.Context(), "a", text, keys); err == nil {
+		if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err == nil {
 			t.Errorf("used twice, clock shifted by %v", shift)
 		}
 		if n.agent("a").Quarantined == nil {
@@ -363,7 +363,7 @@ func TestH28ReleaseNeedsItsRecord(t *testing.T) {
 	}
 	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
 	n.breakAudit()
-	if _, _, err := n.Release(t.Context(), "a", text, keys); err == nil {
+	if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err == nil {
 		t.Error("released without a record")
 	}
 	if n.agent("a").Quarantined == nil {
@@ -373,7 +373,7 @@ func TestH28ReleaseNeedsItsRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.restart()
-	if _, _, err := n.Release(t.Context(), "a", text, keys); err != nil {
+	if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err != nil {
 		t.Errorf("the attestation was spent on nothing: %v", err)
 	}
 }
@@ -700,7 +700,7 @@ func TestH27RefusedPathIsOnRecord(t *testing.T) {
 	if !ok {
 		t.Fatal("the state folder may be shown")
 	}
-	if err := n.Refuse(Request{Agent: "a"}, "r", rings.Sandbox, d); code(t, err) != CodeOtherSession {
+	if err := n.Refuse(Request{Agent: "a", Run: "r"}, rings.Sandbox, d); code(t, err) != CodeOtherSession {
 		t.Error(err)
 	}
 	if d := cmp.Diff([]string{"score", "ring_check"}, n.log("node")); d != "" {

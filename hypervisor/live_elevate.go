@@ -21,6 +21,7 @@ type ElevateRequest struct {
 	Target rings.Ring
 	TTL    time.Duration // 0 or less: 300 s; more than 3600 s is cut to that (H-14)
 	Reason string        // for people; required, at most 1024 bytes
+	Note   string        // the same where an operator says it, for the audit: an agent's own words are its data (H-27)
 	By     string        // who asks, as the audit shall have it: "uid:0"; AgentItself for the agent
 }
 
@@ -184,7 +185,7 @@ func (c *Control) deniedLocked(r ElevateRequest, req rings.ElevationRequest, err
 func (c *Control) recordOf(r ElevateRequest, req rings.ElevationRequest, code string, e rings.Elevation) *audit.Elevation {
 	rec := &audit.Elevation{
 		AgentID: c.who, CurrentRing: audit.RingOf(req.Current.Value()), Granted: e.ID != "", HasConsensus: req.HasConsensus, Reason: code, RunID: c.opt.Run,
-		TargetRing: audit.RingOf(r.Target.Value()), TrustScore: audit.NumberOf(req.TrustScore),
+		TargetRing: audit.RingOf(r.Target.Value()), TrustScore: audit.NumberOf(req.TrustScore), Note: noteOf(r.Note),
 	}
 	if r.By != "" {
 		rec.By = audit.Claimed(r.By)

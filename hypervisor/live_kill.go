@@ -20,6 +20,7 @@ type KillRequest struct {
 	Action string           // that triggered it; may be empty
 	By     string           // who ordered it: "uid:0", or the part of agentrun that did
 	Detail string           // for people
+	Note   string           // the operator's own words, for the audit
 }
 
 func (r KillRequest) String() string {
@@ -171,6 +172,7 @@ func (c *Control) intent(ctx context.Context, kc rings.KillContext) error {
 	if by := orderOf(ctx).By; by != "" {
 		r.By = audit.Claimed(by)
 	}
+	r.Note = noteOf(orderOf(ctx).Note)
 	return errors.Join(c.h.record(c.adm.Session, true, r), unread)
 }
 

@@ -42,6 +42,12 @@ func (w *watch) Start(s runtime.Status) error {
 	if err != nil {
 		return fmt.Errorf("plan digest: %w", err)
 	}
+	if check := w.control.adm.check; check != nil {
+		check.AgentID, check.RunID = w.control.who, s.ID
+		if err := w.h.record(s.Session, false, check); err != nil {
+			return err
+		}
+	}
 	w.settled, err = w.h.recordThen(s.Session, &audit.SandboxStart{
 		AgentID: s.Agent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
 		Without: s.BestEffort,

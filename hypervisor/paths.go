@@ -76,7 +76,7 @@ func (h *Hypervisor) ownPath(state, session, path string) rings.Decision {
 
 // Refuse puts on record that a run was denied what it asked for besides its ring: paths (H-30), or its start by
 // policy (M-9). To an operator's own run, without an agent, a path that can't be shown is a wrong flag.
-func (h *Hypervisor) Refuse(r Request, run string, ring rings.Ring, d *DeniedError) error {
+func (h *Hypervisor) Refuse(r Request, ring rings.Ring, d *DeniedError) error {
 	action := "host_path.show"
 	if d.Rule == "M-9" {
 		action = runAction
@@ -85,8 +85,8 @@ func (h *Hypervisor) Refuse(r Request, run string, ring rings.Ring, d *DeniedErr
 	}
 	who := Admission{Agent: r.Agent}
 	err := h.record(r.Session, false, &audit.RingCheck{
-		Action: action, AgentID: who.breacher(run), AgentRing: audit.RingOf(ring.Value()), RequiredRing: audit.RingOf(ring.Value()),
-		Reason: string(d.Code), Rule: d.Rule,
+		Action: action, AgentID: who.breacher(r.Run), AgentRing: audit.RingOf(ring.Value()), RequiredRing: audit.RingOf(ring.Value()),
+		Reason: string(d.Code), Rule: d.Rule, RunID: r.Run, SessionID: r.Session,
 	})
 	return errors.Join(d, err)
 }

@@ -7,13 +7,30 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
 	"agentrun/audit"
 	"agentrun/audit/heads"
 	"agentrun/internal/fault"
+	"agentrun/telemetry/mask"
 )
+
+// noteOf is what an operator wrote, as it stays on record for ever: one printable line, secrets masked, cut to what a record
+// holds. Nothing stays nothing.
+func noteOf(s string) string {
+	if s == "" {
+		return ""
+	}
+	return audit.Claimed(strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, mask.Text(s)))
+}
 
 // auditDir is below the state folder; checkpoints and keys lie beside it, apart from what they vouch for (H-26).
 const auditDir = "audit"

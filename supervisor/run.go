@@ -214,6 +214,7 @@ func (s *run) newPlan() (err error) {
 	if s.plan, err = runtime.NewPlan(s.spec); err != nil {
 		return err
 	}
+	s.asked.Run = s.plan.ID
 	if s.hooks, err = s.node.Kill.ForRun(s.plan); err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func (s *run) planOnRecord() error {
 	err := s.newPlan()
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		ring, _ := rings.RingOf(s.spec.Profile.Ring)
-		err = s.h.Refuse(s.asked, s.plan.ID, ring, denied)
+		err = s.h.Refuse(s.asked, ring, denied)
 	}
 	return err
 }

@@ -199,7 +199,7 @@ func (s *run) askPolicy() error {
 		return err
 	}
 	ring := s.admission.Ring
-	return s.h.Refuse(s.asked, s.plan.ID, ring, &hypervisor.DeniedError{
+	return s.h.Refuse(s.asked, ring, &hypervisor.DeniedError{
 		What:     "run in " + ring.String(),
 		Decision: rings.Decision{Code: v.Code, Rule: "M-9", Reason: v.Message},
 		Hint:     "agentrun policy explain tells what decided",

@@ -52,7 +52,7 @@ func consensusFlag() cli.Flag {
 }
 
 func whyHeldFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "`WHY`, for whoever has to decide about its release"}
+	return &cli.StringFlag{Name: "reason", Usage: "`WHY`, for the audit, and for whoever has to decide about its release"}
 }
 
 func releaseFlags() []cli.Flag {
@@ -61,6 +61,7 @@ func releaseFlags() []cli.Flag {
 			Usage: "`FILE` with the attestation (agentrun operator sign), - for standard input"},
 		&cli.StringFlag{Name: "operators", Usage: "`FILE` with the operators' public keys",
 			EnvVars: []string{"AGENTRUN_OPERATORS"}},
+		&cli.StringFlag{Name: "reason", Usage: "`WHY`, for the audit"},
 	}
 }
 
@@ -141,8 +142,8 @@ func (g *global) agentScore(c *cli.Context, a []string) error {
 }
 
 func (g *global) agentQuarantine(c *cli.Context, a []string) error {
-	if c.String("reason") == "" {
-		return hinted.New(errors.New("--reason is missing"), `agentrun agent quarantine --reason "what was seen" `+a[0])
+	if err := checkReason("--reason", c.String("reason"), `agentrun agent quarantine --reason "what was seen" `+a[0]); err != nil {
+		return err
 	}
 	return g.node(func(h *hypervisor.Hypervisor) error {
 		e, err := h.Quarantine(c.Context, a[0], hypervisor.Cause{Code: "operator", Reason: c.String("reason")})
@@ -164,6 +165,11 @@ func (g *global) agentRelease(c *cli.Context, a []string) error {
 		sign := "agentrun operator sign --key FILE --action release-quarantine --subject agent:"
 		return hinted.New(err, sign+a[0])
 	}
+	if c.IsSet("reason") {
+		if err := checkReason("--reason", c.String("reason"), `agentrun agent release --reason "what was found" --witness FILE `+a[0]); err != nil {
+			return err
+		}
+	}
 	text, err := readAttestation(name)
 	if err != nil {
 		return fmt.Errorf("--witness: %w", err)
@@ -173,7 +179,7 @@ func (g *global) agentRelease(c *cli.Context, a []string) error {
 		return err
 	}
 	return g.node(func(h *hypervisor.Hypervisor) error {
-		was, operator, err := h.Release(c.Context, a[0], text, keys)
+		was, operator, err := h.Release(c.Context, a[0], text, keys, c.String("reason"))
 		if err != nil {
 			return err
 		}

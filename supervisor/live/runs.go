@@ -352,7 +352,7 @@ func (s *Runs) Elevate(ctx context.Context, id string, r control.ElevateRequest,
 	if err != nil {
 		return control.Elevation{}, err
 	}
-	ask := hypervisor.ElevateRequest{Target: r.Target, TTL: r.TTL, Reason: r.Reason, By: by}
+	ask := hypervisor.ElevateRequest{Target: r.Target, TTL: r.TTL, Reason: r.Reason, Note: r.Reason, By: by}
 	if r.DryRun {
 		now, ttl := time.Now(), min(cmp.Or(r.TTL, rings.DefaultElevation), rings.MaxElevation)
 		return control.Elevation{From: v.base(), Target: r.Target, GrantedAt: now, ExpiresAt: now.Add(ttl), Reason: r.Reason}, decisionError(v.Control.CheckElevation(ctx, ask))
@@ -465,7 +465,7 @@ func killRequest(reason, by string) hypervisor.KillRequest {
 	if r := rings.KillReason(reason); r.Valid() {
 		return hypervisor.KillRequest{Reason: r, By: by}
 	}
-	return hypervisor.KillRequest{Reason: rings.KillManual, By: by, Detail: reason}
+	return hypervisor.KillRequest{Reason: rings.KillManual, By: by, Detail: reason, Note: reason}
 }
 
 // Wait implements control.Controller.

@@ -136,6 +136,8 @@ func TestM18RefusalsFillNoDisk(t *testing.T) {
 					code = "egress"
 				case e.Kind == "refusal":
 					code = "syscalls"
+				case e.Kind == "rate_limit":
+					code = "rate_limited"
 				}
 				counted[code] += int64(n)
 			}
@@ -189,8 +191,11 @@ func TestH16WhatLeadsNowhereIsPaced(t *testing.T) {
 	counted := map[string]int{}
 	all := x.n.audit("node")
 	for _, e := range all {
-		if e.Kind == "tool_call" {
+		switch e.Kind {
+		case "tool_call":
 			counted[e.Data["code"].(string)] += int(e.Data["count"].(float64))
+		case "rate_limit":
+			counted["rate_limited"] += int(e.Data["count"].(float64))
 		}
 	}
 	seen := map[string]int{}

@@ -120,7 +120,8 @@ func (p *permit) revoked() *Error {
 // refuse ends a call that didn't pass. The denial stands whether it could be recorded or not.
 func (p *permit) refuse(e *Error) *Error {
 	p.done = true
-	if lost := p.finish(Outcome{Err: e}, link.Record{Weight: p.weight(e)}); lost != nil && lost != e {
+	r := link.Record{Weight: p.weight(e), Action: p.call.Action.ID, Required: p.call.Action.RequiredRing()}
+	if lost := p.finish(Outcome{Err: e}, r); lost != nil && lost != e {
 		e.Cause = errors.Join(e.Cause, lost.Cause)
 	}
 	if p.violation != nil {
@@ -184,7 +185,7 @@ func (p *permit) record(r link.Record, o Outcome, e *Error) link.Record {
 	r.Code, r.Rule = rings.CodeOK, p.rule
 	if e != nil {
 		r.Code = e.Code
-		if e.Rule != "" {
+		if e.Rule != "" || !r.Allowed { // a policy that let the call pass didn't refuse it
 			r.Rule = e.Rule
 		}
 	}

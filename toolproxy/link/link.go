@@ -181,6 +181,8 @@ type Record struct {
 	Took     time.Duration `json:"took"`
 	Count    int64         `json:"count"`            // of like events gathered in this record; at least 1
 	Weight   rings.Ring    `json:"weight,omitempty"` // ring that the refused thing belongs to; feeds the breach detector
+	Action   string        `json:"action,omitempty"` // of a refused call: its action's id, and the ring that this requires
+	Required rings.Ring    `json:"required_ring,omitempty"`
 	Approval string        `json:"approval,omitempty"`
 	TraceID  string        `json:"trace_id,omitempty"`
 	Flags    []string      `json:"flags,omitempty"` // "suspicious_input", "reasoning_stripped", …
