@@ -99,7 +99,7 @@ func serve() error {
 	}
 	g.metrics.SandboxStarted()
 	began := time.Now()
-	log.Info("gateway serves", "ring", int(start.Ring), "config", s.Path)
+	log.Info("gateway serves", "ring", start.Ring.Value(), "config", s.Path)
 	var serving sync.WaitGroup
 	ended := make(chan error, 1)
 	g.background(ctx, &serving)

@@ -62,7 +62,7 @@ func (t *Tracer) Run(traceparent string, info RunInfo) *Span {
 	ctx := context.WithValue(context.Background(), idKey{}, ids)
 	_, s.span = t.tracer.Start(ctx, "agent.run.invoke", api.WithNewRoot(), api.WithAttributes(
 		text("agentrun.run_id", info.Run), text("agentrun.agent_id", info.Agent), text("agentrun.session_id", info.Session),
-		text("agentrun.team_id", info.Team), text("agentrun.plan", info.Plan), attribute.Int("agentrun.ring", int(info.Ring))))
+		text("agentrun.team_id", info.Team), text("agentrun.plan", info.Plan), attribute.Int("agentrun.ring", info.Ring.Value())))
 	return s
 }
 
