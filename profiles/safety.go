@@ -7,7 +7,7 @@ type Safety struct {
 	Mode      SafetyMode      `json:"mode,omitempty"`
 	Tolerance SafetyTolerance `json:"tolerance,omitempty"` // not set: moderate
 	MaxSteps  int             `json:"max_steps,omitempty"` // steps without a human, 1 to 10000; not set: DefaultSafetySteps
-	Confirm   SafetyConfirm   `json:"confirm,omitempty"`   // not set: client
+	Confirm   SafetyConfirm   `json:"confirm,omitempty"`   // not set: server
 	// RequireIntent refuses a tool call that no approved step of the agent's names.
 	RequireIntent bool       `json:"require_intent,omitempty"`
 	OnStop        SafetyStop `json:"on_stop,omitempty"` // not set: freeze
@@ -52,17 +52,18 @@ const (
 // Choices implements read.Choice.
 func (SafetyTolerance) Choices() []string { return []string{"conservative", "moderate", "aggressive"} }
 
-// SafetyConfirm is a closed choice: who asks a human about the loop's own operations (S-2). Pauses are the loop's in either.
+// SafetyConfirm is a closed choice: who confirms the loop's EXECUTE operations (S-2). Pauses are the loop's in either. A sandbox has
+// no client that could ask a human, so that word isn't there.
 type SafetyConfirm string
 
-// Who asks.
+// Who confirms.
 const (
-	SafetyServer SafetyConfirm = "server"
-	SafetyClient SafetyConfirm = "client" // in a sandbox the tool proxy and its approvals decide about operations already
+	SafetyServer SafetyConfirm = "server" // an operator, each time
+	SafetyPolicy SafetyConfirm = "policy" // the safety policy's patterns; an operator where none matches
 )
 
 // Choices implements read.Choice.
-func (SafetyConfirm) Choices() []string { return []string{"server", "client"} }
+func (SafetyConfirm) Choices() []string { return []string{"server", "policy"} }
 
 // SafetyStop is a closed choice: what becomes of a run whose agent is stopped (S-15).
 type SafetyStop string

@@ -117,6 +117,7 @@ type Live struct {
 	taking  atomic.Bool   // it is less privileged than before, and mounts, processes and limits don't all follow it yet
 	signals chan os.Signal
 	relimit chan struct{} // holds one: the CPU limit changed
+	pauses  chan time.Duration
 
 	movedMu sync.Mutex
 	moved   chan struct{} // closed when ring or taking has changed
@@ -138,7 +139,7 @@ type Live struct {
 func newLive(r *run, l *launch, w *warden, g *seccomp.Gate) *Live {
 	v := &Live{
 		run: r, launch: l, warden: w, gate: g, turn: make(chan struct{}, 1), done: make(chan struct{}),
-		signals: make(chan os.Signal, 8), relimit: make(chan struct{}, 1), moved: make(chan struct{}), operator: l.plan.operator,
+		signals: make(chan os.Signal, 8), relimit: make(chan struct{}, 1), pauses: make(chan time.Duration), moved: make(chan struct{}), operator: l.plan.operator,
 	}
 	v.life, v.die = context.WithCancel(context.Background())
 	v.now = l.plan.rightsOf(l.plan.base())
@@ -276,7 +277,7 @@ func (v *Live) Snapshot() (Snapshot, error) {
 	return s, err
 }
 
-// Freeze stops every process of the run and returns when all are stopped; the time limit runs on. If ctx ends
+// Freeze stops every process of the run and returns when all are stopped; the time limit runs on (PauseClock). If ctx ends
 // first the run goes on. Changes of ring still apply to a frozen run, and it stays frozen.
 func (v *Live) Freeze(ctx context.Context) error {
 	if err := v.take(ctx); err != nil {
@@ -295,6 +296,15 @@ func (v *Live) Freeze(ctx context.Context) error {
 		v.tell(LiveEvent{Kind: LiveFroze})
 	}
 	return nil
+}
+
+// PauseClock has the run's wall clock stand still for that long at most, or go on (0): a run that waits frozen for a human's word must
+// not end before the word is worthless (S-10). A run that is over has no clock, and that is no error.
+func (v *Live) PauseClock(most time.Duration) {
+	select {
+	case v.pauses <- most:
+	case <-v.life.Done():
+	}
 }
 
 // Thaw undoes Freeze; a run that isn't frozen stays as it is. What a demotion couldn't take from the frozen

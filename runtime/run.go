@@ -411,7 +411,7 @@ func (r *run) decide(v verdict) {
 // goroutine, so of two causes at one moment one is chosen; judge has the last word. A cause that can't be
 // looked for any more ends the run too: a limit that nobody measures is none.
 func (r *run) watch() (v verdict) {
-	deadline := time.NewTimer(time.Duration(r.plan.Limits.Timeout))
+	deadline := newWallClock(time.Duration(r.plan.Limits.Timeout), time.Now)
 	defer deadline.Stop()
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
@@ -442,6 +442,8 @@ func (r *run) watch() (v verdict) {
 			if _, ok := errors.AsType[*PolicyError](context.Cause(r.ctx)); ok {
 				v.state = Policy
 			}
+		case most := <-r.live.pauses:
+			deadline.pause(most)
 		case <-r.live.relimit:
 			w.cpu.Reset(0)
 		case <-w.graceOver:
@@ -459,6 +461,32 @@ func (r *run) watch() (v verdict) {
 	}
 	<-r.ended
 	return v
+}
+
+// wallClock is the time limit of a run. Only watch's goroutine uses it.
+type wallClock struct {
+	*time.Timer
+	now    func() time.Time
+	ends   time.Time
+	paused time.Time // since when it stands still; zero: it runs
+	most   time.Duration
+}
+
+func newWallClock(limit time.Duration, now func() time.Time) *wallClock {
+	return &wallClock{Timer: time.NewTimer(limit), now: now, ends: now().Add(limit)}
+}
+
+// pause has the clock stand still for that long at most; 0: it goes on. One that stands still already stays as it is.
+func (c *wallClock) pause(most time.Duration) {
+	switch now := c.now(); {
+	case most > 0 && c.paused.IsZero():
+		c.paused, c.most = now, most
+		c.Reset(c.ends.Sub(now) + most)
+	case most == 0 && !c.paused.IsZero():
+		c.ends = c.ends.Add(min(now.Sub(c.paused), c.most))
+		c.paused = time.Time{}
+		c.Reset(c.ends.Sub(now))
+	}
 }
 
 // watcher is what watch keeps between two events; only its goroutine uses it.

@@ -121,7 +121,7 @@ type Settings struct {
 	Mode      Mode
 	Tolerance Tolerance
 	MaxSteps  int // maxAutonomousSteps, 1 to 10000
-	// Confirm says who answers the default permissions of S-2: the server here, or the MCP client's own dialog.
+	// Confirm says who answers the default permissions of S-2: an operator, the MCP client's own dialog, or the policy.
 	Confirm Confirm
 	// OnlyOperators lets confirm_operation take the word of operators alone. Otherwise any other principal's counts (S-12): where
 	// principals are agents, two of them can then agree.

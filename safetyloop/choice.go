@@ -48,4 +48,5 @@ const (
 	NoConfirm     = judge.NoConfirm
 	ConfirmServer = judge.ConfirmServer
 	ConfirmClient = judge.ConfirmClient
+	ConfirmPolicy = judge.ConfirmPolicy
 )

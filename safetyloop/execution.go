@@ -55,9 +55,9 @@ func tooManyExecutions() *Error {
 	return refusal(CodeRateLimit, map[string]any{"limit": maxExecutions}, "%d executions are running; end one first", maxExecutions)
 }
 
-// begin gives an execution a counter of its own where a human said yes to it, here or in the client's dialog. A sandboxed agent that
-// nobody asked here is its own client, and has no dialog: it goes on counting, or execute_agent would be its way around the step
-// limit and around a failure (S-6). The caller holds mu.
+// begin gives an execution a counter of its own where a human said yes to it, here or in the client's dialog. Where no human did, by
+// a policy, or in a sandbox, which has no dialog, it goes on counting: execute_agent would be the way around the step limit and
+// around a failure (S-6). The caller holds mu.
 func (l *Loop) begin(c Caller, v values, p *principal, own Own) map[string]any {
 	lowered, _ := v.number(pSteps)
 	e := p.running[v.text(pElement)]
@@ -65,7 +65,7 @@ func (l *Loop) begin(c Caller, v values, p *principal, own Own) map[string]any {
 		e = &execution{id: newID(), run: &p.shared}
 		p.running[v.text(pElement)] = e
 	}
-	if !c.Bound || l.set.Confirm == ConfirmServer {
+	if l.set.Confirm == ConfirmServer || l.set.Confirm != ConfirmPolicy && !c.Bound {
 		e.run = &run{}
 	}
 	e.begun, e.lowered, e.own = true, lowered, own

@@ -55,7 +55,7 @@ func (s *Settings) check() error {
 		{s.Mode < Enforcing || s.Mode > Disabled, "Mode"},
 		{evaluates && s.Tolerance.Score() == 0, "Tolerance"},
 		{evaluates && (s.MaxSteps < 1 || s.MaxSteps > 10000), "MaxSteps"},
-		{evaluates && s.Confirm != ConfirmServer && s.Confirm != ConfirmClient, "Confirm"},
+		{evaluates && (s.Confirm < ConfirmServer || s.Confirm > ConfirmPolicy), "Confirm"},
 		{evaluates && s.Store == nil, "Store"},
 		{evaluates && s.Judge == nil, "Judge"},
 		{s.Mode != Disabled && s.Record == nil, "Record"},

@@ -317,10 +317,20 @@ func TestS6StepLimitCountsAcrossNamesAndEnds(t *testing.T) {
 	b.wantCode(b.call(alice, opComplete, pElement, "nobody"), CodeNoResource)
 }
 
+// operationsPass is a policy that lets every operation pass, and judges steps by words.
+type operationsPass struct{ words }
+
+func (o operationsPass) Judge(ctx context.Context, hint string) (Judgement, error) {
+	if strings.Contains(hint, "execut") {
+		return Judgement{Rule: RuleAutoApprove}, nil
+	}
+	return o.words.Judge(ctx, hint)
+}
+
 // A sandboxed agent is its own client: where nobody asks a human about execute_agent, it brings no new counter and forgets no failure.
 func TestS15ExecuteAgentIsNoWayAroundAPause(t *testing.T) {
-	for _, confirm := range []Confirm{ConfirmClient, ConfirmServer} {
-		b := newBench(t, func(s *Settings) { s.Confirm = confirm })
+	for _, confirm := range []Confirm{ConfirmClient, ConfirmServer, ConfirmPolicy} {
+		b := newBench(t, func(s *Settings) { s.Confirm, s.Judge = confirm, operationsPass{} })
 		jail := Caller{Principal: "jail", Bound: true}
 		call := func(operation string, pairs ...any) Reply {
 			r := b.call(jail, operation, pairs...)
@@ -584,7 +594,7 @@ func TestWordsOfSettings(t *testing.T) {
 			t.Errorf("%s: got %v, %v", word, got, err)
 		}
 	}
-	for word, want := range map[string]Confirm{"server": ConfirmServer, "client": ConfirmClient} {
+	for word, want := range map[string]Confirm{"server": ConfirmServer, "client": ConfirmClient, "policy": ConfirmPolicy} {
 		if got, err := judge.ParseConfirm(word); err != nil || got != want || got.String() != word {
 			t.Errorf("%s: got %v, %v", word, got, err)
 		}
@@ -598,5 +608,67 @@ func TestWordsOfSettings(t *testing.T) {
 	if got := fmt.Sprintln(NoMode, NoTolerance, NoConfirm, NoEndpoint, Any, RuleInvalid, RuleDefault, RuleAutoApprove, RuleRequiresApproval, RuleDeny, Any.Tool()); got !=
 		"no mode no tolerance nobody NONE ANY invalid default autoApprove requiresApproval deny mcp_aql\n" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// S-2: in a sandbox an operator confirms what EXECUTE asks for, each time, or the policy does; nobody never. Reporting steps is
+// confirmed by whoever started the run.
+func TestS2ExecuteInASandboxIsConfirmed(t *testing.T) {
+	jail := Caller{Principal: "jail", Bound: true}
+	for _, tt := range []struct {
+		confirm       Confirm
+		element, want string
+	}{
+		{ConfirmServer, "plain", CodeConfirmation},
+		{ConfirmServer, "auto", CodeConfirmation},
+		{ConfirmPolicy, "plain", CodeConfirmation},
+		{ConfirmPolicy, "approval", CodeConfirmation},
+		{ConfirmPolicy, "broken", CodeConfirmation}, // nobody could judge it
+		{ConfirmPolicy, "deny", CodeDenied},
+		{ConfirmPolicy, "auto", ""},
+	} {
+		t.Run(tt.confirm.String()+" "+tt.element, func(t *testing.T) {
+			b := newBench(t, func(s *Settings) { s.Confirm, s.OnlyOperators = tt.confirm, true })
+			if !b.step(jail, tt.element, "x").Continue {
+				t.Error("the first step waits for somebody")
+			}
+			b.call(jail, opComplete, pElement, tt.element)
+			r := b.call(jail, opExecute, pElement, tt.element)
+			if tt.want == "" {
+				if !r.Success {
+					t.Errorf("got %+v, want it to pass", r.Error)
+				}
+				return
+			}
+			details := b.wantCode(r, tt.want)
+			if tt.want != CodeConfirmation {
+				return
+			}
+			token := details["confirmation_token"].(string)
+			b.wantCode(b.call(jail, opExecute, pElement, tt.element, pToken, token), CodeConfirmation)
+			if err := b.Confirm(t.Context(), "uid:0", token); err != nil {
+				t.Fatal(err)
+			}
+			if r := b.call(jail, opExecute, pElement, tt.element, pToken, token); !r.Success && r.Error.Code != CodeExists {
+				t.Errorf("confirmed: got %+v", r.Error)
+			}
+		})
+	}
+}
+
+// S-6: the table of docs/safety-loop.md: where the tolerances differ, and that moderate and aggressive don't.
+func TestS6TolerancesByScore(t *testing.T) {
+	for _, tolerance := range []Tolerance{Conservative, Moderate, Aggressive} {
+		for score, want := range map[int]kind{0: goOn, 25: goOn, 26: goOn, 30: goOn, 31: pause, 50: pause, 51: pause, 60: pause, 61: mustVerify, 85: mustVerify, 86: halt} {
+			if tolerance == Conservative && score > 25 && score <= 30 {
+				want = pause
+			}
+			b := newBench(t, func(s *Settings) { s.Tolerance = tolerance })
+			b.step(alice, "a", fmt.Sprintf("score:%d", score))
+			lines := b.account.lines()
+			if got := lines[len(lines)-1]; !strings.HasSuffix(got, " "+want.String()) {
+				t.Errorf("%s, score %d: got %s, want %s", tolerance, score, got, want)
+			}
+		}
 	}
 }

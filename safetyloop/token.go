@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"agentrun/audit"
+	"agentrun/safetyloop/judge"
 )
 
 type tokenHash digest
@@ -200,12 +201,26 @@ func (l *Loop) badToken(ctx context.Context, c Caller, text, operation string, e
 	return e
 }
 
-// asks tells whether a call needs somebody's confirmation before it is looked at.
+// asks tells whether a call needs somebody's confirmation before it is looked at. A sandbox's session is its run: whoever started
+// it with a loop has confirmed that it may report its steps.
 func (l *Loop) asks(c Caller, op *Operation, p *principal) bool {
-	if l.set.Mode != Enforcing || l.set.Confirm != ConfirmServer || c.Operator || op.Permission == autoApprove {
+	if l.set.Mode != Enforcing || l.set.Confirm == ConfirmClient || c.Operator || op.Permission == autoApprove {
 		return false
 	}
-	return op.Permission != confirmSession || !l.sessionConfirmed(p, false)
+	return op.Permission != confirmSession || !c.Bound && !l.sessionConfirmed(p, false)
+}
+
+// byPolicy is the policy's word about an operation that asks, where it has one; RuleDefault: an operator is asked. What can't be
+// judged has none: patterns that nobody could read must not let anything pass.
+func (l *Loop) byPolicy(ctx context.Context, c Caller, op *Operation, element string) judge.Rule {
+	if l.set.Confirm != ConfirmPolicy {
+		return RuleDefault
+	}
+	j, err := l.judge(ctx, l.own(c, element).Judge, judge.OperationHint(op.Name, element))
+	if err != nil {
+		return RuleDefault
+	}
+	return j.Rule
 }
 
 // permit is the Gatekeeper's second and fourth layer: the endpoint's default permission, and its confirmation (S-2, S-5). The
@@ -213,6 +228,14 @@ func (l *Loop) asks(c Caller, op *Operation, p *principal) bool {
 func (l *Loop) permit(ctx context.Context, call Call, op *Operation, v values, p *principal) *Error {
 	c := call.Caller
 	if !l.asks(c, op, p) {
+		return nil
+	}
+	switch l.byPolicy(ctx, c, op, v.text(pElement)) {
+	case RuleDeny:
+		l.observe("permission", "denied")
+		return refusal(CodeDenied, map[string]any{"reason": "policy"}, "Permission denied: the policy forbids this operation")
+	case RuleAutoApprove:
+		l.observe("permission", "policy")
 		return nil
 	}
 	r := request{scope: forOnce, operation: op.Name, element: v.text(pElement), bound: boundTo(op.Name, v), summary: v.canonical(), reason: permissionReason(op)}

@@ -17,6 +17,7 @@ import (
 	"agentrun/internal/rootless"
 	"agentrun/runtime"
 	"agentrun/supervisor/killhooks"
+	"agentrun/supervisor/live"
 	"agentrun/supervisor/outputs"
 )
 
@@ -31,6 +32,7 @@ type Node struct {
 	GatewayFiles []string         // the node's gateway.yaml by config.yaml, whose policies no flag leaves out; empty: the usual one
 	SyncAll      bool             // every audit record is on disk before what it records goes on (audit.sync)
 	Access       control.Access   // to the control API
+	Codes        live.Codes       // where codes of safety loops are shown
 	Kill         killhooks.Config // programs that are run around a kill
 	ApplyTime    time.Duration    // of a change of ring; 0: runtime's own
 	Version      string           // of agentrun

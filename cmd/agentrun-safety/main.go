@@ -12,6 +12,7 @@ import (
 
 	"agentrun/internal/safetycmd"
 	"agentrun/internal/verb"
+	"agentrun/safetyloop"
 	"agentrun/safetyloop/policy"
 )
 
@@ -21,6 +22,9 @@ var version = "dev"
 func main() { os.Exit(run(context.Background(), os.Args)) }
 
 func run(ctx context.Context, args []string) int {
+	if len(args) > 1 && args[1] == safetyloop.ShowCode {
+		return report(os.Stderr, showCode(ctx, args[1:]))
+	}
 	s := &settings{}
 	app := &cli.App{
 		Name: safetycmd.Program, HelpName: "agentrun", Usage: "it is started by agentrun safety", Version: version,

@@ -24,6 +24,7 @@ import (
 	"agentrun/supervisor"
 	"agentrun/supervisor/daemon"
 	"agentrun/supervisor/killhooks"
+	"agentrun/supervisor/live"
 )
 
 // global are the flags that every command has. Of flag, environment, configuration file and default,
@@ -54,6 +55,7 @@ type configFile struct {
 	Control accessConfig     `yaml:"control"`
 	Kill    killhooks.Config `yaml:"kill"`
 	Live    liveConfig       `yaml:"live"`
+	Safety  live.Codes       `yaml:"safety"`
 
 	gateways []string // Gateway of this file, and of the machine's
 }
@@ -148,6 +150,7 @@ func (g *global) load(c *cli.Context) error {
 	}
 	g.ProfileDirs = append(profiles.DefaultDirs(by.Getenv), by.Paths(cfg.ProfileDirs)...)
 	g.PlanFiles, g.Own = governance.DefaultFiles(by.Getenv), configDirs(by)
+	g.Codes = cfg.Safety
 	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
 	g.serve = cfg.Serve
 	if fd := c.Int(detachedFlag); fd > 2 && !g.served {

@@ -73,7 +73,7 @@ func printPlan(out io.Writer, p *runtime.Plan) error {
 	}
 	if s := p.Safety; s != nil {
 		row("safety loop", "%s, tolerance %s, %d steps, operations confirmed by the %s, tool calls need an approved step: %v, on a stop: %s", s.Mode,
-			cmp.Or(s.Tolerance, profiles.SafetyModerate), cmp.Or(s.MaxSteps, profiles.DefaultSafetySteps), cmp.Or(s.Confirm, profiles.SafetyClient),
+			cmp.Or(s.Tolerance, profiles.SafetyModerate), cmp.Or(s.MaxSteps, profiles.DefaultSafetySteps), cmp.Or(s.Confirm, profiles.SafetyServer),
 			s.RequireIntent, cmp.Or(s.OnStop, profiles.SafetyFreeze))
 	}
 	row("subprocess", "%v", p.Subprocess)

@@ -84,7 +84,7 @@ func judgingFlags() []cli.Flag {
 }
 
 func serveFlags() []cli.Flag {
-	return append(judgingFlags(),
+	return append(append(judgingFlags(), channelFlags()...),
 		&cli.BoolFlag{Name: "stdio", Usage: "serve one client on stdin and stdout"},
 		&cli.StringFlag{Name: "http", Usage: "serve clients over streamable HTTP at `ADDRESS:PORT`, path /mcp"},
 		&cli.StringFlag{Name: "tokens", Usage: "`FILE` of bearer tokens, mode 0600; required where --http isn't a loopback address"},
@@ -92,14 +92,11 @@ func serveFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "allow-origin", Usage: "`ORIGIN` that a browser's request may have, as https://app.example"},
 		&cli.DurationFlag{Name: "idle", Usage: "end a session after `TIME` of silence", Value: 30 * time.Minute},
 		&cli.IntFlag{Name: "max-steps", Usage: "pause after `N` steps without a human, 1 to 10000", DefaultText: "the policy's, else 20"},
-		&cli.StringFlag{Name: "confirm", Usage: "who asks a human about starts and ends: `server|client`", DefaultText: "the policy's, else server"},
+		&cli.StringFlag{Name: "confirm", Usage: "who confirms starts and ends: `server|client|policy`", DefaultText: "the policy's, else server"},
 		&cli.BoolFlag{Name: "peers-confirm", Usage: "let agents with tokens of their own confirm for each other; else operators alone"},
 		&cli.StringFlag{Name: "endpoints", Usage: "tools: `crude|single`, three or one", Value: "crude"},
 		&cli.StringFlag{Name: "principal", Usage: "`NAME` of callers without a token; blocks are kept under it", Value: "local"},
 		&cli.StringFlag{Name: "name", Usage: "`NAME` of the control socket: safety-NAME", DefaultText: "a random one"},
-		&cli.StringFlag{Name: "show-codes-on", Usage: "also show codes on terminal `TTY`, which no agent may read"},
-		&cli.StringFlag{Name: "webhook", Usage: "also post codes to `URL`: https, or http on the loopback"},
-		&cli.StringFlag{Name: "webhook-key", Usage: "`FILE` with the key that signs them, mode 0600, 32 bytes or more"},
 	)
 }
 

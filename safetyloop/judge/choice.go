@@ -106,11 +106,17 @@ const (
 	ConfirmServer
 	// ConfirmClient leaves the default permissions to the dialog of the MCP client. Pauses and stops stay with the loop.
 	ConfirmClient
+	// ConfirmPolicy has the policy's patterns decide about an operation by its OperationHint: deny refuses, autoApprove lets it
+	// pass, and for all else it is ConfirmServer.
+	ConfirmPolicy
 )
 
-var confirms = []string{"nobody", "server", "client"}
+// OperationHint is what patterns judge an operation by.
+func OperationHint(operation, element string) string { return operation + " " + element }
+
+var confirms = []string{"nobody", "server", "client", "policy"}
 
 func (c Confirm) String() string { return nameOf(confirms, c) }
 
-// ParseConfirm reads server or client.
+// ParseConfirm reads server, client or policy.
 func ParseConfirm(word string) (Confirm, error) { return parse[Confirm]("confirm", confirms, word) }

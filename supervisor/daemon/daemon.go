@@ -125,7 +125,7 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	d.runs = live.New(live.Options{Node: d.node.Open, OwnNode: true, Log: d.node.Log})
+	d.runs = live.New(live.Options{Node: d.node.Open, OwnNode: true, Log: d.node.Log, Codes: d.node.Codes})
 	defer d.runs.Close()
 	silence, err := d.runs.Serve(d.node.RunDir, controlName, d.node.Version, d.node.Access)
 	if err != nil {

@@ -22,6 +22,7 @@ type Options struct {
 	Node func() (*hypervisor.Hypervisor, error)
 	// OwnNode: what Node gave is closed with the loops.
 	OwnNode bool
+	Codes   Codes
 	Log     *slog.Logger
 }
 

@@ -27,9 +27,10 @@ import (
 // it asks ownOf, which takes mu.
 type safetyLoops struct {
 	// node opens what the loops keep their state in; own: it is closed with them.
-	node func() (*hypervisor.Hypervisor, error)
-	own  bool
-	warn func(error)
+	node  func() (*hypervisor.Hypervisor, error)
+	own   bool
+	codes Codes
+	warn  func(error)
 
 	metrics desk.Metrics
 
@@ -43,7 +44,7 @@ type safetyLoops struct {
 
 func newSafetyLoops(runs *Runs, o Options) *safetyLoops {
 	return &safetyLoops{
-		node: o.Node, own: o.OwnNode, warn: runs.warn,
+		node: o.Node, own: o.OwnNode, codes: o.Codes, warn: runs.warn,
 		loops: map[loopKind]*safetyloop.Loop{}, joined: map[*Run]*safetyloop.Loop{},
 	}
 }
@@ -91,10 +92,14 @@ func (l *safetyLoops) loopLocked(k loopKind) (*safetyloop.Loop, error) {
 		}
 		l.h = h
 	}
+	channels, err := l.codes.open(l.warn)
+	if err != nil {
+		return nil, err
+	}
 	loop, err := l.h.SafetyLoop(safetyloop.Settings{
 		Mode: k.mode, Confirm: k.confirm, Tolerance: safetyloop.Moderate, MaxSteps: profiles.DefaultSafetySteps,
 		OnlyOperators: true, // principals are agents: two of them must not agree on what neither may do
-		Judge:         carried{}, For: l.ownOf, Enforcer: l, Observe: l.metrics.Observe,
+		Judge:         carried{}, For: l.ownOf, Enforcer: l, Observe: l.metrics.Observe, Channels: channels,
 	})
 	if err == nil {
 		l.loops[k] = loop

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"agentrun/control"
 	"agentrun/hypervisor"
@@ -91,7 +92,7 @@ type loopKind struct {
 func kindOf(s *profiles.Safety) (k loopKind, err error) {
 	var merr, cerr error
 	k.mode, merr = judge.ParseMode(string(s.Mode))
-	k.confirm, cerr = judge.ParseConfirm(string(cmp.Or(s.Confirm, profiles.SafetyClient)))
+	k.confirm, cerr = judge.ParseConfirm(string(cmp.Or(s.Confirm, profiles.SafetyServer)))
 	return k, errors.Join(merr, cerr)
 }
 
@@ -120,6 +121,9 @@ func (v *Run) stop(ctx context.Context, reason string) error {
 	if errors.Is(err, runtime.ErrEnded) {
 		return nil
 	}
+	if err == nil {
+		v.pauseClock(safetyloop.ChallengeTTL)
+	}
 	if first {
 		v.event(control.EventStopped, map[string]string{"reason": reason})
 		v.all.warn(fmt.Errorf("run %s: the safety loop has stopped the agent: %s (agentrun challenges list)", v.Plan.ID, reason))
@@ -142,9 +146,18 @@ func (v *Run) resume(ctx context.Context) error {
 		v.Control.Stop()
 		return err
 	}
+	v.pauseClock(0)
 	v.stopped.Store(false)
 	v.event(control.EventResumed, nil)
 	return nil
+}
+
+// pauseClock holds the run's time limit, which a stop must not use up: its code is good for five minutes, and whoever brings it wants
+// to find the run alive (S-10).
+func (v *Run) pauseClock(most time.Duration) {
+	if run, err := v.process(); err == nil {
+		run.PauseClock(most)
+	}
 }
 
 // workspaceInside is where agents find their folder.

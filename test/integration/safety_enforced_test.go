@@ -46,7 +46,7 @@ func (x *exit) cautiously(name, profile string, env []string, flags ...string) *
 	}
 	x.file("cautious.py", script+cautious+`print("ready"`+loop)
 	x.settings.section("safety")["policy"] = write(x.t, filepath.Join(x.t.TempDir(), "policy.yaml"),
-		"deny: [drop_*]\nrequiresApproval: [\"git push*\"]\nautoApprove: [\"calling *\"]\n", 0o644)
+		"deny: [drop_*]\nrequiresApproval: [\"git push*\"]\nautoApprove: [\"calling *\", \"execute_agent reader\"]\n", 0o644)
 	o := x.opts(profile, append([]string{"--timeout", "300s"}, flags...)...)
 	o.env = env
 	return place{x.t, runDir, x.n.dir}.begin(name, x.prepare(o, "python3", "cautious.py"))

@@ -32,7 +32,8 @@ type Safety struct {
 	Endpoint  string // CREATE, READ, EXECUTE, or ANY where the operation alone decides
 	Operation string
 	Params    json.RawMessage // an object, as the agent sent it; empty counts as {}. At most MaxSafetyParams
-	// Judgement is of the step's hint, and nil with every other operation. A step without one can't be judged, and pauses.
+	// Judgement is of the step's hint, or of an EXECUTE operation (judge.OperationHint); nil with every other operation. A step without
+	// one can't be judged, and pauses; an operation without one waits for an operator.
 	Judgement *judge.Judgement
 	// Judged is HintSum of the hint that Judgement is of; it goes with one. The supervisor reads the parameters itself: two readers
 	// of one JSON that find two hints in it must not end with a judgement of the harmless one.

@@ -32,15 +32,31 @@ func decode(body []byte) (q tool.Request, refused *answer) {
 	return q, nil
 }
 
-// hintOf gives the hint as the loop will read it. Under both names, under none, and what is no string, it
-// refuses by itself.
+// toJudge gives what a request is judged by: a step by its hint, what EXECUTE asks for by its operation and element.
+func toJudge(q tool.Request, at judge.Endpoint) (hint string, ok bool) {
+	switch {
+	case at == judge.Create && q.Operation == stepOperation:
+		return hintOf(q.Params)
+	case at == judge.Execute:
+		element, ok := textOf(q.Params, "elementName", "element_name")
+		return judge.OperationHint(q.Operation, element), ok
+	}
+	return "", false
+}
+
+// hintOf gives the hint as the loop will read it.
 func hintOf(params []byte) (hint string, ok bool) {
+	return textOf(params, "nextActionHint", "next_action_hint")
+}
+
+// textOf gives a parameter as the loop will read it. Under both names, under none, and what is no string, the loop refuses by itself.
+func textOf(params []byte, camelName, snakeName string) (hint string, ok bool) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(params, &fields) != nil {
 		return "", false
 	}
-	raw, camel := fields["nextActionHint"]
-	other, snake := fields["next_action_hint"]
+	raw, camel := fields[camelName]
+	other, snake := fields[snakeName]
 	if camel == snake {
 		return "", false
 	}

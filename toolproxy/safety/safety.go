@@ -139,8 +139,8 @@ func (h *Handler) do(ctx context.Context, endpoint judge.Endpoint, body []byte) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.o.Timeout)
 	defer cancel()
 	s := link.Safety{Endpoint: endpoint.String(), Operation: q.Operation, Params: q.Params}
-	if q.Operation == stepOperation && endpoint == judge.Create && h.o.Judge != nil {
-		s.Judgement, s.Judged = h.judge(ctx, q.Params)
+	if hint, ok := toJudge(q, endpoint); ok && h.o.Judge != nil {
+		s.Judgement, s.Judged = h.judge(ctx, hint)
 	}
 	reply, err := h.o.Loop.Safety(ctx, s)
 	if err != nil {
@@ -152,11 +152,7 @@ func (h *Handler) do(ctx context.Context, endpoint judge.Endpoint, body []byte) 
 
 // judge gives what the hint says and which hint that was, nil where it can't be judged: the loop then pauses the agent, or refuses
 // the parameters.
-func (h *Handler) judge(ctx context.Context, params []byte) (_ *judge.Judgement, judged string) {
-	hint, ok := hintOf(params)
-	if !ok {
-		return nil, ""
-	}
+func (h *Handler) judge(ctx context.Context, hint string) (_ *judge.Judgement, judged string) {
 	ctx, cancel := context.WithTimeout(ctx, judgeTime)
 	defer cancel()
 	select {

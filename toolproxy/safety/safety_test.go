@@ -347,3 +347,21 @@ func TestS1WordsAreTheLoops(t *testing.T) {
 		t.Errorf("%s isn't an operation of CREATE", stepOperation)
 	}
 }
+
+// S-2: what EXECUTE asks for is judged by its operation and element, which a policy may have patterns for; what isn't sure has no judgement.
+func TestS2OperationsAreJudged(t *testing.T) {
+	w := newWorld(t, judge.Enforcing)
+	for _, tt := range []struct{ endpoint, body, hint string }{
+		{"execute", `{"operation":"execute_agent","params":{"element_name":"planner"}}`, "execute_agent planner"},
+		{"execute", `{"operation":"abort_execution","params":{"elementName":"planner"}}`, "abort_execution planner"},
+		{"execute", `{"operation":"execute_agent","params":{"element_name":"a","elementName":"b"}}`, ""},
+		{"execute", `{"operation":"execute_agent","params":{"element_name":["a"]}}`, ""},
+		{"create", `{"operation":"verify_challenge","params":{"element_name":"a"}}`, ""},
+	} {
+		w.do(t, "POST", "/internal/safety/"+tt.endpoint, tt.body)
+		got := w.asked[len(w.asked)-1]
+		if (got.Judgement != nil) != (tt.hint != "") || tt.hint != "" && got.Judged != link.HintSum(tt.hint) {
+			t.Errorf("%s: got %+v, want a judgement of %q", tt.body, got, tt.hint)
+		}
+	}
+}
