@@ -156,10 +156,10 @@ func checkRule(at string, r SyscallRule, rep report) {
 		rep(at+".action", "missing")
 	case r.Action == ActionErrno && r.Errno == "":
 		rep(at+".errno", "missing: action errno needs one")
-	case r.Action == ActionErrno && !known:
+	case r.Errno != "" && r.Action != ActionErrno && r.Action != ActionNotify:
+		rep(at+".errno", "only with action errno or notify")
+	case r.Errno != "" && !known:
 		rep(at+".errno", "%q is none of %s", r.Errno, errnoNames())
-	case r.Action != ActionErrno && r.Errno != "":
-		rep(at+".errno", "only with action errno")
 	case r.Floor && r.Action == ActionAllow:
 		rep(at+".floor", "a floor rule can only refuse: want notify, errno or kill")
 	}

@@ -16,7 +16,7 @@
 //	problems := p.Limits.Check(profiles.SpecRanges())
 //
 // Rules are ordered and the first that matches decides. What no rule decides is not this package's business: the filter
-// answers ENOSYS to unknown numbers, notifies the supervisor of known ones and kills foreign architectures.
+// notifies the supervisor of all others: it refuses, answers ENOSYS to unknown numbers and kills for foreign architectures.
 //
 // What it does not protect against: a profile's author. Whoever writes a profile can allow any call that isn't in the
 // floor. Paths of tools and of /etc entries are checked as text only; the launch opens them without following links it

@@ -161,7 +161,7 @@ type EnvPass struct {
 type SyscallRule struct {
 	Names   []string  `json:"names"`
 	Action  Action    `json:"action"`
-	Errno   string    `json:"errno,omitempty"`    // with ActionErrno: a name such as ENOSYS
+	Errno   string    `json:"errno,omitempty"`    // a name such as ENOSYS. With ActionNotify: counted and on record, but no attempt at another ring
 	Args    []ArgCond `json:"args,omitempty"`     // all must hold; none: every call
 	IfKnown bool      `json:"if_known,omitempty"` // names that the filter library doesn't know are left out: they are unknown numbers then
 	Floor   bool      `json:"floor,omitempty"`    // before all others; no profile can loosen it; never allows
@@ -175,8 +175,8 @@ type Action string
 const (
 	ActionAllow  Action = "allow"
 	ActionNotify Action = "notify" // the supervisor sees it and decides
-	ActionErrno  Action = "errno"  // quiet refusal, for programs that probe and fall back
-	ActionKill   Action = "kill"
+	ActionErrno  Action = "errno"  // refused unseen: for what programs ask all the time, and go on without
+	ActionKill   Action = "kill"   // the supervisor sees it and kills the process
 )
 
 // Choices implements read.Choice.

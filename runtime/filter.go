@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +29,7 @@ func (p *Plan) planFilter() error {
 		if len(rule.Syscalls) == 0 {
 			continue
 		}
-		if counted(r) {
+		if counted(r) || r.Action == profiles.ActionKill { // a kill by the filter itself would leave no trace (M-4)
 			rule.Action = seccomp.Notify
 		}
 		p.filter.Rules = append(p.filter.Rules, rule)
@@ -54,7 +55,7 @@ func filterRule(r profiles.SyscallRule) (seccomp.Rule, error) {
 		names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !seccomp.Known(n) })
 	}
 	rule := seccomp.Rule{Syscalls: names, Action: filterActions[r.Action], IfPresent: r.IfKnown, Why: r.Why}
-	if r.Errno != "" {
+	if r.Action == profiles.ActionErrno { // with notify it is the warden who gives one
 		e, ok := profiles.ErrnoValue(r.Errno)
 		if !ok {
 			return rule, fmt.Errorf("errno %q is unknown", r.Errno)
@@ -100,18 +101,29 @@ const chainTries = 16
 // warden answers the notifications of one run. It decides by registers and by who asks. What a pointer
 // leads to can change after anybody looked, so it is looked at only where something in the kernel holds
 // the call all the same (programs).
+//
+// What it reads of clone3's flags decides nothing: the call gets ENOSYS whatever they are, so a second thread that changes them
+// in time makes the record wrong, and no more.
 type warden struct {
 	subprocess bool            // may create processes and execute programs
 	programs   map[string]bool // not nil: all that may be executed; Landlock holds execve to them (narrowExec)
 	agentPID   int
-	listener   int // to ask whether the caller is still the one that asked
+	waits      func(id uint64) bool // whether the caller is still the one that asked
 	tries      int
 	recorder   *seccomp.Recorder
-	refused    func(seccomp.Call, seccomp.Answer, seccomp.Event) // hears of each refusal before the caller does
-	profile    *profiles.Profile                                 // the plan's
-	live       atomic.Pointer[rights]                            // those of the live ring; nil: the plan's
-	sockets    *socketCount
+	// refused hears of each refusal before the caller does, with the ring that it aims at, or byProfile.
+	refused func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring)
+	profile *profiles.Profile      // the plan's
+	live    atomic.Pointer[rights] // those of the live ring; nil: the plan's
+	sockets *socketCount
+	killed  atomic.Pointer[string] // what the agent's first process was killed for; nil: it wasn't
 }
+
+// Rings that a refused call aims at without a look at what it is.
+const (
+	byProfile = rings.NoRing  // as the profiles have it
+	noAttempt = rings.Sandbox // what every ring has: it weighs nothing
+)
 
 // rights holds for one decision: it may be another's in the next.
 func (w *warden) rights() *rights {
@@ -121,25 +133,22 @@ func (w *warden) rights() *rights {
 	return &rights{subprocess: w.subprocess}
 }
 
-// elevated says whether a call is one that the live ring adds to the plan's. Like every decision here it is
-// one by registers only. What the profile's floor stops, no ring gives: a floor is what must not be loosened.
-func (w *warden) elevated(r *rights, c seccomp.Call) bool {
-	if r.above == nil {
-		return false
+// rule is the profile's that decides a call; the zero rule if none does.
+func (w *warden) rule(c seccomp.Call) (rule profiles.SyscallRule) {
+	if w.profile == nil {
+		return rule
 	}
-	if i := w.profile.Match(c.Name, c.Args); i >= 0 && w.profile.Syscalls[i].Floor {
-		return false
+	if i := w.profile.Match(c.Name, c.Args); i >= 0 {
+		rule = w.profile.Syscalls[i]
 	}
-	return allows(*r.above, c)
+	return rule
 }
 
-// allowed are the calls that the profile allows and the filter asks about all the same, to count them.
-func (w *warden) allowed(c seccomp.Call) bool {
-	if w.profile == nil {
-		return false
-	}
-	i := w.profile.Match(c.Name, c.Args)
-	return i >= 0 && counted(w.profile.Syscalls[i])
+// allowed are the calls that the profile allows and the filter asks about all the same, to count them, and those that the live
+// ring adds to the plan's. Like every decision here it is one by registers only. What the profile's floor stops, no ring gives:
+// a floor is what must not be loosened.
+func allowed(r *rights, rule profiles.SyscallRule, c seccomp.Call) bool {
+	return counted(rule) || r.above != nil && !rule.Floor && allows(*r.above, c)
 }
 
 // ring is the one whose bounds hold: the plan's own, or a more privileged one that the run has been given.
@@ -152,11 +161,57 @@ func (w *warden) ring(r *rights) rings.Ring {
 }
 
 func (w *warden) answer(c seccomp.Call) seccomp.Answer {
-	a := w.decide(c)
+	r := w.rights()
+	if c.Name == "clone3" && c.Foreign == "" {
+		return w.clone3(r, c)
+	}
+	a, called := w.decide(r, c)
 	if !a.Allowed() {
-		w.refused(c, a, w.recorder.Record(c, a))
+		w.tell(r, c, a, called)
 	}
 	return a
+}
+
+// tell records a refusal and passes it on.
+func (w *warden) tell(r *rights, c seccomp.Call, a seccomp.Answer, called rings.Ring) {
+	e := w.recorder.Record(c, a)
+	if c.Name == seccomp.Unknown && c.Foreign == "" {
+		// A library that is younger than we are tries its new call at each start, and a scan tries many: each number weighs
+		// once, as an attempt at the next ring.
+		called = noAttempt
+		if e.Count == 1 {
+			called = w.ring(r) - 1
+		}
+	}
+	w.refused(c, a, e, called)
+}
+
+// clone3 gets ENOSYS, on which libraries call clone, whose flags are in a register. One that asks for no more than clone would
+// be given is no refusal: glibc makes one for each thread and child. One for a namespace is the attempt that it is by clone.
+func (w *warden) clone3(r *rights, c seccomp.Call) seccomp.Answer {
+	flags, ok := readWord(c.PID, c.Args[0])
+	if ok && flags&seccomp.Clone3Flags == 0 && (r.subprocess || flags&unix.CLONE_THREAD != 0) {
+		return seccomp.Probe(unix.ENOSYS)
+	}
+	a, called := seccomp.Deny(unix.ENOSYS), noAttempt
+	c.Args[0] = 0
+	if ok && flags&seccomp.Clone3Flags != 0 && w.waits(c.ID) { // else it may be another's memory
+		c.Args[0], called = flags, rings.Root
+	}
+	w.tell(r, c, a, called)
+	return a
+}
+
+// kill ends the process of a call; the account tells what for if it is the agent's first.
+func (w *warden) kill(c seccomp.Call) seccomp.Answer {
+	if process, err := seccomp.ProcessOf(c.PID); err == nil && process == w.agentPID {
+		what := "system call " + c.Name
+		if c.Foreign != "" {
+			what += " of the architecture " + c.Foreign
+		}
+		w.killed.Store(&what)
+	}
+	return seccomp.Kill()
 }
 
 // nsFlags are the CLONE_NEW* bits that fit clone(2)'s flags. CLONE_NEWTIME shares its bit with the exit
@@ -172,23 +227,37 @@ func plainClone(flags uint64) bool {
 
 const atEmptyPath = 0x1000
 
-func (w *warden) decide(c seccomp.Call) seccomp.Answer {
-	r := w.rights()
-	switch c.Name {
-	case "clone":
-		if !plainClone(c.Args[0]) {
-			return seccomp.Deny(unix.EPERM)
-		}
-		return ifSubprocess(r)
-	case "fork", "vfork":
-		return ifSubprocess(r)
+// decide also says which ring a refused call aims at.
+func (w *warden) decide(r *rights, c seccomp.Call) (a seccomp.Answer, called rings.Ring) {
+	switch {
+	case c.Foreign != "":
+		return w.kill(c), byProfile
+	case c.Name == seccomp.Unknown:
+		return seccomp.Deny(unix.ENOSYS), byProfile
+	case c.Name == "clone" && !plainClone(c.Args[0]):
+		return seccomp.Deny(unix.EPERM), byProfile
+	case c.Name == "clone" || c.Name == "fork" || c.Name == "vfork":
+		return ifSubprocess(r), byProfile
 	}
-	if w.allowed(c) || w.elevated(r, c) {
+	rule := w.rule(c)
+	if allowed(r, rule, c) {
 		if c.Name == "socket" && uint32(c.Args[0]) != unix.AF_UNIX { //nolint:gosec // the kernel looks at no more
-			return w.sockets.socket(w.ring(r), c.Args[0])
+			return w.sockets.socket(w.ring(r), c.Args[0]), noAttempt // one too many of what every ring has
 		}
-		return seccomp.Continue()
+		return seccomp.Continue(), byProfile
 	}
+	switch {
+	case rule.Action == profiles.ActionKill:
+		return w.kill(c), byProfile
+	case rule.Errno != "":
+		errno, _ := profiles.ErrnoValue(rule.Errno)
+		return seccomp.Deny(unix.Errno(errno)), noAttempt
+	}
+	return w.refuse(r, c), byProfile
+}
+
+// refuse answers what no rule has an answer for; the command's own start is let through.
+func (w *warden) refuse(r *rights, c seccomp.Call) seccomp.Answer {
 	switch c.Name {
 	case "execveat":
 		if c.Args[4]&atEmptyPath != 0 { // fexecve: what it runs has no path that a mount could forbid
@@ -220,7 +289,7 @@ func (w *warden) exec(r *rights, c seccomp.Call) seccomp.Answer {
 	if w.programs != nil {
 		// Looked at so that a refusal is seen and counted. An agent that swaps the path afterwards gets
 		// Landlock's answer instead of this one.
-		if name, ok := readString(c.PID, c.Args[pathArg(c.Name)]); ok && w.programs[name] || !seccomp.StillWaiting(w.listener, c.ID) {
+		if name, ok := readString(c.PID, c.Args[pathArg(c.Name)]); ok && w.programs[name] || !w.waits(c.ID) {
 			return seccomp.Continue()
 		}
 		return seccomp.Deny(unix.EACCES)
@@ -257,4 +326,12 @@ func readString(pid int, addr uint64) (string, bool) {
 		n += got
 	}
 	return "", false
+}
+
+// readWord reads eight bytes out of a waiting process.
+func readWord(pid int, addr uint64) (uint64, bool) {
+	var word uint64
+	local := []unix.Iovec{{Base: (*byte)(unsafe.Pointer(&word)), Len: 8}}
+	n, err := unix.ProcessVMReadv(pid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: 8}}, 0)
+	return word, err == nil && n == 8
 }

@@ -88,7 +88,7 @@ func (b *bytesOf) rules() (list []profiles.SyscallRule) {
 			}
 		}
 		r.Action = []profiles.Action{profiles.ActionAllow, profiles.ActionNotify, profiles.ActionErrno, profiles.ActionKill}[b.n(4)]
-		if r.Action == profiles.ActionErrno {
+		if r.Action == profiles.ActionErrno || r.Action == profiles.ActionNotify && b.n(2) == 0 {
 			r.Errno = []string{"EPERM", "ENOSYS", "EINVAL", "ENOMEM", "EACCES"}[b.n(5)]
 		}
 		for index := range 6 {
@@ -174,10 +174,8 @@ func written(parent profiles.Profile, child []profiles.SyscallRule, call string,
 					return unix.SECCOMP_RET_USER_NOTIF
 				}
 				return unix.SECCOMP_RET_ALLOW
-			case profiles.ActionNotify:
+			case profiles.ActionNotify, profiles.ActionKill: // the supervisor kills
 				return unix.SECCOMP_RET_USER_NOTIF
-			case profiles.ActionKill:
-				return unix.SECCOMP_RET_KILL_PROCESS
 			}
 			e, _ := profiles.ErrnoValue(r.Errno)
 			return unix.SECCOMP_RET_ERRNO | uint32(e)
@@ -245,9 +243,9 @@ func checkProfileFilter(t *testing.T, data []byte) int {
 			}
 			calls, want = append(calls, kernelCall{uintptr(nr), args}), append(want, means)
 		}
-		calls, want = append(calls, kernelCall{uintptr(nr) | 0x40000000, [6]uint64{}}), append(want, unix.SECCOMP_RET_KILL_PROCESS) // x32
+		calls, want = append(calls, kernelCall{uintptr(nr) | 0x40000000, [6]uint64{}}), append(want, unix.SECCOMP_RET_USER_NOTIF) // x32
 	}
-	calls, want = append(calls, kernelCall{9999, [6]uint64{}}), append(want, unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS))
+	calls, want = append(calls, kernelCall{9999, [6]uint64{}}), append(want, unix.SECCOMP_RET_USER_NOTIF)
 	for i, got := range inKernel(t, prog, calls) {
 		if got != want[i] {
 			t.Fatalf("call %d%#x: the kernel says %#x, the profile %#x\n%s", calls[i].nr, calls[i].args, got, want[i], text)

@@ -4,14 +4,18 @@ package runtime
 
 import (
 	"math/rand/v2"
+	"os"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"agentrun/profiles"
+	"agentrun/rings"
 	"agentrun/seccomp"
 )
 
@@ -94,33 +98,28 @@ func meaning(p profiles.Profile, call string, args [6]uint64) (uint32, bool) {
 			return unix.SECCOMP_RET_USER_NOTIF, true
 		}
 		return unix.SECCOMP_RET_ALLOW, true
-	case profiles.ActionNotify:
+	case profiles.ActionNotify, profiles.ActionKill: // the supervisor kills
 		return unix.SECCOMP_RET_USER_NOTIF, true
-	case profiles.ActionKill:
-		return unix.SECCOMP_RET_KILL_PROCESS, true
 	default:
 		e, _ := profiles.ErrnoValue(r.Errno)
 		return unix.SECCOMP_RET_ERRNO | uint32(e), true
 	}
 }
 
-// M-4: foreign architectures and x32 numbers kill, unknown numbers are ENOSYS, in every profile.
+// M-4: foreign architectures, x32 numbers and unknown ones are the supervisor's to see, in every profile.
 func TestForeignCalls(t *testing.T) {
 	for _, name := range builtins {
 		prog, err := filterOf(t, name).filter.Compile(seccomp.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, c := range map[string]struct {
-			data seccomp.Data
-			want uint32
-		}{
-			"i386":    {seccomp.Data{NR: 1, Arch: unix.AUDIT_ARCH_I386}, unix.SECCOMP_RET_KILL_PROCESS},
-			"x32":     {seccomp.Data{NR: 0x40000000 | 1, Arch: unix.AUDIT_ARCH_X86_64}, unix.SECCOMP_RET_KILL_PROCESS},
-			"unknown": {seccomp.Data{NR: 9999, Arch: unix.AUDIT_ARCH_X86_64}, unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		for what, data := range map[string]seccomp.Data{
+			"i386":    {NR: 1, Arch: unix.AUDIT_ARCH_I386},
+			"x32":     {NR: 0x40000000 | 1, Arch: unix.AUDIT_ARCH_X86_64},
+			"unknown": {NR: 9999, Arch: unix.AUDIT_ARCH_X86_64},
 		} {
-			if got, err := prog.Run(c.data); err != nil || got != c.want {
-				t.Errorf("%s, %s: got %#x, %v, want %#x", name, what, got, err, c.want)
+			if got, err := prog.Run(data); err != nil || got != unix.SECCOMP_RET_USER_NOTIF {
+				t.Errorf("%s, %s: got %#x, %v, want a notification", name, what, got, err)
 			}
 		}
 	}
@@ -164,9 +163,13 @@ func TestWarden(t *testing.T) {
 		{"fexecve, ring 2 too", true, call("execveat", 0, 0, 0, 0, atEmptyPath), unix.EACCES},
 		{"vsock", true, call("socket", unix.AF_VSOCK), unix.EAFNOSUPPORT},
 		{"mount", true, call("mount"), unix.EPERM},
+		{"an unknown number", true, call(seccomp.Unknown), unix.ENOSYS},
+		{"as a kernel without it", true, call("openat2"), unix.ENOSYS},
+		{"M-4 a foreign call, which the profile would allow", true, seccomp.Call{Name: "read", Foreign: "x32"}, unix.EPERM},
 	}
+	ring2 := builtin(t, "ring2")
 	for _, c := range cases {
-		w := &warden{subprocess: c.subprocess, agentPID: 7, recorder: &seccomp.Recorder{}, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event) {}}
+		w := &warden{subprocess: c.subprocess, profile: &ring2, agentPID: 7, recorder: &seccomp.Recorder{}, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring) {}}
 		a := w.answer(c.call)
 		if a.Err() != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, a, c.want)
@@ -177,9 +180,75 @@ func TestWarden(t *testing.T) {
 	}
 }
 
+// M-4: what clone3 asks for is read from its caller, and decides about the record only. What glibc asks for each thread and, where
+// there may be processes, each child is none; H-24: a namespace is the attempt that it is by clone.
+func TestM4Clone3IsRead(t *testing.T) {
+	const thread, child = unix.CLONE_VM | unix.CLONE_THREAD, unix.CLONE_VM | unix.CLONE_VFORK
+	nothing := Refusal{}
+	refused := func(called rings.Ring, detail string) Refusal {
+		return Refusal{Syscall: "clone3", Detail: detail, Called: called, Verdict: "ENOSYS"}
+	}
+	for _, tt := range []struct {
+		what       string
+		subprocess bool
+		flags      uint64
+		want       Refusal
+	}{
+		{"a thread", false, thread, nothing},
+		{"a child", true, child, nothing},
+		{"a child in ring 3", false, child, refused(rings.Sandbox, "")},
+		{"a child in another cgroup", true, child | unix.CLONE_INTO_CGROUP, refused(rings.Root, "flags=CLONE_INTO_CGROUP")},
+		{"a namespace", true, unix.CLONE_NEWUSER, refused(rings.Root, "flags=CLONE_NEWUSER")},
+		{"a thread with one", true, thread | unix.CLONE_NEWTIME, refused(rings.Root, "flags=CLONE_NEWTIME")},
+		{"what can't be read", true, 0, refused(rings.Sandbox, "")},
+	} {
+		args := []uint64{tt.flags}
+		at := uint64(uintptr(unsafe.Pointer(&args[0])))
+		if tt.what == "what can't be read" {
+			at = 8
+		}
+		o := &told{}
+		w := &warden{subprocess: tt.subprocess, recorder: &seccomp.Recorder{}, waits: func(uint64) bool { return true }}
+		heard := refusals{observer: o}
+		w.refused = func(c seccomp.Call, a seccomp.Answer, e seccomp.Event, called rings.Ring) {
+			if err := heard.seen(c, a, e, called); err != nil {
+				t.Error(err)
+			}
+		}
+		if a := w.answer(seccomp.Call{PID: os.Getpid(), Name: "clone3", Args: [6]uint64{at, 88}}); a.Err() != unix.ENOSYS {
+			t.Errorf("%s: got %v, want ENOSYS", tt.what, a)
+		}
+		goruntime.KeepAlive(args)
+		got := nothing
+		if len(o.refusals) == 1 {
+			got = o.refusals[0]
+			got.At = tt.want.At
+		}
+		if d := cmp.Diff(tt.want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.what, d)
+		}
+	}
+}
+
+// H-24: a number that nobody knows weighs once, whoever repeats it: a library that is younger than we are asks at each start.
+func TestM4UnknownNumbersWeighOnce(t *testing.T) {
+	for name, next := range map[string]rings.Ring{"ring3": rings.Standard, "ring2": rings.Privileged, "ring1": rings.Root} {
+		profile := builtin(t, name)
+		var called []rings.Ring
+		w := &warden{profile: &profile, recorder: &seccomp.Recorder{}}
+		w.refused = func(_ seccomp.Call, _ seccomp.Answer, _ seccomp.Event, r rings.Ring) { called = append(called, r) }
+		for _, nr := range []int{600, 600, 601, 600, 601} {
+			w.answer(seccomp.Call{NR: nr, Name: seccomp.Unknown})
+		}
+		if want := []rings.Ring{next, rings.Sandbox, next, rings.Sandbox, rings.Sandbox}; !slices.Equal(called, want) {
+			t.Errorf("%s: got %v, want %v", name, called, want)
+		}
+	}
+}
+
 // The chain at the start is bounded: a program that goes on executing others is past its start.
 func TestExecChainEnds(t *testing.T) {
-	w := &warden{agentPID: 7, recorder: &seccomp.Recorder{}, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event) {}}
+	w := &warden{agentPID: 7, recorder: &seccomp.Recorder{}, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring) {}}
 	for i := range chainTries {
 		if a := w.answer(seccomp.Call{Name: "execve", PID: 7}); !a.Allowed() {
 			t.Fatalf("try %d: %v", i, a)
@@ -188,7 +257,7 @@ func TestExecChainEnds(t *testing.T) {
 	if a := w.answer(seccomp.Call{Name: "execve", PID: 7}); a.Allowed() {
 		t.Error("the chain never ends")
 	}
-	if a := new(warden).decide(seccomp.Call{Name: "execve"}); a.Allowed() {
+	if a, _ := new(warden).decide(&rights{}, seccomp.Call{Name: "execve"}); a.Allowed() {
 		t.Error("the zero warden allows an exec") // agentPID 0 is nobody
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/seccomp"
@@ -58,13 +56,13 @@ type refusals struct {
 
 type kind struct{ syscall, detail string }
 
-// seen gets each refused call with its answer and the event it is counted in.
-func (r *refusals) seen(c seccomp.Call, a seccomp.Answer, e seccomp.Event) error {
+// seen gets each refused call with its answer, the event it is counted in and the ring that it aims at, or byProfile.
+func (r *refusals) seen(c seccomp.Call, a seccomp.Answer, e seccomp.Event, called rings.Ring) error {
 	k := kind{e.Syscall, e.Detail}
-	if a.Err() == unix.ENOBUFS && c.Name == "socket" { // one too many of what every ring has is no attempt at another
-		return r.observer.Refused(Refusal{At: e.Last, Syscall: e.Syscall, Detail: e.Detail, Called: rings.Sandbox, Verdict: a.String()})
+	ok := called != byProfile
+	if !ok {
+		called, ok = r.called[k]
 	}
-	called, ok := r.called[k]
 	if !ok {
 		called = calledRing(c)
 		if r.called == nil {
@@ -76,12 +74,16 @@ func (r *refusals) seen(c seccomp.Call, a seccomp.Answer, e seccomp.Event) error
 }
 
 // calledRing is what a refused call says about where the agent wants to go: Standard for what ring 2
-// would have let it do, Privileged for what only ring 1 does, Root for what no agent ever gets.
+// would have let it do, Privileged for what only ring 1 does, Root for what no agent ever gets. A foreign
+// call weighs as the native one of its name, and at least as Privileged: it is a way past the filter.
 func calledRing(c seccomp.Call) rings.Ring {
 	for _, of := range []struct {
 		profile string
 		ring    rings.Ring
 	}{{"ring2", rings.Standard}, {"ring1", rings.Privileged}} {
+		if c.Foreign != "" && of.ring == rings.Standard {
+			continue
+		}
 		if p, ok := profiles.Builtin(of.profile); ok && allows(p, c) {
 			return of.ring
 		}

@@ -32,7 +32,7 @@ func TestM4EveryRefusalIsTold(t *testing.T) {
 	o := &told{}
 	r := refusals{observer: o}
 	for _, c := range []seccomp.Call{{NR: unix.SYS_MOUNT, Name: "mount"}, {NR: unix.SYS_MOUNT, Name: "mount"}, {NR: unix.SYS_FORK, Name: "fork"}} {
-		if err := r.seen(c, seccomp.Deny(unix.EPERM), rec.Record(c, seccomp.Deny(unix.EPERM))); err != nil {
+		if err := r.seen(c, seccomp.Deny(unix.EPERM), rec.Record(c, seccomp.Deny(unix.EPERM)), byProfile); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestM4RefusalErrorIsPassedOn(t *testing.T) {
 	r := refusals{observer: o}
 	rec := &seccomp.Recorder{}
 	c := seccomp.Call{NR: unix.SYS_MOUNT, Name: "mount"}
-	if err := r.seen(c, seccomp.Deny(unix.EPERM), rec.Record(c, seccomp.Deny(unix.EPERM))); !errors.Is(err, o.err) {
+	if err := r.seen(c, seccomp.Deny(unix.EPERM), rec.Record(c, seccomp.Deny(unix.EPERM)), byProfile); !errors.Is(err, o.err) {
 		t.Errorf("got %v, want the observer's error", err)
 	}
 }
@@ -71,6 +71,9 @@ func TestH24CalledRing(t *testing.T) {
 		{seccomp.Call{Name: "socket", Args: [6]uint64{unix.AF_UNIX, unix.SOCK_STREAM}}, rings.Standard},
 		{seccomp.Call{Name: "socket", Args: [6]uint64{unix.AF_VSOCK, unix.SOCK_STREAM}}, rings.Root},
 		{seccomp.Call{Name: "sync"}, rings.Standard},
+		{seccomp.Call{Name: "mount", Foreign: "x32"}, rings.Root},
+		{seccomp.Call{Name: "read", Foreign: "i386"}, rings.Privileged},
+		{seccomp.Call{Name: seccomp.Unknown, Foreign: "i386"}, rings.Root},
 	} {
 		if got := calledRing(tt.call); got != tt.want {
 			t.Errorf("%s(%d): got %v, want %v", tt.call.Name, tt.call.Args[0], got, tt.want)

@@ -15,6 +15,7 @@ import (
 
 	"agentrun/fsjail"
 	"agentrun/internal/thread"
+	"agentrun/rings"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
 )
@@ -300,19 +301,20 @@ func (r *run) beforeExec(l *launch) error {
 	}
 	w := &warden{
 		sockets: l.sockets, subprocess: r.plan.Subprocess, programs: r.plan.programs,
-		agentPID: l.agentPID, listener: int(l.listener.Fd()), recorder: l.recorder, refused: r.refused,
-		profile: &r.plan.profile,
+		agentPID: l.agentPID, recorder: l.recorder, refused: r.refused, profile: &r.plan.profile,
 	}
 	gate := &seccomp.Gate{}
 	r.live = newLive(r, l, w, gate)
 	l.over = r.live.end
 	listener := l.listener
 	l.listener = nil
+	fd := int(listener.Fd())
+	w.waits = func(id uint64) bool { return seccomp.StillWaiting(fd, id) }
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stopServing = cancel
 	r.asked.Go(func() {
 		defer listener.Close()
-		err := seccomp.Serve(ctx, int(listener.Fd()), w.answer, seccomp.ServeOptions{Gate: gate})
+		err := seccomp.Serve(ctx, fd, w.answer, seccomp.ServeOptions{Gate: gate})
 		if err != nil && !errors.Is(err, context.Canceled) {
 			// Nobody answers any more: waiting calls would hang for ever. Fail closed.
 			r.decide(verdict{Killed, "seccomp notifications: " + err.Error()})
@@ -369,8 +371,8 @@ func (r *run) goLive(ctx context.Context) error {
 
 // refused passes a refusal on. The caller waits for its answer meanwhile: it is on record before it takes
 // effect.
-func (r *run) refused(c seccomp.Call, a seccomp.Answer, e seccomp.Event) {
-	if err := r.refusals.seen(c, a, e); err != nil {
+func (r *run) refused(c seccomp.Call, a seccomp.Answer, e seccomp.Event, called rings.Ring) {
+	if err := r.refusals.seen(c, a, e, called); err != nil {
 		r.decide(verdict{Policy, err.Error()})
 	}
 }
@@ -659,5 +661,9 @@ func (r *run) judge(v verdict) {
 	case s.OOMKills > 0 && s.Signal == "SIGKILL":
 		s.State, s.ExitCode = OOM, ExitKilled
 		s.Reason = fmt.Sprintf("over the memory limit of %d bytes", r.memoryLimit())
+	case s.Signal == "SIGKILL" && r.live != nil && r.live.warden.killed.Load() != nil:
+		// The supervisor's SIGKILL stands for that of a filter that kills by itself and tells nobody.
+		s.Signal, s.ExitCode = "SIGSYS", 128+int(unix.SIGSYS)
+		s.Reason = "killed for " + *r.live.warden.killed.Load()
 	}
 }

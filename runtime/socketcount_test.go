@@ -72,11 +72,11 @@ func TestSocketsOfProfilesAreCounted(t *testing.T) {
 			for _, kind := range []uint64{unix.SOCK_STREAM, unix.SOCK_DGRAM, unix.SOCK_RAW} {
 				c := seccomp.Call{Name: "socket", Args: [6]uint64{family, kind, 0}}
 				i := p.profile.Match(c.Name, c.Args)
-				allowed := i >= 0 && p.profile.Syscalls[i].Action == profiles.ActionAllow
-				if got := w.allowed(c); got != (allowed && family != unix.AF_UNIX) {
-					t.Errorf("%s: family %d type %d: counted %v, allowed %v", name, family, kind, got, allowed)
+				may := i >= 0 && p.profile.Syscalls[i].Action == profiles.ActionAllow
+				if got := allowed(&rights{}, w.rule(c), c); got != (may && family != unix.AF_UNIX) {
+					t.Errorf("%s: family %d type %d: counted %v, allowed %v", name, family, kind, got, may)
 				}
-				if a := w.decide(c); a.Allowed() { // there is no count: fail closed
+				if a, _ := w.decide(&rights{}, c); a.Allowed() { // there is no count: fail closed
 					t.Errorf("%s: family %d type %d is let through uncounted", name, family, kind)
 				}
 			}

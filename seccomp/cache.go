@@ -14,7 +14,7 @@ import (
 
 // generation is part of every cache key and stands for the code of this package. Raise it with every change that alters a
 // program or a check; TestGeneration compares a fixed filter's program and fails when that was forgotten.
-const generation = 1
+const generation = 2
 
 // cache is where programs are kept: profiles changed over years leave at most 64 behind.
 func cache(dir string) kept.Folder {

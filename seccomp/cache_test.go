@@ -176,7 +176,7 @@ func TestGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := Program{code: p.head()}.Digest()
-	if want := map[int]string{1: "93d3f7ba19e9adf410d37107d6c199de4a7d828337ecc4a53901644d2b86e0ef"}[generation]; got != want {
+	if want := map[int]string{2: "93d3f7ba19e9adf410d37107d6c199de4a7d828337ecc4a53901644d2b86e0ef"}[generation]; got != want {
 		t.Errorf("generation %d: head has digest %s, want %s", generation, got, want)
 	}
 }

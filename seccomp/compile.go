@@ -88,7 +88,7 @@ func conditional(chain []step) bool { return len(chain[0].args) > 0 }
 
 // libseccomp compiles the part without conditions.
 func (p *policy) libseccomp(plain bool) ([]byte, error) {
-	f, err := lib.NewFilter(lib.ActErrno.SetReturnCode(int16(unix.ENOSYS)))
+	f, err := lib.NewFilter(libAction(p.unknown))
 	if err != nil {
 		return nil, fmt.Errorf("make libseccomp filter: %w", err)
 	}
@@ -102,7 +102,7 @@ func (p *policy) libseccomp(plain bool) ([]byte, error) {
 			return nil, fmt.Errorf("set architecture %s: %w", p.arch.name, err)
 		}
 	}
-	if err := f.SetBadArchAction(lib.ActKillProcess); err != nil {
+	if err := f.SetBadArchAction(libAction(p.foreign)); err != nil {
 		return nil, fmt.Errorf("set action for foreign architectures: %w", err)
 	}
 	if !plain {
@@ -111,7 +111,7 @@ func (p *policy) libseccomp(plain bool) ([]byte, error) {
 		}
 	}
 	add := func(nr int, ret uint32) error {
-		if ret == retENOSYS {
+		if ret == p.unknown {
 			return nil // the default already; libseccomp refuses a rule that repeats it
 		}
 		call := lib.ScmpSyscall(nr)
@@ -248,7 +248,7 @@ func (p *policy) head() []byte {
 	var exits []int
 	b.emit(opLoad, 0, 0, offArch)
 	b.emit(opJeq, 1, 0, p.arch.audit)
-	exits = append(exits, b.emit(opJump, 0, 0, 0)) // foreign: libseccomp's part kills
+	exits = append(exits, b.emit(opJump, 0, 0, 0)) // foreign: libseccomp's part decides
 	b.emit(opLoad, 0, 0, offNR)
 	b.dispatch(p, nrs, &exits)
 	for _, at := range exits {

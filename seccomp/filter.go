@@ -22,7 +22,7 @@ const (
 	Notify
 	// Errno fails the call with the rule's errno; nobody is told.
 	Errno
-	// KillProcess ends the whole process with SIGSYS.
+	// KillProcess ends the whole process with SIGSYS; nobody is told. With a listener, Notify and [Kill] do the same on record.
 	KillProcess
 )
 
@@ -88,9 +88,11 @@ type Rule struct {
 
 // Filter is a policy over native system calls. What it does not name is refused:
 //
+//   - a native call that no rule decides gets Unlisted;
 //   - a call through a foreign architecture (i386 or x32 on x86-64) kills the process;
-//   - a number that libseccomp has no name for gives ENOSYS, so that libraries fall back to the call they used before;
-//   - a native call that no rule decides gets Unlisted.
+//   - a number that libseccomp has no name for gives ENOSYS, so that libraries fall back to the call they used before.
+//
+// With Unlisted Notify there is a listener, so the last two go to it too, and [Serve] holds to both: an attempt must be seen (M-4).
 type Filter struct {
 	Rules []Rule
 	// Unlisted is Notify (so that the attempt is seen), Errno or KillProcess; Allow is refused.
@@ -165,7 +167,9 @@ type cond struct {
 type policy struct {
 	arch     archInfo
 	unlisted uint32
-	// known[nr] says that the number has a name, so that Unlisted applies; all others are ENOSYS.
+	foreign  uint32 // for calls of another architecture
+	unknown  uint32 // for numbers without a name
+	// known[nr] says that the number has a name, so that unlisted applies, and not unknown.
 	known []bool
 	steps map[int][]step
 }
@@ -186,6 +190,10 @@ func (f Filter) resolve(arch Arch) (*policy, error) {
 		report(-1, "", errors.New("unlisted calls can't be allowed: the filter denies by default"))
 	}
 	p := &policy{arch: info, unlisted: returnValue(f.Unlisted, f.UnlistedErrno), steps: make(map[int][]step, 512)}
+	p.foreign, p.unknown = unix.SECCOMP_RET_KILL_PROCESS, retENOSYS
+	if f.Unlisted == Notify {
+		p.foreign, p.unknown = unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_RET_USER_NOTIF
+	}
 	for i, r := range f.Rules {
 		if err := checkAction(r.Action, r.Errno); err != nil {
 			report(i, "", err)
@@ -280,7 +288,7 @@ func (c cond) holds(v uint64) bool { return (v&c.mask == c.value) != c.differs }
 // decide is the meaning of the policy.
 func (p *policy) decide(d Data) uint32 {
 	if d.Arch != p.arch.audit || (p.arch.x32 && d.NR&x32Bit != 0 && d.NR != ^uint32(0)) {
-		return unix.SECCOMP_RET_KILL_PROCESS
+		return p.foreign
 	}
 	chain := p.steps[int(d.NR)]
 next:
@@ -295,7 +303,7 @@ next:
 	if len(chain) > 0 || (uint64(d.NR) < uint64(len(p.known)) && p.known[d.NR]) {
 		return p.unlisted
 	}
-	return retENOSYS
+	return p.unknown
 }
 
 const retENOSYS = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)

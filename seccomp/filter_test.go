@@ -118,48 +118,55 @@ func compile(t testing.TB, f Filter, o Options) Program {
 func TestDefaults(t *testing.T) {
 	for _, a := range archs {
 		for _, plain := range []bool{false, true} {
-			f := Filter{Unlisted: Notify, Rules: []Rule{
-				{Syscalls: []string{"read"}, Action: Allow, Why: "t"},
-				{Syscalls: []string{"socket"}, Action: Allow, Args: []Arg{{Op: MaskedEqual, Mask: 0xffffffff, Value: unix.AF_UNIX}}, Why: "t"},
-			}}
-			p := compile(t, f, Options{Arch: a.arch, Plain: plain})
-			info, _ := a.arch.info()
-			nr := func(name string) int {
-				n, err := number(name, info)
-				if err != nil {
-					t.Fatal(err)
+			// Without a listener the filter kills and answers by itself.
+			for _, unlisted := range []Action{Notify, KillProcess} {
+				unlistedRet, unknown, foreign := retNotify, retNotify, retNotify
+				if unlisted == KillProcess {
+					unlistedRet, unknown, foreign = retKill, retENOSYS, retKill
 				}
-				return n
-			}
-			for _, c := range []struct {
-				what string
-				arch uint32
-				nr   int
-				args []uint64
-				want uint32
-			}{
-				{"listed", a.audit, nr("read"), nil, retAllow},
-				{"unlisted", a.audit, nr("mount"), nil, retNotify},
-				{"condition holds", a.audit, nr("socket"), []uint64{unix.AF_UNIX}, retAllow},
-				{"condition does not hold", a.audit, nr("socket"), []uint64{unix.AF_VSOCK}, retNotify},
-				{"upper half is not the kernel's", a.audit, nr("socket"), []uint64{1<<32 | unix.AF_UNIX}, retAllow},
-				{"younger than libseccomp", a.audit, 462, nil, retENOSYS},
-				{"no such number", a.audit, 599, nil, retENOSYS},
-				{"no such number", a.audit, 0x3fffffff, nil, retENOSYS},
-				{"a tracer's skip", a.audit, -1, nil, retENOSYS},
-				{"i386", unix.AUDIT_ARCH_I386, 3, nil, retKill},
-				{"arm", unix.AUDIT_ARCH_ARM, 3, nil, retKill},
-				{"no arch", 0, nr("read"), nil, retKill},
-				{"mips", unix.AUDIT_ARCH_MIPS64, nr("read"), nil, retKill},
-			} {
-				if got := run(t, p, c.arch, c.nr, c.args...); got != c.want {
-					t.Errorf("%v plain=%v %s %d%v: got %#x, want %#x", a.arch, plain, c.what, c.nr, c.args, got, c.want)
+				f := Filter{Unlisted: unlisted, Rules: []Rule{
+					{Syscalls: []string{"read"}, Action: Allow, Why: "t"},
+					{Syscalls: []string{"socket"}, Action: Allow, Args: []Arg{{Op: MaskedEqual, Mask: 0xffffffff, Value: unix.AF_UNIX}}, Why: "t"},
+				}}
+				p := compile(t, f, Options{Arch: a.arch, Plain: plain})
+				info, _ := a.arch.info()
+				nr := func(name string) int {
+					n, err := number(name, info)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return n
 				}
-			}
-			if a.arch == AMD64 {
-				for _, n := range []int{x32Bit, x32Bit | nr("read"), x32Bit | nr("socket"), x32Bit | 520, -2} {
-					if got := run(t, p, a.audit, n, unix.AF_UNIX); got != retKill {
-						t.Errorf("x32 number %#x: got %#x, want kill", uint32(n), got)
+				for _, c := range []struct {
+					what string
+					arch uint32
+					nr   int
+					args []uint64
+					want uint32
+				}{
+					{"listed", a.audit, nr("read"), nil, retAllow},
+					{"unlisted", a.audit, nr("mount"), nil, unlistedRet},
+					{"condition holds", a.audit, nr("socket"), []uint64{unix.AF_UNIX}, retAllow},
+					{"condition does not hold", a.audit, nr("socket"), []uint64{unix.AF_VSOCK}, unlistedRet},
+					{"upper half is not the kernel's", a.audit, nr("socket"), []uint64{1<<32 | unix.AF_UNIX}, retAllow},
+					{"younger than libseccomp", a.audit, 462, nil, unknown},
+					{"no such number", a.audit, 599, nil, unknown},
+					{"no such number", a.audit, 0x3fffffff, nil, unknown},
+					{"a tracer's skip", a.audit, -1, nil, unknown},
+					{"i386", unix.AUDIT_ARCH_I386, 3, nil, foreign},
+					{"arm", unix.AUDIT_ARCH_ARM, 3, nil, foreign},
+					{"no arch", 0, nr("read"), nil, foreign},
+					{"mips", unix.AUDIT_ARCH_MIPS64, nr("read"), nil, foreign},
+				} {
+					if got := run(t, p, c.arch, c.nr, c.args...); got != c.want {
+						t.Errorf("%v plain=%v %s %d%v: got %#x, want %#x", a.arch, plain, c.what, c.nr, c.args, got, c.want)
+					}
+				}
+				if a.arch == AMD64 {
+					for _, n := range []int{x32Bit, x32Bit | nr("read"), x32Bit | nr("socket"), x32Bit | 520, -2} {
+						if got := run(t, p, a.audit, n, unix.AF_UNIX); got != foreign {
+							t.Errorf("x32 number %#x: got %#x, want %#x", uint32(n), got, foreign)
+						}
 					}
 				}
 			}

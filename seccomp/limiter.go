@@ -14,8 +14,10 @@ type limiter struct {
 	head, n         int
 }
 
+// heldCall is a call with its answer, and when that may leave.
 type heldCall struct {
 	id     uint64
+	pid    int
 	due    time.Time
 	answer Answer
 }
@@ -35,19 +37,23 @@ func newLimiter(rate, burst int) limiter {
 }
 
 // hold takes a refusal to be answered later, or says false when it may leave now. Not to be called when full.
-func (l *limiter) hold(now time.Time, id uint64, a Answer) bool {
+func (l *limiter) hold(now time.Time, c heldCall) bool {
 	if l.interval == 0 {
 		return false
 	}
 	if l.next.Before(now) {
 		l.next = now
 	}
-	l.next = l.next.Add(l.interval)
-	due := l.next.Add(-l.burst)
-	if !due.After(now) && l.n == 0 {
+	cost := l.interval
+	if c.answer.light {
+		cost /= 32 // what it costs us: 4 µs beside up to 100
+	}
+	l.next = l.next.Add(cost)
+	c.due = l.next.Add(-l.burst)
+	if !c.due.After(now) && l.n == 0 {
 		return false
 	}
-	l.ring[(l.head+l.n)%len(l.ring)] = heldCall{id, due, a}
+	l.ring[(l.head+l.n)%len(l.ring)] = c
 	l.n++
 	return true
 }

@@ -3,10 +3,13 @@
 package seccomp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	goruntime "runtime"
+	"strconv"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -23,15 +26,20 @@ type Call struct {
 	// while [StillWaiting] holds: check after using it.
 	PID  int
 	NR   int
-	Name string
+	Name string // [Unknown] where the number has none
 	Arch uint32 // AUDIT_ARCH_…
-	Args [6]uint64
+	// Foreign is "i386", "x32" or another architecture's name when the call came by it, and empty for native calls. Name is then
+	// of that architecture's table. Whatever handle says, Serve kills the process of a foreign call.
+	Foreign string
+	Args    [6]uint64
 }
 
 // Answer is what happens to a waiting call. The zero value refuses with EPERM. There is no answer that makes up a
 // return value, and none with an errno of the wrong sign, which would make the refused call succeed: the caller would get that number as a result.
 type Answer struct {
 	allow bool
+	kill  bool
+	light bool
 	errno unix.Errno
 }
 
@@ -48,6 +56,17 @@ func Deny(e unix.Errno) Answer {
 	return Answer{errno: e}
 }
 
+// Kill ends the caller's whole process by SIGKILL; the call does not run. As a refusal it counts for the rate.
+func Kill() Answer { return Answer{kill: true} }
+
+// Probe fails the call with e as Deny does, and counts as 1/32 of a refusal for the rate: for what libraries ask each time anew
+// before they do it another way, and nobody records.
+func Probe(e unix.Errno) Answer {
+	a := Deny(e)
+	a.light = true
+	return a
+}
+
 // Allowed says whether the call may run.
 func (a Answer) Allowed() bool { return a.allow }
 
@@ -62,10 +81,13 @@ func (a Answer) Err() unix.Errno {
 	return a.errno
 }
 
-// String is "allowed" or the error's name, the verdict in reports.
+// String is "allowed", "killed" or the error's name, the verdict in reports.
 func (a Answer) String() string {
-	if a.allow {
+	switch {
+	case a.allow:
 		return "allowed"
+	case a.kill:
+		return "killed"
 	}
 	if name := unix.ErrnoName(a.Err()); name != "" {
 		return name
@@ -292,15 +314,21 @@ func (l *loop) one() error {
 	}
 	n := (*notif)(unsafe.Pointer(&l.req[0]))
 	l.stats.Received.Add(1)
-	answer := l.handle(Call{ID: n.id, PID: int(n.pid), NR: int(n.nr), Name: Name(int(n.nr)), Arch: n.arch, Args: n.args})
-	if answer.Allowed() {
-		return l.send(n.id, answer)
+	c := Call{ID: n.id, PID: int(n.pid), NR: int(n.nr), Arch: n.arch, Args: n.args}
+	c.Name, c.Foreign = callName(n.arch, n.nr)
+	answer := l.handle(c)
+	if c.Foreign != "" {
+		answer = Kill() // no rule speaks of these numbers: 1 is exit there and write here (M-4)
 	}
-	if !l.gate.hurried() && l.held.hold(l.now(), n.id, answer) {
+	waits := heldCall{id: n.id, pid: c.PID, answer: answer}
+	if answer.Allowed() {
+		return l.send(waits)
+	}
+	if !l.gate.hurried() && l.held.hold(l.now(), waits) {
 		l.stats.Delayed.Add(1)
 		return nil
 	}
-	return l.send(n.id, answer)
+	return l.send(waits)
 }
 
 // release sends the refusals that are due, or all, and says how long until the next; negative: none is held.
@@ -312,7 +340,7 @@ func (l *loop) release(all bool) (time.Duration, error) {
 				return wait, nil
 			}
 		}
-		if err := l.send(next.id, next.answer); err != nil {
+		if err := l.send(*next); err != nil {
 			return 0, err
 		}
 		l.held.pop()
@@ -320,10 +348,47 @@ func (l *loop) release(all bool) (time.Duration, error) {
 	return -1, nil
 }
 
-func (l *loop) send(id uint64, a Answer) error {
+// kill ends the process of a waiting call. While it waits, pid means its thread, and so the process that is looked up by it; a
+// call that waits no more was not run, and its thread is dead or asks anew.
+func (l *loop) kill(c heldCall) error {
+	process, err := ProcessOf(c.pid)
+	if err == nil {
+		var fd int
+		if fd, err = unix.PidfdOpen(process, 0); err == nil {
+			defer unix.Close(fd)
+		}
+		if StillWaiting(l.fd, c.id) && err == nil {
+			err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
+	}
+	if err != nil && StillWaiting(l.fd, c.id) {
+		return fmt.Errorf("kill the process of a call: %w", err)
+	}
+	return nil
+}
+
+// ProcessOf gives the process of a thread, by /proc.
+func ProcessOf(thread int) (int, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\nTgid:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	return strconv.Atoi(string(bytes.TrimSpace(line)))
+}
+
+// send answers; it is an error if a process that is to die can't be killed.
+func (l *loop) send(c heldCall) error {
+	a := c.answer
+	if a.kill {
+		if err := l.kill(c); err != nil {
+			return err
+		}
+	}
 	clear(l.resp)
 	r := (*notifResp)(unsafe.Pointer(&l.resp[0]))
-	r.id = id
+	r.id = c.id
 	if a.Allowed() {
 		r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 	} else {

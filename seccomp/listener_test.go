@@ -105,6 +105,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	case "foreign": // under the parent's filter
+		unix.RawSyscall(x32Bit|unix.SYS_GETPID, 0, 0, 0)
+		os.Exit(4)
 	case "x32":
 		goruntime.LockOSThread()
 		info, _ := Native.info()
@@ -132,8 +135,10 @@ func TestMain(m *testing.M) {
 const childEnv = "AGENTRUN_SECCOMP_TEST_CHILD"
 
 // forkMount starts a child that makes one call of mount and exits with 0 if it is refused with EPERM.
-func forkMount() (int, error) {
-	return syscall.ForkExec("/proc/self/exe", []string{"test"}, &syscall.ProcAttr{Env: []string{childEnv + "=mount"}})
+func forkMount() (int, error) { return forkChild("mount") }
+
+func forkChild(does string) (int, error) {
+	return syscall.ForkExec("/proc/self/exe", []string{"test"}, &syscall.ProcAttr{Env: []string{childEnv + "=" + does}})
 }
 
 // serve runs Serve and gives its result.
@@ -204,6 +209,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		{Answer{}, unix.EPERM, "EPERM"}, {Deny(0), unix.EPERM, "EPERM"}, {Deny(unix.ENOSYS), unix.ENOSYS, "ENOSYS"}, {Deny(4096), unix.EPERM, "EPERM"},
 		{Deny(^unix.Errno(0)), unix.EPERM, "EPERM"}, {Deny(unix.Errno(negative)), unix.EPERM, "EPERM"}, {Continue(), 0, "allowed"},
+		{Kill(), unix.EPERM, "killed"}, {Probe(unix.ENOSYS), unix.ENOSYS, "ENOSYS"},
 	} {
 		if c.a.Err() != c.want || c.a.Allowed() != (c.want == 0) || c.a.String() != c.s {
 			t.Errorf("%+v: got %v %v %v, want %v", c.a, c.a.Err(), c.a.Allowed(), c.a, c.want)
@@ -447,16 +453,90 @@ func TestX32Kills(t *testing.T) {
 	}
 }
 
+// M-4: with a listener the supervisor kills, and knows the call. A handler that would let it run has no say.
+func TestForeignCallsAreSeenAndKilled(t *testing.T) {
+	if goruntime.GOARCH != "amd64" {
+		return
+	}
+	var ws syscall.WaitStatus
+	p := permissive(t)
+	fd, done := filtered(t, p, func() {
+		pid, err := forkChild("foreign")
+		if err == nil {
+			_, err = syscall.Wait4(pid, &ws, 0, nil)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	var seen []Call
+	out := serve(context.Background(), fd, func(c Call) Answer {
+		seen = append(seen, c)
+		return Continue()
+	}, ServeOptions{})
+	<-done
+	if err := <-out; err != nil {
+		t.Error(err)
+	}
+	if ws.Signal() != unix.SIGKILL || len(seen) != 1 || seen[0].Name != "getpid" || seen[0].Foreign != "x32" {
+		t.Errorf("child ended as %#x, calls %+v; want death by SIGKILL for getpid of x32", ws, seen)
+	}
+}
+
+func TestCallName(t *testing.T) {
+	for _, tt := range []struct {
+		arch          uint32
+		nr            int32
+		name, foreign string
+	}{
+		{unix.AUDIT_ARCH_X86_64, 165, "mount", ""},
+		{unix.AUDIT_ARCH_X86_64, 450, "set_mempolicy_home_node", ""},
+		{unix.AUDIT_ARCH_X86_64, 599, Unknown, ""},
+		{unix.AUDIT_ARCH_X86_64, 0x3fffffff, Unknown, ""},
+		{unix.AUDIT_ARCH_X86_64, -1, Unknown, ""},
+		{unix.AUDIT_ARCH_X86_64, x32Bit | 165, "mount", "x32"},
+		{unix.AUDIT_ARCH_X86_64, x32Bit | 520, "execve", "x32"},
+		{unix.AUDIT_ARCH_X86_64, x32Bit | 9999, Unknown, "x32"},
+		{unix.AUDIT_ARCH_X86_64, -101, Unknown, "x32"}, // libseccomp's own number for socket
+		{unix.AUDIT_ARCH_I386, 21, "mount", "i386"},
+		{unix.AUDIT_ARCH_I386, 102, "socketcall", "i386"},
+		{unix.AUDIT_ARCH_I386, -101, Unknown, "i386"},
+		{unix.AUDIT_ARCH_I386, 9999, Unknown, "i386"},
+		{unix.AUDIT_ARCH_ARM, 21, "mount", "arm"},
+		{0, 0, Unknown, "0x0"},
+	} {
+		if goruntime.GOARCH != "amd64" {
+			continue
+		}
+		if name, foreign := callName(tt.arch, tt.nr); name != tt.name || foreign != tt.foreign {
+			t.Errorf("%#x, %d: got %s %q, want %s %q", tt.arch, tt.nr, name, foreign, tt.name, tt.foreign)
+		}
+	}
+}
+
+// What is asked before each thread costs less of the rate than a refusal.
+func TestProbesWeighLittle(t *testing.T) {
+	l := newLimiter(1000, 10)
+	now := time.Unix(1000, 0)
+	n := 0
+	for !l.hold(now, heldCall{answer: Probe(unix.ENOSYS)}) {
+		n++
+	}
+	if n != 320 {
+		t.Errorf("%d probes pass in a burst of 10 refusals, want 320", n)
+	}
+}
+
 func TestLimiter(t *testing.T) {
 	l := newLimiter(1000, 10)
 	now := time.Unix(1000, 0)
 	for i := range 10 {
-		if l.hold(now, uint64(i), Answer{}) {
+		if l.hold(now, heldCall{id: uint64(i)}) {
 			t.Fatalf("refusal %d of the burst is held", i)
 		}
 	}
 	for i := range 64 {
-		if !l.hold(now, uint64(100+i), Answer{}) {
+		if !l.hold(now, heldCall{id: uint64(100 + i)}) {
 			t.Fatalf("refusal %d beyond the burst is not held", i)
 		}
 	}
@@ -469,19 +549,19 @@ func TestLimiter(t *testing.T) {
 	// After a pause the burst is whole again.
 	now = now.Add(time.Minute)
 	for i := range 11 {
-		if got, want := l.hold(now, 0, Answer{}), i == 10; got != want {
+		if got, want := l.hold(now, heldCall{}), i == 10; got != want {
 			t.Fatalf("after a pause, refusal %d: held %v", i, got)
 		}
 	}
 	for !l.full() {
-		l.hold(now, 0, Answer{})
+		l.hold(now, heldCall{})
 	}
 	if l.n != maxHeld {
 		t.Errorf("full at %d, want %d", l.n, maxHeld)
 	}
 	free := newLimiter(-1, 0)
 	for range 100_000 {
-		if free.hold(now, 0, Answer{}) || free.full() {
+		if free.hold(now, heldCall{}) || free.full() {
 			t.Fatal("no limit, but held")
 		}
 	}
@@ -501,8 +581,11 @@ func TestRecorderIsBounded(t *testing.T) {
 	}
 	wg.Wait()
 	r.Record(Call{NR: 165, Name: "mount"}, Answer{})
+	for nr := range 1000 { // numbers without a name are one call
+		r.Record(Call{NR: 600 + nr, Name: Unknown}, Answer{})
+	}
 	s := r.Snapshot()
-	if len(s.Events) != maxEvents+2 || !s.Overflowed || s.Total != 4001 || s.Refused["ioctl"] != 4000 || s.Refused["mount"] != 1 {
+	if len(s.Events) != maxEvents+3 || !s.Overflowed || s.Total != 5001 || s.Refused[Unknown] != 1000 || s.Refused["ioctl"] != 4000 || s.Refused["mount"] != 1 {
 		t.Errorf("%d events, overflowed %v, total %d, refused %v", len(s.Events), s.Overflowed, s.Total, s.Refused)
 	}
 	if e := s.Events[maxEvents]; e.Detail != "other" || e.Count != 4000-maxEvents {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	goruntime "runtime"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	lib "github.com/seccomp/libseccomp-golang"
@@ -63,8 +64,7 @@ const maxNumber = 600
 
 // newer gives the numbers of calls that are younger than libseccomp 2.5.4 (Linux 5.17; Debian 12 adds a few to it). From 424 on a call has the same number on every
 // architecture (commit 39036cd27273 "arch: add pidfd and io_uring syscalls everywhere" and after). Without this table a profile
-// could not speak of fchmodat2, which sets setuid bits as chmod does. A call of the table that no rule names stays ENOSYS, not
-// Unlisted: C libraries fall back on ENOSYS alone.
+// could not speak of fchmodat2, which sets setuid bits as chmod does. For a filter, one that no rule names is a number without name.
 func newer(name string) (int, bool) {
 	for i, n := range newerNames {
 		if n == name {
@@ -114,6 +114,39 @@ func version() [3]uint32 {
 	return [3]uint32{uint32(v.major), uint32(v.minor), uint32(v.micro)}
 }
 
+// Unknown is the name of a call whose number has none. All of them share it: there are 2³² numbers, and reports count by name.
+const Unknown = "unknown"
+
+// callName gives the name of a call that was notified, and its architecture's unless that is the native one.
+func callName(arch uint32, nr int32) (name, foreign string) {
+	native, err := Native.info()
+	var of lib.ScmpArch
+	switch {
+	case err == nil && arch == native.audit && (!native.x32 || nr&x32Bit == 0 || nr == -1):
+		if nr < 0 || nr >= maxNumber {
+			return Unknown, ""
+		}
+		if name = Name(int(nr)); strings.HasPrefix(name, unnamed) {
+			name = Unknown
+		}
+		return name, ""
+	case arch == unix.AUDIT_ARCH_X86_64:
+		foreign, of = "x32", lib.ArchX32
+	case arch == unix.AUDIT_ARCH_I386:
+		foreign, of = "i386", lib.ArchX86
+	case arch == unix.AUDIT_ARCH_ARM:
+		foreign, of = "arm", lib.ArchARM
+	default:
+		return Unknown, fmt.Sprintf("%#x", arch)
+	}
+	if name, err = lib.ScmpSyscall(nr).GetNameByArch(of); err != nil || nr < 0 { // libseccomp has names of its own below 0
+		name = Unknown
+	}
+	return name, foreign
+}
+
+const unnamed = "syscall_"
+
 // nativeNames is filled as numbers are seen: all of them at once would cost 0.2 ms at the start of every run, and one lookup
 // for each call would allocate.
 var nativeNames [maxNumber]atomic.Pointer[string]
@@ -121,12 +154,12 @@ var nativeNames [maxNumber]atomic.Pointer[string]
 // Name gives the native system call's name, or its number in words when it has none.
 func Name(nr int) string {
 	if nr < 0 || nr >= maxNumber {
-		return "syscall_" + strconv.Itoa(nr)
+		return unnamed + strconv.Itoa(nr)
 	}
 	if s := nativeNames[nr].Load(); s != nil {
 		return *s
 	}
-	s := "syscall_" + strconv.Itoa(nr)
+	s := unnamed + strconv.Itoa(nr)
 	if info, err := Native.info(); err == nil {
 		if n, err := lib.ScmpSyscall(nr).GetNameByArch(info.lib); err == nil {
 			s = n

@@ -16,7 +16,7 @@ type Event struct {
 	// At is when it was first seen, Last when it was last.
 	At, Last time.Time
 	Syscall  string
-	// Detail is as from DescribeArgs; "other" gathers what came after the limit of kinds.
+	// Detail is what of the call's arguments, number or architecture tells what was tried; "other" gathers what came after the limit of kinds.
 	Detail string
 	// Verdict is what the last one was answered: "allowed" or an error name.
 	Verdict string
@@ -63,7 +63,7 @@ func (r *Recorder) Record(c Call, a Answer) Event {
 		now = r.Clock
 	}
 	at := now()
-	k := class{int32(c.NR), classValue(c.Name, &c.Args)}
+	k := classOf(&c)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i, ok := r.index[k]
@@ -92,7 +92,7 @@ func (r *Recorder) addLocked(k class, c Call, at time.Time) int {
 	}
 	detail := "other"
 	if k.value != otherClass {
-		detail = DescribeArgs(c.Name, c.Args)
+		detail = c.detail()
 	}
 	r.events = append(r.events, recorded{Event: Event{At: at, Syscall: c.Name, Detail: detail}})
 	r.index[k] = len(r.events) - 1

@@ -56,14 +56,46 @@ func narrowArgs(name string) uint8 {
 const NamespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
+// Clone3Flags are those of clone3 that no agent is given: a namespace, or a process in another cgroup.
+const Clone3Flags = NamespaceFlags | unix.CLONE_NEWTIME | unix.CLONE_INTO_CGROUP
+
 // SetIDBits are S_ISUID and S_ISGID.
 const SetIDBits = unix.S_ISUID | unix.S_ISGID
 
 // class is the part of a call's arguments by which attempts are told apart in reports: comparable, and without the pointers
 // and sizes that would make each call its own kind.
 type class struct {
+	arch  uint32
 	nr    int32
 	value uint64
+}
+
+// classOf gives the class of a call. Unknown numbers are one call with the number as what was tried: a recorder has room for each
+// call, and there are 2³² numbers.
+func classOf(c *Call) class {
+	k := class{c.Arch, int32(c.NR), 0}
+	switch {
+	case c.Name == Unknown:
+		k.nr, k.value = -1, uint64(uint32(c.NR))
+	case c.Foreign == "":
+		k.value = classValue(c.Name, &c.Args)
+	}
+	return k
+}
+
+// detail says what a call was after: its architecture if that is foreign, its number if that has no name, else as [DescribeArgs].
+func (c *Call) detail() string {
+	var words []string
+	if c.Foreign != "" {
+		words = append(words, "arch="+c.Foreign)
+	}
+	if c.Name == Unknown {
+		words = append(words, "number="+decimal(uint64(uint32(c.NR))))
+	}
+	if words == nil {
+		return DescribeArgs(c.Name, c.Args)
+	}
+	return strings.Join(words, " ")
 }
 
 // tellings say which argument of a call tells what was tried, which bits of it, and how they read.
@@ -76,6 +108,7 @@ var tellings = [...]struct {
 }{
 	{[]string{"socket", "socketpair"}, 0, math.MaxUint32, "family=", familyName},
 	{[]string{"clone"}, 0, NamespaceFlags | unix.CLONE_THREAD, "flags=", flags.names},
+	{[]string{"clone3"}, 0, Clone3Flags, "flags=", flags.names}, // what whoever serves has read of its structure
 	{[]string{"unshare"}, 0, NamespaceFlags | unix.CLONE_NEWTIME, "flags=", flags.names},
 	{[]string{"setns"}, 1, NamespaceFlags | unix.CLONE_NEWTIME, "flags=", flags.names},
 	{[]string{"ioctl"}, 1, math.MaxUint32, "request=", ioctlName},
@@ -152,7 +185,7 @@ var (
 	flags = words{
 		{unix.CLONE_NEWTIME, "CLONE_NEWTIME"}, {unix.CLONE_THREAD, "CLONE_THREAD"}, {unix.CLONE_NEWNS, "CLONE_NEWNS"},
 		{unix.CLONE_NEWCGROUP, "CLONE_NEWCGROUP"}, {unix.CLONE_NEWUTS, "CLONE_NEWUTS"}, {unix.CLONE_NEWIPC, "CLONE_NEWIPC"},
-		{unix.CLONE_NEWUSER, "CLONE_NEWUSER"}, {unix.CLONE_NEWPID, "CLONE_NEWPID"}, {unix.CLONE_NEWNET, "CLONE_NEWNET"},
+		{unix.CLONE_INTO_CGROUP, "CLONE_INTO_CGROUP"}, {unix.CLONE_NEWUSER, "CLONE_NEWUSER"}, {unix.CLONE_NEWPID, "CLONE_NEWPID"}, {unix.CLONE_NEWNET, "CLONE_NEWNET"},
 	}
 	modes  = words{{unix.S_ISUID, "S_ISUID"}, {unix.S_ISGID, "S_ISGID"}}
 	ioctls = words{

@@ -122,7 +122,7 @@ func TestSetIDBits(t *testing.T) {
 			row := func(way, call string) attack {
 				want := "EPERM@" + call
 				if call == "" {
-					want = "ENOSYS"
+					want = "ENOSYS@openat2"
 				}
 				a := attack{try: "suid " + way + " " + dir, want: want}
 				if dir == "/workspace" { // read-only: nothing to try it on

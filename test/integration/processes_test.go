@@ -43,7 +43,7 @@ func TestSubprocesses(t *testing.T) {
 		{try: "sys 58", want: "EPERM@vfork", in: same("-", "ring1", "ring2")},
 		{try: "clone-process", want: "EPERM@clone", in: same("ok", "ring1", "ring2")},
 		{try: "posix_spawn", want: "EPERM@clone", in: same("ok", "ring1", "ring2")},
-		{try: "clone3 0", want: "ENOSYS"},
+		{try: "clone3 0", want: "ENOSYS@clone3", in: same("ENOSYS", "ring1", "ring2")},
 		{try: "threads 4", want: "value=4 0"},
 	})
 }
@@ -60,10 +60,10 @@ func TestExecution(t *testing.T) {
 		{try: "mmap-exec /tmp/sandbox", want: "EPERM"},
 		{try: "mmap-exec /dev/shm", want: "EPERM"},
 		// Without the seal against execution there is no anonymous file.
-		{try: "memfd-execveat 0", want: "ENOSYS"},
-		{try: "memfd-execveat 1", want: "ENOSYS"},
-		{try: "memfd-fexecve 1", want: "ENOSYS"},
-		{try: "memfd-mmap-exec", want: "ENOSYS"},
+		{try: "memfd-execveat 0", want: "ENOSYS@memfd_create"},
+		{try: "memfd-execveat 1", want: "ENOSYS@memfd_create"},
+		{try: "memfd-fexecve 1", want: "ENOSYS@memfd_create"},
+		{try: "memfd-mmap-exec", want: "ENOSYS@memfd_create"},
 		{try: "memfd-execveat 0x10", want: "EPERM@memfd_create"},
 		// Sealed. EINVAL: kernels before 6.3 don't know the flag.
 		{try: "memfd-execveat 8", want: "EACCES@execveat|EINVAL"},

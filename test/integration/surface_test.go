@@ -16,7 +16,7 @@ func TestKernelSurface(t *testing.T) {
 		{try: "personality 0x0000008", want: "EPERM@personality"}, // PER_LINUX32
 		{try: "keyctl 0", want: "EPERM@keyctl"},
 		{try: "keyctl 1", want: "EPERM@keyctl"},
-		{try: "seccomp-listener", want: "ENOSYS"},
+		{try: "seccomp-listener", want: "ENOSYS@seccomp"},
 		{try: "prctl 22 2 0", want: "EINVAL"},               // PR_SET_SECCOMP
 		{try: "prctl 35 1 0", want: "EPERM@prctl"},          // PR_SET_MM
 		{try: "prctl 28 1", want: "EPERM@prctl"},            // PR_SET_SECUREBITS
@@ -32,9 +32,9 @@ func TestKernelSurface(t *testing.T) {
 		{try: "setgid 0", want: "EPERM@setgid", in: same("EPERM", "ring1", "ring2")},
 		{try: "setresuid 0", want: "EPERM@setresuid", in: same("EPERM", "ring1", "ring2")},
 		// Numbers that no build knows, and the edges of the number space.
-		{try: "sys 9999", want: "ENOSYS"},
-		{try: "sys 600", want: "ENOSYS"},
-		{try: "sys 1000000", want: "ENOSYS"},
+		{try: "sys 9999", want: "ENOSYS@unknown"},
+		{try: "sys 600", want: "ENOSYS@unknown"},
+		{try: "sys 1000000", want: "ENOSYS@unknown"},
 		// The terminal. Stdin is a pipe here; the filter doesn't know and must
 		// answer before the kernel says ENOTTY.
 		{try: "tiocsti", want: "EPERM@ioctl"},
@@ -56,17 +56,19 @@ func TestKernelSurface(t *testing.T) {
 		attacks = append(attacks, attack{try: call, want: "EPERM@" + call})
 	}
 	for _, call := range []string{"uselib", "ustat", "sysfs", "_sysctl", "nfsservctl", "migrate_pages", "move_pages"} {
-		attacks = append(attacks, attack{try: call, want: "ENOSYS"})
+		attacks = append(attacks, attack{try: call, want: "ENOSYS@" + call})
 	}
 	attempt(t, opts{}, attacks)
 }
 
 // Foreign architectures: other numbers mean that the filter would be looking
-// at the wrong table. The process is killed, and the cause is told.
+// at the wrong table. The process is killed; the cause is told, and the call by the name it has there.
 func TestForeignArchitectures(t *testing.T) {
 	needSandbox(t)
 	for _, profile := range allProfiles {
-		for _, words := range []string{"int80 20", "int80 1", "int80 11", "x32 39", "x32 520", "x32 0"} {
+		for words, call := range map[string]string{
+			"int80 20": "getpid", "int80 1": "exit", "int80 11": "execve", "int80 9999": "unknown", "x32 39": "getpid", "x32 520": "execve", "x32 0": "read",
+		} {
 			t.Run(profile+" "+words, func(t *testing.T) {
 				t.Parallel()
 				got, r := try(t, opts{profile: profile}, words, "ok")
@@ -75,6 +77,9 @@ func TestForeignArchitectures(t *testing.T) {
 				}
 				if r.exit != 128+31 || r.status.Signal != "SIGSYS" {
 					t.Errorf("got exit %d, signal %s, state %s, want %d by SIGSYS (M-4, M-6)", r.exit, r.status.Signal, r.status.State, 128+31)
+				}
+				if len(r.status.Refused) != 1 || r.status.Refused[call] != 1 || !strings.Contains(r.status.Reason, call) {
+					t.Errorf("refused %v, reason %q, want one %s", r.status.Refused, r.status.Reason, call)
 				}
 			})
 		}
