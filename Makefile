@@ -31,7 +31,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety man probe test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: help run build gateway safety man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -93,6 +93,9 @@ attack: build probe ## what is tried from inside, on both kernels, as root and a
 bench: build probe ## agentrun against bwrap, runc and a static floor; one table from one run
 	@bash scripts/install-deps.sh test
 	$(GO) run ./test/bench $(BENCHFLAGS)
+
+crowd: build probe ## CROWD (500) idle sandboxes at once in one daemon with its defaults, none refused
+	AGENTRUN_TEST_SERVE_CROWD=$(or $(CROWD),500) AGENTRUN_TEST_MUST_RUN=1 $(GO) test -count=1 -v -timeout 30m -run '^TestServeCrowd$$' ./test/integration
 
 fuzz: $(STUB) ## each fuzz target for FUZZTIME (default 1m)
 	@GO="$(GO)" FUZZTIME="$(or $(FUZZTIME),1m)" bash test/run.sh fuzz

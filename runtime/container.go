@@ -5,6 +5,7 @@ package runtime
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	libcgroups "github.com/opencontainers/cgroups"
@@ -29,7 +30,9 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 	for _, m := range l.ids.inside {
 		ids = append(ids, configs.IDMap{ContainerID: int64(m.inside), HostID: int64(m.outside), Size: int64(m.count)})
 	}
+	oom := oomScore(l.plan.Ring)
 	c := &configs.Config{
+		OomScoreAdj:       &oom,
 		Rootfs:            l.root.Path,
 		UIDMappings:       ids,
 		GIDMappings:       ids,
@@ -71,6 +74,19 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// oomScore is what the processes of a sandbox have as oom_score_adj (proc_pid_oom_score_adj(5)): where the host runs out of memory, the
+// less privileged end first, and agents before anything of the host's. Without it they would have the supervisor's, which a service
+// manager may have set to be spared. A process may raise its own, never lower it without a capability; ours, if higher, is kept.
+func oomScore(ring int) int {
+	score := 300 * max(min(ring, 3), 1)
+	if own, err := read.Kernel("/proc/self/oom_score_adj"); err == nil {
+		if n, err := strconv.Atoi(strings.TrimSpace(own)); err == nil {
+			score = max(score, n)
+		}
+	}
+	return score
 }
 
 // openCgroups lets libcontainer's library open the cgroup tree, which it does once per process and keeps. Had

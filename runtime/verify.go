@@ -107,7 +107,11 @@ func (v *verifier) status() error {
 	for key := range want {
 		v.differs(key, "absent", want[key])
 	}
-	return nil
+	text, err = v.read("oom_score_adj")
+	if got, w := strings.TrimSpace(text), strconv.Itoa(oomScore(v.l.plan.Ring)); err == nil && got != w {
+		v.differs("oom_score_adj", got, w)
+	}
+	return err
 }
 
 const zeroCaps = "0000000000000000"

@@ -85,7 +85,7 @@ func serveFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "grace", Usage: "`TIME` between SIGTERM to the agents and their end, when the daemon ends, at most 5s", DefaultText: daemon.MaxGrace.String()},
 		&cli.StringFlag{Name: "memory-reserve", Usage: "`SIZE` of memory that is left to the host", DefaultText: "256M"},
 		&cli.IntFlag{Name: "pool-max", Usage: "keep at most `N` sandboxes ready for who asks next; 0: none", DefaultText: fmt.Sprint(daemon.DefaultPoolMax)},
-		&cli.Float64Flag{Name: "memory-share", Usage: "count this share, `0–1`, of what live runs may still take as taken; below 1 memory may run out", DefaultText: "1"},
+		&cli.Float64Flag{Name: "memory-share", Usage: "promise what live runs may still take `N` times over, 1 to 1000; with 1 no byte twice", DefaultText: fmt.Sprint(daemon.DefaultMemoryShare)},
 	}
 }
 

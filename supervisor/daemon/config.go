@@ -19,7 +19,7 @@ type Config struct {
 	QueueTimeout  time.Duration `yaml:"queue_timeout"`  // how long
 	Grace         time.Duration `yaml:"grace"`          // between SIGTERM and the kill when the daemon ends
 	MemoryReserve read.Word     `yaml:"memory_reserve"` // what is left to the host, as 512M
-	MemoryShare   *float64      `yaml:"memory_share"`   // of what live runs may still take, how much counts as taken
+	MemoryShare   *float64      `yaml:"memory_share"`   // how many times what live runs may still take is promised
 	// Pool is how many sandboxes are always ready, by profile, without a workspace and as many with one; more
 	// are prepared as they are asked for, at most PoolMax of all kinds. PoolMax 0: none.
 	Pool    map[string]int `yaml:"pool"`
@@ -34,7 +34,10 @@ const (
 	MaxGrace       = 5 * time.Second
 	defaultReserve = 256 << 20
 	DefaultPoolMax = 8
-	mostPoolMax    = 1000
+	// DefaultMemoryShare lets 500 idle runs of ring 3 live on 24 GB: what they may still take, 122 GiB, counts as 15.
+	DefaultMemoryShare = 8
+	mostMemoryShare    = 1000
+	mostPoolMax        = 1000
 )
 
 // Settings fills in every default and checks every value.
@@ -43,7 +46,7 @@ func (s Config) Settings() (Settings, error) {
 		Limits: queue.Limits{
 			Runs: s.MaxSandboxes, Waiting: cmp.Or(s.Queue, DefaultQueue), Timeout: cmp.Or(s.QueueTimeout,
 				DefaultQueueTimeout),
-			Reserve: defaultReserve, Share: or(s.MemoryShare, 1),
+			Reserve: defaultReserve, Share: or(s.MemoryShare, DefaultMemoryShare),
 		},
 		Grace: cmp.Or(s.Grace, MaxGrace), PoolMax: or(s.PoolMax, DefaultPoolMax), Pool: s.Pool,
 	}
@@ -65,7 +68,7 @@ func (s Config) Settings() (Settings, error) {
 		{l.Timeout >= 0, "queue_timeout", l.Timeout, "a time"},
 		{l.Grace >= 0 && l.Grace <= MaxGrace, "grace", l.Grace, "at most " + MaxGrace.String()},
 		{l.Reserve >= 0, "memory_reserve", l.Reserve, "a size"},
-		{l.Share >= 0 && l.Share <= 1, "memory_share", l.Share, "0 to 1"}, // NaN is neither
+		{l.Share >= 1 && l.Share <= mostMemoryShare, "memory_share", l.Share, "1 (no byte is promised twice) to 1000"}, // NaN is neither
 		{l.PoolMax >= 0 && l.PoolMax <= mostPoolMax, "pool_max", l.PoolMax, fmt.Sprintf("0 to %d", mostPoolMax)},
 	} {
 		if !c.ok {

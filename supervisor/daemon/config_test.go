@@ -16,15 +16,16 @@ import (
 func TestServeConfig(t *testing.T) {
 	nan := 0.0
 	nan /= nan
+	half := 0.5
 	for _, c := range []Config{
-		{MaxSandboxes: -1}, {Queue: -1}, {QueueTimeout: -1}, {Grace: -1}, {Grace: 6 * time.Second}, {MemoryReserve: "lots"}, {MemoryShare: &nan},
+		{MaxSandboxes: -1}, {Queue: -1}, {QueueTimeout: -1}, {Grace: -1}, {Grace: 6 * time.Second}, {MemoryReserve: "lots"}, {MemoryShare: &nan}, {MemoryShare: new(float64)}, {MemoryShare: &half},
 	} {
 		if _, err := c.Settings(); err == nil || !strings.Contains(err.Error(), "serve.") {
 			t.Errorf("%+v: got %v", c, err)
 		}
 	}
 	for text, ok := range map[string]bool{
-		"serve: {max_sandboxes: 10, queue: 5, queue_timeout: 30s, grace: 2s, memory_reserve: 1G, memory_share: 0}": true,
+		"serve: {max_sandboxes: 10, queue: 5, queue_timeout: 30s, grace: 2s, memory_reserve: 1G, memory_share: 2.5}": true,
 		"serve: {max_sandboxs: 10}": false,
 	} {
 		var cfg struct {
@@ -36,7 +37,7 @@ func TestServeConfig(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 		want := Settings{
-			Limits: queue.Limits{Runs: 10, Waiting: 5, Timeout: 30 * time.Second, Reserve: 1 << 30}, Grace: 2 * time.Second, PoolMax: DefaultPoolMax,
+			Limits: queue.Limits{Runs: 10, Waiting: 5, Timeout: 30 * time.Second, Reserve: 1 << 30, Share: 2.5}, Grace: 2 * time.Second, PoolMax: DefaultPoolMax,
 		}
 		if l, err := cfg.Serve.Settings(); ok && (err != nil || cmp.Diff(want, l) != "") {
 			t.Errorf("%s: %+v, %v", text, l, err)

@@ -82,7 +82,7 @@ func (b *bench) daemon() ([]Row, error) {
 
 // beside does something while a daemon serves, which is bound to cpus; nil: to none.
 func (b *bench) beside(cpus []int, do func() ([]Row, error)) (rows []Row, err error) {
-	cmd := exec.Command(b.agentrun, "serve", "--max-sandboxes", "10000", "--queue-timeout", "300s", "--memory-share", "0")
+	cmd := exec.Command(b.agentrun, "serve", "--max-sandboxes", "10000", "--queue-timeout", "300s", "--memory-share", "1000")
 	cmd.Dir, cmd.Env = b.dir, b.env
 	var said bytes.Buffer
 	cmd.Stderr = &said

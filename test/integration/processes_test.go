@@ -317,3 +317,20 @@ func TestM4SignalsDontInterruptForks(t *testing.T) {
 		t.Errorf("got %q and %q, want sixty pipelines", r.stdout, r.stderr)
 	}
 }
+
+// M-3: where the host runs out of memory the kernel ends agents before the host's programs, and those of the lesser rings first: the
+// whole of a sandbox has its ring's order, whatever its supervisor was given by a service manager.
+func TestM3OutOfMemoryOrder(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	for ring, want := range map[string]string{"3": "900", "2": "600", "1": "300"} {
+		a := p.agent("oom-"+ring, opts{profile: "ring" + ring})
+		for _, proc := range descendants(a.Process.Pid) {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", proc.pid))
+			if got := strings.TrimSpace(string(b)); err != nil || got != want {
+				t.Errorf("ring %s, process %d: oom_score_adj %s %v, want %s", ring, proc.pid, got, err, want)
+			}
+		}
+		a.quit()
+	}
+}

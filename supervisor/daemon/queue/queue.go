@@ -28,7 +28,7 @@ type Limits struct {
 	Waiting int           // runs that wait; more are refused
 	Timeout time.Duration // how long they wait
 	Reserve int64         // bytes that are left to the host
-	Share   float64       // of what live runs may still take, how much counts as taken: 0 to 1
+	Share   float64       // how many times what live runs may still take is promised; less than 1 counts as 1: once
 }
 
 // Queue is the queue of one node.
@@ -213,7 +213,8 @@ func (q *Queue) Counts() (live, waiting int) {
 
 // fits tells whether there is room, and why not. What live runs may still take counts against what is available,
 // because limits of memory are promises: two runs that were let in by what is free at this moment could both use
-// all of it later. The cheap bound is looked at first: if there is room even for all of every limit, nobody's use
+// all of it later. Most runs never do, so a byte may be promised Share times over; the new run's own limit is always free at its
+// start, and where many runs grow at once after that, the kernel ends the least privileged first (runtime.oomScore). The cheap bound is looked at first: if there is room even for all of every limit, nobody's use
 // has to be read.
 func (q *Queue) fits(memory int64, why *string) bool {
 	if q.limits.Runs > 0 && len(q.live) >= q.limits.Runs {
@@ -236,7 +237,7 @@ func (q *Queue) fits(memory int64, why *string) bool {
 	return false
 }
 
-func (q *Queue) share(bytes int64) int64 { return int64(q.limits.Share * float64(bytes)) }
+func (q *Queue) share(bytes int64) int64 { return int64(float64(bytes) / max(q.limits.Share, 1)) }
 
 func (q *Queue) promised() (sum int64) {
 	for s := range q.live {

@@ -93,7 +93,7 @@ func TestQueueMemory(t *testing.T) {
 		for _, tt := range []struct {
 			share float64
 			want  int
-		}{{1, 3}, {0.5, 6}} {
+		}{{1, 3}, {2, 6}, {0, 3}} {
 			q := New(Limits{Waiting: 10, Reserve: 100 << 20, Share: tt.share, Timeout: time.Millisecond}, host)
 			n := 0
 			for ; n < 10; n++ {
