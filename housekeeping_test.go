@@ -250,9 +250,11 @@ func deciding() map[string]struct {
 	}
 }
 
-// everybodys are packages that any may build upon: a fault stands where the step does, and what is read from others is read
-// strictly everywhere.
-func everybodys(pkg string) bool { return pkg == "internal/fault" || pkg == "internal/read" }
+// everybodys are packages that any may build upon: a fault stands where the step does, what is read from others is read
+// strictly everywhere, and what must not be printed refuses wherever it goes.
+func everybodys(pkg string) bool {
+	return slices.Contains([]string{"internal/fault", "internal/read", "telemetry"}, pkg)
+}
 
 // besideRuns is what one run is carried out with, from the request to the account.
 func besideRuns() []string {

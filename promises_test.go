@@ -18,7 +18,6 @@ import (
 // with the reason. A package stands for all of it. Those that issue 13 or nobody yet decides about are
 // promised and wired to nothing.
 var hollow = map[string]string{
-	"telemetry":          "issue 13: Plaintext, which refuses to print, is no prompt's type yet (M-18)",
 	"rings.ChildRing":    "issue 13: no run is another's child yet (H-15)",
 	"rings.().Risk":      "issue 13: nothing weighs by an action's risk yet (H-8)",
 	"rings.().Handshake": "undecided: Join opens a session by itself (H-29)",

@@ -28,6 +28,7 @@ func file(t *testing.T, text string, mode os.FileMode) string {
 }
 
 func TestReadGateway(t *testing.T) {
+	half := 0.5
 	environ := func(name string) (string, bool) { return "v-" + name, name == "ONE" || name == "PATH" }
 	for _, tt := range []struct {
 		name, text string
@@ -40,7 +41,7 @@ func TestReadGateway(t *testing.T) {
 		{"ports", "egress:\n  capture_ports: [22, 8443]\n  rules: [{host: a}, {host: b, intercept: false}]\n", part{CapturePorts: []uint16{22, 8443}}, nil},
 		{"interception", "egress: {rules: [{host: a, intercept: true}, {host: b}]}\n", part{Intercepts: true}, nil},
 		{"variables", "secrets:\n  a: {env: TWO}\n  b: {env: ONE}\n  c: {env: ONE}\n", part{variables: []string{"ONE", "TWO"}}, []string{"ONE=v-ONE"}},
-		{"logs", "telemetry: {logs: {retention: 24h, sample: 0.5}}\n", part{Logs: outputs.Policy{Retention: 24 * time.Hour, Sample: 0.5}}, nil},
+		{"logs", "telemetry: {logs: {retention: 24h, sample: 0.5}}\n", part{Logs: outputs.Policy{Keep: 24 * time.Hour, Sample: &half}}, nil},
 		{"files", "secrets: {k: {file: /s}}\ntools: {t: {mcp: {ca_file: \"\\x2fca\", url: https://h/}}, u: {command: {argv: [/bin/u, /s, rel]}}}\n",
 			part{Named: []string{"/bin/u", "/ca", "/s"}}, nil},
 	} {

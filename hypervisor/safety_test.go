@@ -13,6 +13,7 @@ import (
 	"agentrun/rings"
 	"agentrun/safetyloop"
 	"agentrun/store"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/link"
 )
 
@@ -38,7 +39,7 @@ func halted(t *testing.T, l *safetyloop.Loop, agent string) {
 	t.Helper()
 	r := l.Do(t.Context(), safetyloop.Call{
 		Caller: safetyloop.Caller{Principal: agent, Bound: true}, Endpoint: safetyloop.Create, Operation: "record_execution_step",
-		Params: json.RawMessage(`{"element_name":"x","nextActionHint":"drop the database"}`),
+		Params: telemetry.NewPlaintext(json.RawMessage(`{"element_name":"x","nextActionHint":"drop the database"}`)),
 	})
 	if d, ok := r.Data.(safetyloop.Directive); !ok || !d.Stopped {
 		t.Fatalf("got %+v, want a stop", r)

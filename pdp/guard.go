@@ -20,7 +20,7 @@ func Guarded(inner Decider) Decider {
 		}
 		defer func() {
 			if p := recover(); p != nil {
-				d = Denied(CodeError, "the policy decision broke off", fmt.Errorf("decide: panic: %v", p))
+				d = Denied(CodeError, "the policy decision broke off", fmt.Errorf("decide: panic of type %T", p))
 			}
 		}()
 		if refusal, stop := precheck(ctx, r); stop {

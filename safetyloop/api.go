@@ -10,6 +10,7 @@ import (
 	"agentrun/audit"
 	"agentrun/rings"
 	"agentrun/store"
+	"agentrun/telemetry"
 )
 
 // Caller is who asks. It comes from the connection and is never read from a parameter (S-12).
@@ -33,7 +34,7 @@ type Call struct {
 	Caller    Caller
 	Endpoint  Endpoint
 	Operation string
-	Params    json.RawMessage // an object; empty and null count as {}
+	Params    telemetry.Plaintext[json.RawMessage] // an object; empty and null count as {}
 }
 
 // Directive is the AutonomyDirective (S-4). Continue and factors are always there.
@@ -84,9 +85,8 @@ type Challenge struct {
 	Reason  string    `json:"reason"`
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
-	// Code is only filled by Loop.Show and for a Channel. It is in no String, log, error, metric, trace, or audit. fmt can't call
-	// Format on an unexported field: whoever holds a Challenge in one, and prints what holds it, prints the code.
-	Code string `json:"-"`
+	// Code is only filled by Loop.Show and for a Channel. It is in no String, log, error, metric, trace, or audit (M-18).
+	Code telemetry.Plaintext[string] `json:"-"`
 }
 
 // Pending is an operation or a step that waits for confirm_operation (S-12).

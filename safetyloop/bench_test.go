@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"agentrun/audit"
+	"agentrun/telemetry"
 )
 
 func BenchmarkStep(b *testing.B) {
@@ -15,7 +16,7 @@ func BenchmarkStep(b *testing.B) {
 	raw := params(pElement, "a", pHint, "auto calling read_file on /workspace/notes.txt")
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := l.Do(b.Context(), Call{Caller: alice, Endpoint: Create, Operation: opStep, Params: raw}); !r.Success {
+		if r := l.Do(b.Context(), Call{Caller: alice, Endpoint: Create, Operation: opStep, Params: telemetry.NewPlaintext(raw)}); !r.Success {
 			b.Fatal(r.Error)
 		}
 		l.principals["alice"].shared.steps = 0
@@ -34,7 +35,7 @@ func BenchmarkStepOnDisk(b *testing.B) {
 	l := newBench(b, func(s *Settings) { s.MaxSteps, s.Store, s.Record = 10000, db, chained{chain} })
 	raw := params(pElement, "a", pHint, "auto calling read_file on /workspace/notes.txt")
 	for b.Loop() {
-		if r := l.Do(b.Context(), Call{Caller: alice, Endpoint: Create, Operation: opStep, Params: raw}); !r.Success {
+		if r := l.Do(b.Context(), Call{Caller: alice, Endpoint: Create, Operation: opStep, Params: telemetry.NewPlaintext(raw)}); !r.Success {
 			b.Fatal(r.Error)
 		}
 		l.principals["alice"].shared.steps = 0

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"agentrun/audit"
+	"agentrun/telemetry"
 )
 
 // Kinds of challenges.
@@ -31,10 +32,8 @@ type challenge struct {
 	principal string
 	session   string
 	bound     digest
-	// code is a function because reflection can't look into one: no way of printing this struct, or one that holds it, shows the
-	// code.
-	code    func() string
-	claimed bool // somebody's right code is being acted upon
+	code      telemetry.Plaintext[string]
+	claimed   bool // somebody's right code is being acted upon
 }
 
 // newID gives a UUIDv4 (RFC 9562).
@@ -70,11 +69,11 @@ func normal(code string) string {
 
 // matches compares in constant time. What is compared are digests: their lengths are the same whatever was given.
 func (c *challenge) matches(code string) bool {
-	want, got := sha256.Sum256([]byte(c.code())), sha256.Sum256([]byte(normal(code)))
+	want, got := sha256.Sum256([]byte(c.code.Reveal())), sha256.Sum256([]byte(normal(code)))
 	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
 }
 
-// Format prints a challenge without its code, whatever the verb.
+// Format prints a challenge without its hint, whatever the verb.
 func (c Challenge) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "challenge %s (%s) of %q", c.ID, c.Kind, c.Agent)
 }
@@ -98,7 +97,7 @@ func (l *Loop) issue(ctx context.Context, p *principal, c Caller, element, what,
 	code := rand.Text() // 26 letters and digits: 130 bits from the kernel's generator
 	ch := &challenge{
 		Challenge: Challenge{ID: newID(), Agent: agentName(c, element), Kind: what, Hint: shown(hint, maxSummary), Reason: reason, Created: now, Expires: now.Add(ChallengeTTL)},
-		principal: p.name, session: c.Session, bound: stepDigest(element, hint), code: func() string { return code },
+		principal: p.name, session: c.Session, bound: stepDigest(element, hint), code: telemetry.NewPlaintext(code),
 	}
 	if err := l.recordChallenge(ctx, ch, "issued", "", attempts{}); err != nil {
 		return nil, err
@@ -160,7 +159,7 @@ func (l *Loop) show(c *challenge) {
 		return
 	}
 	open := c.Challenge
-	open.Code = c.code()
+	open.Code = c.code
 	for _, channel := range l.set.Channels {
 		l.mu.Lock()
 		closed := l.closed
@@ -373,7 +372,7 @@ func (l *Loop) Show(ctx context.Context, by, id string) (Challenge, error) {
 		return Challenge{}, fmt.Errorf("show challenge %s: %w", id, err)
 	}
 	open := c.Challenge
-	open.Code = c.code()
+	open.Code = c.code
 	return open, nil
 }
 

@@ -16,7 +16,7 @@
 //		Mode: safetyloop.Enforcing, Tolerance: safetyloop.Moderate, MaxSteps: 50, Confirm: safetyloop.ConfirmServer,
 //		Store: db, Record: recorder, Judge: policy, Now: time.Now,
 //	})
-//	reply := loop.Do(ctx, safetyloop.Call{Caller: caller, Endpoint: safetyloop.Create, Operation: name, Params: raw})
+//	reply := loop.Do(ctx, safetyloop.Call{Caller: caller, Endpoint: safetyloop.Create, Operation: name, Params: telemetry.NewPlaintext(raw)})
 //
 // Errors. Do answers with the codes of the MCP-AQL draft (CodeDenied and the others). New wraps ErrSetting and names the field; the
 // operators' methods wrap ErrNotFound, ErrUsed, ErrExpired, ErrCode, ErrUnread or ErrRecord; Intent wraps ErrIntent or ErrBlocked.

@@ -13,6 +13,7 @@ import (
 	"agentrun/audit"
 	"agentrun/safetyloop"
 	"agentrun/store"
+	"agentrun/telemetry"
 )
 
 // careful knows one word. A real Judge is policy.Watcher.
@@ -41,7 +42,7 @@ func Example() {
 	for _, hint := range []string{"read notes.txt", "drop table users", "read notes.txt"} {
 		reply := loop.Do(context.Background(), safetyloop.Call{
 			Caller: safetyloop.Caller{Principal: "stdio"}, Endpoint: safetyloop.Create, Operation: "record_execution_step",
-			Params: json.RawMessage(fmt.Sprintf(`{"element_name":"planner","nextActionHint":%q}`, hint)),
+			Params: telemetry.NewPlaintext(json.RawMessage(fmt.Sprintf(`{"element_name":"planner","nextActionHint":%q}`, hint))),
 		})
 		d := reply.Data.(safetyloop.Directive)
 		fmt.Println(hint, "continue:", d.Continue, "stopped:", d.Stopped)
@@ -51,7 +52,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = loop.Verify(context.Background(), "uid:0", open.ID, open.Code)
+	err = loop.Verify(context.Background(), "uid:0", open.ID, open.Code.Reveal())
 	fmt.Println(waiting.Kind, waiting.Agent, "verified:", err == nil)
 	// Output:
 	// read notes.txt continue: true stopped: false

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"agentrun/telemetry"
 )
 
 // FuzzDo holds every answer to its form, whatever is asked: one of success and error, a code of the list, a directive with factors,
@@ -31,7 +33,7 @@ func FuzzDo(f *testing.F) {
 			b := newBench(t, func(s *Settings) { s.Confirm, s.Channels = confirm, nil })
 			id := meta(b.step(operator, "o", "score:70"), notePause, "verificationId")
 			for range 2 {
-				r := b.Do(t.Context(), Call{Caller: alice, Endpoint: Endpoint(endpoint), Operation: op, Params: raw})
+				r := b.Do(t.Context(), Call{Caller: alice, Endpoint: Endpoint(endpoint), Operation: op, Params: telemetry.NewPlaintext(json.RawMessage(raw))})
 				out, err := json.Marshal(r)
 				if err != nil {
 					t.Fatal(err)
@@ -42,7 +44,7 @@ func FuzzDo(f *testing.F) {
 				if d, is := r.Data.(Directive); is && (d.Factors == nil || d.Continue && d.Stopped) {
 					t.Errorf("got %s", out)
 				}
-				if strings.Contains(string(out), b.challenges[id].code()) {
+				if strings.Contains(string(out), b.challenges[id].code.Reveal()) {
 					t.Errorf("a code is in %s", out)
 				}
 				if len(out) > 2*MaxParams {
@@ -86,7 +88,7 @@ func TestTogether(t *testing.T) {
 			for _, c := range b.Challenges(t.Context()) {
 				shown, err := b.Show(t.Context(), "uid:0", c.ID)
 				if err == nil {
-					_ = b.Verify(t.Context(), "uid:0", c.ID, shown.Code)
+					_ = b.Verify(t.Context(), "uid:0", c.ID, shown.Code.Reveal())
 				}
 			}
 			for _, p := range b.Pending(t.Context()) {

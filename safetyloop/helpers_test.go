@@ -15,6 +15,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/store"
+	"agentrun/telemetry"
 )
 
 // clock is one that a test turns.
@@ -225,7 +226,7 @@ var alice, bob, operator = Caller{Principal: "alice"}, Caller{Principal: "bob"},
 
 func (b *bench) call(c Caller, op string, pairs ...any) Reply {
 	b.t.Helper()
-	return b.Do(b.t.Context(), Call{Caller: c, Endpoint: endpointOf(op), Operation: op, Params: params(pairs...)})
+	return b.Do(b.t.Context(), Call{Caller: c, Endpoint: endpointOf(op), Operation: op, Params: telemetry.NewPlaintext(params(pairs...))})
 }
 
 // step reports one and wants a directive.
@@ -275,10 +276,10 @@ func meta(d Directive, kind, member string) string {
 func (b *bench) code(id string) string {
 	b.t.Helper()
 	c, err := b.Show(b.t.Context(), "uid:0", id)
-	if err != nil || c.Code == "" {
+	if err != nil || c.Code.Reveal() == "" {
 		b.t.Fatalf("show %s: %v", id, err)
 	}
-	return c.Code
+	return c.Code.Reveal()
 }
 
 func wantErr(t testing.TB, got, want error) {

@@ -10,11 +10,13 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"agentrun/telemetry"
 )
 
 // intent is an approved step of a sandboxed agent that no tool call has used yet (S-15).
 type intent struct {
-	hint         string
+	hint         telemetry.Plaintext[string]
 	verb, target string // as judged
 	since        time.Time
 	expires      time.Time
@@ -31,16 +33,17 @@ func (l *Loop) intend(p *principal, c Caller, v values, got verdict) {
 	if len(p.intents) >= maxIntents {
 		p.intents = p.intents[1:]
 	}
-	p.intents = append(p.intents, intent{v.text(pHint), got.verb, got.target, now, now.Add(IntentTTL)})
+	p.intents = append(p.intents, intent{telemetry.NewPlaintext(v.text(pHint)), got.verb, got.target, now, now.Add(IntentTTL)})
 }
 
 // covers tells whether a step was about this call: its hint names the tool and the target, each as a word of its own, or they are
 // what the judge recognised. A hint that names more than that was judged with all it names.
 func (i *intent) covers(tool, target string) bool {
-	if tool == "" || !names(i.hint, tool) && !strings.EqualFold(i.verb, tool) {
+	hint := i.hint.Reveal()
+	if tool == "" || !names(hint, tool) && !strings.EqualFold(i.verb, tool) {
 		return false
 	}
-	return target == "" || names(i.hint, target) || i.target == target
+	return target == "" || names(hint, target) || i.target == target
 }
 
 // names tells whether text has word in it with nothing around it that could belong to it: a step about /data/a is none about

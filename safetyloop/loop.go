@@ -305,7 +305,7 @@ func route(call Call) (*Operation, values, *Error) {
 			"operation": op.Name, "endpoint": call.Endpoint.String(), "required_endpoint": right.String(), "required_tool": right.Tool(),
 		}, "Permission denied: '%s' is called on %s by %s, not on %s", op.Name, right, right.Tool(), call.Endpoint)
 	}
-	v, err := decode(op, call.Params)
+	v, err := decode(op, call.Params.Reveal())
 	return op, v, err
 }
 

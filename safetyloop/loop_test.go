@@ -16,6 +16,7 @@ import (
 	"agentrun/audit"
 	"agentrun/rings"
 	"agentrun/safetyloop/judge"
+	"agentrun/telemetry"
 )
 
 func TestSettingsRefuseTheirZeroValues(t *testing.T) {
@@ -40,7 +41,7 @@ func TestSettingsRefuseTheirZeroValues(t *testing.T) {
 func TestS1RequestsAreReadStrictly(t *testing.T) {
 	b := newBench(t)
 	do := func(op string, raw string) Reply {
-		return b.Do(t.Context(), Call{Caller: alice, Endpoint: endpointOf(op), Operation: op, Params: json.RawMessage(raw)})
+		return b.Do(t.Context(), Call{Caller: alice, Endpoint: endpointOf(op), Operation: op, Params: telemetry.NewPlaintext(json.RawMessage(raw))})
 	}
 	for name, c := range map[string]struct{ op, raw, code string }{
 		"unknown operation":   {"drop_tables", `{}`, CodeNoOperation},
@@ -553,7 +554,7 @@ func (h hangUp) Judge(ctx context.Context, _ string) (Judgement, error) {
 func TestHangingUpStopsNoStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b := newBench(t, func(s *Settings) { s.Judge = hangUp{cancel} })
-	b.Do(ctx, Call{Caller: alice, Endpoint: Create, Operation: opStep, Params: params(pElement, "a", pHint, "x")})
+	b.Do(ctx, Call{Caller: alice, Endpoint: Create, Operation: opStep, Params: telemetry.NewPlaintext(params(pElement, "a", pHint, "x"))})
 	wantErr(t, b.Blocked(t.Context(), alice), ErrBlocked)
 	if lines := b.account.lines(); ctx.Err() == nil || !b.account.has("step pattern stop") {
 		t.Errorf("recorded: %q", lines)

@@ -14,12 +14,13 @@ import (
 	"unicode"
 
 	"agentrun/internal/read"
+	"agentrun/telemetry"
 )
 
 // values are the parameters of a call by the names of the table, each as its JSON.
 type values struct {
 	op  *Operation
-	raw map[string]json.RawMessage
+	raw telemetry.Plaintext[map[string]json.RawMessage]
 }
 
 // members reads one JSON object without losing what a map would: a name that comes twice. Two parsers that
@@ -43,7 +44,8 @@ func members(raw []byte) (map[string]json.RawMessage, error) {
 // decode reads the parameters of an operation: nothing unknown, nothing twice under one name or two, each of
 // its type and size.
 func decode(op *Operation, raw []byte) (values, *Error) {
-	v := values{op: op, raw: map[string]json.RawMessage{}}
+	given := map[string]json.RawMessage{}
+	v := values{op: op, raw: telemetry.NewPlaintext(given)}
 	if len(raw) > MaxParams {
 		return v, refusal(CodeTooLarge, map[string]any{"limit": MaxParams, "size": len(raw)}, "Parameters of %d bytes, at most %d are taken", len(raw), MaxParams)
 	}
@@ -58,10 +60,10 @@ func decode(op *Operation, raw []byte) (values, *Error) {
 			unknown = append(unknown, shown(name, 64))
 			continue
 		}
-		if _, twice := v.raw[p.Name]; twice {
+		if _, twice := given[p.Name]; twice {
 			return v, refusal(CodeInvalidType, map[string]any{"param_name": p.Name}, "Parameter '%s' is given twice", p.Name)
 		}
-		v.raw[p.Name] = list[name]
+		given[p.Name] = list[name]
 	}
 	if unknown != nil {
 		unknown = unknown[:min(len(unknown), 16)]
@@ -83,7 +85,7 @@ func (o *Operation) parameter(name string) *Parameter {
 func (v values) check() *Error {
 	for i := range v.op.Parameters {
 		p := &v.op.Parameters[i]
-		raw, given := v.raw[p.Name]
+		raw, given := v.raw.Reveal()[p.Name]
 		if given {
 			if err := p.check(raw); err != nil {
 				return err
@@ -151,13 +153,13 @@ func kindOf(raw json.RawMessage) string {
 
 // text gives a string parameter; empty if it isn't there.
 func (v values) text(name string) (s string) {
-	_ = json.Unmarshal(v.raw[name], &s)
+	_ = json.Unmarshal(v.raw.Reveal()[name], &s)
 	return s
 }
 
 // number gives a number parameter.
 func (v values) number(name string) (n int, given bool) {
-	raw, given := v.raw[name]
+	raw, given := v.raw.Reveal()[name]
 	var f float64
 	_ = json.Unmarshal(raw, &f)
 	return int(f), given
@@ -170,7 +172,7 @@ func (v values) canonical() string {
 	var b strings.Builder
 	b.WriteByte('{')
 	for _, p := range v.op.Parameters {
-		raw, given := v.raw[p.Name]
+		raw, given := v.raw.Reveal()[p.Name]
 		if !given || p.Name == pToken || p.Name == pCode {
 			continue
 		}

@@ -9,11 +9,14 @@ const (
 	ShowCode = "show-code"
 )
 
-// Shown is a challenge with its code, which a Challenge alone doesn't print.
+// Shown is a challenge as operators get it, with the code that refuses to print in a Challenge (M-18). fmt prints it without.
 type Shown struct {
 	Challenge
 	Code string `json:"code"`
 }
+
+// Shown gives the challenge with its code, for a channel or an answer that is an operator's alone.
+func (c Challenge) Shown() Shown { return Shown{c, c.Code.Reveal()} }
 
 // ShowArgs are the arguments of ShowProgram; empty ones name no channel.
 func ShowArgs(terminal, webhook, key string) []string {

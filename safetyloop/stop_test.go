@@ -15,6 +15,7 @@ import (
 
 	"agentrun/store"
 	"agentrun/store/storetest"
+	"agentrun/telemetry"
 )
 
 func TestS8StopHoldsTheAgentAndNotItsName(t *testing.T) {
@@ -339,7 +340,7 @@ func TestS15StopFreezesAndResumes(t *testing.T) {
 	}
 	other.set.Enforcer = nil
 	defer other.Close()
-	r := other.Do(t.Context(), Call{Caller: jail, Endpoint: Create, Operation: opStep, Params: params(pElement, "a", pHint, "deny")})
+	r := other.Do(t.Context(), Call{Caller: jail, Endpoint: Create, Operation: opStep, Params: telemetry.NewPlaintext(params(pElement, "a", pHint, "deny"))})
 	if !r.Data.(Directive).Stopped {
 		t.Fatalf("got %+v", r)
 	}

@@ -252,7 +252,7 @@ func (l *Loop) permit(ctx context.Context, call Call, op *Operation, v values, p
 			if r.scope == forSession {
 				l.sessionConfirmed(p, true)
 			}
-			delete(v.raw, pToken) // spent: it isn't a pause's as well
+			delete(v.raw.Reveal(), pToken) // spent: it isn't a pause's as well
 			return nil
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/store"
+	"agentrun/telemetry"
 )
 
 func TestS10Challenge(t *testing.T) {
@@ -106,7 +107,7 @@ func TestS10ChannelsGetTheCodeAndTheirErrorsDont(t *testing.T) {
 	code := b.code(id)
 	b.Close()
 	for _, s := range []*screen{bad, good} {
-		if len(s.shown) != 1 || s.shown[0].Code != code || s.shown[0].ID != id || strings.Contains(s.shown[0].Hint, "\x1b") || s.shown[0].Agent != "alice/a" {
+		if len(s.shown) != 1 || s.shown[0].Code.Reveal() != code || s.shown[0].ID != id || strings.Contains(s.shown[0].Hint, "\x1b") || s.shown[0].Agent != "alice/a" {
 			t.Errorf("shown: %d, %s", len(s.shown), s.shown)
 		}
 	}
@@ -365,7 +366,7 @@ func TestHostileClient(t *testing.T) {
 	mallory := Caller{Principal: "mallory"}
 	var seen []Reply
 	call := func(c Caller, e Endpoint, op string, pairs ...any) Reply {
-		r := b.Do(t.Context(), Call{Caller: c, Endpoint: e, Operation: op, Params: params(pairs...)})
+		r := b.Do(t.Context(), Call{Caller: c, Endpoint: e, Operation: op, Params: telemetry.NewPlaintext(params(pairs...))})
 		seen = append(seen, r)
 		return r
 	}
@@ -484,7 +485,7 @@ func TestS10NoTraceOfTheCode(t *testing.T) {
 	add(verify, danger, b.Loop, b.call(alice, opIntrospect), b.call(alice, opStep, pElement, "a", pHint, "x"), b.Pending(t.Context()))
 	for i, id := range ids {
 		shown, err := b.Show(t.Context(), "uid:0", id)
-		if err != nil || shown.Code != codes[i] {
+		if err != nil || shown.Code.Reveal() != codes[i] {
 			t.Fatal(err)
 		}
 		add(shown, &shown, []Challenge{shown}, map[string]Challenge{"c": shown}, struct{ Inner Challenge }{shown})

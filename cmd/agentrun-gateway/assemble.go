@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"agentrun/internal/read"
+	"agentrun/telemetry"
 	"agentrun/telemetry/metrics"
 	"agentrun/telemetry/otel"
 	"agentrun/toolproxy/boundary"
@@ -256,10 +257,10 @@ func (i invoker) List() []router.ToolInfo {
 }
 
 func (i invoker) Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
-	return i.r.Invoke(ctx, name, args)
+	return i.r.Invoke(ctx, name, telemetry.NewPlaintext(args))
 }
 
 // Refuse has a name that is no tool's: an intent is the agent's words.
 func (i invoker) Refuse(ctx context.Context, why *gate.Error) *gate.Error {
-	return i.r.Refuse(ctx, "router", nil, why)
+	return i.r.Refuse(ctx, "router", gate.Args{}, why)
 }

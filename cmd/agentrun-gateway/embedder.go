@@ -6,6 +6,7 @@ import (
 	"context"
 	"sync"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/builtin"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
@@ -25,7 +26,7 @@ type embedder struct{ models *llm.Gateway }
 
 // Embed implements builtin.Embedder.
 func (e embedder) Embed(ctx context.Context, _ link.Caller, model string, texts []string) (builtin.Vectors, error) {
-	q := llm.Embedding{Model: model, Texts: texts}
+	q := llm.Embedding{Model: model, Texts: telemetry.NewPlaintext(texts)}
 	if p, ok := ctx.Value(permitKey{}).(*metered); ok {
 		q.Spent = p.Spent
 	}

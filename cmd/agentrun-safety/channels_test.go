@@ -18,11 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/safetyloop"
+	"agentrun/telemetry"
 )
 
 var secret = safetyloop.Challenge{
 	ID: "6f1d0000-0000-4000-8000-000000000000", Agent: "local/a", Kind: "verify", Hint: "rm -rf \x1b[2J/srv", Reason: "score 70",
-	Created: time.Now(), Expires: time.Now().Add(time.Minute), Code: "code-that-nobody-else-sees",
+	Created: time.Now(), Expires: time.Now().Add(time.Minute), Code: telemetry.NewPlaintext("code-that-nobody-else-sees"),
 }
 
 func keyFile(t *testing.T) string {
@@ -60,17 +61,17 @@ func TestS10WebhookHasTheCodeInItsBodyOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	var body struct{ ID, Code, Hint string }
-	if err := json.Unmarshal(got, &body); err != nil || body.Code != secret.Code || body.ID != secret.ID || body.Hint != secret.Hint {
+	if err := json.Unmarshal(got, &body); err != nil || body.Code != secret.Code.Reveal() || body.ID != secret.ID || body.Hint != secret.Hint {
 		t.Errorf("got %s, %v", got, err)
 	}
-	if strings.Contains(head, secret.Code) {
+	if strings.Contains(head, secret.Code.Reveal()) {
 		t.Errorf("the head has the code: %s", head)
 	}
 	for _, status = range []int{http.StatusInternalServerError, http.StatusFound} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		err := h.Show(ctx, secret)
 		cancel()
-		if err == nil || strings.Contains(err.Error(), secret.Code) || strings.Contains(err.Error(), "k=v") {
+		if err == nil || strings.Contains(err.Error(), secret.Code.Reveal()) || strings.Contains(err.Error(), "k=v") {
 			t.Errorf("status %d: got %v, want an error without code or address", status, err)
 		}
 	}
@@ -136,7 +137,7 @@ func TestS10TerminalShowsTheCodeAndObeysNoHint(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(b[:n])
-	if !strings.Contains(got, secret.Code) || !strings.Contains(got, "rm -rf ?[2J/srv") || strings.Contains(got, "\x1b") {
+	if !strings.Contains(got, secret.Code.Reveal()) || !strings.Contains(got, "rm -rf ?[2J/srv") || strings.Contains(got, "\x1b") {
 		t.Errorf("got %q", got)
 	}
 }

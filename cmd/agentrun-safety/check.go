@@ -21,6 +21,7 @@ import (
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/policy"
 	"agentrun/store"
+	"agentrun/telemetry"
 )
 
 // checked is a hint as the policy reads it, and what the loop itself answers to it as the first step of an agent it has never seen.
@@ -51,7 +52,7 @@ func answer(ctx context.Context, j *hintJudge, hint string) (*safetyloop.Directi
 	if err != nil {
 		return nil, nil, err
 	}
-	reply := loop.Do(ctx, safetyloop.Call{Caller: safetyloop.Caller{Principal: "check"}, Endpoint: safetyloop.Create, Operation: "record_execution_step", Params: params})
+	reply := loop.Do(ctx, safetyloop.Call{Caller: safetyloop.Caller{Principal: "check"}, Endpoint: safetyloop.Create, Operation: "record_execution_step", Params: telemetry.NewPlaintext(json.RawMessage(params))})
 	if !reply.Success {
 		return nil, reply.Error, nil
 	}

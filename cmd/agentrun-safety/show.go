@@ -14,6 +14,7 @@ import (
 
 	"agentrun/internal/safetycmd"
 	"agentrun/safetyloop"
+	"agentrun/telemetry"
 )
 
 // maxShown bounds what a supervisor sends: a hint is shortened before.
@@ -38,7 +39,7 @@ func showCode(ctx context.Context, args []string) error {
 			if json.NewDecoder(io.LimitReader(os.Stdin, maxShown)).Decode(&s) != nil || s.Code == "" {
 				return errors.New("standard input has no challenge") // the decoder's error would quote it
 			}
-			s.Challenge.Code = s.Code
+			s.Challenge.Code = telemetry.NewPlaintext(s.Code)
 			var errs []error
 			for _, ch := range channels {
 				errs = append(errs, ch.Show(c.Context, s.Challenge))

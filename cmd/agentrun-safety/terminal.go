@@ -88,7 +88,7 @@ func controllingTerminal() (uint64, error) {
 // Show is Channel's.
 func (t *terminal) Show(_ context.Context, c safetyloop.Challenge) error {
 	text := fmt.Sprintf("\r\nagentrun: %s wants to do (%s):\r\n  %s\r\nbecause: %s\r\nchallenge %s until %s, code: %s\r\n",
-		shown(c.Agent), shown(c.Kind), shown(c.Hint), shown(c.Reason), shown(c.ID), c.Expires.Format(time.TimeOnly), c.Code)
+		shown(c.Agent), shown(c.Kind), shown(c.Hint), shown(c.Reason), shown(c.ID), c.Expires.Format(time.TimeOnly), c.Code.Reveal())
 	if err := t.f.SetWriteDeadline(time.Now().Add(terminalTime)); err != nil {
 		return fmt.Errorf("operator's terminal: %w", err)
 	}

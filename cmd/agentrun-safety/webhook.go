@@ -77,7 +77,7 @@ func (h *webhook) Show(ctx context.Context, c safetyloop.Challenge) error {
 }
 
 func (h *webhook) deliver(ctx context.Context, c safetyloop.Challenge) (err error) {
-	body, err := json.Marshal(safetyloop.Shown{Challenge: c, Code: c.Code})
+	body, err := json.Marshal(c.Shown())
 	if err != nil {
 		return errors.New("encode the challenge")
 	}

@@ -15,6 +15,7 @@ import (
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
 	"agentrun/store"
+	"agentrun/telemetry"
 )
 
 // verdicts judges by the first word of a hint.
@@ -72,7 +73,7 @@ func hintStep(t *testing.T, l *safetyloop.Loop, hint string) string {
 		t.Fatal(err)
 	}
 	reply, err := json.Marshal(l.Do(t.Context(), safetyloop.Call{
-		Caller: safetyloop.Caller{Principal: "local"}, Endpoint: safetyloop.Create, Operation: "record_execution_step", Params: params,
+		Caller: safetyloop.Caller{Principal: "local"}, Endpoint: safetyloop.Create, Operation: "record_execution_step", Params: telemetry.NewPlaintext(json.RawMessage(params)),
 	}))
 	if err != nil {
 		t.Fatal(err)

@@ -17,11 +17,10 @@ import (
 func (l *liveVerbs) output() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "output",
-		Aliases:   []string{"logs"},
 		Usage:     "what a detached run has written",
 		ArgsUsage: "REF",
 		Description: `Its stdout and stderr, up to the run's --max-output. On a terminal, what would act on it is written out (\u001b); --raw and anything
-that is no terminal get the bytes as they are. The log of a run's calls is another thing: docs/logs.md.
+that is no terminal get the bytes as they are. The log of a run's calls: agentrun logs.
 
    agentrun output planner
    agentrun output planner --follow

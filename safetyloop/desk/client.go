@@ -12,6 +12,7 @@ import (
 	"agentrun/control"
 	"agentrun/internal/uhttp"
 	"agentrun/safetyloop"
+	"agentrun/telemetry"
 )
 
 // Client asks one loop.
@@ -23,7 +24,7 @@ func (c *Client) Name() string { return c.c.Name() }
 // Show gives a challenge with its code, which is recorded.
 func (c *Client) Show(ctx context.Context, id string) (s Shown, err error) {
 	err = c.c.Ask(ctx, "POST", prefix+"/challenges/"+uhttp.Escape(id)+"/show", nil, &s)
-	s.Challenge.Code = s.Code
+	s.Challenge.Code = telemetry.NewPlaintext(s.Code)
 	return s, err
 }
 

@@ -53,10 +53,7 @@ const (
 )
 
 // Shown is a challenge with its code.
-type Shown struct {
-	safetyloop.Challenge
-	Code string `json:"code"`
-}
+type Shown = safetyloop.Shown
 
 type (
 	challenges struct {
@@ -84,7 +81,7 @@ func Routes(l Loop) []control.Route {
 				return nil, err
 			}
 			c, err := l.Show(ctx, r.By, r.ID)
-			return Shown{c, c.Code}, refusal(err)
+			return c.Shown(), refusal(err)
 		}},
 		{Method: "POST", Path: prefix + "/challenges/{id}/verify", Do: func(ctx context.Context, r control.Request) (any, error) {
 			var v struct {

@@ -17,6 +17,7 @@ import (
 	"agentrun/control"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/desk"
+	"agentrun/telemetry"
 )
 
 const code = "K3X7-code-of-the-test"
@@ -28,7 +29,7 @@ type fake struct {
 }
 
 func (f *fake) Challenges(context.Context) []safetyloop.Challenge {
-	return []safetyloop.Challenge{{ID: "6f1d", Agent: "local/planner", Kind: "verify", Hint: "rm", Created: time.Unix(1, 0), Expires: time.Unix(300, 0), Code: code}}
+	return []safetyloop.Challenge{{ID: "6f1d", Agent: "local/planner", Kind: "verify", Hint: "rm", Created: time.Unix(1, 0), Expires: time.Unix(300, 0), Code: telemetry.NewPlaintext(code)}}
 }
 
 func (f *fake) Show(_ context.Context, by, id string) (safetyloop.Challenge, error) {
@@ -98,12 +99,12 @@ func TestS10OperatorsReachEveryLoop(t *testing.T) {
 	if err != nil || len(found) != 1 || found[0].Loop != "safety-1" || found[0].ID != "6f1d" || found[0].Hint != "rm" {
 		t.Fatalf("got %+v, %v", found, err)
 	}
-	if found[0].Code != "" {
+	if found[0].Code.Reveal() != "" {
 		t.Error("the list has the code")
 	}
 	by := found[0].By
 	shown, err := by.Show(t.Context(), "6f1d")
-	if err != nil || shown.Code != code || shown.Challenge.Code != code {
+	if err != nil || shown.Code != code || shown.Challenge.Code.Reveal() != code {
 		t.Errorf("got %+v, %v", shown.Challenge, err)
 	}
 	pending, err := desk.Confirmations(t.Context(), runDir)

@@ -41,7 +41,7 @@ func (f *fake) Do(_ context.Context, c safetyloop.Call) safetyloop.Reply {
 			Code: "PERMISSION_DENIED", Message: "no", Details: map[string]any{"a": 1},
 		}}
 	}
-	return safetyloop.Reply{Success: true, Data: map[string]any{"principal": c.Caller.Principal, "operator": c.Caller.Operator, "endpoint": c.Endpoint.String(), "params": string(c.Params)}}
+	return safetyloop.Reply{Success: true, Data: map[string]any{"principal": c.Caller.Principal, "operator": c.Caller.Operator, "endpoint": c.Endpoint.String(), "params": string(c.Params.Reveal())}}
 }
 
 func newServer(t *testing.T, e Endpoints) (*Server, *fake) {

@@ -39,6 +39,7 @@ import (
 
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/tool"
+	"agentrun/telemetry"
 )
 
 // Loop is what safetyloop.Loop does for callers.
@@ -139,7 +140,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteC
 func (s *Server) call(ctx context.Context, as safetyloop.Caller, endpoint safetyloop.Endpoint, arguments json.RawMessage) (reply safetyloop.Reply) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.o.Log.Error("a call of the safety loop panicked", "panic", fmt.Sprintf("%.200v", p))
+			s.o.Log.Error("a call of the safety loop panicked", "panic", fmt.Sprintf("%T", p)) // its text may have parameters in it
 			reply.Error = &safetyloop.Error{Code: safetyloop.CodeInternal, Message: "a fault in the safety server; do not proceed"}
 		}
 	}()
@@ -148,7 +149,7 @@ func (s *Server) call(ctx context.Context, as safetyloop.Caller, endpoint safety
 		return safetyloop.Reply{Error: refused}
 	}
 	return s.o.Loop.Do(context.WithValue(ctx, principalKey{}, as.Principal),
-		safetyloop.Call{Caller: as, Endpoint: endpoint, Operation: q.Operation, Params: q.Params})
+		safetyloop.Call{Caller: as, Endpoint: endpoint, Operation: q.Operation, Params: telemetry.NewPlaintext(q.Params)})
 }
 
 type principalKey struct{}

@@ -55,7 +55,7 @@ func (c Codes) open(warn func(error)) ([]safetyloop.Channel, error) {
 
 // Show implements safetyloop.Channel.
 func (c codeChannel) Show(ctx context.Context, ch safetyloop.Challenge) error {
-	text, err := json.Marshal(safetyloop.Shown{Challenge: ch, Code: ch.Code})
+	text, err := json.Marshal(ch.Shown())
 	if err != nil {
 		return errors.New("encode the challenge") // the cause might have the code in it
 	}

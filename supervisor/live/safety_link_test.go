@@ -18,6 +18,7 @@ import (
 	"agentrun/runtime"
 	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/policy"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/egress"
 	entrance "agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
@@ -126,7 +127,7 @@ func (i *inside) step(hint string) string {
 func (i *inside) enter() rings.Code {
 	i.t.Helper()
 	p, e := i.gate.Enter(i.t.Context(), entrance.Call{
-		Kind: "tool", Tool: "look_up", Category: entrance.CategoryA, Args: json.RawMessage(`{}`),
+		Kind: "tool", Tool: "look_up", Category: entrance.CategoryA, Args: telemetry.NewPlaintext(json.RawMessage(`{}`)),
 		Action: rings.Action{ID: "tool.look_up.invoke", Name: "look_up", ExecuteAPI: "tool", Reversibility: rings.Full, ReadOnly: true},
 	})
 	if e != nil {
@@ -180,7 +181,7 @@ func TestS15BothSidesOfTheLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := i.runs.safety.Verify(t.Context(), "uid:0", shown.ID, shown.Code); err != nil {
+	if err := i.runs.safety.Verify(t.Context(), "uid:0", shown.ID, shown.Code.Reveal()); err != nil {
 		t.Fatal(err)
 	}
 	// The run has no processes here, so its stop got no further than the ways out: what a loop doesn't resume, the watch does.

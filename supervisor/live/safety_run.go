@@ -18,6 +18,7 @@ import (
 	"agentrun/runtime"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/judge"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/link"
 )
 
@@ -31,7 +32,7 @@ var _ link.Safeties = runSafety{}
 
 // Safety implements link.Safeties.
 func (s runSafety) Safety(ctx context.Context, q link.Safety) (json.RawMessage, error) {
-	call := safetyloop.Call{Caller: s.who(), Endpoint: endpointOf(q.Endpoint), Operation: q.Operation, Params: q.Params}
+	call := safetyloop.Call{Caller: s.who(), Endpoint: endpointOf(q.Endpoint), Operation: q.Operation, Params: telemetry.NewPlaintext(q.Params)}
 	return json.Marshal(s.loop.Do(context.WithValue(ctx, judgedKey{}, q), call))
 }
 

@@ -138,7 +138,7 @@ func TestS15StopIsTheNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := here.safety.Verify(t.Context(), "uid:0", shown.ID, shown.Code); err != nil {
+	if err := here.safety.Verify(t.Context(), "uid:0", shown.ID, shown.Code.Reveal()); err != nil {
 		t.Fatal(err)
 	}
 	if err := far[0].Blocked(t.Context()); err != nil {

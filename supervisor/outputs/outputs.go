@@ -6,12 +6,16 @@
 package outputs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,28 +30,15 @@ type Folder struct {
 }
 
 // Policy is the part of gateway.yaml about logs that the supervisor carries out: the gateway has given up its rights to the folder.
-type Policy struct {
-	Retention      time.Duration `yaml:"retention"`
-	ErrorRetention time.Duration `yaml:"error_retention"`
-	Sample         float64       `yaml:"sample"`
-}
-
-func (l Policy) policy() runlog.Policy {
-	p := runlog.DefaultPolicy()
-	if l.Retention != 0 {
-		p.Keep = l.Retention
-	}
-	if l.ErrorRetention != 0 {
-		p.KeepErrors = l.ErrorRetention
-	}
-	return p
-}
+type Policy = runlog.Policy
 
 // dir is where the output of detached runs lies, one file for each.
 func (o Folder) dir() string { return filepath.Join(o.StateDir, "output") }
 
-// File is the file of one run.
-func (o Folder) File(run string) string { return filepath.Join(o.dir(), run+".log") }
+const outputSuffix = ".log"
+
+// File is what one run has written.
+func (o Folder) File(run string) string { return filepath.Join(o.dir(), run+outputSuffix) }
 
 // Create makes the file of a run. The run's max_output bounds it.
 func (o Folder) Create(run string) (*os.File, error) {
@@ -62,7 +53,7 @@ func (o Folder) Create(run string) (*os.File, error) {
 }
 
 // sweep deletes the output of runs that ended too long ago, as the logs of runs (M-18).
-func (o Folder) sweep(p runlog.Policy, now time.Time) error {
+func (o Folder) sweep(keep time.Duration, now time.Time) error {
 	files, err := os.ReadDir(o.dir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -70,26 +61,62 @@ func (o Folder) sweep(p runlog.Policy, now time.Time) error {
 	errs := []error{err}
 	for _, f := range files {
 		info, err := f.Info()
-		if err != nil || !info.Mode().IsRegular() || filepath.Ext(f.Name()) != ".log" || now.Sub(info.ModTime()).Abs() < p.Keep {
+		if err != nil || !info.Mode().IsRegular() || filepath.Ext(f.Name()) != outputSuffix || now.Sub(info.ModTime()).Abs() < keep {
 			continue
 		}
-		if err := os.Remove(filepath.Join(o.dir(), f.Name())); !errors.Is(err, fs.ErrNotExist) {
+		if err := remove(filepath.Join(o.dir(), f.Name())); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// remove empties a file and syncs that before its name goes: what a run printed is to be gone from the disk, not only from
+// the folder.
+func remove(name string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(f.Truncate(0), f.Sync(), os.Remove(name))
+}
+
 // LogsDir is where the gateways' logs lie, one for each run that spoke to its gateway.
 func (o Folder) LogsDir() string { return filepath.Join(o.StateDir, "runs") }
 
-// sweepTime is how often the logs are looked through: retention is told in hours, and each run would otherwise look at the
-// logs of all others.
-const sweepTime = time.Hour
+// Calls is the log of one run's gateway.
+func (o Folder) Calls(run string) string { return filepath.Join(o.LogsDir(), run+callsSuffix) }
+
+const callsSuffix = ".jsonl"
+
+// Runs are the ids that begin with prefix of runs of which anything is kept. Two runs with the very same prefix are both
+// there; one whose whole id it is, is there alone.
+func (o Folder) Runs(prefix string) ([]string, error) {
+	found := map[string]bool{}
+	for _, kind := range []struct{ dir, suffix string }{{o.LogsDir(), callsSuffix}, {o.dir(), outputSuffix}} {
+		files, err := os.ReadDir(kind.dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("logs of runs: %w", err)
+		}
+		for _, f := range files {
+			if run, ours := strings.CutSuffix(f.Name(), kind.suffix); ours && strings.HasPrefix(run, prefix) {
+				found[run] = true
+			}
+		}
+	}
+	if found[prefix] {
+		return []string{prefix}, nil
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// sweepTime is how often the logs are looked through: each run would otherwise look at the logs of all others.
+const sweepTime = 10 * time.Minute
 
 // Keep does with the log of a run that is over what the configuration says, and deletes what is too old (M-18).
 func (o Folder) Keep(run string, l Policy) {
-	if _, err := runlog.Thin(o.LogsDir(), run, l.Sample); errors.Is(err, fs.ErrNotExist) {
+	if _, err := runlog.Thin(o.LogsDir(), run, l); errors.Is(err, fs.ErrNotExist) {
 		return // no run has spoken to its gateway yet
 	} else if err != nil {
 		o.Log.Warn("log of the run", "run", run, "err", err)
@@ -110,6 +137,6 @@ func (o Folder) Keep(run string, l Policy) {
 // Sweep deletes what is too old. One file that can't be removed keeps no other: all that went wrong is told
 // at the end.
 func (o Folder) Sweep(l Policy) error {
-	_, err := runlog.Sweep(o.LogsDir(), l.policy(), time.Now())
-	return errors.Join(err, o.sweep(l.policy(), time.Now()))
+	_, err := runlog.Sweep(o.LogsDir(), l, time.Now())
+	return errors.Join(err, o.sweep(cmp.Or(l.Keep, runlog.MaxKeep), time.Now()))
 }

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"agentrun/telemetry/runlog"
 )
 
 func TestM18OutputIsSwept(t *testing.T) {
@@ -31,7 +29,7 @@ func TestM18OutputIsSwept(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", other); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.sweep(runlog.Policy{Keep: 24 * time.Hour}, time.Now()); err != nil {
+	if err := o.sweep(24*time.Hour, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	left, err := os.ReadDir(o.dir())

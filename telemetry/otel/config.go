@@ -60,11 +60,9 @@ type Metrics struct {
 
 // Logs are the logs of runs (M-18).
 type Logs struct {
-	Retention      time.Duration `yaml:"retention"`       // 24h to 72h; 0: 72h
-	ErrorRetention time.Duration `yaml:"error_retention"` // to 720h; 0: 168h
-	Sample         float64       `yaml:"sample"`          // share of logs kept of runs that ended well; 0: none
-	Level          string        `yaml:"level"`           // debug, info, warn, error; empty: info
-	MaskIPs        bool          `yaml:"mask_ips"`
+	runlog.Policy
+	Level   string `yaml:"level"` // debug, info, warn, error; empty: info
+	MaskIPs bool   `yaml:"mask_ips"`
 }
 
 // ParseConfig reads the section; its error is a *read.InvalidError.
@@ -145,25 +143,10 @@ func (m Metrics) check() error {
 	return nil
 }
 
-// Policy is the retention for runlog.Sweep.
-func (l Logs) Policy() runlog.Policy {
-	p := runlog.DefaultPolicy()
-	if l.Retention != 0 {
-		p.Keep = l.Retention
-	}
-	if l.ErrorRetention != 0 {
-		p.KeepErrors = l.ErrorRetention
-	}
-	return p
-}
-
 func (l Logs) check() error {
 	var errs []error
-	if err := l.Policy().Validate(); err != nil {
+	if err := l.Validate(); err != nil {
 		errs = append(errs, read.Under("logs", err))
-	}
-	if math.IsNaN(l.Sample) || l.Sample < 0 || l.Sample > 1 {
-		errs = append(errs, read.Bad("logs.sample", "%v: want 0 to 1", l.Sample))
 	}
 	if _, err := l.level(); err != nil {
 		errs = append(errs, err)

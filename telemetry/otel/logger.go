@@ -14,7 +14,7 @@ import (
 // the gateway injects, wherever they turn up. An empty dir gives a logger that writes nothing, and no log. It comes before
 // confine.Drop, while the folder can be written.
 //
-// Whoever may write the folder after the drop deletes those of runs that ended well, by runlog.Thin with Logs.Sample.
+// Whoever may write the folder after the drop deletes those of runs that ended well, by runlog.Thin with Logs.Policy.
 func Logger(c Logs, dir, run string, known []string) (*slog.Logger, *runlog.Log, error) {
 	if dir == "" {
 		return slog.New(slog.DiscardHandler), nil, nil

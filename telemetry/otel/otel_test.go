@@ -50,16 +50,16 @@ func TestParseConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quarter := 0.25
+	quarter, tenth := 0.25, 0.1
 	want := Config{
 		OTLP:    OTLP{Endpoint: "https://collector.example:4318", Headers: map[string]Header{"authorization": {Secret: "otlp_token"}, "x-scope": {Value: "agents"}}, Timeout: 5 * time.Second, Sample: &quarter},
 		Metrics: Metrics{Addr: "127.0.0.1:9464"},
-		Logs:    Logs{Retention: 24 * time.Hour, ErrorRetention: 168 * time.Hour, Sample: 0.1, Level: "info", MaskIPs: true},
+		Logs:    Logs{Policy: runlog.Policy{Keep: 24 * time.Hour, KeepErrors: 168 * time.Hour, Sample: &tenth}, Level: "info", MaskIPs: true},
 	}
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if c, err := ParseConfig(nil); err != nil || c.Logs.Policy() != runlog.DefaultPolicy() || c.OTLP.Endpoint != "" {
+	if c, err := ParseConfig(nil); err != nil || c.Logs.Policy != (runlog.Policy{}) || c.OTLP.Endpoint != "" {
 		t.Errorf("empty: got %+v, %v", c, err)
 	}
 }
@@ -333,7 +333,7 @@ func TestM18LoggerMasks(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	f.Add(example)
 	f.Fuzz(func(t *testing.T, text string) {
-		if c, err := ParseConfig(section(text)); err == nil && c.Logs.Policy().Validate() != nil {
+		if c, err := ParseConfig(section(text)); err == nil && c.Logs.Policy.Validate() != nil {
 			t.Errorf("took %q", text)
 		}
 	})

@@ -13,8 +13,8 @@
 //	logger := slog.New(log.Handler())
 //	...
 //	err = log.Finish(runlog.Succeeded)
-//	deleted, err := runlog.Thin(dir, runID, 0.1)
-//	swept, err := runlog.Sweep(dir, runlog.DefaultPolicy(), time.Now())
+//	deleted, err := runlog.Thin(dir, runID, runlog.Policy{Sample: &share})
+//	swept, err := runlog.Sweep(dir, runlog.Policy{}, time.Now())
 //
 // A run that ended well says so in the last line of its log. Every other log, also one whose writer was killed, is that of
 // an error, and kept longer. Of those that ended well only a share is kept at all (Thin).
@@ -27,5 +27,5 @@
 // of flash may have it for long. Who needs more puts the folder on an encrypted volume, or on tmpfs. Retention goes by the
 // machine's clock: one that jumps ahead deletes early. Root can read and change every log; audit is for that.
 //
-// It fails towards deleting: a log from the future ages from now on. The zero Policy is refused.
+// It fails towards deleting: a log from the future ages from now on.
 package runlog

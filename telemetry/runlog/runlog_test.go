@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,7 @@ func TestM18EverythingIsMasked(t *testing.T) {
 		"s", "Bearer 0123456789hunter2", "token", "hunter2", "n", 4111111111111111, "err", fmt.Errorf("call: %w", errors.New("password=hunter2")),
 		"struct", struct {
 			APIKey string `json:"api_key"`
-			Text   telemetry.Plaintext
+			Text   telemetry.Plaintext[string]
 		}{"hunter2", telemetry.NewPlaintext("hunter2")},
 		"plain", telemetry.NewPlaintext("hunter2"), "body", []byte("hunter2"), "raw", json.RawMessage(`"hunter2"`),
 		slog.Group("credentials", "user", "hunter2"), "map", map[string]any{"x": key, "cookie": "hunter2"}, "a@b.example", 1,
@@ -81,7 +82,7 @@ func TestM18EverythingIsMasked(t *testing.T) {
 			t.Errorf("%q stands in the log:\n%s", secret, got)
 		}
 	}
-	for _, stays := range []string{`"kept":"da39a3ee5e6b4b0d3255bfef95601890afd80709"`, `"body":"7 bytes"`, `"plain":"«plaintext 7 bytes`, `"nilerr":"[panic]"`,
+	for _, stays := range []string{`"kept":"da39a3ee5e6b4b0d3255bfef95601890afd80709"`, `"body":"7 bytes"`, `"plain":"[plaintext]"`, `"nilerr":"[panic]"`,
 		`"unprintable":"[unprintable runlog.unprintable]"`, `"credentials":{"user":"[masked:secret]"}`} {
 		if !strings.Contains(got, stays) {
 			t.Errorf("%s is missing:\n%s", stays, got)
@@ -164,23 +165,26 @@ func TestM18LogIsPrivateAndNew(t *testing.T) {
 	if _, err := Create(dir, "run-2", Options{}); err == nil {
 		t.Error("took a folder that others may write")
 	}
-	if _, err := Sweep(dir, DefaultPolicy(), time.Now()); err == nil {
+	if _, err := Sweep(dir, Policy{}, time.Now()); err == nil {
 		t.Error("swept a folder that others may write")
 	}
 }
 
 func TestM18OptionsAndPolicyAreChecked(t *testing.T) {
 	for _, sample := range []float64{math.NaN(), -0.1, 1.1} {
-		if _, err := Thin(folder(t), "run-1", sample); err == nil {
+		if _, err := Thin(folder(t), "run-1", Policy{Sample: &sample}); err == nil {
 			t.Errorf("a sample of %v is taken", sample)
 		}
 	}
-	for _, p := range []Policy{{}, {24*time.Hour - 1, 48 * time.Hour}, {72*time.Hour + 1, 96 * time.Hour}, {48 * time.Hour, 47 * time.Hour}, {24 * time.Hour, 31 * 24 * time.Hour}, {math.MinInt64, math.MaxInt64}} {
+	for _, p := range []Policy{
+		{Keep: 24*time.Hour - 1}, {Keep: 72*time.Hour + 1}, keeping(48*time.Hour, 47*time.Hour), keeping(24*time.Hour, 31*24*time.Hour),
+		keeping(math.MinInt64, math.MaxInt64), {MaxMiB: 15}, {MaxMiB: -1}, {MaxMiB: maxMiB + 1},
+	} {
 		if _, err := Sweep(folder(t), p, time.Now()); !errors.Is(err, ErrPolicy) {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
-	for _, p := range []Policy{DefaultPolicy(), {24 * time.Hour, 24 * time.Hour}, {72 * time.Hour, 30 * 24 * time.Hour}} {
+	for _, p := range []Policy{{}, keeping(24*time.Hour, 24*time.Hour), keeping(72*time.Hour, 30*24*time.Hour), {MaxMiB: 16}} {
 		if _, err := Sweep(folder(t), p, time.Now()); err != nil {
 			t.Errorf("%+v: %v", p, err)
 		}
@@ -254,7 +258,7 @@ func TestM20SamplingKeepsErrors(t *testing.T) {
 		if err := l.Finish(Succeeded); err != nil {
 			t.Fatal(err)
 		}
-		deleted, err := Thin(dir, fmt.Sprint("run-", i), 0.25)
+		deleted, err := Thin(dir, fmt.Sprint("run-", i), sampling(0.25))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +286,7 @@ func TestM20SamplingKeepsErrors(t *testing.T) {
 		if err := end(l); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if deleted, err := Thin(dir, l.id, 0); deleted || err != nil {
+		if deleted, err := Thin(dir, l.id, sampling(0)); deleted || err != nil {
 			t.Errorf("%s: deleted %v, %v", name, deleted, err)
 		}
 	}
@@ -343,7 +347,7 @@ func TestM18SweepByAge(t *testing.T) {
 	written(t, dir, "bad-young", Failed, 168*hour)
 	written(t, dir, "bad-old", Failed, 168*hour+time.Second)
 	written(t, dir, "a-little-ahead", Succeeded, -time.Minute)
-	got, err := Sweep(dir, Policy{48 * hour, 168 * hour}, now)
+	got, err := Sweep(dir, keeping(48*hour, 168*hour), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +396,7 @@ func TestM18EndCantBeForged(t *testing.T) {
 func TestM18FileFromTheFutureAges(t *testing.T) {
 	dir := folder(t)
 	written(t, dir, "ahead", Succeeded, -10*365*24*time.Hour)
-	p := Policy{24 * time.Hour, 24 * time.Hour}
+	p := keeping(24*time.Hour, 24*time.Hour)
 	if got, err := Sweep(dir, p, now); err != nil || got.FromFuture != 1 || got.Kept != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -428,7 +432,7 @@ func TestM18SweepTouchesNothingElse(t *testing.T) {
 	}
 	must(os.Chmod(filepath.Join(dir, "public.jsonl"), 0o644))
 	before := len(left(t, dir))
-	got, err := Sweep(dir, DefaultPolicy(), now)
+	got, err := Sweep(dir, Policy{}, now)
 	if err != nil || got.Removed != 1 || got.Foreign != before-1 || len(left(t, dir)) != before-1 {
 		t.Errorf("%+v, %v, left %v", got, err, left(t, dir))
 	}
@@ -437,7 +441,7 @@ func TestM18SweepTouchesNothingElse(t *testing.T) {
 	}
 	swapped := filepath.Join(outside, "logs")
 	must(os.Symlink(dir, swapped))
-	if _, err := Sweep(swapped, DefaultPolicy(), now); err == nil {
+	if _, err := Sweep(swapped, Policy{}, now); err == nil {
 		t.Error("swept through a symlink")
 	}
 }
@@ -445,13 +449,13 @@ func TestM18SweepTouchesNothingElse(t *testing.T) {
 func TestM18LogInUseStays(t *testing.T) {
 	dir := folder(t)
 	l := create(t, dir, "long", Options{})
-	if got, err := Sweep(dir, DefaultPolicy(), time.Now().Add(10000*time.Hour)); err != nil || got.InUse != 1 || got.Removed != 0 {
+	if got, err := Sweep(dir, Policy{}, time.Now().Add(10000*time.Hour)); err != nil || got.InUse != 1 || got.Removed != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if err := l.Finish(Succeeded); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Sweep(dir, DefaultPolicy(), time.Now().Add(10000*time.Hour)); err != nil || got.Removed != 1 {
+	if got, err := Sweep(dir, Policy{}, time.Now().Add(10000*time.Hour)); err != nil || got.Removed != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -465,7 +469,7 @@ func TestM18DeletedIsEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if got, err := Sweep(dir, DefaultPolicy(), now); err != nil || got.Removed != 1 {
+	if got, err := Sweep(dir, Policy{}, now); err != nil || got.Removed != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if st, err := f.Stat(); err != nil || st.Size() != 0 {
@@ -484,7 +488,7 @@ func TestM18SweepersAndWritersTogether(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 5 {
-				got, err := Sweep(dir, DefaultPolicy(), now)
+				got, err := Sweep(dir, Policy{}, now)
 				if err != nil {
 					t.Error(err)
 				}
@@ -545,7 +549,7 @@ func BenchmarkRecord(b *testing.B) {
 	log := slog.New(l.Handler()).With("agent", "did:example:a1", "session", "s-1")
 	b.ReportAllocs()
 	for b.Loop() {
-		log.Info("call finished", "tool", "search", "duration", 17*time.Millisecond, "args", "«plaintext 312 bytes sha256:ab12cd34ef567890»")
+		log.Info("call finished", "tool", "search", "duration", 17*time.Millisecond, "args", telemetry.NewPlaintext("x"))
 	}
 }
 
@@ -555,8 +559,71 @@ func BenchmarkSweep1000Young(b *testing.B) {
 		written(b, dir, fmt.Sprint("r", i), Succeeded, time.Hour)
 	}
 	for b.Loop() {
-		if _, err := Sweep(dir, DefaultPolicy(), now); err != nil {
+		if _, err := Sweep(dir, Policy{}, now); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func keeping(good, errors time.Duration) Policy { return Policy{Keep: good, KeepErrors: errors} }
+
+func sampling(share float64) Policy { return Policy{Sample: &share} }
+
+// Where all logs are more than there is room for, the oldest go before their time: of runs that ended well first.
+func TestM18SweepBySize(t *testing.T) {
+	dir, now := folder(t), time.Now()
+	for i, name := range []string{"failed-old", "good-old", "good-young", "failed-young", "good-now"} {
+		l := create(t, dir, name, Options{})
+		for range 5 << 10 {
+			if _, err := l.file.WriteString(strings.Repeat("x", 1023) + "\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		outcome := Failed
+		if strings.HasPrefix(name, "good") {
+			outcome = Succeeded
+		}
+		if err := l.Finish(outcome); err != nil {
+			t.Fatal(err)
+		}
+		at := now.Add(time.Duration(i-5) * time.Hour)
+		if err := os.Chtimes(filepath.Join(dir, name+suffix), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() (names []string) {
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			names = append(names, strings.TrimSuffix(e.Name(), suffix))
+		}
+		return names
+	}
+	for _, c := range []struct {
+		mib  int64
+		want []string
+	}{
+		{26, []string{"failed-old", "failed-young", "good-now", "good-old", "good-young"}},
+		{21, []string{"failed-old", "failed-young", "good-now", "good-young"}},
+		{16, []string{"failed-old", "failed-young", "good-now"}},
+	} {
+		got, err := Sweep(dir, Policy{MaxMiB: c.mib}, now)
+		if names := left(); err != nil || !slices.Equal(names, c.want) || got.Kept != len(c.want) {
+			t.Errorf("%d MiB: %v are left, want %v; %+v, %v", c.mib, names, c.want, got, err)
+		}
+	}
+	for _, name := range []string{"failed-1", "failed-2"} { // nothing that ended well is left to go
+		l := create(t, dir, name, Options{})
+		if err := l.file.Truncate(9 << 20); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Finish(Failed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Sweep(dir, Policy{MaxMiB: 16}, now); err != nil || slices.Contains(left(), "failed-old") || slices.Contains(left(), "good-now") {
+		t.Errorf("%v are left, %v", left(), err)
 	}
 }

@@ -3,10 +3,13 @@
 package runlog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,28 +25,50 @@ const (
 	skew = 5 * time.Minute
 )
 
-// Policy says how long logs are kept, from their last line on. The zero value is refused.
+// Policy says how long logs are kept, from their last line on, and which. Zero fields are the defaults.
 type Policy struct {
-	// Keep is for runs that ended well: 24 to 72 hours.
-	Keep time.Duration
-	// KeepErrors is for all others: Keep to 30 days.
-	KeepErrors time.Duration
+	Keep       time.Duration `yaml:"retention"`       // of runs that ended well: 24 to 72 hours; 0: 72 hours
+	KeepErrors time.Duration `yaml:"error_retention"` // of all others: as long as Keep, to 30 days; 0: 7 days
+	MaxMiB     int64         `yaml:"max_mib"`         // all logs together, see Sweep: 16 to a million; 0: 1024
+	Sample     *float64      `yaml:"sample"`          // share of the logs of runs that ended well that is kept, 0 to 1; nil: all
 }
 
-// DefaultPolicy keeps logs for 72 hours and those of errors for 7 days.
-func DefaultPolicy() Policy { return Policy{Keep: MaxKeep, KeepErrors: 7 * 24 * time.Hour} }
+// Bounds of a Policy's MaxMiB. The least holds one log of the greatest length.
+const (
+	minMiB     = fileBytes >> 20
+	maxMiB     = 1_000_000
+	defaultMiB = 1024
+)
 
 // ErrPolicy is wrapped by the errors of Validate.
 var ErrPolicy = errors.New("retention of run logs")
 
+func (p Policy) withDefaults() Policy {
+	p.Keep = cmp.Or(p.Keep, MaxKeep)
+	p.KeepErrors = cmp.Or(p.KeepErrors, 7*24*time.Hour)
+	p.MaxMiB = cmp.Or(p.MaxMiB, defaultMiB)
+	if p.Sample == nil {
+		all := 1.0
+		p.Sample = &all
+	}
+	return p
+}
+
 // Validate tells what is wrong with p, and everything that is.
 func (p Policy) Validate() error {
+	p = p.withDefaults()
 	var errs []error
 	if p.Keep < MinKeep || p.Keep > MaxKeep {
 		errs = append(errs, fmt.Errorf("%w: keep %v, want %v to %v", ErrPolicy, p.Keep, MinKeep, MaxKeep))
 	}
 	if p.KeepErrors < p.Keep || p.KeepErrors > MaxKeepErrors {
 		errs = append(errs, fmt.Errorf("%w: keep errors %v, want %v (as long as the others) to %v", ErrPolicy, p.KeepErrors, p.Keep, MaxKeepErrors))
+	}
+	if p.MaxMiB < minMiB || p.MaxMiB > maxMiB {
+		errs = append(errs, fmt.Errorf("%w: max_mib %d, want %d to %d", ErrPolicy, p.MaxMiB, minMiB, maxMiB))
+	}
+	if s := *p.Sample; math.IsNaN(s) || s < 0 || s > 1 {
+		errs = append(errs, fmt.Errorf("%w: sample %v, want 0 to 1", ErrPolicy, s))
 	}
 	return errors.Join(errs...)
 }
@@ -74,13 +99,15 @@ const (
 // maxErrors bounds what is told about a folder of broken files.
 const maxErrors = 16
 
-// Sweep deletes the logs in dir that are older at now than p allows. It goes on past errors; what it did is right in any
-// case. A folder that doesn't exist has nothing to delete.
+// Sweep deletes the logs in dir that are older at now than p allows. Where the rest is more than MaxMiB, the oldest go
+// before their time until it isn't: first those of runs that ended well, then the others. It goes on past errors; what it
+// did is right in any case. A folder that doesn't exist has nothing to delete.
 func Sweep(dir string, p Policy, now time.Time) (Swept, error) {
 	var done Swept
 	if err := p.Validate(); err != nil {
 		return done, err
 	}
+	p = p.withDefaults()
 	folder, err := openFolder(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return done, nil
@@ -94,14 +121,12 @@ func Sweep(dir string, p Policy, now time.Time) (Swept, error) {
 	if err != nil {
 		return done, fmt.Errorf("sweep run logs: read %s: %w", dir, err)
 	}
-	var errs []error
+	w := &sweeper{folder: folder, policy: p, now: now}
 	for _, name := range names {
-		did, size, err := sweepOne(folder, name, p, now)
-		if err != nil && len(errs) < maxErrors {
-			errs = append(errs, err)
-		}
-		done.count(did, size)
+		done.count(w.visit(name))
 	}
+	w.squeeze(&done)
+	errs := w.errs
 	if done.Removed > 0 {
 		if err := folder.Sync(); err != nil {
 			errs = append(errs, fmt.Errorf("sweep run logs: sync %s: %w", dir, err))
@@ -127,8 +152,64 @@ func (s *Swept) count(did verdict, size int64) {
 	}
 }
 
+// sweeper is one sweep.
+type sweeper struct {
+	folder *os.File
+	policy Policy
+	now    time.Time
+	room   room
+	kept   []log // that may still be squeezed out
+	errs   []error
+}
+
+// log is one that is kept.
+type log struct {
+	name string
+	age  time.Duration
+	size int64
+}
+
+// room says whose time counts no more because there is too much.
+type room uint8
+
+const (
+	enough room = iota
+	noneForGood
+	noneForAny
+)
+
+func (w *sweeper) visit(name string) (verdict, int64) {
+	did, size, err := w.sweepOne(name)
+	if err != nil && len(w.errs) < maxErrors {
+		w.errs = append(w.errs, err)
+	}
+	return did, size
+}
+
+// squeeze deletes until no more is kept than the policy has room for.
+func (w *sweeper) squeeze(done *Swept) {
+	list, left := w.kept, int64(0)
+	for _, l := range list {
+		left += l.size
+	}
+	slices.SortFunc(list, func(a, b log) int { return cmp.Compare(b.age, a.age) })
+	for w.room = noneForGood; w.room <= noneForAny; w.room++ {
+		for _, l := range list {
+			if left <= w.policy.MaxMiB<<20 {
+				return
+			}
+			if did, size := w.visit(l.name); did == removed {
+				left -= size
+				done.Kept--
+				done.count(did, size)
+			}
+		}
+	}
+}
+
 // sweepOne judges one name. Everything it learns, it learns from the open file: a name may be another file by then.
-func sweepOne(dir *os.File, name string, p Policy, now time.Time) (verdict, int64, error) {
+func (w *sweeper) sweepOne(name string) (verdict, int64, error) {
+	dir := w.folder
 	id, ok := strings.CutSuffix(name, suffix)
 	if !ok || !validID(id) {
 		return foreign, 0, nil
@@ -158,7 +239,7 @@ func sweepOne(dir *os.File, name string, p Policy, now time.Time) (verdict, int6
 	if !ours(&st) {
 		return foreign, 0, nil
 	}
-	return judge(dir, f, &st, p, now)
+	return w.judge(f, &st)
 }
 
 // gone: another sweeper was faster, which is no error.
@@ -174,27 +255,31 @@ func ours(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink == 1 && st.Mode&0o077 == 0
 }
 
-func judge(dir, f *os.File, st *unix.Stat_t, p Policy, now time.Time) (verdict, int64, error) {
-	age := now.Sub(time.Unix(st.Mtim.Unix()))
+func (w *sweeper) judge(f *os.File, st *unix.Stat_t) (verdict, int64, error) {
+	age := w.now.Sub(time.Unix(st.Mtim.Unix()))
 	if age < -skew {
 		// The clock was ahead once, or is behind now. Left alone the file would stay until its time comes, maybe for ever.
-		t := unix.NsecToTimeval(now.UnixNano())
+		t := unix.NsecToTimeval(w.now.UnixNano())
 		if err := unix.Futimes(int(f.Fd()), []unix.Timeval{t, t}); err != nil {
 			return kept, 0, fmt.Errorf("sweep run logs: set time of %s: %w", f.Name(), err)
 		}
 		return fromFuture, 0, nil
 	}
-	if age <= p.Keep {
+	doomed := age > w.policy.KeepErrors || w.room == noneForAny
+	if !doomed && (age > w.policy.Keep || w.room == noneForGood) {
+		good, err := endedWell(f, st.Size)
+		if err != nil {
+			return kept, 0, fmt.Errorf("sweep run logs: read %s: %w", f.Name(), err)
+		}
+		doomed = good
+	}
+	if !doomed {
+		if w.room == enough {
+			w.kept = append(w.kept, log{f.Name(), age, st.Size})
+		}
 		return kept, 0, nil
 	}
-	good, err := endedWell(f, st.Size)
-	if err != nil && age <= p.KeepErrors {
-		return kept, 0, fmt.Errorf("sweep run logs: read %s: %w", f.Name(), err)
-	}
-	if !good && age <= p.KeepErrors {
-		return kept, 0, nil
-	}
-	if err := remove(dir, f, f.Name()); err != nil {
+	if err := remove(w.folder, f, f.Name()); err != nil {
 		return kept, 0, err
 	}
 	return removed, st.Size, nil

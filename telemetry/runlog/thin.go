@@ -5,19 +5,18 @@ package runlog
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// Thin deletes the log of a run that ended well, unless its id is among the share of sample that is kept, 0 to 1. The writer
-// can't: it has given up its rights to the folder. A log that is still written, isn't there, or is of a run that failed stays.
-func Thin(dir, run string, sample float64) (deleted bool, err error) {
-	if !validID(run) || math.IsNaN(sample) || sample < 0 || sample > 1 {
-		return false, fmt.Errorf("thin run logs: %.64q, sample %v: want an id, and 0 to 1", run, sample)
+// Thin deletes the log of a run that ended well, unless its id is among the share that the policy keeps. The writer can't: it
+// has given up its rights to the folder. A log that is still written, isn't there, or is of a run that failed stays.
+func Thin(dir, run string, p Policy) (deleted bool, err error) {
+	if err := p.Validate(); err != nil || !validID(run) {
+		return false, fmt.Errorf("thin run logs: %.64q: want an id: %w", run, err)
 	}
-	if sampled(run, sample) {
+	if sampled(run, *p.withDefaults().Sample) {
 		return false, nil
 	}
 	folder, err := openFolder(dir)

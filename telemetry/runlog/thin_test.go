@@ -31,16 +31,16 @@ func TestM18ThinDeletesForAWriterWithoutRights(t *testing.T) {
 		sample float64
 		want   bool
 	}{{"good", 1, false}, {"good", 0, true}, {"good", 0, false}, {"bad", 0, false}, {"open", 0, false}, {"nowhere", 0, false}} {
-		if got, err := Thin(dir, tt.id, tt.sample); err != nil || got != tt.want {
+		if got, err := Thin(dir, tt.id, sampling(tt.sample)); err != nil || got != tt.want {
 			t.Errorf("%s, %v: got %v, %v, want %v", tt.id, tt.sample, got, err, tt.want)
 		}
 	}
 	for _, id := range []string{"", "../x", "a/b"} {
-		if _, err := Thin(dir, id, 0); err == nil {
+		if _, err := Thin(dir, id, sampling(0)); err == nil {
 			t.Errorf("%q was taken", id)
 		}
 	}
-	if _, err := Thin(dir, "bad", 2); err == nil {
+	if _, err := Thin(dir, "bad", sampling(2)); err == nil {
 		t.Error("a sample of 2 was taken")
 	}
 }

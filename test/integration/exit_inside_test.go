@@ -39,36 +39,59 @@ func TestM7StrictHasToolsByDescriptor(t *testing.T) {
 	}
 }
 
-// M-18: the log of a run that ended well goes with it, unless it is sampled; that of a failed one stays for its time, and the
-// next run that finds it too old deletes it.
+// M-18: the logs of runs stay for their time, of those that ended well too, and can be read; the next run that finds them too
+// old deletes them, those of failed ones later. A share of the former may be left out.
 func TestM18LogsOfRuns(t *testing.T) {
 	x := newExit(t)
-	logs := func() []string {
+	logs := func() (ids []string) {
 		names, err := filepath.Glob(filepath.Join(x.n.dir, "runs", "*.jsonl"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return names
+		for _, name := range names {
+			ids = append(ids, strings.TrimSuffix(filepath.Base(name), ".jsonl"))
+		}
+		return ids
 	}
-	ask := "curl -s --noproxy '*' " + "http://" + toolsAt + "/internal/tools >/dev/null; exit "
-	x.run(x.opts("ring2"), "sh", "-c", ask+"0").want(t, 0, "exited")
-	if left := logs(); len(left) != 0 {
-		t.Errorf("logs of a run that ended well: %v", left)
-	}
-	x.run(x.opts("ring2"), "sh", "-c", ask+"3").want(t, 3, "exited")
-	left := logs()
-	if len(left) != 1 {
-		t.Fatalf("logs of a run that failed: %v", left)
-	}
-	old := time.Now().Add(-8 * 24 * time.Hour)
-	for _, name := range []string{left[0], filepath.Join(x.n.dir, "runs-swept")} {
-		if err := os.Chtimes(name, old, old); err != nil {
+	aged := func(days int, ids ...string) {
+		at := time.Now().Add(-time.Duration(days) * 24 * time.Hour)
+		for _, id := range ids {
+			if err := os.Chtimes(filepath.Join(x.n.dir, "runs", id+".jsonl"), at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chtimes(filepath.Join(x.n.dir, "runs-swept"), at, at); err != nil {
 			t.Fatal(err)
 		}
 	}
-	x.run(x.opts("ring2"), "true").want(t, 0, "exited")
-	if left := logs(); len(left) != 0 {
-		t.Errorf("a log of eight days ago is left: %v", left)
+	ask := "curl -s --noproxy '*' " + "http://" + toolsAt + "/internal/tools/math -d '" + math42 + "' -H 'Content-Type: application/json' >/dev/null; exit "
+	x.settings["telemetry"] = object{"logs": object{"level": "debug"}}
+	good := x.run(x.opts("ring2"), "sh", "-c", ask+"0")
+	good.want(t, 0, "exited")
+	for _, ref := range []string{good.status.ID, good.status.ID[:6]} {
+		shown := x.n.must("logs", ref).stdout
+		for _, want := range []string{`"msg":"gateway serves"`, `"msg":"call","kind":"tool","tool":"math","code":"ok"`, `{"run_ended":"ok"}`} {
+			if !strings.Contains(shown, want) {
+				t.Errorf("logs %s: no %s in %q", ref, want, shown)
+			}
+		}
+	}
+	if r := x.n.do("logs", "nosuchrun"); r.exit != 1 || !strings.Contains(r.stderr, "no live run") {
+		t.Errorf("logs of nobody: exit %d, %q", r.exit, r.stderr)
+	}
+	x.settings["telemetry"] = object{"logs": object{"sample": 0}}
+	x.run(x.opts("ring2"), "sh", "-c", ask+"0").want(t, 0, "exited")
+	bad := x.run(x.opts("ring2"), "sh", "-c", ask+"3")
+	bad.want(t, 3, "exited")
+	if got := logs(); len(got) != 2 || !slices.Contains(got, good.status.ID) || !slices.Contains(got, bad.status.ID) {
+		t.Fatalf("logs of %v, want %s and %s: one of a sample of none was kept, or another was not", got, good.status.ID, bad.status.ID)
+	}
+	for _, days := range []int{4, 8} {
+		aged(days, logs()...)
+		x.run(x.opts("ring2"), "true").want(t, 0, "exited")
+		if got := logs(); days == 4 && !slices.Equal(got, []string{bad.status.ID}) || days == 8 && len(got) != 0 {
+			t.Errorf("after %d days: logs of %v", days, got)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ package boundary
 import (
 	"slices"
 	"strings"
+
+	"agentrun/telemetry"
 )
 
 // redacted stands where a secret was.
@@ -18,7 +20,7 @@ const minSecret = 6
 // secret. It knows a secret as it is written, not in another encoding.
 type Redactor struct {
 	secrets []string
-	held    string
+	held    telemetry.Plaintext[string]
 	found   bool
 }
 
@@ -58,24 +60,20 @@ func (r *Redactor) Text(text string) string {
 }
 
 func (r *Redactor) consume(piece string, final bool) string {
-	in := r.held + piece
-	r.held = ""
+	in := r.held.Reveal() + piece
+	r.held = telemetry.Plaintext[string]{}
 	var out strings.Builder
 	for in != "" {
 		at, length, wait := r.find(in, final)
 		out.WriteString(in[:at])
 		in = in[at:]
 		if wait || length == 0 {
-			r.held = in
+			r.held = telemetry.NewPlaintext(in) // nothing, at the end: find waits for no more then
 			break
 		}
 		out.WriteString(redacted)
 		r.found = true
 		in = in[length:]
-	}
-	if final {
-		out.WriteString(r.held)
-		r.held = ""
 	}
 	return out.String()
 }

@@ -2,7 +2,11 @@
 
 package boundary
 
-import "strings"
+import (
+	"strings"
+
+	"agentrun/telemetry"
+)
 
 // Stripper removes blocks of reasoning from the text of a model's reply as it comes in (M-17): <think>…</think> and its
 // like, and the analysis channel of the harmony format. What is held back at any time is shorter than a tag. Pieces may be
@@ -11,11 +15,11 @@ import "strings"
 // A block that isn't closed goes to the end. A closing tag without an opening one is dropped, and what stood before it was
 // already given out: for models whose chat template opens the block itself, start inside.
 type Stripper struct {
-	held     string // the beginning of what may become a tag
-	inside   *fence // nil: outside
-	depth    int    // of blocks of one kind within each other
-	tail     string // what was given out since the last "<", if that may still become a tag
-	cut      bool   // something was removed since the last that was given out
+	held     telemetry.Plaintext[string] // the beginning of what may become a tag
+	inside   *fence                      // nil: outside
+	depth    int                         // of blocks of one kind within each other
+	tail     telemetry.Plaintext[string] // what was given out since the last "<", if that may still become a tag
+	cut      bool                        // something was removed since the last that was given out
 	stripped bool
 }
 
@@ -73,8 +77,8 @@ func StripText(text string, inside bool) (string, bool) {
 }
 
 func (s *Stripper) consume(piece string, final bool) string {
-	in := s.held + piece
-	s.held = ""
+	in := s.held.Reveal() + piece
+	s.held = telemetry.Plaintext[string]{}
 	var out strings.Builder
 	for in != "" {
 		at := strings.IndexByte(in, '<')
@@ -87,7 +91,7 @@ func (s *Stripper) consume(piece string, final bool) string {
 		length, partial := s.tag(in)
 		switch {
 		case partial && !final:
-			s.held = in
+			s.held = telemetry.NewPlaintext(in)
 			return out.String()
 		case length == 0:
 			s.emit(&out, in[:1])
@@ -103,21 +107,22 @@ func (s *Stripper) emit(out *strings.Builder, text string) {
 	if s.inside != nil || text == "" {
 		return
 	}
-	if s.cut && s.tail != "" && mayBecomeTag(s.tail) {
+	tail := s.tail.Reveal()
+	if s.cut && tail != "" && mayBecomeTag(tail) {
 		out.WriteString(seam)
-		s.tail = ""
+		tail = ""
 	}
 	s.cut = false
 	out.WriteString(text)
 	if at := strings.LastIndexByte(text, '<'); at >= 0 {
-		s.tail = ""
-		text = text[at:]
-	} else if s.tail == "" {
-		return
+		tail = text[at:]
+	} else if tail != "" {
+		tail += text
 	}
-	if s.tail += text; len(s.tail) > maxTag {
-		s.tail = ""
+	if len(tail) > maxTag {
+		tail = ""
 	}
+	s.tail = telemetry.NewPlaintext(tail)
 }
 
 // tag looks at the start of in: how long the tag there is, having acted on it, or whether it may become one.

@@ -14,6 +14,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
@@ -37,7 +38,7 @@ func newKit(t testing.TB) kit {
 }
 
 func (k kit) call(ctx context.Context, tool, args string) (string, error) {
-	r, err := k.defs[tool].Tool.Call(ctx, tools.Call{Caller: k.caller, Tool: tool, Args: json.RawMessage(args), Limit: 1 << 20})
+	r, err := k.defs[tool].Tool.Call(ctx, tools.Call{Caller: k.caller, Tool: tool, Args: telemetry.NewPlaintext(json.RawMessage(args)), Limit: 1 << 20})
 	return string(r.Output), err
 }
 
@@ -116,7 +117,7 @@ func TestM11Schemas(t *testing.T) {
 func TestM11OutputIsNeverCut(t *testing.T) {
 	d := newKit(t).defs["text"]
 	args := json.RawMessage(`{"op":"upper","text":"` + strings.Repeat("a", 100) + `"}`)
-	r, err := d.Tool.Call(t.Context(), tools.Call{Tool: "text", Args: args, Limit: 50})
+	r, err := d.Tool.Call(t.Context(), tools.Call{Tool: "text", Args: telemetry.NewPlaintext(args), Limit: 50})
 	var e *gate.Error
 	if !errors.As(err, &e) || e.Code != gate.CodeTooLarge || r.Output != nil {
 		t.Errorf("got %s, %v, want too_large", r.Output, err)
@@ -208,7 +209,7 @@ func TestM11Embeddings(t *testing.T) {
 	d := k.defs["embeddings"]
 	call := func(input string) [][]float32 {
 		t.Helper()
-		r, err := d.Tool.Call(t.Context(), tools.Call{Tool: "embeddings", Args: json.RawMessage(`{"input":` + input + `}`)})
+		r, err := d.Tool.Call(t.Context(), tools.Call{Tool: "embeddings", Args: telemetry.NewPlaintext(json.RawMessage(`{"input":` + input + `}`))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +246,7 @@ func TestM11EmbedderIsHeldToItsWord(t *testing.T) {
 			if d.Name != "embeddings" {
 				continue
 			}
-			if r, err := d.Tool.Call(t.Context(), tools.Call{Args: json.RawMessage(`{"input":["a"]}`)}); err == nil || r.Output != nil {
+			if r, err := d.Tool.Call(t.Context(), tools.Call{Args: telemetry.NewPlaintext(json.RawMessage(`{"input":["a"]}`))}); err == nil || r.Output != nil {
 				t.Errorf("%s: got %s, want an error", name, r.Output)
 			}
 		}

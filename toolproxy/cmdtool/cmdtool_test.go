@@ -18,6 +18,7 @@ import (
 
 	"agentrun/internal/read"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
@@ -121,7 +122,7 @@ func must(b []byte, err error) []byte {
 }
 
 func call(ctx context.Context, tool tools.Tool, args string) (string, error) {
-	r, err := tool.Call(ctx, tools.Call{Args: json.RawMessage(args), Limit: 4096})
+	r, err := tool.Call(ctx, tools.Call{Args: telemetry.NewPlaintext(json.RawMessage(args)), Limit: 4096})
 	return string(r.Output), err
 }
 

@@ -25,7 +25,8 @@ type command struct {
 
 // Call runs the command with the arguments on its standard input.
 func (t command) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
-	e, bad := t.start(ctx, t.entry, c.Args, c.Most())
+	args := c.Args.Reveal()
+	e, bad := t.start(ctx, t.entry, args, c.Most())
 	if bad == nil {
 		bad = e.verdict()
 	}
@@ -46,7 +47,7 @@ func (t command) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 	if bad := c.Fits(out); bad != nil { // escapes made it longer
 		return tools.Result{}, bad
 	}
-	return tools.Result{Output: out, Sent: int64(len(c.Args)), Received: int64(len(e.output))}, nil
+	return tools.Result{Output: out, Sent: int64(len(args)), Received: int64(len(e.output))}, nil
 }
 
 func (t command) encode(output []byte) (json.RawMessage, error) {

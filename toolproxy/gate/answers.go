@@ -75,7 +75,7 @@ func unavailable(whom string, err error) *Error {
 }
 
 func broke(v any) *Error {
-	return &Error{Code: CodeUnavailable, Message: "the decision broke off", Next: "try again later", Cause: fmt.Errorf("decide: panic: %v", v)}
+	return &Error{Code: CodeUnavailable, Message: "the decision broke off", Next: "try again later", Cause: fmt.Errorf("decide: panic of type %T", v)}
 }
 
 var (

@@ -17,7 +17,7 @@ func (p *permit) approval() *Error {
 	if p.call.Category != CategoryD && !p.call.Approve {
 		return nil
 	}
-	shown, err := p.gate.o.Mask(p.call.Args)
+	shown, err := p.gate.o.Mask(p.call.Args.Reveal())
 	if err != nil {
 		return &Error{Code: CodeBadArguments, Message: "these arguments can't be shown to an operator", Next: "send arguments that are nested less deeply", Cause: err}
 	}

@@ -56,8 +56,8 @@ func (g *Gate) attempt(ctx context.Context, c Call) *permit {
 	p := &permit{gate: g, call: c, parent: ctx, started: g.o.Now()}
 	p.call.Flags = slices.Clone(c.Flags)
 	p.ctx, p.cancel = context.WithCancelCause(ctx)
-	if len(c.Args) > 0 {
-		sum := sha256.Sum256(c.Args)
+	if args := c.Args.Reveal(); len(args) > 0 {
+		sum := sha256.Sum256(args)
 		p.digest = hex.EncodeToString(sum[:])
 	}
 	return p

@@ -32,10 +32,13 @@ package gate
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"time"
 
 	"agentrun/pdp"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/link"
 )
 
@@ -75,10 +78,14 @@ type Error struct {
 	Retry   time.Duration `json:"-"` // Retry-After, if any
 	Rule    string        `json:"-"` // what decided; for the record
 	Asked   bool          `json:"-"` // what was asked for is at fault, not who was asked: no failure of the tool (H-23)
-	Cause   error         `json:"-"` // for the operator's log
+	Cause   error         `json:"-"` // for the operator's log, by CauseOf
 }
 
-func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
+// Error is the code alone: the message is for the agent, and may repeat what it sent (M-18).
+func (e *Error) Error() string { return string(e.Code) }
+
+// Format is Error for every verb and flag: %#v would write the message.
+func (e *Error) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, e.Error()) }
 
 func (e *Error) Unwrap() error { return e.Cause }
 
@@ -93,16 +100,22 @@ const (
 	CategoryD Category = "D" // full browser, system calls, webhooks, external calls: 10 s, by approval
 )
 
+// Args and Target are an agent's words, so they refuse to print (M-18).
+type (
+	Args   = telemetry.Plaintext[json.RawMessage]
+	Target = telemetry.Plaintext[string]
+)
+
 // Call is one call that wants to pass.
 type Call struct {
-	Kind     string          // "tool" or "llm"
-	Tool     string          // name as in tool.<name>.invoke
-	Category Category        // zero is refused
-	Action   rings.Action    // for the ring enforcer
-	Args     json.RawMessage // canonical (RFC 8785) and valid against the tool's schema
-	Target   string          // what the call is about, by its arguments, for require_intent (S-15); empty: nothing beside the tool
-	Approve  bool            // needs approval whatever the category says
-	Estimate int64           // millionths of the plans' unit
+	Kind     string       // "tool" or "llm"
+	Tool     string       // name as in tool.<name>.invoke
+	Category Category     // zero is refused
+	Action   rings.Action // for the ring enforcer
+	Args     Args         // canonical (RFC 8785) and valid against the tool's schema
+	Target   Target       // what the call is about, by its arguments, for require_intent (S-15); empty: nothing beside the tool
+	Approve  bool         // needs approval whatever the category says
+	Estimate int64        // millionths of the plans' unit
 	Tokens   int64
 	Flags    []string // what the boundary noticed about the input; boundary.Suspicious says what a policy is told (M-16)
 

@@ -20,6 +20,7 @@ import (
 
 	"agentrun/pdp"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/gate/gatetest"
@@ -52,7 +53,7 @@ func reading() rings.Action {
 }
 
 func call() gate.Call {
-	return gate.Call{Kind: "tool", Tool: "math", Category: gate.CategoryA, Action: reading(), Args: json.RawMessage(`{"a":1}`), PlaintextFree: true}
+	return gate.Call{Kind: "tool", Tool: "math", Category: gate.CategoryA, Action: reading(), Args: telemetry.NewPlaintext(json.RawMessage(`{"a":1}`)), PlaintextFree: true}
 }
 
 func balanced(t testing.TB, s *gatetest.Supervisor, records int) {
@@ -486,7 +487,7 @@ func TestM11ApprovalIsBoundToTheArguments(t *testing.T) {
 		`{"password":"hunter2hunter2","to":"mallory"}`: false,
 		`{"password":"other2other2","to":"bob"}`:       false, // shown the same, and yet not the same
 	} {
-		c.Args = json.RawMessage(args)
+		c.Args = telemetry.NewPlaintext(json.RawMessage(args))
 		p, e := g.Enter(t.Context(), c)
 		if (e == nil) != want {
 			t.Errorf("%s: got %v, want allowed %v", args, e, want)

@@ -171,8 +171,10 @@ func (p *permit) finish(o Outcome, r link.Record) (e *Error) {
 	}
 	r = r.Booked(a)
 	p.observe(r)
+	p.gate.o.Log.Debug("call", "kind", r.Kind, "tool", r.Name, "code", r.Code, "rule", r.Rule, "took", r.Took, "cost", r.Cost,
+		"tokens", r.Tokens, "sent", r.Sent, "received", r.Received, "flags", r.Flags)
 	if e != nil && e.Cause != nil {
-		p.gate.o.Log.Info("call refused or broken", "tool", p.call.Tool, "code", e.Code, "rule", e.Rule, "cause", e.Cause)
+		p.gate.o.Log.Info("call refused or broken", "tool", p.call.Tool, "code", e.Code, "rule", e.Rule, "cause", CauseOf(e.Cause))
 	}
 	return e
 }

@@ -133,7 +133,7 @@ func (g *Gate) condemn(ctx context.Context, v Violation) {
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			g.o.Log.Error("alarm broke off", "action", v.Action, "policy", v.Policy, "panic", fmt.Sprint(p))
+			g.o.Log.Error("alarm broke off", "action", v.Action, "policy", v.Policy, "panic", fmt.Sprintf("%T", p))
 		}
 	}()
 	g.o.Log.Warn("critical violation", "action", v.Action, "policy", v.Policy)

@@ -29,20 +29,21 @@ func (p *permit) intent() *Error {
 	if !p.gate.o.RequireIntent || p.call.Kind != "tool" {
 		return nil
 	}
-	if len(p.call.Target) > link.MaxSafetyTarget {
-		e := noIntent(p.call.Tool, p.call.Target)
-		e.Message = fmt.Sprintf("no step can name a target of %d bytes", len(p.call.Target))
+	target := p.call.Target.Reveal()
+	if len(target) > link.MaxSafetyTarget {
+		e := noIntent(p.call.Tool, target)
+		e.Message = fmt.Sprintf("no step can name a target of %d bytes", len(target))
 		e.Next = fmt.Sprintf("call the tool with a target of at most %d bytes, after an approved step that names it", link.MaxSafetyTarget)
 		return e
 	}
-	err := p.gate.o.Safety.Intent(p.ctx, p.call.Tool, p.call.Target)
+	err := p.gate.o.Safety.Intent(p.ctx, p.call.Tool, target)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, link.ErrStopped):
 		return stopped()
 	case errors.Is(err, link.ErrNoIntent):
-		return noIntent(p.call.Tool, p.call.Target)
+		return noIntent(p.call.Tool, target)
 	}
 	return p.lost("the safety loop", err)
 }

@@ -14,6 +14,7 @@ import (
 
 	"agentrun/pdp"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/gate/gatetest"
 	"agentrun/toolproxy/link"
@@ -34,7 +35,7 @@ func requiring(t *testing.T, s *gatetest.Supervisor, change func(*gate.Options))
 
 func about(target string) gate.Call {
 	c := call()
-	c.Target = target
+	c.Target = telemetry.NewPlaintext(target)
 	return c
 }
 

@@ -23,6 +23,7 @@ import (
 	"agentrun/internal/read"
 	"agentrun/internal/upstream"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/tools"
 )
@@ -56,7 +57,7 @@ func local(t testing.TB, h http.HandlerFunc, path, more string) tools.Tool {
 }
 
 func call(ctx context.Context, tool tools.Tool, args string) (string, error) {
-	r, err := tool.Call(ctx, tools.Call{Tool: "search", Args: json.RawMessage(args), Limit: 64 << 10})
+	r, err := tool.Call(ctx, tools.Call{Tool: "search", Args: telemetry.NewPlaintext(json.RawMessage(args)), Limit: 64 << 10})
 	return string(r.Output), err
 }
 

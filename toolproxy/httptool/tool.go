@@ -29,7 +29,7 @@ func (t *Tool) Close() error {
 
 // Call makes one request.
 func (t *Tool) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
-	req, sent, err := t.request(ctx, c.Args)
+	req, sent, err := t.request(ctx, c.Args.Reveal())
 	if err != nil {
 		return tools.Result{}, err
 	}

@@ -4,14 +4,16 @@ package llm
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"agentrun/internal/upstream"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 )
@@ -50,7 +52,8 @@ func (g *Gateway) enter(r *http.Request, api string, body []byte, c gate.Call) (
 	if err := args.Canonicalize(); err != nil && body != nil {
 		return nil, badArguments("the body has no canonical form")
 	}
-	c.Kind, c.Category, c.Action, c.Args = "llm", gate.CategoryC, action(c.Tool, api), []byte(args)
+	c.Kind, c.Category, c.Action = "llm", gate.CategoryC, action(c.Tool, api)
+	c.Args = telemetry.NewPlaintext(json.RawMessage(args))
 	c.PlaintextFree = true // what comes back is a summary, or numbers that are checked as such (M-15)
 	return g.o.Entrance.Enter(r.Context(), c)
 }
@@ -104,21 +107,11 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 		e = c.pump(src, out)
 	}
 	if e = c.end(e); e != nil {
-		g.o.Log.Warn("llm call", "model", t.model.Name, "code", e.Code, "cause", causeOf(e))
+		g.o.Log.Warn("llm call", "model", t.model.Name, "code", e.Code, "cause", gate.CauseOf(e.Cause))
 		out.fail(e)
 		return
 	}
 	out.finish(c)
-}
-
-// causeOf says what kind of thing went wrong; the texts of errors may quote an upstream.
-func causeOf(e *gate.Error) string {
-	for _, known := range []error{errIdle, errLong, errShort, errForm, errSaid, errAgent, upstream.ErrAddress, context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(e.Cause, known) {
-			return known.Error()
-		}
-	}
-	return "other"
 }
 
 // call is a completion under way: what it was so far, and what may be given out of it. Its state only grows:
@@ -141,8 +134,8 @@ type call struct {
 	final     *usage // what the upstream said, if it did
 	flags     []string
 	finish    string
-	withheld  []byte                       // the text so far, in confidential mode
-	calls     map[int64]*boundary.Redactor // of the arguments of each function call
+	withheld  telemetry.Plaintext[*strings.Builder] // the text so far, in confidential mode
+	calls     map[int64]*boundary.Redactor          // of the arguments of each function call
 	strip     *boundary.Stripper
 	redact    *boundary.Redactor
 	secrets   []string
@@ -152,7 +145,7 @@ type call struct {
 
 func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64) *call {
 	c := &call{gateway: g, target: t, permit: permit, sentBytes: sent, most: most, finish: "stop",
-		calls: map[int64]*boundary.Redactor{}, strip: boundary.NewStripper(t.model.OpensInReasoning)}
+		withheld: telemetry.NewPlaintext(&strings.Builder{}), calls: map[int64]*boundary.Redactor{}, strip: boundary.NewStripper(t.model.OpensInReasoning)}
 	c.hide(t.key)
 	ctx, stop := context.WithTimeout(permit.Context(), t.provider.Timeout)
 	inner, cancel := context.WithCancelCause(ctx)
@@ -244,9 +237,10 @@ func (c *call) flag(reason bool, flag string) {
 // knows whether a tag of reasoning begins (M-17), the redactor until it knows that no secret does. What they
 // hold comes in rest.
 func (c *call) give(ev *event, to sink) *gate.Error {
-	text := c.redact.Write(c.strip.Write(ev.text))
+	said := ev.said.Reveal()
+	text := c.redact.Write(c.strip.Write(said.text))
 	var calls []toolCall
-	for _, tc := range ev.calls {
+	for _, tc := range said.calls {
 		out, e := c.toolCall(tc)
 		if e != nil {
 			return e
@@ -282,7 +276,7 @@ func (c *call) rest(to sink) *gate.Error {
 	}
 	if c.gateway.confidential() {
 		c.flag(true, boundary.FlagPlaintext)
-		return to.summary(boundary.Summary(string(c.withheld), c.gateway.o.Config.Limits.Summary))
+		return to.summary(boundary.Summary(c.withheld.Reveal().String(), c.gateway.o.Config.Limits.Summary))
 	}
 	return nil
 }
@@ -292,8 +286,8 @@ const maxWithheld = 64 << 10
 
 func (c *call) send(to sink, text string, calls []toolCall) *gate.Error {
 	if c.gateway.confidential() {
-		if len(c.withheld) < maxWithheld {
-			c.withheld = append(c.withheld, text...)
+		if held := c.withheld.Reveal(); held.Len() < maxWithheld {
+			held.WriteString(text)
 		}
 		text = ""
 	}

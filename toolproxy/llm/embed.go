@@ -5,6 +5,7 @@ package llm
 import (
 	"context"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 )
 
@@ -12,7 +13,7 @@ import (
 // tool `embeddings` has: it isn't decided, counted or recorded again, but what it costs belongs to that call.
 type Embedding struct {
 	Model string // empty: the first embeddings model of a provider
-	Texts []string
+	Texts telemetry.Plaintext[[]string]
 	// gate.Permit's of the call; nil: nobody is asked while it goes on
 	Spent func(cost, tokens int64) *gate.Error
 }
@@ -50,17 +51,18 @@ func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error
 	if e != nil {
 		return Embedded{}, e
 	}
-	if e := checkTexts(q.Texts); e != nil {
+	texts := q.Texts.Reveal()
+	if e := checkTexts(texts); e != nil {
 		return Embedded{}, e
 	}
 	p := &passed{ctx: ctx, spent: q.Spent}
-	c := newCall(g, t, p, sizeOf(q.Texts), 0)
+	c := newCall(g, t, p, sizeOf(texts), 0)
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
-	vectors, e := c.vectors(&embeddingsRequest{Model: q.Model}, q.Texts)
+	vectors, e := c.vectors(&embeddingsRequest{Model: q.Model}, texts)
 	e = c.end(e)
 	out := Embedded{Model: q.Model, Cost: p.o.Cost, Tokens: p.o.Tokens, Sent: p.o.Sent, Received: p.o.Received}
 	if e != nil {
-		g.o.Log.Warn("embeddings call", "model", t.model.Name, "code", e.Code, "cause", causeOf(e))
+		g.o.Log.Warn("embeddings call", "model", t.model.Name, "code", e.Code, "cause", gate.CauseOf(e.Cause))
 		return out, e
 	}
 	for _, v := range vectors {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 )
 
@@ -62,7 +63,7 @@ func TestM11EmbedForATool(t *testing.T) {
 	}
 	for _, model := range []string{"", "e"} {
 		s := &spending{}
-		got, e := g.Embed(t.Context(), Embedding{Model: model, Texts: []string{"some text", "b"}, Spent: s.spent})
+		got, e := g.Embed(t.Context(), Embedding{Model: model, Texts: telemetry.NewPlaintext([]string{"some text", "b"}), Spent: s.spent})
 		if e != nil {
 			t.Fatal(e)
 		}
@@ -86,7 +87,7 @@ func TestM19EmbedWithoutRoomIsNotSent(t *testing.T) {
 	sent := false
 	g, _ := embedder(t, func(http.ResponseWriter, *http.Request) { sent = true })
 	s := &spending{room: 1}
-	got, e := g.Embed(t.Context(), Embedding{Texts: []string{strings.Repeat("a", 300)}, Spent: s.spent})
+	got, e := g.Embed(t.Context(), Embedding{Texts: telemetry.NewPlaintext([]string{strings.Repeat("a", 300)}), Spent: s.spent})
 	if e == nil || e.Code != gate.CodeCost || got.Vectors != nil || sent {
 		t.Errorf("got %+v, %v, sent %v, want %v and nothing sent", got, e, sent, gate.CodeCost)
 	}
@@ -99,15 +100,15 @@ func TestM13EmbedRefuses(t *testing.T) {
 		fmt.Fprint(w, reply)
 	})
 	for name, q := range map[string]Embedding{
-		"no text": {}, "empty text": {Texts: []string{"a", ""}}, "long": {Texts: []string{strings.Repeat("a", maxInputBytes+1)}},
-		"many": {Texts: make([]string, maxInputs+1)}, "chat model": {Model: "m", Texts: []string{"a"}}, "no such model": {Model: "x", Texts: []string{"a"}},
+		"no text": {}, "empty text": {Texts: telemetry.NewPlaintext([]string{"a", ""})}, "long": {Texts: telemetry.NewPlaintext([]string{strings.Repeat("a", maxInputBytes+1)})},
+		"many": {Texts: telemetry.NewPlaintext(make([]string, maxInputs+1))}, "chat model": {Model: "m", Texts: telemetry.NewPlaintext([]string{"a"})}, "no such model": {Model: "x", Texts: telemetry.NewPlaintext([]string{"a"})},
 	} {
 		if got, e := g.Embed(t.Context(), q); e == nil || got.Cost != 0 || got.Vectors != nil {
 			t.Errorf("%s: got %+v, %v, want a refusal that costs nothing", name, got, e)
 		}
 	}
 	for _, reply = range []string{`{"data":[]}`, `{"data":[{"index":0,"embedding":["x"]}]}`, `<html>` + key, `{"error":{"message":"` + key + `"}}`} {
-		got, e := g.Embed(t.Context(), Embedding{Texts: []string{"a"}})
+		got, e := g.Embed(t.Context(), Embedding{Texts: telemetry.NewPlaintext([]string{"a"})})
 		if e == nil || e.Code != gate.CodeToolFailed || got.Vectors != nil || strings.Contains(e.Message+e.Next, key) {
 			t.Errorf("%s: got %+v, %v", reply, got, e)
 		}
@@ -128,7 +129,7 @@ func TestM11EmbedEndsWithItsCall(t *testing.T) {
 	defer close(hang)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, &gate.Error{Code: gate.CodeToolTimeout})
 	defer cancel()
-	got, e := g.Embed(ctx, Embedding{Texts: []string{"a"}})
+	got, e := g.Embed(ctx, Embedding{Texts: telemetry.NewPlaintext([]string{"a"})})
 	if e == nil || got.Vectors != nil || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Errorf("got %+v, %v", got, e)
 	}
@@ -146,7 +147,7 @@ func TestM11TheTestModelIsNoProvider(t *testing.T) {
 	if g.Embeds() {
 		t.Error("without providers there is an embeddings model")
 	}
-	if got, e := g.Embed(t.Context(), Embedding{Texts: []string{"a"}}); e == nil {
+	if got, e := g.Embed(t.Context(), Embedding{Texts: telemetry.NewPlaintext([]string{"a"})}); e == nil {
 		t.Errorf("got %+v, want an error", got)
 	}
 }

@@ -16,11 +16,11 @@ import (
 )
 
 type embeddingsRequest struct {
-	Model      string         `json:"model"`
-	Input      jsontext.Value `json:"input"`
-	Format     string         `json:"encoding_format"`
-	Dimensions *int64         `json:"dimensions"`
-	User       string         `json:"user"` // not passed on
+	Model      string                 `json:"model"`
+	Input      unsaid[jsontext.Value] `json:"input"`
+	Format     string                 `json:"encoding_format"`
+	Dimensions *int64                 `json:"dimensions"`
+	User       unsaid[string]         `json:"user"` // not passed on
 }
 
 const (
@@ -32,14 +32,15 @@ const (
 // inputs are texts. Lists of token numbers are refused: nobody here could say what is in them.
 func (r *embeddingsRequest) inputs() ([]string, *gate.Error) {
 	var list []string
-	switch r.Input.Kind() {
+	input := r.Input.Reveal()
+	switch input.Kind() {
 	case '"':
 		list = make([]string, 1)
-		if json.Unmarshal(r.Input, &list[0]) != nil {
+		if json.Unmarshal(input, &list[0]) != nil {
 			return nil, badArguments("input is malformed")
 		}
 	case '[':
-		if json.Unmarshal(r.Input, &list) != nil {
+		if json.Unmarshal(input, &list) != nil {
 			return nil, badArguments("input is neither text nor a list of texts")
 		}
 	}
@@ -117,7 +118,7 @@ func (g *Gateway) embed(w http.ResponseWriter, r *http.Request, body []byte, req
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	vectors, e := c.vectors(req, texts)
 	if e = c.end(e); e != nil {
-		g.o.Log.Warn("embeddings call", "model", t.model.Name, "code", e.Code, "cause", causeOf(e))
+		g.o.Log.Warn("embeddings call", "model", t.model.Name, "code", e.Code, "cause", gate.CauseOf(e.Cause))
 		writeError(w, e)
 		return
 	}

@@ -11,16 +11,23 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"agentrun/telemetry"
 )
 
 // event is one piece of a reply, whatever form it came in.
 type event struct {
-	text      string
-	calls     []toolCall
+	said      telemetry.Plaintext[said]
 	finish    string
 	usage     *usage
 	size      int  // bytes of text, arguments and reasoning: what a provider charges for
 	reasoning bool // there was some; it is gone
+}
+
+// said are the words of an event.
+type said struct {
+	text  string
+	calls []toolCall
 }
 
 // source gives a reply piece by piece, io.EOF at its proper end. A reply that ends otherwise is an error and
@@ -106,6 +113,7 @@ func parseChunk(data []byte) (event, error) {
 		return event{}, errSaid
 	}
 	var ev event
+	var words said
 	ev.usage = usageOf(c.Usage)
 	for i := range c.Choices {
 		ch := &c.Choices[i]
@@ -116,11 +124,12 @@ func parseChunk(data []byte) (event, error) {
 			ev.finish = ch.Finish
 		}
 		for _, f := range []*fragment{&ch.Delta, &ch.Message} {
-			if err := ev.add(f); err != nil {
+			if err := ev.add(&words, f); err != nil {
 				return event{}, err
 			}
 		}
 	}
+	ev.said = telemetry.NewPlaintext(words)
 	return ev, nil
 }
 
@@ -136,19 +145,19 @@ func usageOf(v jsontext.Value) *usage {
 // add joins one choice to the event. The three names of reasoning are those of OpenRouter, DeepSeek and
 // Anthropic's compatible API; a fourth would come as a field that isn't read, so not at all, and be charged
 // for by the provider's own usage.
-func (ev *event) add(f *fragment) error {
+func (ev *event) add(to *said, f *fragment) error {
 	text, err := contentText(f.Content)
 	if err != nil {
 		return err
 	}
-	ev.text += text + f.Refusal
+	to.text += text + f.Refusal
 	ev.size += len(text) + len(f.Refusal)
 	for i, t := range f.ToolCalls {
 		if t.Index == nil { // whole replies number them by their place
 			n := int64(i)
 			t.Index = &n
 		}
-		ev.calls = append(ev.calls, t)
+		to.calls = append(to.calls, t)
 		ev.size += len(t.Function.Name) + len(t.Function.Arguments)
 	}
 	for _, r := range []jsontext.Value{f.Reasoning, f.ReasoningContent, f.Thinking} {

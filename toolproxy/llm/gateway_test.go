@@ -784,10 +784,10 @@ func FuzzChatRequest(f *testing.F) {
 			return
 		}
 		b, e := p.bytes()
-		if e != nil || !json.Valid(b) || p.up.Messages[0].Role != "system" {
+		if e != nil || !json.Valid(b) || p.up.Reveal().Messages[0].Role != "system" {
 			t.Fatalf("%q: got %s, %v", body, b, e)
 		}
-		for _, m := range p.up.Messages[1:] {
+		for _, m := range p.up.Reveal().Messages[1:] {
 			if m.Role == "system" || m.Role == "developer" {
 				t.Fatalf("%q: a second system message", body)
 			}

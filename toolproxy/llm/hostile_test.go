@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 )
 
@@ -262,7 +263,7 @@ func FuzzReply(f *testing.F) {
 		defer permit.End(gate.Outcome{})
 		c := newCall(g, &target{model: to, provider: &Provider{Timeout: mostTime}}, permit, 300, 100)
 		defer c.cancel(nil)
-		out := &wholeSink{}
+		out := &wholeSink{reply: telemetry.NewPlaintext(&wholeReply{})}
 		failed := c.pump(sseOf(in, &c.received), out)
 		u := c.bill()
 		if u.Prompt < 1 || u.Prompt > 300+4096 || u.Completion < int64(c.outBytes)/128 || u.Total != u.Prompt+u.Completion {
@@ -274,7 +275,7 @@ func FuzzReply(f *testing.F) {
 		if failed == nil && c.outBytes > 3*(2*int(c.most)+1024)+maxEventSize {
 			t.Fatalf("%d bytes passed a limit of %d tokens", c.outBytes, c.most)
 		}
-		if failed != nil && errors.Is(failed.Cause, errSaid) && out.text.Len() > c.outBytes {
+		if failed != nil && errors.Is(failed.Cause, errSaid) && out.reply.Reveal().text.Len() > c.outBytes {
 			t.Fatalf("%q: more was given than came", in)
 		}
 	})

@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"agentrun/telemetry"
 )
 
 // localChat is the test model. It is no language model: it follows four fixed rules, so that examples and
@@ -39,8 +42,9 @@ type localChat struct {
 func newLocalChat(r *chatRequest, most int64) source {
 	l := &localChat{most: most}
 	role, text := lastText(r)
-	for i := range r.Messages {
-		l.used.Prompt += int64(len(r.Messages[i].Content)+3) / 4
+	messages := r.Messages.Reveal()
+	for i := range messages {
+		l.used.Prompt += int64(len(messages[i].Content)+3) / 4
 	}
 	switch name, args, n := directives(text); {
 	case role == "tool":
@@ -64,8 +68,7 @@ func newLocalChat(r *chatRequest, most int64) source {
 
 // lastText is the text of the last user's or tool's message. The request was checked before.
 func lastText(r *chatRequest) (role, text string) {
-	for i := len(r.Messages) - 1; i >= 0; i-- {
-		m := &r.Messages[i]
+	for _, m := range slices.Backward(r.Messages.Reveal()) {
 		if m.Role != "user" && m.Role != "tool" {
 			continue
 		}
@@ -100,8 +103,8 @@ func directives(text string) (name, args string, count int64) {
 // after an underscore, as MCP clients put the server's name in front.
 func offered(r *chatRequest, name string) string {
 	suffix := ""
-	for i := range r.Tools {
-		have := r.Tools[i].Function.Name
+	for _, t := range r.Tools.Reveal() {
+		have := t.Function.Name
 		if have == name {
 			return have
 		}
@@ -139,14 +142,14 @@ func (l *localChat) next() (event, error) {
 		return event{}, io.EOF
 	}
 	if l.call != nil {
-		ev := event{calls: []toolCall{*l.call}, size: len(l.call.Function.Arguments)}
+		ev := event{said: telemetry.NewPlaintext(said{calls: []toolCall{*l.call}}), size: len(l.call.Function.Arguments)}
 		l.given, l.call, l.words = int64(len(l.call.Function.Arguments)+3)/4, nil, nil
 		l.finish(&ev, "tool_calls")
 		return ev, nil
 	}
 	n := int(min(4, int64(len(l.words)), l.most-l.given))
-	ev := event{text: strings.Join(l.words[:n], "")}
-	ev.size = len(ev.text)
+	text := strings.Join(l.words[:n], "")
+	ev := event{said: telemetry.NewPlaintext(said{text: text}), size: len(text)}
 	l.words = l.words[n:]
 	l.given += int64(n)
 	switch {

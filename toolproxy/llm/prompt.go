@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 )
@@ -46,7 +47,7 @@ const confidentialSystem = "The team is in confidential mode: answer with a shor
 
 // prompt is a request on its way up: instructions are the operator's, all else is marked as data (M-16).
 type prompt struct {
-	up    upRequest
+	up    telemetry.Plaintext[*upRequest]
 	flags []string
 	nonce string // taken out of the reply: a model may repeat the delimiters
 }
@@ -66,18 +67,19 @@ func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
 	if g.confidential() {
 		system += "\n" + fmt.Sprintf(confidentialSystem, g.o.Config.Limits.Summary)
 	}
-	p := &prompt{nonce: m.Nonce(), up: upRequest{
+	up := &upRequest{
 		Model: t.model.Upstream, Stream: true, StreamOptions: &upStream{true},
 		sampling: r.sampling,
 		Messages: []upMessage{{Role: "system", Content: system + "\n\n" + m.Instruction()}},
-	}}
-	if t.provider.LimitField == "max_completion_tokens" {
-		p.up.MaxCompletion = r.most(t.model)
-	} else {
-		p.up.MaxTokens = r.most(t.model)
 	}
-	for i := range r.Messages {
-		if e := p.add(m, &r.Messages[i], fmt.Sprintf("messages[%d]", i)); e != nil {
+	if t.provider.LimitField == "max_completion_tokens" {
+		up.MaxCompletion = r.most(t.model)
+	} else {
+		up.MaxTokens = r.most(t.model)
+	}
+	p, messages := &prompt{nonce: m.Nonce(), up: telemetry.NewPlaintext(up)}, r.Messages.Reveal()
+	for i := range messages {
+		if e := p.add(m, &messages[i], fmt.Sprintf("messages[%d]", i)); e != nil {
 			return nil, e
 		}
 	}
@@ -88,25 +90,25 @@ func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
 // escaped. They can't stand between delimiters, since they have a place of their own in the request, and a
 // schema must stay one.
 func (p *prompt) settings(m *boundary.Marker, r *chatRequest) *gate.Error {
+	up := p.up.Reveal()
 	for _, v := range []struct {
-		name string
-		from jsontext.Value
+		from unsaid[jsontext.Value]
 		to   *jsontext.Value
-	}{{"stop", r.Stop, &p.up.Stop}, {"tool_choice", r.ToolChoice, &p.up.ToolChoice}, {"response_format", r.Format, &p.up.Format}} {
-		escaped, e := p.escapeJSON(m, v.from)
+	}{{r.Stop, &up.Stop}, {r.ToolChoice, &up.ToolChoice}, {r.Format, &up.Format}} {
+		escaped, e := p.escapeJSON(m, v.from.Reveal())
 		if e != nil {
 			return e
 		}
 		*v.to = escaped
 	}
-	for _, t := range r.Tools {
+	for _, t := range r.Tools.Reveal() {
 		t.Function.Description = p.escape(m, t.Function.Description)
 		escaped, e := p.escapeJSON(m, t.Function.Parameters)
 		if e != nil {
 			return e
 		}
 		t.Function.Parameters = escaped
-		p.up.Tools = append(p.up.Tools, t)
+		up.Tools = append(up.Tools, t)
 	}
 	return nil
 }
@@ -166,7 +168,7 @@ func (p *prompt) addData(m *boundary.Marker, from boundary.Source, role string, 
 		}
 		out.Content = list
 	}
-	p.up.Messages = append(p.up.Messages, out)
+	p.say(out)
 	return nil
 }
 
@@ -198,7 +200,7 @@ func (p *prompt) addAssistant(m *boundary.Marker, list []part, in *message, at s
 		c.Function.Arguments = p.escape(m, c.Function.Arguments)
 		out.ToolCalls = append(out.ToolCalls, c)
 	}
-	p.up.Messages = append(p.up.Messages, out)
+	p.say(out)
 	return nil
 }
 
@@ -228,8 +230,13 @@ func (p *prompt) escapeJSON(m *boundary.Marker, v jsontext.Value) (jsontext.Valu
 	}
 }
 
+func (p *prompt) say(m upMessage) {
+	up := p.up.Reveal()
+	up.Messages = append(up.Messages, m)
+}
+
 func (p *prompt) bytes() ([]byte, *gate.Error) {
-	b, err := json.Marshal(&p.up)
+	b, err := json.Marshal(p.up.Reveal())
 	if err != nil {
 		e := badArguments("the request can't be passed on")
 		e.Cause = err

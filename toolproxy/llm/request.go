@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 )
 
@@ -22,22 +23,35 @@ import (
 // by being unknown.
 type chatRequest struct {
 	sampling
-	Model         string         `json:"model"`
-	Messages      few[message]   `json:"messages"`
-	Stream        bool           `json:"stream"`
-	StreamOptions *streamOptions `json:"stream_options"`
-	MaxTokens     *int64         `json:"max_tokens"`
-	MaxCompletion *int64         `json:"max_completion_tokens"`
-	N             *int64         `json:"n"`
-	Stop          jsontext.Value `json:"stop"`
-	Tools         few[toolSpec]  `json:"tools"`
-	ToolChoice    jsontext.Value `json:"tool_choice"`
-	Format        jsontext.Value `json:"response_format"`
-	Store         *bool          `json:"store"`
-	Logprobs      *bool          `json:"logprobs"`
+	Model         string                 `json:"model"`
+	Messages      unsaid[few[message]]   `json:"messages"`
+	Stream        bool                   `json:"stream"`
+	StreamOptions *streamOptions         `json:"stream_options"`
+	MaxTokens     *int64                 `json:"max_tokens"`
+	MaxCompletion *int64                 `json:"max_completion_tokens"`
+	N             *int64                 `json:"n"`
+	Stop          unsaid[jsontext.Value] `json:"stop"`
+	Tools         unsaid[few[toolSpec]]  `json:"tools"`
+	ToolChoice    unsaid[jsontext.Value] `json:"tool_choice"`
+	Format        unsaid[jsontext.Value] `json:"response_format"`
+	Store         *bool                  `json:"store"`
+	Logprobs      *bool                  `json:"logprobs"`
 	// not passed on: who the agent is, is nothing the agent says
-	User     string         `json:"user"`
-	Metadata jsontext.Value `json:"metadata"` // not passed on
+	User     unsaid[string]         `json:"user"`
+	Metadata unsaid[jsontext.Value] `json:"metadata"` // not passed on
+}
+
+// unsaid is a part of a request that refuses to print (M-18): all that bears an agent's words.
+type unsaid[T any] struct{ telemetry.Plaintext[T] }
+
+// UnmarshalJSONFrom reads a T, by the rules that its whole is read by.
+func (u *unsaid[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	var value T
+	if err := json.UnmarshalDecode(dec, &value); err != nil {
+		return err
+	}
+	u.Plaintext = telemetry.NewPlaintext(value)
+	return nil
 }
 
 // sampling is what is passed on as it came: numbers, and words that are checked.
@@ -147,10 +161,11 @@ func badArguments(format string, args ...any) *gate.Error {
 // answered in a form that can't be filtered: several choices, storage, probabilities of tokens (they spell
 // out words that were withheld).
 func (r *chatRequest) check(l Limits) *gate.Error {
+	messages, tools := r.Messages.Reveal(), r.Tools.Reveal()
 	switch {
-	case len(r.Messages) == 0:
+	case len(messages) == 0:
 		return badArguments("messages is empty")
-	case len(r.Messages) > l.Messages:
+	case len(messages) > l.Messages:
 		return refuse(gate.CodeTooLarge, fmt.Sprintf("there are more than %d messages", l.Messages), "leave out or summarise the oldest")
 	case r.N != nil && *r.N != 1:
 		return badArguments("n must be 1: one permit is for one completion")
@@ -162,11 +177,11 @@ func (r *chatRequest) check(l Limits) *gate.Error {
 		return badArguments("reasoning_effort is no known word")
 	case r.MaxTokens != nil && *r.MaxTokens < 1, r.MaxCompletion != nil && *r.MaxCompletion < 1:
 		return badArguments("max_tokens must be at least 1")
-	case len(r.Tools) > maxTools:
+	case len(tools) > maxTools:
 		return badArguments("there are more than %d tools", maxTools)
 	}
-	for i := range r.Tools {
-		if e := r.Tools[i].check(i); e != nil {
+	for i := range tools {
+		if e := tools[i].check(i); e != nil {
 			return e
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 )
 
@@ -29,7 +30,7 @@ func newSink(w http.ResponseWriter, g *Gateway, r *chatRequest) sink {
 		return &streamSink{w: w, head: h, usage: r.StreamOptions != nil && r.StreamOptions.Usage, control: http.NewResponseController(w)}
 	}
 	h.Object = "chat.completion"
-	return &wholeSink{w: w, head: h}
+	return &wholeSink{w, h, telemetry.NewPlaintext(&wholeReply{})}
 }
 
 // id is random: a reply's id tells nothing about other runs.
@@ -167,6 +168,11 @@ func (s *streamSink) fail(e *gate.Error) {
 type wholeSink struct {
 	w     http.ResponseWriter
 	head  head
+	reply telemetry.Plaintext[*wholeReply]
+}
+
+// wholeReply is what was gathered.
+type wholeReply struct {
 	text  strings.Builder
 	short string
 	held  bool // there is a summary instead of the text
@@ -180,14 +186,15 @@ type wholeCall struct {
 }
 
 func (s *wholeSink) delta(text string, calls []toolCall) *gate.Error {
-	s.text.WriteString(text)
+	reply := s.reply.Reveal()
+	reply.text.WriteString(text)
 	for _, c := range calls {
-		s.add(c)
+		reply.add(c)
 	}
 	return nil
 }
 
-func (s *wholeSink) add(c toolCall) {
+func (s *wholeReply) add(c toolCall) {
 	at := slices.IndexFunc(s.calls, func(w *wholeCall) bool { return *w.Index == *c.Index })
 	if at < 0 {
 		at = len(s.calls)
@@ -198,7 +205,8 @@ func (s *wholeSink) add(c toolCall) {
 }
 
 func (s *wholeSink) summary(text string) *gate.Error {
-	s.short, s.held = text, true
+	reply := s.reply.Reveal()
+	reply.short, reply.held = text, true
 	return nil
 }
 
@@ -209,11 +217,12 @@ func (s *wholeSink) finish(c *call) {
 		Summary   string     `json:"summary,omitempty"`
 		ToolCalls []toolCall `json:"tool_calls,omitempty"`
 	}
-	m := outWhole{Role: "assistant", Summary: s.short}
-	if text := s.text.String(); !s.held && (text != "" || len(s.calls) == 0) {
+	reply := s.reply.Reveal()
+	m := outWhole{Role: "assistant", Summary: reply.short}
+	if text := reply.text.String(); !reply.held && (text != "" || len(reply.calls) == 0) {
 		m.Content = &text
 	}
-	for _, w := range s.calls {
+	for _, w := range reply.calls {
 		w.Index, w.Function.Name, w.Function.Arguments = nil, w.name.String(), w.args.String()
 		m.ToolCalls = append(m.ToolCalls, w.toolCall)
 	}

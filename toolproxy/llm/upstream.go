@@ -94,7 +94,7 @@ func (c *call) askChat(body []byte) (source, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(ev.text) == 0 && len(ev.calls) == 0 && ev.finish == "" {
+		if said := ev.said.Reveal(); said.text == "" && len(said.calls) == 0 && ev.finish == "" {
 			return nil, errForm
 		}
 		return &whole{ev: ev}, nil

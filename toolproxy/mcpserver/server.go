@@ -27,6 +27,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentrun/telemetry"
 	"agentrun/toolproxy/tools"
 )
 
@@ -110,7 +111,7 @@ func list(ctx context.Context, from *tools.Registry, beside Beside, next mcp.Met
 }
 
 func call(ctx context.Context, from *tools.Registry, params *mcp.CallToolParamsRaw) *mcp.CallToolResult {
-	output, e := from.Invoke(ctx, params.Name, params.Arguments)
+	output, e := from.Invoke(ctx, params.Name, telemetry.NewPlaintext(params.Arguments))
 	if e != nil {
 		return &mcp.CallToolResult{IsError: true, Content: text(tools.Problem(e))}
 	}

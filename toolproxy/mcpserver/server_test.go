@@ -28,7 +28,7 @@ import (
 type echo struct{}
 
 func (echo) Call(_ context.Context, c tools.Call) (tools.Result, error) {
-	return tools.Result{Output: c.Args}, nil
+	return tools.Result{Output: c.Args.Reveal()}, nil
 }
 
 // hold ends with its context, and not before.

@@ -36,8 +36,9 @@ func (u upstream) Call(ctx context.Context, c tools.Call) (tools.Result, error) 
 	for known := s.largest.Load(); limit > known && !s.largest.CompareAndSwap(known, limit); {
 		known = s.largest.Load()
 	}
+	args := c.Args.Reveal()
 	returned := s.lasting(ctx, p)
-	result, err := p.session.CallTool(ctx, &mcp.CallToolParams{Name: u.name, Arguments: c.Args})
+	result, err := p.session.CallTool(ctx, &mcp.CallToolParams{Name: u.name, Arguments: args})
 	returned()
 	s.after(ctx, p, err)
 	if err != nil {
@@ -50,7 +51,7 @@ func (u upstream) Call(ctx context.Context, c tools.Call) (tools.Result, error) 
 	if bad := c.Fits(out); bad != nil {
 		return tools.Result{}, bad
 	}
-	return tools.Result{Output: out, Sent: int64(len(c.Args)), Received: received}, nil
+	return tools.Result{Output: out, Sent: int64(len(args)), Received: received}, nil
 }
 
 // offers: after a new connection the list isn't known yet, and a tool that was offered before may be tried.

@@ -23,6 +23,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
@@ -284,7 +285,7 @@ func TestM12DeafServerIsGivenUp(t *testing.T) {
 	began := time.Now()
 	var e *gate.Error
 	args := json.RawMessage(`{"a":"` + strings.Repeat("x", 256<<10) + `"}`) // more than a pipe takes
-	if _, err := (upstream{s, "echo"}).Call(ctx, tools.Call{Args: args, Limit: 1 << 16}); !errors.As(err, &e) {
+	if _, err := (upstream{s, "echo"}).Call(ctx, tools.Call{Args: telemetry.NewPlaintext(args), Limit: 1 << 16}); !errors.As(err, &e) {
 		t.Fatalf("got %v, want a refusal", err)
 	}
 	if took := time.Since(began); took > 30*time.Second {

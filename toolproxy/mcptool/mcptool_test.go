@@ -21,6 +21,7 @@ import (
 
 	"agentrun/internal/read"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
@@ -87,7 +88,7 @@ func names(ds []tools.Definition) (all []string) {
 }
 
 func call(ctx context.Context, s *Source, tool, args string) (string, error) {
-	r, err := upstream{s, tool}.Call(ctx, tools.Call{Args: json.RawMessage(args), Limit: 1 << 16})
+	r, err := upstream{s, tool}.Call(ctx, tools.Call{Args: telemetry.NewPlaintext(json.RawMessage(args)), Limit: 1 << 16})
 	return string(r.Output), err
 }
 

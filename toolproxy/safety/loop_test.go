@@ -23,6 +23,7 @@ import (
 	"agentrun/safetyloop/judge"
 	"agentrun/safetyloop/policy"
 	"agentrun/store"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/egress"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/gate/gatetest"
@@ -76,7 +77,7 @@ func newLooped(t testing.TB, mode judge.Mode) *looped {
 	s := l.Supervisor
 	s.OnSafety = func(ctx context.Context, q link.Safety) (json.RawMessage, error) {
 		ctx = context.WithValue(ctx, judgementKey{}, q.Judgement)
-		return json.Marshal(l.loop.Do(ctx, safetyloop.Call{Caller: who(), Endpoint: endpointOf(strings.ToLower(q.Endpoint)), Operation: q.Operation, Params: q.Params}))
+		return json.Marshal(l.loop.Do(ctx, safetyloop.Call{Caller: who(), Endpoint: endpointOf(strings.ToLower(q.Endpoint)), Operation: q.Operation, Params: telemetry.NewPlaintext(q.Params)}))
 	}
 	s.OnIntent = func(ctx context.Context, tool, target string) error {
 		switch err := l.loop.Intent(ctx, who(), tool, target); {
@@ -100,7 +101,7 @@ func newLooped(t testing.TB, mode judge.Mode) *looped {
 type echo struct{}
 
 func (echo) Call(_ context.Context, c tools.Call) (tools.Result, error) {
-	return tools.Result{Output: c.Args}, nil
+	return tools.Result{Output: c.Args.Reveal()}, nil
 }
 
 // client is an MCP client in the sandbox: Mux, SDK, registry and gate are the real ones, and the policy's patterns too.
@@ -220,8 +221,8 @@ func TestS15AgentInASandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, failed := call(t, s, "mcp_aql_create", map[string]any{"operation": "verify_challenge", "params": map[string]any{"challenge_id": challenge.ID, "code": challenge.Code}})
-	if failed || strings.Contains(text, challenge.Code) {
+	text, failed := call(t, s, "mcp_aql_create", map[string]any{"operation": "verify_challenge", "params": map[string]any{"challenge_id": challenge.ID, "code": challenge.Code.Reveal()}})
+	if failed || strings.Contains(text, challenge.Code.Reveal()) {
 		t.Errorf("verify: got %s", text)
 	}
 	if text, failed := call(t, s, "read_file", file); !failed || !strings.Contains(text, "INTENT_REQUIRED") {
@@ -261,7 +262,7 @@ func FuzzHintIsTheLoops(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer loop.Close()
-		loop.Do(t.Context(), safetyloop.Call{Caller: who(), Endpoint: judge.Create, Operation: q.Operation, Params: q.Params})
+		loop.Do(t.Context(), safetyloop.Call{Caller: who(), Endpoint: judge.Create, Operation: q.Operation, Params: telemetry.NewPlaintext(q.Params)})
 	})
 }
 

@@ -124,7 +124,7 @@ func endpointOf(rest string) judge.Endpoint {
 func (h *Handler) do(ctx context.Context, endpoint judge.Endpoint, body []byte) (a answer) {
 	defer func() {
 		if v := recover(); v != nil {
-			h.o.Log.Error("a request to the safety loop broke off", "panic", fmt.Sprintf("%.200v", v))
+			h.o.Log.Error("a request to the safety loop broke off", "panic", fmt.Sprintf("%T", v)) // its text may have the hint in it
 			a = internal()
 		}
 	}()
@@ -144,7 +144,7 @@ func (h *Handler) do(ctx context.Context, endpoint judge.Endpoint, body []byte) 
 	}
 	reply, err := h.o.Loop.Safety(ctx, s)
 	if err != nil {
-		h.o.Log.Error("the safety loop gave no answer", "operation", q.Operation, "err", err)
+		h.o.Log.Error("the safety loop gave no answer", "err", gate.CauseOf(err))
 		return internal()
 	}
 	return ofLoop(reply)
@@ -164,7 +164,7 @@ func (h *Handler) judge(ctx context.Context, hint string) (_ *judge.Judgement, j
 	}
 	j, err := h.judged(ctx, hint)
 	if err != nil {
-		h.o.Log.Warn("a hint wasn't judged", "bytes", len(hint), "err", err)
+		h.o.Log.Warn("a hint wasn't judged", "bytes", len(hint), "err", gate.CauseOf(err))
 		return nil, ""
 	}
 	return &j, link.HintSum(hint)

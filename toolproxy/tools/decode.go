@@ -11,6 +11,7 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 
 	"agentrun/internal/read"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 )
 
@@ -18,32 +19,32 @@ import (
 //
 // The text must have one meaning, since others will read the arguments after they were decided about: no name twice, no
 // other member, nothing behind the value, UTF-8 without broken surrogates, no number that a reader would round.
-func decodeRequest(body []byte) (json.RawMessage, *gate.Error) {
+func decodeRequest(body []byte) (gate.Args, *gate.Error) {
 	var in *struct {
 		Args json.RawMessage `json:"args"`
 	}
 	if err := jsonv2.Unmarshal(body, &in, jsonv2.RejectUnknownMembers(true)); err != nil || in == nil {
-		return nil, badRequest(`the body is no JSON object with "args" and nothing else`, err)
+		return gate.Args{}, badRequest(`the body is no JSON object with "args" and nothing else`, err)
 	}
 	return canonicalArgs(in.Args)
 }
 
-func canonicalArgs(args json.RawMessage) (json.RawMessage, *gate.Error) {
+func canonicalArgs(args json.RawMessage) (none gate.Args, _ *gate.Error) {
 	if len(args) == 0 {
-		return json.RawMessage("{}"), nil
+		args = json.RawMessage("{}")
 	}
 	if len(args) > MaxArguments {
-		return nil, Refuse(gate.CodeTooLarge, nil, "send less at once", "arguments are longer than %d bytes",
+		return none, Refuse(gate.CodeTooLarge, nil, "send less at once", "arguments are longer than %d bytes",
 			MaxArguments)
 	}
 	out, err := canonical(args)
 	if err != nil {
-		return nil, Refuse(gate.CodeBadArguments, nil, "correct the arguments", "arguments: %v", err)
+		return none, Refuse(gate.CodeBadArguments, nil, "correct the arguments", "arguments: %v", err)
 	}
 	if out[0] != '{' {
-		return nil, Refuse(gate.CodeBadArguments, nil, `send {"args":{…}}`, "arguments are no object")
+		return none, Refuse(gate.CodeBadArguments, nil, `send {"args":{…}}`, "arguments are no object")
 	}
-	return out, nil
+	return telemetry.NewPlaintext(out), nil
 }
 
 // canonical returns a value in the form of RFC 8785. Its errors quote nothing.

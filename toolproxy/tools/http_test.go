@@ -29,8 +29,8 @@ import (
 
 func TestM9CallOverHTTP(t *testing.T) {
 	w := newWorld(define("math", func(_ context.Context, c tools.Call) (tools.Result, error) {
-		if string(c.Args) != `{"a":1,"expression":"6*7"}` {
-			t.Errorf("got %s, want canonical arguments", c.Args)
+		if string(c.Args.Reveal()) != `{"a":1,"expression":"6*7"}` {
+			t.Errorf("got %s, want canonical arguments", c.Args.Reveal())
 		}
 		return tools.Result{Output: json.RawMessage(`42`)}, nil
 	}))

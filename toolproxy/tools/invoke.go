@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
 )
 
@@ -19,15 +20,15 @@ const maxStuck = 4
 
 // Invoke calls a tool for the agent of this gateway: every way in, HTTP or MCP, ends here. The arguments are any JSON object;
 // nil is {}. The error has what the agent may know.
-func (r *Registry) Invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
-	canon, e := canonicalArgs(args)
+func (r *Registry) Invoke(ctx context.Context, name string, unsafe gate.Args) (json.RawMessage, *gate.Error) {
+	args, e := canonicalArgs(unsafe.Reveal())
 	if e != nil {
 		return nil, e
 	}
-	return r.invoke(ctx, name, canon)
+	return r.invoke(ctx, name, args)
 }
 
-func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, *gate.Error) {
+func (r *Registry) invoke(ctx context.Context, name string, args gate.Args) (json.RawMessage, *gate.Error) {
 	if checkName(name) != nil {
 		return nil, unknownTool()
 	}
@@ -39,8 +40,9 @@ func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage
 		}
 	}
 	c := r.call(t)
-	c.Args, c.Target, c.Flags = args, t.target(args), r.o.Inspect(args)
-	c.Validate = func() *gate.Error { return t.fits(args) }
+	raw := args.Reveal()
+	c.Args, c.Target, c.Flags = args, telemetry.NewPlaintext(t.target(raw)), r.o.Inspect(raw)
+	c.Validate = func() *gate.Error { return t.fits(raw) }
 	permit, e := r.o.Entrance.Enter(ctx, c)
 	if e != nil {
 		return nil, e
@@ -57,7 +59,7 @@ func (r *Registry) invoke(ctx context.Context, name string, args json.RawMessage
 
 // unknown passes the entrance too: names that are tried out are paced and recorded as calls are. An error is
 // why nobody knows yet what there is.
-func (r *Registry) unknown(ctx context.Context, name string, args json.RawMessage, err error) *gate.Error {
+func (r *Registry) unknown(ctx context.Context, name string, args gate.Args, err error) *gate.Error {
 	why := unknownTool()
 	if refused, ok := errors.AsType[*gate.Error](err); ok {
 		why = refused
@@ -71,7 +73,7 @@ func (r *Registry) unknown(ctx context.Context, name string, args json.RawMessag
 }
 
 // Refuse answers for what leads to no tool with why, unless the entrance refuses before: it costs what a call costs, and is on record.
-func (r *Registry) Refuse(ctx context.Context, name string, args json.RawMessage, why *gate.Error) *gate.Error {
+func (r *Registry) Refuse(ctx context.Context, name string, args gate.Args, why *gate.Error) *gate.Error {
 	permit, e := r.o.Entrance.Enter(ctx, gate.Call{
 		Kind: "tool", Tool: name, Category: gate.CategoryA, Action: ReadAction(name), Args: args,
 		Admit: func(rings.Ring) *gate.Error { return why },
@@ -111,7 +113,7 @@ func Cut(text string, most int) string {
 }
 
 // run calls the tool and brings its answer into the form in which the agent may have it.
-func (r *Registry) run(ctx context.Context, t *tool, args json.RawMessage) (json.RawMessage, gate.Outcome) {
+func (r *Registry) run(ctx context.Context, t *tool, args gate.Args) (json.RawMessage, gate.Outcome) {
 	result, err := t.within(ctx, Call{Caller: r.o.Caller, Tool: t.Name, Args: args, Limit: t.MaxReply})
 	o := gate.Outcome{Cost: result.Cost, Tokens: result.Tokens, Sent: result.Sent, Received: result.Received}
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"agentrun/internal/read"
 	"agentrun/pdp"
 	"agentrun/rings"
+	"agentrun/telemetry"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 	"agentrun/toolproxy/link"
@@ -39,7 +40,7 @@ func TestM9PolicyIsAskedBeforeArgumentsAndArgumentsBeforeApproval(t *testing.T) 
 	w.s.OnApprove = func(context.Context, link.Approval) (link.Approved, error) { return link.Approved{}, nil }
 	r := w.registry(t)
 	invoke := func(args string) rings.Code {
-		_, e := r.Invoke(t.Context(), "math", json.RawMessage(args))
+		_, e := r.Invoke(t.Context(), "math", telemetry.NewPlaintext(json.RawMessage(args)))
 		if e == nil {
 			return ""
 		}
@@ -81,7 +82,7 @@ func TestM11WhitelistsAndBlacklists(t *testing.T) {
 		w := newWorld(define("echo", echo))
 		w.options.Config = config
 		r := w.registry(t)
-		_, e := r.Invoke(t.Context(), "echo", nil)
+		_, e := r.Invoke(t.Context(), "echo", gate.Args{})
 		if e == nil && tt.want != "" || e != nil && e.Code != tt.want {
 			t.Errorf("%s: got %v, want %q", name, e, tt.want)
 		}
@@ -105,7 +106,7 @@ func TestM11RateOfATool(t *testing.T) {
 		r := w.registry(t)
 		burst := func() (passed int, retry time.Duration) {
 			for {
-				_, e := r.Invoke(t.Context(), "echo", nil)
+				_, e := r.Invoke(t.Context(), "echo", gate.Args{})
 				if e != nil {
 					if e.Code != gate.CodeRateLimited {
 						t.Fatal(e)
@@ -140,7 +141,7 @@ func TestM11TimeLimitHoldsForToolsThatDontEnd(t *testing.T) {
 		r := w.registry(t)
 		for i := range 6 {
 			before := time.Now()
-			_, e := r.Invoke(t.Context(), "hang", nil)
+			_, e := r.Invoke(t.Context(), "hang", gate.Args{})
 			took := time.Since(before)
 			if i < 4 && (e == nil || e.Code != gate.CodeToolTimeout || took != 2*time.Second) {
 				t.Errorf("call %d: got %v after %v, want %s after 2s", i, e, took, gate.CodeToolTimeout)
@@ -152,7 +153,7 @@ func TestM11TimeLimitHoldsForToolsThatDontEnd(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if _, e := r.Invoke(t.Context(), "hang", nil); e != nil {
+		if _, e := r.Invoke(t.Context(), "hang", gate.Args{}); e != nil {
 			t.Errorf("got %v, want the tool back", e)
 		}
 	})
@@ -169,10 +170,10 @@ func TestM15PlaintextToolsRefuseInConfidentialMode(t *testing.T) {
 		return json.RawMessage(`"short"`), []string{"plaintext_removed"}, nil
 	}
 	r := w.registry(t)
-	if _, e := r.Invoke(t.Context(), "mail", nil); e == nil || e.Code != gate.CodeConfidential {
+	if _, e := r.Invoke(t.Context(), "mail", gate.Args{}); e == nil || e.Code != gate.CodeConfidential {
 		t.Errorf("got %v, want %s", e, gate.CodeConfidential)
 	}
-	out, e := r.Invoke(t.Context(), "echo", json.RawMessage(`{"text":"long"}`))
+	out, e := r.Invoke(t.Context(), "echo", telemetry.NewPlaintext(json.RawMessage(`{"text":"long"}`)))
 	if e != nil || string(out) != `"short"` {
 		t.Errorf("got %s, %v, want the filtered reply", out, e)
 	}
@@ -219,7 +220,7 @@ func TestM13OutcomesOfTools(t *testing.T) {
 		}, ""},
 	} {
 		w := newWorld(define("t", tt.f))
-		out, e := w.registry(t).Invoke(t.Context(), "t", nil)
+		out, e := w.registry(t).Invoke(t.Context(), "t", gate.Args{})
 		got := rings.Code("")
 		if e != nil {
 			got = e.Code
@@ -249,7 +250,7 @@ func TestFilterThatFailsWithholdsTheReply(t *testing.T) {
 	} {
 		w := newWorld(define("echo", echo))
 		w.options.Filter = filter
-		if out, e := w.registry(t).Invoke(t.Context(), "echo", nil); e == nil || out != nil {
+		if out, e := w.registry(t).Invoke(t.Context(), "echo", gate.Args{}); e == nil || out != nil {
 			t.Errorf("%s: got %s, %v, want no reply", name, out, e)
 		}
 		w.balanced(t)
@@ -268,7 +269,7 @@ func TestM19PriceIsReservedAndBooked(t *testing.T) {
 		estimates = append(estimates, s.Estimate)
 		return link.Reservation{Allowed: true}, nil
 	}
-	if _, e := w.registry(t).Invoke(t.Context(), "echo", nil); e != nil {
+	if _, e := w.registry(t).Invoke(t.Context(), "echo", gate.Args{}); e != nil {
 		t.Fatal(e)
 	}
 	if !slices.Equal(estimates, []int64{70}) || w.s.Settled()[0].Cost != 70 || w.s.Records()[0].Cost != 70 {
@@ -283,7 +284,7 @@ func TestM19HardStopAtTheBudget(t *testing.T) {
 	w.s.OnSettle = func(s link.Settle) (link.Reservation, error) {
 		return link.Reservation{Allowed: s.Cost < 1000, Code: gate.CodeCost}, nil
 	}
-	if out, e := w.registry(t).Invoke(t.Context(), "echo", nil); e == nil || e.Code != gate.CodeCost || out != nil {
+	if out, e := w.registry(t).Invoke(t.Context(), "echo", gate.Args{}); e == nil || e.Code != gate.CodeCost || out != nil {
 		t.Errorf("got %s, %v, want %s", out, e, gate.CodeCost)
 	}
 	w.balanced(t)
@@ -293,18 +294,18 @@ func TestM19HardStopAtTheBudget(t *testing.T) {
 func TestUnknownToolsPassTheEntrance(t *testing.T) {
 	w := newWorld()
 	r := w.registry(t)
-	if _, e := r.Invoke(t.Context(), "wallet", nil); e == nil || e.Code != gate.CodeToolUnknown {
+	if _, e := r.Invoke(t.Context(), "wallet", gate.Args{}); e == nil || e.Code != gate.CodeToolUnknown {
 		t.Errorf("got %v, want %s", e, gate.CodeToolUnknown)
 	}
 	if got := w.s.Records(); len(got) != 1 || got[0].Code != gate.CodeToolUnknown || got[0].Allowed {
 		t.Errorf("got %+v, want one denial", got)
 	}
 	w.s.OnCheck = func(link.Check) (link.Verdict, error) { return link.Verdict{Code: rings.CodeRateLimited}, nil }
-	if _, e := r.Invoke(t.Context(), "wallet", nil); e == nil || e.Code != gate.CodeRateLimited {
+	if _, e := r.Invoke(t.Context(), "wallet", gate.Args{}); e == nil || e.Code != gate.CodeRateLimited {
 		t.Errorf("got %v, want %s", e, gate.CodeRateLimited)
 	}
 	for _, name := range []string{"", "a/b", "../x", strings.Repeat("a", 100), "a\n", "é"} {
-		if _, e := r.Invoke(t.Context(), name, nil); e == nil || e.Code != gate.CodeToolUnknown {
+		if _, e := r.Invoke(t.Context(), name, gate.Args{}); e == nil || e.Code != gate.CodeToolUnknown {
 			t.Errorf("%q: got %v, want %s", name, e, gate.CodeToolUnknown)
 		}
 	}
@@ -335,7 +336,7 @@ func TestM11ApprovalWaitOfATool(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]time.Duration{"math": 5 * time.Second, "plain": gate.DefaultApprovalWait, "hook": time.Minute, "docs.find": 7 * time.Second} {
-		if _, e := r.Invoke(t.Context(), name, nil); e == nil || e.Code != gate.CodeApproval || asked != want {
+		if _, e := r.Invoke(t.Context(), name, gate.Args{}); e == nil || e.Code != gate.CodeApproval || asked != want {
 			t.Errorf("%s: got %v after asking for %v, want %s after %v", name, e, asked, gate.CodeApproval, want)
 		}
 	}
@@ -349,7 +350,7 @@ func TestM16SuspiciousInputReachesThePolicy(t *testing.T) {
 		input = r.Context.Input
 		return pdp.Decision{Verdict: rings.Allow, Code: pdp.CodeOK}
 	})
-	if _, e := w.registry(t).Invoke(t.Context(), "echo", nil); e != nil {
+	if _, e := w.registry(t).Invoke(t.Context(), "echo", gate.Args{}); e != nil {
 		t.Fatal(e)
 	}
 	if input != pdp.Suspicious || !slices.Contains(w.s.Records()[0].Flags, boundary.FlagOverride) {
@@ -422,7 +423,7 @@ bad: {kind: mcp, category: B, read_only: true, mcp: {url: x}}
 	if d := cmp.Diff([]string{"bad.late", "echo"}, names(r)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if _, e := r.Invoke(t.Context(), "bad.late", nil); e != nil {
+	if _, e := r.Invoke(t.Context(), "bad.late", gate.Args{}); e != nil {
 		t.Error(e)
 	}
 }
@@ -482,7 +483,7 @@ func TestM12ACallWaitsForASlowServersFirstWord(t *testing.T) {
 				var e *gate.Error
 				back := make(chan struct{})
 				go func() {
-					output, e = r.Invoke(t.Context(), c.name, json.RawMessage(`{"a":1}`))
+					output, e = r.Invoke(t.Context(), c.name, telemetry.NewPlaintext(json.RawMessage(`{"a":1}`)))
 					close(back)
 				}()
 				synctest.Wait()
@@ -531,7 +532,7 @@ func TestM12ServersDontClassifyTheirTools(t *testing.T) {
 	if err := r.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, e := r.Invoke(t.Context(), "up.delete", nil); e == nil || e.Code != gate.CodeRing {
+	if _, e := r.Invoke(t.Context(), "up.delete", gate.Args{}); e == nil || e.Code != gate.CodeRing {
 		t.Errorf("got %v, want %s", e, gate.CodeRing)
 	}
 }
@@ -567,7 +568,7 @@ func BenchmarkInvoke(b *testing.B) {
 	args := json.RawMessage(`{"expression":"6*7"}`)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if _, e := r.Invoke(b.Context(), "echo", args); e != nil {
+		if _, e := r.Invoke(b.Context(), "echo", telemetry.NewPlaintext(args)); e != nil {
 			b.Fatal(e)
 		}
 		if i%1024 == 0 {
@@ -591,7 +592,7 @@ func TestM12SourcesAreAskedAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go r.Run(ctx)
 		synctest.Wait()
-		if _, e := r.Invoke(t.Context(), "up.a", nil); e != nil {
+		if _, e := r.Invoke(t.Context(), "up.a", gate.Args{}); e != nil {
 			t.Error(e)
 		}
 		up.set(nil, define("a", echo), define("b", echo))
@@ -599,7 +600,7 @@ func TestM12SourcesAreAskedAgain(t *testing.T) {
 		if d := cmp.Diff([]string{"up.a", "up.b"}, names(r)); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
-		if _, e := r.Invoke(t.Context(), "up.a", nil); e == nil || e.Code != gate.CodeRateLimited {
+		if _, e := r.Invoke(t.Context(), "up.a", gate.Args{}); e == nil || e.Code != gate.CodeRateLimited {
 			t.Errorf("got %v: asking again must not refill the bucket", e)
 		}
 		cancel()

@@ -124,7 +124,7 @@ func (r *Registry) Run(ctx context.Context) {
 func (r *Registry) refresh(ctx context.Context, s *source) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
+			err = fmt.Errorf("panic of type %T", v)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)

@@ -17,8 +17,8 @@ import (
 type Call struct {
 	Caller link.Caller
 	Tool   string
-	Args   json.RawMessage
-	Limit  int64 // bytes of the output; more is an error, never a cut
+	Args   gate.Args // refuse to print (M-18): each kind of tool reveals them where it sends them
+	Limit  int64     // bytes of the output; more is an error, never a cut
 }
 
 // Most is how many bytes the output may have, also where the caller sets no limit.
@@ -56,7 +56,7 @@ type Function[A any] func(ctx context.Context, c Call, args A) (any, error)
 // than the policy saw would act on what nobody decided about.
 func (f Function[A]) Call(ctx context.Context, c Call) (Result, error) {
 	var args A
-	if err := jsonv2.Unmarshal(c.Args, &args, jsonv2.RejectUnknownMembers(true)); err != nil {
+	if err := jsonv2.Unmarshal(c.Args.Reveal(), &args, jsonv2.RejectUnknownMembers(true)); err != nil {
 		e := BadArguments("the arguments of %.64s don't fit its schema", c.Tool)
 		e.Cause = err
 		return Result{}, e

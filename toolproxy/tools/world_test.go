@@ -26,7 +26,7 @@ type toolFunc func(ctx context.Context, c tools.Call) (tools.Result, error)
 func (f toolFunc) Call(ctx context.Context, c tools.Call) (tools.Result, error) { return f(ctx, c) }
 
 func echo(_ context.Context, c tools.Call) (tools.Result, error) {
-	return tools.Result{Output: c.Args}, nil
+	return tools.Result{Output: c.Args.Reveal()}, nil
 }
 
 const anything = `{"type":"object"}`
