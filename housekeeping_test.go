@@ -237,13 +237,15 @@ func deciding() map[string]struct {
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
 		"supervisor/outputs":        {[]string{"telemetry/runlog", "telemetry/mask"}, "it keeps files for people; what runs are it needn't know"},
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
-		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
+		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff", "telemetry/scrape"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
 		"supervisor/sagarun":        {append([]string{"supervisor", "sagas/sagafile", "sagas/httpstep"}, besideRuns()...), "it joins the orchestrator to a node and to what steps are; what a person is told stands above"},
 		"supervisor/daemon/queue":   {[]string{"cgroups", "cgroups/internal/ctrd", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
 		"supervisor/daemon/pool":    {append([]string{"runtime"}, belowRuntime()...), "it keeps what runtime has prepared; who gets one is the daemon's business"},
 		"supervisor/daemon/systemd": {nil, "it speaks one protocol"},
 
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
+		"telemetry/counts": {nil, "it counts what it is told; what a run is it needn't know"},
+		"telemetry/scrape": {nil, "it decides about addresses; what is served there it needn't know"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
 		"telemetry/trace":  {nil, "names of spans are handed on by everybody"},
 		"telemetry/runlog": {[]string{"telemetry/mask"}, "it writes what it is given, masked; what a run is it needn't know"},
@@ -267,7 +269,7 @@ func besideRuns() []string {
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask"}, belowRuntime()...)
+	return append([]string{"hypervisor", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask", "telemetry/counts"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.
@@ -302,8 +304,8 @@ func serving() map[string][]string {
 		"toolproxy/elevation": registry,
 		"toolproxy/safety":    append([]string{"safetyloop/tool"}, registry...),
 		"safetyloop/tool":     {"safetyloop/judge"},
-		"telemetry/metrics":   entrance,
-		"telemetry/otel":      append([]string{"telemetry/metrics", "telemetry/runlog", "telemetry/trace"}, entrance...),
+		"telemetry/metrics":   append([]string{"telemetry/counts", "telemetry/scrape"}, entrance...),
+		"telemetry/otel":      append([]string{"telemetry/metrics", "telemetry/counts", "telemetry/scrape", "telemetry/runlog", "telemetry/trace"}, entrance...),
 		"internal/confine":    nil,
 		"internal/sibling":    nil,
 		"internal/policycmd":  {"internal/verb", "internal/hinted", "internal/shown"},

@@ -204,6 +204,17 @@ func (c *Client) Ask(ctx context.Context, method, target string, in, out any) er
 	return c.broke(err)
 }
 
+// Text asks for what is no JSON.
+func (c *Client) Text(ctx context.Context, target string) ([]byte, error) {
+	r, err := c.do(ctx, uhttp.Call{Method: "GET", Target: target})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	text, err := readAll(r.Body)
+	return text, c.broke(err)
+}
+
 // do returns an answer that says yes; what says no is an *Error.
 func (c *Client) do(ctx context.Context, call uhttp.Call) (*uhttp.Response, error) {
 	conn, err := dial(ctx, c.runDir, c.name)

@@ -41,6 +41,8 @@ func (b *Broker) Record(_ context.Context, r link.Record) error {
 // put gives each call that passed an entry of its own, as many as the run has steps. All else an agent can have without number, or
 // a gateway that has fallen can claim: it is bounded by time.
 func (b *Broker) put(r link.Record, rec audit.Record) error {
+	prompt := min(max(r.Prompt, 0), r.Tokens)
+	b.h.Counts().Tokens(prompt, r.Tokens-prompt)
 	if !r.Allowed {
 		return b.adm.alarm.refused.add(rec)
 	}

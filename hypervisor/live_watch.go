@@ -52,6 +52,9 @@ func (w *watch) Start(s runtime.Status) error {
 		AgentID: s.Agent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
 		Without: s.BestEffort,
 	})
+	if err == nil {
+		w.h.Counts().RunStarted(s.Ring)
+	}
 	return err
 }
 
@@ -105,6 +108,7 @@ func (w *watch) End(s runtime.Status) error {
 	if err != nil {
 		return err
 	}
+	w.h.Counts().RunEnded(s.Ring, string(s.State), causeOf(s), s.WallTime)
 	if w.opt.SignLater {
 		return nil
 	}

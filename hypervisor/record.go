@@ -41,7 +41,7 @@ func (h *Hypervisor) record(session string, durable bool, r audit.Record) error 
 	if err := fault.At("record/" + string(r.Kind())); err != nil {
 		return err
 	}
-	return h.recordBy(session, func(l *audit.Log) (err error) {
+	return h.recordBy(session, r, func(l *audit.Log) (err error) {
 		if durable {
 			_, err = l.AppendSync(r)
 		} else {
@@ -56,13 +56,13 @@ func (h *Hypervisor) recordThen(session string, r audit.Record) (settled func() 
 	if err := fault.At("record/" + string(r.Kind())); err != nil {
 		return nil, err
 	}
-	return settled, h.recordBy(session, func(l *audit.Log) (err error) {
+	return settled, h.recordBy(session, r, func(l *audit.Log) (err error) {
 		_, settled, err = l.AppendThen(r)
 		return err
 	})
 }
 
-func (h *Hypervisor) recordBy(session string, write func(*audit.Log) error) error {
+func (h *Hypervisor) recordBy(session string, r audit.Record, write func(*audit.Log) error) error {
 	l, err := h.log(session)
 	if err != nil {
 		return err
@@ -77,6 +77,7 @@ func (h *Hypervisor) recordBy(session string, write func(*audit.Log) error) erro
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
+	h.tally(r)
 	return nil
 }
 

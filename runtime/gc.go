@@ -142,6 +142,30 @@ func knownRuns(runDir string) (ids []string, err error) {
 	return slices.Compact(ids), nil
 }
 
+// CountLive tells how many sandboxes of a run folder have a supervisor that lives: those of runs, and those that a daemon keeps
+// ready.
+func CountLive(runDir string) (live int, err error) {
+	names, err := os.ReadDir(filepath.Join(runDir, locksDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, err
+	}
+	for _, n := range names {
+		if !validID(n.Name()) {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(runDir, locksDir, n.Name()), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue // it has just ended
+		}
+		// Shared, and for an instant: a collector that comes in between takes the run for alive, and looks again later.
+		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+			live++
+		}
+		f.Close()
+	}
+	return live, nil
+}
+
 const cgroupParent = "agentrun"
 
 // Every run holds a shared lock while its cgroup is below the common parent, and the parent is removed only

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"agentrun/fsjail"
+	"agentrun/hypervisor"
 	"agentrun/internal/shown"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -60,6 +61,7 @@ func (s *run) refused(err error) error {
 	if s.h == nil || s.status != nil {
 		return err
 	}
+	s.h.Counts().RunRefused(refusalCode(err))
 	r := s.want
 	status := runtime.Status{
 		Name: r.Name, Agent: r.Agent, Session: r.Session, Ring: r.RingOr3(), Profile: r.Profile,
@@ -74,6 +76,23 @@ func (s *run) refused(err error) error {
 		return fmt.Errorf("%w (and %w)", err, serr)
 	}
 	return err
+}
+
+// refusalCode is the word for why a run wasn't begun that the counters have.
+func refusalCode(err error) string {
+	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		return string(denied.Code)
+	}
+	if _, ok := errors.AsType[*runtime.InvalidSpec](err); ok {
+		return "invalid"
+	}
+	if _, ok := errors.AsType[*runtime.MissingError](err); ok {
+		return "missing"
+	}
+	if _, ok := errors.AsType[*runtime.CommandError](err); ok {
+		return "not_found"
+	}
+	return ""
 }
 
 var errStatusFile = errors.New("--status-file")

@@ -5,6 +5,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"agentrun/supervisor/killhooks"
 	"agentrun/supervisor/live"
 	"agentrun/supervisor/outputs"
+	"agentrun/telemetry/counts"
 )
 
 // Node is what flags, environment and configuration say of the node that a run belongs to. It is plain data.
@@ -64,6 +66,19 @@ func (n *Node) Open() (*hypervisor.Hypervisor, error) {
 	})
 }
 
+// Metrics writes the node's numbers, in the text format that Prometheus reads (M-20). The gauges are those that only a
+// daemon knows.
+func (n *Node) Metrics(w io.Writer, gauges ...counts.Gauge) error {
+	live, err := runtime.CountLive(n.RunDir)
+	if err != nil {
+		return err
+	}
+	gauges = append([]counts.Gauge{{
+		Name: "sandboxes_live", Help: "Sandboxes there are now, those that are ready for nobody yet among them.", Value: float64(live),
+	}}, gauges...)
+	return counts.Write(w, n.StateDir, gauges...)
+}
+
 // Outputs is the folder of what runs leave for people.
 func (n *Node) Outputs() outputs.Folder { return outputs.Folder{StateDir: n.StateDir, Log: n.Log} }
 
@@ -81,6 +96,9 @@ func (n *Node) ControlDir() string { return filepath.Join(n.RunDir, "control") }
 // asked for.
 func (n *Node) Collect(ctx context.Context, all bool) (removed []string, err error) {
 	removed, err = runtime.Collect(ctx, n.RunDir)
+	if len(removed) > 0 {
+		counts.At(n.StateDir).Collected(len(removed))
+	}
 	if all || len(removed) > 0 {
 		_, serr := control.Sweep(n.RunDir)
 		err = errors.Join(err, serr)

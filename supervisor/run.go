@@ -164,6 +164,9 @@ func (s *run) closeNode() {
 	if s.h == nil {
 		return
 	}
+	if err := s.h.Counts().Problem(); err != nil {
+		s.node.Log.Warn("metrics", "err", err)
+	}
 	if err := s.h.Close(); err != nil {
 		s.node.Log.Warn("closing the state", "err", err)
 	}
@@ -303,6 +306,7 @@ func (s *run) launch() error {
 	opt.OnStart = func(status runtime.Status) {
 		s.node.Log.Info("started",
 			"id", status.ID, "ring", status.Ring, "launch", status.LaunchTime, "plan", status.PlanDigest)
+		s.h.Counts().Launched(status.LaunchTime)
 		s.host.Started()
 		said(status)
 	}

@@ -21,7 +21,7 @@ func (g *gateway) observe(e gate.Event) {
 		g.metrics.Denied(metrics.Kind(e.Kind), e.Code)
 	}
 	g.metrics.Cost(e.Cost)
-	g.metrics.Tokens(0, e.Tokens)
+	g.metrics.Tokens(e.Prompt, e.Tokens-e.Prompt)
 }
 
 // timed measures the decisions of the policy.

@@ -19,9 +19,9 @@ import (
 
 	"agentrun/internal/confine"
 	"agentrun/netns"
-	"agentrun/telemetry/metrics"
 	"agentrun/telemetry/otel"
 	"agentrun/telemetry/runlog"
+	"agentrun/telemetry/scrape"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
 )
@@ -97,8 +97,6 @@ func serve() error {
 	if err := l.Hello(commands); err != nil {
 		return err
 	}
-	g.metrics.SandboxStarted()
-	began := time.Now()
 	log.Info("gateway serves", "ring", start.Ring.Value(), "config", s.Path)
 	var serving sync.WaitGroup
 	ended := make(chan error, 1)
@@ -115,8 +113,6 @@ func serve() error {
 	})
 	outcome, err := untilEnd(l, ended)
 	cancel()
-	g.metrics.SandboxEnded()
-	g.metrics.RunEnded(outcome == runlog.Succeeded, time.Since(began))
 	g.close(servers, log)
 	if file != nil {
 		err = errors.Join(err, file.Finish(outcome))
@@ -168,7 +164,7 @@ func scrapeSocket(flag string, c otel.Metrics) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil
 	}
-	l, err := metrics.Listen(addr, c.Anywhere)
+	l, err := scrape.Listen(addr, c.Anywhere)
 	if errors.Is(err, unix.EADDRINUSE) && flag == "" {
 		return nil, nil // another run's gateway has the address of the configuration
 	}

@@ -244,7 +244,7 @@ func (d *dongle) run(ctx context.Context) error {
 	defer serving.Wait()
 	defer leave()
 	server := &control.Server{
-		Controller: noRuns{}, Version: version, More: append(desk.Routes(d.loop), d.metrics.Route()),
+		Controller: noRuns{}, Version: version, More: append(desk.Routes(d.loop), d.metrics.Route(nil)),
 		Report: func(err error) { d.log.Error("control socket", "err", err) },
 	}
 	ctx, stop := context.WithCancelCause(ctx)

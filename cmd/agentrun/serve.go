@@ -39,8 +39,12 @@ func serveAction(g *global, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	metrics, err := withServeFlags(g.serve, c).Metrics()
+	if err != nil {
+		return err
+	}
 	return daemon.Serve(c.Context, daemon.Options{
-		Node: &g.Node, Settings: settings, Read: new(clients).read,
+		Node: &g.Node, Settings: settings, Metrics: metrics, Read: new(clients).read,
 		Reload: func() (daemon.Settings, error) {
 			cfg, err := readConfig(g.caller, c.String("config"))
 			if err != nil {
@@ -85,6 +89,8 @@ func serveFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "grace", Usage: "`TIME` between SIGTERM to the agents and their end, when the daemon ends, at most 5s", DefaultText: daemon.MaxGrace.String()},
 		&cli.StringFlag{Name: "memory-reserve", Usage: "`SIZE` of memory that is left to the host", DefaultText: "256M"},
 		&cli.IntFlag{Name: "pool-max", Usage: "keep at most `N` sandboxes ready for who asks next; 0: none", DefaultText: fmt.Sprint(daemon.DefaultPoolMax)},
+		&cli.StringFlag{Name: "metrics-addr", Usage: "serve the node's metrics (Prometheus) on `HOST:PORT`, loopback unless --metrics-anywhere", DefaultText: "on the control socket alone"},
+		&cli.BoolFlag{Name: "metrics-anywhere", Usage: "let the metrics be read by whoever can connect to their address"},
 		&cli.Float64Flag{Name: "memory-share", Usage: "promise what live runs may still take `N` times over, 1 to 1000; with 1 no byte twice", DefaultText: fmt.Sprint(daemon.DefaultMemoryShare)},
 	}
 }
@@ -97,6 +103,8 @@ func withServeFlags(s daemon.Config, c *cli.Context) daemon.Config {
 	lay(c, "grace", &s.Grace, c.Duration)
 	lay(c, "memory-reserve", &s.MemoryReserve, func(flag string) read.Word { return read.Word(c.String(flag)) })
 	lay(c, "pool-max", &s.PoolMax, func(flag string) *int { return given(c, flag, c.Int) })
+	lay(c, "metrics-addr", &s.MetricsAddr, c.String)
+	lay(c, "metrics-anywhere", &s.MetricsAnywhere, c.Bool)
 	lay(c, "memory-share", &s.MemoryShare, func(flag string) *float64 { return given(c, flag, c.Float64) })
 	return s
 }

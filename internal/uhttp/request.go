@@ -30,6 +30,7 @@ func bad(format string, args ...any) *Error {
 // Request is a request, whole and checked.
 type Request struct {
 	Method  string
+	Host    string
 	Path    []string          // the decoded segments; none for "/"
 	Query   map[string]string // decoded; no name comes twice
 	Body    []byte
@@ -102,7 +103,7 @@ func parseRequest(head []byte) (r *Request, length int64, waits bool, err error)
 		text := fmt.Sprintf("the body is longer than %d bytes", MaxBody)
 		return nil, 0, false, &Error{Status: 413, Text: text}
 	}
-	r = &Request{Method: string(w.Method), Upgrade: string(w.Upgrade), fields: w.Lines}
+	r = &Request{Method: string(w.Method), Host: string(w.Host), Upgrade: string(w.Upgrade), fields: w.Lines}
 	if r.Path, r.Query, err = parseTarget(string(w.Target)); err != nil {
 		return nil, 0, false, err
 	}

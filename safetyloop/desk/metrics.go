@@ -57,9 +57,20 @@ func (m *Metrics) text() string {
 	return "# HELP agentrun_safety_decisions_total What the safety loop decided, by stage and verdict.\n# TYPE agentrun_safety_decisions_total counter\n" + strings.Join(lines, "")
 }
 
-// Route is GET /metrics of the control socket: curl --unix-socket, or a scraper that runs as the operator.
-func (m *Metrics) Route() control.Route {
+// Route is GET /metrics of the control socket: curl --unix-socket, or a scraper that runs as the operator. What others have
+// to tell there comes first; nil: nobody has.
+func (m *Metrics) Route(others func() (string, error)) control.Route {
 	return control.Route{Method: "GET", Path: "/metrics", Do: func(context.Context, control.Request) (any, error) {
-		return control.Text{ContentType: "text/plain; version=0.0.4; charset=utf-8", Body: m.text()}, nil
+		text, err := m.With(others)
+		return control.Text{ContentType: "text/plain; version=0.0.4; charset=utf-8", Body: text}, err
 	}}
+}
+
+// With is what others have to tell, nil for nothing, and then what was counted here.
+func (m *Metrics) With(others func() (string, error)) (string, error) {
+	if others == nil {
+		return m.text(), nil
+	}
+	text, err := others()
+	return text + m.text(), err
 }

@@ -19,7 +19,7 @@ func TestThreatMetricsStayBounded(t *testing.T) {
 	for i := range 1000 {
 		m.Observe("stage", fmt.Sprint(i))
 	}
-	answer, err := m.Route().Do(t.Context(), control.Request{})
+	answer, err := m.Route(nil).Do(t.Context(), control.Request{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"time"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/supervisor/daemon/queue"
+	"agentrun/telemetry/scrape"
 )
 
 // Config is "serve:" of the configuration file. What is left out has its default; flags of serve come first.
@@ -24,6 +26,10 @@ type Config struct {
 	// are prepared as they are asked for, at most PoolMax of all kinds. PoolMax 0: none.
 	Pool    map[string]int `yaml:"pool"`
 	PoolMax *int           `yaml:"pool_max"`
+	// MetricsAddr is where the node's metrics are served; empty: on the control socket alone. Any address but
+	// loopback needs MetricsAnywhere. A reload changes neither.
+	MetricsAddr     string `yaml:"metrics_addr"`
+	MetricsAnywhere bool   `yaml:"metrics_anywhere"`
 }
 
 // What holds where a Config says nothing, and the bounds of what it may say.
@@ -81,6 +87,19 @@ func (s Config) Settings() (Settings, error) {
 		}
 	}
 	return l, nil
+}
+
+// Metrics is where metrics are served. The error is of an address that can't be.
+func (s Config) Metrics() (Metrics, error) {
+	m := Metrics{s.MetricsAddr, s.MetricsAnywhere}
+	if m.Addr == "" {
+		return m, nil
+	}
+	if _, err := scrape.CheckAddr(m.Addr, m.Anywhere); err != nil {
+		return m, hinted.New(fmt.Errorf("serve.metrics_addr: %w", err),
+			"127.0.0.1:9465, or serve.metrics_anywhere: true, which lets whoever can connect read")
+	}
+	return m, nil
 }
 
 func or[T any](said *T, def T) T {

@@ -47,6 +47,7 @@ import (
 type Options struct {
 	Node     *supervisor.Node
 	Settings Settings
+	Metrics  Metrics
 	// Read tells what a caller's command line asks for. It has told the caller what is wrong with it, and
 	// whatever else there is to say where there is nothing to run. It is called for many callers at once.
 	Read func(ctx context.Context, by *supervisor.Caller, args []string) Asked
@@ -125,25 +126,30 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	d.runs = live.New(live.Options{Node: d.node.Open, OwnNode: true, Log: d.node.Log, Codes: d.node.Codes})
-	defer d.runs.Close()
-	silence, err := d.runs.Serve(d.node.RunDir, controlName, d.node.Version, d.node.Access)
-	if err != nil {
-		return errors.Join(err, l.Close())
-	}
-	defer silence()
 	d.pool = pool.New(pool.Options{
 		Prepare: d.prepare, Room: d.roomForOneMore, Always: d.shapes,
 		Warn: func(what string, err error) { d.node.Log.Warn(what, "err", err) },
 	})
+	d.runs = live.New(live.Options{Node: d.node.Open, OwnNode: true, Log: d.node.Log, Codes: d.node.Codes, Metrics: d.metrics})
+	defer d.runs.Close()
+	silence, err := d.runs.Serve(d.node.RunDir, ControlName, d.node.Version, d.node.Access)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer silence()
+	silenceMetrics, err := d.serveMetrics(o.Metrics)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer silenceMetrics()
 	d.pool.Set(o.Settings.PoolMax, o.Settings.Pool)
 	d.pool.Begin()
 	defer d.pool.Close()
 	return d.serve(ctx, l, manager)
 }
 
-// controlName is the daemon's on the control API, where a run alone has its id.
-const controlName = "daemon"
+// ControlName is the daemon's on the control API, where a run alone has its id.
+const ControlName = "daemon"
 
 // holdCgroupRoot has libcontainer's cgroup library open /sys/fs/cgroup here. It does so once, where it first
 // needs it, and keeps the descriptor for good: in the first run's thread that is a mount namespace which ends

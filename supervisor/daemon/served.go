@@ -13,6 +13,7 @@ import (
 	"agentrun/supervisor"
 	"agentrun/supervisor/daemon/queue"
 	"agentrun/supervisor/live"
+	"agentrun/telemetry/counts"
 )
 
 // prepare builds a sandbox for nobody yet.
@@ -79,7 +80,9 @@ var _ supervisor.Host = (*served)(nil)
 func (s *served) Outlives() bool { return true }
 
 func (s *served) Admit(ctx context.Context, memory int64) error {
+	began := time.Now()
 	slot, err := s.d.queue.Enter(ctx, memory)
+	counts.At(s.d.node.StateDir).Waited(time.Since(began))
 	if err == nil {
 		s.slot = slot
 	}
@@ -88,7 +91,10 @@ func (s *served) Admit(ctx context.Context, memory int64) error {
 
 func (s *served) Cold() bool { return s.d.pool.Ready() == 0 }
 
-func (s *served) Take(plan *runtime.Plan) { s.ready, s.over = s.d.pool.Take(plan) }
+func (s *served) Take(plan *runtime.Plan) {
+	s.ready, s.over = s.d.pool.Take(plan)
+	counts.At(s.d.node.StateDir).Taken(s.ready != nil)
+}
 
 func (s *served) Begin(
 	h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o live.RunOptions,

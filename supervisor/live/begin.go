@@ -23,12 +23,14 @@ type Options struct {
 	// OwnNode: what Node gave is closed with the loops.
 	OwnNode bool
 	Codes   Codes
+	// Metrics gives the node's numbers, which are told before those of the safety loops; nil: another process tells them.
+	Metrics func() (string, error)
 	Log     *slog.Logger
 }
 
 // New returns a supervisor's runs, of which there are none yet.
 func New(o Options) *Runs {
-	s := &Runs{bus: control.NewBus(time.Now), live: map[string]*Run{}, log: o.Log}
+	s := &Runs{bus: control.NewBus(time.Now), live: map[string]*Run{}, log: o.Log, others: o.Metrics}
 	s.safety = newSafetyLoops(s, o)
 	return s
 }
@@ -47,7 +49,7 @@ func (s *Runs) Serve(runDir, name, version string, access control.Access) (silen
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	srv := &control.Server{Controller: s, Access: access, Version: version, More: append(desk.Routes(s.safety), s.safety.metrics.Route()), Report: s.warn}
+	srv := &control.Server{Controller: s, Access: access, Version: version, More: s.routes(), Report: s.warn}
 	go func() {
 		defer close(done)
 		if err := srv.Serve(ctx, l); err != nil {
@@ -60,6 +62,14 @@ func (s *Runs) Serve(runDir, name, version string, access control.Access) (silen
 		<-done
 	}, nil
 }
+
+// routes are what is answered beside what is about one run.
+func (s *Runs) routes() []control.Route {
+	return append(desk.Routes(s.safety), s.safety.metrics.Route(s.others))
+}
+
+// Metrics are the numbers of GET /metrics.
+func (s *Runs) Metrics() (string, error) { return s.safety.metrics.With(s.others) }
 
 // RunOptions are what was asked for about one run.
 type RunOptions struct {

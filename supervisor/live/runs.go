@@ -49,6 +49,7 @@ type Runs struct {
 	bus    *control.Bus
 	safety *safetyLoops
 	log    *slog.Logger
+	others func() (string, error) // Options.Metrics
 
 	mu   sync.Mutex
 	live map[string]*Run

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics counts what a gateway does, for Prometheus (M-20): runs, tokens, run time, tool calls by tool and code,
-// egress, decisions, cost, approvals, sandboxes.
+// Package metrics counts what a gateway does, for Prometheus (M-20): tool calls by tool and code, tokens,
+// egress, decisions, cost, approvals. What is about runs is counted by their supervisors, for all of the node: package counts.
 //
 //	m := metrics.New(metrics.Options{Tools: registry.Names()})
-//	l, err := metrics.Listen("127.0.0.1:9464", false) // before confine.Drop, which refuses to bind
+//	l, err := scrape.Listen("127.0.0.1:9464", false) // before confine.Drop, which refuses to bind
 //	go m.Serve(l)
 //	m.Tool("math", gate.CodeToolTimeout, took)
 //
@@ -13,7 +13,7 @@
 // and never fail; those of a nil *Metrics do nothing. Only what is counted here is told: a registry of its own, no collector
 // that reads /proc. Served is GET /metrics and nothing else.
 //
-// Errors. Listen refuses an address that isn't loopback, unless the operator says so.
+// Errors. Only Serve has one: its listener's.
 //
 // What it does not protect against. Whoever can connect can read: how much a run does, with which tools. There is no
 // password; put a proxy that has one in front. Counters begin anew with each process. It fails by telling less.

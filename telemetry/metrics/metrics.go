@@ -18,41 +18,35 @@ const maxTools = 512
 type Options struct {
 	// Tools are the registry's names; any other counts as "other".
 	Tools []string
-	// Codes beside those of rings, gate, pdp and egress.
-	Codes []rings.Code
 	// DroppedSpans tells how many spans couldn't be exported; nil: not told.
 	DroppedSpans func() int64
 }
 
 // Metrics are the counters. Nil counts nothing.
 type Metrics struct {
-	registry     *prometheus.Registry
-	tools, codes list
+	registry *prometheus.Registry
+	tools    list
 
-	runs, toolCalls, denials, kills, decisions, connections, dns *prometheus.CounterVec
-	tokens, bytes                                                *prometheus.CounterVec
-	cost                                                         prometheus.Counter
-	live, approvals                                              prometheus.Gauge
-	runTime, decisionTime                                        prometheus.Histogram
-	toolTime                                                     *prometheus.HistogramVec
+	toolCalls, denials, decisions, connections, dns *prometheus.CounterVec
+	tokens, bytes                                   *prometheus.CounterVec
+	cost                                            prometheus.Counter
+	approvals                                       prometheus.Gauge
+	decisionTime                                    prometheus.Histogram
+	toolTime                                        *prometheus.HistogramVec
 }
 
 // New makes them, all at zero.
 func New(o Options) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), tools: listOf(o.Tools[:min(len(o.Tools), maxTools)]), codes: listOf(append(codes(), o.Codes...))}
-	m.runs = m.counters("runs_total", "Runs that ended, by outcome: ok or error.", "outcome")
+	m := &Metrics{registry: prometheus.NewRegistry(), tools: listOf(o.Tools[:min(len(o.Tools), maxTools)])}
 	m.toolCalls = m.counters("tool_calls_total", "Calls of tools, by tool and how they ended; ok or the code of the error.", "tool", "code")
 	m.denials = m.counters("denials_total", "What was refused, by kind (tool, llm, egress, dns) and code.", "kind", "code")
-	m.kills = m.counters("kills_total", "Sandboxes ended from outside, by code.", "code")
 	m.decisions = m.counters("policy_decisions_total", "Decisions of the policy decision point, by code.", "code")
 	m.connections = m.counters("egress_connections_total", "Connections asked for, by code.", "code")
 	m.dns = m.counters("dns_queries_total", "Name lookups, by code.", "code")
 	m.tokens = m.counters("tokens_total", "Tokens of models, by direction: prompt or completion.", "direction")
 	m.bytes = m.counters("egress_bytes_total", "Bytes to and from upstreams, by direction: sent or received.", "direction")
 	m.cost = add(m, prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "cost_total", Help: "Cost booked, in the unit that plans are priced in."}))
-	m.live = m.gauge("sandboxes_live", "Sandboxes running now.")
 	m.approvals = m.gauge("approvals_pending", "Calls that wait for an operator's answer.")
-	m.runTime = m.histogram("run_seconds", "Wall-clock time of runs.", []float64{.1, 1, 5, 15, 30, 60, 120, 300})
 	m.decisionTime = m.histogram("policy_decision_seconds", "Time of one policy decision.", fine())
 	m.toolTime = add(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: "tool_seconds", Help: "Time of tool calls, the upstream's included.",
 		Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 2, 3, 5, 10, 60}}, []string{"tool"})) // the categories' time limits (M-11) are bounds
@@ -109,80 +103,46 @@ func (k Kind) label() string {
 	return other
 }
 
-// SandboxStarted counts a live sandbox, until SandboxEnded: the run's own, or that of a command.
-func (m *Metrics) SandboxStarted() {
-	if m != nil {
-		m.live.Inc()
-	}
-}
-
-// SandboxEnded takes it back.
-func (m *Metrics) SandboxEnded() {
-	if m != nil {
-		m.live.Dec()
-	}
-}
-
-// RunEnded counts a run and its time.
-func (m *Metrics) RunEnded(ok bool, took time.Duration) {
-	if m == nil {
-		return
-	}
-	outcome := "error"
-	if ok {
-		outcome = "ok"
-	}
-	m.runs.WithLabelValues(outcome).Inc()
-	m.runTime.Observe(took.Seconds())
-}
-
-// Killed counts a sandbox that was ended from outside.
-func (m *Metrics) Killed(code rings.Code) {
-	if m != nil {
-		m.kills.WithLabelValues(m.codes.label(string(code))).Inc()
-	}
-}
-
 // Tool counts a call that was let in, with how it ended: rings.CodeOK or an error's code.
-func (m *Metrics) Tool(name string, code rings.Code, took time.Duration) {
+func (m *Metrics) Tool(name string, c rings.Code, took time.Duration) {
 	if m == nil {
 		return
 	}
 	name = m.tools.label(name)
-	m.toolCalls.WithLabelValues(name, m.codes.label(string(code))).Inc()
+	m.toolCalls.WithLabelValues(name, code(c)).Inc()
 	m.toolTime.WithLabelValues(name).Observe(took.Seconds())
 }
 
 // Denied counts what was refused.
-func (m *Metrics) Denied(kind Kind, code rings.Code) {
+func (m *Metrics) Denied(kind Kind, c rings.Code) {
 	if m != nil {
-		m.denials.WithLabelValues(kind.label(), m.codes.label(string(code))).Inc()
+		m.denials.WithLabelValues(kind.label(), code(c)).Inc()
 	}
 }
 
 // Decided counts a decision of the PDP.
-func (m *Metrics) Decided(code rings.Code, took time.Duration) {
+func (m *Metrics) Decided(c rings.Code, took time.Duration) {
 	if m == nil {
 		return
 	}
-	m.decisions.WithLabelValues(m.codes.label(string(code))).Inc()
+	m.decisions.WithLabelValues(code(c)).Inc()
 	m.decisionTime.Observe(took.Seconds())
 }
 
 // Connected counts a connection through the proxy when it ends, or its refusal. Bytes are those to and from the upstream.
-func (m *Metrics) Connected(code rings.Code, sent, received int64) {
+func (m *Metrics) Connected(c rings.Code, sent, received int64) {
 	if m == nil {
 		return
 	}
-	m.connections.WithLabelValues(m.codes.label(string(code))).Inc()
+	m.connections.WithLabelValues(code(c)).Inc()
 	plus(m.bytes.WithLabelValues("sent"), float64(sent))
 	plus(m.bytes.WithLabelValues("received"), float64(received))
 }
 
 // Looked counts a name lookup.
-func (m *Metrics) Looked(code rings.Code) {
+func (m *Metrics) Looked(c rings.Code) {
 	if m != nil {
-		m.dns.WithLabelValues(m.codes.label(string(code))).Inc()
+		m.dns.WithLabelValues(code(c)).Inc()
 	}
 }
 

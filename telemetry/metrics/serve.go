@@ -4,51 +4,14 @@ package metrics
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"agentrun/telemetry/scrape"
 )
-
-// ErrNotLoopback is what Listen gives for an address that others than this host could reach.
-var ErrNotLoopback = errors.New("not a loopback address")
-
-// CheckAddr reads host:port. No host is 127.0.0.1, "localhost" too; names are refused, as they may come to mean anything. Any
-// address but loopback needs anywhere.
-func CheckAddr(addr string, anywhere bool) (netip.AddrPort, error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("metrics address %q: want HOST:PORT", addr)
-	}
-	if host == "" || host == "localhost" {
-		host = "127.0.0.1"
-	}
-	ap, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("metrics address %q: want an address, not a name, and a port", addr)
-	}
-	if !anywhere && !ap.Addr().Unmap().IsLoopback() {
-		return netip.AddrPort{}, fmt.Errorf("metrics address %q: %w", addr, ErrNotLoopback)
-	}
-	return ap, nil
-}
-
-// Listen makes the socket that Serve takes.
-func Listen(addr string, anywhere bool) (net.Listener, error) {
-	ap, err := CheckAddr(addr, anywhere)
-	if err != nil {
-		return nil, err
-	}
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(ap))
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	return l, nil
-}
 
 // maxScrapes at once: a scrape copies all series.
 const maxScrapes = 4
@@ -70,21 +33,11 @@ func (m *Metrics) Serve(l net.Listener) error {
 	return err
 }
 
-// guard refuses names on a loopback address. A page whose own name was made to mean 127.0.0.1 (DNS rebinding) would have the
-// browser of somebody on this host read agents' counters for it; the browser sends that name as Host. On other addresses
-// scrapers use names, and who can connect can read anyway.
+// guard keeps web pages out; see scrape.Served.
 func guard(at net.Addr, next http.Handler) http.Handler {
-	ap, err := netip.ParseAddrPort(at.String())
-	if err == nil && !ap.Addr().Unmap().IsLoopback() {
-		return next
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = strings.Trim(r.Host, "[]")
-		}
-		if _, err := netip.ParseAddr(host); err != nil && !strings.EqualFold(host, "localhost") {
-			http.Error(w, "this Host isn't served here: ask by the address, or as localhost", http.StatusForbidden)
+		if !scrape.Served(at, r.Host) {
+			http.Error(w, scrape.Refusal, http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -95,7 +48,7 @@ func (m *Metrics) handler() http.Handler {
 	if m == nil {
 		return http.NotFoundHandler()
 	}
-	scrape := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: 10 * time.Second, DisableCompression: true})
+	answer := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: 10 * time.Second, DisableCompression: true})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path != "/metrics":
@@ -104,7 +57,7 @@ func (m *Metrics) handler() http.Handler {
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 		default:
-			scrape.ServeHTTP(w, r)
+			answer.ServeHTTP(w, r)
 		}
 	})
 }

@@ -13,8 +13,8 @@ import (
 
 	"agentrun/internal/read"
 	"agentrun/internal/upstream"
-	"agentrun/telemetry/metrics"
 	"agentrun/telemetry/runlog"
+	"agentrun/telemetry/scrape"
 )
 
 // Schema is the JSON Schema of the section telemetry:.
@@ -137,7 +137,7 @@ func (m Metrics) check() error {
 		}
 		return nil
 	}
-	if _, err := metrics.CheckAddr(m.Addr, m.Anywhere); err != nil {
+	if _, err := scrape.CheckAddr(m.Addr, m.Anywhere); err != nil {
 		return read.Under("metrics.addr", err)
 	}
 	return nil

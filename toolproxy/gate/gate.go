@@ -132,6 +132,7 @@ type Outcome struct {
 	Err      *Error // nil: it succeeded
 	Cost     int64
 	Tokens   int64
+	Prompt   int64 // of Tokens
 	Sent     int64
 	Received int64
 	Flags    []string

@@ -72,6 +72,7 @@ type Event struct {
 	Ring     rings.Ring
 	Cost     int64
 	Tokens   int64
+	Prompt   int64 // of Tokens
 	Took     time.Duration
 }
 

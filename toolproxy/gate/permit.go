@@ -191,7 +191,7 @@ func (p *permit) record(r link.Record, o Outcome, e *Error) link.Record {
 			r.Rule = e.Rule
 		}
 	}
-	r.Cost, r.Tokens, r.Sent, r.Received = o.Cost, o.Tokens, o.Sent, o.Received
+	r.Cost, r.Tokens, r.Prompt, r.Sent, r.Received = o.Cost, o.Tokens, o.Prompt, o.Sent, o.Received
 	r.Took, r.Count, r.Approval = p.gate.o.Now().Sub(p.started), 1, p.approvalID
 	r.Flags = append(p.call.Flags, o.Flags...)
 	slices.Sort(r.Flags)
@@ -209,7 +209,7 @@ func (p *permit) observe(r link.Record) {
 	}
 	p.gate.o.Observe(Event{
 		Kind: r.Kind, Tool: tool, Category: p.call.Category, Allowed: r.Allowed, Code: r.Code,
-		Ring: p.ring, Cost: r.Cost, Tokens: r.Tokens, Took: r.Took,
+		Ring: p.ring, Cost: r.Cost, Tokens: r.Tokens, Prompt: r.Prompt, Took: r.Took,
 	})
 }
 

@@ -313,7 +313,7 @@ func (l *Client) Settle(ctx context.Context, s Settle) (Reservation, error) {
 func (l *Client) End(ctx context.Context, e End) (Reservation, error) {
 	a, err := asked[Reservation](ctx, l, opClose, e, nil)
 	if r := e.Record; r != nil && errors.Is(err, unix.EMSGSIZE) {
-		e.Record = &Record{Kind: r.Kind, Name: r.Name[:min(len(r.Name), maxCutName)], Allowed: r.Allowed, Code: r.Code, Cost: r.Cost, Tokens: r.Tokens, Took: r.Took, Count: r.Count, Weight: r.Weight}
+		e.Record = &Record{Kind: r.Kind, Name: r.Name[:min(len(r.Name), maxCutName)], Allowed: r.Allowed, Code: r.Code, Cost: r.Cost, Tokens: r.Tokens, Prompt: r.Prompt, Took: r.Took, Count: r.Count, Weight: r.Weight}
 		return asked[Reservation](ctx, l, opClose, e, nil)
 	}
 	return a, err

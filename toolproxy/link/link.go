@@ -176,8 +176,9 @@ type Record struct {
 	Detail   string        `json:"detail,omitempty"` // class of what was refused; no contents
 	Cost     int64         `json:"cost,omitempty"`
 	Tokens   int64         `json:"tokens,omitempty"`
-	Sent     int64         `json:"sent,omitempty"`     // bytes to upstream
-	Received int64         `json:"received,omitempty"` // bytes from upstream
+	Prompt   int64         `json:"prompt_tokens,omitempty"` // of Tokens
+	Sent     int64         `json:"sent,omitempty"`          // bytes to upstream
+	Received int64         `json:"received,omitempty"`      // bytes from upstream
 	Took     time.Duration `json:"took"`
 	Count    int64         `json:"count"`            // of like events gathered in this record; at least 1
 	Weight   rings.Ring    `json:"weight,omitempty"` // ring that the refused thing belongs to; feeds the breach detector

@@ -385,7 +385,7 @@ func (c *call) end(e *gate.Error) *gate.Error {
 		c.settled = c.bill()
 	}
 	o := gate.Outcome{Err: e, Cost: c.target.model.cost(c.settled.Prompt, c.settled.Completion), Tokens: c.settled.Total,
-		Sent: int64(c.sentBytes), Received: c.received, Flags: c.flags}
+		Prompt: c.settled.Prompt, Sent: int64(c.sentBytes), Received: c.received, Flags: c.flags}
 	if c.target.rt == nil {
 		o.Sent, o.Received = 0, 0
 	}

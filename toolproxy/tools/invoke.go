@@ -115,7 +115,8 @@ func Cut(text string, most int) string {
 // run calls the tool and brings its answer into the form in which the agent may have it.
 func (r *Registry) run(ctx context.Context, t *tool, args gate.Args) (json.RawMessage, gate.Outcome) {
 	result, err := t.within(ctx, Call{Caller: r.o.Caller, Tool: t.Name, Args: args, Limit: t.MaxReply})
-	o := gate.Outcome{Cost: result.Cost, Tokens: result.Tokens, Sent: result.Sent, Received: result.Received}
+	// The one tool that uses a model makes embeddings, which have no completion.
+	o := gate.Outcome{Cost: result.Cost, Tokens: result.Tokens, Prompt: result.Tokens, Sent: result.Sent, Received: result.Received}
 	if err != nil {
 		o.Err = agentsError(ctx, t.Name, err)
 		return nil, o
