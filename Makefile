@@ -37,7 +37,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
 
 run: deps build ## install what is missing, build, run the example agent in ring 3
-	cd examples && ../bin/agentrun exec --ring 3 -- agent.py
+	cd examples && ../bin/agentrun exec --ring 3 --on-breach record -- agent.py
 
 deps:
 	@bash scripts/install-deps.sh run

@@ -177,7 +177,8 @@ type Score struct {
 // Breach is a finding of the breach detector (H-24).
 type Breach struct {
 	AgentID  string `log:"agent_id id"`
-	Calls    int64  `log:"calls count"` // denied attempts in the window
+	Calls    int64  `log:"calls count"`       // denied attempts in the window
+	OnBreach string `log:"on_breach optCode"` // what the run's operator wants to follow
 	RunID    string `log:"run_id optID"`
 	Severity string `log:"severity code"` // low, medium, high, critical
 	Tripped  bool   `log:"tripped bool"`  // the breaker opened

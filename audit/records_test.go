@@ -114,6 +114,7 @@ func gainedLater() []Record {
 		&KillOrder{AgentID: "a1", By: "uid:0", Note: "reads what it shouldn't", Reason: "manual", Trigger: "operator"},
 		&Quarantine{AgentID: "a1", Cause: "operator", Note: "odd calls"},
 		&Release{AgentID: "a", KeyID: "k", Note: "looked at it", Ring: Sandbox, Statement: digestOf(2)},
+		&Breach{AgentID: "a1", OnBreach: "freeze", Severity: "high", Tripped: true},
 	}
 }
 

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small agent: does its work in the scratch, then tries what ring 3 does not allow.
 
-Run it with: agentrun exec --ring 3 -- agent.py
+Run it with: agentrun exec --ring 3 --on-breach record -- agent.py
+
+All that it tries is a breach, which ends a run after the first few; --on-breach record lets it try the rest.
 """
 
 import ctypes

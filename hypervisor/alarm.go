@@ -17,7 +17,7 @@ import (
 type alarm struct {
 	refused, passed *gatherer
 	attempts        *meter.Account
-	tripped         atomic.Bool
+	told            atomic.Uint32 // the worst severity that something followed from
 }
 
 func (h *Hypervisor) newAlarm(session string, attempts *meter.Account) *alarm {
@@ -30,19 +30,24 @@ func (h *Hypervisor) newAlarm(session string, attempts *meter.Account) *alarm {
 // flush puts on record what was only counted so far.
 func (a *alarm) flush() error { return errors.Join(a.refused.flush(), a.passed.flush()) }
 
-// denied counts one attempt; trips is true once. What can't be counted is the worst.
+// denied counts one attempt; trips is true once for each severity that trips. What can't be counted is the worst.
 func (a *alarm) denied(ring, called rings.Ring) (b rings.BreachResult, trips bool) {
 	b, err := a.attempts.Attempt(ring, called)
 	if err != nil {
 		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: rings.BreachWeight(ring, called)}
 	}
-	return b, b.Tripped && !a.tripped.Swap(true)
+	for told := a.told.Load(); b.Tripped && told < uint32(b.Severity); told = a.told.Load() {
+		if a.told.CompareAndSwap(told, uint32(b.Severity)) {
+			return b, true
+		}
+	}
+	return b, false
 }
 
 // reset begins anew; what can't be forgotten still counts.
 func (a *alarm) reset() {
 	if a.attempts.Forgive() == nil {
-		a.tripped.Store(false)
+		a.told.Store(0)
 	}
 }
 

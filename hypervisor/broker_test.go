@@ -22,6 +22,7 @@ import (
 	"agentrun/audit"
 	"agentrun/governance"
 	"agentrun/internal/fault"
+	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/toolproxy/link"
@@ -646,7 +647,7 @@ func TestM18OneRecordForEachDecision(t *testing.T) {
 func TestH24RefusalsAddUp(t *testing.T) {
 	n := newNode(t)
 	adm := n.admit(Request{Agent: "a"})
-	c := n.Control(adm, ControlOptions{Run: "r1", KillOnBreach: true})
+	c := n.Control(adm, ControlOptions{Run: "r1", OnBreach: profiles.BreachKill})
 	w := c.Watch(WatchOptions{})
 	if err := w.Start(status("r1")); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentrun/audit"
+	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/sagas"
@@ -57,9 +58,12 @@ type crew struct {
 	did  []string
 	dead chan struct{} // closed at the first kill
 	err  error
+
+	stopped chan struct{} // closed at the first freeze
+	cause   runtime.KillCause
 }
 
-func newCrew() *crew { return &crew{dead: make(chan struct{})} }
+func newCrew() *crew { return &crew{dead: make(chan struct{}), stopped: make(chan struct{})} }
 
 func (p *crew) FreezeForKill(context.Context) error {
 	p.mu.Lock()
@@ -68,14 +72,25 @@ func (p *crew) FreezeForKill(context.Context) error {
 	return p.err
 }
 
-func (p *crew) Kill(_ context.Context, reason string) (int, error) {
+func (p *crew) Freeze(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Contains(p.did, "stop") {
+		close(p.stopped)
+	}
+	p.did = append(p.did, "stop")
+	return p.err
+}
+
+func (p *crew) Kill(_ context.Context, cause runtime.KillCause) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !slices.Contains(p.did, "kill") {
 		close(p.dead)
 	}
 	p.did = append(p.did, "kill")
-	if reason == "" {
+	p.cause = cause
+	if cause.Reason == "" {
 		return 0, errors.New("no reason")
 	}
 	return 3, nil
@@ -649,58 +664,68 @@ func TestH24BreachLowersTheLiveRun(t *testing.T) {
 		},
 	}
 	for name, source := range sources {
-		for _, kill := range []bool{false, true} {
+		for _, mode := range []profiles.OnBreach{"", profiles.BreachFreeze, profiles.BreachKill, profiles.BreachRecord} {
 			for _, agent := range []string{"a", ""} {
-				t.Run(fmt.Sprintf("%s/%v/%q", name, kill, agent), func(t *testing.T) {
-					s := newSite(t)
-					s.score("a", 0.7, false)
-					adm, err := s.Admit(t.Context(), Request{Agent: agent, Ring: rings.Standard})
-					if err != nil {
-						t.Fatal(err)
-					}
-					c := s.Control(adm, ControlOptions{Run: "r1", Processes: s.crew, KillOnBreach: kill, Notify: s.post.notify})
-					defer c.Close()
-					w := c.Watch(WatchOptions{})
-					if err := w.Start(status("r1")); err != nil {
-						t.Fatal(err)
-					}
-					e := c.Broker(BrokerOptions{})
-					defer e.Close()
-					for range 4 {
-						if err := source(s, c, e, w); err != nil {
-							t.Fatal(err)
-						}
-					}
-					wantRing(t, c, rings.Standard)
-					err = source(s, c, e, w)
-					if (err != nil) != (kill && name != "syscalls") {
-						t.Errorf("got %v", err)
-					}
-					if agent != "" || kill {
-						wantRing(t, c, rings.Sandbox) // already
-					} else {
-						wantRing(t, c, rings.Standard) // the operator's word
-					}
-					if held := s.agent("a").Quarantined != nil; held != (agent != "") {
-						t.Errorf("in quarantine %v", held)
-					}
-					if kill {
-						<-s.crew.dead
-					}
-					for range 50 {
-						_ = source(s, c, e, w)
-					}
-					e.Close()
-					c.Close()
-					if got := len(s.crew.log()) > 0; got != kill {
-						t.Errorf("killed %v, want %v", got, kill)
-					}
-					if !slices.Contains(s.post.kinds(), EventBreach) {
-						t.Errorf("got %v", s.post.kinds())
-					}
+				t.Run(fmt.Sprintf("%s/%s/%q", name, mode, agent), func(t *testing.T) {
+					breaks(t, source, mode, agent, name == "syscalls")
 				})
 			}
 		}
+	}
+}
+
+// breaks has a run try what it may not until that is a breach, and then on until it is a critical one.
+func breaks(t *testing.T, source func(*site, *Control, *Broker, runtime.Observer) error, mode profiles.OnBreach, agent string, silent bool) {
+	s := newSite(t)
+	s.score("a", 0.7, false)
+	adm, err := s.Admit(t.Context(), Request{Agent: agent, Ring: rings.Standard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Control(adm, ControlOptions{Run: "r1", Processes: s.crew, OnBreach: mode, Notify: s.post.notify})
+	defer c.Close()
+	w := c.Watch(WatchOptions{})
+	if err := w.Start(status("r1")); err != nil {
+		t.Fatal(err)
+	}
+	e := c.Broker(BrokerOptions{})
+	defer e.Close()
+	for range 4 {
+		if err := source(s, c, e, w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantRing(t, c, rings.Standard)
+	err = source(s, c, e, w) // the fifth: high
+	ended := mode == profiles.BreachKill || mode == "" && agent == ""
+	if (err != nil) != (ended && !silent) {
+		t.Errorf("got %v", err)
+	}
+	if mode == profiles.BreachRecord || mode == profiles.BreachFreeze && agent == "" {
+		wantRing(t, c, rings.Standard)
+	} else {
+		wantRing(t, c, rings.Sandbox) // already
+	}
+	if held := s.agent("a").Quarantined != nil; held != (agent != "" && mode != profiles.BreachRecord) {
+		t.Errorf("in quarantine %v", held)
+	}
+	if mode == profiles.BreachFreeze {
+		<-s.crew.stopped
+	}
+	for range 50 {
+		_ = source(s, c, e, w)
+	}
+	e.Close()
+	c.Close()
+	killed := mode != profiles.BreachRecord && mode != profiles.BreachFreeze // at critical, if not before
+	if got := slices.Contains(s.crew.log(), "kill"); got != killed {
+		t.Errorf("killed %v, want %v", got, killed)
+	}
+	if policy := s.crew.cause.State == runtime.Policy; policy != (mode == "" && agent == "") {
+		t.Errorf("ended as %q", s.crew.cause.State)
+	}
+	if !slices.Contains(s.post.kinds(), EventBreach) {
+		t.Errorf("got %v", s.post.kinds())
 	}
 }
 
@@ -708,7 +733,7 @@ func TestH24BreachLowersTheLiveRun(t *testing.T) {
 func TestH24BusyAgentIsLeftAlone(t *testing.T) {
 	s := newSite(t)
 	s.score("a", 0.7, false)
-	c := s.control(func(_ *Request, o *ControlOptions) { o.KillOnBreach = true })
+	c := s.control(func(_ *Request, o *ControlOptions) { o.OnBreach = profiles.BreachKill })
 	e := mustElevate(t, c, to(rings.Standard))
 	if _, err := c.Revoke(t.Context(), e.ID, "uid:0"); err != nil {
 		t.Fatal(err)
@@ -738,7 +763,7 @@ func (c *Control) isTold() bool {
 	return c.toldHeld
 }
 
-func (a *alarm) isTripped() bool { return a.tripped.Load() }
+func (a *alarm) isTripped() bool { return a.told.Load() > 0 }
 
 // A release forgives, and the next breach counts again; also when the run never looked while its agent was in quarantine.
 func TestH24BreachAfterRelease(t *testing.T) {
@@ -972,7 +997,10 @@ func TestH23Triggers(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := s.control(func(r *Request, o *ControlOptions) {
-				r.Session, o.KillOnBreach = "s", tt.name == "breach"
+				r.Session = "s"
+				if tt.name == "breach" {
+					o.OnBreach = profiles.BreachKill
+				}
 				if tt.name == "quarantine" {
 					o.QuarantineTimeout = time.Millisecond
 				}

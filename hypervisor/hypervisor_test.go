@@ -16,6 +16,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/internal/mounts"
+	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/sagas"
@@ -558,17 +559,19 @@ func TestH24BreachEndsTheRun(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		adm         Admission
+		mode        profiles.OnBreach
 		kill, holds bool
 	}{
-		{"agent in ring 2", Admission{Agent: "a", Ring: rings.Standard}, false, true},
-		{"agent in ring 3", Admission{Agent: "a", Ring: rings.Sandbox}, false, true},
-		{"agent in ring 3, kill", Admission{Agent: "a", Ring: rings.Sandbox}, true, true},
-		{"operator's run", Admission{Ring: rings.Standard}, false, false},
-		{"operator's run, kill", Admission{Ring: rings.Standard}, true, false},
+		{"agent in ring 2", Admission{Agent: "a", Ring: rings.Standard}, "", true, true},
+		{"agent in ring 3", Admission{Agent: "a", Ring: rings.Sandbox}, "", true, true},
+		{"agent in ring 3, kill", Admission{Agent: "a", Ring: rings.Sandbox}, profiles.BreachKill, true, true},
+		{"operator's run", Admission{Ring: rings.Standard}, "", true, false},
+		{"operator's run, kill", Admission{Ring: rings.Standard}, profiles.BreachKill, true, false},
+		{"operator's run, record", Admission{Ring: rings.Standard}, profiles.BreachRecord, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			c := n.Control(tt.adm, ControlOptions{Run: "run1", KillOnBreach: tt.kill, Processes: newCrew()})
+			c := n.Control(tt.adm, ControlOptions{Run: "run1", OnBreach: tt.mode, Processes: newCrew()})
 			w := c.Watch(WatchOptions{})
 			if err := w.Start(status("run1")); err != nil {
 				t.Fatal(err)
@@ -603,6 +606,9 @@ func TestH24BreachEndsTheRun(t *testing.T) {
 			if tt.holds {
 				want += " quarantine"
 			}
+			if tt.mode == profiles.BreachRecord || tt.mode == "" && tt.holds {
+				want += " refusal breach" // it goes on, to critical
+			}
 			if tt.kill {
 				want += " kill_order kill"
 			}
@@ -617,7 +623,7 @@ func TestH24BreachEndsTheRun(t *testing.T) {
 // H-24: a few ordinary refusals are no breach.
 func TestH24OrdinaryRefusals(t *testing.T) {
 	n := newNode(t)
-	w := n.Control(Admission{Agent: "a", Ring: rings.Sandbox}, ControlOptions{Run: "run1", KillOnBreach: true}).Watch(WatchOptions{})
+	w := n.Control(Admission{Agent: "a", Ring: rings.Sandbox}, ControlOptions{Run: "run1", OnBreach: profiles.BreachKill}).Watch(WatchOptions{})
 	if err := w.Start(status("run1")); err != nil {
 		t.Fatal(err)
 	}

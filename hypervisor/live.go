@@ -10,16 +10,20 @@ import (
 	"time"
 
 	"agentrun/meter"
+	"agentrun/profiles"
 	"agentrun/rings"
+	"agentrun/runtime"
 	"agentrun/store"
 )
 
 // Processes are those of a run, all of them.
 type Processes interface {
+	// Freeze has them stand still until an operator thaws them.
+	Freeze(ctx context.Context) error
 	// FreezeForKill stops them for good: nothing thaws them until they are killed.
 	FreezeForKill(ctx context.Context) error
 	// Kill returns when none is left, and how many it killed. It may be called more than once, and at the same time.
-	Kill(ctx context.Context, reason string) (int, error)
+	Kill(ctx context.Context, cause runtime.KillCause) (int, error)
 }
 
 // ControlOptions are what the run has. The zero value of each refuses or does nothing, as it says.
@@ -30,9 +34,8 @@ type ControlOptions struct {
 	Elevatable func() error
 	// Processes are what a kill ends. They may be set later, with SetProcesses; a kill that comes before hits them then.
 	Processes Processes
-	// KillOnBreach kills the run when what it was refused amounts to a breach of severity high or critical (H-24).
-	// Without it its agent is quarantined, and it goes on in ring 3.
-	KillOnBreach bool
+	// OnBreach is what follows when what the run was refused amounts to a breach (H-24); empty: profiles.BreachQuarantine.
+	OnBreach profiles.OnBreach
 	// QuarantineTimeout is how long the agent may stay in quarantine before the run is killed (H-23); 0: for ever.
 	QuarantineTimeout time.Duration
 	// HandlerLimit bounds each handler and compensation of a kill; 0: 5 s (H-21).
@@ -246,7 +249,7 @@ func (c *Control) SetProcesses(p Processes) {
 	}
 	go func() {
 		defer c.work.Done()
-		if _, err := p.Kill(context.Background(), "killed before it began"); err != nil {
+		if _, err := p.Kill(context.Background(), runtime.KillCause{Reason: "killed before it began"}); err != nil {
 			c.warn(err)
 		}
 	}()

@@ -3,12 +3,15 @@
 package hypervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
 	"agentrun/audit"
+	"agentrun/profiles"
 	"agentrun/rings"
+	"agentrun/runtime"
 )
 
 // attempt weighs one refused attempt at what belongs to ring called. An error means that the run must end, and that a kill has
@@ -21,28 +24,58 @@ func (c *Control) attempt(called rings.Ring) error {
 	return c.breach(b)
 }
 
-// breach does what H-24 asks for: the agent is put into quarantine, which is ring 3 at once, and the run is killed if its
-// operator said so, or if that can't be put on record. An operator's own run has nobody to put there, and its ring is the operator's
-// word: the breach is on record and told, and the run goes on, as a test suite does that tries what it may not.
+// breach does what H-24 asks for. It is on record and told; what follows is as the run's on_breach says, and nothing that follows
+// waits for the processes: one of them waits for our answer. What can't be put on record, or not be held, is killed.
 func (c *Control) breach(b rings.BreachResult) error {
+	if c.over() {
+		return nil // it is being killed
+	}
+	mode := cmp.Or(c.opt.OnBreach, profiles.BreachQuarantine)
 	err := c.adm.alarm.flush() // what led to it stands before it
 	reason := fmt.Sprintf("ring breach, severity %s: %d refused calls in run %s", b.Severity, b.Attempts, c.opt.Run)
 	err = errors.Join(err, c.h.record(c.adm.Session, true, &audit.Breach{
-		AgentID: c.who, Calls: int64(b.Attempts), RunID: c.opt.Run, Severity: b.Severity.String(), Tripped: true,
+		AgentID: c.who, Calls: int64(b.Attempts), OnBreach: string(mode), RunID: c.opt.Run, Severity: b.Severity.String(), Tripped: true,
 		Weight: audit.NumberOf(float64(b.Score)),
 	}))
-	err = errors.Join(err, c.seclude(reason))
+	if mode != profiles.BreachRecord {
+		err = errors.Join(err, c.seclude(reason))
+	}
 	c.notify(EventBreach, map[string]string{"severity": b.Severity.String()})
+	kill := KillRequest{Reason: rings.KillRingBreach, By: "breach detector", Detail: reason}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("%s: %w", reason, err)
-	case c.opt.KillOnBreach:
-		err = errors.New(reason)
-	default:
+		kill.Detail = fmt.Sprintf("%s: %v", reason, err)
+	case mode == profiles.BreachRecord:
 		return nil
+	case mode == profiles.BreachFreeze:
+		c.freezeSoon(kill)
+		return nil
+	case mode != profiles.BreachKill && b.Severity < rings.SeverityCritical:
+		if c.adm.Agent != "" {
+			return nil
+		}
+		kill.State = runtime.Policy // there is nobody to hold, and nobody whom an operator could release
 	}
-	c.killSoon(KillRequest{Reason: rings.KillRingBreach, By: "breach detector", Detail: err.Error()})
-	return err
+	c.killSoon(kill)
+	return errors.New(kill.Detail)
+}
+
+// freezeSoon has the run stand still. One that can't be made to is killed.
+func (c *Control) freezeSoon(otherwise KillRequest) {
+	if !c.underWay() {
+		return
+	}
+	go func() {
+		defer c.work.Done()
+		p, err := c.those()
+		if err == nil {
+			err = p.Freeze(c.ctx)
+		}
+		if err != nil {
+			otherwise.Detail += fmt.Sprintf("; freeze: %v", err)
+			c.killSoon(otherwise)
+		}
+	}()
 }
 
 // seclude puts the run's agent, if there is one, into quarantine, and with it the run into ring 3.

@@ -12,6 +12,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/rings"
+	"agentrun/runtime"
 )
 
 // KillRequest says why a run is killed.
@@ -21,6 +22,7 @@ type KillRequest struct {
 	By     string           // who ordered it: "uid:0", or the part of agentrun that did
 	Detail string           // for people
 	Note   string           // the operator's own words, for the audit
+	State  runtime.State    // how the run ends; empty: runtime.Killed
 }
 
 func (r KillRequest) String() string {
@@ -159,7 +161,8 @@ func (c *Control) killProcesses(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return p.Kill(ctx, orderOf(ctx).String())
+	r := orderOf(ctx)
+	return p.Kill(ctx, runtime.KillCause{State: r.State, Reason: r.String()})
 }
 
 // intent puts the order on record, on disk (H-28). The run is frozen, or dead: now there is time to see who may take over.

@@ -56,7 +56,7 @@ func (m *digestMemo) of(p Profile) string {
 // equal looks at every field; TestDigest changes each and wants another digest.
 func (p *Profile) equal(q *Profile) bool {
 	return p.Name == q.Name && p.Description == q.Description && p.Abstract == q.Abstract && p.Extends == q.Extends &&
-		p.Ring == q.Ring && p.Network == q.Network && p.Limits == q.Limits && p.Safety == q.Safety &&
+		p.Ring == q.Ring && p.Network == q.Network && p.Limits == q.Limits && p.Safety == q.Safety && p.OnBreach == q.OnBreach &&
 		p.Files.equal(&q.Files) && p.Subprocess.equal(&q.Subprocess) &&
 		slices.Equal(p.Environment.Set, q.Environment.Set) && slices.Equal(p.Environment.Pass, q.Environment.Pass) &&
 		slices.EqualFunc(p.Syscalls, q.Syscalls, func(a, b SyscallRule) bool { return a.equal(&b) })

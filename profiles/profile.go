@@ -18,7 +18,8 @@ type Profile struct {
 	Limits      Limits        `json:"limits,omitzero"`
 	Environment Environment   `json:"environment,omitzero"`
 	Safety      Safety        `json:"safety,omitzero"`
-	Syscalls    []SyscallRule `json:"syscalls,omitempty"` // first match decides
+	OnBreach    OnBreach      `json:"on_breach,omitempty"` // not set: BreachQuarantine
+	Syscalls    []SyscallRule `json:"syscalls,omitempty"`  // first match decides
 }
 
 // Network says where the proxy may take the agent. The network namespace has only loopback whatever stands here.
@@ -101,6 +102,26 @@ const (
 
 // Choices implements read.Choice.
 func (OnDemotion) Choices() []string { return []string{"kill", "keep"} }
+
+// OnBreach is a closed choice: what becomes of a run whose refused calls amount to a breach (H-24). Not set: BreachQuarantine.
+type OnBreach string
+
+// What follows from a breach. It is on record and told to operators in any case.
+const (
+	// BreachQuarantine holds the agent, which takes the run into ring 3 and shuts its way out. A run that belongs to no agent, whom an
+	// operator could release, ends as policy. Severity critical kills.
+	BreachQuarantine OnBreach = "quarantine"
+	// BreachFreeze does the same, and the processes stand still until an operator thaws or kills them; a run without an agent is frozen
+	// in place of being ended.
+	BreachFreeze OnBreach = "freeze"
+	// BreachKill holds the agent and kills the run.
+	BreachKill OnBreach = "kill"
+	// BreachRecord lets the run go on: for those who test what a sandbox refuses.
+	BreachRecord OnBreach = "record"
+)
+
+// Choices implements read.Choice.
+func (OnBreach) Choices() []string { return []string{"quarantine", "freeze", "kill", "record"} }
 
 // SubprocessMode is a closed choice; the zero value is invalid.
 type SubprocessMode string

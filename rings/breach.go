@@ -23,7 +23,7 @@ func (s Severity) String() string {
 // MarshalText returns the name.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Trips tells whether s trips the breaker: the agent is to be quarantined, or killed with kill_on_breach.
+// Trips tells whether s trips the breaker: something must follow, as the run's on_breach says.
 func (s Severity) Trips() bool { return s >= SeverityHigh }
 
 // BreachWindow is how long an attempt counts (H-24). One made exactly that long ago no longer does.

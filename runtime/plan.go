@@ -79,6 +79,7 @@ type Plan struct {
 	Wayout       *PlanWayout           `json:"exit,omitempty"`
 	Subprocess   bool                  `json:"subprocess"`
 	OnDemotion   string                `json:"on_demotion"`      // kill or keep: subprocesses when the run loses the right to have them
+	OnBreach     profiles.OnBreach     `json:"on_breach"`        // H-24
 	Safety       *profiles.Safety      `json:"safety,omitempty"` // the run's safety loop; nil: none
 	Limits       PlanLimits            `json:"limits"`
 	Rlimits      []PlanRlimit          `json:"rlimits"`
@@ -153,6 +154,7 @@ func NewPlan(s Spec) (*Plan, error) {
 			MaxOutput: int64(s.Limits.MaxOutput), ScratchSize: int64(s.Limits.ScratchSize), MaxSteps: s.Limits.MaxSteps,
 		},
 		OnDemotion: cmp.Or(string(s.Profile.Subprocess.OnDemotion), string(profiles.DemotionKill)),
+		OnBreach:   cmp.Or(s.Profile.OnBreach, profiles.BreachQuarantine),
 		profile:    s.Profile, ranges: s.ranges(), operator: operatorLimits(&s),
 	}
 	if s.Profile.Safety.On() {

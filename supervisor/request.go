@@ -49,7 +49,7 @@ type Request struct {
 	RequireIntent   *bool
 
 	Detach            bool
-	KillOnBreach      bool
+	OnBreach          profiles.OnBreach // empty: the profile's
 	QuarantineTimeout time.Duration
 	StatusFile        string
 	JSON              bool // how it ended, on stderr

@@ -258,7 +258,7 @@ func (s *run) begin() (err error) {
 		Tell(s.by.Stderr, "best effort: running without "+m.Name+": "+m.Loses, "")
 	}
 	o := live.RunOptions{
-		KillOnBreach: s.want.KillOnBreach, QuarantineTimeout: s.want.QuarantineTimeout, Hooks: s.hooks,
+		QuarantineTimeout: s.want.QuarantineTimeout, Hooks: s.hooks,
 	}
 	if s.want.Detach {
 		o.Output = s.node.Outputs().File(s.plan.ID)

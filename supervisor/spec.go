@@ -3,9 +3,11 @@
 package supervisor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"agentrun/governance"
 	"agentrun/hypervisor"
@@ -48,7 +50,7 @@ func (s *run) specify() (err error) {
 	}
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
-	problems := slices.Concat(r.Malformed, s.wayOut(), safetyOf(s.by, r, &s.spec.Profile.Safety))
+	problems := slices.Concat(r.Malformed, s.wayOut(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile))
 	if err := s.planLimits(); err != nil {
 		return err
 	}
@@ -146,6 +148,15 @@ func (s *run) planLimits() error {
 	}
 	l.Timeout = most
 	l.CPUTime = min(l.CPUTime, most)
+	return nil
+}
+
+// onBreach has the flag speak to the profile.
+func onBreach(r *Request, p *profiles.Profile) []read.Problem {
+	p.OnBreach = cmp.Or(r.OnBreach, p.OnBreach)
+	if all := p.OnBreach.Choices(); p.OnBreach != "" && !slices.Contains(all, string(p.OnBreach)) {
+		return []read.Problem{{Path: "--on-breach", Message: fmt.Sprintf("%.64q is none of %s", p.OnBreach, strings.Join(all, ", "))}}
+	}
 	return nil
 }
 

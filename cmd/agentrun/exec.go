@@ -34,7 +34,6 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 			&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
 			&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
 			&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
-			&cli.BoolFlag{Name: "kill-on-breach", Usage: "kill the run when its refused calls amount to a breach (without: quarantine the agent, which puts the run into ring 3)"},
 			&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
 		)),
 		Before: allFlagsAreParsed,

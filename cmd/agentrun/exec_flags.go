@@ -35,6 +35,7 @@ func specFlags() []cli.Flag {
 		&cli.StringFlag{Name: "scratch-size", Usage: "size of /tmp/sandbox, `SIZE`"},
 		&cli.StringFlag{Name: "max-output", Usage: "bytes of stdout and stderr together, `SIZE`"},
 		&cli.StringFlag{Name: "keep", Usage: "ring 1: write what changed in the root to `FILE` (OCI layer, tar)"},
+		&cli.StringFlag{Name: "on-breach", Usage: "what becomes of a run whose refused calls amount to a breach: `quarantine|freeze|kill|record` (default: the profile's, else quarantine)"},
 		&cli.BoolFlag{Name: "t", Aliases: []string{"tty"}, Usage: "give the agent a terminal of its own"},
 		&cli.BoolFlag{Name: "best-effort", Usage: "go on without protections this host can't give, and say which"},
 	}

@@ -25,7 +25,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		NoGateway: c.Bool("no-gateway"), Gateway: by.Path(c.String("gateway")), Policy: by.Path(c.String("policy")),
 		Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"), Metrics: c.String("metrics-addr"),
 		RequireIntent: given(c, "require-intent", c.Bool),
-		Detach:        c.Bool("d"), KillOnBreach: c.Bool("kill-on-breach"), QuarantineTimeout: c.Duration("quarantine-timeout"),
+		Detach:        c.Bool("d"), OnBreach: profiles.OnBreach(c.String("on-breach")), QuarantineTimeout: c.Duration("quarantine-timeout"),
 		StatusFile: by.Path(c.String("status-file")), JSON: c.Bool("json"),
 	}
 	bad := func(flag, message string) {

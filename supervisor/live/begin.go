@@ -73,8 +73,7 @@ func (s *Runs) Metrics() (string, error) { return s.safety.metrics.With(s.others
 
 // RunOptions are what was asked for about one run.
 type RunOptions struct {
-	Output            string // file of a detached run's output; empty: its caller has it
-	KillOnBreach      bool
+	Output            string        // file of a detached run's output; empty: its caller has it
 	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
 	Hooks             killhooks.Hooks
 }
@@ -84,7 +83,7 @@ type RunOptions struct {
 func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
 	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, ended: make(chan struct{})}
 	v.Control = h.Control(adm, hypervisor.ControlOptions{
-		Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, KillOnBreach: o.KillOnBreach, QuarantineTimeout: o.QuarantineTimeout,
+		Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, OnBreach: plan.OnBreach, QuarantineTimeout: o.QuarantineTimeout,
 		HandlerLimit: killhooks.Backstop, Notify: v.decided, Warn: s.warn,
 	})
 	if err := o.Hooks.Register(v.Control, plan, s.log); err != nil {

@@ -154,7 +154,7 @@ func (v *Run) begun(l *runtime.Live) {
 	v.mu.Lock()
 	v.run = l
 	v.mu.Unlock()
-	v.Control.SetProcesses(processes{l})
+	v.Control.SetProcesses(processes{v, l})
 	v.event(control.EventStarted, map[string]string{"profile": v.Plan.Profile, "plan": v.Plan.Digest})
 }
 
@@ -194,12 +194,18 @@ func (v *Run) changed(e runtime.LiveEvent) {
 func (v *Run) decided(e hypervisor.Event) { v.event(e.Kind, e.Data) }
 
 // processes is runtime.Live as the kill switch takes it.
-type processes struct{ run *runtime.Live }
+type processes struct {
+	of  *Run
+	run *runtime.Live
+}
+
+// Freeze freezes as an operator does, who alone is to thaw.
+func (p processes) Freeze(ctx context.Context) error { return dead(p.of.freeze(ctx, byOperator)) }
 
 func (p processes) FreezeForKill(ctx context.Context) error { return dead(p.run.FreezeForKill(ctx)) }
 
-func (p processes) Kill(ctx context.Context, reason string) (int, error) {
-	n, err := p.run.Kill(ctx, runtime.KillCause{State: runtime.Killed, Reason: reason})
+func (p processes) Kill(ctx context.Context, cause runtime.KillCause) (int, error) {
+	n, err := p.run.Kill(ctx, cause)
 	return n, dead(err)
 }
 

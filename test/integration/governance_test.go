@@ -7,9 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -183,7 +185,7 @@ func TestH9ExecAsksTheEnforcer(t *testing.T) {
 }
 
 // H-24, H-31: refused calls that amount to a breach hold the agent of a run in ring 2, which is in ring 3 from then on; with
-// --kill-on-breach the run is killed (H-23).
+// --on-breach kill the run is killed (H-23).
 func TestH24BreachEndsALiveRun(t *testing.T) {
 	n := newNode(t)
 	for _, agent := range []string{"rogue", "worse"} {
@@ -193,7 +195,7 @@ func TestH24BreachEndsALiveRun(t *testing.T) {
 	for range 20 {
 		tries = append(tries, "mount tmpfs")
 	}
-	c := prepare(t, n.opts("--agent", "worse", "--kill-on-breach"), probeArgs(append(tries, "sleep 60")...)...)
+	c := prepare(t, n.opts("--agent", "worse", "--on-breach", "kill"), probeArgs(append(tries, "sleep 60")...)...)
 	c.Start()
 	r := c.finish(t)
 	r.want(t, 137, "killed")
@@ -203,7 +205,7 @@ func TestH24BreachEndsALiveRun(t *testing.T) {
 	if k := kinds(n.audit("node")); !strings.Contains(k, "breach quarantine") || !strings.Contains(k, "kill_order") {
 		t.Errorf("audit: %s", k)
 	}
-	c = prepare(t, n.opts("--agent", "rogue"), probeArgs(append(tries, "wait", "fork")...)...)
+	c = prepare(t, n.opts("--agent", "rogue"), probeArgs(append(tries[:5], "wait", "fork")...)...)
 	stdin, hold, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -229,6 +231,57 @@ func TestH24BreachEndsALiveRun(t *testing.T) {
 		t.Errorf("audit: %s", k)
 	}
 	noAgents(t)
+}
+
+// H-24: a run without --agent has nobody who could be held or released. It ends, unless its operator wants something else.
+func TestH24BreachOfARunWithoutAgent(t *testing.T) {
+	for _, tt := range []struct {
+		mode, state string
+		tries, exit int
+	}{
+		{"", "policy", 3, 137}, {"quarantine", "policy", 3, 137}, {"kill", "killed", 3, 137}, {"record", "exited", 60, 0},
+	} {
+		t.Run(fmt.Sprintf("%s/%d", tt.mode, tt.tries), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			flags := []string{"--ring", "3"}
+			if tt.mode != "" {
+				flags = append(flags, "--on-breach", tt.mode)
+			}
+			tries := slices.Repeat([]string{"mount tmpfs"}, tt.tries)
+			if tt.mode != "record" {
+				tries = append(tries, "sleep 60")
+			}
+			r := run(t, n.opts(flags...), probeArgs(tries...)...)
+			r.want(t, tt.exit, tt.state)
+			if !strings.Contains(kinds(n.audit("node")), "breach") {
+				t.Errorf("audit: %s", kinds(n.audit("node")))
+			}
+		})
+	}
+	n := newNode(t)
+	if r := n.do("exec", "--on-breach", "maybe", "--", "/bin/true"); r.exit == 0 || !strings.Contains(r.stderr, "--on-breach") {
+		t.Errorf("exit %d: %s", r.exit, r.stderr)
+	}
+}
+
+// H-24: on_breach freeze keeps the run for an operator to look at.
+func TestH24BreachFreezes(t *testing.T) {
+	n := newNode(t)
+	c := prepare(t, n.opts("--on-breach", "freeze", "--name", "odd"), probeArgs("mount tmpfs", "mount tmpfs", "mount tmpfs", "wait", "exit 7")...)
+	stdin, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	c.Stdin = stdin
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the run is frozen", func() bool { return strings.Contains(n.must("ps", "--json").stdout, `"frozen"`) })
+	hold.Close()
+	n.must("thaw", "odd")
+	c.finish(t).want(t, 7, "exited")
 }
 
 // H-12, H-31: only an operator's attestation releases an agent, once.
