@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,7 +161,15 @@ func Alone(boot func() time.Duration) *Account {
 
 // Account finds the agent's place in a session, or takes one that counts nothing any more; the error is ErrFull if there is none, or
 // the kernel's. It must be closed with the run.
-func (t *Table) Account(agent, session string) (*Account, error) {
+func (t *Table) Account(agent, session string) (a *Account, err error) {
+	mapped := guarded(func() { a, err = t.account(agent, session) })
+	if mapped != nil {
+		return nil, mapped
+	}
+	return a, err
+}
+
+func (t *Table) account(agent, session string) (*Account, error) {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(agent), agent, session)) // ("a", "bc") and ("ab", "c") are two
 	key := [keySize]byte(sum[:keySize])
 	first := int(binary.LittleEndian.Uint64(sum[keySize:]) % uint64(len(t.all)))
@@ -184,10 +193,30 @@ func (t *Table) Account(agent, session string) (*Account, error) {
 	if free < 0 {
 		return nil, ErrFull
 	}
-	p := &t.all[free]
-	p.key, p.window = key, rings.Attempts{}
-	p.fullAt.Store(0)
+	// Written, not stored: what the disk has no room for is told here, and not when the place is used.
+	var whole [placeSize]byte
+	copy(whole[:], key[:])
+	if _, err := t.file.WriteAt(whole[:], int64(headSize+free*placeSize)); err != nil {
+		return nil, err
+	}
 	return t.hold(free)
+}
+
+// guarded does what touches the mapped file. A page of it that can't be had, since the disk is full or the file was cut, is SIGBUS
+// (mmap(2)), which would end the supervisor; it is an error.
+func guarded(do func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }:
+			err = errors.New("a page of " + fileName + " can't be had: its disk is full, or the file was cut")
+		default:
+			panic(r)
+		}
+	}()
+	do()
+	return nil
 }
 
 // idle says whether a place counts nothing, and no run that lives may begin to.
@@ -231,8 +260,15 @@ func (a *Account) Close() {
 	})
 }
 
-// Take takes one token for a call in a ring. What is over the limit costs nothing.
-func (a *Account) Take(ring rings.Ring) rings.RateResult {
+// Take takes one token for a call in a ring. What is over the limit costs nothing; what can't be counted is refused.
+func (a *Account) Take(ring rings.Ring) (res rings.RateResult) {
+	if guarded(func() { res = a.take(ring) }) != nil {
+		return rings.RateResult{Code: rings.CodeRateTableFull}
+	}
+	return res
+}
+
+func (a *Account) take(ring rings.Ring) rings.RateResult {
 	for {
 		was := a.p.fullAt.Load()
 		next, res := rings.Draw(was, int64(a.t.boot()), ring)
@@ -249,7 +285,9 @@ func (a *Account) Attempt(agent, called rings.Ring) (rings.BreachResult, error) 
 		return rings.BreachResult{}, err
 	}
 	defer unlock()
-	return a.p.window.Add(a.t.boot(), rings.BreachWeight(agent, called)), nil
+	var res rings.BreachResult
+	err = guarded(func() { res = a.p.window.Add(a.t.boot(), rings.BreachWeight(agent, called)) })
+	return res, err
 }
 
 // Forgive empties the window: an operator has released the agent.
@@ -259,8 +297,7 @@ func (a *Account) Forgive() error {
 		return err
 	}
 	defer unlock()
-	a.p.window = rings.Attempts{}
-	return nil
+	return guarded(func() { a.p.window = rings.Attempts{} })
 }
 
 // window takes the turn of changing the window, in this process and among them.

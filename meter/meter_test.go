@@ -197,6 +197,29 @@ func TestH17NeverMoreThanTheBucket(t *testing.T) {
 	}
 }
 
+// A disk that has no page for the table refuses; it doesn't end who counts.
+func TestH17NoPageRefuses(t *testing.T) {
+	dir, c := filepath.Join(t.TempDir(), "state"), &clock{}
+	c.Store(int64(time.Hour))
+	m := table(t, dir, c, 1000)
+	a := account(t, m, "a", "s")
+	if err := os.Truncate(filepath.Join(dir, fileName), 1); err != nil { // as SIGBUS as a full disk
+		t.Fatal(err)
+	}
+	if res := a.Take(rings.Sandbox); res.Allowed || res.Code != rings.CodeRateTableFull {
+		t.Errorf("got %+v", res)
+	}
+	if _, err := a.Attempt(rings.Sandbox, rings.Root); err == nil {
+		t.Error("an attempt that nobody can count")
+	}
+	if err := a.Forgive(); err == nil {
+		t.Error("forgiven")
+	}
+	if b, err := m.Account("b", "s"); err == nil {
+		t.Errorf("got %v", b)
+	}
+}
+
 func BenchmarkTake(b *testing.B) {
 	c := &clock{}
 	m, err := open(filepath.Join(b.TempDir(), "state"), "boot-1", c.now, 1000)
