@@ -26,7 +26,7 @@ func (b *bench) places(rings ...int) []contender {
 	for _, r := range rings {
 		cs = append(cs, contender{
 			name: fmt.Sprintf("ring %d", r),
-			argv: []string{b.agentrun, "exec", "--ring", fmt.Sprint(r), "--cpus", "1", "--ro-bind", bind, "--", insideCost},
+			argv: []string{b.agentrun, "exec", "--ring", fmt.Sprint(r), "--on-breach", "record", "--cpus", "1", "--ro-bind", bind, "--", insideCost},
 		})
 	}
 	return cs

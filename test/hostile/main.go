@@ -177,7 +177,7 @@ func (m *mix) harm(ctx context.Context, kind string) {
 // exec is a ring 3 run with the probe in it. At the end of ctx it is told, not killed: it shall leave nothing.
 func (m *mix) exec(ctx context.Context, timeout string, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, m.agentrun, append([]string{"--state-dir", m.path("state"), "--run-dir", m.path("run"),
-		"exec", "--ring", "3", "--timeout", timeout, "--no-daemon", "--ro-bind", m.probe + ":/probe", "--"}, argv...)...)
+		"exec", "--ring", "3", "--on-breach", "record", "--timeout", timeout, "--no-daemon", "--ro-bind", m.probe + ":/probe", "--"}, argv...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute
 	cmd.Dir = m.path("host")

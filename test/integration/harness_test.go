@@ -253,6 +253,9 @@ func prepare(t testing.TB, o opts, argv ...string) *call {
 	args := append([]string{"exec"}, profileFlags(o.profile)...)
 	args = append(args, "--status-file", c.statusFile, "--ro-bind", probeBin+":/probe")
 	args = append(args, o.flags...)
+	if !slices.Contains(o.flags, "--agent") && !slices.Contains(o.flags, "--on-breach") {
+		args = append(args, "--on-breach", "record") // most tests try much of what is refused, and want to hear the answers
+	}
 	args = append(append(args, "--"), argv...)
 	ran(t, runBy(o.user), args)
 	if o.user != nil {
