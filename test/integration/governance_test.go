@@ -252,7 +252,9 @@ func TestH24BreachOfARunWithoutAgent(t *testing.T) {
 			if tt.mode != "record" {
 				tries = append(tries, "sleep 60")
 			}
-			r := run(t, n.opts(flags...), probeArgs(tries...)...)
+			o := n.opts(flags...)
+			o.breach = true
+			r := run(t, o, probeArgs(tries...)...)
 			r.want(t, tt.exit, tt.state)
 			if !strings.Contains(kinds(n.audit("node")), "breach") {
 				t.Errorf("audit: %s", kinds(n.audit("node")))

@@ -158,6 +158,7 @@ func needSandbox(t testing.TB) {
 
 // opts is one call of `agentrun exec`.
 type opts struct {
+	breach  bool     // a breach has the consequence that it has for everybody; without, it is on record only
 	profile string   // ring1, ring2, ring3 or strict; "" leaves the default
 	flags   []string // before "--"
 	env     []string // added to agentrun's own environment
@@ -253,7 +254,7 @@ func prepare(t testing.TB, o opts, argv ...string) *call {
 	args := append([]string{"exec"}, profileFlags(o.profile)...)
 	args = append(args, "--status-file", c.statusFile, "--ro-bind", probeBin+":/probe")
 	args = append(args, o.flags...)
-	if !slices.Contains(o.flags, "--agent") && !slices.Contains(o.flags, "--on-breach") {
+	if !o.breach && !slices.Contains(o.flags, "--agent") && !slices.Contains(o.flags, "--on-breach") {
 		args = append(args, "--on-breach", "record") // most tests try much of what is refused, and want to hear the answers
 	}
 	args = append(append(args, "--"), argv...)
