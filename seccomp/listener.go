@@ -59,7 +59,7 @@ func Deny(e unix.Errno) Answer {
 // Kill ends the caller's whole process by SIGKILL; the call does not run. As a refusal it counts for the rate.
 func Kill() Answer { return Answer{kill: true} }
 
-// Probe fails the call with e as Deny does, and counts as 1/32 of a refusal for the rate: for what libraries ask each time anew
+// Probe fails the call with e as Deny does, and counts as an eighth of a refusal for the rate: for what libraries ask each time anew
 // before they do it another way, and nobody records.
 func Probe(e unix.Errno) Answer {
 	a := Deny(e)
@@ -337,7 +337,7 @@ func (l *loop) release(all bool) (time.Duration, error) {
 		next := l.held.first()
 		if !all {
 			if wait := next.due.Sub(l.now()); wait > 0 {
-				return wait, nil
+				return max(wait, l.held.interval), nil // so that a flood of probes doesn't wake us for each
 			}
 		}
 		if err := l.send(*next); err != nil {

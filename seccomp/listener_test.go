@@ -522,8 +522,8 @@ func TestProbesWeighLittle(t *testing.T) {
 	for !l.hold(now, heldCall{answer: Probe(unix.ENOSYS)}) {
 		n++
 	}
-	if n != 320 {
-		t.Errorf("%d probes pass in a burst of 10 refusals, want 320", n)
+	if n != 80 {
+		t.Errorf("%d probes pass in a burst of 10 refusals, want 80", n)
 	}
 }
 

@@ -105,3 +105,16 @@ for i in range(40):
 		t.Errorf("%d breaches", breaches)
 	}
 }
+
+// An ordinary user's supervisor reads and kills as root's does.
+func TestM4RootlessAttemptsLeaveATrace(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	needProgram(t, "python3")
+	script := `/probe x32 165; a=$?; /probe clone3 user; python3 -c 'import threading; t = threading.Thread(target=int); t.start(); t.join()'; echo end $a $?`
+	r := run(t, opts{user: someone(t), profile: "ring2"}, "sh", "-c", script)
+	r.want(t, 0, "exited")
+	if got := r.status.Refused; !strings.Contains(r.stdout, "end 137 0") || len(got) != 2 || got["mount"] != 1 || got["clone3"] != 1 {
+		t.Errorf("got %q and refusals %v, want one killed for mount and one clone3", r.stdout, got)
+	}
+}
