@@ -175,9 +175,9 @@ func (w *warden) answer(c seccomp.Call) seccomp.Answer {
 // tell records a refusal and passes it on.
 func (w *warden) tell(r *rights, c seccomp.Call, a seccomp.Answer, called rings.Ring) {
 	e := w.recorder.Record(c, a)
-	if c.Name == seccomp.Unknown && c.Foreign == "" {
-		// A library that is younger than we are tries its new call at each start, and a scan tries many: each number weighs
-		// once, as an attempt at the next ring.
+	if (c.Name == seccomp.Unknown || c.Name == "io_uring_setup") && c.Foreign == "" {
+		// A library that is younger than we are tries its new call at each start, libuv did so with io_uring, and a scan tries
+		// many: each weighs once, as an attempt at the next ring. Whoever uses a ring that it hasn't got weighs as before.
 		called = noAttempt
 		if e.Count == 1 {
 			called = w.ring(r) - 1

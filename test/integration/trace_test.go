@@ -61,8 +61,8 @@ func TestM4NamespacesByClone3AreABreach(t *testing.T) {
 	n := newNode(t)
 	r := run(t, n.opts("--ring", "3"), probeArgs(slices.Repeat([]string{"clone3 user"}, 5)...)...)
 	counts, _, breaches := n.refusals()
-	if got := r.status.Refused["clone3"]; got < 3 || counts["clone3 flags=CLONE_NEWUSER ENOSYS"] != int(got) || breaches != 1 {
-		t.Errorf("%d refusals in the status, on record %v, %d breaches; want three or more, the same, one", got, counts, breaches)
+	if got := r.status.Refused["clone3"]; got < 3 || counts["clone3 flags=CLONE_NEWUSER ENOSYS"] != int(got) || breaches == 0 {
+		t.Errorf("%d refusals in the status, on record %v, %d breaches; want three or more, the same, one at least", got, counts, breaches)
 	}
 }
 
@@ -94,11 +94,11 @@ func TestM4BusyProgramsAreNoBreach(t *testing.T) {
 import os, threading
 for i in range(40):
     t = threading.Thread(target=int); t.start(); t.join()
-    os.waitpid(os.posix_spawn("/probe", ["/probe", "sys", "437", ",", "sys", "319", ",", "sys", "9999", ",", "clone3", "0"], {}), 0)
+    os.waitpid(os.posix_spawn("/probe", ["/probe", "sys", "437", ",", "sys", "319", ",", "sys", "9999", ",", "sys", "425", ",", "clone3", "0"], {}), 0)
 `
 	r := run(t, n.opts("--ring", "2"), "python3", "-c", busy)
 	r.want(t, 0, "exited")
-	if got := r.status.Refused; got["clone3"] != 0 || got["openat2"] != 40 || got["memfd_create"] != 40 || got["unknown"] != 40 {
+	if got := r.status.Refused; got["clone3"] != 0 || got["openat2"] != 40 || got["memfd_create"] != 40 || got["io_uring_setup"] != 40 || got["unknown"] != 40 {
 		t.Errorf("refused: %v, want 40 of what was probed and no clone3", got)
 	}
 	if _, _, breaches := n.refusals(); breaches != 0 {
