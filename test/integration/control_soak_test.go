@@ -164,6 +164,7 @@ func TestM23Soak(t *testing.T) {
 	}
 	wg.Go(func() { s.faults(end) })
 	wg.Go(func() { s.outages(end) })
+	wg.Go(func() { s.breaches(end) })
 	wg.Wait()
 
 	// A supervisor may be about to end by itself.
@@ -186,8 +187,10 @@ func TestM23Soak(t *testing.T) {
 		a.check()
 	}
 	granted, ended := causes(log)
-	t.Logf("%v; %d records, %d elevations granted, %d ended on record", s.counts, len(log), granted, len(ended))
-	if granted == 0 || s.counts["started"] < many/2 || s.counts["given"] == 0 {
+	breaches := s.held(log)
+	s.whole(log)
+	t.Logf("%v; %d records, %d elevations granted, %d ended on record, %d breaches", s.counts, len(log), granted, len(ended), breaches)
+	if breaches == 0 || granted == 0 || s.counts["started"] < many/2 || s.counts["given"] == 0 {
 		t.Error("nothing was tried")
 	}
 	_ = n.Process.Signal(unix.SIGTERM)
