@@ -5,7 +5,6 @@ package hypervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"agentrun/store"
 	"agentrun/toolproxy/link"
@@ -21,17 +20,8 @@ func (b *Broker) Memory(ctx context.Context, q link.MemoryRequest) (link.MemoryA
 	if err != nil {
 		return link.MemoryAnswer{}, err
 	}
-	if err := q.Check(); err != nil {
+	if err := b.mayKeep(q.Check(), memoryTool); err != nil {
 		return link.MemoryAnswer{}, err
-	}
-	if b.over() {
-		return link.MemoryAnswer{}, errors.New("the run has ended")
-	}
-	if b.live.isStopped() {
-		return link.MemoryAnswer{}, errStopped
-	}
-	if !b.adm.Grant.Allows(memoryTool) {
-		return link.MemoryAnswer{}, fmt.Errorf("plan %s or the agent's role doesn't include the tool %s", b.adm.Grant.Plan, memoryTool)
 	}
 	// One at a time: a transaction keeps all other runs of the node from theirs.
 	b.memory.Lock()

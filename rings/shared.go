@@ -123,6 +123,7 @@ type Shared struct {
 	version uint64
 	bytes   int
 	entries map[string]sharedEntry
+	others  SharedSize // of keys that are kept elsewhere
 }
 
 type sharedEntry struct {
@@ -190,7 +191,7 @@ func (s *Shared) put(w SharedWrite) (SharedResult, error) {
 		return SharedResult{}, err
 	}
 	old, there := s.entries[w.Key]
-	if !there && len(s.entries) >= MaxSharedKeys {
+	if !there && len(s.entries)+s.others.Keys >= MaxSharedKeys {
 		return SharedResult{}, fmt.Errorf("%w: %d keys", ErrSharedBounds, MaxSharedKeys)
 	}
 	next, res, err := s.decide(old, w)
@@ -198,7 +199,7 @@ func (s *Shared) put(w SharedWrite) (SharedResult, error) {
 		return SharedResult{}, err
 	}
 	size := s.bytes - sizeOf(old.values) + sizeOf(next.values)
-	if size > MaxSharedBytes {
+	if size+s.others.Bytes > MaxSharedBytes {
 		return SharedResult{}, fmt.Errorf("%w: %d bytes", ErrSharedBounds, MaxSharedBytes)
 	}
 	res.Key, res.Values, res.Version = w.Key, cloneValues(next.values), next.version

@@ -20,7 +20,24 @@ type SharedKey struct {
 type SharedRecord struct {
 	Version uint64      `json:"version"` // strong: the last one given, of whatever key
 	Keys    []SharedKey `json:"keys"`
+	Others  SharedSize  `json:"-"` // of keys that are there and not among Keys; they count against the bounds
 }
+
+// SharedSize is what a context, or a part of it, holds.
+type SharedSize struct {
+	Keys  int `json:"keys"`
+	Bytes int `json:"bytes"` // of all values
+}
+
+// Size returns that of the whole context.
+func (s *Shared) Size() SharedSize {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return SharedSize{Keys: len(s.entries) + s.others.Keys, Bytes: s.bytes + s.others.Bytes}
+}
+
+// Size is what a key counts against the bounds.
+func (k SharedKey) Size() SharedSize { return SharedSize{Keys: 1, Bytes: sizeOf(k.Values)} }
 
 // Record returns a copy of the context.
 func (s *Shared) Record() SharedRecord {
@@ -50,6 +67,9 @@ func RestoreShared(session *Session, rec SharedRecord, opt SharedOptions) (*Shar
 		return nil, err
 	}
 	mode := session.Record().Config.ConsistencyMode
+	if s.others = rec.Others; s.others.Keys < 0 || s.others.Bytes < 0 {
+		return nil, fmt.Errorf("shared state: other keys: %w", ErrSharedBounds)
+	}
 	s.version = rec.Version
 	for _, k := range rec.Keys {
 		if err := k.check(mode, rec.Version); err != nil {
@@ -61,7 +81,7 @@ func RestoreShared(session *Session, rec SharedRecord, opt SharedOptions) (*Shar
 		s.entries[k.Key] = sharedEntry{values: cloneValues(k.Values), version: k.Version, seen: VectorClock(nil).join(k.Seen)}
 		s.bytes += sizeOf(k.Values)
 	}
-	if len(s.entries) > MaxSharedKeys || s.bytes > MaxSharedBytes {
+	if size := s.Size(); size.Keys > MaxSharedKeys || size.Bytes > MaxSharedBytes {
 		return nil, fmt.Errorf("shared state: %w", ErrSharedBounds)
 	}
 	return s, nil

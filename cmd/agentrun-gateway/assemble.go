@@ -140,7 +140,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	if err != nil {
 		return nil, err
 	}
-	own := builtin.Options{Memory: memoryOf(c, supervisor), Embedder: embedderOf(models)}
+	own := builtin.Options{Memory: memoryOf(c, supervisor), Embedder: embedderOf(models), Context: contextOf(c, supervisor)}
 	if err := g.tools(ctx, start, s, supervisor, metering{outer{spans}}, own, log); err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func whole(c link.Caller) link.Caller {
 
 func toolNames(c tools.Config) []string {
 	var names []string
-	for _, d := range builtin.Definitions(builtin.Options{}) {
+	for _, d := range builtin.Definitions(builtin.Options{Context: (*link.Client)(nil)}) {
 		names = append(names, d.Name)
 	}
 	for name := range c {

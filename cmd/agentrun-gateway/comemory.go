@@ -23,6 +23,15 @@ func memoryOf(c link.Caller, supervisor link.Supervisor) builtin.MemoryStore {
 	return &coMemory{keeper: keeper, scope: builtin.ScopeOf(c), author: c.Agent, turn: make(chan struct{}, 1)}
 }
 
+// contextOf gives the context tools the run's session (H-32); nil: it has none.
+func contextOf(c link.Caller, supervisor link.Supervisor) link.Contexts {
+	to, ok := supervisor.(link.Contexts)
+	if !ok || c.Agent == "" || c.Session == "" {
+		return nil
+	}
+	return to
+}
+
 // coMemory asks the supervisor. It keeps what it was told last, so that a memory which hasn't changed isn't told again; each
 // question asks whether it has.
 type coMemory struct {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package builtin has the tools that need nothing of the outside (M-11, categories A and B): math, text, memory,
-// embeddings, calendar and task. They run inside the gateway, which is unprivileged.
+// embeddings, calendar and task, and a session's context.get, context.put and context.list. They run inside the gateway, which is unprivileged.
 //
 // Guarantees. Each tool opens no file but time zones, starts no process, connects to nothing (embeddings asks the Embedder
 // it is given). Arguments are bounded, and so is the work they make: no expression, pattern or range keeps a tool busy
@@ -16,11 +16,12 @@
 // Errors are *gate.Error: bad_arguments with a sentence about what to write instead, too_large, tool_timeout, not_found,
 // quota_exceeded when a memory or a task list is full, unavailable when a store can't be asked.
 //
-// The ring (H-6). All of these are read-only to the ring enforcer, also memory's put and task's create. What H-6 sorts by is
-// the effect on others: what these tools write is the run's own scratch state, which nobody else reads (a session's members
-// read their session's memory, which is what they share it for), which holds no names of files or hosts, is bounded, and
-// ends with the run. An agent's memory outlives it where Options give a store (M-14): its own later runs read it, nobody else's.
-// It is no more than what the run may write to its scratch folder without asking anybody.
+// The ring (H-6). What reads is read-only and may be used in ring 3. memory's put and delete, context.put and task's create, update and
+// complete change something that outlives the call, or the run, or that others read: they need ring 2. An operator who sees it
+// otherwise says read_only: true of the tool in gateway.yaml.
+//
+// The context tools are there where the run belongs to a session. They obey its consistency mode (H-32); the memory of a session's runs
+// doesn't: its items are their authors' alone to replace, so no two writers ever meet.
 //
 // What it does not protect against. A summary is text that an agent wrote: what looks like a transcript is refused, but
 // nothing here can tell a faithful summary from a message in other words, nor an instruction to its next reader. Vectors

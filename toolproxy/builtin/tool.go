@@ -10,6 +10,7 @@ import (
 
 	"agentrun/rings"
 	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
 )
 
@@ -18,6 +19,7 @@ type Options struct {
 	Clock    func() time.Time // nil: time.Now
 	Memory   MemoryStore      // nil: NewMemory(), which lives as long as the gateway, that is, as the run
 	Embedder Embedder         // nil: LocalEmbedder, a test model
+	Context  link.Contexts    // of the run's session (H-32); nil: it has none, and there are no tools for it
 }
 
 // Definitions returns the tools, ready for the registry.
@@ -31,18 +33,24 @@ func Definitions(o Options) []tools.Definition {
 	if o.Embedder == nil {
 		o.Embedder = LocalEmbedder{}
 	}
-	return tools.Described(table, map[string]tools.Tool{
+	by := map[string]tools.Tool{
 		"math":       tools.Function[mathArgs](calculate),
 		"text":       tools.Function[textArgs](editText),
 		"memory":     tools.Function[memoryArgs](memory{o.Memory, o.Clock}.run),
 		"embeddings": tools.Function[embeddingsArgs](embeddings{o.Embedder}.run),
 		"calendar":   tools.Function[calendarArgs](calendar{o.Clock}.run),
 		"task":       tools.Function[taskArgs](newTaskLists().run),
-	})
+	}
+	if o.Context != nil {
+		s := sharedContext{o.Context}
+		by["context.get"] = tools.Function[contextArgs](s.get)
+		by["context.put"] = tools.Function[contextArgs](s.put)
+		by["context.list"] = tools.Function[contextArgs](s.list)
+	}
+	return tools.Described(table, by)
 }
 
-// table describes the tools to agents. That ring 3 may use each, the package comment argues for memory and
-// task too.
+// table describes the tools to agents, and says what of them changes something.
 //
 //go:embed tools.json
 var table []byte

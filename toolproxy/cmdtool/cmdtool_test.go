@@ -216,7 +216,7 @@ func executor(t *testing.T) tools.Definition {
 
 func TestM12CodeExecutor(t *testing.T) {
 	d := executor(t)
-	if d.Category != gate.CategoryC || d.Action.RequiredRing() != rings.Sandbox || d.Action.Check() != nil {
+	if d.Category != gate.CategoryC || d.Action.RequiredRing() != rings.Standard || d.Action.Check() != nil {
 		t.Errorf("got category %s and %v", d.Category, d.Action.RequiredRing())
 	}
 	for language, cases := range map[string]map[string]string{

@@ -51,8 +51,8 @@ func CodeCommands() []link.Command {
 //go:embed tools.json
 var table []byte
 
-// CodeExecutor runs an agent's code in a fresh sandbox of ring 3 (M-11, category C). To the ring enforcer it is read-only:
-// the code can do less than the run that sent it, which is in ring 3 or above, and nothing of it stays.
+// CodeExecutor runs an agent's code in a fresh sandbox of ring 3 (M-11, category C). To start a program is no reading (H-6): it needs
+// ring 2, as a subprocess does (H-11). An operator who lets ring 3 have it says read_only: true in gateway.yaml.
 func CodeExecutor(supervisor link.Supervisor) tools.Definition {
 	run := tools.Function[codeArgs](code{runner{supervisor}}.run)
 	return tools.Described(table, map[string]tools.Tool{CodeName: run})[0]

@@ -40,6 +40,7 @@ const (
 	opRecord  op = "record"
 	opApprove op = "approve"
 	opMemory  op = "memory"
+	opContext op = "context"
 	opElevate op = "elevate"
 	opAlarm   op = "alarm"
 	opSafety  op = "safety"

@@ -186,6 +186,8 @@ func (v *serving) ask(ctx context.Context, f frame) (any, []*os.File, error) {
 		return call(ctx, f, func(ctx context.Context, r Record) (struct{}, error) { return struct{}{}, v.Supervisor.Record(ctx, r) })
 	case opMemory:
 		return with(ctx, f, v.Supervisor, errNoMemory, Memory.Memory)
+	case opContext:
+		return with(ctx, f, v.Supervisor, errNoContext, Contexts.Context)
 	case opElevate:
 		return with(ctx, f, v.Supervisor, errNoControls, Controls.Elevate)
 	case opAlarm:

@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -21,6 +22,7 @@ type Definition struct {
 	Category    gate.Category   // zero is refused (M-11)
 	Schema      json.RawMessage // JSON Schema, draft 2020-12, of args; its type must be "object"
 	Action      rings.Action    // for the ring's classification; the zero value requires ring 0, which no agent has
+	Writes      []string        // values of the argument op that change something, where Action is read-only (H-6); they need ring 2
 	Price       int64           // of one call, millionths of the plans' unit; 0: free
 	Timeout     time.Duration   // 0: the category's
 	MaxReply    int64           // bytes of the output; 0: DefaultMaxReply
@@ -60,14 +62,30 @@ func action(name string, r rings.Reversibility, readOnly bool) rings.Action {
 	return rings.Action{ID: "tool." + name + ".invoke", Name: name, ExecuteAPI: name, Reversibility: r, ReadOnly: readOnly}
 }
 
+// actionOf is the action of a call. A tool may read by some of its operations and write by others.
+func (d *Definition) actionOf(args json.RawMessage) rings.Action {
+	var fields map[string]json.RawMessage // by their exact names, as the schema has them
+	var op string
+	if len(d.Writes) == 0 ||
+		json.Unmarshal(args, &fields) == nil && json.Unmarshal(fields["op"], &op) == nil && !slices.Contains(d.Writes, op) {
+		return d.Action
+	}
+	w := d.Action
+	w.ReadOnly = false
+	return w
+}
+
 // Described returns the tools that table describes: JSON, by their names, as a section of gateway.yaml would
-// (category, description, args). All of them change nothing. A table that can't be read is a bug, which a
-// test of its owner finds.
+// (category, description, args, reversibility, read_only, which is true where it isn't said), and writes. A table that can't be
+// read is a bug, which a test of its owner finds. Tools that by doesn't have aren't there.
 func Described(table []byte, by map[string]Tool) []Definition {
 	var list map[string]struct {
-		Category    gate.Category   `json:"category"`
-		Description string          `json:"description"`
-		Args        json.RawMessage `json:"args"`
+		Category      gate.Category       `json:"category"`
+		Description   string              `json:"description"`
+		Args          json.RawMessage     `json:"args"`
+		Reversibility rings.Reversibility `json:"reversibility"`
+		ReadOnly      *bool               `json:"read_only"`
+		Writes        []string            `json:"writes"`
 	}
 	if err := json.Unmarshal(table, &list); err != nil {
 		panic("tools: table of built-in tools: " + err.Error())
@@ -75,9 +93,12 @@ func Described(table []byte, by map[string]Tool) []Definition {
 	var all []Definition
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		d := list[name]
+		if by[name] == nil {
+			continue
+		}
 		all = append(all, Definition{
-			Name: name, Description: d.Description, Category: d.Category, Schema: d.Args,
-			Action: ReadAction(name), Tool: by[name],
+			Name: name, Description: d.Description, Category: d.Category, Schema: d.Args, Writes: d.Writes,
+			Action: action(name, cmp.Or(d.Reversibility, rings.Full), d.ReadOnly == nil || *d.ReadOnly), Tool: by[name],
 		})
 	}
 	return all

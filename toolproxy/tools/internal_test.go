@@ -17,6 +17,7 @@ import (
 
 	"github.com/gowebpki/jcs"
 
+	"agentrun/rings"
 	"agentrun/toolproxy/egress"
 )
 
@@ -192,4 +193,21 @@ func TestM7RequestsArePaced(t *testing.T) {
 			t.Errorf("%d refusals took %v, want %v", n, took, want)
 		}
 	})
+}
+
+// H-6: a tool that reads by some operations and writes by others is classified by the call. What can't be told is a write.
+func TestH6OperationsThatWrite(t *testing.T) {
+	d := Definition{Action: ReadAction("memory"), Writes: []string{"put", "delete"}}
+	for args, want := range map[string]rings.Ring{
+		`{"op":"get"}`: rings.Sandbox, `{"op":"put"}`: rings.Standard, `{"op":"delete"}`: rings.Standard, `{"OP":"get","op":"put"}`: rings.Standard,
+		`{"oP":"get"}`: rings.Standard, `{}`: rings.Standard, `{"op":1}`: rings.Standard, `[]`: rings.Standard, ``: rings.Standard,
+	} {
+		if got := d.actionOf(json.RawMessage(args)).RequiredRing(); got != want {
+			t.Errorf("%s: requires %v, want %v", args, got, want)
+		}
+	}
+	d.Writes = nil
+	if got := d.actionOf(json.RawMessage(`{"op":"put"}`)).RequiredRing(); got != rings.Sandbox {
+		t.Errorf("by the operator's word: requires %v, want ring 3", got)
+	}
 }

@@ -41,6 +41,7 @@ func (r *Registry) invoke(ctx context.Context, name string, args gate.Args) (jso
 	}
 	c := r.call(t)
 	raw := args.Reveal()
+	c.Action = t.actionOf(raw)
 	c.Args, c.Target, c.Flags = args, telemetry.NewPlaintext(t.target(raw)), r.o.Inspect(raw)
 	c.Validate = func() *gate.Error { return t.fits(raw) }
 	permit, e := r.o.Entrance.Enter(ctx, c)

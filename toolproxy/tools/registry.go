@@ -152,7 +152,7 @@ func (s Spec) change(d Definition) Definition {
 		d.Price = *s.Price
 	}
 	if s.Action != nil {
-		d.Action = *s.Action
+		d.Action, d.Writes = *s.Action, nil // the operator's word
 	}
 	return d
 }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"agentrun/rings"
+	"agentrun/toolproxy/link"
+)
+
+// H-32: a run reaches its session's context and no other, as its agent, within bounds, and not in quarantine; a gateway that was taken
+// over can name neither session nor agent, and changes no more than the run makes calls.
+func TestH32ContextOfARun(t *testing.T) {
+	n := newNode(t)
+	for _, s := range []string{"mine", "other"} {
+		if _, err := n.CreateSession(t.Context(), rings.SessionConfig{SessionID: s, MaxParticipants: 4, MinParticipants: 1, ConsistencyMode: rings.Strong}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, agent := range []string{"a", "b"} {
+		if _, err := n.JoinSession(t.Context(), "mine", agent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b, alone := n.memoryRun("r1", "a", "mine"), n.memoryRun("r2", "b", "mine"), n.memoryRun("r3", "a", "")
+	do := func(e *Broker, q link.ContextRequest) (link.ContextAnswer, error) { return e.Context(t.Context(), q) }
+	put := func(key, value string, version uint64) link.ContextRequest {
+		return link.ContextRequest{Op: link.ContextPut, Key: key, Value: []byte(value), Version: version}
+	}
+	if r, err := do(a, put("k", "one", 0)); err != nil || !r.Allowed || r.Version != 1 || r.Standing != 1 {
+		t.Fatalf("put: %+v, %v", r, err)
+	}
+	if r, err := do(b, put("k", "two", 0)); err != nil || r.Allowed || r.Refused != link.ContextVersion {
+		t.Errorf("a version that is gone: %+v, %v", r, err)
+	}
+	r, err := do(b, link.ContextRequest{Op: link.ContextGet, Key: "k"})
+	if err != nil || !r.Allowed || len(r.Values) != 1 || r.Values[0].Agent != "a" || string(r.Values[0].Value) != "one" {
+		t.Errorf("get: %+v, %v", r, err)
+	}
+	if r, err := do(b, link.ContextRequest{Op: link.ContextPut, Key: "k", Value: []byte("x"), Clock: rings.VectorClock{"b": 1}}); err != nil || r.Refused != link.ContextWrong {
+		t.Errorf("a clock in a strong session: %+v, %v", r, err)
+	}
+	if _, err := do(alone, link.ContextRequest{Op: link.ContextGet, Key: "k"}); err == nil {
+		t.Error("a run without session reads")
+	}
+	for _, q := range []link.ContextRequest{
+		{}, {Op: "delete", Key: "k"}, {Op: link.ContextGet}, {Op: link.ContextGet, Key: "k", From: -1}, put("\xff", "x", 0), put(string(bytes.Repeat([]byte("k"), 257)), "x", 0),
+		{Op: link.ContextPut, Key: "k", Value: make([]byte, rings.MaxSharedValueBytes+1)},
+	} {
+		if _, err := do(a, q); err == nil {
+			t.Errorf("%+v was taken", q)
+		}
+	}
+	a.written = a.taken
+	if _, err := do(a, put("more", "x", 0)); err == nil {
+		t.Error("more writes than calls")
+	}
+	if _, err := n.Quarantine(t.Context(), "b", Cause{Code: "operator", Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := do(b, link.ContextRequest{Op: link.ContextGet, Key: "k"}); err == nil {
+		t.Error("an agent in quarantine reads")
+	}
+}
+
+// H-32: the bounds hold over all keys though a write reads its own alone, and a list has pages.
+func TestH32ContextBoundsOverAllKeys(t *testing.T) {
+	n := newNode(t)
+	if _, err := n.CreateSession(t.Context(), rings.SessionConfig{SessionID: "s", MaxParticipants: 4, MinParticipants: 1, ConsistencyMode: rings.Eventual}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.JoinSession(t.Context(), "s", "a"); err != nil {
+		t.Fatal(err)
+	}
+	e := n.memoryRun("r", "a", "s")
+	value := bytes.Repeat([]byte("x"), rings.MaxSharedValueBytes)
+	fits := rings.MaxSharedBytes / rings.MaxSharedValueBytes
+	for i := range fits + 1 {
+		r, err := e.Context(t.Context(), link.ContextRequest{Op: link.ContextPut, Key: fmt.Sprintf("k%03d", i), Value: value})
+		if err != nil || r.Allowed != (i < fits) || i == fits && r.Refused != link.ContextFull {
+			t.Fatalf("key %d: %+v, %v", i, r, err)
+		}
+	}
+	if r, err := e.Context(t.Context(), link.ContextRequest{Op: link.ContextPut, Key: "k000", Value: []byte("small")}); err != nil || !r.Allowed {
+		t.Errorf("a smaller value: %+v, %v", r, err)
+	}
+	var keys []string
+	for q := (link.ContextRequest{Op: link.ContextList}); ; {
+		r, err := e.Context(t.Context(), q)
+		if err != nil || !r.Allowed || len(r.Keys) == 0 {
+			t.Fatalf("list: %+v, %v", r, err)
+		}
+		for _, k := range r.Keys {
+			keys = append(keys, k.Key)
+		}
+		if !r.More {
+			break
+		}
+		q.After = keys[len(keys)-1]
+	}
+	if len(keys) != fits {
+		t.Errorf("%d keys are listed, want %d", len(keys), fits)
+	}
+}
