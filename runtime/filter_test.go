@@ -165,14 +165,19 @@ func TestWarden(t *testing.T) {
 		{"mount", true, call("mount"), unix.EPERM},
 		{"an unknown number", true, call(seccomp.Unknown), unix.ENOSYS},
 		{"as a kernel without it", true, call("openat2"), unix.ENOSYS},
+		{"a rule that kills", true, call("acct"), unix.EPERM},
 		{"M-4 a foreign call, which the profile would allow", true, seccomp.Call{Name: "read", Foreign: "x32"}, unix.EPERM},
 	}
 	ring2 := builtin(t, "ring2")
+	ring2.Syscalls = append([]profiles.SyscallRule{{Names: []string{"acct"}, Action: profiles.ActionKill, Why: "test"}}, ring2.Syscalls...)
 	for _, c := range cases {
 		w := &warden{subprocess: c.subprocess, profile: &ring2, agentPID: 7, recorder: &seccomp.Recorder{}, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring) {}}
 		a := w.answer(c.call)
 		if a.Err() != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, a, c.want)
+		}
+		if killed := c.call.Name == "acct" || c.call.Foreign != ""; (a == seccomp.Kill()) != killed {
+			t.Errorf("%s: got %v, killed %v", c.name, a, killed)
 		}
 		if refused := w.recorder.Snapshot().Total; (refused == 1) != (c.want != 0) {
 			t.Errorf("%s: %d refusals recorded", c.name, refused)

@@ -86,8 +86,8 @@ func TestForeignArchitectures(t *testing.T) {
 	}
 }
 
-// A flood of refused calls (the supervisor lets about a thousand a second
-// through after a burst) must neither hang the agent for good, nor the
+// A flood of refused calls (the supervisor lets 250 a second through after a
+// burst of 2000) must neither hang the agent for good, nor the
 // supervisor, nor fill its memory with events; every one is counted.
 func TestNotificationFlood(t *testing.T) {
 	needSandbox(t)
