@@ -31,7 +31,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	bad := func(flag, message string) {
 		r.Malformed = append(r.Malformed, read.Problem{Path: "--" + flag, Message: message})
 	}
-	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile", "status-file"} {
+	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile", "status-file", "on-breach"} {
 		if c.IsSet(f) && c.String(f) == "" {
 			bad(f, "is empty; leave the flag out, or give it a value")
 		}
