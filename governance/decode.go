@@ -24,6 +24,7 @@ type planFile struct {
 	Parallel count  `yaml:"parallel" read:"required"`
 	stated
 	Tools Tools               `yaml:"tools" read:"required"`
+	AtCap atCap               `yaml:"at_cap"`
 	Roles map[string]roleFile `yaml:"roles"`
 }
 
@@ -92,7 +93,7 @@ func Parse(name string, data []byte) (Plans, error) {
 }
 
 func (f planFile) of(name, at string, ps *read.Problems) Plan {
-	p := Plan{Why: string(f.Why), Parallel: int64(f.Parallel), Limits: quotas(f.stated).limits(), Tools: f.Tools}
+	p := Plan{Why: string(f.Why), Parallel: int64(f.Parallel), Limits: quotas(f.stated).limits(), Tools: f.Tools, GoOn: f.AtCap == goOn}
 	low, high := parallelOf(name)
 	if free := p.Parallel == Unlimited && high == maxParallel; !free && (p.Parallel < low || p.Parallel > high) {
 		ps.Add(at+".parallel", "want %d to %d", low, high)
@@ -143,6 +144,22 @@ type reason string
 func (r *reason) UnmarshalText(text []byte) error {
 	if *r = reason(text); strings.TrimSpace(string(text)) == "" || len(text) > maxWhy {
 		return fmt.Errorf("want a reason of up to %d bytes", maxWhy)
+	}
+	return nil
+}
+
+// atCap is what becomes of a run that is at a cap of its plan: it is ended, unless the plan says go_on.
+type atCap string
+
+const (
+	end  atCap = "end"
+	goOn atCap = "go_on"
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *atCap) UnmarshalText(text []byte) error {
+	if *a = atCap(text); *a != end && *a != goOn {
+		return fmt.Errorf("%.40q: want end or go_on", text)
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"agentrun/rings"
 )
 
 //go:embed plans.yaml
@@ -71,16 +73,25 @@ func TestM19BuiltinPlans(t *testing.T) {
 
 func TestM19StakeMultipliers(t *testing.T) {
 	for stake, want := range map[int64]struct {
-		text string
-		cost int64
-	}{0: {"1.0", 20_000}, -5: {"1.0", 20_000}, 999: {"1.0", 20_000}, 1000: {"1.25", 25_000}, 4999: {"1.25", 25_000}, 5000: {"1.5", 30_000}, 20000: {"2.0", 40_000}, math.MaxInt64: {"2.0", 40_000}} {
+		text     string
+		cost     int64
+		parallel int64
+		time     time.Duration
+	}{
+		0: {"1.0", 20_000, 3, 2 * time.Minute}, -5: {"1.0", 20_000, 3, 2 * time.Minute}, 999: {"1.0", 20_000, 3, 2 * time.Minute},
+		1000: {"1.25", 25_000, 3, 150 * time.Second}, 4999: {"1.25", 25_000, 3, 150 * time.Second}, 5000: {"1.5", 30_000, 4, 3 * time.Minute},
+		20000: {"2.0", 40_000, 6, 4 * time.Minute}, math.MaxInt64: {"2.0", 40_000, 6, 4 * time.Minute},
+	} {
 		g, err := Builtin().Grant(Casual, "", stake)
 		if err != nil || g.Multiplier() != want.text || g.Limits.CostPerRun != want.cost {
 			t.Errorf("%d: got %v %v %v, want %v", stake, g.Multiplier(), g.Limits.CostPerRun, err, want)
 		}
-		if g.Parallel != 3 || g.Limits.Time != 120*time.Second {
-			t.Errorf("%d: runs at once or time were raised: %+v", stake, g)
+		if g.Parallel != want.parallel || g.Limits.Time != want.time {
+			t.Errorf("%d: got %d runs at once and %v, want %d and %v", stake, g.Parallel, g.Limits.Time, want.parallel, want.time)
 		}
+	}
+	if g, err := Builtin().Grant(Operator, "", 20000); err != nil || g.Parallel != Unlimited || int64(g.Limits.Time) != Unlimited {
+		t.Errorf("what is unlimited was raised: %+v, %v", g, err)
 	}
 	if got := scale(MaxQuota, 8); got != MaxQuota {
 		t.Errorf("got %v, want it to stop at %v", got, MaxQuota)
@@ -321,7 +332,7 @@ func TestM19HardStop(t *testing.T) {
 	if !first.Allowed || first.Cap != 20_000 {
 		t.Fatalf("got %+v, want room up to the run's cap", first)
 	}
-	if a := l.Reserve(ctx, Amounts{Cost: 15_001}); a.Allowed || a.Code != CodeCost || a.Next == "" {
+	if a := l.Reserve(ctx, Amounts{Cost: 15_001}); a.Allowed || a.Code != CodeCost || a.Next == "" || a.AtCap {
 		t.Errorf("got %+v, want cost_exceeded", a)
 	}
 	if a := l.Reserve(ctx, Amounts{Tokens: 100_000}); a.Allowed || a.Code != CodeQuota {
@@ -331,7 +342,10 @@ func TestM19HardStop(t *testing.T) {
 	if a := l.Settle(ctx, first.ID, Amounts{Cost: 20_000, Tokens: 20}, false); !a.Allowed || a.Warning == "" {
 		t.Errorf("got %+v, want it to go on with a warning", a)
 	}
-	if a := l.Settle(ctx, first.ID, Amounts{Cost: 20_001, Tokens: 20}, false); a.Allowed || a.Code != CodeCost {
+	if a := l.Reserve(ctx, Amounts{Cost: 1}); a.Allowed || !a.AtCap {
+		t.Errorf("got %+v, want a refusal at the cap", a)
+	}
+	if a := l.Settle(ctx, first.ID, Amounts{Cost: 20_001, Tokens: 20}, false); a.Allowed || a.Code != CodeCost || !a.AtCap {
 		t.Errorf("got %+v, want the stop", a)
 	}
 	if a := l.Settle(ctx, first.ID, Amounts{Cost: 20_007, Tokens: 20}, true); a.Allowed || a.Over.Cost != 7 {
@@ -547,5 +561,51 @@ func BenchmarkReserveSettle(b *testing.B) {
 	for b.Loop() {
 		a := l.Reserve(ctx, Amounts{Cost: 1, Tokens: 1})
 		l.Settle(ctx, a.ID, Amounts{Cost: 1, Tokens: 1}, true)
+	}
+}
+
+func TestM19EstimateBeforeTheStart(t *testing.T) {
+	g := casual(t) // a run: 0.02, 100 000 tokens, 50 steps; a day: 0.5, 1 000 000
+	for _, c := range []struct {
+		text string
+		used Amounts
+		code rings.Code
+		says string
+	}{
+		{"cost=0.02,tokens=100000,steps=50", Amounts{}, rings.CodeOK, ""},
+		{"steps=50", Amounts{500_000, 1_000_000}, rings.CodeOK, ""},
+		{"cost=0.020001", Amounts{}, CodeCost, "the run may cost 0.02, and 0.020001 is expected"},
+		{"tokens=100001", Amounts{}, CodeQuota, "tokens: 100000"},
+		{"steps=51", Amounts{}, CodeQuota, "steps: 50"},
+		{"cost=0.01", Amounts{490_001, 0}, CodeCost, "today 0.009999"},
+		{"tokens=10", Amounts{0, 2_000_000}, CodeQuota, "tokens today: 0"},
+	} {
+		e, err := ParseEstimate(c.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := g.Fits(e, c.used); a.Code != c.code || a.Allowed != (c.code == rings.CodeOK) || !strings.Contains(a.Message, c.says) {
+			t.Errorf("%s after %+v: got %+v, want %s with %q", c.text, c.used, a, c.code, c.says)
+		}
+	}
+	if a := (Grant{}).Fits(Estimate{Steps: 1}, Amounts{}); a.Allowed {
+		t.Errorf("the zero grant has room: %+v", a)
+	}
+	for _, bad := range []string{"", "cost", "cost=", "cost=-1", "cost=1e3", "cost=0.0000001", "tokens=1.5", "tokens=-1", "steps=99999999999999999999", "cost=1,cost=2", "time=3s", "cost=1,", " cost=1"} {
+		if e, err := ParseEstimate(bad); err == nil {
+			t.Errorf("%q: took %+v", bad, e)
+		}
+	}
+}
+
+func TestM19AtCapIsSaid(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "at_cap: end": false, "at_cap: go_on": true} {
+		p, err := Parse("x", []byte("plans:\n  p:\n    why: x\n    parallel: 1\n    time: 60s\n    cost_per_run: 1\n    cost_per_day: 1\n    tokens_per_run: 1\n    tokens_per_day: 1\n    steps: 1\n    tools: {allow: [\"*\"]}\n    "+text+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g, err := p.Grant("p", "", 0); err != nil || g.GoOn != want {
+			t.Errorf("%q: got %+v, %v", text, g, err)
+		}
 	}
 }

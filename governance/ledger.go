@@ -81,6 +81,7 @@ type Answer struct {
 	Warning string     // as long as 80 % of a quota are used
 	Crossed []Crossing // for the record
 	Over    Amounts    // of a final settlement: what it cost beyond its caps
+	AtCap   bool       // of a refusal: there is no room for a smaller call either, as good as none
 }
 
 // NewLedger returns the ledger of one run.
@@ -149,6 +150,7 @@ func (l *Ledger) Settle(ctx context.Context, id uint64, cost Amounts, final bool
 		a = unavailable("the budget can't be read")
 	case excess != Amounts{}:
 		a = l.exceeded(need, got)
+		a.AtCap = true // it was stopped in its middle
 	}
 	if final {
 		a.Over = excess
@@ -225,7 +227,7 @@ func (l *Ledger) answer(id uint64) Answer {
 		a.Cap = h.room.Cost + least(l.grant.RunCap().left(l.spent.plus(l.held)), l.dayLeft()).Cost
 	}
 	for _, q := range l.quotas() {
-		if q.Limit <= 0 || q.Used < q.Limit-q.Limit/5 {
+		if !q.full() {
 			continue
 		}
 		if a.Warning == "" {
@@ -249,6 +251,9 @@ func (l *Ledger) quotas() [4]Crossing {
 	}
 }
 
+// full: four fifths are used, and the run was warned (M-19).
+func (c Crossing) full() bool { return c.Limit > 0 && c.Used >= c.Limit-c.Limit/5 }
+
 func (c Crossing) sentence() string {
 	what := map[string]string{
 		"run_cost": "the run's cost", "day_cost": "the day's cost", "run_tokens": "the run's tokens", "day_tokens": "the day's tokens",
@@ -268,11 +273,15 @@ func (l *Ledger) exceeded(need, got Amounts) Answer {
 	} else if free.Tokens < need.Tokens {
 		scope = "run"
 	}
+	atCap := false
+	for _, q := range l.quotas() {
+		atCap = atCap || q.Quota == scope+"_"+what && q.full()
+	}
 	next := "do with less, or end: the quota of a run doesn't grow"
 	if scope == "day" {
 		next = "come back after midnight UTC, or ask the operator for a larger plan"
 	}
-	return Answer{Code: code, Message: fmt.Sprintf("plan %s: the %s's quota for %s leaves no room", l.grant.Plan, scope, what), Next: next}
+	return Answer{Code: code, Message: fmt.Sprintf("plan %s: the %s's quota for %s leaves no room", l.grant.Plan, scope, what), Next: next, AtCap: atCap}
 }
 
 // Usage is where a run stands. Left is Unlimited where there is no quota.
@@ -312,7 +321,7 @@ func (l *Ledger) Usage(ctx context.Context) (Usage, error) {
 		}
 	}
 	for _, q := range l.quotas() {
-		if u.Warning == "" && q.Limit > 0 && q.Used >= q.Limit-q.Limit/5 {
+		if u.Warning == "" && q.full() {
 			u.Warning = q.sentence()
 		}
 	}

@@ -51,8 +51,9 @@ func (l Limits) narrow(by Limits) Limits {
 	}
 }
 
-// scaled raises what a stake raises. Time and runs at once are the node's, not for sale.
+// scaled raises what a stake raises: everything. A ring's or profile's own time still bounds a run.
 func (l Limits) scaled(quarters int64) Limits {
+	l.Time = time.Duration(scale(int64(l.Time), quarters))
 	for _, q := range []*int64{&l.CostPerRun, &l.CostPerDay, &l.TokensPerRun, &l.TokensPerDay, &l.Steps} {
 		*q = scale(*q, quarters)
 	}
@@ -91,6 +92,7 @@ type Plan struct {
 	Parallel int64 // runs at once on this node, of one subject
 	Limits   Limits
 	Tools    Tools
+	GoOn     bool            // a run that is at a cap isn't ended; its calls are refused, one by one
 	Roles    map[string]Role // of this plan, beside those of all
 }
 
@@ -107,6 +109,7 @@ type Grant struct {
 	Quarters int64 // of the stake, see Multiplier
 	Parallel int64
 	Limits   Limits
+	GoOn     bool    // see Plan
 	tools    []Tools // each must allow
 }
 
@@ -135,7 +138,7 @@ func (p Plans) Grant(plan, role string, stake int64) (Grant, error) {
 		return Grant{}, fmt.Errorf("plan %.80q: %w", plan, ErrPlan)
 	}
 	q := Multiplier(stake)
-	g := Grant{Plan: plan, Role: role, Quarters: q, Parallel: of.Parallel, Limits: of.Limits.scaled(q), tools: []Tools{of.Tools}}
+	g := Grant{Plan: plan, Role: role, Quarters: q, Parallel: scale(of.Parallel, q), Limits: of.Limits.scaled(q), GoOn: of.GoOn, tools: []Tools{of.Tools}}
 	if role == "" {
 		return g, nil
 	}

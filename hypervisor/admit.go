@@ -21,6 +21,9 @@ type Request struct {
 	Session string     // empty: none; needs Agent
 	Run     string     // its id, for the record; empty: it has none yet
 	Ring    rings.Ring // NoRing: what the agent's score gives; without agent ring 3
+
+	Expect governance.Estimate // what its caller expects it to use (M-19)
+	Tools  []string            // the only ones it is given; empty: all that its plan has
 }
 
 // Admission is a run that may begin. It is on record.
@@ -213,7 +216,10 @@ func (h *Hypervisor) look(ctx context.Context, r Request) (Admission, verdict, e
 		if v.Allowed() {
 			adm.Grant, v = granted(plans, a, v)
 		}
-		if v.Allowed() && r.Session != "" {
+		if v.Allowed() {
+			v, err = h.fits(tx, &adm, r, v)
+		}
+		if err == nil && v.Allowed() && r.Session != "" {
 			v, err = h.inSession(tx, v, r)
 			adm.Workspace = h.Workspace(r.Session)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentrun/audit"
@@ -55,6 +56,7 @@ type Broker struct {
 	reports bucket       // to the safety loop
 	tokens  audit.Number // left of the rate, when it was last asked
 	closed  bool
+	capped  atomic.Bool // the run is at a cap, and its end has begun
 	asks    *store.Lock // held from the first approval on
 }
 

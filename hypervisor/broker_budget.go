@@ -4,9 +4,12 @@ package hypervisor
 
 import (
 	"context"
+	"time"
 
 	"agentrun/audit"
 	"agentrun/governance"
+	"agentrun/rings"
+	"agentrun/runtime"
 	"agentrun/toolproxy/link"
 )
 
@@ -29,7 +32,22 @@ func (b *Broker) Reserve(ctx context.Context, s link.Spend) (link.Reservation, e
 			return link.Reservation{}, err
 		}
 	}
+	b.atCap(a)
 	return reservation(a), nil
+}
+
+// capFarewell is what a run that is at a cap has left to say so, or to save its work.
+const capFarewell = time.Second
+
+// atCap ends a run that has met a cap of its plan, as policy (M-19): what costs is over, and calls that are refused one by one
+// would go on for as long as the run does. The agent has heard of the refusal by then.
+func (b *Broker) atCap(a governance.Answer) {
+	if !a.AtCap || b.adm.Grant.GoOn || b.capped.Swap(true) {
+		return
+	}
+	time.AfterFunc(capFarewell, func() {
+		b.control.killSoon(KillRequest{Reason: rings.KillResourceExhaustion, By: "budget", Detail: a.Message, State: runtime.Policy})
+	})
 }
 
 // Settle implements link.Supervisor.
@@ -45,6 +63,7 @@ func (b *Broker) book(ctx context.Context, s link.Settle, final bool) (link.Rese
 	if err := b.crossed(a); err != nil {
 		return link.Reservation{}, err
 	}
+	b.atCap(a)
 	return reservation(a), nil
 }
 

@@ -339,6 +339,32 @@ func TestM19ParallelRunsOverProcesses(t *testing.T) {
 	}
 }
 
+// M-19: what is expected of a run is held against its plan and the day before it starts, and a stake raises the runs at once.
+func TestM19ExpectedBeforeTheStart(t *testing.T) {
+	n := newNode(t)
+	n.set("a", func(s *AgentSettings) { s.Plan, s.Role, s.Stake = governance.Casual, "reader", 20000 })
+	for _, c := range []struct {
+		r    Request
+		want rings.Code
+	}{
+		{Request{Expect: governance.Estimate{Amounts: governance.Amounts{Cost: 40_001}}}, governance.CodeCost},
+		{Request{Expect: governance.Estimate{Amounts: governance.Amounts{Tokens: 200_001}}}, governance.CodeQuota},
+		{Request{Expect: governance.Estimate{Steps: 101}}, governance.CodeQuota},
+		{Request{Tools: []string{"math", "webhook.send"}}, link.CodeToolRestricted},
+	} {
+		c.r.Agent = "a"
+		if _, err := n.Admit(t.Context(), c.r); code(t, err) != c.want {
+			t.Errorf("%+v: got %v, want %s", c.r, err, c.want)
+		}
+	}
+	for range 6 { // twice the three of the plan
+		n.admit(Request{Agent: "a", Tools: []string{"math"}, Expect: governance.Estimate{Amounts: governance.Amounts{Cost: 40_000}, Steps: 100}})
+	}
+	if _, err := n.Admit(t.Context(), Request{Agent: "a"}); code(t, err) != link.CodeConcurrency {
+		t.Errorf("got %v, want a seventh run refused", err)
+	}
+}
+
 func TestM19TeamSharesItsPlan(t *testing.T) {
 	n := newNode(t)
 	for _, id := range []string{"a", "b", "c", "d"} {
@@ -943,7 +969,7 @@ func TestM19DayHoldsOverProcesses(t *testing.T) {
 func TestM19GrantFor(t *testing.T) {
 	n := newNode(t)
 	n.set("a", func(s *AgentSettings) { s.Plan, s.Stake = governance.Casual, 1000 })
-	if g, err := n.GrantFor(t.Context(), "a"); err != nil || g.Limits.Time != 2*time.Minute || g.Limits.Steps != 62 {
+	if g, err := n.GrantFor(t.Context(), "a"); err != nil || g.Limits.Time != 150*time.Second || g.Limits.Steps != 62 {
 		t.Errorf("got %+v %v", g, err)
 	}
 	if g, err := n.GrantFor(t.Context(), ""); err != nil || g.Plan != governance.Operator {

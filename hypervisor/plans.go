@@ -43,6 +43,27 @@ func granted(plans governance.Plans, a Agent, v verdict) (governance.Grant, verd
 	return g, v
 }
 
+// fits holds what is expected of a run against its plan and what is left of the day, before anything starts (M-19).
+func (h *Hypervisor) fits(tx *store.Tx, adm *Admission, r Request, v verdict) (verdict, error) {
+	for _, tool := range r.Tools {
+		if !adm.Grant.Allows(tool) {
+			return denied(v, "M-19", link.CodeToolRestricted, "leave it out of --tool, or take another plan: agentrun agent set "+adm.Agent+" --plan PLAN",
+				"plan %s or the agent's role doesn't include the tool %.64s", adm.Grant.Plan, tool), nil
+		}
+	}
+	account, err := bank{h, adm.Settings.subject(adm.Agent)}.account(tx)
+	if err != nil {
+		return v, err
+	}
+	if account.Day < governance.DayOf(h.now()) {
+		account.Used = governance.Amounts{}
+	}
+	if a := adm.Grant.Fits(r.Expect, account.Used); !a.Allowed {
+		return denied(v, "M-19", a.Code, "agentrun usage "+adm.Agent+" tells what is left; expect less, or take a larger plan", "%s", a.Message), nil
+	}
+	return v, nil
+}
+
 // place takes one of the plan's places for runs at once (M-19). Each is a lock, which the kernel gives back when we die,
 // however we die: a counter would stay up after a crash. It is tried from the last to the first, so that members of a team
 // with a smaller plan find the low ones free.

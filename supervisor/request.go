@@ -19,6 +19,7 @@ package supervisor
 import (
 	"time"
 
+	"agentrun/governance"
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -45,6 +46,7 @@ type Request struct {
 	Gateway, Policy string
 	Allow, Tools    []string
 	Metrics         string // HOST:PORT
+	Expect          governance.Estimate
 	Safety          *profiles.SafetyMode
 	RequireIntent   *bool
 

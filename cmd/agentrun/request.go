@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/governance"
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -39,6 +40,12 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	if c.IsSet("safety") {
 		mode := profiles.SafetyMode(c.String("safety"))
 		r.Safety = &mode
+	}
+	if c.IsSet("expect") {
+		var err error
+		if r.Expect, err = governance.ParseEstimate(c.String("expect")); err != nil {
+			bad("expect", err.Error())
+		}
 	}
 	l := &r.Limits
 	limit(c, bad, "cpus", &l.CPU, profiles.ParseCPUs)

@@ -4,6 +4,7 @@ package integration
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -89,6 +90,67 @@ func TestM19CapStopsAStream(t *testing.T) {
 			t.Errorf("booked %v millionths under a cap of %d: %v", cost, runCap, e.Data)
 		}
 	}
+}
+
+const spending = `
+import json, os, sys, time, urllib.request, urllib.error
+for i in range(5):
+    body = json.dumps({"model": "plain", "messages": [{"role": "user", "content": "x"}]}).encode()
+    q = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"Content-Type": "application/json"})
+    try: urllib.request.urlopen(q).read(); print("paid", flush=True)
+    except urllib.error.HTTPError as e:
+        print(json.load(e)["error"]["code"], flush=True)
+        time.sleep(float(sys.argv[1]))
+`
+
+// M-19: at a cap the run ends as policy, after the agent has heard of it; a plan may have it go on. What isn't expected to fit isn't
+// started, and a stake raises the time.
+func TestM19CapEndsTheRun(t *testing.T) {
+	x := newExit(t)
+	x.host("model.test", exittest.Model(x.secret))
+	x.settings.model("http://model.test/v1", 1, "plain")
+	model := x.settings["llm"].(object)["providers"].([]object)[0]["models"].([]object)[1]
+	model["max_tokens"], model["output"] = 5, 300_000_000 // 1500 millionths a call, and the cap is 5000
+	x.file("spend.py", spending)
+	agent := x.planned("spender", "--plan", "freemium")
+	r := x.run(x.opts("ring3", agent...), "python3", "spend.py", "30")
+	r.want(t, 137, "policy")
+	if !strings.Contains(r.status.Reason, "plan freemium: the run's quota for cost") || !strings.HasSuffix(r.stdout, "paid\npaid\npaid\ncost_exceeded\n") {
+		t.Errorf("reason %q, the agent heard %q", r.status.Reason, r.stdout)
+	}
+	var triggers []any
+	for _, e := range x.n.audit("node") {
+		if e.Kind == "kill_order" {
+			triggers = append(triggers, e.Data["trigger"])
+		}
+	}
+	if len(triggers) != 1 || triggers[0] != "budget" {
+		t.Errorf("kills on record: %v, want one by the budget", triggers)
+	}
+
+	own := t.TempDir()
+	write(t, filepath.Join(own, "agentrun", "plans.yaml"), `plans: {freemium: {why: x, parallel: 1, time: 60s, cost_per_run: "0.005", cost_per_day: "0.05",
+  tokens_per_run: 20000, tokens_per_day: 100000, steps: 20, tools: {allow: ["*"]}, at_cap: go_on}}`, 0o600)
+	o := x.opts("ring3", agent...)
+	o.env = []string{"XDG_CONFIG_HOME=" + own}
+	r = x.run(o, "python3", "spend.py", "0")
+	r.want(t, 0, "exited")
+	if strings.Count(r.stdout, "cost_exceeded") != 2 {
+		t.Errorf("with at_cap: go_on the agent heard %q", r.stdout)
+	}
+
+	x.run(x.opts("ring3", append(agent, "--expect", "cost=0.005,tokens=20000,steps=20")...), "true").want(t, 0, "exited")
+	for flag, code := range map[string]string{"cost=0.006": "cost_exceeded", "tokens=20001": "quota_exceeded", "steps=21": "quota_exceeded", "cost=-1": "--expect"} {
+		if r := x.run(x.opts("ring3", append(agent, "--expect", flag)...), "true"); r.exit != 125 || !strings.Contains(r.stderr, code) {
+			t.Errorf("--expect %s: exit %d, %q, want %s", flag, r.exit, r.stderr, code)
+		}
+	}
+	late := append(agent, "--timeout", "100s")
+	if r := x.run(x.opts("ring3", late...), "true"); r.exit != 125 || !strings.Contains(r.stderr, "plan freemium gives a run 60s at most") {
+		t.Errorf("exit %d, %q", r.exit, r.stderr)
+	}
+	x.n.must("agent", "set", "--stake", "20000", "spender")
+	x.run(x.opts("ring3", late...), "true").want(t, 0, "exited")
 }
 
 // M-15: in confidential mode there are embeddings and no plaintext.
