@@ -12,6 +12,9 @@ import (
 // credentials, bounds and strictness hold for it. What must not be seen by members of ReadGroup isn't a GET.
 type Route struct {
 	Method, Path string // {id} stands for one segment
+	// Own is for root and the supervisor's own user alone: for what a member of the operators' group could become
+	// either by.
+	Own bool
 	// Do gives what is sent: JSON, or a Text as it is. Errors are as a Controller's.
 	Do func(ctx context.Context, r Request) (any, error)
 }
@@ -34,6 +37,9 @@ func (r Request) Read(into any) error { return decodeBody(r.body, into) }
 // route is Do's, for the server's table.
 func (m Route) route() route {
 	return route{method: m.Method, path: m.Path, handle: func(q *call) error {
+		if m.Own && q.right != own {
+			return &Error{Status: 403, Code: CodeForbidden, Message: "forbidden", Hint: "root and the supervisor's own user may"}
+		}
 		v, err := m.Do(q.ctx, Request{ID: q.id, By: q.peer.by(), body: q.request.Body})
 		if err != nil {
 			return err

@@ -14,9 +14,9 @@ import (
 func TestM23MoreRoutes(t *testing.T) {
 	const readers = 54321
 	routes := []Route{
-		{"GET", "/v1/extra", func(_ context.Context, r Request) (any, error) { return map[string]string{"by": r.By}, nil }},
-		{"GET", "/v1/text", func(context.Context, Request) (any, error) { return Text{"text/plain", "a 1\n"}, nil }},
-		{"POST", "/v1/extra/{id}/do", func(_ context.Context, r Request) (any, error) {
+		{Method: "GET", Path: "/v1/extra", Do: func(_ context.Context, r Request) (any, error) { return map[string]string{"by": r.By}, nil }},
+		{Method: "GET", Path: "/v1/text", Do: func(context.Context, Request) (any, error) { return Text{"text/plain", "a 1\n"}, nil }},
+		{Method: "POST", Path: "/v1/extra/{id}/do", Do: func(_ context.Context, r Request) (any, error) {
 			var v struct {
 				Word string `json:"word" read:"required"`
 			}
@@ -25,7 +25,7 @@ func TestM23MoreRoutes(t *testing.T) {
 			}
 			return map[string]string{"id": r.ID, "word": v.Word}, nil
 		}},
-		{"POST", "/v1/panic", func(context.Context, Request) (any, error) { panic("oh") }},
+		{Method: "POST", Path: "/v1/panic", Do: func(context.Context, Request) (any, error) { panic("oh") }},
 	}
 	dir := runDir(t)
 	for name, who := range map[string]peer{"root": {uid: 0}, "reader": {uid: 1000, groups: []int{readers}}, "nobody": {uid: 1000}} {

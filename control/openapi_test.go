@@ -56,12 +56,10 @@ func TestM23DocumentHasTheRoutes(t *testing.T) {
 			got[strings.ToUpper(method)+" "+path] = queries
 		}
 	}
-	want := map[string][]string{}
-	for _, r := range routes() {
-		want[r.method+" "+r.path] = append([]string{}, r.queries...)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("routes and document differ (-routes +document):\n%s", diff)
+	for _, r := range routes() { // those that supervisors add: supervisor/live/node_test.go
+		if diff := cmp.Diff(append([]string{}, r.queries...), got[r.method+" "+r.path]); diff != "" {
+			t.Errorf("%s %s: parameters (-route +document):\n%s", r.method, r.path, diff)
+		}
 	}
 }
 

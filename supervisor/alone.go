@@ -44,7 +44,7 @@ func (a Alone) Begin(
 	h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o live.RunOptions,
 ) (*live.Run, func(), error) {
 	runs := live.New(live.Options{
-		Node: func() (*hypervisor.Hypervisor, error) { return h, nil }, Log: a.Node.Log, Codes: a.Node.Codes,
+		Node: func() (*hypervisor.Hypervisor, error) { return h, nil }, Log: a.Node.Log, Operators: a.Node.Operators, Codes: a.Node.Codes,
 	})
 	silence, err := runs.Serve(a.Node.RunDir, plan.ID, a.Node.Version, a.Node.Access)
 	if err != nil {

@@ -38,6 +38,7 @@ type Node struct {
 	Kill         killhooks.Config // programs that are run around a kill
 	ApplyTime    time.Duration    // of a change of ring; 0: runtime's own
 	Version      string           // of agentrun
+	Operators    string           // file of the operators' public keys
 	Log          *slog.Logger
 
 	// Gateway is what was said of the gateway's program before this process entered a user namespace.

@@ -152,7 +152,7 @@ func (g *global) load(c *cli.Context) error {
 	g.PlanFiles, g.Own = governance.DefaultFiles(by.Getenv), configDirs(by)
 	g.Codes = cfg.Safety
 	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
-	g.serve = cfg.Serve
+	g.serve, g.Operators = cfg.Serve, g.operatorsFile(c)
 	if fd := c.Int(detachedFlag); fd > 2 && !g.served {
 		unix.CloseOnExec(fd)
 		g.detachedFD = fd

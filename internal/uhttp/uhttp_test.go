@@ -31,7 +31,7 @@ func TestReadRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Request{Method: "POST", Path: []string{"v1", "a b", "c"}, Query: map[string]string{"x": "1+2", "y": "", "z": "a/b"}, Body: []byte("abc"), Upgrade: "raw"}
+	want := &Request{Method: "POST", Host: "a", Path: []string{"v1", "a b", "c"}, Query: map[string]string{"x": "1+2", "y": "", "z": "a/b"}, Body: []byte("abc"), Upgrade: "raw"}
 	if diff := cmp.Diff(want, r, cmpopts.IgnoreUnexported(Request{})); diff != "" {
 		t.Error(diff)
 	}

@@ -79,7 +79,7 @@ func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn) {
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer d.track(cl)()
+	defer d.track(cl.signals)()
 	go cl.listen(end)
 	cl.stderr.turn(conn.Stderr)
 	code, why := d.carryOut(ctx, cl.caller(), &served{d: d, cl: cl}, conn.Args)
@@ -175,6 +175,8 @@ func (t terminal) Resized() (<-chan os.Signal, func()) {
 	return changes, func() { close(stop); <-over }
 }
 
+func (cl *client) heard() <-chan os.Signal { return cl.signals }
+
 // answer ends the caller. Its files are closed before: whoever reads its output then sees the end of it.
 //
 // It comes from the observer, as soon as the account is on record, and once more from serveClient at the end of
@@ -210,14 +212,14 @@ func (d *Daemon) foreign(n *supervisor.Node) string {
 }
 
 // track is for the drain: who is here gets the signals that we get.
-func (d *Daemon) track(cl *client) (gone func()) {
+func (d *Daemon) track(signals chan<- os.Signal) (gone func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.clients[cl] = struct{}{}
+	d.signals[signals] = struct{}{}
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		delete(d.clients, cl)
+		delete(d.signals, signals)
 	}
 }
 
@@ -225,9 +227,9 @@ func (d *Daemon) track(cl *client) (gone func()) {
 func (d *Daemon) tellAll(s os.Signal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for cl := range d.clients {
+	for signals := range d.signals {
 		select {
-		case cl.signals <- s:
+		case signals <- s:
 		default:
 		}
 	}

@@ -34,6 +34,7 @@ import (
 	libcgroups "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
+	"agentrun/control"
 	"agentrun/internal/handoff"
 	"agentrun/internal/hinted"
 	"agentrun/supervisor"
@@ -88,8 +89,10 @@ type Daemon struct {
 	runs  *live.Runs
 	grace time.Duration // between SIGTERM and the kill, when we end
 
-	mu      sync.Mutex // guards clients
-	clients map[*client]struct{}
+	mu      sync.Mutex                    // guards what follows
+	signals map[chan<- os.Signal]struct{} // of whoever asked for the runs
+	serving context.Context               //nolint:containedctx // of the runs; nil: none may begin
+	starts  int                           // that were asked for over the API and don't live yet
 	callers sync.WaitGroup
 
 	collected atomic.Int64 // when, in Unix seconds
@@ -98,7 +101,7 @@ type Daemon struct {
 func newDaemon(o Options) *Daemon {
 	return &Daemon{
 		opt: o, node: o.Node, build: handoff.BuildID(), grace: o.Settings.Grace,
-		queue: queue.New(o.Settings.Limits, queue.ThisHost()), clients: map[*client]struct{}{},
+		queue: queue.New(o.Settings.Limits, queue.ThisHost()), signals: map[chan<- os.Signal]struct{}{},
 	}
 }
 
@@ -130,7 +133,10 @@ func Serve(ctx context.Context, o Options) error {
 		Prepare: d.prepare, Room: d.roomForOneMore, Always: d.shapes,
 		Warn: func(what string, err error) { d.node.Log.Warn(what, "err", err) },
 	})
-	d.runs = live.New(live.Options{Node: d.node.Open, OwnNode: true, Log: d.node.Log, Codes: d.node.Codes, Metrics: d.metrics})
+	d.runs = live.New(live.Options{
+		Node: d.node.Open, OwnNode: true, Log: d.node.Log, Codes: d.node.Codes, Metrics: d.metrics,
+		Operators: d.node.Operators, More: []control.Route{{Method: "POST", Path: "/v1/sandboxes", Own: true, Do: d.start}},
+	})
 	defer d.runs.Close()
 	silence, err := d.runs.Serve(d.node.RunDir, ControlName, d.node.Version, d.node.Access)
 	if err != nil {
@@ -222,6 +228,7 @@ func (d *Daemon) serve(ctx context.Context, l *handoff.Listener, manager systemd
 	defer kill(nil)
 	lost := make(chan error, 1)
 	d.callers.Go(func() { lost <- d.accept(ctx, l) })
+	d.letStart(ctx)
 	manager.Tell("READY=1", d.state())
 	d.node.Log.Info("serving", "run_dir", d.node.RunDir, "state_dir", d.node.StateDir, "pid", os.Getpid())
 	alive := manager.Alive()
@@ -250,6 +257,7 @@ func (d *Daemon) serve(ctx context.Context, l *handoff.Listener, manager systemd
 	}
 	manager.Tell("STOPPING=1", d.state())
 	d.queue.Close()
+	d.letStart(nil)
 	d.callers.Go(d.pool.Close)
 	failure = errors.Join(failure, l.Close())
 	d.drain(signals, alive, manager, kill)

@@ -66,10 +66,17 @@ func (d *Daemon) shapes(profile string) ([]runtime.Shape, error) {
 // over by then.
 const settleTime = 20 * time.Millisecond
 
+// asker is who asked for a run: a client that handed its command over, or an operator over the control API.
+type asker interface {
+	heard() <-chan os.Signal
+	letGo(log *os.File)
+	answer(code int)
+}
+
 // served is a run of the daemon's.
 type served struct {
 	d     *Daemon
-	cl    *client
+	cl    asker
 	slot  *queue.Slot
 	ready *runtime.Prepared
 	over  func() // the launch, for the pool; nil: nothing was taken
@@ -107,7 +114,7 @@ func (s *served) Begin(
 // Collect looks at every live run, so not at each start.
 func (s *served) Collect(context.Context) { s.d.collectLately() }
 
-func (s *served) Signals() <-chan os.Signal { return s.cl.signals }
+func (s *served) Signals() <-chan os.Signal { return s.cl.heard() }
 
 func (s *served) Started() { time.AfterFunc(settleTime, s.over) }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"agentrun/control"
@@ -25,12 +26,16 @@ type Options struct {
 	Codes   Codes
 	// Metrics gives the node's numbers, which are told before those of the safety loops; nil: another process tells them.
 	Metrics func() (string, error)
-	Log     *slog.Logger
+	// More is what the supervisor itself answers beside what is about runs and the node.
+	More []control.Route
+	// Operators is the file of the keys whose attestations release agents.
+	Operators string
+	Log       *slog.Logger
 }
 
 // New returns a supervisor's runs, of which there are none yet.
 func New(o Options) *Runs {
-	s := &Runs{bus: control.NewBus(time.Now), live: map[string]*Run{}, log: o.Log, others: o.Metrics}
+	s := &Runs{bus: control.NewBus(time.Now), live: map[string]*Run{}, log: o.Log, opt: o}
 	s.safety = newSafetyLoops(s, o)
 	return s
 }
@@ -65,11 +70,11 @@ func (s *Runs) Serve(runDir, name, version string, access control.Access) (silen
 
 // routes are what is answered beside what is about one run.
 func (s *Runs) routes() []control.Route {
-	return append(desk.Routes(s.safety), s.safety.metrics.Route(s.others))
+	return slices.Concat(desk.Routes(s.safety), s.nodeRoutes(), s.opt.More, []control.Route{s.safety.metrics.Route(s.opt.Metrics)})
 }
 
 // Metrics are the numbers of GET /metrics.
-func (s *Runs) Metrics() (string, error) { return s.safety.metrics.With(s.others) }
+func (s *Runs) Metrics() (string, error) { return s.safety.metrics.With(s.opt.Metrics) }
 
 // RunOptions are what was asked for about one run.
 type RunOptions struct {

@@ -49,7 +49,7 @@ type Runs struct {
 	bus    *control.Bus
 	safety *safetyLoops
 	log    *slog.Logger
-	others func() (string, error) // Options.Metrics
+	opt    Options
 
 	mu   sync.Mutex
 	live map[string]*Run

@@ -63,7 +63,6 @@ func get(t *testing.T, url string, status int) string {
 }
 
 func TestM20NodeMetrics(t *testing.T) {
-	t.Parallel()
 	d := startDaemon(t, "--metrics-addr", "127.0.0.1:0", "--pool-max", "0")
 	log, err := os.ReadFile(d.log)
 	if err != nil {
