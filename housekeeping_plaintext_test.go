@@ -14,6 +14,9 @@ import (
 // revealed can't be printed: whoever wants to know where a log could get a text from has these to read (M-18).
 var reveals = map[string]string{
 	"cmd/agentrun-safety/terminal.go: Show": "the code on the operator's terminal, which is what it is for (S-10)",
+	"cmd/agentrun/key.go: keyIssue":         "the key for whoever issues it, once",
+	"hypervisor/keys.go: Given":             "tells a key that is presented from none",
+	"hypervisor/keys.go: opened":            "looks at the signature",
 	"safetyloop/challenge.go: matches":      "compares the code with what a human typed",
 	"safetyloop/intent.go: covers":          "looks for a call's tool and target in the approved step",
 	"safetyloop/loop.go: route":             "reads the parameters of an operation",
@@ -23,6 +26,7 @@ var reveals = map[string]string{
 	"safetyloop/params.go: text":            "reads one parameter",
 	"safetyloop/showcode.go: Shown":         "the code for the signed webhook, and for the one answer of the control socket that shows it (S-10)",
 	"safetyloop/token.go: permit":           "takes a spent token out of the parameters",
+	"supervisor/key.go: presented":          "looks for the key in what the sandbox would be given",
 	"toolproxy/boundary/redact.go: consume": "joins what is held back to what comes next",
 	"toolproxy/boundary/strip.go: consume":  "joins what is held back to what comes next",
 	"toolproxy/boundary/strip.go: emit":     "remembers what may still become a tag",

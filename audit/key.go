@@ -18,13 +18,12 @@ import (
 )
 
 const (
-	keyFile = "audit.key"
-	keyName = "agentrun-audit"
+	auditKey = "audit"
 	// algorithmEd25519 is the first byte of the key data in the format of signed notes.
 	algorithmEd25519 = 1
 )
 
-// SigningKey signs checkpoints. It must stay on this machine; its public half belongs elsewhere.
+// SigningKey signs notes: checkpoints, or what else its name says. It must stay on this machine; its public half belongs elsewhere.
 type SigningKey struct {
 	signer note.Signer
 	public string
@@ -36,12 +35,34 @@ func (k *SigningKey) Public() string { return k.public }
 // ID gives the eight hexadecimal digits that stand for the key in Public.
 func (k *SigningKey) ID() string { return fmt.Sprintf("%08x", k.signer.KeyHash()) }
 
-// LoadKey reads the key beneath dir. The error Is fs.ErrNotExist if there is none, *ModeError if others could read it.
-func LoadKey(dir string) (*SigningKey, error) {
+// Sign returns text, which ends with a line end, as a signed note.
+func (k *SigningKey) Sign(text string) ([]byte, error) {
+	return note.Sign(&note.Note{Text: text}, k.signer)
+}
+
+// Open returns the text of a note that this key has signed. The error is for any other.
+func (k *SigningKey) Open(signed []byte) (text string, err error) {
+	v, err := note.NewVerifier(k.public)
+	if err != nil {
+		return "", err
+	}
+	n, err := note.Open(signed, note.VerifierList(v))
+	if err != nil {
+		return "", err
+	}
+	return n.Text, nil
+}
+
+// LoadKey reads the key of checkpoints beneath dir, as LoadNamedKey.
+func LoadKey(dir string) (*SigningKey, error) { return LoadNamedKey(dir, auditKey) }
+
+// LoadNamedKey reads a key beneath dir. Its name is part of what it signs, so that no key's notes pass for another's. The error Is
+// fs.ErrNotExist if there is none, *ModeError if others could read it.
+func LoadNamedKey(dir, name string) (*SigningKey, error) {
 	if err := checkPrivate(dir, unix.O_DIRECTORY, dirMode); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, keyFile)
+	path := filepath.Join(dir, name+".key")
 	if err := checkPrivate(path, 0, fileMode); err != nil {
 		return nil, err
 	}
@@ -53,13 +74,21 @@ func LoadKey(dir string) (*SigningKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", path, err) // the error never has the text: it is the secret
 	}
+	if k.signer.Name() != "agentrun-"+name {
+		return nil, fmt.Errorf("key %s: it is a key for something else", path)
+	}
 	return k, nil
 }
 
-// LoadOrCreateKey makes the key on first use; created says that this call did. Of several processes that come at once,
-// all get the same key: it is written whole to a name of its own and then linked, which only one can.
+// LoadOrCreateKey is LoadOrCreateNamedKey of the key of checkpoints.
 func LoadOrCreateKey(dir string) (k *SigningKey, created bool, err error) {
-	if k, err = LoadKey(dir); !errors.Is(err, fs.ErrNotExist) {
+	return LoadOrCreateNamedKey(dir, auditKey)
+}
+
+// LoadOrCreateNamedKey makes the key on first use; created says that this call did. Of several processes that come at once,
+// all get the same key: it is written whole to a name of its own and then linked, which only one can.
+func LoadOrCreateNamedKey(dir, name string) (k *SigningKey, created bool, err error) {
+	if k, err = LoadNamedKey(dir, name); !errors.Is(err, fs.ErrNotExist) {
 		return k, false, err
 	}
 	if err := os.MkdirAll(dir, dirMode); err != nil {
@@ -71,15 +100,15 @@ func LoadOrCreateKey(dir string) (k *SigningKey, created bool, err error) {
 	if err := checkPrivate(dir, unix.O_DIRECTORY, dirMode); err != nil {
 		return nil, false, err
 	}
-	secret, _, err := note.GenerateKey(rand.Reader, keyName)
+	secret, _, err := note.GenerateKey(rand.Reader, "agentrun-"+name)
 	if err != nil {
 		return nil, false, err
 	}
-	temp, err := writeTemp(dir, keyFile, []byte(secret+"\n"))
+	temp, err := writeTemp(dir, name+".key", []byte(secret+"\n"))
 	if err != nil {
 		return nil, false, err
 	}
-	err = os.Link(temp, filepath.Join(dir, keyFile))
+	err = os.Link(temp, filepath.Join(dir, name+".key"))
 	os.Remove(temp)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, false, err
@@ -88,7 +117,7 @@ func LoadOrCreateKey(dir string) (k *SigningKey, created bool, err error) {
 	if err := syncDir(dir); err != nil {
 		return nil, false, err
 	}
-	k, err = LoadKey(dir)
+	k, err = LoadNamedKey(dir, name)
 	return k, created, err
 }
 

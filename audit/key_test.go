@@ -42,7 +42,7 @@ func TestH26KeyIsMadeOnce(t *testing.T) {
 	if err != nil || len(entries) != 1 || made.Load() != 1 {
 		t.Errorf("%d made, files %v, %v", made.Load(), entries, err)
 	}
-	if fi, err := os.Stat(filepath.Join(dir, keyFile)); err != nil || fi.Mode() != 0o600 {
+	if fi, err := os.Stat(filepath.Join(dir, "audit.key")); err != nil || fi.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", fi.Mode(), err)
 	}
 	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
@@ -62,7 +62,7 @@ func TestH26KeyModes(t *testing.T) {
 	if _, _, err := LoadOrCreateKey(dir); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(dir, keyFile)
+	file := filepath.Join(dir, "audit.key")
 	secret, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -50,6 +50,7 @@ var kinds = []struct {
 	{&SafetyConfirmation{}, "what became of a confirmation (S-12)"},
 	{&SafetyBlock{}, "an agent is stopped, or released (S-8, S-15)"},
 	{&CheckpointLost{}, "what vouched for the chain was gone or contradicted it"},
+	{&AgentKey{}, "what an agent may be started with, and which runs were (M-9, M-21)"},
 }
 
 // Each record tells its kind.
@@ -89,6 +90,7 @@ func (*SafetyChallenge) Kind() Kind    { return "safety_challenge" }
 func (*SafetyConfirmation) Kind() Kind { return "safety_confirmation" }
 func (*SafetyBlock) Kind() Kind        { return "safety_block" }
 func (*CheckpointLost) Kind() Kind     { return "checkpoint_lost" }
+func (*AgentKey) Kind() Kind           { return "agent_key" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

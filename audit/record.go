@@ -262,6 +262,16 @@ type Key struct {
 	Purpose   string `log:"purpose code"`  // audit_checkpoint, sre_witness
 }
 
+// AgentKey is a key of an agent's that was issued, used by a run, or revoked (M-9). The key itself is on no record.
+type AgentKey struct {
+	AgentID   string    `log:"agent_id id"`
+	Event     string    `log:"event code"` // issued, used, revoked
+	ExpiresAt time.Time `log:"expires_at instant"`
+	KeyID     string    `log:"key_id id"`
+	May       []string  `log:"may optIDs"` // its capabilities; where it is issued
+	RunID     string    `log:"run_id optID"`
+}
+
 // Repair accounts for bytes that are no entry: what a writer left that died, or ran out of disk, in the middle of a line.
 // They stay where they are. Only the log writes it, straight behind them.
 type Repair struct {

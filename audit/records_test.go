@@ -88,6 +88,8 @@ func examples() [][2]Record {
 			&SafetyBlock{AgentID: "a", Event: "blocked", Reason: "danger_zone"}},
 		{&CheckpointLost{By: "uid:0", Cause: "accepted", Entries: 7, Head: digestOf(7).String(), Size: 12},
 			&CheckpointLost{Cause: "removed", Entries: 1}},
+		{&AgentKey{AgentID: "a1", Event: "issued", ExpiresAt: at, KeyID: "k1", May: []string{"agent.run.invoke", "tool.math.invoke"}, RunID: "r1"},
+			&AgentKey{AgentID: "a1", Event: "revoked", ExpiresAt: at, KeyID: "k1"}},
 	}
 }
 
@@ -123,9 +125,12 @@ func allExamples() []Record {
 	var all []Record
 	for _, pair := range examples() {
 		all = append(all, pair[0], pair[1])
-		if pair[0].Kind() == "agent_settings" {
+		switch pair[0].Kind() {
+		case "agent_settings":
 			all = append(all, gained()...)
+		case "checkpoint_lost":
+			all = append(all, gainedLater()...)
 		}
 	}
-	return append(all, gainedLater()...)
+	return all
 }

@@ -33,6 +33,7 @@ type Admission struct {
 	Ring      rings.Ring
 	Workspace string // the session's, on the host; empty without session
 	Settings  AgentSettings
+	Key       *AgentKey        // that it is started with (M-9); nil: none
 	Grant     governance.Grant // what its plan, stake and role give (M-19)
 
 	lock, slot     *store.Lock

@@ -5,7 +5,6 @@ package hypervisor
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,7 +104,7 @@ func (a *Admission) Caller(run, name string) link.Caller {
 		mode = ModePublic
 	}
 	return link.Caller{
-		Run: run, Name: name, Agent: a.Agent, Session: a.Session, Team: s.Team, Role: s.Role, Plan: a.Grant.Plan, Mode: mode,
+		Run: run, Name: name, Agent: a.Agent, Session: a.Session, Team: s.Team, Role: s.Role, Plan: a.Grant.Plan, Mode: mode, Key: a.Key.toLink(),
 	}
 }
 
@@ -125,6 +124,9 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	a, ring, err := b.live.now(ctx)
 	if err != nil {
 		return link.Verdict{}, err
+	}
+	if b.live.keyOver() {
+		return no(ring, link.CodeKeyInvalid, "the run's key has expired or was revoked", "end; the run gets nothing any more", 0), nil
 	}
 	if a.Quarantined != nil {
 		return no(ring, rings.CodeQuarantined, "the agent is in quarantine", "an operator has to release the agent; this run gets nothing any more", 0), nil
@@ -152,15 +154,6 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
 	}
 	return b.take(c, ring), nil
-}
-
-// toolOf is the name in tool.NAME.invoke.
-func toolOf(action string) (string, bool) {
-	name, ok := strings.CutPrefix(action, "tool.")
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(name, ".invoke")
 }
 
 // busyRetry is when a place may be free again: tools take some seconds at most (M-11).

@@ -25,10 +25,12 @@ import (
 // older than the question. For what asks nothing (an open tunnel, a running process), Control looks every lookTime.
 type live struct {
 	h       *Hypervisor
-	agent   string     // empty: the operator's own run; nothing in the state is about it
-	session string     // empty: none
-	base    rings.Ring // that it was admitted to: only an elevation gives it more
-	news    func()     // called when the ring or the standing is another, without a lock; must not block
+	agent   string        // empty: the operator's own run; nothing in the state is about it
+	session string        // empty: none
+	base    rings.Ring    // that it was admitted to: only an elevation gives it more
+	key     *AgentKey     // that it was started with; nil: none
+	keyEnds time.Duration // of the key, by the clock since boot
+	news    func()        // called when the ring or the standing is another, without a lock; must not block
 
 	loans *rings.Elevations
 
@@ -54,6 +56,7 @@ type live struct {
 type standing struct {
 	Agent
 	sessionOver bool
+	keyGone     bool // revoked, or not in the state any more
 	err         error
 }
 
@@ -106,6 +109,9 @@ func newLive(h *Hypervisor, adm Admission, news func()) *live {
 		h: h, agent: adm.Agent, session: adm.Session, base: adm.Ring.OrSandbox(), news: news,
 		present: adm.Ring.OrSandbox(), changed: make(chan struct{}),
 	}
+	if l.key = adm.Key; l.key != nil {
+		l.keyEnds = h.boot() + l.key.Expires.Sub(h.now())
+	}
 	// Until the first reading it is as it was admitted; a question reads before it answers.
 	first := &standing{Agent: operatorsOwn(l.base)}
 	if l.agent != "" {
@@ -123,7 +129,15 @@ func operatorsOwn(ring rings.Ring) Agent {
 }
 
 // isHeld and trust are what loans asks, under its lock: they take none.
-func (l *live) isHeld() bool { return l.held.Load() || l.stands.Load().Quarantined != nil }
+func (l *live) isHeld() bool {
+	return l.held.Load() || l.stands.Load().Quarantined != nil || l.keyOver()
+}
+
+// keyOver tells whether the key that the run was started with isn't good any more (M-9). The time that a machine's clock is set back
+// by is no more time for a key, hence the second clock.
+func (l *live) keyOver() bool {
+	return l.key != nil && (l.stands.Load().keyGone || l.h.boot() >= l.keyEnds || !l.h.now().Before(l.key.Expires))
+}
 
 func (l *live) trust() (score float64, consensus bool) {
 	s := l.stands.Load()
@@ -183,7 +197,7 @@ func (l *live) readLocked(ctx context.Context, old *standing) *standing {
 		if old.err != nil {
 			return old
 		}
-		return &standing{Agent: old.Agent, sessionOver: old.sessionOver, err: err}
+		return &standing{Agent: old.Agent, sessionOver: old.sessionOver, keyGone: old.keyGone, err: err}
 	}
 	l.seen, l.readAt, l.sure = s, now, s.settled(now)
 	return &read
@@ -191,6 +205,9 @@ func (l *live) readLocked(ctx context.Context, old *standing) *standing {
 
 func (l *live) read(ctx context.Context) (s standing, err error) {
 	err = l.h.view(ctx, func(tx *store.Tx) error {
+		if l.key != nil {
+			s.keyGone = stands(tx, l.key.ID) != nil
+		}
 		if s.Agent, err = agent(tx, l.agent); err != nil || l.session == "" {
 			return err
 		}
@@ -207,7 +224,7 @@ func (l *live) read(ctx context.Context) (s standing, err error) {
 	return s, err
 }
 
-// effectiveLocked is the run's ring: 3 if anything is wrong, else the less privileged of what it was admitted to and what
+// effectiveLocked is the run's ring: 3 if anything is wrong, the run's key among it, else the less privileged of what it was admitted to and what
 // its agent's score gives, raised by an elevation that is on record, not over, and still earned (M-22, H-13, H-14, H-31).
 func (l *live) effectiveLocked() rings.Ring {
 	s := l.stands.Load()

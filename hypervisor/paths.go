@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"agentrun/audit"
@@ -16,19 +17,19 @@ import (
 
 // CheckPaths decides whether a run of session may be shown host paths (H-30). Nothing of the state folder may be: it holds
 // the audit, its keys and every session's workspace; nor of Options.Own: who writes the run folder has live runs taken for dead, and who
-// writes the configuration decides about the next run. What lies in the session's own workspace may be shown. The paths must be free of
+// writes the configuration decides about the next run. Nor may what is secret: the file of the run's key. What lies in the session's own workspace may be shown. The paths must be free of
 // symlinks, as runtime.NewPlan resolves them: they are opened without following any, so what is checked is what is mounted.
 //
 // Folders are known by what they are, not by their path: the same files may be mounted elsewhere, or below what is shown, which comes
 // along with it (open_tree(2), AT_RECURSIVE). What package mounts can't see through remains. A folder that isn't there yet counts: the
 // first run would make it, before the agent's eyes. What host has seen of the paths already is not looked at again.
-func (h *Hypervisor) CheckPaths(session string, hostPaths []string, host *mounts.View) error {
+func (h *Hypervisor) CheckPaths(session string, hostPaths []string, host *mounts.View, secret ...string) error {
 	type folder struct {
 		path   string
 		places []mounts.Place
 	}
 	var own []folder
-	for _, path := range append([]string{h.opt.StateDir}, h.opt.Own...) {
+	for _, path := range slices.Concat([]string{h.opt.StateDir}, h.opt.Own, secret) {
 		at, err := host.Nearest(path)
 		if err != nil {
 			return fmt.Errorf("agentrun's own folder: %w", err)

@@ -91,6 +91,7 @@ func contextOf(r Request, target cedar.EntityUID) cedar.Record {
 		"capability":    cedar.String(r.Action),
 		"capabilities":  cedar.NewSet(granted...),
 		"key_valid":     cedar.Boolean(c.KeyValid),
+		"keyless":       cedar.Boolean(c.Keyless),
 		"ring":          cedar.Long(c.Ring.Value()),
 		"required_ring": cedar.Long(c.RequiredRing.Value()),
 		"plan":          cedar.String(c.Plan),

@@ -57,6 +57,9 @@ func compile(t testing.TB, text string) *Set {
 	return s
 }
 
+// keyless is a request of a run without a key, where none is demanded.
+func keyless(r *Request) { r.KeyID, r.Context.KeyValid, r.Context.Keyless = "", false, true }
+
 func TestM9OrderOfReasons(t *testing.T) {
 	set := compile(t, `@id("only-analysts") permit (principal in Role::"analyst", action, resource);`)
 	// Each step breaks one thing more, from the last reason of M-9 to the first: the newest one is always the one told.
@@ -101,6 +104,12 @@ func TestM9BuiltinPolicies(t *testing.T) {
 		{"confidential run", run, func(r *Request) { r.Resource.Mode = Confidential }, CodeOK, "default.grant"},
 		{"no key", good, func(r *Request) { r.KeyID = "" }, CodeKeyInvalid, "base.key_invalid"},
 		{"bad key", good, func(r *Request) { r.Context.KeyValid = false }, CodeKeyInvalid, "base.key_invalid"},
+		{"none is needed", good, keyless, CodeOK, "default.grant"},
+		{"none is needed for a run", run, keyless, CodeOK, "default.grant"},
+		{"none is needed, and no role either", good, func(r *Request) { keyless(r); r.Context.Role = "" }, CodeOK, "default.grant"},
+		{"none is needed, and the tool not granted", good, func(r *Request) { keyless(r); r.Context.Capabilities = nil }, CodeCapabilityMissing, "base.capability_missing"},
+		{"none is needed, but there is a bad one", good, func(r *Request) { keyless(r); r.KeyID = "k" }, CodeKeyInvalid, "base.key_invalid"},
+		{"none is needed, but one is said to be valid", good, func(r *Request) { r.KeyID = "" }, CodeKeyInvalid, "base.key_invalid"},
 		{"no role", good, func(r *Request) { r.Context.Role = "" }, CodeNoRole, "base.no_role"},
 		{"no capability", good, func(r *Request) { r.Context.Capabilities = nil }, CodeCapabilityMissing, "base.capability_missing"},
 		{"another tool's", good, func(r *Request) { r.Context.Capabilities = []string{ToolAction("maths")} }, CodeCapabilityMissing, "base.capability_missing"},
@@ -395,8 +404,8 @@ func TestM10MissingFieldRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			r, err := DecodeRequest(text)
-			// Left out, these two have their strictest value, and that is still allowed here.
-			harmless := k == "used" || k == "plaintext_free"
+			// Left out, these have their strictest value, and that is still allowed here.
+			harmless := k == "used" || k == "plaintext_free" || k == "keyless"
 			if err == nil && set.Decide(t.Context(), r).Allowed() && !harmless {
 				t.Errorf("without %s it is allowed", k)
 			}

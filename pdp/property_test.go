@@ -161,7 +161,7 @@ func FuzzM10DecodeRequest(f *testing.F) {
 			t.Fatalf("%v, but the request's own check says %v", err, r.Check())
 		}
 		d := set.Decide(t.Context(), r)
-		if d.Code == "" || d.Allowed() && (err != nil || !r.Context.KeyValid || r.Context.Ring == rings.Root && r.Subject.Type == Agent) {
+		if d.Code == "" || d.Allowed() && (err != nil || !r.Context.KeyValid && (!r.Context.Keyless || r.KeyID != "") || r.Context.Ring == rings.Root && r.Subject.Type == Agent) {
 			t.Fatalf("got %+v for %+v", d, r)
 		}
 	})

@@ -18,7 +18,7 @@ type Request struct {
 	TeamID   string   `json:"team_id"` // the subject's team
 	Action   string   `json:"action"`  // "agent.run.invoke", "agent.elevation.request" or "tool.<name>.invoke"
 	Resource Resource `json:"resource"`
-	KeyID    string   `json:"key_id"` // empty: no key, refused as key_invalid
+	KeyID    string   `json:"key_id"` // empty: no key, refused as key_invalid unless Context.Keyless
 	Context  Context  `json:"context"`
 }
 
@@ -56,8 +56,9 @@ type Context struct {
 	Ring         rings.Ring `json:"ring"`          // the ring that the subject lives in now
 	RequiredRing rings.Ring `json:"required_ring"` // the least privileged ring that may do this
 	Plan         string     `json:"plan"`          // an identifier, for instance "freemium" (M-19)
-	Role         string     `json:"role"`          // empty: none, refused as no_role
+	Role         string     `json:"role"`          // empty: none, refused as no_role unless Keyless
 	KeyValid     bool       `json:"key_valid"`     // the key exists, isn't expired or revoked, and is the subject's
+	Keyless      bool       `json:"keyless"`       // no key was presented, and the node's configuration demands none
 	Capabilities []string   `json:"capabilities"`  // granted: "agent.run.invoke", "tool.math.invoke"; exact names, no wildcards
 	Tool         Tool       `json:"tool"`          // of tool.<name>.invoke; the zero value for runs
 	Input        Input      `json:"input"`

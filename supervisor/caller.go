@@ -87,5 +87,5 @@ const NoDaemon = "AGENTRUN_NO_DAEMON"
 // childEnv is the environment of what we start for the caller. It runs where it is started: a run that waited
 // for another to let it in could wait for itself.
 func (c *Caller) childEnv() []string {
-	return append(c.Environ[:len(c.Environ):len(c.Environ)], NoDaemon+"=1")
+	return append(withoutKey(c.Environ), NoDaemon+"=1")
 }

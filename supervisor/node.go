@@ -32,6 +32,7 @@ type Node struct {
 	Own          []string         // agentrun's other folders on this host: no run is shown anything of them
 	Config       string           // config.yaml by the name it was given; empty: the usual places
 	GatewayFiles []string         // the node's gateway.yaml by config.yaml, whose policies no flag leaves out; empty: the usual one
+	KeysRequired bool             // every run needs an agent's key (keys: required)
 	SyncAll      bool             // every audit record is on disk before what it records goes on (audit.sync)
 	Access       control.Access   // to the control API
 	Codes        live.Codes       // where codes of safety loops are shown

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"agentrun/governance"
+	"agentrun/hypervisor"
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -33,6 +34,8 @@ type Request struct {
 	Name, Agent, Session string
 	Ring                 *int
 	Profile              string
+	Key                  hypervisor.Token // of the agent
+	KeyFile              string           // that it is read from; Key counts only without
 
 	Workspace, Rootfs, Keep string
 	Cwd                     string // inside

@@ -75,6 +75,7 @@ type run struct {
 
 	h         *hypervisor.Hypervisor // nil: the state could not be opened
 	asked     hypervisor.Request
+	token     hypervisor.Token // the agent's key, not looked at yet
 	spec      runtime.Spec
 	file      config.Gateway // as it was when the request was looked at
 	warmed    func()
@@ -221,7 +222,11 @@ func (s *run) newPlan() (err error) {
 	if s.hooks, err = s.node.Kill.ForRun(s.plan); err != nil {
 		return err
 	}
-	return s.h.CheckPaths(s.spec.Session, s.plan.HostPaths(), s.plan.Seen())
+	var secret []string
+	if s.want.KeyFile != "" {
+		secret = []string{s.want.KeyFile}
+	}
+	return s.h.CheckPaths(s.spec.Session, s.plan.HostPaths(), s.plan.Seen(), secret...)
 }
 
 func (s *run) planOnRecord() error {

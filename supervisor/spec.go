@@ -35,7 +35,7 @@ func (s *run) specify() (err error) {
 	s.asked = hypervisor.Request{Agent: r.Agent, Session: r.Session, Expect: r.Expect, Tools: r.Tools}
 	s.spec = runtime.Spec{
 		Name: r.Name, Agent: r.Agent, Session: r.Session, Command: r.Command, Cwd: r.Cwd,
-		Env: r.Env, EnvPass: r.EnvPass, Environ: s.by.Environ,
+		Env: r.Env, EnvPass: r.EnvPass, Environ: withoutKey(s.by.Environ),
 		Workspace: r.Workspace, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, TTY: r.TTY, BestEffort: r.BestEffort,
 		TestOnlyRanges: s.by.Getenv(TestOnlyLimits) == "1",
 	}
@@ -50,7 +50,7 @@ func (s *run) specify() (err error) {
 	}
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
-	problems := slices.Concat(r.Malformed, s.wayOut(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile))
+	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile))
 	if err := s.planLimits(); err != nil {
 		return err
 	}

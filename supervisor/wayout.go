@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -174,10 +175,14 @@ func narrowedNetwork(plan *runtime.Plan) string {
 // askPolicy has the gateway's program look at what the run brings, before anything starts: it would refuse it at
 // the run's first connection. Where there are policies of the operator's it also asks them whether the run may be
 // (agent.run.invoke), whether or not it has a way out: a run that could leave the gateway away could else leave
-// the policies away (M-9). Without any, nothing is asked: the built-in ones let every admitted run begin.
+// the policies away (M-9). A run with a key is always asked about: the built-in policies hold it to role and
+// capabilities. Without key and policies nothing is asked: the built-in ones let every such run begin.
 func (s *run) askPolicy() error {
+	if err := s.useKey(); err != nil {
+		return err
+	}
 	r := s.want
-	ruled := s.file.Policy != nil || r.Policy != ""
+	ruled := s.file.Policy != nil || r.Policy != "" || s.admission.Key != nil
 	brings := s.file.Path != "" || r.Metrics != "" || len(r.Allow)+len(r.Tools) > 0
 	if !ruled && (s.plan.Wayout == nil || !brings) {
 		return nil
@@ -202,8 +207,14 @@ func (s *run) askPolicy() error {
 	return s.h.Refuse(s.asked, ring, &hypervisor.DeniedError{
 		What:     "run in " + ring.String(),
 		Decision: rings.Decision{Code: v.Code, Rule: "M-9", Reason: v.Message},
-		Hint:     "agentrun policy explain tells what decided",
+		Hint:     cmp.Or(hintOf[v.Code], "agentrun policy explain tells what decided"),
 	})
+}
+
+// hintOf says what to do about a start that a guard of the policies refuses.
+var hintOf = map[rings.Code]string{
+	"no_role":            "agentrun agent set ID --role ROLE gives the agent one",
+	"capability_missing": "agentrun key issue --agent ID --may agent.run.invoke,… makes a key for runs",
 }
 
 // ownCA has the gateway's program make the CA of a run. Its key goes from one to the other by pipes, and lies

@@ -125,7 +125,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	g.reader = append(g.reader, loop.readable()...)
 	alarms := &alarms{to: controlsOf(supervisor), log: log}
 	options := gate.Options{
-		Supervisor: waiting{supervisor, g.metrics}, Caller: whole(c), Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, Ends: start.Ends,
+		Supervisor: waiting{supervisor, g.metrics}, Caller: c, Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, Ends: start.Ends,
 		Granted: gate.Granting(start.Tools), Log: log, Observe: g.observe, TraceID: traceID, Alarm: alarms.violation,
 	}
 	loop.require(&options)
@@ -135,7 +135,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	}
 	shedding := breaker.New(breaker.Options{Entrance: entrance, Config: s.breaker, Log: log, Alarm: func(detail string) { alarms.tripped(ctx, detail) }})
 	spans := spanned{outer{shedding}, g.span}
-	models, err := llm.New(llm.Options{Config: s.llm, Entrance: spans, Caller: whole(c), Secret: s.Secret, Log: log,
+	models, err := llm.New(llm.Options{Config: s.llm, Entrance: spans, Caller: c, Secret: s.Secret, Log: log,
 		Trace: func(ctx context.Context, h http.Header) { spanOf(ctx).Inject(h) }})
 	if err != nil {
 		return nil, err
@@ -197,25 +197,13 @@ func (g *gateway) tools(ctx context.Context, start link.Start, s settings, super
 			}
 			return source, err
 		}},
-		Entrance: entrance, Caller: whole(start.Caller), Filter: boundary.Reply, Inspect: inspect, Log: log,
+		Entrance: entrance, Caller: start.Caller, Filter: boundary.Reply, Inspect: inspect, Log: log,
 	})
 	return err
 }
 
 // inspect looks for instructions in arguments (M-16): they come from the model, which may have read anything.
 func inspect(args json.RawMessage) []string { return boundary.Inspect(string(args)) }
-
-// whole fills in what an operator's own run doesn't have. The built-in policies ask for a key and a role (M-9); the operator's
-// are the ones that a run started by hand has.
-func whole(c link.Caller) link.Caller {
-	if c.KeyID == "" {
-		c.KeyID = "run"
-	}
-	if c.Role == "" {
-		c.Role = "agent"
-	}
-	return c
-}
 
 func toolNames(c tools.Config) []string {
 	var names []string

@@ -101,17 +101,19 @@ func check(start link.Start) (holds bool, err error) {
 
 // mayRun asks the policy about the run itself (M-9, agent.run.invoke).
 func (g *gateway) mayRun(ctx context.Context, start link.Start) error {
-	c := whole(start.Caller)
+	c := start.Caller
 	r := pdp.Request{
 		Subject:  pdp.Subject{ID: cmp.Or(c.Agent, c.Run), Type: pdp.Agent},
 		TeamID:   cmp.Or(c.Team, c.Run),
 		Action:   pdp.RunAction,
 		Resource: pdp.Resource{ID: c.Run, TeamID: cmp.Or(c.Team, c.Run), Mode: pdp.Mode(c.Mode)},
-		KeyID:    c.KeyID,
 		Context: pdp.Context{
-			Ring: start.Ring, RequiredRing: start.Ring, Plan: c.Plan, Role: c.Role, KeyValid: true,
+			Ring: start.Ring, RequiredRing: start.Ring, Plan: c.Plan, Role: c.Role, Keyless: c.Key == nil,
 			Capabilities: []string{pdp.RunAction}, Input: pdp.Clean, Quota: pdp.Quota{Limit: 1},
 		},
+	}
+	if k := c.Key; k != nil { // the supervisor has just looked at it
+		r.KeyID, r.Context.KeyValid, r.Context.Capabilities = k.ID, true, k.May
 	}
 	ctx, cancel := context.WithTimeout(ctx, gate.DefaultPolicyTimeout)
 	defer cancel()

@@ -18,6 +18,7 @@ func specFlags() []cli.Flag {
 		&cli.IntFlag{Name: "ring", Usage: "privilege ring `1|2|3`", Value: supervisor.DefaultRing, DefaultText: "the agent's own, without --agent 3"},
 		&cli.StringFlag{Name: "profile", Usage: "profile `NAME` (default: that of the ring)"},
 		&cli.StringFlag{Name: "agent", Usage: "agent `ID` the run belongs to"},
+		&cli.StringFlag{Name: "key-file", Usage: "`FILE` with the agent's key (default: the key in " + supervisor.EnvKey + ", if there is one)"},
 		&cli.StringFlag{Name: "session", Usage: "session `ID` the run belongs to"},
 		&cli.StringFlag{Name: "name", Usage: "`NAME` for this run"},
 		&cli.StringFlag{Name: "workspace", Usage: "`DIR` shown as /workspace: read-only in ring 3, writable in rings 2 and 1"},

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -48,6 +49,7 @@ type configFile struct {
 	LogFormat   string   `yaml:"log_format"`
 	ProfileDirs []string `yaml:"profile_dirs"`
 	Gateway     string   `yaml:"gateway"` // absolute path of the node's gateway.yaml; empty: the usual one
+	Keys        string   `yaml:"keys"`    // "required": every run needs an agent's key; or "optional", the default
 	Audit       struct {
 		Sync string `yaml:"sync"` // "always", or empty: what H-28 asks for
 	} `yaml:"audit"`
@@ -58,6 +60,7 @@ type configFile struct {
 	Safety  live.Codes       `yaml:"safety"`
 
 	gateways []string // Gateway of this file, and of the machine's
+	keys     bool     // either wants them
 }
 
 // liveConfig is how long a live run may take to get into another ring (M-22).
@@ -142,7 +145,7 @@ func (g *global) load(c *cli.Context) error {
 	if err := cfg.Live.check(); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	g.GatewayFiles = cfg.gateways
+	g.GatewayFiles, g.KeysRequired = cfg.gateways, cfg.keys
 	if g.Config = c.String("config"); g.Config != "" {
 		if g.Config, err = by.Abs(g.Config); err != nil {
 			return fmt.Errorf("--config: %w", err)
@@ -203,7 +206,7 @@ func readConfig(by *supervisor.Caller, name string) (configFile, error) {
 		return cfg, err
 	}
 	machine, err := firstConfig([]string{machineConfig}, true)
-	cfg.gateways = append(cfg.gateways, machine.gateways...)
+	cfg.gateways, cfg.keys = append(cfg.gateways, machine.gateways...), cfg.keys || machine.keys
 	return cfg, err
 }
 
@@ -232,6 +235,10 @@ func firstConfig(names []string, optional bool) (cfg configFile, err error) {
 		if cfg.Gateway != "" && !filepath.IsAbs(cfg.Gateway) {
 			return cfg, fmt.Errorf("configuration %s: gateway: %q: want an absolute path", n, cfg.Gateway)
 		}
+		if !slices.Contains([]string{"", "optional", "required"}, cfg.Keys) {
+			return cfg, fmt.Errorf("configuration %s: keys: %q: want required or optional", n, cfg.Keys)
+		}
+		cfg.keys = cfg.Keys == "required"
 		if cfg.Gateway != "" {
 			cfg.gateways = []string{cfg.Gateway}
 		}

@@ -19,7 +19,8 @@ import (
 func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	r := &supervisor.Request{
 		Command: c.Args().Slice(), Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"),
-		Ring: given(c, "ring", c.Int), Profile: c.String("profile"),
+		KeyFile: by.Path(c.String("key-file")),
+		Ring:    given(c, "ring", c.Int), Profile: c.String("profile"),
 		Workspace: by.Path(c.String("workspace")), Rootfs: by.Path(c.String("rootfs")), Keep: by.Path(c.String("keep")), Cwd: c.String("cwd"),
 		Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
 		TTY: c.Bool("t"), Interactive: c.Bool("i"), BestEffort: c.Bool("best-effort"),
@@ -32,7 +33,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	bad := func(flag, message string) {
 		r.Malformed = append(r.Malformed, read.Problem{Path: "--" + flag, Message: message})
 	}
-	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile", "status-file", "on-breach"} {
+	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile", "status-file", "on-breach", "key-file"} {
 		if c.IsSet(f) && c.String(f) == "" {
 			bad(f, "is empty; leave the flag out, or give it a value")
 		}

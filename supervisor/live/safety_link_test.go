@@ -87,7 +87,7 @@ func newInside(t *testing.T) *inside {
 		t.Fatalf("the gateway is told %+v", given)
 	}
 	c := client.Start().Caller
-	c.Team, c.Role, c.KeyID = "t", "member", "k"
+	c.Team, c.Role = "t", "member"
 	g, err := entrance.New(entrance.Options{
 		Supervisor: client, Caller: c, MaxSteps: 100, Granted: entrance.Granting(nil), Safety: client, RequireIntent: given.RequireIntent,
 		Policy: pdp.DeciderFunc(func(context.Context, pdp.Request) pdp.Decision {

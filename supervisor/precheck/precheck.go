@@ -116,6 +116,10 @@ func (q Question) ask() (v link.Verdict, holds bool, err error) {
 func (q Question) key() (kept.Key, error) {
 	start := q.Start
 	start.Caller, start.Ring = link.Caller{}, rings.Sandbox // what holds is true of everybody
+	if k := q.Start.Caller.Key; k != nil {
+		// But for this: the built-in policies hold a key to its capabilities, and to a role (M-9).
+		start.Caller = link.Caller{Role: q.Start.Caller.Role, Key: &link.Key{May: k.May}}
+	}
 	sum := sha256.Sum256(start.Config.Text)
 	start.Config.Text = sum[:]
 	from := struct {

@@ -40,7 +40,7 @@ func newWorld(t testing.TB, c Config) *world {
 	t.Helper()
 	w := &world{s: gatetest.New(rings.Sandbox)}
 	g, err := gate.New(gate.Options{
-		Supervisor: w.s, MaxSteps: 1 << 20, Caller: link.Caller{Run: "run-1", Role: "member", Plan: "premium", Mode: "public", KeyID: "key-1"}, Granted: gate.Granting(nil),
+		Supervisor: w.s, MaxSteps: 1 << 20, Caller: link.Caller{Run: "run-1", Role: "member", Plan: "premium", Mode: "public"}, Granted: gate.Granting(nil),
 		Policy: pdp.DeciderFunc(func(context.Context, pdp.Request) pdp.Decision {
 			if w.refuse {
 				return pdp.Decision{Code: pdp.CodeACLBlock}

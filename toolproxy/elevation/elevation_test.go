@@ -52,7 +52,7 @@ func newWorld(t testing.TB) *world {
 	}
 	var err error
 	w.gate, err = gate.New(gate.Options{
-		Supervisor: w.s, MaxSteps: 1, Caller: link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public", KeyID: "key-1"},
+		Supervisor: w.s, MaxSteps: 1, Caller: link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public"},
 		Policy: pdp.DeciderFunc(func(_ context.Context, r pdp.Request) pdp.Decision { return w.policy(r) }),
 		Alarm:  func(context.Context, gate.Violation) {},
 	})

@@ -18,7 +18,7 @@ func ofVerdict(v link.Verdict) *Error {
 	}
 	e := &Error{Code: CodeUnavailable, Retry: v.Retry, Rule: string(v.Code)}
 	switch v.Code {
-	case CodeQuarantined, CodeConcurrency, CodeRateLimited, CodeRing, CodeToolRestricted, CodeCanceled, CodeSteps, CodeStopped:
+	case CodeQuarantined, link.CodeKeyInvalid, CodeConcurrency, CodeRateLimited, CodeRing, CodeToolRestricted, CodeCanceled, CodeSteps, CodeStopped:
 		e.Code = v.Code
 	case rings.CodeRateLimited, rings.CodeRateTableFull:
 		e.Code = CodeRateLimited

@@ -28,7 +28,7 @@ import (
 )
 
 func caller() link.Caller {
-	return link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public", KeyID: "key-1"}
+	return link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public"}
 }
 
 func allow(context.Context, pdp.Request) pdp.Decision {
@@ -293,6 +293,10 @@ func TestM9ReasonsOfThePolicyReachTheAgent(t *testing.T) {
 	}
 }
 
+func key(left time.Duration, may ...string) *link.Key {
+	return &link.Key{ID: "k", May: may, Expires: time.Now().Add(left)}
+}
+
 // The real engine with its guards, and what the gate states about the run.
 func TestM9BuiltinPolicies(t *testing.T) {
 	engine, err := pdp.NewEngine(pdp.Options{})
@@ -305,8 +309,20 @@ func TestM9BuiltinPolicies(t *testing.T) {
 	}{
 		"all is well":       {func(*gate.Options, *gate.Call) {}, ""},
 		"no agent, no team": {func(o *gate.Options, _ *gate.Call) { o.Caller.Agent, o.Caller.Team = "", "" }, ""},
-		"no key":            {func(o *gate.Options, _ *gate.Call) { o.Caller.KeyID = "" }, "key_invalid"},
-		"no role":           {func(o *gate.Options, _ *gate.Call) { o.Caller.Role = "" }, "no_role"},
+		"no role":           {func(o *gate.Options, _ *gate.Call) { o.Caller.Role = "" }, ""},
+		"a key":             {func(o *gate.Options, _ *gate.Call) { o.Caller.Key = key(time.Hour, "tool.math.invoke") }, ""},
+		"a key that is over": {func(o *gate.Options, _ *gate.Call) {
+			o.Caller.Key, o.Caller.Role = key(-time.Second), ""
+		}, "key_invalid"},
+		"a key and no role": {func(o *gate.Options, _ *gate.Call) {
+			o.Caller.Key, o.Caller.Role = key(time.Hour), ""
+		}, "no_role"},
+		"a key for others": {func(o *gate.Options, _ *gate.Call) {
+			o.Caller.Key = key(time.Hour, "agent.run.invoke", "tool.text.invoke")
+		}, gate.CodeCapabilityMissing},
+		"a key for more than was granted": {func(o *gate.Options, _ *gate.Call) {
+			o.Caller.Key, o.Granted = key(time.Hour, "tool.math.invoke"), gate.Granting([]string{"text"})
+		}, gate.CodeCapabilityMissing},
 		"not granted":       {func(o *gate.Options, _ *gate.Call) { o.Granted = gate.Granting([]string{"text"}) }, gate.CodeCapabilityMissing},
 		"no grants":         {func(o *gate.Options, _ *gate.Call) { o.Granted = nil }, gate.CodeCapabilityMissing},
 		"plaintext, public": {func(_ *gate.Options, c *gate.Call) { c.PlaintextFree = false }, ""},

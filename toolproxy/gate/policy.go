@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"agentrun/pdp"
 	"agentrun/rings"
@@ -32,7 +33,8 @@ func (g *Gate) May(ctx context.Context, c Call) bool {
 }
 
 // question states what the supervisor told about the run and what the registry knows of the tool: nothing of a request.
-// The key was checked when the run was started with it; the capability is the only one that the guard looks for.
+// The supervisor has just let the call pass, so the run's key is good but for its time, which may be over this very moment. Where there
+// is no key, that is what is said, and the capability is the tool's if the run was given it: the only one that the guard looks for.
 func (g *Gate) question(c Call, ring rings.Ring) pdp.Request {
 	who := g.o.Caller
 	mode := pdp.Mode(who.Mode)
@@ -43,10 +45,9 @@ func (g *Gate) question(c Call, ring rings.Ring) pdp.Request {
 		TeamID:   who.Team,
 		Action:   pdp.ToolAction(c.Tool),
 		Resource: pdp.Resource{ID: who.Run, TeamID: who.Team, Mode: mode},
-		KeyID:    who.KeyID,
 		Context: pdp.Context{
 			Ring: ring, RequiredRing: c.Action.RequiredRing(),
-			Plan: who.Plan, Role: who.Role, KeyValid: who.KeyID != "",
+			Plan: who.Plan, Role: who.Role, Keyless: who.Key == nil,
 			Tool:  pdp.Tool{Category: pdp.Category(c.Category), PlaintextFree: c.PlaintextFree},
 			Input: pdp.Clean,
 			// This call is counted already.
@@ -56,8 +57,13 @@ func (g *Gate) question(c Call, ring rings.Ring) pdp.Request {
 	if boundary.Suspicious(c.Flags) {
 		r.Context.Input = pdp.Suspicious
 	}
-	if g.o.Granted(c.Tool) {
-		r.Context.Capabilities = []string{r.Action}
+	r.Context.Capabilities = []string{r.Action}
+	if k := who.Key; k != nil {
+		r.KeyID, r.Context.KeyValid = k.ID, g.o.Now().Before(k.Expires)
+		r.Context.Capabilities = slices.Clone(k.May)
+	}
+	if !g.o.Granted(c.Tool) { // --tool takes from what a key carries, and adds nothing
+		r.Context.Capabilities = slices.DeleteFunc(r.Context.Capabilities, func(name string) bool { return name == r.Action })
 	}
 	return r
 }

@@ -12,6 +12,7 @@ const (
 	CodeSteps          rings.Code = "steps_exceeded"
 	CodeRing           rings.Code = "ring_denied"
 	CodeToolRestricted rings.Code = "tool_restricted"
+	CodeKeyInvalid     rings.Code = "key_invalid" // of the run's key; the policy has the same reason (M-9)
 	CodeApproval       rings.Code = "approval_required"
 	CodeQuota          rings.Code = "quota_exceeded"
 	CodeCost           rings.Code = "cost_exceeded"

@@ -28,8 +28,16 @@ type Caller struct {
 	Team    string `json:"team,omitempty"`
 	Role    string `json:"role,omitempty"`
 	Plan    string `json:"plan,omitempty"`
-	Mode    string `json:"mode,omitempty"`   // of the team: "public" or "confidential" (M-15)
-	KeyID   string `json:"key_id,omitempty"` // of the key the run was started with (M-10, M-21)
+	Mode    string `json:"mode,omitempty"` // of the team: "public" or "confidential" (M-15)
+	Key     *Key   `json:"key,omitempty"`  // that the run was started with (M-10, M-21); nil: with none
+}
+
+// Key is an agent's key, which the supervisor has looked at: whose it is, that it is signed, and that it was good at the start. While
+// the run lives it refuses each call that comes when the key isn't good any more.
+type Key struct {
+	ID      string    `json:"id"`
+	May     []string  `json:"may"` // capabilities, by their full names
+	Expires time.Time `json:"expires"`
 }
 
 // Start is the first thing a supervisor tells its gateway.

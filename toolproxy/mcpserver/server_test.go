@@ -46,7 +46,7 @@ var holding = hold{make(chan struct{}, 8)}
 func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
 	t.Helper()
 	s := gatetest.New(rings.Sandbox)
-	who := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public", KeyID: "key-1"}
+	who := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public"}
 	g, err := gate.New(gate.Options{
 		Supervisor: s, Caller: who, MaxSteps: 100, Granted: gate.Granting(nil),
 		Policy: pdp.DeciderFunc(func(context.Context, pdp.Request) pdp.Decision {

@@ -107,7 +107,7 @@ func (echo) Call(_ context.Context, c tools.Call) (tools.Result, error) {
 // client is an MCP client in the sandbox: Mux, SDK, registry and gate are the real ones, and the policy's patterns too.
 func client(t *testing.T, l *looped, text string) *mcp.ClientSession {
 	t.Helper()
-	caller := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public", KeyID: "key-1"}
+	caller := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public"}
 	g, err := gate.New(gate.Options{
 		Supervisor: l.Supervisor, Caller: caller, MaxSteps: 100, Granted: gate.Granting(nil), Safety: l.Supervisor, RequireIntent: true,
 		Policy: pdp.DeciderFunc(func(context.Context, pdp.Request) pdp.Decision {

@@ -52,7 +52,7 @@ type world struct {
 
 func newWorld(builtin ...tools.Definition) *world {
 	s := gatetest.New(rings.Sandbox)
-	who := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public", KeyID: "key-1"}
+	who := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public"}
 	return &world{
 		s: s,
 		gate: gate.Options{
