@@ -23,8 +23,10 @@ type Metrics struct {
 
 const (
 	metricsType = "text/plain; version=0.0.4; charset=utf-8"
-	maxScrapes  = 4 // at once
-	scrapeTime  = 10 * time.Second
+	// At once. Any user of the host may connect, and hold a place for as long as a request may take.
+	maxScrapes = 16
+	askTime    = 2 * time.Second
+	scrapeTime = 10 * time.Second
 )
 
 // gauges are what this process alone knows of the node.
@@ -80,7 +82,7 @@ func (d *Daemon) serveMetrics(m Metrics) (stop func(), err error) {
 
 // scraped answers one request.
 func (d *Daemon) scraped(c net.Conn) {
-	if c.SetDeadline(time.Now().Add(scrapeTime)) != nil {
+	if c.SetReadDeadline(time.Now().Add(askTime)) != nil {
 		return
 	}
 	w := uhttp.NewWriter(c, scrapeTime)

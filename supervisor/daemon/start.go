@@ -18,6 +18,7 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/runtime"
 	"agentrun/supervisor"
+	"agentrun/supervisor/daemon/queue"
 )
 
 // startRequest is a run that an operator wants over the control API (M-23). It means what the same words mean to
@@ -179,6 +180,9 @@ func startRefusal(err error, said string) error {
 	}
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		e.Status, e.Code = 403, string(denied.Code)
+	}
+	if _, ok := errors.AsType[queue.Refusal](err); ok {
+		e.Status, e.Code = 503, control.CodeBusy
 	}
 	if _, ok := errors.AsType[*runtime.MissingError](err); ok {
 		e.Status, e.Code = 409, control.CodeConflict

@@ -9,7 +9,7 @@
 //	err := counts.Write(w, stateDir)
 //
 // Guarantees. A count is one addition to shared memory, without a lock: a run waits for no other. The file has a fixed
-// size, whose blocks are reserved when it is made, so a full disk stops no run; a label has a value of a list or
+// size and is written whole when it is made, and a page that can't be had ends no run; a label has a value of a list or
 // "other", so neither agents nor upstreams can make series (their names are no labels at all), and what doesn't fit
 // into the file any more is counted in one series of its own.
 //
@@ -26,6 +26,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -81,9 +82,33 @@ func (f *File) add(name string, n uint64) {
 	if f == nil {
 		return
 	}
-	if c := f.counter(name); c != nil {
-		c.Add(n)
+	err := guarded(func() {
+		if c := f.counter(name); c != nil {
+			c.Add(n)
+		}
+	})
+	if err != nil {
+		f.mu.Lock()
+		f.broken = err
+		f.mu.Unlock()
 	}
+}
+
+// guarded does what touches a mapping. A page of it that can't be had is SIGBUS (mmap(2)), which would end the process:
+// the file was cut, or its file system writes a page elsewhere each time and is full, as btrfs. It is an error.
+func guarded(do func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }:
+			err = errors.New("a page of the counters can't be had: their disk is full, or the file was cut")
+		default:
+			panic(r)
+		}
+	}()
+	do()
+	return nil
 }
 
 // counter finds a series, or makes it.

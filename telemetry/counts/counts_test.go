@@ -164,6 +164,17 @@ func TestM20BadFileIsTold(t *testing.T) {
 			t.Errorf("%s: it was told", name)
 		}
 	}
+	// A file that is cut under a process that has mapped it ends no process.
+	dir := t.TempDir()
+	cut := fresh(dir)
+	everything(cut, "ok")
+	if err := os.Truncate(cut.path, 0); err != nil {
+		t.Fatal(err)
+	}
+	everything(cut, "ok")
+	if cut.Problem() == nil {
+		t.Error("nothing is said of a file that was cut")
+	}
 	f := fresh(filepath.Join(t.TempDir(), "none"))
 	everything(f, "ok")
 	if !errors.Is(f.Problem(), fs.ErrNotExist) {

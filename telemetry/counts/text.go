@@ -122,13 +122,14 @@ func read(path string) (map[string][]series, error) {
 	}
 	defer func() { _ = unix.Munmap(mapped) }()
 	told := map[string][]series{}
-	each(mapped, func(name string, value *atomic.Uint64) {
-		f := familyOf(name)
-		if i := slices.IndexFunc(told[f], func(s series) bool { return s.name == name }); i >= 0 {
-			told[f][i].value += value.Load() // made by two processes at once
-			return
-		}
-		told[f] = append(told[f], series{name, value.Load()})
+	return told, guarded(func() {
+		each(mapped, func(name string, value *atomic.Uint64) {
+			f := familyOf(name)
+			if i := slices.IndexFunc(told[f], func(s series) bool { return s.name == name }); i >= 0 {
+				told[f][i].value += value.Load() // made by two processes at once
+				return
+			}
+			told[f] = append(told[f], series{name, value.Load()})
+		})
 	})
-	return told, nil
 }

@@ -127,7 +127,7 @@ func TestM23OnlyOwnersStart(t *testing.T) {
 	if err := os.Rename(config, filepath.Join(filepath.Dir(config), "agentrun/config.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	d.start(t, "--pool-max", "0")
+	d.start(t, "--pool-max", "0", "--max-sandboxes", "1", "--queue-timeout", "200ms")
 	needProgram(t, "curl")
 	as := func(method, path, body string) string {
 		cmd := exec.Command("curl", "-sS", "--unix-socket", filepath.Join(d.run, "control/daemon.sock"), "-X", method, "http://localhost"+path, "-d", body)
@@ -147,6 +147,12 @@ func TestM23OnlyOwnersStart(t *testing.T) {
 	}
 	if got := as("POST", "/v1/sandboxes", `{"command":["true"],"options":{"no-gateway":true}}`); !strings.Contains(got, "forbidden") {
 		t.Errorf("an operator's start: got %s", got)
+	}
+	// A node without room says so as such.
+	const long = `{"command":["/usr/bin/sleep","60"],"options":{"no-gateway":true}}`
+	d.api(t, "POST", "/v1/sandboxes", long, 200)
+	if e, _ := d.api(t, "POST", "/v1/sandboxes", long, 503)["error"].(map[string]any); e["code"] != "busy" {
+		t.Errorf("got %v, want busy", e)
 	}
 	d.drain(t)
 }

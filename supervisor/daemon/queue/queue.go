@@ -81,10 +81,15 @@ func New(l Limits, host Memory) *Queue {
 	return &Queue{limits: l, host: host, live: map[*Slot]struct{}{}}
 }
 
-var errEnding = hinted.New(errors.New("the daemon is ending: no new runs"), "start it again, or run without it: AGENTRUN_NO_DAEMON=1")
+// Refusal is an error of Enter's that is no fault of who asks: there is no room, or there will be no more runs.
+type Refusal string
+
+func (r Refusal) Error() string { return string(r) }
+
+var errEnding = hinted.New(Refusal("the daemon is ending: no new runs"), "start it again, or run without it: AGENTRUN_NO_DAEMON=1")
 
 func fullError(why string) error {
-	return hinted.New(errors.New("the node is full: "+why), "the node is full: try later, end runs (agentrun ps), or raise serve.max_sandboxes")
+	return hinted.New(Refusal("the node is full: "+why), "the node is full: try later, end runs (agentrun ps), or raise serve.max_sandboxes")
 }
 
 // Enter waits for room for a run of so much memory. leave gives it back.
