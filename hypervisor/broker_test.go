@@ -77,7 +77,7 @@ func child(what, dir string) error {
 		if err != nil {
 			return err
 		}
-		c := h.Control(adm, ControlOptions{Run: "child", Elevatable: func() error { return nil }})
+		c := h.Control(adm, ControlOptions{Run: "child", Elevatable: func(rings.Ring) error { return nil }})
 		if _, err := c.Elevate(ctx, ElevateRequest{Target: rings.Standard, Reason: "test"}); err != nil {
 			return err
 		}

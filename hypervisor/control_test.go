@@ -156,7 +156,7 @@ func (s *site) control(change ...func(*Request, *ControlOptions)) *Control {
 func (s *site) controlOn(h *Hypervisor, change ...func(*Request, *ControlOptions)) *Control {
 	s.t.Helper()
 	req := Request{Agent: "a", Ring: rings.Sandbox}
-	opt := ControlOptions{Run: "r1", Elevatable: func() error { return nil }, Processes: s.crew, Notify: s.post.notify, Warn: func(err error) { s.t.Log(err) }}
+	opt := ControlOptions{Run: "r1", Elevatable: func(rings.Ring) error { return nil }, Processes: s.crew, Notify: s.post.notify, Warn: func(err error) { s.t.Log(err) }}
 	for _, f := range change {
 		f(&req, &opt)
 	}
@@ -228,7 +228,7 @@ func (s *site) records(chain string, kind audit.Kind) (all []audit.Record) {
 func TestH13RefusalsInOrder(t *testing.T) {
 	broken := errors.New("profile strict fixes its programs")
 	no := func(*Request, *ControlOptions) {}
-	fixed := func(_ *Request, o *ControlOptions) { o.Elevatable = func() error { return broken } }
+	fixed := func(_ *Request, o *ControlOptions) { o.Elevatable = func(rings.Ring) error { return broken } }
 	for _, tt := range []struct {
 		name   string
 		score  float64
@@ -396,7 +396,7 @@ func TestH14TimerEndsIt(t *testing.T) {
 	}
 	defer h.Close()
 	ended := make(chan Event, 9)
-	c := h.Control(Admission{Ring: rings.Sandbox}, ControlOptions{Run: "r1", Elevatable: func() error { return nil }, Notify: func(e Event) { ended <- e }})
+	c := h.Control(Admission{Ring: rings.Sandbox}, ControlOptions{Run: "r1", Elevatable: func(rings.Ring) error { return nil }, Notify: func(e Event) { ended <- e }})
 	defer c.Close()
 	r := to(rings.Standard)
 	r.TTL = 30 * time.Millisecond

@@ -190,7 +190,7 @@ func TestM9KeyEndsInTheMiddle(t *testing.T) {
 				t.Fatal(err)
 			}
 			adm.Key = &k
-			c := s.Control(adm, ControlOptions{Run: "r1", Processes: s.crew, Elevatable: func() error { return nil }, Warn: func(err error) { t.Log(err) }})
+			c := s.Control(adm, ControlOptions{Run: "r1", Processes: s.crew, Elevatable: func(rings.Ring) error { return nil }, Warn: func(err error) { t.Log(err) }})
 			b := c.Broker(BrokerOptions{MaxSteps: 9})
 			t.Cleanup(func() { b.Close(); c.Close(); adm.Done() })
 			check := func(egress bool) rings.Code {

@@ -30,8 +30,8 @@ type Processes interface {
 type ControlOptions struct {
 	Run  string // id; required
 	Name string
-	// Elevatable says why the run's profile has no room above its ring; nil error: it has. A nil function: no elevation.
-	Elevatable func() error
+	// Elevatable says why the run can't have a ring above its own; nil error: it can. A nil function: no elevation.
+	Elevatable func(to rings.Ring) error
 	// Processes are what a kill ends. They may be set later, with SetProcesses; a kill that comes before hits them then.
 	Processes Processes
 	// OnBreach is what follows when what the run was refused amounts to a breach (H-24); empty: profiles.BreachQuarantine.

@@ -112,7 +112,7 @@ func (c *Control) decideLocked(ctx context.Context, r ElevateRequest) (req rings
 	case c.opt.Elevatable == nil:
 		err = c.deny(r, "M-22", CodeNotElevatable, "nothing applies another ring to this run")
 	default:
-		if why := c.opt.Elevatable(); why != nil {
+		if why := c.opt.Elevatable(r.Target); why != nil {
 			err = c.deny(r, "M-22", CodeNotElevatable, why.Error())
 		}
 	}

@@ -136,7 +136,7 @@ func TestS15StopShutsEveryWayOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer adm.Done()
-	c := s.Control(adm, ControlOptions{Run: "r1", Elevatable: func() error { return nil }})
+	c := s.Control(adm, ControlOptions{Run: "r1", Elevatable: func(rings.Ring) error { return nil }})
 	defer c.Close()
 	loop := &reached{}
 	e := c.Broker(BrokerOptions{

@@ -4,14 +4,13 @@ package rings
 
 import "strconv"
 
-// Scope says how far an agent's files reach (H-11). The zero value reaches nowhere.
+// Scope says which files are an agent's to work in (H-11); what is shown beside them is only read. The zero value: none.
 type Scope string
 
 const (
-	ScopeNone    Scope = "none"    // none of the session's: only what the ring's own view of the root shows, read-only
-	ScopeSession Scope = "session" // the session's folder
-	ScopeScoped  Scope = "scoped"  // the workspace that the operator gave
-	ScopeFull    Scope = "full"    // the whole writable root of the sandbox, never the host's
+	ScopeNone   Scope = "none"   // none: the system, the run's folder and its session's are shown read-only, the scratch is memory
+	ScopeScoped Scope = "scoped" // the workspace that the operator or the session gave
+	ScopeFull   Scope = "full"   // the whole writable root of the sandbox, never the host's
 )
 
 // AnyNetwork, as an entry of a network allowlist, stands for every public destination.
@@ -49,7 +48,7 @@ type Resource string
 
 const (
 	Network         Resource = "network"          // some destination; which one, the allowlist says
-	Filesystem      Resource = "filesystem"       // files of the session or beyond
+	Filesystem      Resource = "filesystem"       // files of its own to work in, see Scope; to read what is shown takes no resource
 	FilesystemWrite Resource = "filesystem_write" // changing them
 	Subprocess      Resource = "subprocess"
 	ToolExecution   Resource = "tool_execution" // calling a tool, as many at once as MaxConcurrentTools
@@ -71,7 +70,7 @@ func (c Constraints) Allows(r Resource) bool {
 	case Network:
 		return c.NetworkAllowed
 	case Filesystem:
-		return c.FilesystemScope == ScopeSession || c.FilesystemScope == ScopeScoped || c.FilesystemScope == ScopeFull
+		return c.FilesystemScope == ScopeScoped || c.FilesystemScope == ScopeFull
 	case FilesystemWrite:
 		return c.FilesystemWritable && c.Allows(Filesystem)
 	case Subprocess:

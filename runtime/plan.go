@@ -21,6 +21,7 @@ import (
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/mounts"
 	"agentrun/profiles"
+	"agentrun/rings"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
 )
@@ -210,10 +211,15 @@ func (p *Plan) setIDFiles(live bool) error {
 	return nil
 }
 
-// ElevatableNow is Elevatable with a look at what would be opened for writing.
-func (p *Plan) ElevatableNow() error {
+// ElevatableNow is Elevatable for one ring, with a look at what would be opened for writing. A private writable root can't be given to a
+// live process: it would have to be mounted over folders that are in use, and the process's Landlock domain, which the kernel never
+// widens, allows no write there. So ring 1 is for runs that were started with that root: half of a ring would be none (H-11).
+func (p *Plan) ElevatableNow(to rings.Ring) error {
 	if err := p.Elevatable(); err != nil {
 		return err
+	}
+	if to == rings.Privileged && !p.WritableRoot {
+		return errors.New("ring 1 has a private writable root, which is made when a run starts, and this run was started without")
 	}
 	return p.setIDFiles(true)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -22,7 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/hostcaps"
 	"agentrun/netns"
+	"agentrun/profiles"
 	"agentrun/toolproxy/link"
 )
 
@@ -53,13 +56,14 @@ type Wayout struct {
 
 // PlanWayout is the way out as the agent sees it.
 type PlanWayout struct {
-	Tools   string   `json:"tools"`
-	Proxy   string   `json:"proxy"`
-	DNS     string   `json:"dns"`
-	Capture []uint16 `json:"capture_ports"`
-	Socket  string   `json:"socket,omitempty"`     // unix socket, where the ring may make one
-	FD      int      `json:"descriptor,omitempty"` // inherited, in profiles without sockets
-	CA      bool     `json:"ca,omitempty"`         // the root view trusts a CA that is this run's only
+	Tools    string   `json:"tools"`
+	Proxy    string   `json:"proxy"`
+	DNS      string   `json:"dns"`
+	Capture  []uint16 `json:"capture_ports"`
+	AllPorts bool     `json:"all_ports,omitempty"`  // every TCP port of every address but loopback's is captured (H-11, ring 1)
+	Socket   string   `json:"socket,omitempty"`     // unix socket, where the ring may make one
+	FD       int      `json:"descriptor,omitempty"` // inherited, in profiles without sockets
+	CA       bool     `json:"ca,omitempty"`         // the root view trusts a CA that is this run's only
 }
 
 // planWayout lays the way out down. Loopback addresses are the namespace's own, so they can be the same in
@@ -84,6 +88,7 @@ func (p *Plan) planWayout(s *Spec) {
 		e.FD = toolsFD
 	}
 	e.CA = s.WayoutCA
+	e.AllPorts = p.Ring == 1 && s.Profile.Network.Mode == profiles.NetworkPublic && hostcaps.SocketLookup.Check() == nil
 	p.Wayout = e
 }
 
@@ -205,6 +210,8 @@ type wayout struct {
 	sockets     []*os.File // the others, likewise
 	names       []string
 
+	ports io.Closer // captures all ports as long as it is open; nil: only the listed ones are
+
 	agentFD *os.File  // the agent's end of a connected pair
 	serving bool      // serve was started
 	group   *runGroup // puts the gateway into a cgroup; nil: there is none
@@ -245,6 +252,9 @@ func (x *wayout) drop() {
 		<-x.done
 	}
 	x.closeSockets()
+	if x.ports != nil {
+		x.ports.Close()
+	}
 	x.stop.Close()
 	x.stopped.Close()
 }
@@ -259,6 +269,9 @@ func networkOf(x *wayout, plan *PlanWayout) (*netns.NS, error) {
 	err = ns.Capture()
 	if err == nil {
 		x.inside, err = ns.Sockets(sockets)
+	}
+	if err == nil && plan.AllPorts {
+		x.ports, err = ns.AllPorts(x.inside[slices.Index(names, link.SocketCapture)], dnsPort)
 	}
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())

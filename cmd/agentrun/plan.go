@@ -67,7 +67,11 @@ func printPlan(out io.Writer, p *runtime.Plan) error {
 	row("namespaces", "%s", strings.Join(p.Namespaces, " "))
 	row("network", "%s; the namespace has loopback only", p.Network)
 	if x := p.Wayout; x != nil {
-		row("way out", "tools at %s, proxy at %s, names at %s, captured ports %v", x.Tools, x.Proxy, x.DNS, x.Capture)
+		ports := fmt.Sprint(x.Capture)
+		if x.AllPorts {
+			ports = "all of TCP"
+		}
+		row("way out", "tools at %s, proxy at %s, names at %s, captured ports %s", x.Tools, x.Proxy, x.DNS, ports)
 	} else {
 		row("way out", "none, not even tools")
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/read"
@@ -298,6 +300,22 @@ var SocketBuffers = &Probe{
 			return unsupported("/proc/sys/net is read-only")
 		}
 		return nil
+	},
+}
+
+// SocketLookup (loads a program of two instructions, once): the kernel can be told which socket a connection in a namespace is for.
+var SocketLookup = &Probe{
+	Name: "socket-lookup", Since: "5.9", Weight: Degrades,
+	Loses: "ring 1 reaches ports other than 80, 443 and the listed ones by the proxy variables only",
+	Get:   "a kernel from 5.9 with CONFIG_BPF_SYSCALL, and CAP_BPF and CAP_NET_ADMIN where agentrun runs",
+	try: func() error {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+		})
+		if err != nil {
+			return unsupported("load a program of type sk_lookup: %v", err)
+		}
+		return p.Close()
 	},
 }
 

@@ -50,7 +50,7 @@ func kernelProbes(dir string) []*Probe {
 	return []*Probe{
 		UserNS, CgroupNS, Seccomp, SeccompNotify, NewMountAPI, Pidfd, Openat2,
 		Cgroup("cpu"), Cgroup("memory"), Cgroup("pids"), Cgroup("freezer"),
-		SocketMemory, SocketBuffers, CgroupKill, TimeNS, ProcSubset, IDMappedMounts(dir), Overlay, OverlayIDMapped,
+		SocketMemory, SocketBuffers, SocketLookup, CgroupKill, TimeNS, ProcSubset, IDMappedMounts(dir), Overlay, OverlayIDMapped,
 		Landlock(1), Landlock(3), Landlock(6), SeccompWaitKillable, SeccompSyncWakeUp, CloneIntoCgroup, MemfdNoexec, CapSysResource, InotifyInstances,
 		AppArmor, IOUring, IA32, LegacyTIOCSTI,
 	}

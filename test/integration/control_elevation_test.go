@@ -193,3 +193,30 @@ func TestM22WhatExpiryTakes(t *testing.T) {
 		t.Errorf("on record: ended %v, want 4 expired", ended)
 	}
 }
+
+// H-11, M-22: a run that is in ring 1 has ring 1's private writable root, by elevation too. One that was started without can't get it
+// while it lives, so it doesn't get half of the ring: the request says so at once, for operators and dry runs alike.
+func TestH11ElevationToRing1IsWhole(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.must("agent", "score", "a", "0.97", "--consensus")
+	for _, ring := range []string{"ring3", "ring2"} {
+		a := p.agent("from-"+ring, opts{profile: ring, flags: []string{"--agent", "a"}})
+		p.refused("not_elevatable", "elevate", a.name, "--to", "1", "--reason", "a test")
+		p.refused("not_elevatable", "elevate", a.name, "--to", "1", "--reason", "a test", "--dry-run")
+		a.expect("errno=EROFS", "create /usr/new")
+		a.quit()
+	}
+	a := p.agent("from-ring1", opts{profile: "ring1", flags: []string{"--agent", "a"}})
+	a.expect("ok", "create /usr/first")
+	p.must("score", a.name, "0.9", "--consensus")
+	a.holds(2)
+	a.expect("errno=EROFS", "create /usr/second")
+	p.must("elevate", a.name, "--to", "1", "--ttl", "60s", "--reason", "a test")
+	a.holds(1)
+	a.expect("ok", "create /usr/third", "create /new")
+	p.must("revoke", a.name)
+	a.holds(2)
+	a.expect("errno=EROFS", "create /usr/fourth")
+	a.quit()
+}

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"agentrun/internal/hostcaps"
+	"agentrun/rings"
 )
 
 type unixStat = syscall.Stat_t
@@ -18,7 +20,7 @@ type unixStat = syscall.Stat_t
 // the contract with the agent's author; the attacks have tables of their own.
 func TestBehaviourMatrix(t *testing.T) {
 	needSandbox(t)
-	need(t, hostcaps.Overlay, hostcaps.IDMappedMounts(base))
+	need(t, hostcaps.Overlay, hostcaps.IDMappedMounts(base), hostcaps.SocketLookup)
 	for _, profile := range allProfiles {
 		t.Run(profile, func(t *testing.T) {
 			ws := workspace(t)
@@ -80,7 +82,7 @@ var matrix = []struct {
 	{"socketpair unix", [4]string{"ok", "ok", "ok", "EAFNOSUPPORT"}},
 	{"socket netlink raw 0", [4]string{"ok", "ok", "EAFNOSUPPORT", "EAFNOSUPPORT"}},
 	{"tcp-connect 127.0.0.1 9", [4]string{"ECONNREFUSED", "ECONNREFUSED", "ECONNREFUSED", "EAFNOSUPPORT"}},
-	{"tcp-connect 192.0.2.1 81", [4]string{"ECONNREFUSED", "ECONNREFUSED", "ECONNREFUSED", "EAFNOSUPPORT"}},
+	{"tcp-connect 192.0.2.1 81", [4]string{"ok", "ECONNREFUSED", "ECONNREFUSED", "EAFNOSUPPORT"}}, // ring 1: the way out's, which turns it away
 	// own identity
 	{"prctl 15 0", [4]string{"EFAULT", "EFAULT", "EFAULT", "EFAULT"}}, // PR_SET_NAME reached the kernel
 	{"dumpable", [4]string{"value=1", "value=1", "value=1", "value=1"}},
@@ -149,5 +151,27 @@ func TestSetIDBits(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// H-11: the row that conform answers for a ring is what a process of that ring feels. Scope none isn't blindness: what the run was given,
+// and the system, can be read.
+func TestH11TableHoldsLive(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	need(t, hostcaps.Overlay, hostcaps.IDMappedMounts(base))
+	for _, ring := range []rings.Ring{rings.Privileged, rings.Standard, rings.Sandbox} {
+		ws := workspace(t)
+		write(t, filepath.Join(ws, "given"), "x", 0o644)
+		got, _ := try(t, opts{profile: fmt.Sprint("ring", ring.Value()), flags: []string{"--workspace", ws}}, "read /workspace/given", "create /workspace/new", "create /usr/new", "fork")
+		c := rings.ConstraintsOf(ring)
+		for words, allowed := range map[string]bool{
+			"read /workspace/given": true, "create /workspace/new": c.FilesystemWritable && c.FilesystemScope != rings.ScopeNone,
+			"create /usr/new": c.FilesystemScope == rings.ScopeFull, "fork": c.SubprocessAllowed,
+		} {
+			if got[words] == "" || strings.HasPrefix(got[words], "E") == allowed {
+				t.Errorf("%v, %s: got %q, the table says %v", ring, words, got[words], allowed)
+			}
+		}
 	}
 }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"agentrun/internal/hostcaps"
+)
+
+// anyPort speaks to ports that no program expects a proxy at: one that lets the server speak first, one that waits.
+const anyPort = `
+import socket, sys
+def say(to, port):
+    try:
+        s = socket.create_connection((to, port), timeout=20)
+        s.sendall(b"hello\n")
+        return s.makefile("rb").readline().decode().strip() or "closed"
+    except OSError as e:
+        return type(e).__name__
+own = socket.create_server(("127.0.0.1", 8022))
+for line in sys.argv[1:]:
+    to, port = line.rsplit(":", 1)
+    print(line, say(to, int(port)), flush=True)
+mine = socket.create_connection(("127.0.0.1", 8022), timeout=5)
+print("own", "ok" if own.accept()[0] else "", flush=True)
+`
+
+// H-11, M-8: "network: all" of ring 1 is every TCP port, for programs that know of no proxy: by the way out, its addresses checked, on
+// record. What isn't public and not allowed, and the ports of databases, are refused and on record too. Rings 2 and 3 stay as they are.
+func TestH11Ring1ReachesEveryPort(t *testing.T) {
+	t.Parallel()
+	need(t, hostcaps.SocketLookup)
+	needProgram(t, "python3")
+	x := newExit(t)
+	far := x.host("far.test", nil)
+	l, err := net.Listen("tcp", net.JoinHostPort(far.Addr.String(), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { fmt.Fprintln(c, "SSH-2.0-far"); _, _ = io.Copy(io.Discard, c); c.Close() }()
+		}
+	}()
+	port := l.Addr().(*net.TCPAddr).Port
+	x.settings.section("egress")["allow"] = []string{"far.test:*", far.Addr.String() + ":*"}
+	x.file("any.py", anyPort)
+	to, shut, db := fmt.Sprintf("far.test:%d", port), fmt.Sprintf("10.1.2.3:%d", port), "far.test:5432"
+	for _, ring := range []string{"ring1", "ring2"} {
+		before := len(x.n.audit("node"))
+		r := x.run(x.opts(ring), "python3", "any.py", to, shut, db)
+		r.want(t, 0, "exited")
+		got := map[string]string{}
+		for line := range strings.Lines(r.stdout) {
+			name, said, _ := strings.Cut(strings.TrimSpace(line), " ")
+			got[name] = said
+		}
+		seen := map[string]string{}
+		for _, e := range x.n.audit("node")[before:] {
+			if e.Kind == "egress" && e.Data["type"] == "egress" {
+				seen[e.Data["destination"].(string)] = fmt.Sprint(e.Data["allowed"], " ", e.Data["code"])
+			}
+		}
+		if got["own"] != "ok" {
+			t.Errorf("%s: its own server on loopback: %v", ring, got)
+		}
+		if ring == "ring2" {
+			if got[to] != "ConnectionRefusedError" || len(seen) != 0 {
+				t.Errorf("ring 2: got %v, on record %v, want a port that is not captured", got, seen)
+			}
+			continue
+		}
+		if got[to] != "SSH-2.0-far" || seen[to] != "true ok" {
+			t.Errorf("ring 1: %s says %q, on record %v", to, got[to], seen)
+		}
+		for _, at := range []string{shut, db} {
+			if got[at] == "SSH-2.0-far" || !strings.HasPrefix(seen[at], "false ") {
+				t.Errorf("ring 1: %s says %q, on record %v", at, got[at], seen)
+			}
+		}
+	}
+}
