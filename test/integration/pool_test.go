@@ -147,8 +147,8 @@ func TestPoolSharesNothing(t *testing.T) {
 			t.Errorf("run %d: status %+v", i, r.status)
 		}
 		seen[r.status.ID] = true
-		eventually(t, 5*time.Second, "start and end are on record", func() bool {
-			return strings.Count(n.audited(t), `"run_id":"`+r.status.ID+`"`) == 2
+		eventually(t, 5*time.Second, "admission, start and end are on record", func() bool {
+			return strings.Count(n.audited(t), `"run_id":"`+r.status.ID+`"`) == 3
 		})
 	}
 	// Of those that live at the same time; the number of a namespace that is gone is given out again.
