@@ -14,8 +14,8 @@ import (
 // revealed can't be printed: whoever wants to know where a log could get a text from has these to read (M-18).
 var reveals = map[string]string{
 	"cmd/agentrun-safety/terminal.go: Show": "the code on the operator's terminal, which is what it is for (S-10)",
-	"cmd/agentrun/key.go: keyIssue":         "the key for whoever issues it, once",
 	"hypervisor/keys.go: Given":             "tells a key that is presented from none",
+	"hypervisor/keys.go: With":              "the key for whoever issues it, once",
 	"hypervisor/keys.go: opened":            "looks at the signature",
 	"safetyloop/challenge.go: matches":      "compares the code with what a human typed",
 	"safetyloop/intent.go: covers":          "looks for a call's tool and target in the approved step",

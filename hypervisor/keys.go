@@ -40,8 +40,12 @@ const (
 	keepKeys = 7 * 24 * time.Hour
 )
 
-// ErrKey is a key that can't be issued as it was asked for, or that there is none of that id.
-var ErrKey = errors.New("agent key")
+var (
+	// ErrKey is a key that can't be issued as it was asked for.
+	ErrKey = errors.New("agent key")
+	// ErrNoKey is an id that no key of the node has.
+	ErrNoKey = errors.New("no such agent key")
+)
 
 // AgentKey is what an agent's runs are started with: whose it is, what it may be used for, and for how long (M-9, M-21). It is signed by
 // the node that issued it, whose state also has it: a key that the state doesn't know, or knows as revoked, is none.
@@ -62,6 +66,15 @@ func NewToken(text string) Token { return Token{telemetry.NewPlaintext(strings.T
 
 // Given tells whether there is one, good or not.
 func (t Token) Given() bool { return t.Reveal() != "" }
+
+// Issued is a key with its text, for whoever has issued it.
+type Issued struct {
+	AgentKey
+	Text string `json:"key"`
+}
+
+// With shows a key's text, once.
+func (k AgentKey) With(t Token) Issued { return Issued{k, t.Reveal()} }
 
 // IssueKey makes a key for an agent. May are capabilities, the last word of which may be left out: tool.math. The error is ErrKey if
 // there can't be such a key. That it was issued is on disk in the audit before anybody has it.
@@ -256,7 +269,7 @@ func (h *Hypervisor) RevokeKey(ctx context.Context, id string) (k AgentKey, err 
 			return err
 		}
 		if !found {
-			return fmt.Errorf("%w %.80q: there is none of this id", ErrKey, id)
+			return fmt.Errorf("%w: %.80q", ErrNoKey, id)
 		}
 		k.Revoked = h.now().UTC()
 		unwritten = h.record("", true, &audit.AgentKey{AgentID: k.Agent, Event: "revoked", ExpiresAt: k.Expires, KeyID: k.ID})

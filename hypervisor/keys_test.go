@@ -156,7 +156,7 @@ func TestM21WhatAKeyMayCarry(t *testing.T) {
 			t.Errorf("a key of %d bytes", len(token.Reveal()))
 		}
 	}
-	if _, err := s.RevokeKey(t.Context(), "nosuch"); !errors.Is(err, ErrKey) {
+	if _, err := s.RevokeKey(t.Context(), "nosuch"); !errors.Is(err, ErrNoKey) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -58,22 +58,19 @@ func (g *global) keyIssue(c *cli.Context, _ []string) error {
 		if err != nil {
 			return err
 		}
+		issued := k.With(token)
 		if out := c.String("out"); out != "" {
-			if err := newSecret(out, token.Reveal()+"\n"); err != nil {
+			if err := newSecret(out, issued.Text+"\n"); err != nil {
 				_, revoked := h.RevokeKey(c.Context, k.ID)
 				return errors.Join(fmt.Errorf("--out: %w", err), revoked)
 			}
 			return printResult(c, k, "key %s of agent %s until %s, in %s\n", k.ID, k.Agent, k.Expires, out)
 		}
-		type issued struct {
-			hypervisor.AgentKey
-			Key string `json:"key"`
-		}
 		if c.Bool("json") {
-			return printJSON(issued{k, token.Reveal()})
+			return printJSON(issued)
 		}
 		fmt.Fprintf(os.Stderr, "key %s of agent %s until %s; it is a secret:\n", k.ID, oneLine(k.Agent), k.Expires.Format(time.RFC3339))
-		_, err = fmt.Println(token.Reveal())
+		_, err = fmt.Println(issued.Text)
 		return err
 	})
 }
@@ -104,7 +101,7 @@ func keyList(c *cli.Context, h *hypervisor.Hypervisor, _ []string) error {
 
 func keyRevoke(c *cli.Context, h *hypervisor.Hypervisor, a []string) error {
 	k, err := h.RevokeKey(c.Context, a[0])
-	if errors.Is(err, hypervisor.ErrKey) {
+	if errors.Is(err, hypervisor.ErrNoKey) {
 		return hinted.New(err, "agentrun key list has them")
 	}
 	if err != nil {

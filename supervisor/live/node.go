@@ -42,6 +42,11 @@ type (
 		Digest string        `json:"digest"`
 		For    time.Duration `json:"for_ns" read:"required"`
 	}
+	keyRequest struct {
+		Agent string        `json:"agent_id" read:"required"`
+		May   []string      `json:"may" read:"required"`
+		TTL   time.Duration `json:"ttl_ns" read:"required"`
+	}
 )
 
 // node makes a route of what is done with the node's state. The body is read before it is opened.
@@ -124,6 +129,17 @@ func (s *Runs) nodeRoutes() []control.Route {
 		node(s, "POST", "/v1/grants/{id}/revoke", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, _ none) (any, error) {
 			return h.RevokeApproval(ctx, r.ID, r.By)
 		}),
+		node(s, "GET", "/v1/keys", func(ctx context.Context, h *hypervisor.Hypervisor, _ control.Request, _ none) (any, error) {
+			list, err := h.Keys(ctx)
+			return map[string]any{"keys": some(list)}, err
+		}),
+		node(s, "POST", "/v1/keys", func(ctx context.Context, h *hypervisor.Hypervisor, _ control.Request, b keyRequest) (any, error) {
+			k, token, err := h.IssueKey(ctx, b.Agent, b.May, b.TTL)
+			return k.With(token), err
+		}),
+		node(s, "POST", "/v1/keys/{id}/revoke", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, _ none) (any, error) {
+			return h.RevokeKey(ctx, r.ID)
+		}),
 	}
 }
 
@@ -176,7 +192,9 @@ func nodeRefusal(err error) error {
 		return refused(409, control.CodeConflict, "the agent has to ask again; POST /v1/grants approves beforehand")
 	case is(rings.ErrNotQuarantined):
 		return refused(409, control.CodeConflict, "GET /v1/agents")
-	case is(hypervisor.ErrGrant, rings.ErrScore):
+	case is(hypervisor.ErrNoKey):
+		return refused(404, control.CodeNotFound, "GET /v1/keys")
+	case is(hypervisor.ErrGrant, hypervisor.ErrKey, rings.ErrScore):
 		return refused(400, control.CodeBadRequest, "")
 	case is(witness.ErrMalformed, witness.ErrUnknownKey, witness.ErrSignature, witness.ErrAction, witness.ErrSubject,
 		witness.ErrExpired, witness.ErrTooFar, witness.ErrNonceUsed):

@@ -83,6 +83,15 @@ time.sleep(60)`)
 		t.Errorf("a run of a held agent: got %v", refused)
 	}
 	d.api(t, "POST", "/v1/sandboxes/"+id+"/kill", `{"reason":"manual"}`, 200)
+	key := d.api(t, "POST", "/v1/keys", `{"agent_id":"other","may":["agent.run"],"ttl_ns":60000000000}`, 200)
+	withKey := fmt.Sprintf(`{"command":["true"],"options":{"agent":"other","no-gateway":true},"environ":["AGENTRUN_KEY=%s"]}`, key["key"])
+	for _, code := range []string{"no_role", "key_invalid"} { // the second time it is revoked
+		refused := d.api(t, "POST", "/v1/sandboxes", withKey, 403)
+		if e, _ := refused["error"].(map[string]any); e["code"] != code {
+			t.Errorf("a run with a key: got %v, want %s", refused, code)
+		}
+		d.api(t, "POST", fmt.Sprintf("/v1/keys/%s/revoke", key["key_id"]), `{}`, 200)
+	}
 
 	short := begin(`{"no-gateway":true}`, "/usr/bin/true")
 	eventually(t, 10*time.Second, "a short run ends", func() bool { return !strings.Contains(p.do("ps").stdout, short) })
