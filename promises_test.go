@@ -19,7 +19,6 @@ import (
 // promised and wired to nothing.
 var hollow = map[string]string{
 	"rings.ChildRing":    "issue 13: no run is another's child yet (H-15)",
-	"rings.().Risk":      "issue 13: nothing weighs by an action's risk yet (H-8)",
 	"rings.().Handshake": "undecided: Join opens a session by itself (H-29)",
 
 	"hypervisor.().Kills":          "the account of a kill switch as a test reads it; operators read the audit",

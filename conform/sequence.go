@@ -42,7 +42,7 @@ func rate(f *fields) (any, error) {
 		}
 		k := key{c.agent, c.session}
 		var result rings.RateResult
-		fullAt[k], result = rings.Draw(fullAt[k], int64(now.Sub(start)), ring)
+		fullAt[k], result = rings.Draw(fullAt[k], int64(now.Sub(start)), ring, 1)
 		allowed[i] = result.Allowed && c.agent != "" && c.session != ""
 	}
 	return map[string][]bool{"allowed": allowed}, nil

@@ -31,10 +31,10 @@ func (h *Hypervisor) newAlarm(session string, attempts *meter.Account) *alarm {
 func (a *alarm) flush() error { return errors.Join(a.refused.flush(), a.passed.flush()) }
 
 // denied counts one attempt; trips is true once for each severity that trips. What can't be counted is the worst.
-func (a *alarm) denied(ring, called rings.Ring) (b rings.BreachResult, trips bool) {
-	b, err := a.attempts.Attempt(ring, called)
+func (a *alarm) denied(ring, called rings.Ring, factor int) (b rings.BreachResult, trips bool) {
+	b, err := a.attempts.Attempt(ring, called, factor)
 	if err != nil {
-		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: rings.BreachWeight(ring, called)}
+		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: factor * rings.BreachWeight(ring, called)}
 	}
 	for told := a.told.Load(); b.Tripped && told < uint32(b.Severity); told = a.told.Load() {
 		if a.told.CompareAndSwap(told, uint32(b.Severity)) {

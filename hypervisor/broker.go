@@ -148,7 +148,7 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	if tool, ok := toolOf(c.Action.ID); ok && !b.adm.Grant.Allows(tool) {
 		return no(ring, link.CodeToolRestricted, "plan "+b.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
 	}
-	r := b.adm.meter.Take(ring)
+	r := b.adm.meter.Take(ring, c.Action.RateCost())
 	b.remember(r)
 	if !r.Allowed {
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil

@@ -35,7 +35,7 @@ func (b *Broker) Elevate(ctx context.Context, r link.Elevation) (link.Elevated, 
 		return notElevated(link.CodeStopped, stoppedText), nil
 	}
 	ring, _ := b.live.ring()
-	l := b.adm.meter.Take(ring)
+	l := b.adm.meter.Take(ring, 1)
 	if l.Allowed && !b.takeFrom(&b.asking, elevationPace) {
 		l = rings.RateResult{RetryAfter: time.Duration(float64(time.Second) / elevationPace.perSecond)}
 	}

@@ -30,8 +30,12 @@ func (b *Broker) Record(_ context.Context, r link.Record) error {
 	if r.Allowed || !r.Weight.Valid() {
 		return nil
 	}
+	factor := 1
+	if r.Reversibility != "" { // what isn't one of the words is as risky as can be
+		factor = rings.Action{Reversibility: r.Reversibility}.BreachFactor()
+	}
 	for range min(max(r.Count, 1), maxCounted) {
-		if err := b.control.attempt(r.Weight); err != nil {
+		if err := b.control.attempt(r.Weight, factor); err != nil {
 			return err
 		}
 	}

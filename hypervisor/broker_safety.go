@@ -39,7 +39,7 @@ func (b *Broker) Safety(ctx context.Context, s link.Safety) (json.RawMessage, er
 		return nil, err
 	}
 	ring, _ := b.live.ring()
-	if r := b.adm.reports.Take(ring); !r.Allowed {
+	if r := b.adm.reports.Take(ring, 1); !r.Allowed {
 		return safetyRate(r.RetryAfter), nil
 	}
 	if most, unlimited := rings.RateLimitOf(ring); !unlimited {

@@ -1004,3 +1004,35 @@ func TestM19GrantFor(t *testing.T) {
 		t.Errorf("got %v, want %s", err, CodePlan)
 	}
 }
+
+// H-8: what is harder to undo takes more of the bucket, and counts more when it is refused.
+func TestH8RiskWeighs(t *testing.T) {
+	n := newNode(t)
+	c := tool("math")
+	c.Action.ReadOnly = false
+	burst := map[rings.Reversibility]int{}
+	for agent, r := range map[string]rings.Reversibility{"full": rings.Full, "partial": rings.Partial} {
+		n.score(agent, 0.7, false)
+		e := n.Control(n.admit(Request{Agent: agent}), ControlOptions{Run: "run-" + agent}).Broker(BrokerOptions{MaxSteps: 1000})
+		defer over(e)
+		c.Action.Reversibility = r
+		for v := check(t, e, c); v.Allowed && burst[r] < 1000; v = check(t, e, c) {
+			giveBack(t, e, v.Place)
+			burst[r]++
+		}
+	}
+	if burst[rings.Full] != 2*burst[rings.Partial] || burst[rings.Partial] == 0 {
+		t.Errorf("a full bucket pays for %v calls, want half as many of PARTIAL", burst)
+	}
+	attempts := func(agent string, r rings.Reversibility) (k int) {
+		e := n.Control(n.admit(Request{Agent: agent}), ControlOptions{Run: "run-" + agent}).Broker(BrokerOptions{MaxSteps: 1000})
+		defer over(e)
+		for ; n.agent(agent).Quarantined == nil && k < 100; k++ {
+			_ = e.Record(t.Context(), link.Record{Kind: "tool", Name: "x", Code: link.CodeRing, Count: 1, Weight: rings.Privileged, Reversibility: r})
+		}
+		return k
+	}
+	if mild, grave := attempts("mild", rings.Partial), attempts("grave", rings.Irreversible); mild != 5 || grave != 3 {
+		t.Errorf("held after %d refused calls of PARTIAL and %d of NONE, want 5 and 3", mild, grave)
+	}
+}

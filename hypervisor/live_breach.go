@@ -14,10 +14,10 @@ import (
 	"agentrun/runtime"
 )
 
-// attempt weighs one refused attempt at what belongs to ring called. An error means that the run must end, and that a kill has
+// attempt weighs one refused attempt at what belongs to ring called, factor times (H-8). An error means that the run must end, and that a kill has
 // begun if anything can carry it out.
-func (c *Control) attempt(called rings.Ring) error {
-	b, trips := c.adm.alarm.denied(c.live.weighed(), called)
+func (c *Control) attempt(called rings.Ring, factor int) error {
+	b, trips := c.adm.alarm.denied(c.live.weighed(), called, factor)
 	if !trips {
 		return nil
 	}

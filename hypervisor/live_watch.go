@@ -69,7 +69,7 @@ func (w *watch) Settled() error {
 // Refused counts each refused call as an attempt (M-4, H-24) and puts it on record, repeated ones together.
 func (w *watch) Refused(r runtime.Refusal) error {
 	c := w.control
-	b, trips := c.adm.alarm.denied(c.live.weighed(), r.Called)
+	b, trips := c.adm.alarm.denied(c.live.weighed(), r.Called, 1)
 	err := c.adm.alarm.refused.add(&audit.Refusal{
 		AgentID: c.adm.Agent, Class: r.Detail, Count: 1, RunID: c.opt.Run, Syscall: r.Syscall, Verdict: r.Verdict,
 	})

@@ -231,7 +231,7 @@ func TestS15SafetyIsPaced(t *testing.T) {
 	if err := json.Unmarshal(last, &reply); err != nil || reply.Success || reply.Error == nil || reply.Error.Code != safetyloop.CodeRateLimit || loop.n >= 1000 || loop.n == 0 {
 		t.Errorf("got %s (%v) after %d, want a refusal", last, err, loop.n)
 	}
-	if r := adm.meter.Take(rings.Sandbox); !r.Allowed {
+	if r := adm.meter.Take(rings.Sandbox, 1); !r.Allowed {
 		t.Errorf("a tool call has to wait for it: %v", err)
 	}
 	without := s.Control(adm, ControlOptions{Run: "r1"}).Broker(BrokerOptions{})

@@ -260,33 +260,34 @@ func (a *Account) Close() {
 	})
 }
 
-// Take takes one token for a call in a ring. What is over the limit costs nothing; what can't be counted is refused.
-func (a *Account) Take(ring rings.Ring) (res rings.RateResult) {
-	if guarded(func() { res = a.take(ring) }) != nil {
+// Take takes as many tokens as a call in a ring costs (rings.Action.RateCost). What is over the limit costs nothing; what can't be counted is refused.
+func (a *Account) Take(ring rings.Ring, cost int) (res rings.RateResult) {
+	if guarded(func() { res = a.take(ring, cost) }) != nil {
 		return rings.RateResult{Code: rings.CodeRateTableFull}
 	}
 	return res
 }
 
-func (a *Account) take(ring rings.Ring) rings.RateResult {
+func (a *Account) take(ring rings.Ring, cost int) rings.RateResult {
 	for {
 		was := a.p.fullAt.Load()
-		next, res := rings.Draw(was, int64(a.t.boot()), ring)
+		next, res := rings.Draw(was, int64(a.t.boot()), ring, cost)
 		if next == was || a.p.fullAt.CompareAndSwap(was, next) {
 			return res
 		}
 	}
 }
 
-// Attempt counts a refused call (H-24): agent is the ring that it was made in, called the one that it needs.
-func (a *Account) Attempt(agent, called rings.Ring) (rings.BreachResult, error) {
+// Attempt counts a refused call (H-24): agent is the ring that it was made in, called the one that it needs, and factor how many times
+// that it counts (rings.Action.BreachFactor).
+func (a *Account) Attempt(agent, called rings.Ring, factor int) (rings.BreachResult, error) {
 	unlock, err := a.window()
 	if err != nil {
 		return rings.BreachResult{}, err
 	}
 	defer unlock()
 	var res rings.BreachResult
-	err = guarded(func() { res = a.p.window.Add(a.t.boot(), rings.BreachWeight(agent, called)) })
+	err = guarded(func() { res = a.p.window.Add(a.t.boot(), factor*rings.BreachWeight(agent, called)) })
 	return res, err
 }
 

@@ -42,7 +42,7 @@ func account(t *testing.T, m *Table, agent, session string) *Account {
 }
 
 func drain(a *Account, ring rings.Ring) (n int) {
-	for a.Take(ring).Allowed {
+	for a.Take(ring, 1).Allowed {
 		n++
 	}
 	return n
@@ -56,7 +56,7 @@ func TestH16BucketIsTheNodes(t *testing.T) {
 	one, other := table(t, dir, c, 1000), table(t, dir, c, 1000)
 	first, second := account(t, one, "a", "s"), account(t, other, "a", "s")
 	for range 4 {
-		if !first.Take(rings.Sandbox).Allowed {
+		if !first.Take(rings.Sandbox, 1).Allowed {
 			t.Fatal("refused at the start")
 		}
 	}
@@ -96,7 +96,7 @@ func TestH24WindowIsTheNodes(t *testing.T) {
 		m := table(t, dir, c, 1000)
 		a := account(t, m, "a", "s")
 		var err error
-		if last, err = a.Attempt(rings.Sandbox, rings.Root); err != nil {
+		if last, err = a.Attempt(rings.Sandbox, rings.Root, 1); err != nil {
 			t.Fatal(err)
 		}
 		a.Close()
@@ -108,11 +108,11 @@ func TestH24WindowIsTheNodes(t *testing.T) {
 	if err := a.Forgive(); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := a.Attempt(rings.Sandbox, rings.Root); got.Attempts != 1 {
+	if got, _ := a.Attempt(rings.Sandbox, rings.Root, 1); got.Attempts != 1 {
 		t.Errorf("after a release: %+v, want one attempt", got)
 	}
 	c.Add(int64(rings.BreachWindow))
-	if got, _ := a.Attempt(rings.Sandbox, rings.Sandbox); got.Attempts != 0 {
+	if got, _ := a.Attempt(rings.Sandbox, rings.Sandbox, 1); got.Attempts != 0 {
 		t.Errorf("a minute later: %+v, want none", got)
 	}
 }
@@ -131,11 +131,11 @@ func TestH17PlacesChangeHands(t *testing.T) {
 	}
 	full(m, "held, and full")
 	full(table(t, dir, c, 1), "held by another process")
-	a.Take(rings.Sandbox)
+	a.Take(rings.Sandbox, 1)
 	a.Close()
 	full(m, "a token is out")
 	c.Add(int64(time.Second))
-	if _, err := account(t, m, "a", "s").Attempt(rings.Sandbox, rings.Privileged); err != nil {
+	if _, err := account(t, m, "a", "s").Attempt(rings.Sandbox, rings.Privileged, 1); err != nil {
 		t.Fatal(err)
 	}
 	for n := range m.held {
@@ -206,10 +206,10 @@ func TestH17NoPageRefuses(t *testing.T) {
 	if err := os.Truncate(filepath.Join(dir, fileName), 1); err != nil { // as SIGBUS as a full disk
 		t.Fatal(err)
 	}
-	if res := a.Take(rings.Sandbox); res.Allowed || res.Code != rings.CodeRateTableFull {
+	if res := a.Take(rings.Sandbox, 1); res.Allowed || res.Code != rings.CodeRateTableFull {
 		t.Errorf("got %+v", res)
 	}
-	if _, err := a.Attempt(rings.Sandbox, rings.Root); err == nil {
+	if _, err := a.Attempt(rings.Sandbox, rings.Root, 1); err == nil {
 		t.Error("an attempt that nobody can count")
 	}
 	if err := a.Forgive(); err == nil {
@@ -233,7 +233,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 	for b.Loop() {
 		c.Add(int64(time.Second))
-		if !a.Take(rings.Privileged).Allowed {
+		if !a.Take(rings.Privileged, 1).Allowed {
 			b.Fatal("refused")
 		}
 	}

@@ -80,6 +80,14 @@ func (q *question) principal(r Request) cedar.EntityUID {
 	return who
 }
 
+// risk is that of a tool call; one that isn't said is as risky as can be (H-8).
+func (r Request) risk() int {
+	if _, tool := ToolOf(r.Action); tool && r.Context.Risk == 0 {
+		return 100
+	}
+	return r.Context.Risk
+}
+
 func contextOf(r Request, target cedar.EntityUID) cedar.Record {
 	c := r.Context
 	granted := make([]cedar.Value, len(c.Capabilities))
@@ -94,6 +102,7 @@ func contextOf(r Request, target cedar.EntityUID) cedar.Record {
 		"keyless":       cedar.Boolean(c.Keyless),
 		"ring":          cedar.Long(c.Ring.Value()),
 		"required_ring": cedar.Long(c.RequiredRing.Value()),
+		"risk":          cedar.Long(r.risk()),
 		"plan":          cedar.String(c.Plan),
 		"input":         cedar.String(c.Input),
 		"quota": cedar.NewRecord(cedar.RecordMap{

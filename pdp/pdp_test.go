@@ -405,7 +405,7 @@ func TestM10MissingFieldRefuses(t *testing.T) {
 			}
 			r, err := DecodeRequest(text)
 			// Left out, these have their strictest value, and that is still allowed here.
-			harmless := k == "used" || k == "plaintext_free" || k == "keyless"
+			harmless := k == "used" || k == "plaintext_free" || k == "keyless" || k == "risk"
 			if err == nil && set.Decide(t.Context(), r).Allowed() && !harmless {
 				t.Errorf("without %s it is allowed", k)
 			}
@@ -624,5 +624,18 @@ func TestM10DecisionJSON(t *testing.T) {
 	b, err := json.Marshal(Denied(CodeNoRole, "m", errors.New("secret")))
 	if err != nil || string(b) != `{"allow":false,"reason":"no_role","message":"m"}` {
 		t.Errorf("got %s, %v", b, err)
+	}
+}
+
+// H-8: a policy decides by the risk of a call; one that isn't said counts as the worst.
+func TestH8PoliciesSeeTheRisk(t *testing.T) {
+	set := compile(t, `permit (principal, action, resource);
+@id("risky") forbid (principal, action == Action::"tool.invoke", resource) when { context.risk > 60 };`)
+	for risk, want := range map[int]bool{20: true, 60: true, 65: false, 95: false, 0: false, -1: false, 101: false} {
+		r := good()
+		r.Context.Risk = risk
+		if got := set.Decide(t.Context(), r).Allowed(); got != want {
+			t.Errorf("risk %d: allowed %v, want %v", risk, got, want)
+		}
 	}
 }

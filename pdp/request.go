@@ -55,6 +55,7 @@ const (
 type Context struct {
 	Ring         rings.Ring `json:"ring"`          // the ring that the subject lives in now
 	RequiredRing rings.Ring `json:"required_ring"` // the least privileged ring that may do this
+	Risk         int        `json:"risk"`          // of a tool call, in percent (H-8); 0 for runs and elevations
 	Plan         string     `json:"plan"`          // an identifier, for instance "freemium" (M-19)
 	Role         string     `json:"role"`          // empty: none, refused as no_role unless Keyless
 	KeyValid     bool       `json:"key_valid"`     // the key exists, isn't expired or revoked, and is the subject's
@@ -201,6 +202,9 @@ func (c Context) check(ps *read.Problems) {
 	}
 	if !c.RequiredRing.Valid() {
 		ps.Add("context.required_ring", "%v", rings.ErrRing)
+	}
+	if c.Risk < 0 || c.Risk > 100 {
+		ps.Add("context.risk", "%d is not within 0 and 100", c.Risk)
 	}
 	if len(c.Capabilities) > MaxCapabilities {
 		ps.Add("context.capabilities", "%d of them, at most %d are allowed", len(c.Capabilities), MaxCapabilities)

@@ -5,6 +5,7 @@ package rings
 import (
 	"errors"
 	"fmt"
+	"math"
 	"unicode"
 	"unicode/utf8"
 
@@ -135,3 +136,17 @@ func (r Reversibility) Risk() Risk {
 
 // Contains tells whether a weight lies within the range, ends included; NaN never does.
 func (r Risk) Contains(weight float64) bool { return weight >= r.Low && weight <= r.High }
+
+// RiskWeight is what an action weighs (H-8): the default of its reversibility. Reading leaves nothing to undo, and weighs as FULL.
+func (a Action) RiskWeight() float64 {
+	if a.ReadOnly && a.Reversibility.Valid() {
+		return Full.Risk().Default
+	}
+	return a.Reversibility.Risk().Default
+}
+
+// RateCost is how many tokens of the bucket a call takes (H-8, H-16), 1 to 3: what can't be undone is tried out more slowly.
+func (a Action) RateCost() int { return int(math.Ceil(3 * a.RiskWeight())) }
+
+// BreachFactor is how much more than its rings say a refused attempt counts (H-8, H-24), 1 or 2.
+func (a Action) BreachFactor() int { return max(int(math.Round(2*a.RiskWeight())), 1) }

@@ -313,3 +313,23 @@ func BenchmarkDecodeAction(b *testing.B) {
 		DecodeAction([]byte(validJSON))
 	}
 }
+
+// H-8: what the weight costs. Reading weighs as FULL whatever else is said; what nobody knows is as risky as can be.
+func TestH8CostAndFactor(t *testing.T) {
+	for _, tt := range []struct {
+		a            Action
+		cost, factor int
+	}{
+		{Action{Reversibility: Full}, 1, 1}, {Action{Reversibility: Partial}, 2, 1}, {Action{Reversibility: Irreversible}, 3, 2},
+		{Action{Reversibility: Irreversible, ReadOnly: true}, 1, 1}, {Action{}, 3, 2}, {Action{ReadOnly: true}, 3, 2},
+	} {
+		if cost, factor := tt.a.RateCost(), tt.a.BreachFactor(); cost != tt.cost || factor != tt.factor {
+			t.Errorf("%+v: got cost %d and factor %d, want %d and %d", tt.a, cost, factor, tt.cost, tt.factor)
+		}
+	}
+	for _, ring := range []Ring{Privileged, Standard, Sandbox} {
+		if _, res := Draw(0, 1, ring, mostCost); !res.Allowed {
+			t.Errorf("%v: a full bucket can't pay for the dearest call", ring)
+		}
+	}
+}

@@ -58,25 +58,29 @@ type RateResult struct {
 	Code       Code
 }
 
-// Draw takes one token for a call in ring r from a bucket that will be full again at fullAt, or was full then; now is of the
+// mostCost is the dearest call: each bucket holds more.
+const mostCost = 3
+
+// Draw takes as many tokens as a call in ring r costs (Action.RateCost), at least one, from a bucket that will be full again at fullAt, or was full then; now is of the
 // same clock, which nobody sets back. It returns when the bucket will be full after that: fullAt itself if the call is refused, which
 // costs nothing, or if r is Root, which has no bucket and leaves the one of lesser days as it is.
 //
 // The used fraction stays when the ring changes: an agent that emptied its bucket in ring 1 finds it empty in ring 3, and one
 // that flaps between rings gets back in a second what either of them would have given it.
-func Draw(fullAt, now int64, r Ring) (int64, RateResult) {
+func Draw(fullAt, now int64, r Ring, cost int) (int64, RateResult) {
 	limit, unlimited := RateLimitOf(r)
 	if unlimited {
 		return fullAt, RateResult{Allowed: true, Unlimited: true, Code: CodeOK}
 	}
 	now = min(max(now, 0), farthestNow)
-	cost := int64(time.Second) / int64(limit.PerSecond)
+	token := int64(time.Second) / int64(limit.PerSecond)
+	takes := token * int64(min(max(cost, 1), mostCost))
 	used := min(max(fullAt-now, 0), int64(refillTime))
-	if over := used + cost - int64(refillTime); over > 0 {
-		return fullAt, RateResult{Tokens: tokens(used, cost), RetryAfter: time.Duration(over), Code: CodeRateLimited}
+	if over := used + takes - int64(refillTime); over > 0 {
+		return fullAt, RateResult{Tokens: tokens(used, token), RetryAfter: time.Duration(over), Code: CodeRateLimited}
 	}
-	used += cost
-	return now + used, RateResult{Allowed: true, Tokens: tokens(used, cost), Code: CodeOK}
+	used += takes
+	return now + used, RateResult{Allowed: true, Tokens: tokens(used, token), Code: CodeOK}
 }
 
 func tokens(used, cost int64) float64 { return float64(int64(refillTime)-used) / float64(cost) }

@@ -37,7 +37,7 @@ type bucket struct {
 }
 
 func (b *bucket) Take(r Ring) (res RateResult) {
-	b.fullAt, res = Draw(b.fullAt, b.clock().UnixNano(), r)
+	b.fullAt, res = Draw(b.fullAt, b.clock().UnixNano(), r, 1)
 	return res
 }
 
@@ -138,7 +138,7 @@ func TestH17AnyWord(t *testing.T) {
 		now := rapid.Int64().Draw(t, "now")
 		full, n := rapid.Int64().Draw(t, "full"), 0
 		for ; n < 1000; n++ {
-			next, res := Draw(full, now, Sandbox)
+			next, res := Draw(full, now, Sandbox, 1)
 			if res.Tokens < 0 || res.Tokens > 10 || res.RetryAfter < 0 || res.RetryAfter > refillTime {
 				t.Fatalf("%d at %d: %+v", full, now, res)
 			}

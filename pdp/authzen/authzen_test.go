@@ -81,7 +81,7 @@ func TestM10AuthZENRequest(t *testing.T) {
 		"subject": {"type": "agent", "id": "agent-1", "properties": {"team_id": "red", "role": "analyst", "key_id": "key-1"}},
 		"action": {"name": "tool.math.invoke"},
 		"resource": {"type": "resource", "id": "room-7", "properties": {"team_id": "red", "mode": "public"}},
-		"context": {"ring": 3, "required_ring": 3, "plan": "freemium", "role": "analyst", "key_valid": true, "keyless": false,
+		"context": {"ring": 3, "required_ring": 3, "risk": 0, "plan": "freemium", "role": "analyst", "key_valid": true, "keyless": false,
 			"capabilities": ["tool.math.invoke"], "tool": {"category": "A", "plaintext_free": false},
 			"input": "clean", "quota": {"used": 1, "limit": 2}}}`), &want); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -71,5 +72,21 @@ func TestH32ContextFromInside(t *testing.T) {
 	}
 	if conflicts != 1 {
 		t.Errorf("%d conflicts on record, want the one that lost a value", conflicts)
+	}
+}
+
+// H-8: in a real run a policy sees the risk of the call: reading the memory passes, changing it doesn't.
+func TestH8RiskOfARealCall(t *testing.T) {
+	x := newExit(t)
+	x.n.must("agent", "score", "a", "0.7")
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "risk.cedar"), "@id(\"risky\")\nforbid (principal, action == Action::\"tool.invoke\", resource) when { context.risk > 60 };\n", 0o644)
+	got := x.tools(x.opts("ring2", "--agent", "a", "--policy", dir),
+		memoryCall("list", `{"op":"list"}`), memoryCall("put", `{"op":"put","kind":"summary","summary":"s"}`),
+		toolCall{"task", "task", `{"op":"create","title":"t"}`})
+	for name, want := range map[string]string{"list": `"items":[]`, "put": "acl_block", "task": `"id":1`} {
+		if !strings.Contains(got[name], want) {
+			t.Errorf("%s: got %.400q, want %q in it", name, got[name], want)
+		}
 	}
 }

@@ -121,6 +121,9 @@ func (p *permit) revoked() *Error {
 func (p *permit) refuse(e *Error) *Error {
 	p.done = true
 	r := link.Record{Weight: p.weight(e), Action: p.call.Action.ID, Required: p.call.Action.RequiredRing()}
+	if a := p.call.Action; !a.ReadOnly {
+		r.Reversibility = a.Reversibility
+	}
 	if lost := p.finish(Outcome{Err: e}, r); lost != nil && lost != e {
 		e.Cause = errors.Join(e.Cause, lost.Cause)
 	}

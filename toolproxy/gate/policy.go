@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"agentrun/pdp"
@@ -46,7 +47,7 @@ func (g *Gate) question(c Call, ring rings.Ring) pdp.Request {
 		Action:   pdp.ToolAction(c.Tool),
 		Resource: pdp.Resource{ID: who.Run, TeamID: who.Team, Mode: mode},
 		Context: pdp.Context{
-			Ring: ring, RequiredRing: c.Action.RequiredRing(),
+			Ring: ring, RequiredRing: c.Action.RequiredRing(), Risk: int(math.Round(100 * c.Action.RiskWeight())),
 			Plan: who.Plan, Role: who.Role, Keyless: who.Key == nil,
 			Tool:  pdp.Tool{Category: pdp.Category(c.Category), PlaintextFree: c.PlaintextFree},
 			Input: pdp.Clean,

@@ -192,9 +192,11 @@ type Record struct {
 	Weight   rings.Ring    `json:"weight,omitempty"` // ring that the refused thing belongs to; feeds the breach detector
 	Action   string        `json:"action,omitempty"` // of a refused call: its action's id, and the ring that this requires
 	Required rings.Ring    `json:"required_ring,omitempty"`
-	Approval string        `json:"approval,omitempty"`
-	TraceID  string        `json:"trace_id,omitempty"`
-	Flags    []string      `json:"flags,omitempty"` // "suspicious_input", "reasoning_stripped", …
+	// Reversibility of what was refused, with Weight (H-8); empty: a connection, or what only reads.
+	Reversibility rings.Reversibility `json:"reversibility,omitempty"`
+	Approval      string              `json:"approval,omitempty"`
+	TraceID       string              `json:"trace_id,omitempty"`
+	Flags         []string            `json:"flags,omitempty"` // "suspicious_input", "reasoning_stripped", …
 }
 
 // Approval asks an operator (M-11, category D). It is bound to these very arguments and to this call.
