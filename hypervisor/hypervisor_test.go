@@ -336,7 +336,7 @@ func TestH12AttestationIsGoodOnce(t *testing.T) {
 	}
 	hold()
 	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
-	_, other := signed(t, n.now, witness.Ring0, "action:a")
+	_, other := signed(t, n.now, "other-action", "action:a")
 	if _, _, err := n.Release(t.Context(), "a", other, keys, ""); err == nil {
 		t.Error("released by an attestation of something else")
 	}

@@ -13,9 +13,6 @@ import (
 // ReleaseQuarantine lets an agent out of quarantine (H-31); its subject is "agent:" and the agent's id.
 const ReleaseQuarantine = "release-quarantine"
 
-// Ring0 permits one action that needs ring 0; its subject is "action:" and the action's id.
-const Ring0 = "ring0-action"
-
 // MaxTTL is how far ahead an expiry may lie. An attestation is for the incident at hand: what lies in a drawer for longer is a
 // second key that nobody watches.
 const MaxTTL = 24 * time.Hour

@@ -47,7 +47,7 @@ func operatorCommand(g *global) *cli.Command {
 			{Name: "sign", Usage: "print an attestation",
 				Flags: []cli.Flag{
 					key(),
-					&cli.StringFlag{Name: "action", Usage: "`ACTION` to permit: " + witness.ReleaseQuarantine + ", " + witness.Ring0},
+					&cli.StringFlag{Name: "action", Usage: "`ACTION` to permit: " + witness.ReleaseQuarantine},
 					&cli.StringFlag{Name: "subject", Usage: "`KIND:ID` to permit it for, as agent:planner-1"},
 					&cli.DurationFlag{Name: "ttl", Usage: "`TIME` until it expires, at most " + shown.Duration(witness.MaxTTL), Value: witness.DefaultTTL, DefaultText: shown.Duration(witness.DefaultTTL)},
 					jsonFlag(),
@@ -122,6 +122,9 @@ func operatorSign(c *cli.Context, _ []string) error {
 		if c.String(flag) == "" {
 			return hinted.New(fmt.Errorf("sign attestation: --%s is missing", flag), example)
 		}
+	}
+	if c.String("action") != witness.ReleaseQuarantine {
+		return hinted.New(fmt.Errorf("sign attestation: --action %.80q: no command takes one, only %s", c.String("action"), witness.ReleaseQuarantine), example)
 	}
 	k, err := operatorKey(c.String("key"))
 	if err != nil {

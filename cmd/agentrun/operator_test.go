@@ -94,6 +94,7 @@ func TestH12OperatorCommands(t *testing.T) {
 	refused("too far ahead", append(sign, "--ttl", "25h")...)
 	refused("expired", append(sign, "--ttl", "0s")...)
 	refused("KIND:ID", "operator", "sign", "--action", "release-quarantine", "--subject", "a")
+	refused("no command takes one", "operator", "sign", "--action", "ring0-action", "--subject", "action:a")
 	refused("--action is missing", "operator", "sign", "--subject", "agent:a")
 	refused("name", "operator", "keygen", "--name", "a+b", "--out", filepath.Join(config, "other"))
 	if err := os.Chmod(filepath.Join(config, "agentrun", "operator.key"), 0o644); err != nil {
