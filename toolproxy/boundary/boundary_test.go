@@ -415,3 +415,47 @@ func BenchmarkStripperTokens(b *testing.B) {
 		s.Close()
 	}
 }
+
+// M-15: what a summary may not have in it.
+func TestM15Quotes(t *testing.T) {
+	const text = "The board of Quetzal Ltd decided on Monday to sell the plant in Ilmenau for 4711000 euros, password hunter2024."
+	for summary, want := range map[string]bool{
+		"A company parts with a site.": false,
+		"It sells the plant.":          false, // three words that anybody would use
+		"":                             false,
+		"The Board OF quetzal ltd":     true,
+		"b-o-a-r-d o.f q_u_e_t_z_a_l l t d d e c i d e d":          true,
+		"decided\u200b on Mon\u00adday to sell":                    true,
+		"dесidеd оn Mоndау tо sell":                                true, // Cyrillic look-alikes
+		"tnalp eht lles ot yadnoM no dediced":                      true,
+		"The price is 4711000.":                                    true,
+		"The password is hunter2024":                               true,
+		"VGhlIGJvYXJkIG9mIFF1ZXR6YWwgTHRkIGRlY2lkZWQgb24gTW9uZGF5": true,
+		"VGhl IGJv YXJk IG9m IFF1 ZXR6 YWwg THRk":                  true,
+		"54686520 626f617264 206f66 205175 65747a616c":             true,
+		"84 104 101 32 98 111 97 114 100":                          true,
+		"In 2026 the firm ACME sold 3 of 14 places":                false,
+	} {
+		if got := Quotes(summary, text); got != want {
+			t.Errorf("%q: got %v, want %v", summary, got, want)
+		}
+	}
+	if !Quotes("The answer was: yes, it is", "Yes, it is!") || Quotes("It agrees.", "Yes, it is!") || Quotes("x", "") {
+		t.Error("a short text")
+	}
+}
+
+func TestM15Metadata(t *testing.T) {
+	key := []byte("k")
+	for text, want := range map[string]string{
+		"": "0 characters, 0 words, 1 lines, script none, digest ", "Grüße, Welt\n": "12 characters, 2 words, 1 lines, script Latin, digest ",
+		"два слова\nи a": "13 characters, 4 words, 2 lines, script Cyrillic, digest ", "日本語です": "5 characters, 1 words, 1 lines, script Han, digest ",
+	} {
+		if got := Metadata(text, key); !strings.HasPrefix(got, want) || len(got) != len(want)+16 {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+	if Metadata("yes", key) == Metadata("yes", []byte("other")) || Metadata("yes", key) != Metadata("yes", key) {
+		t.Error("the digest isn't keyed")
+	}
+}

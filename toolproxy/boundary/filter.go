@@ -10,8 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
-
-	"agentrun/telemetry/mask"
 )
 
 // ModePublic is the one mode of a team in which plaintext passes (M-15). Every other word, the empty one too, is taken for
@@ -222,17 +220,15 @@ func (w *walk) text(n *node, at place) bool {
 	return true
 }
 
-// passes decides on a string in confidential mode, and shortens a summary.
+// passes decides on a string in confidential mode, and masks a summary.
 func (w *walk) passes(n *node, at place) bool {
 	switch {
 	case at.vectors:
 		return false
 	case w.summaries.has(at.name) && !at.list && !at.within:
-		short := Summary(n.text, w.o.Summary)
-		if short != n.text {
-			w.flag(FlagPlaintext)
+		if n.text = Summary(n.text, w.o.Summary); n.text == "" {
+			return false
 		}
-		n.text = short
 		return true
 	case w.roles.has(at.name):
 		return identifier(n.text, 32)
@@ -256,22 +252,4 @@ func structural(name string) bool {
 // identifier: short and without spaces.
 func identifier(s string, most int) bool {
 	return len(s) <= most && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || Invisible(r) || r == utf8.RuneError })
-}
-
-// Summary cuts text to at most n characters, on one line, without secrets and personal data (telemetry/mask). It makes
-// nothing shorter by understanding it: that it is a summary is on whoever wrote it.
-func Summary(text string, n int) string {
-	// Masked before the cut: half a card number isn't recognised as one.
-	text = mask.Text(strings.Join(strings.Fields(bounded(text, 16*n)), " "))
-	if utf8.RuneCountInString(text) <= n {
-		return text
-	}
-	return prefixRunes(text, max(0, n-1)) + "…"
-}
-
-func bounded(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

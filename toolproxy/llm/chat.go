@@ -54,7 +54,7 @@ func (g *Gateway) enter(r *http.Request, api string, body []byte, c gate.Call) (
 	}
 	c.Kind, c.Category, c.Action = "llm", gate.CategoryC, action(c.Tool, api)
 	c.Args = telemetry.NewPlaintext(json.RawMessage(args))
-	c.PlaintextFree = true // what comes back is a summary, or numbers that are checked as such (M-15)
+	c.PlaintextFree = true // what comes back is a summary, counts, or numbers that are checked as such (M-15)
 	return g.o.Entrance.Enter(r.Context(), c)
 }
 
@@ -84,8 +84,12 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 		return
 	}
 	input, most := tokensOf(len(up)), req.most(t.model)
+	var more, moreTokens int64
+	if g.confidential() {
+		more, moreTokens = g.summaries.estimate(most)
+	}
 	permit, e := g.enter(r, "/internal/llm/chat", body, gate.Call{
-		Tool: "llm", Estimate: t.model.cost(input, most), Tokens: input + most, Flags: p.flags,
+		Tool: "llm", Estimate: t.model.cost(input, most) + more, Tokens: input + most + moreTokens, Flags: p.flags,
 	})
 	if e != nil {
 		writeError(w, e)
@@ -139,6 +143,8 @@ type call struct {
 	strip     *boundary.Stripper
 	redact    *boundary.Redactor
 	secrets   []string
+	open      bool         // its reply is for this program and not for an agent: nothing of it is withheld
+	extra     gate.Outcome // what the summary cost
 	ended     bool
 	settled   usage
 }
@@ -153,6 +159,9 @@ func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64) *c
 	c.cancel = func(cause error) { cancel(cause); stop() }
 	return c
 }
+
+// withholds: in confidential mode no word of a reply goes to the agent (M-15).
+func (c *call) withholds() bool { return c.gateway.confidential() && !c.open }
 
 // hide has these taken out of all that the agent gets: the provider's key, should it be echoed (M-12), and
 // the nonce of the delimiters, with which an agent could close its data and go on as the operator (M-16). It
@@ -259,7 +268,7 @@ func (c *call) rest(to sink) *gate.Error {
 	var calls []toolCall
 	for i := range int64(maxToolCalls) {
 		if s := c.calls[i]; s != nil {
-			if held := s.Close(); held != "" && !c.gateway.confidential() {
+			if held := s.Close(); held != "" && !c.withholds() {
 				calls = append(calls, toolCall{Index: &i, Function: functionCall{Arguments: held}})
 			}
 			c.flag(s.Found(), boundary.FlagSecret)
@@ -274,20 +283,21 @@ func (c *call) rest(to sink) *gate.Error {
 	if e := c.permit.Spent(c.target.model.cost(u.Prompt, u.Completion), u.Total); e != nil {
 		return e
 	}
-	if c.gateway.confidential() {
+	if c.withholds() {
 		c.flag(true, boundary.FlagPlaintext)
-		return to.summary(boundary.Summary(c.withheld.Reveal().String(), c.gateway.o.Config.Limits.Summary))
+		text, e := c.summary()
+		if e != nil {
+			return e
+		}
+		return to.summary(text)
 	}
 	return nil
 }
 
-// maxWithheld is enough to summarise from; the rest of a long reply is dropped, as all of it will be.
-const maxWithheld = 64 << 10
-
 func (c *call) send(to sink, text string, calls []toolCall) *gate.Error {
-	if c.gateway.confidential() {
+	if c.withholds() {
 		if held := c.withheld.Reveal(); held.Len() < maxWithheld {
-			held.WriteString(text)
+			held.WriteString(text[:min(len(text), maxWithheld-held.Len())])
 		}
 		text = ""
 	}
@@ -326,7 +336,7 @@ func (c *call) toolCall(in toolCall) (toolCall, *gate.Error) {
 		}
 		out.Function.Name = in.Function.Name
 	}
-	if c.gateway.confidential() {
+	if c.withholds() {
 		if !known {
 			out.Function.Arguments = "{}"
 		}
@@ -384,10 +394,11 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	if c.asked || e == nil {
 		c.settled = c.bill()
 	}
-	o := gate.Outcome{Err: e, Cost: c.target.model.cost(c.settled.Prompt, c.settled.Completion), Tokens: c.settled.Total,
-		Prompt: c.settled.Prompt, Sent: int64(c.sentBytes), Received: c.received, Flags: c.flags}
-	if c.target.rt == nil {
-		o.Sent, o.Received = 0, 0
+	o := gate.Outcome{Err: e, Cost: c.target.model.cost(c.settled.Prompt, c.settled.Completion) + c.extra.Cost,
+		Tokens: c.settled.Total + c.extra.Tokens, Prompt: c.settled.Prompt + c.extra.Prompt,
+		Sent: c.extra.Sent, Received: c.extra.Received, Flags: c.flags}
+	if c.target.rt != nil {
+		o.Sent, o.Received = o.Sent+int64(c.sentBytes), o.Received+c.received
 	}
 	if failed := c.permit.End(o); e == nil {
 		return failed

@@ -33,6 +33,8 @@ type Config struct {
 	Providers []Provider `yaml:"providers"`  //
 	TestModel *TestModel `yaml:"test_model"` // nil: there is one if there are no providers
 	Limits    Limits     `yaml:"limits"`
+	// says in confidential mode what a reply is about (M-15); the zero value: nobody does
+	Summariser Summariser `yaml:"summariser"`
 }
 
 // TestModel turns the built-in test model on, and gives it a price so that budgets can be tried.
@@ -105,6 +107,7 @@ func (c *Config) defaults() {
 	if c.TestModel == nil {
 		c.TestModel = &TestModel{Enabled: len(c.Providers) == 0}
 	}
+	fill(&c.Summariser.Prompt, DefaultSummaryPrompt)
 	fill(&c.Limits.Body, 1<<20)
 	fill(&c.Limits.Reply, 8<<20)
 	fill(&c.Limits.Messages, 512)
@@ -176,6 +179,12 @@ func (c *Config) check() (errs []error) {
 				seen[key] = true
 			}
 		}
+	}
+	if m := c.Summariser.Model; m != "" && !seen[kindChat+" "+m] {
+		bad("summariser.model", "%.64q is no chat model of the configuration", m)
+	}
+	if len(c.Summariser.Prompt) > 32<<10 {
+		bad("summariser.prompt", "longer than 32 KiB")
 	}
 	if c.Default != "" && !seen[kindChat+" "+c.Default] {
 		bad("default", "%.64q is no chat model of the configuration", c.Default)

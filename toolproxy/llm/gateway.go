@@ -34,12 +34,13 @@ type Options struct {
 
 // Gateway is the handler. It is safe for concurrent use.
 type Gateway struct {
-	o      Options
-	mux    *http.ServeMux
-	chats  map[string]*target
-	embeds map[string]*target
-	first  string // chat model of a request without one
-	order  []*target
+	o         Options
+	mux       *http.ServeMux
+	chats     map[string]*target
+	embeds    map[string]*target
+	first     string // chat model of a request without one
+	summaries *summarising
+	order     []*target
 }
 
 // target is a model and where it is.
@@ -78,6 +79,10 @@ func New(o Options) (*Gateway, error) {
 	}
 	g := &Gateway{o: o, chats: map[string]*target{}, embeds: map[string]*target{}}
 	if err := g.targets(); err != nil {
+		return nil, err
+	}
+	var err error
+	if g.summaries, err = g.summariser(); err != nil {
 		return nil, err
 	}
 	g.routes()

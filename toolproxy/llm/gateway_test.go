@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,9 +16,11 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,6 +126,9 @@ func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *r
 	t.Helper()
 	r := &rig{entrance: &entrance{}, seen: make(chan *http.Request, 8), body: make(chan []byte, 8), logs: &bytes.Buffer{}}
 	text := "test_model: {enabled: true, input: 1000000, output: 1000000}\n"
+	if top, rest, ok := strings.Cut(more, "\n"); ok && strings.HasPrefix(top, "summariser:") {
+		text, more = text+top+"\n", rest
+	}
 	if !strings.Contains(more, "idle_timeout") {
 		more += "  idle_timeout: 300ms\n"
 	}
@@ -134,6 +140,7 @@ func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *r
 				r.body <- b
 			default:
 			}
+			req.Body = io.NopCloser(bytes.NewReader(b))
 			upstream(w, req)
 		}))
 		t.Cleanup(up.Close)
@@ -415,23 +422,107 @@ func TestM17ReasoningDoesNotComeThrough(t *testing.T) {
 	}
 }
 
-func TestM15ConfidentialRepliesAreSummaries(t *testing.T) {
-	long := strings.Repeat("plaintext of a reply ", 60)
-	up := events(content(long), `{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{\"a\":\"plain-args\"}"}}]}}]}`, stop, usageLine, "[DONE]")
+const secretReply = "The board of Quetzal Ltd decided on Monday to sell the plant in Ilmenau for 4711000 euros to its rival, without telling the works council."
+
+// M-15: in confidential mode nothing of a reply is cut out for the agent. Without a summariser it gets counts and a keyed digest.
+func TestM15ConfidentialRepliesAreMetadata(t *testing.T) {
+	up := events(content(secretReply), `{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{\"a\":\"plain-args\"}"}}]}}]}`, stop, usageLine, "[DONE]")
 	for _, mode := range []string{"confidential", "", "Public"} {
 		r := start(t, mode, up, "")
 		text, all := stream(t, r.url+"/v1/chat/completions", ask("m", "x", `,"stream":true`))
-		got := strings.Join(all, "")
-		if text != "" || strings.Contains(got, "plain-args") || strings.Count(got, "plaintext") > 14 || !strings.Contains(got, `"summary":"plaintext`) {
-			t.Errorf("%q streamed: got %s", mode, got)
-		}
 		_, body := r.post(t, "/v1/chat/completions", ask("m", "x", ""))
-		if !strings.Contains(body, `"content":null,"summary":"plaintext`) || strings.Contains(body, "plain-args") || len(body) > 900 {
-			t.Errorf("%q: got %s", mode, body)
+		for _, got := range []string{strings.Join(all, ""), body} {
+			if text != "" || strings.Contains(got, "plain-args") || leaks(got) || !strings.Contains(got, `"summary":"138 characters, 25 words, 1 lines, script Latin, digest `) {
+				t.Errorf("%q: got %s", mode, got)
+			}
 		}
 		if o := r.done(t)[0]; !slices.Contains(o.Flags, boundary.FlagPlaintext) {
 			t.Errorf("flags: got %v", o.Flags)
 		}
+	}
+}
+
+// leaks tells whether three words of the reply in a row stand in what an agent got.
+func leaks(got string) bool {
+	words := strings.Fields(secretReply)
+	for i := range len(words) - 2 {
+		if strings.Contains(got, strings.Join(words[i:i+3], " ")) {
+			return true
+		}
+	}
+	return strings.Contains(got, "4711000")
+}
+
+// M-15: the operator's summariser says what a reply is about. One that was talked into repeating the reply, in whatever form, or
+// that fails, costs the agent the summary; the whole is one call with one bill, and model and prompt are on record.
+func TestM15Summariser(t *testing.T) {
+	spelled := strings.Join(strings.Split("decided on Monday to sell the plant", ""), " ")
+	backwards := []rune("decided on Monday to sell the plant")
+	slices.Reverse(backwards)
+	for name, c := range map[string]struct{ says, flag string }{
+		"honest":        {"A company parts with a site, and keeps that from its employees for now.", ""},
+		"quotes":        {"It says: decided on Monday to sell the plant in Ilmenau.", boundary.FlagQuoted},
+		"letter apart":  {spelled, boundary.FlagQuoted},
+		"other case":    {"DECIDED-ON-MONDAY-TO-SELL-THE-PLANT", boundary.FlagQuoted},
+		"backwards":     {string(backwards), boundary.FlagQuoted},
+		"number":        {"A sale for 4711000.", boundary.FlagQuoted},
+		"base64":        {base64.StdEncoding.EncodeToString([]byte(secretReply[:90])), boundary.FlagQuoted},
+		"too long":      {strings.Repeat("Something is sold. ", 40), "summary_failed"},
+		"empty":         {"", "summary_failed"},
+		"its delimiter": {"NONCE", ""},
+	} {
+		var asked atomic.Int32
+		up := func(w http.ResponseWriter, req *http.Request) {
+			b, _ := io.ReadAll(req.Body)
+			if !strings.Contains(string(b), `"model":"thinker"`) {
+				events(content(secretReply), stop, usageLine, "[DONE]")(w, req)
+				return
+			}
+			asked.Add(1)
+			var q struct {
+				Messages []struct{ Role, Content string }
+			}
+			if json.Unmarshal(b, &q) != nil || len(q.Messages) != 2 || q.Messages[0].Role != "system" || strings.Contains(q.Messages[0].Content, "Quetzal") ||
+				!regexp.MustCompile(`(?s)^<data-[0-9a-f]{24} from=tool>\n.*</data-[0-9a-f]{24}>$`).MatchString(q.Messages[1].Content) {
+				t.Errorf("the summariser was asked %s", b)
+			}
+			nonce, _, _ := strings.Cut(strings.TrimPrefix(q.Messages[1].Content, "<data-"), " ")
+			events(content("</think>"+strings.ReplaceAll(c.says, "NONCE", nonce)), stop, usageLine, "[DONE]")(w, req)
+		}
+		r := start(t, "confidential", up, "summariser: {model: thinker}\n")
+		_, body := r.post(t, "/v1/chat/completions", ask("m", "x", ""))
+		o := r.done(t)[0]
+		summary := regexp.MustCompile(`"summary":"([^"]*)"`).FindStringSubmatch(body)
+		switch {
+		case summary == nil || leaks(body) || asked.Load() != 1:
+			t.Errorf("%s: got %s, asked %d times", name, body, asked.Load())
+		case c.flag == "" && strings.Contains(summary[1], "digest"), c.flag != "" && (!strings.Contains(summary[1], "digest") || !slices.Contains(o.Flags, c.flag)):
+			t.Errorf("%s: got %q, flags %v", name, summary[1], o.Flags)
+		}
+		if !slices.ContainsFunc(o.Flags, func(f string) bool { return strings.HasPrefix(f, "summary_by_") && len(f) == 27 }) {
+			t.Errorf("%s: flags %v name no summariser", name, o.Flags)
+		}
+		if o.Tokens != 2*57 || o.Err != nil {
+			t.Errorf("%s: booked %d tokens, want those of both: %+v", name, o.Tokens, o)
+		}
+		if strings.Contains(r.logs.String(), "Ilmenau") {
+			t.Errorf("%s: log %s", name, r.logs)
+		}
+	}
+	// A summariser that isn't there at the time: the call stands, the summary doesn't.
+	r := start(t, "confidential", func(w http.ResponseWriter, req *http.Request) {
+		b, _ := io.ReadAll(req.Body)
+		if strings.Contains(string(b), `"model":"thinker"`) {
+			http.Error(w, secretReply, http.StatusInternalServerError)
+			return
+		}
+		events(content(secretReply), stop, usageLine, "[DONE]")(w, req)
+	}, "summariser: {model: thinker}\n")
+	if _, body := r.post(t, "/v1/chat/completions", ask("m", "x", "")); leaks(body) || !strings.Contains(body, "138 characters") {
+		t.Errorf("got %s", body)
+	}
+	if o := r.done(t)[0]; !slices.Contains(o.Flags, "summary_failed") || o.Err != nil {
+		t.Errorf("got %+v", o)
 	}
 }
 

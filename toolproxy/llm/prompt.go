@@ -31,6 +31,15 @@ type upRequest struct {
 	Format        jsontext.Value `json:"response_format,omitzero"`
 }
 
+// limit bounds the reply by the field that the provider reads.
+func (u *upRequest) limit(t *target, most int64) {
+	if t.provider.LimitField == "max_completion_tokens" {
+		u.MaxCompletion = most
+	} else {
+		u.MaxTokens = most
+	}
+}
+
 type upStream struct {
 	Usage bool `json:"include_usage"`
 }
@@ -41,9 +50,6 @@ type upMessage struct {
 	ToolCalls  []toolCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitzero"`
 }
-
-// confidentialSystem asks for a summary where nothing else may come back (M-15).
-const confidentialSystem = "The team is in confidential mode: answer with a short summary of at most %d characters, without quoting any message and without names, addresses or numbers of people."
 
 // prompt is a request on its way up: instructions are the operator's, all else is marked as data (M-16).
 type prompt struct {
@@ -64,19 +70,12 @@ func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
 		return nil, e
 	}
 	system := g.o.Config.System
-	if g.confidential() {
-		system += "\n" + fmt.Sprintf(confidentialSystem, g.o.Config.Limits.Summary)
-	}
 	up := &upRequest{
 		Model: t.model.Upstream, Stream: true, StreamOptions: &upStream{true},
 		sampling: r.sampling,
 		Messages: []upMessage{{Role: "system", Content: system + "\n\n" + m.Instruction()}},
 	}
-	if t.provider.LimitField == "max_completion_tokens" {
-		up.MaxCompletion = r.most(t.model)
-	} else {
-		up.MaxTokens = r.most(t.model)
-	}
+	up.limit(t, r.most(t.model))
 	p, messages := &prompt{nonce: m.Nonce(), up: telemetry.NewPlaintext(up)}, r.Messages.Reveal()
 	for i := range messages {
 		if e := p.add(m, &messages[i], fmt.Sprintf("messages[%d]", i)); e != nil {
