@@ -182,7 +182,7 @@ type EnvPass struct {
 type SyscallRule struct {
 	Names   []string  `json:"names"`
 	Action  Action    `json:"action"`
-	Errno   string    `json:"errno,omitempty"`    // a name such as ENOSYS. With ActionNotify: counted and on record, but no attempt at another ring
+	Errno   string    `json:"errno,omitempty"`    // a name such as ENOSYS; with ActionNotify it says that the call is no attempt at another ring
 	Args    []ArgCond `json:"args,omitempty"`     // all must hold; none: every call
 	IfKnown bool      `json:"if_known,omitempty"` // names that the filter library doesn't know are left out: they are unknown numbers then
 	Floor   bool      `json:"floor,omitempty"`    // before all others; no profile can loosen it; never allows

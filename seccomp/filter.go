@@ -92,7 +92,8 @@ type Rule struct {
 //   - a call through a foreign architecture (i386 or x32 on x86-64) kills the process;
 //   - a number that libseccomp has no name for gives ENOSYS, so that libraries fall back to the call they used before.
 //
-// With Unlisted Notify there is a listener, so the last two go to it too, and [Serve] holds to both: an attempt must be seen (M-4).
+// With Unlisted Notify there is a listener, so the last two go to it too: an attempt must be seen (M-4). [Serve] kills
+// for a foreign call whatever its handler answers.
 type Filter struct {
 	Rules []Rule
 	// Unlisted is Notify (so that the attempt is seen), Errno or KillProcess; Allow is refused.

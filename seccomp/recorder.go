@@ -16,7 +16,8 @@ type Event struct {
 	// At is when it was first seen, Last when it was last.
 	At, Last time.Time
 	Syscall  string
-	// Detail is what of the call's arguments, number or architecture tells what was tried; "other" gathers what came after the limit of kinds.
+	// Detail is what of the call's arguments, number or architecture tells what was tried; "other" gathers what
+	// came after the limit of kinds.
 	Detail string
 	// Verdict is what the last one was answered: "allowed" or an error name.
 	Verdict string
