@@ -133,14 +133,21 @@ func (s *Runs) nodeRoutes() []control.Route {
 			list, err := h.Keys(ctx)
 			return map[string]any{"keys": some(list)}, err
 		}),
-		node(s, "POST", "/v1/keys", func(ctx context.Context, h *hypervisor.Hypervisor, _ control.Request, b keyRequest) (any, error) {
+		owners(node(s, "POST", "/v1/keys", func(ctx context.Context, h *hypervisor.Hypervisor, _ control.Request, b keyRequest) (any, error) {
 			k, token, err := h.IssueKey(ctx, b.Agent, b.May, b.TTL)
 			return k.With(token), err
-		}),
+		})),
 		node(s, "POST", "/v1/keys/{id}/revoke", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, _ none) (any, error) {
 			return h.RevokeKey(ctx, r.ID)
 		}),
 	}
+}
+
+// owners keeps a route to root and the supervisor's own user. Whoever has an agent's key starts its runs, and who is in the
+// operators' group may start none.
+func owners(r control.Route) control.Route {
+	r.Own = true
+	return r
 }
 
 func hold(ctx context.Context, h *hypervisor.Hypervisor, agent, reason string) (any, error) {

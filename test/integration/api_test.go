@@ -157,6 +157,9 @@ func TestM23OnlyOwnersStart(t *testing.T) {
 	if got := as("POST", "/v1/sandboxes", `{"command":["true"],"options":{"no-gateway":true}}`); !strings.Contains(got, "forbidden") {
 		t.Errorf("an operator's start: got %s", got)
 	}
+	if got := as("POST", "/v1/keys", `{"agent_id":"planner","may":["agent.run.invoke"],"ttl_ns":60000000000}`); !strings.Contains(got, "forbidden") {
+		t.Errorf("an operator's key: got %s", got)
+	}
 	// A node without room says so as such.
 	const long = `{"command":["/usr/bin/sleep","60"],"options":{"no-gateway":true}}`
 	d.api(t, "POST", "/v1/sandboxes", long, 200)
