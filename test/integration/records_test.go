@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,6 +126,43 @@ func TestH27RecordsOfCalls(t *testing.T) {
 	}
 	if counted["began"] != told["ok"] {
 		t.Errorf("%d calls are on record as begun, %d were", counted["began"], told["ok"])
+	}
+}
+
+// H-28: what a call does in the world is done after its beginning is on record: whose supervisor is killed in the middle has left a trace.
+func TestH28CallOfAKilledSupervisor(t *testing.T) {
+	t.Parallel()
+	needProgram(t, "python3")
+	x := newExit(t)
+	called, hold := make(chan struct{}), make(chan struct{})
+	defer close(hold)
+	x.host("slow.test", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(called); <-hold }))
+	x.settings.tool("slow", x.httpTool("https://slow.test/", "B"))
+	x.file("slow.py", `
+import http.client
+c = http.client.HTTPConnection("127.0.0.1", 7600, timeout=20)
+c.request("POST", "/internal/tools/slow", '{"args": {}}', {"Content-Type": "application/json"})
+print(c.getresponse().read())`)
+	c := x.prepare(x.opts("ring3", "--agent", "a"), "python3", "slow.py")
+	c.started = time.Now()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-called:
+	case <-time.After(hang()):
+		t.Error("the tool was never reached")
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	log := x.n.audit("node")
+	row(t, log, "ring_check", object{"agent_id": "a", "allowed": true})
+	last := log[len(log)-1]
+	if last.Kind != "action_attempt" || last.Data["action"] != "tool.slow.invoke" {
+		t.Errorf("the last on record is %s %v", last.Kind, last.Data)
+	}
+	if r := x.n.do("gc"); r.exit != 0 {
+		t.Errorf("gc: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
 	}
 }
 
