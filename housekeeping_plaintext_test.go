@@ -47,6 +47,7 @@ var reveals = map[string]string{
 	"toolproxy/llm/prompt.go: say":          "adds a message to the request",
 	"toolproxy/llm/prompt.go: settings":     "escapes the texts of tools and formats",
 	"toolproxy/llm/request.go: check":       "counts messages and tools; its errors name places only",
+	"toolproxy/llm/request.go: offers":      "names the functions that a call may be of",
 	"toolproxy/llm/sink.go: delta":          "gathers the reply for the agent",
 	"toolproxy/llm/sink.go: finish":         "writes the reply to the agent",
 	"toolproxy/llm/sink.go: summary":        "gathers the summary for the agent",

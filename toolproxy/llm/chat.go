@@ -97,6 +97,7 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 	}
 	c := newCall(g, t, permit, len(up), most)
 	c.hide(t.key, p.nonce)
+	c.offered = req.offers()
 	// Whatever happens below, the permit is ended, once; also if a writer or a hook panics.
 	// nobody is left to be told
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
@@ -143,8 +144,10 @@ type call struct {
 	strip     *boundary.Stripper
 	redact    *boundary.Redactor
 	secrets   []string
-	open      bool         // its reply is for this program and not for an agent: nothing of it is withheld
-	extra     gate.Outcome // what the summary cost
+	offered   map[string]bool // functions of the request
+	called    bool            // one was passed on, in confidential mode
+	open      bool            // its reply is for this program and not for an agent: nothing of it is withheld
+	extra     gate.Outcome    // what the summary cost
 	ended     bool
 	settled   usage
 }
@@ -250,6 +253,10 @@ func (c *call) give(ev *event, to sink) *gate.Error {
 	text := c.redact.Write(c.strip.Write(said.text))
 	var calls []toolCall
 	for _, tc := range said.calls {
+		if c.withholds() {
+			calls = append(calls, c.bareCall(tc)...)
+			continue
+		}
 		out, e := c.toolCall(tc)
 		if e != nil {
 			return e
@@ -268,7 +275,7 @@ func (c *call) rest(to sink) *gate.Error {
 	var calls []toolCall
 	for i := range int64(maxToolCalls) {
 		if s := c.calls[i]; s != nil {
-			if held := s.Close(); held != "" && !c.withholds() {
+			if held := s.Close(); held != "" {
 				calls = append(calls, toolCall{Index: &i, Function: functionCall{Arguments: held}})
 			}
 			c.flag(s.Found(), boundary.FlagSecret)
@@ -307,8 +314,19 @@ func (c *call) send(to sink, text string, calls []toolCall) *gate.Error {
 	return to.delta(text, calls)
 }
 
-// toolCall passes one piece of a function call on. In confidential mode its arguments are plaintext, and stay
-// here (M-15).
+// bareCall is what passes of function calls in confidential mode (M-15): the first of a reply whose function
+// the request offers, without arguments. Names and ids that a model makes up would carry text, and so would the
+// order of many calls.
+func (c *call) bareCall(in toolCall) []toolCall {
+	if c.called || !c.offered[in.Function.Name] {
+		return nil
+	}
+	c.called = true
+	index := int64(0)
+	return []toolCall{{Index: &index, ID: "call_" + c.gateway.id()[:8], Type: "function", Function: functionCall{in.Function.Name, "{}"}}}
+}
+
+// toolCall passes one piece of a function call on.
 //
 // Pieces of several calls may come interleaved, told apart by their index, and a secret may be spread over
 // the pieces of one of them, so each call has a redactor of its own. A name isn't searched piece by piece:
@@ -335,12 +353,6 @@ func (c *call) toolCall(in toolCall) (toolCall, *gate.Error) {
 			return toolCall{}, failure(c.ctx, errForm)
 		}
 		out.Function.Name = in.Function.Name
-	}
-	if c.withholds() {
-		if !known {
-			out.Function.Arguments = "{}"
-		}
-		return out, nil
 	}
 	out.Function.Arguments = s.Write(in.Function.Arguments)
 	return out, nil

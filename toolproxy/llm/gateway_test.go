@@ -442,6 +442,24 @@ func TestM15ConfidentialRepliesAreMetadata(t *testing.T) {
 	}
 }
 
+// M-15: a model that is talked into it can't tell a reply by the names, ids and order of its function calls.
+func TestM15CallsCarryNoText(t *testing.T) {
+	call := func(i int, id, name string) string {
+		return fmt.Sprintf(`{"choices":[{"delta":{"tool_calls":[{"index":%d,"id":%q,"function":{"name":%q,"arguments":"{}"}}]}}]}`, i, id, name)
+	}
+	up := events(call(0, "sell-the-plant", "The-board-of-Quetzal"), call(1, "Ilmenau", "one"), call(1, "", "-Ltd"), call(2, "x", "two"), call(3, "x", "one"), stop, "[DONE]")
+	tools := `,"tools":[{"type":"function","function":{"name":"one"}},{"type":"function","function":{"name":"two"}}]`
+	r := start(t, "confidential", up, "")
+	_, all := stream(t, r.url+"/v1/chat/completions", ask("m", "x", tools+`,"stream":true`))
+	_, body := r.post(t, "/v1/chat/completions", ask("m", "x", tools))
+	for _, got := range []string{strings.Join(all, ""), body} {
+		if strings.Contains(got, "Quetzal") || strings.Contains(got, "plant") || strings.Contains(got, "Ilmenau") || strings.Contains(got, "two") || strings.Contains(got, "Ltd") ||
+			strings.Count(got, `"name":"one"`) != 1 {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
 // leaks tells whether three words of the reply in a row stand in what an agent got.
 func leaks(got string) bool {
 	words := strings.Fields(secretReply)

@@ -188,6 +188,15 @@ func (r *chatRequest) check(l Limits) *gate.Error {
 	return nil
 }
 
+// offers are the names of the functions that the model may call.
+func (r *chatRequest) offers() map[string]bool {
+	names := map[string]bool{}
+	for _, t := range r.Tools.Reveal() {
+		names[t.Function.Name] = true
+	}
+	return names
+}
+
 // check refuses tools that a provider would run itself: they reach the network by the provider's hand, around
 // egress (M-8).
 func (t *toolSpec) check(i int) *gate.Error {
