@@ -47,6 +47,7 @@ func TestM18CauseOf(t *testing.T) {
 		{json.Unmarshal([]byte(`"`+word+`"`), &number), "*json.UnmarshalTypeError"},
 		{errors.Join(fmt.Errorf("%s %w", word, errors.New("a")), syscall.EPIPE), "a; broken pipe"},
 		{none, "*gate.Error"},
+		{broke(word).Cause, "decide: panic of type string"},
 		{&Error{Code: CodeBadArguments, Message: word}, "*gate.Error"},
 	} {
 		if got := CauseOf(c.err); got != c.want {
