@@ -158,12 +158,12 @@ type sweeper struct {
 	policy Policy
 	now    time.Time
 	room   room
-	kept   []log // that may still be squeezed out
+	kept   []survivor // that may still be squeezed out
 	errs   []error
 }
 
-// log is one that is kept.
-type log struct {
+// survivor is a log that is kept so far.
+type survivor struct {
 	name string
 	age  time.Duration
 	size int64
@@ -192,7 +192,7 @@ func (w *sweeper) squeeze(done *Swept) {
 	for _, l := range list {
 		left += l.size
 	}
-	slices.SortFunc(list, func(a, b log) int { return cmp.Compare(b.age, a.age) })
+	slices.SortFunc(list, func(a, b survivor) int { return cmp.Compare(b.age, a.age) })
 	for w.room = noneForGood; w.room <= noneForAny; w.room++ {
 		for _, l := range list {
 			if left <= w.policy.MaxMiB<<20 {
@@ -275,7 +275,7 @@ func (w *sweeper) judge(f *os.File, st *unix.Stat_t) (verdict, int64, error) {
 	}
 	if !doomed {
 		if w.room == enough {
-			w.kept = append(w.kept, log{f.Name(), age, st.Size})
+			w.kept = append(w.kept, survivor{f.Name(), age, st.Size})
 		}
 		return kept, 0, nil
 	}
