@@ -18,7 +18,6 @@ import (
 // with the reason. A package stands for all of it. Those that issue 13 or nobody yet decides about are
 // promised and wired to nothing.
 var hollow = map[string]string{
-	"rings.ChildRing":    "issue 13: no run is another's child yet (H-15)",
 	"rings.().Handshake": "undecided: Join opens a session by itself (H-29)",
 
 	"hypervisor.().Kills":          "the account of a kill switch as a test reads it; operators read the audit",

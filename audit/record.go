@@ -20,7 +20,7 @@ import "time"
 // identifier is recorded as it came (see Claimed), at most 256 bytes of it.
 //
 // Every record may be about an agent that has no id (a plain `agentrun exec`), hence the optional ones; RunID is the id of
-// a run, as in the status file.
+// a run, as in the status file, and ParentRunID that of the run whose tool it is (H-15).
 type Record interface {
 	Kind() Kind
 }
@@ -32,9 +32,9 @@ type ActionAttempt struct {
 	AgentID      string    `log:"agent_id id"`
 	BucketTokens Number    `log:"bucket_tokens optNumber"` // left; ring 0 has no bucket
 	EffScore     Number    `log:"eff_score number"`        // null if the score was missing or no number
-	ParentRunID  string    `log:"parent_run_id optID"`     // of the run that started this one
-	RequiredRing Ring      `log:"required_ring optRing"`   // the action's
-	Ring         Ring      `log:"ring ringOrNull"`         // the agent's, at that moment
+	ParentRunID  string    `log:"parent_run_id optID"`
+	RequiredRing Ring      `log:"required_ring optRing"` // the action's
+	Ring         Ring      `log:"ring ringOrNull"`       // the agent's, at that moment
 	RunID        string    `log:"run_id optID"`
 	SessionID    string    `log:"session_id optID"`
 	Timestamp    time.Time `log:"timestamp instant"`
@@ -102,12 +102,13 @@ type ElevationEnd struct {
 
 // KillOrder is the decision to kill, recorded and synced before anything happens (H-28).
 type KillOrder struct {
-	AgentID string `log:"agent_id id"`
-	By      string `log:"by optID"`    // who ordered it, as uid:0
-	Note    string `log:"note optID"`  // the operator's reason, in their words
-	Reason  string `log:"reason code"` // code of H-23
-	RunID   string `log:"run_id optID"`
-	Trigger string `log:"trigger code"` // operator, ring_breach, policy_engine, circuit_breaker, session, budget, quarantine
+	AgentID     string `log:"agent_id id"`
+	By          string `log:"by optID"`   // who ordered it, as uid:0
+	Note        string `log:"note optID"` // the operator's reason, in their words
+	ParentRunID string `log:"parent_run_id optID"`
+	Reason      string `log:"reason code"` // code of H-23
+	RunID       string `log:"run_id optID"`
+	Trigger     string `log:"trigger code"` // operator, ring_breach, policy_engine, circuit_breaker, session, budget, quarantine
 }
 
 // Kill is what a kill did: KillSwitchResult (H-22, H-27).
@@ -120,6 +121,7 @@ type Kill struct {
 	Errors                []string  `log:"errors optIDs"`           // what went wrong, as stage or stage:name; at most 64
 	HandoffAgentID        string    `log:"handoff_agent_id nullID"` // null without a substitute
 	KilledAt              time.Time `log:"killed_at instant"`
+	ParentRunID           string    `log:"parent_run_id optID"`
 	ProcessesKilled       int64     `log:"processes_killed count"`
 	Reason                string    `log:"reason code"` // code of H-23
 	RunID                 string    `log:"run_id optID"`
@@ -207,12 +209,13 @@ type Conflict struct {
 
 // SandboxStart is written before the sandbox is made (H-27).
 type SandboxStart struct {
-	AgentID    string `log:"agent_id optID"`
-	PlanDigest Hash   `log:"plan_digest digest"` // as `agentrun plan` prints it
-	Profile    string `log:"profile id"`
-	Ring       Ring   `log:"ring ring"`
-	RunID      string `log:"run_id id"`
-	SessionID  string `log:"session_id optID"`
+	AgentID     string `log:"agent_id optID"`
+	ParentRunID string `log:"parent_run_id optID"`
+	PlanDigest  Hash   `log:"plan_digest digest"` // as `agentrun plan` prints it
+	Profile     string `log:"profile id"`
+	Ring        Ring   `log:"ring ring"`
+	RunID       string `log:"run_id id"`
+	SessionID   string `log:"session_id optID"`
 	// Without are the protections that the host lacks and that --best-effort went on without, by the names that agentrun doctor has.
 	Without []string `log:"without optIDs"`
 }
@@ -220,26 +223,28 @@ type SandboxStart struct {
 // SandboxEnd is written when every process of the sandbox is dead (H-27). One that was started and has no end was cut off: the
 // supervisor died, and the sandbox with it.
 type SandboxEnd struct {
-	AgentID    string `log:"agent_id optID"`
-	ExitCode   int64  `log:"exit_code count"`
-	FailedStep string `log:"failed_step optID"` // the launch step that failed
-	PlanDigest Hash   `log:"plan_digest digest"`
-	Refused    int64  `log:"refused count"` // system calls refused by the supervisor
-	RunID      string `log:"run_id id"`
-	SessionID  string `log:"session_id optID"`
-	State      string `log:"state code"` // code, as in the status file
-	WallTimeNS int64  `log:"wall_time_ns count"`
+	AgentID     string `log:"agent_id optID"`
+	ExitCode    int64  `log:"exit_code count"`
+	FailedStep  string `log:"failed_step optID"` // the launch step that failed
+	ParentRunID string `log:"parent_run_id optID"`
+	PlanDigest  Hash   `log:"plan_digest digest"`
+	Refused     int64  `log:"refused count"` // system calls refused by the supervisor
+	RunID       string `log:"run_id id"`
+	SessionID   string `log:"session_id optID"`
+	State       string `log:"state code"` // code, as in the status file
+	WallTimeNS  int64  `log:"wall_time_ns count"`
 }
 
 // Refusal is a kind of system call that the supervisor refused. Repeated calls of a kind are counted, not repeated: an
 // agent could else fill the disk at 100 000 calls a second.
 type Refusal struct {
-	AgentID string `log:"agent_id optID"`
-	Class   string `log:"class optID"` // what of the arguments matters, as flags=CLONE_NEWUSER
-	Count   int64  `log:"count count"` // since the last record of this kind of call
-	RunID   string `log:"run_id id"`
-	Syscall string `log:"syscall id"`
-	Verdict string `log:"verdict id"` // the errno the agent got, as EPERM
+	AgentID     string `log:"agent_id optID"`
+	Class       string `log:"class optID"` // what of the arguments matters, as flags=CLONE_NEWUSER
+	Count       int64  `log:"count count"` // since the last record of this kind of call
+	ParentRunID string `log:"parent_run_id optID"`
+	RunID       string `log:"run_id id"`
+	Syscall     string `log:"syscall id"`
+	Verdict     string `log:"verdict id"` // the errno the agent got, as EPERM
 }
 
 // Operator is an attestation that was presented, accepted or not (H-12).

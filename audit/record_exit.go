@@ -43,6 +43,7 @@ type Egress struct {
 	Detail      string   `log:"detail optID"`   // class of what was refused
 	DurationNS  int64    `log:"duration_ns count"`
 	Flags       []string `log:"flags optIDs"`
+	ParentRunID string   `log:"parent_run_id optID"`
 	Received    int64    `log:"received count"` // bytes
 	Rule        string   `log:"rule optID"`     // what decided
 	RunID       string   `log:"run_id id"`

@@ -132,5 +132,6 @@ func allExamples() []Record {
 			all = append(all, gainedLater()...)
 		}
 	}
-	return all
+	// A run that is a tool of another (H-15).
+	return append(all, &SandboxStart{AgentID: "a1", ParentRunID: "r0", PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1"})
 }

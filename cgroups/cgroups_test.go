@@ -574,22 +574,56 @@ func TestCreateUndo(t *testing.T) {
 	})
 }
 
-// M-5: as TestCreateUndo, for a limit that the kernel refuses. v1 refuses a CPU share above the parent's; v2 has no such rule but refuses to
-// enable a controller in a parent with processes.
-func TestCreateUndoLimits(t *testing.T) {
+// M-3: what is in a group counts for it. A group within it has no more of the processor than it, also when that is lowered later (v1
+// refuses both else), dies with it, and outlives the end of the others' processes.
+func TestWithin(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
 		p := create(t, Limits{CPU: 0.5, Memory: 256 << 20, PIDs: 50})
-		if p.mode == V2 {
-			start(t, p, "sleep").expect("ready")
+		start(t, p, "sleep").expect("ready")
+		g, err := Create(p.Name()+"/inner", limits)
+		if err != nil {
+			t.Fatal(err)
 		}
-		name := p.Name() + "/inner"
-		_, err := Create(name, limits)
-		if err == nil || !strings.Contains(err.Error(), "controller cpu") && !strings.Contains(err.Error(), "controller memory") ||
-			!strings.Contains(err.Error(), "/cpu.cfs_quota_us") && !strings.Contains(err.Error(), "subtree_control") {
-			t.Errorf("Create = %v, want an error naming controller and file", err)
+		child := start(t, g, "sleep").expect("ready")
+		quota := func(want float64) {
+			t.Helper()
+			if p.mode == V2 {
+				return // it holds to the smaller by itself
+			}
+			got, err := readInt(g.file("cpu", g.files().quota))
+			if most := (Limits{CPU: want}).quota(); err != nil || got <= 0 || got > most {
+				t.Errorf("the quota within is %d, %v, want %d at most", got, err, most)
+			}
 		}
-		g, _ := Open(name)
+		quota(0.5)
+		if err := errors.Join(p.Unthrottle(), g.Update(limits), p.Throttle()); err != nil {
+			t.Error(err)
+		}
+		quota(0.5)
+		if err := errors.Join(p.Update(Limits{CPU: 0.2, Memory: 256 << 20, PIDs: 50}), g.Update(limits)); err != nil {
+			t.Error(err)
+		}
+		quota(0.2)
+		if pids, err := p.Pids(); err != nil || !slices.Contains(pids, child.pid()) {
+			t.Errorf("got %v, %v, want the process within among them", pids, err)
+		}
+		if n, settled, err := p.KillOthers(within(t, 10*time.Second)); n != 1 || !settled || err != nil {
+			t.Errorf("KillOthers = %d, %v, %v, want the group's own process alone", n, settled, err)
+		}
+		if alive, err := g.Populated(); !alive || err != nil {
+			t.Errorf("the process within: alive %v, %v", alive, err)
+		}
+		if n, err := p.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+			t.Errorf("Kill = %d, %v", n, err)
+		}
+		if err := p.Remove(within(t, 10*time.Second)); err != nil {
+			t.Error(err)
+		}
 		mustBeGone(t, g)
+		if _, err := Create(g.Name(), limits); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("within a group that is gone: got %v", err)
+		}
+		mustBeGone(t, p)
 	})
 }
 

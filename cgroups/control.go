@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentrun/cgroups/internal/ctrd"
 	"agentrun/internal/thread"
 )
 
@@ -356,7 +355,7 @@ func (g *Group) signalBatch(pids []int) error {
 	return nil
 }
 
-// KillOthers ends every process in the group except those named, which must be alive and pinned by the caller (its children, or by
+// KillOthers ends every process of the group itself, not of those in it, except those named, which must be alive and pinned by the caller (its children, or by
 // pidfd), and returns how many it saw. settled false: they have their SIGKILL and die before they run another instruction, but are
 // still there, because the group is in the v1 freezer, which holds them until it is thawed. Otherwise it returns once none but those
 // named is listed. The group must be frozen or its processes unable to fork: unlike Kill it leaves the pids limit as it is.
@@ -369,7 +368,7 @@ func (g *Group) KillOthers(ctx context.Context, keep ...int) (killed int, settle
 	seen := map[int]struct{}{}
 	var b backoff
 	for first := true; ; first = false {
-		pids, _, err := g.allProcs()
+		pids, err := g.ownProcs()
 		if err != nil {
 			return len(seen), false, err
 		}
@@ -421,7 +420,7 @@ func (g *Group) Throttle() error {
 	if g.limits == (Limits{}) {
 		return fmt.Errorf("set the cpu quota of cgroup %s: no limits were set", g.name)
 	}
-	if err := g.set("cpu", ctrd.Limits{CPUQuota: g.limits.quota(), CPUPeriod: cpuPeriod}); err != nil {
+	if err := g.setQuota(g.limits); err != nil {
 		return fmt.Errorf("set the cpu quota of cgroup %s: %w", g.name, err)
 	}
 	return nil

@@ -76,7 +76,7 @@ func isFirst(s string) bool {
 	return ok && (rest == "" || len(rest) > 1 && rest[0] == '-' && isComponent("x"+rest))
 }
 
-// checkName accepts "agentrun/<id>" and deeper, or "agentrun-<suffix>/<id>". The name becomes a path that is created, killed and removed
+// checkName accepts "agentrun/<id>" and deeper, or "agentrun-<suffix>/<id>". A group within another one's is a child's. The name becomes a path that is created, killed and removed
 // by root, so everything that is not plainly ours is refused.
 func checkName(name string, minDepth int) error {
 	parts := strings.Split(name, "/")
@@ -171,8 +171,13 @@ func Create(name string, l Limits) (_ *Group, err error) {
 		for _, d := range slices.Backward(made) {
 			_ = unix.Rmdir(d)
 		}
-		_, _ = RemoveParentIfEmpty(path.Dir(name))
+		if !g.nested() {
+			_, _ = RemoveParentIfEmpty(path.Dir(name))
+		}
 	}()
+	if err := g.withinParent(); err != nil {
+		return nil, fmt.Errorf("controller memory: %w", err)
+	}
 	for _, hi := range g.hiers {
 		if !hi.used {
 			continue
@@ -186,8 +191,13 @@ func Create(name string, l Limits) (_ *Group, err error) {
 		}
 	}
 	if g.mode == V2 {
+		home := filepath.Join(h.Unified, g.Home())
+		if err := os.Mkdir(home, 0o755); err != nil {
+			return nil, err
+		}
+		made = append(made, home)
 		for _, c := range neededV2 {
-			if err := enable(h.Unified, name, c); err != nil {
+			if err := enable(h.Unified, g.Home(), c); err != nil {
 				return nil, fmt.Errorf("controller %s: %w", c, err)
 			}
 		}
@@ -204,23 +214,57 @@ func Create(name string, l Limits) (_ *Group, err error) {
 	return g, nil
 }
 
-// mkdirGroup makes the leaf exclusively. Parents may vanish in between: the end of another run removes the empty "agentrun".
+// mkdirGroup makes the group exclusively. The folder of all groups may vanish in between: the end of another run removes it when it is
+// empty. A group above that is gone is not made again: it would be one without limits.
 func mkdirGroup(hi hier, name string) error {
+	first, within, _ := strings.Cut(name, "/")
 	var err error
 	for range 16 {
-		at := hi.mount
-		for p := range strings.SplitSeq(path.Dir(name), "/") {
-			at = filepath.Join(at, p)
-			if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) {
-				return err
-			}
+		if err = os.Mkdir(filepath.Join(hi.mount, first), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
 		}
-		if err = os.Mkdir(hi.dir, 0o755); !errors.Is(err, os.ErrNotExist) {
+		if err = os.Mkdir(hi.dir, 0o755); !errors.Is(err, os.ErrNotExist) || strings.Contains(within, "/") {
 			return err
 		}
 	}
 	return err
 }
+
+// homeName is the folder of a group in which its processes are, on v2: there a group that has others in it can have none itself
+// (cgroup-v2.rst, "No Internal Process Constraint").
+const homeName = "agent"
+
+// Home is the name of the group that the processes are in: on v2 a leaf of this one, which has the limits.
+func (g *Group) Home() string {
+	if g.mode == V2 {
+		return g.name + "/" + homeName
+	}
+	return g.name
+}
+
+// home is the folder of Home in a hierarchy.
+func (g *Group) home(h hier) string {
+	if g.mode == V2 && h.v2 {
+		return filepath.Join(h.dir, homeName)
+	}
+	return h.dir
+}
+
+// withinParent has what the group above limits hold for this one too. Kernels before 5.11 count a v1 group's memory in those above it
+// only where each of them says so, which one without groups in it may still begin to (memory.rst, 6.1).
+func (g *Group) withinParent() error {
+	if g.mode == V2 || !g.nested() {
+		return nil
+	}
+	f := filepath.Join(filepath.Dir(g.dir("memory")), "memory.use_hierarchy")
+	if on, err := readFile(f); err != nil || on != "0" {
+		return nil // newer ones always do, and may have no such file
+	}
+	return writeFile(f, "1")
+}
+
+// nested tells whether the group is in another one that has limits.
+func (g *Group) nested() bool { return strings.Count(g.name, "/") > 1 }
 
 // enable makes one v2 controller available in the group, looking first: writing subtree_control takes the global cgroup lock even when
 // nothing changes, and every run after the first finds it enabled. It looks for the controller's file: cgroup.controllers names a
@@ -271,14 +315,15 @@ func find(name string, minDepth int) (*Group, error) {
 // Name is the relative name given to Create.
 func (g *Group) Name() string { return g.name }
 
-// Paths maps each hierarchy that Create made the group in to its directory: v1 controllers by name, the cgroup2 tree as "".
+// Paths maps each hierarchy that Create made the group in to the directory that its processes are in: v1 controllers by name, the
+// cgroup2 tree as "".
 // (The empty key is also what libcontainer uses for it.)
 func (g *Group) Paths() map[string]string {
 	m := map[string]string{}
 	for _, h := range g.hiers {
 		for _, c := range h.controllers {
 			if h.v2 || slices.Contains(neededV1, c) && h.used {
-				m[c] = h.dir
+				m[c] = g.home(h)
 			}
 		}
 	}
@@ -381,7 +426,7 @@ func (g *Group) set(controller string, l ctrd.Limits) error {
 
 // applyLocked writes the limits. Memory last: it is the write that can be refused or slow (reclaim).
 func (g *Group) applyLocked(new Limits) error {
-	if err := g.set("cpu", ctrd.Limits{CPUQuota: new.quota(), CPUPeriod: cpuPeriod}); err != nil {
+	if err := g.setQuota(new); err != nil {
 		return err
 	}
 	if err := g.set("pids", ctrd.Limits{PIDs: new.PIDs}); err != nil {
@@ -396,8 +441,49 @@ func (g *Group) applyLocked(new Limits) error {
 	return g.applyMemoryV1(new)
 }
 
+// quotaOf is the quota that limits give the group. On v1 it is never more than that of the group above, which the kernel refuses
+// (tg_cfs_schedulable_down, EINVAL); v2 takes both as they are and holds to the smaller.
+func (g *Group) quotaOf(l Limits) int64 {
+	q := l.quota()
+	if g.mode == V2 || !g.nested() {
+		return q
+	}
+	above, err := readInt(filepath.Join(filepath.Dir(g.dir("cpu")), g.files().quota))
+	if err != nil || above <= 0 {
+		return q
+	}
+	return min(q, above)
+}
+
+// setQuota writes the CPU quota. On v1 those within the group that have more are lowered first, for the same reason; one that is just
+// being made may need another look.
+func (g *Group) setQuota(l Limits) (err error) {
+	q := g.quotaOf(l)
+	for range 8 {
+		if err = g.set("cpu", ctrd.Limits{CPUQuota: q, CPUPeriod: cpuPeriod}); g.mode == V2 || !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		within, lerr := subgroups(g.dir("cpu"))
+		if lerr != nil {
+			return errors.Join(err, lerr)
+		}
+		for _, dir := range within[:max(len(within)-1, 0)] {
+			at := filepath.Join(dir, g.files().quota)
+			if now, rerr := readInt(at); rerr == nil && now > q {
+				_ = writeFile(at, strconv.FormatInt(q, 10))
+			}
+		}
+	}
+	return err
+}
+
+// applyMemoryV2 has the kernel kill the processes of a group as one for memory, where the group itself or one above it is at its limit;
+// those of a group within it are another one's.
 func (g *Group) applyMemoryV2(new Limits) error {
-	l := ctrd.Limits{Memory: &new.Memory, OOMGroup: true}
+	if err := writeFile(filepath.Join(g.dir("memory"), homeName, "memory.oom.group"), "1"); err != nil {
+		return fmt.Errorf("controller memory: %w", err)
+	}
+	l := ctrd.Limits{Memory: &new.Memory}
 	if _, err := os.Stat(g.file("memory", "memory.swap.max")); err == nil {
 		zero := int64(0)
 		l.Swap, g.swap = &zero, "memory.swap.max=0"
@@ -523,11 +609,11 @@ func (g *Group) Verify() error {
 
 func (g *Group) verifyLocked(l Limits) error {
 	mem := strconv.FormatInt(l.Memory/int64(os.Getpagesize())*int64(os.Getpagesize()), 10)
-	q, p := strconv.FormatInt(l.quota(), 10), strconv.Itoa(cpuPeriod)
+	q, p := strconv.FormatInt(g.quotaOf(l), 10), strconv.Itoa(cpuPeriod)
 	type file struct{ controller, name, want string }
 	files := []file{{"pids", "pids.max", strconv.FormatInt(l.PIDs, 10)}}
 	if g.mode == V2 {
-		files = append(files, file{"cpu", "cpu.max", q + " " + p}, file{"memory", "memory.max", mem}, file{"memory", "memory.oom.group", "1"})
+		files = append(files, file{"cpu", "cpu.max", q + " " + p}, file{"memory", "memory.max", mem}, file{"memory", homeName + "/memory.oom.group", "1"})
 		if strings.HasPrefix(g.swap, "memory.swap.max") {
 			files = append(files, file{"memory", "memory.swap.max", "0"})
 		}
@@ -575,7 +661,13 @@ func (g *Group) add(pid int, into func(hier) bool) error {
 				c = o // co-mounted with one the library is not asked about, such as net_cls
 			}
 		}
-		t, err := g.tree(c)
+		var t ctrd.Tree
+		var err error
+		if g.mode == V2 {
+			t, err = ctrd.V2(h.mount, g.Home())
+		} else {
+			t, err = g.tree(c)
+		}
 		if err == nil {
 			err = t.Add(pid)
 		}

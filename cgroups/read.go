@@ -130,6 +130,11 @@ func procs(dir string) (pids []int, hidden int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	return procsIn(dirs...)
+}
+
+// procsIn is procs of these directories alone.
+func procsIn(dirs ...string) (pids []int, hidden int, err error) {
 	for _, d := range dirs {
 		b, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
 		// EOPNOTSUPP: a threaded group, whose processes are all listed by its domain above.
@@ -162,6 +167,19 @@ func (g *Group) allProcs() (pids []int, hidden int, err error) {
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), hidden, nil
+}
+
+// ownProcs is allProcs without the processes of groups in this one.
+func (g *Group) ownProcs() (pids []int, err error) {
+	for _, h := range g.hiers {
+		p, _, err := procsIn(h.dir, g.home(h))
+		if err != nil {
+			return nil, fmt.Errorf("controller %s: %w", h.label(), err)
+		}
+		pids = append(pids, p...)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
 }
 
 // Pids lists the live processes in the group or its children, in any hierarchy, in ascending order. Zombies are not in it.
@@ -266,6 +284,9 @@ func (g *Group) OOMKills() (uint64, error) {
 
 func (g *Group) oomKills() (uint64, error) {
 	p := g.file("memory", g.files().oom)
+	if g.mode == V2 {
+		p = g.file("memory", filepath.Join(homeName, g.files().oom)) // the group's own count has those of the groups in it
+	}
 	k, err := readKeys(p, "oom_kill")
 	if err != nil {
 		return 0, err

@@ -29,6 +29,7 @@ type Sandbox struct {
 	Name        string     `json:"name,omitempty"`
 	Agent       string     `json:"agent,omitempty"`
 	Session     string     `json:"session,omitempty"`
+	Parent      string     `json:"parent_run_id,omitempty"` // the run whose tool this one is (H-15)
 	Profile     string     `json:"profile"`
 	State       State      `json:"state"`
 	BaseRing    int        `json:"base_ring"` // what it was admitted to

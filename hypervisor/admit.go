@@ -40,11 +40,23 @@ type Admission struct {
 	meter, reports *meter.Account // of its calls and refusals, and of what it tells the safety loop
 	alarm          *alarm
 	check          *audit.RingCheck // not on record yet: Watch puts it there, before the start
+	parent         elder            // the run whose child this one is (H-15); the zero value: it is none's
 }
 
-// Done ends what the admission holds: the turn in a session whose mode is strong, and the place among its plan's runs at
-// once. It may be called on the zero value.
+// elder is a child's parent, as far as an admission goes.
+type elder struct {
+	run   string // id
+	who   string // a breach is laid to
+	leave func() // tells it that the child is gone
+}
+
+// Done ends what the admission holds: the turn in a session whose mode is strong, the place among its plan's runs at
+// once, and the parent's waiting. It may be called on the zero value.
 func (a *Admission) Done() {
+	if a.parent.run != "" { // whose all the rest is
+		a.parent.leave()
+		return
+	}
 	a.lock.Unlock()
 	a.slot.Unlock()
 	for _, m := range []*meter.Account{a.meter, a.reports} {

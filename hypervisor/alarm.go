@@ -18,6 +18,7 @@ type alarm struct {
 	refused, passed *gatherer
 	attempts        *meter.Account
 	told            atomic.Uint32 // the worst severity that something followed from
+	whole           *alarm        // the parent's, which weighs a child's attempts with its own; nil: this one does
 }
 
 func (h *Hypervisor) newAlarm(session string, attempts *meter.Account) *alarm {
@@ -32,6 +33,9 @@ func (a *alarm) flush() error { return errors.Join(a.refused.flush(), a.passed.f
 
 // denied counts one attempt; trips is true once for each severity that trips. What can't be counted is the worst.
 func (a *alarm) denied(ring, called rings.Ring, factor int) (b rings.BreachResult, trips bool) {
+	if a.whole != nil {
+		return a.whole.denied(ring, called, factor)
+	}
 	b, err := a.attempts.Attempt(ring, called, factor)
 	if err != nil {
 		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: factor * rings.BreachWeight(ring, called)}
@@ -46,13 +50,16 @@ func (a *alarm) denied(ring, called rings.Ring, factor int) (b rings.BreachResul
 
 // reset begins anew; what can't be forgotten still counts.
 func (a *alarm) reset() {
-	if a.attempts.Forgive() == nil {
+	if a.whole == nil && a.attempts.Forgive() == nil {
 		a.told.Store(0)
 	}
 }
 
-// breacher is whom a breach is laid to: the agent, or the run if it belongs to none.
+// breacher is whom a breach is laid to: the agent, or the run, a child's parent, if it belongs to none.
 func (a *Admission) breacher(run string) string {
+	if a.parent.run != "" {
+		return a.parent.who
+	}
 	if a.Agent != "" {
 		return a.Agent
 	}

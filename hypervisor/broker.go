@@ -21,6 +21,8 @@ type BrokerOptions struct {
 	MaxSteps int // tool calls of the run's profile (M-3); the plan may allow fewer. 0 allows none
 	// Safety is the run's safety loop (S-15); nil: it has none.
 	Safety link.Safeties
+	// Parent is the broker of the run whose child this one is: steps and costs are also its (H-15); nil: it is none's.
+	Parent *Broker
 	// Execute starts an operator's command in a sandbox of its own; nil: there are none.
 	Execute func(ctx context.Context, tool string) (link.Process, error)
 }
@@ -71,6 +73,10 @@ func (c *Control) Broker(opt BrokerOptions) *Broker {
 		b.steps = int(min(int64(b.steps), most))
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if opt.Parent != nil {
+		b.ledger = opt.Parent.ledger
+		return b
+	}
 	b.ledger = governance.NewLedger(b.adm.Grant, bank{b.h, b.adm.Settings.subject(b.adm.Agent)}, b.h.now)
 	return b
 }
@@ -88,6 +94,9 @@ func (b *Broker) Close() error {
 	b.calls.Wait()
 	b.asks.Unlock()
 	errs := b.cutOff()
+	if b.opt.Parent != nil { // whose the ledger is
+		return errors.Join(errs, b.adm.alarm.flush())
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), bookTime)
 	defer cancel()
 	return errors.Join(errs, b.ledger.Close(ctx), b.adm.alarm.flush())
@@ -169,7 +178,7 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 	switch most := rings.ConstraintsOf(ring).MaxConcurrentTools; {
 	case len(b.places) >= most:
 		return no(ring, link.CodeConcurrency, "too many tools at once for "+ring.String(), "wait for the end of one of your calls", busyRetry)
-	case b.taken >= b.steps:
+	case b.taken >= b.steps || b.opt.Parent != nil && !b.opt.Parent.step():
 		return no(ring, link.CodeSteps, "the run has used its tool calls", "end with what you have", 0)
 	}
 	b.taken++
@@ -177,6 +186,17 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 	b.places[b.last] = &openCall{action: c.Action, began: b.h.now(), ring: ring, tokens: b.tokens}
 	v.Place = b.last
 	return v
+}
+
+// step takes a step for a child, of its own and of whose child it is (M-3).
+func (b *Broker) step() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.taken >= b.steps || b.opt.Parent != nil && !b.opt.Parent.step() {
+		return false
+	}
+	b.taken++
+	return true
 }
 
 // bucket and session name the rate's token bucket (H-16). What has no session shares one that no session can be called.

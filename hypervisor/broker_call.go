@@ -42,7 +42,7 @@ func (b *Broker) passed(s link.Spend) error {
 	b.mu.Unlock()
 	err := b.h.record(b.adm.Session, false, &audit.ActionAttempt{
 		Action: audit.Claimed(c.action.ID), AgentID: b.control.who, BucketTokens: c.tokens, EffScore: b.score(), RequiredRing: ringOnRecord(c.action.RequiredRing()),
-		Ring: ringOnRecord(c.ring), RunID: b.run, SessionID: b.adm.Session, Timestamp: b.h.now().UTC(),
+		ParentRunID: b.adm.parent.run, Ring: ringOnRecord(c.ring), RunID: b.run, SessionID: b.adm.Session, Timestamp: b.h.now().UTC(),
 	})
 	if err != nil {
 		b.mu.Lock()

@@ -88,7 +88,7 @@ func (b *Broker) recordOf(r link.Record) (audit.Record, error) {
 		call := &audit.ToolCall{
 			AgentID: b.adm.Agent, SessionID: b.adm.Session, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: strings.ToLower(string(r.Code)), Cost: count(r.Cost),
 			Count: max(count(r.Count), 1), DurationNS: count(int64(r.Took)), Flags: flags, Name: audit.Claimed(r.Name), Received: count(r.Received),
-			Rule: optional(r.Rule), RunID: b.run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
+			ParentRunID: b.adm.parent.run, Rule: optional(r.Rule), RunID: b.run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
 		}
 		if r.Allowed {
 			return call, nil
@@ -98,7 +98,7 @@ func (b *Broker) recordOf(r link.Record) (audit.Record, error) {
 		return &audit.Egress{
 			AgentID: b.adm.Agent, Allowed: r.Allowed, Code: strings.ToLower(string(r.Code)), Count: max(count(r.Count), 1), Destination: audit.Claimed(r.Name),
 			Detail: optional(r.Detail), DurationNS: count(int64(r.Took)), Flags: flags, Received: count(r.Received), Rule: optional(r.Rule),
-			RunID: b.run, Sent: count(r.Sent), TraceID: optional(r.TraceID), Type: r.Kind,
+			ParentRunID: b.adm.parent.run, RunID: b.run, Sent: count(r.Sent), TraceID: optional(r.TraceID), Type: r.Kind,
 		}, nil
 	}
 	return nil, fmt.Errorf("record of unknown kind %.20q", r.Kind)
@@ -115,7 +115,7 @@ func (b *Broker) refusalOf(call *audit.ToolCall, r link.Record) audit.Record {
 	case r.Code == link.CodeRing && r.Required.Valid():
 		return &audit.RingCheck{
 			Action: action, AgentID: b.control.who, AgentRing: ringOnRecord(ring), Count: call.Count, EffScore: b.score(), Reason: call.Code,
-			RequiredRing: ringOnRecord(r.Required), Rule: call.Rule, RunID: b.run, SessionID: b.adm.Session,
+			ParentRunID: call.ParentRunID, RequiredRing: ringOnRecord(r.Required), Rule: call.Rule, RunID: b.run, SessionID: b.adm.Session,
 		}
 	case r.Code == link.CodeRateLimited && call.Rule == deciders[r.Code]:
 		return b.rateLimit(action, r.Required, call.Count)
@@ -139,7 +139,7 @@ func (b *Broker) rateLimit(action string, required rings.Ring, count int64) *aud
 	defer b.mu.Unlock()
 	return &audit.RateLimit{
 		Action: action, AgentID: b.control.who, BucketTokens: b.tokens, Count: count, EffScore: b.score(), Exhausted: true,
-		RequiredRing: ringOnRecord(required), Ring: ringOnRecord(ring), RunID: b.run, SessionID: b.adm.Session,
+		ParentRunID: b.adm.parent.run, RequiredRing: ringOnRecord(required), Ring: ringOnRecord(ring), RunID: b.run, SessionID: b.adm.Session,
 	}
 }
 

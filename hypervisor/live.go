@@ -30,6 +30,8 @@ type Processes interface {
 type ControlOptions struct {
 	Run  string // id; required
 	Name string
+	// Parent is the run whose child this one is, and which admitted it (H-15); nil: it is none's.
+	Parent *Control
 	// Elevatable says why the run can't have a ring above its own; nil error: it can. A nil function: no elevation.
 	Elevatable func(to rings.Ring) error
 	// Processes are what a kill ends. They may be set later, with SetProcesses; a kill that comes before hits them then.
@@ -101,6 +103,8 @@ type Control struct {
 	secluded   bool // a breach put the agent into quarantine, and its release was not seen yet
 	patience   *time.Timer
 	closed     bool
+	children   map[*context.CancelCauseFunc]struct{} // of the runs that its tools are: what ends each
+	brood      sync.WaitGroup                        // the same, to wait for; none comes once killed or closed
 }
 
 // Control takes charge of an admitted run. It must be closed, after the run's last process is dead and before adm.Done.
@@ -116,6 +120,11 @@ func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.live = newLive(h, adm, c.nudge)
 	c.kills = c.killSwitch()
+	if p := opt.Parent; p != nil {
+		c.opt.Elevatable = nil // it would be above what its parent may give it
+		c.live.parent = p.live
+		c.work.Go(func() { c.heed(p.live) })
+	}
 	if s := adm.Settings.Substitute; s != "" {
 		c.warn(c.RegisterSubstitute(s))
 	}
@@ -279,6 +288,7 @@ func (c *Control) Close() error {
 	c.closed = true
 	c.mu.Unlock()
 	c.endPatience()
+	c.warn(c.awaitChildren(context.Background())) // what they count is counted here
 	c.cancel()
 	c.work.Wait()
 	c.loanMu.Lock()

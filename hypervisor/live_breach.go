@@ -27,6 +27,9 @@ func (c *Control) attempt(called rings.Ring, factor int) error {
 // breach does what H-24 asks for. It is on record and told; what follows is as the run's on_breach says, and nothing that follows
 // waits for the processes: one of them waits for our answer. What can't be put on record, or not be held, is killed.
 func (c *Control) breach(b rings.BreachResult) error {
+	if p := c.opt.Parent; p != nil { // a child's is its parent's, and holds that
+		return errors.Join(c.adm.alarm.flush(), p.breach(b))
+	}
 	if c.over() {
 		return nil // it is being killed
 	}

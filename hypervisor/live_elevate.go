@@ -320,5 +320,5 @@ func (c *Control) endLocked(e rings.Elevation, cause, by string) error {
 func (c *Control) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closed || c.killed
+	return c.closed || c.killed || c.opt.Parent != nil && c.opt.Parent.over()
 }

@@ -82,6 +82,7 @@ func orderOf(ctx context.Context) KillRequest {
 func (c *Control) doom() {
 	c.mu.Lock()
 	c.killed = true
+	c.endChildrenLocked()
 	c.mu.Unlock()
 	c.live.hold()
 	c.nudge()
@@ -162,7 +163,8 @@ func (c *Control) killProcesses(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	r := orderOf(ctx)
-	return p.Kill(ctx, runtime.KillCause{State: r.State, Reason: r.String()})
+	n, err := p.Kill(ctx, runtime.KillCause{State: r.State, Reason: r.String()})
+	return n, errors.Join(err, c.awaitChildren(ctx)) // one may just have been put where the kill had looked
 }
 
 // intent puts the order on record, on disk (H-28). The run is frozen, or dead: now there is time to see who may take over.
@@ -171,7 +173,7 @@ func (c *Control) intent(ctx context.Context, kc rings.KillContext) error {
 	for _, s := range c.substitutes() {
 		unread = errors.Join(unread, c.refuseUnfit(ctx, s))
 	}
-	r := &audit.KillOrder{AgentID: c.who, Reason: string(kc.Reason), RunID: c.opt.Run, Trigger: cmp.Or(triggers[kc.Reason], "operator")}
+	r := &audit.KillOrder{AgentID: c.who, ParentRunID: c.adm.parent.run, Reason: string(kc.Reason), RunID: c.opt.Run, Trigger: cmp.Or(triggers[kc.Reason], "operator")}
 	if by := orderOf(ctx).By; by != "" {
 		r.By = audit.Claimed(by)
 	}
@@ -195,7 +197,7 @@ const maxKillErrors = 64
 func (c *Control) recordKill(_ context.Context, res rings.KillResult) error {
 	r := &audit.Kill{
 		AgentID: c.who, CallbacksExecuted: int64(res.CallbacksExecuted), CompensationsExecuted: int64(res.CompensationsExecuted),
-		DurationNS: max(0, int64(res.Duration)), KilledAt: res.KilledAt.UTC(), ProcessesKilled: int64(res.ProcessesKilled), Reason: string(res.Reason), RunID: c.opt.Run,
+		DurationNS: max(0, int64(res.Duration)), KilledAt: res.KilledAt.UTC(), ParentRunID: c.adm.parent.run, ProcessesKilled: int64(res.ProcessesKilled), Reason: string(res.Reason), RunID: c.opt.Run,
 	}
 	if res.Action != nil {
 		r.Action = audit.Claimed(*res.Action)

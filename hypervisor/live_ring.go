@@ -30,6 +30,7 @@ type live struct {
 	base    rings.Ring    // that it was admitted to: only an elevation gives it more
 	key     *AgentKey     // that it was started with; nil: none
 	keyEnds time.Duration // of the key, by the clock since boot
+	parent  *live         // the run whose child this one is; nil: it is none's. Its locks are taken under this one's, never the other way
 	news    func()        // called when the ring or the standing is another, without a lock; must not block
 
 	loans *rings.Elevations
@@ -130,7 +131,7 @@ func operatorsOwn(ring rings.Ring) Agent {
 
 // isHeld and trust are what loans asks, under its lock: they take none.
 func (l *live) isHeld() bool {
-	return l.held.Load() || l.stands.Load().Quarantined != nil || l.keyOver()
+	return l.held.Load() || l.stands.Load().Quarantined != nil || l.keyOver() || l.parent != nil && l.parent.isHeld()
 }
 
 // keyOver tells whether the key that the run was started with isn't good any more (M-9). The time that a machine's clock is set back
@@ -235,6 +236,9 @@ func (l *live) effectiveLocked() rings.Ring {
 	if ring.MorePrivilegedThan(s.Ring) {
 		ring = s.Ring
 	}
+	if l.parent != nil {
+		return max(ring, rings.ChildRing(l.parent.settle())) // H-15; nobody raises it
+	}
 	if l.loan.id == "" || l.h.boot() >= l.loan.until {
 		return ring
 	}
@@ -270,6 +274,20 @@ func (l *live) ring() (rings.Ring, <-chan struct{}) {
 		l.tell()
 	}
 	return ring, changed
+}
+
+// rouse has whoever waits for a change look again.
+func (l *live) rouse() {
+	l.ringMu.Lock()
+	turned := l.settleLocked()
+	if !turned && !l.over {
+		close(l.changed)
+		l.changed = make(chan struct{})
+	}
+	l.ringMu.Unlock()
+	if turned {
+		l.tell()
+	}
 }
 
 // weighed is the ring that refused attempts are measured from.

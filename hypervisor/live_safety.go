@@ -32,7 +32,7 @@ func (l *live) shut(on bool) {
 func (l *live) isStopped() bool {
 	l.ringMu.Lock()
 	defer l.ringMu.Unlock()
-	return l.stopped
+	return l.stopped || l.parent != nil && l.parent.isStopped()
 }
 
 // brokerRing is the ring that the tool proxy goes by.

@@ -49,7 +49,7 @@ func (w *watch) Start(s runtime.Status) error {
 		}
 	}
 	w.settled, err = w.h.recordThen(s.Session, &audit.SandboxStart{
-		AgentID: s.Agent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
+		AgentID: s.Agent, ParentRunID: s.Parent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
 		Without: s.BestEffort,
 	})
 	if err == nil {
@@ -71,7 +71,8 @@ func (w *watch) Refused(r runtime.Refusal) error {
 	c := w.control
 	b, trips := c.adm.alarm.denied(c.live.weighed(), r.Called, 1)
 	err := c.adm.alarm.refused.add(&audit.Refusal{
-		AgentID: c.adm.Agent, Class: r.Detail, Count: 1, RunID: c.opt.Run, Syscall: r.Syscall, Verdict: r.Verdict,
+		AgentID: c.adm.Agent, Class: r.Detail, Count: 1, ParentRunID: c.adm.parent.run, RunID: c.opt.Run,
+		Syscall: r.Syscall, Verdict: r.Verdict,
 	})
 	if err != nil || !trips {
 		return err
@@ -102,7 +103,7 @@ func (w *watch) End(s runtime.Status) error {
 		w.opt.warn(fmt.Errorf("checkpoint: %w", err))
 	}
 	err = w.h.record(s.Session, false, &audit.SandboxEnd{
-		AgentID: s.Agent, ExitCode: int64(s.ExitCode), FailedStep: s.FailedStep, PlanDigest: digest, Refused: refused,
+		AgentID: s.Agent, ExitCode: int64(s.ExitCode), FailedStep: s.FailedStep, ParentRunID: s.Parent, PlanDigest: digest, Refused: refused,
 		RunID: s.ID, SessionID: s.Session, State: string(s.State), WallTimeNS: int64(s.WallTime),
 	})
 	if err != nil {

@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strconv"
@@ -42,7 +43,7 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 		NoNewPrivileges:   true,
 		RootPropagation:   unix.MS_PRIVATE | unix.MS_REC,
 		Cgroups: &libcgroups.Cgroup{
-			Path:      "/" + l.plan.Cgroup,
+			Path:      "/" + l.group.Home(),
 			Resources: &libcgroups.Resources{Devices: deviceRules()},
 		},
 		Mounts: []*configs.Mount{
@@ -153,4 +154,4 @@ func deviceRules() []*devices.Rule {
 	}
 }
 
-func (p *Plan) cgroupOf() string { return cgroupParent + "/" + p.ID }
+func (p *Plan) cgroupOf() string { return cmp.Or(p.within, cgroupParent) + "/" + p.ID }

@@ -5,6 +5,7 @@ package runtime
 import (
 	"context"
 	"errors"
+	"path"
 	goruntime "runtime"
 	"sync"
 
@@ -62,7 +63,7 @@ func (r *runGroup) Update(l cgroups.Limits) error {
 func (r *runGroup) enter(pid int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g, err := cgroups.Create(r.Name()+gatewaySuffix, gatewayLimits(float64(goruntime.NumCPU())))
+	g, err := cgroups.Create(cgroupParent+"/"+path.Base(r.Name())+gatewaySuffix, gatewayLimits(float64(goruntime.NumCPU())))
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 // again: the undo of a launch, the guard and an operator may all do so at once. What is asked of a group that
 // is empty or gone is answered so, or an error; nobody may take it for a limit that holds.
 type group interface {
+	Home() string // the cgroup that its processes are in; empty: none
 	AddUnified(pid int) error
 	Update(l cgroups.Limits) error
 	Limits() cgroups.Limits
@@ -72,6 +73,7 @@ func (b *bareGroup) open(pid int) error {
 	return nil
 }
 
+func (b *bareGroup) Home() string                 { return "" }
 func (b *bareGroup) AddUnified(int) error         { return nil }
 func (b *bareGroup) Verify() error                { return nil }
 func (b *bareGroup) Paths() map[string]string     { return nil }

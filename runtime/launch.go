@@ -262,6 +262,7 @@ func (l *launch) makeCgroup() (err error) {
 	}
 	// The launch is our work, not the agent's: under half a processor libcontainer's init would use up a
 	// period's quota and sit out the rest of 100 ms. The agent's quota is set before the probe.
+	// A child's launch is within its parent's quota, which its group can't be above.
 	limits := l.limits()
 	limits.CPU = float64(goruntime.NumCPU())
 	g, err := cgroups.Create(l.plan.Cgroup, limits)

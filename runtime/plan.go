@@ -66,6 +66,7 @@ type Plan struct {
 	Name         string                `json:"name,omitempty"`
 	Agent        string                `json:"agent,omitempty"`
 	Session      string                `json:"session,omitempty"`
+	Parent       string                `json:"parent_run_id,omitempty"` // the run whose tool this one is; empty: none (H-15)
 	Ring         int                   `json:"ring"`
 	Profile      string                `json:"profile"`
 	ProfileSum   string                `json:"profile_digest"`
@@ -98,6 +99,7 @@ type Plan struct {
 	Steps        []PlanStep            `json:"steps"`
 	Digest       string                `json:"digest"`
 
+	within      string // the parent's cgroup; empty: it has no parent
 	lookedAtIDs bool   // for set-ID files, and what there is was told; else at the start, and when a folder is opened for writing
 	bare        bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
 	shared      bool   // rootless with a writable host folder: the agent has the user's own id
@@ -144,7 +146,7 @@ func NewPlan(s Spec) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{
-		ID: newID(), Name: s.Name, Agent: s.Agent, Session: s.Session,
+		ID: newID(), Name: s.Name, Agent: s.Agent, Session: s.Session, Parent: s.Parent.ID, within: s.Parent.Cgroup,
 		Ring: s.Profile.Ring, Profile: s.Profile.Name, ProfileSum: s.Profile.Digest(),
 		TTY: s.TTY, Hostname: "sandbox", UID: agentID,
 		Network: string(s.Profile.Network.Mode), Subprocess: s.Profile.Subprocess.Mode == profiles.SubprocessAllow,
@@ -187,7 +189,7 @@ func NewPlan(s Spec) (*Plan, error) {
 // sum digests the plan without what differs between two runs of the same thing.
 func (p *Plan) sum() error {
 	c := *p
-	c.ID, c.Cgroup, c.Digest = "", "", ""
+	c.ID, c.Parent, c.Cgroup, c.Digest = "", "", "", ""
 	b, err := json.Marshal(&c)
 	if err != nil {
 		return fmt.Errorf("digest the plan: %w", err)

@@ -77,8 +77,8 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	r.looked = sync.OnceValue(func() error { return plan.setIDFiles(false) })
 	go func() { _ = r.looked() }() // beside the launch: it takes microseconds for a file
 	r.status = Status{
-		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Ring: plan.Ring, Profile: plan.Profile,
-		PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
+		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Parent: plan.Parent, Ring: plan.Ring,
+		Profile: plan.Profile, PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
 	}
 	if opt.Observer == nil {
 		r.opt.Observer, opt.Observer = nobody{}, nobody{}

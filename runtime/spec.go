@@ -25,6 +25,7 @@ type BindMount struct {
 // the host.
 type Spec struct {
 	Name, Agent, Session string // identifiers (H-29); may be empty
+	Parent               Parent // the run whose tool this one is; the zero value: none
 	Profile              profiles.Profile
 	Limits               profiles.Limits // effective: the profile's, with flags applied
 	Command              []string
@@ -44,6 +45,9 @@ type Spec struct {
 	BestEffort           bool     // go on without protections the host can't give, and say which
 	TestOnlyRanges       bool     // limits outside of M-3, for tests
 }
+
+// Parent is the live run that a child belongs to: the child's cgroup lies in its parent's, whose limits hold for both (H-15, M-3).
+type Parent struct{ ID, Cgroup string }
 
 // InvalidSpec is a Spec that was refused. It lists everything wrong with it, by the flag, as --memory, or the
 // path into the profile.

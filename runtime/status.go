@@ -57,6 +57,7 @@ type Status struct {
 	Name       string            `json:"name,omitempty"`
 	Agent      string            `json:"agent,omitempty"`
 	Session    string            `json:"session,omitempty"`
+	Parent     string            `json:"parent_run_id,omitempty"` // the run whose tool this one was (H-15)
 	Ring       int               `json:"ring"`
 	Profile    string            `json:"profile"`
 	PlanDigest string            `json:"plan_digest,omitempty"`

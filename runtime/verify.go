@@ -187,7 +187,7 @@ func (v *verifier) member() error {
 		}
 	}
 	for c := range v.l.group.Paths() {
-		if got, want := paths[c], "/"+v.l.plan.Cgroup; got != want {
+		if got, want := paths[c], "/"+v.l.group.Home(); got != want {
 			v.differs("cgroup of "+cmp.Or(c, "unified"), got, want)
 		}
 	}

@@ -3,12 +3,15 @@
 package supervisor
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/runtime"
 )
 
 // Caller is whoever a run is carried out for: the user of this process, or a client of the daemon. What a run
@@ -71,6 +74,15 @@ func (c *Caller) Paths(names []string) []string {
 	return all
 }
 
+// Bind reads SRC or SRC:DST, a host path and where it is shown inside.
+func (c *Caller) Bind(v string, writable bool) (runtime.BindMount, error) {
+	src, dst, colon := strings.Cut(v, ":")
+	if src == "" || colon && dst == "" || strings.Contains(dst, ":") {
+		return runtime.BindMount{}, fmt.Errorf("%q is not SRC or SRC:DST", v)
+	}
+	return runtime.BindMount{Source: c.Path(src), Target: dst, Writable: writable}, nil
+}
+
 // Abs is filepath.Abs from the caller's folder.
 func (c *Caller) Abs(name string) (string, error) { return filepath.Abs(c.Path(name)) }
 
@@ -83,9 +95,3 @@ func (c *Caller) getwd() (string, error) {
 
 // NoDaemon is the variable that has a run supervised by the process that was asked for it.
 const NoDaemon = "AGENTRUN_NO_DAEMON"
-
-// childEnv is the environment of what we start for the caller. It runs where it is started: a run that waited
-// for another to let it in could wait for itself.
-func (c *Caller) childEnv() []string {
-	return append(withoutKey(c.Environ), NoDaemon+"=1")
-}

@@ -53,6 +53,9 @@ func withoutKey(environ []string) []string {
 // useKey looks at the key before anything else is asked about the run, and refuses one that comes without where the
 // configuration demands a key (M-9).
 func (s *run) useKey() error {
+	if s.parent != nil {
+		return nil // its parent's, which came with the admission
+	}
 	ring := s.admission.Ring
 	if !s.token.Given() {
 		if s.node.KeysRequired {

@@ -73,6 +73,9 @@ type run struct {
 	host Host
 	want *Request
 
+	parent *run   // whose tool this one is; nil: it is none's (H-15)
+	way    []step // that it goes, and that its tools do
+
 	h         *hypervisor.Hypervisor // nil: the state could not be opened
 	asked     hypervisor.Request
 	token     hypervisor.Token // the agent's key, not looked at yet
@@ -131,6 +134,7 @@ func Plan(ctx context.Context, n *Node, by *Caller, want *Request) (*runtime.Pla
 // which fails halfway is undone too; the refusal is told while all of it still stands, the node's state among
 // it.
 func (s *run) through(list []step) error {
+	s.way = list
 	for _, st := range list {
 		if st.undo != nil {
 			defer st.undo(s)
@@ -151,6 +155,9 @@ func (s *run) timed(what string) func(step string, took time.Duration) {
 // openNode begins to open the log that the run will be on, beside what comes next. Not for a process that
 // ends with the run: one that is refused must leave nothing.
 func (s *run) openNode() (err error) {
+	if s.parent != nil {
+		return nil // its parent's, who closes it
+	}
 	if s.h, err = s.node.Open(); err != nil {
 		return err
 	}
@@ -162,7 +169,7 @@ func (s *run) openNode() (err error) {
 
 // closeNode only warns: what had to be on disk was put there when it was decided.
 func (s *run) closeNode() {
-	if s.h == nil {
+	if s.h == nil || s.parent != nil {
 		return
 	}
 	if err := s.h.Counts().Problem(); err != nil {
@@ -246,6 +253,9 @@ func (s *run) take() error {
 func (s *run) cool() { s.host.Cool() }
 
 func (s *run) admit() (err error) {
+	if s.parent != nil {
+		return s.admitChild()
+	}
 	if s.admission, err = s.h.Admit(s.ctx, s.asked); err != nil {
 		return err
 	}

@@ -45,7 +45,9 @@ func (s *run) specify() (err error) {
 	if s.spec.Profile, err = s.profile(); err != nil {
 		return err
 	}
-	if r.Session != "" && r.Workspace == "" {
+	if s.parent != nil {
+		s.spec.Parent = runtime.Parent{ID: s.parent.plan.ID, Cgroup: s.parent.plan.Cgroup}
+	} else if r.Session != "" && r.Workspace == "" { // what a tool sees its configuration says
 		s.spec.Workspace = s.h.Workspace(r.Session)
 	}
 	s.spec.Limits = s.spec.Profile.Limits
@@ -142,7 +144,7 @@ func (s *run) planLimits() error {
 	if int64(grant.Limits.Time) == governance.Unlimited || l.Timeout <= most {
 		return nil
 	}
-	if s.want.Limits.Timeout != nil {
+	if s.want.Limits.Timeout != nil && s.parent == nil {
 		why := fmt.Sprintf("plan %s gives a run %s at most", grant.Plan, most)
 		return &runtime.InvalidSpec{Problems: []read.Problem{{Path: "--timeout", Message: why}}}
 	}

@@ -130,13 +130,12 @@ func (s *run) openWayOut() error {
 	if err != nil {
 		return err
 	}
-	cmds := &toolcmd.Commands{Options: toolcmd.Options{
-		Node: s.node.Flags(), RunDir: s.node.RunDir, Gateway: r.Gateway, Policy: r.Policy,
-		Run: plan.ID, Env: s.by.childEnv(), Dir: s.by.Dir,
-	}}
-	s.broker = s.live.Control.Broker(hypervisor.BrokerOptions{
-		MaxSteps: plan.Limits.MaxSteps, Safety: s.live.Safety, Execute: cmds.Execute,
-	})
+	cmds := &toolcmd.Commands{Run: s.runTool}
+	o := hypervisor.BrokerOptions{MaxSteps: plan.Limits.MaxSteps, Safety: s.live.Safety, Execute: cmds.Execute}
+	if s.parent != nil {
+		o.Parent = s.parent.broker
+	}
+	s.broker = s.live.Control.Broker(o)
 	start.MaxSteps, start.LogDir, start.BestEffort = s.broker.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
 	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()
 	start.Ends = time.Now().Add(time.Duration(plan.Limits.Timeout))

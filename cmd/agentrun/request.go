@@ -4,14 +4,12 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/governance"
 	"agentrun/internal/read"
 	"agentrun/profiles"
-	"agentrun/runtime"
 	"agentrun/supervisor"
 )
 
@@ -64,12 +62,12 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	limit(c, bad, "max-output", &l.MaxOutput, profiles.ParseSize)
 	for _, flag := range []string{"ro-bind", "bind"} {
 		for _, v := range c.StringSlice(flag) {
-			src, dst, colon := strings.Cut(v, ":")
-			if src == "" || colon && dst == "" || strings.Contains(dst, ":") {
-				bad(flag, fmt.Sprintf("%q is not SRC or SRC:DST", v))
+			b, err := by.Bind(v, flag == "bind")
+			if err != nil {
+				bad(flag, err.Error())
 				continue
 			}
-			r.Binds = append(r.Binds, runtime.BindMount{Source: by.Path(src), Target: dst, Writable: flag == "bind"})
+			r.Binds = append(r.Binds, b)
 		}
 	}
 	return r

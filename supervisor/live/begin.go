@@ -81,14 +81,19 @@ type RunOptions struct {
 	Output            string        // file of a detached run's output; empty: its caller has it
 	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
 	Hooks             killhooks.Hooks
+	Parent            *Run // whose tool it is, and who admitted it (H-15); nil: it is none's
 }
 
 // Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
 // comes after the run's broker is closed and before the admission is given back.
 func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
 	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, ended: make(chan struct{})}
+	var parent *hypervisor.Control
+	if o.Parent != nil {
+		parent = o.Parent.Control
+	}
 	v.Control = h.Control(adm, hypervisor.ControlOptions{
-		Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, OnBreach: plan.OnBreach, QuarantineTimeout: o.QuarantineTimeout,
+		Parent: parent, Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, OnBreach: plan.OnBreach, QuarantineTimeout: o.QuarantineTimeout,
 		HandlerLimit: killhooks.Backstop, Notify: v.decided, Warn: s.warn,
 	})
 	if err := o.Hooks.Register(v.Control, plan, s.log); err != nil {
@@ -101,6 +106,12 @@ func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *r
 		return nil, err
 	}
 	return v, nil
+}
+
+// BeginChild is Begin for a run that is a tool of this one (H-15): it is one of the same supervisor's.
+func (v *Run) BeginChild(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
+	o.Parent = v
+	return v.all.Begin(h, adm, plan, o)
 }
 
 // Close ends what Begin began.

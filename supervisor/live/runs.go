@@ -258,7 +258,7 @@ func (v *Run) sandbox(ctx context.Context) control.Sandbox {
 	p := v.Plan
 	ring, _ := v.Control.Ring()
 	b := control.Sandbox{
-		ID: p.ID, Name: p.Name, Agent: p.Agent, Session: p.Session, Profile: p.Profile, State: control.Starting,
+		ID: p.ID, Name: p.Name, Agent: p.Agent, Session: p.Session, Parent: p.Parent, Profile: p.Profile, State: control.Starting,
 		BaseRing: p.Ring, Ring: ring.Value(), Command: append([]string{p.Command.Exe}, p.Command.Args[min(1, len(p.Command.Args)):]...),
 		Supervisor: unix.Getpid(), StartedAt: v.since, Detached: v.output != "",
 		Limits: control.Limits{CPU: p.Limits.CPU, Memory: p.Limits.Memory, PIDs: p.Limits.PIDs},
@@ -444,6 +444,9 @@ func decisionError(err error) error {
 func (s *Runs) Kill(ctx context.Context, sel control.Selector, reason, by string) ([]control.KillResult, error) {
 	var chosen []*Run
 	for _, v := range s.list() {
+		if v.Plan.Parent != "" && v.Plan.ID != sel.ID {
+			continue // its parent's kill ends it
+		}
 		if sel.All || sel.ID != "" && v.Plan.ID == sel.ID || sel.Agent != "" && v.Plan.Agent == sel.Agent || sel.Session != "" && v.Plan.Session == sel.Session {
 			chosen = append(chosen, v)
 		}

@@ -4,6 +4,8 @@ package toolcmd
 
 import (
 	"context"
+	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -37,30 +39,38 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// A program without a way out of its own gets none, whatever its profile says. What a program of a run is asked by is
-// what the run was asked by (M-9).
-func TestArgs(t *testing.T) {
-	plain := Options{Node: []string{"--state-dir", "/s", "--run-dir", "/r"}}
-	closed := "--no-gateway --safety disabled --require-intent=false"
+// M-12: a command hears of the end of its call, and is waited for; what it says of its own end is told as it is.
+func TestExecute(t *testing.T) {
+	c := &Commands{Run: func(ctx context.Context, cmd link.Command, stdin, stdout *os.File) (int, string) {
+		said, _ := io.ReadAll(stdin)
+		if string(said) == "end" {
+			return 7, ""
+		}
+		<-ctx.Done()
+		return 137, context.Cause(ctx).Error()
+	}}
+	if err := c.Announce([]link.Command{{Tool: "t", Argv: []string{"/bin/true"}}}); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
-		name string
-		cmd  link.Command
-		want string
-	}{
-		{"policies", link.Command{Tool: "asked", Argv: []string{"/x"}}, "--state-dir /s --run-dir /r exec --ring 3 -i --status-file F --gateway /g --policy /p " + closed + " -- /x"},
-		{"policies with a way out", link.Command{Tool: "asked", Argv: []string{"/x"}, Allow: []string{"h"}}, "--state-dir /s --run-dir /r exec --ring 3 -i --status-file F --policy /p --allow h -- /x"},
-		{"least", link.Command{Argv: []string{"/bin/x", "--ring", "1"}}, "--state-dir /s --run-dir /r exec --ring 3 -i --status-file F " + closed + " -- /bin/x --ring 1"},
-		{"with a way out", link.Command{Argv: []string{"/x"}, Ring: 2, Profile: "p", Memory: "1G", Env: []string{"A=b"}, ROBind: []string{"/c"}, Allow: []string{"h:1"}},
-			"--state-dir /s --run-dir /r exec --ring 2 -i --status-file F --profile p --memory 1G --env A=b --ro-bind /c --allow h:1 -- /x"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			c := &Commands{Options: plain}
-			if tt.cmd.Tool == "asked" {
-				c.Options.Gateway, c.Options.Policy = "/g", "/p"
+		said string
+		code int
+		why  string
+	}{{"end", 7, ""}, {"stay", 137, errClosed.Error()}} {
+		t.Run(tt.said, func(t *testing.T) {
+			p, err := c.Execute(context.Background(), "t")
+			if err != nil {
+				t.Fatal(err)
 			}
-			if got := strings.Join(c.args(tt.cmd, "F"), " "); got != tt.want {
-				t.Errorf("got  %s\nwant %s", got, tt.want)
+			_, _ = p.Stdin().WriteString(tt.said)
+			p.Stdin().Close()
+			if tt.said == "stay" {
+				_ = p.Close()
 			}
+			if code, why, err := p.Wait(context.Background()); code != tt.code || why != tt.why || err != nil {
+				t.Errorf("got %d, %q, %v, want %d, %q", code, why, err, tt.code, tt.why)
+			}
+			_ = p.Close()
 		})
 	}
 }

@@ -28,7 +28,6 @@ type Limits struct {
 	Swap       *int64 // v1: memory+swap; v2: swap alone
 	Swappiness *uint64
 	PIDs       int64 // 0 is "not written" in the library too, never "none allowed"
-	OOMGroup   bool  // v2 only
 }
 
 // Tree is one group in one hierarchy.
@@ -111,11 +110,8 @@ func (t v2Tree) Set(l Limits) error {
 	if l.CPUQuota != 0 {
 		r.CPU = &cgroup2.CPU{Max: cgroup2.NewCPUMax(&l.CPUQuota, &l.CPUPeriod)}
 	}
-	if l.Memory != nil || l.Swap != nil || l.OOMGroup {
+	if l.Memory != nil || l.Swap != nil {
 		r.Memory = &cgroup2.Memory{Max: l.Memory, Swap: l.Swap}
-		if l.OOMGroup {
-			r.Memory.OOMGroup = &l.OOMGroup
-		}
 	}
 	if l.PIDs != 0 {
 		r.Pids = &cgroup2.Pids{Max: l.PIDs}
