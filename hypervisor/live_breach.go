@@ -60,6 +60,9 @@ func (c *Control) breach(b rings.BreachResult) error {
 		kill.State = runtime.Policy // there is nobody to hold, and nobody whom an operator could release
 	}
 	c.killSoon(kill)
+	if kill.State == runtime.Policy {
+		return &runtime.PolicyError{Reason: kill.String()}
+	}
 	return errors.New(kill.Detail)
 }
 

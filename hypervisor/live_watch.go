@@ -79,8 +79,9 @@ func (w *watch) Refused(r runtime.Refusal) error {
 	}
 	// An error only if nothing else ends the run: a kill freezes it first, and has its handlers. It isn't waited for: the
 	// run's processes wait for this answer, and a process in the kernel's hands can't be frozen.
-	if err := c.breach(b); !c.over() {
-		return err
+	err = c.breach(b)
+	if _, ends := errors.AsType[*runtime.PolicyError](err); ends || !c.over() {
+		return err // the run's end is decided here, so that no process which ends by itself is quicker
 	}
 	return nil
 }

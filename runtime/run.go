@@ -151,7 +151,7 @@ func (r *run) abandoned(s Status, err error) Status {
 	return s
 }
 
-// PolicyError, as the cause of a context's end, ends a run as state policy.
+// PolicyError, as the cause of a context's end or an observer's error, ends a run as state policy.
 type PolicyError struct{ Reason string }
 
 func (e *PolicyError) Error() string { return e.Reason }

@@ -249,7 +249,7 @@ func TestH24BreachOfARunWithoutAgent(t *testing.T) {
 				flags = append(flags, "--on-breach", tt.mode)
 			}
 			tries := slices.Repeat([]string{"mount tmpfs"}, tt.tries)
-			if tt.mode != "record" {
+			if tt.mode != "record" && tt.mode != "" { // one that ends by itself at once is no quicker than its end
 				tries = append(tries, "sleep 60")
 			}
 			o := n.opts(flags...)
