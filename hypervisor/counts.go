@@ -12,8 +12,8 @@ import (
 	"agentrun/telemetry/counts"
 )
 
-// Counts are the node's counters (M-20). What is on record is counted as it is put there, so the numbers are those of
-// the audit, whoever caused them.
+// Counts are the node's counters (M-20). What is on record is counted as it is put there, so the numbers are
+// those of the audit, whoever caused them.
 func (h *Hypervisor) Counts() *counts.File { return counts.At(h.opt.StateDir) }
 
 // tally counts what was just put on record.

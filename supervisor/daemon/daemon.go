@@ -257,7 +257,7 @@ func (d *Daemon) serve(ctx context.Context, l *handoff.Listener, manager systemd
 	}
 	manager.Tell("STOPPING=1", d.state())
 	d.queue.Close()
-	d.letStart(nil)
+	d.letNone()
 	d.callers.Go(d.pool.Close)
 	failure = errors.Join(failure, l.Close())
 	d.drain(signals, alive, manager, kill)

@@ -71,17 +71,22 @@ func (d *Daemon) serveMetrics(m Metrics) (stop func(), err error) {
 			}
 			go func() {
 				defer func() { <-places }()
-				defer c.Close()
 				d.scraped(c)
+				_ = c.Close()
 			}()
 		}
 	}()
 	d.node.Log.Info("metrics", "address", l.Addr().String())
-	return func() { cancel(); l.Close() }, nil
+	return func() { cancel(); _ = l.Close() }, nil
 }
 
-// scraped answers one request.
+// scraped answers one request. A fault in it is that request's end: with the daemon its runs would die.
 func (d *Daemon) scraped(c net.Conn) {
+	defer func() {
+		if r := recover(); r != nil {
+			d.node.Log.Error("metrics", "panic", r)
+		}
+	}()
 	if c.SetReadDeadline(time.Now().Add(askTime)) != nil {
 		return
 	}

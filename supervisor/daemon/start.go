@@ -21,12 +21,12 @@ import (
 	"agentrun/supervisor/daemon/queue"
 )
 
-// startRequest is a run that an operator wants over the control API (M-23). It means what the same words mean to
-// agentrun exec --detach, which reads them too: the two doors can't come to differ.
+// startRequest is a run that an operator wants over the control API (M-23). It means what the same words mean
+// to agentrun exec --detach, which reads them too: the two doors can't come to differ.
 type startRequest struct {
 	Command []string `json:"command" read:"required"` // and its arguments
-	// Options are the flags of agentrun exec by their names, as ring, memory, ro-bind: texts, numbers, true or false,
-	// and lists of texts for those that may be given more than once.
+	// Options are the flags of agentrun exec by their names, as ring, memory, ro-bind: texts, numbers, true
+	// or false, and lists of texts for those that may be given more than once.
 	Options map[string]json.RawMessage `json:"options"`
 	Dir     string                     `json:"dir"`     // that relative paths start from; absolute; empty: /
 	Environ []string                   `json:"environ"` // NAME=VALUE; the caller's, which env-pass and secrets are taken from
@@ -111,8 +111,8 @@ func (s *starter) heard() <-chan os.Signal { return s.signals }
 func (s *starter) answer(int)              {} // a run whose launch failed: start sees it end
 func (s *starter) letGo(log *os.File)      { s.stderr.turn(log); close(s.lives) }
 
-// start begins a detached run and answers when its agent has been executed. The run doesn't depend on who asked: it ends
-// as one does whose exec --detach was handed over.
+// start begins a detached run and answers when its agent has been executed. The run doesn't depend on who
+// asked: it ends as one does whose exec --detach was handed over.
 func (d *Daemon) start(_ context.Context, r control.Request) (any, error) {
 	var q startRequest
 	if err := r.Read(&q); err != nil {
@@ -146,8 +146,8 @@ func (d *Daemon) start(_ context.Context, r control.Request) (any, error) {
 	return json.RawMessage(bytes.TrimSpace(s.out.Bytes())), nil
 }
 
-// carry takes a run from its words to its end. The node is the daemon's own, whatever configuration the caller's
-// environment would lead to.
+// carry takes a run from its words to its end. The node is the daemon's own, whatever configuration the
+// caller's environment would lead to.
 func (d *Daemon) carry(ctx context.Context, by *supervisor.Caller, s *starter, args []string) error {
 	asked := d.opt.Read(ctx, by, args)
 	if asked.Request == nil {
@@ -166,8 +166,8 @@ var (
 	errNotLaunched = errors.New("the launch failed")
 )
 
-// startRefusal says why nothing runs. What stands on the caller's stderr is for people, and is the message where it is
-// all there is.
+// startRefusal says why nothing runs. What stands on the caller's stderr is for people, and is the message
+// where it is all there is.
 func startRefusal(err error, said string) error {
 	text, hint, _ := strings.Cut(strings.TrimSpace(said), "\nhint: ")
 	text = strings.TrimPrefix(text, "agentrun: ")
@@ -190,11 +190,18 @@ func startRefusal(err error, said string) error {
 	return e
 }
 
-// letStart says in which context runs that are asked for over the API may begin; nil: none may any more.
+// letStart says in which context runs that are asked for over the API may begin.
 func (d *Daemon) letStart(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.serving = ctx
+}
+
+// letNone has none begin any more.
+func (d *Daemon) letNone() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.serving = nil
 }
 
 // begin gives a run its goroutine, for which the drain waits.

@@ -16,8 +16,9 @@ import (
 	"agentrun/witness"
 )
 
-// What operators ask of the node's state rather than of a run (M-23): agents, and calls that wait for an operator. It is
-// the state that `agentrun agent` and `agentrun approvals` open, so a supervisor that serves one run answers it too.
+// What operators ask of the node's state rather than of a run (M-23): agents, and calls that wait for an
+// operator. It is the state that `agentrun agent` and `agentrun approvals` open, so a supervisor that serves
+// one run answers it too.
 
 const (
 	maxWords  = 1024    // bytes of a reason
@@ -143,8 +144,8 @@ func (s *Runs) nodeRoutes() []control.Route {
 	}
 }
 
-// owners keeps a route to root and the supervisor's own user. Whoever has an agent's key starts its runs, and who is in the
-// operators' group may start none.
+// owners keeps a route to root and the supervisor's own user. Whoever has an agent's key starts its runs, and
+// who is in the operators' group may start none.
 func owners(r control.Route) control.Route {
 	r.Own = true
 	return r
@@ -157,7 +158,8 @@ func hold(ctx context.Context, h *hypervisor.Hypervisor, agent, reason string) (
 	return h.Quarantine(ctx, agent, hypervisor.Cause{Code: "operator", Reason: reason})
 }
 
-// release takes what agentrun release takes: an attestation that an operator's key signed, of a key this host trusts.
+// release takes what agentrun release takes: an attestation that an operator's key signed, of a key this host
+// trusts.
 func (s *Runs) release(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, b releaseRequest) (any, error) {
 	if len(b.Attestation) > maxSigned {
 		return nil, &control.Error{Status: 400, Code: control.CodeBadRequest, Message: "attestation: it is too long"}

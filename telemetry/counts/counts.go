@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package counts keeps a node's counters (M-20): of all its runs, whichever process supervised them, and beyond their
-// end. They stand in one file of the state folder, which every supervisor maps; the kernel keeps what was counted when
-// a supervisor is killed.
+// Package counts keeps a node's counters (M-20): of all its runs, whichever process supervised them, and
+// beyond their end. They stand in one file of the state folder, which every supervisor maps; the kernel keeps
+// what was counted when a supervisor is killed.
 //
 //	c := counts.At(stateDir)
 //	c.RunEnded(3, "exited", "ok", took)
 //	err := counts.Write(w, stateDir)
 //
-// Guarantees. A count is one addition to shared memory, without a lock: a run waits for no other. The file has a fixed
-// size and is written whole when it is made, and a page that can't be had ends no run; a label has a value of a list or
-// "other", so neither agents nor upstreams can make series (their names are no labels at all), and what doesn't fit
-// into the file any more is counted in one series of its own.
+// Guarantees. A count is one addition to shared memory, without a lock: a run waits for no other. The file
+// has a fixed size and is written whole when it is made, and a page that can't be had ends no run; a label
+// has a value of a list or "other", so neither agents nor upstreams can make series (their names are no
+// labels at all), and what doesn't fit into the file any more is counted in one series of its own.
 //
-// Errors. Counting returns none: no run may fail for its number. Problem tells what keeps this process from counting.
+// Errors. Counting returns none: no run may fail for its number. Problem tells what keeps this process from
+// counting.
 //
-// It does not protect against whoever may write the state folder. To begin anew remove the file while nothing runs.
+// It does not protect against whoever may write the state folder. To begin anew remove the file while nothing
+// runs.
 package counts
 
 import (
@@ -34,8 +36,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file: a head with a name and how many slots are used, then slots: a value of 8 bytes, a word that says whether the
-// slot is made, and its series, as `runs_total{ring="3"}`. A slot is never given to another series.
+// The file: a head with a name and how many slots are used, then slots: a value of 8 bytes, a word that says
+// whether the slot is made, and its series, as `runs_total{ring="3"}`. A slot is never given to another
+// series.
 const (
 	fileName = "counters"
 	magic    = "agentrun counters 1\n"
@@ -94,8 +97,9 @@ func (f *File) add(name string, n uint64) {
 	}
 }
 
-// guarded does what touches a mapping. A page of it that can't be had is SIGBUS (mmap(2)), which would end the process:
-// the file was cut, or its file system writes a page elsewhere each time and is full, as btrfs. It is an error.
+// guarded does what touches a mapping. A page of it that can't be had is SIGBUS (mmap(2)), which would end
+// the process: the file was cut, or its file system writes a page elsewhere each time and is full, as btrfs.
+// It is an error.
 func guarded(do func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -132,9 +136,9 @@ func (f *File) counter(name string) *atomic.Uint64 {
 	return c.(*atomic.Uint64)
 }
 
-// claim takes the next slot for a series. There is no lock between processes: one that a launch's child inherits would
-// be held for as long as that child lives. So two processes may make one series twice, and a reader adds them up; who
-// dies in here has wasted a slot.
+// claim takes the next slot for a series. There is no lock between processes: one that a launch's child
+// inherits would be held for as long as that child lives. So two processes may make one series twice, and a
+// reader adds them up; who dies in here has wasted a slot.
 func (f *File) claim(name string) *atomic.Uint64 {
 	used := word(f.mapped, usedAt)
 	for {
@@ -192,8 +196,8 @@ func mapping(file *os.File, prot int) ([]byte, error) {
 	return b, nil
 }
 
-// makeFile makes the file whole before it has its name; whoever comes second uses the first one's. Its blocks are
-// written: a hole that a full disk can't fill would end a supervisor by SIGBUS.
+// makeFile makes the file whole before it has its name; whoever comes second uses the first one's. Its blocks
+// are written: a hole that a full disk can't fill would end a supervisor by SIGBUS.
 func makeFile(path string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".counters-*")
 	if err != nil {

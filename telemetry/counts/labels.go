@@ -54,8 +54,8 @@ func (f *File) RunStarted(ring int) {
 	f.add(`runs_started_total{ring="`+of(ringWords, strconv.Itoa(ring))+`"}`, 1)
 }
 
-// RunEnded counts a run that has a status, those whose launch failed among them. Cause says why, more closely than the
-// state; took is its wall-clock time.
+// RunEnded counts a run that has a status, those whose launch failed among them. Cause says why, more closely
+// than the state; took is its wall-clock time.
 func (f *File) RunEnded(ring int, state, cause string, took time.Duration) {
 	f.add(`runs_total{ring="`+of(ringWords, strconv.Itoa(ring))+`",state="`+of(stateWords, state)+
 		`",cause="`+of(causeWords, cause)+`"}`, 1)

@@ -52,8 +52,8 @@ type Gauge struct {
 	Value      float64
 }
 
-// Write writes the counters of a node, and the gauges, in the text format that Prometheus reads. A node that has counted
-// nothing has the gauges only.
+// Write writes the counters of a node, and the gauges, in the text format that Prometheus reads. A node that
+// has counted nothing has the gauges only.
 func Write(w io.Writer, stateDir string, gauges ...Gauge) error {
 	told, err := read(filepath.Join(stateDir, fileName))
 	if err != nil {
