@@ -21,12 +21,16 @@ except urllib.error.HTTPError as e: print(e.read())
 func (s *soak) breaches(end time.Time) {
 	write(s.t, s.ws+"/child.py", child, 0o644)
 	mounts := probeArgs(append(slices.Repeat([]string{"mount tmpfs"}, 4), "sleep 60")...)
+	for i := range 4 {
+		s.do("score", "--agent", fmt.Sprint("breaker-", i), "0.8")
+	}
 	for i := 0; time.Now().Before(end); i++ {
 		agent, argv := fmt.Sprint("breaker-", i%4), mounts
 		flags := []string{"--ring", "3", "--timeout", "60s", "--agent", agent}
 		switch i % 3 {
 		case 1:
-			argv, flags = []string{"python3", "child.py"}, append(flags, "--workspace", s.ws, "--gateway", s.policy.settings)
+			argv = []string{"python3", "child.py"}
+			flags = append(flags[2:], "--ring", "2", "--workspace", s.ws, "--gateway", s.policy.settings) // H-6: not in ring 3
 		case 2:
 			flags = flags[:len(flags)-2]
 		}

@@ -174,7 +174,7 @@ func (a *soaked) kill() {
 func (a *soaked) whyNot(from time.Time) string {
 	s, said, to := a.soak, a.call.errOut.String(), time.Now()
 	switch {
-	case strings.Contains(said, "no space left on device") && s.full.meet(from, to):
+	case (strings.Contains(said, "no space left on device") || strings.Contains(said, "can't be had: its disk is full")) && s.full.meet(from, to):
 		return "disk full"
 	case strings.Contains(said, "the daemon is gone") && s.gone.meet(from, to) && !a.alone:
 		return "daemon gone"

@@ -406,7 +406,7 @@ func TestH25ChainSurvivesTheSupervisor(t *testing.T) {
 	if r := run(t, n.opts(), "/probe", "exit", "0"); r.exit != 0 {
 		t.Errorf("exit %d\n%s", r.exit, r.stderr)
 	}
-	if k := kinds(n.audit("node")); k != "sandbox_start sandbox_start sandbox_start sandbox_start sandbox_end" {
+	if k := kinds(n.audit("node")); k != strings.Repeat("ring_check sandbox_start ", 4)+"sandbox_end" {
 		t.Errorf("audit: %s", k)
 	}
 }

@@ -59,7 +59,7 @@ func TestM23FreezeAndThaw(t *testing.T) {
 // M-23, M-3: limits change within their ranges, and stay what the operator made them when the ring changes.
 func TestM23Update(t *testing.T) {
 	a := startAlive(t, aliveOpts{profile: "ring3", change: func(s *runtime.Spec) { s.TestOnlyRanges = false; s.Limits.Timeout = 300e9 }})
-	for _, bad := range []runtime.Limits{{}, {CPU: 0.1}, {CPU: 1.5}, {CPU: math.NaN()}, {CPU: -1}, {Memory: 1 << 20}, {Memory: 2 << 30}, {PIDs: -1}, {PIDs: 5000}, {CPU: 0.5, PIDs: 1}} {
+	for _, bad := range []runtime.Limits{{}, {CPU: 0.001}, {CPU: 1.5}, {CPU: math.NaN()}, {CPU: -1}, {Memory: 1 << 20}, {Memory: 2 << 30}, {PIDs: -1}, {PIDs: 5000}, {CPU: 0.5, PIDs: 1}} {
 		if before, after, err := a.Update(a.context(), bad); err == nil || before != after {
 			t.Errorf("%+v was taken", bad)
 		}

@@ -132,7 +132,7 @@ func TestH26YoungRecordIsSound(t *testing.T) {
 	_ = c.Wait()
 	n.verifies(0, "")
 	run(t, n.opts(), "/probe", "exit", "0")
-	if k := kinds(n.audit("node")); k != "sandbox_start sandbox_start sandbox_end" {
+	if k := kinds(n.audit("node")); k != "ring_check sandbox_start ring_check sandbox_start sandbox_end" {
 		t.Errorf("audit: %s", k)
 	}
 }
