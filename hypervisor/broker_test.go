@@ -241,9 +241,7 @@ func TestH28CallsBeginOnRecord(t *testing.T) {
 		}
 	}
 	var got []audit.Record
-	for _, rec := range (&site{node: n}).records(audit.NodeChain, "action_attempt") {
-		got = append(got, rec)
-	}
+	got = append(got, (&site{node: n}).records(audit.NodeChain, "action_attempt")...)
 	want := []audit.Record{&audit.ActionAttempt{
 		Action: "tool.math.invoke", AgentID: "a", BucketTokens: audit.NumberOf(9), RequiredRing: audit.Sandbox, Ring: audit.Sandbox, RunID: "r1", Timestamp: n.now.UTC(),
 	}}

@@ -42,7 +42,7 @@ func (ns *NS) allPorts(listener *os.File, but []uint16) (link.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer socket.Close() // the program holds it
+	defer func() { _ = socket.Close() }() // the program holds it
 	raw, err := listener.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (ns *NS) allPorts(listener *os.File, but []uint16) (link.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer program.Close() // the link holds it
+	defer func() { _ = program.Close() }() // the link holds it
 	return link.AttachNetNs(int(ns.file.Fd()), program)
 }
 

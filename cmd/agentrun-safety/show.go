@@ -31,7 +31,7 @@ func showCode(ctx context.Context, args []string) error {
 				stdio: true, terminal: c.String("show-codes-on"), webhook: c.String("webhook"), key: c.String("webhook-key"),
 			}}
 			channels, err := d.channels()
-			defer d.close()
+			defer func() { _ = d.close() }() // what it wrote is out, or told
 			if err != nil || c.Bool("check") {
 				return err
 			}

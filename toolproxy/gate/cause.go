@@ -34,7 +34,7 @@ func CauseOf(err error) string {
 		return strings.Join(all, "; ")
 	}
 	_, number := err.(syscall.Errno) //nolint:errorlint // as above
-	if number || err == context.DeadlineExceeded || reflect.TypeOf(err) == sentence {
+	if number || errors.Is(err, context.DeadlineExceeded) || reflect.TypeOf(err) == sentence {
 		return err.Error()
 	}
 	return fmt.Sprintf("%T", err)
