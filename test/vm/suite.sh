@@ -34,6 +34,8 @@ same+=(TestH26RecordWithoutItsCheckpoint TestH20EditedJournal TestH20StepRewrite
 same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor TestH26CutLogIsFound TestProfiles TestStdin TestImplicitWorkspace TestDetach
 	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon TestExamples TestTutorial TestM1RootlessConfiguration
 	TestThreatSecondLooksGatewayFileReplaced TestGatewayCheckIsKept)
+# And of tools' runs what a tool's five seconds leave no time for here; TestWithin and their breaches are tried.
+same+=(TestM3ChildrenLiveInTheirParent TestM23FreezeReachesChildren TestH15ChildFollowsItsParentsRing)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
