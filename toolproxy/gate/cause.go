@@ -33,8 +33,9 @@ func CauseOf(err error) string {
 		}
 		return strings.Join(all, "; ")
 	}
-	_, number := err.(syscall.Errno) //nolint:errorlint // as above
-	if number || errors.Is(err, context.DeadlineExceeded) || reflect.TypeOf(err) == sentence {
+	_, number := err.(syscall.Errno)                //nolint:errorlint // as above
+	if number || err == context.DeadlineExceeded || //nolint:errorlint // one that only says it is that may quote
+		reflect.TypeOf(err) == sentence {
 		return err.Error()
 	}
 	return fmt.Sprintf("%T", err)
