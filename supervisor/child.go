@@ -35,7 +35,7 @@ func (s *run) runTool(ctx context.Context, cmd link.Command, stdin, stdout *os.F
 	return c.status.ExitCode, why
 }
 
-// requestFor is what the operator's configuration asks for. It is asked by the policies that its parent was asked by (M-9). The ring is the less privileged of what it says and what a child of the run
+// requestFor is what the operator's configuration asks for. It is asked by the policies that its parent was asked by, and has its key (M-9). The ring is the less privileged of what it says and what a child of the run
 // may have (H-15).
 func (s *run) requestFor(by *Caller, cmd link.Command) *Request {
 	ring := max(cmd.Ring, s.live.Control.ChildRing().Value())
@@ -45,7 +45,7 @@ func (s *run) requestFor(by *Caller, cmd link.Command) *Request {
 	r := &Request{
 		Command: cmd.Argv, Agent: s.want.Agent, Session: s.want.Session, Ring: &ring, Profile: cmd.Profile,
 		Workspace: by.Path(cmd.Workspace), Env: cmd.Env, Allow: cmd.Allow, Interactive: true,
-		Gateway: s.want.Gateway, Policy: s.want.Policy,
+		Gateway: s.want.Gateway, Policy: s.want.Policy, Key: s.token,
 	}
 	bad := func(field string, err error) {
 		if err != nil {

@@ -35,8 +35,12 @@ forbid (principal, action == Action::"tool.invoke", resource == Tool::"math");`)
 	forbids := policyFile(t, "f.cedar", `@id("t.no")
 forbid (principal, action == Action::"agent.run.invoke", resource);`)
 	run := func(start link.Start) link.Start {
-		start.Ring, start.Caller = rings.Sandbox, link.Caller{Run: "r1", Agent: "a", Plan: "operator", Mode: "public"}
+		start.Ring = rings.Sandbox
+		start.Caller = link.Caller{Run: "r1", Agent: "a", Plan: "operator", Mode: "public", Role: start.Caller.Role, Key: start.Caller.Key}
 		return start
+	}
+	keyed := func(role string, may ...string) link.Start {
+		return link.Start{Caller: link.Caller{Role: role, Key: &link.Key{ID: "k", May: may}}}
 	}
 	for _, tt := range []struct {
 		name  string
@@ -44,6 +48,9 @@ forbid (principal, action == Action::"agent.run.invoke", resource);`)
 		want  int
 		holds bool
 	}{
+		{"a key (M-9)", keyed("reader", "agent.run.invoke"), exitOK, true},
+		{"a key without a role", keyed("", "agent.run.invoke"), exitDenied, false},
+		{"a key that isn't for runs", keyed("reader", "tool.math.invoke"), exitDenied, false},
 		{"a file", link.Start{Config: conf("egress: {allow: [a.example]}\n")}, exitOK, true},
 		{"flags", link.Start{Allow: []string{"a.example"}, Tools: []string{"math"}}, exitOK, true},
 		{"a safety loop", link.Start{Safety: &link.SafetyStart{Mode: "enforcing"}}, exitOK, true},

@@ -98,6 +98,10 @@ func TestYesIsKept(t *testing.T) {
 			return nil
 		}, 1},
 		{"a file comes beside the named ones", func(w *world) error { w.put("other", "x"); return nil }, 1},
+		{"a key, which is held to what it carries", func(w *world) error {
+			w.q.Start.Caller.Key = &link.Key{ID: "k", May: []string{"agent.run.invoke"}}
+			return nil
+		}, 2},
 		{"the text", func(w *world) error { w.q.Start.Config.Text = []byte("tools: {} \n"); return nil }, 2},
 		{"the file's path", func(w *world) error { w.q.Start.Config.Path = "/h.yaml"; return nil }, 2},
 		{"a flag", func(w *world) error { w.q.Start.Tools = []string{"math"}; return nil }, 2},
