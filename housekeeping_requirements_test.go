@@ -3,6 +3,11 @@
 package agentrun
 
 import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,6 +36,77 @@ func requirements(t *testing.T) map[string]bool {
 		}
 	}
 	return ids
+}
+
+var update = flag.Bool("update", false, "write docs/requirements/index.md")
+
+// The index leads from each requirement to the code that cites it, in packages that the programs link, and to the tests that
+// SPECIFICATION names for it. TestSpecificationsTestsReachPrograms holds that those use what the programs use.
+func TestRequirementsIndex(t *testing.T) {
+	code, tests := citedInPrograms(t), map[string][]string{}
+	for _, p := range specification(t) {
+		for id := range strings.SplitSeq(p.id, ", ") {
+			if p.test != "" {
+				tests[id] = append(tests[id], fmt.Sprintf("- [%s](../../%s)\n", p.test, p.file))
+			}
+		}
+	}
+	var b strings.Builder
+	b.WriteString(indexHead)
+	ids := slices.SortedFunc(maps.Keys(requirements(t)), byNumber)
+	for _, id := range ids {
+		if len(code[id]) == 0 || len(tests[id]) == 0 {
+			t.Errorf("%s: %d files of the programs cite it, %d tests are promised: want one of each at least", id, len(code[id]), len(tests[id]))
+		}
+		slices.Sort(tests[id])
+		fmt.Fprintf(&b, "\n## %s\n\nCode:\n%s\nTests:\n%s", id, strings.Join(code[id], ""), strings.Join(slices.Compact(tests[id]), ""))
+	}
+	const name = "docs/requirements/index.md"
+	if *update {
+		if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, name) != b.String() {
+		t.Errorf("%s isn't what code and SPECIFICATION say: go test -run TestRequirementsIndex -update .", name)
+	}
+}
+
+const indexHead = `# Index of the requirements
+
+Made from the tree by ` + "`go test -run TestRequirementsIndex -update .`" + `: for each id the files of the programs that cite it, and
+the tests that [SPECIFICATION.md](../../SPECIFICATION.md) names for it. What the ids mean: [README.md](README.md).
+`
+
+// citedInPrograms are links to the files that cite an id, of the packages that the programs link.
+func citedInPrograms(t *testing.T) map[string][]string {
+	t.Helper()
+	linked := map[string]bool{}
+	for _, main := range mains {
+		linked[main] = true
+		for _, dep := range deps(t, main) {
+			linked[strings.TrimPrefix(dep, "agentrun/")] = true
+		}
+	}
+	id := regexp.MustCompile(`\b[HMS]-\d+\b`)
+	cited := map[string][]string{}
+	for _, name := range files(t, ending(".go", ".c", ".h", ".yaml", ".tsv")) {
+		if strings.HasSuffix(name, "_test.go") || !linked[path.Dir(name)] {
+			continue
+		}
+		found := id.FindAllString(read(t, name), -1)
+		slices.Sort(found)
+		for _, id := range slices.Compact(found) {
+			cited[id] = append(cited[id], fmt.Sprintf("- [%s](../../%s)\n", name, name))
+		}
+	}
+	return cited
+}
+
+// byNumber orders ids as their pages do: H, M, S, and by number.
+func byNumber(a, b string) int {
+	n := func(s string) int { i, _ := strconv.Atoi(s[2:]); return int(s[0])*1000 + i }
+	return n(a) - n(b)
 }
 
 // An id that nobody can look up is no reason. Names of tests (TestM5…) cite as comments do.

@@ -15,6 +15,7 @@ import (
 // more test.
 type promise struct {
 	line       int
+	id         string // of the row, or of the last one above it that has one
 	file, test string // both empty where the third cell says "pending" or leads to figures
 }
 
@@ -81,7 +82,7 @@ func promises(text string) (rows []promise, wrong []string) {
 		if m == nil {
 			m = make([]string, 3)
 		}
-		rows = append(rows, promise{n + 1, m[1], m[2]})
+		rows = append(rows, promise{n + 1, owner, m[1], m[2]})
 	}
 	if !tested {
 		wrong = append(wrong, fmt.Sprintf("the last row, %s, names no test and doesn't say \"pending\"", owner))
