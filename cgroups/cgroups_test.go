@@ -532,7 +532,7 @@ func TestCreate(t *testing.T) {
 		var got []string
 		for c, p := range g.Paths() {
 			got = append(got, c)
-			if !strings.HasSuffix(p, "/"+g.Name()) {
+			if !strings.HasSuffix(p, "/"+g.Home()) {
 				t.Errorf("path of %q is %s", c, p)
 			}
 		}

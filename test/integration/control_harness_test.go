@@ -303,7 +303,7 @@ func hostLimits(t *testing.T, pid int) liveLimits {
 			if f[1] != "" {
 				mount = filepath.Join(mount, f[1])
 			}
-			b, _ := os.ReadFile(filepath.Join(mount, f[2], name))
+			b, _ := os.ReadFile(filepath.Join(mount, groupOf(f[2]), name))
 			return strings.Fields(string(b))
 		}
 		number := func(words []string, i int, to *int64) {

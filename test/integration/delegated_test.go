@@ -51,7 +51,7 @@ func TestM3DelegatedCgroupIsTheUsersAlone(t *testing.T) {
 		in, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Cmd.Process.Pid))
 		t.Fatalf("no run's group below %s: %v; the command is in %q, %v", u.cgroup, groupsBelow(u.cgroup), in, err)
 	}
-	procs, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
+	procs, err := os.ReadFile(filepath.Join(group, "agent", "cgroup.procs"))
 	if err != nil || len(procs) == 0 {
 		t.Fatalf("%s: %q, %v", group, procs, err)
 	}

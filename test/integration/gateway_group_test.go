@@ -174,7 +174,7 @@ func cgroupDir(t *testing.T, text, controller string) string {
 			continue
 		}
 		if v2 && f[0] == "0" {
-			return "/sys/fs/cgroup" + f[2]
+			return "/sys/fs/cgroup" + groupOf(f[2])
 		}
 		for _, c := range strings.Split(f[1], ",") {
 			if !v2 && c == controller {
@@ -184,6 +184,9 @@ func cgroupDir(t *testing.T, text, controller string) string {
 	}
 	return ""
 }
+
+// groupOf is the run's or gateway's group, by that of its processes: on v2 they are in a leaf of it.
+func groupOf(path string) string { return strings.TrimSuffix(path, "/agent") }
 
 func readAny(t *testing.T, dir string, names ...string) string {
 	t.Helper()

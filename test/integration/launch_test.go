@@ -91,7 +91,7 @@ func (n launchNode) alive() (list []string) {
 		}
 		ours := strings.HasPrefix(p.cmdline(), n.program)
 		for _, line := range lines(fmt.Sprintf("/proc/%d/cgroup", p.pid)) {
-			ours = ours || slices.Contains(ids, filepath.Base(line))
+			ours = ours || slices.Contains(ids, filepath.Base(groupOf(line)))
 		}
 		if ours {
 			list = append(list, fmt.Sprintf("process %d of %d, uid %d, state %s, %s, in %s", p.pid, p.ppid, p.uid, p.state, p.comm, strings.Join(lines(fmt.Sprintf("/proc/%d/wchan", p.pid)), "")))
@@ -598,7 +598,7 @@ func TestM5StoppedLaunchDiesWithItsSupervisor(t *testing.T) {
 			stopped := 0
 			for _, p := range processes() {
 				for _, line := range lines(fmt.Sprintf("/proc/%d/cgroup", p.pid)) {
-					if slices.Contains(n.runs(), filepath.Base(line)) && unix.Kill(p.pid, unix.SIGSTOP) == nil {
+					if slices.Contains(n.runs(), filepath.Base(groupOf(line))) && unix.Kill(p.pid, unix.SIGSTOP) == nil {
 						stopped++
 						break
 					}

@@ -150,7 +150,7 @@ func neighbours(all []process) (pids map[int]bool, runs map[string]bool) {
 		}
 		pids[p.pid] = true
 		for _, line := range lines(fmt.Sprintf("/proc/%d/cgroup", p.pid)) {
-			runs[filepath.Base(line)] = true
+			runs[filepath.Base(groupOf(line))] = true
 		}
 	}
 	return pids, runs
