@@ -214,7 +214,8 @@ func deciding() map[string]struct {
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
 
 		"internal/agentuid": {nil, "it is one number"},
-		"meter":             {[]string{"rings", "store"}, "it counts by name; who is admitted, held or told is decided above"},
+		"meter":             {[]string{"rings", "store", "internal/mapped"}, "it counts by name; who is admitted, held or told is decided above"},
+		"internal/mapped":   {nil, "it touches memory; what lies there is its users' business"},
 		"internal/kept":     {nil, "it keeps bytes; what they follow from is its users' business"},
 		"internal/pace":     {nil, "it is a clock and a number"},
 		"internal/read":     {nil, "what others write is read in one way, whatever it is about"},
@@ -244,7 +245,7 @@ func deciding() map[string]struct {
 		"supervisor/daemon/systemd": {nil, "it speaks one protocol"},
 
 		"telemetry":        {nil, "a type that refuses to print must be usable everywhere"},
-		"telemetry/counts": {nil, "it counts what it is told; what a run is it needn't know"},
+		"telemetry/counts": {[]string{"internal/mapped"}, "it counts what it is told; what a run is it needn't know"},
 		"telemetry/scrape": {nil, "it decides about addresses; what is served there it needn't know"},
 		"telemetry/mask":   {nil, "what is secret must not depend on who logs it"},
 		"telemetry/trace":  {nil, "names of spans are handed on by everybody"},
@@ -269,7 +270,7 @@ func besideRuns() []string {
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask", "telemetry/counts"}, belowRuntime()...)
+	return append([]string{"hypervisor", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask", "telemetry/counts", "internal/mapped"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.
@@ -304,8 +305,8 @@ func serving() map[string][]string {
 		"toolproxy/elevation": registry,
 		"toolproxy/safety":    append([]string{"safetyloop/tool"}, registry...),
 		"safetyloop/tool":     {"safetyloop/judge"},
-		"telemetry/metrics":   append([]string{"telemetry/counts", "telemetry/scrape"}, entrance...),
-		"telemetry/otel":      append([]string{"telemetry/metrics", "telemetry/counts", "telemetry/scrape", "telemetry/runlog", "telemetry/trace"}, entrance...),
+		"telemetry/metrics":   append([]string{"telemetry/counts", "telemetry/scrape", "internal/mapped"}, entrance...),
+		"telemetry/otel":      append([]string{"telemetry/metrics", "telemetry/counts", "telemetry/scrape", "internal/mapped", "telemetry/runlog", "telemetry/trace"}, entrance...),
 		"internal/confine":    nil,
 		"internal/sibling":    nil,
 		"internal/policycmd":  {"internal/verb", "internal/hinted", "internal/shown"},

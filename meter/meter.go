@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +26,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/mapped"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -120,6 +120,9 @@ func (t *Table) prepare(bootID string, places int) error {
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}
+	if err := unix.Madvise(t.mem, unix.MADV_DONTFORK); err != nil { // no child of a launch counts
+		return os.NewSyscallError("madvise", err)
+	}
 	t.all = unsafe.Slice((*place)(unsafe.Pointer(&t.mem[headSize])), places)
 	return nil
 }
@@ -162,9 +165,8 @@ func Alone(boot func() time.Duration) *Account {
 // Account finds the agent's place in a session, or takes one that counts nothing any more; the error is ErrFull if there is none, or
 // the kernel's. It must be closed with the run.
 func (t *Table) Account(agent, session string) (a *Account, err error) {
-	mapped := guarded(func() { a, err = t.account(agent, session) })
-	if mapped != nil {
-		return nil, mapped
+	if err := mapped.Guard(fileName, func() { a, err = t.account(agent, session) }); err != nil {
+		return nil, err
 	}
 	return a, err
 }
@@ -200,23 +202,6 @@ func (t *Table) account(agent, session string) (*Account, error) {
 		return nil, err
 	}
 	return t.hold(free)
-}
-
-// guarded does what touches the mapped file. A page of it that can't be had, since the disk is full or the file was cut, is SIGBUS
-// (mmap(2)), which would end the supervisor; it is an error.
-func guarded(do func()) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case interface{ Addr() uintptr }:
-			err = errors.New("a page of " + fileName + " can't be had: its disk is full, or the file was cut")
-		default:
-			panic(r)
-		}
-	}()
-	do()
-	return nil
 }
 
 // idle says whether a place counts nothing, and no run that lives may begin to.
@@ -262,7 +247,7 @@ func (a *Account) Close() {
 
 // Take takes as many tokens as a call in a ring costs (rings.Action.RateCost). What is over the limit costs nothing; what can't be counted is refused.
 func (a *Account) Take(ring rings.Ring, cost int) (res rings.RateResult) {
-	if guarded(func() { res = a.take(ring, cost) }) != nil {
+	if mapped.Guard(fileName, func() { res = a.take(ring, cost) }) != nil {
 		return rings.RateResult{Code: rings.CodeRateTableFull}
 	}
 	return res
@@ -287,7 +272,7 @@ func (a *Account) Attempt(agent, called rings.Ring, factor int) (rings.BreachRes
 	}
 	defer unlock()
 	var res rings.BreachResult
-	err = guarded(func() { res = a.p.window.Add(a.t.boot(), factor*rings.BreachWeight(agent, called)) })
+	err = mapped.Guard(fileName, func() { res = a.p.window.Add(a.t.boot(), factor*rings.BreachWeight(agent, called)) })
 	return res, err
 }
 
@@ -298,7 +283,7 @@ func (a *Account) Forgive() error {
 		return err
 	}
 	defer unlock()
-	return guarded(func() { a.p.window = rings.Attempts{} })
+	return mapped.Guard(fileName, func() { a.p.window = rings.Attempts{} })
 }
 
 // window takes the turn of changing the window, in this process and among them.

@@ -28,12 +28,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/mapped"
 )
 
 // The file: a head with a name and how many slots are used, then slots: a value of 8 bytes, a word that says
@@ -85,7 +86,7 @@ func (f *File) add(name string, n uint64) {
 	if f == nil {
 		return
 	}
-	err := guarded(func() {
+	err := mapped.Guard("the counters", func() {
 		if c := f.counter(name); c != nil {
 			c.Add(n)
 		}
@@ -95,24 +96,6 @@ func (f *File) add(name string, n uint64) {
 		f.broken = err
 		f.mu.Unlock()
 	}
-}
-
-// guarded does what touches a mapping. A page of it that can't be had is SIGBUS (mmap(2)), which would end
-// the process: the file was cut, or its file system writes a page elsewhere each time and is full, as btrfs.
-// It is an error.
-func guarded(do func()) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case interface{ Addr() uintptr }:
-			err = errors.New("a page of the counters can't be had: their disk is full, or the file was cut")
-		default:
-			panic(r)
-		}
-	}()
-	do()
-	return nil
 }
 
 // counter finds a series, or makes it.

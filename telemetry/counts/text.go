@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/mapped"
 )
 
 const (
@@ -116,14 +118,14 @@ func read(path string) (map[string][]series, error) {
 		return nil, fmt.Errorf("counters: %w", err)
 	}
 	defer file.Close()
-	mapped, err := mapping(file, unix.PROT_READ)
+	pages, err := mapping(file, unix.PROT_READ)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = unix.Munmap(mapped) }()
+	defer func() { _ = unix.Munmap(pages) }()
 	told := map[string][]series{}
-	return told, guarded(func() {
-		each(mapped, func(name string, value *atomic.Uint64) {
+	return told, mapped.Guard("the counters", func() {
+		each(pages, func(name string, value *atomic.Uint64) {
 			f := familyOf(name)
 			if i := slices.IndexFunc(told[f], func(s series) bool { return s.name == name }); i >= 0 {
 				told[f][i].value += value.Load() // made by two processes at once
