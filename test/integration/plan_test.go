@@ -52,7 +52,7 @@ func TestPlanIsDeterministic(t *testing.T) {
 func TestPlanIsWhatRuns(t *testing.T) {
 	needSandbox(t)
 	dir := t.TempDir()
-	c := prepare(t, opts{profile: "ring2", dir: dir}, "/probe", "id")
+	c := prepare(t, opts{profile: "ring2", dir: dir, breach: true}, "/probe", "id")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,11 @@ func TestOtherPortsAreNobodys(t *testing.T) {
 	}
 	var attacks []attack
 	for _, host := range []string{"127.0.0.1", "::1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "192.0.0.8"} {
-		attacks = append(attacks, attack{try: "tcp-connect " + host + " " + port, want: "ECONNREFUSED", in: same("EAFNOSUPPORT@socket", "strict")})
+		in := same("EAFNOSUPPORT@socket", "strict")
+		if ip := net.ParseIP(host); !ip.IsLoopback() && !ip.IsUnspecified() {
+			in["ring1"] = "-" // taken by the way out, which decides: TestH11Ring1ReachesEveryPort
+		}
+		attacks = append(attacks, attack{try: "tcp-connect " + host + " " + port, want: "ECONNREFUSED", in: in})
 	}
 	attempt(t, opts{}, attacks)
 }
