@@ -383,8 +383,12 @@ func (n launchNode) frozenLaunch(by string) bool {
 			freezer, word = filepath.Join(dir, "cgroup.freeze"), "1"
 		}
 	}
+	home := filepath.Dir(freezer)
+	if word == "1" {
+		home = filepath.Join(home, "agent") // on v2 the processes are in a leaf
+	}
 	for { // no pause: the step takes some milliseconds
-		b, err := os.ReadFile(filepath.Join(filepath.Dir(freezer), "cgroup.procs"))
+		b, err := os.ReadFile(filepath.Join(home, "cgroup.procs"))
 		if err != nil || len(b) > 0 { // it is there, or was
 			break
 		}
