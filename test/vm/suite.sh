@@ -20,8 +20,7 @@ same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandom
 same+=(TestFlood TestRootSwappedWhileMounting TestM8Ring3HasNoEgress TestM18RefusalsFillNoDisk TestH16WhatLeadsNowhereIsPaced TestM8SecondHelloFromInside)
 # And of live control what the command line and the daemon say; what reaches the processes is tried here too.
 same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevationByTheCLI TestM9PolicyDecidesAboutElevation TestM23VerbsOnADetachedRun
-	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestM6FailedEvent TestServeQueue TestH31ALiveRunFollowsItsAgent
-	TestM23OnlyOwnersStart)
+	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestM6FailedEvent TestServeQueue TestH31ALiveRunFollowsItsAgent)
 # And of launches that hang or fail what is the same in each kernel; that nobody outlives a supervisor, and that a frozen launch ends, is
 # tried here too.
 same+=(TestFaults TestFaultPointsAreComplete TestM5DaemonKilledInEachStep TestM5LaunchObeysSignals TestM5StepHasADeadline TestM5AbandonedLaunchUndoesItself
@@ -37,6 +36,12 @@ same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor
 	TestThreatSecondLooksGatewayFileReplaced TestGatewayCheckIsKept)
 # And of tools' runs what a tool's five seconds leave no time for here; TestWithin and their breaches are tried.
 same+=(TestM3ChildrenLiveInTheirParent TestM23FreezeReachesChildren TestH15ChildFollowsItsParentsRing)
+# And of keys, policies, metrics, records and the API, which say the same on every kernel.
+same+=(TestM9EveryStartIsAsked TestM9MachineFilesHold TestM9ChildrenSagasAndDaemonAreAsked TestM9KeyStaysOutside TestM9KeysDecideAboutStarts
+	TestM9KeyOfALiveRun TestM20NodeMetrics TestM20NodeMetricsOfCalls TestM20NodeMetricsStayOnThisHost TestM23StartByAPI TestM23OnlyOwnersStart
+	TestM18NothingSpokenIsKept TestM18RunLogSaysTheRing TestM19CapEndsTheRun TestH8RiskOfARealCall TestH16RunsShareABucket TestH24RunsShareAWindow
+	TestH19StepTimeoutReachesTheRun TestH27History TestH27RecordsOfCalls TestH27RecordsOfDecisions TestH28CallOfAKilledSupervisor
+	TestH32ContextFromInside TestS2ExecuteInsideIsConfirmed TestS10CodesOfSandboxesReachOperators)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
@@ -44,7 +49,7 @@ while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
 	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.run "${AGENTRUN_VM_RUN:-}" \
-		-test.v=test2json -test.timeout 20m 2>&1
+		-test.v=test2json -test.timeout 24m 2>&1
 	code=$?
 	printf '\n@@testtable end %d\n' "$code"
 done </payload/packages
