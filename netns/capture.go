@@ -72,6 +72,8 @@ func allLocal(h *netlink.Handle, lo netlink.Link, family, dummy string, zero net
 		LinkIndex: lo.Attrs().Index,
 		Dst:       &net.IPNet{IP: zero, Mask: net.CIDRMask(0, 8*len(zero))},
 		Type:      unix.RTN_LOCAL,
+		// Else the source would be the very address that is asked for (IPv4), and nothing would tell an answer from a question.
+		Src: addr.IP,
 		// The source of a packet must be local too, and that is only looked up in this table.
 		Table: unix.RT_TABLE_LOCAL,
 		Scope: netlink.SCOPE_HOST,

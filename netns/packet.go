@@ -3,11 +3,11 @@
 package netns
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,41 +29,41 @@ type packetConn struct {
 	only4 bool // an AF_INET socket
 }
 
-var errNoDestination = errors.New("datagram without its destination (IP_PKTINFO)")
+var errNoDestination = errors.New("datagram without its destination (IP_RECVORIGDSTADDR)")
 
 func (c *packetConn) ReadFrom(b []byte) (int, net.Addr, error) {
-	control := make([]byte, unix.CmsgSpace(unix.SizeofInet6Pktinfo))
-	n, controls, _, remote, err := c.ReadMsgUDPAddrPort(b, control)
+	n, addr, err := c.read(b)
 	if err != nil {
 		return n, nil, err
 	}
-	local, err := destination(control[:controls])
-	if err != nil {
-		return n, nil, err
-	}
-	return n, PacketAddr{
-		Remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()),
-		Local:  netip.AddrPortFrom(local, uint16(c.LocalAddr().(*net.UDPAddr).Port)), //nolint:gosec // a port
-	}, nil
+	return n, addr, nil
 }
 
-// destination reads what the kernel wrote; a socket of one family gets one kind of message.
-func destination(control []byte) (netip.Addr, error) {
+func (c *packetConn) read(b []byte) (int, PacketAddr, error) {
+	control := make([]byte, unix.CmsgSpace(unix.SizeofSockaddrInet6))
+	n, controls, _, remote, err := c.ReadMsgUDPAddrPort(b, control)
+	if err != nil {
+		return n, PacketAddr{}, err
+	}
+	local, err := destination(control[:controls])
+	return n, PacketAddr{Remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), Local: local}, err
+}
+
+// destination reads what the kernel wrote: a struct sockaddr_in or sockaddr_in6, by the family of the packet and not of the socket.
+func destination(control []byte) (netip.AddrPort, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
-		return netip.Addr{}, err
+		return netip.AddrPort{}, err
 	}
 	for _, m := range messages {
 		switch {
-		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
-			at := unsafe.Offsetof(unix.Inet4Pktinfo{}.Addr)
-			return netip.AddrFrom4([4]byte(m.Data[at:])), nil
-		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
-			at := unsafe.Offsetof(unix.Inet6Pktinfo{}.Addr)
-			return netip.AddrFrom16([16]byte(m.Data[at:])).Unmap(), nil
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_ORIGDSTADDR && len(m.Data) >= unix.SizeofSockaddrInet4:
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Data[4:])), binary.BigEndian.Uint16(m.Data[2:])), nil
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_ORIGDSTADDR && len(m.Data) >= unix.SizeofSockaddrInet6:
+			return netip.AddrPortFrom(netip.AddrFrom16([16]byte(m.Data[8:])).Unmap(), binary.BigEndian.Uint16(m.Data[2:])), nil
 		}
 	}
-	return netip.Addr{}, errNoDestination
+	return netip.AddrPort{}, errNoDestination
 }
 
 func (c *packetConn) WriteTo(b []byte, addr net.Addr) (int, error) {

@@ -77,10 +77,11 @@ func (s Socket) prepare(fd int, only4 bool) error {
 		options = append(options, option{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0, "IPV6_V6ONLY"})
 	}
 	switch {
-	case s.Datagram && only4:
-		options = append(options, option{unix.IPPROTO_IP, unix.IP_PKTINFO, 1, "IP_PKTINFO"})
+	case s.Datagram && !only4:
+		options = append(options, option{unix.IPPROTO_IPV6, unix.IPV6_RECVORIGDSTADDR, 1, "IPV6_RECVORIGDSTADDR"})
+		fallthrough // what comes by IPv4 is told by the option of IPv4
 	case s.Datagram:
-		options = append(options, option{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1, "IPV6_RECVPKTINFO"})
+		options = append(options, option{unix.IPPROTO_IP, unix.IP_RECVORIGDSTADDR, 1, "IP_RECVORIGDSTADDR"})
 	}
 	// An answer may come from an address that only Capture's routes make ours. It takes no capability, unlike IP_TRANSPARENT, whose
 	// other powers (foreign sources without any route) are unused.
@@ -106,6 +107,14 @@ func (s Socket) prepare(fd int, only4 bool) error {
 // PacketConn takes over f, a datagram socket of Sockets that was inherited. Addresses that ReadFrom returns are of type PacketAddr;
 // given to WriteTo they make the answer come from where the question was sent to (IP_PKTINFO, IPV6_PKTINFO).
 func PacketConn(f *os.File) (net.PacketConn, error) {
+	c, err := adopt(f)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func adopt(f *os.File) (*packetConn, error) {
 	defer f.Close()
 	made, err := net.FilePacketConn(f)
 	if err != nil {

@@ -60,7 +60,7 @@ type PlanWayout struct {
 	Proxy    string   `json:"proxy"`
 	DNS      string   `json:"dns"`
 	Capture  []uint16 `json:"capture_ports"`
-	AllPorts bool     `json:"all_ports,omitempty"`  // every TCP port of every address but loopback's is captured (H-11, ring 1)
+	AllPorts bool     `json:"all_ports,omitempty"`  // every TCP and UDP port of every address but the sandbox's own is captured (H-11, ring 1)
 	Socket   string   `json:"socket,omitempty"`     // unix socket, where the ring may make one
 	FD       int      `json:"descriptor,omitempty"` // inherited, in profiles without sockets
 	CA       bool     `json:"ca,omitempty"`         // the root view trusts a CA that is this run's only
@@ -270,14 +270,29 @@ func networkOf(x *wayout, plan *PlanWayout) (*netns.NS, error) {
 	if err == nil {
 		x.inside, err = ns.Sockets(sockets)
 	}
+	x.insideNames = names
 	if err == nil && plan.AllPorts {
-		x.ports, err = ns.AllPorts(x.inside[slices.Index(names, link.SocketCapture)], dnsPort)
+		err = x.captureAll(ns)
 	}
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	x.insideNames = names
 	return ns, nil
+}
+
+// captureAll has every port lead to the way out.
+func (x *wayout) captureAll(ns *netns.NS) error {
+	relay, err := ns.RelaySockets()
+	if err != nil {
+		return err
+	}
+	x.ports, err = ns.AllPorts(x.inside[slices.Index(x.insideNames, link.SocketCapture)], relay[0], dnsPort)
+	x.inside = append(x.inside, relay...)
+	x.insideNames = append(x.insideNames, link.SocketUDP)
+	for range relay[1:] {
+		x.insideNames = append(x.insideNames, link.SocketAnswers)
+	}
+	return err
 }
 
 // listenUnix makes the socket that the root view shows as toolsSocket. What reaches it comes from this

@@ -197,6 +197,12 @@ func (g *gateway) listen(sockets []socket, scrapes net.Listener, serving *sync.W
 		}
 		run(s.name, func() error { return serve(l) })
 	}
+	var answers []*os.File
+	for _, s := range sockets {
+		if s.name == link.SocketAnswers {
+			answers = append(answers, s.file)
+		}
+	}
 	for _, s := range sockets {
 		switch s.name {
 		case link.SocketTools, link.SocketUnix:
@@ -214,6 +220,14 @@ func (g *gateway) listen(sockets []socket, scrapes net.Listener, serving *sync.W
 				continue
 			}
 			run(s.name, func() error { return g.forward.ServeDNS(packets) })
+		case link.SocketUDP:
+			relay, err := netns.NewRelay(s.file, answers...)
+			if err != nil {
+				ended(err)
+				continue
+			}
+			run(s.name, func() error { return g.forward.ServeDatagrams(relay) })
+		case link.SocketAnswers: // with the one above
 		case link.SocketFD:
 			conn, err := net.FileConn(s.file)
 			s.file.Close()

@@ -69,7 +69,7 @@ func printPlan(out io.Writer, p *runtime.Plan) error {
 	if x := p.Wayout; x != nil {
 		ports := fmt.Sprint(x.Capture)
 		if x.AllPorts {
-			ports = "all of TCP"
+			ports = "all of TCP and UDP"
 		}
 		row("way out", "tools at %s, proxy at %s, names at %s, captured ports %s", x.Tools, x.Proxy, x.DNS, ports)
 	} else {

@@ -27,16 +27,27 @@ def say(to, port):
         return s.makefile("rb").readline().decode().strip() or "closed"
     except OSError as e:
         return type(e).__name__
+def tell(to, port): # a datagram to the same port
+    at = socket.getaddrinfo(to, port, type=socket.SOCK_DGRAM)[0]
+    s = socket.socket(at[0], socket.SOCK_DGRAM)
+    s.settimeout(20 if "%s:%d" % (to, port) == sys.argv[2] and sys.argv[1] == "all" else 0.5)
+    s.sendto(b"hello", at[4])
+    try:
+        text, back = s.recvfrom(9000)
+        return text.decode() if back[:2] == at[4][:2] else "from " + str(back)
+    except OSError as e:
+        return type(e).__name__
 own = socket.create_server(("127.0.0.1", 8022))
-for line in sys.argv[1:]:
+for line in sys.argv[2:]:
     to, port = line.rsplit(":", 1)
     print(line, say(to, int(port)), flush=True)
+    print(line + "/udp", tell(to, int(port)), flush=True)
 mine = socket.create_connection(("127.0.0.1", 8022), timeout=5)
 print("own", "ok" if own.accept()[0] else "", flush=True)
 `
 
-// H-11, M-8: "network: all" of ring 1 is every TCP port, for programs that know of no proxy: by the way out, its addresses checked, on
-// record. What isn't public and not allowed, and the ports of databases, are refused and on record too. Rings 2 and 3 stay as they are.
+// H-11, M-8: "network: all" of ring 1 is every TCP and UDP port, for programs that know of no proxy: by the way out, its addresses checked,
+// on record. What isn't public and not allowed, and the ports of databases, are refused and on record too. Rings 2 and 3 stay as they are.
 func TestH11Ring1ReachesEveryPort(t *testing.T) {
 	t.Parallel()
 	need(t, hostcaps.SocketLookup)
@@ -58,12 +69,27 @@ func TestH11Ring1ReachesEveryPort(t *testing.T) {
 		}
 	}()
 	port := l.Addr().(*net.TCPAddr).Port
+	u, err := net.ListenPacket("udp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	go func() {
+		b := make([]byte, 1<<16)
+		for {
+			n, from, err := u.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = u.WriteTo(append([]byte("far:"), b[:n]...), from)
+		}
+	}()
 	x.settings.section("egress")["allow"] = []string{"far.test:*", far.Addr.String() + ":*"}
 	x.file("any.py", anyPort)
 	to, shut, db := fmt.Sprintf("far.test:%d", port), fmt.Sprintf("10.1.2.3:%d", port), "far.test:5432"
 	for _, ring := range []string{"ring1", "ring2"} {
 		before := len(x.n.audit("node"))
-		r := x.run(x.opts(ring), "python3", "any.py", to, shut, db)
+		r := x.run(x.opts(ring), "python3", "any.py", map[string]string{"ring1": "all", "ring2": "listed"}[ring], to, shut, db)
 		r.want(t, 0, "exited")
 		got := map[string]string{}
 		for line := range strings.Lines(r.stdout) {
@@ -80,7 +106,7 @@ func TestH11Ring1ReachesEveryPort(t *testing.T) {
 			t.Errorf("%s: its own server on loopback: %v", ring, got)
 		}
 		if ring == "ring2" {
-			if got[to] != "ConnectionRefusedError" || len(seen) != 0 {
+			if got[to] != "ConnectionRefusedError" || got[to+"/udp"] != "ConnectionRefusedError" && got[to+"/udp"] != "TimeoutError" || len(seen) != 0 {
 				t.Errorf("ring 2: got %v, on record %v, want a port that is not captured", got, seen)
 			}
 			continue
@@ -88,8 +114,11 @@ func TestH11Ring1ReachesEveryPort(t *testing.T) {
 		if got[to] != "SSH-2.0-far" || seen[to] != "true ok" {
 			t.Errorf("ring 1: %s says %q, on record %v", to, got[to], seen)
 		}
-		for _, at := range []string{shut, db} {
-			if got[at] == "SSH-2.0-far" || !strings.HasPrefix(seen[at], "false ") {
+		if got[to+"/udp"] != "far:hello" || seen[to+"/udp"] != "true ok" {
+			t.Errorf("ring 1: a datagram to %s hears %q, on record %v", to, got[to+"/udp"], seen)
+		}
+		for _, at := range []string{shut, db, shut + "/udp", db + "/udp"} {
+			if strings.Contains(got[at], "far") || !strings.HasPrefix(seen[at], "false ") {
 				t.Errorf("ring 1: %s says %q, on record %v", at, got[at], seen)
 			}
 		}

@@ -70,6 +70,12 @@ func (p *Proxy) resolve(ctx context.Context, h egress.Host) ([]netip.Addr, error
 // dial decides, looks up, decides about the addresses, and connects to one of those and nothing else. The
 // flow holds what is asked for meanwhile, so that a new ring ends it too.
 func (p *Proxy) dial(f *flow, a egress.Ask) (net.Conn, egress.Decision, *refusal) {
+	return p.dialBy(p.dialer, f, a)
+}
+
+type dialer func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+
+func (p *Proxy) dialBy(by dialer, f *flow, a egress.Ask) (net.Conn, egress.Decision, *refusal) {
 	if d := p.allows(a); !d.Allowed() { // before the lookup: a question to the DNS is a message too
 		return nil, d, refused(d)
 	}
@@ -82,7 +88,7 @@ func (p *Proxy) dial(f *flow, a egress.Ask) (net.Conn, egress.Decision, *refusal
 	if r != nil {
 		return nil, d, r
 	}
-	conn, err := p.connect(ctx, pinned.AddrPorts())
+	conn, err := p.connect(ctx, by, pinned.AddrPorts())
 	if err != nil {
 		p.log.Info("egress: dial", "target", a.Target.String(), "error", err)
 		if _, cut := f.cutReason(); cut {
@@ -141,13 +147,13 @@ func (p *Proxy) itself(to netip.AddrPort) bool {
 // connect tries the addresses in turn, each with its share of the time that is left: a family that leads
 // nowhere must not use up what the other needs. The first error is told, since the resolver's first address
 // is the one people look for. All of the addresses were checked; none is looked up again (rebinding).
-func (p *Proxy) connect(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
+func (p *Proxy) connect(ctx context.Context, by dialer, to []netip.AddrPort) (net.Conn, error) {
 	end := time.Now().Add(p.limits.Dial)
 	var first error
 	for i, one := range to {
 		share := time.Until(end) / time.Duration(len(to)-i)
 		dialing, cancel := context.WithTimeout(ctx, share)
-		conn, err := p.dialer(dialing, one)
+		conn, err := by(dialing, one)
 		cancel()
 		if err == nil {
 			return conn, nil

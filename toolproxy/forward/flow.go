@@ -19,13 +19,15 @@ import (
 type flow struct {
 	client net.Conn
 
-	mu       sync.Mutex
-	ask      egress.Ask // zero: nothing that a ring could forbid
-	unread   bool       // what the ask has become (a websocket) is not read any more
-	upstream net.Conn
-	cancel   context.CancelFunc // of a lookup or dial under way
-	ended    bool
-	reason   egress.Reason // why it was cut
+	mu     sync.Mutex
+	ask    egress.Ask // zero: nothing that a ring could forbid
+	unread bool       // what the ask has become (a websocket) is not read any more
+	// it has no connection of the agent's, and goes by mayRelay; never changed
+	datagrams bool
+	upstream  net.Conn
+	cancel    context.CancelFunc // of a lookup or dial under way
+	ended     bool
+	reason    egress.Reason // why it was cut
 }
 
 // ask tells what is going on from now on. False: it was cut.
@@ -152,7 +154,10 @@ func (p *Proxy) review(f *flow, ring rings.Ring) {
 	a := f.ask
 	a.Ring = ring
 	d := p.allows(a)
-	if f.unread {
+	switch {
+	case f.datagrams:
+		d = p.mayRelay(a)
+	case f.unread:
 		d = p.mayUpgrade(a)
 	}
 	if !d.Allowed() {

@@ -72,7 +72,7 @@ type Proxy struct {
 	now        func() time.Time
 	log        *slog.Logger
 	resolver   Resolver
-	dialer     func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+	dialer     dialer
 	names      *dns.Responder
 	ledger     *ledger
 	pool       pool

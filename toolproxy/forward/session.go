@@ -77,7 +77,11 @@ func (s *session) settle() {
 			detail += ": " + string(reason)
 		}
 	}
-	s.p.ledger.put(link.Record{Kind: "egress", Name: t.target.String(), Allowed: true, Code: rings.CodeOK, Rule: t.rule, Detail: detail,
+	name := t.target.String()
+	if s.via == viaUDP {
+		name += "/udp"
+	}
+	s.p.ledger.put(link.Record{Kind: "egress", Name: name, Allowed: true, Code: rings.CodeOK, Rule: t.rule, Detail: detail,
 		Sent: s.meter.sent.Load() - t.sent, Received: s.meter.received.Load() - t.received, Took: s.p.now().Sub(t.since), Count: t.count})
 }
 

@@ -91,6 +91,8 @@ const (
 	SocketDNS     = "dns"     // TCP
 	SocketDNSUDP  = "dns-udp" // UDP
 	SocketFD      = "fd"      // a connected stream the agent inherited (profile strict)
+	SocketUDP     = "udp"     // UDP to anywhere, ring 1: the first of netns.RelaySockets
+	SocketAnswers = "answers" // the others of them
 )
 
 // Check asks whether a call may go on, as far as the supervisor knows: quarantine, ring and rate (H-9, H-16, H-31),
