@@ -260,6 +260,7 @@ func (s *run) admit() (err error) {
 		return err
 	}
 	if ring := s.admission.Ring.Value(); ring != s.plan.Ring {
+		s.endAdmission() // a step that failed isn't undone
 		return fmt.Errorf("the ring of agent %s changed to %d while the run was planned for ring %d",
 			s.asked.Agent, ring, s.plan.Ring)
 	}

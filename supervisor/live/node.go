@@ -194,6 +194,9 @@ func nodeRefusal(err error) error {
 	refused := func(status int, code, hint string) error {
 		return &control.Error{Status: status, Code: code, Message: err.Error(), Hint: hint}
 	}
+	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
+		return refused(403, string(denied.Decision.Code), denied.Hint)
+	}
 	switch {
 	case is(hypervisor.ErrNoApproval):
 		return refused(404, control.CodeNotFound, "GET /v1/approvals")
