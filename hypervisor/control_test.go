@@ -582,7 +582,7 @@ func TestH13DuplicateOverProcesses(t *testing.T) {
 		t.Fatal(line)
 	}
 	other := s.another()
-	defer other.Close()
+	t.Cleanup(func() { other.Close() }) // after the controls, which use it until they end
 	in := func(h *Hypervisor, agent, session string) *Control {
 		return s.controlOn(h, func(r *Request, o *ControlOptions) {
 			r.Agent, r.Session, o.Run = agent, session, "r-"+strings.ReplaceAll(agent, ":", ".")+session+"x"
