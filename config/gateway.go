@@ -21,6 +21,9 @@ import (
 // GatewayPath is where gateway.yaml is looked for when nobody names another. Nobody needs to have one.
 const GatewayPath = "/etc/agentrun/gateway.yaml"
 
+// DefaultModelCalls is more than a coding agent makes in a day's work, and ends a loop that costs nothing.
+const DefaultModelCalls = 10_000
+
 // maxGateway is its size; the gateway holds to the same.
 const maxGateway = 4 << 20
 
@@ -33,7 +36,9 @@ type Gateway struct {
 type part struct {
 	Policy       json.RawMessage // the section; empty: the file names no policy of the operator's
 	CapturePorts []uint16
-	Intercepts   bool // TLS; the sandbox needs a CA
+	Intercepts   bool     // TLS; the sandbox needs a CA
+	Dialects     []string // of models, beside OpenAI's chat
+	ModelCalls   int      // that a run may make; 0: DefaultModelCalls
 	Logs         outputs.Policy
 	Named        []string // absolute paths, whatever for: the files that it builds upon are among them
 	variables    []string // of the environment, that secrets come from
@@ -128,6 +133,14 @@ func parse(f File) (part, error) {
 				Intercept bool `yaml:"intercept"`
 			} `yaml:"rules"`
 		} `yaml:"egress"`
+		LLM struct {
+			Limits struct {
+				Calls int `yaml:"calls"`
+			} `yaml:"limits"`
+			Providers []struct {
+				Dialects []string `yaml:"dialects"`
+			} `yaml:"providers"`
+		} `yaml:"llm"`
 		Secrets map[string]struct {
 			Env string `yaml:"env"`
 		} `yaml:"secrets"`
@@ -143,9 +156,12 @@ func parse(f File) (part, error) {
 	if string(y.Policy) == "{}" {
 		y.Policy = nil
 	}
-	p := part{Policy: y.Policy, CapturePorts: slices.Clip(y.Egress.CapturePorts), Logs: y.Telemetry.Logs}
+	p := part{Policy: y.Policy, ModelCalls: y.LLM.Limits.Calls, CapturePorts: slices.Clip(y.Egress.CapturePorts), Logs: y.Telemetry.Logs}
 	for _, r := range y.Egress.Rules {
 		p.Intercepts = p.Intercepts || r.Intercept
+	}
+	for _, provider := range y.LLM.Providers {
+		p.Dialects = append(p.Dialects, provider.Dialects...)
 	}
 	for _, s := range y.Secrets {
 		if s.Env != "" {
@@ -157,7 +173,7 @@ func parse(f File) (part, error) {
 			p.Named = append(p.Named, text)
 		}
 	}
-	for _, list := range []*[]string{&p.variables, &p.Named} {
+	for _, list := range []*[]string{&p.variables, &p.Named, &p.Dialects} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}

@@ -5,6 +5,7 @@ package hypervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,9 @@ import (
 // BrokerOptions are what the run that the broker stands for has, beside what its Control knows.
 type BrokerOptions struct {
 	MaxSteps int // tool calls of the run's profile (M-3); the plan may allow fewer. 0 allows none
+	// MaxModelCalls are calls of models, which are counted apart: a coding agent makes one for each of its steps and
+	// few of tools. 0 allows none.
+	MaxModelCalls int
 	// Safety is the run's safety loop (S-15); nil: it has none.
 	Safety link.Safeties
 	// Parent is the broker of the run whose child this one is: steps and costs are also its (H-15); nil: it is none's.
@@ -49,7 +53,8 @@ type Broker struct {
 	mu      sync.Mutex
 	places  map[uint64]*openCall
 	last    uint64
-	taken   int          // steps
+	taken   int          // steps, model calls among them
+	models  int          // of them, model calls
 	told    int          // of them that have an entry of their own
 	written int          // changes of the memory
 	asked   int          // approvals of tools
@@ -173,15 +178,20 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 	if !c.Held {
 		return v
 	}
+	tool, _ := toolOf(c.Action.ID)
+	model := tool == "llm" || tool == "embeddings"
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch most := rings.ConstraintsOf(ring).MaxConcurrentTools; {
 	case len(b.places) >= most:
 		return no(ring, link.CodeConcurrency, "too many tools at once for "+ring.String(), "wait for the end of one of your calls", busyRetry)
-	case b.taken >= b.steps || b.opt.Parent != nil && !b.opt.Parent.step():
+	case b.stepLocked(model):
+	case model:
+		return no(ring, link.CodeSteps, fmt.Sprintf("the run has used its %d model calls", b.opt.MaxModelCalls),
+			"end with what you have; an operator gives more by llm: {limits: {calls: …}} in gateway.yaml", 0)
+	default:
 		return no(ring, link.CodeSteps, "the run has used its tool calls", "end with what you have", 0)
 	}
-	b.taken++
 	b.last++
 	b.places[b.last] = &openCall{action: c.Action, began: b.h.now(), ring: ring, tokens: b.tokens}
 	v.Place = b.last
@@ -189,13 +199,24 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 }
 
 // step takes a step for a child, of its own and of whose child it is (M-3).
-func (b *Broker) step() bool {
+func (b *Broker) step(model bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.taken >= b.steps || b.opt.Parent != nil && !b.opt.Parent.step() {
+	return b.stepLocked(model)
+}
+
+func (b *Broker) stepLocked(model bool) bool {
+	left := b.steps - (b.taken - b.models)
+	if model {
+		left = b.opt.MaxModelCalls - b.models
+	}
+	if left <= 0 || b.opt.Parent != nil && !b.opt.Parent.step(model) {
 		return false
 	}
 	b.taken++
+	if model {
+		b.models++
+	}
 	return true
 }
 

@@ -485,6 +485,22 @@ func TestH11ConcurrencyAndM3Steps(t *testing.T) {
 	}
 }
 
+// F5: calls of models are counted apart from tools', here too: by what is called, not by what the gateway says of it.
+func TestM3ModelCallsAreCountedApart(t *testing.T) {
+	n := newNode(t)
+	e := n.broker(BrokerOptions{MaxSteps: 1, MaxModelCalls: 2})
+	for i, row := range []struct{ tool, says string }{{"llm", ""}, {"math", ""}, {"embeddings", ""}, {"llm", "its 2 model calls"}, {"math", "its tool calls"}} {
+		v := check(t, e, tool(row.tool))
+		if v.Allowed != (row.says == "") || !v.Allowed && (v.Code != link.CodeSteps || !strings.Contains(v.Message, row.says)) {
+			t.Errorf("call %d of %s: got %+v, want %q", i, row.tool, v, row.says)
+		}
+		giveBack(t, e, v.Place)
+	}
+	if b, err := e.Budget(t.Context()); err != nil || b.Steps != 0 {
+		t.Errorf("got %+v %v, want no steps left", b, err)
+	}
+}
+
 func TestH16RateOfTheRing(t *testing.T) {
 	n := newNode(t)
 	e := n.broker(BrokerOptions{MaxSteps: 1000})

@@ -41,6 +41,7 @@ type Spec struct {
 	TTY                  bool
 	Wayout               bool     // with a way out: the tool proxy (M-7)
 	CapturePorts         []uint16 // captured beside 80 and 443
+	Dialects             []string // of models that the way out has, beside OpenAI's chat: their clients find it by variables
 	WayoutCA             bool     // the way out signs for hosts: the root view trusts the run's own CA (M-8)
 	BestEffort           bool     // go on without protections the host can't give, and say which
 	TestOnlyRanges       bool     // limits outside of M-3, for tests

@@ -64,6 +64,7 @@ type PlanWayout struct {
 	Socket   string   `json:"socket,omitempty"`     // unix socket, where the ring may make one
 	FD       int      `json:"descriptor,omitempty"` // inherited, in profiles without sockets
 	CA       bool     `json:"ca,omitempty"`         // the root view trusts a CA that is this run's only
+	Dialects []string `json:"dialects,omitempty"`   // of models, beside OpenAI's chat
 }
 
 // planWayout lays the way out down. Loopback addresses are the namespace's own, so they can be the same in
@@ -87,7 +88,7 @@ func (p *Plan) planWayout(s *Spec) {
 	if p.onlyTools() {
 		e.FD = toolsFD
 	}
-	e.CA = s.WayoutCA
+	e.CA, e.Dialects = s.WayoutCA, s.Dialects
 	e.AllPorts = p.Ring == 1 && s.Profile.Network.Mode == profiles.NetworkPublic && hostcaps.SocketLookup.Check() == nil
 	p.Wayout = e
 }
@@ -164,6 +165,13 @@ func (p *Plan) wayoutEnv(env map[string]string) {
 	env["AGENTRUN_MCP_URL"] = tools + "/mcp"
 	env["OPENAI_BASE_URL"] = tools + "/v1"
 	env["OPENAI_API_KEY"] = "none" // clients refuse to start without one; the gateway has the real ones and ignores this
+	// Only where a provider has them: a client that is led here to no model can't go by egress any more.
+	if slices.Contains(p.Wayout.Dialects, "messages") {
+		env["ANTHROPIC_BASE_URL"], env["ANTHROPIC_API_KEY"] = tools, "none"
+	}
+	if slices.Contains(p.Wayout.Dialects, "gemini") {
+		env["GOOGLE_GEMINI_BASE_URL"], env["GEMINI_API_KEY"] = tools, "none"
+	}
 	if p.Wayout.Socket != "" {
 		env["AGENTRUN_TOOLS_SOCKET"] = p.Wayout.Socket
 	}

@@ -37,7 +37,7 @@ func TestLastWordsArePrintable(t *testing.T) {
 // M-7, M-8: the gateway inherits one socket for each way out, by names that say which is which.
 func TestM7SocketsOfTheWayout(t *testing.T) {
 	p := &Plan{Ring: 3}
-	p.planWayout(&Spec{Wayout: true, CapturePorts: []uint16{8443, 443}})
+	p.planWayout(&Spec{Wayout: true, CapturePorts: []uint16{8443, 443}, Dialects: []string{"messages"}})
 	sockets, names := p.Wayout.wanted()
 	if len(sockets) != len(names) || !slices.Equal(p.Wayout.Capture, []uint16{80, 443, 8443}) {
 		t.Errorf("sockets %v, names %v, capture %v", sockets, names, p.Wayout.Capture)
@@ -56,6 +56,7 @@ func TestM7SocketsOfTheWayout(t *testing.T) {
 		"http_proxy": "http://127.0.0.1:7601", "HTTPS_PROXY": "http://127.0.0.1:7601", "ALL_PROXY": "socks5h://127.0.0.1:7601",
 		"no_proxy": "127.0.0.1,::1,localhost", "AGENTRUN_TOOLS_URL": "http://127.0.0.1:7600/internal/tools",
 		"AGENTRUN_MCP_URL": "http://127.0.0.1:7600/mcp", "OPENAI_BASE_URL": "http://127.0.0.1:7600/v1",
+		"ANTHROPIC_BASE_URL": "http://127.0.0.1:7600", "ANTHROPIC_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": "",
 	} {
 		if env[name] != want {
 			t.Errorf("%s: got %q, want %q", name, env[name], want)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"agentrun/config"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
 	"agentrun/internal/read"
@@ -79,7 +80,7 @@ func (s *run) wayOut() (bad []read.Problem) {
 		return bad
 	}
 	spec := &s.spec
-	spec.Wayout, spec.CapturePorts, spec.WayoutCA = true, slices.Clone(s.file.CapturePorts), s.file.Intercepts
+	spec.Wayout, spec.CapturePorts, spec.WayoutCA, spec.Dialects = true, slices.Clone(s.file.CapturePorts), s.file.Intercepts, s.file.Dialects
 	for _, entry := range r.Allow {
 		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
 			problem("--allow", "%q is not HOST or HOST:PORT", entry)
@@ -131,11 +132,14 @@ func (s *run) openWayOut() error {
 		return err
 	}
 	cmds := &toolcmd.Commands{Run: s.runTool}
-	o := hypervisor.BrokerOptions{MaxSteps: plan.Limits.MaxSteps, Safety: s.live.Safety, Execute: cmds.Execute}
+	o := hypervisor.BrokerOptions{
+		MaxSteps: plan.Limits.MaxSteps, MaxModelCalls: cmp.Or(s.file.ModelCalls, config.DefaultModelCalls), Safety: s.live.Safety, Execute: cmds.Execute,
+	}
 	if s.parent != nil {
 		o.Parent = s.parent.broker
 	}
 	s.broker = s.live.Control.Broker(o)
+	start.MaxModelCalls = o.MaxModelCalls
 	start.MaxSteps, start.LogDir, start.BestEffort = s.broker.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
 	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()
 	start.Ends = time.Now().Add(time.Duration(plan.Limits.Timeout))

@@ -125,7 +125,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	g.reader = append(g.reader, loop.readable()...)
 	alarms := &alarms{to: controlsOf(supervisor), log: log}
 	options := gate.Options{
-		Supervisor: waiting{supervisor, g.metrics}, Caller: c, Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, Ends: start.Ends,
+		Supervisor: waiting{supervisor, g.metrics}, Caller: c, Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, MaxModelCalls: start.MaxModelCalls, Ends: start.Ends,
 		Granted: gate.Granting(start.Tools), Log: log, Observe: g.observe, TraceID: traceID, Alarm: alarms.violation,
 	}
 	loop.require(&options)

@@ -29,7 +29,7 @@ func assembled(t *testing.T, config, mode string) (*gateway, *gatetest.Superviso
 		t.Fatal(err)
 	}
 	supervisor := gatetest.New(rings.Sandbox)
-	start := link.Start{Ring: rings.Sandbox, MaxSteps: 100, Version: version, Caller: link.Caller{Run: "run-1", Plan: "operator", Mode: mode}}
+	start := link.Start{Ring: rings.Sandbox, MaxSteps: 100, MaxModelCalls: 100, Version: version, Caller: link.Caller{Run: "run-1", Plan: "operator", Mode: mode}}
 	g, err := assemble(t.Context(), start, s, supervisor, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func lending(t *testing.T, config string, allow ...string) (*gateway, *gatetest.
 		supervisor.SetRing(e.Target)
 		return link.Elevated{Granted: true, Code: rings.CodeOK, ID: "e1", Target: e.Target, Expires: time.Now().Add(time.Hour), TTL: time.Hour}, nil
 	}
-	start := link.Start{Ring: rings.Sandbox, MaxSteps: 100, Version: version, Allow: allow, Caller: link.Caller{Run: "run-1", Plan: "operator", Mode: "public"}}
+	start := link.Start{Ring: rings.Sandbox, MaxSteps: 100, MaxModelCalls: 100, Version: version, Allow: allow, Caller: link.Caller{Run: "run-1", Plan: "operator", Mode: "public"}}
 	g, err := assemble(t.Context(), start, s, supervisor, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

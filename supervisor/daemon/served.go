@@ -43,7 +43,7 @@ func (d *Daemon) shapes(profile string) ([]runtime.Shape, error) {
 	}
 	plan, err := runtime.NewPlan(runtime.Spec{
 		Profile: p, Limits: p.Limits, Command: []string{"/usr/bin/true"}, WorkDir: "/",
-		Wayout: true, CapturePorts: file.CapturePorts, WayoutCA: file.Intercepts,
+		Wayout: true, CapturePorts: file.CapturePorts, WayoutCA: file.Intercepts, Dialects: file.Dialects,
 	})
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -189,5 +190,76 @@ func TestM15ConfidentialMode(t *testing.T) {
 	}
 	if !strings.Contains(got["embeddings"].Reply, "0.25") || !strings.Contains(got["math"].Reply, "42") {
 		t.Errorf("got %.300q and %.300q", got["embeddings"].Reply, got["math"].Reply)
+	}
+}
+
+// dialects asks each API by its base URL of the environment, as its clients do, with the key of the environment.
+const dialects = `
+import json, os, sys, urllib.request, urllib.error
+E = os.environ
+def ask(base, path, body, **headers):
+    h = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+    q = urllib.request.Request(base + path, json.dumps(body, ensure_ascii=False).encode(), h)
+    try: return urllib.request.urlopen(q).read().decode()
+    except urllib.error.HTTPError as e: return "%d %s" % (e.code, e.read().decode())
+def all(model, text, stream, only=""):
+    google = ":streamGenerateContent?alt=sse" if stream else ":generateContent"
+    a, g = {"x_api_key": E["ANTHROPIC_API_KEY"], "anthropic_beta": "b-1", "anthropic_version": "1"}, {"x_goog_api_key": E["GEMINI_API_KEY"]}
+    calls = {
+        "messages": lambda: ask(E["ANTHROPIC_BASE_URL"], "/v1/messages?beta=true", {"model": model, "stream": stream, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}, **a),
+        "responses": lambda: ask(E["OPENAI_BASE_URL"], "/responses", {"model": model, "stream": stream, "input": text, "verbosity": "low"}, authorization="Bearer " + E["OPENAI_API_KEY"]),
+        "gemini": lambda: ask(E["GOOGLE_GEMINI_BASE_URL"], "/v1beta/models/" + model + google, {"contents": [{"role": "user", "parts": [{"text": text}]}]}, **g),
+    }
+    return {name: call() for name, call in calls.items() if only in ("", name)}
+if len(sys.argv) > 3: print(all(sys.argv[1], sys.argv[2], True, sys.argv[3])[sys.argv[3]], flush=True)
+else: print(json.dumps([all(sys.argv[1], sys.argv[2], s) for s in (False, True)]))`
+
+// M-12, M-16, M-19: the three other dialects pass as they are in mode transparent, with the operator's key, by a CA of its own, counted
+// from what the provider says; what was said is nowhere on record. A cap stops a stream in the form of its dialect.
+func TestM16TransparentDialects(t *testing.T) {
+	needProgram(t, "python3")
+	x := newExit(t)
+	up := x.host("models.test", exittest.Dialects(x.secret))
+	provider := func(dialect string) object {
+		return object{"name": dialect, "base_url": "https://models.test/v1", "secret": "key", "allow_private": true, "ca_file": x.w.CAFile, "dialects": []string{dialect}, "models": []object{
+			{"name": "claude-*", "aliases": []string{"endless"}, "mode": "transparent", "input": 10_000_000, "output": 10_000_000, "from_cache": 1_000_000, "max_tokens": 100},
+		}}
+	}
+	x.settings["llm"] = object{"providers": []object{provider("messages"), provider("responses"), provider("gemini")}}
+	x.file("dialects.py", dialects)
+	const text = "user: root\n<data> <think>x</think> \u200b zebra"
+	r := x.run(x.opts("ring2"), "python3", "dialects.py", "claude-x", text)
+	r.want(t, 0, "exited")
+	var got []map[string]string
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || len(got) != 2 {
+		t.Fatalf("%v: %.600s", err, r.stdout)
+	}
+	for i, replies := range got {
+		for name, reply := range replies {
+			if !strings.Contains(reply, `root\\n\u003cdata\u003e \u003cthink\u003ex\u003c/think\u003e `+"\u200b zebra") || strings.Contains(reply, x.secret) {
+				t.Errorf("%s, stream %v: got %.600q", name, i == 1, reply)
+			}
+		}
+	}
+	for _, v := range up.Visits() {
+		if strings.Contains(fmt.Sprint(v.Header), "none") {
+			t.Errorf("the upstream has got %v", v.Header)
+		}
+	}
+	llm := calls(x.n.audit("node"), "llm")
+	if len(llm) != 6 {
+		t.Fatalf("%d calls on record, want 6", len(llm))
+	}
+	for _, e := range llm {
+		if s := fmt.Sprint(e.Data); e.Data["tokens"] != 140.0 || e.Data["cost"] != 860.0 || !strings.Contains(s, "mode_transparent") || strings.Contains(s, "zebra") || strings.Contains(s, x.secret) {
+			t.Errorf("on record: %v", e.Data)
+		}
+	}
+	// Each dialect by itself: after the cap nothing more of a run is answered.
+	for name, end := range map[string]string{"messages": "event: error\n", "responses": "insufficient_quota", "gemini": "RESOURCE_EXHAUSTED"} {
+		r := x.run(x.opts("ring3", x.planned("spender-"+name, "--plan", "freemium")...), "python3", "dialects.py", "endless", "x", name)
+		if !strings.Contains(r.stdout, "word word") || !strings.Contains(r.stdout, end) || !strings.Contains(r.stdout, "cost_exceeded") {
+			t.Errorf("%s: got %d bytes ending in %.400q, %.300q", name, len(r.stdout), r.stdout[max(0, len(r.stdout)-400):], r.stderr)
+		}
 	}
 }

@@ -41,7 +41,8 @@ same+=(TestM9EveryStartIsAsked TestM9MachineFilesHold TestM9ChildrenSagasAndDaem
 	TestM9KeyOfALiveRun TestM20NodeMetrics TestM20NodeMetricsOfCalls TestM20NodeMetricsStayOnThisHost TestM23StartByAPI TestM23OnlyOwnersStart TestM23ClientFromTheDocument
 	TestM18NothingSpokenIsKept TestM18RunLogSaysTheRing TestM19CapEndsTheRun TestH8RiskOfARealCall TestH16RunsShareABucket TestH24RunsShareAWindow
 	TestH19StepTimeoutReachesTheRun TestH27History TestH27RecordsOfCalls TestH27RecordsOfDecisions TestH28CallOfAKilledSupervisor
-	TestH32ContextFromInside TestS2ExecuteInsideIsConfirmed TestS10CodesOfSandboxesReachOperators)
+	TestH32ContextFromInside TestS2ExecuteInsideIsConfirmed TestS10CodesOfSandboxesReachOperators
+	TestM16TransparentDialects TestM16FilesPassUnchanged)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml

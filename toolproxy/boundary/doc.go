@@ -5,7 +5,7 @@
 //
 // What it guarantees:
 //
-//   - Marker.Wrap puts text between delimiters that carry a nonce of this one request. Text can neither close them nor open
+//   - Marker.Wrap puts text between delimiters that carry a nonce. Text can neither close them nor open
 //     others: what looks like a delimiter, like a chat template's token or like a speaker's name at the start of a line is
 //     written with a look-alike that no tokenizer folds back; what can't be seen (zero width, direction marks, tag
 //     characters, terminal escapes) is made visible. Escape(Escape(x)) == Escape(x).

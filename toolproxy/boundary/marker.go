@@ -22,12 +22,13 @@ const (
 // nonceBytes make guessing a delimiter hopeless within the life of a request: 2^-96.
 const nonceBytes = 12
 
-// Marker marks text as data for one request (spotlighting; Hines et al., "Defending Against Indirect Prompt Injection Attacks
+// Marker marks text as data (spotlighting; Hines et al., "Defending Against Indirect Prompt Injection Attacks
 // With Spotlighting", 2024). Its zero value can't be used: a delimiter that an agent knows is none.
 type Marker struct{ nonce string }
 
-// NewMarker draws the nonce from random (crypto/rand.Reader). Take a new one for each request: an agent sees what a model
-// repeats of the last.
+// NewMarker draws the nonce from random (crypto/rand.Reader). One that is used for more than a request needs a Redactor of
+// Nonce before whatever a model writes: an agent sees what it repeats. Should one learn the nonce all the same, Escape takes
+// it out of text.
 func NewMarker(random io.Reader) (*Marker, error) {
 	b := make([]byte, nonceBytes)
 	if _, err := io.ReadFull(random, b); err != nil {

@@ -12,7 +12,7 @@ import (
 type Family string
 
 const (
-	LLMChat       Family = "llm_chat"       // /internal/llm/chat, also as /v1/chat/completions, and /v1/models
+	LLMChat       Family = "llm_chat"       // /internal/llm/chat; the APIs of models at /v1/… and /v1beta/models
 	LLMEmbeddings Family = "llm_embeddings" // /internal/llm/embeddings, also as /v1/embeddings
 	Router        Family = "router"         // /internal/router and below
 	Tools         Family = "tools"          // /internal/tools and below
@@ -69,11 +69,11 @@ func ParseRoute(unsafeMethod, unsafeTarget string) (Route, RequestTarget, Decisi
 
 func familyOf(path string) (Route, bool) {
 	switch path {
-	case "/internal/llm/chat", "/v1/chat/completions":
+	case "/internal/llm/chat", "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses":
 		return Route{Family: LLMChat}, true
 	case "/internal/llm/embeddings", "/v1/embeddings":
 		return Route{Family: LLMEmbeddings}, true
-	case "/v1/models":
+	case "/v1/models", "/v1beta/models":
 		return Route{Family: LLMChat}, true
 	case "/mcp":
 		return Route{Family: MCP}, true
@@ -82,8 +82,10 @@ func familyOf(path string) (Route, bool) {
 	case "/internal/safety/create", "/internal/safety/read", "/internal/safety/execute":
 		return Route{Safety, strings.TrimPrefix(path, "/internal/safety/")}, true
 	}
-	if model, ok := strings.CutPrefix(path, "/v1/models/"); ok && !strings.Contains(model, "/") {
-		return Route{Family: LLMChat}, true
+	for _, list := range []string{"/v1/models/", "/v1beta/models/"} {
+		if model, ok := strings.CutPrefix(path, list); ok && !strings.Contains(model, "/") {
+			return Route{Family: LLMChat}, true
+		}
 	}
 	rest, ok := strings.CutPrefix(path, "/internal/")
 	if !ok {

@@ -14,24 +14,29 @@ import (
 
 func TestM7RoutesAllowed(t *testing.T) {
 	for unsafe, want := range map[string]Route{
-		"/internal/llm/chat":       {LLMChat, ""},
-		"/v1/chat/completions":     {LLMChat, ""},
-		"/internal/llm/embeddings": {LLMEmbeddings, ""},
-		"/v1/embeddings":           {LLMEmbeddings, ""},
-		"/internal/router":         {Router, ""},
-		"/internal/router/a/b":     {Router, "a/b"},
-		"/internal/tools":          {Tools, ""},
-		"/internal/tools/math":     {Tools, "math"},
-		"/internal/tools/m%61th?x": {Tools, "math"},
-		"/internal/tools/a.b:c-d":  {Tools, "a.b:c-d"},
-		"/internal/usage/today":    {Usage, "today"},
-		"/mcp":                     {MCP, ""},
-		"/v1/models":               {LLMChat, ""},
-		"/v1/models/small":         {LLMChat, ""},
-		"/internal/elevation":      {Elevation, ""},
-		"/internal/safety/create":  {Safety, "create"},
-		"/internal/safety/read":    {Safety, "read"},
-		"/internal/safety/execute": {Safety, "execute"},
+		"/internal/llm/chat":        {LLMChat, ""},
+		"/v1/chat/completions":      {LLMChat, ""},
+		"/internal/llm/embeddings":  {LLMEmbeddings, ""},
+		"/v1/embeddings":            {LLMEmbeddings, ""},
+		"/internal/router":          {Router, ""},
+		"/internal/router/a/b":      {Router, "a/b"},
+		"/internal/tools":           {Tools, ""},
+		"/internal/tools/math":      {Tools, "math"},
+		"/internal/tools/m%61th?x":  {Tools, "math"},
+		"/internal/tools/a.b:c-d":   {Tools, "a.b:c-d"},
+		"/internal/usage/today":     {Usage, "today"},
+		"/mcp":                      {MCP, ""},
+		"/v1/models":                {LLMChat, ""},
+		"/v1/models/small":          {LLMChat, ""},
+		"/v1/messages":              {LLMChat, ""},
+		"/v1/messages/count_tokens": {LLMChat, ""},
+		"/v1/responses":             {LLMChat, ""},
+		"/v1beta/models":            {LLMChat, ""},
+		"/v1beta/models/m:streamGenerateContent?alt=sse": {LLMChat, ""},
+		"/internal/elevation":                            {Elevation, ""},
+		"/internal/safety/create":                        {Safety, "create"},
+		"/internal/safety/read":                          {Safety, "read"},
+		"/internal/safety/execute":                       {Safety, "execute"},
 	} {
 		route, target, d := ParseRoute("POST", unsafe)
 		if !d.Allowed() || route != want || d.Rule != "M-7" || target.Form != OriginForm {
@@ -55,7 +60,7 @@ func TestM7RoutesForbidden(t *testing.T) {
 	}
 	never = append(never, "/", "", "*", "/internal", "/internal/", "/internal/llm", "/internal/llm/", "/internal/llm/chat/", "/internal/llm/chat/x", "/internal/llm/Chat", "/internal/LLM/chat", "/Internal/tools/a",
 		"/internal/toolsx", "/internal/tools/", "/internal/tools//a", "/internal/tools/a/", "/internal/tools/.a", "/internal/tools/a%2fb", "/internal/tools/a;b", "/internal/tools/%C3%A9", "/internal/tools/a b", "/internal/tools/a@b",
-		"/internal/routers", "/internal/usage%20", "/mcp/", "/mcp/x", "/MCP", "/v1", "/v1/models/", "/v1/models/a/b", "/v1/models/../x", "/v1/chat", "/v1/chat/completions/", "/metrics", "/debug/pprof", "/admin", "/internal/admin", "/internal/safety", "/internal/safety/", "/internal/safety/delete", "/internal/safety/create/x", "/internal/safety/create/", "/internal/Safety/create", "/.well-known/x", "https://a/internal/tools")
+		"/internal/routers", "/internal/usage%20", "/mcp/", "/mcp/x", "/MCP", "/v1", "/v1/models/", "/v1/models/a/b", "/v1beta/models/a/b", "/v1beta", "/v1/messages/", "/v1/messages/batches", "/v1/responses/x", "/v1/files", "/v1/models/../x", "/v1/chat", "/v1/chat/completions/", "/metrics", "/debug/pprof", "/admin", "/internal/admin", "/internal/safety", "/internal/safety/", "/internal/safety/delete", "/internal/safety/create/x", "/internal/safety/create/", "/internal/Safety/create", "/.well-known/x", "https://a/internal/tools")
 	for _, unsafe := range never {
 		if route, _, d := ParseRoute("GET", unsafe); d.Allowed() || route != (Route{}) || d.Sub == "" || d.Code != CodeRouteForbidden {
 			t.Errorf("ParseRoute(%q) = %+v, %+v, want it refused", unsafe, route, d)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -21,7 +22,8 @@ type Gate struct {
 	o        Options
 	policy   pdp.Decider
 	deciding chan struct{}
-	steps    atomic.Int64
+	steps    atomic.Int64 // of tools
+	models   atomic.Int64 // calls of models
 	// condemned: a critical violation was met (H-23). Nothing passes any more, also if nobody heard the alarm.
 	condemned atomic.Bool
 }
@@ -154,13 +156,15 @@ func (p *permit) ownRules() *Error {
 
 // countStep counts also what is refused later: a loop of refused calls is a loop (M-21).
 func (p *permit) countStep() *Error {
-	limit := int64(p.gate.o.MaxSteps)
-	n := p.gate.steps.Add(1)
-	if n <= limit {
+	limit, count, calls := p.gate.o.MaxSteps, &p.gate.steps, "calls"
+	if p.call.Kind == "llm" {
+		limit, count, calls = p.gate.o.MaxModelCalls, &p.gate.models, "model calls"
+	}
+	if count.Add(1) <= int64(limit) {
 		return nil
 	}
-	p.gate.steps.Add(-1)
-	return &Error{Code: CodeSteps, Message: "the run has made all the calls it may make", Next: "end the run; its result so far stays", Rule: "M-3"}
+	count.Add(-1)
+	return &Error{Code: CodeSteps, Message: "the run has made all the " + calls + " it may make", Next: "end the run; its result so far stays", Rule: "M-3"}
 }
 
 func (p *permit) arguments() *Error {
@@ -203,6 +207,9 @@ func (p *permit) startClock() {
 }
 
 const llmTimeout = 60 * time.Second
+
+// Unlimited is a Timeout that no run reaches: of a stream, which whoever makes the call ends when it stops flowing.
+const Unlimited time.Duration = math.MaxInt64
 
 // Timeout returns the time limit of M-11, 0 for what is no category.
 func (c Category) Timeout() time.Duration {

@@ -36,7 +36,7 @@ func allow(context.Context, pdp.Request) pdp.Decision {
 }
 
 func options(s link.Supervisor) gate.Options {
-	return gate.Options{Supervisor: s, Caller: caller(), Policy: pdp.DeciderFunc(allow), MaxSteps: 100, Granted: gate.Granting(nil)}
+	return gate.Options{Supervisor: s, Caller: caller(), Policy: pdp.DeciderFunc(allow), MaxSteps: 100, MaxModelCalls: 100, Granted: gate.Granting(nil)}
 }
 
 func newGate(t testing.TB, o gate.Options) *gate.Gate {
@@ -240,6 +240,27 @@ func TestM3Steps(t *testing.T) {
 		t.Errorf("got %d of %d steps, want 2 of 2", used, limit)
 	}
 	balanced(t, s, 4)
+}
+
+// F5: calls of models don't use up those of tools, nor the other way round, and each limit says which it is.
+func TestM3ModelCallsAreCountedApart(t *testing.T) {
+	o := options(gatetest.New(rings.Sandbox))
+	o.MaxSteps, o.MaxModelCalls = 1, 2
+	g := newGate(t, o)
+	for i, row := range []struct{ kind, says string }{{"llm", ""}, {"tool", ""}, {"llm", ""}, {"llm", "all the model calls"}, {"tool", "all the calls"}} {
+		c := call()
+		c.Kind = row.kind
+		p, e := g.Enter(t.Context(), c)
+		switch {
+		case e == nil:
+			p.End(gate.Outcome{})
+		case e.Code != gate.CodeSteps || row.says == "" || !strings.Contains(e.Message, row.says):
+			t.Errorf("call %d: got %s %q, want %q", i, e.Code, e.Message, row.says)
+		}
+		if (e == nil) != (row.says == "") {
+			t.Errorf("call %d of kind %s: got %v, want %q", i, row.kind, e, row.says)
+		}
+	}
 }
 
 func TestM3ZeroStepsAllowNone(t *testing.T) {

@@ -23,6 +23,8 @@ type Options struct {
 	Caller     link.Caller     // from link.Start; Run, Plan and Mode are required; without Agent or Team it is by itself: its run
 	Policy     pdp.Decider     // required; it is asked through pdp.Guarded whatever it is
 	MaxSteps   int             // calls of the run that may reach the policy (M-3); 0 allows none
+	// MaxModelCalls are those of models, which are counted apart; 0 allows none
+	MaxModelCalls int
 
 	Granted func(tool string) bool                // whether the run's key carries tool.<name>.invoke; nil: it carries none
 	Now     func() time.Time                      // nil: time.Now; used for durations, and against Ends

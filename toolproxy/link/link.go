@@ -52,11 +52,13 @@ type Start struct {
 	Metrics  string     `json:"metrics,omitempty"` // --metrics-addr on the host; empty: none
 	Network  string     `json:"network,omitempty"` // where the profile lets a run of its ring out, if less than the ring would: none, allowlist
 	MaxSteps int        `json:"max_steps"`         // tool calls of the run (M-3); 0 allows none
-	Ends     time.Time  `json:"ends,omitzero"`     // when the run's time limit ends it, or a little before; zero: not known
-	Trace    string     `json:"trace,omitempty"`   // traceparent of the run's span
-	LogDir   string     `json:"log_dir,omitempty"` // run logs (M-18); empty: none are kept
-	Version  string     `json:"version"`           // of the supervisor: the two must be of one build
-	UID      int        `json:"uid"`               // user and group to become; 0 is refused
+	// MaxModelCalls are calls of models; 0 allows none
+	MaxModelCalls int       `json:"max_model_calls"`
+	Ends          time.Time `json:"ends,omitzero"`     // when the run's time limit ends it, or a little before; zero: not known
+	Trace         string    `json:"trace,omitempty"`   // traceparent of the run's span
+	LogDir        string    `json:"log_dir,omitempty"` // run logs (M-18); empty: none are kept
+	Version       string    `json:"version"`           // of the supervisor: the two must be of one build
+	UID           int       `json:"uid"`               // user and group to become; 0 is refused
 	// BestEffort lets the gateway go on without a wall its host can't give, and say which (--best-effort).
 	BestEffort bool `json:"best_effort,omitempty"`
 	CA         CA   `json:"ca"` // empty: TLS is never intercepted

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -23,7 +24,14 @@ import (
 // left the gateway by then. A refusal isn't free all the same: turnAway takes it through the entrance.
 func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
 	var req chatRequest
-	body, e := g.read(w, r, &req)
+	body, e := g.body(w, r)
+	if e == nil && g.transparent(body) {
+		g.open(w, r, dialectOf(dialectChat), body, nil)
+		return
+	}
+	if e == nil {
+		e = decode(body, &req)
+	}
 	if e == nil {
 		e = req.check(g.o.Config.Limits)
 	}
@@ -32,17 +40,30 @@ func (g *Gateway) chat(w http.ResponseWriter, r *http.Request) {
 		if req.Model == "" {
 			req.Model = g.first
 		}
-		t, e = find(g.chats, req.Model)
+		if t, e = g.find(dialectChat, req.Model); e == nil && t.model.Mode != modeGuarded {
+			e = badArguments("model is named in two ways") // transparent and decode read one name differently
+		}
 	}
 	var p *prompt
 	if e == nil {
 		p, e = g.prompt(&req, t)
 	}
 	if e != nil {
-		g.turnAway(w, r, "llm", "/internal/llm/chat", e)
+		g.turnAway(w, r, "llm", dialectOf(dialectChat), e)
 		return
 	}
 	g.complete(w, r, body, &req, t, p)
+}
+
+// transparent tells of a chat with a model of that mode.
+func (g *Gateway) transparent(body []byte) bool {
+	found, err := members(body, []string{"model"})
+	if err != nil {
+		return false
+	}
+	name, _ := found["model"].text()
+	t, e := g.find(dialectChat, name)
+	return e == nil && t.model.Mode == modeTransparent
 }
 
 // enter asks the entrance for a permit of one call to a model, whose body becomes the arguments that others
@@ -54,22 +75,20 @@ func (g *Gateway) enter(r *http.Request, api string, body []byte, c gate.Call) (
 	}
 	c.Kind, c.Category, c.Action = "llm", gate.CategoryC, action(c.Tool, api)
 	c.Args = telemetry.NewPlaintext(json.RawMessage(args))
-	c.PlaintextFree = true // what comes back is a summary, counts, or numbers that are checked as such (M-15)
 	return g.o.Entrance.Enter(r.Context(), c)
 }
 
 // turnAway answers for a request that names no model or makes no sense: with why, unless the entrance refuses
 // it before. So it costs what a call costs, and is on record: else models could be tried out as fast as a
 // processor goes.
-func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, tool, api string, why *gate.Error) {
+func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, tool string, d *dialect, why *gate.Error) {
 	admit := func(rings.Ring) *gate.Error { return why }
-	permit, e := g.enter(r, api, nil, gate.Call{Tool: tool, Admit: admit})
-	if e != nil {
-		writeError(w, e)
-		return
+	permit, e := g.enter(r, d.api(), nil, gate.Call{Tool: tool, Admit: admit, PlaintextFree: true}) // nothing comes back
+	if e == nil {
+		_ = permit.End(gate.Outcome{Err: why}) // the agent gets nothing either way
+		e = why
 	}
-	_ = permit.End(gate.Outcome{Err: why}) // the agent gets nothing either way
-	writeError(w, why)
+	writeErrorIn(w, d, e)
 }
 
 // complete makes the call of a request that makes sense. The order is what keeps the budget honest: the
@@ -88,15 +107,21 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 	if g.confidential() {
 		more, moreTokens = g.summaries.estimate(most)
 	}
-	permit, e := g.enter(r, "/internal/llm/chat", body, gate.Call{
-		Tool: "llm", Estimate: t.model.cost(input, most) + more, Tokens: input + most + moreTokens, Flags: p.flags,
+	limit := t.provider.Timeout
+	if req.Stream {
+		limit = gate.Unlimited // it lives as long as it flows
+	}
+	permit, e := g.enter(r, dialectOf(dialectChat).api(), body, gate.Call{
+		Tool: "llm", Estimate: t.model.cost(input, most) + more, Tokens: input + most + moreTokens, Flags: p.flags, Timeout: limit,
+		PlaintextFree: true, // what comes back is a summary or counts in confidential mode (M-15)
 	})
 	if e != nil {
 		writeError(w, e)
 		return
 	}
-	c := newCall(g, t, permit, len(up), most)
-	c.hide(t.key, p.nonce)
+	c := newCall(g, t, permit, len(up), most, limit)
+	c.hide(t.key, g.marker.Nonce())
+	c.tell()
 	c.offered = req.offers()
 	// Whatever happens below, the permit is ended, once; also if a writer or a hook panics.
 	// nobody is left to be told
@@ -130,10 +155,12 @@ type call struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 
-	sentBytes int   // of the prompt
-	most      int64 // output tokens
-	outBytes  int   // of text, calls and reasoning, as the upstream sent them
-	told      int64 // output tokens at the last Spent
+	sentBytes int    // of the prompt
+	input     int64  // tokens of it, by its bytes
+	known     *usage // of it, by what the provider says before its reply's end; nil: nothing
+	most      int64  // output tokens
+	outBytes  int    // of text, calls and reasoning, as the upstream sent them
+	told      int64  // output tokens at the last Spent
 	asked     bool
 	received  int64
 	final     *usage // what the upstream said, if it did
@@ -146,21 +173,31 @@ type call struct {
 	secrets   []string
 	offered   map[string]bool // functions of the request
 	called    bool            // one was passed on, in confidential mode
-	open      bool            // its reply is for this program and not for an agent: nothing of it is withheld
+	open      bool            // nothing of its reply is withheld: it is for this program, or of mode transparent
+	passed    bool            // mode transparent: the provider may know of more than was sent, as a conversation that it keeps
+	free      bool            // the provider charges for nothing
 	extra     gate.Outcome    // what the summary cost
 	ended     bool
 	settled   usage
 }
 
-func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64) *call {
-	c := &call{gateway: g, target: t, permit: permit, sentBytes: sent, most: most, finish: "stop",
+func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64, limit time.Duration) *call {
+	c := &call{gateway: g, target: t, permit: permit, sentBytes: sent, input: tokensOf(sent), most: most, finish: "stop",
 		withheld: telemetry.NewPlaintext(&strings.Builder{}), calls: map[int64]*boundary.Redactor{}, strip: boundary.NewStripper(t.model.OpensInReasoning)}
 	c.hide(t.key)
-	ctx, stop := context.WithTimeout(permit.Context(), t.provider.Timeout)
+	ctx, stop := context.WithTimeout(permit.Context(), limit)
 	inner, cancel := context.WithCancelCause(ctx)
 	c.ctx = inner
 	c.cancel = func(cause error) { cancel(cause); stop() }
 	return c
+}
+
+// tell puts on record what of a call isn't as it is by default.
+func (c *call) tell() {
+	m := c.target.model
+	c.flag(m.Mode != modeGuarded, "mode_"+m.Mode)
+	c.flag(m.Boundary != boundaryStrict, "boundary_"+m.Boundary)
+	c.flag(m.Reasoning != reasoningStrip, "reasoning_"+m.Reasoning)
 }
 
 // withholds: in confidential mode no word of a reply goes to the agent (M-15).
@@ -187,8 +224,18 @@ func (c *call) meter() *gate.Error {
 		return failure(c.ctx, errLong) // it ignores its limit
 	}
 	c.told, c.asked = out, true
-	in := tokensOf(c.sentBytes)
-	return c.permit.Spent(c.target.model.cost(in, out), in+out)
+	u := c.soFar()
+	return c.permit.Spent(c.target.model.price(u), u.Prompt+u.Completion)
+}
+
+// soFar is the estimate of what was used up to now.
+func (c *call) soFar() usage {
+	u := usage{Prompt: c.input}
+	if c.known != nil {
+		u = *c.known
+	}
+	u.Completion = tokensOf(c.outBytes)
+	return u
 }
 
 // pump carries a reply from an upstream to the agent. It returns when the reply is complete or is to be given
@@ -250,7 +297,11 @@ func (c *call) flag(reason bool, flag string) {
 // hold comes in rest.
 func (c *call) give(ev *event, to sink) *gate.Error {
 	said := ev.said.Reveal()
-	text := c.redact.Write(c.strip.Write(said.text))
+	text := said.text
+	if c.target.model.Reasoning == reasoningStrip {
+		text = c.strip.Write(text)
+	}
+	text = c.redact.Write(text)
 	var calls []toolCall
 	for _, tc := range said.calls {
 		if c.withholds() {
@@ -382,11 +433,20 @@ func finishReason(said string) string {
 // run for nothing. Neither can be checked exactly, since only the provider knows its vocabulary: the bounds
 // are in price.go.
 func (c *call) bill() usage {
-	u := usage{Prompt: tokensOf(c.sentBytes), Completion: tokensOf(c.outBytes)}
-	f := c.final
-	believed := f != nil && plausibleInput(f.Prompt, c.sentBytes) && plausibleOutput(f.Completion, c.most, c.outBytes)
+	if c.free {
+		return usage{}
+	}
+	u, f := c.soFar(), c.final
+	believed := false
+	switch {
+	case f == nil:
+	case c.passed:
+		believed = plausiblePassed(*f, c.input, c.outBytes)
+	default:
+		believed = plausibleInput(f.Prompt, c.sentBytes) && plausibleOutput(f.Completion, c.most, c.outBytes)
+	}
 	if believed {
-		u.Prompt, u.Completion = f.Prompt, f.Completion
+		u = *f
 	}
 	c.flag(!believed, "usage_estimated")
 	u.Total = u.Prompt + u.Completion
@@ -406,7 +466,7 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	if c.asked || e == nil {
 		c.settled = c.bill()
 	}
-	o := gate.Outcome{Err: e, Cost: c.target.model.cost(c.settled.Prompt, c.settled.Completion) + c.extra.Cost,
+	o := gate.Outcome{Err: e, Cost: c.target.model.price(c.settled) + c.extra.Cost,
 		Tokens: c.settled.Total + c.extra.Tokens, Prompt: c.settled.Prompt + c.extra.Prompt,
 		Sent: c.extra.Sent, Received: c.extra.Received, Flags: c.flags}
 	if c.target.rt != nil {

@@ -47,7 +47,7 @@ func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error
 	if q.Model == "" {
 		q.Model = g.firstEmbeds()
 	}
-	t, e := find(g.embeds, q.Model)
+	t, e := g.find(kindEmbeddings, q.Model)
 	if e != nil {
 		return Embedded{}, e
 	}
@@ -56,7 +56,7 @@ func (g *Gateway) Embed(ctx context.Context, q Embedding) (Embedded, *gate.Error
 		return Embedded{}, e
 	}
 	p := &passed{ctx: ctx, spent: q.Spent}
-	c := newCall(g, t, p, sizeOf(texts), 0)
+	c := newCall(g, t, p, sizeOf(texts), 0, t.provider.Timeout)
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	vectors, e := c.vectors(&embeddingsRequest{Model: q.Model}, texts)
 	e = c.end(e)

@@ -80,7 +80,10 @@ func (r *embeddingsRequest) check() *gate.Error {
 // turnAway, at the price of a call, before anybody outside hears of it.
 func (g *Gateway) embeddings(w http.ResponseWriter, r *http.Request) {
 	var req embeddingsRequest
-	body, e := g.read(w, r, &req)
+	body, e := g.body(w, r)
+	if e == nil {
+		e = decode(body, &req)
+	}
 	if e == nil {
 		e = req.check()
 	}
@@ -90,10 +93,10 @@ func (g *Gateway) embeddings(w http.ResponseWriter, r *http.Request) {
 	}
 	var t *target
 	if e == nil {
-		t, e = find(g.embeds, req.Model)
+		t, e = g.find(kindEmbeddings, req.Model)
 	}
 	if e != nil {
-		g.turnAway(w, r, "embeddings", "/internal/llm/embeddings", e)
+		g.turnAway(w, r, "embeddings", embedded, e)
 		return
 	}
 	g.embed(w, r, body, &req, texts, t)
@@ -106,14 +109,15 @@ func (g *Gateway) embed(w http.ResponseWriter, r *http.Request, body []byte, req
 		flags = boundary.Merge(flags, boundary.Inspect(s))
 	}
 	input := tokensOf(size)
-	permit, e := g.enter(r, "/internal/llm/embeddings", body, gate.Call{
-		Tool: "embeddings", Estimate: t.model.cost(input, 0), Tokens: input, Flags: flags,
+	permit, e := g.enter(r, embedded.api(), body, gate.Call{
+		Tool: "embeddings", Estimate: t.model.cost(input, 0), Tokens: input, Flags: flags, Timeout: t.provider.Timeout,
+		PlaintextFree: true, // numbers, checked as such (M-15)
 	})
 	if e != nil {
 		writeError(w, e)
 		return
 	}
-	c := newCall(g, t, permit, size, 0)
+	c := newCall(g, t, permit, size, 0, t.provider.Timeout)
 	// nobody is left to be told
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	vectors, e := c.vectors(req, texts)

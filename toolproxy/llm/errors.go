@@ -17,9 +17,10 @@ func refuse(code rings.Code, message, next string) *gate.Error {
 	return &gate.Error{Code: code, Message: message, Next: next}
 }
 
-// errorBody is M-13's, in the place where OpenAI's clients look for it.
+// errorBody is M-13's, in the place where OpenAI's clients look for it, and with the type that Anthropic's do.
 type errorBody struct {
-	OK    bool `json:"ok"`
+	OK    bool   `json:"ok"`
+	Type  string `json:"type"`
 	Error struct {
 		*gate.Error
 		Type string `json:"type"`
@@ -27,15 +28,18 @@ type errorBody struct {
 }
 
 func bodyOf(e *gate.Error) (b errorBody) {
-	b.Error.Error, b.Error.Type = e, "agentrun_error"
+	b.Type, b.Error.Error, b.Error.Type = "error", e, "agentrun_error"
 	return b
 }
 
-func writeError(w http.ResponseWriter, e *gate.Error) {
+func writeError(w http.ResponseWriter, e *gate.Error) { writeErrorIn(w, dialectOf(dialectChat), e) }
+
+// writeErrorIn writes it in the form of a dialect.
+func writeErrorIn(w http.ResponseWriter, d *dialect, e *gate.Error) {
 	if e.Retry > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((e.Retry.Seconds())+0.999), 10))
 	}
-	writeJSON(w, gate.Status(e.Code), bodyOf(e))
+	writeJSON(w, gate.Status(e.Code), d.errorIn(e))
 }
 
 func writeJSON(w http.ResponseWriter, code int, v any) {

@@ -206,11 +206,8 @@ func contentText(v jsontext.Value) (string, error) {
 // sse reads server-sent events (WHATWG HTML, 9.2): lines, "data:" fields, an empty line at the end of each
 // event. Other fields and comments are skipped, but count as bytes and as progress.
 type sse struct {
-	in       *bufio.Reader
+	*lines
 	body     io.Closer
-	left     int64  // bytes that may still come
-	progress func() // told of every line: the upstream isn't silent
-	count    *int64
 	finished bool // a finish_reason was there: an end without [DONE] is an end too
 }
 
@@ -250,14 +247,14 @@ func (s *sse) next() (event, error) {
 func (s *sse) event() ([]byte, error) {
 	var data []byte
 	for {
-		line, err := s.line()
+		line, err := s.line(maxLine)
 		if err != nil {
 			if errors.Is(err, io.EOF) && len(data) > 0 {
 				return data, nil
 			}
 			return nil, err
 		}
-		if len(line) == 0 {
+		if line = bytes.TrimRight(line, "\r\n"); len(line) == 0 {
 			if len(data) > 0 {
 				return data, nil
 			}
@@ -274,15 +271,27 @@ func (s *sse) event() ([]byte, error) {
 	}
 }
 
-// line reads one, without its end. A line without end costs at most maxLine, all of them together what a
-// reply may have (left). Each piece counts before it is kept, so that the check comes ahead of the memory.
-func (s *sse) line() ([]byte, error) {
+// lines are those of a stream.
+type lines struct {
+	in       *bufio.Reader
+	left     int64  // bytes that may still come
+	progress func() // told of every piece: the upstream isn't silent
+	count    *int64
+}
+
+func newLines(from io.Reader, limit int64, progress func(), count *int64) *lines {
+	return &lines{in: bufio.NewReaderSize(from, 32<<10), left: limit, progress: progress, count: count}
+}
+
+// line reads one, with its end. A line without end costs at most longest, all of them together what a reply may
+// have (left). Each piece counts before it is kept, so that the check comes ahead of the memory.
+func (s *lines) line(longest int64) ([]byte, error) {
 	var line []byte
 	for {
 		piece, err := s.in.ReadSlice('\n')
 		s.progress()
 		*s.count += int64(len(piece))
-		if s.left -= int64(len(piece)); s.left < 0 || len(line)+len(piece) > maxLine {
+		if s.left -= int64(len(piece)); s.left < 0 || int64(len(line)+len(piece)) > longest {
 			return nil, errLong
 		}
 		line = append(line, piece...)
@@ -290,11 +299,33 @@ func (s *sse) line() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case errors.Is(err, io.EOF) && len(line) > 0, err == nil:
-			return bytes.TrimRight(line, "\r\n"), nil
+			return line, nil
 		case errors.Is(err, io.ErrUnexpectedEOF):
 			return nil, errShort
 		}
 		return nil, err
+	}
+}
+
+// raw reads the next event as it came, its empty line included, and what its data lines say. A stream may have any
+// length, an event not: it may have limit bytes, which left begins with each time.
+func (s *lines) raw(limit int64) (event, data []byte, err error) {
+	s.left = limit
+	for {
+		line, err := s.line(limit)
+		if errors.Is(err, io.EOF) && len(event) > 0 {
+			return event, bytes.TrimSpace(data), nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		event = append(event, line...)
+		if line = bytes.TrimRight(line, "\r\n"); len(line) == 0 {
+			return event, bytes.TrimSpace(data), nil
+		}
+		if value, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			data = append(append(data, value...), '\n')
+		}
 	}
 }
 

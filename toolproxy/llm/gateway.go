@@ -3,13 +3,17 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
+	"sync"
 	"time"
 
 	"agentrun/rings"
@@ -36,11 +40,21 @@ type Options struct {
 type Gateway struct {
 	o         Options
 	mux       *http.ServeMux
-	chats     map[string]*target
-	embeds    map[string]*target
-	first     string // chat model of a request without one
+	marker    *boundary.Marker              // of the run: with one for each request no provider's cache would ever hit
+	named     map[string]map[string]*target // by dialect or kind, and by name
+	wild      map[string][]pattern          // by dialect, in the order of the file
+	first     string                        // chat model of a request without one
 	summaries *summarising
 	order     []*target
+
+	mu     sync.Mutex
+	looked map[[sha256.Size]byte][]string // flags of what was said before (marked)
+}
+
+// pattern is a model's name with a *.
+type pattern struct {
+	before, after string
+	*target
 }
 
 // target is a model and where it is.
@@ -74,14 +88,14 @@ func New(o Options) (*Gateway, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Upstream == nil {
-		o.Upstream = transport
+	g := &Gateway{o: o, named: map[string]map[string]*target{}, wild: map[string][]pattern{}, looked: map[[sha256.Size]byte][]string{}}
+	var err error
+	if g.marker, err = boundary.NewMarker(o.Random); err != nil {
+		return nil, err
 	}
-	g := &Gateway{o: o, chats: map[string]*target{}, embeds: map[string]*target{}}
 	if err := g.targets(); err != nil {
 		return nil, err
 	}
-	var err error
 	if g.summaries, err = g.summariser(); err != nil {
 		return nil, err
 	}
@@ -105,15 +119,21 @@ func (g *Gateway) targets() error {
 				return fmt.Errorf("llm provider %s: secret %q is not configured", p.Name, p.Secret)
 			}
 		}
-		rt := g.o.Upstream(*p)
+		rt, err := g.transport(*p)
+		if err != nil {
+			return fmt.Errorf("llm provider %s: %w", p.Name, err)
+		}
 		for j := range p.Models {
 			g.addTarget(&target{model: &p.Models[j], provider: p, key: key, rt: rt})
 		}
 	}
 	if t := g.o.Config.TestModel; t.Enabled {
-		local := &Provider{Name: "agentrun", Timeout: mostTime, Idle: mostTime}
-		for _, kind := range []string{kindChat, kindEmbeddings} {
-			g.addTarget(&target{provider: local, model: &Model{Name: TestModelName, Upstream: TestModelName, Kind: kind, Input: t.Input, Output: t.Output, MaxTokens: 4096}})
+		local := &Provider{Name: "agentrun", Models: []Model{
+			{Name: TestModelName, Input: t.Input, Output: t.Output}, {Name: TestModelName, Kind: kindEmbeddings, Input: t.Input, Output: t.Output},
+		}}
+		local.defaults()
+		for i := range local.Models {
+			g.addTarget(&target{provider: local, model: &local.Models[i]})
 		}
 	}
 	if g.o.Config.Default != "" {
@@ -124,15 +144,25 @@ func (g *Gateway) targets() error {
 
 func (g *Gateway) addTarget(t *target) {
 	g.order = append(g.order, t)
-	if t.model.Kind == kindEmbeddings {
-		g.embeds[t.model.Name] = t
-		return
-	}
-	g.chats[t.model.Name] = t
-	if g.first == "" {
-		g.first = t.model.Name
+	for _, kind := range t.provider.kinds(t.model) {
+		if g.named[kind] == nil {
+			g.named[kind] = map[string]*target{}
+		}
+		for _, name := range t.model.names() {
+			if before, after, wild := strings.Cut(name, "*"); wild {
+				g.wild[kind] = append(g.wild[kind], pattern{before, after, t})
+				continue
+			}
+			g.named[kind][name] = t
+			if g.first == "" && kind == dialectChat && t.model.Mode == modeGuarded {
+				g.first = name
+			}
+		}
 	}
 }
+
+// upstream is the provider's name of a model that was asked for by this one.
+func (t *target) upstream(asked string) string { return cmp.Or(t.model.Upstream, asked) }
 
 func (g *Gateway) routes() {
 	m := http.NewServeMux()
@@ -142,8 +172,15 @@ func (g *Gateway) routes() {
 	for _, path := range []string{"/internal/llm/embeddings", "/v1/embeddings"} {
 		m.HandleFunc("POST "+path, g.embeddings)
 	}
-	m.HandleFunc("GET /v1/models", g.models)
-	m.HandleFunc("GET /v1/models/{name...}", g.oneModel)
+	for _, path := range []string{"/v1/messages", "/v1/messages/count_tokens"} {
+		m.HandleFunc("POST "+path, g.opens(dialectMessages))
+	}
+	m.HandleFunc("POST /v1/responses", g.opens(dialectResponses))
+	m.HandleFunc("POST /v1beta/models/{call}", g.opens(dialectGemini))
+	for _, version := range []string{"v1", "v1beta"} {
+		m.HandleFunc("GET /"+version+"/models", g.models)
+		m.HandleFunc("GET /"+version+"/models/{name...}", g.oneModel)
+	}
 	g.mux = m
 }
 
@@ -152,7 +189,7 @@ func (g *Gateway) routes() {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, pattern := g.mux.Handler(r); pattern == "" {
 		writeError(w, refuse(gate.CodeNotFound, "there is no such endpoint, or not with this method",
-			"POST /v1/chat/completions, POST /v1/embeddings, GET /v1/models"))
+			"POST /v1/chat/completions, /v1/messages, /v1/responses, /v1/embeddings, GET /v1/models"))
 		return
 	}
 	g.mux.ServeHTTP(w, r)
@@ -160,9 +197,16 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) confidential() bool { return g.o.Caller.Mode != boundary.ModePublic }
 
-func find(in map[string]*target, name string) (*target, *gate.Error) {
-	if t := in[name]; t != nil {
+// find returns the model of this name for a dialect, or for embeddings: by its whole name first, then by the first
+// pattern of the file that fits.
+func (g *Gateway) find(kind, name string) (*target, *gate.Error) {
+	if t := g.named[kind][name]; t != nil {
 		return t, nil
+	}
+	for _, p := range g.wild[kind] {
+		if len(name) >= len(p.before)+len(p.after) && strings.HasPrefix(name, p.before) && strings.HasSuffix(name, p.after) && modelName().MatchString(name) {
+			return p.target, nil
+		}
 	}
 	return nil, refuse(gate.CodeNotFound, "there is no such model for this", "GET /v1/models lists those there are")
 }
@@ -172,41 +216,85 @@ func action(tool, api string) rings.Action {
 	return rings.Action{ID: "tool." + tool + ".invoke", Name: tool, ExecuteAPI: api, Reversibility: rings.Full, ReadOnly: true}
 }
 
+// modelEntry is one model of a list, with the members of OpenAI and those of Anthropic: clients of either find
+// theirs.
 type modelEntry struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
+	ID          string `json:"id"`
+	Object      string `json:"object"`
+	Created     int64  `json:"created"`
+	OwnedBy     string `json:"owned_by"`
+	Type        string `json:"type"`
+	DisplayName string `json:"display_name"`
+	CreatedAt   string `json:"created_at"`
 }
 
-func entryOf(t *target) modelEntry {
-	return modelEntry{t.model.Name, "model", 0, t.provider.Name}
+func entryOf(name string, t *target) modelEntry {
+	return modelEntry{name, "model", 0, t.provider.Name, "model", name, "1970-01-01T00:00:00Z"}
 }
 
-// models lists what can be asked for, as OpenAI's clients expect it. It is the operator's choice and no
-// secret; what a model costs, and under which name its provider knows it, stays here. It takes no permit:
-// nothing is spent or sent by it.
-func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
+// googleEntry is one as Google's clients expect it.
+type googleEntry struct {
+	Name        string   `json:"name"`
+	DisplayName string   `json:"displayName"`
+	Methods     []string `json:"supportedGenerationMethods"`
+}
+
+func googleOf(name string) googleEntry {
+	return googleEntry{"models/" + name, name, []string{"generateContent", "streamGenerateContent", "countTokens"}}
+}
+
+// isGoogle tells of a request by Google's paths.
+func isGoogle(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/v1beta/") }
+
+// models lists what can be asked for by name; what a pattern lets pass is the provider's to list. It is the
+// operator's choice and no secret; what a model costs, and under which name its provider knows it, stays here. It
+// takes no permit: nothing is spent or sent by it.
+func (g *Gateway) models(w http.ResponseWriter, r *http.Request) {
 	list := struct {
 		Object string       `json:"object"`
 		Data   []modelEntry `json:"data"`
-	}{"list", []modelEntry{}}
+		More   bool         `json:"has_more"`
+	}{"list", []modelEntry{}, false}
+	google := struct {
+		Models []googleEntry `json:"models"`
+	}{[]googleEntry{}}
+	seen := map[string]bool{}
 	for _, t := range g.order {
-		if t.model.Kind == kindEmbeddings && g.chats[t.model.Name] != nil {
-			continue // one name, both kinds
+		for _, name := range t.model.names() {
+			if seen[name] || strings.Contains(name, "*") {
+				continue // one name, several kinds
+			}
+			seen[name] = true
+			list.Data = append(list.Data, entryOf(name, t))
+			if g.named[dialectGemini][name] != nil {
+				google.Models = append(google.Models, googleOf(name))
+			}
 		}
-		list.Data = append(list.Data, entryOf(t))
+	}
+	if isGoogle(r) {
+		writeJSON(w, http.StatusOK, google)
+		return
 	}
 	writeJSON(w, http.StatusOK, list)
 }
 
 func (g *Gateway) oneModel(w http.ResponseWriter, r *http.Request) {
-	for _, in := range []map[string]*target{g.chats, g.embeds} {
-		if t := in[r.PathValue("name")]; t != nil {
-			writeJSON(w, http.StatusOK, entryOf(t))
+	name := r.PathValue("name")
+	if isGoogle(r) {
+		if _, e := g.find(dialectGemini, name); e != nil {
+			writeErrorIn(w, dialectOf(dialectGemini), e)
+			return
+		}
+		writeJSON(w, http.StatusOK, googleOf(name))
+		return
+	}
+	var e *gate.Error
+	for _, kind := range []string{dialectChat, dialectMessages, dialectResponses, dialectGemini, kindEmbeddings} {
+		var t *target
+		if t, e = g.find(kind, name); e == nil {
+			writeJSON(w, http.StatusOK, entryOf(name, t))
 			return
 		}
 	}
-	_, e := find(nil, "")
 	writeError(w, e)
 }

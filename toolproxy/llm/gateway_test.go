@@ -73,7 +73,11 @@ func (e *entrance) Enter(ctx context.Context, c gate.Call) (gate.Permit, *gate.E
 	if e.limit == 0 {
 		e.limit = 10 * time.Second
 	}
-	ctx, stop := context.WithTimeout(ctx, e.limit)
+	limit := e.limit
+	if c.Timeout > 0 {
+		limit = min(limit, c.Timeout)
+	}
+	ctx, stop := context.WithTimeout(ctx, limit)
 	return &permit{entrance: e, ctx: ctx, stop: stop}, nil
 }
 
@@ -264,7 +268,7 @@ func TestM7TestModelAnswersWithoutAProvider(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	b, _ := io.ReadAll(resp.Body)
-	if want := `{"object":"list","data":[{"id":"agentrun-test","object":"model","created":0,"owned_by":"agentrun"}]}` + "\n"; string(b) != want {
+	if want := `{"object":"list","data":[{"id":"agentrun-test","object":"model","created":0,"owned_by":"agentrun","type":"model","display_name":"agentrun-test","created_at":"1970-01-01T00:00:00Z"}],"has_more":false}` + "\n"; string(b) != want {
 		t.Errorf("models: got %s, want %s", b, want)
 	}
 	r.done(t)
@@ -359,7 +363,7 @@ func TestM13BadRequestsAreRefusedInJSON(t *testing.T) {
 		{`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://evil.example/?q=secret"}}]}]}`, "bad_arguments"},
 		{`{"messages":[{"role":"tool","content":"x"}]}`, "bad_arguments"},
 		{`{"messages":[{"role":"user","content":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}]}`, "bad_arguments"},
-		{ask("", strings.Repeat("x", 2<<20), ""), "too_large"},
+		{ask("", strings.Repeat("x", mostBody), ""), "too_large"},
 	} {
 		code, body := r.post(t, "/v1/chat/completions", c.body)
 		if code < 400 || errorCode(body) != c.code || !strings.Contains(body, `"next":"`) {
@@ -704,7 +708,10 @@ func TestM8ProvidersAtPrivateAddressesNeedTheOperatorsWord(t *testing.T) {
 	}{{"93.184.215.14:443", [2]bool{true, true}}, {"10.0.0.1:1", [2]bool{false, true}}, {"169.254.169.254:80", [2]bool{false, false}}} {
 		t.Run(row.address, func(t *testing.T) {
 			for i, private := range []bool{false, true} {
-				_, err := transport(Provider{AllowPrivate: private}).(*http.Transport).DialContext(ctx, "tcp", row.address)
+				rt, err := (&Gateway{}).transport(Provider{AllowPrivate: private})
+				if err == nil {
+					_, err = rt.(*http.Transport).DialContext(ctx, "tcp", row.address)
+				}
 				if got := !errors.Is(err, upstream.ErrAddress); got != row.want[i] {
 					t.Errorf("private %v: got %v, want allowed %v", private, err, row.want[i])
 				}
@@ -798,7 +805,7 @@ func TestM19Config(t *testing.T) {
 		{"providers: [{name: a, base_url: 'http://x/v1', models: [{name: m}]}]", "want https"},
 		{"providers: [{name: a, base_url: 'https://u:p@x/v1', models: [{name: m}]}]", "without user"},
 		{"providers: [{name: a, base_url: 'https://x/v1', models: [{name: m, input: -1}]}]", "not within"},
-		{"providers: [{name: a, base_url: 'https://x/v1', timeout: 5m, models: [{name: m}]}]", "not within"},
+		{"providers: [{name: a, base_url: 'https://x/v1', timeout: 2h, models: [{name: m}]}]", "not within"},
 		{"providers: [{name: a, base_url: 'https://x/v1', models: [{name: m}, {name: m}]}]", "twice"},
 		{"default: nobody", "no chat model"},
 		{"system: &a x\ndefault: *a", "anchors"},
@@ -856,7 +863,8 @@ func TestM19Cost(t *testing.T) {
 }
 
 func sseOf(in []byte, count *int64) *sse {
-	return &sse{in: bufio.NewReaderSize(bytes.NewReader(in), 16), body: io.NopCloser(nil), left: 1 << 16, progress: func() {}, count: count}
+	from := &lines{in: bufio.NewReaderSize(bytes.NewReader(in), 16), left: 1 << 16, progress: func() {}, count: count}
+	return &sse{lines: from, body: io.NopCloser(nil)}
 }
 
 func FuzzSSE(f *testing.F) {
@@ -888,7 +896,7 @@ func FuzzChatRequest(f *testing.F) {
 		if decode(body, &req) != nil || req.check(config.Limits) != nil {
 			return
 		}
-		p, e := g.prompt(&req, g.chats[TestModelName])
+		p, e := g.prompt(&req, g.named[dialectChat][TestModelName])
 		if e != nil {
 			return
 		}

@@ -261,7 +261,7 @@ func FuzzReply(f *testing.F) {
 			t.Fatal(e)
 		}
 		defer permit.End(gate.Outcome{})
-		c := newCall(g, &target{model: to, provider: &Provider{Timeout: mostTime}}, permit, 300, 100)
+		c := newCall(g, &target{model: to, provider: &Provider{Timeout: mostTime}}, permit, 300, 100, time.Minute)
 		defer c.cancel(nil)
 		out := &wholeSink{reply: telemetry.NewPlaintext(&wholeReply{})}
 		failed := c.pump(sseOf(in, &c.received), out)

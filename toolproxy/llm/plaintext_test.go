@@ -4,6 +4,7 @@ package llm
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -38,18 +39,22 @@ func TestM18PromptsAndRepliesRefuseToPrint(t *testing.T) {
 		t.Fatal(e)
 	}
 	defer permit.End(gate.Outcome{})
-	c := newCall(g, target, permit, 0, 100)
+	c := newCall(g, target, permit, 0, 100, time.Minute)
 	defer c.cancel(nil)
 	ev, err := parseChunk([]byte(`{"choices":[{"delta":{"content":"` + word + `<"}}]}`))
 	if err != nil {
 		t.Fatal(err)
+	}
+	passes, e := g.passing(dialectOf(dialectChat), httptest.NewRequest("POST", "/v1/chat/completions", nil), []byte(`{"model":"`+TestModelName+`","messages":["`+word+`"]}`))
+	if e != nil {
+		t.Fatal(e)
 	}
 	out := newSink(nil, g, &chat)
 	if e := c.give(&ev, out); e != nil {
 		t.Fatal(e)
 	}
 	for name, v := range map[string]any{
-		"request": chat, "request for vectors": vectors, "prompt": p, "event": ev, "call": c, "sink": out, "stripper": c.strip,
+		"request": chat, "transparent": passes, "request for vectors": vectors, "prompt": p, "event": ev, "call": c, "sink": out, "stripper": c.strip,
 		"texts": Embedding{Texts: telemetry.NewPlaintext([]string{word})},
 	} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d"} {

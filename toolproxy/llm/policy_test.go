@@ -26,7 +26,7 @@ func decided(t *testing.T, mode, policy string) (*Gateway, *gatetest.Supervisor)
 	}
 	s := gatetest.New(rings.Sandbox)
 	who := link.Caller{Run: "r", Agent: "a", Team: "t", Role: "agent", Plan: "casual", Mode: mode}
-	e, err := gate.New(gate.Options{Supervisor: s, Caller: who, Policy: set, MaxSteps: 100, Granted: gate.Granting(nil)})
+	e, err := gate.New(gate.Options{Supervisor: s, Caller: who, Policy: set, MaxSteps: 100, MaxModelCalls: 100, Granted: gate.Granting(nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

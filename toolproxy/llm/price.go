@@ -13,6 +13,13 @@ func (m *Model) cost(input, output int64) int64 {
 	return mulDiv(input, m.Input) + mulDiv(output, m.Output)
 }
 
+// price of a call: cost, with what the provider says of its cache at its own price.
+func (m *Model) price(u usage) int64 {
+	from := min(u.fromCache, u.Prompt)
+	kept := min(u.cached, u.Prompt-from)
+	return min(m.cost(u.Prompt-from-kept, u.Completion), mostCost) + min(mulDiv(from, m.FromCache)+mulDiv(kept, m.Cached), mostCost)
+}
+
 const mostCost = 1 << 61 // two of them still fit
 
 // mulDiv multiplies in 128 bits: a configured price and an unlikely count of tokens may exceed 64, and a cost
@@ -40,12 +47,24 @@ type usage struct {
 	Prompt     int64 `json:"prompt_tokens"`
 	Completion int64 `json:"completion_tokens"`
 	Total      int64 `json:"total_tokens"`
+	// parts of Prompt: out of the provider's cache, and into it
+	fromCache, cached int64
 }
 
 // plausibleInput: a token has at least a byte, no vocabulary has tokens of more than 128 bytes on average,
 // and a provider adds a template or leaves one out.
 func plausibleInput(said int64, sent int) bool {
 	return said > 0 && said >= (int64(sent)-4096)/128 && said <= int64(sent)+4096
+}
+
+// plausiblePassed is of mode transparent: the provider may have a conversation, files or thoughts that nobody saw
+// here, so only too little can't be true, and what no model has room for.
+func plausiblePassed(said usage, input int64, out int) bool {
+	return plausiblePrompt(said.Prompt, input) && plausibleOutput(said.Completion, maxSaid, out)
+}
+
+func plausiblePrompt(said, input int64) bool {
+	return said > 0 && said >= input*3/128-32 && said <= maxSaid
 }
 
 // plausibleOutput: no vocabulary has tokens of more than 128 bytes on average, and no reply is much longer

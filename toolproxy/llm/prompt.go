@@ -55,28 +55,31 @@ type upMessage struct {
 type prompt struct {
 	up    telemetry.Plaintext[*upRequest]
 	flags []string
-	nonce string // taken out of the reply: a model may repeat the delimiters
+	looks bool // without a marker: what users and tools say is looked at all the same
 }
 
 // prompt writes what goes up. The system message is the first and the only one: models weigh it above all
 // else, so it is the operator's text and the explanation of the delimiters, and nothing of the agent's comes
-// before or into it. The nonce of the delimiters is drawn for this request: an agent that has seen one prompt
-// can't forge the end of the next (M-16).
+// before or into it. The nonce of the delimiters is the run's, so that the prompt begins alike each time and the
+// provider's cache has it; an agent that a model has told it all the same can't write it: it is taken out of every
+// text on its way up, and of every reply (M-16).
+//
+// With another boundary than strict the application's own system messages stay what they are and no text is
+// changed: then there is no marker, and the operator's instruction comes first only if there is one in the file.
 func (g *Gateway) prompt(r *chatRequest, t *target) (*prompt, *gate.Error) {
-	m, err := boundary.NewMarker(g.o.Random)
-	if err != nil {
-		e := refuse(gate.CodeUnavailable, "no random numbers for a safe prompt", "try again later")
-		e.Cause = err
-		return nil, e
-	}
-	system := g.o.Config.System
-	up := &upRequest{
-		Model: t.model.Upstream, Stream: true, StreamOptions: &upStream{true},
-		sampling: r.sampling,
-		Messages: []upMessage{{Role: "system", Content: system + "\n\n" + m.Instruction()}},
+	m, system := g.marker, g.o.Config.System
+	up := &upRequest{Model: t.upstream(r.Model), Stream: true, StreamOptions: &upStream{true}, sampling: r.sampling}
+	p, messages := &prompt{up: telemetry.NewPlaintext(up), looks: t.model.Boundary == boundaryMark}, r.Messages.Reveal()
+	switch {
+	case t.model.Boundary == boundaryStrict:
+		up.Messages = []upMessage{{Role: "system", Content: system + "\n\n" + m.Instruction()}}
+	case system != DefaultSystem:
+		up.Messages = []upMessage{{Role: "system", Content: system}}
+		fallthrough
+	default:
+		m = nil
 	}
 	up.limit(t, r.most(t.model))
-	p, messages := &prompt{nonce: m.Nonce(), up: telemetry.NewPlaintext(up)}, r.Messages.Reveal()
 	for i := range messages {
 		if e := p.add(m, &messages[i], fmt.Sprintf("messages[%d]", i)); e != nil {
 			return nil, e
@@ -113,12 +116,21 @@ func (p *prompt) settings(m *boundary.Marker, r *chatRequest) *gate.Error {
 }
 
 func (p *prompt) escape(m *boundary.Marker, text string) string {
+	if m == nil {
+		return text
+	}
 	out, flags := m.Escape(text)
 	p.flags = boundary.Merge(p.flags, flags)
 	return out
 }
 
 func (p *prompt) wrap(m *boundary.Marker, from boundary.Source, text string) string {
+	if m == nil {
+		if p.looks && from != boundary.FromDeveloper {
+			p.flags = boundary.Merge(p.flags, boundary.Inspect(text))
+		}
+		return text
+	}
 	out, flags := m.Wrap(from, text)
 	p.flags = boundary.Merge(p.flags, flags)
 	return out
@@ -132,7 +144,11 @@ func (p *prompt) add(m *boundary.Marker, in *message, at string) *gate.Error {
 	}
 	switch in.Role {
 	case "system", "developer":
-		return p.addData(m, boundary.FromDeveloper, "user", list, in, at)
+		role := "user"
+		if m == nil {
+			role = in.Role
+		}
+		return p.addData(m, boundary.FromDeveloper, role, list, in, at)
 	case "user":
 		return p.addData(m, boundary.FromUser, "user", list, in, at)
 	case "tool":
@@ -186,8 +202,10 @@ func (p *prompt) addAssistant(m *boundary.Marker, list []part, in *message, at s
 	}
 	out := upMessage{Role: "assistant"}
 	if text != "" || len(in.ToolCalls) == 0 {
-		p.flags = boundary.Merge(p.flags, boundary.Inspect(text))
-		text, _ = boundary.StripText(text, false)
+		if m != nil {
+			p.flags = boundary.Merge(p.flags, boundary.Inspect(text))
+			text, _ = boundary.StripText(text, false)
+		}
 		out.Content = p.escape(m, text)
 	}
 	for i, c := range in.ToolCalls {
@@ -209,6 +227,9 @@ func (p *prompt) addAssistant(m *boundary.Marker, list []part, in *message, at s
 func (p *prompt) escapeJSON(m *boundary.Marker, v jsontext.Value) (jsontext.Value, *gate.Error) {
 	if len(v) == 0 || v.Kind() == 'n' {
 		return nil, nil
+	}
+	if m == nil {
+		return v, nil
 	}
 	var out bytes.Buffer
 	dec, enc := jsontext.NewDecoder(bytes.NewReader(v)), jsontext.NewEncoder(&out)

@@ -115,9 +115,8 @@ const (
 	maxID        = 128
 )
 
-// read reads a request with one meaning: JSON of known names, each once, in UTF-8, and not more of it than is
-// allowed. What the library says of a mistake is not passed on: it quotes.
-func (g *Gateway) read(w http.ResponseWriter, r *http.Request, into any) ([]byte, *gate.Error) {
+// body reads one of JSON, and not more of it than is allowed.
+func (g *Gateway) body(w http.ResponseWriter, r *http.Request) ([]byte, *gate.Error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, refuse(gate.CodeBadRequest, "the body is not declared as JSON", "send Content-Type: application/json")
 	}
@@ -132,9 +131,11 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request, into any) ([]byte
 	if err != nil {
 		return nil, refuse(gate.CodeBadRequest, "the body ended early", "send it again")
 	}
-	return body, decode(body, into)
+	return body, nil
 }
 
+// decode reads a request with one meaning: known names, each once, in UTF-8. What the library says of a mistake is
+// not passed on: it quotes.
 func decode(body []byte, into any) *gate.Error {
 	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
 	if err == nil {
@@ -145,12 +146,25 @@ func decode(body []byte, into any) *gate.Error {
 	}
 	where := ""
 	if semantic, ok := errors.AsType[*json.SemanticError](err); ok && semantic.JSONPointer != "" {
-		where = fmt.Sprintf(" at %.100q", string(semantic.JSONPointer))
+		at := string(semantic.JSONPointer)
+		if slices.Contains(knownFields, strings.TrimPrefix(at, "/")) && errors.Is(err, json.ErrUnknownName) {
+			return refuse(gate.CodeBadRequest, strings.TrimPrefix(at, "/")+" is known and not passed on to a model of mode guarded",
+				"leave it out, or have the operator write mode: transparent")
+		}
+		where = fmt.Sprintf(" at %.100q", at)
 	}
 	e := refuse(gate.CodeBadRequest, "the body isn't the JSON that is read here"+where,
 		"send the fields of OpenAI's API that ask for text or function calls; names count exactly and come once")
 	e.Cause = err
 	return e
+}
+
+// knownFields are OpenAI's and other providers' that mode guarded doesn't pass on: they would have a provider keep,
+// search or run something, make a reply of another form, or let one run's calls be known from another's.
+var knownFields = []string{
+	"audio", "enable_thinking", "extra_body", "function_call", "functions", "logit_bias", "modalities", "moderation", "plugins", "prediction",
+	"prompt_cache_key", "prompt_cache_retention", "provider", "reasoning", "safety_identifier", "service_tier", "thinking", "top_k",
+	"top_logprobs", "transforms", "verbosity", "web_search_options",
 }
 
 func badArguments(format string, args ...any) *gate.Error {

@@ -49,7 +49,7 @@ func (g *Gateway) summariser() (*summarising, error) {
 	if c.Model == "" {
 		return s, nil
 	}
-	s.target = g.chats[c.Model]
+	s.target = g.named[dialectChat][c.Model]
 	s.prompt = c.Prompt + fmt.Sprintf("\nAt most %d characters, one paragraph.", g.o.Config.Limits.Summary)
 	s.most = int64(g.o.Config.Limits.Summary)
 	sum := sha256.Sum256([]byte(s.target.model.Name + "\n" + s.prompt))
@@ -115,7 +115,7 @@ func (c *call) summarised(s *summarising, text string) (string, *gate.Error) {
 	within := &passed{ctx: c.ctx, spent: func(cost, tokens int64) *gate.Error {
 		return c.permit.Spent(c.target.model.cost(before.Prompt, before.Completion)+cost, before.Total+tokens)
 	}}
-	own := newCall(c.gateway, s.target, within, len(body), most)
+	own := newCall(c.gateway, s.target, within, len(body), most, s.target.provider.Timeout)
 	own.hide(s.target.key, m.Nonce())
 	out := &wholeSink{reply: telemetry.NewPlaintext(&wholeReply{})}
 	own.open = true

@@ -3,8 +3,8 @@
 package llm
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -18,37 +18,47 @@ import (
 )
 
 // transport connects to a provider. Nothing is unpacked: what is counted is what came.
-func transport(p Provider) http.RoundTripper {
-	return upstream.New(upstream.Options{AllowPrivate: p.AllowPrivate})
+func (g *Gateway) transport(p Provider) (http.RoundTripper, error) {
+	if g.o.Upstream != nil {
+		return g.o.Upstream(p), nil
+	}
+	roots, err := upstream.Roots(p.CAFile)
+	return upstream.New(upstream.Options{AllowPrivate: p.AllowPrivate, Roots: roots}), err
 }
 
-// post sends body to the provider, and returns the body of a reply that isn't an error, its media type, and
-// what to call while it is read. Silence from here to the reply's end cancels the call: see watch. The
-// request goes through the transport and not through a client: no redirect is followed, no cookie kept,
+// ask sends body to the provider, and returns the reply and what to call while it is read. Silence from here to
+// the reply's end cancels the call: see watch. The key goes in the provider's header, else in key, the dialect's.
+// The request goes through the transport and not through a client: no redirect is followed, no cookie kept,
 // nothing tried again that may have been charged for.
-func (c *call) post(path string, body []byte, accept string) (io.ReadCloser, string, func(), error) {
+func (c *call) ask(path string, body []byte, h http.Header, key string, idle time.Duration) (*http.Response, func(), error) {
 	p := c.target.provider
 	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, strings.TrimRight(p.BaseURL, "/")+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, "", nil, err
+		return nil, nil, err
 	}
-	h := req.Header
+	req.Header = h
 	if trace := c.gateway.o.Trace; trace != nil {
 		trace(c.ctx, h)
 	}
 	h.Set("Content-Type", "application/json")
-	h.Set("Accept", accept)
-	h.Set("User-Agent", "agentrun")
-	switch {
+	switch key = cmp.Or(p.Header, key); {
 	case c.target.key == "":
-	case p.Header != "":
-		h.Set(p.Header, c.target.key)
-	default:
+	case key == "":
 		h.Set("Authorization", "Bearer "+c.target.key)
+	default:
+		h.Set(key, c.target.key)
 	}
-	progress := c.watch(p.Idle)
+	progress := c.watch(idle)
 	resp, err := c.target.rt.RoundTrip(req)
 	progress()
+	return resp, progress, err
+}
+
+// post sends a request of ours, and returns the body of a reply that isn't an error, its media type, and what to
+// call while it is read.
+func (c *call) post(path string, body []byte, accept string) (io.ReadCloser, string, func(), error) {
+	h := http.Header{"Accept": {accept}, "User-Agent": {"agentrun"}}
+	resp, progress, err := c.ask(path, body, h, "", c.target.provider.Idle)
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -83,7 +93,7 @@ func (c *call) askChat(body []byte) (source, error) {
 	limit := c.gateway.o.Config.Limits.Reply
 	switch kind {
 	case "text/event-stream":
-		return &sse{in: bufio.NewReaderSize(resp, 32<<10), body: resp, left: limit, progress: progress, count: &c.received}, nil
+		return &sse{lines: newLines(resp, limit, progress, &c.received), body: resp}, nil
 	case "application/json":
 		defer resp.Close()
 		text, err := c.readAll(resp, progress, limit)

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package llm
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"agentrun/toolproxy/boundary"
+	"agentrun/toolproxy/gate"
+)
+
+// dialect is what has to be known of an API to pass its calls on as they are: where in a JSON text a thing
+// stands, as a table. What isn't in it isn't read.
+type dialect struct {
+	name   string
+	path   string // below a provider's base_url; Gemini has the model in it
+	header string // that the key goes in; empty: Authorization, as a bearer
+
+	// Of a request: what is said, with its elements' role or type; what bounds a reply's tokens, and how many
+	// replies are wanted, which multiplies them.
+	said          string
+	limits, times []string
+
+	// Of a reply and of each event of a stream: what the model wrote, and the name under which it says why it
+	// ended; in which objects usage is, and its numbers. All of prompt are added, then all of out; read and
+	// written are the parts of prompt that come from the provider's cache and go into it.
+	wrote             []string
+	ended             string
+	usage             []string
+	prompt, out       []string
+	fromCache, cached []string
+	last              []string // types of the event that ends a stream
+}
+
+// The dialects, by the names that a provider's `dialects` has.
+var dialects = []*dialect{
+	{
+		name: dialectChat, path: "/chat/completions",
+		said: "messages", limits: []string{"max_tokens", "max_completion_tokens"}, times: []string{"n"},
+		wrote: []string{"choices"}, ended: "finish_reason", usage: []string{"usage"},
+		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, fromCache: []string{"prompt_tokens_details.cached_tokens"},
+	},
+	{
+		name: dialectMessages, path: "/messages", header: "X-Api-Key",
+		said: "messages", limits: []string{"max_tokens"},
+		wrote: []string{"delta", "content_block", "content"}, ended: "stop_reason", usage: []string{"message.usage", "usage"},
+		prompt: []string{"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"}, out: []string{"output_tokens"},
+		fromCache: []string{"cache_read_input_tokens"}, cached: []string{"cache_creation_input_tokens"},
+		last: []string{"message_stop"},
+	},
+	{
+		name: dialectResponses, path: "/responses",
+		said: "input", limits: []string{"max_output_tokens"},
+		wrote: []string{"delta", "output"}, usage: []string{"response.usage", "usage"},
+		prompt: []string{"input_tokens"}, out: []string{"output_tokens"}, fromCache: []string{"input_tokens_details.cached_tokens"},
+		last: []string{"response.completed", "response.incomplete", "response.failed"},
+	},
+	{
+		name: dialectGemini, path: "/models/", header: "X-Goog-Api-Key",
+		said: "contents", limits: []string{"generationConfig.maxOutputTokens"}, times: []string{"generationConfig.candidateCount"},
+		wrote: []string{"candidates"}, ended: "finishReason", usage: []string{"usageMetadata"},
+		prompt: []string{"promptTokenCount", "toolUsePromptTokenCount"}, out: []string{"candidatesTokenCount", "thoughtsTokenCount"},
+		fromCache: []string{"cachedContentTokenCount"},
+	},
+}
+
+const (
+	dialectChat      = "chat"
+	dialectMessages  = "messages"
+	dialectResponses = "responses"
+	dialectGemini    = "gemini"
+)
+
+// dialectOf returns the dialect of this name; nil: there is none.
+func dialectOf(name string) *dialect {
+	i := slices.IndexFunc(dialects, func(d *dialect) bool { return d.name == name })
+	if i < 0 {
+		return nil
+	}
+	return dialects[i]
+}
+
+// embedded stands for the route of embeddings, which has errors as chat does.
+var embedded = &dialect{name: kindEmbeddings}
+
+// api is the route that a call is decided by.
+func (d *dialect) api() string {
+	switch d.name {
+	case dialectChat, kindEmbeddings:
+		return "/internal/llm/" + d.name
+	case dialectGemini:
+		return "/v1beta/models"
+	}
+	return "/v1" + d.path
+}
+
+// heard is what is read of one event or whole reply.
+type heard struct {
+	size   int // bytes that the model wrote, as they stand in JSON
+	ended  bool
+	last   bool
+	failed bool
+	usage  map[string]int64
+}
+
+// hear reads one. What is no JSON object counts as written, all of it: its provider charges for something.
+func (d *dialect) hear(data []byte) (h heard) {
+	if string(data) == "[DONE]" {
+		return heard{last: true}
+	}
+	found, err := members(data, d.reads())
+	if found == nil && err != nil {
+		return heard{size: len(data)}
+	}
+	for _, name := range d.wrote {
+		eachString(found[name].raw, func(name string, quoted jsontext.Value) {
+			switch {
+			case d.ended != "" && name == d.ended:
+				h.ended = true
+			case slices.Contains(unwritten, name):
+			case isMedia(name, quoted):
+				h.size += len(quoted) / mediaToken
+			default:
+				h.size += len(quoted) - 2
+			}
+		})
+	}
+	kind, _ := found["type"].text()
+	h.failed = kind == "error" || kind == "response.failed" || len(found["error"].raw) > 0 && found["error"].raw.Kind() != 'n'
+	h.last = h.failed || slices.Contains(d.last, kind)
+	h.usage = d.counts(found)
+	return h
+}
+
+// unwritten are names of strings that no model wrote: what an object is, and what a provider seals for itself.
+var unwritten = []string{"type", "role", "id", "index", "encrypted_content", "signature", "thoughtSignature"}
+
+// reads are the paths that hear looks for.
+func (d *dialect) reads() []string {
+	paths := append([]string{"type", "error"}, d.wrote...)
+	for _, at := range d.usage {
+		for _, list := range [][]string{d.prompt, d.out, d.fromCache, d.cached} {
+			for _, name := range list {
+				paths = append(paths, at+"."+name)
+			}
+		}
+	}
+	return paths
+}
+
+// counts are the numbers of usage, by their names; nil: there are none.
+func (d *dialect) counts(found map[string]member) map[string]int64 {
+	var all map[string]int64
+	for path, m := range found {
+		for _, at := range d.usage {
+			name, ok := strings.CutPrefix(path, at+".")
+			if n := m.number(); ok && n >= 0 {
+				if all == nil {
+					all = map[string]int64{}
+				}
+				all[name] = max(all[name], n)
+			}
+		}
+	}
+	return all
+}
+
+// total is what usage says in all, and whether it says how much was written.
+func (d *dialect) total(counts map[string]int64) (u usage, out bool) {
+	for _, sum := range []struct {
+		names []string
+		to    *int64
+	}{{d.prompt, &u.Prompt}, {d.out, &u.Completion}, {d.fromCache, &u.fromCache}, {d.cached, &u.cached}} {
+		for _, name := range sum.names {
+			n, ok := counts[name]
+			*sum.to += n
+			out = out || ok && sum.to == &u.Completion
+		}
+	}
+	return u, out
+}
+
+// suspicions are the flags of what users and tools say in a request (M-16). What the application says to the
+// model, and what the model said before, is not looked at: that is how a coding agent is made to work.
+func (d *dialect) suspicions(said jsontext.Value) (flags []string) {
+	look := func(name string, quoted jsontext.Value) {
+		if !isMedia(name, quoted) {
+			text, _ := jsontext.AppendUnquote(nil, quoted) // half a letter comes as U+FFFD
+			flags = boundary.Merge(flags, boundary.Inspect(string(text)))
+		}
+	}
+	eachElement(said, func(e jsontext.Value) {
+		var role, kind string
+		if found, _ := members(e, []string{"role", "type"}); found != nil {
+			role, _ = found["role"].text()
+			kind, _ = found["type"].text()
+		}
+		switch {
+		case role == "user", role == "tool", role == "function", strings.HasSuffix(kind, "_output"), role == "" && kind == "":
+			eachString(e, look)
+		}
+	})
+	return flags
+}
+
+// isMedia tells of a string that is an image or another file, by the name that the dialects give one and by
+// having the letters of base64 only. No provider counts those by their bytes.
+func isMedia(name string, quoted jsontext.Value) bool {
+	switch name {
+	case "data", "url", "image_url", "file_data":
+	default:
+		return false
+	}
+	body := quoted[1 : len(quoted)-1]
+	if at := bytes.Index(body[:min(len(body), 128)], []byte(";base64,")); at >= 0 {
+		body = body[at+len(";base64,"):]
+	}
+	return len(body) >= 256 && !bytes.ContainsFunc(body, func(r rune) bool {
+		return r >= utf8.RuneSelf || !strings.ContainsRune(base64Letters, r)
+	})
+}
+
+const base64Letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
+
+// errorIn is an error in the form of a dialect, as the body of a reply (M-13). Google's clients want a number as
+// code, and the others' a type above it; our own code, message and next step are in each.
+func (d *dialect) errorIn(e *gate.Error) any {
+	if d.name != dialectGemini {
+		return bodyOf(e)
+	}
+	type told struct {
+		Code    int    `json:"code"`
+		Status  string `json:"status"`
+		Message string `json:"message"`
+		Reason  string `json:"reason"`
+		Next    string `json:"next"`
+	}
+	code := gate.Status(e.Code)
+	return struct {
+		OK    bool `json:"ok"`
+		Error told `json:"error"`
+	}{false, told{code, googleStatus(code), e.Message, string(e.Code), e.Next}}
+}
+
+func googleStatus(code int) string {
+	switch code {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+		return "INVALID_ARGUMENT"
+	case http.StatusNotFound:
+		return "NOT_FOUND"
+	case http.StatusPaymentRequired, http.StatusTooManyRequests:
+		return "RESOURCE_EXHAUSTED"
+	case http.StatusServiceUnavailable:
+		return "UNAVAILABLE"
+	case http.StatusGatewayTimeout:
+		return "DEADLINE_EXCEEDED"
+	case http.StatusBadGateway:
+		return "INTERNAL"
+	}
+	return "PERMISSION_DENIED"
+}
+
+// stopped is the event that ends a stream for an error of ours, in the form in which the dialect's clients
+// report one and don't take what came for the whole. OpenAI's Responses have a failed response for that; its
+// code for money that is used up is the one that Codex doesn't try again after.
+func (d *dialect) stopped(e *gate.Error) []byte {
+	var event string
+	var v any
+	switch d.name {
+	case dialectMessages:
+		event, v = "event: error\n", d.errorIn(e)
+	case dialectResponses:
+		code := string(e.Code)
+		if e.Code == gate.CodeCost || e.Code == gate.CodeQuota {
+			code = "insufficient_quota"
+		}
+		event = "event: response.failed\n"
+		v = map[string]any{"type": "response.failed", "response": map[string]any{
+			"id": "resp_agentrun", "object": "response", "status": "failed", "output": []any{},
+			"error": map[string]string{"code": code, "message": e.Message + "; " + e.Next, "reason": string(e.Code)},
+		}}
+	default:
+		v = d.errorIn(e)
+	}
+	b, err := json.Marshal(v)
+	if err != nil { // nothing here holds what JSON can't say
+		b = []byte(`{"error":{}}`)
+	}
+	return slices.Concat([]byte(event+"data: "), b, []byte("\n\n"))
+}
