@@ -51,6 +51,7 @@ var kinds = []struct {
 	{&SafetyBlock{}, "an agent is stopped, or released (S-8, S-15)"},
 	{&CheckpointLost{}, "what vouched for the chain was gone or contradicted it"},
 	{&AgentKey{}, "what an agent may be started with, and which runs were (M-9, M-21)"},
+	{&Undo{}, "a tool's call is taken back, and how that ended (H-7)"},
 }
 
 // Each record tells its kind.
@@ -91,6 +92,7 @@ func (*SafetyConfirmation) Kind() Kind { return "safety_confirmation" }
 func (*SafetyBlock) Kind() Kind        { return "safety_block" }
 func (*CheckpointLost) Kind() Kind     { return "checkpoint_lost" }
 func (*AgentKey) Kind() Kind           { return "agent_key" }
+func (*Undo) Kind() Kind               { return "undo" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

@@ -13,6 +13,7 @@ type ToolCall struct {
 	Allowed      bool     `log:"allowed bool"`
 	ApprovalID   string   `log:"approval_id optID"` // the approval or standing grant it went by
 	Args         string   `log:"args optID"`        // SHA-256 of the canonical arguments, hexadecimal
+	CallID       string   `log:"call_id optID"`     // of one that passed; agentrun undo takes it
 	Code         string   `log:"code code"`         // ok, or why not
 	Cost         int64    `log:"cost count"`        // millionths of the plans' unit
 	Count        int64    `log:"count count"`
@@ -31,6 +32,23 @@ type ToolCall struct {
 	Tokens       int64    `log:"tokens count"`
 	TraceID      string   `log:"trace_id optID"`
 	Type         string   `log:"type code"` // tool, llm
+	// UndoUntil is until when the call can be undone (H-7); zero: it can't.
+	UndoUntil time.Time `log:"undo_until optInstant"`
+}
+
+// Undo is the undoing of a call (H-7): a record on disk before it begins, and another when it has ended.
+type Undo struct {
+	AgentID     string `log:"agent_id optID"`
+	By          string `log:"by id"` // who asked, as uid:0
+	CallID      string `log:"call_id id"`
+	Code        string `log:"code optCode"` // why it failed
+	DurationNS  int64  `log:"duration_ns optCount"`
+	ParentRunID string `log:"parent_run_id optID"`
+	RunID       string `log:"run_id id"`
+	SessionID   string `log:"session_id optID"`
+	State       string `log:"state code"`   // undoing, undone, failed
+	Tool        string `log:"tool id"`      // whose call it was
+	Trigger     string `log:"trigger code"` // operator, kill
 }
 
 // Egress is a connection out of a sandbox, or a name that was asked for, after its end. Like ones may share a record.

@@ -90,6 +90,8 @@ func examples() [][2]Record {
 			&CheckpointLost{Cause: "removed", Entries: 1}},
 		{&AgentKey{AgentID: "a1", Event: "issued", ExpiresAt: at, KeyID: "k1", May: []string{"agent.run.invoke", "tool.math.invoke"}, RunID: "r1"},
 			&AgentKey{AgentID: "a1", Event: "revoked", ExpiresAt: at, KeyID: "k1"}},
+		{&Undo{AgentID: "a1", By: "uid:0", CallID: "r1.7", Code: "tool_failed", DurationNS: 5, ParentRunID: "r0", RunID: "r1", SessionID: "s1", State: "failed", Tool: "book", Trigger: "kill"},
+			&Undo{By: "uid:0", CallID: "r.1", RunID: "r", State: "undoing", Tool: "t", Trigger: "operator"}},
 	}
 }
 
@@ -130,8 +132,10 @@ func allExamples() []Record {
 			all = append(all, gained()...)
 		case "checkpoint_lost":
 			all = append(all, gainedLater()...)
+		case "agent_key": // a run that is a tool of another (H-15)
+			all = append(all, &SandboxStart{AgentID: "a1", ParentRunID: "r0", PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1"})
 		}
 	}
-	// A run that is a tool of another (H-15).
-	return append(all, &SandboxStart{AgentID: "a1", ParentRunID: "r0", PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1"})
+	// A call that can be undone (H-7).
+	return append(all, &ToolCall{Allowed: true, CallID: "r1.7", Code: "ok", Count: 1, Name: "book", RunID: "r1", Type: "tool", UndoUntil: at})
 }

@@ -27,6 +27,8 @@ type BrokerOptions struct {
 	Safety link.Safeties
 	// Parent is the broker of the run whose child this one is: steps and costs are also its (H-15); nil: it is none's.
 	Parent *Broker
+	// Gateway is the path of the gateway.yaml that the run's tools are of; empty: built-in ones alone.
+	Gateway string
 	// Execute starts an operator's command in a sandbox of its own; nil: there are none.
 	Execute func(ctx context.Context, tool string) (link.Process, error)
 }
@@ -161,6 +163,9 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	}
 	if tool, ok := toolOf(c.Action.ID); ok && !b.adm.Grant.Allows(tool) {
 		return no(ring, link.CodeToolRestricted, "plan "+b.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
+	}
+	if c.Held && c.Action.UndoWindowSeconds > 0 && !b.h.roomToUndo(b.run) { // it would be one that can't be undone (H-6)
+		return no(ring, link.CodeUnavailable, "no more calls can be kept to be undone", "go on without this tool", 0), nil
 	}
 	r := b.adm.meter.Take(ring, c.Action.RateCost())
 	b.remember(r)

@@ -5,6 +5,7 @@ package hypervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -72,10 +73,45 @@ func (b *Broker) End(ctx context.Context, c link.End) (link.Reservation, error) 
 	if c.Record == nil {
 		return a, nil
 	}
-	if err := b.Record(ctx, r.Booked(a)); err != nil {
+	r = r.Booked(a)
+	if r.Allowed {
+		b.keep(c, &r)
+	}
+	if err := b.Record(ctx, r); err != nil {
 		return link.Reservation{}, err
 	}
 	return a, nil
+}
+
+// callID is how operators and the audit call a call: by its run, and the number of its place there.
+func (b *Broker) callID(place uint64) string { return fmt.Sprintf("%s.%d", b.run, place) }
+
+// keep gives a call that passed its id, and keeps what it takes to undo it, if its tool declares that (H-7). That comes before its
+// record and its result: whoever sees that it can be undone can undo it.
+func (b *Broker) keep(c link.End, r *link.Record) {
+	b.mu.Lock()
+	call := b.places[c.Place]
+	b.mu.Unlock()
+	if call == nil || !call.passed {
+		return
+	}
+	r.Call = b.callID(c.Place)
+	window := time.Duration(call.action.UndoWindowSeconds) * time.Second
+	tool, ok := toolOf(call.action.ID)
+	if len(c.Undo) == 0 || len(c.Undo) > link.MaxUndo || window == 0 || !ok {
+		return
+	}
+	now := b.h.now().UTC()
+	err := b.h.keepUndo(Undoable{
+		Call: r.Call, Run: b.run, Parent: b.adm.parent.run, Agent: b.adm.Agent, Session: b.adm.Session, Tool: tool, Gateway: b.opt.Gateway,
+		Made: now, Until: now.Add(window), State: UndoOpen,
+	}, c.Undo)
+	if err != nil {
+		b.control.warn(fmt.Errorf("call %s can't be undone: %w", r.Call, err))
+		r.Flags = append(r.Flags, link.FlagUndoLost)
+		return
+	}
+	r.UndoUntil = now.Add(window)
 }
 
 // giveBack is the last of a call; a place that isn't held is nothing.
@@ -101,6 +137,9 @@ func (b *Broker) cutOff() error {
 		r := link.Record{
 			Kind: "tool", Name: name, Allowed: c.passed, Code: link.CodeCanceled, Rule: "M-18", Action: c.action.ID, Required: c.action.RequiredRing(), Cost: c.held.Estimate, Tokens: c.held.Tokens,
 			Took: max(b.h.now().Sub(c.began), 0), Count: 1,
+		}
+		if c.passed {
+			r.Call = b.callID(place)
 		}
 		if c.held.What == "model" {
 			r.Kind = "llm"

@@ -86,7 +86,7 @@ func (b *Broker) recordOf(r link.Record) (audit.Record, error) {
 	switch r.Kind {
 	case "tool", "llm":
 		call := &audit.ToolCall{
-			AgentID: b.adm.Agent, SessionID: b.adm.Session, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, Code: strings.ToLower(string(r.Code)), Cost: count(r.Cost),
+			AgentID: b.adm.Agent, SessionID: b.adm.Session, Allowed: r.Allowed, ApprovalID: optional(r.Approval), Args: r.Args, CallID: r.Call, UndoUntil: r.UndoUntil, Code: strings.ToLower(string(r.Code)), Cost: count(r.Cost),
 			Count: max(count(r.Count), 1), DurationNS: count(int64(r.Took)), Flags: flags, Name: audit.Claimed(r.Name), Received: count(r.Received),
 			ParentRunID: b.adm.parent.run, Rule: optional(r.Rule), RunID: b.run, Sent: count(r.Sent), Tokens: count(r.Tokens), TraceID: optional(r.TraceID), Type: r.Kind,
 		}

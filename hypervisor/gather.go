@@ -232,6 +232,8 @@ func merged(into, r audit.Record) audit.Record {
 		if a, ok := into.(*audit.ToolCall); ok {
 			common(&sum.ApprovalID, a.ApprovalID, "")
 			common(&sum.Args, a.Args, "")
+			common(&sum.CallID, a.CallID, "")
+			common(&sum.UndoUntil, a.UndoUntil, time.Time{})
 			common(&sum.Code, a.Code, severalCodes)
 			common(&sum.Name, a.Name, severalNames)
 			common(&sum.Rule, a.Rule, "")

@@ -44,6 +44,8 @@ type ControlOptions struct {
 	HandlerLimit time.Duration
 	// UndoSaga undoes a saga that nobody runs (H-21), as `agentrun saga resume --undo`. nil: it is left to the operator.
 	UndoSaga func(ctx context.Context, id string) error
+	// Undo carries out what undoes the run's calls when it is killed (H-7, H-21). nil: they are left to the operator.
+	Undo Undoer
 	// Settled returns when the ring that holds has been applied to all of the run, or can't be within M-22's time: an agent that is
 	// told it has a ring finds it there. nil: it is told at once.
 	Settled func(context.Context)

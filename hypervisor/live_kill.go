@@ -130,7 +130,7 @@ func (c *Control) substitutes() []string {
 func (c *Control) killSwitch() *rings.KillSwitch {
 	k, err := rings.NewKillSwitch(rings.KillOptions{
 		Agent: c.who, Clock: c.h.now, Fit: c.fit, Limit: max(0, c.opt.HandlerLimit),
-		Hooks: rings.KillHooks{Freeze: c.freeze, Intent: c.intent, Steps: c.steps, Processes: c.killProcesses, Audit: c.recordKill},
+		Hooks: rings.KillHooks{Freeze: c.freeze, Intent: c.intent, Undos: c.undos, Steps: c.steps, Processes: c.killProcesses, Audit: c.recordKill},
 	})
 	if err != nil {
 		panic(err) // only for options that aren't these

@@ -46,6 +46,12 @@ type KillContext struct {
 // Callback is a handler or a compensation. Its context ends with its time limit.
 type Callback func(ctx context.Context) error
 
+// Compensation is one that is known only when the agent is killed. The name stands in errors.
+type Compensation struct {
+	Name string
+	Run  Callback
+}
+
 // StepOutcome is what became of a saga step that a killed agent was at.
 type StepOutcome string
 
@@ -61,6 +67,9 @@ type KillHooks struct {
 	Freeze func(ctx context.Context) error
 	// Intent records that the agent is about to be killed, synced to disk (H-28). Nil records nothing.
 	Intent func(ctx context.Context, kc KillContext) error
+	// Undos returns what undoes the agent's calls (H-7), the latest first, once it is frozen. They are compensations, and run
+	// after those that were registered; more than 64 are not run, and are told as an error. Nil: there are none.
+	Undos func(ctx context.Context) ([]Compensation, error)
 	// Steps hands the agent's saga steps that are in flight to the substitute, or compensates them if there is none
 	// (to is empty then), and returns their ids. Nil: there are no sagas.
 	Steps func(ctx context.Context, outcome StepOutcome, to string) (steps []string, err error)
@@ -95,13 +104,8 @@ var (
 	ErrTooManyCallbacks = errors.New("too many registrations for one agent")
 )
 
-type namedCallback struct {
-	name string
-	run  Callback
-}
-
 type killRegistration struct {
-	handlers, compensations []namedCallback
+	handlers, compensations []Compensation
 	substitutes             []string
 }
 
@@ -136,19 +140,19 @@ func NewKillSwitch(opt KillOptions) (*KillSwitch, error) {
 // RegisterHandler adds a handler that runs when the agent is killed, after those added before it. The name stands in
 // errors. Registrations are used up by the first kill: compensating twice is as wrong as not at all.
 func (k *KillSwitch) RegisterHandler(name string, run Callback) error {
-	return k.register("handler", name, run, func(r *killRegistration) *[]namedCallback { return &r.handlers })
+	return k.register("handler", name, run, func(r *killRegistration) *[]Compensation { return &r.handlers })
 }
 
 // RegisterCompensation adds what undoes something the agent did; it runs after all handlers, in registration order.
 func (k *KillSwitch) RegisterCompensation(name string, run Callback) error {
-	return k.register("compensation", name, run, func(r *killRegistration) *[]namedCallback { return &r.compensations })
+	return k.register("compensation", name, run, func(r *killRegistration) *[]Compensation { return &r.compensations })
 }
 
-func (k *KillSwitch) register(kind, name string, run Callback, list func(*killRegistration) *[]namedCallback) error {
+func (k *KillSwitch) register(kind, name string, run Callback, list func(*killRegistration) *[]Compensation) error {
 	if run == nil || name == "" || len(name) > maxKeyBytes {
 		return fmt.Errorf("register %s %.256q of %q: want a name of 1 to %d bytes and a function", kind, name, k.opt.Agent, maxKeyBytes)
 	}
-	return register(k, kind, name, list, namedCallback{name, run})
+	return register(k, kind, name, list, Compensation{name, run})
 }
 
 // RegisterSubstitute names an agent that may take over. With several the first that is fit does, never the agent itself.

@@ -43,18 +43,33 @@ func (r *killRun) end(kc KillContext, reg killRegistration) {
 		}
 	}
 	r.res.CallbacksExecuted = r.runAll(StageHandler, reg.handlers)
-	r.res.CompensationsExecuted = r.runAll(StageCompensation, reg.compensations)
+	r.res.CompensationsExecuted = r.runAll(StageCompensation, append(slices.Clip(reg.compensations), r.undos()...))
 	r.handOff(reg.substitutes)
 	r.killProcesses()
 }
 
+// undos asks for what undoes the agent's calls.
+func (r *killRun) undos() []Compensation {
+	if r.k.opt.Hooks.Undos == nil {
+		return nil
+	}
+	list, err := contain(r.ctx, hookLimit, r.k.opt.Hooks.Undos)
+	if over := len(list) - maxCallbacks; over > 0 {
+		list, err = list[:maxCallbacks], errors.Join(err, fmt.Errorf("%d calls are left to be undone by hand", over))
+	}
+	if err != nil {
+		r.fail(StageCompensation, "undo", err)
+	}
+	return list
+}
+
 // runAll runs callbacks one after the other and returns how many it started. One that failed or hung has been executed
 // too: what it had done by then can't be known, and the errors say which it was.
-func (r *killRun) runAll(stage KillStage, callbacks []namedCallback) int {
+func (r *killRun) runAll(stage KillStage, callbacks []Compensation) int {
 	for _, c := range callbacks {
-		_, err := contain(r.ctx, r.k.opt.Limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.run(ctx) })
+		_, err := contain(r.ctx, r.k.opt.Limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.Run(ctx) })
 		if err != nil {
-			r.fail(stage, c.name, err)
+			r.fail(stage, c.Name, err)
 		}
 	}
 	return len(callbacks)

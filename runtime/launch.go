@@ -20,6 +20,7 @@ import (
 	"agentrun/cgroups"
 	"agentrun/fsjail"
 	"agentrun/internal/fault"
+	"agentrun/internal/rootless"
 	"agentrun/netns"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
@@ -234,15 +235,29 @@ func (l *launch) removeFolder() error {
 }
 
 func (l *launch) claimIDs() (err error) {
+	l.ids, err = claimHere(l.plan.Rootless, l.plan.shared)
+	return err
+}
+
+// claimHere is claimIDs for whoever we are.
+func claimHere(inside, shared bool) (*idRange, error) {
 	from, err := idPool()
-	if err == nil && l.plan.Rootless {
+	if err == nil && inside {
 		err = openWay() // whoever has the folder has the claims
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l.ids, err = claimIDs(idsDir(), from, l.plan.shared)
-	return err
+	return claimIDs(idsDir(), from, shared)
+}
+
+// GatewayUser gives a user that no run has and no other process is, for a gateway that serves none. It is that one's until release.
+func GatewayUser() (uid int, release func() error, err error) {
+	ids, err := claimHere(rootless.Is(), false)
+	if err != nil {
+		return 0, nil, err
+	}
+	return ids.hostGateway(), ids.release, nil
 }
 
 func (l *launch) releaseIDs() error {

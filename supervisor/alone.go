@@ -45,6 +45,7 @@ func (a Alone) Begin(
 ) (*live.Run, func(), error) {
 	runs := live.New(live.Options{
 		Node: func() (*hypervisor.Hypervisor, error) { return h, nil }, Log: a.Node.Log, Operators: a.Node.Operators, Codes: a.Node.Codes,
+		Undo: a.Node.Undoer(OwnCaller()),
 	})
 	silence, err := runs.Serve(a.Node.RunDir, plan.ID, a.Node.Version, a.Node.Access)
 	if err != nil {

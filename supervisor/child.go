@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -38,14 +39,22 @@ func (s *run) runTool(ctx context.Context, cmd link.Command, stdin, stdout *os.F
 // requestFor is what the operator's configuration asks for. It is asked by the policies that its parent was asked by, and has its key (M-9). The ring is the less privileged of what it says and what a child of the run
 // may have (H-15).
 func (s *run) requestFor(by *Caller, cmd link.Command) *Request {
-	ring := max(cmd.Ring, s.live.Control.ChildRing().Value())
-	if cmd.Ring == 0 {
-		ring = DefaultRing
+	r := toolRequest(by, cmd)
+	if cmd.Ring != 0 {
+		*r.Ring = max(cmd.Ring, s.live.Control.ChildRing().Value())
 	}
+	r.Agent, r.Session, r.Policy, r.Key = s.want.Agent, s.want.Session, s.want.Policy, s.token
+	if len(cmd.Allow) == 0 { // with a way out it would have the run's tools, and could call itself
+		r.Gateway = s.want.Gateway
+	}
+	return r
+}
+
+// toolRequest is what a tool's command is run by, whoever runs it.
+func toolRequest(by *Caller, cmd link.Command) *Request {
+	ring := cmp.Or(cmd.Ring, DefaultRing)
 	r := &Request{
-		Command: cmd.Argv, Agent: s.want.Agent, Session: s.want.Session, Ring: &ring, Profile: cmd.Profile,
-		Workspace: by.Path(cmd.Workspace), Env: cmd.Env, Allow: cmd.Allow, Interactive: true,
-		Gateway: s.want.Gateway, Policy: s.want.Policy, Key: s.token,
+		Command: cmd.Argv, Ring: &ring, Profile: cmd.Profile, Workspace: by.Path(cmd.Workspace), Env: cmd.Env, Allow: cmd.Allow, Interactive: true,
 	}
 	bad := func(field string, err error) {
 		if err != nil {
@@ -67,9 +76,7 @@ func (s *run) requestFor(by *Caller, cmd link.Command) *Request {
 		bad("ro_bind", err)
 		r.Binds = append(r.Binds, b)
 	}
-	if len(cmd.Allow) > 0 {
-		r.Gateway = "" // with a way out it would have the run's tools, and could call itself
-	} else {
+	if len(cmd.Allow) == 0 {
 		// A tool that calls tools would be a loop; and it reports no steps, whatever its profile says of agents.
 		off, no := profiles.SafetyMode(safetyloop.Disabled.String()), false
 		r.NoGateway, r.Safety, r.RequireIntent = true, &off, &no

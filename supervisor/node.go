@@ -97,6 +97,7 @@ func (n *Node) ControlDir() string { return filepath.Join(n.RunDir, "control") }
 // there is: a supervisor that died left a run as well, and only then its socket is looked for, unless all is
 // asked for.
 func (n *Node) Collect(ctx context.Context, all bool) (removed []string, err error) {
+	hypervisor.DropUndos(n.StateDir, time.Now())
 	removed, err = runtime.Collect(ctx, n.RunDir)
 	if len(removed) > 0 {
 		counts.At(n.StateDir).Collected(len(removed))

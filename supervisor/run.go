@@ -274,7 +274,7 @@ func (s *run) begin() (err error) {
 		Tell(s.by.Stderr, "best effort: running without "+m.Name+": "+m.Loses, "")
 	}
 	o := live.RunOptions{
-		QuarantineTimeout: s.want.QuarantineTimeout, Hooks: s.hooks,
+		QuarantineTimeout: s.want.QuarantineTimeout, Hooks: s.hooks, Undo: s.node.undoer(s.by, s.another),
 	}
 	if s.want.Detach {
 		o.Output = s.node.Outputs().File(s.plan.ID)

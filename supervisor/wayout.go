@@ -134,6 +134,7 @@ func (s *run) openWayOut() error {
 	cmds := &toolcmd.Commands{Run: s.runTool}
 	o := hypervisor.BrokerOptions{
 		MaxSteps: plan.Limits.MaxSteps, MaxModelCalls: cmp.Or(s.file.ModelCalls, config.DefaultModelCalls), Safety: s.live.Safety, Execute: cmds.Execute,
+		Gateway: s.file.Path,
 	}
 	if s.parent != nil {
 		o.Parent = s.parent.broker

@@ -23,6 +23,8 @@ func run(args []string) int {
 			return caMain(args[1:])
 		case "check":
 			return checkMain()
+		case "undo":
+			return undoMain()
 		case "policy":
 			return policyMain(args)
 		case "version", "--version":

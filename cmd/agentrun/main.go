@@ -116,7 +116,7 @@ func (g *global) commands() []*cli.Command {
 	return append([]*cli.Command{
 		execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g),
 		auditCommand(g), historyCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g),
-		operatorCommand(g), keyCommand(g), metricsCommand(g), sagaCommand(g), policyCommand(), safetyCommand(g), challengesCommand(g),
+		operatorCommand(g), keyCommand(g), metricsCommand(g), sagaCommand(g), policyCommand(), safetyCommand(g), challengesCommand(g), undoCommand(g),
 		conformCommand(), completionCommand(),
 	}, liveOf(g).commands()...)
 }

@@ -135,7 +135,7 @@ func Serve(ctx context.Context, o Options) error {
 	})
 	d.runs = live.New(live.Options{
 		Node: d.node.Open, OwnNode: true, Log: d.node.Log, Codes: d.node.Codes, Metrics: d.metrics,
-		Operators: d.node.Operators, More: []control.Route{{Method: "POST", Path: "/v1/sandboxes", Own: true, Do: d.start}},
+		Undo: d.node.Undoer(supervisor.OwnCaller()), Operators: d.node.Operators, More: []control.Route{{Method: "POST", Path: "/v1/sandboxes", Own: true, Do: d.start}},
 	})
 	defer d.runs.Close()
 	silence, err := d.runs.Serve(d.node.RunDir, ControlName, d.node.Version, d.node.Access)

@@ -28,6 +28,8 @@ type Options struct {
 	Metrics func() (string, error)
 	// More is what the supervisor itself answers beside what is about runs and the node.
 	More []control.Route
+	// Undo carries out the undo of a call that an operator asks for (H-7); nil: nobody can.
+	Undo hypervisor.Undoer
 	// Operators is the file of the keys whose attestations release agents.
 	Operators string
 	Log       *slog.Logger
@@ -81,7 +83,8 @@ type RunOptions struct {
 	Output            string        // file of a detached run's output; empty: its caller has it
 	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
 	Hooks             killhooks.Hooks
-	Parent            *Run // whose tool it is, and who admitted it (H-15); nil: it is none's
+	Undo              hypervisor.Undoer // of the run's calls when it is killed (H-7)
+	Parent            *Run              // whose tool it is, and who admitted it (H-15); nil: it is none's
 }
 
 // Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
@@ -93,7 +96,7 @@ func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *r
 		parent = o.Parent.Control
 	}
 	v.Control = h.Control(adm, hypervisor.ControlOptions{
-		Parent: parent, Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, OnBreach: plan.OnBreach, QuarantineTimeout: o.QuarantineTimeout,
+		Parent: parent, Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, OnBreach: plan.OnBreach, QuarantineTimeout: o.QuarantineTimeout, Undo: o.Undo,
 		HandlerLimit: killhooks.Backstop, Notify: v.decided, Warn: s.warn,
 	})
 	if err := o.Hooks.Register(v.Control, plan, s.log); err != nil {

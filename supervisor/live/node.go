@@ -3,6 +3,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -42,6 +43,9 @@ type (
 		Tool   string        `json:"tool" read:"required"`
 		Digest string        `json:"digest"`
 		For    time.Duration `json:"for_ns" read:"required"`
+	}
+	undoRequest struct {
+		Session string `json:"session"`
 	}
 	keyRequest struct {
 		Agent string        `json:"agent_id" read:"required"`
@@ -130,6 +134,16 @@ func (s *Runs) nodeRoutes() []control.Route {
 		node(s, "POST", "/v1/grants/{id}/revoke", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, _ none) (any, error) {
 			return h.RevokeApproval(ctx, r.ID, r.By)
 		}),
+		node(s, "GET", "/v1/calls", func(_ context.Context, h *hypervisor.Hypervisor, _ control.Request, _ none) (any, error) {
+			list, err := h.Undos()
+			return map[string]any{"calls": some(list)}, err
+		}),
+		owners(node(s, "POST", "/v1/calls/{id}/undo", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, b undoRequest) (any, error) {
+			if s.opt.Undo == nil {
+				return nil, &control.Error{Status: 409, Code: control.CodeConflict, Message: "nothing is undone here"}
+			}
+			return h.Undo(ctx, hypervisor.UndoRequest{Call: r.ID, Session: b.Session, By: r.By}, s.opt.Undo)
+		})),
 		node(s, "GET", "/v1/keys", func(ctx context.Context, h *hypervisor.Hypervisor, _ control.Request, _ none) (any, error) {
 			list, err := h.Keys(ctx)
 			return map[string]any{"keys": some(list)}, err
@@ -195,7 +209,11 @@ func nodeRefusal(err error) error {
 		return &control.Error{Status: status, Code: code, Message: err.Error(), Hint: hint}
 	}
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
-		return refused(403, string(denied.Decision.Code), denied.Hint)
+		status := map[rings.Code]int{hypervisor.CodeUndoUnknown: 404, hypervisor.CodeUndoOver: 409, hypervisor.CodeUndoDone: 409}[denied.Code]
+		return refused(cmp.Or(status, 403), string(denied.Code), denied.Hint)
+	}
+	if failed, ok := errors.AsType[*hypervisor.UndoError](err); ok {
+		return refused(502, string(failed.Code), "it isn't tried again; undo it by hand")
 	}
 	switch {
 	case is(hypervisor.ErrNoApproval):

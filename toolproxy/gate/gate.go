@@ -136,6 +136,7 @@ type Outcome struct {
 	Sent     int64
 	Received int64
 	Flags    []string
+	Undo     *Args // with which arguments the call can be undone (H-7); nil: it can't
 }
 
 // Permit is a call that passed. It must be ended, exactly once.

@@ -164,6 +164,9 @@ func (p *permit) finish(o Outcome, r link.Record) (e *Error) {
 	}
 	r = p.record(r, o, e)
 	end.Record, said = &r, true
+	if o.Undo != nil {
+		end.Undo = o.Undo.Reveal()
+	}
 	a, err := p.gate.o.Supervisor.End(ctx, end)
 	if err != nil {
 		p.gate.o.Log.Error("call not on record", "tool", p.call.Tool, "code", r.Code, "error", err)

@@ -289,7 +289,7 @@ func (l *Client) Check(ctx context.Context, c Check) (Verdict, error) {
 
 // giveBack is for what came too late: nobody else knows of it. It doesn't wait, for whoever listens calls it.
 func (l *Client) giveBack(e End) {
-	if e != (End{}) {
+	if e.Place != 0 || e.Reservation != 0 {
 		go func() { _, _ = l.End(context.Background(), e) }()
 	}
 }

@@ -149,7 +149,17 @@ type End struct {
 	Reservation uint64 `json:"reservation,omitempty"` // 0: nothing is reserved; else it is booked at the record's cost
 	// Record is the call's. nil: it was nobody's call, as when an answer came after its asker had gone.
 	Record *Record `json:"record,omitempty"`
+	// Undo are the arguments with which what undoes the call is called (H-7), at most MaxUndo bytes; nil: it can't be undone.
+	Undo json.RawMessage `json:"undo,omitempty"`
 }
+
+const (
+	// MaxUndo bounds the arguments of an undo, in bytes: with a call's record they fit a frame.
+	MaxUndo = 64 << 10
+	// FlagUndoLost marks the record of a call whose tool declares an undo, and which can't be undone all the same: its result
+	// lacks what the undo needs, or that could not be kept.
+	FlagUndoLost = "undo_lost"
+)
 
 // Booked returns the record of a call whose booking was answered with a: where its cost found no room, the call didn't end well.
 func (r Record) Booked(a Reservation) Record {
@@ -201,6 +211,9 @@ type Record struct {
 	Approval      string              `json:"approval,omitempty"`
 	TraceID       string              `json:"trace_id,omitempty"`
 	Flags         []string            `json:"flags,omitempty"` // "suspicious_input", "reasoning_stripped", …
+	// Call is the call's id, and UndoUntil is until when it can be undone (H-7), zero if it can't. Both are the supervisor's own.
+	Call      string    `json:"-"`
+	UndoUntil time.Time `json:"-"`
 }
 
 // Approval asks an operator (M-11, category D). It is bound to these very arguments and to this call.

@@ -43,7 +43,7 @@ type Spec struct {
 	Reversibility string          `yaml:"reversibility"`
 	ReadOnly      bool            `yaml:"read_only"`
 	Admin         bool            `yaml:"admin"`
-	UndoAPI       string          `yaml:"undo_api"`
+	Undo          *Undo           `yaml:"undo"` // nil: its calls can't be undone
 
 	Builtin *read.Node `yaml:"builtin"`
 	HTTP    *read.Node `yaml:"http"`
@@ -109,13 +109,11 @@ func (s *Spec) settle(name string) error {
 	}
 	s.Kind = cmp.Or(s.Kind, kindBuiltin)
 	s.Node = sections[s.Kind]
-	if s.Reversibility != "" || s.ReadOnly || s.Admin || s.UndoAPI != "" {
+	if s.Reversibility != "" || s.ReadOnly || s.Admin {
 		reversibility := rings.Reversibility(strings.ToUpper(s.Reversibility))
 		a := action(name, cmp.Or(reversibility, rings.Irreversible), s.ReadOnly)
 		a.Admin = s.Admin
-		if s.UndoAPI != "" {
-			a.UndoAPI = &s.UndoAPI
-		}
+		s.Undo.action(&a)
 		s.Action = &a
 	}
 	var errs []error
@@ -147,6 +145,7 @@ func (s *Spec) check() error {
 		within("timeout", "", time.Duration(s.Timeout), 0, maxTimeout),
 		within("max_reply", " bytes", int64(s.MaxReply), 0, MaxReply),
 		within("target", " bytes", len(s.Target), 0, maxTarget),
+		s.Undo.check(s),
 	}
 	if s.Wait != 0 {
 		errs = append(errs, within("approval_wait", "", time.Duration(s.Wait), minApprovalWait, maxApprovalWait))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/jsonschema-go/jsonschema"
@@ -41,16 +42,16 @@ func TestM11ParseConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	undo, price := "DELETE /tickets/{id}", int64(500)
+	undo, price := "tool.ticket.undo", int64(500)
 	want := tools.Spec{
 		Kind: "http", Enabled: true, Description: "Opens a ticket.", Category: "B",
 		Schema:  json.RawMessage(`{"additionalProperties":false,"properties":{"title":{"maxLength":200,"type":"string"}},"required":["title"],"type":"object"}`),
 		Timeout: 1500e6, MaxReply: 64 << 10, Price: &price, Rate: &tools.Rate{PerSecond: 0.5, Burst: 5},
 		Rings: tools.Access[int]{Only: []int{1, 2}}, Plans: tools.Access[string]{Not: []string{"freemium"}}, Roles: tools.Access[string]{Only: []string{"member"}},
-		Reversibility: "full", UndoAPI: undo,
-		Action: &rings.Action{ID: "tool.ticket.invoke", Name: "ticket", ExecuteAPI: "ticket", UndoAPI: &undo, Reversibility: rings.Full},
+		Reversibility: "full", Undo: &tools.Undo{Window: 3600e9, With: map[string]jsontext.Pointer{"id": "/result/id"}},
+		Action: &rings.Action{ID: "tool.ticket.invoke", Name: "ticket", ExecuteAPI: "ticket", UndoAPI: &undo, UndoWindowSeconds: 3600, Reversibility: rings.Full},
 	}
-	if d := cmp.Diff(want, config["ticket"], cmpopts.IgnoreFields(tools.Spec{}, "Node", "HTTP")); d != "" {
+	if d := cmp.Diff(want, config["ticket"], cmpopts.IgnoreFields(tools.Spec{}, "Node", "HTTP"), cmpopts.IgnoreFields(tools.Undo{}, "HTTP")); d != "" {
 		t.Errorf("ticket (-want +got):\n%s", d)
 	}
 	if config["ticket"].Node == nil || config["embeddings"].Enabled || !config["python"].Approve || config["python"].Wait != 30e9 {

@@ -30,6 +30,7 @@ type Definition struct {
 	Wait        time.Duration   // for that approval, 1 s to 5 min; 0: gate.DefaultApprovalWait
 	Target      string          // the argument that calls are about, for require_intent (S-15); empty: the usual ones; NoTarget: none
 	Plaintext   bool            // bears plaintext of people: refused in confidential mode (M-15)
+	Undo        *Undo           // what undoes a call; nil: nothing (H-7)
 	Tool        Tool            // does the work
 }
 

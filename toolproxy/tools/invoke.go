@@ -12,6 +12,7 @@ import (
 	"agentrun/rings"
 	"agentrun/telemetry"
 	"agentrun/toolproxy/gate"
+	"agentrun/toolproxy/link"
 )
 
 // maxStuck is how many calls of a tool may go on after they were given up. Tools end with their context; one that doesn't
@@ -127,6 +128,13 @@ func (r *Registry) run(ctx context.Context, t *tool, args gate.Args) (json.RawMe
 	}
 	var output json.RawMessage
 	output, o.Flags, o.Err = r.reply(t, result.Output)
+	if t.Undo != nil { // whatever becomes of its answer, the call has been made
+		undo, err := t.Undo.arguments(args.Reveal(), result.Output)
+		if o.Undo = &undo; err != nil {
+			o.Undo, o.Flags = nil, append(o.Flags, link.FlagUndoLost)
+			r.o.Log.Error("a call can't be undone", "tool", t.Name, "error", err)
+		}
+	}
 	return output, o
 }
 

@@ -129,12 +129,30 @@ func (r *Registry) assemble() (map[string]*tool, error) {
 				errs = append(errs, fmt.Errorf("tools.%s.%s: %w", name, s.Kind, err))
 				continue
 			}
-			add(s.change(Definition{Name: name, Schema: s.Schema, Tool: t}), s)
+			errs = append(errs, r.checkUndo(name, s.Undo))
+			add(s.change(Definition{Name: name, Schema: s.Schema, Undo: s.Undo, Tool: t}), s)
 		default:
 			errs = append(errs, fmt.Errorf("tools.%s.kind: %s isn't part of this gateway", name, s.Kind))
 		}
 	}
 	return all, errors.Join(errs...)
+}
+
+// checkUndo makes what undoes a tool's calls and throws it away: it is carried out by another process, when it is asked for.
+func (r *Registry) checkUndo(name string, u *Undo) (err error) {
+	switch {
+	case u == nil:
+	case u.HTTP != nil && r.o.Factories["http"] != nil:
+		_, err = r.o.Factories["http"](name, u.HTTP)
+	case u.Command != nil && r.o.Factories["command"] != nil:
+		_, err = r.o.Factories["command"](name, u.Command)
+	default:
+		err = errors.New("what undoes a call isn't part of this gateway")
+	}
+	if err != nil {
+		return fmt.Errorf("tools.%s.undo: %w", name, err)
+	}
+	return nil
 }
 
 // change lays what the configuration says of a tool over what it is. A built-in tool can be made dearer,
@@ -176,8 +194,8 @@ func (r *Registry) make(d Definition, s Spec) (*tool, error) {
 		return nil, fmt.Errorf("category %.16q is not A, B, C or D", string(d.Category))
 	case d.Action.Check() != nil:
 		return nil, fmt.Errorf("action: %w", d.Action.Check())
-	case d.checkTarget() != nil:
-		return nil, d.checkTarget()
+	case d.checkTarget() != nil || d.checkWith() != nil:
+		return nil, errors.Join(d.checkTarget(), d.checkWith())
 	case d.Wait != 0 && (d.Wait < minApprovalWait || d.Wait > maxApprovalWait):
 		return nil, errors.New("approval_wait is out of bounds")
 	case d.Price < 0 || d.Timeout < 0 || d.MaxReply < 0 || d.MaxReply > MaxReply || len(d.Description) > maxDescription:

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hypervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"agentrun/audit"
+	"agentrun/internal/read"
+	"agentrun/rings"
+	"agentrun/store"
+)
+
+// Calls of tools that declare an undo can be undone for as long as the tool's window lasts (H-7): by an operator, while the run lives
+// and after its end, and by the kill of the run (H-21). What that takes is kept below the state folder, one file for what is known of a
+// call and one for the arguments of its undo. Those are an agent's plaintext (M-18): they stand in no log and in no database, whose
+// pages outlive what was deleted, and are removed when the undo begins or the window ends.
+//
+// Both files have the window's end for their time of modification, so that what is over is found without being read.
+const (
+	undoDir   = "undo"
+	undoCall  = ".json"  // what is known of a call; a day longer than its window, to say what became of it
+	undoArgs  = ".args"  // the arguments of its undo, while it can be undone
+	undoTaken = ".taken" // the same, while somebody begins to undo it: one rename has one winner
+	undoNew   = ".new"   // a file that is being written
+
+	// Of the node and of one run: an agent that calls without end keeps no other from being undone, and fills no disk (64 KiB each).
+	maxUndos    = 4096
+	maxRunUndos = 256
+
+	undoRemembered = 24 * time.Hour
+	maxUndoFile    = 128 << 10
+)
+
+// States of an Undoable.
+const (
+	UndoOpen   = "open"
+	UndoBegun  = "undoing" // if it stays so, its process ended meanwhile: nobody knows whether it was undone
+	UndoDone   = "undone"
+	UndoFailed = "failed"
+	UndoOver   = "expired"
+)
+
+// Undoable is a call that can be undone, or could.
+type Undoable struct {
+	Call    string    `json:"call_id"`
+	Run     string    `json:"run_id"`
+	Parent  string    `json:"parent_run_id,omitempty"`
+	Agent   string    `json:"agent_id,omitempty"`
+	Session string    `json:"session_id,omitempty"`
+	Tool    string    `json:"tool"`
+	Gateway string    `json:"gateway,omitempty"` // the gateway.yaml that declares the undo
+	Made    time.Time `json:"made_at"`
+	Until   time.Time `json:"until"`
+	State   string    `json:"state"`
+	By      string    `json:"by,omitempty"` // who undid it, and when that was begun
+	At      time.Time `json:"at,omitzero"`
+	Code    string    `json:"code,omitempty"` // why that failed
+}
+
+// Codes of a refused undo.
+const (
+	CodeUndoUnknown rings.Code = "undo_unknown"
+	CodeUndoOver    rings.Code = "undo_expired"
+	CodeUndoDone    rings.Code = "undo_done"
+)
+
+// UndoRequest asks for one undo.
+type UndoRequest struct {
+	Call    string
+	Session string // refused if the call is of another; empty: whichever it is of
+	By      string // who asks, as uid:0
+	Kill    bool   // the kill of the run asks
+}
+
+// Undoer carries out what undoes a call, with these arguments. An error that is no *UndoError means that nothing was done yet.
+type Undoer func(ctx context.Context, u Undoable, args json.RawMessage) error
+
+// UndoError is an undo that was tried and failed: what half happened and is made again by itself is how a refund is paid twice, so
+// nobody tries it again.
+type UndoError struct {
+	Code rings.Code
+	Err  error
+}
+
+func (e *UndoError) Error() string { return e.Err.Error() + " (" + string(e.Code) + ")" }
+func (e *UndoError) Unwrap() error { return e.Err }
+
+func (h *Hypervisor) undoPath(name string) string {
+	return filepath.Join(h.opt.StateDir, undoDir, name)
+}
+
+// keepUndo keeps what it takes to undo a call. Its file is there before its arguments: no plaintext lies there that nobody knows of.
+func (h *Hypervisor) keepUndo(u Undoable, args []byte) error {
+	err := h.writeUndo(u)
+	if err == nil {
+		err = h.writeUndoFile(u.Call+undoArgs, args, u.Until)
+	}
+	time.AfterFunc(u.Until.Sub(h.now())+time.Second, func() { DropUndos(h.opt.StateDir, h.now()) })
+	return err
+}
+
+func (h *Hypervisor) writeUndo(u Undoable) error {
+	text, err := json.Marshal(u)
+	if err != nil {
+		return err
+	}
+	return h.writeUndoFile(u.Call+undoCall, text, u.Until)
+}
+
+// writeUndoFile writes a file of ours alone, whole or not at all.
+func (h *Hypervisor) writeUndoFile(name string, text []byte, until time.Time) error {
+	f, err := store.OpenBeside(filepath.Join(h.opt.StateDir, undoDir), name+undoNew)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(text, 0)
+	err = errors.Join(err, f.Truncate(int64(len(text))), f.Close(), os.Chtimes(f.Name(), until, until))
+	if err == nil {
+		err = os.Rename(f.Name(), h.undoPath(name))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the window's end removes it at the latest
+	}
+	return err
+}
+
+// roomToUndo tells whether one more call of a run can be kept.
+func (h *Hypervisor) roomToUndo(run string) bool {
+	all, err := os.ReadDir(h.undoPath(""))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	node, own := 0, 0
+	for _, e := range all {
+		if strings.HasSuffix(e.Name(), undoArgs) {
+			node++
+			if strings.HasPrefix(e.Name(), run+".") {
+				own++
+			}
+		}
+	}
+	return node < maxUndos && own < maxRunUndos
+}
+
+// DropUndos removes the arguments of undos whose window is over, and a day later what is known of the calls.
+func DropUndos(stateDir string, now time.Time) {
+	dir := filepath.Join(stateDir, undoDir)
+	all, _ := os.ReadDir(dir) // no folder: nothing to remove; and what can't be read now is removed another time
+	for _, e := range all {
+		keep := map[string]time.Duration{undoCall: undoRemembered, undoNew: time.Minute}[filepath.Ext(e.Name())]
+		if i, err := e.Info(); err == nil && now.Sub(i.ModTime()) > keep {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// readUndo returns what is known of a call, as of now.
+func (h *Hypervisor) readUndo(call string) (u Undoable, err error) {
+	text, err := read.File(h.undoPath(call+undoCall), 0o077, maxUndoFile)
+	if err != nil {
+		return u, err
+	}
+	if err := read.Exactly(text, &u); err != nil || u.Call != call {
+		return Undoable{}, fmt.Errorf("%s is damaged", h.undoPath(call+undoCall))
+	}
+	if u.State == UndoOpen && !h.now().Before(u.Until) {
+		u.State = UndoOver
+	}
+	return u, nil
+}
+
+// Undos lists the calls that can be undone, or could within the last day; the latest first. The error names what can't be read; the
+// others are there beside it.
+func (h *Hypervisor) Undos() ([]Undoable, error) {
+	DropUndos(h.opt.StateDir, h.now())
+	all, err := os.ReadDir(h.undoPath(""))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	errs := []error{err}
+	var list []Undoable
+	for _, e := range all {
+		call, ok := strings.CutSuffix(e.Name(), undoCall)
+		if !ok {
+			continue
+		}
+		u, err := h.readUndo(call)
+		if err == nil {
+			list = append(list, u)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	slices.SortFunc(list, func(a, b Undoable) int { return b.Made.Compare(a.Made) })
+	return list, errors.Join(errs...)
+}
+
+// Undo undoes a call: once, and while its window is open. It is on record, on disk, before it begins, and again when it has ended. The
+// error is a *DeniedError where nothing was begun, and an *UndoError where it failed; after any other it can be tried again.
+func (h *Hypervisor) Undo(ctx context.Context, r UndoRequest, do Undoer) (Undoable, error) {
+	DropUndos(h.opt.StateDir, h.now())
+	u, args, err := h.takeUndo(r)
+	if err != nil {
+		return u, err
+	}
+	rec := &audit.Undo{
+		AgentID: u.Agent, By: audit.Claimed(r.By), CallID: u.Call, ParentRunID: u.Parent, RunID: u.Run, SessionID: u.Session,
+		State: UndoBegun, Tool: audit.Claimed(u.Tool), Trigger: "operator",
+	}
+	if r.Kill {
+		rec.Trigger = "kill"
+	}
+	began := h.now()
+	u.State, u.By, u.At = UndoBegun, r.By, began.UTC()
+	if err = h.record(u.Session, true, rec); err == nil {
+		err = h.writeUndo(u)
+	}
+	if err == nil {
+		err = do(ctx, u, args)
+	}
+	u.State, u.Code = UndoDone, ""
+	failed, tried := errors.AsType[*UndoError](err)
+	switch {
+	case tried:
+		u.State, u.Code = UndoFailed, string(failed.Code)
+	case err != nil:
+		u.State, u.By, u.At = UndoOpen, "", time.Time{}
+	}
+	rec.State, rec.Code, rec.DurationNS = u.State, u.Code, max(0, int64(h.now().Sub(began)))
+	if u.State == UndoOpen {
+		rec.State, rec.Code = UndoFailed, "not_begun"
+	}
+	return u, errors.Join(err, h.record(u.Session, true, rec), h.writeUndo(u), h.endUndo(u))
+}
+
+// endUndo removes the arguments, or puts them back where nothing was begun.
+func (h *Hypervisor) endUndo(u Undoable) error {
+	taken := h.undoPath(u.Call + undoTaken)
+	if u.State == UndoOpen {
+		return os.Rename(taken, h.undoPath(u.Call+undoArgs))
+	}
+	return os.Remove(taken)
+}
+
+// takeUndo looks at everything that refuses, and takes the arguments, which one caller can.
+func (h *Hypervisor) takeUndo(r UndoRequest) (Undoable, json.RawMessage, error) {
+	refuse := func(code rings.Code, rule, hint, format string, args ...any) error {
+		return &DeniedError{What: "undo call " + r.Call, Hint: hint,
+			Decision: rings.Decision{Verdict: rings.Deny, Code: code, Rule: rule, Reason: fmt.Sprintf(format, args...)}}
+	}
+	const list = "agentrun undo --list shows the calls that can be undone"
+	if rings.CheckActionID(r.Call) != nil { // and no path: identifiers have no slash
+		return Undoable{}, nil, refuse(CodeUndoUnknown, "H-7", list, "%.64q is no call's id", r.Call)
+	}
+	u, err := h.readUndo(r.Call)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return u, nil, refuse(CodeUndoUnknown, "H-7", list,
+			"no such call is kept: its tool declares no undo, it didn't succeed, or its window ended more than a day ago")
+	case err != nil:
+		return u, nil, err
+	case r.Session != "" && r.Session != u.Session:
+		return Undoable{}, nil, refuse(CodeOtherSession, "H-30", list, "it is not a call of session %s", r.Session)
+	case u.State == UndoOver:
+		return u, nil, refuse(CodeUndoOver, "H-7", "undo it by hand", "its window ended at %s", u.Until.Format(time.RFC3339))
+	case u.State != UndoOpen:
+		return u, nil, refuse(CodeUndoDone, "H-7", "an undo is tried once; agentrun audit show tells how it ended",
+			"%s has undone it, or tried to, at %s: %s", u.By, u.At.Format(time.RFC3339), u.State)
+	}
+	taken := h.undoPath(u.Call + undoTaken)
+	if err := os.Rename(h.undoPath(u.Call+undoArgs), taken); errors.Is(err, fs.ErrNotExist) {
+		return u, nil, refuse(CodeUndoDone, "H-7", list, "somebody undoes it at this moment, or its window has just ended")
+	} else if err != nil {
+		return u, nil, err
+	}
+	args, err := read.File(taken, 0o077, maxUndoFile)
+	return u, args, err
+}
+
+// undos are the compensations of the run's kill (H-21): its calls and those of its children that can still be undone, the latest first.
+func (c *Control) undos(context.Context) (list []rings.Compensation, err error) {
+	if c.opt.Undo == nil {
+		return nil, nil
+	}
+	all, err := c.h.Undos()
+	for _, u := range all {
+		if u.State != UndoOpen || u.Run != c.opt.Run && u.Parent != c.opt.Run {
+			continue
+		}
+		list = append(list, rings.Compensation{Name: "undo " + u.Call, Run: func(ctx context.Context) error {
+			_, err := c.h.Undo(ctx, UndoRequest{Call: u.Call, By: killer(ctx), Kill: true}, c.opt.Undo)
+			if d, ok := errors.AsType[*DeniedError](err); ok && d.Code == CodeUndoDone {
+				return nil // an operator, or another kill, was quicker
+			}
+			return err
+		}})
+	}
+	return list, err
+}
+
+// killer is who ordered the kill that a compensation is of.
+func killer(ctx context.Context) string {
+	if by := orderOf(ctx).By; by != "" {
+		return by
+	}
+	return "agentrun"
+}

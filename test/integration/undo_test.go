@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// bookings is an upstream whose calls can be undone. Its ids are numbers that no float64 holds.
+type bookings struct {
+	*httptest.Server
+	mu     sync.Mutex
+	made   int
+	undone []string // what was asked for, in its order
+}
+
+func newBookings(t *testing.T) *bookings {
+	b := &bookings{}
+	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if r.Method == http.MethodPost {
+			b.made++
+			fmt.Fprintf(w, `{"booking":{"id":%d}}`, 9007199254740993+2*b.made)
+			return
+		}
+		b.undone = append(b.undone, r.URL.Path+" "+string(body))
+		if strings.Contains(string(body), "stuck") {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	t.Cleanup(b.Close)
+	return b
+}
+
+func (b *bookings) asked() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.undone)
+}
+
+// tool is one of the bookings', whose calls can be undone for so long.
+func (b *bookings) tool(window string) object {
+	return object{
+		"description": "books a place", "category": "B", "reversibility": "full", "timeout": "20s",
+		"args": object{"type": "object", "properties": object{"place": object{"type": "string"}}, "required": []string{"place"}, "additionalProperties": false},
+		"http": object{"url": b.URL + "/bookings", "allow_private": true},
+		"undo": object{
+			"window": window, "with": object{"id": "/result/booking/id", "place": "/args/place"},
+			"http": object{"url": b.URL + "/bookings/{id}", "method": "DELETE", "send": "json", "allow_private": true},
+		},
+	}
+}
+
+const using = `
+import json, os, sys, time, urllib.request
+def use(tool, **args):
+    q = urllib.request.Request(os.environ["AGENTRUN_TOOLS_URL"] + "/" + tool, json.dumps({"args": args}).encode(), {"Content-Type": "application/json"})
+    return urllib.request.urlopen(q).read().decode()
+`
+
+// undoables are the calls of a place that can be undone, by their tools in the order in which they were made.
+func (p place) undoables() (ids map[string][]string) {
+	ids = map[string][]string{}
+	for _, e := range p.audit() {
+		if id, ok := e.Data["call_id"]; e.Kind == "tool_call" && ok && e.Data["undo_until"] != nil {
+			name := toText(e.Data["name"])
+			ids[name] = append(ids[name], toText(id))
+		}
+	}
+	return ids
+}
+
+// notUndone is an undo that must be refused with this code and a way out.
+func (p place) notUndone(code string, args ...string) {
+	p.t.Helper()
+	if r := p.do(append([]string{"undo"}, args...)...); r.exit != 125 || !strings.Contains(r.stderr, "("+code+", ") || !strings.Contains(r.stderr, "hint: ") {
+		p.t.Errorf("undo %v: exit %d, want %s\n%s", args, r.exit, code, r.stderr)
+	}
+}
+
+// H-7: a call is undone by an operator when its run is over: once, within its window, with arguments of the call and of its result, which
+// are kept nowhere else and no longer.
+func TestH7UndoOfACall(t *testing.T) {
+	t.Parallel()
+	x, p := family(t, false)
+	b := newBookings(t)
+	beside := workspace(t)
+	x.settings.tool("book", b.tool("1h"))
+	x.settings.tool("brief", b.tool("1s"))
+	x.settings.tool("plain", changed(b.tool("1h"), "undo", nil))
+	x.settings.tool("note", object{
+		"description": "notes", "category": "C", "reversibility": "partial", "timeout": "60s",
+		"args":    object{"type": "object", "properties": object{"text": object{"type": "string"}}},
+		"command": object{"argv": []string{"/bin/sh", "-c", `read -r x; echo '{"n":[7,{"at":"x; touch /tmp/owned"}]}'`}},
+		"undo": object{
+			"window": "24h", "with": object{"at": "/result/n/1/at", "text": "/args/text"},
+			"command": object{"argv": []string{"/bin/sh", "-c", "cat > undone"}, "ring": 2, "workspace": beside},
+		},
+	})
+	const word = "plaintext-of-the-agent"
+	r := p.family(x, nil, using+`
+print(use("book", place="`+word+`"), use("book", place="second"), use("brief", place="x"), use("plain", place="x"), use("note", text="$(id) `+word+`"))
+`).toItsEnd(t)
+	r.want(t, 0, "exited")
+	ids := p.undoables()
+	if len(ids["book"]) != 2 || len(ids["brief"]) != 1 || len(ids["note"]) != 1 || len(ids["plain"]) != 0 {
+		t.Fatalf("on record as undoable: %v\n%s%s", ids, r.stdout, r.stderr)
+	}
+	if n := len(asked[[]any](p, "undo", "--list")); n != 4 {
+		t.Errorf("%d calls in the list, want 4", n)
+	}
+	first, note := ids["book"][0], ids["note"][0]
+	p.notUndone("other_session", first, "--session", "s1")
+	p.notUndone("undo_unknown", first+"1")
+	p.notUndone("undo_unknown", "../"+first)
+	p.must("undo", first)
+	if got, want := b.asked(), []string{`/bookings/9007199254740995 {"place":"` + word + `"}`}; !slices.Equal(got, want) {
+		t.Errorf("the upstream was asked %q, want %q", got, want)
+	}
+	p.notUndone("undo_done", first)
+	p.must("undo", note)
+	if text, err := os.ReadFile(filepath.Join(beside, "undone")); string(text) != `{"at":"x; touch /tmp/owned","text":"$(id) `+word+`"}` {
+		t.Errorf("the program that undoes read %q, %v", text, err)
+	}
+	eventually(t, 20*time.Second, "the short window is over", func() bool {
+		return strings.Contains(p.do("undo", ids["brief"][0]).stderr, "undo_expired")
+	})
+	if n := len(b.asked()); n != 1 {
+		t.Errorf("the upstream was asked %d times, want once: %v", n, b.asked())
+	}
+	states := map[string]int{}
+	for _, e := range p.audit() {
+		if text := fmt.Sprint(e.Data); strings.Contains(text, word) {
+			t.Errorf("plaintext on record: %s", text)
+		}
+		if e.Kind == "undo" {
+			states[fmt.Sprint(e.Data["tool"], " ", e.Data["state"], " ", e.Data["trigger"])]++
+		}
+	}
+	if want := map[string]int{"book undoing operator": 1, "book undone operator": 1, "note undoing operator": 1, "note undone operator": 1}; fmt.Sprint(states) != fmt.Sprint(want) {
+		t.Errorf("on record: %v, want %v", states, want)
+	}
+	// Only what can still be undone is kept, and by us alone.
+	left, _ := filepath.Glob(filepath.Join(p.state, "undo", "*.args"))
+	if len(left) != 1 || !strings.Contains(left[0], ids["book"][1]) {
+		t.Errorf("arguments are kept of %v, want of %s alone", left, ids["book"][1])
+	}
+	for _, f := range left {
+		if info, err := os.Stat(f); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+	}
+}
+
+// changed is o with another value for a key; nil: without the key.
+func changed(o object, key string, value any) object {
+	if o[key] = value; value == nil {
+		delete(o, key)
+	}
+	return o
+}
+
+// H-7, H-21: the kill of a run undoes its calls that still can be, the latest first; one that can't be keeps no other. By the API an
+// operator undoes one while the run lives.
+func TestH7KillUndoesTheCalls(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		t.Run(fmt.Sprintf("served %v", served), func(t *testing.T) {
+			t.Parallel()
+			x, p := family(t, served)
+			b := newBookings(t)
+			x.settings.tool("book", b.tool("10m"))
+			c := p.family(x, nil, using+`
+for place in ("a", "b", "stuck", "d"): use("book", place=place)
+print("booked", flush=True)
+time.sleep(60)`)
+			c.startUntil(t, "booked")
+			ids := p.undoables()["book"]
+			if len(ids) != 4 {
+				t.Fatalf("on record as undoable: %v", ids)
+			}
+			p.must("undo", ids[1])
+			run := p.list()[0].ID
+			killed := asked[[]struct {
+				Result struct {
+					Compensations int `json:"compensations_executed"`
+					Dead          bool
+					Errors        []struct{ Name string }
+				}
+			}](p, "kill", run)
+			c.finish(t)
+			if got := strings.Join(b.asked(), "; "); got != `/bookings/9007199254740997 {"place":"b"}; /bookings/9007199254741001 {"place":"d"}; `+
+				`/bookings/9007199254740999 {"place":"stuck"}; /bookings/9007199254740995 {"place":"a"}` {
+				t.Errorf("the upstream was asked %s", got)
+			}
+			if k := killed[0].Result; k.Compensations != 3 || len(k.Errors) != 1 || k.Errors[0].Name != "undo "+ids[2] {
+				t.Errorf("the kill says %+v", k)
+			}
+			var told []string
+			for _, e := range p.audit() {
+				if e.Kind == "undo" && e.Data["state"] != "undoing" {
+					told = append(told, strings.TrimPrefix(fmt.Sprint(e.Data["call_id"], e.Data["state"], e.Data["trigger"], e.Data["code"]), run))
+				}
+			}
+			n := func(id string) string { return strings.TrimPrefix(id, run) }
+			want := []string{n(ids[1]) + "undoneoperator<nil>", n(ids[3]) + "undonekill<nil>", n(ids[2]) + "failedkilltool_failed", n(ids[0]) + "undonekill<nil>"}
+			if !slices.Equal(told, want) {
+				t.Errorf("on record: %q, want %q", told, want)
+			}
+			for _, id := range ids {
+				p.notUndone("undo_done", id)
+			}
+		})
+	}
+}
+
+// H-7, M-23: by the API, for the supervisor's own user; with the same refusals.
+func TestH7UndoByAPI(t *testing.T) {
+	t.Parallel()
+	needProgram(t, "python3")
+	x := newExit(t)
+	d := newDaemon(t)
+	d.state = x.n.dir
+	d.start(t)
+	p := place{t, d.run, d.state}
+	b := newBookings(t)
+	x.settings.tool("book", b.tool("10m"))
+	p.family(x, nil, using+`print(use("book", place="a"))`).toItsEnd(t).want(t, 0, "exited")
+	id := p.undoables()["book"][0]
+	if list, _ := json.Marshal(d.api(t, "GET", "/v1/calls", "", 200)); !strings.Contains(string(list), id) || strings.Contains(string(list), `"place"`) {
+		t.Errorf("got %s", list)
+	}
+	d.api(t, "POST", "/v1/calls/"+id+"/undo", `{"session":"other"}`, 403)
+	d.api(t, "POST", "/v1/calls/nobody/undo", `{}`, 404)
+	if got := d.api(t, "POST", "/v1/calls/"+id+"/undo", `{}`, 200); got["state"] != "undone" || got["by"] != "uid:0" {
+		t.Errorf("got %v", got)
+	}
+	d.api(t, "POST", "/v1/calls/"+id+"/undo", `{}`, 409)
+	if got := b.asked(); len(got) != 1 {
+		t.Errorf("the upstream was asked %q", got)
+	}
+}
+
+func (c *call) toItsEnd(t *testing.T) result {
+	t.Helper()
+	c.started = time.Now()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c.finish(t)
+}
