@@ -33,6 +33,7 @@ var reveals = map[string]string{
 	"toolproxy/cmdtool/command.go: Call":    "the arguments on the command's standard input",
 	"toolproxy/gate/approval.go: approval":  "masks the arguments for the operator who is asked",
 	"toolproxy/gate/entrance.go: attempt":   "takes the digest of the arguments for the record",
+	"toolproxy/gate/permit.go: finish":      "gives the supervisor what undoes the call, to keep for the window (H-7)",
 	"toolproxy/gate/safety.go: intent":      "asks for the approved step about this target",
 	"toolproxy/httptool/tool.go: Call":      "the arguments in the request to the service",
 	"toolproxy/llm/chat.go: give":           "passes the reply through the filters, on to the agent",
@@ -60,6 +61,7 @@ var reveals = map[string]string{
 	"toolproxy/mcptool/call.go: Call":       "the arguments in the call to the server",
 	"toolproxy/tools/invoke.go: Invoke":     "brings the arguments into canonical form",
 	"toolproxy/tools/invoke.go: invoke":     "looks for the call's target and for instructions, and holds the arguments against the schema",
+	"toolproxy/tools/invoke.go: run":        "takes the arguments of the undo out of the call's (H-7)",
 	"toolproxy/tools/tool.go: Call":         "decodes the arguments of a built-in tool",
 }
 
