@@ -55,8 +55,8 @@ const chatPath, chatBody = "/v1/chat/completions", `{"messages":[{"role":"user",
 func TestM13BodiesOfModelsAsConfigured(t *testing.T) {
 	large := fmt.Sprintf(chatBody, strings.Repeat("word ", 300<<10))
 	for config, want := range map[string]int{
-		"{}":                             413,
-		"llm: {limits: {body: 2097152}}": 200,
+		"{}":                             200, // 32 MiB
+		"llm: {limits: {body: 1572864}}": 200,
 		"llm: {limits: {body: 100000}}":  413,
 	} {
 		g, _ := assembled(t, config, "public")
