@@ -143,6 +143,7 @@ const (
 	EventLimits       = "limits_changed"
 	EventRefused      = "refused"        // Data: syscall, count; at most one a second and kind
 	EventBreach       = "breach"         // Data: severity
+	EventNearBreach   = "near_breach"    // Data: severity (medium), program, call: what brings the run close to a breach, before anything is held
 	EventQuarantine   = "quarantine"     // Data: cause
 	EventKill         = "kill"           // Data: reason
 	EventStopped      = "safety_stopped" // Data: reason; by a safety loop

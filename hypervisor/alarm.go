@@ -18,6 +18,7 @@ type alarm struct {
 	refused, passed *gatherer
 	attempts        *meter.Account
 	told            atomic.Uint32 // the worst severity that something followed from
+	warned          atomic.Bool   // its operators know that it is at medium
 	whole           *alarm        // the parent's, which weighs a child's attempts with its own; nil: this one does
 }
 
@@ -32,13 +33,13 @@ func (h *Hypervisor) newAlarm(session string, attempts *meter.Account) *alarm {
 func (a *alarm) flush() error { return errors.Join(a.refused.flush(), a.passed.flush()) }
 
 // denied counts one attempt; trips is true once for each severity that trips. What can't be counted is the worst.
-func (a *alarm) denied(ring, called rings.Ring, factor int) (b rings.BreachResult, trips bool) {
+func (a *alarm) denied(weight int, kind uint16) (b rings.BreachResult, trips bool) {
 	if a.whole != nil {
-		return a.whole.denied(ring, called, factor)
+		return a.whole.denied(weight, kind)
 	}
-	b, err := a.attempts.Attempt(ring, called, factor)
+	b, err := a.attempts.Attempt(weight, kind)
 	if err != nil {
-		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: factor * rings.BreachWeight(ring, called)}
+		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: weight}
 	}
 	for told := a.told.Load(); b.Tripped && told < uint32(b.Severity); told = a.told.Load() {
 		if a.told.CompareAndSwap(told, uint32(b.Severity)) {
@@ -46,6 +47,14 @@ func (a *alarm) denied(ring, called rings.Ring, factor int) (b rings.BreachResul
 		}
 	}
 	return b, false
+}
+
+// nears is true once when what counts has come to medium, and again when it was below that in between.
+func (a *alarm) nears(b rings.BreachResult) bool {
+	if a.whole != nil {
+		return a.whole.nears(b)
+	}
+	return !a.warned.Swap(b.Severity >= rings.SeverityMedium) && b.Severity == rings.SeverityMedium
 }
 
 // reset begins anew; what can't be forgotten still counts.

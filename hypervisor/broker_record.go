@@ -35,7 +35,7 @@ func (b *Broker) Record(_ context.Context, r link.Record) error {
 		factor = rings.Action{Reversibility: r.Reversibility}.BreachFactor()
 	}
 	for range min(max(r.Count, 1), maxCounted) {
-		if err := b.control.attempt(r.Weight, factor); err != nil {
+		if err := b.control.attempt(r.Weight, factor, r.Kind+" "+audit.Claimed(r.Name)); err != nil {
 			return err
 		}
 	}

@@ -739,7 +739,7 @@ func TestH24BusyAgentIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		if err := c.attempt(rings.Standard, 1); err != nil {
+		if err := c.attempt(rings.Standard, 1, "tool x"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -748,11 +748,11 @@ func TestH24BusyAgentIsLeftAlone(t *testing.T) {
 	}
 	s.clock.pass(fallTime)
 	for range 19 {
-		if err := c.attempt(rings.Standard, 1); err != nil {
+		if err := c.attempt(rings.Standard, 1, "tool x"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.attempt(rings.Standard, 1); err == nil {
+	if err := c.attempt(rings.Standard, 1, "tool x"); err == nil {
 		t.Error("it may hammer for ever")
 	}
 }
@@ -778,7 +778,7 @@ func breachAfterRelease(t *testing.T, looks bool) {
 	c := s.control()
 	c.loanMu.Lock() // what follows from a change waits for it
 	for range 3 {
-		_ = c.attempt(rings.Root, 1)
+		_ = c.attempt(rings.Root, 1, "tool x")
 	}
 	if s.agent("a").Quarantined == nil {
 		t.Fatal("no breach")
@@ -805,7 +805,7 @@ func breachAfterRelease(t *testing.T, looks bool) {
 		time.Sleep(time.Millisecond)
 	}
 	for range 3 {
-		_ = c.attempt(rings.Root, 1)
+		_ = c.attempt(rings.Root, 1, "tool x")
 	}
 	if s.agent("a").Quarantined == nil {
 		t.Error("the second breach was overlooked")
@@ -975,7 +975,7 @@ func TestH23Triggers(t *testing.T) {
 		}, rings.KillCircuitBreaker, "circuit_breaker"},
 		{"breach", func(_ *site, c *Control, _ *Broker) error {
 			for range 3 {
-				_ = c.attempt(rings.Root, 1)
+				_ = c.attempt(rings.Root, 1, "tool x")
 			}
 			return nil
 		}, rings.KillRingBreach, "ring_breach"},

@@ -68,6 +68,7 @@ const (
 	EventNotElevated  = "elevation_denied"  // code
 	EventElevationEnd = "elevation_ended"   // elevation_id, cause
 	EventBreach       = "breach"            // severity
+	EventNearBreach   = "near_breach"       // severity, program, call
 	EventQuarantine   = "quarantine"        // cause
 	EventKill         = "kill"              // reason
 )

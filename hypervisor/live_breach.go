@@ -16,12 +16,21 @@ import (
 
 // attempt weighs one refused attempt at what belongs to ring called, factor times (H-8). An error means that the run must end, and that a kill has
 // begun if anything can carry it out.
-func (c *Control) attempt(called rings.Ring, factor int) error {
-	b, trips := c.adm.alarm.denied(c.live.weighed(), called, factor)
+func (c *Control) attempt(called rings.Ring, factor int, what string) error {
+	b, trips := c.adm.alarm.denied(factor*rings.BreachWeight(c.live.weighed(), called), 0)
+	c.near(b, func() string { return "" }, what)
 	if !trips {
 		return nil
 	}
 	return c.breach(b)
+}
+
+// near tells operators, before anything is held, that what the run is refused comes close to a breach, and by which program and call.
+// Both are the agent's words: data.
+func (c *Control) near(b rings.BreachResult, program func() string, call string) {
+	if c.adm.alarm.nears(b) {
+		c.notify(EventNearBreach, map[string]string{"severity": b.Severity.String(), "program": program(), "call": call})
+	}
 }
 
 // breach does what H-24 asks for. It is on record and told; what follows is as the run's on_breach says, and nothing that follows

@@ -5,8 +5,11 @@ package hypervisor
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"strings"
 
 	"agentrun/audit"
+	"agentrun/rings"
 	"agentrun/runtime"
 )
 
@@ -69,7 +72,13 @@ func (w *watch) Settled() error {
 // Refused counts each refused call as an attempt (M-4, H-24) and puts it on record, repeated ones together.
 func (w *watch) Refused(r runtime.Refusal) error {
 	c := w.control
-	b, trips := c.adm.alarm.denied(c.live.weighed(), r.Called, 1)
+	kind := uint16(0)
+	// What a higher ring has: trying it again is busy, not hostile. Another architecture's call is a way past the filter each time.
+	if r.Called != rings.Root && !strings.HasPrefix(r.Detail, "arch=") {
+		kind = kindOf(r.Syscall, r.Detail)
+	}
+	b, trips := c.adm.alarm.denied(rings.CallWeight(c.live.weighed(), r.Called, r.Never), kind)
+	c.near(b, r.Program, strings.TrimSpace(r.Syscall+" "+r.Detail))
 	err := c.adm.alarm.refused.add(&audit.Refusal{
 		AgentID: c.adm.Agent, Class: r.Detail, Count: 1, ParentRunID: c.adm.parent.run, RunID: c.opt.Run,
 		Syscall: r.Syscall, Verdict: r.Verdict,
@@ -84,6 +93,13 @@ func (w *watch) Refused(r runtime.Refusal) error {
 		return err // the run's end is decided here, so that no process which ends by itself is quicker
 	}
 	return nil
+}
+
+// kindOf tells kinds of calls apart within a window. Two that happen to be one count as one.
+func kindOf(syscall, detail string) uint16 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(syscall + " " + detail))
+	return uint16(max(h.Sum32()%(1<<16), 1))
 }
 
 // End puts the end on record, which is on disk within 100 ms (H-28), and signs where the chain stands (H-26). A checkpoint that can't be made is told, and

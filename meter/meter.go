@@ -33,7 +33,7 @@ import (
 
 const (
 	// fileName has the version of the layout: supervisors of an older agentrun that still live count in a file of their own.
-	fileName = "meters-1"
+	fileName = "meters-2"
 
 	headSize  = 4096 // the boot's id, and nothing else
 	placeSize = 512
@@ -263,16 +263,15 @@ func (a *Account) take(ring rings.Ring, cost int) rings.RateResult {
 	}
 }
 
-// Attempt counts a refused call (H-24): agent is the ring that it was made in, called the one that it needs, and factor how many times
-// that it counts (rings.Action.BreachFactor).
-func (a *Account) Attempt(agent, called rings.Ring, factor int) (rings.BreachResult, error) {
+// Attempt counts a refused call (H-24) by its weight; of a kind other than 0 one counts within a window.
+func (a *Account) Attempt(weight int, kind uint16) (rings.BreachResult, error) {
 	unlock, err := a.window()
 	if err != nil {
 		return rings.BreachResult{}, err
 	}
 	defer unlock()
 	var res rings.BreachResult
-	err = mapped.Guard(fileName, func() { res = a.p.window.Add(a.t.boot(), factor*rings.BreachWeight(agent, called)) })
+	err = mapped.Guard(fileName, func() { res = a.p.window.Add(a.t.boot(), weight, kind) })
 	return res, err
 }
 

@@ -96,7 +96,7 @@ func TestH24WindowIsTheNodes(t *testing.T) {
 		m := table(t, dir, c, 1000)
 		a := account(t, m, "a", "s")
 		var err error
-		if last, err = a.Attempt(rings.Sandbox, rings.Root, 1); err != nil {
+		if last, err = a.Attempt(rings.BreachWeight(rings.Sandbox, rings.Root), 0); err != nil {
 			t.Fatal(err)
 		}
 		a.Close()
@@ -108,11 +108,11 @@ func TestH24WindowIsTheNodes(t *testing.T) {
 	if err := a.Forgive(); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := a.Attempt(rings.Sandbox, rings.Root, 1); got.Attempts != 1 {
+	if got, _ := a.Attempt(rings.BreachWeight(rings.Sandbox, rings.Root), 0); got.Attempts != 1 {
 		t.Errorf("after a release: %+v, want one attempt", got)
 	}
 	c.Add(int64(rings.BreachWindow))
-	if got, _ := a.Attempt(rings.Sandbox, rings.Sandbox, 1); got.Attempts != 0 {
+	if got, _ := a.Attempt(rings.BreachWeight(rings.Sandbox, rings.Sandbox), 0); got.Attempts != 0 {
 		t.Errorf("a minute later: %+v, want none", got)
 	}
 }
@@ -135,7 +135,7 @@ func TestH17PlacesChangeHands(t *testing.T) {
 	a.Close()
 	full(m, "a token is out")
 	c.Add(int64(time.Second))
-	if _, err := account(t, m, "a", "s").Attempt(rings.Sandbox, rings.Privileged, 1); err != nil {
+	if _, err := account(t, m, "a", "s").Attempt(rings.BreachWeight(rings.Sandbox, rings.Privileged), 0); err != nil {
 		t.Fatal(err)
 	}
 	for n := range m.held {
@@ -209,7 +209,7 @@ func TestH17NoPageRefuses(t *testing.T) {
 	if res := a.Take(rings.Sandbox, 1); res.Allowed || res.Code != rings.CodeRateTableFull {
 		t.Errorf("got %+v", res)
 	}
-	if _, err := a.Attempt(rings.Sandbox, rings.Root, 1); err == nil {
+	if _, err := a.Attempt(rings.BreachWeight(rings.Sandbox, rings.Root), 0); err == nil {
 		t.Error("an attempt that nobody can count")
 	}
 	if err := a.Forgive(); err == nil {

@@ -2,7 +2,10 @@
 
 package rings
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Severity says how much an agent's refused attempts look like an attack (H-24). Its JSON is its name.
 type Severity uint8
@@ -76,6 +79,19 @@ func BreachWeight(agent, called Ring) int {
 	return above * above
 }
 
+// neverWeight makes three system calls that no ring has a breach, in every ring: no agent is ever given them, no program of daily use
+// needs them, so there is nothing to be lenient about but a slip and its repetition.
+const neverWeight = 7
+
+// CallWeight is what a refused system call counts. never: no ring has it.
+func CallWeight(agent, called Ring, never bool) int {
+	w := BreachWeight(agent, called)
+	if never && w > 0 {
+		w = max(w, neverWeight)
+	}
+	return w
+}
+
 // BreachResult is what the detector makes of an attempt. The zero value is what nothing but ordinary calls gives.
 type BreachResult struct {
 	Severity Severity `json:"severity"`
@@ -91,15 +107,18 @@ type BreachResult struct {
 // It is plain data without pointers, so that it can lie in memory that processes share; whoever shares it takes turns.
 type Attempts struct {
 	at     [criticalScore]int64 // nanoseconds of the caller's clock, oldest first
+	kind   [criticalScore]uint16
 	weight [criticalScore]uint8
 	n      uint8
 }
 
 // Add records one that weighs so much at a time, and judges all that count. One that weighs nothing (at or below the agent's
-// own privilege, refused for its rate, say) only tells where the agent stands. A clock set back makes no attempt older.
-func (a *Attempts) Add(now time.Duration, weight int) BreachResult {
+// own privilege, refused for its rate, say) only tells where the agent stands. A clock set back makes no attempt older. Of a kind other
+// than 0 one counts within a window: a program that is refused and tries the same again and again is busy, one that tries many things
+// is looking for a way.
+func (a *Attempts) Add(now time.Duration, weight int, kind uint16) BreachResult {
 	a.expire(now)
-	if weight > 0 {
+	if weight > 0 && (kind == 0 || !slices.Contains(a.kind[:a.n], kind)) {
 		if a.n == criticalScore {
 			a.drop(1)
 		}
@@ -107,7 +126,7 @@ func (a *Attempts) Add(now time.Duration, weight int) BreachResult {
 		if a.n > 0 {
 			at = max(at, a.at[a.n-1])
 		}
-		a.at[a.n], a.weight[a.n] = at, uint8(min(weight, criticalScore))
+		a.at[a.n], a.weight[a.n], a.kind[a.n] = at, uint8(min(weight, criticalScore)), kind
 		a.n++
 	}
 	res := BreachResult{Attempts: int(a.n)}
@@ -138,6 +157,7 @@ func (a *Attempts) expire(now time.Duration) {
 func (a *Attempts) drop(n int) {
 	copy(a.at[:], a.at[n:a.n])
 	copy(a.weight[:], a.weight[n:a.n])
+	copy(a.kind[:], a.kind[n:a.n])
 	a.n -= uint8(n)
 }
 
@@ -160,7 +180,7 @@ func AssessCalls(calls []Call) BreachResult {
 	start, now := calls[0].At, time.Duration(0)
 	for _, c := range calls {
 		now = max(now, c.At.Sub(start))
-		if res := w.Add(now, BreachWeight(c.AgentRing, c.CalledRing)); res.Severity > worst.Severity || res.Score > worst.Score {
+		if res := w.Add(now, BreachWeight(c.AgentRing, c.CalledRing), 0); res.Severity > worst.Severity || res.Score > worst.Score {
 			worst = res
 		}
 	}

@@ -54,15 +54,15 @@ func TestH24WindowSlides(t *testing.T) {
 	var w Attempts
 	root := BreachWeight(Sandbox, Root)
 	for range 2 {
-		w.Add(0, root)
+		w.Add(0, root, 0)
 	}
-	if res := w.Add(BreachWindow-1, 0); res.Severity != SeverityMedium || w.Over(BreachWindow-1) {
+	if res := w.Add(BreachWindow-1, 0, 0); res.Severity != SeverityMedium || w.Over(BreachWindow-1) {
 		t.Errorf("a nanosecond before the window's end: %+v, want medium", res)
 	}
-	if res := w.Add(BreachWindow-1, root); res.Severity != SeverityHigh || !res.Tripped {
+	if res := w.Add(BreachWindow-1, root, 0); res.Severity != SeverityHigh || !res.Tripped {
 		t.Errorf("third attempt: %+v, want high, tripped", res)
 	}
-	if res := w.Add(BreachWindow, 0); res.Score != 9 || res.Attempts != 1 {
+	if res := w.Add(BreachWindow, 0, 0); res.Score != 9 || res.Attempts != 1 {
 		t.Errorf("at the window's end: %+v, want only the last attempt", res)
 	}
 	if w.Over(2*BreachWindow-2) || !w.Over(2*BreachWindow-1) {
@@ -74,7 +74,7 @@ func TestH24ClockSetBack(t *testing.T) {
 	var w Attempts
 	var res BreachResult
 	for _, at := range []time.Duration{24 * time.Hour, 0, time.Hour} {
-		res = w.Add(at, BreachWeight(Sandbox, Root))
+		res = w.Add(at, BreachWeight(Sandbox, Root), 0)
 	}
 	if !res.Tripped {
 		t.Errorf("three attempts under a clock that was set back: %+v, want tripped", res)
@@ -86,12 +86,12 @@ func TestH24Bounded(t *testing.T) {
 	w := Attempts{n: 255}
 	var last BreachResult
 	for range 1000 {
-		last = w.Add(time.Hour, BreachWeight(Sandbox, Standard))
+		last = w.Add(time.Hour, BreachWeight(Sandbox, Standard), 0)
 	}
 	if last.Severity != SeverityCritical || last.Attempts != criticalScore {
 		t.Errorf("%+v, want critical", last)
 	}
-	if res := w.Add(time.Hour+BreachWindow, BreachWeight(Sandbox, Root)); res.Score != 9 || res.Attempts != 1 {
+	if res := w.Add(time.Hour+BreachWindow, BreachWeight(Sandbox, Root), 0); res.Score != 9 || res.Attempts != 1 {
 		t.Errorf("a minute later: %+v, want the one attempt", res)
 	}
 }
@@ -116,7 +116,7 @@ func TestH24WindowIsExact(t *testing.T) {
 					score += a.weight
 				}
 			}
-			if got := w.Add(now, BreachWeight(agent, called)); got.Severity != severityOf(score) {
+			if got := w.Add(now, BreachWeight(agent, called), 0); got.Severity != severityOf(score) {
 				t.Fatalf("got %+v, want %v of score %d", got, severityOf(score), score)
 			}
 		}
@@ -127,7 +127,7 @@ func BenchmarkBreach(b *testing.B) {
 	var w Attempts
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		w.Add(time.Duration(i), BreachWeight(Sandbox, Standard))
+		w.Add(time.Duration(i), BreachWeight(Sandbox, Standard), 0)
 	}
 }
 
@@ -139,5 +139,47 @@ func TestH24SeverityNames(t *testing.T) {
 		if s.Trips() != (s >= SeverityHigh) {
 			t.Errorf("%v trips: %v", s, s.Trips())
 		}
+	}
+}
+
+// H-24: of a kind one attempt counts within a window, however often it is made; what has no kind counts each time.
+func TestH24KindsCount(t *testing.T) {
+	var w Attempts
+	var res BreachResult
+	for i := range 1000 {
+		res = w.Add(time.Duration(i), BreachWeight(Sandbox, Privileged), 7)
+	}
+	if res.Score != 4 || res.Attempts != 1 {
+		t.Errorf("the same a thousand times: %+v, want one attempt of 4", res)
+	}
+	for kind := range uint16(5) {
+		res = w.Add(time.Second, BreachWeight(Sandbox, Privileged), 8+kind)
+	}
+	if res.Score != 24 || !res.Tripped {
+		t.Errorf("five others: %+v, want a breach", res)
+	}
+	if res = w.Add(time.Second+BreachWindow, BreachWeight(Sandbox, Privileged), 7); res.Score != 4 {
+		t.Errorf("a minute later: %+v, want it counted anew", res)
+	}
+	for range 4 {
+		res = w.Add(time.Second+BreachWindow, BreachWeight(Sandbox, Privileged), 0)
+	}
+	if res.Score != 20 {
+		t.Errorf("without a kind: %+v, want 20", res)
+	}
+}
+
+// H-24: three calls that no ring has are a breach in each ring; two, and one with all that an honest agent does beside it, are none.
+func TestH24NeverWeighs(t *testing.T) {
+	for _, ring := range []Ring{Privileged, Standard, Sandbox} {
+		var w Attempts
+		for n, want := range []Severity{SeverityLow, SeverityMedium, SeverityHigh} {
+			if res := w.Add(0, CallWeight(ring, Root, true), 0); res.Severity != want {
+				t.Errorf("%v, attempt %d: got %+v, want %v", ring, n+1, res, want)
+			}
+		}
+	}
+	if CallWeight(Sandbox, Standard, true) < BreachWeight(Sandbox, Standard) || CallWeight(Root, Root, true) != 0 || CallWeight(Sandbox, Root, false) != 9 {
+		t.Error("CallWeight takes away from BreachWeight, or adds to nothing")
 	}
 }

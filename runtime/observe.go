@@ -3,7 +3,10 @@
 package runtime
 
 import (
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"agentrun/profiles"
@@ -36,7 +39,18 @@ type Refusal struct {
 	Syscall string
 	Detail  string     // class of the arguments; no contents of the agent's memory
 	Called  rings.Ring // the least privileged ring whose built-in profile allows the call; Root if none does
+	Never   bool       // no ring has it, as the built-in profiles are: an attempt, and nothing else
 	Verdict string     // what it was answered, as EPERM
+	PID     int        // of the thread that waits for the answer; 0: not known
+}
+
+// Program is the name of whose call it is, as the kernel has it; the agent chooses it. Empty: it can't be told.
+func (r Refusal) Program() string {
+	if r.PID == 0 {
+		return ""
+	}
+	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", r.PID)) // it waits for us, or is dead, and then nobody's
+	return strings.TrimSpace(string(name))
 }
 
 // nobody is the observer of a run whose caller keeps no account.
@@ -70,7 +84,11 @@ func (r *refusals) seen(c seccomp.Call, a seccomp.Answer, e seccomp.Event, calle
 		}
 		r.called[k] = called
 	}
-	return r.observer.Refused(Refusal{At: e.Last, Syscall: e.Syscall, Detail: e.Detail, Called: called, Verdict: a.String()})
+	// A number that nobody knows isn't one that no ring will have.
+	never := called == rings.Root && c.Name != seccomp.Unknown && c.Name != "io_uring_setup"
+	return r.observer.Refused(Refusal{
+		At: e.Last, Syscall: e.Syscall, Detail: e.Detail, Called: called, Never: never, Verdict: a.String(), PID: c.PID,
+	})
 }
 
 // calledRing is what a refused call says about where the agent wants to go: Standard for what ring 2

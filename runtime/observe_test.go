@@ -39,7 +39,7 @@ func TestM4EveryRefusalIsTold(t *testing.T) {
 	for i := range o.refusals {
 		o.refusals[i].Detail = "" // seccomp's words
 	}
-	mount := Refusal{At: at, Syscall: "mount", Called: rings.Root, Verdict: "EPERM"}
+	mount := Refusal{At: at, Syscall: "mount", Called: rings.Root, Never: true, Verdict: "EPERM"}
 	want := []Refusal{mount, mount, {At: at, Syscall: "fork", Called: rings.Standard, Verdict: "EPERM"}}
 	if d := cmp.Diff(want, o.refusals); d != "" {
 		t.Errorf("reports (-want +got):\n%s", d)

@@ -136,8 +136,9 @@ print(use("book", place="`+word+`"), use("book", place="second"), use("brief", p
 		t.Errorf("the program that undoes read %q, %v", text, err)
 	}
 	eventually(t, 20*time.Second, "the short window is over", func() bool {
-		return strings.Contains(p.do("undo", ids["brief"][0]).stderr, "undo_expired")
+		return strings.Contains(p.must("undo", "--list").stdout, "expired")
 	})
+	p.notUndone("undo_expired", ids["brief"][0])
 	if n := len(b.asked()); n != 1 {
 		t.Errorf("the upstream was asked %d times, want once: %v", n, b.asked())
 	}
