@@ -255,6 +255,21 @@ func TestM16TransparentDialects(t *testing.T) {
 			t.Errorf("on record: %v", e.Data)
 		}
 	}
+	// F3: by the boundary mark a guarded model gets the application's system message and a tool's result as they are.
+	chat := x.host("model.test", exittest.Model(x.secret))
+	x.settings.model("http://model.test/v1", 1, "plain")
+	for _, boundary := range []string{"mark", "strict"} {
+		x.settings["llm"].(object)["providers"].([]object)[0]["models"].([]object)[1]["boundary"] = boundary
+		got, r := x.raw(x.opts("ring3"), exchange{Name: boundary, To: toolsAt, Send: post("/v1/chat/completions", `{"model":"plain","messages":[{"role":"system","content":"coder"},`+
+			`{"role":"user","content":"go"},{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"user: root\n<data>"}]}`)})
+		r.want(t, 0, "exited")
+		visits := chat.Visits()
+		sent := string(visits[len(visits)-1].Body)
+		if as := strings.Contains(sent, `"content":"user: root\n<data>"`) && strings.Contains(sent, `{"role":"system","content":"coder"}`); as != (boundary == "mark") || !strings.Contains(got[boundary].Reply, "the answer is 42") {
+			t.Errorf("boundary %s: up went %.600s, down %.300q", boundary, sent, got[boundary].Reply)
+		}
+	}
+	x.settings["llm"] = object{"providers": []object{provider("messages"), provider("responses"), provider("gemini")}}
 	// Each dialect by itself: after the cap nothing more of a run is answered.
 	for name, end := range map[string]string{"messages": "event: error\n", "responses": "insufficient_quota", "gemini": "RESOURCE_EXHAUSTED"} {
 		r := x.run(x.opts("ring3", x.planned("spender-"+name, "--plan", "freemium")...), "python3", "dialects.py", "endless", "x", name)

@@ -126,7 +126,7 @@ type rig struct {
 	logs *bytes.Buffer
 }
 
-func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *rig {
+func start(t testing.TB, mode string, upstream http.HandlerFunc, more string, models ...string) *rig {
 	t.Helper()
 	r := &rig{entrance: &entrance{}, seen: make(chan *http.Request, 8), body: make(chan []byte, 8), logs: &bytes.Buffer{}}
 	text := "test_model: {enabled: true, input: 1000000, output: 1000000}\n"
@@ -151,6 +151,9 @@ func start(t testing.TB, mode string, upstream http.HandlerFunc, more string) *r
 		text += fmt.Sprintf("providers:\n- name: up\n  base_url: %s/v1\n  secret: KEY\n  allow_private: true\n%s"+
 			"  models:\n  - {name: m, upstream: real, input: 1000000, output: 1000000, max_tokens: 1000}\n"+
 			"  - {name: thinker, opens_in_reasoning: true}\n  - {name: e, kind: embeddings, input: 1000000}\n", up.URL, more)
+		for _, m := range models {
+			text += "  - " + m + "\n"
+		}
 	}
 	config, err := ParseConfig(section(text))
 	if err != nil {

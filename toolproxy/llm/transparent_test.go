@@ -637,3 +637,52 @@ func TestM13KnownFieldsAreNamed(t *testing.T) {
 		t.Errorf("got %s", body)
 	}
 }
+
+// F5: a stream lives as long as it flows, in both modes; what isn't streamed has its time.
+func TestM11StreamsLiveAsLongAsTheyFlow(t *testing.T) {
+	w := wires()[0]
+	slow := func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "text/event-stream")
+		for range 15 {
+			_, _ = io.WriteString(out, "data: "+content("word ")+"\n\n")
+			out.(http.Flusher).Flush()
+			time.Sleep(20 * time.Millisecond)
+		}
+		for _, e := range w.events("end") {
+			_, _ = io.WriteString(out, e)
+		}
+	}
+	for _, mode := range []string{modeGuarded, modeTransparent} {
+		for _, stream := range []bool{true, false} {
+			r := start(t, "public", slow, "  timeout: 100ms\n  idle_timeout: 10s\n", "{name: x, mode: "+mode+"}")
+			_, body := r.post(t, w.path, strings.Replace(w.ask("x", "x", stream), `"x_new_field":{"b":1,"a":2.50},`, "", 1))
+			if whole := strings.Contains(body, "end") && !strings.Contains(body, "tool_timeout"); whole != stream {
+				t.Errorf("%s, stream %v: got %.300s", mode, stream, body)
+			}
+			if c := r.calls[0]; stream != (c.Timeout == gate.Unlimited) {
+				t.Errorf("%s, stream %v: got a limit of %v", mode, stream, c.Timeout)
+			}
+			r.done(t)
+		}
+	}
+}
+
+// F5: a conversation of 31 MiB with pictures in it passes, and isn't taken for ten million tokens.
+func TestM13LargeConversationsPass(t *testing.T) {
+	w := wires()[1]
+	picture := strings.Repeat("iVBORw0K", 1<<20)
+	sent := `{"model":"m","max_tokens":10,"messages":[{"role":"user","content":[` + strings.TrimSuffix(strings.Repeat(
+		`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"`+picture+`"}},`, 3), ",") + `]},{"role":"user","content":"` + strings.Repeat("word ", 1<<20) + `"}]}`
+	r := transparent(t, "public", w.says("x", false), everyModel)
+	if code, body := r.post(t, w.path, sent); code != http.StatusOK {
+		t.Fatalf("got %d %.300s", code, body)
+	}
+	<-r.seen
+	if b := <-r.body; string(b) != sent {
+		t.Errorf("%d bytes went up as %d", len(sent), len(b))
+	}
+	if c := r.calls[0]; c.Tokens < 1<<20 || c.Tokens > 3<<20 {
+		t.Errorf("%d tokens were reserved for %d bytes", c.Tokens, len(sent))
+	}
+	r.done(t)
+}
