@@ -278,3 +278,23 @@ func TestM16TransparentDialects(t *testing.T) {
 		}
 	}
 }
+
+// F5, M-3: calls of models have a limit of their own, which says what it is; tools go on.
+func TestM3ModelCallsOfARun(t *testing.T) {
+	x := newExit(t)
+	x.settings["llm"] = object{"limits": object{"calls": 2}}
+	var tries []exchange
+	for _, name := range []string{"first", "second", "third"} {
+		tries = append(tries, exchange{Name: name, To: toolsAt, Send: chat("agentrun-test", false)})
+	}
+	got, r := x.raw(x.opts("ring3"), append(tries, exchange{Name: "math", To: toolsAt, Send: post("/internal/tools/math", math42)})...)
+	r.want(t, 0, "exited")
+	for name, want := range map[string]string{"first": "deterministic", "second": "deterministic", "third": "the run has used its 2 model calls", "math": "42"} {
+		if !strings.Contains(got[name].Reply, want) {
+			t.Errorf("%s: got %.400q, want %q", name, got[name].Reply, want)
+		}
+	}
+	if a := got["third"].Reply; !denied(a, "steps_exceeded") || !strings.Contains(a, "402") || !strings.Contains(a, "gateway.yaml") {
+		t.Errorf("third: got %.400q", a)
+	}
+}

@@ -43,7 +43,7 @@ same+=(TestM9EveryStartIsAsked TestM9MachineFilesHold TestM9ChildrenSagasAndDaem
 	TestH19StepTimeoutReachesTheRun TestH27History TestH27RecordsOfCalls TestH27RecordsOfDecisions TestH28CallOfAKilledSupervisor
 	TestH7UndoOfACall TestH7UndoByAPI TestH24AttacksAreHeld
 	TestH32ContextFromInside TestS2ExecuteInsideIsConfirmed TestS10CodesOfSandboxesReachOperators
-	TestM16TransparentDialects TestM16FilesPassUnchanged)
+	TestM16TransparentDialects TestM16FilesPassUnchanged TestM3ModelCallsOfARun)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml

@@ -3,6 +3,7 @@
 package llm
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -323,14 +324,16 @@ func (x *relay) whole(resp *http.Response, progress func()) *gate.Error {
 	} else {
 		x.free, failed = true, refusedBy(resp.StatusCode)
 	}
+	if bytes.Contains(body, []byte(x.target.key)) { // else no copy is made: replies may be large
+		body = []byte(x.redact.Text(string(body)))
+	}
 	if e := x.settle(failed); e != nil {
 		return e
 	}
-	text := []byte(x.redact.Text(string(body)))
 	x.head(resp)
-	x.w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	x.w.WriteHeader(resp.StatusCode)
-	_, _ = x.w.Write(text) // an agent that went away
+	_, _ = x.w.Write(body) // an agent that went away
 	return nil
 }
 

@@ -352,6 +352,36 @@ func TestM13TransparentHostileUpstreams(t *testing.T) {
 	}
 }
 
+// A stream that ends without a mark of its end is whole if it said why the reply ended, and what comes last is given out
+// after the call is on record: not at all, if it can't be.
+func TestM19TransparentEndsWithoutAMark(t *testing.T) {
+	w := wires()[0]
+	all := w.events("hello")[:4] // no [DONE]
+	says := func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(out, strings.Join(all, ""))
+	}
+	r := transparent(t, "public", says, everyModel)
+	if _, body := r.post(t, w.path, w.ask("m", "x", true)); body != strings.Join(all, "") {
+		t.Errorf("got %s", body)
+	}
+	if o := r.done(t)[0]; o.Err != nil || o.Tokens != 140 {
+		t.Errorf("ended with %+v", o)
+	}
+	r = transparent(t, "public", says, everyModel)
+	r.endErr = &gate.Error{Code: gate.CodeUnavailable, Message: "not on record", Next: "x"}
+	if _, body := r.post(t, w.path, w.ask("m", "x", true)); strings.Contains(body, "cached_tokens") || !strings.Contains(body, "not on record") {
+		t.Errorf("not on record: got %s", body)
+	}
+	for _, w := range wires() { // nor does a whole reply
+		r := transparent(t, "public", w.says("hello", false), everyModel)
+		r.endErr = &gate.Error{Code: gate.CodeUnavailable, Message: "not on record", Next: "x"}
+		if code, body := r.post(t, w.at("m", false), w.ask("m", "x", false)); code != http.StatusServiceUnavailable || strings.Contains(body, "hello") {
+			t.Errorf("%s: got %d %s", w.name, code, body)
+		}
+	}
+}
+
 // What a request could hide from the count is refused before anything is sent.
 func TestM19TransparentRequestsSayOneThing(t *testing.T) {
 	r := transparent(t, "public", func(http.ResponseWriter, *http.Request) { t.Error("asked") }, `{name: known, mode: transparent}`)
