@@ -56,6 +56,7 @@ async function main() {
   await call("killAll", null, { selector: { agent: "nobody" } });
   const none = { id: "k3x7q2m5t9w1a8c4" };
   await call("approvals"); await call("approval", none); await call("approve", none, {}); await call("deny", none, {});
+  await call("calls"); await call("undoCall", none, {});
   await call("grant", null, { agent_id: "planner", tool: "math", for_ns: 60e9 });
   await call("revokeGrant", none, {});
   const key = await call("issueKey", null, { agent_id: "planner", may: ["tool.math"], ttl_ns: 60e9 });
@@ -97,7 +98,7 @@ func TestM23ClientFromTheDocument(t *testing.T) {
 		t.Errorf("operations that were not tried (-want +got):\n%s", diff)
 	}
 	refused := map[string]any{ // the agent is held when it is to be given a grant; the others are of nothing that there is
-		"grant": 403.0, "release": 403.0, "revokeGrant": 404.0, "approval": 404.0, "approve": 404.0, "deny": 404.0,
+		"grant": 403.0, "release": 403.0, "revokeGrant": 404.0, "approval": 404.0, "approve": 404.0, "deny": 404.0, "undoCall": 404.0,
 		"showChallenge": 404.0, "verifyChallenge": 404.0, "confirm": 404.0, "unblock": 404.0,
 	}
 	for _, name := range slices.Sorted(maps.Keys(got.Said)) {
