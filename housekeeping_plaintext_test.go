@@ -62,6 +62,7 @@ var reveals = map[string]string{
 	"toolproxy/tools/invoke.go: Invoke":     "brings the arguments into canonical form",
 	"toolproxy/tools/invoke.go: invoke":     "looks for the call's target and for instructions, and holds the arguments against the schema",
 	"toolproxy/tools/invoke.go: run":        "takes the arguments of the undo out of the call's (H-7)",
+	"toolproxy/tools/undo.go: refuses":      "holds the arguments of the undo against what takes them (H-7)",
 	"toolproxy/tools/tool.go: Call":         "decodes the arguments of a built-in tool",
 }
 

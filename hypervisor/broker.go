@@ -164,13 +164,13 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	if tool, ok := toolOf(c.Action.ID); ok && !b.adm.Grant.Allows(tool) {
 		return no(ring, link.CodeToolRestricted, "plan "+b.adm.Grant.Plan+" or the agent's role doesn't include this tool", "GET /internal/tools lists the tools that you may call", 0), nil
 	}
-	if c.Held && c.Action.UndoWindowSeconds > 0 && !b.h.roomToUndo(b.run) { // it would be one that can't be undone (H-6)
-		return no(ring, link.CodeUnavailable, "no more calls can be kept to be undone", "go on without this tool", 0), nil
-	}
 	r := b.adm.meter.Take(ring, c.Action.RateCost())
 	b.remember(r)
 	if !r.Allowed {
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
+	}
+	if c.Held && c.Action.UndoWindowSeconds > 0 && !b.h.roomToUndo(b.run) { // it would be one that can't be undone (H-6)
+		return no(ring, link.CodeUnavailable, "no more calls can be kept to be undone", "go on without this tool", 0), nil
 	}
 	return b.take(c, ring), nil
 }

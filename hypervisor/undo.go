@@ -38,6 +38,7 @@ const (
 	maxRunUndos = 256
 
 	undoRemembered = 24 * time.Hour
+	maxRemembered  = 1024 // calls whose window is over
 	maxUndoFile    = 128 << 10
 )
 
@@ -105,7 +106,7 @@ func (h *Hypervisor) keepUndo(u Undoable, args []byte) error {
 	if err == nil {
 		err = h.writeUndoFile(u.Call+undoArgs, args, u.Until)
 	}
-	time.AfterFunc(u.Until.Sub(h.now())+time.Second, func() { DropUndos(h.opt.StateDir, h.now()) })
+	time.AfterFunc(u.Until.Sub(h.now()), func() { _ = os.Remove(h.undoPath(u.Call + undoArgs)) }) // what undoes it has taken it
 	return err
 }
 
@@ -149,18 +150,32 @@ func (h *Hypervisor) roomToUndo(run string) bool {
 			}
 		}
 	}
+	if len(all) > 2*maxUndos+maxRemembered {
+		DropUndos(h.opt.StateDir, h.now())
+	}
 	return node < maxUndos && own < maxRunUndos
 }
 
-// DropUndos removes the arguments of undos whose window is over, and a day later what is known of the calls.
+// DropUndos removes the arguments of undos whose window is over, and a day later, or for a newer one, what is known of the calls.
 func DropUndos(stateDir string, now time.Time) {
 	dir := filepath.Join(stateDir, undoDir)
 	all, _ := os.ReadDir(dir) // no folder: nothing to remove; and what can't be read now is removed another time
+	var over []os.FileInfo
 	for _, e := range all {
 		keep := map[string]time.Duration{undoCall: undoRemembered, undoNew: time.Minute}[filepath.Ext(e.Name())]
-		if i, err := e.Info(); err == nil && now.Sub(i.ModTime()) > keep {
-			_ = os.Remove(filepath.Join(dir, e.Name()))
+		i, err := e.Info()
+		if err != nil || !now.After(i.ModTime()) {
+			continue
 		}
+		if now.Sub(i.ModTime()) > keep {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		} else if keep == undoRemembered {
+			over = append(over, i)
+		}
+	}
+	slices.SortFunc(over, func(a, b os.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for _, i := range over[min(len(over), maxRemembered):] {
+		_ = os.Remove(filepath.Join(dir, i.Name()))
 	}
 }
 

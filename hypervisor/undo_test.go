@@ -205,6 +205,16 @@ func TestH7UndosAreBounded(t *testing.T) {
 		t.Error("another run has no room")
 	}
 
+	for i := range maxRemembered + 10 {
+		if err := n.writeUndoFile(fmt.Sprintf("r0.%d%s", i, undoCall), nil, n.now.Add(-time.Duration(i+1)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	DropUndos(n.dir, n.now)
+	if left := n.files("r0.*"); len(left) != maxRemembered {
+		t.Errorf("%d calls are remembered, want %d", len(left), maxRemembered)
+	}
+
 	n, e = standard(t)
 	say := func(place uint64, undo []byte) {
 		r := link.Record{Kind: "tool", Name: "book", Allowed: true, Code: rings.CodeOK, Count: 1}

@@ -106,9 +106,13 @@ func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) 
 // where the request says so. A refusal is told there too: whoever waits for a status file must not wait for
 // ever. The end of the context kills the run.
 func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (code int, err error) {
-	s := newRun(ctx, n, by, host, want)
+	return newRun(ctx, n, by, host, want).whole(steps)
+}
+
+// whole takes the run all the way.
+func (s *run) whole(way []step) (code int, err error) {
 	defer s.end(nil)
-	if err := s.through(steps); err != nil {
+	if err := s.through(way); err != nil {
 		return 0, err
 	}
 	return s.status.ExitCode, nil

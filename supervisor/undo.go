@@ -35,12 +35,7 @@ type runner func(ctx context.Context, n *Node, by *Caller, host Host, want *Requ
 
 // another is Run for who is on the way already.
 func (s *run) another(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (code int, err error) {
-	c := newRun(ctx, n, by, host, want)
-	defer c.end(nil)
-	if err := c.through(s.way); err != nil {
-		return 0, err
-	}
-	return c.status.ExitCode, nil
+	return newRun(ctx, n, by, host, want).whole(s.way)
 }
 
 func (n *Node) undoer(by *Caller, run runner) hypervisor.Undoer {

@@ -54,6 +54,12 @@ func (t *Tool) place(rawArgs []byte) (string, []byte, *gate.Error) {
 	return u, body, nil
 }
 
+// Fits tells whether these arguments can be placed.
+func (t *Tool) Fits(rawArgs []byte) *gate.Error {
+	_, _, bad := t.place(rawArgs)
+	return bad
+}
+
 // query refuses a name that the operator's URL has already: which of two equal ones counts differs between servers
 // (parameter pollution).
 func (t *Tool) query(args map[string]json.RawMessage) (string, *gate.Error) {

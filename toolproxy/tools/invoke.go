@@ -100,6 +100,11 @@ func (t *tool) fits(args json.RawMessage) *gate.Error {
 		e.Rule, e.Cause = "args", errors.New("arguments don't fit the schema")
 		return e
 	}
+	if err := t.refuses(args); err != nil {
+		e := BadArguments("a call with these arguments could not be undone")
+		e.Rule, e.Cause = "H-7", err
+		return e
+	}
 	return nil
 }
 

@@ -65,6 +65,7 @@ type tool struct {
 	rate  *bucket
 	stuck atomic.Int32 // calls that didn't end with their context
 	from  *source      // nil: of the configuration
+	undo  Tool         // what undoes a call, to see what it takes; nil: nothing does
 }
 
 // New returns the registry of what the configuration and the built-in definitions say. Tools of sources are there after Refresh.
@@ -129,8 +130,11 @@ func (r *Registry) assemble() (map[string]*tool, error) {
 				errs = append(errs, fmt.Errorf("tools.%s.%s: %w", name, s.Kind, err))
 				continue
 			}
-			errs = append(errs, r.checkUndo(name, s.Undo))
 			add(s.change(Definition{Name: name, Schema: s.Schema, Undo: s.Undo, Tool: t}), s)
+			undo, err := r.makeUndo(name, s.Undo)
+			if errs = append(errs, err); all[name] != nil {
+				all[name].undo = undo
+			}
 		default:
 			errs = append(errs, fmt.Errorf("tools.%s.kind: %s isn't part of this gateway", name, s.Kind))
 		}
@@ -138,21 +142,21 @@ func (r *Registry) assemble() (map[string]*tool, error) {
 	return all, errors.Join(errs...)
 }
 
-// checkUndo makes what undoes a tool's calls and throws it away: it is carried out by another process, when it is asked for.
-func (r *Registry) checkUndo(name string, u *Undo) (err error) {
+// makeUndo makes what undoes a tool's calls. It is never called here: another process does that, when it is asked for.
+func (r *Registry) makeUndo(name string, u *Undo) (t Tool, err error) {
 	switch {
 	case u == nil:
 	case u.HTTP != nil && r.o.Factories["http"] != nil:
-		_, err = r.o.Factories["http"](name, u.HTTP)
+		t, err = r.o.Factories["http"](name, u.HTTP)
 	case u.Command != nil && r.o.Factories["command"] != nil:
-		_, err = r.o.Factories["command"](name, u.Command)
+		t, err = r.o.Factories["command"](name, u.Command)
 	default:
 		err = errors.New("what undoes a call isn't part of this gateway")
 	}
 	if err != nil {
-		return fmt.Errorf("tools.%s.undo: %w", name, err)
+		return nil, fmt.Errorf("tools.%s.undo: %w", name, err)
 	}
-	return nil
+	return t, nil
 }
 
 // change lays what the configuration says of a tool over what it is. A built-in tool can be made dearer,

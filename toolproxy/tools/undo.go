@@ -98,6 +98,30 @@ func (d Definition) checkWith() error {
 	return nil
 }
 
+// refuses tells why a call with these arguments could not be undone, as far as that is known before its result: an agent must not choose
+// its arguments so that what ring 2 may do, since it can be undone, can't be (H-6).
+func (t *tool) refuses(args json.RawMessage) error {
+	if t.Undo == nil {
+		return nil
+	}
+	known := Undo{With: map[string]jsontext.Pointer{}}
+	for name, from := range t.Undo.With {
+		if known.With[name] = from; first(from) == "result" {
+			known.With[name] = "/result"
+		}
+	}
+	with, err := known.arguments(args, json.RawMessage(`"x"`))
+	if err != nil {
+		return err
+	}
+	if h, ok := t.undo.(interface{ Fits(args []byte) *gate.Error }); ok {
+		if e := h.Fits(with.Reveal()); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
 // arguments are those of the undo of a call: a JSON object. The error names places and quotes nothing (M-18).
 func (u *Undo) arguments(args, result json.RawMessage) (gate.Args, error) {
 	with := map[string]json.RawMessage{}

@@ -97,6 +97,32 @@ func same(raw json.RawMessage, want string) bool {
 	return json.Unmarshal(raw, &a) == nil && json.Unmarshal([]byte(want), &b) == nil && a == b
 }
 
+// fitting is an undo that takes no place called "..".
+type fitting struct{ Tool }
+
+func (fitting) Fits(args []byte) *gate.Error {
+	if strings.Contains(string(args), "..") {
+		return BadArguments("no")
+	}
+	return nil
+}
+
+// H-6, H-7: an agent can't choose its arguments so that the call can't be undone.
+func TestH7ArgumentsThatPreventTheUndo(t *testing.T) {
+	u := &tool{Definition: Definition{Undo: &Undo{With: map[string]jsontext.Pointer{"p": "/args/place", "id": "/result/id"}}}, undo: fitting{}}
+	for args, ok := range map[string]bool{
+		`{"place":"a"}`: true, `{}`: false, `{"place":null}`: false, `{"place":".."}`: false,
+		`{"place":"` + strings.Repeat("x", link.MaxUndo) + `"}`: false,
+	} {
+		if err := u.refuses(json.RawMessage(args)); (err == nil) != ok {
+			t.Errorf("%.40s: got %v", args, err)
+		}
+	}
+	if err := (&tool{}).refuses(json.RawMessage(`{}`)); err != nil {
+		t.Errorf("a tool without undo: %v", err)
+	}
+}
+
 // undoEntrance keeps the outcome of a call.
 type undoEntrance struct{ last gate.Outcome }
 
