@@ -84,6 +84,8 @@ type Model struct {
 	Boundary string   `yaml:"boundary"` // strict (default of guarded), mark (of transparent) or off
 	// strip (default of guarded): tags of it and their contents are taken out; or pass, as in transparent
 	Reasoning string `yaml:"reasoning"`
+	// what the provider would search, fetch or run itself: refuse (default, and always, of guarded) or pass (of transparent)
+	Hosted string `yaml:"hosted"`
 	// price of a million input tokens, millionths of the plans' unit
 	Input     int64 `yaml:"input"`
 	Output    int64 `yaml:"output"`     // price of a million output tokens
@@ -104,6 +106,8 @@ const (
 	boundaryOff     = "off"
 	reasoningStrip  = "strip"
 	reasoningPass   = "pass"
+	hostedPass      = "pass"
+	hostedRefuse    = "refuse"
 	mostTime        = time.Hour
 	mostBody        = 32 << 20
 )
@@ -159,9 +163,11 @@ func (p *Provider) defaults() {
 			fill(&m.MaxTokens, 32<<10)
 			fill(&m.Boundary, boundaryMark)
 			fill(&m.Reasoning, reasoningPass)
+			fill(&m.Hosted, hostedPass)
 		}
 		fill(&m.Boundary, boundaryStrict)
 		fill(&m.Reasoning, reasoningStrip)
+		fill(&m.Hosted, hostedRefuse)
 		fill(&m.MaxTokens, 4096)
 	}
 	fill(&p.Timeout, 60*time.Second) // M-11
@@ -318,6 +324,9 @@ func (m *Model) checkMode(path string, dialects []string, bad func(string, strin
 	}
 	if m.Reasoning != reasoningStrip && m.Reasoning != reasoningPass {
 		bad(path+".reasoning", "%.32q: want strip or pass", m.Reasoning)
+	}
+	if m.Hosted != hostedRefuse && (m.Hosted != hostedPass || m.Mode == modeGuarded) {
+		bad(path+".hosted", "%.32q: want refuse, or in mode transparent pass", m.Hosted)
 	}
 	chatOnly := len(dialects) == 1 && dialects[0] == dialectChat
 	switch {

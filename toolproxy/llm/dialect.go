@@ -37,6 +37,12 @@ type dialect struct {
 	prompt, out       []string
 	fromCache, cached []string
 	last              []string // types of the event that ends a stream
+
+	// What a request has the provider do beside answering: members that ask for it; what a tool that the agent runs
+	// itself is called, by the beginning of its type, or for Gemini by its member; and under which name, with which
+	// beginning, an address to fetch stands in what is said.
+	hosts, own []string
+	fetches    map[string]string
 }
 
 // The dialects, by the names that a provider's `dialects` has.
@@ -46,6 +52,7 @@ var dialects = []*dialect{
 		said: "messages", limits: []string{"max_tokens", "max_completion_tokens"}, times: []string{"n"},
 		wrote: []string{"choices"}, ended: "finish_reason", usage: []string{"usage"},
 		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, fromCache: []string{"prompt_tokens_details.cached_tokens"},
+		hosts: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"}, fetches: map[string]string{"url": "http"},
 	},
 	{
 		name: dialectMessages, path: "/messages", header: "X-Api-Key",
@@ -53,14 +60,17 @@ var dialects = []*dialect{
 		wrote: []string{"delta", "content_block", "content"}, ended: "stop_reason", usage: []string{"message.usage", "usage"},
 		prompt: []string{"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"}, out: []string{"output_tokens"},
 		fromCache: []string{"cache_read_input_tokens"}, cached: []string{"cache_creation_input_tokens"},
-		last: []string{"message_stop"},
+		last:  []string{"message_stop"},
+		hosts: []string{"mcp_servers", "container"}, own: []string{"custom", "bash_", "text_editor_", "computer_", "memory_"}, fetches: map[string]string{"type": "url"},
 	},
 	{
 		name: dialectResponses, path: "/responses",
 		said: "input", limits: []string{"max_output_tokens"},
 		wrote: []string{"delta", "output"}, usage: []string{"response.usage", "usage"},
 		prompt: []string{"input_tokens"}, out: []string{"output_tokens"}, fromCache: []string{"input_tokens_details.cached_tokens"},
-		last: []string{"response.completed", "response.incomplete", "response.failed"},
+		last:  []string{"response.completed", "response.incomplete", "response.failed"},
+		hosts: []string{"prompt"}, own: []string{"function", "custom", "local_shell", "apply_patch", "computer"},
+		fetches: map[string]string{"image_url": "http", "file_url": "http"},
 	},
 	{
 		name: dialectGemini, path: "/models/", header: "X-Goog-Api-Key",
@@ -68,6 +78,7 @@ var dialects = []*dialect{
 		wrote: []string{"candidates"}, ended: "finishReason", usage: []string{"usageMetadata"},
 		prompt: []string{"promptTokenCount", "toolUsePromptTokenCount"}, out: []string{"candidatesTokenCount", "thoughtsTokenCount"},
 		fromCache: []string{"cachedContentTokenCount"},
+		own:       []string{"functionDeclarations", "function_declarations"}, fetches: map[string]string{"fileUri": "", "file_uri": ""},
 	},
 }
 
@@ -208,6 +219,39 @@ func (d *dialect) suspicions(said jsontext.Value) (flags []string) {
 		}
 	})
 	return flags
+}
+
+// hosted names what a request has the provider search, fetch or run for the agent: past the egress rules, which see
+// none of it (M-8). Empty: nothing that is known here.
+func (d *dialect) hosted(body []byte, said jsontext.Value) (what string) {
+	found, err := members(body, append([]string{"tools"}, d.hosts...))
+	if err != nil {
+		return "a member that is there twice"
+	}
+	for _, name := range d.hosts {
+		if v := found[name].raw; len(v) > 0 && v.Kind() != 'n' {
+			what = name
+		}
+	}
+	eachElement(found["tools"].raw, func(tool jsontext.Value) {
+		kinds := namesOf(tool)
+		if d.name != dialectGemini {
+			found, _ := members(tool, []string{"type"})
+			kind, _ := found["type"].text()
+			kinds = []string{kind}
+		}
+		for _, kind := range kinds {
+			if kind != "" && !slices.ContainsFunc(d.own, func(own string) bool { return strings.HasPrefix(kind, own) }) {
+				what = "a tool of the provider's"
+			}
+		}
+	})
+	eachString(said, func(name string, quoted jsontext.Value) {
+		if begin, ok := d.fetches[name]; ok && bytes.HasPrefix(bytes.ToLower(quoted[:min(len(quoted), 16)]), []byte(`"`+begin)) {
+			what = "an address to fetch"
+		}
+	})
+	return what
 }
 
 // isMedia tells of a string that is an image or another file, by the name that the dialects give one and by

@@ -93,6 +93,12 @@ func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *
 		return nil, e
 	}
 	said := found[d.said].raw
+	if p.target.model.Hosted == hostedRefuse {
+		if what := d.hosted(body, said); what != "" {
+			return nil, refuse(gate.CodeBadArguments, what+" has the provider search, fetch or run something, which the operator refuses for this model",
+				"leave it out; use your own tools")
+		}
+	}
 	p.said = telemetry.NewPlaintext(said)
 	eachString(said, func(name string, quoted jsontext.Value) {
 		if isMedia(name, quoted) {

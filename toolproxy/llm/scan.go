@@ -181,3 +181,21 @@ func eachElement(v jsontext.Value, visit func(jsontext.Value)) {
 		visit(e)
 	}
 }
+
+// namesOf are the names of an object's members.
+func namesOf(v jsontext.Value) (names []string) {
+	dec := scanner(v)
+	if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
+		return nil
+	}
+	for dec.PeekKind() == '"' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			break
+		}
+		if names = append(names, name.String()); dec.SkipValue() != nil {
+			break
+		}
+	}
+	return names
+}

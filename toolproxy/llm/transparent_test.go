@@ -607,6 +607,7 @@ func FuzzTransparent(f *testing.F) {
 				continue
 			}
 			d.suspicions(p.said.Reveal())
+			d.hosted(data, p.said.Reveal())
 			up := p.bytes()
 			if found, err := members(up, append([]string{"model"}, d.limits...)); err != nil {
 				t.Errorf("%s: %q goes up as %q: %v", d.name, data, up, err)
@@ -715,4 +716,47 @@ func TestM13LargeConversationsPass(t *testing.T) {
 		t.Errorf("%d tokens were reserved for %d bytes", c.Tokens, len(sent))
 	}
 	r.done(t)
+}
+
+// M-8: with hosted: refuse a provider searches, fetches and runs nothing for an agent; what agents run themselves passes.
+func TestM8HostedToolsAreRefused(t *testing.T) {
+	r := transparent(t, "public", func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(out, `{"ok":1}`)
+	}, `{name: m, mode: transparent, hosted: refuse}`)
+	for _, row := range []struct {
+		at   int
+		more string
+		pass bool
+	}{
+		{0, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}]}],"tools":[{"type":"function","function":{"name":"f"}}]`, true},
+		{0, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"HTTPS://a.test/x"}}]}]`, false},
+		{0, `"messages":[],"web_search_options":{}`, false},
+		{0, `"messages":[],"webSearchOptions":{}`, false},
+		{0, `"messages":[],"tools":[{"type":"function"},{"type":"web_search"}]`, false},
+		{1, `"messages":[{"role":"assistant","content":[{"type":"tool_use","input":{"url":"https://a.test/"}}]}],"tools":[{"name":"f","input_schema":{}},{"type":"custom","name":"g"},{"type":"bash_20250124","name":"bash"}]`, true},
+		{1, `"messages":[],"tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]`, false},
+		{1, `"messages":[],"tools":[{"name":"x","t\u0079pe":"code_execution_20250825"}]`, false},
+		{1, `"messages":[],"mcp_servers":[{"url":"https://a.test"}]`, false},
+		{1, `"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"https://a.test/"}}]}]`, false},
+		{2, `"input":"x","tools":[{"type":"function"},{"type":"custom"},{"type":"local_shell"}],"prompt":null`, true},
+		{2, `"input":"x","tools":[{"type":"mcp","server_url":"https://a.test"}]`, false},
+		{2, `"input":"x","tools":[{"type":"shell","environment":{"type":"container_auto"}}]`, false},
+		{2, `"input":[{"role":"user","content":[{"type":"input_image","image_url":"https://a.test/x"}]}]`, false},
+		{2, `"input":"x","prompt":{"id":"pmpt_1"}`, false},
+		{3, `"contents":[{"parts":[{"functionResponse":{"response":{"url":"https://a.test"}}}]}],"tools":[{"functionDeclarations":[]},{"function_declarations":[]}]`, true},
+		{3, `"contents":[],"tools":[{"functionDeclarations":[],"googleSearch":{}}]`, false},
+		{3, `"contents":[],"tools":{"url_context":{}}`, false},
+		{3, `"contents":[{"parts":[{"file_data":{"file_uri":"gs://x"}}]}]`, false},
+	} {
+		w := wires()[row.at]
+		code, body := r.post(t, w.at("m", false), `{"model":"m",`+row.more+`}`)
+		if pass := code == http.StatusOK; pass != row.pass || !pass && !strings.Contains(body, "the operator refuses") {
+			t.Errorf("%s %s: got %d %s, want it to pass: %v", w.name, row.more, code, body, row.pass)
+		}
+	}
+	r.done(t)
+	if _, err := ParseConfig(section("providers:\n- {name: up, base_url: https://x.test/v1, models: [{name: m, hosted: pass}]}\n")); err == nil {
+		t.Error("mode guarded takes hosted: pass")
+	}
 }
