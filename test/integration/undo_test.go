@@ -15,6 +15,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"agentrun/internal/hostcaps"
 )
 
 // bookings is an upstream whose calls can be undone. Its ids are numbers that no float64 holds.
@@ -251,6 +255,40 @@ func TestH7UndoByAPI(t *testing.T) {
 	d.api(t, "POST", "/v1/calls/"+id+"/undo", `{}`, 409)
 	if got := b.asked(); len(got) != 1 {
 		t.Errorf("the upstream was asked %q", got)
+	}
+}
+
+// H-7: an ordinary user's calls are undone by that user, and by nobody whose state they aren't in.
+func TestH7RootlessUndo(t *testing.T) {
+	t.Parallel()
+	needProgram(t, "python3")
+	u := someone(t)
+	b := newBookings(t)
+	text, err := yaml.Marshal(object{"tools": object{"book": b.tool("10m")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := write(t, filepath.Join(u.home, "gateway.yaml"), string(text), 0o600)
+	if err := os.Chown(file, ordinary, ordinary); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errOut := u.run(t, "exec", "--best-effort", "--ring", "2", "--gateway", file, "--", "python3", "-c", using+`print(use("book", place="a"))`)
+	if code != 0 {
+		t.Fatalf("exit %d\n%s%s", code, out, errOut)
+	}
+	var list []struct {
+		Call string `json:"call_id"`
+	}
+	if _, out, errOut = u.run(t, "undo", "--list", "--json"); json.Unmarshal([]byte(out), &list) != nil || len(list) != 1 {
+		t.Fatalf("%s%s", out, errOut)
+	}
+	newPlace(t).notUndone("undo_unknown", list[0].Call)
+	code, out, errOut = u.run(t, "undo", list[0].Call)
+	if hostcaps.Landlock(1).Check() != nil {
+		return // refused, as the docs say
+	}
+	if code != 0 || len(b.asked()) != 1 {
+		t.Errorf("exit %d, the upstream was asked %q\n%s%s", code, b.asked(), out, errOut)
 	}
 }
 
