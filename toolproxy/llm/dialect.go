@@ -5,6 +5,7 @@ package llm
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -78,7 +79,7 @@ var dialects = []*dialect{
 		wrote: []string{"candidates"}, ended: "finishReason", usage: []string{"usageMetadata"},
 		prompt: []string{"promptTokenCount", "toolUsePromptTokenCount"}, out: []string{"candidatesTokenCount", "thoughtsTokenCount"},
 		fromCache: []string{"cachedContentTokenCount"},
-		own:       []string{"functionDeclarations", "function_declarations"}, fetches: map[string]string{"fileUri": "", "file_uri": ""},
+		own:       []string{"functionDeclarations", "function_declarations"}, fetches: map[string]string{"fileUri": ""},
 	},
 }
 
@@ -208,13 +209,11 @@ func (d *dialect) suspicions(said jsontext.Value) (flags []string) {
 		}
 	}
 	eachElement(said, func(e jsontext.Value) {
-		var role, kind string
-		if found, _ := members(e, []string{"role", "type"}); found != nil {
-			role, _ = found["role"].text()
-			kind, _ = found["type"].text()
-		}
+		found, err := members(e, []string{"role", "type"})
+		role, _ := found["role"].text()
+		kind, _ := found["type"].text()
 		switch {
-		case role == "user", role == "tool", role == "function", strings.HasSuffix(kind, "_output"), role == "" && kind == "":
+		case errors.Is(err, errTwice), role == "user", role == "tool", role == "function", strings.HasSuffix(kind, "_output"), role == "" && kind == "":
 			eachString(e, look)
 		}
 	})
@@ -236,9 +235,11 @@ func (d *dialect) hosted(body []byte, said jsontext.Value) (what string) {
 	eachElement(found["tools"].raw, func(tool jsontext.Value) {
 		kinds := namesOf(tool)
 		if d.name != dialectGemini {
-			found, _ := members(tool, []string{"type"})
+			found, err := members(tool, []string{"type"})
 			kind, _ := found["type"].text()
-			kinds = []string{kind}
+			if kinds = []string{kind}; errors.Is(err, errTwice) {
+				kinds = []string{"two"} // which of them the provider takes is its secret
+			}
 		}
 		for _, kind := range kinds {
 			if kind != "" && !slices.ContainsFunc(d.own, func(own string) bool { return strings.HasPrefix(kind, own) }) {
@@ -247,8 +248,10 @@ func (d *dialect) hosted(body []byte, said jsontext.Value) (what string) {
 		}
 	})
 	eachString(said, func(name string, quoted jsontext.Value) {
-		if begin, ok := d.fetches[name]; ok && bytes.HasPrefix(bytes.ToLower(quoted[:min(len(quoted), 16)]), []byte(`"`+begin)) {
-			what = "an address to fetch"
+		for place, begin := range d.fetches {
+			if sameName(name, place) && bytes.HasPrefix(bytes.ToLower(quoted[:min(len(quoted), 16)]), []byte(`"`+begin)) {
+				what = "an address to fetch"
+			}
 		}
 	})
 	return what

@@ -92,20 +92,25 @@ func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *
 	if e := p.bound(found); e != nil {
 		return nil, e
 	}
-	said := found[d.said].raw
-	if p.target.model.Hosted == hostedRefuse {
-		if what := d.hosted(body, said); what != "" {
-			return nil, refuse(gate.CodeBadArguments, what+" has the provider search, fetch or run something, which the operator refuses for this model",
-				"leave it out; use your own tools")
-		}
-	}
+	return p, p.listen(body, found[d.said].raw)
+}
+
+// listen looks at the conversation: at how much of it is images and files, and at what the operator refuses.
+func (p *passing) listen(body []byte, said jsontext.Value) *gate.Error {
 	p.said = telemetry.NewPlaintext(said)
 	eachString(said, func(name string, quoted jsontext.Value) {
 		if isMedia(name, quoted) {
 			p.media += len(quoted)
 		}
 	})
-	return p, nil
+	if p.target.model.Hosted != hostedRefuse {
+		return nil
+	}
+	if what := p.dialect.hosted(body, said); what != "" {
+		return refuse(gate.CodeBadArguments, what+" has the provider search, fetch or run something, which the operator refuses for this model",
+			"leave it out; use your own tools")
+	}
+	return nil
 }
 
 // modelOf finds the model: in the body, or for Gemini in the path, which also says what is to be done.

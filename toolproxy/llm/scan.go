@@ -99,11 +99,15 @@ func (s *search) match(prefix, name string) (path string, parent bool) {
 			continue
 		}
 		first, _, below := strings.Cut(rest, ".")
-		if strings.EqualFold(strings.ReplaceAll(name, "_", ""), strings.ReplaceAll(first, "_", "")) {
+		if sameName(name, first) {
 			return prefix + first, below
 		}
 	}
 	return "", false
+}
+
+func sameName(a, b string) bool {
+	return strings.EqualFold(strings.ReplaceAll(a, "_", ""), strings.ReplaceAll(b, "_", ""))
 }
 
 // text is a string member's, and whether it is one.

@@ -737,6 +737,8 @@ func TestM8HostedToolsAreRefused(t *testing.T) {
 		{1, `"messages":[{"role":"assistant","content":[{"type":"tool_use","input":{"url":"https://a.test/"}}]}],"tools":[{"name":"f","input_schema":{}},{"type":"custom","name":"g"},{"type":"bash_20250124","name":"bash"}]`, true},
 		{1, `"messages":[],"tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]`, false},
 		{1, `"messages":[],"tools":[{"name":"x","t\u0079pe":"code_execution_20250825"}]`, false},
+		{1, `"messages":[],"tools":[{"type":"web_search_20250305","Type":"custom"}]`, false},
+		{0, `"messages":[{"role":"user","content":[{"image_url":{"URL":"http://a.test"}}]}]`, false},
 		{1, `"messages":[],"mcp_servers":[{"url":"https://a.test"}]`, false},
 		{1, `"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"https://a.test/"}}]}]`, false},
 		{2, `"input":"x","tools":[{"type":"function"},{"type":"custom"},{"type":"local_shell"}],"prompt":null`, true},
