@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -255,6 +256,40 @@ func TestH7UndoByAPI(t *testing.T) {
 	d.api(t, "POST", "/v1/calls/"+id+"/undo", `{}`, 409)
 	if got := b.asked(); len(got) != 1 {
 		t.Errorf("the upstream was asked %q", got)
+	}
+}
+
+// H-7, H-28: a supervisor that is killed leaves calls that can be undone; an undo that is killed in the middle leaves one that nobody makes
+// again, since nobody knows whether it happened.
+func TestH7UndoAfterKills(t *testing.T) {
+	t.Parallel()
+	x, p := family(t, false)
+	b := newBookings(t)
+	x.settings.tool("book", b.tool("10m"))
+	c := p.family(x, nil, using+`
+for place in ("a", "b"): use("book", place=place)
+print("booked", flush=True)
+time.sleep(60)`)
+	c.startUntil(t, "booked")
+	c.Process.Kill()
+	c.Wait()
+	p.must("gc")
+	ids := p.undoables()["book"]
+	if len(ids) != 2 {
+		t.Fatalf("on record as undoable: %v", ids)
+	}
+	p.must("undo", ids[0])
+	cmd := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "undo", ids[1])
+	cmd.Env = append(os.Environ(), "AGENTRUN_TESTONLY_FAULT=record/undo=kill@2") // the record of its outcome
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Errorf("it was to be killed: %s", out)
+	}
+	p.notUndone("undo_done", ids[1])
+	if n := len(b.asked()); n != 2 {
+		t.Errorf("the upstream was asked %d times, want twice", n)
+	}
+	if list := p.must("undo", "--list").stdout; !strings.Contains(list, "undoing") {
+		t.Errorf("got %s", list)
 	}
 }
 
