@@ -34,7 +34,7 @@ func reporting(t *testing.T, config string, s *link.SafetyStart) (*gateway, *gat
 		t.Fatal(err)
 	}
 	supervisor := gatetest.New(rings.Sandbox)
-	start := link.Start{Ring: rings.Sandbox, MaxSteps: 100, Version: version, Caller: link.Caller{Run: "run-1", Agent: "builder", Plan: "operator", Mode: "public"}, Safety: s}
+	start := link.Start{Ring: rings.Sandbox, MaxSteps: 100, MaxModelCalls: 100, Version: version, Caller: link.Caller{Run: "run-1", Agent: "builder", Plan: "operator", Mode: "public"}, Safety: s}
 	g, err := assemble(t.Context(), start, read, supervisor, slog.New(slog.DiscardHandler))
 	if err == nil {
 		t.Cleanup(func() { g.close(nil, slog.New(slog.DiscardHandler)) })
