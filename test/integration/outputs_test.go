@@ -157,7 +157,7 @@ setfattr -n security.capability -v 0sAQAAAgAgAAAAAAAAAAAAAAAAAAA= suid
 mkfifo pipe; mknod white c 0 0; mknod null c 1 3; mknod disk b 8 0; mknod /white c 0 0; mknod /disk b 8 0
 chmod 7777 /usr/games; chmod 777 .; chmod 000 nano; truncate -s 700 tail; mkdir -m 000 closed
 echo done`
-	r := tool(t, "exec", "--ring", "1", "--keep", keep, "--env", "VICTIM="+victim, "--", "/bin/sh", "-c", script)
+	r := tool(t, "exec", "--ring", "1", "--on-breach", "record", "--keep", keep, "--env", "VICTIM="+victim, "--", "/bin/sh", "-c", script)
 	if !strings.Contains(r.stdout, "done") {
 		t.Fatalf("exit %d\n%s%s", r.exit, r.stdout, r.stderr)
 	}
