@@ -214,6 +214,7 @@ func deciding() map[string]struct {
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
 
 		"internal/agentuid": {nil, "it is one number"},
+		"internal/beneath":  {nil, "it reads and writes files of one folder; whose they are, and who may, is decided above"},
 		"meter":             {[]string{"rings", "store", "internal/mapped"}, "it counts by name; who is admitted, held or told is decided above"},
 		"internal/mapped":   {nil, "it touches memory; what lies there is its users' business"},
 		"internal/kept":     {nil, "it keeps bytes; what they follow from is its users' business"},
@@ -270,7 +271,7 @@ func besideRuns() []string {
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask", "telemetry/counts", "internal/mapped"}, belowRuntime()...)
+	return append([]string{"hypervisor", "internal/beneath", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask", "telemetry/counts", "internal/mapped"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.
@@ -290,6 +291,7 @@ func serving() map[string][]string {
 		"toolproxy/builtin":   registry,
 		"toolproxy/httptool":  registry,
 		"toolproxy/cmdtool":   registry,
+		"toolproxy/webtool":   append([]string{"toolproxy/httptool"}, registry...),
 		"toolproxy/mcptool":   append([]string{"toolproxy/httptool", "toolproxy/cmdtool"}, registry...),
 		"toolproxy/llm":       entrance,
 		"toolproxy/router":    entrance,

@@ -58,7 +58,8 @@ type Broker struct {
 	taken   int          // steps, model calls among them
 	models  int          // of them, model calls
 	told    int          // of them that have an entry of their own
-	written int          // changes of the memory
+	written int          // changes of what lasts: the memory, the session's context and files
+	filed   int64        // bytes written to files
 	asked   int          // approvals of tools
 	asking  bucket       // requests for a ring
 	reports bucket       // to the safety loop

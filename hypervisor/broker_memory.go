@@ -50,7 +50,7 @@ func (b *Broker) countWrite() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.written >= b.taken {
-		return errors.New("more changes of the memory than tool calls")
+		return errors.New("more changes than tool calls")
 	}
 	b.written++
 	return nil

@@ -33,6 +33,7 @@ import (
 	"agentrun/toolproxy/router"
 	"agentrun/toolproxy/safety"
 	"agentrun/toolproxy/tools"
+	"agentrun/toolproxy/webtool"
 )
 
 // settings are gateway.yaml, read by the packages that its sections belong to.
@@ -40,6 +41,7 @@ type settings struct {
 	gatewayConfig
 	egress    forward.Config
 	tools     tools.Config
+	search    webtool.Search
 	llm       llm.Config
 	router    router.Config
 	policy    policyConfig
@@ -52,7 +54,7 @@ type settings struct {
 func readSettings(file link.Config, environ func(string) (string, bool)) (settings, error) {
 	c := divide(file)
 	s := settings{gatewayConfig: c}
-	errs := make([]error, 9)
+	errs := make([]error, 10)
 	s.secrets, errs[0] = readSecrets(c.Secrets, environ)
 	s.egress, errs[1] = forward.ParseConfig(c.Egress)
 	s.tools, errs[2] = tools.ParseConfig(c.Tools)
@@ -62,6 +64,7 @@ func readSettings(file link.Config, environ func(string) (string, bool)) (settin
 	s.safety, errs[6] = parseSafetyConfig(c.Safety)
 	s.breaker, errs[7] = breaker.ParseConfig(c.Breaker)
 	s.telemetry, errs[8] = otel.ParseConfig(c.Telemetry)
+	s.search, errs[9] = webtool.ParseSearch(c.Search)
 	if err := c.root.Done(errs...); err != nil {
 		return settings{}, err
 	}
@@ -140,7 +143,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	if err != nil {
 		return nil, err
 	}
-	own := builtin.Options{Memory: memoryOf(c, supervisor), Embedder: embedderOf(models), Context: contextOf(c, supervisor)}
+	own := builtin.Options{Memory: memoryOf(c, supervisor), Embedder: embedderOf(models), Context: contextOf(c, supervisor), Files: filesOf(c, supervisor)}
 	if err := g.tools(ctx, start, s, supervisor, metering{outer{spans}}, own, log); err != nil {
 		return nil, err
 	}
@@ -178,12 +181,17 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 
 func (g *gateway) tools(ctx context.Context, start link.Start, s settings, supervisor link.Supervisor, entrance gate.Entrance, own builtin.Options, log *slog.Logger) error {
 	parent := func(ctx context.Context) string { return spanOf(ctx).IDs().Traceparent() }
-	definitions := append(builtin.Definitions(own), cmdtool.CodeExecutor(supervisor))
+	web, err := webtool.Definitions(webtool.Options{
+		Search: s.search, Secrets: s.Secret, Traceparent: parent, Way: func() http.RoundTripper { return g.forward.Transport() },
+	})
+	if err != nil {
+		return err
+	}
+	definitions := append(append(builtin.Definitions(own), cmdtool.CodeExecutor(supervisor)), web...)
 	upstreams := mcptool.Sources(mcptool.Options{Secrets: s.Secret, Supervisor: supervisor, Context: ctx, Trace: parent,
 		Report: func(server, tool, why string) {
 			log.Warn("tool of an MCP server is not offered", "server", server, "tool", tool, "why", why)
 		}})
-	var err error
 	g.registry, err = tools.New(tools.Options{
 		Config: s.tools, Builtin: definitions,
 		Factories: map[string]tools.Factory{
@@ -207,7 +215,7 @@ func inspect(args json.RawMessage) []string { return boundary.Inspect(string(arg
 
 func toolNames(c tools.Config) []string {
 	var names []string
-	for _, d := range builtin.Definitions(builtin.Options{Context: (*link.Client)(nil)}) {
+	for _, d := range builtin.Definitions(builtin.Options{Context: (*link.Client)(nil), Files: (*link.Client)(nil)}) {
 		names = append(names, d.Name)
 	}
 	for name := range c {
@@ -216,7 +224,7 @@ func toolNames(c tools.Config) []string {
 		}
 	}
 	slices.Sort(names)
-	return append(names, "code-executor", "llm")
+	return append(names, "code-executor", "search-lite", "browser-lite", "llm")
 }
 
 func hostAddresses() ([]netip.Addr, error) {

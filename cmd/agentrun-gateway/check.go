@@ -75,7 +75,7 @@ func check(start link.Start) (holds bool, err error) {
 	}
 	// Who runs doesn't matter to what is wrong with the configuration: a yes holds for others, too. mayRun alone asks about the run.
 	anybody := start
-	anybody.Caller, anybody.Ring = link.Caller{Run: "check", Plan: "operator", Mode: "public"}, rings.Privileged
+	anybody.Caller, anybody.Ring = link.Caller{Run: "check", Agent: "check", Session: "check", Plan: "operator", Mode: "public"}, rings.Privileged
 	if start.Caller == (link.Caller{}) {
 		start.Caller, start.Ring = anybody.Caller, anybody.Ring
 	}
@@ -146,5 +146,14 @@ func (nobody) Safety(context.Context, link.Safety) (json.RawMessage, error) { re
 func (nobody) Intent(context.Context, string, string) error { return link.ErrGone }
 
 func (nobody) Blocked(context.Context) error { return link.ErrGone }
+
+// A session's tools are among those that a run may be given (--tool).
+func (nobody) Context(context.Context, link.ContextRequest) (link.ContextAnswer, error) {
+	return link.ContextAnswer{}, link.ErrGone
+}
+
+func (nobody) File(context.Context, link.FileRequest) (link.FileAnswer, error) {
+	return link.FileAnswer{}, link.ErrGone
+}
 
 func (nobody) Budget(context.Context) (link.Budget, error) { return link.Budget{}, nil }

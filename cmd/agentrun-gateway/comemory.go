@@ -32,6 +32,15 @@ func contextOf(c link.Caller, supervisor link.Supervisor) link.Contexts {
 	return to
 }
 
+// filesOf gives the tool `file` the folder of the run's session (M-11); nil: it has none.
+func filesOf(c link.Caller, supervisor link.Supervisor) link.Files {
+	to, ok := supervisor.(link.Files)
+	if !ok || c.Agent == "" || c.Session == "" {
+		return nil
+	}
+	return to
+}
+
 // coMemory asks the supervisor. It keeps what it was told last, so that a memory which hasn't changed isn't told again; each
 // question asks whether it has.
 type coMemory struct {

@@ -19,6 +19,7 @@ const (
 type sections struct {
 	Egress    *read.Node `yaml:"egress"`
 	Tools     *read.Node `yaml:"tools"`
+	Search    *read.Node `yaml:"search"`
 	LLM       *read.Node `yaml:"llm"`
 	Router    *read.Node `yaml:"router"`
 	Policy    *read.Node `yaml:"policy"`

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package builtin has the tools that need nothing of the outside (M-11, categories A and B): math, text, memory,
-// embeddings, calendar and task, and a session's context.get, context.put and context.list. They run inside the gateway, which is unprivileged.
+// embeddings, calendar and task, and a session's context.get, context.put, context.list and file. They run inside the gateway, which is unprivileged.
 //
 // Guarantees. Each tool opens no file but time zones, starts no process, connects to nothing (embeddings asks the Embedder
-// it is given). Arguments are bounded, and so is the work they make: no expression, pattern or range keeps a tool busy
+// it is given; file asks the supervisor). Arguments are bounded, and so is the work they make: no expression, pattern or range keeps a tool busy
 // beyond its time limit by more than a fraction of a second. Outputs longer than the call's limit are an error, never cut.
 // The memory keeps summaries and embeddings, never raw messages (M-14).
 //
@@ -16,7 +16,7 @@
 // Errors are *gate.Error: bad_arguments with a sentence about what to write instead, too_large, tool_timeout, not_found,
 // quota_exceeded when a memory or a task list is full, unavailable when a store can't be asked.
 //
-// The ring (H-6). What reads is read-only and may be used in ring 3. memory's put and delete, context.put and task's create, update and
+// The ring (H-6). What reads is read-only and may be used in ring 3. memory's put and delete, context.put, file's write and delete and task's create, update and
 // complete change something that outlives the call, or the run, or that others read: they need ring 2. An operator who sees it
 // otherwise says read_only: true of the tool in gateway.yaml.
 //

@@ -20,6 +20,7 @@ type Options struct {
 	Memory   MemoryStore      // nil: NewMemory(), which lives as long as the gateway, that is, as the run
 	Embedder Embedder         // nil: LocalEmbedder, a test model
 	Context  link.Contexts    // of the run's session (H-32); nil: it has none, and there are no tools for it
+	Files    link.Files       // likewise, of its folder
 }
 
 // Definitions returns the tools, ready for the registry.
@@ -46,6 +47,9 @@ func Definitions(o Options) []tools.Definition {
 		by["context.get"] = tools.Function[contextArgs](s.get)
 		by["context.put"] = tools.Function[contextArgs](s.put)
 		by["context.list"] = tools.Function[contextArgs](s.list)
+	}
+	if o.Files != nil {
+		by["file"] = tools.Function[fileArgs](files{o.Files}.run)
 	}
 	return tools.Described(table, by)
 }

@@ -69,6 +69,7 @@ type Proxy struct {
 	secrets    map[string]string
 	minter     *intercept.Minter // nil: no CA
 	roots      *x509.CertPool
+	trusted    func() *x509.CertPool // by tools in this process
 	now        func() time.Time
 	log        *slog.Logger
 	resolver   Resolver
@@ -189,20 +190,29 @@ func (p *Proxy) trust(o Options) (err error) {
 	} else if len(p.rules.rules) > 0 {
 		p.log.Warn("egress rules with intercept refuse: the run has no CA", "rules", len(p.rules.rules))
 	}
-	if p.minter == nil || p.roots != nil {
-		return nil
-	}
-	if p.roots, err = x509.SystemCertPool(); err != nil {
-		return fmt.Errorf("egress: system roots: %w", err)
-	}
 	own, err := o.Config.Authorities()
 	if err != nil {
 		return fmt.Errorf("egress.%w", err)
 	}
-	for _, pem := range own {
-		p.roots.AppendCertsFromPEM(pem)
+	if p.minter != nil && p.roots == nil {
+		if p.roots, err = roots(own); err != nil {
+			return fmt.Errorf("egress: system roots: %w", err)
+		}
 	}
+	p.trusted = p.inner(own, o.CA.Certificate)
 	return nil
+}
+
+// roots are the system's, and the operator's own.
+func roots(own [][]byte) (*x509.CertPool, error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	for _, pem := range own {
+		pool.AppendCertsFromPEM(pem)
+	}
+	return pool, nil
 }
 
 func hostAddrs() ([]netip.Addr, error) {

@@ -88,9 +88,9 @@ func (r *refusal) reply(head, closing bool) []byte {
 	}
 	body = append(body, '\n')
 	b := fmt.Appendf(make([]byte, 0, 512), "HTTP/1.1 %d %s\r\n", r.status, http.StatusText(r.status))
-	b = fmt.Appendf(b, "X-Agentrun-Denied: %s\r\n", r.code)
+	b = fmt.Appendf(b, deniedHeader+": %s\r\n", r.code)
 	if r.sub != "" {
-		b = fmt.Appendf(b, "X-Agentrun-Reason: %s\r\n", r.sub)
+		b = fmt.Appendf(b, reasonHeader+": %s\r\n", r.sub)
 	}
 	b = fmt.Appendf(b, "Content-Type: application/json\r\nCache-Control: no-store\r\nContent-Length: %d\r\n", len(body))
 	if closing {

@@ -36,9 +36,9 @@ func Unreachable(ctx context.Context, err error) *gate.Error {
 		"the upstream can't be reached")
 }
 
-// status lets 2xx pass. Of all else the agent gets the number: bodies of errors are where services print keys, queries and
+// Status lets 2xx pass. Of all else the agent gets the number: bodies of errors are where services print keys, queries and
 // stack traces.
-func status(resp *http.Response) *gate.Error {
+func Status(resp *http.Response) *gate.Error {
 	cause := fmt.Errorf("upstream answered %d", resp.StatusCode)
 	switch code := resp.StatusCode; {
 	case code >= 200 && code <= 299 && code != http.StatusPartialContent:

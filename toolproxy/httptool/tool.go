@@ -38,7 +38,7 @@ func (t *Tool) Call(ctx context.Context, c tools.Call) (tools.Result, error) {
 		return tools.Result{}, Unreachable(ctx, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // nothing is written
-	if e := status(resp); e != nil {
+	if e := Status(resp); e != nil {
 		return tools.Result{}, e
 	}
 	body, err := readReply(ctx, resp, c.Most())

@@ -41,6 +41,7 @@ const (
 	opApprove op = "approve"
 	opMemory  op = "memory"
 	opContext op = "context"
+	opFile    op = "file"
 	opElevate op = "elevate"
 	opAlarm   op = "alarm"
 	opSafety  op = "safety"

@@ -188,6 +188,8 @@ func (v *serving) ask(ctx context.Context, f frame) (any, []*os.File, error) {
 		return with(ctx, f, v.Supervisor, errNoMemory, Memory.Memory)
 	case opContext:
 		return with(ctx, f, v.Supervisor, errNoContext, Contexts.Context)
+	case opFile:
+		return with(ctx, f, v.Supervisor, errNoFiles, Files.File)
 	case opElevate:
 		return with(ctx, f, v.Supervisor, errNoControls, Controls.Elevate)
 	case opAlarm:

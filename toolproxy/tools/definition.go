@@ -77,7 +77,7 @@ func (d *Definition) actionOf(args json.RawMessage) rings.Action {
 }
 
 // Described returns the tools that table describes: JSON, by their names, as a section of gateway.yaml would
-// (category, description, args, reversibility, read_only, which is true where it isn't said), and writes. A table that can't be
+// (category, description, args, reversibility, plaintext, read_only, which is true where it isn't said), and writes. A table that can't be
 // read is a bug, which a test of its owner finds. Tools that by doesn't have aren't there.
 func Described(table []byte, by map[string]Tool) []Definition {
 	var list map[string]struct {
@@ -87,6 +87,7 @@ func Described(table []byte, by map[string]Tool) []Definition {
 		Reversibility rings.Reversibility `json:"reversibility"`
 		ReadOnly      *bool               `json:"read_only"`
 		Writes        []string            `json:"writes"`
+		Plaintext     bool                `json:"plaintext"`
 	}
 	if err := json.Unmarshal(table, &list); err != nil {
 		panic("tools: table of built-in tools: " + err.Error())
@@ -98,7 +99,7 @@ func Described(table []byte, by map[string]Tool) []Definition {
 			continue
 		}
 		all = append(all, Definition{
-			Name: name, Description: d.Description, Category: d.Category, Schema: d.Args, Writes: d.Writes,
+			Name: name, Description: d.Description, Category: d.Category, Schema: d.Args, Writes: d.Writes, Plaintext: d.Plaintext,
 			Action: action(name, cmp.Or(d.Reversibility, rings.Full), d.ReadOnly == nil || *d.ReadOnly), Tool: by[name],
 		})
 	}
