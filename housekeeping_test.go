@@ -581,10 +581,12 @@ func TestMakeTargets(t *testing.T) {
 }
 
 // Packages come from wherever the machine's own clients are set up to fetch them: a
-// host written into a file would go around that, and stop working elsewhere.
+// host written into a file would go around that, and stop working elsewhere. What presets let agents read, and the page that says so,
+// is fetched by nobody here.
 func TestNoPackageHosts(t *testing.T) {
 	host := regexp.MustCompile(`(?i)\b(?:deb|snapshot|security|proxy|registry|mirrors?|sum|pypi|ftp)\.(?:[a-z0-9-]+\.)+(?:org|com|net|io|dev)\b`)
-	for _, name := range files(t, func(string) bool { return true }) {
+	presets := []string{"toolproxy/forward/presets.yaml", "docs/egress.md"}
+	for _, name := range files(t, func(name string) bool { return !slices.Contains(presets, name) }) {
 		text := read(t, name)
 		if !utf8.ValidString(text) {
 			continue

@@ -129,6 +129,7 @@ func parse(f File) (part, error) {
 		Policy json.RawMessage `yaml:"policy"`
 		Egress struct {
 			CapturePorts []uint16 `yaml:"capture_ports"`
+			Presets      []string `yaml:"presets"`
 			Rules        []struct {
 				Intercept bool `yaml:"intercept"`
 			} `yaml:"rules"`
@@ -157,6 +158,7 @@ func parse(f File) (part, error) {
 		y.Policy = nil
 	}
 	p := part{Policy: y.Policy, ModelCalls: y.LLM.Limits.Calls, CapturePorts: slices.Clip(y.Egress.CapturePorts), Logs: y.Telemetry.Logs}
+	p.Intercepts = len(y.Egress.Presets) > 0
 	for _, r := range y.Egress.Rules {
 		p.Intercepts = p.Intercepts || r.Intercept
 	}

@@ -42,6 +42,7 @@ func TestReadGateway(t *testing.T) {
 		{"interception", "egress: {rules: [{host: a, intercept: true}, {host: b}]}\n", part{Intercepts: true}, nil},
 		{"models", "llm: {limits: {calls: 7}, providers: [{dialects: [responses, messages], x: 1}, {dialects: [messages]}, {name: c}]}\n",
 			part{Dialects: []string{"messages", "responses"}, ModelCalls: 7}, nil},
+		{"presets", "egress: {presets: [npm]}\n", part{Intercepts: true}, nil},
 		{"variables", "secrets:\n  a: {env: TWO}\n  b: {env: ONE}\n  c: {env: ONE}\n", part{variables: []string{"ONE", "TWO"}}, []string{"ONE=v-ONE"}},
 		{"logs", "telemetry: {logs: {retention: 24h, sample: 0.5}}\n", part{Logs: outputs.Policy{Keep: 24 * time.Hour, Sample: &half}}, nil},
 		{"files", "secrets: {k: {file: /s}}\ntools: {t: {mcp: {ca_file: \"\\x2fca\", url: https://h/}}, u: {command: {argv: [/bin/u, /s, rel]}}}\n",

@@ -36,6 +36,7 @@ type Node struct {
 	SyncAll      bool             // every audit record is on disk before what it records goes on (audit.sync)
 	Access       control.Access   // to the control API
 	Codes        live.Codes       // where codes of safety loops are shown
+	Git          Git              // who agents' commits are by
 	Kill         killhooks.Config // programs that are run around a kill
 	ApplyTime    time.Duration    // of a change of ring; 0: runtime's own
 	Version      string           // of agentrun

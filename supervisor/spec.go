@@ -50,6 +50,7 @@ func (s *run) specify() (err error) {
 	} else if r.Session != "" && r.Workspace == "" { // what a tool sees its configuration says
 		s.spec.Workspace = s.h.Workspace(r.Session)
 	}
+	s.spec.Profile.Environment.Set = s.node.Git.under(s.spec.Profile.Environment.Set)
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
 	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile))

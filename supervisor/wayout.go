@@ -82,6 +82,10 @@ func (s *run) wayOut() (bad []read.Problem) {
 	spec := &s.spec
 	spec.Wayout, spec.CapturePorts, spec.WayoutCA, spec.Dialects = true, slices.Clone(s.file.CapturePorts), s.file.Intercepts, s.file.Dialects
 	for _, entry := range r.Allow {
+		if strings.HasPrefix(entry, "preset:") { // rules of the gateway's own, which read what is inside TLS
+			spec.WayoutCA = true
+			continue
+		}
 		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
 			problem("--allow", "%q is not HOST or HOST:PORT", entry)
 			continue

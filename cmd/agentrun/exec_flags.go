@@ -46,7 +46,7 @@ func specFlags() []cli.Flag {
 // wayOutFlags shape the way out of a sandbox (M-7, M-8).
 func wayOutFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "allow", Usage: "ring 2: let connections to `HOST[:PORT]` out, as example.com, *.example.com, example.com:8443"},
+		&cli.StringSliceFlag{Name: "allow", Usage: "ring 2: let connections to `HOST[:PORT]` out, as example.com, *.example.com, example.com:8443, or preset:npm to read a registry"},
 		&cli.StringSliceFlag{Name: "tool", Usage: "give only these tools, by `NAME` (default: all that ring, plan and role have)"},
 		&cli.StringFlag{Name: "expect", Usage: "don't start unless the agent's plan has room for `cost=0.01,tokens=20000,steps=10`"},
 		&cli.StringFlag{Name: "policy", Usage: "ask the Cedar policies in `FILE` or folder too, about the start and each call"},

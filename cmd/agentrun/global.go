@@ -58,6 +58,7 @@ type configFile struct {
 	Kill    killhooks.Config `yaml:"kill"`
 	Live    liveConfig       `yaml:"live"`
 	Safety  live.Codes       `yaml:"safety"`
+	Git     supervisor.Git   `yaml:"git"`
 
 	gateways []string // Gateway of this file, and of the machine's
 	keys     bool     // either wants them
@@ -142,7 +143,7 @@ func (g *global) load(c *cli.Context) error {
 	default:
 		return fmt.Errorf("configuration: audit.sync %q: want always, or leave it out", cfg.Audit.Sync)
 	}
-	if err := cfg.Live.check(); err != nil {
+	if err := errors.Join(cfg.Live.check(), cfg.Git.Check()); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	g.GatewayFiles, g.KeysRequired = cfg.gateways, cfg.keys
@@ -153,7 +154,7 @@ func (g *global) load(c *cli.Context) error {
 	}
 	g.ProfileDirs = append(profiles.DefaultDirs(by.Getenv), by.Paths(cfg.ProfileDirs)...)
 	g.PlanFiles, g.Own = governance.DefaultFiles(by.Getenv), configDirs(by)
-	g.Codes = cfg.Safety
+	g.Codes, g.Git = cfg.Safety, cfg.Git
 	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
 	g.serve, g.Operators = cfg.Serve, g.operatorsFile(c)
 	if fd := c.Int(detachedFlag); fd > 2 && !g.served {

@@ -44,8 +44,8 @@ same+=(TestM9EveryStartIsAsked TestM9MachineFilesHold TestM9ChildrenSagasAndDaem
 	TestH7UndoOfACall TestH7UndoByAPI TestH7UndoAfterKills TestH7KillUndoesTheCalls TestH24AttacksAreHeld
 	TestH32ContextFromInside TestS2ExecuteInsideIsConfirmed TestS10CodesOfSandboxesReachOperators
 	TestM16TransparentDialects TestM16FilesPassUnchanged TestM3ModelCallsOfARun)
-# And of the lite tools. That the kernel holds paths to a folder is tried here too, by package beneath.
-same+=(TestM11FileToolOfASession TestM11SearchLite TestM11BrowserLite)
+# And of the lite tools, presets and git. That the kernel holds paths to a folder is tried here too, by package beneath.
+same+=(TestM11FileToolOfASession TestM11SearchLite TestM11BrowserLite TestM8PresetsReadARegistry TestM12GitTokenOfARepository)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml

@@ -29,6 +29,8 @@ const maxRules = 1024
 type Config struct {
 	Allow []string `yaml:"allow"` // entries as egress.ParseEntry reads them
 	Rules []Rule   `yaml:"rules"` // entries that say more than fits on a line
+	// rules of ours by their names, as presets.yaml has them
+	Presets []string `yaml:"presets"`
 	// addresses and networks that aren't public, by the operator's word (M-8)
 	Private []string `yaml:"private"`
 	// captured beside 80 and 443; the supervisor makes the sockets
@@ -49,12 +51,17 @@ type Rule struct {
 	// let them through although methods or paths are restricted
 	WebSocket bool              `yaml:"websockets"`
 	Headers   map[string]Header `yaml:"headers"` // put into matching requests; only with intercept
+	// bytes of a request's body; not said: limits.body; 0: requests have none
+	MaxBody  *int64 `yaml:"max_body"`
+	MaxReply int64  `yaml:"max_reply"` // bytes of a reply's body; 0: as many as the connection and the run have left
 }
 
 // Header is one that the proxy puts into requests in place of the agent's own.
 type Header struct {
 	Secret string `yaml:"secret"` // name of an entry of secrets:
 	Prefix string `yaml:"prefix"` // before it, for instance "Bearer "
+	// the header is HTTP's basic authentication by this name, and the secret is the password or token
+	User string `yaml:"user"`
 }
 
 // Limits bound what a run may use. Zero fields have their defaults.

@@ -61,7 +61,7 @@ func TestM8Config(t *testing.T) {
 	}
 	want := Config{Allow: []string{"pypi.org", "*.pythonhosted.org:443"},
 		Rules: []Rule{{Host: "api.example.com", Ports: []uint16{443}, Methods: []string{"GET", "POST"}, Paths: []string{"/v1/"}, Intercept: true,
-			Headers: map[string]Header{"Authorization": {"EXAMPLE_KEY", "Bearer "}}}},
+			Headers: map[string]Header{"Authorization": {Secret: "EXAMPLE_KEY", Prefix: "Bearer "}}}},
 		Private: []string{"10.1.2.3", "10.2.0.0/16:8080"}, Capture: []uint16{22}, CAFiles: []string{"/etc/ssl/private-ca.pem"},
 		Excluded: []string{"*.bank.example"}, Limits: Limits{Connections: 64, Idle: 2 * time.Minute, RunBytes: 1 << 30}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -89,6 +89,10 @@ func TestM8ConfigRefused(t *testing.T) {
 		"rules: [{host: a.example, intercept: true, headers: {Host: {secret: X}}}]":                    "not a name that may be set",
 		"rules: [{host: a.example, intercept: true, headers: {X: {secret: X, prefix: \"a\\r\\nb\"}}}]": "prefix in ASCII",
 		"rules: [{host: a.example, intercept: true, ports: [80]}]":                                     "80 is never TLS",
+		"rules: [{host: a.example, intercept: true, headers: {X: {secret: X, user: 'a:b'}}}]":          "without a colon",
+		"rules: [{host: a.example, intercept: true, headers: {X: {secret: X, user: a, prefix: b}}}]":   "no prefix beside it",
+		"rules: [{host: a.example, max_reply: -1}]":                                                    "not below 0",
+		"presets: [npm, nmp]":                                "line 1: egress.presets[1]: \"nmp\" is no preset: there are crates, debian, go, npm, pypi",
 		"private: [a.example]":                               "want ADDRESS",
 		"private: [198.18.0.0/15]":                           "the sandbox's own network",
 		"private: [10.0.0.5/8]":                              "the network is 10.0.0.0/8",

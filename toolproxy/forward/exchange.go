@@ -40,7 +40,8 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 	if r := s.ready(); r != nil {
 		return s.refuseRequest(name, r, headLen)
 	}
-	if s.req.Length > p.limits.Body {
+	most, mostReply := p.rules.bound(ask, p.limits.Body)
+	if s.req.Length > most {
 		r := overLimit("bytes of a request")
 		r.status = 413
 		return s.refuseRequest(name, r, headLen)
@@ -51,7 +52,8 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 			return s.refuseRequest(name, refused(d), headLen)
 		}
 	}
-	x := &transfer{s: s, ask: ask, method: ask.Method, keep: !s.closing(), minor: s.req.Minor, start: time.Now()}
+	x := &transfer{s: s, ask: ask, method: ask.Method, keep: !s.closing(), minor: s.req.Minor, start: time.Now(),
+		mostBody: most, mostReply: mostReply, push: pushTo(ask)}
 	u, d, r := p.upstreamFor(&s.flow, ask, s.secure, false)
 	if r != nil {
 		return s.refuseRequest(name, r, headLen)
@@ -72,6 +74,7 @@ func (s *session) exchange(ask egress.Ask, rt egress.RequestTarget, headLen int)
 	if bodied && !chunked && length <= int64(s.br.Buffered()) {
 		whole, _ := s.br.Peek(int(length))
 		out = append(out, whole...)
+		x.push.read(whole)
 		_, _ = s.br.Discard(int(length)) // it is buffered
 		bodied = false
 	}
@@ -153,6 +156,9 @@ type transfer struct {
 	once    bool // the request can't be sent again
 	hidden  *hidden
 	start   time.Time
+	push    *push // nil: none to a git repository
+
+	mostBody, mostReply int64 // bytes; a reply's 0: any number
 }
 
 // upload is a request body that is sent while the response may already come.
@@ -192,6 +198,7 @@ func (x *transfer) run(out []byte, up *upload, d egress.Decision) bool {
 	}
 	s.meter.sent.Add(int64(len(out)))
 	s.grant(x.ask.Target, d)
+	s.tally.push = x.push
 	if s.resp.Status == 101 {
 		x.switched()
 		return false
@@ -275,10 +282,11 @@ func (x *transfer) upload(up *upload) {
 		_ = x.s.conn.SetReadDeadline(now) // errors show at once, here and below
 		n, err := up.from.Read(buf[frame : frame+copySize])
 		if n > 0 {
-			if total += int64(n); total > x.s.p.limits.Body {
+			if total += int64(n); total > x.mostBody {
 				up.err = errBody
 				break
 			}
+			x.push.read(buf[frame : frame+n])
 			_ = x.u.raw.SetWriteDeadline(now)
 			if up.err = x.sendPiece(buf[:], n, up.chunked); up.err != nil {
 				break

@@ -45,8 +45,13 @@ func (p *Proxy) hidden(a egress.Ask, secure bool) *hidden {
 	h := &hidden{}
 	for _, one := range headers {
 		secret := p.secrets[one.secret]
-		h.add = append(h.add, addition{strings.ToLower(one.name), []byte(one.name + ": " + one.prefix + secret + "\r\n")})
-		h.words = append(h.words, spellings(secret, one.prefix)...)
+		prefix, value := one.prefix, one.prefix+secret
+		if one.user != "" { // RFC 7617, 2: what is covered in base64 is the user's name and the secret in one
+			prefix = one.user + ":"
+			value = "Basic " + base64.StdEncoding.EncodeToString([]byte(prefix+secret))
+		}
+		h.add = append(h.add, addition{strings.ToLower(one.name), []byte(one.name + ": " + value + "\r\n")})
+		h.words = append(h.words, spellings(secret, prefix)...)
 	}
 	return h
 }

@@ -35,13 +35,18 @@ func (x *transfer) respond() bool {
 		return false
 	}
 	bodiless := resp.Bodiless(x.method)
+	if !bodiless && x.mostReply > 0 && resp.Length > x.mostReply {
+		u.dead = true
+		s.no(x.ask.Target.String(), overLimit("bytes of a reply"), false)
+		return false
+	}
 	untilClose := !bodiless && !resp.Chunked && resp.Length < 0
 	u.dead = untilClose || resp.Close || resp.Minor == 0 && !resp.KeepAlive
 	rechunk := (resp.Chunked || untilClose) && !bodiless && x.minor == 1
 	keep := x.keep && (bodiless || resp.Length >= 0 || rechunk)
 	b := x.responseHead(s.out[:0], bodiless, rechunk, keep)
 	x.hidden.cover(b)
-	body, left := resp.Body(u.br), resp.Length
+	body, left := x.bounded(resp.Body(u.br)), resp.Length
 	_, _ = u.br.Discard(len(head)) // it is buffered; from here on the response's own slices are gone
 	s.within(s.p.limits.Idle)
 	var ok bool
@@ -56,6 +61,27 @@ func (x *transfer) respond() bool {
 	s.keepBuffer(b)
 	u.dead = u.dead || !ok
 	return ok && keep
+}
+
+// bounded ends a body that doesn't say how long it is where the rule has it end: broken off, as if the server had.
+func (x *transfer) bounded(body io.Reader) io.Reader {
+	if x.mostReply == 0 || x.s.resp.Length >= 0 {
+		return body
+	}
+	return &atMost{body, x.mostReply}
+}
+
+type atMost struct {
+	from io.Reader
+	left int64
+}
+
+func (a *atMost) Read(b []byte) (int, error) {
+	n, err := a.from.Read(b)
+	if a.left -= int64(n); a.left < 0 {
+		return 0, errSpent
+	}
+	return n, err
 }
 
 // responseHead writes the head that goes down. A bodiless reply keeps a Content-Length only where it tells

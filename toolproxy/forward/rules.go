@@ -20,6 +20,7 @@ type ruleset struct {
 	list     *egress.List
 	rules    []rule         // with intercept
 	sockets  []*egress.List // of each rule with websockets
+	bounds   []bound        // of each rule that has some
 	excluded []pattern
 }
 
@@ -60,8 +61,16 @@ type rule struct {
 	headers []injection
 }
 
-type injection struct{ name, secret, prefix string }
+type injection struct{ name, secret, prefix, user string }
 
+// bound is what requests that fit a rule may carry, whatever else allows them.
+type bound struct {
+	list  *egress.List
+	body  *int64 // nil: limits.body
+	reply int64  // 0: no bound of its own
+}
+
+// compile makes ready what the configuration says, and beside it the entries of --allow, among which preset:NAME is a preset.
 func compile(c Config, allow []string) (*ruleset, error) {
 	r := &ruleset{}
 	var entries []string
@@ -77,10 +86,26 @@ func compile(c Config, allow []string) (*ruleset, error) {
 			entries = append(entries, entry)
 		}
 	}
-	entries = append(entries, allow...)
+	for _, entry := range allow {
+		name, preset := strings.CutPrefix(entry, presetPrefix)
+		if !preset {
+			entries = append(entries, entry)
+			continue
+		}
+		lines, err := r.addPreset(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--allow %s%w", presetPrefix, err))
+		}
+		entries = append(entries, lines...)
+	}
 	for i, one := range c.Rules {
 		lines, err := r.add(one)
 		fine("rules", i, err)
+		entries = append(entries, lines...)
+	}
+	for i, name := range c.Presets {
+		lines, err := r.addPreset(name)
+		fine("presets", i, err)
 		entries = append(entries, lines...)
 	}
 	for i, private := range c.Private {
@@ -112,6 +137,8 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 		return nil, read.Bad("host", "want a name, *.NAME or an address")
 	case len(one.Headers) > 0 && !one.Intercept:
 		return nil, read.Bad("headers", "only with intercept: a secret doesn't go over the wire in the clear")
+	case one.MaxReply < 0 || one.MaxBody != nil && *one.MaxBody < 0:
+		return nil, read.Bad("max_body, max_reply", "want bytes, not below 0")
 	case len(one.Ports)*max(1, len(one.Paths)) > 256:
 		return nil, errors.New("more than 256 combinations of ports and paths")
 	}
@@ -131,6 +158,9 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 	if one.WebSocket {
 		r.sockets = append(r.sockets, list)
 	}
+	if one.MaxBody != nil || one.MaxReply > 0 {
+		r.bounds = append(r.bounds, bound{list, one.MaxBody, one.MaxReply})
+	}
 	if !one.Intercept {
 		return entries, nil
 	}
@@ -146,7 +176,10 @@ func (r *ruleset) add(one Rule) (entries []string, err error) {
 		if h.Secret == "" || strings.ContainsFunc(h.Prefix, func(c rune) bool { return c < ' ' || c > '~' }) {
 			return nil, read.Bad("headers."+name, "want secret, and a prefix in ASCII")
 		}
-		made.headers = append(made.headers, injection{name, h.Secret, h.Prefix})
+		if h.User != "" && (h.Prefix != "" || strings.ContainsFunc(h.User, func(c rune) bool { return c <= ' ' || c > '~' || c == ':' })) {
+			return nil, read.Bad("headers."+name+".user", "want a name in ASCII without a colon, and no prefix beside it")
+		}
+		made.headers = append(made.headers, injection{name, h.Secret, h.Prefix, h.User})
 	}
 	r.rules = append(r.rules, made)
 	return entries, nil
@@ -235,4 +268,18 @@ func (r *ruleset) headers(a egress.Ask) []injection {
 		}
 	}
 	return nil
+}
+
+// bound is how many bytes the bodies of a request and of its reply may have, the latter 0 for any number. most is what holds where no
+// rule says less.
+func (r *ruleset) bound(a egress.Ask, most int64) (body, reply int64) {
+	for _, b := range r.bounds {
+		if d := b.list.Decide(a); d.Allowed() && d.Entry != "" {
+			if b.body != nil {
+				most = min(most, *b.body)
+			}
+			return most, b.reply
+		}
+	}
+	return most, 0
 }

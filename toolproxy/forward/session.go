@@ -46,6 +46,7 @@ type tally struct {
 	count          int64
 	since          time.Time
 	sent, received int64 // of the meter, at the beginning
+	push           *push // the last request's; nil: it was none to a git repository
 }
 
 // grant notes something allowed. The record is made when the place changes or the connection ends.
@@ -55,7 +56,7 @@ func (s *session) grant(t egress.Target, d egress.Decision) {
 	if rule == "" {
 		rule = d.Rule
 	}
-	if s.tally.count > 0 && s.tally.target == t && s.tally.rule == rule {
+	if s.tally.count > 0 && s.tally.target == t && s.tally.rule == rule && s.tally.push == nil {
 		s.tally.count++
 		return
 	}
@@ -70,7 +71,7 @@ func (s *session) settle() {
 		return
 	}
 	s.tally = tally{}
-	detail := s.via
+	detail := s.via + t.push.String()
 	if reason, cut := s.flow.cutReason(); cut {
 		detail += ", cut"
 		if reason != "" {
