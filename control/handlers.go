@@ -276,5 +276,5 @@ func (l *lazy) Read(p []byte) (int, error) {
 }
 
 func notFound(id string) *Error {
-	return &Error{Status: 404, Code: CodeNotFound, Message: "no live run " + strconv.Quote(id), Hint: "agentrun ps"}
+	return &Error{Status: 404, Code: CodeNotFound, Message: "no live run " + strconv.Quote(id), Hint: "agentrun ps --all"}
 }

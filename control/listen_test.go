@@ -230,9 +230,9 @@ func TestAllAndFind(t *testing.T) {
 		"abc1": "abc1", "abc": "abc", "x": "xyz", "abd": "abd2", "planner": "abc1", "planner2": "planner2", "plan": "planner2",
 		"twin":    `ambiguous "twin" fits 2 runs: xyz (twin), abd2 (twin) give more of the id`,
 		"ab":      `ambiguous "ab" fits 3 runs: abd2 (twin), abc1 (planner), abc give more of the id`,
-		"nobody":  `not_found no live run "nobody" agentrun ps`,
-		"daemon":  `not_found no live run "daemon" agentrun ps`,
-		"../abc1": `not_found no live run "../abc1" agentrun ps`,
+		"nobody":  `not_found no live run "nobody" agentrun ps --all`,
+		"daemon":  `not_found no live run "daemon" agentrun ps --all`,
+		"../abc1": `not_found no live run "../abc1" agentrun ps --all`,
 		"":        `bad_request want a run's id, a prefix of one, or a name agentrun ps`,
 	} {
 		if got := find(ref); got != want {

@@ -293,6 +293,16 @@ type Usage struct {
 	Warning           string
 }
 
+// Spent is what the run has used so far, without a look at the day's account.
+func (l *Ledger) Spent() Amounts {
+	if !l.usable() {
+		return Amounts{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spent.plus(l.held)
+}
+
 // Usage looks at the day's account anew.
 func (l *Ledger) Usage(ctx context.Context) (Usage, error) {
 	if !l.usable() {

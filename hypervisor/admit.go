@@ -256,6 +256,9 @@ func enforce(a Agent, asked rings.Ring) verdict {
 	v.Decision, v.consensus, v.witness = check.Decision(), check.RequiresConsensus, check.RequiresSREWitness
 	if !v.Allowed() {
 		v.hint = fmt.Sprintf("agentrun agent show %s tells its score; without --ring it runs in %s", a.ID, a.Ring)
+		if give := map[rings.Ring]string{rings.Standard: "0.7", rings.Privileged: "0.97 --consensus"}[asked]; give != "" {
+			v.hint = fmt.Sprintf("agentrun agent score %s %s gives it %s; without --ring it runs in %s", a.ID, give, asked, a.Ring)
+		}
 	}
 	return v
 }

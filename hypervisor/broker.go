@@ -13,6 +13,7 @@ import (
 	"agentrun/audit"
 	"agentrun/governance"
 	"agentrun/rings"
+	"agentrun/runtime"
 	"agentrun/store"
 	"agentrun/toolproxy/link"
 )
@@ -55,14 +56,15 @@ type Broker struct {
 	mu      sync.Mutex
 	places  map[uint64]*openCall
 	last    uint64
-	taken   int          // steps, model calls among them
-	models  int          // of them, model calls
-	told    int          // of them that have an entry of their own
-	written int          // changes of what lasts: the memory, the session's context and files
-	filed   int64        // bytes written to files
-	asked   int          // approvals of tools
-	asking  bucket       // requests for a ring
-	reports bucket       // to the safety loop
+	taken   int    // steps, model calls among them
+	models  int    // of them, model calls
+	told    int    // of them that have an entry of their own
+	written int    // changes of what lasts: the memory, the session's context and files
+	filed   int64  // bytes written to files
+	asked   int    // approvals of tools
+	asking  bucket // requests for a ring
+	reports bucket // to the safety loop
+	refused []runtime.GatewayRefusal
 	tokens  audit.Number // left of the rate, when it was last asked
 	closed  bool
 	capped  atomic.Bool // the run is at a cap, and its end has begun

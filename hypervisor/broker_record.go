@@ -6,10 +6,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"agentrun/audit"
 	"agentrun/rings"
+	"agentrun/runtime"
 	"agentrun/toolproxy/link"
 )
 
@@ -27,6 +30,7 @@ func (b *Broker) Record(_ context.Context, r link.Record) error {
 	if err := b.put(r, rec); err != nil {
 		return err
 	}
+	b.tally(r)
 	if r.Allowed || !r.Weight.Valid() {
 		return nil
 	}
@@ -40,6 +44,49 @@ func (b *Broker) Record(_ context.Context, r link.Record) error {
 		}
 	}
 	return nil
+}
+
+// maxRefused is how many refusals the account of a run tells apart. An agent makes up as many names as it likes.
+const maxRefused = 32
+
+// otherNames stands for the names beyond that.
+const otherNames = "(others)"
+
+// tally counts what was refused for the account of the run. What was allowed and didn't work is no refusal.
+func (b *Broker) tally(r link.Record) {
+	if r.Allowed || r.Code == link.CodeUnavailable || r.Code == link.CodeCanceled {
+		return
+	}
+	one := runtime.GatewayRefusal{Kind: r.Kind, Name: audit.Claimed(r.Name), Code: strings.ToLower(string(r.Code))}
+	if r.Detail != "" && (r.Kind == "egress" || r.Kind == "dns") { // the code of all of them is egress_denied
+		one.Code = audit.Claimed(r.Detail)
+	}
+	if a, err := netip.ParseAddr(r.Address); err == nil && a.Zone() == "" {
+		one.Address = a.String()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	same := func(o runtime.GatewayRefusal) bool {
+		return o.Kind == one.Kind && o.Name == one.Name && o.Code == one.Code
+	}
+	i := slices.IndexFunc(b.refused, same)
+	if i < 0 && len(b.refused) >= maxRefused {
+		one.Name, one.Code, one.Address = otherNames, severalCodes, ""
+		i = slices.IndexFunc(b.refused, same)
+	}
+	if i < 0 {
+		b.refused = append(b.refused, one)
+		i = len(b.refused) - 1
+	}
+	add(&b.refused[i].Count, max(r.Count, 1))
+}
+
+// Account adds to the account of the run what went by its way out: calls, what they cost, and what was refused.
+func (b *Broker) Account(s *runtime.Status) {
+	spent := b.ledger.Spent()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.ToolCalls, s.Cost, s.Tokens, s.GatewayRefused = int64(b.taken), spent.Cost, spent.Tokens, slices.Clone(b.refused)
 }
 
 // put gives each call that passed an entry of its own, as many as the run has steps. All else an agent can have without number, or

@@ -683,6 +683,52 @@ func TestM18OneRecordForEachDecision(t *testing.T) {
 	}
 }
 
+// M-8: an agent makes up names without number; the account tells some apart, counts all, and takes no address but an address.
+func TestM8RefusalsOfARunAreBounded(t *testing.T) {
+	n := newNode(t)
+	e := n.broker(BrokerOptions{})
+	record := func(r link.Record) {
+		t.Helper()
+		if err := e.Record(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := link.Record{Kind: "egress", Code: "egress_denied", Detail: "not_listed", Count: 3}
+	for i := range 500 {
+		refused.Name = fmt.Sprintf("%d.%s:443", i, strings.Repeat("x", 300))
+		record(refused)
+		record(refused)
+	}
+	record(link.Record{Kind: "egress", Name: "down.org:443", Code: link.CodeUnavailable, Detail: "upstream_unreachable", Count: 1})
+	record(link.Record{Kind: "tool", Name: "math", Code: "rate_limited", Count: 2})
+	var s runtime.Status
+	e.Account(&s)
+	var total int64
+	for _, r := range s.GatewayRefused {
+		total += r.Count
+		if len(r.Name) > 256 || r.Address != "" {
+			t.Errorf("%+v", r)
+		}
+	}
+	first, last := s.GatewayRefused[0], s.GatewayRefused[len(s.GatewayRefused)-1]
+	if len(s.GatewayRefused) != maxRefused+2 || total != 500*6+2 || first.Code != "not_listed" || first.Count != 6 || last.Kind != "tool" {
+		t.Errorf("%d kinds, %d refusals, first %+v, last %+v", len(s.GatewayRefused), total, first, last)
+	}
+	over(e)
+
+	e = n.broker(BrokerOptions{})
+	for _, address := range []string{"10.0.0.5", "fe80::1%`reboot`", "x; reboot", ""} {
+		record(link.Record{Kind: "egress", Name: address + ":1", Code: "egress_denied", Detail: "private_address", Address: address, Count: 1})
+	}
+	e.Account(&s)
+	for i, want := range []string{"10.0.0.5", "", "", ""} {
+		if got := s.GatewayRefused[i].Address; got != want {
+			t.Errorf("address %q, want %q", got, want)
+		}
+	}
+	over(e)
+}
+
 // Refused system calls, tools and connections of one run are weighed together (H-24).
 func TestH24RefusalsAddUp(t *testing.T) {
 	n := newNode(t)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/read"
 )
 
 // CommandError is a command that can't be started: not found (exit code 127) or found and not
@@ -43,6 +44,14 @@ type Command struct {
 	Exe  string   `json:"exe"`
 	Args []string `json:"args"`
 	Via  string   `json:"via,omitempty"` // how an interpreter was found: "shebang" or "extension"
+}
+
+// program is what may be told and kept of a command: see Status.Command.
+func (c Command) program() []string {
+	if c.Via == "extension" && len(c.Args) > 1 {
+		return []string{c.Exe, c.Args[1]}
+	}
+	return []string{c.Exe}
 }
 
 // view answers what is where inside the sandbox, from the entries of the plan, without building it. It reads
@@ -225,6 +234,31 @@ func (v view) notFound(name, inside string, err error) error {
 		e.Hint = "start it from the folder it is in, or say --workspace DIR"
 	}
 	return e
+}
+
+// maxSuggested bounds how many files of a folder are looked through for the one that was meant.
+const maxSuggested = 1000
+
+// suggest adds to what says that a file isn't there the one beside it that was probably meant: of the workspace, or of the
+// caller's folder where there is none.
+func (v view) suggest(err error, workDir string) {
+	e, ok := errors.AsType[*CommandError](err)
+	if !ok || !e.NotFound || path.IsAbs(e.Name) || !strings.Contains(e.Name, ".") && !strings.Contains(e.Name, "/") {
+		return // a word without a dot is a program of PATH
+	}
+	dir := workDir
+	if host, _, err := v.host(workspaceDir); err == nil {
+		dir = host
+	}
+	f, oerr := os.Open(filepath.Join(dir, filepath.Dir(e.Name)))
+	if oerr != nil {
+		return
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(maxSuggested)
+	if near := read.Nearest(filepath.Base(e.Name), names); near != "" {
+		e.Hint = "did you mean " + filepath.Join(filepath.Dir(e.Name), near) + "?"
+	}
 }
 
 // showHint says which folder must be shown for a program outside the view to work: for version

@@ -200,7 +200,7 @@ func TestM22OnlyTheOfferedWorkspaceOpens(t *testing.T) {
 		want    bool
 	}{{"ring3", true, true}, {"ring3", false, false}, {"strict", true, false}, {"ring2", true, false}} {
 		p := planFor(builtin(t, c.profile))
-		if err := p.addWorkspace(dir, workspaceDir, p.profile.Files.Workspace, c.offered); err != nil {
+		if err := p.addWorkspace(dir, workspaceDir, p.profile.Files.Workspace, c.offered, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := p.Entries[0].Live; got != c.want {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -361,6 +362,7 @@ func (p *Plan) planView(s *Spec) error {
 		}
 	}
 	p.Command, err = view(p.Entries).resolve(s.Command, pathVar)
+	view(p.Entries).suggest(err, s.WorkDir)
 	if err != nil {
 		return err
 	}
@@ -463,7 +465,7 @@ func (p *Plan) planBinds(binds []BindMount) error {
 		refuse := func(err error) error { return invalid(flag, "%v", err) }
 		at, err := p.seen.Canonical(b.Source)
 		if err != nil {
-			return refuse(err)
+			return refuse(notThere(b.Source, err))
 		}
 		if at.Path == "/" {
 			return refuse(errors.New("the host's / would show everything in it; name the folder the agent needs"))
@@ -509,10 +511,10 @@ func (p *Plan) planWorkspace(s *Spec) error {
 		}
 		mode = profiles.WorkspaceRO // nobody offered this folder for writing
 		if only != "" {
-			return p.addWorkspace(only, workspaceDir+"/"+filepath.Base(only), mode, false)
+			return p.addWorkspace(only, workspaceDir+"/"+filepath.Base(only), mode, false, s.Environ)
 		}
 	}
-	return p.addWorkspace(dir, workspaceDir, mode, s.Workspace != "")
+	return p.addWorkspace(dir, workspaceDir, mode, s.Workspace != "", s.Environ)
 }
 
 // implicitWorkspace is the caller's folder when the command is a file in it and no workspace was
@@ -560,14 +562,34 @@ func private(dir string, environ []string) bool {
 	return false
 }
 
-func (p *Plan) addWorkspace(source, target string, mode profiles.WorkspaceMode, offered bool) error {
+// holdsTheHost says that whoever writes in a folder writes what the host, or its user, runs.
+func holdsTheHost(dir string, environ []string) bool {
+	return private(dir, environ) && !slices.Contains([]string{"/tmp", "/srv", "/opt", "/mnt", "/media"}, dir)
+}
+
+// notThere says what to do about a host path that isn't there.
+func notThere(name string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s isn't there on this host; make it, or look at its spelling", name)
+	}
+	return err
+}
+
+func (p *Plan) addWorkspace(
+	source, target string, mode profiles.WorkspaceMode, offered bool, environ []string,
+) error {
 	refuse := func(err error) error { return invalid("--workspace", "%v", err) }
 	at, err := p.seen.Canonical(source)
 	if err != nil {
-		return refuse(err)
+		return refuse(notThere(source, err))
+	}
+	own := holdsTheHost(at.Path, environ)
+	if own && offered && mode == profiles.WorkspaceRW {
+		return refuse(fmt.Errorf("%s is a home or one of the system's folders: the agent could write what others run, and read their keys; "+
+			"name the project's folder in it, or show all of it with --bind %s:%s", at.Path, at.Path, target))
 	}
 	// An elevation opens what was offered by name, and nothing else.
-	live := offered && mode == profiles.WorkspaceRO && p.Elevatable() == nil
+	live := offered && !own && mode == profiles.WorkspaceRO && p.Elevatable() == nil
 	if at.Path == "/" {
 		return refuse(errors.New("the host's / would show everything in it; name the folder the agent works in"))
 	}

@@ -78,7 +78,7 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	go func() { _ = r.looked() }() // beside the launch: it takes microseconds for a file
 	r.status = Status{
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Parent: plan.Parent, Ring: plan.Ring,
-		Profile: plan.Profile, PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{},
+		Profile: plan.Profile, PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{}, Command: plan.Command.program(),
 	}
 	if opt.Observer == nil {
 		r.opt.Observer, opt.Observer = nobody{}, nobody{}

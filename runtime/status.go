@@ -47,6 +47,17 @@ type Event struct {
 	Count   uint64    `json:"count"`
 }
 
+// GatewayRefusal is something that the run's way out refused, counted.
+type GatewayRefusal struct {
+	Kind string `json:"kind"` // "egress", "dns", "tool" or "llm"
+	// Name is what the agent asked for, in its own words, at most 256 bytes: HOST:PORT, a host, a tool, a model.
+	Name    string `json:"name"`
+	Code    string `json:"code"`              // why, as the audit has it: not_listed, private_address and so on
+	Address string `json:"address,omitempty"` // that the name leads to, where that decided
+	Count   int64  `json:"count"`
+	Hint    string `json:"hint,omitempty"` // the flags that would allow it
+}
+
 // Status is the account of a run, written to --status-file as JSON. Sizes are bytes, times are
 // nanoseconds. Fields are only ever added.
 //
@@ -79,6 +90,16 @@ type Status struct {
 	BestEffort []string          `json:"best_effort,omitempty"` // protections that were asked for and are missing
 	LaunchTime time.Duration     `json:"launch_ns,omitempty"`   // from the first step to the exec
 	Leftovers  []string          `json:"leftovers,omitempty"`   // what could not be removed, if anything
+
+	// Command is the program, and the script where its extension says who runs it. The other arguments may be
+	// prompts or secrets, and accounts are kept.
+	Command []string `json:"command,omitempty"`
+
+	// What went by the run's way out.
+	ToolCalls      int64            `json:"tool_calls,omitempty"`
+	Tokens         int64            `json:"tokens,omitempty"`
+	Cost           int64            `json:"cost,omitempty"` // in millionths, as governance counts
+	GatewayRefused []GatewayRefusal `json:"gateway_refused,omitempty"`
 
 	// What the run's gateway used beside it, if there was one.
 	GatewayCPUTime    time.Duration `json:"gateway_cpu_time_ns,omitempty"`

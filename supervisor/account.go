@@ -35,6 +35,7 @@ func (o *outcome) watch(by runtime.Observer) runtime.Observer {
 func (o *outcome) End(status runtime.Status) error {
 	err := o.Observer.End(status)
 	if err == nil {
+		o.s.sumUp(&status)
 		o.say(status)
 		o.s.host.Answer(status.ExitCode)
 	}
@@ -51,6 +52,7 @@ func (o *outcome) say(status runtime.Status) {
 		default:
 			Tell(w, string(status.State)+": "+status.Reason, "")
 		}
+		o.s.tellClosing(status)
 	})
 }
 

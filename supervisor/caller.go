@@ -23,6 +23,7 @@ type Caller struct {
 	Environ        []string
 	Dir            string   // working directory; empty: this process's own
 	Terminal       Terminal // what Stdin is; nil: no terminal
+	Watched        bool     // Stderr is a terminal
 }
 
 // OwnCaller returns whoever started this process.
@@ -31,6 +32,7 @@ func OwnCaller() *Caller {
 	if IsTerminal(int(os.Stdin.Fd())) {
 		c.Terminal = ownTerminal{}
 	}
+	c.Watched = IsTerminal(int(os.Stderr.Fd()))
 	return c
 }
 

@@ -277,6 +277,9 @@ func (s *run) begin() (err error) {
 	for _, m := range s.plan.Missing {
 		Tell(s.by.Stderr, "best effort: running without "+m.Name+": "+m.Loses, "")
 	}
+	if s.by.Watched && s.parent == nil && s.plan.Ring == 2 && len(s.plan.WritableHostPaths()) == 0 {
+		Tell(s.by.Stderr, "no --workspace: what the run writes is gone when it is over", "--workspace . lets it write this folder")
+	}
 	o := live.RunOptions{
 		QuarantineTimeout: s.want.QuarantineTimeout, Hooks: s.hooks, Undo: s.node.undoer(s.by, s.another),
 	}
@@ -335,6 +338,7 @@ func (s *run) launch() error {
 	}
 	s.live.Follow(&opt)
 	status := runtime.Run(s.ctx, plan, opt)
+	s.sumUp(&status)
 	s.live.Over(status)
 	s.status = &status
 	return nil
@@ -343,6 +347,7 @@ func (s *run) launch() error {
 // letGo says which run it is to the command that asked for it, and ends that. A run that nobody knows of is
 // killed.
 func (s *run) letGo(status runtime.Status, log *os.File) {
+	s.keepAccount(status) // of a run whose supervisor is killed nothing else tells the name
 	err := s.tellDetached(status)
 	if err == nil {
 		err = s.host.LetGo(log)
@@ -353,6 +358,7 @@ func (s *run) letGo(status runtime.Status, log *os.File) {
 }
 
 func (s *run) tellEnd() error {
+	s.keepAccount(*s.status)
 	if err := s.tellStatus(*s.status); err != nil {
 		return err
 	}

@@ -76,11 +76,14 @@ func TestSpecify(t *testing.T) {
 		{"a ring against a profile", Request{Ring: new(2), Profile: "strict"}, "--ring 2 contradicts --profile strict, which is a profile of ring 3", nil},
 		{"identifiers, all of them", Request{Agent: "a b", Session: "../x"}, "--agent --session", nil},
 		{"a session of nobody", Request{Session: "s"}, "--session", nil},
-		{"what could not be read, and the rest", Request{Malformed: []read.Problem{{Path: "--pids"}}, Allow: []string{"a b"}}, "--pids --allow command", nil},
+		{"what could not be read, and the rest", Request{Ring: new(2), Malformed: []read.Problem{{Path: "--pids"}}, Allow: []string{"a b"}}, "--pids --allow command", nil},
 		{"flags of a way out without one", Request{Command: []string{"x"}, NoGateway: true, Allow: []string{"a"}, Tools: []string{"t"}, Policy: "p", Gateway: "g", Metrics: ":1"},
 			"--gateway --policy --allow --tool --metrics-addr", nil},
+		{"a list that nothing can open", Request{Command: []string{"x"}, Allow: []string{"a"}}, "--allow", nil},
+		{"a list of an agent, which may be elevated", Request{Command: []string{"x"}, Agent: "a", Allow: []string{"a"}}, "",
+			func(s runtime.Spec) bool { return s.Profile.Ring == 3 }},
 		{"files that are not there", Request{Command: []string{"x"}, Gateway: "/nonexistent/g.yaml", Policy: "/nonexistent/p"}, "--gateway --policy", nil},
-		{"ports", Request{Command: []string{"x"}, Allow: []string{"a:0", "b:x", "c:65536", fmt.Sprintf("d:%d", runtime.WayoutPorts()[0])}}, "--allow --allow --allow --allow", nil},
+		{"ports", Request{Command: []string{"x"}, Ring: new(2), Allow: []string{"a:0", "b:x", "c:65536", fmt.Sprintf("d:%d", runtime.WayoutPorts()[0])}}, "--allow --allow --allow --allow", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, err := specified(t, &Caller{Dir: "/"}, &tt.r)

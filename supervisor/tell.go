@@ -12,6 +12,7 @@ import (
 	"agentrun/internal/ending"
 	"agentrun/internal/hinted"
 	"agentrun/internal/hostcaps"
+	"agentrun/internal/read"
 	"agentrun/internal/shown"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -39,7 +40,7 @@ func exitCode(err error) int {
 func Tell(w io.Writer, what, hint string) {
 	fmt.Fprintf(w, "agentrun: %s\n", shown.Line(what))
 	if hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", shown.Line(hint))
+		fmt.Fprintf(w, "%s %s\n", shown.Paint(w, shown.Cyan, "hint:"), shown.Line(hint))
 	}
 }
 
@@ -63,7 +64,14 @@ func Hint(err error) string {
 		}
 		return "agentrun doctor says how to get it; --best-effort runs without, and says so"
 	}
-	if _, ok := errors.AsType[*profiles.NotFoundError](err); ok {
+	if p, ok := errors.AsType[*profiles.NotFoundError](err); ok {
+		var names []string
+		for _, i := range profiles.List(profiles.Sources{Dirs: p.Searched}) {
+			names = append(names, i.Name)
+		}
+		if near := read.Nearest(p.Name, names); near != "" {
+			return "did you mean " + near + "? agentrun profile list shows the names"
+		}
 		return "agentrun profile list shows the names"
 	}
 	if errors.Is(err, fs.ErrPermission) && hostcaps.Root.Check() != nil {

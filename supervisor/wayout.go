@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,7 +62,9 @@ func (s *run) wayOut() (bad []read.Problem) {
 		bad = append(bad, read.Problem{Path: flag, Message: fmt.Sprintf(format, args...)})
 	}
 	var err error
-	if s.file, err = s.node.ReadGateway(r.Gateway); err != nil {
+	if s.file, err = s.node.ReadGateway(r.Gateway); errors.Is(err, fs.ErrNotExist) {
+		problem("--gateway", "%v; examples/gateway.yaml is one, and without the flag it is the node's", err)
+	} else if err != nil {
 		problem("--gateway", "%v", err)
 	}
 	if r.Policy != "" {
@@ -87,7 +91,7 @@ func (s *run) wayOut() (bad []read.Problem) {
 			continue
 		}
 		if entry == "" || strings.ContainsAny(entry, " \t\n/@") {
-			problem("--allow", "%q is not HOST or HOST:PORT", entry)
+			problem("--allow", "%q is not HOST or HOST:PORT%s", entry, sayHost(entry))
 			continue
 		}
 		if _, port, err := net.SplitHostPort(entry); err == nil && port != "*" {
@@ -99,12 +103,25 @@ func (s *run) wayOut() (bad []read.Problem) {
 			spec.CapturePorts = append(spec.CapturePorts, uint16(n))
 		}
 	}
+	// An agent's run may be elevated, and has its list then. The operator's own has no score that would earn it.
+	if len(r.Allow) > 0 && spec.Profile.Ring == DefaultRing && r.Agent == "" && s.parent == nil {
+		problem("--allow", "ring 3 has no way to other hosts, and a run without --agent is never elevated; say --ring 2")
+	}
 	for _, port := range spec.CapturePorts {
 		if slices.Contains(runtime.WayoutPorts(), port) {
 			problem("--allow", "port %d is one of the gateway's own inside; reach it by the proxy variables without capture", port)
 		}
 	}
 	return bad
+}
+
+// sayHost tells what of a URL would be let out to.
+func sayHost(entry string) string {
+	u, err := url.Parse(entry)
+	if err != nil || u.Host == "" || u.Hostname() == "" {
+		return ""
+	}
+	return "; say " + strconv.Quote(u.Host)
 }
 
 // startOf is what a gateway is told of an admitted run, as far as the admission knows it.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 
 	"agentrun/internal/read"
 	"agentrun/internal/shown"
@@ -128,10 +129,18 @@ func knownTools(names []string, g *gateway) error {
 	var errs []error
 	for _, name := range names {
 		if !g.registry.Has(name) {
-			errs = append(errs, fmt.Errorf("--tool %.64q: there is no such tool", name))
+			errs = append(errs, fmt.Errorf("--tool %.64q: there is no such tool%s", name, whichTools(name, g.registry.Names())))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// whichTools says which tool was probably meant, else which there are.
+func whichTools(name string, known []string) string {
+	if near := read.Nearest(name, known); near != "" {
+		return "; did you mean " + near + "?"
+	}
+	return "; there are " + strings.Join(known, ", ")
 }
 
 // nobody is a supervisor for a gateway that serves nobody.

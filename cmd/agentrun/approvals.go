@@ -131,8 +131,8 @@ func approvalsShow(c *cli.Context, h *hypervisor.Hypervisor, id []string) error 
 		return approvalHint(err)
 	}
 	err = printResult(c, a, "approval   %s\nstate      %s\ntool       %s\nagent      %s\nrun        %s\n"+
-		"until      %s\nreason     %s\ndigest     %s\narguments  %s\n", a.ID, a.State, a.Tool, a.Agent, a.Run,
-		a.Expires, printable(a.Reason), a.Digest, shownJSON(a.Args))
+		"until      %s\nreason     %s\ndigest     %s\narguments  %s\n", a.ID, a.State, a.Tool, orDash(a.Agent), orDash(a.Run),
+		a.Expires, orDash(printable(a.Reason)), a.Digest, shownJSON(a.Args))
 	if a.By != "" && !c.Bool("json") {
 		fmt.Printf("by         %s\n", printable(a.By))
 	}

@@ -22,6 +22,7 @@ import (
 	"agentrun/audit"
 	"agentrun/audit/heads"
 	"agentrun/internal/hinted"
+	"agentrun/internal/shown"
 	"agentrun/internal/verb"
 	"agentrun/supervisor"
 )
@@ -190,7 +191,13 @@ func printEntry(c *cli.Context, l audit.Line) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(c.App.Writer, e)
+	line := e.String()
+	if f, ok := c.App.Writer.(*os.File); ok {
+		if width, _, is := terminalSize(f); is { // --json has all of it
+			line = shown.Clip(line, width)
+		}
+	}
+	_, err = fmt.Fprintln(c.App.Writer, line)
 	return err
 }
 

@@ -35,8 +35,6 @@ type pastRun struct {
 	Digest  string     `json:"plan_digest"`
 }
 
-const stateLost = "lost"
-
 func historyCommand(g *global) *cli.Command {
 	return &cli.Command{
 		Name:  "history",

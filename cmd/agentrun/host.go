@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/rootless"
+	"agentrun/internal/shown"
 	"agentrun/runtime"
 	"agentrun/supervisor"
 )
@@ -42,7 +44,10 @@ func doctorCommand(g *global) *cli.Command {
 			if c.Bool("json") {
 				err = r.WriteJSON(os.Stdout)
 			} else {
-				err = r.WriteText(os.Stdout)
+				var text strings.Builder
+				err = r.WriteText(&text)
+				missing := shown.Paint(os.Stdout, shown.Red, "missing")
+				fmt.Print(strings.ReplaceAll(text.String(), "\n  missing ", "\n  "+missing+" "))
 			}
 			if err != nil {
 				return err

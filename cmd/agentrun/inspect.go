@@ -21,9 +21,9 @@ import (
 func (l *liveVerbs) inspect() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "inspect",
-		Usage:     "everything a supervisor knows of a run",
+		Usage:     "everything a supervisor knows of a run, or what is kept of one that is over",
 		ArgsUsage: "REF",
-		Description: `REF is an id, the beginning of one that only one run has, or a name. The process names are the agent's own choice.
+		Description: `REF is an id, the beginning of one that only one run has, or a name; of runs that are over the newest that has it. The process names are the agent's own choice.
 
    agentrun inspect planner
    agentrun inspect k3x7 --json | jq .plan.limits
@@ -34,6 +34,9 @@ Exit code: 0; 1 no such run, or no answer; 2 usage.`,
 			_, in, err := one(l, c, "inspect %s", func(ctx context.Context, r liveRun) (control.Inspection, error) {
 				return r.by.Inspect(ctx, r.ID)
 			})
+			if hasEnded(err) {
+				return l.inspectEnded(c, err)
+			}
 			if err != nil {
 				return err
 			}
@@ -44,6 +47,18 @@ Exit code: 0; 1 no such run, or no answer; 2 usage.`,
 			return err
 		},
 	})
+}
+
+func (l *liveVerbs) inspectEnded(c *cli.Context, notFound error) error {
+	r, err := l.findEnded(c.Args().First(), notFound)
+	if err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		return printJSON(listedRun{r.sandbox(), &r.Status})
+	}
+	_, err = os.Stdout.WriteString(endedText(r))
+	return err
 }
 
 func inspectText(in control.Inspection, now time.Time) string {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"agentrun/control"
 	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
+	"agentrun/internal/verb"
 	"agentrun/rings"
 	"agentrun/runtime"
 )
@@ -115,7 +115,7 @@ func (l *liveVerbs) ending(c *cli.Command, notDone, usage int) *cli.Command {
 		c.BashComplete = l.completeRuns
 	}
 	c.OnUsageError = func(c *cli.Context, err error, _ bool) error {
-		return ended(usage, hinted.New(err, c.Command.HelpName+" --help lists the flags"))
+		return ended(usage, hinted.New(verb.FlagError(c, err), c.Command.HelpName+" --help lists the flags"))
 	}
 	c.Action = func(c *cli.Context) error {
 		err := action(c)
@@ -139,12 +139,9 @@ func ended(code int, err error) error {
 	return exitError(code)
 }
 
-// complain says what went wrong without ending. What of the text comes from agents must not act on the
-// terminal.
+// complain says what went wrong without ending. What of the text comes from agents acts on no terminal (report).
 func complain(err error) {
-	var text bytes.Buffer
-	report(&text, err)
-	fmt.Fprint(os.Stderr, visible(text.String()))
+	report(os.Stderr, err)
 }
 
 // badUsage is an error of the command line, found before anybody was asked.
@@ -192,7 +189,7 @@ func refusal(doing string, err error) error {
 func liveHint(code string) string {
 	switch code {
 	case control.CodeNotFound, control.CodeEnded:
-		return "agentrun ps lists the live runs"
+		return "agentrun ps --all lists the live runs and those that are over"
 	case control.CodeForbidden:
 		return "only root, or a group that the operator's configuration names, may ask a supervisor this"
 	case string(rings.CodeInsufficientTrust), string(rings.CodeNoConsensus):

@@ -21,8 +21,8 @@ func (l *liveVerbs) logs() *cli.Command {
 		Name:      "logs",
 		Usage:     "the log of a run's calls, and what it has written; of runs that are over, too",
 		ArgsUsage: "REF",
-		Description: `The log of the run's gateway, one line of JSON for each record, and after it what a detached run has written. REF is a live run, or the
-id of one that is over, or its beginning. How long both are kept: docs/logs.md. On a terminal, what would act on it is written out.
+		Description: `The log of the run's gateway, one line of JSON for each record, and after it what a detached run has written. REF is a live run, or
+one that is over: its id, the beginning of that, or its name. How long both are kept: docs/logs.md. On a terminal, what would act on it is written out.
 
    agentrun logs planner
    agentrun logs k3x7 --calls | jq 'select(.level == "ERROR")'
@@ -53,6 +53,10 @@ func (l *liveVerbs) runOfLogs(ctx context.Context, ref string) (string, error) {
 	live, err := l.runs().Find(ctx, ref)
 	if err == nil {
 		return live.ID, nil
+	}
+	over, err := l.findEnded(ref, err)
+	if err == nil {
+		return over.ID, nil
 	}
 	kept, lerr := l.g.Outputs().Runs(ref)
 	switch {

@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/urfave/cli/v2"
@@ -17,7 +19,7 @@ import (
 func (l *liveVerbs) output() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:      "output",
-		Usage:     "what a detached run has written",
+		Usage:     "what a detached run has written, also one that is over",
 		ArgsUsage: "REF",
 		Description: `Its stdout and stderr, up to the run's --max-output. On a terminal, what would act on it is written out (\u001b); --raw and anything
 that is no terminal get the bytes as they are. The log of a run's calls: agentrun logs.
@@ -46,10 +48,14 @@ func (l *liveVerbs) writeOutput(ctx context.Context, ref string, follow bool, to
 	asking, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	r, err := l.findOne(asking, ref)
+	over := endedRun{}
+	if hasEnded(err) {
+		over, err = l.findEnded(ref, err)
+	}
 	if err != nil {
 		return err
 	}
-	if !r.Detached {
+	if over.ID == "" && !r.Detached {
 		return hinted.New(fmt.Errorf("output of %s: it goes where the agentrun exec that started it sends it", r.label()), "agentrun exec --detach starts runs whose output is kept")
 	}
 	if !follow {
@@ -60,5 +66,22 @@ func (l *liveVerbs) writeOutput(ctx context.Context, ref string, follow bool, to
 		defer s.Flush()
 		to = s
 	}
+	if over.ID != "" {
+		return l.copyKept(over.ID, to)
+	}
 	return refusal("output of "+r.label(), r.by.Output(ctx, r.ID, follow, to))
+}
+
+// copyKept writes what a run that is over has written, if it was a detached one and that is still kept.
+func (l *liveVerbs) copyKept(run string, to io.Writer) error {
+	f, err := os.Open(l.g.Outputs().File(run))
+	if errors.Is(err, fs.ErrNotExist) {
+		return hinted.New(fmt.Errorf("output of run %s: none is kept", run), "agentrun exec --detach starts runs whose output is kept, for some days")
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(to, f)
+	return err
 }

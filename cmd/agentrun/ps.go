@@ -23,17 +23,20 @@ import (
 func (l *liveVerbs) ps() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:  "ps",
-		Usage: "list the live runs",
+		Usage: "list the live runs, and with --all those that are over",
 		Description: `RING is what holds now: 3; 3→2 60s while an elevation lasts, with what is left of it; 2→3 where a run is held below what it
-was admitted to. Q in STATE: its agent is in quarantine.
+was admitted to. Q in STATE: its agent is in quarantine. Of a run that is over STATE is how it ended, with its exit code, and MEM
+the most that it used.
 
    agentrun ps
    agentrun ps --agent planner-1 --ring 2
+   agentrun ps --all
    agentrun ps -q --state frozen | xargs agentrun thaw
    agentrun ps --json | jq '.[].id'
 
 Exit code: 0; 1 if a supervisor doesn't answer (the list is then what the others say); 2 usage.`,
 		Flags: append(filterFlags(),
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also runs that are over, for as long as their accounts are kept; so does --state ended"},
 			&cli.BoolFlag{Name: "q", Usage: "ids only"},
 			jsonFlag(),
 		),
@@ -102,7 +105,14 @@ func (l *liveVerbs) psAction(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	list, unanswered := l.list(c.Context, fits)
+	live, unanswered := l.list(c.Context, fits)
+	if !c.Bool("all") && c.String("state") != string(control.Ended) {
+		fits = nil
+	}
+	list, err := l.withEnded(live, fits)
+	if err != nil {
+		return err
+	}
 	switch {
 	case c.Bool("json"):
 		err = printJSON(list)
@@ -111,8 +121,12 @@ func (l *liveVerbs) psAction(c *cli.Context) error {
 			fmt.Println(oneLine(s.ID))
 		}
 	default:
+		rows := make([]control.Sandbox, len(list))
+		for i, r := range list {
+			rows[i] = r.row()
+		}
 		width, _, _ := terminalSize(os.Stdout)
-		_, err = os.Stdout.WriteString(psTable(list, width, l.now()))
+		_, err = os.Stdout.WriteString(psTable(rows, width, l.now()))
 	}
 	return errors.Join(err, incomplete(unanswered))
 }

@@ -34,10 +34,10 @@ func Report(w io.Writer, err error, hint func(error) string) int {
 		return int(code)
 	}
 	for _, line := range read.Lines(err) {
-		fmt.Fprintf(w, "agentrun: %s\n", shown.Line(line))
+		fmt.Fprintf(w, "%s %s\n", shown.Paint(w, shown.Red, "agentrun:"), shown.Line(line))
 	}
 	if h := hint(err); h != "" {
-		fmt.Fprintf(w, "hint: %s\n", shown.Line(h))
+		fmt.Fprintf(w, "%s %s\n", shown.Paint(w, shown.Cyan, "hint:"), shown.Line(h))
 	}
 	return Failed
 }

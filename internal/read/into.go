@@ -144,7 +144,7 @@ func (n *Node) unknown(key string, member *Node, known []string) {
 	if len(n.doc.problems) > maxProblems {
 		return // looking for the nearest takes time, and this one isn't told
 	}
-	if near := nearest(key, known); near != "" {
+	if near := Nearest(key, known); near != "" {
 		n.doc.meant = append(n.doc.meant, Join(n.path, near))
 		n.doc.report(member.line, member.path, "unknown key; did you mean %s?", near)
 		return

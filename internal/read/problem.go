@@ -103,8 +103,8 @@ func Lines(err error) []string {
 	return lines
 }
 
-// nearest returns the known word that another was most likely meant to be; empty: none is near.
-func nearest(word string, known []string) string {
+// Nearest returns the known word that another was most likely meant to be; empty: none is near.
+func Nearest(word string, known []string) string {
 	best, most := "", max(1, len(word)/3)+1
 	for _, k := range known {
 		if d := distance(word, k); d < most {

@@ -251,7 +251,7 @@ func TestNearest(t *testing.T) {
 		"providrs": "providers", "provider": "providers", "limit": "limits", "m": "n", "": "n", "zebra": "", "xx": "",
 		strings.Repeat("providers", 8): "",
 	} {
-		if got := nearest(word, known); got != want {
+		if got := Nearest(word, known); got != want {
 			t.Errorf("%q: got %q, want %q", word, got, want)
 		}
 	}

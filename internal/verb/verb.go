@@ -22,6 +22,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/internal/shown"
 )
 
@@ -67,8 +68,60 @@ func UsageError(more string) cli.OnUsageErrorFunc {
 		if c.Command != nil && c.Command.HelpName != "" {
 			name = c.Command.HelpName
 		}
-		return hinted.New(err, name+" --help lists the flags"+more)
+		return hinted.New(FlagError(c, err), name+" --help lists the flags"+more)
 	}
+}
+
+// FlagError returns what package flag says of a flag in the words that a person has typed, with both dashes, and
+// with the flag that was probably meant.
+func FlagError(c *cli.Context, err error) error {
+	text := err.Error()
+	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+		return fmt.Errorf("unknown flag %s%s", dashed(name), didYouMean(c, name))
+	}
+	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
+		return fmt.Errorf("%s needs a value", dashed(name))
+	}
+	for _, before := range []string{" for flag -", "invalid boolean value "} {
+		head, rest, ok := strings.Cut(text, before)
+		if !ok {
+			continue
+		}
+		if head == "" { // invalid boolean value "x" for -NAME: why
+			head, rest, ok = strings.Cut(rest, " for -")
+			head = "invalid value " + head
+		}
+		name, why, found := strings.Cut(rest, ": ")
+		if ok && found {
+			return fmt.Errorf("%s: %s: %s", dashed(name), head, why)
+		}
+	}
+	return err
+}
+
+func didYouMean(c *cli.Context, name string) string {
+	var known []string
+	flags := c.App.Flags
+	if c.Command != nil && len(c.Command.Flags) > 0 {
+		flags = c.Command.Flags
+	}
+	for _, f := range flags {
+		if v, ok := f.(cli.VisibleFlag); !ok || v.IsVisible() {
+			known = append(known, f.Names()...)
+		}
+	}
+	if near := read.Nearest(name, known); len(near) > 1 { // every letter is near to another
+		return "; did you mean " + dashed(near) + "?"
+	}
+	return ""
+}
+
+// dashed is a flag as it is typed.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
 }
 
 // WriteJSON writes v over several lines. Whatever its texts are, they act on no terminal.

@@ -50,3 +50,30 @@ func TestArgumentsAreCounted(t *testing.T) {
 		})
 	}
 }
+
+// What package flag says of a flag comes in the words that were typed, with the flag that was meant.
+func TestFlagErrors(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"--rng 2", "unknown flag --rng; did you mean --ring?"},
+		{"-rng 2", "unknown flag --rng; did you mean --ring?"},
+		{"--nothing-like-it", "unknown flag --nothing-like-it"},
+		{"-x", "unknown flag -x"},
+		{"--hiden", "unknown flag --hiden"},
+		{"--name", "--name needs a value"},
+		{"--ring two", `--ring: invalid value "two": parse error`},
+		{"--ring= for", `--ring: invalid value "": parse error`},
+		{"--json=maybe", `--json: invalid value "maybe": parse error`},
+		{"--wait soon", `--wait: invalid value "soon": parse error`},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			app := &cli.App{Name: "agentrun", Writer: io.Discard, OnUsageError: UsageError(""), Flags: []cli.Flag{
+				&cli.IntFlag{Name: "ring"}, &cli.StringFlag{Name: "name"}, &cli.BoolFlag{Name: "json"}, &cli.DurationFlag{Name: "wait"},
+				&cli.BoolFlag{Name: "hidden", Hidden: true},
+			}}
+			err := app.Run(append([]string{"agentrun"}, strings.Fields(tt.args)...))
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+		})
+	}
+}

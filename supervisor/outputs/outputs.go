@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package outputs keeps what runs leave behind for people to read: the logs of their gateways, and what detached runs have printed.
+// Package outputs keeps what runs leave behind for people to read: how they ended, the logs of their gateways, and what detached runs have printed.
 // It makes the files, and deletes them when they are too old (M-18). The state folder holds them, one file for each run; nobody but
 // the supervisor writes there, but for a gateway its own log, which was opened before it gave up its rights.
 package outputs
@@ -52,20 +52,83 @@ func (o Folder) Create(run string) (*os.File, error) {
 	return f, nil
 }
 
-// sweep deletes the output of runs that ended too long ago, as the logs of runs (M-18).
-func (o Folder) sweep(keep time.Duration, now time.Time) error {
-	files, err := os.ReadDir(o.dir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// Account is how a run ended, as the supervisor knew it. Text is JSON; the file's time is that of the end.
+type Account struct {
+	Run   string
+	Ended time.Time
+	Text  []byte
+}
+
+// maxAccounts are kept, the newest: a list of more is no list for people, and the audit has them all.
+const maxAccounts = 1000
+
+const (
+	accountSuffix = ".json"
+	halfSuffix    = ".half" // an account that is being written
+)
+
+// KeepAccount keeps an account in place of an earlier one of the run, and deletes what is too old. A reader never
+// sees half of it.
+func (o Folder) KeepAccount(run string, text []byte, l Policy) error {
+	if err := os.MkdirAll(o.dir(), 0o700); err != nil {
+		return err
 	}
-	errs := []error{err}
-	for _, f := range files {
-		info, err := f.Info()
-		if err != nil || !info.Mode().IsRegular() || filepath.Ext(f.Name()) != outputSuffix || now.Sub(info.ModTime()).Abs() < keep {
-			continue
+	half := filepath.Join(o.dir(), run+halfSuffix)
+	if err := os.WriteFile(half, text, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(half, filepath.Join(o.dir(), run+accountSuffix)); err != nil {
+		return err
+	}
+	o.sweepLately(l)
+	return nil
+}
+
+// Accounts returns those that are kept, the newest first. What goes away meanwhile is left out.
+func (o Folder) Accounts() ([]Account, error) {
+	files, err := o.files(accountSuffix)
+	if err != nil {
+		return nil, err
+	}
+	var all []Account
+	for _, f := range files[:min(len(files), maxAccounts)] {
+		if text, err := os.ReadFile(filepath.Join(o.dir(), f.Name())); err == nil {
+			all = append(all, Account{strings.TrimSuffix(f.Name(), accountSuffix), f.ModTime(), text})
 		}
-		if err := remove(filepath.Join(o.dir(), f.Name())); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+	}
+	return all, nil
+}
+
+// files are those with a suffix, the newest first; none is no error.
+func (o Folder) files(suffix string) (list []fs.FileInfo, err error) {
+	entries, err := os.ReadDir(o.dir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && filepath.Ext(e.Name()) == suffix {
+			list = append(list, info)
+		}
+	}
+	slices.SortFunc(list, func(a, b fs.FileInfo) int {
+		return cmp.Or(b.ModTime().Compare(a.ModTime()), strings.Compare(a.Name(), b.Name()))
+	})
+	return list, nil
+}
+
+// sweep deletes the output and the accounts of runs that ended too long ago, as the logs of runs (M-18).
+func (o Folder) sweep(keep time.Duration, now time.Time) error {
+	var errs []error
+	for suffix, remove := range map[string]func(string) error{outputSuffix: remove, accountSuffix: os.Remove, halfSuffix: os.Remove} {
+		files, err := o.files(suffix)
+		errs = append(errs, err)
+		for i, f := range files {
+			if now.Sub(f.ModTime()).Abs() < keep && (suffix != accountSuffix || i < maxAccounts) {
+				continue
+			}
+			if err := remove(filepath.Join(o.dir(), f.Name())); !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -94,7 +157,7 @@ const callsSuffix = ".jsonl"
 // there; one whose whole id it is, is there alone.
 func (o Folder) Runs(prefix string) ([]string, error) {
 	found := map[string]bool{}
-	for _, kind := range []struct{ dir, suffix string }{{o.LogsDir(), callsSuffix}, {o.dir(), outputSuffix}} {
+	for _, kind := range []struct{ dir, suffix string }{{o.LogsDir(), callsSuffix}, {o.dir(), outputSuffix}, {o.dir(), accountSuffix}} {
 		files, err := os.ReadDir(kind.dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("logs of runs: %w", err)
@@ -114,13 +177,15 @@ func (o Folder) Runs(prefix string) ([]string, error) {
 // sweepTime is how often the logs are looked through: each run would otherwise look at the logs of all others.
 const sweepTime = 10 * time.Minute
 
-// Keep does with the log of a run that is over what the configuration says, and deletes what is too old (M-18).
+// Keep does with the log of a run that is over what the configuration says (M-18).
 func (o Folder) Keep(run string, l Policy) {
-	if _, err := runlog.Thin(o.LogsDir(), run, l); errors.Is(err, fs.ErrNotExist) {
-		return // no run has spoken to its gateway yet
-	} else if err != nil {
+	if _, err := runlog.Thin(o.LogsDir(), run, l); err != nil && !errors.Is(err, fs.ErrNotExist) { // none: nobody spoke to the gateway yet
 		o.Log.Warn("log of the run", "run", run, "err", err)
 	}
+}
+
+// sweepLately deletes what is too old, if that was not done lately.
+func (o Folder) sweepLately(l Policy) {
 	stamp := filepath.Join(o.StateDir, "runs-swept")
 	if info, err := os.Stat(stamp); err == nil && time.Since(info.ModTime()).Abs() < sweepTime {
 		return

@@ -3,6 +3,8 @@
 package outputs
 
 import (
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -35,5 +37,45 @@ func TestM18OutputIsSwept(t *testing.T) {
 	left, err := os.ReadDir(o.dir())
 	if err != nil || len(left) != 2 {
 		t.Errorf("left: %v, %v, want not-ours and young.log", left, err)
+	}
+}
+
+// Accounts go by age, and the oldest beyond their number; one that was replaced is there once, and half of one is never read.
+func TestM23AccountsArePruned(t *testing.T) {
+	o := Folder{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	age := func(name string, by time.Duration) {
+		at := time.Now().Add(-by)
+		if err := os.Chtimes(filepath.Join(o.dir(), name), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range maxAccounts + 5 {
+		name := fmt.Sprintf("run%04d", i)
+		if err := o.KeepAccount(name, []byte("begun"), Policy{}); err != nil {
+			t.Fatal(err)
+		}
+		age(name+accountSuffix, time.Duration(i)*time.Second)
+	}
+	if err := o.KeepAccount("run0000", []byte("over"), Policy{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(o.dir(), "cut"+halfSuffix), []byte("ha"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	age("run0001"+accountSuffix, 25*time.Hour)
+	age("cut"+halfSuffix, 25*time.Hour)
+	if err := o.sweep(24*time.Hour, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	all, err := o.Accounts()
+	if err != nil || len(all) != maxAccounts || all[0].Run != "run0000" || string(all[0].Text) != "over" {
+		t.Fatalf("got %d accounts, the newest %+v, %v, want %d", len(all), all[0], err, maxAccounts)
+	}
+	files, err := os.ReadDir(o.dir())
+	if err != nil || len(files) != maxAccounts {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+	if info, err := os.Stat(filepath.Join(o.dir(), "run0000"+accountSuffix)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrNotLoopback is what Listen gives for an address that others than this host could reach.
@@ -49,6 +51,9 @@ func Listen(addr string, anywhere bool) (net.Listener, error) {
 		return nil, err
 	}
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(ap))
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("metrics: %w; another program has port %d: choose another, or 0 for any that is free", err, ap.Port())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}

@@ -210,9 +210,17 @@ type status struct {
 		Verdict string    `json:"verdict"`
 		Count   uint64    `json:"count"`
 	} `json:"events"`
+	GatewayRefused []refusedOut `json:"gateway_refused"`
+
 	FailedStep string   `json:"failed_step"`
 	Error      string   `json:"error"`
 	Leftovers  []string `json:"leftovers"`
+}
+
+// refusedOut is something that the way out refused.
+type refusedOut struct {
+	Kind, Name, Code, Hint string
+	Count                  int64
 }
 
 // result is how a call of agentrun ended.

@@ -46,6 +46,9 @@ same+=(TestM9EveryStartIsAsked TestM9MachineFilesHold TestM9ChildrenSagasAndDaem
 	TestM16TransparentDialects TestM16FilesPassUnchanged TestM3ModelCallsOfARun)
 # And of the lite tools, presets and git. That the kernel holds paths to a folder is tried here too, by package beneath.
 same+=(TestM11FileToolOfASession TestM11SearchLite TestM11BrowserLite TestM8PresetsReadARegistry TestM12GitTokenOfARepository)
+# And of closing lines, accounts and mistakes, which are words and files.
+same+=(TestMistakesNameTheNextStep TestRing2WithoutWorkspaceWarns TestM23EndedRunsAreFound TestM23LostRunsAreTold TestM8RefusedConnectionsAreTold
+	TestM6ClosingSummaryOnATerminal)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml

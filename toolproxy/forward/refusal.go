@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 
 	"agentrun/internal/wire"
 	"agentrun/rings"
@@ -22,6 +23,7 @@ type refusal struct {
 	text   string
 	next   string
 	entry  string
+	addr   netip.Addr // that decided, if one did
 	weight rings.Ring
 }
 
@@ -34,7 +36,7 @@ const (
 
 // refused turns a decision that doesn't allow into a refusal.
 func refused(d egress.Decision) *refusal {
-	r := &refusal{status: 403, code: d.Code, sub: d.Sub, text: d.Reason, next: nextAsk, entry: d.Entry}
+	r := &refusal{status: 403, code: d.Code, sub: d.Sub, text: d.Reason, next: nextAsk, entry: d.Entry, addr: d.Addr}
 	if r.code == "" || r.code == rings.CodeOK {
 		r.code, r.text = egress.CodeEgressDenied, "nothing allows it"
 	}
@@ -109,6 +111,10 @@ func (p *Proxy) refuse(name string, r *refusal) {
 	if len(name) > 255 {
 		name = name[:255]
 	}
-	p.ledger.deny(link.Record{Kind: "egress", Name: name, Code: r.code, Rule: r.entry, Detail: string(r.sub), Count: 1, Weight: r.weight})
+	rec := link.Record{Kind: "egress", Name: name, Code: r.code, Rule: r.entry, Detail: string(r.sub), Count: 1, Weight: r.weight}
+	if r.addr.IsValid() {
+		rec.Address = r.addr.String()
+	}
+	p.ledger.deny(rec)
 	p.pace.Wait(p.ctx) // false: the run is over, and so is the connection
 }

@@ -193,9 +193,10 @@ type Record struct {
 	Name     string        `json:"name"`           // tool, model, or host:port
 	Args     string        `json:"args,omitempty"` // SHA-256 of the canonical arguments, hex
 	Allowed  bool          `json:"allowed"`
-	Code     rings.Code    `json:"code"`             // ok, or why not
-	Rule     string        `json:"rule,omitempty"`   // what decided
-	Detail   string        `json:"detail,omitempty"` // class of what was refused; no contents
+	Code     rings.Code    `json:"code"`              // ok, or why not
+	Rule     string        `json:"rule,omitempty"`    // what decided
+	Detail   string        `json:"detail,omitempty"`  // class of what was refused; no contents
+	Address  string        `json:"address,omitempty"` // that a refused name leads to, where that decided
 	Cost     int64         `json:"cost,omitempty"`
 	Tokens   int64         `json:"tokens,omitempty"`
 	Prompt   int64         `json:"prompt_tokens,omitempty"` // of Tokens

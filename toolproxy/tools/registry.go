@@ -216,6 +216,9 @@ func (r *Registry) Has(name string) bool {
 	return name == "llm" || name == "embeddings" || r.lookup(name) != nil || r.sourceOf(name) != nil
 }
 
+// Names are those of the tools that are known now, in order.
+func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(*r.tools.Load())) }
+
 // call is what the entrance decides about.
 func (r *Registry) call(t *tool) gate.Call {
 	return gate.Call{

@@ -136,7 +136,7 @@ func read(text string) (h help) {
 		case section == "COMMANDS" && rest != "" && first != "help, h":
 			name, _, _ := strings.Cut(first, ", ")
 			h.verbs = append(h.verbs, name)
-		case strings.HasSuffix(section, "OPTIONS") && !strings.HasPrefix(first, "--help"):
+		case strings.HasSuffix(section, "OPTIONS") && strings.HasPrefix(first, "-") && !strings.HasPrefix(first, "--help"): // else the name of a group
 			h.flags = append(h.flags, [2]string{first, rest})
 		}
 	}
