@@ -57,7 +57,7 @@ type policyPoint struct {
 
 func startPolicyPoint(t *testing.T) *policyPoint {
 	t.Helper()
-	p := &policyPoint{at: "127.0.0.1:0"}
+	p := &policyPoint{at: "127.0.23.1:0"} // an address of its own: while it is gone nobody else is given its port
 	p.Runs = true
 	if err := p.mend(); err != nil {
 		t.Fatal(err)
