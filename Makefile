@@ -31,7 +31,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: help run build gateway safety man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: test-agents test-agents-long help run build gateway safety man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -93,6 +93,14 @@ attack: build probe ## what is tried from inside, on both kernels, as root and a
 bench: build probe ## agentrun against bwrap, runc and a static floor; one table from one run
 	@bash scripts/install-deps.sh test
 	$(GO) run ./test/bench $(BENCHFLAGS)
+
+test-agents: build probe ## the six coding agents from npm by agentrun host, or AGENTS="claude pi"; all six write the table of docs/coding-agents.md
+	bash test/agents/install.sh .cache/agents $(AGENTS)
+	AGENTRUN_TEST_AGENTS=$(CURDIR)/.cache/agents $(GO) test -tags $(TAGS),agents -count 1 -v -timeout 60m -run 'TestRealAgents/^($(or $(subst $() ,|,$(AGENTS)),.*))$$' ./test/integration
+
+test-agents-long: build probe ## Claude Code for half an hour on a lease that is extended, with bursts of memory
+	bash test/agents/install.sh .cache/agents claude
+	AGENTRUN_TEST_AGENTS=$(CURDIR)/.cache/agents AGENTRUN_TEST_SLOW=25 $(GO) test -tags $(TAGS),agents -count 1 -v -timeout 60m -run TestRealAgentForHalfAnHour ./test/integration
 
 crowd: build probe ## CROWD (500) idle sandboxes at once in one daemon with its defaults, none refused
 	AGENTRUN_TEST_SERVE_CROWD=$(or $(CROWD),500) AGENTRUN_TEST_MUST_RUN=1 $(GO) test -count=1 -v -timeout 30m -run '^TestServeCrowd$$' ./test/integration

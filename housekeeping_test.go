@@ -230,6 +230,8 @@ func deciding() map[string]struct {
 
 		"config": {[]string{"internal/read", "supervisor/outputs", "telemetry/runlog", "telemetry/mask"}, "it reads files; what they mean to a run is told by whoever asks"},
 
+		"profiles/agents": {[]string{"profiles", "internal/hinted"}, "it describes programs and finds them; what becomes of a description is told by flags of exec"},
+
 		"internal/hinted":           {nil, "an error with the way out must be usable everywhere"},
 		"internal/ending":           {[]string{"internal/hinted", "internal/read", "internal/shown"}, "small programs end by it too"},
 		"supervisor/killhooks":      {append([]string{"internal/hinted", "internal/shown", "internal/sibling"}, belowSupervisor()...), "it runs the operator's programs about one run; who asked for the run, and how, is not its business"},
@@ -237,11 +239,13 @@ func deciding() map[string]struct {
 		"supervisor/live":           {append([]string{"supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "operators reach runs through it; who asked for a run, what started it and what is printed is others' business"},
 		"supervisor/precheck":       {[]string{"internal/kept", "internal/read", "rings", "toolproxy/link", "safetyloop/judge"}, "it asks a program about one run; who asked for the run, and what follows from the answer, is not its business"},
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
+		"supervisor/homes":          {[]string{"profiles"}, "it keeps folders; what runs they are shown to is told by the supervisor"},
 		"supervisor/outputs":        {[]string{"telemetry/runlog", "telemetry/mask"}, "it keeps files for people; what runs are it needn't know"},
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
 		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff", "telemetry/scrape"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
 		"supervisor/sagarun":        {append([]string{"supervisor", "sagas/sagafile", "sagas/httpstep"}, besideRuns()...), "it joins the orchestrator to a node and to what steps are; what a person is told stands above"},
 		"supervisor/daemon/queue":   {[]string{"cgroups", "cgroups/internal/ctrd", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
+		"supervisor/changes":        {append([]string{"runtime", "internal/hinted"}, belowRuntime()...), "it keeps what ended runs have left; what a run is it needn't know"},
 		"supervisor/daemon/pool":    {append([]string{"runtime"}, belowRuntime()...), "it keeps what runtime has prepared; who gets one is the daemon's business"},
 		"supervisor/daemon/systemd": {nil, "it speaks one protocol"},
 
@@ -263,7 +267,7 @@ func everybodys(pkg string) bool {
 // besideRuns is what one run is carried out with, from the request to the account.
 func besideRuns() []string {
 	return append([]string{
-		"config", "supervisor/live", "supervisor/killhooks", "supervisor/outputs", "supervisor/precheck", "supervisor/tidy",
+		"config", "supervisor/homes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/precheck", "supervisor/tidy",
 		"supervisor/toolcmd", "control", "safetyloop/desk",
 		"telemetry/mask", "telemetry/runlog", "telemetry/trace", "internal/ending", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire",
 	}, belowSupervisor()...)

@@ -52,6 +52,7 @@ var kinds = []struct {
 	{&CheckpointLost{}, "what vouched for the chain was gone or contradicted it"},
 	{&AgentKey{}, "what an agent may be started with, and which runs were (M-9, M-21)"},
 	{&Undo{}, "a tool's call is taken back, and how that ended (H-7)"},
+	{&LimitChange{}, "an operator gave a live run more, or took some of it (M-3)"},
 }
 
 // Each record tells its kind.
@@ -93,6 +94,7 @@ func (*SafetyBlock) Kind() Kind        { return "safety_block" }
 func (*CheckpointLost) Kind() Kind     { return "checkpoint_lost" }
 func (*AgentKey) Kind() Kind           { return "agent_key" }
 func (*Undo) Kind() Kind               { return "undo" }
+func (*LimitChange) Kind() Kind        { return "limit_change" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

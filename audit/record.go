@@ -196,7 +196,7 @@ type Session struct {
 	State           string `log:"state code"` // created, handshaking, active, terminating, archived
 }
 
-// Conflict is two writes to the same shared value, of which one was kept (H-32). Values and their key are digests: they
+// Conflict is two writes to the same shared value or file, of which one was kept (H-32). Values and their key are digests: they
 // are the agents' data.
 type Conflict struct {
 	Kept      Hash   `log:"kept digest"` // SHA-256 of the value kept
@@ -216,6 +216,8 @@ type SandboxStart struct {
 	Ring        Ring   `log:"ring ring"`
 	RunID       string `log:"run_id id"`
 	SessionID   string `log:"session_id optID"`
+	// Wider is what the operator's configuration gives runs like this one above the specification's ranges, as "memory 8GiB" (M-3).
+	Wider []string `log:"wider optIDs"`
 	// Without are the protections that the host lacks and that --best-effort went on without, by the names that agentrun doctor has.
 	Without []string `log:"without optIDs"`
 }
@@ -275,6 +277,15 @@ type AgentKey struct {
 	KeyID     string    `log:"key_id id"`
 	May       []string  `log:"may optIDs"` // its capabilities; where it is issued
 	RunID     string    `log:"run_id optID"`
+}
+
+// LimitChange is an operator's order to change limits of a live run, before it takes effect (M-3).
+type LimitChange struct {
+	AgentID string   `log:"agent_id id"`
+	By      string   `log:"by id"`         // who ordered it, as uid:0
+	Limits  []string `log:"limits optIDs"` // as they shall be, such as "memory 2GiB"
+	Note    string   `log:"note optID"`    // the operator's reason, in their words
+	RunID   string   `log:"run_id optID"`
 }
 
 // Repair accounts for bytes that are no entry: what a writer left that died, or ran out of disk, in the middle of a line.

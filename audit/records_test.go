@@ -92,6 +92,8 @@ func examples() [][2]Record {
 			&AgentKey{AgentID: "a1", Event: "revoked", ExpiresAt: at, KeyID: "k1"}},
 		{&Undo{AgentID: "a1", By: "uid:0", CallID: "r1.7", Code: "tool_failed", DurationNS: 5, ParentRunID: "r0", RunID: "r1", SessionID: "s1", State: "failed", Tool: "book", Trigger: "kill"},
 			&Undo{By: "uid:0", CallID: "r.1", RunID: "r", State: "undoing", Tool: "t", Trigger: "operator"}},
+		{&LimitChange{AgentID: "a1", By: "uid:0", Limits: []string{"cpu 2", "memory 2GiB"}, Note: "ticket 81", RunID: "r1"},
+			&LimitChange{AgentID: "a1", By: "uid:0"}},
 	}
 }
 
@@ -134,8 +136,11 @@ func allExamples() []Record {
 			all = append(all, gainedLater()...)
 		case "agent_key": // a run that is a tool of another (H-15)
 			all = append(all, &SandboxStart{AgentID: "a1", ParentRunID: "r0", PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1"})
+		case "undo": // a call that can be undone (H-7)
+			all = append(all, &ToolCall{Allowed: true, CallID: "r1.7", Code: "ok", Count: 1, Name: "book", RunID: "r1", Type: "tool", UndoUntil: at})
+		case "limit_change":
+			all = append(all, &SandboxStart{PlanDigest: digestOf(6), Profile: "p", Ring: Standard, RunID: "r", Wider: []string{"memory 8GiB", "timeout none"}})
 		}
 	}
-	// A call that can be undone (H-7).
-	return append(all, &ToolCall{Allowed: true, CallID: "r1.7", Code: "ok", Count: 1, Name: "book", RunID: "r1", Type: "tool", UndoUntil: at})
+	return all
 }

@@ -935,6 +935,32 @@ func TestOOM(t *testing.T) {
 	})
 }
 
+// M-3: before the limit ends a group the kernel takes back and slows down; what a group waits for is told where the kernel knows it, and
+// that it doesn't where not.
+func TestM3SoftLimitAndPressure(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, Limits{CPU: 1, Memory: 64 << 20, PIDs: 100})
+		for _, memory := range []int64{64 << 20, 1 << 30, 32 << 20} {
+			if err := g.Update(Limits{CPU: 1, Memory: memory, PIDs: 100}); err != nil {
+				t.Fatal(err)
+			}
+			got, err := readOptional(g.file("memory", g.files().soft))
+			if want := memory - memory/32; err != nil || got != want && (g.mode == V2 || got != -1) {
+				t.Errorf("soft limit below %d: got %d, %v, want %d", memory, got, err, want)
+			}
+		}
+		p, err := g.Pressure()
+		switch {
+		case g.mode != V2 && !errors.Is(err, errors.ErrUnsupported):
+			t.Errorf("version 1: got %+v, %v", p, err)
+		case g.mode == V2 && err != nil && !errors.Is(err, errors.ErrUnsupported):
+			t.Error(err)
+		case p.CPU < 0 || p.CPU > 100 || p.Memory != 0 || p.IO != 0:
+			t.Errorf("an empty group waits: %+v", p)
+		}
+	})
+}
+
 // H-11, M-3: the pids limit stops forks with EAGAIN.
 func TestPidsLimit(t *testing.T) {
 	eachMode(t, func(t *testing.T) {

@@ -264,12 +264,46 @@ func (g *Group) account() (s Stats, err error) {
 	return s, err
 }
 
+// Reclaimable is what of MemoryCurrent holds copies of files, which the kernel drops before it refuses memory. It costs as much as Stats.
+func (g *Group) Reclaimable() (int64, error) {
+	k, err := readKeys(g.file("memory", "memory.stat"), g.files().cached[:]...)
+	if err != nil {
+		return 0, fmt.Errorf("cached files of cgroup %s: %w", g.name, err)
+	}
+	return max(0, k[0]) + max(0, k[1]), nil
+}
+
 func readOptional(path string) (int64, error) {
 	n, err := readInt(path)
 	if errors.Is(err, unix.ENOENT) {
 		return -1, nil
 	}
 	return n, err
+}
+
+// Pressure is how much of the last 10 s at least one process of a group waited for something it lacked, in percent (PSI, "some avg10":
+// Documentation/accounting/psi.rst).
+type Pressure struct{ CPU, Memory, IO float64 }
+
+// Pressure reads the group's. The error is errors.ErrUnsupported where the kernel keeps none for groups: version 1 has no such files,
+// and version 2 only with CONFIG_PSI and without psi=0.
+func (g *Group) Pressure() (p Pressure, err error) {
+	if g.mode != V2 {
+		return p, errors.ErrUnsupported
+	}
+	for name, to := range map[string]*float64{"cpu": &p.CPU, "memory": &p.Memory, "io": &p.IO} {
+		text, err := readFile(filepath.Join(g.dir(""), name+".pressure"))
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+			return Pressure{}, errors.ErrUnsupported
+		}
+		if err == nil {
+			_, err = fmt.Sscanf(text, "some avg10=%f", to)
+		}
+		if err != nil {
+			return Pressure{}, fmt.Errorf("%s pressure of cgroup %s: %w", name, g.name, err)
+		}
+	}
+	return p, nil
 }
 
 // OOMKills counts the processes that the kernel killed because the group was at its memory limit. On v2 one event kills the whole group

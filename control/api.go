@@ -41,6 +41,7 @@ type Sandbox struct {
 	PID         int        `json:"pid"`        // of the agent's first process, on the host
 	Supervisor  int        `json:"supervisor"` // the process that answers for it
 	StartedAt   time.Time  `json:"started_at"`
+	EndsAt      time.Time  `json:"ends_at,omitzero"` // by its time limit; absent: it has none
 	Limits      Limits     `json:"limits"`
 	Usage       Usage      `json:"usage"`
 	Detached    bool       `json:"detached,omitempty"`
@@ -63,6 +64,14 @@ type Usage struct {
 	// Of the run's gateway, beside it; absent as long as there is none.
 	GatewayCPUTime    time.Duration `json:"gateway_cpu_time_ns,omitempty"`
 	GatewayMemoryPeak int64         `json:"gateway_memory_peak_bytes,omitempty"`
+	Pressure          *Pressure     `json:"pressure,omitempty"` // absent: the kernel tells none for a run, as with cgroup v1
+}
+
+// Pressure is how much of the last 10 s something of the run waited for what it lacked, in percent (PSI).
+type Pressure struct {
+	CPU    float64 `json:"cpu"`
+	Memory float64 `json:"memory"`
+	IO     float64 `json:"io"`
 }
 
 // Process is one process of a run, with its ids on the host.
@@ -107,6 +116,20 @@ type LimitChange struct {
 	DryRun bool   `json:"dry_run,omitempty"`
 }
 
+// ExtendRequest gives a run more time (M-3). At least one of the times is above 0.
+type ExtendRequest struct {
+	Time    time.Duration `json:"time_ns,omitempty"`     // of the wall clock
+	CPUTime time.Duration `json:"cpu_time_ns,omitempty"` // of processors
+	Reason  string        `json:"reason,omitempty"`      // for the audit, at most 1024 bytes
+}
+
+// Lease is the time that a run has, in all. Absent: it has no such limit.
+type Lease struct {
+	Timeout time.Duration `json:"timeout_ns,omitempty"`
+	CPUTime time.Duration `json:"cpu_time_ns,omitempty"`
+	EndsAt  time.Time     `json:"ends_at,omitzero"`
+}
+
 // Selector says which runs; exactly one field is set.
 type Selector struct {
 	ID      string `json:"id,omitempty"`
@@ -141,6 +164,8 @@ const (
 	EventFrozen       = "frozen"
 	EventThawed       = "thawed"
 	EventLimits       = "limits_changed"
+	EventExtended     = "extended"       // Data: timeout, cpu_time, and ends_at if it ends
+	EventEndsSoon     = "ends_soon"      // Data: ends_at; a minute before the time limit ends it
 	EventRefused      = "refused"        // Data: syscall, count; at most one a second and kind
 	EventBreach       = "breach"         // Data: severity
 	EventNearBreach   = "near_breach"    // Data: severity (medium), program, call: what brings the run close to a breach, before anything is held
@@ -162,6 +187,7 @@ type Controller interface {
 	Thaw(ctx context.Context, id, by string) error
 	Update(ctx context.Context, id string, to Limits, dryRun bool, by string) (LimitChange, error)
 	Elevate(ctx context.Context, id string, r ElevateRequest, by string) (Elevation, error)
+	Extend(ctx context.Context, id string, r ExtendRequest, by string) (Lease, error)
 	// Revoke ends the run's elevation; elevation may be empty, or must be its id.
 	Revoke(ctx context.Context, id, elevation, by string) error
 	// Kill returns when every process of each run is dead. A selector that nothing fits gives an empty list.
@@ -195,7 +221,8 @@ const (
 	CodeConflict   = "conflict"
 	CodeEnded      = "run_ended"
 	CodeInternal   = "internal"
-	CodeBusy       = "busy"      // as many connections as there may be, or the supervisor ends
-	CodeAmbiguous  = "ambiguous" // several runs fit; the client's
-	CodeUnreached  = "unreached" // a supervisor that doesn't answer; the client's
+	CodeOutOfRange = "out_of_range" // a limit that the node's ranges don't have
+	CodeBusy       = "busy"         // as many connections as there may be, or the supervisor ends
+	CodeAmbiguous  = "ambiguous"    // several runs fit; the client's
+	CodeUnreached  = "unreached"    // a supervisor that doesn't answer; the client's
 )

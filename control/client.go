@@ -96,6 +96,11 @@ func (c *Client) Revoke(ctx context.Context, id, elevation, _ string) error {
 	return c.Ask(ctx, "POST", runPath(id)+"/revoke", RevokeRequest{elevation}, nil)
 }
 
+// Extend is Controller's.
+func (c *Client) Extend(ctx context.Context, id string, r ExtendRequest, _ string) (l Lease, err error) {
+	return l, c.Ask(ctx, "POST", runPath(id)+"/extend", r, &l)
+}
+
 // Kill is Controller's.
 func (c *Client) Kill(ctx context.Context, s Selector, reason, _ string) ([]KillResult, error) {
 	var l KillList

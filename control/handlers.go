@@ -163,6 +163,16 @@ func (q *call) elevate(r ElevateRequest) (any, error) {
 	return q.s.Controller.Elevate(q.ctx, q.id, r, q.peer.by())
 }
 
+func (q *call) extend(r ExtendRequest) (any, error) {
+	if r.Time < 0 || r.CPUTime < 0 || r.Time == 0 && r.CPUTime == 0 {
+		return nil, badField("time_ns", "want a time above 0, here or in cpu_time_ns")
+	}
+	if err := CheckText("reason", r.Reason, maxReason); err != nil {
+		return nil, err
+	}
+	return q.s.Controller.Extend(q.ctx, q.id, r, q.peer.by())
+}
+
 func (q *call) revoke(r RevokeRequest) (any, error) {
 	return Done{}, q.s.Controller.Revoke(q.ctx, q.id, r.Elevation, q.peer.by())
 }

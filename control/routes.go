@@ -54,6 +54,7 @@ func routes() []route {
 		{"POST", "/v1/sandboxes/{id}/revoke", nil, posts((*call).revoke)},
 		{"POST", "/v1/sandboxes/{id}/signal", nil, posts((*call).signal)},
 		{"PATCH", "/v1/sandboxes/{id}/limits", []string{"dry_run"}, posts((*call).limits)},
+		{"POST", "/v1/sandboxes/{id}/extend", nil, posts((*call).extend)},
 		{"GET", "/v1/sandboxes/{id}/wait", nil, reads((*call).wait)},
 		{"GET", "/v1/sandboxes/{id}/output", []string{"follow"}, (*call).output},
 		{"POST", "/v1/sandboxes/{id}/attach", nil, (*call).attach},

@@ -82,6 +82,10 @@ func (f *fake) Thaw(_ context.Context, id, by string) error {
 	f.did("thaw %s %s", id, by)
 	return f.has(id)
 }
+func (f *fake) Extend(_ context.Context, id string, r ExtendRequest, by string) (Lease, error) {
+	f.did("extend %s %v %s", id, r, by)
+	return Lease{Timeout: r.Time, CPUTime: r.CPUTime}, f.has(id)
+}
 func (f *fake) Update(_ context.Context, id string, to Limits, dry bool, by string) (LimitChange, error) {
 	f.did("update %s %v %v %s", id, to, dry, by)
 	return LimitChange{Before: Limits{PIDs: 1}, After: to, DryRun: dry}, f.has(id)

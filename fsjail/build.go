@@ -157,6 +157,7 @@ func (r *Root) own(fd int) error {
 var builders = map[Kind]func(*Root, Entry) error{
 	Dir: (*Root).addDir, Link: (*Root).addLink, File: (*Root).addFile, Bind: (*Root).addBind, Tmpfs: (*Root).addTmpfs,
 	Devpts: (*Root).addDevpts, Overlay: (*Root).addOverlay, Again: (*Root).addAgain, Cover: (*Root).addCover,
+	Fact: func(*Root, Entry) error { return nil }, // see Facts.Show
 }
 
 func (r *Root) add(e Entry) error {
@@ -204,6 +205,9 @@ func (r *Root) step(dir int, name string) (int, error) {
 		if err := unix.Mkdirat(dir, name, 0o755); err != nil {
 			return -1, os.NewSyscallError("mkdirat", err)
 		}
+		if err := inherit(dir, name); err != nil {
+			return -1, err
+		}
 		fd, err = unix.Openat(dir, name, openPath|unix.O_DIRECTORY, 0)
 	}
 	if err != nil {
@@ -215,6 +219,17 @@ func (r *Root) step(dir int, name string) (int, error) {
 		return -1, fmt.Errorf("is a link or file, not a directory: %w", unix.ENOTDIR)
 	}
 	return fd, nil
+}
+
+// inherit gives what was just made for a mount the owner of the folder it is in: what stands in the agent's
+// scratch is the agent's, who writes beside the mount (a program's other settings beside one that is shown).
+// What is in the skeleton stays ours.
+func inherit(dir int, name string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	return os.NewSyscallError("fchownat", unix.Fchownat(dir, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW))
 }
 
 // ErrNoMountPoint: the mount point would have to be created in a directory of the host.
@@ -308,6 +323,9 @@ func (r *Root) target(target string, isDir bool) (int, error) {
 		} else {
 			err = unix.Mknodat(dir, name, unix.S_IFREG|0o644, 0)
 		}
+		if err == nil {
+			err = inherit(dir, name)
+		}
 		if err != nil {
 			return -1, os.NewSyscallError("create mount point", err)
 		}
@@ -373,6 +391,13 @@ func openSource(source string) (mnt int, isDir bool, err error) {
 var ErrNoIDMap = errors.New("idmapped mounts are not supported by this file system")
 
 func (r *Root) addBind(e Entry) error {
+	if e.Guard {
+		mnt, err := r.addGuard(e)
+		if err == nil {
+			r.close = append(r.close, mnt)
+		}
+		return err
+	}
 	mnt, isDir, err := openSource(e.Source)
 	if err != nil {
 		return err
@@ -382,6 +407,49 @@ func (r *Root) addBind(e Entry) error {
 		return err
 	}
 	return r.place(mnt, e.Target, isDir)
+}
+
+// addGuard mounts a part of the view over itself: what is a mount point can't be renamed, removed or replaced from within
+// (is_local_mountpoint, EBUSY in rename(2), rmdir(2), unlink(2)). It is a copy of what is seen there, so nothing else can come in between,
+// and it has the owners that are seen there. A link can't be mounted over itself: /dev/null hides it, and a socket,
+// which stands for a file that isn't there. The caller closes the mount.
+func (r *Root) addGuard(e Entry) (mnt int, err error) {
+	dir, name, err := r.parent(e.Target)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	at, err := unix.Openat(dir, name, openPath, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("openat", err)
+	}
+	defer unix.Close(at)
+	var st unix.Stat_t
+	if err := unix.Fstat(at, &st); err != nil {
+		return -1, os.NewSyscallError("fstat", err)
+	}
+	source := at
+	kind := st.Mode & unix.S_IFMT
+	if hidden := kind == unix.S_IFLNK || kind == unix.S_IFSOCK; hidden != (e.Source == os.DevNull) {
+		return -1, fmt.Errorf("was replaced since the run was planned: %w", unix.ESTALE)
+	} else if hidden {
+		if source, err = openNoLinks(os.DevNull, 0); err != nil {
+			return -1, os.NewSyscallError("openat2", err)
+		}
+		defer unix.Close(source)
+	}
+	mnt, err = unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, os.NewSyscallError("open_tree", err)
+	}
+	if err = r.dress(mnt, e); err == nil {
+		err = os.NewSyscallError("move_mount", unix.MoveMount(mnt, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+	}
+	if err != nil {
+		unix.Close(mnt)
+		return -1, err
+	}
+	return mnt, nil
 }
 
 // dress sets the flags and the id mapping of a detached mount and of all mounts below it, before
@@ -454,7 +522,11 @@ func (r *Root) addTmpfs(e Entry) error {
 	// One inode takes about 1 KiB of kernel memory outside of size; the agent's memory limit
 	// covers it too, this keeps a flood of empty files an ENOSPC and not an OOM.
 	options["nr_inodes"] = strconv.FormatInt(max(1024, e.Size/4096), 10)
-	mnt, err := newFS("tmpfs", options, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	attrs := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	if !e.Exec {
+		attrs |= unix.MOUNT_ATTR_NOEXEC
+	}
+	mnt, err := newFS("tmpfs", options, attrs)
 	if err != nil {
 		return err
 	}
@@ -488,7 +560,11 @@ func (r *Root) addOverlay(e Entry) error {
 	if !isDir {
 		return unix.ENOTDIR
 	}
-	if err := r.dress(lower, Entry{Source: e.Source, Exec: true, Owner: &Owner{}}); err != nil {
+	owner := e.Owner
+	if owner == nil {
+		owner = &Owner{}
+	}
+	if err := r.dress(lower, Entry{Source: e.Source, Exec: true, Owner: owner}); err != nil {
 		return err
 	}
 	n := strconv.Itoa(r.layers)
@@ -511,8 +587,14 @@ func (r *Root) addOverlay(e Entry) error {
 	if err := os.Lchown(changes, r.agent.UID, r.agent.GID); err != nil {
 		return err
 	}
-	mnt, err := newFS("overlay", map[string]string{"lowerdir": at, "upperdir": changes, "workdir": work},
-		unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	attr := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	if e.Owner != nil && !e.Exec {
+		attr |= unix.MOUNT_ATTR_NOEXEC
+	}
+	// What a host may have switched on by default: content that lies elsewhere than where it is seen, which SaveTree would miss.
+	mnt, err := newFS("overlay", map[string]string{
+		"lowerdir": at, "upperdir": changes, "workdir": work, "redirect_dir": "off", "metacopy": "off", "index": "off",
+	}, attr)
 	if err != nil {
 		return err
 	}

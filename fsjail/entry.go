@@ -26,6 +26,7 @@ const (
 	Overlay Kind = "overlay" // the host's Source, writable, changes kept on a private tmpfs
 	Again   Kind = "again"   // the mount already placed at Source, seen a second time
 	Cover   Kind = "cover"   // a program with Content in the place of the host's Source, which stays hidden beneath
+	Fact    Kind = "fact"    // a made-up file or folder of Facts, placed when the sandbox is there
 )
 
 // Owner is who owns a bound directory on the host.
@@ -44,11 +45,12 @@ type Entry struct {
 	Agent    bool        `json:"agent,omitempty"`    // Dir: owned by the agent
 	Writable bool        `json:"writable,omitempty"` // Bind
 	Live     bool        `json:"live,omitempty"`     // Bind: built writable all the same; closed from outside before the agent starts, see Live
-	Exec     bool        `json:"exec,omitempty"`     // Bind, Overlay: programs may be executed from it
+	Exec     bool        `json:"exec,omitempty"`     // Bind, Overlay, Tmpfs: programs may be executed from it; Again: as at Source
 	Device   bool        `json:"device,omitempty"`   // Bind: a device node, not mounted nodev
 	IsFile   bool        `json:"file,omitempty"`     // Bind: Source is not a directory
+	Guard    bool        `json:"guard,omitempty"`    // Bind: a part of an earlier bind, mounted over itself so that nobody inside can rename or remove it
 	Size     int64       `json:"size,omitempty"`     // Tmpfs: bytes
-	// Owner, for Bind: show files of this host owner as the agent's, and let what the agent creates
+	// Owner, for Bind and Overlay (nil there: host root): show files of this host owner as the agent's, and let what the agent creates
 	// belong to that owner (idmapped mount, Linux 5.12). Nil: no mapping; files of unmapped owners
 	// appear as nobody's.
 	Owner *Owner `json:"owner,omitempty"`

@@ -3,6 +3,8 @@
 package fsjail
 
 import (
+	"strings"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -76,9 +78,14 @@ func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 	}
 	for _, e := range entries {
 		switch {
+		case e.Kind == Tmpfs && e.Exec:
+			give(e.Target, llRead|llWrite|unix.LANDLOCK_ACCESS_FS_EXECUTE)
 		case e.Kind == Tmpfs:
 			give(e.Target, llRead|llWrite)
+		case e.Kind == Fact && !strings.HasPrefix(e.Target, "/proc/"):
+			give(e.Target, llRead)
 		case e.Kind != Bind && e.Kind != Overlay, e.Device:
+		case e.Guard: // the rule for what it is a part of covers it; the mount decides
 		case len(e.Target) > 5 && e.Target[:5] == "/etc/" && !e.Writable:
 			// The rule for /etc covers it, and a rule on a file may carry file rights only.
 		default:

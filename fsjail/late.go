@@ -12,7 +12,10 @@ import (
 
 // Detached are bind mounts that are attached nowhere yet, with the flags and owners they will have: nobody ever sees them with
 // more rights. They are for a sandbox that was built before it was known what it is to show.
-type Detached struct{ mounts []detached }
+type Detached struct {
+	mounts []detached
+	guards []Entry // made in their place, of what is seen there
+}
 
 type detached struct {
 	fd    int
@@ -33,6 +36,10 @@ func Detach(entries []Entry, agent IDs) (_ *Detached, err error) {
 	for _, e := range entries {
 		if e.Kind != Bind {
 			return nil, fmt.Errorf("%s %s: only bind mounts can be made ahead of their place: %w", e.Kind, e.Target, unix.EINVAL)
+		}
+		if e.Guard {
+			d.guards = append(d.guards, e)
+			continue
 		}
 		mnt, isDir, err := openSource(e.Source)
 		if err == nil {
@@ -73,12 +80,11 @@ func (d *Detached) Attach(pid int) error {
 
 // attach works in the namespace of the calling thread, whose root setns(2) has made the caller's.
 func (d *Detached) attach() error {
-	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	r, err := seenRoot()
 	if err != nil {
-		return os.NewSyscallError("open root", err)
+		return err
 	}
-	defer unix.Close(root)
-	r := &Root{fd: root, placed: map[string]int{}} // no file system is ours: nothing may be created
+	defer unix.Close(r.fd)
 	for len(d.mounts) > 0 {
 		m := d.mounts[0]
 		err := r.place(m.fd, m.at, m.isDir)
@@ -91,7 +97,28 @@ func (d *Detached) attach() error {
 		unix.Close(m.fd)
 		d.mounts = d.mounts[1:]
 	}
+	return r.guard(d.guards, func(_ Entry, mnt int) { unix.Close(mnt) })
+}
+
+// guard mounts guarded paths in order; done has the mount, to close or to keep.
+func (r *Root) guard(entries []Entry, done func(e Entry, mnt int)) error {
+	for _, e := range entries {
+		mnt, err := r.addGuard(e)
+		if err != nil {
+			return fmt.Errorf("attach %s: %w", e.Target, err)
+		}
+		done(e, mnt)
+	}
 	return nil
+}
+
+// seenRoot is the root of the calling thread, in which nothing may be created: no file system is ours.
+func seenRoot() (*Root, error) {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open root", err)
+	}
+	return &Root{fd: root, placed: map[string]int{}}, nil
 }
 
 // Close drops what was not attached. It may be called on nil.

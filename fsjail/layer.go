@@ -31,7 +31,7 @@ import (
 func (r *Root) SaveLayer(to *Output) error {
 	err := to.Write(func(f *os.File) error {
 		w := &layerWriter{tar: tar.NewWriter(&bounded{f, r.layerSize()}), left: r.layerSize(), names: map[inode]string{}}
-		if err := w.tree(filepath.Join(r.Upper, "changes"), nil); err != nil {
+		if err := w.tree(filepath.Join(r.Upper, "changes"), map[string]bool{"workspace": true}); err != nil {
 			return err
 		}
 		w.own = true
@@ -42,6 +42,21 @@ func (r *Root) SaveLayer(to *Output) error {
 	})
 	if err != nil {
 		return fmt.Errorf("keep changes: %w", err)
+	}
+	return nil
+}
+
+// SaveTree writes what changed in one overlay of the view, in the same form and with the same bounds; names are relative to its target.
+func (r *Root) SaveTree(to *Output, target string) error {
+	err := to.Write(func(f *os.File) error {
+		w := &layerWriter{tar: tar.NewWriter(&bounded{f, r.layerSize()}), left: r.layerSize(), names: map[inode]string{}}
+		if err := w.tree(filepath.Join(r.Upper, "changes", target), nil); err != nil {
+			return err
+		}
+		return w.tar.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("keep changes of %s: %w", target, err)
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 	"agentrun/internal/thread"
 )
 
-// Live holds the writable mounts of a sandbox by descriptor, so that they can be made read-only and writable again while its
-// processes live (M-22). Make it before any code of the agent runs: afterwards no path inside is followed any more.
+// Live holds mounts of a sandbox by descriptor, so that they can be closed and opened again while its processes live (M-22): made
+// read-only, or noexec. Make it before any code of the agent runs: afterwards no path inside is followed any more.
 //
 // The kernel's rules it rests on: mount_setattr(2) changes mounts of the caller's own mount namespace only (check_mnt), so each
 // change runs on a thread that joins the sandbox's; and a mount that was read-only when the sandbox's user namespace was made is
@@ -30,12 +30,23 @@ import (
 type Live struct {
 	ns     *os.File
 	mounts []liveMount
+	writes *Writes // of what is mounted later, too; nil: nobody listens
 }
 
 type liveMount struct {
-	at string
-	fd int
+	at     string
+	fd     int
+	closes Closes
 }
+
+// Closes is the attribute that closes a mount (mount_setattr(2)). The zero value is of one that no change concerns.
+type Closes uint64
+
+// What closes a mount. Only ReadOnly can meet resistance.
+const (
+	ReadOnly Closes = unix.MOUNT_ATTR_RDONLY
+	NoExec   Closes = unix.MOUNT_ATTR_NOEXEC
+)
 
 // BusyError says that a mount can't be made read-only because a file on it is open for writing or mapped writable and shared. It
 // unwraps to EBUSY.
@@ -47,9 +58,9 @@ func (e *BusyError) Error() string {
 
 func (e *BusyError) Unwrap() error { return unix.EBUSY }
 
-// HoldLive takes hold of those writable mounts of pid's namespace for which want says yes, and makes them as Set would; at is the
-// path inside. The caller closes it: as long as it is open the namespace and its mounts stay.
-func HoldLive(pid int, want, writable func(at string) bool) (_ *Live, err error) {
+// HoldLive takes hold of those writable mounts of pid's namespace for which want says what closes them, and makes them as Set would; at
+// is the path inside. The caller closes it: as long as it is open the namespace and its mounts stay.
+func HoldLive(pid int, want func(at string) Closes, open func(at string) bool) (_ *Live, err error) {
 	l := &Live{}
 	defer func() {
 		if err != nil {
@@ -75,7 +86,7 @@ func HoldLive(pid int, want, writable func(at string) bool) (_ *Live, err error)
 		}
 		// Parents first, the same order in each run.
 		slices.SortFunc(l.mounts, func(a, b liveMount) int { return strings.Compare(a.at, b.at) })
-		return l.set(writable) // on the same thread: making one costs as much as all of this
+		return l.set(open) // on the same thread: making one costs as much as all of this
 	})
 	return l, err
 }
@@ -86,11 +97,12 @@ type mountTable struct {
 }
 
 type mountPoint struct {
-	id uint64
-	at string
+	id     uint64
+	at     string
+	closes Closes
 }
 
-func readMounts(pid int, want func(string) bool) (*mountTable, error) {
+func readMounts(pid int, want func(string) Closes) (*mountTable, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
 		return nil, err
@@ -109,8 +121,8 @@ func readMounts(pid int, want func(string) bool) (*mountTable, error) {
 			return nil, fmt.Errorf("mountinfo line %q: %w", s.Text(), err)
 		}
 		t.parent[id] = parent
-		if at := mounts.Unescape(field[4]); slices.Contains(strings.Split(field[5], ","), "rw") && want(at) {
-			t.wanted = append(t.wanted, mountPoint{id, at})
+		if at := mounts.Unescape(field[4]); slices.Contains(strings.Split(field[5], ","), "rw") && want(at) != 0 {
+			t.wanted = append(t.wanted, mountPoint{id, at, want(at)})
 		}
 	}
 	return t, s.Err()
@@ -145,7 +157,7 @@ func (l *Live) hold(m mountPoint, t *mountTable) error {
 		return os.NewSyscallError("statx", err)
 	}
 	if st.Mnt_id == m.id {
-		l.mounts = append(l.mounts, liveMount{m.at, fd})
+		l.mounts = append(l.mounts, liveMount{m.at, fd, m.closes})
 		return nil
 	}
 	unix.Close(fd)
@@ -180,21 +192,45 @@ func enter(ns *os.File, fn func() error) (err error) {
 	return err
 }
 
-// Set makes every held mount writable for which writable says yes, and every other read-only. It first closes, then opens, and
-// goes on past what can't be closed: the error holds each mount that is not as it should be, *BusyError where somebody writes.
-func (l *Live) Set(writable func(at string) bool) error {
+// Set opens every held mount for which open says yes, and closes every other. It first closes, then opens, and goes on past what can't
+// be closed: the error holds each mount that is not as it should be, *BusyError where somebody writes.
+func (l *Live) Set(open func(at string) bool) error {
 	if l == nil || len(l.mounts) == 0 {
 		return nil
 	}
-	return enter(l.ns, func() error { return l.set(writable) })
+	return enter(l.ns, func() error { return l.set(open) })
 }
 
-func (l *Live) set(writable func(at string) bool) error {
+// Guard mounts guarded paths over themselves in a workspace that is still closed, and holds those that will be open with it. No
+// process inside can have put a link on the way, as all of it is read-only to them; who writes there from elsewhere makes it fail.
+func (l *Live) Guard(entries []Entry) error {
+	return enter(l.ns, func() error {
+		r, err := seenRoot()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(r.fd)
+		var errs []error
+		err = r.guard(entries, func(e Entry, mnt int) {
+			if e.Live {
+				l.mounts = append(l.mounts, liveMount{e.Target, mnt, ReadOnly})
+				if l.writes != nil {
+					errs = append(errs, l.writes.mark(mnt))
+				}
+			} else {
+				unix.Close(mnt)
+			}
+		})
+		return errors.Join(append(errs, err)...)
+	})
+}
+
+func (l *Live) set(open func(at string) bool) error {
 	var errs []error
-	for _, open := range []bool{false, true} {
+	for _, opening := range []bool{false, true} {
 		for _, m := range l.mounts {
-			if writable(m.at) == open {
-				errs = append(errs, m.set(open))
+			if open(m.at) == opening {
+				errs = append(errs, m.set(opening))
 			}
 		}
 	}
@@ -202,9 +238,9 @@ func (l *Live) set(writable func(at string) bool) error {
 }
 
 func (m liveMount) set(open bool) error {
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	attr := unix.MountAttr{Attr_set: uint64(m.closes)}
 	if open {
-		attr = unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+		attr = unix.MountAttr{Attr_clr: uint64(m.closes)}
 	}
 	syscall.ForkLock.RLock() // see Build
 	err := unix.MountSetattr(m.fd, "", unix.AT_EMPTY_PATH, &attr)

@@ -41,16 +41,24 @@ func TestM22LiveMounts(t *testing.T) {
 	err := build(t, []Entry{
 		{Kind: Bind, Target: "/a b", Source: src, Live: true},
 		{Kind: Bind, Target: "/fixed", Source: fixed},
-		{Kind: Tmpfs, Target: "/tmp", Size: 1 << 20},
+		{Kind: Tmpfs, Target: "/tmp", Size: 1 << 20, Exec: true},
 	}, Options{}, func(r *Root) {
 		pid := sleeper(t)
-		l, err := HoldLive(pid, func(at string) bool { return strings.HasPrefix(at, r.Path+"/") && at != r.Path+"/tmp" }, all)
+		l, err := HoldLive(pid, func(at string) Closes {
+			switch {
+			case at == r.Path+"/tmp":
+				return NoExec
+			case strings.HasPrefix(at, r.Path+"/"):
+				return ReadOnly
+			}
+			return 0
+		}, all)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer l.Close()
-		if got, want := l.Mounts(), []string{r.Path + "/a b"}; !slices.Equal(got, want) {
+		if got, want := l.Mounts(), []string{r.Path + "/a b", r.Path + "/tmp"}; !slices.Equal(got, want) {
 			t.Errorf("held %q, want %q", got, want)
 		}
 		file := fmt.Sprintf("/proc/%d/root%s/a b/file", pid, r.Path)
@@ -61,9 +69,19 @@ func TestM22LiveMounts(t *testing.T) {
 			}
 			return err
 		}
+		holdsPrograms := func() bool {
+			var st unix.Statfs_t
+			if err := unix.Statfs(fmt.Sprintf("/proc/%d/root%s/tmp", pid, r.Path), &st); err != nil {
+				t.Error(err)
+			}
+			return st.Flags&unix.ST_NOEXEC == 0
+		}
 		for range 3 {
 			if err := l.Set(func(string) bool { return false }); err != nil {
 				t.Error(err)
+			}
+			if holdsPrograms() {
+				t.Error("closed: the scratch holds programs")
 			}
 			if err := write(); !errors.Is(err, unix.EROFS) {
 				t.Errorf("closed: %v, want %v", err, unix.EROFS)
@@ -73,6 +91,9 @@ func TestM22LiveMounts(t *testing.T) {
 			}
 			if err := write(); err != nil {
 				t.Errorf("open: %v", err)
+			}
+			if !holdsPrograms() {
+				t.Error("open: the scratch holds no programs")
 			}
 		}
 		f, err := os.OpenFile(file, os.O_WRONLY, 0)
@@ -113,7 +134,12 @@ func TestM22LiveMountsHiddenAndMoved(t *testing.T) {
 	}
 	err := build(t, view, Options{}, func(r *Root) {
 		pid := sleeper(t)
-		want := func(at string) bool { return strings.HasPrefix(at, r.Path+"/") }
+		want := func(at string) Closes {
+			if strings.HasPrefix(at, r.Path+"/") {
+				return ReadOnly
+			}
+			return 0
+		}
 		l, err := HoldLive(pid, want, all)
 		if err != nil {
 			t.Error(err)
@@ -144,7 +170,7 @@ func TestM22LiveMountsHiddenAndMoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := HoldLive(1<<22+1, all, all); !errors.Is(err, os.ErrNotExist) {
+	if _, err := HoldLive(1<<22+1, func(string) Closes { return ReadOnly }, all); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such process: %v", err)
 	}
 	if err := (*Live)(nil).Close(); err != nil {

@@ -198,12 +198,21 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 		return no(ring, link.CodeSteps, fmt.Sprintf("the run has used its %d model calls", b.opt.MaxModelCalls),
 			"end with what you have; an operator gives more by llm: {limits: {calls: …}} in gateway.yaml", 0)
 	default:
-		return no(ring, link.CodeSteps, "the run has used its tool calls", "end with what you have", 0)
+		return no(ring, link.CodeSteps, "the run has used its tool calls", b.moreSteps(), 0)
 	}
 	b.last++
 	b.places[b.last] = &openCall{action: c.Action, began: b.h.now(), ring: ring, tokens: b.tokens}
 	v.Place = b.last
 	return v
+}
+
+// moreSteps is what becomes of a run that has used its steps, and where more come from: the profile's or --max-steps, or the plan's.
+func (b *Broker) moreSteps() string {
+	const end = "end with what you have; an operator gives the next run more by "
+	if b.steps < b.opt.MaxSteps {
+		return end + "another plan than " + b.adm.Grant.Plan
+	}
+	return fmt.Sprintf("%s--max-steps %d", end, 2*max(b.steps, 1))
 }
 
 // step takes a step for a child, of its own and of whose child it is (M-3).

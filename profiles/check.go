@@ -28,6 +28,9 @@ func checkDocument(p Profile, rep report) {
 	for i, e := range p.Files.Etc {
 		checkEtc(fmt.Sprintf("files.etc[%d].path", i), e.Path, rep)
 	}
+	for i, e := range p.Files.Guard {
+		checkGuard(fmt.Sprintf("files.guard[%d]", i), e, rep)
+	}
 	for i, t := range p.Subprocess.Tools {
 		if !cleanAbs(t.Path) {
 			rep(fmt.Sprintf("subprocess.tools[%d].path", i), "%q is not a clean absolute path", t.Path)
@@ -40,6 +43,7 @@ func checkDocument(p Profile, rep report) {
 		checkEnvName(fmt.Sprintf("environment.pass[%d].name", i), e.Name, rep)
 	}
 	unique(p.Files.Etc, "files.etc", func(e EtcEntry) string { return e.Path }, rep)
+	unique(p.Files.Guard, "files.guard", func(e GuardEntry) string { return e.Path }, rep)
 	unique(p.Subprocess.Tools, "subprocess.tools", func(t Tool) string { return t.Path }, rep)
 	unique(p.Environment.Set, "environment.set", func(e EnvSet) string { return e.Name }, rep)
 	unique(p.Environment.Pass, "environment.pass", func(e EnvPass) string { return e.Name }, rep)
@@ -213,6 +217,26 @@ func checkEtc(at, p string, rep report) {
 		if p == f || strings.HasPrefix(p, f+"/") || strings.HasPrefix(f, p+"/") {
 			rep(at, "%s would show %s, which no sandbox sees (M-2)", p, f)
 			return
+		}
+	}
+}
+
+// checkGuard wants a path within the workspace: one that leads out of it, or is the whole of it, guards nothing that a profile can mean.
+func checkGuard(at string, e GuardEntry, rep report) {
+	if e.Mode == "" {
+		rep(at+".mode", "missing")
+	}
+	if e.Path == "" || path.IsAbs(e.Path) || path.Clean(e.Path) != e.Path || e.Path == "." || e.Path == ".." || strings.HasPrefix(e.Path, "../") ||
+		strings.ContainsRune(e.Path, 0) {
+		rep(at+".path", "%q is not a clean path below the workspace, as .git/hooks", e.Path)
+		return
+	}
+	for _, part := range strings.Split(e.Path, "/") {
+		if e.Mode == GuardReadonly && part != "*" && strings.ContainsAny(part, `*?[\`) {
+			rep(at+".path", "%q: a pattern within a name is for mode tell; what can't be made must be named", e.Path)
+		}
+		if _, err := path.Match(part, ""); err != nil {
+			rep(at+".path", "%q is no pattern: %v", e.Path, err)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (p *Profile) equal(q *Profile) bool {
 
 func (f *Files) equal(g *Files) bool {
 	return f.Root == g.Root && f.Workspace == g.Workspace && f.WorkspaceExec == g.WorkspaceExec && f.Why == g.Why &&
-		slices.Equal(f.Etc, g.Etc)
+		slices.Equal(f.Etc, g.Etc) && slices.Equal(f.Guard, g.Guard)
 }
 
 func (s *Subprocess) equal(t *Subprocess) bool {

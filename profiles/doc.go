@@ -13,7 +13,7 @@
 //		return err // *NotFoundError, *ShadowError or *read.InvalidError with every problem as file:line
 //	}
 //	p.Limits.Timeout = t
-//	problems := p.Limits.Check(profiles.SpecRanges())
+//	problems := p.Limits.Check(node.Ranges.Of(p.Ring))
 //
 // Rules are ordered and the first that matches decides. What no rule decides is not this package's business: the filter
 // notifies the supervisor of all others: it refuses, answers ENOSYS to unknown numbers and kills for foreign architectures.

@@ -4,6 +4,7 @@ package profiles
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"agentrun/internal/read"
@@ -28,6 +29,11 @@ type Ranges struct {
 	FileSize     Range[Size]
 	LockedMemory Range[Size]
 	MaxSteps     Range[int]
+
+	file string // where the operator allows more; empty: nowhere
+	adds bool   // to a section that is there
+	ring int
+	plan string // that a rule in force names
 }
 
 // The upper bounds of M-3 for a run. The lower ones are no policy: tightening needs nobody's leave, so they are only
@@ -84,7 +90,8 @@ const (
 	MaxMaxSteps = 15000
 )
 
-// SpecRanges are the ranges every run obeys (M-3), whether a value came from a profile or a flag.
+// SpecRanges are the specification's ranges (M-3), whether a value came from a profile or a flag. Those that hold on a node are
+// NodeRanges.
 func SpecRanges() Ranges {
 	return Ranges{
 		CPU:          Range[float64]{MinCPU, MaxCPU},
@@ -115,29 +122,41 @@ func TestOnlyUnsafeRanges() Ranges {
 // Check reports every limit outside r, by the path of its field, and those that contradict each other.
 func (l Limits) Check(r Ranges) read.Problems {
 	var ps read.Problems
-	inRange(&ps, "cpu", l.CPU, r.CPU)
-	inRange(&ps, "memory", l.Memory, r.Memory)
-	inRange(&ps, "pids", l.PIDs, r.PIDs)
-	inRange(&ps, "open_files", l.OpenFiles, r.OpenFiles)
-	inRange(&ps, "scratch_size", l.ScratchSize, r.ScratchSize)
-	inRange(&ps, "max_output", l.MaxOutput, r.MaxOutput)
-	inRange(&ps, "timeout", l.Timeout, r.Timeout)
-	inRange(&ps, "cpu_time", l.CPUTime, r.CPUTime)
-	inRange(&ps, "file_size", l.FileSize, r.FileSize)
-	inRange(&ps, "locked_memory", l.LockedMemory, r.LockedMemory)
-	inRange(&ps, "max_steps", l.MaxSteps, r.MaxSteps)
+	inRange(&ps, r, "cpu", l.CPU, r.CPU)
+	inRange(&ps, r, "memory", l.Memory, r.Memory)
+	inRange(&ps, r, "pids", l.PIDs, r.PIDs)
+	inRange(&ps, r, "open_files", l.OpenFiles, r.OpenFiles)
+	inRange(&ps, r, "scratch_size", l.ScratchSize, r.ScratchSize)
+	inRange(&ps, r, "max_output", l.MaxOutput, r.MaxOutput)
+	inRange(&ps, r, "timeout", l.Timeout, r.Timeout)
+	inRange(&ps, r, "cpu_time", l.CPUTime, r.CPUTime)
+	inRange(&ps, r, "file_size", l.FileSize, r.FileSize)
+	inRange(&ps, r, "locked_memory", l.LockedMemory, r.LockedMemory)
+	inRange(&ps, r, "max_steps", l.MaxSteps, r.MaxSteps)
 	if r.ScratchSize.has(l.ScratchSize) && r.Memory.has(l.Memory) && l.ScratchSize > l.Memory {
 		ps.Add("limits.scratch_size", "%v is more than limits.memory (%v), whose pages it uses", l.ScratchSize, l.Memory)
 	}
 	return ps
 }
 
-func inRange[T cmp.Ordered](ps *read.Problems, field string, v T, r Range[T]) {
+func inRange[T cmp.Ordered](ps *read.Problems, r Ranges, key string, v T, in Range[T]) {
 	var zero T
-	switch {
-	case v == zero:
-		ps.Add("limits."+field, "not set or zero; want %v to %v", r.Min, r.Max)
-	case !r.has(v):
-		ps.Add("limits."+field, "%v is outside the range %v to %v", v, r.Min, r.Max)
+	if v == zero {
+		ps.Add("limits."+key, "not set or zero; want %v to %v", in.Min, in.Max)
+	} else if why := Outside(r, key, v, in); why != "" {
+		ps.Add("limits."+key, "%s", why)
 	}
+}
+
+// Outside says what is wrong with one limit, by its key in profiles, and what an operator writes to allow more; "" if nothing is. in
+// is the range of r with that key.
+func Outside[T cmp.Ordered](r Ranges, key string, v T, in Range[T]) string {
+	if in.has(v) {
+		return ""
+	}
+	why := fmt.Sprintf("%v is outside the range %v to %v", v, in.Min, in.Max)
+	if how := r.ToAllow(key, v); how != "" && v > in.Max {
+		why += " (to allow it, " + how + ")"
+	}
+	return why
 }

@@ -21,15 +21,8 @@ const maxDepth = 8
 
 // Sources says where profiles come from, besides the built-ins.
 type Sources struct {
-	Dirs   []string // folders of NAME.yaml; of two files with one name the later folder's counts; missing folders are empty
-	Ranges Ranges   // of limits; the zero value means SpecRanges
-}
-
-func (s Sources) ranges() Ranges {
-	if s.Ranges == (Ranges{}) {
-		return SpecRanges()
-	}
-	return s.Ranges
+	Dirs   []string   // folders of NAME.yaml; of two files with one name the later folder's counts; missing folders are empty
+	Ranges NodeRanges // of limits
 }
 
 // DefaultDirs are /etc/agentrun/profiles and agentrun/profiles in the user's configuration folder.
@@ -94,10 +87,6 @@ func Load(s Sources, name string) (Profile, error) {
 	}
 	if p.Abstract {
 		return Profile{}, invalid(name, "abstract", "only a base for others; it can't be run")
-	}
-	// Not only of files: with narrower ranges a built-in may be out of them too.
-	if err := p.Limits.Check(s.ranges()).Err(); err != nil {
-		return Profile{}, fmt.Errorf("profile %s: %w", name, err)
 	}
 	return p, nil
 }
@@ -178,6 +167,9 @@ func (s Sources) resolve(name string, chain []string) (Profile, error) {
 	case builtin && file != "":
 		return Profile{}, &ShadowError{name, file}
 	case builtin:
+		if !p.Abstract {
+			p.Limits.within(s.Ranges.Of(p.Ring))
+		}
 		return p, nil
 	case file == "":
 		return Profile{}, &NotFoundError{name, s.Dirs}
@@ -231,7 +223,7 @@ func (s Sources) fromYAML(name, file string, data []byte, chain []string) (p Pro
 		ps.Add("extends", "%v", err)
 	default:
 		p = merged(parent, data, &ps)
-		checkResolved(p, s.ranges(), ps.Add)
+		checkResolved(p, s.Ranges.Of(p.Ring), ps.Add)
 	}
 	if err = n.Done(ps.Err()); err == nil {
 		return p, nil

@@ -10,12 +10,12 @@ import (
 // takeLists returns p's lists and leaves none, so that a document decoded onto p brings only its own.
 func takeLists(p *Profile) Profile {
 	lists := Profile{
-		Files:       Files{Etc: p.Files.Etc},
+		Files:       Files{Etc: p.Files.Etc, Guard: p.Files.Guard},
 		Subprocess:  Subprocess{Tools: p.Subprocess.Tools},
 		Environment: p.Environment,
 		Syscalls:    p.Syscalls,
 	}
-	p.Files.Etc, p.Subprocess.Tools, p.Environment, p.Syscalls = nil, nil, Environment{}, nil
+	p.Files.Etc, p.Files.Guard, p.Subprocess.Tools, p.Environment, p.Syscalls = nil, nil, nil, Environment{}, nil
 	return lists
 }
 
@@ -23,6 +23,7 @@ func takeLists(p *Profile) Profile {
 // mergeRules.
 func mergeLists(child *Profile, parent Profile, rep report) {
 	child.Files.Etc = joinBy(parent.Files.Etc, child.Files.Etc, func(e EtcEntry) string { return e.Path })
+	child.Files.Guard = joinBy(parent.Files.Guard, child.Files.Guard, func(e GuardEntry) string { return e.Path })
 	child.Subprocess.Tools = joinBy(parent.Subprocess.Tools, child.Subprocess.Tools, func(t Tool) string { return t.Path })
 	child.Environment.Set = joinBy(parent.Environment.Set, child.Environment.Set, func(e EnvSet) string { return e.Name })
 	child.Environment.Pass = joinBy(parent.Environment.Pass, child.Environment.Pass, func(e EnvPass) string { return e.Name })

@@ -47,6 +47,7 @@ type Files struct {
 	Workspace     WorkspaceMode `json:"workspace,omitempty"`
 	WorkspaceExec bool          `json:"workspace_exec,omitempty"` // false: noexec, the command itself excepted
 	Etc           []EtcEntry    `json:"etc,omitempty"`            // shown read-only where the host has them
+	Guard         []GuardEntry  `json:"guard,omitempty"`          // what the host runs later, in a workspace that may be written
 	Why           string        `json:"why" read:"say why, for whoever reviews this"`
 }
 
@@ -80,6 +81,28 @@ type EtcEntry struct {
 	Path string `json:"path"`
 	Why  string `json:"why" read:"say why, for whoever reviews this"`
 }
+
+// GuardEntry is a file or folder of a workspace that the host runs later, or that says what is run. See docs/protected-paths.md.
+type GuardEntry struct {
+	// Path is relative to the workspace. A component * stands for each folder that is there; with GuardTell the
+	// last component may be a pattern of path.Match.
+	Path string    `json:"path"`
+	Mode GuardMode `json:"mode"`
+	Why  string    `json:"why" read:"say why, for whoever reviews this"`
+}
+
+// GuardMode is a closed choice; the zero value is invalid.
+type GuardMode string
+
+// What becomes of a path that the host runs later.
+const (
+	GuardReadonly GuardMode = "readonly" // what is there can't be changed, what isn't can't be made
+	GuardTell     GuardMode = "tell"     // the agent may change it, and that it did is told when the run ends
+	GuardOpen     GuardMode = "open"     // neither: how a profile takes an entry of its parent's back
+)
+
+// Choices implements read.Choice.
+func (GuardMode) Choices() []string { return []string{"readonly", "tell", "open"} }
 
 // Subprocess says whether the agent may have more than one process.
 type Subprocess struct {
@@ -254,6 +277,7 @@ func (p Profile) Match(name string, args [6]uint64) int {
 // Clone returns a copy that shares no memory with p.
 func (p Profile) Clone() Profile {
 	p.Files.Etc = slices.Clone(p.Files.Etc)
+	p.Files.Guard = slices.Clone(p.Files.Guard)
 	p.Subprocess.Tools = slices.Clone(p.Subprocess.Tools)
 	p.Environment.Set = slices.Clone(p.Environment.Set)
 	p.Environment.Pass = slices.Clone(p.Environment.Pass)

@@ -511,15 +511,12 @@ func TestSchemaMatchesTypes(t *testing.T) {
 
 	limits := root["properties"].(map[string]any)["limits"].(map[string]any)["properties"].(map[string]any)
 	r := SpecRanges()
-	for key, want := range map[string][2]float64{
-		"cpu":        {r.CPU.Min, r.CPU.Max},
-		"pids":       {float64(r.PIDs.Min), float64(r.PIDs.Max)},
-		"open_files": {float64(r.OpenFiles.Min), float64(r.OpenFiles.Max)},
-		"max_steps":  {float64(r.MaxSteps.Min), float64(r.MaxSteps.Max)},
+	for key, want := range map[string]float64{ // the most is the node's word (M-3), which no schema knows
+		"cpu": r.CPU.Min, "pids": float64(r.PIDs.Min), "open_files": float64(r.OpenFiles.Min), "max_steps": float64(r.MaxSteps.Min),
 	} {
 		p := limits[key].(map[string]any)
-		if got := [2]float64{p["minimum"].(float64), p["maximum"].(float64)}; got != want {
-			t.Errorf("limits.%s: schema has %v, SpecRanges %v", key, got, want)
+		if got := p["minimum"].(float64); got != want || p["maximum"] != nil {
+			t.Errorf("limits.%s: schema has %v to %v, SpecRanges from %v", key, got, p["maximum"], want)
 		}
 	}
 }

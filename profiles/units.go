@@ -70,11 +70,17 @@ func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // UnmarshalText reads what ParseSize reads.
 func (s *Size) UnmarshalText(b []byte) (err error) { *s, err = ParseSize(string(b)); return err }
 
-// Duration is a span of time, written "60s", "1m30s" or "500ms".
+// Duration is a span of time, written "60s", "1m30s", "500ms", or "none" for NoLimit.
 type Duration time.Duration
+
+// NoLimit is a time limit that there isn't: 292 years. It compares as what it is, more than any other.
+const NoLimit = Duration(math.MaxInt64)
 
 // ParseDuration reads a Duration. A bare number is refused: seconds and milliseconds are too easily mixed up.
 func ParseDuration(s string) (Duration, error) {
+	if s == "none" {
+		return NoLimit, nil
+	}
 	t, err := time.ParseDuration(s)
 	if err != nil || t < 0 || strings.HasPrefix(s, "+") || s == "0" || s == "-0" {
 		return 0, fmt.Errorf("duration %q: want a number with a unit, such as 60s", s)
@@ -82,8 +88,11 @@ func ParseDuration(s string) (Duration, error) {
 	return Duration(t), nil
 }
 
-// String writes whole seconds as such, the unit of the spec's ranges, and the rest as time.Duration does.
+// String writes NoLimit as none, whole seconds as such, the unit of the spec's ranges, and the rest as time.Duration does.
 func (d Duration) String() string {
+	if d == NoLimit {
+		return "none"
+	}
 	if t := time.Duration(d); t%time.Second != 0 {
 		return t.String()
 	}

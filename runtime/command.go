@@ -262,13 +262,17 @@ func (v view) suggest(err error, workDir string) {
 }
 
 // showHint says which folder must be shown for a program outside the view to work: for version
-// managers, the prefix above bin, through the links that lead there.
+// managers, the prefix above bin, through the links that lead there; for a package of npm, the outermost
+// node_modules, where Node looks for the packages beside it. Not the folder above that: it may be a home.
 func showHint(outside string) string {
 	abs, err := filepath.Abs(outside)
 	if err != nil {
 		abs = outside
 	}
 	prefix := func(p string) string {
+		if above, _, ok := strings.Cut(p, "/node_modules/"); ok {
+			return above + "/node_modules"
+		}
 		if d := filepath.Dir(p); filepath.Base(d) == "bin" || filepath.Base(d) == "shims" {
 			return filepath.Dir(d)
 		}

@@ -122,6 +122,27 @@ func TestResolveRefuses(t *testing.T) {
 	}
 }
 
+// A package of npm isn't alone: its siblings are shown with it, and nothing above (F16: Codex died of "Cannot find package").
+func TestHintForPackages(t *testing.T) {
+	host := tree(t, map[string]string{
+		"project/node_modules/@openai/codex/bin/codex.js":      "x #!/usr/bin/env node\n",
+		"global/lib/node_modules/pi/node_modules/inner/cli.js": "x #!/usr/bin/env node\n",
+	})
+	for _, c := range []struct{ link, target, want string }{
+		{"project/node_modules/.bin/codex", "project/node_modules/@openai/codex/bin/codex.js", "project/node_modules"},
+		{"global/bin/pi", "global/lib/node_modules/pi/node_modules/inner/cli.js", "global"},
+		{"elsewhere/pi", "global/lib/node_modules/pi/node_modules/inner/cli.js", "elsewhere --ro-bind " + host + "/global/lib/node_modules"},
+	} {
+		link := filepath.Join(host, c.link)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink(filepath.Join(host, c.target), link)); err != nil {
+			t.Fatal(err)
+		}
+		if h, want := showHint(link), "show it with --ro-bind "+host+"/"+c.want; h != want {
+			t.Errorf("got %q, want %q", h, want)
+		}
+	}
+}
+
 // An interpreter that exists on the host only is named, with the flag that shows it.
 func TestHintForVersionManager(t *testing.T) {
 	host := tree(t, map[string]string{"pyenv/versions/3/bin/python3": "x \x7fELF", "pyenv/shims/python3": "x #!/bin/sh\n"})

@@ -47,13 +47,15 @@ func (l *launch) containerConfig() (*configs.Config, error) {
 			Resources: &libcgroups.Resources{Devices: deviceRules()},
 		},
 		Mounts: []*configs.Mount{
-			// subset=pid: no /proc/sys, kcore, kallsyms, sysrq-trigger, … to mask one by one (CVE-2025-31133
-			// and CVE-2025-52881 were races on such masks). Linux 5.8. Read-only: loginuid and projid_map
+			// Whole for the moment, in which nothing runs in it but our own init: ProcOptions come with
+			// showFacts, and the probe looks whether they are there. subset=pid: no /proc/sys, kcore, kallsyms,
+			// sysrq-trigger, … to mask one by one (CVE-2025-31133 and CVE-2025-52881 were races on such
+			// masks). Linux 5.8. Read-only: loginuid and projid_map
 			// take one write from anybody and keep it, the first of them into every record that the host's
 			// audit makes of the process (proc(5)); an AppArmor profile is changed by attr/. What ordinary
 			// programs write there are hints (oom_score_adj, comm of another thread), and they go on without.
 			// /proc/self/fd/N leads out of this mount, so it opens what it did.
-			{Device: "proc", Source: "proc", Destination: "/proc", Data: l.plan.ProcOptions,
+			{Device: "proc", Source: "proc", Destination: "/proc",
 				Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RDONLY},
 			// A bind on /dev is libcontainer's sign to leave /dev as it finds it; ours is complete.
 			{Device: "bind", Source: l.root.Path + "/dev", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},

@@ -119,6 +119,7 @@ func Collect(ctx context.Context, runDir string) (removed []string, err error) {
 		}
 		removed = append(removed, id)
 	}
+	errs = append(errs, sweepPlaceholders(runDir))
 	if parent, err := holdParent(); err == nil {
 		errs = append(errs, releaseParent(parent))
 	}

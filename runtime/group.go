@@ -32,6 +32,7 @@ type group interface {
 	Pids() ([]int, error)
 	Stats() (cgroups.Stats, error)
 	Account() (cgroups.Stats, error)
+	Reclaimable() (int64, error)
 	OOMEvents() (*os.File, error)
 	OOMKills() (uint64, error)
 	Freeze(ctx context.Context) error
@@ -152,6 +153,9 @@ func (b *bareGroup) Stats() (s cgroups.Stats, err error) {
 
 // Account is Stats.
 func (b *bareGroup) Account() (cgroups.Stats, error) { return b.Stats() }
+
+// Reclaimable isn't known.
+func (b *bareGroup) Reclaimable() (int64, error) { return 0, ErrNoCgroup }
 
 // userHZ is the unit of /proc/PID/stat, 100 on every architecture that Go runs on.
 const userHZ = 100

@@ -121,7 +121,11 @@ type launch struct {
 	wayout    *wayout                   // nil: there is no way out
 	shown     []fsjail.Entry            // what of it the root view shows
 	root      *fsjail.Root
+	guarded   *placeholders                // in the workspace; nil: none, or not yet
+	changes   *fsjail.Output               // where those of an overlaid workspace go; nil: nowhere
+	facts     *facts                       // nil: /proc is the kernel's own, whole
 	keep      *fsjail.Output               // where the changes go; nil: nowhere
+	writes    *fsjail.Writes               // of the workspace; nil: nobody asks
 	live      *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
 	holding   func() (*fsjail.Live, error) // waits for them; the same answer each time
 	container *libcontainer.Container
@@ -296,10 +300,13 @@ func limitsOf(p *Plan) cgroups.Limits {
 // setQuota makes the agent's limits hold, all of them, before any of its code runs. What a prepared sandbox
 // has already the probe reads back, as it does with all.
 func (l *launch) setQuota() error {
-	if l.shape != nil && l.group.Limits() == l.limits() {
-		return nil
+	if l.shape == nil || l.group.Limits() != l.limits() {
+		if err := l.group.Update(l.limits()); err != nil {
+			return err
+		}
 	}
-	return l.group.Update(l.limits())
+	l.tellFacts(cgroups.Stats{})
+	return nil
 }
 
 // teardownTime bounds each wait for the kernel at the end of a run. Killing and removing takes
@@ -368,14 +375,25 @@ func (l *launch) buildRoot() (err error) {
 		return err
 	}
 	entries = append(entries, l.shown...)
+	if l.guarded, err = holdPlaceholders(l.opt.RunDir, l.plan.Entries); err != nil {
+		return err
+	}
 	if l.plan.Keep != "" {
 		if l.keep, err = fsjail.OpenOutput(l.plan.Keep, l.plan.HostPaths()); err != nil {
 			return fmt.Errorf("--keep: %w", err)
 		}
 	}
+	if l.opt.Changes != "" {
+		if l.changes, err = fsjail.OpenOutput(l.opt.Changes, nil); err != nil {
+			return err
+		}
+	}
 	l.root, err = fsjail.Build(mountDir(), entries, agent,
 		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize()})
-	return err
+	if err != nil {
+		return err
+	}
+	return l.makeFacts()
 }
 
 // openWay makes the mount point of root views and lets others walk to it; they can list neither folder.
@@ -400,10 +418,11 @@ func openWay() error {
 // keepChanges runs when every process is dead, on the thread that can still see the upper layer.
 func (l *launch) keepChanges() (err error) {
 	if l.home == nil {
-		return l.dropRoot()
+		err = l.dropRoot()
+	} else {
+		l.home(func() { err = l.dropRoot() })
 	}
-	l.home(func() { err = l.dropRoot() })
-	return err
+	return errors.Join(err, l.guarded.drop())
 }
 
 func (l *launch) dropRoot() error {
@@ -411,7 +430,13 @@ func (l *launch) dropRoot() error {
 	if l.root != nil && l.root.Upper != "" && l.keep != nil && l.agentPID != 0 {
 		err = l.root.SaveLayer(l.keep)
 	}
-	_ = l.keep.Close() // only a folder
+	if l.root != nil && l.changes != nil && l.agentPID != 0 {
+		err = errors.Join(err, l.root.SaveTree(l.changes, workspaceDir))
+	}
+	_, _ = l.keep.Close(), l.changes.Close() // only folders
+	if l.facts != nil {
+		l.facts.Close()
+	}
 	// The mounts would end with this thread; saying it here frees the scratch memory now (M-5).
 	if l.root != nil {
 		err = errors.Join(err, os.NewSyscallError("umount root view", unix.Unmount(mountDir(), unix.MNT_DETACH)))
@@ -474,7 +499,7 @@ func (l *launch) startContainer() error {
 	if r.Kind != stub.Hello {
 		return fmt.Errorf("pid 1 says %d for hello: %w", r.Kind, unix.EPROTO)
 	}
-	return nil
+	return l.showFacts()
 }
 
 // stubPatience bounds each answer of the stub before the agent runs. It takes well under a millisecond;
@@ -531,7 +556,7 @@ func (l *launch) holdMounts() error {
 	}
 	base := l.plan.rightsOf(l.plan.base())
 	l.holding = sync.OnceValues(func() (*fsjail.Live, error) {
-		return fsjail.HoldLive(l.initPID, l.plan.changes, func(at string) bool { return l.plan.writable(at, base) })
+		return fsjail.HoldLive(l.initPID, l.plan.changes, func(at string) bool { return l.plan.open(at, base) })
 	})
 	go func() { _, _ = l.holding() }()
 	return nil
@@ -539,8 +564,11 @@ func (l *launch) holdMounts() error {
 
 // mountsHeld waits for holdMounts.
 func (l *launch) mountsHeld() (err error) {
-	if l.holding != nil {
-		l.live, err = l.holding()
+	if l.holding == nil {
+		return nil
+	}
+	if l.live, err = l.holding(); err == nil && l.opt.OnWrites != nil && l.writes == nil {
+		l.writes, err = l.live.WatchWrites(workspaceDir)
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 
 	"agentrun/cgroups"
 	"agentrun/internal/fault"
+	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/seccomp"
 )
@@ -43,14 +44,17 @@ const (
 
 // Snapshot is what holds for a run at one moment.
 type Snapshot struct {
-	State   LiveState
-	Ring    rings.Ring // applied, in all its parts unless Taking
-	Taking  bool       // what a more privileged ring gave is still being taken; no system call is decided by that ring any more
-	Limits  Limits
-	Stats   cgroups.Stats
-	Gateway cgroups.Stats // CPU and MemoryPeak of its gateway
-	Output  int64         // bytes passed on
-	Refused map[string]uint64
+	State  LiveState
+	Ring   rings.Ring // applied, in all its parts unless Taking
+	Taking bool       // what a more privileged ring gave is still being taken; no system call is decided by that ring any more
+	Limits Limits
+	Lease  Lease
+	Stats  cgroups.Stats
+	// Pressure is nil where the kernel tells none for a run.
+	Pressure *cgroups.Pressure
+	Gateway  cgroups.Stats // CPU and MemoryPeak of its gateway
+	Output   int64         // bytes passed on
+	Refused  map[string]uint64
 }
 
 // Process is a process of a run, by its ids on the host.
@@ -78,6 +82,8 @@ const (
 	LiveFroze      LiveEventKind = "frozen"
 	LiveThawed     LiveEventKind = "thawed"
 	LiveLimits     LiveEventKind = "limits_changed"
+	LiveExtended   LiveEventKind = "extended"
+	LiveEndsSoon   LiveEventKind = "ends_soon" // its time is over in a minute
 )
 
 // LiveEvent is something that was done to a live run.
@@ -89,6 +95,7 @@ type LiveEvent struct {
 	Before   Limits        // LiveLimits
 	After    Limits
 	Err      error // LiveRingFailed
+	Lease    Lease // LiveExtended, LiveEndsSoon
 }
 
 // ErrEnded is what a Live's methods give when the run is over or being killed.
@@ -119,6 +126,9 @@ type Live struct {
 	relimit chan struct{} // holds one: the CPU limit changed
 	pauses  chan time.Duration
 
+	extensions chan extension
+	lease      leased
+
 	movedMu sync.Mutex
 	moved   chan struct{} // closed when ring or taking has changed
 
@@ -140,6 +150,12 @@ func newLive(r *run, l *launch, w *warden, g *seccomp.Gate) *Live {
 	v := &Live{
 		run: r, launch: l, warden: w, gate: g, turn: make(chan struct{}, 1), done: make(chan struct{}),
 		signals: make(chan os.Signal, 8), relimit: make(chan struct{}, 1), pauses: make(chan time.Duration), moved: make(chan struct{}), operator: l.plan.operator,
+	}
+	limits := l.plan.Limits
+	v.extensions = make(chan extension)
+	v.lease.now, v.lease.changed = Lease{Timeout: limits.Timeout, CPUTime: limits.CPUTime}, make(chan struct{})
+	if limits.Timeout != profiles.NoLimit {
+		v.lease.now.Ends = time.Now().Add(time.Duration(limits.Timeout))
 	}
 	v.life, v.die = context.WithCancel(context.Background())
 	v.now = l.plan.rightsOf(l.plan.base())
@@ -260,6 +276,7 @@ func (v *Live) Snapshot() (Snapshot, error) {
 		State: LiveRunning, Ring: rings.Ring(v.ring.Load()), Limits: v.launch.group.Limits(), //nolint:gosec // it was a Ring
 		Output: v.launch.io.written.Load(), Refused: v.launch.recorder.Snapshot().Refused,
 	}
+	s.Lease, _ = v.Lease()
 	s.Taking = v.taking.Load() // after the ring: a demotion sets it before it changes the ring
 	switch {
 	case v.closing.Load():
@@ -273,6 +290,9 @@ func (v *Live) Snapshot() (Snapshot, error) {
 	}
 	if r, ok := v.launch.group.(*runGroup); ok {
 		s.Gateway = r.gatewayUsed()
+		if p, err := r.Pressure(); err == nil {
+			s.Pressure = &p
+		}
 	}
 	return s, err
 }
@@ -426,28 +446,35 @@ func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error
 // ofOneKill is how long ago the demotion may be that a kill began with.
 const ofOneKill = time.Second
 
-// Update changes limits; 0 leaves one as it is. They must be within M-3 and then stay over changes of the
-// ring. A limit that can't be set leaves all as they were: cgroup v1 refuses a memory limit below use, with
-// EBUSY; v2 kills the run as out of memory.
-func (v *Live) Update(ctx context.Context, to Limits) (before, after Limits, err error) {
+// Update changes limits; 0 leaves one as it is. They must be in the ranges of the ring that holds (*InvalidSpec), and stay over changes
+// of the ring as far as the other's ranges have them. A limit that can't be set leaves all as they were: cgroup v1 refuses a memory
+// limit below use, with EBUSY; v2 kills the run as out of memory. So does an error of agreed, which is asked before anything changes;
+// nil agrees.
+func (v *Live) Update(ctx context.Context, to Limits, agreed func(before, after Limits) error) (before, after Limits, err error) {
 	if err := v.take(ctx); err != nil {
 		return before, after, err
 	}
 	defer v.give()
 	before = v.launch.group.Limits()
-	if err := v.launch.plan.checkLimits(to); err != nil {
+	if err := v.launch.plan.checkLimits(v.now.ring, to); err != nil {
 		return before, before, err
 	}
-	operator := over(v.operator, to)
-	after = over(v.now.limits, operator)
-	err = fault.At("live/update")
+	was := v.operator
+	v.operator = over(was, to)
+	after = v.limitsIn(v.now)
+	if agreed != nil {
+		err = agreed(before, after)
+	}
+	if err == nil {
+		err = fault.At("live/update")
+	}
 	if err == nil {
 		err = v.launch.group.Update(after)
 	}
 	if err != nil {
+		v.operator = was
 		return before, before, v.orEnded(err)
 	}
-	v.operator = operator
 	v.limitsChanged()
 	v.tell(LiveEvent{Kind: LiveLimits, Before: before, After: after})
 	return before, after, nil

@@ -19,7 +19,7 @@ type rights struct {
 	ring       rings.Ring
 	above      *profiles.Profile // more than the plan's: the built-in profile that decides what the filter leaves to the supervisor
 	subprocess bool
-	workspace  bool // the workspace and other folders of the host that the plan shows for writing
+	workspace  bool // the workspace and other folders of the host that the plan shows for writing; and programs in the scratch
 	root       bool // the root's private upper layer
 	limits     Limits
 }
@@ -82,43 +82,67 @@ func operatorLimits(s *Spec) (l Limits) {
 	return l
 }
 
-// checkLimits holds a change to the ranges that the spec was held to (M-3).
-func (p *Plan) checkLimits(to Limits) error {
+// checkLimits holds a change to the ranges of the ring that holds (M-3).
+func (p *Plan) checkLimits(ring rings.Ring, to Limits) error {
 	if to == (Limits{}) {
 		return errors.New("update: no limit is named")
 	}
 	var ps read.Problems
-	check := func(field string, v float64, set bool, low, high float64) {
-		if set && !(v >= low && v <= high) { // written so that NaN fails
-			ps.Add(limitFlag("limits."+field), "%v is outside the range %v to %v", v, low, high)
+	check := func(key, why string) {
+		if why != "" {
+			ps.Add(limitFlag("limits."+key), "%s", why)
 		}
 	}
-	r := p.ranges
-	check("cpu", to.CPU, to.CPU != 0, r.CPU.Min, r.CPU.Max)
-	check("memory", float64(to.Memory), to.Memory != 0, float64(r.Memory.Min), float64(r.Memory.Max))
-	check("pids", float64(to.PIDs), to.PIDs != 0, float64(r.PIDs.Min), float64(r.PIDs.Max))
+	r := p.ranges.Of(ring.Value())
+	if to.CPU != 0 {
+		check("cpu", profiles.Outside(r, "cpu", to.CPU, r.CPU))
+	}
+	if to.Memory < 0 {
+		check("memory", "it is negative")
+	} else if to.Memory != 0 {
+		check("memory", profiles.Outside(r, "memory", profiles.Size(to.Memory), r.Memory))
+	}
+	if to.PIDs != 0 {
+		check("pids", profiles.Outside(r, "pids", int(to.PIDs), r.PIDs))
+	}
 	if len(ps) > 0 {
 		return &InvalidSpec{ps}
 	}
 	return nil
 }
 
-// changes says whether a writable mount is one that a change of ring concerns: not the scratch, devices, or
-// the kernel's own.
-func (p *Plan) changes(at string) bool {
-	if at == "/proc" {
-		return false
-	}
-	return !slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
-		return e.Target == at && (e.Kind == fsjail.Tmpfs || e.Kind == fsjail.Again || e.Kind == fsjail.Devpts || e.Kind == fsjail.Bind && e.Device)
-	})
+// limitsIn are the limits that hold with these rights: the rights' own, but for what an operator has set, and no more than runs of
+// that ring may have on this node. What was given in ring 2 isn't kept in quarantine (M-3, M-22).
+func (v *Live) limitsIn(r *rights) Limits {
+	l, most := over(r.limits, v.operator), v.launch.plan.ranges.Of(r.ring.Value())
+	return Limits{CPU: min(l.CPU, most.CPU.Max), Memory: min(l.Memory, int64(most.Memory.Max)), PIDs: min(l.PIDs, int64(most.PIDs.Max))}
 }
 
-// writable says of a mount that changes whether it may be written with these rights: a folder of the host's,
-// or else a part of the private root.
-func (p *Plan) writable(at string, r *rights) bool {
+// changes says what closes a writable mount in a ring that has less; 0 for what no change of ring concerns: devices, the kernel's own,
+// and a scratch that holds no programs anyhow. One that does is always written to, so a noexec flag is what closes it.
+func (p *Plan) changes(at string) fsjail.Closes {
+	i := slices.IndexFunc(p.Entries, func(e fsjail.Entry) bool {
+		return e.Target == at && (isScratch(e) || e.Kind == fsjail.Devpts || e.Kind == fsjail.Bind && e.Device)
+	})
+	switch {
+	case at == "/proc", i >= 0 && !(isScratch(p.Entries[i]) && p.Entries[i].Exec):
+		return 0
+	case i >= 0:
+		return fsjail.NoExec
+	}
+	return fsjail.ReadOnly
+}
+
+func isScratch(e fsjail.Entry) bool { return e.Kind == fsjail.Tmpfs || e.Kind == fsjail.Again }
+
+// open says of a mount that changes whether it is open with these rights: a folder of the host's, the scratch as a place of programs, or
+// else a part of the private root.
+func (p *Plan) open(at string, r *rights) bool {
+	if slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool { return isScratch(e) && e.Target == at }) {
+		return r.workspace
+	}
 	if slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
-		return e.Kind == fsjail.Bind && (e.Writable || e.Live) && (e.Target == at || !e.IsFile && len(at) > len(e.Target) && at[:len(e.Target)+1] == e.Target+"/")
+		return (e.Kind == fsjail.Bind || e.Target == workspaceDir) && (e.Writable || e.Live) && (e.Target == at || !e.IsFile && len(at) > len(e.Target) && at[:len(e.Target)+1] == e.Target+"/")
 	}) {
 		return r.workspace
 	}

@@ -108,7 +108,7 @@ func (v *Live) promote(to *rights) error {
 }
 
 func (v *Live) widen(to *rights) error {
-	if err := v.launch.group.Update(over(to.limits, v.operator)); err != nil {
+	if err := v.launch.group.Update(v.limitsIn(to)); err != nil {
 		return err
 	}
 	if err := fault.At("ring/widen"); err != nil {
@@ -122,7 +122,12 @@ func (v *Live) setMounts(to *rights) error {
 		return err
 	}
 	plan := v.launch.plan
-	return v.launch.live.Set(func(at string) bool { return plan.writable(at, to) })
+	if to.workspace {
+		if err := v.launch.guardWorkspace(); err != nil {
+			return err
+		}
+	}
+	return v.launch.live.Set(func(at string) bool { return plan.open(at, to) })
 }
 
 func (v *Live) holds(r *rights) {
@@ -286,7 +291,7 @@ func (d *demotion) take() error {
 	if err := fault.At("ring/limits"); err != nil {
 		return err
 	}
-	return d.v.launch.group.Update(over(d.to.limits, d.v.operator))
+	return d.v.launch.group.Update(d.v.limitsIn(d.to))
 }
 
 // grace lets the run go on for a moment so that it can let go. Nothing more is given meanwhile: system calls

@@ -20,7 +20,7 @@ import (
 
 func planFor(p profiles.Profile) *Plan {
 	return &Plan{
-		Ring: p.Ring, Profile: p.Name, profile: p, ranges: profiles.SpecRanges(),
+		Ring: p.Ring, Profile: p.Name, profile: p,
 		Subprocess: p.Subprocess.Mode == profiles.SubprocessAllow, WritableRoot: p.Files.Root == profiles.RootOverlay,
 		Limits: PlanLimits{CPU: p.Limits.CPU, Memory: int64(p.Limits.Memory), PIDs: int64(p.Limits.PIDs)},
 	}
@@ -166,7 +166,8 @@ func TestM22Rights(t *testing.T) {
 	}
 }
 
-// The scratch, devices and the kernel's own mounts stay; every other writable mount is one that a ring decides about.
+// Devices and the kernel's own mounts stay; every other writable mount is one that a ring decides about, and the scratch, as a place of
+// programs, where it is one.
 func TestM22WhatMountsChange(t *testing.T) {
 	p := planFor(builtin(t, "ring1"))
 	p.Entries = append(devEntries(), p.scratch()...)
@@ -174,19 +175,57 @@ func TestM22WhatMountsChange(t *testing.T) {
 		fsjail.Entry{Kind: fsjail.Overlay, Target: "/usr"}, fsjail.Entry{Kind: fsjail.Bind, Target: "/workspace", Live: true},
 		fsjail.Entry{Kind: fsjail.Bind, Target: "/data", Writable: true}, fsjail.Entry{Kind: fsjail.Bind, Target: "/f", Writable: true, IsFile: true})
 	none, workspace := &rights{}, &rights{workspace: true}
-	for at, want := range map[string][2]bool{ // changes; writable with the workspace
-		"/": {true, false}, "/dev": {true, false}, "/usr": {true, false}, "/workspace": {true, true}, "/workspace/sub": {true, true},
-		"/workspacex": {true, false}, "/data": {true, true}, "/f": {true, true}, "/f/x": {true, false}, "/unknown": {true, false},
-		"/tmp": {false, false}, "/tmp/sandbox": {false, false}, "/proc": {false, false}, "/dev/pts": {false, false}, "/dev/null": {false, false},
+	const stays, ro, noexec = fsjail.Closes(0), fsjail.ReadOnly, fsjail.NoExec
+	type change struct {
+		closes fsjail.Closes
+		open   bool // with the workspace
+	}
+	for at, want := range map[string]change{
+		"/": {ro, false}, "/dev": {ro, false}, "/usr": {ro, false}, "/workspace": {ro, true}, "/workspace/sub": {ro, true},
+		"/workspacex": {ro, false}, "/data": {ro, true}, "/f": {ro, true}, "/f/x": {ro, false}, "/unknown": {ro, false},
+		"/tmp": {noexec, true}, "/tmp/sandbox": {noexec, true}, "/proc": {stays, false}, "/dev/pts": {stays, false}, "/dev/null": {stays, false},
 	} {
-		if got := p.changes(at); got != want[0] {
-			t.Errorf("%s changes: got %v, want %v", at, got, want[0])
+		if got := p.changes(at); got != want.closes {
+			t.Errorf("%s: got closed by %#x, want %#x", at, got, want.closes)
 		}
-		if got := p.writable(at, workspace); want[0] && got != want[1] {
-			t.Errorf("%s with the workspace: got %v, want %v", at, got, want[1])
+		if got := p.open(at, workspace); want.closes != stays && got != want.open {
+			t.Errorf("%s with the workspace: got %v, want %v", at, got, want.open)
 		}
-		if want[0] && p.writable(at, none) {
-			t.Errorf("%s is writable with no right", at)
+		if want.closes != stays && p.open(at, none) {
+			t.Errorf("%s is open with no right", at)
+		}
+	}
+}
+
+// A scratch holds programs only where the workspace does and may be written: no profile gets a place that is both by it.
+func TestM2ScratchHoldsPrograms(t *testing.T) {
+	with := func(name string, change func(*profiles.Profile)) *Plan {
+		p := builtin(t, name)
+		change(&p)
+		return planFor(p)
+	}
+	for name, c := range map[string]struct {
+		plan *Plan
+		want bool
+	}{
+		"ring 1":                {planFor(builtin(t, "ring1")), true},
+		"ring 2":                {planFor(builtin(t, "ring2")), true},
+		"ring 3":                {planFor(builtin(t, "ring3")), false},
+		"strict":                {planFor(builtin(t, "strict")), false},
+		"workspace read-only":   {with("ring2", func(p *profiles.Profile) { p.Files.Workspace = profiles.WorkspaceRO }), false},
+		"no programs there":     {with("ring2", func(p *profiles.Profile) { p.Files.WorkspaceExec = false }), false},
+		"only programs by name": {with("ring2", func(p *profiles.Profile) { p.Subprocess.Mode = profiles.SubprocessTools }), false},
+	} {
+		entries := c.plan.scratch()
+		for _, e := range entries {
+			if isScratch(e) && e.Exec != c.want {
+				t.Errorf("%s: %s: got exec %v, want %v", name, e.Target, e.Exec, c.want)
+			}
+		}
+		for _, r := range fsjail.Landlock(5, entries, false).Rules {
+			if got := r.Access&unix.LANDLOCK_ACCESS_FS_EXECUTE != 0; r.Path == "/tmp" && got != c.want {
+				t.Errorf("%s: Landlock lets programs of the scratch run: %v, want %v", name, got, c.want)
+			}
 		}
 	}
 }
@@ -200,7 +239,7 @@ func TestM22OnlyTheOfferedWorkspaceOpens(t *testing.T) {
 		want    bool
 	}{{"ring3", true, true}, {"ring3", false, false}, {"strict", true, false}, {"ring2", true, false}} {
 		p := planFor(builtin(t, c.profile))
-		if err := p.addWorkspace(dir, workspaceDir, p.profile.Files.Workspace, c.offered, nil); err != nil {
+		if err := p.addWorkspace(0, dir, workspaceDir, p.profile.Files.Workspace, c.offered, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := p.Entries[0].Live; got != c.want {

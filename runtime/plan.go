@@ -35,6 +35,12 @@ const (
 	defaultPath  = "/usr/local/bin:/usr/bin:/bin"
 )
 
+// What programs inside begin with, unless somebody says otherwise.
+const (
+	HomeDir     = scratchDir + "/home"
+	DefaultPath = defaultPath
+)
+
 // PlanLimits are the limits as the mechanisms take them.
 type PlanLimits struct {
 	CPU         float64           `json:"cpu"`
@@ -88,6 +94,7 @@ type Plan struct {
 	Rlimits      []PlanRlimit          `json:"rlimits"`
 	WritableRoot bool                  `json:"writable_root,omitempty"`
 	Keep         string                `json:"keep,omitempty"`
+	Overlay      bool                  `json:"workspace_overlay,omitempty"` // changes of the workspace wait for somebody to look at them
 	Entries      []fsjail.Entry        `json:"root_view"`
 	ProcOptions  string                `json:"proc_options"`
 	Landlock     fsjail.LandlockDomain `json:"landlock"`
@@ -95,8 +102,9 @@ type Plan struct {
 	Seccomp      PlanSeccomp           `json:"seccomp"`
 	Cgroup       string                `json:"cgroup,omitempty"`
 	CgroupMode   string                `json:"cgroup_mode"`
-	Rootless     bool                  `json:"rootless,omitempty"` // started by an ordinary user, inside a user namespace of agentrun's
-	Missing      []Missing             `json:"missing,omitempty"`  // protections this host can't give; only with --best-effort
+	Rootless     bool                  `json:"rootless,omitempty"`     // started by an ordinary user, inside a user namespace of agentrun's
+	Missing      []Missing             `json:"missing,omitempty"`      // protections this host can't give; only with --best-effort
+	Wider        []string              `json:"wider_ranges,omitempty"` // what the operator's configuration gives above the specification's ranges (M-3)
 	Steps        []PlanStep            `json:"steps"`
 	Digest       string                `json:"digest"`
 
@@ -105,7 +113,8 @@ type Plan struct {
 	bare        bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
 	shared      bool   // rootless with a writable host folder: the agent has the user's own id
 	operator    Limits // chosen for this run; they stay whatever the ring is
-	ranges      profiles.Ranges
+	ranges      profiles.NodeRanges
+	mostTime    profiles.Duration // of the plan of the run's agent
 	profile     profiles.Profile
 	filter      seccomp.Filter
 	filterSum   [32]byte        // its digest
@@ -151,7 +160,7 @@ func NewPlan(s Spec) (*Plan, error) {
 		Ring: s.Profile.Ring, Profile: s.Profile.Name, ProfileSum: s.Profile.Digest(),
 		TTY: s.TTY, Hostname: "sandbox", UID: agentID,
 		Network: string(s.Profile.Network.Mode), Subprocess: s.Profile.Subprocess.Mode == profiles.SubprocessAllow,
-		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep,
+		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep, Overlay: s.Overlay,
 		Limits: PlanLimits{
 			CPU: s.Limits.CPU, Memory: int64(s.Limits.Memory), PIDs: int64(s.Limits.PIDs),
 			Timeout: s.Limits.Timeout, CPUTime: s.Limits.CPUTime,
@@ -159,7 +168,8 @@ func NewPlan(s Spec) (*Plan, error) {
 		},
 		OnDemotion: cmp.Or(string(s.Profile.Subprocess.OnDemotion), string(profiles.DemotionKill)),
 		OnBreach:   cmp.Or(s.Profile.OnBreach, profiles.BreachQuarantine),
-		profile:    s.Profile, ranges: s.ranges(), operator: operatorLimits(&s),
+		profile:    s.Profile, ranges: s.Ranges, mostTime: cmp.Or(s.MostTime, profiles.NoLimit), operator: operatorLimits(&s),
+		Wider: s.Ranges.Of(s.Profile.Ring).Wider(),
 	}
 	if s.Profile.Safety.On() {
 		p.Safety = &s.Profile.Safety
@@ -204,7 +214,7 @@ func (p *Plan) sum() error {
 // is elevated to. What fsjail.LookForSetID says of its bounds holds.
 func (p *Plan) setIDFiles(live bool) error {
 	for _, e := range p.Entries {
-		if p.lookedAtIDs || e.Kind != fsjail.Bind || e.Device || !e.Writable && !(live && e.Live) {
+		if p.lookedAtIDs || e.Guard || e.Kind != fsjail.Bind || e.Device || !e.Writable && !(live && e.Live) {
 			continue
 		}
 		if err := fsjail.LookForSetID(e.Source, e.Owner); err != nil {
@@ -267,7 +277,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 		needed = append(needed, hostcaps.CgroupIn(mode, "cpu", "memory", "pids", "freezer"))
 		second = append(second, hostcaps.SocketMemory)
 	}
-	if p.WritableRoot {
+	if p.WritableRoot || p.Overlay {
 		needed = append(needed, hostcaps.OverlayIDMapped)
 	}
 	if ms := missing(needed); len(ms) > 0 {
@@ -290,6 +300,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 	}
 	if hostcaps.ProcSubset.Check() == nil {
 		p.ProcOptions = "subset=pid"
+		p.Entries = append(p.Entries, planFacts()...)
 	}
 	p.CgroupMode = mode.String()
 	if abi, err := hostcaps.LandlockABI(); err == nil {
@@ -324,7 +335,7 @@ func missing(probes []*hostcaps.Probe) []Missing {
 
 // planView lists the root view and finds the command in it. The order of entries is that of mounting: of two
 // with the same target, or one within the other, the later one is what the agent sees. So the operator's
-// binds come after everything of ours but the workspace, and can't cover what CheckTarget keeps for us.
+// binds come after everything of ours and after the workspace, and can't cover what CheckTarget keeps for us.
 func (p *Plan) planView(s *Spec) error {
 	var err error
 	var root []fsjail.Entry
@@ -348,11 +359,15 @@ func (p *Plan) planView(s *Spec) error {
 	}
 	p.Entries = append(p.Entries, devEntries()...)
 	p.Entries = append(p.Entries, p.scratch()...)
-	if err := p.planBinds(s.Binds); err != nil {
+	binds := len(p.Entries)
+	if err := p.planBinds(s); err != nil {
 		return err
 	}
-	p.custom = s.Rootfs != "" || len(s.Binds) > 0
-	if err := p.planWorkspace(s); err != nil {
+	p.custom = s.Rootfs != "" || len(s.Binds) > 0 || s.Overlay
+	if err := p.planWorkspace(s, binds); err != nil {
+		return err
+	}
+	if err := p.mountPoints(binds); err != nil {
 		return err
 	}
 	pathVar := defaultPath
@@ -442,26 +457,36 @@ func devEntries() []fsjail.Entry {
 	)
 }
 
+// scratch holds programs where the workspace does and may be written too: what the agent could put there and start, it may as well put
+// into /tmp, where compilers, runtimes and installers do. Elsewhere (ring 3, strict) no place is both writable and executable, and none
+// becomes so by an elevation: the flag is locked when the user namespace is made, and Landlock gives no execute.
 func (p *Plan) scratch() []fsjail.Entry {
+	exec := p.profile.Files.Workspace == profiles.WorkspaceRW && p.profile.Files.WorkspaceExec && !p.onlyTools()
 	return []fsjail.Entry{
 		{Kind: fsjail.Dir, Target: "/proc", Mode: 0o555},
 		{Kind: fsjail.Dir, Target: "/tmp", Mode: 0o755},
-		{Kind: fsjail.Tmpfs, Target: "/tmp", Size: p.Limits.ScratchSize, Mode: 0o700, Why: "the scratch: the only writable place of ring 3 (M-2)"},
+		{Kind: fsjail.Tmpfs, Target: "/tmp", Size: p.Limits.ScratchSize, Mode: 0o700, Exec: exec, Why: "the scratch: the only writable place of ring 3 (M-2)"},
 		{Kind: fsjail.Dir, Target: scratchDir, Mode: 0o700, Agent: true},
-		{Kind: fsjail.Again, Target: scratchDir, Source: "/tmp", Why: "the same tmpfs under its own name; programs that insist on /tmp land in it too"},
-		{Kind: fsjail.Dir, Target: scratchDir + "/home", Mode: 0o700, Agent: true},
+		{Kind: fsjail.Again, Target: scratchDir, Source: "/tmp", Exec: exec, Why: "the same tmpfs under its own name; programs that insist on /tmp land in it too"},
+		{Kind: fsjail.Dir, Target: HomeDir, Mode: 0o700, Agent: true},
 		{Kind: fsjail.Dir, Target: scratchDir + "/.shm", Mode: 0o700, Agent: true},
 	}
 }
 
+func bindFlag(writable bool) string {
+	if writable {
+		return "--bind"
+	}
+	return "--ro-bind"
+}
+
 // planBinds takes the operator's folders and files. Of one that may be written, the host's owner stays the
-// owner of what the agent makes there.
-func (p *Plan) planBinds(binds []BindMount) error {
-	for _, b := range binds {
-		flag := "--ro-bind"
-		if b.Writable {
-			flag = "--bind"
-		}
+// owner of what the agent makes there. A folder comes before what is shown within it, in whatever order they
+// were named: mounted later, it would cover that without a word.
+func (p *Plan) planBinds(s *Spec) error {
+	var binds []fsjail.Entry
+	for _, b := range s.Binds {
+		flag := bindFlag(b.Writable)
 		refuse := func(err error) error { return invalid(flag, "%v", err) }
 		at, err := p.seen.Canonical(b.Source)
 		if err != nil {
@@ -479,6 +504,9 @@ func (p *Plan) planBinds(binds []BindMount) error {
 		if err := fsjail.CheckTarget(target); err != nil {
 			return refuse(err)
 		}
+		if target == workspaceDir && s.Workspace != "" {
+			return refuse(errors.New("mount point /workspace is where --workspace goes; choose another, or leave --workspace out"))
+		}
 		e := fsjail.Entry{
 			Kind: fsjail.Bind, Target: target, Source: at.Path, Writable: b.Writable, Exec: true, IsFile: !at.IsDir(),
 			Why: "asked for by " + flag,
@@ -486,7 +514,29 @@ func (p *Plan) planBinds(binds []BindMount) error {
 		if b.Writable {
 			e.Owner = &fsjail.Owner{UID: at.UID, GID: at.GID}
 		}
-		p.Entries = append(p.Entries, e)
+		i := slices.IndexFunc(binds, func(o fsjail.Entry) bool { return o.Target == target })
+		if i >= 0 && (binds[i].Source != e.Source || binds[i].Writable != e.Writable) {
+			return refuse(fmt.Errorf("mount point %s is where %s goes already", target, binds[i].Source))
+		}
+		if i < 0 {
+			binds = append(binds, e)
+		}
+	}
+	slices.SortFunc(binds, func(a, b fsjail.Entry) int { return strings.Compare(a.Target, b.Target) })
+	p.Entries = append(p.Entries, binds...)
+	return nil
+}
+
+// mountPoints looks whether the operator's binds, which are the entries from first on and may have the
+// workspace before them, have a place: one within a folder of the host's must be there already.
+func (p *Plan) mountPoints(first int) error {
+	for i := first; i < len(p.Entries); i++ {
+		e := p.Entries[i]
+		host, within := view(p.Entries[:i]).source(e.Target)
+		if _, err := os.Lstat(host); within && !e.Guard && errors.Is(err, fs.ErrNotExist) {
+			return invalid(bindFlag(e.Writable), "mount point %s: %s isn't there, and agentrun makes nothing in the host's folders; "+
+				"make it first (mkdir, or touch for a file)", e.Target, host)
+		}
 	}
 	return nil
 }
@@ -497,7 +547,8 @@ func (p *Plan) hasWorkspace() bool {
 	})
 }
 
-func (p *Plan) planWorkspace(s *Spec) error {
+// planWorkspace puts the workspace, if there is one, among the entries before those from at on.
+func (p *Plan) planWorkspace(s *Spec, at int) error {
 	mode := p.profile.Files.Workspace
 	dir := s.Workspace
 	if dir != "" && mode == profiles.WorkspaceNone {
@@ -511,18 +562,19 @@ func (p *Plan) planWorkspace(s *Spec) error {
 		}
 		mode = profiles.WorkspaceRO // nobody offered this folder for writing
 		if only != "" {
-			return p.addWorkspace(only, workspaceDir+"/"+filepath.Base(only), mode, false, s.Environ)
+			return p.addWorkspace(at, only, workspaceDir+"/"+filepath.Base(only), mode, false, s.Environ)
 		}
 	}
-	return p.addWorkspace(dir, workspaceDir, mode, s.Workspace != "", s.Environ)
+	return p.addWorkspace(at, dir, workspaceDir, mode, s.Workspace != "", s.Environ)
 }
 
 // implicitWorkspace is the caller's folder when the command is a file in it and no workspace was
-// given. Where the folder is somebody's home or the system's, only the file itself is shown: a
-// shorthand must not expose keys and mail (M-2).
+// given, nor a bind that takes its place. Where the folder is somebody's home or the system's, only the file
+// itself is shown: a shorthand must not expose keys and mail (M-2).
 func (p *Plan) implicitWorkspace(s *Spec) (dir, only string, err error) {
 	name := s.Command[0]
-	if filepath.IsAbs(name) || p.profile.Files.Workspace == profiles.WorkspaceNone {
+	_, bound := view(p.Entries).at(workspaceDir)
+	if bound || filepath.IsAbs(name) || p.profile.Files.Workspace == profiles.WorkspaceNone {
 		return "", "", nil
 	}
 	if !strings.Contains(name, "/") {
@@ -538,7 +590,7 @@ func (p *Plan) implicitWorkspace(s *Spec) (dir, only string, err error) {
 	if !info.Mode().IsRegular() {
 		return "", "", &CommandError{Name: name, Reason: file + " is not a regular file"}
 	}
-	if private(s.WorkDir, s.Environ) {
+	if Private(s.WorkDir, s.Environ) {
 		if filepath.Dir(file) != filepath.Clean(s.WorkDir) {
 			return "", "", nil
 		}
@@ -547,8 +599,8 @@ func (p *Plan) implicitWorkspace(s *Spec) (dir, only string, err error) {
 	return s.WorkDir, "", nil
 }
 
-// private says that a folder holds more than one program's files.
-func private(dir string, environ []string) bool {
+// Private says that a folder holds more than one program's files.
+func Private(dir string, environ []string) bool {
 	dir = filepath.Clean(dir)
 	if slices.Contains([]string{"/", "/root", "/home", "/etc", "/var", "/usr", "/tmp", "/run", "/srv", "/opt", "/proc", "/sys", "/dev", "/boot", "/mnt", "/media"}, dir) ||
 		filepath.Dir(dir) == "/home" {
@@ -564,7 +616,7 @@ func private(dir string, environ []string) bool {
 
 // holdsTheHost says that whoever writes in a folder writes what the host, or its user, runs.
 func holdsTheHost(dir string, environ []string) bool {
-	return private(dir, environ) && !slices.Contains([]string{"/tmp", "/srv", "/opt", "/mnt", "/media"}, dir)
+	return Private(dir, environ) && !slices.Contains([]string{"/tmp", "/srv", "/opt", "/mnt", "/media"}, dir)
 }
 
 // notThere says what to do about a host path that isn't there.
@@ -576,7 +628,7 @@ func notThere(name string, err error) error {
 }
 
 func (p *Plan) addWorkspace(
-	source, target string, mode profiles.WorkspaceMode, offered bool, environ []string,
+	index int, source, target string, mode profiles.WorkspaceMode, offered bool, environ []string,
 ) error {
 	refuse := func(err error) error { return invalid("--workspace", "%v", err) }
 	at, err := p.seen.Canonical(source)
@@ -596,17 +648,32 @@ func (p *Plan) addWorkspace(
 	if target == workspaceDir && !at.IsDir() {
 		return refuse(fmt.Errorf("%s is not a directory", at.Path))
 	}
-	p.Entries = append(p.Entries, fsjail.Entry{
+	e := fsjail.Entry{
 		Kind: fsjail.Bind, Target: target, Source: at.Path, Writable: mode == profiles.WorkspaceRW,
 		Live: live, Exec: p.profile.Files.WorkspaceExec, IsFile: !at.IsDir(), Owner: &fsjail.Owner{UID: at.UID, GID: at.GID},
 		Why: "the workspace; what the agent writes belongs to its owner on the host",
-	})
+	}
+	if p.Overlay {
+		e.Kind, e.Why = fsjail.Overlay, "the workspace as it is, under a layer of the run's own, which waits for agentrun apply"
+	}
+	entries := []fsjail.Entry{e}
+	if e.Writable && !e.IsFile && !p.Overlay { // one that an elevation may open is guarded when it does
+		guards, err := p.guards(e)
+		if err != nil {
+			return refuse(err)
+		}
+		entries = append(entries, guards...)
+	}
+	p.Entries = slices.Insert(p.Entries, index, entries...)
 	return nil
 }
 
-// exceptCommand lets the command itself be executed from a workspace that is otherwise noexec.
+// exceptCommand lets the command itself be executed from a workspace that is otherwise noexec. In a folder
+// that the operator shows within it, it can be anyhow.
 func (p *Plan) exceptCommand() error {
-	if p.profile.Files.WorkspaceExec || !strings.HasPrefix(p.Command.Exe, workspaceDir+"/") {
+	exe := p.Command.Exe
+	if p.profile.Files.WorkspaceExec || !strings.HasPrefix(exe, workspaceDir+"/") ||
+		slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool { return e.Exec && strings.HasPrefix(exe+"/", e.Target+"/") }) {
 		return nil
 	}
 	e, ok := view(p.Entries).at(workspaceDir)
@@ -627,9 +694,9 @@ func (p *Plan) exceptCommand() error {
 	return nil
 }
 
-// upperSize is the size of the tmpfs behind a writable root: the scratch's, as both are the run's memory.
+// upperSize is the size of the tmpfs behind a writable root and an overlay: the scratch's, as both are the run's memory.
 func (p *Plan) upperSize() int64 {
-	if !p.WritableRoot {
+	if !p.WritableRoot && !p.Overlay {
 		return 0
 	}
 	return p.Limits.ScratchSize
@@ -643,7 +710,7 @@ func (p *Plan) planEnv(s *Spec) {
 		env[e.Name] = e.Value
 	}
 	env["PATH"] = cmp.Or(env["PATH"], defaultPath)
-	env["HOME"] = cmp.Or(env["HOME"], scratchDir+"/home")
+	env["HOME"] = cmp.Or(env["HOME"], HomeDir)
 	env["TMPDIR"] = cmp.Or(env["TMPDIR"], scratchDir)
 	env["USER"], env["LOGNAME"] = "agent", "agent"
 	env["PWD"] = p.Cwd
@@ -666,10 +733,23 @@ func (p *Plan) planEnv(s *Spec) {
 		k, v, _ := strings.Cut(kv, "=")
 		env[k] = v
 	}
+	p.gitConfig(env)
 	for k, v := range env {
 		p.Env = append(p.Env, k+"="+v)
 	}
 	slices.Sort(p.Env)
+}
+
+// gitConfig has git compare files by time and size. Its index knows the host's uid for each, and the agent is
+// shown another: git would read every file of the repository at the first status, and again on the host
+// afterwards. Git takes settings from its environment (git-config(1)), so no file is changed; where somebody
+// else gives it some that way, theirs alone count.
+func (p *Plan) gitConfig(env map[string]string) {
+	_, given := env["GIT_CONFIG_COUNT"]
+	if given || !slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool { return e.Owner != nil }) {
+		return
+	}
+	env["GIT_CONFIG_COUNT"], env["GIT_CONFIG_KEY_0"], env["GIT_CONFIG_VALUE_0"] = "1", "core.checkStat", "minimal"
 }
 
 // Pending signals and POSIX timers are counted by user, up through the owners of the namespaces (asOwner): as
@@ -736,11 +816,24 @@ func (p *Plan) explain(err error) error {
 // that.
 func (p *Plan) Seen() *mounts.View { return &p.seen }
 
+// WorkspaceOf is the host's folder behind /workspace, and its owner; nil: there is none.
+func (p *Plan) WorkspaceOf() (folder string, owner *fsjail.Owner) {
+	for _, e := range p.Entries {
+		if e.Target == workspaceDir {
+			return e.Source, e.Owner
+		}
+	}
+	return "", nil
+}
+
+// Guard is the profile's table of what the host runs later.
+func (p *Plan) Guard() []profiles.GuardEntry { return p.profile.Files.Guard }
+
 // HostPaths are the host's files and folders that the root view shows, as they are opened: without symlinks.
 func (p *Plan) HostPaths() []string {
 	var names []string
 	for _, e := range p.Entries {
-		if e.Source != "" && strings.HasPrefix(e.Source, "/") && e.Kind != fsjail.Link && e.Kind != fsjail.Again {
+		if e.Source != "" && !e.Guard && strings.HasPrefix(e.Source, "/") && e.Kind != fsjail.Link && e.Kind != fsjail.Again {
 			names = append(names, e.Source)
 		}
 	}
@@ -752,7 +845,7 @@ func (p *Plan) HostPaths() []string {
 func (p *Plan) WritableHostPaths() []string {
 	var names []string
 	for _, e := range p.Entries {
-		if e.Kind == fsjail.Bind && !e.Device && (e.Writable || e.Live) {
+		if e.Kind == fsjail.Bind && !e.Device && !e.Guard && (e.Writable || e.Live) {
 			names = append(names, e.Source)
 		}
 	}

@@ -229,6 +229,10 @@ func (l *launch) handOut() error {
 	if len(late) == 0 {
 		return nil
 	}
+	var err error
+	if l.guarded, err = holdPlaceholders(l.opt.RunDir, late); err != nil {
+		return err
+	}
 	d, err := fsjail.Detach(late, fsjail.IDs{UID: l.ids.hostAgent(), GID: l.ids.hostAgent()})
 	if err != nil {
 		return err

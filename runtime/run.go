@@ -15,6 +15,7 @@ import (
 
 	"agentrun/fsjail"
 	"agentrun/internal/thread"
+	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime/internal/stub"
 	"agentrun/seccomp"
@@ -57,6 +58,16 @@ type Options struct {
 	// OnLive gets the run between the probe and the exec: its process exists, and no code of the agent has
 	// run.
 	OnLive func(*Live)
+	// Changes is the file that what changed in an overlaid workspace is written to, as a tar (fsjail.Root.SaveTree), when the run is
+	// over. Empty, they are thrown away.
+	Changes string
+
+	// CountChanges has the status say how many files of the workspace were changed; it takes a look at each of them.
+	CountChanges bool
+	// OnWrites hears what the run has written in the workspace, by whom else ever it may be written, when no process of it lives, and
+	// answers with the paths at which that was lost or has replaced another's; more: not all was seen. nil: nobody looks.
+	OnWrites func(began time.Time, files []FileWrite, more bool) (conflicts []string)
+
 	// OnEvent hears what is done to the live run. It must not block.
 	OnEvent func(LiveEvent)
 
@@ -78,7 +89,8 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	go func() { _ = r.looked() }() // beside the launch: it takes microseconds for a file
 	r.status = Status{
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Parent: plan.Parent, Ring: plan.Ring,
-		Profile: plan.Profile, PlanDigest: plan.Digest, Refused: map[string]uint64{}, Events: []Event{}, Command: plan.Command.program(),
+		Profile: plan.Profile, PlanDigest: plan.Digest, Wider: plan.Wider, Refused: map[string]uint64{}, Events: []Event{},
+		Command: plan.Command.program(),
 	}
 	if opt.Observer == nil {
 		r.opt.Observer, opt.Observer = nobody{}, nobody{}
@@ -344,8 +356,8 @@ func (r *run) beforeExec(l *launch) error {
 	if x := l.wayout; x != nil {
 		uid := l.ids.hostGateway()
 		x.serving = true
-		x.group, _ = l.group.(*runGroup)                                                                                 // not in a run without cgroups
-		go x.serve(uid, r.settled, func(err error) { r.decide(verdict{Policy, "the way out is gone: " + err.Error()}) }) // drop waits for it
+		x.group, _ = l.group.(*runGroup)                                                                                               // not in a run without cgroups
+		go x.serve(uid, r.settled, r.live.Lease, func(err error) { r.decide(verdict{Policy, "the way out is gone: " + err.Error()}) }) // drop waits for it
 	}
 	l.io.pump(r.opt.Stdin, r.opt.Stdout, r.opt.Stderr, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
@@ -393,7 +405,7 @@ func (r *run) watchOOM(events *os.File) {
 				return // the group is being removed: the run is over
 			}
 			if kills > 0 {
-				r.decide(verdict{OOM, fmt.Sprintf("over the memory limit of %d bytes", r.memoryLimit())})
+				r.decide(verdict{OOM, r.overMemory()})
 				return
 			}
 			time.Sleep(2 * time.Millisecond)
@@ -420,6 +432,7 @@ func (r *run) watch() (v verdict) {
 	w := watcher{run: r, began: time.Now(), cpu: time.NewTimer(r.nextCPUCheck(0)), pace: time.NewTicker(paceFirst)}
 	defer w.cpu.Stop()
 	defer w.pace.Stop()
+	w.lease(deadline, More{})
 	for _, sig := range r.launch.guard.kept { // during the launch
 		v = w.pass(sig, true)
 	}
@@ -432,13 +445,13 @@ func (r *run) watch() (v verdict) {
 			return verdict{}
 		case v = <-r.verdicts:
 		case <-deadline.C:
-			v = verdict{TimedOut, "wall clock: " + r.plan.Limits.Timeout.String()}
+			v = w.timeUp(deadline)
 		case <-w.cpu.C:
 			v = w.checkCPU()
 		case now := <-w.pace.C:
 			w.keepPace(now)
 		case <-second.C:
-			v = w.checkLocks()
+			v = w.everySecond()
 		case <-r.ctx.Done():
 			v = verdict{Killed, context.Cause(r.ctx).Error()}
 			if _, ok := errors.AsType[*PolicyError](context.Cause(r.ctx)); ok {
@@ -446,6 +459,11 @@ func (r *run) watch() (v verdict) {
 			}
 		case most := <-r.live.pauses:
 			deadline.pause(most)
+			w.lease(deadline, More{})
+		case e := <-r.live.extensions:
+			deadline.extend(e.by.Timeout)
+			e.done <- w.lease(deadline, e.by)
+			w.cpu.Reset(0)
 		case <-r.live.relimit:
 			w.cpu.Reset(0)
 		case <-w.graceOver:
@@ -463,32 +481,6 @@ func (r *run) watch() (v verdict) {
 	}
 	<-r.ended
 	return v
-}
-
-// wallClock is the time limit of a run. Only watch's goroutine uses it.
-type wallClock struct {
-	*time.Timer
-	now    func() time.Time
-	ends   time.Time
-	paused time.Time // since when it stands still; zero: it runs
-	most   time.Duration
-}
-
-func newWallClock(limit time.Duration, now func() time.Time) *wallClock {
-	return &wallClock{Timer: time.NewTimer(limit), now: now, ends: now().Add(limit)}
-}
-
-// pause has the clock stand still for that long at most; 0: it goes on. One that stands still already stays as it is.
-func (c *wallClock) pause(most time.Duration) {
-	switch now := c.now(); {
-	case most > 0 && c.paused.IsZero():
-		c.paused, c.most = now, most
-		c.Reset(c.ends.Sub(now) + most)
-	case most == 0 && !c.paused.IsZero():
-		c.ends = c.ends.Add(min(now.Sub(c.paused), c.most))
-		c.paused = time.Time{}
-		c.Reset(c.ends.Sub(now))
-	}
 }
 
 // watcher is what watch keeps between two events; only its goroutine uses it.
@@ -524,14 +516,36 @@ func (w *watcher) pass(sig os.Signal, ours bool) verdict {
 	return verdict{}
 }
 
+// timeUp is of the wall clock's timer: the verdict is the zero value where it only warns.
+func (w *watcher) timeUp(clock *wallClock) verdict {
+	l, _ := w.live.Lease()
+	if clock.soon() {
+		w.live.tell(LiveEvent{Kind: LiveEndsSoon, Lease: l})
+		return verdict{}
+	}
+	return verdict{TimedOut, overTime + l.Timeout.String()}
+}
+
+// lease makes known what the run has with so much more.
+func (w *watcher) lease(clock *wallClock, more More) Lease {
+	l, _ := w.live.Lease()
+	l = l.plus(more)
+	if l.Ends = clock.ends; l.Timeout == profiles.NoLimit {
+		l.Ends = time.Time{}
+	}
+	w.live.lease.set(l)
+	return l
+}
+
 // checkCPU compares the processor time with its limit, and says when to look again.
 func (w *watcher) checkCPU() verdict {
 	stats, err := w.launch.group.Stats()
+	l, _ := w.live.Lease()
 	switch {
 	case err != nil:
 		return verdict{Killed, "cpu time can't be read: " + err.Error()}
-	case stats.CPU >= time.Duration(w.plan.Limits.CPUTime):
-		return verdict{TimedOut, "cpu time: " + w.plan.Limits.CPUTime.String()}
+	case stats.CPU >= time.Duration(l.CPUTime):
+		return verdict{TimedOut, overCompute + l.CPUTime.String()}
 	}
 	w.cpu.Reset(w.nextCPUCheck(stats.CPU))
 	return verdict{}
@@ -547,11 +561,13 @@ func (w *watcher) keepPace(now time.Time) {
 	}
 }
 
-func (w *watcher) checkLocks() verdict {
+// everySecond looks at the locks, and tells the run its own time and memory.
+func (w *watcher) everySecond() verdict {
 	stats, err := w.launch.group.Stats()
 	if err != nil {
 		return verdict{} // the check of cpu time says so
 	}
+	w.launch.tellFacts(stats)
 	why, err := w.locks.look(stats.CPU, w.launch.agentPID)
 	if err != nil {
 		why = "file locks can't be counted: " + err.Error()
@@ -560,6 +576,10 @@ func (w *watcher) checkLocks() verdict {
 		return verdict{}
 	}
 	return verdict{Policy, why}
+}
+
+func (r *run) overMemory() string {
+	return "over the memory limit of " + profiles.Size(r.memoryLimit()).String() //nolint:gosec // it is positive
 }
 
 // memoryLimit is the one that was in force.
@@ -573,7 +593,8 @@ func (r *run) memoryLimit() int64 {
 // nextCPUCheck is the earliest the budget can be used up: the quota bounds the rate. At least 10 ms, so
 // that the last stretch is not a busy wait.
 func (r *run) nextCPUCheck(used time.Duration) time.Duration {
-	left := time.Duration(r.plan.Limits.CPUTime) - used
+	l, _ := r.live.Lease()
+	left := time.Duration(l.CPUTime) - used
 	return max(time.Duration(float64(left)/r.launch.group.Limits().CPU), 10*time.Millisecond)
 }
 
@@ -623,6 +644,11 @@ func (r *run) settle(v verdict) {
 		s.Events = append(s.Events, Event{At: e.At, Last: e.Last, Kind: "syscall", Syscall: e.Syscall, Detail: e.Detail, Verdict: e.Verdict, Count: e.Count})
 	}
 	s.Output = l.io.written.Load()
+	wrote, more := l.writes.End()
+	files := r.plan.tellChanges(s, r.opt.CountChanges, wrote)
+	if r.opt.OnWrites != nil {
+		s.FileConflicts = r.opt.OnWrites(s.StartedAt, files, more || s.RiskyMore)
+	}
 	if r.opt.AccountFirst {
 		answer := make(chan error, 1)
 		answer <- r.opt.Observer.End(*s)
@@ -660,10 +686,14 @@ func (r *run) judge(v verdict) {
 		s.State, s.Reason, s.ExitCode = v.state, v.reason, ExitKilled
 	case s.OOMKills > 0 && s.Signal == "SIGKILL":
 		s.State, s.ExitCode = OOM, ExitKilled
-		s.Reason = fmt.Sprintf("over the memory limit of %d bytes", r.memoryLimit())
+		s.Reason = r.overMemory()
 	case s.Signal == "SIGKILL" && r.live != nil && r.live.warden.killed.Load() != nil:
 		// The supervisor's SIGKILL stands for that of a filter that kills by itself and tells nobody.
 		s.Signal, s.ExitCode = "SIGSYS", 128+int(unix.SIGSYS)
 		s.Reason = "killed for " + *r.live.warden.killed.Load()
+	}
+	if r.live != nil {
+		had, _ := r.live.Lease()
+		s.Hint = r.plan.moreFor(s, had, r.memoryLimit())
 	}
 }

@@ -34,6 +34,7 @@ type Spec struct {
 	Environ              []string // the caller's environment
 	Cwd                  string   // inside; empty: the workspace, or the scratch without one
 	Workspace            string   // host folder; empty: none, or the caller's folder if the command is a file there
+	Overlay              bool     // the workspace's changes go to a layer of their own (--workspace-mode overlay)
 	WorkDir              string   // the caller's working directory
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
 	Binds                []BindMount
@@ -44,7 +45,8 @@ type Spec struct {
 	Dialects             []string // of models that the way out has, beside OpenAI's chat: their clients find it by variables
 	WayoutCA             bool     // the way out signs for hosts: the root view trusts the run's own CA (M-8)
 	BestEffort           bool     // go on without protections the host can't give, and say which
-	TestOnlyRanges       bool     // limits outside of M-3, for tests
+	Ranges               profiles.NodeRanges
+	MostTime             profiles.Duration // that the plan of the run's agent gives it (M-19); 0: as its range
 }
 
 // Parent is the live run that a child belongs to: the child's cgroup lies in its parent's, whose limits hold for both (H-15, M-3).
@@ -83,7 +85,7 @@ func (s *Spec) Check() error {
 	if s.Session != "" && rings.CheckSessionID(s.Session) != nil {
 		bad("--session", "%q is no session id: letters, digits, _ and -, at most 256 (H-29)", s.Session)
 	}
-	for _, p := range s.Limits.Check(s.ranges()) {
+	for _, p := range s.Limits.Check(s.Ranges.Of(s.Profile.Ring)) {
 		bad(limitFlag(p.Path), "%s", p.Message)
 	}
 	for _, kv := range s.Env {
@@ -102,6 +104,12 @@ func (s *Spec) Check() error {
 	if s.Keep != "" && s.Profile.Files.Root != profiles.RootOverlay {
 		bad("--keep", "only a profile with a writable root has changes to keep: ring 1")
 	}
+	if s.Overlay && s.Profile.Files.Workspace != profiles.WorkspaceRW {
+		bad("--workspace-mode", "overlay: profile %s doesn't write its workspace; use a ring that does", s.Profile.Name)
+	}
+	if s.Overlay && s.Workspace == "" {
+		bad("--workspace-mode", "overlay: of which folder? name it with --workspace")
+	}
 	for _, b := range s.Binds {
 		if b.Writable && s.Profile.Files.Workspace != profiles.WorkspaceRW {
 			bad("--bind", "profile %s may write nothing of the host's; use --ro-bind %s, or a ring that may write its workspace", s.Profile.Name, b.Source)
@@ -111,13 +119,6 @@ func (s *Spec) Check() error {
 		return &InvalidSpec{ps}
 	}
 	return nil
-}
-
-func (s *Spec) ranges() profiles.Ranges {
-	if s.TestOnlyRanges {
-		return profiles.TestOnlyUnsafeRanges()
-	}
-	return profiles.SpecRanges()
 }
 
 // limitFlag is the flag that sets a limit, by the limit's path in a profile.

@@ -87,9 +87,10 @@ type Status struct {
 	FailedStep string            `json:"failed_step,omitempty"`
 	Error      string            `json:"error,omitempty"`
 	Hint       string            `json:"hint,omitempty"`
-	BestEffort []string          `json:"best_effort,omitempty"` // protections that were asked for and are missing
-	LaunchTime time.Duration     `json:"launch_ns,omitempty"`   // from the first step to the exec
-	Leftovers  []string          `json:"leftovers,omitempty"`   // what could not be removed, if anything
+	BestEffort []string          `json:"best_effort,omitempty"`  // protections that were asked for and are missing
+	Wider      []string          `json:"wider_ranges,omitempty"` // above the specification's, by the operator's configuration (M-3)
+	LaunchTime time.Duration     `json:"launch_ns,omitempty"`    // from the first step to the exec
+	Leftovers  []string          `json:"leftovers,omitempty"`    // what could not be removed, if anything
 
 	// Command is the program, and the script where its extension says who runs it. The other arguments may be
 	// prompts or secrets, and accounts are kept.
@@ -100,6 +101,16 @@ type Status struct {
 	Tokens         int64            `json:"tokens,omitempty"`
 	Cost           int64            `json:"cost,omitempty"` // in millionths, as governance counts
 	GatewayRefused []GatewayRefusal `json:"gateway_refused,omitempty"`
+
+	// FilesChanged is how many files of a workspace that is written to itself were made or changed while the run lived, by whomever,
+	// but for those of .git and node_modules. What was deleted isn't counted.
+	FilesChanged int `json:"files_changed,omitempty"`
+	// FileConflicts are paths of a session's workspace that the run and another one, which lived at the same time, have both written (H-32).
+	FileConflicts []string `json:"file_conflicts,omitempty"`
+	// RiskyFiles are what was changed in the workspace while the run lived that the host runs later, or that says what is run: relative
+	// paths, which the agent may have chosen. RiskyMore: there are more, or the look was cut off.
+	RiskyFiles []string `json:"risky_files,omitempty"`
+	RiskyMore  bool     `json:"risky_more,omitempty"`
 
 	// What the run's gateway used beside it, if there was one.
 	GatewayCPUTime    time.Duration `json:"gateway_cpu_time_ns,omitempty"`

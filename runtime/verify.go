@@ -226,6 +226,10 @@ func (v *verifier) mounts() error {
 				v.differs("mount "+m.At, m.Options, flag)
 			}
 		}
+		// It was mounted without them; see fsjail.Facts.
+		if super := m.Line[strings.LastIndexByte(m.Line, ' ')+1:]; m.At == "/proc" && v.l.plan.ProcOptions != "" && !slices.Contains(strings.Split(super, ","), v.l.plan.ProcOptions) {
+			v.differs("mount /proc", super, v.l.plan.ProcOptions)
+		}
 		// Not deleted from want: libcontainer's bind of /dev onto itself shows what is below it twice.
 		seen[m.At] = true
 	}
@@ -260,8 +264,13 @@ func (p *Plan) mountFlags(more []fsjail.Entry) map[string][]string {
 			}
 		case fsjail.Cover:
 			flags = append(flags, "ro", "nodev")
+		case fsjail.Fact:
+			flags = append(flags, "ro", "nodev", "noexec")
 		case fsjail.Tmpfs, fsjail.Again:
-			flags = append(flags, "nodev", "noexec")
+			flags = append(flags, "nodev")
+			if !e.Exec {
+				flags = append(flags, "noexec")
+			}
 		case fsjail.Devpts:
 			flags = append(flags, "noexec")
 		case fsjail.Overlay:

@@ -360,7 +360,7 @@ const gatewayPatience = 3 * time.Second
 // serve waits for the first connection, has the run's start settled, starts the gateway and answers it until
 // the run ends. lost hears why there is no gateway, or none any more: then nobody decides, and the run must
 // not go on; it hears nothing if the run ended first.
-func (x *wayout) serve(uid int, settled func() error, lost func(error)) {
+func (x *wayout) serve(uid int, settled func() error, lease func() (Lease, <-chan struct{}), lost func(error)) {
 	defer close(x.done)
 	if !x.Eager && !x.called() || !x.begin() {
 		return
@@ -369,7 +369,7 @@ func (x *wayout) serve(uid int, settled func() error, lost func(error)) {
 	if err == nil {
 		// The gateway's parent-death signal is tied to this thread, which ends with it.
 		goruntime.LockOSThread()
-		err = x.gateway(uid)
+		err = x.gateway(uid, lease)
 	}
 	x.closeSockets()
 	select {
@@ -402,7 +402,7 @@ func fdOf(f *os.File) (n uintptr) {
 	return n
 }
 
-func (x *wayout) gateway(uid int) error {
+func (x *wayout) gateway(uid int, lease func() (Lease, <-chan struct{})) error {
 	conn, peer, err := link.Pair()
 	if err != nil {
 		return err
@@ -454,7 +454,13 @@ func (x *wayout) gateway(uid int) error {
 	}()
 	start := x.Start
 	start.Sockets, start.UID = names, uid
+	now, _ := lease()
+	start.Ends = now.Ends
 	server := link.Server{Start: start, Supervisor: x.Supervisor, Announce: announce, End: x.end, Well: func() bool { return x.well }}
+	server.Ends = func() (time.Time, <-chan struct{}) {
+		l, changed := lease()
+		return l.Ends, changed
+	}
 	serr := server.Serve(ctx, conn)
 	// A gateway whose link is gone has nobody to ask; it ends by itself, or now.
 	kill := time.AfterFunc(gatewayPatience, func() { _ = cmd.Process.Kill() })

@@ -92,7 +92,7 @@ func TestH28WayoutOpensLate(t *testing.T) {
 		}
 		x.inside, x.serving = []*os.File{inside}, true
 		lost := make(chan error, 1)
-		go x.serve(os.Getuid(), func() error { return c.disk }, func(err error) { lost <- err })
+		go x.serve(os.Getuid(), func() error { return c.disk }, func() (Lease, <-chan struct{}) { return Lease{}, nil }, func(err error) { lost <- err })
 		if c.calls {
 			agent, err := net.Dial("unix", l.Addr().String())
 			if err != nil {

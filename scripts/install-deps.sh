@@ -28,11 +28,12 @@ test)
 		curl python3-requests                                          # unmodified clients of the egress proxy
 		squid tinyproxy-bin                                            # proxies to compare with
 		shellcheck
+		python3-pytest                                                 # of the programs that agents use all day
 	)
 	# Another Node.js, from a source the machine already has, is as good as Debian's.
 	[[ -x /usr/bin/node || -x /usr/local/bin/node ]] || packages+=(nodejs)
-	# It validates its own file; Ubuntu has no package of it any more.
-	if grep -qx ID=debian /etc/os-release; then packages+=(vagrant); fi
+	# vagrant validates its own file. Ubuntu has no package of either any more.
+	if grep -qx ID=debian /etc/os-release; then packages+=(vagrant chromium); fi
 	# It fetches the clients of test/npm; other sources of Node.js bring it along.
 	command -v npm >/dev/null || packages+=(npm)
 	;;

@@ -50,7 +50,7 @@ func (o *outcome) say(status runtime.Status) {
 			Tell(w, status.Error, status.Hint)
 		case runtime.Exited, runtime.Signaled:
 		default:
-			Tell(w, string(status.State)+": "+status.Reason, "")
+			Tell(w, string(status.State)+": "+status.Reason, status.Hint)
 		}
 		o.s.tellClosing(status)
 	})

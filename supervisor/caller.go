@@ -28,11 +28,10 @@ type Caller struct {
 
 // OwnCaller returns whoever started this process.
 func OwnCaller() *Caller {
-	c := &Caller{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}
+	c := &Caller{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Watched: IsTerminal(int(os.Stderr.Fd()))}
 	if IsTerminal(int(os.Stdin.Fd())) {
 		c.Terminal = ownTerminal{}
 	}
-	c.Watched = IsTerminal(int(os.Stderr.Fd()))
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"agentrun/governance"
+	"agentrun/internal/shown"
 	"agentrun/runtime"
 )
 
@@ -55,6 +56,16 @@ func (s *run) tellClosing(status runtime.Status) {
 	}
 	if watched {
 		Tell(s.by.Stderr, usedWords(status), "")
+		if words := riskyWords(status); words != "" {
+			Tell(s.by.Stderr, words, "look at them before anything on the host runs them (docs/protected-paths.md)")
+		}
+	}
+	if n := len(status.FileConflicts); n > 0 {
+		names := make([]string, n)
+		for i, name := range status.FileConflicts {
+			names[i] = shown.Line(name)
+		}
+		Tell(s.by.Stderr, "written by another run of the session at the same time: "+listed(names), "")
 	}
 	if words := refusedWords(status); words != "" {
 		Tell(s.by.Stderr, words, spawnHint(status))
@@ -70,6 +81,9 @@ func usedWords(s runtime.Status) string {
 		"cpu " + took(s.CPUTime),
 		fmt.Sprintf("memory at most %d MiB", (s.PeakMemory+1<<20-1)>>20),
 	}
+	if s.FilesChanged > 0 {
+		words = append(words, counted(int64(s.FilesChanged), "file")+" changed")
+	}
 	if s.ToolCalls > 0 {
 		words = append(words, counted(s.ToolCalls, "call"))
 	}
@@ -80,6 +94,22 @@ func usedWords(s runtime.Status) string {
 		words = append(words, "cost "+governance.FormatAmount(s.Cost))
 	}
 	return strings.Join(words, ", ")
+}
+
+// riskyWords tells which files that the host runs later the run has left changed. The names are the agent's.
+func riskyWords(s runtime.Status) string {
+	if len(s.RiskyFiles) == 0 {
+		return ""
+	}
+	names := make([]string, len(s.RiskyFiles))
+	for i, name := range s.RiskyFiles {
+		names[i] = shown.Line(name)
+	}
+	words := "changed in the workspace, and run by the host: " + listed(names)
+	if s.RiskyMore {
+		words += "; more weren't looked at"
+	}
+	return words
 }
 
 func took(d time.Duration) string {

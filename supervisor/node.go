@@ -16,7 +16,10 @@ import (
 	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/internal/rootless"
+	"agentrun/profiles"
 	"agentrun/runtime"
+	"agentrun/supervisor/changes"
+	"agentrun/supervisor/homes"
 	"agentrun/supervisor/killhooks"
 	"agentrun/supervisor/live"
 	"agentrun/supervisor/outputs"
@@ -28,7 +31,8 @@ type Node struct {
 	StateDir     string // what lasts, as /var/lib/agentrun
 	RunDir       string // what lives as long as a run, as /run/agentrun
 	ProfileDirs  []string
-	PlanFiles    []string         // of agents' plans (M-19), besides the built-in ones
+	PlanFiles    []string // of agents' plans (M-19), besides the built-in ones
+	Ranges       profiles.NodeRanges
 	Own          []string         // agentrun's other folders on this host: no run is shown anything of them
 	Config       string           // config.yaml by the name it was given; empty: the usual places
 	GatewayFiles []string         // the node's gateway.yaml by config.yaml, whose policies no flag leaves out; empty: the usual one
@@ -38,6 +42,7 @@ type Node struct {
 	Codes        live.Codes       // where codes of safety loops are shown
 	Git          Git              // who agents' commits are by
 	Kill         killhooks.Config // programs that are run around a kill
+	HomeConfig   homes.Config     // of what agents keep
 	ApplyTime    time.Duration    // of a change of ring; 0: runtime's own
 	Version      string           // of agentrun
 	Operators    string           // file of the operators' public keys
@@ -85,6 +90,12 @@ func (n *Node) Metrics(w io.Writer, gauges ...counts.Gauge) error {
 // Outputs is the folder of what runs leave for people.
 func (n *Node) Outputs() outputs.Folder { return outputs.Folder{StateDir: n.StateDir, Log: n.Log} }
 
+// Changes is the folder of what runs have changed in an overlaid workspace.
+func (n *Node) Changes() changes.Folder { return changes.Folder{StateDir: n.StateDir} }
+
+// Homes is the folder of what agents keep from one run to the next.
+func (n *Node) Homes() homes.Folder { return homes.Folder{StateDir: n.StateDir, Config: n.HomeConfig} }
+
 // FilterCache is where compiled filters are kept.
 func (n *Node) FilterCache() string { return filepath.Join(n.StateDir, "seccomp") }
 
@@ -105,7 +116,7 @@ func (n *Node) Collect(ctx context.Context, all bool) (removed []string, err err
 	}
 	if all || len(removed) > 0 {
 		_, serr := control.Sweep(n.RunDir)
-		err = errors.Join(err, serr)
+		err = errors.Join(err, serr, n.Changes().Prune(time.Now()))
 	}
 	return removed, err
 }

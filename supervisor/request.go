@@ -8,6 +8,7 @@
 //   - killhooks: the operator's programs around a kill;
 //   - toolcmd: the operator's programs that tools run;
 //   - outputs: what runs leave for people to read;
+//   - homes: what agents keep from one run to the next;
 //   - tidy: what gives a launch's memory back;
 //   - sagarun: work of several steps, each a run;
 //   - daemon: many runs in one process: clients, queue, pool, service manager.
@@ -38,6 +39,8 @@ type Request struct {
 	KeyFile              string           // that it is read from; Key counts only without
 
 	Workspace, Rootfs, Keep string
+	WorkspaceMode           string // direct or overlay; empty: direct
+	Home                    string // kept for the agent under this name (package homes); empty: a new one that goes with the run
 	Cwd                     string // inside
 	Binds                   []runtime.BindMount
 	Env, EnvPass            []string
@@ -82,7 +85,7 @@ func (r *Request) Account() bool { return r.JSON || r.StatusFile != "" || r.Deta
 type Limits struct {
 	CPU                            *float64
 	Memory, ScratchSize, MaxOutput *profiles.Size
-	PIDs                           *int
+	PIDs, MaxSteps                 *int
 	Timeout, CPUTime               *profiles.Duration
 }
 
@@ -91,6 +94,7 @@ func (l Limits) Over(p *profiles.Limits) {
 	lay(&p.CPU, l.CPU)
 	lay(&p.Memory, l.Memory)
 	lay(&p.PIDs, l.PIDs)
+	lay(&p.MaxSteps, l.MaxSteps)
 	lay(&p.Timeout, l.Timeout)
 	lay(&p.CPUTime, l.CPUTime)
 	lay(&p.ScratchSize, l.ScratchSize)

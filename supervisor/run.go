@@ -14,6 +14,8 @@ import (
 	"agentrun/hypervisor"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/supervisor/changes"
+	"agentrun/supervisor/homes"
 	"agentrun/supervisor/killhooks"
 	"agentrun/supervisor/live"
 )
@@ -41,6 +43,8 @@ var steps = []step{
 		(*run).warm, (*run).endWarming},
 	{"files", "what is written after the run can be; their folders are held from before any code of the agent",
 		(*run).openFiles, nil},
+	{"home", "what the agent keeps from run to run is one run's at a time, and is there before the plan shows it",
+		(*run).takeHome, (*run).leaveHome},
 	{"plan", "what will be applied on this host; it shows nobody else's workspace, no key and no log (H-30)",
 		(*run).planOnRecord, nil},
 	{"sandbox", "one that is ready may suit the plan, and is part of it then",
@@ -83,6 +87,7 @@ type run struct {
 	file      config.Gateway // as it was when the request was looked at
 	warmed    func()
 	statusTo  *fsjail.Output // nil: nowhere, or not opened yet
+	home      *homes.Home    // nil: it keeps none
 	plan      *runtime.Plan
 	hooks     killhooks.Hooks
 	admission hypervisor.Admission
@@ -237,7 +242,7 @@ func (s *run) newPlan() (err error) {
 	if s.want.KeyFile != "" {
 		secret = []string{s.want.KeyFile}
 	}
-	return s.h.CheckPaths(s.spec.Session, s.plan.HostPaths(), s.plan.Seen(), secret...)
+	return s.h.CheckPaths(s.spec.Session, s.notOwn(s.plan.HostPaths()), s.plan.Seen(), secret...)
 }
 
 func (s *run) planOnRecord() error {
@@ -299,7 +304,7 @@ func (s *run) unregister() { s.over() }
 // told as soon as it is on record, unless somebody waits for more than the exit code.
 func (s *run) launch() error {
 	plan, by := s.plan, s.by
-	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.TTY && !s.want.Account()}
+	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.TTY && !s.want.Account() && s.home == nil}
 	observer := s.outcome.watch(s.live.Control.Watch(hypervisor.WatchOptions{
 		SignLater: s.outcome.early, // closeNode does
 		Warn:      func(err error) { s.node.Log.Warn("audit", "err", err) },
@@ -313,6 +318,17 @@ func (s *run) launch() error {
 		ApplyTime:    s.node.ApplyTime,
 		OnCacheError: s.node.NoFilterCache,
 		OnStep:       s.timed("launch"),
+	}
+	opt.CountChanges = by.Watched || s.want.Account()
+	if plan.Session != "" && !plan.Rootless {
+		opt.OnWrites = s.wrote
+	}
+	if plan.Overlay {
+		folder, owner := plan.WorkspaceOf()
+		var err error
+		if opt.Changes, err = s.node.Changes().Begin(plan.ID, folder, int(owner.UID), int(owner.GID), plan.Guard()); err != nil {
+			return err
+		}
 	}
 	said := func(runtime.Status) {}
 	if s.want.Detach {
@@ -337,11 +353,24 @@ func (s *run) launch() error {
 		defer follow(by.Terminal, &opt)()
 	}
 	s.live.Follow(&opt)
+	opt.OnEvent = s.warned(opt.OnEvent)
 	status := runtime.Run(s.ctx, plan, opt)
 	s.sumUp(&status)
 	s.live.Over(status)
 	s.status = &status
 	return nil
+}
+
+// wrote tells the session what the run has left in the workspace that its participants share (H-32).
+func (s *run) wrote(began time.Time, files []runtime.FileWrite, more bool) []string {
+	if more {
+		s.node.Log.Warn("not all that the run wrote in its session's workspace was seen", "run", s.plan.ID)
+	}
+	conflicts, err := s.live.Control.RecordWrites(context.WithoutCancel(s.ctx), began, files)
+	if err != nil {
+		s.node.Log.Warn("what the run wrote", "run", s.plan.ID, "err", err)
+	}
+	return conflicts
 }
 
 // letGo says which run it is to the command that asked for it, and ends that. A run that nobody knows of is
@@ -366,5 +395,25 @@ func (s *run) tellEnd() error {
 		Tell(s.by.Stderr, "left behind: "+l, "")
 	}
 	s.outcome.say(*s.status)
+	if s.plan.Overlay {
+		s.tellChanges()
+	}
 	return nil
+}
+
+// tellChanges says what waits to be looked at, or that nothing does.
+func (s *run) tellChanges() {
+	set, err := s.node.Changes().Open(s.plan.ID)
+	if err == nil {
+		defer set.Close()
+		var list []changes.Change
+		if list, err = set.List(); err == nil && len(list) == 0 {
+			err = set.Discard()
+		} else if err == nil && !s.want.JSON {
+			Tell(s.by.Stderr, fmt.Sprintf("%d changes of the workspace wait", len(list)), "agentrun diff "+s.plan.ID+"; agentrun apply or agentrun discard ends the waiting")
+		}
+	}
+	if err != nil && s.status.State != runtime.Failed {
+		Tell(s.by.Stderr, "changes of the workspace: "+err.Error(), Hint(err))
+	}
 }

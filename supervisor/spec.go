@@ -36,9 +36,9 @@ func (s *run) specify() (err error) {
 	s.spec = runtime.Spec{
 		Name: r.Name, Agent: r.Agent, Session: r.Session, Command: r.Command, Cwd: r.Cwd,
 		Env: r.Env, EnvPass: r.EnvPass, Environ: withoutKey(s.by.Environ),
-		Workspace: r.Workspace, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, TTY: r.TTY, BestEffort: r.BestEffort,
-		TestOnlyRanges: s.by.Getenv(TestOnlyLimits) == "1",
+		Workspace: r.Workspace, Overlay: r.WorkspaceMode == WorkspaceOverlay, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, TTY: r.TTY, BestEffort: r.BestEffort,
 	}
+	s.ranges()
 	if s.spec.WorkDir, err = s.by.getwd(); err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
@@ -53,8 +53,9 @@ func (s *run) specify() (err error) {
 	s.spec.Profile.Environment.Set = s.node.Git.under(s.spec.Profile.Environment.Set)
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
-	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile))
-	if err := s.planLimits(); err != nil {
+	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), s.showHome(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile),
+		workspaceMode(r))
+	if err := s.planTime(); err != nil {
 		return err
 	}
 	if len(problems) == 0 {
@@ -81,10 +82,7 @@ func (s *run) profile() (profiles.Profile, error) {
 	case ring < 0 || ring > 3:
 		return profiles.Profile{}, fmt.Errorf("--ring %d: there are four rings, and agents run in 1, 2 or 3", ring)
 	}
-	src := profiles.Sources{Dirs: s.node.ProfileDirs}
-	if s.spec.TestOnlyRanges {
-		src.Ranges = profiles.TestOnlyUnsafeRanges()
-	}
+	src := profiles.Sources{Dirs: s.node.ProfileDirs, Ranges: s.spec.Ranges}
 	var p profiles.Profile
 	var err error
 	if r.Ring != nil {
@@ -131,27 +129,51 @@ func identifiers(req hypervisor.Request) error {
 	return nil
 }
 
-// planLimits narrows what the plan of the run's agent narrows (M-19). Flags that ask for more are refused
-// like any other limit.
-func (s *run) planLimits() error {
-	if s.asked.Agent == "" {
-		return nil
+// ranges finds those that the run's limits must lie in (M-3): the node's, for the plan of the run's agent. An agent whose plan can't be
+// found out is refused later, with the reason.
+func (s *run) ranges() {
+	s.spec.Ranges = s.node.Ranges
+	s.spec.Ranges.Plan = governance.Operator
+	s.spec.Ranges.TestOnly = s.by.Getenv(TestOnlyLimits) == "1"
+	s.spec.MostTime = profiles.NoLimit
+	if s.want.Agent == "" {
+		return
 	}
-	grant, err := s.h.GrantFor(s.ctx, s.asked.Agent)
-	if err != nil {
-		return err
+	if grant, err := s.h.GrantFor(s.ctx, s.want.Agent); err == nil {
+		s.spec.Ranges.Plan = grant.Plan
+		if int64(grant.Limits.Time) != governance.Unlimited {
+			s.spec.MostTime = profiles.Duration(grant.Limits.Time)
+		}
 	}
-	l, most := &s.spec.Limits, profiles.Duration(grant.Limits.Time)
-	if int64(grant.Limits.Time) == governance.Unlimited || l.Timeout <= most {
+}
+
+// planTime narrows what the plan of the run's agent narrows (M-19). A flag that asks for more is refused like any other limit.
+func (s *run) planTime() error {
+	l, most := &s.spec.Limits, s.spec.MostTime
+	if l.Timeout <= most {
 		return nil
 	}
 	if s.want.Limits.Timeout != nil && s.parent == nil {
-		why := fmt.Sprintf("plan %s gives a run %s at most", grant.Plan, most)
+		why := fmt.Sprintf("plan %s gives a run %s at most", s.spec.Ranges.Plan, most)
 		return &runtime.InvalidSpec{Problems: []read.Problem{{Path: "--timeout", Message: why}}}
 	}
 	l.Timeout = most
 	l.CPUTime = min(l.CPUTime, most)
 	return nil
+}
+
+// The ways to give a run its workspace.
+const (
+	WorkspaceDirect  = "direct"
+	WorkspaceOverlay = "overlay"
+)
+
+func workspaceMode(r *Request) []read.Problem {
+	switch r.WorkspaceMode {
+	case "", WorkspaceDirect, WorkspaceOverlay:
+		return nil
+	}
+	return []read.Problem{{Path: "--workspace-mode", Message: fmt.Sprintf("%.64q is none of direct, overlay", r.WorkspaceMode)}}
 }
 
 // onBreach has the flag speak to the profile.

@@ -3,13 +3,16 @@
 package supervisor
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/containerd/console"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/shown"
 	"agentrun/runtime"
 )
 
@@ -41,9 +44,12 @@ func (ownTerminal) Resized() (<-chan os.Signal, func()) {
 }
 
 // follow keeps the agent's terminal as large as the caller's, and has the caller's pass everything on. The
-// function it returns ends that.
+// function it returns ends that, and leaves the caller's as it was, also where the program was killed on a
+// full screen. Call it when all that the agent wrote has been passed on.
 func follow(t Terminal, opt *runtime.Options) (end func()) {
 	end = func() {}
+	screen := &shown.Screen{To: opt.Stdout}
+	opt.Stdout = screen
 	opt.OnTTY = func(master *os.File) {
 		resize := func() {
 			if size, err := unix.IoctlGetWinsize(t.FD(), unix.TIOCGWINSZ); err == nil {
@@ -68,8 +74,32 @@ func follow(t Terminal, opt *runtime.Options) (end func()) {
 		end = func() {
 			stop()
 			<-followed
+			screen.Reset()
 			restore()
 		}
 	}
 	return func() { end() }
+}
+
+// warned tells the caller's terminal of an end that is near, beside whoever else hears of events. A line would tear the picture of an
+// agent that has the whole screen, as most with a terminal of their own do: there it is a notification and the window's title, which
+// move nothing. What is no terminal isn't told: a file or another program may stand where the agent's own words are expected. Nobody
+// waits for the terminal: one that was stopped by Ctrl-S would else stop the clock that speaks to it.
+func (s *run) warned(told func(runtime.LiveEvent)) func(runtime.LiveEvent) {
+	return func(e runtime.LiveEvent) {
+		told(e)
+		if e.Kind != runtime.LiveEndsSoon || s.want.Detach || !s.by.Watched {
+			return
+		}
+		left := time.Until(e.Lease.Ends).Round(time.Second).String()
+		more := "agentrun extend " + cmp.Or(s.want.Name, s.plan.ID) + " 10m"
+		go func() {
+			if !s.plan.TTY {
+				Tell(s.by.Stderr, "the run ends in "+left, more)
+				return
+			}
+			text := "agentrun: ends in " + left + " (" + more + ")"
+			fmt.Fprintf(s.by.Stderr, "\x1b]9;%s\a\x1b]2;%s\a", text, text)
+		}()
+	}
 }

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"agentrun/config"
 	"agentrun/hypervisor"
@@ -164,7 +163,6 @@ func (s *run) openWayOut() error {
 	start.MaxModelCalls = o.MaxModelCalls
 	start.MaxSteps, start.LogDir, start.BestEffort = s.broker.MaxSteps(), s.node.Outputs().LogsDir(), r.BestEffort
 	start.Network, start.Trace = narrowedNetwork(plan), trace.New(true).Traceparent()
-	start.Ends = time.Now().Add(time.Duration(plan.Limits.Timeout))
 	s.out = &runtime.Wayout{
 		Program: program, Start: start, Supervisor: s.broker, Announce: cmds.Announce,
 		Env: s.file.Environ(s.by.LookupEnv), Eager: start.Metrics != "",

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"time"
 
 	"agentrun/internal/read"
 	"agentrun/telemetry"
@@ -104,6 +105,7 @@ type gateway struct {
 	sources  []*mcptool.Source
 	mux      *tools.Mux
 	forward  *forward.Proxy
+	inside   *within  // connections of the forward proxy to the mux
 	reader   []string // paths that are read again after the drop
 }
 
@@ -128,7 +130,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	g.reader = append(g.reader, loop.readable()...)
 	alarms := &alarms{to: controlsOf(supervisor), log: log}
 	options := gate.Options{
-		Supervisor: waiting{supervisor, g.metrics}, Caller: c, Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, MaxModelCalls: start.MaxModelCalls, Ends: start.Ends,
+		Supervisor: waiting{supervisor, g.metrics}, Caller: c, Policy: timed(g.policy, g.metrics), MaxSteps: start.MaxSteps, MaxModelCalls: start.MaxModelCalls, Ends: endsOf(supervisor),
 		Granted: gate.Granting(start.Tools), Log: log, Observe: g.observe, TraceID: traceID, Alarm: alarms.violation,
 	}
 	loop.require(&options)
@@ -151,7 +153,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	if err != nil {
 		return nil, err
 	}
-	usage, err := router.NewUsage(router.UsageOptions{Budget: supervisor.Budget})
+	usage, err := router.NewUsage(router.UsageOptions{Budget: supervisor.Budget, Ends: endsOf(supervisor)})
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +162,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 		egress.Router: routes, egress.Usage: usage,
 		egress.Elevation: elevation.New(elevation.Options{Gate: entrance, Controls: controlsOf(supervisor)}),
 	}
-	served := mcpserver.Options{Tools: g.registry, Version: version}
+	served := mcpserver.Options{Tools: g.registry, Version: version, Ends: endsOf(supervisor)}
 	if err := loop.serve(mounts, &served, entrance, log); err != nil {
 		return nil, err
 	}
@@ -170,7 +172,9 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	if err != nil {
 		return nil, err
 	}
+	g.inside = newWithin(pipeAddr{})
 	g.forward, err = forward.New(forward.Options{
+		Gateway: g.inside.dial, GatewayHosts: tools.DefaultHosts(),
 		Config: s.egress, Allow: start.Allow, Supervisor: counted{limitedTo(supervisor, start.Network), g.metrics}, CA: start.CA, Secret: s.Secret, Log: log,
 		// After the drop no netlink socket can be made. A run is shorter than a host's address mostly lives, and whatever is
 		// private is refused anyway.
@@ -239,6 +243,14 @@ func hostAddresses() ([]netip.Addr, error) {
 		}
 	}
 	return own, nil
+}
+
+// endsOf asks when the run's time is over; nil: nobody knows.
+func endsOf(s link.Supervisor) func() time.Time {
+	if l, ok := s.(interface{ Ends() time.Time }); ok {
+		return l.Ends
+	}
+	return nil
 }
 
 // invoker shows the registry to the router.

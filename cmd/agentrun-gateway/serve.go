@@ -203,6 +203,7 @@ func (g *gateway) listen(sockets []socket, scrapes net.Listener, serving *sync.W
 			answers = append(answers, s.file)
 		}
 	}
+	run("gateway by the proxy", func() error { return server.Serve(netutil.LimitListener(g.inside, maxToolConnections)) })
 	for _, s := range sockets {
 		switch s.name {
 		case link.SocketTools, link.SocketUnix:
@@ -277,27 +278,53 @@ func (g *gateway) close(servers []*http.Server, log *slog.Logger) {
 	g.policy.Close()
 }
 
-// one is a listener with the one connection that an agent without sockets inherited.
-type one struct {
-	conns chan net.Conn // closed by close
+// within is a listener whose connections are made in this process: the one that an agent without sockets inherited, and those that the
+// forward proxy makes to the gateway.
+type within struct {
+	conns chan net.Conn
+	done  chan struct{}
 	close func()
 	addr  net.Addr
 }
 
-func newOne(conn net.Conn) *one {
-	conns := make(chan net.Conn, 1)
-	conns <- conn
-	return &one{conns, sync.OnceFunc(func() { close(conns) }), conn.LocalAddr()}
+func newWithin(addr net.Addr) *within {
+	done := make(chan struct{})
+	return &within{make(chan net.Conn, 1), done, sync.OnceFunc(func() { close(done) }), addr}
 }
 
-func (o *one) Accept() (net.Conn, error) {
-	conn, ok := <-o.conns
-	if !ok {
+func newOne(conn net.Conn) *within {
+	w := newWithin(conn.LocalAddr())
+	w.conns <- conn
+	return w
+}
+
+func (w *within) dial(ctx context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case w.conns <- far:
+		return near, nil
+	case <-w.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (w *within) Accept() (net.Conn, error) {
+	select {
+	case conn := <-w.conns:
+		return conn, nil
+	case <-w.done:
 		return nil, net.ErrClosed
 	}
-	return conn, nil
 }
 
-func (o *one) Close() error { o.close(); return nil }
+func (w *within) Close() error { w.close(); return nil }
 
-func (o *one) Addr() net.Addr { return o.addr }
+func (w *within) Addr() net.Addr { return w.addr }
+
+// pipeAddr is where connections within this process come from.
+type pipeAddr struct{}
+
+func (pipeAddr) Network() string { return "pipe" }
+func (pipeAddr) String() string  { return "pipe" }

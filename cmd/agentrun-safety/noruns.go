@@ -34,6 +34,10 @@ func (noRuns) Update(_ context.Context, id string, _ control.Limits, _ bool, _ s
 	return control.LimitChange{}, none(id)
 }
 
+func (noRuns) Extend(_ context.Context, id string, _ control.ExtendRequest, _ string) (control.Lease, error) {
+	return control.Lease{}, none(id)
+}
+
 func (noRuns) Elevate(_ context.Context, id string, _ control.ElevateRequest, _ string) (control.Elevation, error) {
 	return control.Elevation{}, none(id)
 }

@@ -18,6 +18,7 @@ import (
 
 	"agentrun/control"
 	"agentrun/internal/hinted"
+	"agentrun/internal/shown"
 )
 
 func (l *liveVerbs) attach() *cli.Command {
@@ -80,6 +81,7 @@ type attached struct {
 	run      liveRun
 	in       io.Reader
 	out, err io.Writer
+	screen   *shown.Screen    // what out is; nil: no terminal
 	sizes    <-chan [2]uint16 // rows, columns
 }
 
@@ -100,6 +102,7 @@ func (a *attached) serve(ctx context.Context) error {
 	}()
 	go a.pass(conn, end, ours.Close)
 	code, err := a.show(conn)
+	a.screen.Reset()
 	if errors.Is(context.Cause(ctx), errDetached) {
 		fmt.Fprintf(a.err, "\r\nagentrun: detached from %s; it goes on\r\n", a.run.label())
 		return nil
@@ -218,6 +221,8 @@ func (a *attached) rawTerminal() (restore func(), err error) {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
 	a.in = &detachKeys{r: os.Stdin}
+	a.screen = &shown.Screen{To: a.out}
+	a.out = a.screen
 	winch := make(chan os.Signal, 1)
 	sizes := make(chan [2]uint16, 1)
 	tell := func() {
@@ -236,6 +241,7 @@ func (a *attached) rawTerminal() (restore func(), err error) {
 	signal.Notify(ends, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT)
 	go func() {
 		if s, ok := (<-ends).(unix.Signal); ok { // the terminal is somebody's after us
+			a.screen.Reset()
 			_ = ours.Reset()
 			os.Exit(128 + int(s))
 		}

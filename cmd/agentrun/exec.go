@@ -27,15 +27,7 @@ A daemon (agentrun serve) takes the run over if one listens; --no-daemon or AGEN
 
 Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executable, 127 not found,
 128+n ended by signal n, 137 killed or out of memory.`,
-		Flags: quick(append(specFlags(), group(groupEnd,
-			&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
-			&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
-			&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
-			&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
-			&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
-			&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
-			&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
-		)...)),
+		Flags:  quick(execFlags()),
 		Before: allFlagsAreParsed,
 		Action: func(c *cli.Context) error { return execAction(g, c) },
 	}
@@ -65,4 +57,17 @@ func execAction(g *global, c *cli.Context) error {
 		return err
 	}
 	return exitError(code)
+}
+
+// execFlags are those that shape a sandbox, and those about input, output and the end.
+func execFlags() []cli.Flag {
+	return append(specFlags(), group(groupEnd,
+		&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
+		&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
+		&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
+		&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
+		&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
+		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
+		&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
+	)...)
 }

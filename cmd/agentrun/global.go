@@ -24,6 +24,7 @@ import (
 	"agentrun/profiles"
 	"agentrun/supervisor"
 	"agentrun/supervisor/daemon"
+	"agentrun/supervisor/homes"
 	"agentrun/supervisor/killhooks"
 	"agentrun/supervisor/live"
 )
@@ -53,13 +54,16 @@ type configFile struct {
 	Audit       struct {
 		Sync string `yaml:"sync"` // "always", or empty: what H-28 asks for
 	} `yaml:"audit"`
-	Serve   daemon.Config    `yaml:"serve"`
-	Control accessConfig     `yaml:"control"`
-	Kill    killhooks.Config `yaml:"kill"`
-	Live    liveConfig       `yaml:"live"`
-	Safety  live.Codes       `yaml:"safety"`
-	Git     supervisor.Git   `yaml:"git"`
+	Serve   daemon.Config       `yaml:"serve"`
+	Control accessConfig        `yaml:"control"`
+	Kill    killhooks.Config    `yaml:"kill"`
+	Live    liveConfig          `yaml:"live"`
+	Safety  live.Codes          `yaml:"safety"`
+	Git     supervisor.Git      `yaml:"git"`
+	Ranges  profiles.RangeRules `yaml:"ranges"` // nil: nothing is said of them
+	Homes   homes.Config        `yaml:"homes"`
 
+	path     string   // of this file, or of that which there would be
 	gateways []string // Gateway of this file, and of the machine's
 	keys     bool     // either wants them
 }
@@ -153,8 +157,9 @@ func (g *global) load(c *cli.Context) error {
 		}
 	}
 	g.ProfileDirs = append(profiles.DefaultDirs(by.Getenv), by.Paths(cfg.ProfileDirs)...)
+	g.Ranges = profiles.NodeRanges{File: cfg.path, Rules: cfg.Ranges}
 	g.PlanFiles, g.Own = governance.DefaultFiles(by.Getenv), configDirs(by)
-	g.Codes, g.Git = cfg.Safety, cfg.Git
+	g.Codes, g.Git, g.HomeConfig = cfg.Safety, cfg.Git, cfg.Homes
 	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
 	g.serve, g.Operators = cfg.Serve, g.operatorsFile(c)
 	if fd := c.Int(detachedFlag); fd > 2 && !g.served {
@@ -193,7 +198,7 @@ const (
 )
 
 // readConfig reads the file named, or the first of the usual places that exists. What the machine's file says of
-// who is asked about a start holds also where another file is named: a flag must not leave it out (M-9).
+// who is asked about a start, and of ranges, holds also where another file is named: a flag must not leave it out (M-3, M-9).
 func readConfig(by *supervisor.Caller, name string) (configFile, error) {
 	if name == "" {
 		var names []string
@@ -208,11 +213,18 @@ func readConfig(by *supervisor.Caller, name string) (configFile, error) {
 	}
 	machine, err := firstConfig([]string{machineConfig}, true)
 	cfg.gateways, cfg.keys = append(cfg.gateways, machine.gateways...), cfg.keys || machine.keys
+	if machine.Ranges != nil {
+		cfg.Ranges, cfg.path = machine.Ranges, machine.path
+	}
 	return cfg, err
 }
 
 // firstConfig reads the first of the files that exists; optional: there may be none.
 func firstConfig(names []string, optional bool) (cfg configFile, err error) {
+	cfg.path = names[len(names)-1]
+	if os.Geteuid() == 0 && !rootless.Is() {
+		cfg.path = names[0]
+	}
 	for _, n := range names {
 		file, err := config.Read(n, maxConfig)
 		if errors.Is(err, fs.ErrPermission) && rootless.Is() {
@@ -229,10 +241,11 @@ func firstConfig(names []string, optional bool) (cfg configFile, err error) {
 			return cfg, fmt.Errorf("--config: %w", err)
 		}
 		text := read.YAML(read.Source{File: n, Max: maxConfig}, file.Text)
-		if text.Into(&cfg); text.Done() != nil {
-			return cfg, fmt.Errorf("configuration %w", text.Done())
+		text.Into(&cfg)
+		if err := text.Done(cfg.Ranges.Check()); err != nil {
+			return cfg, fmt.Errorf("configuration %w", err)
 		}
-		cfg.Kill.File = file.Path
+		cfg.path, cfg.Kill.File = file.Path, file.Path
 		if cfg.Gateway != "" && !filepath.IsAbs(cfg.Gateway) {
 			return cfg, fmt.Errorf("configuration %s: gateway: %q: want an absolute path", n, cfg.Gateway)
 		}

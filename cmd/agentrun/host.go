@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -76,7 +77,7 @@ func gcCommand(g *global) *cli.Command {
 		Name:  "gc",
 		Usage: "remove what crashed runs left behind",
 		Description: `Every exec does this too. Runs that are alive are not touched. Logs of runs that are older than the
-configuration says go as well.
+configuration says go as well, and homes that no run has used for as long as it says (90 days).
 
    agentrun gc`,
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
@@ -85,6 +86,11 @@ configuration says go as well.
 			if file, ferr := g.ReadGateway(""); ferr == nil {
 				ferr = g.Outputs().Sweep(file.Logs)
 				err = errors.Join(err, ferr)
+			}
+			swept, serr := g.Homes().Sweep(time.Now())
+			err = errors.Join(err, serr)
+			for _, name := range swept {
+				removed = append(removed, "home "+name)
 			}
 			if c.Bool("json") {
 				if removed == nil {

@@ -89,15 +89,29 @@ func inspectText(in control.Inspection, now time.Time) string {
 	field("command", "%s", commandText(in.Command))
 	field("started", "%s, %s ago", in.StartedAt.UTC().Format(time.RFC3339), ageText(now.Sub(in.StartedAt)))
 	field("pid", "%d, supervisor %d", in.PID, in.Supervisor)
+	if in.EndsAt.IsZero() {
+		field("ends", "by no time limit")
+	} else {
+		field("ends", "%s, in %s", in.EndsAt.UTC().Format(time.RFC3339), in.EndsAt.Sub(now).Round(time.Second))
+	}
 	field("limits", "%s", limitsText(in.Limits))
 	field("usage", "cpu time %s, memory %s (peak %s), pids %d, output %s",
 		cpuText(in.Usage.CPUTime), memText(in.Usage.Memory), memText(in.Usage.MemoryPeak), in.Usage.PIDs, memText(in.Usage.Output))
+	field("pressure", "%s", pressureText(in.Usage.Pressure))
 	given("plan", planDigest(in.Plan))
 	given("refused", refusedText(in.Refused))
 	if len(in.Processes) > 0 {
 		b.WriteString("\n" + processTable(in.Processes))
 	}
 	return b.String()
+}
+
+// pressureText says also that there is none to tell: a row that is missing could be read as no pressure.
+func pressureText(p *control.Pressure) string {
+	if p == nil {
+		return "not told for a run by this kernel (cgroup v1, or without PSI)"
+	}
+	return fmt.Sprintf("of the last 10 s waited for cpu %.0f%%, memory %.0f%%, io %.0f%%", p.CPU, p.Memory, p.IO)
 }
 
 func planDigest(plan json.RawMessage) string {

@@ -94,7 +94,7 @@ func liveOf(g *global) *liveVerbs {
 
 func (l *liveVerbs) commands() []*cli.Command {
 	return []*cli.Command{
-		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.update(), l.elevate(), l.revoke(),
+		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.update(), l.extend(), l.elevate(), l.revoke(),
 		l.quarantine(), l.release(), l.score(), l.kill(), l.signal(), l.attach(), l.output(), l.logs(),
 	}
 }

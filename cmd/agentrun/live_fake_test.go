@@ -100,6 +100,10 @@ func (f *fakeSuper) Inspect(_ context.Context, id string) (control.Inspection, e
 }
 func (f *fakeSuper) Freeze(_ context.Context, id, _ string) error { return f.do("freeze", id) }
 func (f *fakeSuper) Thaw(_ context.Context, id, _ string) error   { return f.do("thaw", id) }
+func (f *fakeSuper) Extend(_ context.Context, id string, r control.ExtendRequest, _ string) (control.Lease, error) {
+	return control.Lease{Timeout: r.Time, CPUTime: r.CPUTime}, f.do("extend", id, r.Time, r.CPUTime, r.Reason)
+}
+
 func (f *fakeSuper) Update(_ context.Context, id string, to control.Limits, dry bool, _ string) (control.LimitChange, error) {
 	err := f.do("update", id, to, dry)
 	return control.LimitChange{Before: control.Limits{CPU: 1, Memory: 256 << 20, PIDs: 64}, After: to, DryRun: dry}, err

@@ -78,6 +78,7 @@ func (g *global) app() *cli.App {
 
    agentrun exec -- agent.py                         ring 3: no network, no subprocesses, read-only files
    agentrun exec --ring 2 --workspace . -- make test  may write the workspace and start programs
+   agentrun host claude                              a coding agent in this folder; its key stays outside
    agentrun plan --ring 1 -- bash                    what would be applied, without starting anything
    agentrun doctor                                   what this host offers, and what is missing`,
 		Reader: g.caller.Stdin, Writer: g.caller.Stdout, ErrWriter: g.caller.Stderr,
@@ -114,9 +115,9 @@ func (g *global) commands() []*cli.Command {
 		return []*cli.Command{execCommand(g)}
 	}
 	return append([]*cli.Command{
-		execCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g),
+		execCommand(g), hostCommand(g), homeCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g),
 		auditCommand(g), historyCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g),
 		operatorCommand(g), keyCommand(g), metricsCommand(g), sagaCommand(g), policyCommand(), safetyCommand(g), challengesCommand(g), undoCommand(g),
 		conformCommand(), completionCommand(),
-	}, liveOf(g).commands()...)
+	}, append(changesCommands(g), liveOf(g).commands()...)...)
 }

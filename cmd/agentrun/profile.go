@@ -34,7 +34,9 @@ func profileCommand(g *global) *cli.Command {
 	}
 }
 
-func (g *global) sources() profiles.Sources { return profiles.Sources{Dirs: g.ProfileDirs} }
+func (g *global) sources() profiles.Sources {
+	return profiles.Sources{Dirs: g.ProfileDirs, Ranges: g.Ranges}
+}
 
 func (g *global) profileList(c *cli.Context) error {
 	type row struct {

@@ -136,23 +136,31 @@ func psTable(list []control.Sandbox, width int, now time.Time) string {
 	for i, s := range list {
 		cpu[i] = cpuText(s.Usage.CPUTime)
 	}
-	return runTable(list, cpu, width, now)
+	return runTable(list, cpu, nil, width, now)
 }
 
 // narrow is the terminal where whole ids leave no room for the command.
 const narrow = 120
 
-// runTable is one line for each run. cpu is the column of that name.
-func runTable(list []control.Sandbox, cpu []string, width int, now time.Time) string {
+// runTable is one line for each run. cpu and waits are the columns of these names; nil: there is none.
+func runTable(list []control.Sandbox, cpu, waits []string, width int, now time.Time) string {
 	t := shown.Table{Width: width, Columns: []shown.Column{{Head: "ID"}, {Head: "NAME", Cut: 6}, {Head: "AGENT", Cut: 6}, {Head: "RING"}, {Head: "STATE"},
 		{Head: "AGE", Right: true}, {Head: "CPU", Right: true}, {Head: "MEM", Right: true}, {Head: "PIDS", Right: true}, {Head: "COMMAND", Cut: 10}}}
+	const last = 9 // of the columns
+	if waits != nil {
+		t.Columns = slices.Insert(t.Columns, last, shown.Column{Head: "WAITS", Right: true})
+	}
 	idLen := math.MaxInt
 	if width > 0 && width < narrow {
 		idLen = prefixLen(list)
 	}
 	for i, s := range list {
-		t.Row(s.ID[:min(idLen, len(s.ID))], orDash(s.Name), orDash(s.Agent), ringText(s, now), stateText(s), ageText(now.Sub(s.StartedAt)), cpu[i],
-			memText(s.Usage.Memory), strconv.FormatInt(s.Usage.PIDs, 10), commandText(s.Command))
+		row := []string{s.ID[:min(idLen, len(s.ID))], orDash(s.Name), orDash(s.Agent), ringText(s, now), stateText(s), ageText(now.Sub(s.StartedAt)), cpu[i],
+			memText(s.Usage.Memory), strconv.FormatInt(s.Usage.PIDs, 10), commandText(s.Command)}
+		if waits != nil {
+			row = slices.Insert(row, last, waits[i])
+		}
+		t.Row(row...)
 	}
 	return t.String()
 }

@@ -19,7 +19,8 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		Command: c.Args().Slice(), Name: c.String("name"), Agent: c.String("agent"), Session: c.String("session"),
 		KeyFile: by.Path(c.String("key-file")),
 		Ring:    given(c, "ring", c.Int), Profile: c.String("profile"),
-		Workspace: by.Path(c.String("workspace")), Rootfs: by.Path(c.String("rootfs")), Keep: by.Path(c.String("keep")), Cwd: c.String("cwd"),
+		Workspace: by.Path(c.String("workspace")), WorkspaceMode: c.String("workspace-mode"), Rootfs: by.Path(c.String("rootfs")),
+		Home: c.String("home"), Keep: by.Path(c.String("keep")), Cwd: c.String("cwd"),
 		Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
 		TTY: c.Bool("t"), Interactive: c.Bool("i"), BestEffort: c.Bool("best-effort"),
 		NoGateway: c.Bool("no-gateway"), Gateway: by.Path(c.String("gateway")), Policy: by.Path(c.String("policy")),
@@ -31,7 +32,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	bad := func(flag, message string) {
 		r.Malformed = append(r.Malformed, read.Problem{Path: "--" + flag, Message: message})
 	}
-	for _, f := range []string{"agent", "session", "name", "workspace", "rootfs", "cwd", "keep", "profile", "status-file", "on-breach", "key-file"} {
+	for _, f := range []string{"agent", "session", "name", "workspace", "workspace-mode", "rootfs", "cwd", "home", "keep", "profile", "status-file", "on-breach", "key-file"} {
 		if c.IsSet(f) && c.String(f) == "" {
 			bad(f, "is empty; leave the flag out, or give it a value")
 		}
@@ -49,13 +50,8 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	l := &r.Limits
 	limit(c, bad, "cpus", &l.CPU, profiles.ParseCPUs)
 	limit(c, bad, "memory", &l.Memory, profiles.ParseSize)
-	limit(c, bad, "pids", &l.PIDs, func(v string) (int, error) {
-		n, err := profiles.ParseValue(v)
-		if err != nil || n.N > 1<<31-1 {
-			return 0, fmt.Errorf("%q is no number of processes", v)
-		}
-		return int(n.N), nil
-	})
+	limit(c, bad, "pids", &l.PIDs, number("processes"))
+	limit(c, bad, "max-steps", &l.MaxSteps, number("tool calls"))
 	limit(c, bad, "timeout", &l.Timeout, profiles.ParseDuration)
 	limit(c, bad, "cpu-time", &l.CPUTime, profiles.ParseDuration)
 	limit(c, bad, "scratch-size", &l.ScratchSize, profiles.ParseSize)
@@ -71,6 +67,17 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		}
 	}
 	return r
+}
+
+// number reads a count of something.
+func number(of string) func(string) (int, error) {
+	return func(v string) (int, error) {
+		n, err := profiles.ParseValue(v)
+		if err != nil || n.N > 1<<31-1 {
+			return 0, fmt.Errorf("%.64q is no number of %s", v, of)
+		}
+		return int(n.N), nil
+	}
 }
 
 // given is the value of a flag that was given; nil: it was not.

@@ -24,7 +24,8 @@ func (l *liveVerbs) top() *cli.Command {
 	return l.verb(&cli.Command{
 		Name:  "top",
 		Usage: "watch the live runs, the busiest first",
-		Description: `CPU is of one processor: 100% is one used wholly since the last look. On a terminal q ends it; elsewhere a table is printed
+		Description: `CPU is of one processor: 100% is one used wholly since the last look. WAITS is what the run waited for most of the last 10 s, for lack
+of memory, processor or disk; - on cgroup v1, which doesn't tell. On a terminal q ends it; elsewhere a table is printed
 for each look.
 
    agentrun top
@@ -147,7 +148,7 @@ func topLines(v look, width int) []string {
 	var percents float64
 	var memory, processes int64
 	var frozen, held, raised int
-	list, cpu := make([]control.Sandbox, len(v.Sandboxes)), make([]string, len(v.Sandboxes))
+	list, cpu, pressed := make([]control.Sandbox, len(v.Sandboxes)), make([]string, len(v.Sandboxes)), make([]string, len(v.Sandboxes))
 	for i, r := range v.Sandboxes {
 		percents += r.CPUPercent
 		memory += r.Usage.Memory
@@ -155,7 +156,7 @@ func topLines(v look, width int) []string {
 		frozen += count(r.State == control.Frozen)
 		held += count(r.Quarantined)
 		raised += count(r.Ring < r.BaseRing)
-		list[i], cpu[i] = r.Sandbox, fmt.Sprintf("%.1f%%", r.CPUPercent)
+		list[i], cpu[i], pressed[i] = r.Sandbox, fmt.Sprintf("%.1f%%", r.CPUPercent), worst(r.Usage.Pressure)
 	}
 	lines := []string{
 		fmt.Sprintf("%s  %d runs: %d elevated, %d frozen, %d in quarantine", v.At.Format(time.TimeOnly), len(v.Sandboxes), raised, frozen, held),
@@ -169,7 +170,20 @@ func topLines(v look, width int) []string {
 			lines[i] = shown.Clip(line, width)
 		}
 	}
-	return append(lines, strings.Split(strings.TrimSuffix(runTable(list, cpu, width, v.At), "\n"), "\n")...)
+	return append(lines, strings.Split(strings.TrimSuffix(runTable(list, cpu, pressed, width, v.At), "\n"), "\n")...)
+}
+
+// worst is what a run waits for most, a dash where the kernel tells of no run what it waits for.
+func worst(p *control.Pressure) string {
+	switch {
+	case p == nil:
+		return "-"
+	case p.Memory >= max(p.CPU, p.IO):
+		return fmt.Sprintf("mem %.0f%%", p.Memory)
+	case p.CPU >= p.IO:
+		return fmt.Sprintf("cpu %.0f%%", p.CPU)
+	}
+	return fmt.Sprintf("io %.0f%%", p.IO)
 }
 
 func count(b bool) int {

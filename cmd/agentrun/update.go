@@ -3,9 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
@@ -16,7 +17,6 @@ import (
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
-	"agentrun/supervisor"
 )
 
 func (l *liveVerbs) update() *cli.Command {
@@ -24,16 +24,16 @@ func (l *liveVerbs) update() *cli.Command {
 		Name:      "update",
 		Usage:     "change the limits of a live run",
 		ArgsUsage: "REF",
-		Description: `The same values as of exec, in the same ranges. What isn't named stays. Less memory than the run uses now is refused, or ends it,
-as the kernel does it.
+		Description: `The same values as of exec, in the ranges of the ring that the run is in now. What isn't named stays. Less memory than the run uses
+now is refused, or ends it, as the kernel does it.
 
    agentrun update planner --memory 512M
    agentrun update planner --cpus 0.5 --pids 64 --dry-run
 
 Exit code: 0; 1 not done; 2 usage, also a value outside its range.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "cpus", Usage: "processors, `0.01–1`"},
-			&cli.StringFlag{Name: "memory", Usage: "memory without swap, `4M–1G`"},
+			&cli.StringFlag{Name: "cpus", Usage: "`N` processors, from 0.01"},
+			&cli.StringFlag{Name: "memory", Usage: "memory without swap, `SIZE`, from 4M"},
 			&cli.StringFlag{Name: "pids", Usage: "processes and threads, `N`"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would change"},
 			jsonFlag(),
@@ -51,7 +51,7 @@ func (l *liveVerbs) updateAction(c *cli.Context) error {
 		return r.by.Update(ctx, r.ID, to, c.Bool("dry-run"), operatorName())
 	})
 	if err != nil {
-		return err
+		return outOfRange(err)
 	}
 	would := "now has"
 	if change.DryRun {
@@ -61,47 +61,56 @@ func (l *liveVerbs) updateAction(c *cli.Context) error {
 		limitsText(change.Before))
 }
 
-// newLimits are those the flags name. All that is wrong is said at once (M-3).
-func newLimits(c *cli.Context) (control.Limits, error) {
-	var want profiles.Limits
+// newLimits are those the flags name. All that is malformed or less than a run can have is said at once; how far the ranges go is known
+// to the run's supervisor.
+func newLimits(c *cli.Context) (to control.Limits, err error) {
 	var problems []read.Problem
-	asked := map[string]string{} // path in profiles.Limits → flag
-	set := func(flag, path string, parse func(string) error) {
+	named, spec := false, profiles.SpecRanges()
+	set := func(flag string, parse func(string) error) {
 		if !c.IsSet(flag) {
 			return
 		}
-		asked["limits."+path] = "--" + flag
+		named = true
 		if err := parse(c.String(flag)); err != nil {
 			problems = append(problems, read.Problem{Path: "--" + flag, Message: err.Error()})
-			delete(asked, "limits."+path)
 		}
 	}
-	set("cpus", "cpu", func(v string) (err error) { want.CPU, err = profiles.ParseCPUs(v); return })
-	set("memory", "memory", func(v string) (err error) { want.Memory, err = profiles.ParseSize(v); return })
-	set("pids", "pids", func(v string) error {
-		n, err := profiles.ParseValue(v)
-		if err != nil || n.N > 1<<31-1 {
-			return fmt.Errorf("%.64q is no number of processes", v)
-		}
-		want.PIDs = int(n.N)
-		return nil
+	set("cpus", func(v string) (err error) {
+		to.CPU, err = profiles.ParseCPUs(v)
+		return atLeast(spec.CPU.Min, to.CPU, err)
 	})
-	if len(asked)+len(problems) == 0 {
-		return control.Limits{}, usagef("agentrun update REF --memory 512M", "nothing to change: --cpus, --memory or --pids is missing")
-	}
-	ranges := profiles.SpecRanges()
-	if os.Getenv(supervisor.TestOnlyLimits) == "1" {
-		ranges = profiles.TestOnlyUnsafeRanges()
-	}
-	for _, p := range want.Check(ranges) {
-		if flag, ok := asked[p.Path]; ok {
-			problems = append(problems, read.Problem{Path: flag, Message: p.Message})
-		}
+	set("memory", func(v string) error {
+		n, err := profiles.ParseSize(v)
+		to.Memory = int64(n) //nolint:gosec // ParseSize gives no more
+		return atLeast(spec.Memory.Min, n, err)
+	})
+	set("pids", func(v string) error {
+		n, err := number("processes")(v)
+		to.PIDs = int64(n)
+		return atLeast(spec.PIDs.Min, n, err)
+	})
+	if !named {
+		return to, usagef("agentrun update REF --memory 512M", "nothing to change: --cpus, --memory or --pids is missing")
 	}
 	if len(problems) > 0 {
-		return control.Limits{}, &badUsage{hinted.New(&runtime.InvalidSpec{Problems: problems}, c.Command.HelpName+" --help lists the flags")}
+		return to, &badUsage{hinted.New(&runtime.InvalidSpec{Problems: problems}, c.Command.HelpName+" --help lists the flags")}
 	}
-	return control.Limits{CPU: want.CPU, Memory: int64(want.Memory), PIDs: int64(want.PIDs)}, nil
+	return to, nil
+}
+
+func atLeast[T cmp.Ordered](least, v T, err error) error {
+	if err == nil && !(v >= least) {
+		err = fmt.Errorf("%v is less than %v, the least that a run can have", v, least)
+	}
+	return err
+}
+
+// outOfRange has a value outside its range end as a wrong command line does, though the run's supervisor found it.
+func outOfRange(err error) error {
+	if e, ok := errors.AsType[*control.Error](err); ok && e.Code == control.CodeOutOfRange {
+		return &badUsage{err}
+	}
+	return err
 }
 
 func limitsText(l control.Limits) string {

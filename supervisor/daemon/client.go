@@ -139,8 +139,8 @@ func (d *Daemon) carryOut(
 func (cl *client) caller() *supervisor.Caller {
 	by := &supervisor.Caller{
 		Stdin: cl.conn.Stdin, Stdout: cl.conn.Stdout, Stderr: &cl.stderr, Environ: cl.conn.Env, Dir: cl.conn.Dir,
+		Watched: supervisor.IsTerminal(cl.conn.Stderr.FD()),
 	}
-	by.Watched = supervisor.IsTerminal(cl.conn.Stderr.FD())
 	if supervisor.IsTerminal(cl.conn.Stdin.FD()) {
 		by.Terminal = terminal{cl}
 	}

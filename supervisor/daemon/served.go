@@ -33,7 +33,7 @@ func (d *Daemon) roomForOneMore() bool {
 
 // shapes of a profile's runs as most callers ask for them: without flags, with a workspace and without.
 func (d *Daemon) shapes(profile string) ([]runtime.Shape, error) {
-	p, err := profiles.Load(profiles.Sources{Dirs: d.node.ProfileDirs}, profile)
+	p, err := profiles.Load(profiles.Sources{Dirs: d.node.ProfileDirs, Ranges: d.node.Ranges}, profile)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (d *Daemon) shapes(profile string) ([]runtime.Shape, error) {
 		return nil, err
 	}
 	plan, err := runtime.NewPlan(runtime.Spec{
-		Profile: p, Limits: p.Limits, Command: []string{"/usr/bin/true"}, WorkDir: "/",
+		Profile: p, Limits: p.Limits, Ranges: d.node.Ranges, Command: []string{"/usr/bin/true"}, WorkDir: "/",
 		Wayout: true, CapturePorts: file.CapturePorts, WayoutCA: file.Intercepts, Dialects: file.Dialects,
 	})
 	if err != nil {
@@ -107,6 +107,7 @@ func (s *served) Begin(
 	h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o live.RunOptions,
 ) (*live.Run, func(), error) {
 	s.d.queue.Started(s.slot, plan.ID)
+	o.Room = func(memory int64) error { return s.d.queue.Resize(s.slot, memory) }
 	v, err := s.d.runs.Begin(h, adm, plan, o)
 	return v, func() { v.Close() }, err
 }

@@ -54,7 +54,7 @@ func (q startRequest) words(n *supervisor.Node) ([]string, error) {
 			return nil, bad("environ", "want NAME=VALUE each")
 		}
 	}
-	args := []string{"agentrun", "--state-dir=" + n.StateDir, "--run-dir=" + n.RunDir, "exec", "--detach", "--json"}
+	args := slices.Concat([]string{"agentrun"}, n.Flags(), []string{"exec", "--detach", "--json"})
 	for _, name := range slices.Sorted(maps.Keys(q.Options)) {
 		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz-") != "" || name[0] == '-' || slices.Contains(settled, name) {
 			return nil, bad("options", "%.40q is none of exec's flags that may stand here", name)

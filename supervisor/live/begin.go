@@ -84,13 +84,15 @@ type RunOptions struct {
 	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
 	Hooks             killhooks.Hooks
 	Undo              hypervisor.Undoer // of the run's calls when it is killed (H-7)
-	Parent            *Run              // whose tool it is, and who admitted it (H-15); nil: it is none's
+	// Room has the run's place on the node count for so much memory; its error refuses. nil: nobody counts.
+	Room   func(memory int64) error
+	Parent *Run // whose tool it is, and who admitted it (H-15); nil: it is none's
 }
 
 // Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
 // comes after the run's broker is closed and before the admission is given back.
 func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
-	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, ended: make(chan struct{})}
+	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, room: o.Room, ended: make(chan struct{})}
 	var parent *hypervisor.Control
 	if o.Parent != nil {
 		parent = o.Parent.Control

@@ -69,7 +69,8 @@ type Run struct {
 	all     *Runs
 	Plan    *runtime.Plan
 	Control *hypervisor.Control
-	output  string // file of a detached run's; empty: its caller has it
+	room    func(memory int64) error // nil: nobody counts
+	output  string                   // file of a detached run's; empty: its caller has it
 	since   time.Time
 	Safety  link.Safeties // the run's safety loop; nil: it has none
 
@@ -184,6 +185,13 @@ func (v *Run) changed(e runtime.LiveEvent) {
 			data["error"] = e.Err.Error()
 			v.all.warn(fmt.Errorf("run %s: from %s to %s: %w", v.Plan.ID, e.From, e.To, e.Err))
 		}
+	case runtime.LiveExtended, runtime.LiveEndsSoon:
+		if e.Kind == runtime.LiveExtended {
+			data["timeout"], data["cpu_time"] = e.Lease.Timeout.String(), e.Lease.CPUTime.String()
+		}
+		if !e.Lease.Ends.IsZero() {
+			data["ends_at"] = e.Lease.Ends.UTC().Format(time.RFC3339Nano)
+		}
 	case runtime.LiveLimits:
 		data["cpu"], data["memory_bytes"], data["pids"] = fmt.Sprint(e.After.CPU), strconv.FormatInt(e.After.Memory, 10), strconv.FormatInt(e.After.PIDs, 10)
 	}
@@ -286,9 +294,9 @@ func (v *Run) sandbox(ctx context.Context) control.Sandbox {
 		}
 	}
 	b.Ring = s.Ring.Value()
-	b.Limits = limitsOf(s.Limits)
+	b.Limits, b.EndsAt = limitsOf(s.Limits), s.Lease.Ends.UTC()
 	b.Usage = control.Usage{CPUTime: s.Stats.CPU, Memory: s.Stats.MemoryCurrent, MemoryPeak: s.Stats.MemoryPeak, PIDs: s.Stats.PIDs, Output: s.Output,
-		GatewayCPUTime: s.Gateway.CPU, GatewayMemoryPeak: s.Gateway.MemoryPeak}
+		GatewayCPUTime: s.Gateway.CPU, GatewayMemoryPeak: s.Gateway.MemoryPeak, Pressure: (*control.Pressure)(s.Pressure)}
 	return b
 }
 
@@ -598,44 +606,101 @@ func (v *Run) exitCode() (code int, ok bool) {
 	}
 }
 
-// Update implements control.Controller.
+// errDryRun leaves a change that would be made.
+var errDryRun = errors.New("only asked")
+
+// Update implements control.Controller. The order is on record before it takes effect.
 func (s *Runs) Update(ctx context.Context, id string, to control.Limits, dryRun bool, by string) (control.LimitChange, error) {
 	change := control.LimitChange{DryRun: dryRun}
-	if err := inRanges(to); err != nil {
+	v, err := s.find(id)
+	if err != nil {
 		return change, err
 	}
-	err := s.on(id, func(run *runtime.Live) error {
-		if !dryRun {
-			before, after, err := run.Update(ctx, runtime.Limits{CPU: to.CPU, Memory: to.Memory, PIDs: to.PIDs})
-			change.Before, change.After = limitsOf(before), limitsOf(after)
+	run, err := v.process()
+	if err != nil {
+		return change, err
+	}
+	_, _, err = run.Update(ctx, runtime.Limits{CPU: to.CPU, Memory: to.Memory, PIDs: to.PIDs}, func(before, after runtime.Limits) error {
+		change.Before, change.After = limitsOf(before), limitsOf(after)
+		if dryRun {
+			return errDryRun
+		}
+		if err := v.takeRoom(after.Memory); err != nil {
 			return err
 		}
-		now, err := run.Snapshot()
-		change.Before = limitsOf(now.Limits)
-		change.After = control.Limits{
-			CPU: cmp.Or(to.CPU, change.Before.CPU), Memory: cmp.Or(to.Memory, change.Before.Memory), PIDs: cmp.Or(to.PIDs, change.Before.PIDs),
-		}
-		return err
+		return v.Control.RecordLimits(hypervisor.LimitOrder{By: by, Limits: limitsText(to)})
 	})
-	return change, err
+	switch {
+	case errors.Is(err, errDryRun):
+		err = nil
+	case err != nil && change.Before.Memory > 0:
+		_ = v.takeRoom(change.Before.Memory) // gives back what wasn't used; less is never refused
+	}
+	return change, limitError(err)
+}
+
+// takeRoom has the node count the memory that the run may use from now on.
+func (v *Run) takeRoom(memory int64) error {
+	if v.room == nil {
+		return nil
+	}
+	if err := v.room(memory); err != nil {
+		return &control.Error{Status: 409, Code: control.CodeConflict, Message: err.Error(), Hint: "end runs (agentrun ps), or give less"}
+	}
+	return nil
+}
+
+// Extend implements control.Controller. The order is on record before it takes effect.
+func (s *Runs) Extend(ctx context.Context, id string, r control.ExtendRequest, by string) (control.Lease, error) {
+	v, err := s.find(id)
+	if err != nil {
+		return control.Lease{}, err
+	}
+	run, err := v.process()
+	if err != nil {
+		return control.Lease{}, err
+	}
+	l, err := run.Extend(ctx, runtime.More{Timeout: r.Time, CPUTime: r.CPUTime}, func(l runtime.Lease) error {
+		return v.Control.RecordLimits(hypervisor.LimitOrder{By: by, Limits: []string{"timeout " + l.Timeout.String(), "cpu_time " + l.CPUTime.String()}, Note: r.Reason})
+	})
+	if err != nil {
+		return control.Lease{}, limitError(err)
+	}
+	return leaseOf(l), nil
+}
+
+func leaseOf(l runtime.Lease) control.Lease {
+	limit := func(d profiles.Duration) time.Duration {
+		if d == profiles.NoLimit {
+			return 0
+		}
+		return time.Duration(d)
+	}
+	return control.Lease{Timeout: limit(l.Timeout), CPUTime: limit(l.CPUTime), EndsAt: l.Ends.UTC()}
+}
+
+// limitsText are limits for the record, in the words of config.yaml's ranges.
+func limitsText(l control.Limits) (list []string) {
+	if l.CPU != 0 {
+		list = append(list, fmt.Sprintf("cpu %v", l.CPU))
+	}
+	if l.Memory != 0 {
+		list = append(list, "memory "+profiles.Size(l.Memory).String())
+	}
+	if l.PIDs != 0 {
+		list = append(list, fmt.Sprintf("pids %d", l.PIDs))
+	}
+	return list
+}
+
+// limitError gives a refused change of limits its code on the API.
+func limitError(err error) error {
+	if bad, ok := errors.AsType[*runtime.InvalidSpec](err); ok {
+		return &control.Error{Status: 400, Code: control.CodeOutOfRange, Message: bad.Error(), Hint: "nothing was changed; what is left out stays as it is"}
+	}
+	return decisionError(err)
 }
 
 func limitsOf(l runtime.Limits) control.Limits {
 	return control.Limits{CPU: l.CPU, Memory: l.Memory, PIDs: l.PIDs}
-}
-
-// inRanges refuses what no flag of exec may ask for either (M-3).
-func inRanges(l control.Limits) error {
-	bad := func(field, format string, args ...any) error {
-		return &control.Error{Status: 400, Code: control.CodeBadRequest, Message: field + ": " + fmt.Sprintf(format, args...), Hint: "0 leaves a limit as it is"}
-	}
-	switch {
-	case l.CPU != 0 && !(l.CPU >= profiles.MinCPU && l.CPU <= profiles.MaxCPU): // NaN too
-		return bad("cpu", "%v is not in %v–%v", l.CPU, profiles.MinCPU, profiles.MaxCPU)
-	case l.Memory != 0 && (l.Memory < int64(profiles.MinMemory) || l.Memory > int64(profiles.MaxMemory)):
-		return bad("memory_bytes", "%d is not in %d–%d", l.Memory, int64(profiles.MinMemory), int64(profiles.MaxMemory))
-	case l.PIDs != 0 && (l.PIDs < int64(profiles.MinPIDs) || l.PIDs > int64(profiles.MaxPIDs)):
-		return bad("pids", "%d is not in %d–%d", l.PIDs, int64(profiles.MinPIDs), int64(profiles.MaxPIDs))
-	}
-	return nil
 }

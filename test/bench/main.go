@@ -33,16 +33,18 @@ type sizes struct {
 	rates        int           // rounds of sustained starts
 	rateTime     time.Duration // of one of them
 	hundreds     int           // sandboxes at once beside a daemon
+	everyday     int           // rounds of each chore
 }
 
 func fullSizes(n int) sizes {
 	return sizes{cold: n, warmUp: 5, steps: max(30, n*3/10), memory: 5, crowd: 10, calls: max(10, n/10), callLoop: 200_000, spawnLoop: 500,
 		proxy: max(7, n/10), proxyTime: 500 * time.Millisecond,
-		kills: max(7, n/10), killed: []int{1, 100, 1000}, bomb: 256, changes: n, rates: 3, rateTime: 3 * time.Second, hundreds: 500}
+		kills: max(7, n/10), killed: []int{1, 100, 1000}, bomb: 256, changes: n, rates: 3, rateTime: 3 * time.Second, hundreds: 500,
+		everyday: max(5, n/10)}
 }
 
 var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10, proxy: 3, proxyTime: 100 * time.Millisecond,
-	kills: 1, killed: []int{1, 20}, bomb: 32, changes: 2, rates: 1, rateTime: 100 * time.Millisecond, hundreds: 5}
+	kills: 1, killed: []int{1, 20}, bomb: 32, changes: 2, rates: 1, rateTime: 100 * time.Millisecond, hundreds: 5, everyday: 1}
 
 func main() { os.Exit(run(os.Args[1:])) }
 
@@ -105,6 +107,7 @@ var parts = []struct {
 	{"daemon", (*bench).daemon},
 	{"gateway.yaml", (*bench).configured},
 	{"safety loop", (*bench).safetyLoop},
+	{"everyday", (*bench).everyday},
 }
 
 func known(part string) bool {

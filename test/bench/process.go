@@ -35,7 +35,7 @@ type cost struct {
 }
 
 // patience is how long one run may take before it is killed and counts as failed.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // time runs a contender once. Nothing but fork, exec and wait lies between the two looks at the clock.
 func (b *bench) time(c contender) (cost, error) {
@@ -136,9 +136,17 @@ func (b *bench) turns(rounds int, cs []contender, once func(contender) error) (a
 // race times contenders against each other and compares each with the references. The first rounds warm
 // caches (agentrun's compiled filter, everybody's pages) and are dropped.
 func (b *bench) race(cs []contender, refs []reference) ([]Row, error) {
+	return b.raceAfter(cs, refs, b.size.cold, func(c contender) error { time.Sleep(c.rest); return nil })
+}
+
+// raceAfter is race in so many rounds, with something before each turn that isn't timed.
+func (b *bench) raceAfter(cs []contender, refs []reference, rounds int, before func(contender) error) ([]Row, error) {
 	wall, cpu := samples{}, samples{}
-	absent, err := b.turns(b.size.warmUp+b.size.cold, cs, func(c contender) error {
-		time.Sleep(c.rest)
+	warmUp := min(b.size.warmUp, rounds)
+	absent, err := b.turns(warmUp+rounds, cs, func(c contender) error {
+		if err := before(c); err != nil {
+			return err
+		}
 		t, err := b.time(c)
 		wall.add(c.name, t.wall.Seconds()*1e3)
 		cpu.add(c.name, t.cpu.Seconds()*1e3)
@@ -147,8 +155,8 @@ func (b *bench) race(cs []contender, refs []reference) ([]Row, error) {
 	if err != nil {
 		return absent, err
 	}
-	wall.drop(b.size.warmUp)
-	cpu.drop(b.size.warmUp)
+	wall.drop(warmUp)
+	cpu.drop(warmUp)
 	var rows []Row
 	for _, c := range cs {
 		if wall[c.name] == nil {

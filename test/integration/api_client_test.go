@@ -40,7 +40,7 @@ async function main() {
   const id = { id: run.id };
   await call("sandboxes"); await call("inspect", id);
   await call("freeze", id); await call("thaw", id); await call("signal", id, { signal: 28 });
-  await call("limits", id, { pids: 32 });
+  await call("limits", id, { pids: 32 }); await call("extend", id, { time_ns: 1e9, reason: "tried" });
   await call("score", { id: "planner" }, { score: 0.7 });
   await call("elevate", id, { target_ring: 2, reason: "tried", ttl_ns: 60e9 }); await call("revoke", id, {});
   await call("output", id); await call("quarantineRun", id, { reason: "tried" });

@@ -67,7 +67,6 @@ func TestCrowd(t *testing.T) {
 	t.Logf("%d sandboxes alive after %v", n, time.Since(start))
 
 	uids, nets := map[uint32]int{}, map[string]int{}
-	var memory []int
 	for i, c := range calls {
 		for _, p := range descendants(c.Process.Pid) {
 			if other, ok := uids[p.uid]; ok && other != i {
@@ -79,16 +78,22 @@ func TestCrowd(t *testing.T) {
 			}
 			nets[p.netns] = i
 		}
-		memory = append(memory, residentKiB(c.Process.Pid))
 	}
 	if len(uids) != n || len(nets) != n {
 		t.Errorf("%d runs have %d uids and %d network namespaces", n, len(uids), len(nets))
 	}
-	slices.Sort(memory)
-	t.Logf("supervisor resident: median %d KiB, max %d KiB, n=%d", memory[n/2], memory[n-1], n)
-	if memory[n/2] > 20<<10 {
-		t.Errorf("a supervisor holds %d KiB in the median, want under 20 MiB", memory[n/2])
-	}
+	// Each gives back what only the launch needed, a moment after it, once it gets its turn among the others. Pages of the program that they
+	// share count in parts: Linux 6.18 maps whole folios of the page cache, up to 2 MiB for a byte, and VmRSS has them for everybody in full.
+	memory, resident := make([]int, n), make([]int, n)
+	eventually(t, hang()/2, "supervisors under 20 MiB in the median", func() bool {
+		for i, c := range calls {
+			memory[i], resident[i] = inKiB(c.Process.Pid, "smaps_rollup", "Pss:"), inKiB(c.Process.Pid, "status", "VmRSS:")
+		}
+		slices.Sort(memory)
+		slices.Sort(resident)
+		return memory[n/2] < 20<<10
+	})
+	t.Logf("a supervisor has: median %d KiB, max %d KiB, resident %d KiB in the median, n=%d", memory[n/2], memory[n-1], resident[n/2], n)
 
 	hold.Close()
 	for _, c := range calls {
@@ -99,10 +104,10 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// residentKiB is anonymous memory plus what of the file is in memory: VmRSS.
-func residentKiB(pid int) int {
-	for _, line := range lines(fmt.Sprintf("/proc/%d/status", pid)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+// inKiB is a line of a file of /proc about a process.
+func inKiB(pid int, file, line string) int {
+	for _, l := range lines(fmt.Sprintf("/proc/%d/%s", pid, file)) {
+		if rest, ok := strings.CutPrefix(l, line); ok {
 			var n int
 			fmt.Sscan(rest, &n)
 			return n
@@ -155,7 +160,7 @@ func TestSupervisorDoesNotGrow(t *testing.T) {
 		c := prepare(t, opts{profile: "ring2", stdin: stdin}, append(append([]string{"/probe"}, words...), ",", "wait")...)
 		c.startUntil(t, "ready")
 		entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.Process.Pid))
-		fds, kib = len(entries), residentKiB(c.Process.Pid)
+		fds, kib = len(entries), inKiB(c.Process.Pid, "status", "VmRSS:")
 		c.Process.Signal(os.Interrupt)
 		c.finish(t)
 		return fds, kib

@@ -115,6 +115,49 @@ func TestM7UnixSocket(t *testing.T) {
 	once(t, calls(x.n.audit("node"), "tool"), "ok")
 }
 
+// M-7: clients that ask their proxy for everything, whatever no_proxy says, get the run's own gateway by it, in every ring, and nothing
+// weighs. The gateway decides as if it had been asked directly; the proxy itself and the rest of loopback stay refused.
+func TestM7GatewayByTheProxy(t *testing.T) {
+	for _, ring := range []string{"ring2", "ring3"} {
+		t.Run(ring, func(t *testing.T) {
+			t.Parallel()
+			x := newExit(t)
+			call := post("/internal/tools/math", math42)[0]
+			connect := "CONNECT " + toolsAt + " HTTP/1.1\r\nHost: " + toolsAt + "\r\n\r\n"
+			socks := "\x05\x01\x00\x01\x7f\x00\x00\x01\x1d\xb0"
+			absolute := func(path string) string {
+				return strings.Replace(post(path, math42)[0], "POST /", "POST http://"+toolsAt+"/", 1)
+			}
+			want := map[string]string{
+				"absolute": `"output"`, "tunnel": `"output"`, "SOCKS5": `"output"`, "localhost": `"output"`, "two on one connection": `"output"`,
+				"forbidden route": "route_forbidden", "the proxy by itself": "egress_denied", "another port": "egress_denied",
+			}
+			got, r := x.raw(x.opts(ring),
+				exchange{Name: "absolute", To: proxyAt, Send: []string{absolute("/internal/tools/math")}},
+				exchange{Name: "tunnel", To: proxyAt, Send: []string{connect, call}},
+				exchange{Name: "SOCKS5", To: proxyAt, Send: []string{"\x05\x01\x00", socks, call}},
+				exchange{Name: "localhost", To: proxyAt, Send: []string{strings.ReplaceAll(absolute("/internal/tools/math"), "127.0.0.1", "localhost")}},
+				exchange{Name: "two on one connection", To: proxyAt, Send: []string{
+					strings.Replace(absolute("/internal/tools/none"), "Connection: close\r\n", "", 1), absolute("/internal/tools/math")}},
+				exchange{Name: "forbidden route", To: proxyAt, Send: []string{absolute("/internal/wallet")}},
+				exchange{Name: "the proxy by itself", To: proxyAt, Send: []string{"CONNECT " + proxyAt + " HTTP/1.1\r\nHost: " + proxyAt + "\r\n\r\n"}},
+				exchange{Name: "another port", To: proxyAt, Send: []string{"CONNECT 127.0.0.1:7602 HTTP/1.1\r\nHost: 127.0.0.1:7602\r\n\r\n"}})
+			r.want(t, 0, "exited")
+			for name, words := range want {
+				// The requests go out at once, and ring 3 may have four under way: that is the gateway's answer too.
+				if a := got[name]; !strings.Contains(a.Reply, words) && !strings.Contains(a.Reply, "concurrency_limit") {
+					t.Errorf("%s: got %.300q %s, want %q", name, a.Reply, a.Error, words)
+				}
+			}
+			for _, e := range calls(x.n.audit("node"), "egress") {
+				if e.Data["destination"] == toolsAt && e.Data["code"] != "ok" {
+					t.Errorf("the gateway is refused on record: %v", e.Data)
+				}
+			}
+		})
+	}
+}
+
 // M-7: no spelling of a forbidden route is an answer, and none of an allowed one is a second way.
 func TestM7ForbiddenRoutes(t *testing.T) {
 	x := newExit(t)

@@ -73,7 +73,8 @@ var verbs = map[string][]string{
 	"Signal":  nil, // one call, which changes nothing of ours
 	"Freeze":  {"live/freeze"},
 	"Thaw":    {"live/thaw"},
-	"Update":  {"live/update"},
+	"Update":  {"record/*", "live/update"},
+	"Extend":  {"record/*"}, // what follows is in memory
 	"Elevate": {"record/*", "elevate/lent", "ring/widen", "ring/mounts"},
 	"Revoke":  {"record/*", "ring/stop", "ring/end", "ring/mounts", "ring/limits", "ring/go on"},
 	"Kill":    {"record/*", "live/freeze", "live/kill"},

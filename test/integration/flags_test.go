@@ -20,6 +20,7 @@ func TestBadFlags(t *testing.T) {
 		"--timeout=1us", "--timeout=301s", "--timeout=0", "--timeout=-60s", "--timeout=abc", "--timeout=", "--timeout=60", "--timeout=99999999h", "--timeout=NaN",
 		"--cpu-time=0s", "--cpu-time=-1s", "--cpu-time=301s", "--cpu-time=abc", "--cpu-time=",
 		"--scratch-size=0", "--scratch-size=1k", "--scratch-size=2G", "--scratch-size=abc", "--scratch-size=-1M", "--scratch-size=",
+		"--max-steps=0", "--max-steps=15001", "--max-steps=-1", "--max-steps=abc", "--max-steps=",
 		"--max-output=0", "--max-output=2G", "--max-output=abc", "--max-output=-1",
 		"--ring=0", "--ring=4", "--ring=-1", "--ring=abc", "--ring=", "--ring=3.0", "--ring=03x",
 		"--profile=nonexistent", "--profile=../../etc/passwd", "--profile=base", "--profile=",
@@ -31,7 +32,7 @@ func TestBadFlags(t *testing.T) {
 		"--rootfs=/nonexistent", "--rootfs=/etc/passwd", "--rootfs=/", "--rootfs=",
 		"--ro-bind=/nonexistent", "--ro-bind=/", "--ro-bind=/usr:relative", "--ro-bind=/usr:/../x", "--ro-bind=/usr:/a/../../x", "--ro-bind=/usr:/", "--ro-bind=/usr:/proc", "--ro-bind=/usr:/proc/1",
 		"--ro-bind=/usr:/dev/null", "--ro-bind=/usr:", "--ro-bind=", "--ro-bind=:/x", "--bind=/nonexistent", "--bind=/:/host",
-		"--cwd=relative", "--keep=/tmp/x", "--no-such-flag", "--no-such-flag=1",
+		"--home=../x", "--home=.x", "--home=a b", "--home=" + long, "--home=", "--cwd=relative", "--keep=/tmp/x", "--no-such-flag", "--no-such-flag=1",
 	} {
 		t.Run(flag, func(t *testing.T) {
 			profile := "ring2"
@@ -64,7 +65,7 @@ func TestLimitsAtTheirBounds(t *testing.T) {
 	needSandbox(t)
 	for _, flags := range [][]string{
 		{"--cpus=0.05", "--memory=64M", "--timeout=30s", "--pids=16", "--cpu-time=900ms", "--scratch-size=4k", "--max-output=4k"},
-		{"--cpus=1", "--memory=1024M", "--timeout=300s", "--pids=4096", "--cpu-time=300s", "--max-output=1G"},
+		{"--cpus=1", "--memory=1024M", "--timeout=300s", "--pids=4096", "--cpu-time=300s", "--max-output=1G", "--max-steps=15000"},
 		{"--cpus=0.5", "--memory=268435456", "--timeout=1m30s"},
 	} {
 		_, r := try(t, opts{flags: flags}, "id")

@@ -212,9 +212,12 @@ type status struct {
 	} `json:"events"`
 	GatewayRefused []refusedOut `json:"gateway_refused"`
 
-	FailedStep string   `json:"failed_step"`
-	Error      string   `json:"error"`
-	Leftovers  []string `json:"leftovers"`
+	FailedStep    string   `json:"failed_step"`
+	Error         string   `json:"error"`
+	Leftovers     []string `json:"leftovers"`
+	FileConflicts []string `json:"file_conflicts"`
+	RiskyFiles    []string `json:"risky_files"`
+	FilesChanged  int      `json:"files_changed"`
 }
 
 // refusedOut is something that the way out refused.

@@ -58,13 +58,13 @@ func TestM23FreezeAndThaw(t *testing.T) {
 
 // M-23, M-3: limits change within their ranges, and stay what the operator made them when the ring changes.
 func TestM23Update(t *testing.T) {
-	a := startAlive(t, aliveOpts{profile: "ring3", change: func(s *runtime.Spec) { s.TestOnlyRanges = false; s.Limits.Timeout = 300e9 }})
+	a := startAlive(t, aliveOpts{profile: "ring3", change: func(s *runtime.Spec) { s.Ranges.TestOnly = false; s.Limits.Timeout = 300e9 }})
 	for _, bad := range []runtime.Limits{{}, {CPU: 0.001}, {CPU: 1.5}, {CPU: math.NaN()}, {CPU: -1}, {Memory: 1 << 20}, {Memory: 2 << 30}, {PIDs: -1}, {PIDs: 5000}, {CPU: 0.5, PIDs: 1}} {
-		if before, after, err := a.Update(a.context(), bad); err == nil || before != after {
+		if before, after, err := a.Update(a.context(), bad, nil); err == nil || before != after {
 			t.Errorf("%+v was taken", bad)
 		}
 	}
-	before, after, err := a.Update(a.context(), runtime.Limits{PIDs: 100, CPU: 0.6})
+	before, after, err := a.Update(a.context(), runtime.Limits{PIDs: 100, CPU: 0.6}, nil)
 	want := runtime.Limits{CPU: 0.6, Memory: 256 << 20, PIDs: 100}
 	if err != nil || before != (runtime.Limits{CPU: 0.5, Memory: 256 << 20, PIDs: 64}) || after != want {
 		t.Fatalf("before %+v, after %+v, %v", before, after, err)
@@ -122,7 +122,7 @@ func TestM23Kill(t *testing.T) {
 	<-a.Done()
 	_, snapErr := a.Snapshot()
 	_, listErr := a.Processes()
-	_, _, updateErr := a.Update(a.context(), runtime.Limits{PIDs: 100})
+	_, _, updateErr := a.Update(a.context(), runtime.Limits{PIDs: 100}, nil)
 	_, killErr := a.Kill(a.context(), runtime.KillCause{})
 	for i, err := range []error{snapErr, listErr, updateErr, killErr, a.Freeze(a.context()), a.Thaw(a.context()), a.FreezeForKill(a.context()), a.Signal(unix.SIGTERM)} {
 		if !errors.Is(err, runtime.ErrEnded) {
@@ -144,7 +144,7 @@ func TestM23ManyAtOnce(t *testing.T) {
 	for i, do := range []func(){
 		func() { a.source.to(rings.Standard) }, func() { a.source.to(rings.Sandbox) },
 		func() { _ = a.Freeze(ctx) }, func() { _ = a.Thaw(ctx) }, func() { _, _ = a.Snapshot() }, func() { _, _ = a.Processes() },
-		func() { _, _, _ = a.Update(ctx, runtime.Limits{PIDs: 80}) },
+		func() { _, _, _ = a.Update(ctx, runtime.Limits{PIDs: 80}, nil) },
 	} {
 		wg.Go(func() {
 			for ctx.Err() == nil {

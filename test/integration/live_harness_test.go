@@ -106,7 +106,7 @@ func launchAlive(t testing.TB, o aliveOpts) *alive {
 	os.Chmod(a.workspace, 0o755)
 	spec := runtime.Spec{
 		Profile: p, Limits: p.Limits, Command: []string{"/probe", "live"}, Environ: os.Environ(), WorkDir: t.TempDir(),
-		Workspace: a.workspace, Binds: []runtime.BindMount{{Source: probeBin, Target: "/probe"}}, TestOnlyRanges: true,
+		Workspace: a.workspace, Binds: []runtime.BindMount{{Source: probeBin, Target: "/probe"}}, Ranges: profiles.NodeRanges{TestOnly: true},
 	}
 	spec.Limits.Timeout = profiles.Duration(hang())
 	if o.change != nil {

@@ -64,6 +64,24 @@ func TestM22LifeOfAnElevation(t *testing.T) {
 	}
 }
 
+// A scratch that holds programs holds none in ring 3, and does again in its own ring. One that was built for ring 3 never does: the
+// flag is locked, and the Landlock domain gives no execute.
+func TestM22ScratchFollowsTheRing(t *testing.T) {
+	a := startAlive(t, aliveOpts{profile: "ring2"})
+	places := []string{"mmap-exec /tmp", "mmap-exec /tmp/sandbox", "mmap-exec /dev/shm"}
+	for range 2 {
+		a.expect("ok", places...)
+		a.applied(rings.Sandbox)
+		a.expect("errno=EPERM", places...)
+		a.applied(rings.Standard)
+	}
+	a.quit()
+	a = startAlive(t, aliveOpts{profile: "ring3"})
+	a.applied(rings.Standard)
+	a.expect("errno=EPERM", places...)
+	a.quit()
+}
+
 // A writer that lets go in its grace lives on; one that doesn't, and one with a mapping, are killed with a reason that says so.
 func TestM22DemotionOfWriters(t *testing.T) {
 	for name, c := range map[string]struct {

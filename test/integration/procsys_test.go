@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"agentrun/internal/hostcaps"
 )
@@ -109,6 +110,72 @@ func TestUptimeInsideATimeNamespace(t *testing.T) {
 			}
 			r := run(t, opts{under: under, unsafe: true, flags: []string{"--timeout", "1s"}}, "/probe", "sleep", "20")
 			r.want(t, 124, "timeout")
+		})
+	}
+}
+
+// Programs that look for facts of the machine find those of the run: its limits, which may change, its age, its memory. Nothing of the host is
+// among them, nobody inside can write them, and of the kernel's own /proc no name has come to light (TestProcAndSys).
+func TestFactsAreTheRuns(t *testing.T) {
+	t.Parallel()
+	need(t, hostcaps.ProcSubset)
+	p := newPlace(t)
+	a := p.agent("a", opts{profile: "ring2", flags: []string{"--memory", "300M", "--cpus", "0.5"}})
+	cat := func(file string) string { return a.try("cat " + file) }
+	if got := cat("/proc/meminfo"); !strings.Contains(got, "MemTotal:         307200 kB") || !strings.Contains(got, "SwapTotal:             0 kB") {
+		t.Errorf("meminfo: %s", got)
+	}
+	for file, want := range map[string]string{
+		"/proc/sys/kernel/overflowuid": "value=65534|", "/proc/sys/kernel/ostype": "value=Linux|", "/proc/loadavg": "value=0.00 0.00 0.00 1/1 1|",
+		"/sys/devices/system/cpu/online": "value=0|", "/sys/devices/system/cpu/possible": "value=0|",
+	} {
+		if got := cat(file); got != want {
+			t.Errorf("%s: got %s, want %s", file, got, want)
+		}
+	}
+	cpu := cat("/proc/cpuinfo")
+	for _, hidden := range []string{"microcode", "bugs", "MHz", "bogomips", "processor\t: 1"} {
+		if strings.Contains(cpu, hidden) {
+			t.Errorf("cpuinfo tells %s: %s", hidden, cpu)
+		}
+	}
+	if !strings.Contains(cpu, "processor\t: 0|") {
+		t.Errorf("cpuinfo: %s", cpu)
+	}
+	eventually(t, 20*time.Second, "the run grows older", func() bool { return !strings.HasPrefix(cat("/proc/uptime"), "value=0.") })
+	if got := a.try("uptime"); len(got) > len("value=99") {
+		t.Errorf("the boot time clock says %s", got)
+	}
+	a.expect("errno=EACCES", "write /proc/meminfo x", "write /proc/sys/kernel/overflowuid 1")
+	a.expect("errno=EROFS", "create /sys/x", "create /proc/sys/x")
+	a.expect("errno=EPERM", "umount /proc/meminfo")
+	p.must("update", "a", "--memory", "400M")
+	eventually(t, 20*time.Second, "the new limit is told", func() bool { return strings.Contains(cat("/proc/meminfo"), "MemTotal:         409600 kB") })
+	for _, ring := range []string{"ring1", "ring3", "strict"} {
+		if got := observe(t, opts{profile: ring, flags: []string{"--memory", "256M"}}, "cat /proc/meminfo"); !strings.Contains(got, "MemTotal:         262144 kB") {
+			t.Errorf("%s: %s", ring, got)
+		}
+	}
+}
+
+// The programs that people and agents ask.
+func TestProgramsThatAskForFacts(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	need(t, hostcaps.ProcSubset)
+	for _, c := range []struct {
+		argv []string
+		want string
+	}{
+		{[]string{"free", "-m"}, "Mem:             300 "}, {[]string{"uptime"}, "load average: 0.00, 0.00, 0.00"}, {[]string{"ps", "-o", "comm="}, "ps\n"},
+		{[]string{"lscpu"}, "CPU(s):"}, {[]string{"node", "-p", "os.totalmem() / 2**20 + ' ' + os.cpus().length"}, "300 1\n"},
+	} {
+		t.Run(c.argv[0], func(t *testing.T) {
+			needProgram(t, c.argv[0])
+			r := run(t, opts{profile: "ring2", flags: []string{"--memory", "300M"}}, c.argv...)
+			if r.want(t, 0, "exited"); !strings.Contains(r.stdout, c.want) {
+				t.Errorf("got %q %q, want %q", r.stdout, r.stderr, c.want)
+			}
 		})
 	}
 }

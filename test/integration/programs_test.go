@@ -93,6 +93,7 @@ mkfifo fifo; echo x > fifo & read -r y < fifo; [ "$y" = x ]; wait
 `, []string{"ring1", "ring2"}},
 		{"git", "git", "agent.sh", `
 set -e
+mkdir repo && cd repo # a repository of the workspace itself is for the host to make (protected paths)
 git init -q . && git config user.email a@b && git config user.name a
 echo x > f && git add f && git commit -q -m one && git branch b && git checkout -q b && echo y >> f && git commit -qam two
 git clone -q . clone && git -C clone log --oneline | wc -l | grep -q 2 && git gc -q && git fsck 2>&1

@@ -312,7 +312,7 @@ func TestServeCrowd(t *testing.T) {
 			uids[p.uid] = true
 		}
 		free := lines("/proc/meminfo")[2]
-		t.Logf("%d runs live, the daemon uses %d KiB, of the host's memory is left: %s", len(calls), residentKiB(n.Process.Pid), free)
+		t.Logf("%d runs live, the daemon uses %d KiB, of the host's memory is left: %s", len(calls), inKiB(n.Process.Pid, "status", "VmRSS:"), free)
 		if len(uids) < len(calls) {
 			t.Errorf("%d runs have %d uids (M-1)", len(calls), len(uids))
 		}

@@ -300,6 +300,30 @@ func TestTerminalKeys(t *testing.T) {
 	}
 }
 
+// A program that is killed on a full screen leaves the terminal behind as it was: what it switched and didn't switch back is set back,
+// before the next line is printed, and nothing else is.
+func TestTerminalIsLeftAsItWas(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	for name, flags := range map[string][]string{"killed": nil, "timed out": {"--timeout", "3s"}} {
+		term := openTerminal(t, 80, 24)
+		before := term.modes()
+		c := term.run(opts{profile: "ring2", flags: flags}, "/bin/sh", "-c",
+			`printf '\033[?1049h\033[?1003;1006h\033[?2004h\033[?1004h\033[?25l\033[>1uall of this\033[?1004l\033[?25h\033[?2'; printf '5lready'; sleep 1000`)
+		term.until("ready")
+		if flags == nil {
+			c.Process.Signal(unix.SIGTERM)
+		}
+		if got, want := term.until("\x1b[?25h"), "\x1b[<1u\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1049l\x1b[?25h"; !strings.HasSuffix(got, want) || strings.Contains(got, "agentrun:") {
+			t.Errorf("%s: got %q, want it to end with %q, before any line of ours", name, got, want)
+		}
+		c.Wait()
+		if after := term.modes(); after != before {
+			t.Errorf("%s: the terminal's line settings are not as before", name)
+		}
+	}
+}
+
 // A caller whose run the daemon has puts its terminal into raw mode and back by itself, without libc.
 func TestTerminalByDaemon(t *testing.T) {
 	needSandbox(t)

@@ -5,11 +5,16 @@ package integration
 import (
 	"archive/tar"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"agentrun/internal/hostcaps"
 )
@@ -79,6 +84,114 @@ func TestBinds(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(rw, "x")); err != nil || info.Sys().(*unixStat).Uid != owner {
 		t.Errorf("what was written under --bind: %v %v, want owner %d", info, err, owner)
+	}
+}
+
+// The host's index of a repository is good inside, though the files have other owners there, and stays good on the host: git reads no file
+// anew and writes nothing. Somebody's own settings of git stay as they are.
+func TestGitIndexOfTheHostIsGood(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	needProgram(t, "git")
+	need(t, hostcaps.IDMappedMounts(base))
+	ws := t.TempDir()
+	git := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("git", append([]string{"-C", ws, "-c", "user.name=t", "-c", "user.email=t@t.test"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	git("init", "-q")
+	for i := range 20 { // older than the index: what was written in the same second is read anew by anybody
+		name := write(t, filepath.Join(ws, fmt.Sprint(i)), fmt.Sprint(i), 0o644)
+		os.Chtimes(name, time.Now(), time.Now().Add(-time.Hour))
+	}
+	git("add", ".")
+	git("commit", "-q", "-m", "all")
+	index := func() string {
+		b, err := os.ReadFile(filepath.Join(ws, ".git", "index"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	before := index()
+	status := func(flags ...string) {
+		t.Helper()
+		r := run(t, opts{profile: "ring2", flags: append(flags, "--workspace", ws)}, "git", "status", "--porcelain")
+		if r.want(t, 0, "exited"); r.stdout != "" {
+			t.Errorf("%v: got %q, want nothing changed", flags, r.stdout)
+		}
+	}
+	status()
+	if git("status", "--porcelain"); index() != before {
+		t.Error("the index was written anew: each file was read")
+	}
+	write(t, filepath.Join(ws, "0"), "other", 0o644)
+	r := run(t, opts{profile: "ring2", flags: []string{"--workspace", ws}}, "git", "status", "--porcelain")
+	if r.stdout != " M 0\n" {
+		t.Errorf("a changed file: got %q", r.stdout)
+	}
+	git("checkout", "-q", "0")
+	os.Chtimes(filepath.Join(ws, "0"), time.Now(), time.Now().Add(-time.Hour))
+	git("status", "--porcelain")
+	before = index()
+	if status("--env", "GIT_CONFIG_COUNT=0"); index() == before {
+		t.Error("the caller's own settings of git don't count")
+	}
+}
+
+// What is shown within another folder is there, whatever the order of the flags, and doesn't open with it: a bind below the workspace had no
+// effect, without a word. What has to be made for one in the scratch is the agent's, who writes beside it (M-2).
+func TestBindsWithinOtherFolders(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	need(t, hostcaps.IDMappedMounts(base))
+	ws, ro, outer := workspace(t), workspace(t), workspace(t)
+	for name, text := range map[string]string{ws + "/modules/theirs": "x", ws + "/run.sh": "echo of the bind", ro + "/mine": "x", outer + "/inner/hidden": "x", outer + "/file": "x"} {
+		os.MkdirAll(filepath.Dir(name), 0o777)
+		os.Chmod(filepath.Dir(name), 0o777)
+		write(t, name, text, 0o666)
+		os.Chown(name, owner, owner)
+	}
+	settings := filepath.Join(outer, "file") + ":/tmp/sandbox/home/.tool/deep/settings"
+	for _, profile := range []string{"ring3", "ring2", "ring1"} {
+		words := map[string]string{
+			"read /workspace/modules/mine": "ok", "read /workspace/modules/theirs": "ENOENT", "create /workspace/modules/x": "EROFS",
+			"read /data/file": "ok", "read /data/inner/mine": "ok", "read /data/inner/hidden": "ENOENT",
+			"read /tmp/sandbox/home/.tool/deep/settings": "ok", "create /tmp/sandbox/home/.tool/deep/beside": "ok", "create /tmp/sandbox/home/.tool/beside": "ok",
+			"stat /tmp/sandbox/home/.tool": "value=40755 1000:1000 ",
+		}
+		if profile != "ring3" {
+			words["create /workspace/"+profile] = "ok"
+		}
+		got, r := try(t, opts{profile: profile, flags: []string{"--ro-bind", ro + ":/workspace/modules", "--ro-bind", ro + ":/data/inner", "--ro-bind", outer + ":/data",
+			"--ro-bind", settings, "--workspace", ws}}, slices.Sorted(maps.Keys(words))...)
+		for w, want := range words {
+			if !strings.HasPrefix(got[w], want) {
+				t.Errorf("%s: %s: got %s, want %s\n%s", profile, w, got[w], want, r.stderr)
+			}
+		}
+	}
+	// Where the workspace would be is the operator's folder, and the command is looked for there.
+	if r := run(t, opts{profile: "ring2", dir: ro, flags: []string{"--bind", ws + ":/workspace"}}, "./run.sh"); r.stdout != "of the bind\n" {
+		t.Errorf("a bind at /workspace and a command of a name: got %q %s", r.stdout, r.stderr)
+	}
+	for _, c := range []struct{ flags, want []string }{
+		{[]string{"--workspace", ws, "--ro-bind", ro + ":/workspace/none/deeper"}, []string{"--ro-bind", ws + "/none", "mkdir"}},
+		{[]string{"--bind", ro + ":/workspace/none", "--workspace", ws}, []string{"--bind", "mkdir"}},
+		{[]string{"--workspace", ws, "--bind", ro + ":/workspace"}, []string{"--bind", "--workspace"}},
+		{[]string{"--ro-bind", ro + ":/data", "--ro-bind", ws + ":/data"}, []string{"--ro-bind", "/data"}},
+		{[]string{"--ro-bind", ro + ":/usr/share/none"}, []string{"--ro-bind", "/usr/share/none"}},
+	} {
+		r := tool(t, slices.Concat([]string{"plan", "--ring", "2"}, c.flags, []string{"--", "/bin/true"})...)
+		for _, want := range c.want {
+			if r.exit != 125 || !strings.Contains(r.stderr, want) {
+				t.Errorf("%v: got exit %d, want 125 and %q\n%s", c.flags, r.exit, want, r.stderr)
+			}
+		}
 	}
 }
 

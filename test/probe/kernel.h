@@ -144,12 +144,34 @@ static long t_setgid(int argc, char **argv) { return syscall(SYS_setgid, num(arg
 static long t_setresuid(int argc, char **argv) { return syscall(SYS_setresuid, 0, 0, num(arg(argc, argv, 1, "0"))); }
 static long t_setgroups(int argc, char **argv) { (void)argc, (void)argv; gid_t none = 0; return syscall(SYS_setgroups, 1, &none); }
 
+// capset [none|every]: CAP_SYS_ADMIN into all sets; nothing; each capability alone into each set, for oneself, for oneself by number, and for
+// pid 1, and after how many of those tries any set had one. (The kernel takes bits without a name, and drops them.)
 static long t_capset(int argc, char **argv)
 {
-	(void)argc, (void)argv;
 	struct { uint32_t version; int pid; } h = {0x20080522, 0};
-	struct { uint32_t eff, prm, inh; } d[2] = {{1u << 21, 1u << 21, 1u << 21}, {0, 0, 0}}; // CAP_SYS_ADMIN
-	return syscall(SYS_capset, &h, d);
+	struct { uint32_t set[3]; } d[2] = {{{1u << 21, 1u << 21, 1u << 21}}, {{0}}};
+	const char *how = arg(argc, argv, 1, "");
+	if (!strcmp(how, "none"))
+		memset(d, 0, sizeof d);
+	if (strcmp(how, "every"))
+		return syscall(SYS_capset, &h, d);
+	const int of[] = {0, getpid(), 1};
+	int tries = 0, had = 0;
+	for (int cap = 0; cap < 64; cap++)
+		for (int set = 0; set < 3; set++)
+			for (int who = 0; who < 3; who++) {
+				memset(d, 0, sizeof d);
+				d[cap / 32].set[set] = 1u << cap % 32;
+				h.version = 0x20080522, h.pid = of[who];
+				syscall(SYS_capset, &h, d);
+				h.version = 0x20080522, h.pid = 0;
+				memset(d, 0xff, sizeof d);
+				int raised = syscall(SYS_capget, &h, d) < 0;
+				for (int i = 0; i < 6; i++)
+					raised |= d[i / 3].set[i % 3] != 0;
+				had += raised, tries++;
+			}
+	return say("%d of %d", had, tries);
 }
 
 // A second filter must not hand the agent a listener of its own, with which it

@@ -15,7 +15,8 @@ same=(TestM8AddressesAreRefused TestM8NamesMustAgree TestM8LookupsStayInside Tes
 # And of the command line, which says the same on every kernel.
 same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandomFilters TestPrograms TestM8GitFromAnotherNamespace
 	TestH30SessionWorkspaces TestM11RunEndsWhileItWaits TestH9ExecAsksTheEnforcer TestH32StrongSessionRuns TestSignals TestRunFolderOnFullDisk
-	TestM5NoGatewayWithoutNeed TestGoProgram TestHostileRoot TestPoolSuits TestM1RootlessRefusesByName TestM1RootlessBestEffort)
+	TestM5NoGatewayWithoutNeed TestGoProgram TestHostileRoot TestPoolSuits TestM1RootlessRefusesByName TestM1RootlessBestEffort
+	TestRiskyFilesAreTold TestOverlayRefusals TestHostRefuses TestHostList TestHostByTheModelDoor)
 # Many of a thing that is tried here in few, or a race that emulation makes too slow to be one.
 same+=(TestFlood TestRootSwappedWhileMounting TestM8Ring3HasNoEgress TestM18RefusalsFillNoDisk TestH16WhatLeadsNowhereIsPaced TestM8SecondHelloFromInside)
 # And of live control what the command line and the daemon say; what reaches the processes is tried here too.
@@ -43,12 +44,14 @@ same+=(TestM9EveryStartIsAsked TestM9MachineFilesHold TestM9ChildrenSagasAndDaem
 	TestH19StepTimeoutReachesTheRun TestH27History TestH27RecordsOfCalls TestH27RecordsOfDecisions TestH28CallOfAKilledSupervisor
 	TestH7UndoOfACall TestH7UndoByAPI TestH7UndoAfterKills TestH7KillUndoesTheCalls TestH24AttacksAreHeld
 	TestH32ContextFromInside TestS2ExecuteInsideIsConfirmed TestS10CodesOfSandboxesReachOperators
-	TestM16TransparentDialects TestM16FilesPassUnchanged TestM3ModelCallsOfARun)
+	TestM3RangesAreTheOperatorsWord TestM3TimeIsALease TestM16TransparentDialects TestM16FilesPassUnchanged TestM3ModelCallsOfARun)
 # And of the lite tools, presets and git. That the kernel holds paths to a folder is tried here too, by package beneath.
 same+=(TestM11FileToolOfASession TestM11SearchLite TestM11BrowserLite TestM8PresetsReadARegistry TestM12GitTokenOfARepository)
 # And of closing lines, accounts and mistakes, which are words and files.
 same+=(TestMistakesNameTheNextStep TestRing2WithoutWorkspaceWarns TestM23EndedRunsAreFound TestM23LostRunsAreTold TestM8RefusedConnectionsAreTold
 	TestM6ClosingSummaryOnATerminal)
+# And of what programs meet in a sandbox what is protocol and words.
+same+=(TestM7GatewayByTheProxy TestTerminalIsLeftAsItWas TestProgramsThatAskForFacts TestGitIndexOfTheHostIsGood TestBrowserRenders)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml

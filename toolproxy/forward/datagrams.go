@@ -172,6 +172,8 @@ func (p *Proxy) mayRelay(a egress.Ask) egress.Decision {
 		return d
 	case a.Ring != rings.Privileged:
 		return no("datagrams leave in ring 1 only")
+	case p.isGateway(a.Target):
+		return no("the run's own gateway takes no datagrams")
 	case p.rules.intercepts(a.Target):
 		return no("connections there are read, and datagrams can't be; use TCP")
 	}

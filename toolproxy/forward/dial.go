@@ -84,11 +84,10 @@ func (p *Proxy) dialBy(by dialer, f *flow, a egress.Ask) (net.Conn, egress.Decis
 	if !f.doing(a, nil, cancel) || !p.still(f) {
 		return nil, egress.Decision{}, cutRefusal(f)
 	}
-	pinned, d, r := p.pin(ctx, a)
+	conn, d, r, err := p.reach(ctx, by, a)
 	if r != nil {
 		return nil, d, r
 	}
-	conn, err := p.connect(ctx, by, pinned.AddrPorts())
 	if err != nil {
 		p.log.Info("egress: dial", "target", a.Target.String(), "error", err)
 		if _, cut := f.cutReason(); cut {
@@ -101,6 +100,20 @@ func (p *Proxy) dialBy(by dialer, f *flow, a egress.Ask) (net.Conn, egress.Decis
 		return nil, d, cutRefusal(f)
 	}
 	return conn, d, nil
+}
+
+// reach connects to a place that is allowed; the error is of the network.
+func (p *Proxy) reach(ctx context.Context, by dialer, a egress.Ask) (net.Conn, egress.Decision, *refusal, error) {
+	if p.isGateway(a.Target) {
+		conn, err := p.gateway(ctx)
+		return conn, p.decide(a), nil, err
+	}
+	pinned, d, r := p.pin(ctx, a)
+	if r != nil {
+		return nil, d, r, nil
+	}
+	conn, err := p.connect(ctx, by, pinned.AddrPorts())
+	return conn, d, nil, err
 }
 
 func cutRefusal(f *flow) *refusal {
@@ -123,6 +136,9 @@ func (p *Proxy) pin(ctx context.Context, a egress.Ask) (egress.Pinned, egress.De
 
 // check is CheckResolved, and refuses what means something in the sandbox only, and the proxy itself.
 func (p *Proxy) check(a egress.Ask, addrs []netip.Addr) (egress.Pinned, egress.Decision, *refusal) {
+	if p.isGateway(a.Target) {
+		return egress.Pinned{}, p.decide(a), nil
+	}
 	pinned, d := p.list.Load().CheckResolved(a, addrs)
 	if !d.Allowed() {
 		return egress.Pinned{}, d, refused(d)

@@ -5,6 +5,7 @@ package forward
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 
 	"agentrun/rings"
@@ -170,8 +171,8 @@ func (p *Proxy) review(f *flow, ring rings.Ring) {
 // nobody, so that a server which goes on reading HTTP would take any method and path: where those are
 // restricted, a rule must say websockets.
 func (p *Proxy) mayUpgrade(a egress.Ask) egress.Decision {
-	request := p.list.Load().Decide(a)
-	tunnel := p.list.Load().Decide(egress.Ask{Ring: a.Ring, Target: a.Target})
+	request := p.decide(a)
+	tunnel := p.decide(egress.Ask{Ring: a.Ring, Target: a.Target})
 	if !request.Allowed() || tunnel.Allowed() || p.rules.upgrades(a) {
 		return request
 	}
@@ -186,10 +187,23 @@ func (p *Proxy) still(f *flow) bool {
 	return !ended
 }
 
+// decide is the list's decision, but for the run's own gateway: every ring reaches that anyhow, and it decides about each request itself
+// (M-7).
+func (p *Proxy) decide(a egress.Ask) egress.Decision {
+	if p.isGateway(a.Target) {
+		return egress.Decision{Decision: rings.Decision{Verdict: rings.Allow, Code: rings.CodeOK, Reason: "the run's own tool gateway", Rule: "M-7"}}
+	}
+	return p.list.Load().Decide(a)
+}
+
+func (p *Proxy) isGateway(t egress.Target) bool {
+	return p.gateway != nil && slices.Contains(p.ways, t.String())
+}
+
 // allows is the list's decision, but for a place whose connections are read: each request in it asks for
 // itself.
 func (p *Proxy) allows(a egress.Ask) egress.Decision {
-	d := p.list.Load().Decide(a)
+	d := p.decide(a)
 	if a.Method == "" && d.Sub == egress.TunnelNotListed && p.reads(a.Target) {
 		d.Decision = rings.Decision{Verdict: rings.Allow, Code: rings.CodeOK, Reason: "requests are decided one by one", Rule: "M-8"}
 		d.Sub = ""

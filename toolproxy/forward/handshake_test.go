@@ -141,12 +141,16 @@ func TestM8SecondHelloIsHeldToTheName(t *testing.T) {
 				if _, err := conn.Write(join(good, c.at)); err != nil {
 					t.Fatal(err)
 				}
-				first := make([]byte, len(c.answers[0]))
-				if _, err := io.ReadFull(conn, first); err != nil || !bytes.Equal(first, c.answers[0]) {
-					t.Fatalf("got %x, %v, want the server's answer", first, err)
+				if c.at == nil || c.reason == "" { // a second hello that is refused may be so before the answer came through
+					first := make([]byte, len(c.answers[0]))
+					if _, err := io.ReadFull(conn, first); err != nil || !bytes.Equal(first, c.answers[0]) {
+						t.Fatalf("got %x, %v, want the server's answer", first, err)
+					}
 				}
-				if _, err := conn.Write(c.then); err != nil {
-					t.Fatal(err)
+				if len(c.then) > 0 {
+					if _, err := conn.Write(c.then); err != nil {
+						t.Fatal(err)
+					}
 				}
 				if c.reason == "" {
 					if len(c.answers) > 1 {

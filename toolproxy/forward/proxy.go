@@ -50,6 +50,10 @@ type Options struct {
 	Own func() ([]netip.Addr, error)
 	// Roots are what intercepted upstreams are verified with. Nil: the system's and Config.CAFiles.
 	Roots *x509.CertPool
+	// Gateway opens a connection to the run's own tool gateway, whose names, each with its port, are GatewayHosts: some clients ask their
+	// proxy for it, whatever no_proxy says. None: it is refused like any address of the sandbox's.
+	Gateway      func(ctx context.Context) (net.Conn, error)
+	GatewayHosts []string
 }
 
 // Far more than a client that means well meets: one that is refused doesn't ask again at once.
@@ -74,6 +78,8 @@ type Proxy struct {
 	log        *slog.Logger
 	resolver   Resolver
 	dialer     dialer
+	gateway    func(ctx context.Context) (net.Conn, error)
+	ways       []string // to the gateway
 	names      *dns.Responder
 	ledger     *ledger
 	pool       pool
@@ -107,7 +113,7 @@ func New(o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{supervisor: o.Supervisor, rules: rules, own: o.Own, limits: o.Config.Limits.withDefaults(), now: o.Now, log: o.Log,
-		resolver: o.Resolver, dialer: o.Dial, roots: o.Roots, selves: map[netip.AddrPort]bool{}}
+		resolver: o.Resolver, dialer: o.Dial, gateway: o.Gateway, ways: o.GatewayHosts, roots: o.Roots, selves: map[netip.AddrPort]bool{}}
 	p.defaults()
 	if err := p.takeSecrets(o.Secret); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ package forward
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -45,6 +46,55 @@ func TestM8AbsoluteRequest(t *testing.T) {
 		t.Errorf("dialled %d times, want 1", got)
 	}
 }
+
+// Some clients ask their proxy for the run's own gateway: it is served in every ring, and nothing is looked up or dialled for it (M-7).
+func TestM7OwnGateway(t *testing.T) {
+	inside := &within{conns: make(chan net.Conn)}
+	gateway := &http.Server{Handler: http.HandlerFunc(hello), ReadHeaderTimeout: time.Second}
+	go func() { _ = gateway.Serve(inside) }()
+	t.Cleanup(func() { _ = gateway.Close() })
+	o := allowed("allowed.example")
+	o.GatewayHosts = []string{"127.0.0.1:7600", "localhost:7600"}
+	o.Gateway = func(context.Context) (net.Conn, error) {
+		near, far := net.Pipe()
+		inside.conns <- far
+		return near, nil
+	}
+	w := newWorld(t, rings.Sandbox, o)
+	for _, host := range o.GatewayHosts {
+		if resp, body := w.raw(t, "GET http://"+host+"/a HTTP/1.1\r\nHost: "+host+"\r\n\r\n"); body != "GET "+host+" /a" {
+			t.Errorf("absolute: got %d %q", resp.StatusCode, body)
+		}
+		c := w.connect(t, host)
+		for range 2 {
+			fmt.Fprintf(c, "GET /b HTTP/1.1\r\nHost: %s\r\n\r\n", host)
+			if resp, body := response(t, bufio.NewReader(c), "GET"); body != "GET "+host+" /b" {
+				t.Errorf("tunnel: got %d %q", resp.StatusCode, body)
+			}
+		}
+		_ = c.Close()
+		if r := w.sup.await(t, func(r link.Record) bool { return r.Name == host && r.Detail == "connect" }); !r.Allowed || r.Weight != rings.NoRing {
+			t.Errorf("got %+v, want it allowed, without weight", r)
+		}
+	}
+	resp, body := w.raw(t, "GET http://127.0.0.1:7602/ HTTP/1.1\r\nHost: 127.0.0.1:7602\r\n\r\n")
+	wantDenied(t, resp, body, 403, "ring_has_no_egress")
+	if d, q := w.dials(), w.names.questions(); len(d)+len(q) > 0 {
+		t.Errorf("dialled %v, looked up %v", d, q)
+	}
+}
+
+// within is a listener of connections that are handed to it.
+type within struct{ conns chan net.Conn }
+
+func (w *within) Accept() (net.Conn, error) {
+	if c, ok := <-w.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (w *within) Close() error   { close(w.conns); return nil }
+func (w *within) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestM13DenialsAreJSON(t *testing.T) {
 	w := newWorld(t, rings.Standard, allowed("allowed.example", "private.example", "metadata.example", "mixed.example", "mapped.example", "self.example", "synthetic.example", "GET other.example/pub/"))

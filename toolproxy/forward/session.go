@@ -173,9 +173,13 @@ const (
 // comes before passing: a rule that says so must not be lost because another entry allows the place as a
 // whole. Port 80 is read even where bytes would be allowed, since Host headers in it can be held against the
 // name; 443 that isn't intercepted must be TLS. A place that is allowed for some methods or paths only is
-// read, or, on 443 where nothing can be read, refused.
+// read, or, on 443 where nothing can be read, refused. The run's own gateway is always read, which keeps what is
+// said to it one request after the other.
 func (p *Proxy) modeOf(t egress.Target) (mode, egress.Decision) {
-	d := p.list.Load().Decide(egress.Ask{Ring: p.ring(), Target: t})
+	d := p.decide(egress.Ask{Ring: p.ring(), Target: t})
+	if p.isGateway(t) {
+		return readPlain, d
+	}
 	readable := d.Allowed() || d.Sub == egress.TunnelNotListed
 	switch {
 	case !readable:

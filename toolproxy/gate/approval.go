@@ -49,10 +49,10 @@ func (p *permit) approval() *Error {
 // say so, and its one record is made in time.
 func (p *permit) patience() time.Duration {
 	wait := cmp.Or(p.call.ApprovalWait, p.gate.o.ApprovalWait)
-	if p.gate.o.Ends.IsZero() {
+	if p.gate.o.Ends == nil || p.gate.o.Ends().IsZero() {
 		return wait
 	}
-	left := max(p.gate.o.Ends.Sub(p.gate.o.Now()), 0)
+	left := max(p.gate.o.Ends().Sub(p.gate.o.Now()), 0)
 	return min(wait, max(left-farewell, left/2))
 }
 

@@ -164,7 +164,11 @@ func (p *permit) countStep() *Error {
 		return nil
 	}
 	count.Add(-1)
-	return &Error{Code: CodeSteps, Message: "the run has made all the " + calls + " it may make", Next: "end the run; its result so far stays", Rule: "M-3"}
+	next := "end with what you have"
+	if p.call.Kind != "llm" {
+		next += fmt.Sprintf("; an operator gives the next run more by --max-steps %d", 2*max(limit, 1))
+	}
+	return &Error{Code: CodeSteps, Message: "the run has made all the " + calls + " it may make", Next: next, Rule: "M-3"}
 }
 
 func (p *permit) arguments() *Error {

@@ -453,7 +453,8 @@ func TestM11ApprovalWaitOfACall(t *testing.T) {
 				o := options(s)
 				o.ApprovalWait = tt.gate
 				if tt.left != 0 {
-					o.Ends = time.Now().Add(tt.left)
+					ends := time.Now().Add(tt.left)
+					o.Ends = func() time.Time { return ends }
 				}
 				c := call()
 				c.Approve, c.ApprovalWait = true, tt.call

@@ -33,6 +33,9 @@ type Options struct {
 	TraceID func(context.Context) string          // of the call's span, for the record; nil: none
 	Mask    func(json.RawMessage) ([]byte, error) // what an operator sees of arguments; nil: mask.JSON
 
+	// Ends is when the run's time is over, which an operator may put off; zero: never, or not known. nil: not known.
+	Ends func() time.Time
+
 	// Alarm is told that a policy calls what was tried a critical violation (H-23), after the record and before the agent hears
 	// of the refusal; from then on the gate refuses everything. It may take RecordTimeout. nil: nobody is told.
 	Alarm func(ctx context.Context, v Violation)
@@ -44,7 +47,6 @@ type Options struct {
 
 	PolicyTimeout time.Duration // 0: DefaultPolicyTimeout
 	ApprovalWait  time.Duration // 0: DefaultApprovalWait. Calls may say another; none waits longer than the run lasts
-	Ends          time.Time     // when the run's time is over; zero: not known
 	RecordTimeout time.Duration // of booking and recording, after the call; 0: DefaultRecordTimeout
 }
 

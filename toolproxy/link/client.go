@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,7 @@ type Client struct {
 	waiting   map[uint64]func(answer) // called once, by the goroutine that listens
 	processes map[uint64]*process
 	ring      rings.Ring
+	ends      time.Time
 	changed   chan struct{}
 }
 
@@ -65,7 +67,7 @@ func Connect(f *os.File) (*Client, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("link: first message: %w", err)
 	}
-	l.ring = l.start.Ring
+	l.ring, l.ends = l.start.Ring, l.start.Ends
 	return l, nil
 }
 
@@ -137,6 +139,14 @@ func (l *Client) listen() {
 			} else {
 				l.setRing(*ring)
 			}
+		case opEnds:
+			closeAll(files)
+			var ends time.Time
+			if json.Unmarshal(f.Body, &ends) == nil {
+				l.mu.Lock()
+				l.ends = ends
+				l.mu.Unlock()
+			}
 		case opEnd:
 			closeAll(files)
 			if !over {
@@ -203,6 +213,13 @@ func (l *Client) Ring() (rings.Ring, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ring, l.changed
+}
+
+// Ends is when the run's time is over, as far as is known; zero: never, or not known.
+func (l *Client) Ends() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ends
 }
 
 // ask sends a question and waits for its answer. One that comes after ctx's end goes to late: it may hold something.

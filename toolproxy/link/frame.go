@@ -53,6 +53,7 @@ const (
 
 	opStart  op = "start"
 	opRing   op = "ring"
+	opEnds   op = "ends" // when the run's time is over; zero: never
 	opExited op = "exited"
 	opEnd    op = "end"
 )

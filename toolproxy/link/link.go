@@ -54,7 +54,7 @@ type Start struct {
 	MaxSteps int        `json:"max_steps"`         // tool calls of the run (M-3); 0 allows none
 	// MaxModelCalls are calls of models; 0 allows none
 	MaxModelCalls int       `json:"max_model_calls"`
-	Ends          time.Time `json:"ends,omitzero"`     // when the run's time limit ends it, or a little before; zero: not known
+	Ends          time.Time `json:"ends,omitzero"`     // when the run's time limit ends it, until Client.Ends says otherwise; zero: never, or not known
 	Trace         string    `json:"trace,omitempty"`   // traceparent of the run's span
 	LogDir        string    `json:"log_dir,omitempty"` // run logs (M-18); empty: none are kept
 	Version       string    `json:"version"`           // of the supervisor: the two must be of one build
@@ -64,6 +64,15 @@ type Start struct {
 	CA         CA   `json:"ca"` // empty: TLS is never intercepted
 	// Safety is the run's safety loop (S-15); nil: it has none.
 	Safety *SafetyStart `json:"safety,omitempty"`
+}
+
+// WarnTime is how long before its end a run is warned of it (M-3).
+const WarnTime = time.Minute
+
+// EndsSoon returns how long a run that ends then has left; false as long as that is more than WarnTime, or never.
+func EndsSoon(ends, now time.Time) (left time.Duration, soon bool) {
+	left = max(ends.Sub(now), 0)
+	return left, !ends.IsZero() && left <= WarnTime
 }
 
 // Config is gateway.yaml as the supervisor has read it. The gateway opens no file for it: what the sandbox was built with, what was

@@ -263,6 +263,59 @@ func TestM22RingFollows(t *testing.T) {
 	}
 }
 
+// M-3: the gateway knows when the run's time is over, also after an operator has put that off.
+func TestM3EndFollows(t *testing.T) {
+	conn, peer, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := time.Now().Add(time.Minute).UTC().Truncate(time.Second), time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	later := make(chan struct{})
+	s := &Server{Start: Start{Ring: rings.Sandbox, Ends: first}, Supervisor: newWorld(), Ends: func() (time.Time, <-chan struct{}) {
+		select {
+		case <-later:
+			return second, nil
+		default:
+			return first, later
+		}
+	}}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { _ = s.Serve(ctx, conn) }()
+	l, err := Connect(peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Hello(nil); err != nil || !l.Ends().Equal(first) {
+		t.Errorf("at first: got %v, want %v; %v", l.Ends(), first, err)
+	}
+	close(later)
+	for range 1000 {
+		if l.Ends().Equal(second) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("put off: got %v, want %v", l.Ends(), second)
+}
+
+// M-3: less than a minute is soon, and a run without an end never ends soon.
+func TestM3EndsSoon(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		ends time.Time
+		left time.Duration
+		soon bool
+	}{
+		{time.Time{}, 0, false}, {now.Add(WarnTime + 1), WarnTime + 1, false}, {now.Add(WarnTime), WarnTime, true}, {now, 0, true}, {now.Add(-time.Hour), 0, true},
+	} {
+		if left, soon := EndsSoon(tt.ends, now); left != tt.left || soon != tt.soon {
+			t.Errorf("%v: got %v, %v", tt.ends, left, soon)
+		}
+	}
+}
+
 // A granted place whose asker gave up goes back: nobody else knows of it.
 func TestCancelledCheckKeepsNoPlace(t *testing.T) {
 	w := newWorld()

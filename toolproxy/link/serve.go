@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"agentrun/internal/read"
 	"agentrun/rings"
@@ -29,6 +30,8 @@ type Server struct {
 	Announce func([]Command) error
 	// End, once closed, tells the gateway that the run is over: it puts its last records and closes the link.
 	End <-chan struct{}
+	// Ends is when the run's time limit ends it, and a channel that is closed when that is another time; zero: never. nil: not known.
+	Ends func() (time.Time, <-chan struct{})
 	// Well tells, once End is closed, whether the run ended well; nil: it didn't.
 	Well func() bool
 }
@@ -46,6 +49,7 @@ func (s *Server) Serve(ctx context.Context, c *net.UnixConn) error {
 	if err == nil {
 		v.wait.Go(v.followRing)
 		v.wait.Go(v.followEnd)
+		v.wait.Go(v.followEnds)
 		err = v.loop()
 	}
 	if ctx.Err() != nil {
@@ -323,6 +327,20 @@ func (v *serving) followEnd() {
 	case <-v.End: // nil: never
 		_ = v.push(opEnd, v.Well != nil && v.Well())
 	case <-v.ctx.Done():
+	}
+}
+
+func (v *serving) followEnds() {
+	for v.Ends != nil {
+		ends, changed := v.Ends()
+		if v.push(opEnds, ends) != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-v.ctx.Done():
+			return
+		}
 	}
 }
 

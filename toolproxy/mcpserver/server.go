@@ -22,12 +22,15 @@ package mcpserver
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/telemetry"
+	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
 )
 
@@ -44,6 +47,9 @@ type Options struct {
 	Beside       Beside          // nil: none
 	Version      string          // of agentrun, told to clients
 	Instructions string          // for clients' models; empty: none
+	// Ends is when the run's time is over; zero: never. In its last minute each result of a tool says so in a text of its own, which is
+	// where a model reads it. nil: no result does.
+	Ends func() time.Time
 }
 
 const maxBody = tools.MaxArguments + 4<<10
@@ -54,7 +60,7 @@ func New(o Options) http.Handler {
 		Instructions: o.Instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // no listChanged: nobody could be told
 	})
-	server.AddReceivingMiddleware(answering(o.Tools, o.Beside))
+	server.AddReceivingMiddleware(warning(o.Ends), answering(o.Tools, o.Beside))
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
 		Stateless:                    true,
 		JSONResponse:                 true,
@@ -86,6 +92,23 @@ func answering(from *tools.Registry, beside Beside) mcp.Middleware {
 				return list(ctx, from, beside, next, method, req)
 			}
 			return next(ctx, method, req)
+		}
+	}
+}
+
+// warning tells of the run's end beside what a tool says.
+func warning(ends func() time.Time) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			result, err := next(ctx, method, req)
+			called, ok := result.(*mcp.CallToolResult)
+			if err != nil || !ok || ends == nil {
+				return result, err
+			}
+			if left, soon := link.EndsSoon(ends(), time.Now()); soon {
+				called.Content = append(called.Content, text(fmt.Sprintf("agentrun: this run's time is over in %d s; save your work and say how far it is. Its operator can give it more time.", left/time.Second))...)
+			}
+			return called, nil
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,9 +43,13 @@ func (h hold) Call(ctx context.Context, _ tools.Call) (tools.Result, error) {
 
 var holding = hold{make(chan struct{}, 8)}
 
+// ends is when the run's time is over.
+var ends atomic.Pointer[time.Time]
+
 // world is the whole way: MCP client, HTTP, Mux, SDK, registry, gate, supervisor.
 func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
 	t.Helper()
+	ends.Store(new(time.Time))
 	s := gatetest.New(rings.Sandbox)
 	who := link.Caller{Run: "run-1", Agent: "agent-1", Team: "team-1", Role: "member", Plan: "premium", Mode: "public"}
 	g, err := gate.New(gate.Options{
@@ -75,7 +80,7 @@ func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
 	}
 	server := httptest.NewUnstartedServer(nil)
 	server.Config.Handler = tools.NewMux(tools.MuxOptions{
-		Mounts: map[egress.Family]http.Handler{egress.MCP: mcpserver.New(mcpserver.Options{Tools: r, Version: "test"})},
+		Mounts: map[egress.Family]http.Handler{egress.MCP: mcpserver.New(mcpserver.Options{Tools: r, Version: "test", Ends: func() time.Time { return *ends.Load() }})},
 		Hosts:  []string{server.Listener.Addr().String()},
 	})
 	server.Start()
@@ -87,6 +92,26 @@ func world(t *testing.T) (*gatetest.Supervisor, *mcp.ClientSession, string) {
 	}
 	t.Cleanup(func() { session.Close() })
 	return s, session, server.URL
+}
+
+// M-3: in the run's last minute its agent reads so in what tools answer, where a model looks; not before, and never without an end.
+func TestM3ResultsTellOfTheEnd(t *testing.T) {
+	_, session, _ := world(t)
+	for in, want := range map[time.Duration]bool{0: false, time.Hour: false, 30 * time.Second: true, -time.Second: true} {
+		at := time.Time{}
+		if in != 0 {
+			at = time.Now().Add(in)
+		}
+		ends.Store(&at)
+		r, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"say": "x"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, _ := r.Content[len(r.Content)-1].(*mcp.TextContent)
+		if told := strings.HasPrefix(last.Text, "agentrun: this run's time is over in "); told != want || len(r.Content) != 1+map[bool]int{true: 1}[want] {
+			t.Errorf("ends in %v: got %d contents, the last %q", in, len(r.Content), last.Text)
+		}
+	}
 }
 
 func TestM12ClientListsWhatItMayCall(t *testing.T) {

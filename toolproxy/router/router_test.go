@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -146,6 +147,15 @@ func TestM19Usage(t *testing.T) {
 	}
 	if _, body := call(h, "GET", "/internal/usage/budget", ""); !strings.Contains(body, `"day_cost_left":-1`) {
 		t.Errorf("got %s", body)
+	}
+	ends := time.Now().Add(90*time.Second + 500*time.Millisecond)
+	timed, err := NewUsage(UsageOptions{Budget: func(context.Context) (link.Budget, error) { return b, nil }, Ends: func() time.Time { return ends }})
+	if _, body := call(timed, "GET", "/internal/usage", ""); err != nil || !strings.Contains(body, `"time_left_s":90,`) {
+		t.Errorf("time left: got %s, %v", body, err)
+	}
+	ends = time.Time{}
+	if _, body := call(timed, "GET", "/internal/usage", ""); strings.Contains(body, "time_left_s") {
+		t.Errorf("no time limit: got %s", body)
 	}
 	fail = errors.New("link down")
 	if code, body := call(h, "GET", "/internal/usage", ""); code != 503 || !strings.Contains(body, `"unavailable"`) || strings.Contains(body, "link down") {

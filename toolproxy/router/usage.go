@@ -16,6 +16,7 @@ import (
 type UsageOptions struct {
 	Budget  func(ctx context.Context) (link.Budget, error) // required: link.Supervisor's
 	Timeout time.Duration                                  // of asking; 0: 2 s
+	Ends    func() time.Time                               // of the run's time limit; zero: never. nil: it isn't told
 }
 
 // Unit is what amounts are counted in.
@@ -68,11 +69,20 @@ func (o UsageOptions) usage(w http.ResponseWriter, r *http.Request) {
 		Day        amount      `json:"day"`
 		Tokens     int64       `json:"tokens"`
 		Steps      *int64      `json:"steps_left"`
+		TimeLeft   *int64      `json:"time_left_s,omitempty"` // of the wall clock; absent: no limit
 		Multiplier string      `json:"multiplier,omitempty"`
 		Warning    string      `json:"warning,omitempty"`
 		Budget     link.Budget `json:"budget"` // as /internal/usage/budget has it
 	}{true, b.Plan, Unit, amount{b.RunSpent, limited(b.RunCost)}, amount{b.DaySpent, limited(b.DayCost)}, b.RunTokens,
-		limited(b.Steps), b.Multiplier, b.Warning, b})
+		limited(b.Steps), o.left(), b.Multiplier, b.Warning, b})
+}
+
+func (o UsageOptions) left() *int64 {
+	if o.Ends == nil || o.Ends().IsZero() {
+		return nil
+	}
+	s := int64(max(time.Until(o.Ends()), 0) / time.Second)
+	return &s
 }
 
 func limited(n int64) *int64 {

@@ -160,6 +160,19 @@ func (q *Queue) Started(s *Slot, run string) {
 	s.run = run
 }
 
+// Resize has a run's place count for so much memory, and refuses more than the node has room for. What is less is always taken.
+func (q *Queue) Resize(s *Slot, memory int64) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	why := ""
+	if more := memory - s.memory; more > 0 && !q.fitsMemory(more, &why) {
+		return fullError(why)
+	}
+	s.memory, q.taken = memory, claim{}
+	q.admitLocked()
+	return nil
+}
+
 // admitLocked lets in whoever fits now. The first that doesn't fit holds up those behind it: a large run would never
 // come in past a stream of small ones.
 func (q *Queue) admitLocked() {
@@ -226,6 +239,10 @@ func (q *Queue) fits(memory int64, why *string) bool {
 		*why = fmt.Sprintf("%d runs live, the most there may be", len(q.live))
 		return false
 	}
+	return q.fitsMemory(memory, why)
+}
+
+func (q *Queue) fitsMemory(memory int64, why *string) bool {
 	available, err := q.host.Available()
 	if err != nil {
 		*why = err.Error()

@@ -124,3 +124,25 @@ func TestQueueMemory(t *testing.T) {
 		q.Close()
 	})
 }
+
+// M-3: a live run that is given more memory takes it of the node's room, and is refused what others were promised.
+func TestM3QueueCountsMoreMemory(t *testing.T) {
+	q := New(Limits{Runs: 2}, Memory{Available: func() (int64, error) { return 1000, nil }, Used: func(string) int64 { return 0 }})
+	a, errA := q.Enter(t.Context(), 200)
+	b, errB := q.Enter(t.Context(), 200)
+	if errA != nil || errB != nil {
+		t.Fatal(errA, errB)
+	}
+	for _, tt := range []struct {
+		of     *Slot
+		memory int64
+		fits   bool
+	}{{a, 500, true}, {b, 600, false}, {b, 400, true}, {a, 100, true}, {b, 800, true}, {b, 1 << 40, false}, {b, 1, true}} {
+		if err := q.Resize(tt.of, tt.memory); (err == nil) != tt.fits {
+			t.Errorf("%d: got %v", tt.memory, err)
+		}
+	}
+	if a.memory != 100 || b.memory != 1 {
+		t.Errorf("counted: %d and %d", a.memory, b.memory)
+	}
+}

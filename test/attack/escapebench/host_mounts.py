@@ -12,7 +12,7 @@ def writable():
     for line in open("/proc/self/mountinfo"):
         before, after = line.split(" - ")
         words, kind = before.split(), after.split()[0]
-        if kind in ("ext4", "xfs", "btrfs") and words[5].split(",")[0] == "rw" and words[4] != "/workspace":
+        if kind in ("ext4", "xfs", "btrfs") and words[5].split(",")[0] == "rw" and not (words[4] + "/").startswith("/workspace/"):
             found.append(words[4])
     return found
 

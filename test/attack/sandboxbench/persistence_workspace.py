@@ -9,7 +9,10 @@ HOSTS = [".git/hooks/post-checkout", ".git/config", ".git/info/attributes", ".gi
          ".vscode/tasks.json", ".vscode/settings.json", ".idea/runConfigurations/x.xml", ".devcontainer/devcontainer.json", ".github/workflows/x.yml", "Dockerfile",
          ".claude/settings.json", ".cursor/mcp.json", ".mcp.json", "AGENTS.md", "CLAUDE.md", ".gemini/settings.json", ".aider.conf.yml", "agentrun.yaml"]
 EVERY = ["ring1", "ring2"]
-WORKS = {"leave " + name: EVERY for name in HOSTS}
+# What agentrun guards at the top of a workspace (docs/protected-paths.md): refused in every ring.
+GUARDED = (".git/hooks/", ".git/config", ".git/info/attributes", ".gitattributes", ".gitmodules", ".husky/", ".envrc", ".npmrc", ".yarnrc.yml", ".vscode/", ".idea/",
+           ".devcontainer/", ".github/workflows/", ".claude/", ".cursor/", ".mcp.json", ".gemini/")
+WORKS = {"leave " + name: EVERY for name in HOSTS if not name.startswith(GUARDED)}
 WORKS |= {"leave a link to /etc/passwd": EVERY, "leave a FIFO": EVERY, "leave a name of control characters": EVERY}
 
 
@@ -18,7 +21,8 @@ def leave(name):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "a") as f:
         f.write(MARK)
-    return True
+    with open(path) as f:  # /dev/null takes it, and has nothing
+        return MARK in f.read()
 
 
 def attack(a):

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"agentrun/internal/read"
+)
+
+// Found is what of an agent is on this machine.
+type Found struct {
+	Program string   `json:"program,omitempty"` // without links
+	Node    string   `json:"node,omitempty"`    // that the program is a script for; empty: it is none
+	Shown   []string `json:"shown,omitempty"`   // of the host, besides /usr, at the same path inside, read-only
+	Path    []string `json:"-"`                 // folders for the agent's PATH, before the usual ones
+	Missing []string `json:"missing,omitempty"` // what must be there and isn't, with the way to get it
+}
+
+// finder looks for programs on behalf of a caller.
+type finder struct {
+	getenv func(string) string
+	places []Place
+}
+
+// Find looks for the agent's program, and for what runs it, as the caller with these variables would: in PATH, then
+// in the agent's places, then in the usual ones. A script's Node is asked for its version, which is all that is run.
+//
+// What is shown is as little as works. A package's programs load others of the same node_modules, so that folder is
+// shown, the outermost there is: package managers link from one in it to another. Of other programs it is the file.
+func (a *Agent) Find(getenv func(string) string) (found Found) {
+	f := finder{getenv, append(slices.Clone(a.Places), usualPlaces()...)}
+	at, ok := f.program(a.Program, nil)
+	if !ok {
+		missing := fmt.Sprintf("program %s: not in PATH, nor where npm, nvm and installers put programs", a.Program)
+		if a.Package != "" {
+			missing += "; npm install -g " + a.Package
+		}
+		found.Missing = append(found.Missing, missing)
+		return found
+	}
+	real, err := filepath.EvalSymlinks(at)
+	if err != nil {
+		found.Missing = append(found.Missing, err.Error())
+		return found
+	}
+	found.Program = real
+	found.show(packageOf(real))
+	if !scriptOfNode(real) {
+		return found
+	}
+	node, err := f.node(filepath.Dir(at), a.Node)
+	if err != nil {
+		found.Missing = append(found.Missing, err.Error())
+		return found
+	}
+	found.Node, found.Path = node, []string{filepath.Dir(node)}
+	found.show(installationOf(node))
+	return found
+}
+
+// show adds a path unless it is in every sandbox's view, or below what is shown already.
+func (f *Found) show(path string) {
+	for _, seen := range append([]string{"/usr"}, f.Shown...) {
+		if path == seen || strings.HasPrefix(path, seen+"/") {
+			return
+		}
+	}
+	if strings.Contains(path, ":") {
+		f.Missing = append(f.Missing, path+": a folder with a colon in its name can't be shown (--ro-bind, PATH); move it")
+	}
+	f.Shown = append(f.Shown, path)
+}
+
+// usualPlaces are those of places.yaml, which a test reads.
+func usualPlaces() (places []Place) {
+	text, err := builtin.ReadFile(placesFile)
+	if err == nil {
+		n := read.YAML(read.Source{File: placesFile, Max: maxFile}, text)
+		n.Into(&places)
+		err = n.Done()
+	}
+	if err != nil {
+		panic(err) // it is ours
+	}
+	return places
+}
+
+// program finds an executable file by its name: in first, in PATH, in the places.
+func (f finder) program(name string, first []string) (path string, ok bool) {
+	dirs := slices.Concat(first, filepath.SplitList(f.getenv("PATH")))
+	for _, p := range f.places {
+		dirs = append(dirs, f.folders(p.Path)...)
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+// folders are those that a place stands for. Of several the newest comes first.
+func (f finder) folders(place string) []string {
+	if rest, ok := strings.CutPrefix(place, "~/"); ok {
+		place = "$HOME/" + rest
+	}
+	if rest, ok := strings.CutPrefix(place, "$"); ok {
+		variable, rest, _ := strings.Cut(rest, "/")
+		place = filepath.Join(f.getenv(variable), rest)
+	}
+	if !filepath.IsAbs(place) {
+		return nil // the variable isn't set
+	}
+	dirs, _ := filepath.Glob(place)
+	slices.SortStableFunc(dirs, func(a, b string) int { return changed(b).Compare(changed(a)) })
+	return dirs
+}
+
+func changed(path string) time.Time {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// node finds Node beside the program, where version managers put both, then as any program.
+func (f finder) node(beside string, least int) (string, error) {
+	get := fmt.Sprintf("; install it from the distribution, or: nvm install %d", least)
+	at, ok := f.program("node", []string{beside})
+	if !ok {
+		return "", fmt.Errorf("node %d or newer: not found%s", least, get)
+	}
+	real, err := filepath.EvalSymlinks(at)
+	if err != nil {
+		return "", err
+	}
+	major, text, err := version(real)
+	if err != nil {
+		return "", fmt.Errorf("node %d or newer: %s --version: %w", least, real, err)
+	}
+	if major < least {
+		return "", fmt.Errorf("node %d or newer: %s is %s%s", least, real, text, get)
+	}
+	return real, nil
+}
+
+// version asks a Node, as v22.11.0.
+func version(node string) (major int, text string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, node, "--version").Output()
+	if err != nil {
+		return 0, "", err
+	}
+	text = strings.TrimSpace(string(out))
+	m := regexp.MustCompile(`^v(\d{1,4})\.[\d.]+$`).FindStringSubmatch(text)
+	if m == nil {
+		return 0, "", errors.New("it says no version")
+	}
+	major, err = strconv.Atoi(m[1])
+	return major, text, err
+}
+
+// packageOf is what to show of a program.
+func packageOf(program string) string {
+	const modules = "/node_modules"
+	if above, _, ok := strings.Cut(program, modules+"/"); ok {
+		return above + modules
+	}
+	return program
+}
+
+// ofAVersion is a folder that version managers make for one version of a program.
+var ofAVersion = regexp.MustCompile(`^v?\d+\.\d+\.\d+$`)
+
+// installationOf is what to show of a Node: all of its folder where that is for one version of it, as npm lies in it;
+// else the file, since a folder such as ~/.local holds anything.
+func installationOf(node string) string {
+	prefix := filepath.Dir(filepath.Dir(node))
+	for _, dir := range []string{prefix, filepath.Dir(prefix)} {
+		if ofAVersion.MatchString(filepath.Base(dir)) {
+			return prefix
+		}
+	}
+	return node
+}
+
+// scriptOfNode tells whether a file's first line names node.
+func scriptOfNode(path string) bool {
+	file, err := os.Open(path) //nolint:gosec // a program of the caller's PATH
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	line := make([]byte, 128)
+	n, _ := file.Read(line)
+	first, _, _ := strings.Cut(string(line[:n]), "\n")
+	return strings.HasPrefix(first, "#!") && strings.Contains(first, "node")
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
+)
+
+// Placeholders are made in a workspace where a guarded path is missing: nothing can be mounted on what isn't
+// there. They are empty folders, which git doesn't list and no program acts on; where one would stumble over
+// an empty folder, as Go over .git, there are files that say nothing,
+// and where one would stumble over a folder for a file, as yarn does, sockets, which git doesn't list and the run doesn't see. The last run of the workspace removes them, or Collect after a crash.
+//
+// Runs that share a workspace share them: were one's removed while another lives, the kernel would take the
+// other's mount away with it (detach_mounts). So there is a file for each workspace that has some, in the run
+// folder, named after its inode: every run holds a shared lock on it for life, and who gets the exclusive one was
+// the last. It lists what was made, each name before it is made. Making and removing is under a lock on the
+// folder. Two nodes (another run folder, another user's) that share a workspace don't know of each other.
+type placeholders struct {
+	dir    string // of all such files
+	record *os.File
+}
+
+const placeholdersDir = "placeholders"
+
+// opencode makes this file where the folder is, and ends if it can't.
+const ignoredByOpencode = ".opencode/.gitignore"
+
+// placeholder says what a file holds that stands for a path; what else stands for one is an empty folder.
+func placeholder(rel string) string {
+	switch {
+	case path.Base(rel) == "commondir" && strings.HasPrefix(rel, ".git/worktrees/"):
+		return "../..\n" // as git writes it
+	case rel == ".git/commondir":
+		return ".\n" // the folder itself, as without the file
+	case rel == ".git":
+		return "gitdir: .git/none\n" // "not a git repository", as without it
+	case rel == ignoredByOpencode:
+		return "*\n"
+	}
+	return ""
+}
+
+// holdPlaceholders makes what is missing of the guarded paths among the entries of a view; nil if there are none.
+func holdPlaceholders(runDir string, entries []fsjail.Entry) (h *placeholders, err error) {
+	i := slices.IndexFunc(entries, func(e fsjail.Entry) bool { return e.Guard })
+	ws := slices.IndexFunc(entries, func(e fsjail.Entry) bool { return e.Target == workspaceDir })
+	if i < 0 || ws < 0 {
+		return nil, nil
+	}
+	root, name, err := openWorkspace(entries[ws].Source)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	dir := filepath.Join(runDir, placeholdersDir)
+	unlock, err := lockPlaceholders(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	h = &placeholders{dir, f}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.end())
+		}
+	}()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil { // nobody has it exclusively without the folder's
+		return nil, os.NewSyscallError("flock", err)
+	}
+	if _, err := fmt.Fprintln(f, strconv.Quote(entries[ws].Source)); err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.Guard {
+			continue
+		}
+		rel := strings.TrimPrefix(e.Target, workspaceDir+"/")
+		if err := h.make(root, rel, e.IsFile, entries[ws].Owner); err != nil {
+			return nil, fmt.Errorf("make %s for the run, so that the agent can't: %w (a profile can leave it open: files.guard)",
+				filepath.Join(entries[ws].Source, rel), err)
+		}
+	}
+	return h, nil
+}
+
+// openWorkspace opens a workspace, whose name in the list of placeholders is that of its inode.
+func openWorkspace(source string) (*os.File, string, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, "", &os.PathError{Op: "openat2", Path: source, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, "", os.NewSyscallError("fstat", err)
+	}
+	return os.NewFile(uintptr(fd), source), fmt.Sprintf("%x-%x", st.Dev, st.Ino), nil
+}
+
+// lockPlaceholders is held for some calls of mkdir(2) and rmdir(2).
+func lockPlaceholders(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("flock", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// folder opens the folder of a path beneath a workspace, following no link.
+func folder(root *os.File, rel string) (int, string, error) {
+	fd, err := unix.Openat2(int(root.Fd()), path.Dir(rel), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, "", os.NewSyscallError("openat2", err)
+	}
+	return fd, path.Base(rel), nil
+}
+
+// make makes one, of the workspace's owner; nil: of whoever runs this, as whom the agent acts.
+func (h *placeholders) make(root *os.File, rel string, isFile bool, owner *fsjail.Owner) error {
+	dir, name, err := folder(root, rel)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); !errors.Is(err, unix.ENOENT) {
+		return os.NewSyscallError("fstatat", err)
+	}
+	listed := rel
+	if !isFile {
+		listed += "/"
+	}
+	if _, err := fmt.Fprintln(h.record, strconv.Quote(listed)); err != nil {
+		return err
+	}
+	switch {
+	case standsHidden(rel):
+		err = os.NewSyscallError("mknodat", unix.Mknodat(dir, name, unix.S_IFSOCK|0o644, 0))
+	case isFile:
+		err = makeFile(dir, name, placeholder(rel))
+	default:
+		err = os.NewSyscallError("mkdirat", unix.Mkdirat(dir, name, 0o755))
+	}
+	if err == nil && rel == path.Dir(ignoredByOpencode) {
+		err = h.make(root, ignoredByOpencode, true, owner)
+	}
+	if err != nil || owner == nil {
+		return err
+	}
+	return os.NewSyscallError("fchownat", unix.Fchownat(dir, name, int(owner.UID), int(owner.GID), unix.AT_SYMLINK_NOFOLLOW))
+}
+
+func makeFile(dir int, name, content string) error {
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.WriteString(content)
+	return errors.Join(err, f.Close())
+}
+
+// drop lets go of them. It may be called on nil.
+func (h *placeholders) drop() error {
+	if h == nil {
+		return nil
+	}
+	unlock, err := lockPlaceholders(h.dir)
+	if err != nil {
+		h.record.Close()
+		return err
+	}
+	defer unlock()
+	return h.end()
+}
+
+// end removes what was made, unless a run of this workspace lives. The folder is locked.
+func (h *placeholders) end() error {
+	defer h.record.Close()
+	if err := unix.Flock(int(h.record.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil // the last one does it
+	}
+	if _, err := h.record.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	source, made := "", []string(nil)
+	for s := bufio.NewScanner(h.record); s.Scan(); {
+		switch name, err := strconv.Unquote(s.Text()); {
+		case err != nil: // a crash in the middle of writing: it wasn't made yet
+		case path.IsAbs(name):
+			source = name
+		default:
+			made = append(made, name)
+		}
+	}
+	root, name, err := openWorkspace(source)
+	if err == nil {
+		if name == filepath.Base(h.record.Name()) {
+			for _, rel := range slices.Backward(made) {
+				unmake(root, rel)
+			}
+		}
+		root.Close()
+	}
+	return os.Remove(h.record.Name())
+}
+
+// unmake removes what still is as it was made: what somebody has put there since is theirs.
+func unmake(root *os.File, listed string) {
+	rel, isDir := strings.CutSuffix(listed, "/")
+	dir, name, err := folder(root, rel)
+	if err != nil {
+		return
+	}
+	defer unix.Close(dir)
+	if isDir {
+		_ = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+		return
+	}
+	if standsHidden(rel) {
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+			_ = unix.Unlinkat(dir, name, 0)
+		}
+		return
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	if is, err := io.ReadAll(io.LimitReader(f, 64)); err == nil && string(is) == placeholder(rel) {
+		_ = unix.Unlinkat(dir, name, 0)
+	}
+}
+
+// sweepPlaceholders removes those of runs that are dead.
+func sweepPlaceholders(runDir string) error {
+	dir := filepath.Join(runDir, placeholdersDir)
+	names, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(names) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	unlock, err := lockPlaceholders(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var errs []error
+	for _, n := range names {
+		f, err := os.OpenFile(filepath.Join(dir, n.Name()), os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue // its run has just ended
+		}
+		errs = append(errs, (&placeholders{dir, f}).end())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
+	"agentrun/internal/rootless"
+	"agentrun/profiles"
+)
+
+// guards lists the mounts that keep an agent from leaving, in a workspace that it may write, what the host runs
+// later: the profile's table (files.guard, mode readonly), and what the repository's configuration names.
+//
+// The attack: a hook, an editor's task or a tool server is planted, and the next git commit, or the next folder
+// opened, runs it outside of any sandbox. The kernel's rule that is relied on: what is a mount point in the
+// caller's mount namespace can't be renamed, removed or replaced, EBUSY (rename(2), rmdir(2), unlink(2)). So:
+//
+//   - what is guarded is mounted over itself, read-only;
+//   - each folder above it is mounted over itself too, as writable as the workspace, or it could be renamed away
+//     and made anew with other content;
+//   - what isn't there is made for the run (placeholders), down to the first missing folder, or nothing could be
+//     mounted on it;
+//   - a link is covered by /dev/null on a nodev mount, and what it leads to is guarded in its turn.
+//
+// What remains possible is in docs/protected-paths.md. The list is of the host as it is now; what is mounted is
+// opened without following a link, so what has changed by then makes the launch fail.
+func (p *Plan) guards(ws fsjail.Entry) ([]fsjail.Entry, error) {
+	root, err := os.OpenRoot(ws.Source)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	g := &guarding{ws: ws, root: root, at: map[string]fsjail.Entry{}}
+	for _, e := range p.profile.Files.Guard {
+		if e.Mode != profiles.GuardReadonly {
+			continue
+		}
+		if err := g.each("", e.Path, e.Why); err != nil {
+			return nil, fmt.Errorf("guard %s: %w", e.Path, err)
+		}
+	}
+	if _, ok := g.at[gitConfig]; ok {
+		if err := g.config(gitConfig, 0); err != nil {
+			return nil, fmt.Errorf("guard what %s names: %w", gitConfig, err)
+		}
+	}
+	return g.list(), nil
+}
+
+// guardWorkspace guards a workspace that was shown read-only and that an elevation opens now: until then nothing is made in it.
+func (l *launch) guardWorkspace() error {
+	i := slices.IndexFunc(l.plan.Entries, func(e fsjail.Entry) bool { return e.Live && e.Target == workspaceDir })
+	if i < 0 || l.guarded != nil || l.live == nil {
+		return nil
+	}
+	entries, err := l.plan.guards(l.plan.Entries[i])
+	if err != nil {
+		return err
+	}
+	held, err := holdPlaceholders(l.opt.RunDir, append([]fsjail.Entry{l.plan.Entries[i]}, entries...))
+	if err != nil {
+		return err
+	}
+	if err := l.live.Guard(entries); err != nil {
+		return errors.Join(err, held.drop())
+	}
+	l.guarded = held
+	return nil
+}
+
+// guarding is a workspace whose guarded paths are being looked for. Paths are relative to it.
+type guarding struct {
+	ws    fsjail.Entry
+	root  *os.Root
+	at    map[string]fsjail.Entry
+	links int
+}
+
+// each guards a path of the table, of which a component * stands for every folder there.
+func (g *guarding) each(dir, rest, why string) error {
+	before, after, many := strings.Cut(rest, "*/")
+	if !many {
+		return g.add(path.Join(dir, rest), why)
+	}
+	dir = path.Join(dir, before)
+	names, err := fs.ReadDir(g.root.FS(), cmpDot(dir))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if !n.IsDir() {
+			continue
+		}
+		if err := g.each(path.Join(dir, n.Name()), after, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func cmpDot(dir string) string {
+	if dir == "" {
+		return "."
+	}
+	return dir
+}
+
+// add guards a path, whatever of it is there.
+func (g *guarding) add(rel, why string) error {
+	return g.addKind(rel, standsAsFile(rel), why)
+}
+
+// standsAsFile says whether git would stumble over a folder in a missing path's place.
+func standsAsFile(rel string) bool {
+	return strings.HasPrefix(rel, ".git/") && slices.Contains([]string{"commondir", "config", "config.worktree", "attributes"}, path.Base(rel))
+}
+
+// standsHidden says whether the programs that read a missing path would end over a folder in its place.
+func standsHidden(rel string) bool {
+	return slices.Contains([]string{".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".envrc"}, path.Base(rel))
+}
+
+// addKind is add, where a missing path is to be a file or a folder.
+func (g *guarding) addKind(rel string, isFile bool, why string) error {
+	parts := strings.Split(rel, "/")
+	for i := range parts {
+		at := strings.Join(parts[:i+1], "/")
+		if e, ok := g.at[at]; ok && !e.Writable && !e.Live {
+			return nil // it is guarded whole
+		}
+		info, err := g.root.Lstat(at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return g.missing(at, at == ".git" || isFile && i == len(parts)-1, why)
+		case err != nil:
+			return err
+		case info.Mode()&fs.ModeSocket != 0: // made for another run
+			g.hide(at, "hidden: "+why)
+			return nil
+		case info.Mode()&fs.ModeSymlink != 0:
+			return g.link(at, strings.Join(parts[i+1:], "/"), why)
+		case i == len(parts)-1 || !info.IsDir(): // a file in the way, as .git in a linked worktree, is as good as the path itself
+			g.close(at, !info.IsDir(), why)
+			if info.IsDir() {
+				return g.within(at, 0)
+			}
+			return nil
+		}
+		g.pin(at)
+	}
+	return nil
+}
+
+func (g *guarding) entry(at string, isFile bool, why string) fsjail.Entry {
+	return fsjail.Entry{
+		Kind: fsjail.Bind, Target: path.Join(g.ws.Target, at), Source: filepath.Join(g.ws.Source, at), IsFile: isFile,
+		Exec: g.ws.Exec, Guard: true, Why: why,
+	}
+}
+
+func (g *guarding) close(at string, isFile bool, why string) {
+	g.at[at] = g.entry(at, isFile, "read-only: "+why)
+}
+
+func (g *guarding) pin(at string) {
+	e := g.entry(at, false, "can't be renamed or removed, for what is guarded in it")
+	e.Writable, e.Live = g.ws.Writable, g.ws.Live
+	g.at[at] = e
+}
+
+// missing is made for the run, unless nobody can make it: on a read-only file system, or where the folder isn't the user's own who runs
+// this without root, as whom or less the agent acts.
+func (g *guarding) missing(at string, isFile bool, why string) error {
+	err := unix.Faccessat(unix.AT_FDCWD, filepath.Join(g.ws.Source, path.Dir(at)), unix.W_OK, unix.AT_EACCESS)
+	if errors.Is(err, unix.EROFS) || err != nil && rootless.Is() {
+		return nil
+	}
+	if standsHidden(at) {
+		g.hide(at, "empty, made for this run: "+why)
+	} else {
+		g.at[at] = g.entry(at, isFile, "read-only, made for this run: "+why)
+	}
+	return nil
+}
+
+// hide puts /dev/null where a path is: what reads it finds an empty file, and git lists no devices.
+func (g *guarding) hide(at, why string) {
+	e := g.entry(at, true, why)
+	e.Source, e.Exec, e.Device = os.DevNull, false, true
+	g.at[at] = e
+}
+
+// maxGuardLinks is as many as the kernel follows (path_resolution(7)).
+const maxGuardLinks = 40
+
+// link covers a link, which can't be mounted over itself, and guards what it leads to in the workspace. What lies elsewhere the agent
+// can't reach.
+func (g *guarding) link(at, rest, why string) error {
+	g.hide(at, "hidden, as it is a link: "+why)
+	to, err := g.root.Readlink(at)
+	if err != nil {
+		return err
+	}
+	if g.links++; g.links > maxGuardLinks {
+		return unix.ELOOP
+	}
+	if rel, ok := g.relative(to, path.Dir(at)); ok && rel != "." {
+		return g.add(path.Join(rel, rest), why+"; "+at+" leads to it")
+	}
+	return nil
+}
+
+// relative is where a name leads that is read in a folder of the workspace; not ok: elsewhere.
+func (g *guarding) relative(name, dir string) (string, bool) {
+	if path.IsAbs(name) {
+		rel, err := filepath.Rel(g.ws.Source, path.Clean(name))
+		return rel, err == nil && filepath.IsLocal(rel)
+	}
+	rel := path.Join(dir, name)
+	return rel, filepath.IsLocal(rel)
+}
+
+const (
+	maxGuardDepth = 3
+	maxGuardNames = 4096
+)
+
+// within guards files that links in a guarded folder lead to, as .git/hooks/pre-commit to a script of the repository.
+func (g *guarding) within(dir string, depth int) error {
+	if depth == maxGuardDepth {
+		return nil
+	}
+	names, err := fs.ReadDir(g.root.FS(), dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil // whose it isn't to read runs nothing of it
+	}
+	if err != nil {
+		return err
+	}
+	if len(names) > maxGuardNames {
+		return fmt.Errorf("%s has more than %d names: whether a link among them leads to a program isn't looked for", dir, maxGuardNames)
+	}
+	for _, n := range names {
+		at := path.Join(dir, n.Name())
+		if n.IsDir() {
+			err = g.within(at, depth+1)
+		} else if n.Type() == fs.ModeSymlink {
+			err = g.linked(at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *guarding) linked(at string) error {
+	to, err := g.root.Readlink(at)
+	if err != nil {
+		return err
+	}
+	rel, ok := g.relative(to, path.Dir(at))
+	if !ok {
+		return nil
+	}
+	if info, err := g.root.Lstat(rel); err != nil || info.IsDir() {
+		return nil // a folder may be anything, up to all of the workspace
+	}
+	return g.add(rel, at+" leads to it")
+}
+
+// list is in the order of mounting: what is above comes first, and nothing within what is guarded whole.
+func (g *guarding) list() []fsjail.Entry {
+	all := make([]string, 0, len(g.at))
+	for at := range g.at {
+		all = append(all, at)
+	}
+	slices.Sort(all)
+	var entries []fsjail.Entry
+	for _, at := range all {
+		whole := false
+		for dir := path.Dir(at); dir != "."; dir = path.Dir(dir) {
+			if e, ok := g.at[dir]; ok && !e.Writable && !e.Live {
+				whole = true
+			}
+		}
+		if !whole {
+			entries = append(entries, g.at[at])
+		}
+	}
+	return entries
+}
+
+const gitConfig = ".git/config"
+
+// config guards what a configuration file of git's names: folders with hooks, other configurations, programs.
+func (g *guarding) config(name string, depth int) error {
+	f, err := g.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxGitConfig || depth > maxIncludes {
+		return fmt.Errorf("%s is larger than %d bytes, or included more than %d deep", name, maxGitConfig, maxIncludes)
+	}
+	for _, v := range readGitConfig(string(text)) {
+		if err := g.named(v, name, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named guards what one value names.
+func (g *guarding) named(v gitValue, in string, depth int) error {
+	why := in + " names it: " + v.key
+	switch base := ""; v.key {
+	case "include.path", "includeif.path":
+		base = path.Dir(in)
+		fallthrough
+	case "core.hookspath", "init.templatedir":
+		rel, ok := g.relative(v.value, base)
+		if !ok {
+			return nil
+		}
+		if rel == "." {
+			return fmt.Errorf("%s of %s is the workspace itself: anything in it would be run; name a folder there, or use --workspace-mode overlay", v.key, in)
+		}
+		if err := g.addKind(rel, base != "", why); err != nil || base == "" {
+			return err
+		}
+		return g.config(rel, depth+1)
+	}
+	if v.plain() {
+		return nil
+	}
+	for i, word := range v.words() {
+		rel, ok := g.relative(word, "")
+		if !ok || rel == "." {
+			continue
+		}
+		info, err := g.root.Lstat(rel)
+		if err == nil && !info.IsDir() || errors.Is(err, fs.ErrNotExist) && i == 0 && strings.Contains(word, "/") {
+			if err := g.add(rel, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"agentrun/fsjail"
+	"agentrun/profiles"
+)
+
+func TestReadGitConfig(t *testing.T) {
+	text := `; comment
+[core] hooksPath = .hooks ; not this
+	fsmonitor = "tools/a b" # nor this
+[filter "x]y"]
+	clean = sh -c \
+		'tools/clean "%f"'
+[ALIAS]
+	co = "!tools/co \"$1\""
+[include "z"] path=../a
+[user]
+broken
+	name = "un;quoted` + "\n"
+	want := []gitValue{
+		{"core.hookspath", ".hooks"}, {"core.fsmonitor", "tools/a b"}, {"filter.clean", "sh -c \t\t'tools/clean %f'"},
+		{"alias.co", `!tools/co "$1"`}, {"include.path", "../a"}, {"user.broken", ""}, {"user.name", "un;quoted"},
+	}
+	if d := cmp.Diff(want, readGitConfig(text), cmp.AllowUnexported(gitValue{})); d != "" {
+		t.Error(d)
+	}
+	if got := (gitValue{"alias.co", `!f() { tools/co "$1"; }; f`}).words(); !slices.Contains(got, "tools/co") {
+		t.Errorf("words: %q", got)
+	}
+}
+
+func FuzzReadGitConfig(f *testing.F) {
+	f.Add("[core]\n\thooksPath = a\\\nb\n[include \"x\\\"]\"] path = \"y")
+	f.Fuzz(func(_ *testing.T, text string) {
+		for _, v := range readGitConfig(text) {
+			v.words()
+		}
+	})
+}
+
+// tree makes files by name; "-> X" makes a link, a name that ends in / a folder.
+func guardTree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		at := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if to, link := strings.CutPrefix(content, "-> "); link {
+			err = os.Symlink(to, at)
+		} else if strings.HasSuffix(name, "/") {
+			err = os.MkdirAll(at, 0o755)
+		} else {
+			err = os.WriteFile(at, []byte(content), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestGuards(t *testing.T) {
+	table := []string{".git/hooks", ".git/config", ".git/commondir", ".git/worktrees/*/commondir", ".vscode", ".claude", ".github/workflows"}
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		want  []string // path, then rw for a folder that only stays where it is, hidden for a link
+		err   string
+	}{
+		{"nothing is there", nil, []string{".claude", ".git", ".github", ".vscode"}, ""},
+		{"a repository", map[string]string{".git/config": "", ".git/hooks/": "", ".vscode/x": "", ".claude/": ""},
+			[]string{".claude", ".git rw", ".git/commondir", ".git/config", ".git/hooks", ".github", ".vscode"}, ""},
+		{"a linked worktree of it", map[string]string{".git/config": "", ".git/worktrees/w/HEAD": "", ".git/worktrees/file": ""},
+			[]string{".claude", ".git rw", ".git/commondir", ".git/config", ".git/hooks", ".git/worktrees rw", ".git/worktrees/w rw", ".git/worktrees/w/commondir", ".github", ".vscode"}, ""},
+		{"is one itself", map[string]string{".git": "gitdir: /elsewhere"}, []string{".claude", ".git", ".github", ".vscode"}, ""},
+		{"a folder above is there", map[string]string{".github/x": ""}, []string{".claude", ".git", ".github rw", ".github/workflows", ".vscode"}, ""},
+		{"what the configuration names", map[string]string{
+			".git/config": "[core]\nhooksPath = h\nfsmonitor = tools/later\n[include]\npath = ../inc\n[filter \"f\"]\nclean = sh tools/clean src\n[branch \"src\"]\nmerge=Makefile\n",
+			"inc":         "[alias]\nx = !tools/x\n", "tools/clean": "", "src/a": "", "Makefile": "",
+		}, []string{".claude", ".git rw", ".git/commondir", ".git/config", ".git/hooks", ".github", ".vscode", "h", "inc", "tools rw", "tools/clean", "tools/later", "tools/x"}, ""},
+		{"a link", map[string]string{".claude": "-> conf/c", "conf/c/x": ""}, []string{".claude hidden", ".git", ".github", ".vscode", "conf rw", "conf/c"}, ""},
+		{"a link out", map[string]string{".claude": "-> /etc", ".vscode": "-> ../../x"}, []string{".claude hidden", ".git", ".github", ".vscode hidden"}, ""},
+		{"links in a circle", map[string]string{".claude": "-> b", "b": "-> .claude"}, []string{".claude hidden", ".git", ".github", ".vscode", "b hidden"}, ""},
+		{"a hook is a link", map[string]string{".git/config": "", ".git/hooks/pre-commit": "-> ../../scripts/p", "scripts/p": "", ".git/hooks/dir": "-> ../../scripts"},
+			[]string{".claude", ".git rw", ".git/commondir", ".git/config", ".git/hooks", ".github", ".vscode", "scripts rw", "scripts/p"}, ""},
+		{"hooks are the workspace", map[string]string{".git/config": "[core]\nhooksPath=.\n"}, nil, "core.hookspath"},
+		{"an include of itself", map[string]string{".git/config": "[include]\npath = config\n"}, nil, "deep"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := guardTree(t, tt.files)
+			p := &Plan{}
+			for _, path := range table {
+				p.profile.Files.Guard = append(p.profile.Files.Guard, profiles.GuardEntry{Path: path, Mode: profiles.GuardReadonly, Why: "x"})
+			}
+			entries, err := p.guards(fsjail.Entry{Kind: fsjail.Bind, Target: workspaceDir, Source: dir, Writable: true})
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("got %v, want %s", err, tt.err)
+				}
+				return
+			}
+			var got []string
+			for _, e := range entries {
+				at := strings.TrimPrefix(e.Target, workspaceDir+"/")
+				switch {
+				case e.Writable:
+					at += " rw"
+				case e.Source == os.DevNull:
+					at += " hidden"
+				}
+				got = append(got, at)
+			}
+			if err != nil || !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, %v\nwant %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestRisky(t *testing.T) {
+	table := []profiles.GuardEntry{{Path: ".git/hooks", Mode: "readonly"}, {Path: "Makefile", Mode: "tell"}, {Path: "*.ws", Mode: "tell"}, {Path: ".off", Mode: "open"}, {Path: ".w/*/c", Mode: "readonly"}}
+	for rel, want := range map[string]string{
+		"Makefile": "Makefile", "a/b/Makefile": "a/b/Makefile", "Makefile2": "", "a/.git/hooks/x/y": "a/.git/hooks", ".git": "", ".git/config": "", "x.ws": "x.ws",
+		".off": "", ".w/a/c/d": ".w/a/c", ".w/c": "", "": "",
+	} {
+		if got, _, ok := Risky(table, rel); got != want || ok != (want != "") {
+			t.Errorf("%s: got %q, want %q", rel, got, want)
+		}
+	}
+}

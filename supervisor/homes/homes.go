@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package homes keeps folders that agents have as HOME from one run to the next: their sign-ins, settings, sessions and
+// caches. What lies in one was written by an agent, and is data to everybody else.
+//
+//	h, err := f.Take("claude", quota) // made if there is none
+//	… h.Files is shown to the run, writable …
+//	h.Close()
+//
+// Guarantees. A home is one run's at a time, until its supervisor ends, however that ends. A run isn't started with a
+// home over its quota. Files of ours are put in beneath it (no link leads out) and never over one that is there. The
+// folder is its owner's alone, mode 0700; inside, the agent is its owner.
+//
+// Errors. ErrBusy: a live run has it. ErrNone: there is none of that name. *OverQuotaError.
+//
+// It does not bound what a run writes into its home while it lives: that is looked at before the next. It protects no
+// agent from another that is given the same name.
+package homes
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/profiles"
+)
+
+// Config is the section homes: of config.yaml.
+type Config struct {
+	Quota profiles.Size `yaml:"quota"` // of each home; 0: DefaultQuota
+	Keep  time.Duration `yaml:"keep"`  // after its last run, until agentrun gc removes it; 0: DefaultKeep
+}
+
+// What holds where the configuration says nothing.
+const (
+	DefaultQuota = 4 * profiles.GiB
+	DefaultKeep  = 90 * 24 * time.Hour
+)
+
+var (
+	// ErrBusy is a home that a live run has.
+	ErrBusy = errors.New("a live run has it")
+	// ErrNone is a home that there isn't.
+	ErrNone = errors.New("there is none of that name")
+)
+
+// OverQuotaError is a home with more in it than it may have.
+type OverQuotaError struct{ Bytes, Quota profiles.Size }
+
+func (e *OverQuotaError) Error() string {
+	return fmt.Sprintf("%d MiB lie in it, and its quota is %v", e.Bytes/profiles.MiB, e.Quota)
+}
+
+// Folder is where a node's homes are.
+type Folder struct {
+	StateDir string
+	Config
+}
+
+// Home is one that was taken.
+type Home struct {
+	Files string // what the agent sees as its HOME, without links
+	lock  *os.File
+}
+
+// File is what a new home is given.
+type File struct{ Path, Content string }
+
+// CheckName refuses what is no name of a home: it becomes a folder's.
+func CheckName(name string) error {
+	if name == "" || len(name) > 64 || name[0] == '-' || name[0] == '.' ||
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
+		return fmt.Errorf("%.64q is no name of a home: want up to 64 letters, digits, and . _ - behind the first", name)
+	}
+	return nil
+}
+
+func (f Folder) dir() string { return filepath.Join(f.StateDir, "homes") }
+
+// Of is the folder of one home: what the agent sees lies below it, and what is only about it beside that.
+func (f Folder) Of(name string) string { return filepath.Join(f.dir(), name) }
+
+// Files is what the agent of that home sees. It needn't be there.
+func (f Folder) Files(name string) string { return filepath.Join(f.Of(name), "files") }
+
+func (f Folder) lockOf(name string) string { return filepath.Join(f.Of(name), "lock") }
+
+// Take makes the home if there is none, and keeps others from it until Close, or the end of this process.
+func (f Folder) Take(name string) (*Home, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(f.Files(name), 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := f.lock(name)
+	if err != nil {
+		return nil, err
+	}
+	h := &Home{lock: lock}
+	if h.Files, err = filepath.EvalSymlinks(f.Files(name)); err == nil {
+		err = f.withinQuota(h.Files)
+	}
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Close lets others have the home, and notes when it was used.
+func (h *Home) Close() {
+	if h != nil {
+		now := time.Now()
+		_ = os.Chtimes(h.lock.Name(), now, now) // else gc counts from the run's start
+		h.lock.Close()
+	}
+}
+
+// lock holds a home. Whoever removes one holds it too: what was locked must still be the file of that name.
+func (f Folder) lock(name string) (*os.File, error) {
+	file, err := os.OpenFile(f.lockOf(name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNone
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		err = ErrBusy
+	}
+	if err == nil {
+		err = still(file)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	now := time.Now()
+	_ = os.Chtimes(file.Name(), now, now)
+	return file, nil
+}
+
+func still(file *os.File) error {
+	locked, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if there, err := os.Lstat(file.Name()); err != nil || !os.SameFile(locked, there) {
+		return ErrBusy // it was being removed
+	}
+	return nil
+}
+
+func (f Folder) withinQuota(files string) error {
+	quota := cmp.Or(f.Quota, DefaultQuota)
+	bytes, err := size(files)
+	if err == nil && bytes > quota {
+		err = &OverQuotaError{bytes, quota}
+	}
+	return err
+}
+
+// size is what lies below a folder takes of its disk. No link is followed: a live agent may put one anywhere.
+func size(dir string) (sum profiles.Size, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
+		if err == nil {
+			var info fs.FileInfo
+			if info, err = d.Info(); err == nil {
+				sum += 512 * profiles.Size(info.Sys().(*syscall.Stat_t).Blocks) //nolint:forcetypeassert // Linux
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a live run's, gone since
+		}
+		return err
+	})
+	return sum, err
+}
+
+// Seed puts files into a home, but for those that are there already.
+func (f Folder) Seed(name string, files []File) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(f.Files(name), 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(f.Files(name))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, file := range files {
+		if err := root.MkdirAll(filepath.Dir(file.Path), 0o700); err != nil {
+			return err
+		}
+		to, err := root.OpenFile(file.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		_, err = to.WriteString(file.Content)
+		if err := errors.Join(err, to.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Info is a home, for people.
+type Info struct {
+	Name  string        `json:"name"`
+	Files string        `json:"files"`
+	Bytes profiles.Size `json:"bytes"`
+	Used  time.Time     `json:"used"`
+	Live  bool          `json:"live"`
+}
+
+// List returns the homes there are, by name.
+func (f Folder) List() ([]Info, error) {
+	infos := []Info{}
+	for _, name := range f.names() {
+		i := Info{Name: name, Files: f.Files(name), Used: f.used(name)}
+		var err error
+		if i.Bytes, err = size(i.Files); err != nil {
+			return nil, fmt.Errorf("home %s: %w", name, err)
+		}
+		if lock, err := os.Open(f.lockOf(name)); err == nil {
+			held := unix.Flock_t{Type: unix.F_WRLCK} // asked about, not taken: a run that starts now must not meet us
+			i.Live = unix.FcntlFlock(lock.Fd(), unix.F_OFD_GETLK, &held) == nil && held.Type != unix.F_UNLCK
+			lock.Close()
+		}
+		infos = append(infos, i)
+	}
+	return infos, nil
+}
+
+func (f Folder) names() (names []string) {
+	dirs, _ := os.ReadDir(f.dir())
+	for _, d := range dirs {
+		if d.IsDir() && CheckName(d.Name()) == nil {
+			names = append(names, d.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// used is when a run began or ended with the home, or it was made.
+func (f Folder) used(name string) time.Time {
+	for _, path := range []string{f.lockOf(name), f.Of(name)} {
+		if info, err := os.Stat(path); err == nil {
+			return info.ModTime()
+		}
+	}
+	return time.Time{}
+}
+
+// Remove deletes a home that no live run has.
+func (f Folder) Remove(name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	lock, err := f.lock(name)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return os.RemoveAll(f.Of(name))
+}
+
+// Sweep removes homes that no run has used for as long as the configuration says, and returns their names.
+func (f Folder) Sweep(now time.Time) (removed []string, err error) {
+	for _, name := range f.names() {
+		if now.Sub(f.used(name)) < cmp.Or(f.Keep, DefaultKeep) {
+			continue
+		}
+		switch rerr := f.Remove(name); {
+		case rerr == nil:
+			removed = append(removed, name)
+		case !errors.Is(rerr, ErrBusy):
+			err = errors.Join(err, fmt.Errorf("home %s: %w", name, rerr))
+		}
+	}
+	return removed, err
+}

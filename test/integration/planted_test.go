@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"agentrun/rings"
+)
+
+// What the agent leaves in its workspace for the host to run (docs/protected-paths.md): each row is what it does inside, and what
+// the host does later. A payload that is run on the host makes a file that no sandbox can see.
+
+// plant is one attack. In both scripts $M is the file that must not come into being, in inside's payloads too.
+type plant struct {
+	name   string
+	inside string // sh, in the workspace
+	host   string // sh, in the workspace
+}
+
+// git is the host's, run by somebody who trusts the folder.
+const hostGit = "git -c user.name=h -c user.email=h@h"
+
+// onCommit is what most hosts do next.
+const onCommit = hostGit + " commit -q --allow-empty -m later; " + hostGit + " status"
+
+// Programs that aren't here are simulated by what they do with the file: an editor that runs a task when a folder is opened, an agent
+// that starts its tool servers and runs its hooks, direnv that was allowed, a runner that takes workflows.
+const (
+	editor    = `python3 -c 'import json,subprocess; [subprocess.run(t["command"],shell=True) for t in json.load(open(".vscode/tasks.json"))["tasks"]]'`
+	hostAgent = `python3 -c 'import json,subprocess; [subprocess.run(h["command"],shell=True) for h in json.load(open(".claude/settings.json"))["hooks"]]'`
+	servers   = `python3 -c 'import json,subprocess; [subprocess.run([s["command"]]) for s in json.load(open(".mcp.json"))["mcpServers"].values()]'`
+	direnv    = `[ -f .envrc ] && sh ./.envrc`
+	runner    = `[ -f .github/workflows/x.yml ] && sh .github/workflows/x.yml`
+)
+
+// payload is a program that leaves the mark.
+const payload = `mkdir -p p; printf '#!/bin/sh\ntouch %s\ncat\n' "$M" > p/x; chmod 755 p/x; `
+
+var plants = []plant{
+	{"a hook", payload + `cp p/x .git/hooks/post-commit`, onCommit},
+	{"a hook, by an open folder", payload + `exec 3<.git; cp p/x /proc/self/fd/3/hooks/post-commit`, onCommit},
+	{"hooks moved away", payload + `mv .git/hooks .git/h2; mkdir .git/hooks; cp p/x .git/hooks/post-commit`, onCommit},
+	{"hooks exchanged", payload + `mkdir p/h; cp p/x p/h/post-commit
+python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git/hooks", -100, b"p/h", 2)'`, onCommit},
+	{".git moved away", payload + `mv .git g2 && cp -r g2 .git && cp p/x .git/hooks/post-commit`, onCommit},
+	{".git exchanged", payload + `cp -r .git p/g; cp p/x p/g/hooks/post-commit
+python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b"p/g", 2)'`, onCommit},
+	{"unmounted", payload + `umount -l .git/hooks; unshare -Urm umount -l .git/hooks; cp p/x .git/hooks/post-commit`, onCommit},
+	{"core.hooksPath", payload + `cp p/x p/post-commit; git config core.hooksPath p`, onCommit},
+	{"core.fsmonitor, appended", payload + `printf '[core]\n\tfsmonitor = p/x\n' >> .git/config`, onCommit},
+	{"the configuration replaced", payload + `(cat .git/config; printf '[core]\n\tfsmonitor = p/x\n') > .git/config.lock; mv -f .git/config.lock .git/config`, onCommit},
+	{"the configuration a link", payload + `(cat .git/config; printf '[core]\n\tfsmonitor = p/x\n') > p/c; ln -sf ../p/c .git/config`, onCommit},
+	{"the configuration, by a hard link", payload + `ln .git/config p/c && printf '[core]\n\tfsmonitor = p/x\n' >> p/c`, onCommit},
+	{"an included configuration", payload + `rm -f shared.cfg; printf '[core]\n\tfsmonitor = p/x\n' > shared.cfg`, onCommit},
+	{"an included configuration that was missing", payload + `printf '[core]\n\tfsmonitor = p/x\n' > later.cfg`, onCommit},
+	{"commondir", payload + `cp -r .git p/g; cp p/x p/g/hooks/post-commit; printf '../p/g\n' > .git/commondir`, onCommit},
+	{"the configuration of the worktree", payload + `printf '[core]\n\tfsmonitor = p/x\n' > .git/config.worktree`, hostGit + " config extensions.worktreeConfig true; " + onCommit},
+	{"a filter's program", payload + `cp p/x tools/clean; rm -f tools/clean; cp p/x tools/clean`, "echo more >> file.dat; " + hostGit + " add file.dat; " + onCommit},
+	{"a filter's program, its folder moved", payload + `mv tools t2; mkdir tools; cp p/x tools/clean`, "echo more >> file.dat; " + hostGit + " add file.dat"},
+	{"what a hook is a link to", payload + `cp p/x scripts/pre-commit; mv scripts s2; mkdir scripts; cp p/x scripts/pre-commit`, onCommit},
+	{"husky", payload + `mkdir .husky; cp p/x .husky/post-commit`, strings.ReplaceAll(onCommit, "-c user.name", "-c core.hooksPath=.husky -c user.name")},
+	{"direnv, a new file", payload + `echo "touch $M" > .envrc`, direnv},
+	{"direnv, a link", payload + `ln -s p/x .envrc`, direnv},
+	{"npm's shell", payload + `echo "script-shell=$W/p/x" > .npmrc`, "npm run hello"},
+	{"an editor's task, changed", payload + `rm -f .vscode/tasks.json; printf '{"tasks":[{"command":"touch %s"}]}' "$M" > .vscode/tasks.json`, editor},
+	{"an editor's task, its folder made anew", payload + `rm -rf .vscode; mv .vscode v2; mkdir .vscode; printf '{"tasks":[{"command":"touch %s"}]}' "$M" > .vscode/tasks.json`, editor},
+	{"an agent's hook", payload + `mkdir .claude; printf '{"hooks":[{"command":"touch %s"}]}' "$M" > .claude/settings.json`, hostAgent},
+	{"an agent's settings, a link", payload + `mkdir p/c; printf '{"hooks":[{"command":"touch %s"}]}' "$M" > p/c/settings.json; ln -s p/c .claude`, hostAgent},
+	{"a tool server", payload + `printf '{"mcpServers":{"x":{"command":"%s/p/x"}}}' "$W" > .mcp.json`, servers},
+	{"a workflow", payload + `mkdir -p .github/workflows; echo "touch $M" > .github/workflows/x.yml`, runner},
+	{"a linked worktree's commondir", payload + `cp -r .git p/g; (cat .git/config; printf '[core]\n\tfsmonitor = %s/p/x\n' "$W") > p/g/config
+rm -f .git/worktrees/linked/commondir; printf '../../../p/g\n' > .git/worktrees/linked/commondir`, hostGit + ` -C "$L" status`},
+}
+
+// plantedRepository is what a host works in: a repository with a linked worktree, a filter, an include, a hook that is a link.
+func plantedRepository(t *testing.T, ws string) (linked string) {
+	t.Helper()
+	linked = filepath.Join(t.TempDir(), "linked")
+	write(t, filepath.Join(ws, "tools/clean"), "#!/bin/sh\ncat\n", 0o755)
+	write(t, filepath.Join(ws, "scripts/pre-commit"), "#!/bin/sh\nexit 0\n", 0o755)
+	write(t, filepath.Join(ws, ".vscode/tasks.json"), `{"tasks":[]}`, 0o644)
+	write(t, filepath.Join(ws, "package.json"), `{"name":"x","version":"1.0.0","scripts":{"hello":"echo hello"}}`, 0o644)
+	write(t, filepath.Join(ws, ".gitattributes"), "*.dat filter=tidy\n", 0o644)
+	write(t, filepath.Join(ws, "shared.cfg"), "[alias]\n\tlast = log -1\n", 0o644)
+	host(t, ws, "", `git init -q . && git config filter.tidy.clean tools/clean && git config include.path ../shared.cfg &&
+git config --add include.path ../later.cfg && ln -s ../../scripts/pre-commit .git/hooks/pre-commit && echo 1 > file.dat &&
+`+hostGit+` add -A && `+hostGit+` commit -q -m first && `+hostGit+` worktree add -q "$L"`, "L="+linked)
+	owned(t, ws)
+	return linked
+}
+
+// owned gives all of a folder to its owner.
+func owned(t *testing.T, ws string) {
+	t.Helper()
+	info, err := os.Stat(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := info.Sys().(*unixStat)
+	if err := filepath.WalkDir(ws, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(st.Uid), int(st.Gid))
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// host runs a script as the host would, and returns what it printed. Without a mark it must succeed.
+func host(t *testing.T, dir, mark, script string, env ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang())
+	defer cancel()
+	home := t.TempDir()
+	write(t, filepath.Join(home, ".gitconfig"), "[safe]\n\tdirectory = *\n", 0o644)
+	cmd := exec.CommandContext(ctx, "sh", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), append(env, "M="+mark, "HOME="+home, "GIT_CONFIG_NOSYSTEM=1", "npm_config_update_notifier=false")...)
+	out, err := cmd.CombinedOutput()
+	if err != nil && mark == "" {
+		t.Fatalf("on the host: %v\n%s\n%s", err, script, out)
+	}
+	return string(out)
+}
+
+// script is what the agent does, in a shell of its own.
+func (p plant) script(workspace, ws, mark string) string {
+	return fmt.Sprintf("( cd %s; M=%s; W=%s; export M W; %s\n) 2>&1\n", workspace, mark, ws, p.inside)
+}
+
+// TestPlantedFiles has an agent try every row in one workspace, then works there as the host would: nothing of the agent's is run. Done
+// by a program that no sandbox holds, in a copy for each, nearly all of them take: so the rows are attacks.
+func TestPlantedFiles(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "git", "python3")
+	for _, by := range []string{"root", "rootless"} {
+		t.Run(by, func(t *testing.T) {
+			o, ws := opts{profile: "ring2", flags: []string{"--no-gateway"}}, ""
+			if by == "rootless" {
+				o.user = someone(t)
+				ws = o.user.workspace(t)
+			} else {
+				ws = workspace(t)
+			}
+			linked := plantedRepository(t, ws)
+			o.flags = append(o.flags, "--workspace", ws)
+			marks := t.TempDir()
+			script := ""
+			for i, p := range plants {
+				script += p.script("/workspace", ws, filepath.Join(marks, itoa(i)))
+			}
+			r := run(t, o, "sh", "-c", script+"exit 0")
+			if r.exit != 0 {
+				t.Fatalf("exit %d: %s", r.exit, r.stderr)
+			}
+			for _, script := range hostScripts() {
+				host(t, ws, marks, script, "L="+linked)
+			}
+			for i, p := range plants {
+				if _, err := os.Lstat(filepath.Join(marks, itoa(i))); err == nil {
+					t.Errorf("%s: the host has run what the agent left", p.name)
+				}
+			}
+			if got := host(t, ws, "", hostGit+" log --format=%s"); !strings.Contains(got, "later") {
+				t.Errorf("the host's commits came to nothing: %s\ninside: %.3000s", got, r.stdout)
+			}
+		})
+	}
+	t.Run("unguarded", func(t *testing.T) {
+		taken, template := 0, workspace(t)
+		linked := plantedRepository(t, template)
+		for _, p := range plants {
+			if strings.HasPrefix(p.host, "npm") && sandboxProgram("npm") == "" {
+				continue
+			}
+			ws := template
+			if !strings.Contains(p.host, "$L") { // that one is of the template's, and the last
+				ws = filepath.Join(t.TempDir(), "copy")
+				host(t, template, "", "cp -a . "+ws)
+			}
+			mark := filepath.Join(t.TempDir(), "mark")
+			host(t, ws, mark, p.script(ws, ws, mark))
+			out := host(t, ws, mark, p.host, "L="+linked)
+			if _, err := os.Lstat(mark); err == nil {
+				taken++
+			} else {
+				t.Logf("%s takes nowhere: %s", p.name, out)
+			}
+		}
+		if taken < 20 {
+			t.Errorf("%d rows take where nothing is guarded, want 20 at least", taken)
+		}
+	})
+}
+
+// hostScripts are what the host does, each once.
+func hostScripts() (list []string) {
+	for _, p := range plants {
+		if !slices.Contains(list, p.host) {
+			list = append(list, p.host)
+		}
+	}
+	return list
+}
+
+// TestGuardedWorkspaceWorks: commits, branches, builds and new files, and nothing of the placeholders stays; what was there already
+// is as it was.
+func TestGuardedWorkspaceWorks(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "git")
+	for _, by := range []string{"root", "rootless"} {
+		t.Run(by, func(t *testing.T) {
+			o, ws := opts{profile: "ring2"}, ""
+			if by == "rootless" {
+				o.user = someone(t)
+				ws = o.user.workspace(t)
+			} else {
+				ws = workspace(t)
+			}
+			plantedRepository(t, ws)
+			before := names(t, ws)
+			o.flags = []string{"--no-gateway", "--workspace", ws}
+			r := run(t, o, "sh", "-ec", `
+git='git -c user.name=a -c user.email=a@a'
+echo new > new; $git add -A; $git commit -q -m two; $git checkout -q -b other; echo more >> new; $git commit -q -am three
+$git stash list; $git checkout -q -; $git merge -q other; $git rebase -q HEAD~1; $git tag t; $git gc -q; $git status --porcelain; $git log --oneline | wc -l
+git status --porcelain | head -1`)
+			if r.exit != 0 || strings.TrimSpace(r.stdout) != "3" {
+				t.Errorf("exit %d: %q\n%s", r.exit, r.stdout, r.stderr)
+			}
+			for _, n := range names(t, ws) {
+				if !slices.Contains(before, n) && n != "new" && !strings.HasPrefix(n, ".git/") {
+					t.Errorf("%s stayed in the workspace", n)
+				}
+			}
+			for _, n := range []string{".git/commondir", ".git/config.worktree", ".git/info/attributes", ".claude", ".envrc"} {
+				if _, err := os.Lstat(filepath.Join(ws, n)); err == nil {
+					t.Errorf("%s stayed in the workspace", n)
+				}
+			}
+		})
+	}
+}
+
+func names(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(dir, path)
+		all = append(all, rel)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Two runs of one workspace: the end of the first takes nothing from the second, and the last one leaves nothing. A supervisor that is
+// killed leaves placeholders, and the next call removes them.
+func TestPlaceholdersAreShared(t *testing.T) {
+	needSandbox(t)
+	ws := workspace(t)
+	o := opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}
+	long := prepare(t, o, "sh", "-c", `echo up; while [ ! -e /workspace/go ]; do sleep 0.05; done; mkdir .claude; echo x > .claude/x; mv .claude c2; echo $?; exit 0`)
+	long.startUntil(t, "up")
+	if r := run(t, o, "true"); r.exit != 0 {
+		t.Fatal(r.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(ws, ".claude")); err != nil {
+		t.Errorf("the first run's end took the placeholder of the second: %v", err)
+	}
+	write(t, filepath.Join(ws, "go"), "", 0o644)
+	r := long.finish(t)
+	if !strings.HasSuffix(r.stdout, "1\n") {
+		t.Errorf("got %q: %s", r.stdout, r.stderr)
+	}
+	if left := names(t, ws); !slices.Equal(left, []string{".", "go"}) {
+		t.Errorf("left: %v", left)
+	}
+	crash := prepare(t, o, "sh", "-c", "echo up; sleep 60")
+	crash.startUntil(t, "up")
+	crash.Process.Kill()
+	crash.Wait()
+	if _, err := os.Stat(filepath.Join(ws, ".claude")); err != nil {
+		t.Fatalf("no placeholder is there to be removed: %v", err)
+	}
+	eventually(t, 10*time.Second, "the placeholders are gone", func() bool {
+		tool(t, "gc")
+		return slices.Equal(names(t, ws), []string{".", "go"})
+	})
+}
+
+// An elevation that opens a workspace guards it first; until then nothing is made in it, and after the demotion it holds.
+func TestElevationGuardsTheWorkspace(t *testing.T) {
+	a := startAlive(t, aliveOpts{profile: "ring3"})
+	write(t, a.file(".vscode/tasks.json"), "{}", 0o666)
+	if _, err := os.Lstat(a.file(".claude")); err == nil {
+		t.Error("a placeholder in a workspace that is read-only")
+	}
+	for range 2 {
+		a.applied(rings.Standard)
+		a.expect("ok", "create /workspace/at", "unlink /workspace/at")
+		for words, want := range map[string]string{
+			"mkdir /workspace/.claude/x": "errno=EROFS", "create /workspace/.vscode/x": "errno=EROFS", "write /workspace/.vscode/tasks.json x": "errno=EROFS",
+			"rename /workspace/.vscode /workspace/v": "errno=EBUSY", "rename /workspace/.claude /workspace/c": "errno=EBUSY",
+		} {
+			if got := a.try("%s", words); got != want {
+				t.Errorf("%s: %s, want %s", words, got, want)
+			}
+		}
+		a.applied(rings.Sandbox)
+		a.expect("errno=EROFS", "create /workspace/at")
+	}
+	a.quit()
+	if _, err := os.Lstat(a.file(".claude")); err == nil {
+		t.Error("the placeholder stayed")
+	}
+}
+
+// What stands for missing files is in nobody's way: git says that there is no repository, Go builds without looking for a version, and the
+// settings of package managers, which end over a folder, read as empty files. git lists none of them.
+func TestPlaceholdersAreNotInTheWay(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "git")
+	for _, by := range []string{"root", "rootless"} {
+		t.Run(by, func(t *testing.T) {
+			o, ws := opts{profile: "ring2"}, ""
+			if by == "rootless" {
+				o.user = someone(t)
+				ws = o.user.workspace(t)
+			} else {
+				ws = workspace(t)
+			}
+			write(t, filepath.Join(ws, "main.go"), "package main\n\nfunc main() { println(\"built\") }\n", 0o644)
+			write(t, filepath.Join(ws, "go.mod"), "module m\n", 0o644)
+			owned(t, ws)
+			before := names(t, ws)
+			o.flags = []string{"--no-gateway", "--workspace", ws}
+			if by == "root" {
+				o.flags = append(o.flags, "--env", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin")
+			}
+			r := run(t, o, "sh", "-c", `export GOCACHE=/tmp/go GOFLAGS=-mod=mod GOTOOLCHAIN=local
+git status; cat .npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .envrc && echo empty; for f in .npmrc .envrc; do echo x > $f; rm -f $f; cat $f; done
+ln -s /tmp/x .yarnrc.yml; mv main.go .yarnrc 2>/dev/null || echo held; mkdir /tmp/r && cp -a . /tmp/r 2>/dev/null; ! command -v go >/dev/null || { go build -o /tmp/m . && /tmp/m; }
+git init -q /tmp/q; cd /tmp/q; git --work-tree=/workspace status --porcelain | sort`)
+			r.want(t, 0, "exited")
+			if !strings.Contains(r.stderr, "not a git repository") || r.stdout != "empty\nheld\n?? go.mod\n?? main.go\n" && r.stdout != "empty\nheld\n?? .git\n?? go.mod\n?? main.go\n" {
+				t.Errorf("got %q\n%s", r.stdout, r.stderr)
+			}
+			if hasGo() && by == "root" && !strings.Contains(r.stderr, "built\n") {
+				t.Errorf("go build: %s", r.stderr)
+			}
+			if got := names(t, ws); !slices.Equal(got, before) {
+				t.Errorf("left %q, before %q", got, before)
+			}
+		})
+	}
+}
+
+// What can't be guarded is told: risky files that the agent changed, at any depth.
+func TestRiskyFilesAreTold(t *testing.T) {
+	needSandbox(t)
+	ws := workspace(t)
+	write(t, filepath.Join(ws, "Makefile"), "all:\n", 0o644)
+	write(t, filepath.Join(ws, "old/package.json"), "{}", 0o644)
+	owned(t, ws)
+	r := run(t, opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}, "sh", "-c",
+		`sleep 0.1; echo x >> Makefile; mkdir -p sub/.git/hooks sub/.claude node_modules/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain`)
+	if want := []string{"Makefile", "sub/.claude", "sub/.git/hooks"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
+		t.Errorf("told %q, want %q\n%s", r.status.RiskyFiles, want, r.stderr)
+	}
+	if r.status.FilesChanged != 3 { // Makefile, sub/.claude/s, plain
+		t.Errorf("%d files changed, want 3", r.status.FilesChanged)
+	}
+}
+
+func sorted(list []string) []string {
+	slices.Sort(list)
+	return list
+}
+
+// A sandbox that was ready gets the workspace and what is guarded in it when it is handed out.
+func TestPoolGuardsTheWorkspace(t *testing.T) {
+	n := startDaemon(t)
+	var ids []string
+	for i := range 2 {
+		c := n.plain(t, opts{profile: "ring2"}, "mkdir /workspace/.claude/x", "rename /workspace/.claude /workspace/c", "write /workspace/.vscode/tasks.json x",
+			"rename /workspace/.vscode /workspace/v", "create /workspace/new")
+		ws := c.Args[slices.Index(c.Args, "--workspace")+1]
+		write(t, filepath.Join(ws, ".vscode/tasks.json"), "{}", 0o644)
+		owned(t, ws)
+		r := c.do(t)
+		got := answers(r.stdout)
+		for words, want := range map[string]string{
+			"mkdir /workspace/.claude/x": "EROFS", "rename /workspace/.claude /workspace/c": "EBUSY", "write /workspace/.vscode/tasks.json x": "EROFS",
+			"rename /workspace/.vscode /workspace/v": "EBUSY", "create /workspace/new": "ok",
+		} {
+			if got[words] != want {
+				t.Errorf("run %d: %s: %s, want %s", i, words, got[words], want)
+			}
+		}
+		left := names(t, ws)
+		if want := []string{".", ".vscode", ".vscode/tasks.json", "new", "probe"}; !slices.Equal(left, want) {
+			t.Errorf("run %d: left %q, want %q", i, left, want)
+		}
+		if i == 1 && !slices.Contains(ids, r.status.ID) {
+			t.Errorf("run %s isn't of the ready %v", r.status.ID, ids)
+		}
+		ids = n.ready(t)
+	}
+	n.drain(t)
+}
