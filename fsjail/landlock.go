@@ -3,8 +3,6 @@
 package fsjail
 
 import (
-	"strings"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +21,6 @@ type LandlockDomain struct {
 }
 
 const (
-	llRead = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	llMake = unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK |
 		unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
@@ -36,9 +33,10 @@ const (
 	scopeSignal       = 1 << 1
 )
 
-// handled is every file system right a Landlock version knows, so that what is not given is refused.
+// handled is every file system right a Landlock version knows, so that what is not given is refused, but for reading: all that is shown may
+// be read, so a domain could only say that once more, and it would cost each open(2) and each listing a walk up to the root.
 func handled(abi int) uint64 {
-	fs := uint64(llRead | llMake | unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+	fs := uint64(llMake | unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK)
 	if abi >= 2 {
 		fs |= unix.LANDLOCK_ACCESS_FS_REFER
@@ -55,7 +53,7 @@ func handled(abi int) uint64 {
 // Landlock derives the domain of a view. A workspace that an elevation may open (Entry.Live) gets its write rights although it is
 // mounted read-only: a Landlock domain can never be widened, and the mount stays the wall that decides until then. But a read-only
 // mount doesn't keep anybody from writing into a FIFO (inode_permission looks at the type first), so what nobody will ever open for
-// writing gets no write rights here either. /proc is read-only by its mount; see runtime/container.go.
+// writing gets no write rights here either. /proc is read-only by its mount.
 func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 	d := LandlockDomain{FS: handled(abi)}
 	if abi >= 6 {
@@ -67,29 +65,19 @@ func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 		}
 	}
 	if writableRoot {
-		give("/", llRead|llWrite|unix.LANDLOCK_ACCESS_FS_EXECUTE)
-	} else {
-		give("/", unix.LANDLOCK_ACCESS_FS_READ_DIR)
+		give("/", llWrite|unix.LANDLOCK_ACCESS_FS_EXECUTE)
 	}
-	give("/proc", llRead)
-	give("/dev", llRead|unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_TRUNCATE|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
-	if !writableRoot {
-		give("/etc", llRead)
-	}
+	give("/dev", unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_TRUNCATE|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
 	for _, e := range entries {
 		switch {
 		case e.Kind == Tmpfs && e.Exec:
-			give(e.Target, llRead|llWrite|unix.LANDLOCK_ACCESS_FS_EXECUTE)
+			give(e.Target, llWrite|unix.LANDLOCK_ACCESS_FS_EXECUTE)
 		case e.Kind == Tmpfs:
-			give(e.Target, llRead|llWrite)
-		case e.Kind == Fact && !strings.HasPrefix(e.Target, "/proc/"):
-			give(e.Target, llRead)
+			give(e.Target, llWrite)
 		case e.Kind != Bind && e.Kind != Overlay, e.Device:
 		case e.Guard: // the rule for what it is a part of covers it; the mount decides
-		case len(e.Target) > 5 && e.Target[:5] == "/etc/" && !e.Writable:
-			// The rule for /etc covers it, and a rule on a file may carry file rights only.
 		default:
-			access := uint64(llRead)
+			var access uint64
 			if e.Exec {
 				access |= unix.LANDLOCK_ACCESS_FS_EXECUTE
 			}
@@ -108,4 +96,4 @@ func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 // fileRights are the rights a rule on something that is not a directory may carry; landlock_add_rule(2)
 // answers EINVAL to any other.
 const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
-	unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV

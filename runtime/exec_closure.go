@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ func (p *Plan) narrowExec() error {
 	for _, t := range p.profile.Subprocess.Tools {
 		programs = append(programs, t.Path)
 	}
+	p.Landlock.Rules = slices.DeleteFunc(p.Landlock.Rules, func(r fsjail.LandlockRule) bool { return r.Access == unix.LANDLOCK_ACCESS_FS_EXECUTE })
 	for i := range p.Landlock.Rules {
 		p.Landlock.Rules[i].Access &^= unix.LANDLOCK_ACCESS_FS_EXECUTE
 	}
@@ -48,7 +50,7 @@ func (p *Plan) narrowExec() error {
 			return fmt.Errorf("profile %s: tool %s is not a file in the sandbox", p.Profile, name)
 		}
 		p.Landlock.Rules = append(p.Landlock.Rules, fsjail.LandlockRule{
-			Path: name, Access: unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE,
+			Path: name, Access: unix.LANDLOCK_ACCESS_FS_EXECUTE,
 		})
 		words, linker := p.interpreters(host)
 		programs = append(programs, words...)
@@ -65,7 +67,7 @@ func (p *Plan) narrowExec() error {
 // coverLinker puts a copy that can't be executed by itself in the linker's place.
 func (p *Plan) coverLinker(name string) error {
 	p.Landlock.Rules = append(p.Landlock.Rules, fsjail.LandlockRule{
-		Path: name, Access: unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE,
+		Path: name, Access: unix.LANDLOCK_ACCESS_FS_EXECUTE,
 	})
 	target, host, _, err := view(p.Entries).resolved(name)
 	if err != nil {
