@@ -9,9 +9,8 @@ GO ?= go
 # The environment's CC may be a cross compiler or clang; both can build all of this.
 CC ?= gcc
 
-# runc_nocriu: libcontainer without checkpointing, which would link protobuf and CRIU.
 # urfave_cli_no_docs: the CLI library without its documentation generator, 0.4 ms of start-up.
-TAGS := runc_nocriu,urfave_cli_no_docs
+TAGS := urfave_cli_no_docs
 
 # The tag or commit, else the newest heading of the changelog (a source archive has no git).
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || sed -n 's/^\#\# \[\([0-9][^]]*\)\].*/\1/p' CHANGELOG.md 2>/dev/null | head -n1)

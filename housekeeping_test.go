@@ -244,7 +244,7 @@ func deciding() map[string]struct {
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
 		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff", "telemetry/scrape"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
 		"supervisor/sagarun":        {append([]string{"supervisor", "sagas/sagafile", "sagas/httpstep"}, besideRuns()...), "it joins the orchestrator to a node and to what steps are; what a person is told stands above"},
-		"supervisor/daemon/queue":   {[]string{"cgroups", "cgroups/internal/ctrd", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
+		"supervisor/daemon/queue":   {[]string{"cgroups", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
 		"supervisor/changes":        {append([]string{"runtime", "internal/hinted"}, belowRuntime()...), "it keeps what ended runs have left; what a run is it needn't know"},
 		"supervisor/daemon/pool":    {append([]string{"runtime"}, belowRuntime()...), "it keeps what runtime has prepared; who gets one is the daemon's business"},
 		"supervisor/daemon/systemd": {nil, "it speaks one protocol"},
@@ -280,7 +280,7 @@ func belowSupervisor() []string {
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"cgroups/internal/ctrd", "internal/kept", "internal/mounts", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
+	return append([]string{"internal/kept", "internal/mounts", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
 }
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
@@ -371,7 +371,6 @@ func TestOneOwnerPerLibrary(t *testing.T) {
 	owners := map[string][]string{
 		"go.etcd.io/bbolt":                     {"store"},
 		"golang.org/x/mod/sumdb/note":          {"audit", "witness"},
-		"github.com/containerd/cgroups/v3":     {"cgroups/internal/ctrd"},
 		"github.com/seccomp/libseccomp-golang": {"seccomp"},
 		"go.yaml.in/yaml/v3":                   {"internal/read"}, // it closes YAML's traps
 	}
@@ -433,7 +432,7 @@ func imports(t *testing.T, name string) []string {
 // deps are the packages that pkg is linked with.
 func deps(t *testing.T, pkg string) []string {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-tags=runc_nocriu,urfave_cli_no_docs", "-deps", "./"+pkg)
+	cmd := exec.Command("go", "list", "-e", "-tags=urfave_cli_no_docs", "-deps", "./"+pkg)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

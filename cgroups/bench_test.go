@@ -10,9 +10,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/containerd/cgroups/v3/cgroup1"
-	"github.com/containerd/cgroups/v3/cgroup2"
 )
 
 type sample []time.Duration
@@ -168,7 +165,6 @@ func BenchmarkFreezeThaw(b *testing.B) {
 	thaw.report(b, "thaw")
 }
 
-// BenchmarkStats sets our direct reads against the library's Stat on the same group.
 func BenchmarkStats(b *testing.B) {
 	g, err := Create(newName(), limits)
 	if err != nil {
@@ -197,29 +193,6 @@ func BenchmarkStats(b *testing.B) {
 			}
 		}
 	})
-	b.Run("library", func(b *testing.B) {
-		if g.mode == V2 {
-			m, err := cgroup2.Load("/"+g.Name(), cgroup2.WithMountpoint(g.hiers[0].mount))
-			if err != nil {
-				b.Fatal(err)
-			}
-			for b.Loop() {
-				if _, err := m.Stat(); err != nil {
-					b.Fatal(err)
-				}
-			}
-			return
-		}
-		cg, err := cgroup1.Load(cgroup1.StaticPath("/" + g.Name()))
-		if err != nil {
-			b.Fatal(err)
-		}
-		for b.Loop() {
-			if _, err := cg.Stat(cgroup1.IgnoreNotExist); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
 }
 
 func BenchmarkCreateSteps(b *testing.B) {
@@ -236,7 +209,7 @@ func BenchmarkCreateSteps(b *testing.B) {
 				}
 			}
 		})
-		ap.time(func() { g.applyLocked(limits) })
+		ap.time(func() { g.applyLocked(limits, Limits{}) })
 		ve.time(func() { g.verifyLocked(limits) })
 		g.Remove(context.Background())
 		RemoveParentIfEmpty(parent)

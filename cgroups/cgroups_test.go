@@ -146,6 +146,13 @@ func child(role []string) {
 		for {
 			syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
 		}
+	case "open":
+		for _, path := range role[1:] {
+			fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+			unix.Close(fd)
+			say(filepath.Base(path), err)
+		}
+		unix.Pause()
 	case "uffd":
 		if err := stick(func() { say("stuck") }); err != nil {
 			say(err)
@@ -627,6 +634,33 @@ func TestWithin(t *testing.T) {
 	})
 }
 
+// M-2: whatever nodes a process of the group comes to see, it opens but a few devices, and a group within it no more.
+func TestM2Devices(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		dir := t.TempDir()
+		white, rtc := filepath.Join(dir, "zero"), filepath.Join(dir, "rtc")
+		if err := errors.Join(unix.Mknod(white, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))), unix.Mknod(rtc, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 135)))); err != nil {
+			t.Fatal(err)
+		}
+		g := create(t, limits)
+		for _, name := range []string{g.Name(), g.Name() + "/child"} {
+			if name != g.Name() {
+				var err error
+				if g, err = Create(name, limits); err != nil {
+					t.Fatal(err)
+				}
+				defer clean(t, g)
+			}
+			p := start(t, g, "open "+white+" /dev/null /dev/kmsg "+rtc)
+			for _, want := range []string{"zero <nil>", "null <nil>", "kmsg operation not permitted", "rtc operation not permitted"} {
+				p.expect(want)
+			}
+			p.cmd.Process.Kill()
+			p.cmd.Wait()
+		}
+	})
+}
+
 // H-11: one Add covers every hierarchy, and what the process forks is inside too.
 func TestAdd(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
@@ -635,8 +669,8 @@ func TestAdd(t *testing.T) {
 			if err := g.Add(pid); err == nil {
 				t.Errorf("Add(%d) did not refuse", pid)
 			}
-			if err := g.AddUnified(pid); err == nil {
-				t.Errorf("AddUnified(%d) did not refuse", pid)
+			if err := g.AddV1(pid); err == nil {
+				t.Errorf("AddV1(%d) did not refuse", pid)
 			}
 		}
 		p := start(t, g, "fork 3")

@@ -259,7 +259,7 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 				return len(seen), err
 			}
 		}
-		// A task in the v1 freezer does not act on SIGKILL before it is thawed. Also covers one that libcontainer froze.
+		// A task in the v1 freezer does not act on SIGKILL before it is thawed. Also covers one that somebody else froze.
 		if err := g.unfreeze(); err != nil {
 			return len(seen), err
 		}
@@ -499,7 +499,7 @@ func (g *Group) OOMEvents() (*os.File, error) {
 // removeBound ends the retries of Remove when ctx has no nearer deadline.
 const removeBound = 2 * time.Second
 
-// Remove removes the group and its children from every mounted hierarchy, those included where only libcontainer made it (cpuset, devices,
+// Remove removes the group and its children from every mounted hierarchy, those included where somebody else made it (cpuset,
 // blkio, name=systemd, …). It does not kill: EBUSY is retried until ctx ends or two seconds pass, for processes that are just going. A
 // group that is not there is success. The parent stays; see RemoveParentIfEmpty.
 func (g *Group) Remove(ctx context.Context) error {

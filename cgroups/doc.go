@@ -4,7 +4,7 @@
 //
 // It guarantees: a group made by Create has its CPU, memory (swap included) and pids limits in the kernel's files, read back; after Kill
 // returns nil no live process is in any hierarchy under the group's name, fork bombs and frozen processes included; after Remove returns
-// nil no directory of that name is left, also not those that libcontainer made beside ours; Freeze and Thaw return when the kernel says
+// nil no directory of that name is left, also not those that somebody made beside ours; Freeze and Thaw return when the kernel says
 // so, or at the end of their context. A failed Create leaves nothing.
 //
 //	g, err := cgroups.Create("agentrun/"+id, cgroups.Limits{CPU: 0.5, Memory: 512 << 20, PIDs: 128})

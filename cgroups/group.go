@@ -16,8 +16,6 @@ import (
 	"strings"
 	"sync"
 
-	"agentrun/cgroups/internal/ctrd"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -118,17 +116,17 @@ type Group struct {
 	mu     sync.Mutex // guards limits and the order of limit writes
 	limits Limits
 	swap   string
-
-	treeMu sync.Mutex
-	trees  map[string]ctrd.Tree
 }
+
+// limitsV1 says whether the group is made for a controller.
+func limitsV1(c string) bool { return slices.Contains(neededV1, c) || c == devicesController }
 
 func newGroup(h Host, name string) *Group {
 	g := &Group{name: name, mode: h.Mode}
 	byMount := map[string]int{}
 	for _, c := range slices.Sorted(maps.Keys(h.V1)) {
 		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct
-		used := h.Mode != V2 && slices.Contains(neededV1, c)
+		used := h.Mode != V2 && limitsV1(c)
 		if i, ok := byMount[m]; ok {
 			g.hiers[i].controllers = append(g.hiers[i].controllers, c)
 			g.hiers[i].used = g.hiers[i].used || used
@@ -202,9 +200,12 @@ func Create(name string, l Limits) (_ *Group, err error) {
 			}
 		}
 	}
+	if err := g.limitDevices(); err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.applyLocked(l); err != nil {
+	if err := g.applyLocked(l, Limits{}); err != nil {
 		return nil, err
 	}
 	if err := g.verifyLocked(l); err != nil {
@@ -280,7 +281,7 @@ func enable(mount, name, controller string) error {
 	if ok, err := has(); ok || err != nil {
 		return err
 	}
-	werr := ctrd.EnableV2(mount, name, controller)
+	werr := enableAbove(mount, name, controller)
 	if ok, err := has(); ok || err != nil {
 		return err
 	}
@@ -288,6 +289,18 @@ func enable(mount, name, controller string) error {
 		werr = fmt.Errorf("enabled in cgroup.subtree_control of %s but absent below it", filepath.Join(mount, path.Dir(name)))
 	}
 	return werr
+}
+
+// enableAbove enables it in every group above, one at a time: the kernel refuses a whole write for one unknown name in it
+// (cgroup_subtree_control_write: "+nosuch +memory" is EINVAL and memory stays off). Of a delegated tree's groups the upper ones are
+// another's, and have it enabled; the last error counts.
+func enableAbove(mount, name, controller string) (err error) {
+	at := mount
+	for _, part := range strings.Split(name, "/") {
+		err = writeFile(filepath.Join(at, "cgroup.subtree_control"), "+"+controller)
+		at = filepath.Join(at, part)
+	}
+	return err
 }
 
 // Open takes hold of a group by name, as it may have been left by another process. It need not exist in every hierarchy, nor in any:
@@ -317,12 +330,11 @@ func (g *Group) Name() string { return g.name }
 
 // Paths maps each hierarchy that Create made the group in to the directory that its processes are in: v1 controllers by name, the
 // cgroup2 tree as "".
-// (The empty key is also what libcontainer uses for it.)
 func (g *Group) Paths() map[string]string {
 	m := map[string]string{}
 	for _, h := range g.hiers {
 		for _, c := range h.controllers {
-			if h.v2 || slices.Contains(neededV1, c) && h.used {
+			if h.v2 || h.used && limitsV1(c) {
 				m[c] = g.home(h)
 			}
 		}
@@ -379,64 +391,31 @@ func (g *Group) dir(controller string) string {
 	return ""
 }
 
-// tree is the library's handle on one controller. It can only find root/<controller>, so a mount elsewhere needs the usual symlink.
-func (g *Group) tree(controller string) (ctrd.Tree, error) {
-	g.treeMu.Lock()
-	defer g.treeMu.Unlock()
-	if t := g.trees[controller]; t != nil {
-		return t, nil
-	}
-	t, err := g.findTree(controller)
-	if err == nil {
-		if g.trees == nil {
-			g.trees = map[string]ctrd.Tree{}
-		}
-		g.trees[controller] = t
-	}
-	return t, err
-}
+// setting is a file of the group, and what is written to it.
+type setting struct{ controller, name, value string }
 
-func (g *Group) findTree(controller string) (ctrd.Tree, error) {
-	for _, h := range g.hiers {
-		if h.v2 && (g.mode == V2 || controller == "") {
-			return ctrd.V2(h.mount, g.name)
+func (g *Group) set(list ...setting) error {
+	for _, s := range list {
+		if err := writeFile(g.file(s.controller, s.name), s.value); err != nil {
+			return fmt.Errorf("controller %s: %w", s.controller, err)
 		}
-		if !h.v2 && g.mode != V2 && slices.Contains(h.controllers, controller) {
-			root := filepath.Dir(h.mount)
-			var a, b unix.Stat_t
-			if err := unix.Stat(filepath.Join(root, controller), &a); err != nil {
-				return nil, &os.PathError{Op: "stat", Path: filepath.Join(root, controller), Err: err}
-			}
-			if err := unix.Stat(h.mount, &b); err != nil {
-				return nil, &os.PathError{Op: "stat", Path: h.mount, Err: err}
-			}
-			if a.Dev != b.Dev || a.Ino != b.Ino {
-				return nil, fmt.Errorf("%s is not the hierarchy mounted at %s", filepath.Join(root, controller), h.mount)
-			}
-			return ctrd.V1(root, controller, g.name)
-		}
-	}
-	return nil, fmt.Errorf("no hierarchy")
-}
-
-func (g *Group) set(controller string, l ctrd.Limits) error {
-	t, err := g.tree(controller)
-	if err == nil {
-		err = t.Set(l)
-	}
-	if err != nil {
-		return fmt.Errorf("controller %s: %w", controller, err)
 	}
 	return nil
 }
 
-// applyLocked writes the limits. Memory last: it is the write that can be refused or slow (reclaim).
-func (g *Group) applyLocked(new Limits) error {
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// applyLocked writes the limits. Memory last: it is the write that can be refused or slow (reclaim); where the group has that limit
+// already, it isn't written.
+func (g *Group) applyLocked(new, have Limits) error {
 	if err := g.setQuota(new); err != nil {
 		return err
 	}
-	if err := g.set("pids", ctrd.Limits{PIDs: new.PIDs}); err != nil {
+	if err := g.set(setting{"pids", "pids.max", number(new.PIDs)}); err != nil {
 		return err
+	}
+	if new.Memory == have.Memory {
+		return nil
 	}
 	if err := g.setSoft(new); err != nil {
 		return err
@@ -468,8 +447,12 @@ func (g *Group) quotaOf(l Limits) int64 {
 // being made may need another look.
 func (g *Group) setQuota(l Limits) (err error) {
 	q := g.quotaOf(l)
+	list := []setting{{"cpu", "cpu.cfs_period_us", number(cpuPeriod)}, {"cpu", "cpu.cfs_quota_us", number(q)}}
+	if g.mode == V2 {
+		list = []setting{{"cpu", "cpu.max", fmt.Sprint(q, cpuPeriod)}}
+	}
 	for range 8 {
-		if err = g.set("cpu", ctrd.Limits{CPUQuota: q, CPUPeriod: cpuPeriod}); g.mode == V2 || !errors.Is(err, unix.EINVAL) {
+		if err = g.set(list...); g.mode == V2 || !errors.Is(err, unix.EINVAL) {
 			return err
 		}
 		within, lerr := subgroups(g.dir("cpu"))
@@ -492,17 +475,17 @@ func (g *Group) applyMemoryV2(new Limits) error {
 	if err := writeFile(filepath.Join(g.dir("memory"), homeName, "memory.oom.group"), "1"); err != nil {
 		return fmt.Errorf("controller memory: %w", err)
 	}
-	l := ctrd.Limits{Memory: &new.Memory}
+	limit := setting{"memory", "memory.max", number(new.Memory)}
 	if _, err := os.Stat(g.file("memory", "memory.swap.max")); err == nil {
-		zero := int64(0)
-		l.Swap, g.swap = &zero, "memory.swap.max=0"
+		g.swap = "memory.swap.max=0"
+		return g.set(setting{"memory", "memory.swap.max", "0"}, limit)
 	} else if swapless() {
 		g.swap = "the kernel has no swap accounting and the host no swap"
 	} else {
 		// The limit would then bound resident memory only, and secrets could reach the disk.
 		return fmt.Errorf("controller memory: memory.swap.max: %w (swap is on; boot with swapaccount=1)", err)
 	}
-	return g.set("memory", l)
+	return g.set(limit)
 }
 
 // softMemory is where the kernel begins to take back what it can, and on v2 to slow down who asks for more, before the limit ends the
@@ -531,25 +514,24 @@ func swapless() bool {
 // mem_cgroup_resize_max): memsw goes first when raising, last when lowering. memsw == limit grants no swap beyond the limit, but pages
 // may still be swapped within it, so swappiness 0 as well.
 func (g *Group) applyMemoryV1(new Limits) error {
-	zero := uint64(0)
-	limit, swap := ctrd.Limits{Memory: &new.Memory, Swappiness: &zero}, ctrd.Limits{Swap: &new.Memory}
+	memory := number(new.Memory)
+	limit, swap := setting{"memory", "memory.limit_in_bytes", memory}, setting{"memory", "memory.memsw.limit_in_bytes", memory}
+	if err := g.set(setting{"memory", "memory.swappiness", "0"}); err != nil {
+		return err
+	}
 	if _, err := os.Stat(g.file("memory", "memory.memsw.limit_in_bytes")); err != nil {
 		g.swap = "memory.swappiness=0 (the kernel has no memory.memsw files)"
-		return g.set("memory", limit)
+		return g.set(limit)
 	}
 	g.swap = "memory.memsw.limit_in_bytes=limit, memory.swappiness=0"
-	order := []ctrd.Limits{limit, swap}
-	if cur, err := readInt(g.file("memory", "memory.memsw.limit_in_bytes")); err != nil {
+	cur, err := readInt(g.file("memory", "memory.memsw.limit_in_bytes"))
+	if err != nil {
 		return fmt.Errorf("controller memory: %w", err)
-	} else if new.Memory > cur {
-		order[0], order[1] = swap, limit
 	}
-	for _, l := range order {
-		if err := g.set("memory", l); err != nil {
-			return err
-		}
+	if new.Memory > cur {
+		limit, swap = swap, limit
 	}
-	return nil
+	return g.set(limit, swap)
 }
 
 // Socket buffers on v1 are outside of memory.limit_in_bytes, and in no limit as long as memory.kmem.tcp.limit_in_bytes isn't set
@@ -599,13 +581,13 @@ func (g *Group) Update(l Limits) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	old := g.limits
-	err := g.applyLocked(l)
+	err := g.applyLocked(l, old)
 	if err == nil {
 		err = g.verifyLocked(l)
 	}
 	if err != nil {
 		if old != (Limits{}) {
-			err = errors.Join(err, g.applyLocked(old))
+			err = errors.Join(err, g.applyLocked(old, Limits{}))
 		}
 		return fmt.Errorf("update cgroup %s: %w", g.name, err)
 	}
@@ -670,9 +652,20 @@ func (g *Group) verifyLocked(l Limits) error {
 // caller kills it. Each move may wait for an RCU grace period; see docs/cgroups.md for the figures.
 func (g *Group) Add(pid int) error { return g.add(pid, func(h hier) bool { return h.used }) }
 
-// AddUnified moves a process into the cgroup2 tree only: for a launcher that has put it into the v1 controllers by path. On v2 it is the
-// same as Add; on v1 without a cgroup2 tree there is nothing to do.
-func (g *Group) AddUnified(pid int) error { return g.add(pid, func(h hier) bool { return h.v2 }) }
+// Birth opens the folder of the cgroup2 tree that a process can be born in (CLONE_INTO_CGROUP, clone(2)), which waits for no grace period;
+// nil without such a tree. AddV1 then moves it into the others. The caller closes it.
+func (g *Group) Birth() (*os.File, error) {
+	h, ok := g.unified()
+	if !ok {
+		return nil, nil
+	}
+	return os.OpenFile(g.home(h), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+// AddV1 moves a process into every hierarchy but the cgroup2 tree.
+func (g *Group) AddV1(pid int) error {
+	return g.add(pid, func(h hier) bool { return h.used && !h.v2 })
+}
 
 func (g *Group) add(pid int, into func(hier) bool) error {
 	if pid <= 0 { // "0" written to cgroup.procs moves the writer itself
@@ -682,23 +675,7 @@ func (g *Group) add(pid int, into func(hier) bool) error {
 		if !into(h) {
 			continue
 		}
-		c := h.controllers[0]
-		for _, o := range h.controllers {
-			if slices.Contains(neededV1, o) {
-				c = o // co-mounted with one the library is not asked about, such as net_cls
-			}
-		}
-		var t ctrd.Tree
-		var err error
-		if g.mode == V2 {
-			t, err = ctrd.V2(h.mount, g.Home())
-		} else {
-			t, err = g.tree(c)
-		}
-		if err == nil {
-			err = t.Add(pid)
-		}
-		if err != nil {
+		if err := writeFile(filepath.Join(g.home(h), "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("add pid %d to cgroup %s: controller %s: %w", pid, g.name, h.label(), err)
 		}
 	}

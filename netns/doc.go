@@ -10,7 +10,7 @@
 //
 //	ns, err := netns.New()
 //	defer ns.Close()
-//	config.Namespaces.Add(configs.NEWNET, ns.Path())
+//	attr := &syscall.ProcAttr{Files: []uintptr{ns.Fd()}}
 //	err = ns.Capture()
 //	files, err := ns.Sockets([]netns.Socket{{Port: 443}}) // for the gateway: where a connection was to go, LocalAddr tells
 //

@@ -66,8 +66,8 @@ func (ns *NS) Do(fn func() error) error {
 	})
 }
 
-// Path names the namespace for another process of ours, as long as ns is open.
-func (ns *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd()) }
+// Fd is the namespace's descriptor (setns(2)), as long as ns is open.
+func (ns *NS) Fd() uintptr { return ns.file.Fd() }
 
 // Inode identifies the namespace, as in readlink /proc/PID/ns/net.
 func (ns *NS) Inode() (uint64, error) {

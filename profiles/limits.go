@@ -51,8 +51,7 @@ const (
 
 // The bounds that M-3 leaves open.
 const (
-	// The launch itself takes about ten for a moment: libcontainer's init is a Go program whose threads count before it becomes
-	// pid 1. With fewer than this the sandbox would not start.
+	// Pid 1, the agent, and the threads that runtimes start with: Node has eleven, Go some five.
 	MinPIDs = 16
 	// A task costs some 20 KiB of kernel stack and structures, charged to the run: 4096 take 80 MiB, which the smallest
 	// memory limit bears, and eight such runs stay under the default pid_max of 32768.

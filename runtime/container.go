@@ -4,79 +4,200 @@ package runtime
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
-	libcgroups "github.com/opencontainers/cgroups"
-	_ "github.com/opencontainers/cgroups/devices" // libcontainer's device rules need it registered
-	devices "github.com/opencontainers/cgroups/devices/config"
-	"github.com/opencontainers/runc/libcontainer/configs"
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/read"
+	"agentrun/runtime/internal/stub"
 )
 
-// containerConfig is what libcontainer is told: namespaces, ids, no capability, no_new_privs, and the
-// one mount that must be made inside (proc belongs to the pid namespace). Everything else of the root
-// view is already mounted beneath the root it is given.
-func (l *launch) containerConfig() (*configs.Config, error) {
+// startContainer makes the sandbox: a static program of ours, which starts in less time than this one takes to copy its page tables, is
+// executed on this very thread, so that it has our mount namespace. It makes the namespaces; what has to be done from outside of them, its
+// cgroups, ids and clocks, is done here while it waits. In the end it is pid 1, in the root view, without rights (stub).
+//
+// Its parent-death signal is tied to this thread, which lives as long as the run. It reads from its control socket wherever it waits, so
+// our end ends it too (M-5).
+func (l *launch) startContainer() error {
+	control, peer, err := stub.Pair()
+	if err != nil {
+		return err
+	}
+	l.control = control
+	err = l.executeStub(peer)
+	peer.Close() // while we held it, one that died here would have said nothing until the deadline
+	if err != nil {
+		return err
+	}
+	if err := l.placeStub(); err != nil {
+		return err
+	}
+	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
+	if err := l.makeApart(); err != nil {
+		return err
+	}
+	if b, ok := l.group.(*bareGroup); ok {
+		if err := b.open(l.initPID); err != nil {
+			return err
+		}
+	}
+	return l.showFacts()
+}
+
+// executeStub starts it by vfork(2): it shares our memory until it is the other program.
+func (l *launch) executeStub(peer *os.File) error {
 	network, err := l.network()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var ids []configs.IDMap
-	for _, m := range l.ids.inside {
-		ids = append(ids, configs.IDMap{ContainerID: int64(m.inside), HostID: int64(m.outside), Size: int64(m.count)})
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
 	}
-	oom := oomScore(l.plan.Ring)
-	c := &configs.Config{
-		OomScoreAdj:       &oom,
-		Rootfs:            l.root.Path,
-		UIDMappings:       ids,
-		GIDMappings:       ids,
-		Hostname:          l.plan.Hostname,
-		ParentDeathSignal: int(unix.SIGKILL),
-		Capabilities:      &configs.Capabilities{}, // empty: none in any set, the bounding set included
-		NoNewPrivileges:   true,
-		RootPropagation:   unix.MS_PRIVATE | unix.MS_REC,
-		Cgroups: &libcgroups.Cgroup{
-			Path:      "/" + l.group.Home(),
-			Resources: &libcgroups.Resources{Devices: deviceRules()},
-		},
-		Mounts: []*configs.Mount{
-			// Whole for the moment, in which nothing runs in it but our own init: ProcOptions come with
-			// showFacts, and the probe looks whether they are there. subset=pid: no /proc/sys, kcore, kallsyms,
-			// sysrq-trigger, … to mask one by one (CVE-2025-31133 and CVE-2025-52881 were races on such
-			// masks). Linux 5.8. Read-only: loginuid and projid_map
-			// take one write from anybody and keep it, the first of them into every record that the host's
-			// audit makes of the process (proc(5)); an AppArmor profile is changed by attr/. What ordinary
-			// programs write there are hints (oom_score_adj, comm of another thread), and they go on without.
-			// /proc/self/fd/N leads out of this mount, so it opens what it did.
-			{Device: "proc", Source: "proc", Destination: "/proc",
-				Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RDONLY},
-			// A bind on /dev is libcontainer's sign to leave /dev as it finds it; ours is complete.
-			{Device: "bind", Source: l.root.Path + "/dev", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
-		},
+	defer null.Close()
+	born, err := l.group.Birth()
+	if err != nil {
+		return err
 	}
-	if l.plan.bare {
-		c.RootlessCgroups, c.Cgroups.Rootless, c.Cgroups.Path, c.Cgroups.Name = true, true, "", l.plan.ID
+	attr := &syscall.ProcAttr{Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), peer.Fd(), network.Fd()}, Sys: &syscall.SysProcAttr{}}
+	if born != nil {
+		defer born.Close()
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
 	}
+	l.stage0, err = syscall.ForkExec(l.root.Path+stubPath, []string{stubPath}, attr)
+	if err != nil {
+		l.stage0 = 0
+		return fmt.Errorf("start pid 1: %w", err)
+	}
+	return nil
+}
+
+// placeStub does what has to be done before the namespaces are made: the cgroup namespace is rooted where the process is then.
+func (l *launch) placeStub() error {
+	if err := l.group.AddV1(l.stage0); err != nil {
+		return err
+	}
+	if err := l.writeProc("oom_score_adj", strconv.Itoa(oomScore(l.plan.Ring))); err != nil {
+		return err
+	}
+	flags := uint32(0)
 	for _, ns := range l.plan.Namespaces {
-		n := configs.Namespace{Type: namespaceTypes[ns]}
-		if ns == "net" {
-			n.Path = network.Path()
-		}
-		c.Namespaces = append(c.Namespaces, n)
-		if ns == "time" {
-			if c.TimeOffsets, err = startAtZero(); err != nil {
-				return nil, err
-			}
+		if ns != "net" { // made by netns
+			flags |= namespaceFlags[ns]
 		}
 	}
-	return c, nil
+	return l.control.Make(&stub.Sandbox{
+		Namespaces: flags, Owner: uint32(l.ids.hostOwner()), Agent: agentID, Again: l.ids.hostAgent() == os.Getuid(), //nolint:gosec // ids
+		Hostname: l.plan.Hostname, Root: l.root.Path,
+	})
+}
+
+// makeApart maps the ids and sets the clocks of the new namespaces, and follows the stub to where it is pid 1.
+func (l *launch) makeApart() error {
+	if _, err := l.hear(stub.Apart); err != nil {
+		return err
+	}
+	var ids strings.Builder
+	for _, m := range l.ids.inside {
+		fmt.Fprintf(&ids, "%d %d %d\n", m.inside, m.outside, m.count)
+	}
+	for _, file := range []string{"uid_map", "gid_map"} {
+		if err := l.writeProc(file, ids.String()); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(l.plan.Namespaces, "time") {
+		clocks, err := startAtZero()
+		if err == nil {
+			err = l.writeProc("timens_offsets", clocks)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := l.control.Go(); err != nil {
+		return err
+	}
+	forked, err := l.hear(stub.Forked)
+	if err != nil {
+		return err
+	}
+	l.initPID = int(forked.A)
+	if _, err := unix.Wait4(l.stage0, nil, unix.WALL, nil); err != nil {
+		return os.NewSyscallError("wait4", err)
+	}
+	l.stage0 = 0
+	hello, err := l.hear(stub.Hello)
+	if err == nil && hello.PID != l.initPID {
+		err = fmt.Errorf("pid 1 is %d, and was to be %d: %w", hello.PID, l.initPID, unix.EPROTO)
+	}
+	return err
+}
+
+func (l *launch) hear(kind stub.Kind) (stub.Report, error) {
+	r, err := l.control.Next()
+	if err != nil {
+		return r, fmt.Errorf("pid 1, before it is %s: %w", kind, err)
+	}
+	if r.Kind != kind {
+		return r, fmt.Errorf("pid 1 says it is %s, and was to be %s: %w", r.Kind, kind, unix.EPROTO)
+	}
+	return r, nil
+}
+
+func (l *launch) writeProc(file, text string) error {
+	f, err := os.OpenFile(fmt.Sprintf("/proc/%d/%s", l.stage0, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+// reap waits for pid 1, which is gone when every process of its namespace is (zap_pid_ns_processes).
+func (l *launch) reap() error {
+	if l.initPID == 0 || l.reaped {
+		return nil
+	}
+	for {
+		_, err := unix.Wait4(l.initPID, nil, unix.WALL, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		l.reaped = true
+		return os.NewSyscallError("wait4", err)
+	}
+}
+
+// destroyContainer kills everything first: the cgroup is what the agent can't leave.
+func (l *launch) destroyContainer() error {
+	if l.control != nil {
+		l.control.Close()
+	}
+	if l.stage0 == 0 && l.initPID == 0 {
+		return nil
+	}
+	err := l.killAll()
+	// Our own children that nobody has waited for: their numbers are nobody else's.
+	if l.stage0 != 0 {
+		_ = unix.Kill(l.stage0, unix.SIGKILL)
+		_, _ = unix.Wait4(l.stage0, nil, unix.WALL, nil)
+	}
+	if !l.reaped && l.initPID != 0 {
+		_ = unix.Kill(l.initPID, unix.SIGKILL) // a group without a cgroup may not have come to know it
+		_ = l.reap()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
+	defer cancel()
+	return errors.Join(err, l.group.Remove(ctx))
 }
 
 // oomScore is what the processes of a sandbox have as oom_score_adj (proc_pid_oom_score_adj(5)): where the host runs out of memory, the
@@ -92,68 +213,44 @@ func oomScore(ring int) int {
 	return score
 }
 
-// openCgroups lets libcontainer's library open the cgroup tree, which it does once per process and keeps. Had
-// it done so on the thread of a run, whose mount namespace ends with it, every later run of this process
-// would be refused.
-func openCgroups() {
-	if f, err := libcgroups.OpenFile("/sys/fs/cgroup", "cgroup.procs", unix.O_RDONLY); err == nil { // absent on v1: it is about the folder
-		f.Close()
-	}
-}
-
 // startAtZero lets the sandbox's clocks begin with it: the host's uptime tells which kernel fixes it runs
 // without, and ties two runs on one host together (time_namespaces(7)).
-func startAtZero() (map[string]specs.LinuxTimeOffset, error) {
+func startAtZero() (offsets string, err error) {
 	own, err := read.Kernel("/proc/self/timens_offsets")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	offsets := map[string]specs.LinuxTimeOffset{}
 	for name, clock := range map[string]int32{"monotonic": unix.CLOCK_MONOTONIC, "boottime": unix.CLOCK_BOOTTIME} {
 		var now unix.Timespec
 		if err := unix.ClockGettime(clock, &now); err != nil {
-			return nil, os.NewSyscallError("clock_gettime", err)
+			return "", os.NewSyscallError("clock_gettime", err)
 		}
 		// An offset counts from the machine's clock, and what we read from ours, which differs if we are in a
 		// time namespace ourselves (time_namespaces(7)). Whole seconds of what has passed: the result must
 		// not be negative.
-		o, err := ownOffset(own, name)
+		secs, nanosecs, err := ownOffset(own, name)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-		o.Secs -= now.Sec
-		offsets[name] = o
+		offsets += fmt.Sprintln(name, secs-now.Sec, nanosecs)
 	}
 	return offsets, nil
 }
 
 // ownOffset finds a clock's line in /proc/self/timens_offsets: its name, seconds, nanoseconds.
-func ownOffset(table, clock string) (o specs.LinuxTimeOffset, err error) {
+func ownOffset(table, clock string) (secs, nanosecs int64, err error) {
 	for line := range strings.Lines(table) {
 		var name string
-		if n, err := fmt.Sscan(line, &name, &o.Secs, &o.Nanosecs); n == 3 && err == nil && name == clock {
-			return o, nil
+		if n, err := fmt.Sscan(line, &name, &secs, &nanosecs); n == 3 && err == nil && name == clock {
+			return secs, nanosecs, nil
 		}
 	}
-	return specs.LinuxTimeOffset{}, fmt.Errorf("read /proc/self/timens_offsets: no line for %s in %q", clock, table)
+	return 0, 0, fmt.Errorf("read /proc/self/timens_offsets: no line for %s in %q", clock, table)
 }
 
-var namespaceTypes = map[string]configs.NamespaceType{
-	"user": configs.NEWUSER, "pid": configs.NEWPID, "mnt": configs.NEWNS, "net": configs.NEWNET,
-	"ipc": configs.NEWIPC, "uts": configs.NEWUTS, "cgroup": configs.NEWCGROUP, "time": configs.NEWTIME,
-}
-
-// deviceRules are the devices a sandbox may open, whatever nodes it may come to see. The agent can make
-// no node (no CAP_MKNOD, nodev mounts); this is the wall behind that one.
-func deviceRules() []*devices.Rule {
-	char := func(major, minor int64) *devices.Rule {
-		return &devices.Rule{Type: devices.CharDevice, Major: major, Minor: minor, Permissions: "rw", Allow: true}
-	}
-	return []*devices.Rule{
-		{Type: devices.WildcardDevice, Major: devices.Wildcard, Minor: devices.Wildcard, Permissions: "rwm"},
-		char(1, 3), char(1, 5), char(1, 7), char(1, 8), char(1, 9), // null, zero, full, random, urandom
-		char(5, 0), char(5, 2), char(136, devices.Wildcard), // tty, ptmx, pts/*
-	}
+var namespaceFlags = map[string]uint32{
+	"user": unix.CLONE_NEWUSER, "pid": unix.CLONE_NEWPID, "mnt": unix.CLONE_NEWNS, "ipc": unix.CLONE_NEWIPC,
+	"uts": unix.CLONE_NEWUTS, "cgroup": unix.CLONE_NEWCGROUP, "time": unix.CLONE_NEWTIME,
 }
 
 func (p *Plan) cgroupOf() string { return cmp.Or(p.within, cgroupParent) + "/" + p.ID }

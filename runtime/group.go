@@ -23,8 +23,9 @@ import (
 // again: the undo of a launch, the guard and an operator may all do so at once. What is asked of a group that
 // is empty or gone is answered so, or an error; nobody may take it for a limit that holds.
 type group interface {
-	Home() string // the cgroup that its processes are in; empty: none
-	AddUnified(pid int) error
+	Home() string             // the cgroup that its processes are in; empty: none
+	Birth() (*os.File, error) // what its first process is born in (clone(2)); nil: nothing
+	AddV1(pid int) error
 	Update(l cgroups.Limits) error
 	Limits() cgroups.Limits
 	Verify() error
@@ -75,7 +76,8 @@ func (b *bareGroup) open(pid int) error {
 }
 
 func (b *bareGroup) Home() string                 { return "" }
-func (b *bareGroup) AddUnified(int) error         { return nil }
+func (b *bareGroup) Birth() (*os.File, error)     { return nil, nil }
+func (b *bareGroup) AddV1(int) error              { return nil }
 func (b *bareGroup) Verify() error                { return nil }
 func (b *bareGroup) Paths() map[string]string     { return nil }
 func (b *bareGroup) OOMEvents() (*os.File, error) { return nil, nil }

@@ -168,8 +168,7 @@ func (g *guard) strike(in group) {
 	if _, bare := in.(*bareGroup); !bare {
 		return
 	}
-	// Before the pid namespace is known, libcontainer's stages and pid 1 are children of the launching
-	// thread.
+	// Before the pid namespace is known, pid 1 and what forks it are children of the launching thread.
 	for _, pid := range g.children() {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {

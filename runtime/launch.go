@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 
 	"agentrun/cgroups"
@@ -112,36 +111,36 @@ type launch struct {
 	stuck chan error // holds one: why a step was given up whose thread doesn't come back
 	guard *guard     // of the steps under way, or that were last
 
-	dir       string
-	lock      *os.File
-	ids       *idRange
-	group     group
-	parent    *os.File                  // shared lock on the cgroup all runs are in
-	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
-	wayout    *wayout                   // nil: there is no way out
-	shown     []fsjail.Entry            // what of it the root view shows
-	root      *fsjail.Root
-	guarded   *placeholders                // in the workspace; nil: none, or not yet
-	changes   *fsjail.Output               // where those of an overlaid workspace go; nil: nowhere
-	facts     *facts                       // nil: /proc is the kernel's own, whole
-	keep      *fsjail.Output               // where the changes go; nil: nowhere
-	writes    *fsjail.Writes               // of the workspace; nil: nobody asks
-	live      *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
-	holding   func() (*fsjail.Live, error) // waits for them; the same answer each time
-	container *libcontainer.Container
-	process   *libcontainer.Process
-	initPID   int
-	control   *stub.Conn
-	child     *stub.Conn
-	io        *stdio
-	master    *os.File
-	listener  *os.File
-	recorder  *seccomp.Recorder
-	bpf       []byte
-	ruleset   *os.File // of the waiting process, which enters it with the command; nil: it has entered, or there is none
-	agentPID  int
-	agentFD   *os.File // pidfd of the agent's first process
-	sockets   *socketCount
+	dir      string
+	lock     *os.File
+	ids      *idRange
+	group    group
+	parent   *os.File                  // shared lock on the cgroup all runs are in
+	network  func() (*netns.NS, error) // waits until it is made; the same answer each time
+	wayout   *wayout                   // nil: there is no way out
+	shown    []fsjail.Entry            // what of it the root view shows
+	root     *fsjail.Root
+	guarded  *placeholders                // in the workspace; nil: none, or not yet
+	changes  *fsjail.Output               // where those of an overlaid workspace go; nil: nowhere
+	facts    *facts                       // nil: /proc is the kernel's own, whole
+	keep     *fsjail.Output               // where the changes go; nil: nowhere
+	writes   *fsjail.Writes               // of the workspace; nil: nobody asks
+	live     *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
+	holding  func() (*fsjail.Live, error) // waits for them; the same answer each time
+	stage0   int                          // what makes the sandbox; 0: it wasn't started, or is reaped
+	initPID  int                          // pid 1; 0: there was none
+	reaped   bool                         // pid 1 is
+	control  *stub.Conn
+	child    *stub.Conn
+	io       *stdio
+	master   *os.File
+	listener *os.File
+	recorder *seccomp.Recorder
+	bpf      []byte
+	ruleset  *os.File // of the waiting process, which enters it with the command; nil: it has entered, or there is none
+	agentPID int
+	agentFD  *os.File // pidfd of the agent's first process
+	sockets  *socketCount
 
 	verified       bool           // the process was compared with the plan, or its shape
 	verifiedLimits cgroups.Limits // and the group had these
@@ -279,8 +278,7 @@ func (l *launch) makeCgroup() (err error) {
 	if l.parent, err = holdParent(); err != nil {
 		return err
 	}
-	// The launch is our work, not the agent's: under half a processor libcontainer's init would use up a
-	// period's quota and sit out the rest of 100 ms. The agent's quota is set before the probe.
+	// The launch is our work, not the agent's, which under a small quota would sit out the rest of 100 ms. The agent's quota is set before the probe.
 	// A child's launch is within its parent's quota, which its group can't be above.
 	limits := l.limits()
 	limits.CPU = float64(goruntime.NumCPU())
@@ -444,89 +442,9 @@ func (l *launch) dropRoot() error {
 	return err
 }
 
-func (l *launch) startContainer() error {
-	control, peer, err := stub.Pair()
-	if err != nil {
-		return err
-	}
-	defer peer.Close()
-	l.control = control
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer null.Close()
-	config, err := l.containerConfig()
-	if err != nil {
-		return err
-	}
-	l.container, err = libcontainer.Create(filepath.Join(l.dir, "lc"), l.plan.ID, config)
-	if err != nil {
-		return fmt.Errorf("libcontainer: %w", err)
-	}
-	l.process = &libcontainer.Process{
-		// With a HOME libcontainer's init looks for none: it would open etc/passwd of the root, which
-		// somebody else made, and a FIFO there made it wait for ever (M-5). The stub has no use for either;
-		// the agent's environment comes with its command.
-		Args: []string{stubPath}, Env: []string{"HOME=/"}, Cwd: "/",
-		UID: agentID, GID: agentID,
-		Stdin: null, Stdout: null, Stderr: null,
-		ExtraFiles: []*os.File{peer}, // controlFD
-		Init:       true,
-	}
-	// Run forks from this very thread: it gives the child our mount namespace, and its parent-death
-	// signal is tied to this thread, which lives as long as the run.
-	if err := asOwner(l.ids.hostOwner(), func() error { return l.container.Run(l.process) }); err != nil {
-		return fmt.Errorf("libcontainer: %w", err)
-	}
-	peer.Close() // while we held it, an init that died here would have said nothing until the deadline
-	if l.initPID, err = l.process.Pid(); err != nil {
-		return fmt.Errorf("libcontainer: %w", err)
-	}
-	if b, ok := l.group.(*bareGroup); ok {
-		if err := b.open(l.initPID); err != nil {
-			return err
-		}
-	}
-	if err := l.group.AddUnified(l.initPID); err != nil {
-		return err
-	}
-	_ = l.control.File().SetReadDeadline(time.Now().Add(stubPatience))
-	r, err := l.control.Next()
-	if err != nil {
-		return fmt.Errorf("pid 1 says no hello: %w", err)
-	}
-	if r.Kind != stub.Hello {
-		return fmt.Errorf("pid 1 says %d for hello: %w", r.Kind, unix.EPROTO)
-	}
-	return l.showFacts()
-}
-
 // stubPatience bounds each answer of the stub before the agent runs. It takes well under a millisecond;
 // a machine under heavy load gets ten seconds before the launch is given up.
 const stubPatience = 10 * time.Second
-
-// destroyContainer kills everything first: the cgroup is what the agent can't leave.
-func (l *launch) destroyContainer() error {
-	if l.control != nil {
-		l.control.Close()
-	}
-	if l.container == nil {
-		return nil
-	}
-	errs := []error{l.killAll()}
-	if l.initPID != 0 {
-		_, _ = l.process.Wait()
-	}
-	// Before libcontainer's own removal, which waits 10 ms when a process is just going; ours 50 µs.
-	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
-	defer cancel()
-	errs = append(errs, l.group.Remove(ctx))
-	if err := l.container.Destroy(); err != nil {
-		errs = append(errs, fmt.Errorf("libcontainer: %w", err))
-	}
-	return errors.Join(errs...)
-}
 
 // watchMemory opens what tells of the limit being hit (v1), unless it is open already.
 func (l *launch) watchMemory() (err error) {
@@ -671,7 +589,7 @@ func (l *launch) startAgent() error {
 		}
 		l.ruleset = os.NewFile(uintptr(fd), "landlock-ruleset")
 	}
-	if err := l.child.Fetched(); err != nil {
+	if err := l.child.Go(); err != nil {
 		return fmt.Errorf("tell the child to drop its listener: %w", err)
 	}
 	r, err = l.child.Next()

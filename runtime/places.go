@@ -20,7 +20,7 @@ import (
 )
 
 // idsDir is machine-wide, whatever --run-dir says: uid ranges are one pool, and the root views are all
-// mounted on one empty folder, each in a mount namespace of its own. libcontainer's init walks there
+// mounted on one empty folder, each in a mount namespace of its own. Pid 1 walks there
 // as the run's own uid, so the way must be open to others; a run folder may lie anywhere.
 //
 // An ordinary user has a place of the same kind for all of the own runs, which share the user's subordinate

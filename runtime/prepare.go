@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentrun/cgroups"
 	"agentrun/fsjail"
 	"agentrun/internal/thread"
 )
@@ -45,10 +44,6 @@ type PrepareOptions struct {
 	OnStep       func(name string, took time.Duration)
 }
 
-// prepareLimits are the least that hold for our own init while a sandbox is built; the run's own are set
-// before the probe.
-var prepareLimits = cgroups.Limits{Memory: 256 << 20, PIDs: 64}
-
 // ErrShapeChanged says that the host is no longer what the shape was taken from.
 var ErrShapeChanged = errors.New("the host has changed since the shape was taken")
 
@@ -60,8 +55,6 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	plan := *shape.plan
 	plan.ID = newID()
 	plan.Cgroup = plan.cgroupOf()
-	likely := limitsOf(shape.plan)
-	plan.Limits.Memory, plan.Limits.PIDs = max(likely.Memory, prepareLimits.Memory), max(likely.PIDs, prepareLimits.PIDs)
 	p := &Prepared{shape: shape.Kept(), id: plan.ID, since: time.Now(), pid1: -1, next: make(chan func()), over: make(chan struct{})}
 	o := Options{RunDir: opt.RunDir, OnStep: opt.OnStep, CacheDir: opt.CacheDir, OnCacheError: opt.OnCacheError}
 	if plan.Wayout != nil {
@@ -75,7 +68,6 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 			return nil, fmt.Errorf("prepare: %w", err)
 		}
 	}
-	openCgroups()
 	up := make(chan error, 1) // nobody may wait for it
 	go func() {
 		defer close(p.over)
@@ -98,9 +90,7 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	}
 	if err == nil {
 		// What the run will most likely have; if it can't be set now, it is when the sandbox is handed out.
-		if p.l.group.Update(likely) == nil {
-			plan.Limits = shape.plan.Limits
-		} else {
+		if p.l.group.Update(limitsOf(shape.plan)) != nil {
 			plan.Limits.CPU = p.l.group.Limits().CPU
 		}
 		if err = p.watch(); err == nil && shape.waits {

@@ -101,7 +101,6 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	}
 	// A thread of its own that then ends: it gets a mount namespace, and it is the parent of the sandbox
 	// for the parent-death signal.
-	openCgroups()
 	on := thread.Throwaway
 	if in := plan.in; in != nil && opt.RunDir == in.l.opt.RunDir && (plan.Wayout == nil || opt.Wayout != nil) && in.claim() {
 		r.in = in
@@ -606,7 +605,7 @@ func (r *run) settle(v verdict) {
 	r.live.close()
 	// pid 1 is reaped only when every process of its namespace is gone (zap_pid_ns_processes). Looking into
 	// each cgroup as well is for runs that were killed; for the others it is done when they are taken down.
-	if _, err := l.process.Wait(); err != nil || v != (verdict{}) {
+	if err := l.reap(); err != nil || v != (verdict{}) {
 		if err := l.killAll(); err != nil {
 			s.Leftovers = append(s.Leftovers, err.Error())
 		}

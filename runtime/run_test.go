@@ -196,8 +196,7 @@ func TestOwnOffset(t *testing.T) {
 	const table = "monotonic     -100000 999999999\nboottime           7         0\n"
 	for _, tc := range []struct {
 		table, clock string
-		secs         int64
-		nsecs        uint32
+		secs, nsecs  int64
 		ok           bool
 	}{
 		{table, "monotonic", -100000, 999999999, true},
@@ -207,9 +206,9 @@ func TestOwnOffset(t *testing.T) {
 		{"boottime 7\n", "boottime", 0, 0, false},
 		{"boottime x 0\n", "boottime", 0, 0, false},
 	} {
-		o, err := ownOffset(tc.table, tc.clock)
-		if (err == nil) != tc.ok || o.Secs != tc.secs || o.Nanosecs != tc.nsecs {
-			t.Errorf("%s in %q: got %+v, %v", tc.clock, tc.table, o, err)
+		secs, nsecs, err := ownOffset(tc.table, tc.clock)
+		if (err == nil) != tc.ok || secs != tc.secs || nsecs != tc.nsecs {
+			t.Errorf("%s in %q: got %d, %d, %v", tc.clock, tc.table, secs, nsecs, err)
 		}
 	}
 }

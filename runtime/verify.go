@@ -230,7 +230,6 @@ func (v *verifier) mounts() error {
 		if super := m.Line[strings.LastIndexByte(m.Line, ' ')+1:]; m.At == "/proc" && v.l.plan.ProcOptions != "" && !slices.Contains(strings.Split(super, ","), v.l.plan.ProcOptions) {
 			v.differs("mount /proc", super, v.l.plan.ProcOptions)
 		}
-		// Not deleted from want: libcontainer's bind of /dev onto itself shows what is below it twice.
 		seen[m.At] = true
 	}
 	for at, flags := range want {
@@ -248,7 +247,7 @@ func (p *Plan) mountFlags(more []fsjail.Entry) map[string][]string {
 	if p.WritableRoot {
 		root[2] = "rw"
 	}
-	m := map[string][]string{"/": root, "/proc": {"ro", "nosuid", "nodev", "noexec"}, "/dev": root}
+	m := map[string][]string{"/": root, "/proc": {"ro", "nosuid", "nodev", "noexec"}}
 	for _, e := range slices.Concat(p.Entries, more) {
 		flags := []string{"nosuid"}
 		switch e.Kind {

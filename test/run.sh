@@ -21,7 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 GO=${GO:-go}
 out=$PWD/test/out
 integration=./test/integration
-export GOFLAGS=${GOFLAGS:--tags=runc_nocriu,urfave_cli_no_docs}
+export GOFLAGS=${GOFLAGS:--tags=urfave_cli_no_docs}
 export AGENTRUN_BIN=$PWD/bin/agentrun AGENTRUN_PROBE=$PWD/bin/probe
 
 must_run=()

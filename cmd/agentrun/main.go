@@ -10,36 +10,17 @@ import (
 	goruntime "runtime"
 	"time"
 
-	"github.com/moby/sys/capability"
-	"github.com/opencontainers/runc/libcontainer"
-	_ "github.com/opencontainers/runc/libcontainer/nsenter" // makes the namespaces before Go starts threads
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/rootless"
-	"agentrun/runtime"
 	"agentrun/supervisor"
 )
 
 // version is set by the Makefile.
 var version = "dev"
 
-// libcontainer starts this binary a second time, as the first process in the new namespaces, with
-// "init" and its sockets in the environment. That has to come before anything else of ours; without
-// those sockets "init" is just an unknown command.
-func init() {
-	if len(os.Args) > 1 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
-		runtime.DieWithSupervisor()
-		// libcontainer reads /proc/sys/kernel/cap_last_cap when it drops capabilities, and by then it sees
-		// the sandbox's /proc, which has no sys (subset=pid). The library keeps what it read once.
-		_, _ = capability.LastCap()
-		libcontainer.Init()
-	}
-}
-
-// The main goroutine keeps the main thread for itself. libcontainer joins the sandbox's mount namespace on
-// a thread it throws away, but Go can't throw the main thread away: a goroutine of that kind that
-// happened to run on it would leave /proc/self pointing into the sandbox for as long as we live. Seen
-// once in some hundred starts. Our own such threads come from internal/thread.
+// The main goroutine keeps the main thread for itself: Go can't end it, and some threads have to end with their goroutine, for their
+// parent-death signal or their priority.
 func init() { goruntime.LockOSThread() }
 
 func main() {

@@ -31,7 +31,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	libcgroups "github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
 	"agentrun/control"
@@ -123,7 +122,6 @@ func Serve(ctx context.Context, o Options) error {
 		return hinted.New(errors.New("this program was linked without a build id: its clients can't be told from another version's"),
 			"build it with make build")
 	}
-	holdCgroupRoot()
 	d.collect(ctx)
 	l, err := d.listen(manager)
 	if err != nil {
@@ -156,16 +154,6 @@ func Serve(ctx context.Context, o Options) error {
 
 // ControlName is the daemon's on the control API, where a run alone has its id.
 const ControlName = "daemon"
-
-// holdCgroupRoot has libcontainer's cgroup library open /sys/fs/cgroup here. It does so once, where it first
-// needs it, and keeps the descriptor for good: in the first run's thread that is a mount namespace which ends
-// with the run, and every later run then fails.
-func holdCgroupRoot() {
-	f, err := libcgroups.OpenFile("/sys/fs/cgroup", "cgroup.procs", unix.O_RDONLY)
-	if err == nil {
-		f.Close()
-	}
-}
 
 // lockFolder makes the folder of the sockets and keeps any other daemon out of it. The kernel gives the lock
 // back, however we end.

@@ -38,7 +38,7 @@ func far(t *testing.T) (netip.Addr, func(func() error) error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ip("link", "del", here) })
-	err = errors.Join(ip("link", "set", there, "netns", ns.Path()),
+	err = errors.Join(ip("link", "set", there, "netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.Fd())),
 		ip("addr", "add", fmt.Sprintf("10.213.%d.1/30", n), "dev", here), ip("link", "set", here, "up"),
 		ns.Do(func() error {
 			return errors.Join(ip("addr", "add", fmt.Sprintf("10.213.%d.2/30", n), "dev", there), ip("link", "set", there, "up"))

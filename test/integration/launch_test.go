@@ -341,7 +341,7 @@ func TestM5StepHasADeadline(t *testing.T) {
 	}
 }
 
-// What hangs is libcontainer's own: its first processes are frozen as soon as they are in the run's cgroup. A deadline and a signal
+// What hangs is the stub on its way to pid 1: it is frozen as soon as they are in the run's cgroup. A deadline and a signal
 // end it.
 func TestM5ContainerStepIsUnstuck(t *testing.T) {
 	needSandbox(t)
@@ -397,7 +397,7 @@ func (n launchNode) frozenLaunch(by string) bool {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = c.Wait() }()
 	select {
-	case <-done: // it was through, or libcontainer has seen it
+	case <-done: // it was through
 		n.do("gc")
 		return false
 	case <-time.After(time.Duration(slow * float64(500*time.Millisecond))):
@@ -534,8 +534,8 @@ func TestM5RootlessContainerStepIsUnstuck(t *testing.T) {
 			case <-done:
 			default:
 				for _, p := range alive() {
-					if p.ppid == c.Process.Pid && strings.HasPrefix(p.comm, "runc:[2:INIT]") {
-						stopped = stopWhileNamed(p.pid, "runc:[2:INIT]")
+					if p.ppid == c.Process.Pid && strings.HasPrefix(p.comm, ".agentrun-init") {
+						stopped = stopWhileNamed(p.pid, ".agentrun-init")
 					}
 				}
 				continue

@@ -101,7 +101,7 @@ func TestSupervisorKilledDuringLaunch(t *testing.T) {
 		c.Wait()
 		c.cancel()
 	}
-	gone(t, time.Second) // also libcontainer's own init
+	gone(t, time.Second) // also what was not pid 1 yet
 	if r := tool(t, "gc"); r.exit != 0 {
 		t.Errorf("gc: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
 	}

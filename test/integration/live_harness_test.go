@@ -15,23 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moby/sys/capability"
-	"github.com/opencontainers/runc/libcontainer"
-	_ "github.com/opencontainers/runc/libcontainer/nsenter" // this program is its own agentrun for live runs
-
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
 )
 
-// As cmd/agentrun: libcontainer starts this program a second time, and the main thread is nobody's to throw away.
-func init() {
-	goruntime.LockOSThread()
-	if len(os.Args) > 1 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "" {
-		_, _ = capability.LastCap()
-		libcontainer.Init()
-	}
-}
+// As cmd/agentrun: the main thread is nobody's to throw away.
+func init() { goruntime.LockOSThread() }
 
 // turned is a RingSource that the test turns.
 type turned struct {

@@ -197,7 +197,7 @@ func onExampleHost(t *testing.T) func(*exec.Cmd) error {
 	err := errors.Join(
 		host.Do(func() error {
 			return errors.Join(ip("link set lo up"), ip("link add here type veth peer name there"),
-				ip("link set there netns "+site.Path()), ip("addr add 93.184.216.33"+network+" dev here"), ip("link set here up"))
+				ip("link set there netns "+fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), site.Fd())), ip("addr add 93.184.216.33"+network+" dev here"), ip("link set here up"))
 		}),
 		site.Do(func() error {
 			if err := errors.Join(ip("addr add "+address+network+" dev there"), ip("link set there up")); err != nil {

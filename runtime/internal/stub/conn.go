@@ -26,12 +26,22 @@ const (
 	Ready
 	failed
 	Exited
+	Apart
+	Forked
 )
+
+func (k Kind) String() string {
+	names := [...]string{"invalid", "in its root", "with a terminal", "the agent's parent", "listened to", "ready", "failed", "over", "in its namespaces", "forked"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return fmt.Sprintf("unknown %d", uint32(k))
+}
 
 // Report is one message of the stub or of its child.
 type Report struct {
 	Kind Kind
-	A    uint32   // Hello: protocol version; Listener: its number in the child; Exited: wait status
+	A    uint32   // Hello: protocol version; Forked: pid of pid 1, in the supervisor's namespace; Listener: its number in the child; Exited: wait status
 	B    uint64   // Listener: number in the child of the Landlock ruleset that it enters with the command, plus one; 0: none
 	File *os.File // PTY: the master; the receiver closes it
 	PID  int      // of the sender, in our pid namespace, by the kernel's word (SCM_CREDENTIALS)
@@ -120,7 +130,7 @@ func (c *Conn) Next() (Report, error) {
 			if r.File == nil {
 				err = fmt.Errorf("report %d without its descriptor: %w", r.Kind, unix.EPROTO)
 			}
-		case Hello, Started, Listener, Ready, Exited:
+		case Hello, Started, Listener, Ready, Exited, Apart, Forked:
 		default:
 			err = fmt.Errorf("report of kind %d: %w", r.Kind, unix.EPROTO)
 		}
@@ -161,6 +171,23 @@ func ancillary(oob []byte) (files []*os.File, pid int, err error) {
 	return files, pid, nil
 }
 
+// Make sends what the sandbox is made of. When the namespaces are made comes Apart, and after Go, Forked and Hello.
+func (c *Conn) Make(s *Sandbox) error {
+	b, err := s.Encode()
+	if err != nil {
+		return err
+	}
+	return c.message(b)
+}
+
+// message is its length and the bytes.
+func (c *Conn) message(b []byte) error {
+	head := make([]byte, 8, 8+len(b))
+	binary.NativeEndian.PutUint64(head, uint64(len(b)))
+	_, err := c.file.Write(append(head, b...))
+	return err
+}
+
 // Confine sends the confinement with stdin, stdout, stderr and the child's socket. fd3, if not nil, becomes
 // the agent's descriptor 3.
 func (c *Conn) Confine(m *Confinement, stdin, stdout, stderr, child, fd3 *os.File) error {
@@ -195,8 +222,8 @@ func (c *Conn) Confine(m *Confinement, stdin, stdout, stderr, child, fd3 *os.Fil
 	return nil
 }
 
-// Fetched answers the child after Listener: its descriptors are ours too now.
-func (c *Conn) Fetched() error {
+// Go answers Apart, when the ids are mapped, and Listener, when its descriptors are ours too.
+func (c *Conn) Go() error {
 	_, err := c.file.Write([]byte{'G'})
 	return err
 }
@@ -207,8 +234,5 @@ func (c *Conn) Execute(m *Command) error {
 	if err != nil {
 		return err
 	}
-	head := make([]byte, 8, 8+len(b))
-	binary.NativeEndian.PutUint64(head, uint64(len(b)))
-	_, err = c.file.Write(append(head, b...))
-	return err
+	return c.message(b)
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stub holds pid 1 of a sandbox (c/init.c, a freestanding static program) and the supervisor's
+// Package stub holds what makes a sandbox and is pid 1 of it (c/init.c, a freestanding static program) and the supervisor's
 // side of the conversation with it.
 //
 // The conversation, over two unix stream sockets:
 //
-//	stub  → control: hello
+//	super → control: what the sandbox is made of
+//	stub  → control: apart: it is in the namespaces
+//	super → control: 'G': its ids are mapped, its clocks set
+//	stub  → control: forked (pid 1); hello (from pid 1, in its root, without rights)
 //	super → control: confinement + stdin, stdout, stderr, child socket
 //	stub  → control: [pty master]  started
 //	child → child:   listener (the numbers of its seccomp notification descriptor, and of a Landlock ruleset that it enters later)

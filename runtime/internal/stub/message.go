@@ -16,7 +16,8 @@ import (
 const (
 	magic      = 0x31524741
 	magicRun   = 0x31434741
-	version    = 2
+	magicBox   = 0x31534741
+	version    = 3
 	maxMessage = 4 << 20
 	maxStrings = 16384
 	maxRlimits = 16
@@ -30,6 +31,33 @@ const (
 	flagLandlock
 	flagLandlockLate
 )
+
+const flagAgain = 1 // of a sandbox
+
+// Sandbox is what a sandbox is made of. The zero value is refused.
+type Sandbox struct {
+	Namespaces uint32 // CLONE_NEW* of unshare(2); the network's is entered
+	Owner      uint32 // user outside that the user namespace belongs to
+	Agent      uint32 // user and group inside
+	Again      bool   // pid 1 executes its file once more, inside: where the agent's user is root of our user namespace
+	Hostname   string
+	Root       string // where the root view is mounted: an absolute path in the mount namespace that the stub starts in
+}
+
+// Encode writes s in the layout of parse.h, or says which field does not fit.
+func (s *Sandbox) Encode() ([]byte, error) {
+	if s.Namespaces == 0 || s.Agent == 0 || s.Hostname == "" || !strings.HasPrefix(s.Root, "/") {
+		return nil, errors.New("sandbox: namespaces, the agent's user, a host name and a root are required")
+	}
+	t, flags := text{b: make([]byte, 0, 256)}, 0
+	if s.Again {
+		flags = flagAgain
+	}
+	t.num(magicBox, version, flags, int(s.Namespaces), int(s.Owner), int(s.Agent))
+	t.str("host name", s.Hostname)
+	t.str("root", s.Root)
+	return t.done("host name and root")
+}
 
 // Rlimit is one resource limit of setrlimit(2), already clamped to what the host allows.
 type Rlimit struct {
@@ -177,13 +205,24 @@ const (
 	StepListener
 	StepExec
 	StepSelf
+	StepNetwork
+	StepOwner
+	StepUnshare
+	StepHostname
+	StepKeyring
+	StepRoot
+	StepProc
+	StepPivot
+	StepCaps
 )
 
 var stepNames = [...]string{
 	"no step", "take a message", "fork", "open a pty", "start a session", "place stdio",
 	"set a resource limit", "enter the working directory", "check no_new_privs", "apply Landlock",
 	"add a Landlock rule", "install the seccomp filter", "hand over the seccomp listener",
-	"execute the command", "confine pid 1",
+	"execute the command", "confine pid 1", "enter the network namespace", "become the owner of the namespaces",
+	"make the namespaces", "set the host name", "join a session keyring", "place the root view", "mount /proc", "change the root",
+	"drop all capabilities",
 }
 
 func (s Step) String() string {

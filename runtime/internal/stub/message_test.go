@@ -32,6 +32,19 @@ func sampleCommand() *Command {
 	return &Command{Exe: "/usr/bin/env", Cwd: "/", Args: []string{"env", "", "a b"}, Env: []string{"A=1", "B="}}
 }
 
+func sampleSandbox() *Sandbox {
+	return &Sandbox{Namespaces: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, Owner: 70000, Agent: 1000, Again: true, Hostname: "agent", Root: "/run/view"}
+}
+
+func encodedSandbox(t testing.TB) []byte {
+	t.Helper()
+	b, err := sampleSandbox().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 func encoded(t testing.TB) (confinement, command []byte) {
 	t.Helper()
 	a, err1 := sample().Encode()
@@ -65,11 +78,21 @@ func TestStubReadsWhatWeWrite(t *testing.T) {
 	if d := cmp.Diff(cparse.Command{Exe: c.Exe, Cwd: c.Cwd, Args: c.Args, Env: c.Env}, run); d != "" {
 		t.Error(d)
 	}
+	s, box := sampleSandbox(), encodedSandbox(t)
+	read, err := cparse.ParseSandbox(box)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(cparse.Sandbox{Flags: flagAgain, Namespaces: s.Namespaces, Owner: s.Owner, Agent: s.Agent, Hostname: s.Hostname, Root: s.Root, HostLen: 5}, read); d != "" {
+		t.Error(d)
+	}
 	// One is never taken for the other.
 	_, err1 := cparse.ParseConfinement(b)
 	_, err2 := cparse.ParseCommand(a)
-	if err1 == nil || err2 == nil {
-		t.Errorf("taken for the other: %v, %v", err1, err2)
+	_, err3 := cparse.ParseSandbox(a)
+	_, err4 := cparse.ParseCommand(box)
+	if err1 == nil || err2 == nil || err3 == nil || err4 == nil {
+		t.Errorf("taken for the other: %v, %v, %v, %v", err1, err2, err3, err4)
 	}
 }
 
@@ -108,6 +131,20 @@ func TestEncodeRefuses(t *testing.T) {
 			t.Errorf("%s: encoded", name)
 		}
 	}
+	for name, change := range map[string]func(*Sandbox){
+		"no namespaces":    func(s *Sandbox) { s.Namespaces = 0 },
+		"root inside":      func(s *Sandbox) { s.Agent = 0 },
+		"no host name":     func(s *Sandbox) { s.Hostname = "" },
+		"a relative root":  func(s *Sandbox) { s.Root = "view" },
+		"NUL in root":      func(s *Sandbox) { s.Root = "/\x00" },
+		"the zero sandbox": func(s *Sandbox) { *s = Sandbox{} },
+	} {
+		s := sampleSandbox()
+		change(s)
+		if _, err := s.Encode(); err == nil {
+			t.Errorf("%s: encoded", name)
+		}
+	}
 }
 
 // Every prefix of a message and every message with something after it is refused.
@@ -123,10 +160,17 @@ func TestStubRefusesCutMessages(t *testing.T) {
 			t.Errorf("%d of %d bytes of a command were accepted", n, len(b))
 		}
 	}
+	box := encodedSandbox(t)
+	for n := range box {
+		if _, err := cparse.ParseSandbox(box[:n]); err == nil {
+			t.Errorf("%d of %d bytes of a sandbox were accepted", n, len(box))
+		}
+	}
 	_, err1 := cparse.ParseConfinement(append(slices.Clone(a), 0))
 	_, err2 := cparse.ParseCommand(append(slices.Clone(b), 0))
-	if err1 == nil || err2 == nil {
-		t.Errorf("a byte too many was accepted: %v, %v", err1, err2)
+	_, err3 := cparse.ParseSandbox(append(slices.Clone(box), 0))
+	if err1 == nil || err2 == nil || err3 == nil {
+		t.Errorf("a byte too many was accepted: %v, %v, %v", err1, err2, err3)
 	}
 }
 
@@ -134,7 +178,7 @@ func TestStubRefusesCutMessages(t *testing.T) {
 // the message, and never read outside it.
 func FuzzParse(f *testing.F) {
 	a, b := encoded(f)
-	for _, seed := range [][]byte{a, a[:40], b, b[:20], {}} {
+	for _, seed := range [][]byte{a, a[:40], b, b[:20], encodedSandbox(f), {}} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -162,6 +206,16 @@ func FuzzParse(f *testing.F) {
 			again, err := (&Command{Exe: c.Exe, Cwd: c.Cwd, Args: c.Args, Env: c.Env}).Encode()
 			if err != nil || !bytes.Equal(again, b) {
 				t.Errorf("%x is read as %+v, which is written %x (%v)", b, c, again, err)
+			}
+		} else if !errors.Is(err, cparse.ErrRefused) {
+			t.Fatal(err)
+		}
+		box, err := cparse.ParseSandbox(b)
+		if err == nil {
+			found = append(found, box.Hostname, box.Root)
+			again, err := (&Sandbox{Again: box.Flags != 0, Namespaces: box.Namespaces, Owner: box.Owner, Agent: box.Agent, Hostname: box.Hostname, Root: box.Root}).Encode()
+			if err != nil || !bytes.Equal(again, b) {
+				t.Errorf("%x is read as %+v, which is written %x (%v)", b, box, again, err)
 			}
 		} else if !errors.Is(err, cparse.ErrRefused) {
 			t.Fatal(err)
@@ -269,7 +323,7 @@ func FuzzReports(f *testing.F) {
 					t.Fatalf("at the end: %+v, %v", r, err)
 				}
 				return
-			case len(b) < reportSize || kind == PTY || !slices.Contains([]Kind{Hello, Started, Listener, Ready, Exited, failed}, kind):
+			case len(b) < reportSize || kind == PTY || !slices.Contains([]Kind{Hello, Started, Listener, Ready, Exited, Apart, Forked, failed}, kind):
 				if !errors.Is(err, unix.EPROTO) || r != (Report{}) {
 					t.Fatalf("%x: %+v, %v, want EPROTO", b, r, err)
 				}
@@ -297,7 +351,7 @@ func TestFailureKeepsErrno(t *testing.T) {
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("%v does not unwrap to its errno", err)
 	}
-	for s := StepNone; s <= StepSelf; s++ {
+	for s := StepNone; s <= StepCaps; s++ {
 		if strings.HasPrefix(s.String(), "unknown") {
 			t.Errorf("step %d has no name", s)
 		}

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * pid 1 of every sandbox. libcontainer has already made the namespaces, pivoted into the root view,
- * dropped every capability and set no_new_privs; this program is what it executes.
+ * What makes a sandbox, and is pid 1 of it. The supervisor executes it on the host, with all of its
+ * rights, in the mount namespace of the run; nothing of the agent's is there yet.
  *
+ *  0. It is told what the sandbox is made of, makes the namespaces, has the supervisor map its ids, and
+ *     forks once, into the pid namespace. What is forked has the supervisor as its parent, and is pid 1:
+ *     it mounts /proc, makes the root view its root, and drops every capability for good.
  *  1. pid 1 says hello on the control socket (fd 3), takes the confinement and four descriptors:
  *     the agent's stdin, stdout, stderr, and a socket for the child's own part.
  *  2. It forks. The child gives up what is left (new session, rlimits, Landlock, seccomp), lets
@@ -16,9 +19,12 @@
  * would collect. Why it ends when the control socket hangs up: a dead supervisor must not leave an
  * uncontrolled agent (M-5).
  *
- * This file is executable but not readable in the sandbox (mode 0111): the kernel then makes the
- * process undumpable from its first instruction (would_dump() in fs/exec.c), so an agent of the same
- * uid can neither trace it nor open /proc/1/mem, /proc/1/exe or /proc/1/fd.
+ * It makes itself undumpable before there is a namespace, and the kernel keeps it so across fork and
+ * change of ids: an agent of the same uid can neither trace pid 1 nor open /proc/1/mem, /proc/1/exe or
+ * /proc/1/fd, nor what waits for its command. Such files in /proc belong to root of the user namespace in
+ * which it was executed. Where that is the agent itself (an ordinary user's, with a writable workspace), it is
+ * executed once more inside (FLAG_AGAIN): the file (mode 0111) isn't readable there, which makes it undumpable
+ * in the sandbox's own namespace (would_dump() in fs/exec.c).
  */
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -33,7 +39,13 @@ enum {
 	AT_FDCWD_ = -100,
 	SIGKILL_ = 9, SIGCHLD_ = 17, SIG_BLOCK_ = 0, SIG_SETMASK_ = 2,
 	SIGFD_CLOEXEC = 02000000,
-	PR_SET_PDEATHSIG_ = 1, PR_SET_DUMPABLE_ = 4, PR_GET_NO_NEW_PRIVS_ = 39, PR_SET_NAME_ = 15,
+	PR_SET_PDEATHSIG_ = 1, PR_SET_DUMPABLE_ = 4, PR_SET_KEEPCAPS_ = 8, PR_SET_NAME_ = 15, PR_CAPBSET_DROP_ = 24,
+	PR_SET_NO_NEW_PRIVS_ = 38, PR_GET_NO_NEW_PRIVS_ = 39, PR_CAP_AMBIENT_ = 47, PR_CAP_AMBIENT_CLEAR_ALL_ = 4,
+	CAPS_VERSION_3 = 0x20080522, KEYCTL_JOIN_SESSION_KEYRING_ = 1,
+	MOUNT_ATTR_RDONLY_ = 1, MOUNT_ATTR_NOSUID_ = 2, MOUNT_ATTR_NODEV_ = 4, MOUNT_ATTR_NOEXEC_ = 8,
+	MOVE_MOUNT_EMPTY_ = 0x44, /* MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH */
+	MS_BIND_ = 4096, MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18,
+	MNT_DETACH_ = 2, CLONE_PARENT_ = 0x8000, CLONE_NEWNET_ = 0x40000000,
 	SOL_SOCKET_ = 1, SCM_RIGHTS_ = 1, MSG_CMSG_CLOEXEC_ = 0x40000000, MSG_NOSIGNAL_ = 0x4000,
 	MSG_WAITALL_ = 0x100, MSG_CTRUNC_ = 8,
 	POLLIN_ = 1, POLLERR_ = 8, POLLHUP_ = 16,
@@ -41,10 +53,17 @@ enum {
 	TIOCSCTTY_ = 0x540E, TIOCSPTLCK_ = 0x40045431, TIOCGPTPEER_ = 0x5441,
 	CLOSE_RANGE_CLOEXEC_ = 4,
 	PROT_RW = 3, MAP_PRIVATE_ANON = 0x22,
-	EINTR_ = 4, EINVAL_ = 22, EPERM_ = 1, ENOENT_ = 2, EPROTO_ = 71, ENOMEM_ = 12,
+	EINTR_ = 4, EINVAL_ = 22, EPERM_ = 1, ENOENT_ = 2, EPROTO_ = 71, ENOMEM_ = 12, ENOSYS_ = 38,
 };
 
+#if defined(__x86_64__)
+enum { O_DIRECTORY_ = 0200000, O_NOFOLLOW_ = 0400000 };
+#else
+enum { O_DIRECTORY_ = 040000, O_NOFOLLOW_ = 0100000 };
+#endif
+
 #define CONTROL 3
+#define NETWORK 4 /* the run's network namespace; stage 0 only */
 
 struct iovec_ { const void *base; size_t len; };
 struct msghdr_ {
@@ -59,16 +78,18 @@ struct rlimit64_ { uint64_t cur, max; };
 enum step {
 	STEP_NONE, STEP_MESSAGE, STEP_FORK, STEP_PTY, STEP_SESSION, STEP_STDIO, STEP_RLIMIT,
 	STEP_CWD, STEP_NNP, STEP_LANDLOCK, STEP_LANDLOCK_PATH, STEP_SECCOMP, STEP_LISTENER, STEP_EXEC,
-	STEP_SELF,
+	STEP_SELF, STEP_NETWORK, STEP_OWNER, STEP_UNSHARE, STEP_HOSTNAME, STEP_KEYRING, STEP_ROOT, STEP_PROC, STEP_PIVOT,
+	STEP_CAPS,
 };
 
 /* One shape for everything the stub says: a kind, and two numbers. */
 struct report { uint32_t kind, a; uint64_t b; };
-enum { SAY_HELLO = 1, SAY_PTY, SAY_STARTED, SAY_LISTENER, SAY_READY, SAY_FAILED, SAY_EXITED };
+enum { SAY_HELLO = 1, SAY_PTY, SAY_STARTED, SAY_LISTENER, SAY_READY, SAY_FAILED, SAY_EXITED, SAY_APART, SAY_FORKED };
 
 /* In .bss: zero until parsed, and zero refuses. */
 static struct confinement confinement;
 static struct command command;
+static struct sandbox sandbox;
 static void *message; /* MSG_MAX bytes: the confinement, and in the child later the command */
 
 void *memcpy(void *d, const void *s, size_t n)
@@ -127,6 +148,167 @@ static long read_all(int fd, void *to, uint64_t len)
 	return 0;
 }
 
+/* must ends the launch where a call failed that the sandbox rests on. */
+static void must(enum step step, long r)
+{
+	if (r < 0)
+		fail(CONTROL, step, r);
+}
+
+struct caps_head { uint32_t version; int pid; };
+struct caps { uint32_t effective, permitted, inheritable; };
+
+/*
+ * become_owner takes the run's own id, with which the user namespace is then made: the kernel takes whoever
+ * makes one for its owner, and what is counted by user and not by cgroup (inotify instances, pending
+ * signals, processes, message queues, locked memory, namespaces) is charged to the user inside, and then to
+ * the owner in the namespace around it (kernel/ucount.c; user_namespaces(7)). With root as owner 128 inotify
+ * instances of one agent were all that root and every other run had.
+ *
+ * The owner is the host's id of uid 0 inside: no other run has it, and nobody inside can be it without a
+ * capability. It is not the agent's, because a process outside with the owner's id has all capabilities over
+ * the namespace; no process outside ever has this one, but for this one until its unshare(2). It keeps its
+ * capabilities, so a host that keeps ordinary users from making user namespaces lets it.
+ */
+static void become_owner(void)
+{
+	struct caps_head h = { CAPS_VERSION_3, 0 };
+	struct caps c[2];
+	uint32_t owner = sandbox.owner;
+
+	must(STEP_OWNER, sys5(__NR_prctl, PR_SET_KEEPCAPS_, 1, 0, 0, 0));
+	must(STEP_OWNER, sys3(__NR_setresuid, owner, owner, owner));
+	must(STEP_OWNER, sys2(__NR_capget, &h, c));
+	c[0].effective = c[0].permitted;
+	c[1].effective = c[1].permitted;
+	must(STEP_OWNER, sys2(__NR_capset, &h, c));
+	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0); /* whatever fs.suid_dumpable says */
+}
+
+/* mount_proc places it by descriptor: a link in a root that somebody else has made leads nowhere (CVE-2019-19921). */
+static void mount_proc(void)
+{
+	long at = sys4(__NR_openat, AT_FDCWD_, "proc", O_PATH_ | O_DIRECTORY_ | O_NOFOLLOW_ | O_CLOEXEC_, 0);
+	long fs = sys2(__NR_fsopen, "proc", 1 /* FSOPEN_CLOEXEC */);
+	long m;
+
+	must(STEP_PROC, at);
+	must(STEP_PROC, fs);
+	must(STEP_PROC, sys5(__NR_fsconfig, fs, 0 /* FSCONFIG_SET_FLAG */, "ro", 0, 0));
+	must(STEP_PROC, sys5(__NR_fsconfig, fs, 1 /* FSCONFIG_SET_STRING */, "source", "proc", 0));
+	must(STEP_PROC, sys5(__NR_fsconfig, fs, 6 /* FSCONFIG_CMD_CREATE */, 0, 0, 0));
+	m = sys3(__NR_fsmount, fs, 1 /* FSMOUNT_CLOEXEC */, MOUNT_ATTR_RDONLY_ | MOUNT_ATTR_NOSUID_ | MOUNT_ATTR_NODEV_ | MOUNT_ATTR_NOEXEC_);
+	must(STEP_PROC, m);
+	must(STEP_PROC, sys5(__NR_move_mount, m, "", at, "", MOVE_MOUNT_EMPTY_));
+	sys1(__NR_close, m);
+	sys1(__NR_close, fs);
+	sys1(__NR_close, at);
+}
+
+/* make_root makes the root view the root of a mount namespace in which nothing else is. */
+static void make_root(void)
+{
+	must(STEP_ROOT, sys5(__NR_mount, 0, "/", 0, MS_REC_ | MS_PRIVATE_, 0));
+	/* Mounts that come from a more privileged namespace are locked, and a locked one can't be a root. */
+	must(STEP_ROOT, sys5(__NR_mount, sandbox.root, sandbox.root, 0, MS_BIND_ | MS_REC_, 0));
+	must(STEP_ROOT, sys1(__NR_chdir, sandbox.root));
+	/*
+	 * Before the host's is gone from view: the kernel gives a user namespace no /proc that shows more than one
+	 * which it sees. Whole for the moment, in which nothing runs in it but this: ProcOptions come with showFacts,
+	 * and the probe looks whether they are there. subset=pid: no /proc/sys, kcore, kallsyms, sysrq-trigger, …
+	 * to mask one by one (CVE-2025-31133 and CVE-2025-52881 were races on such masks). Linux 5.8. Read-only:
+	 * loginuid and projid_map take one write from anybody and keep it, the first of them into every record that
+	 * the host's audit makes of the process (proc(5)); an AppArmor profile is changed by attr/. What ordinary
+	 * programs write there are hints (oom_score_adj, comm of another thread), and they go on without.
+	 * /proc/self/fd/N leads out of this mount, so it opens what it did.
+	 */
+	mount_proc();
+	/* The old root ends up on top of the new one, and goes with all that is below it (pivot_root(2)). */
+	must(STEP_PIVOT, sys2(__NR_pivot_root, ".", "."));
+	must(STEP_PIVOT, sys2(__NR_umount2, ".", MNT_DETACH_));
+	must(STEP_PIVOT, sys1(__NR_chdir, "/"));
+}
+
+/* drop_rights leaves no capability in any set, the agent's ids, and no way to more (M-1). */
+static void drop_rights(void)
+{
+	struct caps_head h = { CAPS_VERSION_3, 0 };
+	struct caps none[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
+	uint32_t id = sandbox.agent;
+	long r;
+
+	for (int cap = 0; (r = sys5(__NR_prctl, PR_CAPBSET_DROP_, cap, 0, 0, 0)) == 0; cap++)
+		;
+	if (r != -EINVAL_) /* the number after the kernel's last */
+		fail(CONTROL, STEP_CAPS, r);
+	must(STEP_CAPS, sys5(__NR_prctl, PR_CAP_AMBIENT_, PR_CAP_AMBIENT_CLEAR_ALL_, 0, 0, 0));
+	must(STEP_CAPS, sys5(__NR_prctl, PR_SET_KEEPCAPS_, 0, 0, 0, 0));
+	must(STEP_CAPS, sys2(__NR_setgroups, 0, 0));
+	must(STEP_CAPS, sys3(__NR_setresgid, id, id, id));
+	must(STEP_CAPS, sys3(__NR_setresuid, id, id, id));
+	must(STEP_CAPS, sys2(__NR_capset, &h, none));
+	must(STEP_CAPS, sys5(__NR_prctl, PR_SET_NO_NEW_PRIVS_, 1, 0, 0, 0));
+	sys1(__NR_umask, 022);
+}
+
+/* allocate gives the place for messages. */
+static void allocate(void)
+{
+	long buf = sys6(__NR_mmap, 0, MSG_MAX, PROT_RW, MAP_PRIVATE_ANON, -1, 0);
+
+	if (buf < 0 && buf > -4096)
+		fail(CONTROL, STEP_MESSAGE, buf);
+	message = (void *)buf;
+}
+
+static void wait_for_go(int sock);
+
+/*
+ * make_sandbox is stage 0. It returns in the process that is pid 1; the one that was executed ends.
+ *
+ * The network namespace is entered before the others are made: it belongs to the supervisor's user
+ * namespace, so that nobody inside can administer it (M-7), and takes rights there.
+ */
+static void make_sandbox(const char *self)
+{
+	uint64_t len = 0;
+	long pid;
+
+	sys3(__NR_close_range, NETWORK + 1, ~0U, 0); /* the supervisor has marked each close-on-exec: the wall behind that one */
+	allocate();
+	if (read_all(CONTROL, &len, sizeof(len)))
+		quit(125);
+	if (len > MSG_MAX || read_all(CONTROL, message, len) || parse_sandbox(&sandbox, message, len))
+		fail(CONTROL, STEP_MESSAGE, -EINVAL_);
+	must(STEP_NETWORK, sys2(__NR_setns, NETWORK, CLONE_NEWNET_));
+	must(STEP_NETWORK, sys1(__NR_close, NETWORK));
+	become_owner();
+	must(STEP_UNSHARE, sys1(__NR_unshare, sandbox.namespaces));
+	if (say(CONTROL, SAY_APART, 0, 0, -1) < 0)
+		quit(125);
+	wait_for_go(CONTROL); /* the ids are mapped, and the clocks set */
+
+	pid = sys5(__NR_clone, SIGCHLD_ | CLONE_PARENT_, 0, 0, 0, 0);
+	must(STEP_FORK, pid);
+	if (pid > 0) {
+		say(CONTROL, SAY_FORKED, (uint32_t)pid, 0, -1);
+		quit(0);
+	}
+	/* A parent that died before this is seen by the end of its socket, before anything waits for long. */
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+	must(STEP_SESSION, sys0(__NR_setsid)); /* no terminal of the supervisor's */
+	must(STEP_HOSTNAME, sys2(__NR_sethostname, sandbox.hostname, sandbox.hostlen));
+	long r = sys2(__NR_keyctl, KEYCTL_JOIN_SESSION_KEYRING_, 0); /* or the supervisor's keys came along (session-keyring(7)) */
+	if (r < 0 && r != -ENOSYS_)
+		fail(CONTROL, STEP_KEYRING, r);
+	make_root();
+	drop_rights();
+	if (sandbox.flags & FLAG_AGAIN) {
+		const char *args[] = { self, "again", 0 }, *none[] = { 0 };
+		must(STEP_EXEC, sys3(__NR_execve, self, args, none));
+	}
+}
+
 /* receive takes the confinement: a u64 length with the descriptors, then that many bytes. */
 static void receive(int fds[5])
 {
@@ -148,10 +330,6 @@ static void receive(int fds[5])
 	fds[4] = -1;
 	memcpy(fds, c.fds, c.len - 16);
 
-	long buf = sys6(__NR_mmap, 0, MSG_MAX, PROT_RW, MAP_PRIVATE_ANON, -1, 0);
-	if (buf < 0 && buf > -4096)
-		fail(CONTROL, STEP_MESSAGE, buf);
-	message = (void *)buf;
 	n = read_all(CONTROL, message, len);
 	if (n < 0 || parse_confinement(&confinement, message, len))
 		fail(CONTROL, STEP_MESSAGE, n < 0 ? n : -EINVAL_);
@@ -370,7 +548,8 @@ static void reap(long agent)
 	}
 }
 
-static void __attribute__((noreturn, used)) run(void)
+/* run gets what the kernel puts on the stack of a new program: argc, and the arguments. */
+static void __attribute__((noreturn, used)) run(const long *stack)
 {
 	/* Every signal that can be caught comes through the signalfd; SIGKILL and SIGSTOP from inside the
 	 * namespace never reach pid 1 (pid_namespaces(7)). */
@@ -378,6 +557,12 @@ static void __attribute__((noreturn, used)) run(void)
 	int fds[5], tty = -1;
 	long sigfd, agent;
 
+	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+	if (stack[0] == 1)
+		make_sandbox((const char *)stack[1]);
+	else
+		allocate();
 	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
 	sys5(__NR_prctl, PR_SET_NAME_, "agentrun-init", 0, 0, 0);
 	/* Dies with the supervisor's launching thread; the socket below says the same a second way. */
@@ -429,7 +614,7 @@ static void __attribute__((noreturn, used)) run(void)
 }
 
 #if defined(__x86_64__)
-__asm__(".globl _start\n_start:\n xor %ebp,%ebp\n and $-16,%rsp\n call run\n");
+__asm__(".globl _start\n_start:\n xor %ebp,%ebp\n mov %rsp,%rdi\n and $-16,%rsp\n call run\n");
 #else
-__asm__(".globl _start\n_start:\n mov x29,#0\n bl run\n");
+__asm__(".globl _start\n_start:\n mov x29,#0\n mov x0,sp\n bl run\n");
 #endif

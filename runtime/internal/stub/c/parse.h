@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What the supervisor tells the stub, in two messages: how the agent's process is confined, which may
- * be known long before there is an agent, and what it executes. Written by stub.Confinement and
- * stub.Command in message.go; the two sides are held together by round-trip tests and fuzzers.
+ * What the supervisor tells the stub, in three messages: what the sandbox is made of, how the agent's
+ * process is confined, which may be known long before there is an agent, and what it executes. Written by
+ * stub.Sandbox, stub.Confinement and stub.Command in message.go; the two sides are held together by
+ * round-trip tests and fuzzers.
  *
- * Layout, native byte order, no padding. The confinement:
+ * Layout, native byte order, no padding. The sandbox:
+ *
+ *   u32 magic, u32 version, u32 flags, u32 namespaces (CLONE_NEW*), u32 owner, u32 agent
+ *   string hostname, string root
+ *
+ * The confinement:
  *
  *   u32 magic, u32 version, u32 flags, u32 nrlimits, u32 nrules, u32 nbpf
  *   u64 landlock_fs, u64 landlock_scoped
@@ -33,7 +39,8 @@
 enum {
 	MSG_MAGIC = 0x31524741, /* "AGR1" */
 	MSG_COMMAND = 0x31434741, /* "AGC1" */
-	MSG_VERSION = 2,
+	MSG_SANDBOX = 0x31534741, /* "AGS1" */
+	MSG_VERSION = 3,
 	MSG_MAX = 4 << 20, /* argv and environment of a run; execve(2) itself stops at ARG_MAX */
 	MAX_STRINGS = 16384,
 	MAX_RLIMITS = 16,
@@ -45,6 +52,14 @@ enum {
 	FLAG_LANDLOCK = 4,      /* a Landlock domain is wanted */
 	FLAG_LANDLOCK_LATE = 8, /* entered with the command: until then the supervisor may add rules */
 	FLAG_ALL = 15,
+
+	FLAG_AGAIN = 1, /* pid 1 executes its file in the sandbox once more */
+};
+
+struct sandbox {
+	uint32_t flags, namespaces, owner, agent;
+	const char *hostname, *root;
+	uint32_t hostlen;
 };
 
 struct rlim {
@@ -129,6 +144,21 @@ static int take_head(struct cursor *c, uint32_t magic)
 	if (take_u32(c, &v, UINT32_MAX) || v != magic || take_u32(c, &v, UINT32_MAX) || v != MSG_VERSION)
 		return -1;
 	return 0;
+}
+
+/* parse_sandbox fills s from a whole message. No namespaces, no root and user 0 are never meant. */
+static int parse_sandbox(struct sandbox *s, const void *buf, size_t len)
+{
+	struct cursor c = { buf, len };
+
+	if (take_head(&c, MSG_SANDBOX) || take_u32(&c, &s->flags, FLAG_AGAIN) || take_u32(&c, &s->namespaces, UINT32_MAX) ||
+	    take_u32(&c, &s->owner, UINT32_MAX) || take_u32(&c, &s->agent, UINT32_MAX) || s->namespaces == 0 || s->agent == 0)
+		return -1;
+	if (take_string(&c, &s->hostname) || take_string(&c, &s->root) || *s->hostname == 0 || *s->root != '/')
+		return -1;
+	for (s->hostlen = 0; s->hostname[s->hostlen]; s->hostlen++)
+		;
+	return c.left == 0 ? 0 : -1;
 }
 
 /* parse_confinement fills l from a whole message; anything odd, short or left over is refused. */

@@ -24,6 +24,11 @@ static struct command *run_command(const void *buf, size_t n, int *bad) {
 	*bad = parse_command(m, buf, n);
 	return m;
 }
+static struct sandbox *run_sandbox(const void *buf, size_t n, int *bad) {
+	struct sandbox *s = calloc(1, sizeof(*s));
+	*bad = parse_sandbox(s, buf, n);
+	return s;
+}
 static const char *arg(struct command *m, unsigned i) { return m->argv[i]; }
 static const char *env(struct command *m, unsigned i) { return m->envp[i]; }
 static const char *path(struct confinement *l, unsigned i) { return l->rules[i].path; }
@@ -52,6 +57,26 @@ type Confinement struct {
 type Command struct {
 	Exe, Cwd  string
 	Args, Env []string
+}
+
+// Sandbox is what the stub read.
+type Sandbox struct {
+	Flags, Namespaces, Owner, Agent uint32
+	Hostname, Root                  string
+	HostLen                         uint32
+}
+
+// ParseSandbox runs parse_sandbox() of parse.h.
+func ParseSandbox(b []byte) (Sandbox, error) {
+	buf := C.CBytes(b)
+	defer C.free(buf)
+	var bad C.int
+	s := C.run_sandbox(buf, C.size_t(len(b)), &bad)
+	defer C.free(unsafe.Pointer(s))
+	if bad != 0 {
+		return Sandbox{}, ErrRefused
+	}
+	return Sandbox{uint32(s.flags), uint32(s.namespaces), uint32(s.owner), uint32(s.agent), C.GoString(s.hostname), C.GoString(s.root), uint32(s.hostlen)}, nil
 }
 
 // ParseConfinement runs parse_confinement() of parse.h.
