@@ -9,7 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	goruntime "runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -54,7 +57,8 @@ const (
 // It is bounded, in names and time, and running into a bound is an answer of its own. What gets such a bit later, by the host's doing,
 // isn't seen, nor what another run that writes there moves about meanwhile.
 func LookForSetID(folder string, owner *Owner) error {
-	l := &look{folder: folder, owner: owner, left: maxLooked, until: time.Now().Add(maxLook)}
+	l := &look{folder: folder, owner: owner, until: time.Now().Add(maxLook)}
+	l.left.Store(maxLooked)
 	err := l.all()
 	switch {
 	case err != nil:
@@ -69,9 +73,15 @@ type look struct {
 	folder string
 	owner  *Owner
 	root   int
-	left   int
+	left   atomic.Int64
 	until  time.Time
-	found  []string
+
+	mu      sync.Mutex
+	more    *sync.Cond // folders, or an end
+	todo    []string   // folders
+	looking int        // goroutines that are in one
+	err     error
+	found   []string
 }
 
 func (l *look) all() error {
@@ -90,18 +100,44 @@ func (l *look) all() error {
 	if name != "" {
 		return l.file(l.root, name, "")
 	}
-	for todo := []string{"."}; len(todo) > 0 && len(l.found) < maxSetID; {
-		dir := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if todo, err = l.names(dir, todo); err != nil {
-			return fmt.Errorf("%.256q: %w", dir, err)
-		}
+	l.todo, l.more = []string{"."}, sync.NewCond(&l.mu)
+	var all sync.WaitGroup
+	for range min(4, goruntime.NumCPU()) { // a launch waits for it
+		all.Go(l.folders)
 	}
-	return nil
+	all.Wait()
+	return l.err
 }
 
-// names looks at one folder and adds those in it to the list.
-func (l *look) names(dir string, todo []string) ([]string, error) {
+// folders takes one after the other, until none is left and nobody looks at one that may have others in it.
+func (l *look) folders() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		for len(l.todo) == 0 && l.looking > 0 && l.err == nil {
+			l.more.Wait()
+		}
+		if len(l.todo) == 0 || l.err != nil || len(l.found) >= maxSetID {
+			l.more.Broadcast()
+			return
+		}
+		dir := l.todo[len(l.todo)-1]
+		l.todo = l.todo[:len(l.todo)-1]
+		l.looking++
+		l.mu.Unlock()
+		more, err := l.names(dir)
+		l.mu.Lock()
+		l.looking--
+		l.todo = append(l.todo, more...)
+		if err != nil && l.err == nil {
+			l.err = fmt.Errorf("%.256q: %w", dir, err)
+		}
+		l.more.Broadcast()
+	}
+}
+
+// names looks at one folder and gives those in it.
+func (l *look) names(dir string) (todo []string, err error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
@@ -117,7 +153,7 @@ func (l *look) names(dir string, todo []string) ([]string, error) {
 	defer f.Close()
 	for {
 		list, err := f.ReadDir(1024)
-		if l.left -= len(list); l.left < 0 {
+		if l.left.Add(-int64(len(list))) < 0 {
 			return todo, fmt.Errorf("more than %d names", maxLooked)
 		}
 		if time.Now().After(l.until) {
@@ -162,6 +198,8 @@ func (l *look) file(at int, name, dir string) error {
 			return err
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if len(l.found) < maxSetID {
 		l.found = append(l.found, path.Join(l.folder, dir, name))
 	}

@@ -42,7 +42,9 @@ npm install --cache .npm --no-audit --no-fund --loglevel error`,
 		make: goServer, before: `date +'package main // %N' >other.go`, do: goHere + `go build -o server .`,
 	},
 	{name: "git status", note: "30 000 files", make: manyFiles, do: `git status --porcelain`},
+	{name: "git status, 20 times", note: "in one sandbox", make: manyFiles, do: repeat(20, `git status --porcelain`)},
 	{name: "git grep", note: "30 000 files", make: manyFiles, do: `git grep -c 'value 7' >counts`},
+	{name: "git grep, 20 times", note: "in one sandbox", make: manyFiles, do: repeat(20, `git grep -c 'value 7' >counts`)},
 	{
 		name: "pytest", note: "400 tests in 20 files",
 		make: `for i in $(seq 20); do cat >test_$i.py <<'E'
@@ -84,6 +86,11 @@ os.rmdir("f")
 E`,
 		do: `python3 files.py`,
 	},
+}
+
+// repeat is what an agent does: its sandbox is started once.
+func repeat(times int, words string) string {
+	return fmt.Sprintf("i=0; while [ $i -lt %d ]; do %s; i=$((i+1)); done", times, words)
 }
 
 const goServer = `cat >main.go <<'E'
