@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/fault"
 	"agentrun/internal/read"
 	"agentrun/runtime/internal/stub"
 )
@@ -103,6 +104,9 @@ func (l *launch) placeStub() error {
 // makeApart maps the ids and sets the clocks of the new namespaces, and follows the stub to where it is pid 1.
 func (l *launch) makeApart() error {
 	if _, err := l.hear(stub.Apart); err != nil {
+		return err
+	}
+	if err := fault.At("container/apart"); err != nil {
 		return err
 	}
 	var ids strings.Builder

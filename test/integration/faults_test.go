@@ -45,6 +45,7 @@ func faultRows() []faultRow {
 	return []faultRow{
 		{point: "launch/*", by: execScenario},
 		{point: "undo/*", by: execScenario},
+		{point: "container/apart", by: execScenario},
 		{point: "record/*", by: liveScenario},
 		{point: "audit/write", by: execScenario},
 		{point: "audit/sync", by: execScenario},

@@ -341,28 +341,18 @@ func TestM5StepHasADeadline(t *testing.T) {
 	}
 }
 
-// What hangs is the stub on its way to pid 1: it is frozen as soon as they are in the run's cgroup. A deadline and a signal
-// end it.
+// What hangs is the stub on its way to pid 1, which is frozen where it waits for its ids. A deadline and a signal end it.
 func TestM5ContainerStepIsUnstuck(t *testing.T) {
 	needSandbox(t)
 	for _, by := range []string{"deadline", "SIGTERM", "SIGINT"} {
-		t.Run(by, func(t *testing.T) {
-			n := newLaunchNode(t)
-			for range 20 { // a launch may be through before it is frozen
-				if n.frozenLaunch(by) {
-					return
-				}
-			}
-			t.Error("no launch of 20 could be frozen in time")
-		})
+		t.Run(by, func(t *testing.T) { newLaunchNode(t).frozenLaunch(by) })
 	}
 }
 
-// frozenLaunch says whether there was one.
-func (n launchNode) frozenLaunch(by string) bool {
+func (n launchNode) frozenLaunch(by string) {
 	t := n.t
 	t.Helper()
-	c := n.exec("launch/cgroup=delay:"+scaled(200*time.Millisecond), []string{"--ring", "3"}, "exit 0")
+	c := n.exec("container/apart=delay:"+scaled(200*time.Millisecond), []string{"--ring", "3"}, "exit 0")
 	if by == "deadline" {
 		c.Env = append(c.Env, "AGENTRUN_TESTONLY_STEP_PATIENCE="+scaled(2*time.Second))
 	}
@@ -383,23 +373,14 @@ func (n launchNode) frozenLaunch(by string) bool {
 			freezer, word = filepath.Join(dir, "cgroup.freeze"), "1"
 		}
 	}
-	home := filepath.Dir(freezer)
-	if word == "1" {
-		home = filepath.Join(home, "agent") // on v2 the processes are in a leaf
+	if err := os.WriteFile(freezer, []byte(word), 0o644); err != nil {
+		t.Error(err)
 	}
-	for { // no pause: the step takes some milliseconds
-		b, err := os.ReadFile(filepath.Join(home, "cgroup.procs"))
-		if err != nil || len(b) > 0 { // it is there, or was
-			break
-		}
-	}
-	_ = os.WriteFile(freezer, []byte(word), 0o644)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = c.Wait() }()
 	select {
-	case <-done: // it was through
-		n.do("gc")
-		return false
+	case <-done:
+		t.Error("it was through before it was frozen")
 	case <-time.After(time.Duration(slow * float64(500*time.Millisecond))):
 	}
 	switch by {
@@ -426,7 +407,6 @@ func (n launchNode) frozenLaunch(by string) bool {
 	t.Log(s.Error)
 	n.nothingIsLeft([]string{s.ID})
 	n.sound()
-	return true
 }
 
 // A-M14: what the launch opens in a root that somebody else made may be no file at all.
@@ -523,73 +503,42 @@ func TestM5RootlessSupervisorKilledInEachStep(t *testing.T) {
 // What hangs is stopped here: a launch without a cgroup knows its processes as the launching thread's children.
 func TestM5RootlessContainerStepIsUnstuck(t *testing.T) {
 	needSandbox(t)
-	for range 20 { // a launch may be through before it is stopped
-		c, log, alive := rootlessLaunch(t, fault.Variable+"=launch/cgroup=delay:"+scaled(200*time.Millisecond))
-		log.wait(t)
-		done := make(chan struct{})
-		go func() { defer close(done); _ = c.Wait() }()
-		stopped := false
-		for !stopped {
-			select {
-			case <-done:
-			default:
-				for _, p := range alive() {
-					if p.ppid == c.Process.Pid && strings.HasPrefix(p.comm, ".agentrun-init") {
-						stopped = stopWhileNamed(p.pid, ".agentrun-init")
-					}
-				}
-				continue
-			}
-			break
-		}
-		select {
-		case <-done:
-			continue
-		case <-time.After(time.Duration(slow * float64(500*time.Millisecond))):
-		}
-		c.Process.Signal(unix.SIGTERM)
-		select {
-		case <-done:
-		case <-time.After(time.Duration(slow * float64(4*time.Second))): // less than the grace that an agent would have
-			t.Errorf("it hangs: %+v", alive())
-			c.Process.Kill()
-			<-done
-		}
-		if c.ProcessState.ExitCode() != 125 || !strings.Contains(log.String(), ": asked to end by SIGTERM") { // by the step that it was stopped in: container, or the next
-			t.Errorf("got %v\n%s", c.ProcessState, log)
-		}
-		eventually(t, time.Second, "nobody is left", func() bool { return len(alive()) == 0 })
-		return
-	}
-	t.Error("no launch of 20 could be stopped in time")
-}
-
-// stopWhileNamed stops a process that is still called so then, and says whether it did. One that has become another program meanwhile goes on.
-func stopWhileNamed(pid int, name string) bool {
-	if unix.Kill(pid, unix.SIGSTOP) != nil {
-		return false
-	}
-	for {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return false
-		}
-		_, state, _ := strings.Cut(string(stat), ") ")
-		switch {
-		case !strings.HasPrefix(state, "T"):
-		case strings.Contains(string(stat), "("+name):
-			return true
-		default:
-			_ = unix.Kill(pid, unix.SIGCONT)
-			return false
+	c, log, alive := rootlessLaunch(t, fault.Variable+"=container/apart=delay:"+scaled(200*time.Millisecond))
+	log.wait(t)
+	stopped := 0
+	for _, p := range alive() {
+		if p.ppid == c.Process.Pid && strings.HasPrefix(p.comm, ".agentrun-init") && unix.Kill(p.pid, unix.SIGSTOP) == nil {
+			stopped++
 		}
 	}
+	if stopped != 1 {
+		t.Errorf("%d processes were stopped of %+v", stopped, alive())
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = c.Wait() }()
+	select {
+	case <-done:
+		t.Error("it was through before it was stopped")
+	case <-time.After(time.Duration(slow * float64(500*time.Millisecond))):
+	}
+	c.Process.Signal(unix.SIGTERM)
+	select {
+	case <-done:
+	case <-time.After(time.Duration(slow * float64(4*time.Second))): // less than the grace that an agent would have
+		t.Errorf("it hangs: %+v", alive())
+		c.Process.Kill()
+		<-done
+	}
+	if c.ProcessState.ExitCode() != 125 || !strings.Contains(log.String(), ": asked to end by SIGTERM") {
+		t.Errorf("got %v\n%s", c.ProcessState, log)
+	}
+	eventually(t, time.Second, "nobody is left", func() bool { return len(alive()) == 0 })
 }
 
 // SIGSTOP from outside, which no process can refuse, keeps neither pid 1 nor the agent's process from dying with the supervisor.
 func TestM5StoppedLaunchDiesWithItsSupervisor(t *testing.T) {
 	needSandbox(t)
-	for _, point := range []string{"launch/container", "launch/agent process", "launch/probe"} {
+	for _, point := range []string{"container/apart", "launch/container", "launch/agent process", "launch/probe"} {
 		t.Run(point, func(t *testing.T) {
 			n := newLaunchNode(t)
 			c := n.exec(point+"=hang", []string{"--ring", "2"}, "ok")

@@ -284,6 +284,7 @@ static void make_sandbox(const char *self)
 	must(STEP_NETWORK, sys1(__NR_close, NETWORK));
 	become_owner();
 	must(STEP_UNSHARE, sys1(__NR_unshare, sandbox.namespaces));
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0); /* other ids and another namespace have cleared it (commit_creds) */
 	if (say(CONTROL, SAY_APART, 0, 0, -1) < 0)
 		quit(125);
 	wait_for_go(CONTROL); /* the ids are mapped, and the clocks set */
