@@ -61,10 +61,11 @@ scripts() {
 		while read -r f; do [[ ! -e $f ]] || echo "$f"; done | xargs shellcheck
 }
 
-# Vagrant has an opinion about its file that no other program has. Ubuntu has no package of it any more.
+# Vagrant has an opinion about its file that no other program has. Ubuntu has no package of it any more. What it says of a provider
+# needs one that this machine can use: test/vagrant has it.
 vagrantfile() {
 	if command -v vagrant >/dev/null; then
-		VAGRANT_HOME=$out/vagrant-home vagrant validate
+		VAGRANT_HOME=$out/vagrant-home vagrant validate --ignore-provider
 	elif grep -qx ID=debian /etc/os-release; then
 		echo "vagrant is missing: scripts/install-deps.sh test installs it"
 		return 1
