@@ -45,10 +45,8 @@ func (l *launch) startContainer() error {
 	if err := l.makeApart(); err != nil {
 		return err
 	}
-	if b, ok := l.group.(*bareGroup); ok {
-		if err := b.open(l.initPID); err != nil {
-			return err
-		}
+	if err := l.group.hold(l.initPID); err != nil {
+		return err
 	}
 	return l.showFacts()
 }

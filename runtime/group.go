@@ -26,6 +26,7 @@ type group interface {
 	Home() string             // the cgroup that its processes are in; empty: none
 	Birth() (*os.File, error) // what its first process is born in (clone(2)); nil: nothing
 	AddV1(pid int) error
+	hold(pid int) error // pid 1: who kills it kills all
 	Update(l cgroups.Limits) error
 	Limits() cgroups.Limits
 	Verify() error
@@ -59,7 +60,7 @@ type bareGroup struct {
 	ns     string
 }
 
-func (b *bareGroup) open(pid int) error {
+func (b *bareGroup) hold(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return os.NewSyscallError("pidfd_open", err)

@@ -111,36 +111,37 @@ type launch struct {
 	stuck chan error // holds one: why a step was given up whose thread doesn't come back
 	guard *guard     // of the steps under way, or that were last
 
-	dir      string
-	lock     *os.File
-	ids      *idRange
-	group    group
-	parent   *os.File                  // shared lock on the cgroup all runs are in
-	network  func() (*netns.NS, error) // waits until it is made; the same answer each time
-	wayout   *wayout                   // nil: there is no way out
-	shown    []fsjail.Entry            // what of it the root view shows
-	root     *fsjail.Root
-	guarded  *placeholders                // in the workspace; nil: none, or not yet
-	changes  *fsjail.Output               // where those of an overlaid workspace go; nil: nowhere
-	facts    *facts                       // nil: /proc is the kernel's own, whole
-	keep     *fsjail.Output               // where the changes go; nil: nowhere
-	writes   *fsjail.Writes               // of the workspace; nil: nobody asks
-	live     *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
-	holding  func() (*fsjail.Live, error) // waits for them; the same answer each time
-	stage0   int                          // what makes the sandbox; 0: it wasn't started, or is reaped
-	initPID  int                          // pid 1; 0: there was none
-	reaped   bool                         // pid 1 is
-	control  *stub.Conn
-	child    *stub.Conn
-	io       *stdio
-	master   *os.File
-	listener *os.File
-	recorder *seccomp.Recorder
-	bpf      []byte
-	ruleset  *os.File // of the waiting process, which enters it with the command; nil: it has entered, or there is none
-	agentPID int
-	agentFD  *os.File // pidfd of the agent's first process
-	sockets  *socketCount
+	dir       string
+	lock      *os.File
+	ids       *idRange
+	group     group
+	parent    *os.File                  // shared lock on the cgroup all runs are in
+	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
+	wayout    *wayout                   // nil: there is no way out
+	shown     []fsjail.Entry            // what of it the root view shows
+	root      *fsjail.Root
+	guarded   *placeholders                // in the workspace; nil: none, or not yet
+	changes   *fsjail.Output               // where those of an overlaid workspace go; nil: nowhere
+	facts     *facts                       // nil: /proc is the kernel's own, whole
+	keep      *fsjail.Output               // where the changes go; nil: nowhere
+	writes    *fsjail.Writes               // of the workspace; nil: nobody asks
+	live      *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
+	holding   func() (*fsjail.Live, error) // waits for them; the same answer each time
+	stage0    int                          // what makes the sandbox; 0: it wasn't started, or is reaped
+	initPID   int                          // pid 1; 0: there was none
+	reaped    bool                         // pid 1 is
+	control   *stub.Conn
+	child     *stub.Conn
+	io        *stdio
+	master    *os.File
+	listener  *os.File
+	recorder  *seccomp.Recorder
+	bpf       []byte
+	ruleset   *os.File // of the waiting process, which enters it with the command; nil: it has entered, or there is none
+	agentPID  int
+	agentFD   *os.File  // pidfd of the agent's first process
+	fileClock time.Time // before the agent's first instruction, as the kernel notes times of files
+	sockets   *socketCount
 
 	verified       bool           // the process was compared with the plan, or its shape
 	verifiedLimits cgroups.Limits // and the group had these
@@ -656,6 +657,11 @@ func (l *launch) letGo() error {
 		return err
 	}
 	_ = l.child.File().SetDeadline(time.Now().Add(stubPatience))
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now); err != nil {
+		return os.NewSyscallError("clock_gettime", err)
+	}
+	l.fileClock = time.Unix(now.Unix())
 	if err := l.child.Execute(command); err != nil {
 		return fmt.Errorf("let the agent go: %w", err)
 	}

@@ -77,21 +77,19 @@ const (
 	maxRisky      = 100     // told of one run
 	maxRiskyNames = 1 << 18 // looked at
 	maxRiskyLook  = time.Second
-	// fileTick is more than what the kernel takes the times of files by.
-	fileTick = 20 * time.Millisecond
 )
 
-// tellChanges tells how many files of the writable workspace were changed since the run began, and which of them are in the table,
+// tellChanges tells how many files of the writable workspace were changed since its first instruction, and which of them are in the table,
 // wherever they are; RiskyMore: there are more, or not all was looked at. The time is that of the last change of the inode, which nobody
-// can set back. What is mounted over itself can't have changed by the agent, and is left out.
+// can set back, by the clock that the kernel takes it from (clock_gettime(2), CLOCK_REALTIME_COARSE). What is mounted over itself can't have changed by the agent, and is left out.
 //
 // What it finds that is among the files that the run has written, by inode, it returns.
-func (p *Plan) tellChanges(s *Status, count bool, wrote map[uint64]fsjail.Written) []FileWrite {
+func (p *Plan) tellChanges(s *Status, since time.Time, count bool, wrote map[uint64]fsjail.Written) []FileWrite {
 	for _, e := range p.Entries {
 		if e.Target != workspaceDir || e.Kind != fsjail.Bind || !e.Writable && len(wrote) == 0 || e.IsFile {
 			continue
 		}
-		l := &riskyLook{plan: p, table: newRiskyTable(p.profile.Files.Guard), count: count || len(wrote) > 0, wrote: wrote, since: s.StartedAt.Add(-fileTick), until: time.Now().Add(maxRiskyLook), left: maxRiskyNames, seen: map[string]bool{}}
+		l := &riskyLook{plan: p, table: newRiskyTable(p.profile.Files.Guard), count: count || len(wrote) > 0, wrote: wrote, since: since, until: time.Now().Add(maxRiskyLook), left: maxRiskyNames, seen: map[string]bool{}}
 		if err := l.folder(e.Source, ""); err != nil {
 			l.partial = true
 		}

@@ -55,7 +55,7 @@ func TestM5BareGroup(t *testing.T) {
 	}
 	limits := cgroups.Limits{CPU: 1, Memory: 1 << 28, PIDs: 64}
 	b := &bareGroup{limits: limits}
-	if err := b.open(cmd.Process.Pid); err != nil {
+	if err := b.hold(cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Update(limits); err != nil {
