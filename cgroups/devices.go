@@ -99,7 +99,7 @@ var deviceFilter = sync.OnceValues(func() (*ebpf.Program, error) {
 			list = append(list, asm.JNE.Imm(asm.R5, d.minor, next))
 		}
 		list = append(list, asm.Mov.Imm(asm.R0, 1), asm.Return())
-		list = append(list, asm.Mov.Reg(asm.R0, asm.R0).WithSymbol(next))
+		list = append(list, asm.Mov.Imm(asm.R0, 0).WithSymbol(next))
 	}
 	list = append(list, asm.Mov.Imm(asm.R0, 0).WithSymbol("no"), asm.Return())
 	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "agentrun_dev", Type: ebpf.CGroupDevice, License: "Apache-2.0", Instructions: list})

@@ -119,10 +119,10 @@ func SuppliedRoot(dir string) ([]Entry, error) {
 	var list []Entry
 	for _, n := range names {
 		own := slices.Contains(reserved, "/"+n.Name()) || n.Name() == "workspace" || strings.HasPrefix(n.Name(), ".agentrun")
+		if (own || n.Name() == "etc") && !n.IsDir() { // files of ours may be shown in /etc
+			return nil, fmt.Errorf("%w: %s is %s, not a directory", ErrHostileRoot, filepath.Join(dir, n.Name()), n.Type())
+		}
 		if own {
-			if !n.IsDir() {
-				return nil, fmt.Errorf("%w: %s is %s, not a directory", ErrHostileRoot, filepath.Join(dir, n.Name()), n.Type())
-			}
 			continue
 		}
 		e, err := topLevel(dir, n.Name())

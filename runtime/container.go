@@ -128,29 +128,37 @@ func (l *launch) makeApart() error {
 	if err := l.control.Go(); err != nil {
 		return err
 	}
-	forked, err := l.hear(stub.Forked)
-	if err != nil {
-		return err
+	// Two processes tell, in any order: what forked it its number, it that it is there, and the kernel whose word that is.
+	for wait := []stub.Kind{stub.Forked, stub.Hello}; len(wait) > 0; {
+		r, err := l.hear(wait...)
+		if err != nil {
+			return err
+		}
+		pid := r.PID
+		if r.Kind == stub.Forked {
+			pid = int(r.A)
+		}
+		if l.initPID != 0 && l.initPID != pid {
+			return fmt.Errorf("pid 1 is %d and %d: %w", l.initPID, pid, unix.EPROTO)
+		}
+		l.initPID = pid
+		wait = slices.DeleteFunc(wait, func(k stub.Kind) bool { return k == r.Kind })
 	}
-	l.initPID = int(forked.A)
 	if _, err := unix.Wait4(l.stage0, nil, unix.WALL, nil); err != nil {
 		return os.NewSyscallError("wait4", err)
 	}
 	l.stage0 = 0
-	hello, err := l.hear(stub.Hello)
-	if err == nil && hello.PID != l.initPID {
-		err = fmt.Errorf("pid 1 is %d, and was to be %d: %w", hello.PID, l.initPID, unix.EPROTO)
-	}
-	return err
+	return nil
 }
 
-func (l *launch) hear(kind stub.Kind) (stub.Report, error) {
+// hear waits for one of these reports.
+func (l *launch) hear(kinds ...stub.Kind) (stub.Report, error) {
 	r, err := l.control.Next()
 	if err != nil {
-		return r, fmt.Errorf("pid 1, before it is %s: %w", kind, err)
+		return r, fmt.Errorf("pid 1, before it is %v: %w", kinds, err)
 	}
-	if r.Kind != kind {
-		return r, fmt.Errorf("pid 1 says it is %s, and was to be %s: %w", r.Kind, kind, unix.EPROTO)
+	if !slices.Contains(kinds, r.Kind) {
+		return r, fmt.Errorf("pid 1 says it is %v, and was to be %v: %w", r.Kind, kinds, unix.EPROTO)
 	}
 	return r, nil
 }
