@@ -354,7 +354,8 @@ func (n launchNode) frozenLaunch(by string) {
 	t.Helper()
 	c := n.exec("container/apart=delay:"+scaled(200*time.Millisecond), []string{"--ring", "3"}, "exit 0")
 	if by == "deadline" {
-		c.Env = append(c.Env, "AGENTRUN_TESTONLY_STEP_PATIENCE="+scaled(2*time.Second))
+		// Less than the ten seconds that the stub has for an answer.
+		c.Env = append(c.Env, "AGENTRUN_TESTONLY_STEP_PATIENCE="+min(time.Duration(slow*float64(2*time.Second)), 8*time.Second).String())
 	}
 	log := &lockedBuffer{}
 	c.Stderr = log
