@@ -23,7 +23,7 @@ import (
 
 // startContainer makes the sandbox: a static program of ours, which starts in less time than this one takes to copy its page tables, is
 // executed on this very thread, so that it has our mount namespace. It makes the namespaces; what has to be done from outside of them, its
-// cgroups, ids and clocks, is done here while it waits. In the end it is pid 1, in the root view, without rights (stub).
+// cgroups and ids, is done here while it waits. In the end it is pid 1, in the root view, without rights (stub).
 //
 // Its parent-death signal is tied to this thread, which lives as long as the run. It reads from its control socket wherever it waits, so
 // our end ends it too (M-5).
@@ -87,6 +87,13 @@ func (l *launch) placeStub() error {
 	if err := l.writeProc("oom_score_adj", strconv.Itoa(oomScore(l.plan.Ring))); err != nil {
 		return err
 	}
+	clocks := ""
+	if slices.Contains(l.plan.Namespaces, "time") {
+		var err error
+		if clocks, err = startAtZero(); err != nil {
+			return err
+		}
+	}
 	flags := uint32(0)
 	for _, ns := range l.plan.Namespaces {
 		if ns != "net" { // made by netns
@@ -95,11 +102,11 @@ func (l *launch) placeStub() error {
 	}
 	return l.control.Make(&stub.Sandbox{
 		Namespaces: flags, Owner: uint32(l.ids.hostOwner()), Agent: agentID, Again: l.ids.hostAgent() == os.Getuid(), //nolint:gosec // ids
-		Hostname: l.plan.Hostname, Root: l.root.Path,
+		Hostname: l.plan.Hostname, Root: l.root.Path, Clocks: clocks,
 	})
 }
 
-// makeApart maps the ids and sets the clocks of the new namespaces, and follows the stub to where it is pid 1.
+// makeApart maps the ids of the new namespace, and follows the stub to where it is pid 1.
 func (l *launch) makeApart() error {
 	if _, err := l.hear(stub.Apart); err != nil {
 		return err
@@ -113,15 +120,6 @@ func (l *launch) makeApart() error {
 	}
 	for _, file := range []string{"uid_map", "gid_map"} {
 		if err := l.writeProc(file, ids.String()); err != nil {
-			return err
-		}
-	}
-	if slices.Contains(l.plan.Namespaces, "time") {
-		clocks, err := startAtZero()
-		if err == nil {
-			err = l.writeProc("timens_offsets", clocks)
-		}
-		if err != nil {
 			return err
 		}
 	}
@@ -144,8 +142,8 @@ func (l *launch) makeApart() error {
 		l.initPID = pid
 		wait = slices.DeleteFunc(wait, func(k stub.Kind) bool { return k == r.Kind })
 	}
-	if _, err := unix.Wait4(l.stage0, nil, unix.WALL, nil); err != nil {
-		return os.NewSyscallError("wait4", err)
+	if err := waitFor(l.stage0); err != nil {
+		return err
 	}
 	l.stage0 = 0
 	return nil
@@ -177,13 +175,17 @@ func (l *launch) reap() error {
 	if l.initPID == 0 || l.reaped {
 		return nil
 	}
+	err := waitFor(l.initPID)
+	l.reaped = true
+	return err
+}
+
+func waitFor(pid int) error {
 	for {
-		_, err := unix.Wait4(l.initPID, nil, unix.WALL, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
+		_, err := unix.Wait4(pid, nil, unix.WALL, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return os.NewSyscallError("wait4", err)
 		}
-		l.reaped = true
-		return os.NewSyscallError("wait4", err)
 	}
 }
 
@@ -199,7 +201,7 @@ func (l *launch) destroyContainer() error {
 	// Our own children that nobody has waited for: their numbers are nobody else's.
 	if l.stage0 != 0 {
 		_ = unix.Kill(l.stage0, unix.SIGKILL)
-		_, _ = unix.Wait4(l.stage0, nil, unix.WALL, nil)
+		_ = waitFor(l.stage0)
 	}
 	if !l.reaped && l.initPID != 0 {
 		_ = unix.Kill(l.initPID, unix.SIGKILL) // a group without a cgroup may not have come to know it

@@ -41,6 +41,7 @@ type Sandbox struct {
 	Agent      uint32 // user and group inside
 	Again      bool   // pid 1 executes its file once more, inside: where the agent's user is root of our user namespace
 	Hostname   string
+	Clocks     string // of the time namespace, as in /proc/self/timens_offsets; empty: there is none
 	Root       string // where the root view is mounted: an absolute path in the mount namespace that the stub starts in
 }
 
@@ -56,6 +57,7 @@ func (s *Sandbox) Encode() ([]byte, error) {
 	t.num(magicBox, version, flags, int(s.Namespaces), int(s.Owner), int(s.Agent))
 	t.str("host name", s.Hostname)
 	t.str("root", s.Root)
+	t.str("clocks", s.Clocks)
 	return t.done("host name and root")
 }
 
@@ -214,6 +216,7 @@ const (
 	StepProc
 	StepPivot
 	StepCaps
+	StepClocks
 )
 
 var stepNames = [...]string{
@@ -222,7 +225,7 @@ var stepNames = [...]string{
 	"add a Landlock rule", "install the seccomp filter", "hand over the seccomp listener",
 	"execute the command", "confine pid 1", "enter the network namespace", "become the owner of the namespaces",
 	"make the namespaces", "set the host name", "join a session keyring", "place the root view", "mount /proc", "change the root",
-	"drop all capabilities",
+	"drop all capabilities", "set the clocks",
 }
 
 func (s Step) String() string {

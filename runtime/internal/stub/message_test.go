@@ -33,7 +33,7 @@ func sampleCommand() *Command {
 }
 
 func sampleSandbox() *Sandbox {
-	return &Sandbox{Namespaces: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, Owner: 70000, Agent: 1000, Again: true, Hostname: "agent", Root: "/run/view"}
+	return &Sandbox{Namespaces: unix.CLONE_NEWUSER | unix.CLONE_NEWPID, Owner: 70000, Agent: 1000, Again: true, Hostname: "agent", Root: "/run/view", Clocks: "monotonic 0 0\n"}
 }
 
 func encodedSandbox(t testing.TB) []byte {
@@ -83,7 +83,7 @@ func TestStubReadsWhatWeWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(cparse.Sandbox{Flags: flagAgain, Namespaces: s.Namespaces, Owner: s.Owner, Agent: s.Agent, Hostname: s.Hostname, Root: s.Root, HostLen: 5}, read); d != "" {
+	if d := cmp.Diff(cparse.Sandbox{Flags: flagAgain, Namespaces: s.Namespaces, Owner: s.Owner, Agent: s.Agent, Hostname: s.Hostname, Root: s.Root, Clocks: s.Clocks, HostLen: 5}, read); d != "" {
 		t.Error(d)
 	}
 	// One is never taken for the other.
@@ -212,8 +212,8 @@ func FuzzParse(f *testing.F) {
 		}
 		box, err := cparse.ParseSandbox(b)
 		if err == nil {
-			found = append(found, box.Hostname, box.Root)
-			again, err := (&Sandbox{Again: box.Flags != 0, Namespaces: box.Namespaces, Owner: box.Owner, Agent: box.Agent, Hostname: box.Hostname, Root: box.Root}).Encode()
+			found = append(found, box.Hostname, box.Root, box.Clocks)
+			again, err := (&Sandbox{Again: box.Flags != 0, Namespaces: box.Namespaces, Owner: box.Owner, Agent: box.Agent, Hostname: box.Hostname, Root: box.Root, Clocks: box.Clocks}).Encode()
 			if err != nil || !bytes.Equal(again, b) {
 				t.Errorf("%x is read as %+v, which is written %x (%v)", b, box, again, err)
 			}
@@ -351,7 +351,7 @@ func TestFailureKeepsErrno(t *testing.T) {
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("%v does not unwrap to its errno", err)
 	}
-	for s := StepNone; s <= StepCaps; s++ {
+	for s := StepNone; s <= StepClocks; s++ {
 		if strings.HasPrefix(s.String(), "unknown") {
 			t.Errorf("step %d has no name", s)
 		}

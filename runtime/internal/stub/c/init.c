@@ -35,7 +35,7 @@
 
 /* Constants whose libc headers would pull in libc types. Values are kernel ABI. */
 enum {
-	O_RDWR_ = 02, O_NOCTTY_ = 0400, O_CLOEXEC_ = 02000000, O_PATH_ = 010000000,
+	O_WRONLY_ = 01, O_RDWR_ = 02, O_NOCTTY_ = 0400, O_CLOEXEC_ = 02000000, O_PATH_ = 010000000,
 	AT_FDCWD_ = -100,
 	SIGKILL_ = 9, SIGCHLD_ = 17, SIG_BLOCK_ = 0, SIG_SETMASK_ = 2,
 	SIGFD_CLOEXEC = 02000000,
@@ -79,7 +79,7 @@ enum step {
 	STEP_NONE, STEP_MESSAGE, STEP_FORK, STEP_PTY, STEP_SESSION, STEP_STDIO, STEP_RLIMIT,
 	STEP_CWD, STEP_NNP, STEP_LANDLOCK, STEP_LANDLOCK_PATH, STEP_SECCOMP, STEP_LISTENER, STEP_EXEC,
 	STEP_SELF, STEP_NETWORK, STEP_OWNER, STEP_UNSHARE, STEP_HOSTNAME, STEP_KEYRING, STEP_ROOT, STEP_PROC, STEP_PIVOT,
-	STEP_CAPS,
+	STEP_CAPS, STEP_CLOCKS,
 };
 
 /* One shape for everything the stub says: a kind, and two numbers. */
@@ -251,6 +251,24 @@ static void drop_rights(void)
 	sys1(__NR_umask, 022);
 }
 
+/*
+ * set_clocks gives the new time namespace its offsets, before anybody is in it. It takes CAP_SYS_TIME over the namespace, which a
+ * supervisor whose unit has it not can't lend; whoever has made the namespace has it there. The file is its own only while it is dumpable.
+ */
+static void set_clocks(void)
+{
+	long fd;
+
+	if (sandbox.clockslen == 0)
+		return;
+	must(STEP_CLOCKS, sys5(__NR_prctl, PR_SET_DUMPABLE_, 1, 0, 0, 0));
+	fd = sys4(__NR_openat, AT_FDCWD_, "/proc/self/timens_offsets", O_WRONLY_ | O_CLOEXEC_, 0);
+	must(STEP_CLOCKS, fd);
+	must(STEP_CLOCKS, sys3(__NR_write, fd, sandbox.clocks, sandbox.clockslen));
+	must(STEP_CLOCKS, sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0));
+	sys1(__NR_close, fd);
+}
+
 /* allocate gives the place for messages. */
 static void allocate(void)
 {
@@ -285,9 +303,10 @@ static void make_sandbox(const char *self)
 	become_owner();
 	must(STEP_UNSHARE, sys1(__NR_unshare, sandbox.namespaces));
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0); /* other ids and another namespace have cleared it (commit_creds) */
+	set_clocks();
 	if (say(CONTROL, SAY_APART, 0, 0, -1) < 0)
 		quit(125);
-	wait_for_go(CONTROL); /* the ids are mapped, and the clocks set */
+	wait_for_go(CONTROL); /* the ids are mapped */
 
 	pid = sys5(__NR_clone, SIGCHLD_ | CLONE_PARENT_, 0, 0, 0, 0);
 	must(STEP_FORK, pid);

@@ -9,7 +9,7 @@
  * Layout, native byte order, no padding. The sandbox:
  *
  *   u32 magic, u32 version, u32 flags, u32 namespaces (CLONE_NEW*), u32 owner, u32 agent
- *   string hostname, string root
+ *   string hostname, string root, string clocks (for /proc/self/timens_offsets; empty: none)
  *
  * The confinement:
  *
@@ -58,8 +58,8 @@ enum {
 
 struct sandbox {
 	uint32_t flags, namespaces, owner, agent;
-	const char *hostname, *root;
-	uint32_t hostlen;
+	const char *hostname, *root, *clocks;
+	uint32_t hostlen, clockslen;
 };
 
 struct rlim {
@@ -154,9 +154,11 @@ static int parse_sandbox(struct sandbox *s, const void *buf, size_t len)
 	if (take_head(&c, MSG_SANDBOX) || take_u32(&c, &s->flags, FLAG_AGAIN) || take_u32(&c, &s->namespaces, UINT32_MAX) ||
 	    take_u32(&c, &s->owner, UINT32_MAX) || take_u32(&c, &s->agent, UINT32_MAX) || s->namespaces == 0 || s->agent == 0)
 		return -1;
-	if (take_string(&c, &s->hostname) || take_string(&c, &s->root) || *s->hostname == 0 || *s->root != '/')
+	if (take_string(&c, &s->hostname) || take_string(&c, &s->root) || take_string(&c, &s->clocks) || *s->hostname == 0 || *s->root != '/')
 		return -1;
 	for (s->hostlen = 0; s->hostname[s->hostlen]; s->hostlen++)
+		;
+	for (s->clockslen = 0; s->clocks[s->clockslen]; s->clockslen++)
 		;
 	return c.left == 0 ? 0 : -1;
 }

@@ -62,7 +62,7 @@ type Command struct {
 // Sandbox is what the stub read.
 type Sandbox struct {
 	Flags, Namespaces, Owner, Agent uint32
-	Hostname, Root                  string
+	Hostname, Root, Clocks          string
 	HostLen                         uint32
 }
 
@@ -76,7 +76,7 @@ func ParseSandbox(b []byte) (Sandbox, error) {
 	if bad != 0 {
 		return Sandbox{}, ErrRefused
 	}
-	return Sandbox{uint32(s.flags), uint32(s.namespaces), uint32(s.owner), uint32(s.agent), C.GoString(s.hostname), C.GoString(s.root), uint32(s.hostlen)}, nil
+	return Sandbox{uint32(s.flags), uint32(s.namespaces), uint32(s.owner), uint32(s.agent), C.GoString(s.hostname), C.GoString(s.root), C.GoString(s.clocks), uint32(s.hostlen)}, nil
 }
 
 // ParseConfinement runs parse_confinement() of parse.h.
