@@ -52,6 +52,8 @@ same+=(TestMistakesNameTheNextStep TestRing2WithoutWorkspaceWarns TestM23EndedRu
 	TestM6ClosingSummaryOnATerminal)
 # And of what programs meet in a sandbox what is protocol and words.
 same+=(TestM7GatewayByTheProxy TestTerminalIsLeftAsItWas TestProgramsThatAskForFacts TestGitIndexOfTheHostIsGood TestBrowserRenders)
+# And of files that the host runs later what is names and programs; that they can't be written is tried here too, by those of mounts.
+same+=(TestPlantedFiles TestGuardedWorkspaceWorks TestMistakesAreToldByTheirLines TestGatewayMistakesAreToldByTheirLines)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
