@@ -129,6 +129,9 @@ func (b *bench) everyday() (rows []Row, err error) {
 		return nil, err
 	}
 	for i, c := range chores {
+		if b.size.everyday == 1 && strings.HasSuffix(c.name, " times") {
+			continue // a quick run has it once already
+		}
 		more, err := b.chore(c, filepath.Join(dir, fmt.Sprint(i)), config)
 		if err != nil {
 			more = append(more, Row{Name: c.name, Note: c.note, NotRun: err.Error(), Optional: true})
