@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -36,7 +35,8 @@ func (d device) String() string {
 	return fmt.Sprintf("c %d:%d rw", d.major, d.minor)
 }
 
-// limitDevices lets the group open nothing but devices. A user namespace can't have it so; nor has a host without the controller.
+// limitDevices lets the group open nothing but devices. In a user namespace the kernel gives nobody the right to say so; there no device
+// node can be made or mounted either.
 func (g *Group) limitDevices() error {
 	if userns.RunningInUserNS() {
 		return nil
@@ -45,14 +45,12 @@ func (g *Group) limitDevices() error {
 		switch {
 		case g.mode == V2 && h.v2:
 			return limitDevicesV2(g.home(h))
-		case g.mode != V2 && slices.Contains(h.controllers, devicesController):
+		case g.mode != V2 && slices.Contains(h.controllers, "devices"):
 			return limitDevicesV1(h.dir)
 		}
 	}
-	return nil
+	return errors.New("controller devices: no hierarchy has it")
 }
-
-const devicesController = "devices"
 
 // limitDevicesV1 reads it back: the list is the kernel's own account.
 func limitDevicesV1(dir string) error {
@@ -75,7 +73,7 @@ func limitDevicesV1(dir string) error {
 }
 
 // deviceFilter decides by struct bpf_cgroup_dev_ctx (linux/bpf.h): {access_type: access << 16 | type, major, minor}.
-var deviceFilter = sync.OnceValues(func() (*ebpf.Program, error) {
+func deviceFilter() (*ebpf.Program, error) {
 	const (
 		access, major, minor = 0, 4, 8
 		char                 = 2 // BPF_DEVCG_DEV_CHAR
@@ -103,7 +101,7 @@ var deviceFilter = sync.OnceValues(func() (*ebpf.Program, error) {
 	}
 	list = append(list, asm.Mov.Imm(asm.R0, 0).WithSymbol("no"), asm.Return())
 	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "agentrun_dev", Type: ebpf.CGroupDevice, License: "Apache-2.0", Instructions: list})
-})
+}
 
 // limitDevicesV2 attaches the filter, which goes with the group.
 func limitDevicesV2(dir string) error {
@@ -111,6 +109,7 @@ func limitDevicesV2(dir string) error {
 	if err != nil {
 		return fmt.Errorf("controller devices: %w", err)
 	}
+	defer func() { _ = filter.Close() }() // the group holds it
 	f, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -118,15 +118,12 @@ type Group struct {
 	swap   string
 }
 
-// limitsV1 says whether the group is made for a controller.
-func limitsV1(c string) bool { return slices.Contains(neededV1, c) || c == devicesController }
-
 func newGroup(h Host, name string) *Group {
 	g := &Group{name: name, mode: h.Mode}
 	byMount := map[string]int{}
 	for _, c := range slices.Sorted(maps.Keys(h.V1)) {
 		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct
-		used := h.Mode != V2 && limitsV1(c)
+		used := h.Mode != V2 && slices.Contains(neededV1, c)
 		if i, ok := byMount[m]; ok {
 			g.hiers[i].controllers = append(g.hiers[i].controllers, c)
 			g.hiers[i].used = g.hiers[i].used || used
@@ -334,7 +331,7 @@ func (g *Group) Paths() map[string]string {
 	m := map[string]string{}
 	for _, h := range g.hiers {
 		for _, c := range h.controllers {
-			if h.v2 || h.used && limitsV1(c) {
+			if h.v2 || slices.Contains(neededV1, c) && h.used {
 				m[c] = g.home(h)
 			}
 		}

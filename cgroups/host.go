@@ -28,7 +28,7 @@ const (
 func (m Mode) String() string { return [...]string{"invalid", "v1", "v2", "hybrid"}[m] }
 
 var (
-	neededV1 = []string{"cpu", "cpuacct", "memory", "pids", "freezer"}
+	neededV1 = []string{"cpu", "cpuacct", "memory", "pids", "freezer", "devices"}
 	// memory first: it is refused where the parent holds processes, before cpu and pids, which are not, turn that parent into a threaded domain.
 	neededV2 = []string{"memory", "cpu", "pids"}
 	// Names in a v1 mount's super options that are controllers; everything else there ("rw", "xattr", "release_agent=…") is not.

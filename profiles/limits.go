@@ -51,7 +51,7 @@ const (
 
 // The bounds that M-3 leaves open.
 const (
-	// Pid 1, the agent, and the threads that runtimes start with: Node has eleven, Go some five.
+	// Pid 1, the agent, and the threads that runtimes start with: Node 20 has seven.
 	MinPIDs = 16
 	// A task costs some 20 KiB of kernel stack and structures, charged to the run: 4096 take 80 MiB, which the smallest
 	// memory limit bears, and eight such runs stay under the default pid_max of 32768.

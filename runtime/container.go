@@ -45,8 +45,10 @@ func (l *launch) startContainer() error {
 	if err := l.makeApart(); err != nil {
 		return err
 	}
-	if err := l.group.hold(l.initPID); err != nil {
-		return err
+	if b, ok := l.group.(*bareGroup); ok {
+		if err := b.hold(l.initPID); err != nil {
+			return err
+		}
 	}
 	return l.showFacts()
 }

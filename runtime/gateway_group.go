@@ -5,13 +5,9 @@ package runtime
 import (
 	"context"
 	"errors"
-	"os"
 	"path"
 	goruntime "runtime"
 	"sync"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"agentrun/cgroups"
 )
@@ -41,7 +37,6 @@ type runGroup struct {
 	*cgroups.Group
 
 	mu      sync.Mutex
-	init    *os.File // pidfd of pid 1; nil: there is none yet, or no more
 	gateway *cgroups.Group
 	serves  bool // its quota holds
 	used    cgroups.Stats
@@ -60,48 +55,6 @@ func (r *runGroup) Update(l cgroups.Limits) error {
 		return nil
 	}
 	return r.gateway.Update(gatewayLimits(l.CPU))
-}
-
-// hold takes hold of pid 1.
-func (r *runGroup) hold(pid int) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return os.NewSyscallError("pidfd_open", err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.init = os.NewFile(uintptr(fd), "pid 1")
-	return nil
-}
-
-// zapTime is how long pid 1 has for taking its namespace with it. It takes milliseconds for a thousand processes.
-const zapTime = 200 * time.Millisecond
-
-// Kill ends pid 1 first, with which the kernel ends all of its namespace at once and lets nobody fork (pid_namespaces(7)): signalling
-// a thousand processes one by one takes as long as their dying. The group's own Kill has the others, and proves that nobody is left.
-func (r *runGroup) Kill(ctx context.Context) (int, error) {
-	r.mu.Lock()
-	if r.init != nil && unix.PidfdSendSignal(int(fdOf(r.init)), unix.SIGKILL, nil, 0) == nil {
-		short, cancel := context.WithTimeout(ctx, zapTime)
-		_ = r.Thaw(short) // on v1 a frozen process doesn't die
-		cancel()
-		gone := []unix.PollFd{{Fd: int32(fdOf(r.init)), Events: unix.POLLIN}} //nolint:gosec // a descriptor
-		_, _ = unix.Poll(gone, int(zapTime.Milliseconds()))
-	}
-	r.mu.Unlock()
-	return r.Group.Kill(ctx)
-}
-
-// Remove lets go of pid 1, too.
-func (r *runGroup) Remove(ctx context.Context) error {
-	err := r.Group.Remove(ctx)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil && r.init != nil {
-		_ = r.init.Close()
-		r.init = nil
-	}
-	return err
 }
 
 // enter puts a gateway that just began into its group. It has read nothing of the agent's. Until it serves it

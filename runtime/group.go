@@ -26,7 +26,6 @@ type group interface {
 	Home() string             // the cgroup that its processes are in; empty: none
 	Birth() (*os.File, error) // what its first process is born in (clone(2)); nil: nothing
 	AddV1(pid int) error
-	hold(pid int) error // pid 1: who kills it kills all
 	Update(l cgroups.Limits) error
 	Limits() cgroups.Limits
 	Verify() error

@@ -274,7 +274,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 	weaker, mode := p.planRootless(), hostcaps.Cgroups()
 	second := []*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset, hostcaps.SocketBuffers}
 	if !p.bare {
-		needed = append(needed, hostcaps.CgroupIn(mode, "cpu", "memory", "pids", "freezer"))
+		needed = append(needed, hostcaps.CgroupIn(mode, "cpu", "memory", "pids", "freezer", "devices"))
 		second = append(second, hostcaps.SocketMemory)
 	}
 	if p.WritableRoot || p.Overlay {

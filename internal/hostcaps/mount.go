@@ -199,7 +199,7 @@ func fsMagic(path string) int64 {
 }
 
 // Cgroup (cheap): the named controllers (cpu, memory, pids, freezer …) can be
-// used in whatever mode the host has. On v2 the freezer is part of the core.
+// used in whatever mode the host has. On v2 freezer and devices (by BPF) are part of the core.
 func Cgroup(controllers ...string) *Probe {
 	return &Probe{
 		Name:  "cgroup " + strings.Join(controllers, ","),
@@ -255,7 +255,7 @@ func haveUnified(file string, names []string) error {
 	}
 	have := strings.Fields(text)
 	for _, name := range names {
-		if name == "freezer" {
+		if name == "freezer" || name == "devices" {
 			if err := atLeast(5, 2); err != nil {
 				return err
 			}

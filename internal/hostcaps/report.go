@@ -49,7 +49,7 @@ func Probes(dir string) []*Probe {
 func kernelProbes(dir string) []*Probe {
 	return []*Probe{
 		UserNS, CgroupNS, Seccomp, SeccompNotify, NewMountAPI, Pidfd, Openat2,
-		Cgroup("cpu"), Cgroup("memory"), Cgroup("pids"), Cgroup("freezer"),
+		Cgroup("cpu"), Cgroup("memory"), Cgroup("pids"), Cgroup("freezer"), Cgroup("devices"),
 		SocketMemory, SocketBuffers, SocketLookup, CgroupKill, TimeNS, ProcSubset, IDMappedMounts(dir), Overlay, OverlayIDMapped,
 		Landlock(1), Landlock(3), Landlock(6), SeccompWaitKillable, SeccompSyncWakeUp, CloneIntoCgroup, MemfdNoexec, CapSysResource, InotifyInstances,
 		AppArmor, IOUring, IA32, LegacyTIOCSTI,

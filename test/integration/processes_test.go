@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	goruntime "runtime"
 	"strings"
 	"testing"
@@ -353,5 +354,34 @@ func TestScratchHoldsPrograms(t *testing.T) {
 		if want := strings.Repeat("ok\n", c.want); r.stdout != want {
 			t.Errorf("%s%v: got %q, want %q\n%s", c.profile, c.flags, r.stdout, want, r.stderr)
 		}
+	}
+}
+
+// What a process inherits is the run's own: the keyring of its session is made by the run's owner, not the supervisor's
+// (session-keyring(7)), and the umask is 022 whatever the caller's is.
+func TestNothingIsInherited(t *testing.T) {
+	c := prepare(t, opts{under: []string{"/bin/sh", "-c", `umask 077; exec "$@"`, "sh"}}, "sh", "-c", "umask; echo ready; read -r line")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stdin = r
+	c.startUntil(t, "ready")
+	owner := ""
+	for _, pid := range below(t, c.Process.Pid) {
+		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid)); !strings.Contains(string(b), "4294967295") {
+			if f := strings.Fields(string(b)); len(f) > 1 {
+				owner = f[1]
+			}
+		}
+	}
+	users, err := os.ReadFile("/proc/key-users")
+	r.Close()
+	w.Close()
+	if out := c.finish(t).stdout; out != "0022\nready\n" || err != nil {
+		t.Errorf("umask: %q, want 0022; %v", out, err)
+	}
+	if owner == "" || !regexp.MustCompile(`(?m)^ *`+owner+`: `).Match(users) {
+		t.Errorf("owner %q has no keyring in\n%s", owner, users)
 	}
 }
