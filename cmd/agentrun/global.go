@@ -37,6 +37,7 @@ type global struct {
 
 	caller     *supervisor.Caller
 	served     bool                // it is a client of this daemon
+	runs       bool                // the command is exec
 	request    *supervisor.Request // what the client asks for; nil: nothing is to be run
 	unknown    error               // a command that there is not
 	detachedFD int                 // this process is the supervisor of a detached run

@@ -36,10 +36,10 @@ func main() {
 
 func run(ctx context.Context, args []string) int {
 	by := supervisor.OwnCaller()
-	if completeFlags(by.Stdout, newApp(), args) {
+	if len(args) > 0 && args[len(args)-1] == completeFlag && completeFlags(by.Stdout, newApp(), args) {
 		return 0
 	}
-	g := &global{caller: by}
+	g := &global{caller: by, runs: len(args) > 1 && args[1] == "exec"}
 	app := g.app()
 	err := app.RunContext(ctx, flagsFirst(app, args))
 	return report(by.Stderr, cmp.Or(err, g.unknown))
@@ -90,9 +90,9 @@ func complete(commands []*cli.Command) {
 	}
 }
 
-// commands are all there are; a daemon carries out but one for its callers.
+// commands are all there are, or the one of a run, which the others would only slow down; a daemon carries out but that for its callers.
 func (g *global) commands() []*cli.Command {
-	if g.served {
+	if g.served || g.runs {
 		return []*cli.Command{execCommand(g)}
 	}
 	return append([]*cli.Command{
