@@ -669,9 +669,6 @@ func TestAdd(t *testing.T) {
 			if err := g.Add(pid); err == nil {
 				t.Errorf("Add(%d) did not refuse", pid)
 			}
-			if err := g.AddV1(pid); err == nil {
-				t.Errorf("AddV1(%d) did not refuse", pid)
-			}
 		}
 		p := start(t, g, "fork 3")
 		p.expect("3 0")

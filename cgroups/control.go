@@ -420,7 +420,7 @@ func (g *Group) Throttle() error {
 	if g.limits == (Limits{}) {
 		return fmt.Errorf("set the cpu quota of cgroup %s: no limits were set", g.name)
 	}
-	if err := g.setQuota(g.limits); err != nil {
+	if err := g.setQuota(g.limits, true); err != nil {
 		return fmt.Errorf("set the cpu quota of cgroup %s: %w", g.name, err)
 	}
 	return nil

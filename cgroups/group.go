@@ -405,7 +405,7 @@ func number(n int64) string { return strconv.FormatInt(n, 10) }
 // applyLocked writes the limits. Memory last: it is the write that can be refused or slow (reclaim); where the group has that limit
 // already, it isn't written.
 func (g *Group) applyLocked(new, have Limits) error {
-	if err := g.setQuota(new); err != nil {
+	if err := g.setQuota(new, have.CPU > 0); err != nil {
 		return err
 	}
 	if err := g.set(setting{"pids", "pids.max", number(new.PIDs)}); err != nil {
@@ -441,10 +441,13 @@ func (g *Group) quotaOf(l Limits) int64 {
 }
 
 // setQuota writes the CPU quota. On v1 those within the group that have more are lowered first, for the same reason; one that is just
-// being made may need another look.
-func (g *Group) setQuota(l Limits) (err error) {
+// being made may need another look. The period of a group that had a quota is ours.
+func (g *Group) setQuota(l Limits, again bool) (err error) {
 	q := g.quotaOf(l)
 	list := []setting{{"cpu", "cpu.cfs_period_us", number(cpuPeriod)}, {"cpu", "cpu.cfs_quota_us", number(q)}}
+	if again {
+		list = list[1:]
+	}
 	if g.mode == V2 {
 		list = []setting{{"cpu", "cpu.max", fmt.Sprint(q, cpuPeriod)}}
 	}
@@ -645,31 +648,24 @@ func (g *Group) verifyLocked(l Limits) error {
 	return errors.Join(errs...)
 }
 
-// Add moves a process (all its threads) into every hierarchy, the cgroup2 tree first. After an error it may be in some of them: the
-// caller kills it. Each move may wait for an RCU grace period; see docs/cgroups.md for the figures.
-func (g *Group) Add(pid int) error { return g.add(pid, func(h hier) bool { return h.used }) }
-
-// Birth opens the folder of the cgroup2 tree that a process can be born in (CLONE_INTO_CGROUP, clone(2)), which waits for no grace period;
-// nil without such a tree. AddV1 then moves it into the others. The caller closes it.
+// Birth opens the folder that a process can be born in (CLONE_INTO_CGROUP, clone(2)), which waits for no grace period; nil where v1
+// hierarchies limit too, into which it has to be added all the same. The caller closes it.
 func (g *Group) Birth() (*os.File, error) {
 	h, ok := g.unified()
-	if !ok {
+	if !ok || g.mode != V2 {
 		return nil, nil
 	}
 	return os.OpenFile(g.home(h), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
-// AddV1 moves a process into every hierarchy but the cgroup2 tree.
-func (g *Group) AddV1(pid int) error {
-	return g.add(pid, func(h hier) bool { return h.used && !h.v2 })
-}
-
-func (g *Group) add(pid int, into func(hier) bool) error {
+// Add moves a process (all its threads) into every hierarchy, the cgroup2 tree first. After an error it may be in some of them: the
+// caller kills it. Each move may wait for an RCU grace period; see docs/cgroups.md for the figures.
+func (g *Group) Add(pid int) error {
 	if pid <= 0 { // "0" written to cgroup.procs moves the writer itself
 		return fmt.Errorf("add to cgroup %s: pid %d: %w", g.name, pid, unix.EINVAL)
 	}
 	for _, h := range g.hiers {
-		if !into(h) {
+		if !h.used {
 			continue
 		}
 		if err := writeFile(filepath.Join(g.home(h), "cgroup.procs"), strconv.Itoa(pid)); err != nil {

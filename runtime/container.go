@@ -33,15 +33,12 @@ func (l *launch) startContainer() error {
 		return err
 	}
 	l.control = control
+	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
 	err = l.executeStub(peer)
 	peer.Close() // while we held it, one that died here would have said nothing until the deadline
 	if err != nil {
 		return err
 	}
-	if err := l.placeStub(); err != nil {
-		return err
-	}
-	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
 	if err := l.makeApart(); err != nil {
 		return err
 	}
@@ -53,7 +50,9 @@ func (l *launch) startContainer() error {
 	return l.showFacts()
 }
 
-// executeStub starts it by vfork(2): it shares our memory until it is the other program.
+// executeStub starts it by vfork(2): it shares our memory until it is the other program, and no other goroutine of ours can count on
+// running until then. So it starts where we are, never in the run's cgroup: one that is frozen, throttled by its quota or out of memory
+// would hold up this whole process. It gets there before the namespaces are made: the cgroup namespace is rooted where the process is then.
 func (l *launch) executeStub(peer *os.File) error {
 	network, err := l.network()
 	if err != nil {
@@ -68,24 +67,40 @@ func (l *launch) executeStub(peer *os.File) error {
 	if err != nil {
 		return err
 	}
-	attr := &syscall.ProcAttr{Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), peer.Fd(), network.Fd()}, Sys: &syscall.SysProcAttr{}}
+	argv, files := []string{stubPath}, []uintptr{null.Fd(), null.Fd(), null.Fd(), peer.Fd(), network.Fd()}
 	if born != nil {
 		defer born.Close()
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
+		argv, files = append(argv, "born"), append(files, born.Fd())
 	}
-	l.stage0, err = syscall.ForkExec(l.root.Path+stubPath, []string{stubPath}, attr)
+	l.stage0, err = syscall.ForkExec(l.root.Path+stubPath, argv, &syscall.ProcAttr{Files: files})
 	if err != nil {
 		l.stage0 = 0
 		return fmt.Errorf("start pid 1: %w", err)
 	}
-	return nil
-}
-
-// placeStub does what has to be done before the namespaces are made: the cgroup namespace is rooted where the process is then.
-func (l *launch) placeStub() error {
-	if err := l.group.AddV1(l.stage0); err != nil {
+	if born == nil {
+		err = l.group.Add(l.stage0)
+	} else {
+		err = l.followBirth()
+	}
+	if err != nil {
 		return err
 	}
+	return l.describe()
+}
+
+// followBirth takes what was born in the run's cgroup in place of what was executed.
+func (l *launch) followBirth() error {
+	r, err := l.hear(stub.Forked)
+	if err != nil {
+		return err
+	}
+	err = waitFor(l.stage0)
+	l.stage0 = int(r.A)
+	return err
+}
+
+// describe tells the stub what the sandbox is made of.
+func (l *launch) describe() error {
 	if err := l.writeProc("oom_score_adj", strconv.Itoa(oomScore(l.plan.Ring))); err != nil {
 		return err
 	}
@@ -200,14 +215,17 @@ func (l *launch) destroyContainer() error {
 		return nil
 	}
 	err := l.killAll()
-	// Our own children that nobody has waited for: their numbers are nobody else's.
+	// Our own children that nobody has waited for: their numbers are nobody else's. A group without a cgroup may not have come to know them.
 	if l.stage0 != 0 {
 		_ = unix.Kill(l.stage0, unix.SIGKILL)
 		_ = waitFor(l.stage0)
 	}
 	if !l.reaped && l.initPID != 0 {
-		_ = unix.Kill(l.initPID, unix.SIGKILL) // a group without a cgroup may not have come to know it
+		_ = unix.Kill(l.initPID, unix.SIGKILL)
 		_ = l.reap()
+	}
+	if l.initPID == 0 { // what was born in the cgroup, and had no time to tell: this thread has no other child
+		_, _ = unix.Wait4(-1, nil, unix.WALL|unix.WNOTHREAD, nil)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()

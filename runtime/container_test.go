@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/cgroups"
+	"agentrun/fsjail"
+	"agentrun/internal/thread"
+	"agentrun/netns"
 	"agentrun/runtime/internal/stub"
 )
 
@@ -121,5 +126,55 @@ func TestM5GuardKillsChildrenOfTheLaunch(t *testing.T) {
 	}
 	if err := other.Process.Signal(unix.Signal(0)); err != nil {
 		t.Errorf("another thread's child: %v", err)
+	}
+}
+
+// Whatever holds up the cgroup of a run that is being started (here it is frozen), everything else of its supervisor goes on, garbage
+// collection too, which waits for each thread; and the launch is given up.
+func TestM22FrozenGroupHoldsUpNobody(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("need: root, for a cgroup")
+	}
+	watchdog := exec.Command("sh", "-c", fmt.Sprintf("sleep 60; kill -KILL %d", os.Getpid())) // no goroutine could tell
+	watchdog.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := watchdog.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Kill(-watchdog.Process.Pid, unix.SIGKILL); _ = watchdog.Wait() }()
+	g, err := cgroups.Create(cgroupParent+"/frozen", cgroups.Limits{CPU: 1, Memory: 64 << 20, PIDs: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := g.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := g.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+stubPath, stub.Image, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	began, ended := make(chan struct{}), make(chan error)
+	l := &launch{group: &runGroup{Group: g}, root: &fsjail.Root{Path: dir}, plan: &Plan{Ring: 3, Hostname: "agent", Namespaces: []string{"user", "pid", "mnt"}}}
+	l.ids = rootPool().block(1, false)
+	l.network = func() (*netns.NS, error) { close(began); return netns.New() }
+	go thread.Throwaway(func() {
+		err := l.startContainer()
+		ended <- errors.Join(err, l.destroyContainer())
+	})
+	<-began
+	time.Sleep(50 * time.Millisecond) // it is on its way into the group
+	goruntime.GC()
+	if err := exec.Command("true").Run(); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("a sandbox in a frozen group was made")
 	}
 }

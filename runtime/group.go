@@ -24,8 +24,8 @@ import (
 // is empty or gone is answered so, or an error; nobody may take it for a limit that holds.
 type group interface {
 	Home() string             // the cgroup that its processes are in; empty: none
-	Birth() (*os.File, error) // what its first process is born in (clone(2)); nil: nothing
-	AddV1(pid int) error
+	Birth() (*os.File, error) // what its first process is born in (clone(2)); nil: it is added
+	Add(pid int) error
 	Update(l cgroups.Limits) error
 	Limits() cgroups.Limits
 	Verify() error
@@ -77,7 +77,7 @@ func (b *bareGroup) hold(pid int) error {
 
 func (b *bareGroup) Home() string                 { return "" }
 func (b *bareGroup) Birth() (*os.File, error)     { return nil, nil }
-func (b *bareGroup) AddV1(int) error              { return nil }
+func (b *bareGroup) Add(int) error                { return nil }
 func (b *bareGroup) Verify() error                { return nil }
 func (b *bareGroup) Paths() map[string]string     { return nil }
 func (b *bareGroup) OOMEvents() (*os.File, error) { return nil, nil }

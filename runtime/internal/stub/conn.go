@@ -41,7 +41,7 @@ func (k Kind) String() string {
 // Report is one message of the stub or of its child.
 type Report struct {
 	Kind Kind
-	A    uint32   // Hello: protocol version; Forked: pid of pid 1, in the supervisor's namespace; Listener: its number in the child; Exited: wait status
+	A    uint32   // Hello: protocol version; Forked: pid, in the supervisor's namespace; Listener: its number in the child; Exited: wait status
 	B    uint64   // Listener: number in the child of the Landlock ruleset that it enters with the command, plus one; 0: none
 	File *os.File // PTY: the master; the receiver closes it
 	PID  int      // of the sender, in our pid namespace, by the kernel's word (SCM_CREDENTIALS)

@@ -5,9 +5,10 @@
 //
 // The conversation, over two unix stream sockets:
 //
+//	stub  → control: [forked (what goes on, in the run's cgroup)]
 //	super → control: what the sandbox is made of
 //	stub  → control: apart: it is in the namespaces
-//	super → control: 'G': its ids are mapped, its clocks set
+//	super → control: 'G': its ids are mapped
 //	stub  → control: forked (pid 1); hello (from pid 1, in its root, without rights)
 //	super → control: confinement + stdin, stdout, stderr, child socket
 //	stub  → control: [pty master]  started

@@ -4,7 +4,8 @@
  * What makes a sandbox, and is pid 1 of it. The supervisor executes it on the host, with all of its
  * rights, in the mount namespace of the run; nothing of the agent's is there yet.
  *
- *  0. It is told what the sandbox is made of, makes the namespaces, has the supervisor map its ids, and
+ *  0. Where there is nothing but the cgroup2 tree it forks once into the run's cgroup, and what is forked goes
+ *     on. It is told what the sandbox is made of, makes the namespaces, has the supervisor map its ids, and
  *     forks once, into the pid namespace. What is forked has the supervisor as its parent, and is pid 1:
  *     it mounts /proc, makes the root view its root, and drops every capability for good.
  *  1. pid 1 says hello on the control socket (fd 3), takes the confinement and four descriptors:
@@ -62,8 +63,11 @@ enum { O_DIRECTORY_ = 0200000, O_NOFOLLOW_ = 0400000 };
 enum { O_DIRECTORY_ = 040000, O_NOFOLLOW_ = 0100000 };
 #endif
 
+#define CLONE_INTO_CGROUP_ 0x200000000ULL
+
 #define CONTROL 3
 #define NETWORK 4 /* the run's network namespace; stage 0 only */
+#define CGROUP 5  /* the run's, in the cgroup2 tree, if stage 0 is to be born there */
 
 struct iovec_ { const void *base; size_t len; };
 struct msghdr_ {
@@ -79,7 +83,7 @@ enum step {
 	STEP_NONE, STEP_MESSAGE, STEP_FORK, STEP_PTY, STEP_SESSION, STEP_STDIO, STEP_RLIMIT,
 	STEP_CWD, STEP_NNP, STEP_LANDLOCK, STEP_LANDLOCK_PATH, STEP_SECCOMP, STEP_LISTENER, STEP_EXEC,
 	STEP_SELF, STEP_NETWORK, STEP_OWNER, STEP_UNSHARE, STEP_HOSTNAME, STEP_KEYRING, STEP_ROOT, STEP_PROC, STEP_PIVOT,
-	STEP_CAPS, STEP_CLOCKS,
+	STEP_CAPS, STEP_CLOCKS, STEP_BIRTH,
 };
 
 /* One shape for everything the stub says: a kind, and two numbers. */
@@ -283,17 +287,40 @@ static void allocate(void)
 static void wait_for_go(int sock);
 
 /*
+ * be_born goes on in the run's cgroup: a process that is moved there instead waits for a grace period of the kernel, some 10 ms.
+ * The supervisor doesn't execute us there itself: what it forks shares its memory until the exec, and a group that is frozen,
+ * throttled or out of memory would hold up all that it does.
+ */
+static void be_born(void)
+{
+	uint64_t args[11] = { CLONE_PARENT_ | CLONE_INTO_CGROUP_ }; /* struct clone_args; the signal at its end is that of this one */
+	long pid;
+
+	args[10] = CGROUP;
+	pid = sys2(__NR_clone3, args, sizeof(args));
+	must(STEP_BIRTH, pid);
+	if (pid > 0) {
+		say(CONTROL, SAY_FORKED, (uint32_t)pid, 0, -1);
+		quit(0);
+	}
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+	sys1(__NR_close, CGROUP);
+}
+
+/*
  * make_sandbox is stage 0. It returns in the process that is pid 1; the one that was executed ends.
  *
  * The network namespace is entered before the others are made: it belongs to the supervisor's user
  * namespace, so that nobody inside can administer it (M-7), and takes rights there.
  */
-static void make_sandbox(const char *self)
+static void make_sandbox(const char *self, int born)
 {
 	uint64_t len = 0;
 	long pid;
 
-	sys3(__NR_close_range, NETWORK + 1, ~0U, 0); /* the supervisor has marked each close-on-exec: the wall behind that one */
+	sys3(__NR_close_range, born ? CGROUP + 1 : CGROUP, ~0U, 0); /* the supervisor has marked each close-on-exec: the wall behind that one */
+	if (born)
+		be_born();
 	allocate();
 	if (read_all(CONTROL, &len, sizeof(len)))
 		quit(125);
@@ -580,10 +607,12 @@ static void __attribute__((noreturn, used)) run(const long *stack)
 
 	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
-	if (stack[0] == 1)
-		make_sandbox((const char *)stack[1]);
-	else
+	const char *how = stack[0] > 1 ? (const char *)stack[2] : "";
+
+	if (how[0] == 'a') /* again */
 		allocate();
+	else
+		make_sandbox((const char *)stack[1], how[0] == 'b' /* born */);
 	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
 	sys5(__NR_prctl, PR_SET_NAME_, "agentrun-init", 0, 0, 0);
 	/* Dies with the supervisor's launching thread; the socket below says the same a second way. */
