@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -47,8 +48,9 @@ func MakeFacts(r *Root, at []string, files map[string]string) (_ *Facts, err err
 	if f.fs, err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, os.NewSyscallError("open", err)
 	}
+	made := map[string]bool{"": true}
 	for name, content := range files {
-		if err := writeShown(dir, name, content); err != nil {
+		if err := writeShown(dir, name, content, made); err != nil {
 			return nil, err
 		}
 	}
@@ -66,25 +68,35 @@ func MakeFacts(r *Root, at []string, files map[string]string) (_ *Facts, err err
 	return f, nil
 }
 
-// writeShown writes a file that everybody may read, whatever the umask.
-func writeShown(dir, name, content string) error {
-	for parent := ""; ; {
-		next := strings.IndexByte(name[len(parent)+1:], '/')
-		if next < 0 {
-			break
-		}
-		parent = name[:len(parent)+1+next]
-		if err := os.Mkdir(dir+parent, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
-		if err := os.Chmod(dir+parent, 0o755); err != nil { //nolint:gosec // as it says
-			return err
-		}
-	}
-	if err := os.WriteFile(dir+name, []byte(content), 0o600); err != nil {
+// writeShown writes a file that everybody may read, whatever the umask, in folders of which those made are there.
+func writeShown(dir, name, content string, made map[string]bool) error {
+	if err := makeShown(dir, path.Dir(name), made); err != nil {
 		return err
 	}
-	return os.Chmod(dir+name, 0o644) //nolint:gosec // as it says
+	fd, err := unix.Open(dir+name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(content)); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o644))
+}
+
+func makeShown(dir, name string, made map[string]bool) error {
+	name = strings.TrimSuffix(name, "/")
+	if made[name] {
+		return nil
+	}
+	if err := makeShown(dir, path.Dir(name), made); err != nil {
+		return err
+	}
+	made[name] = true
+	if err := unix.Mkdir(dir+name, 0o755); err != nil {
+		return fmt.Errorf("mkdir %s: %w", name, err)
+	}
+	return os.NewSyscallError("chmod", unix.Chmod(dir+name, 0o755))
 }
 
 // Show puts the facts in their places in a process's mount namespace, and has its /proc mount take on procOptions, as subset=pid. Call it

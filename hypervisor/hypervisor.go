@@ -28,6 +28,7 @@ type Options struct {
 	Own      []string           // agentrun's other folders on this host, absolute: no run is shown anything of them either
 	SyncAll  bool               // every audit record is on disk before Append returns, not just those of H-28
 	Plans    governance.Sources // besides the built-in plans (M-19)
+	Signer   *Signer            // signs what Close would; nil: Close does
 	Now      func() time.Time   // nil: time.Now
 	// Boot is a clock that nobody can set and that goes on while the machine is suspended; nil: CLOCK_BOOTTIME.
 	Boot func() time.Duration
@@ -69,16 +70,25 @@ func (h *Hypervisor) Expect(session string) {
 	h.opening.Go(func() { _, _ = h.log(session) })
 }
 
-// Close puts every record on disk, signs where the chains stand that were written to (H-26), and gives the files up. What
+// Close puts every record on disk, signs where the chains stand that were written to, or has the Signer do it (H-26), and gives the files up. What
 // was decided holds whatever it returns; an *audit.BrokenError says that somebody has been at the log.
 func (h *Hypervisor) Close() error {
 	h.opening.Wait()
+	chains := h.unsigned()
+	if h.opt.Signer != nil {
+		return errors.Join(h.release(), h.opt.Signer.later(chains))
+	}
 	var errs []error
-	for _, chain := range h.unsigned() {
+	for _, chain := range chains {
 		errs = append(errs, h.checkpoint(chain))
 	}
+	return errors.Join(append(errs, h.release())...)
+}
+
+func (h *Hypervisor) release() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	var errs []error
 	for _, l := range h.logs {
 		errs = append(errs, l.Close())
 	}

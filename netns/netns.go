@@ -3,20 +3,24 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/thread"
 )
 
 // NS is a network namespace, alive as long as it is open, a process is in it, or a socket of it is open.
-type NS struct{ file *os.File }
+type NS struct {
+	file *os.File
+	tid  int // the thread of New while it is in there, or 0
+}
 
-// New makes a namespace with loopback up. Errors unwrap to the errno.
-func New() (*NS, error) {
+// New makes a namespace with loopback up, and has the rest of its making done on the thread that is in it already. Errors unwrap to
+// the errno; after one there is no namespace.
+func New(rest ...func(*NS) error) (*NS, error) {
 	var ns *NS
 	size := bufferSize()
 	err := onThread(func() error {
@@ -34,30 +38,48 @@ func New() (*NS, error) {
 		if err != nil {
 			return err
 		}
-		ns = &NS{file: f}
-		return nil
+		ns = &NS{file: f, tid: unix.Gettid()}
+		for _, fn := range rest {
+			if err = fn(ns); err != nil {
+				break
+			}
+		}
+		ns.tid = 0
+		return err
 	})
+	if err != nil && ns != nil {
+		err = errors.Join(err, ns.Close())
+		ns = nil
+	}
 	return ns, err
 }
 
+// loopbackUp is netdevice(7)'s way, which takes a third of what netlink takes.
 func loopbackUp() error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("netlink in the new namespace: %w", err)
+		return os.NewSyscallError("socket", err)
 	}
-	defer h.Close()
-	lo, err := h.LinkByName("lo")
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
 	if err != nil {
-		return fmt.Errorf("find lo: %w", err)
+		return err
 	}
-	if err := h.LinkSetUp(lo); err != nil {
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, lo); err != nil {
+		return fmt.Errorf("flags of lo: %w", err)
+	}
+	lo.SetUint16(lo.Uint16() | unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 	return nil
 }
 
-// Do runs fn on a thread inside the namespace and returns its error. The thread is not used again.
+// Do runs fn on a thread inside the namespace and returns its error. The thread is not used again, but for New's.
 func (ns *NS) Do(fn func() error) error {
+	if ns.tid == unix.Gettid() {
+		return fn()
+	}
 	return onThread(func() error {
 		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("setns", err)

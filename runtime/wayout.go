@@ -269,23 +269,20 @@ func (x *wayout) drop() {
 
 // networkOf makes the run's network namespace with the sockets in it.
 func networkOf(x *wayout, plan *PlanWayout) (*netns.NS, error) {
-	ns, err := netns.New()
-	if err != nil || x == nil {
-		return ns, err
+	if x == nil {
+		return netns.New()
 	}
 	sockets, names := plan.wanted()
-	err = ns.Capture()
-	if err == nil {
-		x.inside, err = ns.Sockets(sockets)
-	}
 	x.insideNames = names
-	if err == nil && plan.AllPorts {
-		err = x.captureAll(ns)
-	}
-	if err != nil {
-		return nil, errors.Join(err, ns.Close())
-	}
-	return ns, nil
+	return netns.New((*netns.NS).Capture, func(ns *netns.NS) (err error) {
+		x.inside, err = ns.Sockets(sockets)
+		return err
+	}, func(ns *netns.NS) error {
+		if !plan.AllPorts {
+			return nil
+		}
+		return x.captureAll(ns)
+	})
 }
 
 // captureAll has every port lead to the way out.

@@ -48,6 +48,8 @@ type Node struct {
 	Operators    string           // file of the operators' public keys
 	Log          *slog.Logger
 
+	Signer *hypervisor.Signer // signs for the runs of this process; nil: each does for itself
+
 	// Gateway is what was said of the gateway's program before this process entered a user namespace.
 	Gateway Outside
 }
@@ -67,11 +69,18 @@ func (n *Node) ReadGateway(named string) (config.Gateway, error) {
 }
 
 // Open opens the state. It checks nothing yet.
-func (n *Node) Open() (*hypervisor.Hypervisor, error) {
-	return hypervisor.Open(hypervisor.Options{
+func (n *Node) Open() (*hypervisor.Hypervisor, error) { return hypervisor.Open(n.options()) }
+
+func (n *Node) options() hypervisor.Options {
+	return hypervisor.Options{
 		StateDir: n.StateDir, Own: append(slices.Clone(n.Own), n.RunDir, runtime.SharedDir()),
-		SyncAll: n.SyncAll, Plans: governance.Sources{Files: n.PlanFiles},
-	})
+		SyncAll: n.SyncAll, Plans: governance.Sources{Files: n.PlanFiles}, Signer: n.Signer,
+	}
+}
+
+// NewSigner is one for many runs of this node.
+func (n *Node) NewSigner() *hypervisor.Signer {
+	return hypervisor.NewSigner(n.options(), func(err error) { n.Log.Warn("audit", "err", err) })
 }
 
 // Metrics writes the node's numbers, in the text format that Prometheus reads (M-20). The gauges are those that only a

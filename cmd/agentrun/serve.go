@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"sync"
 
 	"github.com/urfave/cli/v2"
@@ -42,6 +44,11 @@ func serveAction(g *global, c *cli.Context) error {
 	metrics, err := withServeFlags(g.serve, c).Metrics()
 	if err != nil {
 		return err
+	}
+	// Runs leave much garbage and little that lives: to collect a quarter as often spares a tenth of a start's processor time, and takes
+	// some megabytes.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
 	}
 	return daemon.Serve(c.Context, daemon.Options{
 		Node: &g.Node, Settings: settings, Metrics: metrics, Read: new(clients).read,

@@ -129,6 +129,7 @@ func (d *Daemon) carryOut(
 	if why := d.foreign(asked.Node); why != "" {
 		return 0, why
 	}
+	asked.Node.Signer = d.node.Signer
 	code, err := supervisor.Run(ctx, asked.Node, by, host, asked.Request)
 	if err != nil {
 		code = supervisor.Report(by.Stderr, err)

@@ -127,6 +127,12 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	d.node.Signer = d.node.NewSigner()
+	defer func() {
+		if err := d.node.Signer.Close(); err != nil {
+			d.node.Log.Warn("audit", "err", err)
+		}
+	}()
 	d.pool = pool.New(pool.Options{
 		Prepare: d.prepare, Room: d.roomForOneMore, Always: d.shapes,
 		Warn: func(what string, err error) { d.node.Log.Warn(what, "err", err) },
