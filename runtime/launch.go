@@ -166,14 +166,12 @@ func (l *launch) up(wanted func(step) bool) error {
 			continue
 		}
 		l.done[i] = true
-		began := time.Now()
+		clock := startClock()
 		err := l.guard.begin(s.name, l.group)
 		if err == nil {
 			err = s.do(l)
 		}
-		if l.opt.OnStep != nil {
-			l.opt.OnStep(s.name, time.Since(began))
-		}
+		clock.tell(l.opt.OnStep, s.name)
 		if err == nil {
 			err = fault.At("launch/" + s.name)
 		}
@@ -191,6 +189,29 @@ func (l *launch) up(wanted func(step) bool) error {
 	return nil
 }
 
+// stepClock is what a step has taken: time, and processor time of the launching thread.
+type stepClock struct {
+	began time.Time
+	cpu   time.Duration
+}
+
+func startClock() stepClock { return stepClock{time.Now(), threadTime()} }
+
+func (c stepClock) tell(to func(string, time.Duration, time.Duration), name string) {
+	if to != nil {
+		to(name, time.Since(c.began), threadTime()-c.cpu)
+	}
+}
+
+// threadTime is the processor time of this thread so far; 0 if the kernel doesn't tell.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
 func (l *launch) upAhead() error {
 	return l.up(func(s step) bool { return s.ahead != nil && s.ahead(l) })
 }
@@ -206,7 +227,7 @@ func (l *launch) down() error {
 			continue
 		}
 		l.done[i] = false
-		began := time.Now()
+		clock := startClock()
 		if l.guard != nil {
 			_ = l.guard.begin("undo "+s.name, l.group)
 		}
@@ -214,9 +235,7 @@ func (l *launch) down() error {
 		if err = errors.Join(err, s.undo(l)); err != nil {
 			errs = append(errs, fmt.Errorf("undo %s: %w", s.name, err))
 		}
-		if l.opt.OnStep != nil {
-			l.opt.OnStep("undo "+s.name, time.Since(began))
-		}
+		clock.tell(l.opt.OnStep, "undo "+s.name)
 	}
 	return errors.Join(errs...)
 }

@@ -41,7 +41,7 @@ type PrepareOptions struct {
 	RunDir       string
 	CacheDir     string
 	OnCacheError func(error)
-	OnStep       func(name string, took time.Duration)
+	OnStep       func(name string, took, cpu time.Duration)
 }
 
 // ErrShapeChanged says that the host is no longer what the shape was taken from.

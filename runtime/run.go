@@ -37,8 +37,8 @@ type Options struct {
 	Signals <-chan os.Signal
 	// OnTTY gets the pty's master before the agent runs, to set its size and follow changes.
 	OnTTY func(master *os.File)
-	// OnStep hears of each launch step and how long it took.
-	OnStep func(name string, took time.Duration)
+	// OnStep hears of each launch step, how long it took, and how much processor time of the launching thread.
+	OnStep func(name string, took, cpu time.Duration)
 	// OnStart gets the status as it stands when the agent has been executed.
 	OnStart func(Status)
 	// Observer keeps the account of the run and may end it; nil: nobody does.

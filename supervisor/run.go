@@ -152,13 +152,9 @@ func (s *run) through(list []step) error {
 		if err := st.do(s); err != nil {
 			return s.refused(err)
 		}
-		s.timed("run")(st.name, time.Since(began))
+		s.node.Log.Debug("run", "step", st.name, "took", time.Since(began))
 	}
 	return nil
-}
-
-func (s *run) timed(what string) func(step string, took time.Duration) {
-	return func(step string, took time.Duration) { s.node.Log.Debug(what, "step", step, "took", took) }
 }
 
 // openNode begins to open the log that the run will be on, beside what comes next. Not for a process that
@@ -317,7 +313,9 @@ func (s *run) launch() error {
 		AccountFirst: s.host.Outlives(),
 		ApplyTime:    s.node.ApplyTime,
 		OnCacheError: s.node.NoFilterCache,
-		OnStep:       s.timed("launch"),
+		OnStep: func(step string, took, cpu time.Duration) {
+			s.node.Log.Debug("launch", "step", step, "took", took, "cpu", cpu)
+		},
 	}
 	opt.CountChanges = by.Watched || s.want.Account()
 	if plan.Session != "" && !plan.Rootless {

@@ -43,7 +43,7 @@ func TestComparisonsGoRoundByRound(t *testing.T) {
 }
 
 func TestStepsAreReadFromTheLog(t *testing.T) {
-	log := `{"level":"DEBUG","msg":"launch","step":"cgroup","took":787330}
+	log := `{"level":"DEBUG","msg":"launch","step":"cgroup","took":787330,"cpu":600000}
 the agent's own words
 {"level":"DEBUG","msg":"launch","step":"probe","took":646557}
 {"level":"INFO","msg":"started","launch":7000000}
@@ -52,7 +52,7 @@ the agent's own words
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []stepTime{{"cgroup", 787330}, {"probe", 646557}}
+	want := []stepTime{{"cgroup", 787330, 600000}, {"probe", 646557, 0}}
 	if diff := cmp.Diff(want, steps, cmp.AllowUnexported(stepTime{})); diff != "" || launch != 7*time.Millisecond {
 		t.Errorf("launch %v, steps (-want +got):\n%s", launch, diff)
 	}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -97,6 +98,7 @@ func (b *bench) beside(cpus []int, do func() ([]Row, error)) (rows []Row, err er
 			err = errors.Join(err, fmt.Errorf("the daemon: %w: %s", werr, lastLine(said.String())))
 		}
 	}()
+	b.daemonPID = cmd.Process.Pid
 	if err := b.awaitDaemon(cmd.Process.Pid); err != nil {
 		return nil, err
 	}
@@ -183,24 +185,30 @@ func (b *bench) sustained(cores int, cs []contender, refs []reference) ([]Row, e
 		return nil, err
 	}
 	return b.beside(cpus, func() ([]Row, error) {
-		rates := samples{}
+		rates, cpu := samples{}, samples{}
 		order := rand.New(rand.NewPCG(2, 3))
 		for range b.size.rates {
 			for _, i := range order.Perm(len(cs)) {
 				if b.ctx.Err() != nil {
 					return nil, b.ctx.Err()
 				}
-				r, err := b.rate(cs[i], cpus)
+				before := b.daemonTime()
+				n, r, err := b.rate(cs[i], cpus)
 				if err != nil {
 					return nil, err
 				}
 				rates.add(cs[i].name, r)
+				cpu.add(cs[i].name, (b.daemonTime()-before).Seconds()*1e3/float64(n))
 			}
 		}
 		var rows []Row
 		for _, c := range cs {
 			row := rates.row(c.name, "/s", refs)
 			row.Name, row.Note = fmt.Sprintf("sustained on %d, %s", cores, c.name), fmt.Sprintf("%d at once", 2*cores)
+			if c.name == byDaemon {
+				row.CPU = cpu.row(c.name, "ms", nil).Median
+				row.Note += "; cpu: of the daemon and of what it starts, for each"
+			}
 			rows = append(rows, row)
 		}
 		return rows, nil
@@ -208,11 +216,24 @@ func (b *bench) sustained(cores int, cs []contender, refs []reference) ([]Row, e
 }
 
 // rate keeps two runs for each processor going.
-func (b *bench) rate(c contender, cpus []int) (float64, error) {
+// daemonTime is the processor time of the daemon, and of all that it has waited for.
+func (b *bench) daemonTime() (sum time.Duration) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.daemonPID))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	for _, f := range fields[11:15] { // utime, stime, cutime, cstime, in hundredths of a second (proc_pid_stat(5))
+		n, _ := strconv.ParseInt(f, 10, 64)
+		sum += time.Duration(n) * 10 * time.Millisecond
+	}
+	return sum
+}
+
+func (b *bench) rate(c contender, cpus []int) (runs int, perSecond float64, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	runs := 0
 	began := time.Now()
 	for range 2 * len(cpus) {
 		wg.Go(func() {
@@ -233,7 +254,7 @@ func (b *bench) rate(c contender, cpus []int) (float64, error) {
 		})
 	}
 	wg.Wait()
-	return float64(runs) / time.Since(began).Seconds(), errors.Join(errs...)
+	return runs, float64(runs) / time.Since(began).Seconds(), errors.Join(errs...)
 }
 
 // hundreds starts many sandboxes whose agents sleep, weighs them and kills them all.

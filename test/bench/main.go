@@ -149,13 +149,14 @@ func measure(ctx context.Context, agentrun, only string, size sizes) (_ *Report,
 
 // bench is what the parts share.
 type bench struct {
-	ctx      context.Context
-	agentrun string
-	size     sizes
-	dir      string // ours; everything the contenders write is in it
-	bin      string // the C programs
-	env      []string
-	null     *os.File
+	ctx       context.Context
+	agentrun  string
+	size      sizes
+	dir       string // ours; everything the contenders write is in it
+	bin       string // the C programs
+	env       []string
+	null      *os.File
+	daemonPID int // of the daemon that serves; 0: none has
 }
 
 func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err error) {

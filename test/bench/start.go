@@ -66,7 +66,7 @@ func (b *bench) bareStart() ([]Row, error) {
 
 // launchSteps reads agentrun's own clock: what each step of a launch took, and what lies outside of them.
 func (b *bench) launchSteps() ([]Row, error) {
-	times := samples{}
+	times, cpus := samples{}, samples{}
 	var order []string
 	argv := with([]string{b.agentrun, "--log-level", "debug", "--log-format", "json"}, b.exec(3, "/bin/true")[1:]...)
 	for range b.size.steps {
@@ -84,6 +84,7 @@ func (b *bench) launchSteps() ([]Row, error) {
 		for _, s := range steps {
 			order = append(order, s.name)
 			times.add(s.name, s.took.Seconds()*1e3)
+			cpus.add(s.name, s.cpu.Seconds()*1e3)
 		}
 		order = append(order, allSteps, outside)
 		times.add(allSteps, launch.Seconds()*1e3)
@@ -96,6 +97,9 @@ func (b *bench) launchSteps() ([]Row, error) {
 		}
 		row := times.row(name, "ms", nil)
 		row.Note = stepNotes[name]
+		if cpu := cpus[name]; len(cpu) > 0 {
+			row.CPU = cpus.row(name, "ms", nil).Median
+		}
 		rows = append(rows, row)
 	}
 	return rows, nil
@@ -115,6 +119,7 @@ var stepNotes = map[string]string{
 type stepTime struct {
 	name string
 	took time.Duration
+	cpu  time.Duration // of the launching thread
 }
 
 // parseSteps reads the log of one run at level debug, as JSON lines.
@@ -124,6 +129,7 @@ func parseSteps(log []byte) (steps []stepTime, launch time.Duration, err error) 
 			Msg    string
 			Step   string
 			Took   time.Duration
+			CPU    time.Duration
 			Launch time.Duration
 		}
 		if json.Unmarshal([]byte(line), &l) != nil {
@@ -131,7 +137,7 @@ func parseSteps(log []byte) (steps []stepTime, launch time.Duration, err error) 
 		}
 		switch l.Msg {
 		case "launch":
-			steps = append(steps, stepTime{l.Step, l.Took})
+			steps = append(steps, stepTime{l.Step, l.Took, l.CPU})
 		case "started":
 			launch = l.Launch
 		}

@@ -66,7 +66,6 @@ type aliveOpts struct {
 	profile string // a built-in
 	change  func(*runtime.Spec)
 	plan    func(*runtime.Plan)
-	step    func(string, time.Duration)
 	start   rings.Ring // of the source; none: the profile's
 }
 
@@ -125,7 +124,7 @@ func launchAlive(t testing.TB, o aliveOpts) *alive {
 		defer stdin.Close()
 		s := runtime.Run(ctx, plan, runtime.Options{
 			RunDir: runDir, Stdin: stdin, Stdout: stdout, Stderr: os.Stderr, Ring: a.source,
-			OnLive: func(l *runtime.Live) { live <- l }, OnEvent: func(e runtime.LiveEvent) { a.events <- e }, OnStep: o.step,
+			OnLive: func(l *runtime.Live) { live <- l }, OnEvent: func(e runtime.LiveEvent) { a.events <- e },
 			ApplyTime: time.Duration(slow * float64(90*time.Millisecond)),
 		})
 		close(live)
