@@ -123,7 +123,8 @@ func TestM23Soak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.Mount("soak", n.state, "tmpfs", 0, "size=64m,mode=0700"); err != nil {
+	size := 64 + 16*int(length.Minutes()) // MiB: the records take some four a minute
+	if err := unix.Mount("soak", n.state, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=0700", size)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
