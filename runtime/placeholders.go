@@ -55,7 +55,7 @@ func placeholder(rel string) string {
 }
 
 // holdPlaceholders makes what is missing of the guarded paths among the entries of a view; nil if there are none.
-func holdPlaceholders(runDir string, entries []fsjail.Entry) (h *placeholders, err error) {
+func holdPlaceholders(runDir string, entries []fsjail.Entry) (_ *placeholders, err error) {
 	i := slices.IndexFunc(entries, func(e fsjail.Entry) bool { return e.Guard })
 	ws := slices.IndexFunc(entries, func(e fsjail.Entry) bool { return e.Target == workspaceDir })
 	if i < 0 || ws < 0 {
@@ -76,7 +76,7 @@ func holdPlaceholders(runDir string, entries []fsjail.Entry) (h *placeholders, e
 	if err != nil {
 		return nil, err
 	}
-	h = &placeholders{dir, f}
+	h := &placeholders{dir, f}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.end())
@@ -174,6 +174,9 @@ func (h *placeholders) make(root *os.File, rel string, isFile bool, owner *fsjai
 		err = makeFile(dir, name, placeholder(rel))
 	default:
 		err = os.NewSyscallError("mkdirat", unix.Mkdirat(dir, name, 0o755))
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return nil // in this instant somebody else has made one, and it is guarded as it is
 	}
 	if err == nil && rel == path.Dir(ignoredByOpencode) {
 		err = h.make(root, ignoredByOpencode, true, owner)

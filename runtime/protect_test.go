@@ -142,3 +142,26 @@ func TestRisky(t *testing.T) {
 		}
 	}
 }
+
+// What can't be made in a workspace, here since a run that lives there has put a link in its way, is an error of the one run that wants
+// it, and nothing of it is left.
+func TestPlaceholdersThatCantBeMade(t *testing.T) {
+	ws, dir := t.TempDir(), t.TempDir()
+	if err := os.Symlink("/", filepath.Join(ws, "link")); err != nil {
+		t.Fatal(err)
+	}
+	h, err := holdPlaceholders(dir, []fsjail.Entry{
+		{Target: workspaceDir, Source: ws},
+		{Target: workspaceDir + "/.envrc", Guard: true, IsFile: true},
+		{Target: workspaceDir + "/link/.envrc", Guard: true, IsFile: true},
+	})
+	if h != nil || err == nil || !strings.Contains(err.Error(), "link/.envrc") {
+		t.Errorf("%v, %v, want an error that names link/.envrc", h, err)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, placeholdersDir)); len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if _, err := os.Lstat(filepath.Join(ws, ".envrc")); err == nil {
+		t.Error(".envrc is left")
+	}
+}

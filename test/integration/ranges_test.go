@@ -238,9 +238,10 @@ func TestM3EndedRunsSayWhatHelps(t *testing.T) {
 func TestM3TerminalIsWarned(t *testing.T) {
 	t.Parallel()
 	n := startDaemon(t)
-	o := opts{profile: "ring2", flags: []string{"--timeout", "61s", "--name", "warned", "--workspace", t.TempDir()}}
-	screen := opts{profile: "ring2", flags: append([]string{"-t"}, o.flags...)}
-	piped := n.prepare(t, o, "/usr/bin/sleep", "60")
+	warned := func(flags ...string) opts {
+		return opts{profile: "ring2", flags: append(flags, "--timeout", "61s", "--name", "warned", "--workspace", t.TempDir())}
+	}
+	piped := n.prepare(t, warned(), "/usr/bin/sleep", "60")
 	if err := piped.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -248,10 +249,10 @@ func TestM3TerminalIsWarned(t *testing.T) {
 		c    *call
 		want string
 	}{
-		"alone":             {newPlace(t).at(prepare(t, o, "/usr/bin/sleep", "60")), " agentrun extend warned 10m\r\n"},
-		"alone, screen":     {newPlace(t).at(prepare(t, screen, "/usr/bin/sleep", "60")), "(agentrun extend warned 10m)\a"},
-		"by daemon":         {n.prepare(t, o, "/usr/bin/sleep", "60"), " agentrun extend warned 10m\r\n"},
-		"by daemon, screen": {n.prepare(t, screen, "/usr/bin/sleep", "60"), "(agentrun extend warned 10m)\a"},
+		"alone":             {newPlace(t).at(prepare(t, warned(), "/usr/bin/sleep", "60")), " agentrun extend warned 10m\r\n"},
+		"alone, screen":     {newPlace(t).at(prepare(t, warned("-t"), "/usr/bin/sleep", "60")), "(agentrun extend warned 10m)\a"},
+		"by daemon":         {n.prepare(t, warned(), "/usr/bin/sleep", "60"), " agentrun extend warned 10m\r\n"},
+		"by daemon, screen": {n.prepare(t, warned("-t"), "/usr/bin/sleep", "60"), "(agentrun extend warned 10m)\a"},
 	} {
 		term := openTerminal(t, 80, 24)
 		c := term.begin(tt.c)
