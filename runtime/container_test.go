@@ -141,7 +141,7 @@ func TestM22FrozenGroupHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Kill(-watchdog.Process.Pid, unix.SIGKILL); _ = watchdog.Wait() }()
-	g, err := cgroups.Create(cgroupParent+"/frozen", cgroups.Limits{CPU: 1, Memory: 64 << 20, PIDs: 16})
+	g, err := cgroups.Create(fmt.Sprintf("%s/frozen%d", cgroupParent, os.Getpid()), cgroups.Limits{CPU: 1, Memory: 64 << 20, PIDs: 16})
 	if err != nil {
 		t.Fatal(err)
 	}
