@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 
 	"agentrun/test/exit"
 )
@@ -94,6 +96,10 @@ func (p *policyPoint) mend() error {
 	p.up.begin()
 	p.Be("allow")
 	l, err := net.Listen("tcp", p.at)
+	// A child of ours that is between fork and exec has the closed one, too.
+	for give := time.Now().Add(hang()); errors.Is(err, unix.EADDRINUSE) && time.Now().Before(give); l, err = net.Listen("tcp", p.at) {
+		time.Sleep(10 * time.Millisecond)
+	}
 	if err != nil {
 		return err
 	}
