@@ -24,7 +24,7 @@ const (
 	llMake = unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK |
 		unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	llWrite = llMake | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER
+	llWrite = llMake | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_REFER
 )
 
 // Scopes of landlock(7), ABI 6.
@@ -33,16 +33,16 @@ const (
 	scopeSignal       = 1 << 1
 )
 
-// handled is every file system right a Landlock version knows, so that what is not given is refused, but for reading: all that is shown may
-// be read, so a domain could only say that once more, and it would cost each open(2) and each listing a walk up to the root.
+// handled is every file system right a Landlock version knows, so that what is not given is refused, but for two. Reading: all that is
+// shown may be read, so a domain could only say that once more, and it would cost each open(2) and each listing a walk up to the root.
+// Truncating, for the same price: a domain that handles it walks at each open, also of one for reading, to know whether a later
+// ftruncate(2) may (hook_file_open in security/landlock/fs.c). What it alone would stop is truncate(2) and O_RDONLY|O_TRUNC of a file that
+// the agent's own user may write below a mount that is read-only by mistake; for writing to such a file WRITE_FILE is asked.
 func handled(abi int) uint64 {
 	fs := uint64(llMake | unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK)
 	if abi >= 2 {
 		fs |= unix.LANDLOCK_ACCESS_FS_REFER
-	}
-	if abi >= 3 {
-		fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
 	if abi >= 5 {
 		fs |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
@@ -67,7 +67,7 @@ func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 	if writableRoot {
 		give("/", llWrite|unix.LANDLOCK_ACCESS_FS_EXECUTE)
 	}
-	give("/dev", unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_TRUNCATE|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
+	give("/dev", unix.LANDLOCK_ACCESS_FS_WRITE_FILE|unix.LANDLOCK_ACCESS_FS_IOCTL_DEV)
 	for _, e := range entries {
 		switch {
 		case e.Kind == Tmpfs && e.Exec:
@@ -95,5 +95,4 @@ func Landlock(abi int, entries []Entry, writableRoot bool) LandlockDomain {
 
 // fileRights are the rights a rule on something that is not a directory may carry; landlock_add_rule(2)
 // answers EINVAL to any other.
-const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
-	unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV

@@ -111,6 +111,33 @@ func TestFIFOInReadOnlyWorkspace(t *testing.T) {
 	}
 }
 
+// M-2: the agent's own files of a folder that it may only read keep their bytes, by path and by a descriptor for reading: no other wall than the
+// mount has a say in truncating (fsjail.Landlock).
+func TestReadOnlyFilesAreNotTruncated(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	needProgram(t, "python3")
+	ws := workspace(t)
+	kept := write(t, filepath.Join(ws, "kept"), "kept\n", 0o666)
+	os.Chown(kept, owner, owner)
+	const truncate = `
+import errno, os
+for how in (lambda: os.truncate("kept", 0), lambda: os.open("kept", os.O_RDONLY | os.O_TRUNC),
+            lambda: os.ftruncate(os.open("kept", os.O_RDONLY), 0)):
+    try: how(); print("done")
+    except OSError as e: print(errno.errorcode[e.errno])`
+	for _, flag := range []string{"--workspace", "--ro-bind"} {
+		r := run(t, opts{profile: "ring3", flags: []string{flag, ws + map[string]string{"--ro-bind": ":/data"}[flag]}},
+			"sh", "-c", `cd /data 2>/dev/null || cd /workspace; exec python3 -c "$0"`, truncate)
+		if r.stdout != "EROFS\nEROFS\nEINVAL\n" {
+			t.Errorf("%s: got %q, %q", flag, r.stdout, r.stderr)
+		}
+		if b, err := os.ReadFile(kept); string(b) != "kept\n" {
+			t.Errorf("%s: the file is %q %v", flag, b, err)
+		}
+	}
+}
+
 // THREATS "the host's shared counters": each record lock is memory of the kernel's that no cgroup is charged for, and no rlimit counts them. A run
 // that hoards them is ended; one that holds a thousand goes on. Locks that the supervisor couldn't count aren't there.
 func TestRecordLocks(t *testing.T) {
