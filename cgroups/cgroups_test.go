@@ -850,7 +850,7 @@ func TestKillRefusesSelf(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
 		// Checked without moving the test: a child group of the real root would hold us on exit.
 		g := create(t, limits)
-		self := &Group{name: g.name, mode: g.mode, hiers: []hier{{controllers: []string{"x"}, dir: t.TempDir()}}}
+		self := &Group{name: g.name, mode: g.mode, killing: make(chan struct{}, 1), hiers: []hier{{controllers: []string{"x"}, dir: t.TempDir()}}}
 		if err := os.WriteFile(filepath.Join(self.hiers[0].dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())+"\n0\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -1252,7 +1252,7 @@ func frozenNow(g *Group) (bool, error) {
 		if g.mode == V2 {
 			return true, nil
 		}
-		if stray, err := g.outsideUnified(); err != nil || len(stray) == 0 {
+		if _, stray, _, err := g.census(); err != nil || len(stray) == 0 {
 			return err == nil, err
 		}
 	}

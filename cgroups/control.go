@@ -75,7 +75,7 @@ func (g *Group) freeze(ctx context.Context) error {
 	}
 	// On hybrid a process may be in the v1 groups and not (yet) in the cgroup2 tree: stop those by the v1 freezer. What is frozen cannot
 	// fork, so this check is not racy for what it finds.
-	stray, err := g.outsideUnified()
+	_, stray, _, err := g.census()
 	if err != nil || len(stray) == 0 {
 		return err
 	}
@@ -137,30 +137,6 @@ func await[T comparable](ctx context.Context, what string, want T, read func() (
 	}
 }
 
-func (g *Group) outsideUnified() ([]int, error) {
-	in, err := g.inUnified()
-	if err != nil {
-		return nil, err
-	}
-	all, _, err := g.allProcs()
-	return without(all, in), err
-}
-
-// inUnified lists the processes that the cgroup2 tree has, in ascending order.
-func (g *Group) inUnified() ([]int, error) {
-	u, ok := g.unified()
-	if !ok {
-		return nil, nil
-	}
-	in, _, err := procs(u.dir)
-	slices.Sort(in)
-	return in, err
-}
-
-func without(pids, sorted []int) []int {
-	return slices.DeleteFunc(pids, func(p int) bool { _, ok := slices.BinarySearch(sorted, p); return ok })
-}
-
 // unfreeze requests a thaw everywhere without waiting for it. A group that is gone is thawed.
 func (g *Group) unfreeze() error {
 	var errs []error
@@ -203,7 +179,8 @@ const freezeForKill = 50 * time.Millisecond
 
 // Kill ends every process in the group and its children, and returns once cgroup.procs is empty in every hierarchy. killed is the number
 // of distinct processes it saw; one born and dead between two looks is not counted. It ends with an error that lists who is left when
-// ctx does: a process in uninterruptible sleep dies when the kernel lets it.
+// ctx does: a process in uninterruptible sleep dies when the kernel lets it. Who comes while another kills waits for that, looks, and
+// counts what the other has seen.
 //
 // The group stays closed afterwards: its pids limit is 0, so what is moved into it later cannot fork. Update opens it again.
 func (g *Group) Kill(ctx context.Context) (killed int, err error) {
@@ -212,6 +189,24 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 			err = fmt.Errorf("kill cgroup %s: %w", g.name, err)
 		}
 	}()
+	before := 0
+	select {
+	case g.killing <- struct{}{}:
+	default:
+		select {
+		case g.killing <- struct{}{}:
+			before = g.killed
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+	defer func() { <-g.killing }()
+	n, err := g.kill(ctx)
+	g.killed = max(n, before)
+	return g.killed, err
+}
+
+func (g *Group) kill(ctx context.Context) (int, error) {
 	seen := map[int]struct{}{}
 	killFile := g.unifiedFile("cgroup.kill")
 	if g.noKillFile {
@@ -219,7 +214,8 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 	}
 	var b backoff
 	for first := true; ; first = false {
-		pids, hidden, err := g.allProcs()
+		// Looked up before the kill: a scan takes locks that the dying need. One that this misses is in the next round's list.
+		pids, outside, hidden, err := g.census()
 		if err != nil {
 			return len(seen), err
 		}
@@ -243,12 +239,7 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 			}
 		}
 		if killFile != "" {
-			// Looked up before the kill: a scan takes locks that the dying need. One that this misses is in the next round's list.
-			in, err := g.inUnified()
-			if err != nil {
-				return len(seen), err
-			}
-			pids = without(pids, in)
+			pids = outside
 			// The kernel signals all of them under its own lock, forks in flight included (kernel/cgroup/cgroup.c, cgroup_kill; 5.14).
 			if err := writeFile(killFile, "1"); err != nil && !gone(err) {
 				return len(seen), err

@@ -113,13 +113,16 @@ type Group struct {
 
 	noKillFile bool // tests only: kill as on a kernel without cgroup.kill
 
+	killing chan struct{} // holds one while somebody kills
+	killed  int           // seen by the last kill; whoever kills has it
+
 	mu     sync.Mutex // guards limits and the order of limit writes
 	limits Limits
 	swap   string
 }
 
 func newGroup(h Host, name string) *Group {
-	g := &Group{name: name, mode: h.Mode}
+	g := &Group{name: name, mode: h.Mode, killing: make(chan struct{}, 1)}
 	byMount := map[string]int{}
 	for _, c := range slices.Sorted(maps.Keys(h.V1)) {
 		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct

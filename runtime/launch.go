@@ -477,9 +477,6 @@ func (l *launch) watchMemory() (err error) {
 // killAll returns when the cgroup is proved empty. An empty one stays so: only a process in it could fork
 // into it, and nobody else moves processes there.
 func (l *launch) killAll() error {
-	if pids, err := l.group.Pids(); err == nil && len(pids) == 0 {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()
 	_, err := l.group.Kill(ctx)

@@ -118,6 +118,7 @@ type Live struct {
 	die  context.CancelFunc
 	done chan struct{} // closed when the status stands
 
+	stopped atomic.Bool   // frozen for its kill: nothing thaws it
 	closing atomic.Bool   // being killed or over: nothing is thawed, opened or raised any more
 	held    atomic.Bool   // frozen by an operator
 	ring    atomic.Uint32 // rings.Ring
@@ -408,6 +409,7 @@ func (v *Live) FreezeForKill(ctx context.Context) error {
 	if err != nil && v.life.Err() != nil {
 		return ErrEnded
 	}
+	v.stopped.Store(err == nil)
 	return err
 }
 
@@ -428,19 +430,18 @@ func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error
 	if !slices.Contains([]State{Killed, Policy, TimedOut, OOM}, cause.State) {
 		return 0, fmt.Errorf("kill: %q is no state of a run that was killed", cause.State)
 	}
-	fctx, cancel := context.WithTimeout(ctx, freezeForKill)
-	_ = v.FreezeForKill(fctx)
-	cancel()
-	fell := v.close() // who kills takes the ring first, and what the demotion has killed by then is of this kill (H-22)
-	if pids, err := v.launch.group.Pids(); err == nil {
-		killed = len(slices.DeleteFunc(pids, func(p int) bool { return p == v.launch.initPID }))
+	if !v.stopped.Load() {
+		fctx, cancel := context.WithTimeout(ctx, freezeForKill)
+		_ = v.FreezeForKill(fctx)
+		cancel()
 	}
+	fell := v.close() // who kills takes the ring first, and what the demotion has killed by then is of this kill (H-22)
 	v.run.decide(verdict{cause.State, cause.Reason})
 	if err := fault.At("live/kill"); err != nil {
 		return 0, err
 	}
-	n, err := v.launch.group.Kill(ctx)
-	return max(killed, n-1) + fell, err
+	killed, err = v.launch.group.Kill(ctx)
+	return max(killed-1, 0) + fell, err // pid 1 is no process of the agent's
 }
 
 // ofOneKill is how long ago the demotion may be that a kill began with.
