@@ -179,8 +179,8 @@ const freezeForKill = 50 * time.Millisecond
 
 // Kill ends every process in the group and its children, and returns once cgroup.procs is empty in every hierarchy. killed is the number
 // of distinct processes it saw; one born and dead between two looks is not counted. It ends with an error that lists who is left when
-// ctx does: a process in uninterruptible sleep dies when the kernel lets it. Who comes while another kills waits for that, looks, and
-// counts what the other has seen.
+// ctx does: a process in uninterruptible sleep dies when the kernel lets it. Who comes while another kills waits for that, and looks;
+// killed is then what one of them saw, and so it is for who comes later and finds nothing.
 //
 // The group stays closed afterwards: its pids limit is 0, so what is moved into it later cannot fork. Update opens it again.
 func (g *Group) Kill(ctx context.Context) (killed int, err error) {
@@ -189,20 +189,18 @@ func (g *Group) Kill(ctx context.Context) (killed int, err error) {
 			err = fmt.Errorf("kill cgroup %s: %w", g.name, err)
 		}
 	}()
-	before := 0
 	select {
-	case g.killing <- struct{}{}:
+	case g.killing <- struct{}{}: // also with a ctx that has ended: a first round is always made
 	default:
 		select {
 		case g.killing <- struct{}{}:
-			before = g.killed
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		}
 	}
 	defer func() { <-g.killing }()
 	n, err := g.kill(ctx)
-	g.killed = max(n, before)
+	g.killed = max(g.killed, n)
 	return g.killed, err
 }
 

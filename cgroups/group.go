@@ -114,7 +114,7 @@ type Group struct {
 	noKillFile bool // tests only: kill as on a kernel without cgroup.kill
 
 	killing chan struct{} // holds one while somebody kills
-	killed  int           // seen by the last kill; whoever kills has it
+	killed  int           // the most that one of them saw; whoever kills has it
 
 	mu     sync.Mutex // guards limits and the order of limit writes
 	limits Limits
