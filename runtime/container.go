@@ -72,11 +72,13 @@ func (l *launch) executeStub(peer *os.File) error {
 		defer born.Close()
 		argv, files = append(argv, "born"), append(files, born.Fd())
 	}
-	l.stage0, err = syscall.ForkExec(l.root.Path+stubPath, argv, &syscall.ProcAttr{Files: files})
+	// In a process group of its own: until pid 1 is known, what the stub forks is in it (begin).
+	l.stage0, err = syscall.ForkExec(l.root.Path+stubPath, argv, &syscall.ProcAttr{Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
 	if err != nil {
 		l.stage0 = 0
 		return fmt.Errorf("start pid 1: %w", err)
 	}
+	l.begin = l.stage0
 	if born == nil {
 		err = l.group.Add(l.stage0)
 	} else {
@@ -216,16 +218,15 @@ func (l *launch) destroyContainer() error {
 	}
 	err := l.killAll()
 	// Our own children that nobody has waited for: their numbers are nobody else's. A group without a cgroup may not have come to know them.
-	if l.stage0 != 0 {
-		_ = unix.Kill(l.stage0, unix.SIGKILL)
-		_ = waitFor(l.stage0)
-	}
 	if !l.reaped && l.initPID != 0 {
 		_ = unix.Kill(l.initPID, unix.SIGKILL)
 		_ = l.reap()
 	}
-	if l.initPID == 0 { // what was born in the cgroup, and had no time to tell: this thread has no other child
-		_, _ = unix.Wait4(-1, nil, unix.WALL|unix.WNOTHREAD, nil)
+	if l.stage0 != 0 {
+		// Also what had no time to tell its number. Not any child: this process has others, which may have come to this very thread.
+		_ = unix.Kill(-l.begin, unix.SIGKILL)
+		for waitFor(-l.begin) == nil {
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()

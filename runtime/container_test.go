@@ -162,8 +162,16 @@ func TestM22FrozenGroupHoldsUpNobody(t *testing.T) {
 	l.ids = rootPool().block(1, false)
 	l.network = func() (*netns.NS, error) { close(began); return netns.New() }
 	go thread.Throwaway(func() {
-		err := l.startContainer()
-		ended <- errors.Join(err, l.destroyContainer())
+		other, err := syscall.ForkExec("/bin/sleep", []string{"sleep", "60"}, nil) // a child of the same thread, and nobody's to wait for
+		if err != nil {
+			t.Error(err)
+		}
+		err = l.startContainer()
+		err = errors.Join(err, l.destroyContainer())
+		if err := errors.Join(unix.Kill(other, unix.SIGKILL), waitFor(other)); err != nil {
+			t.Error(err)
+		}
+		ended <- err
 	})
 	<-began
 	time.Sleep(50 * time.Millisecond) // it is on its way into the group

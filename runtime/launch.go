@@ -128,6 +128,7 @@ type launch struct {
 	live      *fsjail.Live                 // mounts that a change of ring concerns; nil: the ring can't change
 	holding   func() (*fsjail.Live, error) // waits for them; the same answer each time
 	stage0    int                          // what makes the sandbox; 0: it wasn't started, or is reaped
+	begin     int                          // the process group of all that the stub is before pid 1 says that it is there
 	initPID   int                          // pid 1; 0: there was none
 	reaped    bool                         // pid 1 is
 	control   *stub.Conn

@@ -344,7 +344,6 @@ static void make_sandbox(const char *self, int born)
 	}
 	/* A parent that died before this is seen by the end of its socket, before anything waits for long. */
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
-	must(STEP_SESSION, sys0(__NR_setsid)); /* no terminal of the supervisor's */
 	must(STEP_HOSTNAME, sys2(__NR_sethostname, sandbox.hostname, sandbox.hostlen));
 	long r = sys2(__NR_keyctl, KEYCTL_JOIN_SESSION_KEYRING_, 0); /* or the supervisor's keys came along (session-keyring(7)) */
 	if (r < 0 && r != -ENOSYS_)
@@ -623,6 +622,8 @@ static void __attribute__((noreturn, used)) run(const long *stack)
 		fail(CONTROL, STEP_SELF, sigfd);
 	if (say(CONTROL, SAY_HELLO, MSG_VERSION, 0, -1) < 0)
 		quit(125);
+	/* No terminal of the supervisor's. Not before it knows us: without our number it finds us by the process group. */
+	must(STEP_SESSION, sys0(__NR_setsid));
 	receive(fds);
 	if (confinement.flags & FLAG_TTY)
 		tty = open_pty();
