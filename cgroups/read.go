@@ -33,6 +33,26 @@ func readFile(path string) (string, error) {
 	return string(bytes.TrimRight(buf[:n], "\n")), nil
 }
 
+// readList reads a file of any length, such as cgroup.procs, without what os.ReadFile asks the kernel about a file that it might wait for.
+func readList(path string) (list []byte, err error) {
+	fd, err := retryInt(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0) })
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	for {
+		list = slices.Grow(list, 4096) // no read of such a file gives more than a page
+		n, err := retryInt(func() (int, error) { return unix.Read(fd, list[len(list):cap(list)]) })
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			return list, nil
+		}
+		list = list[:len(list)+n]
+	}
+}
+
 // writeFile never creates: on a path that is not a cgroup file it must fail.
 func writeFile(path, value string) error {
 	fd, err := retryInt(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0) })
@@ -136,7 +156,7 @@ func procs(dir string) (pids []int, hidden int, err error) {
 // procsIn is procs of these directories alone.
 func procsIn(dirs ...string) (pids []int, hidden int, err error) {
 	for _, d := range dirs {
-		b, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
+		b, err := readList(filepath.Join(d, "cgroup.procs"))
 		// EOPNOTSUPP: a threaded group, whose processes are all listed by its domain above.
 		if err != nil && !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) {
 			return nil, 0, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -35,8 +36,10 @@ type Root struct {
 
 	fd        int
 	agent     IDs
-	ours      map[uint64]bool // devices of file systems made here: only there may mount points be created
-	placed    map[string]int  // target → O_PATH descriptor of the mount, for Again
+	ours      map[uint64]bool   // devices of file systems made here: only there may mount points be created
+	placed    map[string]int    // target → O_PATH descriptor of the mount, for Again
+	top       folder            // fd, the root's to close
+	folders   map[string]folder // of ours below it, by their paths, which end with a slash
 	layers    int
 	upperSize int64
 	known     map[string]bool // top-level names the view put there, not the agent
@@ -52,7 +55,10 @@ type Options struct {
 // Build puts the view together in dir, an existing empty directory. The caller's thread must have
 // been through Isolate. On error the half-built mounts are detached again.
 func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err error) {
-	r := &Root{Path: filepath.Join(dir, "root"), fd: -1, agent: agent, ours: map[uint64]bool{}, placed: map[string]int{}, upperSize: opt.UpperSize}
+	r := &Root{
+		Path: filepath.Join(dir, "root"), fd: -1, agent: agent, ours: map[uint64]bool{}, placed: map[string]int{}, folders: map[string]folder{},
+		upperSize: opt.UpperSize,
+	}
 	defer func() {
 		r.release()
 		if err != nil {
@@ -104,6 +110,10 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 	if err := r.own(r.fd); err != nil {
 		return nil, err
 	}
+	if r.top, err = r.folderOf(r.fd); err != nil {
+		return nil, err
+	}
+	r.top.kept = true
 	r.known = map[string]bool{}
 	for _, e := range entries {
 		r.known[strings.SplitN(strings.TrimPrefix(e.Target, "/"), "/", 2)[0]] = true
@@ -142,6 +152,7 @@ func (r *Root) release() {
 		unix.Close(fd)
 	}
 	r.close = nil
+	clear(r.folders)
 }
 
 // own remembers that mount points may be created on the file system fd is on.
@@ -170,91 +181,110 @@ func (r *Root) add(e Entry) error {
 	return fmt.Errorf("kind %q: %w", e.Kind, unix.EINVAL)
 }
 
-// parent opens the directory a target stands in, creating what is missing on our own file systems,
-// and gives the last component. No link is followed on the way.
-func (r *Root) parent(target string) (dirfd int, name string, err error) {
-	parts := strings.Split(strings.TrimPrefix(target, "/"), "/")
-	dir := r.fd
-	for _, part := range parts[:len(parts)-1] {
-		next, err := r.step(dir, part)
-		if dir != r.fd {
-			unix.Close(dir)
-		}
+// folder is where a target stands.
+type folder struct {
+	fd    int
+	ours  bool // made here: mount points may be created in it
+	kept  bool // the root's to close
+	owner IDs
+}
+
+func (f folder) done() {
+	if !f.kept {
+		unix.Close(f.fd)
+	}
+}
+
+// parent opens the folder a target stands in, creating what is missing on our own file systems, and gives the last component. No link is
+// followed on the way. A folder of ours is kept for the next target in it: nobody else can reach it before the view is whole, and a
+// mount, which might come to lie over it, lets all of them go (place).
+func (r *Root) parent(target string) (folder, string, error) {
+	at, name := path.Split(target)
+	f := r.top
+	if at == "/" {
+		return f, name, nil
+	}
+	if f, ok := r.folders[at]; ok {
+		return f, name, nil
+	}
+	for part := range strings.SplitSeq(strings.Trim(at, "/"), "/") {
+		next, err := r.step(f, part)
+		f.done()
 		if err != nil {
-			return -1, "", fmt.Errorf("%s in %s: %w", part, target, err)
+			return folder{}, "", fmt.Errorf("%s in %s: %w", part, target, err)
 		}
-		dir = next
+		f = next
 	}
-	if dir == r.fd {
-		if dir, err = unix.Dup(r.fd); err != nil {
-			return -1, "", os.NewSyscallError("dup", err)
-		}
-		unix.CloseOnExec(dir)
+	if f.ours {
+		f.kept = true
+		r.close = append(r.close, f.fd)
+		r.folders[at] = f
 	}
-	return dir, parts[len(parts)-1], nil
+	return f, name, nil
 }
 
 const openPath = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-func (r *Root) step(dir int, name string) (int, error) {
-	fd, err := unix.Openat(dir, name, openPath, 0)
+func (r *Root) step(dir folder, name string) (folder, error) {
+	fd, err := unix.Openat(dir.fd, name, openPath, 0)
 	if errors.Is(err, unix.ENOENT) {
-		if err := r.creatable(dir); err != nil {
-			return -1, err
+		if err := dir.make(name, true); err != nil {
+			return folder{}, err
 		}
-		if err := unix.Mkdirat(dir, name, 0o755); err != nil {
-			return -1, os.NewSyscallError("mkdirat", err)
-		}
-		if err := inherit(dir, name); err != nil {
-			return -1, err
-		}
-		fd, err = unix.Openat(dir, name, openPath|unix.O_DIRECTORY, 0)
+		fd, err = unix.Openat(dir.fd, name, openPath|unix.O_DIRECTORY, 0)
 	}
 	if err != nil {
-		return -1, os.NewSyscallError("openat", err)
+		return folder{}, os.NewSyscallError("openat", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	f, err := r.folderOf(fd)
+	if err != nil {
 		unix.Close(fd)
-		return -1, fmt.Errorf("is a link or file, not a directory: %w", unix.ENOTDIR)
 	}
-	return fd, nil
+	return f, err
 }
 
-// inherit gives what was just made for a mount the owner of the folder it is in: what stands in the agent's
-// scratch is the agent's, who writes beside the mount (a program's other settings beside one that is shown).
-// What is in the skeleton stays ours.
-func inherit(dir int, name string) error {
+func (r *Root) folderOf(fd int) (folder, error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(dir, &st); err != nil {
-		return os.NewSyscallError("fstat", err)
+	if err := unix.Fstat(fd, &st); err != nil {
+		return folder{}, os.NewSyscallError("fstat", err)
 	}
-	return os.NewSyscallError("fchownat", unix.Fchownat(dir, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW))
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return folder{}, fmt.Errorf("is a link or file, not a directory: %w", unix.ENOTDIR)
+	}
+	return folder{fd: fd, ours: r.ours[st.Dev], owner: IDs{UID: int(st.Uid), GID: int(st.Gid)}}, nil
 }
 
 // ErrNoMountPoint: the mount point would have to be created in a directory of the host.
 var ErrNoMountPoint = errors.New("no such mount point, and agentrun creates none in the host's directories")
 
-func (r *Root) creatable(dir int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(dir, &st); err != nil {
-		return os.NewSyscallError("fstat", err)
-	}
-	if !r.ours[st.Dev] {
+// make makes a folder or a file for a mount, with the owner of the folder it is in: what stands in the agent's scratch is the agent's, who
+// writes beside the mount (a program's other settings beside one that is shown). What is in the skeleton stays ours.
+func (f folder) make(name string, isDir bool) (err error) {
+	if !f.ours {
 		return ErrNoMountPoint
+	}
+	if isDir {
+		err = unix.Mkdirat(f.fd, name, 0o755)
+	} else {
+		err = unix.Mknodat(f.fd, name, unix.S_IFREG|0o644, 0)
+	}
+	if err == nil && f.owner != (IDs{UID: os.Geteuid(), GID: os.Getegid()}) {
+		err = unix.Fchownat(f.fd, name, f.owner.UID, f.owner.GID, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err != nil {
+		return fmt.Errorf("create mount point: %w", err)
 	}
 	return nil
 }
 
 // ourParent is parent for what is made in it.
-func (r *Root) ourParent(target string) (dirfd int, name string, err error) {
-	dir, name, err := r.parent(target)
-	if err == nil {
-		if err = r.creatable(dir); err != nil {
-			unix.Close(dir)
-		}
+func (r *Root) ourParent(target string) (folder, string, error) {
+	f, name, err := r.parent(target)
+	if err == nil && !f.ours {
+		f.done()
+		err = ErrNoMountPoint
 	}
-	return dir, name, err
+	return f, name, err
 }
 
 func (r *Root) addDir(e Entry) error {
@@ -262,11 +292,11 @@ func (r *Root) addDir(e Entry) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
-	if err := unix.Mkdirat(dir, name, uint32(e.Mode.Perm())); err != nil && !errors.Is(err, unix.EEXIST) {
+	defer dir.done()
+	if err := unix.Mkdirat(dir.fd, name, uint32(e.Mode.Perm())); err != nil && !errors.Is(err, unix.EEXIST) {
 		return os.NewSyscallError("mkdirat", err)
 	}
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(dir.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("openat", err)
 	}
@@ -284,8 +314,8 @@ func (r *Root) addLink(e Entry) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
-	return os.NewSyscallError("symlinkat", unix.Symlinkat(e.Source, dir, name))
+	defer dir.done()
+	return os.NewSyscallError("symlinkat", unix.Symlinkat(e.Source, dir.fd, name))
 }
 
 func (r *Root) addFile(e Entry) error {
@@ -293,70 +323,59 @@ func (r *Root) addFile(e Entry) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
-	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return os.NewSyscallError("openat", err)
-	}
-	f := os.NewFile(uintptr(fd), e.Target)
-	defer f.Close()
-	if _, err := f.WriteString(e.Content); err != nil {
-		return err
-	}
-	return f.Chmod(e.Mode.Perm())
+	defer dir.done()
+	return writeNew(dir.fd, name, e.Content, uint32(e.Mode.Perm()))
 }
 
-// target opens where a mount goes, creating the mount point on our own file systems.
-func (r *Root) target(target string, isDir bool) (int, error) {
+// target says where a mount goes: a name in a folder, or, without a name, what is open. The mount point is created on our own file systems:
+// what was just made there is what was asked for. What was there already is looked at.
+func (r *Root) target(target string, isDir bool) (at folder, name string, err error) {
 	dir, name, err := r.parent(target)
 	if err != nil {
-		return -1, err
+		return folder{}, "", err
 	}
-	defer unix.Close(dir)
-	fd, err := unix.Openat(dir, name, openPath, 0)
+	if dir.ours {
+		if err = dir.make(name, isDir); !errors.Is(err, unix.EEXIST) {
+			return dir, name, err
+		}
+	}
+	defer dir.done()
+	fd, err := unix.Openat(dir.fd, name, openPath, 0)
 	if errors.Is(err, unix.ENOENT) {
-		if err := r.creatable(dir); err != nil {
-			return -1, err
-		}
-		if isDir {
-			err = unix.Mkdirat(dir, name, 0o755)
-		} else {
-			err = unix.Mknodat(dir, name, unix.S_IFREG|0o644, 0)
-		}
-		if err == nil {
-			err = inherit(dir, name)
-		}
-		if err != nil {
-			return -1, os.NewSyscallError("create mount point", err)
-		}
-		fd, err = unix.Openat(dir, name, openPath, 0)
+		return folder{}, "", ErrNoMountPoint
 	}
 	if err != nil {
-		return -1, os.NewSyscallError("openat", err)
+		return folder{}, "", os.NewSyscallError("openat", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
-		return -1, os.NewSyscallError("fstat", err)
+		return folder{}, "", os.NewSyscallError("fstat", err)
 	}
 	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFLNK || (kind == unix.S_IFDIR) != isDir {
 		unix.Close(fd)
-		return -1, fmt.Errorf("mount point is of another kind than what is mounted on it: %w", unix.ENOTDIR)
+		return folder{}, "", fmt.Errorf("mount point is of another kind than what is mounted on it: %w", unix.ENOTDIR)
 	}
-	return fd, nil
+	return folder{fd: fd}, "", nil
 }
 
 // place moves a detached mount onto its target and remembers it. The descriptor is the root's to close from here on.
 func (r *Root) place(mnt int, target string, isDir bool) error {
 	r.close = append(r.close, mnt)
-	at, err := r.target(target, isDir)
+	at, name, err := r.target(target, isDir)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(at)
-	err = unix.MoveMount(mnt, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
-	if err != nil {
+	defer at.done()
+	flags := unix.MOVE_MOUNT_F_EMPTY_PATH // a link as last component isn't followed
+	if name == "" {
+		flags |= unix.MOVE_MOUNT_T_EMPTY_PATH
+	}
+	if err := unix.MoveMount(mnt, "", at.fd, name, flags); err != nil {
 		return os.NewSyscallError("move_mount", err)
+	}
+	if isDir {
+		clear(r.folders)
 	}
 	r.placed[target] = mnt
 	return nil
@@ -418,8 +437,8 @@ func (r *Root) addGuard(e Entry) (mnt int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	defer unix.Close(dir)
-	at, err := unix.Openat(dir, name, openPath, 0)
+	defer dir.done()
+	at, err := unix.Openat(dir.fd, name, openPath, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("openat", err)
 	}

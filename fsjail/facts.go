@@ -73,15 +73,24 @@ func writeShown(dir, name, content string, made map[string]bool) error {
 	if err := makeShown(dir, path.Dir(name), made); err != nil {
 		return err
 	}
-	fd, err := unix.Open(dir+name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	return writeNew(unix.AT_FDCWD, dir+name, content, 0o644)
+}
+
+// writeNew writes a file that isn't there, with its mode whatever the umask.
+func writeNew(dir int, name, content string, mode uint32) error {
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte(content)); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+	for b := []byte(content); len(b) > 0; {
+		n, err := unix.Write(fd, b)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+		b = b[n:]
 	}
-	return os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o644))
+	return os.NewSyscallError("fchmod", unix.Fchmod(fd, mode))
 }
 
 func makeShown(dir, name string, made map[string]bool) error {

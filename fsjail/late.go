@@ -118,7 +118,7 @@ func seenRoot() (*Root, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("open root", err)
 	}
-	return &Root{fd: root, placed: map[string]int{}}, nil
+	return &Root{fd: root, top: folder{fd: root, kept: true}, placed: map[string]int{}}, nil
 }
 
 // Close drops what was not attached. It may be called on nil.

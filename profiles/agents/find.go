@@ -183,15 +183,23 @@ func packageOf(program string) string {
 	return program
 }
 
-// ofAVersion is a folder that version managers make for one version of a program.
-var ofAVersion = regexp.MustCompile(`^v?\d+\.\d+\.\d+$`)
+// ofAVersion says whether it is a folder that version managers make for one version of a program.
+func ofAVersion(name string) bool {
+	parts := strings.Split(strings.TrimPrefix(name, "v"), ".")
+	for _, p := range parts {
+		if p == "" || strings.Trim(p, "0123456789") != "" {
+			return false
+		}
+	}
+	return len(parts) == 3
+}
 
 // installationOf is what to show of a Node: all of its folder where that is for one version of it, as npm lies in it;
 // else the file, since a folder such as ~/.local holds anything.
 func installationOf(node string) string {
 	prefix := filepath.Dir(filepath.Dir(node))
 	for _, dir := range []string{prefix, filepath.Dir(prefix)} {
-		if ofAVersion.MatchString(filepath.Base(dir)) {
+		if ofAVersion(filepath.Base(dir)) {
 			return prefix
 		}
 	}
