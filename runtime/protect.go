@@ -246,8 +246,8 @@ func (g *guarding) within(dir string, depth int) error {
 		return nil
 	}
 	names, err := fs.ReadDir(g.root.FS(), dir)
-	if errors.Is(err, fs.ErrPermission) {
-		return nil // whose it isn't to read runs nothing of it
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		return nil // whose it isn't to read runs nothing of it; and what another run had made is gone in this instant
 	}
 	if err != nil {
 		return err

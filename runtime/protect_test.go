@@ -165,3 +165,16 @@ func TestPlaceholdersThatCantBeMade(t *testing.T) {
 		t.Error(".envrc is left")
 	}
 }
+
+// What another run had made may go between a look at it and the next: then it is as if it had never been there.
+func TestGuardsOfWhatGoes(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	g := &guarding{root: root, at: map[string]fsjail.Entry{}}
+	if err := g.within(".pi", 0); err != nil {
+		t.Errorf("a folder that was there: %v", err)
+	}
+}

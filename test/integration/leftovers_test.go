@@ -31,7 +31,7 @@ func TestNothingIsLeft(t *testing.T) {
 		{"fork bomb", opts{profile: "ring2", unsafe: true, flags: []string{"--timeout", "500ms"}}, "bomb"},
 		{"children that stay", opts{profile: "ring2"}, "forks 20"},
 		{"killed by policy", opts{profile: "ring3", flags: []string{"--max-output", "4k"}}, "output 1000000"},
-		{"bad system call", opts{profile: "ring3"}, "int80"},
+		{"bad system call", opts{profile: "ring3"}, "x32 39"},
 		{"private root", opts{profile: "ring1"}, "create /usr/x"},
 		{"command not found", opts{profile: "ring3"}, ""},
 	} {

@@ -170,7 +170,7 @@ func TestHostileRootShapes(t *testing.T) {
 					look = "stat" // opening it would be the agent's own wait
 				}
 				before := tree(t, root) + tree(t, host)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(slow*float64(20*time.Second)))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(slow*float64(75*time.Second))) // a step ends by itself after 30 s
 				defer cancel()
 				cmd := exec.CommandContext(ctx, agentrun, "--state-dir", stateDir, "--run-dir", runDir, "exec", "--no-daemon", "--no-gateway", "--ring", ring, "--rootfs", root, "--",
 					"/bin/probe", look, "/etc/passwd", ",", "cat", "/etc/secret", ",", "cat", "/etc/mark", ",", "status", ",", "create", "/etc/new")
