@@ -53,6 +53,7 @@ var kinds = []struct {
 	{&AgentKey{}, "what an agent may be started with, and which runs were (M-9, M-21)"},
 	{&Undo{}, "a tool's call is taken back, and how that ended (H-7)"},
 	{&LimitChange{}, "an operator gave a live run more, or took some of it (M-3)"},
+	{&FileCopy{}, "what an operator took out of a live run's files, or put there (M-23)"},
 }
 
 // Each record tells its kind.
@@ -95,6 +96,7 @@ func (*CheckpointLost) Kind() Kind     { return "checkpoint_lost" }
 func (*AgentKey) Kind() Kind           { return "agent_key" }
 func (*Undo) Kind() Kind               { return "undo" }
 func (*LimitChange) Kind() Kind        { return "limit_change" }
+func (*FileCopy) Kind() Kind           { return "file_copy" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

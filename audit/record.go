@@ -288,6 +288,19 @@ type LimitChange struct {
 	RunID   string   `log:"run_id optID"`
 }
 
+// FileCopy is what an operator copied out of a live run or into it, after its end (M-23).
+type FileCopy struct {
+	AgentID   string `log:"agent_id id"`
+	By        string `log:"by id"`          // who, as uid:0
+	Bytes     int64  `log:"bytes optCount"` // of the files' content
+	Code      string `log:"code optCode"`   // why it ended early; what was copied until then counts
+	Direction string `log:"direction code"` // out, in
+	Entries   int64  `log:"entries optCount"`
+	Path      string `log:"path id"` // in the sandbox
+	RunID     string `log:"run_id optID"`
+	SHA256    Hash   `log:"sha256 digest"` // of the tar that went out or came in, as far as it did
+}
+
 // Repair accounts for bytes that are no entry: what a writer left that died, or ran out of disk, in the middle of a line.
 // They stay where they are. Only the log writes it, straight behind them.
 type Repair struct {

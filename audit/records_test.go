@@ -94,6 +94,8 @@ func examples() [][2]Record {
 			&Undo{By: "uid:0", CallID: "r.1", RunID: "r", State: "undoing", Tool: "t", Trigger: "operator"}},
 		{&LimitChange{AgentID: "a1", By: "uid:0", Limits: []string{"cpu 2", "memory 2GiB"}, Note: "ticket 81", RunID: "r1"},
 			&LimitChange{AgentID: "a1", By: "uid:0"}},
+		{&FileCopy{AgentID: "a1", By: "uid:0", Bytes: 5, Code: "failed", Direction: "out", Entries: 2, Path: "/workspace/src", RunID: "r1", SHA256: digestOf(8)},
+			&FileCopy{AgentID: "a1", By: "uid:0", Direction: "in", Path: "/workspace", SHA256: digestOf(9)}},
 	}
 }
 

@@ -201,6 +201,12 @@ type Controller interface {
 	Output(ctx context.Context, id string, follow bool, w io.Writer) error
 	// Attach connects a detached run's input and output to conn until either ends.
 	Attach(ctx context.Context, id string, conn io.ReadWriter) error
+	// Files lists what a folder of the sandbox has, or describes what the path names.
+	Files(ctx context.Context, id string, r FilesRequest) ([]FileInfo, error)
+	// ReadFiles sends a tar of what the path names over conn (Stdout), and then what it copied; WriteFiles unpacks one that comes (Stdin, up
+	// to an empty frame) into the folder that the path names. By is on record.
+	ReadFiles(ctx context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error
+	WriteFiles(ctx context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error
 }
 
 // Error is a refusal with a stable code. Status is HTTP's.

@@ -70,6 +70,7 @@ func TestM23DocumentHasTheTypes(t *testing.T) {
 		"Process": Process{}, "Elevation": Elevation{}, "ElevateRequest": ElevateRequest{}, "LimitChange": LimitChange{}, "Selector": Selector{},
 		"KillRequest": KillRequest{}, "KillOneRequest": KillOneRequest{}, "KillResult": KillResult{}, "KillList": KillList{}, "RevokeRequest": RevokeRequest{},
 		"SignalRequest": SignalRequest{}, "ExtendRequest": ExtendRequest{}, "Lease": Lease{}, "Pressure": Pressure{}, "Event": Event{}, "Done": Done{}, "Error": Error{},
+		"FilesRequest": FilesRequest{}, "FileInfo": FileInfo{}, "FileList": FileList{}, "Copied": Copied{},
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(schemas))); diff != "" {
 		t.Fatalf("types and schemas differ:\n%s", diff)
@@ -151,7 +152,7 @@ func TestM23BodiesAreTheTypes(t *testing.T) {
 	s := startServer(t, Access{})
 	for path, typ := range map[string]reflect.Type{
 		"kill": reflect.TypeFor[KillOneRequest](), "elevate": reflect.TypeFor[ElevateRequest](), "revoke": reflect.TypeFor[RevokeRequest](), "signal": reflect.TypeFor[SignalRequest](),
-		"limits": reflect.TypeFor[Limits](), "extend": reflect.TypeFor[ExtendRequest](),
+		"limits": reflect.TypeFor[Limits](), "extend": reflect.TypeFor[ExtendRequest](), "files": reflect.TypeFor[FilesRequest](),
 	} {
 		for f := range typ.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -58,6 +58,9 @@ func routes() []route {
 		{"GET", "/v1/sandboxes/{id}/wait", nil, reads((*call).wait)},
 		{"GET", "/v1/sandboxes/{id}/output", []string{"follow"}, (*call).output},
 		{"POST", "/v1/sandboxes/{id}/attach", nil, (*call).attach},
+		{"POST", "/v1/sandboxes/{id}/files", nil, posts((*call).files)},
+		{"POST", "/v1/sandboxes/{id}/read", nil, copies(Controller.ReadFiles)},
+		{"POST", "/v1/sandboxes/{id}/write", nil, copies(Controller.WriteFiles)},
 		{"POST", "/v1/kill", nil, posts((*call).killAll)},
 		{"GET", "/v1/events", []string{"since", "follow"}, (*call).events},
 	}
@@ -109,8 +112,8 @@ func (q *call) check(r route) error {
 	if r.method == "GET" && len(q.request.Body) > 0 {
 		return badField("body", "GET has none")
 	}
-	if q.request.Upgrade != "" && !strings.HasSuffix(r.path, "/attach") {
-		return badField("Upgrade", "only attach changes the protocol")
+	if _, last, _ := strings.Cut(r.path, "{id}/"); q.request.Upgrade != "" && !slices.Contains([]string{"attach", "read", "write"}, last) {
+		return badField("Upgrade", "only attach, read and write change the protocol")
 	}
 	return nil
 }

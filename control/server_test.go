@@ -137,6 +137,38 @@ func (f *fake) Output(_ context.Context, id string, _ bool, w io.Writer) error {
 	}
 	return err
 }
+func (f *fake) Files(_ context.Context, id string, r FilesRequest) ([]FileInfo, error) {
+	return []FileInfo{{Name: r.Path, Kind: "file"}}, f.has(id)
+}
+
+// ReadFiles sends the path, and WriteFiles says how much came.
+func (f *fake) ReadFiles(_ context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error {
+	if err := f.has(id); err != nil {
+		return err
+	}
+	a := NewAttachServer(conn)
+	if err := a.Send(Stdout, []byte(r.Path+" for "+by)); err != nil {
+		return err
+	}
+	return a.Send(Stderr, []byte(`{"entries":1,"bytes":2,"left":0,"changed":0,"sha256":""}`))
+}
+
+func (f *fake) WriteFiles(_ context.Context, id string, _ FilesRequest, _ string, conn io.ReadWriter) error {
+	if err := f.has(id); err != nil {
+		return err
+	}
+	a := NewAttachServer(conn)
+	for n := 0; ; {
+		s, p, err := a.Next()
+		if err != nil {
+			return err
+		}
+		if n += len(p); s != Stdin || len(p) == 0 {
+			return a.Send(Stderr, fmt.Appendf(nil, `{"entries":1,"bytes":%d,"left":0,"changed":0,"sha256":"","error":{"code":"conflict","message":"full"}}`, n))
+		}
+	}
+}
+
 func (f *fake) Attach(_ context.Context, id string, conn io.ReadWriter) error {
 	if err := f.has(id); err != nil {
 		return err

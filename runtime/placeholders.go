@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -217,19 +218,7 @@ func (h *placeholders) end() error {
 	if err := unix.Flock(int(h.record.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil // the last one does it
 	}
-	if _, err := h.record.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	source, made := "", []string(nil)
-	for s := bufio.NewScanner(h.record); s.Scan(); {
-		switch name, err := strconv.Unquote(s.Text()); {
-		case err != nil: // a crash in the middle of writing: it wasn't made yet
-		case path.IsAbs(name):
-			source = name
-		default:
-			made = append(made, name)
-		}
-	}
+	source, made := h.list()
 	root, name, err := openWorkspace(source)
 	if err == nil {
 		if name == filepath.Base(h.record.Name()) {
@@ -240,6 +229,33 @@ func (h *placeholders) end() error {
 		root.Close()
 	}
 	return os.Remove(h.record.Name())
+}
+
+// list is what the record has: the workspace, and what was made in it; folders end with a slash.
+func (h *placeholders) list() (source string, made []string) {
+	for s := bufio.NewScanner(io.NewSectionReader(h.record, 0, math.MaxInt64)); s.Scan(); {
+		switch name, err := strconv.Unquote(s.Text()); {
+		case err != nil: // a crash in the middle of writing: it wasn't made yet
+		case path.IsAbs(name):
+			source = name
+		default:
+			made = append(made, name)
+		}
+	}
+	return source, made
+}
+
+// shown are the paths in the sandbox. It may be called on nil.
+func (h *placeholders) shown() map[string]bool {
+	all := map[string]bool{}
+	if h == nil {
+		return all
+	}
+	_, made := h.list()
+	for _, rel := range made {
+		all[path.Join(workspaceDir, rel)] = true
+	}
+	return all
 }
 
 // unmake removes what still is as it was made: what somebody has put there since is theirs.

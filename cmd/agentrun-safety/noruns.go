@@ -62,3 +62,15 @@ func (noRuns) Events(ctx context.Context, _ uint64, follow bool, _ func(control.
 func (noRuns) Output(_ context.Context, id string, _ bool, _ io.Writer) error { return none(id) }
 
 func (noRuns) Attach(_ context.Context, id string, _ io.ReadWriter) error { return none(id) }
+
+func (noRuns) Files(_ context.Context, id string, _ control.FilesRequest) ([]control.FileInfo, error) {
+	return nil, none(id)
+}
+
+func (noRuns) ReadFiles(_ context.Context, id string, _ control.FilesRequest, _ string, _ io.ReadWriter) error {
+	return none(id)
+}
+
+func (noRuns) WriteFiles(_ context.Context, id string, _ control.FilesRequest, _ string, _ io.ReadWriter) error {
+	return none(id)
+}

@@ -93,10 +93,10 @@ func liveOf(g *global) *liveVerbs {
 }
 
 func (l *liveVerbs) commands() []*cli.Command {
-	return []*cli.Command{
+	return append([]*cli.Command{
 		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.update(), l.extend(), l.elevate(), l.revoke(),
 		l.quarantine(), l.release(), l.score(), l.kill(), l.signal(), l.attach(), l.output(), l.logs(),
-	}
+	}, l.filesCommands()...)
 }
 
 // verb completes a command whose exit codes are its own.

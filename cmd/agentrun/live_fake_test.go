@@ -74,6 +74,7 @@ type fakeSuper struct {
 	kills  map[string]string // id → result
 	inside control.Inspection
 	output string
+	files  []control.FileInfo
 	attach func(io.ReadWriter) error
 	stream func(ctx context.Context, since uint64, send func(control.Event) error) error
 }
@@ -172,6 +173,18 @@ func (f *fakeSuper) Output(_ context.Context, id string, follow bool, w io.Write
 		}
 	}
 	return f.refuse["output"]
+}
+
+func (f *fakeSuper) Files(context.Context, string, control.FilesRequest) ([]control.FileInfo, error) {
+	return f.files, f.refuse["files"]
+}
+
+func (f *fakeSuper) ReadFiles(context.Context, string, control.FilesRequest, string, io.ReadWriter) error {
+	return f.refuse["read"]
+}
+
+func (f *fakeSuper) WriteFiles(context.Context, string, control.FilesRequest, string, io.ReadWriter) error {
+	return f.refuse["write"]
 }
 
 func (f *fakeSuper) Attach(_ context.Context, id string, conn io.ReadWriter) error {

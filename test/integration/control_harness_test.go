@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,12 +42,18 @@ func newPlace(t *testing.T) place {
 // do is any command there.
 func (p place) do(args ...string) result {
 	p.t.Helper()
+	return p.doWith(nil, args...)
+}
+
+// doWith is do with an input.
+func (p place) doWith(in io.Reader, args ...string) result {
+	p.t.Helper()
 	ran(p.t, "root", args)
 	ctx, cancel := context.WithTimeout(context.Background(), hang())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, agentrun, append([]string{"--state-dir", p.state, "--run-dir", p.run}, args...)...)
 	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &errOut
 	began := time.Now()
 	var exit *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// detached starts a run whose shell does that and then waits, once the file "begun" is in its workspace.
+func (p place) detached(name, ws string, o opts, script string) {
+	p.t.Helper()
+	o.flags = append(o.flags, "-d", "--name", name, "--workspace", ws, "--no-gateway")
+	c := p.at(prepare(p.t, o, "/usr/bin/sh", "-c", "cd /workspace; umask 022; "+script+"\necho > /tmp/sandbox/begun; while :; do sleep 1; done"))
+	if out, err := c.output(); err != nil {
+		p.t.Fatalf("detach: %v: %q %s", err, out, c.errOut.String())
+	}
+	p.t.Cleanup(func() { p.do("kill", name) })
+	eventually(p.t, 10*time.Second, "the script is done", func() bool { return p.do("stat", name+":/tmp/sandbox/begun").exit == 0 })
+}
+
+// hostTree lists what a folder of the host has, with content and permissions.
+func hostTree(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
+		if err != nil || at == dir {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text := info.Mode().String()
+		switch {
+		case info.Mode().IsRegular():
+			b, err := os.ReadFile(at)
+			if err != nil {
+				return err
+			}
+			text += " " + string(b)
+		case info.Mode().Type() == fs.ModeSymlink:
+			link, err := os.Readlink(at)
+			if err != nil {
+				return err
+			}
+			text = "-> " + link
+		}
+		all[strings.TrimPrefix(at, dir+"/")] = text
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// M-23: files come out of a live run and go into it, whole, with the rights of its agent, and on record by name and digest.
+func TestM23FilesOfALiveRun(t *testing.T) {
+	p := newPlace(t)
+	ws, host := workspace(t), t.TempDir()
+	p.detached("dev", ws, opts{profile: "ring2"}, `mkdir -p src/deep; printf one > src/a; printf two > src/deep/b; chmod 755 src/deep/b; ln -s deep/b src/link; ln -s ../../../etc src/out; mkfifo src/pipe; printf x > "$(printf 'new\nline')"`)
+
+	p.must("cp", "dev:src", filepath.Join(host, "copy"))
+	want := map[string]string{"a": "-rw-r--r-- one", "deep": "drwxr-xr-x", "deep/b": "-rwxr-xr-x two", "link": "-> deep/b"}
+	if diff := cmp.Diff(want, hostTree(t, filepath.Join(host, "copy"))); diff != "" {
+		t.Errorf("src, copied out (-want +got):\n%s", diff)
+	}
+	if r := p.do("cp", "dev:src", filepath.Join(host, "copy", "a")); r.exit != 1 {
+		t.Errorf("a folder over a file: exit %d", r.exit)
+	}
+	p.must("cp", "dev:src/a", host)
+	p.must("cp", filepath.Join(host, "copy"), "dev:back")
+	if r := p.must("cat", "dev:/workspace/back/deep/b"); r.stdout != "two" {
+		t.Errorf("copied in and read: %q", r.stdout)
+	}
+	p.must("cp", filepath.Join(host, "a"), "dev:back/deep/b")
+	if r := p.must("cat", "dev:back/deep/b"); r.stdout != "one" {
+		t.Errorf("a file in the place of another: %q", r.stdout)
+	}
+	if r := p.must("ls", "dev:"); !strings.Contains(r.stdout, `new\nline`) {
+		t.Errorf("a name with a line break in a list:\n%s", r.stdout)
+	}
+	for path, code := range map[string]string{
+		"dev:/etc/shadow": "not_found", "dev:/workspace/none": "not_found", "dev:/proc/1/environ": "forbidden",
+		"dev:../../../../root": "not_found", "nobody:x": "not_found",
+	} {
+		p.refused(code, "cat", path)
+	}
+	for path, code := range map[string]string{"dev:/usr/bin/x": "forbidden", "dev:/etc/x": "forbidden", "dev:/proc/x": "conflict"} {
+		if code == "forbidden" {
+			p.refused(code, "cp", filepath.Join(host, "a"), path)
+		} else if r := p.do("cp", filepath.Join(host, "a"), path); r.exit != 1 {
+			t.Errorf("cp to %s: exit %d", path, r.exit)
+		}
+	}
+	p.refused("forbidden", "cp", filepath.Join(host, "a"), "dev:.claude/settings.json") // a guarded path
+	for _, args := range [][]string{{"cp", "dev:a"}, {"cp", "a", "b"}, {"cp", "dev:a", "dev:b"}, {"cat", "a"}, {"ls"}, {"cp", "--max-size", "x", "dev:a", "."}} {
+		if r := p.do(args...); r.exit != 2 {
+			t.Errorf("%v: exit %d, want 2", args, r.exit)
+		}
+	}
+
+	// A frozen run's files can be looked at; what the record has is what came out.
+	p.must("freeze", "dev")
+	out := p.must("cp", "dev:src", "-").stdout
+	sum := sha256.Sum256([]byte(out))
+	log := p.must("audit", "tail", "-n", "1", "--json").stdout
+	for _, part := range []string{`"kind":"file_copy"`, `"direction":"out"`, `"path":"/workspace/src"`, `"by":"uid:0"`, hex.EncodeToString(sum[:])} {
+		if !strings.Contains(log, part) {
+			t.Errorf("the record has no %s: %s", part, log)
+		}
+	}
+	p.must("thaw", "dev")
+	p.must("kill", "dev")
+	if r := p.do("cp", "dev:src", host); r.exit != 1 || !strings.Contains(r.stderr, "hint: ") {
+		t.Errorf("after the end: exit %d\n%s", r.exit, r.stderr)
+	}
+	for name := range hostTree(t, host) {
+		if strings.Contains(name, ".agentrun-") {
+			t.Errorf("left on the host: %s", name)
+		}
+	}
+	noAgents(t)
+}
+
+// M-23, M-22: what a copy may do follows the ring: in ring 3 the workspace is read-only, lent ring 2 it isn't, and then it is again.
+func TestM23CopyFollowsTheRing(t *testing.T) {
+	p := newPlace(t)
+	a := p.agent("ward", opts{profile: "ring3", flags: []string{"--workspace", workspace(t)}})
+	file := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.refused("forbidden", "cp", file, "ward:/workspace/x")
+	p.must("cp", file, "ward:/tmp/sandbox/x")
+	a.elevate(time.Minute)
+	a.holds(2)
+	p.must("cp", file, "ward:/workspace/x")
+	p.must("revoke", "ward")
+	a.holds(3)
+	p.refused("forbidden", "cp", file, "ward:/workspace/y")
+}
+
+// M-23: what the agent does to its files while they are copied harms nobody: nothing waits, nothing of the host comes out, nothing that comes
+// out acts, and the host's disk is bounded.
+func TestM23HostileFiles(t *testing.T) {
+	p := newPlace(t)
+	ws, host := workspace(t), t.TempDir()
+	secret := filepath.Join(host, "secret")
+	if err := os.WriteFile(secret, []byte("of the host"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const script = `mkdir d d/1 d/2 d/3; for i in 1 2 3; do ln -s SECRET d/$i/s; ln -s ../../../root d/$i/r; : > d/$i/f; done
+mkfifo pipe; printf x > sticky; truncate -s 60M hole; printf x > first; ln first second
+mkdir -p DEEP
+mkdir swap real; printf in > real/secret
+(while :; do mv swap was 2>/dev/null; ln -s HOST swap 2>/dev/null; rm -f swap; mv was swap 2>/dev/null; done) &
+(while :; do printf 1234567890 > grow; : > grow; done) &`
+	p.detached("bad", ws, opts{profile: "ring2", flags: []string{"--pids", "64"}}, strings.NewReplacer("SECRET", secret, "HOST", host, "DEEP", "deep"+strings.Repeat("/e", 300)).Replace(script))
+
+	p.must("cp", "bad:d", filepath.Join(host, "d"))
+	for name, what := range hostTree(t, filepath.Join(host, "d")) {
+		if strings.HasPrefix(what, "->") || strings.Contains(what, "of the host") {
+			t.Fatalf("%s came out as %s", name, what)
+		}
+	}
+	for range 30 {
+		for _, path := range []string{"bad:swap/secret", "bad:swap", "bad:grow"} {
+			r := p.do("cp", path, "-")
+			if strings.Contains(r.stdout, "of the host") {
+				t.Fatalf("%s: the host's file came out", path)
+			}
+			if n, err := sound([]byte(r.stdout)); r.exit == 0 && (err != nil || n == 0) {
+				t.Errorf("%s: %d entries, %v", path, n, err)
+			}
+		}
+	}
+	if err := os.Chmod(filepath.Join(ws, "sticky"), 0o755|fs.ModeSetuid|fs.ModeSetgid); err != nil {
+		t.Fatal(err)
+	}
+	p.must("cp", "bad:sticky", host)
+	if info, err := os.Stat(filepath.Join(host, "sticky")); err != nil || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+		t.Errorf("a set-user-ID file came out as %v, %v", info.Mode(), err)
+	}
+	for _, args := range [][]string{
+		{"cp", "--max-size", "10M", "bad:hole", filepath.Join(host, "hole")}, // a hole is as large as it says
+		{"cp", "bad:deep", filepath.Join(host, "deep")},                      // more folders than anybody has
+		{"cp", "bad:pipe", filepath.Join(host, "pipe")}, {"cat", "bad:pipe"}, {"cat", "bad:swap"},
+	} {
+		if r := p.do(args...); r.exit != 1 || r.wall > time.Minute {
+			t.Errorf("%v: exit %d after %v\n%s", args, r.exit, r.wall, r.stderr)
+		}
+	}
+	left, err := os.ReadDir(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range left {
+		if !slices.Contains([]string{"secret", "d", "sticky"}, f.Name()) {
+			t.Errorf("left on the host: %s", f.Name())
+		}
+	}
+}
+
+// sound reads a tar to its end.
+func sound(b []byte) (entries int, err error) {
+	t := tar.NewReader(bytes.NewReader(b))
+	for {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return entries, nil
+		}
+		if err != nil {
+			return entries, err
+		}
+		if n, err := io.Copy(io.Discard, t); err != nil || n != h.Size {
+			return entries, errors.Join(err, io.ErrUnexpectedEOF)
+		}
+		entries++
+	}
+}
+
+// M-23: what is copied in may be anybody's tar: nothing of it leads out of the folder, and what is no file is refused.
+func TestM23HostileTarIntoARun(t *testing.T) {
+	p := newPlace(t)
+	ws := workspace(t)
+	p.detached("dev", ws, opts{profile: "ring2"}, "mkdir in; ln -s ../../tmp/sandbox in/way")
+	for name, h := range map[string]tar.Header{
+		"up":     {Typeflag: tar.TypeReg, Name: "../up"},
+		"root":   {Typeflag: tar.TypeReg, Name: "/workspace/up"},
+		"way":    {Typeflag: tar.TypeReg, Name: "way/up"},
+		"device": {Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3},
+		"pipe":   {Typeflag: tar.TypeFifo, Name: "pipe"},
+		"hard":   {Typeflag: tar.TypeLink, Name: "hard", Linkname: "/etc/passwd"},
+	} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		h.Mode = 0o4755
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if r := p.doWith(&b, "cp", "-", "dev:in"); r.exit != 1 {
+			t.Errorf("%s: exit %d\n%s", name, r.exit, r.stderr)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"way": "-> ../../tmp/sandbox"}, hostTree(t, filepath.Join(ws, "in"))); diff != "" {
+		t.Errorf("the folder afterwards (-want +got):\n%s", diff)
+	}
+	if r := p.do("stat", "dev:/tmp/sandbox/up"); r.exit == 0 {
+		t.Errorf("a file went through a link out of the folder:\n%s", r.stdout)
+	}
+	if r := p.doWith(strings.NewReader(strings.Repeat("x", 100)), "cp", "-", "dev:in"); r.exit != 1 {
+		t.Errorf("what is no tar: exit %d", r.exit)
+	}
+}
