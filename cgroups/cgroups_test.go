@@ -292,6 +292,12 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
+// ages is a bound that only a hang comes to: an emulated machine, where a task that spins in the kernel has half of all, takes that much longer.
+func ages(d time.Duration) time.Duration {
+	slow, _ := strconv.Atoi(os.Getenv("AGENTRUN_TEST_SLOW")) // none: 1
+	return d * time.Duration(max(1, slow))
+}
+
 var serial int
 
 func newName() string {
@@ -614,16 +620,16 @@ func TestWithin(t *testing.T) {
 		if pids, err := p.Pids(); err != nil || !slices.Contains(pids, child.pid()) {
 			t.Errorf("got %v, %v, want the process within among them", pids, err)
 		}
-		if n, settled, err := p.KillOthers(within(t, 10*time.Second)); n != 1 || !settled || err != nil {
+		if n, settled, err := p.KillOthers(within(t, ages(10*time.Second))); n != 1 || !settled || err != nil {
 			t.Errorf("KillOthers = %d, %v, %v, want the group's own process alone", n, settled, err)
 		}
 		if alive, err := g.Populated(); !alive || err != nil {
 			t.Errorf("the process within: alive %v, %v", alive, err)
 		}
-		if n, err := p.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+		if n, err := p.Kill(within(t, ages(10*time.Second))); n != 1 || err != nil {
 			t.Errorf("Kill = %d, %v", n, err)
 		}
-		if err := p.Remove(within(t, 10*time.Second)); err != nil {
+		if err := p.Remove(within(t, ages(10*time.Second))); err != nil {
 			t.Error(err)
 		}
 		mustBeGone(t, g)
@@ -699,7 +705,7 @@ func TestKillForkBomb(t *testing.T) {
 		g := create(t, Limits{CPU: 2, Memory: 512 << 20, PIDs: 300})
 		g.noKillFile = noKill
 		bomb := start(t, g, "bomb").expect("ready")
-		deadline := within(t, 30*time.Second)
+		deadline := within(t, ages(30*time.Second))
 		for count(t, g, "pids", "pids.events", "max") == 0 { // the bomb has hit the wall
 			if deadline.Err() != nil {
 				t.Fatal(deadline.Err())
@@ -710,7 +716,7 @@ func TestKillForkBomb(t *testing.T) {
 			t.Errorf("%d processes, limit 300 (%v)", len(p), err)
 		}
 		t0 := time.Now()
-		n, err := g.Kill(within(t, 20*time.Second))
+		n, err := g.Kill(within(t, ages(20*time.Second)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -744,10 +750,10 @@ func TestKillFrozen(t *testing.T) {
 		g := create(t, limits)
 		g.noKillFile = noKill
 		start(t, g, "spin").expect("ready")
-		if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+		if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := g.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+		if n, err := g.Kill(within(t, ages(10*time.Second))); n != 1 || err != nil {
 			t.Errorf("Kill = %d, %v", n, err)
 		}
 		if f, err := frozenNow(g); err != nil || f && g.mode != V1 {
@@ -766,25 +772,25 @@ func TestM22KillOthers(t *testing.T) {
 				start(t, g, "spin").expect("ready")
 			}
 			if frozen {
-				if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+				if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
 					t.Fatal(err)
 				}
 			}
-			killed, settled, err := g.KillOthers(within(t, 10*time.Second), keep.pid())
+			killed, settled, err := g.KillOthers(within(t, ages(10*time.Second)), keep.pid())
 			if killed != 3 || err != nil || settled != !(frozen && g.mode == V1) {
 				t.Errorf("frozen %v: KillOthers = %d, %v, %v", frozen, killed, settled, err)
 			}
 			if frozen {
 				// Those that die leave the frozen state on their way, and on v2 the group is told frozen again only when they are gone.
-				if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+				if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
 					t.Errorf("frozen still: %v", err)
 				}
 				standsStill(t, n)
-				if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+				if err := g.Thaw(within(t, ages(10*time.Second))); err != nil {
 					t.Error(err)
 				}
 			}
-			if _, settled, err := g.KillOthers(within(t, 10*time.Second), keep.pid()); !settled || err != nil {
+			if _, settled, err := g.KillOthers(within(t, ages(10*time.Second)), keep.pid()); !settled || err != nil {
 				t.Errorf("frozen %v: the second KillOthers = %v, %v", frozen, settled, err)
 			}
 			if pids, err := g.Pids(); len(pids) != 1 || pids[0] != keep.pid() || err != nil {
@@ -834,7 +840,7 @@ func TestKillStray(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n, err := g.Kill(within(t, 10*time.Second)); n != len(ps) || err != nil {
+		if n, err := g.Kill(within(t, ages(10*time.Second))); n != len(ps) || err != nil {
 			t.Errorf("Kill = %d, %v, want %d", n, err, len(ps))
 		}
 		for _, p := range ps {
@@ -870,7 +876,7 @@ func TestFreezeThaw(t *testing.T) {
 		g := create(t, limits)
 		_, n := startCounter(t, g)
 		for range 3 {
-			if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+			if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
 				t.Fatal(err)
 			}
 			if f, err := frozenNow(g); !f || err != nil {
@@ -878,13 +884,13 @@ func TestFreezeThaw(t *testing.T) {
 			}
 			standsStill(t, n)
 			at := atomic.LoadUint64(n)
-			if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+			if err := g.Thaw(within(t, ages(10*time.Second))); err != nil {
 				t.Fatal(err)
 			}
 			if f, err := frozenNow(g); f || err != nil {
 				t.Errorf("after Thaw: Frozen = %v, %v", f, err)
 			}
-			for ctx := within(t, 10*time.Second); atomic.LoadUint64(n) == at; {
+			for ctx := within(t, ages(10*time.Second)); atomic.LoadUint64(n) == at; {
 				if ctx.Err() != nil {
 					t.Fatal("does not run again")
 				}
@@ -903,14 +909,14 @@ func TestFreezeOutsideUnified(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := g.Freeze(within(t, 10*time.Second)); err != nil {
+		if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
 			t.Fatal(err)
 		}
 		if f, err := frozenNow(g); !f || err != nil {
 			t.Errorf("Frozen = %v, %v", f, err)
 		}
 		standsStill(t, n)
-		if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+		if err := g.Thaw(within(t, ages(10*time.Second))); err != nil {
 			t.Error(err)
 		}
 	})
@@ -932,13 +938,13 @@ func TestFreezeDeadline(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Freeze = %v, want DeadlineExceeded", err)
 		}
-		if d := time.Since(t0); d > 5*time.Second {
+		if d := time.Since(t0); d > ages(5*time.Second) {
 			t.Errorf("Freeze took %v", d)
 		}
-		if err := g.Thaw(within(t, 10*time.Second)); err != nil {
+		if err := g.Thaw(within(t, ages(10*time.Second))); err != nil {
 			t.Errorf("Thaw after it: %v", err)
 		}
-		if n, err := g.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+		if n, err := g.Kill(within(t, ages(10*time.Second))); n != 1 || err != nil {
 			t.Errorf("Kill = %d, %v", n, err)
 		}
 	})
@@ -1059,7 +1065,7 @@ func TestCPUQuota(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := within(t, 20*time.Second)
+		ctx := within(t, ages(20*time.Second))
 		throttled := func() int64 { return count(t, g, "cpu", "cpu.stat", "nr_throttled") }
 		t0, five := time.Now(), throttled()+5
 		for throttled() < five {
@@ -1092,12 +1098,12 @@ func TestRemove(t *testing.T) {
 		if r, err := RemoveParentIfEmpty(parent); r || err != nil {
 			t.Errorf("RemoveParentIfEmpty = %v, %v with a child", r, err)
 		}
-		if n, err := g.Kill(within(t, 10*time.Second)); n != 1 || err != nil {
+		if n, err := g.Kill(within(t, ages(10*time.Second))); n != 1 || err != nil {
 			t.Errorf("Kill = %d, %v", n, err)
 		}
 		// The child is still a zombie here: not reaped before Remove.
 		for range 2 {
-			if err := g.Remove(within(t, 10*time.Second)); err != nil {
+			if err := g.Remove(within(t, ages(10*time.Second))); err != nil {
 				t.Error(err)
 			}
 			mustBeGone(t, g)
@@ -1124,7 +1130,7 @@ func TestSweep(t *testing.T) {
 		}
 		defer os.Remove(odd)
 		asked := map[string]int{}
-		removed, err := Sweep(within(t, 20*time.Second), parent, func(n string) bool {
+		removed, err := Sweep(within(t, ages(20*time.Second)), parent, func(n string) bool {
 			asked[n]++
 			return n == path.Base(keep.Name())
 		})
