@@ -46,6 +46,12 @@ type Copied struct {
 	Error   *Error `json:"error,omitempty"`
 }
 
+// Hangup is what a connection can whose other side must not be waited for any more.
+type Hangup interface{ Hangup() }
+
+// Hangup has all reading and writing fail from here on.
+func (l *lazy) Hangup() { _ = l.q.conn.SetDeadline(time.Unix(1, 0)) }
+
 const filesProtocol = "agentrun-files"
 
 func (r FilesRequest) check() error {

@@ -220,6 +220,7 @@ type treeWriter struct {
 	tar     *tar.Writer
 	most    FilesLimits
 	without map[string]bool
+	listed  int // names of folders that were read, all of which may be in memory
 	done    *Copied
 }
 
@@ -229,10 +230,11 @@ func (w *treeWriter) folder(dir *os.Root, at string, own fs.FileInfo, depth int)
 	if depth > maxDepth {
 		return errDeep
 	}
-	list, err := namesOf(dir, w.most.Entries)
+	list, err := namesOf(dir, w.most.Entries-w.listed)
 	if err != nil {
 		return err
 	}
+	w.listed += len(list)
 	for _, name := range list {
 		if w.without[path.Join(at, name)] {
 			continue

@@ -14,5 +14,8 @@ func (v *Live) Files() (*fsjail.Files, error) {
 	return fsjail.FilesOf(v.launch.agentFD, fsjail.IDs{UID: agent, GID: agent}, v.launch.guarded.shown()), nil
 }
 
+// Over is closed when no process of the run is left, before it is taken down.
+func (v *Live) Over() <-chan struct{} { return v.life.Done() }
+
 // Folder is where the agent was started: what a path that doesn't begin with a slash is below.
 func (v *Live) Folder() string { return v.launch.plan.Cwd }

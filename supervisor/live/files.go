@@ -24,7 +24,8 @@ import (
 
 const (
 	mostCopied  = 1 << 30 // bytes, unless a request says otherwise
-	mostEntries = 200_000 // files of one copy, or of one list
+	mostEntries = 200_000 // files of one copy
+	mostListed  = 10_000  // names of a list
 	mostPadding = 1 << 20 // bytes behind the end of a tar
 )
 
@@ -60,7 +61,7 @@ func (s *Runs) Files(_ context.Context, id string, r control.FilesRequest) ([]co
 		list = make([]fsjail.FileInfo, 1)
 		list[0], err = f.Stat(at)
 	} else {
-		list, err = f.List(at, mostEntries)
+		list, err = f.List(at, mostListed)
 	}
 	if err != nil {
 		return nil, filesError(at, err)
@@ -90,6 +91,7 @@ func (s *Runs) ReadFiles(_ context.Context, id string, r control.FilesRequest, b
 	if _, err := f.Stat(at); err != nil { // while it can still be refused
 		return filesError(at, err)
 	}
+	defer s.hangUp(v, conn)()
 	frames := control.NewAttachServer(conn)
 	sum := sha256.New()
 	done, err := f.Read(at, io.MultiWriter(sum, frames.Writer(control.Stdout)), limitsOfCopy(r))
@@ -109,6 +111,7 @@ func (s *Runs) WriteFiles(_ context.Context, id string, r control.FilesRequest, 
 	if err != nil {
 		return filesError(at, err)
 	}
+	defer s.hangUp(v, conn)()
 	frames := control.NewAttachServer(conn)
 	sum := sha256.New()
 	from := io.TeeReader(&input{frames: frames}, sum)
@@ -117,6 +120,25 @@ func (s *Runs) WriteFiles(_ context.Context, id string, r control.FilesRequest, 
 		_, err = io.Copy(io.Discard, io.LimitReader(from, mostPadding))
 	}
 	return v.tellCopy(frames, hypervisor.FileCopy{By: by, Path: at, In: true}, done, sum, err)
+}
+
+// hangUp ends the connection of a copy with its run: one that waits for its operator is a thread in the run's mount namespace, whose file
+// systems would outlive it.
+func (s *Runs) hangUp(v *Run, conn io.ReadWriter) (stop func()) {
+	c, ok := conn.(control.Hangup)
+	run, err := v.process()
+	if !ok || err != nil {
+		return func() {}
+	}
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-run.Over():
+			c.Hangup()
+		case <-over:
+		}
+	}()
+	return func() { close(over) }
 }
 
 func limitsOfCopy(r control.FilesRequest) fsjail.FilesLimits {

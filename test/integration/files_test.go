@@ -8,9 +8,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -214,6 +216,46 @@ mkdir swap real; printf in > real/secret
 			t.Errorf("left on the host: %s", f.Name())
 		}
 	}
+}
+
+// M-5, M-23: a copy that its operator lets wait keeps nothing of a run alive, also in a daemon, which lives on: its thread in the run's mount
+// namespace, with the ids of the agent, ends with the run.
+func TestM5StalledCopyHoldsNoRun(t *testing.T) {
+	d := startDaemon(t, "--pool-max", "0")
+	p := place{t, d.run, d.state}
+	p.detached("dev", workspace(t), opts{profile: "ring2", flags: []string{"--scratch-size", "64M"}}, "head -c 20000000 /dev/zero > /tmp/sandbox/big")
+	for _, args := range [][]string{{"cp", "dev:/tmp/sandbox/big", "-"}, {"cp", "-", "dev:/tmp/sandbox"}} {
+		cmd := exec.Command(agentrun, append([]string{"--state-dir", p.state, "--run-dir", p.run}, args...)...)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { in.Close(); out.Close(); _ = cmd.Wait() }()
+	}
+	daemon := (&told{place: p, name: "dev"}).seen().Supervisor
+	eventually(t, 10*time.Second, "both copies wait", func() bool { return lentThreads(daemon) == 2 })
+	p.must("kill", "dev")
+	noAgents(t)
+	eventually(t, 10*time.Second, "no thread is in the sandbox", func() bool { return lentThreads(daemon) == 0 })
+}
+
+// lentThreads counts the threads of a process that have another user's ids.
+func lentThreads(pid int) (n int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	for _, at := range tasks {
+		text, err := os.ReadFile(at)
+		if err == nil && !strings.Contains(string(text), "\nUid:\t0\t") {
+			n++
+		}
+	}
+	return n
 }
 
 // sound reads a tar to its end.
