@@ -54,6 +54,10 @@ same+=(TestMistakesNameTheNextStep TestRing2WithoutWorkspaceWarns TestM23EndedRu
 same+=(TestM7GatewayByTheProxy TestTerminalIsLeftAsItWas TestProgramsThatAskForFacts TestGitIndexOfTheHostIsGood TestBrowserRenders)
 # And of files that the host runs later what is names and programs; that they can't be written is tried here too, by those of mounts.
 same+=(TestPlantedFiles TestGuardedWorkspaceWorks TestMistakesAreToldByTheirLines TestGatewayMistakesAreToldByTheirLines)
+# And of what takes half a minute or more here what the supervisor and the gateway do by themselves.
+same+=(TestH24EverydayProgramsAreFree TestClosedConnectionsAreBounded TestM19GatewayStaysSmall TestRecordLocks TestHost TestM5FewDescriptors TestM6GatewayKilled
+	TestSupervisorDoesNotGrow TestOutputsDontFollowTheAgent TestHomeOfAnOrdinaryUser TestM18CallOfAKilledGatewayIsOnRecord
+	TestM5RootlessSupervisorKilledInEachStep TestM23HostileFiles)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
@@ -61,7 +65,7 @@ while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
 	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.run "${AGENTRUN_VM_RUN:-}" \
-		-test.v=test2json -test.timeout 24m 2>&1
+		-test.v=test2json -test.timeout 35m 2>&1
 	code=$?
 	printf '\n@@testtable end %d\n' "$code"
 done </payload/packages
