@@ -177,11 +177,6 @@ func (c *Client) Attach(ctx context.Context, id string, conn io.ReadWriter) erro
 		return err
 	}
 	defer stream.Close()
-	return c.pass(stream, conn)
-}
-
-// pass carries what comes from either to the other.
-func (c *Client) pass(stream, conn io.ReadWriter) error {
 	ended := make(chan error, 2)
 	// Whichever of the two is left over ends with its own end of the connections.
 	go func() { _, err := io.Copy(stream, conn); ended <- err }()

@@ -117,7 +117,14 @@ func (c *Client) passFiles(ctx context.Context, id, verb string, r FilesRequest,
 		return err
 	}
 	defer stream.Close()
-	return c.pass(stream, conn)
+	go func() {
+		// What the other side takes no more of it has said why of, which is read below. The end of conn is its owner's hanging up.
+		if _, err := io.Copy(stream, conn); err == nil {
+			_ = stream.Close()
+		}
+	}()
+	_, err = io.Copy(conn, stream)
+	return c.broke(err)
 }
 
 func (c *Client) openFiles(ctx context.Context, id, verb string, r FilesRequest) (io.ReadWriteCloser, error) {

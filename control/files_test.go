@@ -25,6 +25,12 @@ func TestM23CopiesOverTheSocket(t *testing.T) {
 	if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeConflict || done.Bytes != int64(len(in)) {
 		t.Errorf("in: %+v, %v", done, err)
 	}
+	for range 50 { // what was said before the other side hung up isn't lost to the failure of the next write
+		_, err = CopyIn(t.Context(), c, "r1", FilesRequest{Path: "full"}, strings.NewReader(strings.Repeat(in, 10)))
+		if e, ok := errors.AsType[*Error](err); !ok || e.Message != "full" {
+			t.Fatalf("refused in the middle: %v", err)
+		}
+	}
 	if list, err := c.Files(t.Context(), "r1", FilesRequest{Path: "x"}); err != nil || len(list) != 1 || list[0].Name != "x" {
 		t.Errorf("list: %v, %v", list, err)
 	}

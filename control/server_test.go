@@ -153,11 +153,14 @@ func (f *fake) ReadFiles(_ context.Context, id string, r FilesRequest, by string
 	return a.Send(Stderr, []byte(`{"entries":1,"bytes":2,"left":0,"changed":0,"sha256":""}`))
 }
 
-func (f *fake) WriteFiles(_ context.Context, id string, _ FilesRequest, _ string, conn io.ReadWriter) error {
+func (f *fake) WriteFiles(_ context.Context, id string, r FilesRequest, _ string, conn io.ReadWriter) error {
 	if err := f.has(id); err != nil {
 		return err
 	}
 	a := NewAttachServer(conn)
+	if r.Path == "full" {
+		return a.Send(Stderr, []byte(`{"entries":0,"bytes":0,"left":0,"changed":0,"sha256":"","error":{"code":"conflict","message":"full"}}`))
+	}
 	for n := 0; ; {
 		s, p, err := a.Next()
 		if err != nil {

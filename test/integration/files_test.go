@@ -246,6 +246,33 @@ func TestM5StalledCopyHoldsNoRun(t *testing.T) {
 	eventually(t, 10*time.Second, "no thread is in the sandbox", func() bool { return lentThreads(daemon) == 0 })
 }
 
+// M-23: an ordinary user's supervisor has the agent's ids in a user namespace of its own, and lends them as root's does; afterwards it is as it was.
+func TestM23FilesOfAnOrdinaryUser(t *testing.T) {
+	u := someone(t)
+	ws := u.workspace(t)
+	code, id, text := u.run(t, "exec", "-d", "--best-effort", "--no-gateway", "--ring", "2", "--workspace", ws, "--name", "mine", "--", "/bin/sh", "-c",
+		"cd /workspace; echo inside > a; while :; do sleep 1; done")
+	if code != 0 {
+		t.Fatalf("detach: exit %d %s%s", code, id, text)
+	}
+	defer func() {
+		u.run(t, "kill", "mine")
+		eventually(t, 10*time.Second, "its supervisor writes no more", func() bool { return os.RemoveAll(filepath.Join(u.home, ".local")) == nil })
+	}()
+	for range 2 {
+		eventually(t, 10*time.Second, "the file comes out", func() bool { _, out, _ := u.run(t, "cat", "mine:a"); return out == "inside\n" })
+		if code, _, text := u.run(t, "cp", "work/a", "mine:b"); code != 0 {
+			t.Errorf("into the run: exit %d %s", code, text)
+		}
+		if b, err := os.ReadFile(filepath.Join(ws, "b")); string(b) != "inside\n" {
+			t.Errorf("copied in: %q, %v", b, err)
+		}
+		if code, _, text := u.run(t, "cp", "work/a", "mine:/usr/b"); code != 1 || !strings.Contains(text, "(forbidden)") {
+			t.Errorf("into /usr: exit %d %s", code, text)
+		}
+	}
+}
+
 // lentThreads counts the threads of a process that have another user's ids.
 func lentThreads(pid int) (n int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
