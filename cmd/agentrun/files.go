@@ -245,9 +245,9 @@ func (t *transfer) in(ctx context.Context, from, dest string) (err error) {
 		return err
 	}
 	name := base
-	there, err := t.run.by.Files(ctx, t.run.ID, control.FilesRequest{Path: dest, Self: true})
+	there, err := fileAt(ctx, t.run, control.FilesRequest{Path: dest})
 	switch e, _ := errors.AsType[*control.Error](err); {
-	case err == nil && there[0].Kind == "folder":
+	case err == nil && there.Kind == "folder":
 		t.request.Path = dest
 	case err == nil && info.IsDir():
 		return fmt.Errorf("%q is a folder, and %q in the sandbox is none", from, dest)
@@ -307,15 +307,13 @@ Exit code: 0; 1 refused, or no plain file; 2 usage.`,
 
 // writeFile writes the content of a plain file.
 func writeFile(ctx context.Context, r liveRun, request control.FilesRequest, to io.Writer) error {
-	request.Self = true
-	list, err := r.by.Files(ctx, r.ID, request)
+	at, err := fileAt(ctx, r, request)
 	if err != nil {
 		return err
 	}
-	if k := list[0].Kind; k != "file" {
-		return hinted.New(fmt.Errorf("it is a %s", strings.Replace(k, "other", "pipe, socket or device", 1)), "agentrun cp copies folders and links")
+	if at.Kind != "file" {
+		return hinted.New(fmt.Errorf("it is a %s", strings.Replace(at.Kind, "other", "pipe, socket or device", 1)), "agentrun cp copies folders and links")
 	}
-	request.Self = false
 	tarOut, tarIn := io.Pipe()
 	written := make(chan error, 1)
 	go func() {
@@ -329,6 +327,19 @@ func writeFile(ctx context.Context, r liveRun, request control.FilesRequest, to 
 	_, err = control.CopyOut(ctx, r.by, r.ID, request, tarIn)
 	tarIn.CloseWithError(err)
 	return errors.Join(err, <-written)
+}
+
+// fileAt is what a path names.
+func fileAt(ctx context.Context, r liveRun, request control.FilesRequest) (control.FileInfo, error) {
+	request.Self = true
+	list, err := r.by.Files(ctx, r.ID, request)
+	if err == nil && len(list) != 1 {
+		err = errors.New("the supervisor doesn't say what it is")
+	}
+	if err != nil {
+		return control.FileInfo{}, err
+	}
+	return list[0], nil
 }
 
 // fileOf is the run and the path of the one argument.
@@ -380,10 +391,15 @@ func (l *liveVerbs) listFiles(c *cli.Context, self bool) error {
 	if err != nil {
 		return err
 	}
-	request.Self = self
 	ctx, cancel := context.WithTimeout(c.Context, answerTime)
 	defer cancel()
-	list, err := r.by.Files(ctx, r.ID, request)
+	var list []control.FileInfo
+	if self {
+		list = make([]control.FileInfo, 1)
+		list[0], err = fileAt(ctx, r, request)
+	} else {
+		list, err = r.by.Files(ctx, r.ID, request)
+	}
 	if err != nil {
 		return refusal("list files of "+r.label(), err)
 	}
