@@ -54,6 +54,8 @@ var kinds = []struct {
 	{&Undo{}, "a tool's call is taken back, and how that ended (H-7)"},
 	{&LimitChange{}, "an operator gave a live run more, or took some of it (M-3)"},
 	{&FileCopy{}, "what an operator took out of a live run's files, or put there (M-23)"},
+	{&SandboxJoin{}, "an operator entered a live run with a further command, before its first instruction (M-23)"},
+	{&SandboxJoinEnd{}, "how that command ended (M-23)"},
 }
 
 // Each record tells its kind.
@@ -97,6 +99,8 @@ func (*AgentKey) Kind() Kind           { return "agent_key" }
 func (*Undo) Kind() Kind               { return "undo" }
 func (*LimitChange) Kind() Kind        { return "limit_change" }
 func (*FileCopy) Kind() Kind           { return "file_copy" }
+func (*SandboxJoin) Kind() Kind        { return "sandbox_join" }
+func (*SandboxJoinEnd) Kind() Kind     { return "sandbox_join_end" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

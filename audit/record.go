@@ -301,6 +301,29 @@ type FileCopy struct {
 	SHA256    Hash   `log:"sha256 digest"` // of the tar that went out or came in, as far as it did
 }
 
+// SandboxJoin is a further command in a live run, before its first instruction. One that has no SandboxJoinEnd was cut off, as its run.
+type SandboxJoin struct {
+	AgentID     string   `log:"agent_id optID"`
+	By          string   `log:"by id"`      // who entered, as uid:0
+	JoinID      string   `log:"join_id id"` // the end has the same
+	ParentRunID string   `log:"parent_run_id optID"`
+	Program     []string `log:"program optIDs"` // and the script, where its extension says who runs it; never the other arguments
+	Ring        Ring     `log:"ring ring"`      // that held then; it follows the run's
+	RunID       string   `log:"run_id id"`
+	SessionID   string   `log:"session_id optID"`
+}
+
+// SandboxJoinEnd is how it ended, when its process is dead.
+type SandboxJoinEnd struct {
+	AgentID    string `log:"agent_id optID"`
+	ExitCode   int64  `log:"exit_code count"`
+	JoinID     string `log:"join_id id"`
+	RunID      string `log:"run_id id"`
+	SessionID  string `log:"session_id optID"`
+	State      string `log:"state code"` // as in the status file of a run; failed: it could not be executed
+	WallTimeNS int64  `log:"wall_time_ns count"`
+}
+
 // Repair accounts for bytes that are no entry: what a writer left that died, or ran out of disk, in the middle of a line.
 // They stay where they are. Only the log writes it, straight behind them.
 type Repair struct {

@@ -96,6 +96,10 @@ func examples() [][2]Record {
 			&LimitChange{AgentID: "a1", By: "uid:0"}},
 		{&FileCopy{AgentID: "a1", By: "uid:0", Bytes: 5, Code: "failed", Direction: "out", Entries: 2, Path: "/workspace/src", RunID: "r1", SHA256: digestOf(8)},
 			&FileCopy{AgentID: "a1", By: "uid:0", Direction: "in", Path: "/workspace", SHA256: digestOf(9)}},
+		{&SandboxJoin{AgentID: "a1", By: "uid:0", JoinID: "j1", ParentRunID: "r0", Program: []string{"/usr/bin/python3", "/workspace/a.py"}, Ring: Standard, RunID: "r1", SessionID: "s1"},
+			&SandboxJoin{By: "uid:0", JoinID: "j", Ring: Root, RunID: "r"}},
+		{&SandboxJoinEnd{AgentID: "a1", ExitCode: 124, JoinID: "j1", RunID: "r1", SessionID: "s1", State: "timeout", WallTimeNS: 17},
+			&SandboxJoinEnd{JoinID: "j", RunID: "r", State: "exited"}},
 	}
 }
 

@@ -130,6 +130,18 @@ type Lease struct {
 	EndsAt  time.Time     `json:"ends_at,omitzero"`
 }
 
+// ExecRequest asks for a further command in a live run. It is confined as the run's first one is.
+type ExecRequest struct {
+	Command []string      `json:"command" read:"required"` // a name in the sandbox's PATH, a path inside, or one in the workspace; then its arguments
+	Env     []string      `json:"env,omitempty"`           // NAME=VALUE, over the run's own
+	Cwd     string        `json:"cwd,omitempty"`           // absolute, inside; empty: the run's
+	TTY     bool          `json:"tty,omitempty"`           // a terminal of its own
+	Rows    int           `json:"rows,omitempty"`          // of it, at first
+	Columns int           `json:"columns,omitempty"`
+	Timeout time.Duration `json:"timeout_ns,omitempty"` // 0: as long as the run lives
+	Detach  bool          `json:"detach,omitempty"`     // it is answered when the command has been executed, which goes on; what it writes is nobody's
+}
+
 // Selector says which runs; exactly one field is set.
 type Selector struct {
 	ID      string `json:"id,omitempty"`
@@ -207,6 +219,8 @@ type Controller interface {
 	// to an empty frame) into the folder that the path names. By is on record.
 	ReadFiles(ctx context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error
 	WriteFiles(ctx context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error
+	// Exec runs a further command in a run, with conn as its input and output, and returns when it has ended. The end of conn kills it.
+	Exec(ctx context.Context, id string, r ExecRequest, by string, conn io.ReadWriter) error
 }
 
 // Error is a refusal with a stable code. Status is HTTP's.
@@ -227,8 +241,10 @@ const (
 	CodeConflict   = "conflict"
 	CodeEnded      = "run_ended"
 	CodeInternal   = "internal"
-	CodeOutOfRange = "out_of_range" // a limit that the node's ranges don't have
-	CodeBusy       = "busy"         // as many connections as there may be, or the supervisor ends
-	CodeAmbiguous  = "ambiguous"    // several runs fit; the client's
-	CodeUnreached  = "unreached"    // a supervisor that doesn't answer; the client's
+	CodeOutOfRange = "out_of_range"           // a limit that the node's ranges don't have
+	CodeBusy       = "busy"                   // as many connections as there may be, or the supervisor ends
+	CodeNoCommand  = "command_not_found"      // of Exec: the sandbox has none of that name
+	CodeNoProgram  = "command_not_executable" // of Exec: what is there can't be executed
+	CodeAmbiguous  = "ambiguous"              // several runs fit; the client's
+	CodeUnreached  = "unreached"              // a supervisor that doesn't answer; the client's
 )

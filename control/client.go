@@ -176,10 +176,33 @@ func (c *Client) Attach(ctx context.Context, id string, conn io.ReadWriter) erro
 	if err != nil {
 		return err
 	}
+	return c.carry(stream, conn)
+}
+
+// Exec is Controller's, as Attach is.
+func (c *Client) Exec(ctx context.Context, id string, r ExecRequest, _ string, conn io.ReadWriter) error {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode the request: %w", err)
+	}
+	answer, err := c.do(ctx, uhttp.Call{Method: "POST", Target: runPath(id) + "/exec", Upgrade: attachProtocol, Body: body})
+	if err != nil {
+		return err
+	}
+	return c.carry(answer.Stream(), conn)
+}
+
+// carry returns when the supervisor has said all, or conn ends. A supervisor that hangs up on what is still sent to it may have said
+// something before.
+func (c *Client) carry(stream io.ReadWriteCloser, conn io.ReadWriter) error {
 	defer stream.Close()
 	ended := make(chan error, 2)
 	// Whichever of the two is left over ends with its own end of the connections.
-	go func() { _, err := io.Copy(stream, conn); ended <- err }()
+	go func() {
+		if _, err := io.Copy(stream, conn); err == nil {
+			ended <- nil
+		}
+	}()
 	go func() { _, err := io.Copy(conn, stream); ended <- err }()
 	return c.broke(<-ended)
 }

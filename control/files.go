@@ -116,15 +116,7 @@ func (c *Client) passFiles(ctx context.Context, id, verb string, r FilesRequest,
 	if err != nil {
 		return err
 	}
-	defer stream.Close()
-	go func() {
-		// What the other side takes no more of it has said why of, which is read below. The end of conn is its owner's hanging up.
-		if _, err := io.Copy(stream, conn); err == nil {
-			_ = stream.Close()
-		}
-	}()
-	_, err = io.Copy(conn, stream)
-	return c.broke(err)
+	return c.carry(stream, conn)
 }
 
 func (c *Client) openFiles(ctx context.Context, id, verb string, r FilesRequest) (io.ReadWriteCloser, error) {

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -249,7 +251,65 @@ func (q *call) attach() error {
 	if len(q.request.Body) > 0 {
 		return badField("body", "attach has none")
 	}
-	return q.s.Controller.Attach(q.ctx, q.id, &lazy{q: q, in: q.in, start: func() error { return q.w.Upgrade(attachProtocol) }})
+	return q.s.Controller.Attach(q.ctx, q.id, q.frames())
+}
+
+func (q *call) frames() *lazy {
+	return &lazy{q: q, in: q.in, start: func() error { return q.w.Upgrade(attachProtocol) }}
+}
+
+func (q *call) exec() error {
+	var r ExecRequest
+	if err := decodeBody(q.request.Body, &r); err != nil {
+		return err
+	}
+	switch {
+	case q.request.Upgrade != attachProtocol:
+		return badField("Upgrade", "want "+attachProtocol)
+	case r.Timeout < 0:
+		return badField("timeout_ns", "it is negative")
+	case r.Rows < 0 || r.Rows > math.MaxUint16 || r.Columns < 0 || r.Columns > math.MaxUint16:
+		return badField("rows", "want 0 to 65535, here and in columns")
+	case r.TTY && r.Detach:
+		return badField("detach", "a detached command has no terminal")
+	}
+	ctx, cancel := context.WithCancelCause(q.ctx)
+	defer cancel(nil)
+	go q.watchPeer(ctx, func() { cancel(errLeft) })
+	return q.s.Controller.Exec(ctx, q.id, r, q.peer.by(), q.frames())
+}
+
+var errLeft = errors.New("whoever ran it has hung up")
+
+// lookForPeer is how often it is looked whether a peer is there whose command neither reads nor writes.
+const lookForPeer = 200 * time.Millisecond
+
+// watchPeer tells when the peer has hung up, also behind input that nobody reads: the end of the connection comes after that.
+func (q *call) watchPeer(ctx context.Context, left func()) {
+	sc, ok := q.conn.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return
+	}
+	look := time.NewTicker(lookForPeer)
+	defer look.Stop()
+	for gone := false; !gone; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		err := raw.Control(func(fd uintptr) {
+			p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor
+			n, err := unix.Poll(p, 0)
+			gone = err == nil && n > 0
+		})
+		gone = gone || err != nil
+	}
+	left()
 }
 
 const attachProtocol = "agentrun-attach"

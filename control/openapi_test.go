@@ -69,7 +69,7 @@ func TestM23DocumentHasTheTypes(t *testing.T) {
 		"Version": Version{}, "Sandbox": Sandbox{}, "Inspection": Inspection{}, "SandboxList": SandboxList{}, "Limits": Limits{}, "Usage": Usage{},
 		"Process": Process{}, "Elevation": Elevation{}, "ElevateRequest": ElevateRequest{}, "LimitChange": LimitChange{}, "Selector": Selector{},
 		"KillRequest": KillRequest{}, "KillOneRequest": KillOneRequest{}, "KillResult": KillResult{}, "KillList": KillList{}, "RevokeRequest": RevokeRequest{},
-		"SignalRequest": SignalRequest{}, "ExtendRequest": ExtendRequest{}, "Lease": Lease{}, "Pressure": Pressure{}, "Event": Event{}, "Done": Done{}, "Error": Error{},
+		"SignalRequest": SignalRequest{}, "ExtendRequest": ExtendRequest{}, "ExecRequest": ExecRequest{}, "Lease": Lease{}, "Pressure": Pressure{}, "Event": Event{}, "Done": Done{}, "Error": Error{},
 		"FilesRequest": FilesRequest{}, "FileInfo": FileInfo{}, "FileList": FileList{}, "Copied": Copied{},
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(schemas))); diff != "" {

@@ -61,6 +61,7 @@ func routes() []route {
 		{"POST", "/v1/sandboxes/{id}/files", nil, posts((*call).files)},
 		{"POST", "/v1/sandboxes/{id}/read", nil, copies(Controller.ReadFiles)},
 		{"POST", "/v1/sandboxes/{id}/write", nil, copies(Controller.WriteFiles)},
+		{"POST", "/v1/sandboxes/{id}/exec", nil, (*call).exec},
 		{"POST", "/v1/kill", nil, posts((*call).killAll)},
 		{"GET", "/v1/events", []string{"since", "follow"}, (*call).events},
 	}
@@ -112,8 +113,8 @@ func (q *call) check(r route) error {
 	if r.method == "GET" && len(q.request.Body) > 0 {
 		return badField("body", "GET has none")
 	}
-	if _, last, _ := strings.Cut(r.path, "{id}/"); q.request.Upgrade != "" && !slices.Contains([]string{"attach", "read", "write"}, last) {
-		return badField("Upgrade", "only attach, read and write change the protocol")
+	if _, last, _ := strings.Cut(r.path, "{id}/"); q.request.Upgrade != "" && !slices.Contains([]string{"attach", "exec", "read", "write"}, last) {
+		return badField("Upgrade", "only attach, exec, read and write change the protocol")
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -172,6 +173,18 @@ func (f *fake) WriteFiles(_ context.Context, id string, r FilesRequest, _ string
 	}
 }
 
+func (f *fake) Exec(ctx context.Context, id string, r ExecRequest, by string, conn io.ReadWriter) error {
+	f.did("exec %s %v %s", id, r, by)
+	if r.Command[0] == "waits" { // without a look at its input
+		if err := NewAttachServer(conn).Send(Stdout, []byte("begun")); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		f.did("exec left: %v", context.Cause(ctx))
+		return nil
+	}
+	return f.Attach(ctx, id, conn)
+}
 func (f *fake) Attach(_ context.Context, id string, conn io.ReadWriter) error {
 	if err := f.has(id); err != nil {
 		return err
@@ -1022,4 +1035,65 @@ func FuzzDecodeBody(f *testing.F) {
 			t.Fatalf("%q: got %v, want %v", unsafe, r, want)
 		}
 	})
+}
+
+func TestM23Exec(t *testing.T) {
+	s := startServer(t, Access{})
+	ask := ExecRequest{Command: []string{"ls", "-l"}, Env: []string{"A=1"}, Cwd: "/tmp", TTY: true, Rows: 2, Columns: 3, Timeout: time.Second}
+	ours, theirs := net.Pipe()
+	answer := make(chan error, 1)
+	go func() { answer <- s.client.Exec(t.Context(), "r1", ask, "", theirs); theirs.Close() }()
+	a := NewAttachClient(ours)
+	go func() { _ = a.Send(Stdin, []byte("typed")); _ = a.Send(Stdin, nil) }()
+	var got []string
+	for {
+		stream, p, err := a.Next()
+		if err != nil {
+			break
+		}
+		got = append(got, fmt.Sprintf("%d %q", stream, p))
+	}
+	if want := []string{`1 "typed"`, `4 "\x00\x00\x00\a"`}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if err := <-answer; err != nil {
+		t.Error(err)
+	}
+	if got, want := s.said(), fmt.Sprintf("exec r1 %v uid:%d", ask, os.Geteuid()); !slices.Contains(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for bad, r := range map[string]ExecRequest{
+		"command: ": {}, "timeout_ns: ": {Command: []string{"x"}, Timeout: -1}, "rows: ": {Command: []string{"x"}, Rows: 1 << 16}, "detach: ": {Command: []string{"x"}, TTY: true, Detach: true},
+	} {
+		if err := s.client.Exec(t.Context(), "r1", r, "", ours); err == nil || !strings.Contains(err.Error(), bad) {
+			t.Errorf("%+v: got %v, want what is wrong with %s", r, err, bad)
+		}
+	}
+	if err := s.client.Exec(t.Context(), "nobody", ask, "", ours); err == nil || !strings.Contains(err.Error(), "no live run") {
+		t.Errorf("got %v, want not_found", err)
+	}
+}
+
+// A command that looks at no input, and a peer that has sent some and gone: the end is seen all the same.
+func TestM23ExecSeesItsPeerLeave(t *testing.T) {
+	s := startServer(t, Access{})
+	ours, theirs := net.Pipe()
+	ctx, leave := context.WithCancel(t.Context())
+	go func() { _ = s.client.Exec(ctx, "r1", ExecRequest{Command: []string{"waits"}}, "", theirs) }()
+	a := NewAttachClient(ours)
+	if _, p, err := a.Next(); err != nil || string(p) != "begun" {
+		t.Fatalf("got %q, %v", p, err)
+	}
+	if err := a.Send(Stdin, []byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	ours.Close()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if got := s.said(); strings.HasPrefix(got[len(got)-1], "exec left: whoever ran it") {
+			return
+		} else if time.Now().After(end) {
+			t.Fatalf("got %q, want the command told", got)
+		}
+	}
 }

@@ -150,14 +150,20 @@ func (v view) within(dir string) bool {
 	return false
 }
 
+// looks gives what a path inside leads to, and a name by which that can be opened here. A view answers it for a sandbox that isn't
+// there yet, and a live root for one that is (joinRoot).
+type looks func(inside string) (name string, info fs.FileInfo, err error)
+
+func (p *Plan) looks() looks { return view(p.Entries).host }
+
 // program is an executable regular file inside.
-func (v view) program(inside string) bool {
-	host, info, err := v.host(inside)
+func (v looks) program(inside string) bool {
+	host, info, err := v(inside)
 	return err == nil && found{inside, host, info}.program()
 }
 
 // lookPath searches the sandbox's PATH.
-func (v view) lookPath(name, pathVar string) (string, bool) {
+func (v looks) lookPath(name, pathVar string) (string, bool) {
 	f, ok := v.search(name, pathVar)
 	return f.inside, ok
 }
@@ -172,13 +178,13 @@ func (f found) program() bool { return f.info.Mode().IsRegular() && f.info.Mode(
 
 // search takes the first program of that name, as a shell would; relative folders of PATH, which depend on
 // where the agent is, don't count.
-func (v view) search(name, pathVar string) (found, bool) {
+func (v looks) search(name, pathVar string) (found, bool) {
 	for dir := range strings.SplitSeq(pathVar, ":") {
 		if !path.IsAbs(dir) {
 			continue
 		}
 		inside := path.Join(dir, name)
-		host, info, err := v.host(inside)
+		host, info, err := v(inside)
 		if f := (found{inside, host, info}); err == nil && f.program() {
 			return f, true
 		}
@@ -190,7 +196,7 @@ var extensions = map[string][]string{".py": {"python3", "python"}, ".js": {"node
 
 // resolve turns the command line into what to execute. An absolute name is a path inside; a bare name
 // is searched in PATH, then in the workspace; a relative path is in the workspace.
-func (v view) resolve(argv []string, pathVar string) (Command, error) {
+func (v looks) resolve(argv []string, pathVar string) (Command, error) {
 	name := argv[0]
 	inside := ""
 	switch {
@@ -207,7 +213,7 @@ func (v view) resolve(argv []string, pathVar string) (Command, error) {
 			return Command{}, &CommandError{Name: name, NotFound: true, Reason: "leads out of the workspace"}
 		}
 	}
-	host, info, err := v.host(inside)
+	host, info, err := v(inside)
 	if err != nil {
 		return Command{}, v.notFound(name, inside, err)
 	}
@@ -219,7 +225,7 @@ func (v view) resolve(argv []string, pathVar string) (Command, error) {
 
 // notFound tells a command that is nowhere from one that is on the host and not shown: that is the common
 // mistake.
-func (v view) notFound(name, inside string, err error) error {
+func (v looks) notFound(name, inside string, err error) error {
 	e := &CommandError{Name: name, NotFound: true, Reason: "not found in the sandbox's PATH or in the workspace"}
 	if path.IsAbs(name) {
 		e.Reason = "no such file in the sandbox"
@@ -286,7 +292,7 @@ func showHint(outside string) string {
 }
 
 // script finds the interpreter of a file: its shebang when it is executable, else its extension.
-func (v view) script(f found, argv []string) (Command, error) {
+func (v looks) script(f found, argv []string) (Command, error) {
 	inside, executable := f.inside, f.info.Mode()&0o111 != 0
 	magic, shebang, err := readHead(f.host)
 	if err != nil {
@@ -322,7 +328,7 @@ func (v view) script(f found, argv []string) (Command, error) {
 
 // checkShebang looks whether the interpreter will be there: execve(2) would only say ENOENT, which
 // reads as if the script were missing.
-func (v view) checkShebang(name, line string) error {
+func (v looks) checkShebang(name, line string) error {
 	fields := strings.Fields(line)
 	if len(fields) == 0 {
 		return &CommandError{Name: name, Reason: "its shebang line names no interpreter"}

@@ -76,7 +76,7 @@ func TestResolve(t *testing.T) {
 		{"awk", "/usr/bin/awk", "awk"}, // through two links
 	}
 	for _, c := range cases {
-		got, err := v.resolve(strings.Fields(c.argv), defaultPath)
+		got, err := looks(v.host).resolve(strings.Fields(c.argv), defaultPath)
 		if err != nil {
 			t.Errorf("%s: %v", c.argv, err)
 			continue
@@ -110,7 +110,7 @@ func TestResolveRefuses(t *testing.T) {
 	}
 	t.Setenv("PATH", "/nonexistent")
 	for _, c := range cases {
-		_, err := v.resolve([]string{c.name}, defaultPath)
+		_, err := looks(v.host).resolve([]string{c.name}, defaultPath)
 		e, ok := errors.AsType[*CommandError](err)
 		if !ok {
 			t.Errorf("%s: got %v, want a CommandError", c.name, err)

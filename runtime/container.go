@@ -103,7 +103,7 @@ func (l *launch) followBirth() error {
 
 // describe tells the stub what the sandbox is made of.
 func (l *launch) describe() error {
-	if err := l.writeProc("oom_score_adj", strconv.Itoa(oomScore(l.plan.Ring))); err != nil {
+	if err := writeProc(l.stage0, "oom_score_adj", strconv.Itoa(oomScore(l.plan.Ring))); err != nil {
 		return err
 	}
 	clocks := ""
@@ -113,16 +113,21 @@ func (l *launch) describe() error {
 			return err
 		}
 	}
+	return l.control.Make(l.sandbox(clocks))
+}
+
+// sandbox is what the stub is told of it, but for the network namespace, which netns has made.
+func (l *launch) sandbox(clocks string) *stub.Sandbox {
 	flags := uint32(0)
 	for _, ns := range l.plan.Namespaces {
-		if ns != "net" { // made by netns
+		if ns != "net" {
 			flags |= namespaceFlags[ns]
 		}
 	}
-	return l.control.Make(&stub.Sandbox{
+	return &stub.Sandbox{
 		Namespaces: flags, Owner: uint32(l.ids.hostOwner()), Agent: agentID, Again: l.ids.hostAgent() == os.Getuid(), //nolint:gosec // ids
 		Hostname: l.plan.Hostname, Root: l.root.Path, Clocks: clocks,
-	})
+	}
 }
 
 // makeApart maps the ids of the new namespace, and follows the stub to where it is pid 1.
@@ -138,28 +143,15 @@ func (l *launch) makeApart() error {
 		fmt.Fprintf(&ids, "%d %d %d\n", m.inside, m.outside, m.count)
 	}
 	for _, file := range []string{"uid_map", "gid_map"} {
-		if err := l.writeProc(file, ids.String()); err != nil {
+		if err := writeProc(l.stage0, file, ids.String()); err != nil {
 			return err
 		}
 	}
 	if err := l.control.Go(); err != nil {
 		return err
 	}
-	// Two processes tell, in any order: what forked it its number, it that it is there, and the kernel whose word that is.
-	for wait := []stub.Kind{stub.Forked, stub.Hello}; len(wait) > 0; {
-		r, err := l.hear(wait...)
-		if err != nil {
-			return err
-		}
-		pid := r.PID
-		if r.Kind == stub.Forked {
-			pid = int(r.A)
-		}
-		if l.initPID != 0 && l.initPID != pid {
-			return fmt.Errorf("pid 1 is %d and %d: %w", l.initPID, pid, unix.EPROTO)
-		}
-		l.initPID = pid
-		wait = slices.DeleteFunc(wait, func(k stub.Kind) bool { return k == r.Kind })
+	if err := bornTo(l.control, func(pid int) { l.initPID = pid }); err != nil {
+		return err
 	}
 	if err := waitFor(l.stage0); err != nil {
 		return err
@@ -168,9 +160,34 @@ func (l *launch) makeApart() error {
 	return nil
 }
 
+// bornTo waits until what the stub has forked is there, and tells its number as soon as it is known. Two processes tell, in any order:
+// what forked it its number, it that it is there, and the kernel whose word that is.
+func bornTo(control *stub.Conn, tell func(pid int)) error {
+	known := 0
+	for wait := []stub.Kind{stub.Forked, stub.Hello}; len(wait) > 0; {
+		r, err := hear(control, wait...)
+		if err != nil {
+			return err
+		}
+		pid := r.PID
+		if r.Kind == stub.Forked {
+			pid = int(r.A)
+		}
+		if known != 0 && known != pid {
+			return fmt.Errorf("pid 1 is %d and %d: %w", known, pid, unix.EPROTO)
+		}
+		known = pid
+		tell(pid)
+		wait = slices.DeleteFunc(wait, func(k stub.Kind) bool { return k == r.Kind })
+	}
+	return nil
+}
+
+func (l *launch) hear(kinds ...stub.Kind) (stub.Report, error) { return hear(l.control, kinds...) }
+
 // hear waits for one of these reports.
-func (l *launch) hear(kinds ...stub.Kind) (stub.Report, error) {
-	r, err := l.control.Next()
+func hear(control *stub.Conn, kinds ...stub.Kind) (stub.Report, error) {
+	r, err := control.Next()
 	if err != nil {
 		return r, fmt.Errorf("pid 1, before it is %v: %w", kinds, err)
 	}
@@ -180,8 +197,8 @@ func (l *launch) hear(kinds ...stub.Kind) (stub.Report, error) {
 	return r, nil
 }
 
-func (l *launch) writeProc(file, text string) error {
-	f, err := os.OpenFile(fmt.Sprintf("/proc/%d/%s", l.stage0, file), os.O_WRONLY, 0)
+func writeProc(pid int, file, text string) error {
+	f, err := os.OpenFile(fmt.Sprintf("/proc/%d/%s", pid, file), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}

@@ -137,7 +137,7 @@ func (p *Plan) interpreters(host string) (programs []string, linker string) {
 		for _, word := range strings.Fields(shebang) {
 			if path.IsAbs(word) {
 				list = append(list, word)
-			} else if exe, ok := view(p.Entries).lookPath(word, defaultPath); ok {
+			} else if exe, ok := p.looks().lookPath(word, defaultPath); ok {
 				list = append(list, exe)
 			}
 		}

@@ -98,7 +98,7 @@ func letsPass(p *profiles.Profile, name string) bool {
 // The number is no wall: another program in the same process has exactly the same rights.
 const chainTries = 16
 
-// warden answers the notifications of one run. It decides by registers and by who asks. What a pointer
+// warden answers the notifications of one process of a run, and of what that starts. It decides by registers and by who asks. What a pointer
 // leads to can change after anybody looked, so it is looked at only where something in the kernel holds
 // the call all the same (programs).
 //
@@ -113,10 +113,19 @@ type warden struct {
 	recorder   *seccomp.Recorder
 	// refused hears of each refusal before the caller does, with the ring that it aims at, or byProfile.
 	refused func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring)
-	profile *profiles.Profile      // the plan's
-	live    atomic.Pointer[rights] // those of the live ring; nil: the plan's
+	profile *profiles.Profile       // the plan's
+	live    *atomic.Pointer[rights] // those of the live ring, for every warden of the run; nil, or of nil: the plan's
 	sockets *socketCount
-	killed  atomic.Pointer[string] // what the agent's first process was killed for; nil: it wasn't
+	killed  atomic.Pointer[string] // what that process was killed for; nil: it wasn't
+}
+
+// joined is the warden of another process of the run: it decides by the same rights, and neither has anything of the other's exec
+// chain.
+func (w *warden) joined(pid int) *warden {
+	return &warden{
+		subprocess: w.subprocess, programs: w.programs, agentPID: pid, recorder: w.recorder, refused: w.refused, profile: w.profile,
+		live: w.live, sockets: w.sockets,
+	}
 }
 
 // Rings that a refused call aims at without a look at what it is.
@@ -127,8 +136,10 @@ const (
 
 // rights holds for one decision: it may be another's in the next.
 func (w *warden) rights() *rights {
-	if r := w.live.Load(); r != nil {
-		return r
+	if w.live != nil {
+		if r := w.live.Load(); r != nil {
+			return r
+		}
 	}
 	return &rights{subprocess: w.subprocess}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -94,7 +93,7 @@ func (e *StepError) Unwrap() error { return e.Err }
 //
 //   - network and holding are begun on other goroutines; who calls them waits, and gets what the first call got.
 //   - group may be asked by anybody, at any time: it has a lock of its own, and killing what is dead already is no error.
-//   - listener goes to the goroutine that serves it (beforeExec), which closes it; from then on it is nil here.
+//   - listener goes to the goroutine that serves it (run.answers), which closes it; from then on it is nil here.
 //   - control is read by another goroutine from beforeExec on, until pid 1 is gone; closing it ends that.
 //   - sockets are read by whoever answers notifications; one that is closed counts as too many.
 //
@@ -132,15 +131,9 @@ type launch struct {
 	initPID   int                          // pid 1; 0: there was none
 	reaped    bool                         // pid 1 is
 	control   *stub.Conn
-	child     *stub.Conn
-	io        *stdio
-	master    *os.File
-	listener  *os.File
+	process   // the agent's first
 	recorder  *seccomp.Recorder
 	bpf       []byte
-	ruleset   *os.File // of the waiting process, which enters it with the command; nil: it has entered, or there is none
-	agentPID  int
-	agentFD   *os.File  // pidfd of the agent's first process
 	fileClock time.Time // before the agent's first instruction, as the kernel notes times of files
 	sockets   *socketCount
 
@@ -541,124 +534,34 @@ func (l *launch) closeStdio() error {
 	return nil
 }
 
-// startAgent sends the confinement and follows the child up to the point where it waits. The order is that of
-// package stub's conversation. What is fetched from the child is fetched before it may go on, so its pid
-// can't have come to mean another process; each descriptor is ours from then on, also when a later answer is
-// wrong (closeAgent).
-func (l *launch) startAgent() error {
-	msg := l.plan.confinement(l.bpf, l.waits(), l.waits() && l.shape.workspace)
-	child, peer, err := stub.Pair()
-	if err != nil {
-		return err
-	}
-	l.child = child
+// startAgent has pid 1 make the agent's first process.
+func (l *launch) startAgent() (err error) {
 	var tools *os.File
 	if l.wayout != nil && l.plan.Wayout.FD != 0 {
 		tools = l.wayout.agentFD
 	}
-	// Anew: a prepared sandbox may have waited for hours.
-	_ = l.control.File().SetReadDeadline(time.Now().Add(stubPatience))
-	err = l.control.Confine(msg, l.io.in, l.io.out, l.io.err, peer, tools)
-	peer.Close()
-	l.io.handedOver()
-	if err != nil {
+	msg := l.plan.confinement(l.bpf, l.waits(), l.waits() && l.shape.workspace)
+	if err := l.confine(l.plan, l.control, msg, tools); err != nil {
 		return err
-	}
-	for {
-		r, err := l.control.Next()
-		if err != nil {
-			return l.plan.explain(err)
-		}
-		if r.Kind == stub.PTY {
-			if err := l.takePTY(r.File); err != nil {
-				return err
-			}
-			continue
-		}
-		if r.Kind != stub.Started {
-			return fmt.Errorf("pid 1 says %d for started: %w", r.Kind, unix.EPROTO)
-		}
-		break
-	}
-	_ = l.control.File().SetReadDeadline(time.Time{})
-	_ = l.child.File().SetReadDeadline(time.Now().Add(stubPatience))
-	r, err := l.child.Next()
-	if err != nil {
-		return l.plan.explain(err)
-	}
-	if r.Kind != stub.Listener {
-		return fmt.Errorf("the agent's process says %d for its listener: %w", r.Kind, unix.EPROTO)
-	}
-	l.agentPID = r.PID
-	fd, err := unix.PidfdOpen(l.agentPID, 0)
-	if err != nil {
-		return os.NewSyscallError("pidfd_open", err)
-	}
-	l.agentFD = os.NewFile(uintptr(fd), "agent")
-	// Fetched rather than sent: after its filter the child may be left without sendmsg(2) (profile strict).
-	fd, err = unix.PidfdGetfd(fd, int(r.A), 0)
-	if err != nil {
-		return os.NewSyscallError("pidfd_getfd", err)
-	}
-	l.listener = os.NewFile(uintptr(fd), "seccomp-listener")
-	if r.B > 0 {
-		if fd, err = unix.PidfdGetfd(int(l.agentFD.Fd()), int(r.B-1), 0); err != nil { //nolint:gosec // a wrong number is no descriptor there
-			return os.NewSyscallError("pidfd_getfd", err)
-		}
-		l.ruleset = os.NewFile(uintptr(fd), "landlock-ruleset")
-	}
-	if err := l.child.Go(); err != nil {
-		return fmt.Errorf("tell the child to drop its listener: %w", err)
-	}
-	r, err = l.child.Next()
-	if err != nil {
-		return l.plan.explain(err)
-	}
-	if r.Kind != stub.Ready {
-		return fmt.Errorf("the agent's process says %d for ready: %w", r.Kind, unix.EPROTO)
 	}
 	l.sockets, err = countSockets(l.agentPID)
 	return err
 }
 
-// takePTY accepts only a real pty master: what came is a descriptor, and descriptors are checked.
-func (l *launch) takePTY(f *os.File) error {
-	if _, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPTN); err != nil {
-		f.Close()
-		return fmt.Errorf("the terminal from pid 1 is no pty: %w", err)
-	}
-	l.master = f
-	l.io.usePTY(f)
-	return nil
-}
-
-// closeAgent only closes: the processes are ended by the container's undo, which comes after it. What the
-// agent asks meanwhile gets no answer, or ENOSYS when the listener is gone.
+// closeAgent only closes: the processes are ended by the container's undo, which comes after it.
 func (l *launch) closeAgent() error {
-	if l.child != nil {
-		l.child.Close()
-	}
-	if l.listener != nil {
-		l.listener.Close()
-	}
-	if l.ruleset != nil {
-		l.ruleset.Close()
-	}
+	l.process.close()
 	if l.stopServing != nil {
 		l.stopServing()
 	}
 	if l.oom != nil {
 		l.oom.Close()
 	}
-	if l.agentFD != nil {
-		l.agentFD.Close()
-	}
 	l.sockets.close()
 	return nil
 }
 
-// letGo starts what must be running before the agent is, and lets it execute. The end of file on the
-// child's socket is the proof: its descriptor is close-on-exec.
+// letGo starts what must be running before the agent is, and lets it execute.
 func (l *launch) letGo() error {
 	if err := l.opt.hook(l); err != nil {
 		return err
@@ -673,21 +576,10 @@ func (l *launch) letGo() error {
 	if err := l.guard.end(); err != nil {
 		return err
 	}
-	_ = l.child.File().SetDeadline(time.Now().Add(stubPatience))
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now); err != nil {
 		return os.NewSyscallError("clock_gettime", err)
 	}
 	l.fileClock = time.Unix(now.Unix())
-	if err := l.child.Execute(command); err != nil {
-		return fmt.Errorf("let the agent go: %w", err)
-	}
-	_, err := l.child.Next()
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	if err == nil {
-		err = unix.EPROTO
-	}
-	return l.plan.explain(err)
+	return l.execute(l.plan, command)
 }

@@ -18,7 +18,6 @@ import (
 	"agentrun/internal/fault"
 	"agentrun/profiles"
 	"agentrun/rings"
-	"agentrun/seccomp"
 )
 
 // RingSource says which ring holds for a run now, and gives a channel that is closed at the next change. What
@@ -111,7 +110,9 @@ type Live struct {
 	run    *run
 	launch *launch
 	warden *warden
-	gate   *seccomp.Gate
+	gate   gates           // of everybody who answers for it
+	asking context.Context //nolint:containedctx // ends when nobody is answered any more
+	joins  joins
 
 	turn chan struct{}   // holds one: who has it may change the run
 	life context.Context // ends with the run
@@ -147,9 +148,9 @@ type Live struct {
 	status   Status
 }
 
-func newLive(r *run, l *launch, w *warden, g *seccomp.Gate) *Live {
+func newLive(asking context.Context, r *run, l *launch, w *warden) *Live {
 	v := &Live{
-		run: r, launch: l, warden: w, gate: g, turn: make(chan struct{}, 1), done: make(chan struct{}),
+		run: r, launch: l, warden: w, asking: asking, turn: make(chan struct{}, 1), done: make(chan struct{}),
 		signals: make(chan os.Signal, 8), relimit: make(chan struct{}, 1), pauses: make(chan time.Duration), moved: make(chan struct{}), operator: l.plan.operator,
 	}
 	limits := l.plan.Limits

@@ -276,7 +276,12 @@ func (d *demotion) end(ctx context.Context) error {
 	if err := fault.At("ring/end"); err != nil {
 		return err
 	}
-	n, settled, err := l.group.KillOthers(ctx, l.initPID, l.agentPID)
+	var n int
+	var settled bool
+	var err error
+	d.v.joins.pinned(func(joined []int) { // each is a process that starts no others in the new ring, as the agent's first
+		n, settled, err = l.group.KillOthers(ctx, append(joined, l.initPID, l.agentPID)...)
+	})
 	d.killed, d.dying = max(d.killed, n), !settled
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -120,7 +121,7 @@ func TestM22WardenUnderElevation(t *testing.T) {
 		{seccomp.Call{Name: "syncfs"}, "EPERM", "allowed"},
 	} {
 		plan := planFor(custom)
-		w := &warden{agentPID: 7, recorder: &seccomp.Recorder{}, profile: &plan.profile, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring) {}}
+		w := &warden{live: &atomic.Pointer[rights]{}, agentPID: 7, recorder: &seccomp.Recorder{}, profile: &plan.profile, refused: func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring) {}}
 		for i, ring := range []rings.Ring{rings.Sandbox, rings.Standard, rings.Sandbox} {
 			w.live.Store(plan.rightsOf(ring))
 			want := []string{c.below, c.above, c.below}[i]

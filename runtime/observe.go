@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"agentrun/profiles"
@@ -61,10 +62,11 @@ func (nobody) Settled() error        { return nil }
 func (nobody) Refused(Refusal) error { return nil }
 func (nobody) End(Status) error      { return nil }
 
-// refusals turns the recorder's events into reports, one after the other: the notification loop is one
-// goroutine.
+// refusals turns the recorder's events into reports, one after the other: each process that joined has a notification loop
+// beside that of the first.
 type refusals struct {
 	observer Observer
+	mu       sync.Mutex
 	called   map[kind]rings.Ring // what calledRing said; the recorder bounds the kinds
 }
 
@@ -72,6 +74,8 @@ type kind struct{ syscall, detail string }
 
 // seen gets each refused call with its answer, the event it is counted in and the ring that it aims at, or byProfile.
 func (r *refusals) seen(c seccomp.Call, a seccomp.Answer, e seccomp.Event, called rings.Ring) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	k := kind{e.Syscall, e.Detail}
 	ok := called != byProfile
 	if !ok {

@@ -376,7 +376,7 @@ func (p *Plan) planView(s *Spec) error {
 			pathVar = v
 		}
 	}
-	p.Command, err = view(p.Entries).resolve(s.Command, pathVar)
+	p.Command, err = p.looks().resolve(s.Command, pathVar)
 	view(p.Entries).suggest(err, s.WorkDir)
 	if err != nil {
 		return err
@@ -578,7 +578,7 @@ func (p *Plan) implicitWorkspace(s *Spec) (dir, only string, err error) {
 		return "", "", nil
 	}
 	if !strings.Contains(name, "/") {
-		if _, found := view(p.Entries).lookPath(name, defaultPath); found {
+		if _, found := p.looks().lookPath(name, defaultPath); found {
 			return "", "", nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -249,6 +250,7 @@ func (r *run) start() {
 	if r.opt.OnStart != nil {
 		r.opt.OnStart(r.status)
 	}
+	r.live.joins.open()
 	v := r.watch()
 	r.settle(v)
 }
@@ -311,26 +313,14 @@ func (r *run) beforeExec(l *launch) error {
 		}
 	}
 	w := &warden{
-		sockets: l.sockets, subprocess: r.plan.Subprocess, programs: r.plan.programs,
+		sockets: l.sockets, subprocess: r.plan.Subprocess, programs: r.plan.programs, live: &atomic.Pointer[rights]{},
 		agentPID: l.agentPID, recorder: l.recorder, refused: r.refused, profile: &r.plan.profile,
 	}
-	gate := &seccomp.Gate{}
-	r.live = newLive(r, l, w, gate)
-	l.over = r.live.end
-	listener := l.listener
-	l.listener = nil
-	fd := int(listener.Fd())
-	w.waits = func(id uint64) bool { return seccomp.StillWaiting(fd, id) }
 	ctx, cancel := context.WithCancel(context.Background())
+	r.live = newLive(ctx, r, l, w)
+	l.over = r.live.end
 	l.stopServing = cancel
-	r.asked.Go(func() {
-		defer listener.Close()
-		err := seccomp.Serve(ctx, fd, w.answer, seccomp.ServeOptions{Gate: gate})
-		if err != nil && !errors.Is(err, context.Canceled) {
-			// Nobody answers any more: waiting calls would hang for ever. Fail closed.
-			r.decide(verdict{Killed, "seccomp notifications: " + err.Error()})
-		}
-	})
+	r.answers(ctx, &l.process, w)
 	r.serving.Go(func() {
 		defer close(r.ended)
 		for {
@@ -362,6 +352,24 @@ func (r *run) beforeExec(l *launch) error {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
 	return r.goLive(ctx)
+}
+
+// answers has a process's notifications served until nobody is left that its filter applies to, or ctx ends.
+func (r *run) answers(ctx context.Context, p *process, w *warden) {
+	listener := p.listener
+	p.listener = nil
+	fd := int(listener.Fd())
+	w.waits = func(id uint64) bool { return seccomp.StillWaiting(fd, id) }
+	gate := r.live.gate.add()
+	r.asked.Go(func() {
+		defer r.live.gate.remove(gate)
+		defer listener.Close()
+		err := seccomp.Serve(ctx, fd, w.answer, seccomp.ServeOptions{Gate: gate})
+		if err != nil && !errors.Is(err, context.Canceled) {
+			// Nobody answers any more: waiting calls would hang for ever. Fail closed.
+			r.decide(verdict{Killed, "seccomp notifications: " + err.Error()})
+		}
+	})
 }
 
 // goLive brings the run into the ring that holds now, which may no longer be the plan's, and has it followed
@@ -603,6 +611,7 @@ func (r *run) nextCPUCheck(used time.Duration) time.Duration {
 func (r *run) settle(v verdict) {
 	l, s := r.launch, &r.status
 	r.live.close()
+	r.live.joins.end() // pid 1 stays until they are reaped, whose parent it is not (zap_pid_ns_processes)
 	// pid 1 is reaped only when every process of its namespace is gone (zap_pid_ns_processes). Looking into
 	// each cgroup as well is for runs that were killed; for the others it is done when they are taken down.
 	if err := l.reap(); err != nil || v != (verdict{}) {

@@ -88,19 +88,13 @@ func (s *Spec) Check() error {
 	for _, p := range s.Limits.Check(s.Ranges.Of(s.Profile.Ring)) {
 		bad(limitFlag(p.Path), "%s", p.Message)
 	}
-	for _, kv := range s.Env {
-		if k, _, ok := strings.Cut(kv, "="); !ok || !validEnvName(k) {
-			bad("--env", "%q is not NAME=VALUE", kv)
-		}
-	}
+	checkEnv(&ps, s.Env)
 	for _, k := range s.EnvPass {
 		if !validEnvName(k) {
 			bad("--env-pass", "%q is no variable name", k)
 		}
 	}
-	if s.Cwd != "" && !strings.HasPrefix(s.Cwd, "/") {
-		bad("--cwd", "%q is not an absolute path inside the sandbox", s.Cwd)
-	}
+	checkCwd(&ps, s.Cwd)
 	if s.Keep != "" && s.Profile.Files.Root != profiles.RootOverlay {
 		bad("--keep", "only a profile with a writable root has changes to keep: ring 1")
 	}
@@ -119,6 +113,20 @@ func (s *Spec) Check() error {
 		return &InvalidSpec{ps}
 	}
 	return nil
+}
+
+func checkEnv(ps *read.Problems, env []string) {
+	for _, kv := range env {
+		if k, _, ok := strings.Cut(kv, "="); !ok || !validEnvName(k) {
+			ps.Add("--env", "%q is not NAME=VALUE", kv)
+		}
+	}
+}
+
+func checkCwd(ps *read.Problems, cwd string) {
+	if cwd != "" && !strings.HasPrefix(cwd, "/") {
+		ps.Add("--cwd", "%q is not an absolute path inside the sandbox", cwd)
+	}
 }
 
 // limitFlag is the flag that sets a limit, by the limit's path in a profile.

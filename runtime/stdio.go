@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -177,5 +178,24 @@ func (s *stdio) drain() {
 	s.wg.Wait()
 	if s.feed != nil {
 		s.feed.Close()
+	}
+}
+
+// empty says that nothing waits to be read from the agent's ends.
+func (s *stdio) empty() bool {
+	for _, t := range s.taps {
+		raw, err := t.from.SyscallConn()
+		waiting := 0
+		if err == nil && raw.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) == nil && waiting > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// noMore ends the copies where nothing more is to come.
+func (s *stdio) noMore() {
+	for _, t := range s.taps {
+		_ = t.from.SetReadDeadline(time.Now())
 	}
 }

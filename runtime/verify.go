@@ -51,20 +51,35 @@ func (l *launch) verify() error {
 	}
 	<-looked
 	v.errs = append(v.errs, mounts.errs...)
-	// The pid could only have come to mean another process if ours had died meanwhile.
-	if err := unix.PidfdSendSignal(int(l.agentFD.Fd()), 0, nil, 0); err != nil {
+	err := v.result(&l.process)
+	l.verified = err == nil
+	return err
+}
+
+// verifyJoined is verify of a process that joins the run. What is the same for both (id maps, mounts, the cgroup's limits) was compared
+// for the first, and what the ring has changed of it since is the run's: so this one has to be in the very namespaces of pid 1, under
+// the same root, and in the same cgroup, whose limits are read back. Nobody changes them meanwhile: whoever calls has the turn.
+func (l *launch) verifyJoined(p *process) error {
+	v := &verifier{l: l, pid: p.agentPID, joined: true}
+	v.check(v.status, v.member, v.namespaces, v.idMaps, v.descriptors, v.hidden, v.sameRoot, l.group.Verify)
+	return v.result(p)
+}
+
+// result is what was gathered about a process. Its pid could only have come to mean another one if it had died meanwhile.
+func (v *verifier) result(p *process) error {
+	if err := unix.PidfdSendSignal(int(p.agentFD.Fd()), 0, nil, 0); err != nil {
 		v.errs = append(v.errs, fmt.Errorf("agent process: %w", err))
 	}
-	l.verified = len(v.errs) == 0
 	return errors.Join(v.errs...)
 }
 
 // verifier gathers what differs. A check's own error, of reading, counts as a difference: what can't be seen
 // isn't so. Each verifier is one goroutine's.
 type verifier struct {
-	l    *launch
-	pid  int
-	errs []error
+	l      *launch
+	pid    int
+	joined bool // the run is there already
+	errs   []error
 }
 
 func (v *verifier) check(list ...func() error) {
@@ -129,6 +144,13 @@ func (v *verifier) namespaces() error {
 		}
 		if inside == ours {
 			v.differs(ns+" namespace", "the supervisor's", "its own")
+		}
+		if v.joined {
+			if theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", v.l.initPID, ns)); err != nil {
+				return err
+			} else if inside != theirs {
+				v.differs(ns+" namespace", inside, theirs)
+			}
 		}
 		if ns == "user" {
 			if owner, err := ownerOf(v.pid); err != nil {
@@ -310,7 +332,7 @@ func (v *verifier) descriptors() error {
 	}
 	for _, n := range names {
 		fd, err := strconv.Atoi(n)
-		if err != nil || fd <= 2 || v.l.wayout != nil && v.l.plan.Wayout.FD == fd {
+		if err != nil || fd <= 2 || !v.joined && v.l.wayout != nil && v.l.plan.Wayout.FD == fd {
 			continue
 		}
 		text, err := v.read("fdinfo/" + n)
@@ -325,6 +347,22 @@ func (v *verifier) descriptors() error {
 				}
 			}
 		}
+	}
+	return nil
+}
+
+// sameRoot: the process sees what pid 1 sees, and starts in there.
+func (v *verifier) sameRoot() error {
+	var root, theirs unix.Stat_t
+	err := unix.Stat(fmt.Sprintf("/proc/%d/root", v.pid), &root)
+	if err == nil {
+		err = unix.Stat(fmt.Sprintf("/proc/%d/root", v.l.initPID), &theirs)
+	}
+	if err != nil {
+		return os.NewSyscallError("stat", err)
+	}
+	if root.Dev != theirs.Dev || root.Ino != theirs.Ino {
+		v.differs("root", []uint64{root.Dev, root.Ino}, []uint64{theirs.Dev, theirs.Ino})
 	}
 	return nil
 }

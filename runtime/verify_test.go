@@ -41,7 +41,7 @@ func TestM1EachCheckSeesADifference(t *testing.T) {
 	l := &launch{
 		plan: &Plan{Ring: 3, Cgroup: "agentrun/r", Namespaces: []string{"mnt", "pid", "user"}, Limits: PlanLimits{PIDs: 64}},
 		ids:  &idRange{base: 1 << 20, agent: 1<<20 + 1, size: 16, inside: []idMap{{0, 1 << 20, 2}}}, group: elsewhere{},
-		agentPID: pid, initPID: pid,
+		process: process{agentPID: pid}, initPID: pid,
 		network: func() (*netns.NS, error) { return nil, errors.New("no network") },
 	}
 	ours := *l

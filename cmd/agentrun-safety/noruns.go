@@ -74,3 +74,7 @@ func (noRuns) ReadFiles(_ context.Context, id string, _ control.FilesRequest, _ 
 func (noRuns) WriteFiles(_ context.Context, id string, _ control.FilesRequest, _ string, _ io.ReadWriter) error {
 	return none(id)
 }
+
+func (noRuns) Exec(_ context.Context, id string, _ control.ExecRequest, _ string, _ io.ReadWriter) error {
+	return none(id)
+}

@@ -42,7 +42,10 @@ Exit code: the run's, as exec gives it; 0 after Ctrl-P Ctrl-Q; 125 if agentrun c
 			if err != nil {
 				return err
 			}
-			on := attached{run: r, in: os.Stdin, out: os.Stdout, err: os.Stderr}
+			on := attached{
+				doing: "attach to " + r.label(), leaves: "detached from " + r.label() + "; it goes on", in: os.Stdin, out: os.Stdout, err: os.Stderr,
+				connect: func(ctx context.Context, conn io.ReadWriter) error { return r.by.Attach(ctx, r.ID, conn) },
+			}
 			if tty && isTerminal(os.Stdin) {
 				restore, err := on.rawTerminal()
 				if err != nil {
@@ -76,9 +79,11 @@ func (l *liveVerbs) attachable(ctx context.Context, ref string) (liveRun, bool, 
 	return r, json.Unmarshal(in.Plan, &plan) == nil && plan.TTY, nil
 }
 
-// attached is one run's input and output on ours.
+// attached is the input and output of a run, or of a command in one, on ours.
 type attached struct {
-	run      liveRun
+	doing    string // what for, in errors
+	leaves   string // what is said after the keys that let go; empty: there are none
+	connect  func(ctx context.Context, conn io.ReadWriter) error
 	in       io.Reader
 	out, err io.Writer
 	screen   *shown.Screen    // what out is; nil: no terminal
@@ -87,7 +92,7 @@ type attached struct {
 
 var errDetached = errors.New("detached")
 
-// serve returns when the run ends, with its exit code, or nil when it was let go of.
+// serve returns when that ends, with its exit code, or nil when it was let go of.
 func (a *attached) serve(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -96,7 +101,7 @@ func (a *attached) serve(ctx context.Context) error {
 	conn := control.NewAttachClient(ours)
 	answer := make(chan error, 1)
 	go func() {
-		err := a.run.by.Attach(ctx, a.run.ID, theirs)
+		err := a.connect(ctx, theirs)
 		_ = theirs.Close()
 		answer <- err
 	}()
@@ -104,7 +109,7 @@ func (a *attached) serve(ctx context.Context) error {
 	code, err := a.show(conn)
 	a.screen.Reset()
 	if errors.Is(context.Cause(ctx), errDetached) {
-		fmt.Fprintf(a.err, "\r\nagentrun: detached from %s; it goes on\r\n", a.run.label())
+		fmt.Fprintf(a.err, "\r\nagentrun: %s\r\n", a.leaves)
 		return nil
 	}
 	if err == nil {
@@ -116,7 +121,7 @@ func (a *attached) serve(ctx context.Context) error {
 	} else if errors.Is(err, io.EOF) {
 		err = errors.New("the connection ended before the run did")
 	}
-	return refusal("attach to "+a.run.label(), err)
+	return refusal(a.doing, err)
 }
 
 // show writes what the run writes until it says how it ended.
@@ -220,7 +225,9 @@ func (a *attached) rawTerminal() (restore func(), err error) {
 	if err := ours.SetRaw(); err != nil {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
-	a.in = &detachKeys{r: os.Stdin}
+	if a.leaves != "" {
+		a.in = &detachKeys{r: os.Stdin}
+	}
 	a.screen = &shown.Screen{To: a.out}
 	a.out = a.screen
 	winch := make(chan os.Signal, 1)

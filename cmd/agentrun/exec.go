@@ -22,6 +22,7 @@ folder is shown read-only if COMMAND is a file in it.
    agentrun exec --profile strict -- /usr/bin/python3 /workspace/solve.py
    agentrun exec --ring 2 -t -- bash
    agentrun exec -d --timeout 300s -- agent.py
+   agentrun exec --in planner -- ls -l
 
 A daemon (agentrun serve) takes the run over if one listens; --no-daemon or AGENTRUN_NO_DAEMON=1 runs it alone.
 
@@ -34,6 +35,9 @@ Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executa
 }
 
 func execAction(g *global, c *cli.Context) error {
+	if c.IsSet("in") {
+		return joinAction(g, c)
+	}
 	r := requestOf(g.caller, c)
 	if err := checkDetach(r); err != nil {
 		return err
@@ -59,9 +63,20 @@ func execAction(g *global, c *cli.Context) error {
 	return exitError(code)
 }
 
+// joinAction is another command than exec: what takes runs over doesn't take it (internal/handoff).
+func joinAction(g *global, c *cli.Context) error {
+	if g.served {
+		return usagef("agentrun exec --in REF finds the run by itself", "--in: it can't be handed over")
+	}
+	l := liveOf(g)
+	join := l.agentsVerb(&cli.Command{Action: l.join})
+	return join.Action(c)
+}
+
 // execFlags are those that shape a sandbox, and those about input, output and the end.
 func execFlags() []cli.Flag {
 	return append(specFlags(), group(groupEnd,
+		&cli.StringFlag{Name: "in", Usage: "run COMMAND in the live run `REF`, beside its own; of the other flags only -t, -i, -d, --env, --cwd and --timeout go with it"},
 		&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
 		&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
 		&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},

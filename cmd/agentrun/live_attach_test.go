@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -81,7 +82,10 @@ func TestM23AttachLetsGo(t *testing.T) {
 		}
 	}
 	var errs strings.Builder
-	a := attached{run: liveRun{f.boxes[0], f}, in: &detachKeys{r: strings.NewReader("ls\n\x10\x11")}, out: io.Discard, err: &errs}
+	r := liveRun{f.boxes[0], f}
+	a := attached{doing: "attach to " + r.label(), leaves: "detached from " + r.label() + "; it goes on", connect: func(ctx context.Context, conn io.ReadWriter) error {
+		return f.Attach(ctx, r.ID, conn)
+	}, in: &detachKeys{r: strings.NewReader("ls\n\x10\x11")}, out: io.Discard, err: &errs}
 	if err := a.serve(t.Context()); err != nil || !strings.Contains(errs.String(), "detached from run one") {
 		t.Errorf("got %v, %q", err, errs.String())
 	}

@@ -194,6 +194,13 @@ func (f *fakeSuper) Attach(_ context.Context, id string, conn io.ReadWriter) err
 	return f.attach(conn)
 }
 
+func (f *fakeSuper) Exec(_ context.Context, id string, r control.ExecRequest, _ string, conn io.ReadWriter) error {
+	if err := f.do("exec", id, r.Command, r.Env, r.Cwd, r.TTY, r.Timeout, r.Detach); err != nil {
+		return err
+	}
+	return f.attach(conn)
+}
+
 var errHung = errors.New("supervisor zzz: no answer in 2s")
 
 func box(id string, change ...func(*control.Sandbox)) control.Sandbox {

@@ -177,9 +177,11 @@ static int find(int argc, char **argv, const char **run_dir)
 		return 0;
 	if (same(argv[argc - 1], "--generate-bash-completion"))
 		return 0;
-	for (int j = i + 1; j < argc && !same(argv[j], "--"); j++)
-		if (same(argv[j], "--no-daemon"))
+	for (int j = i + 1; j < argc && !same(argv[j], "--"); j++) {
+		const char *ref;
+		if (same(argv[j], "--no-daemon") || flag(argv[j], "in", &ref)) // the latter is a command in another run: its supervisor is asked
 			return 0;
+	}
 	return i;
 }
 

@@ -94,7 +94,7 @@ func TestM23ClientFromTheDocument(t *testing.T) {
 	for _, w := range got.Wrong {
 		t.Errorf("not what the document says: %v", w)
 	}
-	if diff := cmp.Diff([]string{"attach", "readFiles", "writeFiles"}, got.Not); diff != "" {
+	if diff := cmp.Diff([]string{"attach", "exec", "readFiles", "writeFiles"}, got.Not); diff != "" {
 		t.Errorf("operations that were not tried (-want +got):\n%s", diff)
 	}
 	refused := map[string]any{ // the agent is held when it is to be given a grant; the others are of nothing that there is

@@ -20,7 +20,7 @@ import (
 //	-              not tried: it would be no attack there
 //
 // More than one outcome stands only where kernels differ, and the reason stands
-// beside it. in overrides want for a profile, or for "rootless" and "rootless PROFILE".
+// beside it. in overrides want for a profile, for "rootless" and "rootless PROFILE", or for "joined".
 type attack struct {
 	try  string
 	want string
@@ -34,8 +34,8 @@ var allProfiles = []string{"ring1", "ring2", "ring3", "strict"}
 var rootlessProfiles = []string{"ring2", "ring3", "strict"}
 
 // attempt runs a table of attacks, all of one profile in one sandbox, each as
-// a test of its own: in/profile/words as root, rootless/profile/words as an
-// ordinary user. A table that shows a folder of its own is tried as root only:
+// a test of its own: in/profile/words as root, joined/profile/words from a command that has joined the run
+// (exec --in), rootless/profile/words as an ordinary user. A table that shows a folder of its own is tried as root only:
 // to an ordinary user it would be somebody else's.
 func attempt(t *testing.T, o opts, attacks []attack) {
 	t.Helper()
@@ -46,6 +46,20 @@ func attempt(t *testing.T, o opts, attacks []attack) {
 		for _, profile := range allProfiles {
 			t.Run(profile, func(t *testing.T) {
 				t.Parallel()
+				attemptIn(t, o, profile, attacks)
+			})
+		}
+	})
+	t.Run("joined", func(t *testing.T) {
+		profiles := []string{"ring2", "ring3", "strict"}
+		if slow > 1 { // an emulated machine: what joining changes is the same in each ring
+			profiles = profiles[:1]
+		}
+		for _, profile := range profiles {
+			t.Run(profile, func(t *testing.T) {
+				t.Parallel()
+				o := o
+				o.joined = true
 				attemptIn(t, o, profile, attacks)
 			})
 		}
@@ -83,18 +97,27 @@ func attemptIn(t *testing.T, o opts, profile string, attacks []attack) {
 				a.want = w
 			}
 		}
+		if w, ok := a.in["joined"]; ok && o.joined {
+			a.want = w
+		}
 		if a.want != "-" {
 			tries, wanted = append(tries, a.try), append(wanted, a)
 		}
 	}
-	got, r := try(t, o, tries...)
+	tried := try
+	if o.joined {
+		tried = tryJoined
+	}
+	got, r := tried(t, o, tries...)
 	if !r.hasStatus || r.status.State != "exited" {
 		t.Errorf("the run ended as exit %d, state %q (%s), step %q: %s\nstderr: %.1000s",
 			r.exit, r.status.State, r.status.Reason, r.status.FailedStep, r.status.Error, r.stderr)
 	}
 	for _, a := range wanted {
 		t.Run(a.try, func(t *testing.T) {
-			cell(t, profile, o.user, a.check(t, got[a.try], r))
+			if how := a.check(t, got[a.try], r); !o.joined { // the table is of runs
+				cell(t, profile, o.user, how)
+			}
 		})
 	}
 }
@@ -119,7 +142,7 @@ func runBy(u *user) string {
 func ran(t testing.TB, by string, args []string) {
 	t.Helper()
 	args = args[:max(slices.Index(args, "--"), 0)]
-	if !slices.Contains(args, "exec") {
+	if !slices.Contains(args, "exec") || slices.Contains(args, "--in") {
 		return
 	}
 	profile := "ring3" // what exec takes without a word about it

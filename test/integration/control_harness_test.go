@@ -167,6 +167,12 @@ func (p place) begin(name string, c *call) *told {
 func (p place) beginOnly(name string, c *call) *told {
 	p.t.Helper()
 	c.Args = slices.Insert(c.Args, slices.Index(c.Args, "exec")+1, "--name", name)
+	return p.talk(name, c)
+}
+
+// talk begins a call whose program does what it is told.
+func (p place) talk(name string, c *call) *told {
+	p.t.Helper()
 	stdin, say, err := os.Pipe()
 	if err != nil {
 		p.t.Fatal(err)

@@ -166,6 +166,7 @@ type opts struct {
 	dir     string   // working directory of agentrun; default: an empty folder
 	state   string   // state folder; default: that of all tests
 	user    *user    // who runs agentrun, in folders of his own; nil: root
+	joined  bool     // by a command that joins a run of these
 	asRoot  bool     // a table of attacks that means nothing as an ordinary user
 	unsafe  bool     // limits below the spec's ranges, for tests that wait for one
 	under   []string // a program and its arguments that starts agentrun

@@ -19,6 +19,13 @@
 //	child → child:   end of file at a successful execve, or failed{step, errno}
 //	stub  → control: exited{wait status}
 //
+// A command that joins has a control socket of its own, and another beginning:
+//
+//	super → control: what the sandbox is made of, when it is in the run's cgroup
+//	stub  → control: forked (what becomes the command); hello (from that, in the sandbox, without rights)
+//
+// and then the same from the confinement on, to the end of file; nobody says exited.
+//
 // Errors of the child keep their step and errno: Failure unwraps to the unix.Errno.
 //
 // What it does not protect against: everything the stub enforces, the child does to itself before

@@ -225,7 +225,7 @@ var stepNames = [...]string{
 	"add a Landlock rule", "install the seccomp filter", "hand over the seccomp listener",
 	"execute the command", "confine pid 1", "enter the network namespace", "become the owner of the namespaces",
 	"make the namespaces", "set the host name", "join a session keyring", "place the root view", "mount /proc", "change the root",
-	"drop all capabilities", "set the clocks", "begin in the cgroup",
+	"drop all capabilities", "set the clocks", "begin in the cgroup", "enter the namespaces of the sandbox",
 }
 
 func (s Step) String() string {

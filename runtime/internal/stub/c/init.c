@@ -16,6 +16,10 @@
  *  3. pid 1 reaps, forwards signals, and ends when the agent's first process ends; the kernel then
  *     kills whatever else lives in the pid namespace (pid_namespaces(7)).
  *
+ * A further command in a live sandbox is executed by the same program ("join"): it enters the namespaces of pid 1, drops
+ * the same rights, and forks once, into the pid namespace. What is forked has the supervisor as its parent, and does what the
+ * child of step 2 does. There the agent runs already: see join_sandbox.
+ *
  * Why the agent is not pid 1: the kernel drops signals with default action sent to pid 1, and zombies
  * would collect. Why it ends when the control socket hangs up: a dead supervisor must not leave an
  * uncontrolled agent (M-5).
@@ -67,6 +71,7 @@ enum { O_DIRECTORY_ = 040000, O_NOFOLLOW_ = 0100000 };
 
 #define CONTROL 3
 #define NETWORK 4 /* the run's network namespace; stage 0 only */
+#define TARGET 4  /* pid 1 of the sandbox that is joined, as a pidfd */
 #define CGROUP 5  /* the run's, in the cgroup2 tree, if stage 0 is to be born there */
 
 struct iovec_ { const void *base; size_t len; };
@@ -83,7 +88,7 @@ enum step {
 	STEP_NONE, STEP_MESSAGE, STEP_FORK, STEP_PTY, STEP_SESSION, STEP_STDIO, STEP_RLIMIT,
 	STEP_CWD, STEP_NNP, STEP_LANDLOCK, STEP_LANDLOCK_PATH, STEP_SECCOMP, STEP_LISTENER, STEP_EXEC,
 	STEP_SELF, STEP_NETWORK, STEP_OWNER, STEP_UNSHARE, STEP_HOSTNAME, STEP_KEYRING, STEP_ROOT, STEP_PROC, STEP_PIVOT,
-	STEP_CAPS, STEP_CLOCKS, STEP_BIRTH,
+	STEP_CAPS, STEP_CLOCKS, STEP_BIRTH, STEP_JOIN,
 };
 
 /* One shape for everything the stub says: a kind, and two numbers. */
@@ -108,6 +113,13 @@ void *memset(void *d, int v, size_t n)
 	for (size_t i = 0; i < n; i++)
 		((char *)d)[i] = (char)v;
 	return d;
+}
+
+static int same(const char *a, const char *b)
+{
+	for (; *a && *a == *b; a++, b++)
+		;
+	return *a == *b;
 }
 
 static void __attribute__((noreturn)) quit(int code)
@@ -286,6 +298,27 @@ static void allocate(void)
 
 static void wait_for_go(int sock);
 
+/* take_sandbox is told what the sandbox is made of. */
+static void take_sandbox(void)
+{
+	uint64_t len = 0;
+
+	allocate();
+	if (read_all(CONTROL, &len, sizeof(len)))
+		quit(125);
+	if (len > MSG_MAX || read_all(CONTROL, message, len) || parse_sandbox(&sandbox, message, len))
+		fail(CONTROL, STEP_MESSAGE, -EINVAL_);
+}
+
+/* join_keyring leaves the supervisor's keys behind (session-keyring(7)). */
+static void join_keyring(void)
+{
+	long r = sys2(__NR_keyctl, KEYCTL_JOIN_SESSION_KEYRING_, 0);
+
+	if (r < 0 && r != -ENOSYS_)
+		fail(CONTROL, STEP_KEYRING, r);
+}
+
 /*
  * be_born goes on in the run's cgroup: a process that is moved there instead waits for a grace period of the kernel, some 10 ms.
  * The supervisor doesn't execute us there itself: what it forks shares its memory until the exec, and a group that is frozen,
@@ -315,17 +348,12 @@ static void be_born(void)
  */
 static void make_sandbox(const char *self, int born)
 {
-	uint64_t len = 0;
 	long pid;
 
 	sys3(__NR_close_range, born ? CGROUP + 1 : CGROUP, ~0U, 0); /* the supervisor has marked each close-on-exec: the wall behind that one */
 	if (born)
 		be_born();
-	allocate();
-	if (read_all(CONTROL, &len, sizeof(len)))
-		quit(125);
-	if (len > MSG_MAX || read_all(CONTROL, message, len) || parse_sandbox(&sandbox, message, len))
-		fail(CONTROL, STEP_MESSAGE, -EINVAL_);
+	take_sandbox();
 	must(STEP_NETWORK, sys2(__NR_setns, NETWORK, CLONE_NEWNET_));
 	must(STEP_NETWORK, sys1(__NR_close, NETWORK));
 	become_owner();
@@ -345,9 +373,7 @@ static void make_sandbox(const char *self, int born)
 	/* A parent that died before this is seen by the end of its socket, before anything waits for long. */
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
 	must(STEP_HOSTNAME, sys2(__NR_sethostname, sandbox.hostname, sandbox.hostlen));
-	long r = sys2(__NR_keyctl, KEYCTL_JOIN_SESSION_KEYRING_, 0); /* or the supervisor's keys came along (session-keyring(7)) */
-	if (r < 0 && r != -ENOSYS_)
-		fail(CONTROL, STEP_KEYRING, r);
+	join_keyring();
 	make_root();
 	drop_rights();
 	if (sandbox.flags & FLAG_AGAIN) {
@@ -554,6 +580,60 @@ static void __attribute__((noreturn)) child(int fds[5], int tty)
 }
 
 /*
+ * join_sandbox is stage 0 of a further command. It returns in the process that becomes the command.
+ *
+ * Here an agent of the same user runs already, which may look at /proc, send signals, and keep what it finds. So:
+ *
+ *  - Every descriptor but the control socket is closed first, and the folder is the sandbox's (CVE-2024-21626, CVE-2016-9962).
+ *  - All namespaces are entered by one call. The kernel installs them together (commit_nsset), the user namespace among
+ *    them, and takes the rights for each from what we were before, which the network's needs: it is the supervisor's.
+ *  - What is left of rights is dropped, and the process undumpable, before the fork. As long as it isn't in the pid namespace
+ *    nobody inside can see it or name it; a change of ids makes it as dumpable as fs.suid_dumpable says, which what is forked
+ *    then has no moment of.
+ *  - The time namespace is entered as well, and not only by children (setns(2), timens_install): there is one thread.
+ */
+static void join_sandbox(const char *self)
+{
+	const char *args[] = { self, "joined", 0 }, *none[] = { 0 };
+	long pid;
+
+	sys3(__NR_close_range, TARGET + 1, ~0U, 0);
+	take_sandbox(); /* the supervisor has moved us into the run's cgroup by then */
+	must(STEP_JOIN, sys2(__NR_setns, TARGET, sandbox.namespaces));
+	must(STEP_JOIN, sys1(__NR_close, TARGET));
+	must(STEP_JOIN, sys1(__NR_chdir, "/"));
+	drop_rights();
+	must(STEP_JOIN, sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0));
+	join_keyring(); /* as the agent's user, who is charged for it */
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+
+	pid = sys5(__NR_clone, SIGCHLD_ | CLONE_PARENT_, 0, 0, 0, 0);
+	must(STEP_FORK, pid);
+	if (pid > 0) {
+		say(CONTROL, SAY_FORKED, (uint32_t)pid, 0, -1);
+		quit(0);
+	}
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+	if (sandbox.flags & FLAG_AGAIN)
+		must(STEP_EXEC, sys3(__NR_execve, self, args, none));
+}
+
+/* be_joined goes on as the child of pid 1 does, and doesn't return. */
+static void __attribute__((noreturn)) be_joined(void)
+{
+	int fds[5], tty = -1;
+
+	sys5(__NR_prctl, PR_SET_NAME_, "agentrun-init", 0, 0, 0);
+	if (say(CONTROL, SAY_HELLO, MSG_VERSION, 0, -1) < 0)
+		quit(125);
+	receive(fds);
+	if (confinement.flags & FLAG_TTY)
+		tty = open_pty();
+	say(CONTROL, SAY_STARTED, 0, 0, -1);
+	child(fds, tty);
+}
+
+/*
  * confine_self leaves pid 1 the calls its loop needs. The agent can reach pid 1 only by signals; this
  * is for the mistake nobody has found yet. Any other call kills it, and with it the sandbox.
  */
@@ -608,6 +688,13 @@ static void __attribute__((noreturn, used)) run(const long *stack)
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
 	const char *how = stack[0] > 1 ? (const char *)stack[2] : "";
 
+	if (same(how, "join") || same(how, "joined")) {
+		if (same(how, "join"))
+			join_sandbox((const char *)stack[1]);
+		else
+			allocate();
+		be_joined();
+	}
 	if (how[0] == 'a') /* again */
 		allocate();
 	else

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/fault"
+	"agentrun/internal/read"
+	"agentrun/internal/thread"
+	"agentrun/rings"
+	"agentrun/runtime/internal/stub"
+)
+
+// Join is a further command in a live run. Command, Stdout and Stderr are required.
+type Join struct {
+	Command []string
+	Env     []string      // NAME=VALUE, over the plan's; nothing of the caller's
+	Cwd     string        // absolute, inside; empty: the plan's
+	TTY     bool          // a terminal of its own
+	Timeout time.Duration // 0: as long as the run lives
+	Stdin   io.Reader     // nil: it reads the end at once
+	Stdout  io.Writer
+	Stderr  io.Writer
+	OnTTY   func(master *os.File)
+	// OnRecord is asked when the process waits, confined and compared with the plan. Its error keeps it from
+	// starting.
+	OnRecord func(program []string, ring rings.Ring) error
+	// OnStart is told when it has been executed, OnEnd when it is dead; only of one that OnRecord has agreed
+	// to.
+	OnStart func()
+	OnEnd   func(Status)
+}
+
+// Errors of Join, beside ErrEnded, *InvalidSpec and *CommandError.
+var (
+	ErrNotYet = errors.New("the run is still being started")
+	ErrFrozen = errors.New("the run is frozen")
+)
+
+// errJoinTime is why a joined command is killed whose time is over.
+var errJoinTime = errors.New("over its time limit")
+
+// joinDrain is how long the end of the run waits for who reads what a joined command has written.
+const joinDrain = time.Second
+
+func (j *Join) check() error {
+	var ps read.Problems
+	if len(j.Command) == 0 || j.Command[0] == "" {
+		ps.Add("command", "missing; put it after --, as in agentrun exec --in REF -- ls")
+	}
+	checkEnv(&ps, j.Env)
+	checkCwd(&ps, j.Cwd)
+	if j.Timeout < 0 {
+		ps.Add("--timeout", "it is negative")
+	}
+	for _, text := range slices.Concat(j.Command, j.Env, []string{j.Cwd}) {
+		if strings.IndexByte(text, 0) >= 0 {
+			ps.Add("command", "it holds a NUL byte")
+		}
+	}
+	if len(ps) > 0 {
+		return &InvalidSpec{ps}
+	}
+	return nil
+}
+
+// Join runs a further command in the live run, confined as the first one is and by the ring that holds at
+// each moment, and returns when it has ended. An error says why it was not started. The end of ctx kills it,
+// and so does the run's.
+//
+// It has nothing of whoever asks but its three streams. Its limits are the run's, in whose cgroup it is.
+// What it starts and leaves behind is the run's too, and ends with it.
+func (v *Live) Join(ctx context.Context, ask Join) (Status, error) {
+	j := &joiner{live: v, ask: &ask}
+	if err := v.joins.enter(j); err != nil {
+		return Status{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan error, 1)
+	go thread.Throwaway(func() {
+		defer v.joins.leave(j)
+		j.run(ctx, cancel, ended)
+	})
+	if err := <-ended; err != nil {
+		return Status{}, v.joinFailed(err)
+	}
+	return j.status, nil
+}
+
+// joinFailed gives the true cause of what a kill or a freeze made fail.
+func (v *Live) joinFailed(err error) error {
+	switch {
+	case v.closing.Load() || v.life.Err() != nil:
+		return ErrEnded
+	case v.held.Load():
+		return ErrFrozen
+	}
+	return fmt.Errorf("join: %w", err)
+}
+
+// joiner is a command that joins, from its stub to its end. All of it is its own thread's, which is the
+// parent of its processes and what their parent-death signal is tied to, but for what mu guards.
+type joiner struct {
+	process
+	live    *Live
+	ask     *Join
+	plan    *Plan // the run's, with this command
+	warden  *warden
+	control *stub.Conn
+	status  Status
+
+	mu    sync.Mutex
+	begin int   // process group of all that the stub is before its number is known; 0: not started, or over
+	pid   int   // what becomes the command; 0: not known, or reaped
+	why   error // it was killed for; nil: it wasn't
+}
+
+// run tells ended as soon as it is known that nothing was started. A run that is frozen on cgroup v1 lets
+// nobody die, and who asked doesn't wait for that.
+func (j *joiner) run(ctx context.Context, cancel context.CancelCauseFunc, ended chan<- error) {
+	stop := context.AfterFunc(ctx, func() { j.kill(context.Cause(ctx)) })
+	defer stop()
+	defer j.process.close()
+	err := j.start(ctx, cancel)
+	if err != nil {
+		j.kill(err)
+		ended <- j.killed()
+		j.abandon()
+		return
+	}
+	began := time.Now()
+	if j.ask.Timeout > 0 {
+		defer time.AfterFunc(j.ask.Timeout, func() { cancel(errJoinTime) }).Stop()
+	}
+	if j.ask.OnStart != nil {
+		j.ask.OnStart()
+	}
+	ws := j.reap()
+	j.drain()
+	j.judge(ws, time.Since(began))
+	j.ask.OnEnd(j.status)
+	ended <- nil
+}
+
+// start is the launch of a process that joins. What differs from the first one's: the namespaces and the
+// cgroup are there, and the agent runs in them already, so nothing is done by a path that it could change,
+// and nothing is in them before it has lost its rights.
+func (j *joiner) start(ctx context.Context, cancel context.CancelCauseFunc) (err error) {
+	l := j.live.launch
+	if j.plan, err = l.planJoin(j.ask); err != nil {
+		return err
+	}
+	if err := j.makeIO(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			j.io.closeAll()
+		}
+	}()
+	control, peer, err := stub.Pair()
+	if err != nil {
+		return err
+	}
+	j.control = control
+	defer control.Close()
+	if err := j.enterSandbox(peer); err != nil {
+		return err
+	}
+	if err := j.confine(j.plan, j.control, j.plan.confinement(l.bpf, false, false), nil); err != nil {
+		return err
+	}
+	if err := j.verify(ctx); err != nil {
+		return err
+	}
+	return j.letGo(cancel)
+}
+
+func (j *joiner) makeIO() (err error) {
+	if j.plan.TTY {
+		j.io, err = newNull()
+		return err
+	}
+	uid := j.live.launch.ids.hostAgent()
+	j.io, err = newPipes(uid, uid)
+	return err
+}
+
+// enterSandbox executes the stub on this thread, and follows it to where it is a process of the sandbox
+// without rights. Between the two it waits for the message, and is moved into the run's cgroup.
+func (j *joiner) enterSandbox(peer *os.File) error {
+	l, control := j.live.launch, j.control
+	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
+	err := j.executeStub(peer)
+	peer.Close() // while we held it, one that died would have said nothing until the deadline
+	if err == nil {
+		err = fault.At("join/begun")
+	}
+	if err != nil {
+		return err
+	}
+	stage0 := j.begin
+	if err := l.group.Add(stage0); err != nil {
+		return err
+	}
+	if err := writeProc(stage0, "oom_score_adj", fmt.Sprint(oomScore(l.plan.Ring))); err != nil {
+		return err
+	}
+	sandbox := l.sandbox("")
+	sandbox.Namespaces |= unix.CLONE_NEWNET
+	if err := control.Make(sandbox); err != nil {
+		return err
+	}
+	if err := bornTo(control, j.is); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	j.begin = 0
+	j.mu.Unlock()
+	return waitFor(stage0)
+}
+
+// is notes the number of what becomes the command.
+func (j *joiner) is(pid int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pid = pid
+}
+
+// executeStub starts it from a sealed copy of ours: the one in the root view lies where the agent is
+// (CVE-2019-5736). It gets pid 1 by descriptor, which is our child and not waited for as long as anything
+// joins (joins.end).
+func (j *joiner) executeStub(peer *os.File) error {
+	image, err := sealedStub()
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	fd, err := unix.PidfdOpen(j.live.launch.initPID, 0)
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	init := os.NewFile(uintptr(fd), "pid 1")
+	defer init.Close()
+	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), peer.Fd(), init.Fd(), image.Fd()}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.why != nil {
+		return j.why
+	}
+	attr := &syscall.ProcAttr{Dir: "/", Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}
+	j.begin, err = syscall.ForkExec("/proc/self/fd/5", []string{stubPath, "join"}, attr)
+	if err != nil {
+		j.begin = 0
+		return fmt.Errorf("start the stub: %w", err)
+	}
+	return nil
+}
+
+func sealedStub() (*os.File, error) {
+	fd, err := unix.MemfdCreate("agentrun-init", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "stub")
+	_, err = f.Write(stub.Image)
+	if err == nil {
+		const all = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, all)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("copy of the stub: %w", err)
+	}
+	return f, nil
+}
+
+// verify has the turn: no ring, no limit and no freeze changes while it compares.
+func (j *joiner) verify(ctx context.Context) error {
+	v := j.live
+	if err := v.take(ctx); err != nil {
+		return err
+	}
+	defer v.give()
+	if v.held.Load() {
+		return ErrFrozen
+	}
+	return errors.Join(fault.At("join/probe"), v.launch.verifyJoined(&j.process))
+}
+
+// letGo puts it on record, has its notifications served, and lets it execute.
+func (j *joiner) letGo(cancel context.CancelCauseFunc) error {
+	v := j.live
+	ring, _, _ := v.Ring()
+	if err := j.ask.OnRecord(j.plan.Command.program(), ring); err != nil {
+		return err
+	}
+	j.warden = v.warden.joined(j.agentPID)
+	v.run.answers(v.asking, &j.process, j.warden)
+	if j.master != nil && j.ask.OnTTY != nil {
+		j.ask.OnTTY(j.master)
+	}
+	if err := j.execute(j.plan, j.plan.command(false)); err != nil {
+		j.status.State, j.status.ExitCode = Failed, ExitFailed
+		if command, ok := errors.AsType[*CommandError](err); ok {
+			j.status.ExitCode = command.ExitCode()
+		}
+		j.ask.OnEnd(j.status)
+		return err
+	}
+	limit := j.plan.Limits.MaxOutput
+	j.io.pump(j.ask.Stdin, j.ask.Stdout, j.ask.Stderr, limit, func() {
+		cancel(&PolicyError{fmt.Sprintf("output over the limit of %d bytes", limit)})
+	})
+	return nil
+}
+
+// kill ends it and its process group; the first reason counts. What it has started and that has left the
+// group is the run's, as a shell's job is.
+func (j *joiner) kill(why error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.why == nil {
+		j.why = why
+	}
+	// Our children that nobody has waited for, or their groups: the numbers are nobody else's.
+	for _, pid := range []int{j.begin, j.pid} {
+		if pid != 0 {
+			_ = unix.Kill(-pid, unix.SIGKILL)
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+func (j *joiner) killed() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.why
+}
+
+// abandon waits for what was killed before it was a command.
+func (j *joiner) abandon() {
+	j.mu.Lock()
+	begin := j.begin
+	j.begin = 0
+	j.mu.Unlock()
+	for begin != 0 && waitFor(-begin) == nil {
+	}
+	if j.pid != 0 {
+		j.reap()
+	}
+}
+
+// reap waits for its end. From then on the number may be another's, and nobody uses it.
+func (j *joiner) reap() (ws unix.WaitStatus) {
+	var info unix.Siginfo
+	for unix.Waitid(unix.P_PID, j.pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WALL, nil) == unix.EINTR {
+	}
+	j.live.joins.mu.Lock()
+	defer j.live.joins.mu.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, _ = unix.Wait4(j.pid, &ws, unix.WALL, nil) // it has ended: nothing interrupts this
+	j.pid = 0
+	return ws
+}
+
+// drain waits until what it wrote has been passed on. Others may hold the pipes still, as a shell's jobs do:
+// what they write is nobody's output any more. Whoever reads too slowly doesn't hold up the end of the run.
+func (j *joiner) drain() {
+	done := make(chan struct{})
+	go func() { j.io.wg.Wait(); close(done) }()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	var late time.Time
+	for {
+		select {
+		case <-done:
+			j.io.drain()
+			return
+		case now := <-look.C:
+			if j.io.empty() {
+				j.io.noMore()
+			}
+			if late.IsZero() && j.live.closing.Load() {
+				late = now.Add(joinDrain)
+			}
+			if !late.IsZero() && now.After(late) {
+				return
+			}
+		}
+	}
+}
+
+// judge names the true cause of its end, as run.judge does.
+func (j *joiner) judge(ws unix.WaitStatus, took time.Duration) {
+	s := &j.status
+	s.setEnd(ws)
+	s.WallTime, s.Output = took, j.io.written.Load()
+	why := j.killed()
+	if why == nil && s.Signal == "SIGKILL" && j.live.ends() {
+		why = ErrEnded
+	}
+	policy, over := errors.AsType[*PolicyError](why)
+	switch {
+	case errors.Is(why, errJoinTime):
+		s.State, s.Reason, s.ExitCode = TimedOut, overTime+j.ask.Timeout.String(), ExitTimeout
+	case over:
+		s.State, s.Reason, s.ExitCode = Policy, policy.Reason, ExitKilled
+	case why != nil:
+		s.State, s.Reason, s.ExitCode = Killed, why.Error(), ExitKilled
+	case s.Signal == "SIGKILL" && j.warden.killed.Load() != nil: // see run.judge
+		s.Signal, s.ExitCode = "SIGSYS", 128+int(unix.SIGSYS)
+		s.Reason = "killed for " + *j.warden.killed.Load()
+	}
+}
+
+// ends tells whether the run ends: the kernel kills all of it before the end is known here.
+func (v *Live) ends() bool {
+	select {
+	case <-v.run.ended:
+		return true
+	case <-v.life.Done():
+		return true
+	case <-time.After(50 * time.Millisecond):
+		return v.closing.Load()
+	}
+}
+
+// joins are the commands that have joined a run, from before their stub to after their end.
+type joins struct {
+	mu   sync.RWMutex // before a joiner's
+	now  bool         // the run has been executed
+	over bool
+	all  map[*joiner]struct{}
+	wg   sync.WaitGroup
+}
+
+func (s *joins) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now, s.all = true, map[*joiner]struct{}{}
+}
+
+func (s *joins) enter(j *joiner) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over || j.live.closing.Load():
+		return ErrEnded
+	case !s.now:
+		return ErrNotYet
+	case j.live.held.Load():
+		return ErrFrozen
+	}
+	s.all[j] = struct{}{}
+	s.wg.Add(1)
+	return nil
+}
+
+func (s *joins) leave(j *joiner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, j)
+	s.wg.Done()
+}
+
+// end kills them all and returns when each is reaped and its end told. None comes after it.
+func (s *joins) end() {
+	s.mu.Lock()
+	s.over = true
+	for j := range s.all {
+		j.kill(ErrEnded)
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// pinned gives the processes of all, whose numbers stay theirs until do returns.
+func (s *joins) pinned(do func(pids []int)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var pids []int
+	for j := range s.all {
+		j.mu.Lock()
+		for _, pid := range []int{j.begin, j.pid} {
+			if pid != 0 {
+				pids = append(pids, pid)
+			}
+		}
+		j.mu.Unlock()
+	}
+	do(pids)
+}

@@ -1,0 +1,638 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"agentrun/control"
+	"agentrun/internal/hostcaps"
+)
+
+// THREATS "joining and keeping": a further command in a live run is what its first one is, and has nothing of who enters.
+
+// inside is a command in a run of the place's, from start to end.
+func (p place) inside(name string, flags []string, argv ...string) result {
+	p.t.Helper()
+	return p.do(slices.Concat([]string{"exec", "--in", name}, flags, []string{"--"}, argv)...)
+}
+
+// joined is a call of exec --in.
+func (p place) joined(name string, flags []string, argv ...string) *call {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang())
+	p.t.Cleanup(cancel)
+	c := &call{cancel: cancel, statusFile: filepath.Join(base, "none"), started: time.Now()}
+	c.Cmd = exec.CommandContext(ctx, agentrun, slices.Concat([]string{"--state-dir", p.state, "--run-dir", p.run, "exec", "--in", name}, flags, []string{"--"}, argv)...)
+	c.Cmd.Stdout, c.Cmd.Stderr = &c.out, &c.errOut
+	return c
+}
+
+// beside is a second process of the run that does what it is told.
+func (a *told) beside(flags ...string) *told {
+	a.t.Helper()
+	j := a.talk(a.name, a.place.joined(a.name, flags, "/probe", "live"))
+	if got := j.line(); got != "ready" {
+		a.t.Fatalf("a command in %s says %q, want ready\n%s", a.name, got, j.errOut.String())
+	}
+	return j
+}
+
+// tryJoined is try from a command that joins: the run's first one waits meanwhile. strict executes nothing but its own command.
+func tryJoined(t testing.TB, o opts, tries ...string) (map[string]string, result) {
+	t.Helper()
+	input := o.stdin
+	stdin, hold := io.Pipe()
+	o.stdin = stdin
+	c := prepare(t, o, "/probe", "ready", ",", "wait")
+	c.startUntil(t, "ready")
+	id := ""
+	ctx, cancel := context.WithTimeout(context.Background(), hang())
+	defer cancel()
+	found, err := control.All(ctx, runDir)
+	for _, f := range found {
+		if f.Sandbox.Supervisor == c.Process.Pid {
+			id = f.Sandbox.ID
+		}
+	}
+	if id == "" {
+		t.Fatalf("no live run of supervisor %d: %v", c.Process.Pid, err)
+	}
+	cmd := command(ctx, append([]string{"exec", "--in", id, "--"}, probeArgs(tries...)...)...)
+	if o.state != "" {
+		cmd.Args[slices.Index(cmd.Args, "--state-dir")+1] = o.state
+	}
+	cmd.Stdin = input
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	hold.Close()
+	r := c.finish(t)
+	r.stdout, r.stderr = out.String(), errOut.String()
+	return answers(r.stdout), r
+}
+
+// M-1, M-4: the same user, namespaces, cgroups, limits, filters and rights to files, in each ring and as an ordinary user.
+func TestJoinIsConfinedAsTheFirst(t *testing.T) {
+	p := newPlace(t)
+	for _, profile := range allProfiles {
+		t.Run(profile, func(t *testing.T) {
+			p := place{t, p.run, p.state}
+			a := p.agent(profile, opts{profile: profile, flags: []string{"--workspace", workspace(t)}})
+			j := a.beside()
+			sameConfinement(t, a, j)
+			first := a.seen()
+			others := slices.DeleteFunc(first.Processes, func(p struct {
+				PID   int  `json:"pid"`
+				First bool `json:"first"`
+			}) bool {
+				return p.First
+			})
+			if len(others) != 1 {
+				t.Fatalf("beside the first there are %v, want the one that joined", others)
+			}
+			for _, file := range []string{"cgroup", "uid_map", "gid_map", "setgroups", "oom_score_adj", "limits", "timens_offsets", "loginuid"} {
+				want, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", first.PID, file))
+				got, gerr := os.ReadFile(fmt.Sprintf("/proc/%d/%s", others[0].PID, file))
+				if !bytes.Equal(got, want) || (err == nil) != (gerr == nil) {
+					t.Errorf("%s: got %q (%v), the first has %q (%v)", file, got, gerr, want, err)
+				}
+			}
+			if b := stat(t, others[0].PID); b.session != others[0].PID || b.terminal != 0 {
+				t.Errorf("it is in session %d with terminal %d, want its own and none", b.session, b.terminal)
+			}
+			if r := j.quit(); r.exit != 0 {
+				t.Errorf("exit %d: %s", r.exit, r.stderr)
+			}
+			if r := a.quit(); r.exit != 0 {
+				t.Errorf("the first: exit %d: %s", r.exit, r.stderr)
+			}
+		})
+	}
+	noAgents(t)
+}
+
+func sameConfinement(t *testing.T, a, j *told) {
+	t.Helper()
+	for _, words := range []string{"ns", "rlimits", "env", "cwd", "writable /", "devices", "outside"} {
+		if got, want := j.try(words), a.try(words); got != want {
+			t.Errorf("%s: got %s, the first has %s", words, got, want)
+		}
+	}
+	got, want := fieldsOf(j.try("status")), fieldsOf(a.try("status"))
+	for _, field := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Uid", "Gid", "Groups"} {
+		if got[field] != want[field] {
+			t.Errorf("%s: got %q, the first has %q", field, got[field], want[field])
+		}
+	}
+}
+
+type processStat struct{ session, terminal int }
+
+func stat(t *testing.T, pid int) (s processStat) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	s.session, _ = strconv.Atoi(f[3])
+	s.terminal, _ = strconv.Atoi(f[4])
+	return s
+}
+
+// CVE-2024-21626 and its like when joining: descriptors, folder, environment and terminal of who enters.
+func TestJoinBringsNothing(t *testing.T) {
+	p := newPlace(t)
+	for _, profile := range allProfiles {
+		t.Run(profile, func(t *testing.T) {
+			p := place{t, p.run, p.state}
+			a := p.agent(profile, opts{profile: profile})
+			root, err := os.Open("/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			secret, err := os.Open(write(t, filepath.Join(t.TempDir(), "secret"), "secret", 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer secret.Close()
+			c := p.joined(profile, []string{"--env", "GIVEN=yes"}, probeArgs("fds", "outside", "cwd", "env", "read /dev/tty", "cat /proc/self/environ", "readlink /proc/self/exe")...)
+			c.ExtraFiles = []*os.File{root, secret, root, secret}
+			c.Dir, c.Env = filepath.Dir(secret.Name()), append(os.Environ(), "SECRET=1", "LD_PRELOAD=/nosuch")
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			r := c.finish(t)
+			fds := strings.Split(value(t, r, "fds"), "|")
+			if len(fds) != 3 {
+				t.Errorf("got %d descriptors, want 3: %v", len(fds), fds)
+			}
+			for _, fd := range fds {
+				if n, target, _ := strings.Cut(fd, "->"); n > "2" || !strings.HasPrefix(target, "pipe:[") {
+					t.Errorf("descriptor %s is %s", n, target)
+				}
+			}
+			if got := value(t, r, "outside"); got != "" {
+				t.Errorf("the host's root can be reached through %s", got)
+			}
+			if got := value(t, r, "cwd"); got != "/tmp/sandbox" {
+				t.Errorf("working directory: got %s", got)
+			}
+			if got := r.stdout; strings.Contains(got, "SECRET") || strings.Contains(got, "LD_PRELOAD") || !strings.Contains(got, "GIVEN=yes") {
+				t.Errorf("environment: %s", got)
+			}
+			if got := answers(r.stdout)["read /dev/tty"]; got != "ENXIO" {
+				t.Errorf("the terminal of who enters: got %q, want ENXIO", got)
+			}
+			for _, cwd := range []string{"/proc/self/fd/3", "/proc/self/fd/4/../..", "/proc/self/fd/5", "/proc/1/cwd", "/proc/1/root", "/../../.."} {
+				r := p.inside(profile, []string{"--cwd", cwd}, probeArgs("outside")...)
+				if r.exit == 0 && value(t, r, "outside") != "" {
+					t.Errorf("--cwd %s: the host's root can be reached", cwd)
+				}
+			}
+			a.quit()
+		})
+	}
+}
+
+// The agent can look into a command that joins no more than into others: not while it comes, and not afterwards. It runs all the time
+// and tries whatever number appears.
+func TestJoinIsClosedToTheAgent(t *testing.T) {
+	need(t, hostcaps.Landlock(1))
+	p := newPlace(t)
+	for _, profile := range []string{"ring2", "ring3"} {
+		t.Run(profile, func(t *testing.T) {
+			p := place{t, p.run, p.state}
+			a := p.agent(profile, opts{profile: profile})
+			j := a.beside()
+			_, own, ok := strings.Cut(j.try("id"), " pid=")
+			if !ok {
+				t.Fatalf("id: %s", j.try("id"))
+			}
+			pid, _, _ := strings.Cut(own, " ")
+			for _, of := range []struct {
+				who  *told
+				whom string
+			}{{a, pid}, {j, "2"}} {
+				for _, file := range []string{"mem", "environ", "maps", "auxv"} {
+					of.who.expect("errno=EACCES", "read /proc/"+of.whom+"/"+file)
+				}
+				for _, link := range []string{"exe", "root", "cwd", "fd/0", "ns/mnt"} {
+					of.who.expect("errno=EACCES", "readlink /proc/"+of.whom+"/"+link)
+				}
+				of.who.expect("errno=EPERM", "ptrace "+of.whom, "process_vm_readv "+of.whom, "pidfd_getfd "+of.whom+" 0")
+			}
+			if hostcaps.Landlock(6).Check() == nil {
+				a.expect("errno=EPERM", "kill "+pid+" 9")
+				j.expect("errno=EPERM", "kill 2 9")
+			}
+			j.quit()
+			a.quit()
+		})
+	}
+}
+
+// M-4: in ring 3 a command that joins has its own chain of programs at the start and no processes, and neither has the other's chain.
+func TestJoinRing3NeverForks(t *testing.T) {
+	p := newPlace(t)
+	a := p.agent("a", opts{profile: "ring3"})
+	chain := func(who string) {
+		t.Helper()
+		r := p.inside("a", nil, "/probe", "exec-chain", "0", "40")
+		var n int
+		var errno string
+		fmt.Sscan(strings.TrimPrefix(lastLine(r.stdout), "exec-chain: "), &n, &errno)
+		if n < 3 || n > 16 || errno != "EPERM" {
+			t.Errorf("%s: %d more programs ran, then %q, want 3 to 16 and EPERM\n%s", who, n, errno, r.stderr)
+		}
+	}
+	chain("before the agent has used its own")
+	j := a.beside()
+	for _, of := range []*told{a, j} {
+		of.expect("errno=EPERM", "fork", "vfork", "clone-process", "posix_spawn")
+		if got := of.try("threads 4"); got != "value=4 0" {
+			t.Errorf("threads: %s", got)
+		}
+	}
+	a.expect("errno=ENOENT", "exec /nonexistent") // let through, though others have used theirs up
+	for range 20 {
+		a.try("exec /nonexistent")
+	}
+	a.expect("errno=EPERM", "exec /nonexistent")
+	j.expect("errno=ENOENT", "exec /nonexistent")
+	chain("after the agent has used up its own")
+	j.quit()
+	a.quit()
+}
+
+// M-22: both follow the ring that holds: elevated, its end, and quarantine.
+func TestJoinFollowsTheRing(t *testing.T) {
+	p := newPlace(t)
+	p.must("agent", "score", "planner", "0.7")
+	a := p.agent("a", opts{profile: "ring3", flags: []string{"--agent", "planner", "--workspace", workspace(t)}})
+	j := a.beside()
+	both := func(want string, tries ...string) {
+		t.Helper()
+		a.expect(want, tries...)
+		j.expect(want, tries...)
+	}
+	both("errno=EPERM", "fork")
+	both("errno=EROFS", "create /workspace/new")
+	a.elevate(time.Minute)
+	a.holds(2)
+	both("ok", "fork", "posix_spawn", "create /workspace/at", "child")
+	late := a.beside() // it comes into the ring that holds, and stays when that ends
+	late.expect("ok", "fork", "child")
+	if n := len(a.seen().Processes); n != 6 {
+		t.Errorf("%d processes, want three and their children", n)
+	}
+	p.must("revoke", "a")
+	a.holds(3)
+	both("errno=EPERM", "fork")
+	both("errno=EROFS", "create /workspace/more")
+	late.expect("errno=EPERM", "fork")
+	if n := len(a.seen().Processes); n != 3 {
+		t.Errorf("%d processes after the demotion, want the three first ones", n)
+	}
+	a.ringChanges("3>2", "2>3")
+	for _, j := range []*told{j, late} {
+		j.quit()
+	}
+	a.quit()
+
+	b := p.agent("b", opts{profile: "ring2", flags: []string{"--agent", "planner"}})
+	j = b.beside()
+	j.expect("ok", "fork")
+	p.must("quarantine", "b", "--reason", "a test")
+	b.holds(3)
+	j.expect("errno=EPERM", "fork")
+	late = b.beside()
+	late.expect("errno=EPERM", "fork")
+	if got := p.audit(); got[len(got)-1].Kind != "sandbox_join" || got[len(got)-1].Data["ring"] != 3.0 {
+		t.Errorf("on record last: %v, want a join in ring 3", got[len(got)-1])
+	}
+	for _, j := range []*told{j, late, b} {
+		j.quit()
+	}
+}
+
+// How it ends, and that the run and other commands in it don't.
+func TestJoinEnds(t *testing.T) {
+	p := newPlace(t)
+	a := p.agent("a", opts{profile: "ring2"})
+	for _, tt := range []struct {
+		name  string
+		flags []string
+		argv  []string
+		exit  int
+		says  string
+	}{
+		{"zero", nil, []string{"/probe", "exit", "0"}, 0, ""},
+		{"its own code", nil, []string{"/probe", "exit", "42"}, 42, ""},
+		{"a signal", nil, []string{"/probe", "raise", "11"}, 139, ""},
+		{"its time", []string{"--timeout", "300ms"}, []string{"/probe", "sleep", "60"}, 124, "300ms"},
+		{"too much output", nil, []string{"/probe", "output", strconv.Itoa(64 << 20)}, 137, "output over the limit"},
+		{"not there", nil, []string{"nosuch"}, 127, "command nosuch: not found in the sandbox's PATH or in the workspace"},
+		{"no program", nil, []string{"/etc/passwd"}, 126, "is not executable"},
+		{"an orphan keeps the output open", nil, []string{"sh", "-c", "sleep 1000 & exit 3"}, 3, ""},
+		{"no such folder", []string{"--cwd", "/nosuch"}, []string{"/probe", "ok"}, 125, "--cwd /nosuch"},
+		{"its folder", []string{"--cwd", "/usr"}, []string{"sh", "-c", "test $PWD = /usr && exit 9"}, 9, ""},
+	} {
+		if r := p.inside("a", tt.flags, tt.argv...); r.exit != tt.exit || !strings.Contains(r.stderr, tt.says) {
+			t.Errorf("%s: got exit %d, %q, want %d and %q", tt.name, r.exit, r.stderr, tt.exit, tt.says)
+		}
+	}
+	a.expect("ok", "fork")
+	if r := p.inside("a", nil, "/probe", "output", "4000000"); r.exit != 0 || len(r.stdout) < 4_000_000 {
+		t.Errorf("output: exit %d, %d bytes", r.exit, len(r.stdout))
+	}
+	c := p.joined("a", nil, "cat")
+	big := strings.Repeat("0123456789abcdef", 64<<10)
+	c.Cmd.Stdin = strings.NewReader(big)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.finish(t); r.exit != 0 || r.stdout != big {
+		t.Errorf("cat: exit %d, %d bytes, want %d", r.exit, len(r.stdout), len(big))
+	}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			if r := p.inside("a", nil, "/probe", "exit", strconv.Itoa(i)); r.exit != i {
+				t.Errorf("one of twelve: exit %d, want %d\n%s", r.exit, i, r.stderr)
+			}
+		})
+	}
+	wg.Wait()
+	j, k := a.beside(), a.beside()
+	j.quit()
+	k.expect("ok", "fork")
+	r := a.quit() // the run ends, and they with it
+	r.want(t, 0, "exited")
+	if r := k.finish(t); r.exit != 137 {
+		t.Errorf("a command in a run that ended: exit %d, want 137: %s", r.exit, r.stderr)
+	}
+	p.refused("not_found", "exec", "--in", "a", "--", "/probe", "ok")
+	noAgents(t)
+}
+
+// Whoever ran it goes away: it is killed, also when it neither reads nor writes; of a run that is killed, or whose supervisor is.
+func TestJoinEndsWithWhoEntered(t *testing.T) {
+	p := newPlace(t)
+	a := p.agent("a", opts{profile: "ring3"})
+	alone := func(what string) {
+		t.Helper()
+		eventually(t, 10*time.Second, what, func() bool { return len(a.seen().Processes) == 1 })
+	}
+	j := a.beside()
+	_ = j.Process.Kill()
+	alone("the command is gone with who ran it")
+	zero, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zero.Close()
+	c := p.joined("a", nil, "/probe", "sleep", "600")
+	c.Cmd.Stdin = zero
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "it runs", func() bool { return len(a.seen().Processes) == 2 })
+	_ = c.Process.Kill()
+	alone("a command that reads nothing is gone with who ran it")
+	_ = c.Wait()
+
+	if r := p.inside("a", []string{"-d"}, "/probe", "sleep", "600"); r.exit != 0 {
+		t.Errorf("-d: exit %d: %s", r.exit, r.stderr)
+	}
+	if n := len(a.seen().Processes); n != 2 {
+		t.Errorf("%d processes, want the detached one too", n)
+	}
+	j = a.beside()
+	p.must("kill", "a")
+	if r := j.finish(t); r.exit != 137 || !strings.Contains(r.stderr, "the run has ended") {
+		t.Errorf("a killed run: exit %d: %s", r.exit, r.stderr)
+	}
+	a.finish(t).want(t, 137, "killed")
+	noAgents(t)
+
+	b := p.agent("b", opts{profile: "ring2"})
+	j = b.beside()
+	_ = b.Process.Kill()
+	if r := j.finish(t); r.exit != 125 {
+		t.Errorf("a killed supervisor: exit %d: %s", r.exit, r.stderr)
+	}
+	_ = b.Wait()
+	noAgents(t)
+	p.must("gc")
+}
+
+// H-27: who entered, with which program and in which ring, before its first instruction; and how it ended. No arguments (M-18).
+func TestJoinIsOnRecord(t *testing.T) {
+	p := newPlace(t)
+	p.must("agent", "score", "planner", "0.7")
+	a := p.agent("a", opts{profile: "ring2", flags: []string{"--agent", "planner"}})
+	id := a.seen().ID
+	p.inside("a", nil, "sh", "-c", "exit 5 # secret")
+	p.inside("a", []string{"--timeout", "200ms"}, "/probe", "sleep", "60")
+	p.inside("a", nil, "nosuch")
+	a.quit()
+	var got []string
+	ids := map[any]int{}
+	for _, e := range p.audit() {
+		switch e.Kind {
+		case "sandbox_join":
+			got = append(got, fmt.Sprint(e.Data["by"], " ", e.Data["program"], " ", e.Data["ring"], " ", e.Data["agent_id"] == "planner" && e.Data["run_id"] == id))
+			ids[e.Data["join_id"]]++
+		case "sandbox_join_end":
+			got = append(got, fmt.Sprint(e.Data["state"], " ", e.Data["exit_code"], " ", e.Data["run_id"] == id))
+			ids[e.Data["join_id"]]++
+		}
+	}
+	want := []string{"uid:0 [/bin/sh] 2 true", "exited 5 true", "uid:0 [/probe] 2 true", "timeout 124 true"}
+	if !slices.Equal(got, want) && !slices.Equal(got, slices.Concat([]string{"uid:0 [/usr/bin/sh] 2 true"}, want[1:])) {
+		t.Errorf("on record:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for id, n := range ids {
+		if n != 2 {
+			t.Errorf("join %v is on record %d times, want its begin and its end", id, n)
+		}
+	}
+	files, _ := filepath.Glob(filepath.Join(p.state, "audit", "*", "*.jsonl"))
+	for _, f := range files {
+		if b, _ := os.ReadFile(f); bytes.Contains(b, []byte("secret")) {
+			t.Errorf("%s has an argument of a command", f)
+		}
+	}
+}
+
+// What can't be entered says why, and what helps.
+func TestJoinRefuses(t *testing.T) {
+	p := newPlace(t)
+	a := p.agent("a", opts{profile: "ring3"})
+	p.must("freeze", "a")
+	p.refused("conflict", "exec", "--in", "a", "--", "/probe", "ok")
+	p.refused("conflict", "shell", "a")
+	p.must("thaw", "a")
+	p.refused("not_found", "exec", "--in", "nobody", "--", "/probe", "ok")
+	p.refused("bad_request", "exec", "--in", "a", "--env", "=x", "--", "/probe", "ok")
+	for _, flags := range [][]string{{"--ring", "2"}, {"--workspace", "/tmp"}, {"-t", "-d"}, {"--timeout", "-1s"}, {"--timeout", "x"}, {"--no-gateway"}, {"--status-file", "/tmp/x"}} {
+		if r := p.inside("a", flags, "/probe", "ok"); r.exit != 125 || !strings.Contains(r.stderr, "hint: ") {
+			t.Errorf("%v: exit %d: %s", flags, r.exit, r.stderr)
+		}
+	}
+	if r := p.do("exec", "--in", "a"); r.exit != 125 {
+		t.Errorf("no command: exit %d", r.exit)
+	}
+	a.expect("errno=EPERM", "fork")
+	a.quit()
+}
+
+// A difference that the probe finds, and a failure on the way, end what joins and nothing else.
+func TestJoinFailsAlone(t *testing.T) {
+	for _, point := range []string{"join/begun", "join/probe", "record/sandbox_join"} {
+		t.Run(point, func(t *testing.T) {
+			p := newPlace(t)
+			a := p.agent("a", opts{profile: "ring2", env: []string{"AGENTRUN_TESTONLY_FAULT=" + point + "=EIO@1"}})
+			if r := p.inside("a", nil, "/probe", "ok"); r.exit != 125 || strings.Contains(r.stdout, "ok") || !strings.Contains(r.stderr, "input/output error") {
+				t.Errorf("exit %d, %s%s, want 125 and the error", r.exit, r.stdout, r.stderr)
+			}
+			if n := len(a.seen().Processes); n != 1 {
+				t.Errorf("%d processes, want the agent alone", n)
+			}
+			a.expect("ok", "fork")
+			if r := p.inside("a", nil, "/probe", "exit", "0"); r.exit != 0 {
+				t.Errorf("another: exit %d: %s", r.exit, r.stderr)
+			}
+			a.quit().want(t, 0, "exited")
+			noAgents(t)
+		})
+	}
+}
+
+// A terminal of its own, of the size that is asked for, and a shell in it.
+func TestJoinTerminal(t *testing.T) {
+	needProgram(t, "stty", "sh")
+	p := newPlace(t)
+	a := p.agent("a", opts{profile: "ring2"})
+	found, err := control.Find(t.Context(), p.run, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := io.Pipe()
+	var out lockedBuffer
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := found.Client.Exec(t.Context(), found.Sandbox.ID, control.ExecRequest{Command: []string{"sh", "-c", "tty; stty size; read x; stty size; exit 6"}, TTY: true, Rows: 40, Columns: 100}, "", both{ours, &out})
+		if err != nil {
+			t.Errorf("exec: %v", err)
+		}
+	})
+	client := control.NewAttachClient(both{strings.NewReader(""), theirs})
+	eventually(t, 10*time.Second, "the size at first", func() bool { return strings.Contains(out.String(), "40 100") })
+	_ = client.SendResize(50, 120)
+	_ = client.Send(control.Stdin, []byte("\n"))
+	wg.Wait()
+	if got := out.String(); !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "50 120") || !strings.HasSuffix(got, "\x04\x00\x00\x00\x04\x00\x00\x00\x06") {
+		t.Errorf("got %q, want a terminal, its new size and exit code 6", got)
+	}
+	c := p.joined("a", nil)
+	c.Args = []string{c.Args[0], "--state-dir", p.state, "--run-dir", p.run, "shell", "a"}
+	c.Cmd.Stdin = strings.NewReader("echo $((6*7)); tty; exit 4\n")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.finish(t); r.exit != 4 || !strings.Contains(r.stdout, "42") || !strings.Contains(r.stdout, "/dev/pts/") {
+		t.Errorf("shell: exit %d: %s%s", r.exit, r.stdout, r.stderr)
+	}
+	if r := p.inside("a", []string{"-t"}, "sh", "-c", "sleep 1000 & exit 8"); r.exit != 8 {
+		t.Errorf("a job on the terminal: exit %d: %s", r.exit, r.stderr)
+	}
+	a.quit()
+}
+
+type both struct {
+	io.Reader
+	io.Writer
+}
+
+// Runs of the daemon, those from a prepared sandbox too; the daemon isn't asked to take the command over.
+func TestJoinOfTheDaemon(t *testing.T) {
+	n := startDaemon(t)
+	p := place{t, n.run, n.state}
+	for _, profile := range []string{"ring2", "ring3", "strict"} {
+		for i := range 2 {
+			name := fmt.Sprint(profile, "-", i)
+			c := n.prepare(t, opts{profile: profile, flags: []string{"--workspace", workspace(t)}}, "/probe", "live")
+			a := p.begin(name, c)
+			if got := a.seen().Supervisor; got != n.Process.Pid {
+				t.Errorf("%s: supervisor %d, want the daemon %d", name, got, n.Process.Pid)
+			}
+			j := a.beside()
+			sameConfinement(t, a, j)
+			if r := p.inside(name, nil, "/probe", "exit", "7"); r.exit != 7 {
+				t.Errorf("%s: exit %d: %s", name, r.exit, r.stderr)
+			}
+			a.quit()
+			if r := j.finish(t); r.exit != 137 {
+				t.Errorf("%s: exit %d: %s", name, r.exit, r.stderr)
+			}
+		}
+	}
+	n.drain(t)
+}
+
+// As an ordinary user: with a user of its own, and with the user's own where the workspace is writable.
+func TestJoinRootless(t *testing.T) {
+	for _, tt := range []struct {
+		profile   string
+		workspace bool
+	}{{"ring3", false}, {"ring2", true}} {
+		t.Run(tt.profile, func(t *testing.T) {
+			u := someone(t)
+			stdin, hold := io.Pipe()
+			o := opts{profile: tt.profile, user: u, stdin: stdin}
+			if tt.workspace {
+				o.flags = []string{"--workspace", u.workspace(t)}
+			}
+			o.flags = append(o.flags, "--no-gateway", "--name", "mine")
+			c := prepare(t, o, "/probe", "ready", ",", "wait")
+			c.startUntil(t, "ready")
+			code, out, errOut := u.run(t, append([]string{"exec", "--in", "mine", "--"}, probeArgs("status", "fds", "fork", "mount tmpfs", "read /proc/1/mem", "id")...)...)
+			r := result{exit: code, stdout: out, stderr: errOut}
+			hold.Close()
+			got := fieldsOf(value(t, r, "status"))
+			for field, want := range map[string]string{"CapEff": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2", "Uid": "1000 1000 1000 1000", "Groups": ""} {
+				if got[field] != want {
+					t.Errorf("%s: got %q, want %q", field, got[field], want)
+				}
+			}
+			if fds := strings.Split(value(t, r, "fds"), "|"); len(fds) != 3 {
+				t.Errorf("descriptors: %v", fds)
+			}
+			tries := answers(out)
+			if tries["mount tmpfs"] != "EPERM" || tries["read /proc/1/mem"] != "EACCES" || (tries["fork"] == "ok") != (tt.profile == "ring2") {
+				t.Errorf("got %v", tries)
+			}
+			c.finish(t).want(t, 0, "exited")
+		})
+	}
+}
