@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// documentClient makes a client from the API's own description and does with it all that it has, but for attach, which is no HTTP any more.
+// documentClient makes a client from the API's own description and does with it all that it has, but for attach, exec and copies, which are no HTTP any more.
 // Each answer and each refusal is held against the schema that the description promises for it.
 const documentClient = `
 const { OpenAPIClientAxios } = require("openapi-client-axios"), Ajv = require("ajv/dist/2020").default, axios = require("axios");
@@ -41,6 +41,7 @@ async function main() {
   await call("sandboxes"); await call("inspect", id);
   await call("freeze", id); await call("thaw", id); await call("signal", id, { signal: 28 });
   await call("limits", id, { pids: 32 }); await call("extend", id, { time_ns: 1e9, reason: "tried" });
+  await call("files", id, { path: "/" });
   await call("score", { id: "planner" }, { score: 0.7 });
   await call("elevate", id, { target_ring: 2, reason: "tried", ttl_ns: 60e9 }); await call("revoke", id, {});
   await call("output", id); await call("quarantineRun", id, { reason: "tried" });
