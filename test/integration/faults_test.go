@@ -65,12 +65,14 @@ func faultRows() []faultRow {
 		{point: "live/thaw", by: liveScenario},
 		{point: "live/update", by: liveScenario},
 		{point: "live/kill", by: liveScenario},
+		{point: "join/begun", by: liveScenario},
+		{point: "join/probe", by: liveScenario},
 	}
 }
 
 // verbs are the points that each change of a live run passes; those that only look have none.
 var verbs = map[string][]string{
-	"Sandboxes": nil, "Inspect": nil, "Wait": nil, "Events": nil, "Output": nil, "Attach": nil,
+	"Sandboxes": nil, "Inspect": nil, "Wait": nil, "Events": nil, "Output": nil, "Attach": nil, "Files": nil,
 	"Signal":  nil, // one call, which changes nothing of ours
 	"Freeze":  {"live/freeze"},
 	"Thaw":    {"live/thaw"},
@@ -79,6 +81,9 @@ var verbs = map[string][]string{
 	"Elevate": {"record/*", "elevate/lent", "ring/widen", "ring/mounts"},
 	"Revoke":  {"record/*", "ring/stop", "ring/end", "ring/mounts", "ring/limits", "ring/go on"},
 	"Kill":    {"record/*", "live/freeze", "live/kill"},
+	"Exec":    {"record/*", "join/begun", "join/probe"},
+	// What the sandbox's own file system says of a copy is its answer.
+	"ReadFiles": {"record/*"}, "WriteFiles": {"record/*"},
 }
 
 // mustFault are the calls that change something on the disk, by package: the function that makes one has a point, or stands here with
@@ -326,6 +331,8 @@ func liveScenario(n launchNode, faults string) (*lockedBuffer, bool) {
 		for _, args := range [][]string{
 			{"elevate", "puppet", "--to", "2", "--ttl", "60s", "--reason", "a test"},
 			{"update", "puppet", "--pids", "70"},
+			{"exec", "--in", "puppet", "--", "/bin/true"},
+			{"cp", "puppet:/etc/passwd", "-"},
 			{"freeze", "puppet"},
 			{"thaw", "puppet"},
 			{"revoke", "puppet"},
