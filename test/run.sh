@@ -97,7 +97,7 @@ unit_all() {
 
 step_host() {
 	tables+=("host=$out/host.json")
-	watched "$out/host.json" -race -count 1 -timeout 20m "$integration"
+	watched "$out/host.json" -race -count 1 -timeout 40m "$integration"
 }
 
 # CPython's own tests and other people's programs, in ring 2 beside the host. Without the
@@ -113,7 +113,7 @@ step_attack() {
 	while read -r package tests; do
 		f=$out/attack${package//\//-}.json
 		streams+=("host=$f")
-		watched "$f" -count 1 -timeout 20m -run "$tests" "$package"
+		watched "$f" -count 1 -timeout 40m -run "$tests" "$package"
 		if [[ $package == "$integration" ]]; then AGENTRUN_VM_RUN=$tests step_vm; fi
 	done < <("$tool" attacks -tests)
 	tables+=("${streams[@]}")
