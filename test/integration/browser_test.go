@@ -32,7 +32,7 @@ const { chromium } = require('/clients/node_modules/playwright-core');
     await browser.close();
   }
 })().catch(e => { console.error(e); process.exit(1); });`, 0o644)
-	o := n.opts(slices.Concat(clients, []string{"--agent", "a", "--ring", "2", "--pids", "512", "--timeout", "120s", "--workspace", ws})...)
+	o := n.opts(slices.Concat(clients, []string{"--agent", "a", "--ring", "2", "--pids", "512", "--timeout", "280s", "--cpu-time", "280s", "--workspace", ws})...)
 	r := run(t, o, "sh", "-c", "node drive.js && chromium --headless=new --no-sandbox --dump-dom file:///workspace/page.html")
 	r.want(t, 0, "exited")
 	if n := strings.Count(r.stdout, "rendered 42 true\n"); n != 4 || !strings.Contains(r.stdout, `<p id="p">rendered 42</p>`) {

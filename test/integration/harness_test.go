@@ -250,7 +250,7 @@ type call struct {
 }
 
 // hang is the time after which a call is taken for hung and killed.
-func hang() time.Duration { return time.Duration(slow * float64(90*time.Second)) }
+func hang() time.Duration { return time.Duration(slow * float64(200*time.Second)) }
 
 // command builds any call of the binary with folders of its own.
 func command(ctx context.Context, args ...string) *exec.Cmd {
