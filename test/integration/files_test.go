@@ -255,6 +255,7 @@ func TestM23FilesOfAnOrdinaryUser(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("detach: exit %d %s%s", code, id, text)
 	}
+	u.cgroup = "" // the commands come from the user's shell
 	defer func() {
 		u.run(t, "kill", "mine")
 		eventually(t, 10*time.Second, "its supervisor writes no more", func() bool { return os.RemoveAll(filepath.Join(u.home, ".local")) == nil })

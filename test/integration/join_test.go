@@ -616,6 +616,7 @@ func TestJoinRootless(t *testing.T) {
 			o.flags = append(o.flags, "--no-gateway", "--name", "mine")
 			c := prepare(t, o, "/probe", "ready", ",", "wait")
 			c.startUntil(t, "ready")
+			u.cgroup = "" // the command comes from the user's shell
 			code, out, errOut := u.run(t, append([]string{"exec", "--in", "mine", "--"}, probeArgs("status", "fds", "fork", "mount tmpfs", "read /proc/1/mem", "id")...)...)
 			r := result{exit: code, stdout: out, stderr: errOut}
 			hold.Close()
