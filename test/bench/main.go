@@ -34,14 +34,14 @@ type sizes struct {
 	rateTime     time.Duration // of one of them
 	hundreds     int           // sandboxes at once beside a daemon
 	everyday     int           // rounds of each chore
-	again        bool          // chores many times over, too
+	long         bool          // chores many times over or from nothing, too
 }
 
 func fullSizes(n int) sizes {
 	return sizes{cold: n, warmUp: 5, steps: max(30, n*3/10), memory: 5, crowd: 10, calls: max(10, n/10), callLoop: 200_000, spawnLoop: 500,
 		proxy: max(7, n/10), proxyTime: 500 * time.Millisecond,
 		kills: max(7, n/10), killed: []int{1, 100, 1000}, bomb: 256, changes: n, rates: 3, rateTime: 3 * time.Second, hundreds: 500,
-		everyday: max(5, n/10), again: true}
+		everyday: max(5, n/10), long: true}
 }
 
 var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10, proxy: 3, proxyTime: 100 * time.Millisecond,
