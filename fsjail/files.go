@@ -67,10 +67,7 @@ type FileInfo struct {
 // ErrTooMuch: more than FilesLimits allow.
 var ErrTooMuch = errors.New("more than the limit")
 
-// errDeep has no value of its own to callers: nobody's real tree is as deep.
-var errDeep = fmt.Errorf("deeper than %d folders", maxDepth)
-
-// capability sets of a thread, capset(2)
+// capHead says whose capabilities capset(2) sets; pid 0 is the calling thread.
 type capHead struct {
 	version uint32
 	pid     int32
@@ -228,7 +225,7 @@ func deviceOf(info fs.FileInfo) uint64 { return info.Sys().(*syscall.Stat_t).Dev
 
 func (w *treeWriter) folder(dir *os.Root, at string, own fs.FileInfo, depth int) error {
 	if depth > maxDepth {
-		return errDeep
+		return fmt.Errorf("deeper than %d folders: %w", maxDepth, ErrTooMuch)
 	}
 	list, err := namesOf(dir, w.most.Entries-w.listed)
 	if err != nil {
@@ -310,7 +307,7 @@ func (w *treeWriter) entry(dir *os.Root, base, name string, info fs.FileInfo) er
 	if h.Typeflag != tar.TypeReg {
 		return w.tar.WriteHeader(h)
 	}
-	f, err := openPlain(dir, base, os.O_RDONLY, 0)
+	f, err := openPlain(dir, base)
 	if err != nil {
 		return err
 	}
@@ -341,8 +338,8 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 // openPlain opens a plain file, and waits for nobody: neither for the other end of a pipe nor for the holder of a lease (fcntl(2)).
-func openPlain(dir *os.Root, name string, flags int, mode fs.FileMode) (*os.File, error) {
-	f, err := dir.OpenFile(name, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
+func openPlain(dir *os.Root, name string) (*os.File, error) {
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
 	}
