@@ -73,8 +73,14 @@ func Open(dir string, opt Options) (*DB, error) {
 	return d, nil
 }
 
-// Close gives the folder up.
-func (d *DB) Close() error { return d.dir.Close() }
+// Close waits for the transaction that this process is in, as long as one would, and gives the folder up; a later one is an error.
+func (d *DB) Close() error {
+	err := take(context.Background(), d.sem, d.limit)
+	if err == nil {
+		defer func() { <-d.sem }()
+	}
+	return errors.Join(err, d.dir.Close())
+}
 
 func (d *DB) path(name string) string { return filepath.Join(d.dir.Name(), name) }
 

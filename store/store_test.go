@@ -142,6 +142,37 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// What is still read while a process ends is read whole or not at all.
+func TestCloseWaitsForTheTransaction(t *testing.T) {
+	db, err := store.Open(filepath.Join(t.TempDir(), "state"), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, looks := make(chan struct{}), make(chan error)
+	go func() {
+		for first := true; ; first = false {
+			err := db.View(t.Context(), func(tx *store.Tx) error {
+				if first {
+					close(inside)
+				}
+				_, err := store.GetJSON(tx.Bucket("b"), "n", new(int))
+				return err
+			})
+			if err != nil {
+				looks <- err
+				return
+			}
+		}
+	}()
+	<-inside
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-looks; !strings.Contains(err.Error(), "bad file descriptor") {
+		t.Errorf("a look after the end: %v", err)
+	}
+}
+
 func TestManyProcesses(t *testing.T) {
 	dir := stateDir(t)
 	var cmds []*exec.Cmd
