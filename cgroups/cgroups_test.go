@@ -108,7 +108,7 @@ func child(role []string) {
 	switch role[0] {
 	case "sleep":
 		say("ready")
-		unix.Pause()
+		pause()
 	case "spin":
 		say("ready")
 		for n := uint64(0); ; n++ { // until it is killed
@@ -140,7 +140,7 @@ func child(role []string) {
 			n++
 		}
 		say(n, int(errno))
-		unix.Pause()
+		pause()
 	case "bomb":
 		say("ready")
 		for {
@@ -152,11 +152,18 @@ func child(role []string) {
 			unix.Close(fd)
 			say(filepath.Base(path), err)
 		}
-		unix.Pause()
+		pause()
 	case "uffd":
 		if err := stick(func() { say("stuck") }); err != nil {
 			say(err)
 		}
+	}
+}
+
+// pause is for good: a signal of Go's own, by which it interrupts loops, ends pause(2).
+func pause() {
+	for {
+		_ = unix.Pause()
 	}
 }
 
@@ -241,7 +248,7 @@ func stick(stuck func()) error {
 		return err
 	}
 	stuck()
-	unix.Pause()
+	pause()
 	return nil
 }
 
