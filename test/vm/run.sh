@@ -3,7 +3,7 @@
 #
 # Runs one command in a fresh VM and ends with its exit code:
 #
-#   test/vm/run.sh [--payload DIR] [--results DIR] [--timeout SECONDS] -- COMMAND [ARG…]
+#   test/vm/run.sh [--payload DIR] [--results DIR] [--timeout SECONDS] [--silence SECONDS] -- COMMAND [ARG…]
 #   test/vm/run.sh [--payload DIR] --shell
 #
 # The command runs as root in /payload (a copy of DIR) on Debian's kernel with
@@ -11,7 +11,9 @@
 # output; what it writes to /results comes back in --results DIR.
 # Every run starts from the same disk: changes to it go to a throw-away overlay.
 #
-# Exit codes: the command's; 124 when the time is up; 125 when the VM ended without
+# Exit codes: the command's; 124 when the time is up; 123 when nothing came from the VM
+# for --silence (what its processors and qemu's threads do is then shown, and
+# --results DIR has what had come, in output); 125 when the VM ended without
 # telling one (the end of its console log is then shown).
 set -euo pipefail
 
@@ -20,12 +22,13 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 usage() { sed -n '5,6s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 125; }
 die() { echo "test/vm/run.sh: $*" >&2; exit 125; }
 
-payload='' results='' timeout=600 timed_out='' shell='' env=()
+payload='' results='' timeout=600 silence='' timed_out='' stands='' shell='' env=()
 while (($#)); do
 	case $1 in
 	--payload) payload=$2; shift 2 ;;
 	--results) results=$2; shift 2 ;;
 	--timeout) timeout=$2; shift 2 ;;
+	--silence) silence=$2; shift 2 ;;
 	--env) env+=("$2"); shift 2 ;;
 	--shell) shell=1; shift ;;
 	--) shift; break ;;
@@ -92,22 +95,42 @@ fi
 # A pipe of our own between qemu and our output: qemu truncates a file it is given, and
 # a reader tells us when everything has come through. Should qemu not even start, the
 # reader sees the end at once.
-mkfifo "$work/output"
-cat "$work/output" &
+mkfifo "$work/output" "$work/monitor.in" "$work/monitor.out"
+tee "$work/seen" <"$work/output" &
 reader=$!
 exec 3>"$work/output"
 qemu-system-x86_64 "${common[@]}" \
 	-serial "file:$work/console.log" -append "$append" \
 	-chardev "file,id=output,path=/dev/stdout" -device virtserialport,chardev=output,name=agentrun.output \
 	-chardev "file,id=results,path=$work/results.tar" -device virtserialport,chardev=results,name=agentrun.results \
+	-chardev "pipe,id=monitor,path=$work/monitor" -mon chardev=monitor \
 	-chardev "file,id=status,path=$work/status" -device virtserialport,chardev=status,name=agentrun.status \
 	</dev/null >&3 3>&- 2>"$work/qemu.log" &
 qemu=$!
 exec 3>&-
 deadline=$((SECONDS + timeout))
+# What can be seen of a machine that stands still: from the inside nobody answers any more.
+looks() {
+	local t
+	exec 4<>"$work/monitor.in" 5<>"$work/monitor.out"
+	echo "info registers -a" >&4
+	timeout 5 cat <&5 | grep -aE '^(CPU#|RIP|EFL)' || true
+	for t in /proc/"$qemu"/task/*; do
+		echo "$(cat "$t/comm") in $(cat "$t/wchan"), $(cut -d' ' -f3,14,15 "$t/stat")"
+	done
+}
+came=0 since=$SECONDS
 while kill -0 "$qemu" 2>/dev/null; do
 	if ((SECONDS >= deadline)); then
 		timed_out=1
+		kill -9 "$qemu"
+		break
+	fi
+	size=$(stat -c %s "$work/seen" 2>/dev/null || echo 0)
+	if ((size != came)); then came=$size since=$SECONDS; fi
+	if [[ -n $silence ]] && ((SECONDS - since >= silence)); then
+		stands=1
+		looks >&2 || true
 		kill -9 "$qemu"
 		break
 	fi
@@ -120,6 +143,7 @@ wait "$reader"
 if [[ -n $results ]]; then
 	mkdir -p "$results"
 	cp "$work/console.log" "$results/console.log" 2>/dev/null || true
+	cp "$work/seen" "$results/output" 2>/dev/null || true
 	[[ ! -s $work/results.tar ]] || tar -x -C "$results" -f "$work/results.tar"
 fi
 grep -a '^guest-init: left behind' "$work/console.log" >&2 2>/dev/null || true
@@ -130,6 +154,10 @@ fi
 	tail -n 40 "$work/console.log" 2>/dev/null || true
 	cat "$work/qemu.log"
 } >&2
+if [[ -n $stands ]]; then
+	echo "test/vm/run.sh: nothing came from the VM for $silence s" >&2
+	exit 123
+fi
 if [[ -n $timed_out ]]; then
 	echo "test/vm/run.sh: stopped after $timeout s" >&2
 	exit 124
