@@ -29,8 +29,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"agentrun/internal/claim"
 	"agentrun/profiles"
 )
 
@@ -120,46 +119,21 @@ func (f Folder) Take(name string) (*Home, error) {
 // Close lets others have the home, and notes when it was used.
 func (h *Home) Close() {
 	if h != nil {
-		now := time.Now()
-		_ = os.Chtimes(h.lock.Name(), now, now) // else gc counts from the run's start
+		claim.Touch(h.lock) // else gc counts from the run's start
 		h.lock.Close()
 	}
 }
 
-// lock holds a home. Whoever removes one holds it too: what was locked must still be the file of that name.
+// lock holds a home. Whoever removes one holds it too.
 func (f Folder) lock(name string) (*os.File, error) {
-	file, err := os.OpenFile(f.lockOf(name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNone
-	}
-	if err != nil {
-		return nil, err
-	}
-	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+	file, err := claim.Take(f.lockOf(name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = ErrNone
+	case errors.Is(err, claim.ErrBusy):
 		err = ErrBusy
 	}
-	if err == nil {
-		err = still(file)
-	}
-	if err != nil {
-		file.Close()
-		return nil, err
-	}
-	now := time.Now()
-	_ = os.Chtimes(file.Name(), now, now)
-	return file, nil
-}
-
-func still(file *os.File) error {
-	locked, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if there, err := os.Lstat(file.Name()); err != nil || !os.SameFile(locked, there) {
-		return ErrBusy // it was being removed
-	}
-	return nil
+	return file, err
 }
 
 func (f Folder) withinQuota(files string) error {
@@ -243,11 +217,7 @@ func (f Folder) List() ([]Info, error) {
 		if i.Bytes, err = size(i.Files); err != nil {
 			return nil, fmt.Errorf("home %s: %w", name, err)
 		}
-		if lock, err := os.Open(f.lockOf(name)); err == nil {
-			held := unix.Flock_t{Type: unix.F_WRLCK} // asked about, not taken: a run that starts now must not meet us
-			i.Live = unix.FcntlFlock(lock.Fd(), unix.F_OFD_GETLK, &held) == nil && held.Type != unix.F_UNLCK
-			lock.Close()
-		}
+		i.Live = claim.Held(f.lockOf(name))
 		infos = append(infos, i)
 	}
 	return infos, nil
