@@ -239,7 +239,8 @@ func deciding() map[string]struct {
 		"supervisor/live":           {append([]string{"supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "operators reach runs through it; who asked for a run, what started it and what is printed is others' business"},
 		"supervisor/precheck":       {[]string{"internal/kept", "internal/read", "rings", "toolproxy/link", "safetyloop/judge"}, "it asks a program about one run; who asked for the run, and what follows from the answer, is not its business"},
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
-		"supervisor/homes":          {[]string{"profiles"}, "it keeps folders; what runs they are shown to is told by the supervisor"},
+		"supervisor/homes":          {[]string{"profiles", "internal/claim"}, "it keeps folders; what runs they are shown to is told by the supervisor"},
+		"supervisor/sandboxes":      {[]string{"profiles", "internal/claim", "supervisor/homes"}, "it keeps what is known of sandboxes; what runs they are is told by the supervisor"},
 		"supervisor/outputs":        {[]string{"telemetry/runlog", "telemetry/mask"}, "it keeps files for people; what runs are it needn't know"},
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
 		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff", "telemetry/scrape"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
@@ -267,9 +268,9 @@ func everybodys(pkg string) bool {
 // besideRuns is what one run is carried out with, from the request to the account.
 func besideRuns() []string {
 	return append([]string{
-		"config", "supervisor/homes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/precheck", "supervisor/tidy",
+		"config", "supervisor/homes", "supervisor/sandboxes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/precheck", "supervisor/tidy",
 		"supervisor/toolcmd", "control", "safetyloop/desk",
-		"telemetry/mask", "telemetry/runlog", "telemetry/trace", "internal/ending", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire",
+		"telemetry/mask", "telemetry/runlog", "telemetry/trace", "internal/claim", "internal/ending", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire",
 	}, belowSupervisor()...)
 }
 

@@ -56,6 +56,7 @@ var kinds = []struct {
 	{&FileCopy{}, "what an operator took out of a live run's files, or put there (M-23)"},
 	{&SandboxJoin{}, "an operator entered a live run with a further command, before its first instruction (M-23)"},
 	{&SandboxJoinEnd{}, "how that command ended (M-23)"},
+	{&SandboxLife{}, "a kept sandbox was made, stopped, renamed, started anew or removed (M-23)"},
 }
 
 // Each record tells its kind.
@@ -99,6 +100,7 @@ func (*AgentKey) Kind() Kind           { return "agent_key" }
 func (*Undo) Kind() Kind               { return "undo" }
 func (*LimitChange) Kind() Kind        { return "limit_change" }
 func (*FileCopy) Kind() Kind           { return "file_copy" }
+func (*SandboxLife) Kind() Kind        { return "sandbox_life" }
 func (*SandboxJoin) Kind() Kind        { return "sandbox_join" }
 func (*SandboxJoinEnd) Kind() Kind     { return "sandbox_join_end" }
 

@@ -301,6 +301,16 @@ type FileCopy struct {
 	SHA256    Hash   `log:"sha256 digest"` // of the tar that went out or came in, as far as it did
 }
 
+// SandboxLife is a kept sandbox that was made, stopped, renamed, started anew or removed. Its starts are runs, with records of their own.
+type SandboxLife struct {
+	By       string `log:"by id"`       // who, as uid:0; agentrun: by itself
+	Change   string `log:"change code"` // created, started, stopped, renamed, restarted, kept (for longer), removed
+	Name     string `log:"name id"`
+	Restarts int64  `log:"restarts optCount"` // in a row
+	RunID    string `log:"run_id optID"`      // its last run
+	To       string `log:"to optID"`          // the new name
+}
+
 // SandboxJoin is a further command in a live run, before its first instruction. One that has no SandboxJoinEnd was cut off, as its run.
 type SandboxJoin struct {
 	AgentID     string   `log:"agent_id optID"`

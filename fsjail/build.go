@@ -3,6 +3,7 @@
 package fsjail
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -50,6 +51,9 @@ type Root struct {
 type Options struct {
 	Writable  bool  // the skeleton stays writable for the agent (ring 1)
 	UpperSize int64 // bytes of the tmpfs that holds overlay changes; needed with Overlay entries
+	// UpperDir is a folder of the host's for those changes instead, where they last: without links in its path, nobody's but the
+	// supervisor's, on a file system that overlayfs takes as an upper layer. The files in it are agent's already. Its size is not bounded.
+	UpperDir string
 }
 
 // Build puts the view together in dir, an existing empty directory. The caller's thread must have
@@ -91,12 +95,14 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 		return nil, fmt.Errorf("root tmpfs: %w", err)
 	}
 	if opt.UpperSize > 0 {
-		r.Upper = filepath.Join(dir, "upper")
-		if err := os.Mkdir(r.Upper, 0o755); err != nil {
-			return nil, err
-		}
-		if err := mountTmpfs(r.Upper, opt.UpperSize, IDs{}); err != nil {
-			return nil, fmt.Errorf("overlay tmpfs: %w", err)
+		if r.Upper = opt.UpperDir; r.Upper == "" {
+			r.Upper = filepath.Join(dir, "upper")
+			if err := os.Mkdir(r.Upper, 0o755); err != nil {
+				return nil, err
+			}
+			if err := mountTmpfs(r.Upper, opt.UpperSize, IDs{}); err != nil {
+				return nil, fmt.Errorf("overlay tmpfs: %w", err)
+			}
 		}
 		if err := os.Mkdir(filepath.Join(dir, "lower"), 0o755); err != nil {
 			return nil, err
@@ -602,6 +608,10 @@ func (r *Root) addOverlay(e Entry) error {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
+	}
+	// Where changes last, what lies in another overlay's is the agent's, and may be a link by now.
+	if at, err := filepath.EvalSymlinks(changes); err != nil || at != changes {
+		return fmt.Errorf("changes of %s: %w", e.Target, cmp.Or(err, error(unix.ELOOP)))
 	}
 	if err := os.Lchown(changes, r.agent.UID, r.agent.GID); err != nil {
 		return err

@@ -24,6 +24,7 @@ const (
 // idRange is a block of ids of the supervisor's user namespace, the host's as a rule, that no other live run
 // has (M-1).
 type idRange struct {
+	from   pool
 	base   int
 	agent  int // who the agent is
 	size   int
@@ -64,7 +65,7 @@ func subordinatePool(n int) pool {
 
 // block is the n-th range.
 func (p pool) block(n int, shared bool) *idRange {
-	r := &idRange{base: p.first + n*p.size, size: p.size}
+	r := &idRange{from: p, base: p.first + n*p.size, size: p.size}
 	if p.size > agentID {
 		r.agent, r.inside = r.base+agentID, []idMap{{0, r.base, p.size}}
 		return r
@@ -84,7 +85,9 @@ var ErrNoIDs = errors.New("all uid ranges are in use by live runs")
 // the machine share, so the kernel takes it back however the supervisor ends, and nothing is left to
 // clean up. Ranges rotate: the uid of a run that just ended is the last to be given out again, so that
 // a process which outlived its supervisor by an instant never shares it.
-func claimIDs(dir string, p pool, shared bool) (*idRange, error) {
+//
+// prefer is the number of the range to try first; below 0: the next.
+func claimIDs(dir string, p pool, shared bool, prefer int) (*idRange, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -95,6 +98,9 @@ func claimIDs(dir string, p pool, shared bool) (*idRange, error) {
 	var last [2]byte
 	_, _ = f.ReadAt(last[:], 0) // a fresh file starts at 0; two starts at once may read the same
 	start := int(last[0]) | int(last[1])<<8
+	if prefer >= 0 {
+		start = prefer - 1
+	}
 	for i := range p.count {
 		n := (start + 1 + i) % p.count
 		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(2 + n), Len: 1}

@@ -252,12 +252,18 @@ func (l *launch) removeFolder() error {
 }
 
 func (l *launch) claimIDs() (err error) {
-	l.ids, err = claimHere(l.plan.Rootless, l.plan.shared)
+	prefer := -1
+	if l.plan.RootDir != "" {
+		prefer = rangeOf(l.plan.RootDir)
+	}
+	if l.ids, err = claimHere(l.plan.Rootless, l.plan.shared, prefer); err == nil && l.plan.RootDir != "" {
+		err = l.ids.own(l.plan.RootDir)
+	}
 	return err
 }
 
 // claimHere is claimIDs for whoever we are.
-func claimHere(inside, shared bool) (*idRange, error) {
+func claimHere(inside, shared bool, prefer int) (*idRange, error) {
 	from, err := idPool()
 	if err == nil && inside {
 		err = openWay() // whoever has the folder has the claims
@@ -265,12 +271,12 @@ func claimHere(inside, shared bool) (*idRange, error) {
 	if err != nil {
 		return nil, err
 	}
-	return claimIDs(idsDir(), from, shared)
+	return claimIDs(idsDir(), from, shared, prefer)
 }
 
 // GatewayUser gives a user that no run has and no other process is, for a gateway that serves none. It is that one's until release.
 func GatewayUser() (uid int, release func() error, err error) {
-	ids, err := claimHere(rootless.Is(), false)
+	ids, err := claimHere(rootless.Is(), false, -1)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -401,7 +407,7 @@ func (l *launch) buildRoot() (err error) {
 		}
 	}
 	l.root, err = fsjail.Build(mountDir(), entries, agent,
-		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize()})
+		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize(), UpperDir: l.plan.RootDir})
 	if err != nil {
 		return err
 	}

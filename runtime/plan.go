@@ -94,6 +94,7 @@ type Plan struct {
 	Rlimits      []PlanRlimit          `json:"rlimits"`
 	WritableRoot bool                  `json:"writable_root,omitempty"`
 	Keep         string                `json:"keep,omitempty"`
+	RootDir      string                `json:"root_dir,omitempty"`          // what changes in the root stays there
 	Overlay      bool                  `json:"workspace_overlay,omitempty"` // changes of the workspace wait for somebody to look at them
 	Entries      []fsjail.Entry        `json:"root_view"`
 	ProcOptions  string                `json:"proc_options"`
@@ -160,7 +161,7 @@ func NewPlan(s Spec) (*Plan, error) {
 		Ring: s.Profile.Ring, Profile: s.Profile.Name, ProfileSum: s.Profile.Digest(),
 		TTY: s.TTY, Hostname: "sandbox", UID: agentID,
 		Network: string(s.Profile.Network.Mode), Subprocess: s.Profile.Subprocess.Mode == profiles.SubprocessAllow,
-		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep, Overlay: s.Overlay,
+		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep, RootDir: s.RootDir, Overlay: s.Overlay,
 		Limits: PlanLimits{
 			CPU: s.Limits.CPU, Memory: int64(s.Limits.Memory), PIDs: int64(s.Limits.PIDs),
 			Timeout: s.Limits.Timeout, CPUTime: s.Limits.CPUTime,

@@ -24,7 +24,7 @@ func TestIDRanges(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			r, err := claimIDs(dir, rootPool(), false)
+			r, err := claimIDs(dir, rootPool(), false, -1)
 			if err != nil {
 				t.Error(err)
 				return
@@ -46,11 +46,11 @@ func TestIDRanges(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	a, err := claimIDs(dir, rootPool(), false)
+	a, err := claimIDs(dir, rootPool(), false, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := claimIDs(dir, rootPool(), false)
+	b, err := claimIDs(dir, rootPool(), false, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestIDRanges(t *testing.T) {
 		t.Error("the range of a live run was given out")
 	}
 	a.release()
-	c, err := claimIDs(dir, rootPool(), false)
+	c, err := claimIDs(dir, rootPool(), false, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestIDRanges(t *testing.T) {
 // When every range is taken, the next start is refused.
 func TestIDRangesEnd(t *testing.T) {
 	dir := t.TempDir()
-	r, err := claimIDs(dir, rootPool(), false)
+	r, err := claimIDs(dir, rootPool(), false, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestIDRangesEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := claimIDs(dir, rootPool(), false); !errors.Is(err, ErrNoIDs) {
+	if _, err := claimIDs(dir, rootPool(), false, -1); !errors.Is(err, ErrNoIDs) {
 		t.Errorf("got %v, want %v", err, ErrNoIDs)
 	}
 }

@@ -40,7 +40,7 @@ var ErrOwnShape = errors.New("the run brings what only a sandbox built for it ca
 // Shape of a plan; ErrOwnShape for one that no prepared sandbox suits: roots and binds of the operator's, a
 // kept root, a CA of the run's own, a single file as workspace.
 func (p *Plan) Shape() (Shape, error) {
-	if p.custom || p.Keep != "" || p.Wayout != nil && p.Wayout.CA {
+	if p.custom || p.Keep != "" || p.RootDir != "" || p.Wayout != nil && p.Wayout.CA {
 		return Shape{}, ErrOwnShape
 	}
 	early, late := p.split()

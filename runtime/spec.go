@@ -39,6 +39,7 @@ type Spec struct {
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
 	Binds                []BindMount
 	Keep                 string // ring 1: write what changed in the root to this file (OCI layer, tar)
+	RootDir              string // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
 	TTY                  bool
 	Wayout               bool     // with a way out: the tool proxy (M-7)
 	CapturePorts         []uint16 // captured beside 80 and 443
@@ -97,6 +98,9 @@ func (s *Spec) Check() error {
 	checkCwd(&ps, s.Cwd)
 	if s.Keep != "" && s.Profile.Files.Root != profiles.RootOverlay {
 		bad("--keep", "only a profile with a writable root has changes to keep: ring 1")
+	}
+	if s.Overlay && s.RootDir != "" {
+		bad("--workspace-mode", "overlay: a sandbox that keeps its root has no second layer for a workspace; leave it out, or use ring 2")
 	}
 	if s.Overlay && s.Profile.Files.Workspace != profiles.WorkspaceRW {
 		bad("--workspace-mode", "overlay: profile %s doesn't write its workspace; use a ring that does", s.Profile.Name)

@@ -15,37 +15,55 @@ import (
 	"agentrun/profiles"
 	"agentrun/runtime"
 	"agentrun/supervisor/homes"
+	"agentrun/supervisor/sandboxes"
 )
 
 // showHome has the run see the home that it names, in the place of the empty one of each run. It is a writable bind
 // like the operator's own, so a ring that may write nothing of the host's has none.
 func (s *run) showHome() (bad []read.Problem) {
-	name := s.want.Home
+	folder, name := s.homeOf()
 	problem := func(text string) []read.Problem { return []read.Problem{{Path: "--home", Message: text}} }
 	if name == "" {
 		return nil
 	}
+	if s.want.Sandbox == "" || s.want.Home != "" {
+		bad = s.checkHome(name, folder, problem)
+	}
+	home := runtime.BindMount{Source: folder.Files(name), Target: runtime.HomeDir, Writable: true}
+	s.spec.Binds = append(slices.Clone(s.spec.Binds), home)
+	return bad
+}
+
+// homeOf says which home the run has, or that it has none: it named one, or its sandbox has one, where the ring may write.
+func (s *run) homeOf() (homes.Folder, string) {
+	switch {
+	case s.want.Home != "":
+		return s.node.Homes(), s.want.Home
+	case s.want.Sandbox != "" && s.spec.Profile.Files.Workspace == profiles.WorkspaceRW:
+		return s.node.Sandboxes().Homes(s.want.Sandbox), sandboxes.Home
+	}
+	return homes.Folder{}, ""
+}
+
+func (s *run) checkHome(name string, folder homes.Folder, problem func(string) []read.Problem) []read.Problem {
 	if err := homes.CheckName(name); err != nil {
 		return problem(err.Error())
 	}
 	if s.spec.Profile.Files.Workspace != profiles.WorkspaceRW {
 		return problem(fmt.Sprintf("profile %s may write nothing that lasts; want --ring 2 or 1", s.spec.Profile.Name))
 	}
-	files := s.node.Homes().Files(name)
-	if _, err := os.Stat(files); s.host == nil && errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(folder.Files(name)); s.host == nil && errors.Is(err, fs.ErrNotExist) {
 		return problem(name + ": there is none yet, and a plan makes none; exec and host do")
 	}
-	home := runtime.BindMount{Source: files, Target: runtime.HomeDir, Writable: true}
-	s.spec.Binds = append(slices.Clone(s.spec.Binds), home)
 	return nil
 }
 
 func (s *run) takeHome() (err error) {
-	name := s.want.Home
+	folder, name := s.homeOf()
 	if name == "" {
 		return nil
 	}
-	s.home, err = s.node.Homes().Take(name)
+	s.home, err = folder.Take(name)
 	_, over := errors.AsType[*homes.OverQuotaError](err)
 	hint := ""
 	switch {
@@ -54,7 +72,7 @@ func (s *run) takeHome() (err error) {
 	case errors.Is(err, homes.ErrBusy):
 		hint = "agentrun ps lists live runs; a second one needs a home of its own: --home " + name + "-2"
 	case over:
-		hint = "make room in " + s.node.Homes().Files(name) + ", agentrun home rm " + name +
+		hint = "make room in " + folder.Files(name) + ", agentrun home rm " + name +
 			", or homes: {quota: …} in config.yaml"
 	}
 	return hinted.New(fmt.Errorf("--home %s: %w", name, err), hint)
@@ -65,9 +83,10 @@ func (s *run) leaveHome() { s.home.Close() }
 // notOwn leaves the run's own home out of what it would be shown of the state folder, where it lies: all else there is
 // refused to it (H-30). A plan has taken none, and shows the same.
 func (s *run) notOwn(hostPaths []string) []string {
-	if s.want.Home == "" {
+	folder, name := s.homeOf()
+	if name == "" {
 		return hostPaths
 	}
-	own, err := filepath.EvalSymlinks(s.node.Homes().Files(s.want.Home))
+	own, err := filepath.EvalSymlinks(folder.Files(name))
 	return slices.DeleteFunc(hostPaths, func(path string) bool { return err == nil && path == own })
 }

@@ -41,6 +41,7 @@ type Request struct {
 	Workspace, Rootfs, Keep string
 	WorkspaceMode           string // direct or overlay; empty: direct
 	Home                    string // kept for the agent under this name (package homes); empty: a new one that goes with the run
+	Sandbox                 string // kept, that this is a start of (package sandboxes); empty: of none
 	Cwd                     string // inside
 	Binds                   []runtime.BindMount
 	Env, EnvPass            []string

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"agentrun/config"
@@ -18,6 +19,7 @@ import (
 	"agentrun/supervisor/homes"
 	"agentrun/supervisor/killhooks"
 	"agentrun/supervisor/live"
+	"agentrun/supervisor/sandboxes"
 )
 
 // step is one piece of the way from a request to the account of how it ended. The order of the steps is data,
@@ -45,6 +47,8 @@ var steps = []step{
 		(*run).openFiles, nil},
 	{"home", "what the agent keeps from run to run is one run's at a time, and is there before the plan shows it",
 		(*run).takeHome, (*run).leaveHome},
+	{"kept sandbox", "it is one run's at a time too, and what it keeps is within its quota",
+		(*run).takeSandbox, (*run).leaveSandbox},
 	{"plan", "what will be applied on this host; it shows nobody else's workspace, no key and no log (H-30)",
 		(*run).planOnRecord, nil},
 	{"sandbox", "one that is ready may suit the plan, and is part of it then",
@@ -86,8 +90,10 @@ type run struct {
 	spec      runtime.Spec
 	file      config.Gateway // as it was when the request was looked at
 	warmed    func()
-	statusTo  *fsjail.Output // nil: nowhere, or not opened yet
-	home      *homes.Home    // nil: it keeps none
+	statusTo  *fsjail.Output   // nil: nowhere, or not opened yet
+	home      *homes.Home      // nil: it keeps none
+	sandbox   *sandboxes.Taken // nil: it is none's
+	told      atomic.Bool      // a signal for the agent came by the supervisor
 	plan      *runtime.Plan
 	hooks     killhooks.Hooks
 	admission hypervisor.Admission
@@ -111,7 +117,12 @@ func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) 
 // where the request says so. A refusal is told there too: whoever waits for a status file must not wait for
 // ever. The end of the context kills the run.
 func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (code int, err error) {
-	return newRun(ctx, n, by, host, want).whole(steps)
+	s := newRun(ctx, n, by, host, want)
+	code, err = s.whole(steps)
+	if want.Sandbox != "" && s.status != nil {
+		s.again(ctx)
+	}
+	return code, err
 }
 
 // whole takes the run all the way.
@@ -287,6 +298,9 @@ func (s *run) begin() (err error) {
 	if s.want.Detach {
 		o.Output = s.node.Outputs().File(s.plan.ID)
 	}
+	if err := s.begins(); err != nil {
+		return err
+	}
 	v, over, err := s.host.Begin(s.h, s.admission, s.plan, o)
 	if err == nil {
 		s.live, s.over = v, over
@@ -300,7 +314,7 @@ func (s *run) unregister() { s.over() }
 // told as soon as it is on record, unless somebody waits for more than the exit code.
 func (s *run) launch() error {
 	plan, by := s.plan, s.by
-	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.TTY && !s.want.Account() && s.home == nil}
+	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.TTY && !s.want.Account() && s.home == nil && s.sandbox == nil}
 	observer := s.outcome.watch(s.live.Control.Watch(hypervisor.WatchOptions{
 		SignLater: s.outcome.early, // closeNode does
 		Warn:      func(err error) { s.node.Log.Warn("audit", "err", err) },
@@ -308,7 +322,7 @@ func (s *run) launch() error {
 	s.host.Collect(s.ctx)
 	opt := runtime.Options{
 		RunDir: s.node.RunDir, Wayout: s.out, Stdout: by.Stdout, Stderr: by.Stderr,
-		Signals: s.host.Signals(), Observer: observer,
+		Signals: s.heard(s.host.Signals()), Observer: observer,
 		CacheDir:     s.node.FilterCache(),
 		AccountFirst: s.host.Outlives(),
 		ApplyTime:    s.node.ApplyTime,

@@ -92,7 +92,7 @@ unit_all() {
 	mapfile -t packages < <("$GO" list ./... | grep -vE '/test/(integration|compat)$')
 	# Outcomes are read from the events; the exit code would count them twice. Benchmarks run once each: this shows that they still
 	# compile and run, not how fast, and the binaries are there already.
-	watched "$out/unit.json" -race -timeout 10m -bench . -benchtime 1x "${packages[@]}"
+	watched "$out/unit.json" -race -timeout 30m -bench . -benchtime 1x "${packages[@]}"
 }
 
 step_host() {

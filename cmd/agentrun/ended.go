@@ -118,9 +118,28 @@ func (l *liveVerbs) withEnded(live []control.Sandbox, fits func(control.Sandbox)
 	return list, err
 }
 
+// stateStopped is a kept sandbox without a run.
+const stateStopped control.State = "stopped"
+
+// withStopped adds the kept sandboxes that no run has. They have no id.
+func (l *liveVerbs) withStopped(list *[]listedRun, fits func(control.Sandbox) bool) error {
+	kept, err := l.g.Sandboxes().List()
+	for _, k := range kept {
+		s := control.Sandbox{Name: k.Name, State: stateStopped, BaseRing: k.Ring, Ring: k.Ring, StartedAt: k.Created}
+		if at := slices.Index(k.Words, "--"); at >= 0 {
+			s.Command = k.Words[at+1:]
+		}
+		if !k.Live && fits(s) {
+			*list = append(*list, listedRun{Sandbox: s})
+		}
+	}
+	return err
+}
+
 // row is the run in a table. What it used at most stands where live runs have what they use.
 func (r listedRun) row() control.Sandbox {
 	s := r.Sandbox
+	s.ID = orDash(s.ID)
 	if r.End != nil {
 		s.State, s.Usage.Memory = control.State(endText(*r.End)), s.Usage.MemoryPeak
 	}

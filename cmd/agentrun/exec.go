@@ -82,6 +82,7 @@ func execFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
 		&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
 		&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
+		&cli.StringFlag{Name: sandboxFlag, Hidden: true},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
 		&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
 	)...)

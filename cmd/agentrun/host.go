@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"agentrun/hypervisor"
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/rootless"
 	"agentrun/internal/shown"
@@ -77,7 +78,8 @@ func gcCommand(g *global) *cli.Command {
 		Name:  "gc",
 		Usage: "remove what crashed runs left behind",
 		Description: `Every exec does this too. Runs that are alive are not touched. Logs of runs that are older than the
-configuration says go as well, and homes that no run has used for as long as it says (90 days).
+configuration says go as well, homes that no run has used for as long as it says (90 days), and kept sandboxes
+whose time is over (create --keep-for).
 
    agentrun gc`,
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
@@ -91,6 +93,12 @@ configuration says go as well, and homes that no run has used for as long as it 
 			err = errors.Join(err, serr)
 			for _, name := range swept {
 				removed = append(removed, "home "+name)
+			}
+			swept, serr = g.Sandboxes().Sweep(time.Now())
+			err = errors.Join(err, serr)
+			for _, name := range swept {
+				removed = append(removed, "sandbox "+name)
+				err = errors.Join(err, g.onRecord(hypervisor.SandboxLife{Change: "removed", Name: name}))
 			}
 			if c.Bool("json") {
 				if removed == nil {

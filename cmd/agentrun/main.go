@@ -8,6 +8,7 @@ import (
 	"context"
 	"os"
 	goruntime "runtime"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -100,5 +101,5 @@ func (g *global) commands() []*cli.Command {
 		auditCommand(g), historyCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g),
 		operatorCommand(g), keyCommand(g), metricsCommand(g), sagaCommand(g), policyCommand(), safetyCommand(g), challengesCommand(g), undoCommand(g),
 		conformCommand(), completionCommand(),
-	}, append(changesCommands(g), liveOf(g).commands()...)...)
+	}, slices.Concat(changesCommands(g), sandboxCommands(g), liveOf(g).commands())...)
 }

@@ -26,7 +26,7 @@ func (l *liveVerbs) ps() *cli.Command {
 		Usage: "list the live runs, and with --all those that are over",
 		Description: `RING is what holds now: 3; 3→2 60s while an elevation lasts, with what is left of it; 2→3 where a run is held below what it
 was admitted to. Q in STATE: its agent is in quarantine. Of a run that is over STATE is how it ended, with its exit code, and MEM
-the most that it used.
+the most that it used. A kept sandbox that no run has is stopped, and AGE is its own.
 
    agentrun ps
    agentrun ps --agent planner-1 --ring 2
@@ -36,7 +36,7 @@ the most that it used.
 
 Exit code: 0; 1 if a supervisor doesn't answer (the list is then what the others say); 2 usage.`,
 		Flags: append(filterFlags(),
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also runs that are over, for as long as their accounts are kept; so does --state ended"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also runs that are over, for as long as their accounts are kept, as --state ended, and kept sandboxes that are stopped"},
 			&cli.BoolFlag{Name: "q", Usage: "ids only"},
 			jsonFlag(),
 		),
@@ -110,6 +110,9 @@ func (l *liveVerbs) psAction(c *cli.Context) error {
 		fits = nil
 	}
 	list, err := l.withEnded(live, fits)
+	if err == nil && c.Bool("all") {
+		err = l.withStopped(&list, fits)
+	}
 	if err != nil {
 		return err
 	}
@@ -118,7 +121,9 @@ func (l *liveVerbs) psAction(c *cli.Context) error {
 		err = printJSON(list)
 	case c.Bool("q"):
 		for _, s := range list {
-			fmt.Println(oneLine(s.ID))
+			if s.ID != "" {
+				fmt.Println(oneLine(s.ID))
+			}
 		}
 	default:
 		rows := make([]control.Sandbox, len(list))

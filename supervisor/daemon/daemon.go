@@ -223,6 +223,9 @@ func (d *Daemon) serve(ctx context.Context, l *handoff.Listener, manager systemd
 	lost := make(chan error, 1)
 	d.callers.Go(func() { lost <- d.accept(ctx, l) })
 	d.letStart(ctx)
+	kept, end := context.WithCancel(ctx)
+	defer end()
+	d.callers.Go(func() { d.node.StartSandboxes(kept, os.Environ()) })
 	manager.Tell("READY=1", d.state())
 	d.node.Log.Info("serving", "run_dir", d.node.RunDir, "state_dir", d.node.StateDir, "pid", os.Getpid())
 	alive := manager.Alive()
@@ -250,6 +253,7 @@ func (d *Daemon) serve(ctx context.Context, l *handoff.Listener, manager systemd
 		break
 	}
 	manager.Tell("STOPPING=1", d.state())
+	end()
 	d.queue.Close()
 	d.letNone()
 	d.callers.Go(d.pool.Close)

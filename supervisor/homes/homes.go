@@ -21,6 +21,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -138,33 +139,65 @@ func (f Folder) lock(name string) (*os.File, error) {
 
 func (f Folder) withinQuota(files string) error {
 	quota := cmp.Or(f.Quota, DefaultQuota)
-	bytes, err := size(files)
+	bytes, err := Size(files)
 	if err == nil && bytes > quota {
 		err = &OverQuotaError{bytes, quota}
 	}
 	return err
 }
 
-// size is what lies below a folder takes of its disk. No link is followed: a live agent may put one anywhere.
-func size(dir string) (sum profiles.Size, err error) {
+// maxDepth of folders in a home, as fsjail has it for what it saves: each costs a descriptor. Real trees have tens.
+const maxDepth = 256
+
+// ErrTooDeep is a tree that nobody wants to walk: the agent's folders lie in each other more than 256 deep.
+var ErrTooDeep = fmt.Errorf("folders lie in it that are more than %d deep", maxDepth)
+
+// Size is what lies below a folder takes of its disk. No link is followed: a live agent may put one anywhere.
+func Size(dir string) (profiles.Size, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return 0, err
 	}
-	defer root.Close()
-	err = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
-		if err == nil {
-			var info fs.FileInfo
-			if info, err = d.Info(); err == nil {
+	return sizeOf(root, 0)
+}
+
+// sizeOf closes dir. It goes down folder by folder: a path from the top would be looked up again for each.
+func sizeOf(dir *os.Root, depth int) (sum profiles.Size, err error) {
+	defer dir.Close()
+	if depth > maxDepth {
+		return 0, ErrTooDeep
+	}
+	list, err := dir.Open(".")
+	if err != nil {
+		return 0, err
+	}
+	defer list.Close()
+	for {
+		names, err := list.Readdirnames(1024)
+		for _, name := range names {
+			info, err := dir.Lstat(name)
+			if err == nil {
 				sum += 512 * profiles.Size(info.Sys().(*syscall.Stat_t).Blocks) //nolint:forcetypeassert // Linux
 			}
+			if err == nil && info.IsDir() {
+				var sub *os.Root
+				if sub, err = dir.OpenRoot(name); err == nil {
+					var in profiles.Size
+					in, err = sizeOf(sub, depth+1)
+					sum += in
+				}
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a live run's, gone since
+				return sum, err
+			}
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a live run's, gone since
+		if errors.Is(err, io.EOF) {
+			return sum, nil
 		}
-		return err
-	})
-	return sum, err
+		if err != nil {
+			return sum, err
+		}
+	}
 }
 
 // Seed puts files into a home, but for those that are there already.
@@ -214,7 +247,7 @@ func (f Folder) List() ([]Info, error) {
 	for _, name := range f.names() {
 		i := Info{Name: name, Files: f.Files(name), Used: f.used(name)}
 		var err error
-		if i.Bytes, err = size(i.Files); err != nil {
+		if i.Bytes, err = Size(i.Files); err != nil {
 			return nil, fmt.Errorf("home %s: %w", name, err)
 		}
 		i.Live = claim.Held(f.lockOf(name))

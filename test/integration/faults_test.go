@@ -5,6 +5,7 @@ package integration
 import (
 	"bufio"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -65,6 +66,10 @@ func faultRows() []faultRow {
 		{point: "live/thaw", by: liveScenario},
 		{point: "live/update", by: liveScenario},
 		{point: "live/kill", by: liveScenario},
+		{point: "sandbox/save", by: sandboxScenario},
+		{point: "sandbox/saved", by: sandboxScenario},
+		{point: "sandbox/rename", by: sandboxScenario},
+		{point: "sandbox/remove", by: sandboxScenario},
 		{point: "join/begun", by: liveScenario},
 		{point: "join/probe", by: liveScenario},
 	}
@@ -92,9 +97,10 @@ var mustFault = map[string]struct {
 	calls  []string
 	exempt map[string]string
 }{
-	"hypervisor": {[]string{"l.Append", "l.AppendSync", "l.AppendThen"}, nil},
-	"audit":      {[]string{"l.sys.write", "l.sys.sync", "os.Rename"}, nil},
-	"sagas":      {[]string{"d.store.Update"}, nil},
+	"hypervisor":           {[]string{"l.Append", "l.AppendSync", "l.AppendThen"}, nil},
+	"audit":                {[]string{"l.sys.write", "l.sys.sync", "os.Rename"}, nil},
+	"sagas":                {[]string{"d.store.Update"}, nil},
+	"supervisor/sandboxes": {[]string{"os.Rename", "unix.Renameat2", "os.RemoveAll"}, nil},
 }
 
 // source goes over the functions of the program.
@@ -376,6 +382,37 @@ steps:
 		n.t.Errorf("saga resume: exit %d, want it committed, or never begun\n%s%s", r.exit, r.stdout, r.stderr)
 	}
 	return log, bySIGKILL(err)
+}
+
+// sandboxScenario takes a kept sandbox through its life. It is there or not, under one name, whole, whatever fails; and goes.
+func sandboxScenario(n launchNode, faults string) (log *lockedBuffer, died bool) {
+	log = &lockedBuffer{}
+	for _, args := range [][]string{{"create", "--name", "s", "--ring", "3", "--no-gateway"}, {"start", "s"}, {"stop", "s"}, {"rename", "s", "t"}, {"rm", "t"}} {
+		c := n.command(faults, args...)
+		c.Stderr = log
+		died = bySIGKILL(c.Run()) || died
+		if died {
+			break
+		}
+	}
+	var list []struct{ Name, State string }
+	if err := json.Unmarshal([]byte(n.must("ps", "--all", "--json").stdout), &list); err != nil {
+		n.t.Fatal(err)
+	}
+	list = slices.DeleteFunc(list, func(s struct{ Name, State string }) bool { return s.State == "ended" })
+	if len(list) > 1 {
+		n.t.Errorf("of one sandbox there are %+v", list)
+	}
+	for _, s := range list {
+		n.must("stop", s.Name)
+		n.must("start", s.Name)
+		n.must("rm", "-f", s.Name)
+	}
+	n.must("gc")
+	if left, _ := filepath.Glob(filepath.Join(n.state, "sandboxes", "*")); len(left) > 0 {
+		n.t.Errorf("left: %v", left)
+	}
+	return log, died
 }
 
 // points are those of a family, and of others the one.

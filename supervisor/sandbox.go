@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"agentrun/hypervisor"
+	"agentrun/internal/hinted"
+	"agentrun/internal/read"
+	"agentrun/profiles"
+	"agentrun/runtime"
+	"agentrun/supervisor/homes"
+	"agentrun/supervisor/sandboxes"
+)
+
+// Sandboxes is the folder of what outlives its runs.
+func (n *Node) Sandboxes() sandboxes.Folder { return sandboxes.Folder{StateDir: n.StateDir} }
+
+// showSandbox has the run keep its root where its profile has one of its own.
+func (s *run) showSandbox() []read.Problem {
+	name := s.want.Sandbox
+	if name == "" {
+		return nil
+	}
+	if err := sandboxes.CheckName(name); err != nil {
+		return []read.Problem{{Path: "sandbox", Message: err.Error()}}
+	}
+	if s.want.Home != "" {
+		return []read.Problem{{Path: "--home", Message: "a kept sandbox has a home of its own"}}
+	}
+	if s.spec.Profile.Files.Root == profiles.RootOverlay {
+		// The folder is there; fsjail takes no links in the path.
+		of, err := filepath.EvalSymlinks(s.node.Sandboxes().Of(name))
+		if err != nil {
+			return []read.Problem{{Path: "sandbox", Message: fmt.Sprintf("%s: %v", name, err)}}
+		}
+		s.spec.RootDir = filepath.Join(of, filepath.Base(s.node.Sandboxes().Root(name)))
+	}
+	return nil
+}
+
+// takeSandbox keeps every other run from it.
+func (s *run) takeSandbox() (err error) {
+	name := s.want.Sandbox
+	if name == "" {
+		return nil
+	}
+	// Nobody of a run whose supervisor was killed may still write what this one mounts.
+	if _, err = s.node.Collect(s.ctx, false); err == nil {
+		s.sandbox, err = s.node.Sandboxes().Take(name)
+	}
+	if err == nil && s.spec.RootDir != "" {
+		err = os.MkdirAll(s.spec.RootDir, 0o700)
+	}
+	_, over := errors.AsType[*homes.OverQuotaError](err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sandboxes.ErrBusy):
+		err = hinted.New(err, "agentrun exec --in "+name+" runs a further command in it")
+	case errors.Is(err, sandboxes.ErrNone):
+		err = hinted.New(err, "agentrun ps --all lists those there are; agentrun create makes one")
+	case over, errors.Is(err, homes.ErrTooDeep):
+		err = hinted.New(err, "make room below "+s.node.Sandboxes().Of(name)+", or agentrun rm "+name)
+	}
+	return fmt.Errorf("sandbox %s: %w", name, err)
+}
+
+func (s *run) leaveSandbox() { s.sandbox.Close() }
+
+// begins notes which run has the sandbox.
+func (s *run) begins() error {
+	if s.sandbox == nil {
+		return nil
+	}
+	_, err := s.node.Sandboxes().Change(s.want.Sandbox, func(k *sandboxes.Sandbox) error {
+		k.Run, k.Began = s.plan.ID, time.Now()
+		return nil
+	})
+	return err
+}
+
+// heard notes that somebody else than the sandbox's operator ends the run: the supervisor is ending, and starts none.
+func (s *run) heard(from <-chan os.Signal) <-chan os.Signal {
+	if s.want.Sandbox == "" {
+		return from
+	}
+	to := make(chan os.Signal, cap(from))
+	go func() {
+		for {
+			select {
+			case sig := <-from:
+				if sig != syscall.SIGWINCH {
+					s.told.Store(true)
+				}
+				select {
+				case to <- sig:
+				default: // as signal.Notify does
+				}
+			case <-s.ctx.Done():
+				return
+			}
+		}
+	}()
+	return to
+}
+
+// Back-off between the end of a run and the next of its sandbox.
+const (
+	firstBackOff = time.Second
+	mostBackOff  = time.Minute
+	// lasted is how long a run lives that wasn't started in vain: the next back-off is the first again.
+	lasted = time.Minute
+	// backOffLook is how often whoever waits looks whether the sandbox was stopped or removed meanwhile.
+	backOffLook = 250 * time.Millisecond
+)
+
+func backOff(restarts int) time.Duration {
+	return min(firstBackOff<<min(restarts, 10), mostBackOff)
+}
+
+// follows decides what becomes of a sandbox whose run has ended with this account, and notes it.
+func follows(k *sandboxes.Sandbox, end runtime.Status, told bool) (again bool) {
+	if told || !k.Wanted || k.Run != end.ID {
+		return false
+	}
+	switch end.State {
+	case runtime.Killed, runtime.Policy, runtime.Failed:
+		// An operator's word, or the node's: not to be undone by itself.
+	default:
+		again = k.Restart == sandboxes.RestartAlways || k.Restart == sandboxes.RestartOnFailure && end.ExitCode != 0
+	}
+	if !again {
+		k.Wanted = false
+		return false
+	}
+	if end.WallTime >= lasted {
+		k.Restarts = 0
+	}
+	k.Restarts++
+	return true
+}
+
+// again starts the sandbox anew, if it is to be. The run that has ended is taken down: nothing is held but this goroutine. ctx is that of
+// whoever asked for the run, and ends with the process.
+func (s *run) again(ctx context.Context) {
+	name, folder := s.want.Sandbox, s.node.Sandboxes()
+	again := false
+	k, err := folder.Change(name, func(k *sandboxes.Sandbox) error {
+		again = follows(k, *s.status, s.told.Load())
+		return nil
+	})
+	if errors.Is(err, sandboxes.ErrNone) || err == nil && !again {
+		return
+	}
+	if err == nil {
+		err = s.wait(ctx, k)
+	}
+	if errors.Is(err, errNotWanted) {
+		return
+	}
+	if err == nil {
+		err = s.node.StartSandbox(ctx, k, s.by.Environ)
+	}
+	if err != nil {
+		s.node.Log.Error("sandbox is not started again", "name", name, "err", err)
+	}
+}
+
+var errNotWanted = errors.New("it was stopped meanwhile")
+
+func (s *run) wait(ctx context.Context, k sandboxes.Sandbox) error {
+	over := time.NewTimer(backOff(k.Restarts - 1))
+	defer over.Stop()
+	looks := time.NewTicker(backOffLook)
+	defer looks.Stop()
+	signals := s.host.Signals()
+	for {
+		select {
+		case <-over.C:
+			return nil
+		case <-looks.C:
+			if now, err := s.node.Sandboxes().Load(k.Name); err != nil || !now.Wanted || now.Run != k.Run {
+				return errNotWanted
+			}
+		case <-signals:
+			return errNotWanted
+		case <-ctx.Done():
+			return errNotWanted
+		}
+	}
+}
+
+// StartSandbox starts a sandbox anew as nobody's wish but its own: with the same words, in the ring that its agent has by now, and on
+// record. The environment is that of who started it first.
+func (n *Node) StartSandbox(ctx context.Context, k sandboxes.Sandbox, environ []string) error {
+	h, err := n.Open()
+	if err != nil {
+		return err
+	}
+	err = h.RecordSandbox(hypervisor.SandboxLife{By: "agentrun", Change: "restarted", Name: k.Name, Run: k.Run, Restarts: k.Restarts})
+	if err = errors.Join(err, h.Close()); err != nil {
+		return err
+	}
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append(n.Flags(), "start", "--again", k.Name)...) //nolint:gosec // ourselves
+	cmd.Args[0] = os.Args[0]
+	cmd.Env, cmd.Dir, cmd.Stderr = environ, "/", &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+	}
+	return nil
+}
+
+// StartSandboxes starts those that are to run whatever ended their supervisor: the daemon's restart, or the machine's. Those that live on
+// have a supervisor of their own.
+func (n *Node) StartSandboxes(ctx context.Context, environ []string) {
+	list, err := n.Sandboxes().List()
+	if err != nil {
+		n.Log.Error("kept sandboxes", "err", err)
+	}
+	for _, k := range list {
+		if !k.Wanted || k.Restart != sandboxes.RestartAlways || k.Live || ctx.Err() != nil {
+			continue
+		}
+		if err := n.StartSandbox(ctx, k.Sandbox, environ); err != nil {
+			n.Log.Error("sandbox is not started again", "name", k.Name, "err", err)
+		}
+	}
+}

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sandboxes keeps what is known of sandboxes that outlive their runs (agentrun create): the exec that each start is, what the
+// agent's files are, and whether it is to run. Each start is a run like any other, admitted, planned and recorded anew; what lasts is
+//
+//   - home: HOME of the agent, where its ring may write (package homes);
+//   - root: what it changed in the copies of the host's folders that its root shows, where its profile has a writable one (ring 1).
+//
+// Guarantees. A sandbox is one run's at a time, until its supervisor ends, however that ends. What is known of one is the old or the new,
+// never between, whenever a process dies; one that is only half made or half removed is none, and Sweep takes it away. The folder is its
+// owner's alone, mode 0700. State of another version is refused by name.
+//
+// Errors. ErrBusy: a live run has it. ErrNone: there is none of that name. ErrExists: there is. *homes.OverQuotaError.
+//
+// It does not bound what a run writes while it lives: that is looked at before the next. Nothing is encrypted: that is the host's disk's.
+package sandboxes
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/claim"
+	"agentrun/internal/fault"
+	"agentrun/internal/read"
+	"agentrun/profiles"
+	"agentrun/supervisor/homes"
+)
+
+// Version of the state. It changes with the meaning of what is kept.
+const Version = 1
+
+// DefaultQuota of all that one keeps.
+const DefaultQuota = 4 * profiles.GiB
+
+var (
+	// ErrBusy is a sandbox that a live run has.
+	ErrBusy = errors.New("it is running")
+	// ErrNone is a sandbox that there isn't.
+	ErrNone = errors.New("there is no kept sandbox of that name")
+	// ErrExists is a sandbox that there is already.
+	ErrExists = errors.New("there is a kept sandbox of that name already")
+)
+
+// Restart says when a run that has ended is followed by another.
+type Restart string
+
+// The zero value is never.
+const (
+	RestartNo        Restart = "no"
+	RestartOnFailure Restart = "on-failure" // ended other than with exit code 0
+	RestartAlways    Restart = "always"     // also after the daemon's own restart
+)
+
+// Choices are all there are.
+func (Restart) Choices() []string {
+	return []string{string(RestartNo), string(RestartOnFailure), string(RestartAlways)}
+}
+
+// Sandbox is what is known of one. What only its starts change is last.
+type Sandbox struct {
+	Version int           `json:"version"`
+	Name    string        `json:"-"`  // that of its folder
+	By      string        `json:"by"` // who made it, as uid:0
+	Created time.Time     `json:"created"`
+	Until   time.Time     `json:"until,omitzero"` // then gc removes it, if it isn't running; zero: never
+	Ring    int           `json:"ring"`           // of its starts, as it was created
+	Restart Restart       `json:"restart"`
+	Quota   profiles.Size `json:"quota"`
+	Dir     string        `json:"dir"`   // that relative paths of Words start from
+	Words   []string      `json:"words"` // flags of exec, "--", the command
+
+	Wanted   bool      `json:"wanted"`             // it was started, and nobody has stopped it since
+	Run      string    `json:"run,omitempty"`      // its run, or the last one
+	Began    time.Time `json:"began,omitzero"`     // of that
+	Restarts int       `json:"restarts,omitempty"` // in a row, since an operator's start or a run that lasted
+}
+
+// Folder is where a node's sandboxes are.
+type Folder struct{ StateDir string }
+
+func (f Folder) dir() string { return filepath.Join(f.StateDir, "sandboxes") }
+
+// Of is the folder of one.
+func (f Folder) Of(name string) string { return filepath.Join(f.dir(), name) }
+
+// Homes is where its home is, under the name Home. The quota is that of all that the sandbox keeps, which Take looks at.
+func (f Folder) Homes(name string) homes.Folder {
+	return homes.Folder{StateDir: f.Of(name), Config: homes.Config{Quota: math.MaxInt64}}
+}
+
+// Home is the name of a sandbox's home in Homes.
+const Home = "home"
+
+// Root is what changed in its root. It needn't be there.
+func (f Folder) Root(name string) string { return filepath.Join(f.Of(name), "root") }
+
+func (f Folder) about(name string) string  { return filepath.Join(f.Of(name), "sandbox.json") }
+func (f Folder) lockOf(name string) string { return filepath.Join(f.Of(name), "lock") }
+
+// CheckName refuses what is no name of a sandbox: it becomes a folder's, and the name of runs.
+func CheckName(name string) error {
+	if homes.CheckName(name) != nil {
+		return fmt.Errorf("%.64q is no name of a sandbox: want up to 64 letters, digits, and . _ - behind the first", name)
+	}
+	return nil
+}
+
+// Create puts a sandbox there that is stopped. The last step makes it one.
+func (f Folder) Create(s Sandbox) error {
+	if err := CheckName(s.Name); err != nil {
+		return err
+	}
+	if !slices.Contains(s.Restart.Choices(), string(s.Restart)) {
+		return fmt.Errorf("restart: %.64q is none of %s", s.Restart, strings.Join(s.Restart.Choices(), ", "))
+	}
+	if err := os.MkdirAll(f.dir(), 0o700); err != nil {
+		return err
+	}
+	err := os.Mkdir(f.Of(s.Name), 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		if _, lerr := f.Load(s.Name); !errors.Is(lerr, ErrNone) {
+			return ErrExists
+		}
+		err = f.sweep(s.Name) // half of one, if nobody is about to make it
+		if err == nil {
+			err = os.Mkdir(f.Of(s.Name), 0o700)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	lock, err := f.take(s.Name)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := os.MkdirAll(f.Homes(s.Name).Files(Home), 0o700); err != nil {
+		return err
+	}
+	s.Version, s.Quota = Version, cmp.Or(s.Quota, DefaultQuota)
+	return f.save(s)
+}
+
+// save replaces what is known of a sandbox.
+func (f Folder) save(s Sandbox) error {
+	if err := fault.At("sandbox/save"); err != nil {
+		return err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	at := f.about(s.Name)
+	file, err := os.OpenFile(at+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := fault.At("sandbox/saved"); err != nil {
+		return err
+	}
+	if err := os.Rename(at+".new", at); err != nil {
+		return err
+	}
+	return sync(f.Of(s.Name))
+}
+
+func sync(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// Load returns what is known of one.
+func (f Folder) Load(name string) (s Sandbox, err error) {
+	if err := CheckName(name); err != nil {
+		return s, err
+	}
+	text, _, err := read.Regular(f.about(name), 1<<20)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, ErrNone
+	}
+	if err != nil {
+		return s, err
+	}
+	var of struct {
+		Version int `json:"version"`
+	}
+	if json.Unmarshal(text, &of) == nil && of.Version != Version {
+		return s, fmt.Errorf("the state of sandbox %s has version %d, and this agentrun knows %d", name, of.Version, Version)
+	}
+	if err := read.Exactly(text, &s); err != nil {
+		return s, fmt.Errorf("%s: %w", f.about(name), err)
+	}
+	s.Name = name
+	return s, nil
+}
+
+// Change loads a sandbox, has change alter it, and saves it; others that do so wait. An error of change leaves it as it was.
+func (f Folder) Change(name string, change func(*Sandbox) error) (s Sandbox, err error) {
+	if err := CheckName(name); err != nil {
+		return s, err
+	}
+	dir, err := os.Open(f.Of(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, ErrNone
+	}
+	if err != nil {
+		return s, err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return s, os.NewSyscallError("flock", err)
+	}
+	if s, err = f.Load(name); err != nil {
+		return s, err
+	}
+	if err := change(&s); err != nil {
+		return s, err
+	}
+	return s, f.save(s)
+}
+
+// take holds a sandbox.
+func (f Folder) take(name string) (*os.File, error) {
+	file, err := claim.Take(f.lockOf(name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = ErrNone
+	case errors.Is(err, claim.ErrBusy):
+		err = ErrBusy
+	}
+	return file, err
+}
+
+// Taken is a sandbox that a run has.
+type Taken struct {
+	Sandbox
+	lock *os.File
+}
+
+// Close lets others have it.
+func (t *Taken) Close() {
+	if t != nil {
+		t.lock.Close()
+	}
+}
+
+// Take gives a sandbox to a run, unless one has it, or it keeps more than it may.
+func (f Folder) Take(name string) (*Taken, error) {
+	if _, err := f.Load(name); err != nil {
+		return nil, err
+	}
+	lock, err := f.take(name)
+	if err != nil {
+		return nil, err
+	}
+	t := &Taken{lock: lock}
+	if t.Sandbox, err = f.Load(name); err == nil {
+		err = f.withinQuota(t.Sandbox)
+	}
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (f Folder) withinQuota(s Sandbox) error {
+	bytes, err := homes.Size(f.Of(s.Name))
+	if quota := cmp.Or(s.Quota, DefaultQuota); err == nil && bytes > quota {
+		err = &homes.OverQuotaError{Bytes: bytes, Quota: quota}
+	}
+	return err
+}
+
+// Info is a sandbox, for people.
+type Info struct {
+	Sandbox
+	Live  bool          `json:"live"`
+	Bytes profiles.Size `json:"bytes"`
+}
+
+// List returns the sandboxes there are, by name. What can't be read of one is an error beside the others.
+func (f Folder) List() (list []Info, err error) {
+	for _, name := range f.names() {
+		s, lerr := f.Load(name)
+		switch {
+		case lerr == nil:
+			list = append(list, Info{Sandbox: s, Live: claim.Held(f.lockOf(name))})
+		case !errors.Is(lerr, ErrNone):
+			err = errors.Join(err, lerr)
+		}
+	}
+	return list, err
+}
+
+// Live tells whether a run has it.
+func (f Folder) Live(name string) bool { return claim.Held(f.lockOf(name)) }
+
+// Size of all that a sandbox keeps.
+func (f Folder) Size(name string) (profiles.Size, error) { return homes.Size(f.Of(name)) }
+
+func (f Folder) names() (names []string) {
+	dirs, _ := os.ReadDir(f.dir())
+	for _, d := range dirs {
+		if d.IsDir() && CheckName(d.Name()) == nil {
+			names = append(names, d.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Remove deletes a sandbox that isn't running, with all that it keeps: first what makes it one.
+func (f Folder) Remove(name string) error {
+	s, err := f.Load(name)
+	if err != nil {
+		return err
+	}
+	return f.remove(s.Name, func() error {
+		if err := os.Remove(f.about(name)); err != nil {
+			return err
+		}
+		return sync(f.Of(name))
+	})
+}
+
+func (f Folder) remove(name string, first func() error) error {
+	lock, err := f.take(name)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := first(); err != nil {
+		return err
+	}
+	if err := fault.At("sandbox/remove"); err != nil {
+		return err
+	}
+	return os.RemoveAll(f.Of(name))
+}
+
+// sweep removes what is half of one.
+func (f Folder) sweep(name string) error {
+	return f.remove(name, func() error {
+		if _, err := f.Load(name); !errors.Is(err, ErrNone) {
+			return cmp.Or(err, ErrExists)
+		}
+		return nil
+	})
+}
+
+// Rename gives a sandbox that isn't running another name: that of its folder, which is all the name it has.
+func (f Folder) Rename(from, to string) error {
+	if err := CheckName(to); err != nil {
+		return err
+	}
+	if _, err := f.Load(from); err != nil {
+		return err
+	}
+	lock, err := f.take(from)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := fault.At("sandbox/rename"); err != nil {
+		return err
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, f.Of(from), unix.AT_FDCWD, f.Of(to), unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return ErrExists
+	case err != nil:
+		return os.NewSyscallError("renameat2", err)
+	}
+	return sync(f.dir())
+}
+
+// Sweep removes sandboxes whose time is over and that don't run, and half ones, and returns their names.
+func (f Folder) Sweep(now time.Time) (removed []string, err error) {
+	for _, name := range f.names() {
+		s, rerr := f.Load(name)
+		switch {
+		case errors.Is(rerr, ErrNone):
+			rerr = f.sweep(name)
+		case rerr == nil && !s.Until.IsZero() && now.After(s.Until):
+			if rerr = f.Remove(name); rerr == nil {
+				removed = append(removed, name)
+			}
+		}
+		if rerr != nil && !errors.Is(rerr, ErrBusy) && !errors.Is(rerr, ErrExists) {
+			err = errors.Join(err, fmt.Errorf("sandbox %s: %w", name, rerr))
+		}
+	}
+	return removed, err
+}

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/agentuid"
+)
+
+// Sandboxes that outlive their runs (M-23): what is kept, what isn't, and whose it is meanwhile.
+
+// kept makes a sandbox, which is removed with all it has at the end of the test.
+func (p place) kept(name string, args ...string) {
+	p.t.Helper()
+	p.must(append([]string{"create", "--name", name, "--no-gateway"}, args...)...)
+	p.t.Cleanup(func() {
+		if p.do("rm", "-f", name); p.holds(name) {
+			p.t.Errorf("sandbox %s is still there", name)
+		}
+	})
+}
+
+func (p place) folder(name string) string { return filepath.Join(p.state, "sandboxes", name) }
+
+func (p place) holds(name string) bool {
+	_, err := os.Lstat(p.folder(name))
+	return err == nil
+}
+
+// in runs a shell's words in a live run, which must end well.
+func (p place) in(name, script string) string {
+	p.t.Helper()
+	r := p.inside(name, nil, "/bin/sh", "-c", script)
+	if r.exit != 0 {
+		p.t.Fatalf("in %s: %s: exit %d\n%s%s", name, script, r.exit, r.stdout, r.stderr)
+	}
+	return strings.TrimSpace(r.stdout)
+}
+
+// lives are the runs of a name.
+func (p place) lives(name string) (ids []string) {
+	p.t.Helper()
+	var list []struct{ ID, Name, State string }
+	if err := json.Unmarshal([]byte(p.do("ps", "--json").stdout), &list); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, s := range list {
+		if s.Name == name && s.State == "running" {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+func (p place) changes(name string) (all []string) {
+	for _, e := range p.audit() {
+		if e.Kind == "sandbox_life" && e.Data["name"] == name {
+			all = append(all, fmt.Sprint(e.Data["change"]))
+		}
+	}
+	return all
+}
+
+// M-23, M-2: HOME and the copies of the host's folders are kept from one start to the next; the host has nothing of them, and what was
+// deleted stays deleted.
+func TestM23KeptSandbox(t *testing.T) {
+	p := newPlace(t)
+	p.kept("dev", "--ring", "1")
+	if got := p.do("ps", "--all").stdout; !strings.Contains(got, "stopped") {
+		t.Errorf("ps --all: %s", got)
+	}
+	p.must("start", "dev")
+	p.in("dev", `echo one > /usr/local/kept && chmod 755 /usr/local/kept && echo two > ~/kept && echo gone > /tmp/sandbox/scratch && rm -r /usr/share/common-licenses && mkdir /usr/lib/made`)
+	if r := p.do("start", "dev"); r.exit == 0 || !strings.Contains(r.stderr, "it is running already") {
+		t.Errorf("a second start: exit %d %s", r.exit, r.stderr)
+	}
+	p.must("stop", "dev")
+	if live := p.lives("dev"); len(live) > 0 {
+		t.Errorf("still live: %v", live)
+	}
+	for _, path := range []string{"/usr/local/kept", "/usr/lib/made"} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("the host has %s", path)
+		}
+	}
+	p.must("start", "dev")
+	got := p.in("dev", `cat /usr/local/kept ~/kept; stat -c '%a %u' /usr/local/kept; ls -d /usr/lib/made; ls /tmp/sandbox/scratch /usr/share/common-licenses 2>/dev/null; echo more >> /usr/local/kept && echo more >> ~/kept && echo writes`)
+	if want := "one\ntwo\n755 1000\n/usr/lib/made\nwrites"; got != want {
+		t.Errorf("after a second start %q, want %q", got, want)
+	}
+	p.must("stop", "dev")
+	p.must("rename", "dev", "other")
+	p.must("start", "other")
+	if got := p.in("other", "cat /usr/local/kept"); got != "one\nmore" {
+		t.Errorf("renamed: %q", got)
+	}
+	if r := p.do("rm", "other"); r.exit == 0 || !strings.Contains(r.stderr, "it is running") {
+		t.Errorf("rm of one that runs: exit %d %s", r.exit, r.stderr)
+	}
+	p.must("rm", "-f", "other")
+	if p.holds("other") {
+		t.Error("still there")
+	}
+	if got, want := p.changes("dev"), []string{"created", "started", "stopped", "started", "stopped", "renamed"}; !slices.Equal(got, want) {
+		t.Errorf("on record: %q, want %q", got, want)
+	}
+	if got, want := p.changes("other"), []string{"started", "removed"}; !slices.Equal(got, want) {
+		t.Errorf("on record: %q, want %q", got, want)
+	}
+	noAgents(t)
+}
+
+// M-1: another run may have the ids of a kept root's files when it is started again.
+func TestM23KeptRootGetsOtherIDs(t *testing.T) {
+	p := newPlace(t)
+	p.kept("dev", "--ring", "1")
+	p.must("start", "dev")
+	p.in("dev", "mkdir -p /usr/local/a/b && echo x > /usr/local/a/b/c && ln -s /etc/passwd /usr/local/a/link && ln /usr/local/a/b/c /usr/local/a/second")
+	p.must("stop", "dev")
+	top := filepath.Join(p.folder("dev"), "root", "changes", "usr")
+	owner := func(path string) int {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(info.Sys().(*syscall.Stat_t).Uid)
+	}
+	before := owner(top)
+	// The ranges are those of all run folders of the machine (runtime/ids.go).
+	f, err := os.OpenFile("/run/agentrun/uid-ranges", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := (before - agentuid.First) / 65536
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: int64(2 + n), Len: 1}); err != nil {
+		t.Fatal(err)
+	}
+	passwd := owner("/etc/passwd")
+	p.must("start", "dev")
+	if got := p.in("dev", "echo y >> /usr/local/a/b/c && cat /usr/local/a/second && stat -c %u /usr/local/a /usr/local/a/b/c && readlink /usr/local/a/link"); got != "x\ny\n1000\n1000\n/etc/passwd" {
+		t.Errorf("with other ids: %q", got)
+	}
+	for _, path := range []string{top, filepath.Join(top, "local/a/b/c"), filepath.Join(top, "local/a/link")} {
+		if after := owner(path); after == before || (after-agentuid.First)%65536 != (before-agentuid.First)%65536 {
+			t.Errorf("%s: owner %d before and %d after", path, before, after)
+		}
+	}
+	if owner("/etc/passwd") != passwd {
+		t.Error("the host's file changed hands")
+	}
+}
+
+// THREATS "joining and keeping": what an agent leaves in a kept root decides nothing about the next start, and never reaches the host.
+func TestM23HostileKeptRoot(t *testing.T) {
+	p := newPlace(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("host"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.kept("dev", "--ring", "1")
+	p.must("start", "dev")
+	p.in("dev", fmt.Sprintf(`cd /usr && cp /bin/sh local/sh && chmod 6755 local/sh; rm -rf share && ln -s / share; mv lib/python3 lib/py 2>/dev/null; rm -rf local/lib && ln -s %s local/lib
+mkdir -p a/.wh.x && : > a/.wh..wh..opq && mkfifo a/pipe; ln -s ../../../../../../../../../.. a/up; mknod a/dev c 1 3 2>/dev/null; chmod 0 a; true`, filepath.Dir(secret)))
+	p.must("stop", "dev")
+	p.must("start", "dev")
+	for script, want := range map[string]string{
+		"cat /usr/local/lib/secret /usr/share" + secret: "",
+		"/usr/local/sh -pc 'id -u'":                     "1000",
+		"ls -ld /usr/a/dev":                             "",
+	} {
+		if r := p.inside("dev", nil, "/bin/sh", "-c", script); strings.TrimSpace(r.stdout) != want {
+			t.Errorf("%s: %q, want %q", script, r.stdout, want)
+		}
+	}
+	p.must("stop", "dev")
+	p.must("rm", "dev")
+	if b, err := os.ReadFile(secret); err != nil || string(b) != "host" {
+		t.Errorf("the host's file: %q, %v", b, err)
+	}
+	noAgents(t)
+}
+
+// M-3: more than its quota is no start, and says the way out.
+func TestM23KeptQuota(t *testing.T) {
+	p := newPlace(t)
+	p.kept("dev", "--ring", "2", "--quota", "1M")
+	p.must("start", "dev")
+	p.in("dev", "head -c 3000000 /dev/zero > ~/big")
+	p.must("stop", "dev")
+	if r := p.do("start", "dev"); r.exit != 125 || !strings.Contains(r.stderr, "its quota is 1MiB") {
+		t.Errorf("over its quota: exit %d %s", r.exit, r.stderr)
+	}
+	if live := p.lives("dev"); len(live) > 0 {
+		t.Errorf("live: %v", live)
+	}
+	if err := os.Remove(filepath.Join(p.folder("dev"), "homes/home/files/big")); err != nil {
+		t.Fatal(err)
+	}
+	p.must("start", "dev")
+}
+
+// M-23: a run that has failed is followed by another, later each time, until somebody says stop; a kill is such a word.
+func TestM23KeptRestarts(t *testing.T) {
+	p := newPlace(t)
+	p.kept("fails", "--ring", "2", "--restart", "on-failure", "--", "/bin/sh", "-c", "echo run >> ~/runs; exit 7")
+	p.kept("ends", "--ring", "2", "--restart", "on-failure", "--", "/bin/sh", "-c", "echo run >> ~/runs")
+	p.kept("killed", "--ring", "2", "--restart", "always")
+	count := func(name string) int {
+		b, _ := os.ReadFile(filepath.Join(p.folder(name), "homes/home/files/runs"))
+		return strings.Count(string(b), "run")
+	}
+	for _, name := range []string{"fails", "ends", "killed"} {
+		p.must("start", name)
+	}
+	p.must("kill", "killed")
+	eventually(t, hang(), "a third run", func() bool { return count("fails") >= 3 })
+	p.must("stop", "fails")
+	runs := count("fails")
+	if changes := p.changes("fails"); !slices.Contains(changes, "restarted") {
+		t.Errorf("on record: %q", changes)
+	}
+	if n := count("ends"); n != 1 {
+		t.Errorf("one that ended well ran %d times", n)
+	}
+	for _, name := range []string{"killed", "ends"} {
+		if changes := p.changes(name); slices.Contains(changes, "restarted") {
+			t.Errorf("%s on record: %q", name, changes)
+		}
+	}
+	// Whoever waits for the back-off finds that it is stopped: started by hand its count begins anew, and nobody else starts it.
+	p.must("start", "fails")
+	p.must("stop", "fails")
+	noAgents(t)
+	if n := count("fails"); n != runs+1 {
+		t.Errorf("%d runs, want %d", n, runs+1)
+	}
+}
+
+// M-23, H-13: those that are to live always come back with the daemon, in their base ring, on record; those that were stopped, and others,
+// don't.
+func TestM23KeptComesBackWithTheDaemon(t *testing.T) {
+	n := startDaemon(t)
+	p := place{t, n.run, n.state}
+	p.must("agent", "score", "planner-1", "0.7")
+	p.kept("always", "--agent", "planner-1", "--ring", "3", "--restart", "always", "--timeout", "60s")
+	p.kept("stopped", "--ring", "3", "--restart", "always")
+	p.kept("once", "--ring", "3", "--restart", "on-failure")
+	for _, name := range []string{"always", "stopped", "once"} {
+		p.must("start", name)
+	}
+	p.must("elevate", "always", "--to", "2", "--ttl", "60s", "--reason", "test")
+	p.must("stop", "stopped")
+	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		before := p.lives("always")
+		if len(before) != 1 {
+			t.Fatalf("live: %v", before)
+		}
+		if err := n.Process.Signal(how); err != nil {
+			t.Fatal(err)
+		}
+		_ = n.Wait()
+		noAgents(t)
+		n.start(t)
+		eventually(t, hang(), "it is back", func() bool { return len(p.lives("always")) == 1 })
+		if after := p.lives("always"); after[0] == before[0] {
+			t.Error("the same run")
+		}
+		var list []struct {
+			Name string
+			Ring int `json:"ring"`
+		}
+		if err := json.Unmarshal([]byte(p.must("ps", "--json").stdout), &list); err != nil || len(list) != 1 || list[0].Ring != 3 {
+			t.Errorf("after %v: %+v, %v", how, list, err)
+		}
+	}
+	if changes := p.changes("always"); strings.Count(strings.Join(changes, " "), "restarted") != 2 {
+		t.Errorf("on record: %q", changes)
+	}
+	p.must("stop", "always")
+	n.drain(t)
+}
+
+// A supervisor that is killed leaves a sandbox that can be started again, with all that was written.
+func TestM23KeptSurvivesItsSupervisor(t *testing.T) {
+	n := newLaunchNode(t)
+	n.kept("dev", "--ring", "1")
+	for i := range 3 {
+		n.must("start", "dev")
+		if got := n.in("dev", "cat /usr/local/n 2>/dev/null | wc -l; echo x >> /usr/local/n"); got != fmt.Sprint(i) {
+			t.Errorf("start %d finds %s lines", i, got)
+		}
+		var list []struct{ Supervisor int }
+		if err := json.Unmarshal([]byte(n.must("ps", "--json").stdout), &list); err != nil || len(list) != 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		if err := syscall.Kill(list[0].Supervisor, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, hang(), "it is gone", func() bool { return syscall.Kill(list[0].Supervisor, 0) != nil || len(n.lives("dev")) == 0 })
+	}
+	n.must("gc")
+	n.nothingIsLeft(n.recorded())
+}
+
+func TestM23KeptWrongInput(t *testing.T) {
+	p := newPlace(t)
+	p.kept("there", "--ring", "3")
+	for _, tc := range []struct {
+		want string
+		args []string
+	}{
+		{"--name: how", []string{"create"}},
+		{"there is a kept sandbox of that name already", []string{"create", "--name", "there"}},
+		{"no name of a sandbox", []string{"create", "--name", "../up"}},
+		{"is none of no, on-failure, always", []string{"create", "--name", "new", "--restart", "often"}},
+		{"is no time", []string{"create", "--name", "new", "--keep-for", "soon"}},
+		{"is no size", []string{"create", "--name", "new", "--quota", "big"}},
+		{"has a home of its own", []string{"create", "--name", "new", "--ring", "2", "--home", "h"}},
+		{"has no terminal", []string{"create", "--name", "new", "-t"}},
+		{"--ring 9", []string{"create", "--name", "new", "--ring", "9"}},
+		{"not found", []string{"create", "--name", "new", "--", "nonesuch-command"}},
+		{"no second layer", []string{"create", "--name", "new", "--ring", "1", "--workspace", t.TempDir(), "--workspace-mode", "overlay"}},
+		{"there is no kept sandbox", []string{"start", "new"}},
+		{"there is no kept sandbox", []string{"stop", "new"}},
+		{"there is no kept sandbox", []string{"rm", "new"}},
+		{"there is no kept sandbox", []string{"keep", "new", "1h"}},
+		{"takes NAME NEW", []string{"rename", "there"}},
+		{"no name of a sandbox", []string{"rename", "there", "a/b"}},
+		{"is no time", []string{"keep", "there", "later"}},
+	} {
+		if r := p.do(tc.args...); r.exit == 0 || !strings.Contains(r.stderr, tc.want) {
+			t.Errorf("%v: exit %d %q, want %q", tc.args, r.exit, r.stderr, tc.want)
+		}
+	}
+	if p.holds("new") {
+		t.Error("something of a refused one is left")
+	}
+	p.must("keep", "there", "1s")
+	eventually(t, hang(), "its time is over", func() bool { return strings.Contains(p.must("gc").stdout, "removed sandbox there") })
+}
+
+// M-1, M-23: an ordinary user's are kept too, with the ids of its files; and nothing of one is left. Ring 1 is root's alone.
+func TestM23KeptRootless(t *testing.T) {
+	u := someone(t)
+	must := func(args ...string) string {
+		t.Helper()
+		code, out, text := u.run(t, args...)
+		if code != 0 {
+			t.Fatalf("%v: exit %d %s%s", args, code, out, text)
+		}
+		return strings.TrimSpace(out)
+	}
+	group := u.cgroup
+	u.cgroup = ""
+	must("create", "--name", "dev", "--ring", "2", "--no-gateway", "--best-effort")
+	for i := range 2 {
+		u.cgroup = group
+		must("start", "dev")
+		u.cgroup = "" // the commands come from the user's shell
+		if got, want := must("exec", "--in", "dev", "--", "/bin/sh", "-c", "echo x >> ~/n; cat ~/n | wc -l"), fmt.Sprint(i+1); got != want {
+			t.Errorf("start %d: %q, want %q", i, got, want)
+		}
+		must("stop", "dev")
+	}
+	must("rm", "dev")
+	if left, _ := filepath.Glob(filepath.Join(u.home, ".local/state/agentrun/sandboxes/*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
