@@ -57,7 +57,7 @@ same+=(TestPlantedFiles TestGuardedWorkspaceWorks TestMistakesAreToldByTheirLine
 # And of what takes half a minute or more here what the supervisor and the gateway do by themselves.
 same+=(TestH24EverydayProgramsAreFree TestClosedConnectionsAreBounded TestM19GatewayStaysSmall TestRecordLocks TestHost TestM5FewDescriptors TestM6GatewayKilled
 	TestSupervisorDoesNotGrow TestOutputsDontFollowTheAgent TestHomeOfAnOrdinaryUser TestM18CallOfAKilledGatewayIsOnRecord
-	TestM5RootlessSupervisorKilledInEachStep TestM23HostileFiles)
+	TestM5RootlessSupervisorKilledInEachStep TestM23HostileFiles TestM23KeptWrongInput TestM23KeptQuota)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
