@@ -57,6 +57,7 @@ var kinds = []struct {
 	{&SandboxJoin{}, "an operator entered a live run with a further command, before its first instruction (M-23)"},
 	{&SandboxJoinEnd{}, "how that command ended (M-23)"},
 	{&SandboxLife{}, "a kept sandbox was made, stopped, renamed, started anew or removed (M-23)"},
+	{&SandboxPause{}, "a live run was paused, or goes on: by whom and why (M-23)"},
 }
 
 // Each record tells its kind.
@@ -103,6 +104,7 @@ func (*FileCopy) Kind() Kind           { return "file_copy" }
 func (*SandboxLife) Kind() Kind        { return "sandbox_life" }
 func (*SandboxJoin) Kind() Kind        { return "sandbox_join" }
 func (*SandboxJoinEnd) Kind() Kind     { return "sandbox_join_end" }
+func (*SandboxPause) Kind() Kind       { return "sandbox_pause" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

@@ -311,6 +311,16 @@ type SandboxLife struct {
 	To       string `log:"to optID"`          // the new name
 }
 
+// SandboxPause is a pause of a live run, when it stands still, or the end of one, before it goes on (M-23).
+type SandboxPause struct {
+	AgentID   string `log:"agent_id id"`
+	By        string `log:"by id"`      // who, as uid:0; agentrun itself, of a run that was idle
+	Cause     string `log:"cause code"` // operator, idle; of its end operator, exec, copy, signal, call
+	Paused    bool   `log:"paused bool"`
+	RunID     string `log:"run_id id"`
+	SessionID string `log:"session_id optID"`
+}
+
 // SandboxJoin is a further command in a live run, before its first instruction. One that has no SandboxJoinEnd was cut off, as its run.
 type SandboxJoin struct {
 	AgentID     string   `log:"agent_id optID"`

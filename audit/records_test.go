@@ -101,6 +101,8 @@ func examples() [][2]Record {
 		{&SandboxJoinEnd{AgentID: "a1", ExitCode: 124, JoinID: "j1", RunID: "r1", SessionID: "s1", State: "timeout", WallTimeNS: 17},
 			&SandboxJoinEnd{JoinID: "j", RunID: "r", State: "exited"}},
 		{&SandboxLife{By: "uid:0", Change: "renamed", Name: "dev", Restarts: 3, RunID: "r1", To: "dev2"}, &SandboxLife{By: "agentrun", Change: "created", Name: "d"}},
+		{&SandboxPause{AgentID: "a1", By: "uid:0", Cause: "operator", Paused: true, RunID: "r1", SessionID: "s1"},
+			&SandboxPause{AgentID: "a1", By: "agentrun", Cause: "idle", RunID: "r"}},
 	}
 }
 

@@ -109,6 +109,13 @@ func child(role []string) {
 	case "sleep":
 		say("ready")
 		pause()
+	case "cache": // of a file
+		f, err := os.Open(role[1])
+		if err == nil {
+			_, err = io.Copy(io.Discard, f)
+		}
+		say("read", err)
+		pause()
 	case "spin":
 		say("ready")
 		for n := uint64(0); ; n++ { // until it is killed
@@ -904,6 +911,94 @@ func TestFreezeThaw(t *testing.T) {
 			}
 		}
 	})
+}
+
+// M-22: a group that stands still gives back what it has of files, and nothing in it dies or changes. An end of the time ends it.
+func TestReclaim(t *testing.T) {
+	const size = 16 << 20
+	dir, err := os.MkdirTemp("/var/tmp", "agentrun-test-") // /tmp may be memory
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file := filepath.Join(dir, "file")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	eachMode(t, func(t *testing.T) {
+		// What is in nobody's cache is charged to whoever reads it.
+		if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
+			t.Fatal(err)
+		}
+		g := create(t, limits)
+		p := start(t, g, "cache "+file)
+		p.expect("read <nil>")
+		if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
+			t.Fatal(err)
+		}
+		before, err := g.Stats()
+		if err != nil || before.MemoryCurrent < size {
+			t.Fatalf("uses %d, %v, want at least the file's %d", before.MemoryCurrent, err, size)
+		}
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := g.Reclaim(over); err != nil {
+			t.Errorf("without time: %v", err)
+		}
+		err = g.Reclaim(within(t, ages(10*time.Second)))
+		if errors.Is(err, errors.ErrUnsupported) {
+			t.Skip("need: memory.reclaim, Linux 5.19: ", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := g.Stats()
+		if err != nil || after.MemoryCurrent > before.MemoryCurrent-size/2 {
+			t.Errorf("uses %d after %d, %v; want at least half of the file given back", after.MemoryCurrent, before.MemoryCurrent, err)
+		}
+		if f, err := frozenNow(g); !f || err != nil {
+			t.Errorf("Frozen = %v, %v", f, err)
+		}
+		if n, err := g.OOMKills(); n != 0 || err != nil {
+			t.Errorf("OOMKills = %d, %v", n, err)
+		}
+		if got := g.Limits(); got != limits {
+			t.Errorf("limits %v, want %v", got, limits)
+		}
+		if err := g.Verify(); err != nil {
+			t.Error(err)
+		}
+		if err := g.Thaw(within(t, ages(10*time.Second))); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A write that lasts ends with its time.
+func TestReclaimIsInterrupted(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	// More than a pipe holds. It gives up with what it has written, or with EINTR.
+	if err := interruptibly(ctx, pipe, strings.Repeat("x", 4<<20)); err != nil && !errors.Is(err, unix.EINTR) {
+		t.Errorf("got %v", err)
+	}
+	if ctx.Err() == nil {
+		t.Error("it ended before its time")
+	}
 }
 
 // On hybrid a process that is only in the v1 groups is frozen too.

@@ -19,6 +19,7 @@ const (
 	Starting State = "starting"
 	Running  State = "running"
 	Frozen   State = "frozen"
+	Paused   State = "paused" // frozen by a pause alone
 	Ending   State = "ending" // being killed or taken down
 	Ended    State = "ended"
 )
@@ -36,6 +37,7 @@ type Sandbox struct {
 	Ring        int        `json:"ring"`      // what holds now
 	Quarantined bool       `json:"quarantined,omitempty"`
 	Stopped     bool       `json:"stopped,omitempty"` // its agent, by a safety loop (S-15)
+	Pause       *Pause     `json:"pause,omitempty"`   // absent: it isn't paused
 	Elevation   *Elevation `json:"elevation,omitempty"`
 	Command     []string   `json:"command"`
 	PID         int        `json:"pid"`        // of the agent's first process, on the host
@@ -45,6 +47,14 @@ type Sandbox struct {
 	Limits      Limits     `json:"limits"`
 	Usage       Usage      `json:"usage"`
 	Detached    bool       `json:"detached,omitempty"`
+}
+
+// Pause is why a run stands still that nobody has frozen, or not only (M-23).
+type Pause struct {
+	Since     time.Time `json:"since"`
+	By        string    `json:"by"`               // who, as in the audit; "agentrun" of a run that was idle
+	Cause     string    `json:"cause"`            // operator, idle
+	GivenBack int64     `json:"given_back_bytes"` // memory, as far as that is done
 }
 
 // Limits are those that can change while a run lives. In a change 0 means: as it is.
@@ -175,6 +185,8 @@ const (
 	EventElevationEnd = "elevation_ended"   // Data: elevation_id, cause (expired, revoked, …)
 	EventFrozen       = "frozen"
 	EventThawed       = "thawed"
+	EventPaused       = "paused"  // Data: by, cause, given_back_bytes; after frozen, when its memory is given back
+	EventUnpaused     = "resumed" // Data: by, cause
 	EventLimits       = "limits_changed"
 	EventExtended     = "extended"       // Data: timeout, cpu_time, and ends_at if it ends
 	EventEndsSoon     = "ends_soon"      // Data: ends_at; a minute before the time limit ends it
@@ -197,6 +209,9 @@ type Controller interface {
 	Inspect(ctx context.Context, id string) (Inspection, error)
 	Freeze(ctx context.Context, id, by string) error
 	Thaw(ctx context.Context, id, by string) error
+	// Pause freezes a run and gives its memory back; Resume, and whatever needs it running, lets it go on unless others have frozen it.
+	Pause(ctx context.Context, id, by string) (Pause, error)
+	Resume(ctx context.Context, id, by string) error
 	Update(ctx context.Context, id string, to Limits, dryRun bool, by string) (LimitChange, error)
 	Elevate(ctx context.Context, id string, r ElevateRequest, by string) (Elevation, error)
 	Extend(ctx context.Context, id string, r ExtendRequest, by string) (Lease, error)

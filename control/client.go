@@ -76,6 +76,16 @@ func (c *Client) Freeze(ctx context.Context, id, _ string) error {
 	return c.Ask(ctx, "POST", runPath(id)+"/freeze", nil, nil)
 }
 
+// Pause is Controller's.
+func (c *Client) Pause(ctx context.Context, id, _ string) (p Pause, err error) {
+	return p, c.Ask(ctx, "POST", runPath(id)+"/pause", nil, &p)
+}
+
+// Resume is Controller's.
+func (c *Client) Resume(ctx context.Context, id, _ string) error {
+	return c.Ask(ctx, "POST", runPath(id)+"/resume", nil, nil)
+}
+
 // Thaw is Controller's.
 func (c *Client) Thaw(ctx context.Context, id, _ string) error {
 	return c.Ask(ctx, "POST", runPath(id)+"/thaw", nil, nil)

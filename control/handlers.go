@@ -113,6 +113,14 @@ func (q *call) thaw(struct{}) (any, error) {
 	return Done{}, q.s.Controller.Thaw(q.ctx, q.id, q.peer.by())
 }
 
+func (q *call) pause(struct{}) (any, error) {
+	return q.s.Controller.Pause(q.ctx, q.id, q.peer.by())
+}
+
+func (q *call) resume(struct{}) (any, error) {
+	return Done{}, q.s.Controller.Resume(q.ctx, q.id, q.peer.by())
+}
+
 func (q *call) kill(r KillOneRequest) (any, error) {
 	reason, err := killReason(r.Reason)
 	if err != nil {

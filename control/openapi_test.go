@@ -66,7 +66,7 @@ func TestM23DocumentHasTheRoutes(t *testing.T) {
 func TestM23DocumentHasTheTypes(t *testing.T) {
 	schemas := readDocument(t).Components.Schemas
 	types := map[string]any{
-		"Version": Version{}, "Sandbox": Sandbox{}, "Inspection": Inspection{}, "SandboxList": SandboxList{}, "Limits": Limits{}, "Usage": Usage{},
+		"Version": Version{}, "Pause": Pause{}, "Sandbox": Sandbox{}, "Inspection": Inspection{}, "SandboxList": SandboxList{}, "Limits": Limits{}, "Usage": Usage{},
 		"Process": Process{}, "Elevation": Elevation{}, "ElevateRequest": ElevateRequest{}, "LimitChange": LimitChange{}, "Selector": Selector{},
 		"KillRequest": KillRequest{}, "KillOneRequest": KillOneRequest{}, "KillResult": KillResult{}, "KillList": KillList{}, "RevokeRequest": RevokeRequest{},
 		"SignalRequest": SignalRequest{}, "ExtendRequest": ExtendRequest{}, "ExecRequest": ExecRequest{}, "Lease": Lease{}, "Pressure": Pressure{}, "Event": Event{}, "Done": Done{}, "Error": Error{},

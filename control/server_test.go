@@ -83,6 +83,14 @@ func (f *fake) Thaw(_ context.Context, id, by string) error {
 	f.did("thaw %s %s", id, by)
 	return f.has(id)
 }
+func (f *fake) Pause(_ context.Context, id, by string) (Pause, error) {
+	f.did("pause %s %s", id, by)
+	return Pause{By: by, Cause: "operator", GivenBack: 4096}, f.has(id)
+}
+func (f *fake) Resume(_ context.Context, id, by string) error {
+	f.did("resume %s %s", id, by)
+	return f.has(id)
+}
 func (f *fake) Extend(_ context.Context, id string, r ExtendRequest, by string) (Lease, error) {
 	f.did("extend %s %v %s", id, r, by)
 	return Lease{Timeout: r.Time, CPUTime: r.CPUTime}, f.has(id)
@@ -318,6 +326,12 @@ func TestM23VerbsReachTheController(t *testing.T) {
 	}
 	try(c.Freeze(ctx, "r1", "uid:666"))
 	try(c.Thaw(ctx, "r1", ""))
+	paused, err := c.Pause(ctx, "r1", "")
+	try(err)
+	if paused.GivenBack != 4096 || paused.By != "uid:0" {
+		t.Errorf("got %+v", paused)
+	}
+	try(c.Resume(ctx, "r1", ""))
 	change, err := c.Update(ctx, "r1", Limits{CPU: 1.5, PIDs: 9}, true, "")
 	try(err)
 	if want := (LimitChange{Limits{PIDs: 1}, Limits{CPU: 1.5, PIDs: 9}, true}); change != want {
@@ -352,7 +366,7 @@ func TestM23VerbsReachTheController(t *testing.T) {
 	if v, err := c.Version(ctx); err != nil || v != (Version{"1.2.3", APIVersion, os.Getpid()}) {
 		t.Errorf("got %v, %v", v, err)
 	}
-	want := []string{"list", "inspect r1", "freeze r1 uid:0", "thaw r1 uid:0", "update r1 {1.5 0 9} true uid:0", "elevate r1 {ring 2 1m0s deploy false} uid:0",
+	want := []string{"list", "inspect r1", "freeze r1 uid:0", "thaw r1 uid:0", "pause r1 uid:0", "resume r1 uid:0", "update r1 {1.5 0 9} true uid:0", "elevate r1 {ring 2 1m0s deploy false} uid:0",
 		`revoke r1 "e1" uid:0`, "signal r1 15 uid:0", "kill {   true} policy_violation uid:0", "kill {nobody   false} manual uid:0", "wait r1"}
 	if diff := cmp.Diff(want, s.said()); diff != "" {
 		t.Error(diff)

@@ -134,6 +134,7 @@ func no(ring rings.Ring, code rings.Code, message, next string, retry time.Durat
 // Check decides in the order of M-9 as far as the supervisor knows: quarantine, ring, the plan's tools, rate, concurrency,
 // steps. What the gateway counts itself is counted here as well: it reads what a hostile agent sends.
 func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) {
+	b.control.calls.made.Add(1)
 	if b.over() {
 		return no(b.adm.Ring, link.CodeCanceled, "the run has ended", "nothing", 0), nil
 	}
@@ -201,6 +202,7 @@ func (b *Broker) take(c link.Check, ring rings.Ring) link.Verdict {
 		return no(ring, link.CodeSteps, "the run has used its tool calls", b.moreSteps(), 0)
 	}
 	b.last++
+	b.control.calls.open.Add(1)
 	b.places[b.last] = &openCall{action: c.Action, began: b.h.now(), ring: ring, tokens: b.tokens}
 	v.Place = b.last
 	return v

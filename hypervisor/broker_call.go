@@ -118,6 +118,9 @@ func (b *Broker) keep(c link.End, r *link.Record) {
 func (b *Broker) giveBack(place uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.places[place] != nil {
+		b.control.calls.open.Add(-1)
+	}
 	delete(b.places, place)
 }
 

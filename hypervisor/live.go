@@ -96,6 +96,8 @@ type Control struct {
 	lock   *store.Lock          // its place on the node
 	timer  *time.Timer
 
+	calls calls
+
 	mu         sync.Mutex
 	processes  Processes
 	killed     bool

@@ -60,6 +60,7 @@ type Request struct {
 	Detach            bool
 	OnBreach          profiles.OnBreach // empty: the profile's
 	QuarantineTimeout time.Duration
+	IdlePause         time.Duration // of a detached run; 0: never
 	StatusFile        string
 	JSON              bool // how it ended, on stderr
 

@@ -293,7 +293,7 @@ func (s *run) begin() (err error) {
 		Tell(s.by.Stderr, "no --workspace: what the run writes is gone when it is over", "--workspace . lets it write this folder")
 	}
 	o := live.RunOptions{
-		QuarantineTimeout: s.want.QuarantineTimeout, Hooks: s.hooks, Undo: s.node.undoer(s.by, s.another),
+		QuarantineTimeout: s.want.QuarantineTimeout, IdlePause: s.want.IdlePause, Hooks: s.hooks, Undo: s.node.undoer(s.by, s.another),
 	}
 	if s.want.Detach {
 		o.Output = s.node.Outputs().File(s.plan.ID)

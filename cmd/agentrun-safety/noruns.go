@@ -30,6 +30,12 @@ func (noRuns) Freeze(_ context.Context, id, _ string) error { return none(id) }
 
 func (noRuns) Thaw(_ context.Context, id, _ string) error { return none(id) }
 
+func (noRuns) Pause(_ context.Context, id, _ string) (control.Pause, error) {
+	return control.Pause{}, none(id)
+}
+
+func (noRuns) Resume(_ context.Context, id, _ string) error { return none(id) }
+
 func (noRuns) Update(_ context.Context, id string, _ control.Limits, _ bool, _ string) (control.LimitChange, error) {
 	return control.LimitChange{}, none(id)
 }

@@ -16,6 +16,9 @@ import (
 
 func checkDetach(r *supervisor.Request) error {
 	if !r.Detach {
+		if r.IdlePause != 0 {
+			return hinted.New(errors.New("--idle-pause: want --detach too: a run that stands still would look hung to whoever waits for it, and no input wakes it"), "agentrun exec -d --idle-pause 10m -- COMMAND; agentrun pause REF pauses any run")
+		}
 		return nil
 	}
 	for _, f := range []struct {

@@ -84,6 +84,7 @@ func execFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
 		&cli.StringFlag{Name: sandboxFlag, Hidden: true},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
+		&cli.StringFlag{Name: "idle-pause", Usage: "with -d: pause the run when it has done next to nothing for `TIME`, 1s or more; exec --in, cp and signal let it go on", DefaultText: "never"},
 		&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
 	)...)
 }

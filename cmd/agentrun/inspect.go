@@ -76,6 +76,13 @@ func inspectText(in control.Inspection, now time.Time) string {
 	given("agent", in.Agent)
 	given("session", in.Session)
 	field("state", "%s", in.State)
+	if p := in.Pause; p != nil {
+		why := ""
+		if p.Cause == "idle" {
+			why = ", as it was idle"
+		}
+		field("paused", "since %s by %s%s; %s of its memory given back", p.Since.UTC().Format(time.RFC3339), p.By, why, memText(p.GivenBack))
+	}
 	if in.Quarantined {
 		field("quarantine", "its agent is held")
 	}

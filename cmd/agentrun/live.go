@@ -94,7 +94,7 @@ func liveOf(g *global) *liveVerbs {
 
 func (l *liveVerbs) commands() []*cli.Command {
 	return append([]*cli.Command{
-		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.update(), l.extend(), l.elevate(), l.revoke(),
+		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.pause(), l.resume(), l.update(), l.extend(), l.elevate(), l.revoke(),
 		l.quarantine(), l.release(), l.score(), l.kill(), l.signal(), l.attach(), l.shell(), l.output(), l.logs(),
 	}, l.filesCommands()...)
 }
@@ -263,6 +263,8 @@ type done struct {
 	Name  string `json:"name,omitempty"`
 	Done  bool   `json:"done"`
 	Error string `json:"error,omitempty"`
+	// GivenBack is of pause: bytes of memory.
+	GivenBack *int64 `json:"given_back_bytes,omitempty"`
 }
 
 // one asks the supervisor of the run that the command names. doing says what for, with %s for the run.
@@ -287,6 +289,13 @@ func one[T any](l *liveVerbs, c *cli.Context, doing string, ask func(context.Con
 func (l *liveVerbs) each(
 	c *cli.Context, most int, doing, did string, do func(context.Context, liveRun) error,
 ) error {
+	return l.eachTelling(c, most, doing, func(ctx context.Context, r liveRun, _ *done) (string, error) { return did, do(ctx, r) })
+}
+
+// eachTelling is each of what has something to tell of each run.
+func (l *liveVerbs) eachTelling(
+	c *cli.Context, most int, doing string, do func(context.Context, liveRun, *done) (did string, err error),
+) error {
 	a, err := refs(c, 1, most)
 	if err != nil {
 		return err
@@ -300,7 +309,8 @@ func (l *liveVerbs) each(
 	results, bad := []done{}, false
 	for _, r := range found {
 		d := done{ID: r.ID, Name: r.Name, Done: true}
-		if err := refusal(doing+" "+r.label(), do(ctx, r)); err != nil {
+		did, err := do(ctx, r, &d)
+		if err := refusal(doing+" "+r.label(), err); err != nil {
 			d.Done, d.Error, bad = false, err.Error(), true
 			complain(err)
 		} else if !c.Bool("json") {

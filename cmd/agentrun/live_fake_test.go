@@ -101,6 +101,10 @@ func (f *fakeSuper) Inspect(_ context.Context, id string) (control.Inspection, e
 }
 func (f *fakeSuper) Freeze(_ context.Context, id, _ string) error { return f.do("freeze", id) }
 func (f *fakeSuper) Thaw(_ context.Context, id, _ string) error   { return f.do("thaw", id) }
+func (f *fakeSuper) Resume(_ context.Context, id, _ string) error { return f.do("resume", id) }
+func (f *fakeSuper) Pause(_ context.Context, id, by string) (control.Pause, error) {
+	return control.Pause{By: by, Cause: "operator", GivenBack: 3 << 20}, f.do("pause", id)
+}
 func (f *fakeSuper) Extend(_ context.Context, id string, r control.ExtendRequest, _ string) (control.Lease, error) {
 	return control.Lease{Timeout: r.Time, CPUTime: r.CPUTime}, f.do("extend", id, r.Time, r.CPUTime, r.Reason)
 }

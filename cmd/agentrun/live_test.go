@@ -164,6 +164,7 @@ refused     clone 2, mount 1
 func TestM23Verbs(t *testing.T) {
 	deny := map[string]error{
 		"freeze two":  &control.Error{Code: control.CodeEnded, Message: "run two has ended"},
+		"pause two":   &control.Error{Code: control.CodeConflict, Message: "run two is paused already", Hint: "agentrun inspect REF"},
 		"elevate two": &control.Error{Code: string(rings.CodeInsufficientTrust), Message: "score 0.3 is below 0.5"},
 		"elevate one": nil,
 		"revoke two":  &control.Error{Code: control.CodeNotFound, Message: "no active elevation", Hint: "there is none"},
@@ -183,6 +184,12 @@ func TestM23Verbs(t *testing.T) {
 		{"freeze", 2, "which run?\nhint: ", ""},
 		{"thaw third", 0, "goes on", "thaw three"},
 		{"thaw", 2, "which run?", ""},
+		{"pause one", 0, "run one is paused, 3M of its memory given back\n", "pause one"},
+		{"pause one --json", 0, `"given_back_bytes": 3145728`, "pause one"},
+		{"pause two one", 1, "pause run two: run two is paused already (conflict)\nhint: agentrun inspect", "pause two,pause one"},
+		{"pause", 2, "which run?", ""},
+		{"resume third", 0, "goes on", "resume three"},
+		{"resume", 2, "which run?", ""},
 		{"signal one --signal hup", 0, "got SIGHUP", "signal one 1"},
 		{"signal one", 0, "got SIGTERM", "signal one 15"},
 		{"signal one --signal KILL", 2, "hint: agentrun kill", ""},

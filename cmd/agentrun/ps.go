@@ -49,7 +49,7 @@ func filterFlags() []cli.Flag {
 		&cli.StringFlag{Name: "agent", Usage: "only runs of agent `ID`"},
 		&cli.StringFlag{Name: "session", Usage: "only runs of session `ID`"},
 		&cli.StringFlag{Name: "ring", Usage: "only runs that are in ring `1|2|3` now"},
-		&cli.StringFlag{Name: "state", Usage: "only runs that are `starting|running|frozen|ending|ended`"},
+		&cli.StringFlag{Name: "state", Usage: "only runs that are `starting|running|frozen|paused|ending|ended`"},
 	}
 }
 
@@ -73,7 +73,7 @@ func filterOf(c *cli.Context) (func(control.Sandbox) bool, error) {
 		ring = n
 	}
 	state := control.State(c.String("state"))
-	states := []control.State{control.Starting, control.Running, control.Frozen, control.Ending, control.Ended}
+	states := []control.State{control.Starting, control.Running, control.Frozen, control.Paused, control.Ending, control.Ended}
 	if state != "" && !slices.Contains(states, state) {
 		return nil, usagef(hint, "--state %.64q: want one of %v", state, states)
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -11,6 +12,7 @@ import (
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/supervisor"
+	"agentrun/supervisor/live"
 )
 
 // requestOf turns the flags of exec, and those of plan, into what they ask for. Every malformed flag is told, not just the first.
@@ -56,6 +58,15 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	limit(c, bad, "cpu-time", &l.CPUTime, profiles.ParseDuration)
 	limit(c, bad, "scratch-size", &l.ScratchSize, profiles.ParseSize)
 	limit(c, bad, "max-output", &l.MaxOutput, profiles.ParseSize)
+	if c.IsSet("idle-pause") {
+		after, err := profiles.ParseDuration(c.String("idle-pause"))
+		switch r.IdlePause = time.Duration(after); {
+		case err != nil:
+			bad("idle-pause", err.Error())
+		case r.IdlePause < live.LeastIdle:
+			bad("idle-pause", fmt.Sprintf("%.64q: want %s or more; leave it out for never", c.String("idle-pause"), live.LeastIdle))
+		}
+	}
 	for _, flag := range []string{"ro-bind", "bind"} {
 		for _, v := range c.StringSlice(flag) {
 			b, err := by.Bind(v, flag == "bind")

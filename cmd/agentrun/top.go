@@ -147,19 +147,21 @@ func printLook(v look) error {
 func topLines(v look, width int) []string {
 	var percents float64
 	var memory, processes int64
-	var frozen, held, raised int
+	var frozen, paused, held, raised int
 	list, cpu, pressed := make([]control.Sandbox, len(v.Sandboxes)), make([]string, len(v.Sandboxes)), make([]string, len(v.Sandboxes))
 	for i, r := range v.Sandboxes {
 		percents += r.CPUPercent
 		memory += r.Usage.Memory
 		processes += r.Usage.PIDs
 		frozen += count(r.State == control.Frozen)
+		paused += count(r.State == control.Paused)
 		held += count(r.Quarantined)
 		raised += count(r.Ring < r.BaseRing)
 		list[i], cpu[i], pressed[i] = r.Sandbox, fmt.Sprintf("%.1f%%", r.CPUPercent), worst(r.Usage.Pressure)
 	}
 	lines := []string{
-		fmt.Sprintf("%s  %d runs: %d elevated, %d frozen, %d in quarantine", v.At.Format(time.TimeOnly), len(v.Sandboxes), raised, frozen, held),
+		fmt.Sprintf("%s  %d runs: %d elevated, %d frozen, %d paused, %d in quarantine",
+			v.At.Format(time.TimeOnly), len(v.Sandboxes), raised, frozen, paused, held),
 		fmt.Sprintf("cpu %.1f%%  memory %s  processes and threads %d", percents, memText(memory), processes),
 	}
 	if v.Error != "" {

@@ -82,6 +82,7 @@ func (s *Runs) Metrics() (string, error) { return s.safety.metrics.With(s.opt.Me
 type RunOptions struct {
 	Output            string        // file of a detached run's output; empty: its caller has it
 	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
+	IdlePause         time.Duration // it is paused when it is idle for so long; 0: never, else at least LeastIdle
 	Hooks             killhooks.Hooks
 	Undo              hypervisor.Undoer // of the run's calls when it is killed (H-7)
 	// Room has the run's place on the node count for so much memory; its error refuses. nil: nobody counts.
@@ -92,7 +93,7 @@ type RunOptions struct {
 // Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
 // comes after the run's broker is closed and before the admission is given back.
 func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
-	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, room: o.Room, ended: make(chan struct{})}
+	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, room: o.Room, idleAfter: o.IdlePause, ended: make(chan struct{})}
 	var parent *hypervisor.Control
 	if o.Parent != nil {
 		parent = o.Parent.Control

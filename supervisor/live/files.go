@@ -83,7 +83,7 @@ func (s *Runs) Files(_ context.Context, id string, r control.FilesRequest) ([]co
 }
 
 // ReadFiles implements control.Controller.
-func (s *Runs) ReadFiles(_ context.Context, id string, r control.FilesRequest, by string, conn io.ReadWriter) error {
+func (s *Runs) ReadFiles(ctx context.Context, id string, r control.FilesRequest, by string, conn io.ReadWriter) error {
 	v, f, at, err := s.filesOf(id, r)
 	if err != nil {
 		return err
@@ -91,6 +91,11 @@ func (s *Runs) ReadFiles(_ context.Context, id string, r control.FilesRequest, b
 	if _, err := f.Stat(at); err != nil { // while it can still be refused
 		return filesError(at, err)
 	}
+	awake, err := v.wake(ctx, by, forCopy)
+	if err != nil {
+		return err
+	}
+	defer awake()
 	defer s.hangUp(v, conn)()
 	frames := control.NewAttachServer(conn)
 	sum := sha256.New()
@@ -99,7 +104,7 @@ func (s *Runs) ReadFiles(_ context.Context, id string, r control.FilesRequest, b
 }
 
 // WriteFiles implements control.Controller.
-func (s *Runs) WriteFiles(_ context.Context, id string, r control.FilesRequest, by string, conn io.ReadWriter) error {
+func (s *Runs) WriteFiles(ctx context.Context, id string, r control.FilesRequest, by string, conn io.ReadWriter) error {
 	v, f, at, err := s.filesOf(id, r)
 	if err != nil {
 		return err
@@ -111,6 +116,11 @@ func (s *Runs) WriteFiles(_ context.Context, id string, r control.FilesRequest, 
 	if err != nil {
 		return filesError(at, err)
 	}
+	awake, err := v.wake(ctx, by, forCopy)
+	if err != nil {
+		return err
+	}
+	defer awake()
 	defer s.hangUp(v, conn)()
 	frames := control.NewAttachServer(conn)
 	sum := sha256.New()

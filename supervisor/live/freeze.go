@@ -9,12 +9,14 @@ import (
 	"agentrun/control"
 )
 
-// holder is who has frozen a run. It goes on when nobody holds it any more.
+// holder is who has frozen a run. It goes on when nobody holds it any more, and what needs it running ends a
+// pause that nobody else holds with (Run.wake).
 type holder uint8
 
 const (
 	byOperator holder = 1 << iota
 	bySafety
+	byPause
 )
 
 // errStillHeld is a thaw that somebody else's freeze outlasts.
@@ -25,6 +27,11 @@ var errStillHeld = errors.New("somebody else has frozen the run")
 func (v *Run) freeze(ctx context.Context, by holder) error {
 	v.freezing.Lock()
 	defer v.freezing.Unlock()
+	return v.hold(ctx, by)
+}
+
+// hold is freeze of whoever has freezing.
+func (v *Run) hold(ctx context.Context, by holder) error {
 	run, err := v.process()
 	if err != nil {
 		return err
@@ -32,8 +39,18 @@ func (v *Run) freeze(ctx context.Context, by holder) error {
 	if err := run.Freeze(ctx); err != nil {
 		return err
 	}
-	v.frozenBy |= by
+	v.setHolders(v.frozenBy | by)
 	return nil
+}
+
+func (v *Run) setHolders(by holder) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.frozenBy = by
+	if by&byPause == 0 && v.paused != nil {
+		v.paused.end()
+		v.paused = nil
+	}
 }
 
 // thaw takes a holder's freeze back. The processes go on with the last holder; before, the error is
@@ -42,6 +59,11 @@ func (v *Run) freeze(ctx context.Context, by holder) error {
 func (v *Run) thaw(ctx context.Context, by holder) error {
 	v.freezing.Lock()
 	defer v.freezing.Unlock()
+	return v.letGo(ctx, by)
+}
+
+// letGo is thaw of whoever has freezing.
+func (v *Run) letGo(ctx context.Context, by holder) error {
 	if by == bySafety && v.frozenBy&by == 0 {
 		return nil // its stop got no further than the ways out
 	}
@@ -50,13 +72,13 @@ func (v *Run) thaw(ctx context.Context, by holder) error {
 		return err
 	}
 	if rest := v.frozenBy &^ by; rest != 0 {
-		v.frozenBy = rest
+		v.setHolders(rest)
 		return errStillHeld
 	}
 	if err := run.Thaw(ctx); err != nil {
 		return err
 	}
-	v.frozenBy = 0
+	v.setHolders(0)
 	return nil
 }
 
@@ -78,7 +100,22 @@ func (s *Runs) Thaw(ctx context.Context, id, by string) error {
 	}
 	err = v.thaw(ctx, byOperator)
 	if errors.Is(err, errStillHeld) {
-		return &control.Error{Status: 409, Code: control.CodeConflict, Message: "the safety loop has stopped the agent of run " + id, Hint: "agentrun challenges list shows what is to be verified; agentrun challenges unblock releases the agent"}
+		return v.heldError()
 	}
 	return endedError(err)
+}
+
+// heldError says who holds a run that doesn't go on, the strongest first.
+func (v *Run) heldError() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	e := &control.Error{Status: 409, Code: control.CodeConflict, Message: "run " + v.Plan.ID + " is paused", Hint: "agentrun resume lets it go on"}
+	switch {
+	case v.frozenBy&bySafety != 0:
+		e.Message = "the safety loop has stopped the agent of run " + v.Plan.ID
+		e.Hint = "agentrun challenges list shows what is to be verified; agentrun challenges unblock releases the agent"
+	case v.frozenBy&byOperator != 0:
+		e.Message, e.Hint = "run "+v.Plan.ID+" is frozen", "agentrun thaw lets it go on"
+	}
+	return e
 }

@@ -39,6 +39,11 @@ func (s *Runs) Exec(ctx context.Context, id string, r control.ExecRequest, by st
 			Hint: "agentrun challenges list shows what is to be verified",
 		}
 	}
+	done, err := v.wake(ctx, by, forExec)
+	if err != nil {
+		return err
+	}
+	defer done()
 	j := &joined{v: v, ask: r, by: by, id: joinID(), started: make(chan struct{})}
 	j.frames = control.NewAttachServer(conn)
 	if r.Detach {

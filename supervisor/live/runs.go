@@ -74,12 +74,15 @@ type Run struct {
 	since   time.Time
 	Safety  link.Safeties // the run's safety loop; nil: it has none
 
-	enforcing sync.Mutex  // held by who stops or resumes it for a safety loop
-	stopped   atomic.Bool // by one
-	freezing  sync.Mutex  // held while frozenBy is made true
-	frozenBy  holder
+	enforcing sync.Mutex    // held by who stops or resumes it for a safety loop
+	stopped   atomic.Bool   // by one
+	freezing  sync.Mutex    // held while frozenBy is made true
+	frozenBy  holder        // changed under mu too
+	idleAfter time.Duration // the run is paused when it is idle for so long; 0: never
+	uses      atomic.Int64  // what needs it running now; see wake
 
 	mu     sync.Mutex
+	paused *paused       // nil: it isn't
 	run    *runtime.Live // nil: nothing of the agent's has been executed yet
 	status json.RawMessage
 	code   int
@@ -156,6 +159,9 @@ func (v *Run) begun(l *runtime.Live) {
 	v.run = l
 	v.mu.Unlock()
 	v.Control.SetProcesses(processes{v, l})
+	if v.idleAfter > 0 {
+		go v.followIdle(l)
+	}
 	v.event(control.EventStarted, map[string]string{"profile": v.Plan.Profile, "plan": v.Plan.Digest})
 }
 
@@ -293,6 +299,15 @@ func (v *Run) sandbox(ctx context.Context) control.Sandbox {
 			b.State = known.is
 		}
 	}
+	v.mu.Lock()
+	if v.paused != nil {
+		pause := v.paused.Pause
+		b.Pause = &pause
+		if b.State == control.Frozen && v.frozenBy == byPause {
+			b.State = control.Paused
+		}
+	}
+	v.mu.Unlock()
 	b.Ring = s.Ring.Value()
 	b.Limits, b.EndsAt = limitsOf(s.Limits), s.Lease.Ends.UTC()
 	b.Usage = control.Usage{CPUTime: s.Stats.CPU, Memory: s.Stats.MemoryCurrent, MemoryPeak: s.Stats.MemoryPeak, PIDs: s.Stats.PIDs, Output: s.Output,
@@ -354,11 +369,24 @@ func endedError(err error) error {
 }
 
 // Signal implements control.Controller.
-func (s *Runs) Signal(_ context.Context, id string, signal int, by string) error {
+func (s *Runs) Signal(ctx context.Context, id string, signal int, by string) error {
 	if unix.SignalName(unix.Signal(signal)) == "" {
 		return &control.Error{Status: 400, Code: control.CodeBadRequest, Message: fmt.Sprintf("%d is no signal", signal)}
 	}
-	return s.on(id, func(run *runtime.Live) error { return run.Signal(unix.Signal(signal)) })
+	v, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	run, err := v.process()
+	if err != nil {
+		return err
+	}
+	done, err := v.wake(ctx, by, forSignal)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return endedError(run.Signal(unix.Signal(signal)))
 }
 
 // Elevate implements control.Controller.
@@ -542,6 +570,8 @@ func (s *Runs) Attach(ctx context.Context, id string, conn io.ReadWriter) error 
 		return err
 	}
 	defer f.Close()
+	v.uses.Add(1) // somebody watches: it isn't paused for being idle
+	defer v.uses.Add(-1)
 	if _, err := f.Seek(0, io.SeekEnd); err != nil {
 		return err
 	}

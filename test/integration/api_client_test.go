@@ -39,7 +39,7 @@ async function main() {
   const run = await call("start", null, { command: ["/usr/bin/sleep", "60"], options: { name: "w", agent: "planner", "no-gateway": true } });
   const id = { id: run.id };
   await call("sandboxes"); await call("inspect", id);
-  await call("freeze", id); await call("thaw", id); await call("signal", id, { signal: 28 });
+  await call("freeze", id); await call("thaw", id); await call("pause", id); await call("inspect", id); await call("resume", id); await call("signal", id, { signal: 28 });
   await call("limits", id, { pids: 32 }); await call("extend", id, { time_ns: 1e9, reason: "tried" });
   await call("files", id, { path: "/" });
   await call("score", { id: "planner" }, { score: 0.7 });

@@ -81,6 +81,8 @@ var verbs = map[string][]string{
 	"Signal":  nil, // one call, which changes nothing of ours
 	"Freeze":  {"live/freeze"},
 	"Thaw":    {"live/thaw"},
+	"Pause":   {"live/freeze", "record/*"},
+	"Resume":  {"record/*", "live/thaw"},
 	"Update":  {"record/*", "live/update"},
 	"Extend":  {"record/*"}, // what follows is in memory
 	"Elevate": {"record/*", "elevate/lent", "ring/widen", "ring/mounts"},
@@ -300,7 +302,7 @@ func (p *puppet) goesOn(after string) bool {
 		return false // it is over
 	}
 	within := time.Duration(slow * float64(5*time.Second))
-	frozen := list[0].State == "frozen"
+	frozen := list[0].State == "frozen" || list[0].State == "paused"
 	if frozen {
 		within = time.Duration(slow * float64(200*time.Millisecond))
 	}
@@ -341,6 +343,8 @@ func liveScenario(n launchNode, faults string) (*lockedBuffer, bool) {
 			{"cp", "puppet:/etc/passwd", "-"},
 			{"freeze", "puppet"},
 			{"thaw", "puppet"},
+			{"pause", "puppet"},
+			{"resume", "puppet"},
 			{"revoke", "puppet"},
 			{"elevate", "puppet", "--to", "2", "--ttl", "60s", "--reason", "once more"},
 		} {

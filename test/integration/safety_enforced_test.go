@@ -153,6 +153,15 @@ func TestS15StopAndVerification(t *testing.T) {
 	a.refused("conflict", "thaw", "careful")
 	b.refused("conflict", "thaw", "another")
 	b.must("freeze", "another")
+	for _, of := range []*told{a, b} { // a pause beside is the weakest: its end lets neither go on
+		of.must("pause", of.name)
+		of.until(standing{"frozen", true})
+		of.refused("conflict", "exec", "--in", of.name, "--", "/bin/true")
+		of.must("signal", of.name, "--signal", "WINCH")
+		of.until(standing{"frozen", true})
+		of.refused("conflict", "resume", of.name)
+		of.refused("conflict", "resume", of.name)
+	}
 	for _, flags := range [][]string{{"--safety", "enforcing"}, nil} {
 		o := x.opts("ring3", append([]string{"--agent", "planner-1"}, flags...)...)
 		if r := x.run(o, "true"); r.exit != 125 || !strings.Contains(r.stderr, "agent_stopped") || !strings.Contains(r.stderr, "agentrun challenges") {
