@@ -236,7 +236,8 @@ func deciding() map[string]struct {
 		"internal/ending":           {[]string{"internal/hinted", "internal/read", "internal/shown"}, "small programs end by it too"},
 		"supervisor/killhooks":      {append([]string{"internal/hinted", "internal/shown", "internal/sibling"}, belowSupervisor()...), "it runs the operator's programs about one run; who asked for the run, and how, is not its business"},
 		"supervisor":                {besideRuns(), "what is asked for is data: whoever asks, by flags or otherwise, fills it in; where a run is supervised is told by a Host"},
-		"supervisor/live":           {append([]string{"supervisor/killhooks", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "operators reach runs through it; who asked for a run, what started it and what is printed is others' business"},
+		"supervisor/live":           {append([]string{"supervisor/killhooks", "supervisor/ports", "control", "safetyloop/desk", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire"}, belowSupervisor()...), "operators reach runs through it; who asked for a run, what started it and what is printed is others' business"},
+		"supervisor/ports":          {[]string{"internal/wire"}, "it lets connections in; which run they lead to and who decides about them are functions that are passed in"},
 		"supervisor/precheck":       {[]string{"internal/kept", "internal/read", "rings", "toolproxy/link", "safetyloop/judge"}, "it asks a program about one run; who asked for the run, and what follows from the answer, is not its business"},
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
 		"supervisor/homes":          {[]string{"profiles", "internal/claim"}, "it keeps folders; what runs they are shown to is told by the supervisor"},
@@ -268,7 +269,7 @@ func everybodys(pkg string) bool {
 // besideRuns is what one run is carried out with, from the request to the account.
 func besideRuns() []string {
 	return append([]string{
-		"config", "supervisor/homes", "supervisor/sandboxes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/precheck", "supervisor/tidy",
+		"config", "supervisor/homes", "supervisor/sandboxes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/ports", "supervisor/precheck", "supervisor/tidy",
 		"supervisor/toolcmd", "control", "safetyloop/desk",
 		"telemetry/mask", "telemetry/runlog", "telemetry/trace", "internal/claim", "internal/ending", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire",
 	}, belowSupervisor()...)

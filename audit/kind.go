@@ -58,6 +58,7 @@ var kinds = []struct {
 	{&SandboxJoinEnd{}, "how that command ended (M-23)"},
 	{&SandboxLife{}, "a kept sandbox was made, stopped, renamed, started anew or removed (M-23)"},
 	{&SandboxPause{}, "a live run was paused, or goes on: by whom and why (M-23)"},
+	{&PortPublish{}, "an operator lets a server in a live run be reached from the host, or no longer (M-23)"},
 }
 
 // Each record tells its kind.
@@ -105,6 +106,7 @@ func (*SandboxLife) Kind() Kind        { return "sandbox_life" }
 func (*SandboxJoin) Kind() Kind        { return "sandbox_join" }
 func (*SandboxJoinEnd) Kind() Kind     { return "sandbox_join_end" }
 func (*SandboxPause) Kind() Kind       { return "sandbox_pause" }
+func (*PortPublish) Kind() Kind        { return "port_publish" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

@@ -315,7 +315,7 @@ type SandboxLife struct {
 type SandboxPause struct {
 	AgentID   string `log:"agent_id id"`
 	By        string `log:"by id"`      // who, as uid:0; agentrun itself, of a run that was idle
-	Cause     string `log:"cause code"` // operator, idle; of its end operator, exec, copy, signal, call
+	Cause     string `log:"cause code"` // operator, idle; of its end operator, exec, copy, signal, port, call
 	Paused    bool   `log:"paused bool"`
 	RunID     string `log:"run_id id"`
 	SessionID string `log:"session_id optID"`
@@ -342,6 +342,18 @@ type SandboxJoinEnd struct {
 	SessionID  string `log:"session_id optID"`
 	State      string `log:"state code"` // as in the status file of a run; failed: it could not be executed
 	WallTimeNS int64  `log:"wall_time_ns count"`
+}
+
+// PortPublish is what an operator did about a port of a live run (M-23). What connected to it is an Egress of type ingress. The end of the run
+// takes it back without a record.
+type PortPublish struct {
+	Address string `log:"address id"` // on the host
+	AgentID string `log:"agent_id id"`
+	By      string `log:"by id"`       // who, as uid:0
+	Event   string `log:"event code"`  // published, linked (a new link), removed
+	Port    int64  `log:"port count"`  // in the sandbox
+	Raw     bool   `log:"raw optBool"` // no token is asked for
+	RunID   string `log:"run_id optID"`
 }
 
 // Repair accounts for bytes that are no entry: what a writer left that died, or ran out of disk, in the middle of a line.

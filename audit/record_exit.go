@@ -51,7 +51,8 @@ type Undo struct {
 	Trigger     string `log:"trigger code"` // operator, kill
 }
 
-// Egress is a connection out of a sandbox, or a name that was asked for, after its end. Like ones may share a record.
+// Egress is a connection out of a sandbox, or a name that was asked for, after its end. Like ones may share a record. So is ingress, a
+// connection to a published port: its detail is who connected, and the sandbox is who sent and received (M-23).
 type Egress struct {
 	AgentID     string   `log:"agent_id optID"`
 	Allowed     bool     `log:"allowed bool"`
@@ -67,7 +68,7 @@ type Egress struct {
 	RunID       string   `log:"run_id id"`
 	Sent        int64    `log:"sent count"`
 	TraceID     string   `log:"trace_id optID"`
-	Type        string   `log:"type code"` // egress, dns
+	Type        string   `log:"type code"` // egress, dns, ingress
 }
 
 // ApprovalRequest is a call that waits for an operator (M-11).

@@ -103,6 +103,8 @@ func examples() [][2]Record {
 		{&SandboxLife{By: "uid:0", Change: "renamed", Name: "dev", Restarts: 3, RunID: "r1", To: "dev2"}, &SandboxLife{By: "agentrun", Change: "created", Name: "d"}},
 		{&SandboxPause{AgentID: "a1", By: "uid:0", Cause: "operator", Paused: true, RunID: "r1", SessionID: "s1"},
 			&SandboxPause{AgentID: "a1", By: "agentrun", Cause: "idle", RunID: "r"}},
+		{&PortPublish{Address: "127.0.0.1:41234", AgentID: "a1", By: "uid:0", Event: "published", Port: 8000, Raw: true, RunID: "r1"},
+			&PortPublish{Address: "127.0.0.1:41234", AgentID: "a1", By: "uid:0", Event: "linked", Port: 80}},
 	}
 }
 

@@ -236,6 +236,10 @@ type Controller interface {
 	WriteFiles(ctx context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error
 	// Exec runs a further command in a run, with conn as its input and output, and returns when it has ended. The end of conn kills it.
 	Exec(ctx context.Context, id string, r ExecRequest, by string, conn io.ReadWriter) error
+	// Publish has a server in a run be reached from the host, Ports lists what is, and Unpublish ends it. By is on record.
+	Publish(ctx context.Context, id string, r PortRequest, by string) (Published, error)
+	Ports(ctx context.Context, id string) ([]PortInfo, error)
+	Unpublish(ctx context.Context, id string, port int, by string) error
 }
 
 // Error is a refusal with a stable code. Status is HTTP's.

@@ -71,6 +71,7 @@ func TestM23DocumentHasTheTypes(t *testing.T) {
 		"KillRequest": KillRequest{}, "KillOneRequest": KillOneRequest{}, "KillResult": KillResult{}, "KillList": KillList{}, "RevokeRequest": RevokeRequest{},
 		"SignalRequest": SignalRequest{}, "ExtendRequest": ExtendRequest{}, "ExecRequest": ExecRequest{}, "Lease": Lease{}, "Pressure": Pressure{}, "Event": Event{}, "Done": Done{}, "Error": Error{},
 		"FilesRequest": FilesRequest{}, "FileInfo": FileInfo{}, "FileList": FileList{}, "Copied": Copied{},
+		"PortRequest": PortRequest{}, "PortRemoval": PortRemoval{}, "PortInfo": PortInfo{}, "PortList": PortList{}, "Published": Published{},
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(schemas))); diff != "" {
 		t.Fatalf("types and schemas differ:\n%s", diff)
@@ -152,7 +153,7 @@ func TestM23BodiesAreTheTypes(t *testing.T) {
 	s := startServer(t, Access{})
 	for path, typ := range map[string]reflect.Type{
 		"kill": reflect.TypeFor[KillOneRequest](), "elevate": reflect.TypeFor[ElevateRequest](), "revoke": reflect.TypeFor[RevokeRequest](), "signal": reflect.TypeFor[SignalRequest](),
-		"limits": reflect.TypeFor[Limits](), "extend": reflect.TypeFor[ExtendRequest](), "files": reflect.TypeFor[FilesRequest](),
+		"limits": reflect.TypeFor[Limits](), "extend": reflect.TypeFor[ExtendRequest](), "files": reflect.TypeFor[FilesRequest](), "ports": reflect.TypeFor[PortRequest](),
 	} {
 		for f := range typ.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

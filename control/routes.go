@@ -64,6 +64,9 @@ func routes() []route {
 		{"POST", "/v1/sandboxes/{id}/read", nil, copies(Controller.ReadFiles)},
 		{"POST", "/v1/sandboxes/{id}/write", nil, copies(Controller.WriteFiles)},
 		{"POST", "/v1/sandboxes/{id}/exec", nil, (*call).exec},
+		{"GET", "/v1/sandboxes/{id}/ports", nil, reads((*call).ports)},
+		{"POST", "/v1/sandboxes/{id}/ports", nil, posts((*call).publish)},
+		{"DELETE", "/v1/sandboxes/{id}/ports", nil, posts((*call).unpublish)},
 		{"POST", "/v1/kill", nil, posts((*call).killAll)},
 		{"GET", "/v1/events", []string{"since", "follow"}, (*call).events},
 	}

@@ -181,6 +181,20 @@ func (f *fake) WriteFiles(_ context.Context, id string, r FilesRequest, _ string
 	}
 }
 
+func (f *fake) Publish(_ context.Context, id string, r PortRequest, by string) (Published, error) {
+	f.did("publish %s %v %s", id, r, by)
+	return Published{PortInfo: PortInfo{Port: r.Port, Address: "127.0.0.1:4"}, URL: "u", Token: "t"}, f.has(id)
+}
+
+func (f *fake) Ports(_ context.Context, id string) ([]PortInfo, error) {
+	return []PortInfo{{Port: 8000, Address: "127.0.0.1:4", Open: 1}}, f.has(id)
+}
+
+func (f *fake) Unpublish(_ context.Context, id string, port int, by string) error {
+	f.did("unpublish %s %d %s", id, port, by)
+	return f.has(id)
+}
+
 func (f *fake) Exec(ctx context.Context, id string, r ExecRequest, by string, conn io.ReadWriter) error {
 	f.did("exec %s %v %s", id, r, by)
 	if r.Command[0] == "waits" { // without a look at its input

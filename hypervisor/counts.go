@@ -30,6 +30,9 @@ func (h *Hypervisor) tally(r audit.Record) {
 		c.Called(r.Type, r.Code, r.Allowed, r.Count)
 		c.Cost(r.Cost)
 	case *audit.Egress:
+		if r.Type == "ingress" {
+			return // nothing that an agent called
+		}
 		c.Called(r.Type, r.Code, r.Allowed, r.Count)
 	}
 }

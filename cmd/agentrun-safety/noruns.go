@@ -84,3 +84,11 @@ func (noRuns) WriteFiles(_ context.Context, id string, _ control.FilesRequest, _
 func (noRuns) Exec(_ context.Context, id string, _ control.ExecRequest, _ string, _ io.ReadWriter) error {
 	return none(id)
 }
+
+func (noRuns) Publish(_ context.Context, id string, _ control.PortRequest, _ string) (control.Published, error) {
+	return control.Published{}, none(id)
+}
+
+func (noRuns) Ports(_ context.Context, id string) ([]control.PortInfo, error) { return nil, none(id) }
+
+func (noRuns) Unpublish(_ context.Context, id string, _ int, _ string) error { return none(id) }

@@ -95,7 +95,7 @@ func liveOf(g *global) *liveVerbs {
 func (l *liveVerbs) commands() []*cli.Command {
 	return append([]*cli.Command{
 		l.ps(), l.top(), l.inspect(), l.events(), l.wait(), l.freeze(), l.thaw(), l.pause(), l.resume(), l.update(), l.extend(), l.elevate(), l.revoke(),
-		l.quarantine(), l.release(), l.score(), l.kill(), l.signal(), l.attach(), l.shell(), l.output(), l.logs(),
+		l.quarantine(), l.release(), l.score(), l.kill(), l.signal(), l.attach(), l.shell(), l.port(), l.output(), l.logs(),
 	}, l.filesCommands()...)
 }
 

@@ -205,6 +205,19 @@ func (f *fakeSuper) Exec(_ context.Context, id string, r control.ExecRequest, _ 
 	return f.attach(conn)
 }
 
+func (f *fakeSuper) Publish(_ context.Context, id string, r control.PortRequest, _ string) (control.Published, error) {
+	err := f.do("publish", id, r)
+	return control.Published{PortInfo: control.PortInfo{Port: r.Port, Address: "127.0.0.1:4", Raw: r.Raw}, URL: "http://127.0.0.1:4/?agentrun_token=0"}, err
+}
+
+func (f *fakeSuper) Ports(context.Context, string) ([]control.PortInfo, error) {
+	return []control.PortInfo{{Port: 8000, Address: "127.0.0.1:4", Open: 2}}, f.refuse["ports"]
+}
+
+func (f *fakeSuper) Unpublish(_ context.Context, id string, port int, _ string) error {
+	return f.do("unpublish", id, port)
+}
+
 var errHung = errors.New("supervisor zzz: no answer in 2s")
 
 func box(id string, change ...func(*control.Sandbox)) control.Sandbox {

@@ -99,6 +99,7 @@ says less.
    agentrun start dev && agentrun shell dev`,
 		Flags: append(specFlags(),
 			&cli.StringFlag{Name: "restart", Usage: "start it again when its run has ended: `no|on-failure|always`; always also after the daemon's restart", Value: string(sandboxes.RestartNo)},
+			&cli.StringFlag{Name: "idle-pause", Usage: "pause its runs when they have done next to nothing for `TIME`, as exec --idle-pause", DefaultText: "never"},
 			&cli.StringFlag{Name: "keep-for", Usage: "let agentrun gc remove it after `TIME`, as 7d", DefaultText: "never"},
 			&cli.StringFlag{Name: "quota", Usage: "refuse a start when it keeps more than `SIZE`", DefaultText: sandboxes.DefaultQuota.String()},
 			jsonFlag(),

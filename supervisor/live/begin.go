@@ -122,6 +122,7 @@ func (v *Run) BeginChild(h *hypervisor.Hypervisor, adm hypervisor.Admission, pla
 
 // Close ends what Begin began.
 func (v *Run) Close() {
+	v.ports.close()
 	v.all.remove(v)
 	v.all.safety.leave(v)
 	if err := v.Control.Close(); err != nil {

@@ -27,6 +27,7 @@ const (
 	forExec     = "exec"
 	forCopy     = "copy"
 	forSignal   = "signal"
+	forPort     = "port" // somebody connects to one that is published
 	forCall     = "call" // of the run's own, made just before it stood still
 )
 
@@ -253,7 +254,7 @@ func (v *Run) followIdle(run *runtime.Live) {
 			continue // the next look sees that it is over, or tries again
 		}
 		made, open := v.Control.Calls()
-		inUse := func() bool { return v.uses.Load() > 0 || run.Joined() > 0 }
+		inUse := func() bool { return v.uses.Load() > 0 || run.Joined() > 0 || v.ports.open() > 0 }
 		v.mu.Lock()
 		frozen, own := v.frozenBy, v.paused != nil && v.paused.Cause == forIdle
 		v.mu.Unlock()

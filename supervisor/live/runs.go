@@ -81,6 +81,8 @@ type Run struct {
 	idleAfter time.Duration // the run is paused when it is idle for so long; 0: never
 	uses      atomic.Int64  // what needs it running now; see wake
 
+	ports published
+
 	mu     sync.Mutex
 	paused *paused       // nil: it isn't
 	run    *runtime.Live // nil: nothing of the agent's has been executed yet
@@ -103,6 +105,7 @@ func (s *Runs) add(v *Run) {
 // finds the account there. The kill in between waits for the operator's hooks, and so does everybody who
 // waits for the end.
 func (v *Run) Over(status runtime.Status) {
+	v.ports.close() // whoever hears of the end finds nobody listening for it
 	text, err := json.Marshal(status)
 	if err != nil {
 		text = []byte("{}") // no field of a Status can't be written
@@ -162,6 +165,10 @@ func (v *Run) begun(l *runtime.Live) {
 	if v.idleAfter > 0 {
 		go v.followIdle(l)
 	}
+	go func() {
+		<-l.Over()
+		v.ports.close() // its last seconds, of taking down and of hooks, are no time to connect
+	}()
 	v.event(control.EventStarted, map[string]string{"profile": v.Plan.Profile, "plan": v.Plan.Digest})
 }
 
@@ -182,6 +189,9 @@ func (v *Run) changed(e runtime.LiveEvent) {
 	data := map[string]string{}
 	switch e.Kind {
 	case runtime.LiveRing, runtime.LiveRingFailed:
+		if !e.To.MorePrivilegedThan(e.From) {
+			v.ports.cut()
+		}
 		data["from"], data["to"] = strconv.Itoa(e.From.Value()), strconv.Itoa(e.To.Value())
 		data["took"] = e.Took.String()
 		if e.Killed > 0 {
@@ -205,7 +215,12 @@ func (v *Run) changed(e runtime.LiveEvent) {
 }
 
 // decided passes on what was decided about the run.
-func (v *Run) decided(e hypervisor.Event) { v.event(e.Kind, e.Data) }
+func (v *Run) decided(e hypervisor.Event) {
+	if e.Kind == hypervisor.EventQuarantine || e.Kind == hypervisor.EventKill {
+		v.ports.cut()
+	}
+	v.event(e.Kind, e.Data)
+}
 
 // processes is runtime.Live as the kill switch takes it.
 type processes struct {
@@ -216,9 +231,13 @@ type processes struct {
 // Freeze freezes as an operator does, who alone is to thaw.
 func (p processes) Freeze(ctx context.Context) error { return dead(p.of.freeze(ctx, byOperator)) }
 
-func (p processes) FreezeForKill(ctx context.Context) error { return dead(p.run.FreezeForKill(ctx)) }
+func (p processes) FreezeForKill(ctx context.Context) error {
+	defer p.of.ports.stop() // a kill follows whatever comes of this
+	return dead(p.run.FreezeForKill(ctx))
+}
 
 func (p processes) Kill(ctx context.Context, cause runtime.KillCause) (int, error) {
+	p.of.ports.stop()
 	n, err := p.run.Kill(ctx, cause)
 	return n, dead(err)
 }

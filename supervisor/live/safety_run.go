@@ -118,6 +118,7 @@ func (v *Run) enforced() bool {
 func (v *Run) stop(ctx context.Context, reason string) error {
 	v.Control.Stop()
 	first := !v.stopped.Swap(true)
+	v.ports.cut()
 	err := v.freeze(ctx, bySafety)
 	if errors.Is(err, runtime.ErrEnded) {
 		return nil

@@ -42,6 +42,7 @@ async function main() {
   await call("freeze", id); await call("thaw", id); await call("pause", id); await call("inspect", id); await call("resume", id); await call("signal", id, { signal: 28 });
   await call("limits", id, { pids: 32 }); await call("extend", id, { time_ns: 1e9, reason: "tried" });
   await call("files", id, { path: "/" });
+  await call("publish", id, { port: 8000 }); await call("ports", id); await call("unpublish", id, { port: 8000 });
   await call("score", { id: "planner" }, { score: 0.7 });
   await call("elevate", id, { target_ring: 2, reason: "tried", ttl_ns: 60e9 }); await call("revoke", id, {});
   await call("output", id); await call("quarantineRun", id, { reason: "tried" });

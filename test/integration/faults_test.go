@@ -77,7 +77,7 @@ func faultRows() []faultRow {
 
 // verbs are the points that each change of a live run passes; those that only look have none.
 var verbs = map[string][]string{
-	"Sandboxes": nil, "Inspect": nil, "Wait": nil, "Events": nil, "Output": nil, "Attach": nil, "Files": nil,
+	"Sandboxes": nil, "Inspect": nil, "Wait": nil, "Events": nil, "Output": nil, "Attach": nil, "Files": nil, "Ports": nil,
 	"Signal":  nil, // one call, which changes nothing of ours
 	"Freeze":  {"live/freeze"},
 	"Thaw":    {"live/thaw"},
@@ -91,6 +91,7 @@ var verbs = map[string][]string{
 	"Exec":    {"record/*", "join/begun", "join/probe"},
 	// What the sandbox's own file system says of a copy is its answer.
 	"ReadFiles": {"record/*"}, "WriteFiles": {"record/*"},
+	"Publish": {"record/*"}, "Unpublish": {"record/*"}, // the rest is in memory, and ends with the supervisor
 }
 
 // mustFault are the calls that change something on the disk, by package: the function that makes one has a point, or stands here with
@@ -343,6 +344,8 @@ func liveScenario(n launchNode, faults string) (*lockedBuffer, bool) {
 			{"cp", "puppet:/etc/passwd", "-"},
 			{"freeze", "puppet"},
 			{"thaw", "puppet"},
+			{"port", "publish", "puppet", "9"},
+			{"port", "rm", "puppet", "9"},
 			{"pause", "puppet"},
 			{"resume", "puppet"},
 			{"revoke", "puppet"},

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ports
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"agentrun/internal/wire"
+)
+
+// site is a Door to a server of the test's.
+type site struct {
+	*Door
+	t     *testing.T
+	mu    sync.Mutex
+	allow Code
+	fails error
+	told  []Passage
+}
+
+func newSite(t *testing.T, o Options, serve func(c net.Conn)) *site {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { serve(c); c.Close() }()
+		}
+	}()
+	s := &site{t: t, allow: OK}
+	o.At = netip.MustParseAddrPort("127.0.0.1:0")
+	o.Dial = func(ctx context.Context) (*net.TCPConn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		return c.(*net.TCPConn), nil //nolint:forcetypeassert // TCP
+	}
+	o.Allow = func(context.Context) Code { s.mu.Lock(); defer s.mu.Unlock(); return s.allow }
+	o.Record = func(p Passage) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.told = append(s.told, p)
+		return s.fails
+	}
+	if o.Slots == nil {
+		o.Slots = make(chan struct{}, 8)
+	}
+	if s.Door, err = Listen(o); err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// say sends text and gives all that comes back.
+func (s *site) say(text string) string {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.WriteString(c, strings.NewReplacer("HOST", s.Addr().String(), "TOKEN", s.Token()).Replace(text)); err != nil {
+		s.t.Fatal(err)
+	}
+	b, _ := io.ReadAll(c)
+	return string(b)
+}
+
+// echo answers with what it was sent, decoded.
+func echo(c net.Conn) {
+	r, err := http.ReadRequest(bufio.NewReader(c))
+	if err != nil {
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+	for _, part := range []string{r.Method, " ", r.RequestURI, " ", string(body), "."} {
+		if part != "" {
+			_, _ = io.WriteString(c, "1\r\n"+part[:1]+"\r\n")
+			if len(part) > 1 {
+				_, _ = io.WriteString(c, hexOf(len(part)-1)+"\r\n"+part[1:]+"\r\n")
+			}
+		}
+	}
+	_, _ = io.WriteString(c, "0\r\nTrailer: x\r\n\r\n")
+}
+
+func hexOf(n int) string {
+	const digits = "0123456789abcdef"
+	if n < 16 {
+		return digits[n : n+1]
+	}
+	return hexOf(n/16) + digits[n%16:n%16+1]
+}
+
+// Bodies come whole in each framing, and nothing behind them does.
+func TestM23BodiesAreFramedAnew(t *testing.T) {
+	s := newSite(t, Options{}, echo)
+	const head = " /a?b HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN\r\n"
+	for text, want := range map[string]string{
+		"GET" + head + "\r\nGET /more HTTP/1.1\r\n\r\n":                                            "GET /a?b .",
+		"PUT" + head + "Content-Length: 5\r\n\r\nhelloMORE":                                        "PUT /a?b hello.",
+		"POST" + head + "Transfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x\r\nlo\r\n0\r\n\r\nMORE": "POST /a?b hello.",
+		"POST" + head + "Expect: 100-continue\r\nContent-Length: 2\r\n\r\nhi":                      "POST /a?b hi.",
+	} {
+		r, err := http.ReadResponse(bufio.NewReader(strings.NewReader(s.say(text))), nil)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil || string(body) != want || !r.Close {
+			t.Errorf("%q: got %q, %v, close %v, want %q", text, body, err, r.Close, want)
+		}
+	}
+}
+
+// A page of a response that breaks off must not look whole.
+func TestM23BrokenAnswers(t *testing.T) {
+	s := newSite(t, Options{}, func(c net.Conn) {
+		_, _ = bufio.NewReader(c).ReadString('\n')
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+	})
+	text := s.say("GET / HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN\r\n\r\n")
+	r, err := http.ReadResponse(bufio.NewReader(strings.NewReader(text)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(r.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %q, %v, want an early end", body, err)
+	}
+}
+
+// What holds for the run is asked at each request, and before a link is used up.
+func TestM23LinksOutliveARefusal(t *testing.T) {
+	s := newSite(t, Options{}, echo)
+	_, token, _ := strings.Cut(s.Link(), "?")
+	ask := "GET /?" + token + " HTTP/1.1\r\nHost: HOST\r\n\r\n"
+	for _, tt := range []struct {
+		allow Code
+		want  string
+	}{{Frozen, "503"}, {Quarantined, "403"}, {Ended, "503"}, {Unknown, "503"}, {OK, "303"}, {OK, "401"}} {
+		s.mu.Lock()
+		s.allow = tt.allow
+		s.mu.Unlock()
+		if got := s.say(ask); !strings.HasPrefix(got, "HTTP/1.1 "+tt.want) {
+			t.Errorf("%s: got %q, want %s", tt.allow, got, tt.want)
+		}
+	}
+	for range maxLinks + 1 {
+		s.Link()
+	}
+	if n := len(s.links); n != maxLinks {
+		t.Errorf("%d links are kept, want %d", n, maxLinks)
+	}
+}
+
+// Fail closed: a connection that can't be put on record is the last one.
+func TestM23UnrecordedClosesTheDoor(t *testing.T) {
+	s := newSite(t, Options{Raw: true}, func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
+	s.mu.Lock()
+	s.fails = errors.New("the disk is full")
+	s.mu.Unlock()
+	if got := s.say(""); got != "hello" {
+		t.Errorf("got %q", got)
+	}
+	for !s.Shut() {
+		time.Sleep(time.Millisecond) // the test's time limit is the bound
+	}
+	if c, err := net.Dial("tcp", s.Addr().String()); err == nil {
+		c.Close()
+		t.Error("it is still open")
+	}
+}
+
+// A connection on which nothing comes ends, and its slot is free.
+func TestM23IdleEnds(t *testing.T) {
+	slots := make(chan struct{}, 1)
+	s := newSite(t, Options{Raw: true, Idle: 50 * time.Millisecond, Slots: slots}, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	c, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.ReadAll(c); err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	if len(s.told) != 1 || s.told[0].Code != Idle || len(slots) != 0 {
+		t.Errorf("told %+v, %d slots are taken", s.told, len(slots))
+	}
+}
+
+func FuzzRequests(f *testing.F) {
+	f.Add("GET /?agentrun_token=x HTTP/1.1", "Cookie: a=b; agentrun_port_1=c")
+	f.Fuzz(func(t *testing.T, line, field string) {
+		d := &Door{opt: Options{Allow: func(context.Context) Code { return OK }}, at: netip.MustParseAddrPort("127.0.0.1:1"), token: secret(), cookie: secret()}
+		r, ok := parsed(line + "\r\nHost: 127.0.0.1:1\r\n" + field + "\r\n\r\n")
+		if ok && d.judge(r).code == OK {
+			t.Errorf("let in by %q %q", line, field)
+		}
+	})
+}
+
+func parsed(head string) (*wire.Request, bool) {
+	var r wire.Request
+	return &r, r.Parse([]byte(head)) == nil
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ports
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"agentrun/internal/wire"
+)
+
+const (
+	tokenName    = "agentrun_token" //nolint:gosec // the name of a parameter
+	cookiePrefix = "agentrun_port_"
+	maxLinks     = 16 // that were not used; the oldest goes
+)
+
+// secret has 128 bits.
+func secret() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+// Token lets programs in: Authorization: Bearer.
+func (d *Door) Token() string { return d.token }
+
+// Link makes a link that lets one browser in, once.
+func (d *Door) Link() string {
+	s := secret()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.links) == maxLinks {
+		d.links = d.links[1:]
+	}
+	d.links = append(d.links, s)
+	return fmt.Sprintf("http://%s/?%s=%s", d.at, tokenName, s)
+}
+
+// redeem uses a link up.
+func (d *Door) redeem(s string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	found := -1
+	for i, l := range d.links {
+		if same(l, s) {
+			found = i
+		}
+	}
+	if found >= 0 {
+		d.links = slices.Delete(d.links, found, found+1)
+	}
+	return found >= 0
+}
+
+// cookieName is of this Door: cookies of one host are of all its ports.
+func (d *Door) cookieName() string { return fmt.Sprint(cookiePrefix, d.at.Port()) }
+
+// verdict is what is done with a request.
+type verdict struct {
+	code    Code
+	to      string // a redirect there; empty: it goes to the sandbox
+	cookie  string // set by it
+	method  string
+	upgrade bool
+}
+
+// judge decides about a request, and takes out of it what is ours.
+func (d *Door) judge(r *wire.Request) verdict {
+	v := verdict{code: OK, method: string(r.Method), upgrade: r.WebSocket()}
+	no := func(c Code) verdict { v.code = c; return v }
+	if r.Target[0] != '/' || v.method == "CONNECT" || r.Minor == 0 || v.upgrade && r.HasBody() {
+		return no(BadRequest)
+	}
+	if !d.ours(string(r.Host)) { // DNS rebinding: a name of the attacker's leads here, and its page is of the same origin
+		return no(WrongHost)
+	}
+	if c := d.opt.Allow(d.ctx); c != OK { // before a link is used up
+		return no(c)
+	}
+	bearer, cookie := d.stripBearer(r), d.stripCookies(r)
+	if token, rest, ok := cutToken(string(r.Target)); ok {
+		switch {
+		case v.method == "GET" && d.redeem(token):
+			v.cookie = d.cookieName() + "=" + d.cookie
+		case !cookie:
+			return no(NoToken)
+		}
+		v.to = "http://" + string(r.Host) + rest // whole: a path that begins with two slashes would name a host
+		return v
+	}
+	switch {
+	case bearer:
+	case !cookie:
+		return no(NoToken)
+	case otherSite(r):
+		return no(OtherSite)
+	}
+	return v
+}
+
+// ours tells whether a Host is what the port was published as. An address can't be rebound, so a Door on all addresses has each of them.
+func (d *Door) ours(host string) bool {
+	if strings.EqualFold(host, fmt.Sprintf("localhost:%d", d.at.Port())) {
+		return d.at.Addr().IsLoopback() || d.at.Addr().IsUnspecified()
+	}
+	at, err := netip.ParseAddrPort(host)
+	if err != nil && d.at.Port() == 80 {
+		var a netip.Addr
+		a, err = netip.ParseAddr(strings.Trim(host, "[]"))
+		at = netip.AddrPortFrom(a, 80)
+	}
+	return err == nil && (at == d.at || d.at.Addr().IsUnspecified() && at.Port() == d.at.Port())
+}
+
+// otherSite tells whether a page of another origin made a request that the browser let have the cookie: ports of one host are of one site, and
+// the page of another sandbox has another port.
+func otherSite(r *wire.Request) bool {
+	site, origin := value(r, "sec-fetch-site"), value(r, "origin")
+	if site != "" {
+		return site != "same-origin" && site != "none"
+	}
+	return origin != "" && !strings.EqualFold(origin, "http://"+string(r.Host))
+}
+
+func value(r *wire.Request, name string) string {
+	for _, l := range r.Lines {
+		if strings.EqualFold(string(l.Name), name) {
+			return string(l.Value)
+		}
+	}
+	return ""
+}
+
+// stripBearer tells whether the request has the token, which is taken out. Another authorization is the server's business.
+func (d *Door) stripBearer(r *wire.Request) (ok bool) {
+	for i := range r.Lines {
+		l := &r.Lines[i]
+		if !strings.EqualFold(string(l.Name), "authorization") {
+			continue
+		}
+		scheme, token, _ := strings.Cut(string(l.Value), " ")
+		if strings.EqualFold(scheme, "bearer") && same(strings.TrimSpace(token), d.token) {
+			l.Drop, ok = true, true
+		}
+	}
+	return ok
+}
+
+// stripCookies tells whether the request has the cookie. Those of all Doors are taken out: browsers send them to every port of a host.
+func (d *Door) stripCookies(r *wire.Request) (ok bool) {
+	for i := range r.Lines {
+		l := &r.Lines[i]
+		if !strings.EqualFold(string(l.Name), "cookie") {
+			continue
+		}
+		var kept [][]byte
+		for part := range bytes.SplitSeq(l.Value, []byte(";")) {
+			part = bytes.TrimSpace(part)
+			name, value, _ := strings.Cut(string(part), "=")
+			if ofDoor(name) {
+				ok = name == d.cookieName() && same(value, d.cookie) || ok
+			} else if len(part) > 0 {
+				kept = append(kept, part)
+			}
+		}
+		l.Value, l.Drop = bytes.Join(kept, []byte("; ")), l.Drop || len(kept) == 0
+	}
+	return ok
+}
+
+func ofDoor(name string) bool {
+	name = strings.TrimSpace(name)
+	return len(name) >= len(cookiePrefix) && strings.EqualFold(name[:len(cookiePrefix)], cookiePrefix)
+}
+
+// clean takes out of a response what would change how the browser stands to Doors: their cookies, and those of all ports at once.
+func clean(r *wire.Response) {
+	for i := range r.Lines {
+		l := &r.Lines[i]
+		name, _, _ := strings.Cut(string(l.Value), "=")
+		switch strings.ToLower(string(l.Name)) {
+		case "set-cookie":
+			l.Drop = l.Drop || ofDoor(name)
+		case "clear-site-data", "alt-svc", "strict-transport-security":
+			l.Drop = true
+		}
+	}
+}
+
+// cutToken takes the token out of a target's query.
+func cutToken(target string) (token, rest string, ok bool) {
+	path, query, has := strings.Cut(target, "?")
+	if !has {
+		return "", target, false
+	}
+	var kept []string
+	for part := range strings.SplitSeq(query, "&") {
+		if name, value, _ := strings.Cut(part, "="); name == tokenName {
+			token, ok = value, true
+		} else {
+			kept = append(kept, part)
+		}
+	}
+	if len(kept) > 0 {
+		path += "?" + strings.Join(kept, "&")
+	}
+	return token, path, ok
+}
