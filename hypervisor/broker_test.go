@@ -1068,6 +1068,7 @@ func TestM19GrantFor(t *testing.T) {
 // H-8: what is harder to undo takes more of the bucket, and counts more when it is refused.
 func TestH8RiskWeighs(t *testing.T) {
 	n := newNode(t)
+	n.boot = func() time.Duration { return time.Hour } // no bucket fills meanwhile
 	c := tool("math")
 	c.Action.ReadOnly = false
 	burst := map[rings.Reversibility]int{}
