@@ -59,6 +59,9 @@ func (s *run) takeSandbox() (err error) {
 	if _, err = s.node.Collect(s.ctx, false); err == nil {
 		s.sandbox, err = s.node.Sandboxes().Take(name)
 	}
+	if err == nil && !s.sandbox.Wanted {
+		err = errNotWanted
+	}
 	if err == nil && s.spec.RootDir != "" {
 		err = os.MkdirAll(s.spec.RootDir, 0o700)
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/urfave/cli/v2"
+
 	"agentrun/control"
 	"agentrun/internal/shown"
 	"agentrun/rings"
@@ -390,7 +392,16 @@ func TestH31HoldByRun(t *testing.T) {
 func TestM23Completion(t *testing.T) {
 	f := &fakeSuper{boxes: []control.Sandbox{box("k3x7q2m5t9w1a8c4", named("planner")), box("p5d8s2j6v1n9b3f7", named("$(rm -rf ~)"))}}
 	l, _ := liveOn(t, f)
+	var all []*cli.Command
 	for _, c := range l.commands() {
+		for _, sub := range c.Subcommands { // the words of their group have the example
+			sub.Description = c.Description
+		}
+		if all = append(all, c.Subcommands...); c.Subcommands == nil {
+			all = append(all, c)
+		}
+	}
+	for _, c := range all {
 		if !strings.Contains(c.Description, "agentrun ") || c.OnUsageError == nil || !strings.Contains(c.Description, "Exit code") {
 			t.Errorf("%s: no example, exit code or hint in its help", c.Name)
 		}

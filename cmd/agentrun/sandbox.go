@@ -263,6 +263,9 @@ func (g *global) start(c *cli.Context, a []string) error {
 		return fmt.Errorf("start %s: the folder it was created in: %w", name, err)
 	}
 	_, err = g.Sandboxes().Change(name, func(k *sandboxes.Sandbox) error {
+		if again && !k.Wanted {
+			return errors.New("it was stopped meanwhile")
+		}
 		if again {
 			return nil
 		}
