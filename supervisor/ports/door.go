@@ -6,9 +6,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -178,18 +181,26 @@ func (d *Door) enter(p *passage) bool {
 // carry is one connection, from its acceptance to its record.
 func (d *Door) carry(p *passage) {
 	p.within(handshake, Idle)
-	var code Code
-	if d.opt.Raw {
-		code = p.raw()
-	} else {
-		code = p.http()
-	}
-	p.end(code)
+	p.end(p.pass())
 	d.mu.Lock()
 	delete(d.open, p)
 	d.mu.Unlock()
 	<-d.opt.Slots
 	d.record(p, p.why)
+}
+
+// pass is what a connection is for. A mistake of ours that a server inside finds ends its connection, and not the supervisor of other runs.
+func (p *passage) pass() (code Code) {
+	defer func() {
+		if e := recover(); e != nil {
+			fmt.Fprintf(os.Stderr, "agentrun: published port: %v\n%s", e, debug.Stack())
+			code = BadAnswer
+		}
+	}()
+	if p.door.opt.Raw {
+		return p.raw()
+	}
+	return p.http()
 }
 
 func (d *Door) record(p *passage, code Code) {

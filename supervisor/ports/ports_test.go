@@ -53,7 +53,14 @@ func newSite(t *testing.T, o Options, serve func(c net.Conn)) *site {
 		}
 		return c.(*net.TCPConn), nil //nolint:forcetypeassert // TCP
 	}
-	o.Allow = func(context.Context) Code { s.mu.Lock(); defer s.mu.Unlock(); return s.allow }
+	o.Allow = func(context.Context) Code {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.allow == "" {
+			panic("a mistake of ours")
+		}
+		return s.allow
+	}
 	o.Record = func(p Passage) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -112,6 +119,27 @@ func hexOf(n int) string {
 		return digits[n : n+1]
 	}
 	return hexOf(n/16) + digits[n%16:n%16+1]
+}
+
+// A mistake that a connection finds ends that, is on record, and harms no other.
+func TestM23MistakesEndOneConnection(t *testing.T) {
+	s := newSite(t, Options{}, echo)
+	const get = "GET / HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN\r\n\r\n"
+	set := func(c Code) { s.mu.Lock(); defer s.mu.Unlock(); s.allow = c }
+	set("")
+	if got := s.say(get); got != "" {
+		t.Errorf("answered %q", got)
+	}
+	set(OK)
+	if got := s.say(get); !strings.HasPrefix(got, "HTTP/1.1 200") {
+		t.Errorf("the next one: %q", got)
+	}
+	s.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.told) != 2 || s.told[0].Code != BadAnswer {
+		t.Errorf("on record: %+v", s.told)
+	}
 }
 
 // Bodies come whole in each framing, and nothing behind them does.

@@ -59,7 +59,7 @@ same+=(TestH24EverydayProgramsAreFree TestClosedConnectionsAreBounded TestM19Gat
 	TestSupervisorDoesNotGrow TestOutputsDontFollowTheAgent TestHomeOfAnOrdinaryUser TestM18CallOfAKilledGatewayIsOnRecord
 	TestM5RootlessSupervisorKilledInEachStep TestM23HostileFiles TestM23KeptWrongInput TestM23KeptQuota)
 # And of published ports what is protocol.
-same+=(TestM23HostileServer TestM23OwnPortsStay TestM23BrowserLooksAtAServer TestM23BodiesAreFramedAnew TestM23BrokenAnswers TestM23LinksOutliveARefusal)
+same+=(TestM23PortsOfALiveRun TestM23HostileServer TestM23OwnPortsStay TestM23BrowserLooksAtAServer)
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
 echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
