@@ -151,6 +151,11 @@ payload() {
 	done
 }
 
+# passed PACKAGE: the tests of it that have, by the events.
+passed() {
+	grep -F "\"Package\":\"agentrun/$1\"" | grep -F '"Action":"pass"' | sed -n 's/.*"Test":"\([^"\/]*\)".*/\1/p' | sort -u
+}
+
 # guest NAME COMMAND…: the command's output is that of suite.sh in a machine. 0: the script got to its end; how the tests went is in
 # the events.
 guest() {
@@ -161,14 +166,21 @@ guest() {
 	"$@" 2> >(tee "$out/$name.log" >&2) | "$tool" guest "$out/$name.json"
 	code=${PIPESTATUS[0]}
 	# Emulation now and then stands still for good, once in some 40 machines: neither the suite's own time limit nor its kernel then says
-	# a word. What was not over is run once more, and it is told.
+	# a word. What had not passed is run once more, and it is told.
 	if ((code == 123)); then
 		local over package
 		over=$(grep -ac '^@@testtable end ' "$out/$name/output")
 		package=$(sed -n "$((over + 1))p" "$out/payload/packages")
-		echo "the machine stood still in $package and is started once more"
 		((over == 0)) || sed -i "1,${over}d" "$out/payload/packages"
-		grep -vF "\"Package\":\"agentrun/$package\"" "$out/$name.json" >"$out/$name.over.json"
+		passed "$package" <"$out/$name.json" >"$out/payload/passed"
+		echo "the machine stood still in $package after $(wc -l <"$out/payload/passed") of its tests, and is started once more"
+		awk -v package="agentrun/$package" -v passed="$out/payload/passed" '
+			BEGIN { while ((getline test < passed) > 0) is[test] = 1 }
+			index($0, "\"Package\":\"" package "\"") {
+				if (!match($0, /"Test":"[^"\/]*/)) next
+				if (!(substr($0, RSTART + 8, RLENGTH - 8) in is)) next
+			}
+			{ print }' "$out/$name.json" >"$out/$name.over.json"
 		tables+=("$name=$out/$name.over.json")
 		: >"$out/$name.json"
 		"$@" 2> >(tee "$out/$name.log" >&2) | "$tool" guest "$out/$name.json"
