@@ -75,6 +75,9 @@ const counting = `(while :; do echo >> n; sleep 0.05; done) &`
 func (c counts) size() int64 {
 	c.t.Helper()
 	info, err := os.Stat(c.file)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0 // it hasn't begun
+	}
 	if err != nil {
 		c.t.Fatal(err)
 	}
