@@ -60,6 +60,9 @@ same+=(TestH24EverydayProgramsAreFree TestClosedConnectionsAreBounded TestM19Gat
 	TestM5RootlessSupervisorKilledInEachStep TestM23HostileFiles TestM23KeptWrongInput TestM23KeptQuota)
 # And of published ports what is protocol.
 same+=(TestM23PortsOfALiveRun TestM23HostileServer TestM23OwnPortsStay TestM23BrowserLooksAtAServer)
+# And of pauses what the supervisor decides; that processes stand still and give memory back is tried here too. And of roots and undos
+# what is names, shapes and protocol.
+same+=(TestM3IdleRunsArePaused TestM23PauseIsTheWeakest TestHostileRootShapes TestH19HostileUndo)
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
