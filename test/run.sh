@@ -181,7 +181,7 @@ guest() {
 				if (!(substr($0, RSTART + 8, RLENGTH - 8) in is)) next
 			}
 			{ print }' "$out/$name.json" >"$out/$name.over.json"
-		tables+=("$name=$out/$name.over.json")
+		[[ ! -s $out/$name.over.json ]] || tables+=("$name=$out/$name.over.json")
 		: >"$out/$name.json"
 		"$@" 2> >(tee "$out/$name.log" >&2) | "$tool" guest "$out/$name.json"
 		code=${PIPESTATUS[0]}
