@@ -121,27 +121,28 @@ func (g *global) create(c *cli.Context) error {
 	if k.Dir, err = g.caller.Abs("."); err != nil {
 		return err
 	}
-	folder := g.Sandboxes()
-	if err := folder.Create(k); err != nil {
-		if errors.Is(err, sandboxes.ErrExists) {
-			err = hinted.New(err, "agentrun start "+k.Name+" starts it; agentrun rm "+k.Name+" removes it")
+	folder, limits := g.Sandboxes(), runtime.PlanLimits{}
+	err = folder.Create(k, func(s *sandboxes.Sandbox) error {
+		plan, err := g.planned(c, r, s)
+		if err != nil {
+			return err
 		}
-		return fmt.Errorf("create %s: %w", k.Name, err)
-	}
-	plan, err := g.planned(c, r, &k)
-	if err == nil {
-		_, err = folder.Change(k.Name, func(s *sandboxes.Sandbox) error {
-			s.Words, s.Ring = k.Words, plan.Ring
-			return g.onRecord(hypervisor.SandboxLife{Change: "created", Name: k.Name})
-		})
+		s.Ring, limits = plan.Ring, plan.Limits
+		return g.onRecord(hypervisor.SandboxLife{Change: "created", Name: s.Name})
+	})
+	if errors.Is(err, sandboxes.ErrExists) {
+		err = hinted.New(fmt.Errorf("create %s: %w", k.Name, err), "agentrun start "+k.Name+" starts it; agentrun rm "+k.Name+" removes it")
 	}
 	if err != nil {
-		return errors.Join(err, folder.Remove(k.Name))
+		return err
+	}
+	if k, err = folder.Load(k.Name); err != nil {
+		return err
 	}
 	if c.Bool("json") {
 		return printJSON(k)
 	}
-	_, err = fmt.Printf("created %s: ring %d, each start lasts %s, kept in %s\n", k.Name, plan.Ring, plan.Limits.Timeout, folder.Of(k.Name))
+	_, err = fmt.Printf("created %s: ring %d, each start lasts %s, kept in %s\n", k.Name, k.Ring, limits.Timeout, folder.Of(k.Name))
 	return err
 }
 
@@ -310,7 +311,7 @@ func (g *global) stop(c *cli.Context, a []string) error {
 		_ = r.by.Signal(ctx, r.ID, int(syscall.SIGTERM), operatorName()) // one that has just ended has none to hear it
 	}
 	if !g.ended(name, c.Duration("grace")) {
-		if err := g.kill(c.Context, k); err != nil {
+		if err := g.kill(c.Context, name); err != nil {
 			return fmt.Errorf("stop %s: %w", name, err)
 		}
 	}
@@ -319,14 +320,18 @@ func (g *global) stop(c *cli.Context, a []string) error {
 }
 
 // kill ends a sandbox's run and returns when its supervisor has let go of what it keeps.
-func (g *global) kill(ctx context.Context, k sandboxes.Sandbox) error {
+func (g *global) kill(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
+	k, err := g.Sandboxes().Load(name) // a start that was under way has got its run by now
+	if err != nil {
+		return err
+	}
 	r, err := liveOf(g).findOne(ctx, k.Run)
 	if err == nil {
 		_, err = r.by.Kill(ctx, control.Selector{ID: r.ID}, "its sandbox is stopped", operatorName())
 	}
-	if !g.ended(k.Name, answerTime) {
+	if !g.ended(name, answerTime) {
 		return errors.Join(err, sandboxes.ErrBusy)
 	}
 	return nil
@@ -343,7 +348,7 @@ func (g *global) remove(c *cli.Context, a []string) error {
 			return hinted.New(fmt.Errorf("rm %s: %w", name, sandboxes.ErrBusy), "agentrun rm -f "+name+" kills it first")
 		}
 		if k, err = g.Sandboxes().Change(name, func(k *sandboxes.Sandbox) error { k.Wanted = false; return nil }); err == nil {
-			err = g.kill(c.Context, k)
+			err = g.kill(c.Context, name)
 		}
 	}
 	if err == nil {

@@ -116,8 +116,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Create puts a sandbox there that is stopped. The last step makes it one.
-func (f Folder) Create(s Sandbox) error {
+// Create puts a sandbox there that is stopped. What is still to be known of it is told by complete, once its folders are there, which a
+// plan shows; an error of it leaves nothing. The last step makes it one.
+func (f Folder) Create(s Sandbox, complete func(*Sandbox) error) (err error) {
 	if err := CheckName(s.Name); err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (f Folder) Create(s Sandbox) error {
 	if err := os.MkdirAll(f.dir(), 0o700); err != nil {
 		return err
 	}
-	err := os.Mkdir(f.Of(s.Name), 0o700)
+	err = os.Mkdir(f.Of(s.Name), 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		if _, lerr := f.Load(s.Name); !errors.Is(lerr, ErrNone) {
 			return ErrExists
@@ -145,7 +146,15 @@ func (f Folder) Create(s Sandbox) error {
 		return err
 	}
 	defer lock.Close()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(f.Of(s.Name)))
+		}
+	}()
 	if err := os.MkdirAll(f.Homes(s.Name).Files(Home), 0o700); err != nil {
+		return err
+	}
+	if err := complete(&s); err != nil {
 		return err
 	}
 	s.Version, s.Quota = Version, cmp.Or(s.Quota, DefaultQuota)
@@ -294,8 +303,7 @@ func (f Folder) withinQuota(s Sandbox) error {
 // Info is a sandbox, for people.
 type Info struct {
 	Sandbox
-	Live  bool          `json:"live"`
-	Bytes profiles.Size `json:"bytes"`
+	Live bool `json:"live"`
 }
 
 // List returns the sandboxes there are, by name. What can't be read of one is an error beside the others.
@@ -314,9 +322,6 @@ func (f Folder) List() (list []Info, err error) {
 
 // Live tells whether a run has it.
 func (f Folder) Live(name string) bool { return claim.Held(f.lockOf(name)) }
-
-// Size of all that a sandbox keeps.
-func (f Folder) Size(name string) (profiles.Size, error) { return homes.Size(f.Of(name)) }
 
 func (f Folder) names() (names []string) {
 	dirs, _ := os.ReadDir(f.dir())

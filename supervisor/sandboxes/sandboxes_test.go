@@ -17,11 +17,37 @@ func folder(t *testing.T, names ...string) Folder {
 	t.Helper()
 	f := Folder{StateDir: t.TempDir()}
 	for _, n := range names {
-		if err := f.Create(Sandbox{Name: n, Restart: RestartNo, Words: []string{"--", "true"}}); err != nil {
+		if err := f.Create(Sandbox{Name: n, Restart: RestartNo, Words: []string{"--", "true"}}, whole); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return f
+}
+
+func whole(*Sandbox) error { return nil }
+
+// What turns out to be refused leaves nothing, and is none while it is being made.
+func TestRefusedWhileItIsMade(t *testing.T) {
+	f := folder(t)
+	refused := errors.New("refused")
+	err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, func(*Sandbox) error {
+		if _, err := f.Load("a"); !errors.Is(err, ErrNone) {
+			t.Errorf("half of one: %v", err)
+		}
+		if _, err := f.Sweep(time.Now()); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(f.Homes("a").Files(Home)); err != nil {
+			t.Errorf("gc took it away: %v", err)
+		}
+		if err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, whole); !errors.Is(err, ErrBusy) {
+			t.Errorf("another one meanwhile: %v", err)
+		}
+		return refused
+	})
+	if left, _ := filepath.Glob(f.Of("*")); !errors.Is(err, refused) || len(left) > 0 {
+		t.Errorf("%v, left: %v", err, left)
+	}
 }
 
 // M-23: a sandbox is one run's at a time, and nobody's who removes or renames it meanwhile.
@@ -40,7 +66,7 @@ func TestOneAtATime(t *testing.T) {
 			t.Errorf("%s of one that runs: %v", what, err)
 		}
 	}
-	if err := f.Create(Sandbox{Name: "a", Restart: RestartNo}); !errors.Is(err, ErrExists) {
+	if err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, whole); !errors.Is(err, ErrExists) {
 		t.Errorf("a second one: %v", err)
 	}
 	taken.Close()

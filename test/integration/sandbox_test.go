@@ -374,6 +374,17 @@ func TestM23KeptRootless(t *testing.T) {
 		must("stop", "dev")
 	}
 	must("rm", "dev")
+	// What starts it again is in the user's namespace, and begins another.
+	must("create", "--name", "dev", "--ring", "2", "--no-gateway", "--best-effort", "--restart", "on-failure", "--", "/bin/sh", "-c", "echo x >> ~/n; exit 7")
+	u.cgroup = group
+	must("start", "dev")
+	u.cgroup = ""
+	eventually(t, hang(), "a second run", func() bool {
+		b, _ := os.ReadFile(filepath.Join(u.home, ".local/state/agentrun/sandboxes/dev/homes/home/files/n"))
+		return len(b) >= 4
+	})
+	must("stop", "dev")
+	must("rm", "-f", "dev")
 	if left, _ := filepath.Glob(filepath.Join(u.home, ".local/state/agentrun/sandboxes/*")); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
