@@ -154,6 +154,9 @@ func (f Folder) Create(s Sandbox, complete func(*Sandbox) error) (err error) {
 	if err := os.MkdirAll(f.Homes(s.Name).Files(Home), 0o700); err != nil {
 		return err
 	}
+	if err := fault.At("sandbox/create"); err != nil {
+		return err
+	}
 	if err := complete(&s); err != nil {
 		return err
 	}

@@ -66,6 +66,7 @@ func faultRows() []faultRow {
 		{point: "live/thaw", by: liveScenario},
 		{point: "live/update", by: liveScenario},
 		{point: "live/kill", by: liveScenario},
+		{point: "sandbox/create", by: sandboxScenario},
 		{point: "sandbox/save", by: sandboxScenario},
 		{point: "sandbox/saved", by: sandboxScenario},
 		{point: "sandbox/rename", by: sandboxScenario},

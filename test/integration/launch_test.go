@@ -94,7 +94,7 @@ func (n launchNode) alive() (list []string) {
 			ours = ours || slices.Contains(ids, filepath.Base(groupOf(line)))
 		}
 		if ours {
-			list = append(list, fmt.Sprintf("process %d of %d, uid %d, state %s, %s, in %s", p.pid, p.ppid, p.uid, p.state, p.comm, strings.Join(lines(fmt.Sprintf("/proc/%d/wchan", p.pid)), "")))
+			list = append(list, fmt.Sprintf("process %d of %d, uid %d, state %s, exiting %t, %s", p.pid, p.ppid, p.uid, p.state, p.exiting, p.comm))
 		}
 	}
 	return list
@@ -111,7 +111,7 @@ func (n launchNode) nobodyIsLeft() {
 		}
 		// A namespace whose pid 1 is dead stays until the host's pid 1 has taken leave of a command that had joined it, and some look
 		// for their dead every other second only.
-		unreaped := !slices.ContainsFunc(left, func(s string) bool { return !strings.HasSuffix(s, "in zap_pid_ns_processes") })
+		unreaped := !slices.ContainsFunc(left, func(s string) bool { return !strings.Contains(s, "exiting true") })
 		if time.Since(began) > time.Duration(slow*float64(time.Second)) && (!unreaped || time.Since(began) > 20*time.Second) {
 			break
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -218,7 +219,12 @@ type process struct {
 	netns string
 	ppid  int
 	start string // start time, tells apart a pid that was used again
+
+	exiting bool // dead: it never runs a program's code again, and may have to wait for others before it is a zombie
 }
+
+// pfExiting is PF_EXITING of Linux' include/linux/sched.h, a flag of /proc/PID/stat.
+const pfExiting = 0x4
 
 func processes() []process {
 	entries, _ := os.ReadDir("/proc")
@@ -244,6 +250,8 @@ func (p *process) read() bool {
 	open, end := strings.IndexByte(string(b), '('), strings.LastIndexByte(string(b), ')')
 	f := strings.Fields(string(b[end+1:]))
 	p.comm, p.state, p.start = string(b[open+1:end]), f[0], f[19]
+	flags, _ := strconv.ParseUint(f[6], 10, 64)
+	p.exiting = flags&pfExiting != 0
 	fmt.Sscan(f[1], &p.ppid)
 	var st unix.Stat_t
 	// The folder of a process that is not dumpable belongs to root; the uid
