@@ -241,7 +241,7 @@ func deciding() map[string]struct {
 		"supervisor/precheck":       {[]string{"internal/kept", "internal/read", "rings", "toolproxy/link", "safetyloop/judge"}, "it asks a program about one run; who asked for the run, and what follows from the answer, is not its business"},
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
 		"supervisor/homes":          {[]string{"profiles", "internal/claim"}, "it keeps folders; what runs they are shown to is told by the supervisor"},
-		"supervisor/sandboxes":      {[]string{"profiles", "internal/claim", "supervisor/homes"}, "it keeps what is known of sandboxes; what runs they are is told by the supervisor"},
+		"supervisor/sandboxes":      {[]string{"profiles", "fsjail", "internal/mounts", "internal/thread", "internal/claim", "supervisor/homes"}, "it keeps what is known of sandboxes, and the layers that fsjail puts on each other; what runs they are is told by the supervisor"},
 		"supervisor/outputs":        {[]string{"telemetry/runlog", "telemetry/mask"}, "it keeps files for people; what runs are it needn't know"},
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
 		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff", "telemetry/scrape"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},

@@ -304,11 +304,11 @@ type FileCopy struct {
 // SandboxLife is a kept sandbox that was made, stopped, renamed, started anew or removed. Its starts are runs, with records of their own.
 type SandboxLife struct {
 	By       string `log:"by id"`       // who, as uid:0; agentrun: by itself
-	Change   string `log:"change code"` // created, started, stopped, renamed, restarted, kept (for longer), removed
+	Change   string `log:"change code"` // created, started, stopped, renamed, restarted, kept (for longer), snapshot, snapshot_removed, forked, rolled_back, removed
 	Name     string `log:"name id"`
 	Restarts int64  `log:"restarts optCount"` // in a row
 	RunID    string `log:"run_id optID"`      // its last run
-	To       string `log:"to optID"`          // the new name
+	To       string `log:"to optID"`          // the new name, the fork's or the snapshot's
 }
 
 // SandboxPause is a pause of a live run, when it stands still, or the end of one, before it goes on (M-23).

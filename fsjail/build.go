@@ -43,6 +43,7 @@ type Root struct {
 	folders   map[string]folder // of ours below it, by their paths, which end with a slash
 	layers    int
 	upperSize int64
+	lasts     bool            // Upper is the host's
 	known     map[string]bool // top-level names the view put there, not the agent
 	close     []int
 }
@@ -95,7 +96,8 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 		return nil, fmt.Errorf("root tmpfs: %w", err)
 	}
 	if opt.UpperSize > 0 {
-		if r.Upper = opt.UpperDir; r.Upper == "" {
+		r.Upper, r.lasts = opt.UpperDir, opt.UpperDir != ""
+		if !r.lasts {
 			r.Upper = filepath.Join(dir, "upper")
 			if err := os.Mkdir(r.Upper, 0o755); err != nil {
 				return nil, err
@@ -103,9 +105,6 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 			if err := mountTmpfs(r.Upper, opt.UpperSize, IDs{}); err != nil {
 				return nil, fmt.Errorf("overlay tmpfs: %w", err)
 			}
-		}
-		if err := os.Mkdir(filepath.Join(dir, "lower"), 0o755); err != nil {
-			return nil, err
 		}
 	}
 	r.fd, err = unix.Open(r.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -571,39 +570,39 @@ func (r *Root) addDevpts(e Entry) error {
 	return r.place(mnt, e.Target, true)
 }
 
-// addOverlay shows a host directory as if the agent owned it: the lower layer is an idmapped clone
-// (host root's files are the agent's), the upper layer a directory of the run's tmpfs.
+// addOverlay shows a host directory as if the agent owned it: the lower layers are idmapped clones
+// (host root's files are the agent's), the upper layer a directory of the run's tmpfs, or of the host where changes last.
 func (r *Root) addOverlay(e Entry) error {
-	if r.Upper == "" {
+	upper, lasts := cmp.Or(e.Changes, r.Upper), e.Changes != "" || r.lasts
+	if upper == "" {
 		return fmt.Errorf("overlay without a size for its changes: %w", unix.EINVAL)
 	}
-	lower, isDir, err := openSource(e.Source)
-	if err != nil {
-		return err
+	if len(e.Sealed) > MaxSealed {
+		return fmt.Errorf("%d sealed layers, at most %d: %w", len(e.Sealed), MaxSealed, unix.E2BIG)
 	}
-	defer unix.Close(lower)
-	if !isDir {
-		return unix.ENOTDIR
+	n := strconv.Itoa(r.layers)
+	var lowers []string
+	for _, sealed := range e.Sealed {
+		var st unix.Stat_t
+		if err := unix.Lstat(sealed, &st); err != nil {
+			return &os.PathError{Op: "lstat", Path: sealed, Err: err}
+		}
+		name, err := r.addLower(sealed, &Owner{UID: st.Uid, GID: st.Gid})
+		if err != nil {
+			return err
+		}
+		lowers = append(lowers, name)
 	}
 	owner := e.Owner
 	if owner == nil {
 		owner = &Owner{}
 	}
-	if err := r.dress(lower, Entry{Source: e.Source, Exec: true, Owner: owner}); err != nil {
+	name, err := r.addLower(e.Source, owner)
+	if err != nil {
 		return err
 	}
-	n := strconv.Itoa(r.layers)
-	r.layers++
-	// overlayfs refuses a layer on a mount that is attached nowhere (clone_private_mount), so the
-	// clone gets a place beside the root, outside of what the sandbox pivots into.
-	at := filepath.Join(filepath.Dir(r.Path), "lower", n)
-	if err := os.Mkdir(at, 0o755); err != nil {
-		return err
-	}
-	if err := unix.MoveMount(lower, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return os.NewSyscallError("move_mount lower", err)
-	}
-	changes, work := filepath.Join(r.Upper, "changes", e.Target), filepath.Join(r.Upper, "work", n)
+	lowers = append(lowers, name)
+	changes, work := ChangesIn(upper, e.Target), filepath.Join(upper, "work", n)
 	for _, d := range []string{changes, work} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
@@ -620,14 +619,82 @@ func (r *Root) addOverlay(e Entry) error {
 	if e.Owner != nil && !e.Exec {
 		attr |= unix.MOUNT_ATTR_NOEXEC
 	}
-	// What a host may have switched on by default: content that lies elsewhere than where it is seen, which SaveTree would miss.
-	mnt, err := newFS("overlay", map[string]string{
-		"lowerdir": at, "upperdir": changes, "workdir": work, "redirect_dir": "off", "metacopy": "off", "index": "off",
-	}, attr)
+	// What a host may have switched on by default: content that lies elsewhere than where it is seen, which SaveTree would miss. What
+	// lasts isn't saved, and there a folder that lies in a lower layer can be renamed, as package managers do.
+	redirect, in := "off", "../upper"
+	if lasts {
+		redirect = "on"
+		if in, err = r.seenAs(upper); err != nil {
+			return err
+		}
+	}
+	// Relative paths: /proc/mounts shows what is said here, and where the host keeps files is not the agent's to know.
+	var mnt int
+	err = r.inLower(func() error {
+		var err error
+		mnt, err = newFS("overlay", map[string]string{
+			"lowerdir": strings.Join(lowers, ":"), "upperdir": ChangesIn(in, e.Target), "workdir": filepath.Join(in, "work", n), "redirect_dir": redirect, "metacopy": "off", "index": "off",
+		}, attr)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	return r.place(mnt, e.Target, true)
+}
+
+func (r *Root) lower() string { return filepath.Join(filepath.Dir(r.Path), "lower") }
+
+// addLower makes a lower layer of a host folder, and gives its name in the folder of lower ones.
+func (r *Root) addLower(source string, owner *Owner) (name string, err error) {
+	mnt, isDir, err := openSource(source)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(mnt)
+	if !isDir {
+		return "", unix.ENOTDIR
+	}
+	if err := r.dress(mnt, Entry{Source: source, Exec: true, Owner: owner}); err != nil {
+		return "", err
+	}
+	return r.attach(mnt)
+}
+
+// seenAs gives a host folder a name among lower layers.
+func (r *Root) seenAs(folder string) (name string, err error) {
+	mnt, _, err := openSource(folder)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(mnt)
+	return r.attach(mnt)
+}
+
+// attach gives a mount a place beside the root, outside of what the sandbox pivots into: overlayfs refuses a layer on one that is attached
+// nowhere (clone_private_mount).
+func (r *Root) attach(mnt int) (name string, err error) {
+	name = strconv.Itoa(r.layers)
+	r.layers++
+	at := filepath.Join(r.lower(), name)
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return "", err
+	}
+	err = unix.MoveMount(mnt, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	return name, os.NewSyscallError("move_mount lower", err)
+}
+
+// inLower runs fn in the folder of lower layers: their names are short there. The thread's folder is its own, since Isolate.
+func (r *Root) inLower(fn func() error) error {
+	back, err := unix.Open(".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("open the working directory", err)
+	}
+	defer unix.Close(back)
+	if err := unix.Chdir(r.lower()); err != nil {
+		return os.NewSyscallError("chdir", err)
+	}
+	return errors.Join(fn(), os.NewSyscallError("fchdir", unix.Fchdir(back)))
 }
 
 func tmpfsOptions(size int64, mode os.FileMode, owner IDs) map[string]string {

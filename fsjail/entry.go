@@ -3,6 +3,7 @@
 package fsjail
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -23,7 +24,7 @@ const (
 	Bind    Kind = "bind"    // the host's Source, file or directory, with its submounts
 	Tmpfs   Kind = "tmpfs"   // an empty tmpfs of Size bytes, owned by the agent
 	Devpts  Kind = "devpts"  // a devpts instance of its own
-	Overlay Kind = "overlay" // the host's Source, writable, changes kept on a private tmpfs
+	Overlay Kind = "overlay" // the host's Source, writable, changes kept on a private tmpfs, or where Options.UpperDir or Changes says
 	Again   Kind = "again"   // the mount already placed at Source, seen a second time
 	Cover   Kind = "cover"   // a program with Content in the place of the host's Source, which stays hidden beneath
 	Fact    Kind = "fact"    // a made-up file or folder of Facts, placed when the sandbox is there
@@ -54,8 +55,30 @@ type Entry struct {
 	// belong to that owner (idmapped mount, Linux 5.12). Nil: no mapping; files of unmapped owners
 	// appear as nobody's.
 	Owner *Owner `json:"owner,omitempty"`
-	Why   string `json:"why,omitempty"`
+	// Sealed, for Overlay, are layers over Source and beneath the changes, the uppermost first: host folders, without links in their
+	// paths, that nobody writes any more. Each belongs to whoever has its topmost folder, who is shown as the agent. At most MaxSealed.
+	Sealed []string `json:"sealed,omitempty"`
+	// Changes, for Overlay, is Options.UpperDir for this one.
+	Changes string `json:"changes,omitempty"`
+	Why     string `json:"why,omitempty"`
 }
+
+// MaxSealed layers lie on each other: their names are one value of fsconfig(2), which is 255 bytes long.
+const MaxSealed = 48
+
+// Lasting are the folders of the host's with what was changed in this view, by their owners the agent's, where upper is Options.UpperDir.
+// They needn't be there.
+func Lasting(entries []Entry, upper string) (folders []string) {
+	for _, e := range entries {
+		if dir := cmp.Or(e.Changes, upper); e.Kind == Overlay && dir != "" {
+			folders = append(folders, ChangesIn(dir, e.Target))
+		}
+	}
+	return folders
+}
+
+// ChangesIn is where an Overlay at target has its changes in a folder for them.
+func ChangesIn(dir, target string) string { return filepath.Join(dir, "changes", target) }
 
 // IDs are the host ids that the agent's user and group have.
 type IDs struct{ UID, GID int }

@@ -252,14 +252,16 @@ func (l *launch) removeFolder() error {
 }
 
 func (l *launch) claimIDs() (err error) {
-	prefer := -1
-	if l.plan.RootDir != "" {
-		prefer = rangeOf(l.plan.RootDir)
+	lasting := fsjail.Lasting(l.plan.Entries, l.plan.RootDir)
+	if l.ids, err = claimHere(l.plan.Rootless, l.plan.shared, rangeOf(lasting)); err != nil {
+		return err
 	}
-	if l.ids, err = claimHere(l.plan.Rootless, l.plan.shared, prefer); err == nil && l.plan.RootDir != "" {
-		err = l.ids.own(l.plan.RootDir)
+	for _, dir := range lasting {
+		if err := l.ids.own(dir); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // claimHere is claimIDs for whoever we are.

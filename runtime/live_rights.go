@@ -142,7 +142,7 @@ func (p *Plan) open(at string, r *rights) bool {
 		return r.workspace
 	}
 	if slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
-		return (e.Kind == fsjail.Bind || e.Target == workspaceDir) && (e.Writable || e.Live) && (e.Target == at || !e.IsFile && len(at) > len(e.Target) && at[:len(e.Target)+1] == e.Target+"/")
+		return (e.Kind == fsjail.Bind || e.Kind == fsjail.Overlay) && (e.Writable || e.Live) && (e.Target == at || !e.IsFile && len(at) > len(e.Target) && at[:len(e.Target)+1] == e.Target+"/")
 	}) {
 		return r.workspace
 	}

@@ -120,6 +120,7 @@ type Plan struct {
 	filter      seccomp.Filter
 	filterSum   [32]byte        // its digest
 	programs    map[string]bool // mode tools: all that may be executed, by path inside
+	layered     bool            // an overlay's changes last, without the root's
 	custom      bool            // the root view holds what the operator brought: see Shape
 	in          *Prepared       // where it will run; nil: in a sandbox built for it
 	seen        mounts.View     // of the host, while it was planned; empty when a shape was taken
@@ -278,7 +279,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 		needed = append(needed, hostcaps.CgroupIn(mode, "cpu", "memory", "pids", "freezer", "devices"))
 		second = append(second, hostcaps.SocketMemory)
 	}
-	if p.WritableRoot || p.Overlay {
+	if p.WritableRoot || p.Overlay || p.layered {
 		needed = append(needed, hostcaps.OverlayIDMapped)
 	}
 	if ms := missing(needed); len(ms) > 0 {
@@ -352,6 +353,11 @@ func (p *Plan) planView(s *Spec) error {
 	for _, e := range root {
 		if e.Kind == fsjail.Bind && p.WritableRoot && !e.IsFile {
 			e.Kind, e.Why = fsjail.Overlay, "private and writable, changes are thrown away unless kept (ring 1)"
+			for _, dir := range s.RootSealed {
+				if at := fsjail.ChangesIn(dir, e.Target); isFolder(at) {
+					e.Sealed = append(e.Sealed, at)
+				}
+			}
 		}
 		p.Entries = append(p.Entries, e)
 	}
@@ -394,6 +400,11 @@ func (p *Plan) planView(s *Spec) error {
 		p.Cwd = scratchDir
 	}
 	return nil
+}
+
+func isFolder(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }
 
 func (p *Plan) suppliedRoot(dir string) ([]fsjail.Entry, error) {
@@ -514,6 +525,9 @@ func (p *Plan) planBinds(s *Spec) error {
 		}
 		if b.Writable {
 			e.Owner = &fsjail.Owner{UID: at.UID, GID: at.GID}
+		}
+		if b.Changes != "" {
+			e.Kind, e.Sealed, e.Changes, p.layered = fsjail.Overlay, b.Sealed, b.Changes, true
 		}
 		i := slices.IndexFunc(binds, func(o fsjail.Entry) bool { return o.Target == target })
 		if i >= 0 && (binds[i].Source != e.Source || binds[i].Writable != e.Writable) {
@@ -846,7 +860,10 @@ func (p *Plan) HostPaths() []string {
 func (p *Plan) WritableHostPaths() []string {
 	var names []string
 	for _, e := range p.Entries {
-		if e.Kind == fsjail.Bind && !e.Device && !e.Guard && (e.Writable || e.Live) {
+		switch {
+		case e.Changes != "":
+			names = append(names, e.Changes)
+		case e.Kind == fsjail.Bind && !e.Device && !e.Guard && (e.Writable || e.Live):
 			names = append(names, e.Source)
 		}
 	}

@@ -42,5 +42,10 @@ func (d *digestText) entry(e *fsjail.Entry) {
 		d.number(uint64(e.Owner.UID))
 		d.number(uint64(e.Owner.GID))
 	}
+	d.number(uint64(len(e.Sealed)))
+	for _, dir := range e.Sealed {
+		d.text(dir)
+	}
+	d.text(e.Changes)
 	d.text(e.Why)
 }

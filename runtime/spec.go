@@ -17,6 +17,9 @@ type BindMount struct {
 	Source   string // host path
 	Target   string // path inside; empty: as on the host
 	Writable bool
+	// Sealed are layers over Source, and what the agent changes stays in Changes, both as fsjail.Entry has them; then Source isn't changed.
+	Sealed  []string
+	Changes string
 }
 
 // Spec is what the operator asked for: plain data, nothing of the host looked at. Paths are as the caller
@@ -38,8 +41,9 @@ type Spec struct {
 	WorkDir              string   // the caller's working directory
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
 	Binds                []BindMount
-	Keep                 string // ring 1: write what changed in the root to this file (OCI layer, tar)
-	RootDir              string // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
+	Keep                 string   // ring 1: write what changed in the root to this file (OCI layer, tar)
+	RootDir              string   // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
+	RootSealed           []string // ring 1: folders as RootDir, whose changes nobody changes any more; the uppermost first
 	TTY                  bool
 	Wayout               bool     // with a way out: the tool proxy (M-7)
 	CapturePorts         []uint16 // captured beside 80 and 443

@@ -30,6 +30,10 @@ func (s *run) showHome() (bad []read.Problem) {
 		bad = s.checkHome(name, folder, problem)
 	}
 	home := runtime.BindMount{Source: folder.Files(name), Target: runtime.HomeDir, Writable: true}
+	if sealed := s.sealedHomes(); len(sealed) > 0 {
+		last := len(sealed) - 1
+		home.Source, home.Sealed, home.Changes = sealed[last], sealed[:last], s.keptIn.Root(s.kept)
+	}
 	s.spec.Binds = append(slices.Clone(s.spec.Binds), home)
 	return bad
 }
@@ -39,11 +43,14 @@ func (s *run) homeOf() (homes.Folder, string) {
 	switch {
 	case s.want.Home != "":
 		return s.node.Homes(), s.want.Home
-	case s.want.Sandbox != "" && s.spec.Profile.Files.Workspace == profiles.WorkspaceRW:
-		return s.node.Sandboxes().Homes(s.want.Sandbox), sandboxes.Home
+	case s.kept.Layer != "" && s.spec.Profile.Files.Workspace == profiles.WorkspaceRW:
+		return s.keptIn.Homes(s.kept), sandboxes.Home
 	}
 	return homes.Folder{}, ""
 }
+
+// sealedHomes are the layers of the home of a kept sandbox, below its changes; none: it has a plain one.
+func (s *run) sealedHomes() []string { return s.keptIn.SealedHomes(s.kept, runtime.HomeDir) }
 
 func (s *run) checkHome(name string, folder homes.Folder, problem func(string) []read.Problem) []read.Problem {
 	if err := homes.CheckName(name); err != nil {
@@ -60,7 +67,7 @@ func (s *run) checkHome(name string, folder homes.Folder, problem func(string) [
 
 func (s *run) takeHome() (err error) {
 	folder, name := s.homeOf()
-	if name == "" {
+	if name == "" || len(s.sealedHomes()) > 0 { // the sandbox is taken as a whole
 		return nil
 	}
 	s.home, err = folder.Take(name)
@@ -80,7 +87,7 @@ func (s *run) takeHome() (err error) {
 
 func (s *run) leaveHome() { s.home.Close() }
 
-// notOwn leaves the run's own home out of what it would be shown of the state folder, where it lies: all else there is
+// notOwn leaves what the run keeps itself out of what it would be shown of the state folder, where it lies: all else there is
 // refused to it (H-30). A plan has taken none, and shows the same.
 func (s *run) notOwn(hostPaths []string) []string {
 	folder, name := s.homeOf()
@@ -88,5 +95,7 @@ func (s *run) notOwn(hostPaths []string) []string {
 		return hostPaths
 	}
 	own, err := filepath.EvalSymlinks(folder.Files(name))
-	return slices.DeleteFunc(hostPaths, func(path string) bool { return err == nil && path == own })
+	return slices.DeleteFunc(hostPaths, func(path string) bool {
+		return err == nil && path == own || s.kept.Layer != "" && s.keptIn.Within(s.kept, path)
+	})
 }

@@ -25,6 +25,7 @@ import (
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/runtime"
+	"agentrun/supervisor/sandboxes"
 )
 
 // Request is what somebody wants to have run, and how. It is plain data: nothing of the host was looked at.
@@ -39,10 +40,11 @@ type Request struct {
 	KeyFile              string           // that it is read from; Key counts only without
 
 	Workspace, Rootfs, Keep string
-	WorkspaceMode           string // direct or overlay; empty: direct
-	Home                    string // kept for the agent under this name (package homes); empty: a new one that goes with the run
-	Sandbox                 string // kept, that this is a start of (package sandboxes); empty: of none
-	Cwd                     string // inside
+	WorkspaceMode           string             // direct or overlay; empty: direct
+	Home                    string             // kept for the agent under this name (package homes); empty: a new one that goes with the run
+	Sandbox                 string             // kept, that this is a start of (package sandboxes); empty: of none
+	Draft                   *sandboxes.Sandbox // what Sandbox is going to be, where a plan is made for one that isn't there yet
+	Cwd                     string             // inside
 	Binds                   []runtime.BindMount
 	Env, EnvPass            []string
 	Limits                  Limits

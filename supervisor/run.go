@@ -90,8 +90,10 @@ type run struct {
 	spec      runtime.Spec
 	file      config.Gateway // as it was when the request was looked at
 	warmed    func()
-	statusTo  *fsjail.Output   // nil: nowhere, or not opened yet
-	home      *homes.Home      // nil: it keeps none
+	statusTo  *fsjail.Output    // nil: nowhere, or not opened yet
+	home      *homes.Home       // nil: it keeps none
+	kept      sandboxes.Sandbox // as the spec was made of it
+	keptIn    sandboxes.Folder
 	sandbox   *sandboxes.Taken // nil: it is none's
 	told      atomic.Bool      // a signal for the agent came by the supervisor
 	plan      *runtime.Plan

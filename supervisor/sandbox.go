@@ -38,15 +38,26 @@ func (s *run) showSandbox() []read.Problem {
 	if s.want.Home != "" {
 		return []read.Problem{{Path: "--home", Message: "a kept sandbox has a home of its own"}}
 	}
+	if err := s.loadSandbox(); err != nil {
+		return nil // told when it is taken, by which way out there is
+	}
 	if s.spec.Profile.Files.Root == profiles.RootOverlay {
-		// The folder is there; fsjail takes no links in the path.
-		of, err := filepath.EvalSymlinks(s.node.Sandboxes().Of(name))
-		if err != nil {
-			return []read.Problem{{Path: "sandbox", Message: fmt.Sprintf("%s: %v", name, err)}}
-		}
-		s.spec.RootDir = filepath.Join(of, filepath.Base(s.node.Sandboxes().Root(name)))
+		s.spec.RootDir, s.spec.RootSealed = s.keptIn.Root(s.kept), s.keptIn.SealedRoots(s.kept)
 	}
 	return nil
+}
+
+// loadSandbox finds out what the run would have, of one that is about to be made too.
+func (s *run) loadSandbox() (err error) {
+	if s.want.Draft != nil {
+		s.kept = *s.want.Draft
+	} else {
+		s.kept, err = s.node.Sandboxes().Load(s.want.Sandbox)
+	}
+	if err == nil {
+		s.keptIn.StateDir, err = filepath.EvalSymlinks(s.node.StateDir) // nothing that is mounted has a link in its path
+	}
+	return err
 }
 
 // takeSandbox keeps every other run from it.
@@ -61,6 +72,9 @@ func (s *run) takeSandbox() (err error) {
 	}
 	if err == nil && !s.sandbox.Wanted {
 		err = errNotWanted
+	}
+	if err == nil && s.sandbox.Layer != s.kept.Layer {
+		err = errors.New("it was changed meanwhile; start it again")
 	}
 	if err == nil && s.spec.RootDir != "" {
 		err = os.MkdirAll(s.spec.RootDir, 0o700)
@@ -87,7 +101,7 @@ func (s *run) begins() error {
 		return nil
 	}
 	_, err := s.node.Sandboxes().Change(s.want.Sandbox, func(k *sandboxes.Sandbox) error {
-		k.Run, k.Began = s.plan.ID, time.Now()
+		k.Run, k.Began, k.Changed = s.plan.ID, time.Now(), true
 		return nil
 	})
 	return err

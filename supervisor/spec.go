@@ -53,7 +53,7 @@ func (s *run) specify() (err error) {
 	s.spec.Profile.Environment.Set = s.node.Git.under(s.spec.Profile.Environment.Set)
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
-	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), s.showHome(), s.showSandbox(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile),
+	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), s.showSandbox(), s.showHome(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile),
 		workspaceMode(r))
 	if err := s.planTime(); err != nil {
 		return err

@@ -75,6 +75,7 @@ exec --in, shell, cp and all other verbs find it. Variables that --env-pass name
 			Action: verb.Action(g.keepFor),
 		},
 	}
+	commands = append(commands, snapshotCommands(g)...)
 	for _, c := range commands {
 		c.Category = "kept sandboxes"
 		if c.Name != "create" {
@@ -151,7 +152,7 @@ func (g *global) planned(c *cli.Context, r *supervisor.Request, k *sandboxes.San
 	if len(r.Command) == 0 {
 		r.Command = idle
 	}
-	r.Sandbox = k.Name
+	r.Sandbox, r.Draft = k.Name, k
 	plan, err := supervisor.Plan(c.Context, &g.Node, g.caller, r)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,9 @@
 //   - home: HOME of the agent, where its ring may write (package homes);
 //   - root: what it changed in the copies of the host's folders that its root shows, where its profile has a writable one (ring 1).
 //
+// Both lie in a layer of its own, over any number of layers that are sealed: those nobody changes any more, and sandboxes share them
+// (layers.go). So a snapshot and a fork copy nothing of a sandbox that stands still, and of one that runs what it has changed.
+//
 // Guarantees. A sandbox is one run's at a time, until its supervisor ends, however that ends. What is known of one is the old or the new,
 // never between, whenever a process dies; one that is only half made or half removed is none, and Sweep takes it away. The folder is its
 // owner's alone, mode 0700. State of another version is refused by name.
@@ -21,7 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,6 +82,11 @@ type Sandbox struct {
 	Dir     string        `json:"dir"`   // that relative paths of Words start from
 	Words   []string      `json:"words"` // flags of exec, "--", the command
 
+	Files                // what it has, under its layer
+	Layer     string     `json:"layer"`             // its own
+	Changed   bool       `json:"changed,omitempty"` // a run has had its own layer
+	Snapshots []Snapshot `json:"snapshots,omitempty"`
+
 	Wanted   bool      `json:"wanted"`             // it was started, and nobody has stopped it since
 	Run      string    `json:"run,omitempty"`      // its run, or the last one
 	Began    time.Time `json:"began,omitzero"`     // of that
@@ -93,17 +100,6 @@ func (f Folder) dir() string { return filepath.Join(f.StateDir, "sandboxes") }
 
 // Of is the folder of one.
 func (f Folder) Of(name string) string { return filepath.Join(f.dir(), name) }
-
-// Homes is where its home is, under the name Home. The quota is that of all that the sandbox keeps, which Take looks at.
-func (f Folder) Homes(name string) homes.Folder {
-	return homes.Folder{StateDir: f.Of(name), Config: homes.Config{Quota: math.MaxInt64}}
-}
-
-// Home is the name of a sandbox's home in Homes.
-const Home = "home"
-
-// Root is what changed in its root. It needn't be there.
-func (f Folder) Root(name string) string { return filepath.Join(f.Of(name), "root") }
 
 func (f Folder) about(name string) string  { return filepath.Join(f.Of(name), "sandbox.json") }
 func (f Folder) lockOf(name string) string { return filepath.Join(f.Of(name), "lock") }
@@ -151,9 +147,19 @@ func (f Folder) Create(s Sandbox, complete func(*Sandbox) error) (err error) {
 			err = errors.Join(err, os.RemoveAll(f.Of(s.Name)))
 		}
 	}()
-	if err := os.MkdirAll(f.Homes(s.Name).Files(Home), 0o700); err != nil {
+	making, err := f.making()
+	if err != nil {
 		return err
 	}
+	defer making.Close()
+	if s.Layer, err = f.newLayer(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.drop(s.Layer))
+		}
+	}()
 	if err := fault.At("sandbox/create"); err != nil {
 		return err
 	}
@@ -222,7 +228,7 @@ func (f Folder) Load(name string) (s Sandbox, err error) {
 		return s, fmt.Errorf("%s: %w", f.about(name), err)
 	}
 	s.Name = name
-	return s, nil
+	return s, s.checkLayers()
 }
 
 // Change loads a sandbox, has change alter it, and saves it; others that do so wait. An error of change leaves it as it was.
@@ -296,7 +302,8 @@ func (f Folder) Take(name string) (*Taken, error) {
 }
 
 func (f Folder) withinQuota(s Sandbox) error {
-	bytes, err := homes.Size(f.Of(s.Name))
+	bytes, err := homes.Size(f.layer(s.Layer))
+	bytes += s.Sealed
 	if quota := cmp.Or(s.Quota, DefaultQuota); err == nil && bytes > quota {
 		err = &homes.OverQuotaError{Bytes: bytes, Quota: quota}
 	}
@@ -363,7 +370,10 @@ func (f Folder) remove(name string, first func() error) error {
 	if err := fault.At("sandbox/remove"); err != nil {
 		return err
 	}
-	return os.RemoveAll(f.Of(name))
+	if err := os.RemoveAll(f.Of(name)); err != nil {
+		return err
+	}
+	return f.prune()
 }
 
 // sweep removes what is half of one.
@@ -418,5 +428,5 @@ func (f Folder) Sweep(now time.Time) (removed []string, err error) {
 			err = errors.Join(err, fmt.Errorf("sandbox %s: %w", name, rerr))
 		}
 	}
-	return removed, err
+	return removed, errors.Join(err, f.prune())
 }

@@ -30,14 +30,14 @@ func whole(*Sandbox) error { return nil }
 func TestRefusedWhileItIsMade(t *testing.T) {
 	f := folder(t)
 	refused := errors.New("refused")
-	err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, func(*Sandbox) error {
+	err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, func(s *Sandbox) error {
 		if _, err := f.Load("a"); !errors.Is(err, ErrNone) {
 			t.Errorf("half of one: %v", err)
 		}
 		if _, err := f.Sweep(time.Now()); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(f.Homes("a").Files(Home)); err != nil {
+		if _, err := os.Stat(f.Homes(*s).Files(Home)); err != nil {
 			t.Errorf("gc took it away: %v", err)
 		}
 		if err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, whole); !errors.Is(err, ErrBusy) {
@@ -45,7 +45,7 @@ func TestRefusedWhileItIsMade(t *testing.T) {
 		}
 		return refused
 	})
-	if left, _ := filepath.Glob(f.Of("*")); !errors.Is(err, refused) || len(left) > 0 {
+	if left, _ := filepath.Glob(f.StateDir + "/*/*"); !errors.Is(err, refused) || len(left) > 0 {
 		t.Errorf("%v, left: %v", err, left)
 	}
 }
@@ -139,7 +139,7 @@ func TestSweepRemovesWhatIsOver(t *testing.T) {
 
 func TestQuota(t *testing.T) {
 	f := folder(t, "a")
-	files := f.Homes("a").Files(Home)
+	files := homeOf(t, f, "a")
 	if _, err := f.Change("a", func(s *Sandbox) error { s.Quota = 1 << 20; return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -167,4 +167,13 @@ func TestQuota(t *testing.T) {
 	if err := f.Remove("a"); err != nil {
 		t.Error(err)
 	}
+}
+
+func homeOf(t *testing.T, f Folder, name string) string {
+	t.Helper()
+	s, err := f.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Homes(s).Files(Home)
 }

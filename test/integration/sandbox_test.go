@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,6 +32,19 @@ func (p place) kept(name string, args ...string) {
 }
 
 func (p place) folder(name string) string { return filepath.Join(p.state, "sandboxes", name) }
+
+// layer is the folder with its own files.
+func (p place) layer(name string) string { return layerOf(p.t, p.state, name) }
+
+func layerOf(t *testing.T, state, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(state, "sandboxes", name, "sandbox.json"))
+	var s struct{ Layer string }
+	if err = errors.Join(err, json.Unmarshal(b, &s)); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(state, "layers", s.Layer)
+}
 
 func (p place) holds(name string) bool {
 	_, err := os.Lstat(p.folder(name))
@@ -127,7 +141,7 @@ func TestM23KeptRootGetsOtherIDs(t *testing.T) {
 	p.must("start", "dev")
 	p.in("dev", "mkdir -p /usr/local/a/b && echo x > /usr/local/a/b/c && ln -s /etc/passwd /usr/local/a/link && ln /usr/local/a/b/c /usr/local/a/second")
 	p.must("stop", "dev")
-	top := filepath.Join(p.folder("dev"), "root", "changes", "usr")
+	top := filepath.Join(p.layer("dev"), "root", "changes", "usr")
 	owner := func(path string) int {
 		info, err := os.Lstat(path)
 		if err != nil {
@@ -204,7 +218,7 @@ func TestM23KeptQuota(t *testing.T) {
 	if live := p.lives("dev"); len(live) > 0 {
 		t.Errorf("live: %v", live)
 	}
-	if err := os.Remove(filepath.Join(p.folder("dev"), "homes/home/files/big")); err != nil {
+	if err := os.Remove(filepath.Join(p.layer("dev"), "homes/home/files/big")); err != nil {
 		t.Fatal(err)
 	}
 	p.must("start", "dev")
@@ -217,7 +231,7 @@ func TestM23KeptRestarts(t *testing.T) {
 	p.kept("ends", "--ring", "2", "--restart", "on-failure", "--", "/bin/sh", "-c", "echo run >> ~/runs")
 	p.kept("killed", "--ring", "2", "--restart", "always")
 	count := func(name string) int {
-		b, _ := os.ReadFile(filepath.Join(p.folder(name), "homes/home/files/runs"))
+		b, _ := os.ReadFile(filepath.Join(p.layer(name), "homes/home/files/runs"))
 		return strings.Count(string(b), "run")
 	}
 	for _, name := range []string{"fails", "ends", "killed"} {
@@ -389,12 +403,15 @@ func TestM23KeptRootless(t *testing.T) {
 	must("create", "--name", "dev", "--ring", "2", "--no-gateway", "--best-effort", "--restart", "on-failure", "--", "/bin/sh", "-c", "echo x >> ~/n; exit 7")
 	start()
 	eventually(t, hang(), "a second run", func() bool {
-		b, _ := os.ReadFile(filepath.Join(u.home, ".local/state/agentrun/sandboxes/dev/homes/home/files/n"))
+		b, _ := os.ReadFile(filepath.Join(layerOf(t, filepath.Join(u.home, ".local/state/agentrun"), "dev"), "homes/home/files/n"))
 		return len(b) >= 4
 	})
 	must("stop", "dev")
+	if code, _, text := u.run(t, "snapshot", "dev", "s"); code != 125 || !strings.Contains(text, "idmapped") {
+		t.Errorf("a snapshot that couldn't be started: exit %d %s", code, text)
+	}
 	must("rm", "-f", "dev")
-	if left, _ := filepath.Glob(filepath.Join(u.home, ".local/state/agentrun/sandboxes/*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(u.home, ".local/state/agentrun/[sl]a[ny]*/*")); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sandboxes
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/fsjail"
+	"agentrun/internal/fault"
+	"agentrun/profiles"
+	"agentrun/supervisor/homes"
+)
+
+// A layer is a folder of one or more sandboxes' files:
+//
+//	homes/home/files   HOME, of a sandbox whose files it is the first layer of
+//	root/changes/…     what changed in the root, and in HOME where a layer below has one: upper layers of overlays
+//
+// The folder is ours, mode 0700, and what is in it the agent's. One that no sandbox and no snapshot names is removed by prune.
+
+// Files are what a sandbox or a snapshot is made of.
+type Files struct {
+	Below  []string      `json:"below,omitempty"`  // sealed layers, the uppermost first
+	Sealed profiles.Size `json:"sealed,omitempty"` // bytes in them
+}
+
+// Snapshot is what a sandbox's files were.
+type Snapshot struct {
+	Name string    `json:"name"`
+	By   string    `json:"by"`
+	At   time.Time `json:"at"`
+	Files
+}
+
+// maxSnapshots of one sandbox: what is known of it is read at each start.
+const maxSnapshots = 256
+
+var (
+	// ErrNoSnapshot is one that there isn't.
+	ErrNoSnapshot = errors.New("there is no snapshot of that name")
+	// ErrSnapshotExists is one that there is already.
+	ErrSnapshotExists = errors.New("there is a snapshot of that name already")
+	// ErrTooMany layers lie on each other.
+	ErrTooMany = fmt.Errorf("its files lie in %d layers, and more are not mounted", fsjail.MaxSealed)
+)
+
+// Still has the run of a live sandbox stand still while copy runs, and lets it go on. Its error is copy's, or that the run didn't.
+type Still func(copy func() error) error
+
+var layerName = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+func (s *Sandbox) checkLayers() error {
+	all := append([]string{s.Layer}, s.Below...)
+	for _, snap := range s.Snapshots {
+		all = append(all, snap.Below...)
+	}
+	for _, l := range all {
+		if !layerName.MatchString(l) {
+			return fmt.Errorf("the state of sandbox %s: %.64q is no layer", s.Name, l)
+		}
+	}
+	return nil
+}
+
+// snapshot finds one by its name.
+func (s *Sandbox) snapshot(name string) (Snapshot, error) {
+	i := slices.IndexFunc(s.Snapshots, func(o Snapshot) bool { return o.Name == name })
+	if i < 0 {
+		return Snapshot{}, ErrNoSnapshot
+	}
+	return s.Snapshots[i], nil
+}
+
+func (f Folder) layers() string         { return filepath.Join(f.StateDir, "layers") }
+func (f Folder) layer(id string) string { return filepath.Join(f.layers(), id) }
+
+// Homes is where the home of a sandbox is that has none in a layer below its own, under the name Home. The quota is that of all that the
+// sandbox keeps, which Take looks at.
+func (f Folder) Homes(s Sandbox) homes.Folder {
+	return homes.Folder{StateDir: f.layer(s.Layer), Config: homes.Config{Quota: math.MaxInt64}}
+}
+
+// Home is the name of a sandbox's home in Homes.
+const Home = "home"
+
+// Root is where changes stay of the root, and of a home that a layer below has.
+func (f Folder) Root(s Sandbox) string { return f.root(s.Layer) }
+
+func (f Folder) root(id string) string { return filepath.Join(f.layer(id), "root") }
+
+// SealedRoots are the folders as Root of the layers below, the uppermost first.
+func (f Folder) SealedRoots(s Sandbox) (folders []string) {
+	for _, id := range s.Below {
+		folders = append(folders, f.root(id))
+	}
+	return folders
+}
+
+// SealedHomes are what the layers below have of the home that is seen at target, the uppermost first.
+func (f Folder) SealedHomes(s Sandbox, target string) (folders []string) {
+	for _, id := range s.Below {
+		for _, at := range []string{
+			fsjail.ChangesIn(f.root(id), target), homes.Folder{StateDir: f.layer(id)}.Files(Home),
+		} {
+			if info, err := os.Lstat(at); err == nil && info.IsDir() {
+				folders = append(folders, at)
+				break
+			}
+		}
+	}
+	return folders
+}
+
+// Within tells that a path is one of a sandbox's files.
+func (f Folder) Within(s Sandbox, path string) bool {
+	return slices.ContainsFunc(append([]string{s.Layer}, s.Below...), func(id string) bool {
+		dir, err := filepath.EvalSymlinks(f.layer(id))
+		return err == nil && strings.HasPrefix(path, dir+"/")
+	})
+}
+
+// making keeps prune from layers that no sandbox names yet, until it is closed.
+func (f Folder) making() (*os.File, error) { return f.lockLayers(unix.LOCK_SH) }
+
+func (f Folder) lockLayers(how int) (*os.File, error) {
+	if err := os.MkdirAll(f.layers(), 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(f.layers())
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(dir.Fd()), how); err != nil {
+		dir.Close()
+		return nil, os.NewSyscallError("flock", err)
+	}
+	return dir, nil
+}
+
+// newLayer makes one, with a home that is empty.
+func (f Folder) newLayer() (id string, err error) {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	id = hex.EncodeToString(b[:])
+	if err := os.Mkdir(f.layer(id), 0o700); err != nil {
+		return "", err
+	}
+	return id, os.MkdirAll(homes.Folder{StateDir: f.layer(id)}.Files(Home), 0o700)
+}
+
+// drop removes a layer that nobody names.
+func (f Folder) drop(id string) error {
+	if err := fault.At("sandbox/prune"); err != nil {
+		return err
+	}
+	return os.RemoveAll(f.layer(id))
+}
+
+// seal has a sandbox that stands still go on in a new layer over its own, if that has anything: what it has is then in sealed ones only.
+func (f Folder) seal(s *Sandbox) error {
+	if !s.Changed {
+		return nil
+	}
+	if len(s.Below) >= fsjail.MaxSealed {
+		return ErrTooMany
+	}
+	bytes, err := homes.Size(f.layer(s.Layer))
+	if err != nil {
+		return err
+	}
+	if err := f.syncLayer(s.Layer); err != nil {
+		return err
+	}
+	above, err := f.newLayer()
+	if err != nil {
+		return err
+	}
+	s.Files = Files{slices.Concat([]string{s.Layer}, s.Below), s.Sealed + bytes}
+	s.Layer, s.Changed = above, false
+	return nil
+}
+
+// syncLayer has what a sandbox wrote be on the disk before something says that it is.
+func (f Folder) syncLayer(id string) error {
+	if err := fault.At("sandbox/seal"); err != nil {
+		return err
+	}
+	dir, err := os.Open(f.layer(id))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(dir.Fd())))
+}
+
+// copied makes a sealed layer of the files that a sandbox has in its own, which nobody changes meanwhile.
+func (f Folder) copied(ctx context.Context, s *Sandbox) (files Files, err error) {
+	if len(s.Below) >= fsjail.MaxSealed {
+		return files, ErrTooMany
+	}
+	bytes, err := homes.Size(f.layer(s.Layer))
+	if quota := s.Quota; err == nil && s.Sealed+bytes > quota {
+		err = &homes.OverQuotaError{Bytes: s.Sealed + bytes, Quota: quota}
+	}
+	if err != nil {
+		return files, err
+	}
+	id, err := f.newLayer()
+	if err != nil {
+		return files, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.drop(id))
+		}
+	}()
+	if err := fault.At("sandbox/copy"); err != nil {
+		return files, err
+	}
+	for _, part := range []string{"homes/" + Home + "/files", "root/changes"} {
+		from := filepath.Join(f.layer(s.Layer), part)
+		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := copyTree(ctx, from, filepath.Join(f.layer(id), part)); err != nil {
+			return files, err
+		}
+	}
+	if err := f.syncLayer(id); err != nil {
+		return files, err
+	}
+	return Files{slices.Concat([]string{id}, s.Below), s.Sealed + bytes}, nil
+}
+
+// copyTree copies what an agent wrote as it is, links, holes, owners and overlayfs' attributes too; where the file system can share
+// blocks, it does. coreutils' cp follows no link with -a, and nobody changes the folder meanwhile.
+func copyTree(ctx context.Context, from, to string) error {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	var said bytes.Buffer
+	cp := exec.CommandContext(ctx, "cp", "-a", "--reflink=auto", "-T", "--", from, to)
+	cp.Env, cp.Dir, cp.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &said
+	if err := cp.Run(); err != nil {
+		text, _, _ := strings.Cut(said.String(), "\n")
+		return fmt.Errorf("copy: %w: %.256q", err, text)
+	}
+	return nil
+}
+
+// settled changes a sandbox whose files are then in sealed layers only: those that change is given. One that stands still is given a new
+// layer of its own; of one that runs, still is asked to have it stand still for a copy.
+func (f Folder) settled(ctx context.Context, name string, still Still, change func(*Sandbox, Files) error) error {
+	making, err := f.making()
+	if err != nil {
+		return err
+	}
+	defer making.Close()
+	s, err := f.Load(name)
+	if err != nil {
+		return err
+	}
+	lock, err := f.take(name)
+	if errors.Is(err, ErrBusy) && still != nil {
+		var files Files
+		err = still(func() (err error) {
+			files, err = f.copied(ctx, &s)
+			return err
+		})
+		if layer := s.Layer; err == nil {
+			_, err = f.Change(name, func(s *Sandbox) error {
+				if s.Layer != layer {
+					return errors.New("it was rolled back meanwhile")
+				}
+				return change(s, files)
+			})
+		}
+		if err != nil && len(files.Below) > 0 {
+			err = errors.Join(err, f.drop(files.Below[0]))
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	_, err = f.Change(name, func(s *Sandbox) error {
+		if err := f.seal(s); err != nil {
+			return err
+		}
+		return change(s, s.Files)
+	})
+	return err
+}
+
+// Snapshot keeps what a sandbox has now under a name, told by s. A nil still refuses one that runs.
+func (f Folder) Snapshot(ctx context.Context, name string, snap Snapshot, still Still) (Snapshot, error) {
+	if err := CheckName(snap.Name); err != nil {
+		return snap, err
+	}
+	fits := func(s *Sandbox) error {
+		if _, err := s.snapshot(snap.Name); err == nil {
+			return ErrSnapshotExists
+		}
+		if len(s.Snapshots) >= maxSnapshots {
+			return fmt.Errorf("it has %d snapshots, which is the most", maxSnapshots)
+		}
+		return nil
+	}
+	s, err := f.Load(name)
+	if err == nil {
+		err = fits(&s) // told before anything is copied
+	}
+	if err != nil {
+		return snap, err
+	}
+	err = f.settled(ctx, name, still, func(s *Sandbox, files Files) error {
+		if err := fits(s); err != nil {
+			return err
+		}
+		snap.Files = files
+		s.Snapshots = append(s.Snapshots, snap)
+		return nil
+	})
+	return snap, err
+}
+
+// DropSnapshot forgets one. What nobody else has of it is removed.
+func (f Folder) DropSnapshot(name, snapshot string) error {
+	_, err := f.Change(name, func(s *Sandbox) error {
+		if _, err := s.snapshot(snapshot); err != nil {
+			return err
+		}
+		s.Snapshots = slices.DeleteFunc(s.Snapshots, func(o Snapshot) bool { return o.Name == snapshot })
+		return nil
+	})
+	return errors.Join(err, f.prune())
+}
+
+// Rollback gives a sandbox that isn't running what a snapshot has. What it had since is gone, unless another snapshot has it.
+func (f Folder) Rollback(name, snapshot string) error {
+	making, err := f.making()
+	if err != nil {
+		return err
+	}
+	err = f.rollback(name, snapshot)
+	making.Close()
+	return errors.Join(err, f.prune())
+}
+
+func (f Folder) rollback(name, snapshot string) error {
+	if _, err := f.Load(name); err != nil {
+		return err
+	}
+	lock, err := f.take(name)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	_, err = f.Change(name, func(s *Sandbox) error {
+		snap, err := s.snapshot(snapshot)
+		if err != nil {
+			return err
+		}
+		s.Files, s.Changed = snap.Files, false
+		s.Layer, err = f.newLayer()
+		return err
+	})
+	return err
+}
+
+// Fork makes another sandbox of one, or of a snapshot of it, with its files and the words of its starts. It is stopped. What to says of it
+// is its name, who makes it, and when.
+func (f Folder) Fork(ctx context.Context, from, snapshot string, still Still, to Sandbox, complete func(*Sandbox) error) error {
+	making, err := f.making()
+	if err != nil {
+		return err
+	}
+	defer making.Close()
+	if _, err := f.Load(to.Name); !errors.Is(err, ErrNone) { // told before anything is copied
+		return cmp.Or(err, ErrExists)
+	}
+	var of Sandbox
+	var files Files
+	if snapshot == "" {
+		err = f.settled(ctx, from, still, func(s *Sandbox, now Files) error {
+			of, files = *s, now
+			return nil
+		})
+	} else if of, err = f.Load(from); err == nil {
+		var snap Snapshot
+		snap, err = of.snapshot(snapshot)
+		files = snap.Files
+	}
+	if err != nil {
+		return err
+	}
+	to.Ring, to.Restart, to.Quota, to.Dir, to.Words, to.Files = of.Ring, of.Restart, of.Quota, of.Dir, of.Words, files
+	return f.Create(to, complete)
+}
+
+// prune removes the layers that no sandbox names, unless somebody is about to; then a later one does. It removes nothing while what any
+// sandbox has can't be read.
+func (f Folder) prune() error {
+	if _, err := os.Lstat(f.layers()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := f.lockLayers(unix.LOCK_EX | unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	named := map[string]bool{}
+	for _, name := range f.names() {
+		s, err := f.Load(name)
+		if errors.Is(err, ErrNone) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("no layer is removed: %w", err)
+		}
+		named[s.Layer] = true
+		for _, id := range s.Below {
+			named[id] = true
+		}
+		for _, snap := range s.Snapshots {
+			for _, id := range snap.Below {
+				named[id] = true
+			}
+		}
+	}
+	dirs, err := os.ReadDir(f.layers())
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		if layerName.MatchString(d.Name()) && !named[d.Name()] {
+			err = errors.Join(err, f.drop(d.Name()))
+		}
+	}
+	return err
+}
