@@ -126,7 +126,8 @@ func attacksCommand(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		err = errors.Join(p.read(platform, bytes.NewReader(b)), p.listen(platform, bytes.NewReader(b)))
+		platform, read := p.reader(platform)
+		err = errors.Join(read(platform, bytes.NewReader(b)), p.listen(platform, bytes.NewReader(b)))
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}

@@ -5,12 +5,14 @@
 //
 //	testtable watch FILE    < events         keeps the events, prints failures as they come
 //	testtable guest FILE    < output         the same for test/vm/suite.sh, which has no go tool
-//	testtable report [-must-run] [-step NAME]… host=FILE… vm=FILE…
+//	testtable again < events                 what to try a second time: by line, a package and a pattern
+//	testtable report [-must-run] [-step NAME]… host=FILE… vm=FILE… again:host=FILE…
 //	testtable attacks [-tests] [-commit NAME] host=FILE… vm=FILE…    writes docs/attacks.md
 //
 // report merges the platforms: a test is skipped only if it was skipped wherever
 // it was met, and its reasons are shown. With -must-run such a test is a failure:
 // a suite that is green because nothing ran is the failure this program is for.
+// A test that passes at a second try (again:) has passed, and is named before the last line.
 // A stream that stops in the middle, or holds no event at all, is a failure too.
 // The last line is "N passed, N failed, N skipped".
 //
@@ -44,7 +46,7 @@ func main() {
 
 func run(args []string, in io.Reader, out io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("want watch, guest, report or attacks")
+		return errors.New("want watch, guest, again, report or attacks")
 	}
 	switch args[0] {
 	case "watch", "guest":
@@ -60,6 +62,8 @@ func run(args []string, in io.Reader, out io.Writer) error {
 			return guest(in, f, out)
 		}
 		return watch(in, f, out)
+	case "again":
+		return again(in, out)
 	case "report":
 		return reportCommand(args[1:], out)
 	case "attacks":
@@ -91,7 +95,8 @@ func reportCommand(args []string, out io.Writer) error {
 			steps = append(steps, fmt.Sprintf("%s results (%v)", platform, err))
 			continue
 		}
-		err = t.read(platform, f)
+		platform, read := t.reader(platform)
+		err = read(platform, f)
 		f.Close()
 		if err != nil {
 			steps = append(steps, fmt.Sprintf("%s results in %s (%v)", platform, file, err))

@@ -61,6 +61,11 @@ func (t *table) read(platform string, in io.Reader) error {
 	if !slices.Contains(t.platforms, platform) {
 		t.platforms = append(t.platforms, platform)
 	}
+	return scanInto(t, platform, in, func(event) {})
+}
+
+// scanInto adds a stream, and shows each event.
+func scanInto(t *table, platform string, in io.Reader, show func(event)) error {
 	last := map[id]string{}
 	events := 0
 	err := scan(in, func(_ []byte, e event, ok bool) error {
@@ -68,6 +73,7 @@ func (t *table) read(platform string, in io.Reader) error {
 			return nil
 		}
 		events++
+		show(e)
 		if e.Action == "build-fail" {
 			t.at(id{pkg: e.ImportPath}, platform).outcome = failed
 			return nil

@@ -231,3 +231,45 @@ func TestCommandLineIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// A second try counts for the tests that pass in it, with the package around them, and is told.
+func TestSecondTry(t *testing.T) {
+	const p, raced = "agentrun/x", `{"Action":"output","Package":"agentrun/x","Test":"B","Output":"    testing.go:1: race detected during execution of test\n"}` + "\n"
+	first := stream(p, "start .", "run A", "pass A", "run B", "run B/s", "fail B/s", "fail B", "run C", "fail C", "fail .")
+	for name, tc := range map[string]struct{ first, want string }{
+		"two failed":         {first, "agentrun/x ^(B|C)$\n"},
+		"none failed":        {stream(p, "start .", "run A", "pass A", "pass ."), ""},
+		"a race":             {raced + first, ""},
+		"one without an end": {stream(p, "start .", "run A", "run B", "fail B", "fail ."), ""},
+		"too many":           {stream(p, "start .", "fail A", "fail B", "fail C", "fail D", "fail ."), ""},
+		"not built":          {`{"Action":"build-fail","ImportPath":"agentrun/y"}` + "\n" + first, ""},
+	} {
+		var out bytes.Buffer
+		if err := again(strings.NewReader(tc.first), &out); err != nil || out.String() != tc.want {
+			t.Errorf("%s: %q, %v, want %q", name, out.String(), err, tc.want)
+		}
+	}
+	for name, tc := range map[string]struct{ second, last, note string }{
+		"both pass":         {stream(p, "start .", "run B", "run B/s", "pass B/s", "pass B", "run C", "pass C", "pass ."), "3 passed, 0 failed, 0 skipped", "passed at the second try: x.B on host\npassed at the second try: x.C on host\n"},
+		"one fails again":   {stream(p, "start .", "run B", "run B/s", "pass B/s", "pass B", "run C", "fail C", "fail ."), "1 passed, 2 failed, 0 skipped", ""},
+		"a leak at its end": {stream(p, "start .", "run B", "pass B", "run C", "pass C", "fail ."), "1 passed, 2 failed, 0 skipped", ""},
+		"skipped now":       {stream(p, "start .", "skip B", "pass ."), "1 passed, 2 failed, 0 skipped", ""},
+	} {
+		table := newTable()
+		for of, text := range map[string]string{"host": first} {
+			platform, read := table.reader(of)
+			if err := read(platform, strings.NewReader(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		platform, read := table.reader("again:host")
+		if err := read(platform, strings.NewReader(tc.second)); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		err := table.print(&out, true, nil)
+		if lastLine(out.String()) != tc.last || !strings.Contains(out.String(), tc.note) || (err == nil) != strings.Contains(tc.last, " 0 failed") {
+			t.Errorf("%s: %v\n%s", name, err, out.String())
+		}
+	}
+}
