@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,7 +21,7 @@ import (
 func changesCommands(g *global) []*cli.Command {
 	about := `
 
-RUN is a run with --workspace-mode overlay that is over, by its id or the beginning of it.
+RUN is a run with --workspace-mode overlay that is over, by its id, the beginning of it, or its name: then the newest that is called so.
 
 `
 	return []*cli.Command{
@@ -63,6 +64,11 @@ Exit code: 0; 125 no such run, or another error.`,
 func (g *global) onChanges(do func(c *cli.Context, s *changes.Set, paths []string) error) cli.ActionFunc {
 	return verb.Action(func(c *cli.Context, a []string) error {
 		s, err := g.Changes().Open(a[0])
+		if errors.Is(err, changes.ErrNone) { // by its name, the newest
+			if r, ferr := liveOf(g).findEnded(a[0], err); ferr == nil {
+				s, err = g.Changes().Open(r.ID)
+			}
+		}
 		if err != nil {
 			return err
 		}

@@ -13,8 +13,8 @@
 // is. The table carries machine, kernel, versions, commit, load and command.
 //
 // It never judges a figure. The exit code is 0 when everything could be run, 1 when something could not
-// (the table then says what and why), 2 for a wrong flag. crun alone may be missing or unable: it is a
-// row that says so.
+// (the table then says what and why), 2 for a wrong flag. crun, podman and docker alone may be missing or
+// unable: they are rows that say so.
 //
 // It needs root, gcc with a static libc, the go command, bwrap, runc, squid and tinyproxy, and to be started in the root of the
 // sources. What it puts on the host (one

@@ -96,6 +96,7 @@ var parts = []struct {
 }{
 	{"cold start", (*bench).coldStart},
 	{"launch step", (*bench).launchSteps},
+	{"enter", (*bench).enter},
 	{"bare binary", (*bench).bareStart},
 	{"memory", (*bench).memory},
 	{"system call", (*bench).systemCalls},

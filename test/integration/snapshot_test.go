@@ -29,7 +29,7 @@ func TestM23SnapshotForkRollback(t *testing.T) {
 			p.must("start", "dev")
 			p.in("dev", "cd; echo one > a; mkdir -p d/sub; echo deep > d/e; ln -s /etc/passwd link; mkdir gone; : > gone/x")
 			if ring == "1" {
-				p.in("dev", "echo made > /usr/local/made; rm -r /usr/share/common-licenses; mv /usr/share/doc /usr/share/renamed")
+				p.in("dev", "echo made > /usr/local/made; rm -r /usr/share/common-licenses; mv /usr/share/base-files /usr/share/renamed")
 			}
 			p.must("snapshot", "dev", "live")
 			p.must("stop", "dev")
@@ -64,8 +64,8 @@ func TestM23SnapshotForkRollback(t *testing.T) {
 					t.Errorf("%s: %q, want %q", name, got, want)
 				}
 				if ring == "1" {
-					got := p.in(name, "cat /usr/local/made; ls -d /usr/share/common-licenses /usr/share/doc 2>/dev/null; ls -d /usr/share/renamed/bash; stat -c %u /usr/local/made")
-					if got != "made\n/usr/share/renamed/bash\n1000" {
+					got := p.in(name, "cat /usr/local/made; ls -d /usr/share/common-licenses /usr/share/base-files 2>/dev/null; ls -d /usr/share/renamed/motd; stat -c %u /usr/local/made")
+					if got != "made\n/usr/share/renamed/motd\n1000" {
 						t.Errorf("%s: root %q", name, got)
 					}
 				}
