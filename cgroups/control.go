@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -151,6 +152,19 @@ func (g *Group) unfreeze() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Frozen tells whether its processes stand still, or are about to. A group that can't be read doesn't.
+func (g *Group) Frozen() bool {
+	file, want := g.unifiedFile("cgroup.freeze"), "1"
+	if file == "" {
+		file, want = g.v1Freezer(), "FR" // FREEZING, FROZEN
+	}
+	if file == "" {
+		return false
+	}
+	text, err := readFile(file)
+	return err == nil && strings.HasPrefix(text, want)
 }
 
 // Thaw lets the processes run again and returns when the kernel says that they do.

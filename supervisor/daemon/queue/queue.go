@@ -4,13 +4,15 @@
 // number of runs for a bounded time, so that a full node gives each caller one answer instead of launches that fail half-way.
 //
 // It decides by memory and by number. What a run may take counts until it is taken; what it has taken is gone from the host's
-// available memory already. A host that doesn't tell how much it has counts as full.
+// available memory already. One that stands still (paused, frozen) takes no more, and counts again when it goes on. A host that doesn't
+// tell how much it has counts as full, and so does one that waits for memory most of the time, however much it calls available.
 package queue
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,8 +53,12 @@ type Queue struct {
 // Memory is what the queue asks the host; tests give their own.
 type Memory struct {
 	Available func() (int64, error)        // bytes that can be had without swapping
-	Used      func(run string) (now int64) // by a run; 0: not known
+	Used      func(run string) (now int64) // by a run; 0: not known; math.MaxInt64: it takes no more, since it stands still
+	Stalled   func() float64               // percent of the last 10 s in which all that wanted to run waited for memory; nil: not known
 }
+
+// mostStalled is where a host has no room for more, whatever it calls available: what runs already is slowed by as much.
+const mostStalled = 10
 
 // Slot is the place of one run.
 type Slot struct {
@@ -248,6 +254,12 @@ func (q *Queue) fitsMemory(memory int64, why *string) bool {
 		*why = err.Error()
 		return false
 	}
+	if q.host.Stalled != nil {
+		if stalled := q.host.Stalled(); stalled > mostStalled {
+			*why = fmt.Sprintf("the host waits for memory %.0f %% of its time (/proc/pressure/memory)", stalled)
+			return false
+		}
+	}
 	free := available - q.limits.Reserve - memory
 	if free >= q.share(q.promised()) {
 		return true // even if none of the live ones used anything yet
@@ -289,12 +301,29 @@ func ThisHost() Memory {
 		if err != nil {
 			return 0
 		}
+		if group.Frozen() {
+			return math.MaxInt64
+		}
 		stats, err := group.Stats()
 		if err != nil {
 			return 0
 		}
 		return stats.MemoryCurrent
-	}}
+	}, Stalled: memStalled}
+}
+
+// memStalled reads PSI (Documentation/accounting/psi.rst); 0 where the kernel keeps none.
+func memStalled() (percent float64) {
+	text, err := read.Kernel("/proc/pressure/memory")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(text) {
+		if _, err := fmt.Sscanf(line, "full avg10=%f", &percent); err == nil {
+			return percent
+		}
+	}
+	return 0
 }
 
 // memAvailable is the kernel's own estimate (proc_meminfo(5)).

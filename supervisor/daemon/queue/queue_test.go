@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -115,6 +116,31 @@ func TestQueueMemory(t *testing.T) {
 		available.Store(400 << 20)
 		if err := <-in; err != nil {
 			t.Error(err)
+		}
+		// What stands still takes no more.
+		q = New(Limits{Reserve: 100 << 20, Share: 1}, Memory{Available: func() (int64, error) { return 1000 << 20, nil }, Used: func(run string) int64 {
+			if run == "still" {
+				return math.MaxInt64
+			}
+			return 0
+		}})
+		for i := range 10 {
+			s, err := q.Enter(t.Context(), 256<<20)
+			if err != nil {
+				t.Fatalf("beside %d that stand still: %v", i, err)
+			}
+			q.Started(s, "still")
+			time.Sleep(time.Second)
+		}
+		// A host that waits for memory has none, whatever it says.
+		stalled := 10.0
+		q = New(Limits{Waiting: 10, Share: 1, Timeout: time.Millisecond}, Memory{Available: plenty.Available, Used: plenty.Used, Stalled: func() float64 { return stalled }})
+		if _, err := q.Enter(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+		stalled = 10.1
+		if _, err := q.Enter(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "pressure") {
+			t.Errorf("on a host that waits for memory: %v", err)
 		}
 		// A host that doesn't tell has no room.
 		q = New(Limits{Waiting: 10, Share: 1, Timeout: time.Millisecond}, Memory{Available: func() (int64, error) { return 0, io.ErrUnexpectedEOF }, Used: func(string) int64 { return 0 }})
