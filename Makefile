@@ -101,8 +101,8 @@ test-agents-long: build probe ## Claude Code for half an hour on a lease that is
 	bash test/agents/install.sh .cache/agents claude
 	AGENTRUN_TEST_AGENTS=$(CURDIR)/.cache/agents AGENTRUN_TEST_SLOW=25 $(GO) test -tags $(TAGS),agents -count 1 -v -timeout 60m -run TestRealAgentForHalfAnHour ./test/integration
 
-crowd: build probe ## CROWD (500) idle sandboxes at once in one daemon with its defaults, none refused
-	AGENTRUN_TEST_SERVE_CROWD=$(or $(CROWD),500) AGENTRUN_TEST_MUST_RUN=1 $(GO) test -count=1 -v -timeout 30m -run '^TestServeCrowd$$' ./test/integration
+crowd: build probe ## CROWD (500) idle sandboxes at once in one daemon with its defaults, none refused; then as many that are kept, a tenth busy
+	AGENTRUN_TEST_SERVE_CROWD=$(or $(CROWD),500) AGENTRUN_TEST_MUST_RUN=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestServeCrowd|TestM23ManyKeptSandboxes)$$' ./test/integration
 
 fuzz: $(STUB) ## each fuzz target for FUZZTIME (default 1m)
 	@GO="$(GO)" FUZZTIME="$(or $(FUZZTIME),1m)" bash test/run.sh fuzz

@@ -415,3 +415,57 @@ func TestM23KeptRootless(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// M-3, M-23: on a node whose memory is promised once, kept sandboxes that are idle are paused and make room for others; one that is used goes
+// on. make crowd has 500 of them, a tenth busy, with the defaults.
+func TestM23ManyKeptSandboxes(t *testing.T) {
+	available := 0
+	for _, line := range lines("/proc/meminfo") {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			fmt.Sscan(rest, &available)
+		}
+	}
+	many, flags, memory := 5, []string{"--memory-share", "1", "--memory-reserve", fmt.Sprintf("%dKiB", available*2/3)}, available/4
+	if os.Getenv("AGENTRUN_TEST_SERVE_CROWD") != "" {
+		many, flags, memory = count(t, "AGENTRUN_TEST_SERVE_CROWD", 0), nil, 512<<10
+	}
+	config := write(t, filepath.Join(t.TempDir(), "config.yaml"), "ranges:\n- {ring: 2, memory: 1000GiB}\n", 0o600)
+	n := startDaemon(t, flags...)
+	p := place{t, n.run, n.state}
+	p.must("--config", config, "create", "--name", "idle", "--no-gateway", "--ring", "2", "--idle-pause", "1s", "--memory", fmt.Sprintf("%dKiB", memory))
+	p.kept("busy", "--ring", "2", "--cpus", "0.1", "--memory", "16M", "--", "/bin/sh", "-c", "while :; do :; done")
+	var idle, busy []string
+	for i := range many {
+		of, name := "idle", fmt.Sprintf("idle%d", i)
+		if i%10 == 9 {
+			of, name = "busy", fmt.Sprintf("busy%d", i)
+			busy = append(busy, name)
+		} else {
+			idle = append(idle, name)
+		}
+		p.must("fork", of, name)
+		t.Cleanup(func() { p.do("rm", "-f", name) })
+		p.must("--config", config, "start", name)
+	}
+	states := func() map[string]int {
+		of := map[string]int{}
+		for _, b := range asked[[]box](p, "ps") {
+			of[b.State]++
+		}
+		return of
+	}
+	eventually(t, hang(), "the idle ones are paused", func() bool { return states()["paused"] == len(idle) })
+	if of := states(); of["running"] != len(busy) {
+		t.Errorf("they are %v, want %d that run", of, len(busy))
+	}
+	t.Logf("%d kept sandboxes, %d of them busy: the daemon uses %d KiB, of the host's memory is left: %s", many, len(busy), inKiB(n.Process.Pid, "status", "VmRSS:"), lines("/proc/meminfo")[2])
+	if got := p.in(idle[0], "echo woken"); got != "woken" {
+		t.Errorf("one that is used: %q", got)
+	}
+	for _, name := range append(idle, busy...) {
+		p.must("rm", "-f", name)
+	}
+	if left, _ := filepath.Glob(filepath.Join(p.state, "layers", "*")); len(left) != 2 { // of the two that were forked
+		t.Errorf("left: %v", left)
+	}
+}

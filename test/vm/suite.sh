@@ -64,7 +64,7 @@ same+=(TestM23PortsOfALiveRun TestM23HostileServer TestM23OwnPortsStay TestM23Br
 # what is names, shapes and protocol.
 same+=(TestM3IdleRunsArePaused TestM23PauseIsTheWeakest TestHostileRootShapes TestH19HostileUndo)
 # And of snapshots what is words and counts.
-same+=(TestM23SnapshotWrongInput TestM23LayersAreBounded TestM23ADayInASandbox)
+same+=(TestM23SnapshotWrongInput TestM23LayersAreBounded TestM23ADayInASandbox TestM23ManyKeptSandboxes)
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
