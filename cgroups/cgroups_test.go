@@ -654,6 +654,23 @@ func TestWithin(t *testing.T) {
 	})
 }
 
+// M-3: a group within that is gone holds up nobody who lowers the one above, at once.
+func TestLoweredWhenOneWithinIsGone(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		high, low := Limits{CPU: 0.5, Memory: 256 << 20, PIDs: 50}, Limits{CPU: 0.2, Memory: 256 << 20, PIDs: 50}
+		p := create(t, high)
+		for range 10 {
+			g, err := Create(p.Name()+"/inner", high)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(g.Remove(t.Context()), p.Update(low), p.Update(high)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // M-2: whatever nodes a process of the group comes to see, it opens but a few devices, and a group within it no more.
 func TestM2Devices(t *testing.T) {
 	eachMode(t, func(t *testing.T) {

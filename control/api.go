@@ -149,6 +149,7 @@ type ExecRequest struct {
 	Rows    int           `json:"rows,omitempty"`          // of it, at first
 	Columns int           `json:"columns,omitempty"`
 	Timeout time.Duration `json:"timeout_ns,omitempty"` // 0: as long as the run lives
+	Limits  Limits        `json:"limits,omitzero"`      // of its own, within the run's; then what it leaves behind ends with it
 	Detach  bool          `json:"detach,omitempty"`     // it is answered when the command has been executed, which goes on; what it writes is nobody's
 }
 
@@ -234,6 +235,8 @@ type Controller interface {
 	// to an empty frame) into the folder that the path names. By is on record.
 	ReadFiles(ctx context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error
 	WriteFiles(ctx context.Context, id string, r FilesRequest, by string, conn io.ReadWriter) error
+	// Watch calls send for what changes below the folder that the path names, until ctx ends, the run or the folder does, or send fails.
+	Watch(ctx context.Context, id string, r FilesRequest, send func(FileChange) error) error
 	// Exec runs a further command in a run, with conn as its input and output, and returns when it has ended. The end of conn kills it.
 	Exec(ctx context.Context, id string, r ExecRequest, by string, conn io.ReadWriter) error
 	// Publish has a server in a run be reached from the host, Ports lists what is, and Unpublish ends it. By is on record.

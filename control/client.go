@@ -134,7 +134,12 @@ func (c *Client) Events(ctx context.Context, since uint64, follow bool, send fun
 	if since == SinceNow {
 		from = "now"
 	}
-	r, err := c.do(ctx, uhttp.Call{Method: "GET", Target: "/v1/events?since=" + from + "&follow=" + strconv.FormatBool(follow), Accept: "text/event-stream"})
+	return stream(ctx, c, uhttp.Call{Method: "GET", Target: "/v1/events?since=" + from + "&follow=" + strconv.FormatBool(follow), Accept: "text/event-stream"}, send)
+}
+
+// stream reads what comes as server-sent events.
+func stream[T any](ctx context.Context, c *Client, call uhttp.Call, send func(T) error) error {
+	r, err := c.do(ctx, call)
 	if err != nil {
 		return err
 	}
@@ -147,7 +152,7 @@ func (c *Client) Events(ctx context.Context, since uint64, follow bool, send fun
 		if !ok {
 			continue
 		}
-		var e Event
+		var e T
 		if err := json.Unmarshal(data, &e); err != nil {
 			return c.broke(err)
 		}

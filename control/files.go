@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -34,6 +35,15 @@ type FileInfo struct {
 // FileList is what POST /v1/sandboxes/{id}/files answers.
 type FileList struct {
 	Files []FileInfo `json:"files"`
+}
+
+// FileChange is what became of a name below a watched folder.
+type FileChange struct {
+	Time   time.Time `json:"time"`
+	Kind   string    `json:"kind"`             // watching (the first), created, written, attributes, removed, unwatched, lost
+	Path   string    `json:"path,omitempty"`   // in the sandbox, whole
+	Folder bool      `json:"folder,omitempty"` // it is, or was, one
+	Lost   int       `json:"lost,omitempty"`   // at least so many changes were more than could be told
 }
 
 // Copied is the last that is said of a read or a write, on the stream Stderr. With an error what was copied until then stays.
@@ -92,6 +102,46 @@ func copies(do func(c Controller, ctx context.Context, id string, r FilesRequest
 		conn := &lazy{q: q, in: q.in, start: func() error { return q.w.Upgrade(filesProtocol) }}
 		return do(q.s.Controller, q.ctx, q.id, r, q.peer.by(), conn)
 	}
+}
+
+// watch streams changes as events do. The answer begins with the first, so that a folder that isn't there is refused.
+func (q *call) watch() error {
+	var r FilesRequest
+	err := decodeBody(q.request.Body, &r)
+	if err == nil {
+		err = r.check()
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := q.reading()
+	defer cancel()
+	w := &lazy{q: q, start: func() error { return q.w.Start("text/event-stream") }}
+	stop := func() {}
+	defer func() { stop() }()
+	begun := false
+	return q.s.Controller.Watch(ctx, q.id, r, func(c FileChange) error {
+		text, err := json.Marshal(c)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil {
+			return err
+		}
+		if !begun {
+			begun, stop = true, q.beat(w)
+		}
+		return nil
+	})
+}
+
+// Watch is Controller's.
+func (c *Client) Watch(ctx context.Context, id string, r FilesRequest, send func(FileChange) error) error {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return stream(ctx, c, uhttp.Call{Method: "POST", Target: runPath(id) + "/watch", Accept: "text/event-stream", Body: body}, send)
 }
 
 // Files is Controller's.

@@ -203,17 +203,25 @@ func (q *call) limits(l Limits) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case l.CPU < 0 || math.IsInf(l.CPU, 0):
-		return nil, badField("cpu", "want a number of processors")
-	case l.Memory < 0:
-		return nil, badField("memory_bytes", "want a number of bytes")
-	case l.PIDs < 0:
-		return nil, badField("pids", "want a number of processes")
-	case l == Limits{}:
+	if l == (Limits{}) {
 		return nil, badField("body", "it changes nothing; give cpu, memory_bytes or pids")
 	}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
 	return q.s.Controller.Update(q.ctx, q.id, l, dryRun, q.peer.by())
+}
+
+func (l Limits) check() error {
+	switch {
+	case l.CPU < 0 || math.IsInf(l.CPU, 0):
+		return badField("cpu", "want a number of processors")
+	case l.Memory < 0:
+		return badField("memory_bytes", "want a number of bytes")
+	case l.PIDs < 0:
+		return badField("pids", "want a number of processes")
+	}
+	return nil
 }
 
 func (q *call) wait(ctx context.Context) (any, error) {
@@ -280,6 +288,9 @@ func (q *call) exec() error {
 		return badField("rows", "want 0 to 65535, here and in columns")
 	case r.TTY && r.Detach:
 		return badField("detach", "a detached command has no terminal")
+	}
+	if err := r.Limits.check(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancelCause(q.ctx)
 	defer cancel(nil)

@@ -70,8 +70,11 @@ func TestM23DocumentHasTheTypes(t *testing.T) {
 		"Process": Process{}, "Elevation": Elevation{}, "ElevateRequest": ElevateRequest{}, "LimitChange": LimitChange{}, "Selector": Selector{},
 		"KillRequest": KillRequest{}, "KillOneRequest": KillOneRequest{}, "KillResult": KillResult{}, "KillList": KillList{}, "RevokeRequest": RevokeRequest{},
 		"SignalRequest": SignalRequest{}, "ExtendRequest": ExtendRequest{}, "ExecRequest": ExecRequest{}, "Lease": Lease{}, "Pressure": Pressure{}, "Event": Event{}, "Done": Done{}, "Error": Error{},
-		"FilesRequest": FilesRequest{}, "FileInfo": FileInfo{}, "FileList": FileList{}, "Copied": Copied{},
+		"FilesRequest": FilesRequest{}, "FileInfo": FileInfo{}, "FileList": FileList{}, "FileChange": FileChange{}, "Copied": Copied{},
 		"PortRequest": PortRequest{}, "PortRemoval": PortRemoval{}, "PortInfo": PortInfo{}, "PortList": PortList{}, "Published": Published{},
+		"Kept": Kept{}, "KeptList": KeptList{}, "KeptRequest": KeptRequest{}, "KeptStart": KeptStart{}, "KeptStarted": KeptStarted{}, "KeptStop": KeptStop{},
+		"KeptRename": KeptRename{}, "KeptFor": KeptFor{}, "KeptRemoval": KeptRemoval{},
+		"KeptSnapshotName": KeptSnapshotName{}, "KeptFork": KeptFork{}, "KeptSnapshot": KeptSnapshot{},
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(schemas))); diff != "" {
 		t.Fatalf("types and schemas differ:\n%s", diff)

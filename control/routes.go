@@ -63,6 +63,7 @@ func routes() []route {
 		{"POST", "/v1/sandboxes/{id}/files", nil, posts((*call).files)},
 		{"POST", "/v1/sandboxes/{id}/read", nil, copies(Controller.ReadFiles)},
 		{"POST", "/v1/sandboxes/{id}/write", nil, copies(Controller.WriteFiles)},
+		{"POST", "/v1/sandboxes/{id}/watch", nil, (*call).watch},
 		{"POST", "/v1/sandboxes/{id}/exec", nil, (*call).exec},
 		{"GET", "/v1/sandboxes/{id}/ports", nil, reads((*call).ports)},
 		{"POST", "/v1/sandboxes/{id}/ports", nil, posts((*call).publish)},

@@ -181,6 +181,13 @@ func (f *fake) WriteFiles(_ context.Context, id string, r FilesRequest, _ string
 	}
 }
 
+func (f *fake) Watch(_ context.Context, id string, r FilesRequest, send func(FileChange) error) error {
+	if err := f.has(id); err != nil {
+		return err
+	}
+	return errors.Join(send(FileChange{Kind: "watching", Path: r.Path}), send(FileChange{Kind: "created", Path: r.Path + "/a\nb"}))
+}
+
 func (f *fake) Publish(_ context.Context, id string, r PortRequest, by string) (Published, error) {
 	f.did("publish %s %v %s", id, r, by)
 	return Published{PortInfo: PortInfo{Port: r.Port, Address: "127.0.0.1:4"}, URL: "u", Token: "t"}, f.has(id)

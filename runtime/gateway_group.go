@@ -41,12 +41,16 @@ type runGroup struct {
 	serves  bool // its quota holds
 	used    cgroups.Stats
 
-	pacer pacer
+	joined joinGroups
+	pacer  pacer
 }
 
-// Update changes the run's limits, and the gateway's quota.
+// Update changes the run's limits, and the gateway's quota. On v1 a joined command has no more than the run's until it is told anew.
 func (r *runGroup) Update(l cgroups.Limits) error {
 	if err := r.Group.Update(l); err != nil {
+		return err
+	}
+	if err := r.eachJoin(false, func(g *cgroups.Group) error { return g.Update(g.Limits()) }); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/cgroups"
 	"agentrun/internal/fault"
 	"agentrun/internal/read"
 	"agentrun/internal/thread"
@@ -30,6 +31,7 @@ type Join struct {
 	Cwd     string        // absolute, inside; empty: the plan's
 	TTY     bool          // a terminal of its own
 	Timeout time.Duration // 0: as long as the run lives
+	Limits  Limits        // of its own, within the run's; 0 in a field: the run's
 	Stdin   io.Reader     // nil: it reads the end at once
 	Stdout  io.Writer
 	Stderr  io.Writer
@@ -80,8 +82,9 @@ func (j *Join) check() error {
 // each moment, and returns when it has ended. An error says why it was not started. The end of ctx kills it,
 // and so does the run's.
 //
-// It has nothing of whoever asks but its three streams. Its limits are the run's, in whose cgroup it is.
-// What it starts and leaves behind is the run's too, and ends with it.
+// It has nothing of whoever asks but its three streams. Its limits are the run's, in whose cgroup it is, and
+// its own within those (join_group.go). What it starts and leaves behind is the run's too, and ends with it;
+// of one with limits of its own it ends with the command.
 func (v *Live) Join(ctx context.Context, ask Join) (Status, error) {
 	j := &joiner{live: v, ask: &ask}
 	if err := v.joins.enter(j); err != nil {
@@ -122,6 +125,10 @@ type joiner struct {
 	control *stub.Conn
 	status  Status
 
+	group    *cgroups.Group // of its own; nil: it has no limits but the run's
+	oom      *os.File       // its OOMEvents
+	oomKills uint64
+
 	mu    sync.Mutex
 	begin int   // process group of all that the stub is before its number is known; 0: not started, or over
 	pid   int   // what becomes the command; 0: not known, or reaped
@@ -139,6 +146,7 @@ func (j *joiner) run(ctx context.Context, cancel context.CancelCauseFunc, ended 
 		j.kill(err)
 		ended <- j.killed()
 		j.abandon()
+		j.release()
 		return
 	}
 	began := time.Now()
@@ -149,6 +157,7 @@ func (j *joiner) run(ctx context.Context, cancel context.CancelCauseFunc, ended 
 		j.ask.OnStart()
 	}
 	ws := j.reap()
+	j.release()
 	j.drain()
 	j.judge(ws, time.Since(began))
 	j.ask.OnEnd(j.status)
@@ -309,6 +318,9 @@ func (j *joiner) verify(ctx context.Context) error {
 // letGo puts it on record, has its notifications served, and lets it execute.
 func (j *joiner) letGo(cancel context.CancelCauseFunc) error {
 	v := j.live
+	if err := j.hold(); err != nil {
+		return err
+	}
 	ring, _, _ := v.Ring()
 	if err := j.ask.OnRecord(j.plan.Command.program(), ring); err != nil {
 		return err
@@ -416,7 +428,7 @@ func (j *joiner) judge(ws unix.WaitStatus, took time.Duration) {
 	s.setEnd(ws)
 	s.WallTime, s.Output = took, j.io.written.Load()
 	why := j.killed()
-	if why == nil && s.Signal == "SIGKILL" && j.live.ends() {
+	if why == nil && s.Signal == "SIGKILL" && j.oomKills == 0 && j.live.ends() {
 		why = ErrEnded
 	}
 	policy, over := errors.AsType[*PolicyError](why)
@@ -425,6 +437,8 @@ func (j *joiner) judge(ws unix.WaitStatus, took time.Duration) {
 		s.State, s.Reason, s.ExitCode = TimedOut, overTime+j.ask.Timeout.String(), ExitTimeout
 	case over:
 		s.State, s.Reason, s.ExitCode = Policy, policy.Reason, ExitKilled
+	case errors.Is(why, errJoinMemory), why == nil && j.oomKills > 0:
+		s.State, s.Reason, s.ExitCode = OOM, j.overMemory(), ExitKilled
 	case why != nil:
 		s.State, s.Reason, s.ExitCode = Killed, why.Error(), ExitKilled
 	case s.Signal == "SIGKILL" && j.warden.killed.Load() != nil: // see run.judge

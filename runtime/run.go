@@ -399,24 +399,8 @@ func (r *run) refused(c seccomp.Call, a seccomp.Answer, e seccomp.Event, called 
 // watchOOM ends the whole run when one of its processes was killed for memory. cgroup v2 does that by
 // itself (memory.oom.group); on v1 the rest would go on half-blind.
 func (r *run) watchOOM(events *os.File) {
-	var count [8]byte
-	for {
-		if _, err := events.Read(count[:]); err != nil {
-			return
-		}
-		// The event comes before the kernel has chosen its victim; the count tells when it has. A second
-		// is ages for that, and an event without a victim leaves the run alone.
-		for range 500 {
-			kills, err := r.launch.group.OOMKills()
-			if err != nil {
-				return // the group is being removed: the run is over
-			}
-			if kills > 0 {
-				r.decide(verdict{OOM, r.overMemory()})
-				return
-			}
-			time.Sleep(2 * time.Millisecond)
-		}
+	if diedOfMemory(events, r.launch.group) {
+		r.decide(verdict{OOM, r.overMemory()})
 	}
 }
 

@@ -221,12 +221,8 @@ func (s *run) wait(ctx context.Context, k sandboxes.Sandbox) error {
 // StartSandbox starts a sandbox anew as nobody's wish but its own: with the same words, in the ring that its agent has by now, and on
 // record. The environment is that of who started it first.
 func (n *Node) StartSandbox(ctx context.Context, k sandboxes.Sandbox, environ []string) error {
-	h, err := n.Open()
+	err := n.RecordSandbox(hypervisor.SandboxLife{By: "agentrun", Change: "restarted", Name: k.Name, Run: k.Run, Restarts: k.Restarts})
 	if err != nil {
-		return err
-	}
-	err = h.RecordSandbox(hypervisor.SandboxLife{By: "agentrun", Change: "restarted", Name: k.Name, Run: k.Run, Restarts: k.Restarts})
-	if err = errors.Join(err, h.Close()); err != nil {
 		return err
 	}
 	var said bytes.Buffer

@@ -73,6 +73,10 @@ func (noRuns) Files(_ context.Context, id string, _ control.FilesRequest) ([]con
 	return nil, none(id)
 }
 
+func (noRuns) Watch(_ context.Context, id string, _ control.FilesRequest, _ func(control.FileChange) error) error {
+	return none(id)
+}
+
 func (noRuns) ReadFiles(_ context.Context, id string, _ control.FilesRequest, _ string, _ io.ReadWriter) error {
 	return none(id)
 }

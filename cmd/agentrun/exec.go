@@ -76,13 +76,13 @@ func joinAction(g *global, c *cli.Context) error {
 // execFlags are those that shape a sandbox, and those about input, output and the end.
 func execFlags() []cli.Flag {
 	return append(specFlags(), group(groupEnd,
-		&cli.StringFlag{Name: "in", Usage: "run COMMAND in the live run `REF`, beside its own; of the other flags only -t, -i, -d, --env, --cwd and --timeout go with it"},
+		&cli.StringFlag{Name: "in", Usage: "run COMMAND in the live run `REF`, beside its own; of the other flags only -t, -i, -d, --env, --cwd, --timeout, --memory, --cpus and --pids go with it"},
 		&cli.BoolFlag{Name: "i", Aliases: []string{"interactive"}, Usage: "pass stdin on even from a terminal (without: only what is piped in)"},
 		&cli.StringFlag{Name: "status-file", Usage: "write how it ended to `FILE`, as JSON"},
 		&cli.BoolFlag{Name: "json", Usage: "print how it ended on stderr, as one line of JSON"},
 		&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
 		&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
-		&cli.StringFlag{Name: sandboxFlag, Hidden: true},
+		&cli.StringFlag{Name: supervisor.SandboxFlag, Hidden: true},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
 		&cli.StringFlag{Name: "idle-pause", Usage: "with -d: pause the run when it has done next to nothing for `TIME`, 1s or more; exec --in, cp and signal let it go on", DefaultText: "never"},
 		&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},

@@ -27,7 +27,7 @@ import (
 // filesCommands are the verbs about files of live runs. Paths are the sandbox's: nothing of the agent's is looked up on the host, and what comes
 // out is unpacked where it can't lead out of.
 func (l *liveVerbs) filesCommands() []*cli.Command {
-	return []*cli.Command{l.cp(), l.cat(), l.ls(), l.stat()}
+	return []*cli.Command{l.cp(), l.cat(), l.ls(), l.stat(), l.watchFiles()}
 }
 
 func (l *liveVerbs) cp() *cli.Command {
@@ -384,6 +384,45 @@ Exit code: 0; 1 refused, or not there; 2 usage.`,
 		Flags:  []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print it as JSON"}},
 		Action: func(c *cli.Context) error { return l.listFiles(c, true) },
 	})
+}
+
+func (l *liveVerbs) watchFiles() *cli.Command {
+	return l.verb(&cli.Command{
+		Name:      "watch",
+		Usage:     "print what changes below a folder of a live run",
+		ArgsUsage: "REF:PATH",
+		Description: `Until the run or the folder ends, whoever made the change; on the folder's file system, in what the agent may read. Changes of one name
+within a tenth of a second are told once, and what is more than 100 in it only counted (lost).
+
+   agentrun watch planner:/workspace
+   agentrun watch planner: --json
+
+Exit code: 0; 1 refused, not there, or more than 2048 folders; 2 usage.`,
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print each as a line of JSON"}},
+		Action: func(c *cli.Context) error {
+			r, request, err := l.fileOf(c)
+			if err != nil {
+				return err
+			}
+			to := printChange
+			if c.Bool("json") {
+				to = func(f control.FileChange) error { return printLine(f) }
+			}
+			return refusal("watch files of "+r.label(), r.by.Watch(c.Context, r.ID, request, to))
+		},
+	})
+}
+
+func printChange(f control.FileChange) error {
+	what := f.Path
+	switch {
+	case f.Lost > 0:
+		what = fmt.Sprintf("at least %d changes", f.Lost)
+	case f.Folder:
+		what = strings.TrimSuffix(what, "/") + "/"
+	}
+	_, err := fmt.Println(oneLine(fmt.Sprintf("%s  %-10s  %s", f.Time.Local().Format("15:04:05.000"), f.Kind, what)))
+	return err
 }
 
 func (l *liveVerbs) listFiles(c *cli.Context, self bool) error {

@@ -27,6 +27,7 @@ import (
 	"agentrun/supervisor/homes"
 	"agentrun/supervisor/killhooks"
 	"agentrun/supervisor/live"
+	"agentrun/supervisor/sandboxes"
 )
 
 // global are the flags that every command has. Of flag, environment, configuration file and default,
@@ -38,7 +39,9 @@ type global struct {
 	caller     *supervisor.Caller
 	served     bool                // it is a client of this daemon
 	runs       bool                // the command is exec
+	creates    bool                // the command is create, asked for over the daemon's API
 	request    *supervisor.Request // what the client asks for; nil: nothing is to be run
+	sandbox    *sandboxes.Sandbox  // that is to be created by it; nil: it is to be run
 	unknown    error               // a command that there is not
 	detachedFD int                 // this process is the supervisor of a detached run
 }

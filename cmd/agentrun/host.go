@@ -98,7 +98,7 @@ whose time is over (create --keep-for).
 			err = errors.Join(err, serr)
 			for _, name := range swept {
 				removed = append(removed, "sandbox "+name)
-				err = errors.Join(err, g.onRecord(hypervisor.SandboxLife{Change: "removed", Name: name}))
+				err = errors.Join(err, g.RecordSandbox(hypervisor.SandboxLife{By: operatorName(), Change: "removed", Name: name}))
 			}
 			if c.Bool("json") {
 				if removed == nil {

@@ -21,11 +21,11 @@ import (
 )
 
 // joinFlags are those of exec that mean something with --in: the run has all else already.
-var joinFlags = []string{"in", "t", "tty", "d", "detach", "i", "interactive", "env", "cwd", "timeout", "no-daemon"}
+var joinFlags = []string{"in", "t", "tty", "d", "detach", "i", "interactive", "env", "cwd", "timeout", "memory", "cpus", "pids", "no-daemon"}
 
 // join is exec --in: a further command in a live run.
 func (l *liveVerbs) join(c *cli.Context) error {
-	const example = "agentrun exec --in REF [-t] [-d] [--env K=V] [--cwd DIR] [--timeout T] -- COMMAND [ARG…]"
+	const example = "agentrun exec --in REF [-t] [-d] [--env K=V] [--cwd DIR] [--timeout T] [--memory SIZE] [--cpus N] [--pids N] -- COMMAND [ARG…]"
 	for _, name := range c.LocalFlagNames() {
 		if !slices.Contains(joinFlags, name) {
 			return usagef(example, "--%s: with --in the run has its own", name)
@@ -48,6 +48,12 @@ func (l *liveVerbs) join(c *cli.Context) error {
 			return usagef(example, "--timeout %.64q: want a time above 0", c.String("timeout"))
 		}
 		ask.Timeout = time.Duration(limit)
+	}
+	if c.IsSet("cpus") || c.IsSet("memory") || c.IsSet("pids") {
+		var err error
+		if ask.Limits, err = newLimits(c); err != nil {
+			return err
+		}
 	}
 	j := joining{l: l, ref: c.String("in"), ask: ask, in: strings.NewReader("")}
 	if ask.TTY || c.Bool("i") || !isTerminal(os.Stdin) {

@@ -183,6 +183,14 @@ func (f *fakeSuper) Files(context.Context, string, control.FilesRequest) ([]cont
 	return f.files, f.refuse["files"]
 }
 
+func (f *fakeSuper) Watch(_ context.Context, _ string, r control.FilesRequest, send func(control.FileChange) error) error {
+	if err := f.refuse["watch"]; err != nil {
+		return err
+	}
+	return errors.Join(send(control.FileChange{Kind: "watching", Path: r.Path}), send(control.FileChange{Kind: "created", Path: r.Path + "/a\x1b[2J\nb"}),
+		send(control.FileChange{Kind: "lost", Lost: 7}))
+}
+
 func (f *fakeSuper) ReadFiles(context.Context, string, control.FilesRequest, string, io.ReadWriter) error {
 	return f.refuse["read"]
 }

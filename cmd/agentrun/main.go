@@ -93,6 +93,9 @@ func complete(commands []*cli.Command) {
 
 // commands are all there are, or the one of a run, which the others would only slow down; a daemon carries out but that for its callers.
 func (g *global) commands() []*cli.Command {
+	if g.creates {
+		return []*cli.Command{createCommand(g)}
+	}
 	if g.served || g.runs {
 		return []*cli.Command{execCommand(g)}
 	}

@@ -22,7 +22,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		KeyFile: by.Path(c.String("key-file")),
 		Ring:    given(c, "ring", c.Int), Profile: c.String("profile"),
 		Workspace: by.Path(c.String("workspace")), WorkspaceMode: c.String("workspace-mode"), Rootfs: by.Path(c.String("rootfs")),
-		Home: c.String("home"), Sandbox: c.String(sandboxFlag), Keep: by.Path(c.String("keep")), Cwd: c.String("cwd"),
+		Home: c.String("home"), Sandbox: c.String(supervisor.SandboxFlag), Keep: by.Path(c.String("keep")), Cwd: c.String("cwd"),
 		Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
 		TTY: c.Bool("t"), Interactive: c.Bool("i"), BestEffort: c.Bool("best-effort"),
 		NoGateway: c.Bool("no-gateway"), Gateway: by.Path(c.String("gateway")), Policy: by.Path(c.String("policy")),

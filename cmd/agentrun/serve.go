@@ -50,8 +50,9 @@ func serveAction(g *global, c *cli.Context) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
+	s := new(clients)
 	return daemon.Serve(c.Context, daemon.Options{
-		Node: &g.Node, Settings: settings, Metrics: metrics, Read: new(clients).read,
+		Node: &g.Node, Settings: settings, Metrics: metrics, Read: s.read, ReadCreate: s.readCreate,
 		Reload: func() (daemon.Settings, error) {
 			cfg, err := readConfig(g.caller, c.String("config"))
 			if err != nil {
@@ -69,11 +70,20 @@ type clients struct{ reading sync.Mutex }
 // read tells what a client's command line asks for. What the library prints is kept until it has let go of
 // its lock: a client that doesn't read its output must not hold up the others.
 func (s *clients) read(ctx context.Context, by *supervisor.Caller, args []string) daemon.Asked {
-	g := &global{caller: by, served: true}
+	return s.ask(ctx, &global{caller: by, served: true}, args)
+}
+
+// readCreate is read of agentrun create, which only the API has the daemon do.
+func (s *clients) readCreate(ctx context.Context, by *supervisor.Caller, args []string) daemon.Asked {
+	return s.ask(ctx, &global{caller: by, served: true, creates: true}, args)
+}
+
+func (s *clients) ask(ctx context.Context, g *global, args []string) daemon.Asked {
+	by := g.caller
 	var printed, complaints bytes.Buffer
 	err := s.parse(ctx, g, args, &printed, &complaints)
 	if err = cmp.Or(err, g.unknown); err == nil && g.request != nil {
-		return daemon.Asked{Node: &g.Node, Request: g.request}
+		return daemon.Asked{Node: &g.Node, Request: g.request, Sandbox: g.sandbox}
 	}
 	_, _ = by.Stdout.Write(printed.Bytes())
 	_, _ = by.Stderr.Write(complaints.Bytes())

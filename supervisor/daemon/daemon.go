@@ -33,7 +33,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"agentrun/control"
 	"agentrun/internal/handoff"
 	"agentrun/internal/hinted"
 	"agentrun/supervisor"
@@ -41,6 +40,7 @@ import (
 	"agentrun/supervisor/daemon/queue"
 	"agentrun/supervisor/daemon/systemd"
 	"agentrun/supervisor/live"
+	"agentrun/supervisor/sandboxes"
 )
 
 // Options say which node a daemon is for. All are required.
@@ -51,6 +51,8 @@ type Options struct {
 	// Read tells what a caller's command line asks for. It has told the caller what is wrong with it, and
 	// whatever else there is to say where there is nothing to run. It is called for many callers at once.
 	Read func(ctx context.Context, by *supervisor.Caller, args []string) Asked
+	// ReadCreate is Read of agentrun create.
+	ReadCreate func(ctx context.Context, by *supervisor.Caller, args []string) Asked
 	// Reload reads the settings again. After an error they stay as they are.
 	Reload func() (Settings, error)
 }
@@ -68,6 +70,7 @@ type Settings struct {
 type Asked struct {
 	Node    *supervisor.Node // that it is meant for
 	Request *supervisor.Request
+	Sandbox *sandboxes.Sandbox // that is to be created by Request (ReadCreate)
 	// Code is the caller's exit code where there is no request: all is said.
 	Code int
 }
@@ -139,7 +142,7 @@ func Serve(ctx context.Context, o Options) error {
 	})
 	d.runs = live.New(live.Options{
 		Node: d.node.Open, OwnNode: true, Log: d.node.Log, Codes: d.node.Codes, Metrics: d.metrics,
-		Undo: d.node.Undoer(supervisor.OwnCaller()), Operators: d.node.Operators, More: []control.Route{{Method: "POST", Path: "/v1/sandboxes", Own: true, Do: d.start}},
+		Undo: d.node.Undoer(supervisor.OwnCaller()), Operators: d.node.Operators, More: d.routes(),
 	})
 	defer d.runs.Close()
 	silence, err := d.runs.Serve(d.node.RunDir, ControlName, d.node.Version, d.node.Access)

@@ -4,10 +4,12 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 	"agentrun/runtime"
 	"agentrun/supervisor"
 	"agentrun/supervisor/daemon/queue"
+	"agentrun/supervisor/sandboxes"
 )
 
 // startRequest is a run that an operator wants over the control API (M-23). It means what the same words mean
@@ -38,36 +41,53 @@ const maxStarts = 32
 // settled are the flags that the API has decided, or that say something of a terminal there isn't.
 var settled = []string{"d", "detach", "i", "interactive", "t", "json", "no-daemon", "help", "h"}
 
-// words are the command line that a request stands for.
-func (q startRequest) words(n *supervisor.Node) ([]string, error) {
-	bad := func(field, format string, args ...any) error {
-		return &control.Error{Status: 400, Code: control.CodeBadRequest, Message: field + ": " + fmt.Sprintf(format, args...)}
-	}
-	if len(q.Command) == 0 {
-		return nil, bad("command", "want a list of texts, the program first")
-	}
-	if q.Dir != "" && !filepath.IsAbs(q.Dir) {
-		return nil, bad("dir", "want an absolute path")
-	}
-	for _, v := range q.Environ {
+func badRequest(field, format string, args ...any) error {
+	return &control.Error{Status: 400, Code: control.CodeBadRequest, Message: field + ": " + fmt.Sprintf(format, args...)}
+}
+
+func checkEnviron(environ []string) error {
+	for _, v := range environ {
 		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
-			return nil, bad("environ", "want NAME=VALUE each")
+			return badRequest("environ", "want NAME=VALUE each")
 		}
 	}
-	args := slices.Concat([]string{"agentrun"}, n.Flags(), []string{"exec", "--detach", "--json"})
+	return nil
+}
+
+// commandLine is that of another agentrun on this node.
+func commandLine(n *supervisor.Node, words ...string) []string {
+	return slices.Concat([]string{"agentrun"}, n.Flags(), words)
+}
+
+// words are the command line that a request stands for, of a verb and its own flags. said is a flag that is set, too.
+func (q startRequest) words(n *supervisor.Node, said string, verb ...string) ([]string, error) {
+	if q.Dir != "" && !filepath.IsAbs(q.Dir) {
+		return nil, badRequest("dir", "want an absolute path")
+	}
+	if err := checkEnviron(q.Environ); err != nil {
+		return nil, err
+	}
+	args := commandLine(n, verb...)
 	for _, name := range slices.Sorted(maps.Keys(q.Options)) {
-		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz-") != "" || name[0] == '-' || slices.Contains(settled, name) {
-			return nil, bad("options", "%.40q is none of exec's flags that may stand here", name)
+		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz-") != "" || name[0] == '-' || name == said || slices.Contains(settled, name) {
+			return nil, badRequest("options", "%.40q is none of the flags of agentrun %s that may stand here", name, verb[0])
 		}
 		values, err := texts(q.Options[name])
 		if err != nil {
-			return nil, bad("options."+name, "%v", err)
+			return nil, badRequest("options."+name, "%v", err)
 		}
 		for _, v := range values {
 			args = append(args, "--"+name+"="+v)
 		}
 	}
 	return append(append(args, "--"), q.Command...), nil
+}
+
+// caller is who has the environment and the folder that the request says.
+func (q startRequest) caller(stdout, stderr io.Writer) *supervisor.Caller {
+	return &supervisor.Caller{
+		Stdin: strings.NewReader(""), Stdout: stdout, Stderr: stderr, Environ: q.Environ, Dir: cmp.Or(q.Dir, "/"),
+	}
 }
 
 // texts are the values of an option, as they would stand on a command line.
@@ -118,17 +138,21 @@ func (d *Daemon) start(_ context.Context, r control.Request) (any, error) {
 	if err := r.Read(&q); err != nil {
 		return nil, err
 	}
-	args, err := q.words(d.node)
+	if len(q.Command) == 0 {
+		return nil, badRequest("command", "want a list of texts, the program first")
+	}
+	args, err := q.words(d.node, "", "exec", "--detach", "--json")
 	if err != nil {
 		return nil, err
 	}
+	return d.launch(q, args)
+}
+
+// launch carries out the command line of an exec for whoever asked for it.
+func (d *Daemon) launch(q startRequest, args []string) (_ any, err error) {
 	said := &bytes.Buffer{}
 	s := &starter{signals: make(chan os.Signal, 16), lives: make(chan struct{}), stderr: divert{to: said}}
-	dir := q.Dir
-	if dir == "" {
-		dir = "/"
-	}
-	by := &supervisor.Caller{Stdin: strings.NewReader(""), Stdout: &s.out, Stderr: &s.stderr, Environ: q.Environ, Dir: dir}
+	by := q.caller(&s.out, &s.stderr)
 	over := make(chan error, 1)
 	if !d.begin(func(ctx context.Context) { over <- d.carry(ctx, by, s, args) }) {
 		return nil, &control.Error{Status: 503, Code: control.CodeBusy, Message: "the daemon is ending, or too many starts are under way"}
@@ -184,7 +208,14 @@ func startRefusal(err error, said string) error {
 	if _, ok := errors.AsType[queue.Refusal](err); ok {
 		e.Status, e.Code = 503, control.CodeBusy
 	}
-	if _, ok := errors.AsType[*runtime.MissingError](err); ok {
+	if errors.Is(err, sandboxes.ErrNone) || errors.Is(err, sandboxes.ErrNoSnapshot) {
+		e.Status, e.Code = 404, control.CodeNotFound
+	}
+	_, missing := errors.AsType[*runtime.MissingError](err)
+	for _, is := range []error{sandboxes.ErrBusy, sandboxes.ErrExists, sandboxes.ErrSnapshotExists, sandboxes.ErrTooMany} {
+		missing = missing || errors.Is(err, is)
+	}
+	if missing {
 		e.Status, e.Code = 409, control.CodeConflict
 	}
 	return e

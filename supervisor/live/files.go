@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -80,6 +81,53 @@ func (s *Runs) Files(_ context.Context, id string, r control.FilesRequest) ([]co
 		all[i] = control.FileInfo{Name: e.Name, Kind: kind, Mode: int(e.Mode.Perm()), Size: e.Size, Time: e.Time, Link: e.Link}
 	}
 	return all, nil
+}
+
+// mostWatches are a run's at once: each is memory of the kernel's, and of who hears it.
+const mostWatches = 8
+
+var errRunOver = errors.New("the run is over")
+
+// Watch implements control.Controller. A run that is over ends it well.
+func (s *Runs) Watch(ctx context.Context, id string, r control.FilesRequest, send func(control.FileChange) error) error {
+	v, f, at, err := s.filesOf(id, r)
+	if err != nil {
+		return err
+	}
+	defer v.watches.Add(-1)
+	if v.watches.Add(1) > mostWatches {
+		return &control.Error{Status: 503, Code: control.CodeBusy, Message: fmt.Sprintf("the run's files are watched %d times already", mostWatches), Hint: "end one of those"}
+	}
+	run, err := v.process()
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() {
+		select {
+		case <-run.Over():
+			end(errRunOver)
+		case <-ctx.Done():
+		}
+	}()
+	err = f.Watch(ctx, at, func(c fsjail.Change) error {
+		return send(control.FileChange{Time: time.Now().UTC(), Kind: string(c.Kind), Path: c.Path, Folder: c.Folder, Lost: c.Lost})
+	})
+	switch {
+	case err == nil, errors.Is(err, errRunOver):
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	refused := filesError(at, err)
+	switch {
+	case errors.Is(err, fsjail.ErrTooMuch):
+		refused.Hint = "watch a folder below"
+	case errors.Is(err, unix.ENOTDIR):
+		refused.Hint = "watch the folder that it is in"
+	}
+	return refused
 }
 
 // ReadFiles implements control.Controller.

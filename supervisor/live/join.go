@@ -71,6 +71,7 @@ func joinID() string {
 func (j *joined) spec() runtime.Join {
 	return runtime.Join{
 		Command: j.ask.Command, Env: j.ask.Env, Cwd: j.ask.Cwd, TTY: j.ask.TTY, Timeout: j.ask.Timeout,
+		Limits: runtime.Limits{CPU: j.ask.Limits.CPU, Memory: j.ask.Limits.Memory, PIDs: j.ask.Limits.PIDs},
 		Stdout: io.Discard, Stderr: io.Discard,
 		OnRecord: func(program []string, ring rings.Ring) error {
 			return j.v.Control.RecordJoin(hypervisor.JoinOrder{ID: j.id, By: j.by, Program: program, Ring: ring})
@@ -185,6 +186,8 @@ func joinError(err error) error {
 	switch {
 	case errors.Is(err, runtime.ErrFrozen):
 		return conflict("agentrun thaw lets it go on; a command in it would stand still too")
+	case errors.Is(err, runtime.ErrNoCgroup):
+		return conflict("limits of its own take a cgroup (docs/rootless.md); leave them out")
 	case errors.Is(err, runtime.ErrNotYet):
 		return conflict("try again in a moment")
 	}

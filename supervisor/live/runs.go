@@ -76,6 +76,7 @@ type Run struct {
 
 	enforcing sync.Mutex    // held by who stops or resumes it for a safety loop
 	stopped   atomic.Bool   // by one
+	watches   atomic.Int32  // of its files
 	freezing  sync.Mutex    // held while frozenBy is made true
 	frozenBy  holder        // changed under mu too
 	idleAfter time.Duration // the run is paused when it is idle for so long; 0: never

@@ -79,6 +79,12 @@ func (s *Sandbox) checkLayers() error {
 	return nil
 }
 
+// Has tells whether there is a snapshot of that name.
+func (s *Sandbox) Has(snapshot string) bool {
+	_, err := s.snapshot(snapshot)
+	return err == nil
+}
+
 // snapshot finds one by its name.
 func (s *Sandbox) snapshot(name string) (Snapshot, error) {
 	i := slices.IndexFunc(s.Snapshots, func(o Snapshot) bool { return o.Name == name })

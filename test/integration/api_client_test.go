@@ -43,6 +43,10 @@ async function main() {
   await call("limits", id, { pids: 32 }); await call("extend", id, { time_ns: 1e9, reason: "tried" });
   await call("files", id, { path: "/" });
   await call("publish", id, { port: 8000 }); await call("ports", id); await call("unpublish", id, { port: 8000 });
+  const changes = await client.watch(id, { path: "/tmp" }, { responseType: "stream" });
+  const change = await new Promise((done) => changes.data.once("data", (d) => done(JSON.parse(String(d).split("\n")[0].slice(5)))));
+  const says = ajv.compile({ $ref: "#/components/schemas/FileChange", components: definition.components });
+  said.watch = says(change) ? changes.status : says.errors; changes.data.destroy();
   await call("score", { id: "planner" }, { score: 0.7 });
   await call("elevate", id, { target_ring: 2, reason: "tried", ttl_ns: 60e9 }); await call("revoke", id, {});
   await call("output", id); await call("quarantineRun", id, { reason: "tried" });
@@ -66,6 +70,11 @@ async function main() {
   await call("challenges"); await call("showChallenge", none, {}); await call("verifyChallenge", none, { code: "AAAA-AAAA" });
   await call("pendingConfirmations"); await call("confirm", null, { token: "none" });
   await call("blocks"); await call("unblock", null, { agent: "planner", reason: "tried" });
+  await call("createKept", null, { name: "dev", options: { ring: 3, "no-gateway": true } });
+  await call("kept"); await call("startKept", { id: "dev" }, {}); await call("keptOne", { id: "dev" }); await call("stopKept", { id: "dev" }, { grace_ns: 0 });
+  await call("snapshotKept", { id: "dev" }, { name: "one" }); await call("forkKept", { id: "dev" }, { to: "fork", snapshot: "one" }); await call("removeKept", { id: "fork" }, null, { data: {} });
+  await call("rollbackKept", { id: "dev" }, { name: "one" }); await call("dropKeptSnapshot", { id: "dev" }, null, { data: { name: "one" } });
+  await call("renameKept", { id: "dev" }, { to: "other" }); await call("keepKept", { id: "other" }, { for_ns: 3600e9 }); await call("removeKept", { id: "other" }, null, { data: { force: false } });
   await call("metrics");
   console.log(JSON.stringify({ said, wrong, not: Object.keys(operations).filter((o) => !(o in said)) }));
 }

@@ -11,10 +11,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -126,38 +124,15 @@ time.sleep(60)`)
 
 // A member of the operators' group may kill and hold, and may not start what runs as the daemon's user.
 func TestM23OnlyOwnersStart(t *testing.T) {
-	const group = 1 // daemon, everywhere
-	d := newDaemon(t)
-	config := write(t, filepath.Join(t.TempDir(), "config.yaml"), fmt.Sprintf("control: {operate_group: \"%d\"}\n", group), 0o600)
-	d.within = []string{"/usr/bin/env", "XDG_CONFIG_HOME=" + filepath.Dir(config)}
-	if err := os.MkdirAll(filepath.Join(filepath.Dir(config), "agentrun"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(config, filepath.Join(filepath.Dir(config), "agentrun/config.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	d.start(t, "--pool-max", "0", "--max-sandboxes", "1", "--queue-timeout", "200ms")
 	needProgram(t, "curl")
-	as := func(method, path, body string) string {
-		cmd := exec.Command("curl", "-sS", "--unix-socket", filepath.Join(d.run, "control/daemon.sock"), "-X", method, "http://localhost"+path, "-d", body)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: group}}
-		out, _ := cmd.CombinedOutput()
-		return string(out)
-	}
-	for dir := d.run; dir != "/"; dir = filepath.Dir(dir) {
-		if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
-			if err := os.Chmod(dir, info.Mode().Perm()|0o011); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if got := as("POST", "/v1/agents/planner/quarantine", `{"reason":"x"}`); !strings.Contains(got, "planner") {
+	d, as := operatorsDaemon(t, "--max-sandboxes", "1", "--queue-timeout", "200ms")
+	if got := as(1, "POST", "/v1/agents/planner/quarantine", `{"reason":"x"}`); !strings.Contains(got, "planner") {
 		t.Errorf("an operator's quarantine: got %s", got)
 	}
-	if got := as("POST", "/v1/sandboxes", `{"command":["true"],"options":{"no-gateway":true}}`); !strings.Contains(got, "forbidden") {
+	if got := as(1, "POST", "/v1/sandboxes", `{"command":["true"],"options":{"no-gateway":true}}`); !strings.Contains(got, "forbidden") {
 		t.Errorf("an operator's start: got %s", got)
 	}
-	if got := as("POST", "/v1/keys", `{"agent_id":"planner","may":["agent.run.invoke"],"ttl_ns":60000000000}`); !strings.Contains(got, "forbidden") {
+	if got := as(1, "POST", "/v1/keys", `{"agent_id":"planner","may":["agent.run.invoke"],"ttl_ns":60000000000}`); !strings.Contains(got, "forbidden") {
 		t.Errorf("an operator's key: got %s", got)
 	}
 	// A node without room says so as such.

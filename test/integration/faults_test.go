@@ -81,7 +81,7 @@ func faultRows() []faultRow {
 
 // verbs are the points that each change of a live run passes; those that only look have none.
 var verbs = map[string][]string{
-	"Sandboxes": nil, "Inspect": nil, "Wait": nil, "Events": nil, "Output": nil, "Attach": nil, "Files": nil, "Ports": nil,
+	"Sandboxes": nil, "Inspect": nil, "Wait": nil, "Events": nil, "Output": nil, "Attach": nil, "Files": nil, "Watch": nil, "Ports": nil,
 	"Signal":  nil, // one call, which changes nothing of ours
 	"Freeze":  {"live/freeze"},
 	"Thaw":    {"live/thaw"},

@@ -5,6 +5,7 @@ package integration
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -13,13 +14,17 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"agentrun/control"
 )
 
 // detached starts a run whose shell does that and then waits, once the file "begun" is in its workspace.
@@ -339,4 +344,153 @@ func TestM23HostileTarIntoARun(t *testing.T) {
 	if r := p.doWith(strings.NewReader(strings.Repeat("x", 100)), "cp", "-", "dev:in"); r.exit != 1 {
 		t.Errorf("what is no tar: exit %d", r.exit)
 	}
+}
+
+// watched is what a watch of a run's folder has told until now.
+type watched struct {
+	t    *testing.T
+	mu   sync.Mutex
+	all  []string
+	lost int
+	end  chan error
+}
+
+func (p place) watch(name, folder string) (w *watched, leave func()) {
+	p.t.Helper()
+	found, err := control.Find(p.t.Context(), p.run, name)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(p.t.Context())
+	w = &watched{t: p.t, end: make(chan error, 1)}
+	go func() {
+		w.end <- found.Client.Watch(ctx, found.ID, control.FilesRequest{Path: folder}, func(c control.FileChange) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.lost += c.Lost
+			at := c.Path
+			if c.Folder {
+				at += "/"
+			}
+			w.all = append(w.all, c.Kind+" "+at)
+			return nil
+		})
+	}()
+	w.until("watching " + path.Clean(path.Join("/workspace", folder)) + "/")
+	return w, leave
+}
+
+// until waits for a change, and gives those before it, which are forgotten.
+func (w *watched) until(change string) (before []string) {
+	w.t.Helper()
+	eventually(w.t, hang(), change, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		i := slices.Index(w.all, change)
+		if i >= 0 {
+			before, w.all = w.all[:i], w.all[i+1:]
+		}
+		return i >= 0
+	})
+	return before
+}
+
+// M-23: an operator hears what changes in a folder of a live run, whoever changes it, in order, with the rights of its agent; in ring 3 too,
+// where the agent may not watch. The watch ends with the run.
+func TestM23WatchOfALiveRun(t *testing.T) {
+	for _, profile := range []string{"ring2", "ring3"} {
+		t.Run(profile, func(t *testing.T) {
+			p := newPlace(t)
+			ws := workspace(t)
+			a := p.agent("a", opts{profile: profile, flags: []string{"--workspace", ws}})
+			w, leave := p.watch("a", ".")
+			defer leave()
+			for _, step := range []struct {
+				do   func() error
+				want []string
+			}{
+				{func() error { return os.WriteFile(filepath.Join(ws, "a"), []byte("x"), 0o644) }, []string{"created /workspace/a", "written /workspace/a"}},
+				{func() error { return os.MkdirAll(filepath.Join(ws, "d/e"), 0o755) }, []string{"created /workspace/d/", "created /workspace/d/e/"}},
+				{func() error { return os.WriteFile(filepath.Join(ws, "d/e/f"), nil, 0o644) }, []string{"created /workspace/d/e/f"}},
+				{func() error { return os.Chmod(filepath.Join(ws, "d/e/f"), 0o600) }, []string{"attributes /workspace/d/e/f"}},
+				{func() error { return os.Rename(filepath.Join(ws, "d"), filepath.Join(ws, "g")) }, []string{"removed /workspace/d/", "created /workspace/g/", "created /workspace/g/e/", "created /workspace/g/e/f"}},
+				{func() error { return os.Remove(filepath.Join(ws, "g/e/f")) }, []string{"removed /workspace/g/e/f"}},
+				{func() error { return os.Symlink("/etc", filepath.Join(ws, "link")) }, []string{"created /workspace/link"}},
+				{func() error { return os.Mkdir(filepath.Join(ws, "closed"), 0o700) }, []string{"created /workspace/closed/", "unwatched /workspace/closed/"}},
+				{func() error { return os.Remove(filepath.Join(ws, "a")) }, []string{"removed /workspace/a"}},
+			} {
+				if err := step.do(); err != nil {
+					t.Fatal(err)
+				}
+				last := len(step.want) - 1
+				if got := w.until(step.want[last]); !slices.Equal(got, step.want[:last]) {
+					t.Errorf("before %q: %q, want %q", step.want[last], got, step.want[:last])
+				}
+			}
+			p.must("kill", "a")
+			if err := <-w.end; err != nil {
+				t.Errorf("at the end of the run: %v", err)
+			}
+			a.finish(t)
+			noAgents(t)
+		})
+	}
+}
+
+// THREATS "joining and keeping": an agent that makes more changes, folders and names than anybody can hear costs its operator no more than a
+// watch that says so.
+func TestM23WatchIsBounded(t *testing.T) {
+	p := newPlace(t)
+	ws := workspace(t)
+	p.detached("dev", ws, opts{profile: "ring2"}, "mkdir many big; cd many; seq 2100 | xargs mkdir")
+	p.refused("conflict", "watch", "dev:many")
+	p.refused("conflict", "watch", "dev:")
+	for where, code := range map[string]string{"dev:none": "not_found", "dev:/tmp/sandbox/begun": "conflict", "dev:/root": "not_found", "nobody:": "not_found"} {
+		p.refused(code, "watch", where)
+	}
+	for _, args := range [][]string{{"watch"}, {"watch", "/workspace"}, {"watch", "dev:a", "dev:b"}} {
+		if r := p.do(args...); r.exit != 2 {
+			t.Errorf("%v: exit %d, want 2", args, r.exit)
+		}
+	}
+	w, leave := p.watch("dev", "big")
+	p.in("dev", `cd big; seq 3000 | xargs touch; seq -f d%g 3000 | xargs mkdir; seq -f d%g 3000 | xargs rmdir; : > "$(printf 'e\033[2J\nnd')"`)
+	eventually(t, hang(), "it says that it has lost some", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.lost > 0 })
+	eventually(t, hang(), "all has settled", func() bool { // a mark of ours comes through again
+		name := fmt.Sprint("mark", time.Now().UnixNano())
+		p.in("dev", "mkdir big/"+name)
+		time.Sleep(300 * time.Millisecond)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.Contains(w.all, "created /workspace/big/"+name+"/")
+	})
+	w.mu.Lock()
+	if len(w.all) > 9000 {
+		t.Errorf("%d changes were told", len(w.all))
+	}
+	w.mu.Unlock()
+	leave()
+	if err := <-w.end; !errors.Is(err, context.Canceled) {
+		t.Errorf("left: %v", err)
+	}
+
+	var all []func()
+	for range 8 {
+		_, leave := p.watch("dev", "big")
+		all = append(all, leave)
+	}
+	p.refused("busy", "watch", "dev:big")
+	for _, leave := range all {
+		leave()
+	}
+	eventually(t, hang(), "there is room again", func() bool { return strings.Contains(p.beginsWatch("dev:big"), "watching") })
+}
+
+// beginsWatch is what the command says in its first second.
+func (p place) beginsWatch(where string) string {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
+	defer cancel()
+	out, _ := exec.CommandContext(ctx, agentrun, "--state-dir", p.state, "--run-dir", p.run, "watch", where).Output()
+	return string(out)
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -494,7 +495,8 @@ func TestJoinRefuses(t *testing.T) {
 	p.must("thaw", "a")
 	p.refused("not_found", "exec", "--in", "nobody", "--", "/probe", "ok")
 	p.refused("bad_request", "exec", "--in", "a", "--env", "=x", "--", "/probe", "ok")
-	for _, flags := range [][]string{{"--ring", "2"}, {"--workspace", "/tmp"}, {"-t", "-d"}, {"--timeout", "-1s"}, {"--timeout", "x"}, {"--no-gateway"}, {"--status-file", "/tmp/x"}} {
+	for _, flags := range [][]string{{"--ring", "2"}, {"--workspace", "/tmp"}, {"-t", "-d"}, {"--timeout", "-1s"}, {"--timeout", "x"}, {"--no-gateway"}, {"--status-file", "/tmp/x"},
+		{"--memory", "x"}, {"--memory", "1M"}, {"--memory", "1T"}, {"--cpus", "0"}, {"--cpus", "-1"}, {"--cpus", "1000"}, {"--pids", "1"}, {"--pids", "100000"}} {
 		if r := p.inside("a", flags, "/probe", "ok"); r.exit != 125 || !strings.Contains(r.stderr, "hint: ") {
 			t.Errorf("%v: exit %d: %s", flags, r.exit, r.stderr)
 		}
@@ -508,13 +510,20 @@ func TestJoinRefuses(t *testing.T) {
 
 // A difference that the probe finds, and a failure on the way, end what joins and nothing else.
 func TestJoinFailsAlone(t *testing.T) {
-	for _, point := range []string{"join/begun", "join/probe", "record/sandbox_join"} {
-		t.Run(point, func(t *testing.T) {
+	for _, row := range []string{"join/begun", "join/probe", "record/sandbox_join", "record/sandbox_join with limits of its own"} {
+		t.Run(row, func(t *testing.T) {
+			point, limits, _ := strings.Cut(row, " with ")
+			var flags []string
+			if limits != "" {
+				flags = []string{"--memory", "32M"}
+			}
 			p := newPlace(t)
 			a := p.agent("a", opts{profile: "ring2", env: []string{"AGENTRUN_TESTONLY_FAULT=" + point + "=EIO@1"}})
-			if r := p.inside("a", nil, "/probe", "ok"); r.exit != 125 || strings.Contains(r.stdout, "ok") || !strings.Contains(r.stderr, "input/output error") {
+			id := a.seen().ID
+			if r := p.inside("a", flags, "/probe", "ok"); r.exit != 125 || strings.Contains(r.stdout, "ok") || !strings.Contains(r.stderr, "input/output error") {
 				t.Errorf("exit %d, %s%s, want 125 and the error", r.exit, r.stdout, r.stderr)
 			}
+			eventually(t, hang(), "its group is gone", func() bool { return len(joinGroups(id)) == 0 }) // it is told before
 			if n := len(a.seen().Processes); n != 1 {
 				t.Errorf("%d processes, want the agent alone", n)
 			}
@@ -526,6 +535,166 @@ func TestJoinFailsAlone(t *testing.T) {
 			noAgents(t)
 		})
 	}
+}
+
+// joinGroups are the cgroups of a run's joined commands that have limits of their own.
+func joinGroups(run string) (dirs []string) {
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() && strings.Contains(path, run+"/join-") {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	return dirs
+}
+
+// M-3: limits of its own, within the run's. The one that is over its memory ends alone and says so; what it has left ends with it, and of
+// its group nothing is left.
+func TestM3JoinHasLimitsOfItsOwn(t *testing.T) {
+	p := newPlace(t)
+	a := p.agent("a", opts{profile: "ring2", flags: []string{"--memory", "256M", "--pids", "64", "--cpus", "1"}})
+	id := a.seen().ID
+	const memory = "over its memory limit of 32MiB"
+	small := []string{"--memory", "32M"}
+	for _, tt := range []struct {
+		name  string
+		flags []string
+		argv  []string
+		exit  int
+		says  string
+		least int // processes of it at once, where it counts them
+	}{
+		{"enough", small, []string{"/probe", "alloc", "8"}, 0, "", 0},
+		{"without", nil, []string{"/probe", "alloc", "64"}, 0, "", 0},
+		{"over its memory", small, []string{"/probe", "alloc", "64"}, 137, memory, 0},
+		{"a child over its memory", small, []string{"sh", "-c", "/probe alloc 64; sleep 1000"}, 137, memory, 0},
+		{"a child whose parent is quick", small, []string{"sh", "-c", "/probe alloc 64; exit 3"}, 137, memory, 0},
+		{"a child of another session", small, []string{"sh", "-c", "setsid /probe alloc 64 & wait; sleep 1000"}, 137, memory, 0},
+		{"processes", []string{"--pids", "16"}, []string{"/probe", "forks", "30"}, 0, "", 15},
+		{"its code", small, []string{"/probe", "exit", "42"}, 42, "", 0},
+		{"its time", append([]string{"--timeout", "300ms"}, small...), []string{"/probe", "sleep", "60"}, 124, "300ms", 0},
+		{"not there", small, []string{"nosuch"}, 127, "not found", 0},
+		{"an orphan", small, []string{"sh", "-c", "setsid sleep 1000 & exit 3"}, 3, "", 0},
+		{"a bomb", append([]string{"--timeout", "1s", "--pids", "20"}, small...), []string{"/probe", "bomb"}, 124, "1s", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := p.inside("a", tt.flags, tt.argv...)
+			if r.exit != tt.exit || !strings.Contains(r.stderr, tt.says) {
+				t.Errorf("exit %d, %q, want %d and %q", r.exit, r.stderr, tt.exit, tt.says)
+			}
+			if want := fmt.Sprint("=", tt.least, " EAGAIN"); tt.least > 0 && !strings.Contains(r.stdout, want) {
+				t.Errorf("%q, want %q", r.stdout, want)
+			}
+			if left := joinGroups(id); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+			if n := len(a.seen().Processes); n != 1 {
+				t.Errorf("%d processes, want the agent alone", n)
+			}
+			a.expect("ok", "fork")
+		})
+	}
+	ended := 0
+	for _, e := range p.audit() {
+		if e.Kind == "sandbox_join_end" && e.Data["state"] == "oom" {
+			ended++
+		}
+	}
+	if ended != 4 {
+		t.Errorf("%d commands are on record as ended for memory, want 4", ended)
+	}
+
+	j := a.beside("--cpus", "0.5", "--memory", "64M", "--pids", "20")
+	its := func(want liveLimits) {
+		t.Helper()
+		for _, pr := range a.seen().Processes {
+			if got := hostLimits(t, pr.PID); !pr.First && got != want {
+				t.Errorf("the kernel has %v for it, want %v", got, want)
+			}
+		}
+	}
+	its(liveLimits{0.5, 64 << 20, 20})
+	p.must("update", "a", "--cpus", "0.2")
+	j.expect("ok", "fork")
+	p.must("update", "a", "--cpus", "0.9", "--pids", "50")
+	its(liveLimits{0.5, 64 << 20, 20})
+	if got := hostLimits(t, a.seen().PID); got != (liveLimits{0.9, 256 << 20, 50}) {
+		t.Errorf("the kernel has %v for the run", got)
+	}
+	k := a.beside("--memory", "64M")
+	a.quit() // the run's end is theirs
+	for _, j := range []*told{j, k} {
+		if r := j.finish(t); r.exit != 137 {
+			t.Errorf("exit %d, want 137: %s", r.exit, r.stderr)
+		}
+	}
+	if left := joinGroups(id); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	noAgents(t)
+}
+
+// M-22: a lower ring, a freeze and a kill reach what is in a group of its own, as soon as else, and though it has used up its processor time.
+func TestM22JoinWithLimitsFollowsTheRing(t *testing.T) {
+	p := newPlace(t)
+	p.must("agent", "score", "planner", "0.7")
+	a := p.agent("a", opts{profile: "ring2", flags: []string{"--agent", "planner"}})
+	id, limits := a.seen().ID, []string{"--cpus", "0.02", "--memory", "64M"}
+	j := a.beside(limits...)
+	j.expect("ok", "child", "child")
+	busy := p.joined("a", limits, "/probe", "spin", "600")
+	if err := busy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, hang(), "all are there", func() bool { return len(a.seen().Processes) == 5 })
+	for range 3 {
+		p.must("freeze", "a")
+		p.must("thaw", "a")
+	}
+	j.expect("ok", "fork")
+	p.must("quarantine", "a", "--reason", "a test")
+	a.holds(3)
+	if n := len(a.seen().Processes); n != 3 {
+		t.Errorf("%d processes after the demotion, want the three first ones", n)
+	}
+	j.expect("errno=EPERM", "fork")
+	a.ringChanges("2>3")
+	p.must("kill", "a")
+	for _, c := range []*call{j.call, busy, a.call} {
+		if r := c.finish(t); r.exit != 137 {
+			t.Errorf("exit %d, want 137: %s", r.exit, r.stderr)
+		}
+	}
+	if left := joinGroups(id); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	noAgents(t)
+}
+
+// M-3: an ordinary user's too, where a cgroup was delegated; else they are refused.
+func TestM3JoinLimitsOfAnOrdinaryUser(t *testing.T) {
+	u := someone(t)
+	group := u.cgroup
+	stdin, hold := io.Pipe()
+	o := opts{profile: "ring2", user: u, stdin: stdin, flags: []string{"--no-gateway", "--name", "mine", "--best-effort"}}
+	c := prepare(t, o, "/probe", "ready", ",", "wait")
+	c.startUntil(t, "ready")
+	u.cgroup = "" // the command comes from the user's shell
+	code, out, errOut := u.run(t, "exec", "--in", "mine", "--memory", "32M", "--", "/probe", "alloc", "64")
+	want, says := 137, "over its memory limit of 32MiB"
+	if group == "" {
+		want, says = 125, "no cgroup"
+	}
+	if code != want || !strings.Contains(errOut, says) {
+		t.Errorf("exit %d, %s%s, want %d and %q", code, out, errOut, want, says)
+	}
+	for _, dir := range groupsBelow(group + "/agentrun") {
+		if strings.HasPrefix(filepath.Base(dir), "join-") {
+			t.Errorf("left: %s", dir)
+		}
+	}
+	hold.Close()
+	c.finish(t).want(t, 0, "exited")
 }
 
 // A terminal of its own, of the size that is asked for, and a shell in it.
