@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: test-agents test-agents-long help run build gateway safety man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -41,7 +41,7 @@ run: deps build ## install what is missing, build, run the example agent in ring
 deps:
 	@bash scripts/install-deps.sh run
 
-build: $(STUB) gateway safety ## bin/agentrun, bin/agentrun-gateway and bin/agentrun-safety
+build: $(STUB) gateway safety image ## bin/agentrun, bin/agentrun-gateway, bin/agentrun-safety and bin/agentrun-image
 	$(GO) build -trimpath -ldflags "$(LDFLAGS) $(LINKFLAGS)" $(LINKING) -o bin/agentrun ./cmd/agentrun
 
 # Without cgo: Go can only drop the privileges of threads it has made itself.
@@ -51,6 +51,10 @@ gateway:
 # Like the gateway static by itself: it goes where only an MCP client is.
 safety:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-safety ./cmd/agentrun-safety
+
+# What fetches images speaks HTTP and reads strangers' archives: neither belongs into what is started for each run.
+image:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-image ./cmd/agentrun-image
 
 # Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
@@ -128,6 +132,7 @@ install: man ## programs to $(DESTDIR)$(PREFIX)/bin, man pages to share/man, uni
 	install -D -m 0755 bin/agentrun $(DESTDIR)$(PREFIX)/bin/agentrun
 	install -D -m 0755 bin/agentrun-gateway $(DESTDIR)$(PREFIX)/bin/agentrun-gateway
 	install -D -m 0755 bin/agentrun-safety $(DESTDIR)$(PREFIX)/bin/agentrun-safety
+	install -D -m 0755 bin/agentrun-image $(DESTDIR)$(PREFIX)/bin/agentrun-image
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man1 bin/man/*.1
 	install -D -m 0644 packaging/systemd/agentrun.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.socket
 	sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/systemd/agentrun.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.service

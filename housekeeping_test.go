@@ -167,13 +167,16 @@ func forbidden() map[string]map[string]string {
 		}
 	}
 	rules["cmd/agentrun"] = map[string]string{
-		"net/http":     "start-up budget: its init is paid twice at each run; and no server belongs into the launch path",
-		"testing":      "it registers flags on the command line",
-		"encoding/gob": "0.2 ms of start-up",
-		"plugin":       "nobody loads code into the supervisor",
-		"net/rpc":      "one protocol to the sandbox, one type for it",
-		"crypto/tls":   "0.3 ms of start-up; sagas call APIs on the loopback only",
-		"crypto/x509":  "2 MiB resident: every run would pay for the CA that few need",
+		"net/http":                           "start-up budget: its init is paid twice at each run; and no server belongs into the launch path",
+		"testing":                            "it registers flags on the command line",
+		"encoding/gob":                       "0.2 ms of start-up",
+		"agentrun/images/unpack":             "what strangers have packed is read by agentrun-image alone",
+		"agentrun/images/signed":             "crypto/x509, and only a pull needs it",
+		"github.com/klauspost/compress/zstd": "as agentrun/images/unpack",
+		"plugin":                             "nobody loads code into the supervisor",
+		"net/rpc":                            "one protocol to the sandbox, one type for it",
+		"crypto/tls":                         "0.3 ms of start-up; sagas call APIs on the loopback only",
+		"crypto/x509":                        "2 MiB resident: every run would pay for the CA that few need",
 	}
 	return rules
 }
@@ -228,6 +231,10 @@ func deciding() map[string]struct {
 		"safetyloop":       {[]string{"rings", "audit", "store", "safetyloop/judge"}, "it decides; who asks, shows codes and freezes stands outside"},
 		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
 
+		"images":        {[]string{"internal/claim", "internal/hinted"}, "it keeps folders; where images come from is another program's business, and what runs they are shown to is told by the supervisor"},
+		"images/unpack": {[]string{"images", "internal/claim", "internal/hinted"}, "it reads what strangers have packed, and knows nothing of where it came from"},
+		"images/signed": {nil, "whether a signature is good must be checkable alone"},
+
 		"config": {[]string{"internal/read", "supervisor/outputs", "telemetry/runlog", "telemetry/mask"}, "it reads files; what they mean to a run is told by whoever asks"},
 
 		"profiles/agents": {[]string{"profiles", "internal/hinted"}, "it describes programs and finds them; what becomes of a description is told by flags of exec"},
@@ -269,7 +276,7 @@ func everybodys(pkg string) bool {
 // besideRuns is what one run is carried out with, from the request to the account.
 func besideRuns() []string {
 	return append([]string{
-		"config", "supervisor/homes", "supervisor/sandboxes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/ports", "supervisor/precheck", "supervisor/tidy",
+		"config", "images", "supervisor/homes", "supervisor/sandboxes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/ports", "supervisor/precheck", "supervisor/tidy",
 		"supervisor/toolcmd", "control", "safetyloop/desk",
 		"telemetry/mask", "telemetry/runlog", "telemetry/trace", "internal/claim", "internal/ending", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire",
 	}, belowSupervisor()...)

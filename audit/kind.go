@@ -59,6 +59,7 @@ var kinds = []struct {
 	{&SandboxLife{}, "a kept sandbox was made, stopped, renamed, started anew or removed (M-23)"},
 	{&SandboxPause{}, "a live run was paused, or goes on: by whom and why (M-23)"},
 	{&PortPublish{}, "an operator lets a server in a live run be reached from the host, or no longer (M-23)"},
+	{&Image{}, "a container image was pulled, imported or removed (M-2)"},
 }
 
 // Each record tells its kind.
@@ -107,6 +108,7 @@ func (*SandboxJoin) Kind() Kind        { return "sandbox_join" }
 func (*SandboxJoinEnd) Kind() Kind     { return "sandbox_join_end" }
 func (*SandboxPause) Kind() Kind       { return "sandbox_pause" }
 func (*PortPublish) Kind() Kind        { return "port_publish" }
+func (*Image) Kind() Kind              { return "image" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

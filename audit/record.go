@@ -210,6 +210,7 @@ type Conflict struct {
 // SandboxStart is written before the sandbox is made (H-27).
 type SandboxStart struct {
 	AgentID     string `log:"agent_id optID"`
+	Image       string `log:"image optID"` // whose root it has, by the digest of its configuration
 	ParentRunID string `log:"parent_run_id optID"`
 	PlanDigest  Hash   `log:"plan_digest digest"` // as `agentrun plan` prints it
 	Profile     string `log:"profile id"`
@@ -309,6 +310,17 @@ type SandboxLife struct {
 	Restarts int64  `log:"restarts optCount"` // in a row
 	RunID    string `log:"run_id optID"`      // its last run
 	To       string `log:"to optID"`          // the new name, the fork's or the snapshot's
+}
+
+// Image is a container image that was brought to this node, or removed, before that takes effect.
+type Image struct {
+	By       string   `log:"by id"`          // who, as uid:0
+	Change   string   `log:"change code"`    // pulled, imported, untagged (a name of it is gone), removed
+	Image    string   `log:"image id"`       // sha256:… of its configuration, which names each layer by its content
+	Key      string   `log:"key optID"`      // sha256:… of the public key that has signed it; none: unsigned
+	Manifest string   `log:"manifest optID"` // sha256:… of the manifest it came by
+	Names    []string `log:"names optIDs"`   // that it is given, or was removed by
+	Source   string   `log:"source optCode"` // registry, oci_layout, oci_archive, docker_archive
 }
 
 // SandboxPause is a pause of a live run, when it stands still, or the end of one, before it goes on (M-23).

@@ -105,6 +105,8 @@ func examples() [][2]Record {
 			&SandboxPause{AgentID: "a1", By: "agentrun", Cause: "idle", RunID: "r"}},
 		{&PortPublish{Address: "127.0.0.1:41234", AgentID: "a1", By: "uid:0", Event: "published", Port: 8000, Raw: true, RunID: "r1"},
 			&PortPublish{Address: "127.0.0.1:41234", AgentID: "a1", By: "uid:0", Event: "linked", Port: 80}},
+		{&Image{By: "uid:0", Change: "pulled", Image: digestOf(1).String(), Key: digestOf(2).String(), Manifest: digestOf(3).String(), Names: []string{"python:3.12-slim"}, Source: "registry"},
+			&Image{By: "uid:0", Change: "removed", Image: digestOf(1).String()}},
 	}
 }
 
@@ -149,6 +151,8 @@ func allExamples() []Record {
 			all = append(all, &SandboxStart{AgentID: "a1", ParentRunID: "r0", PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1"})
 		case "undo": // a call that can be undone (H-7)
 			all = append(all, &ToolCall{Allowed: true, CallID: "r1.7", Code: "ok", Count: 1, Name: "book", RunID: "r1", Type: "tool", UndoUntil: at})
+		case "image":
+			all = append(all, &SandboxStart{Image: digestOf(1).String(), PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1"})
 		case "limit_change":
 			all = append(all, &SandboxStart{PlanDigest: digestOf(6), Profile: "p", Ring: Standard, RunID: "r", Wider: []string{"memory 8GiB", "timeout none"}})
 		}

@@ -52,7 +52,7 @@ func (w *watch) Start(s runtime.Status) error {
 		}
 	}
 	w.settled, err = w.h.recordThen(s.Session, &audit.SandboxStart{
-		AgentID: s.Agent, ParentRunID: s.Parent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
+		AgentID: s.Agent, Image: s.Image, ParentRunID: s.Parent, PlanDigest: digest, Profile: s.Profile, Ring: audit.RingOf(s.Ring), RunID: s.ID, SessionID: s.Session,
 		Wider: s.Wider, Without: s.BestEffort,
 	})
 	if err == nil {

@@ -96,6 +96,7 @@ type Plan struct {
 	Keep         string                `json:"keep,omitempty"`
 	RootDir      string                `json:"root_dir,omitempty"`          // what changes in the root stays there
 	Overlay      bool                  `json:"workspace_overlay,omitempty"` // changes of the workspace wait for somebody to look at them
+	Image        *PlanImage            `json:"image,omitempty"`
 	Entries      []fsjail.Entry        `json:"root_view"`
 	ProcOptions  string                `json:"proc_options"`
 	Landlock     fsjail.LandlockDomain `json:"landlock"`
@@ -124,6 +125,13 @@ type Plan struct {
 	custom      bool            // the root view holds what the operator brought: see Shape
 	in          *Prepared       // where it will run; nil: in a sandbox built for it
 	seen        mounts.View     // of the host, while it was planned; empty when a shape was taken
+}
+
+// PlanImage is the image whose root the run has.
+type PlanImage struct {
+	Ref      string `json:"reference"`
+	ID       string `json:"id"`
+	Manifest string `json:"manifest,omitempty"`
 }
 
 // PlanSeccomp sums up the filter; `agentrun profile show` lists its rules.
@@ -172,6 +180,9 @@ func NewPlan(s Spec) (*Plan, error) {
 		OnBreach:   cmp.Or(s.Profile.OnBreach, profiles.BreachQuarantine),
 		profile:    s.Profile, ranges: s.Ranges, mostTime: cmp.Or(s.MostTime, profiles.NoLimit), operator: operatorLimits(&s),
 		Wider: s.Ranges.Of(s.Profile.Ring).Wider(),
+	}
+	if s.Image.ID != "" {
+		p.Image = &PlanImage{s.Image.Ref, s.Image.ID, s.Image.Manifest}
 	}
 	if s.Profile.Safety.On() {
 		p.Safety = &s.Profile.Safety
@@ -344,7 +355,7 @@ func (p *Plan) planView(s *Spec) error {
 	if s.Rootfs == "" {
 		root, err = fsjail.HostRoot()
 	} else {
-		root, err = p.suppliedRoot(s.Rootfs)
+		root, err = p.suppliedRoot(s.Rootfs, s.Image)
 	}
 	if err != nil {
 		return err
@@ -378,7 +389,7 @@ func (p *Plan) planView(s *Spec) error {
 		return err
 	}
 	pathVar := defaultPath
-	for _, kv := range s.Env {
+	for _, kv := range slices.Concat(s.Image.Env, s.Env) {
 		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
 			pathVar = v
 		}
@@ -396,6 +407,11 @@ func (p *Plan) planView(s *Spec) error {
 		p.Cwd = path.Clean(p.Cwd)
 	case p.hasWorkspace():
 		p.Cwd = workspaceDir
+	case path.Clean("/"+s.Image.Workdir) != "/":
+		p.Cwd = path.Clean("/" + s.Image.Workdir)
+		if _, info, err := view(p.Entries).host(p.Cwd); err != nil || !info.IsDir() {
+			return invalid("--image", "its working directory %.200q is no folder of it; --cwd names another", p.Cwd)
+		}
 	default:
 		p.Cwd = scratchDir
 	}
@@ -407,7 +423,20 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-func (p *Plan) suppliedRoot(dir string) ([]fsjail.Entry, error) {
+func (p *Plan) suppliedRoot(dir string, of Image) ([]fsjail.Entry, error) {
+	if of.ID != "" {
+		entries, err := fsjail.SuppliedRoot(dir)
+		if err != nil {
+			return nil, invalid("--image", "%v", err)
+		}
+		for i := range entries {
+			entries[i].Why = "the image, read-only"
+			if entries[i].Kind == fsjail.Bind && !p.WritableRoot {
+				entries[i].Owner = of.Owner
+			}
+		}
+		return entries, nil
+	}
 	at, err := p.seen.Canonical(dir)
 	if err == nil && !at.IsDir() {
 		err = unix.ENOTDIR
@@ -721,8 +750,17 @@ func (p *Plan) upperSize() int64 {
 // is passed on from the caller, and last what was said for this run.
 func (p *Plan) planEnv(s *Spec) {
 	env := map[string]string{}
+	for _, kv := range s.Image.Env {
+		if k, v, _ := strings.Cut(kv, "="); k != "HOME" && k != "TMPDIR" { // in the image they can't be written
+			env[k] = v
+		}
+	}
+	path, ofImage := env["PATH"]
 	for _, e := range p.profile.Environment.Set {
 		env[e.Name] = e.Value
+	}
+	if ofImage {
+		env["PATH"] = path // where programs are is the root's to say
 	}
 	env["PATH"] = cmp.Or(env["PATH"], defaultPath)
 	env["HOME"] = cmp.Or(env["HOME"], HomeDir)

@@ -97,6 +97,9 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 		r.opt.Observer, opt.Observer = nobody{}, nobody{}
 	}
 	r.refusals.observer = opt.Observer
+	if plan.Image != nil {
+		r.status.Image = plan.Image.ID
+	}
 	for _, m := range plan.Missing {
 		r.status.BestEffort = append(r.status.BestEffort, m.Name)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/base32"
 	"strings"
 
+	"agentrun/fsjail"
 	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/rings"
@@ -40,6 +41,7 @@ type Spec struct {
 	Overlay              bool     // the workspace's changes go to a layer of their own (--workspace-mode overlay)
 	WorkDir              string   // the caller's working directory
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
+	Image                Image    // whose root Rootfs is; the zero value: nobody's
 	Binds                []BindMount
 	Keep                 string   // ring 1: write what changed in the root to this file (OCI layer, tar)
 	RootDir              string   // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
@@ -52,6 +54,16 @@ type Spec struct {
 	BestEffort           bool     // go on without protections the host can't give, and say which
 	Ranges               profiles.NodeRanges
 	MostTime             profiles.Duration // that the plan of the run's agent gives it (M-19); 0: as its range
+}
+
+// Image is what an image says of its runs. What the profile, the way out and the caller say comes before it.
+type Image struct {
+	Ref      string   // as it was asked for
+	ID       string   // digest of its configuration, and so of all that is in it; empty: there is no image
+	Manifest string   // digest of the manifest it came by; empty: it has none
+	Env      []string // K=V
+	Workdir  string
+	Owner    *fsjail.Owner // its user, if that isn't root: the agent is shown as the owner of this user's files
 }
 
 // Parent is the live run that a child belongs to: the child's cgroup lies in its parent's, whose limits hold for both (H-15, M-3).

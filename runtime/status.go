@@ -87,6 +87,7 @@ type Status struct {
 	FailedStep string            `json:"failed_step,omitempty"`
 	Error      string            `json:"error,omitempty"`
 	Hint       string            `json:"hint,omitempty"`
+	Image      string            `json:"image,omitempty"`        // whose root it has: sha256:… of its configuration
 	BestEffort []string          `json:"best_effort,omitempty"`  // protections that were asked for and are missing
 	Wider      []string          `json:"wider_ranges,omitempty"` // above the specification's, by the operator's configuration (M-3)
 	LaunchTime time.Duration     `json:"launch_ns,omitempty"`    // from the first step to the exec

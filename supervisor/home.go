@@ -87,9 +87,10 @@ func (s *run) takeHome() (err error) {
 
 func (s *run) leaveHome() { s.home.Close() }
 
-// notOwn leaves what the run keeps itself out of what it would be shown of the state folder, where it lies: all else there is
+// notOwn leaves what the run keeps itself, and its image, out of what it would be shown of the state folder, where it lies: all else there is
 // refused to it (H-30). A plan has taken none, and shows the same.
 func (s *run) notOwn(hostPaths []string) []string {
+	hostPaths = s.notOfImage(hostPaths)
 	folder, name := s.homeOf()
 	if name == "" {
 		return hostPaths

@@ -14,6 +14,7 @@ import (
 	"agentrun/control"
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/images"
 	"agentrun/internal/hinted"
 	"agentrun/profiles"
 	"agentrun/supervisor/sandboxes"
@@ -61,7 +62,7 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 	}
 	err = n.Sandboxes().Create(k, func(s *sandboxes.Sandbox) error {
 		if len(r.Command) == 0 {
-			r.Command = idle
+			r.Command, r.NoEntrypoint = idle, r.Image != ""
 		}
 		r.Sandbox, r.Draft = s.Name, s
 		plan, err := Plan(ctx, n, by, r)
@@ -69,6 +70,10 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 			return err
 		}
 		s.Ring, timeout = plan.Ring, plan.Limits.Timeout
+		if plan.Image != nil { // by now's meaning of the name, whatever has it later
+			s.Image = plan.Image.ID
+			s.Words = append(s.Words, "--image="+images.Pinned(r.Image, s.Image), fmt.Sprintf("--no-entrypoint=%v", r.NoEntrypoint))
+		}
 		if most := n.Ranges; r.Limits.Timeout == nil && r.Agent == "" && r.Session == "" {
 			most.Plan = governance.Operator
 			in := most.Of(plan.Ring)

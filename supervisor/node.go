@@ -15,6 +15,7 @@ import (
 	"agentrun/control"
 	"agentrun/governance"
 	"agentrun/hypervisor"
+	"agentrun/images"
 	"agentrun/internal/rootless"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -43,6 +44,7 @@ type Node struct {
 	Git          Git              // who agents' commits are by
 	Kill         killhooks.Config // programs that are run around a kill
 	HomeConfig   homes.Config     // of what agents keep
+	ImagePolicy  images.Policy    // which images it takes
 	ApplyTime    time.Duration    // of a change of ring; 0: runtime's own
 	Version      string           // of agentrun
 	Operators    string           // file of the operators' public keys
@@ -104,6 +106,9 @@ func (n *Node) Changes() changes.Folder { return changes.Folder{StateDir: n.Stat
 
 // Homes is the folder of what agents keep from one run to the next.
 func (n *Node) Homes() homes.Folder { return homes.Folder{StateDir: n.StateDir, Config: n.HomeConfig} }
+
+// Images is the folder of unpacked container images.
+func (n *Node) Images() images.Folder { return images.Folder{StateDir: n.StateDir} }
 
 // FilterCache is where compiled filters are kept.
 func (n *Node) FilterCache() string { return filepath.Join(n.StateDir, "seccomp") }

@@ -40,6 +40,8 @@ type Request struct {
 	KeyFile              string           // that it is read from; Key counts only without
 
 	Workspace, Rootfs, Keep string
+	Image                   string             // whose root is used in the place of Rootfs (package images); empty: none
+	NoEntrypoint            bool               // the command is run by itself, and not by the image's entrypoint
 	WorkspaceMode           string             // direct or overlay; empty: direct
 	Home                    string             // kept for the agent under this name (package homes); empty: a new one that goes with the run
 	Sandbox                 string             // kept, that this is a start of (package sandboxes); empty: of none

@@ -49,6 +49,8 @@ var steps = []step{
 		(*run).takeHome, (*run).leaveHome},
 	{"kept sandbox", "it is one run's at a time too, and what it keeps is within its quota",
 		(*run).takeSandbox, (*run).leaveSandbox},
+	{"image", "nobody removes it while the run shows it",
+		(*run).useImage, (*run).leaveImage},
 	{"plan", "what will be applied on this host; it shows nobody else's workspace, no key and no log (H-30)",
 		(*run).planOnRecord, nil},
 	{"sandbox", "one that is ready may suit the plan, and is part of it then",
@@ -95,6 +97,7 @@ type run struct {
 	kept      sandboxes.Sandbox // as the spec was made of it
 	keptIn    sandboxes.Folder
 	sandbox   *sandboxes.Taken // nil: it is none's
+	image     *os.File         // the claim on the image that the run shows; nil: it shows none
 	told      atomic.Bool      // a signal for the agent came by the supervisor
 	plan      *runtime.Plan
 	hooks     killhooks.Hooks

@@ -38,6 +38,9 @@ func (s *run) specify() (err error) {
 		Env: r.Env, EnvPass: r.EnvPass, Environ: withoutKey(s.by.Environ),
 		Workspace: r.Workspace, Overlay: r.WorkspaceMode == WorkspaceOverlay, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, TTY: r.TTY, BestEffort: r.BestEffort,
 	}
+	if err := s.showImage(); err != nil {
+		return err
+	}
 	s.ranges()
 	if s.spec.WorkDir, err = s.by.getwd(); err != nil {
 		return fmt.Errorf("working directory: %w", err)

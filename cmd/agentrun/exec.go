@@ -42,6 +42,9 @@ func execAction(g *global, c *cli.Context) error {
 	if err := checkDetach(r); err != nil {
 		return err
 	}
+	if err := g.pullMissing(c, r); err != nil {
+		return err
+	}
 	if g.served { // by the daemon, which reads the flags of many
 		g.request = r
 		return nil
@@ -83,6 +86,7 @@ func execFlags() []cli.Flag {
 		&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
 		&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
 		&cli.StringFlag{Name: supervisor.SandboxFlag, Hidden: true},
+		&cli.StringFlag{Name: "pull", Usage: "with --image: `missing` pulls one that isn't there first", DefaultText: "never"},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
 		&cli.StringFlag{Name: "idle-pause", Usage: "with -d: pause the run when it has done next to nothing for `TIME`, 1s or more; exec --in, cp and signal let it go on", DefaultText: "never"},
 		&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},

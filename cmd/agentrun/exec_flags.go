@@ -58,6 +58,8 @@ func specFlags() []cli.Flag {
 			&cli.StringFlag{Name: "workspace", Usage: "`DIR` shown as /workspace: read-only in ring 3, writable in rings 2 and 1"},
 			&cli.StringFlag{Name: "workspace-mode", Usage: "rings 2 and 1: `direct|overlay`; overlay keeps the changes apart until agentrun apply", DefaultText: "direct"},
 			&cli.StringFlag{Name: "rootfs", Usage: "`DIR` used as the root instead of the host's /usr, read-only"},
+			&cli.StringFlag{Name: "image", Usage: "root, variables and command of the image `NAME`, which agentrun image pull or import has brought"},
+			&cli.BoolFlag{Name: "no-entrypoint", Usage: "with --image: run COMMAND itself, and not by the image's entrypoint"},
 			&cli.StringSliceFlag{Name: "ro-bind", KeepSpace: true, Usage: "show a host path, read-only: `SRC[:DST]`"},
 			&cli.StringSliceFlag{Name: "bind", KeepSpace: true, Usage: "show a host path, writable (rings 2 and 1): `SRC[:DST]`"},
 			&cli.StringFlag{Name: "home", Usage: "keep HOME under this `NAME` for the next run that says so (rings 2 and 1); one run at a time"},

@@ -17,6 +17,7 @@ import (
 
 	"agentrun/config"
 	"agentrun/governance"
+	"agentrun/images"
 	"agentrun/internal/hinted"
 	"agentrun/internal/read"
 	"agentrun/internal/rootless"
@@ -66,6 +67,7 @@ type configFile struct {
 	Git     supervisor.Git      `yaml:"git"`
 	Ranges  profiles.RangeRules `yaml:"ranges"` // nil: nothing is said of them
 	Homes   homes.Config        `yaml:"homes"`
+	Images  images.Policy       `yaml:"images"`
 
 	path     string   // of this file, or of that which there would be
 	gateways []string // Gateway of this file, and of the machine's
@@ -151,7 +153,7 @@ func (g *global) load(c *cli.Context) error {
 	default:
 		return fmt.Errorf("configuration: audit.sync %q: want always, or leave it out", cfg.Audit.Sync)
 	}
-	if err := errors.Join(cfg.Live.check(), cfg.Git.Check()); err != nil {
+	if err := errors.Join(cfg.Live.check(), cfg.Git.Check(), cfg.Images.Check()); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	g.GatewayFiles, g.KeysRequired = cfg.gateways, cfg.keys
@@ -164,6 +166,7 @@ func (g *global) load(c *cli.Context) error {
 	g.Ranges = profiles.NodeRanges{File: cfg.path, Rules: cfg.Ranges}
 	g.PlanFiles, g.Own = governance.DefaultFiles(by.Getenv), configDirs(by)
 	g.Codes, g.Git, g.HomeConfig = cfg.Safety, cfg.Git, cfg.Homes
+	g.ImagePolicy = cfg.Images
 	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
 	g.serve, g.Operators = cfg.Serve, g.operatorsFile(c)
 	if fd := c.Int(detachedFlag); fd > 2 && !g.served {
@@ -202,7 +205,7 @@ const (
 )
 
 // readConfig reads the file named, or the first of the usual places that exists. What the machine's file says of
-// who is asked about a start, and of ranges, holds also where another file is named: a flag must not leave it out (M-3, M-9).
+// who is asked about a start, of ranges and of images, holds also where another file is named: a flag must not leave it out (M-3, M-9).
 func readConfig(by *supervisor.Caller, name string) (configFile, error) {
 	if name == "" {
 		var names []string
@@ -219,6 +222,9 @@ func readConfig(by *supervisor.Caller, name string) (configFile, error) {
 	cfg.gateways, cfg.keys = append(cfg.gateways, machine.gateways...), cfg.keys || machine.keys
 	if machine.Ranges != nil {
 		cfg.Ranges, cfg.path = machine.Ranges, machine.path
+	}
+	if m := machine.Images; m.SignedBy != "" || len(m.Allow) > 0 {
+		cfg.Images = m
 	}
 	return cfg, err
 }

@@ -100,6 +100,11 @@ whose time is over (create --keep-for).
 				removed = append(removed, "sandbox "+name)
 				err = errors.Join(err, g.RecordSandbox(hypervisor.SandboxLife{By: operatorName(), Change: "removed", Name: name}))
 			}
+			swept, serr = g.Images().Sweep(nil, nil)
+			err = errors.Join(err, serr)
+			for _, name := range swept {
+				removed = append(removed, "image "+name)
+			}
 			if c.Bool("json") {
 				if removed == nil {
 					removed = []string{}

@@ -100,7 +100,7 @@ func (g *global) commands() []*cli.Command {
 		return []*cli.Command{execCommand(g)}
 	}
 	return append([]*cli.Command{
-		execCommand(g), hostCommand(g), homeCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g),
+		execCommand(g), hostCommand(g), homeCommand(g), imageCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g),
 		auditCommand(g), historyCommand(g), agentCommand(g), sessionCommand(g), approvalsCommand(g), usageCommand(g),
 		operatorCommand(g), keyCommand(g), metricsCommand(g), sagaCommand(g), policyCommand(), safetyCommand(g), challengesCommand(g), undoCommand(g),
 		conformCommand(), completionCommand(),

@@ -61,6 +61,9 @@ func printPlan(out io.Writer, p *runtime.Plan) error {
 	}
 	row("digest", "%s", p.Digest)
 	row("ring", "%d (profile %s)", p.Ring, p.Profile)
+	if p.Image != nil {
+		row("image", "%s, %s", p.Image.Ref, p.Image.ID)
+	}
 	row("command", "%s as %s", p.Command.Exe, strings.Join(p.Command.Args, " "))
 	row("cwd", "%s", p.Cwd)
 	row("user", "%d inside, outside one that no other live run has", p.UID)

@@ -22,6 +22,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		KeyFile: by.Path(c.String("key-file")),
 		Ring:    given(c, "ring", c.Int), Profile: c.String("profile"),
 		Workspace: by.Path(c.String("workspace")), WorkspaceMode: c.String("workspace-mode"), Rootfs: by.Path(c.String("rootfs")),
+		Image: c.String("image"), NoEntrypoint: c.Bool("no-entrypoint"),
 		Home: c.String("home"), Sandbox: c.String(supervisor.SandboxFlag), Keep: by.Path(c.String("keep")), Cwd: c.String("cwd"),
 		Env: c.StringSlice("env"), EnvPass: c.StringSlice("env-pass"),
 		TTY: c.Bool("t"), Interactive: c.Bool("i"), BestEffort: c.Bool("best-effort"),
@@ -34,7 +35,7 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	bad := func(flag, message string) {
 		r.Malformed = append(r.Malformed, read.Problem{Path: "--" + flag, Message: message})
 	}
-	for _, f := range []string{"agent", "session", "name", "workspace", "workspace-mode", "rootfs", "cwd", "home", "keep", "profile", "status-file", "on-breach", "key-file"} {
+	for _, f := range []string{"agent", "session", "name", "workspace", "workspace-mode", "rootfs", "image", "cwd", "home", "keep", "profile", "status-file", "on-breach", "key-file"} {
 		if c.IsSet(f) && c.String(f) == "" {
 			bad(f, "is empty; leave the flag out, or give it a value")
 		}
@@ -48,6 +49,12 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		if r.Expect, err = governance.ParseEstimate(c.String("expect")); err != nil {
 			bad("expect", err.Error())
 		}
+	}
+	if pull := c.String("pull"); pull != "" && pull != "never" && (pull != "missing" || r.Image == "") {
+		bad("pull", fmt.Sprintf("%.64q: want missing or never, beside --image", pull))
+	}
+	if r.NoEntrypoint && r.Image == "" {
+		bad("no-entrypoint", "there is no --image that could have one")
 	}
 	l := &r.Limits
 	limit(c, bad, "cpus", &l.CPU, profiles.ParseCPUs)

@@ -123,7 +123,7 @@ func (g *global) create(c *cli.Context) error {
 
 // keptWords are the flags of exec that each start has.
 func keptWords(c *cli.Context) []string {
-	own := []string{"name", "n", "restart", "keep-for", "quota", "json"}
+	own := []string{"name", "n", "restart", "keep-for", "quota", "json", "image", "no-entrypoint"}
 	words := verb.Passed(c)[1:]
 	return slices.DeleteFunc(slices.Clone(words[:slices.Index(words, "--")]), func(w string) bool {
 		name, _, _ := strings.Cut(strings.TrimPrefix(w, "--"), "=")

@@ -4,6 +4,8 @@
 //
 //	file, err := claim.Take("/var/lib/agentrun/homes/claude/lock")
 //
+// Share holds a thing with others who share it, against those who take it.
+//
 // Errors. ErrBusy: another has it, or is removing it. fs.ErrNotExist: the folder of the file isn't there.
 //
 // It binds only those who ask. Whoever removes the thing takes the claim first, and removes the file with it.
@@ -21,12 +23,17 @@ import (
 var ErrBusy = errors.New("another process has it")
 
 // Take makes the file if there is none, and notes the time of the claim as the file's.
-func Take(path string) (*os.File, error) {
+func Take(path string) (*os.File, error) { return hold(path, unix.F_WRLCK) }
+
+// Share is Take for one of many.
+func Share(path string) (*os.File, error) { return hold(path, unix.F_RDLCK) }
+
+func hold(path string, how int16) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: how})
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		err = ErrBusy
 	}

@@ -10,6 +10,33 @@ import (
 	"testing"
 )
 
+// Those who share keep out whoever takes, and the other way round.
+func TestShare(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	one, err := Share(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := Share(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*os.File{one, two} {
+		if _, err := Take(path); !errors.Is(err, ErrBusy) || !Held(path) {
+			t.Errorf("got %v, held %v", err, Held(path))
+		}
+		f.Close()
+	}
+	mine, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mine.Close()
+	if _, err := Share(path); !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestClaim(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	if Held(path) {

@@ -179,7 +179,8 @@ static int find(int argc, char **argv, const char **run_dir)
 		return 0;
 	for (int j = i + 1; j < argc && !same(argv[j], "--"); j++) {
 		const char *ref;
-		if (same(argv[j], "--no-daemon") || flag(argv[j], "in", &ref)) // the latter is a command in another run: its supervisor is asked
+		// in is a command in another run, whose supervisor is asked; pull is done first, as its caller.
+		if (same(argv[j], "--no-daemon") || flag(argv[j], "in", &ref) || flag(argv[j], "pull", &ref))
 			return 0;
 	}
 	return i;

@@ -418,7 +418,7 @@ func (f Folder) Fork(ctx context.Context, from, snapshot string, still Still, to
 	if err != nil {
 		return err
 	}
-	to.Ring, to.Restart, to.Quota, to.Dir, to.Words, to.Files = of.Ring, of.Restart, of.Quota, of.Dir, of.Words, files
+	to.Ring, to.Image, to.Restart, to.Quota, to.Dir, to.Words, to.Files = of.Ring, of.Image, of.Restart, of.Quota, of.Dir, of.Words, files
 	return f.Create(to, complete)
 }
 

@@ -75,8 +75,9 @@ type Sandbox struct {
 	Name    string        `json:"-"`  // that of its folder
 	By      string        `json:"by"` // who made it, as uid:0
 	Created time.Time     `json:"created"`
-	Until   time.Time     `json:"until,omitzero"` // then gc removes it, if it isn't running; zero: never
-	Ring    int           `json:"ring"`           // of its starts, as it was created
+	Until   time.Time     `json:"until,omitzero"`  // then gc removes it, if it isn't running; zero: never
+	Ring    int           `json:"ring"`            // of its starts, as it was created
+	Image   string        `json:"image,omitempty"` // whose root it has, by its id
 	Restart Restart       `json:"restart"`
 	Quota   profiles.Size `json:"quota"`
 	Dir     string        `json:"dir"`   // that relative paths of Words start from

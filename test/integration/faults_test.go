@@ -74,6 +74,9 @@ func faultRows() []faultRow {
 		{point: "sandbox/seal", by: sandboxScenario},
 		{point: "sandbox/copy", by: sandboxScenario},
 		{point: "sandbox/prune", by: sandboxScenario},
+		{point: "image/names", by: imageScenario},
+		{point: "image/commit", by: imageScenario},
+		{point: "image/remove", by: imageScenario},
 		{point: "join/begun", by: liveScenario},
 		{point: "join/probe", by: liveScenario},
 	}
@@ -108,6 +111,9 @@ var mustFault = map[string]struct {
 	"audit":                {[]string{"l.sys.write", "l.sys.sync", "os.Rename"}, nil},
 	"sagas":                {[]string{"d.store.Update"}, nil},
 	"supervisor/sandboxes": {[]string{"os.Rename", "unix.Renameat2", "os.RemoveAll"}, nil},
+	"images": {[]string{"os.Rename", "unix.Renameat2", "os.RemoveAll"}, map[string]string{
+		"again": "the old or the new of one file, by a rename", "Close": "what it removes is no image yet", "Sweep": "as Close, of a process that is dead",
+	}},
 }
 
 // source goes over the functions of the program.

@@ -34,9 +34,9 @@ func (p place) kept(name string, args ...string) {
 func (p place) folder(name string) string { return filepath.Join(p.state, "sandboxes", name) }
 
 // layer is the folder with its own files.
-func (p place) layer(name string) string { return layerOf(p.t, p.state, name) }
+func (p place) layer(name string) string { return keptLayer(p.t, p.state, name) }
 
-func layerOf(t *testing.T, state, name string) string {
+func keptLayer(t *testing.T, state, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(state, "sandboxes", name, "sandbox.json"))
 	var s struct{ Layer string }
@@ -403,7 +403,7 @@ func TestM23KeptRootless(t *testing.T) {
 	must("create", "--name", "dev", "--ring", "2", "--no-gateway", "--best-effort", "--restart", "on-failure", "--", "/bin/sh", "-c", "echo x >> ~/n; exit 7")
 	start()
 	eventually(t, hang(), "a second run", func() bool {
-		b, _ := os.ReadFile(filepath.Join(layerOf(t, filepath.Join(u.home, ".local/state/agentrun"), "dev"), "homes/home/files/n"))
+		b, _ := os.ReadFile(filepath.Join(keptLayer(t, filepath.Join(u.home, ".local/state/agentrun"), "dev"), "homes/home/files/n"))
 		return len(b) >= 4
 	})
 	must("stop", "dev")

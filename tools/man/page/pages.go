@@ -4,7 +4,7 @@ package page
 
 var seeAlso = "README.md, SECURITY.md and docs/ of the sources."
 
-// All are the pages of the three programs. Those of the two that agentrun starts have the help of the verb that hands
+// All are the pages of the four programs. Those of the three that agentrun starts have the help of the verb that hands
 // over to them.
 var All = []Page{
 	{
@@ -20,7 +20,7 @@ the reason and a hint on standard error. docs/exit-codes.md has those of each co
 				{"/var/lib/agentrun", "the state: agents, sessions, sagas, audit, keys"},
 				{"/run/agentrun", "what lives as long as a run: sandboxes, locks, control sockets"},
 			}},
-			{Title: "See also", Text: "agentrun-gateway(1), agentrun-safety(1), " + seeAlso},
+			{Title: "See also", Text: "agentrun-gateway(1), agentrun-safety(1), agentrun-image(1), " + seeAlso},
 		},
 	},
 	{
@@ -38,5 +38,12 @@ written it.`,
 		About: `The execution safety loop as an MCP server. agentrun safety hands over to it; it needs neither root nor a sandbox, and
 is looked for where agentrun-gateway is. What it has stopped waits for agentrun challenges.`,
 		Sections: []Section{{Title: "See also", Text: "agentrun(1), docs/safety-dongle.md, docs/safety-policy.md, " + seeAlso}},
+	},
+	{
+		Name: "agentrun-image", Title: "fetch and unpack container images", Verbs: []string{"image"},
+		About: `agentrun image pull and agentrun image import start it, give it an order on standard input and keep what it has unpacked.
+It has an HTTP client and reads what strangers have packed, which a run's supervisor does not; nobody else needs to start it. It
+is looked for where agentrun-gateway is.`,
+		Sections: []Section{{Title: "See also", Text: "agentrun(1), docs/images.md, " + seeAlso}},
 	},
 }
