@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -64,7 +63,8 @@ var (
 // Still has the run of a live sandbox stand still while copy runs, and lets it go on. Its error is copy's, or that the run didn't.
 type Still func(copy func() error) error
 
-var layerName = regexp.MustCompile(`^[0-9a-f]{32}$`)
+// isLayer tells whether a name is one that newLayer gives.
+func isLayer(name string) bool { return len(name) == 32 && strings.Trim(name, "0123456789abcdef") == "" }
 
 func (s *Sandbox) checkLayers() error {
 	all := append([]string{s.Layer}, s.Below...)
@@ -72,7 +72,7 @@ func (s *Sandbox) checkLayers() error {
 		all = append(all, snap.Below...)
 	}
 	for _, l := range all {
-		if !layerName.MatchString(l) {
+		if !isLayer(l) {
 			return fmt.Errorf("the state of sandbox %s: %.64q is no layer", s.Name, l)
 		}
 	}
@@ -460,7 +460,7 @@ func (f Folder) prune() error {
 		return err
 	}
 	for _, d := range dirs {
-		if layerName.MatchString(d.Name()) && !named[d.Name()] {
+		if isLayer(d.Name()) && !named[d.Name()] {
 			err = errors.Join(err, f.drop(d.Name()))
 		}
 	}
