@@ -131,7 +131,7 @@ func HostRoot() ([]Entry, error) {
 // ErrHostileRoot marks a supplied root that could lead mounts astray.
 var ErrHostileRoot = errors.New("unsafe root")
 
-// SuppliedRoot lists what a folder given as root contains. Its /proc, /sys, /dev and /tmp are
+// SuppliedRoot lists what a folder given as root contains. Its /run is left out, and its /proc, /sys, /dev and /tmp are
 // replaced; where one of them is anything but a directory the folder is refused, as are devices and
 // sockets at its top. Nothing is written to the folder.
 func SuppliedRoot(dir string) ([]Entry, error) {
@@ -139,8 +139,11 @@ func SuppliedRoot(dir string) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []Entry
+	list := []Entry{{Kind: Dir, Target: "/run", Mode: 0o755, Why: "empty: sockets of the way out are in it"}}
 	for _, n := range names {
+		if n.Name() == "run" { // of whatever kind
+			continue
+		}
 		own := slices.Contains(reserved, "/"+n.Name()) || n.Name() == "workspace" || strings.HasPrefix(n.Name(), ".agentrun")
 		if (own || n.Name() == "etc") && !n.IsDir() { // files of ours may be shown in /etc
 			return nil, fmt.Errorf("%w: %s is %s, not a directory", ErrHostileRoot, filepath.Join(dir, n.Name()), n.Type())

@@ -64,7 +64,9 @@ var (
 type Still func(copy func() error) error
 
 // isLayer tells whether a name is one that newLayer gives.
-func isLayer(name string) bool { return len(name) == 32 && strings.Trim(name, "0123456789abcdef") == "" }
+func isLayer(name string) bool {
+	return len(name) == 32 && strings.Trim(name, "0123456789abcdef") == ""
+}
 
 func (s *Sandbox) checkLayers() error {
 	all := append([]string{s.Layer}, s.Below...)

@@ -17,7 +17,7 @@ import (
 func tinyRoot(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
-	for _, d := range []string{"proc", "dev", "tmp", "etc", "workspace", "bin"} {
+	for _, d := range []string{"proc", "dev", "tmp", "etc", "workspace", "bin", "run"} {
 		if err := os.Mkdir(filepath.Join(root, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -57,6 +57,23 @@ func TestSuppliedRoot(t *testing.T) {
 				t.Errorf("the supplied root was changed (M-2)\nbefore:\n%s\nafter:\n%s", before, after)
 			}
 		})
+	}
+}
+
+// M-2, M-7: a supplied root has a /run as images have, and the way out's sockets are in the sandbox's own.
+func TestSuppliedRootWithAWayOut(t *testing.T) {
+	p := newPlace(t)
+	for _, ring := range []string{"1", "2", "3"} {
+		root := tinyRoot(t)
+		write(t, filepath.Join(root, "run", "of-the-root"), "x", 0o644)
+		before := tree(t, root)
+		r := p.do("exec", "--ring", ring, "--rootfs", root, "--", "/bin/probe", "ls", "/run", ",", "ls", "/run/agentrun")
+		if got := answers(r.stdout); r.exit != 0 || strings.Contains(got["ls /run"], "of-the-root") || ring != "3" && !strings.Contains(got["ls /run/agentrun"], "tools.sock") {
+			t.Errorf("ring %s: exit %d %v\n%s", ring, r.exit, got, r.stderr)
+		}
+		if after := tree(t, root); after != before {
+			t.Errorf("ring %s: the supplied root was changed\n%s\n%s", ring, before, after)
+		}
 	}
 }
 
