@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: oci test-engines test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -41,7 +41,7 @@ run: deps build ## install what is missing, build, run the example agent in ring
 deps:
 	@bash scripts/install-deps.sh run
 
-build: $(STUB) gateway safety image ## bin/agentrun, bin/agentrun-gateway, bin/agentrun-safety and bin/agentrun-image
+build: $(STUB) gateway safety image oci ## bin/agentrun, bin/agentrun-gateway, bin/agentrun-safety, bin/agentrun-image and bin/agentrun-oci
 	$(GO) build -trimpath -ldflags "$(LDFLAGS) $(LINKFLAGS)" $(LINKING) -o bin/agentrun ./cmd/agentrun
 
 # Without cgo: Go can only drop the privileges of threads it has made itself.
@@ -55,6 +55,10 @@ safety:
 # What fetches images speaks HTTP and reads strangers' archives: neither belongs into what is started for each run.
 image:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-image ./cmd/agentrun-image
+
+# What container engines start in the place of runc.
+oci:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-oci ./cmd/agentrun-oci
 
 # Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
@@ -97,6 +101,10 @@ bench: build probe ## agentrun against bwrap, runc and a static floor; one table
 	@bash scripts/install-deps.sh test
 	$(GO) run ./test/bench $(BENCHFLAGS)
 
+test-engines: build ## Debian's Docker and Podman with agentrun as their runtime, with daemons and folders of the test's own
+	@bash scripts/install-deps.sh engines
+	@bash test/engines/run.sh
+
 test-agents: build probe ## the six coding agents from npm by agentrun host, or AGENTS="claude pi"; all six write the table of docs/coding-agents.md
 	bash test/agents/install.sh .cache/agents $(AGENTS)
 	AGENTRUN_TEST_AGENTS=$(CURDIR)/.cache/agents $(GO) test -tags $(TAGS),agents -count 1 -v -timeout 60m -run 'TestRealAgents/^($(or $(subst $() ,|,$(AGENTS)),.*))$$' ./test/integration
@@ -133,6 +141,8 @@ install: man ## programs to $(DESTDIR)$(PREFIX)/bin, man pages to share/man, uni
 	install -D -m 0755 bin/agentrun-gateway $(DESTDIR)$(PREFIX)/bin/agentrun-gateway
 	install -D -m 0755 bin/agentrun-safety $(DESTDIR)$(PREFIX)/bin/agentrun-safety
 	install -D -m 0755 bin/agentrun-image $(DESTDIR)$(PREFIX)/bin/agentrun-image
+	install -D -m 0755 bin/agentrun-oci $(DESTDIR)$(PREFIX)/bin/agentrun-oci
+	for ring in 1 2 3; do ln -sf agentrun-oci $(DESTDIR)$(PREFIX)/bin/agentrun-ring$$ring; done
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man1 bin/man/*.1
 	install -D -m 0644 packaging/systemd/agentrun.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.socket
 	sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/systemd/agentrun.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/agentrun.service

@@ -31,7 +31,7 @@ var hollow = map[string]string{
 }
 
 // mains are the programs that an operator gets.
-var mains = []string{"cmd/agentrun", "cmd/agentrun-gateway", "cmd/agentrun-safety", "cmd/agentrun-image"}
+var mains = []string{"cmd/agentrun", "cmd/agentrun-gateway", "cmd/agentrun-safety", "cmd/agentrun-image", "cmd/agentrun-oci"}
 
 // program is what can be known of the tree by names alone: each top-level declaration and what it names. A
 // method's body belongs to its type; the method itself is used where anything of its name is selected.

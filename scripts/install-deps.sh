@@ -6,6 +6,7 @@
 #   scripts/install-deps.sh run     what `make run` builds and starts with
 #   scripts/install-deps.sh test    the same, and what `make test` needs
 #   scripts/install-deps.sh vagrant the first, and what `make test-vagrant` needs
+#   scripts/install-deps.sh engines the first, and what `make test-engines` needs
 #
 # Quick and silent when everything is there. Go itself is taken from the distribution where that one is
 # new enough; otherwise fetch-go.sh unpacks the pinned toolchain below .cache.
@@ -38,7 +39,8 @@ test)
 	command -v npm >/dev/null || packages+=(npm)
 	;;
 vagrant) packages+=(vagrant vagrant-libvirt libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils dnsmasq-base debootstrap e2fsprogs rsync) ;;
-*) die "usage: install-deps.sh run|test|vagrant" ;;
+engines) packages+=(docker.io podman runc busybox-static) ;;
+*) die "usage: install-deps.sh run|test|vagrant|engines" ;;
 esac
 
 want_go=$(awk '$1 == "go" {print $2}' "$root/go.mod")

@@ -65,6 +65,8 @@ type Request struct {
 	OnBreach          profiles.OnBreach // empty: the profile's
 	QuarantineTimeout time.Duration
 	IdlePause         time.Duration // of a detached run; 0: never
+	Hold              string        // of a run that is made and started by two commands: the socket that its start is told on; empty: it begins at once
+	HoldFor           int           // with Hold: a descriptor that ends without a byte if nobody will ever start it
 	StatusFile        string
 	JSON              bool // how it ended, on stderr
 

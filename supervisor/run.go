@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"sync/atomic"
 	"time"
@@ -63,6 +64,8 @@ var steps = []step{
 		(*run).begin, (*run).unregister},
 	{"way out", "the account of its calls and connections; closed when no process could make one (M-7)",
 		(*run).openWayOut, (*run).closeWayOut},
+	{"hold", "whoever makes a container and starts it later has everything checked and admitted by then",
+		(*run).hold, nil},
 	{"launch", "the steps of package runtime, the agent's life, and the end",
 		(*run).launch, nil},
 	{"account", "told last, when it can't change any more",
@@ -97,6 +100,7 @@ type run struct {
 	kept      sandboxes.Sandbox // as the spec was made of it
 	keptIn    sandboxes.Folder
 	sandbox   *sandboxes.Taken // nil: it is none's
+	starts    net.Conn         // of whoever has started a run that was held; nil: nobody
 	image     *os.File         // the claim on the image that the run shows; nil: it shows none
 	told      atomic.Bool      // a signal for the agent came by the supervisor
 	plan      *runtime.Plan
@@ -364,6 +368,7 @@ func (s *run) launch() error {
 			"id", status.ID, "ring", status.Ring, "launch", status.LaunchTime, "plan", status.PlanDigest)
 		s.h.Counts().Launched(status.LaunchTime)
 		s.host.Started()
+		s.begun()
 		said(status)
 	}
 	if plan.TTY && by.Terminal != nil {

@@ -56,6 +56,11 @@ func (s *run) specify() (err error) {
 	s.spec.Profile.Environment.Set = s.node.Git.under(s.spec.Profile.Environment.Set)
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
+	if r.Hold != "" { // a container lasts as long as the node gives a run
+		in := s.spec.Ranges.Of(s.spec.Profile.Ring)
+		s.spec.Limits.Timeout = or(r.Limits.Timeout, in.Timeout.Max)
+		s.spec.Limits.CPUTime = or(r.Limits.CPUTime, in.CPUTime.Max)
+	}
 	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), s.showSandbox(), s.showHome(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile),
 		workspaceMode(r))
 	if err := s.planTime(); err != nil {

@@ -164,7 +164,7 @@ payload() {
 	local payload=$1 p
 	rm -rf "$payload"
 	mkdir -p "$payload/bin" "$payload/src" "$payload/tests"
-	cp bin/agentrun bin/agentrun-gateway bin/agentrun-safety bin/agentrun-image bin/probe "$payload/bin/"
+	cp bin/agentrun bin/agentrun-gateway bin/agentrun-safety bin/agentrun-image bin/agentrun-oci bin/probe "$payload/bin/"
 	cp test/vm/suite.sh "$payload/"
 	# What the host's tests have built of others' programs (TestOutsideTools): the guest has no go command.
 	if [[ -d .cache/outside ]]; then cp -r .cache/outside "$payload/"; fi

@@ -86,6 +86,8 @@ func execFlags() []cli.Flag {
 		&cli.StringFlag{Name: "metrics-addr", Usage: "serve the run's metrics (Prometheus) on `HOST:PORT` of the host, loopback unless the configuration says otherwise"},
 		&cli.BoolFlag{Name: "d", Aliases: []string{"detach"}, Usage: "print the run's id once it has started, and leave it running; its output goes to a file of the state folder"},
 		&cli.StringFlag{Name: supervisor.SandboxFlag, Hidden: true},
+		&cli.StringFlag{Name: "hold", Hidden: true},
+		&cli.IntFlag{Name: "hold-for", Hidden: true},
 		&cli.StringFlag{Name: "pull", Usage: "with --image: `missing` pulls one that isn't there first", DefaultText: "never"},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
 		&cli.StringFlag{Name: "idle-pause", Usage: "with -d: pause the run when it has done next to nothing for `TIME`, 1s or more; exec --in, cp and signal let it go on", DefaultText: "never"},

@@ -53,7 +53,7 @@ set -e
 # cycle KIND INSTALL UPGRADE VERSION REMOVE: from the first install to the removal, with a daemon that has a run
 cycle() {
 	$2 /first/*.$1
-	for f in /usr/bin/agentrun /usr/bin/agentrun-gateway /usr/bin/agentrun-safety /usr/bin/agentrun-image /usr/lib/systemd/system/agentrun.service \
+	for f in /usr/bin/agentrun /usr/bin/agentrun-gateway /usr/bin/agentrun-safety /usr/bin/agentrun-image /usr/bin/agentrun-ring2 /usr/lib/systemd/system/agentrun.service \
 		/usr/lib/systemd/system/agentrun.socket /usr/share/man/man1/agentrun.1.gz /usr/share/bash-completion/completions/agentrun \
 		/usr/share/doc/agentrun/copyright /usr/share/doc/agentrun/profiles/ring3.yaml; do
 		test -s "$f" || { echo "missing: $f"; exit 1; }

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"agentrun/internal/hinted"
+)
+
+// maxBundle bounds a bundle's configuration.
+const maxBundle = 4 << 20
+
+// ringAnnotation asks for a ring; the name of the handler may ask for one too, and then an annotation may only ask for less.
+const ringAnnotation = "agentrun.ring"
+
+// defaultRing is that of a bundle and a handler that ask for none.
+const defaultRing = 3
+
+func loadBundle(dir string) (c *specs.Spec, err error) {
+	file := filepath.Join(dir, "config.json")
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxBundle {
+		return nil, fmt.Errorf("%s has %d bytes, and %d are the most", file, info.Size(), maxBundle)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if c == nil || c.Process == nil || c.Root == nil || c.Linux == nil || len(c.Process.Args) == 0 {
+		return nil, fmt.Errorf("%s: a bundle has process.args, root and linux", file)
+	}
+	return c, nil
+}
+
+// ringOf is what handler (the name that this program was called by) and annotations ask for: the less of the two.
+func ringOf(handler string, c *specs.Spec) (int, error) {
+	read := func(what, text string) (int, error) {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 3 {
+			return 0, fmt.Errorf("%s: %.32q is no ring: want 1, 2 or 3", what, text)
+		}
+		return n, nil
+	}
+	ring, most := defaultRing, 1
+	if _, of, ok := strings.Cut(filepath.Base(handler), "-ring"); ok {
+		n, err := read("the handler's name", of)
+		if err != nil {
+			return 0, err
+		}
+		ring, most = n, n
+	}
+	if text, ok := c.Annotations[ringAnnotation]; ok {
+		n, err := read("annotation "+ringAnnotation, text)
+		if err != nil {
+			return 0, err
+		}
+		if n < most {
+			return 0, fmt.Errorf("annotation %s: %d is above the handler's ring %d", ringAnnotation, n, most)
+		}
+		ring = n
+	}
+	return ring, nil
+}
+
+// engineCapabilities are those that Docker, Podman and Kubernetes give without being asked. A ring gives none; who asks for more is told.
+var engineCapabilities = strings.Fields("CAP_AUDIT_WRITE CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_FSETID CAP_KILL CAP_MKNOD CAP_NET_BIND_SERVICE CAP_NET_RAW " +
+	"CAP_SETFCAP CAP_SETGID CAP_SETPCAP CAP_SETUID CAP_SYS_CHROOT")
+
+// engineSysctls likewise; of the sandbox's own namespaces.
+var engineSysctls = []string{"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"}
+
+// ownPlaces are filled by agentrun, whatever a bundle would mount there.
+var ownPlaces = []string{"/proc", "/sys", "/dev", "/tmp", "/run", "/var/run", "/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/sys/fs/cgroup"}
+
+// ownDevices are in every sandbox.
+var ownDevices = strings.Fields("/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/console /dev/pts /dev/shm /dev/mqueue")
+
+// mostNamed of what a bundle demands: a privileged one has a hundred devices.
+const mostNamed = 10
+
+// ErrBeyond is a bundle that demands more than a ring gives.
+var ErrBeyond = errors.New("the bundle demands what no ring gives")
+
+// beyond lists what a bundle demands and a ring doesn't give, by name. Where a ring is merely stricter (no capability at all, its own
+// filter, a read-only root) nothing is said: the stricter of the two holds.
+func beyond(c *specs.Spec, mounts []string) (list []string) {
+	no := func(format string, a ...any) { list = append(list, fmt.Sprintf(format, a...)) }
+	if caps := c.Process.Capabilities; caps != nil {
+		var asked []string
+		for _, set := range [][]string{caps.Bounding, caps.Effective, caps.Inheritable, caps.Permitted, caps.Ambient} {
+			for _, name := range set {
+				if !slices.Contains(engineCapabilities, name) && !slices.Contains(asked, name) {
+					asked = append(asked, name)
+				}
+			}
+		}
+		for _, name := range asked {
+			no("capability %.64q", name)
+		}
+	}
+	for _, need := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace, specs.NetworkNamespace} {
+		if !slices.ContainsFunc(c.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == need }) {
+			no("the host's %s namespace", need)
+		}
+	}
+	for _, n := range c.Linux.Namespaces {
+		if n.Path != "" && (n.Type == specs.PIDNamespace || n.Type == specs.MountNamespace) {
+			no("another container's %s namespace", n.Type)
+		}
+	}
+	for _, d := range c.Linux.Devices {
+		if !slices.Contains(ownDevices, d.Path) {
+			no("device %.128q", d.Path)
+		}
+	}
+	if r := c.Linux.Resources; r != nil {
+		for _, d := range r.Devices {
+			if d.Allow && (d.Type == "" || d.Type == "a") {
+				no("all devices")
+			}
+		}
+	}
+	if len(c.Linux.MaskedPaths) == 0 {
+		no("an unmasked /proc")
+	}
+	for name := range c.Linux.Sysctl {
+		if !slices.Contains(engineSysctls, name) {
+			no("sysctl %.64q", name)
+		}
+	}
+	if c.Hooks != nil && len(c.Hooks.CreateContainer)+len(c.Hooks.StartContainer) > 0 {
+		no("a hook inside the container")
+	}
+	for _, m := range c.Mounts {
+		if bound(m) && !owned(m.Destination) && !offered(m.Source, mounts) {
+			no("the host's %.200q", m.Source)
+		}
+		if !bound(m) && !owned(m.Destination) {
+			no("a mount of %.32q on %.128q", m.Type, m.Destination)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func bound(m specs.Mount) bool {
+	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
+}
+
+// owned tells whether a destination is agentrun's to fill.
+func owned(destination string) bool {
+	at := path.Clean("/" + destination)
+	return slices.ContainsFunc(ownPlaces, func(own string) bool { return at == own || strings.HasPrefix(at, own+"/") })
+}
+
+// offered tells whether the operator lets bundles show a folder of the host's. Links on the way are resolved first.
+func offered(source string, mounts []string) bool {
+	at, err := filepath.EvalSymlinks(source)
+	return err == nil && slices.ContainsFunc(mounts, func(m string) bool {
+		m = filepath.Clean(m)
+		return at == m || m != "/" && strings.HasPrefix(at, m+"/")
+	})
+}
+
+// request are the words of agentrun exec that a bundle becomes.
+func request(bundle string, c *specs.Spec, ring int, mounts []string) ([]string, error) {
+	if list := beyond(c, mounts); len(list) > 0 {
+		if n := len(list) - mostNamed; n > 0 {
+			list = append(list[:mostNamed], fmt.Sprintf("and %d more", n))
+		}
+		return nil, hinted.New(fmt.Errorf("%w: %s", ErrBeyond, strings.Join(list, ", ")), "docs/engines.md says what of it an operator can allow")
+	}
+	root := c.Root.Path
+	if !filepath.IsAbs(root) {
+		root = filepath.Join(bundle, root)
+	}
+	root, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return nil, err
+	}
+	words := []string{"--ring", strconv.Itoa(ring), "--rootfs", root}
+	if at, err := os.Stat(filepath.Join(root, filepath.Clean("/"+c.Process.Cwd))); err == nil && at.IsDir() && !owned(c.Process.Cwd) {
+		words = append(words, "--cwd", path.Clean("/"+c.Process.Cwd))
+	}
+	if c.Process.Terminal {
+		words = append(words, "-t")
+	}
+	words = append(words, "-i")
+	for _, kv := range c.Process.Env {
+		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM", "HOSTNAME"}, name) {
+			words = append(words, "--env", kv)
+		}
+	}
+	for _, m := range c.Mounts {
+		if !bound(m) || owned(m.Destination) {
+			continue
+		}
+		flag := "--bind"
+		if ring == defaultRing || slices.Contains(m.Options, "ro") {
+			flag = "--ro-bind"
+		}
+		words = append(words, flag, m.Source+":"+path.Clean("/"+m.Destination))
+	}
+	return append(words, limits(c.Linux.Resources)...), nil
+}
+
+// limits are those that a bundle sets; those of the ring hold where they are less, or where it sets none.
+func limits(r *specs.LinuxResources) (words []string) {
+	if r == nil {
+		return nil
+	}
+	if m := r.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
+		words = append(words, "--memory", strconv.FormatInt(*m.Limit, 10))
+	}
+	if c := r.CPU; c != nil && c.Quota != nil && c.Period != nil && *c.Quota > 0 && *c.Period > 0 {
+		words = append(words, "--cpus", strconv.FormatFloat(float64(*c.Quota)/float64(*c.Period), 'f', 3, 64))
+	}
+	if p := r.Pids; p != nil && p.Limit > 0 {
+		words = append(words, "--pids", strconv.FormatInt(p.Limit, 10))
+	}
+	return words
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// plain is a bundle as engines write them.
+func plain() *specs.Spec {
+	return &specs.Spec{
+		Version: "1.0.2", Process: &specs.Process{
+			Args: []string{"true"}, Cwd: "/", Env: []string{"A=b", "HOME=/root"},
+			Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN", "CAP_KILL"}},
+		}, Root: &specs.Root{Path: "rootfs"},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev/shm", Type: "tmpfs", Source: "shm"},
+			{Destination: "/etc/resolv.conf", Type: "bind", Source: "/somewhere", Options: []string{"rbind"}},
+		},
+		Linux: &specs.Linux{
+			MaskedPaths: []string{"/proc/kcore"},
+			Namespaces:  []specs.LinuxNamespace{{Type: "pid"}, {Type: "network"}, {Type: "ipc"}, {Type: "uts"}, {Type: "mount"}, {Type: "cgroup"}},
+		},
+	}
+}
+
+// What a bundle demands beyond a ring is refused by name, and nothing of what engines always write is.
+func TestBeyond(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/etc", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if list := beyond(plain(), nil); len(list) > 0 {
+		t.Errorf("a plain bundle: %q", list)
+	}
+	for name, tc := range map[string]struct {
+		change func(*specs.Spec)
+		want   string
+	}{
+		"capability":     {func(c *specs.Spec) { c.Process.Capabilities.Ambient = []string{"CAP_SYS_ADMIN"} }, `capability "CAP_SYS_ADMIN"`},
+		"host network":   {func(c *specs.Spec) { c.Linux.Namespaces = slices.Delete(c.Linux.Namespaces, 1, 2) }, "the host's network namespace"},
+		"host pids":      {func(c *specs.Spec) { c.Linux.Namespaces = c.Linux.Namespaces[1:] }, "the host's pid namespace"},
+		"another's pids": {func(c *specs.Spec) { c.Linux.Namespaces[0].Path = "/proc/1/ns/pid" }, "another container's pid namespace"},
+		"device":         {func(c *specs.Spec) { c.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}} }, `device "/dev/kvm"`},
+		"all devices": {func(c *specs.Spec) {
+			c.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true}}}
+		}, "all devices"},
+		"unmasked":         {func(c *specs.Spec) { c.Linux.MaskedPaths = nil }, "an unmasked /proc"},
+		"sysctl":           {func(c *specs.Spec) { c.Linux.Sysctl = map[string]string{"kernel.core_pattern": "|/x"} }, `sysctl "kernel.core_pattern"`},
+		"hook":             {func(c *specs.Spec) { c.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/x"}}} }, "a hook inside the container"},
+		"host folder":      {func(c *specs.Spec) { c.Mounts[2].Destination = "/x" }, `the host's "/somewhere"`},
+		"out of the offer": {func(c *specs.Spec) { c.Mounts[2] = specs.Mount{Destination: "/x", Type: "bind", Source: dir + "/link"} }, `the host's "` + dir + `/link"`},
+		"by dots": {func(c *specs.Spec) {
+			c.Mounts[2] = specs.Mount{Destination: "/dev/../x", Options: []string{"bind"}, Source: "/etc"}
+		}, `the host's "/etc"`},
+		"its own tmpfs": {func(c *specs.Spec) { c.Mounts[0] = specs.Mount{Destination: "/x", Type: "tmpfs"} }, `a mount of "tmpfs" on "/x"`},
+	} {
+		c := plain()
+		tc.change(c)
+		if list := beyond(c, []string{dir}); !slices.Contains(list, tc.want) {
+			t.Errorf("%s: %q, want %q", name, list, tc.want)
+		}
+		if _, err := request("/", c, 3, []string{dir}); !errors.Is(err, ErrBeyond) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c := plain()
+	c.Mounts[2] = specs.Mount{Destination: "/x", Type: "bind", Source: dir}
+	if list := beyond(c, []string{dir}); len(list) > 0 {
+		t.Errorf("what is offered: %q", list)
+	}
+}
+
+func TestRings(t *testing.T) {
+	for _, tc := range []struct {
+		handler, annotation string
+		want                int // 0: refused
+	}{
+		{"agentrun-oci", "", 3}, {"/usr/bin/agentrun-ring2", "", 2}, {"agentrun-ring1", "", 1}, {"agentrun-ring4", "", 0}, {"agentrun-ring", "", 0},
+		{"agentrun-oci", "1", 1}, {"agentrun-oci", "0", 0}, {"agentrun-oci", "-1", 0}, {"agentrun-oci", "", 3},
+		{"agentrun-ring2", "3", 3}, {"agentrun-ring2", "1", 0}, {"agentrun-ring2", "x", 0},
+	} {
+		c := plain()
+		if tc.annotation != "" {
+			c.Annotations = map[string]string{ringAnnotation: tc.annotation}
+		}
+		ring, err := ringOf(tc.handler, c)
+		if (err != nil) != (tc.want == 0) || err == nil && ring != tc.want {
+			t.Errorf("%s, %q: ring %d, %v, want %d", tc.handler, tc.annotation, ring, err, tc.want)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "rootfs", "srv"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := plain()
+	memory, quota, period := int64(64<<20), int64(50000), uint64(100000)
+	c.Process.Cwd = "/srv"
+	c.Linux.Resources = &specs.LinuxResources{
+		Memory: &specs.LinuxMemory{Limit: &memory}, CPU: &specs.LinuxCPU{Quota: &quota, Period: &period}, Pids: &specs.LinuxPids{Limit: 20},
+	}
+	c.Mounts = append(c.Mounts, specs.Mount{Destination: "/data", Type: "bind", Source: dir})
+	words, err := request(dir, c, 2, []string{dir})
+	want := "--ring 2 --rootfs " + dir + "/rootfs --cwd /srv -i --env A=b --bind " + dir + ":/data --memory 67108864 --cpus 0.500 --pids 20"
+	if got := strings.Join(words, " "); err != nil || got != want {
+		t.Errorf("%v\n%s\n%s", err, got, want)
+	}
+	if words, err = request(dir, c, 3, []string{dir}); err != nil || !slices.Contains(words, "--ro-bind") {
+		t.Errorf("in ring 3: %q, %v", words, err)
+	}
+}
+
+// Whatever a bundle says, its words are those of flags that are known, and what it demands beyond a ring is not among them.
+func FuzzBundle(f *testing.F) {
+	text, err := json.Marshal(plain())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"process":{"args":["x"],"env":["=","A"]},"root":{"path":"/"},"linux":{}}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := loadBundle(dir)
+		if err != nil {
+			return
+		}
+		if _, err := ringOf("agentrun-ring2", c); err != nil {
+			return
+		}
+		words, err := request(dir, c, 2, nil)
+		if err != nil {
+			return
+		}
+		if slices.Contains(words, "--bind") || slices.Contains(words, "--ro-bind") || !slices.Equal(words[:3], []string{"--ring", "2", "--rootfs"}) {
+			t.Errorf("%q", words)
+		}
+	})
+}

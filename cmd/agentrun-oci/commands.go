@@ -1,0 +1,655 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hinted"
+)
+
+// As package supervisor has them (Begin, Begun).
+const (
+	begin = "begin\n"
+	begun = "begun\n"
+)
+
+const (
+	createTime = time.Minute // for everything before the start to be checked and admitted
+	answerTime = 30 * time.Second
+	launchTime = 5 * time.Second // a kill in the middle of a launch is refused, and carried out when there is a process
+)
+
+func (r *runtime) create(c *cli.Context) (*container, error) {
+	if c.NArg() != 1 {
+		return nil, errors.New("want a container's id")
+	}
+	id := c.Args().First()
+	if !idName.MatchString(id) || id == "." || id == ".." {
+		return nil, fmt.Errorf("%.64q is no container's id", id)
+	}
+	if c.Int("preserve-fds") > 0 {
+		return nil, errors.New("--preserve-fds: nothing of the engine's gets into a sandbox")
+	}
+	bundle, err := filepath.Abs(c.String("bundle"))
+	if err != nil {
+		return nil, err
+	}
+	spec, err := loadBundle(bundle)
+	if err != nil {
+		return nil, err
+	}
+	ring, err := ringOf(r.handler, spec)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := offers()
+	if err != nil {
+		return nil, err
+	}
+	words, err := request(bundle, spec, ring, mounts)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Process.Terminal && c.String("console-socket") == "" {
+		return nil, errors.New("process.terminal: want --console-socket, which the terminal is given to")
+	}
+	if err := os.MkdirAll(r.root, 0o700); err != nil {
+		return nil, err
+	}
+	k := &container{
+		Version: spec.Version, ID: id, Bundle: bundle, Rootfs: spec.Root.Path, Created: time.Now().UTC(), Owner: "root", Annotations: spec.Annotations,
+		Ring: ring, dir: r.folder(id),
+	}
+	if err := os.Mkdir(k.dir, 0o700); errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("container with id %q exists already", id)
+	} else if err != nil {
+		return nil, err
+	}
+	if err := r.make(c, k, spec, words); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(k.dir))
+	}
+	return k, nil
+}
+
+// make starts the run's supervisor in the container's network namespace, and waits until it is held.
+func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []string) (err error) {
+	words = slices.Concat([]string{"exec", "--no-daemon", "--name", k.name(), "--hold", k.socket(), "--hold-for", "3", "--status-file", k.account()}, words, []string{"--"}, spec.Process.Args)
+	cmd := exec.Command(r.program, words...)
+	cmd.Dir = k.Bundle
+	// A container that nobody knows of, since this process was killed, must not wait for its start for ever.
+	known, knows, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer knows.Close()
+	defer known.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{known}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if spec.Process.Terminal {
+		slave, err := console(c.String("console-socket"))
+		if err != nil {
+			return err
+		}
+		defer slave.Close()
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+		cmd.SysProcAttr.Setctty = true
+	}
+	if err := inNetwork(spec, cmd.Start); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	k.ended = ended
+	go func() { ended <- cmd.Wait() }()
+	defer func() {
+		if err != nil {
+			_ = cmd.Process.Kill()
+		}
+	}()
+	for end := time.Now().Add(createTime); ; time.Sleep(2 * time.Millisecond) {
+		if conn, err := k.dial(); err == nil { // and says nothing
+			conn.Close()
+			break
+		}
+		select {
+		case err := <-ended:
+			return k.refusal(err)
+		default:
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the run was not ready after %v", createTime)
+		}
+	}
+	k.PID = cmd.Process.Pid
+	k.Start = startOf(k.PID)
+	if err := k.hooks(spec, "prestart", "createRuntime"); err != nil {
+		return err
+	}
+	if err := k.save(); err != nil {
+		return err
+	}
+	if at := c.String("pid-file"); at != "" {
+		if err := os.WriteFile(at, []byte(strconv.Itoa(k.PID)), 0o644); err != nil { //nolint:gosec // as runc: other users of the engine read it
+			return err
+		}
+	}
+	_, err = knows.Write([]byte{1})
+	return err
+}
+
+// refusal is why a run was refused, as its account has it.
+func (k *container) refusal(ended error) error {
+	var s struct {
+		Error, Hint string
+		ExitCode    int `json:"exit_code"`
+	}
+	text, err := os.ReadFile(k.account())
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil || s.Error == "" {
+		return fmt.Errorf("the run was refused: %w", ended)
+	}
+	// The words by which engines tell 127 and 126 from other failures.
+	switch s.ExitCode {
+	case 127:
+		s.Error += ": executable file not found in $PATH"
+	case 126:
+		s.Error += ": permission denied"
+	}
+	return hinted.New(errors.New(s.Error), s.Hint)
+}
+
+// inNetwork starts a process in the network namespace that the bundle names, or in a new one; this process and the hooks stay in theirs.
+func inNetwork(spec *specs.Spec, start func() error) error {
+	done := make(chan error)
+	go func() {
+		goruntime.LockOSThread() // ends with its goroutine
+		err := enterNetwork(spec)
+		if err == nil {
+			err = start()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+func enterNetwork(spec *specs.Spec) error {
+	i := slices.IndexFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
+	at := spec.Linux.Namespaces[i].Path // request has looked: there is one
+	if at == "" {
+		return os.NewSyscallError("unshare CLONE_NEWNET", unix.Unshare(unix.CLONE_NEWNET))
+	}
+	ns, err := os.Open(at)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	var own, of unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(ns.Fd()), &of), unix.Stat("/proc/self/ns/net", &own)); err != nil {
+		return err
+	}
+	if own.Ino == of.Ino && own.Dev == of.Dev {
+		return fmt.Errorf("%w: the host's network namespace", ErrBeyond)
+	}
+	return os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
+}
+
+// hooks are run by the host, and are told of the container as the specification has it.
+func (k *container) hooks(spec *specs.Spec, kinds ...string) error {
+	if spec.Hooks == nil {
+		return nil
+	}
+	of := map[string][]specs.Hook{
+		"prestart": spec.Hooks.Prestart, "createRuntime": spec.Hooks.CreateRuntime, "poststart": spec.Hooks.Poststart, "poststop": spec.Hooks.Poststop, //nolint:staticcheck // engines use it
+	}
+	status := map[string]string{"poststart": "running", "poststop": "stopped"}
+	for _, kind := range kinds {
+		state, err := json.Marshal(specs.State{
+			Version: k.Version, ID: k.ID, Status: specs.ContainerState(cmp.Or(status[kind], "created")), Pid: k.PID, Bundle: k.Bundle, Annotations: k.Annotations,
+		})
+		if err != nil {
+			return err
+		}
+		for _, h := range of[kind] {
+			ctx, cancel := context.WithCancel(context.Background())
+			if h.Timeout != nil {
+				ctx, cancel = context.WithTimeout(context.Background(), time.Duration(*h.Timeout)*time.Second)
+			}
+			cmd := exec.CommandContext(ctx, h.Path)
+			cmd.Args, cmd.Env, cmd.Dir = h.Args, h.Env, k.Bundle
+			if len(h.Args) == 0 {
+				cmd.Args = []string{h.Path}
+			}
+			var said bytes.Buffer
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(state), &said, &said
+			err := cmd.Run()
+			cancel()
+			if err != nil {
+				return fmt.Errorf("%s hook %s: %w: %.300q", kind, h.Path, err, said.String())
+			}
+		}
+	}
+	return nil
+}
+
+// console makes a terminal and gives the engine its end.
+func console(socket string) (slave *os.File, err error) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("ioctl", err)
+	}
+	name := fmt.Sprintf("/dev/pts/%d", n)
+	if slave, err = os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		return nil, err
+	}
+	conn, err := net.Dial("unix", socket)
+	if err == nil {
+		defer conn.Close()
+		_, _, err = conn.(*net.UnixConn).WriteMsgUnix([]byte(name), unix.UnixRights(int(master.Fd())), nil)
+	}
+	if err != nil {
+		slave.Close()
+		return nil, fmt.Errorf("--console-socket: %w", err)
+	}
+	return slave, nil
+}
+
+// dial reaches a supervisor that waits. Engines' folders are deeper than a socket's address is long.
+func (k *container) dial() (net.Conn, error) {
+	dir, err := os.Open(k.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(k.socket())))
+}
+
+func (r *runtime) start(_ context.Context, k *container) error {
+	if k.status() != "created" {
+		return fmt.Errorf("container %s is %s, and can't be started", k.ID, k.status())
+	}
+	spec, err := loadBundle(k.Bundle)
+	if err != nil {
+		return err
+	}
+	conn, err := k.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	k.Begun = true
+	if err := k.save(); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, begin); err != nil {
+		return err
+	}
+	if said, _ := io.ReadAll(io.LimitReader(conn, maxBundle)); string(said) != begun {
+		for end := time.Now().Add(answerTime); k.alive() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		}
+		return k.refusal(errors.New("its supervisor has ended"))
+	}
+	return k.hooks(spec, "poststart")
+}
+
+// run is create and start, and unless detached the wait for the end.
+func (r *runtime) run(c *cli.Context) error {
+	k, err := r.create(c)
+	if err != nil {
+		return err
+	}
+	if err := r.start(c.Context, k); err != nil {
+		return errors.Join(err, r.end(c.Context, k), r.forget(k))
+	}
+	if c.Bool("detach") {
+		return nil
+	}
+	ended := <-k.ended
+	if err := r.forget(k); err != nil {
+		return err
+	}
+	if e, ok := errors.AsType[*exec.ExitError](ended); ok && e.ExitCode() > 0 {
+		return exitCode(e.ExitCode())
+	}
+	return ended
+}
+
+func (r *runtime) state(ctx context.Context, k *container) error {
+	status := k.status()
+	if status == "running" && r.frozen(ctx, k) {
+		status = "paused"
+	}
+	pid := k.PID
+	if status == "stopped" {
+		pid = 0
+	}
+	return json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"ociVersion": k.Version, "id": k.ID, "pid": pid, "status": status, "bundle": k.Bundle, "rootfs": k.Rootfs, "created": k.Created, "owner": k.Owner,
+		"annotations": k.Annotations,
+	})
+}
+
+func (r *runtime) frozen(ctx context.Context, k *container) bool {
+	var s struct {
+		State string `json:"state"`
+	}
+	text, err := r.ask(ctx, "inspect", "--json", k.name())
+	return err == nil && json.Unmarshal(text, &s) == nil && (s.State == "frozen" || s.State == "paused")
+}
+
+// ask runs a verb of agentrun.
+func (r *runtime) ask(ctx context.Context, words ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, r.program, words...)
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("agentrun %s: %w: %s", words[0], err, strings.TrimSpace(said.String()))
+	}
+	return out, err
+}
+
+func (r *runtime) verb(name string) func(context.Context, *container) error {
+	return func(ctx context.Context, k *container) error {
+		_, err := r.ask(ctx, name, k.name())
+		return err
+	}
+}
+
+// kill passes a signal on. SIGKILL is the kill switch's: what is left of a run must be proved dead.
+func (r *runtime) kill(c *cli.Context) error {
+	k, err := r.load(c.Args().First())
+	if err != nil {
+		return err
+	}
+	text := cmp.Or(c.Args().Get(1), "SIGTERM")
+	sig, err := strconv.Atoi(text)
+	if err != nil {
+		name := strings.ToUpper(text)
+		if !strings.HasPrefix(name, "SIG") {
+			name = "SIG" + name
+		}
+		sig = int(unix.SignalNum(name))
+	}
+	if sig <= 0 || sig > 64 {
+		return fmt.Errorf("%.32q is no signal", text)
+	}
+	if !k.alive() {
+		return fmt.Errorf("container %s is not running", k.ID)
+	}
+	switch {
+	case !k.Begun:
+		return unix.Kill(k.PID, unix.SIGTERM)
+	case sig == int(unix.SIGKILL):
+		err = r.end(c.Context, k)
+	default:
+		_, err = r.ask(c.Context, "signal", k.name(), "--signal", strconv.Itoa(sig))
+	}
+	return err
+}
+
+func (r *runtime) delete(c *cli.Context) error {
+	k, err := r.load(c.Args().First())
+	if err != nil {
+		if c.Bool("force") && errors.Is(err, errNone) {
+			return os.RemoveAll(r.folder(c.Args().First())) // half of one
+		}
+		return err
+	}
+	if k.alive() && k.status() != "created" && !c.Bool("force") {
+		return fmt.Errorf("container %s is running", k.ID)
+	}
+	if err := r.end(c.Context, k); err != nil {
+		return err
+	}
+	return r.forget(k)
+}
+
+// end kills what there is of a container.
+func (r *runtime) end(ctx context.Context, k *container) error {
+	if !k.alive() {
+		return nil
+	}
+	var err error
+	if k.Begun {
+		_, err = r.ask(ctx, "kill", k.name(), "--reason", "the container engine")
+	} else {
+		err = unix.Kill(k.PID, unix.SIGTERM) // it waits, and has no process
+	}
+	for began := time.Now(); k.alive(); time.Sleep(5 * time.Millisecond) {
+		switch waited := time.Since(began); {
+		case waited > answerTime:
+			return errors.Join(fmt.Errorf("container %s doesn't end", k.ID), err)
+		case err != nil && waited > launchTime:
+			_ = unix.Kill(k.PID, unix.SIGKILL) // its death is the run's
+		}
+	}
+	return nil
+}
+
+func (r *runtime) forget(k *container) error {
+	if spec, err := loadBundle(k.Bundle); err == nil {
+		if err := k.hooks(spec, "poststop"); err != nil {
+			r.tell(err) // the container is gone all the same
+		}
+	}
+	return os.RemoveAll(k.dir)
+}
+
+func (r *runtime) list(c *cli.Context) error {
+	dirs, _ := os.ReadDir(r.root)
+	all := []map[string]any{}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	if !c.Bool("quiet") && c.String("format") != "json" {
+		fmt.Fprintln(w, "ID\tPID\tSTATUS\tRING\tBUNDLE\tCREATED")
+	}
+	for _, d := range dirs {
+		k, err := r.load(d.Name())
+		switch {
+		case err != nil:
+		case c.Bool("quiet"):
+			fmt.Fprintln(w, k.ID)
+		case c.String("format") == "json":
+			all = append(all, map[string]any{"ociVersion": k.Version, "id": k.ID, "pid": k.PID, "status": k.status(), "bundle": k.Bundle, "created": k.Created})
+		default:
+			fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%s\t%s\n", k.ID, k.PID, k.status(), k.Ring, k.Bundle, k.Created.Format(time.RFC3339))
+		}
+	}
+	if c.String("format") == "json" {
+		return json.NewEncoder(os.Stdout).Encode(all)
+	}
+	return w.Flush()
+}
+
+// exec is a further command in the container, confined as its first one. The process that the engine waits for is agentrun's.
+func (r *runtime) exec(c *cli.Context) error {
+	k, err := r.load(c.Args().First())
+	if err != nil {
+		return err
+	}
+	if k.status() != "running" {
+		return fmt.Errorf("container %s is %s", k.ID, k.status())
+	}
+	p := specs.Process{Args: c.Args().Tail(), Env: c.StringSlice("env"), Cwd: c.String("cwd"), Terminal: c.Bool("tty")}
+	if at := c.String("process"); at != "" {
+		text, err := os.ReadFile(at)
+		if err == nil {
+			err = json.Unmarshal(text, &p)
+		}
+		if err != nil {
+			return fmt.Errorf("--process: %w", err)
+		}
+	}
+	if len(p.Args) == 0 {
+		return errors.New("which command?")
+	}
+	words := []string{"exec", "--in", k.name()}
+	for _, kv := range p.Env {
+		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM", "HOSTNAME"}, name) {
+			words = append(words, "--env", kv)
+		}
+	}
+	if p.Cwd != "" && !owned(p.Cwd) {
+		words = append(words, "--cwd", p.Cwd)
+	}
+	words = append(words, "-i")
+	cmd := exec.Command(r.program)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if p.Terminal {
+		slave, err := console(c.String("console-socket"))
+		if err != nil {
+			return err
+		}
+		defer slave.Close()
+		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr.Setctty = slave, slave, slave, true
+		words = append(words, "-t")
+	}
+	cmd.Args = slices.Concat(cmd.Args, words, []string{"--"}, p.Args)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if at := c.String("pid-file"); at != "" {
+		if err := os.WriteFile(at, []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil { //nolint:gosec // as runc
+			return err
+		}
+	}
+	if c.Bool("detach") {
+		return cmd.Process.Release()
+	}
+	err = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code > 0 {
+		return exitCode(code)
+	}
+	return err
+}
+
+func (r *runtime) ps(c *cli.Context) error {
+	k, err := r.load(c.Args().First())
+	if err != nil {
+		return err
+	}
+	text, err := r.ask(c.Context, "inspect", "--json", k.name())
+	if err != nil {
+		return err
+	}
+	var s struct {
+		Processes []struct {
+			PID int `json:"pid"`
+		} `json:"processes"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return err
+	}
+	pids := []int{}
+	for _, p := range s.Processes {
+		pids = append(pids, p.PID)
+	}
+	if c.String("format") == "json" {
+		return json.NewEncoder(os.Stdout).Encode(pids)
+	}
+	for _, p := range pids {
+		fmt.Println(p)
+	}
+	return nil
+}
+
+func (r *runtime) update(c *cli.Context) error {
+	k, err := r.load(c.Args().First())
+	if err != nil {
+		return err
+	}
+	var text []byte
+	if at := c.String("resources"); at == "-" || at == "" {
+		text, err = io.ReadAll(io.LimitReader(os.Stdin, maxBundle))
+	} else {
+		text, err = os.ReadFile(at)
+	}
+	var res specs.LinuxResources
+	if err == nil {
+		err = json.Unmarshal(text, &res)
+	}
+	if err != nil {
+		return fmt.Errorf("--resources: %w", err)
+	}
+	words := limits(&res)
+	if len(words) == 0 {
+		return nil
+	}
+	_, err = r.ask(c.Context, append([]string{"update", k.name()}, words...)...)
+	return err
+}
+
+// events tells what a container uses, in the words of runc's.
+func (r *runtime) events(c *cli.Context) error {
+	k, err := r.load(c.Args().First())
+	if err != nil {
+		return err
+	}
+	for {
+		text, err := r.ask(c.Context, "inspect", "--json", k.name())
+		if err != nil {
+			return err
+		}
+		var s struct {
+			Usage struct {
+				CPU    int64 `json:"cpu_time_ns"`
+				Memory int64 `json:"memory_bytes"`
+				Peak   int64 `json:"memory_peak_bytes"`
+				PIDs   int64 `json:"pids"`
+			} `json:"usage"`
+		}
+		if err := json.Unmarshal(text, &s); err != nil {
+			return err
+		}
+		err = json.NewEncoder(os.Stdout).Encode(map[string]any{"type": "stats", "id": k.ID, "data": map[string]any{
+			"cpu": map[string]any{"usage": map[string]int64{"total": s.Usage.CPU}}, "pids": map[string]int64{"current": s.Usage.PIDs},
+			"memory": map[string]any{"usage": map[string]int64{"usage": s.Usage.Memory, "max": s.Usage.Peak}},
+		}})
+		if err != nil || c.Bool("stats") {
+			return err
+		}
+		time.Sleep(c.Duration("interval"))
+	}
+}
+
+func features(*cli.Context) error {
+	return json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"ociVersionMin": "1.0.0", "ociVersionMax": specVersion,
+		"hooks":        []string{"prestart", "createRuntime", "poststart", "poststop"},
+		"mountOptions": []string{"bind", "rbind", "ro", "rw"},
+		"linux":        map[string]any{"namespaces": []string{"cgroup", "ipc", "mount", "network", "pid", "uts"}, "capabilities": []string{}},
+	})
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// agentrun as an OCI runtime (docs/engines.md), by the command line that engines use. make test-engines tries the engines themselves.
+
+// ociHost is what an engine has: a folder for what the runtime knows, and one for bundles.
+type ociHost struct {
+	place
+	root, handler string
+}
+
+func newEngine(t *testing.T, handler string) ociHost {
+	t.Helper()
+	needProgram(t, "busybox")
+	e := ociHost{newPlace(t), t.TempDir(), filepath.Join(t.TempDir(), handler)}
+	if err := os.Symlink(filepath.Join(filepath.Dir(agentrun), "agentrun-oci"), e.handler); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// oci runs a command of the runtime. Its own streams become the container's, so they are files.
+func (e ociHost) oci(args ...string) result {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), hang())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, e.handler, append([]string{"--root", e.root}, args...)...)
+	cmd.Env = append(os.Environ(), "AGENTRUN_STATE_DIR="+e.state, "AGENTRUN_RUN_DIR="+e.run)
+	out, err := os.CreateTemp(e.t.TempDir(), "out")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer out.Close()
+	errs, err := os.CreateTemp(e.t.TempDir(), "err")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer errs.Close()
+	cmd.Stdout, cmd.Stderr = out, errs
+	_ = cmd.Run()
+	var r result
+	r.exit = cmd.ProcessState.ExitCode()
+	b, _ := os.ReadFile(out.Name())
+	r.stdout = string(b)
+	b, _ = os.ReadFile(errs.Name())
+	r.stderr = string(b)
+	return r
+}
+
+func (e ociHost) good(args ...string) string {
+	e.t.Helper()
+	r := e.oci(args...)
+	if r.exit != 0 {
+		e.t.Fatalf("agentrun-oci %v: exit %d\n%s%s", args, r.exit, r.stdout, r.stderr)
+	}
+	return r.stdout
+}
+
+func (e ociHost) status(id string) (s struct {
+	Status string
+	PID    int
+},
+) {
+	e.t.Helper()
+	if err := json.Unmarshal([]byte(e.good("state", id)), &s); err != nil {
+		e.t.Fatal(err)
+	}
+	return s
+}
+
+// bundle writes one with a root of busybox; change alters its configuration.
+func (e ociHost) bundle(change func(c map[string]any), command ...string) string {
+	e.t.Helper()
+	dir := e.t.TempDir()
+	for _, d := range []string{"bin", "etc", "proc", "dev", "tmp", "run", "workspace"} {
+		if err := os.MkdirAll(filepath.Join(dir, "rootfs", d), 0o755); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	program, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	write(e.t, filepath.Join(dir, "rootfs/bin/busybox"), string(program), 0o755)
+	for _, name := range []string{"sh", "sleep", "id", "cat", "ls", "true"} {
+		if err := os.Symlink("busybox", filepath.Join(dir, "rootfs/bin", name)); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	namespaces := []map[string]string{}
+	for _, n := range []string{"pid", "network", "ipc", "uts", "mount", "cgroup"} {
+		namespaces = append(namespaces, map[string]string{"type": n})
+	}
+	c := map[string]any{
+		"ociVersion": "1.0.2", "process": map[string]any{"args": command, "cwd": "/", "env": []string{"FOO=bar", "PATH=/bin"}, "user": map[string]int{"uid": 0, "gid": 0}},
+		"root": map[string]any{"path": "rootfs"}, "linux": map[string]any{"namespaces": namespaces, "maskedPaths": []string{"/proc/kcore"}},
+	}
+	if change != nil {
+		change(c)
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	write(e.t, filepath.Join(dir, "config.json"), string(text), 0o600)
+	return dir
+}
+
+// M-1, M-2, M-7, M-22: a container is a run: in its ring, with the verbs of live runs, in a network that the engine gave its supervisor.
+func TestOCIContainer(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	bundle := e.bundle(nil, "/bin/sh", "-c", "trap 'exit 9' TERM; echo $FOO; while :; do sleep 0.1; done")
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	e.good("create", "--bundle", bundle, "--pid-file", pidFile, "box")
+	t.Cleanup(func() { e.oci("delete", "--force", "box") })
+	if r := e.oci("create", "--bundle", bundle, "box"); r.exit == 0 || !strings.Contains(r.stderr, "exists already") {
+		t.Errorf("a second one: exit %d %s", r.exit, r.stderr)
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, _ := strconv.Atoi(string(text))
+	if s := e.status("box"); s.Status != "created" || s.PID != pid {
+		t.Errorf("created: %+v, want pid %d", s, pid)
+	}
+	netns := func(pid int) string { at, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); return at }
+	if own, _ := os.Readlink("/proc/self/ns/net"); netns(pid) == own || netns(pid) == "" {
+		t.Error("the supervisor is in the host's network namespace")
+	}
+	e.good("start", "box")
+	if r := e.oci("start", "box"); r.exit == 0 {
+		t.Error("a second start")
+	}
+	eventually(t, hang(), "it runs", func() bool { return e.status("box").Status == "running" && len(asked[[]box](e.place, "ps")) == 1 })
+	list := asked[[]box](e.place, "ps")
+	if list[0].Ring != 2 || netns(list[0].PID) == netns(pid) {
+		t.Errorf("the run: %+v; the agent is in its supervisor's network namespace: %t", list[0], netns(list[0].PID) == netns(pid))
+	}
+	if got := e.good("exec", "box", "/bin/sh", "-c", "id -u; ls /run/agentrun; cat /proc/1/comm"); !strings.HasPrefix(got, "1000\ntools.sock\n") {
+		t.Errorf("exec: %q", got)
+	}
+	if r := e.oci("exec", "box", "/bin/sh", "-c", "exit 5"); r.exit != 5 {
+		t.Errorf("exec's exit code: %d %s", r.exit, r.stderr)
+	}
+	if got := e.good("ps", "--format", "json", "box"); !strings.Contains(got, strconv.Itoa(list[0].PID)) {
+		t.Errorf("ps: %s, want %d in it", got, list[0].PID)
+	}
+	e.good("pause", "box")
+	if s := e.status("box"); s.Status != "paused" {
+		t.Errorf("paused: %+v", s)
+	}
+	e.good("resume", "box")
+	if got := e.good("events", "--stats", "box"); !strings.Contains(got, `"memory"`) {
+		t.Errorf("events: %s", got)
+	}
+	if r := e.oci("delete", "box"); r.exit == 0 || !strings.Contains(r.stderr, "is running") {
+		t.Errorf("delete of one that runs: exit %d %s", r.exit, r.stderr)
+	}
+	e.good("kill", "box", "TERM")
+	eventually(t, hang(), "it has stopped", func() bool { return e.status("box").Status == "stopped" })
+	e.good("delete", "box")
+	if r := e.oci("state", "box"); r.exit == 0 || !strings.Contains(r.stderr, "does not exist") {
+		t.Errorf("state of none: exit %d %s", r.exit, r.stderr)
+	}
+	if left, _ := os.ReadDir(e.root); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	noAgents(t)
+}
+
+// M-5: a container that is run, that ends by itself, and that is killed in each of its states leaves nothing.
+func TestOCIEnds(t *testing.T) {
+	e := newEngine(t, "agentrun-oci")
+	if r := e.oci("run", "--bundle", e.bundle(nil, "/bin/busybox", "sh", "-c", "exit 7"), "ends"); r.exit != 7 {
+		t.Errorf("run: exit %d %s%s", r.exit, r.stdout, r.stderr)
+	}
+	for _, started := range []bool{false, true} {
+		for how, end := range map[string]func(pid int){
+			"delete --force": func(int) { e.good("delete", "--force", "box") },
+			"kill KILL":      func(int) { e.good("kill", "box", "KILL") },
+			"its supervisor": func(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) },
+		} {
+			e.good("create", "--bundle", e.bundle(nil, "/bin/sleep", "1000"), "box")
+			if started {
+				e.good("start", "box")
+				eventually(t, hang(), "it runs", func() bool { return len(asked[[]box](e.place, "ps")) == 1 })
+			}
+			end(e.status("box").PID)
+			if how != "delete --force" {
+				eventually(t, hang(), "it has stopped", func() bool { return e.status("box").Status == "stopped" })
+				e.good("delete", "box")
+			}
+			noAgents(t)
+			e.must("gc")
+			if left, _ := os.ReadDir(e.root); len(left) > 0 {
+				t.Errorf("%s, started %t: left %v", how, started, left)
+			}
+		}
+	}
+}
+
+// THREATS "engines and images": what a bundle demands beyond its ring is refused by name, and nothing is started.
+func TestOCIRefusesWhatNoRingGives(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	linux := func(c map[string]any) map[string]any { return c["linux"].(map[string]any) }
+	process := func(c map[string]any) map[string]any { return c["process"].(map[string]any) }
+	for name, tc := range map[string]struct {
+		change func(map[string]any)
+		want   string
+	}{
+		"capability": {func(c map[string]any) {
+			process(c)["capabilities"] = map[string][]string{"effective": {"CAP_SYS_ADMIN"}}
+		}, "CAP_SYS_ADMIN"},
+		"host namespaces": {func(c map[string]any) { linux(c)["namespaces"] = []any{} }, "the host's network namespace"},
+		"host network by path": {func(c map[string]any) {
+			linux(c)["namespaces"].([]map[string]string)[1]["path"] = "/proc/self/ns/net"
+		}, "the host's network namespace"},
+		"devices":  {func(c map[string]any) { linux(c)["devices"] = []map[string]string{{"path": "/dev/mem", "type": "c"}} }, "/dev/mem"},
+		"unmasked": {func(c map[string]any) { delete(linux(c), "maskedPaths") }, "unmasked"},
+		"host folder": {func(c map[string]any) {
+			c["mounts"] = []map[string]any{{"destination": "/x", "source": "/etc", "type": "bind"}}
+		}, `the host's "/etc"`},
+		"ring":         {func(c map[string]any) { c["annotations"] = map[string]string{"agentrun.ring": "1"} }, "above the handler's ring"},
+		"no command":   {func(c map[string]any) { process(c)["args"] = []string{} }, "process.args"},
+		"not there":    {func(c map[string]any) { process(c)["args"] = []string{"/bin/none"} }, "/bin/none"},
+		"the host's /": {func(c map[string]any) { c["root"] = map[string]any{"path": "/"} }, "--rootfs"},
+		"a terminal":   {func(c map[string]any) { process(c)["terminal"] = true }, "--console-socket"},
+		"more memory": {func(c map[string]any) {
+			linux(c)["resources"] = map[string]any{"memory": map[string]any{"limit": int64(1) << 50}}
+		}, "outside the range"},
+	} {
+		r := e.oci("create", "--bundle", e.bundle(tc.change, "/bin/true"), "box")
+		if r.exit == 0 || !strings.Contains(r.stderr, tc.want) {
+			t.Errorf("%s: exit %d %s, want %q", name, r.exit, r.stderr, tc.want)
+		}
+	}
+	for _, args := range [][]string{{"create", "--bundle", e.bundle(nil, "/bin/true"), "../up"}, {"state", ".."}, {"delete", "a/b"}, {"--systemd-cgroup", "state", "x"}, {"start", "none"}} {
+		if r := e.oci(args...); r.exit == 0 {
+			t.Errorf("%v is taken", args)
+		}
+	}
+	if left, _ := os.ReadDir(e.root); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	noAgents(t)
+}
+
+// Hooks of the host's are run in its namespaces, told of the container, and a failing one ends it.
+func TestOCIHooks(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	at := filepath.Join(t.TempDir(), "said")
+	hook := func(kind, script string) map[string]any {
+		return map[string]any{kind: []map[string]any{{"path": "/bin/sh", "args": []string{"sh", "-c", script}, "env": []string{"PATH=/usr/bin:/bin"}}}}
+	}
+	bundle := e.bundle(func(c map[string]any) {
+		c["hooks"] = hook("createRuntime", "cat > "+at+"; readlink /proc/self/ns/net >> "+at)
+	}, "/bin/true")
+	e.good("create", "--bundle", bundle, "box")
+	own, _ := os.Readlink("/proc/self/ns/net")
+	if b, _ := os.ReadFile(at); !bytes.Contains(b, []byte(`"id":"box"`)) || !bytes.Contains(b, []byte(own)) {
+		t.Errorf("the hook heard %s, and runs in another network namespace than %s", b, own)
+	}
+	e.good("delete", "--force", "box")
+	if r := e.oci("create", "--bundle", e.bundle(func(c map[string]any) { c["hooks"] = hook("prestart", "echo no >&2; exit 1") }, "/bin/true"), "box"); r.exit == 0 || !strings.Contains(r.stderr, "prestart hook") {
+		t.Errorf("a hook that fails: exit %d %s", r.exit, r.stderr)
+	}
+	// A runtime that is killed before it has said that there is a container leaves none that waits.
+	killed := e.bundle(func(c map[string]any) { c["hooks"] = hook("createRuntime", "kill -9 $PPID") }, "/bin/true")
+	if r := e.oci("create", "--bundle", killed, "gone"); r.exit == 0 {
+		t.Error("it wasn't killed")
+	}
+	eventually(t, hang(), "no run waits", func() bool { return len(asked[[]box](e.place, "ps")) == 0 })
+	e.good("delete", "--force", "gone")
+	eventually(t, 30*time.Second, "nothing is left", func() bool { left, _ := os.ReadDir(e.root); return len(left) == 0 })
+	noAgents(t)
+}
