@@ -536,6 +536,9 @@ func (p *Plan) planBinds(s *Spec) error {
 		if at.Path == "/" {
 			return refuse(errors.New("the host's / would show everything in it; name the folder the agent needs"))
 		}
+		if s.NoLinks && at.Path != b.Source {
+			return refuse(fmt.Errorf("%s leads to %s: it was changed since somebody looked", b.Source, at.Path))
+		}
 		target := b.Target
 		if target == "" {
 			if target, err = filepath.Abs(b.Source); err != nil {

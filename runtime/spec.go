@@ -43,6 +43,7 @@ type Spec struct {
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
 	Image                Image    // whose root Rootfs is; the zero value: nobody's
 	Binds                []BindMount
+	NoLinks              bool     // refuse a bind whose source has a link in its path: whoever named it has looked where it leads
 	Keep                 string   // ring 1: write what changed in the root to this file (OCI layer, tar)
 	RootDir              string   // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
 	RootSealed           []string // ring 1: folders as RootDir, whose changes nobody changes any more; the uppermost first

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Begin is what is said on the socket of a run that is held, and Begun what is answered when its agent has been executed. Without an answer
@@ -40,6 +42,7 @@ func (s *run) hold() error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	signals := s.host.Signals()
 	if fd := s.want.HoldFor; fd > 0 {
+		unix.CloseOnExec(fd)
 		asks := os.NewFile(uintptr(fd), "who asks for it") //nolint:gosec // a descriptor
 		go func() {
 			defer asks.Close()

@@ -56,6 +56,7 @@ func (s *run) specify() (err error) {
 	s.spec.Profile.Environment.Set = s.node.Git.under(s.spec.Profile.Environment.Set)
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
+	s.spec.NoLinks = r.Hold != ""
 	if r.Hold != "" { // a container lasts as long as the node gives a run
 		in := s.spec.Ranges.Of(s.spec.Profile.Ring)
 		s.spec.Limits.Timeout = or(r.Limits.Timeout, in.Timeout.Max)

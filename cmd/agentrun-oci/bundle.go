@@ -149,7 +149,7 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 		no("a hook inside the container")
 	}
 	for _, m := range c.Mounts {
-		if bound(m) && !owned(m.Destination) && !offered(m.Source, mounts) {
+		if _, ok := offered(m.Source, mounts); bound(m) && !owned(m.Destination) && !ok {
 			no("the host's %.200q", m.Source)
 		}
 		if !bound(m) && !owned(m.Destination) {
@@ -170,10 +170,11 @@ func owned(destination string) bool {
 	return slices.ContainsFunc(ownPlaces, func(own string) bool { return at == own || strings.HasPrefix(at, own+"/") })
 }
 
-// offered tells whether the operator lets bundles show a folder of the host's. Links on the way are resolved first.
-func offered(source string, mounts []string) bool {
+// offered gives a folder of the host's without links in its path, if the operator lets bundles show it. An agent that may write on the way
+// could make a link of it by the time it is mounted: agentrun refuses that (runtime.Spec.NoLinks).
+func offered(source string, mounts []string) (at string, ok bool) {
 	at, err := filepath.EvalSymlinks(source)
-	return err == nil && slices.ContainsFunc(mounts, func(m string) bool {
+	return at, err == nil && slices.ContainsFunc(mounts, func(m string) bool {
 		m = filepath.Clean(m)
 		return at == m || m != "/" && strings.HasPrefix(at, m+"/")
 	})
@@ -212,11 +213,15 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string) ([]string,
 		if !bound(m) || owned(m.Destination) {
 			continue
 		}
+		at, ok := offered(m.Source, mounts)
+		if !ok {
+			return nil, fmt.Errorf("%w: the host's %.200q", ErrBeyond, m.Source) // since beyond looked
+		}
 		flag := "--bind"
 		if ring == defaultRing || slices.Contains(m.Options, "ro") {
 			flag = "--ro-bind"
 		}
-		words = append(words, flag, m.Source+":"+path.Clean("/"+m.Destination))
+		words = append(words, flag, at+":"+path.Clean("/"+m.Destination))
 	}
 	return append(words, limits(c.Linux.Resources)...), nil
 }

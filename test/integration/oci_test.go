@@ -262,6 +262,24 @@ func TestOCIRefusesWhatNoRingGives(t *testing.T) {
 	noAgents(t)
 }
 
+// THREATS "takeover": a folder that was looked at, and is a link by the time it is mounted, is refused.
+func TestOCIFoldersAreNoLinks(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	dir := t.TempDir()
+	if err := os.Symlink("/usr/share", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, hold := range []bool{false, true} {
+		args := []string{"exec", "--no-daemon", "--no-gateway", "--ring", "2", "--ro-bind", dir + "/link:/mnt", "--", "/bin/true"}
+		if hold { // as agentrun-oci asks for it
+			args = append([]string{"exec", "--hold", filepath.Join(dir, "begin.sock")}, args[1:]...)
+		}
+		if r := e.do(args...); (r.exit == 0) == hold || hold && !strings.Contains(r.stderr, "leads to /usr/share") {
+			t.Errorf("held %t: exit %d %s", hold, r.exit, r.stderr)
+		}
+	}
+}
+
 // Hooks of the host's are run in its namespaces, told of the container, and a failing one ends it.
 func TestOCIHooks(t *testing.T) {
 	e := newEngine(t, "agentrun-ring2")
