@@ -15,14 +15,14 @@ import (
 const mostAgain = 3
 
 // again lists what is worth a second try of a stream: by package, a pattern of its top-level tests that failed. Nothing is where more failed
-// than mostAgain, a test didn't end, or the race detector has spoken: those are no chance either.
+// than mostAgain, a test didn't end, something was left behind, or the race detector has spoken: those are no chance either.
 func again(in io.Reader, out io.Writer) error {
 	failing := map[string][]string{}
 	n, hopeless := 0, false
 	t := newTable()
 	err := scanInto(t, "", in, func(e event) {
 		hopeless = hopeless || e.Action == "build-fail" || strings.Contains(e.Output, "race detected during execution of test") ||
-			strings.HasPrefix(e.Output, "WARNING: DATA RACE")
+			strings.HasPrefix(e.Output, "WARNING: DATA RACE") || strings.Contains(e.Output, "leak check (M-5)")
 		if e.Action == "fail" && e.Test != "" && !strings.Contains(e.Test, "/") {
 			failing[e.Package] = append(failing[e.Package], e.Test)
 			n++

@@ -240,6 +240,7 @@ func TestSecondTry(t *testing.T) {
 		"two failed":         {first, "agentrun/x ^(B|C)$\n"},
 		"none failed":        {stream(p, "start .", "run A", "pass A", "pass ."), ""},
 		"a race":             {raced + first, ""},
+		"left behind":        {`{"Action":"output","Package":"agentrun/x","Output":"--- FAIL: leak check (M-5): left behind by the whole run:\n"}` + "\n" + first, ""},
 		"one without an end": {stream(p, "start .", "run A", "run B", "fail B", "fail ."), ""},
 		"too many":           {stream(p, "start .", "fail A", "fail B", "fail C", "fail D", "fail ."), ""},
 		"not built":          {`{"Action":"build-fail","ImportPath":"agentrun/y"}` + "\n" + first, ""},
