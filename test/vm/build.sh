@@ -24,7 +24,7 @@ cache=${AGENTRUN_CACHE:-$root/.cache}/vm
 packages=python3,libpython3.11-testsuite,nodejs,bash,git,ca-certificates,strace,procps
 packages+=,iproute2,libseccomp2,bubblewrap,kmod,apparmor,util-linux,less
 # Clients of the egress proxy; squid and tinyproxy are measured on the host alone.
-packages+=,curl,python3-requests
+packages+=,curl,python3-requests,busybox-static
 # The service manager, for the units of packaging/systemd: the machine does not boot with it.
 packages+=,systemd
 
