@@ -154,7 +154,9 @@ func (f Folder) Open(ref string) (_ *Set, err error) {
 
 // take opens a tar and waits until nobody else has it; only then what is known of it is what whoever had it has left.
 func (s *Set) take(name string) (err error) {
-	if s.file, err = os.Open(name); err != nil {
+	if s.file, err = os.Open(name); errors.Is(err, fs.ErrNotExist) {
+		return ErrNone // since the folder was read
+	} else if err != nil {
 		return err
 	}
 	if err := unix.Flock(int(s.file.Fd()), unix.LOCK_EX); err != nil {
