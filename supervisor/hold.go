@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +20,9 @@ const (
 	Begin = "begin\n"
 	Begun = "begun\n"
 )
+
+// sayTime is for whoever connects to say what it wants.
+const sayTime = 5 * time.Second
 
 // hold waits until the run's start is told on its socket, which is there from the moment it can be (Request.Hold). Whoever asked for the
 // run says so on HoldFor when it is known; if that ends without a word, so does the run. Nothing of it exists yet but what is on record. Who
@@ -63,6 +67,7 @@ func (s *run) hold() error {
 		if err != nil {
 			return errors.Join(context.Cause(s.ctx), os.NewSyscallError("accept", err))
 		}
+		_ = conn.SetReadDeadline(time.Now().Add(sayTime)) // the end of the run must not wait for who says nothing
 		said := make([]byte, len(Begin))
 		if n, _ := conn.Read(said); string(said[:n]) == Begin {
 			s.starts = conn

@@ -67,7 +67,7 @@ func (s *run) takeSandbox() (err error) {
 		return nil
 	}
 	// Nobody of a run whose supervisor was killed may still write what this one mounts.
-	if _, err = s.node.Collect(s.ctx, false); err == nil {
+	if err = s.node.settle(s.ctx); err == nil {
 		s.sandbox, err = s.node.Sandboxes().Take(name)
 	}
 	if err == nil && !s.sandbox.Wanted {

@@ -20,6 +20,9 @@ func (n *Node) SnapshotSandbox(ctx context.Context, name, as, by string, find Ru
 	snap := sandboxes.Snapshot{Name: as, By: by, At: time.Now().UTC()}
 	err := n.ofSnapshot(name, as, by, "snapshot")
 	if err == nil {
+		err = n.settle(ctx)
+	}
+	if err == nil {
 		snap, err = n.Sandboxes().Snapshot(ctx, name, snap, n.still(ctx, name, by, find))
 	}
 	return snap, toldSnapshot("snapshot", name, err)
@@ -35,12 +38,15 @@ func (n *Node) DropSnapshot(name, snapshot, by string) error {
 }
 
 // RollbackSandbox gives one that isn't running what a snapshot has.
-func (n *Node) RollbackSandbox(name, snapshot, by string) (err error) {
+func (n *Node) RollbackSandbox(ctx context.Context, name, snapshot, by string) (err error) {
 	if n.Sandboxes().Live(name) {
 		err = sandboxes.ErrBusy
 	}
 	if err == nil {
 		err = n.ofSnapshot(name, snapshot, by, "rolled_back")
+	}
+	if err == nil {
+		err = n.settle(ctx)
 	}
 	if err == nil {
 		err = n.Sandboxes().Rollback(name, snapshot)
@@ -53,6 +59,9 @@ func (n *Node) ForkSandbox(ctx context.Context, from, snapshot string, to sandbo
 	to.Created = time.Now().UTC()
 	err := layered()
 	if err == nil {
+		err = n.settle(ctx)
+	}
+	if err == nil {
 		err = n.Sandboxes().Fork(ctx, from, snapshot, n.still(ctx, from, to.By, find), to, func(*sandboxes.Sandbox) error {
 			return n.RecordSandbox(hypervisor.SandboxLife{By: to.By, Change: "forked", Name: from, To: to.Name})
 		})
@@ -64,6 +73,12 @@ func (n *Node) ForkSandbox(ctx context.Context, from, snapshot string, to sandbo
 		to, err = n.Sandboxes().Load(to.Name)
 	}
 	return to, toldSnapshot("fork", from, err)
+}
+
+// settle sees to it that nobody of a run whose supervisor was killed may still write what is about to be sealed.
+func (n *Node) settle(ctx context.Context) error {
+	_, err := n.Collect(ctx, false)
+	return err
 }
 
 // ofSnapshot puts there what is about to become of one.

@@ -83,6 +83,10 @@ func ringOf(handler string, c *specs.Spec) (int, error) {
 var engineCapabilities = strings.Fields("CAP_AUDIT_WRITE CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_FSETID CAP_KILL CAP_MKNOD CAP_NET_BIND_SERVICE CAP_NET_RAW " +
 	"CAP_SETFCAP CAP_SETGID CAP_SETPCAP CAP_SETUID CAP_SYS_CHROOT")
 
+// engineProfiles are the AppArmor profiles that engines name by themselves, and what they are called where there is none: a ring forbids what
+// they do. One that somebody has written may forbid more.
+var engineProfiles = []string{"docker-default", "containers-default-", "cri-containerd.apparmor.d", "crio-default", "unconfined"}
+
 // engineSysctls likewise; of the sandbox's own namespaces.
 var engineSysctls = []string{"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"}
 
@@ -139,6 +143,9 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 	}
 	if len(c.Linux.MaskedPaths) == 0 {
 		no("an unmasked /proc")
+	}
+	if p := c.Process.ApparmorProfile; p != "" && !slices.ContainsFunc(engineProfiles, func(own string) bool { return strings.HasPrefix(p, own) }) {
+		no("the AppArmor profile %.64q", p)
 	}
 	for name := range c.Linux.Sysctl {
 		if !slices.Contains(engineSysctls, name) {

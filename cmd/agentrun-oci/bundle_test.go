@@ -54,6 +54,7 @@ func TestBeyond(t *testing.T) {
 			c.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true}}}
 		}, "all devices"},
 		"unmasked":         {func(c *specs.Spec) { c.Linux.MaskedPaths = nil }, "an unmasked /proc"},
+		"AppArmor":         {func(c *specs.Spec) { c.Process.ApparmorProfile = "mine" }, `the AppArmor profile "mine"`},
 		"sysctl":           {func(c *specs.Spec) { c.Linux.Sysctl = map[string]string{"kernel.core_pattern": "|/x"} }, `sysctl "kernel.core_pattern"`},
 		"hook":             {func(c *specs.Spec) { c.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/x"}}} }, "a hook inside the container"},
 		"host folder":      {func(c *specs.Spec) { c.Mounts[2].Destination = "/x" }, `the host's "/somewhere"`},

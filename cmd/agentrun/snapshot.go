@@ -108,8 +108,8 @@ func (g *global) fork(c *cli.Context, a []string) error {
 	return printResult(c, k, "forked %s: %s has its %s\n", from, k.Name, memText(int64(k.Sealed)))
 }
 
-func (g *global) rollback(_ *cli.Context, a []string) error {
-	err := g.RollbackSandbox(a[0], a[1], operatorName())
+func (g *global) rollback(c *cli.Context, a []string) error {
+	err := g.RollbackSandbox(c.Context, a[0], a[1], operatorName())
 	if err == nil {
 		_, err = fmt.Println(a[0], "has what snapshot", a[1], "has")
 	}

@@ -192,8 +192,8 @@ func (d *Daemon) dropSnapshot(_ context.Context, r control.Request, q control.Ke
 	return control.Done{}, d.node.DropSnapshot(r.ID, q.Name, r.By)
 }
 
-func (d *Daemon) rollbackKept(_ context.Context, r control.Request, q control.KeptSnapshotName) (any, error) {
-	if err := d.node.RollbackSandbox(r.ID, q.Name, r.By); err != nil {
+func (d *Daemon) rollbackKept(ctx context.Context, r control.Request, q control.KeptSnapshotName) (any, error) {
+	if err := d.node.RollbackSandbox(ctx, r.ID, q.Name, r.By); err != nil {
 		return nil, err
 	}
 	return d.keptNow(r.ID)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,6 +151,32 @@ func TestM23SnapshotOfALiveSandbox(t *testing.T) {
 	}
 	if list := p.must("snapshot", "dev").stdout; !strings.Contains(list, "paused") || strings.Contains(list, "woken") {
 		t.Errorf("its snapshots:\n%s", list)
+	}
+}
+
+// M-5, M-23: on cgroup v1 what is frozen doesn't die with its supervisor. Nobody of it lives any more when its files are sealed.
+func TestM23SnapshotAfterACrash(t *testing.T) {
+	for _, verb := range [][]string{{"snapshot", "dev", "s"}, {"fork", "dev", "try"}, {"rollback", "dev", "first"}} {
+		t.Run(verb[0], func(t *testing.T) {
+			n := newLaunchNode(t)
+			n.kept("dev", "--ring", "2")
+			n.must("snapshot", "dev", "first")
+			n.must("start", "dev")
+			var list []struct{ Supervisor int }
+			if err := json.Unmarshal([]byte(n.must("ps", "--json").stdout), &list); err != nil || len(list) != 1 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			n.must("pause", "dev")
+			if err := syscall.Kill(list[0].Supervisor, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, hang(), "its supervisor is gone", func() bool { return syscall.Kill(list[0].Supervisor, 0) != nil })
+			n.must(verb...)
+			if alive := n.alive(); len(alive) > 0 {
+				t.Errorf("beside what is sealed live %v", alive)
+			}
+			n.do("rm", "-f", "try")
+		})
 	}
 }
 
