@@ -20,6 +20,7 @@ finish() {
 	[[ -z ${daemon:-} ]] || { kill "$daemon" 2>/dev/null || true; wait "$daemon" 2>/dev/null || true; }
 	"${podman[@]}" rm -f -a >/dev/null 2>&1 || true
 	"$bin/agentrun" ps -q | xargs -r "$bin/agentrun" kill >/dev/null || true
+	for _ in $(seq 100); do pgrep -f "$work" >/dev/null || break; sleep 0.1; done # conmon, and what a shim leaves
 	grep -o " ${work}[^ ]*" /proc/mounts | sort -r | xargs -r umount -l 2>/dev/null || true
 	find /sys/fs/cgroup -depth -type d -path "*/$group*" -exec rmdir {} + 2>/dev/null || true
 	rm -rf "$work"
@@ -88,15 +89,15 @@ is "docker rm" "exit 0" "${docker[@]}" rm web
 is "docker run -t" "/dev/pts/" script -qec "${docker[*]} run --rm -it --network none --runtime agentrun-ring2 box ls -l /proc/self/fd/0" /dev/null
 
 for ring in 2 3; do
-	run=("${podman[@]}" --runtime "$bin/agentrun-ring$ring" run --rm --network none box)
+	run=("${podman[@]}" --runtime "$bin/agentrun-ring$ring" run --rm --network none --cgroup-parent "/$group" box)
 	is "podman, ring $ring: exit code" "exit 7" "${run[@]}" sh -c 'exit 7'
 	is "podman, ring $ring: who it is" "uid=1000 gid=1000" "${run[@]}" sh -c 'exec id'
 done
 pod=("${podman[@]}" --runtime "$bin/agentrun-ring2")
-is "podman: detached" "exit 0" "${pod[@]}" run -d --name pod --network none box sleep 100
+is "podman: detached" "exit 0" "${pod[@]}" run -d --name pod --network none --cgroup-parent "/$group" box sleep 100
 is "podman exec" "uid=1000" "${pod[@]}" exec pod id
-is "podman: annotation" "above the handler's ring" "${pod[@]}" run --rm --network none --annotation agentrun.ring=1 box true
-is "podman: privileged is refused" "demands what no ring gives" "${pod[@]}" run --rm --network none --privileged box true
+is "podman: annotation" "above the handler's ring" "${pod[@]}" run --rm --network none --cgroup-parent "/$group" --annotation agentrun.ring=1 box true
+is "podman: privileged is refused" "demands what no ring gives" "${pod[@]}" run --rm --network none --cgroup-parent "/$group" --privileged box true
 is "podman stop" "exit 0" "${pod[@]}" stop -t 1 pod
 is "podman rm" "exit 0" "${pod[@]}" rm -f pod
 is "nothing is left" "none" bash -c "'$bin/agentrun' ps -q | grep . || echo none"
