@@ -10,9 +10,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/mounts"
 )
 
 // sizes is how much of everything is done.
@@ -201,7 +206,7 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 // folder, so nobody else's can be meant.
 func (b *bench) clean() error {
 	b.null.Close()
-	err := removeCgroups(filepath.Base(b.dir))
+	err := errors.Join(removeCgroups(filepath.Base(b.dir)), b.unmount())
 	// Of 500 supervisors that are killed the last may still write an account that nobody waits for.
 	gone := os.RemoveAll(b.dir)
 	for range 100 {
@@ -212,6 +217,21 @@ func (b *bench) clean() error {
 		gone = os.RemoveAll(b.dir)
 	}
 	return errors.Join(err, gone)
+}
+
+// unmount takes away what peers leave mounted in our folder: Podman binds the folder of its overlays onto itself and
+// lets that stand until the machine's end.
+func (b *bench) unmount() error {
+	table, err := mounts.Read()
+	if err != nil {
+		return err
+	}
+	for _, m := range slices.Backward(table.Mounts) {
+		if strings.HasPrefix(m.At, b.dir+"/") {
+			err = errors.Join(err, os.NewSyscallError("umount2 "+m.At, unix.Unmount(m.At, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)))
+		}
+	}
+	return err
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.bin, name) }
