@@ -4,7 +4,6 @@ package cgroups
 
 import (
 	"context"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -82,42 +81,23 @@ func addEach(b *testing.B, g *Group, pid int, first, rest *sample) {
 	}
 }
 
-// BenchmarkAdd measures the moves alone, after a quiet gap between rounds: plain, and with Prepay started some time before.
+// BenchmarkAdd measures the moves alone, after a quiet gap between rounds.
 func BenchmarkAdd(b *testing.B) {
-	const gap = 60 * time.Millisecond
-	for _, early := range []time.Duration{-1, time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 15 * time.Millisecond, 30 * time.Millisecond} {
-		name := "plain"
-		if early >= 0 {
-			name = "prepaid-" + early.String()
+	var first, rest, whole sample
+	for b.Loop() {
+		g, err := Create(newName(), limits)
+		if err != nil {
+			b.Fatal(err)
 		}
-		b.Run(name, func(b *testing.B) {
-			var first, rest, whole sample
-			for b.Loop() {
-				g, err := Create(newName(), limits)
-				if err != nil {
-					b.Fatal(err)
-				}
-				p := idle(b, "sleep")
-				time.Sleep(gap)
-				done := make(chan error, 1)
-				if early >= 0 {
-					go func() { done <- Prepay(path.Dir(g.Name())) }()
-					time.Sleep(early)
-				} else {
-					done <- nil
-				}
-				whole.time(func() { addEach(b, g, p.pid(), &first, &rest) })
-				if err := <-done; err != nil {
-					b.Fatal(err)
-				}
-				clean(b, g)
-				p.cmd.Wait()
-			}
-			first.report(b, "first")
-			rest.report(b, "rest")
-			whole.report(b, "whole")
-		})
+		p := idle(b, "sleep")
+		time.Sleep(60 * time.Millisecond)
+		whole.time(func() { addEach(b, g, p.pid(), &first, &rest) })
+		clean(b, g)
+		p.cmd.Wait()
 	}
+	first.report(b, "first")
+	rest.report(b, "rest")
+	whole.report(b, "whole")
 }
 
 func BenchmarkKillOne(b *testing.B) {

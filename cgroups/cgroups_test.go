@@ -1278,24 +1278,6 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// Prepay leaves this process where it is and nobody in the group.
-func TestPrepay(t *testing.T) {
-	eachMode(t, func(t *testing.T) {
-		g := create(t, limits)
-		before, _ := os.ReadFile("/proc/self/cgroup")
-		if err := Prepay(path.Dir(g.Name())); err != nil {
-			t.Error(err)
-		}
-		after, _ := os.ReadFile("/proc/self/cgroup")
-		if d := cmp.Diff(string(before), string(after)); d != "" {
-			t.Errorf("moved:\n%s", d)
-		}
-		if err := Prepay("elsewhere"); err == nil {
-			t.Error("a group that is not ours was taken")
-		}
-	})
-}
-
 // The first runs after a boot may come at once: each finds the parent there or not, its controllers enabled, not, or just about to be.
 func TestCreateFirstAtOnce(t *testing.T) {
 	eachMode(t, func(t *testing.T) {

@@ -10,13 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"agentrun/internal/thread"
 )
 
 // unifiedFile is a file of the group in the cgroup2 tree, "" where there is none (no tree, or a kernel before the file: cgroup.freeze came
@@ -425,50 +422,6 @@ func (g *Group) Throttle() error {
 	}
 	if err := g.setQuota(g.limits, true); err != nil {
 		return fmt.Errorf("set the cpu quota of cgroup %s: %w", g.name, err)
-	}
-	return nil
-}
-
-// Prepay makes the moves that follow within some 20 ms cheap. The first write to any cgroup.procs after a quiet time waits for an RCU grace
-// period (cgroup_threadgroup_rwsem becomes writable: percpu_down_write, rcu_sync_enter), about 10 ms here; those right after it cost
-// 30 µs. Prepay takes that wait beforehand, beside other work: it moves a thread that is thrown away into parent, such as "agentrun", in
-// the pids hierarchy (made there if need be), and returns when that thread has left it by ending. Started D before the first move, it
-// saves about D of the wait.
-//
-// v1 only: a thread of ours can't be in a v2 group that its process is not in. There it does nothing. Nobody may remove parent
-// meanwhile; see RemoveParentIfEmpty for afterwards.
-func Prepay(parent string) error {
-	fail := func(err error) error { return fmt.Errorf("prepay moves below cgroup %s: %w", parent, err) }
-	if err := checkName(parent, 1); err != nil {
-		return fail(err)
-	}
-	h, err := host()
-	if err != nil {
-		return fail(err)
-	}
-	if h.Mode == V2 {
-		return nil
-	}
-	dir := newGroup(h, parent).dir("pids")
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fail(err)
-	}
-	var tid int
-	thread.Throwaway(func() { // it ends, and so leaves the group
-		tid = unix.Gettid()
-		// By number and not "0": a writer that moves itself is spared the lock, and so the payment.
-		err = writeFile(filepath.Join(dir, "tasks"), strconv.Itoa(tid))
-	})
-	if err != nil {
-		return fail(err)
-	}
-	var b backoff
-	ctx, cancel := context.WithTimeout(context.Background(), removeBound)
-	defer cancel()
-	for unix.Tgkill(os.Getpid(), tid, 0) == nil {
-		if err := b.wait(ctx); err != nil {
-			return fail(fmt.Errorf("thread %d does not end: %w", tid, err))
-		}
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/cgroups"
 	"agentrun/internal/fault"
 	"agentrun/internal/read"
 	"agentrun/runtime/internal/stub"
@@ -67,27 +68,32 @@ func (l *launch) executeStub(peer *os.File) error {
 	if err != nil {
 		return err
 	}
-	argv, files := []string{stubPath}, []uintptr{null.Fd(), null.Fd(), null.Fd(), peer.Fd(), network.Fd()}
-	if born != nil {
-		defer born.Close()
-		argv, files = append(argv, "born"), append(files, born.Fd())
-	}
+	defer born.Close()
+	how, files := entering(born, null.Fd(), null.Fd(), null.Fd(), peer.Fd(), network.Fd())
 	// In a process group of its own: until pid 1 is known, what the stub forks is in it (begin).
-	l.stage0, err = syscall.ForkExec(l.root.Path+stubPath, argv, &syscall.ProcAttr{Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
+	l.stage0, err = syscall.ForkExec(l.root.Path+stubPath, []string{stubPath, how}, &syscall.ProcAttr{Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
 	if err != nil {
 		l.stage0 = 0
 		return fmt.Errorf("start pid 1: %w", err)
 	}
 	l.begin = l.stage0
-	if born == nil {
-		err = l.group.Add(l.stage0)
-	} else {
-		err = l.followBirth()
-	}
-	if err != nil {
-		return err
+	if born.Folder != nil {
+		if err := l.followBirth(); err != nil {
+			return err
+		}
 	}
 	return l.describe()
+}
+
+// entering is what the stub is told to get into a cgroup by itself, with the descriptors for that behind those given.
+func entering(b cgroups.Birth, files ...uintptr) (how string, all []uintptr) {
+	for _, f := range b.Tasks {
+		files = append(files, f.Fd())
+	}
+	if b.Folder == nil {
+		return fmt.Sprintf("m%d", len(b.Tasks)), files
+	}
+	return fmt.Sprintf("b%d", len(b.Tasks)), append(files, b.Folder.Fd())
 }
 
 // followBirth takes what was born in the run's cgroup in place of what was executed.

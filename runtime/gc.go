@@ -202,28 +202,6 @@ func holdParent() (*os.File, error) {
 	}
 }
 
-// Warm begins to pay for the first move into a cgroup: about 10 ms of waiting for an RCU grace period,
-// which the work between here and the launch then hides. Call it when it is clear that a run is wanted, and
-// the function it returns when the run is over. Nothing depends on it but time.
-func Warm() (release func()) {
-	parent, err := holdParent()
-	if err != nil {
-		return func() {} // the launch meets the same error and reports it
-	}
-	paid := make(chan struct{})
-	go func() {
-		defer close(paid)
-		if parent == nil {
-			return
-		}
-		_ = cgroups.Prepay(cgroupParent) // an error means only that nothing was saved
-	}()
-	return func() {
-		<-paid
-		_ = releaseParent(parent)
-	}
-}
-
 // releaseParent lets go, and removes the common parent if this was the last run. Groups of runs whose run
 // folder is gone, so that Collect doesn't hear of them, go too: every live run has the lock, so none of these
 // is one. An agentrun with another /run (in a container) and the same cgroups has another lock: what still

@@ -23,8 +23,8 @@ import (
 // again: the undo of a launch, the guard and an operator may all do so at once. What is asked of a group that
 // is empty or gone is answered so, or an error; nobody may take it for a limit that holds.
 type group interface {
-	Home() string             // the cgroup that its processes are in; empty: none
-	Birth() (*os.File, error) // what its first process is born in (clone(2)); nil: it is added
+	Home() string                  // the cgroup that its processes are in; empty: none
+	Birth() (cgroups.Birth, error) // how a process gets in by itself
 	Add(pid int) error
 	Update(l cgroups.Limits) error
 	Limits() cgroups.Limits
@@ -75,18 +75,18 @@ func (b *bareGroup) hold(pid int) error {
 	return nil
 }
 
-func (b *bareGroup) Home() string                 { return "" }
-func (b *bareGroup) Birth() (*os.File, error)     { return nil, nil }
-func (b *bareGroup) Add(int) error                { return nil }
-func (b *bareGroup) Verify() error                { return nil }
-func (b *bareGroup) Paths() map[string]string     { return nil }
-func (b *bareGroup) OOMEvents() (*os.File, error) { return nil, nil }
-func (b *bareGroup) OOMKills() (uint64, error)    { return 0, nil }
-func (b *bareGroup) Freeze(context.Context) error { return ErrNoCgroup }
-func (b *bareGroup) Thaw(context.Context) error   { return ErrNoCgroup }
-func (b *bareGroup) Throttle() error              { return nil }
-func (b *bareGroup) Unthrottle() error            { return nil }
-func (b *bareGroup) Limits() cgroups.Limits       { b.mu.Lock(); defer b.mu.Unlock(); return b.limits }
+func (b *bareGroup) Home() string                  { return "" }
+func (b *bareGroup) Birth() (cgroups.Birth, error) { return cgroups.Birth{}, nil }
+func (b *bareGroup) Add(int) error                 { return nil }
+func (b *bareGroup) Verify() error                 { return nil }
+func (b *bareGroup) Paths() map[string]string      { return nil }
+func (b *bareGroup) OOMEvents() (*os.File, error)  { return nil, nil }
+func (b *bareGroup) OOMKills() (uint64, error)     { return 0, nil }
+func (b *bareGroup) Freeze(context.Context) error  { return ErrNoCgroup }
+func (b *bareGroup) Thaw(context.Context) error    { return ErrNoCgroup }
+func (b *bareGroup) Throttle() error               { return nil }
+func (b *bareGroup) Unthrottle() error             { return nil }
+func (b *bareGroup) Limits() cgroups.Limits        { b.mu.Lock(); defer b.mu.Unlock(); return b.limits }
 
 // Update takes the limits that the run was started with, which are not held, as the caller was told; others
 // would be a promise.

@@ -129,10 +129,12 @@ type joiner struct {
 	oom      *os.File       // its OOMEvents
 	oomKills uint64
 
-	mu    sync.Mutex
-	begin int   // process group of all that the stub is before its number is known; 0: not started, or over
-	pid   int   // what becomes the command; 0: not known, or reaped
-	why   error // it was killed for; nil: it wasn't
+	mu      sync.Mutex
+	bears   bool  // what is executed goes on in a child, in the run's cgroup
+	begin   int   // what the stub is before the command's number is known; 0: not started, or over
+	session int   // of all that it is until then
+	pid     int   // what becomes the command; 0: not known, or reaped
+	why     error // it was killed for; nil: it wasn't
 }
 
 // run tells ended as soon as it is known that nothing was started. A run that is frozen on cgroup v1 lets
@@ -209,7 +211,7 @@ func (j *joiner) makeIO() (err error) {
 }
 
 // enterSandbox executes the stub on this thread, and follows it to where it is a process of the sandbox
-// without rights. Between the two it waits for the message, and is moved into the run's cgroup.
+// without rights. On the way it goes into the run's cgroup.
 func (j *joiner) enterSandbox(peer *os.File) error {
 	l, control := j.live.launch, j.control
 	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
@@ -221,8 +223,8 @@ func (j *joiner) enterSandbox(peer *os.File) error {
 	if err != nil {
 		return err
 	}
-	stage0 := j.begin
-	if err := l.group.Add(stage0); err != nil {
+	stage0, err := j.followBirth()
+	if err != nil {
 		return err
 	}
 	if err := writeProc(stage0, "oom_score_adj", fmt.Sprint(oomScore(l.plan.Ring))); err != nil {
@@ -237,9 +239,25 @@ func (j *joiner) enterSandbox(peer *os.File) error {
 		return err
 	}
 	j.mu.Lock()
-	j.begin = 0
+	j.begin, j.session = 0, 0
 	j.mu.Unlock()
 	return waitFor(stage0)
+}
+
+// followBirth takes what was born in the run's cgroup, if anything is, in place of what was executed. The session keeps its number.
+func (j *joiner) followBirth() (stage0 int, err error) {
+	if !j.bears {
+		return j.begin, nil
+	}
+	r, err := hear(j.control, stub.Forked)
+	if err != nil {
+		return 0, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	err = waitFor(j.begin)
+	j.begin = int(r.A)
+	return j.begin, err
 }
 
 // is notes the number of what becomes the command.
@@ -269,16 +287,25 @@ func (j *joiner) executeStub(peer *os.File) error {
 	}
 	init := os.NewFile(uintptr(fd), "pid 1")
 	defer init.Close()
-	files := []uintptr{null.Fd(), null.Fd(), null.Fd(), peer.Fd(), init.Fd(), image.Fd()}
+	born, err := j.live.launch.group.Birth()
+	if err != nil {
+		return err
+	}
+	defer born.Close()
+	how, files := entering(born, null.Fd(), null.Fd(), null.Fd(), peer.Fd(), init.Fd())
+	program := fmt.Sprintf("/proc/self/fd/%d", len(files))
+	files = append(files, image.Fd())
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.why != nil {
 		return j.why
 	}
 	attr := &syscall.ProcAttr{Dir: "/", Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}
-	j.begin, err = syscall.ForkExec("/proc/self/fd/5", []string{stubPath, "join"}, attr)
+	j.bears = born.Folder != nil
+	j.begin, err = syscall.ForkExec(program, []string{stubPath, "join", how}, attr)
+	j.session = j.begin
 	if err != nil {
-		j.begin = 0
+		j.begin, j.session = 0, 0
 		return fmt.Errorf("start the stub: %w", err)
 	}
 	return nil
@@ -360,6 +387,9 @@ func (j *joiner) kill(why error) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
+	if j.session != 0 { // with one between them that we weren't told of yet
+		_ = unix.Kill(-j.session, unix.SIGKILL)
+	}
 }
 
 func (j *joiner) killed() error {
@@ -371,10 +401,10 @@ func (j *joiner) killed() error {
 // abandon waits for what was killed before it was a command.
 func (j *joiner) abandon() {
 	j.mu.Lock()
-	begin := j.begin
-	j.begin = 0
+	session := j.session
+	j.begin, j.session = 0, 0
 	j.mu.Unlock()
-	for begin != 0 && waitFor(-begin) == nil {
+	for session != 0 && waitFor(-session) == nil {
 	}
 	if j.pid != 0 {
 		j.reap()

@@ -52,12 +52,12 @@ var steps = []step{
 		always, (*launch).claimIDs, (*launch).releaseIDs},
 	{"network namespace", "loopback, and the sockets of the tool proxy: nothing else (M-7); ours, so that nobody inside can administer it",
 		always, (*launch).makeNetwork, (*launch).dropNetwork},
+	{cgroupStep, "limits stand before anything runs under them (M-3)",
+		always, (*launch).makeCgroup, (*launch).removeCgroup},
 	{"mount namespace", "nothing is mounted where the host can see it, so nothing can stay mounted (M-5)",
 		always, (*launch).isolate, nil},
 	{"root view", "read-only root, scratch, workspace, assembled by descriptor (M-2)",
 		always, (*launch).buildRoot, (*launch).keepChanges},
-	{"cgroup", "limits stand before anything runs under them (M-3)",
-		always, (*launch).makeCgroup, (*launch).removeCgroup},
 	{"container", "namespaces, pivot_root, no capability, no_new_privs; ends in our pid 1 (M-1)",
 		always, (*launch).startContainer, (*launch).destroyContainer},
 	{handOutStep, "a sandbox that was prepared ahead learns whose it is, and gets its workspace (M-2)",
@@ -91,7 +91,7 @@ func (e *StepError) Unwrap() error { return e.Err }
 // A step sets fields, those after it read them, and its undo must do with what is there: nil, or 0, is what
 // no step came to. All of it is the launching thread's, with these exceptions:
 //
-//   - network and holding are begun on other goroutines; who calls them waits, and gets what the first call got.
+//   - network, grouping and holding are begun on other goroutines; who calls them waits, and gets what the first call got.
 //   - group may be asked by anybody, at any time: it has a lock of its own, and killing what is dead already is no error.
 //   - listener goes to the goroutine that serves it (run.answers), which closes it; from then on it is nil here.
 //   - control is read by another goroutine from beforeExec on, until pid 1 is gone; closing it ends that.
@@ -113,6 +113,7 @@ type launch struct {
 	dir       string
 	lock      *os.File
 	ids       *idRange
+	grouping  func() (group, error) // waits until it is made, as network
 	group     group
 	parent    *os.File                  // shared lock on the cgroup all runs are in
 	network   func() (*netns.NS, error) // waits until it is made; the same answer each time
@@ -173,7 +174,9 @@ func (l *launch) up(wanted func(step) bool) error {
 			err = why // what the step says of it is what it was made to say
 		}
 		if err != nil {
-			err = &StepError{Step: s.name, Err: err}
+			if _, ok := err.(*StepError); !ok { // of one that was begun before, and is waited for here
+				err = &StepError{Step: s.name, Err: err}
+			}
 			return errors.Join(err, l.down())
 		}
 	}
@@ -292,6 +295,9 @@ func (l *launch) releaseIDs() error {
 	return l.ids.release()
 }
 
+const cgroupStep = "cgroup" // the end of it comes later, with its name
+
+// makeCgroup only starts, like makeNetwork: two dozen small writes, of which a few wait for the kernel, beside the view.
 func (l *launch) makeCgroup() (err error) {
 	if l.plan.bare {
 		l.group = &bareGroup{limits: l.limits()}
@@ -302,13 +308,30 @@ func (l *launch) makeCgroup() (err error) {
 	}
 	// The launch is our work, not the agent's, which under a small quota would sit out the rest of 100 ms. The agent's quota is set before the probe.
 	// A child's launch is within its parent's quota, which its group can't be above.
-	limits := l.limits()
+	limits, home := l.limits(), l.plan.Cgroup
 	limits.CPU = float64(goruntime.NumCPU())
-	g, err := cgroups.Create(l.plan.Cgroup, limits)
-	if err == nil {
-		l.group = &runGroup{Group: g} // a nil one in the interface would not be nil
+	l.grouping = sync.OnceValues(func() (group, error) {
+		g, err := cgroups.Create(home, limits)
+		if err != nil {
+			return nil, err // a nil group in the interface would not be nil
+		}
+		return &runGroup{Group: g}, nil
+	})
+	go func() { _, _ = l.grouping() }()
+	return nil
+}
+
+// awaitCgroup is the end of the step that makeCgroup began.
+func (l *launch) awaitCgroup() error {
+	if l.group != nil || l.grouping == nil {
+		return nil
 	}
-	return err
+	g, err := l.grouping()
+	if err != nil {
+		return &StepError{Step: cgroupStep, Err: err}
+	}
+	l.group = g
+	return nil
 }
 
 func (l *launch) limits() cgroups.Limits { return limitsOf(l.plan) }
@@ -334,7 +357,7 @@ func (l *launch) setQuota() error {
 const teardownTime = 10 * time.Second
 
 func (l *launch) removeCgroup() error {
-	if l.group == nil {
+	if l.awaitCgroup() != nil || l.group == nil {
 		return releaseParent(l.parent)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
@@ -413,7 +436,10 @@ func (l *launch) buildRoot() (err error) {
 	if err != nil {
 		return err
 	}
-	return l.makeFacts()
+	if err := l.makeFacts(); err != nil {
+		return err
+	}
+	return l.awaitCgroup()
 }
 
 // openWay makes the mount point of root views and lets others walk to it; they can list neither folder.

@@ -250,10 +250,10 @@ func (r *run) start() {
 	}
 	r.status.StartedAt = time.Now()
 	r.status.LaunchTime = r.status.StartedAt.Sub(r.began)
+	r.live.joins.open() // whoever is told that it has started may join at once
 	if r.opt.OnStart != nil {
 		r.opt.OnStart(r.status)
 	}
-	r.live.joins.open()
 	v := r.watch()
 	r.settle(v)
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentrun/audit"
 	"agentrun/config"
 	"agentrun/fsjail"
 	"agentrun/hypervisor"
@@ -42,8 +43,6 @@ var steps = []step{
 		(*run).specifyOnRecord, nil},
 	{"place", "the node must have room: whoever waits here holds nothing yet",
 		(*run).enter, (*run).leave},
-	{"warming", "a first move into the common cgroup waits for the kernel; begun now, it is over by the launch",
-		(*run).warm, (*run).endWarming},
 	{"files", "what is written after the run can be; their folders are held from before any code of the agent",
 		(*run).openFiles, nil},
 	{"home", "what the agent keeps from run to run is one run's at a time, and is there before the plan shows it",
@@ -93,8 +92,7 @@ type run struct {
 	asked     hypervisor.Request
 	token     hypervisor.Token // the agent's key, not looked at yet
 	spec      runtime.Spec
-	file      config.Gateway // as it was when the request was looked at
-	warmed    func()
+	file      config.Gateway    // as it was when the request was looked at
 	statusTo  *fsjail.Output    // nil: nowhere, or not opened yet
 	home      *homes.Home       // nil: it keeps none
 	kept      sandboxes.Sandbox // as the spec was made of it
@@ -115,7 +113,7 @@ type run struct {
 }
 
 func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) *run {
-	s := &run{node: n, by: by, host: host, want: want, warmed: func() {}, over: func() {}}
+	s := &run{node: n, by: by, host: host, want: want, over: func() {}}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	return s
 }
@@ -220,18 +218,17 @@ func (s *run) specifyOnRecord() error {
 	return err
 }
 
-func (s *run) enter() error { return s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)) }
-
-func (s *run) leave() { s.host.Close() }
-
-func (s *run) warm() error {
+func (s *run) enter() error {
+	if err := s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)); err != nil {
+		return err
+	}
 	if s.host.Cold() {
-		s.warmed = runtime.Warm()
+		go audit.Warm() // the end of the run would wait for it
 	}
 	return nil
 }
 
-func (s *run) endWarming() { s.warmed() }
+func (s *run) leave() { s.host.Close() }
 
 func (s *run) openFiles() error {
 	if err := s.openStatusFile(); err != nil {

@@ -72,7 +72,7 @@ enum { O_DIRECTORY_ = 040000, O_NOFOLLOW_ = 0100000 };
 #define CONTROL 3
 #define NETWORK 4 /* the run's network namespace; stage 0 only */
 #define TARGET 4  /* pid 1 of the sandbox that is joined, as a pidfd */
-#define CGROUP 5  /* the run's, in the cgroup2 tree, if stage 0 is to be born there */
+#define CGROUP 5  /* and on: ways into the run's, see enter_cgroup */
 
 struct iovec_ { const void *base; size_t len; };
 struct msghdr_ {
@@ -320,16 +320,15 @@ static void join_keyring(void)
 }
 
 /*
- * be_born goes on in the run's cgroup: a process that is moved there instead waits for a grace period of the kernel, some 10 ms.
- * The supervisor doesn't execute us there itself: what it forks shares its memory until the exec, and a group that is frozen,
- * throttled or out of memory would hold up all that it does.
+ * be_born goes on in the run's cgroup of the cgroup2 tree. The supervisor doesn't execute us there itself: what it forks shares its
+ * memory until the exec, and a group that is frozen, throttled or out of memory would hold up all that it does.
  */
-static void be_born(void)
+static void be_born(int folder)
 {
 	uint64_t args[11] = { CLONE_PARENT_ | CLONE_INTO_CGROUP_ }; /* struct clone_args; the signal at its end is that of this one */
 	long pid;
 
-	args[10] = CGROUP;
+	args[10] = (uint64_t)folder;
 	pid = sys2(__NR_clone3, args, sizeof(args));
 	must(STEP_BIRTH, pid);
 	if (pid > 0) {
@@ -337,7 +336,26 @@ static void be_born(void)
 		quit(0);
 	}
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
-	sys1(__NR_close, CGROUP);
+	sys1(__NR_close, folder);
+}
+
+/*
+ * enter_cgroup goes into the run's cgroup. Who is moved by another waits for a grace period of the kernel, some 10 ms, with a lock that all
+ * changes of cgroups take; who has one thread and writes "0" to a v1 group's tasks, or is born in a cgroup2 folder, doesn't.
+ * how is "m" or, with a folder behind them, "b", and the number of tasks files. Every other descriptor is closed.
+ */
+static void enter_cgroup(const char *how)
+{
+	int folder = CGROUP + (how[0] ? how[1] - '0' : 0);
+
+	/* The supervisor has marked each close-on-exec: the wall behind that one. */
+	sys3(__NR_close_range, how[0] == 'b' ? folder + 1 : folder, ~0U, 0);
+	for (int fd = CGROUP; fd < folder; fd++) {
+		must(STEP_BIRTH, sys3(__NR_write, fd, "0", 1));
+		sys1(__NR_close, fd);
+	}
+	if (how[0] == 'b')
+		be_born(folder);
 }
 
 /*
@@ -346,13 +364,11 @@ static void be_born(void)
  * The network namespace is entered before the others are made: it belongs to the supervisor's user
  * namespace, so that nobody inside can administer it (M-7), and takes rights there.
  */
-static void make_sandbox(const char *self, int born)
+static void make_sandbox(const char *self, const char *how)
 {
 	long pid;
 
-	sys3(__NR_close_range, born ? CGROUP + 1 : CGROUP, ~0U, 0); /* the supervisor has marked each close-on-exec: the wall behind that one */
-	if (born)
-		be_born();
+	enter_cgroup(how);
 	take_sandbox();
 	must(STEP_NETWORK, sys2(__NR_setns, NETWORK, CLONE_NEWNET_));
 	must(STEP_NETWORK, sys1(__NR_close, NETWORK));
@@ -592,13 +608,13 @@ static void __attribute__((noreturn)) child(int fds[5], int tty)
  *    then has no moment of.
  *  - The time namespace is entered as well, and not only by children (setns(2), timens_install): there is one thread.
  */
-static void join_sandbox(const char *self)
+static void join_sandbox(const char *self, const char *how)
 {
 	const char *args[] = { self, "joined", 0 }, *none[] = { 0 };
 	long pid;
 
-	sys3(__NR_close_range, TARGET + 1, ~0U, 0);
-	take_sandbox(); /* the supervisor has moved us into the run's cgroup by then */
+	enter_cgroup(how);
+	take_sandbox();
 	must(STEP_JOIN, sys2(__NR_setns, TARGET, sandbox.namespaces));
 	must(STEP_JOIN, sys1(__NR_close, TARGET));
 	must(STEP_JOIN, sys1(__NR_chdir, "/"));
@@ -690,7 +706,7 @@ static void __attribute__((noreturn, used)) run(const long *stack)
 
 	if (same(how, "join") || same(how, "joined")) {
 		if (same(how, "join"))
-			join_sandbox((const char *)stack[1]);
+			join_sandbox((const char *)stack[1], stack[0] > 2 ? (const char *)stack[3] : "");
 		else
 			allocate();
 		be_joined();
@@ -698,7 +714,7 @@ static void __attribute__((noreturn, used)) run(const long *stack)
 	if (how[0] == 'a') /* again */
 		allocate();
 	else
-		make_sandbox((const char *)stack[1], how[0] == 'b' /* born */);
+		make_sandbox((const char *)stack[1], how);
 	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
 	sys5(__NR_prctl, PR_SET_NAME_, "agentrun-init", 0, 0, 0);
 	/* Dies with the supervisor's launching thread; the socket below says the same a second way. */
