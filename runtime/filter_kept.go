@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"crypto/sha256"
+	"errors"
 	"sync"
 
 	"agentrun/seccomp"
@@ -28,6 +29,9 @@ type keptFilter struct {
 
 // plan is planFilter. A profile whose filter can't be made is tried anew each time.
 func (m *filterMemo) plan(p *Plan) error {
+	if p.ProfileSum == "" { // it would be every profile's
+		return errors.New("the plan has no digest of its profile")
+	}
 	f, ok := m.get(p.ProfileSum)
 	if !ok {
 		// Of a copy: a filter has lists of its profile's, and the profile is its caller's.

@@ -300,6 +300,9 @@ func TestFilterIsKept(t *testing.T) {
 	if cmp.Equal(plan(mine).filter, before) {
 		t.Error("another profile got the filter that was kept")
 	}
+	if err := m.plan(&Plan{profile: mine}); err == nil {
+		t.Error("a plan without its profile's digest got a filter, which then were every profile's")
+	}
 	for n := range 3 * maxFilters {
 		mine.Description = strconv.Itoa(n)
 		plan(mine)

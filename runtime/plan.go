@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -167,7 +168,7 @@ func NewPlan(s Spec) (*Plan, error) {
 	}
 	p := &Plan{
 		ID: newID(), Name: s.Name, Agent: s.Agent, Session: s.Session, Parent: s.Parent.ID, within: s.Parent.Cgroup,
-		Ring: s.Profile.Ring, Profile: s.Profile.Name, ProfileSum: s.Profile.Digest(),
+		Ring: s.Profile.Ring, Profile: s.Profile.Name,
 		TTY: s.TTY, Hostname: "sandbox", UID: agentID,
 		Network: string(s.Profile.Network.Mode), Subprocess: s.Profile.Subprocess.Mode == profiles.SubprocessAllow,
 		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep, RootDir: s.RootDir, Overlay: s.Overlay,
@@ -191,6 +192,11 @@ func NewPlan(s Spec) (*Plan, error) {
 	for _, st := range steps {
 		p.Steps = append(p.Steps, PlanStep{st.name, st.why})
 	}
+	profileSum := make(chan string, 1)
+	go func(p profiles.Profile) {
+		profileSum <- p.Digest()
+		learnPlan()
+	}(s.Profile)
 	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
 	// privilege to be told.
 	p.planWayout(&s)
@@ -204,11 +210,15 @@ func NewPlan(s Spec) (*Plan, error) {
 		return nil, err
 	}
 	p.planEnv(&s)
+	p.ProfileSum = <-profileSum
 	if err := filters.plan(p); err != nil {
 		return nil, err
 	}
 	return p, p.sum()
 }
+
+// learnPlan has the types of a plan looked at for sum, which takes a process' first half a millisecond.
+var learnPlan = sync.OnceFunc(func() { _ = new(Plan).sum() })
 
 // sum digests the plan without what differs between two runs of the same thing.
 func (p *Plan) sum() error {

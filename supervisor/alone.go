@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -30,8 +31,16 @@ var _ Host = Alone{}
 // Outlives implements Host.
 func (Alone) Outlives() bool { return false }
 
-// Admit implements Host.
-func (Alone) Admit(context.Context, int64) error { return nil }
+// Admit implements Host. The first signal that is caught makes the process' thread for that, beside the plan if begun now.
+func (Alone) Admit(context.Context, int64) error {
+	go catchPipe()
+	return nil
+}
+
+// catchPipe is because Go lets SIGPIPE end a process that writes to its stdout (os/signal, "SIGPIPE"): whoever reads an agent's output
+// could end its supervisor by going away, and folder, cgroup and an open end in the audit would stay. Caught and not ignored: programs
+// that we start would inherit that.
+var catchPipe = sync.OnceFunc(func() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) })
 
 // Cold implements Host.
 func (Alone) Cold() bool { return true }
@@ -79,11 +88,8 @@ var passedOn = []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT,
 // settled would end us before its account is written.
 func (Alone) Signals() <-chan os.Signal {
 	signals := make(chan os.Signal, 16)
+	catchPipe()
 	signal.Notify(signals, passedOn...)
-	// Go lets SIGPIPE end a process that writes to its stdout (os/signal, "SIGPIPE"): whoever reads an
-	// agent's output could end its supervisor by going away, and folder, cgroup and an open end in the audit
-	// would stay. Caught and not ignored: programs that we start would inherit that.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	return signals
 }
 
