@@ -158,7 +158,8 @@ type bench struct {
 	ctx       context.Context
 	agentrun  string
 	size      sizes
-	dir       string // ours; everything the contenders write is in it
+	dir       string // ours, in memory; everything else the contenders write is in it
+	state     string // agentrun's state, on the disk
 	bin       string // the C programs
 	env       []string
 	null      *os.File
@@ -179,7 +180,8 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 	if b.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
 		return nil, err
 	}
-	// /run is where the state of all of them lies in normal use: memory, on most machines.
+	// What all of them keep in /run in normal use lies in memory, as it does there on a machine that systemd starts. What outlives a
+	// machine's end, agentrun's audit, is on the disk.
 	if b.dir, err = os.MkdirTemp("/run", "agentrun-bench-"); err != nil {
 		return nil, err
 	}
@@ -188,6 +190,12 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 			err = errors.Join(err, b.clean())
 		}
 	}()
+	if err := unix.Mount("agentrun-bench", b.dir, "tmpfs", 0, ""); err != nil {
+		return nil, os.NewSyscallError("mount "+b.dir, err)
+	}
+	if b.state, err = os.MkdirTemp("/var/lib", "agentrun-bench-"); err != nil {
+		return nil, err
+	}
 	// The peers walk to what is in it as users without privilege.
 	if err := os.Chmod(b.dir, 0o755); err != nil {
 		return nil, err
@@ -196,7 +204,7 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 	// machine left or hold does not count.
 	b.env = []string{
 		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=" + b.dir,
-		"AGENTRUN_RUN_DIR=" + filepath.Join(b.dir, "run"), "AGENTRUN_STATE_DIR=" + filepath.Join(b.dir, "state"),
+		"AGENTRUN_RUN_DIR=" + filepath.Join(b.dir, "run"), "AGENTRUN_STATE_DIR=" + b.state,
 	}
 	b.bin = filepath.Join(b.dir, "bin")
 	return b, b.compile()
@@ -206,20 +214,23 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 // folder, so nobody else's can be meant.
 func (b *bench) clean() error {
 	b.null.Close()
-	err := errors.Join(removeCgroups(filepath.Base(b.dir)), b.unmount())
+	err := errors.Join(removeCgroups(filepath.Base(b.dir)), b.unmount(), os.RemoveAll(b.dir))
+	if b.state == "" {
+		return err
+	}
 	// Of 500 supervisors that are killed the last may still write an account that nobody waits for.
-	gone := os.RemoveAll(b.dir)
+	gone := os.RemoveAll(b.state)
 	for range 100 {
 		if !errors.Is(gone, syscall.ENOTEMPTY) {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
-		gone = os.RemoveAll(b.dir)
+		gone = os.RemoveAll(b.state)
 	}
 	return errors.Join(err, gone)
 }
 
-// unmount takes away what peers leave mounted in our folder: Podman binds the folder of its overlays onto itself and
+// unmount takes our folder away, and what peers leave mounted in it: Podman binds the folder of its overlays onto itself and
 // lets that stand until the machine's end.
 func (b *bench) unmount() error {
 	table, err := mounts.Read()
@@ -227,7 +238,7 @@ func (b *bench) unmount() error {
 		return err
 	}
 	for _, m := range slices.Backward(table.Mounts) {
-		if strings.HasPrefix(m.At, b.dir+"/") {
+		if m.At == b.dir || strings.HasPrefix(m.At, b.dir+"/") {
 			err = errors.Join(err, os.NewSyscallError("umount2 "+m.At, unix.Unmount(m.At, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)))
 		}
 	}
