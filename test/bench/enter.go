@@ -21,7 +21,10 @@ func (b *bench) enter() (_ []Row, err error) {
 	if _, _, err := b.output([]string{b.agentrun, "exec", "-d", "--no-daemon", "--no-gateway", "--name", run, "--ring", "2", "--", "sleep", "600"}); err != nil {
 		return nil, err
 	}
-	defer func() { _, _, _ = b.output([]string{b.agentrun, "kill", run}) }()
+	defer func() {
+		_, _, _ = b.output([]string{b.agentrun, "kill", run})
+		_, _, _ = b.output([]string{b.agentrun, "wait", run}) // its supervisor would still write to a folder that is gone
+	}()
 
 	bundle, err := b.bundle([]string{"/bin/sleep", "600"})
 	if err != nil {

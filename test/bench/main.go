@@ -214,10 +214,7 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 // folder, so nobody else's can be meant.
 func (b *bench) clean() error {
 	b.null.Close()
-	err := errors.Join(removeCgroups(filepath.Base(b.dir)), b.unmount(), os.RemoveAll(b.dir))
-	if b.state == "" {
-		return err
-	}
+	err := removeCgroups(filepath.Base(b.dir))
 	// Of 500 supervisors that are killed the last may still write an account that nobody waits for.
 	gone := os.RemoveAll(b.state)
 	for range 100 {
@@ -227,7 +224,7 @@ func (b *bench) clean() error {
 		time.Sleep(100 * time.Millisecond)
 		gone = os.RemoveAll(b.state)
 	}
-	return errors.Join(err, gone)
+	return errors.Join(err, gone, b.unmount(), os.RemoveAll(b.dir))
 }
 
 // unmount takes our folder away, and what peers leave mounted in it: Podman binds the folder of its overlays onto itself and
