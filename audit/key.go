@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/sys/unix"
@@ -55,10 +56,10 @@ func (k *SigningKey) Open(signed []byte) (text string, err error) {
 
 // Warm makes the tables that a process' first signature and first look at one wait for, a millisecond of one processor. Nothing but time
 // depends on it.
-func Warm() {
+var Warm = sync.OnceFunc(func() {
 	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 	ed25519.Verify(key.Public().(ed25519.PublicKey), nil, make([]byte, ed25519.SignatureSize))
-}
+})
 
 // LoadKey reads the key of checkpoints beneath dir, as LoadNamedKey.
 func LoadKey(dir string) (*SigningKey, error) { return LoadNamedKey(dir, auditKey) }
