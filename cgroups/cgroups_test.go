@@ -730,6 +730,40 @@ func TestAdd(t *testing.T) {
 	})
 }
 
+// M-3: by what Birth gives, a process with one thread is in every hierarchy without being moved by anybody.
+func TestBirth(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		b, err := g.Birth()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		cmd := exec.Command("/bin/sh", "-c", `while [ $# -gt 0 ]; do eval "echo 0 >&$1" || exit 1; shift; done; cat /proc/self/cgroup`, "sh")
+		for i := range b.Tasks {
+			cmd.Args = append(cmd.Args, strconv.Itoa(3+i))
+		}
+		cmd.ExtraFiles = b.Tasks
+		if _, unified := g.Paths()[""]; unified != (b.Folder != nil) {
+			t.Fatalf("Folder is %v, and the group is in %v", b.Folder, g.Paths())
+		} else if unified {
+			cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(b.Folder.Fd())}
+		}
+		out, err := cmd.CombinedOutput()
+		if n := strings.Count(string(out), ":/"+g.Home()+"\n"); err != nil || n != len(g.Paths()) {
+			t.Errorf("in %d of %d hierarchies, %v:\n%s", n, len(g.Paths()), err, out)
+		}
+	})
+	g := create(t, limits)
+	if err := g.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := g.Birth(); err == nil {
+		b.Close()
+		t.Error("a group that is gone can be entered")
+	}
+}
+
 // H-11, THREATS processes: a fork bomb at its pids limit dies whole.
 func TestKillForkBomb(t *testing.T) {
 	eachKill(t, func(t *testing.T, noKill bool) {
