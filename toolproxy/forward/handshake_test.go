@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -233,8 +235,10 @@ func TestM8AnswersThatAreNone(t *testing.T) {
 				if _, err := conn.Write(append(append(slices.Clone(hello), hello...), "GET / HTTP/1.1\r\n"...)); err != nil {
 					t.Fatal(err)
 				}
-				if answer, _ := io.ReadAll(conn); !bytes.HasPrefix(answer, c.answer) {
-					t.Errorf("got %q, want %q", answer, c.answer)
+				// A connection that is closed with something unread is reset, which may take what is on its way to us.
+				answer, err := io.ReadAll(conn)
+				if lost := errors.Is(err, syscall.ECONNRESET) && bytes.HasPrefix(c.answer, answer); !lost && !bytes.HasPrefix(answer, c.answer) {
+					t.Errorf("got %q, %v, want %q", answer, err, c.answer)
 				}
 				rest := <-got
 				if len(rest) > c.more*len(hello) || bytes.Contains(rest, []byte("GET")) {
