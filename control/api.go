@@ -84,13 +84,19 @@ type Pressure struct {
 	IO     float64 `json:"io"`
 }
 
-// Process is one process of a run, with its ids on the host.
+// Process is one process of a run. PID and Parent are those on the host. Name and Command are what the process says.
 type Process struct {
-	PID     int    `json:"pid"`
-	Parent  int    `json:"parent"`
-	Threads int    `json:"threads"`
-	Name    string `json:"name"` // the kernel's, at most 15 bytes; the agent chooses it
-	First   bool   `json:"first,omitempty"`
+	PID       int       `json:"pid"`
+	Inside    int       `json:"inside_pid"`
+	Parent    int       `json:"parent"`
+	User      int       `json:"user"` // inside; -1: none that the sandbox has
+	Threads   int       `json:"threads"`
+	State     string    `json:"state"` // running, sleeping, waiting (for the disk as a rule), stopped, traced, zombie, dead
+	StartedAt time.Time `json:"started_at"`
+	Name      string    `json:"name"`              // the kernel's, at most 15 bytes
+	Command   []string  `json:"command,omitempty"` // the first 4 KiB
+	First     bool      `json:"first,omitempty"`
+	From      string    `json:"from,omitempty"` // command: the run's own; entered: by exec --in; absent: its parent has ended
 }
 
 // Inspection is everything the supervisor knows of a run. Plan is what `agentrun plan --json` prints.

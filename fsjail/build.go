@@ -621,20 +621,24 @@ func (r *Root) addOverlay(e Entry) error {
 	}
 	// What a host may have switched on by default: content that lies elsewhere than where it is seen, which SaveTree would miss. What
 	// lasts isn't saved, and there a folder that lies in a lower layer can be renamed, as package managers do.
-	redirect, in := "off", "../upper"
+	with, in := map[string]string{"redirect_dir": "off", "metacopy": "off", "index": "off"}, "../upper"
 	if lasts {
-		redirect = "on"
+		with["redirect_dir"] = "on"
 		if in, err = r.seenAs(upper); err != nil {
 			return err
 		}
 	}
+	if e.Shifting {
+		// What the kernel takes back of a lower layer that changed meanwhile is defined without these four only (overlayfs.rst, "Changes to
+		// underlying filesystems").
+		with["redirect_dir"], with["xino"] = "nofollow", "off"
+	}
+	with["lowerdir"], with["upperdir"], with["workdir"] = strings.Join(lowers, ":"), ChangesIn(in, e.Target), filepath.Join(in, "work", n)
 	// Relative paths: /proc/mounts shows what is said here, and where the host keeps files is not the agent's to know.
 	var mnt int
 	err = r.inLower(func() error {
 		var err error
-		mnt, err = newFS("overlay", map[string]string{
-			"lowerdir": strings.Join(lowers, ":"), "upperdir": ChangesIn(in, e.Target), "workdir": filepath.Join(in, "work", n), "redirect_dir": redirect, "metacopy": "off", "index": "off",
-		}, attr)
+		mnt, err = newFS("overlay", with, attr)
 		return err
 	})
 	if err != nil {

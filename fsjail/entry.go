@@ -60,6 +60,8 @@ type Entry struct {
 	Sealed []string `json:"sealed,omitempty"`
 	// Changes, for Overlay, is Options.UpperDir for this one.
 	Changes string `json:"changes,omitempty"`
+	// Shifting, for Overlay with Changes: Source may change while nothing is mounted. Folders that lie in it can't be renamed then.
+	Shifting bool `json:"shifting,omitempty"`
 	Why     string `json:"why,omitempty"`
 }
 

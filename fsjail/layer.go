@@ -48,17 +48,29 @@ func (r *Root) SaveLayer(to *Output) error {
 
 // SaveTree writes what changed in one overlay of the view, in the same form and with the same bounds; names are relative to its target.
 func (r *Root) SaveTree(to *Output, target string) error {
-	err := to.Write(func(f *os.File) error {
-		w := &layerWriter{tar: tar.NewWriter(&bounded{f, r.layerSize()}), left: r.layerSize(), names: map[inode]string{}}
-		if err := w.tree(filepath.Join(r.Upper, "changes", target), nil); err != nil {
-			return err
-		}
-		return w.tar.Close()
-	})
+	err := to.Write(func(f *os.File) error { return WriteTree(f, ChangesIn(r.Upper, target), r.layerSize()) })
 	if err != nil {
 		return fmt.Errorf("keep changes of %s: %w", target, err)
 	}
 	return nil
+}
+
+// WriteTree writes what an overlay has in its upper folder, in that form, of at most so many bytes. Nobody may change the folder meanwhile.
+func WriteTree(to io.Writer, dir string, most int64) error {
+	w := &layerWriter{tar: tar.NewWriter(&bounded{to, most}), left: most, names: map[inode]string{}}
+	if err := w.tree(dir, nil); err != nil {
+		return err
+	}
+	return w.tar.Close()
+}
+
+// TreeNames are the names that WriteTree would write, and those of what it leaves out.
+func TreeNames(dir string) (names []string, err error) {
+	err = tree(dir, nil, func(_ *os.Root, name string, _ fs.FileInfo, _ *syscall.Stat_t) error {
+		names = append(names, name)
+		return nil
+	})
+	return names, err
 }
 
 // layerSize has room for the headers of a small scratch beside what the two tmpfs can hold.
@@ -94,11 +106,14 @@ type layerWriter struct {
 	left  int64            // bytes of content that may still come
 	names map[inode]string // of files that may come again
 	own   bool             // the tree isn't an overlay's: nothing in it is a deletion
-	dev   uint64           // file system of the tree
 }
 
 // tree adds what is below dir, except top-level names in skip and anything on another file system.
-func (w *layerWriter) tree(dir string, skip map[string]bool) error {
+func (w *layerWriter) tree(dir string, skip map[string]bool) error { return tree(dir, skip, w.entry) }
+
+type treeEntry func(in *os.Root, name string, info fs.FileInfo, st *syscall.Stat_t) error
+
+func tree(dir string, skip map[string]bool, do treeEntry) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -111,12 +126,11 @@ func (w *layerWriter) tree(dir string, skip map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	w.dev = info.Sys().(*syscall.Stat_t).Dev
-	return w.folder(root, "", skip, 0)
+	return treeFolder(root, info.Sys().(*syscall.Stat_t).Dev, "", skip, 0, do)
 }
 
 // folder goes down by descriptor: a path of a hostile tree may be of any length.
-func (w *layerWriter) folder(dir *os.Root, prefix string, skip map[string]bool, depth int) error {
+func treeFolder(dir *os.Root, dev uint64, prefix string, skip map[string]bool, depth int, do treeEntry) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%.64q… is deeper than %d folders", prefix, maxDepth)
 	}
@@ -144,10 +158,10 @@ func (w *layerWriter) folder(dir *os.Root, prefix string, skip map[string]bool, 
 			return err
 		}
 		st := info.Sys().(*syscall.Stat_t)
-		if st.Dev != w.dev {
+		if st.Dev != dev {
 			continue
 		}
-		if err := w.entry(dir, prefix+name, info, st); err != nil {
+		if err := do(dir, prefix+name, info, st); err != nil {
 			return err
 		}
 		if !info.IsDir() {
@@ -157,7 +171,7 @@ func (w *layerWriter) folder(dir *os.Root, prefix string, skip map[string]bool, 
 		if err != nil {
 			return err
 		}
-		err = w.folder(sub, prefix+name+"/", nil, depth+1)
+		err = treeFolder(sub, dev, prefix+name+"/", nil, depth+1, do)
 		sub.Close()
 		if err != nil {
 			return err

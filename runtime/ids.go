@@ -37,6 +37,16 @@ type idMap struct{ inside, outside, count int }
 
 func (r *idRange) hostAgent() int { return r.agent }
 
+// userInside is what the sandbox calls a user of the host's; -1: it has no such.
+func (r *idRange) userInside(host int) int {
+	for _, m := range r.inside {
+		if n := host - m.outside; n >= 0 && n < m.count {
+			return m.inside + n
+		}
+	}
+	return -1
+}
+
 // hostOwner is who owns the run's user namespace: uid 0 inside.
 func (r *idRange) hostOwner() int { return r.base }
 

@@ -63,7 +63,22 @@ type Process struct {
 	Threads int
 	Comm    string // the kernel's name for it, at most 15 bytes; the agent chooses it
 	First   bool   // the agent's first process
+	Inside  int    // its number in the sandbox
+	User    int    // its user in the sandbox; -1: one that the sandbox has no number for
+	State   byte   // the kernel's letter: R, S, D, T, t, Z, X, I
+	Started time.Time
+	Command []string // its arguments, as it shows them: the first 4 KiB; nil of a zombie
+	From    ProcessFrom
 }
+
+// ProcessFrom is what a process comes from. Empty: it can't be told, as its parent has ended.
+type ProcessFrom string
+
+// What processes come from.
+const (
+	FromCommand ProcessFrom = "command" // the run's own command
+	FromEntered ProcessFrom = "entered" // a command that has joined
+)
 
 // KillCause is what the status of a killed run says.
 type KillCause struct {

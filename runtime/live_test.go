@@ -5,6 +5,7 @@ package runtime
 import (
 	"context"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -284,19 +285,50 @@ func TestM22ChangesOfRingAreTold(t *testing.T) {
 }
 
 func TestParseStat(t *testing.T) {
-	self, err := readProcess(os.Getpid())
-	if err != nil || self.PID != os.Getpid() || self.PPID != os.Getppid() || self.Threads < 1 {
-		t.Errorf("got %+v, %v", self, err)
+	self, ticks, err := readProcess(os.Getpid())
+	if err != nil || self.PID != os.Getpid() || self.PPID != os.Getppid() || self.Threads < 1 || self.User != os.Geteuid() || ticks == 0 || !slices.Equal(self.Command, os.Args) {
+		t.Errorf("got %+v at %d, %v", self, ticks, err)
 	}
 	const tail = " S 12 1 1 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 7 0 100"
 	for text, want := range map[string]Process{
-		"5 (a) b) (c)" + tail: {PID: 5, PPID: 12, Threads: 7, Comm: "a) b) (c"},
-		"5 ()" + tail:         {PID: 5, PPID: 12, Threads: 7},
+		"5 (a) b) (c)" + tail: {PID: 5, PPID: 12, Threads: 7, Comm: "a) b) (c", State: 'S'},
+		"5 ()" + tail:         {PID: 5, PPID: 12, Threads: 7, State: 'S'},
 		"":                    {}, "5 (a": {}, ")5 (": {}, "5 (a) S 1": {}, "x (a)" + tail: {},
 	} {
-		got, err := parseStat([]byte(text))
-		if got != want || (err == nil) != (want != Process{}) {
-			t.Errorf("%q: got %+v, %v, want %+v", text, got, err, want)
+		got, ticks, err := parseStat([]byte(text))
+		if !reflect.DeepEqual(got, want) || (err == nil) != (want.PID != 0) || err == nil && ticks != 100 {
+			t.Errorf("%q: got %+v, %d, %v, want %+v", text, got, ticks, err, want)
+		}
+	}
+}
+
+func TestParseStatus(t *testing.T) {
+	for text, want := range map[string][2]int{
+		"Name:\ta\\nUid:\t0\t0\t0\t0\nUid:\t7\t8\t9\t9\nNSpid:\t100\t5\n": {5, 8},
+		"Name:\ta\nUid:\t7\t8\t9\t9\nNSpid:\t100\n":                       {0, 8}, // it has not entered
+	} {
+		if inside, user, err := parseStatus([]byte(text)); err != nil || [2]int{inside, user} != want {
+			t.Errorf("%q: got %d, %d, %v, want %v", text, inside, user, err, want)
+		}
+	}
+	for _, text := range []string{"", "Uid:\t7\n", "Uid:\tx\tx\tx\tx\n", "Uid:\t1\t1\t1\t1\nNSpid:\t1\tx\n"} {
+		if inside, user, err := parseStatus([]byte(text)); err == nil {
+			t.Errorf("%q: got %d, %d", text, inside, user)
+		}
+	}
+}
+
+// Numbers that are read one after another may make a ring; nobody then waits for its end.
+func TestComeFrom(t *testing.T) {
+	list := []Process{
+		{PID: 10, PPID: 1, First: true}, {PID: 11, PPID: 10}, {PID: 12, PPID: 11},
+		{PID: 20, PPID: 1}, {PID: 21, PPID: 20}, {PID: 30, PPID: 2}, {PID: 31, PPID: 30}, {PID: 40, PPID: 41}, {PID: 41, PPID: 40},
+	}
+	comeFrom(list, []int{20})
+	want := []ProcessFrom{FromCommand, FromCommand, FromCommand, FromEntered, FromEntered, "", "", "", ""}
+	for i, p := range list {
+		if p.From != want[i] {
+			t.Errorf("%d: got %q, want %q", p.PID, p.From, want[i])
 		}
 	}
 }
@@ -305,10 +337,11 @@ func TestParseStat(t *testing.T) {
 func FuzzParseStat(f *testing.F) {
 	f.Add("a) R 1 (b")
 	f.Fuzz(func(t *testing.T, comm string) {
-		got, err := parseStat([]byte("5 (" + comm + ") S 12 1 1 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 7 0 100"))
-		if err != nil || got != (Process{PID: 5, PPID: 12, Threads: 7, Comm: comm}) {
+		got, _, err := parseStat([]byte("5 (" + comm + ") S 12 1 1 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 7 0 100"))
+		if err != nil || !reflect.DeepEqual(got, Process{PID: 5, PPID: 12, Threads: 7, Comm: comm, State: 'S'}) {
 			t.Errorf("%q: got %+v, %v", comm, got, err)
 		}
-		_, _ = parseStat([]byte(comm))
+		_, _, _ = parseStat([]byte(comm))
+		_, _, _ = parseStatus([]byte(comm))
 	})
 }

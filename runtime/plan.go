@@ -123,6 +123,7 @@ type Plan struct {
 	filterSum   [32]byte        // its digest
 	programs    map[string]bool // mode tools: all that may be executed, by path inside
 	layered     bool            // an overlay's changes last, without the root's
+	overlayDir  string          // Spec.OverlayDir
 	custom      bool            // the root view holds what the operator brought: see Shape
 	in          *Prepared       // where it will run; nil: in a sandbox built for it
 	seen        mounts.View     // of the host, while it was planned; empty when a shape was taken
@@ -607,6 +608,7 @@ func (p *Plan) hasWorkspace() bool {
 // planWorkspace puts the workspace, if there is one, among the entries before those from at on.
 func (p *Plan) planWorkspace(s *Spec, at int) error {
 	mode := p.profile.Files.Workspace
+	p.overlayDir = s.OverlayDir
 	dir := s.Workspace
 	if dir != "" && mode == profiles.WorkspaceNone {
 		return invalid("--workspace", "profile %s has none", p.Profile)
@@ -712,6 +714,9 @@ func (p *Plan) addWorkspace(
 	}
 	if p.Overlay {
 		e.Kind, e.Why = fsjail.Overlay, "the workspace as it is, under a layer of the run's own, which waits for agentrun apply"
+		if p.overlayDir != "" {
+			e.Changes, e.Shifting, e.Why = p.overlayDir, true, "the workspace as it is, under a layer of the sandbox's own, which waits for agentrun apply"
+		}
 	}
 	entries := []fsjail.Entry{e}
 	if e.Writable && !e.IsFile && !p.Overlay { // one that an elevation may open is guarded when it does
@@ -753,7 +758,7 @@ func (p *Plan) exceptCommand() error {
 
 // upperSize is the size of the tmpfs behind a writable root and an overlay: the scratch's, as both are the run's memory.
 func (p *Plan) upperSize() int64 {
-	if !p.WritableRoot && !p.Overlay {
+	if !p.WritableRoot && (!p.Overlay || p.overlayDir != "") {
 		return 0
 	}
 	return p.Limits.ScratchSize
@@ -891,6 +896,9 @@ func (p *Plan) WorkspaceOf() (folder string, owner *fsjail.Owner) {
 	}
 	return "", nil
 }
+
+// OverlayChanges is the upper folder of an overlaid workspace in Spec.OverlayDir.
+func OverlayChanges(dir string) string { return fsjail.ChangesIn(dir, workspaceDir) }
 
 // Guard is the profile's table of what the host runs later.
 func (p *Plan) Guard() []profiles.GuardEntry { return p.profile.Files.Guard }

@@ -37,7 +37,7 @@ func (d *digestText) entry(e *fsjail.Entry) {
 	d.text(e.Content)
 	d.number(uint64(e.Mode))
 	d.number(uint64(e.Size)) //nolint:gosec // only its bits matter
-	d.flags(e.Agent, e.Writable, e.Live, e.Exec, e.Device, e.IsFile, e.Owner != nil, e.Guard)
+	d.flags(e.Agent, e.Writable, e.Live, e.Exec, e.Device, e.IsFile, e.Owner != nil, e.Guard, e.Shifting)
 	if e.Owner != nil {
 		d.number(uint64(e.Owner.UID))
 		d.number(uint64(e.Owner.GID))

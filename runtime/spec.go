@@ -39,6 +39,7 @@ type Spec struct {
 	Cwd                  string   // inside; empty: the workspace, or the scratch without one
 	Workspace            string   // host folder; empty: none, or the caller's folder if the command is a file there
 	Overlay              bool     // the workspace's changes go to a layer of their own (--workspace-mode overlay)
+	OverlayDir           string   // with Overlay: that layer is in this folder, of a kept sandbox; empty: it is the run's (Options.Changes)
 	WorkDir              string   // the caller's working directory
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
 	Image                Image    // whose root Rootfs is; the zero value: nobody's
@@ -115,9 +116,6 @@ func (s *Spec) Check() error {
 	checkCwd(&ps, s.Cwd)
 	if s.Keep != "" && s.Profile.Files.Root != profiles.RootOverlay {
 		bad("--keep", "only a profile with a writable root has changes to keep: ring 1")
-	}
-	if s.Overlay && s.RootDir != "" {
-		bad("--workspace-mode", "overlay: a sandbox that keeps its root has no second layer for a workspace; leave it out, or use ring 2")
 	}
 	if s.Overlay && s.Profile.Files.Workspace != profiles.WorkspaceRW {
 		bad("--workspace-mode", "overlay: profile %s doesn't write its workspace; use a ring that does", s.Profile.Name)

@@ -60,7 +60,7 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 	if k.Dir, err = by.Abs("."); err != nil {
 		return k, 0, err
 	}
-	err = n.Sandboxes().Create(k, func(s *sandboxes.Sandbox) error {
+	err = n.Sandboxes().Create(ctx, k, func(s *sandboxes.Sandbox) error {
 		if len(r.Command) == 0 {
 			r.Command, r.NoEntrypoint = idle, r.Image != ""
 		}
@@ -69,7 +69,7 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 		if err != nil {
 			return err
 		}
-		s.Ring, timeout = plan.Ring, plan.Limits.Timeout
+		s.Ring, s.Overlay, timeout = plan.Ring, plan.Overlay, plan.Limits.Timeout
 		if plan.Image != nil { // by now's meaning of the name, whatever has it later
 			s.Image = plan.Image.ID
 			s.Words = append(s.Words, "--image="+images.Pinned(r.Image, s.Image), fmt.Sprintf("--no-entrypoint=%v", r.NoEntrypoint))

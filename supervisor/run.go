@@ -344,7 +344,12 @@ func (s *run) launch() error {
 	if plan.Overlay {
 		folder, owner := plan.WorkspaceOf()
 		var err error
-		if opt.Changes, err = s.node.Changes().Begin(plan.ID, folder, int(owner.UID), int(owner.GID), plan.Guard()); err != nil {
+		if s.sandbox != nil {
+			err = s.workspaceLayer().Begin(folder, int(owner.UID), int(owner.GID), plan.Guard())
+		} else {
+			opt.Changes, err = s.node.Changes().Begin(plan.ID, folder, int(owner.UID), int(owner.GID), plan.Guard())
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -414,7 +419,7 @@ func (s *run) tellEnd() error {
 		Tell(s.by.Stderr, "left behind: "+l, "")
 	}
 	s.outcome.say(*s.status)
-	if s.plan.Overlay {
+	if s.plan.Overlay && s.sandbox == nil {
 		s.tellChanges()
 	}
 	return nil

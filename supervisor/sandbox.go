@@ -44,6 +44,9 @@ func (s *run) showSandbox() []read.Problem {
 	if s.spec.Profile.Files.Root == profiles.RootOverlay {
 		s.spec.RootDir, s.spec.RootSealed = s.keptIn.Root(s.kept), s.keptIn.SealedRoots(s.kept)
 	}
+	if s.spec.Overlay {
+		s.spec.OverlayDir = s.keptIn.Workspace(s.kept)
+	}
 	return nil
 }
 
@@ -76,8 +79,10 @@ func (s *run) takeSandbox() (err error) {
 	if err == nil && s.sandbox.Layer != s.kept.Layer {
 		err = errors.New("it was changed meanwhile; start it again")
 	}
-	if err == nil && s.spec.RootDir != "" {
-		err = os.MkdirAll(s.spec.RootDir, 0o700)
+	for _, dir := range []string{s.spec.RootDir, s.spec.OverlayDir} {
+		if err == nil && dir != "" {
+			err = os.MkdirAll(dir, 0o700)
+		}
 	}
 	_, over := errors.AsType[*homes.OverQuotaError](err)
 	switch {
@@ -88,7 +93,11 @@ func (s *run) takeSandbox() (err error) {
 	case errors.Is(err, sandboxes.ErrNone):
 		err = hinted.New(err, "agentrun ps --all lists those there are; agentrun create makes one")
 	case over, errors.Is(err, homes.ErrTooDeep):
-		err = hinted.New(err, "make room below "+s.node.Sandboxes().Of(name)+", or agentrun rm "+name)
+		hint := "make room below " + s.node.Sandboxes().Of(name) + ", or agentrun rm " + name
+		if s.spec.OverlayDir != "" {
+			hint += "; agentrun discard " + name + " throws away what it changed in its workspace"
+		}
+		err = hinted.New(err, hint)
 	}
 	return fmt.Errorf("sandbox %s: %w", name, err)
 }
@@ -101,7 +110,7 @@ func (s *run) begins() error {
 		return nil
 	}
 	_, err := s.node.Sandboxes().Change(s.want.Sandbox, func(k *sandboxes.Sandbox) error {
-		k.Run, k.Began, k.Changed = s.plan.ID, time.Now(), true
+		k.Run, k.Began, k.Changed, k.Overlay = s.plan.ID, time.Now(), true, s.plan.Overlay
 		return nil
 	})
 	return err

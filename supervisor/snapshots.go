@@ -49,7 +49,7 @@ func (n *Node) RollbackSandbox(ctx context.Context, name, snapshot, by string) (
 		err = n.settle(ctx)
 	}
 	if err == nil {
-		err = n.Sandboxes().Rollback(name, snapshot)
+		err = n.Sandboxes().Rollback(ctx, name, snapshot)
 	}
 	return toldSnapshot("rollback", name, err)
 }

@@ -14,7 +14,9 @@ import (
 
 	"agentrun/internal/shown"
 	"agentrun/internal/verb"
+	"agentrun/supervisor"
 	"agentrun/supervisor/changes"
+	"agentrun/supervisor/sandboxes"
 )
 
 // changesCommands look at, apply and throw away what a run with --workspace-mode overlay has changed.
@@ -22,6 +24,8 @@ func changesCommands(g *global) []*cli.Command {
 	about := `
 
 RUN is a run with --workspace-mode overlay that is over, by its id, the beginning of it, or its name: then the newest that is called so.
+Or it is a kept sandbox that has such a workspace: then all that it has changed over its starts. One that runs may be looked at only,
+and is paused meanwhile.
 
 `
 	return []*cli.Command{
@@ -33,7 +37,7 @@ what was changed on the host since the run began, as a conflict.` + about + `   
 
 Exit code: 0; 125 no such run, or another error.`,
 			Flags:  []cli.Flag{&cli.BoolFlag{Name: "stat", Usage: "a line for each path, and no content"}, jsonFlag()},
-			Action: g.onChanges(g.diff),
+			Action: g.onChanges(supervisor.Look, g.diff),
 		},
 		{
 			Name: "apply", Usage: "bring a run's changes into its workspace", ArgsUsage: "RUN [PATH…]",
@@ -43,7 +47,7 @@ Exit code: 0; 125 no such run, or another error.`,
 
 Exit code: 0; 125 refused, no such run, or another error.`,
 			Flags:  []cli.Flag{&cli.BoolFlag{Name: "risky", Usage: "what the host runs, too"}, jsonFlag()},
-			Action: g.onChanges(g.apply),
+			Action: g.onChanges(supervisor.Apply, g.apply),
 		},
 		{
 			Name: "discard", Usage: "throw a run's changes away", ArgsUsage: "RUN",
@@ -51,7 +55,7 @@ Exit code: 0; 125 refused, no such run, or another error.`,
 
 Exit code: 0; 125 no such run, or another error.`,
 			Flags: []cli.Flag{jsonFlag()},
-			Action: g.onChanges(func(c *cli.Context, s *changes.Set, _ []string) error {
+			Action: g.onChanges(supervisor.Discard, func(c *cli.Context, s *changes.Set, _ []string) error {
 				if err := s.Discard(); err != nil {
 					return err
 				}
@@ -61,20 +65,30 @@ Exit code: 0; 125 no such run, or another error.`,
 	}
 }
 
-func (g *global) onChanges(do func(c *cli.Context, s *changes.Set, paths []string) error) cli.ActionFunc {
+func (g *global) onChanges(use supervisor.Use, do func(c *cli.Context, s *changes.Set, paths []string) error) cli.ActionFunc {
 	return verb.Action(func(c *cli.Context, a []string) error {
-		s, err := g.Changes().Open(a[0])
-		if errors.Is(err, changes.ErrNone) { // by its name, the newest
-			if r, ferr := liveOf(g).findEnded(a[0], err); ferr == nil {
-				s, err = g.Changes().Open(r.ID)
-			}
+		s, done, err := g.SandboxChanges(c.Context, a[0], operatorName(), use, g.FindRun)
+		if errors.Is(err, sandboxes.ErrNone) || sandboxes.CheckName(a[0]) != nil {
+			s, err = g.runChanges(a[0])
+			done = s.Close
 		}
 		if err != nil {
 			return err
 		}
-		defer s.Close()
+		defer done()
 		return do(c, s, a[1:])
 	})
+}
+
+// runChanges are those of a run: by its id, or its name, then the newest.
+func (g *global) runChanges(ref string) (*changes.Set, error) {
+	s, err := g.Changes().Open(ref)
+	if errors.Is(err, changes.ErrNone) {
+		if r, ferr := liveOf(g).findEnded(ref, err); ferr == nil {
+			s, err = g.Changes().Open(r.ID)
+		}
+	}
+	return s, err
 }
 
 // mostShown of a file's text is compared.

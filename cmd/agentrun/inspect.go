@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"agentrun/control"
-	"agentrun/internal/shown"
 )
 
 func (l *liveVerbs) inspect() *cli.Command {
@@ -23,7 +21,8 @@ func (l *liveVerbs) inspect() *cli.Command {
 		Name:      "inspect",
 		Usage:     "everything a supervisor knows of a run, or what is kept of one that is over",
 		ArgsUsage: "REF",
-		Description: `REF is an id, the beginning of one that only one run has, or a name; of runs that are over the newest that has it. The process names are the agent's own choice.
+		Description: `REF is an id, the beginning of one that only one run has, or a name; of runs that are over the newest that has it. The command lines of processes are
+the agent's own choice.
 
    agentrun inspect planner
    agentrun inspect k3x7 --json | jq .plan.limits
@@ -108,7 +107,7 @@ func inspectText(in control.Inspection, now time.Time) string {
 	given("plan", planDigest(in.Plan))
 	given("refused", refusedText(in.Refused))
 	if len(in.Processes) > 0 {
-		b.WriteString("\n" + processTable(in.Processes))
+		b.WriteString("\n" + processTable(in.Processes, 0, now))
 	}
 	return b.String()
 }
@@ -138,16 +137,4 @@ func refusedText(calls map[string]uint64) string {
 	}
 	slices.Sort(list)
 	return strings.Join(list, ", ")
-}
-
-func processTable(list []control.Process) string {
-	t := shown.Table{Columns: []shown.Column{{Head: "PID", Right: true}, {Head: "PARENT", Right: true}, {Head: "THREADS", Right: true}, {Head: "NAME"}}}
-	for _, p := range list {
-		name := p.Name
-		if p.First {
-			name += "  (first)"
-		}
-		t.Row(strconv.Itoa(p.PID), strconv.Itoa(p.Parent), strconv.Itoa(p.Threads), name)
-	}
-	return t.String()
 }

@@ -45,7 +45,7 @@ func TestM23HostileNamesStayText(t *testing.T) {
 	f := &fakeSuper{
 		boxes: []control.Sandbox{b},
 		inside: control.Inspection{
-			Sandbox: b, Plan: json.RawMessage(`{"digest":"\u001b[2J"}`), Processes: []control.Process{{PID: 1, Name: hostile}}, Refused: map[string]uint64{hostile: 1},
+			Sandbox: b, Plan: json.RawMessage(`{"digest":"\u001b[2J"}`), Processes: []control.Process{{PID: 1, Name: hostile}, {PID: 2, Name: hostile, Command: []string{hostile, hostile}, State: hostile, From: hostile}}, Refused: map[string]uint64{hostile: 1},
 		},
 		events: []control.Event{{Seq: 1, Kind: hostile, ID: hostile, Data: map[string]string{hostile: hostile}}},
 		status: map[string]string{"one": `{"state":"policy","exit_code":137,"reason":"\u001b[2J\nagentrun: all is well"}`},
@@ -54,9 +54,9 @@ func TestM23HostileNamesStayText(t *testing.T) {
 	}
 	l, n := liveOn(t, f)
 	n.silent = &control.Error{Message: "supervisor x\x1b[2J"}
-	lines := map[string]int{"ps": 2, "inspect one": 21, "top --once": 6, "events": 1}
+	lines := map[string]int{"ps": 2, "ps one": 3, "inspect one": 22, "top --once": 6, "events": 1}
 	for _, line := range []string{
-		"ps", "ps --json", "inspect one", "inspect one --json", "top --once", "top --once --json", "events", "events --json", "events one",
+		"ps", "ps --json", "ps one", "ps one --json", "inspect one", "inspect one --json", "top --once", "top --once --json", "events", "events --json", "events one",
 		"freeze one", "freeze one --json", "thaw one", "kill one", "kill one --json", "elevate one --to 2 --reason x", "update one --pids 32",
 		"wait one", "wait one --json", "quarantine one --reason x", "signal one",
 	} {

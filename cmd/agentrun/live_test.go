@@ -128,7 +128,10 @@ func TestM23InspectGolden(t *testing.T) {
 	b.EndsAt, b.Usage.Pressure = liveNow.Add(150*time.Second), &control.Pressure{CPU: 12.5, Memory: 3}
 	f := &fakeSuper{boxes: []control.Sandbox{b}, inside: control.Inspection{
 		Sandbox: b, Plan: json.RawMessage(`{"digest":"f39ee389","tty":false}`), Refused: map[string]uint64{"mount": 1, "clone": 2},
-		Processes: []control.Process{{PID: 100, Parent: 99, Threads: 1, Name: "python3", First: true}, {PID: 4101, Parent: 100, Threads: 12, Name: "sh\x1b[2J"}},
+		Processes: []control.Process{
+			{PID: 100, Inside: 2, Parent: 99, User: 1000, Threads: 1, State: "sleeping", StartedAt: liveNow.Add(-90 * time.Second), Name: "python3", Command: []string{"python3", "a b"}, First: true, From: "command"},
+			{PID: 4101, Inside: 17, Parent: 98, User: -1, Threads: 12, State: "zombie", StartedAt: liveNow, Name: "sh\x1b[2J", From: "entered"},
+		},
 	}}
 	l, _ := liveOn(t, f)
 	const want = `id          k3x7q2m5t9w1a8c4
@@ -147,13 +150,21 @@ pressure    of the last 10 s waited for cpu 12%, memory 3%, io 0%
 plan        f39ee389
 refused     clone 2, mount 1
 
- PID  PARENT  THREADS  NAME
- 100      99        1  python3  (first)
-4101     100       12  sh\u001b[2J
+INSIDE   PID  PARENT  USER  THREADS  STATE     AGE  FROM     COMMAND
+     2   100      99  1000        1  sleeping  90s  first    python3 "a b"
+    17  4101      98     -       12  zombie     0s  entered  [sh\u001b[2J]
 `
 	out, errs, code := liveDo(t, l, "", "inspect", "k3")
 	if diff := cmp.Diff(want, out); diff != "" || code != 0 {
 		t.Errorf("code %d, %s; inspect (-want +got):\n%s", code, errs, diff)
+	}
+	if out, _, code := liveDo(t, l, "", "ps", "planner"); code != 0 || !strings.HasSuffix(want, "\n\n"+out) || !strings.HasPrefix(out, "INSIDE") {
+		t.Errorf("ps REF: code %d\n%s", code, out)
+	}
+	for line, want := range map[string]int{"ps nobody": 1, "ps planner --all": 2, "ps planner other": 2, "ps -q planner": 2} {
+		if out, errs, code := liveDo(t, l, "", strings.Fields(line)...); code != want || out != "" || !strings.Contains(errs, "hint: ") {
+			t.Errorf("%s: code %d %s%s", line, code, out, errs)
+		}
 	}
 	var in control.Inspection
 	out, _, _ = liveDo(t, l, "", "inspect", "planner", "--json")
@@ -252,7 +263,7 @@ func TestM23Verbs(t *testing.T) {
 		{"kill --session a/b", 2, "--session", ""},
 		{"inspect gone", 1, "not_found", ""},
 		{"inspect", 2, "which run?", ""},
-		{"ps one", 2, "takes no arguments", ""},
+		{"ps one --all", 2, "--all is of the list of runs", ""},
 		{"ps --ring 0", 2, "--ring", ""},
 		{"ps --state dead", 2, "--state", ""},
 		{"ps --agent=", 2, "--agent is empty", ""},

@@ -22,13 +22,18 @@ import (
 
 func (l *liveVerbs) ps() *cli.Command {
 	return l.verb(&cli.Command{
-		Name:  "ps",
-		Usage: "list the live runs, and with --all those that are over",
+		Name:      "ps",
+		Usage:     "list the live runs, and with --all those that are over; of one its processes",
+		ArgsUsage: "[REF]",
 		Description: `RING is what holds now: 3; 3→2 60s while an elevation lasts, with what is left of it; 2→3 where a run is held below what it
 was admitted to. Q in STATE: its agent is in quarantine. Of a run that is over STATE is how it ended, with its exit code, and MEM
 the most that it used. A kept sandbox that no run has is stopped, and AGE is its own.
 
+With REF it lists the processes of that run: their number in the sandbox (INSIDE) and on the host, and whether they come from its own
+command or have been entered by exec --in. A command line is what the process shows.
+
    agentrun ps
+   agentrun ps dev
    agentrun ps --agent planner-1 --ring 2
    agentrun ps --all
    agentrun ps -q --state frozen | xargs agentrun thaw
@@ -101,6 +106,9 @@ func (l *liveVerbs) list(ctx context.Context, fits func(control.Sandbox) bool) (
 }
 
 func (l *liveVerbs) psAction(c *cli.Context) error {
+	if c.NArg() > 0 {
+		return l.psProcesses(c)
+	}
 	fits, err := filterOf(c)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ func snapshotCommands(g *global) []*cli.Command {
 	return []*cli.Command{
 		{
 			Name: "snapshot", Usage: "keep what a kept sandbox has now under a name, or list what is kept", ArgsUsage: "NAME [SNAPSHOT]",
-			Description: `Files only: HOME, and in ring 1 the root. Of a sandbox that stands still nothing is copied. One that runs is paused meanwhile, and what
+			Description: `Files only: HOME, in ring 1 the root, and what changed in an overlaid workspace. Of a sandbox that stands still nothing is copied. One that runs is paused meanwhile, and what
 it has changed since its last snapshot is copied.
 
    agentrun snapshot dev before-upgrade

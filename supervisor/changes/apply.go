@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -113,6 +112,7 @@ func (s *Set) walk(dir string, fn func(at string, st *unix.Stat_t)) error {
 // RefusedError lists what keeps changes from being applied. Nothing was.
 type RefusedError struct {
 	Conflicts, Risky, Unknown []string
+	since                     string
 }
 
 func (e *RefusedError) Error() string {
@@ -120,7 +120,7 @@ func (e *RefusedError) Error() string {
 	for _, p := range []struct {
 		what string
 		list []string
-	}{{"changed on the host since the run began", e.Conflicts}, {"run by the host, or saying what is run", e.Risky}, {"not among the changes", e.Unknown}} {
+	}{{"changed on the host since " + e.since, e.Conflicts}, {"run by the host, or saying what is run", e.Risky}, {"not among the changes", e.Unknown}} {
 		if n := len(p.list); n > 0 {
 			shown := p.list[:min(n, 5)]
 			text := fmt.Sprintf("%s: %q", p.what, shown)
@@ -152,8 +152,12 @@ func (s *Set) Apply(paths []string, risky bool) (applied []Change, err error) {
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := choose(list, paths, risky)
+	chosen, err := s.choose(list, paths, risky)
 	if err != nil {
+		return nil, err
+	}
+	s.about.Applying = true
+	if err := s.save(&s.about); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.settle(list, applied)) }()
@@ -174,11 +178,30 @@ func (s *Set) settle(list, applied []Change) error {
 	if len(applied) == len(list) {
 		return s.Discard()
 	}
-	return s.about.save(s.folder)
+	s.about.Applying = false
+	return s.save(&s.about)
 }
 
-func choose(list []Change, paths []string, risky bool) (chosen []Change, err error) {
-	var e RefusedError
+// adopt takes what an apply that was killed has put into the workspace for applied: it is as the agent left it.
+func (s *Set) adopt() error {
+	if !s.about.Applying {
+		return nil
+	}
+	if s.about.Applied == nil {
+		s.about.Applied = map[string]stamp{}
+	}
+	for name, it := range s.items {
+		var st unix.Stat_t
+		if !it.gone && s.stat(name, &st) == nil && s.change(name, it, true, &st) == nil {
+			s.about.Applied[name] = stampOf(&st)
+		}
+	}
+	s.about.Applying = false
+	return s.save(&s.about)
+}
+
+func (s *Set) choose(list []Change, paths []string, risky bool) (chosen []Change, err error) {
+	e := RefusedError{since: s.since}
 	used := map[string]bool{}
 	for _, c := range list {
 		at := slices.IndexFunc(paths, func(p string) bool { return p == "." || c.Path == p || strings.HasPrefix(c.Path, p+"/") })
@@ -209,10 +232,7 @@ func choose(list []Change, paths []string, risky bool) (chosen []Change, err err
 }
 
 // Discard throws the changes away. The set can't be used any more.
-func (s *Set) Discard() error {
-	at := filepath.Join(s.folder.dir(), s.about.Run)
-	return errors.Join(os.Remove(at+tarSuffix), os.Remove(at+aboutSuffix))
-}
+func (s *Set) Discard() error { return s.drop() }
 
 func (s *Set) apply(c Change) error {
 	it := s.items[c.Path]

@@ -8,6 +8,9 @@
 // folder by folder, following no link (openat2(2)). The folder that the workspace was is held by path and not by inode: who moves it
 // moves the changes' place.
 //
+// Those of a kept sandbox are an overlay's upper folder that outlives its runs (Layer). It is looked at by way of such a tar, so that what
+// was looked at is what is applied.
+//
 // What it doesn't protect against: whoever writes in the workspace at the same instant. A conflict is looked for right before each file
 // is put in its place, by a rename.
 package changes
@@ -24,6 +27,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +52,10 @@ type about struct {
 	Started   time.Time             `json:"started"`           // what was changed on the host since is in conflict
 	Guard     []profiles.GuardEntry `json:"guard"`             // what is risky
 	Applied   map[string]stamp      `json:"applied,omitempty"` // by path, as it was left: no conflict
+	// First, of a sandbox, says for what was there at its last start since when, by quoted path; Started is that start.
+	First map[string]time.Time `json:"first,omitempty"`
+	// Applying is an apply that hasn't ended: what it has put into the workspace isn't among Applied yet.
+	Applying bool `json:"applying,omitempty"`
 }
 
 // stamp says that a file is still the same. Nobody can set the time of an inode's last change back.
@@ -73,16 +81,22 @@ func (f Folder) Begin(run, workspace string, uid, gid int, guard []profiles.Guar
 		return "", fmt.Errorf("changes of the run: %w", err)
 	}
 	a := about{Run: run, Workspace: workspace, UID: uid, GID: gid, Started: time.Now().Add(-clockTick), Guard: guard}
-	return filepath.Join(f.dir(), run+tarSuffix), a.save(f)
+	return filepath.Join(f.dir(), run+tarSuffix), a.save(f.about(run))
 }
 
-func (a *about) save(f Folder) error {
+func (f Folder) about(run string) string { return filepath.Join(f.dir(), run+aboutSuffix) }
+
+func (a *about) save(at string) error {
 	b, err := json.Marshal(a)
 	if err != nil {
 		return fmt.Errorf("encode what is kept of run %s: %w", a.Run, err)
 	}
-	at := filepath.Join(f.dir(), a.Run+aboutSuffix)
-	if err := os.WriteFile(at+".new", b, 0o600); err != nil {
+	f, err := os.OpenFile(at+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(at+".new", at)
@@ -105,12 +119,14 @@ func (f Folder) Prune(now time.Time) error {
 
 // Set are the changes of one run, open. Close it.
 type Set struct {
-	folder Folder
-	about  about
-	file   *os.File // the tar; one who applies has it alone
-	root   *os.File // the workspace
-	items  map[string]item
-	order  []string
+	about about
+	file  *os.File // the tar; one who applies has it alone
+	root  *os.File // the workspace
+	items map[string]item
+	order []string
+	save  func(*about) error
+	drop  func() error // forgets all
+	since string       // what from on a change of the host's is in conflict, for people
 }
 
 // item is one entry of the tar.
@@ -137,7 +153,11 @@ func (f Folder) Open(ref string) (_ *Set, err error) {
 	case len(names) > 1:
 		return nil, hinted.New(fmt.Errorf("run %.64q fits %d runs", ref, len(names)), "give more of the id")
 	}
-	s := &Set{folder: f, items: map[string]item{}}
+	s := &Set{items: map[string]item{}, since: "the run began"}
+	s.save = func(a *about) error { return a.save(f.about(a.Run)) }
+	s.drop = func() error {
+		return errors.Join(os.Remove(filepath.Join(f.dir(), s.about.Run+tarSuffix)), os.Remove(f.about(s.about.Run)))
+	}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -176,7 +196,7 @@ func (s *Set) take(name string) (err error) {
 	return json.Unmarshal(b, &s.about)
 }
 
-// Run is the run's whole id.
+// Run is the run's whole id, or the sandbox's name.
 func (s *Set) Run() string { return s.about.Run }
 
 // Workspace is where the changes belong.
@@ -330,6 +350,29 @@ func (s *Set) change(name string, it item, there bool, st *unix.Stat_t) *Change 
 	return c
 }
 
+// begins says since when a change of the host's is in conflict with what becomes of a path: since the run began, of a sandbox the one that first
+// changed it, or first took away or replaced a folder above it.
+func (s *Set) begins(name string) time.Time {
+	first := func(name string) time.Time {
+		if t, ok := s.about.First[quoted(name)]; ok {
+			return t
+		}
+		return s.about.Started
+	}
+	at := first(name)
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		it, ok := s.items[dir]
+		hides := ok && (it.gone || it.opaque || it.header.Typeflag != tar.TypeDir)
+		if t := first(dir); hides && t.Before(at) {
+			at = t
+		}
+	}
+	return at
+}
+
+// quoted is a path in JSON, which has no bytes that aren't UTF-8.
+func quoted(name string) string { return strconv.QuoteToASCII(name) }
+
 // conflict says whether something was changed on the host since the run began; what was applied from here is no conflict while it is as
 // it was left.
 func (s *Set) conflict(name string, st *unix.Stat_t) string {
@@ -347,8 +390,8 @@ func (s *Set) conflict(name string, st *unix.Stat_t) string {
 		}
 		return later
 	}
-	if !time.Unix(st.Ctim.Unix()).Before(s.about.Started) {
-		return fmt.Sprintf("%q was changed on the host since the run began", name)
+	if !time.Unix(st.Ctim.Unix()).Before(s.begins(name)) {
+		return fmt.Sprintf("%q was changed on the host since %s", name, s.since)
 	}
 	return ""
 }

@@ -150,7 +150,7 @@ func TestChoose(t *testing.T) {
 		{[]string{".vscode"}, true, []string{".vscode/t"}, ""},
 		{nil, true, nil, "a/c"},
 	} {
-		chosen, err := choose(list, tt.paths, tt.risky)
+		chosen, err := (&Set{}).choose(list, tt.paths, tt.risky)
 		var got []string
 		for _, c := range chosen {
 			got = append(got, c.Path)

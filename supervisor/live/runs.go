@@ -339,6 +339,11 @@ func elevationOf(e rings.Elevation, reason string) *control.Elevation {
 	return &control.Elevation{ID: e.ID, From: e.From, Target: e.Target, GrantedAt: e.GrantedAt, ExpiresAt: e.ExpiresAt, Reason: reason}
 }
 
+// processStates are the kernel's letters (proc_pid_stat(5)), in words.
+var processStates = map[byte]string{
+	'R': "running", 'S': "sleeping", 'I': "sleeping", 'D': "waiting", 'T': "stopped", 't': "traced", 'Z': "zombie", 'X': "dead",
+}
+
 // Inspect implements control.Controller.
 func (s *Runs) Inspect(ctx context.Context, id string) (control.Inspection, error) {
 	v, err := s.find(id)
@@ -362,7 +367,8 @@ func (s *Runs) Inspect(ctx context.Context, id string) (control.Inspection, erro
 		return i, err
 	}
 	for _, p := range list {
-		i.Processes = append(i.Processes, control.Process{PID: p.PID, Parent: p.PPID, Threads: p.Threads, Name: p.Comm, First: p.First})
+		i.Processes = append(i.Processes, control.Process{PID: p.PID, Inside: p.Inside, Parent: p.PPID, User: p.User, Threads: p.Threads,
+			State: processStates[p.State], StartedAt: p.Started.UTC(), Name: p.Comm, Command: p.Command, First: p.First, From: string(p.From)})
 	}
 	return i, nil
 }

@@ -31,6 +31,10 @@ import (
 //
 //	homes/home/files   HOME, of a sandbox whose files it is the first layer of
 //	root/changes/…     what changed in the root, and in HOME where a layer below has one: upper layers of overlays
+//	workspace/changes  what changed in an overlaid workspace, and what is known of that (package changes)
+//
+// The workspace may change beneath what changed in it, and a part of that be applied to it. So these changes lie in one piece, of which each
+// layer has a copy of its own: only the sandbox's own layer's is ever mounted or looked at.
 //
 // The folder is ours, mode 0700, and what is in it the agent's. One that no sandbox and no snapshot names is removed by prune.
 
@@ -162,6 +166,54 @@ func (f Folder) lockLayers(how int) (*os.File, error) {
 	return dir, nil
 }
 
+// above makes a layer over others, with their changes of the workspace.
+func (f Folder) above(ctx context.Context, below []string) (id string, err error) {
+	if id, err = f.newLayer(); err == nil && len(below) > 0 {
+		err = f.copyParts(ctx, below[0], id, workspaceChanges)
+	}
+	if err != nil && id != "" {
+		err = errors.Join(err, f.drop(id))
+	}
+	return id, err
+}
+
+const workspaceChanges = "workspace/changes"
+
+// Workspace is where a sandbox has what it changed in an overlaid workspace.
+func (f Folder) Workspace(s Sandbox) string { return filepath.Join(f.layer(s.Layer), "workspace") }
+
+// putAway is what EmptyWorkspace has not removed yet.
+func (f Folder) putAway(s Sandbox) string { return filepath.Join(f.Workspace(s), "gone") }
+
+func (f Folder) dropPutAway(s Sandbox) error {
+	if _, err := os.Lstat(f.putAway(s)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := fault.At("sandbox/emptied"); err != nil {
+		return err
+	}
+	return os.RemoveAll(f.putAway(s))
+}
+
+// EmptyWorkspace removes what the sandbox changed in its workspace: all or nothing of it is there at each moment, as half of it would be
+// another change.
+func (t *Taken) EmptyWorkspace() error {
+	if err := t.in.dropPutAway(t.Sandbox); err != nil {
+		return err
+	}
+	if err := fault.At("sandbox/empty"); err != nil {
+		return err
+	}
+	err := os.Rename(filepath.Join(t.in.layer(t.Layer), workspaceChanges), t.in.putAway(t.Sandbox))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = sync(t.in.Workspace(t.Sandbox))
+	}
+	return errors.Join(err, t.in.dropPutAway(t.Sandbox))
+}
+
 // newLayer makes one, with a home that is empty.
 func (f Folder) newLayer() (id string, err error) {
 	var b [16]byte
@@ -182,7 +234,7 @@ func (f Folder) drop(id string) error {
 }
 
 // seal has a sandbox that stands still go on in a new layer over its own, if that has anything: what it has is then in sealed ones only.
-func (f Folder) seal(s *Sandbox) error {
+func (f Folder) seal(ctx context.Context, s *Sandbox) error {
 	if !s.Changed {
 		return nil
 	}
@@ -196,7 +248,7 @@ func (f Folder) seal(s *Sandbox) error {
 	if err := f.syncLayer(s.Layer); err != nil {
 		return err
 	}
-	above, err := f.newLayer()
+	above, err := f.above(ctx, []string{s.Layer})
 	if err != nil {
 		return err
 	}
@@ -239,22 +291,30 @@ func (f Folder) copied(ctx context.Context, s *Sandbox) (files Files, err error)
 			err = errors.Join(err, f.drop(id))
 		}
 	}()
-	if err := fault.At("sandbox/copy"); err != nil {
+	if err := f.copyParts(ctx, s.Layer, id, "homes/"+Home+"/files", "root/changes", workspaceChanges); err != nil {
 		return files, err
-	}
-	for _, part := range []string{"homes/" + Home + "/files", "root/changes"} {
-		from := filepath.Join(f.layer(s.Layer), part)
-		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err := copyTree(ctx, from, filepath.Join(f.layer(id), part)); err != nil {
-			return files, err
-		}
 	}
 	if err := f.syncLayer(id); err != nil {
 		return files, err
 	}
 	return Files{slices.Concat([]string{id}, s.Below), s.Sealed + bytes}, nil
+}
+
+// copyParts copies folders of a layer into another, those that are there.
+func (f Folder) copyParts(ctx context.Context, from, to string, parts ...string) error {
+	if err := fault.At("sandbox/copy"); err != nil {
+		return err
+	}
+	for _, part := range parts {
+		from := filepath.Join(f.layer(from), part)
+		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := copyTree(ctx, from, filepath.Join(f.layer(to), part)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copyTree copies what an agent wrote as it is, links, holes, owners and overlayfs' attributes too; where the file system can share
@@ -310,7 +370,7 @@ func (f Folder) settled(ctx context.Context, name string, still Still, change fu
 	}
 	defer lock.Close()
 	_, err = f.Change(name, func(s *Sandbox) error {
-		if err := f.seal(s); err != nil {
+		if err := f.seal(ctx, s); err != nil {
 			return err
 		}
 		return change(s, s.Files)
@@ -363,17 +423,17 @@ func (f Folder) DropSnapshot(name, snapshot string) error {
 }
 
 // Rollback gives a sandbox that isn't running what a snapshot has. What it had since is gone, unless another snapshot has it.
-func (f Folder) Rollback(name, snapshot string) error {
+func (f Folder) Rollback(ctx context.Context, name, snapshot string) error {
 	making, err := f.making()
 	if err != nil {
 		return err
 	}
-	err = f.rollback(name, snapshot)
+	err = f.rollback(ctx, name, snapshot)
 	making.Close()
 	return errors.Join(err, f.prune())
 }
 
-func (f Folder) rollback(name, snapshot string) error {
+func (f Folder) rollback(ctx context.Context, name, snapshot string) error {
 	if _, err := f.Load(name); err != nil {
 		return err
 	}
@@ -388,7 +448,7 @@ func (f Folder) rollback(name, snapshot string) error {
 			return err
 		}
 		s.Files, s.Changed = snap.Files, false
-		s.Layer, err = f.newLayer()
+		s.Layer, err = f.above(ctx, s.Below)
 		return err
 	})
 	return err
@@ -420,8 +480,9 @@ func (f Folder) Fork(ctx context.Context, from, snapshot string, still Still, to
 	if err != nil {
 		return err
 	}
-	to.Ring, to.Image, to.Restart, to.Quota, to.Dir, to.Words, to.Files = of.Ring, of.Image, of.Restart, of.Quota, of.Dir, of.Words, files
-	return f.Create(to, complete)
+	to.Ring, to.Image, to.Restart, to.Quota, to.Dir, to.Words = of.Ring, of.Image, of.Restart, of.Quota, of.Dir, of.Words
+	to.Files, to.Overlay = files, of.Overlay
+	return f.Create(ctx, to, complete)
 }
 
 // prune removes the layers that no sandbox names, unless somebody is about to; then a later one does. It removes nothing while what any

@@ -15,15 +15,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wrote is what a run leaves: a file in HOME, which a first layer has as a plain folder.
+// wrote is what a run leaves: a file in HOME, which a first layer has as a plain folder, and one in its workspace.
 func wrote(t *testing.T, f Folder, name, file string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(homeOf(t, f, name), file), []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(workspaceOf(t, f, name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(workspaceOf(t, f, name), file), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := f.Change(name, func(s *Sandbox) error { s.Changed = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func workspaceOf(t *testing.T, f Folder, name string) string {
+	t.Helper()
+	s, err := f.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(f.Workspace(s), "changes", "workspace")
 }
 
 func layersOf(t *testing.T, f Folder) []string {
@@ -66,10 +81,10 @@ func TestLayersAreShared(t *testing.T) {
 	}
 	wrote(t, f, "a", "two")
 	second, _ := f.Load("a")
-	if err := f.Rollback("a", "none"); !errors.Is(err, ErrNoSnapshot) {
+	if err := f.Rollback(t.Context(), "a", "none"); !errors.Is(err, ErrNoSnapshot) {
 		t.Errorf("to no snapshot: %v", err)
 	}
-	if err := f.Rollback("a", "now"); err != nil {
+	if err := f.Rollback(t.Context(), "a", "now"); err != nil {
 		t.Fatal(err)
 	}
 	if left := layersOf(t, f); slices.Contains(left, f.layer(second.Layer)) || !slices.Contains(left, f.layer(first.Layer)) {
@@ -89,6 +104,66 @@ func TestLayersAreShared(t *testing.T) {
 	if left := layersOf(t, f); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
+}
+
+// Each sandbox has a copy of its own of what changed in its workspace, and empties that alone, all of it.
+func TestWorkspacesAreTheirOwn(t *testing.T) {
+	f := folder(t, "a")
+	wrote(t, f, "a", "one")
+	has := func(name string, want ...string) {
+		t.Helper()
+		var got []string
+		list, _ := os.ReadDir(workspaceOf(t, f, name))
+		for _, e := range list {
+			got = append(got, e.Name())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+	if _, err := f.Snapshot(t.Context(), "a", snap("first"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Fork(t.Context(), "a", "first", nil, Sandbox{Name: "b"}, whole); err != nil {
+		t.Fatal(err)
+	}
+	wrote(t, f, "b", "two")
+	has("a", "one")
+	has("b", "one", "two")
+	held, err := f.Hold("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Take("a"); !errors.Is(err, ErrBusy) {
+		t.Errorf("a start meanwhile: %v", err)
+	}
+	for range 2 {
+		if err := held.EmptyWorkspace(); err != nil {
+			t.Fatal(err)
+		}
+		has("a")
+	}
+	held.Close()
+	has("b", "one", "two")
+	// What a kill has left half put away is nothing, and goes with the next start.
+	held, _ = f.Hold("b")
+	if err := os.Rename(filepath.Join(f.Workspace(held.Sandbox), "changes"), f.putAway(held.Sandbox)); err != nil {
+		t.Fatal(err)
+	}
+	held.Close()
+	has("b")
+	taken, err := f.Take("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(f.putAway(taken.Sandbox)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+	taken.Close()
+	if err := f.Rollback(t.Context(), "a", "first"); err != nil {
+		t.Fatal(err)
+	}
+	has("a", "one")
 }
 
 // Nothing is pruned that somebody is about to name, nor while it can't be told what is named.
@@ -165,7 +240,7 @@ func TestFullDisk(t *testing.T) {
 		}
 	})
 	f := Folder{StateDir: dir}
-	if err := f.Create(Sandbox{Name: "a", Restart: RestartNo, Words: []string{"--", "true"}}, whole); err != nil {
+	if err := f.Create(t.Context(), Sandbox{Name: "a", Restart: RestartNo, Words: []string{"--", "true"}}, whole); err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
@@ -219,8 +294,8 @@ func TestFullDisk(t *testing.T) {
 	_, err = f.Snapshot(ctx, "a", snap("second"), nil)
 	refused("snapshot", err)
 	refused("fork", f.Fork(ctx, "a", "first", nil, Sandbox{Name: "b"}, whole))
-	refused("rollback", f.Rollback("a", "first"))
-	refused("create", f.Create(Sandbox{Name: "c", Restart: RestartNo}, whole))
+	refused("rollback", f.Rollback(t.Context(), "a", "first"))
+	refused("create", f.Create(t.Context(), Sandbox{Name: "c", Restart: RestartNo}, whole))
 	if list, err := f.List(); len(list) != 1 || err != nil {
 		t.Errorf("there are %+v, %v", list, err)
 	}

@@ -4,9 +4,10 @@
 // agent's files are, and whether it is to run. Each start is a run like any other, admitted, planned and recorded anew; what lasts is
 //
 //   - home: HOME of the agent, where its ring may write (package homes);
-//   - root: what it changed in the copies of the host's folders that its root shows, where its profile has a writable one (ring 1).
+//   - root: what it changed in the copies of the host's folders that its root shows, where its profile has a writable one (ring 1);
+//   - workspace: what it changed in an overlaid one, until somebody applies or discards it.
 //
-// Both lie in a layer of its own, over any number of layers that are sealed: those nobody changes any more, and sandboxes share them
+// They lie in a layer of its own, over any number of layers that are sealed: those nobody changes any more, and sandboxes share them
 // (layers.go). So a snapshot and a fork copy nothing of a sandbox that stands still, and of one that runs what it has changed.
 //
 // Guarantees. A sandbox is one run's at a time, until its supervisor ends, however that ends. What is known of one is the old or the new,
@@ -20,6 +21,7 @@ package sandboxes
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,7 +87,8 @@ type Sandbox struct {
 
 	Files                // what it has, under its layer
 	Layer     string     `json:"layer"`             // its own
-	Changed   bool       `json:"changed,omitempty"` // a run has had its own layer
+	Changed   bool       `json:"changed,omitempty"` // a run has had its own layer, or its changes of the workspace were applied or discarded
+	Overlay   bool       `json:"overlay,omitempty"` // its changes of the workspace are in it
 	Snapshots []Snapshot `json:"snapshots,omitempty"`
 
 	Wanted   bool      `json:"wanted"`             // it was started, and nobody has stopped it since
@@ -115,7 +118,7 @@ func CheckName(name string) error {
 
 // Create puts a sandbox there that is stopped. What is still to be known of it is told by complete, once its folders are there, which a
 // plan shows; an error of it leaves nothing. The last step makes it one.
-func (f Folder) Create(s Sandbox, complete func(*Sandbox) error) (err error) {
+func (f Folder) Create(ctx context.Context, s Sandbox, complete func(*Sandbox) error) (err error) {
 	if err := CheckName(s.Name); err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ func (f Folder) Create(s Sandbox, complete func(*Sandbox) error) (err error) {
 		return err
 	}
 	defer making.Close()
-	if s.Layer, err = f.newLayer(); err != nil {
+	if s.Layer, err = f.above(ctx, s.Below); err != nil {
 		return err
 	}
 	defer func() {
@@ -272,6 +275,7 @@ func (f Folder) take(name string) (*os.File, error) {
 // Taken is a sandbox that a run has.
 type Taken struct {
 	Sandbox
+	in   Folder
 	lock *os.File
 }
 
@@ -284,15 +288,12 @@ func (t *Taken) Close() {
 
 // Take gives a sandbox to a run, unless one has it, or it keeps more than it may.
 func (f Folder) Take(name string) (*Taken, error) {
-	if _, err := f.Load(name); err != nil {
-		return nil, err
-	}
-	lock, err := f.take(name)
+	t, err := f.Hold(name)
 	if err != nil {
 		return nil, err
 	}
-	t := &Taken{lock: lock}
-	if t.Sandbox, err = f.Load(name); err == nil {
+	err = f.dropPutAway(t.Sandbox)
+	if err == nil {
 		err = f.withinQuota(t.Sandbox)
 	}
 	if err != nil {
@@ -300,6 +301,29 @@ func (f Folder) Take(name string) (*Taken, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// Hold keeps runs from a sandbox that none has, for whoever looks after what it has changed in its workspace.
+func (f Folder) Hold(name string) (*Taken, error) {
+	if _, err := f.Load(name); err != nil {
+		return nil, err
+	}
+	lock, err := f.take(name)
+	if err != nil {
+		return nil, err
+	}
+	t := &Taken{in: f, lock: lock}
+	if t.Sandbox, err = f.Load(name); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// Alter is Change of the sandbox that is held.
+func (t *Taken) Alter(change func(*Sandbox) error) (err error) {
+	t.Sandbox, err = t.in.Change(t.Name, change)
+	return err
 }
 
 func (f Folder) withinQuota(s Sandbox) error {

@@ -17,7 +17,7 @@ func folder(t *testing.T, names ...string) Folder {
 	t.Helper()
 	f := Folder{StateDir: t.TempDir()}
 	for _, n := range names {
-		if err := f.Create(Sandbox{Name: n, Restart: RestartNo, Words: []string{"--", "true"}}, whole); err != nil {
+		if err := f.Create(t.Context(), Sandbox{Name: n, Restart: RestartNo, Words: []string{"--", "true"}}, whole); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,7 +30,7 @@ func whole(*Sandbox) error { return nil }
 func TestRefusedWhileItIsMade(t *testing.T) {
 	f := folder(t)
 	refused := errors.New("refused")
-	err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, func(s *Sandbox) error {
+	err := f.Create(t.Context(), Sandbox{Name: "a", Restart: RestartNo}, func(s *Sandbox) error {
 		if _, err := f.Load("a"); !errors.Is(err, ErrNone) {
 			t.Errorf("half of one: %v", err)
 		}
@@ -40,7 +40,7 @@ func TestRefusedWhileItIsMade(t *testing.T) {
 		if _, err := os.Stat(f.Homes(*s).Files(Home)); err != nil {
 			t.Errorf("gc took it away: %v", err)
 		}
-		if err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, whole); !errors.Is(err, ErrBusy) {
+		if err := f.Create(t.Context(), Sandbox{Name: "a", Restart: RestartNo}, whole); !errors.Is(err, ErrBusy) {
 			t.Errorf("another one meanwhile: %v", err)
 		}
 		return refused
@@ -66,7 +66,7 @@ func TestOneAtATime(t *testing.T) {
 			t.Errorf("%s of one that runs: %v", what, err)
 		}
 	}
-	if err := f.Create(Sandbox{Name: "a", Restart: RestartNo}, whole); !errors.Is(err, ErrExists) {
+	if err := f.Create(t.Context(), Sandbox{Name: "a", Restart: RestartNo}, whole); !errors.Is(err, ErrExists) {
 		t.Errorf("a second one: %v", err)
 	}
 	taken.Close()

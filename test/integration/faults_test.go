@@ -74,6 +74,9 @@ func faultRows() []faultRow {
 		{point: "sandbox/seal", by: sandboxScenario},
 		{point: "sandbox/copy", by: sandboxScenario},
 		{point: "sandbox/prune", by: sandboxScenario},
+		{point: "changes/begin", by: sandboxScenario},
+		{point: "sandbox/empty", by: sandboxScenario},
+		{point: "sandbox/emptied", by: sandboxScenario},
 		{point: "image/names", by: imageScenario},
 		{point: "image/commit", by: imageScenario},
 		{point: "image/remove", by: imageScenario},
@@ -404,13 +407,17 @@ steps:
 // sandboxScenario takes a kept sandbox through its life. It is there or not, under one name, whole, whatever fails; and goes.
 func sandboxScenario(n launchNode, faults string) (log *lockedBuffer, died bool) {
 	log = &lockedBuffer{}
+	ws := workspace(n.t)
 	for _, args := range [][]string{
-		{"create", "--name", "s", "--ring", "2", "--no-gateway"}, {"start", "s"}, {"snapshot", "s", "live"}, {"stop", "s"},
-		{"fork", "s", "u"}, {"rollback", "s", "live"}, {"rm", "u"}, {"rename", "s", "t"}, {"rm", "t"},
+		{"create", "--name", "s", "--ring", "2", "--no-gateway", "--workspace", ws, "--workspace-mode", "overlay"}, {"start", "s"},
+		{"exec", "--in", "s", "--", "/bin/sh", "-c", "echo x > /workspace/x; mkdir /workspace/d; echo y > /workspace/d/y"},
+		{"snapshot", "s", "live"}, {"stop", "s"}, {"fork", "s", "u"}, {"apply", "s"}, {"rollback", "s", "live"}, {"discard", "s"},
+		{"rm", "u"}, {"rename", "s", "t"}, {"rm", "t"},
 	} {
 		c := n.command(faults, args...)
 		c.Stderr = log
-		died = bySIGKILL(c.Run()) || died
+		// A start is a process of its own, which outlives the command.
+		died = bySIGKILL(c.Run()) || strings.Contains(log.String(), "the supervisor ended before the run began")
 		if died {
 			break
 		}
@@ -425,6 +432,10 @@ func sandboxScenario(n launchNode, faults string) (log *lockedBuffer, died bool)
 	}
 	for _, s := range list {
 		n.must("stop", s.Name)
+		// All of what it changed, or nothing, waits: half of it would be another change.
+		if text := n.must("diff", "--stat", s.Name).stdout; text != "" && (!strings.HasPrefix(text, "added    d/\nadded    d/y ") || !strings.Contains(text, "\nadded    x ")) {
+			n.t.Errorf("its changes are %s", text)
+		}
 		n.must("start", s.Name)
 		n.must("rm", "-f", s.Name)
 	}

@@ -5,10 +5,12 @@ package integration
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -805,4 +807,118 @@ func TestJoinRootless(t *testing.T) {
 			c.finish(t).want(t, 0, "exited")
 		})
 	}
+}
+
+// proc is what ps REF says of a process.
+type proc struct {
+	PID     int       `json:"pid"`
+	Inside  int       `json:"inside_pid"`
+	Parent  int       `json:"parent"`
+	User    int       `json:"user"`
+	State   string    `json:"state"`
+	Started time.Time `json:"started_at"`
+	Name    string    `json:"name"`
+	Command []string  `json:"command"`
+	First   bool      `json:"first"`
+	From    string    `json:"from"`
+}
+
+// M-23: the numbers are those that the sandbox itself sees, of the first command, of one that entered and of what they started, as root and
+// as an ordinary user, with limits of its own or without; and what is said of a process is what its own /proc says.
+func TestM23ProcessesOfARun(t *testing.T) {
+	// The shell tells its number and the one of what it has started; orphans have lost theirs.
+	const shell = `sleep 1000 & n=$!; (sleep 2000 &); echo $$ $n; read x`
+	check := func(t *testing.T, list []proc, first, entered []string) {
+		t.Helper()
+		orphans := 0
+		from := map[string]string{}
+		for _, p := range list {
+			if p.User != 1000 || p.PID == p.Inside || len(p.Command) == 0 || p.State != "sleeping" || time.Since(p.Started) > hang() || time.Until(p.Started) > time.Second {
+				t.Errorf("got %+v", p)
+			}
+			if p.First != (fmt.Sprint(p.Inside) == first[0]) {
+				t.Errorf("the first is %s: %+v", first[0], p)
+			}
+			if p.Command[len(p.Command)-1] == "2000" {
+				if orphans++; p.From != "" {
+					t.Errorf("an orphan: %+v", p)
+				}
+				continue
+			}
+			from[fmt.Sprint(p.Inside)] = p.From
+		}
+		want := map[string]string{first[0]: "command", first[1]: "command", entered[0]: "entered", entered[1]: "entered"}
+		if !maps.Equal(from, want) || orphans != 2 {
+			t.Errorf("got %v and %d orphans, want %v and 2", from, orphans, want)
+		}
+	}
+	begun := func(list []proc) bool {
+		return len(list) == 6 && !slices.ContainsFunc(list, func(p proc) bool { return p.State != "sleeping" || p.Name != filepath.Base(p.Command[0]) })
+	}
+	for name, flags := range map[string][]string{"root": nil, "root, with limits": {"--memory", "64MiB"}} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			c := p.at(prepare(t, opts{profile: "ring2", flags: []string{"--no-gateway"}}, "/bin/sh", "-c", shell))
+			a := p.beginOnly("dev", c)
+			first := strings.Fields(a.line())
+			entered := strings.Fields(p.talk("dev", p.joined("dev", flags, "/bin/sh", "-c", shell)).line())
+			var list []proc
+			eventually(t, hang(), "all have begun", func() bool { list = asked[[]proc](p, "ps", "dev"); return begun(list) })
+			check(t, list, first, entered)
+			check(t, asked[struct{ Processes []proc }](p, "inspect", "dev").Processes, first, entered)
+			text := p.must("ps", "dev").stdout
+			if strings.Count(text, "\n") != 7 || !strings.Contains(text, "first") || !strings.Contains(text, "  entered  sleep 1000\n") || !strings.Contains(text, "  -        sleep 2000\n") {
+				t.Errorf("ps dev:\n%s", text)
+			}
+			id := a.seen().ID
+			p.must("kill", "dev")
+			eventually(t, hang(), "ps says that it is over", func() bool {
+				r := p.do("ps", id)
+				return r.exit == 1 && r.stdout == "" && strings.Contains(r.stderr, "run "+id+" is over") && strings.Contains(r.stderr, "hint: agentrun inspect "+id)
+			})
+		})
+	}
+	t.Run("hostile", func(t *testing.T) {
+		p := newPlace(t)
+		a := p.begin("dev", p.at(prepare(t, opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", workspace(t)}}, "/bin/sh", "-c",
+			`cp /bin/sleep "$(printf '/tmp/sandbox/a\033[2J\nb')" && cd /tmp/sandbox && echo ready && exec "$(printf './a\033[2J\nb')" 1000`)))
+		eventually(t, hang(), "it has its name", func() bool {
+			list := asked[[]proc](p, "ps", "dev")
+			return len(list) == 1 && list[0].Command[0] == "./a\x1b[2J\nb" && list[0].Name == "a\x1b[2J\nb"
+		})
+		if text := p.must("ps", "dev").stdout; strings.Contains(text, "\x1b") || strings.Count(text, "\n") != 2 || !strings.Contains(text, `"./a\x1b[2J\nb" 1000`) {
+			t.Errorf("got %q", text)
+		}
+		p.must("kill", "dev")
+		_ = a.Wait()
+	})
+	t.Run("stopped", func(t *testing.T) {
+		p := newPlace(t)
+		p.kept("dev", "--ring", "2")
+		if r := p.do("ps", "dev"); r.exit != 1 || !strings.Contains(r.stderr, "sandbox dev is stopped: it has no processes\nhint: agentrun start dev") {
+			t.Errorf("exit %d %s%s", r.exit, r.stdout, r.stderr)
+		}
+	})
+	t.Run("an ordinary user", func(t *testing.T) {
+		u := someone(t)
+		p := newPlace(t)
+		a := p.beginOnly("dev", prepare(t, opts{profile: "ring2", user: u, flags: []string{"--no-gateway"}}, "/bin/sh", "-c", shell))
+		first := strings.Fields(a.line())
+		u.cgroup = "" // the commands come from the user's shell
+		j := &call{Cmd: u.command(t, "exec", "--in", "dev", "--", "/bin/sh", "-c", shell), cancel: func() {}}
+		entered := strings.Fields(p.talk("dev", j).line())
+		var list []proc
+		eventually(t, hang(), "all have begun", func() bool {
+			code, out, text := u.run(t, "ps", "dev", "--json")
+			if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil {
+				t.Fatalf("exit %d %v %s", code, err, text)
+			}
+			return begun(list)
+		})
+		check(t, list, first, entered)
+		if code, _, text := u.run(t, "kill", "dev"); code != 0 {
+			t.Errorf("kill: exit %d %s", code, text)
+		}
+		_ = a.Wait()
+	})
 }

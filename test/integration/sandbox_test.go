@@ -137,9 +137,9 @@ func TestM23KeptSandbox(t *testing.T) {
 // M-1: another run may have the ids of a kept root's files when it is started again.
 func TestM23KeptRootGetsOtherIDs(t *testing.T) {
 	p := newPlace(t)
-	p.kept("dev", "--ring", "1")
+	p.overlaid("dev", "1", map[string]string{"w": "host"})
 	p.must("start", "dev")
-	p.in("dev", "mkdir -p /usr/local/a/b && echo x > /usr/local/a/b/c && ln -s /etc/passwd /usr/local/a/link && ln /usr/local/a/b/c /usr/local/a/second")
+	p.in("dev", "echo w > /workspace/w && mkdir -p /usr/local/a/b && echo x > /usr/local/a/b/c && ln -s /etc/passwd /usr/local/a/link && ln /usr/local/a/b/c /usr/local/a/second")
 	p.must("stop", "dev")
 	top := filepath.Join(p.layer("dev"), "root", "changes", "usr")
 	owner := func(path string) int {
@@ -162,10 +162,10 @@ func TestM23KeptRootGetsOtherIDs(t *testing.T) {
 	}
 	passwd := owner("/etc/passwd")
 	p.must("start", "dev")
-	if got := p.in("dev", "echo y >> /usr/local/a/b/c && cat /usr/local/a/second && stat -c %u /usr/local/a /usr/local/a/b/c && readlink /usr/local/a/link"); got != "x\ny\n1000\n1000\n/etc/passwd" {
+	if got := p.in("dev", "echo y >> /usr/local/a/b/c && cat /usr/local/a/second && stat -c %u /usr/local/a /usr/local/a/b/c /workspace/w && readlink /usr/local/a/link && cat /workspace/w"); got != "x\ny\n1000\n1000\n1000\n/etc/passwd\nw" {
 		t.Errorf("with other ids: %q", got)
 	}
-	for _, path := range []string{top, filepath.Join(top, "local/a/b/c"), filepath.Join(top, "local/a/link")} {
+	for _, path := range []string{top, filepath.Join(top, "local/a/b/c"), filepath.Join(top, "local/a/link"), filepath.Join(p.layer("dev"), "workspace/changes/workspace/w")} {
 		if after := owner(path); after == before || (after-agentuid.First)%65536 != (before-agentuid.First)%65536 {
 			t.Errorf("%s: owner %d before and %d after", path, before, after)
 		}
@@ -344,7 +344,9 @@ func TestM23KeptWrongInput(t *testing.T) {
 		{"has no terminal", []string{"create", "--name", "new", "-t"}},
 		{"--ring 9", []string{"create", "--name", "new", "--ring", "9"}},
 		{"not found", []string{"create", "--name", "new", "--", "nonesuch-command"}},
-		{"no second layer", []string{"create", "--name", "new", "--ring", "1", "--workspace", t.TempDir(), "--workspace-mode", "overlay"}},
+		{"of which folder", []string{"create", "--name", "new", "--ring", "1", "--workspace-mode", "overlay"}},
+		{"no changes of such a run", []string{"diff", "there"}},
+		{"no changes of such a run", []string{"discard", "../there"}},
 		{"there is no kept sandbox", []string{"start", "new"}},
 		{"there is no kept sandbox", []string{"stop", "new"}},
 		{"there is no kept sandbox", []string{"rm", "new"}},
