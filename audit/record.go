@@ -305,22 +305,22 @@ type FileCopy struct {
 // SandboxLife is a kept sandbox that was made, stopped, renamed, started anew or removed. Its starts are runs, with records of their own.
 type SandboxLife struct {
 	By       string `log:"by id"`       // who, as uid:0; agentrun: by itself
-	Change   string `log:"change code"` // created, started, stopped, renamed, restarted, kept (for longer), snapshot, snapshot_removed, forked, rolled_back, removed
+	Change   string `log:"change code"` // created, started, stopped, renamed, restarted, kept (for longer), snapshot, snapshot_removed, forked, rolled_back, committed, removed
 	Name     string `log:"name id"`
 	Restarts int64  `log:"restarts optCount"` // in a row
 	RunID    string `log:"run_id optID"`      // its last run
-	To       string `log:"to optID"`          // the new name, the fork's or the snapshot's
+	To       string `log:"to optID"`          // the new name, the fork's, the snapshot's or the image's
 }
 
 // Image is a container image that was brought to this node, or removed, before that takes effect.
 type Image struct {
 	By       string   `log:"by id"`          // who, as uid:0
-	Change   string   `log:"change code"`    // pulled, imported, untagged (a name of it is gone), removed
+	Change   string   `log:"change code"`    // pulled, imported, committed, untagged (a name of it is gone), removed
 	Image    string   `log:"image id"`       // sha256:… of its configuration, which names each layer by its content
 	Key      string   `log:"key optID"`      // sha256:… of the public key that has signed it; none: unsigned
 	Manifest string   `log:"manifest optID"` // sha256:… of the manifest it came by
 	Names    []string `log:"names optIDs"`   // that it is given, or was removed by
-	Source   string   `log:"source optCode"` // registry, oci_layout, oci_archive, docker_archive
+	Source   string   `log:"source optCode"` // registry, oci_layout, oci_archive, docker_archive, sandbox
 }
 
 // SandboxPause is a pause of a live run, when it stands still, or the end of one, before it goes on (M-23).

@@ -74,6 +74,7 @@ func TestM23DocumentHasTheTypes(t *testing.T) {
 		"PortRequest": PortRequest{}, "PortRemoval": PortRemoval{}, "PortInfo": PortInfo{}, "PortList": PortList{}, "Published": Published{},
 		"Kept": Kept{}, "KeptList": KeptList{}, "KeptRequest": KeptRequest{}, "KeptStart": KeptStart{}, "KeptStarted": KeptStarted{}, "KeptStop": KeptStop{},
 		"KeptRename": KeptRename{}, "KeptFor": KeptFor{}, "KeptRemoval": KeptRemoval{},
+		"Image": Image{}, "ImageList": ImageList{}, "ImagePull": ImagePull{}, "ImageRemoval": ImageRemoval{}, "ImageRemoved": ImageRemoved{},
 		"KeptSnapshotName": KeptSnapshotName{}, "KeptFork": KeptFork{}, "KeptSnapshot": KeptSnapshot{},
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(schemas))); diff != "" {

@@ -61,8 +61,8 @@ type Entry struct {
 	// Changes, for Overlay, is Options.UpperDir for this one.
 	Changes string `json:"changes,omitempty"`
 	// Shifting, for Overlay with Changes: Source may change while nothing is mounted. Folders that lie in it can't be renamed then.
-	Shifting bool `json:"shifting,omitempty"`
-	Why     string `json:"why,omitempty"`
+	Shifting bool   `json:"shifting,omitempty"`
+	Why      string `json:"why,omitempty"`
 }
 
 // MaxSealed layers lie on each other: their names are one value of fsconfig(2), which is 255 bytes long.

@@ -20,7 +20,8 @@ package images
 
 import (
 	"cmp"
-	"encoding/json"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,7 +70,7 @@ type Image struct {
 	ID       string    `json:"id"`                 // sha256:… of its configuration
 	Manifest string    `json:"manifest,omitempty"` // sha256:… of the manifest it came by; a docker-archive has none
 	Platform string    `json:"platform"`
-	Source   string    `json:"source"`              // registry, oci-layout, oci-archive, docker-archive
+	Source   string    `json:"source"`              // registry, oci-layout, oci-archive, docker-archive, sandbox
 	SignedBy string    `json:"signed_by,omitempty"` // the key whose signature was asked for when it came, by its Fingerprint
 	By       string    `json:"by"`                  // who brought it, as uid:0
 	Created  time.Time `json:"created"`
@@ -77,6 +78,7 @@ type Image struct {
 	UID      int       `json:"uid"` // of Config.User, from the image's own passwd
 	GID      int       `json:"gid"`
 	Content  Counts    `json:"content"`
+	Layers   []int64   `json:"layers,omitempty"` // bytes of each as it came, the lowest first
 }
 
 // Counts are what was unpacked, and what of it was left out.
@@ -110,6 +112,24 @@ func (f Folder) Of(id string) string {
 
 // Root is the root file system of one.
 func (f Folder) Root(id string) string { return filepath.Join(f.Of(id), "rootfs") }
+
+// ConfigFile is the name of an image's configuration, as it came, in its folder.
+const ConfigFile = "config.json"
+
+// MaxConfig bounds it.
+const MaxConfig = 4 << 20
+
+// Raw is an image's configuration as it came, of which Config is a part. fs.ErrNotExist: an older agentrun has unpacked it.
+func (f Folder) Raw(id string) ([]byte, error) {
+	text, _, err := read.Regular(filepath.Join(f.Of(id), ConfigFile), MaxConfig)
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(text); id != "sha256:"+hex.EncodeToString(sum[:]) {
+		return nil, fmt.Errorf("the configuration of image %s is damaged", id)
+	}
+	return text, nil
+}
 
 func (f Folder) about(id string) string  { return filepath.Join(f.Of(id), "image.json") }
 func (f Folder) lockOf(id string) string { return filepath.Join(f.Of(id), "lock") }
@@ -151,23 +171,11 @@ func (f Folder) Load(id string) (i Image, err error) {
 	if !isDigest(id) {
 		return i, ErrNone
 	}
-	text, _, err := read.Regular(f.about(id), 1<<20)
+	err = read.State(f.about(id), 1<<20, Version, &i)
 	if errors.Is(err, fs.ErrNotExist) {
 		return i, ErrNone
 	}
-	if err != nil {
-		return i, err
-	}
-	var of struct {
-		Version int `json:"version"`
-	}
-	if json.Unmarshal(text, &of) == nil && of.Version != Version {
-		return i, fmt.Errorf("image %s was unpacked by another agentrun (version %d, and this one knows %d)", id, of.Version, Version)
-	}
-	if err := read.Exactly(text, &i); err != nil {
-		return i, fmt.Errorf("%s: %w", f.about(id), err)
-	}
-	return i, nil
+	return i, err
 }
 
 // Resolve finds an image by a name, a name with a digest, which is what counts then, a digest of its configuration or its
@@ -258,29 +266,10 @@ func (f Folder) change(change func(names map[string]string)) error {
 	if maps.Equal(before, names) {
 		return nil
 	}
-	text, err := json.Marshal(names)
-	if err != nil {
-		return err
-	}
 	if err := fault.At("image/names"); err != nil {
 		return err
 	}
-	if err := write(f.index()+".new", text); err != nil {
-		return err
-	}
-	if err := os.Rename(f.index()+".new", f.index()); err != nil {
-		return err
-	}
-	return dir.Sync()
-}
-
-func write(path string, text []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(text)
-	return errors.Join(err, file.Sync(), file.Close())
+	return read.Replace(f.index(), names, nil)
 }
 
 // half are folders of images that are being made.
@@ -318,11 +307,7 @@ func (n *New) Commit(i Image, names []string) error {
 	if !isDigest(i.ID) {
 		return fmt.Errorf("%.80q is no digest", i.ID)
 	}
-	text, err := json.Marshal(i)
-	if err != nil {
-		return err
-	}
-	if err := write(filepath.Join(n.Dir, "image.json"), text); err != nil {
+	if err := read.Replace(filepath.Join(n.Dir, "image.json"), i, nil); err != nil {
 		return err
 	}
 	// All of it is on disk before it has a name by which anybody looks.
@@ -332,7 +317,7 @@ func (n *New) Commit(i Image, names []string) error {
 	if err := fault.At("image/commit"); err != nil {
 		return err
 	}
-	err = unix.Renameat2(unix.AT_FDCWD, n.Dir, unix.AT_FDCWD, n.f.Of(i.ID), unix.RENAME_NOREPLACE)
+	err := unix.Renameat2(unix.AT_FDCWD, n.Dir, unix.AT_FDCWD, n.f.Of(i.ID), unix.RENAME_NOREPLACE)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return os.NewSyscallError("renameat2", err)
 	}
@@ -361,14 +346,7 @@ func (f Folder) again(i Image) error {
 		return err
 	}
 	old.SignedBy, old.Manifest, old.By, old.Created = cmp.Or(i.SignedBy, old.SignedBy), i.Manifest, i.By, i.Created
-	text, err := json.Marshal(old)
-	if err != nil {
-		return err
-	}
-	if err := write(f.about(i.ID)+".new", text); err != nil {
-		return err
-	}
-	return os.Rename(f.about(i.ID)+".new", f.about(i.ID))
+	return read.Replace(f.about(i.ID), old, nil)
 }
 
 func syncAll(dir string) error {

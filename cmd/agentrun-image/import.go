@@ -19,11 +19,18 @@ import (
 
 	"agentrun/images"
 	"agentrun/images/signed"
+	"agentrun/internal/confine"
 	"agentrun/internal/hinted"
 )
 
 // imported finds an image in a folder or an archive: an OCI layout, or what docker save writes.
 func imported(_ context.Context, o images.Order, want v1.Platform) (p *picture, closing func(), err error) {
+	if _, err := os.Stat(o.Import); err != nil {
+		return nil, nil, err
+	}
+	if err := confine.Unpack(confine.UnpackOptions{Tree: o.Into, Read: []string{o.Import}}); err != nil {
+		return nil, nil, err
+	}
 	f, err := openFiles(o.Import)
 	if err != nil {
 		return nil, nil, err

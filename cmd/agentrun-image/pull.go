@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"agentrun/images"
 	"agentrun/images/signed"
+	"agentrun/internal/confine"
 	"agentrun/internal/hinted"
 )
 
@@ -41,8 +43,15 @@ func pulled(ctx context.Context, o images.Order, want v1.Platform) (*picture, fu
 	if p := (images.Policy{Allow: o.Allow}); !p.Allows(ref.Context().Name()) {
 		return nil, nil, hinted.New(fmt.Errorf("images.allow in config.yaml has no pattern for %s", ref.Context().Name()), "the node's operator decides what is pulled")
 	}
+	auth, err := credentials(ref.Context())
+	if err == nil {
+		err = confine.Unpack(confine.UnpackOptions{Tree: o.Into, Network: true})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
 	opts := []remote.Option{
-		remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(want), remote.WithUserAgent(o.Agent),
+		remote.WithContext(ctx), remote.WithAuth(auth), remote.WithPlatform(want), remote.WithUserAgent(o.Agent),
 	}
 	d, err := remote.Get(ref, opts...)
 	if err != nil {
@@ -58,6 +67,20 @@ func pulled(ctx context.Context, o images.Order, want v1.Platform) (*picture, fu
 	p := &picture{source: "registry", names: []string{o.Pull}}
 	p.signatures = func() ([]signed.Signature, error) { return signatures(ref.Context(), p.digests, opts) }
 	return p, func() {}, p.from(img, d.Digest.String())
+}
+
+// credentials are asked for, and certificates read, while helpers can be started and files be opened.
+func credentials(of name.Repository) (authn.Authenticator, error) {
+	_, _ = x509.SystemCertPool() // without one each connection fails, and says why
+	a, err := authn.DefaultKeychain.Resolve(of)
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.Authorization()
+	if err != nil || *c == (authn.AuthConfig{}) {
+		return authn.Anonymous, err
+	}
+	return authn.FromConfig(*c), nil
 }
 
 func loopback(host string) bool {

@@ -92,7 +92,7 @@ func digest(b []byte) string {
 
 // maxConfig bounds an image's configuration, of which we keep a part.
 const (
-	maxConfig = 4 << 20
+	maxConfig = images.MaxConfig
 	maxKept   = 256 << 10
 	maxLayers = 512
 )
@@ -148,6 +148,12 @@ func (p *picture) unpack(o images.Order, want v1.Platform) (images.Image, error)
 	i := images.Image{
 		ID: digest(p.config), Manifest: p.manifest, Platform: platformOf(c), Source: p.source, Content: content,
 		Config: images.Config{Env: c.Config.Env, User: c.Config.User, Workdir: c.Config.WorkingDir, Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd},
+	}
+	for _, l := range p.layers {
+		i.Layers = append(i.Layers, l.size)
+	}
+	if err := os.WriteFile(filepath.Join(o.Into, images.ConfigFile), p.config, 0o600); err != nil {
+		return images.Image{}, err
 	}
 	if o.Key != "" {
 		i.SignedBy = images.Fingerprint(o.Key)

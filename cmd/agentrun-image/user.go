@@ -76,7 +76,10 @@ func lines(root, name string) (all [][]string, err error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxAccounts))
+	text, err := io.ReadAll(io.LimitReader(f, maxAccounts+1))
+	if err == nil && len(text) > maxAccounts { // half of a line would be another account
+		err = fmt.Errorf("more than %d bytes of accounts", maxAccounts)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("its %s: %w", name, err)
 	}

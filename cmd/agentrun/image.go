@@ -3,19 +3,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	goruntime "runtime"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -24,8 +19,6 @@ import (
 	"agentrun/images"
 	"agentrun/internal/ending"
 	"agentrun/internal/hinted"
-	"agentrun/internal/read"
-	"agentrun/internal/sibling"
 	"agentrun/internal/verb"
 	"agentrun/supervisor"
 )
@@ -50,7 +43,7 @@ func imageCommand(g *global) *cli.Command {
 					platform, &cli.BoolFlag{Name: "plain-http", Usage: "ask without TLS also where the registry is no loopback address"}, quietFlag(), jsonFlag(),
 				},
 				Action: verb.Action(func(c *cli.Context, a []string) error {
-					return g.bring(c, images.Order{Pull: a[0], Platform: c.String("platform"), PlainHTTP: c.Bool("plain-http")})
+					return g.bring(c, "pulled", images.Order{Pull: a[0], Platform: c.String("platform"), PlainHTTP: c.Bool("plain-http")})
 				}),
 			},
 			{
@@ -66,9 +59,10 @@ func imageCommand(g *global) *cli.Command {
 					if err != nil {
 						return err
 					}
-					return g.bring(c, images.Order{Import: path, Name: c.String("name"), Platform: c.String("platform")})
+					return g.bring(c, "imported", images.Order{Import: path, Name: c.String("name"), Platform: c.String("platform")})
 				}),
 			},
+			g.imageShowCommand(),
 			{Name: "ls", Usage: "every image, the newest first", Flags: []cli.Flag{jsonFlag()}, Action: verb.Action(g.imageList)},
 			{Name: "inspect", Usage: "what is known of one", ArgsUsage: "NAME", Action: verb.Action(func(_ *cli.Context, a []string) error {
 				i, err := g.Images().Inspect(a[0])
@@ -100,9 +94,9 @@ func quietFlag() cli.Flag {
 }
 
 // bring has an image fetched and unpacked, puts that on record, and only then makes it one of the node's.
-func (g *global) bring(c *cli.Context, o images.Order) error {
+func (g *global) bring(c *cli.Context, change string, o images.Order) error {
 	o.Progress = !c.Bool("quiet")
-	i, names, err := g.fetch(c.Context, o)
+	i, names, err := g.fetch(c.Context, change, o)
 	if err != nil {
 		return err
 	}
@@ -121,78 +115,16 @@ func (g *global) bring(c *cli.Context, o images.Order) error {
 	return err
 }
 
-func (g *global) fetch(ctx context.Context, o images.Order) (i images.Image, names []string, err error) {
-	for _, name := range []string{o.Pull, o.Name} {
-		if err := images.CheckName(name); name != "" && err != nil {
-			return i, nil, err
-		}
-	}
-	if o.Key, err = g.ImagePolicy.Key(); err != nil {
-		return i, nil, err
-	}
-	o.Allow, o.Owners, o.Agent = g.ImagePolicy.Allow, os.Geteuid() == 0, "agentrun/"+version
+func (g *global) fetch(ctx context.Context, change string, o images.Order) (images.Image, []string, error) {
 	o.Bar = isTerminal(os.Stderr)
-	place, err := g.Images().Begin()
-	if err != nil {
-		return i, nil, err
-	}
-	defer func() { err = errors.Join(err, place.Close()) }()
-	o.Into = place.Dir
-	r, err := unpackBy(ctx, o)
-	if err != nil {
-		return i, nil, err
-	}
-	i, change := r.Image, "pulled"
-	if o.Import != "" {
-		change = "imported"
-	}
-	i.By, i.Created = operatorName(), time.Now().UTC()
-	err = g.imageOnRecord(hypervisor.ImageChange{Change: change, Image: i.ID, Manifest: i.Manifest, Signer: i.SignedBy, Source: i.Source, Names: r.Names})
-	if err != nil {
-		return i, nil, err
-	}
-	return i, r.Names, place.Commit(i, r.Names)
-}
-
-func (g *global) imageOnRecord(c hypervisor.ImageChange) error {
-	c.By = operatorName()
-	return g.node(func(h *hypervisor.Hypervisor) error { return h.RecordImage(c) })
-}
-
-// maxResult bounds what the other program says.
-const maxResult = 1 << 20
-
-// unpackBy has the program that reads strangers' archives carry out an order. It says itself what is wrong, and ends with this process:
-// the main goroutine keeps the main thread, whose end its parent-death signal waits for.
-func unpackBy(ctx context.Context, o images.Order) (r images.Result, err error) {
-	path, err := sibling.Find(images.Program)
-	if err != nil {
-		return r, hinted.New(err, images.Program+" comes with agentrun: install both, in a folder that only root may write")
-	}
-	order, err := json.Marshal(o)
-	if err != nil {
-		return r, err
-	}
 	// Its place is taken away again also where somebody ends this.
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, path) //nolint:gosec // found where only root may write
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(order), &out, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
-		if ended, ok := errors.AsType[*exec.ExitError](err); ok && ended.ExitCode() == ending.Failed {
-			return r, exitError(ending.Failed)
-		}
-		return r, fmt.Errorf("%s: %w", images.Program, err)
+	i, names, err := g.BringImage(ctx, change, operatorName(), o, os.Stderr)
+	if errors.Is(err, supervisor.ErrImageSaid) {
+		err = exitError(ending.Failed)
 	}
-	if out.Len() > maxResult {
-		return r, fmt.Errorf("%s: an answer of %d bytes", images.Program, out.Len())
-	}
-	if err := read.Exactly(bytes.TrimSpace(out.Bytes()), &r); err != nil {
-		return r, fmt.Errorf("%s: %w", images.Program, err)
-	}
-	return r, nil
+	return i, names, err
 }
 
 func (g *global) imageList(c *cli.Context, _ []string) error {
@@ -214,34 +146,11 @@ func knownImage(doing, ref string, err error) error {
 	return fmt.Errorf("image %s %.200q: %w", doing, ref, err)
 }
 
-// keptOf is a kept sandbox that has the image; empty: none.
-func (g *global) keptOf(id string) (string, error) {
-	list, err := g.Sandboxes().List()
-	for _, s := range list {
-		if s.Image == id {
-			return s.Name, nil
-		}
-	}
-	return "", err
-}
-
 func (g *global) imageRemove(_ *cli.Context, a []string) error {
 	if err := g.enter(); err != nil { // an ordinary user's files may be the user's other ids'
 		return err
 	}
-	gone, err := g.Images().Remove(a[0], func(i images.Image, whole bool) error {
-		change := "untagged"
-		if whole {
-			change = "removed"
-			if kept, err := g.keptOf(i.ID); err != nil || kept != "" {
-				if err == nil {
-					err = hinted.New(fmt.Errorf("the kept sandbox %s has it", kept), "agentrun rm "+kept+" removes that")
-				}
-				return err
-			}
-		}
-		return g.imageOnRecord(hypervisor.ImageChange{Change: change, Image: i.ID, Names: a})
-	})
+	gone, err := g.RemoveImage(a[0], operatorName())
 	if err != nil {
 		return knownImage("rm", a[0], err)
 	}
@@ -258,10 +167,10 @@ func (g *global) imageSweep(c *cli.Context, _ []string) error {
 		return err
 	}
 	removed, err := g.Images().Sweep(func(i images.Info) bool {
-		kept, kerr := g.keptOf(i.ID)
+		kept, kerr := g.ImageKeptBy(i.ID)
 		return len(i.Names) == 0 && kept == "" && kerr == nil
 	}, func(i images.Image) error {
-		return g.imageOnRecord(hypervisor.ImageChange{Change: "removed", Image: i.ID})
+		return g.RecordImage(hypervisor.ImageChange{By: operatorName(), Change: "removed", Image: i.ID})
 	})
 	if c.Bool("json") {
 		if removed == nil {
@@ -284,7 +193,7 @@ func (g *global) pullMissing(c *cli.Context, r *supervisor.Request) error {
 		return errors.New("--pull: a daemon pulls nothing for others")
 	}
 	if _, err := g.Images().Resolve(r.Image); errors.Is(err, images.ErrNone) {
-		_, _, err = g.fetch(c.Context, images.Order{Pull: r.Image, Platform: "linux/" + goruntime.GOARCH, Progress: g.caller.Watched})
+		_, _, err = g.fetch(c.Context, "pulled", images.Order{Pull: r.Image, Platform: "linux/" + goruntime.GOARCH, Progress: g.caller.Watched})
 		if err != nil {
 			return err
 		}

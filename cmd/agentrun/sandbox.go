@@ -63,7 +63,7 @@ exec --in, shell, cp and all other verbs find it. Variables that --env-pass name
 			Action: verb.Action(g.keepFor),
 		},
 	}
-	commands = append(commands, snapshotCommands(g)...)
+	commands = append(commands, append(snapshotCommands(g), commitCommand(g))...)
 	for _, c := range commands {
 		c.Category = "kept sandboxes"
 		if c.Name != "create" {

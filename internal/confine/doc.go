@@ -17,6 +17,8 @@
 //		os.Exit(1) // not a byte was read yet
 //	}
 //
+// Unpack is the same for agentrun-image, which writes trees that strangers have packed, and keeps its user.
+//
 // Errors name the step and the system call. A kernel without Landlock is one, unless BestEffort is set. There is no way
 // back and no second try: after an error the process has lost some of its rights and must end.
 //

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,6 +39,9 @@ type Options struct {
 	// BestEffort goes on where the kernel has no Landlock. WARNING: which files a taken-over gateway may read is then up to
 	// the permissions of its user alone, and everything that is readable for all is.
 	BestEffort bool
+
+	tree    string // Unpack's
+	offline bool
 }
 
 func (o Options) filled() (Options, error) {
@@ -159,14 +161,7 @@ func emptyBoundingSet() error {
 }
 
 // emptyCapabilities also takes the inheritable set, which a change of user leaves alone (CVE-2022-29162).
-func emptyCapabilities() error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData
-	if err := everyThread("prctl(PR_CAP_AMBIENT_CLEAR_ALL)", unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL); err != nil {
-		return err
-	}
-	return everyThread("capset(2)", unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none[0])))
-}
+func emptyCapabilities() error { return capabilities(0) }
 
 // everyThread makes one system call on all threads of the process while none of them runs Go code. Credentials, filters and
 // domains belong to threads (credentials(7)), and the kernel gives new threads those of the one that made them; so between

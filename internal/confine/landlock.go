@@ -17,6 +17,7 @@ const (
 	readRights  = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	writeRights = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE
+	treeRights = unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
 	// fileRights are those that a rule on a file may carry; landlock_add_rule(2) answers EINVAL to others.
 	fileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 
@@ -72,6 +73,9 @@ func openDomain(o Options) (*domain, error) {
 		}
 		return nil, fmt.Errorf("%w: landlock_create_ruleset(2): %w", ErrNoLandlock, errno)
 	}
+	if o.tree != "" && abi < 2 {
+		return &domain{-1}, nil // it would refuse links between folders of the tree
+	}
 	attr := handledRights(int(abi))
 	// The kernel takes a longer structure than it knows if the rest is zero (landlock_create_ruleset(2)).
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
@@ -88,6 +92,9 @@ func openDomain(o Options) (*domain, error) {
 
 func (d *domain) fill(o Options, handled uint64) error {
 	for _, path := range alwaysRead() {
+		if o.offline {
+			break
+		}
 		if err := d.allow(path, readRights&handled); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
@@ -102,7 +109,10 @@ func (d *domain) fill(o Options, handled uint64) error {
 			return err
 		}
 	}
-	return nil
+	if o.tree == "" {
+		return nil
+	}
+	return d.allow(o.tree, (readRights|writeRights|treeRights)&handled)
 }
 
 func (d *domain) allow(path string, rights uint64) error {

@@ -3,6 +3,8 @@
 package confine
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -48,7 +50,14 @@ func allowed(o Options, pid int) []rule {
 			rules = append(rules, rule{name: name, number: uint32(number), why: group.why}) //nolint:gosec // numbers are small
 		}
 	}
-	return append(rules, ofArchitecture()...)
+	rules = append(rules, ofArchitecture()...)
+	if o.tree != "" {
+		rules = append(rules, ofTrees()...)
+	}
+	if o.offline {
+		rules = slices.DeleteFunc(rules, func(r rule) bool { return slices.Contains(offlineNever, r.name) })
+	}
+	return rules
 }
 
 func bits2(arg, mask uint32, want ...uint32) condition {

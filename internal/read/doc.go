@@ -24,7 +24,7 @@
 // A request of the control socket takes 36 allocations (BenchmarkDecodeBody), an action 64
 // (BenchmarkDecodeAction). What is asked thousands of times a second, a tool call's arguments and a model's
 // stream, makes no nodes: github.com/go-json-experiment/json reads it, as strictly. Exactly is for what our
-// own programs wrote.
+// own programs wrote; State reads a file of that kind, and Replace writes one, whole or not.
 //
 // It does not protect against values that make no sense: that is what the checks are for. It fails by an
 // *InvalidError.

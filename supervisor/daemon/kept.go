@@ -23,7 +23,7 @@ const mostGrace = 5 * time.Minute
 func (d *Daemon) routes() []control.Route {
 	const one = "/v1/kept/{id}"
 	own := func(r control.Route) control.Route { r.Own = true; return r }
-	return []control.Route{
+	return append(d.imageRoutes(), []control.Route{
 		own(control.Route{Method: "POST", Path: "/v1/sandboxes", Do: d.start}),
 		kept("GET", "/v1/kept", d.listKept),
 		own(kept("POST", "/v1/kept", d.createKept)),
@@ -37,16 +37,23 @@ func (d *Daemon) routes() []control.Route {
 		kept("DELETE", one+"/snapshot", d.dropSnapshot),
 		kept("POST", one+"/rollback", d.rollbackKept),
 		own(kept("POST", one+"/fork", d.forkKept)),
-	}
+	}...)
 }
 
-// kept makes a route about kept sandboxes.
-func kept[T any](method, path string, do func(context.Context, control.Request, T) (any, error)) control.Route {
+// route makes one of a function that is given its body.
+func route[T any](method, path string, do func(context.Context, control.Request, T) (any, error)) control.Route {
 	return control.Route{Method: method, Path: path, Do: func(ctx context.Context, r control.Request) (any, error) {
 		var body T
 		if err := r.Read(&body); err != nil {
 			return nil, err
 		}
+		return do(ctx, r, body)
+	}}
+}
+
+// kept makes a route about kept sandboxes.
+func kept[T any](method, path string, do func(context.Context, control.Request, T) (any, error)) control.Route {
+	return route(method, path, func(ctx context.Context, r control.Request, body T) (any, error) {
 		if strings.Contains(path, "{id}") {
 			if err := checkName("the path", r.ID); err != nil {
 				return nil, err
@@ -59,7 +66,7 @@ func kept[T any](method, path string, do func(context.Context, control.Request, 
 			}
 		}
 		return v, err
-	}}
+	})
 }
 
 func checkName(field, name string) error {

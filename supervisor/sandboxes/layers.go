@@ -465,24 +465,45 @@ func (f Folder) Fork(ctx context.Context, from, snapshot string, still Still, to
 	if _, err := f.Load(to.Name); !errors.Is(err, ErrNone) { // told before anything is copied
 		return cmp.Or(err, ErrExists)
 	}
-	var of Sandbox
-	var files Files
-	if snapshot == "" {
-		err = f.settled(ctx, from, still, func(s *Sandbox, now Files) error {
-			of, files = *s, now
-			return nil
-		})
-	} else if of, err = f.Load(from); err == nil {
-		var snap Snapshot
-		snap, err = of.snapshot(snapshot)
-		files = snap.Files
-	}
+	of, files, err := f.filesOf(ctx, from, snapshot, still)
 	if err != nil {
 		return err
 	}
 	to.Ring, to.Image, to.Restart, to.Quota, to.Dir, to.Words = of.Ring, of.Image, of.Restart, of.Quota, of.Dir, of.Words
 	to.Files, to.Overlay = files, of.Overlay
 	return f.Create(ctx, to, complete)
+}
+
+// filesOf are those that a sandbox, or a snapshot of it, has in sealed layers. Whoever calls is making something.
+func (f Folder) filesOf(ctx context.Context, name, snapshot string, still Still) (of Sandbox, files Files, err error) {
+	if snapshot == "" {
+		err = f.settled(ctx, name, still, func(s *Sandbox, now Files) error {
+			of, files = *s, now
+			return nil
+		})
+		return of, files, err
+	}
+	if of, err = f.Load(name); err != nil {
+		return of, files, err
+	}
+	snap, err := of.snapshot(snapshot)
+	return of, snap.Files, err
+}
+
+// Sealed has use read the sealed layers of what a sandbox, or a snapshot of it, has, as SealedRoots gives them. Nobody changes or removes
+// them meanwhile. A sandbox that runs is asked to stand still for a copy, which is then removed.
+func (f Folder) Sealed(ctx context.Context, name, snapshot string, still Still, use func(s Sandbox) error) error {
+	making, err := f.making()
+	if err != nil {
+		return err
+	}
+	of, files, err := f.filesOf(ctx, name, snapshot, still)
+	if err == nil {
+		of.Files = files
+		err = use(of)
+	}
+	making.Close()
+	return errors.Join(err, f.prune())
 }
 
 // prune removes the layers that no sandbox names, unless somebody is about to; then a later one does. It removes nothing while what any

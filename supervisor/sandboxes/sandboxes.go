@@ -22,7 +22,6 @@ package sandboxes
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -179,26 +178,7 @@ func (f Folder) save(s Sandbox) error {
 	if err := fault.At("sandbox/save"); err != nil {
 		return err
 	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	at := f.about(s.Name)
-	file, err := os.OpenFile(at+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(text)
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := fault.At("sandbox/saved"); err != nil {
-		return err
-	}
-	if err := os.Rename(at+".new", at); err != nil {
-		return err
-	}
-	return sync(f.Of(s.Name))
+	return read.Replace(f.about(s.Name), s, func() error { return fault.At("sandbox/saved") })
 }
 
 func sync(dir string) error {
@@ -215,21 +195,12 @@ func (f Folder) Load(name string) (s Sandbox, err error) {
 	if err := CheckName(name); err != nil {
 		return s, err
 	}
-	text, _, err := read.Regular(f.about(name), 1<<20)
+	err = read.State(f.about(name), 1<<20, Version, &s)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, ErrNone
 	}
 	if err != nil {
 		return s, err
-	}
-	var of struct {
-		Version int `json:"version"`
-	}
-	if json.Unmarshal(text, &of) == nil && of.Version != Version {
-		return s, fmt.Errorf("the state of sandbox %s has version %d, and this agentrun knows %d", name, of.Version, Version)
-	}
-	if err := read.Exactly(text, &s); err != nil {
-		return s, fmt.Errorf("%s: %w", f.about(name), err)
 	}
 	s.Name = name
 	return s, s.checkLayers()

@@ -75,6 +75,7 @@ async function main() {
   await call("snapshotKept", { id: "dev" }, { name: "one" }); await call("forkKept", { id: "dev" }, { to: "fork", snapshot: "one" }); await call("removeKept", { id: "fork" }, null, { data: {} });
   await call("rollbackKept", { id: "dev" }, { name: "one" }); await call("dropKeptSnapshot", { id: "dev" }, null, { data: { name: "one" } });
   await call("renameKept", { id: "dev" }, { to: "other" }); await call("keepKept", { id: "other" }, { for_ns: 3600e9 }); await call("removeKept", { id: "other" }, null, { data: { force: false } });
+  await call("images"); await call("pullImage", null, { name: "127.0.0.1:1/none:1" }); await call("removeImage", null, null, { data: { name: "none:1" } });
   await call("metrics");
   console.log(JSON.stringify({ said, wrong, not: Object.keys(operations).filter((o) => !(o in said)) }));
 }
@@ -111,6 +112,7 @@ func TestM23ClientFromTheDocument(t *testing.T) {
 	refused := map[string]any{ // the agent is held when it is to be given a grant; the others are of nothing that there is
 		"grant": 403.0, "release": 403.0, "revokeGrant": 404.0, "approval": 404.0, "approve": 404.0, "deny": 404.0, "undoCall": 404.0,
 		"showChallenge": 404.0, "verifyChallenge": 404.0, "confirm": 404.0, "unblock": 404.0,
+		"pullImage": 400.0, "removeImage": 404.0,
 	}
 	for _, name := range slices.Sorted(maps.Keys(got.Said)) {
 		want, ok := refused[name]

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pack
+
+import (
+	"archive/tar"
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Layout is an OCI layout (image-spec, image-layout.md) that is being written. Its layers aren't compressed: engines do that when they push.
+type Layout struct{ dir string }
+
+// Blob is a file of one, by what it has.
+type Blob struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int64             `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+const (
+	layerType    = "application/vnd.oci.image.layer.v1.tar"
+	configType   = "application/vnd.oci.image.config.v1+json"
+	manifestType = "application/vnd.oci.image.manifest.v1+json"
+	indexType    = "application/vnd.oci.image.index.v1+json"
+)
+
+// NewLayout begins one in a folder that isn't there yet.
+func NewLayout(dir string) (*Layout, error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	return &Layout{dir}, os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755)
+}
+
+// Layer writes one.
+func (l *Layout) Layer(write func(io.Writer) error) (Blob, error) { return l.blob(layerType, write) }
+
+func (l *Layout) blob(kind string, write func(io.Writer) error) (b Blob, err error) {
+	f, err := os.CreateTemp(l.dir, ".blob-")
+	if err != nil {
+		return b, err
+	}
+	sum, out := sha256.New(), bufio.NewWriterSize(f, 1<<18)
+	err = write(io.MultiWriter(out, sum))
+	info, serr := f.Stat()
+	if err = errors.Join(err, out.Flush(), serr); err == nil {
+		info, err = f.Stat()
+	}
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return b, errors.Join(err, os.Remove(f.Name()))
+	}
+	hash := hex.EncodeToString(sum.Sum(nil))
+	return Blob{MediaType: kind, Digest: "sha256:" + hash, Size: info.Size()}, os.Rename(f.Name(), filepath.Join(l.dir, "blobs", "sha256", hash))
+}
+
+func (l *Layout) json(kind string, v any) (Blob, error) {
+	return l.blob(kind, func(to io.Writer) error { return json.NewEncoder(to).Encode(v) })
+}
+
+// Config is an image's configuration (image-spec, config.md).
+type Config struct {
+	Created      time.Time       `json:"created"`
+	Architecture string          `json:"architecture"`
+	OS           string          `json:"os"`
+	Variant      string          `json:"variant,omitempty"`
+	Config       json.RawMessage `json:"config"`
+	RootFS       RootFS          `json:"rootfs"`
+	History      []Step          `json:"history"`
+}
+
+// RootFS names the layers by their content.
+type RootFS struct {
+	Type    string   `json:"type"`
+	DiffIDs []string `json:"diff_ids"`
+}
+
+// Step is how one layer came to be.
+type Step struct {
+	Created   time.Time `json:"created"`
+	CreatedBy string    `json:"created_by"`
+}
+
+// Finish writes what makes the layers, the lowest first, an image. Until then the folder is none.
+func (l *Layout) Finish(name string, c Config, layers ...Blob) error {
+	c.RootFS.Type = "layers"
+	for _, b := range layers {
+		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, b.Digest)
+	}
+	config, err := l.json(configType, c)
+	if err != nil {
+		return err
+	}
+	manifest, err := l.json(manifestType, map[string]any{"schemaVersion": 2, "mediaType": manifestType, "config": config, "layers": layers})
+	if err != nil {
+		return err
+	}
+	manifest.Annotations = map[string]string{"org.opencontainers.image.ref.name": name}
+	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": []Blob{manifest}})
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(l.dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644), //nolint:gosec // for every engine to read
+		os.WriteFile(filepath.Join(l.dir, "index.json"), index, 0o644),                                    //nolint:gosec // as above
+	)
+}
+
+// Archive writes a layout as one tar.
+func Archive(to io.Writer, dir string) error {
+	w := tar.NewWriter(to)
+	return errors.Join(w.AddFS(os.DirFS(dir)), w.Close())
+}
