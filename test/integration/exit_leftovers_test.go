@@ -127,7 +127,9 @@ func TestM22QuarantineCutsTunnels(t *testing.T) {
 	x.n.must("agent", "quarantine", "walker", "--reason", "test")
 	took := eventually(t, 10*time.Second, "end of the tunnel", func() bool { return open.Load() == 0 })
 	t.Logf("cut %v after the command had ended", took)
-	c.release()
+	if err := c.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 	c.finish(t)
 }
 
