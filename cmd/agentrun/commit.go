@@ -48,7 +48,7 @@ func (g *global) commit(c *cli.Context, a []string) (err error) {
 	q.Name, q.Snapshot, _ = strings.Cut(a[0], "@")
 	fail := func(err error) error { return fmt.Errorf("commit %.64q: %w", q.Name, err) }
 	if err := images.CheckName(q.As); err != nil || strings.Contains(q.As, "@") || strings.HasPrefix(q.As, "sha256:") {
-		return usageError(c, fail(errors.Join(err, fmt.Errorf("%.200q: want a name with or without a tag, as tools:8", q.As))), false)
+		return usageError(c, fail(fmt.Errorf("%.200q is no name that an image can get: want one with or without a tag, as tools:8", q.As)), false)
 	}
 	if g.ImagePolicy.SignedBy != "" {
 		return hinted.New(fail(errors.New("this node takes signed images only (images.signed_by), and nobody has signed this one")), "commit it on another node, sign it, and pull it here")

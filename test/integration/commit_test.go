@@ -246,7 +246,7 @@ func TestM2CommitRefuses(t *testing.T) {
 		{"no kept sandbox", []string{"commit", "none", "x"}},
 		{"no snapshot", []string{"commit", "one@none", "x"}},
 		{"want a name", []string{"commit", "one", "x@sha256:" + strings.Repeat("0", 64)}},
-		{"no name of an image", []string{"commit", "one", "a b"}},
+		{"no name that an image can get", []string{"commit", "one", "a b"}},
 		{"is there already", []string{"commit", "--output", there, "one", "x"}},
 		{"is there already", []string{"commit", "--oci-layout", there, "one", "x"}},
 		{"signed images only", append(slices.Clone(signed), "commit", "one", "x")},
