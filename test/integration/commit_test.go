@@ -245,7 +245,7 @@ func TestM2CommitRefuses(t *testing.T) {
 		{"in ring 2 its root is read-only", []string{"commit", "two", "x"}},
 		{"no kept sandbox", []string{"commit", "none", "x"}},
 		{"no snapshot", []string{"commit", "one@none", "x"}},
-		{"want a name", []string{"commit", "one", "x@sha256:" + strings.Repeat("0", 64)}},
+		{"want one with or without a tag", []string{"commit", "one", "x@sha256:" + strings.Repeat("0", 64)}},
 		{"no name that an image can get", []string{"commit", "one", "a b"}},
 		{"is there already", []string{"commit", "--output", there, "one", "x"}},
 		{"is there already", []string{"commit", "--oci-layout", there, "one", "x"}},
