@@ -181,7 +181,7 @@ func BenchmarkCreateSteps(b *testing.B) {
 	for b.Loop() {
 		name := newName()
 		var g *Group
-		ng.time(func() { g = newGroup(h, name) })
+		ng.time(func() { g = newGroup(h, "", name) })
 		mk.time(func() {
 			for _, hi := range g.hiers {
 				if hi.used {

@@ -63,7 +63,7 @@ func run(m *testing.M) int {
 	code := m.Run()
 	reap()
 	h, _ := Inspect()
-	for _, hi := range newGroup(h, parent).hiers {
+	for _, hi := range newGroup(h, "", parent).hiers {
 		if _, err := os.Lstat(hi.dir); !errors.Is(err, fs.ErrNotExist) {
 			fmt.Fprintln(os.Stderr, "LEFT BEHIND:", hi.dir, err)
 			code = 1
@@ -452,7 +452,9 @@ func TestLimitsRefuse(t *testing.T) {
 func TestNameRefuse(t *testing.T) {
 	for _, n := range []string{"", "/", ".", "..", "agentrun", "agentrun/", "/agentrun/a", "agentrun/..", "agentrun/../x", "agentrun/.", "agentrun//a",
 		"agentrun/a/../../x", "system.slice/a", "agentrunx/a", "agentrun-/a", "agentrun/a\nb", "agentrun/a b", "agentrun/cgroup.procs", "agentrun/-a",
-		"agentrun/a\x00b", "agentrun/ä", "agentrun/" + strings.Repeat("a", 129), "agentrun" + strings.Repeat("/a", 8)} {
+		"agentrun/a\x00b", "agentrun/ä", "agentrun/" + strings.Repeat("a", 129), "agentrun" + strings.Repeat("/a", 8),
+		"../agentrun/a", "a/../agentrun/b", "a//agentrun/b", "./agentrun/b", "/a/agentrun/b", "a\x00/agentrun/b", "a/agentrun", "a/agentrun/..", "a/agentrunx/b",
+		strings.Repeat("a/", 17) + "agentrun/b", strings.Repeat("a", 256) + "/agentrun/b"} {
 		if _, err := Create(n, limits); !errors.Is(err, errBadName) {
 			t.Errorf("Create(%q) = %v", n, err)
 		}
@@ -559,7 +561,7 @@ func TestCreate(t *testing.T) {
 		var got []string
 		for c, p := range g.Paths() {
 			got = append(got, c)
-			if !strings.HasSuffix(p, "/"+g.Home()) {
+			if !strings.HasSuffix(p, g.Place(c)) {
 				t.Errorf("path of %q is %s", c, p)
 			}
 		}
@@ -715,7 +717,7 @@ func TestAdd(t *testing.T) {
 		}
 		for _, pid := range pids {
 			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-			if n := strings.Count(string(b), ":/"+g.Home()+"\n"); n != len(g.Paths()) {
+			if n := strings.Count(string(b), ":"+g.Place(map[bool]string{true: "", false: "cpu"}[g.mode == V2])+"\n"); n != len(g.Paths()) {
 				t.Errorf("pid %d is in %d of %d hierarchies:\n%s", pid, n, len(g.Paths()), b)
 			}
 		}
@@ -750,7 +752,7 @@ func TestBirth(t *testing.T) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(b.Folder.Fd())}
 		}
 		out, err := cmd.CombinedOutput()
-		if n := strings.Count(string(out), ":/"+g.Home()+"\n"); err != nil || n != len(g.Paths()) {
+		if n := strings.Count(string(out), ":"+g.Place(map[bool]string{true: "", false: "cpu"}[g.mode == V2])+"\n"); err != nil || n != len(g.Paths()) {
 			t.Errorf("in %d of %d hierarchies, %v:\n%s", n, len(g.Paths()), err, out)
 		}
 	})

@@ -461,7 +461,7 @@ const removeBound = 2 * time.Second
 func (g *Group) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeBound)
 	defer cancel()
-	if g.mode != V2 && g.nested() {
+	if g.mode != V2 && (g.nested() || g.guest()) {
 		// The kernel goes by the quota of a removed group until it has forgotten it, some grace periods later (sched_release_group), and
 		// meanwhile refuses the one above a smaller one (EINVAL).
 		_ = g.Unthrottle() // not there, most often

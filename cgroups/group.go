@@ -75,24 +75,50 @@ func isFirst(s string) bool {
 }
 
 // checkName accepts "agentrun/<id>" and deeper, or "agentrun-<suffix>/<id>". A group within another one's is a child's. The name becomes a path that is created, killed and removed
-// by root, so everything that is not plainly ours is refused.
-func checkName(name string, minDepth int) error {
+// by root, so everything that is not plainly ours is refused. Groups of others' may stand before it ("docker/agentrun/<id>"), in which ours
+// then is; they are only looked for, and split off as above.
+func checkName(name string, minDepth int) (above, own string, err error) {
 	parts := strings.Split(name, "/")
-	if len(parts) < minDepth || len(parts) > 8 || !isFirst(parts[0]) {
-		return fmt.Errorf("%w: %q", errBadName, name)
+	first := max(slices.IndexFunc(parts, isFirst), 0)
+	ours := parts[first:]
+	if len(ours) < minDepth || len(ours) > 8 || first > 16 || !isFirst(ours[0]) {
+		return "", "", fmt.Errorf("%w: %q", errBadName, name)
 	}
-	for _, p := range parts[1:] {
-		if !isComponent(p) {
-			return fmt.Errorf("%w: %q (component %q)", errBadName, name, p)
+	for _, p := range parts[:first] {
+		if p == "" || p == "." || p == ".." || len(p) > 255 || strings.IndexByte(p, 0) >= 0 {
+			return "", "", fmt.Errorf("%w: %q (component %q)", errBadName, name, p)
 		}
 	}
-	return nil
+	for _, p := range ours[1:] {
+		if !isComponent(p) {
+			return "", "", fmt.Errorf("%w: %q (component %q)", errBadName, name, p)
+		}
+	}
+	return strings.Join(parts[:first], "/"), strings.Join(ours, "/"), nil
+}
+
+// Within is the name of a group of ours in what the path of another's group leads to, as engines say where a container's is to be; where there
+// is nothing of that path, it is the name itself. A path into one of ours is refused: that belongs to another run.
+func Within(at, name string) (string, error) {
+	above := strings.TrimPrefix(path.Clean("/"+at), "/")
+	if above == "" {
+		return name, nil
+	}
+	if slices.ContainsFunc(strings.Split(above, "/"), isFirst) {
+		return "", fmt.Errorf("cgroup %.200q is agentrun's own", at)
+	}
+	g, err := find(above+"/"+name, 1)
+	if err != nil || !slices.ContainsFunc(g.hiers, func(h hier) bool { return h.used && h.above != "" }) {
+		return name, err
+	}
+	return g.name, nil
 }
 
 // hier is the group's place in one mounted hierarchy. Controllers mounted together (cpu,cpuacct) share one.
 type hier struct {
 	controllers []string // "" is the v2 tree
 	mount       string
+	above       string // another's group that ours are in; empty: none
 	dir         string
 	v2          bool
 	used        bool // we create and fill it; the others are only looked at for leftovers
@@ -108,6 +134,7 @@ func (h hier) label() string {
 // Group is one sandbox's cgroup in every hierarchy. Methods may be called from any goroutine.
 type Group struct {
 	name  string
+	own   string // part of it: see checkName
 	mode  Mode
 	hiers []hier
 
@@ -121,8 +148,8 @@ type Group struct {
 	swap   string
 }
 
-func newGroup(h Host, name string) *Group {
-	g := &Group{name: name, mode: h.Mode, killing: make(chan struct{}, 1)}
+func newGroup(h Host, above, own string) *Group {
+	g := &Group{name: path.Join(above, own), own: own, mode: h.Mode, killing: make(chan struct{}, 1)}
 	byMount := map[string]int{}
 	for _, c := range slices.Sorted(maps.Keys(h.V1)) {
 		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct
@@ -133,13 +160,33 @@ func newGroup(h Host, name string) *Group {
 			continue
 		}
 		byMount[m] = len(g.hiers)
-		g.hiers = append(g.hiers, hier{controllers: []string{c}, mount: m, dir: filepath.Join(m, name), used: used})
+		at := begin(m, above, own)
+		g.hiers = append(g.hiers, hier{controllers: []string{c}, mount: m, above: at, dir: filepath.Join(m, at, own), used: used})
 	}
 	if h.Unified != "" {
 		// First in order: a process that is in anything of ours is then reached by cgroup.kill.
-		g.hiers = slices.Insert(g.hiers, 0, hier{controllers: []string{""}, mount: h.Unified, dir: filepath.Join(h.Unified, name), v2: true, used: true})
+		at := begin(h.Unified, above, own)
+		g.hiers = slices.Insert(g.hiers, 0, hier{controllers: []string{""}, mount: h.Unified, above: at, dir: filepath.Join(h.Unified, at, own), v2: true, used: true})
 	}
 	return g
+}
+
+// begin is where ours begin in a hierarchy: where the group is already, and else as near to above as there are groups. On v1 each has its own,
+// and what isn't there limits nothing. Nothing is made of it: it would be left behind, since nobody knows whose it is.
+func begin(mount, above, own string) string {
+	parts := strings.Split(own, "/")
+	own = path.Join(parts[:min(2, len(parts))]...) // a group within it is where it is
+	isDir := func(dir string) bool { info, err := os.Lstat(dir); return err == nil && info.IsDir() }
+	nearest := ""
+	for at := above; at != "" && at != "."; at = path.Dir(at) {
+		if isDir(filepath.Join(mount, at, own)) {
+			return at
+		}
+		if nearest == "" && isDir(filepath.Join(mount, at)) {
+			nearest = at
+		}
+	}
+	return nearest
 }
 
 // Create makes the group in every hierarchy and sets its limits, read back as proof. The name must be free in all of them: a leftover or
@@ -150,7 +197,8 @@ func Create(name string, l Limits) (_ *Group, err error) {
 			err = fmt.Errorf("create cgroup %s: %w", name, err)
 		}
 	}()
-	if err := checkName(name, 2); err != nil {
+	above, own, err := checkName(name, 2)
+	if err != nil {
 		return nil, err
 	}
 	if err := l.Validate(); err != nil {
@@ -160,7 +208,7 @@ func Create(name string, l Limits) (_ *Group, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g := newGroup(h, name)
+	g := newGroup(h, above, own)
 	var made []string
 	defer func() {
 		if err == nil {
@@ -180,7 +228,7 @@ func Create(name string, l Limits) (_ *Group, err error) {
 		if !hi.used {
 			continue
 		}
-		if err := mkdirGroup(hi, name); err != nil {
+		if err := mkdirGroup(hi, own); err != nil {
 			return nil, fmt.Errorf("controller %s: %w", hi.label(), err)
 		}
 		made = append(made, hi.dir)
@@ -189,13 +237,13 @@ func Create(name string, l Limits) (_ *Group, err error) {
 		}
 	}
 	if g.mode == V2 {
-		home := filepath.Join(h.Unified, g.Home())
+		home := g.home(g.hiers[0])
 		if err := os.Mkdir(home, 0o755); err != nil {
 			return nil, err
 		}
 		made = append(made, home)
 		for _, c := range neededV2 {
-			if err := enable(h.Unified, g.Home(), c); err != nil {
+			if err := enable(h.Unified, g.Place("")[1:], c); err != nil {
 				return nil, fmt.Errorf("controller %s: %w", c, err)
 			}
 		}
@@ -217,11 +265,11 @@ func Create(name string, l Limits) (_ *Group, err error) {
 
 // mkdirGroup makes the group exclusively. The folder of all groups may vanish in between: the end of another run removes it when it is
 // empty. A group above that is gone is not made again: it would be one without limits.
-func mkdirGroup(hi hier, name string) error {
-	first, within, _ := strings.Cut(name, "/")
+func mkdirGroup(hi hier, own string) error {
+	first, within, _ := strings.Cut(own, "/")
 	var err error
 	for range 16 {
-		if err = os.Mkdir(filepath.Join(hi.mount, first), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		if err = os.Mkdir(filepath.Join(hi.mount, hi.above, first), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 		if err = os.Mkdir(hi.dir, 0o755); !errors.Is(err, os.ErrNotExist) || strings.Contains(within, "/") {
@@ -235,15 +283,17 @@ func mkdirGroup(hi hier, name string) error {
 // (cgroup-v2.rst, "No Internal Process Constraint").
 const homeName = "agent"
 
-// Home is the name of the group that the processes are in: on v2 a leaf of this one, which has the limits.
-func (g *Group) Home() string {
-	if g.mode == V2 {
-		return g.name + "/" + homeName
+// Place is where the processes are in a hierarchy, as /proc/PID/cgroup has it of who is in none: on v2 in a leaf of this group, which has the limits.
+func (g *Group) Place(controller string) string {
+	for _, h := range g.hiers {
+		if slices.Contains(h.controllers, controller) {
+			return strings.TrimPrefix(g.home(h), h.mount)
+		}
 	}
-	return g.name
+	return ""
 }
 
-// home is the folder of Home in a hierarchy.
+// home is the folder of its processes in a hierarchy.
 func (g *Group) home(h hier) string {
 	if g.mode == V2 && h.v2 {
 		return filepath.Join(h.dir, homeName)
@@ -254,18 +304,28 @@ func (g *Group) home(h hier) string {
 // withinParent has what the group above limits hold for this one too. Kernels before 5.11 count a v1 group's memory in those above it
 // only where each of them says so, which one without groups in it may still begin to (memory.rst, 6.1).
 func (g *Group) withinParent() error {
-	if g.mode == V2 || !g.nested() {
+	if g.mode == V2 || !g.nested() && !g.guest() {
 		return nil
 	}
-	f := filepath.Join(filepath.Dir(g.dir("memory")), "memory.use_hierarchy")
+	above := filepath.Dir(g.dir("memory"))
+	if !g.nested() {
+		above = filepath.Dir(above) // another's
+	}
+	f := filepath.Join(above, "memory.use_hierarchy")
 	if on, err := readFile(f); err != nil || on != "0" {
 		return nil // newer ones always do, and may have no such file
+	}
+	if !g.nested() {
+		return fmt.Errorf("%s is 0: its limit would not hold for groups in it", f)
 	}
 	return writeFile(f, "1")
 }
 
 // nested tells whether the group is in another one that has limits.
-func (g *Group) nested() bool { return strings.Count(g.name, "/") > 1 }
+func (g *Group) nested() bool { return strings.Count(g.own, "/") > 1 }
+
+// guest tells whether it is in a group of another's, which may have limits.
+func (g *Group) guest() bool { return g.own != g.name }
 
 // enable makes one v2 controller available in the group, looking first: writing subtree_control takes the global cgroup lock even when
 // nothing changes, and every run after the first finds it enabled. It looks for the controller's file: cgroup.controllers names a
@@ -315,14 +375,15 @@ func Open(name string) (*Group, error) {
 
 // find gives the group of a name that may be ours, also on a host that lacks a controller.
 func find(name string, minDepth int) (*Group, error) {
-	if err := checkName(name, minDepth); err != nil {
+	above, own, err := checkName(name, minDepth)
+	if err != nil {
 		return nil, err
 	}
 	h, err := host()
 	if err != nil && h.Mode == Invalid {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return newGroup(h, name), nil
+	return newGroup(h, above, own), nil
 }
 
 // Name is the relative name given to Create.
@@ -429,18 +490,22 @@ func (g *Group) applyLocked(new, have Limits) error {
 	return g.applyMemoryV1(new)
 }
 
-// quotaOf is the quota that limits give the group. On v1 it is never more than that of the group above, which the kernel refuses
+// quotaOf is the quota that limits give the group. On v1 it is never more than that of a group above, which the kernel refuses
 // (tg_cfs_schedulable_down, EINVAL); v2 takes both as they are and holds to the smaller.
 func (g *Group) quotaOf(l Limits) int64 {
 	q := l.quota()
-	if g.mode == V2 || !g.nested() {
+	if g.mode == V2 || !g.nested() && !g.guest() {
 		return q
 	}
-	above, err := readInt(filepath.Join(filepath.Dir(g.dir("cpu")), g.files().quota))
-	if err != nil || above <= 0 {
-		return q
+	for dir := filepath.Dir(g.dir("cpu")); ; dir = filepath.Dir(dir) {
+		above, err := readInt(filepath.Join(dir, g.files().quota))
+		if err != nil { // the hierarchy's root has none
+			return q
+		}
+		if period, err := readInt(filepath.Join(dir, "cpu.cfs_period_us")); err == nil && above > 0 && period > 0 {
+			q = min(q, above*cpuPeriod/period)
+		}
 	}
-	return min(q, above)
 }
 
 // setQuota writes the CPU quota. On v1 those within the group that have more are lowered first, for the same reason; one that is just

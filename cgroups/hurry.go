@@ -23,7 +23,7 @@ const hurried = 16
 func (g *Group) hurry() (settle func()) {
 	g.stopYielding()
 	var raised []*share
-	for dir, n := g.dir("cpu"), strings.Count(g.name, "/"); dir != "" && n >= 0; dir, n = filepath.Dir(dir), n-1 {
+	for dir, n := g.dir("cpu"), strings.Count(g.own, "/"); dir != "" && n >= 0; dir, n = filepath.Dir(dir), n-1 {
 		if s := g.share(dir); s != nil && s.raise() {
 			raised = append(raised, s)
 		}
@@ -145,7 +145,7 @@ func (s *share) is(weight string) bool {
 // folder is the group of all groups: what the host's own are beside.
 func (g *Group) folder() string {
 	dir := g.dir("cpu")
-	for range strings.Count(g.name, "/") {
+	for range strings.Count(g.own, "/") {
 		dir = filepath.Dir(dir)
 	}
 	return dir

@@ -48,10 +48,10 @@ func (p *Plan) command(waited bool) *stub.Command {
 var lateCalls = []string{"chdir", "landlock_restrict_self"}
 
 // mayWait says whether the agent's process can be made before its command is known. Its filter must let it do
-// the rest; what it may execute must not hang on the command (mode tools); and a terminal is opened with the
-// run.
+// the rest; what it may execute must not hang on the command (mode tools); a terminal is opened with the run; and a bundle's
+// filter comes with its container.
 func (p *Plan) mayWait() bool {
-	return p.filterSum != [32]byte{} && !p.TTY && !p.onlyTools() && !slices.ContainsFunc(lateCalls, func(call string) bool { return !letsPass(&p.profile, call) })
+	return p.filterSum != [32]byte{} && p.bundle.Len() == 0 && !p.TTY && !p.onlyTools() && !slices.ContainsFunc(lateCalls, func(call string) bool { return !letsPass(&p.profile, call) })
 }
 
 // splitRules tells Landlock's rules about the workspace from the others, as split does with the entries.

@@ -10,8 +10,10 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/read"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/seccomp"
@@ -87,6 +89,23 @@ func (p *Plan) checkStubCalls() error {
 	return nil
 }
 
+// planBundle adds the filter of a container's bundle. The launch's own calls must pass it.
+func (p *Plan) planBundle(s *specs.LinuxSeccomp) (err error) {
+	if s == nil {
+		return nil
+	}
+	if p.bundle, err = seccomp.OfBundle(s); err != nil {
+		return err
+	}
+	for _, name := range append([]string{"execve"}, stubCalls...) {
+		if !p.bundle.Lets(name) {
+			return read.Bad("linux.seccomp", "it stops system call %s, which the launch itself uses after the filter is in place", name)
+		}
+	}
+	p.Seccomp.Bundle = p.bundle.Digest()
+	return nil
+}
+
 // letsPass says that a call is allowed whatever its arguments are.
 func letsPass(p *profiles.Profile, name string) bool {
 	i := slices.IndexFunc(p.Syscalls, func(r profiles.SyscallRule) bool { return slices.Contains(r.Names, name) })
@@ -114,6 +133,7 @@ type warden struct {
 	// refused hears of each refusal before the caller does, with the ring that it aims at, or byProfile.
 	refused func(seccomp.Call, seccomp.Answer, seccomp.Event, rings.Ring)
 	profile *profiles.Profile       // the plan's
+	bundle  seccomp.Program         // the plan's
 	live    *atomic.Pointer[rights] // those of the live ring, for every warden of the run; nil, or of nil: the plan's
 	sockets *socketCount
 	killed  atomic.Pointer[string] // what that process was killed for; nil: it wasn't
@@ -123,7 +143,7 @@ type warden struct {
 // chain.
 func (w *warden) joined(pid int) *warden {
 	return &warden{
-		subprocess: w.subprocess, programs: w.programs, agentPID: pid, recorder: w.recorder, refused: w.refused, profile: w.profile,
+		subprocess: w.subprocess, programs: w.programs, agentPID: pid, recorder: w.recorder, refused: w.refused, profile: w.profile, bundle: w.bundle,
 		live: w.live, sockets: w.sockets,
 	}
 }
@@ -177,8 +197,21 @@ func (w *warden) answer(c seccomp.Call) seccomp.Answer {
 		return w.clone3(r, c)
 	}
 	a, called := w.decide(r, c)
+	if a.Allowed() && w.bundle.Len() > 0 {
+		a, called = w.within(c), noAttempt
+	}
 	if !a.Allowed() {
 		w.tell(r, c, a, called)
+	}
+	return a
+}
+
+// within is what the bundle's filter has to say of a call that the ring lets run. Those that the ring's filter lets run by itself come to
+// it in the kernel.
+func (w *warden) within(c seccomp.Call) seccomp.Answer {
+	a := w.bundle.Answer(c)
+	if a == seccomp.Kill() {
+		return w.kill(c)
 	}
 	return a
 }

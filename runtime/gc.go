@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,8 +50,8 @@ func lockRun(runDir, id string) (*os.File, error) {
 	}
 }
 
-// newLock makes a run's lock. It is held before it has a name, so no collector ever finds it free.
-func newLock(runDir, id string) (*os.File, error) {
+// newLock makes a run's lock, which says where its cgroup is. It is held before it has a name, so no collector ever finds it free.
+func newLock(runDir, id, cgroup string) (*os.File, error) {
 	dir := filepath.Join(runDir, locksDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -61,6 +62,9 @@ func newLock(runDir, id string) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), filepath.Join(dir, id))
 	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil && isGuest(cgroup) {
+		_, err = f.WriteString(cgroup)
+	}
 	if err == nil {
 		// linkat(2): the way to name an O_TMPFILE without CAP_DAC_READ_SEARCH.
 		err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, f.Name(), unix.AT_SYMLINK_FOLLOW)
@@ -240,7 +244,16 @@ func collectOne(ctx context.Context, runDir, id string, lock *os.File) error {
 	if !haveCgroups() { // its agents died with their pid 1, and that with its supervisor
 		return removeRun(runDir, id, lock)
 	}
-	for _, name := range []string{cgroupParent + "/" + id, cgroupParent + "/" + id + gatewaySuffix} {
+	names := []string{cgroupParent + "/" + id, cgroupParent + "/" + id + gatewaySuffix}
+	guest, err := io.ReadAll(io.NewSectionReader(lock, 0, unix.PathMax))
+	if err != nil {
+		lock.Close()
+		return err
+	}
+	if len(guest) > 0 {
+		names = append(names, string(guest))
+	}
+	for _, name := range names {
 		g, err := cgroups.Open(name)
 		if err == nil {
 			if _, err = g.Kill(ctx); err == nil {
@@ -252,5 +265,22 @@ func collectOne(ctx context.Context, runDir, id string, lock *os.File) error {
 			return err
 		}
 	}
+	if err := leaveGuest(string(guest)); err != nil {
+		lock.Close()
+		return err
+	}
 	return removeRun(runDir, id, lock)
+}
+
+// isGuest tells of a run's cgroup that it is in one of another's, and not in the common one.
+func isGuest(cgroup string) bool { return cgroup != "" && !strings.HasPrefix(cgroup, cgroupParent+"/") }
+
+// leaveGuest removes the folder of ours in a group of another's after the last run there.
+func leaveGuest(cgroup string) error {
+	if !isGuest(cgroup) {
+		return nil
+	}
+	above, _, _ := strings.Cut(cgroup, "/"+cgroupParent+"/")
+	_, err := cgroups.RemoveParentIfEmpty(above + "/" + cgroupParent)
+	return err
 }

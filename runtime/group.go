@@ -23,8 +23,8 @@ import (
 // again: the undo of a launch, the guard and an operator may all do so at once. What is asked of a group that
 // is empty or gone is answered so, or an error; nobody may take it for a limit that holds.
 type group interface {
-	Home() string                  // the cgroup that its processes are in; empty: none
-	Birth() (cgroups.Birth, error) // how a process gets in by itself
+	Place(controller string) string // where its processes are, as /proc/PID/cgroup has it; empty: nowhere
+	Birth() (cgroups.Birth, error)  // how a process gets in by itself
 	Add(pid int) error
 	Update(l cgroups.Limits) error
 	Limits() cgroups.Limits
@@ -75,7 +75,7 @@ func (b *bareGroup) hold(pid int) error {
 	return nil
 }
 
-func (b *bareGroup) Home() string                  { return "" }
+func (b *bareGroup) Place(string) string           { return "" }
 func (b *bareGroup) Birth() (cgroups.Birth, error) { return cgroups.Birth{}, nil }
 func (b *bareGroup) Add(int) error                 { return nil }
 func (b *bareGroup) Verify() error                 { return nil }

@@ -241,7 +241,7 @@ func (l *launch) down() error {
 // looks.
 func (l *launch) makeFolder() (err error) {
 	l.dir = filepath.Join(l.opt.RunDir, sandboxesDir, l.plan.ID)
-	if l.lock, err = newLock(l.opt.RunDir, l.plan.ID); err != nil {
+	if l.lock, err = newLock(l.opt.RunDir, l.plan.ID, l.plan.Cgroup); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(l.dir), 0o700); err != nil {
@@ -369,7 +369,7 @@ func (l *launch) removeCgroup() error {
 		}
 		errs = append(errs, r.leave(ctx))
 	}
-	return errors.Join(append(errs, l.group.Remove(ctx), releaseParent(l.parent))...)
+	return errors.Join(append(errs, l.group.Remove(ctx), leaveGuest(l.plan.Cgroup), releaseParent(l.parent))...)
 }
 
 // makeNetwork only starts: it takes a millisecond, on a thread of its own, beside the steps that

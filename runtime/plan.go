@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/cgroups"
 	"agentrun/fsjail"
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/mounts"
@@ -111,7 +112,7 @@ type Plan struct {
 	Steps        []PlanStep            `json:"steps"`
 	Digest       string                `json:"digest"`
 
-	within      string // the parent's cgroup; empty: it has no parent
+	within      string // the parent's cgroup, or the common one in a cgroup of another's; empty: neither
 	lookedAtIDs bool   // for set-ID files, and what there is was told; else at the start, and when a folder is opened for writing
 	bare        bool   // rootless without a delegated cgroup: the pid namespace is all that holds the run
 	shared      bool   // rootless with a writable host folder: the agent has the user's own id
@@ -121,6 +122,7 @@ type Plan struct {
 	profile     profiles.Profile
 	filter      seccomp.Filter
 	filterSum   [32]byte        // its digest
+	bundle      seccomp.Program // of a container's bundle: what the filter lets pass it must let pass, too; empty: there is none
 	programs    map[string]bool // mode tools: all that may be executed, by path inside
 	layered     bool            // an overlay's changes last, without the root's
 	overlayDir  string          // Spec.OverlayDir
@@ -141,6 +143,7 @@ type PlanSeccomp struct {
 	Rules        int    `json:"rules"`
 	Unlisted     string `json:"unlisted"`
 	WaitKillable bool   `json:"wait_killable"`
+	Bundle       string `json:"bundle,omitempty"` // digest of the bundle's own filter, which holds beside
 }
 
 // Missing is a protection that was asked for and that this host can't give.
@@ -189,6 +192,12 @@ func NewPlan(s Spec) (*Plan, error) {
 	if s.Profile.Safety.On() {
 		p.Safety = &s.Profile.Safety
 	}
+	if s.CgroupAbove != "" {
+		var err error
+		if p.within, err = cgroups.Within(s.CgroupAbove, cgroupParent); err != nil {
+			return nil, err
+		}
+	}
 	p.Cgroup = p.cgroupOf()
 	for _, st := range steps {
 		p.Steps = append(p.Steps, PlanStep{st.name, st.why})
@@ -213,6 +222,9 @@ func NewPlan(s Spec) (*Plan, error) {
 	p.planEnv(&s)
 	p.ProfileSum = <-profileSum
 	if err := filters.plan(p); err != nil {
+		return nil, err
+	}
+	if err := p.planBundle(s.Seccomp); err != nil {
 		return nil, err
 	}
 	return p, p.sum()

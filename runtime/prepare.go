@@ -64,7 +64,7 @@ func Prepare(shape Shape, opt PrepareOptions) (*Prepared, error) {
 	p.l = &launch{plan: &plan, opt: o, shape: &p.shape, ctx: context.Background(), stuck: stuck}
 	if shape.waits {
 		var err error
-		if p.l.bpf, err = compile(plan.filter, &o); err != nil {
+		if p.l.bpf, err = plan.compile(&o); err != nil {
 			return nil, fmt.Errorf("prepare: %w", err)
 		}
 	}

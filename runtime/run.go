@@ -234,7 +234,7 @@ func (r *run) start() {
 	}
 	err := r.unfit
 	if err == nil && !l.waits() {
-		l.bpf, err = compile(r.plan.filter, &r.opt)
+		l.bpf, err = r.plan.compile(&r.opt)
 	}
 	if err == nil {
 		err = l.upAll()
@@ -264,8 +264,8 @@ func (r *run) record(s Status) {
 	close(r.onRecord)
 }
 
-// compile makes the BPF program, or takes it from the cache when it was made before.
-func compile(f seccomp.Filter, opt *Options) ([]byte, error) {
+// compile makes the BPF program, or takes it from the cache when it was made before. A bundle's own isn't kept there.
+func (p *Plan) compile(opt *Options) ([]byte, error) {
 	told := opt.OnCacheError
 	if told == nil {
 		told = func(error) {}
@@ -275,14 +275,17 @@ func compile(f seccomp.Filter, opt *Options) ([]byte, error) {
 			told(err)
 		}
 	}
-	p, err := f.CompileCached(opt.CacheDir, seccomp.Options{})
+	program, err := p.filter.CompileCached(opt.CacheDir, seccomp.Options{})
+	if program.CacheErr != nil {
+		told(program.CacheErr)
+	}
+	if err == nil && p.bundle.Len() > 0 {
+		program, err = program.Within(p.bundle)
+	}
 	if err != nil {
 		return nil, &StepError{"seccomp filter", err}
 	}
-	if p.CacheErr != nil {
-		told(p.CacheErr)
-	}
-	return p.Bytes(), nil
+	return program.Bytes(), nil
 }
 
 func (r *run) fail(s *Status, err error) {
@@ -317,7 +320,7 @@ func (r *run) beforeExec(l *launch) error {
 	}
 	w := &warden{
 		sockets: l.sockets, subprocess: r.plan.Subprocess, programs: r.plan.programs, live: &atomic.Pointer[rights]{},
-		agentPID: l.agentPID, recorder: l.recorder, refused: r.refused, profile: &r.plan.profile,
+		agentPID: l.agentPID, recorder: l.recorder, refused: r.refused, profile: &r.plan.profile, bundle: r.plan.bundle,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.live = newLive(ctx, r, l, w)

@@ -7,6 +7,8 @@ import (
 	"encoding/base32"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"agentrun/fsjail"
 	"agentrun/internal/read"
 	"agentrun/profiles"
@@ -44,10 +46,12 @@ type Spec struct {
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
 	Image                Image    // whose root Rootfs is; the zero value: nobody's
 	Binds                []BindMount
-	NoLinks              bool     // refuse a bind whose source has a link in its path: whoever named it has looked where it leads
-	Keep                 string   // ring 1: write what changed in the root to this file (OCI layer, tar)
-	RootDir              string   // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
-	RootSealed           []string // ring 1: folders as RootDir, whose changes nobody changes any more; the uppermost first
+	CgroupAbove          string              // another's cgroup whose limits are to hold for the run, too, as a path from the root of the hierarchies; empty: none
+	Seccomp              *specs.LinuxSeccomp // of a container's bundle: it holds beside the ring's filter; nil: there is none
+	NoLinks              bool                // refuse a bind whose source has a link in its path: whoever named it has looked where it leads
+	Keep                 string              // ring 1: write what changed in the root to this file (OCI layer, tar)
+	RootDir              string              // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
+	RootSealed           []string            // ring 1: folders as RootDir, whose changes nobody changes any more; the uppermost first
 	TTY                  bool
 	Wayout               bool     // with a way out: the tool proxy (M-7)
 	CapturePorts         []uint16 // captured beside 80 and 443

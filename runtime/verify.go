@@ -209,7 +209,7 @@ func (v *verifier) member() error {
 		}
 	}
 	for c := range v.l.group.Paths() {
-		if got, want := paths[c], "/"+v.l.group.Home(); got != want {
+		if got, want := paths[c], v.l.group.Place(c); got != want {
 			v.differs("cgroup of "+cmp.Or(c, "unified"), got, want)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // elsewhere is a group that the process isn't in, with other limits than the plan's.
 type elsewhere struct{ group }
 
-func (elsewhere) Home() string             { return "agentrun/r" }
+func (elsewhere) Place(string) string      { return "/agentrun/r" }
 func (elsewhere) Paths() map[string]string { return map[string]string{"nowhere": "/agentrun/r"} }
 func (elsewhere) Limits() cgroups.Limits   { return cgroups.Limits{PIDs: 7} }
 func (elsewhere) Verify() error            { return errors.New("read back: not so") }

@@ -254,8 +254,13 @@ func (p *policy) head() []byte {
 	for _, at := range exits {
 		b.landFar(at)
 	}
-	out := make([]byte, 0, len(b.code)*insnSize+4096)
-	for _, in := range b.code {
+	return assemble(b.code)
+}
+
+// assemble writes instructions as the kernel reads them.
+func assemble(code []unix.SockFilter) []byte {
+	out := make([]byte, 0, len(code)*insnSize+4096)
+	for _, in := range code {
 		out = binary.NativeEndian.AppendUint16(out, in.Code)
 		out = append(out, in.Jt, in.Jf)
 		out = binary.NativeEndian.AppendUint32(out, in.K)

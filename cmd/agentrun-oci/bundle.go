@@ -21,6 +21,8 @@ import (
 // maxBundle bounds a bundle's configuration.
 const maxBundle = 4 << 20
 
+const configFile = "config.json" // of a bundle, and of a container as it was created
+
 // ringAnnotation asks for a ring; the name of the handler may ask for one too, and then an annotation may only ask for less.
 const ringAnnotation = "agentrun.ring"
 
@@ -28,7 +30,7 @@ const ringAnnotation = "agentrun.ring"
 const defaultRing = 3
 
 func loadBundle(dir string) (c *specs.Spec, err error) {
-	file := filepath.Join(dir, "config.json")
+	file := filepath.Join(dir, configFile)
 	info, err := os.Stat(file)
 	if err != nil {
 		return nil, err
@@ -144,6 +146,13 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 	if len(c.Linux.MaskedPaths) == 0 {
 		no("an unmasked /proc")
 	}
+	for what, paths := range map[string][]string{"masked": c.Linux.MaskedPaths, "read-only": c.Linux.ReadonlyPaths} {
+		for _, at := range paths {
+			if !owned(at) {
+				no("a %s path %.128q", what, at)
+			}
+		}
+	}
 	if p := c.Process.ApparmorProfile; p != "" && !slices.ContainsFunc(engineProfiles, func(own string) bool { return strings.HasPrefix(p, own) }) {
 		no("the AppArmor profile %.64q", p)
 	}
@@ -229,6 +238,10 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string) ([]string,
 			flag = "--ro-bind"
 		}
 		words = append(words, flag, at+":"+path.Clean("/"+m.Destination))
+	}
+	// The last part is the container's own, which engines don't make.
+	if above := path.Dir(path.Clean("/" + c.Linux.CgroupsPath)); above != "/" {
+		words = append(words, "--cgroup-above", above)
 	}
 	return append(words, limits(c.Linux.Resources)...), nil
 }

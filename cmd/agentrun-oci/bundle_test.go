@@ -54,6 +54,8 @@ func TestBeyond(t *testing.T) {
 			c.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true}}}
 		}, "all devices"},
 		"unmasked":         {func(c *specs.Spec) { c.Linux.MaskedPaths = nil }, "an unmasked /proc"},
+		"masked":           {func(c *specs.Spec) { c.Linux.MaskedPaths = append(c.Linux.MaskedPaths, "/srv/secret") }, `a masked path "/srv/secret"`},
+		"read-only":        {func(c *specs.Spec) { c.Linux.ReadonlyPaths = []string{"/proc/sys", "/proc/../srv"} }, `a read-only path "/proc/../srv"`},
 		"AppArmor":         {func(c *specs.Spec) { c.Process.ApparmorProfile = "mine" }, `the AppArmor profile "mine"`},
 		"sysctl":           {func(c *specs.Spec) { c.Linux.Sysctl = map[string]string{"kernel.core_pattern": "|/x"} }, `sysctl "kernel.core_pattern"`},
 		"hook":             {func(c *specs.Spec) { c.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/x"}}} }, "a hook inside the container"},

@@ -87,10 +87,26 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if err := r.make(c, k, spec, words); err != nil {
+	if spec.Linux.Seccomp != nil {
+		words = append(words, "--bundle-seccomp", k.seccomp())
+		err = keep(k.seccomp(), spec.Linux.Seccomp)
+	}
+	if err = errors.Join(err, keep(filepath.Join(k.dir, configFile), spec)); err == nil {
+		err = r.make(c, k, spec, words)
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(k.dir))
 	}
 	return k, nil
+}
+
+// keep writes what of a bundle is asked again: what is changed in it after its creation doesn't count, as the specification has it.
+func keep(at string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(at, text, 0o600)
 }
 
 // make starts the run's supervisor in the container's network namespace, and waits until it is held.
@@ -298,7 +314,7 @@ func (r *runtime) start(_ context.Context, k *container) error {
 	if k.status() != "created" {
 		return fmt.Errorf("container %s is %s, and can't be started", k.ID, k.status())
 	}
-	spec, err := loadBundle(k.Bundle)
+	spec, err := loadBundle(k.dir)
 	if err != nil {
 		return err
 	}
@@ -460,7 +476,7 @@ func (r *runtime) end(ctx context.Context, k *container) error {
 }
 
 func (r *runtime) forget(k *container) error {
-	if spec, err := loadBundle(k.Bundle); err == nil {
+	if spec, err := loadBundle(k.dir); err == nil {
 		if err := k.hooks(spec, "poststop"); err != nil {
 			r.tell(err) // the container is gone all the same
 		}

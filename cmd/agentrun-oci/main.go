@@ -9,8 +9,8 @@
 // that the engine waits for: it lives in the network namespace that the engine gives the container (the agent is in one of its own, within
 // the sandbox), so that what the gateway connects to is bounded by the engine's network too.
 //
-// What it does not do: it runs no hooks inside the container, and applies no seccomp filter or AppArmor profile of the bundle's besides
-// the ring's own.
+// What it does not do: it runs no hooks inside the container, and applies no AppArmor profile of the bundle's. The bundle's seccomp filter
+// holds beside the ring's.
 package main
 
 import (
@@ -201,6 +201,8 @@ func (k *container) save() error {
 func (k *container) socket() string { return filepath.Join(k.dir, "begin.sock") }
 
 func (k *container) account() string { return filepath.Join(k.dir, "status.json") }
+
+func (k *container) seccomp() string { return filepath.Join(k.dir, "seccomp.json") }
 
 // name is the run's: engines' ids are longer than names of runs.
 func (k *container) name() string {

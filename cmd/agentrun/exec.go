@@ -88,6 +88,8 @@ func execFlags() []cli.Flag {
 		&cli.StringFlag{Name: supervisor.SandboxFlag, Hidden: true},
 		&cli.StringFlag{Name: "hold", Hidden: true},
 		&cli.IntFlag{Name: "hold-for", Hidden: true},
+		&cli.StringFlag{Name: "bundle-seccomp", Hidden: true},
+		&cli.StringFlag{Name: "cgroup-above", Hidden: true},
 		&cli.StringFlag{Name: "pull", Usage: "with --image: `missing` pulls one that isn't there first", DefaultText: "never"},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
 		&cli.StringFlag{Name: "idle-pause", Usage: "with -d: pause the run when it has done next to nothing for `TIME`, 1s or more; exec --in, cp and signal let it go on", DefaultText: "never"},

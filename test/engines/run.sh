@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Unmodified Docker and Podman, of Debian's packages, with agentrun as their runtime. All that they keep is in one folder, the daemon is in
+# Unmodified Docker, Podman and containerd, of Debian's packages, with agentrun as their runtime. All that they keep is in one folder, the daemon is in
 # a network namespace of its own, and its cgroups are in one of the test's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 bin=$PWD/bin
 work=$(mktemp -d /run/agentrun-engines-XXXXXX)
-group=$(basename "$work")
+group=engines-${work##*-}
 export AGENTRUN_STATE_DIR=$work/state AGENTRUN_RUN_DIR=$work/run
 mkdir -m 0700 "$work/state" "$work/run"
 for ring in 1 2 3; do ln -sf agentrun-oci "$bin/agentrun-ring$ring"; done
@@ -17,6 +17,8 @@ passed=0 failed=0
 finish() {
 	code=$?
 	"${docker[@]}" rm -f "$("${docker[@]}" ps -aq)" >/dev/null 2>&1 || true
+	"${ctr[@]}" tasks ls -q 2>/dev/null | xargs -r -n1 "${ctr[@]}" tasks rm -f >/dev/null 2>&1 || true
+	[[ -z ${containerd:-} ]] || { kill "$containerd" 2>/dev/null || true; wait "$containerd" 2>/dev/null || true; }
 	[[ -z ${daemon:-} ]] || { kill "$daemon" 2>/dev/null || true; wait "$daemon" 2>/dev/null || true; }
 	"${podman[@]}" rm -f -a >/dev/null 2>&1 || true
 	"$bin/agentrun" ps -q | xargs -r "$bin/agentrun" kill >/dev/null || true
@@ -27,6 +29,7 @@ finish() {
 	exit $code
 }
 docker=(docker -H "unix://$work/docker.sock")
+ctr=(ctr -a "$work/containerd.sock")
 podman=(podman --root "$work/podman/root" --runroot "$work/podman/run" --cgroup-manager cgroupfs)
 trap finish EXIT
 
@@ -43,11 +46,21 @@ is() {
 	fi
 }
 
+# a group of the engine's above its containers, with a limit
+pod=/sys/fs/cgroup/$group/pod limit=memory.max
+[[ -e /sys/fs/cgroup/cgroup.controllers ]] || pod=/sys/fs/cgroup/memory/$group/pod limit=memory.limit_in_bytes
+mkdir -p "$pod"
+[[ $limit != memory.max ]] || echo +memory | tee /sys/fs/cgroup/cgroup.subtree_control "/sys/fs/cgroup/$group/cgroup.subtree_control" >/dev/null
+echo 40M >"$pod/$limit"
+hungry="set -o pipefail; head -c 100000000 /dev/zero | tail -c 100000000 | cat >/dev/null" # 100 MB in tail
+
 root=$work/rootfs
 mkdir -p "$root"/{bin,etc,tmp,run,proc,dev,srv}
 cp /bin/busybox "$root/bin/"
-for name in sh true sleep id cat ls env echo; do ln -s busybox "$root/bin/$name"; done
+for name in sh true sleep id cat ls env echo mkdir mount head tail; do ln -s busybox "$root/bin/$name"; done
 tar -C "$root" -cf "$work/root.tar" .
+
+echo '{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 99}]}' >"$work/filter.json"
 
 unshare --net dockerd --data-root "$work/docker" --exec-root "$work/exec" -H "unix://$work/docker.sock" --pidfile "$work/pid" \
 	--iptables=false --ip6tables=false --bridge=none --cgroup-parent "/$group" \
@@ -67,6 +80,9 @@ done
 run=("${docker[@]}" run --rm --network none --runtime agentrun-ring2)
 is "docker: environment" "A=b" "${run[@]}" -e A=b box env
 is "docker: limits" "MemTotal:          65536 kB" "${run[@]}" -m 64m box cat /proc/meminfo
+is "docker: a filter of one's own" "mkdir: can't create directory '/tmp/x': Cannot assign requested address" "${run[@]}" --security-opt "seccomp=$work/filter.json" box mkdir /tmp/x
+is "docker: no filter" "mount: permission denied" "${run[@]}" --security-opt seccomp=unconfined box mount -t tmpfs x /tmp
+is "docker: a group above with less memory" "exit 137" "${run[@]}" --cgroup-parent "/$group/pod" box sh -c "$hungry"
 is "docker: input" "hello" bash -c "echo hello | ${run[*]} -i box cat"
 is "docker: a command that isn't there" "exit 127" "${run[@]}" box /bin/none
 for demand in "--privileged" "--cap-add SYS_ADMIN" "--pid host" "--device /dev/kmsg:/dev/x" "-v /etc:/x" "--sysctl net.ipv4.ip_forward=1" "--security-opt systempaths=unconfined"; do
@@ -93,13 +109,83 @@ for ring in 2 3; do
 	is "podman, ring $ring: exit code" "exit 7" "${run[@]}" sh -c 'exit 7'
 	is "podman, ring $ring: who it is" "uid=1000 gid=1000" "${run[@]}" sh -c 'exec id'
 done
-pod=("${podman[@]}" --runtime "$bin/agentrun-ring2")
-is "podman: detached" "exit 0" "${pod[@]}" run -d --name pod --network none --cgroup-parent "/$group" box sleep 100
-is "podman exec" "uid=1000" "${pod[@]}" exec pod id
-is "podman: annotation" "above the handler's ring" "${pod[@]}" run --rm --network none --cgroup-parent "/$group" --annotation agentrun.ring=1 box true
-is "podman: privileged is refused" "demands what no ring gives" "${pod[@]}" run --rm --network none --cgroup-parent "/$group" --privileged box true
-is "podman stop" "exit 0" "${pod[@]}" stop -t 1 pod
-is "podman rm" "exit 0" "${pod[@]}" rm -f pod
+podrun=("${podman[@]}" --runtime "$bin/agentrun-ring2")
+is "podman: detached" "exit 0" "${podrun[@]}" run -d --name pod --network none --cgroup-parent "/$group" box sleep 100
+is "podman: a filter of one's own" "Cannot assign requested address" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group" --security-opt "seccomp=$work/filter.json" box mkdir /tmp/x
+is "podman: a group above with less memory" "exit 137" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group/pod" box sh -c "$hungry"
+is "podman exec" "uid=1000" "${podrun[@]}" exec pod id
+is "podman: annotation" "above the handler's ring" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group" --annotation agentrun.ring=1 box true
+is "podman: privileged is refused" "demands what no ring gives" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group" --privileged box true
+is "podman stop" "exit 0" "${podrun[@]}" stop -t 1 pod
+is "podman rm" "exit 0" "${podrun[@]}" rm -f pod
+# containerd alone, by its own client
+cat >"$work/containerd.toml" <<-EOF
+	version = 2
+	root = "$work/containerd/root"
+	state = "$work/containerd/state"
+	disabled_plugins = ["io.containerd.grpc.v1.cri"]
+	[grpc]
+	  address = "$work/containerd.sock"
+EOF
+serve() {
+	containerd -c "$work/containerd.toml" >>"$work/containerd.log" 2>&1 &
+	containerd=$!
+	for _ in $(seq 100); do "${ctr[@]}" version >/dev/null 2>&1 && break; sleep 0.1; done
+}
+crash() {
+	kill -9 "$containerd"
+	wait "$containerd" 2>/dev/null || true
+}
+shim() { pgrep -f "^[^ ]*containerd-shim-runc-v2 .*-id $1 -address $work/containerd.sock"; }
+over=(bash -c "for _ in \$(seq 100); do '$bin/agentrun' ps -q | grep -q . || { echo it is over; break; }; sleep 0.1; done")
+serve
+"${docker[@]}" save -o "$work/box.tar" box
+"${ctr[@]}" image import "$work/box.tar" >/dev/null
+on=(--runc-root "$work/runc" --runc-binary "$bin/agentrun-ring2") box=docker.io/library/box:latest
+for ring in 2 3; do
+	run=("${ctr[@]}" run --rm --runc-root "$work/runc" --runc-binary "$bin/agentrun-ring$ring" "$box" one)
+	is "containerd, ring $ring: exit code" "exit 7" "${run[@]}" sh -c 'exit 7'
+	is "containerd, ring $ring: who it is" "uid=1000 gid=1000" "${run[@]}" sh -c 'exec id'
+	is "containerd, ring $ring: its root is read-only" "Read-only file system" "${run[@]}" sh -c 'echo x >/bin/x'
+done
+run=("${ctr[@]}" run --rm "${on[@]}")
+is "containerd: environment" "A=b" "${run[@]}" --env A=b "$box" one env
+is "containerd: limits" "MemTotal:          65536 kB" "${run[@]}" --memory-limit 67108864 "$box" one cat /proc/meminfo
+is "containerd: input" "hello" bash -c "echo hello | ${run[*]} $box one head -n 1" # cat can wait for ever, with runc, too: ctr loses an end that comes early
+is "containerd: its own filter" "uid=1000" "${run[@]}" --seccomp "$box" one id
+is "containerd: a group above with less memory" "exit 137" "${run[@]}" --cgroup "/$group/pod/one" "$box" one sh -c "$hungry"
+is "containerd: privileged is refused" "demands what no ring gives" "${run[@]}" --privileged "$box" one true
+is "containerd: the host's network is refused" "the host's network namespace" "${run[@]}" --net-host "$box" one true
+is "containerd: a folder of the host's is refused" 'the host'"'"'s "/etc"' "${run[@]}" --mount type=bind,src=/etc,dst=/x,options=rbind:ro "$box" one true
+is "containerd: a terminal" "/dev/pts/" script -qec "${run[*]} -t $box one ls -l /proc/self/fd/0" /dev/null
+is "containerd: detached" "exit 0" "${ctr[@]}" run -d "${on[@]}" "$box" web sleep 1000
+is "ctr tasks ls" "RUNNING" "${ctr[@]}" tasks ls
+is "ctr tasks exec" "uid=1000" "${ctr[@]}" tasks exec --exec-id e1 web id
+is "ctr tasks exec: exit code" "exit 5" "${ctr[@]}" tasks exec --exec-id e2 web sh -c 'exit 5'
+is "ctr tasks pause" "exit 0" "${ctr[@]}" tasks pause web
+is "ctr tasks ls has it" "PAUSED" "${ctr[@]}" tasks ls
+is "ctr tasks resume" "exit 0" "${ctr[@]}" tasks resume web
+is "ctr tasks kill" "exit 0" "${ctr[@]}" tasks kill -s SIGKILL web
+is "it is over" "it is over" "${over[@]}"
+is "ctr tasks rm" "exit code 137" "${ctr[@]}" tasks rm web
+is "ctr containers rm" "exit 0" "${ctr[@]}" containers rm web
+for state in running paused; do
+	is "containerd: one that is $state" "exit 0" "${ctr[@]}" run -d "${on[@]}" "$box" left sleep 1000
+	[[ $state == running ]] || "${ctr[@]}" tasks pause left
+	kill -9 "$(shim left)"
+	is "the kill of its shim ends it" "it is over" "${over[@]}"
+	is "ctr containers rm, after that" "exit 0" "${ctr[@]}" containers rm left
+done
+is "containerd: one that outlives it" "exit 0" "${ctr[@]}" run -d "${on[@]}" "$box" left sleep 1000
+crash
+serve
+is "a new containerd finds it" "uid=1000" "${ctr[@]}" tasks exec --exec-id e3 left id
+kill -9 "$(shim left)"
+crash
+serve
+is "without containerd and shim it ends when there is a containerd again" "it is over" "${over[@]}"
+is "ctr containers rm, after both" "exit 0" "${ctr[@]}" containers rm left
+is "no group of ours is left in the pod" "none" bash -c "ls -d $pod/agentrun 2>/dev/null || echo none"
 is "nothing is left" "none" bash -c "'$bin/agentrun' ps -q | grep . || echo none"
 
 printf '%d passed, %d failed\n' "$passed" "$failed"

@@ -299,6 +299,16 @@ func TestOCIHooks(t *testing.T) {
 	if r := e.oci("create", "--bundle", e.bundle(func(c map[string]any) { c["hooks"] = hook("prestart", "echo no >&2; exit 1") }, "/bin/true"), "box"); r.exit == 0 || !strings.Contains(r.stderr, "prestart hook") {
 		t.Errorf("a hook that fails: exit %d %s", r.exit, r.stderr)
 	}
+	// What is written into the bundle after its creation is nobody's word.
+	changed := e.bundle(func(c map[string]any) { c["hooks"] = hook("poststart", "echo created >> "+at) }, "/bin/true")
+	e.good("create", "--bundle", changed, "late")
+	text := `{"ociVersion": "1.0.2", "process": {"args": ["x"]}, "root": {"path": "/"}, "linux": {}, "hooks": {"poststop": [{"path": "/bin/sh", "args": ["sh", "-c", "echo changed >> ` + at + `"]}]}}`
+	write(t, filepath.Join(changed, "config.json"), text, 0o600)
+	e.good("start", "late")
+	e.good("delete", "--force", "late")
+	if b, _ := os.ReadFile(at); !bytes.Contains(b, []byte("created\n")) || bytes.Contains(b, []byte("changed")) {
+		t.Errorf("hooks of a bundle that was changed: %s", b)
+	}
 	// A runtime that is killed before it has said that there is a container leaves none that waits.
 	killed := e.bundle(func(c map[string]any) { c["hooks"] = hook("createRuntime", "kill -9 $PPID") }, "/bin/true")
 	if r := e.oci("create", "--bundle", killed, "gone"); r.exit == 0 {
