@@ -58,6 +58,9 @@ func (w *watch) Start(s runtime.Status) error {
 	if err == nil {
 		w.h.Counts().RunStarted(s.Ring)
 	}
+	if !w.opt.SignLater {
+		go audit.Warm() // while the launch waits for the kernel: the end of the run would wait for it
+	}
 	return err
 }
 

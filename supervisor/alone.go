@@ -42,9 +42,6 @@ func (Alone) Admit(context.Context, int64) error {
 // that we start would inherit that.
 var catchPipe = sync.OnceFunc(func() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) })
 
-// Cold implements Host.
-func (Alone) Cold() bool { return true }
-
 // Take implements Host.
 func (Alone) Take(*runtime.Plan) {}
 

@@ -103,9 +103,6 @@ func (child) Outlives() bool { return true }
 // Admit implements Host.
 func (child) Admit(context.Context, int64) error { return nil }
 
-// Cold implements Host: its parent has moved into a cgroup not long ago.
-func (child) Cold() bool { return false }
-
 // Take implements Host: what is ready lies in a cgroup of nobody's.
 func (child) Take(*runtime.Plan) {}
 

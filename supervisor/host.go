@@ -20,8 +20,6 @@ type Host interface {
 	Outlives() bool
 	// Admit waits until the node has room for a run that may use so much memory.
 	Admit(ctx context.Context, memory int64) error
-	// Cold tells that no sandbox is ready, of whatever shape: the launch will take long enough for something beside it.
-	Cold() bool
 	// Take looks for a sandbox that is ready for the plan, which it then is part of.
 	Take(plan *runtime.Plan)
 	// Begin makes the admitted run known to operators, until the function that it returns is called.

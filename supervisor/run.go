@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentrun/audit"
 	"agentrun/config"
 	"agentrun/fsjail"
 	"agentrun/hypervisor"
@@ -218,15 +217,7 @@ func (s *run) specifyOnRecord() error {
 	return err
 }
 
-func (s *run) enter() error {
-	if err := s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)); err != nil {
-		return err
-	}
-	if s.host.Cold() {
-		go audit.Warm() // the end of the run would wait for it
-	}
-	return nil
-}
+func (s *run) enter() error { return s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)) }
 
 func (s *run) leave() { s.host.Close() }
 

@@ -37,11 +37,6 @@ func (h *fakeHost) Admit(context.Context, int64) error {
 	return h.full
 }
 
-func (h *fakeHost) Cold() bool {
-	h.did("cold")
-	return false
-}
-
 func (h *fakeHost) Take(*runtime.Plan) { h.did("take") }
 
 func (h *fakeHost) Begin(*hypervisor.Hypervisor, hypervisor.Admission, *runtime.Plan, live.RunOptions) (*live.Run, func(), error) {
@@ -71,9 +66,9 @@ func TestRefusedRuns(t *testing.T) {
 		{"a request that makes no sense waits for no room", full, Request{Ring: new(0)}, "--ring 0", nil},
 		{"no room", full, Request{Command: []string{"x"}, NoGateway: true}, full.Error(), []string{"admit", "close"}},
 		{"no command", nil, Request{NoGateway: true}, "command", nil},
-		{"a command that is not there", nil, Request{Command: []string{"/nonexistent/x"}, NoGateway: true}, "", []string{"admit", "cold", "close"}},
+		{"a command that is not there", nil, Request{Command: []string{"/nonexistent/x"}, NoGateway: true}, "", []string{"admit", "close"}},
 		{"a folder for what is kept that is not there", nil, Request{Command: []string{"x"}, Ring: new(1), NoGateway: true, Keep: "/nonexistent/k"}, "--keep",
-			[]string{"admit", "cold", "close"}},
+			[]string{"admit", "close"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var told bytes.Buffer

@@ -98,8 +98,6 @@ func (s *served) Admit(ctx context.Context, memory int64) error {
 	return err
 }
 
-func (s *served) Cold() bool { return s.d.pool.Ready() == 0 }
-
 func (s *served) Take(plan *runtime.Plan) {
 	s.ready, s.over = s.d.pool.Take(plan)
 	counts.At(s.d.node.StateDir).Taken(s.ready != nil)
