@@ -341,7 +341,7 @@ main() {
 		fi
 		"step_$s"
 	done
-	if [[ " ${steps[*]} " == *" lint "* ]]; then
+	if [[ " ${steps[*]} " == *" lint "*" unit "* ]]; then
 		again "$out/compat.json" -count 1 -timeout 30m
 		again "$out/host.json" -race -count 1 -timeout 40m
 		again "$out/unit.json" -race -count 1 -timeout 30m
