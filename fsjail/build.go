@@ -636,8 +636,16 @@ func (r *Root) addOverlay(e Entry) error {
 	with["lowerdir"], with["upperdir"], with["workdir"] = strings.Join(lowers, ":"), ChangesIn(in, e.Target), filepath.Join(in, "work", n)
 	// Relative paths: /proc/mounts shows what is said here, and where the host keeps files is not the agent's to know.
 	var mnt int
-	err = r.inLower(func() error {
-		var err error
+	err = r.inLower(func() (err error) {
+		// The last part is the name that a root gives its folder, and overlayfs reads some characters of it as its own (before Linux 6.5, fsconfig(2) too).
+		if changes := with["upperdir"]; strings.ContainsAny(changes, `,:\`) {
+			fd, err := unix.Open(changes, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return &os.PathError{Op: "open", Path: changes, Err: err}
+			}
+			defer unix.Close(fd)
+			with["upperdir"] = fmt.Sprintf("/proc/self/fd/%d", fd)
+		}
 		mnt, err = newFS("overlay", with, attr)
 		return err
 	})

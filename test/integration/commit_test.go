@@ -197,14 +197,14 @@ func TestThreatTakeoverHostileCommit(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	write(t, secret, "host", 0o600)
 	ref := aRegistry(t, nil) + "/team/base:1"
-	push(t, ref, shellPicture(t, v1.Config{Env: []string{"PATH=/bin"}}, [2]string{"etc/was", "x"}, [2]string{"etc/kept", "same"}, [2]string{"a,b:c/x", "odd"}))
+	push(t, ref, shellPicture(t, v1.Config{Env: []string{"PATH=/bin"}}, [2]string{"etc/was", "x"}, [2]string{"etc/kept", "same"}, [2]string{`a,b:c\d/x`, "odd"}))
 	p.must("image", "pull", ref)
 	p.kept("dev", "--ring", "1", "--image", ref, "--quota", "64M", "--on-breach", "record", "--", "/bin/sleep", "1000")
 	p.must("start", "dev")
 	p.in("dev", fmt.Sprintf(`cd /etc; ln -s %[1]s out; ln -s / up; ln -s ../../../../../.. far; mkfifo pipe; cp /bin/busybox su; chmod 6755 su 2>/dev/null; echo x > .wh.kept; mkdir .wh.d; echo > .wh..wh..opq
-		rm was; mkfifo was; mkdir -p d; chmod 2777 d 2>/dev/null; echo y > '/a,b:c/y'; mv /etc/kept /etc/k; cp /etc/k /etc/kept; touch -r /etc/k /etc/kept; printf 'diff' > /etc/kept; touch -r /etc/k /etc/kept`, secret))
+		rm was; mkfifo was; mkdir -p d; chmod 2777 d 2>/dev/null; echo y > '/a,b:c\d/y'; mv /etc/kept /etc/k; cp /etc/k /etc/kept; touch -r /etc/k /etc/kept; printf 'diff' > /etc/kept; touch -r /etc/k /etc/kept`, secret))
 	p.must("commit", "-q", "dev", "tools:1")
-	got := p.committedAs("tools:1", []string{"--ring", "1"}, `cd /etc; ls -A | sort; stat -c %a su d; cat out up/`+secret+` far/`+secret+` 2>/dev/null; cat kept '/a,b:c/y' '/a,b:c/x'`)
+	got := p.committedAs("tools:1", []string{"--ring", "1"}, `cd /etc; ls -A | sort; stat -c %a su d; cat out up/`+secret+` far/`+secret+` 2>/dev/null; cat kept '/a,b:c\d/y' '/a,b:c\d/x'`)
 	if want := "d\nfar\nk\nkept\nout\npasswd\nsu\nup\n755\n755\ndiffy\nodd"; got != want {
 		t.Errorf("the image has\n%s\nwant\n%s", got, want)
 	}
