@@ -65,7 +65,7 @@ same+=(TestM23PortsOfALiveRun TestM23HostileServer TestM23OwnPortsStay TestM23Br
 same+=(TestM3IdleRunsArePaused TestM23PauseIsTheWeakest TestHostileRootShapes TestH19HostileUndo)
 # And of snapshots and of the API of kept sandboxes what is words, counts and protocol.
 same+=(TestM23KeptByAPI TestM23KeptWrongInputByAPI TestM23OnlyOwnersMakeKept TestM23KeptSurvivesTheDaemonsDeath TestM23KeptRestarts
-	TestM23SnapshotWrongInput TestM23LayersAreBounded TestM23ADayInASandbox TestM23ManyKeptSandboxes)
+	TestM23SnapshotWrongInput TestM23LayersAreBounded TestM23ADayInASandbox TestM23ManyKeptSandboxes TestThreatPrivilegeImagesByOthers TestM23ImagesByAPI)
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
