@@ -78,7 +78,7 @@ func (l *launch) executeStub(peer *os.File) error {
 	}
 	l.begin = l.stage0
 	if born.Folder != nil {
-		if err := l.followBirth(); err != nil {
+		if l.stage0, err = follow(l.control, l.stage0); err != nil {
 			return err
 		}
 	}
@@ -96,15 +96,16 @@ func entering(b cgroups.Birth, files ...uintptr) (how string, all []uintptr) {
 	return fmt.Sprintf("b%d", len(b.Tasks)), append(files, b.Folder.Fd())
 }
 
-// followBirth takes what was born in the run's cgroup in place of what was executed.
-func (l *launch) followBirth() error {
-	r, err := l.hear(stub.Forked)
-	if err != nil {
-		return err
+// follow gives what was born in the run's cgroup in place of what was executed, which it waits for; on error it is still that.
+func follow(control *stub.Conn, executed int) (stage0 int, err error) {
+	r, err := hear(control, stub.Forked)
+	if err == nil {
+		err = waitFor(executed)
 	}
-	err = waitFor(l.stage0)
-	l.stage0 = int(r.A)
-	return err
+	if err != nil {
+		return executed, err
+	}
+	return int(r.A), nil
 }
 
 // describe tells the stub what the sandbox is made of.

@@ -130,7 +130,6 @@ type joiner struct {
 	oomKills uint64
 
 	mu      sync.Mutex
-	bears   bool  // what is executed goes on in a child, in the run's cgroup
 	begin   int   // what the stub is before the command's number is known; 0: not started, or over
 	session int   // of all that it is until then
 	pid     int   // what becomes the command; 0: not known, or reaped
@@ -215,7 +214,7 @@ func (j *joiner) makeIO() (err error) {
 func (j *joiner) enterSandbox(peer *os.File) error {
 	l, control := j.live.launch, j.control
 	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
-	err := j.executeStub(peer)
+	bears, err := j.executeStub(peer)
 	peer.Close() // while we held it, one that died would have said nothing until the deadline
 	if err == nil {
 		err = fault.At("join/begun")
@@ -223,9 +222,14 @@ func (j *joiner) enterSandbox(peer *os.File) error {
 	if err != nil {
 		return err
 	}
-	stage0, err := j.followBirth()
-	if err != nil {
-		return err
+	stage0 := j.begin
+	if bears {
+		if stage0, err = follow(control, stage0); err != nil {
+			return err
+		}
+		j.mu.Lock()
+		j.begin = stage0 // its session keeps the number of what was executed
+		j.mu.Unlock()
 	}
 	if err := writeProc(stage0, "oom_score_adj", fmt.Sprint(oomScore(l.plan.Ring))); err != nil {
 		return err
@@ -244,22 +248,6 @@ func (j *joiner) enterSandbox(peer *os.File) error {
 	return waitFor(stage0)
 }
 
-// followBirth takes what was born in the run's cgroup, if anything is, in place of what was executed. The session keeps its number.
-func (j *joiner) followBirth() (stage0 int, err error) {
-	if !j.bears {
-		return j.begin, nil
-	}
-	r, err := hear(j.control, stub.Forked)
-	if err != nil {
-		return 0, err
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	err = waitFor(j.begin)
-	j.begin = int(r.A)
-	return j.begin, err
-}
-
 // is notes the number of what becomes the command.
 func (j *joiner) is(pid int) {
 	j.mu.Lock()
@@ -270,26 +258,26 @@ func (j *joiner) is(pid int) {
 // executeStub starts it from a sealed copy of ours: the one in the root view lies where the agent is
 // (CVE-2019-5736). It gets pid 1 by descriptor, which is our child and not waited for as long as anything
 // joins (joins.end).
-func (j *joiner) executeStub(peer *os.File) error {
+func (j *joiner) executeStub(peer *os.File) (bears bool, err error) {
 	image, err := sealedStub()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer image.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer null.Close()
 	fd, err := unix.PidfdOpen(j.live.launch.initPID, 0)
 	if err != nil {
-		return os.NewSyscallError("pidfd_open", err)
+		return false, os.NewSyscallError("pidfd_open", err)
 	}
 	init := os.NewFile(uintptr(fd), "pid 1")
 	defer init.Close()
 	born, err := j.live.launch.group.Birth()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer born.Close()
 	how, files := entering(born, null.Fd(), null.Fd(), null.Fd(), peer.Fd(), init.Fd())
@@ -298,17 +286,16 @@ func (j *joiner) executeStub(peer *os.File) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.why != nil {
-		return j.why
+		return false, j.why
 	}
 	attr := &syscall.ProcAttr{Dir: "/", Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}
-	j.bears = born.Folder != nil
 	j.begin, err = syscall.ForkExec(program, []string{stubPath, "join", how}, attr)
 	j.session = j.begin
 	if err != nil {
 		j.begin, j.session = 0, 0
-		return fmt.Errorf("start the stub: %w", err)
+		return false, fmt.Errorf("start the stub: %w", err)
 	}
-	return nil
+	return born.Folder != nil, nil
 }
 
 func sealedStub() (*os.File, error) {

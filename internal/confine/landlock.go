@@ -73,8 +73,8 @@ func openDomain(o Options) (*domain, error) {
 		}
 		return nil, fmt.Errorf("%w: landlock_create_ruleset(2): %w", ErrNoLandlock, errno)
 	}
-	if o.tree != "" && abi < 2 {
-		return &domain{-1}, nil // it would refuse links between folders of the tree
+	if o.tree != "" && abi < 2 { // it would refuse links between folders of the tree
+		return nil, fmt.Errorf("%w of ABI 2 (Linux 5.19): it has %d", ErrNoLandlock, abi)
 	}
 	attr := handledRights(int(abi))
 	// The kernel takes a longer structure than it knows if the rest is zero (landlock_create_ruleset(2)).

@@ -29,8 +29,8 @@ const kept = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER
 // what a network takes be opened. Root keeps its user, with three capabilities. There, the process must have a mount namespace of its own,
 // in which everything but Tree becomes read-only: Landlock knows no rights for modes and owners.
 //
-// Where the kernel has no Landlock that lets files be linked between folders (ABI 2, Linux 5.19), what may be read is up to the user's
-// permissions; an ordinary user's modes and owners always are.
+// The error Is ErrNoLandlock where the kernel has none that lets files be linked between folders (ABI 2, Linux 5.19). An ordinary user's
+// modes and owners are up to that user's permissions.
 func Unpack(o UnpackOptions) error {
 	root := os.Geteuid() == 0
 	if root {
@@ -38,7 +38,7 @@ func Unpack(o UnpackOptions) error {
 			return fmt.Errorf("confine: mounts: %w", err)
 		}
 	}
-	as := Options{Read: o.Read, tree: o.Tree, offline: !o.Network, BestEffort: true}
+	as := Options{Read: o.Read, tree: o.Tree, offline: !o.Network}
 	domain, err := openDomain(as)
 	if err != nil {
 		return fmt.Errorf("confine: landlock: %w", err)

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"agentrun/internal/hostcaps"
 )
 
@@ -99,4 +101,28 @@ func (p place) byHand(name, input string) result {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errOut
 	_ = cmd.Run() // its exit code says it
 	return result{exit: cmd.ProcessState.ExitCode(), stdout: out.String(), stderr: errOut.String()}
+}
+
+// M-2: where the kernel can't hold the program to its folder, nothing that strangers have packed is asked for, read or kept.
+func TestM2ImageProgramNeedsLandlock(t *testing.T) {
+	need(t, hostcaps.Root, hostcaps.Seccomp)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t)
+	var asked atomic.Int32
+	registry := aRegistry(t, func(http.ResponseWriter, *http.Request) bool { asked.Add(1); return false })
+	for _, args := range [][]string{
+		{"import", dockerSaved(t, map[string]v1.Image{"here:1": probePicture(t, "here")})}, {"pull", registry + "/team/probe:1"},
+	} {
+		cmd := exec.Command(self, append([]string{"without-landlock", agentrun, "--state-dir", p.state, "--run-dir", p.run, "image"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "the kernel has no Landlock") {
+			t.Errorf("%s: %v\n%s", args[0], err, out)
+		}
+	}
+	if n, kept := asked.Load(), p.stored(); n > 0 || len(kept) > 0 {
+		t.Errorf("the registry was asked %d times, kept %v", n, kept)
+	}
 }
