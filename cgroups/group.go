@@ -269,10 +269,10 @@ func mkdirGroup(hi hier, own string) error {
 	first, within, _ := strings.Cut(own, "/")
 	var err error
 	for range 16 {
-		if err = os.Mkdir(filepath.Join(hi.mount, hi.above, first), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		if err = os.Mkdir(hi.dir, 0o755); !errors.Is(err, os.ErrNotExist) || strings.Contains(within, "/") {
 			return err
 		}
-		if err = os.Mkdir(hi.dir, 0o755); !errors.Is(err, os.ErrNotExist) || strings.Contains(within, "/") {
+		if err := os.Mkdir(filepath.Join(hi.mount, hi.above, first), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}

@@ -365,6 +365,39 @@ func TestM5CloseRemovesAll(t *testing.T) {
 	}
 }
 
+// What was begun for a run that never came holds nothing, and one that was made is whole although it is dropped afterwards.
+func TestM5BegunAndDropped(t *testing.T) {
+	captured(t)
+	before := descriptors(t)
+	for range 10 {
+		b := Begin()
+		b.Drop()
+		<-b.over
+		if b.ns != nil || !errors.Is(b.err, errDropped) {
+			t.Fatalf("dropped: %v, %v", b.ns, b.err)
+		}
+	}
+	b := Begin()
+	ns, err := b.Make((*NS).Capture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Drop()
+	if ino, err := ns.Inode(); err != nil || ino == 0 {
+		t.Errorf("made and dropped: inode %d, %v", ino, err)
+	}
+	if err := ns.Close(); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	if ns, err := Begin().Make(func(*NS) error { return broken }); ns != nil || !errors.Is(err, broken) {
+		t.Errorf("got %v and %v", ns, err)
+	}
+	if diff := cmp.Diff(before, descriptors(t)); diff != "" {
+		t.Errorf("descriptors (-before +after):\n%s", diff)
+	}
+}
+
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -20,38 +20,74 @@ type NS struct {
 
 // New makes a namespace with loopback up, and has the rest of its making done on the thread that is in it already. Errors unwrap to
 // the errno; after one there is no namespace.
-func New(rest ...func(*NS) error) (*NS, error) {
-	var ns *NS
-	size := bufferSize()
-	err := onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return os.NewSyscallError("unshare CLONE_NEWNET", err)
-		}
-		if err := loopbackUp(); err != nil {
-			return err
-		}
-		if err := boundBuffers(size); err != nil {
-			return err
-		}
-		// thread-self, not self: the main thread is still in the host's namespace.
-		f, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			return err
-		}
-		ns = &NS{file: f, tid: unix.Gettid()}
-		for _, fn := range rest {
-			if err = fn(ns); err != nil {
-				break
+func New(rest ...func(*NS) error) (*NS, error) { return Begin().Make(rest...) }
+
+// Begun is a namespace of which nobody knows yet what will be in it. It is to be made or dropped, once.
+type Begun struct {
+	rest chan []func(*NS) error
+	over chan struct{}
+	ns   *NS
+	err  error
+}
+
+// Begin has a thread make a namespace with loopback up, and returns at once.
+func Begin() *Begun {
+	b := &Begun{rest: make(chan []func(*NS) error, 1), over: make(chan struct{})}
+	go func() {
+		defer close(b.over)
+		b.err = onThread(func() error {
+			ns, err := enterNew()
+			rest, wanted := <-b.rest
+			if err == nil && !wanted {
+				err = errDropped
 			}
-		}
-		ns.tid = 0
-		return err
-	})
-	if err != nil && ns != nil {
-		err = errors.Join(err, ns.Close())
-		ns = nil
+			for _, fn := range rest {
+				if err == nil {
+					err = fn(ns)
+				}
+			}
+			if err != nil && ns != nil {
+				return errors.Join(err, ns.Close())
+			}
+			if ns != nil {
+				ns.tid, b.ns = 0, ns
+			}
+			return err
+		})
+	}()
+	return b
+}
+
+var errDropped = errors.New("nobody wanted the namespace")
+
+// Make is New, of what has been begun.
+func (b *Begun) Make(rest ...func(*NS) error) (*NS, error) {
+	b.rest <- rest
+	<-b.over
+	return b.ns, b.err
+}
+
+// Drop lets it go. Of one that was made it does nothing.
+func (b *Begun) Drop() { close(b.rest) }
+
+// enterNew takes this thread to a namespace of its own.
+func enterNew() (*NS, error) {
+	size := bufferSize()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, os.NewSyscallError("unshare CLONE_NEWNET", err)
 	}
-	return ns, err
+	if err := loopbackUp(); err != nil {
+		return nil, err
+	}
+	if err := boundBuffers(size); err != nil {
+		return nil, err
+	}
+	// thread-self, not self: the main thread is still in the host's namespace.
+	f, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	return &NS{file: f, tid: unix.Gettid()}, nil
 }
 
 // loopbackUp is netdevice(7)'s way, which takes a third of what netlink takes.

@@ -101,8 +101,9 @@ func generate(t testing.TB, ps []Profile, names []string) []byte {
 			}
 			idx = append(idx, fmt.Sprint(i))
 		}
+		sum := p.digest()
 		p.Syscalls = nil
-		fmt.Fprintf(table, "{profile: %s,\nrules: []uint16{%s}},\n", literal(p), strings.Join(idx, ", "))
+		fmt.Fprintf(table, "{profile: %s,\nrules: []uint16{%s},\nsum: %q},\n", literal(p), strings.Join(idx, ", "), sum)
 	}
 	fmt.Fprintf(&b, "var builtinRules = []SyscallRule{\n%s,\n}\n\n", strings.Join(rules, ",\n"))
 	fmt.Fprintf(&b, "var builtinTable = []builtin{\n%s}\n\n", table)

@@ -272,4 +272,5 @@ func invalid(name, path, format string, args ...any) error {
 type builtin struct {
 	profile Profile
 	rules   []uint16
+	sum     string // Digest of it
 }

@@ -622,6 +622,20 @@ func TestDigest(t *testing.T) {
 	walk(reflect.ValueOf(&p).Elem(), "")
 }
 
+// TestBuiltinDigests: what was generated holds for a built-in profile as it is, and for no other (TestGenerated holds the sums themselves).
+func TestBuiltinDigests(t *testing.T) {
+	for _, name := range builtinNames() {
+		p, _ := Builtin(name)
+		if got, want := p.builtinDigest(), p.digest(); got != want {
+			t.Errorf("%s: built in with %q, has %q", name, got, want)
+		}
+		p.Syscalls[len(p.Syscalls)-1].Errno += "x"
+		if got := p.builtinDigest(); got != "" {
+			t.Errorf("%s with another rule: %q", name, got)
+		}
+	}
+}
+
 // TestDigestIsKept: what was kept of one profile is no other's, whoever changes their copy afterwards.
 func TestDigestIsKept(t *testing.T) {
 	p := builtinProfile(t, "ring2")

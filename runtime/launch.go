@@ -373,14 +373,18 @@ func (l *launch) removeCgroup() error {
 }
 
 // makeNetwork only starts: it takes a millisecond, on a thread of its own, beside the steps that
-// follow. The container step is the first to need it.
+// follow, unless the caller has begun it. The container step is the first to need it.
 func (l *launch) makeNetwork() error {
 	x, err := newWayout(l.opt.Wayout, l.plan.Wayout)
 	if err != nil {
 		return err
 	}
 	l.wayout = x
-	l.network = sync.OnceValues(func() (*netns.NS, error) { return networkOf(x, l.plan.Wayout) })
+	making := netns.New
+	if l.opt.Network != nil {
+		making = l.opt.Network.Make
+	}
+	l.network = sync.OnceValues(func() (*netns.NS, error) { return networkOf(making, x, l.plan.Wayout) })
 	go func() { _, _ = l.network() }()
 	return nil
 }

@@ -202,11 +202,8 @@ func NewPlan(s Spec) (*Plan, error) {
 	for _, st := range steps {
 		p.Steps = append(p.Steps, PlanStep{st.name, st.why})
 	}
-	profileSum := make(chan string, 1)
-	go func(p profiles.Profile) {
-		profileSum <- p.Digest()
-		learnPlan()
-	}(s.Profile)
+	go learnPlan()
+	p.ProfileSum = s.Profile.Digest()
 	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
 	// privilege to be told.
 	p.planWayout(&s)
@@ -220,7 +217,6 @@ func NewPlan(s Spec) (*Plan, error) {
 		return nil, err
 	}
 	p.planEnv(&s)
-	p.ProfileSum = <-profileSum
 	if err := filters.plan(p); err != nil {
 		return nil, err
 	}

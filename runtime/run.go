@@ -16,6 +16,7 @@ import (
 
 	"agentrun/fsjail"
 	"agentrun/internal/thread"
+	"agentrun/netns"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime/internal/stub"
@@ -46,6 +47,8 @@ type Options struct {
 	Observer Observer
 	// Wayout is required if the plan has one.
 	Wayout *Wayout
+	// Network is a namespace that the run's becomes; nil: one is begun when it is needed. The caller drops it when the run is over.
+	Network *netns.Begun
 	// Ring says which ring holds now; nil: the plan's, to the end. A ring other than the plan's is applied
 	// before OnLive.
 	Ring RingSource

@@ -268,13 +268,13 @@ func (x *wayout) drop() {
 }
 
 // networkOf makes the run's network namespace with the sockets in it.
-func networkOf(x *wayout, plan *PlanWayout) (*netns.NS, error) {
+func networkOf(making func(...func(*netns.NS) error) (*netns.NS, error), x *wayout, plan *PlanWayout) (*netns.NS, error) {
 	if x == nil {
-		return netns.New()
+		return making()
 	}
 	sockets, names := plan.wanted()
 	x.insideNames = names
-	return netns.New((*netns.NS).Capture, func(ns *netns.NS) (err error) {
+	return making((*netns.NS).Capture, func(ns *netns.NS) (err error) {
 		x.inside, err = ns.Sockets(sockets)
 		return err
 	}, func(ns *netns.NS) error {

@@ -26,7 +26,7 @@ type Host interface {
 	Begin(
 		h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o live.RunOptions,
 	) (run *live.Run, end func(), err error)
-	// Collect removes what crashed runs have left behind.
+	// Collect removes what crashed runs have left behind. It is called beside the rest, before Close.
 	Collect(ctx context.Context)
 	// Signals returns those that are for the agent.
 	Signals() <-chan os.Signal

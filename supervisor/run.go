@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"agentrun/config"
 	"agentrun/fsjail"
 	"agentrun/hypervisor"
+	"agentrun/netns"
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/supervisor/changes"
@@ -109,6 +111,8 @@ type run struct {
 	out       *runtime.Wayout // nil: there is no way out
 	outcome   *outcome
 	status    *runtime.Status // nil: the launch was not begun
+	network   *netns.Begun    // nil: begun by the launch
+	beside    sync.WaitGroup  // looks after what crashed runs have left
 }
 
 func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) *run {
@@ -217,9 +221,26 @@ func (s *run) specifyOnRecord() error {
 	return err
 }
 
-func (s *run) enter() error { return s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)) }
+// enter also begins what depends on nothing that the plan will say: a processor has nothing else to do until it is made. The network
+// namespace takes it a millisecond; whoever outlives runs has sandboxes ready, or other runs' work.
+func (s *run) enter() error {
+	if err := s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)); err != nil {
+		return err
+	}
+	if !s.host.Outlives() {
+		s.network = netns.Begin()
+	}
+	s.beside.Go(func() { s.host.Collect(s.ctx) })
+	return nil
+}
 
-func (s *run) leave() { s.host.Close() }
+func (s *run) leave() {
+	if s.network != nil {
+		s.network.Drop()
+	}
+	s.beside.Wait()
+	s.host.Close()
+}
 
 func (s *run) openFiles() error {
 	if err := s.openStatusFile(); err != nil {
@@ -316,10 +337,11 @@ func (s *run) launch() error {
 		SignLater: s.outcome.early, // closeNode does
 		Warn:      func(err error) { s.node.Log.Warn("audit", "err", err) },
 	}))
-	s.host.Collect(s.ctx)
+	signals := make(chan (<-chan os.Signal), 1)
+	go func() { signals <- s.host.Signals() }()
 	opt := runtime.Options{
-		RunDir: s.node.RunDir, Wayout: s.out, Stdout: by.Stdout, Stderr: by.Stderr,
-		Signals: s.heard(s.host.Signals()), Observer: observer,
+		RunDir: s.node.RunDir, Wayout: s.out, Network: s.network, Stdout: by.Stdout, Stderr: by.Stderr,
+		Observer:     observer,
 		CacheDir:     s.node.FilterCache(),
 		AccountFirst: s.host.Outlives(),
 		ApplyTime:    s.node.ApplyTime,
@@ -369,6 +391,7 @@ func (s *run) launch() error {
 	}
 	s.live.Follow(&opt)
 	opt.OnEvent = s.warned(opt.OnEvent)
+	opt.Signals = s.heard(<-signals) // before there is anything that dying of one would leave
 	status := runtime.Run(s.ctx, plan, opt)
 	s.sumUp(&status)
 	s.live.Over(status)
