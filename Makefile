@@ -104,6 +104,7 @@ bench: build probe ## agentrun against bwrap, runc and a static floor; one table
 test-engines: build ## Debian's Docker, Podman and containerd with agentrun as their runtime, with daemons and folders of the test's own
 	@bash scripts/install-deps.sh engines
 	@bash test/engines/run.sh
+	@bash test/engines/images.sh
 
 test-validation: build ## runtime-tools' validation programs on Debian's runc and on agentrun-oci, compared with test/engines/validation.txt
 	@bash scripts/install-deps.sh engines

@@ -42,10 +42,7 @@ func (b *bench) enter() (_ []Row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	podman := func(verb ...string) []string {
-		return with([]string{"podman", "--root", filepath.Join(b.dir, "podman", "root"), "--runroot", filepath.Join(b.dir, "podman", "run"),
-			"--cgroup-manager", "cgroupfs", "--runtime", "runc"}, verb...)
-	}
+	podman := b.podman
 	defer func() { _ = b.quietly(podman("rm", "-f", "-a")) }()
 	const engineNote = "busybox from an import, no network, its own defaults otherwise; no ring"
 	if err = b.quietly(podman("import", image, "bench")); err == nil {
@@ -74,6 +71,14 @@ func (b *bench) enter() (_ []Row, err error) {
 		{name: "runc exec", argv: oci("exec", id, "/bin/true"), note: "as runc run above"},
 		podmans, dockers,
 	}, []reference{{name: "runc exec", label: "runc"}, {name: "podman exec", label: "podman"}, {name: "docker exec", label: "docker"}})
+}
+
+// podman has folders of its own.
+func (b *bench) podman(verb ...string) []string {
+	return with([]string{
+		"podman", "--root", filepath.Join(b.disk, "podman"), "--runroot", filepath.Join(b.dir, "podman"),
+		"--cgroup-manager", "cgroupfs", "--runtime", "runc",
+	}, verb...)
 }
 
 // quietly runs what may leave a process behind that keeps its streams.
@@ -140,12 +145,13 @@ func (b *bench) docker(group string) (command func(...string) []string, down fun
 		return command, down, err
 	}
 	defer log.Close()
-	cmd := exec.Command("unshare", "--net", "dockerd", "--data-root", filepath.Join(dir, "root"), "--exec-root", filepath.Join(dir, "exec"),
+	cmd := exec.Command("unshare", "--net", "dockerd", "--data-root", filepath.Join(b.disk, "docker"), "--exec-root", filepath.Join(dir, "exec"),
 		"-H", "unix://"+socket, "--pidfile", filepath.Join(dir, "pid"), "--iptables=false", "--ip6tables=false", "--bridge=none", "--cgroup-parent", group)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, b.env, log, log
 	if err := cmd.Start(); err != nil {
 		return command, down, err
 	}
+	b.dockerd = cmd.Process.Pid
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	down = func() {

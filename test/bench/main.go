@@ -32,6 +32,7 @@ type sizes struct {
 	proxy        int           // rounds of the proxies
 	proxyTime    time.Duration // of one measurement of a proxy
 	kills        int           // rounds of kills
+	pulls        int           // rounds of pulls
 	killed       []int         // processes in what is killed
 	bomb         int           // pids limit of the fork bomb
 	changes      int           // elevations and demotions under each load
@@ -45,12 +46,12 @@ type sizes struct {
 func fullSizes(n int) sizes {
 	return sizes{cold: n, warmUp: 5, steps: max(30, n*3/10), memory: 5, crowd: 10, calls: max(10, n/10), callLoop: 200_000, spawnLoop: 500,
 		proxy: max(7, n/10), proxyTime: 500 * time.Millisecond,
-		kills: max(7, n/10), killed: []int{1, 100, 1000}, bomb: 256, changes: n, rates: 3, rateTime: 3 * time.Second, hundreds: 500,
+		kills: max(7, n/10), pulls: max(5, n/10), killed: []int{1, 100, 1000}, bomb: 256, changes: n, rates: 3, rateTime: 3 * time.Second, hundreds: 500,
 		everyday: max(5, n/10), long: true}
 }
 
 var quickSizes = sizes{cold: 3, warmUp: 1, steps: 3, memory: 3, crowd: 2, calls: 3, callLoop: 2_000, spawnLoop: 10, proxy: 3, proxyTime: 100 * time.Millisecond,
-	kills: 1, killed: []int{1, 20}, bomb: 32, changes: 2, rates: 1, rateTime: 100 * time.Millisecond, hundreds: 5, everyday: 1}
+	kills: 1, pulls: 1, killed: []int{1, 20}, bomb: 32, changes: 2, rates: 1, rateTime: 100 * time.Millisecond, hundreds: 5, everyday: 1}
 
 func main() { os.Exit(run(os.Args[1:])) }
 
@@ -102,6 +103,7 @@ var parts = []struct {
 	{"cold start", (*bench).coldStart},
 	{"launch step", (*bench).launchSteps},
 	{"enter", (*bench).enter},
+	{"images", (*bench).images},
 	{"bare binary", (*bench).bareStart},
 	{"memory", (*bench).memory},
 	{"system call", (*bench).systemCalls},
@@ -159,11 +161,13 @@ type bench struct {
 	agentrun  string
 	size      sizes
 	dir       string // ours, in memory; everything else the contenders write is in it
-	state     string // agentrun's state, on the disk
+	disk      string // ours, on the disk
+	state     string // agentrun's, there
 	bin       string // the C programs
 	env       []string
 	null      *os.File
 	daemonPID int // of the daemon that serves; 0: none has
+	dockerd   int // its number; 0: none has been started
 }
 
 func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err error) {
@@ -181,7 +185,7 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 		return nil, err
 	}
 	// What all of them keep in /run in normal use lies in memory, as it does there on a machine that systemd starts. What outlives a
-	// machine's end, agentrun's audit, is on the disk.
+	// machine's end, agentrun's audit and all images, is on the disk.
 	if b.dir, err = os.MkdirTemp("/run", "agentrun-bench-"); err != nil {
 		return nil, err
 	}
@@ -193,7 +197,11 @@ func newBench(ctx context.Context, agentrun string, size sizes) (b *bench, err e
 	if err := unix.Mount("agentrun-bench", b.dir, "tmpfs", 0, ""); err != nil {
 		return nil, os.NewSyscallError("mount "+b.dir, err)
 	}
-	if b.state, err = os.MkdirTemp("/var/lib", "agentrun-bench-"); err != nil {
+	if b.disk, err = os.MkdirTemp("/var/lib", "agentrun-bench-"); err != nil {
+		return nil, err
+	}
+	b.state = filepath.Join(b.disk, "state")
+	if err := os.Mkdir(b.state, 0o700); err != nil {
 		return nil, err
 	}
 	// The peers walk to what is in it as users without privilege.
@@ -224,7 +232,7 @@ func (b *bench) clean() error {
 		time.Sleep(100 * time.Millisecond)
 		gone = os.RemoveAll(b.state)
 	}
-	return errors.Join(err, gone, b.unmount(), os.RemoveAll(b.dir))
+	return errors.Join(err, gone, b.unmount(), os.RemoveAll(b.disk), os.RemoveAll(b.dir))
 }
 
 // unmount takes our folder away, and what peers leave mounted in it: Podman binds the folder of its overlays onto itself and
@@ -235,7 +243,7 @@ func (b *bench) unmount() error {
 		return err
 	}
 	for _, m := range slices.Backward(table.Mounts) {
-		if m.At == b.dir || strings.HasPrefix(m.At, b.dir+"/") {
+		if m.At == b.dir || strings.HasPrefix(m.At, b.dir+"/") || strings.HasPrefix(m.At, b.disk+"/") {
 			err = errors.Join(err, os.NewSyscallError("umount2 "+m.At, unix.Unmount(m.At, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)))
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // oci is `runc run` or `crun run` of the bundle, in the foreground as agentrun is.
@@ -151,6 +153,11 @@ func removeCgroups(name string) error {
 		groups, err := filepath.Glob(pattern + name)
 		errs = append(errs, err)
 		for _, top := range groups {
+			var at unix.Statfs_t
+			if unix.Statfs(top, &at) == nil && at.Type == unix.TMPFS_MAGIC { // podman's, of a controller that this machine doesn't have
+				errs = append(errs, os.RemoveAll(top))
+				continue
+			}
 			var dirs []string
 			errs = append(errs, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {
