@@ -49,6 +49,7 @@ type Join struct {
 var (
 	ErrNotYet = errors.New("the run is still being started")
 	ErrFrozen = errors.New("the run is frozen")
+	ErrFull   = errors.New("the run has as many processes as its limit lets it have")
 )
 
 // errJoinTime is why a joined command is killed whose time is over.
@@ -103,6 +104,12 @@ func (v *Live) Join(ctx context.Context, ask Join) (Status, error) {
 	return j.status, nil
 }
 
+// full tells whether what joins finds no room: it is three processes until its command is executed.
+func (v *Live) full() bool {
+	s, err := v.launch.group.Stats()
+	return err == nil && s.PIDs+3 > v.launch.group.Limits().PIDs
+}
+
 // joinFailed gives the true cause of what a kill or a freeze made fail.
 func (v *Live) joinFailed(err error) error {
 	switch {
@@ -110,6 +117,8 @@ func (v *Live) joinFailed(err error) error {
 		return ErrEnded
 	case v.held.Load():
 		return ErrFrozen
+	case errors.Is(err, unix.EAGAIN) && v.full():
+		return ErrFull
 	}
 	return fmt.Errorf("join: %w", err)
 }

@@ -188,6 +188,8 @@ func joinError(err error) error {
 		return conflict("agentrun thaw lets it go on; a command in it would stand still too")
 	case errors.Is(err, runtime.ErrNoCgroup):
 		return conflict("limits of its own take a cgroup (docs/rootless.md); leave them out")
+	case errors.Is(err, runtime.ErrFull):
+		return conflict("agentrun ps REF lists them, agentrun update REF --pids N gives it room")
 	case errors.Is(err, runtime.ErrNotYet):
 		return conflict("try again in a moment")
 	}

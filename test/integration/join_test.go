@@ -636,6 +636,28 @@ func TestM3JoinHasLimitsOfItsOwn(t *testing.T) {
 	noAgents(t)
 }
 
+// A run that is full of processes says so to who enters it, and takes them when it has room again.
+func TestM3JoinOfAFullRun(t *testing.T) {
+	p := newPlace(t)
+	c := p.at(prepare(t, opts{profile: "ring2", flags: []string{"-d", "--name", "a", "--pids", "17", "--no-gateway"}},
+		"/usr/bin/sh", "-c", "for i in $(seq 15); do sleep 1000 & done; wait"))
+	if out, err := c.output(); err != nil {
+		t.Fatalf("%v: %q %s", err, out, c.errOut.String())
+	}
+	t.Cleanup(func() { p.do("kill", "a") })
+	eventually(t, 10*time.Second, "the run is full", func() bool { return len(asked[box](p, "inspect", "a").Processes) == 16 })
+	r := p.inside("a", nil, "true")
+	for _, want := range []string{"as many processes as its limit", "(conflict)", "agentrun update REF --pids"} {
+		if r.exit != 125 || !strings.Contains(r.stderr, want) {
+			t.Errorf("exit %d, %q, want 125 and %q", r.exit, r.stderr, want)
+		}
+	}
+	p.must("update", "a", "--pids", "32")
+	if r := p.inside("a", nil, "true"); r.exit != 0 {
+		t.Errorf("with room: exit %d, %s", r.exit, r.stderr)
+	}
+}
+
 // M-22: a lower ring, a freeze and a kill reach what is in a group of its own, as soon as else, and though it has used up its processor time.
 func TestM22JoinWithLimitsFollowsTheRing(t *testing.T) {
 	p := newPlace(t)
