@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: oci test-engines test-validation test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: oci test-engines test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -109,6 +109,10 @@ test-engines: build ## Debian's Docker, Podman and containerd with agentrun as t
 test-validation: build ## runtime-tools' validation programs on Debian's runc and on agentrun-oci, compared with test/engines/validation.txt
 	@bash scripts/install-deps.sh engines
 	@bash test/engines/validation.sh
+
+test-bats: build ## runc's own tests and Podman's on Debian's runc and on agentrun-oci, or FILES="runc/exec podman/080-pause", compared with test/engines/bats.txt
+	@bash scripts/install-deps.sh engines
+	@bash test/engines/bats.sh $(FILES)
 
 test-agents: build probe ## the six coding agents from npm by agentrun host, or AGENTS="claude pi"; all six write the table of docs/coding-agents.md
 	bash test/agents/install.sh .cache/agents $(AGENTS)

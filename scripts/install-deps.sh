@@ -39,7 +39,7 @@ test)
 	command -v npm >/dev/null || packages+=(npm)
 	;;
 vagrant) packages+=(vagrant vagrant-libvirt libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils dnsmasq-base debootstrap e2fsprogs rsync) ;;
-engines) packages+=(docker.io containerd podman runc busybox-static buildah docker-registry iproute2) ;;
+engines) packages+=(docker.io containerd podman runc busybox-static buildah docker-registry iproute2 bats jq gawk) ;; # the last three: make test-bats
 *) die "usage: install-deps.sh run|test|vagrant|engines" ;;
 esac
 

@@ -46,8 +46,8 @@ func (ownTerminal) Resized() (<-chan os.Signal, func()) {
 // follow keeps the agent's terminal as large as the caller's, and has the caller's pass everything on. The
 // function it returns ends that, and leaves the caller's as it was, also where the program was killed on a
 // full screen. Call it when all that the agent wrote has been passed on.
-func follow(t Terminal, opt *runtime.Options) (end func()) {
-	end = func() {}
+func follow(t Terminal, opt *runtime.Options) func() {
+	end := func() {} // of a launch that doesn't come as far as its terminal
 	screen := &shown.Screen{To: opt.Stdout}
 	opt.Stdout = screen
 	opt.OnTTY = func(master *os.File) {

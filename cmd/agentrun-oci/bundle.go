@@ -168,6 +168,9 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 		if _, ok := offered(m.Source, mounts); bound(m) && !owned(m.Destination) && !ok {
 			no("the host's %.200q", m.Source)
 		}
+		if bound(m) && strings.HasPrefix(path.Clean("/"+m.Destination), "/tmp/") { // nothing that an engine does by itself
+			no("a folder of the host's on %.128q", m.Destination)
+		}
 		if !bound(m) && !owned(m.Destination) {
 			no("a mount of %.32q on %.128q", m.Type, m.Destination)
 		}

@@ -41,6 +41,8 @@ const (
 	launchTime = 5 * time.Second // a kill in the middle of a launch is refused, and carried out when there is a process
 )
 
+var errFDs = errors.New("--preserve-fds: nothing of the engine's gets into a sandbox")
+
 func (r *runtime) create(c *cli.Context) (*container, error) {
 	if c.NArg() != 1 {
 		return nil, errors.New("want a container's id")
@@ -50,7 +52,7 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 		return nil, fmt.Errorf("%.64q is no container's id", id)
 	}
 	if c.Int("preserve-fds") > 0 {
-		return nil, errors.New("--preserve-fds: nothing of the engine's gets into a sandbox")
+		return nil, errFDs
 	}
 	bundle, err := filepath.Abs(c.String("bundle"))
 	if err != nil {
@@ -72,7 +74,7 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 	if err != nil {
 		return nil, err
 	}
-	if spec.Process.Terminal && c.String("console-socket") == "" {
+	if here := c.Command.Name == "run" && !c.Bool("detach"); spec.Process.Terminal && !here && c.String("console-socket") == "" {
 		return nil, errors.New("process.terminal: want --console-socket, which the terminal is given to")
 	}
 	if err := os.MkdirAll(r.root, 0o700); err != nil {
@@ -86,6 +88,9 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 		return nil, fmt.Errorf("container with id %q exists already", id)
 	} else if err != nil {
 		return nil, err
+	}
+	if !filepath.IsAbs(k.Rootfs) {
+		k.Rootfs = filepath.Join(bundle, k.Rootfs)
 	}
 	if spec.Linux.Seccomp != nil {
 		words = append(words, "--bundle-seccomp", k.seccomp())
@@ -124,11 +129,12 @@ func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []s
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{known}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if spec.Process.Terminal {
-		slave, err := console(c.String("console-socket"))
+		slave, master, err := terminal(c.String("console-socket"), spec.Process.ConsoleSize)
 		if err != nil {
 			return err
 		}
 		defer slave.Close()
+		k.master = master
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 		cmd.SysProcAttr.Setctty = true
 	}
@@ -188,10 +194,12 @@ func (k *container) refusal(ended error) error {
 		return fmt.Errorf("the run was refused: %w", ended)
 	}
 	// The words by which engines tell 127 and 126 from other failures.
-	switch s.ExitCode {
-	case 127:
+	switch {
+	case s.ExitCode == 127 && strings.HasPrefix(s.Error, "command /"):
+		s.Error += ": no such file or directory"
+	case s.ExitCode == 127:
 		s.Error += ": executable file not found in $PATH"
-	case 126:
+	case s.ExitCode == 126:
 		s.Error += ": permission denied"
 	}
 	return hinted.New(errors.New(s.Error), s.Hint)
@@ -270,36 +278,6 @@ func (k *container) hooks(spec *specs.Spec, kinds ...string) error {
 	return nil
 }
 
-// console makes a terminal and gives the engine its end.
-func console(socket string) (slave *os.File, err error) {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer master.Close()
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		return nil, os.NewSyscallError("ioctl", err)
-	}
-	name := fmt.Sprintf("/dev/pts/%d", n)
-	if slave, err = os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		return nil, err
-	}
-	conn, err := net.Dial("unix", socket)
-	if err == nil {
-		defer conn.Close()
-		_, _, err = conn.(*net.UnixConn).WriteMsgUnix([]byte(name), unix.UnixRights(int(master.Fd())), nil)
-	}
-	if err != nil {
-		slave.Close()
-		return nil, fmt.Errorf("--console-socket: %w", err)
-	}
-	return slave, nil
-}
-
 // dial reaches a supervisor that waits. Engines' folders are deeper than a socket's address is long.
 func (k *container) dial() (net.Conn, error) {
 	dir, err := os.Open(k.dir)
@@ -344,6 +322,9 @@ func (r *runtime) run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if k.master != nil {
+		defer relay(k.master)()
+	}
 	if err := r.start(c.Context, k); err != nil {
 		return errors.Join(err, r.end(c.Context, k), r.forget(k))
 	}
@@ -361,18 +342,32 @@ func (r *runtime) run(c *cli.Context) error {
 }
 
 func (r *runtime) state(ctx context.Context, k *container) error {
-	status := k.status()
-	if status == "running" && r.frozen(ctx, k) {
-		status = "paused"
+	s := k.told()
+	if s.Status == "running" && r.frozen(ctx, k) {
+		s.Status = "paused"
 	}
-	pid := k.PID
-	if status == "stopped" {
-		pid = 0
+	return json.NewEncoder(os.Stdout).Encode(s)
+}
+
+// told is what state and list tell of a container, in runc's order.
+type told struct {
+	Version     string            `json:"ociVersion"`
+	ID          string            `json:"id"`
+	PID         int               `json:"pid"`
+	Status      string            `json:"status"`
+	Bundle      string            `json:"bundle"`
+	Rootfs      string            `json:"rootfs"`
+	Created     time.Time         `json:"created"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Owner       string            `json:"owner"`
+}
+
+func (k *container) told() told {
+	s := told{k.Version, k.ID, k.PID, k.status(), k.Bundle, k.Rootfs, k.Created, k.Annotations, k.Owner}
+	if s.Status == "stopped" {
+		s.PID = 0
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"ociVersion": k.Version, "id": k.ID, "pid": pid, "status": status, "bundle": k.Bundle, "rootfs": k.Rootfs, "created": k.Created, "owner": k.Owner,
-		"annotations": k.Annotations,
-	})
+	return s
 }
 
 func (r *runtime) frozen(ctx context.Context, k *container) bool {
@@ -419,13 +414,17 @@ func (r *runtime) kill(c *cli.Context) error {
 		}
 		sig = int(unix.SignalNum(name))
 	}
-	if sig <= 0 || sig > 64 {
+	if sig < 0 || sig > 64 || sig == 0 && text != "0" {
 		return fmt.Errorf("%.32q is no signal", text)
 	}
 	if !k.alive() {
+		if c.Bool("all") { // of those that are left there are none
+			return nil
+		}
 		return fmt.Errorf("container %s is not running", k.ID)
 	}
 	switch {
+	case sig == 0: // asks whether there is one
 	case !k.Begun:
 		return unix.Kill(k.PID, unix.SIGTERM)
 	case sig == int(unix.SIGKILL):
@@ -486,10 +485,10 @@ func (r *runtime) forget(k *container) error {
 
 func (r *runtime) list(c *cli.Context) error {
 	dirs, _ := os.ReadDir(r.root)
-	all := []map[string]any{}
+	all := []told{}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	if !c.Bool("quiet") && c.String("format") != "json" {
-		fmt.Fprintln(w, "ID\tPID\tSTATUS\tRING\tBUNDLE\tCREATED")
+		fmt.Fprintln(w, "ID\tPID\tSTATUS\tBUNDLE\tCREATED\tOWNER\tRING")
 	}
 	for _, d := range dirs {
 		k, err := r.load(d.Name())
@@ -498,9 +497,10 @@ func (r *runtime) list(c *cli.Context) error {
 		case c.Bool("quiet"):
 			fmt.Fprintln(w, k.ID)
 		case c.String("format") == "json":
-			all = append(all, map[string]any{"ociVersion": k.Version, "id": k.ID, "pid": k.PID, "status": k.status(), "bundle": k.Bundle, "created": k.Created})
+			all = append(all, k.told())
 		default:
-			fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%s\t%s\n", k.ID, k.PID, k.status(), k.Ring, k.Bundle, k.Created.Format(time.RFC3339))
+			s := k.told()
+			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%d\n", s.ID, s.PID, s.Status, s.Bundle, s.Created.Format(time.RFC3339), s.Owner, k.Ring)
 		}
 	}
 	if c.String("format") == "json" {
@@ -517,6 +517,9 @@ func (r *runtime) exec(c *cli.Context) error {
 	}
 	if k.status() != "running" {
 		return fmt.Errorf("container %s is %s", k.ID, k.status())
+	}
+	if c.Int("preserve-fds") > 0 {
+		return errFDs
 	}
 	p := specs.Process{Args: c.Args().Tail(), Env: c.StringSlice("env"), Cwd: c.String("cwd"), Terminal: c.Bool("tty")}
 	if at := c.String("process"); at != "" {
@@ -544,12 +547,19 @@ func (r *runtime) exec(c *cli.Context) error {
 	cmd := exec.Command(r.program)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	finish := func() {}
 	if p.Terminal {
-		slave, err := console(c.String("console-socket"))
+		if c.Bool("detach") && c.String("console-socket") == "" {
+			return errors.New("--tty --detach: want --console-socket, which the terminal is given to")
+		}
+		slave, master, err := terminal(c.String("console-socket"), p.ConsoleSize)
 		if err != nil {
 			return err
 		}
 		defer slave.Close()
+		if master != nil {
+			finish = func() { slave.Close(); relay(master)() }
+		}
 		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr.Setctty = slave, slave, slave, true
 		words = append(words, "-t")
 	}
@@ -565,6 +575,7 @@ func (r *runtime) exec(c *cli.Context) error {
 	if c.Bool("detach") {
 		return cmd.Process.Release()
 	}
+	finish()
 	err = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code > 0 {
 		return exitCode(code)
@@ -628,14 +639,27 @@ func (r *runtime) update(c *cli.Context) error {
 	return err
 }
 
-// events tells what a container uses, in the words of runc's.
+// event has runc's names, in runc's order.
+type event struct {
+	Type string `json:"type"`
+	ID   string `json:"id"`
+	Data any    `json:"data"`
+}
+
+// events tells what a container uses, in the words of runc's, until it ends.
 func (r *runtime) events(c *cli.Context) error {
 	k, err := r.load(c.Args().First())
 	if err != nil {
 		return err
 	}
-	for {
+	if k.status() == "stopped" {
+		return fmt.Errorf("container %s is stopped", k.ID)
+	}
+	for k.alive() {
 		text, err := r.ask(c.Context, "inspect", "--json", k.name())
+		if !k.alive() {
+			break
+		}
 		if err != nil {
 			return err
 		}
@@ -650,15 +674,17 @@ func (r *runtime) events(c *cli.Context) error {
 		if err := json.Unmarshal(text, &s); err != nil {
 			return err
 		}
-		err = json.NewEncoder(os.Stdout).Encode(map[string]any{"type": "stats", "id": k.ID, "data": map[string]any{
+		err = json.NewEncoder(os.Stdout).Encode(event{"stats", k.ID, map[string]any{
 			"cpu": map[string]any{"usage": map[string]int64{"total": s.Usage.CPU}}, "pids": map[string]int64{"current": s.Usage.PIDs},
 			"memory": map[string]any{"usage": map[string]int64{"usage": s.Usage.Memory, "max": s.Usage.Peak}},
 		}})
 		if err != nil || c.Bool("stats") {
 			return err
 		}
-		time.Sleep(c.Duration("interval"))
+		for next := time.Now().Add(c.Duration("interval")); k.alive() && time.Now().Before(next); time.Sleep(min(50*time.Millisecond, time.Until(next))) {
+		}
 	}
+	return nil
 }
 
 func features(*cli.Context) error {

@@ -167,8 +167,9 @@ type container struct {
 	Ring        int               `json:"ring"`
 	Begun       bool              `json:"begun"`
 
-	dir   string
-	ended <-chan error // of who has started it
+	dir    string
+	ended  <-chan error // of who has started it
+	master *os.File     // of its terminal, where no engine has it
 }
 
 func (r *runtime) load(id string) (*container, error) {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -66,7 +67,7 @@ Exit code: 0 sent to all; 1 not to one; 2 usage.`,
 			if err != nil {
 				return err
 			}
-			did := "got " + unix.SignalName(sig)
+			did := "got " + cmp.Or(unix.SignalName(sig), "signal "+strconv.Itoa(int(sig)))
 			return l.each(c, manyRefs, "signal", did, func(ctx context.Context, r liveRun) error {
 				return r.by.Signal(ctx, r.ID, int(sig), operatorName())
 			})
@@ -81,7 +82,7 @@ func signalOf(text string) (unix.Signal, error) {
 		name = "SIG" + name
 	}
 	sig := unix.SignalNum(name)
-	if n, err := strconv.Atoi(text); err == nil && n > 0 && n < 32 {
+	if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= 64 { // real-time signals have no names here
 		sig = unix.Signal(n)
 	}
 	switch sig {

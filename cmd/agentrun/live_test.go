@@ -205,6 +205,8 @@ func TestM23Verbs(t *testing.T) {
 		{"resume", 2, "which run?", ""},
 		{"signal one --signal hup", 0, "got SIGHUP", "signal one 1"},
 		{"signal one", 0, "got SIGTERM", "signal one 15"},
+		{"signal one --signal 37", 0, "got signal 37", "signal one 37"},
+		{"signal one --signal 65", 2, "is no signal", ""},
 		{"signal one --signal KILL", 2, "hint: agentrun kill", ""},
 		{"signal one --signal 9", 2, "hint: agentrun kill", ""},
 		{"signal one --signal SIGSTOP", 2, "hint: agentrun freeze", ""},

@@ -7,9 +7,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -156,6 +159,9 @@ func TestOCIContainer(t *testing.T) {
 	if got := e.good("exec", "box", "/bin/sh", "-c", "id -u; ls /run/agentrun; cat /proc/1/comm"); !strings.HasPrefix(got, "1000\ntools.sock\n") {
 		t.Errorf("exec: %q", got)
 	}
+	if r := e.oci("exec", "--preserve-fds", "2", "box", "/bin/true"); r.exit == 0 || !strings.Contains(r.stderr, "--preserve-fds") {
+		t.Errorf("exec --preserve-fds: exit %d %s", r.exit, r.stderr)
+	}
 	if r := e.oci("exec", "box", "/bin/sh", "-c", "exit 5"); r.exit != 5 {
 		t.Errorf("exec's exit code: %d %s", r.exit, r.stderr)
 	}
@@ -239,7 +245,11 @@ func TestOCIRefusesWhatNoRingGives(t *testing.T) {
 		}, `the host's "/etc"`},
 		"ring":         {func(c map[string]any) { c["annotations"] = map[string]string{"agentrun.ring": "1"} }, "above the handler's ring"},
 		"no command":   {func(c map[string]any) { process(c)["args"] = []string{} }, "process.args"},
-		"not there":    {func(c map[string]any) { process(c)["args"] = []string{"/bin/none"} }, "/bin/none"},
+		"not there":    {func(c map[string]any) { process(c)["args"] = []string{"/bin/none"} }, "no such file or directory"},
+		"no such name": {func(c map[string]any) { process(c)["args"] = []string{"none"} }, "executable file not found in $PATH"},
+		"host folder in /tmp": {func(c map[string]any) {
+			c["mounts"] = []map[string]any{{"destination": "/tmp/x", "source": "/etc", "type": "bind"}}
+		}, `a folder of the host's on "/tmp/x"`},
 		"the host's /": {func(c map[string]any) { c["root"] = map[string]any{"path": "/"} }, "--rootfs"},
 		"a terminal":   {func(c map[string]any) { process(c)["terminal"] = true }, "--console-socket"},
 		"more memory": {func(c map[string]any) {
@@ -317,5 +327,138 @@ func TestOCIHooks(t *testing.T) {
 	eventually(t, hang(), "no run waits", func() bool { return len(asked[[]box](e.place, "ps")) == 0 })
 	e.good("delete", "--force", "gone")
 	eventually(t, 30*time.Second, "nothing is left", func() bool { left, _ := os.ReadDir(e.root); return len(left) == 0 })
+	noAgents(t)
+}
+
+// console is an engine's socket that terminals are given to. What is written to them is dropped.
+func (e ociHost) console() string {
+	e.t.Helper()
+	at := filepath.Join(e.t.TempDir(), "console")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				rights := make([]byte, 64)
+				_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 64), rights)
+				if err != nil {
+					return
+				}
+				messages, _ := syscall.ParseSocketControlMessage(rights[:n])
+				for _, m := range messages {
+					fds, _ := syscall.ParseUnixRights(&m)
+					for _, fd := range fds {
+						master := os.NewFile(uintptr(fd), "master")
+						_, _ = io.Copy(io.Discard, master)
+						master.Close()
+					}
+				}
+			}()
+		}
+	}()
+	return at
+}
+
+// M-22: what engines and people read of a container, in runc's words and order.
+func TestOCIWords(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	bundle := e.bundle(nil, "/bin/sleep", "100")
+	e.good("run", "--detach", "--bundle", bundle, "box")
+	t.Cleanup(func() { e.oci("delete", "--force", "box") })
+	pid := e.status("box").PID
+	want := fmt.Sprintf(`{"ociVersion":"1.0.2","id":"box","pid":%d,"status":"running","bundle":%q,"rootfs":%q,"created":`, pid, bundle, bundle+"/rootfs")
+	if got := e.good("state", "box"); !strings.HasPrefix(got, want) {
+		t.Errorf("state: %s, want %s…", got, want)
+	}
+	if got := e.good("list", "--format", "json"); !strings.HasPrefix(got, "["+want) {
+		t.Errorf("list: %s, want [%s…", got, want)
+	}
+	if got := e.good("list"); !slices.Equal(strings.Fields(got)[:7], strings.Fields("ID PID STATUS BUNDLE CREATED OWNER RING")) {
+		t.Errorf("list: %s", got)
+	}
+	if got := e.good("events", "--stats", "box"); !strings.HasPrefix(got, `{"type":"stats","id":"box","data":{`) {
+		t.Errorf("events: %s", got)
+	}
+	events := make(chan result)
+	go func() { events <- e.oci("events", "--interval", "1h", "box") }()
+	e.good("kill", "box", "0")
+	if e.status("box").Status != "running" {
+		t.Error("signal 0 isn't sent")
+	}
+	e.good("kill", "box", "KILL")
+	if r := <-events; r.exit != 0 {
+		t.Errorf("events of one that ends: exit %d %s", r.exit, r.stderr)
+	}
+	eventually(t, hang(), "it has stopped", func() bool { return e.status("box").Status == "stopped" })
+	e.good("kill", "--all", "box", "0")
+	for _, sig := range []string{"0", "KILL"} {
+		if r := e.oci("kill", "box", sig); r.exit == 0 || !strings.Contains(r.stderr, "is not running") {
+			t.Errorf("kill %s of one that has stopped: exit %d %s", sig, r.exit, r.stderr)
+		}
+	}
+	if r := e.oci("kill", "box", "FOO"); r.exit == 0 || !strings.Contains(r.stderr, "is no signal") {
+		t.Errorf("kill FOO: exit %d %s", r.exit, r.stderr)
+	}
+	if r := e.oci("events", "box"); r.exit == 0 || !strings.Contains(r.stderr, "is stopped") {
+		t.Errorf("events of one that has stopped: exit %d %s", r.exit, r.stderr)
+	}
+}
+
+// M-22: real-time signals arrive: systemd in a container is stopped by SIGRTMIN+3.
+func TestOCIRealTimeSignal(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	bundle := e.bundle(nil, "/bin/sh", "-c", "trap 'exit 9' 37; : >/tmp/ready; while :; do sleep 0.05; done")
+	ended := make(chan result)
+	go func() { ended <- e.oci("run", "--bundle", bundle, "box") }()
+	eventually(t, hang(), "it is ready", func() bool { return e.oci("exec", "box", "/bin/ls", "/tmp/ready").exit == 0 })
+	e.good("kill", "box", "37")
+	if r := <-ended; r.exit != 9 {
+		t.Errorf("exit %d %s", r.exit, r.stderr)
+	}
+}
+
+// M-22: without an engine, run and exec have the caller's terminal, or a new one that is passed on.
+func TestOCITerminal(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	bundle := e.bundle(func(c map[string]any) {
+		process := c["process"].(map[string]any)
+		process["terminal"], process["consoleSize"] = true, map[string]int{"height": 33, "width": 99}
+	}, "/bin/busybox", "sh", "-c", "busybox tty; busybox stty size; exit 3")
+	if r := e.oci("run", "--bundle", bundle, "box"); r.exit != 3 || r.stdout != "/dev/pts/0\n33 99\n" {
+		t.Errorf("run: exit %d %q %s", r.exit, r.stdout, r.stderr)
+	}
+	bundle = e.bundle(nil, "/bin/sleep", "100")
+	e.good("run", "--detach", "--bundle", bundle, "box")
+	t.Cleanup(func() { e.oci("delete", "--force", "box") })
+	if r := e.oci("exec", "--tty", "box", "/bin/sh", "-c", "test -t 1 && echo yes; exit 4"); r.exit != 4 || r.stdout != "yes\n" {
+		t.Errorf("exec: exit %d %q %s", r.exit, r.stdout, r.stderr)
+	}
+	if r := e.oci("exec", "--tty", "--detach", "box", "/bin/true"); r.exit == 0 || !strings.Contains(r.stderr, "--console-socket") {
+		t.Errorf("exec --tty --detach: exit %d %s", r.exit, r.stderr)
+	}
+}
+
+// M-22: also with a terminal the engine is told why a container didn't start.
+func TestOCITerminalRefused(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	bundle := e.bundle(func(c map[string]any) {
+		process := c["process"].(map[string]any)
+		process["terminal"], process["cwd"] = true, "/shut"
+	}, "/bin/true")
+	if err := os.Mkdir(filepath.Join(bundle, "rootfs/shut"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := e.oci("run", "--detach", "--bundle", bundle, "--console-socket", e.console(), "box")
+	if r.exit == 0 || !strings.Contains(r.stderr, "enter the working directory: permission denied") {
+		t.Errorf("exit %d %s", r.exit, r.stderr)
+	}
 	noAgents(t)
 }
