@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: oci test-engines test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: oci test-engines test-kubernetes test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -105,6 +105,10 @@ test-engines: build ## Debian's Docker, Podman and containerd with agentrun as t
 	@bash scripts/install-deps.sh engines
 	@bash test/engines/run.sh
 	@bash test/engines/images.sh
+
+test-kubernetes: build ## a Kubernetes of one node, built from Go modules, whose pods agentrun runs; PARTS="cri" or PARTS=measure chooses parts
+	@bash scripts/install-deps.sh kubernetes
+	@bash test/kubernetes/run.sh $(PARTS)
 
 test-validation: build ## runtime-tools' validation programs on Debian's runc and on agentrun-oci, compared with test/engines/validation.txt
 	@bash scripts/install-deps.sh engines

@@ -7,6 +7,7 @@
 #   scripts/install-deps.sh test    the same, and what `make test` needs
 #   scripts/install-deps.sh vagrant the first, and what `make test-vagrant` needs
 #   scripts/install-deps.sh engines the first, and what `make test-engines` needs
+#   scripts/install-deps.sh kubernetes the first, and what `make test-kubernetes` needs
 #
 # Quick and silent when everything is there. Go itself is taken from the distribution where that one is
 # new enough; otherwise fetch-go.sh unpacks the pinned toolchain below .cache.
@@ -40,7 +41,8 @@ test)
 	;;
 vagrant) packages+=(vagrant vagrant-libvirt libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils dnsmasq-base debootstrap e2fsprogs rsync) ;;
 engines) packages+=(docker.io containerd podman runc busybox-static buildah docker-registry iproute2 bats jq gawk) ;; # the last three: make test-bats
-*) die "usage: install-deps.sh run|test|vagrant|engines" ;;
+kubernetes) packages+=(containernetworking-plugins runc busybox-static iproute2 iptables openssl procps util-linux) ;;
+*) die "usage: install-deps.sh run|test|vagrant|engines|kubernetes" ;;
 esac
 
 want_go=$(awk '$1 == "go" {print $2}' "$root/go.mod")

@@ -95,6 +95,11 @@ var engineSysctls = []string{"net.ipv4.ip_unprivileged_port_start", "net.ipv4.pi
 // ownPlaces are filled by agentrun, whatever a bundle would mount there.
 var ownPlaces = []string{"/proc", "/sys", "/dev", "/tmp", "/run", "/var/run", "/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/sys/fs/cgroup"}
 
+// enginePlaces are those of them on which engines and kubelet mount files of their own, unasked; the sandbox has its own there, or, of a pod's
+// token for the API and the file for its last words, none.
+var enginePlaces = strings.Fields("/etc/resolv.conf /etc/hosts /etc/hostname /dev/shm /dev/termination-log /run/.containerenv /run/secrets " +
+	"/var/run/secrets/kubernetes.io/serviceaccount /run/secrets/kubernetes.io/serviceaccount /sys/fs/cgroup")
+
 // ownDevices are in every sandbox.
 var ownDevices = strings.Fields("/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/console /dev/pts /dev/shm /dev/mqueue")
 
@@ -168,8 +173,8 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 		if _, ok := offered(m.Source, mounts); bound(m) && !owned(m.Destination) && !ok {
 			no("the host's %.200q", m.Source)
 		}
-		if bound(m) && strings.HasPrefix(path.Clean("/"+m.Destination), "/tmp/") { // nothing that an engine does by itself
-			no("a folder of the host's on %.128q", m.Destination)
+		if at := path.Clean("/" + m.Destination); bound(m) && owned(at) && !slices.Contains(enginePlaces, at) {
+			no("the host's %.200q on %.128q, where the sandbox has its own", m.Source, at)
 		}
 		if !bound(m) && !owned(m.Destination) {
 			no("a mount of %.32q on %.128q", m.Type, m.Destination)
@@ -207,11 +212,10 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string) ([]string,
 		}
 		return nil, hinted.New(fmt.Errorf("%w: %s", ErrBeyond, strings.Join(list, ", ")), "docs/engines.md says what of it an operator can allow")
 	}
-	root := c.Root.Path
-	if !filepath.IsAbs(root) {
-		root = filepath.Join(bundle, root)
+	root, err := rootOf(bundle, c)
+	if err == nil {
+		err = mountPoints(root, c)
 	}
-	root, err := filepath.EvalSymlinks(root)
 	if err != nil {
 		return nil, err
 	}

@@ -64,6 +64,9 @@ func TestBeyond(t *testing.T) {
 		"by dots": {func(c *specs.Spec) {
 			c.Mounts[2] = specs.Mount{Destination: "/dev/../x", Options: []string{"bind"}, Source: "/etc"}
 		}, `the host's "/etc"`},
+		"on a place of the sandbox's": {func(c *specs.Spec) {
+			c.Mounts[2] = specs.Mount{Destination: "/run/../tmp/x", Type: "bind", Source: dir}
+		}, `the host's "` + dir + `" on "/tmp/x", where the sandbox has its own`},
 		"its own tmpfs": {func(c *specs.Spec) { c.Mounts[0] = specs.Mount{Destination: "/x", Type: "tmpfs"} }, `a mount of "tmpfs" on "/x"`},
 	} {
 		c := plain()
@@ -79,6 +82,63 @@ func TestBeyond(t *testing.T) {
 	c.Mounts[2] = specs.Mount{Destination: "/x", Type: "bind", Source: dir}
 	if list := beyond(c, []string{dir}); len(list) > 0 {
 		t.Errorf("what is offered: %q", list)
+	}
+}
+
+// A pod is shown the folders of its own, and of whoever is in none nothing of pods.
+func TestOffersOfPods(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "oci-mounts")
+	if err := os.WriteFile(file, []byte("# pods\n/srv\n/pods/{pod}/volumes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for pod, want := range map[string]string{
+		"1f-2a": "/srv /pods/1f-2a/volumes", "": "/srv", "..": "/srv", "a/b": "/srv", "a b": "/srv", "*": "/srv", "a\n": "/srv", strings.Repeat("a", 65): "/srv",
+	} {
+		if list, err := offersIn(file, pod); err != nil || strings.Join(list, " ") != want {
+			t.Errorf("pod %q: %q, %v, want %s", pod, list, err, want)
+		}
+	}
+	for _, bad := range []string{"{pod}", "/", "pods/{pod}"} {
+		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := offersIn(file, "1f"); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
+}
+
+// THREATS "engines and images": what a root's content says leads nowhere when mount points are made in it.
+func TestMountPointsStayInTheRoot(t *testing.T) {
+	root, outside := filepath.Join(t.TempDir(), "rootfs"), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "srv"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"out": outside, "up": "../../..", "self": "self", "srv/in": "/srv"} {
+		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, at := range []string{"/out/x", "/out", "/up/x", "/self/x", "/srv/in/x", "/out/x/y"} {
+		if err := mountPoint(root, at, true); err != nil {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	for _, at := range []string{outside, filepath.Join(root, "srv")} {
+		if found, _ := os.ReadDir(at); len(found) > 1 || at == outside && len(found) > 0 {
+			t.Errorf("made in %s: %v", at, found)
+		}
+	}
+	for at, folder := range map[string]bool{"/srv": true, "/srv/new/a": true, "/data/file": false} {
+		for range 2 { // it may be there
+			err := mountPoint(root, at, folder)
+			if info, serr := os.Stat(root + at); err != nil || serr != nil || info.IsDir() != folder {
+				t.Errorf("%s: %v, %v", at, err, serr)
+			}
+		}
+	}
+	if err := mountPoint(root, "/data/file/x", true); err == nil {
+		t.Error("a file is taken for a folder")
 	}
 }
 

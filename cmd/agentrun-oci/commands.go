@@ -66,7 +66,7 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := offers()
+	mounts, err := offers(spec.Annotations[podAnnotation])
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 	}
 	k := &container{
 		Version: spec.Version, ID: id, Bundle: bundle, Rootfs: spec.Root.Path, Created: time.Now().UTC(), Owner: "root", Annotations: spec.Annotations,
-		Ring: ring, dir: r.folder(id),
+		Ring: ring, Pod: holdsPod(spec), dir: r.folder(id),
 	}
 	if err := os.Mkdir(k.dir, 0o700); errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("container with id %q exists already", id)
@@ -97,7 +97,11 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 		err = keep(k.seccomp(), spec.Linux.Seccomp)
 	}
 	if err = errors.Join(err, keep(filepath.Join(k.dir, configFile), spec)); err == nil {
-		err = r.make(c, k, spec, words)
+		if k.Pod {
+			err = r.makePod(c, k, spec)
+		} else {
+			err = r.make(c, k, spec, words)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(k.dir))
@@ -163,7 +167,12 @@ func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []s
 			return fmt.Errorf("the run was not ready after %v", createTime)
 		}
 	}
-	k.PID = cmd.Process.Pid
+	return k.made(c, spec, cmd.Process.Pid, knows)
+}
+
+// made tells what has been made: the hooks, the folder, the engine, and last the process itself, which ends if nobody comes so far.
+func (k *container) made(c *cli.Context, spec *specs.Spec, pid int, knows io.Writer) error {
+	k.PID = pid
 	k.Start = startOf(k.PID)
 	if err := k.hooks(spec, "prestart", "createRuntime"); err != nil {
 		return err
@@ -176,7 +185,7 @@ func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []s
 			return err
 		}
 	}
-	_, err = knows.Write([]byte{1})
+	_, err := knows.Write([]byte{1})
 	return err
 }
 
@@ -296,6 +305,13 @@ func (r *runtime) start(_ context.Context, k *container) error {
 	if err != nil {
 		return err
 	}
+	if k.Pod {
+		k.Begun = true
+		if err := k.save(); err != nil {
+			return err
+		}
+		return k.hooks(spec, "poststart")
+	}
 	conn, err := k.dial()
 	if err != nil {
 		return err
@@ -343,7 +359,7 @@ func (r *runtime) run(c *cli.Context) error {
 
 func (r *runtime) state(ctx context.Context, k *container) error {
 	s := k.told()
-	if s.Status == "running" && r.frozen(ctx, k) {
+	if s.Status == "running" && !k.Pod && r.frozen(ctx, k) {
 		s.Status = "paused"
 	}
 	return json.NewEncoder(os.Stdout).Encode(s)
@@ -394,6 +410,9 @@ func (r *runtime) ask(ctx context.Context, words ...string) ([]byte, error) {
 
 func (r *runtime) verb(name string) func(context.Context, *container) error {
 	return func(ctx context.Context, k *container) error {
+		if k.Pod {
+			return errPod
+		}
 		_, err := r.ask(ctx, name, k.name())
 		return err
 	}
@@ -421,16 +440,21 @@ func (r *runtime) kill(c *cli.Context) error {
 		if c.Bool("all") { // of those that are left there are none
 			return nil
 		}
-		return fmt.Errorf("container %s is not running", k.ID)
+		return fmt.Errorf("container %s: %w", k.ID, errStopped)
 	}
 	switch {
 	case sig == 0: // asks whether there is one
+	case k.Pod:
+		return unix.Kill(k.PID, unix.Signal(sig))
 	case !k.Begun:
 		return unix.Kill(k.PID, unix.SIGTERM)
 	case sig == int(unix.SIGKILL):
 		err = r.end(c.Context, k)
 	default:
 		_, err = r.ask(c.Context, "signal", k.name(), "--signal", strconv.Itoa(sig))
+	}
+	if err != nil && !k.alive() { // it has ended meanwhile
+		return fmt.Errorf("container %s: %w", k.ID, errStopped)
 	}
 	return err
 }
@@ -458,9 +482,12 @@ func (r *runtime) end(ctx context.Context, k *container) error {
 		return nil
 	}
 	var err error
-	if k.Begun {
+	switch {
+	case k.Pod:
+		err = unix.Kill(k.PID, unix.SIGKILL)
+	case k.Begun:
 		_, err = r.ask(ctx, "kill", k.name(), "--reason", "the container engine")
-	} else {
+	default:
 		err = unix.Kill(k.PID, unix.SIGTERM) // it waits, and has no process
 	}
 	for began := time.Now(); k.alive(); time.Sleep(5 * time.Millisecond) {
@@ -511,7 +538,7 @@ func (r *runtime) list(c *cli.Context) error {
 
 // exec is a further command in the container, confined as its first one. The process that the engine waits for is agentrun's.
 func (r *runtime) exec(c *cli.Context) error {
-	k, err := r.load(c.Args().First())
+	k, err := r.loadRun(c.Args().First())
 	if err != nil {
 		return err
 	}
@@ -588,21 +615,9 @@ func (r *runtime) ps(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := r.ask(c.Context, "inspect", "--json", k.name())
+	pids, err := r.processes(c.Context, k)
 	if err != nil {
 		return err
-	}
-	var s struct {
-		Processes []struct {
-			PID int `json:"pid"`
-		} `json:"processes"`
-	}
-	if err := json.Unmarshal(text, &s); err != nil {
-		return err
-	}
-	pids := []int{}
-	for _, p := range s.Processes {
-		pids = append(pids, p.PID)
 	}
 	if c.String("format") == "json" {
 		return json.NewEncoder(os.Stdout).Encode(pids)
@@ -613,8 +628,31 @@ func (r *runtime) ps(c *cli.Context) error {
 	return nil
 }
 
+func (r *runtime) processes(ctx context.Context, k *container) (pids []int, err error) {
+	if k.Pod {
+		return []int{k.PID}, nil // containerd asks after a restart
+	}
+	text, err := r.ask(ctx, "inspect", "--json", k.name())
+	if err != nil {
+		return nil, err
+	}
+	var s struct {
+		Processes []struct {
+			PID int `json:"pid"`
+		} `json:"processes"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, err
+	}
+	pids = []int{}
+	for _, p := range s.Processes {
+		pids = append(pids, p.PID)
+	}
+	return pids, nil
+}
+
 func (r *runtime) update(c *cli.Context) error {
-	k, err := r.load(c.Args().First())
+	k, err := r.loadRun(c.Args().First())
 	if err != nil {
 		return err
 	}
@@ -648,7 +686,7 @@ type event struct {
 
 // events tells what a container uses, in the words of runc's, until it ends.
 func (r *runtime) events(c *cli.Context) error {
-	k, err := r.load(c.Args().First())
+	k, err := r.loadRun(c.Args().First())
 	if err != nil {
 		return err
 	}

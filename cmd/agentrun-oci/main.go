@@ -125,6 +125,7 @@ func (r *runtime) app() *cli.App {
 			{Name: "update", ArgsUsage: "ID", Flags: []cli.Flag{&cli.StringFlag{Name: "resources", Aliases: []string{"r"}}}, Action: r.update},
 			{Name: "events", ArgsUsage: "ID", Flags: []cli.Flag{&cli.BoolFlag{Name: "stats"}, &cli.DurationFlag{Name: "interval", Value: 5 * time.Second}}, Action: r.events},
 			{Name: "features", Action: features},
+			{Name: holdCommand, Hidden: true, Action: hold},
 		},
 	}
 }
@@ -153,6 +154,9 @@ func (r *runtime) folder(id string) string { return filepath.Join(r.root, id) }
 // errNone is a container that there isn't. Engines look for the words.
 var errNone = errors.New("container does not exist")
 
+// errStopped is one that has ended. Engines look for these words, too: without them a kill that comes late is tried for ever.
+var errStopped = errors.New("container not running")
+
 // container is what is known of one, in its folder.
 type container struct {
 	Version     string            `json:"ociVersion"`
@@ -166,6 +170,7 @@ type container struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Ring        int               `json:"ring"`
 	Begun       bool              `json:"begun"`
+	Pod         bool              `json:"pod,omitempty"` // it holds a pod's place, and is no run
 
 	dir    string
 	ended  <-chan error // of who has started it

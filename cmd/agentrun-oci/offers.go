@@ -11,11 +11,14 @@ import (
 	"strings"
 )
 
-// offersFile lists the folders of the host that bundles may show, one a line: who writes a bundle decides nothing about the host.
+// offersFile lists the folders of the host that bundles may show, one a line: who writes a bundle decides nothing about the host. {pod} in a
+// line is the uid of the container's pod, so that a pod is shown nothing of another's.
 const offersFile = "/etc/agentrun/oci-mounts"
 
-func offers() (list []string, err error) {
-	f, err := os.Open(offersFile)
+func offers(pod string) (list []string, err error) { return offersIn(offersFile, pod) }
+
+func offersIn(file, pod string) (list []string, err error) {
+	f, err := os.Open(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -29,9 +32,11 @@ func offers() (list []string, err error) {
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case !filepath.IsAbs(line) || filepath.Clean(line) == "/":
-			return nil, fmt.Errorf("%s: %.200q is no folder below /", offersFile, line)
+			return nil, fmt.Errorf("%s: %.200q is no folder below /", file, line)
 		default:
-			list = append(list, line)
+			if at, ok := ofPod(line, pod); ok {
+				list = append(list, at)
+			}
 		}
 	}
 	return list, lines.Err()

@@ -249,7 +249,7 @@ func TestOCIRefusesWhatNoRingGives(t *testing.T) {
 		"no such name": {func(c map[string]any) { process(c)["args"] = []string{"none"} }, "executable file not found in $PATH"},
 		"host folder in /tmp": {func(c map[string]any) {
 			c["mounts"] = []map[string]any{{"destination": "/tmp/x", "source": "/etc", "type": "bind"}}
-		}, `a folder of the host's on "/tmp/x"`},
+		}, `the host's "/etc" on "/tmp/x", where the sandbox has its own`},
 		"the host's /": {func(c map[string]any) { c["root"] = map[string]any{"path": "/"} }, "--rootfs"},
 		"a terminal":   {func(c map[string]any) { process(c)["terminal"] = true }, "--console-socket"},
 		"more memory": {func(c map[string]any) {
@@ -400,7 +400,7 @@ func TestOCIWords(t *testing.T) {
 	eventually(t, hang(), "it has stopped", func() bool { return e.status("box").Status == "stopped" })
 	e.good("kill", "--all", "box", "0")
 	for _, sig := range []string{"0", "KILL"} {
-		if r := e.oci("kill", "box", sig); r.exit == 0 || !strings.Contains(r.stderr, "is not running") {
+		if r := e.oci("kill", "box", sig); r.exit == 0 || !strings.Contains(r.stderr, "not running") {
 			t.Errorf("kill %s of one that has stopped: exit %d %s", sig, r.exit, r.stderr)
 		}
 	}
