@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: oci test-engines test-kubernetes test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: oci test-engines test-engines-vm test-kubernetes test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -109,6 +109,11 @@ test-engines: build ## Debian's Docker, Podman and containerd with agentrun as t
 test-kubernetes: build ## a Kubernetes of one node, built from Go modules, whose pods agentrun runs; PARTS="cri" or PARTS=measure chooses parts
 	@bash scripts/install-deps.sh kubernetes
 	@bash test/kubernetes/run.sh $(PARTS)
+
+test-engines-vm: build ## the same on Debian's kernel with cgroup v2 only, and Docker with systemd's cgroups there
+	@bash scripts/install-deps.sh engines
+	@bash test/engines/vm.sh
+	@bash test/engines/vm.sh systemd
 
 test-validation: build ## runtime-tools' validation programs on Debian's runc and on agentrun-oci, compared with test/engines/validation.txt
 	@bash scripts/install-deps.sh engines

@@ -317,6 +317,7 @@ func serving() map[string][]string {
 		"internal/safetycmd":  {"internal/verb", "internal/hinted", "internal/shown"},
 		"internal/shown":      nil,
 		"internal/wire":       nil,
+		"toolproxy/names":     nil,
 		"toolproxy/breaker":   append([]string{"toolproxy/tools"}, entrance...),
 		"toolproxy/elevation": registry,
 		"toolproxy/safety":    append([]string{"safetyloop/tool"}, registry...),

@@ -57,7 +57,7 @@ var kinds = []struct {
 	{&SandboxJoin{}, "an operator entered a live run with a further command, before its first instruction (M-23)"},
 	{&SandboxJoinEnd{}, "how that command ended (M-23)"},
 	{&SandboxLife{}, "a kept sandbox was made, stopped, renamed, started anew or removed (M-23)"},
-	{&SandboxPause{}, "a live run was paused, or goes on: by whom and why (M-23)"},
+	{&SandboxPause{}, "a live run was paused or frozen by an operator, or goes on: by whom and why (M-23)"},
 	{&PortPublish{}, "an operator lets a server in a live run be reached from the host, or no longer (M-23)"},
 	{&Image{}, "a container image was pulled, imported or removed (M-2)"},
 }

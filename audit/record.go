@@ -327,7 +327,7 @@ type Image struct {
 type SandboxPause struct {
 	AgentID   string `log:"agent_id id"`
 	By        string `log:"by id"`      // who, as uid:0; agentrun itself, of a run that was idle
-	Cause     string `log:"cause code"` // operator, idle; of its end operator, exec, copy, signal, port, call
+	Cause     string `log:"cause code"` // operator, idle, freeze; of its end operator, exec, copy, signal, port, call, thaw
 	Paused    bool   `log:"paused bool"`
 	RunID     string `log:"run_id id"`
 	SessionID string `log:"session_id optID"`

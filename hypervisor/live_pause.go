@@ -13,7 +13,7 @@ import (
 type PauseOrder struct {
 	Paused bool
 	By     string // who, as the audit shall have it: "uid:0"; "agentrun" of the idle rule
-	Cause  string // operator, idle; of its end also what it was ended for: exec, copy, signal, call
+	Cause  string // operator, idle, freeze; of its end also what it was ended for: exec, copy, signal, call, thaw
 }
 
 // RecordPause puts it on record, on disk. An error means that it must not be.

@@ -30,7 +30,7 @@ func (p *Plan) confinement(bpf []byte, waits, workspace bool) *stub.Confinement 
 		m.Rules = append(m.Rules, stub.Rule{Access: r.Access, Path: r.Path})
 	}
 	for _, r := range p.Rlimits {
-		m.Rlimits = append(m.Rlimits, stub.Rlimit{Resource: r.resource, Cur: r.Value, Max: r.Value})
+		m.Rlimits = append(m.Rlimits, stub.Rlimit{Resource: r.resource, Cur: r.soft(), Max: r.Value})
 	}
 	return m
 }

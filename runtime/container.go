@@ -110,7 +110,7 @@ func follow(control *stub.Conn, executed int) (stage0 int, err error) {
 
 // describe tells the stub what the sandbox is made of.
 func (l *launch) describe() error {
-	if err := writeProc(l.stage0, "oom_score_adj", strconv.Itoa(oomScore(l.plan.Ring))); err != nil {
+	if err := writeProc(l.stage0, "oom_score_adj", strconv.Itoa(l.plan.oomScore())); err != nil {
 		return err
 	}
 	clocks := ""
@@ -260,8 +260,8 @@ func (l *launch) destroyContainer() error {
 // oomScore is what the processes of a sandbox have as oom_score_adj (proc_pid_oom_score_adj(5)): where the host runs out of memory, the
 // less privileged end first, and agents before anything of the host's. Without it they would have the supervisor's, which a service
 // manager may have set to be spared. A process may raise its own, never lower it without a capability; ours, if higher, is kept.
-func oomScore(ring int) int {
-	score := 300 * max(min(ring, 3), 1)
+func (p *Plan) oomScore() int {
+	score := max(300*max(min(p.Ring, 3), 1), p.OOMScore)
 	if own, err := read.Kernel("/proc/self/oom_score_adj"); err == nil {
 		if n, err := strconv.Atoi(strings.TrimSpace(own)); err == nil {
 			score = max(score, n)

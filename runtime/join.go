@@ -240,7 +240,7 @@ func (j *joiner) enterSandbox(peer *os.File) error {
 		j.begin = stage0 // its session keeps the number of what was executed
 		j.mu.Unlock()
 	}
-	if err := writeProc(stage0, "oom_score_adj", fmt.Sprint(oomScore(l.plan.Ring))); err != nil {
+	if err := writeProc(stage0, "oom_score_adj", fmt.Sprint(l.plan.oomScore())); err != nil {
 		return err
 	}
 	sandbox := l.sandbox("")

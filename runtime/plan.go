@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"agentrun/cgroups"
@@ -57,9 +58,10 @@ type PlanLimits struct {
 
 // PlanRlimit is one resource limit of setrlimit(2).
 type PlanRlimit struct {
-	Name    string `json:"name"`
-	Value   uint64 `json:"value"`
-	Clamped bool   `json:"clamped,omitempty"` // the host's hard limit is lower than what the profile gives
+	Name    string  `json:"name"`
+	Value   uint64  `json:"value"`
+	Soft    *uint64 `json:"soft,omitempty"`    // of a container's bundle; nil: as Value
+	Clamped bool    `json:"clamped,omitempty"` // the host's hard limit is lower than what the profile gives
 
 	resource int
 }
@@ -84,6 +86,7 @@ type Plan struct {
 	Env          []string              `json:"env"`
 	TTY          bool                  `json:"tty,omitempty"`
 	Hostname     string                `json:"hostname"`
+	OOMScore     int                   `json:"oom_score_adj,omitempty"` // of a container's bundle; the ring's holds where it is higher
 	Namespaces   []string              `json:"namespaces"`
 	UID          int                   `json:"uid"` // inside; outside it is one of a range that no other live run has
 	Network      string                `json:"network"`
@@ -173,7 +176,7 @@ func NewPlan(s Spec) (*Plan, error) {
 	p := &Plan{
 		ID: newID(), Name: s.Name, Agent: s.Agent, Session: s.Session, Parent: s.Parent.ID, within: s.Parent.Cgroup,
 		Ring: s.Profile.Ring, Profile: s.Profile.Name,
-		TTY: s.TTY, Hostname: "sandbox", UID: agentID,
+		TTY: s.TTY, Hostname: cmp.Or(s.Hostname, "sandbox"), OOMScore: s.OOMScore, UID: agentID,
 		Network: string(s.Profile.Network.Mode), Subprocess: s.Profile.Subprocess.Mode == profiles.SubprocessAllow,
 		WritableRoot: s.Profile.Files.Root == profiles.RootOverlay, Keep: s.Keep, RootDir: s.RootDir, Overlay: s.Overlay,
 		Limits: PlanLimits{
@@ -213,7 +216,7 @@ func NewPlan(s Spec) (*Plan, error) {
 	if err := p.planHost(s.BestEffort); err != nil {
 		return nil, err
 	}
-	if err := p.planRlimits(s.Limits); err != nil {
+	if err := p.planRlimits(s.Limits, s.Rlimits); err != nil {
 		return nil, err
 	}
 	p.planEnv(&s)
@@ -482,7 +485,7 @@ func (p *Plan) etc() []fsjail.Entry {
 		{Kind: fsjail.Dir, Target: "/etc", Mode: 0o755, Agent: p.WritableRoot, Why: "synthetic: nothing of the host's users or services (M-2)"},
 		file("passwd", fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:%d:%d:agent:/tmp/sandbox/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n", agentID, agentID), "who the agent is"),
 		file("group", fmt.Sprintf("root:x:0:\ntty:x:5:\nagent:x:%d:\nnogroup:x:65534:\n", agentID), "who the agent is"),
-		file("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n", "loopback is all there is"),
+		file("hosts", "127.0.0.1 localhost "+p.Hostname+"\n::1 localhost\n", "loopback is all there is"),
 		file("hostname", p.Hostname+"\n", "the UTS namespace's name"),
 		file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n", "no lookups through host services"),
 		// Loopback, where nothing answers until the tool proxy does: a lookup fails at once instead of
@@ -841,7 +844,7 @@ func pendingSignals(ring int) uint64 {
 	return 1024
 }
 
-func (p *Plan) planRlimits(l profiles.Limits) error {
+func (p *Plan) planRlimits(l profiles.Limits, bundle []specs.POSIXRlimit) error {
 	want := []PlanRlimit{
 		{Name: "core", resource: unix.RLIMIT_CORE}, // 0: a dump would carry the sandbox's memory to the host
 		{Name: "nofile", resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
@@ -853,6 +856,10 @@ func (p *Plan) planRlimits(l profiles.Limits) error {
 		{Name: "msgqueue", resource: unix.RLIMIT_MSGQUEUE, Value: 819200},
 		{Name: "sigpending", resource: unix.RLIMIT_SIGPENDING, Value: pendingSignals(p.Ring)},
 	}
+	want, err := narrowed(want, bundle)
+	if err != nil {
+		return err
+	}
 	for _, r := range want {
 		var host unix.Rlimit
 		if err := unix.Getrlimit(r.resource, &host); err != nil {
@@ -862,6 +869,9 @@ func (p *Plan) planRlimits(l profiles.Limits) error {
 		// stricter one.
 		if host.Max < r.Value {
 			r.Value, r.Clamped = host.Max, true
+		}
+		if r.Soft != nil && *r.Soft >= r.Value {
+			r.Soft = nil
 		}
 		p.Rlimits = append(p.Rlimits, r)
 	}

@@ -101,7 +101,7 @@ func shapeOf(p *Plan, early []fsjail.Entry, workspace bool, host *mounts.View) (
 		})
 	}
 	t := &Plan{
-		Ring: p.Ring, UID: p.UID, Hostname: p.Hostname, Namespaces: p.Namespaces, WritableRoot: p.WritableRoot, Entries: early,
+		Ring: p.Ring, UID: p.UID, Hostname: p.Hostname, OOMScore: p.OOMScore, Namespaces: p.Namespaces, WritableRoot: p.WritableRoot, Entries: early,
 		ProcOptions: p.ProcOptions, CgroupMode: p.CgroupMode, Limits: p.Limits, Wayout: p.Wayout,
 	}
 	s := Shape{workspace: workspace, plan: t}
@@ -142,6 +142,7 @@ func (p *Plan) confinementKey(waits bool) string {
 	for _, r := range p.Rlimits {
 		d.number(uint64(r.resource)) //nolint:gosec // a number of setrlimit(2)
 		d.number(r.Value)
+		d.number(r.soft())
 	}
 	sum := sha256.Sum256(d.buf)
 	return "-" + hex.EncodeToString(sum[:])

@@ -48,6 +48,9 @@ type Spec struct {
 	Binds                []BindMount
 	CgroupAbove          string              // another's cgroup whose limits are to hold for the run, too, as a path from the root of the hierarchies; empty: none
 	Seccomp              *specs.LinuxSeccomp // of a container's bundle: it holds beside the ring's filter; nil: there is none
+	Rlimits              []specs.POSIXRlimit // of a container's bundle: they hold where they are less than the profile's
+	Hostname             string              // of a container's bundle; empty: sandbox
+	OOMScore             int                 // of a container's bundle: it holds where it is more than the ring's
 	NoLinks              bool                // refuse a bind whose source has a link in its path: whoever named it has looked where it leads
 	Keep                 string              // ring 1: write what changed in the root to this file (OCI layer, tar)
 	RootDir              string              // ring 1: keep what changes in the root in this folder, of a kept sandbox (fsjail.Options.UpperDir)
@@ -118,6 +121,7 @@ func (s *Spec) Check() error {
 		}
 	}
 	checkCwd(&ps, s.Cwd)
+	s.checkBundle(bad)
 	if s.Keep != "" && s.Profile.Files.Root != profiles.RootOverlay {
 		bad("--keep", "only a profile with a writable root has changes to keep: ring 1")
 	}

@@ -123,7 +123,7 @@ func (v *verifier) status() error {
 		v.differs(key, "absent", want[key])
 	}
 	text, err = v.read("oom_score_adj")
-	if got, w := strings.TrimSpace(text), strconv.Itoa(oomScore(v.l.plan.Ring)); err == nil && got != w {
+	if got, w := strings.TrimSpace(text), strconv.Itoa(v.l.plan.oomScore()); err == nil && got != w {
 		v.differs("oom_score_adj", got, w)
 	}
 	return err

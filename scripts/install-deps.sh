@@ -40,7 +40,7 @@ test)
 	command -v npm >/dev/null || packages+=(npm)
 	;;
 vagrant) packages+=(vagrant vagrant-libvirt libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils dnsmasq-base debootstrap e2fsprogs rsync) ;;
-engines) packages+=(docker.io containerd podman runc busybox-static buildah docker-registry iproute2 bats jq gawk) ;; # the last three: make test-bats
+engines) packages+=(docker.io docker-compose containerd podman netavark aardvark-dns runc busybox-static buildah docker-registry iproute2 bats jq gawk) ;; # the last three: make test-bats
 kubernetes) packages+=(containernetworking-plugins runc busybox-static iproute2 iptables openssl procps util-linux) ;;
 *) die "usage: install-deps.sh run|test|vagrant|engines|kubernetes" ;;
 esac

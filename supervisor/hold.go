@@ -71,7 +71,7 @@ func (s *run) hold() error {
 		said := make([]byte, len(Begin))
 		if n, _ := conn.Read(said); string(said[:n]) == Begin {
 			s.starts = conn
-			return nil
+			return s.useNames() // an engine gives them with the network, which it makes after the run is held
 		}
 		conn.Close()
 	}

@@ -67,7 +67,7 @@ type Request struct {
 	IdlePause         time.Duration // of a detached run; 0: never
 	Hold              string        // of a run that is made and started by two commands: the socket that its start is told on; empty: it begins at once
 	CgroupAbove       string        // with Hold: a cgroup of the engine's whose limits hold for the run, too; empty: none
-	Seccomp           string        // with Hold: a file with the filter of the container's bundle, which holds beside the ring's; empty: it has none
+	Bundle            string        // with Hold: a file with the configuration of the container's bundle; empty: there is none
 	HoldFor           int           // with Hold: a descriptor that ends without a byte if nobody will ever start it
 	StatusFile        string
 	JSON              bool // how it ended, on stderr

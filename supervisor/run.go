@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"agentrun/config"
 	"agentrun/fsjail"
 	"agentrun/hypervisor"
@@ -99,6 +101,7 @@ type run struct {
 	kept      sandboxes.Sandbox // as the spec was made of it
 	keptIn    sandboxes.Folder
 	sandbox   *sandboxes.Taken // nil: it is none's
+	bundle    *specs.Spec      // of a container; nil: it is none
 	starts    net.Conn         // of whoever has started a run that was held; nil: nobody
 	image     *os.File         // the claim on the image that the run shows; nil: it shows none
 	told      atomic.Bool      // a signal for the agent came by the supervisor

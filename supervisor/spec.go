@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-
 	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/internal/hinted"
@@ -58,7 +56,7 @@ func (s *run) specify() (err error) {
 	s.spec.Profile.Environment.Set = s.node.Git.under(s.spec.Profile.Environment.Set)
 	s.spec.Limits = s.spec.Profile.Limits
 	r.Limits.Over(&s.spec.Limits)
-	if s.spec.Seccomp, err = bundleFilter(r.Seccomp); err != nil {
+	if err := s.readBundle(); err != nil {
 		return err
 	}
 	s.spec.CgroupAbove = r.CgroupAbove
@@ -85,25 +83,6 @@ func (s *run) specify() (err error) {
 		}
 	}
 	return &runtime.InvalidSpec{Problems: problems}
-}
-
-// maxFilter bounds the filter of a bundle: Docker's own has 12 KiB.
-const maxFilter = 1 << 20
-
-// bundleFilter reads what agentrun-oci has written.
-func bundleFilter(file string) (*specs.LinuxSeccomp, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, _, err := read.Regular(file, maxFilter)
-	s := &specs.LinuxSeccomp{}
-	if err == nil {
-		err = read.Exactly(text, s)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("linux.seccomp: %w", err)
-	}
-	return s, nil
 }
 
 // profile loads the profile that was named, or that of the ring the run may have.

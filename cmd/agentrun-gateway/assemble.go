@@ -31,6 +31,7 @@ import (
 	"agentrun/toolproxy/llm"
 	"agentrun/toolproxy/mcpserver"
 	"agentrun/toolproxy/mcptool"
+	"agentrun/toolproxy/names"
 	"agentrun/toolproxy/router"
 	"agentrun/toolproxy/safety"
 	"agentrun/toolproxy/tools"
@@ -112,6 +113,14 @@ type gateway struct {
 // assemble builds it for one run. Everything that reads a file or a secret happens here, before the drop; nothing connects.
 func assemble(ctx context.Context, start link.Start, s settings, supervisor link.Supervisor, log *slog.Logger) (*gateway, error) {
 	g := &gateway{}
+	var resolver forward.Resolver
+	if start.Names != (link.Names{}) {
+		own := names.New(start.Names.Resolv, start.Names.Hosts)
+		resolver = own
+		if first := own.First(); first != nil { // for the operator's own servers: the host's resolver may be out of reach in an engine's network
+			net.DefaultResolver = first
+		}
+	}
 	var err error
 	if g.tracer, err = otel.New(s.telemetry, otel.Options{Secret: s.Secret, Version: version}); err != nil {
 		return nil, err
@@ -174,7 +183,7 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 	}
 	g.inside = newWithin(pipeAddr{})
 	g.forward, err = forward.New(forward.Options{
-		Gateway: g.inside.dial, GatewayHosts: tools.DefaultHosts(),
+		Gateway: g.inside.dial, GatewayHosts: tools.DefaultHosts(), Resolver: resolver,
 		Config: s.egress, Allow: start.Allow, Supervisor: counted{limitedTo(supervisor, start.Network), g.metrics}, CA: start.CA, Secret: s.Secret, Log: log,
 		// After the drop no netlink socket can be made. A run is shorter than a host's address mostly lives, and whatever is
 		// private is refused anyway.

@@ -205,7 +205,7 @@ func offered(source string, mounts []string) (at string, ok bool) {
 }
 
 // request are the words of agentrun exec that a bundle becomes.
-func request(bundle string, c *specs.Spec, ring int, mounts []string) ([]string, error) {
+func request(bundle string, c *specs.Spec, ring int, mounts []string, systemd bool) ([]string, error) {
 	if list := beyond(c, mounts); len(list) > 0 {
 		if n := len(list) - mostNamed; n > 0 {
 			list = append(list[:mostNamed], fmt.Sprintf("and %d more", n))
@@ -228,7 +228,7 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string) ([]string,
 	}
 	words = append(words, "-i")
 	for _, kv := range c.Process.Env {
-		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM", "HOSTNAME"}, name) {
+		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM"}, name) {
 			words = append(words, "--env", kv)
 		}
 	}
@@ -247,7 +247,7 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string) ([]string,
 		words = append(words, flag, at+":"+path.Clean("/"+m.Destination))
 	}
 	// The last part is the container's own, which engines don't make.
-	if above := path.Dir(path.Clean("/" + c.Linux.CgroupsPath)); above != "/" {
+	if above := path.Dir(path.Clean("/" + c.Linux.CgroupsPath)); above != "/" && !systemd {
 		words = append(words, "--cgroup-above", above)
 	}
 	return append(words, limits(c.Linux.Resources)...), nil

@@ -74,7 +74,7 @@ func TestBeyond(t *testing.T) {
 		if list := beyond(c, []string{dir}); !slices.Contains(list, tc.want) {
 			t.Errorf("%s: %q, want %q", name, list, tc.want)
 		}
-		if _, err := request("/", c, 3, []string{dir}); !errors.Is(err, ErrBeyond) {
+		if _, err := request("/", c, 3, []string{dir}, false); !errors.Is(err, ErrBeyond) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -174,12 +174,12 @@ func TestWords(t *testing.T) {
 		Memory: &specs.LinuxMemory{Limit: &memory}, CPU: &specs.LinuxCPU{Quota: &quota, Period: &period}, Pids: &specs.LinuxPids{Limit: 20},
 	}
 	c.Mounts = append(c.Mounts, specs.Mount{Destination: "/data", Type: "bind", Source: dir})
-	words, err := request(dir, c, 2, []string{dir})
+	words, err := request(dir, c, 2, []string{dir}, false)
 	want := "--ring 2 --rootfs " + dir + "/rootfs --cwd /srv -i --env A=b --bind " + dir + ":/data --memory 67108864 --cpus 0.500 --pids 20"
 	if got := strings.Join(words, " "); err != nil || got != want {
 		t.Errorf("%v\n%s\n%s", err, got, want)
 	}
-	if words, err = request(dir, c, 3, []string{dir}); err != nil || !slices.Contains(words, "--ro-bind") {
+	if words, err = request(dir, c, 3, []string{dir}, false); err != nil || !slices.Contains(words, "--ro-bind") {
 		t.Errorf("in ring 3: %q, %v", words, err)
 	}
 }
@@ -205,7 +205,7 @@ func FuzzBundle(f *testing.F) {
 		if _, err := ringOf("agentrun-ring2", c); err != nil {
 			return
 		}
-		words, err := request(dir, c, 2, nil)
+		words, err := request(dir, c, 2, nil, false)
 		if err != nil {
 			return
 		}

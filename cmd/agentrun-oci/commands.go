@@ -70,7 +70,7 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 	if err != nil {
 		return nil, err
 	}
-	words, err := request(bundle, spec, ring, mounts)
+	words, err := request(bundle, spec, ring, mounts, r.systemd)
 	if err != nil {
 		return nil, err
 	}
@@ -92,15 +92,11 @@ func (r *runtime) create(c *cli.Context) (*container, error) {
 	if !filepath.IsAbs(k.Rootfs) {
 		k.Rootfs = filepath.Join(bundle, k.Rootfs)
 	}
-	if spec.Linux.Seccomp != nil {
-		words = append(words, "--bundle-seccomp", k.seccomp())
-		err = keep(k.seccomp(), spec.Linux.Seccomp)
-	}
-	if err = errors.Join(err, keep(filepath.Join(k.dir, configFile), spec)); err == nil {
+	if err = keep(k.config(), spec); err == nil {
 		if k.Pod {
 			err = r.makePod(c, k, spec)
 		} else {
-			err = r.make(c, k, spec, words)
+			err = r.make(c, k, spec, append(words, "--bundle-config", k.config()))
 		}
 	}
 	if err != nil {
@@ -121,7 +117,13 @@ func keep(at string, v any) error {
 // make starts the run's supervisor in the container's network namespace, and waits until it is held.
 func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []string) (err error) {
 	words = slices.Concat([]string{"exec", "--no-daemon", "--name", k.name(), "--hold", k.socket(), "--hold-for", "3", "--status-file", k.account()}, words, []string{"--"}, spec.Process.Args)
-	cmd := exec.Command(r.program, words...)
+	words = append([]string{r.program}, words...)
+	if r.systemd {
+		if words, err = scoped(spec.Linux.CgroupsPath, words); err != nil {
+			return err
+		}
+	}
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = k.Bundle
 	// A container that nobody knows of, since this process was killed, must not wait for its start for ever.
 	known, knows, err := os.Pipe()
@@ -160,6 +162,9 @@ func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []s
 		}
 		select {
 		case err := <-ended:
+			if e, ok := errors.AsType[*exec.ExitError](err); ok && r.systemd && e.ExitCode() == 1 { // none of agentrun's
+				return hinted.New(errors.New("--systemd-cgroup: systemd has made no scope"), "journalctl -n 20 tells why")
+			}
 			return k.refusal(err)
 		default:
 		}
@@ -408,17 +413,24 @@ func (r *runtime) ask(ctx context.Context, words ...string) ([]byte, error) {
 	return out, err
 }
 
-func (r *runtime) verb(name string) func(context.Context, *container) error {
-	return func(ctx context.Context, k *container) error {
-		if k.Pod {
-			return errPod
-		}
-		_, err := r.ask(ctx, name, k.name())
+// turn freezes all of a container, or lets it go on. stopped: by a signal, whose opposite ends it.
+func (r *runtime) turn(ctx context.Context, k *container, verb string, stopped bool) error {
+	if k.Pod {
+		return errPod
+	}
+	if _, err := r.ask(ctx, verb, k.name()); err != nil {
 		return err
 	}
+	k.Stopped = stopped
+	return k.save()
 }
 
-// kill passes a signal on. SIGKILL is the kill switch's: what is left of a run must be proved dead.
+func (r *runtime) verb(name string) func(context.Context, *container) error {
+	return func(ctx context.Context, k *container) error { return r.turn(ctx, k, name, false) }
+}
+
+// kill passes a signal on. SIGKILL is the kill switch's: what is left of a run must be proved dead. SIGSTOP and SIGCONT freeze and thaw: a
+// process that is stopped by the signal leaves others running, and nothing on record.
 func (r *runtime) kill(c *cli.Context) error {
 	k, err := r.load(c.Args().First())
 	if err != nil {
@@ -450,6 +462,12 @@ func (r *runtime) kill(c *cli.Context) error {
 		return unix.Kill(k.PID, unix.SIGTERM)
 	case sig == int(unix.SIGKILL):
 		err = r.end(c.Context, k)
+	case sig == int(unix.SIGSTOP):
+		err = r.turn(c.Context, k, "freeze", true)
+	case sig == int(unix.SIGCONT) && k.Stopped:
+		err = r.turn(c.Context, k, "thaw", false)
+	case sig == int(unix.SIGCONT):
+		err = nil // a pause isn't ended by it, and a process that runs goes on
 	default:
 		_, err = r.ask(c.Context, "signal", k.name(), "--signal", strconv.Itoa(sig))
 	}
@@ -563,7 +581,7 @@ func (r *runtime) exec(c *cli.Context) error {
 	}
 	words := []string{"exec", "--in", k.name()}
 	for _, kv := range p.Env {
-		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM", "HOSTNAME"}, name) {
+		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM"}, name) {
 			words = append(words, "--env", kv)
 		}
 	}

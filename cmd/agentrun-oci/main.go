@@ -42,6 +42,7 @@ type runtime struct {
 	root    string // of what is known of containers
 	handler string // the name that this was called by
 	program string // agentrun
+	systemd bool   // a container's cgroup is within a scope of systemd's
 	log     io.Writer
 	json    bool
 }
@@ -126,6 +127,7 @@ func (r *runtime) app() *cli.App {
 			{Name: "events", ArgsUsage: "ID", Flags: []cli.Flag{&cli.BoolFlag{Name: "stats"}, &cli.DurationFlag{Name: "interval", Value: 5 * time.Second}}, Action: r.events},
 			{Name: "features", Action: features},
 			{Name: holdCommand, Hidden: true, Action: hold},
+			{Name: inScope, Hidden: true, SkipFlagParsing: true, Action: enterScope},
 		},
 	}
 }
@@ -139,8 +141,8 @@ func (r *runtime) begin(c *cli.Context) (err error) {
 		}
 		r.log = f
 	}
-	if c.Bool("systemd-cgroup") {
-		return hinted.New(errors.New("--systemd-cgroup: a run has its cgroup from agentrun and not from systemd"), "set the engine's cgroup driver to cgroupfs: docs/engines.md")
+	if r.systemd = c.Bool("systemd-cgroup"); r.systemd && !bootedBySystemd() {
+		return hinted.New(errors.New("--systemd-cgroup: this machine's service manager isn't systemd"), "set the engine's cgroup driver to cgroupfs: docs/engines.md")
 	}
 	r.program, err = sibling.Find("agentrun")
 	return err
@@ -170,7 +172,8 @@ type container struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Ring        int               `json:"ring"`
 	Begun       bool              `json:"begun"`
-	Pod         bool              `json:"pod,omitempty"` // it holds a pod's place, and is no run
+	Pod         bool              `json:"pod,omitempty"`     // it holds a pod's place, and is no run
+	Stopped     bool              `json:"stopped,omitempty"` // by SIGSTOP, until SIGCONT
 
 	dir    string
 	ended  <-chan error // of who has started it
@@ -208,7 +211,7 @@ func (k *container) socket() string { return filepath.Join(k.dir, "begin.sock") 
 
 func (k *container) account() string { return filepath.Join(k.dir, "status.json") }
 
-func (k *container) seccomp() string { return filepath.Join(k.dir, "seccomp.json") }
+func (k *container) config() string { return filepath.Join(k.dir, configFile) }
 
 // name is the run's: engines' ids are longer than names of runs.
 func (k *container) name() string {

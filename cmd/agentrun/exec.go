@@ -88,7 +88,7 @@ func execFlags() []cli.Flag {
 		&cli.StringFlag{Name: supervisor.SandboxFlag, Hidden: true},
 		&cli.StringFlag{Name: "hold", Hidden: true},
 		&cli.IntFlag{Name: "hold-for", Hidden: true},
-		&cli.StringFlag{Name: "bundle-seccomp", Hidden: true},
+		&cli.StringFlag{Name: "bundle-config", Hidden: true},
 		&cli.StringFlag{Name: "cgroup-above", Hidden: true},
 		&cli.StringFlag{Name: "pull", Usage: "with --image: `missing` pulls one that isn't there first", DefaultText: "never"},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},

@@ -30,7 +30,8 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 		Allow: c.StringSlice("allow"), Tools: c.StringSlice("tool"), Metrics: c.String("metrics-addr"),
 		RequireIntent: given(c, "require-intent", c.Bool),
 		Detach:        c.Bool("d"), OnBreach: profiles.OnBreach(c.String("on-breach")), QuarantineTimeout: c.Duration("quarantine-timeout"),
-		StatusFile: by.Path(c.String("status-file")), Hold: by.Path(c.String("hold")), HoldFor: c.Int("hold-for"), Seccomp: by.Path(c.String("bundle-seccomp")), CgroupAbove: c.String("cgroup-above"), JSON: c.Bool("json"),
+		StatusFile: by.Path(c.String("status-file")), Hold: by.Path(c.String("hold")), HoldFor: c.Int("hold-for"), Bundle: by.Path(c.String("bundle-config")),
+		CgroupAbove: c.String("cgroup-above"), JSON: c.Bool("json"),
 	}
 	bad := func(flag, message string) {
 		r.Malformed = append(r.Malformed, read.Problem{Path: "--" + flag, Message: message})

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"agentrun/control"
+	"agentrun/hypervisor"
 )
 
 // holder is who has frozen a run. It goes on when nobody holds it any more, and what needs it running ends a
@@ -88,7 +89,13 @@ func (s *Runs) Freeze(ctx context.Context, id, by string) error {
 	if err != nil {
 		return err
 	}
-	return endedError(v.freeze(ctx, byOperator))
+	v.freezing.Lock()
+	defer v.freezing.Unlock()
+	frozen := v.frozenBy&byOperator != 0
+	if err := v.hold(ctx, byOperator); err != nil || frozen {
+		return endedError(err)
+	}
+	return v.Control.RecordPause(hypervisor.PauseOrder{Paused: true, By: by, Cause: forFreeze}) // where it fails, the run stays frozen all the same
 }
 
 // Thaw implements control.Controller. What the safety loop has stopped goes on by a verification, which is on its record, and by
@@ -98,7 +105,14 @@ func (s *Runs) Thaw(ctx context.Context, id, by string) error {
 	if err != nil {
 		return err
 	}
-	err = v.thaw(ctx, byOperator)
+	v.freezing.Lock()
+	defer v.freezing.Unlock()
+	if v.frozenBy&byOperator != 0 {
+		if err := v.Control.RecordPause(hypervisor.PauseOrder{By: by, Cause: forThaw}); err != nil {
+			return err
+		}
+	}
+	err = v.letGo(ctx, byOperator)
 	if errors.Is(err, errStillHeld) {
 		return v.heldError()
 	}

@@ -27,7 +27,9 @@ const (
 	forExec     = "exec"
 	forCopy     = "copy"
 	forSignal   = "signal"
-	forPort     = "port" // somebody connects to one that is published
+	forPort     = "port"   // somebody connects to one that is published
+	forFreeze   = "freeze" // of an operator's, which no pause ends
+	forThaw     = "thaw"
 	forCall     = "call" // of the run's own, made just before it stood still
 )
 

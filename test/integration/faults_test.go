@@ -89,8 +89,8 @@ func faultRows() []faultRow {
 var verbs = map[string][]string{
 	"Sandboxes": nil, "Inspect": nil, "Wait": nil, "Events": nil, "Output": nil, "Attach": nil, "Files": nil, "Watch": nil, "Ports": nil,
 	"Signal":  nil, // one call, which changes nothing of ours
-	"Freeze":  {"live/freeze"},
-	"Thaw":    {"live/thaw"},
+	"Freeze":  {"live/freeze", "record/*"},
+	"Thaw":    {"record/*", "live/thaw"},
 	"Pause":   {"live/freeze", "record/*"},
 	"Resume":  {"record/*", "live/thaw"},
 	"Update":  {"record/*", "live/update"},

@@ -19,27 +19,6 @@ for version in 0.0.1:first 0.0.2:second; do
 	PACKAGE_VERSION=${version%:*} PACKAGE_MAINTAINER=test .cache/bin/nfpm package -f packaging/nfpm.yaml -p deb -t "$work/${version#*:}/" >/dev/null
 done
 
-# What a machine has when its service manager begins. The disk is thrown away: nothing is hidden from what follows.
-cat >"$work/boot" <<'EOT'
-set -e
-until [ -e /payload/go ]; do sleep 0.1; done # the process before us has left our cgroup
-mount -t proc proc /proc
-umount /sys/fs/cgroup
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-for d in /run /tmp; do mount -t tmpfs tmpfs $d; done
-mkdir -p /etc/systemd/system-generators
-cd /usr/lib/systemd # what a machine with hardware and users wants
-for u in system-generators/* system/sysinit.target.wants/* system/local-fs.target.wants/* system/timers.target.wants/*; do
-	case $u in
-	*journal* | *'*') ;;
-	system-generators/*) ln -sf /dev/null "/etc/systemd/$u" ;;
-	*) ln -sf /dev/null "/etc/systemd/system/${u##*/}" ;;
-	esac
-done
-mount --make-rshared /
-exec /usr/lib/systemd/systemd --show-status=no --unit=basic.target
-EOT
-
 cat >"$work/try" <<'EOT'
 set -euxo pipefail
 # Tells what is there when a step fails, and ends.
@@ -83,20 +62,5 @@ left=$(find / -xdev -name '*agentrun*' -not -path '/payload/*'; find /run /tmp /
 test -z "$left" || { echo "left behind: $left"; exit 1; }
 EOT
 
-cat >"$work/guest" <<'EOT'
-set -euo pipefail
-mkdir /sys/fs/cgroup/machine
-sh -c 'echo $$ >/sys/fs/cgroup/machine/cgroup.procs && exec unshare --mount --cgroup --pid --fork --kill-child env -i PATH="$PATH" container=test sh /payload/boot' &
-parent=$!
-until machine=$(pgrep -P $parent); do sleep 0.1; done
-echo $parent >/sys/fs/cgroup/cgroup.procs # a group with groups below holds no processes
-touch /payload/go
-inside() { nsenter -t "$machine" -m -p -C -- env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root SYSTEMD_COLORS=0 "$@"; }
-until [[ -S /proc/$machine/root/run/systemd/private ]]; do kill -0 "$machine"; sleep 0.2; done
-inside systemctl is-system-running --wait
-code=0
-inside bash /payload/try || code=$?
-kill -9 "$machine"
-exit $code
-EOT
+cp test/vm/under-systemd.sh "$work/guest"
 test/vm/run.sh --payload "$work" --timeout 500 -- bash /payload/guest

@@ -46,6 +46,7 @@ type Start struct {
 	Ring     rings.Ring `json:"ring"`
 	Sockets  []string   `json:"sockets"`           // what the inherited descriptors are, in order: see Socket…
 	Config   Config     `json:"config,omitzero"`   // gateway.yaml; zero: built-in defaults
+	Names    Names      `json:"names,omitzero"`    // by which names are looked up; zero: as the host does
 	Allow    []string   `json:"allow,omitempty"`   // --allow: egress entries beside the configuration's
 	Tools    []string   `json:"tools,omitempty"`   // --tool: only these; empty: all that ring, plan and role give
 	Policy   string     `json:"policy,omitempty"`  // --policy: file or folder of Cedar policies; empty: the built-in ones
@@ -64,6 +65,12 @@ type Start struct {
 	CA         CA   `json:"ca"` // empty: TLS is never intercepted
 	// Safety is the run's safety loop (S-15); nil: it has none.
 	Safety *SafetyStart `json:"safety,omitempty"`
+}
+
+// Names are those that a container's engine gives it.
+type Names struct {
+	Resolv string `json:"resolv"` // the text of its resolv.conf(5)
+	Hosts  string `json:"hosts"`  // of its hosts(5)
 }
 
 // WarnTime is how long before its end a run is warned of it (M-3).
