@@ -20,6 +20,7 @@ finish() {
 	[[ -z ${registry:-} ]] || { kill "$registry" 2>/dev/null || true; wait "$registry" 2>/dev/null || true; }
 	"${podman[@]}" rm -f -a >/dev/null 2>&1 || true
 	"${buildah[@]}" rm -a >/dev/null 2>&1 || true
+	find /sys/fs/cgroup -depth -type d -name 'buildah-buildah*' -exec rmdir {} + 2>/dev/null || true
 	grep -o " ${work}[^ ]*" /proc/mounts | sort -r | xargs -r umount -l 2>/dev/null || true
 	rm -rf "$work"
 	exit $code

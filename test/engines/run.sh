@@ -25,6 +25,9 @@ finish() {
 	for _ in $(seq 100); do pgrep -f "$work" >/dev/null || break; sleep 0.1; done # conmon, and what a shim leaves
 	grep -o " ${work}[^ ]*" /proc/mounts | sort -r | xargs -r umount -l 2>/dev/null || true
 	find /sys/fs/cgroup -depth -type d -path "*/$group*" -exec rmdir {} + 2>/dev/null || true
+	for at in /sys/fs/cgroup/*/"$group"; do # podman's, of controllers that this machine doesn't have
+		[[ $(stat -f -c %T "$at" 2>/dev/null) != tmpfs ]] || rm -rf "$at"
+	done
 	rm -rf "$work"
 	exit $code
 }
