@@ -8,7 +8,7 @@
 // interface, whatever becomes of the sandbox's own user namespace. Abstract unix sockets of the host
 // are out of reach, being per network namespace (unix(7)).
 //
-//	ns, err := netns.New()
+//	ns, err := netns.New() // or Begin, and Make when it is known what will be in it
 //	defer ns.Close()
 //	attr := &syscall.ProcAttr{Files: []uintptr{ns.Fd()}}
 //	err = ns.Capture()
