@@ -350,6 +350,31 @@ func TestTerminalByDaemon(t *testing.T) {
 	n.drain(t)
 }
 
+// A run with a terminal whose launch fails takes nobody's run along: the daemon says why and goes on.
+func TestTerminalThatFailsByDaemon(t *testing.T) {
+	needSandbox(t)
+	n := startDaemon(t)
+	shut := workspace(t)
+	if err := os.Mkdir(filepath.Join(shut, "shut"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other := n.prepare(t, opts{profile: "ring2", flags: []string{"--workspace", workspace(t)}}, "/probe", "live")
+	p := place{t, n.run, n.state}
+	a := p.begin("other", other)
+	term := openTerminal(t, 80, 24)
+	before := term.modes()
+	term.begin(n.prepare(t, opts{profile: "ring2", flags: []string{"-t", "--ro-bind", shut + ":/opt", "--cwd", "/opt/shut"}}, "/probe", "ok"))
+	if shown := term.until("permission denied"); !strings.Contains(shown, "enter the working directory") {
+		t.Errorf("got %q", shown)
+	}
+	if after := term.modes(); after != before {
+		t.Error("the caller's terminal is not as it was before")
+	}
+	a.expect("ok", "fork")
+	a.quit()
+	n.drain(t)
+}
+
 // Pushing input into a terminal: the agent's own is as closed as the caller's
 // is far (CVE-2016-7545, CVE-2019-10063 by the 33rd bit).
 func TestTerminalInjection(t *testing.T) {
