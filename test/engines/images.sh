@@ -20,7 +20,10 @@ finish() {
 	[[ -z ${registry:-} ]] || { kill "$registry" 2>/dev/null || true; wait "$registry" 2>/dev/null || true; }
 	"${podman[@]}" rm -f -a >/dev/null 2>&1 || true
 	"${buildah[@]}" rm -a >/dev/null 2>&1 || true
-	find /sys/fs/cgroup -depth -type d -name 'buildah-buildah*' -exec rmdir {} + 2>/dev/null || true
+	for _ in $(seq 50); do # what it runs in a step may take a moment to be gone
+		[[ -n $(find /sys/fs/cgroup -depth -type d -name 'buildah-buildah*' -exec rmdir {} + -print 2>/dev/null) ]] || break
+		sleep 0.1
+	done
 	grep -o " ${work}[^ ]*" /proc/mounts | sort -r | xargs -r umount -l 2>/dev/null || true
 	rm -rf "$work"
 	exit $code
