@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -785,6 +786,53 @@ func TestM2ImageRootless(t *testing.T) {
 }
 
 // A daemon carries out runs of images too, and a command that joins one is in it.
+// Two runs of an image have its files' pages once: those of a program that both execute are shared between them.
+func TestM2ImageRunsSharePages(t *testing.T) {
+	p := newPlace(t)
+	ref := aRegistry(t, nil) + "/probe:1"
+	push(t, ref, probePicture(t, "one"))
+	p.must("image", "pull", ref)
+	begin := func(name, ring string) *told {
+		return p.begin(name, p.at(prepare(t, opts{profile: ring, flags: []string{"--no-gateway", "--no-entrypoint", "--image", ref}}, "/bin/probe", "live")))
+	}
+	a := begin("a", "ring2")
+	if shared, private := pages(t, a.seen().PID, "/bin/probe"); shared > 0 || private == 0 {
+		t.Errorf("alone: %d KiB shared, %d its own", shared, private)
+	}
+	b := begin("b", "ring3")
+	for _, r := range []*told{a, b} {
+		if shared, private := pages(t, r.seen().PID, "/bin/probe"); shared == 0 || private > shared {
+			t.Errorf("%s of two: %d KiB shared, %d its own", r.name, shared, private)
+		}
+	}
+	a.quit()
+	b.quit()
+}
+
+// pages tells how much of a file a process has mapped that is as on disk, in KiB: with others, and alone.
+func pages(t *testing.T, pid int, file string) (shared, private int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := false
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) > 1 && strings.Contains(f[0], "-"):
+			of = strings.HasSuffix(f[len(f)-1], file)
+		case of && f[0] == "Shared_Clean:":
+			n, _ := strconv.Atoi(f[1])
+			shared += n
+		case of && f[0] == "Private_Clean:":
+			n, _ := strconv.Atoi(f[1])
+			private += n
+		}
+	}
+	return shared, private
+}
+
 func TestM2ImageOfTheDaemon(t *testing.T) {
 	n := startDaemon(t)
 	p := place{t, n.run, n.state}
