@@ -235,7 +235,7 @@ over=(bash -c "for _ in \$(seq 100); do '$bin/agentrun' ps -q | grep -q . || { e
 serve
 "${docker[@]}" save -o "$work/box.tar" box
 "${ctr[@]}" image import "$work/box.tar" >/dev/null
-on=(--runc-root "$work/runc" --runc-binary "$bin/agentrun-ring2") box=docker.io/library/box:latest
+on=(--runc-root "$work/runc" --runc-binary "$bin/agentrun-ring2") box=$("${ctr[@]}" image ls -q)
 for ring in 2 3; do
 	run=("${ctr[@]}" run --rm --runc-root "$work/runc" --runc-binary "$bin/agentrun-ring$ring" "$box" one)
 	is "containerd, ring $ring: exit code" "exit 7" "${run[@]}" sh -c 'exit 7'
