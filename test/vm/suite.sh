@@ -67,6 +67,8 @@ same+=(TestM3IdleRunsArePaused TestM23PauseIsTheWeakest TestHostileRootShapes Te
 same+=(TestM23KeptByAPI TestM23KeptWrongInputByAPI TestM23OnlyOwnersMakeKept TestM23KeptSurvivesTheDaemonsDeath TestM23KeptRestarts
 	TestM23SnapshotWrongInput TestM23LayersAreBounded TestM23ADayInASandbox TestM23ManyKeptSandboxes TestThreatPrivilegeImagesByOthers TestM23ImagesByAPI)
 # What has passed in a machine that then stood still.
+# And of an engine's network, by a configuration that isn't the machine's.
+same+=(TestOCINetwork)
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
