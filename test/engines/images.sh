@@ -94,8 +94,8 @@ is "started" "exit 0" "$agentrun" start dev
 is "its work" "changed" bash -c "for _ in \$(seq 100); do '$agentrun' exec --in dev -- cat /etc/mark | grep changed && break; sleep 0.1; done"
 is "stopped" "exit 0" "$agentrun" stop dev
 is "committed" "exit 0" "$agentrun" commit --oci-layout "$work/layout" dev dev:1
-is "podman has it" "exit 0" "${podman[@]}" pull -q "oci:$work/layout"
-id=$("${podman[@]}" images -q | head -n 1)
+id=$("${podman[@]}" pull -q "oci:$work/layout")
+is "podman has it" "exit 0" "${podman[@]}" image exists "$id"
 is "buildah builds on it" "exit 0" bash -c "c=\$(${buildah[*]} from $id) && ${buildah[*]} config --entrypoint '[\"/bin/cat\"]' --cmd /etc/mark \$c && ${buildah[*]} commit -q \$c next && ${buildah[*]} push -q --tls-verify=false next docker://127.0.0.1:5000/next:1"
 is "and agentrun runs that" "changed" "$agentrun" exec --pull missing --image 127.0.0.1:5000/next:1 --
 is "removed" "exit 0" "$agentrun" rm dev
