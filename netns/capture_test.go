@@ -376,6 +376,10 @@ func TestM5BegunAndDropped(t *testing.T) {
 		if b.ns != nil || !errors.Is(b.err, errDropped) {
 			t.Fatalf("dropped: %v, %v", b.ns, b.err)
 		}
+		b.Drop()
+		if ns, err := b.Make(); ns != nil || !errors.Is(err, errDropped) { // a launch that was given up, and comes back
+			t.Fatalf("made after it was dropped: %v, %v", ns, err)
+		}
 	}
 	b := Begin()
 	ns, err := b.Make((*NS).Capture)

@@ -22,9 +22,9 @@ type NS struct {
 // the errno; after one there is no namespace.
 func New(rest ...func(*NS) error) (*NS, error) { return Begin().Make(rest...) }
 
-// Begun is a namespace of which nobody knows yet what will be in it. It is to be made or dropped, once.
+// Begun is a namespace of which nobody knows yet what will be in it. It is to be made or dropped; whichever comes first counts.
 type Begun struct {
-	rest chan []func(*NS) error
+	rest chan *[]func(*NS) error // nil: dropped
 	over chan struct{}
 	ns   *NS
 	err  error
@@ -32,18 +32,21 @@ type Begun struct {
 
 // Begin has a thread make a namespace with loopback up, and returns at once.
 func Begin() *Begun {
-	b := &Begun{rest: make(chan []func(*NS) error, 1), over: make(chan struct{})}
+	b := &Begun{rest: make(chan *[]func(*NS) error, 1), over: make(chan struct{})}
 	go func() {
 		defer close(b.over)
 		b.err = onThread(func() error {
 			ns, err := enterNew()
-			rest, wanted := <-b.rest
-			if err == nil && !wanted {
+			rest := <-b.rest
+			switch {
+			case err != nil:
+			case rest == nil:
 				err = errDropped
-			}
-			for _, fn := range rest {
-				if err == nil {
-					err = fn(ns)
+			default:
+				for _, fn := range *rest {
+					if err = fn(ns); err != nil {
+						break
+					}
 				}
 			}
 			if err != nil && ns != nil {
@@ -62,13 +65,20 @@ var errDropped = errors.New("nobody wanted the namespace")
 
 // Make is New, of what has been begun.
 func (b *Begun) Make(rest ...func(*NS) error) (*NS, error) {
-	b.rest <- rest
+	b.ask(&rest)
 	<-b.over
 	return b.ns, b.err
 }
 
 // Drop lets it go. Of one that was made it does nothing.
-func (b *Begun) Drop() { close(b.rest) }
+func (b *Begun) Drop() { b.ask(nil) }
+
+func (b *Begun) ask(rest *[]func(*NS) error) {
+	select {
+	case b.rest <- rest:
+	default: // somebody was first
+	}
+}
 
 // enterNew takes this thread to a namespace of its own.
 func enterNew() (*NS, error) {

@@ -32,20 +32,13 @@ const holdCommand = "hold-pod"
 
 // makePod starts what waits in the place of a pod's first container, in its network namespace.
 func (r *runtime) makePod(c *cli.Context, k *container, spec *specs.Spec) (err error) {
-	known, knows, err := os.Pipe()
+	cmd := exec.Command("/proc/self/exe", holdCommand)
+	cmd.SysProcAttr, cmd.Dir, cmd.Env = &syscall.SysProcAttr{Setsid: true}, "/", []string{"GOMAXPROCS=1"}
+	knows, err := k.begin(cmd, spec)
 	if err != nil {
 		return err
 	}
 	defer knows.Close()
-	defer known.Close()
-	cmd := exec.Command("/proc/self/exe", holdCommand)
-	cmd.ExtraFiles, cmd.SysProcAttr, cmd.Dir, cmd.Env = []*os.File{known}, &syscall.SysProcAttr{Setsid: true}, "/", []string{"GOMAXPROCS=1"}
-	if err := inNetwork(spec, cmd.Start); err != nil {
-		return err
-	}
-	ended := make(chan error, 1)
-	k.ended = ended
-	go func() { ended <- cmd.Wait() }()
 	defer func() {
 		if err != nil {
 			_ = cmd.Process.Kill()
