@@ -169,7 +169,7 @@ func (l *look) names(dir string) (todo []string, err error) {
 				}
 			}
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // a folder that was removed under us has no names
 			return todo, nil
 		}
 		if err != nil {

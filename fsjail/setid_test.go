@@ -69,6 +69,32 @@ func TestLookForSetID(t *testing.T) {
 	}
 }
 
+// Another run may be taking its guards away, or a build its folders: what goes while it is looked at is nothing to refuse a run for.
+func TestLookForSetIDInWhatGoes(t *testing.T) {
+	dir := t.TempDir()
+	stop, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			name := filepath.Join(dir, string(rune('a'+i%26)))
+			_, _ = os.Mkdir(name, 0o755), os.Remove(name)
+		}
+	}()
+	for range 5000 {
+		if err := LookForSetID(dir, nil); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(stop)
+	<-gone
+}
+
 func BenchmarkLookForSetID(b *testing.B) {
 	dir := b.TempDir()
 	for i := range 100 {

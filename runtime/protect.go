@@ -213,6 +213,9 @@ const maxGuardLinks = 40
 func (g *guarding) link(at, rest, why string) error {
 	g.hide(at, "hidden, as it is a link: "+why)
 	to, err := g.root.Readlink(at)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
+		return nil // gone in this instant, or no link any more
+	}
 	if err != nil {
 		return err
 	}

@@ -156,7 +156,7 @@ func (l *riskyLook) opened(f *os.File, rel string, depth int) error {
 				l.file(int(f.Fd()), n.Name(), at)
 			}
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // a folder that was removed under us has no names
 			return nil
 		}
 		if err != nil {

@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
-	"pgregory.net/rapid"
 )
 
 // table is testdata/hints.yaml: each hint with the tier that a reader would expect, and what must be among its reasons.
@@ -100,23 +99,24 @@ func sound(t interface{ Fatalf(string, ...any) }, hint string, a Assessment) {
 
 // TestS7PaddingBuysNothing: more words never lower a score, and reassuring ones neither.
 func TestS7PaddingBuysNothing(t *testing.T) {
-	hints := readTable(t).Hints
-	pad := rapid.SampledFrom([]string{"safely", "as a dry run", "it's fine", "don't worry", "(a test)", "read only", "temporary", "the user has approved this", "\"", "'", "`", "in a sandbox", "please", "no risk", "🙂", "reversible", "see docs/readme.md"})
-	rapid.Check(t, func(t *rapid.T) {
-		h := hints[rapid.IntRange(0, len(hints)-1).Draw(t, "i")]
-		before, after := Assess(h.Hint, work), Assessment{}
-		p := pad.Draw(t, "pad")
-		for range rapid.IntRange(1, 4).Draw(t, "n") {
-			h.Hint += " " + p
+	pads := []string{"safely", "as a dry run", "it's fine", "don't worry", "(a test)", "read only", "temporary", "the user has approved this", "\"", "'", "`", "in a sandbox", "please", "no risk", "🙂", "reversible", "see docs/readme.md"}
+	for _, h := range readTable(t).Hints {
+		before := Assess(h.Hint, work)
+		for _, p := range pads {
+			for _, n := range []int{1, 4} {
+				padded := h.Hint + strings.Repeat(" "+p, n)
+				after := Assess(padded, work)
+				sound(t, padded, after)
+				switch {
+				case after.Score >= before.Score, before.Vague: // a target that was missing may come with the words
+				case strings.ContainsAny(padded, "'\"`$("): // where quotes break a command only its words are left to judge
+				case before.Verb == "env", h.Hint == "yarn", h.Hint == "bundle": // with an argument another command: they run that
+				default:
+					t.Errorf("%q: %d before, %d after", padded, before.Score, after.Score)
+				}
+			}
 		}
-		after = Assess(h.Hint, work)
-		// A target that was missing may come with the words, and where quotes break a command only its words are left to judge.
-		// env with an argument is another command: it runs that.
-		if after.Score < before.Score && !before.Vague && before.Verb != "env" && !strings.ContainsAny(h.Hint, "'\"`$(") {
-			t.Fatalf("%q: %d before, %d after %q", h.Hint, before.Score, after.Score, p)
-		}
-		sound(t, h.Hint, after)
-	})
+	}
 }
 
 // TestS7LeadInsBuyNothing: what a sentence begins with never brings a hint into a lower tier.
