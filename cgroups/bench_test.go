@@ -190,7 +190,7 @@ func BenchmarkCreateSteps(b *testing.B) {
 			}
 		})
 		ap.time(func() { g.applyLocked(limits, Limits{}) })
-		ve.time(func() { g.verifyLocked(limits) })
+		ve.time(func() { g.verifyLocked(limits, Limits{}) })
 		g.Remove(context.Background())
 		RemoveParentIfEmpty(parent)
 	}

@@ -467,8 +467,10 @@ func (g *Group) Remove(ctx context.Context) error {
 		_ = g.Unthrottle() // not there, most often
 	}
 	var errs []error
+	was := false
 	for _, h := range g.hiers {
-		if err := removeTree(ctx, h.dir); err != nil {
+		there, err := removeTree(ctx, h.dir)
+		if was = was || there; err != nil {
 			errs = append(errs, fmt.Errorf("controller %s: %w", h.label(), err))
 		}
 	}
@@ -478,30 +480,36 @@ func (g *Group) Remove(ctx context.Context) error {
 		}
 		return fmt.Errorf("remove cgroup %s: %w", g.name, errors.Join(errs...))
 	}
-	g.weighAll(false) // it may have been the last that yielded
+	if was {
+		g.weighAll(false) // it may have been the last that yielded
+	}
 	return nil
 }
 
-func removeTree(ctx context.Context, dir string) error {
+// removeTree also tells whether there was one.
+func removeTree(ctx context.Context, dir string) (there bool, err error) {
+	if err := unix.Rmdir(dir); err == nil || gone(err) { // as a rule there is none in it
+		return err == nil, nil
+	}
 	var b backoff
 	for {
 		dirs, err := subgroups(dir)
 		if err != nil {
-			return err
+			return true, err
 		}
 		busy := error(nil)
 		for _, d := range dirs {
 			if err := unix.Rmdir(d); errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINTR) {
 				busy = &os.PathError{Op: "rmdir", Path: d, Err: err}
 			} else if err != nil && !gone(err) {
-				return &os.PathError{Op: "rmdir", Path: d, Err: err}
+				return true, &os.PathError{Op: "rmdir", Path: d, Err: err}
 			}
 		}
 		if busy == nil {
-			return nil
+			return true, nil
 		}
 		if werr := b.wait(ctx); werr != nil {
-			return errors.Join(busy, werr)
+			return true, errors.Join(busy, werr)
 		}
 	}
 }

@@ -256,7 +256,7 @@ func Create(name string, l Limits) (_ *Group, err error) {
 	if err := g.applyLocked(l, Limits{}); err != nil {
 		return nil, err
 	}
-	if err := g.verifyLocked(l); err != nil {
+	if err := g.verifyLocked(l, Limits{}); err != nil {
 		return nil, err
 	}
 	g.limits = l
@@ -651,7 +651,7 @@ func (g *Group) Update(l Limits) error {
 	old := g.limits
 	err := g.applyLocked(l, old)
 	if err == nil {
-		err = g.verifyLocked(l)
+		err = g.verifyLocked(l, old)
 	}
 	if err != nil {
 		if old != (Limits{}) {
@@ -677,13 +677,14 @@ func (g *Group) Verify() error {
 	if g.limits == (Limits{}) {
 		return fmt.Errorf("verify cgroup %s: no limits were set", g.name)
 	}
-	if err := g.verifyLocked(g.limits); err != nil {
+	if err := g.verifyLocked(g.limits, Limits{}); err != nil {
 		return fmt.Errorf("verify cgroup %s: %w", g.name, err)
 	}
 	return nil
 }
 
-func (g *Group) verifyLocked(l Limits) error {
+// verifyLocked reads back what applyLocked writes of the same two.
+func (g *Group) verifyLocked(l, have Limits) error {
 	mem := strconv.FormatInt(l.Memory/int64(os.Getpagesize())*int64(os.Getpagesize()), 10)
 	q, p := strconv.FormatInt(g.quotaOf(l), 10), strconv.Itoa(cpuPeriod)
 	type file struct{ controller, name, want string }
@@ -703,6 +704,9 @@ func (g *Group) verifyLocked(l Limits) error {
 		if unix.Access(g.file("memory", socketsFile), unix.F_OK) == nil {
 			files = append(files, file{"memory", socketsFile, strconv.FormatInt(socketMemory(l.Memory), 10)})
 		}
+	}
+	if l.Memory == have.Memory {
+		files = slices.DeleteFunc(files, func(f file) bool { return f.controller == "memory" })
 	}
 	var errs []error
 	for _, f := range files {

@@ -28,7 +28,7 @@ A daemon (agentrun serve) takes the run over if one listens; --no-daemon or AGEN
 
 Exit code: the agent's own; 124 time limit, 125 agentrun failed, 126 not executable, 127 not found,
 128+n ended by signal n, 137 killed or out of memory.`,
-		Flags:  quick(execFlags()),
+		Flags:  quick(g.headed(execFlags())),
 		Before: allFlagsAreParsed,
 		Action: func(c *cli.Context) error { return execAction(g, c) },
 	}

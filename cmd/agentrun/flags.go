@@ -4,6 +4,8 @@ package main
 
 import (
 	"flag"
+	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 )
@@ -22,6 +24,23 @@ func quick(flags []cli.Flag) []cli.Flag {
 				flags[i] = quickBool{f}
 			}
 		}
+	}
+	return flags
+}
+
+// mayAskForHelp says whether one of the words may ask for it, also where it stands among others or is the agent's.
+func mayAskForHelp(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool {
+		name, _, _ := strings.Cut(a, "=")
+		return a == "help" || strings.HasPrefix(name, "-") && strings.Contains(name, "h")
+	})
+}
+
+// headed leaves the headings away where no help will show them: to sort sixty flags under them the library writes the help of each,
+// which is a third of what it takes to read a command line.
+func (g *global) headed(flags []cli.Flag) []cli.Flag {
+	if g.unheaded {
+		return group("", flags...)
 	}
 	return flags
 }

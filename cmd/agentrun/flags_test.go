@@ -32,7 +32,7 @@ func librarys(flags []cli.Flag) []cli.Flag {
 func reading(t *testing.T, strip bool, args []string) string {
 	t.Helper()
 	var out bytes.Buffer
-	g := &global{caller: &supervisor.Caller{}, served: true}
+	g := &global{caller: &supervisor.Caller{}, served: true, unheaded: !strip && !mayAskForHelp(args)}
 	app := g.app()
 	app.Before = nil
 	app.Writer, app.ErrWriter = &out, &out
@@ -76,7 +76,7 @@ func TestQuickFlags(t *testing.T) {
 		{"--state-dir", "/s", "--run-dir=/r", "exec", "--ring", "2", "--memory", "1G", "--env", "A=b, c", "--env", "D=", "a"},
 		{"exec", "--memory=", "--name", "--", "--", "a"}, {"exec", "--name"}, {"exec", "--nosuch", "a"}, {"exec", "-x", "a"}, {"exec", "-ix", "a"},
 		{"exec", "--ring", "three", "a"}, {"exec", "--quarantine-timeout", "5s", "--timeout", "x", "a"}, {"exec", "--memory", "1", "--memory", "2", "a"},
-		{"exec", "--help"}, {"exec", "-h"}, {"--help"}, {"--version"}, {"--state-dir"}, {"--log-level", "", "exec", "a"}, {"exec"}, {},
+		{"exec", "--help"}, {"exec", "-h"}, {"exec", "-ih"}, {"exec", "--h", "a"}, {"exec", "-help", "a"}, {"exec", "--help=true"}, {"exec", "-h=1"}, {"--help"}, {"--version"}, {"--state-dir"}, {"--log-level", "", "exec", "a"}, {"exec"}, {},
 	} {
 		if diff := cmp.Diff(reading(t, true, args), reading(t, false, args)); diff != "" {
 			t.Errorf("%q (-library +quick)\n%s", args, diff)

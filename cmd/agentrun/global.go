@@ -40,6 +40,7 @@ type global struct {
 	caller     *supervisor.Caller
 	served     bool                // it is a client of this daemon
 	runs       bool                // the command is exec
+	unheaded   bool                // its flags come without headings
 	creates    bool                // the command is create, asked for over the daemon's API
 	request    *supervisor.Request // what the client asks for; nil: nothing is to be run
 	sandbox    *sandboxes.Sandbox  // that is to be created by it; nil: it is to be run

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/rootless"
+	"agentrun/internal/thread"
 	"agentrun/supervisor"
 )
 
@@ -40,7 +41,10 @@ func run(ctx context.Context, args []string) int {
 	if len(args) > 0 && args[len(args)-1] == completeFlag && completeFlags(by.Stdout, newApp(), args) {
 		return 0
 	}
-	g := &global{caller: by, runs: len(args) > 1 && args[1] == "exec"}
+	g := &global{caller: by, runs: len(args) > 1 && args[1] == "exec", unheaded: !mayAskForHelp(args)}
+	if g.runs {
+		_ = thread.EaseMonitor()
+	}
 	app := g.app()
 	err := app.RunContext(ctx, flagsFirst(app, args))
 	return report(by.Stderr, cmp.Or(err, g.unknown))

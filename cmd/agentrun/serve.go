@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/read"
+	"agentrun/internal/thread"
 	"agentrun/supervisor"
 	"agentrun/supervisor/daemon"
 )
@@ -50,6 +51,7 @@ func serveAction(g *global, c *cli.Context) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
+	_ = thread.EaseMonitor()
 	s := new(clients)
 	return daemon.Serve(c.Context, daemon.Options{
 		Node: &g.Node, Settings: settings, Metrics: metrics, Read: s.read, ReadCreate: s.readCreate,
@@ -70,7 +72,7 @@ type clients struct{ reading sync.Mutex }
 // read tells what a client's command line asks for. What the library prints is kept until it has let go of
 // its lock: a client that doesn't read its output must not hold up the others.
 func (s *clients) read(ctx context.Context, by *supervisor.Caller, args []string) daemon.Asked {
-	return s.ask(ctx, &global{caller: by, served: true}, args)
+	return s.ask(ctx, &global{caller: by, served: true, unheaded: !mayAskForHelp(args)}, args)
 }
 
 // readCreate is read of agentrun create, which only the API has the daemon do.

@@ -97,13 +97,14 @@ type Daemon struct {
 	starts  int                           // that were asked for over the API and don't live yet
 	callers sync.WaitGroup
 
+	width     *width
 	collected atomic.Int64 // when, in Unix seconds
 }
 
 func newDaemon(o Options) *Daemon {
 	return &Daemon{
 		opt: o, node: o.Node, build: handoff.BuildID(), grace: o.Settings.Grace,
-		queue: queue.New(o.Settings.Limits, queue.ThisHost()), signals: map[chan<- os.Signal]struct{}{},
+		width: newWidth(), queue: queue.New(o.Settings.Limits, queue.ThisHost()), signals: map[chan<- os.Signal]struct{}{},
 	}
 }
 

@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"os"
+	"sync"
 	"time"
 
 	"agentrun/hypervisor"
@@ -99,7 +100,9 @@ func (s *served) Admit(ctx context.Context, memory int64) error {
 }
 
 func (s *served) Take(plan *runtime.Plan) {
-	s.ready, s.over = s.d.pool.Take(plan)
+	left := s.d.width.enter()
+	ready, launched := s.d.pool.Take(plan)
+	s.ready, s.over = ready, sync.OnceFunc(func() { left(); launched() })
 	counts.At(s.d.node.StateDir).Taken(s.ready != nil)
 }
 

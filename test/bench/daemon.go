@@ -215,7 +215,6 @@ func (b *bench) sustained(cores int, cs []contender, refs []reference) ([]Row, e
 	})
 }
 
-// rate keeps two runs for each processor going.
 // daemonTime is the processor time of the daemon, and of all that it has waited for.
 func (b *bench) daemonTime() (sum time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.daemonPID))
@@ -230,6 +229,7 @@ func (b *bench) daemonTime() (sum time.Duration) {
 	return sum
 }
 
+// rate keeps two runs for each processor going.
 func (b *bench) rate(c contender, cpus []int) (runs int, perSecond float64, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex

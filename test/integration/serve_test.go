@@ -435,3 +435,32 @@ func TestM6FailedEvent(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }
+
+// The daemon has the Go runtime's monitor wake later than it asks for, and whatever slack its threads have is not an agent's.
+func TestDaemonsTimerSlackIsItsOwn(t *testing.T) {
+	n := startDaemon(t)
+	slack := func(tid string) string { return filepath.Join("/proc", tid, "timerslack_ns") }
+	f, err := os.Open(fmt.Sprintf("/proc/%d/task", n.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tids, err := f.Readdirnames(-1) // the monitor is the second
+	if err != nil || len(tids) < 3 {
+		t.Fatal(tids, err)
+	}
+	for i, want := range []string{"50000\n", "500000\n"} {
+		if got, err := os.ReadFile(slack(tids[i])); string(got) != want {
+			t.Errorf("thread %d: %q %v, want %q", i, got, err, want)
+		}
+	}
+	for _, tid := range tids {
+		if err := os.WriteFile(slack(tid), []byte("7000000"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := n.exec(t, opts{}, "/probe", "cat", "/proc/self/timerslack_ns")
+	if r.exit != 0 || !strings.Contains(r.stdout, "value=50000|") {
+		t.Errorf("an agent's: exit %d, %q\n%s", r.exit, r.stdout, r.stderr)
+	}
+}

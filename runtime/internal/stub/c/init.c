@@ -44,7 +44,7 @@ enum {
 	AT_FDCWD_ = -100,
 	SIGKILL_ = 9, SIGCHLD_ = 17, SIG_BLOCK_ = 0, SIG_SETMASK_ = 2,
 	SIGFD_CLOEXEC = 02000000,
-	PR_SET_PDEATHSIG_ = 1, PR_SET_DUMPABLE_ = 4, PR_SET_KEEPCAPS_ = 8, PR_SET_NAME_ = 15, PR_CAPBSET_DROP_ = 24,
+	PR_SET_PDEATHSIG_ = 1, PR_SET_DUMPABLE_ = 4, PR_SET_KEEPCAPS_ = 8, PR_SET_NAME_ = 15, PR_CAPBSET_DROP_ = 24, PR_SET_TIMERSLACK_ = 29,
 	PR_SET_NO_NEW_PRIVS_ = 38, PR_GET_NO_NEW_PRIVS_ = 39, PR_CAP_AMBIENT_ = 47, PR_CAP_AMBIENT_CLEAR_ALL_ = 4,
 	CAPS_VERSION_3 = 0x20080522, KEYCTL_JOIN_SESSION_KEYRING_ = 1,
 	MOUNT_ATTR_RDONLY_ = 1, MOUNT_ATTR_NOSUID_ = 2, MOUNT_ATTR_NODEV_ = 4, MOUNT_ATTR_NOEXEC_ = 8,
@@ -702,6 +702,8 @@ static void __attribute__((noreturn, used)) run(const long *stack)
 
 	sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0);
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+	/* The kernel's default. It is inherited, and not every thread of the supervisor's has it. */
+	sys5(__NR_prctl, PR_SET_TIMERSLACK_, 50000, 0, 0, 0);
 	const char *how = stack[0] > 1 ? (const char *)stack[2] : "";
 
 	if (same(how, "join") || same(how, "joined")) {
