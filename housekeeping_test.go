@@ -232,6 +232,7 @@ func deciding() map[string]struct {
 		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
 
 		"images":        {[]string{"internal/claim", "internal/hinted"}, "it keeps folders; where images come from is another program's business, and what runs they are shown to is told by the supervisor"},
+		"images/based":  {[]string{"images", "internal/claim", "internal/hinted"}, "it joins two folders; which ones is told above"},
 		"images/unpack": {[]string{"images", "internal/claim", "internal/hinted"}, "it reads what strangers have packed, and knows nothing of where it came from"},
 		"images/pack":   {nil, "it reads folders and writes tars; whose they are is told above"},
 		"images/signed": {nil, "whether a signature is good must be checkable alone"},
@@ -277,7 +278,7 @@ func everybodys(pkg string) bool {
 // besideRuns is what one run is carried out with, from the request to the account.
 func besideRuns() []string {
 	return append([]string{
-		"config", "images", "images/pack", "supervisor/homes", "supervisor/sandboxes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/ports", "supervisor/precheck", "supervisor/tidy",
+		"config", "images", "images/based", "images/pack", "supervisor/homes", "supervisor/sandboxes", "supervisor/live", "supervisor/changes", "supervisor/killhooks", "supervisor/outputs", "supervisor/ports", "supervisor/precheck", "supervisor/tidy",
 		"supervisor/toolcmd", "control", "safetyloop/desk",
 		"telemetry/mask", "telemetry/runlog", "telemetry/trace", "internal/claim", "internal/ending", "internal/hinted", "internal/shown", "internal/sibling", "internal/uhttp", "internal/wire",
 	}, belowSupervisor()...)

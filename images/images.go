@@ -15,7 +15,8 @@
 // Errors. ErrNone: there is none of that name. ErrBusy: a live run uses it. ErrMany: more than one is meant.
 //
 // It is not where images come from: Program pulls, reads and unpacks them, in a process of its own (package unpack). It
-// says nothing of what is in them. Layers that two images have in common are there twice.
+// says nothing of what is in them. An image may begin with the files of another one (package based): hard links, which neither of the two
+// depends on once it is there.
 package images
 
 import (
@@ -331,6 +332,10 @@ func (n *New) Commit(i Image, names []string) error {
 		if err := n.f.again(i); err != nil {
 			return err
 		}
+		err = os.Rename(filepath.Join(n.Dir, layersFile), filepath.Join(n.f.Of(i.ID), layersFile))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return n.f.change(func(all map[string]string) {
 		for _, name := range names {
@@ -362,6 +367,40 @@ func syncAll(dir string) error {
 func (n *New) Close() error {
 	defer n.lock.Close()
 	return os.RemoveAll(n.Dir) // after Commit nothing is there
+}
+
+// maxBases are looked at, the newest first.
+const maxBases = 1000
+
+// Bases are the images that another one may begin with: whose layers are known, and which this process's user has unpacked.
+func (f Folder) Bases() (all []Base) {
+	list, _ := f.List() // what can't be read is none
+	for _, i := range list[:min(len(list), maxBases)] {
+		var l layers
+		var st unix.Stat_t
+		err := errors.Join(read.State(filepath.Join(f.Of(i.ID), layersFile), 1<<12, rules, &l), unix.Lstat(f.Of(i.ID), &st))
+		if err == nil && int(st.Uid) == os.Geteuid() {
+			all = append(all, Base{i.ID, l.Chain, i.Content})
+		}
+	}
+	return all
+}
+
+// layers are those that an image's folder was made of: not what its configuration is read to say later, by whatever reader. Without the
+// file, an older agentrun has unpacked it, and it is no base; a pull of the same image adds it.
+type layers struct {
+	Version int    `json:"version"`
+	Chain   string `json:"chain"`
+}
+
+const layersFile = "layers.json"
+
+// rules is the version of how layers become files. What other rules have made is no base.
+const rules = 1
+
+// Layers notes of which layers it is.
+func (n *New) Layers(chain string) error {
+	return read.Replace(filepath.Join(n.Dir, layersFile), layers{rules, chain}, nil)
 }
 
 // Info is an image, for people.

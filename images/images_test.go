@@ -216,3 +216,45 @@ func TestCommand(t *testing.T) {
 		}
 	}
 }
+
+// A base is what is whole, of this user, and known by its layers.
+func TestBases(t *testing.T) {
+	f := Folder{t.TempDir()}
+	with := func(chain string, i Image) {
+		t.Helper()
+		n, err := f.Begin()
+		if err == nil && chain != "" {
+			err = n.Layers(chain)
+		}
+		if err == nil {
+			err = errors.Join(n.Commit(i, nil), n.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(chains ...string) {
+		t.Helper()
+		var got []string
+		for _, b := range f.Bases() {
+			got = append(got, b.ID[len("sha256:"):][:1]+" "+b.Chain)
+		}
+		if slices.Sort(got); !slices.Equal(got, chains) {
+			t.Errorf("got %q, want %q", got, chains)
+		}
+	}
+	with("one", Image{ID: id("a")})
+	with("", Image{ID: id("b")}) // as older ones
+	with("three", Image{ID: id("c")})
+	want("a one", "c three")
+	with("two", Image{ID: id("b")}) // the same content again
+	with("other", Image{ID: id("c")})
+	want("a one", "b two", "c other")
+	if err := errors.Join(os.Remove(f.about(id("a"))), os.WriteFile(filepath.Join(f.Of(id("b")), layersFile), []byte(`{"version":9,"chain":"two"}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	want("c other")
+	if Chain([]string{"a", "b"}) == Chain([]string{"a"}) || Chain([]string{"a", "b"}) == Chain([]string{"b", "a"}) {
+		t.Error("other layers have one chain")
+	}
+}

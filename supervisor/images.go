@@ -4,6 +4,7 @@ package supervisor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,7 +21,9 @@ import (
 
 	"agentrun/hypervisor"
 	"agentrun/images"
+	"agentrun/images/based"
 	"agentrun/internal/ending"
+	"agentrun/internal/fault"
 	"agentrun/internal/hinted"
 	"agentrun/internal/read"
 	"agentrun/internal/sibling"
@@ -30,6 +35,7 @@ var (
 	ErrImageSaid = errors.New(images.Program + " has said what is wrong")
 	// ErrImageKept is an image that a kept sandbox has.
 	ErrImageKept = errors.New("has it")
+	errNoBase    = errors.New("the image that it begins with can't be used")
 )
 
 // BringImage has an image fetched and unpacked, puts that on record, and only then makes it one of the node's. change is the record's word.
@@ -44,16 +50,19 @@ func (n *Node) BringImage(ctx context.Context, change, by string, o images.Order
 		return i, nil, err
 	}
 	o.Allow, o.Owners, o.Agent = n.ImagePolicy.Allow, os.Geteuid() == 0, "agentrun/"+n.Version
-	place, err := n.Images().Begin()
+	o.Bases = n.Images().Bases()
+	place, r, err := n.unpacked(ctx, o, said)
+	if errors.Is(err, errNoBase) { // it is damaged, or somebody has removed it in the meantime
+		if o.Progress {
+			fmt.Fprintf(said, "%v: all layers are unpacked\n", err)
+		}
+		o.Bases = nil
+		place, r, err = n.unpacked(ctx, o, said)
+	}
 	if err != nil {
 		return i, nil, err
 	}
 	defer func() { err = errors.Join(err, place.Close()) }()
-	o.Into = place.Dir
-	r, err := unpackBy(ctx, o, said)
-	if err != nil {
-		return i, nil, err
-	}
 	if i = r.Image; change == "committed" {
 		i.Source = "sandbox"
 	}
@@ -63,6 +72,56 @@ func (n *Node) BringImage(ctx context.Context, change, by string, o images.Order
 		return i, nil, err
 	}
 	return i, r.Names, place.Commit(i, r.Names)
+}
+
+// unpacked has an image unpacked: whole, or what is new of it, and then the base below that.
+func (n *Node) unpacked(ctx context.Context, o images.Order, said io.Writer) (place *images.New, r images.Result, err error) {
+	if place, err = n.Images().Begin(); err != nil {
+		return nil, r, err
+	}
+	o.Into = place.Dir
+	if r, err = unpackBy(ctx, o, said); err == nil && r.Base != "" {
+		if err = n.complete(ctx, o, &r); err != nil {
+			err = fmt.Errorf("%s: %w", cmp.Or(o.Pull, o.Import), err)
+		}
+	}
+	root := filepath.Join(place.Dir, "rootfs")
+	if err == nil {
+		r.Image.UID, r.Image.GID, err = images.WhoIs(root, r.Image.Config.User)
+	}
+	if err == nil {
+		err = place.Layers(r.Chain)
+	}
+	if err != nil {
+		return nil, r, errors.Join(err, place.Close())
+	}
+	return place, r, nil
+}
+
+// complete puts a base below the layers that were unpacked. That is done here and not by the program that reads them: to it, no other
+// image's files are ever within reach.
+func (n *Node) complete(ctx context.Context, o images.Order, r *images.Result) error {
+	if r.Delta == nil || !slices.ContainsFunc(o.Bases, func(b images.Base) bool { return b.ID == r.Base }) {
+		return fmt.Errorf("%s: it has begun with %.80q, which it was not given", images.Program, r.Base)
+	}
+	used, err := n.Images().Use(r.Base)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoBase, err)
+	}
+	defer used.Close()
+	if err := fault.At("image/base"); err != nil {
+		return err
+	}
+	missing, err := based.Complete(ctx, filepath.Join(o.Into, "rootfs"), n.Images().Root(r.Base), *r.Delta, o.Owners)
+	r.Image.Content.Missing += missing
+	_, hostile := errors.AsType[*based.HostileError](err)
+	switch {
+	case err == nil, ctx.Err() != nil:
+		return err
+	case hostile:
+		return hinted.New(err, "no image needs this; whoever built it may say why it is there (docs/images.md)")
+	}
+	return fmt.Errorf("%w: %w", errNoBase, err)
 }
 
 // RecordImage puts there what becomes of one, before it does.
@@ -75,7 +134,7 @@ func (n *Node) RecordImage(c hypervisor.ImageChange) error {
 }
 
 // maxImageResult bounds what the other program says.
-const maxImageResult = 1 << 20
+const maxImageResult = images.MaxDelta + 1<<20
 
 // unpackBy has the program that reads strangers' archives carry out an order. It says itself what is wrong, and ends with this process.
 func unpackBy(ctx context.Context, o images.Order, said io.Writer) (r images.Result, err error) {

@@ -20,13 +20,17 @@ type progress struct {
 	last           time.Time
 }
 
-func newProgress(w io.Writer, o images.Order, layers []blob) *progress {
-	p := &progress{w: w, bar: o.Bar, layers: len(layers)}
+// newProgress begins above the layers that are there.
+func newProgress(w io.Writer, o images.Order, layers []blob, there int, base string) *progress {
+	p := &progress{w: w, bar: o.Bar, number: there, layers: len(layers)}
 	if !o.Progress {
 		p.w, p.bar = io.Discard, false
 	}
-	for _, l := range layers {
+	for _, l := range layers[there:] {
 		p.total += l.size
+	}
+	if there > 0 {
+		fmt.Fprintf(p.w, "%d of %d layers are there, in %s\n", there, len(layers), base)
 	}
 	return p
 }

@@ -59,11 +59,11 @@ func carryOut(ctx context.Context, o images.Order) (images.Result, error) {
 	if err := p.checkSigned(o.Key); err != nil {
 		return fail(err)
 	}
-	i, err := p.unpack(o, *platform)
+	r, err := p.unpack(o, *platform)
 	if err != nil {
 		return fail(err)
 	}
-	return images.Result{Image: i, Names: p.names}, nil
+	return r, nil
 }
 
 func (p *picture) checkSigned(key string) error {
@@ -121,48 +121,96 @@ func platformOf(c *v1.ConfigFile) string {
 	return strings.Trim(c.OS+"/"+c.Architecture+"/"+c.Variant, "/")
 }
 
-// unpack writes the layers and tells what came of it.
-func (p *picture) unpack(o images.Order, want v1.Platform) (images.Image, error) {
+// unpack writes the layers and tells what came of it. Who the image's user is, its whole root says, which isn't looked at here.
+func (p *picture) unpack(o images.Order, want v1.Platform) (images.Result, error) {
 	c, err := p.read(want)
 	if err != nil {
-		return images.Image{}, err
+		return images.Result{}, err
 	}
-	root := filepath.Join(o.Into, "rootfs")
-	tree, err := unpack.Open(root, unpack.DefaultLimits(), o.Owners)
-	if err != nil {
-		return images.Image{}, err
+	var diffIDs []string
+	for _, d := range c.RootFS.DiffIDs {
+		diffIDs = append(diffIDs, d.String())
 	}
-	defer tree.Close()
-	bar := newProgress(os.Stderr, o, p.layers)
-	for n, layer := range p.layers {
-		if err := apply(tree, layer, bar, c.RootFS.DiffIDs[n].String()); err != nil {
-			bar.end()
-			return images.Image{}, explain(err)
+	base, there := longest(o.Bases, diffIDs)
+	r, err := p.write(o, diffIDs, base, there)
+	if err == nil && r.Delta != nil {
+		text, jerr := json.Marshal(r.Delta)
+		if err = jerr; err == nil && len(text) > images.MaxDelta {
+			r, err = p.anew(o, diffIDs)
 		}
 	}
-	bar.end()
-	content, err := tree.Done()
 	if err != nil {
-		return images.Image{}, err
+		return images.Result{}, err
 	}
 	i := images.Image{
-		ID: digest(p.config), Manifest: p.manifest, Platform: platformOf(c), Source: p.source, Content: content,
+		ID: digest(p.config), Manifest: p.manifest, Platform: platformOf(c), Source: p.source, Content: r.Image.Content,
 		Config: images.Config{Env: c.Config.Env, User: c.Config.User, Workdir: c.Config.WorkingDir, Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd},
 	}
 	for _, l := range p.layers {
 		i.Layers = append(i.Layers, l.size)
 	}
 	if err := os.WriteFile(filepath.Join(o.Into, images.ConfigFile), p.config, 0o600); err != nil {
-		return images.Image{}, err
+		return images.Result{}, err
 	}
 	if o.Key != "" {
 		i.SignedBy = images.Fingerprint(o.Key)
 	}
 	if text, err := json.Marshal(i.Config); err != nil || len(text) > maxKept {
-		return images.Image{}, fmt.Errorf("its environment and commands have %d bytes, and %d are the most", len(text), maxKept)
+		return images.Result{}, fmt.Errorf("its environment and commands have %d bytes, and %d are the most", len(text), maxKept)
 	}
-	i.UID, i.GID, err = whoIs(root, c.Config.User)
-	return i, err
+	r.Image, r.Names, r.Chain = i, p.names, images.Chain(diffIDs)
+	return r, nil
+}
+
+// longest is the base that has most of the layers, and how many.
+func longest(bases []images.Base, diffIDs []string) (images.Base, int) {
+	by := map[string]images.Base{}
+	for _, b := range bases {
+		by[b.Chain] = b
+	}
+	for n := len(diffIDs); n > 0; n-- {
+		if b, ok := by[images.Chain(diffIDs[:n])]; ok {
+			return b, n
+		}
+	}
+	return images.Base{}, 0
+}
+
+// write writes the layers above those that are there.
+func (p *picture) write(o images.Order, diffIDs []string, base images.Base, there int) (r images.Result, err error) {
+	tree, err := unpack.Open(filepath.Join(o.Into, "rootfs"), unpack.DefaultLimits(), o.Owners)
+	if err != nil {
+		return r, err
+	}
+	defer tree.Close()
+	if there > 0 {
+		tree.Over(base.Content, there)
+	}
+	bar := newProgress(os.Stderr, o, p.layers, there, base.ID)
+	for n, layer := range p.layers[there:] {
+		if err := apply(tree, layer, bar, diffIDs[there+n]); err != nil {
+			bar.end()
+			return r, explain(err)
+		}
+	}
+	bar.end()
+	if r.Image.Content, err = tree.Done(); err == nil && there > 0 {
+		r.Base, r.Delta = base.ID, tree.Delta()
+	}
+	return r, err
+}
+
+// anew writes all of them, where more was to be told of those above the base than anybody reads.
+func (p *picture) anew(o images.Order, diffIDs []string) (images.Result, error) {
+	root := filepath.Join(o.Into, "rootfs")
+	list, err := os.ReadDir(root)
+	for _, e := range list {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(root, e.Name())))
+	}
+	if err != nil {
+		return images.Result{}, err
+	}
+	return p.write(o, diffIDs, images.Base{}, 0)
 }
 
 func apply(tree *unpack.Tree, layer blob, bar *progress, diffID string) error {

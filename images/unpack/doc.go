@@ -6,6 +6,9 @@
 //	err = t.Apply(layer) // each one, the lowest first; a tar, plain or by gzip or zstd
 //	counts, err := t.Done()
 //
+// Where the lowest layers are in an image that is here, Over says so before the next one is applied, and Delta afterwards what they do to
+// that image; package based joins the two.
+//
 // What it guarantees. Nothing outside of the folder is written, read, linked or removed: each folder on a way is opened by
 // openat2(2) with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS, and what is done is done to one name in it. No file has a set-ID bit, a
 // capability or another extended attribute than user.*; there are no devices and no pipes. What a layer takes of disk, files,

@@ -61,12 +61,14 @@ type Tree struct {
 	layer  int
 	dirs   map[string]folder
 	here   map[string]bool // what this layer has put there: its deletions spare that
+	below  *below
 }
 
 // folder is what an archive says of one; it is applied last, since a folder that can't be written takes no files.
 type folder struct {
-	mode uint32
-	time time.Time
+	mode  uint32
+	time  time.Time
+	below bool // no layer has said what it is: if there is one below, it is that
 }
 
 // Open begins with an empty folder. owners: files get the archive's, which takes root; else all are this process's.
@@ -182,7 +184,7 @@ func (t *Tree) entry(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	if name == "" {
-		t.dirs[""] = folder{permissions(h), h.ModTime}
+		t.dirs[""] = folder{mode: permissions(h), time: h.ModTime}
 		return t.own(t.root, ".", h)
 	}
 	at, err := t.parent(dir, true)
@@ -264,6 +266,7 @@ func (t *Tree) parent(dir string, create bool) (int, error) {
 	}
 	fd, err := open(t.root, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOENT) && create {
+		t.pass(dir)
 		above, base := path.Split(dir)
 		at, err := t.parent(strings.TrimSuffix(above, "/"), true)
 		if err != nil {
@@ -274,7 +277,7 @@ func (t *Tree) parent(dir string, create bool) (int, error) {
 			return -1, os.NewSyscallError("mkdirat", err)
 		}
 		if _, known := t.dirs[dir]; !known {
-			t.dirs[dir] = folder{mode: 0o755}
+			t.dirs[dir] = folder{mode: 0o755, below: !t.below.hides(dir)}
 		}
 		return open(at, base, unix.O_PATH|unix.O_DIRECTORY, 0)
 	}
@@ -292,6 +295,9 @@ func kind(at int, name string) (uint32, error) {
 
 // clear removes what has the name, but for a folder in whose place a folder comes: that one keeps what is in it.
 func (t *Tree) clear(at int, base, name string, dir bool) error {
+	if !dir {
+		t.below.hide(name)
+	}
 	has, err := kind(at, base)
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -314,6 +320,7 @@ func (t *Tree) remove(at int, base, name string, spare bool) error {
 		return nil
 	}
 	if has != unix.S_IFDIR {
+		t.below.forget(name)
 		return os.NewSyscallError("unlinkat", unix.Unlinkat(at, base, 0))
 	}
 	if err := t.empty(at, base, name, spare); err != nil {
@@ -342,6 +349,9 @@ func (t *Tree) empty(at int, base, name string, spare bool) error {
 	if err != nil {
 		return err
 	}
+	if spare { // folders stay if this layer has put something into them
+		t.below.hide(name + "/")
+	}
 	for _, n := range names {
 		if err := t.remove(fd, n, path.Join(name, n), spare); err != nil {
 			return err
@@ -360,10 +370,15 @@ func (t *Tree) delete(dir, base string) error {
 	if gone == "" || gone == "." || gone == ".." {
 		return hostile("it deletes a folder by another name")
 	}
+	name := path.Join(dir, gone)
+	of := name // what goes
+	if base == opaque {
+		name, of = dir, dir+"/"
+	}
 	at, err := t.parent(dir, false)
 	if errors.Is(err, unix.ENOENT) {
-		t.counts.Missing++
-		return nil
+		t.pass(dir)
+		return t.gone(name, of)
 	}
 	if err != nil {
 		return err
@@ -373,17 +388,23 @@ func (t *Tree) delete(dir, base string) error {
 		return t.empty(at, ".", dir, true)
 	}
 	if _, err := kind(at, gone); errors.Is(err, unix.ENOENT) {
-		t.counts.Missing++
-		return nil
+		return t.gone(name, of)
 	}
-	return t.remove(at, gone, path.Join(dir, gone), true)
+	if err := t.remove(at, gone, name, true); err != nil {
+		return err
+	}
+	if has, err := kind(at, gone); err == nil && has == unix.S_IFDIR { // this layer's are in it
+		of += "/"
+	}
+	t.below.hide(of)
+	return nil
 }
 
 func (t *Tree) folder(at int, base, name string, h *tar.Header) error {
 	if err := unix.Mkdirat(at, base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return os.NewSyscallError("mkdirat", err)
 	}
-	t.dirs[name] = folder{permissions(h), h.ModTime}
+	t.dirs[name] = folder{mode: permissions(h), time: h.ModTime}
 	return t.own(at, base, h)
 }
 
@@ -439,13 +460,22 @@ func (t *Tree) link(at int, base, name string, h *tar.Header) error {
 	}
 	dir, old := path.Split(to)
 	from, err := t.parent(strings.TrimSuffix(dir, "/"), false)
+	if errors.Is(err, unix.ENOENT) && to != name && !t.below.hides(to) {
+		return t.below.link(at, base, name, to)
+	}
 	if err != nil {
 		return hostile("it is a hard link to %.200q, which isn't there or lies behind a link", h.Linkname)
 	}
 	defer unix.Close(from)
 	has, err := kind(from, old)
+	if errors.Is(err, unix.ENOENT) && to != "" && to != name && !t.below.hides(to) {
+		return t.below.link(at, base, name, to)
+	}
 	if to == "" || to == name || err != nil || has != unix.S_IFREG && has != unix.S_IFLNK {
 		return hostile("it is a hard link to %.200q, which is no file of the image", h.Linkname)
+	}
+	if first, placeholder := t.below.linked(to); placeholder {
+		return t.below.link(at, base, name, first)
 	}
 	return os.NewSyscallError("linkat", unix.Linkat(from, old, at, base, 0))
 }

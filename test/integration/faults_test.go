@@ -78,6 +78,7 @@ func faultRows() []faultRow {
 		{point: "sandbox/empty", by: sandboxScenario},
 		{point: "sandbox/emptied", by: sandboxScenario},
 		{point: "image/names", by: imageScenario},
+		{point: "image/base", by: imageScenario},
 		{point: "image/commit", by: imageScenario},
 		{point: "image/remove", by: imageScenario},
 		{point: "join/begun", by: liveScenario},
@@ -115,7 +116,7 @@ var mustFault = map[string]struct {
 	"sagas":                {[]string{"d.store.Update"}, nil},
 	"supervisor/sandboxes": {[]string{"os.Rename", "unix.Renameat2", "os.RemoveAll"}, nil},
 	"images": {[]string{"os.Rename", "unix.Renameat2", "os.RemoveAll"}, map[string]string{
-		"again": "the old or the new of one file, by a rename", "Close": "what it removes is no image yet", "Sweep": "as Close, of a process that is dead",
+		"again": "the old or the new of one file, by a rename", "Layers": "as again", "Close": "what it removes is no image yet", "Sweep": "as Close, of a process that is dead",
 	}},
 }
 

@@ -111,6 +111,18 @@ func probePicture(t testing.TB, mark string) v1.Image {
 	}, probeLayer(t, mark), layerTar(t, nil, [2]string{"etc/.wh.gone"}, [2]string{"opt/bin/two", "2"}))
 }
 
+// derived is an image with layers above another's.
+func derived(t testing.TB, of v1.Image, layers ...[]byte) v1.Image {
+	t.Helper()
+	for _, l := range layers {
+		var err error
+		if of, err = mutate.AppendLayers(of, layerOf(t, l)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return of
+}
+
 // aRegistry is one on the loopback. before sees each request, and may answer it.
 func aRegistry(t testing.TB, before func(w http.ResponseWriter, r *http.Request) bool) string {
 	t.Helper()

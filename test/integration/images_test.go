@@ -735,7 +735,11 @@ func TestM2ImagePullMissing(t *testing.T) {
 func imageScenario(n launchNode, faults string) (log *lockedBuffer, died bool) {
 	log = &lockedBuffer{}
 	path := dockerSaved(n.t, map[string]v1.Image{"probe:1": probePicture(n.t, "one")})
-	for _, args := range [][]string{{"image", "import", path}, {"exec", "--no-gateway", "--no-daemon", "--image", "probe:1"}, {"image", "rm", "probe:1"}} {
+	above := dockerSaved(n.t, map[string]v1.Image{"probe:2": derived(n.t, probePicture(n.t, "one"), layerTar(n.t, nil, [2]string{"opt/three", "3"}))})
+	for _, args := range [][]string{
+		{"image", "import", path}, {"image", "import", above}, {"exec", "--no-gateway", "--no-daemon", "--image", "probe:1"}, {"image", "rm", "probe:1"},
+		{"exec", "--no-gateway", "--no-daemon", "--image", "probe:2"},
+	} {
 		c := n.command(faults, args...)
 		c.Stderr = log
 		died = bySIGKILL(c.Run()) || died
@@ -761,25 +765,37 @@ func imageScenario(n launchNode, faults string) (log *lockedBuffer, died bool) {
 // As an ordinary user: what is unpacked is the user's, and can be removed again.
 func TestM2ImageRootless(t *testing.T) {
 	u := someone(t)
-	path := dockerSaved(t, map[string]v1.Image{"probe:1": picture(t, v1.Config{Cmd: []string{"/bin/probe", "cat", "/etc/mark"}},
-		probeLayer(t, "one"), layerTar(t, map[string]tar.Header{"closed/": {Mode: 0o555}}, [2]string{"closed/"}, [2]string{"closed/file", "x"}))})
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	img := picture(t, v1.Config{Cmd: []string{"/bin/probe", "cat", "/etc/mark"}},
+		probeLayer(t, "one"), layerTar(t, map[string]tar.Header{"closed/": {Mode: 0o555}}, [2]string{"closed/"}, [2]string{"closed/file", "x"}))
+	path, above := filepath.Join(t.TempDir(), "probe.tar"), filepath.Join(t.TempDir(), "above.tar")
+	for to, saved := range map[string]map[string]v1.Image{path: {"probe:1": img}, above: {"probe:2": derived(t, img, layerTar(t, nil, [2]string{"closed/.wh.file"}, [2]string{"etc/mark", "two"}))}} {
+		text, err := os.ReadFile(dockerSaved(t, saved))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, to, string(text), 0o644)
+		if err := os.Chmod(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	path = filepath.Join(t.TempDir(), "probe.tar")
-	write(t, path, string(text), 0o644)
 	for at := filepath.Dir(path); at != "/tmp" && at != "/"; at = filepath.Dir(at) {
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, args := range [][]string{{"image", "import", path}, {"exec", "--no-gateway", "--best-effort", "--image", "probe:1"}, {"image", "rm", "probe:1"}, {"image", "gc"}} {
-		code, out, errOut := u.run(t, args...)
-		if code != 0 || args[0] == "exec" && !strings.Contains(out, "value=one") {
+	run := func(want string, args ...string) {
+		t.Helper()
+		if code, out, errOut := u.run(t, args...); code != 0 || !strings.Contains(out+errOut, want) {
 			t.Errorf("%v: exit %d %s%s", args, code, out, errOut)
 		}
 	}
+	run("layer 2 of 2", "image", "import", path)
+	run("2 of 3 layers are there", "image", "import", above)
+	run("value=one", "exec", "--no-gateway", "--best-effort", "--image", "probe:1")
+	run("", "image", "rm", "probe:1")
+	run("value=two", "exec", "--no-gateway", "--best-effort", "--image", "probe:2")
+	run("", "image", "rm", "probe:2")
+	run("", "image", "gc")
 	if code, out, _ := u.run(t, "image", "ls", "--json"); code != 0 || strings.TrimSpace(out) != "[]" {
 		t.Errorf("exit %d, left %s", code, out)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package images
 
 import (
 	"errors"
@@ -16,8 +16,8 @@ import (
 // nobodys are the ids of a user whom the image's files don't know.
 const nobodys = -1
 
-// whoIs finds the ids of an image's user, NAME or ID, with :GROUP or without, in the text of its own files: nothing of it is run.
-func whoIs(root, user string) (uid, gid int, err error) {
+// WhoIs finds the ids of an image's user, NAME or ID, with :GROUP or without, in the text of its own files: nothing of it is run.
+func WhoIs(root, user string) (uid, gid int, err error) {
 	name, group, grouped := strings.Cut(user, ":")
 	if name == "" {
 		return 0, 0, nil
