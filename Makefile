@@ -30,7 +30,7 @@ OUT := test/out
 
 export GOFLAGS := -tags=$(TAGS)
 
-.PHONY: oci test-engines test-engines-vm test-kubernetes test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
+.PHONY: oci test-engines test-engines-vm test-kubernetes test-kubernetes-vm test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t12
@@ -110,7 +110,11 @@ test-kubernetes: build ## a Kubernetes of one node, built from Go modules, whose
 	@bash scripts/install-deps.sh kubernetes
 	@bash test/kubernetes/run.sh $(PARTS)
 
-test-engines-vm: build ## the same on Debian's kernel with cgroup v2 only, and Docker with systemd's cgroups there
+test-kubernetes-vm: build ## the same on Debian's kernel with cgroup v2 only
+	@bash scripts/install-deps.sh kubernetes
+	@bash test/kubernetes/vm.sh $(PARTS)
+
+test-engines-vm: build ## the engines on Debian's kernel with cgroup v2 only, and Docker with systemd's cgroups there
 	@bash scripts/install-deps.sh engines
 	@bash test/engines/vm.sh
 	@bash test/engines/vm.sh systemd

@@ -6,6 +6,7 @@ set -euo pipefail
 out=$(realpath "$1") modules=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/modules
 export GOFLAGS=-mod=readonly CGO_ENABLED=0
 mkdir -p "$out"
+cc -static -Os -s -o "$out/pause" "${modules%/*}/pause.c"
 
 for module in containerd crictl etcd kubernetes; do
 	cd "$modules/$module"

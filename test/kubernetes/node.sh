@@ -4,15 +4,30 @@
 # A Kubernetes of one node, for run.sh, in mount, network and pid namespaces of its own: folders on tmpfs mounts, an address on a cable that leads
 # nowhere, processes that end with the first. Only cgroups are the machine's: all are below $group.
 
+# Where a group's memory is limited.
+memory=/sys/fs/cgroup/memory limit=memory.limit_in_bytes
+[[ ! -e /sys/fs/cgroup/cgroup.controllers ]] || memory=/sys/fs/cgroup limit=memory.max
+
+# cover FOLDER: with an empty one, of AGENTRUN_KUBERNETES_IN where that is given: Linux before 6.3 maps no owners on tmpfs.
+cover() {
+	if [[ -z ${AGENTRUN_KUBERNETES_IN-} ]]; then
+		mount -t tmpfs tmpfs "$1"
+	else
+		mount --bind "$(mktemp -d "$AGENTRUN_KUBERNETES_IN/XXXXXX")" "$1"
+		chmod 0755 "$1"
+	fi
+}
+
 # own_places covers the folders of the machine's that a node writes.
 own_places() {
 	mount --make-rprivate /
-	mount -t tmpfs tmpfs "$work"
+	cover "$work"
 	mkdir -p "$work"/over/{etc,lib,etc.work,lib.work} "$work/logs"
 	mount -t overlay -o "lowerdir=/etc,upperdir=$work/over/etc,workdir=$work/over/etc.work" etc /etc
 	mount -t overlay -o "lowerdir=/var/lib,upperdir=$work/over/lib,workdir=$work/over/lib.work" lib /var/lib
 	mkdir -p /var/lib/kubelet /etc/agentrun /etc/cni/net.d
-	for at in /run /var/log /var/lib/kubelet; do mount -t tmpfs tmpfs "$at"; done
+	for at in /run /var/log; do mount -t tmpfs tmpfs "$at"; done
+	cover /var/lib/kubelet
 	for at in "$work" /run /var/lib/kubelet; do mount --make-rshared "$at"; done
 	rm -f /etc/cni/net.d/*
 	mkdir /run/lock
@@ -34,6 +49,7 @@ make_groups() {
 		mkdir -p "${at%/*}/$group"
 		[[ ! -e ${at%/*}/cpuset.cpus ]] || for of in cpus mems; do cat "${at%/*}/cpuset.$of" >"${at%/*}/$group/cpuset.$of"; done
 	done
+	[[ $limit != memory.max ]] || sed 's/[^ ]*/+&/g' "$memory/$group/cgroup.controllers" >"$memory/$group/cgroup.subtree_control"
 }
 
 # image NAME ROOT COMMAND: an archive as docker's for a folder, imported.
@@ -51,7 +67,7 @@ image() {
 
 # waits NAME SECONDS COMMAND…: until it succeeds.
 waits() {
-	local name=$1 end=$((SECONDS + $2))
+	local name=$1 end=$((SECONDS + $2 * patience))
 	shift 2
 	until "$@" >/dev/null 2>&1; do
 		((SECONDS < end)) || { echo "$name: not there in time" >&2; return 1; }
@@ -94,7 +110,7 @@ node_files() {
 	cat >/etc/crictl.yaml <<-EOF
 		runtime-endpoint: unix:///run/containerd/containerd.sock
 		image-endpoint: unix:///run/containerd/containerd.sock
-		timeout: 60
+		timeout: $((60 * patience))
 	EOF
 }
 
@@ -105,7 +121,7 @@ images() {
 	for name in sh true sleep id cat ls env echo mkdir mount head tail nc wget hostname httpd seq; do ln -s busybox "$root/bin/$name"; done
 	image localhost/agent:1 "$root" /bin/sh
 	mkdir -p "$work/pause"
-	cc -static -Os -s -o "$work/pause/pause" test/kubernetes/pause.c
+	cp .cache/kubernetes/pause "$work/pause/"
 	image localhost/pause:1 "$work/pause" /pause
 }
 

@@ -10,6 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
+export patience=${AGENTRUN_KUBERNETES_PATIENCE-1} # by which all times are multiplied
 if [[ ${1-} != inside ]]; then
 	[[ -n ${AGENTRUN_KUBERNETES_BUILT-} ]] || bash test/kubernetes/build.sh .cache/kubernetes
 	for ring in 1 2 3; do ln -sf agentrun-oci "bin/agentrun-ring$ring"; done
@@ -18,7 +19,7 @@ if [[ ${1-} != inside ]]; then
 	# shellcheck disable=SC2317 # by the trap
 	finish() {
 		code=$?
-		for _ in $(seq 50); do # what is killed with the pid namespace takes a moment
+		for _ in $(seq $((50 * patience))); do # what is killed with the pid namespace takes a moment
 			find /sys/fs/cgroup -depth -path "*/$group*" -type d -exec rmdir {} + 2>/dev/null && break
 			sleep 0.1
 		done
@@ -46,7 +47,7 @@ images
 # limited COMMAND…: what it, or a function, says within 90 seconds, and how it ends.
 limited() {
 	# shellcheck disable=SC2016
-	timeout 90 bash -c '"$@"' - "$@" 2>&1 </dev/null
+	timeout $((90 * patience)) bash -c '"$@"' - "$@" 2>&1 </dev/null
 	echo "exit $?"
 }
 
@@ -65,14 +66,14 @@ is() { judge "$1" "$2" "$(limited "${@:3}")"; }
 
 # soon NAME WANT COMMAND…: is, with a minute for it to become so.
 soon() {
-	local got end=$((SECONDS + 60))
+	local got end=$((SECONDS + 60 * patience))
 	until got=$(limited "${@:3}"); [[ $got == *"$2"* ]] || ((SECONDS >= end)); do sleep 0.2; done
 	judge "$1" "$2" "$got"
 }
 
 # gone: nothing is left of pods within two minutes.
 gone() {
-	local end=$((SECONDS + 120)) # kubelet looks for what is dead each minute
+	local end=$((SECONDS + 120 * patience)) # kubelet looks for what is dead each minute
 	while [[ -n $(left) ]] && ((SECONDS < end)); do sleep 0.2; done
 	is "$1" "nothing" bash -c 'left | grep . || echo nothing'
 }
@@ -88,6 +89,7 @@ left() {
 for part in $4; do
 	# shellcheck disable=SC1090
 	. "test/kubernetes/parts/$part.sh"
+	printf '%s: after %d s %d passed, %d failed\n' "$part" "$SECONDS" "$passed" "$failed"
 done
 
 printf '%d passed, %d failed\n' "$passed" "$failed"

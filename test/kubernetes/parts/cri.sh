@@ -18,7 +18,7 @@ pod() {
 
 # cri NAME RING COMMAND [MORE] [MOUNTS]: a pod with one container, whose id is printed.
 cri() {
-	mkdir -p "$work/logs/$1" "/sys/fs/cgroup/memory/$group/pod-$1"
+	mkdir -p "$work/logs/$1" "$memory/$group/pod-$1"
 	pod "$1" >"$work/$1.pod"
 	container main "$3" "${4-}" "${5-}" >"$work/$1.container"
 	local id made
@@ -34,7 +34,7 @@ for ring in 3 2; do
 	is "ring $ring: its root is read-only" "Read-only file system" crictl exec "$id" sh -c "echo x >/bin/x"
 	is "ring $ring: exec's exit code" "exit code 5" crictl exec "$id" sh -c "exit 5"
 	is "ring $ring: agentrun ps has it, and nothing that holds the pod's place" "exit 0" bash -c "[[ \$('$bin/agentrun' ps -q | wc -l) == 1 ]]"
-	is "ring $ring: its limit, in the pod's group" "67108864" bash -c "cat /sys/fs/cgroup/memory/$group/pod-one/agentrun/*/memory.limit_in_bytes"
+	is "ring $ring: its limit, in the pod's group" "67108864" bash -c "cat $memory/$group/pod-one/agentrun/*/$limit"
 	is "ring $ring: its supervisor, and so its gateway, is in the pod's network" "exit 0" bash -c \
 		"[[ \$(stat -Lc %i /run/netns/cni-*) == \$(stat -Lc %i /proc/\$(pgrep -f '^[^ ]*/agentrun exec')/ns/net) ]]"
 	is "ring $ring: the agent is in another" "exit 0" bash -c "[[ \$(stat -Lc %i /run/netns/cni-*) != \$(stat -Lc %i /proc/\$(pgrep -f '^sleep 1000')/ns/net) ]]"
@@ -45,8 +45,8 @@ for ring in 3 2; do
 	is "ring $ring: rmp" "exit 0" crictl rmp -a
 done
 
-mkdir -p "/sys/fs/cgroup/memory/$group/pod-two"
-echo 40M >"/sys/fs/cgroup/memory/$group/pod-two/memory.limit_in_bytes"
+mkdir -p "$memory/$group/pod-two"
+echo 40M >"$memory/$group/pod-two/$limit"
 id=$(cri two 3 "exec tail -c 60000000 /dev/zero")
 soon "a pod's limit that is less than the container's" '"exitCode": 137' crictl inspect "$id"
 crictl rmp -fa >/dev/null 2>&1

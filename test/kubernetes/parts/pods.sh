@@ -27,7 +27,7 @@ run_of() {
 	id=${id#containerd://}
 	echo "c-${id:0:48}"
 }
-gives_up() { kubectl delete pod --all --wait=true --timeout=60s; }
+gives_up() { kubectl delete pod --all --wait=true --timeout=$((60 * patience))s; }
 
 for ring in 3 2; do
 	is "ring $ring: a pod" "created" agent "ring$ring" "agentrun-ring$ring"
@@ -46,7 +46,7 @@ soon "ring 1: it runs, with a root that it may write" "written" kubectl logs rin
 # live control beside Kubernetes'
 run=$(run_of ring3)
 writes=(kubectl exec ring3 -- sh -c "ls /; exit 0")
-is "agentrun elevate" "exit 0" "$bin/agentrun" elevate "$run" --to 2 --ttl 4s --reason "one build"
+is "agentrun elevate" "exit 0" "$bin/agentrun" elevate "$run" --to 2 --ttl "$((4 * patience))s" --reason "one build"
 is "elevated: it may have processes" "etc" "${writes[@]}"
 soon "demoted when the time is over" "can't fork" "${writes[@]}"
 is "agentrun kill" "exit 0" "$bin/agentrun" kill "$run" --reason "a test"
@@ -59,6 +59,10 @@ is "kubectl delete" "exit 0" gives_up
 agent seven agentrun-ring3 "" "" "exit 7" >/dev/null
 agent hungry agentrun-ring3 "" "resources: {limits: {memory: 40Mi}}," "exec tail -c 60000000 /dev/zero" >/dev/null
 agent restarts agentrun-ring3 "restartPolicy: Always," >/dev/null
+agent limited agentrun-ring3 "" "resources: {limits: {memory: 48Mi}}," >/dev/null
+soon "one with a limit" "Running" phase limited
+uid=$(kubectl get pod limited -o 'jsonpath={.metadata.uid}') # the pod's has the RuntimeClass's 16 MiB more
+is "its group is in the pod's, which has a limit too" "67108864 50331648" bash -c "cat $memory/$group/kubepods/burstable/pod$uid/{,agentrun/*/}$limit | paste -sd' '"
 soon "an exit code" "Failed 7" phase seven
 soon "out of memory" "Failed 137" phase hungry
 soon "one that is restarted" "Running" phase restarts
@@ -68,12 +72,12 @@ soon "and runs" "Running" phase restarts
 is "kubectl delete" "exit 0" gives_up
 
 # what Kubernetes asks of a container
-probe='periodSeconds: 1, failureThreshold: 1, exec: {command'
+probe='periodSeconds: 1, failureThreshold: 1, timeoutSeconds: '"$patience"', exec: {command'
 agent ready agentrun-ring3 "" "readinessProbe: {$probe: [\"true\"]}}," >/dev/null
 agent sick agentrun-ring3 "restartPolicy: Always," "livenessProbe: {$probe: [sh, -c, exit 1]}}," >/dev/null
 agent late agentrun-ring3 "activeDeadlineSeconds: 3," >/dev/null
 soon "a probe: ready" "trueexit" kubectl get pod ready -o 'jsonpath={.status.containerStatuses[0].ready}'
-soon "a probe: started again" "1exit" kubectl get pod sick -o 'jsonpath={.status.containerStatuses[0].restartCount}'
+soon "a probe: started again" "exit 0" bash -c "kubectl get pod sick -o 'jsonpath={.status.containerStatuses[0].restartCount}' | grep -q '[1-9]'"
 soon "activeDeadlineSeconds" "DeadlineExceeded" kubectl get pod late -o 'jsonpath={.status.reason}'
 is "kubectl delete" "exit 0" gives_up
 
