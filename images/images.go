@@ -20,7 +20,6 @@
 package images
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -322,18 +321,8 @@ func (n *New) Commit(i Image, names []string) error {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return os.NewSyscallError("renameat2", err)
 	}
-	there := errors.Is(err, unix.EEXIST)
-	if there {
-		used, err := n.f.Use(i.ID)
-		if err != nil {
-			return fmt.Errorf("image %s is being removed: %w", i.ID, err)
-		}
-		defer used.Close()
-		if err := n.f.again(i); err != nil {
-			return err
-		}
-		err = os.Rename(filepath.Join(n.Dir, layersFile), filepath.Join(n.f.Of(i.ID), layersFile))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, unix.EEXIST) {
+		if err := n.again(i); err != nil {
 			return err
 		}
 	}
@@ -344,14 +333,46 @@ func (n *New) Commit(i Image, names []string) error {
 	})
 }
 
-// again notes what a second coming of the same content has that the first had not: a signature, and a manifest.
-func (f Folder) again(i Image) error {
-	old, err := f.Load(i.ID)
-	if err != nil || i.SignedBy == "" && (old.Manifest != "" || i.Manifest == "") {
+// again is Commit of what is there already. A signature is one of the files that came with it: where the first coming had not that one,
+// the new files take the place of the old, which a program that strangers' layers had taken over may have written. For another
+// manifest, and a note of its layers, they stay.
+func (n *New) again(i Image) error {
+	used, err := n.f.Use(i.ID)
+	if err != nil {
+		return fmt.Errorf("image %s is being removed: %w", i.ID, err)
+	}
+	defer used.Close()
+	old, err := n.f.Load(i.ID)
+	if err != nil {
 		return err
 	}
-	old.SignedBy, old.Manifest, old.By, old.Created = cmp.Or(i.SignedBy, old.SignedBy), i.Manifest, i.By, i.Created
-	return read.Replace(f.about(i.ID), old, nil)
+	if i.SignedBy != "" && i.SignedBy != old.SignedBy {
+		used.Close()
+		return n.instead(i.ID)
+	}
+	if i.SignedBy != "" || old.Manifest == "" && i.Manifest != "" {
+		old.Manifest, old.By, old.Created = i.Manifest, i.By, i.Created
+		if err := read.Replace(n.f.about(i.ID), old, nil); err != nil {
+			return err
+		}
+	}
+	if err = os.Rename(filepath.Join(n.Dir, layersFile), filepath.Join(n.f.Of(i.ID), layersFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// instead puts it in the place of the one with its digest, which no run may use; Close throws that away.
+func (n *New) instead(id string) error {
+	lock, err := claim.Take(n.f.lockOf(id))
+	if errors.Is(err, claim.ErrBusy) {
+		return hinted.New(fmt.Errorf("image %s came without this signature, and a run uses it: %w", id, ErrBusy), "end the run, then bring the image again")
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return os.NewSyscallError("renameat2", unix.Renameat2(unix.AT_FDCWD, n.Dir, unix.AT_FDCWD, n.f.Of(id), unix.RENAME_EXCHANGE))
 }
 
 func syncAll(dir string) error {
@@ -372,14 +393,16 @@ func (n *New) Close() error {
 // maxBases are looked at, the newest first.
 const maxBases = 1000
 
-// Bases are the images that another one may begin with: whose layers are known, and which this process's user has unpacked.
-func (f Folder) Bases() (all []Base) {
+// Bases are the images that another one may begin with: whose layers are known, and which this process's user has unpacked. With a signer
+// (a key's Fingerprint) only those that came with its signature: a program that strangers' layers have taken over says of them what it
+// likes, and what nobody signed must not lie below what was.
+func (f Folder) Bases(signer string) (all []Base) {
 	list, _ := f.List() // what can't be read is none
 	for _, i := range list[:min(len(list), maxBases)] {
 		var l layers
 		var st unix.Stat_t
 		err := errors.Join(read.State(filepath.Join(f.Of(i.ID), layersFile), 1<<12, rules, &l), unix.Lstat(f.Of(i.ID), &st))
-		if err == nil && int(st.Uid) == os.Geteuid() {
+		if err == nil && int(st.Uid) == os.Geteuid() && (signer == "" || i.SignedBy == signer) {
 			all = append(all, Base{i.ID, l.Chain, i.Content})
 		}
 	}

@@ -236,7 +236,7 @@ func TestBases(t *testing.T) {
 	want := func(chains ...string) {
 		t.Helper()
 		var got []string
-		for _, b := range f.Bases() {
+		for _, b := range f.Bases("") {
 			got = append(got, b.ID[len("sha256:"):][:1]+" "+b.Chain)
 		}
 		if slices.Sort(got); !slices.Equal(got, chains) {
@@ -250,7 +250,11 @@ func TestBases(t *testing.T) {
 	with("two", Image{ID: id("b")}) // the same content again
 	with("other", Image{ID: id("c")})
 	want("a one", "b two", "c other")
-	if err := errors.Join(os.Remove(f.about(id("a"))), os.WriteFile(filepath.Join(f.Of(id("b")), layersFile), []byte(`{"version":9,"chain":"two"}`), 0o600)); err != nil {
+	with("signed", Image{ID: id("d"), SignedBy: "sha256:one"})
+	if got := f.Bases("sha256:one"); len(got) != 1 || got[0].Chain != "signed" || len(f.Bases("sha256:two")) != 0 {
+		t.Errorf("below what is signed: %v", got)
+	}
+	if err := errors.Join(os.Remove(f.about(id("a"))), os.Remove(f.about(id("d"))), os.WriteFile(filepath.Join(f.Of(id("b")), layersFile), []byte(`{"version":9,"chain":"two"}`), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	want("c other")

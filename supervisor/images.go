@@ -50,7 +50,7 @@ func (n *Node) BringImage(ctx context.Context, change, by string, o images.Order
 		return i, nil, err
 	}
 	o.Allow, o.Owners, o.Agent = n.ImagePolicy.Allow, os.Geteuid() == 0, "agentrun/"+n.Version
-	o.Bases = n.Images().Bases()
+	o.Bases = n.Images().Bases(images.Fingerprint(o.Key))
 	place, r, err := n.unpacked(ctx, o, said)
 	if errors.Is(err, errNoBase) { // it is damaged, or somebody has removed it in the meantime
 		if o.Progress {

@@ -253,6 +253,49 @@ func TestThreatTakeoverLayersAboveABase(t *testing.T) {
 	}
 }
 
+// A program that an unsigned image's layers have taken over has written what it liked into that image's root: none of it gets below an
+// image that is signed. One signed by the same key is begun with.
+func TestThreatTakeoverSignedAboveUnsigned(t *testing.T) {
+	p := newPlace(t)
+	signer := newSigner(t)
+	host := aRegistry(t, nil)
+	base := derived(t, probePicture(t, "base"), layerTar(t, nil, [2]string{"x", "good"}))
+	one, two := derived(t, base, layerTar(t, nil, [2]string{"one", ""})), derived(t, base, layerTar(t, nil, [2]string{"one", ""}), layerTar(t, nil, [2]string{"two", ""}))
+	push(t, host+"/base:1", base)
+	p.must("image", "pull", host+"/base:1")
+	write(t, filepath.Join(p.rootOf(base), "x"), "evil", 0o644)
+	config := p.configured("images: {signed_by: " + signer.public(t) + "}\n")
+	for name, img := range map[string]v1.Image{"one": one, "two": two, "base": base} {
+		d := push(t, host+"/"+name+":1", img).String()
+		push(t, host+"/"+name+":"+sigTag(d), signer.sign(t, d))
+	}
+	pull := func(name string, img v1.Image) string {
+		t.Helper()
+		r := p.do(slices.Concat(config, []string{"image", "pull", host + "/" + name + ":1"})...)
+		if text, err := os.ReadFile(filepath.Join(p.rootOf(img), "x")); r.exit != 0 || err != nil || string(text) != "good" {
+			t.Errorf("%s: exit %d %s, x is %q %v", name, r.exit, r.stderr, text, err)
+		}
+		return r.stderr
+	}
+	if said := pull("one", one); strings.Contains(said, "layers are there") {
+		t.Errorf("above what nobody signed: %s", said)
+	}
+	// The image itself, signed since: its files are those that came with the signature, once no run has the others.
+	p.must("exec", "-d", "--no-gateway", "--name", "early", "--image", host+"/base:1", "--no-entrypoint", "--", "probe", "sleep", "100")
+	if r := p.do(slices.Concat(config, []string{"image", "pull", host + "/base:1"})...); r.exit != 125 || !strings.Contains(r.stderr, "a run uses it") || !strings.Contains(r.stderr, "hint: ") {
+		t.Errorf("while a run has it: exit %d %s", r.exit, r.stderr)
+	}
+	p.must("kill", "early")
+	eventually(t, hang(), "the run lets go of it", func() bool {
+		return p.do(slices.Concat(config, []string{"image", "pull", host + "/base:1"})...).exit == 0
+	})
+	pull("base", base)
+	pull("base", base)
+	if said := pull("two", two); !strings.Contains(said, "4 of 5 layers are there") {
+		t.Errorf("above what the same key signed: %s", said)
+	}
+}
+
 // A base may go, or the pull be killed, or others pull above it, at any time.
 func TestM2ImageBaseMeanwhile(t *testing.T) {
 	p := newPlace(t)
