@@ -298,7 +298,8 @@ func (c *Client) unreached(ctx context.Context, err error) error {
 	case errors.Is(err, os.ErrPermission):
 		return &Error{Status: 403, Code: CodeForbidden, Message: "supervisor " + c.name + ": permission denied"}
 	}
-	return &Error{Status: 502, Code: CodeUnreached, Message: fmt.Sprintf("supervisor %s: %v", c.name, err)}
+	// Among them a supervisor that ends while the call waits for its turn: what the call asked for may have been done, or not.
+	return &Error{Status: 502, Code: CodeUnreached, Message: fmt.Sprintf("supervisor %s: %v", c.name, err), Hint: "see whether it has ended: agentrun ps"}
 }
 
 func (c *Client) broke(err error) error {

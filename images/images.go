@@ -372,6 +372,9 @@ func (n *New) instead(id string) error {
 		return err
 	}
 	defer lock.Close()
+	if err := fault.At("image/instead"); err != nil {
+		return err
+	}
 	return os.NewSyscallError("renameat2", unix.Renameat2(unix.AT_FDCWD, n.Dir, unix.AT_FDCWD, n.f.Of(id), unix.RENAME_EXCHANGE))
 }
 

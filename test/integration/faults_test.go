@@ -80,6 +80,7 @@ func faultRows() []faultRow {
 		{point: "image/names", by: imageScenario},
 		{point: "image/base", by: imageScenario},
 		{point: "image/commit", by: imageScenario},
+		{point: "image/instead", by: signedScenario},
 		{point: "image/remove", by: imageScenario},
 		{point: "join/begun", by: liveScenario},
 		{point: "join/probe", by: liveScenario},

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -756,6 +757,40 @@ func imageScenario(n launchNode, faults string) (log *lockedBuffer, died bool) {
 		}
 		n.must("image", "rm", i.ID)
 	}
+	if left, _ := filepath.Glob(filepath.Join(n.state, "images", "*-*")); len(left) > 0 {
+		n.t.Errorf("left: %v", left)
+	}
+	return log, died
+}
+
+// signedScenario puts the files of a signed image in the place of those that came without.
+func signedScenario(n launchNode, faults string) (log *lockedBuffer, died bool) {
+	log = &lockedBuffer{}
+	key, host, img := newSigner(n.t), aRegistry(n.t, nil), probePicture(n.t, "one")
+	d := push(n.t, host+"/probe:1", img).String()
+	n.must("image", "pull", host+"/probe:1")
+	write(n.t, filepath.Join(n.rootOf(img), "old"), "", 0o644)
+	push(n.t, host+"/probe:"+sigTag(d), key.sign(n.t, d))
+	pull := slices.Concat(n.configured("images: {signed_by: "+key.public(n.t)+"}\n"), []string{"image", "pull", host + "/probe:1"})
+	c := n.command(faults, pull...)
+	c.Stderr = log
+	died = bySIGKILL(c.Run())
+	n.must("image", "gc")
+	for range 2 { // one or the other of the two, whole; then the new one, which a second time stays
+		list := asJSON[[]images.Info](n.t, n.must("image", "ls", "--json").stdout)
+		_, err := os.Lstat(filepath.Join(n.rootOf(img), "old"))
+		if len(list) != 1 || (list[0].SignedBy != "") != errors.Is(err, fs.ErrNotExist) {
+			n.t.Errorf("%+v, and of the old files: %v", list, err)
+		}
+		if got := n.must("exec", "--no-gateway", "--no-daemon", "--image", host+"/probe:1"); !strings.Contains(got.stdout, "value=one") {
+			n.t.Errorf("it says %s", got.stdout)
+		}
+		n.must(pull...)
+	}
+	if _, err := os.Lstat(filepath.Join(n.rootOf(img), "old")); !errors.Is(err, fs.ErrNotExist) {
+		n.t.Errorf("the old files, after the signature: %v", err)
+	}
+	n.must("image", "rm", host+"/probe:1")
 	if left, _ := filepath.Glob(filepath.Join(n.state, "images", "*-*")); len(left) > 0 {
 		n.t.Errorf("left: %v", left)
 	}
