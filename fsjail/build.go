@@ -34,6 +34,8 @@ func Isolate() error {
 type Root struct {
 	Path  string // where it stands in the builder's mount namespace
 	Upper string // where overlays keep changes; empty without overlays
+	// Staged are its folders that are a mount, read-only and without programs, of Options.Stages.
+	Staged []string
 
 	fd        int
 	agent     IDs
@@ -55,6 +57,7 @@ type Options struct {
 	// UpperDir is a folder of the host's for those changes instead, where they last: without links in its path, nobody's but the
 	// supervisor's, on a file system that overlayfs takes as an upper layer. The files in it are agent's already. Its size is not bounded.
 	UpperDir string
+	Stages   *Stages // folders that views share; nil: none. A writable view has its own.
 }
 
 // Build puts the view together in dir, an existing empty directory. The caller's thread must have
@@ -122,6 +125,15 @@ func Build(dir string, entries []Entry, agent IDs, opt Options) (_ *Root, err er
 	r.known = map[string]bool{}
 	for _, e := range entries {
 		r.known[strings.SplitN(strings.TrimPrefix(e.Target, "/"), "/", 2)[0]] = true
+	}
+	if opt.Stages != nil && !opt.Writable {
+		for _, dir := range staged {
+			if entries, err = r.stage(opt.Stages, dir, entries); err != nil {
+				return nil, fmt.Errorf("stage %s: %w", dir, err)
+			}
+		}
+	}
+	for _, e := range entries {
 		if err := r.add(e); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", e.Kind, e.Target, err)
 		}

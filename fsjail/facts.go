@@ -5,9 +5,11 @@ package fsjail
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -30,8 +32,9 @@ type Facts struct {
 const factsSize = 4 << 20
 
 // MakeFacts makes a file system beside a root view, on the thread that built it, with one file for each name below /, and folders above
-// them. at are the places where Show will put its files and folders. On error nothing is left open.
-func MakeFacts(r *Root, at []string, files map[string]string) (_ *Facts, err error) {
+// them. at are the places where Show will put its files and folders. The folder never, one of them, with its files is not written again,
+// and may be one that many sandboxes have. On error nothing is left open.
+func MakeFacts(r *Root, at []string, files map[string]string, never string, stages *Stages) (_ *Facts, err error) {
 	f, dir := &Facts{mounts: &Detached{}, fs: -1}, filepath.Join(filepath.Dir(r.Path), "facts")
 	defer func() {
 		if err != nil {
@@ -48,13 +51,23 @@ func MakeFacts(r *Root, at []string, files map[string]string) (_ *Facts, err err
 	if f.fs, err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, os.NewSyscallError("open", err)
 	}
+	shared := stages.copy(folderWith(never, files))
+	if shared >= 0 {
+		f.mounts.mounts = append(f.mounts.mounts, detached{shared, never, true})
+	}
 	made := map[string]bool{"": true}
 	for name, content := range files {
+		if shared >= 0 && isBelow(name, []string{never}) {
+			continue
+		}
 		if err := writeShown(dir, name, content, made); err != nil {
 			return nil, err
 		}
 	}
 	for _, target := range at {
+		if shared >= 0 && target == never {
+			continue
+		}
 		mnt, err := unix.OpenTree(f.fs, strings.TrimPrefix(target, "/"), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 		if err != nil {
 			return nil, fmt.Errorf("open_tree %s: %w", target, err)
@@ -66,6 +79,28 @@ func MakeFacts(r *Root, at []string, files map[string]string) (_ *Facts, err err
 		}
 	}
 	return f, nil
+}
+
+// folderWith are the entries of a folder with those of the files that are in it, in the same order each time.
+func folderWith(dir string, files map[string]string) []Entry {
+	list := []Entry{{Kind: Dir, Target: dir, Mode: 0o755}}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !isBelow(name, []string{dir}) {
+			continue
+		}
+		for at := len(dir) + 1; ; at++ {
+			next := strings.IndexByte(name[at:], '/')
+			if next < 0 {
+				break
+			}
+			at += next
+			if last := list[len(list)-1].Target; !strings.HasPrefix(last+"/", name[:at]+"/") {
+				list = append(list, Entry{Kind: Dir, Target: name[:at], Mode: 0o755})
+			}
+		}
+		list = append(list, Entry{Kind: File, Target: name, Content: files[name], Mode: 0o644})
+	}
+	return list
 }
 
 // writeShown writes a file that everybody may read, whatever the umask, in folders of which those made are there.

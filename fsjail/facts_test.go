@@ -15,7 +15,7 @@ func TestFactsLeaveTheHostsProcAlone(t *testing.T) {
 	err := build(t, []Entry{{Kind: Dir, Target: "/sys", Mode: 0o555}}, Options{}, func(r *Root) {
 		f, err := MakeFacts(r, []string{"/proc/meminfo", "/proc/sys", "/sys"}, map[string]string{
 			"/proc/meminfo": "made up\n", "/proc/sys/kernel/x": "1\n", "/sys/y": "2\n",
-		})
+		}, "/proc/sys", &Stages{})
 		if err != nil {
 			t.Error(err)
 			return

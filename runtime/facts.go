@@ -70,17 +70,37 @@ func (l *launch) makeFacts() (err error) {
 	l.facts = &facts{since: time.Now(), limits: l.limits()}
 	files := machineFacts(l.facts.limits)
 	maps.Copy(files, runFacts(l.facts.limits, cgroups.Stats{}, 0, 0))
-	for name := range kernelConstants {
-		if value, err := read.Kernel("/proc/sys/" + name); err == nil { // one that the kernel hasn't isn't there either
-			files["/proc/sys/"+name] = value
-		}
-	}
+	maps.Copy(files, constants.now())
 	var at []string
 	for _, e := range factPlaces {
 		at = append(at, e.Target)
 	}
-	l.facts.Facts, err = fsjail.MakeFacts(l.root, at, files)
+	l.facts.Facts, err = fsjail.MakeFacts(l.root, at, files, "/proc/sys", &stages)
 	return err
+}
+
+// constantMemo has kernelConstants as they were within the last second.
+type constantMemo struct {
+	mu    sync.Mutex
+	files map[string]string
+	since time.Time
+}
+
+var constants constantMemo
+
+// now are files, not to be written to.
+func (c *constantMemo) now() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); c.files == nil || now.Sub(c.since) > time.Second {
+		c.files, c.since = map[string]string{}, now
+		for name := range kernelConstants {
+			if value, err := read.Kernel("/proc/sys/" + name); err == nil { // one that the kernel hasn't isn't there either
+				c.files["/proc/sys/"+name] = value
+			}
+		}
+	}
+	return c.files
 }
 
 func (l *launch) showFacts() error {

@@ -161,7 +161,7 @@ func (l *launch) up(wanted func(step) bool) error {
 			continue
 		}
 		l.done[i] = true
-		clock := startClock()
+		clock := l.opt.startClock()
 		err := l.guard.begin(s.name, l.group)
 		if err == nil {
 			err = s.do(l)
@@ -192,7 +192,12 @@ type stepClock struct {
 	cpu   time.Duration
 }
 
-func startClock() stepClock { return stepClock{time.Now(), threadTime()} }
+func (o *Options) startClock() (c stepClock) {
+	if o.OnStep != nil {
+		c = stepClock{time.Now(), threadTime()}
+	}
+	return c
+}
 
 func (c stepClock) tell(to func(string, time.Duration, time.Duration), name string) {
 	if to != nil {
@@ -224,7 +229,7 @@ func (l *launch) down() error {
 			continue
 		}
 		l.done[i] = false
-		clock := startClock()
+		clock := l.opt.startClock()
 		if l.guard != nil {
 			_ = l.guard.begin("undo "+s.name, l.group)
 		}
@@ -436,7 +441,7 @@ func (l *launch) buildRoot() (err error) {
 		}
 	}
 	l.root, err = fsjail.Build(mountDir(), entries, agent,
-		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize(), UpperDir: l.plan.RootDir})
+		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize(), UpperDir: l.plan.RootDir, Stages: &stages})
 	if err != nil {
 		return err
 	}
@@ -445,6 +450,9 @@ func (l *launch) buildRoot() (err error) {
 	}
 	return l.awaitCgroup()
 }
+
+// stages are those of the views that this process has built.
+var stages fsjail.Stages
 
 // openWay makes the mount point of root views and lets others walk to it; they can list neither folder.
 func openWay() error {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -138,7 +139,7 @@ func (v *verifier) namespaces() error {
 		if err != nil {
 			return err
 		}
-		ours, err := os.Readlink("/proc/self/ns/" + ns)
+		ours, err := ownNamespace(ns)
 		if err != nil {
 			return err
 		}
@@ -174,6 +175,20 @@ func (v *verifier) namespaces() error {
 		}
 	}
 	return nil
+}
+
+var ownNamespaces sync.Map // links by names
+
+// ownNamespace is this process's: its main thread never changes one, and none gets its number while we are in it.
+func ownNamespace(name string) (string, error) {
+	if link, ok := ownNamespaces.Load(name); ok {
+		return link.(string), nil
+	}
+	link, err := os.Readlink("/proc/self/ns/" + name)
+	if err == nil {
+		ownNamespaces.Store(name, link)
+	}
+	return link, err
 }
 
 func (v *verifier) idMaps() error {
@@ -231,6 +246,11 @@ func (v *verifier) mounts() error {
 		return err
 	}
 	want, seen := v.l.plan.mountFlags(v.l.shown), map[string]bool{}
+	if v.l.root != nil {
+		for _, at := range v.l.root.Staged {
+			want[at] = []string{"ro", "nosuid", "nodev", "noexec"}
+		}
+	}
 	for _, m := range table.Mounts {
 		flags, ok := want[m.At]
 		if !ok {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"agentrun/cgroups"
+	"agentrun/fsjail"
 	"agentrun/netns"
 )
 
@@ -43,6 +44,7 @@ func TestM1EachCheckSeesADifference(t *testing.T) {
 		ids:  &idRange{base: 1 << 20, agent: 1<<20 + 1, size: 16, inside: []idMap{{0, 1 << 20, 2}}}, group: elsewhere{},
 		process: process{agentPID: pid}, initPID: pid,
 		network: func() (*netns.NS, error) { return nil, errors.New("no network") },
+		root:    &fsjail.Root{Staged: []string{"/etc"}},
 	}
 	ours := *l
 	ours.ids = &idRange{agent: os.Getuid()}
@@ -57,7 +59,7 @@ func TestM1EachCheckSeesADifference(t *testing.T) {
 		{"idMaps", (*verifier).idMaps, l, []string{"uid_map is", "gid_map is"}},
 		{"member", (*verifier).member, l, []string{"cgroup of nowhere is"}},
 		{"limits", (*verifier).limits, l, []string{"cgroup limits is", "read back: not so"}},
-		{"mounts", (*verifier).mounts, l, []string{"promised nothing", "mount / is"}},
+		{"mounts", (*verifier).mounts, l, []string{"promised nothing", "mount / is", "mount /etc is absent"}},
 		{"descriptors", (*verifier).descriptors, l, []string{"descriptor 3 is inherited"}},
 		{"hidden", (*verifier).hidden, &ours, []string{fmt.Sprintf("process %d is dumpable", pid)}},
 	} {
