@@ -85,6 +85,7 @@ type Log struct {
 	synced  uint64
 	written atomic.Uint64 // batches written by this Log
 	armed   atomic.Bool   // a background sync is due
+	left    atomic.Bool   // to Close
 	broken  atomic.Pointer[error]
 }
 
@@ -223,6 +224,10 @@ func (l *Log) Close() error {
 	return err
 }
 
+// Leave is for who closes the log soon: until then no background sync is made, which many logs that are closed together would each make
+// for themselves.
+func (l *Log) Leave() { l.left.Store(true) }
+
 func (l *Log) release() {
 	if l.file >= 0 {
 		unix.Close(l.file)
@@ -316,7 +321,7 @@ func (l *Log) syncSoon() {
 		l.life.RLock()
 		defer l.life.RUnlock()
 		l.armed.Store(false) // before the sync: what is written during it may have missed it
-		if !l.closed {
+		if !l.closed && !l.left.Load() {
 			_ = l.syncTo(l.written.Load()) // the next Append says it
 		}
 	})

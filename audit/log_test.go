@@ -331,6 +331,20 @@ func TestH28SyncTimes(t *testing.T) {
 		time.Sleep(time.Second) // the timer of the last append finds a closed log
 		synctest.Wait()
 	})
+	synctest.Test(t, func(t *testing.T) {
+		var f fake
+		l := openFake(t, t.TempDir(), &f, Options{})
+		appendN(t, l, 1)
+		l.Leave()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := f.syncs.Load(); n != 0 {
+			t.Errorf("%d syncs of a log that is about to be closed", n)
+		}
+		if err := l.Close(); err != nil || f.syncs.Load() != 1 {
+			t.Errorf("Close: %d syncs, %v", f.syncs.Load(), err)
+		}
+	})
 	var f fake
 	l := openFake(t, t.TempDir(), &f, Options{SyncAlways: true})
 	defer l.Close()

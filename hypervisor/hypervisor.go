@@ -75,22 +75,22 @@ func (h *Hypervisor) Expect(session string) {
 func (h *Hypervisor) Close() error {
 	h.opening.Wait()
 	chains := h.unsigned()
-	if h.opt.Signer != nil {
-		return errors.Join(h.release(), h.opt.Signer.later(chains))
+	if s := h.opt.Signer; s != nil {
+		return errors.Join(h.release(s.end), s.later(chains))
 	}
 	var errs []error
 	for _, chain := range chains {
 		errs = append(errs, h.checkpoint(chain))
 	}
-	return errors.Join(append(errs, h.release())...)
+	return errors.Join(append(errs, h.release((*audit.Log).Close))...)
 }
 
-func (h *Hypervisor) release() error {
+func (h *Hypervisor) release(end func(*audit.Log) error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
 	for _, l := range h.logs {
-		errs = append(errs, l.Close())
+		errs = append(errs, end(l))
 	}
 	h.logs = map[string]*audit.Log{}
 	if h.db != nil {

@@ -3,13 +3,17 @@
 package hypervisor
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"agentrun/audit"
 )
 
 // Signer signs for all hypervisors of one process that end within signTime where their chains stand, in one go (H-26): a signature covers
-// what was written before it, whoever wrote it, and takes a twentieth of a short run's processor time.
+// what was written before it, whoever wrote it, and takes a twentieth of a short run's processor time. Likewise it closes their logs within
+// endTime, of which the first then syncs for all (H-28).
 type Signer struct {
 	opt  Options
 	warn func(error)
@@ -17,6 +21,7 @@ type Signer struct {
 	mu     sync.Mutex
 	chains map[string]bool
 	due    *time.Timer // nil: nobody waits
+	logs   []*audit.Log
 	closed bool
 	busy   sync.Mutex // held while it signs
 }
@@ -28,6 +33,40 @@ const signTime = 100 * time.Millisecond
 func NewSigner(opt Options, warn func(error)) *Signer {
 	opt.Signer = nil
 	return &Signer{opt: opt, warn: warn, chains: map[string]bool{}}
+}
+
+// endTime is how long what a log has not synced yet may wait more. It is 50 ms old at most (audit.Options.SyncDelay), and may be 100.
+const endTime = 30 * time.Millisecond
+
+// end closes a log soon; after Close at once.
+func (s *Signer) end(l *audit.Log) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return l.Close()
+	}
+	defer s.mu.Unlock()
+	l.Leave()
+	if s.logs = append(s.logs, l); len(s.logs) == 1 {
+		time.AfterFunc(endTime, func() {
+			if err := s.endAll(); err != nil {
+				s.warn(fmt.Errorf("audit log: %w", err))
+			}
+		})
+	}
+	return nil
+}
+
+func (s *Signer) endAll() error {
+	s.mu.Lock()
+	logs := s.logs
+	s.logs = nil
+	s.mu.Unlock()
+	var errs []error
+	for _, l := range logs {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // later has chains signed soon; after Close at once.
@@ -81,5 +120,5 @@ func (s *Signer) Close() error {
 		s.due.Stop()
 	}
 	s.mu.Unlock()
-	return s.sign()
+	return errors.Join(s.endAll(), s.sign())
 }

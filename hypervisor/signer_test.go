@@ -3,8 +3,10 @@
 package hypervisor
 
 import (
+	"errors"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"agentrun/audit"
@@ -62,4 +64,43 @@ func TestH26SignerSignsForAll(t *testing.T) {
 	if size, entries := signed(); size != entries || size <= first {
 		t.Errorf("after the end of the signer %d of %d entries are signed, %d before", size, entries, first)
 	}
+}
+
+// H-28: what a hypervisor left to its signer is closed, and by that on the disk, in time: an entry is 50 ms old at most when it is left.
+func TestH28SignerClosesLogsInTime(t *testing.T) {
+	n := newNode(t)
+	synctest.Test(t, func(t *testing.T) {
+		opt := Options{StateDir: n.dir, Now: func() time.Time { return n.now }}
+		s := NewSigner(opt, func(err error) { t.Error(err) })
+		opt.Signer = s
+		var logs []*audit.Log
+		for _, agent := range []string{"a", "b"} {
+			h, err := Open(opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := h.SetScore(t.Context(), agent, 0.5, false); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range h.logs {
+				logs = append(logs, l)
+			}
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(45 * time.Millisecond)
+		synctest.Wait()
+		if len(logs) != 2 {
+			t.Fatalf("%d logs", len(logs))
+		}
+		for _, l := range logs {
+			if err := l.Sync(); !errors.Is(err, audit.ErrClosed) {
+				t.Errorf("after 45 ms: %v, want %v", err, audit.ErrClosed)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

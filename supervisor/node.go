@@ -65,6 +65,14 @@ func (n *Node) Flags() []string {
 	return flags
 }
 
+// Steps writes the log's lines about the steps of a launch; nil where nobody reads them, as taking the time costs more than the line.
+func (n *Node) Steps(what string) func(step string, took, cpu time.Duration) {
+	if !n.Log.Enabled(context.Background(), slog.LevelDebug) {
+		return nil
+	}
+	return func(step string, took, cpu time.Duration) { n.Log.Debug(what, "step", step, "took", took, "cpu", cpu) }
+}
+
 // ReadGateway returns the gateway.yaml of a run that names this one, or none.
 func (n *Node) ReadGateway(named string) (config.Gateway, error) {
 	return config.ReadGateway(named, n.GatewayFiles, rootless.Is())

@@ -349,9 +349,7 @@ func (s *run) launch() error {
 		AccountFirst: s.host.Outlives(),
 		ApplyTime:    s.node.ApplyTime,
 		OnCacheError: s.node.NoFilterCache,
-		OnStep: func(step string, took, cpu time.Duration) {
-			s.node.Log.Debug("launch", "step", step, "took", took, "cpu", cpu)
-		},
+		OnStep:       s.node.Steps("launch"),
 	}
 	opt.CountChanges = by.Watched || s.want.Account()
 	if plan.Session != "" && !plan.Rootless {

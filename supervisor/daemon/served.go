@@ -21,9 +21,7 @@ import (
 func (d *Daemon) prepare(shape runtime.Shape) (*runtime.Prepared, error) {
 	return runtime.Prepare(shape, runtime.PrepareOptions{
 		RunDir: d.node.RunDir, CacheDir: d.node.FilterCache(), OnCacheError: d.node.NoFilterCache,
-		OnStep: func(name string, took, cpu time.Duration) {
-			d.node.Log.Debug("prepare", "step", name, "took", took, "cpu", cpu)
-		},
+		OnStep: d.node.Steps("prepare"),
 	})
 }
 
