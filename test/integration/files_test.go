@@ -263,7 +263,7 @@ func TestM23FilesOfAnOrdinaryUser(t *testing.T) {
 	u.cgroup = "" // the commands come from the user's shell
 	defer func() {
 		u.run(t, "kill", "mine")
-		eventually(t, 10*time.Second, "its supervisor writes no more", func() bool { return os.RemoveAll(filepath.Join(u.home, ".local")) == nil })
+		u.over(t)
 	}()
 	for range 2 {
 		eventually(t, 10*time.Second, "the file comes out", func() bool { _, out, _ := u.run(t, "cat", "mine:a"); return out == "inside\n" })

@@ -373,7 +373,7 @@ func TestM23PauseOfAnOrdinaryUser(t *testing.T) {
 	u.cgroup = "" // the commands come from the user's shell
 	defer func() {
 		u.run(t, "kill", "mine")
-		eventually(t, 10*time.Second, "its supervisor writes no more", func() bool { return os.RemoveAll(filepath.Join(u.home, ".local")) == nil })
+		u.over(t)
 	}()
 	code, _, text = u.run(t, "pause", "mine", "--json")
 	if !delegated {

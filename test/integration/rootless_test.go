@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -46,6 +47,18 @@ type user struct {
 	bare   bool   // no subordinate ids
 	named  string // shell that says what of the account there is; empty: a line in /etc/passwd
 	tmp    string // shell that fills a /tmp of its own, $t by now; empty: the host's /tmp
+}
+
+// over waits until no program of the user's runs that could still write to the home.
+func (u user) over(t *testing.T) {
+	t.Helper()
+	mark := []byte("HOME=" + u.home + "\x00")
+	eventually(t, 10*time.Second, "the end of every program in "+u.home, func() bool {
+		return !slices.ContainsFunc(processes(), func(p process) bool {
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
+			return bytes.Contains(env, mark)
+		})
+	})
 }
 
 func newUser(t *testing.T) user {
