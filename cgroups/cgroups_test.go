@@ -829,6 +829,85 @@ func TestKillFrozen(t *testing.T) {
 	})
 }
 
+// H-22: what a kill remembers of the freeze before it neither counts who has died since, nor spares who has come.
+func TestKillAfterChanges(t *testing.T) {
+	eachKill(t, func(t *testing.T, noKill bool) {
+		for name, c := range map[string]struct {
+			change func(*Group, []*proc) error
+			killed int
+		}{
+			"one was killed": {func(g *Group, ps []*proc) error {
+				_, _, err := g.KillOthers(within(t, ages(10*time.Second)), ps[0].pid(), ps[1].pid())
+				return err
+			}, 2},
+			"thawed, one has ended": {func(g *Group, ps []*proc) error {
+				err := g.Thaw(within(t, ages(10*time.Second)))
+				_ = ps[0].cmd.Process.Kill()
+				_ = ps[0].cmd.Wait()
+				return err
+			}, 2},
+		} {
+			g := create(t, limits)
+			g.noKillFile = noKill
+			var ps []*proc
+			for range 3 {
+				ps = append(ps, start(t, g, "sleep").expect("ready"))
+			}
+			if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.change(g, ps); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			// Those in the v1 freezer that have their SIGKILL are there until it is thawed.
+			if n, err := g.Kill(within(t, ages(10*time.Second))); n != c.killed && !(g.mode == V1 && n == 3) || err != nil {
+				t.Errorf("%s: Kill = %d, %v, want %d", name, n, err, c.killed)
+			}
+			if left, err := g.Pids(); len(left) > 0 || err != nil {
+				t.Errorf("%s: left %v, %v", name, left, err)
+			}
+		}
+		// As many that the lists are read at once; one more comes while they stand still, into one hierarchy alone.
+		g := create(t, Limits{CPU: limits.CPU, Memory: limits.Memory, PIDs: 4096})
+		g.noKillFile = noKill
+		for range manyProcs + 1 {
+			if err := g.Add(sleeping(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
+			t.Fatal(err)
+		}
+		last := g.hiers[len(g.hiers)-1]
+		for _, h := range g.hiers {
+			if h.used {
+				last = h
+			}
+		}
+		late := sleeping(t)
+		if err := writeFile(filepath.Join(g.home(last), "cgroup.procs"), strconv.Itoa(late)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := g.Kill(within(t, ages(10*time.Second))); n < manyProcs+1 || err != nil {
+			t.Errorf("Kill = %d, %v", n, err)
+		}
+		if left, err := g.Pids(); len(left) > 0 || err != nil {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	})
+}
+
+// sleeping is a small process.
+func sleeping(t *testing.T) int {
+	t.Helper()
+	c := exec.Command("/bin/sleep", "1000")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c.Process.Pid
+}
+
 // M-22: everybody but those named dies, also while the group is frozen; in the v1 freezer as soon as it is thawed.
 func TestM22KillOthers(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
@@ -1395,7 +1474,7 @@ func frozenNow(g *Group) (bool, error) {
 		if g.mode == V2 {
 			return true, nil
 		}
-		if _, stray, _, err := g.census(); err != nil || len(stray) == 0 {
+		if now, err := g.census(); err != nil || len(now.outside) == 0 {
 			return err == nil, err
 		}
 	}

@@ -73,9 +73,13 @@ func (g *Group) freeze(ctx context.Context) error {
 	}
 	// On hybrid a process may be in the v1 groups and not (yet) in the cgroup2 tree: stop those by the v1 freezer. What is frozen cannot
 	// fork, so this check is not racy for what it finds.
-	_, stray, _, err := g.census()
-	if err != nil || len(stray) == 0 {
+	now, err := g.census()
+	if err != nil {
 		return err
+	}
+	if len(now.outside) == 0 {
+		g.frozen.Store(&now)
+		return nil
 	}
 	return g.freezeV1(ctx)
 }
@@ -137,6 +141,7 @@ func await[T comparable](ctx context.Context, what string, want T, read func() (
 
 // unfreeze requests a thaw everywhere without waiting for it. A group that is gone is thawed.
 func (g *Group) unfreeze() error {
+	g.frozen.Store(nil)
 	var errs []error
 	if f := g.unifiedFile("cgroup.freeze"); f != "" {
 		if err := writeFile(f, "0"); err != nil && !gone(err) {
@@ -224,11 +229,12 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 	var b backoff
 	for first := true; ; first = false {
 		// Looked up before the kill: a scan takes locks that the dying need. One that this misses is in the next round's list.
-		pids, outside, hidden, err := g.census()
+		now, err := g.firstList(first)
 		if err != nil {
 			return len(seen), err
 		}
-		if len(pids) == 0 && hidden == 0 {
+		pids := now.pids
+		if len(pids) == 0 && now.hidden == 0 {
 			// Nothing is left to stay frozen, but a frozen empty group would stop what joins it next.
 			return len(seen), g.unfreeze()
 		}
@@ -248,7 +254,7 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 			}
 		}
 		if killFile != "" {
-			pids = outside
+			pids = now.outside
 			// The kernel signals all of them under its own lock, forks in flight included (kernel/cgroup/cgroup.c, cgroup_kill; 5.14).
 			if err := writeFile(killFile, "1"); err != nil && !gone(err) {
 				return len(seen), err
@@ -275,6 +281,15 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 			return len(seen), fmt.Errorf("processes left: %v and %d of another PID namespace: %w", pids, hidden, errors.Join(werr, err))
 		}
 	}
+}
+
+// firstList is who is there; in a first round, of a group that stands still since, who was there when it was frozen. An empty list is
+// never taken from memory: it is the proof.
+func (g *Group) firstList(first bool) (list, error) {
+	if was := g.frozen.Swap(nil); first && was != nil && len(was.pids) > 0 && g.Frozen() {
+		return *was, nil
+	}
+	return g.census()
 }
 
 // unpopulatedLooks bounds what one round of Kill waits without the whole list, to some 100 ms.
@@ -324,6 +339,7 @@ func (g *Group) signal(pids []int) error {
 // signalBatch cannot hit a stranger: a pid read from cgroup.procs may have died and been given to another process since. So: take a pidfd,
 // which pins the process, then look again whether that number is in the group, and only then signal through the pidfd.
 func (g *Group) signalBatch(pids []int) error {
+	g.frozen.Store(nil) // they die although it is
 	fds := map[int]int{}
 	defer func() {
 		for _, fd := range fds {

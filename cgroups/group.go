@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -140,8 +141,9 @@ type Group struct {
 
 	noKillFile bool // tests only: kill as on a kernel without cgroup.kill
 
-	killing chan struct{} // holds one while somebody kills
-	killed  int           // the most that one of them saw; whoever kills has it
+	killing chan struct{}        // holds one while somebody kills
+	killed  int                  // the most that one of them saw; whoever kills has it
+	frozen  atomic.Pointer[list] // who was there when it was frozen; nil: not known any more
 
 	mu     sync.Mutex // guards limits and the order of limit writes
 	limits Limits

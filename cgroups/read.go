@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -176,36 +177,59 @@ func procsIn(dirs ...string) (pids []int, hidden int, err error) {
 	return pids, hidden, nil
 }
 
-// allProcs is the union over every mounted hierarchy, ours or made by someone else under the same name.
-func (g *Group) allProcs() (pids []int, hidden int, err error) {
-	pids, _, hidden, err = g.census()
-	return pids, hidden, err
+// list is who is in a group: every process, those of them that were not in the cgroup2 tree, if there is one, and how many of another PID
+// namespace.
+type list struct {
+	pids, outside []int
+	hidden        int
 }
 
-// census is allProcs, and which of them were not in the cgroup2 tree, if there is one. With a thousand processes a list takes the kernel
-// most of a millisecond in each hierarchy.
-func (g *Group) census() (pids, outside []int, hidden int, err error) {
-	var unified []int
-	for _, h := range g.hiers {
-		p, n, err := procs(h.dir)
-		if err != nil {
-			return nil, nil, 0, fmt.Errorf("controller %s: %w", h.label(), err)
-		}
-		if h.v2 {
-			unified = slices.Sorted(slices.Values(p))
-		}
-		pids, hidden = append(pids, p...), max(hidden, n)
+// allProcs is the union over every mounted hierarchy, ours or made by someone else under the same name.
+func (g *Group) allProcs() (pids []int, hidden int, err error) {
+	l, err := g.census()
+	return l.pids, l.hidden, err
+}
+
+// manyProcs is from where on the lists of several hierarchies are read at once. With a thousand processes one takes the kernel half a
+// millisecond, with few less than a goroutine.
+const manyProcs = 128
+
+// census lists every mounted hierarchy, of which the cgroup2 tree is the first.
+func (g *Group) census() (list, error) {
+	type read struct {
+		pids   []int
+		hidden int
+		err    error
 	}
-	slices.Sort(pids)
-	pids = slices.Compact(pids)
+	of := make([]read, len(g.hiers))
+	var others sync.WaitGroup
+	for i, h := range g.hiers {
+		look := func() { of[i].pids, of[i].hidden, of[i].err = procs(h.dir) }
+		if i > 0 && len(of[0].pids) >= manyProcs {
+			others.Go(look)
+		} else {
+			look()
+		}
+	}
+	others.Wait()
+	var l list
+	for i, r := range of {
+		if r.err != nil {
+			return list{}, fmt.Errorf("controller %s: %w", g.hiers[i].label(), r.err)
+		}
+		l.pids, l.hidden = append(l.pids, r.pids...), max(l.hidden, r.hidden)
+	}
+	slices.Sort(l.pids)
+	l.pids = slices.Compact(l.pids)
 	if _, ok := g.unified(); ok {
-		for _, p := range pids {
+		unified := slices.Sorted(slices.Values(of[0].pids))
+		for _, p := range l.pids {
 			if _, in := slices.BinarySearch(unified, p); !in {
-				outside = append(outside, p)
+				l.outside = append(l.outside, p)
 			}
 		}
 	}
-	return pids, outside, hidden, nil
+	return l, nil
 }
 
 // ownProcs is allProcs without the processes of groups in this one.
