@@ -829,6 +829,48 @@ func TestKillFrozen(t *testing.T) {
 	})
 }
 
+// M-5: a group is let go only when nobody lives in it, in whichever hierarchy.
+func TestM5RemoveEmpty(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		for i := range g.hiers {
+			h := g.hiers[i]
+			if !h.used {
+				continue
+			}
+			p := start(t, nil, "sleep").expect("ready")
+			if err := writeFile(filepath.Join(g.home(h), "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
+				t.Fatal(err)
+			}
+			if g.RemoveEmpty() {
+				t.Errorf("%s: let go with a process in it", h.label())
+			}
+			if n, err := g.Kill(within(t, ages(10*time.Second))); n == 0 || err != nil {
+				t.Errorf("%s: Kill = %d, %v", h.label(), n, err)
+			}
+			_ = p.cmd.Wait()
+			if !g.RemoveEmpty() {
+				t.Errorf("%s: nobody is in it any more", h.label())
+			}
+			mustBeGone(t, g)
+			if !g.RemoveEmpty() {
+				t.Error("what isn't there holds nobody")
+			}
+			g = create(t, limits)
+		}
+		inner, err := Create(g.Name()+"/inner", limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inner.RemoveEmpty() || g.RemoveEmpty() {
+			t.Error("a group within another's, or around one, is Remove's")
+		}
+		if err := errors.Join(inner.Remove(t.Context()), g.Remove(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // H-22: what a kill remembers of the freeze before it neither counts who has died since, nor spares who has come.
 func TestKillAfterChanges(t *testing.T) {
 	eachKill(t, func(t *testing.T, noKill bool) {

@@ -502,6 +502,26 @@ func (g *Group) Remove(ctx context.Context) error {
 	return nil
 }
 
+// RemoveEmpty is Remove of a group that nobody lives in and that is in no other's. The kernel decides: it removes none, in no hierarchy,
+// that a process lives in, so true is the proof that nobody does. Otherwise some of it may be gone, and Kill and Remove do the rest.
+func (g *Group) RemoveEmpty() (removed bool) {
+	if g.nested() || g.guest() {
+		return false
+	}
+	was := false
+	for _, h := range g.hiers {
+		err := unix.Rmdir(h.dir)
+		if err != nil && !gone(err) {
+			return false
+		}
+		was = was || err == nil
+	}
+	if was {
+		g.weighAll(false)
+	}
+	return true
+}
+
 // removeTree also tells whether there was one.
 func removeTree(ctx context.Context, dir string) (there bool, err error) {
 	if err := unix.Rmdir(dir); err == nil || gone(err) { // as a rule there is none in it

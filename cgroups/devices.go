@@ -57,10 +57,12 @@ func limitDevicesV1(dir string) error {
 	if err := writeFile(filepath.Join(dir, "devices.deny"), "a"); err != nil {
 		return err
 	}
+	var rules []string
 	for _, d := range devices {
-		if err := writeFile(filepath.Join(dir, "devices.allow"), d.String()); err != nil {
-			return err
-		}
+		rules = append(rules, d.String())
+	}
+	if err := writeFile(filepath.Join(dir, "devices.allow"), rules...); err != nil {
+		return err
 	}
 	list, err := readFile(filepath.Join(dir, "devices.list"))
 	if err != nil {

@@ -54,15 +54,17 @@ func readList(path string) (list []byte, err error) {
 	}
 }
 
-// writeFile never creates: on a path that is not a cgroup file it must fail.
-func writeFile(path, value string) error {
+// writeFile writes values one by one. It never creates: on a path that is not a cgroup file it must fail.
+func writeFile(path string, values ...string) error {
 	fd, err := retryInt(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0) })
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	if _, err := retryInt(func() (int, error) { return unix.Write(fd, []byte(value)) }); err != nil {
-		return &os.PathError{Op: "write " + value + " to", Path: path, Err: err}
+	for _, value := range values {
+		if _, err := retryInt(func() (int, error) { return unix.Write(fd, []byte(value)) }); err != nil {
+			return &os.PathError{Op: "write " + value + " to", Path: path, Err: err}
+		}
 	}
 	return nil
 }

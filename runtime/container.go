@@ -232,7 +232,7 @@ func waitFor(pid int) error {
 	}
 }
 
-// destroyContainer kills everything first: the cgroup is what the agent can't leave.
+// destroyContainer kills everything first: the cgroup is what the agent can't leave. One that the kernel lets go has nobody in it.
 func (l *launch) destroyContainer() error {
 	if l.control != nil {
 		l.control.Close()
@@ -240,7 +240,11 @@ func (l *launch) destroyContainer() error {
 	if l.stage0 == 0 && l.initPID == 0 {
 		return nil
 	}
-	err := l.killAll()
+	var err error
+	empty := l.group.RemoveEmpty()
+	if !empty {
+		err = l.killAll()
+	}
 	// Our own children that nobody has waited for: their numbers are nobody else's. A group without a cgroup may not have come to know them.
 	if !l.reaped && l.initPID != 0 {
 		_ = unix.Kill(l.initPID, unix.SIGKILL)
@@ -251,6 +255,9 @@ func (l *launch) destroyContainer() error {
 		_ = unix.Kill(-l.begin, unix.SIGKILL)
 		for waitFor(-l.begin) == nil {
 		}
+	}
+	if empty {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()

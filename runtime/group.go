@@ -42,6 +42,7 @@ type group interface {
 	Unthrottle() error
 	Kill(ctx context.Context) (int, error)
 	KillOthers(ctx context.Context, keep ...int) (killed int, settled bool, err error)
+	RemoveEmpty() bool
 	Remove(ctx context.Context) error
 }
 
@@ -161,6 +162,9 @@ func (b *bareGroup) Reclaimable() (int64, error) { return 0, ErrNoCgroup }
 
 // userHZ is the unit of /proc/PID/stat, 100 on every architecture that Go runs on.
 const userHZ = 100
+
+// RemoveEmpty proves nothing.
+func (b *bareGroup) RemoveEmpty() bool { return false }
 
 // Kill returns when pid 1 is gone, and everything of the namespace with it.
 func (b *bareGroup) Kill(ctx context.Context) (int, error) {
