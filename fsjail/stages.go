@@ -24,7 +24,7 @@ import (
 // nobody asked for in a minute is dropped, and holds no file system of the host's any more.
 type Stages struct {
 	mu    sync.Mutex
-	asked map[string]bool
+	asked map[string]bool // once; true: it is being made
 	kept  map[string]*stage
 	tends bool // tidy will come
 	off   bool
@@ -52,34 +52,32 @@ const (
 // staged are the folders that a view may have from a stage.
 var staged = []string{"/dev", "/etc"}
 
-// copy gives a folder with these entries, of which the first is the folder, as a detached mount; -1: none, make it otherwise.
+// copy gives a folder with these entries, of which the first is the folder, as a detached mount; -1: none, make it otherwise. No lock is
+// held over what asks a file system of the host's, which may never answer.
 func (s *Stages) copy(entries []Entry) int {
 	key := stageKey(entries)
 	s.mu.Lock()
-	st := s.kept[key]
+	st, off := s.kept[key], s.off
 	s.mu.Unlock()
-	fresh := st != nil && st.fresh() // many looks: without the lock
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st != nil && s.kept[key] != st || s.off {
+	switch {
+	case off:
+		return -1
+	case st == nil:
+		if st = s.make(key, entries); st == nil {
+			return -1
+		}
+	case !st.fresh():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.kept[key] == st {
+			s.drop(key)
+		}
 		return -1
 	}
-	if st != nil && !fresh {
-		s.drop(key)
-		st = nil
-	}
-	if st == nil {
-		if !s.asked[key] {
-			s.ask(key)
-			return -1
-		}
-		var err error
-		if st, err = makeStage(entries); err != nil {
-			delete(s.asked, key)
-			s.off = errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM)
-			return -1
-		}
-		s.keep(key, st)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kept[key] != st {
+		return -1
 	}
 	st.used = true
 	mnt, err := unix.OpenTree(st.mnt, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
@@ -91,16 +89,45 @@ func (s *Stages) copy(entries []Entry) int {
 	return mnt
 }
 
+// make makes one that is asked for once more, and that nobody is making.
+func (s *Stages) make(key string, entries []Entry) *stage {
+	s.mu.Lock()
+	making, asked := s.asked[key]
+	if !asked {
+		s.ask(key)
+	}
+	if !asked || making {
+		s.mu.Unlock()
+		return nil
+	}
+	s.asked[key] = true
+	s.mu.Unlock()
+	st, err := makeStage(entries)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		delete(s.asked, key)
+		s.off = s.off || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM)
+		return nil
+	}
+	s.asked[key] = false
+	s.keep(key, st)
+	return st
+}
+
 func (s *Stages) ask(key string) {
 	if s.asked == nil || len(s.asked) >= maxAsked {
 		s.asked = map[string]bool{}
 	}
-	s.asked[key] = true
+	s.asked[key] = false
 }
 
 func (s *Stages) keep(key string, st *stage) {
 	if s.kept == nil {
 		s.kept = map[string]*stage{}
+	}
+	if s.kept[key] != nil { // asked was cleared meanwhile, and somebody else has made it too
+		s.drop(key)
 	}
 	if len(s.kept) >= maxStages {
 		for k := range s.kept {

@@ -313,3 +313,26 @@ func TestStagesAreLetGo(t *testing.T) {
 		t.Errorf("%d descriptors, before %d", now, before)
 	}
 }
+
+// A file system of the host's that never answers holds up nobody but who shows it.
+func TestStagesWaitForNobody(t *testing.T) {
+	if !copiesDetached(t) {
+		return // nothing is kept: TestM2StagesShowTheSame
+	}
+	var s Stages
+	mine := []Entry{{Kind: Dir, Target: "/etc", Mode: 0o755}}
+	s.copy(mine)
+	s.mu.Lock()
+	s.asked[stageKey(mine)] = true // somebody is at it
+	s.mu.Unlock()
+	if mnt := s.copy(mine); mnt >= 0 {
+		t.Error("it can't be there yet")
+	}
+	other := []Entry{{Kind: Dir, Target: "/dev", Mode: 0o755}}
+	s.copy(other)
+	if mnt := s.copy(other); mnt < 0 {
+		t.Error("another one waits")
+	} else {
+		unix.Close(mnt)
+	}
+}

@@ -12,9 +12,10 @@
 # Every run starts from the same disk: changes to it go to a throw-away overlay.
 #
 # Exit codes: the command's; 124 when the time is up; 123 when nothing came from the VM
-# for --silence (what its processors and qemu's threads do is then shown, and
-# --results DIR has what had come, in output); 125 when the VM ended without
-# telling one (the end of its console log is then shown).
+# for --silence, or for 90 s in which its kernel says that it stands still (what its
+# processors and qemu's threads do is then shown, and --results DIR has what had come,
+# in output); 125 when the VM ended without telling one (the end of its console log is
+# then shown).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -128,7 +129,9 @@ while kill -0 "$qemu" 2>/dev/null; do
 	fi
 	size=$(stat -c %s "$work/seen" 2>/dev/null || echo 0)
 	if ((size != came)); then came=$size since=$SECONDS; fi
-	if [[ -n $silence ]] && ((SECONDS - since >= silence)); then
+	quiet=$((SECONDS - since))
+	# A kernel that says of itself that it has stood still for so long doesn't come back.
+	if [[ -n $silence ]] && { ((quiet >= silence)) || { ((quiet >= 90)) && grep -aqE 'soft lockup.* stuck for [0-9]{3,}s' "$work/console.log"; }; }; then
 		stands=1
 		looks >&2 || true
 		kill -9 "$qemu"
@@ -155,7 +158,7 @@ fi
 	cat "$work/qemu.log"
 } >&2
 if [[ -n $stands ]]; then
-	echo "test/vm/run.sh: nothing came from the VM for $silence s" >&2
+	echo "test/vm/run.sh: nothing came from the VM for $quiet s" >&2
 	exit 123
 fi
 if [[ -n $timed_out ]]; then
