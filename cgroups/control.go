@@ -510,11 +510,13 @@ func (g *Group) RemoveEmpty() (removed bool) {
 	}
 	was := false
 	for _, h := range g.hiers {
-		err := unix.Rmdir(h.dir)
-		if err != nil && !gone(err) {
-			return false
+		for _, dir := range slices.Compact([]string{g.home(h), h.dir}) {
+			err := unix.Rmdir(dir)
+			if err != nil && !gone(err) {
+				return false
+			}
+			was = was || err == nil
 		}
-		was = was || err == nil
 	}
 	if was {
 		g.weighAll(false)
