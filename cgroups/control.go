@@ -503,20 +503,19 @@ func (g *Group) Remove(ctx context.Context) error {
 }
 
 // RemoveEmpty is Remove of a group that nobody lives in and that is in no other's. The kernel decides: it removes none, in no hierarchy,
-// that a process lives in, so true is the proof that nobody does. Otherwise some of it may be gone, and Kill and Remove do the rest.
+// that a process lives in, so true is the proof that nobody does. Otherwise some of it may be gone, and Kill and Remove do the rest. It
+// is for v1, where the proof by lists takes one of each hierarchy; on v2, of which a group has a leaf, it does nothing.
 func (g *Group) RemoveEmpty() (removed bool) {
-	if g.nested() || g.guest() {
+	if g.mode == V2 || g.nested() || g.guest() {
 		return false
 	}
 	was := false
 	for _, h := range g.hiers {
-		for _, dir := range slices.Compact([]string{g.home(h), h.dir}) {
-			err := unix.Rmdir(dir)
-			if err != nil && !gone(err) {
-				return false
-			}
-			was = was || err == nil
+		err := unix.Rmdir(h.dir)
+		if err != nil && !gone(err) {
+			return false
 		}
+		was = was || err == nil
 	}
 	if was {
 		g.weighAll(false)

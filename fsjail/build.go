@@ -281,7 +281,9 @@ func (f folder) make(name string, isDir bool) (err error) {
 		return ErrNoMountPoint
 	}
 	if isDir {
-		err = unix.Mkdirat(f.fd, name, 0o755)
+		if err = unix.Mkdirat(f.fd, name, 0o755); err == nil {
+			err = unix.Fchmodat(f.fd, name, 0o755, 0) // past the umask; nobody else reaches it yet
+		}
 	} else {
 		err = unix.Mknodat(f.fd, name, unix.S_IFREG|0o644, 0)
 	}

@@ -57,7 +57,7 @@ func MakeFacts(r *Root, at []string, files map[string]string, never string, stag
 	}
 	made := map[string]bool{"": true}
 	for name, content := range files {
-		if shared >= 0 && isBelow(name, []string{never}) {
+		if shared >= 0 && isIn(name, never) {
 			continue
 		}
 		if err := writeShown(dir, name, content, made); err != nil {
@@ -85,20 +85,9 @@ func MakeFacts(r *Root, at []string, files map[string]string, never string, stag
 func folderWith(dir string, files map[string]string) []Entry {
 	list := []Entry{{Kind: Dir, Target: dir, Mode: 0o755}}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if !isBelow(name, []string{dir}) {
-			continue
+		if isIn(name, dir) {
+			list = append(list, Entry{Kind: File, Target: name, Content: files[name], Mode: 0o644})
 		}
-		for at := len(dir) + 1; ; at++ {
-			next := strings.IndexByte(name[at:], '/')
-			if next < 0 {
-				break
-			}
-			at += next
-			if last := list[len(list)-1].Target; !strings.HasPrefix(last+"/", name[:at]+"/") {
-				list = append(list, Entry{Kind: Dir, Target: name[:at], Mode: 0o755})
-			}
-		}
-		list = append(list, Entry{Kind: File, Target: name, Content: files[name], Mode: 0o644})
 	}
 	return list
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,7 +84,7 @@ func (s *Stages) copy(entries []Entry) int {
 	mnt, err := unix.OpenTree(st.mnt, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 	if err != nil {
 		s.drop(key)
-		s.off = true
+		s.off = errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) // this kernel doesn't, or this user may not
 		return -1
 	}
 	return mnt
@@ -107,7 +108,6 @@ func (s *Stages) make(key string, entries []Entry) *stage {
 	defer s.mu.Unlock()
 	if err != nil {
 		delete(s.asked, key)
-		s.off = s.off || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM)
 		return nil
 	}
 	s.asked[key] = false
@@ -211,11 +211,11 @@ func splitStage(entries []Entry, dir string) (of, rest []Entry) {
 		switch {
 		case e.Target == dir && len(of) == 0 && e.Kind == Dir && e.fixed():
 			of = append(of, e)
-		case !strings.HasPrefix(e.Target+"/", dir+"/"):
+		case !isIn(e.Target, dir):
 			rest = append(rest, e)
 		case e.Target == dir || len(of) == 0:
 			return nil, entries
-		case isBelow(e.Target, over):
+		case slices.ContainsFunc(over, func(dir string) bool { return isIn(e.Target, dir) }):
 			rest = append(rest, e)
 		case e.fixed():
 			of = append(of, e)
@@ -228,14 +228,8 @@ func splitStage(entries []Entry, dir string) (of, rest []Entry) {
 	return of, rest
 }
 
-func isBelow(target string, any []string) bool {
-	for _, dir := range any {
-		if strings.HasPrefix(target, dir+"/") || target == dir {
-			return true
-		}
-	}
-	return false
-}
+// isIn says whether a path is a folder or lies below it.
+func isIn(target, dir string) bool { return strings.HasPrefix(target+"/", dir+"/") }
 
 // makeStage builds a folder of which the first entry says the place and the mode.
 func makeStage(entries []Entry) (_ *stage, err error) {

@@ -56,6 +56,25 @@ func TestM2StagedViews(t *testing.T) {
 	n.drain(t)
 }
 
+// M-2: what a run sees, and may do with it, doesn't go by the umask that agentrun was started with.
+func TestM2ViewWhateverTheUmask(t *testing.T) {
+	needSandbox(t)
+	for _, ring := range []string{"ring1", "ring2"} {
+		see := func(umask string) string {
+			t.Helper()
+			o := opts{profile: ring, under: []string{"/bin/sh", "-c", "umask " + umask + `; exec "$@"`, "sh"}, flags: []string{"--no-gateway"}}
+			r := run(t, o, "sh", "-c", "cd /; umask; find . -maxdepth 3 -path ./proc/[0-9]\\* -prune -o -path ./usr -prune -o -printf '%p %M %U:%G\\n' | sort")
+			if r.exit != 0 {
+				t.Fatalf("exit %d %s", r.exit, r.stderr)
+			}
+			return r.stdout
+		}
+		if with, without := see("077"), see("022"); with != without {
+			t.Errorf("%s, with umask 077\n%s\nwithout\n%s", ring, with, without)
+		}
+	}
+}
+
 // staged says whether this kernel copies detached mounts (Linux 6.15), of which stages are made.
 func staged(t *testing.T) bool {
 	t.Helper()
