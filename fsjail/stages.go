@@ -81,13 +81,17 @@ func (s *Stages) copy(entries []Entry) int {
 		return -1
 	}
 	st.used = true
-	mnt, err := unix.OpenTree(st.mnt, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	mnt, err := copyDetached(st.mnt)
 	if err != nil {
 		s.drop(key)
-		s.off = errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) // this kernel doesn't, or this user may not
 		return -1
 	}
 	return mnt
+}
+
+func copyDetached(mnt int) (int, error) {
+	fd, err := unix.OpenTree(mnt, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	return fd, os.NewSyscallError("open_tree", err)
 }
 
 // make makes one that is asked for once more, and that nobody is making.
@@ -108,6 +112,7 @@ func (s *Stages) make(key string, entries []Entry) *stage {
 	defer s.mu.Unlock()
 	if err != nil {
 		delete(s.asked, key)
+		s.off = s.off || errors.Is(err, errNoCopies)
 		return nil
 	}
 	s.asked[key] = false
@@ -231,6 +236,9 @@ func splitStage(entries []Entry, dir string) (of, rest []Entry) {
 // isIn says whether a path is a folder or lies below it.
 func isIn(target, dir string) bool { return strings.HasPrefix(target+"/", dir+"/") }
 
+// errNoCopies says that this kernel doesn't copy detached mounts, or not for this user: no stage will ever be made.
+var errNoCopies = errors.New("detached mounts can't be copied")
+
 // makeStage builds a folder of which the first entry says the place and the mode.
 func makeStage(entries []Entry) (_ *stage, err error) {
 	dir := entries[0].Target
@@ -245,6 +253,15 @@ func makeStage(entries []Entry) (_ *stage, err error) {
 			unix.Close(mnt)
 		}
 	}()
+	// Tried while it is empty: what a caller's entries make fail says nothing about the kernel.
+	switch trial, err := copyDetached(mnt); {
+	case err == nil:
+		unix.Close(trial)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM):
+		return nil, fmt.Errorf("%w: %w", errNoCopies, err)
+	default:
+		return nil, err
+	}
 	if err := r.own(mnt); err != nil {
 		return nil, err
 	}
