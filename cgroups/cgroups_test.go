@@ -1201,6 +1201,30 @@ func TestFreezeOutsideUnified(t *testing.T) {
 	})
 }
 
+// On hybrid a process that is only in the v1 groups isn't in the list that a kill begins with. It is killed and counted as the others.
+func TestKillOutsideUnified(t *testing.T) {
+	eachKill(t, func(t *testing.T, noKill bool) {
+		for _, both := range []bool{true, false} {
+			g := create(t, limits)
+			g.noKillFile = noKill
+			want := 1
+			if both {
+				want = 2
+				startCounter(t, g)
+			}
+			p, _ := startCounter(t, g)
+			if u, ok := g.unified(); ok && g.mode == Hybrid {
+				if err := writeFile(filepath.Join(u.mount, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, err := g.Kill(within(t, ages(10*time.Second))); n != want || err != nil {
+				t.Errorf("Kill = %d, %v, want %d", n, err, want)
+			}
+		}
+	})
+}
+
 // M-22: a freeze that cannot be had ends at the deadline with the group running, and the group can still be killed.
 func TestFreezeDeadline(t *testing.T) {
 	eachKill(t, func(t *testing.T, noKill bool) {

@@ -227,9 +227,14 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 		killFile = ""
 	}
 	var b backoff
+	signalled := false
 	for first := true; ; first = false {
 		// Looked up before the kill: a scan takes locks that the dying need. One that this misses is in the next round's list.
-		now, err := g.firstList(first)
+		look := g.census
+		if first {
+			look = func() (list, error) { return g.firstList(killFile != "") }
+		}
+		now, err := look()
 		if err != nil {
 			return len(seen), err
 		}
@@ -261,9 +266,10 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 			}
 		}
 		if len(pids) > 0 {
-			if err := g.signalAll(ctx, pids, first); err != nil {
+			if err := g.signalAll(ctx, pids, !signalled); err != nil {
 				return len(seen), err
 			}
+			signalled = true
 		}
 		// A task in the v1 freezer does not act on SIGKILL before it is thawed. Also covers one that somebody else froze.
 		if err := g.unfreeze(); err != nil {
@@ -283,11 +289,17 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 	}
 }
 
-// firstList is who is there; in a first round, of a group that stands still since, who was there when it was frozen. An empty list is
-// never taken from memory: it is the proof.
-func (g *Group) firstList(first bool) (list, error) {
-	if was := g.frozen.Swap(nil); first && was != nil && len(was.pids) > 0 && g.Frozen() {
+// firstList is who is there before anybody was killed: of a group that stands still since, who was there when it was frozen, and of one
+// that is killed by the cgroup2 tree, who is there; who isn't is in the next round's list. An empty list is the proof, and is a whole one.
+func (g *Group) firstList(byTree bool) (list, error) {
+	if was := g.frozen.Swap(nil); was != nil && len(was.pids) > 0 && g.Frozen() {
 		return *was, nil
+	}
+	if byTree {
+		u, _ := g.unified()
+		if pids, hidden, err := procs(u.dir); err != nil || len(pids)+hidden > 0 {
+			return list{pids: pids, hidden: hidden}, err
+		}
 	}
 	return g.census()
 }

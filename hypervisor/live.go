@@ -20,6 +20,8 @@ import (
 type Processes interface {
 	// Freeze has them stand still until an operator thaws them.
 	Freeze(ctx context.Context) error
+	// Doom comes first: no change of theirs begins any more, and the kill follows.
+	Doom()
 	// FreezeForKill stops them for good: nothing thaws them until they are killed.
 	FreezeForKill(ctx context.Context) error
 	// Kill returns when none is left, and how many it killed. It may be called more than once, and at the same time.

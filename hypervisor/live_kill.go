@@ -77,13 +77,16 @@ func orderOf(ctx context.Context) KillRequest {
 	return r
 }
 
-// doom marks the run as one that has no more rights. The freeze follows at once; what is not a process of the run (its
-// calls, its tunnels) isn't stopped by that.
+// doom marks the run as one that has no more rights. Its processes end at once; what is none of them (its calls, its tunnels) isn't
+// stopped by that. To change their ring before would only take time.
 func (c *Control) doom() {
 	c.mu.Lock()
 	c.killed = true
 	c.endChildrenLocked()
 	c.mu.Unlock()
+	if p, err := c.those(); err == nil {
+		p.Doom()
+	}
 	c.live.hold()
 	c.nudge()
 }

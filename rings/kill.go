@@ -67,7 +67,7 @@ type KillHooks struct {
 	Freeze func(ctx context.Context) error
 	// Intent records that the agent is about to be killed, synced to disk (H-28). Nil records nothing.
 	Intent func(ctx context.Context, kc KillContext) error
-	// Undos returns what undoes the agent's calls (H-7), the latest first, once it is frozen. They are compensations, and run
+	// Undos returns what undoes the agent's calls (H-7), the latest first. They are compensations, and run frozen and
 	// after those that were registered; more than 64 are not run, and are told as an error. Nil: there are none.
 	Undos func(ctx context.Context) ([]Compensation, error)
 	// Steps hands the agent's saga steps that are in flight to the substitute, or compensates them if there is none
@@ -184,7 +184,8 @@ func register[T any](k *KillSwitch, kind, name string, list func(*killRegistrati
 // Kill ends the agent. It always returns a result, and the result is always in the history:
 //
 //  1. Freeze: whatever hangs from here on, the agent doesn't run meanwhile. If that fails, the processes are killed at
-//     once, before anybody's callback: the order of H-21 is worth nothing if it gives the agent time.
+//     once, before anybody's callback: the order of H-21 is worth nothing if it gives the agent time. Without callbacks
+//     only if what follows hasn't come to the processes within 2 ms.
 //  2. Intent: the audit has the kill before anything that can't be undone (H-28). Its failure stops nothing: a kill
 //     grants nothing.
 //  3. Handlers, then compensations, one after the other, each for as long as its limit. One that hangs is left behind;

@@ -126,7 +126,7 @@ func TestH21Order(t *testing.T) {
 	// The second time only the processes are left to kill.
 	s.events = nil
 	res = s.k.Kill(t.Context(), KillContext{Reason: KillManual})
-	s.happened(t, "freeze", "intent manual", "steps COMPENSATED ", "processes")
+	s.happened(t, "intent manual", "steps COMPENSATED ", "processes")
 	if res.CallbacksExecuted != 0 || res.CompensationsExecuted != 0 || res.HandoffAgentID != nil {
 		t.Errorf("got %+v", res)
 	}
@@ -185,10 +185,53 @@ func TestH21HangingHooks(t *testing.T) {
 		})
 		res := s.k.Kill(t.Context(), KillContext{Reason: KillManual})
 		s.happened(t, "processes", "processes")
-		if diff := cmp.Diff([]string{"freeze", "intent", "steps", "audit"}, stages(res)); diff != "" {
+		if diff := cmp.Diff([]string{"intent", "steps", "freeze", "audit"}, stages(res)); diff != "" {
 			t.Errorf("errors (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// Without callbacks nothing is between the order and the kill, and who isn't dead 2 ms later is frozen, or else killed there and then.
+func TestH21FrozenIfItTakesLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		intent, steps time.Duration
+		undos         int
+		freezeErr     error
+		want          []string
+		after         time.Duration
+	}{
+		"at once":     {want: []string{"intent", "steps", "processes"}},
+		"in time":     {intent: time.Millisecond, want: []string{"intent", "steps", "processes"}, after: time.Millisecond},
+		"slow order":  {intent: time.Second, want: []string{"freeze", "intent", "steps", "processes"}, after: time.Second},
+		"slow steps":  {steps: time.Second, want: []string{"intent", "freeze", "steps", "processes"}, after: time.Second},
+		"undos":       {undos: 1, want: []string{"intent", "freeze", "undo", "steps", "processes"}},
+		"undos, late": {undos: 1, intent: time.Second, want: []string{"freeze", "intent", "undo", "steps", "processes"}, after: time.Second},
+		"no freezer":  {intent: time.Second, freezeErr: errors.New("no"), want: []string{"freeze", "processes", "intent", "steps", "processes"}, after: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, func(s *scene) {
+					s.freezeErr = c.freezeErr
+					h := &s.opt.Hooks
+					h.Intent = func(context.Context, KillContext) error { time.Sleep(c.intent); s.note("intent"); return nil }
+					h.Steps = func(context.Context, StepOutcome, string) ([]string, error) {
+						time.Sleep(c.steps)
+						s.note("steps")
+						return nil, nil
+					}
+					h.Undos = func(context.Context) ([]Compensation, error) {
+						return slices.Repeat([]Compensation{{"undo", s.callback("undo", nil)}}, c.undos), nil
+					}
+				})
+				res := s.k.Kill(t.Context(), KillContext{Reason: KillManual})
+				time.Sleep(time.Minute) // no freeze comes later
+				s.happened(t, c.want...)
+				if res.Duration != c.after || !res.ProcessesDead || (len(res.Errors) > 0) != (c.freezeErr != nil) {
+					t.Errorf("got %+v, want it dead in %v", res, c.after)
+				}
+			})
+		})
+	}
 }
 
 func TestH21ProcessesThatLive(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -33,19 +34,73 @@ func (r *killRun) describe(kc KillContext) {
 func (r *killRun) end(kc KillContext, reg killRegistration) {
 	hooks := r.k.opt.Hooks
 	kc.Action, kc.Reason = r.res.Action, r.res.Reason
-	if err := r.hook(hooks.Freeze); err != nil {
-		r.fail(StageFreeze, "", err)
-		r.killProcesses()
-	}
+	freeze := r.freezing(hooks.Freeze, len(reg.handlers)+len(reg.compensations) > 0)
 	if hooks.Intent != nil {
 		if err := r.hook(func(ctx context.Context) error { return hooks.Intent(ctx, kc) }); err != nil {
 			r.fail(StageIntent, "", err)
 		}
 	}
 	r.res.CallbacksExecuted = r.runAll(StageHandler, reg.handlers)
-	r.res.CompensationsExecuted = r.runAll(StageCompensation, append(slices.Clip(reg.compensations), r.undos()...))
+	undos := r.undos()
+	if len(undos) > 0 {
+		freeze.now(r)
+	}
+	r.res.CompensationsExecuted = r.runAll(StageCompensation, append(slices.Clip(reg.compensations), undos...))
 	r.handOff(reg.substitutes)
-	r.killProcesses()
+	freeze.end(r)
+	r.killed(r.processes())
+}
+
+// headStart is what a kill without callbacks has to come to its processes, before they are frozen.
+const headStart = 2 * time.Millisecond
+
+// freezing stops the agent: at once if callbacks come, which may hang (H-21). Without any only if the order takes long to be on record,
+// or the steps to be handed over: to freeze a thousand processes takes half as long as to kill them.
+type freezing struct {
+	once  func() stopped
+	timer *time.Timer // nil: it was at once
+	told  bool
+}
+
+// stopped is what became of a freeze, and of the kill at once that one brings that failed.
+type stopped struct {
+	err     error
+	killed  int
+	killErr error
+}
+
+func (r *killRun) freezing(hook func(context.Context) error, callbacks bool) *freezing {
+	f := &freezing{once: sync.OnceValue(func() (s stopped) {
+		if s.err = r.hook(hook); s.err != nil {
+			s.killed, s.killErr = r.processes()
+		}
+		return s
+	})}
+	if callbacks || hook == nil {
+		f.now(r)
+	} else {
+		f.timer = time.AfterFunc(headStart, func() { f.once() })
+	}
+	return f
+}
+
+// now returns when the agent is frozen, or else killed.
+func (f *freezing) now(r *killRun) {
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	if s := f.once(); s.err != nil && !f.told {
+		f.told = true
+		r.fail(StageFreeze, "", s.err)
+		r.killed(s.killed, s.killErr)
+	}
+}
+
+// end waits for a freeze that has begun, and lets none begin.
+func (f *freezing) end(r *killRun) {
+	if f.timer != nil && !f.timer.Stop() {
+		f.now(r)
+	}
 }
 
 // undos asks for what undoes the agent's calls.
@@ -95,14 +150,16 @@ func (r *killRun) handOff(candidates []string) {
 	}
 }
 
-func (r *killRun) killProcesses() {
-	processes := r.k.opt.Hooks.Processes
-	if processes == nil {
-		r.fail(StageProcesses, "", errNoHook)
-		return
+// processes kills them, and changes nothing of r.
+func (r *killRun) processes() (int, error) {
+	if r.k.opt.Hooks.Processes == nil {
+		return 0, errNoHook
 	}
-	killed, err := contain(r.ctx, hookLimit, processes)
-	r.res.ProcessesKilled += max(0, killed)
+	return contain(r.ctx, hookLimit, r.k.opt.Hooks.Processes)
+}
+
+func (r *killRun) killed(n int, err error) {
+	r.res.ProcessesKilled += max(0, n)
 	r.res.ProcessesDead = err == nil
 	if err != nil {
 		r.fail(StageProcesses, "", err)

@@ -413,15 +413,10 @@ func (v *Live) FreezeForKill(ctx context.Context) error {
 	if v.life.Err() != nil {
 		return ErrEnded
 	}
-	v.closing.Store(true)
-	v.gate.Hurry(true) // and stays: nothing of the run goes on
-	g := v.launch.group
+	v.Doom()
 	ctx, cancel := v.within(ctx)
 	defer cancel()
-	err := g.Unthrottle()
-	if ferr := g.Freeze(ctx); ferr != nil {
-		err = errors.Join(err, ferr)
-	}
+	err := v.launch.group.Freeze(ctx)
 	if err != nil && v.life.Err() != nil {
 		return ErrEnded
 	}
@@ -429,8 +424,14 @@ func (v *Live) FreezeForKill(ctx context.Context) error {
 	return err
 }
 
-// freezeForKill bounds the freeze inside Kill: it is there so that nothing happens while the processes are
-// counted, and isn't needed for the outcome.
+// Doom begins what can't be taken back: no change of the run begins any more, nor does a quota hold it up. Kill must follow.
+func (v *Live) Doom() {
+	v.closing.Store(true)
+	v.gate.Hurry(true)              // and stays: nothing of the run goes on
+	_ = v.launch.group.Unthrottle() // with one it only takes longer
+}
+
+// freezeForKill bounds the freeze inside Kill, which isn't needed for the outcome.
 const freezeForKill = 50 * time.Millisecond
 
 // Kill ends every process of the run and returns when that is proved, with the number of the agent's
@@ -447,9 +448,12 @@ func (v *Live) Kill(ctx context.Context, cause KillCause) (killed int, err error
 		return 0, fmt.Errorf("kill: %q is no state of a run that was killed", cause.State)
 	}
 	if !v.stopped.Load() {
-		fctx, cancel := context.WithTimeout(ctx, freezeForKill)
-		_ = v.FreezeForKill(fctx)
-		cancel()
+		v.Doom()
+		if len(v.turn) > 0 { // close may wait: nothing of the run goes on meanwhile
+			fctx, cancel := context.WithTimeout(ctx, freezeForKill)
+			_ = v.FreezeForKill(fctx)
+			cancel()
+		}
 	}
 	fell := v.close() // who kills takes the ring first, and what the demotion has killed by then is of this kill (H-22)
 	v.run.decide(verdict{cause.State, cause.Reason})

@@ -232,6 +232,8 @@ type processes struct {
 // Freeze freezes as an operator does, who alone is to thaw.
 func (p processes) Freeze(ctx context.Context) error { return dead(p.of.freeze(ctx, byOperator)) }
 
+func (p processes) Doom() { p.run.Doom() }
+
 func (p processes) FreezeForKill(ctx context.Context) error {
 	defer p.of.ports.stop() // a kill follows whatever comes of this
 	return dead(p.run.FreezeForKill(ctx))

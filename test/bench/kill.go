@@ -41,7 +41,7 @@ func (b *bench) kills() ([]Row, error) {
 	}
 	crowds = append(crowds, victims{fmt.Sprintf("fork bomb at %d", b.size.bomb), "bomb", 2, b.size.bomb})
 	killers := []killer{
-		{"agentrun, POST /v1/kill", "answers when every process is proved dead; frozen first, order and result on disk", b.killByAPI},
+		{"agentrun, POST /v1/kill", "answers when every process is proved dead; order and result on disk", b.killByAPI},
 		{"agentrun kill", "the command: the same and its own start", b.killByCommand},
 		{"runc kill --all", "the command, then until the cgroup is empty", b.killByRunc("kill", "--all", runcID, "KILL")},
 		{"runc delete -f", "the command, then until the cgroup is empty; also removes the container", b.killByRunc("delete", "--force", runcID)},
