@@ -195,6 +195,9 @@ func (p place) talk(name string, c *call) *told {
 		_ = c.Wait()
 		say.Close()
 		hear.Close()
+		if c.ProcessState.ExitCode() < 0 { // the supervisor was killed here, and what that leaves is gc's
+			p.do("gc")
+		}
 		if b, err := os.ReadFile(c.statusFile); err == nil && p.t.Failed() {
 			p.t.Logf("how %s ended: %s\n%s", name, b, c.errOut.String())
 		}
