@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -52,10 +53,10 @@ func narrowed(list []PlanRlimit, bundle []specs.POSIXRlimit) ([]PlanRlimit, erro
 }
 
 // hostName is what sethostname(2) takes, and no more than one word of /etc/hosts.
-var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var hostName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`) })
 
 func (s *Spec) checkBundle(bad func(path, format string, args ...any)) {
-	if s.Hostname != "" && !hostName.MatchString(s.Hostname) {
+	if s.Hostname != "" && !hostName().MatchString(s.Hostname) {
 		bad("hostname", "%.80q: want at most 64 letters, digits, dots, hyphens and underscores", s.Hostname)
 	}
 	if s.OOMScore < -1000 || s.OOMScore > 1000 {
