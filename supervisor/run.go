@@ -116,7 +116,7 @@ type run struct {
 	status    *runtime.Status // nil: the launch was not begun
 	network   *netns.Begun    // nil: begun by the launch
 	signals   func() <-chan os.Signal
-	beside    sync.WaitGroup  // looks after what crashed runs have left
+	beside    sync.WaitGroup // looks after what crashed runs have left
 }
 
 func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) *run {
