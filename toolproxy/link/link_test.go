@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"agentrun/rings"
 )
@@ -498,8 +499,8 @@ func TestHelloFirstAndOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			for _, f := range frames {
-				if err := send(c, f); err != nil {
+			for i, f := range frames {
+				if err := send(c, f); err != nil && (i == 0 || !errors.Is(err, unix.EPIPE)) { // the first may have been enough
 					t.Fatal(err)
 				}
 			}
