@@ -71,7 +71,7 @@ func (g *Group) freeze(ctx context.Context) error {
 	if g.mode == V2 {
 		return nil
 	}
-	// On hybrid somebody may have moved a process out of the cgroup2 tree, which no agent can: then the group isn't frozen. What is cannot
+	// On hybrid a process may be in the v1 groups and not (yet) in the cgroup2 tree: stop those by the v1 freezer. What is frozen cannot
 	// fork, so this check is not racy for what it finds.
 	now, err := g.census()
 	if err != nil {
@@ -81,7 +81,7 @@ func (g *Group) freeze(ctx context.Context) error {
 		g.frozen.Store(&now)
 		return nil
 	}
-	return fmt.Errorf("not in the cgroup2 tree: processes %v", now.outside)
+	return g.freezeV1(ctx)
 }
 
 // freezeV1 asks and reads back. A FREEZING that does not become FROZEN may be processes that wait for each other in an order that the v1

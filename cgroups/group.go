@@ -155,7 +155,7 @@ func newGroup(h Host, above, own string) *Group {
 	byMount := map[string]int{}
 	for _, c := range slices.Sorted(maps.Keys(h.V1)) {
 		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct
-		used := h.Mode != V2 && slices.Contains(neededV1, c) && !(h.Mode == Hybrid && slices.Contains(ofTheTree, c))
+		used := h.Mode != V2 && slices.Contains(neededV1, c)
 		if i, ok := byMount[m]; ok {
 			g.hiers[i].controllers = append(g.hiers[i].controllers, c)
 			g.hiers[i].used = g.hiers[i].used || used

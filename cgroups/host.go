@@ -17,8 +17,7 @@ import (
 // Mode is how the host offers cgroups. The zero value is Invalid and nothing works with it.
 type Mode int
 
-// The modes. Hybrid is v1 with a cgroup2 tree beside it that has no controllers of ours: it is used for kill, freeze and what was used of
-// the processors.
+// The modes. Hybrid is v1 with a cgroup2 tree beside it that has no controllers of ours: it is used for kill and freeze only.
 const (
 	Invalid Mode = iota
 	V1
@@ -30,8 +29,6 @@ func (m Mode) String() string { return [...]string{"invalid", "v1", "v2", "hybri
 
 var (
 	neededV1 = []string{"cpu", "cpuacct", "memory", "pids", "freezer", "devices"}
-	// What a cgroup2 tree does without a controller: on hybrid no group is made for it, which is a fifth of what a group costs.
-	ofTheTree = []string{"cpuacct", "freezer"}
 	// memory first: it is refused where the parent holds processes, before cpu and pids, which are not, turn that parent into a threaded domain.
 	neededV2 = []string{"memory", "cpu", "pids"}
 	// Names in a v1 mount's super options that are controllers; everything else there ("rw", "xattr", "release_agent=…") is not.
