@@ -228,13 +228,9 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 	}
 	var b backoff
 	signalled := false
+	// Looked up before the kill: a scan takes locks that the dying need. One that this misses is in the next round's list.
+	now, err := g.firstList(killFile != "")
 	for first := true; ; first = false {
-		// Looked up before the kill: a scan takes locks that the dying need. One that this misses is in the next round's list.
-		look := g.census
-		if first {
-			look = func() (list, error) { return g.firstList(killFile != "") }
-		}
-		now, err := look()
 		if err != nil {
 			return len(seen), err
 		}
@@ -286,6 +282,7 @@ func (g *Group) kill(ctx context.Context) (int, error) {
 			}
 			return len(seen), fmt.Errorf("processes left: %v and %d of another PID namespace: %w", pids, hidden, errors.Join(werr, err))
 		}
+		now, err = g.census()
 	}
 }
 

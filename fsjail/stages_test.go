@@ -27,7 +27,7 @@ func copiesDetached(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	defer unix.Close(mnt)
-	again, err := unix.OpenTree(mnt, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	again, err := copyDetached(mnt)
 	if err == nil {
 		unix.Close(again)
 	}

@@ -5,11 +5,15 @@ package integration
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentrun/control"
 )
@@ -153,4 +157,54 @@ func TestH22ManyKillsAtOnce(t *testing.T) {
 		t.Logf("exit %d, %s (%s), step %s", r.exit, r.status.State, r.status.Reason, r.status.FailedStep)
 	}
 	noAgents(t)
+}
+
+// H-21: a kill whose order is long in coming to the disk (here: somebody holds the log) lets the agent do nothing meanwhile.
+func TestH21SlowOrderFreezes(t *testing.T) {
+	p := newPlace(t)
+	ws := filepath.Join(filepath.Dir(p.run), "ws")
+	if err := os.Mkdir(ws, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	a := p.beginOnly("a", p.at(prepare(t, opts{profile: "ring2", flags: []string{"--workspace", ws, "--no-gateway", "--cpu-time", "300s"}},
+		"sh", "-c", "echo ready; while :; do printf . >beat; printf .. >beat; done")))
+	if got := a.line(); got != "ready" {
+		t.Fatalf("a says %q", got)
+	}
+	beat := func() time.Time {
+		info, err := os.Stat(filepath.Join(ws, "beat"))
+		if err != nil {
+			return time.Time{}
+		}
+		return info.ModTime()
+	}
+	stands := func() bool {
+		was := beat()
+		time.Sleep(100 * time.Millisecond)
+		return !was.IsZero() && beat().Equal(was)
+	}
+	eventually(t, 10*time.Second, "it works", func() bool { return !beat().IsZero() && !stands() })
+	lock, err := os.OpenFile(filepath.Join(p.state, "audit", "node", "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	killed := make(chan result, 1)
+	go func() { killed <- p.do("kill", "a") }()
+	eventually(t, 5*time.Second, "it stands still", stands)
+	select {
+	case r := <-killed:
+		t.Errorf("killed before the order was on record: %+v", r)
+	default:
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-killed; r.exit != 0 {
+		t.Errorf("kill: %d %s", r.exit, r.stderr)
+	}
+	a.finish(t).want(t, 137, "killed")
 }
