@@ -38,6 +38,7 @@ type global struct {
 	serve daemon.Config // of the configuration file
 
 	caller     *supervisor.Caller
+	said       globalFlags
 	served     bool                // it is a client of this daemon
 	runs       bool                // the command is exec
 	unheaded   bool                // its flags come without headings
@@ -46,6 +47,12 @@ type global struct {
 	sandbox    *sandboxes.Sandbox  // that is to be created by it; nil: it is to be run
 	unknown    error               // a command that there is not
 	detachedFD int                 // this process is the supervisor of a detached run
+}
+
+// globalFlags are these flags as they were given; empty: not at all.
+type globalFlags struct {
+	stateDir, runDir, config, logLevel, logFormat string
+	detachedFD                                    int
 }
 
 // configFile is config.yaml. Unknown keys are errors: a misspelt one would be a wish ignored.
@@ -130,14 +137,21 @@ func (g *global) load(c *cli.Context) error {
 	if err := flagsAreParsed(c); err != nil {
 		return err
 	}
-	cfg, err := readConfig(g.caller, c.String("config"))
+	g.said = globalFlags{c.String("state-dir"), c.String("run-dir"), c.String("config"), c.String("log-level"), c.String("log-format"), c.Int(detachedFlag)}
+	return g.settle()
+}
+
+// settle finds what holds: what was said, and then what the caller's environment and the files say now.
+func (g *global) settle() error {
+	said := &g.said
+	cfg, err := readConfig(g.caller, said.config)
 	if err != nil {
 		return err
 	}
 	by := g.caller
-	g.StateDir = cmp.Or(c.String("state-dir"), by.Getenv("AGENTRUN_STATE_DIR"), cfg.StateDir,
+	g.StateDir = cmp.Or(said.stateDir, by.Getenv("AGENTRUN_STATE_DIR"), cfg.StateDir,
 		defaultDir(by, "/var/lib/agentrun", "XDG_STATE_HOME", ".local/state"))
-	g.RunDir = cmp.Or(c.String("run-dir"), by.Getenv("AGENTRUN_RUN_DIR"), cfg.RunDir,
+	g.RunDir = cmp.Or(said.runDir, by.Getenv("AGENTRUN_RUN_DIR"), cfg.RunDir,
 		defaultDir(by, "/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
 	for flag, dir := range map[string]*string{"--state-dir": &g.StateDir, "--run-dir": &g.RunDir} {
 		if *dir, err = by.Abs(*dir); err != nil {
@@ -158,7 +172,7 @@ func (g *global) load(c *cli.Context) error {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	g.GatewayFiles, g.KeysRequired = cfg.gateways, cfg.keys
-	if g.Config = c.String("config"); g.Config != "" {
+	if g.Config = said.config; g.Config != "" {
 		if g.Config, err = by.Abs(g.Config); err != nil {
 			return fmt.Errorf("--config: %w", err)
 		}
@@ -169,13 +183,13 @@ func (g *global) load(c *cli.Context) error {
 	g.Codes, g.Git, g.HomeConfig = cfg.Safety, cfg.Git, cfg.Homes
 	g.ImagePolicy = cfg.Images
 	g.Kill, g.ApplyTime, g.Version, g.Gateway = cfg.Kill, cfg.Live.ApplyTime, version, outside
-	g.serve, g.Operators = cfg.Serve, g.operatorsFile(c)
-	if fd := c.Int(detachedFlag); fd > 2 && !g.served {
+	g.serve, g.Operators = cfg.Serve, g.operatorsFile("")
+	if fd := said.detachedFD; fd > 2 && !g.served {
 		unix.CloseOnExec(fd)
 		g.detachedFD = fd
 	}
-	level := cmp.Or(c.String("log-level"), cfg.LogLevel, "warn")
-	g.Log, err = verb.Log(by.Stderr, level, cmp.Or(c.String("log-format"), cfg.LogFormat, "text"))
+	level := cmp.Or(said.logLevel, cfg.LogLevel, "warn")
+	g.Log, err = verb.Log(by.Stderr, level, cmp.Or(said.logFormat, cfg.LogFormat, "text"))
 	return err
 }
 

@@ -187,7 +187,7 @@ func (g *global) operatorList(c *cli.Context, _ []string) error {
 		return err
 	}
 	if c.Bool("json") {
-		return printJSON(map[string]any{"file": g.operatorsFile(c), "operators": keys.IDs()})
+		return printJSON(map[string]any{"file": g.operatorsFile(c.String("operators")), "operators": keys.IDs()})
 	}
 	for _, id := range keys.IDs() {
 		fmt.Println(id)
@@ -212,7 +212,7 @@ func attestationJSON(a witness.Attestation, text string) any {
 
 // operators are the keys this host trusts. Every command that takes an attestation asks here.
 func (g *global) operators(c *cli.Context) (witness.Keys, error) {
-	keys, err := witness.LoadKeys(g.operatorsFile(c))
+	keys, err := witness.LoadKeys(g.operatorsFile(c.String("operators")))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return keys, hinted.New(err, "agentrun operator keygen prints the line that belongs into it")
@@ -224,14 +224,14 @@ func (g *global) operators(c *cli.Context) (witness.Keys, error) {
 
 // operatorsFile is what was named; else the file beside the configuration file that was named; else the first of the usual places
 // that exists, as with the configuration file.
-func (g *global) operatorsFile(c *cli.Context) string {
-	if name := c.String("operators"); name != "" {
+func (g *global) operatorsFile(name string) string {
+	if name != "" {
 		return name
 	}
 	if name := os.Getenv("AGENTRUN_OPERATORS"); name != "" { // for commands without the flag
 		return name
 	}
-	if config := c.String("config"); config != "" {
+	if config := g.said.config; config != "" {
 		return filepath.Join(filepath.Dir(config), "operators")
 	}
 	const system = "/etc/agentrun/operators"

@@ -5,11 +5,15 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 
 	"agentrun/supervisor"
+	"agentrun/supervisor/daemon"
 )
 
 // The flag library keeps state in variables; callers at the same time get each their own answer, paths and
@@ -46,4 +50,68 @@ func TestManyCallersAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Whoever says the same again gets what the library would make of it: from the folder, the environment and the files that there are now.
+func TestLinesAreReadAnew(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	text := func(s string) func() {
+		return func() {
+			if err := os.WriteFile(config, []byte(s), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	nothing := func() {}
+	type call struct {
+		before func()
+		dir    string
+		env    string
+		words  string
+		kept   int // lines known after it
+	}
+	var all clients
+	for i, c := range []call{
+		{nothing, "/a", "X=", "exec --ring 2 --workspace w --timeout 5s -- make all", 1},
+		{nothing, "/a", "X=", "exec --ring 2 --workspace w --timeout 5s -- make none --ring 3 -- -x", 1},
+		{nothing, "/b", "AGENTRUN_RUN_DIR=r", "exec --ring 2 --workspace w --timeout 5s -- make all", 2},
+		{nothing, "/b", "AGENTRUN_RUN_DIR=other", "exec --ring 2 --workspace w --timeout 5s --", 2},
+		{nothing, "/a", "X=", "exec --name -- -- true", 2}, // a value
+		{nothing, "/a", "X=", "-- exec --ring 2 -- true", 2},
+		{nothing, "/a", "X=", "exec --ring 2 true -- false", 2},
+		{nothing, "/a", "X=", "exec --env KEY=secret -- true", 2},
+		{nothing, "/a", "X=", "exec --ro-bind /srv -- true", 2},
+		{nothing, "/a", "X=", "exec --ring two -- true", 2},
+		{nothing, "/a", "X=", "exec --memory much -- true", 2},
+		{nothing, "/a", "X=", "exec --idle-pause 5s -- true", 2},
+		{nothing, "/a", "X=", "exec --hold /x -- true", 2},
+		{nothing, "/a", "X=", "exec --name " + strings.Repeat("n", maxLine) + " -- true", 2},
+		{text("state_dir: /one\n"), "/a", "X=", "--config " + config + " exec -- true", 3},
+		{text("state_dir: /two\n"), "/a", "X=", "--config " + config + " exec -- true", 3},
+		{text("no_such: key\n"), "/a", "X=", "--config " + config + " exec -- true", 3},
+	} {
+		c.before()
+		var said [2]bytes.Buffer
+		var got [2]daemon.Asked
+		for j, from := range []*clients{&all, new(clients)} {
+			by := &supervisor.Caller{Stdout: &said[j], Stderr: &said[j], Dir: c.dir, Environ: []string{c.env}, Watched: true}
+			got[j] = from.read(t.Context(), by, append([]string{"agentrun"}, strings.Fields(c.words)...))
+			if n := got[j].Node; n != nil {
+				n.Log = nil
+			}
+		}
+		if !reflect.DeepEqual(got[0], got[1]) || said[0].String() != said[1].String() {
+			t.Errorf("%d, %.80s: got %+v, %s\nwant %+v, %s", i, c.words, got[0].Request, said[0].String(), got[1].Request, said[1].String())
+		}
+		if len(all.known) != c.kept {
+			t.Errorf("%d, %.80s: %d lines are known, want %d", i, c.words, len(all.known), c.kept)
+		}
+	}
+	for n := range 3 * maxLines {
+		all.read(t.Context(), &supervisor.Caller{Dir: fmt.Sprint("/", n)}, []string{"agentrun", "exec", "--", "true"})
+	}
+	if len(all.known) > maxLines {
+		t.Errorf("%d lines are known", len(all.known))
+	}
 }
