@@ -83,6 +83,7 @@ func (s Shape) WithWorkspace(yes bool) (Shape, error) {
 
 // split tells the entries that come when the run is known from those before.
 func (p *Plan) split() (early, late []fsjail.Entry) {
+	early = make([]fsjail.Entry, 0, len(p.Entries)+1) // one more: the place of the workspace
 	for _, e := range p.Entries {
 		if e.Kind == fsjail.Bind && (e.Target == workspaceDir || strings.HasPrefix(e.Target, workspaceDir+"/")) {
 			late = append(late, e)
@@ -95,7 +96,7 @@ func (p *Plan) split() (early, late []fsjail.Entry) {
 
 func shapeOf(p *Plan, early []fsjail.Entry, workspace bool, host *mounts.View) (Shape, error) {
 	if workspace {
-		early = append(slices.Clip(early), fsjail.Entry{
+		early = append(early, fsjail.Entry{
 			Kind: fsjail.Dir, Target: workspaceDir, Mode: 0o755,
 			Why: "where the workspace goes when the sandbox is handed out",
 		})

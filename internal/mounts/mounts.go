@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -65,8 +66,31 @@ type Mount struct {
 	layers []string // overlay: the folders that it is made of
 }
 
-// Read reads the table of this process, which is its main thread's, whatever namespace another one is in.
-func Read() (*Table, error) { return ReadOf("self") }
+// Read reads the table of this process, which is its main thread's, whatever namespace another one is in. It is for many: nobody may change it.
+func Read() (*Table, error) {
+	text, err := read.Kernel(ownTable)
+	if err != nil {
+		return nil, err
+	}
+	if l := last.Load(); l != nil && l.text == text {
+		return l.table, nil
+	}
+	table, err := parse(text)
+	if err == nil {
+		last.Store(&reading{text, table})
+	}
+	return table, err
+}
+
+const ownTable = "/proc/self/mountinfo"
+
+// last is what Read has read last: most tables are as they were.
+var last atomic.Pointer[reading]
+
+type reading struct {
+	text  string
+	table *Table
+}
 
 // ReadOf reads a process' table.
 func ReadOf(pid string) (*Table, error) {

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
+
+// kernelTexts are what files are read into: a start reads some twenty, and to clear 8 KiB for each takes as long as a system call.
+var kernelTexts = sync.Pool{New: func() any { return new(make([]byte, 0, 8<<10)) }}
 
 // Kernel is os.ReadFile for files that the kernel writes (proc(5), cgroups(7)), with a third of its system calls: these
 // files have no size, and nobody need wait for them, while os.File has the netpoller watch them, which wakes a thread
@@ -19,7 +23,10 @@ func Kernel(name string) (string, error) {
 		return "", &os.PathError{Op: "open", Path: name, Err: err}
 	}
 	defer unix.Close(fd)
-	text := make([]byte, 0, 8<<10)
+	kept := kernelTexts.Get().(*[]byte) //nolint:forcetypeassert // there is nothing else in it
+	defer kernelTexts.Put(kept)
+	text := (*kept)[:0]
+	defer func() { *kept = text }()
 	for {
 		text = slices.Grow(text, 4<<10) // no read of such a file gives more than a page
 		n, err := unix.Read(fd, text[len(text):cap(text)])

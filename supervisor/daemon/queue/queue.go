@@ -319,7 +319,9 @@ func memStalled() (percent float64) {
 		return 0
 	}
 	for line := range strings.Lines(text) {
-		if _, err := fmt.Sscanf(line, "full avg10=%f", &percent); err == nil {
+		if rest, ok := strings.CutPrefix(line, "full avg10="); ok {
+			number, _, _ := strings.Cut(rest, " ")
+			percent, _ = strconv.ParseFloat(number, 64)
 			return percent
 		}
 	}
