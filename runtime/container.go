@@ -77,11 +77,6 @@ func (l *launch) executeStub(peer *os.File) error {
 		return fmt.Errorf("start pid 1: %w", err)
 	}
 	l.begin = l.stage0
-	if born.Folder != nil {
-		if l.stage0, err = follow(l.control, l.stage0); err != nil {
-			return err
-		}
-	}
 	return l.describe()
 }
 
@@ -94,18 +89,6 @@ func entering(b cgroups.Birth, files ...uintptr) (how string, all []uintptr) {
 		return fmt.Sprintf("m%d", len(b.Tasks)), files
 	}
 	return fmt.Sprintf("b%d", len(b.Tasks)), append(files, b.Folder.Fd())
-}
-
-// follow gives what was born in the run's cgroup in place of what was executed, which it waits for; on error it is still that.
-func follow(control *stub.Conn, executed int) (stage0 int, err error) {
-	r, err := hear(control, stub.Forked)
-	if err == nil {
-		err = waitFor(executed)
-	}
-	if err != nil {
-		return executed, err
-	}
-	return int(r.A), nil
 }
 
 // describe tells the stub what the sandbox is made of.
@@ -137,9 +120,9 @@ func (l *launch) sandbox(clocks string) *stub.Sandbox {
 	}
 }
 
-// makeApart maps the ids of the new namespace, and follows the stub to where it is pid 1.
+// makeApart follows the stub to where it is pid 1, and maps the ids of the new namespace.
 func (l *launch) makeApart() error {
-	if _, err := l.hear(stub.Apart); err != nil {
+	if err := bornTo(l.control, stub.Apart, func(pid int) { l.initPID = pid }); err != nil {
 		return err
 	}
 	if err := fault.At("container/apart"); err != nil {
@@ -150,28 +133,26 @@ func (l *launch) makeApart() error {
 		fmt.Fprintf(&ids, "%d %d %d\n", m.inside, m.outside, m.count)
 	}
 	for _, file := range []string{"uid_map", "gid_map"} {
-		if err := writeProc(l.stage0, file, ids.String()); err != nil {
+		if err := writeProc(l.initPID, file, ids.String()); err != nil {
 			return err
 		}
 	}
 	if err := l.control.Go(); err != nil {
 		return err
 	}
-	if err := bornTo(l.control, func(pid int) { l.initPID = pid }); err != nil {
-		return err
-	}
 	if err := waitFor(l.stage0); err != nil {
 		return err
 	}
 	l.stage0 = 0
-	return nil
+	_, err := l.hear(stub.Hello)
+	return err
 }
 
 // bornTo waits until what the stub has forked is there, and tells its number as soon as it is known. Two processes tell, in any order:
-// what forked it its number, it that it is there, and the kernel whose word that is.
-func bornTo(control *stub.Conn, tell func(pid int)) error {
+// what forked it its number, it what it is, and the kernel whose word that is.
+func bornTo(control *stub.Conn, what stub.Kind, tell func(pid int)) error {
 	known := 0
-	for wait := []stub.Kind{stub.Forked, stub.Hello}; len(wait) > 0; {
+	for wait := []stub.Kind{stub.Forked, what}; len(wait) > 0; {
 		r, err := hear(control, wait...)
 		if err != nil {
 			return err

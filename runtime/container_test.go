@@ -73,9 +73,10 @@ func TestM5StubDiesOfTheHangUp(t *testing.T) {
 			}
 			switch last {
 			case stub.Apart:
-				if _, err := l.hear(stub.Apart); err != nil {
+				if err := errors.Join(bornTo(control, stub.Apart, func(is int) { l.initPID = is }), waitFor(pid)); err != nil {
 					t.Fatal(err)
 				}
+				pid = l.initPID
 			case stub.Hello:
 				if err := l.makeApart(); err != nil {
 					t.Fatal(err)

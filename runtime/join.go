@@ -248,13 +248,25 @@ func (j *joiner) enterSandbox(peer *os.File) error {
 	if err := control.Make(sandbox); err != nil {
 		return err
 	}
-	if err := bornTo(control, j.is); err != nil {
+	if err := bornTo(control, stub.Hello, j.is); err != nil {
 		return err
 	}
 	j.mu.Lock()
 	j.begin, j.session = 0, 0
 	j.mu.Unlock()
 	return waitFor(stage0)
+}
+
+// follow gives what was born in the run's cgroup in place of what was executed, which it waits for; on error it is still that.
+func follow(control *stub.Conn, executed int) (stage0 int, err error) {
+	r, err := hear(control, stub.Forked)
+	if err == nil {
+		err = waitFor(executed)
+	}
+	if err != nil {
+		return executed, err
+	}
+	return int(r.A), nil
 }
 
 // is notes the number of what becomes the command.

@@ -171,7 +171,7 @@ func ancillary(oob []byte) (files []*os.File, pid int, err error) {
 	return files, pid, nil
 }
 
-// Make sends what the sandbox is made of. When the namespaces are made comes Apart, and after Go, Forked and Hello.
+// Make sends what the sandbox is made of. When the namespaces are made come Forked and Apart, and after Go Hello.
 func (c *Conn) Make(s *Sandbox) error {
 	b, err := s.Encode()
 	if err != nil {

@@ -4,10 +4,9 @@
  * What makes a sandbox, and is pid 1 of it. The supervisor executes it on the host, with all of its
  * rights, in the mount namespace of the run; nothing of the agent's is there yet.
  *
- *  0. Where there is nothing but the cgroup2 tree it forks once into the run's cgroup, and what is forked goes
- *     on. It is told what the sandbox is made of, makes the namespaces, has the supervisor map its ids, and
- *     forks once, into the pid namespace. What is forked has the supervisor as its parent, and is pid 1:
- *     it mounts /proc, makes the root view its root, and drops every capability for good.
+ *  0. It goes into the run's v1 cgroups, is told what the sandbox is made of, and forks once: into the namespaces, and
+ *     into the run's cgroup of the cgroup2 tree. What is forked has the supervisor as its parent, and is pid 1: it has the
+ *     supervisor map its ids, mounts /proc, makes the root view its root, and drops every capability for good.
  *  1. pid 1 says hello on the control socket (fd 3), takes the confinement and four descriptors:
  *     the agent's stdin, stdout, stderr, and a socket for the child's own part.
  *  2. It forks. The child gives up what is left (new session, rlimits, Landlock, seccomp), lets
@@ -50,7 +49,7 @@ enum {
 	MOUNT_ATTR_RDONLY_ = 1, MOUNT_ATTR_NOSUID_ = 2, MOUNT_ATTR_NODEV_ = 4, MOUNT_ATTR_NOEXEC_ = 8,
 	MOVE_MOUNT_EMPTY_ = 0x44, /* MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH */
 	MS_BIND_ = 4096, MS_REC_ = 16384, MS_PRIVATE_ = 1 << 18,
-	MNT_DETACH_ = 2, CLONE_PARENT_ = 0x8000, CLONE_NEWNET_ = 0x40000000,
+	MNT_DETACH_ = 2, CLONE_PARENT_ = 0x8000, CLONE_NEWNET_ = 0x40000000, CLONE_NEWTIME_ = 0x80, CLONE_NEWCGROUP_ = 0x02000000,
 	SOL_SOCKET_ = 1, SCM_RIGHTS_ = 1, MSG_CMSG_CLOEXEC_ = 0x40000000, MSG_NOSIGNAL_ = 0x4000,
 	MSG_WAITALL_ = 0x100, MSG_CTRUNC_ = 8,
 	POLLIN_ = 1, POLLERR_ = 8, POLLHUP_ = 16,
@@ -268,8 +267,9 @@ static void drop_rights(void)
 }
 
 /*
- * set_clocks gives the new time namespace its offsets, before anybody is in it. It takes CAP_SYS_TIME over the namespace, which a
- * supervisor whose unit has it not can't lend; whoever has made the namespace has it there. The file is its own only while it is dumpable.
+ * set_clocks gives the new time namespace its offsets, before anybody is in it, and enters it, as one thread may (setns(2)). It takes
+ * CAP_SYS_TIME over the namespace, which a supervisor whose unit has it not can't lend; whoever has made the namespace has it there.
+ * The file is its own only while it is dumpable.
  */
 static void set_clocks(void)
 {
@@ -283,6 +283,10 @@ static void set_clocks(void)
 	if (sys3(__NR_write, fd, sandbox.clocks, sandbox.clockslen) != sandbox.clockslen)
 		fail(CONTROL, STEP_CLOCKS, -EPERM_);
 	must(STEP_CLOCKS, sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0));
+	sys1(__NR_close, fd);
+	fd = sys4(__NR_openat, AT_FDCWD_, "/proc/self/ns/time_for_children", O_CLOEXEC_, 0);
+	must(STEP_CLOCKS, fd);
+	must(STEP_CLOCKS, sys2(__NR_setns, fd, CLONE_NEWTIME_));
 	sys1(__NR_close, fd);
 }
 
@@ -320,31 +324,38 @@ static void join_keyring(void)
 }
 
 /*
- * be_born goes on in the run's cgroup of the cgroup2 tree. The supervisor doesn't execute us there itself: what it forks shares its
- * memory until the exec, and a group that is frozen, throttled or out of memory would hold up all that it does.
+ * fork_into makes a child of the supervisor's, in new namespaces and in a folder of the cgroup2 tree (-1: where we are), and returns in it.
+ * The supervisor doesn't execute us in the folder itself: what it forks shares its memory until the exec, and a group that is frozen,
+ * throttled or out of memory would hold up all that it does.
  */
-static void be_born(int folder)
+static void fork_into(enum step step, uint64_t namespaces, int folder)
 {
-	uint64_t args[11] = { CLONE_PARENT_ | CLONE_INTO_CGROUP_ }; /* struct clone_args; the signal at its end is that of this one */
+	uint64_t args[11] = { CLONE_PARENT_ | namespaces }; /* struct clone_args; the signal at its end is that of this one */
 	long pid;
 
-	args[10] = (uint64_t)folder;
+	if (folder >= 0) {
+		args[0] |= CLONE_INTO_CGROUP_;
+		args[10] = (uint64_t)folder;
+	}
 	pid = sys2(__NR_clone3, args, sizeof(args));
-	must(STEP_BIRTH, pid);
+	must(step, pid);
 	if (pid > 0) {
 		say(CONTROL, SAY_FORKED, (uint32_t)pid, 0, -1);
 		quit(0);
 	}
+	/* A parent that died before this is seen by the end of its socket, before anything waits for long. */
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
-	sys1(__NR_close, folder);
+	if (folder >= 0)
+		sys1(__NR_close, folder);
 }
 
 /*
- * enter_cgroup goes into the run's cgroup. Who is moved by another waits for a grace period of the kernel, some 10 ms, with a lock that all
- * changes of cgroups take; who has one thread and writes "0" to a v1 group's tasks, or is born in a cgroup2 folder, doesn't.
+ * enter_cgroup goes into the run's v1 cgroups, and returns the folder of the cgroup2 tree, in which a child has yet to be born, or -1.
+ * Who is moved by another waits for a grace period of the kernel, some 10 ms, with a lock that all changes of cgroups take; who has one
+ * thread and writes "0" to a v1 group's tasks, or is born in a cgroup2 folder, doesn't.
  * how is "m" or, with a folder behind them, "b", and the number of tasks files. Every other descriptor is closed.
  */
-static void enter_cgroup(const char *how)
+static int enter_cgroup(const char *how)
 {
 	int folder = CGROUP + (how[0] ? how[1] - '0' : 0);
 
@@ -354,40 +365,32 @@ static void enter_cgroup(const char *how)
 		must(STEP_BIRTH, sys3(__NR_write, fd, "0", 1));
 		sys1(__NR_close, fd);
 	}
-	if (how[0] == 'b')
-		be_born(folder);
+	return how[0] == 'b' ? folder : -1;
 }
 
 /*
  * make_sandbox is stage 0. It returns in the process that is pid 1; the one that was executed ends.
  *
  * The network namespace is entered before the others are made: it belongs to the supervisor's user
- * namespace, so that nobody inside can administer it (M-7), and takes rights there.
+ * namespace, so that nobody inside can administer it (M-7), and takes rights there. So does the birth in the
+ * run's cgroup, which the cgroup namespace is rooted in and comes after: who makes one while it forks has its own cgroup as the root.
  */
 static void make_sandbox(const char *self, const char *how)
 {
-	long pid;
+	const uint32_t later = CLONE_NEWTIME_ | CLONE_NEWCGROUP_;
+	int folder = enter_cgroup(how);
 
-	enter_cgroup(how);
 	take_sandbox();
 	must(STEP_NETWORK, sys2(__NR_setns, NETWORK, CLONE_NEWNET_));
 	must(STEP_NETWORK, sys1(__NR_close, NETWORK));
 	become_owner();
-	must(STEP_UNSHARE, sys1(__NR_unshare, sandbox.namespaces));
-	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0); /* other ids and another namespace have cleared it (commit_creds) */
-	set_clocks();
+	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0); /* other ids have cleared it (commit_creds) */
+	fork_into(STEP_UNSHARE, sandbox.namespaces & ~later, folder);
 	if (say(CONTROL, SAY_APART, 0, 0, -1) < 0)
 		quit(125);
+	must(STEP_UNSHARE, sys1(__NR_unshare, sandbox.namespaces & later));
+	set_clocks();
 	wait_for_go(CONTROL); /* the ids are mapped */
-
-	pid = sys5(__NR_clone, SIGCHLD_ | CLONE_PARENT_, 0, 0, 0, 0);
-	must(STEP_FORK, pid);
-	if (pid > 0) {
-		say(CONTROL, SAY_FORKED, (uint32_t)pid, 0, -1);
-		quit(0);
-	}
-	/* A parent that died before this is seen by the end of its socket, before anything waits for long. */
-	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
 	must(STEP_HOSTNAME, sys2(__NR_sethostname, sandbox.hostname, sandbox.hostlen));
 	join_keyring();
 	make_root();
@@ -611,9 +614,10 @@ static void __attribute__((noreturn)) child(int fds[5], int tty)
 static void join_sandbox(const char *self, const char *how)
 {
 	const char *args[] = { self, "joined", 0 }, *none[] = { 0 };
-	long pid;
+	int folder = enter_cgroup(how);
 
-	enter_cgroup(how);
+	if (folder >= 0)
+		fork_into(STEP_BIRTH, 0, folder);
 	take_sandbox();
 	must(STEP_JOIN, sys2(__NR_setns, TARGET, sandbox.namespaces));
 	must(STEP_JOIN, sys1(__NR_close, TARGET));
@@ -623,13 +627,7 @@ static void join_sandbox(const char *self, const char *how)
 	join_keyring(); /* as the agent's user, who is charged for it */
 	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
 
-	pid = sys5(__NR_clone, SIGCHLD_ | CLONE_PARENT_, 0, 0, 0, 0);
-	must(STEP_FORK, pid);
-	if (pid > 0) {
-		say(CONTROL, SAY_FORKED, (uint32_t)pid, 0, -1);
-		quit(0);
-	}
-	sys5(__NR_prctl, PR_SET_PDEATHSIG_, SIGKILL_, 0, 0, 0);
+	fork_into(STEP_FORK, 0, -1);
 	if (sandbox.flags & FLAG_AGAIN)
 		must(STEP_EXEC, sys3(__NR_execve, self, args, none));
 }
