@@ -3,8 +3,6 @@
 package runtime
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +23,7 @@ import (
 // too, by inode and by the host's mounts there, so that a sandbox that waited shows what one built now would.
 type Shape struct {
 	key       string
+	own       string // what of the key is the plan's
 	workspace bool
 	waits     bool  // the agent's process is made ahead, and confined
 	plan      *Plan // what it was taken from, without anything of the run
@@ -112,17 +111,18 @@ func shapeOf(p *Plan, early []fsjail.Entry, workspace bool, host *mounts.View) (
 		t.Landlock.Rules, _ = splitRules(p.Landlock.Rules)
 	}
 	var err error
+	if s.own, err = t.shapeKey(); err != nil {
+		return s, err
+	}
+	s.own += t.confinementKey(s.waits)
 	s.key, err = s.keyOf(host)
 	return s, err
 }
 
 // keyOf is the key as it comes out with a view of the host: what the root view shows may have changed since.
 func (s Shape) keyOf(host *mounts.View) (string, error) {
-	view, err := s.plan.shapeKey(host)
-	if err != nil {
-		return "", err
-	}
-	return view + s.plan.confinementKey(s.waits), nil
+	shown, err := s.plan.shownKey(host)
+	return s.own + "-" + shown, err
 }
 
 // confinementKey is the same for plans that confine the agent's process alike.
@@ -145,14 +145,12 @@ func (p *Plan) confinementKey(waits bool) string {
 		d.number(r.Value)
 		d.number(r.soft())
 	}
-	sum := sha256.Sum256(d.buf)
-	return "-" + hex.EncodeToString(sum[:])
+	return "-" + d.sum()
 }
 
-// shapeKey digests a stripped plan with what its entries are on the host. The entries are most of it; written
-// here and not by encoding/json they take a tenth of the time. What else there may be in a plan is covered by
-// being a field of it.
-func (p *Plan) shapeKey(host *mounts.View) (string, error) {
+// shapeKey digests a stripped plan. The entries are most of it; written here and not by encoding/json they take a tenth of the time. What
+// else there may be in a plan is covered by being a field of it.
+func (p *Plan) shapeKey() (string, error) {
 	c := *p
 	c.Limits = PlanLimits{ScratchSize: p.Limits.ScratchSize}                       // the others are set when it is handed out
 	c.Rlimits, c.Landlock, c.Seccomp = nil, fsjail.LandlockDomain{}, PlanSeccomp{} // confinementKey's
@@ -164,10 +162,18 @@ func (p *Plan) shapeKey(host *mounts.View) (string, error) {
 	d := digestText{buf: make([]byte, 0, 16<<10)}
 	d.text(string(rest))
 	d.number(uint64(len(p.Entries)))
+	for i := range p.Entries {
+		d.entry(&p.Entries[i])
+	}
+	return d.sum(), nil
+}
+
+// shownKey digests what the entries are on the host.
+func (p *Plan) shownKey(host *mounts.View) (string, error) {
+	var d digestText
 	var shown []string
 	for i := range p.Entries {
 		e := &p.Entries[i]
-		d.entry(e)
 		if e.Kind != fsjail.Bind && e.Kind != fsjail.Overlay {
 			continue
 		}
@@ -190,6 +196,5 @@ func (p *Plan) shapeKey(host *mounts.View) (string, error) {
 	for _, m := range along {
 		d.text(m.Line)
 	}
-	sum := sha256.Sum256(d.buf)
-	return hex.EncodeToString(sum[:]), nil
+	return d.sum(), nil
 }

@@ -3,7 +3,9 @@
 package runtime
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 
 	"agentrun/fsjail"
 )
@@ -48,4 +50,9 @@ func (d *digestText) entry(e *fsjail.Entry) {
 	}
 	d.text(e.Changes)
 	d.text(e.Why)
+}
+
+func (d *digestText) sum() string {
+	sum := sha256.Sum256(d.buf)
+	return hex.EncodeToString(sum[:])
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"agentrun/fsjail"
-	"agentrun/internal/mounts"
 	"agentrun/profiles"
 	"agentrun/seccomp"
 )
@@ -199,7 +198,7 @@ func TestShapeKeyCountsEveryField(t *testing.T) {
 		return &Plan{Entries: []fsjail.Entry{{Kind: fsjail.Dir, Target: "/d", Owner: &fsjail.Owner{UID: 1, GID: 2}}}}
 	}
 	key := func(p *Plan) string {
-		k, err := p.shapeKey(new(mounts.View))
+		k, err := p.shapeKey()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,6 +103,9 @@ type Conn struct {
 	cwd  int
 	held []int // what came with the request
 
+	elsewhere error // what sameNamespaces has said
+	looked    bool
+
 	mu sync.Mutex // one frame at a time
 }
 
@@ -111,6 +114,7 @@ func (c *Conn) Receive(within time.Duration) error {
 	if err := c.u.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
 	}
+	c.elsewhere, c.looked = c.sameNamespaces(), true // while the caller is still writing
 	var head [8]byte
 	oob := make([]byte, unix.CmsgSpace(fds*4))
 	n, oobn, flags, _, err := c.u.ReadMsgUnix(head[:], oob)
@@ -177,6 +181,20 @@ var own = sync.OnceValues(func() (links [len(namespaces)]string, err error) {
 // Same tells in what the caller's view of the host differs from ours; nil: in nothing that a run would show. A caller whose folder
 // is another here must run alone: its paths would lead elsewhere.
 func (c *Conn) Same() error {
+	elsewhere := c.elsewhere
+	if !c.looked {
+		elsewhere = c.sameNamespaces()
+	}
+	if elsewhere != nil {
+		return elsewhere
+	}
+	if same, err := sameFile(c.cwd, "", c.Dir); err != nil || !same {
+		return errors.Join(fmt.Errorf("%s is another folder here", c.Dir), err)
+	}
+	return nil
+}
+
+func (c *Conn) sameNamespaces() error {
 	ours, err := own()
 	if err != nil {
 		return err
@@ -193,9 +211,6 @@ func (c *Conn) Same() error {
 	}
 	if same, err := sameFile(unix.AT_FDCWD, proc+"/root", "/"); err != nil || !same {
 		return errors.Join(errors.New("the caller has another root"), err)
-	}
-	if same, err := sameFile(c.cwd, "", c.Dir); err != nil || !same {
-		return errors.Join(fmt.Errorf("%s is another folder here", c.Dir), err)
 	}
 	return nil
 }
