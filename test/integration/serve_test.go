@@ -189,6 +189,36 @@ func TestServeEqualsAlone(t *testing.T) {
 	noAgents(t)
 }
 
+// What the words of a caller ask for is kept; where they lead, and what the environment and the files say, is looked up for each.
+func TestServeSaidAgain(t *testing.T) {
+	n := startDaemon(t)
+	var dirs [2]string
+	for i := range dirs {
+		dirs[i] = t.TempDir()
+		os.Chmod(dirs[i], 0o755)
+	}
+	config := filepath.Join(dirs[0], "config.yaml")
+	write(t, config, "", 0o600)
+	call := func(i, from int) (string, error) {
+		write(t, filepath.Join(dirs[from], "file"), fmt.Sprint("file ", i), 0o644)
+		cmd := exec.Command(agentrun, "--config", config, "exec", "--no-gateway", "--ring", "2", "--workspace", ".", "--", "/usr/bin/sh", "-c", fmt.Sprintf("cat file; echo , call %d", i))
+		cmd.Dir, cmd.Env = dirs[from], append(os.Environ(), "AGENTRUN_STATE_DIR="+n.state, "AGENTRUN_RUN_DIR="+n.run)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for i, from := range []int{0, 1, 0, 1} {
+		if out, err := call(i, from); err != nil || out != fmt.Sprintf("file %d, call %d\n", i, i) {
+			t.Errorf("call %d: %v, %s", i, err, out)
+		}
+	}
+	eventually(t, 10*time.Second, "the daemon has carried out all", func() bool { return n.said("carried out") == 4 })
+	write(t, config, "keys: required\n", 0o600)
+	if out, err := call(4, 0); err == nil || !strings.Contains(out, "key") {
+		t.Errorf("the configuration wants a key now: %v, %s", err, out)
+	}
+	n.drain(t)
+}
+
 // Whoever goes, the agent goes with it; what a killed daemon leaves, the next removes.
 func TestServeNobodyOutlivesTheOther(t *testing.T) {
 	n := startDaemon(t)

@@ -373,7 +373,8 @@ static int enter_cgroup(const char *how)
  *
  * The network namespace is entered before the others are made: it belongs to the supervisor's user
  * namespace, so that nobody inside can administer it (M-7), and takes rights there. So does the birth in the
- * run's cgroup, which the cgroup namespace is rooted in and comes after: who makes one while it forks has its own cgroup as the root.
+ * run's cgroup (CAP_DAC_OVERRIDE, as its folder isn't the owner's), which the cgroup namespace is rooted in and comes after: who makes one
+ * while it forks has its own cgroup as the root.
  */
 static void make_sandbox(const char *self, const char *how)
 {
