@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -125,13 +126,18 @@ func (s *clients) line(key string) (line, bool) {
 	return l, ok
 }
 
-// keep keeps a line that two requests can be made of: lists they would share, variables may be secrets, and how a hold is asked for changes the caller.
+// keep keeps a line that two requests can be made of: whatever is a list they would share, variables may be secrets, and to ask for a hold
+// changes the caller. What pointers lead to nobody writes.
 func (s *clients) keep(key string, l line) {
-	r := &l.request
-	if len(key) > maxLine || len(r.Env)+len(r.EnvPass)+len(r.Binds)+len(r.Allow)+len(r.Tools)+len(r.Malformed) > 0 || r.Hold != "" {
+	if len(key) > maxLine || l.request.Hold != "" {
 		return
 	}
-	r.Command = nil
+	l.request.Command = nil
+	for _, f := range reflect.ValueOf(l.request).Fields() {
+		if k := f.Kind(); (k == reflect.Slice || k == reflect.Map) && f.Len() > 0 {
+			return
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known == nil || len(s.known) >= maxLines {

@@ -68,7 +68,7 @@ type Mount struct {
 
 // Read reads the table of this process, which is its main thread's, whatever namespace another one is in. It is for many: nobody may change it.
 func Read() (*Table, error) {
-	text, err := read.Kernel(ownTable)
+	text, err := read.Kernel("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
@@ -81,8 +81,6 @@ func Read() (*Table, error) {
 	}
 	return table, err
 }
-
-const ownTable = "/proc/self/mountinfo"
 
 // last is what Read has read last: most tables are as they were.
 var last atomic.Pointer[reading]

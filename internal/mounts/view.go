@@ -172,7 +172,7 @@ func (v *View) look(path string) (Spot, error) {
 		return spot, err
 	}
 	if v.spots == nil {
-		v.spots = make(map[string]Spot, 64)
+		v.spots = map[string]Spot{}
 	}
 	v.spots[path] = spot
 	return spot, nil

@@ -189,7 +189,7 @@ func TestServeEqualsAlone(t *testing.T) {
 	noAgents(t)
 }
 
-// What the words of a caller ask for is kept; where they lead, and what the environment and the files say, is looked up for each.
+// M-2: what the words of a caller ask for is kept; where they lead, and what the environment and the files say, is looked up for each.
 func TestServeSaidAgain(t *testing.T) {
 	n := startDaemon(t)
 	var dirs [2]string
@@ -217,6 +217,33 @@ func TestServeSaidAgain(t *testing.T) {
 		t.Errorf("the configuration wants a key now: %v, %s", err, out)
 	}
 	n.drain(t)
+}
+
+// M-2, the attack: root of a container that has the daemon's socket, or anybody with another view of the host, has the daemon show what it
+// can't see itself. Such a caller's run is alone, and sees what the caller sees.
+func TestServeDeclinesAnotherView(t *testing.T) {
+	n := startDaemon(t)
+	dir := t.TempDir()
+	os.Chmod(dir, 0o755)
+	write(t, filepath.Join(dir, "file"), "the host's", 0o644)
+	for _, ns := range []struct{ flag, name string }{{"--mount", "mnt"}, {"--net", "net"}} {
+		script := `if test "$1" = --mount; then mount -t tmpfs none "$2" && echo "the caller's" > "$2/file"; fi
+			"$3" --state-dir "$4" --run-dir "$5" --log-level info exec --no-gateway --ro-bind "$2:/shown" -- /usr/bin/cat /shown/file`
+		out, err := exec.Command("unshare", ns.flag, "sh", "-c", script, "sh", ns.flag, dir, agentrun, n.state, n.run).CombinedOutput()
+		want := "the host's"
+		if ns.name == "mnt" {
+			want = "the caller's\n"
+		}
+		for _, want := range []string{want, fmt.Sprintf("the caller is in another %s namespace", ns.name)} {
+			if err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("%s: %v, %q, want %q", ns.name, err, out, want)
+			}
+		}
+	}
+	n.drain(t)
+	if n.said("carried out") > 0 {
+		t.Error("the daemon carried out what it should have declined")
+	}
 }
 
 // Whoever goes, the agent goes with it; what a killed daemon leaves, the next removes.

@@ -224,7 +224,7 @@ var stepNames = [...]string{
 	"set a resource limit", "enter the working directory", "check no_new_privs", "apply Landlock",
 	"add a Landlock rule", "install the seccomp filter", "hand over the seccomp listener",
 	"execute the command", "confine pid 1", "enter the network namespace", "become the owner of the namespaces",
-	"make the namespaces", "set the host name", "join a session keyring", "place the root view", "mount /proc", "change the root",
+	"begin in the namespaces and the cgroup", "set the host name", "join a session keyring", "place the root view", "mount /proc", "change the root",
 	"drop all capabilities", "set the clocks", "begin in the cgroup", "enter the namespaces of the sandbox",
 }
 

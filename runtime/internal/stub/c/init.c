@@ -267,9 +267,8 @@ static void drop_rights(void)
 }
 
 /*
- * set_clocks gives the new time namespace its offsets, before anybody is in it, and enters it, as one thread may (setns(2)). It takes
- * CAP_SYS_TIME over the namespace, which a supervisor whose unit has it not can't lend; whoever has made the namespace has it there.
- * The file is its own only while it is dumpable.
+ * set_clocks gives the new time namespace its offsets, before anybody is in it. It takes CAP_SYS_TIME over the namespace, which a
+ * supervisor whose unit has it not can't lend; whoever has made the namespace has it there. The file is its own only while it is dumpable.
  */
 static void set_clocks(void)
 {
@@ -284,6 +283,15 @@ static void set_clocks(void)
 		fail(CONTROL, STEP_CLOCKS, -EPERM_);
 	must(STEP_CLOCKS, sys5(__NR_prctl, PR_SET_DUMPABLE_, 0, 0, 0, 0));
 	sys1(__NR_close, fd);
+}
+
+/* enter_time enters the namespace that unshare(2) has made for children only, as one thread may; from then on its offsets are fixed. */
+static void enter_time(void)
+{
+	long fd;
+
+	if (!(sandbox.namespaces & CLONE_NEWTIME_))
+		return;
 	fd = sys4(__NR_openat, AT_FDCWD_, "/proc/self/ns/time_for_children", O_CLOEXEC_, 0);
 	must(STEP_CLOCKS, fd);
 	must(STEP_CLOCKS, sys2(__NR_setns, fd, CLONE_NEWTIME_));
@@ -391,6 +399,7 @@ static void make_sandbox(const char *self, const char *how)
 		quit(125);
 	must(STEP_UNSHARE, sys1(__NR_unshare, sandbox.namespaces & later));
 	set_clocks();
+	enter_time();
 	wait_for_go(CONTROL); /* the ids are mapped */
 	must(STEP_HOSTNAME, sys2(__NR_sethostname, sandbox.hostname, sandbox.hostlen));
 	join_keyring();
