@@ -211,6 +211,17 @@ func standsStill(t *testing.T, n *uint64) {
 	}
 }
 
+// runsOn waits until a counter counts.
+func runsOn(t *testing.T, n *uint64) {
+	t.Helper()
+	a := atomic.LoadUint64(n)
+	for end := time.Now().Add(ages(10 * time.Second)); atomic.LoadUint64(n) == a; {
+		if time.Now().After(end) {
+			t.Fatal("it stands still")
+		}
+	}
+}
+
 // rawFork makes a child that only pauses, without the Go runtime.
 //
 //go:norace
@@ -551,10 +562,10 @@ func TestCreate(t *testing.T) {
 		if err := g.Verify(); err != nil {
 			t.Errorf("after the second Create: %v", err)
 		}
-		want := []string{"", "cpu", "cpuacct", "devices", "freezer", "memory", "pids"}
+		want := []string{"", "cpu", "devices", "memory", "pids"}
 		switch g.mode {
 		case V1:
-			want = want[1:]
+			want = []string{"cpu", "cpuacct", "devices", "freezer", "memory", "pids"}
 		case V2:
 			want = want[:1]
 		}
@@ -681,22 +692,32 @@ func TestM2Devices(t *testing.T) {
 		if err := errors.Join(unix.Mknod(white, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))), unix.Mknod(rtc, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 135)))); err != nil {
 			t.Fatal(err)
 		}
-		g := create(t, limits)
-		for _, name := range []string{g.Name(), g.Name() + "/child"} {
-			if name != g.Name() {
-				var err error
-				if g, err = Create(name, limits); err != nil {
-					t.Fatal(err)
+		holds := func() {
+			g := create(t, limits)
+			for _, name := range []string{g.Name(), g.Name() + "/child"} {
+				if name != g.Name() {
+					var err error
+					if g, err = Create(name, limits); err != nil {
+						t.Fatal(err)
+					}
+					defer clean(t, g)
 				}
-				defer clean(t, g)
+				if _, list := g.Paths()["devices"]; list != (g.mode == V1 || g.mode == Hybrid && !prepared.Load()) {
+					t.Errorf("prepared %v: the group is in %v", prepared.Load(), g.Paths())
+				}
+				p := start(t, g, "open "+white+" /dev/null /dev/kmsg "+rtc)
+				for _, want := range []string{"zero <nil>", "null <nil>", "kmsg operation not permitted", "rtc operation not permitted"} {
+					p.expect(want)
+				}
+				p.cmd.Process.Kill()
+				p.cmd.Wait()
 			}
-			p := start(t, g, "open "+white+" /dev/null /dev/kmsg "+rtc)
-			for _, want := range []string{"zero <nil>", "null <nil>", "kmsg operation not permitted", "rtc operation not permitted"} {
-				p.expect(want)
-			}
-			p.cmd.Process.Kill()
-			p.cmd.Wait()
 		}
+		holds()
+		// As the daemon has it: on hybrid the filter is in the cgroup2 tree, and the group isn't in the controller's hierarchy.
+		Prepare()
+		defer prepared.Store(false)
+		holds()
 	})
 }
 
@@ -1178,15 +1199,24 @@ func TestReclaimIsInterrupted(t *testing.T) {
 	}
 }
 
-// On hybrid a process that is only in the v1 groups is frozen too.
+// On hybrid one that somebody has moved out of the cgroup2 tree can't be frozen: an error names it, nobody stays frozen, and a kill ends it.
 func TestFreezeOutsideUnified(t *testing.T) {
 	eachMode(t, func(t *testing.T) {
 		g := create(t, limits)
 		p, n := startCounter(t, g)
 		if u, ok := g.unified(); ok && g.mode == Hybrid {
+			_, inside := startCounter(t, g)
 			if err := writeFile(filepath.Join(u.mount, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
 				t.Fatal(err)
 			}
+			if err := g.Freeze(within(t, ages(10*time.Second))); err == nil || !strings.Contains(err.Error(), strconv.Itoa(p.pid())) {
+				t.Errorf("Freeze = %v, want an error with %d", err, p.pid())
+			}
+			runsOn(t, inside)
+			if n, err := g.Kill(within(t, ages(10*time.Second))); n != 2 || err != nil {
+				t.Errorf("Kill = %d, %v", n, err)
+			}
+			return
 		}
 		if err := g.Freeze(within(t, ages(10*time.Second))); err != nil {
 			t.Fatal(err)
@@ -1543,9 +1573,8 @@ func frozenNow(g *Group) (bool, error) {
 		if g.mode == V2 {
 			return true, nil
 		}
-		if now, err := g.census(); err != nil || len(now.outside) == 0 {
-			return err == nil, err
-		}
+		now, err := g.census()
+		return err == nil && len(now.outside) == 0, err
 	}
 	s, err := readFile(g.v1Freezer())
 	return s == "FROZEN", err

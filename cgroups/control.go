@@ -71,7 +71,7 @@ func (g *Group) freeze(ctx context.Context) error {
 	if g.mode == V2 {
 		return nil
 	}
-	// On hybrid a process may be in the v1 groups and not (yet) in the cgroup2 tree: stop those by the v1 freezer. What is frozen cannot
+	// On hybrid somebody may have moved a process out of the cgroup2 tree, which no agent can: then the group isn't frozen. What is cannot
 	// fork, so this check is not racy for what it finds.
 	now, err := g.census()
 	if err != nil {
@@ -81,7 +81,7 @@ func (g *Group) freeze(ctx context.Context) error {
 		g.frozen.Store(&now)
 		return nil
 	}
-	return g.freezeV1(ctx)
+	return fmt.Errorf("not in the cgroup2 tree: processes %v", now.outside)
 }
 
 // freezeV1 asks and reads back. A FREEZING that does not become FROZEN may be processes that wait for each other in an order that the v1
@@ -484,6 +484,9 @@ const removeBound = 2 * time.Second
 // blkio, name=systemd, …). It does not kill: EBUSY is retried until ctx ends or two seconds pass, for processes that are just going. A
 // group that is not there is success. The parent stays; see RemoveParentIfEmpty.
 func (g *Group) Remove(ctx context.Context) error {
+	if g.removed.Load() {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, removeBound)
 	defer cancel()
 	if g.mode != V2 && (g.nested() || g.guest()) {
@@ -505,6 +508,7 @@ func (g *Group) Remove(ctx context.Context) error {
 		}
 		return fmt.Errorf("remove cgroup %s: %w", g.name, errors.Join(errs...))
 	}
+	g.removed.Store(true)
 	if was {
 		g.weighAll(false) // it may have been the last that yielded
 	}
@@ -526,6 +530,7 @@ func (g *Group) RemoveEmpty() (removed bool) {
 		}
 		was = was || err == nil
 	}
+	g.removed.Store(true)
 	if was {
 		g.weighAll(false)
 	}

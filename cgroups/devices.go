@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -42,12 +44,12 @@ func (g *Group) limitDevices() error {
 		return nil
 	}
 	for _, h := range g.hiers {
-		switch {
-		case g.mode == V2 && h.v2:
-			return limitDevicesV2(g.home(h))
-		case g.mode != V2 && slices.Contains(h.controllers, "devices"):
+		if h.used && slices.Contains(h.controllers, "devices") {
 			return limitDevicesV1(h.dir)
 		}
+	}
+	if u, ok := g.unified(); ok {
+		return limitDevicesV2(g.home(u))
 	}
 	return errors.New("controller devices: no hierarchy has it")
 }
@@ -74,8 +76,21 @@ func limitDevicesV1(dir string) error {
 	return nil
 }
 
-// deviceFilter decides by struct bpf_cgroup_dev_ctx (linux/bpf.h): {access_type: access << 16 | type, major, minor}.
-func deviceFilter() (*ebpf.Program, error) {
+// Prepare loads what every group of a process that makes many may share. Where it can't be loaded, groups are as they are without it.
+// A group made after it is in one hierarchy less on hybrid hosts: loading the filter takes as long as limiting one group by its list.
+func Prepare() {
+	if userns.RunningInUserNS() {
+		return
+	}
+	if _, err := deviceFilter(); err == nil {
+		prepared.Store(true)
+	}
+}
+
+var prepared atomic.Bool
+
+// deviceFilter decides by struct bpf_cgroup_dev_ctx (linux/bpf.h): {access_type: access << 16 | type, major, minor}. It stays loaded.
+var deviceFilter = sync.OnceValues(func() (*ebpf.Program, error) {
 	const (
 		access, major, minor = 0, 4, 8
 		char                 = 2 // BPF_DEVCG_DEV_CHAR
@@ -103,15 +118,14 @@ func deviceFilter() (*ebpf.Program, error) {
 	}
 	list = append(list, asm.Mov.Imm(asm.R0, 0).WithSymbol("no"), asm.Return())
 	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "agentrun_dev", Type: ebpf.CGroupDevice, License: "Apache-2.0", Instructions: list})
-}
+})
 
-// limitDevicesV2 attaches the filter, which goes with the group.
+// limitDevicesV2 attaches the filter to a group of the cgroup2 tree; it goes with that.
 func limitDevicesV2(dir string) error {
 	filter, err := deviceFilter()
 	if err != nil {
 		return fmt.Errorf("controller devices: %w", err)
 	}
-	defer func() { _ = filter.Close() }() // the group holds it
 	f, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@
 package cgroups
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -107,6 +108,8 @@ type Group struct {
 
 	noKillFile bool // tests only: kill as on a kernel without cgroup.kill
 
+	removed atomic.Bool // by this Group; its name is never used again
+
 	killing chan struct{}        // holds one while somebody kills
 	killed  int                  // the most that one of them saw; whoever kills has it
 	frozen  atomic.Pointer[list] // who was there when it was frozen; nil: not known any more
@@ -121,7 +124,7 @@ func newGroup(h Host, above, own string) *Group {
 	byMount := map[string]int{}
 	for _, c := range slices.Sorted(maps.Keys(h.V1)) {
 		m := h.V1[c] // as mountinfo has it: never a symlink such as cpu -> cpu,cpuacct
-		used := h.Mode != V2 && slices.Contains(neededV1, c)
+		used := h.Mode != V2 && slices.Contains(neededV1, c) && !(h.Mode == Hybrid && ofTheTree(c))
 		if i, ok := byMount[m]; ok {
 			g.hiers[i].controllers = append(g.hiers[i].controllers, c)
 			g.hiers[i].used = g.hiers[i].used || used
@@ -159,7 +162,19 @@ func begin(mount, above, own string) string {
 
 // Create makes the group in every hierarchy and sets its limits, read back as proof. The name must be free in all of them: a leftover or
 // a collision is an error (errors.Is fs.ErrExist), never joined. On any error everything made is removed again.
-func Create(name string, l Limits) (_ *Group, err error) {
+func Create(name string, l Limits) (*Group, error) {
+	g, err := Make(name, l)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Verify(); err != nil {
+		return nil, errors.Join(err, g.Remove(context.Background()))
+	}
+	return g, nil
+}
+
+// Make is Create for who calls Verify before anybody lives in the group.
+func Make(name string, l Limits) (_ *Group, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("create cgroup %s: %w", name, err)
@@ -222,9 +237,6 @@ func Create(name string, l Limits) (_ *Group, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.applyLocked(l, Limits{}); err != nil {
-		return nil, err
-	}
-	if err := g.verifyLocked(l, Limits{}); err != nil {
 		return nil, err
 	}
 	g.limits = l

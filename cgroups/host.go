@@ -17,7 +17,8 @@ import (
 // Mode is how the host offers cgroups. The zero value is Invalid and nothing works with it.
 type Mode int
 
-// The modes. Hybrid is v1 with a cgroup2 tree beside it that has no controllers of ours: it is used for kill and freeze only.
+// The modes. Hybrid is v1 with a cgroup2 tree beside it that has no controllers of ours: it is used for kill, freeze, what was used of
+// the processors, and devices.
 const (
 	Invalid Mode = iota
 	V1
@@ -54,6 +55,11 @@ func (h Host) lacks() error {
 		hint = "see cgroup_disable= on the kernel command line, and v1 mounts that hold it"
 	}
 	return fmt.Errorf("cgroup %s: controller %s is missing (%s)", h.Mode, strings.Join(h.Missing, ", "), hint)
+}
+
+// ofTheTree: on hybrid no group is made in this hierarchy, as the cgroup2 tree does without a controller what it is for.
+func ofTheTree(controller string) bool {
+	return controller == "cpuacct" || controller == "freezer" || controller == "devices" && prepared.Load()
 }
 
 var errNoCgroups = errors.New("no cgroup file system is mounted")

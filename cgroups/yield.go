@@ -2,7 +2,10 @@
 
 package cgroups
 
-import "time"
+import (
+	"path/filepath"
+	"time"
+)
 
 // Yield has the group's processes step back behind those of other groups in the same folder, or ends that (cpu.idle, Linux 5.15, on both
 // versions): one that doesn't yield gets the processor the moment it wakes up, and as good as all of it while it wants it.
@@ -32,8 +35,8 @@ func (g *Group) stopYielding() {
 
 // CPUTime is what the group's processes have used, of one file.
 func (g *Group) CPUTime() (time.Duration, error) {
-	if g.mode == V2 {
-		k, err := readKeys(g.file("cpu", "cpu.stat"), "usage_usec")
+	if u, ok := g.unified(); ok {
+		k, err := readKeys(filepath.Join(u.dir, "cpu.stat"), "usage_usec")
 		if err != nil {
 			return 0, err
 		}

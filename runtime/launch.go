@@ -316,7 +316,7 @@ func (l *launch) makeCgroup() (err error) {
 	limits, home := l.limits(), l.plan.Cgroup
 	limits.CPU = float64(goruntime.NumCPU())
 	l.grouping = sync.OnceValues(func() (group, error) {
-		g, err := cgroups.Create(home, limits)
+		g, err := cgroups.Make(home, limits) // the probe reads them back
 		if err != nil {
 			return nil, err // a nil group in the interface would not be nil
 		}

@@ -33,6 +33,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/cgroups"
 	"agentrun/internal/handoff"
 	"agentrun/internal/hinted"
 	"agentrun/supervisor"
@@ -137,6 +138,7 @@ func Serve(ctx context.Context, o Options) error {
 			d.node.Log.Warn("audit", "err", err)
 		}
 	}()
+	cgroups.Prepare()
 	d.pool = pool.New(pool.Options{
 		Prepare: d.prepare, Room: d.roomForOneMore, Always: d.shapes,
 		Warn: func(what string, err error) { d.node.Log.Warn(what, "err", err) },
