@@ -3,8 +3,6 @@
 package fsjail
 
 import (
-	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -103,29 +101,18 @@ type mountPoint struct {
 }
 
 func readMounts(pid int, want func(string) Closes) (*mountTable, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	table, err := mounts.ReadOf(strconv.Itoa(pid))
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	t := &mountTable{parent: map[uint64]uint64{}}
-	s := bufio.NewScanner(f)
-	for s.Scan() {
-		field := strings.Fields(s.Text())
-		if len(field) < 6 {
-			return nil, fmt.Errorf("mountinfo line %q", s.Text())
-		}
-		id, err1 := strconv.ParseUint(field[0], 10, 64)
-		parent, err2 := strconv.ParseUint(field[1], 10, 64)
-		if err := cmp.Or(err1, err2); err != nil {
-			return nil, fmt.Errorf("mountinfo line %q: %w", s.Text(), err)
-		}
-		t.parent[id] = parent
-		if at := mounts.Unescape(field[4]); slices.Contains(strings.Split(field[5], ","), "rw") && want(at) != 0 {
-			t.wanted = append(t.wanted, mountPoint{id, at, want(at)})
+	t := &mountTable{parent: make(map[uint64]uint64, len(table.Mounts))}
+	for _, m := range table.Mounts {
+		t.parent[m.ID] = m.Parent
+		if slices.Contains(m.Options, "rw") && want(m.At) != 0 {
+			t.wanted = append(t.wanted, mountPoint{m.ID, m.At, want(m.At)})
 		}
 	}
-	return t, s.Err()
+	return t, nil
 }
 
 // below says whether a mount hangs, over however many others, on another. The bound is for a table that says nonsense.

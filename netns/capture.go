@@ -3,14 +3,16 @@
 package netns
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/read"
 )
 
 // Addresses that lo gets beside 127.0.0.1 and ::1, reserved to stand for "none" (RFC 7600, RFC 9780).
@@ -100,11 +102,11 @@ func haveIPv6() (bool, error) {
 // the namespace of the thread that opens, so the host's own setting is out of reach from here. It
 // is written only where it has to be: in containers /proc/sys is often read-only.
 func enableIPv6(sysctl string) error {
-	disabled, err := os.ReadFile(sysctl)
+	disabled, err := read.Kernel(sysctl)
 	if err != nil {
 		return fmt.Errorf("is IPv6 on at lo: %w", err)
 	}
-	if bytes.Equal(bytes.TrimSpace(disabled), []byte("0")) {
+	if strings.TrimSpace(disabled) == "0" {
 		return nil
 	}
 	f, err := os.OpenFile(sysctl, os.O_WRONLY|unix.O_NOFOLLOW, 0)

@@ -20,6 +20,7 @@
 package mounts
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -60,8 +61,9 @@ type Mount struct {
 	At      string
 	Options []string // of the mount, not of its file system
 	Line    string   // as the kernel writes it
+	ID      uint64
+	Parent  uint64 // the ID of the mount it is mounted on
 
-	id     uint64
 	root   Place
 	layers []string // overlay: the folders that it is made of
 }
@@ -111,12 +113,13 @@ func parse(text string) (*Table, error) {
 			return nil, fmt.Errorf("mountinfo line %.256q", line)
 		}
 		id, err := strconv.ParseUint(field[0], 10, 64)
-		if err != nil {
+		parent, err2 := strconv.ParseUint(field[1], 10, 64)
+		if err := cmp.Or(err, err2); err != nil {
 			return nil, fmt.Errorf("mountinfo line %.256q: %w", line, err)
 		}
 		m := Mount{
 			At: Unescape(field[4]), Options: strings.Split(field[5], ","), Line: strings.TrimSuffix(line, "\n"),
-			id: id, root: Place{field[2], Unescape(field[3])},
+			ID: id, Parent: parent, root: Place{field[2], Unescape(field[3])},
 		}
 		if field[dash+1] == "overlay" {
 			m.layers = layers(Unescape(field[dash+3]))
@@ -189,7 +192,7 @@ func (t *Table) place(s Spot, nested int) ([]Place, error) {
 	for i := range t.Mounts {
 		m := &t.Mounts[i]
 		rooted = rooted || m.At == "/"
-		if m.id != s.mount {
+		if m.ID != s.mount {
 			continue
 		}
 		if !within(m.At, s.Path) {
