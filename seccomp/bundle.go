@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"os"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -238,4 +240,26 @@ func (p Program) Lets(name string) bool {
 		}
 	}
 	return true
+}
+
+// export reads the program back through a memory file: libseccomp 2.5 can write it to a descriptor only, and a pipe would need a
+// second thread for programs over 64 KiB.
+func export(f *lib.ScmpFilter) ([]byte, error) {
+	fd, err := unix.MemfdCreate("agentrun-seccomp", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make memory file for the program: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "seccomp program")
+	defer file.Close()
+	if err := f.ExportBPF(file); err != nil {
+		return nil, fmt.Errorf("export program from libseccomp: %w", err)
+	}
+	code, err := io.ReadAll(io.NewSectionReader(file, 0, maxInsns*insnSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read program from libseccomp: %w", err)
+	}
+	if len(code) == 0 || len(code)%insnSize != 0 {
+		return nil, fmt.Errorf("read program from libseccomp: %d bytes are no whole program", len(code))
+	}
+	return code, nil
 }

@@ -14,7 +14,7 @@ import (
 
 // generation is part of every cache key and stands for the code of this package. Raise it with every change that alters a
 // program or a check; TestGeneration compares a fixed filter's program and fails when that was forgotten.
-const generation = 2
+const generation = 3
 
 // cache is where programs are kept: profiles changed over years leave at most 64 behind.
 func cache(dir string) kept.Folder {
@@ -60,7 +60,7 @@ func (f Filter) key(o Options) [sha256.Size]byte {
 	for _, v := range version() {
 		e.num(uint64(v))
 	}
-	e.num(flag(o.Plain), uint64(f.Unlisted), uint64(f.UnlistedErrno), uint64(len(f.Rules)))
+	e.num(uint64(f.Unlisted), uint64(f.UnlistedErrno), uint64(len(f.Rules)))
 	for _, r := range f.Rules {
 		// The text of Why does not matter to the program, but its absence is an error that a hit must not hide.
 		e.num(uint64(r.Action), uint64(r.Errno), flag(r.IfPresent), flag(r.Why != ""))

@@ -6,15 +6,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math"
-	"os"
 	"slices"
 
-	lib "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,10 +17,6 @@ import (
 type Options struct {
 	// Arch to compile for. Zero: the native one.
 	Arch Arch
-	// Plain makes libseccomp emit a list of comparisons instead of a binary tree. The meaning is the same (tests hold the two
-	// together), and the program is shorter, but the kernel runs it once for every number when it takes it in (the constant-answer
-	// bitmap, since Linux 5.11): 0.6 ms for the list, 0.3 ms for the tree.
-	Plain bool
 }
 
 // Program is a compiled filter.
@@ -53,12 +44,10 @@ const (
 	maxInsns = 4096 // BPF_MAXINSNS
 )
 
-// Compile checks the filter and builds its program: first the calls that have conditional rules, generated here, then
-// everything else by libseccomp. libseccomp keeps no order between the rules of a call, lets a rule without conditions swallow
-// the conditional ones, and takes one comparison per argument, so first-match order cannot be put to it without splitting
-// every fallback into disjoint pieces (a refused set of three socket families makes about ninety). A head that returns before
-// libseccomp's part is reached says the same in four instructions a rule. BPF jumps are relative and forward only, so putting
-// code in front leaves libseccomp's part as it is, with its checks of the architecture and of x32 numbers.
+// Compile checks the filter and builds its program: a binary search for the number, with one leaf for all neighbours that have the same
+// answer, and one for each call that has conditions, whose rules it tries in order. libseccomp can't be asked for it: it keeps no order
+// between the rules of a call, lets a rule without conditions swallow the conditional ones, and takes one comparison per argument; and
+// its tree has a comparison and an answer for each number, twice as much for the kernel to translate at each start.
 //
 // Before the program is returned, it is run for every number and for probes of each condition against the filter's own
 // meaning; a difference is an error, not a program.
@@ -68,12 +57,7 @@ func (f Filter) Compile(o Options) (Program, error) {
 		return Program{}, fmt.Errorf("compile seccomp filter: %w", err)
 	}
 	p.known = knownNumbers(p.arch)
-	tail, err := p.libseccomp(o.Plain)
-	if err != nil {
-		return Program{}, fmt.Errorf("compile seccomp filter: %w", err)
-	}
-	head := p.head()
-	prog := Program{code: append(head, tail...)}
+	prog := Program{code: p.assemble()}
 	if prog.Len() > maxInsns {
 		return Program{}, fmt.Errorf("compile seccomp filter: %d instructions, the kernel takes %d", prog.Len(), maxInsns)
 	}
@@ -83,102 +67,66 @@ func (f Filter) Compile(o Options) (Program, error) {
 	return prog, nil
 }
 
-// conditional reports whether the head decides the call.
-func conditional(chain []step) bool { return len(chain[0].args) > 0 }
+// conditional reports whether a call's answer depends on its arguments.
+func conditional(chain []step) bool { return len(chain) > 0 && len(chain[0].args) > 0 }
 
-// libseccomp compiles the part without conditions.
-func (p *policy) libseccomp(plain bool) ([]byte, error) {
-	f, err := lib.NewFilter(libAction(p.unknown))
-	if err != nil {
-		return nil, fmt.Errorf("make libseccomp filter: %w", err)
-	}
-	defer f.Release()
-	native, err := lib.GetNativeArch()
-	if err != nil {
-		return nil, fmt.Errorf("ask libseccomp for the native architecture: %w", err)
-	}
-	if native != p.arch.lib {
-		if err := errors.Join(f.AddArch(p.arch.lib), f.RemoveArch(native)); err != nil {
-			return nil, fmt.Errorf("set architecture %s: %w", p.arch.name, err)
-		}
-	}
-	if err := f.SetBadArchAction(libAction(p.foreign)); err != nil {
-		return nil, fmt.Errorf("set action for foreign architectures: %w", err)
-	}
-	if !plain {
-		if err := f.SetOptimize(2); err != nil {
-			return nil, fmt.Errorf("ask for a binary tree: %w", err)
-		}
-	}
-	add := func(nr int, ret uint32) error {
-		if ret == p.unknown {
-			return nil // the default already; libseccomp refuses a rule that repeats it
-		}
-		call := lib.ScmpSyscall(nr)
-		if native != p.arch.lib {
-			// libseccomp reads the number as one of the machine it runs on and translates it by name.
-			name, err := call.GetNameByArch(p.arch.lib)
-			if err != nil {
-				return fmt.Errorf("translate system call %d of %s: %w", nr, p.arch.name, err)
-			}
-			if call, err = lib.GetSyscallFromName(name); err != nil {
-				return fmt.Errorf("translate system call %s of %s: %w", name, p.arch.name, err)
-			}
-		}
-		if err := f.AddRule(call, libAction(ret)); err != nil {
-			return fmt.Errorf("add rule for system call %d: %w", nr, err)
-		}
-		return nil
-	}
-	for nr := range p.known {
-		var err error
-		if chain := p.steps[nr]; len(chain) == 0 {
-			if p.known[nr] {
-				err = add(nr, p.unlisted)
-			}
-		} else if !conditional(chain) {
-			err = add(nr, chain[0].ret)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return export(f)
+// assemble is the whole program.
+func (p *policy) assemble() []byte {
+	b := &builder{}
+	b.emit(opLoad, 0, 0, offArch)
+	b.emit(opJeq, 1, 0, p.arch.audit)
+	b.emit(opRet, 0, 0, p.foreign)
+	b.emit(opLoad, 0, 0, offNR)
+	return assemble(append(b.code, search(p.leaves())...))
 }
 
-func libAction(ret uint32) lib.ScmpAction {
-	switch ret & unix.SECCOMP_RET_ACTION_FULL {
-	case unix.SECCOMP_RET_ALLOW:
-		return lib.ActAllow
-	case unix.SECCOMP_RET_USER_NOTIF:
-		return lib.ActNotify
-	case unix.SECCOMP_RET_ERRNO:
-		return lib.ActErrno.SetReturnCode(int16(ret & unix.SECCOMP_RET_DATA))
-	default:
-		return lib.ActKillProcess
-	}
+// leaf is what is decided for a number and for those up to the next leaf's.
+type leaf struct {
+	from uint32
+	code []unix.SockFilter
 }
 
-// export reads the program back through a memory file: libseccomp 2.5 can write it to a descriptor only, and a pipe would need a
-// second thread for programs over 64 KiB.
-func export(f *lib.ScmpFilter) ([]byte, error) {
-	fd, err := unix.MemfdCreate("agentrun-seccomp", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make memory file for the program: %w", err)
+// leaves are in order, and begin at 0.
+func (p *policy) leaves() (list []leaf) {
+	answered := false // by the leaf before, without a look at arguments
+	add := func(from, ret uint32) {
+		if answered && list[len(list)-1].code[0].K == ret {
+			return
+		}
+		list, answered = append(list, leaf{from, []unix.SockFilter{{Code: opRet, K: ret}}}), true
 	}
-	file := os.NewFile(uintptr(fd), "seccomp program")
-	defer file.Close()
-	if err := f.ExportBPF(file); err != nil {
-		return nil, fmt.Errorf("export program from libseccomp: %w", err)
+	for nr := range uint32(maxNumber) {
+		d := Data{NR: nr, Arch: p.arch.audit}
+		if chain := p.steps[int(nr)]; conditional(chain) {
+			b := &builder{}
+			b.chain(chain, p.unlisted)
+			list, answered = append(list, leaf{nr, b.code}), false
+		} else {
+			add(nr, p.decide(d))
+		}
 	}
-	code, err := io.ReadAll(io.NewSectionReader(file, 0, maxInsns*insnSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read program from libseccomp: %w", err)
+	add(maxNumber, p.unknown)
+	if p.arch.x32 { // by the bit alone, and -1 is a tracer's
+		add(x32Bit, p.foreign)
+		add(2*x32Bit, p.unknown)
+		add(3*x32Bit, p.foreign)
+		add(math.MaxUint32, p.unknown)
 	}
-	if len(code) == 0 || len(code)%insnSize != 0 {
-		return nil, fmt.Errorf("read program from libseccomp: %d bytes are no whole program", len(code))
+	return list
+}
+
+// search finds the leaf of the number that was loaded. A conditional jump reaches 255 instructions, an unconditional one everything.
+func search(list []leaf) []unix.SockFilter {
+	if len(list) == 1 {
+		return list[0].code
 	}
-	return code, nil
+	mid := len(list) / 2
+	low, high := search(list[:mid]), search(list[mid:])
+	code := []unix.SockFilter{{Code: opJge, K: list[mid].from, Jt: uint8(len(low))}} //nolint:gosec // or else, as follows
+	if len(low) > math.MaxUint8 {
+		code = []unix.SockFilter{{Code: opJge, K: list[mid].from, Jf: 1}, {Code: opJump, K: uint32(len(low))}} //nolint:gosec // 4096 at most
+	}
+	return slices.Concat(code, low, high)
 }
 
 // Instructions the kernel takes in a seccomp filter (seccomp_check_filter in kernel/seccomp.c takes a few more).
@@ -189,6 +137,7 @@ const (
 	opJeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	opJgt  = unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K
 	opJge  = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+	opJset = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
 	opRet  = unix.BPF_RET | unix.BPF_K
 )
 
@@ -199,10 +148,10 @@ const (
 	offArgs = 16
 )
 
-// builder emits instructions. A conditional jump reaches 255 instructions and is only used within one rule; between
-// rules and calls the unconditional jump (32 bits) is used.
+// builder emits the rules of one call. A conditional jump reaches 255 instructions and is only used within one rule.
 type builder struct {
 	code []unix.SockFilter
+	word uint32 // offset of what is loaded, however it was come to here; 0, as the number's is: something else
 	// fail and done are conditional jumps waiting for their target: the end of the rule, and the end of the condition.
 	fail, done []jump
 }
@@ -210,6 +159,7 @@ type builder struct {
 type jump struct {
 	at     int
 	onTrue bool
+	word   uint32
 }
 
 func (b *builder) emit(code uint16, jt, jf uint8, k uint32) int {
@@ -220,6 +170,9 @@ func (b *builder) emit(code uint16, jt, jf uint8, k uint32) int {
 // land points the waiting jumps at the next instruction.
 func (b *builder) land(js []jump) []jump {
 	for _, j := range js {
+		if b.word != j.word {
+			b.word = 0
+		}
 		d := uint8(len(b.code) - j.at - 1)
 		if j.onTrue {
 			b.code[j.at].Jt = d
@@ -228,33 +181,6 @@ func (b *builder) land(js []jump) []jump {
 		}
 	}
 	return js[:0]
-}
-
-// landFar points an unconditional jump at the next instruction.
-func (b *builder) landFar(at int) { b.code[at].K = uint32(len(b.code) - at - 1) }
-
-// head emits the code for calls with conditional rules; every other call falls through to its end.
-func (p *policy) head() []byte {
-	var nrs []int
-	for _, nr := range slices.Sorted(maps.Keys(p.steps)) {
-		if conditional(p.steps[nr]) {
-			nrs = append(nrs, nr)
-		}
-	}
-	if len(nrs) == 0 {
-		return nil
-	}
-	b := &builder{}
-	var exits []int
-	b.emit(opLoad, 0, 0, offArch)
-	b.emit(opJeq, 1, 0, p.arch.audit)
-	exits = append(exits, b.emit(opJump, 0, 0, 0)) // foreign: libseccomp's part decides
-	b.emit(opLoad, 0, 0, offNR)
-	b.dispatch(p, nrs, &exits)
-	for _, at := range exits {
-		b.landFar(at)
-	}
-	return assemble(b.code)
 }
 
 // assemble writes instructions as the kernel reads them.
@@ -268,22 +194,6 @@ func assemble(code []unix.SockFilter) []byte {
 	return out
 }
 
-// dispatch emits a binary search over the sorted numbers. x32 numbers are larger than all of them and leave by an exit.
-func (b *builder) dispatch(p *policy, nrs []int, exits *[]int) {
-	if len(nrs) == 1 {
-		b.emit(opJeq, 1, 0, uint32(nrs[0]))
-		*exits = append(*exits, b.emit(opJump, 0, 0, 0))
-		b.chain(p.steps[nrs[0]], p.unlisted)
-		return
-	}
-	mid := len(nrs) / 2
-	b.emit(opJge, 0, 1, uint32(nrs[mid]))
-	right := b.emit(opJump, 0, 0, 0)
-	b.dispatch(p, nrs[:mid], exits)
-	b.landFar(right)
-	b.dispatch(p, nrs[mid:], exits)
-}
-
 // chain emits the rules of one call in order; it always returns.
 func (b *builder) chain(chain []step, unlisted uint32) {
 	for _, s := range chain {
@@ -294,6 +204,7 @@ func (b *builder) chain(chain []step, unlisted uint32) {
 		if len(s.args) == 0 {
 			return
 		}
+		b.word = b.fail[0].word // nothing falls through
 		b.fail = b.land(b.fail)
 	}
 	b.emit(opRet, 0, 0, unlisted)
@@ -306,18 +217,27 @@ func (b *builder) cond(c cond) {
 		if mask == 0 {
 			return
 		}
-		b.emit(opLoad, 0, 0, off)
-		if mask != math.MaxUint32 {
-			b.emit(opAnd, 0, 0, mask)
+		if b.word != off {
+			b.emit(opLoad, 0, 0, off)
 		}
-		at := b.emit(opJeq, 0, 0, value)
+		b.word = off
+		code, equal := uint16(opJeq), true // whether the jump's condition is that it is equal
+		switch {
+		case mask == math.MaxUint32:
+		case value == 0 || value == mask && mask&(mask-1) == 0:
+			code, equal, value = opJset, value != 0, mask
+		default:
+			b.emit(opAnd, 0, 0, mask)
+			b.word = 0
+		}
+		at := b.emit(code, 0, 0, value)
 		switch {
 		case !c.differs:
-			b.fail = append(b.fail, jump{at, false})
+			b.fail = append(b.fail, jump{at, !equal, b.word})
 		case last:
-			b.fail = append(b.fail, jump{at, true})
+			b.fail = append(b.fail, jump{at, equal, b.word})
 		default:
-			b.done = append(b.done, jump{at, false})
+			b.done = append(b.done, jump{at, !equal, b.word})
 		}
 	}
 	half(lo+4, uint32(c.mask>>32), uint32(c.value>>32), uint32(c.mask) == 0)
@@ -334,7 +254,7 @@ func (p *policy) verify(prog Program) error {
 			return fmt.Errorf("check program: %w", err)
 		}
 		if want := p.decide(d); got != want {
-			return fmt.Errorf("check program: system call %d%v of architecture %#x gives %#x, the filter says %#x (a bug in agentrun or libseccomp)",
+			return fmt.Errorf("check program: system call %d%v of architecture %#x gives %#x, the filter says %#x (a bug in agentrun)",
 				int32(d.NR), d.Args, d.Arch, got, want)
 		}
 		return nil

@@ -5,8 +5,6 @@ package seccomp
 import (
 	"encoding/binary"
 	"fmt"
-
-	"golang.org/x/sys/unix"
 )
 
 // Data is what a filter sees of a call (struct seccomp_data without the instruction pointer, which no rule reads).
@@ -49,7 +47,7 @@ func (p Program) Run(d Data) (uint32, error) {
 			cond = acc > k
 		case opJge:
 			cond = acc >= k
-		case unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K:
+		case opJset:
 			cond = acc&k != 0
 		default:
 			return 0, fmt.Errorf("instruction %d has unknown code %#x", pc, code)

@@ -622,9 +622,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 // What the kernel spends on taking a program in: it runs it once per system call number to find the constant answers.
 func BenchmarkInstall(b *testing.B) {
 	f := realistic(b)
-	for _, plain := range []bool{false, true} {
-		p := compile(b, f, Options{Plain: plain})
-		b.Run(fmt.Sprintf("plain=%v", plain), func(b *testing.B) {
+	for name, p := range map[string]Program{"ours": compile(b, f, Options{}), "libseccomp's, without conditions": byLibrary(b, f, Native)} {
+		b.Run(name, func(b *testing.B) {
 			var took time.Duration
 			for range b.N {
 				done := make(chan error)
