@@ -274,6 +274,7 @@ func (p *policy) verify(prog Program) error {
 		{NR: 0, Arch: unix.AUDIT_ARCH_I386}, {NR: 11, Arch: unix.AUDIT_ARCH_I386}, {NR: 11, Arch: unix.AUDIT_ARCH_ARM},
 		{NR: x32Bit, Arch: p.arch.audit}, {NR: x32Bit | 520, Arch: p.arch.audit}, {NR: ^uint32(1), Arch: p.arch.audit},
 		{NR: ^uint32(0), Arch: p.arch.audit}, {NR: maxNumber, Arch: p.arch.audit}, {NR: 0x3fffffff, Arch: p.arch.audit},
+		{NR: 2 * x32Bit, Arch: p.arch.audit}, {NR: 3*x32Bit - 1, Arch: p.arch.audit}, {NR: 3 * x32Bit, Arch: p.arch.audit},
 	} {
 		if err := check(d); err != nil {
 			return err

@@ -150,6 +150,7 @@ func TestDefaults(t *testing.T) {
 				{"younger than libseccomp", a.audit, 462, nil, unknown},
 				{"no such number", a.audit, 599, nil, unknown},
 				{"no such number", a.audit, 0x3fffffff, nil, unknown},
+				{"no such number, and no bit of x32's", a.audit, 2*x32Bit + nr("read"), nil, unknown},
 				{"a tracer's skip", a.audit, -1, nil, unknown},
 				{"i386", unix.AUDIT_ARCH_I386, 3, nil, foreign},
 				{"arm", unix.AUDIT_ARCH_ARM, 3, nil, foreign},
@@ -161,7 +162,7 @@ func TestDefaults(t *testing.T) {
 				}
 			}
 			if a.arch == AMD64 {
-				for _, n := range []int{x32Bit, x32Bit | nr("read"), x32Bit | nr("socket"), x32Bit | 520, -2} {
+				for _, n := range []int{x32Bit, x32Bit | nr("read"), x32Bit | nr("socket"), x32Bit | 520, 2*x32Bit - 1, 3 * x32Bit, -2} {
 					if got := run(t, p, a.audit, n, unix.AF_UNIX); got != foreign {
 						t.Errorf("x32 number %#x: got %#x, want %#x", uint32(n), got, foreign)
 					}
