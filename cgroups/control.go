@@ -71,8 +71,8 @@ func (g *Group) freeze(ctx context.Context) error {
 	if g.mode == V2 {
 		return nil
 	}
-	// On hybrid somebody may have moved a process out of the cgroup2 tree, which no agent can: then the group isn't frozen. What is cannot
-	// fork, so this check is not racy for what it finds.
+	// On hybrid somebody may have moved a process out of the cgroup2 tree, which no agent can: then the group isn't frozen. What is frozen
+	// can't fork, so this check is not racy for what it finds.
 	now, err := g.census()
 	if err != nil {
 		return err

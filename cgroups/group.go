@@ -168,7 +168,11 @@ func Create(name string, l Limits) (*Group, error) {
 		return nil, err
 	}
 	if err := g.Verify(); err != nil {
-		return nil, errors.Join(err, g.Remove(context.Background()))
+		err = fmt.Errorf("create cgroup %s: %w", name, errors.Join(err, g.Remove(context.Background())))
+		if !g.nested() {
+			_, _ = RemoveParentIfEmpty(path.Dir(name))
+		}
+		return nil, err
 	}
 	return g, nil
 }

@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := table.Mounts[1]; m.ID != 23 || m.At != "/var lib" || m.root != (Place{"0:30", "/@var"}) || m.layers != nil {
+	if m := table.Mounts[1]; m.ID != 23 || m.Parent != 22 || m.At != "/var lib" || m.root != (Place{"0:30", "/@var"}) || m.layers != nil {
 		t.Errorf("got %+v", m)
 	}
 	for i, want := range map[int]string{2: "/l1 /l 2 /up", 3: "/l3 /data"} {
