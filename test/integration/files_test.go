@@ -465,8 +465,10 @@ func TestM23WatchIsBounded(t *testing.T) {
 		return slices.Contains(w.all, "created /workspace/big/"+name+"/")
 	})
 	w.mu.Lock()
-	if len(w.all) > 9000 {
-		t.Errorf("%d changes were told", len(w.all))
+	// Our marks, of which a slow machine takes many, are none of the agent's 9001.
+	told := slices.DeleteFunc(slices.Clone(w.all), func(c string) bool { return strings.Contains(c, "/big/mark") })
+	if len(told) > 9000 {
+		t.Errorf("%d changes were told", len(told))
 	}
 	w.mu.Unlock()
 	leave()
