@@ -89,8 +89,23 @@ func Prepare() {
 
 var prepared atomic.Bool
 
-// deviceFilter decides by struct bpf_cgroup_dev_ctx (linux/bpf.h): {access_type: access << 16 | type, major, minor}. It stays loaded.
-var deviceFilter = sync.OnceValues(func() (*ebpf.Program, error) {
+var loaded struct {
+	mu     sync.Mutex
+	filter *ebpf.Program
+}
+
+// deviceFilter stays loaded. What fails once is tried again.
+func deviceFilter() (_ *ebpf.Program, err error) {
+	loaded.mu.Lock()
+	defer loaded.mu.Unlock()
+	if loaded.filter == nil {
+		loaded.filter, err = loadDeviceFilter()
+	}
+	return loaded.filter, err
+}
+
+// loadDeviceFilter has a filter that decides by struct bpf_cgroup_dev_ctx (linux/bpf.h): {access_type: access << 16 | type, major, minor}.
+func loadDeviceFilter() (*ebpf.Program, error) {
 	const (
 		access, major, minor = 0, 4, 8
 		char                 = 2 // BPF_DEVCG_DEV_CHAR
@@ -118,7 +133,7 @@ var deviceFilter = sync.OnceValues(func() (*ebpf.Program, error) {
 	}
 	list = append(list, asm.Mov.Imm(asm.R0, 0).WithSymbol("no"), asm.Return())
 	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "agentrun_dev", Type: ebpf.CGroupDevice, License: "Apache-2.0", Instructions: list})
-})
+}
 
 // limitDevicesV2 attaches the filter to a group of the cgroup2 tree; it goes with that.
 func limitDevicesV2(dir string) error {

@@ -204,7 +204,7 @@ func (b *builder) chain(chain []step, unlisted uint32) {
 		if len(s.args) == 0 {
 			return
 		}
-		b.word = b.fail[0].word // nothing falls through
+		b.word = b.fail[0].word // nothing falls through, and each condition can fail: its mask selects something
 		b.fail = b.land(b.fail)
 	}
 	b.emit(opRet, 0, 0, unlisted)
