@@ -61,6 +61,7 @@ func (g *Group) freeze(ctx context.Context) error {
 	if f == "" {
 		return g.freezeV1(ctx)
 	}
+	u, _ := g.unified()
 	if err := writeFile(f, "1"); err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func (g *Group) freeze(ctx context.Context) error {
 		g.frozen.Store(&now)
 		return nil
 	}
-	return fmt.Errorf("not in the cgroup2 tree: processes %v", now.outside)
+	return fmt.Errorf("processes %v were moved out of the cgroup2 tree: kill the run, or write them back to %s", now.outside, filepath.Join(u.dir, "cgroup.procs"))
 }
 
 // freezeV1 asks and reads back. A FREEZING that does not become FROZEN may be processes that wait for each other in an order that the v1
