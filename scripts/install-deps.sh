@@ -31,6 +31,7 @@ test)
 		squid tinyproxy-bin                                            # proxies to compare with
 		shellcheck
 		python3-pytest                                                 # of the programs that agents use all day
+		podman                                                         # an engine that isn't ours reads our images
 	)
 	# Another Node.js, from a source the machine already has, is as good as Debian's.
 	[[ -x /usr/bin/node || -x /usr/local/bin/node ]] || packages+=(nodejs)

@@ -246,7 +246,7 @@ step_vm() {
 }
 
 guest_vm() {
-	guest vm test/vm/run.sh --payload "$out/payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-2600}" --silence "${AGENTRUN_VM_SILENCE:-420}" \
+	guest vm test/vm/run.sh --payload "$out/payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-3900}" --silence "${AGENTRUN_VM_SILENCE:-420}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
 		--env AGENTRUN_VM_RUN="${AGENTRUN_VM_RUN:-}" --env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}" \
 		-- bash suite.sh

@@ -207,7 +207,7 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 	var counts [passed + 1]int
 	sums := map[string]*[passed + 1]int{}
 	var pkgs []string
-	var rows, never [][]string
+	var rows, wrong, never [][]string
 	alike := map[int]int{} // by row: how many further leaves it stands for
 	for _, i := range t.leaves() {
 		if sums[i.pkg] == nil {
@@ -217,6 +217,9 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 		m := t.merged(i)
 		sums[i.pkg][m]++
 		row, plain := t.row(i)
+		if m == failed {
+			wrong = append(wrong, row)
+		}
 		if m == skipped && mustRun {
 			m = failed
 			never = append(never, row)
@@ -257,6 +260,14 @@ func (t *table) print(out io.Writer, mustRun bool, steps []string) error {
 		t.notes = append(t.notes, "step failed: "+s)
 	}
 	counts[failed] += len(steps)
+	// Once more at the end, which is all that some logs keep.
+	for _, row := range wrong {
+		note := "failed: " + row[0]
+		for n, p := range t.platforms {
+			note += fmt.Sprintf(", %s: %s", p, row[n+1])
+		}
+		t.notes = append(t.notes, note)
+	}
 	for _, row := range never {
 		t.notes = append(t.notes, "never ran on any platform: "+row[0]+": "+row[len(row)-1])
 	}

@@ -88,12 +88,13 @@ func TestReport(t *testing.T) {
 			host: []string{stream(p, "run A", "pass A", "pass .")},
 			vm:   []string{stream(p, "run A", "fail A", "fail .")},
 			last: "0 passed, 1 failed, 0 skipped", fails: true,
+			has: []string{"failed: A, host: ran, vm: FAILED"},
 		},
 		{
 			name: "a test that never ended is a failure",
 			host: []string{stream(p, "run A", "pass A", "run B", "fail .")},
 			last: "1 passed, 1 failed, 0 skipped", fails: true,
-			has: []string{"did not end"},
+			has: []string{"failed: B, host: did not end"},
 		},
 		{
 			name: "a package that fails after its tests is a failure",
