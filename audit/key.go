@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
@@ -54,12 +55,20 @@ func (k *SigningKey) Open(signed []byte) (text string, err error) {
 	return n.Text, nil
 }
 
-// Warm makes the tables that a process' first signature and first look at one wait for, a millisecond of one processor. Nothing but time
-// depends on it.
-var Warm = sync.OnceFunc(func() {
-	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-	ed25519.Verify(key.Public().(ed25519.PublicKey), nil, make([]byte, ed25519.SignatureSize))
-})
+// made is the text of a note that this key has signed, and signs in the same way again: Ed25519 does (RFC 8032, 5.1.6). It says no to
+// what another program's signature of the same key may be, which Open reads; unlike that, it needs no tables but those of signing.
+func (k *SigningKey) made(signed []byte) (text string, ok bool) {
+	end := bytes.LastIndex(signed, []byte("\n\n"))
+	if end < 0 {
+		return "", false
+	}
+	text = string(signed[:end+1])
+	again, err := k.Sign(text)
+	return text, err == nil && bytes.Equal(again, signed)
+}
+
+// Warm makes the tables that a process' first signature waits for, a millisecond of one processor. Nothing but time depends on it.
+var Warm = sync.OnceFunc(func() { ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)) })
 
 // LoadKey reads the key of checkpoints beneath dir, as LoadNamedKey.
 func LoadKey(dir string) (*SigningKey, error) { return LoadNamedKey(dir, auditKey) }

@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -95,5 +96,55 @@ func TestH26KeyModes(t *testing.T) {
 	os.Symlink(other, file)
 	if _, err := LoadKey(dir); err == nil {
 		t.Error("a link is a key")
+	}
+}
+
+func TestH26OwnNotesAreKnownAgain(t *testing.T) {
+	key := func() *SigningKey {
+		k, _, err := LoadOrCreateKey(filepath.Join(t.TempDir(), "keys"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	ours, theirs := key(), key()
+	k := Checkpoints{Key: ours}
+	signed, c, err := k.sign(Checkpoint{Chain: NodeChain, Size: 3, File: 1, Offset: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, ok := ours.made(signed); !ok || text != c.text() {
+		t.Errorf("made: %q, %t", text, ok)
+	}
+	if got, err := k.open(signed); err != nil || got != c {
+		t.Errorf("opened: %+v, %v", got, err)
+	}
+	// What isn't what the key would sign is left to the signature's own check.
+	other, _, err := (&Checkpoints{Key: theirs}).sign(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := bytes.Cut(other, []byte("\n\n"))
+	both := append(bytes.Clone(signed), line...)
+	if _, ok := ours.made(both); ok {
+		t.Error("a note with another signature is taken for one of our making")
+	}
+	if got, err := k.open(both); err != nil || got != c {
+		t.Errorf("with another signature: %+v, %v", got, err)
+	}
+	for i := range signed {
+		bad := bytes.Clone(signed)
+		bad[i] ^= 1
+		if _, ok := ours.made(bad); ok {
+			t.Errorf("byte %d changed: taken for ours", i)
+		}
+		if _, err := k.open(bad); !errors.Is(err, ErrBadSignature) {
+			t.Errorf("byte %d changed: %v", i, err)
+		}
+	}
+	for name, bad := range map[string][]byte{"another key": other, "nothing": nil, "no text": []byte("\n\n"), "text alone": []byte(c.text())} {
+		if _, err := k.open(bad); !errors.Is(err, ErrBadSignature) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
