@@ -4,13 +4,9 @@ package runtime
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -181,7 +177,6 @@ func NewPlan(s Spec) (*Plan, error) {
 	for _, st := range steps {
 		p.Steps = append(p.Steps, PlanStep{st.name, st.why})
 	}
-	go learnPlan()
 	p.ProfileSum = s.Profile.Digest()
 	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
 	// privilege to be told.
@@ -202,23 +197,22 @@ func NewPlan(s Spec) (*Plan, error) {
 	if err := p.planBundle(s.Seccomp); err != nil {
 		return nil, err
 	}
-	return p, p.sum()
+	p.Digest = p.sum()
+	return p, nil
 }
 
-// learnPlan has the types of a plan looked at for sum, which takes a process' first half a millisecond.
-var learnPlan = sync.OnceFunc(func() { _ = new(Plan).sum() })
-
-// sum digests the plan without what differs between two runs of the same thing.
-func (p *Plan) sum() error {
+// sum digests the plan without what differs between two runs of the same thing, and without what its files hold.
+func (p *Plan) sum() string {
 	c := *p
 	c.ID, c.Parent, c.Cgroup, c.Digest = "", "", "", ""
-	b, err := json.Marshal(&c)
-	if err != nil {
-		return fmt.Errorf("digest the plan: %w", err)
+	d := digestText{buf: make([]byte, 0, 16<<10)}
+	d.plan(c)
+	d.number(uint64(len(p.Entries)))
+	for _, e := range p.Entries {
+		e.Content = ""
+		d.entry(&e)
 	}
-	h := sha256.Sum256(b)
-	p.Digest = hex.EncodeToString(h[:])
-	return nil
+	return d.sum()
 }
 
 // ElevatableNow is Elevatable for one ring, with a look at what would be opened for writing. A private writable root can't be given to a

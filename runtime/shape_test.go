@@ -197,13 +197,7 @@ func TestShapeKeyCountsEveryField(t *testing.T) {
 	base := func() *Plan {
 		return &Plan{Entries: []fsjail.Entry{{Kind: fsjail.Dir, Target: "/d", Owner: &fsjail.Owner{UID: 1, GID: 2}}}}
 	}
-	key := func(p *Plan) string {
-		k, err := p.shapeKey()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return k
-	}
+	key := (*Plan).shapeKey
 	seen := map[string]string{key(base()): "nothing"}
 	count := func(name string, p *Plan) {
 		k := key(p)
@@ -267,8 +261,10 @@ func change(t *testing.T, v reflect.Value) {
 		v.SetBool(!v.Bool())
 	case reflect.Int, reflect.Int64:
 		v.SetInt(v.Int() + 1)
-	case reflect.Uint32, reflect.Uint64:
+	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(v.Uint() + 1)
+	case reflect.Float64:
+		v.SetFloat(v.Float() + 1)
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 	case reflect.Slice:
@@ -277,5 +273,76 @@ func change(t *testing.T, v reflect.Value) {
 		change(t, v.Field(0))
 	default:
 		t.Fatalf("a field of kind %s: say here how it is changed", v.Kind())
+	}
+}
+
+// H-27: what a run is on record by. Each value of a plan is in it, whatever a plan gets for fields, but for what differs between two runs
+// of the same thing and for the text of files.
+func TestPlanDigestCountsEveryField(t *testing.T) {
+	full := func() *Plan {
+		p := new(Plan)
+		fill(t, reflect.ValueOf(p).Elem())
+		return p
+	}
+	outside := map[string]bool{"Plan.ID": true, "Plan.Parent": true, "Plan.Cgroup": true, "Plan.Digest": true, "Plan.Entries.Content": true}
+	want := full().sum()
+	if again := full().sum(); again != want {
+		t.Fatalf("the same plan: %s and %s", want, again)
+	}
+	seen := map[string]string{want: "nothing"}
+	n := 0
+	var each func(path string, at func(*Plan) reflect.Value)
+	each = func(path string, at func(*Plan) reflect.Value) {
+		v := at(full())
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				if f := v.Type().Field(i); f.IsExported() {
+					each(path+"."+f.Name, func(p *Plan) reflect.Value { return at(p).Field(i) })
+				}
+			}
+			return
+		case reflect.Pointer:
+			each(path, func(p *Plan) reflect.Value { return at(p).Elem() })
+		case reflect.Slice:
+			each(path, func(p *Plan) reflect.Value { return at(p).Index(0) })
+		}
+		p := full()
+		if v = at(p); v.Kind() == reflect.Pointer {
+			v.SetZero()
+		} else {
+			change(t, v)
+		}
+		n++
+		digest := p.sum()
+		if other, ok := seen[digest]; ok != outside[path] {
+			t.Errorf("%s: the digest of %q", path, other)
+		} else if !ok {
+			seen[digest] = path
+		}
+	}
+	each("Plan", func(p *Plan) reflect.Value { return reflect.ValueOf(p).Elem() })
+	if n < 100 {
+		t.Errorf("%d values changed", n)
+	}
+}
+
+// fill gives every exported field below v a value that isn't its zero.
+func fill(t *testing.T, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(t, v.Field(i))
+			}
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(t, v.Index(0))
+	default:
+		change(t, v)
 	}
 }

@@ -4,6 +4,7 @@ package supervisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -398,12 +399,16 @@ func (s *run) launch() error {
 	s.live.Follow(&opt)
 	opt.OnEvent = s.warned(opt.OnEvent)
 	opt.Signals = s.heard(s.signals()) // before there is anything that dying of one would leave
+	go learnStatus()                   // the run's end would wait for it
 	status := runtime.Run(s.ctx, plan, opt)
 	s.sumUp(&status)
 	s.live.Over(status)
 	s.status = &status
 	return nil
 }
+
+// learnStatus has encoding/json look at the types of an account, which takes a process' first a quarter of a millisecond.
+var learnStatus = sync.OnceFunc(func() { _, _ = json.Marshal(runtime.Status{}) })
 
 // wrote tells the session what the run has left in the workspace that its participants share (H-32).
 func (s *run) wrote(began time.Time, files []runtime.FileWrite, more bool) []string {

@@ -43,7 +43,8 @@ type Place struct {
 func (p Place) Within(dir Place) bool { return p.device == dir.device && within(dir.path, p.path) }
 
 func within(dir, path string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/') || dir == "/"
 }
 
 // Overlap says whether any of a is, holds or lies in any of b.

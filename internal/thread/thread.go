@@ -32,16 +32,16 @@ func Throwaway(fn func()) {
 			return
 		}
 		defer close(done) // also if fn calls Goexit, as t.Fatal does
-		grow()
+		Grow()
 		fn()
 	}()
 	<-done
 }
 
-// grow makes the goroutine's stack as large as a launch needs it: at once, and not in four steps with a copy each.
+// Grow makes the goroutine's stack as large as a launch needs it: at once, and not in four steps with a copy each.
 //
 //go:noinline
-func grow() {
+func Grow() {
 	var room [24 << 10]byte
 	goruntime.KeepAlive(&room)
 }
