@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -166,8 +168,8 @@ func (k *Checkpoints) Write(logs, chain string) ([]byte, Checkpoint, error) {
 		}
 	}
 	keep := func() error {
-		if k.Heads == nil || known != nil && known.Size >= s.Size {
-			return nil
+		if err := s.synced(); err != nil || k.Heads == nil || known != nil && known.Size >= s.Size {
+			return err
 		}
 		return k.Heads.Keep(chain, Head{Size: s.Size, Hash: s.Hash}, false)
 	}
@@ -182,7 +184,7 @@ func (k *Checkpoints) Write(logs, chain string) ([]byte, Checkpoint, error) {
 	}
 	signed, c, err := k.sign(s.Checkpoint)
 	if err == nil {
-		signed, c, err = k.store(signed, c, false)
+		signed, c, err = k.store(signed, c, replaces{note: last, of: old}, s.synced)
 	}
 	if err != nil && old.Size == 0 {
 		return nil, Checkpoint{}, err
@@ -202,7 +204,15 @@ func (k *Checkpoints) sign(c Checkpoint) ([]byte, Checkpoint, error) {
 
 // last gives the stored checkpoint, the zero one if there is none.
 func (k *Checkpoints) last(chain string) ([]byte, Checkpoint, error) {
+	return k.lastBut(replaces{}, chain)
+}
+
+// lastBut is last for who has read r already.
+func (k *Checkpoints) lastBut(r replaces, chain string) ([]byte, Checkpoint, error) {
 	signed, err := ReadCheckpoint(k.Dir, chain)
+	if err == nil && len(signed) > 0 && bytes.Equal(signed, r.note) {
+		return signed, r.of, nil
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Checkpoint{Chain: chain}, nil
 	}
@@ -235,7 +245,8 @@ func (k *Checkpoints) open(signed []byte) (Checkpoint, error) {
 // stand is where a sound chain ends, not signed yet.
 type stand struct {
 	Checkpoint
-	vouched bool // among the entries that were read is one that a signature follows
+	vouched bool         // among the entries that were read is one that a signature follows
+	synced  func() error // waits for all of them to be on disk
 }
 
 // advance verifies from the old checkpoint to the end, and all of it if something is odd: that report is the exact one.
@@ -251,6 +262,7 @@ func advance(logs, chain string, old Checkpoint, opt VerifyOptions) (stand, erro
 	if err == nil {
 		defer f.close()
 		if s, ok, err := f.since(old, known); err != nil || ok {
+			s.synced = f.syncing(s.File)
 			return s, err
 		}
 	}
@@ -309,7 +321,7 @@ func (f *folder) since(old Checkpoint, known Head) (stand, bool, error) {
 		end = spans[len(spans)-2]
 	}
 	c := Checkpoint{Chain: old.Chain, Size: report.Entries, Hash: report.Head, File: end.number, Offset: end.to}
-	return stand{c, v.vouched != nil}, true, f.syncFile(end.number)
+	return stand{Checkpoint: c, vouched: v.vouched != nil}, true, nil
 }
 
 func errNothing(r *Report) error {
@@ -335,22 +347,35 @@ func (f *folder) entryBefore(c Checkpoint) (Entry, error) {
 	return t.last, nil
 }
 
-// syncFile is for entries that their writers have not synced yet: a checkpoint over entries that the power takes away
-// would accuse a chain that nobody touched.
-func (f *folder) syncFile(n int) error {
+// syncing begins to put on disk what its writers have not synced yet, and returns what waits for it: a checkpoint over entries that the
+// power takes away would accuse a chain that nobody touched.
+func (f *folder) syncing(n int) (wait func() error) {
 	fd, err := f.open(fileName(n), unix.O_RDONLY)
 	if err != nil {
-		return err
+		return func() error { return err }
 	}
-	defer unix.Close(fd)
-	if _, err := retry(func() (int, error) { return 0, unix.Fdatasync(fd) }); err != nil {
-		return f.error("sync", fileName(n), err)
-	}
-	return nil
+	done := make(chan error, 1)
+	go func() {
+		defer unix.Close(fd)
+		_, err := retry(func() (int, error) { return 0, unix.Fdatasync(fd) })
+		if err != nil {
+			err = f.error("sync", fileName(n), err)
+		}
+		done <- err
+	}()
+	return sync.OnceValue(func() error { return <-done })
 }
 
-// store replaces the note of the chain, unless another process has stored one over more entries; with anew, always.
-func (k *Checkpoints) store(signed []byte, c Checkpoint, anew bool) ([]byte, Checkpoint, error) {
+// replaces is which note a new one follows.
+type replaces struct {
+	note []byte     // as it was read
+	of   Checkpoint // of it
+	any  bool       // whatever is there now
+}
+
+// store replaces the note of the chain, unless another process has stored one over more entries. The new one is written while synced waits
+// for the entries, and has its name after that.
+func (k *Checkpoints) store(signed []byte, c Checkpoint, r replaces, synced func() error) ([]byte, Checkpoint, error) {
 	if err := os.MkdirAll(k.Dir, dirMode); err != nil {
 		return nil, Checkpoint{}, err
 	}
@@ -362,8 +387,8 @@ func (k *Checkpoints) store(signed []byte, c Checkpoint, anew bool) ([]byte, Che
 	if err := lock(int(d.Fd()), unix.LOCK_EX); err != nil {
 		return nil, Checkpoint{}, &fs.PathError{Op: "flock", Path: k.Dir, Err: err}
 	}
-	if !anew {
-		if theirs, stored, err := k.last(c.Chain); err != nil || stored.Size >= c.Size {
+	if !r.any {
+		if theirs, stored, err := k.lastBut(r, c.Chain); err != nil || stored.Size >= c.Size {
 			return theirs, stored, err
 		}
 	}
@@ -372,7 +397,7 @@ func (k *Checkpoints) store(signed []byte, c Checkpoint, anew bool) ([]byte, Che
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}
-	err = fault.At("audit/checkpoint")
+	err = errors.Join(synced(), fault.At("audit/checkpoint"))
 	if err == nil {
 		err = os.Rename(temp, filepath.Join(k.Dir, name))
 	}

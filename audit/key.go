@@ -13,7 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/sys/unix"
@@ -67,8 +67,33 @@ func (k *SigningKey) made(signed []byte) (text string, ok bool) {
 	return text, err == nil && bytes.Equal(again, signed)
 }
 
-// Warm makes the tables that a process' first signature waits for, a millisecond of one processor. Nothing but time depends on it.
-var Warm = sync.OnceFunc(func() { ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)) })
+// Warm reads the key of checkpoints beneath dir ahead, and makes the tables that a process' first signature waits for, a millisecond of one
+// processor. Nothing but time depends on it: the file is read again by who signs.
+func Warm(dir string) {
+	if _, err := LoadKey(dir); err != nil {
+		ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	}
+}
+
+// latest is the key file that was read last. What it means takes two multiplications.
+var latest atomic.Pointer[struct {
+	text string
+	key  *SigningKey
+}]
+
+func keyOf(text string) (*SigningKey, error) {
+	if l := latest.Load(); l != nil && l.text == text {
+		return l.key, nil
+	}
+	k, err := parseKey(text)
+	if err == nil {
+		latest.Store(&struct {
+			text string
+			key  *SigningKey
+		}{text, k})
+	}
+	return k, err
+}
 
 // LoadKey reads the key of checkpoints beneath dir, as LoadNamedKey.
 func LoadKey(dir string) (*SigningKey, error) { return LoadNamedKey(dir, auditKey) }
@@ -87,7 +112,7 @@ func LoadNamedKey(dir, name string) (*SigningKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := parseKey(strings.TrimSuffix(string(b), "\n"))
+	k, err := keyOf(strings.TrimSuffix(string(b), "\n"))
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", path, err) // the error never has the text: it is the secret
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"path/filepath"
 	"strings"
 
 	"agentrun/audit"
@@ -59,7 +60,7 @@ func (w *watch) Start(s runtime.Status) error {
 		w.h.Counts().RunStarted(s.Ring)
 	}
 	if !w.opt.SignLater {
-		go audit.Warm() // while the launch waits for the kernel: the end of the run would wait for it
+		go audit.Warm(filepath.Join(w.h.opt.StateDir, keysDir)) // while the launch waits for the kernel: the end of the run would wait for it
 	}
 	return err
 }

@@ -122,6 +122,13 @@ const (
 
 // checkpoint signs where a chain stands.
 func (h *Hypervisor) checkpoint(chain string) error {
+	h.mu.Lock()
+	log := h.logs[chain]
+	h.mu.Unlock()
+	if log != nil {
+		// Beside the checkpoint, which syncs too: closing it then has nothing left to wait for, and says what went wrong.
+		go func() { _ = log.Sync() }()
+	}
 	k := h.checkpoints()
 	key, created, err := audit.LoadOrCreateKey(filepath.Join(h.opt.StateDir, keysDir))
 	if err == nil && created {
@@ -135,12 +142,7 @@ func (h *Hypervisor) checkpoint(chain string) error {
 	}
 	h.mu.Lock()
 	delete(h.news, chain) // what is written from here on is for the next one
-	log := h.logs[chain]
 	h.mu.Unlock()
-	if log != nil {
-		// Beside the checkpoint, which syncs too: closing it then has nothing left to wait for, and says what went wrong.
-		go func() { _ = log.Sync() }()
-	}
 	k.Key = key
 	_, _, err = k.Write(filepath.Join(h.opt.StateDir, auditDir), chain)
 	return err
