@@ -120,6 +120,9 @@ type Checkpoints struct {
 	Key   *SigningKey
 	Heads Heads            // nil: nobody remembers what was signed before, and a note that was removed isn't missed
 	Now   func() time.Time // nil means time.Now
+	// Syncing, if not nil, is called when Write begins to wait for the disk, beside it: for who has to sync the same chain, which together
+	// takes no longer.
+	Syncing func()
 }
 
 // maxNote is far above any: a note is three short texts and a signature.
@@ -177,14 +180,21 @@ func (k *Checkpoints) Write(logs, chain string) ([]byte, Checkpoint, error) {
 		return last, old, keep()
 	}
 	wait := keep
-	if old.Size > 0 { // both wait for the disk: together they take hardly longer than one
-		kept := make(chan error, 1)
-		go func() { kept <- keep() }()
-		wait = func() error { return <-kept }
+	// The note is written before any of it is synced: the file systems that have a journal then put the entries and the note on disk
+	// together. What comes after both waits for the disk in turn, too: together they take hardly longer than one.
+	written := func() {
+		if k.Syncing != nil {
+			go k.Syncing()
+		}
+		if old.Size > 0 {
+			kept := make(chan error, 1)
+			go func() { kept <- keep() }()
+			wait = func() error { return <-kept }
+		}
 	}
 	signed, c, err := k.sign(s.Checkpoint)
 	if err == nil {
-		signed, c, err = k.store(signed, c, replaces{note: last, of: old}, s.synced)
+		signed, c, err = k.store(signed, c, replaces{note: last, of: old}, written, s.synced)
 	}
 	if err != nil && old.Size == 0 {
 		return nil, Checkpoint{}, err
@@ -246,7 +256,7 @@ func (k *Checkpoints) open(signed []byte) (Checkpoint, error) {
 type stand struct {
 	Checkpoint
 	vouched bool         // among the entries that were read is one that a signature follows
-	synced  func() error // waits for all of them to be on disk
+	synced  func() error // puts all of them on disk
 }
 
 // advance verifies from the old checkpoint to the end, and all of it if something is odd: that report is the exact one.
@@ -262,7 +272,7 @@ func advance(logs, chain string, old Checkpoint, opt VerifyOptions) (stand, erro
 	if err == nil {
 		defer f.close()
 		if s, ok, err := f.since(old, known); err != nil || ok {
-			s.synced = f.syncing(s.File)
+			s.synced = sync.OnceValue(func() error { return syncFile(logs, chain, s.File) })
 			return s, err
 		}
 	}
@@ -347,23 +357,23 @@ func (f *folder) entryBefore(c Checkpoint) (Entry, error) {
 	return t.last, nil
 }
 
-// syncing begins to put on disk what its writers have not synced yet, and returns what waits for it: a checkpoint over entries that the
-// power takes away would accuse a chain that nobody touched.
-func (f *folder) syncing(n int) (wait func() error) {
+// syncFile is for entries that their writers have not synced yet: a checkpoint over entries that the power takes away
+// would accuse a chain that nobody touched.
+func syncFile(logs, chain string, n int) error {
+	f, err := openFolder(logs, chain)
+	if err != nil {
+		return err
+	}
+	defer f.close()
 	fd, err := f.open(fileName(n), unix.O_RDONLY)
 	if err != nil {
-		return func() error { return err }
+		return err
 	}
-	done := make(chan error, 1)
-	go func() {
-		defer unix.Close(fd)
-		_, err := retry(func() (int, error) { return 0, unix.Fdatasync(fd) })
-		if err != nil {
-			err = f.error("sync", fileName(n), err)
-		}
-		done <- err
-	}()
-	return sync.OnceValue(func() error { return <-done })
+	defer unix.Close(fd)
+	if _, err := retry(func() (int, error) { return 0, unix.Fdatasync(fd) }); err != nil {
+		return f.error("sync", fileName(n), err)
+	}
+	return nil
 }
 
 // replaces is which note a new one follows.
@@ -373,9 +383,9 @@ type replaces struct {
 	any  bool       // whatever is there now
 }
 
-// store replaces the note of the chain, unless another process has stored one over more entries. The new one is written while synced waits
-// for the entries, and has its name after that.
-func (k *Checkpoints) store(signed []byte, c Checkpoint, r replaces, synced func() error) ([]byte, Checkpoint, error) {
+// store replaces the note of the chain, unless another process has stored one over more entries. The new one has its name when it and,
+// by synced, the entries are on disk; written is called when it is there but for that.
+func (k *Checkpoints) store(signed []byte, c Checkpoint, r replaces, written func(), synced func() error) ([]byte, Checkpoint, error) {
 	if err := os.MkdirAll(k.Dir, dirMode); err != nil {
 		return nil, Checkpoint{}, err
 	}
@@ -393,7 +403,7 @@ func (k *Checkpoints) store(signed []byte, c Checkpoint, r replaces, synced func
 		}
 	}
 	name := Folder(c.Chain)
-	temp, err := writeTemp(k.Dir, name[:min(len(name), 64)], signed)
+	temp, err := writeTemp(k.Dir, name[:min(len(name), 64)], signed, written)
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}

@@ -146,7 +146,7 @@ func LoadOrCreateNamedKey(dir, name string) (k *SigningKey, created bool, err er
 	if err != nil {
 		return nil, false, err
 	}
-	temp, err := writeTemp(dir, name+".key", []byte(secret+"\n"))
+	temp, err := writeTemp(dir, name+".key", []byte(secret+"\n"), func() {})
 	if err != nil {
 		return nil, false, err
 	}
@@ -200,14 +200,15 @@ func parseKey(secret string) (*SigningKey, error) {
 	return &SigningKey{signer, public}, nil
 }
 
-// writeTemp writes a synced file beside name, mode 0600.
-func writeTemp(dir, name string, content []byte) (string, error) {
+// writeTemp writes a synced file beside name, mode 0600. Before it waits for the disk it calls written.
+func writeTemp(dir, name string, content []byte, written func()) (string, error) {
 	f, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
 		return "", err
 	}
 	_, err = f.Write(content)
 	if err == nil {
+		written()
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {

@@ -151,7 +151,7 @@ func (k *Checkpoints) Accept(logs, chain, by string) ([]byte, Checkpoint, error)
 	}
 	signed, c, err := k.sign(s.Checkpoint)
 	if err == nil {
-		signed, c, err = k.store(signed, c, replaces{any: true}, s.synced)
+		signed, c, err = k.store(signed, c, replaces{any: true}, func() {}, s.synced)
 	}
 	if err == nil && k.Heads != nil {
 		err = k.Heads.Keep(chain, Head{Size: c.Size, Hash: c.Hash}, true)

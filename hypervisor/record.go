@@ -125,11 +125,10 @@ func (h *Hypervisor) checkpoint(chain string) error {
 	h.mu.Lock()
 	log := h.logs[chain]
 	h.mu.Unlock()
-	if log != nil {
-		// Beside the checkpoint, which syncs too: closing it then has nothing left to wait for, and says what went wrong.
-		go func() { _ = log.Sync() }()
-	}
 	k := h.checkpoints()
+	if log != nil {
+		k.Syncing = func() { _ = log.Sync() } // closing it then has nothing left to wait for, and says what went wrong
+	}
 	key, created, err := audit.LoadOrCreateKey(filepath.Join(h.opt.StateDir, keysDir))
 	if err == nil && created {
 		err = h.begin(audit.NodeChain)
