@@ -31,11 +31,8 @@ var _ Host = Alone{}
 // Outlives implements Host.
 func (Alone) Outlives() bool { return false }
 
-// Admit implements Host. The first signal that is caught makes the process' thread for that, beside the plan if begun now.
-func (Alone) Admit(context.Context, int64) error {
-	go catchPipe()
-	return nil
-}
+// Admit implements Host.
+func (Alone) Admit(context.Context, int64) error { return nil }
 
 // catchPipe is because Go lets SIGPIPE end a process that writes to its stdout (os/signal, "SIGPIPE"): whoever reads an agent's output
 // could end its supervisor by going away, and folder, cgroup and an open end in the audit would stay. Caught and not ignored: programs

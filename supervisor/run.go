@@ -236,6 +236,7 @@ func (s *run) enter() error {
 		return err
 	}
 	if !s.host.Outlives() {
+		go s.signals() // to catch them takes the runtime most of a millisecond; one that comes from here on is the run's
 		s.network = netns.Begin()
 	}
 	s.beside.Go(func() { s.host.Collect(s.ctx) })
@@ -279,9 +280,6 @@ func (s *run) newPlan() (err error) {
 }
 
 func (s *run) planOnRecord() error {
-	if !s.host.Outlives() {
-		go s.signals() // to catch them takes the runtime a third of a millisecond; one that comes from here on is the run's
-	}
 	err := s.newPlan()
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		ring, _ := rings.RingOf(s.spec.Profile.Ring)
