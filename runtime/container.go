@@ -175,7 +175,7 @@ func (l *launch) hear(kinds ...stub.Kind) (stub.Report, error) { return hear(l.c
 
 // hear waits for one of these reports.
 func hear(control *stub.Conn, kinds ...stub.Kind) (stub.Report, error) {
-	r, err := control.Next()
+	r, err := control.Soon()
 	if err != nil {
 		return r, fmt.Errorf("pid 1, before it is %v: %w", kinds, err)
 	}

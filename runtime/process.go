@@ -66,7 +66,7 @@ func (p *process) confine(plan *Plan, control *stub.Conn, msg *stub.Confinement,
 // followStart hears that there is a child, and takes its terminal.
 func (p *process) followStart(plan *Plan, control *stub.Conn) error {
 	for {
-		r, err := control.Next()
+		r, err := control.Soon()
 		if err != nil {
 			return plan.explain(err)
 		}
@@ -85,7 +85,7 @@ func (p *process) followStart(plan *Plan, control *stub.Conn) error {
 
 // next waits for this report of the child's.
 func (p *process) next(plan *Plan, kind stub.Kind) (stub.Report, error) {
-	r, err := p.child.Next()
+	r, err := p.child.Soon()
 	if err != nil {
 		return r, plan.explain(err)
 	}
@@ -136,7 +136,7 @@ func (p *process) execute(plan *Plan, command *stub.Command) error {
 	if err := p.child.Execute(command); err != nil {
 		return fmt.Errorf("let the agent go: %w", err)
 	}
-	_, err := p.child.Next()
+	_, err := p.child.Soon()
 	if errors.Is(err, io.EOF) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,7 +82,15 @@ func (c *Conn) Close() error { return c.file.Close() }
 
 // Next waits for the next report. io.EOF: the other side closed (on the child socket: it executed the
 // agent). A *Failure is what went wrong inside.
-func (c *Conn) Next() (Report, error) {
+func (c *Conn) Next() (Report, error) { return c.next(0) }
+
+// Soon is Next for what comes within a millisecond or two: at first the thread itself waits, which the kernel then wakes, where the netpoller
+// wakes it by way of another. Close waits for that, soonPatience at most.
+func (c *Conn) Soon() (Report, error) { return c.next(soonPatience) }
+
+const soonPatience = 20 * time.Millisecond
+
+func (c *Conn) next(patience time.Duration) (Report, error) {
 	var buf [reportSize]byte
 	oob := make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))
 	var n, oobn, flags int
@@ -93,6 +102,12 @@ func (c *Conn) Next() (Report, error) {
 	err = raw.Read(func(fd uintptr) bool {
 		for {
 			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), buf[:], oob, unix.MSG_CMSG_CLOEXEC)
+			if rerr == unix.EAGAIN && patience > 0 {
+				come, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds())) //nolint:gosec // a descriptor
+				if patience = 0; come > 0 {
+					continue
+				}
+			}
 			if rerr != unix.EINTR {
 				return rerr != unix.EAGAIN
 			}
