@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func TestH26CheckpointText(t *testing.T) {
@@ -194,5 +195,54 @@ func TestH26ConcurrentCheckpoints(t *testing.T) {
 	r := verify(t, dir, VerifyOptions{Checkpoints: [][]byte{note}, Key: key.Public()})
 	if !r.Valid || r.SignedSize < 80 {
 		t.Errorf("%+v %v", r, r.Problem)
+	}
+}
+
+// A note that says of entries that they are there has its name only when they are on disk.
+func TestH26NoteWaitsForItsEntries(t *testing.T) {
+	keys := filepath.Join(t.TempDir(), "keys")
+	key, _, err := LoadOrCreateKey(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := Checkpoints{Dir: filepath.Join(t.TempDir(), "checkpoints"), Key: key}
+	store := func(size int64, of replaces, synced func() error) ([]byte, error) {
+		signed, c, err := k.sign(Checkpoint{Chain: NodeChain, Size: size, File: 1, Offset: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := false
+		_, _, err = k.store(signed, c, of, func() { begun = true }, func() error {
+			if now, _, err := k.last(NodeChain); err != nil || !bytes.Equal(now, of.note) || !begun {
+				t.Errorf("before the sync: %q, %v; begun: %t", now, err, begun)
+			}
+			return synced()
+		})
+		return signed, err
+	}
+	first, err := store(3, replaces{}, func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, c, err := k.last(NodeChain)
+	if err != nil || !bytes.Equal(now, first) || c.Size != 3 {
+		t.Fatalf("stored: %q, %+v, %v", now, c, err)
+	}
+	if _, err := store(4, replaces{note: now, of: c}, func() error { return unix.EIO }); !errors.Is(err, unix.EIO) {
+		t.Errorf("entries that are not on disk: %v", err)
+	}
+	if again, _, err := k.last(NodeChain); err != nil || !bytes.Equal(again, first) {
+		t.Errorf("after it: %q, %v", again, err)
+	}
+	if files, err := os.ReadDir(k.Dir); err != nil || len(files) != 1 {
+		t.Errorf("left: %v, %v", files, err)
+	}
+	// What others have stored meanwhile is looked at, whatever this process has read.
+	second, err := store(5, replaces{note: now, of: c}, func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs, stored, err := k.store([]byte("late"), Checkpoint{Chain: NodeChain, Size: 4}, replaces{note: now, of: c}, func() {}, nil); err != nil || stored.Size != 5 || !bytes.Equal(theirs, second) {
+		t.Errorf("a late one: %q, %+v, %v", theirs, stored, err)
 	}
 }
