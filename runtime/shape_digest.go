@@ -33,8 +33,8 @@ func (d *digestText) flags(set ...bool) {
 	d.number(bits)
 }
 
-// plan writes every exported field of a plan but its entries. encoding/json would take ten times as long, and half a millisecond more of a
-// process' first: it has to know the types.
+// plan writes every exported field of a plan but its entries. encoding/json would have to get to know the types first, which takes half a
+// millisecond.
 func (d *digestText) plan(p Plan) {
 	p.Entries = nil
 	d.value(reflect.ValueOf(p))

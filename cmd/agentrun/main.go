@@ -43,7 +43,6 @@ func run(ctx context.Context, args []string) int {
 	}
 	g := &global{caller: by, runs: len(args) > 1 && args[1] == "exec", unheaded: !mayAskForHelp(args)}
 	if g.runs {
-		thread.Grow()
 		_ = thread.EaseMonitor()
 	}
 	app := g.app()

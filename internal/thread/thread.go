@@ -32,16 +32,16 @@ func Throwaway(fn func()) {
 			return
 		}
 		defer close(done) // also if fn calls Goexit, as t.Fatal does
-		Grow()
+		grow()
 		fn()
 	}()
 	<-done
 }
 
-// Grow makes the goroutine's stack as large as a launch needs it: at once, and not in four steps with a copy each.
+// grow makes the goroutine's stack as large as a launch needs it: at once, and not in four steps with a copy each.
 //
 //go:noinline
-func Grow() {
+func grow() {
 	var room [24 << 10]byte
 	goruntime.KeepAlive(&room)
 }
