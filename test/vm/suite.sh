@@ -66,9 +66,13 @@ same+=(TestM3IdleRunsArePaused TestM23PauseIsTheWeakest TestHostileRootShapes Te
 # And of snapshots and of the API of kept sandboxes what is words, counts and protocol.
 same+=(TestM23KeptByAPI TestM23KeptWrongInputByAPI TestM23OnlyOwnersMakeKept TestM23KeptSurvivesTheDaemonsDeath TestM23KeptRestarts
 	TestM23SnapshotWrongInput TestM23LayersAreBounded TestM23ADayInASandbox TestM23ManyKeptSandboxes TestThreatPrivilegeImagesByOthers TestM23ImagesByAPI)
-# What has passed in a machine that then stood still.
+# And of images what is names, layers and signatures; that their program is confined, and what overlays of this kernel do with a committed
+# sandbox, is tried here too.
+same+=(TestM2ImageNoBase TestThreatTakeoverHostileImages TestThreatTakeoverUnsignedImages TestThreatTakeoverLayersAboveABase
+	TestThreatTakeoverHostileConfiguration TestM23WatchIsBounded)
 # And of an engine's network, by a configuration that isn't the machine's.
 same+=(TestOCINetwork)
+# What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
 # Under emulation nothing is done in 90 ms (M-22): tests allow for AGENTRUN_TEST_SLOW, and so must the run that would be ended.
 mkdir -p /etc/agentrun
