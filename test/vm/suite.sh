@@ -66,10 +66,11 @@ same+=(TestM3IdleRunsArePaused TestM23PauseIsTheWeakest TestHostileRootShapes Te
 # And of snapshots and of the API of kept sandboxes what is words, counts and protocol.
 same+=(TestM23KeptByAPI TestM23KeptWrongInputByAPI TestM23OnlyOwnersMakeKept TestM23KeptSurvivesTheDaemonsDeath TestM23KeptRestarts
 	TestM23SnapshotWrongInput TestM23LayersAreBounded TestM23ADayInASandbox TestM23ManyKeptSandboxes TestThreatPrivilegeImagesByOthers TestM23ImagesByAPI)
-# And of images what is names, layers and signatures; that their program is confined, and what overlays of this kernel do with a committed
-# sandbox, is tried here too.
+# And of images and of what is kept of a workspace what is names, layers and signatures; that the images' program is confined, and what
+# overlays of this kernel do with a committed sandbox, a workspace and a snapshot, is tried here too.
 same+=(TestM2ImageNoBase TestThreatTakeoverHostileImages TestThreatTakeoverUnsignedImages TestThreatTakeoverLayersAboveABase
-	TestThreatTakeoverHostileConfiguration TestM23WatchIsBounded)
+	TestThreatTakeoverHostileConfiguration TestM23WatchIsBounded TestM2ImageRootless TestM2ImageUser TestOwnFoldersByAnyPath
+	TestM23WorkspaceInSnapshots TestM23ConflictsOverSeveralStarts TestM23HostileWorkspaceLayer)
 # And of an engine's network, by a configuration that isn't the machine's.
 same+=(TestOCINetwork)
 # What has passed in a machine that then stood still.
