@@ -205,14 +205,7 @@ func NewPlan(s Spec) (*Plan, error) {
 func (p *Plan) sum() string {
 	c := *p
 	c.ID, c.Parent, c.Cgroup, c.Digest = "", "", "", ""
-	d := digestText{buf: make([]byte, 0, 16<<10)}
-	d.plan(c)
-	d.number(uint64(len(p.Entries)))
-	for _, e := range p.Entries {
-		e.Content = ""
-		d.entry(&e)
-	}
-	return d.sum()
+	return digestOf(c, false)
 }
 
 // ElevatableNow is Elevatable for one ring, with a look at what would be opened for writing. A private writable root can't be given to a

@@ -148,13 +148,7 @@ func (p *Plan) shapeKey() string {
 	c := *p
 	c.Limits = PlanLimits{ScratchSize: p.Limits.ScratchSize}                       // the others are set when it is handed out
 	c.Rlimits, c.Landlock, c.Seccomp = nil, fsjail.LandlockDomain{}, PlanSeccomp{} // confinementKey's
-	d := digestText{buf: make([]byte, 0, 16<<10)}
-	d.plan(c)
-	d.number(uint64(len(p.Entries)))
-	for i := range p.Entries {
-		d.entry(&p.Entries[i])
-	}
-	return d.sum()
+	return digestOf(c, true)
 }
 
 // shownKey digests what the entries are on the host.

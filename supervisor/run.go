@@ -56,7 +56,7 @@ var steps = []step{
 	{"image", "nobody removes it while the run shows it",
 		(*run).useImage, (*run).leaveImage},
 	{"plan", "what will be applied on this host; it shows nobody else's workspace, no key and no log (H-30)",
-		(*run).planOnRecord, nil},
+		(*run).planOnRecord, (*run).dropNetwork},
 	{"sandbox", "one that is ready may suit the plan, and is part of it then",
 		(*run).take, (*run).cool},
 	{"admission", "asked again with the plan at hand: score, quarantine, session and turn; on record (H-9)",
@@ -229,24 +229,15 @@ func (s *run) specifyOnRecord() error {
 	return err
 }
 
-// enter also begins what depends on nothing that the plan will say: a processor has nothing else to do until it is made. The network
-// namespace takes it a millisecond; whoever outlives runs has sandboxes ready, or other runs' work.
 func (s *run) enter() error {
 	if err := s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)); err != nil {
 		return err
-	}
-	if !s.host.Outlives() {
-		go s.signals() // to catch them takes the runtime most of a millisecond; one that comes from here on is the run's
-		s.network = netns.Begin()
 	}
 	s.beside.Go(func() { s.host.Collect(s.ctx) })
 	return nil
 }
 
 func (s *run) leave() {
-	if s.network != nil {
-		s.network.Drop()
-	}
 	s.beside.Wait()
 	s.host.Close()
 }
@@ -279,13 +270,27 @@ func (s *run) newPlan() (err error) {
 	return s.h.CheckPaths(s.spec.Session, s.notOwn(s.plan.HostPaths()), s.plan.Seen(), secret...)
 }
 
+// planOnRecord also begins what depends on nothing that the plan will say: a processor has nothing else to do until it is made. To catch
+// signals takes the runtime most of a millisecond, and goes first, as the launch waits for it sooner; one that comes from here on is the
+// run's, and until here ends us, however long the steps before take. The network namespace takes a millisecond; whoever outlives runs has
+// sandboxes ready, or other runs' work.
 func (s *run) planOnRecord() error {
+	if !s.host.Outlives() {
+		go s.signals()
+		s.network = netns.Begin()
+	}
 	err := s.newPlan()
 	if denied, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		ring, _ := rings.RingOf(s.spec.Profile.Ring)
 		err = s.h.Refuse(s.asked, ring, denied)
 	}
 	return err
+}
+
+func (s *run) dropNetwork() {
+	if s.network != nil {
+		s.network.Drop()
+	}
 }
 
 func (s *run) take() error {

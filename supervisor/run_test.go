@@ -11,8 +11,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,8 +26,9 @@ import (
 
 // fakeHost writes down what it is asked for, and has no room where it is full.
 type fakeHost struct {
-	calls []string
-	full  error
+	calls  []string
+	full   error
+	caught atomic.Bool // signals
 }
 
 func (h *fakeHost) did(call string) { h.calls = append(h.calls, call) }
@@ -45,7 +48,7 @@ func (h *fakeHost) Begin(*hypervisor.Hypervisor, hypervisor.Admission, *runtime.
 }
 
 func (h *fakeHost) Collect(context.Context)   {} // beside the rest, in no order
-func (h *fakeHost) Signals() <-chan os.Signal { return nil }
+func (h *fakeHost) Signals() <-chan os.Signal { h.caught.Store(true); return nil }
 func (h *fakeHost) Started()                  { h.did("started") }
 func (h *fakeHost) LetGo(*os.File) error      { return nil }
 func (h *fakeHost) Answer(int)                { h.did("answer") }
@@ -107,6 +110,29 @@ func TestStatusFileThatCantBeWritten(t *testing.T) {
 	}
 	if slices.Contains(host.calls, "take") {
 		t.Errorf("the host was asked for %v", host.calls)
+	}
+}
+
+// A home that is counted or an image that is looked at may take long: whoever presses Ctrl-C then ends it, as nobody hears of a signal
+// that is caught before the launch.
+func TestSignalsEndWhatComesBeforeThePlan(t *testing.T) {
+	host := &fakeHost{}
+	s := newRun(t.Context(), testNode(t), &Caller{Stdout: io.Discard, Stderr: io.Discard, Dir: "/"}, host, &Request{Command: []string{"/bin/true"}, NoGateway: true})
+	defer s.end(nil)
+	plan := slices.IndexFunc(steps, func(st step) bool { return st.name == "plan" })
+	reached := errors.New("reached")
+	last := step{name: "last", do: func(*run) error {
+		s.beside.Wait()
+		for range 1000 { // whatever was begun beside has had its turn
+			goruntime.Gosched()
+		}
+		if host.caught.Load() {
+			t.Error("signals are caught before the plan")
+		}
+		return reached
+	}}
+	if err := s.through(append(slices.Clone(steps[:plan]), last)); !errors.Is(err, reached) {
+		t.Fatal(err)
 	}
 }
 
