@@ -506,17 +506,25 @@ func TestClassify(t *testing.T) {
 		{"v1 with memory in v2", strings.Replace(all, "rw,memory", "rw,rdma", 1) + v2line("/sys/fs/cgroup/unified"), "memory", Hybrid, []string{"memory"}},
 		{"none", pre + "/" + post + "ext4 /dev/vda rw\n", "", Invalid, nil},
 	} {
-		v1, uni := parseMounts(c.mounts)
+		v1, uni, _ := parseMounts(c.mounts)
 		h, err := classify(v1, uni, strings.Fields(c.v2))
 		if h.Mode != c.mode || !cmp.Equal(h.Missing, c.missing) || (c.mode == Invalid) != errors.Is(err, errNoCgroups) {
 			t.Errorf("%s: got %v missing %v err %v, want %v missing %v", c.what, h.Mode, h.Missing, err, c.mode, c.missing)
 		}
 	}
-	v1, _ := parseMounts(v1line("/var/other", "cpu") + all)
+	v1, _, _ := parseMounts(v1line("/var/other", "cpu") + all)
 	if v1["cpu"] != "/sys/fs/cgroup/cpu,cpuacct" || v1["name=systemd"] != "/sys/fs/cgroup/systemd" {
 		t.Errorf("mounts: %v", v1)
 	}
-	if v1, uni := parseMounts("\n - \nx - cgroup2\n1 2 3 - cgroup cgroup rw,cpu"); len(v1) != 0 || uni != "" {
+	below := strings.Replace(all, "/ /sys/fs/cgroup/memory", `/a\040b /sys/fs/cgroup/memory`, 1)
+	_, _, roots := parseMounts(below)
+	if want := map[string]string{"/sys/fs/cgroup/memory": "/a b"}; !cmp.Equal(roots, want) {
+		t.Errorf("roots: %v", roots)
+	}
+	if _, _, roots := parseMounts(below + v1line("/sys/fs/cgroup/memory", "memory")); len(roots) != 0 { // the later is on top
+		t.Errorf("roots: %v", roots)
+	}
+	if v1, uni, _ := parseMounts("\n - \nx - cgroup2\n1 2 3 - cgroup cgroup rw,cpu"); len(v1) != 0 || uni != "" {
 		t.Errorf("malformed mountinfo gave %v %q", v1, uni)
 	}
 	if err := (Host{Mode: V1, Missing: []string{"pids", "memory"}}).lacks(); !strings.Contains(err.Error(), "pids, memory") {

@@ -86,6 +86,7 @@ func Within(at, name string) (string, error) {
 type hier struct {
 	controllers []string // "" is the v2 tree
 	mount       string
+	root        string // what the mount shows of the hierarchy; empty: all
 	above       string // another's group that ours are in; empty: none
 	dir         string
 	v2          bool
@@ -132,12 +133,12 @@ func newGroup(h Host, above, own string) *Group {
 		}
 		byMount[m] = len(g.hiers)
 		at := begin(m, above, own)
-		g.hiers = append(g.hiers, hier{controllers: []string{c}, mount: m, above: at, dir: filepath.Join(m, at, own), used: used})
+		g.hiers = append(g.hiers, hier{controllers: []string{c}, mount: m, root: h.Roots[m], above: at, dir: filepath.Join(m, at, own), used: used})
 	}
 	if h.Unified != "" {
 		// First in order: a process that is in anything of ours is then reached by cgroup.kill.
 		at := begin(h.Unified, above, own)
-		g.hiers = slices.Insert(g.hiers, 0, hier{controllers: []string{""}, mount: h.Unified, above: at, dir: filepath.Join(h.Unified, at, own), v2: true, used: true})
+		g.hiers = slices.Insert(g.hiers, 0, hier{controllers: []string{""}, mount: h.Unified, root: h.Roots[h.Unified], above: at, dir: filepath.Join(h.Unified, at, own), v2: true, used: true})
 	}
 	return g
 }
@@ -230,7 +231,7 @@ func Make(name string, l Limits) (_ *Group, err error) {
 		}
 		made = append(made, home)
 		for _, c := range neededV2 {
-			if err := enable(h.Unified, g.Place("")[1:], c); err != nil {
+			if err := enable(h.Unified, strings.TrimPrefix(home, h.Unified)[1:], c); err != nil {
 				return nil, fmt.Errorf("controller %s: %w", c, err)
 			}
 		}
@@ -271,7 +272,7 @@ const homeName = "agent"
 func (g *Group) Place(controller string) string {
 	for _, h := range g.hiers {
 		if slices.Contains(h.controllers, controller) {
-			return strings.TrimPrefix(g.home(h), h.mount)
+			return h.root + strings.TrimPrefix(g.home(h), h.mount)
 		}
 	}
 	return ""

@@ -44,6 +44,9 @@ type Host struct {
 	V1 map[string]string
 	// Unified is the mount point of the cgroup2 tree, "" without one.
 	Unified string
+	// Roots is by mount point what a mount shows of its hierarchy where that isn't all, as this process' cgroup namespace has it: "/docker/x"
+	// in a container, "/../.." where the namespace began below.
+	Roots map[string]string
 	// Missing are the controllers agentrun needs and did not find.
 	Missing []string
 }
@@ -70,7 +73,7 @@ func Inspect() (Host, error) {
 	if err != nil {
 		return Host{}, err
 	}
-	v1, unified := parseMounts(string(b))
+	v1, unified, roots := parseMounts(string(b))
 	var v2ctrl []string
 	if unified != "" {
 		c, err := os.ReadFile(filepath.Join(unified, "cgroup.controllers"))
@@ -79,7 +82,9 @@ func Inspect() (Host, error) {
 		}
 		v2ctrl = strings.Fields(string(c))
 	}
-	return classify(v1, unified, v2ctrl)
+	h, err := classify(v1, unified, v2ctrl)
+	h.Roots = roots
+	return h, err
 }
 
 // classify is the pure part of Inspect. v2 is chosen when its tree has everything, also beside stray v1 mounts (net_cls, name=systemd);
@@ -115,10 +120,10 @@ func classify(v1 map[string]string, unified string, v2ctrl []string) (Host, erro
 	return h, nil
 }
 
-// parseMounts finds the v1 mount point per controller and the cgroup2 mount point. Of several mounts of one hierarchy the one below
-// /sys/fs/cgroup wins, else the first.
-func parseMounts(mountinfo string) (v1 map[string]string, unified string) {
-	v1 = map[string]string{}
+// parseMounts finds the v1 mount point per controller and the cgroup2 mount point, and the roots of those that have one. Of several mounts
+// of one hierarchy the one below /sys/fs/cgroup wins, else the first.
+func parseMounts(mountinfo string) (v1 map[string]string, unified string, roots map[string]string) {
+	v1, roots = map[string]string{}, map[string]string{}
 	better := func(old, new string) bool {
 		return old == "" || !strings.HasPrefix(old, "/sys/fs/cgroup") && strings.HasPrefix(new, "/sys/fs/cgroup")
 	}
@@ -130,6 +135,9 @@ func parseMounts(mountinfo string) (v1 map[string]string, unified string) {
 			continue
 		}
 		at := unescape.Replace(lf[4])
+		if delete(roots, at); lf[3] != "/" { // the later is on top
+			roots[at] = unescape.Replace(lf[3])
+		}
 		switch rf[0] {
 		case "cgroup2":
 			if better(unified, at) {
@@ -143,7 +151,7 @@ func parseMounts(mountinfo string) (v1 map[string]string, unified string) {
 			}
 		}
 	}
-	return v1, unified
+	return v1, unified, roots
 }
 
 var hostCache struct {
