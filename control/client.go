@@ -81,6 +81,24 @@ func (c *Client) Pause(ctx context.Context, id, _ string) (p Pause, err error) {
 	return p, c.Ask(ctx, "POST", runPath(id)+"/pause", nil, &p)
 }
 
+// Hold is a Pause that is over, at the latest, when letGo is called, ctx ends, or this process does. It is over before letGo returns only if
+// Resume came before.
+func (c *Client) Hold(ctx context.Context, id string) (p Pause, letGo func(), err error) {
+	r, err := c.do(ctx, uhttp.Call{Method: "POST", Target: runPath(id) + "/pause?held=true", Accept: "text/event-stream"})
+	if err != nil {
+		return Pause{}, nil, err
+	}
+	line, err := bufio.NewReaderSize(r.Body, maxEventLine).ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(bytes.TrimPrefix(line, []byte("data: ")), &p)
+	}
+	if err != nil {
+		r.Close()
+		return Pause{}, nil, c.broke(err)
+	}
+	return p, r.Close, nil
+}
+
 // Resume is Controller's.
 func (c *Client) Resume(ctx context.Context, id, _ string) error {
 	return c.Ask(ctx, "POST", runPath(id)+"/resume", nil, nil)

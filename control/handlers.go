@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -113,9 +114,50 @@ func (q *call) thaw(struct{}) (any, error) {
 	return Done{}, q.s.Controller.Thaw(q.ctx, q.id, q.peer.by())
 }
 
-func (q *call) pause(struct{}) (any, error) {
-	return q.s.Controller.Pause(q.ctx, q.id, q.peer.by())
+// pause that is held streams its one answer, and ends when who asked for it leaves: a copy that is killed leaves nobody standing still.
+func (q *call) pause() error {
+	held, err := q.flag("held")
+	if err != nil {
+		return err
+	}
+	begin := func(struct{}) (Pause, error) { return q.s.Controller.Pause(q.ctx, q.id, q.peer.by()) }
+	if !held {
+		return posts(func(_ *call, r struct{}) (any, error) { return begin(r) })(q)
+	}
+	if err := decodeBody(q.request.Body, &struct{}{}); err != nil {
+		return err
+	}
+	p, err := begin(struct{}{})
+	if err != nil {
+		return err
+	}
+	defer q.endHeld(p)
+	text, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	gone, cancel := q.reading()
+	defer cancel()
+	w := &lazy{q: q, start: func() error { return q.w.Start("text/event-stream") }}
+	if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil {
+		return err
+	}
+	defer q.beat(w)()
+	<-gone.Done()
+	return nil
 }
+
+// endHeld ends the pause p, unless somebody has: another that came after it is theirs.
+func (q *call) endHeld(p Pause) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx), heldTime)
+	defer cancel()
+	if now, err := q.s.Controller.Inspect(ctx, q.id); err == nil && now.Pause != nil && now.Pause.Since.Equal(p.Since) {
+		_ = q.s.Controller.Resume(ctx, q.id, q.peer.by())
+	}
+}
+
+// heldTime is for a run to go on whose held pause is over.
+const heldTime = 5 * time.Second
 
 func (q *call) resume(struct{}) (any, error) {
 	return Done{}, q.s.Controller.Resume(q.ctx, q.id, q.peer.by())

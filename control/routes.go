@@ -49,7 +49,7 @@ func routes() []route {
 		{"GET", "/v1/sandboxes/{id}", nil, reads((*call).inspect)},
 		{"POST", "/v1/sandboxes/{id}/freeze", nil, posts((*call).freeze)},
 		{"POST", "/v1/sandboxes/{id}/thaw", nil, posts((*call).thaw)},
-		{"POST", "/v1/sandboxes/{id}/pause", nil, posts((*call).pause)},
+		{"POST", "/v1/sandboxes/{id}/pause", []string{"held"}, (*call).pause},
 		{"POST", "/v1/sandboxes/{id}/resume", nil, posts((*call).resume)},
 		{"POST", "/v1/sandboxes/{id}/kill", nil, posts((*call).kill)},
 		{"POST", "/v1/sandboxes/{id}/elevate", nil, posts((*call).elevate)},

@@ -326,6 +326,41 @@ func (s *served) raw(t *testing.T, line, body string) (int, string) {
 	return s.send(t, fmt.Sprintf("%s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", line, len(body), body))
 }
 
+// M-23: a held pause ends with its connection, and with it no pause that somebody else has begun since.
+func TestM23HeldPause(t *testing.T) {
+	for name, since := range map[string]time.Time{"ours": {}, "another's": time.Unix(1, 0)} {
+		t.Run(name, func(t *testing.T) {
+			s := startServer(t, Access{})
+			looked := make(chan struct{})
+			s.hook = func(what string) {
+				if what == "inspect r1" {
+					close(looked)
+				}
+			}
+			p, letGo, err := s.client.Hold(t.Context(), "r1")
+			if err != nil || p.GivenBack != 4096 {
+				t.Fatalf("%+v, %v", p, err)
+			}
+			if said := s.said(); !slices.Equal(said, []string{"pause r1 uid:0"}) {
+				t.Errorf("while it is held: %q", said)
+			}
+			s.mu.Lock()
+			s.runs[0].Pause = &Pause{Since: since}
+			s.mu.Unlock()
+			letGo()
+			<-looked
+			s.stop()
+			if resumed := slices.Contains(s.said(), "resume r1 uid:0"); resumed != (name == "ours") {
+				t.Errorf("when it isn't: %q", s.said())
+			}
+		})
+	}
+	_, _, err := startServer(t, Access{}).client.Hold(t.Context(), "r2")
+	if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeNotFound {
+		t.Error(err)
+	}
+}
+
 func TestM23VerbsReachTheController(t *testing.T) {
 	s := startServer(t, Access{})
 	ctx, c := t.Context(), s.client

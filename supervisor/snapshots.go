@@ -139,12 +139,13 @@ func (n *Node) still(ctx context.Context, name, by string, find RunFinder) sandb
 			}
 			return err
 		}
-		ours := false
+		ours, hold := false, holder{}
+		defer hold.close()
 		err = ask(func(ctx context.Context, r control.Controller) error {
 			if err := look(ctx, r); err != nil || !since.IsZero() {
 				return err
 			}
-			p, err := r.Pause(ctx, k.Run, by)
+			p, err := hold.pause(ctx, r, k.Run, by)
 			ours, since = err == nil, p.Since
 			return err
 		})
@@ -166,6 +167,35 @@ func (n *Node) still(ctx context.Context, name, by string, find RunFinder) sandb
 			}))
 		}
 		return err
+	}
+}
+
+// holder is a pause that ends with this process, where another answers for the run.
+type holder struct{ letGo func() }
+
+// pause is bounded by ctx; what it has begun isn't.
+func (h *holder) pause(ctx context.Context, r control.Controller, run, by string) (p control.Pause, err error) {
+	elsewhere, ok := r.(interface {
+		Hold(ctx context.Context, id string) (control.Pause, func(), error)
+	})
+	if !ok {
+		return r.Pause(ctx, run, by)
+	}
+	held, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	bounded := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	defer bounded()
+	p, letGo, err := elsewhere.Hold(held, run)
+	if err != nil {
+		end(err)
+		return p, err
+	}
+	h.letGo = func() { letGo(); end(nil) }
+	return p, nil
+}
+
+func (h *holder) close() {
+	if h.letGo != nil {
+		h.letGo()
 	}
 }
 

@@ -152,6 +152,18 @@ func TestM23SnapshotOfALiveSandbox(t *testing.T) {
 	if list := p.must("snapshot", "dev").stdout; !strings.Contains(list, "paused") || strings.Contains(list, "woken") {
 		t.Errorf("its snapshots:\n%s", list)
 	}
+	state := func() string { return asked[box](p, "inspect", "dev").State }
+	killed := exec.CommandContext(t.Context(), agentrun, "--state-dir", p.state, "--run-dir", p.run, "snapshot", "dev", "killed")
+	killed.Env = append(os.Environ(), fault.Variable+"=sandbox/copy=delay:"+hang().String())
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, hang(), "it is paused for the copy", func() bool { return state() == "paused" })
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait()
+	eventually(t, hang(), "it goes on without who had it paused", func() bool { return state() == "running" })
 }
 
 // M-5, M-23: on cgroup v1 what is frozen doesn't die with its supervisor. Nobody of it lives any more when its files are sealed.
