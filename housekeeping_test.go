@@ -249,8 +249,8 @@ func deciding() map[string]struct {
 		"supervisor/ports":          {[]string{"internal/wire"}, "it lets connections in; which run they lead to and who decides about them are functions that are passed in"},
 		"supervisor/precheck":       {[]string{"internal/kept", "internal/read", "rings", "toolproxy/link", "safetyloop/judge"}, "it asks a program about one run; who asked for the run, and what follows from the answer, is not its business"},
 		"supervisor/toolcmd":        {append([]string{"runtime"}, belowRuntime()...), "it starts agentrun for a tool; which tools a run has is told by the gateway and decided by the hypervisor"},
-		"supervisor/homes":          {[]string{"profiles", "internal/claim"}, "it keeps folders; what runs they are shown to is told by the supervisor"},
-		"supervisor/sandboxes":      {[]string{"profiles", "fsjail", "internal/mounts", "internal/thread", "internal/claim", "supervisor/homes"}, "it keeps what is known of sandboxes, and the layers that fsjail puts on each other; what runs they are is told by the supervisor"},
+		"supervisor/homes":          {[]string{"profiles", "internal/beneath", "internal/claim"}, "it keeps folders; what runs they are shown to is told by the supervisor"},
+		"supervisor/sandboxes":      {[]string{"profiles", "fsjail", "internal/mounts", "internal/thread", "internal/beneath", "internal/claim", "supervisor/homes"}, "it keeps what is known of sandboxes, and the layers that fsjail puts on each other; what runs they are is told by the supervisor"},
 		"supervisor/outputs":        {[]string{"telemetry/runlog", "telemetry/mask"}, "it keeps files for people; what runs are it needn't know"},
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
 		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff", "telemetry/scrape"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
@@ -286,12 +286,12 @@ func besideRuns() []string {
 
 // belowSupervisor is the hypervisor and what it puts together.
 func belowSupervisor() []string {
-	return append([]string{"hypervisor", "internal/beneath", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask", "telemetry/counts", "internal/mapped"}, belowRuntime()...)
+	return append([]string{"hypervisor", "meter", "safetyloop", "rings", "rings/paths", "audit", "audit/heads", "store", "witness", "sagas", "runtime", "governance", "telemetry/mask", "telemetry/counts", "internal/mapped"}, belowRuntime()...)
 }
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"internal/kept", "internal/mounts", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
+	return append([]string{"internal/beneath", "internal/kept", "internal/mounts", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
 }
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.

@@ -403,7 +403,12 @@ func (k *Checkpoints) store(signed []byte, c Checkpoint, r replaces, written fun
 		}
 	}
 	name := Folder(c.Chain)
-	temp, err := writeTemp(k.Dir, name[:min(len(name), 64)], signed, written)
+	// One name for all who write this chain's, one after another: what a kill has left of one is written over by the next.
+	temp := filepath.Join(k.Dir, "."+name[:min(len(name), 64)])
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = writeSynced(f, signed, written)
+	}
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}

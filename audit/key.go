@@ -146,12 +146,15 @@ func LoadOrCreateNamedKey(dir, name string) (k *SigningKey, created bool, err er
 	if err != nil {
 		return nil, false, err
 	}
-	temp, err := writeTemp(dir, name+".key", []byte(secret+"\n"), func() {})
+	f, err := os.CreateTemp(dir, "."+name+".key-*")
+	if err == nil {
+		err = writeSynced(f, []byte(secret+"\n"), func() {})
+	}
 	if err != nil {
 		return nil, false, err
 	}
-	err = os.Link(temp, filepath.Join(dir, name+".key"))
-	os.Remove(temp)
+	err = os.Link(f.Name(), filepath.Join(dir, name+".key"))
+	os.Remove(f.Name())
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, false, err
 	}
@@ -200,13 +203,10 @@ func parseKey(secret string) (*SigningKey, error) {
 	return &SigningKey{signer, public}, nil
 }
 
-// writeTemp writes a synced file beside name, mode 0600. Before it waits for the disk it calls written.
-func writeTemp(dir, name string, content []byte, written func()) (string, error) {
-	f, err := os.CreateTemp(dir, "."+name+"-*")
-	if err != nil {
-		return "", err
-	}
-	_, err = f.Write(content)
+// writeSynced writes what is to take a name's place to f, and closes it; on an error nothing is left of it. Before it waits for the disk it
+// calls written.
+func writeSynced(f *os.File, content []byte, written func()) error {
+	_, err := f.Write(content)
 	if err == nil {
 		written()
 		err = f.Sync()
@@ -216,7 +216,6 @@ func writeTemp(dir, name string, content []byte, written func()) (string, error)
 	}
 	if err != nil {
 		os.Remove(f.Name())
-		return "", err
 	}
-	return f.Name(), nil
+	return err
 }

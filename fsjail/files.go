@@ -200,7 +200,7 @@ func Pack(dir *os.Root, base, name string, to io.Writer, most FilesLimits, witho
 		return c, err
 	}
 	if info.IsDir() {
-		sub, err := dir.OpenRoot(base)
+		sub, err := dir.OpenRoot(base + inIt)
 		if err != nil {
 			return c, err
 		}
@@ -211,6 +211,10 @@ func Pack(dir *os.Root, base, name string, to io.Writer, most FilesLimits, witho
 	}
 	return c, w.tar.Close()
 }
+
+// inIt is behind the name of a folder that is to be opened: os.Root opens what is before a slash as a folder or not at all, and waits for
+// whoever writes a pipe that has come in its place otherwise.
+const inIt = "/."
 
 // treeWriter writes one tar.
 type treeWriter struct {
@@ -253,7 +257,7 @@ func (w *treeWriter) folder(dir *os.Root, at string, own fs.FileInfo, depth int)
 		if !info.IsDir() {
 			continue
 		}
-		sub, err := dir.OpenRoot(name)
+		sub, err := dir.OpenRoot(name + inIt)
 		if err != nil {
 			return err
 		}
@@ -354,7 +358,7 @@ func openPlain(dir *os.Root, name string) (*os.File, error) {
 // there. What the tar has beside files, folders and links is refused, as are names that lead out of the folder.
 func (f *Files) Write(unsafeFolder string, from io.Reader, most FilesLimits) (c Copied, err error) {
 	err = f.within(unsafeFolder, func(dir *os.Root, base string) error {
-		into, err := dir.OpenRoot(base)
+		into, err := dir.OpenRoot(base + inIt)
 		if err != nil {
 			return err
 		}
@@ -455,7 +459,7 @@ func (f *Files) List(unsafePath string, most int) (list []FileInfo, err error) {
 			list, err = appendInfo(nil, dir, base, info)
 			return err
 		}
-		sub, err := dir.OpenRoot(base)
+		sub, err := dir.OpenRoot(base + inIt)
 		if err != nil {
 			return err
 		}

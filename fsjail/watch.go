@@ -248,7 +248,7 @@ func (w *watcher) enter(below string) error {
 		if err != nil {
 			return err
 		}
-		sub, err := dir.OpenRoot(base)
+		sub, err := dir.OpenRoot(base + inIt)
 		if err != nil {
 			return err
 		}
@@ -294,7 +294,7 @@ func (w *watcher) watch(dir *os.Root, below string, device uint64, depth int) er
 		if !info.IsDir() || deviceOf(info) != device {
 			continue
 		}
-		sub, err := dir.OpenRoot(name)
+		sub, err := dir.OpenRoot(name + inIt)
 		if err == nil {
 			err = w.watch(sub, at, device, depth+1)
 			sub.Close()

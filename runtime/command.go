@@ -256,7 +256,12 @@ func (v view) suggest(err error, workDir string) {
 	if host, _, err := v.host(workspaceDir); err == nil {
 		dir = host
 	}
-	f, oerr := os.Open(filepath.Join(dir, filepath.Dir(e.Name)))
+	root, oerr := os.OpenRoot(dir) // the agent's, where it is the workspace
+	if oerr != nil {
+		return
+	}
+	defer root.Close()
+	f, oerr := root.Open(filepath.Dir(e.Name) + "/.")
 	if oerr != nil {
 		return
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/beneath"
 )
 
 // Placeholders are made in a workspace where a guarded path is missing: nothing can be mounted on what isn't
@@ -170,11 +171,11 @@ func (h *placeholders) make(root *os.File, rel string, isFile bool, owner *fsjai
 	}
 	switch {
 	case standsHidden(rel):
-		err = os.NewSyscallError("mknodat", unix.Mknodat(dir, name, unix.S_IFSOCK|0o644, 0))
+		err = os.NewSyscallError("mknodat", unix.Mknodat(dir, name, unix.S_IFSOCK|0o644, 0)) // stays this user's: nothing opens it by a descriptor
 	case isFile:
-		err = makeFile(dir, name, placeholder(rel))
+		err = makeFile(dir, name, placeholder(rel), owner)
 	default:
-		err = os.NewSyscallError("mkdirat", unix.Mkdirat(dir, name, 0o755))
+		err = makeFolder(dir, name, owner)
 	}
 	if errors.Is(err, unix.EEXIST) {
 		return nil // in this instant somebody else has made one, and it is guarded as it is
@@ -182,19 +183,31 @@ func (h *placeholders) make(root *os.File, rel string, isFile bool, owner *fsjai
 	if err == nil && rel == path.Dir(ignoredByOpencode) {
 		err = h.make(root, ignoredByOpencode, true, owner)
 	}
-	if err != nil || owner == nil {
-		return err
-	}
-	return os.NewSyscallError("fchownat", unix.Fchownat(dir, name, int(owner.UID), int(owner.GID), unix.AT_SYMLINK_NOFOLLOW))
+	return err
 }
 
-func makeFile(dir int, name, content string) error {
+// Whoever writes the workspace can give the name of what was made to something of this user's: what gets another owner is what is open.
+func makeFolder(dir int, name string, owner *fsjail.Owner) error {
+	if err := unix.Mkdirat(dir, name, 0o755); err != nil || owner == nil {
+		return os.NewSyscallError("mkdirat", err)
+	}
+	f, err := beneath.Fresh(dir, name, 0o755)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chown(int(owner.UID), int(owner.GID)), f.Close())
+}
+
+func makeFile(dir int, name, content string, owner *fsjail.Owner) error {
 	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return os.NewSyscallError("openat", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	_, err = f.WriteString(content)
+	if err == nil && owner != nil {
+		err = f.Chown(int(owner.UID), int(owner.GID))
+	}
 	return errors.Join(err, f.Close())
 }
 

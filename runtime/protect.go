@@ -95,17 +95,18 @@ func (g *guarding) each(dir, rest, why string) error {
 		return g.add(path.Join(dir, rest), why)
 	}
 	dir = path.Join(dir, before)
-	names, err := fs.ReadDir(g.root.FS(), cmpDot(dir))
+	names, err := g.names(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	names = slices.DeleteFunc(names, func(n fs.DirEntry) bool { return !n.IsDir() })
+	if len(names) > maxGuardFolders {
+		return g.addTo(dir, false, fmt.Sprintf("%s; it has more than %d folders", why, maxGuardFolders), false)
+	}
 	for _, n := range names {
-		if !n.IsDir() {
-			continue
-		}
 		if err := g.each(path.Join(dir, n.Name()), after, why); err != nil {
 			return err
 		}
@@ -113,11 +114,19 @@ func (g *guarding) each(dir, rest, why string) error {
 	return nil
 }
 
-func cmpDot(dir string) string {
-	if dir == "" {
-		return "."
+// names is what a folder has; what an agent has put in its place, a pipe among them, is none. More than maxGuardNames are as good as any.
+func (g *guarding) names(dir string) ([]fs.DirEntry, error) {
+	f, err := g.root.Open(path.Join(".", dir) + "/.")
+	if err != nil {
+		return nil, err
 	}
-	return dir
+	defer f.Close()
+	names, err := f.ReadDir(maxGuardNames + 1)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	slices.SortFunc(names, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return names, err
 }
 
 // add guards a path, whatever of it is there.
@@ -137,6 +146,11 @@ func standsHidden(rel string) bool {
 
 // addKind is add, where a missing path is to be a file or a folder.
 func (g *guarding) addKind(rel string, isFile bool, why string) error {
+	return g.addTo(rel, isFile, why, true)
+}
+
+// addTo is addKind, which looks for where links in a folder lead to if it is deep.
+func (g *guarding) addTo(rel string, isFile bool, why string, deep bool) error {
 	parts := strings.Split(rel, "/")
 	for i := range parts {
 		at := strings.Join(parts[:i+1], "/")
@@ -156,7 +170,7 @@ func (g *guarding) addKind(rel string, isFile bool, why string) error {
 			return g.link(at, strings.Join(parts[i+1:], "/"), why)
 		case i == len(parts)-1 || !info.IsDir(): // a file in the way, as .git in a linked worktree, is as good as the path itself
 			g.close(at, !info.IsDir(), why)
-			if info.IsDir() {
+			if info.IsDir() && deep {
 				return g.within(at, 0)
 			}
 			return nil
@@ -239,8 +253,9 @@ func (g *guarding) relative(name, dir string) (string, bool) {
 }
 
 const (
-	maxGuardDepth = 3
-	maxGuardNames = 4096
+	maxGuardDepth   = 3
+	maxGuardNames   = 4096
+	maxGuardFolders = 256 // that a * stands for: each takes descriptors of the launch, some mounts and placeholders
 )
 
 // within guards files that links in a guarded folder lead to, as .git/hooks/pre-commit to a script of the repository.
@@ -248,8 +263,8 @@ func (g *guarding) within(dir string, depth int) error {
 	if depth == maxGuardDepth {
 		return nil
 	}
-	names, err := fs.ReadDir(g.root.FS(), dir)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+	names, err := g.names(dir)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil // whose it isn't to read runs nothing of it; and what another run had made is gone in this instant
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"agentrun/control"
 	"agentrun/fsjail"
+	"agentrun/internal/beneath"
 	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
 	"agentrun/profiles"
@@ -162,16 +164,35 @@ func (t *transfer) out(ctx context.Context, from, dest string) (err error) {
 	if folder == "" {
 		folder = "."
 	}
-	temp, err := os.MkdirTemp(folder, ".agentrun-cp-")
+	place, err := os.Open(folder)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	if err := t.unpack(ctx, temp); err != nil {
+	defer place.Close()
+	// The folder may be another user's, who can give any name in it away: from here on it is descriptors that are gone by.
+	temp := ".agentrun-cp-" + rand.Text()
+	if err := unix.Mkdirat(int(place.Fd()), temp, 0o700); err != nil {
+		return &os.PathError{Op: "mkdir", Path: filepath.Join(folder, temp), Err: err}
+	}
+	defer func() { _ = unix.Unlinkat(int(place.Fd()), temp, unix.AT_REMOVEDIR) }()
+	own, err := beneath.Fresh(int(place.Fd()), temp, 0o700)
+	if err != nil {
 		return err
 	}
-	list, err := os.ReadDir(temp)
+	defer own.Close()
+	into, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", own.Fd()))
 	if err != nil {
+		return err
+	}
+	defer into.Close()
+	unpackErr := t.unpack(ctx, into)
+	list, err := own.ReadDir(-1)
+	defer func() {
+		for _, e := range list {
+			err = errors.Join(err, into.RemoveAll(e.Name()))
+		}
+	}()
+	if err = errors.Join(unpackErr, err); err != nil {
 		return err
 	}
 	if len(list) != 1 {
@@ -180,23 +201,19 @@ func (t *transfer) out(ctx context.Context, from, dest string) (err error) {
 	if name == "" {
 		name = list[0].Name()
 	}
-	return settle(filepath.Join(temp, list[0].Name()), filepath.Join(folder, name), list[0].IsDir())
+	// A file may take the place of another; of folders nothing is thrown away.
+	var st unix.Stat_t
+	err = unix.Fstatat(int(place.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && (list[0].IsDir() || st.Mode&unix.S_IFMT == unix.S_IFDIR) {
+		return hinted.New(fmt.Errorf("%q is there already", filepath.Join(folder, name)), "name another place, or remove it before")
+	}
+	if err := unix.Renameat(int(own.Fd()), list[0].Name(), int(place.Fd()), name); err != nil {
+		return &os.LinkError{Op: "rename", Old: filepath.Join(folder, temp, list[0].Name()), New: filepath.Join(folder, name), Err: err}
+	}
+	return nil
 }
 
-// settle gives a copy its place. A file may take that of another; of folders nothing is thrown away.
-func settle(made, place string, isFolder bool) error {
-	if info, err := os.Lstat(place); err == nil && (isFolder || info.IsDir()) {
-		return hinted.New(fmt.Errorf("%q is there already", place), "name another place, or remove it before")
-	}
-	return os.Rename(made, place)
-}
-
-func (t *transfer) unpack(ctx context.Context, folder string) error {
-	into, err := os.OpenRoot(folder)
-	if err != nil {
-		return err
-	}
-	defer into.Close()
+func (t *transfer) unpack(ctx context.Context, into *os.Root) (err error) {
 	tarOut, tarIn := io.Pipe()
 	unpacked := make(chan error, 1)
 	go func() {
@@ -220,7 +237,7 @@ func (t *transfer) unpack(ctx context.Context, folder string) error {
 func staysWithin(name, link string) bool {
 	top, _, below := strings.Cut(name, "/")
 	to := path.Join(path.Dir(name), link)
-	return below && !path.IsAbs(link) && (to == top || strings.HasPrefix(to, top+"/"))
+	return below && !path.IsAbs(link) && !beneath.Climbs(link) && (to == top || strings.HasPrefix(to, top+"/"))
 }
 
 // in copies into the sandbox.

@@ -104,11 +104,11 @@ func (s *clients) read(ctx context.Context, by *supervisor.Caller, args []string
 	return asked
 }
 
-// lineOf is what the flags of a command line count for, and the command behind them; no key: only the library can tell where they end. Words
-// hold no zero byte, and relative paths among them count from dir.
+// lineOf is what the flags of a command line count for, and the command behind them; no key: only the library can tell where they end, as
+// behind a flag, whose value may be the first "--". Words hold no zero byte, and relative paths among them count from dir.
 func lineOf(dir string, args []string) (key string, command []string) {
 	end := slices.Index(args, "--")
-	if end < 0 {
+	if end < 1 || strings.HasPrefix(args[end-1], "-") && !strings.Contains(args[end-1], "=") {
 		return "", nil
 	}
 	return dir + "\x00" + strings.Join(args[:end], "\x00"), args[end+1:]

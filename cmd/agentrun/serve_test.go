@@ -78,6 +78,8 @@ func TestLinesAreReadAnew(t *testing.T) {
 		{nothing, "/b", "AGENTRUN_RUN_DIR=r", "exec --ring 2 --workspace w --timeout 5s -- make all", 2},
 		{nothing, "/b", "AGENTRUN_RUN_DIR=other", "exec --ring 2 --workspace w --timeout 5s --", 2},
 		{nothing, "/a", "X=", "exec --name -- -- true", 2}, // a value
+		{nothing, "/a", "X=", "exec --workspace -- /bin/echo meant", 2},
+		{nothing, "/a", "X=", "exec --workspace -- --ring 3 /bin/echo meant", 2}, // what looks like the command is flags
 		{nothing, "/a", "X=", "-- exec --ring 2 -- true", 2},
 		{nothing, "/a", "X=", "exec --ring 2 true -- false", 2},
 		{nothing, "/a", "X=", "exec --env KEY=secret -- true", 2},

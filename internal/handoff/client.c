@@ -149,6 +149,17 @@ static int flag(const char *arg, const char *name, const char **value)
 	return 1;
 }
 
+// callers tells of a path that each process sees its own of: the daemon would look at what it has itself.
+static int callers(const char *arg)
+{
+	static const char own[][18] = {"/proc/self", "/proc/thread-self", "/dev/fd", "/dev/std"};
+	for (; *arg; arg++)
+		for (size_t k = 0; *arg == '/' && k < sizeof own / sizeof *own; k++)
+			if (after(arg, own[k]))
+				return 1;
+	return 0;
+}
+
 // find gives the index of "exec" behind the global flags, or 0 where the long way must look.
 static int find(int argc, char **argv, const char **run_dir)
 {
@@ -180,7 +191,7 @@ static int find(int argc, char **argv, const char **run_dir)
 	for (int j = i + 1; j < argc && !same(argv[j], "--"); j++) {
 		const char *ref;
 		// in is a command in another run, whose supervisor is asked; pull is done first, as its caller.
-		if (same(argv[j], "--no-daemon") || flag(argv[j], "in", &ref) || flag(argv[j], "pull", &ref))
+		if (same(argv[j], "--no-daemon") || flag(argv[j], "in", &ref) || flag(argv[j], "pull", &ref) || callers(argv[j]))
 			return 0;
 	}
 	return i;
@@ -423,7 +434,12 @@ static void attempt(int argc, char **argv, char **envp)
 {
 	const char *run_dir = NULL, *no = variable(envp, "AGENTRUN_NO_DAEMON");
 	int dir;
-	if (tried++ || !find(argc, argv, &run_dir) || (no && same(no, "1")) || (dir = control(run_dir, envp)) < 0)
+	if (tried++ || !find(argc, argv, &run_dir) || (no && same(no, "1")))
+		return;
+	for (int i = 0; i < FDS - 1; i++)
+		if (sys2(__NR_fcntl, i, F_GETFD) < 0)
+			return; // what is opened next would be taken for the caller's
+	if ((dir = control(run_dir, envp)) < 0)
 		return;
 	hand_over(dir, argc, argv, envp);
 	shut(dir);

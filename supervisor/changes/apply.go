@@ -15,11 +15,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/beneath"
 	"agentrun/internal/hinted"
 )
 
-// beneath opens a path, none of whose components is a link, within a folder; nil: from the root.
-func beneath(root *os.File, name string, flags uint64) (*os.File, error) {
+// openWithin opens a path, none of whose components is a link, within a folder; nil: from the root.
+func openWithin(root *os.File, name string, flags uint64) (*os.File, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	at := unix.AT_FDCWD
 	if root != nil {
@@ -32,7 +33,9 @@ func beneath(root *os.File, name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-func (s *Set) open(name string, flags uint64) (*os.File, error) { return beneath(s.root, name, flags) }
+func (s *Set) open(name string, flags uint64) (*os.File, error) {
+	return openWithin(s.root, name, flags)
+}
 
 // parent opens the folder of a path, which holds its last component.
 func (s *Set) parent(name string) (*os.File, string, error) {
@@ -268,7 +271,11 @@ func (s *Set) put(dir int, base string, c Change, it item) (err error) {
 		if err := unix.Mkdirat(dir, base, 0o700); err != nil {
 			return os.NewSyscallError("mkdirat", err)
 		}
-		return s.fill(dir, base, unix.O_RDONLY|unix.O_DIRECTORY, c, nil)
+		f, err := beneath.Fresh(dir, base, 0o700)
+		if err != nil {
+			return err
+		}
+		return s.give(f, c)
 	}
 	temp := fmt.Sprintf(".agentrun-%s-%d", s.about.Run, os.Getpid())
 	defer func() {
@@ -279,10 +286,10 @@ func (s *Set) put(dir int, base string, c Change, it item) (err error) {
 	if it.header.Typeflag == tar.TypeSymlink {
 		err = os.NewSyscallError("symlinkat", unix.Symlinkat(c.Link, dir, temp))
 		if err == nil {
-			err = os.NewSyscallError("fchownat", unix.Fchownat(dir, temp, s.about.UID, s.about.GID, unix.AT_SYMLINK_NOFOLLOW))
+			err = beneath.GiveLink(dir, temp, c.Link, s.about.UID, s.about.GID)
 		}
 	} else {
-		err = s.fill(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, c, s.content(it))
+		err = s.fill(dir, temp, c, s.content(it))
 	}
 	if err != nil {
 		return err
@@ -294,17 +301,20 @@ func (s *Set) put(dir int, base string, c Change, it item) (err error) {
 	return os.NewSyscallError("renameat2", unix.Renameat2(dir, temp, dir, base, flags))
 }
 
-// fill gives what was made its content, if any, the workspace's owner, and the mode that the agent chose, without a set-ID bit.
-func (s *Set) fill(dir int, name string, flags int, c Change, content io.Reader) error {
-	fd, err := unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+// fill makes a file with that content.
+func (s *Set) fill(dir int, name string, c Change, content io.Reader) error {
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return os.NewSyscallError("openat", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
-	if content != nil {
-		_, err = io.Copy(f, content)
-	}
-	return errors.Join(err, f.Chown(s.about.UID, s.about.GID), f.Chmod(c.Mode.Perm()), f.Close())
+	_, err = io.Copy(f, content)
+	return errors.Join(err, s.give(f, c))
+}
+
+// give has what was made be the workspace owner's, with the mode that the agent chose, without a set-ID bit, and closes it.
+func (s *Set) give(f *os.File, c Change) error {
+	return errors.Join(f.Chown(s.about.UID, s.about.GID), f.Chmod(c.Mode.Perm()), f.Close())
 }
 
 // remove takes a path away with all that is below it.

@@ -33,6 +33,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/beneath"
 	"agentrun/internal/hinted"
 	"agentrun/profiles"
 	"agentrun/runtime"
@@ -166,7 +167,7 @@ func (f Folder) Open(ref string) (_ *Set, err error) {
 	if err := s.take(names[0]); err != nil {
 		return nil, fmt.Errorf("changes of run %.64q: %w", ref, err)
 	}
-	if s.root, err = beneath(nil, s.about.Workspace, unix.O_PATH|unix.O_DIRECTORY); err != nil {
+	if s.root, err = openWithin(nil, s.about.Workspace, unix.O_PATH|unix.O_DIRECTORY); err != nil {
 		return nil, fmt.Errorf("workspace of run %s: %w", s.about.Run, err)
 	}
 	return s, s.read()
@@ -335,7 +336,7 @@ func (s *Set) change(name string, it item, there bool, st *unix.Stat_t) *Change 
 		}
 	case tar.TypeSymlink:
 		c.Link = it.header.Linkname
-		if to := path.Join(path.Dir(name), c.Link); path.IsAbs(c.Link) || !filepath.IsLocal(to) {
+		if to := path.Join(path.Dir(name), c.Link); path.IsAbs(c.Link) || !filepath.IsLocal(to) || beneath.Climbs(c.Link) {
 			c.Risky = "a link that leads out of the workspace"
 		}
 		if now, err := s.readlink(name); there && err == nil && now == c.Link {

@@ -84,7 +84,7 @@ func (l Layer) begin(workspace string, uid, gid int, guard []profiles.GuardEntry
 		first[quoted(name)] = since
 	}
 	s := Set{about: a}
-	if s.root, err = beneath(nil, workspace, unix.O_PATH|unix.O_DIRECTORY); err != nil {
+	if s.root, err = openWithin(nil, workspace, unix.O_PATH|unix.O_DIRECTORY); err != nil {
 		return err
 	}
 	defer s.Close()
@@ -160,7 +160,7 @@ func (l Layer) Open() (_ *Set, err error) {
 		return s, err
 	}
 	s.about.Run = l.Sandbox // a fork has it of another, and a sandbox may be renamed
-	if s.root, err = beneath(nil, s.about.Workspace, unix.O_PATH|unix.O_DIRECTORY); err != nil {
+	if s.root, err = openWithin(nil, s.about.Workspace, unix.O_PATH|unix.O_DIRECTORY); err != nil {
 		return nil, fmt.Errorf("its workspace: %w", err)
 	}
 	if s.file, err = os.CreateTemp(l.Dir, "look-"); err != nil {

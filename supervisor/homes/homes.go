@@ -30,6 +30,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentrun/internal/beneath"
 	"agentrun/internal/claim"
 	"agentrun/profiles"
 )
@@ -181,7 +182,7 @@ func sizeOf(dir *os.Root, depth int) (sum profiles.Size, err error) {
 			}
 			if err == nil && info.IsDir() {
 				var sub *os.Root
-				if sub, err = dir.OpenRoot(name); err == nil {
+				if sub, err = dir.OpenRoot(name + "/."); err == nil {
 					var in profiles.Size
 					in, err = sizeOf(sub, depth+1)
 					sum += in
@@ -287,7 +288,7 @@ func (f Folder) Remove(name string) error {
 		return err
 	}
 	defer lock.Close()
-	return os.RemoveAll(f.Of(name))
+	return beneath.RemoveAll(f.Of(name))
 }
 
 // Sweep removes homes that no run has used for as long as the configuration says, and returns their names.

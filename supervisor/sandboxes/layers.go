@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/beneath"
 	"agentrun/internal/fault"
 	"agentrun/profiles"
 	"agentrun/supervisor/homes"
@@ -192,7 +193,7 @@ func (f Folder) dropPutAway(s Sandbox) error {
 	if err := fault.At("sandbox/emptied"); err != nil {
 		return err
 	}
-	return os.RemoveAll(f.putAway(s))
+	return beneath.RemoveAll(f.putAway(s))
 }
 
 // EmptyWorkspace removes what the sandbox changed in its workspace: all or nothing of it is there at each moment, as half of it would be
@@ -230,7 +231,7 @@ func (f Folder) drop(id string) error {
 	if err := fault.At("sandbox/prune"); err != nil {
 		return err
 	}
-	return os.RemoveAll(f.layer(id))
+	return beneath.RemoveAll(f.layer(id))
 }
 
 // seal has a sandbox that stands still go on in a new layer over its own, if that has anything: what it has is then in sealed ones only.

@@ -33,6 +33,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/beneath"
 	"agentrun/internal/claim"
 	"agentrun/internal/fault"
 	"agentrun/internal/read"
@@ -366,7 +367,7 @@ func (f Folder) remove(name string, first func() error) error {
 	if err := fault.At("sandbox/remove"); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(f.Of(name)); err != nil {
+	if err := beneath.RemoveAll(f.Of(name)); err != nil {
 		return err
 	}
 	return f.prune()

@@ -76,6 +76,49 @@ func hostTree(t *testing.T, dir string) map[string]string {
 }
 
 // M-23: files come out of a live run and go into it, whole, with the rights of its agent, and on record by name and digest.
+// M-23, THREATS "takeover": a copy goes into a folder of another user's, who gives the name of what is unpacked there to a folder of ours.
+func TestThreatTakeoverFolderOfACopy(t *testing.T) {
+	p := newPlace(t)
+	p.detached("dev", workspace(t), opts{profile: "ring2"}, "head -c 40000000 /dev/zero > big; printf x > small")
+	into, ours := t.TempDir(), filepath.Join(t.TempDir(), "ours")
+	kept := filepath.Join(ours, "data", "file")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(kept), 0o700), os.WriteFile(kept, []byte("kept"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	swaps := make(chan int)
+	done := make(chan struct{})
+	go func() {
+		n := 0
+		defer func() { swaps <- n }()
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			list, _ := filepath.Glob(filepath.Join(into, ".agentrun-cp-*"))
+			for _, at := range list {
+				if info, err := os.Lstat(at); err == nil && info.IsDir() && os.Rename(at, filepath.Join(into, fmt.Sprint("gone-", n))) == nil {
+					_ = os.Symlink(ours, at)
+					n++
+				}
+			}
+		}
+	}()
+	for range 5 {
+		p.do("cp", "dev:big", into)
+		p.do("cp", "dev:small", into)
+		_ = os.Remove(filepath.Join(into, "big"))
+	}
+	close(done)
+	if n := <-swaps; n == 0 {
+		t.Error("nothing was swapped")
+	}
+	if got := hostTree(t, ours); !cmp.Equal(got, map[string]string{"data": "drwx------", "data/file": "-rw------- kept"}) {
+		t.Errorf("our folder has %v", got)
+	}
+}
+
 func TestM23FilesOfALiveRun(t *testing.T) {
 	p := newPlace(t)
 	ws, host := workspace(t), t.TempDir()
@@ -172,6 +215,7 @@ func TestM23HostileFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	const script = `mkdir d d/1 d/2 d/3; for i in 1 2 3; do ln -s SECRET d/$i/s; ln -s ../../../root d/$i/r; : > d/$i/f; done
+mkdir -p d/4/a/b; ln -s ../../.. d/4/a/b/top; ln -s 4/a/b/top/../secret d/twice
 mkfifo pipe; printf x > sticky; truncate -s 60M hole; printf x > first; ln first second
 mkdir -p DEEP
 mkdir swap real; printf in > real/secret
@@ -181,7 +225,7 @@ mkdir swap real; printf in > real/secret
 
 	p.must("cp", "bad:d", filepath.Join(host, "d"))
 	for name, what := range hostTree(t, filepath.Join(host, "d")) {
-		if strings.HasPrefix(what, "->") || strings.Contains(what, "of the host") {
+		if strings.HasPrefix(what, "->") && name != "4/a/b/top" || strings.Contains(what, "of the host") {
 			t.Fatalf("%s came out as %s", name, what)
 		}
 	}

@@ -122,12 +122,12 @@ func TestOverlayRefusals(t *testing.T) {
 	write(t, filepath.Join(ws, "dir/f"), "f", 0o644)
 	write(t, filepath.Join(ws, "tree/f"), "f", 0o644)
 	owned(t, ws)
-	id := overlaid(t, ws, `mkdir -p .git/hooks sub/.vscode; echo h > .git/hooks/post-commit; echo '{}' > sub/.vscode/tasks.json; ln -s ../../etc out; ln -s /etc/passwd abs
+	id := overlaid(t, ws, `mkdir -p .git/hooks sub/.vscode; echo h > .git/hooks/post-commit; echo '{}' > sub/.vscode/tasks.json; ln -s ../../etc out; ln -s /etc/passwd abs; mkdir -p p/q; ln -s ../.. p/q/up; ln -s p/q/up/../x twice
 echo changed > a; echo in > dir/new; echo in >> dir/f; rm -r tree; echo ok > ok`)
 	write(t, filepath.Join(ws, "a"), "the host's", 0o644)
 	write(t, filepath.Join(ws, "tree/f"), "the host's", 0o644)
 	for _, w := range []string{
-		"added .git/hooks risky", "added .git/hooks/post-commit risky", "added abs risky", "added out risky", "added sub/.vscode/tasks.json risky",
+		"added .git/hooks risky", "added .git/hooks/post-commit risky", "added abs risky", "added out risky", "added twice risky", "added p/q/up", "added sub/.vscode/tasks.json risky",
 		"deleted tree conflict", "modified a conflict", "modified dir/f", "added dir/new", "added ok",
 	} {
 		if got := changeLines(diffOf(t, id)); !slices.Contains(got, w) {

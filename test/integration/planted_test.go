@@ -421,3 +421,41 @@ func TestPoolGuardsTheWorkspace(t *testing.T) {
 	}
 	n.drain(t)
 }
+
+// M-5, M-23: pipes where the host looks for folders, and folders without number where each of them is guarded, hold up
+// nobody and nothing: neither a start nor an elevation, nor a freeze after it.
+func TestThreatSurvivePipesForFolders(t *testing.T) {
+	p := newPlace(t)
+	ws := workspace(t)
+	if err := os.MkdirAll(filepath.Join(ws, ".git"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	owned(t, ws)
+	start := func(ring, script string) result {
+		t.Helper()
+		return p.do("exec", "--no-gateway", "--ring", ring, "--workspace", ws, "--", "sh", "-c", script)
+	}
+	if r := start("2", "mkfifo .git/worktrees .git/modules tools"); r.exit != 0 {
+		t.Fatalf("the agent's pipes: %d %s", r.exit, r.stderr)
+	}
+	for _, ring := range []string{"2", "3"} {
+		if r := start(ring, "echo here"); r.exit != 0 || r.stdout != "here\n" {
+			t.Errorf("ring %s beside pipes: %d %s", ring, r.exit, r.stderr)
+		}
+	}
+	if r := p.do("exec", "--no-gateway", "--ring", "3", "--workspace", ws, "--", "tools/run.py"); r.exit != 127 {
+		t.Errorf("a program below a pipe: %d %s", r.exit, r.stderr)
+	}
+	p.must("agent", "score", "climber", "0.9")
+	p.must("exec", "-d", "--no-gateway", "--agent", "climber", "--name", "up", "--ring", "3", "--workspace", ws, "--", "sleep", "600")
+	p.must("elevate", "up", "--to", "2", "--ttl", "60s", "--reason", "test")
+	eventually(t, hang(), "the elevation holds", func() bool { return asked[box](p, "inspect", "up").Ring == 2 })
+	p.must("freeze", "up")
+	p.must("kill", "up")
+	if r := start("2", "rm .git/worktrees; mkdir .git/worktrees; i=0; while [ $i -lt 300 ]; do mkdir .git/worktrees/$i; i=$((i+1)); done"); r.exit != 0 {
+		t.Fatalf("the agent's folders: %d %s", r.exit, r.stderr)
+	}
+	if r := start("2", "mkdir .git/worktrees/x || mv .git/worktrees .git/y || echo held"); r.stdout != "held\n" {
+		t.Errorf("with 300 folders: %q %s", r.stdout, r.stderr)
+	}
+}

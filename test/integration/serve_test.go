@@ -521,3 +521,38 @@ func TestDaemonsTimerSlackIsItsOwn(t *testing.T) {
 		t.Errorf("an agent's: exit %d, %q\n%s", r.exit, r.stdout, r.stderr)
 	}
 }
+
+// A caller without standard input or output hands over what it hasn't got, and not what is opened in that place: its connection.
+func TestServeClosedDescriptors(t *testing.T) {
+	p := newPlace(t)
+	n := &daemonNode{run: p.run, state: p.state, log: filepath.Join(filepath.Dir(p.run), "log")}
+	n.start(t)
+	defer n.drain(t)
+	for _, closed := range []string{"<&- >&- 2>&-", "2>&-", ">&-", "<&-"} {
+		c := exec.Command("/bin/sh", "-c", `exec "$0" "$@" `+closed, agentrun, "--state-dir", p.state, "--run-dir", p.run,
+			"exec", "--ring", "2", "--workspace", workspace(t), "--", "/bin/sh", "-c", "echo out; echo hello hello hello >&2; exit 7")
+		if err := c.Run(); c.ProcessState.ExitCode() != 7 {
+			t.Errorf("%s: %v", closed, err)
+		}
+	}
+}
+
+// What each process sees its own of is the caller's: /proc/self/cwd is not the daemon's folder.
+func TestServePathsOfTheCaller(t *testing.T) {
+	n := startDaemon(t)
+	ws := workspace(t)
+	write(t, filepath.Join(ws, "mine"), "x", 0o644)
+	for _, flag := range [][]string{{"--workspace", "/proc/self/cwd"}, {"--workspace=/proc/thread-self/cwd"}, {"--workspace", "/dev/fd/0/."}} {
+		cmd := exec.Command(agentrun, slices.Concat([]string{"exec", "--ring", "2"}, flag, []string{"--", "ls"})...)
+		cmd.Dir, cmd.Env = ws, append(os.Environ(), "AGENTRUN_STATE_DIR="+n.state, "AGENTRUN_RUN_DIR="+n.run)
+		dir, err := os.Open(ws)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stdin = dir
+		if out, err := cmd.Output(); err != nil || string(out) != "mine\n" {
+			t.Errorf("%s: %q, %v", flag, out, err)
+		}
+		dir.Close()
+	}
+}
