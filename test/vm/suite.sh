@@ -75,7 +75,22 @@ same+=(TestM2ImageNoBase TestThreatTakeoverHostileImages TestThreatTakeoverUnsig
 same+=(TestOCINetwork)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
-rest=(@@REST@@)
+rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
+	TestHomeIsOneRunsAtATime TestHostOnATerminal TestJoinBringsNothing TestJoinFailsAlone TestJoinIsOnRecord TestJoinOfTheDaemon
+	TestJoinRefuses TestJoinTerminal TestKeepIsBoundedByTheScratch TestM23ApplyHasTheSandbox TestM23CopyFollowsTheRing
+	TestM23FilesOfALiveRun TestM23FilesOfAnOrdinaryUser TestM23KeptComesBackWithTheDaemon TestM23KeptRootless
+	TestM23KeptSurvivesItsSupervisor TestM23ManyAtOnce TestM23PortsAreBounded TestM23PortsAreCut TestM23PortsEndAPause
+	TestM23ProcessesOfARun TestM23SnapshotForkRollback TestM23WatchOfALiveRun TestM23WorkspaceCountsForTheQuota
+	TestM23WorkspaceOutlivesItsRun TestM2CommitASandbox TestM2CommitRefuses TestM2ImageAsBuilt TestM2ImageBaseMeanwhile
+	TestM2ImageConcurrentPulls TestM2ImageCredentials TestM2ImageImport TestM2ImageKilledPull TestM2ImageLayersOnce TestM2ImageOfTheDaemon
+	TestM2ImagePlatform TestM2ImagePullMissing TestM2ImageRemoval TestM2ImageRunsSharePages TestM2ImageShow TestM3EndedRunsSayWhatHelps
+	TestM3LessIsAlwaysAllowed TestM4SignalsDontInterruptForks TestM5ContainerStepIsUnstuck TestM5RootlessContainerStepIsUnstuck
+	TestM5StalledCopyHoldsNoRun TestM7StrictHasToolsByDescriptor TestM8TheKeyOfTheCAIsInMemoryOnly TestOCIEnds TestOCIHoldsAPod
+	TestOCIHooks TestOCINamesThatCannotBeRead TestOCIPodAfterAKill TestOCIProcess TestOCISeccompOfFurtherCommands TestOCISeccompRefused
+	TestOCISharedNetwork TestOCITerminal TestOCIWords TestPlaceholdersAreNotInTheWay TestPlaceholdersAreShared TestPlanIsDeterministic
+	TestPlanStartsNothing TestPoolGuardsTheWorkspace TestRequestMistakesAreToldByTheirPaths TestS15StopInTheDaemon
+	TestServeClosedDescriptors TestServeCrowd TestServeDeclinesAnotherView TestServeDrains TestServePathsOfTheCaller TestServeSaidAgain
+	TestThreatTakeoverFolderOfACopy TestThreatTakeoverImageShow TestThreatTakeoverSignedAboveUnsigned TestTimeout TestUserProfile)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
