@@ -234,7 +234,7 @@ func deciding() map[string]struct {
 		"images":        {[]string{"internal/claim", "internal/hinted"}, "it keeps folders; where images come from is another program's business, and what runs they are shown to is told by the supervisor"},
 		"images/based":  {[]string{"images", "internal/claim", "internal/hinted"}, "it joins two folders; which ones is told above"},
 		"images/unpack": {[]string{"images", "internal/claim", "internal/hinted"}, "it reads what strangers have packed, and knows nothing of where it came from"},
-		"images/pack":   {nil, "it reads folders and writes tars; whose they are is told above"},
+		"images/pack":   {[]string{"internal/beneath"}, "it reads folders and writes tars; whose they are is told above"},
 		"images/signed": {nil, "whether a signature is good must be checkable alone"},
 
 		"config": {[]string{"internal/read", "supervisor/outputs", "telemetry/runlog", "telemetry/mask"}, "it reads files; what they mean to a run is told by whoever asks"},

@@ -90,6 +90,7 @@ func (n *Node) pack(ctx context.Context, c Commit, s sandboxes.Sandbox) (done Co
 	if err != nil {
 		return done, err
 	}
+	defer layout.Close()
 	layer := func(limits pack.Limits, fill func(*pack.Writer) error) (pack.Blob, pack.Counts, error) {
 		var counts pack.Counts
 		b, err := layout.Layer(func(to io.Writer) error {

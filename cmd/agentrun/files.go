@@ -164,7 +164,7 @@ func (t *transfer) out(ctx context.Context, from, dest string) (err error) {
 	if folder == "" {
 		folder = "."
 	}
-	place, err := os.Open(folder)
+	place, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}

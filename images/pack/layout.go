@@ -9,14 +9,19 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/beneath"
 )
 
 // Layout is an OCI layout (image-spec, image-layout.md) that is being written. Its layers aren't compressed: engines do that when they push.
-type Layout struct{ dir string }
+type Layout struct{ dir *os.Root }
 
 // Blob is a file of one, by what it has.
 type Blob struct {
@@ -33,19 +38,37 @@ const (
 	indexType    = "application/vnd.oci.image.index.v1+json"
 )
 
-// NewLayout begins one in a folder that isn't there yet.
+// NewLayout begins one in a folder that isn't there yet, which may be made in another user's: that one can give its name to another later.
 func NewLayout(dir string) (*Layout, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	return &Layout{dir}, os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755)
+	above, err := os.OpenFile(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer above.Close()
+	own, err := beneath.Fresh(int(above.Fd()), filepath.Base(dir), 0o755)
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close()
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", own.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	return &Layout{root}, root.MkdirAll("blobs/sha256", 0o755)
 }
+
+// Close lets go of the folder.
+func (l *Layout) Close() error { return l.dir.Close() }
 
 // Layer writes one.
 func (l *Layout) Layer(write func(io.Writer) error) (Blob, error) { return l.blob(layerType, write) }
 
 func (l *Layout) blob(kind string, write func(io.Writer) error) (b Blob, err error) {
-	f, err := os.CreateTemp(l.dir, ".blob-")
+	const half = ".blob" // one at a time
+	f, err := l.dir.OpenFile(half, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return b, err
 	}
@@ -56,10 +79,10 @@ func (l *Layout) blob(kind string, write func(io.Writer) error) (b Blob, err err
 		info, err = f.Stat()
 	}
 	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return b, errors.Join(err, os.Remove(f.Name()))
+		return b, errors.Join(err, l.dir.Remove(half))
 	}
 	hash := hex.EncodeToString(sum.Sum(nil))
-	return Blob{MediaType: kind, Digest: "sha256:" + hash, Size: info.Size()}, os.Rename(f.Name(), filepath.Join(l.dir, "blobs", "sha256", hash))
+	return Blob{MediaType: kind, Digest: "sha256:" + hash, Size: info.Size()}, l.dir.Rename(half, "blobs/sha256/"+hash)
 }
 
 func (l *Layout) json(kind string, v any) (Blob, error) {
@@ -109,8 +132,8 @@ func (l *Layout) Finish(name string, c Config, layers ...Blob) error {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(l.dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644), //nolint:gosec // for every engine to read
-		os.WriteFile(filepath.Join(l.dir, "index.json"), index, 0o644),                                    //nolint:gosec // as above
+		l.dir.WriteFile("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644),
+		l.dir.WriteFile("index.json", index, 0o644),
 	)
 }
 
