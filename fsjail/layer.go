@@ -167,7 +167,7 @@ func treeFolder(dir *os.Root, dev uint64, prefix string, skip map[string]bool, d
 		if !info.IsDir() {
 			continue
 		}
-		sub, err := dir.OpenRoot(name)
+		sub, err := dir.OpenRoot(name + inIt)
 		if err != nil {
 			return err
 		}
