@@ -524,6 +524,10 @@ func TestClassify(t *testing.T) {
 	if _, _, roots := parseMounts(below + v1line("/sys/fs/cgroup/memory", "memory")); len(roots) != 0 { // the later is on top
 		t.Errorf("roots: %v", roots)
 	}
+	const v2 = "30 24 0:26 /../.. /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw"
+	if shutIn(v2+"\n", "/sys/fs/cgroup", "/../..") || !shutIn(v2+",nsdelegate\n", "/sys/fs/cgroup", "/../..") || shutIn(v2+",nsdelegate\n", "/sys/fs/cgroup", "/a") {
+		t.Error("whether a namespace lets nobody out")
+	}
 	if v1, uni, _ := parseMounts("\n - \nx - cgroup2\n1 2 3 - cgroup cgroup rw,cpu"); len(v1) != 0 || uni != "" {
 		t.Errorf("malformed mountinfo gave %v %q", v1, uni)
 	}

@@ -74,6 +74,9 @@ func Inspect() (Host, error) {
 		return Host{}, err
 	}
 	v1, unified, roots := parseMounts(string(b))
+	if shutIn(string(b), unified, roots[unified]) {
+		return Host{}, errShutIn
+	}
 	var v2ctrl []string
 	if unified != "" {
 		c, err := os.ReadFile(filepath.Join(unified, "cgroup.controllers"))
@@ -85,6 +88,22 @@ func Inspect() (Host, error) {
 	h, err := classify(v1, unified, v2ctrl)
 	h.Roots = roots
 	return h, err
+}
+
+// errShutIn: whoever is in such a namespace may move into no group above it (cgroup-v2.rst, "nsdelegate"), and ENOENT is all that is said.
+var errShutIn = errors.New("the cgroup namespace of this process begins below the cgroup2 tree that is mounted, which lets nobody out of it (nsdelegate): " +
+	"call agentrun from outside of that namespace, or mount cgroup2 in it")
+
+func shutIn(mountinfo, unified, root string) bool {
+	if !strings.HasPrefix(root, "/..") {
+		return false
+	}
+	for line := range strings.Lines(mountinfo) {
+		if strings.Contains(line, " "+root+" "+unified+" ") && strings.Contains(line, "nsdelegate") {
+			return true
+		}
+	}
+	return false
 }
 
 // classify is the pure part of Inspect. v2 is chosen when its tree has everything, also beside stray v1 mounts (net_cls, name=systemd);
