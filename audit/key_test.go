@@ -138,7 +138,8 @@ func TestH26OwnNotesAreKnownAgain(t *testing.T) {
 		if _, ok := ours.made(bad); ok {
 			t.Errorf("byte %d changed: taken for ours", i)
 		}
-		if _, err := k.open(bad); !errors.Is(err, ErrBadSignature) {
+		// Of the last letter before "=" base64 has two bits that say nothing: it may be the same signature.
+		if got, err := k.open(bad); !errors.Is(err, ErrBadSignature) && (i != len(bad)-3 || got != c) {
 			t.Errorf("byte %d changed: %v", i, err)
 		}
 	}
