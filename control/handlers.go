@@ -120,16 +120,12 @@ func (q *call) pause() error {
 	if err != nil {
 		return err
 	}
-	begin := func(struct{}) (Pause, error) { return q.s.Controller.Pause(q.ctx, q.id, q.peer.by()) }
-	if !held {
-		return posts(func(_ *call, r struct{}) (any, error) { return begin(r) })(q)
-	}
 	if err := decodeBody(q.request.Body, &struct{}{}); err != nil {
 		return err
 	}
-	p, err := begin(struct{}{})
-	if err != nil {
-		return err
+	p, err := q.s.Controller.Pause(q.ctx, q.id, q.peer.by())
+	if err != nil || !held {
+		return q.send(p, err)
 	}
 	defer q.endHeld(p)
 	text, err := json.Marshal(p)
@@ -152,7 +148,10 @@ func (q *call) endHeld(p Pause) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.ctx), heldTime)
 	defer cancel()
 	if now, err := q.s.Controller.Inspect(ctx, q.id); err == nil && now.Pause != nil && now.Pause.Since.Equal(p.Since) {
-		_ = q.s.Controller.Resume(ctx, q.id, q.peer.by())
+		err = q.s.Controller.Resume(ctx, q.id, q.peer.by())
+		if e, ok := errors.AsType[*Error](err); err != nil && (!ok || e.Code != CodeConflict) { // frozen besides, it stays so
+			q.s.report(fmt.Errorf("end of a held pause of run %s: %w", q.id, err))
+		}
 	}
 }
 

@@ -171,7 +171,8 @@ func (h *placeholders) make(root *os.File, rel string, isFile bool, owner *fsjai
 	}
 	switch {
 	case standsHidden(rel):
-		err = os.NewSyscallError("mknodat", unix.Mknodat(dir, name, unix.S_IFSOCK|0o644, 0)) // stays this user's: nothing opens it by a descriptor
+		// It stays this user's: by what it is nobody could tell it from another socket that has taken its name.
+		err = os.NewSyscallError("mknodat", unix.Mknodat(dir, name, unix.S_IFSOCK|0o644, 0))
 	case isFile:
 		err = makeFile(dir, name, placeholder(rel), owner)
 	default:

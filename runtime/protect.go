@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -95,18 +96,17 @@ func (g *guarding) each(dir, rest, why string) error {
 		return g.add(path.Join(dir, rest), why)
 	}
 	dir = path.Join(dir, before)
-	names, err := g.names(dir)
+	names, err := g.names(dir, maxGuardFolders)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(names, func(n fs.DirEntry) bool { return !n.IsDir() })
-	if len(names) > maxGuardFolders {
-		return g.addTo(dir, false, fmt.Sprintf("%s; it has more than %d folders", why, maxGuardFolders), false)
-	}
 	for _, n := range names {
+		if !n.IsDir() {
+			continue
+		}
 		if err := g.each(path.Join(dir, n.Name()), after, why); err != nil {
 			return err
 		}
@@ -114,19 +114,24 @@ func (g *guarding) each(dir, rest, why string) error {
 	return nil
 }
 
-// names is what a folder has; what an agent has put in its place, a pipe among them, is none. More than maxGuardNames are as good as any.
-func (g *guarding) names(dir string) ([]fs.DirEntry, error) {
+// names is what a folder has; what an agent has put in its place, a pipe among them, is none. More than most is an error: what isn't looked at
+// isn't guarded.
+func (g *guarding) names(dir string, most int) ([]fs.DirEntry, error) {
 	f, err := g.root.Open(path.Join(".", dir) + "/.")
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	names, err := f.ReadDir(maxGuardNames + 1)
-	if errors.Is(err, io.EOF) {
-		err = nil
+	names, err := f.ReadDir(most + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(names) > most {
+		return nil, fmt.Errorf("%s has more than %d names: remove those that nobody needs (git worktree prune), or leave it open in a profile (files.guard)",
+			cmp.Or(dir, "the workspace"), most)
 	}
 	slices.SortFunc(names, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return names, err
+	return names, nil
 }
 
 // add guards a path, whatever of it is there.
@@ -146,11 +151,6 @@ func standsHidden(rel string) bool {
 
 // addKind is add, where a missing path is to be a file or a folder.
 func (g *guarding) addKind(rel string, isFile bool, why string) error {
-	return g.addTo(rel, isFile, why, true)
-}
-
-// addTo is addKind, which looks for where links in a folder lead to if it is deep.
-func (g *guarding) addTo(rel string, isFile bool, why string, deep bool) error {
 	parts := strings.Split(rel, "/")
 	for i := range parts {
 		at := strings.Join(parts[:i+1], "/")
@@ -170,7 +170,7 @@ func (g *guarding) addTo(rel string, isFile bool, why string, deep bool) error {
 			return g.link(at, strings.Join(parts[i+1:], "/"), why)
 		case i == len(parts)-1 || !info.IsDir(): // a file in the way, as .git in a linked worktree, is as good as the path itself
 			g.close(at, !info.IsDir(), why)
-			if info.IsDir() && deep {
+			if info.IsDir() {
 				return g.within(at, 0)
 			}
 			return nil
@@ -255,7 +255,7 @@ func (g *guarding) relative(name, dir string) (string, bool) {
 const (
 	maxGuardDepth   = 3
 	maxGuardNames   = 4096
-	maxGuardFolders = 256 // that a * stands for: each takes descriptors of the launch, some mounts and placeholders
+	maxGuardFolders = 512 // that a * is looked for in: each takes descriptors of the launch, some mounts and placeholders
 )
 
 // within guards files that links in a guarded folder lead to, as .git/hooks/pre-commit to a script of the repository.
@@ -263,15 +263,12 @@ func (g *guarding) within(dir string, depth int) error {
 	if depth == maxGuardDepth {
 		return nil
 	}
-	names, err := g.names(dir)
+	names, err := g.names(dir, maxGuardNames)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil // whose it isn't to read runs nothing of it; and what another run had made is gone in this instant
 	}
 	if err != nil {
 		return err
-	}
-	if len(names) > maxGuardNames {
-		return fmt.Errorf("%s has more than %d names: whether a link among them leads to a program isn't looked for", dir, maxGuardNames)
 	}
 	for _, n := range names {
 		at := path.Join(dir, n.Name())

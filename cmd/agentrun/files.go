@@ -174,7 +174,11 @@ func (t *transfer) out(ctx context.Context, from, dest string) (err error) {
 	if err := unix.Mkdirat(int(place.Fd()), temp, 0o700); err != nil {
 		return &os.PathError{Op: "mkdir", Path: filepath.Join(folder, temp), Err: err}
 	}
-	defer func() { _ = unix.Unlinkat(int(place.Fd()), temp, unix.AT_REMOVEDIR) }()
+	defer func() {
+		if rerr := unix.Unlinkat(int(place.Fd()), temp, unix.AT_REMOVEDIR); rerr != nil { // it isn't there, or it isn't ours any more
+			err = errors.Join(err, &os.PathError{Op: "rmdir", Path: filepath.Join(folder, temp), Err: rerr})
+		}
+	}()
 	own, err := beneath.Fresh(int(place.Fd()), temp, 0o700)
 	if err != nil {
 		return err

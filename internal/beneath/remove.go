@@ -61,7 +61,7 @@ func (r *remover) empty(dir *os.File, depth int) error {
 func (r *remover) remove(dir *os.File, name string, depth int) error {
 	at := int(dir.Fd())
 	err := unix.Unlinkat(at, name, 0)
-	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+	if errors.Is(err, unix.EISDIR) {
 		err = unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
 	}
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {

@@ -178,6 +178,8 @@ static int find(int argc, char **argv, const char **run_dir)
 				return 0;
 			value = argv[i];
 		}
+		if (callers(value))
+			return 0;
 		if (k == 0)
 			*run_dir = value;
 		if (k == 2)

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"agentrun/control"
 )
@@ -117,6 +118,48 @@ func TestThreatTakeoverFolderOfACopy(t *testing.T) {
 	if got := hostTree(t, ours); !cmp.Equal(got, map[string]string{"data": "drwx------", "data/file": "-rw------- kept"}) {
 		t.Errorf("our folder has %v", got)
 	}
+}
+
+// M-23: a folder becomes a pipe and a folder again while it is listed and copied. Nothing waits for whoever writes the pipe.
+func TestM23PipesForFoldersWhileListed(t *testing.T) {
+	p := newPlace(t)
+	ws := workspace(t)
+	p.detached("dev", ws, opts{profile: "ring2"}, "mkdir -p top/d; : > top/d/file; mkfifo pipe")
+	at := func(name string) string { return filepath.Join(ws, name) }
+	swapping(t, func() {
+		_ = unix.Renameat2(unix.AT_FDCWD, at("top/d"), unix.AT_FDCWD, at("pipe"), unix.RENAME_EXCHANGE)
+	})
+	for range 60 {
+		for _, verb := range [][]string{{"ls", "dev:top/d"}, {"cp", "dev:top", "-"}} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(slow*float64(20*time.Second)))
+			c := command(ctx, append([]string{"--run-dir", p.run, "--state-dir", p.state}, verb...)...)
+			_ = c.Run()
+			if ctx.Err() != nil {
+				t.Errorf("%v waits", verb)
+			}
+			cancel()
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+// swapping does something again and again until the test is over.
+func swapping(t *testing.T, swap func()) {
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				swap()
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-done })
 }
 
 func TestM23FilesOfALiveRun(t *testing.T) {

@@ -11,9 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
 	"agentrun/rings"
 )
 
@@ -452,10 +456,75 @@ func TestThreatSurvivePipesForFolders(t *testing.T) {
 	eventually(t, hang(), "the elevation holds", func() bool { return asked[box](p, "inspect", "up").Ring == 2 })
 	p.must("freeze", "up")
 	p.must("kill", "up")
-	if r := start("2", "rm .git/worktrees; mkdir .git/worktrees; i=0; while [ $i -lt 300 ]; do mkdir .git/worktrees/$i; i=$((i+1)); done"); r.exit != 0 {
-		t.Fatalf("the agent's folders: %d %s", r.exit, r.stderr)
+	// Names that are no folders count too: among many the one that is could be overlooked.
+	if r := start("2", "rm .git/worktrees; mkdir -p .git/worktrees/z; i=0; while [ $i -lt 600 ]; do : > .git/worktrees/$i; i=$((i+1)); done"); r.exit != 0 {
+		t.Fatalf("the agent's names: %d %s", r.exit, r.stderr)
 	}
-	if r := start("2", "mkdir .git/worktrees/x || mv .git/worktrees .git/y || echo held"); r.stdout != "held\n" {
-		t.Errorf("with 300 folders: %q %s", r.stdout, r.stderr)
+	if r := start("2", "echo here"); r.exit != 125 || r.stdout != "" || !strings.Contains(r.stderr, ".git/worktrees has more than 512 names") || !strings.Contains(r.stderr, "files.guard") {
+		t.Errorf("with 600 names: %d %q %s", r.exit, r.stdout, r.stderr)
+	}
+	if r := start("3", "echo here"); r.exit != 0 || r.stdout != "here\n" {
+		t.Errorf("where nothing is written: %d %s", r.exit, r.stderr)
+	}
+	p.must("exec", "-d", "--no-gateway", "--agent", "climber", "--name", "up", "--ring", "3", "--workspace", ws, "--", "sleep", "600")
+	p.do("elevate", "up", "--to", "2", "--ttl", "60s", "--reason", "test") // what is granted can't be given
+	if ring := asked[box](p, "inspect", "up").Ring; ring != 3 {
+		t.Errorf("where nothing can be guarded it is in ring %d", ring)
+	}
+	p.must("freeze", "up")
+	p.must("kill", "up")
+}
+
+// M-2, THREATS "takeover": whoever the workspace belongs to gives the names of what root makes in it, for guards and for changes that are
+// applied, to a file of root's, which must not become theirs.
+func TestThreatTakeoverFilesInAWorkspace(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.OverlayIDMapped)
+	if os.Geteuid() != 0 {
+		t.Skip("need: root, to have what others haven't")
+	}
+	ws := workspace(t)
+	owned(t, ws)
+	secret := filepath.Join(ws, "secret")
+	write(t, secret, "of root", 0o600)
+	kept, err := os.Open(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	roots := func() bool {
+		var st unix.Stat_t
+		return unix.Fstat(int(kept.Fd()), &st) == nil && st.Uid == 0
+	}
+	id := overlaid(t, ws, "i=0; while [ $i -lt 200 ]; do ln -s nowhere l$i; i=$((i+1)); done")
+	dir, err := os.Open(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	var temp atomic.Pointer[string]
+	swapping(t, func() {
+		for _, name := range []string{".git", ".claude", ".gitmodules"} {
+			_ = unix.Renameat2(int(dir.Fd()), "secret", int(dir.Fd()), name, unix.RENAME_EXCHANGE)
+		}
+		if name := temp.Load(); name != nil {
+			_ = unix.Renameat2(int(dir.Fd()), "secret", int(dir.Fd()), *name, unix.RENAME_EXCHANGE)
+		}
+	})
+	for range 10 {
+		_ = run(t, opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}, "true")
+		if !roots() {
+			t.Fatal("a guard has made a file of root's the workspace owner's")
+		}
+	}
+	c := command(t.Context(), "apply", id)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf(".agentrun-%s-%d", id, c.Process.Pid)
+	temp.Store(&name)
+	_ = c.Wait()
+	if !roots() {
+		t.Error("a change that was applied has made a file of root's the workspace owner's")
 	}
 }

@@ -192,6 +192,31 @@ func TestM23SnapshotAfterACrash(t *testing.T) {
 	}
 }
 
+// M-23: folders of a kept sandbox lie in each other, more of them than whoever removes it may have open.
+func TestM23DeepTreesGo(t *testing.T) {
+	p := newPlace(t)
+	p.kept("deep", "--ring", "2")
+	p.kept("other", "--ring", "2")
+	p.must("start", "deep")
+	p.in("deep", `cd; python3 -c '
+import os
+for i in range(1000): os.mkdir("d"); os.chdir("d")'`)
+	p.must("stop", "deep")
+	few := func(words ...string) {
+		t.Helper()
+		c := exec.Command("/bin/sh", slices.Concat([]string{"-c", `ulimit -n 256; exec "$0" "$@"`, agentrun, "--state-dir", p.state, "--run-dir", p.run}, words)...)
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("%q: %v %.300s", words, err, out)
+		}
+	}
+	few("rm", "-f", "deep")
+	few("gc")
+	few("rm", "-f", "other")
+	if left, _ := filepath.Glob(filepath.Join(p.state, "layers", "*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
 func (p place) below(name string) []string {
 	p.t.Helper()
 	b, err := os.ReadFile(filepath.Join(p.folder(name), "sandbox.json"))
