@@ -501,7 +501,7 @@ func TestThreatTakeoverFilesInAWorkspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dir.Close()
+	t.Cleanup(func() { _ = dir.Close() }) // after what is swapped by it has ended
 	var temp atomic.Pointer[string]
 	swapping(t, func() {
 		for _, name := range []string{".git", ".claude", ".gitmodules"} {
