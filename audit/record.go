@@ -94,7 +94,7 @@ type Elevation struct {
 type ElevationEnd struct {
 	AgentID     string `log:"agent_id id"`
 	By          string `log:"by optID"`   // who revoked it
-	Cause       string `log:"cause code"` // expired, revoked, quarantined, demoted, killed, session_end, run_end
+	Cause       string `log:"cause code"` // expired, revoked, quarantined, demoted, unapplied, killed, session_end, run_end
 	ElevationID string `log:"elevation_id id"`
 	Ring        Ring   `log:"ring ring"` // the agent's from now on
 	RunID       string `log:"run_id optID"`

@@ -107,6 +107,9 @@ func (c *Control) lend(ctx context.Context, r ElevateRequest) (link.Elevated, er
 	e, err := c.Elevate(ctx, r)
 	if err == nil && c.opt.Settled != nil {
 		c.opt.Settled(ctx)
+		if c.Held(r, e.ID) != nil { // why is the host's business
+			return notElevated(CodeUnapplied, "the ring was granted and could not be given"), nil
+		}
 	}
 	return elevated(e, err)
 }

@@ -95,6 +95,7 @@ type Control struct {
 	// ring waits for it.
 	loanMu sync.Mutex
 	lent   atomic.Pointer[lent] // nil: none; the rest is about it
+	failed atomic.Pointer[unapplied]
 	lock   *store.Lock          // its place on the node
 	timer  *time.Timer
 

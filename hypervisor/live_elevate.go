@@ -32,6 +32,7 @@ const AgentItself = "agent"
 const (
 	CodeInvalidReason rings.Code = "invalid_reason"
 	CodeNotElevatable rings.Code = "not_elevatable" // the run's profile has no room
+	CodeUnapplied     rings.Code = "unapplied"      // granted, and ended because it couldn't be given
 )
 
 const maxElevationReason = 1024
@@ -166,6 +167,8 @@ func (c *Control) elevationHint(code rings.Code) string {
 		return "an operator releases the agent: agentrun agent release"
 	case rings.CodeInsufficientTrust, rings.CodeNoConsensus:
 		return "agentrun agent show " + c.who + " tells its score; ring 2 needs 0.50, ring 1 0.85 and consensus"
+	case CodeUnapplied:
+		return "the run goes on in its ring; mend what stands in the way and elevate it again"
 	case CodeNotElevatable:
 		return "start the run in the ring it needs"
 	}
@@ -228,6 +231,38 @@ func (c *Control) Revoke(_ context.Context, id, by string) (rings.Elevation, err
 		return rings.Elevation{}, fmt.Errorf("run %s: %w", c.opt.Run, err)
 	}
 	return e, c.endLocked(e, "revoked", by)
+}
+
+// unapplied is an elevation that was granted and couldn't be given.
+type unapplied struct {
+	id  string
+	why error
+}
+
+// Unapplied implements runtime.RingSource: the elevation to this ring ends, since it holds for nothing.
+func (c *Control) Unapplied(ring rings.Ring, why error) {
+	e, ok := c.live.loans.Active()
+	if !ok || e.Target != ring {
+		return
+	}
+	c.failed.Store(&unapplied{e.ID, why}) // before the ring falls, which is what Settled waits for
+	if _, err := c.live.loans.Revoke(e.ID); err != nil {
+		return // it has just ended
+	}
+	c.live.settle()
+	c.loanMu.Lock()
+	defer c.loanMu.Unlock()
+	c.warn(c.endLocked(e, "unapplied", ""))
+}
+
+// Held says why an elevation that was granted could not be given, a *DeniedError; nil where nothing is known against it. It is to
+// be asked after Settled.
+func (c *Control) Held(r ElevateRequest, id string) error {
+	f := c.failed.Load()
+	if f == nil || f.id != id {
+		return nil
+	}
+	return c.deny(r, "M-22", CodeUnapplied, f.why.Error())
 }
 
 // expireAtLocked has the ring fall at the instant of expiry, by whichever clock is there first. A timer stands still while

@@ -25,6 +25,8 @@ import (
 // it said last holds, but no elevation.
 type RingSource interface {
 	Ring() (rings.Ring, <-chan struct{})
+	// Unapplied hears that a ring it said can't be given, and why: the run is in a less privileged one, or being killed.
+	Unapplied(ring rings.Ring, why error)
 }
 
 // Limits are those that can change while a run lives.

@@ -42,7 +42,10 @@ func (v *Live) follow(ctx context.Context, source RingSource) {
 		if ended && ring.MorePrivilegedThan(v.launch.plan.base()) {
 			ring = v.launch.plan.base() // nobody would tell when the elevation ends
 		}
-		_ = v.change(ctx, ring) // told by an event, and by the status if the run ends of it
+		err := v.change(ctx, ring) // told by an event, and by the status if the run ends of it
+		if holds, _, _ := v.Ring(); err != nil && ring.MorePrivilegedThan(holds) && holds != rings.NoRing {
+			source.Unapplied(ring, err)
+		}
 		if ended {
 			return
 		}

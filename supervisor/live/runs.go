@@ -433,6 +433,9 @@ func (s *Runs) Elevate(ctx context.Context, id string, r control.ElevateRequest,
 		return control.Elevation{}, decisionError(err)
 	}
 	v.settled(ctx)
+	if err := v.Control.Held(ask, e.ID); err != nil {
+		return control.Elevation{}, decisionError(err)
+	}
 	return *elevationOf(e, r.Reason), nil
 }
 

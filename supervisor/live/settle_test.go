@@ -36,6 +36,8 @@ func (d decidedRing) Ring() (rings.Ring, <-chan struct{}) {
 	return d.ring, d.changed
 }
 
+func (decidedRing) Unapplied(rings.Ring, error) {}
+
 type appliedRing struct{ *ringState }
 
 func (a appliedRing) Ring() (rings.Ring, bool, <-chan struct{}) {

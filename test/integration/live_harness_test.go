@@ -38,6 +38,8 @@ func (s *turned) Ring() (rings.Ring, <-chan struct{}) {
 	return s.ring, s.changed
 }
 
+func (s *turned) Unapplied(rings.Ring, error) {} // LiveRingFailed tells the test
+
 func (s *turned) to(ring rings.Ring) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -467,10 +467,20 @@ func TestThreatSurvivePipesForFolders(t *testing.T) {
 		t.Errorf("where nothing is written: %d %s", r.exit, r.stderr)
 	}
 	p.must("exec", "-d", "--no-gateway", "--agent", "climber", "--name", "up", "--ring", "3", "--workspace", ws, "--", "sleep", "600")
-	p.do("elevate", "up", "--to", "2", "--ttl", "60s", "--reason", "test") // what is granted can't be given
-	if ring := asked[box](p, "inspect", "up").Ring; ring != 3 {
-		t.Errorf("where nothing can be guarded it is in ring %d", ring)
+	// What is granted can't be given, so it is no grant, and who asked hears why.
+	if r := p.do("elevate", "up", "--to", "2", "--ttl", "60s", "--reason", "test"); r.exit == 0 || !strings.Contains(r.stderr, "unapplied") || !strings.Contains(r.stderr, "more than 512 names") {
+		t.Errorf("an elevation that can't be given: %d %s", r.exit, r.stderr)
 	}
+	if b := asked[box](p, "inspect", "up"); b.Ring != 3 || b.Elevation != nil {
+		t.Errorf("where nothing can be guarded it is in ring %d, with the elevation %+v", b.Ring, b.Elevation)
+	}
+	if _, ended := causes(p.audit()); len(ended) == 0 || ended[len(ended)-1] != "unapplied" {
+		t.Errorf("on record elevations end by %v", ended)
+	}
+	if err := os.RemoveAll(filepath.Join(ws, ".git", "worktrees")); err != nil {
+		t.Fatal(err)
+	}
+	p.must("elevate", "up", "--to", "2", "--ttl", "60s", "--reason", "test")
 	p.must("freeze", "up")
 	p.must("kill", "up")
 }
