@@ -1041,6 +1041,34 @@ func TestH23Triggers(t *testing.T) {
 	}
 }
 
+// M-22: a ring that was granted and can't be given is no grant, says nothing of the host, and leaves the place free.
+func TestM22UnappliedIsNoGrant(t *testing.T) {
+	s := newSite(t)
+	s.score("a", 0.7, false)
+	s.set("a", func(a *AgentSettings) { a.SelfElevation = true })
+	c := s.control()
+	why := errors.New("no room in /srv/of/the/host")
+	c.opt.Settled = func(context.Context) { c.Unapplied(rings.Standard, why) }
+	e := c.Broker(BrokerOptions{})
+	defer e.Close()
+	r := link.Elevation{Target: rings.Standard, TTL: time.Minute, Reason: "need to build"}
+	got, err := e.Elevate(t.Context(), r)
+	if err != nil || got.Granted || got.Code != CodeUnapplied || got.Next == "" || strings.Contains(got.Message, "host") {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	wantRing(t, c, rings.Sandbox)
+	if _, _, ok := c.Elevation(); ok {
+		t.Error("the elevation goes on")
+	}
+	c.Unapplied(rings.Standard, why) // there is none any more
+	c.opt.Settled = func(context.Context) {}
+	if got, err := e.Elevate(t.Context(), r); err != nil || !got.Granted {
+		t.Errorf("the next got %+v, %v", got, err)
+	}
+	c.Unapplied(rings.Privileged, why) // another's
+	wantRing(t, c, rings.Standard)
+}
+
 func TestH13AgentAsksItself(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
