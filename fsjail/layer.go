@@ -76,6 +76,10 @@ func TreeNames(dir string) (names []string, err error) {
 // layerSize has room for the headers of a small scratch beside what the two tmpfs can hold.
 func (r *Root) layerSize() int64 { return 2*r.upperSize + 1<<20 }
 
+// ErrTooManyNames is a tree whose paths nobody wants in memory: an agent's few folders of long names make any number of bytes of each name in
+// the last of them.
+var ErrTooManyNames = fmt.Errorf("its paths are more than %d bytes together", maxPaths)
+
 // ErrLayerSize: see SaveLayer.
 var ErrLayerSize = errors.New("the layer would be larger than twice the scratch: it has sparse files, or very many names")
 
@@ -97,6 +101,8 @@ const (
 	maxDepth = 256
 	// maxNames of one folder, which are sorted in memory: 64 MiB of tar headers.
 	maxNames = 1 << 17
+	// maxPaths are the bytes of all paths of a tree: of 500,000 real ones.
+	maxPaths = 64 << 20
 )
 
 type inode struct{ dev, ino uint64 }
@@ -126,11 +132,18 @@ func tree(dir string, skip map[string]bool, do treeEntry) error {
 	if err != nil {
 		return err
 	}
-	return treeFolder(root, info.Sys().(*syscall.Stat_t).Dev, "", skip, 0, do)
+	w := &treeWalk{dev: info.Sys().(*syscall.Stat_t).Dev, left: maxPaths, do: do}
+	return w.folder(root, "", skip, 0)
+}
+
+type treeWalk struct {
+	dev  uint64
+	left int // bytes of paths
+	do   treeEntry
 }
 
 // folder goes down by descriptor: a path of a hostile tree may be of any length.
-func treeFolder(dir *os.Root, dev uint64, prefix string, skip map[string]bool, depth int, do treeEntry) error {
+func (w *treeWalk) folder(dir *os.Root, prefix string, skip map[string]bool, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%.64q… is deeper than %d folders", prefix, maxDepth)
 	}
@@ -146,6 +159,12 @@ func treeFolder(dir *os.Root, dev uint64, prefix string, skip map[string]bool, d
 	if len(names) > maxNames {
 		return fmt.Errorf("%.64q has more than %d names", prefix, maxNames)
 	}
+	for _, name := range names {
+		w.left -= len(prefix) + len(name)
+	}
+	if w.left < 0 {
+		return ErrTooManyNames
+	}
 	slices.Sort(names)
 	for _, name := range names {
 		// Readers of layers take these for deletions of what lies below (layer.md, "Whiteouts"): whoever unpacks this one over other
@@ -158,10 +177,10 @@ func treeFolder(dir *os.Root, dev uint64, prefix string, skip map[string]bool, d
 			return err
 		}
 		st := info.Sys().(*syscall.Stat_t)
-		if st.Dev != dev {
+		if st.Dev != w.dev {
 			continue
 		}
-		if err := do(dir, prefix+name, info, st); err != nil {
+		if err := w.do(dir, prefix+name, info, st); err != nil {
 			return err
 		}
 		if !info.IsDir() {
@@ -171,7 +190,7 @@ func treeFolder(dir *os.Root, dev uint64, prefix string, skip map[string]bool, d
 		if err != nil {
 			return err
 		}
-		err = treeFolder(sub, dev, prefix+name+"/", nil, depth+1, do)
+		err = w.folder(sub, prefix+name+"/", nil, depth+1)
 		sub.Close()
 		if err != nil {
 			return err

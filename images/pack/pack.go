@@ -27,6 +27,7 @@ var ErrLimit = errors.New("larger than it may be")
 const (
 	maxDepth = 128     // what an image may have (images/unpack)
 	maxNames = 1 << 17 // of one folder: they are sorted in memory
+	maxPaths = 256 << 20
 )
 
 // Counts are what was written.
@@ -44,6 +45,7 @@ type Writer struct {
 	limits Limits
 	whole  bool
 	names  map[inode]string // of files that may come again
+	paths  int64            // bytes of all there are: a few folders of long names make any number of them
 }
 
 // inode tells a file that comes under another name. Size and time are in it because overlayfs may show two files by one number.
@@ -81,6 +83,12 @@ func (w *Writer) folder(before, now *os.File, prefix string, depth int) error {
 	names, err := list(now, prefix)
 	if err != nil {
 		return err
+	}
+	for _, name := range names {
+		w.paths += int64(len(prefix) + len(name))
+	}
+	if w.paths > maxPaths {
+		return fmt.Errorf("%.64q: the paths up to there have more than %d bytes: %w", prefix, maxPaths, ErrLimit)
 	}
 	if before != nil {
 		old, err := list(before, prefix)
@@ -207,7 +215,7 @@ func (w *Writer) header(dir *os.File, name, base string, is, was *unix.Stat_t) e
 		id := inode{is.Dev, is.Ino, is.Size, is.Ctim}
 		if first, again := w.names[id]; again && is.Nlink > 1 {
 			h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
-		} else {
+		} else if is.Nlink > 1 {
 			w.names[id] = name
 		}
 	}

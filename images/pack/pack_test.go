@@ -125,3 +125,29 @@ func TestLimits(t *testing.T) {
 		}
 	}
 }
+
+// A few folders of long names make each name in the last of them a path of 30 KiB: they are refused before they fill memory and disk.
+func TestLongPaths(t *testing.T) {
+	d := made(t)
+	at, err := os.OpenRoot(d.Name())
+	for i := 0; err == nil && i < maxDepth-5; i++ {
+		var in *os.Root
+		if err = at.Mkdir(strings.Repeat("d", 255), 0o755); err == nil {
+			in, err = at.OpenRoot(strings.Repeat("d", 255))
+		}
+		at.Close()
+		at = in
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	for i := range maxPaths/(255*(maxDepth-5)) + 1 {
+		if err := at.WriteFile(fmt.Sprint(i), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, _, err := written(Limits{1 << 20, 1_000_000}, func(w *Writer) error { return w.Whole(d) }); !errors.Is(err, ErrLimit) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -258,6 +258,28 @@ func TestM23WorkspaceInSnapshots(t *testing.T) {
 	}
 }
 
+// THREATS "joining and keeping": a few folders of long names make each name in the last of them a path of 60 KiB. Whoever starts the sandbox
+// or looks at its changes, a daemon among them, keeps no such paths in memory.
+func TestM23LongPathsInAWorkspaceLayer(t *testing.T) {
+	p := newPlace(t)
+	p.overlaid("dev", "2", nil)
+	p.once("dev", `cd /workspace; python3 -c '
+import os
+for i in range(240): os.mkdir("d" * 255); os.chdir("d" * 255)
+for i in range(2000): open(str(i), "w").close()'`)
+	for _, words := range [][]string{{"start", "dev"}, {"diff", "dev"}, {"apply", "dev"}} {
+		r := p.do(words...)
+		if r.exit != 125 || !strings.Contains(r.stderr, "its paths are more than") || !strings.Contains(r.stderr, "agentrun discard dev") {
+			t.Errorf("%q: exit %d %.300s", words, r.exit, r.stderr)
+		}
+		p.do("stop", "dev")
+	}
+	p.must("discard", "dev")
+	if got := p.once("dev", "ls /workspace"); got != "" {
+		t.Errorf("after discard: %.100q", got)
+	}
+}
+
 // M-1, M-2: what an agent leaves in the layer is data, to the next start and to whoever applies it.
 func TestM23HostileWorkspaceLayer(t *testing.T) {
 	p := newPlace(t)
