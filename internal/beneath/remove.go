@@ -37,21 +37,26 @@ func RemoveAll(name string) error {
 
 type remover struct{ top *os.File }
 
-// empty looks anew after each part of the names: what was moved up has come since.
+// empty looks anew when it has come to the end: what was moved up has come since. Not before, as a file system that keeps the room of names
+// that have gone reads all of it each time.
 func (r *remover) empty(dir *os.File, depth int) error {
-	for {
+	for seen := false; ; {
 		names, err := dir.Readdirnames(1024)
-		if len(names) == 0 {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
 		for _, name := range names {
 			if err := r.remove(dir, name, depth); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
+		switch {
+		case len(names) > 0:
+			seen = true
+			continue
+		case !errors.Is(err, io.EOF):
+			return err
+		case !seen:
+			return nil
+		}
+		seen = false
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			return err
 		}

@@ -226,12 +226,22 @@ func (f Folder) newLayer() (id string, err error) {
 	return id, os.MkdirAll(homes.Folder{StateDir: f.layer(id)}.Files(Home), 0o700)
 }
 
-// drop removes a layer that nobody names.
+// drop removes a layer that nobody names, or what prune has put away.
 func (f Folder) drop(id string) error {
 	if err := fault.At("sandbox/prune"); err != nil {
 		return err
 	}
 	return beneath.RemoveAll(f.layer(id))
+}
+
+// aside begins the names of layers that nobody will name any more.
+const aside = "gone-"
+
+func (f Folder) putAside(id string) error {
+	if err := fault.At("sandbox/aside"); err != nil {
+		return err
+	}
+	return os.Rename(f.layer(id), f.layer(aside+id))
 }
 
 // seal has a sandbox that stands still go on in a new layer over its own, if that has anything: what it has is then in sealed ones only.
@@ -508,7 +518,7 @@ func (f Folder) Sealed(ctx context.Context, name, snapshot string, still Still, 
 }
 
 // prune removes the layers that no sandbox names, unless somebody is about to; then a later one does. It removes nothing while what any
-// sandbox has can't be read.
+// sandbox has can't be read. Only their names go while others wait: an agent can leave files that take minutes to remove.
 func (f Folder) prune() error {
 	if _, err := os.Lstat(f.layers()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -520,7 +530,36 @@ func (f Folder) prune() error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	gone, err := f.putUnnamedAside()
+	lock.Close()
+	for _, name := range gone {
+		err = errors.Join(err, f.dropAside(name))
+	}
+	return err
+}
+
+// dropAside leaves what another is removing to that one.
+func (f Folder) dropAside(name string) error {
+	dir, err := os.Open(f.layer(name))
+	if err != nil {
+		return ignoreGone(err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil
+	}
+	return ignoreGone(f.drop(name))
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// putUnnamedAside is prune's under its lock.
+func (f Folder) putUnnamedAside() (gone []string, err error) {
 	named := map[string]bool{}
 	for _, name := range f.names() {
 		s, err := f.Load(name)
@@ -528,7 +567,7 @@ func (f Folder) prune() error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("no layer is removed: %w", err)
+			return nil, fmt.Errorf("no layer is removed: %w", err)
 		}
 		named[s.Layer] = true
 		for _, id := range s.Below {
@@ -541,13 +580,18 @@ func (f Folder) prune() error {
 		}
 	}
 	dirs, err := os.ReadDir(f.layers())
-	if err != nil {
-		return err
-	}
 	for _, d := range dirs {
-		if isLayer(d.Name()) && !named[d.Name()] {
-			err = errors.Join(err, f.drop(d.Name()))
+		name := d.Name()
+		if isLayer(name) && !named[name] {
+			if perr := f.putAside(name); perr != nil {
+				err = errors.Join(err, perr)
+				continue
+			}
+			name = aside + name
+		}
+		if strings.HasPrefix(name, aside) {
+			gone = append(gone, name)
 		}
 	}
-	return err
+	return gone, err
 }

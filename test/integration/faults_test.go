@@ -73,6 +73,7 @@ func faultRows() []faultRow {
 		{point: "sandbox/remove", by: sandboxScenario},
 		{point: "sandbox/seal", by: sandboxScenario},
 		{point: "sandbox/copy", by: sandboxScenario},
+		{point: "sandbox/aside", by: sandboxScenario},
 		{point: "sandbox/prune", by: sandboxScenario},
 		{point: "changes/begin", by: sandboxScenario},
 		{point: "sandbox/empty", by: sandboxScenario},

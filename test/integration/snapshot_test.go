@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -214,6 +215,48 @@ for i in range(1000): os.mkdir("d"); os.chdir("d")'`)
 	few("rm", "-f", "other")
 	if left, _ := filepath.Glob(filepath.Join(p.state, "layers", "*")); len(left) > 0 {
 		t.Errorf("left: %q", left)
+	}
+}
+
+// M-23: whoever removes what an agent left, which may take minutes, holds up nobody who makes another sandbox; what was left in the middle goes
+// with the next.
+func TestM23RemovalHoldsUpNobody(t *testing.T) {
+	p := newPlace(t)
+	p.kept("many", "--ring", "2")
+	p.kept("dev", "--ring", "2")
+	c := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "rm", "many")
+	c.Env = append(os.Environ(), fault.Variable+"=sandbox/prune=hang")
+	reached, err := c.StderrPipe()
+	if err = errors.Join(err, c.Start()); err != nil {
+		t.Fatal(err)
+	}
+	end := func() { _ = c.Process.Kill(); _ = c.Wait() }
+	defer end()
+	if _, err := reached.Read(make([]byte, 256)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.kept("other", "--ring", "2")
+		p.must("snapshot", "dev", "one")
+		p.must("fork", "dev@one", "try")
+		p.must("rm", "try")
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Error("others wait for a removal")
+		end()
+		<-done
+	}
+	end()
+	if gone, _ := filepath.Glob(filepath.Join(p.state, "layers", "gone-*")); len(gone) != 1 {
+		t.Errorf("half removed: %q", gone)
+	}
+	p.must("gc")
+	if gone, _ := filepath.Glob(filepath.Join(p.state, "layers", "gone-*")); len(gone) > 0 {
+		t.Errorf("left: %q", gone)
 	}
 }
 
