@@ -59,6 +59,7 @@ const (
 func LookForSetID(folder string, owner *Owner) error {
 	l := &look{folder: folder, owner: owner, until: time.Now().Add(maxLook)}
 	l.left.Store(maxLooked)
+	l.paths.Store(maxPaths)
 	err := l.all()
 	switch {
 	case err != nil:
@@ -74,6 +75,7 @@ type look struct {
 	owner  *Owner
 	root   int
 	left   atomic.Int64
+	paths  atomic.Int64 // bytes of folders' paths that may still come
 	until  time.Time
 
 	mu      sync.Mutex
@@ -162,6 +164,9 @@ func (l *look) names(dir string) (todo []string, err error) {
 		for _, d := range list {
 			switch d.Type() {
 			case fs.ModeDir:
+				if l.paths.Add(-int64(len(dir)+len(d.Name()))) < 0 {
+					return todo, fmt.Errorf("more than %d bytes of folders' paths", maxPaths)
+				}
 				todo = append(todo, path.Join(dir, d.Name()))
 			case 0:
 				if err := l.file(fd, d.Name(), dir); err != nil {

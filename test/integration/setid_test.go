@@ -5,6 +5,7 @@ package integration
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,6 +96,30 @@ func TestSetIDFilesAreNotRewritten(t *testing.T) {
 				t.Error("the audit doesn't say that the run went on without")
 			}
 		})
+	}
+}
+
+// The look goes through what an agent may have made: folders of long names make each one in the last of them a path of 4 KiB, which a daemon
+// would keep for each.
+func TestSetIDLookKeepsFewPaths(t *testing.T) {
+	need(t, hostcaps.IDMappedMounts(base))
+	ws := workspace(t)
+	at := filepath.Join(ws, strings.Repeat(strings.Repeat("d", 250)+"/", 14))
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for i := range 64<<20/len(at) + 1000 {
+		if err := unix.Mkdirat(int(dir.Fd()), fmt.Sprint(i), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := tool(t, "exec", "--ring", "2", "--workspace", ws, "--no-gateway", "--", "/bin/true"); r.exit != 125 || !strings.Contains(r.stderr, "bytes of folders' paths") {
+		t.Errorf("exit %d %.300s", r.exit, r.stderr)
 	}
 }
 
