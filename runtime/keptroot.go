@@ -4,6 +4,8 @@ package runtime
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"syscall"
@@ -55,28 +57,64 @@ func (r *idRange) own(dir string) error {
 	if st := top.Sys().(*syscall.Stat_t); r.here(int(st.Uid)) == int(st.Uid) {
 		return nil
 	}
-	move := func(path string, info fs.FileInfo) error {
-		st := info.Sys().(*syscall.Stat_t)
-		uid, gid := r.here(int(st.Uid)), r.here(int(st.Gid))
-		if uid == int(st.Uid) && gid == int(st.Gid) {
-			return nil
-		}
-		return root.Lchown(path, uid, gid)
+	if err := r.ownIn(root, 0); err != nil {
+		return err
 	}
-	err = fs.WalkDir(root.FS(), ".", func(at string, d fs.DirEntry, err error) error {
-		if err != nil || at == "." {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		return move(at, info)
-	})
+	return r.move(root, ".", top)
+}
+
+// ownDepth is what a kept sandbox may have (homes.Size), and some.
+const ownDepth = 300
+
+// ownIn goes down folder by folder: a path from the top would be looked up again for each of an agent's files.
+func (r *idRange) ownIn(dir *os.Root, depth int) error {
+	if depth > ownDepth {
+		return fmt.Errorf("folders lie in each other that are more than %d deep", ownDepth)
+	}
+	list, err := dir.Open(".")
 	if err != nil {
 		return err
 	}
-	return move(".", top)
+	defer list.Close()
+	for {
+		names, err := list.Readdirnames(1024)
+		for _, name := range names {
+			if err := r.ownOne(dir, name, depth); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *idRange) ownOne(dir *os.Root, name string, depth int) error {
+	info, err := dir.Lstat(name)
+	if err == nil {
+		err = r.move(dir, name, info)
+	}
+	if err != nil || !info.IsDir() {
+		return err
+	}
+	sub, err := dir.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	return r.ownIn(sub, depth+1)
+}
+
+func (r *idRange) move(dir *os.Root, name string, info fs.FileInfo) error {
+	st := info.Sys().(*syscall.Stat_t)
+	uid, gid := r.here(int(st.Uid)), r.here(int(st.Gid))
+	if uid == int(st.Uid) && gid == int(st.Gid) {
+		return nil
+	}
+	return dir.Lchown(name, uid, gid)
 }
 
 // here is an id of any range as it is in this one.

@@ -175,6 +175,54 @@ func TestM23KeptRootGetsOtherIDs(t *testing.T) {
 	}
 }
 
+// M-23: many files, deep in a kept root, change hands within the time that a step of a start has.
+func TestM23DeepKeptRootGetsOtherIDs(t *testing.T) {
+	p := newPlace(t)
+	p.kept("dev", "--ring", "1")
+	p.must("start", "dev")
+	p.in("dev", "echo x > /usr/local/a")
+	p.must("stop", "dev")
+	top := filepath.Join(p.layer("dev"), "root", "changes", "usr")
+	info, err := os.Lstat(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := info.Sys().(*syscall.Stat_t)
+	at, err := unix.Open(filepath.Join(top, "local"), unix.O_DIRECTORY, 0)
+	for i := 0; err == nil && i < 240; i++ {
+		above := at
+		if err = unix.Mkdirat(above, "d", 0o755); err == nil {
+			at, err = unix.Openat(above, "d", unix.O_DIRECTORY, 0)
+		}
+		unix.Close(above)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(at)
+	for i := range 150_000 {
+		name := fmt.Sprint(i)
+		err := errors.Join(unix.Mknodat(at, name, unix.S_IFREG|0o644, 0), unix.Fchownat(at, name, int(before.Uid), int(before.Gid), unix.AT_SYMLINK_NOFOLLOW))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.OpenFile("/run/agentrun/uid-ranges", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := (int(before.Uid) - agentuid.First) / 65536
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: int64(2 + n), Len: 1}); err != nil {
+		t.Fatal(err)
+	}
+	p.must("start", "dev")
+	var st unix.Stat_t
+	if err := unix.Fstatat(at, "149999", &st, 0); err != nil || st.Uid == before.Uid {
+		t.Errorf("owner %d as before, %v", st.Uid, err)
+	}
+}
+
 // THREATS "joining and keeping": what an agent leaves in a kept root decides nothing about the next start, and never reaches the host.
 func TestM23HostileKeptRoot(t *testing.T) {
 	p := newPlace(t)
