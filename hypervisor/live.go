@@ -96,7 +96,7 @@ type Control struct {
 	loanMu sync.Mutex
 	lent   atomic.Pointer[lent] // nil: none; the rest is about it
 	failed atomic.Pointer[unapplied]
-	lock   *store.Lock          // its place on the node
+	lock   *store.Lock // its place on the node
 	timer  *time.Timer
 
 	calls calls
