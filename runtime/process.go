@@ -124,6 +124,17 @@ func (p *process) takePTY(f *os.File) error {
 		f.Close()
 		return fmt.Errorf("the terminal from pid 1 is no pty: %w", err)
 	}
+	// A read has to end though somebody inside holds the terminal open: with a deadline, and those take one that doesn't block.
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	f.Close()
+	if err != nil {
+		return os.NewSyscallError("dup", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return os.NewSyscallError("set non-blocking", err)
+	}
+	f = os.NewFile(uintptr(fd), "pty-master")
 	p.master = f
 	p.io.usePTY(f)
 	return nil

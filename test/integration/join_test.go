@@ -762,6 +762,28 @@ func TestJoinTerminal(t *testing.T) {
 	a.quit()
 }
 
+// An agent that opens the command's terminal, as it may, keeps neither its end nor its time limit from who entered.
+func TestJoinTerminalHeldByTheAgent(t *testing.T) {
+	needProgram(t, "sh")
+	p := newPlace(t)
+	p.must("exec", "-d", "--no-gateway", "--name", "a", "--ring", "2", "--", "/bin/sh", "-c",
+		"cd /tmp; for n in 0 1; do until [ -e go$n ]; do sleep 0.01; done; exec sleep 600 <>/dev/pts/$n & sleep 0.2; : >held$n; done; wait")
+	held := func(n, then string) string {
+		return ": >/tmp/go" + n + "; until [ -e /tmp/held" + n + " ]; do sleep 0.01; done; " + then
+	}
+	began := time.Now()
+	if r := p.inside("a", []string{"-t"}, "sh", "-c", held("0", "echo done; exit 5")); r.exit != 5 || r.stdout != "done\n" {
+		t.Errorf("exit %d, want 5: %s%s", r.exit, r.stdout, r.stderr)
+	}
+	if r := p.inside("a", []string{"-t", "--timeout", "2s"}, "sh", "-c", held("1", "exec sleep 600")); r.exit != 124 {
+		t.Errorf("exit %d, want 124: %s%s", r.exit, r.stdout, r.stderr)
+	}
+	if took := time.Since(began); took > 60*time.Second {
+		t.Errorf("took %v", took)
+	}
+	p.must("kill", "a")
+}
+
 type both struct {
 	io.Reader
 	io.Writer
