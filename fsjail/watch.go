@@ -43,6 +43,7 @@ const (
 	mostSeen    = 100_000                // names in them when it begins
 	watchWindow = 100 * time.Millisecond // changes of one path in it are told once
 	mostTold    = 100                    // changes, and folders that have come, in one window
+	watchRest   = 9                      // times as long as it has worked it rests: the agent makes the work with one rename
 	watchMask   = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_DELETE_SELF | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 )
@@ -75,6 +76,7 @@ func (f *Files) Watch(ctx context.Context, unsafeFolder string, send func(Change
 		if err := w.flush(); err != nil || w.over {
 			return err
 		}
+		w.rest(ctx)
 		if err := w.window(ctx); err != nil {
 			return err
 		}
@@ -97,6 +99,21 @@ type watcher struct {
 	queue  []Change
 	lost   int
 	enters int
+	worked time.Duration
+	since  time.Time // it has been working
+}
+
+// rest keeps it to a tenth of a processor, which no limit of the run's counts. The kernel collects meanwhile, and says what is too much.
+func (w *watcher) rest(ctx context.Context) {
+	much := watchRest*w.worked - watchWindow
+	w.worked = 0
+	if much <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(much):
+	}
 }
 
 // window waits for something to come, and hears what comes within a window from then on.
@@ -125,7 +142,10 @@ func (w *watcher) window(ctx context.Context) error {
 		if end.IsZero() {
 			end = time.Now().Add(watchWindow)
 		}
-		if err := w.events(buf[:n]); err != nil {
+		w.since = time.Now()
+		err = w.events(buf[:n])
+		w.worked += time.Since(w.since)
+		if err != nil {
 			return err
 		}
 		if w.over || !time.Now().Before(end) {
@@ -221,9 +241,10 @@ func (w *watcher) leave(below string) {
 	}
 }
 
-// come watches a folder that has just come, unless it has gone again. Each takes a thread: of more than a few it is said that they aren't watched.
+// come watches a folder that has just come, unless it has gone again. Each takes a thread, and a look at all that is in it: of more than
+// a few, or more than a window's work, it is told as lost.
 func (w *watcher) come(below string) error {
-	if w.enters++; w.enters > mostTold {
+	if w.enters++; w.enters > mostTold || w.worked+time.Since(w.since) > watchWindow {
 		w.lost++
 		return nil
 	}

@@ -568,6 +568,27 @@ func TestM23WatchIsBounded(t *testing.T) {
 	eventually(t, hang(), "there is room again", func() bool { return strings.Contains(p.beginsWatch("dev:big"), "watching") })
 }
 
+// THREATS "joining and keeping": a rename of one folder with many names in it makes the supervisor look at each; an agent that does nothing else
+// gets no processor of the host's by it.
+func TestM23WatchRests(t *testing.T) {
+	p := newPlace(t)
+	p.detached("dev", workspace(t), opts{profile: "ring2"}, "mkdir -p w x/d; cd x/d; seq 20000 | xargs touch; cd ../..; (while :; do mv x/d w/d; mv w/d x/d; done) &")
+	w, leave := p.watch("dev", "w")
+	defer leave()
+	w.until("created /workspace/w/d/")
+	found, err := control.Find(t.Context(), p.run, "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := func() time.Duration { return processTime(t, found.Sandbox.Supervisor) }
+	before, began := used(), time.Now()
+	time.Sleep(5 * time.Second)
+	if took, share := time.Since(began), used()-before; share > took/3 {
+		t.Errorf("the supervisor used %v of %v", share, took)
+	}
+	p.must("kill", "dev")
+}
+
 // beginsWatch is what the command says in its first second.
 func (p place) beginsWatch(where string) string {
 	p.t.Helper()
