@@ -490,6 +490,7 @@ type watcher struct {
 	cpu       *time.Timer
 	pace      *time.Ticker
 	locks     tooManyLocks
+	folders   tooManyFolders
 	asked     string           // how the run was asked to end; empty: it wasn't
 	graceOver <-chan time.Time // nil until it was asked
 }
@@ -561,7 +562,7 @@ func (w *watcher) keepPace(now time.Time) {
 	}
 }
 
-// everySecond looks at the locks, and tells the run its own time and memory.
+// everySecond looks at the locks and open folders, and tells the run its own time and memory.
 func (w *watcher) everySecond() verdict {
 	stats, err := w.launch.group.Stats()
 	if err != nil {
@@ -571,6 +572,11 @@ func (w *watcher) everySecond() verdict {
 	why, err := w.locks.look(stats.CPU, w.launch.agentPID)
 	if err != nil {
 		why = "file locks can't be counted: " + err.Error()
+	}
+	if why == "" {
+		if why, err = w.folders.look(stats.CPU, w.launch.group.Pids); err != nil && !errors.Is(err, os.ErrNotExist) {
+			why = "open folders can't be counted: " + err.Error()
+		}
 	}
 	if why == "" {
 		return verdict{}

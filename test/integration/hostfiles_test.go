@@ -138,6 +138,34 @@ for how in (lambda: os.truncate("kept", 0), lambda: os.open("kept", os.O_RDONLY 
 	}
 }
 
+// THREATS "the host's shared counters": for each open folder that is read in part file systems keep memory that no cgroup is charged for. A run
+// that hoards them is ended, also where each process has few; one that has a thousand goes on.
+func TestOpenFolders(t *testing.T) {
+	for _, profile := range []string{"ring2", "ring1"} {
+		t.Run(profile, func(t *testing.T) {
+			needSandbox(t)
+			r := run(t, opts{profile: profile}, probeArgs("folders 0 12")...)
+			r.want(t, 137, "policy")
+			if !strings.Contains(r.status.Reason, "open folders") || r.status.CPUTime > 6*time.Second {
+				t.Errorf("ended after %v of processor time: %s", r.status.CPUTime, r.status.Reason)
+			}
+		})
+	}
+	t.Run("of several processes", func(t *testing.T) {
+		needProgram(t, "sh")
+		r := run(t, opts{profile: "ring2"}, "sh", "-c", "for i in 1 2 3; do /probe folders 900 12 & done; wait")
+		r.want(t, 137, "policy")
+		if !strings.Contains(r.status.Reason, "open folders") {
+			t.Errorf("ended: %s", r.status.Reason)
+		}
+	})
+	t.Run("in bounds", func(t *testing.T) {
+		if got := observe(t, opts{profile: "ring2"}, "folders 1000 3"); got != "1000" {
+			t.Errorf("had %s folders open, want 1000", got)
+		}
+	})
+}
+
 // THREATS "the host's shared counters": each record lock is memory of the kernel's that no cgroup is charged for, and no rlimit counts them. A run
 // that hoards them is ended; one that holds a thousand goes on. Locks that the supervisor couldn't count aren't there.
 func TestRecordLocks(t *testing.T) {

@@ -332,6 +332,20 @@ static long t_locks(int argc, char **argv)
 	return say("%ld", n);
 }
 
+// folders N SECONDS: has a folder open N times, 0 for as often as can be, read in part, and uses so much processor time.
+static long t_folders(int argc, char **argv)
+{
+	long want = num(arg(argc, argv, 1, "0")), n = 0;
+	clock_t end = clock() + num(arg(argc, argv, 2, "3")) * CLOCKS_PER_SEC;
+	char entry[64];
+	for (int fd; (!want || n < want) && (fd = open("/usr/bin", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0; n++)
+		if (syscall(SYS_getdents64, fd, entry, sizeof entry) < 0)
+			return -1;
+	while (clock() < end)
+		;
+	return say("%ld", n);
+}
+
 static long t_ofd_lock(int argc, char **argv)
 {
 	(void)argc, (void)argv;
