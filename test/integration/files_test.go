@@ -572,7 +572,7 @@ func TestM23WatchIsBounded(t *testing.T) {
 // gets no processor of the host's by it.
 func TestM23WatchRests(t *testing.T) {
 	p := newPlace(t)
-	p.detached("dev", workspace(t), opts{profile: "ring2"}, "mkdir -p w x/d; cd x/d; seq 20000 | xargs touch; cd ../..; (while :; do mv x/d w/d; mv w/d x/d; done) &")
+	p.detached("dev", workspace(t), opts{profile: "ring2"}, "mkdir -p w x/d; (cd x/d; seq 10000 | xargs touch; cd ../..; while :; do mv x/d w/d; mv w/d x/d; done) &")
 	w, leave := p.watch("dev", "w")
 	defer leave()
 	w.until("created /workspace/w/d/")
