@@ -82,11 +82,12 @@ func tablesOf(pid int) []string {
 	return tables
 }
 
-// shareTable asks kcmp(2). A kernel without it leaves threads with a table of their own uncounted, rather than count each thread's for one.
+// shareTable asks kcmp(2). Where it isn't there or isn't allowed, as under some engines' filters, threads with a table of their own are left
+// uncounted, rather than count each thread's for one.
 func shareTable(a, b int) bool {
 	const files = 2 // KCMP_FILES
 	r, _, errno := unix.RawSyscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), files, 0, 0, 0)
-	return errno == unix.ENOSYS || errno == 0 && r == 0
+	return errno != 0 || r == 0
 }
 
 // descriptorsIn counts them; since Linux 6.2 the folder's size says it.

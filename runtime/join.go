@@ -50,6 +50,7 @@ var (
 	ErrNotYet = errors.New("the run is still being started")
 	ErrFrozen = errors.New("the run is frozen")
 	ErrFull   = errors.New("the run has as many processes as its limit lets it have")
+	ErrNoTTY  = errors.New("the run's own processes have its terminals")
 )
 
 // errJoinTime is why a joined command is killed whose time is over.
@@ -119,6 +120,10 @@ func (v *Live) joinFailed(err error) error {
 		return ErrFrozen
 	case errors.Is(err, unix.EAGAIN) && v.full():
 		return ErrFull
+	}
+	// The agent opened all of them, or this one before the command was the one it controls.
+	if f, ok := errors.AsType[*stub.Failure](err); ok && f.Step == stub.StepPTY && (f.Errno == unix.ENOSPC || f.Errno == unix.EPERM) {
+		return fmt.Errorf("%w: %w", ErrNoTTY, err)
 	}
 	return fmt.Errorf("join: %w", err)
 }

@@ -190,6 +190,8 @@ func joinError(err error) error {
 		return conflict("limits of its own take a cgroup (docs/rootless.md); leave them out")
 	case errors.Is(err, runtime.ErrFull):
 		return conflict("agentrun ps REF lists them, agentrun update REF --pids N gives it room")
+	case errors.Is(err, runtime.ErrNoTTY):
+		return conflict("try again, or without -t")
 	case errors.Is(err, runtime.ErrNotYet):
 		return conflict("try again in a moment")
 	}

@@ -782,6 +782,23 @@ func TestJoinTerminalHeldByTheAgent(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 	p.must("kill", "a")
+
+	// It can have them all, and who enters is told so.
+	needProgram(t, "python3")
+	p.must("exec", "-d", "--no-gateway", "--name", "b", "--ring", "2", "--", "python3", "-c", `import os, time
+held = []
+try:
+    while True: held.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+except OSError:
+    open("/tmp/all", "w")
+time.sleep(600)`)
+	if r := p.inside("b", nil, "sh", "-c", "until [ -e /tmp/all ]; do sleep 0.01; done"); r.exit != 0 {
+		t.Fatalf("exit %d: %s", r.exit, r.stderr)
+	}
+	if r := p.inside("b", []string{"-t"}, "true"); r.exit != 125 || !strings.Contains(r.stderr, "own processes have its terminals") || !strings.Contains(r.stderr, "(conflict)") {
+		t.Errorf("without a terminal left: exit %d %s", r.exit, r.stderr)
+	}
+	p.must("kill", "b")
 }
 
 type both struct {

@@ -71,7 +71,7 @@ same+=(TestM23KeptByAPI TestM23KeptWrongInputByAPI TestM23OnlyOwnersMakeKept Tes
 same+=(TestM2ImageNoBase TestThreatTakeoverHostileImages TestThreatTakeoverUnsignedImages TestThreatTakeoverLayersAboveABase
 	TestThreatTakeoverHostileConfiguration TestM23WatchIsBounded TestM2ImageRootless TestM2ImageUser TestOwnFoldersByAnyPath
 	TestM23WorkspaceInSnapshots TestM23ConflictsOverSeveralStarts TestM23HostileWorkspaceLayer TestM23LongPathsInAWorkspaceLayer
-	TestM23RemovalHoldsUpNobody TestM23DeepKeptRootGetsOtherIDs)
+	TestM23RemovalHoldsUpNobody TestM23DeepKeptRootGetsOtherIDs TestM23WatchRests TestSetIDLookKeepsFewPaths)
 # And of an engine's network, by a configuration that isn't the machine's.
 same+=(TestOCINetwork)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
