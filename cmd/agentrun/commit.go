@@ -74,17 +74,21 @@ func (g *global) commit(c *cli.Context, a []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, place.Close()) }()
 	q.Into, q.Scratch = filepath.Join(place.Dir, "layout"), filepath.Join(place.Dir, "rootfs")
-	if layout != "" {
-		q.Into = layout
-		defer func() {
-			if err != nil && !errors.Is(err, fs.ErrExist) { // that would be somebody else's
-				err = errors.Join(err, os.RemoveAll(layout))
-			}
-		}()
-	}
 	done, err := g.PackSandbox(c.Context, q, g.FindRun)
 	if err != nil {
 		return err
+	}
+	if layout != "" { // a copy, as whose folder it lies in may have another in its place by then
+		if err := pack.Copy(q.Into, layout); errors.Is(err, fs.ErrExist) { // somebody else's
+			return fail(err)
+		} else if err != nil {
+			return fail(errors.Join(err, os.RemoveAll(layout)))
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, os.RemoveAll(layout))
+			}
+		}()
 	}
 	if output != "" {
 		if err := archived(output, q.Into); err != nil {

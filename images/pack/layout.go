@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -62,6 +63,35 @@ func NewLayout(dir string) (*Layout, error) {
 
 // Close lets go of the folder.
 func (l *Layout) Close() error { return l.dir.Close() }
+
+// Copy writes a finished one anew, to a folder as NewLayout makes it.
+func Copy(from, to string) error {
+	l, err := NewLayout(to)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return fs.WalkDir(os.DirFS(from), ".", func(at string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return l.copyFile(filepath.Join(from, at), at)
+	})
+}
+
+func (l *Layout) copyFile(from, at string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := l.dir.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Chmod(0o644), out.Sync(), out.Close())
+}
 
 // Layer writes one.
 func (l *Layout) Layer(write func(io.Writer) error) (Blob, error) { return l.blob(layerType, write) }

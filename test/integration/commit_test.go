@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -222,6 +223,35 @@ func TestThreatTakeoverHostileCommit(t *testing.T) {
 	}
 	if now, _ := filepath.Glob(filepath.Join(p.state, "layers", "*")); len(now) != len(layers) || len(p.stored()) != len(before) {
 		t.Errorf("left: %v, %v", now, p.stored())
+	}
+}
+
+// THREATS "takeover": who owns the folder that a layout is written to puts another under its name. The image that is kept is of the sandbox.
+func TestThreatTakeoverLayoutOfACommit(t *testing.T) {
+	need(t, hostcaps.OverlayIDMapped)
+	p := newPlace(t)
+	ref := aRegistry(t, nil) + "/team/base:1"
+	push(t, ref, shellPicture(t, v1.Config{Env: []string{"PATH=/bin"}}))
+	p.must("image", "pull", ref)
+	into := t.TempDir()
+	layout, theirs := filepath.Join(into, "layout"), filepath.Join(into, "theirs")
+	for _, whose := range []string{"theirs", "ours"} {
+		p.kept(whose, "--ring", "1", "--image", ref, "--", "/bin/sleep", "1000")
+		p.must("start", whose)
+		p.in(whose, "echo "+whose+" > /etc/whose")
+		p.must("stop", whose)
+	}
+	p.must("commit", "-q", "--oci-layout", theirs, "theirs", "theirs:1")
+	var swapped atomic.Bool
+	swapping(t, func() {
+		if _, err := os.Stat(filepath.Join(layout, "index.json")); err == nil && !swapped.Load() {
+			swapped.Store(os.Rename(layout, filepath.Join(into, "gone")) == nil && os.Rename(theirs, layout) == nil)
+		}
+	})
+	p.must("commit", "-q", "--oci-layout", layout, "ours", "ours:1")
+	eventually(t, hang(), "it is swapped", swapped.Load)
+	if got := p.committedAs("ours:1", []string{"--ring", "1"}, "cat /etc/whose"); got != "ours" {
+		t.Errorf("the image is %q", got)
 	}
 }
 
