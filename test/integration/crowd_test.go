@@ -150,6 +150,7 @@ func medianOf(d []time.Duration) time.Duration {
 // One supervisor that lives long: neither descriptors nor memory grow while
 // its agent does the same thing over and over.
 func TestSupervisorDoesNotGrow(t *testing.T) {
+	t.Parallel() // it mostly waits
 	needSandbox(t)
 	stdin, hold, err := os.Pipe()
 	if err != nil {

@@ -139,10 +139,11 @@ print("done")`
 // THREATS "a notification flood": refused lookups and connections without number leave a bounded account, whose counts
 // still say how many there were.
 func TestM8FloodLeavesABoundedAudit(t *testing.T) {
-	t.Parallel() // it mostly waits
-	x := newExit(t)
+	t.Parallel()
 	for name, program := range map[string]string{"lookups": flood, "connections": knock} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it mostly waits
+			x := newExit(t)
 			before := x.n.audit("node")
 			x.file("flood.py", program)
 			r := x.run(x.opts("ring2", "--allow", "repo.test"), "python3", "flood.py")

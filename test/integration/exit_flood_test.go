@@ -97,11 +97,13 @@ json.dump(got, sys.stdout)`
 // M2 of the attack round: a ring 3 agent that is refused again and again, under ever new names, leaves an audit that is bounded by
 // time, a run log and a state that are small, and each refusal counted.
 func TestM18RefusalsFillNoDisk(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "python3")
-	x := newExit(t)
-	x.file("flood.py", everyRefusal)
 	for _, profile := range []string{"ring3", "ring2"} {
 		t.Run(profile, func(t *testing.T) {
+			t.Parallel() // it mostly waits
+			x := newExit(t)
+			x.file("flood.py", everyRefusal)
 			before, size := x.n.audit("node"), folderSize(t, filepath.Join(x.n.dir, "audit"))
 			r := x.run(x.opts(profile), "python3", "flood.py", "15")
 			r.want(t, 0, "exited")
@@ -179,6 +181,7 @@ print(json.dumps({
 
 // L8 of the attack round: what leads nowhere is held by the ring's rate, and on record, gathered.
 func TestH16WhatLeadsNowhereIsPaced(t *testing.T) {
+	t.Parallel() // it mostly waits
 	needProgram(t, "python3")
 	x := newExit(t)
 	x.file("lost.py", lost)

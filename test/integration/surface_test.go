@@ -110,6 +110,7 @@ const noInt80 = "int 0x80: this kernel doesn't take calls by it"
 // burst of 2000) must neither hang the agent for good, nor the
 // supervisor, nor fill its memory with events; every one is counted.
 func TestNotificationFlood(t *testing.T) {
+	t.Parallel() // it mostly waits
 	needSandbox(t)
 	got, r := try(t, opts{profile: "ring3"}, "flood 4000")
 	if got["flood 4000"] != "value=4000" {

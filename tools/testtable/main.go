@@ -5,6 +5,7 @@
 //
 //	testtable watch FILE    < events         keeps the events, prints failures as they come
 //	testtable guest FILE    < output         the same for test/vm/suite.sh, which has no go tool
+//	testtable reap COMMAND…                  runs it, and takes leave of the dead that its descendants leave behind
 //	testtable again < events                 what to try a second time: by line, a package and a pattern
 //	testtable report [-must-run] [-step NAME]… host=FILE… vm=FILE… again:host=FILE…
 //	testtable attacks [-tests] [-commit NAME] host=FILE… vm=FILE…    writes docs/attacks.md
@@ -34,7 +35,10 @@ var errFailed = errors.New("tests failed")
 
 func main() {
 	err := run(os.Args[1:], os.Stdin, os.Stdout)
+	var code exited
 	switch {
+	case errors.As(err, &code):
+		os.Exit(int(code))
 	case err == nil:
 	case errors.Is(err, errFailed):
 		os.Exit(1)
@@ -46,7 +50,7 @@ func main() {
 
 func run(args []string, in io.Reader, out io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("want watch, guest, again, report or attacks")
+		return errors.New("want watch, guest, reap, again, report or attacks")
 	}
 	switch args[0] {
 	case "watch", "guest":
@@ -62,6 +66,8 @@ func run(args []string, in io.Reader, out io.Writer) error {
 			return guest(in, f, out)
 		}
 		return watch(in, f, out)
+	case "reap":
+		return reap(args[1:])
 	case "again":
 		return again(in, out)
 	case "report":

@@ -6,6 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -226,7 +229,7 @@ func TestGuest(t *testing.T) {
 }
 
 func TestCommandLineIsChecked(t *testing.T) {
-	for _, args := range [][]string{nil, {"nonsense"}, {"watch"}, {"report", "no-equals-sign"}} {
+	for _, args := range [][]string{nil, {"nonsense"}, {"watch"}, {"reap"}, {"report", "no-equals-sign"}} {
 		if err := run(args, strings.NewReader(""), &bytes.Buffer{}); err == nil || errors.Is(err, errFailed) {
 			t.Errorf("run(%q) = %v, want a misuse error", args, err)
 		}
@@ -273,5 +276,34 @@ func TestSecondTry(t *testing.T) {
 		if lastLine(out.String()) != tc.last || !strings.Contains(out.String(), tc.note) || (err == nil) != strings.Contains(tc.last, " 0 failed") {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}
+	}
+}
+
+// What a command's child leaves behind is gone by the time that a later one asks, whatever pid 1 does; the command's exit code stays.
+func TestReap(t *testing.T) {
+	if os.Getenv("TESTTABLE_REAPS") != "" {
+		os.Args = slices.Delete(os.Args, 1, 3)
+		main()
+		return
+	}
+	script := `orphan=$(sh -c 'sleep 0.1 >/dev/null & echo $!'); i=0
+		while [ -e /proc/$orphan ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done
+		[ ! -e /proc/$orphan ] && exit 7`
+	for name, tt := range map[string]struct {
+		command []string
+		want    int
+	}{
+		"an orphan": {[]string{"sh", "-c", script}, 7},
+		"a signal":  {[]string{"sh", "-c", "kill -9 $$"}, 137},
+		"success":   {[]string{"true"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestReap$", "--", "reap"}, tt.command...)...)
+			cmd.Env = append(os.Environ(), "TESTTABLE_REAPS=1")
+			out, _ := cmd.CombinedOutput()
+			if got := cmd.ProcessState.ExitCode(); got != tt.want {
+				t.Errorf("exit %d, want %d\n%s", got, tt.want, out)
+			}
+		})
 	}
 }
