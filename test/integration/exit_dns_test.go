@@ -51,6 +51,7 @@ func bytesOf(s string) []byte {
 // THREATS "DNS exfiltration": a lookup gives nothing out. The host's resolver is asked about allowed names alone, when
 // they are connected to.
 func TestM8LookupsStayInside(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	resolver := x.resolver
 	secret := "c2VjcmV0LWRhdGE.attacker.test"

@@ -50,6 +50,7 @@ const nodeFetch = `const r = await fetch(process.argv[2]); console.log(await r.t
 
 // M-8: programs that know nothing of agentrun reach an allowed name, by proxy variables and without.
 func TestM8UnmodifiedClients(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	need(t, hostcaps.IDMappedMounts(base))
 	needProgram(t, "curl", "node", "git", "python3")
@@ -223,6 +224,7 @@ func TestM8AddressesAreRefused(t *testing.T) {
 
 // THREATS "egress": one name allowed never leads to another, whatever the several places that name one say.
 func TestM8NamesMustAgree(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	repo, other := x.host("repo.test", exittest.Site()), x.host("other.test", exittest.Site())
 	sni := func(name string) *string { return &name }

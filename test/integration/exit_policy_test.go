@@ -136,6 +136,7 @@ func TestM9RemotePDP(t *testing.T) {
 
 // M-18, M-20: counts and traces go out, contents don't.
 func TestM20Telemetry(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	collector := &exittest.Collector{}
 	h := x.host("otlp.test", collector)

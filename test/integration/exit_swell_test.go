@@ -59,6 +59,7 @@ for line in sys.stdin:
 // THREATS "tool proxy: oversized bodies and replies; upstream that hangs, lies, never ends", and the host's counters: a gateway that
 // can be made to swell takes the host's memory, which is in no limit of the run's.
 func TestM19GatewayStaysSmall(t *testing.T) {
+	t.Parallel() // it mostly waits
 	needProgram(t, "python3")
 	x := newExit(t)
 	x.host("model.test", exittest.Model(x.secret))

@@ -292,6 +292,7 @@ func TestM13MalformedRequests(t *testing.T) {
 // M-12: the agent never sees a secret, whatever the upstream does; what upstreams say in error is not passed on; an
 // upstream without manners costs the agent one call and the gateway nothing.
 func TestM12HostileUpstreams(t *testing.T) {
+	t.Parallel() // it mostly waits
 	x := newExit(t)
 	x.hostile("bad.test")
 	var tries []exchange

@@ -30,6 +30,7 @@ import (
 // A-H2: a server that serves several names from one address and asks for a second hello (HelloRetryRequest) reads no other name
 // in it than the one that was decided about, by every way out, also when the second hello comes before the question.
 func TestM8SecondHelloFromInside(t *testing.T) {
+	t.Parallel() // it mostly waits
 	need(t, hostcaps.IDMappedMounts(base))
 	needProgram(t, "python3")
 	x := newExit(t)
@@ -166,6 +167,7 @@ func TestM20MetricsAreNoPage(t *testing.T) {
 
 // A-L9: after a 101 nobody reads what is said, so that a rule with methods and paths lets no websocket through unless it says so.
 func TestM8WebsocketsFromInside(t *testing.T) {
+	t.Parallel() // it mostly waits
 	need(t, hostcaps.IDMappedMounts(base))
 	x := newExit(t)
 	got := make(chan string, 16)
