@@ -491,6 +491,7 @@ type watcher struct {
 	pace      *time.Ticker
 	locks     tooManyLocks
 	folders   tooManyFolders
+	watches   tooManyWatches
 	asked     string           // how the run was asked to end; empty: it wasn't
 	graceOver <-chan time.Time // nil until it was asked
 }
@@ -562,7 +563,7 @@ func (w *watcher) keepPace(now time.Time) {
 	}
 }
 
-// everySecond looks at the locks and open folders, and tells the run its own time and memory.
+// everySecond looks at the locks, open folders and watches, and tells the run its own time and memory.
 func (w *watcher) everySecond() verdict {
 	stats, err := w.launch.group.Stats()
 	if err != nil {
@@ -576,6 +577,11 @@ func (w *watcher) everySecond() verdict {
 	if why == "" {
 		if why, err = w.folders.look(stats.CPU, w.launch.group.Pids); err != nil && !errors.Is(err, os.ErrNotExist) {
 			why = "open folders can't be counted: " + err.Error()
+		}
+	}
+	if why == "" {
+		if why, err = w.watches.look(stats.CPU, w.launch.group.Pids); err != nil && !errors.Is(err, os.ErrNotExist) {
+			why = "epoll watches can't be counted: " + err.Error()
 		}
 	}
 	if why == "" {

@@ -166,6 +166,31 @@ func TestOpenFolders(t *testing.T) {
 	})
 }
 
+// THREATS "the host's shared counters": who watches a timer is woken in its interrupt, in time that is in no run's account, 0.3 µs for each
+// watch. A run that hoards them is ended, also where it does nothing more; one with thousands goes on, whoever inherits them.
+func TestEpollWatches(t *testing.T) {
+	for _, c := range []struct{ profile, try, want string }{
+		{"ring3", "watches 100 400 20", "epoll watches"}, {"strict", "watches 100 400 20", "epoll watches"},
+		{"ring2", "watches 100 400 20", "epoll watches"}, {"ring1", "watches 100 400 20", "epoll watches"},
+		{"ring2", "watches 3000 5 20", "epolls"},
+	} {
+		t.Run(c.profile+" "+c.want, func(t *testing.T) {
+			needSandbox(t)
+			began := time.Now()
+			r := run(t, opts{profile: c.profile}, probeArgs(c.try)...)
+			r.want(t, 137, "policy")
+			if !strings.Contains(r.status.Reason, c.want) || time.Since(began) > 15*time.Second {
+				t.Errorf("ended after %v: %s", time.Since(began), r.status.Reason)
+			}
+		})
+	}
+	t.Run("in bounds", func(t *testing.T) {
+		if got := observe(t, opts{profile: "ring2"}, "watches 10 1000 4 8"); got != "10000" {
+			t.Errorf("had %s watches, want 10000", got)
+		}
+	})
+}
+
 // THREATS "the host's shared counters": each record lock is memory of the kernel's that no cgroup is charged for, and no rlimit counts them. A run
 // that hoards them is ended; one that holds a thousand goes on. Locks that the supervisor couldn't count aren't there.
 func TestRecordLocks(t *testing.T) {

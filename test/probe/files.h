@@ -346,6 +346,31 @@ static long t_folders(int argc, char **argv)
 	return say("%ld", n);
 }
 
+// watches EPOLLS N SECONDS [PROCESSES]: so many epolls watch a timer under N numbers each, which further processes inherit; then it sleeps,
+// and uses no processor time.
+static long t_watches(int argc, char **argv)
+{
+	long epolls = num(arg(argc, argv, 1, "1")), numbers = num(arg(argc, argv, 2, "1")), n = 0;
+	int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC), first = -1, last = -1;
+	for (long i = 0; i < numbers && (last = fcntl(timer, F_DUPFD_CLOEXEC, 0)) >= 0; i++)
+		first = first < 0 ? last : first;
+	for (long i = 0; i < epolls; i++) {
+		int e = epoll_create1(EPOLL_CLOEXEC);
+		for (int fd = first; fd <= last; fd++, n++) {
+			struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+			if (epoll_ctl(e, EPOLL_CTL_ADD, fd, &ev))
+				return -1;
+		}
+	}
+	for (long i = num(arg(argc, argv, 4, "0")); i > 0; i--)
+		if (fork() == 0) {
+			sleep(num(arg(argc, argv, 3, "3")));
+			_exit(0);
+		}
+	sleep(num(arg(argc, argv, 3, "3")));
+	return say("%ld", n);
+}
+
 static long t_ofd_lock(int argc, char **argv)
 {
 	(void)argc, (void)argv;

@@ -6,9 +6,7 @@
 #include "probe.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/epoll.h>
 #include <sys/inotify.h>
-#include <sys/timerfd.h>
 
 static double now(void)
 {
