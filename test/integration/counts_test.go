@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -124,6 +125,21 @@ func TestCountsOfAnOrdinaryUser(t *testing.T) {
 	got := answers(stdout)
 	if got["hold-inotify"] != "value=16 EMFILE" {
 		t.Errorf("hold-inotify: %q, want 16 EMFILE\n%s%s", got["hold-inotify"], stdout, stderr)
+	}
+}
+
+// A-H4: what a socket keeps of options is memory of the host's that no limit counts; a socket takes 20 KiB of it, which is some 150 keys.
+func TestSocketOptionsAreBounded(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.SocketBuffers)
+	for _, profile := range []string{"ring3", "ring2", "ring1"} {
+		var n int
+		var errno string
+		if got := observe(t, opts{profile: profile}, "hold-keys"); !strings.HasSuffix(got, " ENOPROTOOPT") { // a kernel without TCP_MD5SIG
+			if _, err := fmt.Sscan(got, &n, &errno); err != nil || n > 250 || errno != "ENOMEM" {
+				t.Errorf("%s: a socket took keys and answered %q, want 250 at most and ENOMEM", profile, got)
+			}
+		}
 	}
 }
 

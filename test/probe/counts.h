@@ -125,6 +125,22 @@ static long t_hold_timewait(int argc, char **argv)
 	return say("%ld", n);
 }
 
+// hold-keys: as many keys for peers (TCP_MD5SIG) as one socket takes.
+static long t_hold_keys(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	struct { struct sockaddr_storage peer; uint16_t flags, size; uint32_t link; uint8_t key[80]; } k = {.size = 16};
+	struct sockaddr_in *peer = (void *)&k.peer;
+	long n = 0;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	for (peer->sin_family = AF_INET; n < 100000; n++) {
+		peer->sin_addr.s_addr = htonl(0x0a000001 + n);
+		if (setsockopt(fd, IPPROTO_TCP, 14, &k, sizeof k))
+			break;
+	}
+	return say("%ld %s", n, strerrorname_np(errno));
+}
+
 // hold-udp N: datagrams to itself.
 static long t_hold_udp(int argc, char **argv)
 {
