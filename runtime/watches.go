@@ -22,10 +22,13 @@ import (
 const (
 	// mostWatches of a run: 5 ms in which a processor hears nothing. Servers have one or two for each connection.
 	mostWatches = 16384
+	// mostTimers are those of timerfds, signalfds, eventfds and what else has no inode of its own. An agent that sleeps while a timer wakes
+	// 16 000 has most of a processor for nothing; a loop has one to wake it and one or two more.
+	mostTimers = 1024
 	// mostEpolls bounds a look. A process has one or two, a runtime with threads one for each.
 	mostEpolls = 2048
 	// watchLook is the run's processor time between two looks: making a watch takes 1.3 µs.
-	watchLook = 20 * time.Millisecond
+	watchLook = time.Millisecond
 	// watchRest is how many times as long as the look took the next one waits at the least.
 	watchRest = 20
 )
@@ -48,7 +51,7 @@ func (l *tooManyWatches) look(used time.Duration, pids func() ([]int, error)) (s
 		return "", err
 	}
 	var known []epoll
-	watches := 0
+	watches, timers := 0, 0
 	for _, pid := range all {
 		for _, table := range tablesOf(pid) {
 			for _, e := range epollsIn(table) {
@@ -60,7 +63,11 @@ func (l *tooManyWatches) look(used time.Duration, pids func() ([]int, error)) (s
 				if len(known) > mostEpolls {
 					return fmt.Sprintf("epolls: %d and more, at most %d", len(known), mostEpolls), nil
 				}
-				if watches += e.watches(); watches > mostWatches {
+				all, anonymous := e.watches()
+				if timers += anonymous; timers > mostTimers {
+					return fmt.Sprintf("epoll watches of timers and the like: %d and more, at most %d", timers, mostTimers), nil
+				}
+				if watches += all; watches > mostWatches {
 					return fmt.Sprintf("epoll watches: %d and more, at most %d", watches, mostWatches), nil
 				}
 			}
@@ -88,13 +95,15 @@ func (e epoll) compare(other epoll) int {
 	return 1
 }
 
-// watches counts what it watches; one that is gone has none.
-func (e epoll) watches() int {
-	b, err := os.ReadFile(strings.TrimSuffix(e.table, "/fd") + "/fdinfo/" + strconv.Itoa(e.fd))
-	if err != nil {
-		return 0
+// watches counts what it watches, and what of that has the inode that the epoll itself has. One that is gone has none.
+func (e epoll) watches() (all, anonymous int) {
+	var st unix.Stat_t
+	number := strconv.Itoa(e.fd)
+	b, err := os.ReadFile(strings.TrimSuffix(e.table, "/fd") + "/fdinfo/" + number)
+	if err != nil || unix.Stat(e.table+"/"+number, &st) != nil {
+		return 0, 0
 	}
-	return bytes.Count(b, []byte("\ntfd:"))
+	return bytes.Count(b, []byte("\ntfd:")), bytes.Count(b, fmt.Appendf(nil, " ino:%x ", st.Ino))
 }
 
 func epollsIn(table string) (found []epoll) {

@@ -351,9 +351,9 @@ static long t_folders(int argc, char **argv)
 static long t_watches(int argc, char **argv)
 {
 	long epolls = num(arg(argc, argv, 1, "1")), numbers = num(arg(argc, argv, 2, "1")), n = 0;
-	int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC), first = -1, last = -1;
+	int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC), first = 0, last = -1;
 	for (long i = 0; i < numbers && (last = fcntl(timer, F_DUPFD_CLOEXEC, 0)) >= 0; i++)
-		first = first < 0 ? last : first;
+		first = first ? first : last;
 	for (long i = 0; i < epolls; i++) {
 		int e = epoll_create1(EPOLL_CLOEXEC);
 		for (int fd = first; fd <= last; fd++, n++) {
