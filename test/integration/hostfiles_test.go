@@ -184,6 +184,14 @@ func TestEpollWatches(t *testing.T) {
 			}
 		})
 	}
+	t.Run("of an ordinary user", func(t *testing.T) {
+		u := newUser(t)
+		code, stdout, stderr := u.run(t, "exec", "--ring", "2", "--no-gateway", "--best-effort", "--ro-bind", probeBin+":/probe", "--",
+			"/probe", "watches", "100", "400", "12")
+		if code != 137 || !strings.Contains(stderr, "epoll watches") {
+			t.Errorf("exit %d, want 137 for epoll watches\n%s%s", code, stdout, stderr)
+		}
+	})
 	t.Run("in bounds", func(t *testing.T) {
 		if got := observe(t, opts{profile: "ring2"}, "watches 100 9 4 8"); got != "900" {
 			t.Errorf("had %s watches, want 900", got)
