@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,9 @@ const (
 	halfTime  = 10 * time.Second // the same, when one side has said all
 	farewell  = 2 * time.Second  // for a client to read the last words
 	restTime  = 100 * time.Millisecond
+
+	// maxWaiting connections of a door may have shown no secret yet. One more ends the oldest of them: who has the secret shows it at once.
+	maxWaiting = 256
 )
 
 // Passage is one connection, after its end.
@@ -66,7 +70,7 @@ type Options struct {
 	Allow func(ctx context.Context) Code
 	// Record is told of each connection after its end. Its error closes the Door.
 	Record func(Passage) error
-	// Slots holds one for each connection that is open; Doors may share it.
+	// Slots holds one for each connection that was let in; Doors may share it.
 	Slots chan struct{}
 	// Idle is how long a connection may be without a byte; 0: 10 minutes.
 	Idle time.Duration
@@ -83,10 +87,11 @@ type Door struct {
 	token  string
 	cookie string // its value
 
-	mu    sync.Mutex
-	links []string // that were not used yet
-	open  map[*passage]struct{}
-	shut  bool
+	mu      sync.Mutex
+	links   []string // that were not used yet
+	open    map[*passage]struct{}
+	waiting []*passage // those of open that were not let in, the oldest first
+	shut    bool
 }
 
 // Listen takes the address. Nothing is answered before Serve.
@@ -117,7 +122,13 @@ func (d *Door) Raw() bool { return d.opt.Raw }
 func (d *Door) Open() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.open)
+	n := 0
+	for p := range d.open {
+		if p.admitted {
+			n++
+		}
+	}
+	return n
 }
 
 // Shut tells that it is closed, by whomever.
@@ -146,17 +157,8 @@ func (d *Door) Serve() {
 		if peer, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 			p.peer = peer.AddrPort().Addr().Unmap()
 		}
-		select {
-		case d.opt.Slots <- struct{}{}:
-		default:
-			_ = conn.SetLinger(0)
-			_ = conn.Close()
-			d.record(p, TooMany)
-			continue
-		}
 		if !d.enter(p) {
 			_ = conn.Close()
-			<-d.opt.Slots
 			return
 		}
 		go func() {
@@ -175,17 +177,49 @@ func (d *Door) enter(p *passage) bool {
 	}
 	d.open[p] = struct{}{}
 	d.work.Add(1)
+	if d.waiting = append(d.waiting, p); len(d.waiting) > maxWaiting {
+		d.waiting[0].end(TooMany)
+		d.waiting = slices.Delete(d.waiting, 0, 1)
+	}
 	return true
+}
+
+// admit gives p one of the places, of which a stranger gets none: whoever can connect could hold them all.
+func (d *Door) admit(p *passage) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p.admitted {
+		return true
+	}
+	select {
+	case d.opt.Slots <- struct{}{}:
+	default:
+		return false
+	}
+	p.admitted = true
+	d.waiting = without(d.waiting, p)
+	return true
+}
+
+func (d *Door) leave(p *passage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.open, p)
+	d.waiting = without(d.waiting, p)
+	if p.admitted {
+		<-d.opt.Slots
+	}
+}
+
+func without(list []*passage, p *passage) []*passage {
+	return slices.DeleteFunc(list, func(other *passage) bool { return other == p })
 }
 
 // carry is one connection, from its acceptance to its record.
 func (d *Door) carry(p *passage) {
 	p.within(handshake, Idle)
 	p.end(p.pass())
-	d.mu.Lock()
-	delete(d.open, p)
-	d.mu.Unlock()
-	<-d.opt.Slots
+	d.leave(p)
 	d.record(p, p.why)
 }
 
@@ -247,6 +281,8 @@ type passage struct {
 	peer    netip.Addr
 	began   time.Time
 	in, out atomic.Int64
+
+	admitted bool // it has one of the places; of the door's mu
 
 	mu     sync.Mutex
 	server *end // nil: none yet
@@ -314,6 +350,9 @@ func (p *passage) connect() Code {
 	if code := p.door.opt.Allow(ctx); code != OK {
 		return code
 	}
+	if !p.door.admit(p) {
+		return TooMany
+	}
 	conn, err := p.door.opt.Dial(ctx)
 	if err != nil {
 		if code := p.door.opt.Allow(ctx); code != OK { // meanwhile
@@ -333,6 +372,9 @@ func (p *passage) connect() Code {
 
 // raw passes bytes.
 func (p *passage) raw() Code {
+	if !p.door.admit(p) { // there is no secret to wait for
+		return TooMany
+	}
 	if code := p.connect(); code != OK {
 		return code
 	}

@@ -25,6 +25,7 @@ var refusals = map[Code]struct {
 	OtherSite:   {403, "A page of another place made this request."},
 	BadRequest:  {400, "No such request is passed on."},
 	BadAnswer:   {502, "The server in the sandbox gave no answer of HTTP."},
+	TooMany:     {503, "Too many connections to the sandbox are open."},
 	NoServer:    {502, "Nobody listens on this port in the sandbox."},
 	Frozen:      {503, "The run is frozen: agentrun thaw lets it go on."},
 	Quarantined: {403, "The agent is in quarantine."},

@@ -541,6 +541,27 @@ func TestM23PortsAreBounded(t *testing.T) {
 	}
 }
 
+// M-23: any user of the host can connect; whoever has no secret keeps nobody out who has it, and isn't use of the run.
+func TestM23StrangersLeaveRoom(t *testing.T) {
+	p := newPlace(t)
+	p.served("a", "ring3")
+	i := asked[portInfo](p, "port", "publish", "a", "8000")
+	for range 300 {
+		i.open(t, "")
+	}
+	for range 3 {
+		if status, text, _ := i.get(t, "/echo", i.Token); status != 200 {
+			t.Errorf("beside 300 strangers: got %d %.200s, want 200", status, text)
+		}
+	}
+	eventually(t, 10*time.Second, "none of them counts", func() bool { return asked[[]portInfo](p, "port", "ls", "a")[0].Open == 0 })
+	p.must("port", "rm", "a", "8000")
+	p.must("kill", "a")
+	if !strings.Contains(fmt.Sprint(p.audit()), "too_many") {
+		t.Error("no stranger too many is on record")
+	}
+}
+
 // M-23: agentrun's own ports inside speak for the agent; they can't be published.
 func TestM23OwnPortsStay(t *testing.T) {
 	p := newPlace(t)
