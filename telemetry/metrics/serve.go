@@ -9,12 +9,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 
 	"agentrun/telemetry/scrape"
 )
 
-// maxScrapes at once: a scrape copies all series.
-const maxScrapes = 4
+const (
+	// maxScrapes at once: a scrape copies all series.
+	maxScrapes = 4
+	// maxConns at once. Any user of the host may connect, and each takes a descriptor that the run's way out lacks.
+	maxConns = 64
+)
 
 // Serve answers GET /metrics until l is closed, which it gives as nil.
 func (m *Metrics) Serve(l net.Listener) error {
@@ -23,10 +28,10 @@ func (m *Metrics) Serve(l net.Listener) error {
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute, // scrapes come every 15 s to 1 min
 		MaxHeaderBytes:    16 << 10,
 	}
-	err := server.Serve(l)
+	server.SetKeepAlivesEnabled(false) // who is silent holds a place for as long as a request may take, and no longer
+	err := server.Serve(netutil.LimitListener(l, maxConns))
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

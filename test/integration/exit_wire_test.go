@@ -165,6 +165,56 @@ func TestM20MetricsAreNoPage(t *testing.T) {
 	c.finish(t)
 }
 
+// M-20, M-7: any user of the host can connect to a run's metrics; that takes no descriptors from its way out.
+func TestM20ScrapersLeaveTheWayOut(t *testing.T) {
+	x := newExit(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	l.Close()
+	c := x.prepare(x.opts("ring3", "--metrics-addr", at), "python3", "-c", "import time; print('ready', flush=True); time.sleep(600)")
+	c.startUntil(t, "ready")
+	open := func() int {
+		all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", gatewayOf(t).pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := open()
+	for n := range 300 {
+		conn, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if n%2 == 0 { // a whole request, after which it stays
+			if _, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: "+at+"\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	time.Sleep(time.Second)
+	if now := open(); now > before+100 {
+		t.Errorf("300 connections: the gateway has %d descriptors open, %d before", now, before)
+	}
+	eventually(t, 30*time.Second, "metrics are served beside them", func() bool {
+		client := &http.Client{Timeout: 5 * time.Second}
+		resp, err := client.Get("http://" + at + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	c.finish(t)
+}
+
 // A-L9: after a 101 nobody reads what is said, so that a rule with methods and paths lets no websocket through unless it says so.
 func TestM8WebsocketsFromInside(t *testing.T) {
 	t.Parallel() // it mostly waits
