@@ -220,6 +220,48 @@ func TestH16WhatLeadsNowhereIsPaced(t *testing.T) {
 	}
 }
 
+// refusedByMCP counts how many calls of no tool are answered in 5 s, one by one, and then sends very many in a batch.
+const refusedByMCP = `
+import http.client, json, threading, time
+end, lock, got = time.time() + 5, threading.Lock(), {"errors": 0}
+call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "none", "arguments": {}}}
+def post(body):
+    c = http.client.HTTPConnection("127.0.0.1", 7600, timeout=60)
+    c.request("POST", "/mcp", json.dumps(body), {"Host": "127.0.0.1:7600", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"})
+    r = c.getresponse(); text = r.read(); c.close()
+    return r.status, text
+def many():
+    while time.time() < end:
+        status, text = post(call)
+        with lock: got["errors"] += text.count(b'"isError":true')
+all = [threading.Thread(target=many) for _ in range(4)]
+for t in all: t.start()
+for t in all: t.join()
+status, text = post([call] * 2000)
+got["batch"], got["of it"] = status, text.count(b'"isError":true')
+print(json.dumps(got))
+`
+
+// M-7, H-16: what is refused over MCP waits as it does over HTTP, where the status tells, and one request has one message: the supervisor
+// decides each and puts it on record, in no limit of the run's.
+func TestM7RefusalsOverMCPArePaced(t *testing.T) {
+	needProgram(t, "python3")
+	x := newExit(t)
+	x.file("mcp.py", refusedByMCP)
+	r := x.run(x.opts("ring3"), "python3", "mcp.py")
+	r.want(t, 0, "exited")
+	var got map[string]int
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
+		t.Fatalf("%v: %.500s %.500s", err, r.stdout, r.stderr)
+	}
+	if n := got["errors"]; n < 20 || n > 40+8*20 { // 40 at once, and 20 a second
+		t.Errorf("%d refusals in 5 s, want some 140", n)
+	}
+	if got["batch"] != 400 || got["of it"] != 0 {
+		t.Errorf("a batch: got %v, want it refused", got)
+	}
+}
+
 func folderSize(t testing.TB, dir string) (n int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {

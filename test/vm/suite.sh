@@ -18,7 +18,7 @@ same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandom
 	TestM5NoGatewayWithoutNeed TestGoProgram TestHostileRoot TestPoolSuits TestM1RootlessRefusesByName TestM1RootlessBestEffort
 	TestRiskyFilesAreTold TestOverlayRefusals TestHostRefuses TestHostList TestHostByTheModelDoor)
 # Many of a thing that is tried here in few, or a race that emulation makes too slow to be one.
-same+=(TestFlood TestRootSwappedWhileMounting TestStrictHasNoLinkerToRun TestM8Ring3HasNoEgress TestM18RefusalsFillNoDisk TestH16WhatLeadsNowhereIsPaced TestM8SecondHelloFromInside TestM20ScrapersLeaveTheWayOut)
+same+=(TestFlood TestRootSwappedWhileMounting TestStrictHasNoLinkerToRun TestM8Ring3HasNoEgress TestM18RefusalsFillNoDisk TestH16WhatLeadsNowhereIsPaced TestM8SecondHelloFromInside TestM20ScrapersLeaveTheWayOut TestM7RefusalsOverMCPArePaced)
 # And of live control what the command line and the daemon say; what reaches the processes is tried here too.
 same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevationByTheCLI TestM9PolicyDecidesAboutElevation TestM23VerbsOnADetachedRun
 	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestM6FailedEvent TestServeQueue TestH31ALiveRunFollowsItsAgent)

@@ -20,9 +20,11 @@
 package mcpserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -60,12 +62,25 @@ func New(o Options) http.Handler {
 		Instructions: o.Instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // no listChanged: nobody could be told
 	})
-	server.AddReceivingMiddleware(warning(o.Ends), answering(o.Tools, o.Beside))
-	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
+	server.AddReceivingMiddleware(owing, warning(o.Ends), answering(o.Tools, o.Beside))
+	return single(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
 		Stateless:                    true,
 		JSONResponse:                 true,
 		MaxRequestBodyBytes:          maxBody,
 		PropagateRequestCancellation: true,
+	}))
+}
+
+// single refuses batches: the Mux paces requests and not messages, of which thousands fit into one, and later versions of the protocol have none.
+func single(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body) // it is in memory
+		if err != nil || bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
+			http.Error(w, "batches are not taken: send one message at a time", http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -93,6 +108,17 @@ func answering(from *tools.Registry, beside Beside) mcp.Middleware {
 			}
 			return next(ctx, method, req)
 		}
+	}
+}
+
+// owing has an error take the turns that it takes over HTTP: here its status is 200.
+func owing(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		result, err := next(ctx, method, req)
+		if called, ok := result.(*mcp.CallToolResult); err != nil || ok && called.IsError {
+			tools.Refused(ctx)
+		}
+		return result, err
 	}
 }
 

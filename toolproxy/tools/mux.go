@@ -93,7 +93,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	answer := &answer{ResponseWriter: w}
 	defer func() {
-		if answer.status >= http.StatusBadRequest {
+		if answer.status >= http.StatusBadRequest || answer.refused.Load() {
 			m.pace.Owe(refusalCosts - 1)
 		}
 	}()
@@ -120,6 +120,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer m.held.Add(-int64(cap(body)))
+	req = req.WithContext(context.WithValue(req.Context(), answerKey{}, answer))
 	handler.ServeHTTP(w, canonicalRequest(req, route, target, body))
 }
 
@@ -130,7 +131,17 @@ const refusalCosts = 10
 // answer knows its status.
 type answer struct {
 	http.ResponseWriter
-	status int
+	status  int
+	refused atomic.Bool // whatever the status says
+}
+
+type answerKey struct{}
+
+// Refused says that a request of a Mux's is answered with an error, by a handler whose protocol has another place for that than the status.
+func Refused(ctx context.Context) {
+	if a, ok := ctx.Value(answerKey{}).(*answer); ok {
+		a.refused.Store(true)
+	}
 }
 
 func (a *answer) WriteHeader(status int) {
