@@ -26,6 +26,7 @@ const (
 
 	maxSessions = 64 // of one principal: an agent that opens more keeps nobody else out
 	maxConns    = 256
+	maxStranger = 64 // connections that have shown no token; one more ends the oldest of them: who has one shows it at once
 	headerTime  = 5 * time.Second
 	requestTime = 30 * time.Second // to send a whole request
 	answerTime  = time.Minute
@@ -107,6 +108,9 @@ func (o HTTPOptions) guard(next http.Handler) http.Handler {
 			h.Set("Allow", "POST, DELETE")
 			http.Error(w, "POST or DELETE", http.StatusMethodNotAllowed)
 		default:
+			if o.Tokens == nil { // everybody who comes so far is a principal
+				admit(r.Context())
+			}
 			next.ServeHTTP(w, r)
 		}
 	})
@@ -127,7 +131,7 @@ func (o HTTPOptions) originAllowed(given []string) bool {
 }
 
 // verify is asked for each request. The SDK holds a session to the UserID that opened it.
-func (o HTTPOptions) verify(_ context.Context, text string, _ *http.Request) (*auth.TokenInfo, error) {
+func (o HTTPOptions) verify(_ context.Context, text string, r *http.Request) (*auth.TokenInfo, error) {
 	tokens := o.Tokens()
 	if tokens == nil {
 		return nil, auth.ErrInvalidToken
@@ -136,6 +140,7 @@ func (o HTTPOptions) verify(_ context.Context, text string, _ *http.Request) (*a
 	if !ok {
 		return nil, auth.ErrInvalidToken
 	}
+	admit(r.Context())
 	return &auth.TokenInfo{UserID: t.Name, Expiration: time.Now().Add(time.Hour), Extra: map[string]any{roleKey: t.Role}}, nil
 }
 
@@ -195,6 +200,7 @@ func (p *principals) limitSessions(next http.Handler) http.Handler {
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: requestTime, WriteTimeout: answerTime, IdleTimeout: keepTime, MaxHeaderBytes: maxHeader,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, strangerKey{}, c) },
 	}
 	stop := context.AfterFunc(ctx, func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
@@ -204,9 +210,60 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		}
 	})
 	defer stop()
-	err := server.Serve(netutil.LimitListener(l, maxConns))
+	err := server.Serve(&strangers{Listener: netutil.LimitListener(l, maxConns)})
 	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return err
+}
+
+// strangers bounds the connections that have shown no token: whoever can connect could take all places of those who have one.
+type strangers struct {
+	net.Listener
+	mu      sync.Mutex
+	waiting []*stranger // the oldest first
+}
+
+type stranger struct {
+	net.Conn
+	among *strangers
+}
+
+type strangerKey struct{}
+
+// Accept implements net.Listener.
+func (s *strangers) Accept() (net.Conn, error) {
+	conn, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	one := &stranger{conn, s}
+	s.mu.Lock()
+	s.waiting = append(s.waiting, one)
+	oldest := s.waiting[0]
+	tooMany := len(s.waiting) > maxStranger
+	s.mu.Unlock()
+	if tooMany {
+		_ = oldest.Close()
+	}
+	return one, nil
+}
+
+// Close implements net.Conn.
+func (c *stranger) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+func (c *stranger) leave() {
+	c.among.mu.Lock()
+	defer c.among.mu.Unlock()
+	c.among.waiting = slices.DeleteFunc(c.among.waiting, func(other *stranger) bool { return other == c })
+}
+
+// admit has the connection of a request be no stranger's any more.
+func admit(ctx context.Context) {
+	if c, ok := ctx.Value(strangerKey{}).(*stranger); ok {
+		c.leave()
+	}
 }

@@ -5,10 +5,13 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // S-1, S-5, S-8, S-10 to S-12: a client that knows the protocol and means harm, over both transports.
@@ -44,6 +47,28 @@ func TestS12HostileClient(t *testing.T) {
 		}
 		s.end()
 	})
+}
+
+// S-1: any user of the host can connect; whoever has no token keeps no agent out.
+func TestS1StrangersLeaveRoom(t *testing.T) {
+	p := safetyPlace(t)
+	file, tokens := p.tokens(map[string]string{"one": "agent"})
+	s := p.serveHTTP("--tokens", file)
+	defer s.end()
+	at := strings.TrimSuffix(strings.TrimPrefix(s.url, "http://"), "/mcp")
+	for range 300 {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "POST /mcp HTTP/1.1\r\nHost: "+at+"\r\n\r\n") // who is refused stays for a minute; the first are gone soon
+	}
+	began := time.Now()
+	p.confirmed(newHTTPClient(t, s.url, tokens["one"]), "record_execution_step", aStep(safe)).want(t, "beside 300 strangers", "continue")
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
 }
 
 // malformed says what no client should: each is refused with its code, and nothing comes of it.
