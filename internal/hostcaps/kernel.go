@@ -438,6 +438,24 @@ var LegacyTIOCSTI = &Probe{
 	},
 }
 
+// EpollWatches (cheap): attack surface, interrupts that wake millions of watches in nobody's time. What the supervisor
+// sees of them it bounds; this is the bound of what it can't.
+var EpollWatches = &Probe{
+	Name: "epoll-watches", Weight: Info,
+	Loses: "nothing: each run has few",
+	Get:   "lower it where no program of the host needs more: sysctl -w fs.epoll.max_user_watches=65536",
+	try: func() error {
+		n, err := readInt("/proc/sys/fs/epoll/max_user_watches")
+		if err != nil {
+			return err
+		}
+		if n <= 1<<17 {
+			return unsupported("fs.epoll.max_user_watches is %d", n)
+		}
+		return nil
+	},
+}
+
 // Release is the running kernel as "major.minor.patch-anything".
 var Release = sync.OnceValue(func() string {
 	var u unix.Utsname

@@ -52,7 +52,7 @@ func kernelProbes(dir string) []*Probe {
 		Cgroup("cpu"), Cgroup("memory"), Cgroup("pids"), Cgroup("freezer"), Cgroup("devices"),
 		SocketMemory, SocketBuffers, SocketLookup, CgroupKill, TimeNS, ProcSubset, IDMappedMounts(dir), Overlay, OverlayIDMapped,
 		Landlock(1), Landlock(3), Landlock(6), SeccompWaitKillable, SeccompSyncWakeUp, CloneIntoCgroup, MemfdNoexec, CapSysResource, InotifyInstances,
-		AppArmor, IOUring, IA32, LegacyTIOCSTI,
+		AppArmor, IOUring, IA32, LegacyTIOCSTI, EpollWatches,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -137,7 +138,7 @@ func TestM23MistakesEndOneConnection(t *testing.T) {
 	s.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.told) != 2 || s.told[0].Code != BadAnswer {
+	if len(s.told) != 2 || !slices.ContainsFunc(s.told, func(p Passage) bool { return p.Code == BadAnswer }) {
 		t.Errorf("on record: %+v", s.told)
 	}
 }
