@@ -52,6 +52,9 @@ func (p *Plan) guards(ws fsjail.Entry) ([]fsjail.Entry, error) {
 			return nil, fmt.Errorf("guard %s: %w", e.Path, err)
 		}
 	}
+	if err := g.modules(p.profile.Files.Guard); err != nil {
+		return nil, fmt.Errorf("guard %s: %w", gitModules, err)
+	}
 	if _, ok := g.at[gitConfig]; ok {
 		if err := g.config(gitConfig, 0); err != nil {
 			return nil, fmt.Errorf("guard what %s names: %w", gitConfig, err)
@@ -59,6 +62,49 @@ func (p *Plan) guards(ws fsjail.Entry) ([]fsjail.Entry, error) {
 	}
 	return g.list(), nil
 }
+
+const gitModules = ".git/modules"
+
+// modules guards in the repositories of submodules what the table has of .git: git status of the outer one runs git in each of them. Their
+// names may have slashes, and each may have modules of its own. What an agent puts beside them hides none: it is one more to be guarded.
+func (g *guarding) modules(table []profiles.GuardEntry) error {
+	folders := []string{gitModules}
+	for n := 0; n < len(folders); n++ {
+		if n >= maxGuardFolders {
+			return fmt.Errorf("it has more than %d folders: remove those that nobody needs, or use --workspace-mode overlay", maxGuardFolders)
+		}
+		dir := folders[n]
+		names, err := g.names(dir, maxGuardFolders)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		repository := false
+		for _, n := range names {
+			at := path.Join(dir, n.Name())
+			repository = repository || slices.Contains([]string{"HEAD", "config", "objects"}, n.Name())
+			_, err := g.root.Lstat(path.Join(at, "config"))
+			if n.IsDir() && (err == nil || !slices.Contains(gitParts, n.Name())) {
+				folders = append(folders, at)
+			}
+		}
+		for _, e := range table {
+			rest, ok := strings.CutPrefix(e.Path, ".git/")
+			if !ok || e.Mode != profiles.GuardReadonly || !repository {
+				continue
+			}
+			if err := g.each(dir, rest, e.Why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// gitParts are folders of a repository, of which some have very many names.
+var gitParts = []string{"objects", "refs", "logs", "hooks", "info", "lfs", "rr-cache", "branches", "worktrees"}
 
 // guardWorkspace guards a workspace that was shown read-only and that an elevation opens now: until then nothing is made in it.
 func (l *launch) guardWorkspace() error {

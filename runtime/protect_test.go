@@ -86,6 +86,13 @@ func TestGuards(t *testing.T) {
 			[]string{".claude", ".git rw", ".git/commondir", ".git/config", ".git/hooks", ".github", ".vscode"}, ""},
 		{"a linked worktree of it", map[string]string{".git/config": "", ".git/worktrees/w/HEAD": "", ".git/worktrees/file": ""},
 			[]string{".claude", ".git rw", ".git/commondir", ".git/config", ".git/hooks", ".git/worktrees rw", ".git/worktrees/w rw", ".git/worktrees/w/commondir", ".github", ".vscode"}, ""},
+		{"submodules of it, one within another, beside what an agent has put there", map[string]string{
+			".git/config": "", ".git/modules/HEAD": "", ".git/modules/a/b/config": "", ".git/modules/a/b/objects/00/x": "", ".git/modules/a/b/modules/c/config": "", ".git/modules/a/pipe": "",
+		}, []string{
+			".claude", ".git rw", ".git/commondir", ".git/config", ".git/hooks", ".git/modules rw", ".git/modules/a rw", ".git/modules/a/b rw", ".git/modules/a/b/commondir", ".git/modules/a/b/config",
+			".git/modules/a/b/hooks", ".git/modules/a/b/modules rw", ".git/modules/a/b/modules/c rw", ".git/modules/a/b/modules/c/commondir", ".git/modules/a/b/modules/c/config",
+			".git/modules/a/b/modules/c/hooks", ".git/modules/commondir", ".git/modules/config", ".git/modules/hooks", ".github", ".vscode",
+		}, ""},
 		{"is one itself", map[string]string{".git": "gitdir: /elsewhere"}, []string{".claude", ".git", ".github", ".vscode"}, ""},
 		{"a folder above is there", map[string]string{".github/x": ""}, []string{".claude", ".git", ".github rw", ".github/workflows", ".vscode"}, ""},
 		{"what the configuration names", map[string]string{
@@ -136,6 +143,7 @@ func TestRisky(t *testing.T) {
 	for rel, want := range map[string]string{
 		"Makefile": "Makefile", "a/b/Makefile": "a/b/Makefile", "Makefile2": "", "a/.git/hooks/x/y": "a/.git/hooks", ".git": "", ".git/config": "", "x.ws": "x.ws",
 		".off": "", ".w/a/c/d": ".w/a/c", ".w/c": "", "": "",
+		".git/modules/a/b/hooks/x": ".git/modules/a/b/hooks", "x/.git/modules/a/hooks": "x/.git/modules/a/hooks", ".git/modules/hooks/x": "", ".git/modules/a/objects/hook": "", ".git/modules": "",
 	} {
 		if got, _, ok := Risky(table, rel); got != want || ok != (want != "") {
 			t.Errorf("%s: got %q, want %q", rel, got, want)

@@ -17,7 +17,7 @@ import (
 )
 
 // Risky says which part of a path below a workspace is one that the host runs later, and why: an entry of the profile's table, at any
-// depth, as a nested repository has hooks too. Not ok: it is an ordinary file.
+// depth, as a nested repository has hooks too, and a submodule's in .git/modules has what .git has. Not ok: it is an ordinary file.
 func Risky(table []profiles.GuardEntry, rel string) (at, why string, ok bool) {
 	return newRiskyTable(table).find(rel)
 }
@@ -44,6 +44,15 @@ func newRiskyTable(table []profiles.GuardEntry) *riskyTable {
 
 func (t *riskyTable) find(rel string) (at, why string, ok bool) {
 	parts := strings.Split(rel, "/")
+	if _, below, ok := strings.Cut("/"+rel, "/"+gitModules+"/"); ok {
+		for i := len(parts) - strings.Count(below, "/"); i < len(parts); i++ { // the name of a submodule may have slashes
+			for _, e := range t.by[".git"] {
+				if n := matchParts(e.Path, append([]string{".git"}, parts[i:]...)); n > 1 {
+					return strings.Join(parts[:i+n-1], "/"), e.Why, true
+				}
+			}
+		}
+	}
 	for i, part := range parts {
 		for _, list := range [][]profiles.GuardEntry{t.by[part], t.wild} {
 			for _, e := range list {

@@ -82,11 +82,15 @@ python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b
 	{"an agent's settings, a link", payload + `mkdir p/c; printf '{"hooks":[{"command":"touch %s"}]}' "$M" > p/c/settings.json; ln -s p/c .claude`, hostAgent},
 	{"a tool server", payload + `printf '{"mcpServers":{"x":{"command":"%s/p/x"}}}' "$W" > .mcp.json`, servers},
 	{"a workflow", payload + `mkdir -p .github/workflows; echo "touch $M" > .github/workflows/x.yml`, runner},
+	{"a submodule's configuration", payload + `printf '[core]\n\tfsmonitor = %s/p/x\n' "$W" >> .git/modules/libs/sub/config`, hostGit + " status"},
+	{"a submodule's hook", payload + `cp p/x .git/modules/libs/sub/hooks/post-commit`, hostGit + " -C libs/sub commit -q --allow-empty -m later"},
+	{"a submodule's repository, moved away", payload + `: > .git/modules/HEAD; mv .git/modules/libs p/l && cp -r p/l .git/modules/libs
+printf '[core]\n\tfsmonitor = %s/p/x\n' "$W" >> .git/modules/libs/sub/config`, hostGit + " status"},
 	{"a linked worktree's commondir", payload + `cp -r .git p/g; (cat .git/config; printf '[core]\n\tfsmonitor = %s/p/x\n' "$W") > p/g/config
 rm -f .git/worktrees/linked/commondir; printf '../../../p/g\n' > .git/worktrees/linked/commondir`, hostGit + ` -C "$L" status`},
 }
 
-// plantedRepository is what a host works in: a repository with a linked worktree, a filter, an include, a hook that is a link.
+// plantedRepository is what a host works in: a repository with a linked worktree, a submodule, a filter, an include, a hook that is a link.
 func plantedRepository(t *testing.T, ws string) (linked string) {
 	t.Helper()
 	linked = filepath.Join(t.TempDir(), "linked")
@@ -98,6 +102,7 @@ func plantedRepository(t *testing.T, ws string) (linked string) {
 	write(t, filepath.Join(ws, "shared.cfg"), "[alias]\n\tlast = log -1\n", 0o644)
 	host(t, ws, "", `git init -q . && git config filter.tidy.clean tools/clean && git config include.path ../shared.cfg &&
 git config --add include.path ../later.cfg && ln -s ../../scripts/pre-commit .git/hooks/pre-commit && echo 1 > file.dat &&
+git init -q "$L.sub" && `+hostGit+` -C "$L.sub" commit -q --allow-empty -m sub && git -c protocol.file.allow=always submodule -q add "$L.sub" libs/sub &&
 `+hostGit+` add -A && `+hostGit+` commit -q -m first && `+hostGit+` worktree add -q "$L"`, "L="+linked)
 	owned(t, ws)
 	return linked
