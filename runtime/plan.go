@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -273,8 +274,25 @@ func (p *Plan) WorkspaceOf() (folder string, owner *fsjail.Owner) {
 // OverlayChanges is the upper folder of an overlaid workspace in Spec.OverlayDir.
 func OverlayChanges(dir string) string { return fsjail.ChangesIn(dir, workspaceDir) }
 
-// Guard is the profile's table of what the host runs later.
-func (p *Plan) Guard() []profiles.GuardEntry { return p.profile.Files.Guard }
+// Guard is the profile's table of what the host runs later, and of an overlaid workspace, in which nothing is guarded by a mount, also what
+// is named there by now: by git's configuration, and by links. What can't be looked at makes all of it risky.
+func (p *Plan) Guard() []profiles.GuardEntry {
+	table := p.profile.Files.Guard
+	folder, _ := p.WorkspaceOf()
+	if !p.Overlay || folder == "" {
+		return table
+	}
+	g, err := p.guarding(fsjail.Entry{Target: workspaceDir, Source: folder, Writable: true})
+	if err != nil {
+		return append(slices.Clip(table), profiles.GuardEntry{Path: "*", Mode: profiles.GuardReadonly, Why: err.Error()})
+	}
+	for _, e := range g.asked {
+		if _, _, known := Risky(table, e.Path); !known {
+			table = append(slices.Clip(table), e)
+		}
+	}
+	return table
+}
 
 // HostPaths are the host's files and folders that the root view shows, as they are opened: without symlinks.
 func (p *Plan) HostPaths() []string {

@@ -38,6 +38,14 @@ import (
 // What remains possible is in docs/protected-paths.md. The list is of the host as it is now; what is mounted is
 // opened without following a link, so what has changed by then makes the launch fail.
 func (p *Plan) guards(ws fsjail.Entry) ([]fsjail.Entry, error) {
+	g, err := p.guarding(ws)
+	if err != nil {
+		return nil, err
+	}
+	return g.list(), nil
+}
+
+func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 	root, err := os.OpenRoot(ws.Source)
 	if err != nil {
 		return nil, err
@@ -60,7 +68,7 @@ func (p *Plan) guards(ws fsjail.Entry) ([]fsjail.Entry, error) {
 			return nil, fmt.Errorf("guard what %s names: %w", gitConfig, err)
 		}
 	}
-	return g.list(), nil
+	return g, nil
 }
 
 const gitModules = ".git/modules"
@@ -132,6 +140,7 @@ type guarding struct {
 	ws    fsjail.Entry
 	root  *os.Root
 	at    map[string]fsjail.Entry
+	asked []profiles.GuardEntry // all that was to be guarded
 	links int
 }
 
@@ -197,6 +206,7 @@ func standsHidden(rel string) bool {
 
 // addKind is add, where a missing path is to be a file or a folder.
 func (g *guarding) addKind(rel string, isFile bool, why string) error {
+	g.asked = append(g.asked, profiles.GuardEntry{Path: rel, Mode: profiles.GuardReadonly, Why: why})
 	parts := strings.Split(rel, "/")
 	for i := range parts {
 		at := strings.Join(parts[:i+1], "/")

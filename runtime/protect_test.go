@@ -186,3 +186,12 @@ func TestGuardsOfWhatGoes(t *testing.T) {
 		t.Errorf("a folder that was there: %v", err)
 	}
 }
+
+func TestRiskyAbove(t *testing.T) {
+	table := []profiles.GuardEntry{{Path: ".git/hooks", Mode: "readonly", Why: "w"}, {Path: ".w/*/c", Mode: "readonly"}, {Path: "a/b", Mode: "open"}, {Path: "top", Mode: "tell"}}
+	for rel, want := range map[string]bool{".git": true, "x/.git": true, ".git/hooks": false, ".git/x": false, ".w/y": true, "a": false, "top": false, "git": false} {
+		if _, got := RiskyAbove(table, rel); got != want {
+			t.Errorf("%q: %v, want %v", rel, got, want)
+		}
+	}
+}

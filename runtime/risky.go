@@ -22,6 +22,21 @@ func Risky(table []profiles.GuardEntry, rel string) (at, why string, ok bool) {
 	return newRiskyTable(table).find(rel)
 }
 
+// RiskyAbove says why a path that is no folder is risky where one would lead to what the host runs: what lies there is then named elsewhere, by
+// a link, or by git's file with the name of a repository.
+func RiskyAbove(table []profiles.GuardEntry, rel string) (why string, ok bool) {
+	parts := strings.Split(rel, "/")
+	for i := range parts {
+		for _, e := range table {
+			pattern := strings.Split(e.Path, "/")
+			if n := len(parts) - i; e.Mode != profiles.GuardOpen && n < len(pattern) && matchParts(strings.Join(pattern[:n], "/"), parts[i:]) == n {
+				return e.Why, true
+			}
+		}
+	}
+	return "", false
+}
+
 // riskyTable has the entries by how they begin, so that a path is held against those few that may fit.
 type riskyTable struct {
 	by   map[string][]profiles.GuardEntry

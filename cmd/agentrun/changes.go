@@ -131,6 +131,9 @@ func statLine(ch changes.Change) string {
 	switch {
 	case ch.Folder:
 		line += "/"
+		if ch.Kind != changes.Deleted && ch.Mode&0o022 != 0 {
+			line += fmt.Sprintf(" (%04o)", ch.Mode) // others may write in it
+		}
 	case ch.Link != "":
 		line += " -> " + shown.Line(ch.Link)
 	case ch.Kind != changes.Deleted:

@@ -205,7 +205,7 @@ func (s *Set) adopt() error {
 
 func (s *Set) choose(list []Change, paths []string, risky bool) (chosen []Change, err error) {
 	e := RefusedError{since: s.since}
-	used := map[string]bool{}
+	used, bytes := map[string]bool{}, int64(0)
 	for _, c := range list {
 		at := slices.IndexFunc(paths, func(p string) bool { return p == "." || c.Path == p || strings.HasPrefix(c.Path, p+"/") })
 		above := c.Folder && c.Kind != Deleted && slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, c.Path+"/") })
@@ -222,6 +222,10 @@ func (s *Set) choose(list []Change, paths []string, risky bool) (chosen []Change
 			e.Risky = append(e.Risky, c.Path)
 		}
 		chosen = append(chosen, c)
+		bytes += c.Size
+	}
+	if err := s.fits(bytes); err != nil {
+		return nil, err
 	}
 	for _, p := range paths {
 		if !used[p] {
@@ -232,6 +236,22 @@ func (s *Set) choose(list []Change, paths []string, risky bool) (chosen []Change
 		return nil, hinted.New(&e, e.hint())
 	}
 	return chosen, nil
+}
+
+// mostCopies of second names may come beside four times what the layer takes.
+const mostCopies = 256 << 20
+
+// fits says whether so much may be applied: a second name of a file takes nothing in the layer, and comes as a copy.
+func (s *Set) fits(bytes int64) error {
+	if bytes == 0 {
+		return nil
+	}
+	info, err := s.file.Stat()
+	if err != nil || bytes <= 4*info.Size()+mostCopies {
+		return err
+	}
+	return hinted.New(fmt.Errorf("apply: it would be %d bytes, and the changes take %d: files have second names, which come as copies", bytes, info.Size()),
+		"name the paths that are to be applied, a part at a time")
 }
 
 // Discard throws the changes away. The set can't be used any more.

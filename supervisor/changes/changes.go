@@ -327,6 +327,9 @@ func (s *Set) change(name string, it item, there bool, st *unix.Stat_t) *Change 
 		}
 		return c
 	}
+	if why, above := runtime.RiskyAbove(s.about.Guard, name); above && c.Risky == "" && it.header.Typeflag != tar.TypeDir {
+		c.Risky = why
+	}
 	c.Mode, c.Size = it.header.FileInfo().Mode().Perm(), it.header.Size
 	switch it.header.Typeflag {
 	case tar.TypeDir:

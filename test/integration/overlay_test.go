@@ -187,6 +187,59 @@ echo changed > a; echo in > dir/new; echo in >> dir/f; rm -r tree; echo ok > ok`
 	}
 }
 
+// M-2: what git's configuration names is risky as what the table has, and so is what is put in the place of a folder above either.
+func TestOverlayTellsWhatGitRuns(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.OverlayIDMapped)
+	needProgram(t, "git")
+	ws := workspace(t)
+	host(t, ws, "", `git init -q . && git config core.hooksPath tools/hooks && mkdir -p tools/hooks other && git init -q other/x && mv other/x/.git other/bare && rmdir other/x && `+hostGit+` commit -q --allow-empty -m first`)
+	owned(t, ws)
+	const hook = `printf '#!/bin/sh\ntouch "$M"\n' > h; chmod 755 h; `
+	for name, script := range map[string]string{
+		"core.hooksPath": hook + "cp h tools/hooks/post-commit", "a link above it": hook + "rm -r tools; mkdir -p t2/hooks; cp h t2/hooks/post-commit; ln -s t2 tools",
+		"a link for .git": hook + "cp h other/bare/hooks/post-commit; rm -r .git; ln -s other/bare .git", "a file for .git": hook + "cp h other/bare/hooks/post-commit; rm -r .git; echo gitdir: other/bare > .git",
+	} {
+		mark := filepath.Join(t.TempDir(), "mark")
+		id := overlaid(t, ws, script)
+		if r := tool(t, "apply", id); r.exit != 125 || !strings.Contains(r.stderr, "run by the host") {
+			t.Errorf("%s: exit %d %s", name, r.exit, r.stderr)
+		}
+		host(t, ws, mark, onCommit)
+		if _, err := os.Lstat(mark); err == nil {
+			t.Errorf("%s: the host has run what the agent left", name)
+		}
+		tool(t, "discard", id)
+		owned(t, ws)
+	}
+	host(t, ws, "", "git config core.hooksPath .")
+	id := overlaid(t, ws, "echo x > any")
+	if got := changeLines(diffOf(t, id)); !slices.Equal(got, []string{"added any risky"}) {
+		t.Errorf("where all of the workspace is hooks: %q", got)
+	}
+}
+
+// M-5: second names come as copies, so a few bytes of a layer could be any number of the workspace's disk.
+func TestOverlayBoundsSecondNames(t *testing.T) {
+	needSandbox(t)
+	need(t, hostcaps.OverlayIDMapped)
+	ws := workspace(t)
+	owned(t, ws)
+	id := overlaid(t, ws, `head -c 8000000 /dev/zero | tr '\0' a > 0; i=1; while [ $i -lt 40 ]; do ln 0 $i; i=$((i+1)); done; mkdir wide; chmod 777 wide`)
+	if r := tool(t, "apply", id); r.exit != 125 || !strings.Contains(r.stderr, "second names") {
+		t.Errorf("exit %d %s%s", r.exit, r.stdout, r.stderr)
+	}
+	if left := names(t, ws); len(left) != 1 {
+		t.Errorf("applied all the same: %q", left)
+	}
+	if r := tool(t, "diff", "--stat", id); !strings.Contains(r.stdout, "added    wide/ (0777)\n") {
+		t.Errorf("a folder that anybody may write looks like others: %s", r.stdout)
+	}
+	if r := tool(t, "apply", id, "1", "2"); r.exit != 0 {
+		t.Errorf("a part: exit %d %s", r.exit, r.stderr)
+	}
+}
+
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
