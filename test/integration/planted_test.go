@@ -43,6 +43,7 @@ const (
 	editor    = `python3 -c 'import json,subprocess; [subprocess.run(t["command"],shell=True) for t in json.load(open(".vscode/tasks.json"))["tasks"]]'`
 	hostAgent = `python3 -c 'import json,subprocess; [subprocess.run(h["command"],shell=True) for h in json.load(open(".claude/settings.json"))["hooks"]]'`
 	servers   = `python3 -c 'import json,subprocess; [subprocess.run([s["command"]]) for s in json.load(open(".mcp.json"))["mcpServers"].values()]'`
+	container = `python3 -c 'import json,subprocess; subprocess.run(json.load(open(".devcontainer.json"))["initializeCommand"],shell=True)'`
 	direnv    = `[ -f .envrc ] && sh ./.envrc`
 	runner    = `[ -f .github/workflows/x.yml ] && sh .github/workflows/x.yml`
 )
@@ -81,6 +82,7 @@ python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b
 	{"an agent's hook", payload + `mkdir .claude; printf '{"hooks":[{"command":"touch %s"}]}' "$M" > .claude/settings.json`, hostAgent},
 	{"an agent's settings, a link", payload + `mkdir p/c; printf '{"hooks":[{"command":"touch %s"}]}' "$M" > p/c/settings.json; ln -s p/c .claude`, hostAgent},
 	{"a tool server", payload + `printf '{"mcpServers":{"x":{"command":"%s/p/x"}}}' "$W" > .mcp.json`, servers},
+	{"a dev container's command", payload + `printf '{"initializeCommand":"touch %s"}' "$M" > .devcontainer.json`, container},
 	{"a workflow", payload + `mkdir -p .github/workflows; echo "touch $M" > .github/workflows/x.yml`, runner},
 	{"a submodule's configuration", payload + `printf '[core]\n\tfsmonitor = %s/p/x\n' "$W" >> .git/modules/libs/sub/config`, hostGit + " status"},
 	{"a submodule's hook", payload + `cp p/x .git/modules/libs/sub/hooks/post-commit`, hostGit + " -C libs/sub commit -q --allow-empty -m later"},
