@@ -26,10 +26,12 @@ func Risky(table []profiles.GuardEntry, rel string) (at, why string, ok bool) {
 // a link, or by git's file with the name of a repository.
 func RiskyAbove(table []profiles.GuardEntry, rel string) (why string, ok bool) {
 	parts := strings.Split(rel, "/")
-	for i := range parts {
-		for _, e := range table {
-			pattern := strings.Split(e.Path, "/")
-			if n := len(parts) - i; e.Mode != profiles.GuardOpen && n < len(pattern) && matchParts(strings.Join(pattern[:n], "/"), parts[i:]) == n {
+	for _, e := range table {
+		if e.Mode == profiles.GuardOpen {
+			continue
+		}
+		for above := path.Dir(e.Path); above != "."; above = path.Dir(above) {
+			if n := strings.Count(above, "/") + 1; n <= len(parts) && matchParts(above, parts[len(parts)-n:]) == n {
 				return e.Why, true
 			}
 		}
@@ -62,8 +64,9 @@ func (t *riskyTable) find(rel string) (at, why string, ok bool) {
 	if _, below, ok := strings.Cut("/"+rel, "/"+gitModules+"/"); ok {
 		for i := len(parts) - strings.Count(below, "/"); i < len(parts); i++ { // the name of a submodule may have slashes
 			for _, e := range t.by[".git"] {
-				if n := matchParts(e.Path, append([]string{".git"}, parts[i:]...)); n > 1 {
-					return strings.Join(parts[:i+n-1], "/"), e.Why, true
+				rest, in := strings.CutPrefix(e.Path, ".git/")
+				if n := matchParts(rest, parts[i:]); in && n > 0 {
+					return strings.Join(parts[:i+n], "/"), e.Why, true
 				}
 			}
 		}

@@ -118,6 +118,9 @@ func (g *global) diff(c *cli.Context, s *changes.Set, _ []string) error {
 		}
 		before, after, ok := s.Texts(ch, mostShown)
 		if !ok {
+			if !ch.Folder && ch.Link == "" {
+				fmt.Fprintln(to, "  content isn't shown: it is or was no text, or more than 1 MiB")
+			}
 			continue
 		}
 		fmt.Fprint(to, udiff.Unified(oldName(ch), newName(ch), before, after))
