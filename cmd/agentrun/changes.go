@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -111,11 +112,18 @@ func (g *global) diff(c *cli.Context, s *changes.Set, _ []string) error {
 		defer w.Flush()
 		to = w
 	}
+	seen := map[string]bool{} // an agent has any number of names for a file at no cost
 	for _, ch := range list {
 		fmt.Fprintln(to, statLine(ch))
 		if c.Bool("stat") {
 			continue
 		}
+		first := s.SecondOf(ch)
+		if seen[first] {
+			fmt.Fprintf(to, "  content as that of %s\n", shown.Line(first))
+			continue
+		}
+		seen[cmp.Or(first, ch.Path)] = true
 		before, after, ok := s.Texts(ch, mostShown)
 		if !ok {
 			if !ch.Folder && ch.Link == "" {

@@ -453,6 +453,14 @@ func (s *Set) Texts(c Change, most int64) (before, after string, ok bool) {
 	return before, after, ok
 }
 
+// SecondOf is the path that a file is another name of, in the layer; empty: of none.
+func (s *Set) SecondOf(c Change) string {
+	if it := s.items[c.Path]; it.header != nil && it.header.Typeflag == tar.TypeLink {
+		return it.header.Linkname
+	}
+	return ""
+}
+
 func (s *Set) same(name string, it item) bool {
 	f, err := s.regular(name)
 	if err != nil {

@@ -225,7 +225,7 @@ func TestOverlayBoundsSecondNames(t *testing.T) {
 	need(t, hostcaps.OverlayIDMapped)
 	ws := workspace(t)
 	owned(t, ws)
-	id := overlaid(t, ws, `head -c 8000000 /dev/zero | tr '\0' a > 0; i=1; while [ $i -lt 40 ]; do ln 0 $i; i=$((i+1)); done; mkdir wide; chmod 777 wide; printf 'true\0' > script`)
+	id := overlaid(t, ws, `head -c 8000000 /dev/zero | tr '\0' a > 0; i=1; while [ $i -lt 40 ]; do ln 0 $i; i=$((i+1)); done; mkdir wide; chmod 777 wide; printf 'true\0' > script; head -c 100000 /dev/zero | tr '\0' b > b; i=1; while [ $i -lt 40 ]; do ln b b$i; i=$((i+1)); done`)
 	if r := tool(t, "apply", id); r.exit != 125 || !strings.Contains(r.stderr, "second names") {
 		t.Errorf("exit %d %s%s", r.exit, r.stdout, r.stderr)
 	}
@@ -237,6 +237,8 @@ func TestOverlayBoundsSecondNames(t *testing.T) {
 	}
 	if r := tool(t, "diff", id); !strings.Contains(r.stdout, "added    script (5 bytes, 0644)\n  content isn't shown") {
 		t.Error("what is no text for diff, and is for a shell, isn't told")
+	} else if len(r.stdout) > 200_000 || !strings.Contains(r.stdout, "added    b39 (100000 bytes, 0644)\n  content as that of b\n") {
+		t.Errorf("diff is of %d bytes", len(r.stdout))
 	}
 	if r := tool(t, "apply", id, "1", "2"); r.exit != 0 {
 		t.Errorf("a part: exit %d %s", r.exit, r.stderr)
