@@ -196,7 +196,7 @@ func TestH26AuditCheckpointCommand(t *testing.T) {
 	if out, _, code := auditRun(t, state, "verify"); code != exitBroken || !strings.Contains(out, "truncated") {
 		t.Errorf("without its note: code %d: %s", code, out)
 	}
-	os.RemoveAll(filepath.Join(state, "heads"))
+	os.Remove(filepath.Join(state, "state.db"))
 	if out, _, code := auditRun(t, state, "verify"); code != 0 || !strings.Contains(out, "no checkpoint") {
 		t.Errorf("code %d: %s", code, out)
 	}

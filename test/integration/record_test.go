@@ -53,17 +53,17 @@ func TestH26RecordWithoutItsCheckpoint(t *testing.T) {
 		{"note put back, end cut off", "cp $EARLY/checkpoints/node checkpoints/node; " + cut, 1, "truncated", "-"},
 		{"chain and note of a session removed", "rm -r audit/session-s checkpoints/session-s", 1, "truncated", "-"},
 		{"all chains and notes removed", "rm -r audit checkpoints", 1, "truncated", "-"},
-		{"note and state removed", "rm -r state.db heads checkpoints/node", 1, "unsigned", "removed"},
-		{"note, state and key removed", "rm -r state.db heads checkpoints keys", 1, "unsigned", "removed"},
+		{"note and state removed", "rm state.db checkpoints/node", 1, "unsigned", "removed"},
+		{"note, state and key removed", "rm -r state.db checkpoints keys", 1, "unsigned", "removed"},
 		// What must not be taken for an attack.
 		{"nothing", "true", 0, "", ""},
 		// So a crash leaves it; the state still holds the chain to all that was signed.
 		{"note put back, log whole", "cp $EARLY/checkpoints/node checkpoints/node", 0, "", ""},
-		{"state lost", "rm -r state.db heads", 0, "", ""},
-		{"state from a backup", "rm -r state.db heads; cp -a $EARLY/state.db $EARLY/heads .", 0, "", ""},
+		{"state lost", "rm state.db", 0, "", ""},
+		{"state from a backup", "cp $EARLY/state.db state.db", 0, "", ""},
 		// Root with everything at hand: nothing here can tell it from the past itself. A note kept elsewhere
 		// does.
-		{"all put back", "rm -r audit checkpoints heads; cp -a $EARLY/audit $EARLY/checkpoints $EARLY/state.db $EARLY/heads .", 0, "", ""},
+		{"all put back", "rm -r audit checkpoints; cp -a $EARLY/audit $EARLY/checkpoints $EARLY/state.db .", 0, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := n.copied()
