@@ -287,7 +287,8 @@ func (p *Plan) Guard() []profiles.GuardEntry {
 		return append(slices.Clip(table), profiles.GuardEntry{Path: "*", Mode: profiles.GuardReadonly, Why: err.Error()})
 	}
 	for _, e := range g.asked {
-		if _, _, known := Risky(table, e.Path); !known {
+		_, _, known := Risky(table, e.Path)
+		if !known || strings.HasPrefix(e.Path, gitModules+"/") { // the folders above a submodule's are in no table
 			table = append(slices.Clip(table), e)
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,12 +82,17 @@ type epoll struct {
 	tid, fd int
 }
 
-// compare puts open files into an order of the kernel's. One that can't be compared is taken for the same, and so not counted.
+// compare puts open files into an order of the kernel's. One that can't be compared, as its process is gone or kcmp(2) not allowed, is
+// another: what is shared may then be counted twice, and none is left out.
 func (e epoll) compare(other epoll) int {
-	const file = 0                                                                                                                // KCMP_FILE
-	r, _, errno := unix.RawSyscall6(unix.SYS_KCMP, uintptr(e.tid), uintptr(other.tid), file, uintptr(e.fd), uintptr(other.fd), 0) //nolint:gosec // numbers of the kernel's
+	const file = 0 // KCMP_FILE
+
+	//nolint:gosec // numbers of the kernel's
+	r, _, errno := unix.RawSyscall6(unix.SYS_KCMP, uintptr(e.tid), uintptr(other.tid), file, uintptr(e.fd), uintptr(other.fd), 0)
 	switch {
-	case errno != 0 || r == 0:
+	case errno != 0:
+		return 1
+	case r == 0:
 		return 0
 	case r == 1:
 		return -1
@@ -99,7 +104,7 @@ func (e epoll) compare(other epoll) int {
 func (e epoll) watches() (all, anonymous int) {
 	var st unix.Stat_t
 	number := strconv.Itoa(e.fd)
-	b, err := os.ReadFile(strings.TrimSuffix(e.table, "/fd") + "/fdinfo/" + number)
+	b, err := os.ReadFile(e.table + "info/" + number)
 	if err != nil || unix.Stat(e.table+"/"+number, &st) != nil {
 		return 0, 0
 	}
@@ -113,7 +118,7 @@ func epollsIn(table string) (found []epoll) {
 	}
 	defer f.Close()
 	names, _ := f.Readdirnames(mostDescriptors)
-	tid, _ := strconv.Atoi(table[strings.LastIndex(strings.TrimSuffix(table, "/fd"), "/")+1 : len(table)-len("/fd")])
+	tid, _ := strconv.Atoi(filepath.Base(filepath.Dir(table)))
 	b := make([]byte, 64)
 	for _, name := range names {
 		n, err := unix.Readlinkat(int(f.Fd()), name, b)

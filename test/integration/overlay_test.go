@@ -193,7 +193,7 @@ func TestOverlayTellsWhatGitRuns(t *testing.T) {
 	need(t, hostcaps.OverlayIDMapped)
 	needProgram(t, "git")
 	ws := workspace(t)
-	host(t, ws, "", `git init -q . && git config core.hooksPath tools/hooks && mkdir -p tools/hooks other && git init -q other/x && mv other/x/.git other/bare && rmdir other/x && `+hostGit+` commit -q --allow-empty -m first`)
+	host(t, ws, "", `git init -q . && git config core.hooksPath tools/hooks && mkdir -p tools/hooks other && git init -q other/x && mv other/x/.git other/bare && rmdir other/x && mkdir -p .git/modules/libs && cp -r other/bare .git/modules/libs/sub && `+hostGit+` commit -q --allow-empty -m first`)
 	owned(t, ws)
 	const hook = `printf '#!/bin/sh\ntouch "$M"\n' > h; chmod 755 h; `
 	for name, script := range map[string]string{
@@ -211,6 +211,14 @@ func TestOverlayTellsWhatGitRuns(t *testing.T) {
 		}
 		tool(t, "discard", id)
 		owned(t, ws)
+	}
+	// A submodule's repository by another name, or the folder above it.
+	for _, script := range []string{"rm -r .git/modules/libs/sub; ln -s ../../../other/bare .git/modules/libs/sub", "mv .git/modules/libs l; ln -s ../../l .git/modules/libs"} {
+		id := overlaid(t, ws, script)
+		if r := tool(t, "apply", id); r.exit != 125 || !strings.Contains(r.stderr, "run by the host") {
+			t.Errorf("%s: exit %d %s", script, r.exit, r.stderr)
+		}
+		tool(t, "discard", id)
 	}
 	host(t, ws, "", "git config core.hooksPath .")
 	id := overlaid(t, ws, "echo x > any")
