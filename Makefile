@@ -20,7 +20,7 @@ LDFLAGS := -s -w -X main.version=$(or $(VERSION),unknown)
 # libc, and its name services to look groups up.
 LINK ?= static
 ifeq ($(LINK),static)
-LINKING := -tags $(TAGS),osusergo,netgo
+TAGS := $(TAGS),netgo,osusergo
 LINKFLAGS := -linkmode external -extldflags '-static -Wl,-e,agentrun_entry'
 endif
 
@@ -28,7 +28,8 @@ PREFIX ?= /usr/local
 STUB := runtime/internal/stub/stub.bin
 OUT := test/out
 
-export GOFLAGS := -tags=$(TAGS)
+# The same for programs and tests: each difference compiles all of Go's library and of what is depended on once more.
+export GOFLAGS := -trimpath -tags=$(TAGS)
 
 .PHONY: oci test-engines test-engines-vm test-kubernetes test-kubernetes-vm test-validation test-bats test-agents test-agents-long help run build gateway safety image man probe crowd test test-unit test-vm attack hostile bench lint fuzz faults install clean deps deps-test bare packages test-packages
 
@@ -42,23 +43,23 @@ deps:
 	@bash scripts/install-deps.sh run
 
 build: $(STUB) gateway safety image oci ## bin/agentrun, bin/agentrun-gateway, bin/agentrun-safety, bin/agentrun-image and bin/agentrun-oci
-	$(GO) build -trimpath -ldflags "$(LDFLAGS) $(LINKFLAGS)" $(LINKING) -o bin/agentrun ./cmd/agentrun
+	$(GO) build -ldflags "$(LDFLAGS) $(LINKFLAGS)" -o bin/agentrun ./cmd/agentrun
 
 # Without cgo: Go can only drop the privileges of threads it has made itself.
 gateway:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-gateway ./cmd/agentrun-gateway
+	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS)" -o bin/agentrun-gateway ./cmd/agentrun-gateway
 
 # Like the gateway static by itself: it goes where only an MCP client is.
 safety:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-safety ./cmd/agentrun-safety
+	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS)" -o bin/agentrun-safety ./cmd/agentrun-safety
 
 # What fetches images speaks HTTP and reads strangers' archives: neither belongs into what is started for each run.
 image:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-image ./cmd/agentrun-image
+	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS)" -o bin/agentrun-image ./cmd/agentrun-image
 
 # What container engines start in the place of runc.
 oci:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/agentrun-oci ./cmd/agentrun-oci
+	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS)" -o bin/agentrun-oci ./cmd/agentrun-oci
 
 # Pid 1 of every sandbox, embedded by go:embed: any go command on the module needs it.
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
@@ -189,7 +190,7 @@ test-packages: packages ## both packages installed, upgraded under a daemon, rem
 	bash test/vm/packages.sh
 
 $(NFPM):
-	GOFLAGS= GOBIN=$(CURDIR)/.cache/bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
+	GOFLAGS=-trimpath GOBIN=$(CURDIR)/.cache/bin $(GO) install -tags netgo,osusergo github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
 
 clean: ## all that was built, but not the VM image (.cache/vm)
 	rm -rf bin $(OUT) $(STUB) .cache/bin

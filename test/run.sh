@@ -22,7 +22,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 GO=${GO:-go}
 out=$PWD/test/out
 integration=./test/integration
-export GOFLAGS=${GOFLAGS:--tags=urfave_cli_no_docs}
+export GOFLAGS=${GOFLAGS:--trimpath -tags=urfave_cli_no_docs,netgo,osusergo}
 export AGENTRUN_BIN=$PWD/bin/agentrun AGENTRUN_PROBE=$PWD/bin/probe
 
 must_run=()

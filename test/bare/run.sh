@@ -6,8 +6,9 @@
 #   test/bare/run.sh [CODENAME]
 #
 # It ends well if the example agent was refused all of its eleven attempts, and if nothing but packages and the clone was
-# written to. The Debian is a folder of debootstrap's, made once; packages, modules and compiled code of earlier runs are kept below
-# .cache/bare, the toolchain is fetched each time. Needs root and network.
+# written to. The Debian is a folder of debootstrap's, made once; packages and modules of earlier runs are kept below .cache/bare, the
+# toolchain is fetched each time. What a go command of the same version has compiled for this machine serves there, too: what is
+# missing shows when the programs are linked. Needs root and network.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -45,9 +46,11 @@ if [[ ! -e $base ]]; then
 	rm -rf --one-file-system "$work/first"
 fi
 
+compiled=$cache/go-build
+if [[ "$(go env GOVERSION 2>/dev/null)" == "$(sed -n 's/^version=//p' "$root/scripts/fetch-go.sh")" ]]; then compiled=$(go env GOCACHE); fi
 say "unpacking it"
 tree=$work/tree clone=/root/agentrun
-mkdir -p "$tree" "$cache"/{archives,go-build,go-path}
+mkdir -p "$tree" "$cache"/{archives,go-path} "$compiled"
 tar -C "$tree" -xf "$base"
 cp -L /etc/resolv.conf /etc/hosts "$tree/etc/"
 mkdir -p "$tree$clone/.cache"/{go-build,go-path} "$tree/old" "$tree/before"
@@ -73,10 +76,10 @@ mount -t proc proc proc
 mount --rbind /sys sys
 mount --rbind /dev dev
 mount --bind "$2/archives" var/cache/apt/archives
-mount --bind "$2/go-build" "./$3/.cache/go-build"
+mount --bind "$4" "./$3/.cache/go-build"
 mount --bind "$2/go-path" "./$3/.cache/go-path"
 clone=$3
-shift 3
+shift 4
 pivot_root . old
 umount -l /old
 exec env -i "$@" bash /before/try "$clone"
@@ -93,7 +96,7 @@ test -z "$new" || { echo "written outside of the clone: $new"; exit 1; }
 EOF
 say "make run"
 code=0
-apart bash "$work/enter" "$tree" "$cache" "$clone" "${settings[@]}" </dev/null 2>&1 | tee "$work/log" || code=$?
+apart bash "$work/enter" "$tree" "$cache" "$clone" "$compiled" "${settings[@]}" </dev/null 2>&1 | tee "$work/log" || code=$?
 [[ $code == 0 ]] || die "make run ended with $code"
 grep -qx '11 of 11 attempts refused' "$work/log" || die "the example did not end with 11 of 11 attempts refused"
 say "done"

@@ -92,6 +92,20 @@ rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH
 	TestPlanStartsNothing TestPoolGuardsTheWorkspace TestRequestMistakesAreToldByTheirPaths TestS15StopInTheDaemon
 	TestServeClosedDescriptors TestServeCrowd TestServeDeclinesAnotherView TestServeDrains TestServePathsOfTheCaller TestServeSaidAgain
 	TestThreatTakeoverFolderOfACopy TestThreatTakeoverImageShow TestThreatTakeoverSignedAboveUnsigned TestTimeout TestUserProfile)
+# And of what several tests try here, the long ones of which a shorter one stays: that kills of supervisors, launches, joins, pauses,
+# commits and images leave nothing, that hostile trees and pipes stop nobody, and that programs of others find no way out.
+rest+=(TestCrowd TestFailedLaunchLeavesNothing TestH21KillReachesChildren TestJoinEnds TestJoinRootless TestJoinTerminalHeldByTheAgent
+	TestM22PausedRunKeepsNothing TestM22WhatExpiryTakes TestM23DeepTreesGo TestM23HostileKeptRoot TestM23HostileLayers
+	TestM23PipesForFoldersWhileListed TestM23SnapshotAfterACrash TestM23SnapshotOfALiveSandbox TestM2ImagePulledAndRun TestM2StagedViews
+	TestM5SupervisorKilledInEachStep TestOCIRefusesWhatNoRingGives TestOCISeccomp TestOutsideTools TestOverlayBoundsSecondNames
+	TestOverlayTellsWhatGitRuns TestSequence TestSetIDFilesAreNotRewritten TestSuppliedRoot TestThreatSurvivePipesForFolders
+	TestThreatTakeoverFilesInAWorkspace TestThreatTakeoverHostileCommit TestThreatTakeoverLayoutOfACommit TestM23KeptRootGetsOtherIDs)
+# And of terminals, words, accounts and ways out, which ask no more of this kernel than what is tried here anyway.
+rest+=(TestAllMistakesAreReported TestArguments TestFactsAreTheRuns TestH11ElevationToRing1IsWhole TestH11Ring1ReachesEveryPort
+	TestH11TableHoldsLive TestH24MediumIsTold TestH7RootlessUndo TestJobControl TestLinksInWorkspaceStayInside TestM11FileToolRootless
+	TestM1RootlessAccounts TestM3TerminalIsWarned TestNoCommand TestPlanMistakesAreToldByTheirLines TestReaderGoesAway TestStdinNotRead
+	TestStreamsAreApart TestTerminalHangsUp TestTerminalKeys TestTerminalSizeFollows TestTerminalThatFailsByDaemon
+	TestTerminalWithoutCaller TestVersionAndHelp TestWorkspaceOwnership)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
