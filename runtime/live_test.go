@@ -241,7 +241,11 @@ func TestM22OnlyTheOfferedWorkspaceOpens(t *testing.T) {
 		want    bool
 	}{{"ring3", true, true}, {"ring3", false, false}, {"strict", true, false}, {"ring2", true, false}} {
 		p := planFor(builtin(t, c.profile))
-		if err := p.addWorkspace(0, dir, workspaceDir, p.profile.Files.Workspace, c.offered, nil); err != nil {
+		spec := Spec{}
+		if c.offered {
+			spec.Workspace = dir
+		}
+		if err := p.addWorkspace(&spec, 0, dir, workspaceDir, p.profile.Files.Workspace); err != nil {
 			t.Fatal(err)
 		}
 		if got := p.Entries[0].Live; got != c.want {

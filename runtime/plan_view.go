@@ -282,10 +282,13 @@ func (p *Plan) planWorkspace(s *Spec, at int) error {
 		}
 		mode = profiles.WorkspaceRO // nobody offered this folder for writing
 		if only != "" {
-			return p.addWorkspace(at, only, workspaceDir+"/"+filepath.Base(only), mode, false, s.Environ)
+			return p.addWorkspace(s, at, only, workspaceDir+"/"+filepath.Base(only), mode)
 		}
 	}
-	return p.addWorkspace(at, dir, workspaceDir, mode, s.Workspace != "", s.Environ)
+	if filepath.Clean(dir) == "." {
+		dir = s.WorkDir
+	}
+	return p.addWorkspace(s, at, dir, workspaceDir, mode)
 }
 
 // implicitWorkspace is the caller's folder when the command is a file in it and no workspace was
@@ -348,14 +351,19 @@ func notThere(name string, err error) error {
 }
 
 func (p *Plan) addWorkspace(
-	index int, source, target string, mode profiles.WorkspaceMode, offered bool, environ []string,
+	s *Spec, index int, source, target string, mode profiles.WorkspaceMode,
 ) error {
+	offered := s.Workspace != ""
 	refuse := func(err error) error { return invalid("--workspace", "%v", err) }
 	at, err := p.seen.Canonical(source)
 	if err != nil {
 		return refuse(notThere(source, err))
 	}
-	own := holdsTheHost(at.Path, environ)
+	// Whoever names the folder that they are in mean that one: an agent that may write above it can have put a link in its place since.
+	if filepath.Clean(source) == s.WorkDir && at.Path != s.WorkDir {
+		return refuse(fmt.Errorf("the current folder, %s, leads to %s: it was changed since you entered it", s.WorkDir, at.Path))
+	}
+	own := holdsTheHost(at.Path, s.Environ)
 	if own && offered && mode == profiles.WorkspaceRW {
 		return refuse(fmt.Errorf("%s is a home or one of the system's folders: the agent could write what others run, and read their keys; "+
 			"name the project's folder in it, or show all of it with --bind %s:%s", at.Path, at.Path, target))

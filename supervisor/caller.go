@@ -21,7 +21,7 @@ type Caller struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Environ        []string
-	Dir            string   // working directory; empty: this process's own
+	Dir            string   // working directory, without links; empty: this process's own
 	Terminal       Terminal // what Stdin is; nil: no terminal
 	Watched        bool     // Stderr is a terminal
 }
@@ -87,11 +87,14 @@ func (c *Caller) Bind(v string, writable bool) (runtime.BindMount, error) {
 // Abs is filepath.Abs from the caller's folder.
 func (c *Caller) Abs(name string) (string, error) { return filepath.Abs(c.Path(name)) }
 
-func (c *Caller) getwd() (string, error) {
+// Getwd is the caller's folder, without links in its path. The kernel says it and not PWD, whose links an agent of another run can have made
+// or changed since.
+func (c *Caller) Getwd() (string, error) {
 	if c.Dir != "" {
 		return c.Dir, nil
 	}
-	return os.Getwd()
+	dir, err := unix.Getwd()
+	return dir, os.NewSyscallError("getcwd", err)
 }
 
 // NoDaemon is the variable that has a run supervised by the process that was asked for it.

@@ -3,10 +3,12 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -57,7 +59,7 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 	made sandboxes.Sandbox, timeout profiles.Duration, err error,
 ) {
 	k.Created = time.Now().UTC()
-	if k.Dir, err = by.Abs("."); err != nil {
+	if k.Dir, err = by.Getwd(); err != nil {
 		return k, 0, err
 	}
 	err = n.Sandboxes().Create(ctx, k, func(s *sandboxes.Sandbox) error {
@@ -106,6 +108,10 @@ func (n *Node) WantSandbox(name, by string, again bool) (k sandboxes.Sandbox, ex
 	info, err := os.Stat(k.Dir)
 	if err == nil && !info.IsDir() {
 		err = &os.PathError{Op: "stat", Path: k.Dir, Err: syscall.ENOTDIR}
+	}
+	// An agent that may write above it could have put a link in its place, and so choose what relative paths lead to.
+	if at, lerr := filepath.EvalSymlinks(k.Dir); err == nil && at != k.Dir {
+		err = cmp.Or(lerr, fmt.Errorf("%s leads to %s by now", k.Dir, at))
 	}
 	if err != nil {
 		return k, nil, fmt.Errorf("start %s: the folder it was created in: %w", name, err)

@@ -42,7 +42,7 @@ func (s *run) specify() (err error) {
 		return err
 	}
 	s.ranges()
-	if s.spec.WorkDir, err = s.by.getwd(); err != nil {
+	if s.spec.WorkDir, err = s.by.Getwd(); err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
 	if s.spec.Profile, err = s.profile(); err != nil {

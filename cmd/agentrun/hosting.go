@@ -240,9 +240,11 @@ func (h *hosting) workspace() ([]string, error) {
 	if named == "" && h.c.IsSet("session") {
 		return nil, nil // the session's own
 	}
-	dir, err := h.g.caller.Abs(cmp.Or(named, "."))
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
+	dir, err := h.g.caller.Getwd()
+	if named != "" {
+		if dir, err = h.g.caller.Abs(named); err == nil {
+			dir, err = filepath.EvalSymlinks(dir)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--workspace: %w", err)
@@ -252,10 +254,13 @@ func (h *hosting) workspace() ([]string, error) {
 			"go to the project's folder, or name it: --workspace DIR")
 	}
 	h.dir = dir
-	if named == "" && !h.c.Bool("yes") && !h.c.Bool("dry-run") {
+	if named != "" {
+		return []string{"--workspace=" + dir}, nil
+	}
+	if !h.c.Bool("yes") && !h.c.Bool("dry-run") {
 		err = h.ask(dir)
 	}
-	return []string{"--workspace=" + dir}, err
+	return []string{"--workspace=."}, err // not by its path, where another may be by now
 }
 
 // tooMuch says why a folder is none to work in: it holds more than one project.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -191,6 +192,9 @@ func (g *global) start(c *cli.Context, a []string) error {
 	k, words, err := g.WantSandbox(a[0], operatorName(), c.Bool("again"))
 	if err == nil {
 		err = os.Chdir(k.Dir)
+	}
+	if here, herr := g.caller.Getwd(); err == nil && here != k.Dir {
+		err = cmp.Or(herr, fmt.Errorf("start %s: %s leads to %s by now", k.Name, k.Dir, here))
 	}
 	if err != nil {
 		return err

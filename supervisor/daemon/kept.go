@@ -115,7 +115,7 @@ func (d *Daemon) createKept(ctx context.Context, r control.Request, q control.Ke
 	if err := checkName("name", q.Name); err != nil {
 		return nil, err
 	}
-	ask := startRequest{Command: q.Command, Options: q.Options, Dir: q.Dir, Environ: q.Environ}
+	ask := startRequest{Command: q.Command, Options: q.Options, Dir: real(q.Dir), Environ: q.Environ}
 	args, err := ask.words(d.node, "name", "create", "--name="+q.Name)
 	if err != nil {
 		return nil, err

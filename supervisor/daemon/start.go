@@ -90,6 +90,14 @@ func (q startRequest) caller(stdout, stderr io.Writer) *supervisor.Caller {
 	}
 }
 
+// real is a folder without links, as a Caller's is; one that isn't there is refused by who needs it.
+func real(dir string) string {
+	if at, err := filepath.EvalSymlinks(dir); err == nil && dir != "" {
+		return at
+	}
+	return dir
+}
+
 // texts are the values of an option, as they would stand on a command line.
 func texts(raw json.RawMessage) ([]string, error) {
 	var v any
@@ -145,6 +153,7 @@ func (d *Daemon) start(_ context.Context, r control.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	q.Dir = real(q.Dir)
 	return d.launch(q, args)
 }
 
