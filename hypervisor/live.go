@@ -44,6 +44,8 @@ type ControlOptions struct {
 	QuarantineTimeout time.Duration
 	// HandlerLimit bounds each handler and compensation of a kill; 0: 5 s (H-21).
 	HandlerLimit time.Duration
+	// Ordered hears of each kill before it is on record; nil: nobody does.
+	Ordered func() error
 	// UndoSaga undoes a saga that nobody runs (H-21), as `agentrun saga resume --undo`. nil: it is left to the operator.
 	UndoSaga func(ctx context.Context, id string) error
 	// Undo carries out what undoes the run's calls when it is killed (H-7, H-21). nil: they are left to the operator.

@@ -173,6 +173,9 @@ func (c *Control) killProcesses(ctx context.Context) (int, error) {
 // intent puts the order on record, on disk (H-28). The run is frozen, or dead: now there is time to see who may take over.
 func (c *Control) intent(ctx context.Context, kc rings.KillContext) error {
 	var unread error
+	if c.opt.Ordered != nil {
+		unread = c.opt.Ordered()
+	}
 	for _, s := range c.substitutes() {
 		unread = errors.Join(unread, c.refuseUnfit(ctx, s))
 	}

@@ -333,6 +333,9 @@ func (s *run) begin() (err error) {
 	if err := s.begins(); err != nil {
 		return err
 	}
+	if s.sandbox != nil {
+		o.Ordered = s.notAgain
+	}
 	v, over, err := s.host.Begin(s.h, s.admission, s.plan, o)
 	if err == nil {
 		s.live, s.over = v, over

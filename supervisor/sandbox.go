@@ -116,6 +116,16 @@ func (s *run) begins() error {
 	return err
 }
 
+// notAgain notes that the run is about to be killed before it is: who comes after a supervisor that dies in the middle, perhaps by the same
+// hand, must not start it again.
+func (s *run) notAgain() error {
+	_, err := s.node.Sandboxes().Change(s.want.Sandbox, func(k *sandboxes.Sandbox) error {
+		k.Wanted = k.Wanted && k.Run != s.plan.ID
+		return nil
+	})
+	return err
+}
+
 // heard notes that somebody else than the sandbox's operator ends the run: the supervisor is ending, and starts none.
 func (s *run) heard(from <-chan os.Signal) <-chan os.Signal {
 	if s.want.Sandbox == "" {

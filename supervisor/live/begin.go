@@ -84,6 +84,7 @@ type RunOptions struct {
 	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
 	IdlePause         time.Duration // it is paused when it is idle for so long; 0: never, else at least LeastIdle
 	Hooks             killhooks.Hooks
+	Ordered           func() error      // hears of each kill of the live run before it is on record; nil: nobody does
 	Undo              hypervisor.Undoer // of the run's calls when it is killed (H-7)
 	// Room has the run's place on the node count for so much memory; its error refuses. nil: nobody counts.
 	Room   func(memory int64) error
@@ -100,7 +101,7 @@ func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *r
 	}
 	v.Control = h.Control(adm, hypervisor.ControlOptions{
 		Parent: parent, Run: plan.ID, Name: plan.Name, Settled: v.settled, Elevatable: plan.ElevatableNow, OnBreach: plan.OnBreach, QuarantineTimeout: o.QuarantineTimeout, Undo: o.Undo,
-		HandlerLimit: killhooks.Backstop, Notify: v.decided, Warn: s.warn,
+		HandlerLimit: killhooks.Backstop, Ordered: v.ordered(o.Ordered), Notify: v.decided, Warn: s.warn,
 	})
 	if err := o.Hooks.Register(v.Control, plan, s.log); err != nil {
 		return nil, errors.Join(err, v.Control.Close())
@@ -112,6 +113,19 @@ func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *r
 		return nil, err
 	}
 	return v, nil
+}
+
+// ordered leaves out kills that a run's own end causes (Over): those are nobody's order.
+func (v *Run) ordered(tell func() error) func() error {
+	return func() error {
+		v.mu.Lock()
+		over := v.status != nil
+		v.mu.Unlock()
+		if over || tell == nil {
+			return nil
+		}
+		return tell()
+	}
 }
 
 // BeginChild is Begin for a run that is a tool of this one (H-15): it is one of the same supervisor's.

@@ -353,6 +353,27 @@ func TestM23KeptComesBackWithTheDaemon(t *testing.T) {
 	n.drain(t)
 }
 
+// What an operator has killed doesn't come back with a daemon either, also if the one before has died in the same moment.
+func TestM23KilledStaysDeadAfterACrash(t *testing.T) {
+	n := startDaemon(t, "--pool-max", "0")
+	p := place{t, n.run, n.state}
+	p.kept("killed", "--ring", "3", "--restart", "always")
+	p.kept("other", "--ring", "3", "--restart", "always")
+	p.must("start", "killed")
+	p.must("start", "other")
+	p.must("kill", "killed")
+	if err := n.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = n.Wait()
+	n.start(t, "--pool-max", "0")
+	eventually(t, hang(), "the other is back", func() bool { return len(p.lives("other")) == 1 })
+	if got := p.lives("killed"); len(got) > 0 || strings.Contains(strings.Join(p.changes("killed"), " "), "restarted") {
+		t.Errorf("it was killed, and runs again: %v, on record %q", got, p.changes("killed"))
+	}
+	n.drain(t)
+}
+
 // A supervisor that is killed leaves a sandbox that can be started again, with all that was written.
 func TestM23KeptSurvivesItsSupervisor(t *testing.T) {
 	n := newLaunchNode(t)

@@ -58,7 +58,7 @@ same+=(TestPlantedFiles TestGuardedWorkspaceWorks TestMistakesAreToldByTheirLine
 same+=(TestH24EverydayProgramsAreFree TestClosedConnectionsAreBounded TestM19GatewayStaysSmall TestRecordLocks TestHost TestM5FewDescriptors TestM6GatewayKilled
 	TestSupervisorDoesNotGrow TestOutputsDontFollowTheAgent TestHomeOfAnOrdinaryUser TestM18CallOfAKilledGatewayIsOnRecord
 	TestM5RootlessSupervisorKilledInEachStep TestM23HostileFiles TestM23KeptWrongInput TestM23KeptQuota
-	TestCurrentFolderSwapped TestM23FolderOfAKeptSandboxSwapped TestHostFolderSwappedWhileAsked)
+	TestCurrentFolderSwapped TestM23FolderOfAKeptSandboxSwapped TestHostFolderSwappedWhileAsked TestM23KilledStaysDeadAfterACrash)
 # And of published ports what is protocol.
 same+=(TestM23PortsOfALiveRun TestM23HostileServer TestM23StrangersLeaveRoom TestM23OwnPortsStay TestM23BrowserLooksAtAServer TestM23BrowserWorksWithServers)
 # And of pauses what the supervisor decides; that processes stand still and give memory back is tried here too. And of roots and undos
