@@ -24,7 +24,7 @@ import (
 // Limits bound what an image may take. Each counts over all of its layers, also what a later one takes away again.
 type Limits struct {
 	Bytes int64 // of files' content
-	Files int64 // entries of every kind
+	Files int64 // entries of every kind; and as many folders that no entry names
 	Depth int   // names in a path
 	// Ratio is how many bytes may come of one of a compressed layer, once more than RatioFrom have come.
 	Ratio, RatioFrom int64
@@ -59,9 +59,11 @@ type Tree struct {
 	owners bool
 	counts images.Counts
 	layer  int
-	dirs   map[string]folder
-	here   map[string]bool // what this layer has put there: its deletions spare that
-	below  *below
+	// unnamed are the folders that were made because something lies in them: an entry may have 127.
+	unnamed int64
+	dirs    map[string]folder
+	here    map[string]bool // what this layer has put there: its deletions spare that
+	below   *below
 }
 
 // folder is what an archive says of one; it is applied last, since a folder that can't be written takes no files.
@@ -123,8 +125,8 @@ func (t *Tree) entries(r *tar.Reader) error {
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", t.layer, err)
 		}
-		if t.counts.Files++; t.counts.Files > t.limits.Files {
-			return fmt.Errorf("layer %d: more than %d files: %w", t.layer, t.limits.Files, ErrLimit)
+		if err := t.room(&t.counts.Files); err != nil {
+			return fmt.Errorf("layer %d: %w", t.layer, err)
 		}
 		if err := t.entry(h, r); err != nil {
 			if hostile, ok := errors.AsType[*HostileError](err); ok {
@@ -134,6 +136,15 @@ func (t *Tree) entries(r *tar.Reader) error {
 			return fmt.Errorf("layer %d: %.200q: %w", t.layer, h.Name, err)
 		}
 	}
+}
+
+// room counts one more of what takes an inode: entries, or folders that no entry names. Each by itself, as the latter aren't known of layers
+// that are here already.
+func (t *Tree) room(of *int64) error {
+	if *of++; *of > t.limits.Files {
+		return fmt.Errorf("more than %d files: %w", t.limits.Files, ErrLimit)
+	}
+	return nil
 }
 
 func hostile(format string, args ...any) error {
@@ -273,6 +284,9 @@ func (t *Tree) parent(dir string, create bool) (int, error) {
 			return -1, err
 		}
 		defer unix.Close(at)
+		if err := t.room(&t.unnamed); err != nil {
+			return -1, err
+		}
 		if err := unix.Mkdirat(at, base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 			return -1, os.NewSyscallError("mkdirat", err)
 		}

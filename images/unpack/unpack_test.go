@@ -317,6 +317,15 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: a bomb: got %v", how, err)
 		}
 	}
+	deep := layer(file{name: "a/b/c/d/e/f/g/h/x", content: "x"})
+	root, _ := place(t)
+	if _, err := unpacked(root, Limits{Bytes: 9, Files: 7, Depth: 9}, deep); !errors.Is(err, ErrLimit) {
+		t.Errorf("folders that no entry names: got %v", err)
+	}
+	root, _ = place(t)
+	if counts, err := unpacked(root, Limits{Bytes: 9, Files: 8, Depth: 9}, deep); err != nil || counts.Files != 1 {
+		t.Errorf("folders that no entry names: %+v, %v", counts, err)
+	}
 	for name, l := range map[string]Limits{
 		"bytes": {Bytes: 1 << 19, Files: 9, Depth: 9}, "files": {Bytes: 1 << 21, Files: 0, Depth: 9},
 	} {
@@ -325,7 +334,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	root, _ := place(t)
+	root, _ = place(t)
 	l := DefaultLimits()
 	l.RatioFrom = 1 << 10
 	if _, err := unpacked(root, l, append(layer(), make([]byte, 1<<20)...)); !errors.Is(err, ErrLimit) {
