@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/internal/read"
 )
 
@@ -146,6 +148,13 @@ func (f finder) node(beside string, least int) (string, error) {
 	real, err := filepath.EvalSymlinks(at)
 	if err != nil {
 		return "", err
+	}
+	// It is run here, and not in a sandbox: what an agent has left in its workspace must not be.
+	// A folder that the caller's home is in is nobody's, and version managers put Node there.
+	here, err := unix.Getwd()
+	home := strings.HasPrefix(f.getenv("HOME")+"/", here+"/")
+	if err != nil || !home && strings.HasPrefix(real, here+"/") {
+		return "", errors.Join(err, fmt.Errorf("node %d or newer: %s lies in the current folder, where agents write, and would be run on the host; take that folder out of PATH", least, real))
 	}
 	major, text, err := version(real)
 	if err != nil {

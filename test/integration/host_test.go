@@ -293,6 +293,32 @@ func TestHostRefuses(t *testing.T) {
 	}
 }
 
+// What an agent has left where PATH leads is not run on the host: not even to hear its version.
+func TestHostRunsNoNodeOfTheWorkspace(t *testing.T) {
+	h := newHosted(t)
+	h.describe("project", strings.NewReplacer("name: fake", "name: project", "program: fake-agent", "program: planted").Replace(hostedDescription)+"node: 18\n", 0o644)
+	bin, ran := filepath.Join(h.ws, "node_modules/.bin"), filepath.Join(t.TempDir(), "ran")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, bin+"/planted", "#!/usr/bin/env node\n", 0o755)
+	write(t, bin+"/node", "#!/bin/sh\n: > "+ran+"; echo v22.1.0\n", 0o755)
+	for _, tt := range []struct {
+		dir, home string
+		want      bool
+	}{{h.ws, "/nonexistent", false}, {bin, "/nonexistent", false}, {h.ws, h.ws, true}, {t.TempDir(), "/nonexistent", true}} {
+		c := h.call([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + tt.home}, []string{"--dry-run"}, "project", "no-model")
+		c.Dir = tt.dir
+		c.Stdout, c.Stderr = nil, nil
+		text, err := c.Cmd.CombinedOutput()
+		_, lerr := os.Lstat(ran)
+		if got := lerr == nil; got != tt.want || !tt.want && (err == nil || !strings.Contains(string(text), "where agents write")) {
+			t.Errorf("in %s, at home in %s: it ran: %t, want %t; %v %s", tt.dir, tt.home, got, tt.want, err, text)
+		}
+		_ = os.Remove(ran)
+	}
+}
+
 // host --list says what is here, in words and as JSON; a description that is broken takes no other away.
 func TestHostList(t *testing.T) {
 	h := newHosted(t)
