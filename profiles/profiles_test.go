@@ -199,14 +199,14 @@ func TestSymbols(t *testing.T) {
 		"SO_ATTACH_FILTER": unix.SO_ATTACH_FILTER, "SO_ATTACH_REUSEPORT_CBPF": unix.SO_ATTACH_REUSEPORT_CBPF,
 		"S_IFBLK": unix.S_IFBLK, "S_IFCHR": unix.S_IFCHR, "S_IFIFO": unix.S_IFIFO, "S_IFMT": unix.S_IFMT, "S_IFREG": unix.S_IFREG,
 		"S_IFSOCK": unix.S_IFSOCK, "S_ISGID": unix.S_ISGID, "S_ISUID": unix.S_ISUID, "TCP_ULP": unix.TCP_ULP,
-		"TIOCCONS": unix.TIOCCONS, "TIOCLINUX": unix.TIOCLINUX, "TIOCSETD": unix.TIOCSETD, "TIOCSTI": unix.TIOCSTI,
+		"TIOCCONS": unix.TIOCCONS, "TIOCLINUX": unix.TIOCLINUX, "TIOCSETD": unix.TIOCSETD, "TIOCSPTLCK": unix.TIOCSPTLCK, "TIOCSTI": unix.TIOCSTI,
 		"__O_TMPFILE": unix.O_TMPFILE &^ unix.O_DIRECTORY, "SOCK_TYPE_MASK": 0xf,
 	} {
 		if got, ok := SymbolValue(name); !ok || got != want {
 			t.Errorf("SymbolValue(%s) = %#x, %v, want %#x", name, got, ok, want)
 		}
 	}
-	if len(symbols) != 90 {
+	if len(symbols) != 91 {
 		t.Errorf("%d symbols: add the new one to this test", len(symbols))
 	}
 	for _, table := range [][]symbol{symbols[:], errnos[:]} {
@@ -292,6 +292,11 @@ func TestSyscallDecisions(t *testing.T) {
 		{"TIOCSTI", "ioctl", args{0, unix.TIOCSTI}, all("notify")},
 		{"TIOCSTI, dirty", "ioctl", args{0, unix.TIOCSTI | dirty}, all("notify")},
 		{"TIOCLINUX", "ioctl", args{0, unix.TIOCLINUX}, all("notify")},
+		{"SIOCGIFBR", "ioctl", args{3, 0x8940}, all("notify")},
+		{"SIOCSIFBR", "ioctl", args{3, 0x8941 | dirty}, all("notify")},
+		{"SIOCBRDELBR", "ioctl", args{3, 0x89a1}, all("notify")},
+		{"SIOCSIFVLAN", "ioctl", args{3, 0x8983}, all("notify")},
+		{"SIOCGIFINDEX", "ioctl", args{3, unix.SIOCGIFINDEX}, all("allow")},
 		{"TIOCGWINSZ", "ioctl", args{0, unix.TIOCGWINSZ}, all("allow")},
 		{"chmod", "fchmodat", args{3, 0, 0o755}, all("allow")},
 		{"chmod setuid", "fchmodat", args{3, 0, 0o4755}, all("notify")},

@@ -103,6 +103,7 @@ var symbols = [...]symbol{
 	{"TIOCCONS", 0x541d},
 	{"TIOCLINUX", 0x541c},
 	{"TIOCSETD", 0x5423},
+	{"TIOCSPTLCK", 0x40045431},
 	{"TIOCSTI", 0x5412},
 	{"__O_TMPFILE", 0o20000000}, // O_TMPFILE without O_DIRECTORY: the bit the kernel acts on
 }

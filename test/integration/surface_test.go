@@ -52,6 +52,15 @@ func TestKernelSurface(t *testing.T) {
 		{try: "tiocsetd", want: "EPERM@ioctl"},
 		{try: "tiocsetd 1", want: "EPERM@ioctl"},
 		{try: "tioccons", want: "EPERM@ioctl"},
+		// What is written into a pseudo-terminal a kernel thread works on, in nobody's limit.
+		{try: "pty", want: "EPERM@ioctl", in: same("ok", "ring1", "ring2")},
+		// SIOCGIFBR and its like have the kernel load a module.
+		{try: "ioctl 0x8940", want: "EPERM@ioctl"},
+		{try: "ioctl 0x8941", want: "EPERM@ioctl"},
+		{try: "ioctl 0x89a0", want: "EPERM@ioctl"},
+		{try: "ioctl 0x89a1", want: "EPERM@ioctl"},
+		{try: "ioctl 0x8982", want: "EPERM@ioctl"},
+		{try: "ioctl 0x8983", want: "EPERM@ioctl"},
 		{try: "open_by_handle_at /", want: "EPERM@open_by_handle_at"},
 	}
 	for _, call := range []string{

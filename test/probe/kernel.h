@@ -130,6 +130,16 @@ static long t_tioclinux(int argc, char **argv) { char c = 3; return tty_ioctl(TI
 static long t_tiocsctty(int argc, char **argv) { return tty_ioctl(TIOCSCTTY, argc, argv, (void *)1); }
 static long t_tiocsetd(int argc, char **argv) { int n_gsm = 21; return tty_ioctl(TIOCSETD, argc, argv, &n_gsm); }
 static long t_tioccons(int argc, char **argv) { return tty_ioctl(TIOCCONS, argc, argv, NULL); }
+static long t_ioctl(int argc, char **argv) { return argc > 1 ? tty_ioctl(strtoul(argv[1], NULL, 0), 0, NULL, NULL) : -1; }
+
+// pty: the other end of a new pseudo-terminal.
+static long t_pty(int argc, char **argv)
+{
+	int fd = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC), unlock = 0;
+	(void)argc, (void)argv;
+	return fd < 0 || ioctl(fd, TIOCSPTLCK, &unlock) < 0 ? -1 : ioctl(fd, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+}
+
 
 static long t_prctl(int argc, char **argv)
 {
