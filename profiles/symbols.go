@@ -79,6 +79,7 @@ var symbols = [...]symbol{
 	{"PR_SET_THP_DISABLE", 41},
 	{"PR_SET_TIMERSLACK", 29},
 	{"PR_SET_VMA", 0x53564d41},
+	{"RLIMIT_CORE", 4},
 	{"SHM_HUGETLB", 0o4000},
 	{"SOCK_CLOEXEC", 0o2000000},
 	{"SOCK_DGRAM", 2},

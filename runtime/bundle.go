@@ -41,6 +41,8 @@ func narrowed(list []PlanRlimit, bundle []specs.POSIXRlimit) ([]PlanRlimit, erro
 			return nil, read.Bad("process.rlimits", "%s: the soft limit %d is above the hard one, %d", b.Type, b.Soft, b.Hard)
 		case slices.ContainsFunc(bundle[:i], func(o specs.POSIXRlimit) bool { return o.Type == b.Type }):
 			return nil, read.Bad("process.rlimits", "%s is there twice", b.Type)
+		case resource == unix.RLIMIT_CORE:
+			continue // less than ours would be a program of the host's for each crash: coreLimit
 		}
 		at := slices.IndexFunc(list, func(r PlanRlimit) bool { return r.resource == resource })
 		if at < 0 {

@@ -94,9 +94,15 @@ func pendingSignals(ring int) uint64 {
 	return 1024
 }
 
+// coreLimit keeps dumps, which carry the sandbox's memory, from the host. Where kernel.core_pattern is a program, as
+// apport and systemd-coredump make it, the kernel starts it at a limit of 0 too (core(5)): as root, outside of every
+// limit, with names and memory of the agent's, once for each crash. At 1 byte it does not (fs/coredump.c, since Linux
+// 2.6.32), and no file is as small. The filter keeps the agent from making it 0.
+const coreLimit = 1
+
 func (p *Plan) planRlimits(l profiles.Limits, bundle []specs.POSIXRlimit) error {
 	want := []PlanRlimit{
-		{Name: "core", resource: unix.RLIMIT_CORE}, // 0: a dump would carry the sandbox's memory to the host
+		{Name: "core", resource: unix.RLIMIT_CORE, Value: coreLimit},
 		{Name: "nofile", resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
 		{Name: "fsize", resource: unix.RLIMIT_FSIZE, Value: uint64(l.FileSize)},
 		{Name: "memlock", resource: unix.RLIMIT_MEMLOCK, Value: uint64(l.LockedMemory)},

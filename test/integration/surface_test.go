@@ -61,6 +61,7 @@ func TestKernelSurface(t *testing.T) {
 		{try: "ioctl 0x89a1", want: "EPERM@ioctl"},
 		{try: "ioctl 0x8982", want: "EPERM@ioctl"},
 		{try: "ioctl 0x8983", want: "EPERM@ioctl"},
+		{try: "core-limit", want: "EINVAL@prlimit64"},
 		{try: "open_by_handle_at /", want: "EPERM@open_by_handle_at"},
 	}
 	for _, call := range []string{

@@ -140,6 +140,13 @@ static long t_pty(int argc, char **argv)
 	return fd < 0 || ioctl(fd, TIOCSPTLCK, &unlock) < 0 ? -1 : ioctl(fd, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
 }
 
+// core-limit: no core files, as GnuPG and ssh-agent ask for.
+static long t_core_limit(int argc, char **argv)
+{
+	struct rlimit none = {0, 0};
+	(void)argc, (void)argv;
+	return setrlimit(RLIMIT_CORE, &none);
+}
 
 static long t_prctl(int argc, char **argv)
 {

@@ -65,7 +65,7 @@ static const struct try tries[] = {
 	{"clock_adjtime", t_clock_adjtime, ""}, {"fanotify_init", t_fanotify_init, ""}, {"migrate_pages", t_migrate_pages, ""}, {"move_pages", t_move_pages, ""},
 	{"nfsservctl", t_nfsservctl, ""}, {"_sysctl", t__sysctl, ""}, {"personality", t_personality, "[P]"}, {"sys", t_sys, "NR [ARG…]"},
 	{"int80", t_int80, "[NR]"}, {"x32", t_x32, "[NR]"}, {"tiocsti", t_tiocsti, "[HIGH]"}, {"tioclinux", t_tioclinux, "[HIGH]"},
-	{"tiocsctty", t_tiocsctty, "[HIGH]"}, {"tiocsetd", t_tiocsetd, "[HIGH]"}, {"tioccons", t_tioccons, "[HIGH]"}, {"ioctl", t_ioctl, "REQUEST"}, {"pty", t_pty, ""}, {"prctl", t_prctl, "OP [ARG…]"},
+	{"tiocsctty", t_tiocsctty, "[HIGH]"}, {"tiocsetd", t_tiocsetd, "[HIGH]"}, {"tioccons", t_tioccons, "[HIGH]"}, {"ioctl", t_ioctl, "REQUEST"}, {"pty", t_pty, ""}, {"core-limit", t_core_limit, ""}, {"prctl", t_prctl, "OP [ARG…]"},
 	{"setuid", t_setuid, "[UID]"}, {"setgid", t_setgid, "[GID]"}, {"setresuid", t_setresuid, ""}, {"setgroups", t_setgroups, ""},
 	{"capset", t_capset, ""}, {"seccomp-listener", t_seccomp_listener, ""}, {"huge", t_huge, "mmap|memfd|shm [SIZE]"},
 	// sockets
