@@ -15,7 +15,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/net/netutil"
 
 	"agentrun/safetyloop"
 )
@@ -26,7 +25,7 @@ const (
 
 	maxSessions = 64 // of one principal: an agent that opens more keeps nobody else out
 	maxConns    = 256
-	maxStranger = 64 // connections that have shown no token; one more ends the oldest of them: who has one shows it at once
+	maxStranger = 64 // connections that have shown no token: who has one shows it at once
 	headerTime  = 5 * time.Second
 	requestTime = 30 * time.Second // to send a whole request
 	answerTime  = time.Minute
@@ -109,7 +108,7 @@ func (o HTTPOptions) guard(next http.Handler) http.Handler {
 			http.Error(w, "POST or DELETE", http.StatusMethodNotAllowed)
 		default:
 			if o.Tokens == nil { // everybody who comes so far is a principal
-				admit(r.Context())
+				admit(r.Context(), o.Principal)
 			}
 			next.ServeHTTP(w, r)
 		}
@@ -140,7 +139,7 @@ func (o HTTPOptions) verify(_ context.Context, text string, r *http.Request) (*a
 	if !ok {
 		return nil, auth.ErrInvalidToken
 	}
-	admit(r.Context())
+	admit(r.Context(), t.Name)
 	return &auth.TokenInfo{UserID: t.Name, Expiration: time.Now().Add(time.Hour), Extra: map[string]any{roleKey: t.Role}}, nil
 }
 
@@ -200,7 +199,7 @@ func (p *principals) limitSessions(next http.Handler) http.Handler {
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: requestTime, WriteTimeout: answerTime, IdleTimeout: keepTime, MaxHeaderBytes: maxHeader,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, strangerKey{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, seatKey{}, c) },
 	}
 	stop := context.AfterFunc(ctx, func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
@@ -210,60 +209,97 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		}
 	})
 	defer stop()
-	err := server.Serve(&strangers{Listener: netutil.LimitListener(l, maxConns)})
+	err := server.Serve(&seats{Listener: l, of: map[string][]*seat{}})
 	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return err
 }
 
-// strangers bounds the connections that have shown no token: whoever can connect could take all places of those who have one.
-type strangers struct {
+// seats bounds the connections. Those that have shown no token are the stranger's, the others their principal's. One too many
+// ends the oldest of whoever has most: who can connect, or has one token of many, would else take all places.
+type seats struct {
 	net.Listener
-	mu      sync.Mutex
-	waiting []*stranger // the oldest first
+	mu sync.Mutex
+	n  int
+	of map[string][]*seat // by principal, the oldest first
 }
 
-type stranger struct {
+const stranger = "" // no token has that name
+
+type seat struct {
 	net.Conn
-	among *strangers
+	among *seats
+	whose string // under among.mu
+	left  bool
 }
 
-type strangerKey struct{}
+type seatKey struct{}
 
 // Accept implements net.Listener.
-func (s *strangers) Accept() (net.Conn, error) {
+func (s *seats) Accept() (net.Conn, error) {
 	conn, err := s.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	one := &stranger{conn, s}
-	s.mu.Lock()
-	s.waiting = append(s.waiting, one)
-	oldest := s.waiting[0]
-	tooMany := len(s.waiting) > maxStranger
-	s.mu.Unlock()
-	if tooMany {
-		_ = oldest.Close()
+	one := &seat{Conn: conn, among: s}
+	if gone := s.take(one); gone != nil {
+		_ = gone.Close()
 	}
 	return one, nil
 }
 
-// Close implements net.Conn.
-func (c *stranger) Close() error {
-	c.leave()
+// take counts one more, and returns which has to go for it.
+func (s *seats) take(one *seat) *seat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	s.of[stranger] = append(s.of[stranger], one)
+	most := stranger
+	if len(s.of[stranger]) <= maxStranger {
+		if s.n <= maxConns {
+			return nil
+		}
+		for name, list := range s.of {
+			if len(list) > len(s.of[most]) {
+				most = name
+			}
+		}
+	}
+	return s.of[most][0]
+}
+
+// Close implements net.Conn. The place is free at once.
+func (c *seat) Close() error {
+	c.among.mu.Lock()
+	if !c.left {
+		c.left = true
+		c.among.n--
+		c.among.drop(c)
+	}
+	c.among.mu.Unlock()
 	return c.Conn.Close()
 }
 
-func (c *stranger) leave() {
-	c.among.mu.Lock()
-	defer c.among.mu.Unlock()
-	c.among.waiting = slices.DeleteFunc(c.among.waiting, func(other *stranger) bool { return other == c })
+func (s *seats) drop(c *seat) {
+	s.of[c.whose] = slices.DeleteFunc(s.of[c.whose], func(other *seat) bool { return other == c })
+	if len(s.of[c.whose]) == 0 {
+		delete(s.of, c.whose)
+	}
 }
 
-// admit has the connection of a request be no stranger's any more.
-func admit(ctx context.Context) {
-	if c, ok := ctx.Value(strangerKey{}).(*stranger); ok {
-		c.leave()
+// admit has the connection of a request be this principal's.
+func admit(ctx context.Context, principal string) {
+	c, ok := ctx.Value(seatKey{}).(*seat)
+	if !ok {
+		return
+	}
+	s := c.among
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.left && c.whose != principal {
+		s.drop(c)
+		c.whose = principal
+		s.of[principal] = append(s.of[principal], c)
 	}
 }

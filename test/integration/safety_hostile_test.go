@@ -71,6 +71,36 @@ func TestS1StrangersLeaveRoom(t *testing.T) {
 	}
 }
 
+// S-1: nor does an agent that has one, by as many connections as it likes; its own oldest ones end.
+func TestS1OneTokenLeavesRoom(t *testing.T) {
+	p := safetyPlace(t)
+	file, tokens := p.tokens(map[string]string{"one": "agent", "two": "agent"})
+	s := p.serveHTTP("--tokens", file)
+	defer s.end()
+	at := strings.TrimSuffix(strings.TrimPrefix(s.url, "http://"), "/mcp")
+	early := newHTTPClient(t, s.url, tokens["two"])
+	p.confirmed(early, "record_execution_step", aStep(safe)).want(t, "the first step", "continue")
+	for i := range 300 {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "POST /mcp HTTP/1.1\r\nHost: "+at+"\r\nAuthorization: Bearer "+tokens["one"]+"\r\nContent-Length: 2\r\n\r\n{}")
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Read(make([]byte, 12)); err != nil {
+			t.Errorf("connection %d of its token: %v", i, err)
+			break
+		}
+	}
+	began := time.Now()
+	early.do("record_execution_step", aStep(safe)).want(t, "in a session beside them", "continue")
+	newHTTPClient(t, s.url, tokens["two"]).do("record_execution_step", aStep(safe)).want(t, "in a new session beside them", "continue")
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("beside another agent's connections it took %v", took)
+	}
+}
+
 // malformed says what no client should: each is refused with its code, and nothing comes of it.
 func (p place) malformed(c *mcpClient) {
 	t := p.t

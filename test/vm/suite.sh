@@ -28,7 +28,7 @@ same+=(TestFaults TestFaultPointsAreComplete TestM5DaemonKilledInEachStep TestM5
 	TestM5HostileRootDoesNotHang)
 # And of the safety loop what is protocol, words and state. That a stop freezes and a code thaws, and whose memory may be read, is tried
 # here too, by the shortest test of each; its kill is the kill switch's, which is.
-same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient TestS1StrangersLeaveRoom TestS10CodesLeaveNoTrace TestS10SandboxLeavesNoTrace
+same+=(TestS1TypeScriptClientDrivesTheLoop TestS1Inspector TestS12HostileClient TestS1StrangersLeaveRoom TestS1OneTokenLeavesRoom TestS10CodesLeaveNoTrace TestS10SandboxLeavesNoTrace
 	TestS15StopAndVerification TestS15KilledAndStillStopped TestS15RootlessStopKills)
 # And of runs, sagas and the audit what is words and files.
 same+=(TestH26RecordWithoutItsCheckpoint TestH20EditedJournal TestH20StepRewritesItsSaga TestH19HostileAnswer TestS7CarriedCommandsPause)
