@@ -34,6 +34,10 @@ func (v *value) fields() []string {
 // maxValue bounds a word: variables within variables double at each step.
 const maxValue = MaxHint
 
+// maxGrown bounds what all variables of a hint come to where they are used: two bytes name one of 64 KiB, so
+// a hint of 32 KiB would be read as a gigabyte.
+const maxGrown = 2 * MaxHint
+
 // word works out a word, as far as it can be known without running anything.
 func (w *walker) word(word *syntax.Word, nested int) (*value, bool) {
 	v := &value{}
@@ -124,6 +128,10 @@ func (w *walker) param(v *value, p *syntax.ParamExp, quoted bool, nested int) bo
 		} else {
 			known = false
 		}
+	}
+	if w.f.grown += len(s); w.f.grown > maxGrown {
+		w.f.add(shellUnreadable, "variables that grow too long")
+		s, known = "", false
 	}
 	if !known {
 		v.dynamic = true

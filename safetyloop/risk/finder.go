@@ -24,6 +24,7 @@ type finder struct {
 	env     Env
 	reading fold.Reading
 	budget  int // bytes that may still be read again, of code within code
+	grown   int // bytes that variables have come to
 
 	found  [factors]bool
 	acted  [factors]bool // of the verbs: done, not only named

@@ -4,7 +4,10 @@ package integration
 
 import (
 	"encoding/json"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -41,5 +44,22 @@ func TestS7CarriedCommandsPause(t *testing.T) {
 				t.Errorf("score %d, continue %v, want %v\n%s", v.Score, v.Directive.Continue, goesOn, r.stdout)
 			}
 		})
+	}
+}
+
+// S-7: two bytes of a hint can name a variable of 64 KiB. The loop of a dongle is everybody's, so its memory and
+// time stay in the hint's own measure, and what grows like that waits for a code.
+func TestS7VariablesStaySmall(t *testing.T) {
+	for _, use := range []string{"$a ", `"$a" `, "rm $a;", `sh -c "$a";`} {
+		hint := "a=xy;" + strings.Repeat("a=$a$a;", 15) + strings.Repeat(use, 28<<10/len(use))
+		cmd := exec.Command(agentrun, "--state-dir", t.TempDir(), "--run-dir", runDir, "safety", "check", "--json", hint)
+		out, err := cmd.Output()
+		if err != nil || !strings.Contains(string(out), "shell_unreadable") {
+			t.Errorf("%q: %v\n%.600s", use, err, out[max(0, len(out)-600):])
+		}
+		took := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		if time := cmd.ProcessState.UserTime(); took.Maxrss > 200<<10 || time.Seconds() > 3 {
+			t.Errorf("%q: %d MiB and %v of a processor", use, took.Maxrss>>10, time)
+		}
 	}
 }
