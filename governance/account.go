@@ -55,6 +55,15 @@ func (a Account) Lend(day Day, want, limit Amounts) (Account, Amounts) {
 	return a, got
 }
 
+// Book adds what a call cost beyond what was lent for it: the account may stand above its limit, and then lends nothing.
+func (a Account) Book(day Day, over Amounts) Account {
+	if day > a.Day {
+		a = Account{Day: day}
+	}
+	a.Used = a.Used.clip().plus(over.clip()).clip()
+	return a
+}
+
 // Return takes back what wasn't used of a loan of that day. Of another day it is worth nothing any more.
 func (a Account) Return(day Day, rest Amounts) Account {
 	if day == a.Day {

@@ -310,6 +310,15 @@ func (b *memoryBank) Return(_ context.Context, day Day, rest Amounts) error {
 	return nil
 }
 
+func (b *memoryBank) Book(_ context.Context, day Day, over Amounts) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail == nil {
+		b.account = b.account.Book(day, over)
+	}
+	return b.fail
+}
+
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }

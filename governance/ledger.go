@@ -31,6 +31,8 @@ type Bank interface {
 	// Borrow lends up to want. Wanting nothing only looks.
 	Borrow(ctx context.Context, day Day, want, limit Amounts) (Loan, error)
 	Return(ctx context.Context, day Day, rest Amounts) error
+	// Book adds what nobody has lent: a call cost more than its cap.
+	Book(ctx context.Context, day Day, over Amounts) error
 }
 
 // maxOpen bounds the reservations of a run at once: a ring has at most 32 tools at once (H-11).
@@ -141,6 +143,11 @@ func (l *Ledger) Settle(ctx context.Context, id uint64, cost Amounts, final bool
 	if final {
 		l.settle(id, h)
 		l.over = l.over.plus(excess).clip()
+		if excess != (Amounts{}) {
+			// Else each further run of the day could cost that much more than the account says.
+			err = errors.Join(err, l.bank.Book(ctx, l.day, excess))
+			l.dayUsed = l.dayUsed.plus(excess).clip()
+		}
 	}
 	a := l.answer(id)
 	switch {

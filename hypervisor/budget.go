@@ -69,6 +69,17 @@ func (b bank) Return(ctx context.Context, day governance.Day, rest governance.Am
 	})
 }
 
+// Book implements governance.Bank.
+func (b bank) Book(ctx context.Context, day governance.Day, over governance.Amounts) error {
+	return b.h.update(ctx, func(tx *store.Tx) error {
+		a, err := b.account(tx)
+		if err != nil {
+			return err
+		}
+		return store.PutJSON(tx.Bucket(budgetBucket), b.subject, a.Book(day, over))
+	})
+}
+
 // AgentUsage is what an agent's subject used today, what running agents have borrowed included.
 type AgentUsage struct {
 	Agent        string `json:"agent_id,omitempty"` // empty: the operator's own runs

@@ -5,6 +5,8 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -89,6 +91,52 @@ func TestM19CapStopsAStream(t *testing.T) {
 		if cost, _ := e.Data["cost"].(float64); cost > 1.2*runCap {
 			t.Errorf("booked %v millionths under a cap of %d: %v", cost, runCap, e.Data)
 		}
+	}
+}
+
+// costly is a provider of Messages whose replies may cost anything: model thinks says that it has written 30 000 tokens that
+// nobody sees, and hang answers when nobody listens any more.
+func costly(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if strings.Contains(string(body), `"hang"`) {
+		<-r.Context().Done()
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprint(w, `{"type":"message","role":"assistant","content":[],"stop_reason":"end_turn","usage":{"input_tokens":20,"output_tokens":30000}}`)
+}
+
+func (x *exit) costly() {
+	x.host("model.test", http.HandlerFunc(costly))
+	x.settings["llm"] = object{"providers": []object{{
+		"name": "costly", "base_url": "http://model.test/v1", "secret": "key", "allow_private": true, "dialects": []string{"messages"},
+		"models": []object{{"name": "*", "mode": "transparent", "input": 1_000_000, "output": 1_000_000, "max_tokens": 200}},
+	}}}
+}
+
+// M-19: what a call cost beyond its run's cap is on the day's account. Else a run after the other spends without end: each
+// call begins with room for its estimate, and a provider may say that its thoughts were longer.
+func TestM19WhatIsOverCountsForTheDay(t *testing.T) {
+	x := newExit(t)
+	x.costly()
+	o := x.opts("ring3", x.planned("spender", "--plan", "freemium")...) // a run 5000, a day 50 000
+	ask := exchange{Name: "ask", To: toolsAt, Send: post("/v1/messages", `{"model":"thinks","max_tokens":100,"messages":[]}`)}
+	replies := ""
+	for range 4 {
+		got, _ := x.raw(o, ask)
+		replies += got["ask"].Reply
+	}
+	var booked float64
+	for _, e := range calls(x.n.audit("node"), "llm") {
+		cost, _ := e.Data["cost"].(float64)
+		booked += cost
+	}
+	if booked != 60_040 || !strings.Contains(replies, "the day's quota for cost") {
+		t.Errorf("%v millionths on a day of 50000; the agent heard %.1500s", booked, replies)
+	}
+	var usage []struct{ Cost int64 }
+	if r := x.n.must("usage", "--json", "--agent", "spender"); json.Unmarshal([]byte(r.stdout), &usage) != nil || len(usage) != 1 || usage[0].Cost < 60_040 {
+		t.Errorf("usage: %s", r.stdout)
 	}
 }
 
