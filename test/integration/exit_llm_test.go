@@ -140,6 +140,36 @@ func TestM19WhatIsOverCountsForTheDay(t *testing.T) {
 	}
 }
 
+const hangingUp = `
+import json, os, socket, sys, time, urllib.parse
+at = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
+for stream in (False, True):
+    s = socket.create_connection((at.hostname, at.port))
+    body = json.dumps({"model": "hang", "stream": stream, "messages": []})
+    s.sendall(("POST /v1/messages HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (at.netloc, len(body), body)).encode())
+    time.sleep(1.2)
+    s.close()
+time.sleep(0.5)
+`
+
+// M-19: whoever hangs up before the first word pays all the same: a whole reply is written to its end, and of a stream may
+// have been thought what nobody saw.
+func TestM19HangingUpIsPaidFor(t *testing.T) {
+	x := newExit(t)
+	x.costly()
+	x.file("hang.py", hangingUp)
+	x.run(x.opts("ring3"), "python3", "hang.py").want(t, 0, "exited")
+	llm := calls(x.n.audit("node"), "llm")
+	if len(llm) != 2 {
+		t.Fatalf("%d calls on record, want 2: %v", len(llm), llm)
+	}
+	for i, least := range []float64{200, 100} { // its max_tokens; a second and more of the stream
+		if cost, _ := llm[i].Data["cost"].(float64); cost < least || cost > 300 {
+			t.Errorf("call %d: %v millionths, want %v and a little more for what was asked: %v", i, cost, least, llm[i].Data)
+		}
+	}
+}
+
 const spending = `
 import json, os, sys, time, urllib.request, urllib.error
 for i in range(5):

@@ -176,13 +176,15 @@ type call struct {
 	open      bool            // nothing of its reply is withheld: it is for this program, or of mode transparent
 	passed    bool            // mode transparent: the provider may know of more than was sent, as a conversation that it keeps
 	free      bool            // the provider charges for nothing
-	extra     gate.Outcome    // what the summary cost
+	whole     bool            // it isn't streamed: a provider writes it to its end, whoever still listens
+	since     time.Time
+	extra     gate.Outcome // what the summary cost
 	ended     bool
 	settled   usage
 }
 
 func newCall(g *Gateway, t *target, permit gate.Permit, sent int, most int64, limit time.Duration) *call {
-	c := &call{gateway: g, target: t, permit: permit, sentBytes: sent, input: tokensOf(sent), most: most, finish: "stop",
+	c := &call{gateway: g, target: t, permit: permit, sentBytes: sent, input: tokensOf(sent), most: most, finish: "stop", since: time.Now(),
 		withheld: telemetry.NewPlaintext(&strings.Builder{}), calls: map[int64]*boundary.Redactor{}, strip: boundary.NewStripper(t.model.OpensInReasoning)}
 	c.hide(t.key)
 	ctx, stop := context.WithTimeout(permit.Context(), limit)
@@ -453,6 +455,24 @@ func (c *call) bill() usage {
 	return u
 }
 
+// unheardTokens a second are what a model may have written that nobody saw; those of the large providers write 50 to 150.
+const unheardTokens = 100
+
+// unheard adds to the bill of a call that was cut off what it may have cost beyond the bytes that came: thoughts that
+// weren't shown, or a whole reply. An agent that hangs up before the first byte would else spend without end (M-19).
+func (c *call) unheard() {
+	if !c.asked || c.free || c.target.rt == nil {
+		return
+	}
+	most := c.most
+	if !c.whole {
+		most = min(most, int64(time.Since(c.since).Seconds()*unheardTokens))
+	}
+	u := &c.settled
+	u.Completion = max(u.Completion, most)
+	u.Total = u.Prompt + u.Completion
+}
+
 // end ends the permit at the first call and does nothing at others. It returns what the agent gets: e, or why
 // neither booking nor record may be relied on. It is called before the reply's end is told, so that a reply
 // which isn't on record never looks whole, and once more by defer, for a panic on the way. The test model's
@@ -465,6 +485,9 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	defer c.cancel(context.Canceled)
 	if c.asked || e == nil {
 		c.settled = c.bill()
+	}
+	if e != nil && c.final == nil && (e.Code == gate.CodeCanceled || e.Code == gate.CodeToolTimeout) {
+		c.unheard()
 	}
 	o := gate.Outcome{Err: e, Cost: c.target.model.price(c.settled) + c.extra.Cost,
 		Tokens: c.settled.Total + c.extra.Tokens, Prompt: c.settled.Prompt + c.extra.Prompt,

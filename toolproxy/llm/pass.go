@@ -244,7 +244,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, p *passing) {
 	c.hide(t.key)
 	c.flags = []string{"dialect_" + p.dialect.name}
 	c.tell()
-	c.input, c.open, c.passed, c.free = input, true, true, p.free
+	c.input, c.open, c.passed, c.free, c.whole = input, true, true, p.free, !p.stream
 	// nobody is left to be told
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	relay := &relay{call: c, dialect: p.dialect, w: w, control: http.NewResponseController(w), counts: map[string]int64{}}
