@@ -10,7 +10,7 @@
 # A step that fails does not stop the ones after it: one run is to tell everything.
 # The binaries must be built (make build probe). Settings:
 #
-#   FUZZTIME               per fuzz target, default 1000x
+#   FUZZTIME               per fuzz target, default 3000x, guided by our own code alone
 #   AGENTRUN_VM_SEQUENCE   runs in sequence and at once in the VM, where each takes
 #   AGENTRUN_VM_CROWD      ten times as long; defaults 12 and 12
 #   AGENTRUN_VM_WHOLE=1    the VM tries what CI leaves to the host, too (make test-vm)
@@ -321,14 +321,16 @@ step_fuzz() {
 }
 
 fuzz_all() {
-	local dir name binary=$out/fuzz.test
+	local dir name binary=$out/fuzz.test instrument=(-gcflags='agentrun/...=-d=libfuzzer')
+	# Whose time is named gets guided by Go's library and all else, too, which is compiled once more for that.
+	[[ -z ${FUZZTIME:-} ]] || instrument=(-fuzz .)
 	while read -r dir; do
 		# Linked once for all targets of a package, where go test -fuzz would do it for each.
-		"$GO" test -c -fuzz . -o "$binary" "./$dir" || { failed+=("fuzz build of $dir"); continue; }
+		"$GO" test -c "${instrument[@]}" -o "$binary" "./$dir" || { failed+=("fuzz build of $dir"); continue; }
 		while read -r name; do
 			echo "$dir $name"
 			# By count: at the end of a time the fuzzer now and then reports its own deadline as a failure.
-			(cd "$dir" && "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "${FUZZTIME:-1000x}" -test.fuzzminimizetime 10x \
+			(cd "$dir" && "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "${FUZZTIME:-3000x}" -test.fuzzminimizetime 10x \
 				-test.fuzzcachedir "$out/fuzz/$dir") >"$out/fuzz.log" 2>&1 ||
 				{ cat "$out/fuzz.log"; failed+=("fuzz $dir $name"); }
 		done < <(grep -ho '^func Fuzz[A-Za-z0-9_]*' "$dir"/*_test.go | cut -c6-)

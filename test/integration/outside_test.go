@@ -331,7 +331,7 @@ func outsideTool(t *testing.T, name string) string {
 	if json.Unmarshal(out, &got) != nil || err != nil || got.Dir == "" {
 		unmet(t, fmt.Sprintf("module %s: %v %s", tool.module, err, got.Error))
 	}
-	cmd = exec.CommandContext(ctx, golang, "build", "-trimpath", "-o", at, tool.pkg)
+	cmd = exec.CommandContext(ctx, golang, "build", "-trimpath", "-tags=netgo,osusergo", "-o", at, tool.pkg) // as ours are: Go's library is compiled already
 	cmd.Dir = got.Dir
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
