@@ -13,6 +13,7 @@
 #   FUZZTIME               per fuzz target, default 3000x, guided by our own code alone
 #   AGENTRUN_VM_SEQUENCE   runs in sequence and at once in the VM, where each takes
 #   AGENTRUN_VM_CROWD      ten times as long; defaults 12 and 12
+#   AGENTRUN_VM_CPUS       its processors, default 1; 2 with AGENTRUN_VM_WHOLE
 #   AGENTRUN_VM_WHOLE=1    the VM tries what CI leaves to the host, too (make test-vm)
 #   CI=true or AGENTRUN_TEST_MUST_RUN=1   a test skipped on every platform is a failure
 # shellcheck disable=SC2317 # the steps are called by their names
@@ -254,8 +255,11 @@ step_vm() {
 	guest_vm
 }
 
+# With one processor the guest takes less of the host's time (docs/testing.md), and leaves one to the unit tests beside it.
 guest_vm() {
-	guest vm test/vm/run.sh --payload "$out/payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-3900}" --silence "${AGENTRUN_VM_SILENCE:-420}" \
+	local cpus=1
+	[[ -z ${AGENTRUN_VM_WHOLE:-} ]] || cpus=2
+	AGENTRUN_VM_CPUS=${AGENTRUN_VM_CPUS:-$cpus} guest vm test/vm/run.sh --payload "$out/payload" --results "$out/vm" --timeout "${AGENTRUN_VM_TIMEOUT:-3900}" --silence "${AGENTRUN_VM_SILENCE:-420}" \
 		--env AGENTRUN_TEST_ELSEWHERE=1 --env AGENTRUN_TEST_SLOW="${AGENTRUN_TEST_SLOW:-8}" \
 		--env AGENTRUN_VM_RUN="${AGENTRUN_VM_RUN:-}" --env AGENTRUN_VM_WHOLE="${AGENTRUN_VM_WHOLE:-}" --env AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" --env AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}" \
 		-- bash suite.sh

@@ -65,7 +65,8 @@ tar -c -f "$work/payload.tar" -C "$work/extra" .vm
 # KVM only where a machine really has it: a /dev/kvm that opens may still not run a
 # guest, and TCG is what CI has. AGENTRUN_VM_ACCEL=kvm asks for it.
 accel=${AGENTRUN_VM_ACCEL:-tcg}
-# For TCG two threads, one a core; five-level page tables only make software walks longer.
+# For TCG a thread for each processor of the guest's (AGENTRUN_VM_CPUS): with two some of their time
+# goes into waiting for each other. Five-level page tables only make software walks longer.
 # shellcheck disable=SC2054 # the commas are qemu's
 case $accel in
 tcg) machine=(-accel tcg,thread=multi,tb-size=512 -cpu max,la57=off) ;;
@@ -79,7 +80,7 @@ esac
 append="console=ttyS0 quiet loglevel=4 panic=-1 cgroup_no_v1=all mitigations=off random.trust_cpu=on"
 common=(
 	-nodefaults -no-user-config -display none -monitor none -no-reboot
-	-M q35 "${machine[@]}" -smp 2 -m "${AGENTRUN_VM_MEMORY:-3G}" -nic none
+	-M q35 "${machine[@]}" -smp "${AGENTRUN_VM_CPUS:-2}" -m "${AGENTRUN_VM_MEMORY:-3G}" -nic none
 	-kernel "$image/vmlinuz" -initrd "$image/initrd"
 	-drive "file=$image/rootfs.ext4,format=raw,if=virtio,snapshot=on,cache=unsafe"
 	-drive "file=$work/payload.tar,format=raw,if=virtio,readonly=on"

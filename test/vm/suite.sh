@@ -116,7 +116,7 @@ echo 'live: {apply_time: 720ms}' >/etc/agentrun/config.yaml
 while read -r package; do
 	echo "@@testtable begin agentrun/$package"
 	cd "/payload/src/$package" || exit 1
-	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.run "${AGENTRUN_VM_RUN:-}" \
+	"/payload/tests/${package//\//--}.test" -test.skip "^($(IFS="|"; echo "${same[*]}"))\$" -test.run "${AGENTRUN_VM_RUN:-}" -test.parallel 2 \
 		-test.v=test2json -test.timeout 70m 2>&1
 	code=$?
 	printf '\n@@testtable end %d\n' "$code"
