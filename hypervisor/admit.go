@@ -281,6 +281,11 @@ func runIn(ring rings.Ring) rings.Action {
 	return a
 }
 
+// Held tells why an agent may not do something now: it is in quarantine, a *DeniedError, or nobody knows (H-31).
+func (h *Hypervisor) Held(ctx context.Context, agent, what string) error {
+	return h.view(ctx, func(tx *store.Tx) error { return notHeld(tx, agent, what) })
+}
+
 // notHeld denies what to an agent in quarantine (H-31).
 func notHeld(tx *store.Tx, id, what string) error {
 	a, err := agent(tx, id)

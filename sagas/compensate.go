@@ -67,6 +67,10 @@ func (r *run) undo(ctx context.Context, i int) error {
 		return err
 	}
 	err := r.effect(ctx, i, s.Undo, true)
+	if errors.Is(err, ErrNotBegun) {
+		k.Undoing = again
+		return errors.Join(fmt.Errorf("saga %s: undo of step %s: %w", r.rec.ID, k.ID, err), r.flush(ctx))
+	}
 	if err != nil && ctx.Err() != nil {
 		// Told to stop in the middle: it stays as begun, and Resume judges it as after a crash.
 		return errors.Join(ctx.Err(), err)

@@ -31,6 +31,9 @@ const (
 var (
 	// ErrUnknown marks the error of a call of which nobody knows whether it happened. Return it wrapped.
 	ErrUnknown = errors.New("outcome unknown")
+	// ErrNotBegun marks the error of an undo that nothing was done for, because it may not be made now: it isn't used up, and
+	// the saga waits for Resume. Return it wrapped.
+	ErrNotBegun = errors.New("not begun")
 	// ErrBusy is a saga that somebody runs at this moment.
 	ErrBusy = errors.New("saga is being run")
 	// ErrExists is an id that was used before.

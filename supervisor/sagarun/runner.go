@@ -23,6 +23,7 @@ import (
 type execRunner struct {
 	node *supervisor.Node
 	out  io.Writer
+	held func(ctx context.Context, agent, what string) error // why an agent gets no run
 }
 
 // killAfter is how long agentrun exec gets to end its sandbox after SIGTERM, within the orchestrator's grace
@@ -40,6 +41,12 @@ func (r *execRunner) RunCommand(ctx context.Context, c sagafile.Command, limit t
 	args, err := r.args(c, limit, call)
 	if err != nil {
 		return err
+	}
+	// An undo is tried once, and exec would refuse it: the agent could get itself held so that what it did stays (H-31).
+	if call.Undo && call.Agent != "" {
+		if err := r.held(ctx, call.Agent, "run the undo"); err != nil {
+			return fmt.Errorf("%w: %w", sagas.ErrNotBegun, err)
+		}
 	}
 	thread.Throwaway(func() {
 		// The file of this process, not what stands at its path by now.

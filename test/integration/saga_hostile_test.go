@@ -268,3 +268,46 @@ steps:
 		})
 	}
 }
+
+// H-19, H-31: an agent that gets itself into quarantine keeps nothing that way: the undo that it would be refused by waits
+// for its release, and isn't used up.
+func TestH19QuarantineKeepsNoUndoAway(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	w := filepath.Join(dir, "w")
+	if err := os.Mkdir(w, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.must("agent", "score", "a", "0.7")
+	file := write(t, filepath.Join(dir, "saga.yaml"), `name: trip
+agent: a
+steps:
+  - id: a
+    execute: {command: [/bin/sh, -c, "echo a >> log"], ring: 2, workspace: w}
+    undo: {command: [/bin/sh, -c, "echo undo a >> log"], ring: 2, workspace: w}
+  - id: b
+    max_retries: 0
+    execute: {command: [/bin/sh, -c, "echo b >> log; until [ -e go ]; do sleep 0.1; done; exit 3"], ring: 2, workspace: w}
+`, 0o644)
+	log := filepath.Join(w, "log")
+	ended := make(chan result, 1)
+	go func() { ended <- n.do("saga", "run", "--id", "s", file) }()
+	eventually(t, hang(), "the second step", func() bool { return len(lines(log)) == 2 })
+	n.must("agent", "quarantine", "a", "--reason", "odd calls")
+	write(t, filepath.Join(w, "go"), "", 0o644)
+	if r := <-ended; r.exit != 125 || !strings.Contains(r.stderr, "quarantine") {
+		t.Errorf("exit %d, want the saga not at its end\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	if r := n.do("saga", "resume", "s"); r.exit != 125 {
+		t.Errorf("resumed in quarantine: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	p := place{t, runDir, n.dir}
+	n.must(append([]string{"agent", "release", "a"}, p.operator()("a")...)...)
+	if r := n.do("saga", "resume", "s"); r.exit != 1 || !strings.Contains(r.stdout, "aborted") {
+		t.Errorf("resumed after the release: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	if got := strings.Join(lines(log), "; "); got != "a; b; undo a" {
+		t.Errorf("log: %s", got)
+	}
+	n.audit("node")
+}
