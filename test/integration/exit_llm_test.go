@@ -170,6 +170,43 @@ func TestM19HangingUpIsPaidFor(t *testing.T) {
 	}
 }
 
+// M-19: nor is a reply free that the agent has made unreadable, by asking for a form of it that isn't passed on, or for more
+// of it than is read.
+func TestM19UnreadableReplyIsPaidFor(t *testing.T) {
+	x := newExit(t)
+	x.host("model.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind := "application/json"
+		if strings.Contains(r.URL.Path, "odd") || r.URL.Query().Get("alt") == "proto" {
+			kind = "application/x-protobuf"
+		}
+		w.Header().Set("Content-Type", kind)
+		fmt.Fprintf(w, `{"candidates":[{"content":{"parts":[{"text":%q}]},"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":20,"candidatesTokenCount":150}}`,
+			strings.Repeat("word ", 50*strings.Count(r.URL.Path, "long")))
+	}))
+	x.settings["llm"] = object{"limits": object{"reply": 300}, "providers": []object{{
+		"name": "google", "base_url": "http://model.test/v1beta", "secret": "key", "allow_private": true, "dialects": []string{"gemini"},
+		"models": []object{{"name": "*", "mode": "transparent", "input": 1_000_000, "output": 1_000_000, "max_tokens": 200}},
+	}}}
+	var asks []exchange
+	for i, call := range []string{"plain:generateContent?alt=proto", "odd:generateContent", "long:generateContent"} {
+		asks = append(asks, exchange{Name: fmt.Sprint(i), To: toolsAt, Send: post("/v1beta/models/"+call, `{"contents":[]}`)})
+	}
+	got, r := x.raw(x.opts("ring3"), asks...)
+	r.want(t, 0, "exited")
+	if a := got["0"].Reply; !strings.Contains(a, "candidates") {
+		t.Errorf("the agent chose the form of the reply: %.600s", a)
+	}
+	llm := calls(x.n.audit("node"), "llm")
+	if len(llm) != len(asks) {
+		t.Fatalf("%d calls on record, want %d: %v", len(llm), len(asks), llm)
+	}
+	for i, least := range []float64{150, 200, 200} { // what the provider says; its max_tokens
+		if cost, _ := llm[i].Data["cost"].(float64); cost < least || cost > 300 {
+			t.Errorf("call %d: %v millionths, want %v and a little more for what was asked: %v", i, cost, least, llm[i].Data)
+		}
+	}
+}
+
 const spending = `
 import json, os, sys, time, urllib.request, urllib.error
 for i in range(5):

@@ -473,6 +473,12 @@ func (c *call) unheard() {
 	u.Total = u.Prompt + u.Completion
 }
 
+// unread tells of a failure behind which the provider may have written more than was counted. A form that can't be read and
+// a length that isn't read count too: an agent can bring about both.
+func unread(e *gate.Error) bool {
+	return e.Code == gate.CodeCanceled || e.Code == gate.CodeToolTimeout || errors.Is(e.Cause, errForm) || errors.Is(e.Cause, errLong)
+}
+
 // end ends the permit at the first call and does nothing at others. It returns what the agent gets: e, or why
 // neither booking nor record may be relied on. It is called before the reply's end is told, so that a reply
 // which isn't on record never looks whole, and once more by defer, for a panic on the way. The test model's
@@ -486,7 +492,7 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	if c.asked || e == nil {
 		c.settled = c.bill()
 	}
-	if e != nil && c.final == nil && (e.Code == gate.CodeCanceled || e.Code == gate.CodeToolTimeout) {
+	if e != nil && c.final == nil && unread(e) {
 		c.unheard()
 	}
 	o := gate.Outcome{Err: e, Cost: c.target.model.price(c.settled) + c.extra.Cost,

@@ -196,7 +196,10 @@ func (p *passing) path(query url.Values) string {
 		path += "/count_tokens"
 	}
 	kept := url.Values{}
-	for _, name := range []string{"alt", "api-version", "beta"} {
+	if p.dialect.name == dialectGemini && p.stream { // any other form of a reply couldn't be counted
+		kept.Set("alt", "sse")
+	}
+	for _, name := range []string{"api-version", "beta"} {
 		if v, ok := query[name]; ok {
 			kept[name] = v[:1]
 		}
