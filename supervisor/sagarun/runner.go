@@ -72,7 +72,8 @@ func (r *execRunner) args(c sagafile.Command, limit time.Duration, call sagas.Ca
 	if c.Ring < 1 || c.Ring > 3 {
 		return nil, fmt.Errorf("ring %d: %w", c.Ring, supervisor.ErrRing0)
 	}
-	args := append(r.node.Flags(), "exec", "--ring", fmt.Sprint(c.Ring), "--name",
+	// Alone: who supervises the step holds the saga's lock and dies with us. A daemon would do neither (H-20).
+	args := append(r.node.Flags(), "exec", "--no-daemon", "--ring", fmt.Sprint(c.Ring), "--name",
 		"saga-"+call.SagaID, "--env", "AGENTRUN_IDEMPOTENCY_KEY="+call.Key)
 	if c.Profile != "" {
 		args = append(args, "--profile", c.Profile)

@@ -24,7 +24,7 @@ func TestSagaCommandArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Fields("--state-dir /s --run-dir /r exec --ring 2 --name saga-id --env AGENTRUN_IDEMPOTENCY_KEY=id/a --timeout 5m0s " +
+	want := strings.Fields("--state-dir /s --run-dir /r exec --no-daemon --ring 2 --name saga-id --env AGENTRUN_IDEMPOTENCY_KEY=id/a --timeout 5m0s " +
 		"--agent planner --session s1 --workspace /w -- sh -c true")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/store"
 )
 
@@ -310,4 +312,49 @@ steps:
 		t.Errorf("log: %s", got)
 	}
 	n.audit("node")
+}
+
+// H-20: a saga's step dies with the saga's process also where a daemon serves, which may be slow to hear of it: nothing is
+// undone while the step goes on.
+func TestH20StepDiesBesideADaemon(t *testing.T) {
+	needProgram(t, "python3")
+	d := startDaemon(t)
+	dir := t.TempDir()
+	w := filepath.Join(dir, "w")
+	if err := os.Mkdir(w, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := write(t, filepath.Join(dir, "saga.yaml"), `name: trip
+steps:
+  - id: a
+    execute: {command: ["true"], ring: 2, workspace: w}
+    undo: {command: [/bin/sh, -c, "echo undo a >> log"], ring: 2, workspace: w}
+  - id: b
+    execute: {command: [python3, -c, "import time\nwhile True: print('b', file=open('log', 'a')); time.sleep(0.01)"], ring: 2, workspace: w}
+`, 0o644)
+	log := filepath.Join(w, "log")
+	saga := func(args ...string) *exec.Cmd {
+		return exec.Command(agentrun, append([]string{"--state-dir", d.state, "--run-dir", d.run, "saga"}, args...)...)
+	}
+	cmd := saga("run", "--id", "s", file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, hang(), "the second step", func() bool { _, err := os.Stat(log); return err == nil })
+	if err := d.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Process.Signal(unix.SIGCONT) }()
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	eventually(t, 30*time.Second, "resume", func() bool {
+		r := saga("resume", "s")
+		r.Env = append(os.Environ(), "AGENTRUN_NO_DAEMON=1")
+		_ = r.Run()
+		return r.ProcessState.ExitCode() == 2 // 125 while somebody runs it
+	})
+	time.Sleep(100 * time.Millisecond)
+	if got := lines(log); got[len(got)-1] != "undo a" {
+		t.Errorf("the step went on behind the undo: %d lines, %q at the end", len(got), got[len(got)-1])
+	}
 }
