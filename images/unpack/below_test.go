@@ -210,7 +210,7 @@ func TestOver(t *testing.T) {
 			asWhole(t, DefaultLimits(), rich(), layer(files...))
 			asWhole(t, DefaultLimits(), rich(), layer(files...), layer(file{name: "d/x", content: "last"}, file{name: "d/s/.wh.l"}, file{name: "e/", header: tar.Header{Mode: 0o700}}))
 			asWhole(t, DefaultLimits(), rich(), layer(file{name: "d/s/more", content: "m"}, file{name: "etc/passwd", content: "=> d/x"}), layer(files...), layer(file{name: ".wh.d"}, file{name: "d/again", content: "a"}))
-			asWhole(t, Limits{Bytes: 24, Files: 17, Depth: 5}, rich(), layer(files...))
+			asWhole(t, Limits{Bytes: 24, Files: 17, Depth: 5, Paths: 1 << 20}, rich(), layer(files...))
 		})
 	}
 }
@@ -271,6 +271,6 @@ func FuzzOver(f *testing.F) {
 			}
 			ops = ops[2:]
 		}
-		asWhole(t, Limits{Bytes: 1 << 10, Files: 40, Depth: 4}, append(layers, layer(files...))...)
+		asWhole(t, Limits{Bytes: 1 << 10, Files: 40, Depth: 4, Paths: 1 << 20}, append(layers, layer(files...))...)
 	})
 }

@@ -23,16 +23,17 @@ import (
 
 // Limits bound what an image may take. Each counts over all of its layers, also what a later one takes away again.
 type Limits struct {
-	Bytes int64 // of files' content
+	Bytes int64 // of files' content and extended attributes
 	Files int64 // entries of every kind; and as many folders that no entry names
 	Depth int   // names in a path
+	Paths int64 // bytes of all entries' names and links together, which are kept in memory
 	// Ratio is how many bytes may come of one of a compressed layer, once more than RatioFrom have come.
 	Ratio, RatioFrom int64
 }
 
 // DefaultLimits have room for the images of compilers and of machine learning, which are the largest that people run agents in.
 func DefaultLimits() Limits {
-	return Limits{Bytes: 8 << 30, Files: 1_000_000, Depth: 128, Ratio: 200, RatioFrom: 64 << 20}
+	return Limits{Bytes: 8 << 30, Files: 1_000_000, Depth: 128, Paths: 256 << 20, Ratio: 200, RatioFrom: 64 << 20}
 }
 
 // ErrLimit is an image that is larger than Limits.
@@ -61,6 +62,7 @@ type Tree struct {
 	layer  int
 	// unnamed are the folders that were made because something lies in them: an entry may have 127.
 	unnamed int64
+	paths   int64
 	dirs    map[string]folder
 	here    map[string]bool // what this layer has put there: its deletions spare that
 	below   *below
@@ -128,6 +130,9 @@ func (t *Tree) entries(r *tar.Reader) error {
 		if err := t.room(&t.counts.Files); err != nil {
 			return fmt.Errorf("layer %d: %w", t.layer, err)
 		}
+		if t.paths += int64(len(h.Name) + len(h.Linkname)); t.paths > t.limits.Paths {
+			return fmt.Errorf("layer %d: paths of more than %d bytes together: %w", t.layer, t.limits.Paths, ErrLimit)
+		}
 		if err := t.entry(h, r); err != nil {
 			if hostile, ok := errors.AsType[*HostileError](err); ok {
 				hostile.Layer, hostile.Name = t.layer, h.Name
@@ -143,6 +148,14 @@ func (t *Tree) entries(r *tar.Reader) error {
 func (t *Tree) room(of *int64) error {
 	if *of++; *of > t.limits.Files {
 		return fmt.Errorf("more than %d files: %w", t.limits.Files, ErrLimit)
+	}
+	return nil
+}
+
+// bytes counts what is written to a file or beside it: some file systems take megabytes of attributes of each.
+func (t *Tree) bytes(n int64) error {
+	if t.counts.Bytes += n; t.counts.Bytes > t.limits.Bytes {
+		return fmt.Errorf("more than %d bytes: %w", t.limits.Bytes, ErrLimit)
 	}
 	return nil
 }
@@ -430,10 +443,7 @@ func (t *Tree) file(at int, base string, h *tar.Header, content io.Reader) (err 
 	f := os.NewFile(uintptr(fd), base)
 	defer func() { err = errors.Join(err, f.Close()) }()
 	n, err := io.Copy(f, io.LimitReader(content, t.limits.Bytes-t.counts.Bytes+1))
-	if t.counts.Bytes += n; err == nil && t.counts.Bytes > t.limits.Bytes {
-		err = fmt.Errorf("more than %d bytes: %w", t.limits.Bytes, ErrLimit)
-	}
-	if err != nil {
+	if err := errors.Join(err, t.bytes(n)); err != nil {
 		return err
 	}
 	if err := t.own(at, base, h); err != nil {
@@ -441,6 +451,9 @@ func (t *Tree) file(at int, base string, h *tar.Header, content io.Reader) (err 
 	}
 	for name, value := range h.PAXRecords {
 		if attr, ok := strings.CutPrefix(name, xattr+"user."); ok {
+			if err := t.bytes(int64(len(attr) + len(value))); err != nil {
+				return err
+			}
 			err := unix.Fsetxattr(fd, "user."+attr, []byte(value), 0)
 			if err != nil && !errors.Is(err, unix.ENOTSUP) {
 				return os.NewSyscallError("fsetxattr", err)

@@ -319,20 +319,26 @@ func TestLimits(t *testing.T) {
 	}
 	deep := layer(file{name: "a/b/c/d/e/f/g/h/x", content: "x"})
 	root, _ := place(t)
-	if _, err := unpacked(root, Limits{Bytes: 9, Files: 7, Depth: 9}, deep); !errors.Is(err, ErrLimit) {
+	if _, err := unpacked(root, Limits{Bytes: 9, Files: 7, Depth: 9, Paths: 1 << 20}, deep); !errors.Is(err, ErrLimit) {
 		t.Errorf("folders that no entry names: got %v", err)
 	}
 	root, _ = place(t)
-	if counts, err := unpacked(root, Limits{Bytes: 9, Files: 8, Depth: 9}, deep); err != nil || counts.Files != 1 {
+	if counts, err := unpacked(root, Limits{Bytes: 9, Files: 8, Depth: 9, Paths: 1 << 20}, deep); err != nil || counts.Files != 1 {
 		t.Errorf("folders that no entry names: %+v, %v", counts, err)
 	}
 	for name, l := range map[string]Limits{
-		"bytes": {Bytes: 1 << 19, Files: 9, Depth: 9}, "files": {Bytes: 1 << 21, Files: 0, Depth: 9},
+		"bytes": {Bytes: 1 << 19, Files: 9, Depth: 9, Paths: 1 << 20}, "files": {Bytes: 1 << 21, Files: 0, Depth: 9, Paths: 1 << 20},
+		"paths": {Bytes: 1 << 21, Files: 9, Depth: 9, Paths: 5},
 	} {
 		root, _ := place(t)
 		if _, err := unpacked(root, l, big); !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+	root, _ = place(t)
+	notes := layer(file{name: "a", header: tar.Header{PAXRecords: map[string]string{xattr + "user.note": strings.Repeat("x", 100)}}})
+	if _, err := unpacked(root, Limits{Bytes: 99, Files: 9, Depth: 9, Paths: 1 << 20}, notes); !errors.Is(err, ErrLimit) {
+		t.Errorf("attributes: got %v", err)
 	}
 	root, _ = place(t)
 	l := DefaultLimits()
@@ -351,7 +357,7 @@ func FuzzUnpack(f *testing.F) {
 	} {
 		f.Add(l, l)
 	}
-	limits := Limits{Bytes: 1 << 20, Files: 1000, Depth: 16, Ratio: 100, RatioFrom: 1 << 20}
+	limits := Limits{Bytes: 1 << 20, Files: 1000, Depth: 16, Paths: 1 << 20, Ratio: 100, RatioFrom: 1 << 20}
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		root, untouched := place(t)
 		counts, err := unpacked(root, limits, one, two)

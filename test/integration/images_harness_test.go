@@ -5,7 +5,10 @@ package integration
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -177,6 +180,42 @@ func dockerSaved(t testing.TB, called map[string]v1.Image) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// longPaths is what docker save would write of a layer with 35,000 links, whose names and targets have 4 KiB each; the same 350 again and
+// again, which is faster made.
+func longPaths(t testing.TB) string {
+	t.Helper()
+	var long string
+	for i := range 15 {
+		long += strings.Repeat(string(rune('a'+i)), 255) + "/"
+	}
+	var files [][2]string
+	for i := range 350 {
+		files = append(files, [2]string{fmt.Sprintf("%s%0208d", long, i), "-> " + strings.Repeat(fmt.Sprintf("%09d/", i*7919), 409)})
+	}
+	part := layerTar(t, nil, files...)
+	end := part[len(part)-1024:]
+	part = part[:len(part)-1024]
+	member := func(text []byte) []byte {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		_, err := z.Write(text)
+		if err = errors.Join(err, z.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	sum, packed := sha256.New(), bytes.Repeat(member(part), 100)
+	for range 100 {
+		sum.Write(part)
+	}
+	sum.Write(end)
+	packed = append(packed, member(end)...)
+	config := fmt.Sprintf(`{"os": "linux", "architecture": %q, "rootfs": {"type": "layers", "diff_ids": ["sha256:%x"]}}`, goarch(), sum.Sum(nil))
+	return write(t, filepath.Join(t.TempDir(), "saved.tar"), string(layerTar(t, nil,
+		[2]string{"manifest.json", `[{"Config": "config.json", "RepoTags": ["long:1"], "Layers": ["layer"]}]`},
+		[2]string{"config.json", config}, [2]string{"layer", string(packed)})), 0o600)
 }
 
 // signatureOf is an image as cosign keeps signatures in.

@@ -251,6 +251,13 @@ func TestThreatTakeoverHostileImages(t *testing.T) {
 			t.Errorf("exit %d, left %v: %s", r.exit, p.stored(), r.stderr)
 		}
 	})
+	t.Run("paths that fill the memory", func(t *testing.T) {
+		p := place{t, p.run, p.state}
+		r := p.do("image", "import", longPaths(t))
+		if r.exit != 125 || !strings.Contains(r.stderr, "paths of more than 268435456 bytes together") || len(p.stored()) > 0 {
+			t.Errorf("exit %d, left %v: %s", r.exit, p.stored(), r.stderr)
+		}
+	})
 	t.Run("a configuration that names other content", func(t *testing.T) {
 		p := place{t, p.run, p.state}
 		img := picture(t, v1.Config{}, probeLayer(t, "good"))
