@@ -98,7 +98,12 @@ func (g *global) host(c *cli.Context) error {
 			return fmt.Errorf("--way door: the description of %s names no provider behind it", a.Name)
 		}
 	}
-	h := &hosting{g: g, c: c, agent: a, found: a.Find(g.caller.Getenv), env: slices.Clone(g.caller.Environ)}
+	h := &hosting{g: g, c: c, agent: a, env: slices.Clone(g.caller.Environ)}
+	named, err := h.named()
+	if err != nil {
+		return fmt.Errorf("host %s: %w", a.Name, err)
+	}
+	h.found = a.Find(g.caller.Getenv, named)
 	if len(h.found.Missing) > 0 {
 		return hinted.New(fmt.Errorf("host %s: missing: %s", a.Name, strings.Join(h.found.Missing, "; ")),
 			"agentrun host --list says what every agent needs")
@@ -236,15 +241,16 @@ func (h *hosting) passed() (args []string) {
 
 // workspace is the folder that the agent may write: the one that was named, or the current one if somebody says so.
 func (h *hosting) workspace() ([]string, error) {
-	named := h.c.String("workspace")
+	named, err := h.named()
+	if err != nil {
+		return nil, err
+	}
 	if named == "" && h.c.IsSet("session") {
 		return nil, nil // the session's own
 	}
-	dir, err := h.g.caller.Getwd()
-	if named != "" {
-		if dir, err = h.g.caller.Abs(named); err == nil {
-			dir, err = filepath.EvalSymlinks(dir)
-		}
+	dir := named
+	if named == "" {
+		dir, err = h.g.caller.Getwd()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--workspace: %w", err)
@@ -261,6 +267,22 @@ func (h *hosting) workspace() ([]string, error) {
 		err = h.ask(dir)
 	}
 	return []string{"--workspace=."}, err // not by its path, where another may be by now
+}
+
+// named is the folder of --workspace, without links.
+func (h *hosting) named() (string, error) {
+	named := h.c.String("workspace")
+	if named == "" {
+		return "", nil
+	}
+	dir, err := h.g.caller.Abs(named)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--workspace: %w", err)
+	}
+	return dir, nil
 }
 
 // tooMuch says why a folder is none to work in: it holds more than one project.
@@ -506,7 +528,7 @@ func (g *global) listAgents(c *cli.Context, dirs []string) error {
 			list = append(list, here{Name: name, Origin: a.Origin, Keys: map[string]bool{}, Error: err.Error()})
 			continue
 		}
-		h := here{Name: name, Description: a.Description, Origin: cmp.Or(a.Origin, "built-in"), Found: a.Find(g.caller.Getenv), Keys: map[string]bool{}}
+		h := here{Name: name, Description: a.Description, Origin: cmp.Or(a.Origin, "built-in"), Found: a.Find(g.caller.Getenv, ""), Keys: map[string]bool{}}
 		for _, k := range a.Keys {
 			h.Keys[k.Env] = g.caller.Getenv(k.Env) != ""
 		}

@@ -177,7 +177,7 @@ func TestFind(t *testing.T) {
 			a := Agent{Program: "p", Package: "pkg", Node: 20}
 			got := a.Find(func(name string) string {
 				return map[string]string{"PATH": path, "HOME": filepath.Join(root, "home")}[name]
-			})
+			}, "")
 			relative := func(s string) string { return strings.TrimPrefix(s, root+"/") }
 			got.Program, got.Node, got.Path = relative(got.Program), relative(got.Node), nil
 			for i := range got.Shown {

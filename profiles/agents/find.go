@@ -31,8 +31,9 @@ type Found struct {
 
 // finder looks for programs on behalf of a caller.
 type finder struct {
-	getenv func(string) string
-	places []Place
+	getenv  func(string) string
+	places  []Place
+	written []string // folders that agents may have written
 }
 
 // Find looks for the agent's program, and for what runs it, as the caller with these variables would: in PATH, then
@@ -40,8 +41,14 @@ type finder struct {
 //
 // What is shown is as little as works. A package's programs load others of the same node_modules, so that folder is
 // shown, the outermost there is: package managers link from one in it to another. Of other programs it is the file.
-func (a *Agent) Find(getenv func(string) string) (found Found) {
-	f := finder{getenv, append(slices.Clone(a.Places), usualPlaces()...)}
+// What lies where agents write, as in the workspace, is neither run nor followed out of there.
+func (a *Agent) Find(getenv func(string) string, workspace string) (found Found) {
+	here, err := unix.Getwd()
+	if err != nil {
+		found.Missing = append(found.Missing, fmt.Sprintf("the current folder: %v", err))
+		return found
+	}
+	f := finder{getenv, append(slices.Clone(a.Places), usualPlaces()...), written(getenv("HOME"), here, workspace)}
 	at, ok := f.program(a.Program, nil)
 	if !ok {
 		missing := fmt.Sprintf("program %s: not in PATH, nor where npm, nvm and installers put programs", a.Program)
@@ -54,6 +61,11 @@ func (a *Agent) Find(getenv func(string) string) (found Found) {
 	real, err := filepath.EvalSymlinks(at)
 	if err != nil {
 		found.Missing = append(found.Missing, err.Error())
+		return found
+	}
+	// An agent's link would choose what of the host is shown to the next one.
+	if f.theirs(at) && !f.theirs(real) {
+		found.Missing = append(found.Missing, fmt.Sprintf("program %s: %s lies where agents write, and leads out of there to %s; take that folder out of PATH", a.Program, at, real))
 		return found
 	}
 	found.Program = real
@@ -149,12 +161,9 @@ func (f finder) node(beside string, least int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// It is run here, and not in a sandbox: what an agent has left in its workspace must not be.
-	// A folder that the caller's home is in is nobody's, and version managers put Node there.
-	here, err := unix.Getwd()
-	home := strings.HasPrefix(f.getenv("HOME")+"/", here+"/")
-	if err != nil || !home && strings.HasPrefix(real, here+"/") {
-		return "", errors.Join(err, fmt.Errorf("node %d or newer: %s lies in the current folder, where agents write, and would be run on the host; take that folder out of PATH", least, real))
+	// It is run here, and not in a sandbox: what an agent has left must not be, nor what its link leads to, as into its home.
+	if f.theirs(at) || f.theirs(real) {
+		return "", fmt.Errorf("node %d or newer: %s lies where agents write, and would be run on the host; take that folder out of PATH", least, at)
 	}
 	major, text, err := version(real)
 	if err != nil {
@@ -164,6 +173,31 @@ func (f finder) node(beside string, least int) (string, error) {
 		return "", fmt.Errorf("node %d or newer: %s is %s%s", least, real, text, get)
 	}
 	return real, nil
+}
+
+// written are the folders that agents may have written: those that are given, the repositories that they lie in, and each node_modules
+// above, which npm's scripts put into PATH. A folder that the caller's home is in is nobody's, and version managers put Node there.
+func written(home string, dirs ...string) (all []string) {
+	if real, err := filepath.EvalSymlinks(home); err == nil {
+		home = real
+	}
+	for _, dir := range dirs {
+		for given := true; dir != "" && dir != "/" && !strings.HasPrefix(home+"/", dir+"/"); dir, given = filepath.Dir(dir), false {
+			all = append(all, dir+"/node_modules")
+			if _, err := os.Lstat(dir + "/.git"); given || err == nil {
+				all = append(all, dir)
+			}
+		}
+	}
+	return all
+}
+
+// theirs tells whether a path, or the folder that it leads through, is in one that agents may have written.
+func (f finder) theirs(path string) bool {
+	real, _ := filepath.EvalSymlinks(filepath.Dir(path))
+	return slices.ContainsFunc(f.written, func(dir string) bool {
+		return strings.HasPrefix(path, dir+"/") || strings.HasPrefix(real+"/", dir+"/")
+	})
 }
 
 // version asks a Node, as v22.11.0.

@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -303,19 +304,46 @@ func TestHostRunsNoNodeOfTheWorkspace(t *testing.T) {
 	}
 	write(t, bin+"/planted", "#!/usr/bin/env node\n", 0o755)
 	write(t, bin+"/node", "#!/bin/sh\n: > "+ran+"; echo v22.1.0\n", 0o755)
+	away, deep, kept, led := t.TempDir(), filepath.Join(h.ws, "src/deep"), filepath.Join(t.TempDir(), "home"), filepath.Join(h.ws, "led")
+	for _, dir := range []string{deep, kept, led, h.ws + "/.git"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, led+"/planted", "#!/usr/bin/env node\n", 0o755)
+	if err := errors.Join(os.Rename(bin+"/node", kept+"/node"), os.Symlink(kept+"/node", bin+"/node"), os.Symlink(kept+"/node", led+"/node")); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
-		dir, home string
-		want      bool
-	}{{h.ws, "/nonexistent", false}, {bin, "/nonexistent", false}, {h.ws, h.ws, true}, {t.TempDir(), "/nonexistent", true}} {
-		c := h.call([]string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + tt.home}, []string{"--dry-run"}, "project", "no-model")
+		dir, home, path, named string
+		want                   bool
+	}{
+		{h.ws, "/nonexistent", bin, "", false}, {bin, "/nonexistent", bin, "", false}, {h.ws, h.ws, bin, "", true}, {away, "/nonexistent", bin, "", true},
+		{deep, "/nonexistent", bin, "", false}, {away, "/nonexistent", bin, h.ws, false}, {h.ws, "/nonexistent", led, "", false}, {deep, "/nonexistent", led, "", false},
+	} {
+		flags := []string{"--dry-run"}
+		if tt.named != "" {
+			flags = append(flags, "--workspace", tt.named)
+		}
+		c := h.call([]string{"PATH=" + tt.path + ":" + os.Getenv("PATH"), "HOME=" + tt.home}, flags, "project", "no-model")
 		c.Dir = tt.dir
 		c.Stdout, c.Stderr = nil, nil
 		text, err := c.Cmd.CombinedOutput()
 		_, lerr := os.Lstat(ran)
 		if got := lerr == nil; got != tt.want || !tt.want && (err == nil || !strings.Contains(string(text), "where agents write")) {
-			t.Errorf("in %s, at home in %s: it ran: %t, want %t; %v %s", tt.dir, tt.home, got, tt.want, err, text)
+			t.Errorf("%+v: it ran: %t; %v %s", tt, got, err, text)
 		}
 		_ = os.Remove(ran)
+	}
+	// Nor does a program's link out of there choose what is shown.
+	secret := write(t, filepath.Join(kept, "node_modules.sh"), "#!/bin/sh\n", 0o755)
+	if err := errors.Join(os.Remove(led+"/planted"), os.Symlink(secret, led+"/planted")); err != nil {
+		t.Fatal(err)
+	}
+	c := h.call([]string{"PATH=" + led + ":" + os.Getenv("PATH"), "HOME=/nonexistent"}, []string{"--dry-run"}, "project", "no-model")
+	c.Dir, c.Stdout, c.Stderr = h.ws, nil, nil
+	if text, err := c.Cmd.CombinedOutput(); err == nil || !strings.Contains(string(text), "leads out of there to "+secret) {
+		t.Errorf("a program's link: %v %s", err, text)
 	}
 }
 
