@@ -15,6 +15,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -213,10 +214,14 @@ func (k *container) account() string { return filepath.Join(k.dir, "status.json"
 
 func (k *container) config() string { return filepath.Join(k.dir, configFile) }
 
-// name is the run's: engines' ids are longer than names of runs.
+// name is the run's: engines' ids are longer than names of runs. What is taken from one stands in a digest, else verbs would reach another's.
 func (k *container) name() string {
 	name := strings.TrimLeft(k.ID, "+.-_")
-	return "c-" + name[:min(len(name), 48)]
+	if name = "c-" + name[:min(len(name), 48)]; name != "c-"+k.ID {
+		sum := sha256.Sum256([]byte(k.ID))
+		name += fmt.Sprintf("-%x", sum[:6])
+	}
+	return name
 }
 
 // alive tells whether the supervisor is there.

@@ -222,6 +222,27 @@ func TestOCIEnds(t *testing.T) {
 	}
 }
 
+// THREATS "engines and images": containers whose ids begin or end alike are not taken for each other.
+func TestOCINamesAreOwn(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	long := strings.Repeat("tenant-", 10)
+	for _, pair := range [][2]string{{long + "a", long + "b"}, {"box", "_box"}} {
+		for _, id := range pair {
+			e.good("create", "--bundle", e.bundle(nil, "/bin/sleep", "1000"), id)
+			t.Cleanup(func() { e.oci("delete", "--force", id) })
+			e.good("start", id)
+		}
+		eventually(t, hang(), "both run", func() bool { return len(asked[[]box](e.place, "ps")) == 2 })
+		e.good("exec", pair[0], "/bin/true")
+		began := time.Now()
+		e.good("kill", pair[0], "KILL")
+		if took := time.Since(began); e.status(pair[0]).Status != "stopped" || e.status(pair[1]).Status != "running" || took > 4*time.Second {
+			t.Errorf("after %v: %s is %s, %s is %s", took, pair[0], e.status(pair[0]).Status, pair[1], e.status(pair[1]).Status)
+		}
+		e.good("delete", "--force", pair[1])
+	}
+}
+
 // THREATS "engines and images": what a bundle demands beyond its ring is refused by name, and nothing is started.
 func TestOCIRefusesWhatNoRingGives(t *testing.T) {
 	e := newEngine(t, "agentrun-ring2")

@@ -25,7 +25,7 @@ run_of() {
 	local id
 	id=$(kubectl get pod "$1" -o 'jsonpath={.status.containerStatuses[0].containerID}')
 	id=${id#containerd://}
-	echo "c-${id:0:48}"
+	echo "c-${id:0:48}-$(printf %s "$id" | sha256sum | head -c 12)"
 }
 gives_up() { kubectl delete pod --all --wait=true --timeout=$((60 * patience))s; }
 
