@@ -99,6 +99,8 @@ func init() { goruntime.LockOSThread() }
 func TestMain(m *testing.M) {
 	switch os.Getenv(childEnv) {
 	case "":
+		// Who forks keeps its place among those that run, until the answer comes from a goroutine that needs one, too: as never in production.
+		goruntime.GOMAXPROCS(max(2, goruntime.GOMAXPROCS(0)))
 		os.Exit(m.Run())
 	case "mount": // under the parent's filter
 		if !errors.Is(mount(), unix.EPERM) {
