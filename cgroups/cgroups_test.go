@@ -1282,13 +1282,17 @@ func TestFreezeMeetsABirth(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- g.Freeze(within(t, ages(10*time.Second))) }()
-		for !g.Frozen() {
+		for still := int64(0); still == 0; {
 			select {
 			case err := <-done:
 				t.Fatalf("it doesn't wait: %v", err)
 			default:
-				goruntime.Gosched()
 			}
+			k, err := readKeys(filepath.Join(u.dir, "cgroup.events"), "frozen")
+			if err != nil {
+				t.Fatal(err)
+			}
+			still = k[0]
 		}
 		if err := writeFile(filepath.Join(u.dir, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
 			t.Fatal(err)
