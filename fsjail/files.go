@@ -448,6 +448,9 @@ func unpackFile(into *os.Root, name string, from io.Reader, mode fs.FileMode, at
 	return into.Chtimes(name, at, at)
 }
 
+// mostText are bytes of names and links that List gives: an agent makes links of 4095 in no time, and JSON may have six for one.
+const mostText = 2 << 20
+
 // List describes what a folder has, by name; for anything else, that alone.
 func (f *Files) List(unsafePath string, most int) (list []FileInfo, err error) {
 	err = f.within(unsafePath, func(dir *os.Root, base string) error {
@@ -468,6 +471,7 @@ func (f *Files) List(unsafePath string, most int) (list []FileInfo, err error) {
 		if err != nil {
 			return err
 		}
+		text := 0
 		for _, name := range names {
 			info, err := sub.Lstat(name)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -478,6 +482,9 @@ func (f *Files) List(unsafePath string, most int) (list []FileInfo, err error) {
 			}
 			if err != nil {
 				return err
+			}
+			if text += len(name) + len(list[len(list)-1].Link); text > mostText {
+				return fmt.Errorf("names and links of %d bytes: %w", mostText, ErrTooMuch)
 			}
 		}
 		return nil

@@ -65,7 +65,11 @@ func (s *Runs) Files(_ context.Context, id string, r control.FilesRequest) ([]co
 		list, err = f.List(at, mostListed)
 	}
 	if err != nil {
-		return nil, filesError(at, err)
+		refused := filesError(at, err)
+		if errors.Is(err, fsjail.ErrTooMuch) {
+			refused.Hint = "list a folder below, or agentrun cp it; agentrun stat says what one name is"
+		}
+		return nil, refused
 	}
 	all := make([]control.FileInfo, len(list))
 	for i, e := range list {

@@ -310,6 +310,29 @@ mkdir swap real; printf in > real/secret
 	}
 }
 
+// M-23, THREATS "joining and keeping": a folder of links as long as they get, which JSON writes six times as long, costs whoever is asked for a
+// list of it no memory to speak of: it is refused, as one of too many names is.
+func TestM23LongLinksInAList(t *testing.T) {
+	needProgram(t, "python3")
+	p := newPlace(t)
+	p.detached("bad", workspace(t), opts{profile: "ring2"}, `/usr/bin/python3 -c '
+import os
+os.chdir("/tmp/sandbox")
+for folder, n in ("some", 400), ("many", 3000):
+    os.mkdir(folder)
+    for i in range(n): os.symlink(chr(1) * 4000, folder + "/" + str(i))'`)
+	supervisor := asked[box](p, "inspect", "bad").Supervisor
+	before := peak(t, supervisor)
+	p.refused("conflict", "ls", "bad:/tmp/sandbox/many")
+	if grown := peak(t, supervisor) - before; grown > 32<<20 {
+		t.Errorf("the supervisor grew by %d MiB", grown>>20)
+	}
+	if got := asked[[]control.FileInfo](p, "ls", "bad:/tmp/sandbox/some"); len(got) != 400 || len(got[0].Link) != 4000 {
+		t.Errorf("of a few: %d", len(got))
+	}
+	p.must("kill", "bad")
+}
+
 // M-5, M-23: a copy that its operator lets wait keeps nothing of a run alive, also in a daemon, which lives on: its thread in the run's mount
 // namespace, with the ids of the agent, ends with the run.
 func TestM5StalledCopyHoldsNoRun(t *testing.T) {
