@@ -34,7 +34,7 @@ const (
 	ChangedContent ChangeKind = "written"    // content or length
 	Attributes     ChangeKind = "attributes" // permissions, owner, times, number of links
 	Removed        ChangeKind = "removed"
-	Unwatched      ChangeKind = "unwatched" // a folder of whose content nothing is told: one too many, too deep, or closed to the agent
+	Unwatched      ChangeKind = "unwatched" // a folder of whose content nothing is told: one too many, too deep or long, or closed to the agent
 	ChangesLost    ChangeKind = "lost"      // more than can be told
 )
 
@@ -281,6 +281,10 @@ func (w *watcher) enter(below string) error {
 func (w *watcher) watch(dir *os.Root, below string, device uint64, depth int) error {
 	if len(w.below) >= mostWatched || depth > maxDepth {
 		return fmt.Errorf("%d folders, or deeper than %d: %w", mostWatched, maxDepth, ErrTooMuch)
+	}
+	// A path is kept for each, and told with each change: 256 names of 255 bytes are 64 KiB, of which JSON may make six times as much.
+	if len(below) > unix.PathMax {
+		return &fs.PathError{Op: "watch", Path: path.Base(below), Err: unix.ENAMETOOLONG}
 	}
 	self, err := dir.Open(".")
 	if err != nil {

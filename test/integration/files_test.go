@@ -591,6 +591,35 @@ func TestM23WatchIsBounded(t *testing.T) {
 	eventually(t, hang(), "there is room again", func() bool { return strings.Contains(p.beginsWatch("dev:big"), "watching") })
 }
 
+// THREATS "joining and keeping": the paths that an agent makes below a watched folder, 64 KiB each and as many as are watched, are kept by
+// nobody, and what changes there breaks no watch off.
+func TestM23WatchOfLongPaths(t *testing.T) {
+	needProgram(t, "python3")
+	p := newPlace(t)
+	p.detached("bad", workspace(t), opts{profile: "ring2"}, `/usr/bin/python3 -c '
+import os
+def down(n):
+    for i in range(n): os.mkdir(chr(1) * 255); os.chdir(chr(1) * 255)
+os.mkdir("long"); os.chdir("long"); down(240)
+for i in range(1500): os.mkdir("%04d" % i + chr(1) * 200)'`)
+	supervisor := asked[box](p, "inspect", "bad").Supervisor
+	before := peak(t, supervisor)
+	w, leave := p.watch("bad", "long")
+	defer leave()
+	if grown := peak(t, supervisor) - before; grown > 32<<20 {
+		t.Errorf("the supervisor grew by %d MiB", grown>>20)
+	}
+	if r := p.inside("bad", nil, "/usr/bin/python3", "-c", `import os
+os.chdir("long")
+for i in range(240): os.chdir(chr(1) * 255)
+open("x", "w")`); r.exit != 0 {
+		t.Fatalf("a change down there: %s", r.stderr)
+	}
+	p.in("bad", "mkdir long/mark")
+	w.until("created /workspace/long/mark/")
+	p.must("kill", "bad")
+}
+
 // THREATS "joining and keeping": a rename of one folder with many names in it makes the supervisor look at each; an agent that does nothing else
 // gets no processor of the host's by it.
 func TestM23WatchRests(t *testing.T) {
