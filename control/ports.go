@@ -4,6 +4,7 @@ package control
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net/netip"
 )
@@ -11,7 +12,7 @@ import (
 // PortRequest asks for a port of a run to be published, or, of one that is, for another link.
 type PortRequest struct {
 	Port     int    `json:"port" read:"required"` // TCP, in the sandbox
-	To       string `json:"to,omitempty"`         // ADDRESS:PORT on the host; empty: 127.0.0.1 and a free port
+	To       string `json:"to,omitempty"`         // ADDRESS:PORT on the host; empty: a loopback address of its own and a free port
 	Anywhere bool   `json:"anywhere,omitempty"`   // To may be an address that others than this host reach
 	Raw      bool   `json:"raw,omitempty"`        // bytes are passed as they are, to whoever connects
 	Link     bool   `json:"link,omitempty"`       // only a link, to what is published already
@@ -49,10 +50,14 @@ func checkPort(port int) error {
 	return nil
 }
 
-// Addr is where it is to be published.
+// Addr is where it is to be published. Without a word about it, it is another loopback address each time (127.64.0.0/10, ip(7)). Browsers send
+// the cookies of a host to each of its ports: at 127.0.0.1 the agent's server would be sent those of the operator's own servers there, which
+// let in whoever has them.
 func (r PortRequest) Addr() (netip.AddrPort, error) {
 	if r.To == "" {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0), nil
+		var b [3]byte
+		_, _ = rand.Read(b[:]) // never fails
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | b[0]&63, b[1], 1 + b[2]%254}), 0), nil
 	}
 	at, err := netip.ParseAddrPort(r.To)
 	if err != nil || at.Addr().Zone() != "" {

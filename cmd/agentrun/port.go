@@ -37,7 +37,7 @@ Exit code: 0; 1 refused or not done; 2 usage.`,
 			l.verb(&cli.Command{
 				Name: "publish", Usage: "let a port be reached from the host", ArgsUsage: "REF PORT", Action: l.publishAction,
 				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "to", Usage: "listen on `ADDRESS:PORT`, loopback unless --anywhere", DefaultText: "127.0.0.1:0, a free port"},
+					&cli.StringFlag{Name: "to", Usage: "listen on `ADDRESS:PORT`, loopback unless --anywhere", DefaultText: "a loopback address of its own, a free port"},
 					&cli.BoolFlag{Name: "anywhere", Usage: "--to may be an address that others than this host reach"},
 					&cli.BoolFlag{Name: "no-token", Usage: "pass the bytes as they are, to whoever connects"},
 					jsonFlag(),

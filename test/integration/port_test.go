@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -195,7 +197,7 @@ func TestM23PortsOfALiveRun(t *testing.T) {
 		p.served(profile, profile)
 		i := asked[portInfo](p, "port", "publish", profile, "8000")
 		own := "agentrun_port_" + i.Address[strings.LastIndex(i.Address, ":")+1:]
-		local := "localhost" + strings.TrimPrefix(i.Address, "127.0.0.1")
+		local := "localhost" + i.Address[strings.LastIndex(i.Address, ":"):]
 		link, err := url.Parse(strings.TrimSpace(p.must("port", "link", profile, "8000").stdout))
 		if err != nil || link.Host != i.Address {
 			t.Fatalf("link %v, %v, want one of %s", link, err, i.Address)
@@ -288,6 +290,47 @@ func TestM23PortsOfALiveRun(t *testing.T) {
 		if count[what] < least {
 			t.Errorf("on record: %v, want at least %d %s", count, least, what)
 		}
+	}
+}
+
+// M-23, M-7: browsers send the cookies of a host to all of its ports. The agent's server is sent none of the operator's other servers on the
+// loopback, and none that another run's has set.
+func TestM23PortsShareNoCookies(t *testing.T) {
+	p := newPlace(t)
+	p.served("a", "ring3")
+	p.served("b", "ring3")
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Timeout: hang(), Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
+	look := func(at string) string {
+		t.Helper()
+		r, err := browser.Get(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		text, err := io.ReadAll(r.Body)
+		if err != nil || r.StatusCode != 200 {
+			t.Fatalf("%s: got %d %q, %v", at, r.StatusCode, text, err)
+		}
+		return string(text)
+	}
+	operators := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.SetCookie(w, &http.Cookie{Name: "session", Value: "operators", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	}))
+	defer operators.Close()
+	look(operators.URL)
+	link := func(name, path string) string {
+		return strings.Replace(asked[portInfo](p, "port", "publish", name, "8000").URL, "/?", path+"?", 1)
+	}
+	if text := look(link("a", "/echo")); strings.Contains(text, "operators") {
+		t.Errorf("the agent's server was sent the operator's session elsewhere: %q", text)
+	}
+	look(link("b", "/cookies"))
+	if text := look(link("a", "/echo")); strings.Contains(text, "mine") {
+		t.Errorf("the agent's server was sent what another run's has set: %q", text)
 	}
 }
 

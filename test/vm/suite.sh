@@ -60,7 +60,7 @@ same+=(TestH24EverydayProgramsAreFree TestClosedConnectionsAreBounded TestM19Gat
 	TestM5RootlessSupervisorKilledInEachStep TestM23HostileFiles TestM23KeptWrongInput TestM23KeptQuota TestM23LongLinksInAList
 	TestCurrentFolderSwapped TestM23FolderOfAKeptSandboxSwapped TestHostFolderSwappedWhileAsked TestM23KilledStaysDeadAfterACrash TestHostRunsNoNodeOfTheWorkspace)
 # And of published ports what is protocol.
-same+=(TestM23PortsOfALiveRun TestM23HostileServer TestM23StrangersLeaveRoom TestM23OwnPortsStay TestM23BrowserLooksAtAServer TestM23BrowserWorksWithServers)
+same+=(TestM23PortsOfALiveRun TestM23PortsShareNoCookies TestM23HostileServer TestM23StrangersLeaveRoom TestM23OwnPortsStay TestM23BrowserLooksAtAServer TestM23BrowserWorksWithServers)
 # And of pauses what the supervisor decides; that processes stand still and give memory back is tried here too. And of roots and undos
 # what is names, shapes and protocol.
 same+=(TestM3IdleRunsArePaused TestM23PauseIsTheWeakest TestHostileRootShapes TestH19HostileUndo)
