@@ -142,7 +142,7 @@ func (p *passage) respond(client *bufio.Reader, v verdict) Code {
 			continue
 		}
 		clean(&r)
-		out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n", r.Status, r.Reason)
+		out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nCache-Control: no-store\r\n", r.Status, r.Reason)
 		out = r.AppendFields(out)
 		body := !r.Bodiless(v.method)
 		if r.Status == 101 {

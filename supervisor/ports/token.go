@@ -80,6 +80,9 @@ func (d *Door) judge(r *wire.Request) verdict {
 	if r.Target[0] != '/' || v.method == "CONNECT" || r.Minor == 0 || v.upgrade && r.HasBody() {
 		return no(BadRequest)
 	}
+	if value(r, "service-worker") != "" { // it would stay in the browser, and answer for what is published here later, its link before us
+		return no(BadRequest)
+	}
 	if !d.ours(string(r.Host)) { // DNS rebinding: a name of the attacker's leads here, and its page is of the same origin
 		return no(WrongHost)
 	}
@@ -182,7 +185,8 @@ func ofDoor(name string) bool {
 	return len(name) >= len(cookiePrefix) && strings.EqualFold(name[:len(cookiePrefix)], cookiePrefix)
 }
 
-// clean takes out of a response what would change how the browser stands to Doors: their cookies, and those of all ports at once.
+// clean takes out of a response what would change how the browser stands to Doors: their cookies, those of all ports at once, and what it
+// may keep. A page that was kept would be shown in place of another run's that is published here later, with that one's cookie.
 func clean(r *wire.Response) {
 	for i := range r.Lines {
 		l := &r.Lines[i]
@@ -190,7 +194,7 @@ func clean(r *wire.Response) {
 		switch strings.ToLower(string(l.Name)) {
 		case "set-cookie":
 			l.Drop = l.Drop || ofDoor(name)
-		case "clear-site-data", "alt-svc", "strict-transport-security":
+		case "clear-site-data", "alt-svc", "strict-transport-security", "cache-control", "expires", "pragma":
 			l.Drop = true
 		}
 	}
