@@ -49,7 +49,21 @@ func (o Folder) Create(run string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("output of the run: %w", err)
 	}
+	// For as long as it is open the run lives, however long ago it has last written: see sweep.
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock the output of the run: %w", err), f.Close(), os.Remove(f.Name()))
+	}
 	return f, nil
+}
+
+// written tells whether a run's output is open for writing.
+func (o Folder) written(run string) bool {
+	f, err := os.OpenFile(o.File(run), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // Account is how a run ended, as the supervisor knew it. Text is JSON; the file's time is that of the end.
@@ -116,14 +130,16 @@ func (o Folder) files(suffix string) (list []fs.FileInfo, err error) {
 	return list, nil
 }
 
-// sweep deletes the output and the accounts of runs that ended too long ago, as the logs of runs (M-18).
+// sweep deletes the output and the accounts of runs that ended too long ago, as the logs of runs (M-18). A detached run that lives loses
+// neither: what it wrote after that would be in a file without a name.
 func (o Folder) sweep(keep time.Duration, now time.Time) error {
 	var errs []error
 	for suffix, remove := range map[string]func(string) error{outputSuffix: remove, accountSuffix: os.Remove, halfSuffix: os.Remove} {
 		files, err := o.files(suffix)
 		errs = append(errs, err)
 		for i, f := range files {
-			if now.Sub(f.ModTime()).Abs() < keep && (suffix != accountSuffix || i < maxAccounts) {
+			young := now.Sub(f.ModTime()).Abs() < keep && (suffix != accountSuffix || i < maxAccounts)
+			if young || o.written(strings.TrimSuffix(f.Name(), suffix)) {
 				continue
 			}
 			if err := remove(filepath.Join(o.dir(), f.Name())); !errors.Is(err, fs.ErrNotExist) {

@@ -3,6 +3,7 @@
 package outputs
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,7 +13,7 @@ import (
 )
 
 func TestM18OutputIsSwept(t *testing.T) {
-	o := Folder{StateDir: t.TempDir()}
+	o := Folder{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
 	for name, age := range map[string]time.Duration{"old": 48 * time.Hour, "young": time.Hour} {
 		f, err := o.Create(name)
 		if err != nil {
@@ -27,6 +28,16 @@ func TestM18OutputIsSwept(t *testing.T) {
 			t.Error("two runs write one file")
 		}
 	}
+	lives, err := o.Create("lives") // and has written nothing for long
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lives.Close()
+	long := time.Now().Add(-48 * time.Hour)
+	if err := errors.Join(o.KeepAccount("lives", []byte("begun"), Policy{}), os.Chtimes(lives.Name(), long, long),
+		os.Chtimes(filepath.Join(o.dir(), "lives"+accountSuffix), long, long)); err != nil {
+		t.Fatal(err)
+	}
 	other := filepath.Join(o.dir(), "not-ours")
 	if err := os.Symlink("/etc/passwd", other); err != nil {
 		t.Fatal(err)
@@ -35,8 +46,8 @@ func TestM18OutputIsSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	left, err := os.ReadDir(o.dir())
-	if err != nil || len(left) != 2 {
-		t.Errorf("left: %v, %v, want not-ours and young.log", left, err)
+	if err != nil || len(left) != 4 {
+		t.Errorf("left: %v, %v, want not-ours, young.log and what there is of lives", left, err)
 	}
 }
 
