@@ -154,6 +154,9 @@ func (g *global) settle() error {
 	g.RunDir = cmp.Or(said.runDir, by.Getenv("AGENTRUN_RUN_DIR"), cfg.RunDir,
 		defaultDir(by, "/run/agentrun", "XDG_RUNTIME_DIR", ".local/run"))
 	for flag, dir := range map[string]*string{"--state-dir": &g.StateDir, "--run-dir": &g.RunDir} {
+		if *dir == "" {
+			return hinted.New(fmt.Errorf("%s: HOME is no absolute path, and nothing else says which folder", flag), "set HOME, or give --state-dir and --run-dir")
+		}
 		if *dir, err = by.Abs(*dir); err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
@@ -197,10 +200,19 @@ func defaultDir(by *supervisor.Caller, root, xdg, home string) string {
 	if os.Geteuid() == 0 && !rootless.Is() {
 		return root
 	}
+	return usersDir(by, xdg, home)
+}
+
+// usersDir is the folder of an ordinary user; empty where the environment doesn't say. Without HOME it is not below the current folder: an
+// agent that writes there would have put a state of its own in it.
+func usersDir(by *supervisor.Caller, xdg, home string) string {
 	if d := by.Getenv(xdg); filepath.IsAbs(d) {
 		return filepath.Join(d, "agentrun")
 	}
-	return filepath.Join(by.Getenv("HOME"), home, "agentrun")
+	if h := by.Getenv("HOME"); filepath.IsAbs(h) {
+		return filepath.Join(h, home, "agentrun")
+	}
+	return ""
 }
 
 // configDirs are the usual places of the configuration.

@@ -23,6 +23,28 @@ func TestM22ApplyTimeIsBounded(t *testing.T) {
 	}
 }
 
+// Without HOME an ordinary user's state isn't what the current folder has by that name: an agent may have written it, with scores of its own.
+func TestStateIsNotTheCurrentFolders(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		environ []string
+		want    string
+	}{
+		{"nothing", nil, ""},
+		{"an empty HOME", []string{"HOME="}, ""},
+		{"a relative HOME", []string{"HOME=home", "XDG_STATE_HOME=state"}, ""},
+		{"HOME", []string{"HOME=/home/u"}, "/home/u/.local/state/agentrun"},
+		{"XDG_STATE_HOME", []string{"XDG_STATE_HOME=/state", "HOME=/home/u"}, "/state/agentrun"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			by := &supervisor.Caller{Environ: tt.environ, Dir: t.TempDir()}
+			if got := usersDir(by, "XDG_STATE_HOME", ".local/state"); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // Whoever could write the file could name programs, profiles and who may use the control sockets.
 func TestThreatTakeoverForeignConfiguration(t *testing.T) {
 	dir := t.TempDir()
