@@ -17,16 +17,23 @@ import (
 type alarm struct {
 	refused, passed *gatherer
 	attempts        *meter.Account
-	told            atomic.Uint32 // the worst severity that something followed from
-	warned          atomic.Bool   // its operators know that it is at medium
-	whole           *alarm        // the parent's, which weighs a child's attempts with its own; nil: this one does
+	told            atomic.Uint32        // the worst severity that something followed from
+	warned          atomic.Bool          // its operators know that it is at medium
+	whole           *alarm               // the parent's, which weighs a child's attempts with its own; nil: this one does
+	heard           func(*audit.Refusal) // of each that is on record; nil: nobody
 }
 
 func (h *Hypervisor) newAlarm(session string, attempts *meter.Account) *alarm {
-	write := func(r audit.Record) error { return h.record(session, false, r) }
-	return &alarm{
-		refused: newGatherer(refusedLimit, h.now, write), passed: newGatherer(passedLimit, h.now, write), attempts: attempts,
+	a := &alarm{attempts: attempts}
+	write := func(r audit.Record) error {
+		err := h.record(session, false, r)
+		if call, ok := r.(*audit.Refusal); ok && err == nil && a.heard != nil {
+			a.heard(call)
+		}
+		return err
 	}
+	a.refused, a.passed = newGatherer(refusedLimit, h.now, write), newGatherer(passedLimit, h.now, write)
+	return a
 }
 
 // flush puts on record what was only counted so far.

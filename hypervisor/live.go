@@ -5,10 +5,12 @@ package hypervisor
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"agentrun/audit"
 	"agentrun/meter"
 	"agentrun/profiles"
 	"agentrun/rings"
@@ -71,6 +73,7 @@ const (
 	EventElevated     = "elevation_granted" // elevation_id, target, expires_at
 	EventNotElevated  = "elevation_denied"  // code
 	EventElevationEnd = "elevation_ended"   // elevation_id, cause
+	EventRefused      = "refused"           // syscall, count: since the last of this kind, as on record
 	EventBreach       = "breach"            // severity
 	EventNearBreach   = "near_breach"       // severity, program, call
 	EventQuarantine   = "quarantine"        // cause
@@ -124,6 +127,9 @@ func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
 		adm.alarm = h.newAlarm(adm.Session, adm.meter)
 	}
 	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, wake: make(chan struct{}, 1), unfit: map[string]bool{}}
+	adm.alarm.heard = func(r *audit.Refusal) {
+		c.notify(EventRefused, map[string]string{"syscall": r.Syscall, "count": strconv.FormatInt(r.Count, 10)})
+	}
 	if rings.CheckAgentID(c.who) != nil {
 		c.who = "run" // a kill must not fail for a name
 	}

@@ -171,6 +171,15 @@ func TestH24MediumIsTold(t *testing.T) {
 	if e := told[0]; e.Data["severity"] != "medium" || e.Data["call"] != "chroot" || e.Data["program"] != "probe" {
 		t.Errorf("got %v", e)
 	}
+	// And what is refused at all, as far as it is on record (M-23).
+	for i, e := range a.events("refused") {
+		if want := [...]string{"mount", "chroot"}; i >= len(want) || e.Data["syscall"] != want[i] || e.Data["count"] != "1" {
+			t.Errorf("refused: %v, want %v, once each", e.Data, want)
+		}
+	}
+	if n := len(a.events("refused")); n != 2 {
+		t.Errorf("%d events of refused calls, want 2", n)
+	}
 	for _, e := range p.audit() {
 		if e.Kind == "breach" {
 			t.Errorf("held by two attempts: %v", e.Data)
