@@ -141,8 +141,11 @@ func (p *passage) respond(client *bufio.Reader, v verdict) Code {
 			_, _ = br.Discard(len(head))
 			continue
 		}
-		clean(&r)
-		out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nCache-Control: no-store\r\n", r.Status, r.Reason)
+		p.door.clean(&r)
+		out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n", r.Status, r.Reason)
+		if p.door.opt.Shared {
+			out = append(out, "Cache-Control: no-store\r\n"...)
+		}
 		out = r.AppendFields(out)
 		body := !r.Bodiless(v.method)
 		if r.Status == 101 {
