@@ -148,6 +148,24 @@ func CheckName(name string) error {
 	return nil
 }
 
+// shortDigest is how many digits stand for an image.
+const shortDigest = 12
+
+// Said are the names of an image that a file says it has. It has none with a digest: by that somebody asks for one image and no other,
+// and Resolve looks names up first.
+func Said(unsafeNames []string) []string {
+	return slices.DeleteFunc(unsafeNames, func(n string) bool { return CheckName(n) != nil || CheckTag(n) != nil })
+}
+
+// CheckTag refuses a name that says which content it means, or can be read so: only a registry is held to that.
+func CheckTag(name string) error {
+	digits := strings.TrimPrefix(strings.TrimSuffix(name, ":latest"), "sha256:")
+	if strings.Contains(name, "@") || len(digits) >= shortDigest && strings.Trim(digits, "0123456789abcdef") == "" {
+		return fmt.Errorf("%.200q means one content, and can't be given to another", name)
+	}
+	return nil
+}
+
 // Canonical adds the tag that a name without one means. A name is what the image was pulled by: it isn't completed by a
 // registry.
 func Canonical(name string) string {
@@ -196,7 +214,7 @@ func (f Folder) Resolve(ref string) (Image, error) {
 		want = ref[i+1:]
 	}
 	digits := strings.TrimPrefix(want, "sha256:")
-	if len(digits) < 12 || strings.Trim(digits, "0123456789abcdef") != "" || want != ref && !isDigest(want) {
+	if len(digits) < shortDigest || strings.Trim(digits, "0123456789abcdef") != "" || want != ref && !isDigest(want) {
 		return Image{}, ErrNone
 	}
 	var found []Image

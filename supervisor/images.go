@@ -46,6 +46,9 @@ func (n *Node) BringImage(ctx context.Context, change, by string, o images.Order
 			return i, nil, err
 		}
 	}
+	if err := images.CheckTag(o.Name); err != nil {
+		return i, nil, hinted.New(fmt.Errorf("--name: %w", err), "leave the digest out")
+	}
 	if o.Key, err = n.ImagePolicy.Key(); err != nil {
 		return i, nil, err
 	}
@@ -63,6 +66,9 @@ func (n *Node) BringImage(ctx context.Context, change, by string, o images.Order
 		return i, nil, err
 	}
 	defer func() { err = errors.Join(err, place.Close()) }()
+	if r.Names = images.Said(r.Names); o.Pull != "" || o.Name != "" { // whatever the program says
+		r.Names = []string{cmp.Or(o.Pull, o.Name)}
+	}
 	if i = r.Image; change == "committed" {
 		i.Source = "sandbox"
 	}

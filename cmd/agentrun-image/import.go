@@ -50,10 +50,6 @@ func imported(_ context.Context, o images.Order, want v1.Platform) (p *picture, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.Name != "" {
-		p.names = []string{o.Name}
-	}
-	p.names = slices.DeleteFunc(p.names, func(n string) bool { return images.CheckName(n) != nil })
 	return p, func() { f.Close() }, nil
 }
 

@@ -182,6 +182,34 @@ func dockerSaved(t testing.TB, called map[string]v1.Image) string {
 	return path
 }
 
+// savedAs is dockerSaved with names that no docker takes.
+func savedAs(t testing.TB, img v1.Image, names ...string) string {
+	t.Helper()
+	layers, err := img.Layers()
+	config, cerr := img.RawConfigFile()
+	tags, jerr := json.Marshal(names)
+	if err := errors.Join(err, cerr, jerr); err != nil {
+		t.Fatal(err)
+	}
+	var files [][2]string
+	var list []string
+	for n, l := range layers {
+		r, err := l.Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err := errors.Join(err, r.Close()); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, [2]string{fmt.Sprint(n), string(text)})
+		list = append(list, fmt.Sprintf("%q", fmt.Sprint(n)))
+	}
+	manifest := fmt.Sprintf(`[{"Config": "config.json", "RepoTags": %s, "Layers": [%s]}]`, tags, strings.Join(list, ", "))
+	return write(t, filepath.Join(t.TempDir(), "saved.tar"),
+		string(layerTar(t, nil, append(files, [2]string{"manifest.json", manifest}, [2]string{"config.json", string(config)})...)), 0o600)
+}
+
 // longPaths is what docker save would write of a layer with 35,000 links, whose names and targets have 4 KiB each; the same 350 again and
 // again, which is faster made.
 func longPaths(t testing.TB) string {

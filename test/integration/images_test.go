@@ -306,6 +306,28 @@ func TestThreatTakeoverHostileImages(t *testing.T) {
 			t.Errorf("exit %d, asked %v: %s", r.exit, asked.Load(), r.stderr)
 		}
 	})
+	t.Run("names that are others' digests", func(t *testing.T) {
+		p := newPlace(t)
+		good, evil := probePicture(t, "good"), probePicture(t, "evil")
+		p.must("image", "import", dockerSaved(t, map[string]v1.Image{"good:1": good}))
+		p.kept("dev", "--ring", "2", "--image", "good:1", "--no-entrypoint", "--", "/bin/probe", "cat", "/etc/mark", ",", "sleep", "250")
+		id := configDigest(t, good)
+		means := []string{id, "good:1@" + id, "sha256:" + id[7:27], id[7:19]}
+		p.must("image", "import", savedAs(t, evil, append(slices.Clone(means), "evil:1")...))
+		for _, ref := range append(means, "good:1") {
+			if got := p.does([]string{"--no-entrypoint", "--image", ref}, "/bin/probe", "cat", "/etc/mark"); got["cat /etc/mark"] != "value=good" {
+				t.Errorf("%s: %v", ref, got)
+			}
+		}
+		p.must("start", "dev")
+		if r := p.inside("dev", nil, "/bin/probe", "cat", "/etc/mark"); !strings.Contains(r.stdout, "value=good") {
+			t.Errorf("the kept sandbox has another image: %s%s", r.stdout, r.stderr)
+		}
+		p.must("stop", "dev")
+		if r := p.do("image", "import", "--name", "good:1@"+id, savedAs(t, evil)); r.exit != 125 || !strings.Contains(r.stderr, "--name") {
+			t.Errorf("by --name: exit %d %s", r.exit, r.stderr)
+		}
+	})
 	if got := p.imageRecords(); len(got) != 2 {
 		t.Errorf("on record: %q", got)
 	}
