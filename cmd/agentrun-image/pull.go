@@ -51,7 +51,7 @@ func pulled(ctx context.Context, o images.Order, want v1.Platform) (*picture, fu
 		return nil, nil, err
 	}
 	opts := []remote.Option{
-		remote.WithContext(ctx), remote.WithAuth(auth), remote.WithPlatform(want), remote.WithUserAgent(o.Agent),
+		remote.WithTransport(&wary{next: remote.DefaultTransport}), remote.WithContext(ctx), remote.WithAuth(auth), remote.WithPlatform(want), remote.WithUserAgent(o.Agent),
 	}
 	d, err := remote.Get(ref, opts...)
 	if err != nil {

@@ -582,13 +582,40 @@ func (s signer) sign(t testing.TB, digest string) v1.Image {
 	return signatureOf(t, statement, base64.StdEncoding.EncodeToString(text))
 }
 
+// indexed is the digest of the first manifest of an index.
+func indexed(t testing.TB, index v1.ImageIndex) string {
+	t.Helper()
+	m, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Manifests[0].Digest.String()
+}
+
 func sigTag(digest string) string { return strings.Replace(digest, ":", "-", 1) + ".sig" }
 
 // Where the node wants signatures, nothing else is pulled, imported or run.
 func TestThreatTakeoverUnsignedImages(t *testing.T) {
 	p := newPlace(t)
 	good, other := newSigner(t), newSigner(t)
-	host := aRegistry(t, nil)
+	var lie atomic.Pointer[[2]string] // digests of what it sends, and instead of what
+	var host string
+	host = aRegistry(t, func(w http.ResponseWriter, r *http.Request) bool {
+		send := lie.Load()
+		if send == nil || !strings.HasSuffix(r.URL.Path, "/manifests/"+send[1]) {
+			return false
+		}
+		resp, err := http.Get("http://" + host + strings.Replace(r.URL.Path, send[1], send[0], 1))
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		defer resp.Body.Close()
+		w.Header().Set("Content-Type", string(types.DockerManifestSchema1Signed))
+		w.Header().Set("Docker-Content-Digest", send[1])
+		_, _ = io.Copy(w, resp.Body)
+		return true
+	})
 	// Brought before anybody asked for signatures.
 	push(t, host+"/early:1", probePicture(t, "early"))
 	p.must("image", "pull", host+"/early:1")
@@ -648,6 +675,14 @@ func TestThreatTakeoverUnsignedImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	push(t, host+"/index:"+sigTag(h.String()), good.sign(t, h.String()))
+	// A manifest of schema 1, as the registry says, whose digest is what the registry says.
+	for _, ref := range []string{host + "/index:1", host + "/index@" + h.String()} {
+		lie.Store(&[2]string{push(t, host+"/index:evil", probePicture(t, "evil")).String(), indexed(t, index)})
+		if r := by("image", "pull", ref); r.exit != 125 || !strings.Contains(r.stderr, "does not match") {
+			t.Errorf("another manifest below an index: exit %d %s%s", r.exit, r.stdout, r.stderr)
+		}
+		lie.Store(nil)
+	}
 	if r := by("image", "pull", host+"/index:1"); r.exit != 0 {
 		t.Errorf("an index: exit %d %s", r.exit, r.stderr)
 	}
