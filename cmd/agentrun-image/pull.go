@@ -50,8 +50,9 @@ func pulled(ctx context.Context, o images.Order, want v1.Platform) (*picture, fu
 	if err != nil {
 		return nil, nil, err
 	}
+	by := &wary{next: remote.DefaultTransport}
 	opts := []remote.Option{
-		remote.WithTransport(&wary{next: remote.DefaultTransport}), remote.WithContext(ctx), remote.WithAuth(auth), remote.WithPlatform(want), remote.WithUserAgent(o.Agent),
+		remote.WithTransport(by), remote.WithContext(ctx), remote.WithAuth(auth), remote.WithPlatform(want), remote.WithUserAgent(o.Agent),
 	}
 	d, err := remote.Get(ref, opts...)
 	if err != nil {
@@ -66,7 +67,7 @@ func pulled(ctx context.Context, o images.Order, want v1.Platform) (*picture, fu
 	}
 	p := &picture{source: "registry", names: []string{o.Pull}}
 	p.signatures = func() ([]signed.Signature, error) { return signatures(ref.Context(), p.digests, opts) }
-	return p, func() {}, p.from(img, d.Digest.String())
+	return p, func() {}, p.from(img, d.Digest.String(), by)
 }
 
 // credentials are asked for, and certificates read, while helpers can be started and files be opened.
@@ -91,7 +92,7 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-func (p *picture) from(img v1.Image, asked string) error {
+func (p *picture) from(img v1.Image, asked string, by *wary) error {
 	own, err := img.Digest()
 	if err != nil {
 		return err
@@ -110,6 +111,9 @@ func (p *picture) from(img v1.Image, asked string) error {
 	if p.config, err = img.RawConfigFile(); err != nil {
 		return err
 	}
+	if len(manifest.Layers) > maxLayers {
+		return fmt.Errorf("it has %d layers, and %d are the most", len(manifest.Layers), maxLayers)
+	}
 	for n, l := range manifest.Layers {
 		// Such a layer would be fetched from wherever the image says, with what this machine reaches.
 		if len(l.URLs) > 0 {
@@ -119,7 +123,10 @@ func (p *picture) from(img v1.Image, asked string) error {
 		if err != nil {
 			return err
 		}
-		p.layers = append(p.layers, blob{l.Size, layer.Compressed})
+		p.layers = append(p.layers, blob{l.Size, func() (io.ReadCloser, error) {
+			by.layers.Store(true)
+			return layer.Compressed()
+		}})
 	}
 	return nil
 }

@@ -306,6 +306,36 @@ func TestThreatTakeoverHostileImages(t *testing.T) {
 			t.Errorf("exit %d, asked %v: %s", r.exit, asked.Load(), r.stderr)
 		}
 	})
+	t.Run("answers without an end", func(t *testing.T) {
+		p := newPlace(t)
+		const most = 64 << 20
+		descriptor := fmt.Sprintf(`{"mediaType": %q, "size": -1, "digest": "sha256:%064d"}`, types.OCIConfigJSON, 0)
+		for name, c := range map[string]struct{ manifest, forever string }{
+			"a configuration": {`{"schemaVersion": 2, "layers": [], "config": ` + descriptor + "}", "/blobs/"},
+			"a manifest":      {`{"schemaVersion": 2, "config": ` + descriptor + `, "layers": [{}` + strings.Repeat(",{}", 8<<20) + "]}", "/none/"},
+			"a greeting":      {"{}", "/v2/"},
+		} {
+			ref := aRegistry(t, func(w http.ResponseWriter, r *http.Request) bool {
+				switch {
+				case strings.Contains(r.URL.Path, c.forever):
+					for n, part := 0, make([]byte, 1<<20); n < most; n += len(part) {
+						if _, err := w.Write(part); err != nil {
+							break
+						}
+					}
+				case strings.Contains(r.URL.Path, "/manifests/"):
+					w.Header().Set("Content-Type", string(types.OCIManifestSchema1))
+					_, _ = io.WriteString(w, c.manifest)
+				default:
+					return false
+				}
+				return true
+			}) + "/endless:1"
+			if r := p.do("image", "pull", ref); r.exit != 125 || !strings.Contains(r.stderr, "more than 4194304 bytes") || len(p.stored()) > 0 {
+				t.Errorf("%s: exit %d %.300s", name, r.exit, r.stderr)
+			}
+		}
+	})
 	t.Run("names that are others' digests", func(t *testing.T) {
 		p := newPlace(t)
 		good, evil := probePicture(t, "good"), probePicture(t, "evil")
