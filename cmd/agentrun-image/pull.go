@@ -22,6 +22,7 @@ import (
 	"agentrun/images/signed"
 	"agentrun/internal/confine"
 	"agentrun/internal/hinted"
+	"agentrun/internal/upstream"
 )
 
 // pulled finds an image in a registry. What the registry sends is held to the digests that lead to it; credentials are those of
@@ -50,7 +51,7 @@ func pulled(ctx context.Context, o images.Order, want v1.Platform) (*picture, fu
 	if err != nil {
 		return nil, nil, err
 	}
-	by := &wary{next: remote.DefaultTransport}
+	by := newWary(registry)
 	opts := []remote.Option{
 		remote.WithTransport(by), remote.WithContext(ctx), remote.WithAuth(auth), remote.WithPlatform(want), remote.WithUserAgent(o.Agent),
 	}
@@ -180,6 +181,9 @@ func whole(open func() (io.ReadCloser, error), most int64) ([]byte, error) {
 }
 
 func registryError(err error) error {
+	if errors.Is(err, upstream.ErrAddress) {
+		return hinted.New(err, "a public registry leads to public addresses only; a mirror in a network of yours may lead there")
+	}
 	refused, ok := errors.AsType[*transport.Error](err)
 	if !ok {
 		return err

@@ -3,10 +3,22 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"agentrun/internal/upstream"
+	"agentrun/toolproxy/egress"
 )
 
 // wary is how a registry is asked, which may say anything. The library behind it holds what comes to digests, and leaves these to others:
@@ -14,13 +26,50 @@ import (
 //  1. Of a manifest of schema 1, by its own word, it believes the header that says which digest it has, also where an index has named
 //     another kind. So any manifest could be put below an index that somebody has signed, or pinned by its digest.
 //  2. It reads manifests of 100 MiB, of which lists of nothing become gigabytes, and a configuration without a size to its end.
+//  3. It follows redirects and realms to any name, whatever addresses that has, and to plain HTTP once the registry has led there; and
+//     it tells the registry what a server at the realm has answered, if that has a token in it.
 type wary struct {
-	next   http.RoundTripper
-	layers atomic.Bool // are read from now on, which are bounded by what they unpack to
+	next     http.RoundTripper
+	layers   atomic.Bool // are read from now on, which are bounded by what they unpack to
+	registry string      // its host
+	plain    bool        // it is asked without TLS, by the operator's word or on the loopback
+	place    atomic.Int32
+	proxies  sync.Map // hosts of the operator's
+	// Connect to addresses that are public, and to others too.
+	public, any func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// place of the registry, by where it was reached.
+const (
+	inside  = 1 // never at a public address
+	outside = 2
+)
+
+const connectTime = 30 * time.Second
+
+func newWary(of name.Registry) *wary {
+	registry := url.URL{Host: of.RegistryStr()}
+	w := &wary{registry: registry.Hostname(), plain: of.Scheme() == "http"}
+	w.public = upstream.New(upstream.Options{Timeout: connectTime}).DialContext
+	w.any = upstream.New(upstream.Options{Timeout: connectTime, AllowPrivate: true}).DialContext
+	t := remote.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is one
+	t.DialContext = w.dial
+	t.Proxy = func(r *http.Request) (*url.URL, error) {
+		proxy, err := http.ProxyFromEnvironment(r)
+		if proxy != nil {
+			w.proxies.Store(proxy.Hostname(), true)
+		}
+		return proxy, err
+	}
+	w.next = t
+	return w
 }
 
 // RoundTrip implements http.RoundTripper.
 func (w *wary) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && !w.plain {
+		return nil, fmt.Errorf("the registry leads to %.200s without TLS, which is not followed", r.URL.Redacted())
+	}
 	resp, err := w.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -30,6 +79,28 @@ func (w *wary) RoundTrip(r *http.Request) (*http.Response, error) {
 		resp.Body = &atMost{resp.Body, maxAnswer}
 	}
 	return resp, nil
+}
+
+// dial takes the registry, whom the operator has named, and the operator's proxies wherever they are. What the registry leads to is public,
+// unless it is itself in a network of the operator's: then its tokens and layers may be there too.
+func (w *wary) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	_, proxy := w.proxies.Load(host)
+	if host != w.registry && !proxy && w.place.Load() != inside {
+		return w.public(ctx, network, address)
+	}
+	conn, err := w.any(ctx, network, address)
+	if err == nil && host == w.registry {
+		if at, aerr := netip.ParseAddrPort(conn.RemoteAddr().String()); aerr == nil && egress.Classify(at.Addr().Unmap()) != egress.Public {
+			w.place.CompareAndSwap(0, inside)
+		} else {
+			w.place.Store(outside)
+		}
+	}
+	return conn, err
 }
 
 // maxAnswer bounds manifests, configurations, tokens and all else but layers. Registries take manifests of 4 MiB.
