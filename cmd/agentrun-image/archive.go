@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 
 	"agentrun/internal/hinted"
 )
@@ -63,14 +64,14 @@ func (a *archive) index() error {
 		if err != nil {
 			return err
 		}
-		name := path.Clean(h.Name)
+		name := strings.Clone(path.Clean(h.Name)) // the reader's may be a part of a header of 1 MiB, which would be kept with it
 		switch h.Typeflag {
 		case tar.TypeReg:
 			a.parts[name] = part{offset: at, size: h.Size}
 		case tar.TypeSymlink:
 			a.parts[name] = part{link: path.Join(path.Dir(name), h.Linkname)}
 		case tar.TypeLink:
-			a.parts[name] = part{link: path.Clean(h.Linkname)}
+			a.parts[name] = part{link: strings.Clone(path.Clean(h.Linkname))}
 		}
 	}
 }

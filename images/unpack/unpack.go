@@ -179,7 +179,7 @@ func (t *Tree) inside(unsafeName string) (string, error) {
 		}
 	}
 	if name := strings.Join(parts, "/"); len(parts) <= t.limits.Depth && len(name) < 4096 {
-		return name, nil
+		return strings.Clone(name), nil // the reader's may be a part of a header of 1 MiB, which would be kept with it
 	}
 	return "", hostile("it lies in more than %d folders, or has a path of 4096 bytes", t.limits.Depth)
 }

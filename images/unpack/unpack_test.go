@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -346,6 +347,35 @@ func TestLimits(t *testing.T) {
 	if _, err := unpacked(root, l, append(layer(), make([]byte, 1<<20)...)); !errors.Is(err, ErrLimit) {
 		t.Errorf("behind the end: got %v", err)
 	}
+}
+
+// What is kept of an entry is its name, and not the header that it came in.
+func TestNamesAloneAreKept(t *testing.T) {
+	var files []file
+	for n := range 64 {
+		files = append(files, file{name: fmt.Sprint("é", n), header: tar.Header{PAXRecords: map[string]string{"VENDOR.x": strings.Repeat("x", 1<<20-100)}}})
+	}
+	packed := layer(files...)
+	root, _ := place(t)
+	tr, err := Open(root, DefaultLimits(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	heap := func() int64 {
+		var m goruntime.MemStats
+		goruntime.GC()
+		goruntime.ReadMemStats(&m)
+		return int64(m.HeapAlloc) //nolint:gosec // below 2^63
+	}
+	before := heap()
+	if _, err := tr.Apply(bytes.NewReader(packed)); err != nil {
+		t.Fatal(err)
+	}
+	if more := heap() - before; more > 8<<20 {
+		t.Errorf("64 names keep %d bytes", more)
+	}
+	goruntime.KeepAlive(packed)
 }
 
 // Whatever an archive says, nothing outside of the root is touched, and inside there is only what an image may have.

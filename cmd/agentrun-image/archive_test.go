@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"testing"
+)
+
+// An archive's index keeps names, and no headers that they came in.
+func TestIndexIsBounded(t *testing.T) {
+	for title, c := range map[string]struct {
+		many       int
+		name, note string
+		want       string // of the error
+	}{
+		"short names, long headers": {64, "é", strings.Repeat("x", 1<<20-100), ""},
+	} {
+		t.Run(title, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.tar")
+			f, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			w := tar.NewWriter(f)
+			for n := range c.many {
+				h := &tar.Header{Name: fmt.Sprint(c.name, n), Typeflag: tar.TypeReg, Mode: 0o644}
+				if c.note != "" {
+					h.PAXRecords = map[string]string{"VENDOR.x": c.note}
+				}
+				if err := w.WriteHeader(h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before := heap()
+			a, err := openArchive(path)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q", err, c.want)
+			}
+			if err != nil {
+				return
+			}
+			if more := heap() - before; more > 8<<20 {
+				t.Errorf("%d names keep %d bytes", c.many, more)
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// heap is what is still in use.
+func heap() int64 {
+	var m goruntime.MemStats
+	goruntime.GC()
+	goruntime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) //nolint:gosec // below 2^63
+}
