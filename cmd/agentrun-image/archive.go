@@ -27,8 +27,11 @@ type part struct {
 	link         string
 }
 
-// maxParts bounds an archive: an image has some hundred files.
-const maxParts = 10_000
+// Bounds of an archive: an image has some hundred files. Names and links are kept, and each may have a mebibyte.
+const (
+	maxParts = 10_000
+	maxPaths = 4 << 20
+)
 
 func openArchive(name string) (files, error) {
 	f, err := os.Open(name) //nolint:gosec // the operator names it
@@ -48,7 +51,7 @@ func (a *archive) Close() error { return a.file.Close() }
 // index notes where each file lies. The reader of tars reads whole blocks and seeks over content, so that after a header the file
 // stands at the content.
 func (a *archive) index() error {
-	r := tar.NewReader(a.file)
+	r, paths := tar.NewReader(a.file), 0
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -59,6 +62,9 @@ func (a *archive) index() error {
 		}
 		if len(a.parts) >= maxParts {
 			return fmt.Errorf("it has more than %d files", maxParts)
+		}
+		if paths += len(h.Name) + len(h.Linkname); paths > maxPaths {
+			return fmt.Errorf("its names and links have more than %d bytes together", maxPaths)
 		}
 		at, err := a.file.Seek(0, io.SeekCurrent)
 		if err != nil {

@@ -12,13 +12,14 @@ import (
 	"testing"
 )
 
-// An archive's index keeps names, and no headers that they came in.
+// An archive's index keeps names, which are bounded together, and no headers that they came in.
 func TestIndexIsBounded(t *testing.T) {
 	for title, c := range map[string]struct {
 		many       int
 		name, note string
 		want       string // of the error
 	}{
+		"long names":                {8, strings.Repeat("n", 1<<20-100), "", "names and links have more than"},
 		"short names, long headers": {64, "é", strings.Repeat("x", 1<<20-100), ""},
 	} {
 		t.Run(title, func(t *testing.T) {
