@@ -4,12 +4,17 @@ package main
 
 import (
 	"archive/tar"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"agentrun/images/signed"
 )
 
 // An archive's index keeps names, which are bounded together, and no headers that they came in.
@@ -66,4 +71,30 @@ func heap() int64 {
 	goruntime.GC()
 	goruntime.ReadMemStats(&m)
 	return int64(m.HeapAlloc) //nolint:gosec // below 2^63
+}
+
+// A layout's signatures are as many as are looked at, whatever one manifest says there are.
+func TestSignaturesAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	blob := func(text string) string {
+		name := filepath.Join(dir, "blobs", "sha256", strings.TrimPrefix(digest([]byte(text)), "sha256:"))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		return digest([]byte(text))
+	}
+	layer := fmt.Sprintf(`{"mediaType": %q, "digest": %q}`, signed.MediaType, blob(strings.Repeat("s", maxStatement)))
+	manifest := fmt.Sprintf(`{"digest": %q, "annotations": {%q: "x.sig"}}`, blob(`{"layers": [`+layer+strings.Repeat(","+layer, 999)+`]}`), refName)
+	index, err := v1.ParseIndexManifest(strings.NewReader(`{"manifests": [` + manifest + strings.Repeat(","+manifest, 999) + `]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := openFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if all, err := signaturesIn(f, index); err != nil || len(all) != signed.Most {
+		t.Errorf("%d signatures, %v, want %d", len(all), err, signed.Most)
+	}
 }

@@ -140,10 +140,8 @@ func namesOf(d v1.Descriptor) (names []string) {
 }
 
 func signaturesIn(f files, index *v1.IndexManifest) (all []signed.Signature, err error) {
-	for _, d := range index.Manifests {
-		if !isSignature(d) || len(all) >= signed.Most {
-			continue
-		}
+	manifests := slices.DeleteFunc(slices.Clone(index.Manifests), func(d v1.Descriptor) bool { return !isSignature(d) })
+	for _, d := range manifests[:min(len(manifests), signed.Most)] {
 		text, err := blobText(f, d.Digest, maxIndex)
 		if err != nil {
 			return nil, err
@@ -153,7 +151,7 @@ func signaturesIn(f files, index *v1.IndexManifest) (all []signed.Signature, err
 			return nil, fmt.Errorf("manifest %s: %w", d.Digest, err)
 		}
 		for _, l := range m.Layers {
-			if l.MediaType != signed.MediaType {
+			if l.MediaType != signed.MediaType || len(all) >= signed.Most {
 				continue
 			}
 			statement, err := blobText(f, l.Digest, maxStatement)
