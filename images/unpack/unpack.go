@@ -65,6 +65,7 @@ type Tree struct {
 	paths   int64
 	dirs    map[string]folder
 	here    map[string]bool // what this layer has put there: its deletions spare that
+	deleted map[string]bool // what it has deleted: there is nothing else any more
 	below   *below
 }
 
@@ -90,7 +91,7 @@ func (t *Tree) Close() { unix.Close(t.root) }
 // Apply writes the next layer and returns the digest of the tar in it, as an image's configuration has it (diff_ids).
 func (t *Tree) Apply(packed io.Reader) (diffID string, err error) {
 	t.layer++
-	t.here = map[string]bool{}
+	t.here, t.deleted = map[string]bool{}, map[string]bool{}
 	plain, err := t.decompress(packed)
 	if err != nil {
 		return "", fmt.Errorf("layer %d: %w", t.layer, err)
@@ -411,11 +412,20 @@ func (t *Tree) delete(dir, base string) error {
 		return err
 	}
 	defer unix.Close(at)
+	// Twice is once: all that is there since is this layer's. To look through it each time would take days.
+	again := t.deleted[of]
+	t.deleted[of] = true
 	if base == opaque {
+		if again {
+			return nil
+		}
 		return t.empty(at, ".", dir, true)
 	}
 	if _, err := kind(at, gone); errors.Is(err, unix.ENOENT) {
 		return t.gone(name, of)
+	}
+	if again {
+		return nil
 	}
 	if err := t.remove(at, gone, name, true); err != nil {
 		return err

@@ -378,6 +378,30 @@ func TestNamesAloneAreKept(t *testing.T) {
 	goruntime.KeepAlive(packed)
 }
 
+// Deleting the same again and again takes no longer the more there is.
+func TestDeletionsOfTheSame(t *testing.T) {
+	const many = 10_000
+	files := []file{{name: "d/"}}
+	for n := range many {
+		files = append(files, file{name: fmt.Sprint("d/", n)})
+	}
+	for range many {
+		files = append(files, file{name: "d/.wh..wh..opq"}, file{name: ".wh.d"})
+	}
+	root, _ := place(t)
+	start := time.Now()
+	counts, err := unpacked(root, DefaultLimits(), layer(file{name: "d/lower", content: "x"}), layer(files...))
+	if err != nil || counts.Missing > 0 {
+		t.Fatalf("%+v, %v", counts, err)
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if names := tree(t, root); len(names) < many || strings.Contains(strings.Join(names, " "), "lower") {
+		t.Errorf("%d names", len(names))
+	}
+}
+
 // Whatever an archive says, nothing outside of the root is touched, and inside there is only what an image may have.
 func FuzzUnpack(f *testing.F) {
 	for _, l := range [][]byte{
