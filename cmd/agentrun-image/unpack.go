@@ -155,8 +155,8 @@ func (p *picture) unpack(o images.Order, want v1.Platform) (images.Result, error
 	if o.Key != "" {
 		i.SignedBy = images.Fingerprint(o.Key)
 	}
-	if text, err := json.Marshal(i.Config); err != nil || len(text) > maxKept {
-		return images.Result{}, fmt.Errorf("its environment and commands have %d bytes, and %d are the most", len(text), maxKept)
+	if text, err := json.Marshal(i); err != nil || len(text) > maxKept {
+		return images.Result{}, fmt.Errorf("its environment, commands and platform have %d bytes, and %d are the most", len(text), maxKept)
 	}
 	r.Image, r.Names, r.Chain = i, p.names, images.Chain(diffIDs)
 	return r, nil

@@ -306,6 +306,25 @@ func TestThreatTakeoverHostileImages(t *testing.T) {
 			t.Errorf("exit %d, asked %v: %s", r.exit, asked.Load(), r.stderr)
 		}
 	})
+	t.Run("a platform that can't be read again", func(t *testing.T) {
+		p := newPlace(t)
+		img := probePicture(t, "x")
+		c, err := img.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = c.DeepCopy()
+		c.Variant = strings.Repeat("v", 2<<20)
+		if img, err = mutate.ConfigFile(img, c); err != nil {
+			t.Fatal(err)
+		}
+		if r := p.do("image", "import", dockerSaved(t, map[string]v1.Image{"variant:1": img})); r.exit != 125 || !strings.Contains(r.stderr, "are the most") {
+			t.Errorf("exit %d %s", r.exit, r.stderr)
+		}
+		if list := p.images(); len(list) > 0 || len(p.stored()) > 0 {
+			t.Errorf("%+v, stored %v", list, p.stored())
+		}
+	})
 	t.Run("answers without an end", func(t *testing.T) {
 		p := newPlace(t)
 		const most = 64 << 20
