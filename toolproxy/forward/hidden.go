@@ -6,11 +6,12 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 
 	"agentrun/toolproxy/egress"
@@ -20,7 +21,7 @@ import (
 // headers must not hand the agent the secret (M-12). Each byte of it is covered by a star, so that no length
 // changes.
 //
-// Found are the secret as it is, in base64 (alone, or after its prefix), in URLs, in JSON and in hexadecimal.
+// Found are the secret as it is, in base64 (alone, or after its prefix), both in URLs and in JSON, and in hexadecimal.
 // A server that encodes or splits it otherwise gives it away: only servers that are trusted with the secret
 // should be given it.
 type hidden struct {
@@ -67,21 +68,62 @@ func spellings(secret, prefix string) [][]byte {
 			words = append(words, []byte(w))
 		}
 	}
-	add(secret)
+	forms := []string{secret}
 	for _, plain := range []string{secret, prefix + secret} {
 		// Without the end that depends on what follows, and so whatever follows.
 		whole := base64.RawStdEncoding.EncodeToString([]byte(plain))
-		add(whole[:len(plain)/3*4])
-		add(strings.NewReplacer("+", "-", "/", "_").Replace(whole[:len(plain)/3*4]))
+		whole = whole[:len(plain)/3*4]
+		forms = append(forms, whole, strings.NewReplacer("+", "-", "/", "_").Replace(whole))
 	}
-	add(url.QueryEscape(secret))
-	add(url.PathEscape(secret))
-	if quoted, err := json.Marshal(secret); err == nil {
-		add(string(quoted[1 : len(quoted)-1]))
+	for _, form := range forms {
+		if add(form); alphanumeric(form) {
+			continue
+		}
+		for _, escaped := range []string{url.QueryEscape(form), url.PathEscape(form)} {
+			add(escaped)
+			add(escapes.ReplaceAllStringFunc(escaped, strings.ToLower))
+		}
+		for _, way := range jsonWays {
+			add(way.of(form))
+		}
 	}
 	add(hex.EncodeToString([]byte(secret)))
 	add(strings.ToUpper(hex.EncodeToString([]byte(secret))))
 	return words
+}
+
+func alphanumeric(s string) bool {
+	return !strings.ContainsFunc(s, func(c rune) bool { return (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') })
+}
+
+var escapes = regexp.MustCompile("%[0-9A-F]{2}")
+
+// jsonWays are how encoders write a string: some escape more than has to be, for HTML's sake.
+var jsonWays = []jsonWay{
+	{"", ""},
+	{"/", `\%c`},           // PHP, Foundation
+	{"<>&", `\u%04x`},      // Go, Rails
+	{"<>&'", `\u%04x`},     // Django, Flask
+	{"<>&'=", `\u%04x`},    // Gson
+	{"<>&'+`\"", `\u%04X`}, // .NET
+}
+
+type jsonWay struct{ chars, escape string }
+
+func (w jsonWay) of(text string) string {
+	var b strings.Builder
+	for _, c := range text {
+		switch {
+		case strings.ContainsRune(w.chars, c):
+			fmt.Fprintf(&b, w.escape, c)
+		case c == '"', c == '\\':
+			b.WriteByte('\\')
+			fallthrough
+		default:
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
 }
 
 // cover replaces in place. Nil covers nothing.

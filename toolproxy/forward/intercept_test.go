@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,39 @@ func TestM8InterceptionNeedsNamesThatAgree(t *testing.T) {
 	w.minter = (*intercept.Minter)(nil)
 	resp, body := w.raw(t, "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n")
 	wantDenied(t, resp, body, 403, "tunnel_not_listed")
+}
+
+// What a server's encoder of JSON or URLs makes of a secret is found too, and of basic credentials.
+func TestM12SpellingsOfEncoders(t *testing.T) {
+	const secret = `a/b+c=d<e>f&g'h"i\~~~j~?>`
+	basic := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + secret))
+	if !strings.ContainsAny(basic, "/") || !strings.ContainsAny(basic, "+") {
+		t.Fatalf("%s has nothing to escape", basic)
+	}
+	h := &hidden{words: spellings(secret, "x-access-token:")}
+	for name, echoed := range map[string]string{
+		"as it is":        secret,
+		"PHP":             `a\/b+c=d<e>f&g'h\"i\\~~~j~?>`,
+		"Go":              `a/b+c=d\u003ce\u003ef\u0026g'h\"i\\~~~j~?\u003e`,
+		"Django":          `a/b+c=d\u003ce\u003ef\u0026g\u0027h\"i\\~~~j~?\u003e`,
+		"Gson":            `a/b+c\u003dd\u003ce\u003ef\u0026g\u0027h\"i\\~~~j~?\u003e`,
+		".NET":            `a/b\u002Bc=d\u003Ce\u003Ef\u0026g\u0027h\u0022i\\~~~j~?\u003E`,
+		"a URL":           url.QueryEscape(secret),
+		"a URL in .NET":   `a%2fb%2bc%3dd%3ce%3ef%26g%27h%22i%5c~~~j~%3f%3e`,
+		"basic":           basic,
+		"basic in PHP":    strings.ReplaceAll(basic, "/", `\/`),
+		"basic in .NET":   strings.ReplaceAll(basic, "+", `\u002B`),
+		"basic in a URL":  url.QueryEscape(basic),
+		"basic, 2f in it": strings.ReplaceAll(strings.ReplaceAll(basic, "/", "%2f"), "+", "%2b"),
+	} {
+		b := []byte(`{"Authorization":"` + echoed + `"}`)
+		h.cover(b)
+		// Left are the user's name, and the last group of base64, which depends on what follows it.
+		left := strings.TrimPrefix(string(b[len(`{"Authorization":"`):len(b)-len(`"}`)]), basic[:20])
+		if left = strings.TrimRight(strings.Trim(left, "*"), "=%3D"); len(left) > 2 {
+			t.Errorf("%s: %q of %q is left", name, left, echoed)
+		}
+	}
 }
 
 func FuzzHidden(f *testing.F) {
