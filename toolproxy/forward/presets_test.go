@@ -146,6 +146,8 @@ func TestPushCountsReferences(t *testing.T) {
 		"no hex":    {"zzzz", 0},
 		"too short": {"0003", 0},
 		"cut":       {"00ff" + old, 0},
+		"packed":    {"\x1f\x8b\x08\x00and so on", 0},
+		"signed":    {line("push-cert\x00 report-status") + line("certificate version 0.1") + "0000", 0},
 		"empty":     {"", 0},
 	} {
 		for _, size := range []int{1, 3, 1 << 20} {
@@ -155,6 +157,9 @@ func TestPushCountsReferences(t *testing.T) {
 			}
 			if got := p.refs.Load(); got != tt.want {
 				t.Errorf("%s by %d: got %d, want %d", name, size, got, tt.want)
+			}
+			if odd := strings.HasSuffix(p.String(), " that can't be read"); odd != slices.Contains([]string{"no hex", "too short", "packed", "signed"}, name) {
+				t.Errorf("%s by %d: %q", name, size, p.String())
 			}
 		}
 	}

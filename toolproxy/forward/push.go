@@ -3,6 +3,7 @@
 package forward
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,10 +14,11 @@ import (
 
 // push counts the references that a push over HTTP changes, for the record: what an agent has published is what people look for
 // first. It reads the list of commands at the beginning of the request (gitprotocol-pack(5), "Reference Update Request"), and nothing
-// of the objects behind it. It decides nothing.
+// of the objects behind it. It decides nothing. What it can't read, servers can: a list that is packed by gzip, or signed.
 type push struct {
 	repository string
 	refs       atomic.Int64
+	odd        atomic.Bool // there is more than refs
 
 	line []byte // begun and not yet whole
 	over bool
@@ -47,6 +49,9 @@ func (p *push) read(b []byte) {
 		size, err := strconv.ParseUint(string(p.line[:4]), 16, 16)
 		if err != nil || size <= 4 {
 			p.line, p.over = nil, true
+			if err != nil || size != 0 {
+				p.odd.Store(true)
+			}
 			return
 		}
 		if uint64(len(p.line)) < size {
@@ -54,6 +59,8 @@ func (p *push) read(b []byte) {
 		}
 		if isUpdate(p.line[4:size]) {
 			p.refs.Add(1)
+		} else if bytes.HasPrefix(p.line[4:size], []byte("push-cert")) {
+			p.odd.Store(true)
 		}
 		p.line = p.line[size:]
 	}
@@ -66,7 +73,12 @@ func isUpdate(line []byte) bool {
 
 // String is empty for what changes no reference, as git's first try is, by which it asks whether it may.
 func (p *push) String() string {
-	if p == nil || p.refs.Load() == 0 {
+	switch {
+	case p == nil:
+		return ""
+	case p.odd.Load():
+		return ", push to " + p.repository + " that can't be read"
+	case p.refs.Load() == 0:
 		return ""
 	}
 	return fmt.Sprintf(", push of %d refs to %s", p.refs.Load(), p.repository)
