@@ -82,7 +82,7 @@ func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *
 	if e := p.modelOf(g, r, found["model"]); e != nil {
 		return nil, e
 	}
-	if string(found["background"].raw) == "true" {
+	if raw := string(found["background"].raw); raw != "" && raw != "false" && raw != "null" { // "true" and 1 are true to some
 		// The reply would be made after this call's end, and be nobody's to count.
 		return nil, badArguments("background must be false: a reply is counted while it comes")
 	}
@@ -149,6 +149,12 @@ const mostTimes = 128
 // bound takes the smallest of what was asked and what the model may, and writes it over a larger one: the budget is
 // asked for that much. Where nothing was asked nothing is put in; a reply that goes far beyond is ended (meter).
 func (p *passing) bound(found map[string]member) *gate.Error {
+	for _, name := range slices.Concat(p.dialect.limits, p.dialect.times) {
+		// Google reads "128" and 1e2 as numbers too, and so do others: nothing would be counted of what they answer.
+		if m := found[name]; len(m.raw) > 0 && m.raw.Kind() != 'n' && string(m.raw) != "-1" && m.number() < 0 {
+			return badArguments("%s must be a whole number in plain digits, at most %d", name, maxSaid)
+		}
+	}
 	p.most = p.target.model.MaxTokens
 	for _, name := range p.dialect.limits {
 		m := found[name]

@@ -396,7 +396,17 @@ func TestM19TransparentRequestsSayOneThing(t *testing.T) {
 		{"/v1/messages", `{"model":"known"`, "bad_request"},
 		{"/v1/responses", `{"model":"known","background":true}`, "bad_arguments"},
 		{"/v1/responses", `{"model":"known","back_ground":true}`, "bad_arguments"},
+		{"/v1/responses", `{"model":"known","background":"true"}`, "bad_arguments"},
+		{"/v1/responses", `{"model":"known","background":1}`, "bad_arguments"},
 		{"/v1/chat/completions", `{"model":"known","n":1000}`, "bad_arguments"},
+		{"/v1/chat/completions", `{"model":"known","n":"1000"}`, "bad_arguments"},
+		{"/v1/chat/completions", `{"model":"known","n":1e3}`, "bad_arguments"},
+		{"/v1/chat/completions", `{"model":"known","n":1000.0}`, "bad_arguments"},
+		{"/v1/chat/completions", `{"model":"known","max_tokens":99999999999999999999}`, "bad_arguments"},
+		{"/v1/messages", `{"model":"known","max_tokens":-900}`, "bad_arguments"},
+		{"/v1/messages", `{"model":"known","max_tokens":[900000]}`, "bad_arguments"},
+		{"/v1beta/models/known:generateContent", `{"generationConfig":{"maxOutputTokens":"65536"}}`, "bad_arguments"},
+		{"/v1beta/models/known:generateContent", `{"generationConfig":{"candidateCount":8e0}}`, "bad_arguments"},
 		{"/v1/chat/completions", `{"model":"known","Model":"x"}`, "bad_request"},
 		{"/v1beta/models/known:generateContent", `{"generationConfig":{"maxOutputTokens":1},"generation_config":{"max_output_tokens":99999}}`, "bad_request"},
 		{"/v1beta/models/known:streamGenerateContent", `{}`, "bad_arguments"},
@@ -417,7 +427,7 @@ func TestM16TransparentNamesAndLimits(t *testing.T) {
 	w := wires()[1]
 	for _, row := range []struct{ asked, sent, body, want string }{
 		{"claude-new", "claude-new", `{"max_tokens": 7, "model" : "claude-new"}`, `{"max_tokens": 7, "model" : "claude-new"}`},
-		{"haiku", "claude-haiku-9", `{"x":[], "model" : "haiku" ,"max_tokens": 900.5}`, `{"x":[], "model" : "claude-haiku-9" ,"max_tokens": 900.5}`},
+		{"haiku", "claude-haiku-9", `{"x":[], "model" : "haiku" ,"max_tokens": null}`, `{"x":[], "model" : "claude-haiku-9" ,"max_tokens": null}`},
 		{"claude-cheap", "claude-haiku-9", `{"model":"claude-cheap","max_tokens":900}`, `{"model":"claude-haiku-9","max_tokens":50}`},
 		{"claude-new", "claude-new", `{"MAX_TOKENS":900,"model":"claude-new"}`, `{"MAX_TOKENS":100,"model":"claude-new"}`},
 	} {
