@@ -139,7 +139,7 @@ func (n *Node) RecordImage(c hypervisor.ImageChange) error {
 	return errors.Join(h.RecordImage(c), h.Close())
 }
 
-// maxImageResult bounds what the other program says.
+// maxImageResult bounds what the other program says: one that was taken over could say anything.
 const maxImageResult = images.MaxDelta + 1<<20
 
 // unpackBy has the program that reads strangers' archives carry out an order. It says itself what is wrong, and ends with this process.
@@ -156,7 +156,7 @@ func unpackBy(ctx context.Context, o images.Order, said io.Writer) (r images.Res
 	// The parent-death signal is that of the thread that forks.
 	thread.Throwaway(func() {
 		cmd := exec.CommandContext(ctx, path) //nolint:gosec // found where only root may write
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(order), &out, said
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(order), &atMost{&out, maxImageResult}, said
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if o.Owners { // as root: what it can't write, and reach, is up to it then (confine.Unpack)
 			cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
@@ -174,9 +174,6 @@ func unpackBy(ctx context.Context, o images.Order, said io.Writer) (r images.Res
 			err = hinted.New(err, "as root it takes CAP_SYS_ADMIN, for a mount namespace in which it can write nothing else; as an ordinary user it doesn't")
 		}
 		return r, err
-	}
-	if out.Len() > maxImageResult {
-		return r, fmt.Errorf("%s: an answer of %d bytes", images.Program, out.Len())
 	}
 	if err := read.Exactly(bytes.TrimSpace(out.Bytes()), &r); err != nil {
 		return r, fmt.Errorf("%s: %w", images.Program, err)

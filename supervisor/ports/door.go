@@ -67,7 +67,7 @@ type Options struct {
 	Raw  bool           // no token: bytes are passed as they are
 	// Shared says that others may be published at this address later: nothing of a page may stay in a browser.
 	Shared bool
-	Dial func(ctx context.Context) (*net.TCPConn, error)
+	Dial   func(ctx context.Context) (*net.TCPConn, error)
 	// Allow decides about each connection, and each request: OK, or why not.
 	Allow func(ctx context.Context) Code
 	// Record is told of each connection after its end. Its error closes the Door.
