@@ -1267,43 +1267,6 @@ func TestKillOutsideUnified(t *testing.T) {
 	})
 }
 
-// M-22: who moves itself into the v1 groups to have another born there is in them alone for an instant. A freeze waits for it.
-func TestFreezeMeetsABirth(t *testing.T) {
-	eachMode(t, func(t *testing.T) {
-		g := create(t, limits)
-		startCounter(t, g)
-		u, ok := g.unified()
-		if !ok || g.mode != Hybrid {
-			return // one tree: who has another born in it isn't in it
-		}
-		p, n := startCounter(t, g)
-		if err := writeFile(filepath.Join(u.mount, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- g.Freeze(within(t, ages(10*time.Second))) }()
-		for still := int64(0); still == 0; {
-			select {
-			case err := <-done:
-				t.Fatalf("it doesn't wait: %v", err)
-			default:
-			}
-			k, err := readKeys(filepath.Join(u.dir, "cgroup.events"), "frozen")
-			if err != nil {
-				t.Fatal(err)
-			}
-			still = k[0]
-		}
-		if err := writeFile(filepath.Join(u.dir, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		standsStill(t, n)
-	})
-}
-
 // M-22: a freeze that cannot be had ends at the deadline with the group running, and the group can still be killed.
 func TestFreezeDeadline(t *testing.T) {
 	eachKill(t, func(t *testing.T, noKill bool) {

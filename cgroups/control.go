@@ -72,29 +72,18 @@ func (g *Group) freeze(ctx context.Context) error {
 	if g.mode == V2 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, passing)
-	defer cancel()
-	var b backoff
-	for {
-		// What is frozen can't fork, so this is not racy for what it finds.
-		now, err := g.census()
-		if err != nil {
-			return err
-		}
-		if len(now.outside) == 0 {
-			g.frozen.Store(&now)
-			return nil
-		}
-		if err := b.wait(ctx); err != nil {
-			return fmt.Errorf("processes %v were moved out of the cgroup2 tree: kill the run, or write them back to %s: %w",
-				now.outside, filepath.Join(u.dir, "cgroup.procs"), err)
-		}
+	// On hybrid somebody may have moved a process out of the cgroup2 tree, which no agent can: then the group isn't frozen. What is frozen
+	// can't fork, so this check is not racy for what it finds.
+	now, err := g.census()
+	if err != nil {
+		return err
 	}
+	if len(now.outside) == 0 {
+		g.frozen.Store(&now)
+		return nil
+	}
+	return fmt.Errorf("processes %v were moved out of the cgroup2 tree: kill the run, or write them back to %s", now.outside, filepath.Join(u.dir, "cgroup.procs"))
 }
-
-// passing is how long on hybrid a freeze waits for processes that are in the v1 groups alone. What has others born in this group or in one
-// in it is there for some milliseconds (Birth); one that stays was moved out of the cgroup2 tree, which no agent can, and isn't frozen.
-const passing = time.Second
 
 // freezeV1 asks and reads back. A FREEZING that does not become FROZEN may be processes that wait for each other in an order that the v1
 // freezer cannot resolve, so now and then it lets them run (the kernel's advice in freezer-subsystem.rst: retry or thaw).
