@@ -50,6 +50,9 @@ func (l *tooManyWatches) look(used time.Duration, pids func() ([]int, error)) (s
 	if err != nil {
 		return "", err
 	}
+	if n := polled(all); n > mostPolled {
+		return fmt.Sprintf("descriptors that are polled: %d and more, at most %d", n, mostPolled), nil
+	}
 	var known []epoll
 	watches, timers := 0, 0
 	for _, pid := range all {

@@ -199,6 +199,30 @@ func TestEpollWatches(t *testing.T) {
 	})
 }
 
+// THREATS "the host's shared counters": who waits in poll(2) for a timer is gone through in its interrupt, in time that is in no run's account,
+// once for each time that it names it, and sleeps on where it waits for what a timer never has. A run that hoards them is ended; one that has a
+// server's goes on.
+func TestPolls(t *testing.T) {
+	for _, c := range []struct{ profile, try string }{
+		{"ring3", "polls 1 24 1024 20"}, {"strict", "polls 1 24 1024 20"}, {"ring2", "polls 3 4 4096 20"}, {"ring1", "polls 1 8 8192 20"},
+	} {
+		t.Run(c.profile, func(t *testing.T) {
+			needSandbox(t)
+			began := time.Now()
+			r := run(t, opts{profile: c.profile}, probeArgs(c.try)...)
+			r.want(t, 137, "policy")
+			if !strings.Contains(r.status.Reason, "descriptors that are polled") || time.Since(began) > 15*time.Second {
+				t.Errorf("ended after %v: %s", time.Since(began), r.status.Reason)
+			}
+		})
+	}
+	t.Run("in bounds", func(t *testing.T) {
+		if got := observe(t, opts{profile: "ring2"}, "polls 1 3 4096 4"); got == "0" {
+			t.Error("the timer never expired")
+		}
+	})
+}
+
 // THREATS "the host's shared counters": each record lock is memory of the kernel's that no cgroup is charged for, and no rlimit counts them. A run
 // that hoards them is ended; one that holds a thousand goes on. Locks that the supervisor couldn't count aren't there.
 func TestRecordLocks(t *testing.T) {

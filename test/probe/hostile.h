@@ -333,3 +333,50 @@ static long t_hostile(int argc, char **argv)
 			harms[i].once();
 	}
 }
+
+static struct pollfd polled[65536];
+static long polls;
+
+static void *poll_for_ever(void *timer)
+{
+	(void)timer;
+	poll(polled, (nfds_t)polls, -1);
+	return NULL;
+}
+
+// polls PROCESSES THREADS N SECONDS: all threads poll a timer N times for what it never has, so they sleep on when it expires, which it
+// does all the time, while nothing of ours runs. Answers how often.
+static long t_polls(int argc, char **argv)
+{
+	long processes = num(arg(argc, argv, 1, "1")), threads = num(arg(argc, argv, 2, "1")), n = 0;
+	int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+	struct itimerspec soon = {.it_value = {.tv_nsec = 100000}};
+	double end = now() + (double)num(arg(argc, argv, 4, "3"));
+	struct rlimit all;
+	if (getrlimit(RLIMIT_NOFILE, &all) == 0)
+		all.rlim_cur = all.rlim_max, setrlimit(RLIMIT_NOFILE, &all);
+	polls = num(arg(argc, argv, 3, "1"));
+	for (long i = 0; i < polls && i < 65536; i++)
+		polled[i] = (struct pollfd){.fd = timer, .events = POLLPRI};
+	for (long p = 1; p < processes; p++)
+		if (fork() == 0) {
+			processes = 0;
+			break;
+		}
+	pthread_attr_t small;
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 65536);
+	for (long i = 0; i < threads; i++) {
+		pthread_t t;
+		if ((errno = pthread_create(&t, &small, poll_for_ever, NULL)))
+			return -1;
+	}
+	if (!processes)
+		for (;;)
+			pause();
+	for (; now() < end; n++) {
+		timerfd_settime(timer, 0, &soon, NULL);
+		usleep(150);
+	}
+	return say("%ld", n);
+}
