@@ -1243,6 +1243,35 @@ func TestFreezeOutsideUnified(t *testing.T) {
 	})
 }
 
+// M-23: on hybrid a process that is in the other hierarchies to have a child born in the cgroup2 tree, and then ends, doesn't keep a group from
+// being frozen.
+func TestFreezeMeetsABirth(t *testing.T) {
+	eachMode(t, func(t *testing.T) {
+		g := create(t, limits)
+		_, n := startCounter(t, g)
+		p, _ := startCounter(t, g)
+		u, ok := g.unified()
+		if !ok || g.mode != Hybrid {
+			return
+		}
+		if err := writeFile(filepath.Join(u.mount, "cgroup.procs"), strconv.Itoa(p.pid())); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- await(t.Context(), "frozen", true, func() (bool, error) { return g.Frozen(), nil }) // the freeze is under way
+			_ = p.cmd.Process.Kill()
+		}()
+		if err := errors.Join(g.Freeze(within(t, ages(10*time.Second))), <-ended); err != nil {
+			t.Fatal(err)
+		}
+		standsStill(t, n)
+		if err := g.Thaw(within(t, ages(10*time.Second))); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // On hybrid a process that is only in the v1 groups isn't in the list that a kill begins with. It is killed and counted as the others.
 func TestKillOutsideUnified(t *testing.T) {
 	eachKill(t, func(t *testing.T, noKill bool) {

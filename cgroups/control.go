@@ -65,25 +65,32 @@ func (g *Group) freeze(ctx context.Context) error {
 	if err := writeFile(f, "1"); err != nil {
 		return err
 	}
-	// cgroup.freeze only echoes the request; "frozen" in cgroup.events is the fact (cgroup_update_frozen).
-	if err := g.awaitEvents(ctx, 1); err != nil {
-		return err
+	soon, cancel := context.WithTimeout(ctx, birthTime)
+	defer cancel()
+	for b := (backoff{}); ; {
+		// cgroup.freeze only echoes the request; "frozen" in cgroup.events is the fact (cgroup_update_frozen).
+		if err := g.awaitEvents(ctx, 1); err != nil || g.mode == V2 {
+			return err
+		}
+		// On hybrid somebody may have moved a process out of the cgroup2 tree, which no agent can: then the group isn't frozen. One that is
+		// about to have a child born in the group (Birth) isn't in that tree either, and ends when it has; an agent has such ones as often as
+		// it likes, by commands of tools. What is frozen can't fork, so this check is not racy for what it finds.
+		now, err := g.census()
+		if err != nil {
+			return err
+		}
+		if len(now.outside) == 0 {
+			g.frozen.Store(&now)
+			return nil
+		}
+		if b.wait(soon) != nil {
+			return fmt.Errorf("processes %v were moved out of the cgroup2 tree: kill the run, or write them back to %s", now.outside, filepath.Join(u.dir, "cgroup.procs"))
+		}
 	}
-	if g.mode == V2 {
-		return nil
-	}
-	// On hybrid somebody may have moved a process out of the cgroup2 tree, which no agent can: then the group isn't frozen. What is frozen
-	// can't fork, so this check is not racy for what it finds.
-	now, err := g.census()
-	if err != nil {
-		return err
-	}
-	if len(now.outside) == 0 {
-		g.frozen.Store(&now)
-		return nil
-	}
-	return fmt.Errorf("processes %v were moved out of the cgroup2 tree: kill the run, or write them back to %s", now.outside, filepath.Join(u.dir, "cgroup.procs"))
 }
+
+// birthTime is more than it takes from one's entry into the v1 hierarchies to the birth of its child.
+const birthTime = 250 * time.Millisecond
 
 // freezeV1 asks and reads back. A FREEZING that does not become FROZEN may be processes that wait for each other in an order that the v1
 // freezer cannot resolve, so now and then it lets them run (the kernel's advice in freezer-subsystem.rst: retry or thaw).
