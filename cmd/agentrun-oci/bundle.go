@@ -227,11 +227,6 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string, systemd bo
 		words = append(words, "-t")
 	}
 	words = append(words, "-i")
-	for _, kv := range c.Process.Env {
-		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM"}, name) {
-			words = append(words, "--env", kv)
-		}
-	}
 	for _, m := range c.Mounts {
 		if !bound(m) || owned(m.Destination) {
 			continue

@@ -175,7 +175,7 @@ func TestWords(t *testing.T) {
 	}
 	c.Mounts = append(c.Mounts, specs.Mount{Destination: "/data", Type: "bind", Source: dir})
 	words, err := request(dir, c, 2, []string{dir}, false)
-	want := "--ring 2 --rootfs " + dir + "/rootfs --cwd /srv -i --env A=b --bind " + dir + ":/data --memory 67108864 --cpus 0.500 --pids 20"
+	want := "--ring 2 --rootfs " + dir + "/rootfs --cwd /srv -i --bind " + dir + ":/data --memory 67108864 --cpus 0.500 --pids 20"
 	if got := strings.Join(words, " "); err != nil || got != want {
 		t.Errorf("%v\n%s\n%s", err, got, want)
 	}

@@ -389,12 +389,7 @@ func (r *runtime) exec(c *cli.Context) error {
 	if len(p.Args) == 0 {
 		return errors.New("which command?")
 	}
-	words := []string{"exec", "--in", k.name()}
-	for _, kv := range p.Env {
-		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM"}, name) {
-			words = append(words, "--env", kv)
-		}
-	}
+	words := []string{"exec", "--in", k.name(), "--env-fd", "3"}
 	if p.Cwd != "" && !owned(p.Cwd) {
 		words = append(words, "--cwd", p.Cwd)
 	}
@@ -419,7 +414,13 @@ func (r *runtime) exec(c *cli.Context) error {
 		words = append(words, "-t")
 	}
 	cmd.Args = slices.Concat(cmd.Args, words, []string{"--"}, p.Args)
-	if err := cmd.Start(); err != nil {
+	tell, err := passed(cmd, p.Env)
+	if err != nil {
+		return err
+	}
+	err = cmd.Start()
+	tell()
+	if err != nil {
 		return err
 	}
 	if at := c.String("pid-file"); at != "" {

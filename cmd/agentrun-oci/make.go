@@ -37,7 +37,7 @@ func keep(at string, v any) error {
 
 // make starts the run's supervisor in the container's network namespace, and waits until it is held.
 func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []string) (err error) {
-	words = slices.Concat([]string{"exec", "--no-daemon", "--name", k.name(), "--hold", k.socket(), "--hold-for", "3", "--status-file", k.account()}, words, []string{"--"}, spec.Process.Args)
+	words = slices.Concat([]string{"exec", "--no-daemon", "--name", k.name(), "--hold", k.socket(), "--hold-for", "3", "--env-fd", "4", "--status-file", k.account()}, words, []string{"--"}, spec.Process.Args)
 	words = append([]string{r.program}, words...)
 	if r.systemd {
 		if words, err = scoped(spec.Linux.CgroupsPath, words); err != nil {
@@ -58,7 +58,12 @@ func (r *runtime) make(c *cli.Context, k *container, spec *specs.Spec, words []s
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 		cmd.SysProcAttr.Setctty = true
 	}
+	tell, err := passed(cmd, spec.Process.Env)
+	if err != nil {
+		return err
+	}
 	knows, err := k.begin(cmd, spec)
+	go tell()
 	if err != nil {
 		return err
 	}
@@ -96,7 +101,7 @@ func (k *container) begin(cmd *exec.Cmd, spec *specs.Spec) (knows *os.File, err 
 		return nil, err
 	}
 	defer known.Close()
-	cmd.ExtraFiles = []*os.File{known}
+	cmd.ExtraFiles = append([]*os.File{known}, cmd.ExtraFiles...)
 	if err := inNetwork(spec, cmd.Start); err != nil {
 		knows.Close()
 		return nil, err
@@ -105,6 +110,34 @@ func (k *container) begin(cmd *exec.Cmd, spec *specs.Spec) (knows *os.File, err 
 	k.ended = ended
 	go func() { ended <- cmd.Wait() }()
 	return knows, nil
+}
+
+// passed adds a descriptor by which a command is told a process' variables, and the function that tells them when it has been started. In a
+// command line each user of the host may read them (proc_pid_cmdline(5)), and that of a scope is in systemd's journal.
+func passed(cmd *exec.Cmd, env []string) (tell func(), err error) {
+	if slices.ContainsFunc(env, func(kv string) bool { return strings.Contains(kv, "\x00") }) {
+		return nil, errors.New("process.env: a variable has a zero byte")
+	}
+	from, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.ExtraFiles = append(cmd.ExtraFiles, from)
+	return func() {
+		from.Close()
+		_, _ = io.WriteString(to, strings.Join(variables(env), "\x00")) // one that doesn't listen says why itself
+		to.Close()
+	}, nil
+}
+
+// variables are those of a process that count.
+func variables(env []string) (list []string) {
+	for _, kv := range env {
+		if name, _, ok := strings.Cut(kv, "="); ok && !slices.Contains([]string{"HOME", "TERM"}, name) {
+			list = append(list, kv)
+		}
+	}
+	return list
 }
 
 // made tells what has been made: the hooks, the folder, the engine, and last the process itself, which ends if nobody comes so far.

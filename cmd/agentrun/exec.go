@@ -3,6 +3,12 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
 	"github.com/urfave/cli/v2"
 
 	"agentrun/supervisor"
@@ -39,6 +45,14 @@ func execAction(g *global, c *cli.Context) error {
 		return joinAction(g, c)
 	}
 	r := requestOf(g.caller, c)
+	if g.served && c.IsSet(envFD) {
+		return errors.New("--env-fd: agentrun-oci's, of a run in a process of its own (--no-daemon)")
+	}
+	env, err := passedEnv(c)
+	if err != nil {
+		return err
+	}
+	r.Env = append(r.Env, env...)
 	if err := checkDetach(r); err != nil {
 		return err
 	}
@@ -90,9 +104,37 @@ func execFlags() []cli.Flag {
 		&cli.IntFlag{Name: "hold-for", Hidden: true},
 		&cli.StringFlag{Name: "bundle-config", Hidden: true},
 		&cli.StringFlag{Name: "cgroup-above", Hidden: true},
+		&cli.IntFlag{Name: envFD, Hidden: true},
 		&cli.StringFlag{Name: "pull", Usage: "with --image: `missing` pulls one that isn't there first", DefaultText: "never"},
 		&cli.BoolFlag{Name: "no-daemon", Usage: "run alone, even if a daemon listens"},
 		&cli.StringFlag{Name: "idle-pause", Usage: "with -d: pause the run when it has done next to nothing for `TIME`, 1s or more; exec --in, cp and signal let it go on", DefaultText: "never"},
 		&cli.DurationFlag{Name: "quarantine-timeout", Usage: "kill the run when its agent has been in quarantine for `TIME`", DefaultText: "never"},
 	)...)
+}
+
+const (
+	envFD  = "env-fd"
+	maxEnv = 4 << 20 // as much as a bundle has
+)
+
+// passedEnv are the variables that agentrun-oci passes by a descriptor, with a zero byte between them: whoever chose them didn't choose that
+// they stand in a command line, which each user of the host may read (proc_pid_cmdline(5)).
+func passedEnv(c *cli.Context) ([]string, error) {
+	fd := c.Int(envFD)
+	if fd <= 2 {
+		return nil, nil
+	}
+	f := os.NewFile(uintptr(fd), envFD) //nolint:gosec // a descriptor
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxEnv+1))
+	if err == nil && len(text) > maxEnv {
+		err = fmt.Errorf("more than %d bytes", maxEnv)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", envFD, err)
+	}
+	if len(text) == 0 {
+		return nil, nil
+	}
+	return strings.Split(string(text), "\x00"), nil
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // joinFlags are those of exec that mean something with --in: the run has all else already.
-var joinFlags = []string{"in", "t", "tty", "d", "detach", "i", "interactive", "env", "cwd", "timeout", "memory", "cpus", "pids", "no-daemon"}
+var joinFlags = []string{"in", "t", "tty", "d", "detach", "i", "interactive", "env", "cwd", "timeout", "memory", "cpus", "pids", "no-daemon", envFD}
 
 // join is exec --in: a further command in a live run.
 func (l *liveVerbs) join(c *cli.Context) error {
@@ -31,8 +31,12 @@ func (l *liveVerbs) join(c *cli.Context) error {
 			return usagef(example, "--%s: with --in the run has its own", name)
 		}
 	}
+	env, err := passedEnv(c)
+	if err != nil {
+		return err
+	}
 	ask := control.ExecRequest{
-		Command: c.Args().Slice(), Env: c.StringSlice("env"), Cwd: c.String("cwd"), TTY: c.Bool("t"), Detach: c.Bool("d"),
+		Command: c.Args().Slice(), Env: append(c.StringSlice("env"), env...), Cwd: c.String("cwd"), TTY: c.Bool("t"), Detach: c.Bool("d"),
 	}
 	switch {
 	case c.String("in") == "" || len(c.String("in")) > maxRef:
@@ -50,7 +54,6 @@ func (l *liveVerbs) join(c *cli.Context) error {
 		ask.Timeout = time.Duration(limit)
 	}
 	if c.IsSet("cpus") || c.IsSet("memory") || c.IsSet("pids") {
-		var err error
 		if ask.Limits, err = newLimits(c); err != nil {
 			return err
 		}

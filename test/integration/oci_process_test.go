@@ -3,7 +3,10 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -94,6 +97,54 @@ func TestOCIProcess(t *testing.T) {
 	got := e.good("exec", "box", "/bin/sh", "-c", limits)
 	if line(got, "oom") != "700" || line(got, "name") != "build-7" || line(got, "Max open files") != "100 200 files" {
 		t.Errorf("a further command: %s", got)
+	}
+	e.good("delete", "--force", "box")
+	noAgents(t)
+}
+
+// THREATS "engines and images": a container's variables, secrets among them, and those of a further command stand in no command line, which
+// each user of the host may read.
+func TestOCIVariablesStayHidden(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	const first, second = "first-4b0c8f7a", "second-4b0c8f7a"
+	e.good("create", "--bundle", e.changed(func(_, p map[string]any) {
+		p["env"] = []string{"PATH=/bin", "TOKEN=" + first, "LINES=1\n2", "BIG=" + strings.Repeat("x", 100<<10), "HOME=/root"}
+	}, "/bin/sh", "-c", `echo "$TOKEN $LINES ${#BIG} $HOME" >/tmp/sandbox/said; exec sleep 1000`), "box")
+	t.Cleanup(func() { e.oci("delete", "--force", "box") })
+	e.good("start", "box")
+	eventually(t, hang(), "it has all of them, and a home of its own", func() bool {
+		return e.oci("exec", "box", "/bin/cat", "/tmp/sandbox/said").stdout == first+" 1\n2 102400 /tmp/sandbox/home\n"
+	})
+	process := func(command ...string) string {
+		text, err := json.Marshal(object{"args": command, "cwd": "/", "env": []string{"PATH=/bin", "TOKEN=" + second}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(t.TempDir(), "process.json")
+		write(t, at, string(text), 0o600)
+		return at
+	}
+	e.good("exec", "--detach", "--process", process("/bin/sleep", "1000"), "box")
+	if got := e.good("exec", "--process", process("/bin/sh", "-c", "echo $TOKEN"), "box"); got != second+"\n" {
+		t.Errorf("a further command has %q", got)
+	}
+	if got := e.good("exec", "--env", "TOKEN=third", "box", "/bin/sh", "-c", "echo $TOKEN"); got != "third\n" {
+		t.Errorf("a further command of flags has %q", got)
+	}
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range lines {
+		text, _ := os.ReadFile(at) // of one that has ended, nothing
+		if line := string(text); strings.Contains(line, first) || strings.Contains(line, second) {
+			t.Errorf("any user reads in %s: %q", at, line)
+		}
+	}
+	for name, env := range map[string]string{"zero byte": "A=1\x00B=2"} {
+		if r := e.oci("create", "--bundle", e.changed(func(_, p map[string]any) { p["env"] = []string{env} }, "/bin/true"), "bad"); r.exit == 0 || !strings.Contains(r.stderr, name) {
+			t.Errorf("%s: exit %d %s", name, r.exit, r.stderr)
+		}
 	}
 	e.good("delete", "--force", "box")
 	noAgents(t)
