@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Begin is what is said on the socket of a run that is held, and Begun what is answered when its agent has been executed. Without an answer
-// the connection ends with the run.
+// Begin is what is said on the socket of a run that is held, and Begun with the run's id and a line's end what is answered when its agent has
+// been executed. Without an answer the connection ends with the run.
 const (
 	Begin = "begin\n"
-	Begun = "begun\n"
+	Begun = "begun "
 )
 
 // sayTime is for whoever connects to say what it wants.
@@ -80,7 +80,7 @@ func (s *run) hold() error {
 // begun answers whoever has started it.
 func (s *run) begun() {
 	if s.starts != nil {
-		_, _ = s.starts.Write([]byte(Begun)) // who doesn't listen any more needn't know
+		_, _ = s.starts.Write([]byte(Begun + s.plan.ID + "\n")) // who doesn't listen any more needn't know
 		s.starts.Close()
 	}
 }

@@ -29,7 +29,7 @@ import (
 // As package supervisor has them (Begin, Begun).
 const (
 	begin = "begin\n"
-	begun = "begun\n"
+	begun = "begun "
 )
 
 const (
@@ -139,10 +139,16 @@ func (r *runtime) start(_ context.Context, k *container) error {
 	if _, err := io.WriteString(conn, begin); err != nil {
 		return err
 	}
-	if said, _ := io.ReadAll(io.LimitReader(conn, maxBundle)); string(said) != begun {
+	said, _ := io.ReadAll(io.LimitReader(conn, maxBundle))
+	id, ok := strings.CutPrefix(string(said), begun)
+	if !ok {
 		for end := time.Now().Add(answerTime); k.alive() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		}
 		return k.refusal(errors.New("its supervisor has ended"))
+	}
+	k.Run = strings.TrimSpace(id)
+	if err := k.save(); err != nil {
+		return err
 	}
 	return k.hooks(spec, "poststart")
 }
@@ -205,7 +211,7 @@ func (r *runtime) frozen(ctx context.Context, k *container) bool {
 	var s struct {
 		State string `json:"state"`
 	}
-	text, err := r.ask(ctx, "inspect", "--json", k.name())
+	text, err := r.ask(ctx, "inspect", "--json", k.ref())
 	return err == nil && json.Unmarshal(text, &s) == nil && (s.State == "frozen" || s.State == "paused")
 }
 
@@ -228,7 +234,7 @@ func (r *runtime) turn(ctx context.Context, k *container, verb string, stopped b
 	if k.Pod {
 		return errPod
 	}
-	if _, err := r.ask(ctx, verb, k.name()); err != nil {
+	if _, err := r.ask(ctx, verb, k.ref()); err != nil {
 		return err
 	}
 	k.Stopped = stopped
@@ -279,7 +285,7 @@ func (r *runtime) kill(c *cli.Context) error {
 	case sig == int(unix.SIGCONT):
 		err = nil // a pause isn't ended by it, and a process that runs goes on
 	default:
-		_, err = r.ask(c.Context, "signal", k.name(), "--signal", strconv.Itoa(sig))
+		_, err = r.ask(c.Context, "signal", k.ref(), "--signal", strconv.Itoa(sig))
 	}
 	if err != nil && !k.alive() { // it has ended meanwhile
 		return fmt.Errorf("container %s: %w", k.ID, errStopped)
@@ -314,7 +320,7 @@ func (r *runtime) end(ctx context.Context, k *container) error {
 	case k.Pod:
 		err = unix.Kill(k.PID, unix.SIGKILL)
 	case k.Begun:
-		_, err = r.ask(ctx, "kill", k.name(), "--reason", "the container engine")
+		_, err = r.ask(ctx, "kill", k.ref(), "--reason", "the container engine")
 	default:
 		err = unix.Kill(k.PID, unix.SIGTERM) // it waits, and has no process
 	}
@@ -389,7 +395,7 @@ func (r *runtime) exec(c *cli.Context) error {
 	if len(p.Args) == 0 {
 		return errors.New("which command?")
 	}
-	words := []string{"exec", "--in", k.name(), "--env-fd", "3"}
+	words := []string{"exec", "--in", k.ref(), "--env-fd", "3"}
 	if p.Cwd != "" && !owned(p.Cwd) {
 		words = append(words, "--cwd", p.Cwd)
 	}
@@ -461,7 +467,7 @@ func (r *runtime) processes(ctx context.Context, k *container) (pids []int, err 
 	if k.Pod {
 		return []int{k.PID}, nil // containerd asks after a restart
 	}
-	text, err := r.ask(ctx, "inspect", "--json", k.name())
+	text, err := r.ask(ctx, "inspect", "--json", k.ref())
 	if err != nil {
 		return nil, err
 	}
@@ -502,7 +508,7 @@ func (r *runtime) update(c *cli.Context) error {
 	if len(words) == 0 {
 		return nil
 	}
-	_, err = r.ask(c.Context, append([]string{"update", k.name()}, words...)...)
+	_, err = r.ask(c.Context, append([]string{"update", k.ref()}, words...)...)
 	return err
 }
 
@@ -523,7 +529,7 @@ func (r *runtime) events(c *cli.Context) error {
 		return fmt.Errorf("container %s is stopped", k.ID)
 	}
 	for k.alive() {
-		text, err := r.ask(c.Context, "inspect", "--json", k.name())
+		text, err := r.ask(c.Context, "inspect", "--json", k.ref())
 		if !k.alive() {
 			break
 		}

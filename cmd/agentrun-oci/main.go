@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -173,6 +174,7 @@ type container struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Ring        int               `json:"ring"`
 	Begun       bool              `json:"begun"`
+	Run         string            `json:"run,omitempty"`     // its id, once it has begun
 	Pod         bool              `json:"pod,omitempty"`     // it holds a pod's place, and is no run
 	Stopped     bool              `json:"stopped,omitempty"` // by SIGSTOP, until SIGCONT
 
@@ -223,6 +225,10 @@ func (k *container) name() string {
 	}
 	return name
 }
+
+// ref is what verbs find the run by. Another engine, or another of its namespaces, may have a container of the same id, and so a run of the
+// same name.
+func (k *container) ref() string { return cmp.Or(k.Run, k.name()) }
 
 // alive tells whether the supervisor is there.
 func (k *container) alive() bool { return k.PID > 0 && startOf(k.PID) == k.Start }

@@ -241,6 +241,37 @@ func TestOCINamesAreOwn(t *testing.T) {
 		}
 		e.good("delete", "--force", pair[1])
 	}
+	t.Run("of another engine", func(t *testing.T) {
+		other := e
+		other.root = t.TempDir()
+		for _, of := range []ociHost{e, other} {
+			of.good("create", "--bundle", of.bundle(nil, "/bin/sleep", "1000"), "web")
+			t.Cleanup(func() { of.oci("delete", "--force", "web") })
+			of.good("start", "web")
+		}
+		eventually(t, hang(), "both run", func() bool { return len(asked[[]box](e.place, "ps")) == 2 })
+		e.good("exec", "web", "/bin/true")
+		e.good("pause", "web")
+		if one, two := e.status("web").Status, other.status("web").Status; one != "paused" || two != "running" {
+			t.Errorf("one was paused: it is %s, the other %s", one, two)
+		}
+		began := time.Now()
+		e.good("kill", "web", "KILL")
+		if took := time.Since(began); e.status("web").Status != "stopped" || other.status("web").Status != "running" || took > 4*time.Second {
+			t.Errorf("one was killed: after %v it is %s, the other %s", took, e.status("web").Status, other.status("web").Status)
+		}
+		for _, words := range [][]string{{"pause", "web"}, {"resume", "web"}, {"ps", "web"}, {"update", "web"}} {
+			if words[0] == "update" {
+				at := filepath.Join(t.TempDir(), "resources")
+				write(t, at, `{"pids":{"limit":2}}`, 0o600)
+				words = append([]string{"update", "--resources", at}, words[1:]...)
+			}
+			if r := e.oci(words...); r.exit == 0 && words[0] != "ps" || r.stdout != "" || other.status("web").Status != "running" {
+				t.Errorf("%v of one that has ended: exit %d %s, the other is %s", words, r.exit, r.stdout, other.status("web").Status)
+			}
+		}
+		other.good("delete", "--force", "web")
+	})
 }
 
 // THREATS "engines and images": what a bundle demands beyond its ring is refused by name, and nothing is started.
