@@ -209,20 +209,11 @@ func (f Folder) Load(name string) (s Sandbox, err error) {
 
 // Change loads a sandbox, has change alter it, and saves it; others that do so wait. An error of change leaves it as it was.
 func (f Folder) Change(name string, change func(*Sandbox) error) (s Sandbox, err error) {
-	if err := CheckName(name); err != nil {
-		return s, err
-	}
-	dir, err := os.Open(f.Of(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, ErrNone
-	}
+	turn, err := f.turn(name)
 	if err != nil {
 		return s, err
 	}
-	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return s, os.NewSyscallError("flock", err)
-	}
+	defer turn.Close()
 	if s, err = f.Load(name); err != nil {
 		return s, err
 	}
@@ -230,6 +221,38 @@ func (f Folder) Change(name string, change func(*Sandbox) error) (s Sandbox, err
 		return s, err
 	}
 	return s, f.save(s)
+}
+
+// turn waits for whoever alters what is known of a sandbox, or takes its name away: what it was told meanwhile would be lost, or written
+// into another sandbox that has the name by then.
+func (f Folder) turn(name string) (*os.File, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	for {
+		dir, err := os.Open(f.Of(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, ErrNone
+		}
+		if err != nil {
+			return nil, err
+		}
+		err = os.NewSyscallError("flock", unix.Flock(int(dir.Fd()), unix.LOCK_EX))
+		var mine, there os.FileInfo
+		if err == nil {
+			mine, err = dir.Stat()
+		}
+		if err == nil {
+			there, err = os.Lstat(f.Of(name))
+		}
+		if err == nil && os.SameFile(mine, there) {
+			return dir, nil
+		}
+		dir.Close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
 }
 
 // take holds a sandbox.
@@ -343,12 +366,30 @@ func (f Folder) names() (names []string) {
 
 // Remove deletes a sandbox that isn't running, with all that it keeps: first what makes it one.
 func (f Folder) Remove(name string) error {
-	s, err := f.Load(name)
-	if err != nil {
+	return f.removeIf(name, func(Sandbox) bool { return true })
+}
+
+// errMeanwhile is a sandbox that has become another than the one to be removed.
+var errMeanwhile = fmt.Errorf("it was changed meanwhile: %w", ErrBusy)
+
+func (f Folder) removeIf(name string, meant func(Sandbox) bool) error {
+	if _, err := f.Load(name); err != nil {
 		return err
 	}
-	return f.remove(s.Name, func() error {
-		if err := os.Remove(f.about(name)); err != nil {
+	return f.remove(name, func() error {
+		turn, err := f.turn(name)
+		if err != nil {
+			return err
+		}
+		defer turn.Close()
+		s, err := f.Load(name)
+		if err == nil && !meant(s) {
+			err = errMeanwhile
+		}
+		if err == nil {
+			err = os.Remove(f.about(name))
+		}
+		if err != nil {
 			return err
 		}
 		return sync(f.Of(name))
@@ -396,6 +437,11 @@ func (f Folder) Rename(from, to string) error {
 		return err
 	}
 	defer lock.Close()
+	turn, err := f.turn(from)
+	if err != nil {
+		return err
+	}
+	defer turn.Close()
 	if err := fault.At("sandbox/rename"); err != nil {
 		return err
 	}
@@ -409,6 +455,8 @@ func (f Folder) Rename(from, to string) error {
 	return sync(f.dir())
 }
 
+func (s Sandbox) over(now time.Time) bool { return !s.Until.IsZero() && now.After(s.Until) }
+
 // Sweep removes sandboxes whose time is over and that don't run, and half ones, and returns their names.
 func (f Folder) Sweep(now time.Time) (removed []string, err error) {
 	for _, name := range f.names() {
@@ -416,8 +464,8 @@ func (f Folder) Sweep(now time.Time) (removed []string, err error) {
 		switch {
 		case errors.Is(rerr, ErrNone):
 			rerr = f.sweep(name)
-		case rerr == nil && !s.Until.IsZero() && now.After(s.Until):
-			if rerr = f.Remove(name); rerr == nil {
+		case rerr == nil && s.over(now):
+			if rerr = f.removeIf(name, func(s Sandbox) bool { return s.over(now) }); rerr == nil { // keep may have said more
 				removed = append(removed, name)
 			}
 		}

@@ -137,6 +137,49 @@ func TestSweepRemovesWhatIsOver(t *testing.T) {
 	}
 }
 
+// THREATS "joining and keeping": what somebody says of a sandbox is said of that one, whoever removes or renames it meanwhile; and a sandbox that
+// is to be kept longer isn't removed by a gc that has just read the opposite.
+func TestChangeIsOfOneSandbox(t *testing.T) {
+	for what, other := range map[string]func(t *testing.T, f Folder) error{
+		"removed": func(_ *testing.T, f Folder) error { return f.Remove("a") },
+		"renamed": func(t *testing.T, f Folder) error {
+			return errors.Join(f.Rename("a", "b"), f.Create(t.Context(), Sandbox{Name: "a", Restart: RestartNo}, whole))
+		},
+		"swept": func(_ *testing.T, f Folder) error { _, err := f.Sweep(time.Now()); return err },
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := folder(t, "a")
+			if _, err := f.Change("a", func(s *Sandbox) error { s.Until = time.Now().Add(-time.Second); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			kept, err := f.Change("a", func(s *Sandbox) error {
+				go func() { done <- other(t, f) }()
+				select {
+				case err := <-done: // it didn't wait
+					done <- err
+				case <-time.After(100 * time.Millisecond):
+				}
+				s.Until, s.Run = time.Time{}, "mine"
+				return nil
+			})
+			if err := errors.Join(err, <-done); err != nil {
+				t.Fatal(err)
+			}
+			has := func(name string) bool {
+				s, err := f.Load(name)
+				return err == nil && s.Layer == kept.Layer && s.Run == "mine"
+			}
+			want := map[string]string{"renamed": "b", "swept": "a"}[what]
+			for _, name := range []string{"a", "b"} {
+				if has(name) != (name == want) {
+					t.Errorf("%s has what was said: %t", name, has(name))
+				}
+			}
+		})
+	}
+}
+
 func TestQuota(t *testing.T) {
 	f := folder(t, "a")
 	files := homeOf(t, f, "a")
