@@ -106,6 +106,12 @@ func TestOffersOfPods(t *testing.T) {
 			t.Errorf("%s is taken", bad)
 		}
 	}
+	if err := errors.Join(os.WriteFile(file, []byte("/srv"), 0o600), os.Chmod(file, 0o662)); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := offersIn(file, ""); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("by others' word: %q, %v", list, err)
+	}
 }
 
 // THREATS "engines and images": what a root's content says leads nowhere when mount points are made in it.

@@ -28,9 +28,11 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"agentrun/internal/ending"
 	"agentrun/internal/hinted"
+	"agentrun/internal/read"
 	"agentrun/internal/sibling"
 )
 
@@ -142,6 +144,11 @@ func (r *runtime) begin(c *cli.Context) (err error) {
 			return err
 		}
 		r.log = f
+	}
+	// What lies there says which processes are signalled and which hooks are run.
+	var st unix.Stat_t
+	if err := unix.Stat(r.root, &st); err == nil && (st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&read.OthersMayWrite != 0) {
+		return fmt.Errorf("--root %s: others may write there: %w", r.root, os.ErrPermission)
 	}
 	if r.systemd = c.Bool("systemd-cgroup"); r.systemd && !bootedBySystemd() {
 		return hinted.New(errors.New("--systemd-cgroup: this machine's service manager isn't systemd"), "set the engine's cgroup driver to cgroupfs: docs/engines.md")

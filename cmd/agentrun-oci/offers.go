@@ -3,32 +3,31 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"agentrun/internal/read"
 )
 
 // offersFile lists the folders of the host that bundles may show, one a line: who writes a bundle decides nothing about the host. {pod} in a
-// line is the uid of the container's pod, so that a pod is shown nothing of another's.
+// line is the uid of the container's pod, so that a pod is shown nothing of another's. One that others could have written is refused.
 const offersFile = "/etc/agentrun/oci-mounts"
 
 func offers(pod string) (list []string, err error) { return offersIn(offersFile, pod) }
 
 func offersIn(file, pod string) (list []string, err error) {
-	f, err := os.Open(file)
+	text, err := read.File(file, read.OthersMayWrite, maxBundle)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case !filepath.IsAbs(line) || filepath.Clean(line) == "/":
@@ -39,5 +38,5 @@ func offersIn(file, pod string) (list []string, err error) {
 			}
 		}
 	}
-	return list, lines.Err()
+	return list, nil
 }

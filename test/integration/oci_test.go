@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -272,6 +273,43 @@ func TestOCINamesAreOwn(t *testing.T) {
 		}
 		other.good("delete", "--force", "web")
 	})
+}
+
+// THREATS "paths the host follows": a folder that others may write says nothing of containers: whom to signal, and what to run at their end.
+func TestOCIFolderOfOthers(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	for what, change := range map[string]func() error{
+		"another's":     func() error { return os.Chown(e.root, 65534, 65534) },
+		"all may write": func() error { return errors.Join(os.Chown(e.root, 0, 0), os.Chmod(e.root, 0o777)) },
+	} {
+		victim := exec.Command("sleep", "1000")
+		if err := victim.Start(); err != nil {
+			t.Fatal(err)
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", victim.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		planted := fmt.Sprintf(`{"id":"x","pid":%d,"start":%q,"pod":true,"begun":true}`, victim.Process.Pid, strings.Fields(string(stat))[21])
+		if err := os.MkdirAll(filepath.Join(e.root, "x"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(e.root, "x", "state.json"), planted, 0o600)
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		for _, words := range [][]string{{"kill", "x", "KILL"}, {"delete", "--force", "x"}, {"create", "--bundle", e.bundle(nil, "/bin/true"), "y"}} {
+			if r := e.oci(words...); r.exit == 0 || !strings.Contains(r.stderr, "others may write") {
+				t.Errorf("%s: %v: exit %d %s", what, words, r.exit, r.stderr)
+			}
+		}
+		if err := victim.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if _ = victim.Wait(); victim.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM { //nolint:forcetypeassert // Linux
+			t.Errorf("%s: a process that is no container's was ended: %v", what, victim.ProcessState)
+		}
+	}
 }
 
 // THREATS "engines and images": what a bundle demands beyond its ring is refused by name, and nothing is started.

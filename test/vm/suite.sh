@@ -74,7 +74,7 @@ same+=(TestM2ImageNoBase TestThreatTakeoverHostileImages TestThreatTakeoverUnsig
 	TestM23WorkspaceInSnapshots TestM23ConflictsOverSeveralStarts TestM23HostileWorkspaceLayer TestM23LongPathsInAWorkspaceLayer
 	TestM23RemovalHoldsUpNobody TestM23DeepKeptRootGetsOtherIDs TestM23WatchRests TestM23WatchOfLongPaths TestSetIDLookKeepsFewPaths)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
-same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden)
+same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
