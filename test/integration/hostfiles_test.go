@@ -216,6 +216,14 @@ func TestPolls(t *testing.T) {
 			}
 		})
 	}
+	t.Run("of an ordinary user", func(t *testing.T) {
+		u := newUser(t)
+		code, stdout, stderr := u.run(t, "exec", "--ring", "2", "--no-gateway", "--best-effort", "--ro-bind", probeBin+":/probe", "--",
+			"/probe", "polls", "1", "20", "4096", "12")
+		if code != 137 || !strings.Contains(stderr, "descriptors that are polled") {
+			t.Errorf("exit %d, want 137 for polled descriptors\n%s%s", code, stdout, stderr)
+		}
+	})
 	t.Run("in bounds", func(t *testing.T) {
 		if got := observe(t, opts{profile: "ring2"}, "polls 1 3 4096 4"); got == "0" {
 			t.Error("the timer never expired")
