@@ -290,11 +290,15 @@ beside_host() {
 }
 
 beside_vm() {
-	rm -f "$out/unit.done"
+	rm -f "$out/unit.done" "$out/bare.late"
 	(
 		renice -n 10 "$BASHPID" >/dev/null
 		unit unit -vE "$calm" >"$out/unit.log" 2>&1
 		: >"$out/unit.done"
+		# shellcheck disable=SC2030 # told by the file below
+		late=()
+		bare_each >"$out/bare.log" 2>&1
+		printf '%s\n' "${late[@]+"${late[@]}"}" >"$out/bare.late"
 	) </dev/null 8>&- &
 	besides=$!
 }
@@ -346,10 +350,19 @@ step_bench() {
 }
 
 # From a fresh clone, on a Debian that has only git and make; then the packages there.
-step_bare() {
+bare_each() {
 	check_late "make run on a bare machine" test/bare/run.sh
 	check_late "make packages" make -s packages
 	check_late "packages on a bare machine" test/bare/packages.sh
+}
+
+step_bare() {
+	[[ -n ${besides:-} ]] || { bare_each; return; }
+	wait "$besides"
+	cat "$out/bare.log"
+	local line
+	# shellcheck disable=SC2031 # these are this shell's own
+	while read -r line; do [[ -z $line ]] || late+=("$line"); done < <(cat "$out/bare.late" 2>/dev/null || printf '%q ' "bare machines, which left no account" false)
 }
 
 # One function, so that bash has read all of this file before it runs any: an edit while

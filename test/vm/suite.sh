@@ -107,6 +107,9 @@ rest+=(TestAllMistakesAreReported TestArguments TestFactsAreTheRuns TestH11Eleva
 	TestM1RootlessAccounts TestM3TerminalIsWarned TestNoCommand TestPlanMistakesAreToldByTheirLines TestReaderGoesAway TestStdinNotRead
 	TestStreamsAreApart TestTerminalHangsUp TestTerminalKeys TestTerminalSizeFollows TestTerminalThatFailsByDaemon
 	TestTerminalWithoutCaller TestVersionAndHelp TestWorkspaceOwnership)
+# And of what takes twenty seconds and more here what the supervisor reads of /proc, what a pause of an ordinary user tries too, and lists of
+# others whose attacks the tables have.
+rest+=(TestOutsideLists TestM23PauseAndResume TestPolls TestEpollWatches TestOpenFolders)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
