@@ -648,6 +648,27 @@ func TestM22RingFollowsScore(t *testing.T) {
 	}
 }
 
+// H-31: a run that was in ring 3 already is in no other ring when its agent is held. Whoever has something of it under way must hear all the same.
+func TestH31HoldIsToldInRing3(t *testing.T) {
+	s := newSite(t)
+	s.score("a", 0.7, false)
+	c := s.control()
+	other := s.another()
+	defer other.Close()
+	ring, changed := c.Ring()
+	if _, err := other.Quarantine(t.Context(), "a", Cause{Code: "operator", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	case <-time.After(10 * time.Second):
+		t.Error("nobody is told")
+	}
+	if now, next := c.Ring(); now != ring || next == changed {
+		t.Errorf("from %v to %v, the same channel: %v; want the ring that it was in, and a run that goes on", ring, now, next == changed)
+	}
+}
+
 func refusal(s *site, called rings.Ring) runtime.Refusal {
 	return runtime.Refusal{At: s.clock.now(), Syscall: "mount", Verdict: "EPERM", Called: called}
 }

@@ -35,10 +35,11 @@ type live struct {
 
 	loans *rings.Elevations
 
-	readMu sync.Mutex
-	seen   stamp
-	sure   bool // what was read is of seen
-	readAt time.Time
+	readMu  sync.Mutex
+	seen    stamp
+	sure    bool // what was read is of seen
+	readAt  time.Time
+	wasHeld bool // at the last look
 
 	stands atomic.Pointer[standing] // never nil
 	held   atomic.Bool              // ring 3 until the end
@@ -165,6 +166,12 @@ func (l *live) now(ctx context.Context) (Agent, rings.Ring, error) {
 	if s != old {
 		l.stands.Store(s)
 		defer l.tell()
+	}
+	// One that was in ring 3 already is in no other ring when it is held. What it has under way ends all the same (H-31), so whoever
+	// waits for a change looks again.
+	if held := l.isHeld(); held != l.wasHeld {
+		l.wasHeld = held
+		l.rouse()
 	}
 	ring := l.settle()
 	if s.err != nil {

@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -87,6 +88,32 @@ func TestH31ALiveRunFollowsItsAgent(t *testing.T) {
 	a.ringChanges("2>3", "3>2", "2>3", "3>2", "2>3", "3>2")
 	a.quit().want(t, 0, "exited")
 	x.n.audit("node")
+}
+
+// H-31: an agent that is held gets nothing of the calls that it has under way, also where it was in ring 3 already.
+func TestH31HeldCallsEndInRing3(t *testing.T) {
+	x := newExit(t)
+	called := make(chan struct{})
+	x.host("api.test", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(called)
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	slow := x.httpTool("https://api.test/", "B")
+	slow["timeout"] = "20s"
+	x.settings.tool("slow", slow)
+	a := x.obeying("under-way", "ring3", "--agent", "planner-1")
+	a.tell("tool slow")
+	select {
+	case <-called:
+	case <-time.After(hang()):
+		t.Fatal("the tool was never reached")
+	}
+	a.must("quarantine", "under-way", "--reason", "seen enough")
+	if got := a.answer("tool slow"); got != "value=quarantined" {
+		t.Errorf("a call that was under way: got %s", got)
+	}
+	a.quit().want(t, 0, "exited")
 }
 
 // H-13, H-15: each refusal by its code, through the real command line; asking costs nothing.

@@ -21,7 +21,7 @@ same+=(TestCommandNames TestBadFlags TestExitCodes TestH25ManyWriters TestRandom
 same+=(TestFlood TestRootSwappedWhileMounting TestStrictHasNoLinkerToRun TestM8Ring3HasNoEgress TestM18RefusalsFillNoDisk TestH16WhatLeadsNowhereIsPaced TestM8SecondHelloFromInside TestM20ScrapersLeaveTheWayOut TestM7RefusalsOverMCPArePaced)
 # And of live control what the command line and the daemon say; what reaches the processes is tried here too.
 same+=(TestH13RefusalsByTheCLI TestM23NoControlFromInside TestM22LifeOfAnElevationByTheCLI TestM9PolicyDecidesAboutElevation TestM23VerbsOnADetachedRun
-	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestM6FailedEvent TestServeQueue TestH31ALiveRunFollowsItsAgent)
+	TestH21ConfiguredHooks TestM23Soak TestServeEqualsAlone TestM6FailedEvent TestServeQueue TestH31ALiveRunFollowsItsAgent TestH31HeldCallsEndInRing3)
 # And of launches that hang or fail what is the same in each kernel; that nobody outlives a supervisor, and that a frozen launch ends, is
 # tried here too.
 same+=(TestFaults TestFaultPointsAreComplete TestM5DaemonKilledInEachStep TestM5LaunchObeysSignals TestM5StepHasADeadline TestM5AbandonedLaunchUndoesItself

@@ -197,10 +197,11 @@ func (l *Client) deliver(a answer) {
 	to(a)
 }
 
+// setRing tells whoever waits, whether or not the ring is another: more than that may have changed.
 func (l *Client) setRing(r rings.Ring) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil || r == l.ring {
+	if l.err != nil {
 		return
 	}
 	l.ring = r

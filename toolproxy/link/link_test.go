@@ -254,6 +254,11 @@ func TestM22RingFollows(t *testing.T) {
 	if ring, changed = l.Ring(); ring != rings.Standard {
 		t.Errorf("ring: got %v, want %v", ring, rings.Standard)
 	}
+	w.setRing(rings.Standard) // what changed is not the ring: whoever waits looks again
+	<-changed
+	if ring, changed = l.Ring(); ring != rings.Standard {
+		t.Errorf("ring: got %v, want %v", ring, rings.Standard)
+	}
 	l.Close()
 	<-changed
 	if ring, _ = l.Ring(); ring != rings.NoRing {

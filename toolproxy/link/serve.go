@@ -344,10 +344,13 @@ func (v *serving) followEnds() {
 	}
 }
 
+// followRing says the ring whenever the supervisor tells of a change, also if it is the same: an agent that is held in ring 3 stays there,
+// and its calls that are under way are decided anew (H-31).
 func (v *serving) followRing() {
-	for {
+	for known := true; ; known = false {
 		ring, changed := v.Supervisor.Ring()
-		if v.push(opRing, ringBody(ring)) != nil || changed == nil || !ring.Valid() {
+		known = known && ring == v.Start.Ring
+		if !known && v.push(opRing, ringBody(ring)) != nil || changed == nil || !ring.Valid() {
 			return
 		}
 		select {
