@@ -17,7 +17,7 @@ import (
 type alarm struct {
 	refused, passed *gatherer
 	attempts        *meter.Account
-	told            atomic.Uint32        // the worst severity that something followed from
+	told            atomic.Uint32        // the worst severity that something followed from; 0 again when what counts is below medium
 	warned          atomic.Bool          // its operators know that it is at medium
 	whole           *alarm               // the parent's, which weighs a child's attempts with its own; nil: this one does
 	heard           func(*audit.Refusal) // of each that is on record; nil: nobody
@@ -47,6 +47,9 @@ func (a *alarm) denied(weight int, kind uint16) (b rings.BreachResult, trips boo
 	b, err := a.attempts.Attempt(weight, kind)
 	if err != nil {
 		b = rings.BreachResult{Severity: rings.SeverityCritical, Tripped: true, Score: weight}
+	}
+	if b.Severity < rings.SeverityMedium {
+		a.told.Store(0) // what led to the last breach counts no more: the next is one of its own
 	}
 	for told := a.told.Load(); b.Tripped && told < uint32(b.Severity); told = a.told.Load() {
 		if a.told.CompareAndSwap(told, uint32(b.Severity)) {

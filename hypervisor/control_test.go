@@ -752,6 +752,46 @@ func breaks(t *testing.T, source func(*site, *Control, *Broker, runtime.Observer
 	}
 }
 
+// H-24: a breach is one again when an operator has let the run go on after the last, and when the window of that is over.
+func TestH24BreachAfterABreach(t *testing.T) {
+	later := func(s *site, _ *Control) { s.clock.pass(rings.BreachWindow) }
+	for name, tt := range map[string]struct {
+		mode    profiles.OnBreach
+		agent   string
+		between func(*site, *Control)
+	}{
+		"thawed":              {profiles.BreachFreeze, "", func(_ *site, c *Control) { c.Thawed() }},
+		"thawed, of an agent": {profiles.BreachFreeze, "a", func(_ *site, c *Control) { c.Thawed() }},
+		"frozen, later":       {profiles.BreachFreeze, "", later},
+		"recorded, later":     {profiles.BreachRecord, "", later},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.score("a", 0.7, false)
+			c := s.control(func(r *Request, o *ControlOptions) { r.Agent, r.Ring, o.OnBreach = tt.agent, rings.Standard, tt.mode })
+			e := c.Broker(BrokerOptions{})
+			defer e.Close()
+			breaches := func() (n int) {
+				for range 5 {
+					_ = e.Record(t.Context(), link.Record{Kind: "tool", Name: "x", Code: "ring_denied", Count: 1, Weight: rings.Root})
+				}
+				for _, kind := range s.post.kinds() {
+					if kind == EventBreach {
+						n++
+					}
+				}
+				return n
+			}
+			for before := range 4 { // by then it would have been a critical one too
+				if got := breaches(); got <= before {
+					t.Errorf("%d times what is a breach: %d are told", before+1, got)
+				}
+				tt.between(s, c)
+			}
+		})
+	}
+}
+
 // An agent that was lowered is in the middle of what it was allowed a moment ago.
 func TestH24BusyAgentIsLeftAlone(t *testing.T) {
 	s := newSite(t)

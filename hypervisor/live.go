@@ -106,6 +106,8 @@ type Control struct {
 
 	calls calls
 
+	frozen atomic.Bool // for a breach, until Thawed
+
 	mu         sync.Mutex
 	processes  Processes
 	killed     bool

@@ -80,6 +80,7 @@ func (c *Control) freezeSoon(otherwise KillRequest) {
 	if !c.underWay() {
 		return
 	}
+	c.frozen.Store(true)
 	go func() {
 		defer c.work.Done()
 		p, err := c.those()
@@ -91,6 +92,18 @@ func (c *Control) freezeSoon(otherwise KillRequest) {
 			c.killSoon(otherwise)
 		}
 	}()
+}
+
+// Thawed is told when an operator lets the run go on: after a freeze for a breach the next breach is one again. What it did before is
+// forgiven where there is no agent, whom a release forgives.
+func (c *Control) Thawed() {
+	if !c.frozen.Swap(false) {
+		return
+	}
+	if c.adm.Agent == "" {
+		c.adm.alarm.reset()
+	}
+	c.adm.alarm.told.Store(0)
 }
 
 // seclude puts the run's agent, if there is one, into quarantine, and with it the run into ring 3.

@@ -111,6 +111,7 @@ func (s *Runs) Thaw(ctx context.Context, id, by string) error {
 		if err := v.Control.RecordPause(hypervisor.PauseOrder{By: by, Cause: forThaw}); err != nil {
 			return err
 		}
+		v.Control.Thawed()
 	}
 	err = v.letGo(ctx, byOperator)
 	if errors.Is(err, errStillHeld) {

@@ -267,10 +267,12 @@ func TestH24BreachOfARunWithoutAgent(t *testing.T) {
 	}
 }
 
-// H-24: on_breach freeze keeps the run for an operator to look at.
+// H-24: on_breach freeze keeps the run for an operator to look at, and again when it goes on with what it was frozen for.
 func TestH24BreachFreezes(t *testing.T) {
 	n := newNode(t)
-	c := prepare(t, n.opts("--on-breach", "freeze", "--name", "odd"), probeArgs("mount tmpfs", "mount tmpfs", "mount tmpfs", "wait", "exit 7")...)
+	breach := []string{"mount tmpfs", "mount tmpfs", "mount tmpfs"}
+	tries := slices.Concat(breach, []string{"wait"}, breach, []string{"sleep 5"}, breach, []string{"sleep 5", "exit 7"})
+	c := prepare(t, n.opts("--on-breach", "freeze", "--name", "odd"), probeArgs(tries...)...)
 	stdin, hold, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -280,8 +282,13 @@ func TestH24BreachFreezes(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the run is frozen", func() bool { return strings.Contains(n.must("ps", "--json").stdout, `"frozen"`) })
+	frozen := func() bool { return strings.Contains(n.must("ps", "--json").stdout, `"frozen"`) }
+	eventually(t, 10*time.Second, "the run is frozen", frozen)
 	hold.Close()
+	for range 2 {
+		n.must("thaw", "odd")
+		eventually(t, 10*time.Second, "the run is frozen again", frozen)
+	}
 	n.must("thaw", "odd")
 	c.finish(t).want(t, 7, "exited")
 }
