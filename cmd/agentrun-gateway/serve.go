@@ -264,6 +264,9 @@ func (g *gateway) close(servers []*http.Server, log *slog.Logger) {
 	for _, s := range servers {
 		_ = s.Close()
 	}
+	calls, over := context.WithTimeout(ctx, farewell/2)
+	defer over()
+	g.registry.Finish(calls)
 	if err := g.forward.Close(); err != nil {
 		log.Error("egress records", "err", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -227,6 +228,56 @@ time.sleep(60)`)
 			}
 			for _, id := range ids {
 				p.notUndone("undo_done", id)
+			}
+		})
+	}
+}
+
+// H-6, H-7: an agent that leaves a call in its middle, or ends its run then, doesn't keep it from being undone. Ring 2 may make it because it
+// can be.
+func TestH7LeavingKeepsNoUndoAway(t *testing.T) {
+	for how, after := range map[string]string{"hangs up": `s.close(); print("left", flush=True); time.sleep(60)`, "ends": `print("left", flush=True)`} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			x, p := family(t, false)
+			b := newBookings(t)
+			var called atomic.Bool
+			answer := make(chan struct{})
+			late := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/called" {
+					fmt.Fprint(w, called.Load())
+					return
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+				called.Store(true)
+				select {
+				case <-answer:
+					fmt.Fprint(w, `{"booking":{"id":1}}`)
+				case <-r.Context().Done():
+				}
+			}))
+			t.Cleanup(late.Close)
+			x.settings.tool("book", changed(b.tool("1h"), "http", object{"url": late.URL + "/bookings", "allow_private": true}))
+			x.settings.tool("called", changed(x.httpTool(late.URL+"/called", "A"), "http", object{"url": late.URL + "/called", "allow_private": true}))
+			c := p.family(x, nil, using+`
+import socket
+s = socket.create_connection(("127.0.0.1", 7600))
+body = b'{"args": {"place": "a"}}'
+s.sendall(b"POST /internal/tools/book HTTP/1.1\r\nHost: 127.0.0.1:7600\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+while "true" not in use("called"): time.sleep(0.2)
+`+after)
+			c.startUntil(t, "left")
+			if how == "hangs up" {
+				time.Sleep(200 * time.Millisecond) // to be met while it still waits; not needed to be right
+			}
+			close(answer)
+			eventually(t, 20*time.Second, "the call is on record as one that can be undone", func() bool { return len(p.undoables()["book"]) == 1 })
+			if t.Failed() {
+				return
+			}
+			p.must("undo", p.undoables()["book"][0])
+			if n := len(b.asked()); n != 1 {
+				t.Errorf("the upstream was asked %d times to undo it", n)
 			}
 		})
 	}

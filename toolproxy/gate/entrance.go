@@ -57,7 +57,14 @@ func (g *Gate) Enter(ctx context.Context, c Call) (Permit, *Error) {
 func (g *Gate) attempt(ctx context.Context, c Call) *permit {
 	p := &permit{gate: g, call: c, parent: ctx, started: g.o.Now()}
 	p.call.Flags = slices.Clone(c.Flags)
-	p.ctx, p.cancel = context.WithCancelCause(ctx)
+	from := ctx
+	if c.Stays {
+		from = context.WithoutCancel(ctx)
+	}
+	p.ctx, p.cancel = context.WithCancelCause(from)
+	if c.Stays {
+		p.stay = context.AfterFunc(ctx, func() { p.cancel(context.Cause(ctx)) })
+	}
 	if args := c.Args.Reveal(); len(args) > 0 {
 		sum := sha256.Sum256(args)
 		p.digest = hex.EncodeToString(sum[:])
@@ -90,6 +97,10 @@ func (p *permit) pass() (e *Error) {
 		if e := p.ended(); e != nil {
 			return e
 		}
+	}
+	if p.stay != nil && !p.stay() { // its caller has left meanwhile
+		p.cancel(context.Cause(p.parent))
+		return p.ended()
 	}
 	p.startClock()
 	return nil

@@ -125,6 +125,10 @@ type Call struct {
 	Admit         func(ring rings.Ring) *Error // the tool's own rules, beside the ring's; asked again when the ring changes; nil: none
 	Rate          func() *Error                // the tool's own bucket, asked after the ring's; nil: none
 	Validate      func() *Error                // arguments, asked after the policy; nil: valid already
+
+	// Stays: once it has passed, the call doesn't end with the context of its caller, who may have left. What undoes it comes with its
+	// result: an agent that hangs up must not keep that away (H-7).
+	Stays bool
 }
 
 // Outcome ends a call: what it cost and how it went, for the budgets and the one record.

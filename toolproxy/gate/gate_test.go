@@ -598,6 +598,43 @@ func TestM22LostRingEndsTheCall(t *testing.T) {
 	}
 }
 
+// H-7: whoever has made a call that can be undone doesn't end it by leaving, since what undoes it comes with its result. Leaving before it
+// has passed does, and so does the run's end.
+func TestH7CallOutlastsItsCaller(t *testing.T) {
+	s := gatetest.New(rings.Sandbox)
+	g := newGate(t, options(s))
+	for _, stays := range []bool{true, false} {
+		ctx, leave := context.WithCancel(t.Context())
+		c := call()
+		c.Stays = stays
+		p, e := g.Enter(ctx, c)
+		if e != nil {
+			t.Fatal(e)
+		}
+		if leave(); (p.Context().Err() == nil) != stays {
+			t.Errorf("stays %v: its caller has left, and the call's context says %v", stays, p.Context().Err())
+		}
+		if e := p.End(gate.Outcome{}); (e == nil) != stays {
+			t.Errorf("stays %v: got %v", stays, e)
+		}
+		if _, e := g.Enter(ctx, c); e == nil || e.Code != gate.CodeCanceled {
+			t.Errorf("stays %v: a caller who has left before got %v, want %s", stays, e, gate.CodeCanceled)
+		}
+	}
+	c := call()
+	c.Stays = true
+	p, e := g.Enter(t.Context(), c)
+	if e != nil {
+		t.Fatal(e)
+	}
+	s.EndRun()
+	<-p.Context().Done()
+	if e := p.End(gate.Outcome{}); e == nil || e.Code != gate.CodeCanceled {
+		t.Errorf("the run has ended: got %v, want %s", e, gate.CodeCanceled)
+	}
+	balanced(t, s, 5)
+}
+
 func TestM22QuarantineEndsAPendingApproval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := gatetest.New(rings.Privileged)

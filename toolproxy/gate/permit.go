@@ -22,6 +22,7 @@ type permit struct {
 	parent  context.Context //nolint:containedctx // a permit is the scope of one call; the record outlives its context
 	ctx     context.Context //nolint:containedctx // as parent
 	cancel  context.CancelCauseFunc
+	stay    func() bool // from then on the caller's leaving doesn't end the call; nil: it always does
 	started time.Time
 	digest  string
 

@@ -45,6 +45,10 @@ func (r *Registry) invoke(ctx context.Context, name string, args gate.Args) (jso
 	c.Action = t.actionOf(raw)
 	c.Args, c.Target, c.Flags = args, telemetry.NewPlaintext(t.target(raw)), r.o.Inspect(raw)
 	c.Validate = func() *gate.Error { return t.fits(raw) }
+	if c.Stays = t.Undo != nil; c.Stays {
+		r.making.RLock()
+		defer r.making.RUnlock()
+	}
 	permit, e := r.o.Entrance.Enter(ctx, c)
 	if e != nil {
 		return nil, e
@@ -57,6 +61,20 @@ func (r *Registry) invoke(ctx context.Context, name string, args gate.Args) (jso
 		return nil, outcome.Err
 	}
 	return output, nil
+}
+
+// Finish returns when no call that can be undone is under way, or with ctx; none begins any more. It is for the end of the run, which an
+// agent may have brought about in the middle of such a call: what undoes it comes with its result (H-7).
+func (r *Registry) Finish(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		r.making.Lock()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // unknown passes the entrance too: names that are tried out are paced and recorded as calls are. An error is
@@ -121,7 +139,11 @@ func Cut(text string, most int) string {
 
 // run calls the tool and brings its answer into the form in which the agent may have it.
 func (r *Registry) run(ctx context.Context, t *tool, args gate.Args) (json.RawMessage, gate.Outcome) {
-	result, err := t.within(ctx, Call{Caller: r.o.Caller, Tool: t.Name, Args: args, Limit: t.MaxReply})
+	limit := t.MaxReply
+	if t.Undo != nil {
+		limit = MaxReply // an agent that has its arguments come back must not make the answer, with what undoes the call, too long to be read
+	}
+	result, err := t.within(ctx, Call{Caller: r.o.Caller, Tool: t.Name, Args: args, Limit: limit})
 	// The one tool that uses a model makes embeddings, which have no completion.
 	o := gate.Outcome{Cost: result.Cost, Tokens: result.Tokens, Prompt: result.Tokens, Sent: result.Sent, Received: result.Received}
 	if err != nil {

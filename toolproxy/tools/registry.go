@@ -55,6 +55,7 @@ type Registry struct {
 	tools   atomic.Pointer[map[string]*tool]
 	sources []*source
 	asked   chan struct{} // closed when every source was asked once
+	making  sync.RWMutex  // held for reading by each call that can be undone; see Finish
 }
 
 // tool is a definition that is ready to be called.

@@ -124,9 +124,13 @@ func TestH7ArgumentsThatPreventTheUndo(t *testing.T) {
 }
 
 // undoEntrance keeps the outcome of a call.
-type undoEntrance struct{ last gate.Outcome }
+type undoEntrance struct {
+	last  gate.Outcome
+	stays bool
+}
 
-func (e *undoEntrance) Enter(ctx context.Context, _ gate.Call) (gate.Permit, *gate.Error) {
+func (e *undoEntrance) Enter(ctx context.Context, c gate.Call) (gate.Permit, *gate.Error) {
+	e.stays = c.Stays
 	return undoPermit{ctx, e}, nil
 }
 
@@ -152,6 +156,7 @@ func TestH7CallsThatAreKept(t *testing.T) {
 	}{
 		{name: "answered", output: `{"id":7}`, want: `{"id":7}`},
 		{name: "answer withheld", output: `{"id":7}`, filter: errors.New("no"), want: `{"id":7}`},
+		{name: "answer too long for the agent", output: `{"id":7,"text":"` + strings.Repeat("x", 100) + `"}`, want: `{"id":7}`},
 		{name: "failed", err: errors.New("no")},
 		{name: "result lacks it", output: `{}`, flag: true},
 	} {
@@ -159,7 +164,7 @@ func TestH7CallsThatAreKept(t *testing.T) {
 			e, act := &undoEntrance{}, action("book", rings.Full, false)
 			r, err := New(Options{
 				Entrance: e, Filter: func(_ string, out json.RawMessage) (json.RawMessage, []string, error) { return out, nil, tt.filter },
-				Config: Config{"book": {Kind: "http", Enabled: true, Category: gate.CategoryB, Schema: json.RawMessage(`{"type":"object"}`), Action: &act,
+				Config: Config{"book": {Kind: "http", Enabled: true, Category: gate.CategoryB, Schema: json.RawMessage(`{"type":"object"}`), Action: &act, MaxReply: 50,
 					Undo: &Undo{With: map[string]jsontext.Pointer{"id": "/result/id"}, HTTP: &read.Node{}}}},
 				Factories: map[string]Factory{"http": func(string, *read.Node) (Tool, error) {
 					return Function[map[string]any](func(context.Context, Call, map[string]any) (any, error) {
@@ -174,6 +179,9 @@ func TestH7CallsThatAreKept(t *testing.T) {
 			got := ""
 			if e.last.Undo != nil {
 				got = string(e.last.Undo.Reveal())
+			}
+			if !e.stays {
+				t.Error("its caller may end it by leaving")
 			}
 			if flag := strings.Contains(strings.Join(e.last.Flags, " "), link.FlagUndoLost); got != tt.want || flag != tt.flag {
 				t.Errorf("kept %s, flags %v", got, e.last.Flags)
