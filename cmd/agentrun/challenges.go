@@ -39,7 +39,7 @@ An id or a token may be cut short, as long as one only begins so.
 		Subcommands: []*cli.Command{
 			{Name: "list", Usage: "what waits for a code, and what waits to be confirmed",
 				Flags: []cli.Flag{jsonFlag()}, Action: verb.Action(g.challengesList)},
-			{Name: "show", Usage: "one challenge with its code", ArgsUsage: "ID",
+			{Name: "show", Usage: "one challenge with its code, or all of what waits to be confirmed", ArgsUsage: "ID|TOKEN",
 				Flags: []cli.Flag{jsonFlag()}, Action: verb.Action(g.challengesShow)},
 			{Name: "verify", Usage: "answer a challenge: its agent may go on", ArgsUsage: "ID [CODE]",
 				Action: verb.Action(g.challengesVerify)},
@@ -129,12 +129,22 @@ func findChallenge(ctx context.Context, g *global, ref string) (desk.Challenge, 
 	return theOne("challenge", ref, all, err, func(o desk.Challenge) string { return o.ID })
 }
 
+func findPending(ctx context.Context, g *global, ref string) (desk.Pending, error) {
+	all, err := desk.Confirmations(ctx, g.RunDir)
+	return theOne("confirmation", ref, all, err, func(p desk.Pending) string { return p.Token })
+}
+
 func (g *global) challengesShow(c *cli.Context, a []string) error {
 	ctx, cancel := asking(c)
 	defer cancel()
 	o, err := findChallenge(ctx, g, a[0])
 	if err != nil {
-		return err
+		p, perr := findPending(ctx, g, a[0])
+		if perr != nil {
+			return err
+		}
+		return printResult(c, p, "token      %s\noperation  %s\nagent      %s\nuntil      %s\nreason     %s\nhint       %s\n",
+			p.Token, p.Operation, orDash(p.Agent), p.Expires, p.Reason, p.Summary)
 	}
 	s, err := o.By.Show(ctx, o.ID)
 	if err != nil {
@@ -187,15 +197,14 @@ func readCode(r io.Reader) (string, error) {
 func (g *global) challengesConfirm(c *cli.Context, a []string) error {
 	ctx, cancel := asking(c)
 	defer cancel()
-	all, err := desk.Confirmations(ctx, g.RunDir)
-	p, err := theOne("confirmation", a[0], all, err, func(p desk.Pending) string { return p.Token })
+	p, err := findPending(ctx, g, a[0])
 	if err != nil {
 		return err
 	}
 	if err := refusal("confirmation", p.By.Confirm(ctx, p.Token)); err != nil {
 		return err
 	}
-	fmt.Printf("confirmed, once: %s: %s\n", oneLine(p.Operation), short(p.Summary))
+	fmt.Printf("confirmed, once: %s: %s\n", oneLine(p.Operation), oneLine(p.Summary))
 	return nil
 }
 

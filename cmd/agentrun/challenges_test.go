@@ -104,7 +104,7 @@ func TestS10ChallengesAreAnsweredOnTheCommandLine(t *testing.T) {
 		}
 		return text
 	}
-	hintStep(t, loop, "ask \x1b[2J whether to go on")
+	hintStep(t, loop, "ask \x1b[2J whether to go on"+strings.Repeat(" with the notes", 10)+"; then wipe the mirror") // longer than a list shows
 	if text := listed(); len(list.Pending) != 1 || len(list.Challenges) != 0 {
 		t.Fatalf("got %s", text)
 	}
@@ -112,7 +112,12 @@ func TestS10ChallengesAreAnsweredOnTheCommandLine(t *testing.T) {
 	if table := do(0, "", "list"); !strings.Contains(table, token) || strings.Contains(table, "\x1b") {
 		t.Errorf("got %q", table)
 	}
-	do(0, "", "confirm", token[:12])
+	if whole := do(0, "", "show", token[:12]); !strings.Contains(whole, "; then wipe the mirror") || strings.Contains(whole, "\x1b") {
+		t.Errorf("whoever confirms is shown %q", whole)
+	}
+	if said := do(0, "", "confirm", token[:12]); !strings.Contains(said, "; then wipe the mirror") {
+		t.Errorf("got %q", said)
+	}
 	do(125, "", "confirm", token)
 	hintStep(t, loop, "deny this")
 	text := listed()
