@@ -193,6 +193,39 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// THREATS, what the host runs later: a version manager's script runs the Node that a file of the current folder names, as asdf's does. An agent has written that file, and Find
+// runs nothing of its choice: not for host, nor for host --list, which asks nobody.
+func TestThreatTakeoverNodeOfTheWorkspace(t *testing.T) {
+	root := tree(t, map[string]string{
+		"bin/p": "#!/usr/bin/env node\n",
+		"bin/node": `#!/bin/sh
+named=$(sed -n 's/^nodejs path://p' .tool-versions 2>/dev/null)
+[ -z "$named" ] || exec "$named/bin/node" "$@"
+echo v22.1.0
+`,
+	})
+	ws, mark := t.TempDir(), filepath.Join(root, "mark")
+	for name, text := range map[string]string{".tool-versions": "nodejs path:" + ws + "/evil\n", "evil/bin/node": "#!/bin/sh\ntouch " + mark + "\necho v22.1.0\n"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(ws, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(ws, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(ws)
+	a := Agent{Program: "p", Node: 20}
+	got := a.Find(func(name string) string {
+		return map[string]string{"PATH": filepath.Join(root, "bin"), "HOME": filepath.Join(root, "home")}[name]
+	}, "")
+	if got.Node != filepath.Join(root, "bin/node") {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := os.Lstat(mark); err == nil {
+		t.Error("the agent's program was run on the host")
+	}
+}
+
 // Of several versions the one that was installed last counts; a variable that isn't set is no folder.
 func TestPlaces(t *testing.T) {
 	root := tree(t, map[string]string{"v9/bin/x": "", "v22/bin/x": "", "v10/bin/x": ""})

@@ -204,7 +204,11 @@ func (f finder) theirs(path string) bool {
 func version(node string) (major int, text string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, node, "--version").Output()
+	cmd := exec.CommandContext(ctx, node, "--version")
+	// Version managers put a script in Node's place, which runs what a file of the current folder names (asdf's .tool-versions, "path:"), and
+	// agents write that. In / nobody else does.
+	cmd.Dir = "/"
+	out, err := cmd.Output()
 	if err != nil {
 		return 0, "", err
 	}
