@@ -63,9 +63,12 @@ func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 	if err := g.modules(p.profile.Files.Guard); err != nil {
 		return nil, fmt.Errorf("guard %s: %w", gitModules, err)
 	}
-	if _, ok := g.at[gitConfig]; ok {
-		if err := g.config(gitConfig, 0); err != nil {
-			return nil, fmt.Errorf("guard what %s names: %w", gitConfig, err)
+	for _, name := range []string{gitConfig, gitConfig + ".worktree"} {
+		if _, ok := g.at[name]; !ok {
+			continue
+		}
+		if err := g.config(name, 0); err != nil {
+			return nil, fmt.Errorf("guard what %s names: %w", name, err)
 		}
 	}
 	return g, nil

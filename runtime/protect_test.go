@@ -138,6 +138,47 @@ func TestGuards(t *testing.T) {
 	}
 }
 
+// What other settings name than git's configuration.
+func TestGuardsOfWhatSettingsName(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		files      []string // executable where they end in x
+		want       []string
+	}{
+		{".git/config.worktree", "[core]\nfsmonitor = tools/watch\n", []string{"tools/watch"}, []string{"tools/watch"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tree := map[string]string{".git/config": "", tt.name: tt.text}
+			for _, f := range tt.files {
+				tree[f] = ""
+			}
+			dir := guardTree(t, tree)
+			for _, f := range tt.files {
+				if strings.HasSuffix(f, "x") {
+					if err := os.Chmod(filepath.Join(dir, f), 0o755); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			p := &Plan{}
+			p.profile.Files.Guard = []profiles.GuardEntry{{Path: tt.name, Mode: profiles.GuardReadonly, Why: "x"}}
+			entries, err := p.guards(fsjail.Entry{Kind: fsjail.Bind, Target: workspaceDir, Source: dir, Writable: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range entries {
+				if at := strings.TrimPrefix(e.Target, workspaceDir+"/"); !e.Writable && at != tt.name {
+					got = append(got, at)
+				}
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestRisky(t *testing.T) {
 	table := []profiles.GuardEntry{{Path: ".git/hooks", Mode: "readonly"}, {Path: "Makefile", Mode: "tell"}, {Path: "*.ws", Mode: "tell"}, {Path: ".off", Mode: "open"}, {Path: ".w/*/c", Mode: "readonly"}}
 	for rel, want := range map[string]string{
