@@ -71,6 +71,14 @@ func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 			return nil, fmt.Errorf("guard what %s names: %w", name, err)
 		}
 	}
+	for _, name := range packageSettings {
+		if _, ok := g.at[name]; !ok {
+			continue
+		}
+		if err := g.settings(name); err != nil {
+			return nil, fmt.Errorf("guard what %s names: %w", name, err)
+		}
+	}
 	return g, nil
 }
 
@@ -441,6 +449,50 @@ func (g *guarding) named(v gitValue, in string, depth int) error {
 		info, err := g.root.Lstat(rel)
 		if err == nil && !info.IsDir() || errors.Is(err, fs.ErrNotExist) && i == 0 && strings.Contains(word, "/") {
 			if err := g.add(rel, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// packageSettings name programs as git's configuration does: yarn hands over to yarnPath at each command, yarn --version too, and loads
+// plugins; npm takes a shell, a git, and what Node is to load first.
+var packageSettings = []string{".yarnrc.yml", ".yarnrc", ".npmrc"}
+
+// settings guards the programs that a package manager's settings name: files that can be executed, and those that Node runs. Others, such as
+// the lock file, are the agent's to write.
+func (g *guarding) settings(name string) error {
+	f, err := g.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil //nolint:nilerr // missing, or what stands for it, or a link that leads out: it names nothing here
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxGitConfig {
+		return fmt.Errorf("it is larger than %d bytes", maxGitConfig)
+	}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
+			continue
+		}
+		for _, word := range (gitValue{value: line}).words() {
+			rel, ok := g.relative(word, "")
+			if !ok || rel == "." {
+				continue
+			}
+			info, err := g.root.Lstat(rel)
+			if err != nil || info.IsDir() || info.Mode()&(fs.ModeSymlink|0o111) == 0 && !slices.Contains([]string{".js", ".cjs", ".mjs"}, path.Ext(rel)) {
+				continue
+			}
+			if err := g.add(rel, name+" names it"); err != nil {
 				return err
 			}
 		}

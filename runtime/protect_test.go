@@ -146,6 +146,10 @@ func TestGuardsOfWhatSettingsName(t *testing.T) {
 		want       []string
 	}{
 		{".git/config.worktree", "[core]\nfsmonitor = tools/watch\n", []string{"tools/watch"}, []string{"tools/watch"}},
+		{".yarnrc.yml", "# see a.js\nyarnPath: .yarn/releases/yarn-4.1.0.cjs\nlockfileFilename: yarn.lock\nplugins:\n  - path: \".yarn/plugins/x.cjs\"\n    spec: p\n",
+			[]string{"a.js", "yarn.lock", ".yarn/releases/yarn-4.1.0.cjs", ".yarn/plugins/x.cjs"}, []string{".yarn/plugins/x.cjs", ".yarn/releases/yarn-4.1.0.cjs"}},
+		{".yarnrc", "yarn-path \".yarn/releases/yarn-1.22.22.js\"\n", []string{".yarn/releases/yarn-1.22.22.js"}, []string{".yarn/releases/yarn-1.22.22.js"}},
+		{".npmrc", "script-shell=./bin/shx\nnode-options=--require ./first.js\ncafile=ca.pem\n; late.js\n", []string{"bin/shx", "first.js", "ca.pem", "late.js"}, []string{"bin/shx", "first.js"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tree := map[string]string{".git/config": "", tt.name: tt.text}

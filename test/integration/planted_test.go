@@ -45,6 +45,7 @@ const (
 	servers   = `python3 -c 'import json,subprocess; [subprocess.run([s["command"]]) for s in json.load(open(".mcp.json"))["mcpServers"].values()]'`
 	container = `python3 -c 'import json,subprocess; subprocess.run(json.load(open(".devcontainer.json"))["initializeCommand"],shell=True)'`
 	direnv    = `[ -f .envrc ] && sh ./.envrc`
+	yarn      = `sh "$(sed -n 's/^yarnPath: //p' .yarnrc.yml)"`
 	runner    = `[ -f .github/workflows/x.yml ] && sh .github/workflows/x.yml`
 )
 
@@ -77,6 +78,7 @@ python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b
 	{"husky", payload + `mkdir .husky; cp p/x .husky/post-commit`, strings.ReplaceAll(onCommit, "-c user.name", "-c core.hooksPath=.husky -c user.name")},
 	{"direnv, a new file", payload + `echo "touch $M" > .envrc`, direnv},
 	{"direnv, a link", payload + `ln -s p/x .envrc`, direnv},
+	{"what yarn hands over to", payload + `cp p/x .yarn/releases/yarn.cjs; mv .yarn y2; mkdir -p .yarn/releases; cp p/x .yarn/releases/yarn.cjs`, yarn},
 	{"npm's shell", payload + `echo "script-shell=$W/p/x" > .npmrc`, "npm run hello"},
 	{"an editor's task, changed", payload + `rm -f .vscode/tasks.json; printf '{"tasks":[{"command":"touch %s"}]}' "$M" > .vscode/tasks.json`, editor},
 	{"an editor's task, its folder made anew", payload + `rm -rf .vscode; mv .vscode v2; mkdir .vscode; printf '{"tasks":[{"command":"touch %s"}]}' "$M" > .vscode/tasks.json`, editor},
@@ -101,6 +103,8 @@ func plantedRepository(t *testing.T, ws string) (linked string) {
 	write(t, filepath.Join(ws, "scripts/pre-commit"), "#!/bin/sh\nexit 0\n", 0o755)
 	write(t, filepath.Join(ws, ".vscode/tasks.json"), `{"tasks":[]}`, 0o644)
 	write(t, filepath.Join(ws, "package.json"), `{"name":"x","version":"1.0.0","scripts":{"hello":"echo hello"}}`, 0o644)
+	write(t, filepath.Join(ws, ".yarnrc.yml"), "yarnPath: .yarn/releases/yarn.cjs\n", 0o644)
+	write(t, filepath.Join(ws, ".yarn/releases/yarn.cjs"), "true\n", 0o644)
 	write(t, filepath.Join(ws, "side/clean"), "#!/bin/sh\ncat\n", 0o755)
 	write(t, filepath.Join(ws, ".gitattributes"), "*.dat filter=tidy\n*.wt filter=side\n", 0o644)
 	write(t, filepath.Join(ws, "shared.cfg"), "[alias]\n\tlast = log -1\n", 0o644)
