@@ -4,8 +4,6 @@ package mask
 
 import (
 	"encoding/base64"
-	"encoding/json"
-	"net/url"
 	"strings"
 	"sync"
 )
@@ -72,12 +70,8 @@ func (m *Masker) know(secret string) {
 	if len(secret) < MinKnown {
 		return
 	}
-	forms := []string{secret, url.QueryEscape(secret), url.PathEscape(secret),
-		base64.StdEncoding.EncodeToString([]byte(secret)), base64.RawURLEncoding.EncodeToString([]byte(secret))}
-	if b, err := json.Marshal(secret); err == nil {
-		forms = append(forms, string(b[1:len(b)-1]))
-	}
-	for _, form := range forms {
+	in64 := base64.StdEncoding.EncodeToString([]byte(secret))
+	for _, form := range append(Spellings(secret), in64, base64.RawURLEncoding.EncodeToString([]byte(secret))) {
 		m.add(tokenRule{kind: Known, prefix: form, glued: true})
 	}
 }

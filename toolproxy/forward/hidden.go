@@ -7,13 +7,11 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
-	"net/url"
 	"os"
-	"regexp"
 	"strings"
 
+	"agentrun/telemetry/mask"
 	"agentrun/toolproxy/egress"
 )
 
@@ -76,54 +74,13 @@ func spellings(secret, prefix string) [][]byte {
 		forms = append(forms, whole, strings.NewReplacer("+", "-", "/", "_").Replace(whole))
 	}
 	for _, form := range forms {
-		if add(form); alphanumeric(form) {
-			continue
-		}
-		for _, escaped := range []string{url.QueryEscape(form), url.PathEscape(form)} {
-			add(escaped)
-			add(escapes.ReplaceAllStringFunc(escaped, strings.ToLower))
-		}
-		for _, way := range jsonWays {
-			add(way.of(form))
+		for _, spelled := range mask.Spellings(form) {
+			add(spelled)
 		}
 	}
 	add(hex.EncodeToString([]byte(secret)))
 	add(strings.ToUpper(hex.EncodeToString([]byte(secret))))
 	return words
-}
-
-func alphanumeric(s string) bool {
-	return !strings.ContainsFunc(s, func(c rune) bool { return (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') })
-}
-
-var escapes = regexp.MustCompile("%[0-9A-F]{2}")
-
-// jsonWays are how encoders write a string: some escape more than has to be, for HTML's sake.
-var jsonWays = []jsonWay{
-	{"", ""},
-	{"/", `\%c`},           // PHP, Foundation
-	{"<>&", `\u%04x`},      // Go, Rails
-	{"<>&'", `\u%04x`},     // Django, Flask
-	{"<>&'=", `\u%04x`},    // Gson
-	{"<>&'+`\"", `\u%04X`}, // .NET
-}
-
-type jsonWay struct{ chars, escape string }
-
-func (w jsonWay) of(text string) string {
-	var b strings.Builder
-	for _, c := range text {
-		switch {
-		case strings.ContainsRune(w.chars, c):
-			fmt.Fprintf(&b, w.escape, c)
-		case c == '"', c == '\\':
-			b.WriteByte('\\')
-			fallthrough
-		default:
-			b.WriteRune(c)
-		}
-	}
-	return b.String()
 }
 
 // cover replaces in place. Nil covers nothing.

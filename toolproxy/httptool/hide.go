@@ -7,10 +7,8 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
-	"net/url"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -45,10 +43,10 @@ func NewHider(secrets []string) *Hider {
 		if len(s) < mask.MinKnown {
 			continue
 		}
-		escaped, _ := json.Marshal(s) //nolint:errchkjson // a string always encodes
-		forms = append(forms, s, url.QueryEscape(s), url.PathEscape(s), string(escaped[1:len(escaped)-1]), hex.EncodeToString([]byte(s)),
-			strings.ToUpper(hex.EncodeToString([]byte(s))))
-		forms = append(forms, alignments(s)...)
+		for _, form := range append(alignments(s), s) {
+			forms = append(forms, mask.Spellings(form)...)
+		}
+		forms = append(forms, hex.EncodeToString([]byte(s)), strings.ToUpper(hex.EncodeToString([]byte(s))))
 	}
 	// The longest first: at one place Replacer takes the first that fits.
 	slices.SortFunc(forms, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })

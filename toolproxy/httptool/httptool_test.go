@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,6 +135,36 @@ func TestM12SecretsAreNotEchoed(t *testing.T) {
 		}
 		if text := string(must(json.Marshal(e))) + e.Error() + e.Cause.Error(); strings.Contains(text, "very") || strings.Contains(text, "10.0.0.7") {
 			t.Errorf("%d: the error has %s", code, text)
+		}
+	}
+}
+
+// A reply that is text has a secret as an encoder of JSON or URLs writes it, or its base64, alone or as basic credentials.
+func TestM12SpellingsInText(t *testing.T) {
+	const secret, user = `a/b+c=d<e>f&g'h"i\~~~j~?>xy`, "x-access-token:"
+	basic := base64.StdEncoding.EncodeToString([]byte(user + secret))
+	if !strings.ContainsAny(basic, "/") || !strings.ContainsAny(basic, "+") {
+		t.Fatalf("%s has nothing to escape", basic)
+	}
+	h := NewHider([]string{secret})
+	for name, echoed := range map[string]string{
+		"as it is":        secret,
+		"PHP":             `a\/b+c=d<e>f&g'h\"i\\~~~j~?>xy`,
+		"Go":              `a/b+c=d\u003ce\u003ef\u0026g'h\"i\\~~~j~?\u003exy`,
+		"Django":          `a/b+c=d\u003ce\u003ef\u0026g\u0027h\"i\\~~~j~?\u003exy`,
+		"Gson":            `a/b+c\u003dd\u003ce\u003ef\u0026g\u0027h\"i\\~~~j~?\u003exy`,
+		".NET":            `a/b\u002Bc=d\u003Ce\u003Ef\u0026g\u0027h\u0022i\\~~~j~?\u003Exy`,
+		"a URL":           url.QueryEscape(secret),
+		"a URL in .NET":   `a%2fb%2bc%3dd%3ce%3ef%26g%27h%22i%5c~~~j~%3f%3exy`,
+		"basic":           basic,
+		"basic in PHP":    strings.ReplaceAll(basic, "/", `\/`),
+		"basic in .NET":   strings.ReplaceAll(basic, "+", `\u002B`),
+		"basic in a URL":  url.QueryEscape(basic),
+		"basic, 2f in it": strings.ReplaceAll(strings.ReplaceAll(basic, "/", "%2f"), "+", "%2b"),
+	} {
+		out, err := h.TextJSON([]byte("Authorization: " + echoed))
+		if got := string(out); err != nil || strings.TrimPrefix(got, `"Authorization: `+basic[:20]) != `[masked:known]"` && got != `"Authorization: [masked:known]"` {
+			t.Errorf("%s: got %s, %v", name, got, err)
 		}
 	}
 }
