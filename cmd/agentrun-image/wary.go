@@ -4,12 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +30,7 @@ import (
 //  2. It reads manifests of 100 MiB, of which lists of nothing become gigabytes, and a configuration without a size to its end.
 //  3. It follows redirects and realms to any name, whatever addresses that has, and to plain HTTP once the registry has led there; and
 //     it tells the registry what a server at the realm has answered, if that has a token in it.
+//  4. It waits for an answer, and for the rest of one, for ever.
 type wary struct {
 	next     http.RoundTripper
 	layers   atomic.Bool // are read from now on, which are bounded by what they unpack to
@@ -37,6 +40,7 @@ type wary struct {
 	proxies  sync.Map // hosts of the operator's
 	// Connect to addresses that are public, and to others too.
 	public, any func(ctx context.Context, network, address string) (net.Conn, error)
+	silence     time.Duration // is the most that who is listened to may say nothing
 }
 
 // place of the registry, by where it was reached.
@@ -45,15 +49,25 @@ const (
 	outside = 2
 )
 
-const connectTime = 30 * time.Second
+const (
+	connectTime = 30 * time.Second
+	// maxSilence is more than unpacking takes between two looks at what comes, for which a registry may have to wait.
+	maxSilence = 2 * time.Minute
+)
 
 func newWary(of name.Registry) *wary {
 	registry := url.URL{Host: of.RegistryStr()}
-	w := &wary{registry: registry.Hostname(), plain: of.Scheme() == "http"}
+	w := &wary{registry: registry.Hostname(), plain: of.Scheme() == "http", silence: maxSilence}
 	w.public = upstream.New(upstream.Options{Timeout: connectTime}).DialContext
 	w.any = upstream.New(upstream.Options{Timeout: connectTime, AllowPrivate: true}).DialContext
 	t := remote.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is one
-	t.DialContext = w.dial
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := w.dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &listening{conn, w.silence}, nil
+	}
 	t.Proxy = func(r *http.Request) (*url.URL, error) {
 		proxy, err := http.ProxyFromEnvironment(r)
 		if proxy != nil {
@@ -101,6 +115,30 @@ func (w *wary) dial(ctx context.Context, network, address string) (net.Conn, err
 		}
 	}
 	return conn, err
+}
+
+// listening is a connection that ends when nothing comes for so long while somebody reads, and when nothing is taken.
+type listening struct {
+	net.Conn
+	most time.Duration
+}
+
+func (l *listening) Read(b []byte) (int, error) {
+	if err := l.SetReadDeadline(time.Now().Add(l.most)); err != nil {
+		return 0, err
+	}
+	n, err := l.Conn.Read(b)
+	if errors.Is(err, os.ErrDeadlineExceeded) { // no timeout any more, after which the library would ask again
+		err = fmt.Errorf("%s has said nothing for %v", l.RemoteAddr(), l.most)
+	}
+	return n, err
+}
+
+func (l *listening) Write(b []byte) (int, error) {
+	if err := l.SetWriteDeadline(time.Now().Add(l.most)); err != nil {
+		return 0, err
+	}
+	return l.Conn.Write(b)
 }
 
 // maxAnswer bounds manifests, configurations, tokens and all else but layers. Registries take manifests of 4 MiB.

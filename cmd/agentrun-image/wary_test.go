@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -87,6 +88,41 @@ func TestThreatTakeoverRegistryLeadsInside(t *testing.T) {
 			_, err = remote.Get(ref, remote.WithTransport(w), remote.WithContext(t.Context()))
 			if err == nil || asked.Load() != c.asked || told.Load() != c.asked {
 				t.Errorf("asked %v, told %v, want %v: %v", asked.Load(), told.Load(), c.asked, err)
+			}
+		})
+	}
+}
+
+// A registry that falls silent, before it answers or within a layer, holds no pull.
+func TestRegistryFallsSilent(t *testing.T) {
+	for title, begins := range map[string]bool{"before it answers": false, "within an answer": true} {
+		t.Run(title, func(t *testing.T) {
+			registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if begins {
+					w.Header().Set("Content-Length", "100")
+					fmt.Fprint(w, "some")
+					_ = http.NewResponseController(w).Flush() // the client sees whether it came
+				}
+				<-r.Context().Done()
+			}))
+			defer registry.Close()
+			of, err := name.NewRegistry(registry.Listener.Addr().String(), name.Insecure)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := newWary(of)
+			w.silence = 50 * time.Millisecond
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, registry.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := w.RoundTrip(req)
+			if begins && err == nil {
+				_, err = io.ReadAll(resp.Body)
+				resp.Body.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), "has said nothing for 50ms") {
+				t.Errorf("got %v", err)
 			}
 		})
 	}
