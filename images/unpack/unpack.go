@@ -63,6 +63,8 @@ type Tree struct {
 	// unnamed are the folders that were made because something lies in them: an entry may have 127.
 	unnamed int64
 	paths   int64
+	text    counted // of all layers, which are tars by then
+	wrote   int64   // to files
 	dirs    map[string]folder
 	here    map[string]bool // what this layer has put there: its deletions spare that
 	deleted map[string]bool // what it has deleted: there is nothing else any more
@@ -98,11 +100,11 @@ func (t *Tree) Apply(packed io.Reader) (diffID string, err error) {
 	}
 	defer plain.Close()
 	sum := sha256.New()
-	text := io.TeeReader(plain, sum)
-	if err := t.entries(tar.NewReader(text)); err != nil {
+	t.text.r = io.TeeReader(plain, sum)
+	if err := t.entries(tar.NewReader(&t.text)); err != nil {
 		return "", err
 	}
-	if err := drain(text, t.limits.RatioFrom); err != nil {
+	if err := drain(&t.text, t.limits.RatioFrom); err != nil {
 		return "", fmt.Errorf("layer %d: %w", t.layer, err)
 	}
 	return digest(sum), nil
@@ -452,7 +454,7 @@ func (t *Tree) file(at int, base string, h *tar.Header, content io.Reader) (err 
 	}
 	f := os.NewFile(uintptr(fd), base)
 	defer func() { err = errors.Join(err, f.Close()) }()
-	n, err := io.Copy(f, io.LimitReader(content, t.limits.Bytes-t.counts.Bytes+1))
+	n, err := io.Copy(&filled{f, t}, io.LimitReader(content, t.limits.Bytes-t.counts.Bytes+1))
 	if err := errors.Join(err, t.bytes(n)); err != nil {
 		return err
 	}
@@ -474,6 +476,20 @@ func (t *Tree) file(at int, base string, h *tar.Header, content io.Reader) (err 
 		return os.NewSyscallError("fchmod", err)
 	}
 	return touch(at, base, h.ModTime)
+}
+
+// filled is a file of the tree. Of a sparse one zeros come that no layer has: a kilobyte may stand for all that an image may be.
+type filled struct {
+	f *os.File
+	t *Tree
+}
+
+func (w *filled) Write(b []byte) (int, error) {
+	t := w.t
+	if t.wrote += int64(len(b)); t.wrote-t.text.n > t.limits.RatioFrom && t.wrote > t.limits.Ratio*t.text.n {
+		return 0, fmt.Errorf("%d bytes of files have come of %d: %w", t.wrote, t.text.n, ErrLimit)
+	}
+	return w.f.Write(b)
 }
 
 func (t *Tree) symlink(at int, base string, h *tar.Header) error {

@@ -298,6 +298,49 @@ func packed(t *testing.T, how string, plain []byte) []byte {
 	return b.Bytes()
 }
 
+// hole is an entry of GNU tar's that is sparse, and nothing but a hole (tar(5), "GNU tar archives").
+func hole(name string, size int64) []byte {
+	b := make([]byte, 512)
+	number := fmt.Sprintf("%011o\x00", size)
+	for at, text := range map[int]string{
+		0: name, 100: "0000644\x00", 108: "0000000\x00", 116: "0000000\x00", 124: "00000000000\x00", 136: "00000000000\x00", 148: "        ", 156: "S", 257: "ustar  \x00",
+		386: number, 398: "00000000000\x00", 483: number,
+	} {
+		copy(b[at:], text)
+	}
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return b
+}
+
+// A hole is zeros that no layer has, and that are written all the same.
+func TestHolesAreBounded(t *testing.T) {
+	l := DefaultLimits()
+	l.RatioFrom = 1 << 20
+	for size, want := range map[int64]error{1 << 19: nil, 1 << 30: ErrLimit} {
+		root, _ := place(t)
+		_, err := unpacked(root, l, append(hole("hole", size), make([]byte, 1024)...))
+		if !errors.Is(err, want) {
+			t.Errorf("%d: got %v, want %v", size, err, want)
+		}
+		info, err := os.Stat(filepath.Join(root, "hole"))
+		if err != nil || want == nil && info.Size() != size || info.Size() > 2*l.RatioFrom {
+			t.Errorf("%d: %v, %v", size, info, err)
+		}
+	}
+	root, _ := place(t)
+	var many [][]byte // of small ones too, in many layers
+	for n := range 8 {
+		many = append(many, append(hole(fmt.Sprint("h", n), 1<<19), make([]byte, 1024)...))
+	}
+	if _, err := unpacked(root, l, many...); !errors.Is(err, ErrLimit) {
+		t.Errorf("many: got %v", err)
+	}
+}
+
 func TestLimits(t *testing.T) {
 	big := layer(file{name: "zeroes", content: strings.Repeat("\x00", 1<<20)})
 	for _, how := range []string{"gzip", "zstd", "plain"} {
