@@ -212,7 +212,12 @@ func standsAsFile(rel string) bool {
 
 // standsHidden says whether the programs that read a missing path would end over a folder in its place.
 func standsHidden(rel string) bool {
-	return slices.Contains([]string{".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".envrc"}, path.Base(rel))
+	return slices.Contains([]string{".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".envrc", ".tool-versions", ".aider.conf.yml"}, path.Base(rel))
+}
+
+// asksFirst says whether a path that wasn't there is read only after somebody has said so: mise trusts a file by its name.
+func asksFirst(rel string) bool {
+	return slices.Contains([]string{"mise.toml", ".mise.toml"}, path.Base(rel))
 }
 
 // addKind is add, where a missing path is to be a file or a folder.
@@ -268,7 +273,7 @@ func (g *guarding) pin(at string) {
 // this without root, as whom or less the agent acts.
 func (g *guarding) missing(at string, isFile bool, why string) error {
 	err := unix.Faccessat(unix.AT_FDCWD, filepath.Join(g.ws.Source, path.Dir(at)), unix.W_OK, unix.AT_EACCESS)
-	if errors.Is(err, unix.EROFS) || err != nil && rootless.Is() {
+	if errors.Is(err, unix.EROFS) || err != nil && rootless.Is() || asksFirst(at) {
 		return nil
 	}
 	if standsHidden(at) {

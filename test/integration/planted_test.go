@@ -46,6 +46,8 @@ const (
 	container = `python3 -c 'import json,subprocess; subprocess.run(json.load(open(".devcontainer.json"))["initializeCommand"],shell=True)'`
 	direnv    = `[ -f .envrc ] && sh ./.envrc`
 	yarn      = `sh "$(sed -n 's/^yarnPath: //p' .yarnrc.yml)"`
+	asdf      = `v=$(sed -n 's/^nodejs path://p' .tool-versions); [ -z "$v" ] || sh "$v/x"`
+	mise      = `sh -c "$(sed -n 's/^enter = //p' mise.toml)"`
 	runner    = `[ -f .github/workflows/x.yml ] && sh .github/workflows/x.yml`
 )
 
@@ -78,6 +80,8 @@ python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b
 	{"husky", payload + `mkdir .husky; cp p/x .husky/post-commit`, strings.ReplaceAll(onCommit, "-c user.name", "-c core.hooksPath=.husky -c user.name")},
 	{"direnv, a new file", payload + `echo "touch $M" > .envrc`, direnv},
 	{"direnv, a link", payload + `ln -s p/x .envrc`, direnv},
+	{"asdf's versions", payload + `mkdir q; cp p/x q/x; echo "nodejs path:$W/q" > .tool-versions`, asdf},
+	{"mise's hooks, trusted before", payload + `rm -f mise.toml; printf '[hooks]\nenter = touch %s\n' "$M" > mise.toml`, mise},
 	{"what yarn hands over to", payload + `cp p/x .yarn/releases/yarn.cjs; mv .yarn y2; mkdir -p .yarn/releases; cp p/x .yarn/releases/yarn.cjs`, yarn},
 	{"npm's shell", payload + `echo "script-shell=$W/p/x" > .npmrc`, "npm run hello"},
 	{"an editor's task, changed", payload + `rm -f .vscode/tasks.json; printf '{"tasks":[{"command":"touch %s"}]}' "$M" > .vscode/tasks.json`, editor},
@@ -103,6 +107,7 @@ func plantedRepository(t *testing.T, ws string) (linked string) {
 	write(t, filepath.Join(ws, "scripts/pre-commit"), "#!/bin/sh\nexit 0\n", 0o755)
 	write(t, filepath.Join(ws, ".vscode/tasks.json"), `{"tasks":[]}`, 0o644)
 	write(t, filepath.Join(ws, "package.json"), `{"name":"x","version":"1.0.0","scripts":{"hello":"echo hello"}}`, 0o644)
+	write(t, filepath.Join(ws, "mise.toml"), "[tools]\n", 0o644)
 	write(t, filepath.Join(ws, ".yarnrc.yml"), "yarnPath: .yarn/releases/yarn.cjs\n", 0o644)
 	write(t, filepath.Join(ws, ".yarn/releases/yarn.cjs"), "true\n", 0o644)
 	write(t, filepath.Join(ws, "side/clean"), "#!/bin/sh\ncat\n", 0o755)
