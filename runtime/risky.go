@@ -5,6 +5,7 @@ package runtime
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -37,6 +38,12 @@ func RiskyAbove(table []profiles.GuardEntry, rel string) (why string, ok bool) {
 		}
 	}
 	return "", false
+}
+
+// RiskyLink says whether a link lies in a folder of git's. The host's git writes through those in the place of logs/HEAD, COMMIT_EDITMSG, index
+// and others, wherever they lead, and has text of the agent's to write: the name of the branch that somebody leaves.
+func RiskyLink(rel string) (why string, ok bool) {
+	return "git on the host writes through it", strings.Contains("/"+rel, "/.git/")
 }
 
 // riskyTable has the entries by how they begin, so that a path is held against those few that may fit.
@@ -150,7 +157,7 @@ type riskyLook struct {
 }
 
 // unlooked are folders that hold too much to look at, and nothing of the table that a change of it wouldn't show elsewhere.
-var unlooked = map[string]bool{"node_modules": true, "objects": true, "refs": true, "logs": true}
+var unlooked = map[string]bool{"node_modules": true, "objects": true, "refs": true}
 
 var errEnough = errors.New("enough")
 
@@ -180,7 +187,7 @@ func (l *riskyLook) opened(f *os.File, rel string, depth int) error {
 				}
 			}
 			if !n.IsDir() {
-				l.file(int(f.Fd()), n.Name(), at)
+				l.file(int(f.Fd()), n.Name(), at, n.Type() == fs.ModeSymlink)
 			}
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // a folder that was removed under us has no names
@@ -192,8 +199,11 @@ func (l *riskyLook) opened(f *os.File, rel string, depth int) error {
 	}
 }
 
-func (l *riskyLook) file(dir int, name, rel string) {
+func (l *riskyLook) file(dir int, name, rel string, link bool) {
 	at, _, risky := l.table.find(rel)
+	if _, ok := RiskyLink(rel); ok && link && !risky {
+		at, risky = rel, true
+	}
 	if risky = risky && !l.seen[at] && !l.plan.guardsPath(at); !risky && !l.count {
 		return // a look at each file is most of what this costs
 	}

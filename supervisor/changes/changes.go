@@ -342,6 +342,9 @@ func (s *Set) change(name string, it item, there bool, st *unix.Stat_t) *Change 
 		if to := path.Join(path.Dir(name), c.Link); path.IsAbs(c.Link) || !filepath.IsLocal(to) || beneath.Climbs(c.Link) {
 			c.Risky = "a link that leads out of the workspace"
 		}
+		if why, ok := runtime.RiskyLink(name); ok && c.Risky == "" {
+			c.Risky = why
+		}
 		if now, err := s.readlink(name); there && err == nil && now == c.Link {
 			return nil
 		}

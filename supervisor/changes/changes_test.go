@@ -49,6 +49,29 @@ func put(t *testing.T, ws string, names ...string) (Folder, string) {
 	return f, at
 }
 
+// A link in a repository is risky wherever it leads: the host's git writes through it.
+func TestLinksInARepository(t *testing.T) {
+	f, _ := put(t, t.TempDir(), ".git/logs/HEAD=->../../Makefile", "sub/.git/index=->x", "a=->b", ".gitx/a=->b", ".git/logs/x=x")
+	s, err := f.Open("run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	list, err := s.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range list {
+		if c.Risky != "" {
+			got = append(got, c.Path)
+		}
+	}
+	if want := []string{".git/logs/HEAD", "sub/.git/index"}; !slices.Equal(got, want) {
+		t.Errorf("risky: %q, want %q", got, want)
+	}
+}
+
 // A tar that isn't ours any more brings nothing out of the workspace.
 func TestHostileChanges(t *testing.T) {
 	for _, name := range []string{"../x=x", "/etc/x=x", "a/../../x=x", ".=x", "a//b=x", ".wh...=", "d/.wh..wh..opq="} {

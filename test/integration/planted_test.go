@@ -399,8 +399,8 @@ func TestRiskyFilesAreTold(t *testing.T) {
 	write(t, filepath.Join(ws, "old/package.json"), "{}", 0o644)
 	owned(t, ws)
 	r := run(t, opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}, "sh", "-c",
-		`sleep 0.1; echo x >> Makefile; mkdir -p sub/.git/hooks sub/.claude node_modules/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain`)
-	if want := []string{"Makefile", "sub/.claude", "sub/.git/hooks"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
+		`sleep 0.1; echo x >> Makefile; mkdir -p sub/.git/hooks sub/.git/logs sub/.claude node_modules/x; ln -s /root/.bashrc sub/.git/logs/HEAD; echo x > sub/.git/logs/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain`)
+	if want := []string{"Makefile", "sub/.claude", "sub/.git/hooks", "sub/.git/logs/HEAD"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
 		t.Errorf("told %q, want %q\n%s", r.status.RiskyFiles, want, r.stderr)
 	}
 	if r.status.FilesChanged != 3 { // Makefile, sub/.claude/s, plain
