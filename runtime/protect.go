@@ -324,6 +324,28 @@ func (g *guarding) relative(name, dir string) (string, bool) {
 	return rel, filepath.IsLocal(rel)
 }
 
+// written is relative for a name in a configuration. It may begin with a home that the workspace lies in: whose git it will be isn't known, so
+// each folder above may be one. HOME is what words leaves of $HOME. And it may go by a link above the workspace, whose own path has none.
+func (g *guarding) written(name, dir string) (string, bool) {
+	for _, home := range []string{"~/", "HOME/"} {
+		for above := g.ws.Source; strings.HasPrefix(name, home) && above != "/" && above != "."; {
+			above = path.Dir(above)
+			if rel, ok := g.relative(path.Join(above, name[len(home):]), ""); ok {
+				return rel, true
+			}
+		}
+	}
+	rel, ok := g.relative(name, dir)
+	if ok || !path.IsAbs(name) {
+		return rel, ok && !strings.HasPrefix(name, "~/")
+	}
+	real, err := filepath.EvalSymlinks(path.Dir(name))
+	if err != nil {
+		return "", false
+	}
+	return g.relative(path.Join(real, path.Base(name)), "")
+}
+
 const (
 	maxGuardDepth   = 3
 	maxGuardNames   = 4096
@@ -431,7 +453,7 @@ func (g *guarding) named(v gitValue, in string, depth int) error {
 		base = path.Dir(in)
 		fallthrough
 	case "core.hookspath", "init.templatedir":
-		rel, ok := g.relative(v.value, base)
+		rel, ok := g.written(v.value, base)
 		if !ok {
 			return nil
 		}
@@ -447,7 +469,7 @@ func (g *guarding) named(v gitValue, in string, depth int) error {
 		return nil
 	}
 	for i, word := range v.words() {
-		rel, ok := g.relative(word, "")
+		rel, ok := g.written(word, "")
 		if !ok || rel == "." {
 			continue
 		}
@@ -489,7 +511,7 @@ func (g *guarding) settings(name string) error {
 			continue
 		}
 		for _, word := range (gitValue{value: line}).words() {
-			rel, ok := g.relative(word, "")
+			rel, ok := g.written(word, "")
 			if !ok || rel == "." {
 				continue
 			}

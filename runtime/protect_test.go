@@ -146,6 +146,7 @@ func TestGuardsOfWhatSettingsName(t *testing.T) {
 		want       []string
 	}{
 		{".git/config.worktree", "[core]\nfsmonitor = tools/watch\n", []string{"tools/watch"}, []string{"tools/watch"}},
+		{".git/config", "[core]\nhooksPath = ~/HERE/h\n[alias]\na = !$HOME/HERE/tools/a\n[diff]\nexternal = ~/elsewhere/d\n", []string{"h/pre-commit", "tools/a"}, []string{"h", "tools/a"}},
 		{".yarnrc.yml", "# see a.js\nyarnPath: .yarn/releases/yarn-4.1.0.cjs\nlockfileFilename: yarn.lock\nplugins:\n  - path: \".yarn/plugins/x.cjs\"\n    spec: p\n",
 			[]string{"a.js", "yarn.lock", ".yarn/releases/yarn-4.1.0.cjs", ".yarn/plugins/x.cjs"}, []string{".yarn/plugins/x.cjs", ".yarn/releases/yarn-4.1.0.cjs"}},
 		{".yarnrc", "yarn-path \".yarn/releases/yarn-1.22.22.js\"\n", []string{".yarn/releases/yarn-1.22.22.js"}, []string{".yarn/releases/yarn-1.22.22.js"}},
@@ -157,6 +158,9 @@ func TestGuardsOfWhatSettingsName(t *testing.T) {
 				tree[f] = ""
 			}
 			dir := guardTree(t, tree)
+			if err := os.WriteFile(filepath.Join(dir, tt.name), []byte(strings.ReplaceAll(tt.text, "HERE", filepath.Base(dir))), 0o644); err != nil {
+				t.Fatal(err)
+			}
 			for _, f := range tt.files {
 				if strings.HasSuffix(f, "x") {
 					if err := os.Chmod(filepath.Join(dir, f), 0o755); err != nil {
@@ -180,6 +184,27 @@ func TestGuardsOfWhatSettingsName(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// A path in the configuration may go by a link above the workspace, as of a home that lies elsewhere.
+func TestGuardsByALinkAbove(t *testing.T) {
+	dir := guardTree(t, map[string]string{"h/pre-commit": ""})
+	above := filepath.Join(t.TempDir(), "home")
+	if err := os.Symlink(filepath.Dir(dir), above); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	g := &guarding{ws: fsjail.Entry{Source: dir, Target: workspaceDir}, root: root, at: map[string]fsjail.Entry{}}
+	if err := g.named(gitValue{"core.hookspath", filepath.Join(above, filepath.Base(dir), "h")}, gitConfig, 0); err != nil {
+		t.Fatal(err)
+	}
+	if e, ok := g.at["h"]; !ok || e.Writable {
+		t.Errorf("got %+v", g.at)
 	}
 }
 
