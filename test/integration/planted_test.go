@@ -399,12 +399,12 @@ func TestRiskyFilesAreTold(t *testing.T) {
 	write(t, filepath.Join(ws, "old/package.json"), "{}", 0o644)
 	owned(t, ws)
 	r := run(t, opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}, "sh", "-c",
-		`sleep 0.1; echo x >> Makefile; mkdir -p sub/.git/hooks sub/.git/logs sub/.claude node_modules/x; ln -s /root/.bashrc sub/.git/logs/HEAD; echo x > sub/.git/logs/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain`)
-	if want := []string{"Makefile", "sub/.claude", "sub/.git/hooks", "sub/.git/logs/HEAD"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
+		`sleep 0.1; echo x >> Makefile; echo x > makefile; echo x > old/docker-compose.yml; mkdir -p sub/.git/hooks sub/.git/logs sub/.claude node_modules/x; ln -s /root/.bashrc sub/.git/logs/HEAD; echo x > sub/.git/logs/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain`)
+	if want := []string{"Makefile", "makefile", "old/docker-compose.yml", "sub/.claude", "sub/.git/hooks", "sub/.git/logs/HEAD"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
 		t.Errorf("told %q, want %q\n%s", r.status.RiskyFiles, want, r.stderr)
 	}
-	if r.status.FilesChanged != 3 { // Makefile, sub/.claude/s, plain
-		t.Errorf("%d files changed, want 3", r.status.FilesChanged)
+	if r.status.FilesChanged != 5 { // Makefile, makefile, old/docker-compose.yml, sub/.claude/s, plain
+		t.Errorf("%d files changed, want 5", r.status.FilesChanged)
 	}
 }
 
