@@ -30,6 +30,8 @@ type BrokerOptions struct {
 	Parent *Broker
 	// Gateway is the path of the gateway.yaml that the run's tools are of; empty: built-in ones alone.
 	Gateway string
+	// Guarded says whether a path of the session's folder is what the host runs later; nil: names that begin with a dot alone are.
+	Guarded func(folder, path string) bool
 	// Execute starts an operator's command in a sandbox of its own; nil: there are none.
 	Execute func(ctx context.Context, tool string) (link.Process, error)
 }

@@ -86,7 +86,8 @@ func (b *Broker) inOwnSession(ctx context.Context) (serial bool, err error) {
 }
 
 // mayChange asks for what a change needs beside a read: the ring (H-11), the turn in a strong session (H-32), a call, and room. A name
-// that begins with a dot configures programs of the host (.git/hooks, .envrc, .npmrc), which nobody runs for the agent's sake.
+// that begins with a dot configures programs of the host (.git/hooks, .envrc, .npmrc), which nobody runs for the agent's sake; others are what
+// those name, as a filter's program, which the run's own view has read-only and this folder hasn't.
 func (b *Broker) mayChange(ctx context.Context, q link.FileRequest, serial bool) (refused string, err error) {
 	_, ring, err := b.live.now(ctx)
 	switch {
@@ -94,7 +95,7 @@ func (b *Broker) mayChange(ctx context.Context, q link.FileRequest, serial bool)
 		return "", err
 	case !rings.ResourceAllowed(ring, rings.FilesystemWrite).Allowed(), serial && b.adm.lock == nil:
 		return link.FileRing, nil
-	case strings.HasPrefix(q.Path, ".") || strings.Contains(q.Path, "/."):
+	case strings.HasPrefix(q.Path, ".") || strings.Contains(q.Path, "/."), b.opt.Guarded != nil && b.opt.Guarded(b.h.Workspace(b.adm.Session), q.Path):
 		return link.FileGuarded, nil
 	}
 	if err := b.countWrite(); err != nil {

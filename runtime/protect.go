@@ -82,6 +82,21 @@ func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 	return g, nil
 }
 
+// Guarded says whether a path of a workspace is kept as it is. It is for what is written there on an agent's behalf from outside of the sandbox,
+// where nothing is mounted. What can't be looked at is guarded.
+func (p *Plan) Guarded(workspace, rel string) bool {
+	g, err := p.guarding(fsjail.Entry{Target: workspaceDir, Source: workspace, Writable: true})
+	if err != nil {
+		return true
+	}
+	for at, e := range g.at {
+		if !e.Writable && (rel == at || strings.HasPrefix(rel, at+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
 const gitModules = ".git/modules"
 
 // modules guards in the repositories of submodules what the table has of .git: git status of the outer one runs git in each of them. Their

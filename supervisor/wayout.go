@@ -154,7 +154,7 @@ func (s *run) openWayOut() error {
 	cmds := &toolcmd.Commands{Run: s.runTool}
 	o := hypervisor.BrokerOptions{
 		MaxSteps: plan.Limits.MaxSteps, MaxModelCalls: cmp.Or(s.file.ModelCalls, config.DefaultModelCalls), Safety: s.live.Safety, Execute: cmds.Execute,
-		Gateway: s.file.Path,
+		Gateway: s.file.Path, Guarded: plan.Guarded,
 	}
 	if s.parent != nil {
 		o.Parent = s.parent.broker

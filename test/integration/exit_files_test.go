@@ -35,6 +35,11 @@ func TestM11FileToolOfASession(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(folder, ".git", "hooks"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	write(t, filepath.Join(folder, ".git", "config"), "[core]\n\thooksPath = checks\n[filter \"tidy\"]\n\tclean = tools/clean\n", 0o644)
+	if err := os.Mkdir(filepath.Join(folder, "tools"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	clean := write(t, filepath.Join(folder, "tools", "clean"), "#!/bin/sh\ncat\n", 0o755)
 	if err := unix.Mkfifo(filepath.Join(folder, "pipe"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +64,17 @@ func TestM11FileToolOfASession(t *testing.T) {
 			call("a pipe", `{"op":"read","path":"pipe"}`),
 			call("hook", `{"op":"write","path":".git/hooks/post-commit","text":"#!/bin/sh"}`),
 			call("hook by a link", `{"op":"write","path":"git/hooks/post-commit","text":"#!/bin/sh"}`),
+			call("hook that git is told of", `{"op":"write","path":"checks/post-commit","text":"#!/bin/sh"}`),
+			call("a filter's program", `{"op":"write","path":"tools/clean","text":"#!/bin/sh"}`),
+			call("beside it", `{"op":"write","path":"tools/other","text":"x"}`),
 			call("full folder", `{"op":"delete","path":"notes"}`),
 			call("escape", `{"op":"write","path":"a\u001bb","text":"x"}`),
 		}, map[string]string{
 			"write": `"bytes":5`, "again": `"bytes":15`, "read": `"text":"the second plan"`, "piece": `"text":"second plan"`,
 			"list": `{"name":"link","kind":"link"}`, "by a link": "tool_restricted", "over a link": "tool_restricted",
 			"another session": "tool_restricted", "up by a link": "tool_restricted", "dots": "bad_arguments", "absolute": "bad_arguments",
-			"a pipe": "tool_restricted", "hook": "tool_restricted", "hook by a link": "tool_restricted", "full folder": "tool_restricted",
+			"a pipe": "tool_restricted", "hook": "tool_restricted", "hook by a link": "tool_restricted", "hook that git is told of": "tool_restricted",
+			"a filter's program": "tool_restricted", "beside it": `"bytes":1`, "full folder": "tool_restricted",
 			"escape": "bad_arguments",
 		}},
 		{"reader", "ring3", []toolCall{
@@ -89,6 +98,9 @@ func TestM11FileToolOfASession(t *testing.T) {
 	}
 	if b, err := os.ReadFile(outside); err != nil || string(b) != "a secret of the host" {
 		t.Errorf("a file of the host's is now %q, %v", b, err)
+	}
+	if b, err := os.ReadFile(clean); err != nil || string(b) != "#!/bin/sh\ncat\n" {
+		t.Errorf("what the host's git runs is now %q, %v", b, err)
 	}
 	if got, err := filepath.Glob(filepath.Join(x.n.dir, "workspaces", "two", "*")); err != nil || len(got) > 0 {
 		t.Errorf("the other session has %v, %v", got, err)

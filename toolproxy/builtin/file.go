@@ -76,7 +76,7 @@ var fileRefusals = map[string]struct {
 		"links aren't followed; op list tells kinds"},
 	link.FileFilled:  {gate.CodeToolRestricted, "the folder isn't empty", "delete what is in it first"},
 	link.FileRing:    {gate.CodeRing, "the run may only read here", "ask the operator for ring 2; a strong session has one writer at a time"},
-	link.FileGuarded: {gate.CodeToolRestricted, "names that begin with a dot are only read", "take another name"},
+	link.FileGuarded: {gate.CodeToolRestricted, "names that begin with a dot, and programs that settings in them name, are only read", "take another name"},
 	link.FileQuota:   {gate.CodeQuota, "the run has written as much as it may", "do with the files that there are"},
 }
 
