@@ -66,3 +66,38 @@ func (l *limiter) pop() {
 	l.head = (l.head + 1) % len(l.ring)
 	l.n--
 }
+
+// spacer is the same for calls that are let run, which can't be held after they are decided: by then another ring may hold.
+type spacer struct {
+	interval, burst time.Duration
+	next            time.Time
+}
+
+func newSpacer(rate, burst int) spacer {
+	if rate == 0 {
+		rate = DefaultAllowRate
+	}
+	if burst <= 0 {
+		burst = DefaultAllowBurst
+	}
+	if rate < 0 {
+		return spacer{}
+	}
+	interval := time.Second / time.Duration(rate)
+	return spacer{interval: interval, burst: time.Duration(burst) * interval}
+}
+
+func (s *spacer) spend(now time.Time) {
+	if s.next.Before(now) {
+		s.next = now
+	}
+	s.next = s.next.Add(s.interval)
+}
+
+// wait is 0 where the next call need not; else a millisecond or more, so that a flood doesn't wake us for each.
+func (s *spacer) wait(now time.Time) time.Duration {
+	if wait := s.next.Add(-s.burst).Sub(now); wait > 0 {
+		return max(wait, time.Millisecond)
+	}
+	return 0
+}

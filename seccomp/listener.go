@@ -101,6 +101,10 @@ func (a Answer) String() string {
 const (
 	DefaultDenyRate  = 250
 	DefaultDenyBurst = 2000
+	// Calls that are let run are decided at no more than so many a second. One costs the supervisor 10 to 15 µs, above every ordinary program
+	// (hurry), and its caller 4: without a bound each run had a processor of the host's. A shell script forks some hundred times a second.
+	DefaultAllowRate  = 4000
+	DefaultAllowBurst = 16000
 	// maxHeld is how many refused calls may wait for their answer. One thread can have one call waiting, and the largest pids
 	// limit of a ring is 256.
 	maxHeld = 1024
@@ -112,6 +116,9 @@ type ServeOptions struct {
 	DenyRate int
 	// DenyBurst is how many are answered at once before the rate counts. 0: DefaultDenyBurst.
 	DenyBurst int
+	// AllowRate and AllowBurst are the same of calls that are let run, which wait before they are decided. 0: DefaultAllowRate and
+	// DefaultAllowBurst. Negative: no limit.
+	AllowRate, AllowBurst int
 	// NoSyncWakeUp leaves SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP off (for measurements).
 	NoSyncWakeUp bool
 	// Stats is filled while serving, if given.
@@ -166,7 +173,9 @@ type notifResp struct {
 // handle decides; it runs on the loop's thread, so it must not block. Calls it lets run, and refusals within the
 // rate, are answered at once. Refusals beyond it are held: the answers leave at DenyRate, so the delay grows with the number of threads that are trying,
 // and it is their own time that passes. Other calls of the sandbox go on being answered meanwhile, unless maxHeld
-// refusals are waiting; then nothing more is received until one has left. The loop allocates nothing per call.
+// refusals are waiting; then nothing more is received until one has left. When more is let run than AllowRate, the next call waits, and
+// those behind it: it is received, so that no signal interrupts it, and decided when its time has come, by what holds then. The loop
+// allocates nothing per call.
 func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions) error {
 	l, err := newLoop(fd, handle, o)
 	if err != nil {
@@ -207,6 +216,10 @@ type loop struct {
 	handle   func(Call) Answer
 	stats    *Stats
 	held     limiter
+	let      spacer
+	next     Call // received and not decided yet, where paced
+	paced    bool
+	due      time.Time
 	now      func() time.Time
 	req      []byte
 	resp     []byte
@@ -223,7 +236,7 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 		fd: fd, handle: handle, stats: o.Stats, now: o.Clock, gate: o.Gate,
 		req:  make([]byte, max(int(sizes.notif), int(unsafe.Sizeof(notif{})))),
 		resp: make([]byte, max(int(sizes.resp), int(unsafe.Sizeof(notifResp{})))),
-		held: newLimiter(o.DenyRate, o.DenyBurst),
+		held: newLimiter(o.DenyRate, o.DenyBurst), let: newSpacer(o.AllowRate, o.AllowBurst),
 	}
 	if l.stats == nil {
 		l.stats = new(Stats)
@@ -253,13 +266,25 @@ func (l *loop) run() error {
 		if err != nil {
 			return err
 		}
+		if l.paced {
+			left := l.due.Sub(l.now())
+			if left <= 0 || l.gate.hurried() {
+				if err := l.decide(); err != nil {
+					return err
+				}
+				continue
+			}
+			if wait < 0 || left < wait {
+				wait = left
+			}
+		}
 		var timeout *unix.Timespec
 		if wait >= 0 {
 			l.timeout = unix.NsecToTimespec(int64(wait))
 			timeout = &l.timeout
 		}
 		n := fds
-		if l.held.full() {
+		if l.paced || l.held.full() {
 			n = fds[:1]
 		}
 		_, err = unix.Ppoll(n, timeout, nil)
@@ -301,7 +326,7 @@ func (l *loop) woken() {
 	l.gate.pass()
 }
 
-// one receives and answers a call.
+// one receives a call and answers it, unless it has to wait.
 func (l *loop) one() error {
 	clear(l.req) // the kernel wants it zero (check_zeroed_user)
 	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&l.req[0])))
@@ -314,14 +339,26 @@ func (l *loop) one() error {
 	}
 	n := (*notif)(unsafe.Pointer(&l.req[0]))
 	l.stats.Received.Add(1)
-	c := Call{ID: n.id, PID: int(n.pid), NR: int(n.nr), Arch: n.arch, Args: n.args}
-	c.Name, c.Foreign = callName(n.arch, n.nr)
+	l.next = Call{ID: n.id, PID: int(n.pid), NR: int(n.nr), Arch: n.arch, Args: n.args}
+	l.next.Name, l.next.Foreign = callName(n.arch, n.nr)
+	if wait := l.let.wait(l.now()); wait > 0 && !l.gate.hurried() {
+		l.paced, l.due = true, l.now().Add(wait)
+		return nil
+	}
+	return l.decide()
+}
+
+// decide answers the call that was received.
+func (l *loop) decide() error {
+	c := l.next
+	l.paced = false
 	answer := l.handle(c)
 	if c.Foreign != "" {
 		answer = Kill() // no rule speaks of these numbers: 1 is exit there and write here (M-4)
 	}
-	waits := heldCall{id: n.id, pid: c.PID, answer: answer}
+	waits := heldCall{id: c.ID, pid: c.PID, answer: answer}
 	if answer.Allowed() {
+		l.let.spend(l.now())
 		return l.send(waits)
 	}
 	if !l.gate.hurried() && l.held.hold(l.now(), waits) {

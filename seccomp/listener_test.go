@@ -396,6 +396,57 @@ func TestHeldCallsDoNotHoldOthers(t *testing.T) {
 	}
 }
 
+// THREATS supervisor: a flood of calls that are let run costs the supervisor more than its caller, so they are paced; a hurry lifts that, and
+// what waits is decided by what holds when its time has come.
+func TestAllowedCallsArePaced(t *testing.T) {
+	const calls, rate, burst = 300, 1000, 100
+	var ran int
+	fd, done := filtered(t, permissive(t, "umount2"), func() {
+		for range calls {
+			if _, _, e := unix.Syscall(unix.SYS_UMOUNT2, 0, 0, 0); e == unix.EFAULT {
+				ran++
+			}
+		}
+	})
+	start := time.Now()
+	out := serve(context.Background(), fd, func(Call) Answer { return Continue() }, ServeOptions{AllowRate: rate, AllowBurst: burst})
+	<-done
+	if err := <-out; err != nil {
+		t.Error(err)
+	}
+	if took, least := time.Since(start), time.Second*(calls-burst-1)/rate; ran != calls || took < least {
+		t.Errorf("%d of %d calls ran in %v, want all in %v or more", ran, calls, took, least)
+	}
+
+	clock, g := time.Now(), &Gate{}
+	var stats Stats
+	var after atomic.Bool
+	var late atomic.Int32
+	fd, done = filtered(t, permissive(t, "umount2"), func() {
+		for range 4 { // two without a wait: one is the burst
+			unix.Syscall(unix.SYS_UMOUNT2, 0, 0, 0)
+		}
+	})
+	out = serve(context.Background(), fd, func(Call) Answer {
+		if after.Load() {
+			late.Add(1)
+		}
+		return Continue()
+	}, ServeOptions{AllowRate: 1, AllowBurst: 1, Gate: g, Stats: &stats, Clock: func() time.Time { return clock }})
+	for stats.Received.Load() < 3 {
+		goruntime.Gosched()
+	}
+	if err := g.Barrier(context.Background()); err != nil { // the third is not decided, and the clock stands still
+		t.Error(err)
+	}
+	after.Store(true)
+	g.Hurry(true)
+	<-done
+	if err := <-out; err != nil || late.Load() != 2 {
+		t.Errorf("%v, %d calls decided after the hurry, want 2", err, late.Load())
+	}
+}
+
 // A caller killed while it waits is no error.
 func TestCallerDies(t *testing.T) {
 	p := permissive(t, "mount")

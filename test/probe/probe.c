@@ -75,6 +75,7 @@ static const struct try tries[] = {
 	// shared counters
 	{"hold-inotify", t_hold_inotify, ""}, {"hold-signals", t_hold_signals, "[N]"}, {"hold-timers", t_hold_timers, "[N]"},
 	{"hold-tcp", t_hold_tcp, "N [accept|leave|close] [BUFFER]"}, {"hold-udp", t_hold_udp, "N"}, {"hold-timewait", t_hold_timewait, "N"}, {"hold-keys", t_hold_keys, ""}, {"hold-netlink", t_hold_netlink, "N"},
+	{"asks", t_asks, "N"},
 	// files
 	{"read", t_read, "FILE"}, {"cat", t_cat, "FILE"}, {"write", t_write, "FILE [TEXT]"}, {"create", t_create, "FILE [TEXT]"}, {"mkdir", t_mkdir, "DIR"},
 	{"unlink", t_unlink, "FILE"}, {"rename", t_rename, "FROM TO"}, {"symlink", t_symlink, "TO AT"}, {"link", t_link, "FROM AT"},
