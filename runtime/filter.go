@@ -263,10 +263,12 @@ func (w *warden) kill(c seccomp.Call) seccomp.Answer {
 const nsFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// plainClone says that a new process has namespaces and a table of descriptors that are no news: see
-// recordLocks.
+// plainClone says that a new process has namespaces and a table of descriptors that are no news (see
+// recordLocks), and is its maker's child. The parent of a command that joined is the supervisor, which waits for
+// that command alone: another child would stay in its table, and the sandbox's pid 1 doesn't end before all of its
+// namespace are waited for (zap_pid_ns_processes), so nor would the run.
 func plainClone(flags uint64) bool {
-	return flags&nsFlags == 0 && flags&(unix.CLONE_FILES|unix.CLONE_THREAD) != unix.CLONE_FILES
+	return flags&(nsFlags|unix.CLONE_PARENT) == 0 && flags&(unix.CLONE_FILES|unix.CLONE_THREAD) != unix.CLONE_FILES
 }
 
 const atEmptyPath = 0x1000

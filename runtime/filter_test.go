@@ -157,6 +157,7 @@ func TestWarden(t *testing.T) {
 		{"H-11 ring 2: processes", true, call("clone", uint64(unix.SIGCHLD)), 0},
 		{"H-11 ring 2: vfork", true, call("vfork"), 0},
 		{"never a namespace", true, call("clone", unix.CLONE_NEWUSER|uint64(unix.SIGCHLD)), unix.EPERM},
+		{"never a child of its parent's", true, call("clone", unix.CLONE_PARENT|uint64(unix.SIGCHLD)), unix.EPERM},
 		{"the command's own exec", false, exec(7), 0},
 		{"somebody else's exec", false, exec(8), unix.EPERM},
 		{"ring 2: any exec", true, exec(8), 0},

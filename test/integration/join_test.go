@@ -397,6 +397,31 @@ func TestJoinEnds(t *testing.T) {
 	noAgents(t)
 }
 
+// The parent of a command that joins is the supervisor, which waits for that command alone. One that makes its parent another child, dead
+// before anybody looks, would keep pid 1, and so the run, from ending.
+func TestJoinLeavesTheSupervisorNoChild(t *testing.T) {
+	p := newPlace(t)
+	for _, profile := range []string{"ring2", "ring1"} {
+		t.Run(profile, func(t *testing.T) {
+			p := place{t, p.run, p.state}
+			a := p.agent(profile, opts{profile: profile})
+			j := a.beside()
+			j.expect("errno=EPERM", "sibling")
+			j.expect("ok", "fork")
+			if r := j.quit(); r.exit != 0 {
+				t.Errorf("a command in %s: exit %d: %s", profile, r.exit, r.stderr)
+			}
+			for _, d := range descendants(a.Process.Pid) {
+				if d.state == "Z" {
+					t.Errorf("nobody waits for process %d, a child of %d", d.pid, d.ppid)
+				}
+			}
+			a.quit().want(t, 0, "exited")
+		})
+	}
+	noAgents(t)
+}
+
 // Whoever ran it goes away: it is killed, also when it neither reads nor writes; of a run that is killed, or whose supervisor is.
 func TestJoinEndsWithWhoEntered(t *testing.T) {
 	p := newPlace(t)

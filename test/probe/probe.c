@@ -48,7 +48,7 @@ static const struct try tries[] = {
 	{"process_vm_readv", t_vm_readv, "PID"}, {"process_vm_writev", t_vm_writev, "PID"}, {"pidfd_getfd", t_pidfd_getfd, "PID FD"},
 	{"process_madvise", t_process_madvise, "PID"}, {"kcmp", t_kcmp, "PID"}, {"prlimit", t_prlimit, "PID"},
 	{"kill", t_kill, "PID SIGNAL"}, {"kill-init", t_kill_init, ""}, {"setsid", t_setsid, ""},
-	{"fork", t_fork, ""}, {"vfork", t_vfork, ""}, {"clone-process", t_clone_process, ""}, {"posix_spawn", t_posix_spawn, ""},
+	{"fork", t_fork, ""}, {"vfork", t_vfork, ""}, {"clone-process", t_clone_process, ""}, {"sibling", t_sibling, ""}, {"posix_spawn", t_posix_spawn, ""},
 	{"exec", t_exec, "FILE [ARG…]"}, {"exec-chain", t_exec_chain, "AT TO"}, {"exec-copy", t_exec_copy, "DIR"}, {"mmap-exec", t_mmap_exec, "DIR"},
 	{"memfd-execveat", t_memfd_execveat, "[FLAGS]"}, {"memfd-fexecve", t_memfd_fexecve, "[FLAGS]"}, {"memfd-mmap-exec", t_memfd_mmap_exec, ""},
 	{"threads", t_threads, "N"}, {"forks", t_forks, "N"}, {"bomb", t_bomb, ""}, {"orphans", t_orphans, "N"}, {"nofile", t_nofile, ""},

@@ -90,6 +90,16 @@ static long t_vfork(int argc, char **argv)
 
 static long t_clone_process(int argc, char **argv) { (void)argc, (void)argv; return reap_or_exit(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)); }
 
+// sibling: a process with our parent, which needn't be one of the sandbox.
+static long t_sibling(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	long r = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+	if (r == 0)
+		_exit(0);
+	return r;
+}
+
 static long t_posix_spawn(int argc, char **argv)
 {
 	pid_t pid;

@@ -75,6 +75,8 @@ same+=(TestM2ImageNoBase TestThreatTakeoverHostileImages TestThreatTakeoverUnsig
 	TestM23RemovalHoldsUpNobody TestM23DeepKeptRootGetsOtherIDs TestM23WatchRests TestM23WatchOfLongPaths TestSetIDLookKeepsFewPaths)
 # And of calls that are let run what the supervisor does to pace them.
 same+=(TestAskedCallsArePaced)
+# And of a command that enters what the supervisor decides about its children.
+same+=(TestJoinLeavesTheSupervisorNoChild)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
