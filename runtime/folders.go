@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,9 @@ const (
 	mostDescriptors = 65536
 	// folderLook is the run's processor time between two looks, in which it can take some 180 MB.
 	folderLook = time.Second
+	// mostMerged bounds what the kernel keeps of the open folders of overlays (mergedIn), where they are more than fewMerged: somebody's folder
+	// of a million names may be listed.
+	mostMerged, fewMerged = 512 << 20, 3
 	// folderRest is how many times as long as the look took the next one waits at the least.
 	folderRest = 10
 )
@@ -44,12 +48,25 @@ func (l *tooManyFolders) look(used time.Duration, pids func() ([]int, error)) (s
 		return "", err
 	}
 	var tables []string
+	var overlays map[string]bool // of the run, whose processes have one mount namespace
 	open := 0
 	for _, pid := range all {
+		if overlays == nil {
+			overlays = overlaysOf(pid)
+		}
 		for _, table := range tablesOf(pid) {
 			tables = append(tables, table)
 			if open += descriptorsIn(table); open > mostDescriptors {
 				return fmt.Sprintf("open files: %d and more, at most %d", open, mostDescriptors), nil
+			}
+		}
+	}
+	if len(overlays) > 0 {
+		merged, bytes := 0, int64(0)
+		for _, table := range tables {
+			n, b := mergedIn(table, overlays)
+			if merged, bytes = merged+n, bytes+b; merged > fewMerged && bytes > mostMerged {
+				return fmt.Sprintf("open folders of an overlay: %d and more, of more than %d MiB", merged, mostMerged>>20), nil
 			}
 		}
 	}
@@ -126,4 +143,58 @@ func foldersIn(table string, most int) (n int) {
 		}
 	}
 	return n
+}
+
+// overlaysOf gives the devices of the overlays that a process can write to (proc_pid_mountinfo(5)).
+func overlaysOf(pid int) map[string]bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	overlays := map[string]bool{}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 5 && strings.Contains(line, " - overlay ") && strings.HasPrefix(f[5]+",", "rw,") {
+			overlays[f[2]] = true
+		}
+	}
+	return overlays
+}
+
+// mergedIn adds up what open folders of overlays may take. Whoever reads one gets a list of all of its names from the kernel, up to 512 bytes
+// each, which no cgroup is charged for and which is kept until the folder is closed, also when the next one who reads it gets a newer list
+// (ovl_dir_cache, fs/overlayfs/readdir.c). A folder's size is that of its upper layer, in tmpfs 20 bytes for a name; of the host's layer below
+// it there are thousands of names. What is on its way through a unix socket can't be seen, and is taken for folders of 16 000 names.
+func mergedIn(table string, overlays map[string]bool) (folders int, bytes int64) {
+	const perSize, lower, unseen = 26, 1 << 20, 8 << 20
+	f, err := os.Open(table)
+	if err != nil {
+		return 0, 0
+	}
+	defer f.Close()
+	list, _ := f.Readdirnames(mostDescriptors)
+	for _, name := range list {
+		var st unix.Statx_t
+		if unix.Statx(int(f.Fd()), name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_SIZE, &st) != nil {
+			continue
+		}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFDIR:
+			if overlays[fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor)] {
+				folders++
+				bytes += lower + perSize*int64(min(st.Size, mostMerged)) //nolint:gosec // it is bounded
+			}
+		case unix.S_IFSOCK:
+			n := sentThrough(table + "info/" + name)
+			folders += n
+			bytes += unseen * int64(n)
+		}
+	}
+	return folders, bytes
+}
+
+// sentThrough counts the descriptors that wait in a unix socket to be received (Linux 5.6).
+func sentThrough(fdinfo string) int {
+	b, _ := os.ReadFile(fdinfo)
+	_, rest, _ := strings.Cut(string(b), "\nscm_fds:")
+	line, _, _ := strings.Cut(rest, "\n")
+	n, _ := strconv.Atoi(strings.TrimSpace(line))
+	return max(0, n)
 }

@@ -159,6 +159,29 @@ func TestOpenFolders(t *testing.T) {
 			t.Errorf("ended: %s", r.status.Reason)
 		}
 	})
+	// An overlay keeps all names of a folder for each that has it open, and a list of its own after each change.
+	for _, c := range []struct {
+		try string
+		o   opts
+	}{
+		{"merged /usr/share 10000 100 12", opts{profile: "ring1"}},
+		{"merged /usr/share 100 600 12", opts{profile: "ring1"}},
+		{"merged /usr/share 100 80 12 sent", opts{profile: "ring1"}},
+		{"merged /workspace 10000 100 12", opts{profile: "ring2", flags: []string{"--workspace", workspace(t), "--workspace-mode", "overlay"}}},
+	} {
+		t.Run(c.try, func(t *testing.T) {
+			r := run(t, c.o, probeArgs(c.try)...)
+			r.want(t, 137, "policy")
+			if !strings.Contains(r.status.Reason, "open folders of an overlay") {
+				t.Errorf("ended after %v of processor time: %s", r.status.CPUTime, r.status.Reason)
+			}
+		})
+	}
+	t.Run("of an overlay, in bounds", func(t *testing.T) {
+		if got := observe(t, opts{profile: "ring1"}, "merged /usr/share 100 300 3"); got != "300" {
+			t.Errorf("had %s folders open, want 300", got)
+		}
+	})
 	t.Run("in bounds", func(t *testing.T) {
 		if got := observe(t, opts{profile: "ring2"}, "folders 1000 3"); got != "1000" {
 			t.Errorf("had %s folders open, want 1000", got)

@@ -346,6 +346,42 @@ static long t_folders(int argc, char **argv)
 	return say("%ld", n);
 }
 
+// merged DIR NAMES N SECONDS [sent]: gives a folder of an overlay so many long names, and has it open N times, each time after a change and
+// read in part; sent: on its way through a socket and not open any more. It uses so much processor time.
+static long t_merged(int argc, char **argv)
+{
+	const char *dir = arg(argc, argv, 1, "/usr/share");
+	long names = num(arg(argc, argv, 2, "1000")), want = num(arg(argc, argv, 3, "1")), n = 0;
+	clock_t end = clock() + num(arg(argc, argv, 4, "3")) * CLOCKS_PER_SEC;
+	int at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), pair[2], sent = argc > 5;
+	char name[256], entry[512], control[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
+	struct iovec iov = {&byte, 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+	if (at < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return -1;
+	memset(name, 'n', sizeof name);
+	for (long i = 0; i <= names; i++) {
+		snprintf(name + 240, sizeof name - 240, "%ld", i);
+		int fd = openat(at, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		if (fd < 0 || close(fd) < 0)
+			return -1;
+	}
+	for (int fd; n < want; n++) {
+		if ((fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 || syscall(SYS_getdents64, fd, entry, sizeof entry) < 0)
+			return -1;
+		if (n % 2 ? keep(openat(at, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600)) < 0 : unlinkat(at, name, 0) < 0)
+			return -1;
+		memcpy(CMSG_DATA(c), &fd, sizeof fd);
+		if (sent && (sendmsg(pair[0], &m, 0) < 0 || close(fd) < 0))
+			return -1;
+	}
+	while (clock() < end)
+		;
+	return say("%ld", n);
+}
+
 // watches EPOLLS N SECONDS [PROCESSES]: so many epolls watch a timer under N numbers each, which further processes inherit; then it sleeps,
 // and uses no processor time.
 static long t_watches(int argc, char **argv)

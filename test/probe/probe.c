@@ -81,7 +81,7 @@ static const struct try tries[] = {
 	{"unlink", t_unlink, "FILE"}, {"rename", t_rename, "FROM TO"}, {"symlink", t_symlink, "TO AT"}, {"link", t_link, "FROM AT"},
 	{"truncate", t_truncate, "FILE"}, {"chown", t_chown, "FILE UID"}, {"stat", t_stat, "FILE"}, {"readlink", t_readlink, "LINK"}, {"ls", t_ls, "DIR"},
 	{"suid", t_suid, "WAY DIR"}, {"setxattr-cap", t_setxattr_cap, "DIR"}, {"fill", t_fill, "DIR [MB]"}, {"inodes", t_inodes, "DIR MAX"},
-	{"writable", t_writable, "[DIR]"}, {"devices", t_devices, ""}, {"lease", t_lease, "FILE"}, {"dnotify", t_dnotify, "DIR"}, {"inotify", t_inotify, "DIR"}, {"locks", t_locks, "N SECONDS"}, {"folders", t_folders, "N SECONDS"}, {"watches", t_watches, "EPOLLS N SECONDS [PROCESSES]"}, {"polls", t_polls, "PROCESSES THREADS N SECONDS"}, {"ofd-lock", t_ofd_lock, ""}, {"mount-flags", t_nosuid, "DIR"},
+	{"writable", t_writable, "[DIR]"}, {"devices", t_devices, ""}, {"lease", t_lease, "FILE"}, {"dnotify", t_dnotify, "DIR"}, {"inotify", t_inotify, "DIR"}, {"locks", t_locks, "N SECONDS"}, {"folders", t_folders, "N SECONDS"}, {"merged", t_merged, "DIR NAMES N SECONDS [sent]"}, {"watches", t_watches, "EPOLLS N SECONDS [PROCESSES]"}, {"polls", t_polls, "PROCESSES THREADS N SECONDS"}, {"ofd-lock", t_ofd_lock, ""}, {"mount-flags", t_nosuid, "DIR"},
 	// observations
 	{"ok", t_ok, ""}, {"id", t_id, ""}, {"status", t_status, "[PID]"}, {"fds", t_fds, ""}, {"outside", t_outside, ""}, {"pids", t_pids, ""},
 	{"env", t_env, ""}, {"argv", t_argv, "…"}, {"cwd", t_cwd, ""}, {"ns", t_ns, ""}, {"rlimits", t_rlimits, ""}, {"tty", t_tty, ""},
