@@ -42,6 +42,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "without-landlock" {
 		os.Exit(withoutLandlock(os.Args[2:]))
 	}
+	if len(os.Args) > 4 && os.Args[1] == "landlock-flags" {
+		flags, _ := strconv.ParseUint(os.Args[2], 10, 32)
+		refusal, _ := strconv.ParseUint(os.Args[3], 10, 16)
+		os.Exit(landlockFlags(flags, refusal, os.Args[4:]))
+	}
 	if name := filepath.Base(os.Args[0]); name == "newuidmap" || name == "newgidmap" {
 		// The race detector waits for a second in each process that ends, which a launch would wait for, too.
 		unix.Exit(mapIDs(name, os.Args[1:]))

@@ -8,11 +8,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
 )
 
 // withoutLandlock executes a program on a kernel that has no Landlock, as far as the program and all below it can tell: a filter answers its three
@@ -25,13 +28,53 @@ func withoutLandlock(argv []string) int {
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
+	return filtered("without-landlock", code, argv)
+}
+
+// filtered executes a program behind a filter, and says whose it was if that fails.
+func filtered(name string, code []unix.SockFilter, argv []string) int {
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
 	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
 	if e == 0 {
 		_ = errors.As(unix.Exec(argv[0], argv, os.Environ()), &e)
 	}
-	fmt.Fprintln(os.Stderr, "without-landlock:", e)
+	fmt.Fprintln(os.Stderr, name+":", e)
 	return 125
+}
+
+// landlockFlags executes a program that may enter Landlock domains with these flags alone; with others it is told that.
+func landlockFlags(flags, refusal uint64, argv []string) int {
+	code := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 0, Jf: 3, K: unix.SYS_LANDLOCK_RESTRICT_SELF},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 24}, // the lower half of its second argument
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, Jf: 0, K: uint32(flags)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(refusal)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	return filtered("landlock-flags", code, argv)
+}
+
+// The host's audit log has what domains of the agent's own refuse it, unless the domain around them says that it doesn't (Linux 6.15). A kernel
+// that doesn't know that says EINVAL, and has no such records.
+func TestLandlockDomainsOfTheAgentAreNotLogged(t *testing.T) {
+	needSandbox(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const subdomainsOff = "4" // LANDLOCK_RESTRICT_SELF_LOG_SUBDOMAINS_OFF
+	for _, profile := range []string{"ring1", "ring2", "ring3", "strict"} {
+		t.Run(profile, func(t *testing.T) {
+			need(t, hostcaps.Landlock(7))
+			under := []string{self, "landlock-flags", subdomainsOff, strconv.Itoa(int(unix.EPERM))}
+			run(t, opts{profile: profile, under: under}, "/probe", "exit", "0").want(t, 0, "exited")
+		})
+	}
+	t.Run("an older kernel", func(t *testing.T) {
+		under := []string{self, "landlock-flags", "0", strconv.Itoa(int(unix.EINVAL))}
+		run(t, opts{profile: "ring2", under: under}, "/probe", "exit", "0").want(t, 0, "exited")
+	})
 }
 
 // A kernel without Landlock: no run without --best-effort, none of strict at all, and what a run that goes on without is held by: mounts, ids,
