@@ -322,6 +322,8 @@ func TestSyscallDecisions(t *testing.T) {
 		{"the same, waiting", "fcntl", args{3, unix.F_OFD_SETLKW, 0}, all("errno EINVAL")},
 		{"asking for one", "fcntl", args{3, unix.F_OFD_GETLK, 0}, all("errno EINVAL")},
 		{"record lock", "fcntl", args{3, unix.F_SETLK, 0}, all("allow")},
+		{"a file thrown out of memory", "fadvise64", args{3, 0, 0, 4 | dirty}, all("errno EINVAL")},
+		{"a file read ahead", "fadvise64", args{3, 0, 0, unix.FADV_WILLNEED}, all("allow")},
 		{"own lease asked for", "fcntl", args{3, unix.F_GETLEASE, 0}, all("allow")},
 		{"inotify", "inotify_init1", args{unix.IN_CLOEXEC}, [4]string{"allow", "allow", "notify ENOSYS", "notify ENOSYS"}},
 		{"inotify of old", "inotify_init", args{}, [4]string{"allow", "allow", "notify ENOSYS", "notify ENOSYS"}},
@@ -387,7 +389,7 @@ func TestSyscallDecisions(t *testing.T) {
 // without a trace, and nobody is killed by the filter itself (M-4).
 func TestM4WhatIsRefusedUnseen(t *testing.T) {
 	unseen := map[string]string{
-		"fcntl": "EINVAL", "mmap": "ENOMEM", "memfd_create": "ENOMEM", "shmget": "ENOMEM", "prctl": "EINVAL", "setsockopt": "EPERM",
+		"fcntl": "EINVAL", "fadvise64": "EINVAL", "mmap": "ENOMEM", "memfd_create": "ENOMEM", "shmget": "ENOMEM", "prctl": "EINVAL", "setsockopt": "EPERM",
 		"socket": "EAFNOSUPPORT EPROTONOSUPPORT", "sched_setscheduler": "EPERM", "sched_setparam": "EPERM", "sched_setattr": "EPERM", "sched_setaffinity": "EPERM",
 	}
 	for _, r := range builtinRules {

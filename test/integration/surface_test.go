@@ -63,6 +63,9 @@ func TestKernelSurface(t *testing.T) {
 		{try: "ioctl 0x8982", want: "EPERM@ioctl"},
 		{try: "ioctl 0x8983", want: "EPERM@ioctl"},
 		{try: "core-limit", want: "EINVAL@prlimit64"},
+		// POSIX_FADV_DONTNEED, of a pipe, where the kernel says ESPIPE.
+		{try: "sys 221 0 0 0 4", want: "EINVAL"},
+		{try: "sys 221 0 0 0 3", want: "ESPIPE"},
 		{try: "open_by_handle_at /", want: "EPERM@open_by_handle_at"},
 	}
 	for _, call := range []string{
