@@ -62,6 +62,15 @@ func TestKernelSurface(t *testing.T) {
 		{try: "ioctl 0x89a1", want: "EPERM@ioctl"},
 		{try: "ioctl 0x8982", want: "EPERM@ioctl"},
 		{try: "ioctl 0x8983", want: "EPERM@ioctl"},
+		// Subvolumes and snapshots of btrfs.
+		{try: "ioctl 0x50009401", want: "EPERM@ioctl"},
+		{try: "ioctl 0x50009417", want: "EPERM@ioctl"},
+		{try: "ioctl 0x5000940e", want: "EPERM@ioctl"},
+		{try: "ioctl 0x5000940f", want: "EPERM@ioctl"},
+		{try: "ioctl 0x50009418", want: "EPERM@ioctl"},
+		{try: "ioctl 0x5000943f", want: "EPERM@ioctl"},
+		{try: "ioctl 0x4008941a", want: "EPERM@ioctl"},
+		{try: "ioctl 0xc0c89425", want: "EPERM@ioctl"},
 		{try: "core-limit", want: "EINVAL@prlimit64"},
 		// POSIX_FADV_DONTNEED, of a pipe, where the kernel says ESPIPE.
 		{try: "sys 221 0 0 0 4", want: "EINVAL"},
