@@ -290,6 +290,7 @@ func TestSyscallDecisions(t *testing.T) {
 		{"pair of packets", "socketpair", args{unix.AF_UNIX, unix.SOCK_SEQPACKET, 0}, above3},
 		{"pair of another family", "socketpair", args{unix.AF_TIPC, unix.SOCK_STREAM, 0}, all("notify")},
 		{"kernel tls", "setsockopt", args{3, unix.SOL_TCP, unix.TCP_ULP}, all("notify")},
+		{"paced", "setsockopt", args{3, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE | dirty}, all("errno EPERM")},
 		{"nodelay", "setsockopt", args{3, unix.SOL_TCP, unix.TCP_NODELAY}, strictNo},
 		{"TIOCSTI", "ioctl", args{0, unix.TIOCSTI}, all("notify")},
 		{"TIOCSTI, dirty", "ioctl", args{0, unix.TIOCSTI | dirty}, all("notify")},

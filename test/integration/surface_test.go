@@ -72,6 +72,8 @@ func TestKernelSurface(t *testing.T) {
 		{try: "ioctl 0x4008941a", want: "EPERM@ioctl"},
 		{try: "ioctl 0xc0c89425", want: "EPERM@ioctl"},
 		{try: "core-limit", want: "EINVAL@prlimit64"},
+		// SO_MAX_PACING_RATE, of a pipe, where the kernel says ENOTSOCK.
+		{try: "sys 54 0 1 47 0 0", want: "EPERM"},
 		// POSIX_FADV_DONTNEED, of a pipe, where the kernel says ESPIPE.
 		{try: "sys 221 0 0 0 4", want: "EINVAL"},
 		{try: "sys 221 0 0 0 3", want: "ESPIPE"},
