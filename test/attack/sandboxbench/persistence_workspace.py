@@ -7,11 +7,11 @@ from run import MARK, WORKSPACE
 HOSTS = [".git/hooks/post-checkout", ".git/config", ".git/info/attributes", ".gitattributes", ".gitmodules", ".husky/pre-commit", ".pre-commit-config.yaml",
          ".envrc", ".env", ".bashrc", "Makefile", "package.json", "setup.py", "conftest.py", "sitecustomize.py", "build.rs", ".cargo/config.toml", ".npmrc", ".yarnrc.yml",
          ".vscode/tasks.json", ".vscode/settings.json", ".idea/runConfigurations/x.xml", ".devcontainer/devcontainer.json", ".github/workflows/x.yml", "Dockerfile",
-         ".claude/settings.json", ".cursor/mcp.json", ".mcp.json", "AGENTS.md", "CLAUDE.md", ".gemini/settings.json", ".aider.conf.yml", "agentrun.yaml"]
+         ".claude/settings.json", ".cursor/mcp.json", ".mcp.json", "AGENTS.md", "CLAUDE.md", ".gemini/settings.json", ".aider.conf.yml", ".tool-versions", "mise.toml", "agentrun.yaml"]
 EVERY = ["ring1", "ring2"]
 # What agentrun guards at the top of a workspace (docs/protected-paths.md): refused in every ring.
 GUARDED = (".git/hooks/", ".git/config", ".git/info/attributes", ".gitattributes", ".gitmodules", ".husky/", ".envrc", ".npmrc", ".yarnrc.yml", ".vscode/", ".idea/",
-           ".devcontainer/", ".github/workflows/", ".claude/", ".cursor/", ".mcp.json", ".gemini/")
+           ".devcontainer/", ".github/workflows/", ".claude/", ".cursor/", ".mcp.json", ".gemini/", ".aider.conf.yml", ".tool-versions")
 WORKS = {"leave " + name: EVERY for name in HOSTS if not name.startswith(GUARDED)}
 WORKS |= {"leave a link to /etc/passwd": EVERY, "leave a FIFO": EVERY, "leave a name of control characters": EVERY}
 
