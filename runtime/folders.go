@@ -147,7 +147,10 @@ func foldersIn(table string, most int) (n int) {
 
 // overlaysOf gives the devices of the overlays that a process can write to (proc_pid_mountinfo(5)).
 func overlaysOf(pid int) map[string]bool {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil // it has ended, and the next one is asked
+	}
 	overlays := map[string]bool{}
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)

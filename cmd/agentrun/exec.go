@@ -121,8 +121,11 @@ const (
 // they stand in a command line, which each user of the host may read (proc_pid_cmdline(5)).
 func passedEnv(c *cli.Context) ([]string, error) {
 	fd := c.Int(envFD)
-	if fd <= 2 {
+	if !c.IsSet(envFD) {
 		return nil, nil
+	}
+	if fd <= 2 {
+		return nil, fmt.Errorf("--%s: %d is a standard stream", envFD, fd)
 	}
 	f := os.NewFile(uintptr(fd), envFD) //nolint:gosec // a descriptor
 	defer f.Close()

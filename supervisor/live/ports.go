@@ -181,7 +181,7 @@ func (s *Runs) Publish(ctx context.Context, id string, r control.PortRequest, by
 		return control.Published{}, portConflict("nobody may reach the run: "+string(code), "agentrun inspect REF says what holds")
 	}
 	d, err = ports.Listen(ports.Options{
-		At: at, Port: port, Raw: r.Raw, Shared: r.To != "", Slots: v.ports.room(), Allow: v.passes,
+		At: at, Port: port, Raw: r.Raw, Own: r.To == "", Slots: v.ports.room(), Allow: v.passes,
 		Dial:   func(ctx context.Context) (*net.TCPConn, error) { return v.dial(ctx, run, port) },
 		Record: func(p ports.Passage) error { return v.ingress(port, p) },
 	})

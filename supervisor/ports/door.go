@@ -65,9 +65,9 @@ type Options struct {
 	At   netip.AddrPort // to listen on; port 0: a free one
 	Port uint16         // in the sandbox; for those who read
 	Raw  bool           // no token: bytes are passed as they are
-	// Shared says that others may be published at this address later: nothing of a page may stay in a browser.
-	Shared bool
-	Dial   func(ctx context.Context) (*net.TCPConn, error)
+	// Own says that nobody else is published at this address later. Elsewhere nothing of a page may stay in a browser.
+	Own  bool
+	Dial func(ctx context.Context) (*net.TCPConn, error)
 	// Allow decides about each connection, and each request: OK, or why not.
 	Allow func(ctx context.Context) Code
 	// Record is told of each connection after its end. Its error closes the Door.

@@ -143,7 +143,7 @@ func (p *passage) respond(client *bufio.Reader, v verdict) Code {
 		}
 		p.door.clean(&r)
 		out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n", r.Status, r.Reason)
-		if p.door.opt.Shared {
+		if !p.door.opt.Own {
 			out = append(out, "Cache-Control: no-store\r\n"...)
 		}
 		out = r.AppendFields(out)

@@ -207,7 +207,7 @@ func TestM23LinksOutliveARefusal(t *testing.T) {
 
 // What is published at an address is another agent's later. A browser keeps neither a page of this one's nor a worker that would answer there.
 func TestM23NothingStaysInABrowser(t *testing.T) {
-	s := newSite(t, Options{Shared: true}, func(c net.Conn) {
+	s := newSite(t, Options{}, func(c net.Conn) {
 		_, _ = http.ReadRequest(bufio.NewReader(c))
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\ncache-control: max-age=31536000, immutable\r\nExpires: Fri, 01 Jan 2100 00:00:00 GMT\r\nPragma: x\r\n"+
 			"Cache-Control: public\r\nContent-Length: 2\r\n\r\nhi")

@@ -80,7 +80,7 @@ func (d *Door) judge(r *wire.Request) verdict {
 	if r.Target[0] != '/' || v.method == "CONNECT" || r.Minor == 0 || v.upgrade && r.HasBody() {
 		return no(BadRequest)
 	}
-	if d.opt.Shared && value(r, "service-worker") != "" { // it would answer for what is published here later, its link before us
+	if !d.opt.Own && value(r, "service-worker") != "" { // it would answer for what is published here later, its link before us
 		return no(BadRequest)
 	}
 	if !d.ours(string(r.Host)) { // DNS rebinding: a name of the attacker's leads here, and its page is of the same origin
@@ -186,7 +186,7 @@ func ofDoor(name string) bool {
 }
 
 // clean takes out of a response what would change how the browser stands to Doors: their cookies, those of all ports at once, and, at an
-// address that is shared, what it may keep. A page that was kept would be shown in place of another run's, with that one's cookie.
+// address that isn't its own, what it may keep. A page that was kept would be shown in place of another run's, with that one's cookie.
 func (d *Door) clean(r *wire.Response) {
 	for i := range r.Lines {
 		l := &r.Lines[i]
@@ -197,7 +197,7 @@ func (d *Door) clean(r *wire.Response) {
 		case "clear-site-data", "alt-svc", "strict-transport-security":
 			l.Drop = true
 		case "cache-control", "expires", "pragma":
-			l.Drop = l.Drop || d.opt.Shared
+			l.Drop = l.Drop || !d.opt.Own
 		}
 	}
 }
