@@ -3,25 +3,23 @@
 package seccomp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	lib "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/read"
 )
 
 // bundleActions are those that a bundle's filter may take. SCMP_ACT_KILL is the thread's, as in libseccomp.
-var bundleActions = map[specs.LinuxSeccompAction]lib.ScmpAction{
-	specs.ActAllow: lib.ActAllow, specs.ActLog: lib.ActLog, specs.ActErrno: lib.ActErrno, specs.ActTrap: lib.ActTrap,
-	specs.ActKill: lib.ActKillThread, specs.ActKillThread: lib.ActKillThread, specs.ActKillProcess: lib.ActKillProcess,
+var bundleActions = map[specs.LinuxSeccompAction]uint32{
+	specs.ActAllow: unix.SECCOMP_RET_ALLOW, specs.ActLog: unix.SECCOMP_RET_LOG, specs.ActErrno: unix.SECCOMP_RET_ERRNO, specs.ActTrap: unix.SECCOMP_RET_TRAP,
+	specs.ActKill: unix.SECCOMP_RET_KILL_THREAD, specs.ActKillThread: unix.SECCOMP_RET_KILL_THREAD, specs.ActKillProcess: unix.SECCOMP_RET_KILL_PROCESS,
 }
 
 // without says why there are no others.
@@ -30,68 +28,58 @@ var without = map[specs.LinuxSeccompAction]string{
 	specs.ActTrace:  "nothing may trace a run",
 }
 
-var bundleOps = map[specs.LinuxSeccompOperator]lib.ScmpCompareOp{
-	specs.OpNotEqual: lib.CompareNotEqual, specs.OpLessThan: lib.CompareLess, specs.OpLessEqual: lib.CompareLessOrEqual, specs.OpEqualTo: lib.CompareEqual,
-	specs.OpGreaterEqual: lib.CompareGreaterEqual, specs.OpGreaterThan: lib.CompareGreater, specs.OpMaskedEqual: lib.CompareMaskedEqual,
-}
-
 // bundleFlags are without meaning for a filter that holds beside another, or would loosen what that one has.
 var bundleFlags = []specs.LinuxSeccompFlag{"SECCOMP_FILTER_FLAG_TSYNC", specs.LinuxSeccompFlagSpecAllow, specs.LinuxSeccompFlagWaitKillableRecv}
 
 // bundleArchs are the names of those we run on.
-var bundleArchs = map[lib.ScmpArch]specs.Arch{lib.ArchAMD64: specs.ArchX86_64, lib.ArchARM64: specs.ArchAARCH64}
+var bundleArchs = map[int]specs.Arch{onAMD64: specs.ArchX86_64, onARM64: specs.ArchAARCH64}
 
-// OfBundle compiles the filter of a container's bundle (linux.seccomp of its config.json) for the native architecture, as runc does: by
-// libseccomp, and with ENOSYS for calls that are younger than all that it names, so that libraries fall back to older ones. By itself it
-// is no wall, since it may allow everything: see [Program.Within]. What it can't be taken at its word for is refused by name, joined.
+// OfBundle compiles the filter of a container's bundle (linux.seccomp of its config.json) for the native architecture, with the meaning
+// that runc and libseccomp give it, and with ENOSYS for calls that are younger than all that it names, so that libraries fall back to
+// older ones. Where several rules with conditions hold for a call, which libseccomp leaves to the shape of its tree, the strictest does. By
+// itself it is no wall, since it may allow everything: see [Program.Within]. What it can't be taken at its word for is refused by name, joined.
 func OfBundle(s *specs.LinuxSeccomp) (Program, error) {
 	arch, err := Native.info()
 	if err != nil {
 		return Program{}, err
 	}
-	b := &bundle{arch: arch}
-	base := b.action("defaultAction", s.DefaultAction, s.DefaultErrnoRet)
-	if len(s.Architectures) > 0 && !slices.Contains(s.Architectures, bundleArchs[arch.lib]) {
-		b.bad("architectures", "%s is not among them, so that every call of the container's would be its end", bundleArchs[arch.lib])
+	b := &bundle{policy: policy{arch: arch, foreign: unix.SECCOMP_RET_KILL_THREAD, known: make([]bool, maxNumber), steps: map[int][]step{}}}
+	b.unlisted = b.action("defaultAction", s.DefaultAction, s.DefaultErrnoRet)
+	if len(s.Architectures) > 0 && !slices.Contains(s.Architectures, bundleArchs[arch.on]) {
+		b.bad("architectures", "%s is not among them, so that every call of the container's would be its end", bundleArchs[arch.on])
 	}
 	for _, flag := range s.Flags {
 		if !slices.Contains(bundleFlags, flag) {
 			b.bad("flags", "%.64q can't be honoured", string(flag))
 		}
 	}
-	if err := errors.Join(b.problems...); err != nil {
-		return Program{}, err
-	}
-	if b.filter, err = lib.NewFilter(base); err != nil {
-		return Program{}, fmt.Errorf("make libseccomp filter: %w", err)
-	}
-	defer b.filter.Release()
-	if err := b.filter.SetOptimize(2); err != nil {
-		return Program{}, fmt.Errorf("ask for a binary tree: %w", err)
-	}
 	for i := range s.Syscalls {
-		b.rule(fmt.Sprintf("syscalls[%d]", i), &s.Syscalls[i], base)
+		b.rule(fmt.Sprintf("syscalls[%d]", i), &s.Syscalls[i])
 	}
 	if err := errors.Join(b.problems...); err != nil {
 		return Program{}, err
 	}
-	code, err := export(b.filter)
-	if err != nil {
-		return Program{}, err
+	if b.unknown = retENOSYS; b.unlisted == unix.SECCOMP_RET_ALLOW || b.unlisted == unix.SECCOMP_RET_LOG {
+		b.unknown = b.unlisted
 	}
-	if base != lib.ActAllow && base != lib.ActLog {
-		code = append(assemble([]unix.SockFilter{
-			{Code: opLoad, K: offNR}, {Code: opJgt, K: b.youngest, Jf: 1}, {Code: opRet, K: retENOSYS},
-		}), code...)
+	for nr := range b.youngest + 1 {
+		b.known[nr] = true
 	}
-	return Program{code: code}, nil
+	for _, chain := range b.steps {
+		slices.SortStableFunc(chain, func(x, y step) int { return cmp.Compare(strictness(x), strictness(y)) })
+	}
+	prog := Program{code: b.assemble()}
+	return prog, b.verify(prog)
 }
+
+// strictness orders rules as the kernel does answers of several filters (include/uapi/linux/seccomp.h); one without conditions is alone.
+func strictness(s step) int32 { return int32(s.ret & unix.SECCOMP_RET_ACTION_FULL) } //nolint:gosec // as there: killing is below all others
 
 // bundle is a filter in the making, and what is wrong with it.
 type bundle struct {
-	arch     archInfo
-	filter   *lib.ScmpFilter
-	youngest uint32 // number that it names
+	policy
+
+	youngest int // number that it names
 	problems []error
 }
 
@@ -99,8 +87,8 @@ func (b *bundle) bad(path, format string, args ...any) {
 	b.problems = append(b.problems, read.Bad("linux.seccomp."+path, format, args...))
 }
 
-func (b *bundle) action(path string, name specs.LinuxSeccompAction, errno *uint) lib.ScmpAction {
-	action, ok := bundleActions[name]
+func (b *bundle) action(path string, name specs.LinuxSeccompAction, errno *uint) uint32 {
+	ret, ok := bundleActions[name]
 	switch {
 	case without[name] != "":
 		b.bad(path, "%s can't be honoured: %s", name, without[name])
@@ -108,61 +96,87 @@ func (b *bundle) action(path string, name specs.LinuxSeccompAction, errno *uint)
 		b.bad(path, "%.64q is no action", string(name))
 	case name != specs.ActErrno: // others' errnoRet has no meaning
 	case errno == nil:
-		return action.SetReturnCode(int16(unix.EPERM))
+		return ret | uint32(unix.EPERM)
 	case *errno == 0 || *errno > maxErrno: // 0 would be a success of what hasn't run
 		b.bad(path, "errno %d is no error number", *errno)
 	default:
-		return action.SetReturnCode(int16(*errno)) //nolint:gosec // 4095 at most
+		return ret | uint32(*errno) //nolint:gosec // 4095 at most
 	}
-	return action
+	return ret
 }
 
-func (b *bundle) rule(path string, r *specs.LinuxSyscall, base lib.ScmpAction) {
-	action := b.action(path+".action", r.Action, r.ErrnoRet)
+func (b *bundle) rule(path string, r *specs.LinuxSyscall) {
+	ret := b.action(path+".action", r.Action, r.ErrnoRet)
 	conds := b.conditions(path, r.Args)
 	for _, name := range r.Names {
 		nr, err := number(name, b.arch)
 		if err != nil {
 			continue // of another architecture, or without a number that we know: the ring's filter has ENOSYS for those
 		}
-		b.youngest = max(b.youngest, uint32(nr)) //nolint:gosec // a call's number
-		if action == base {
-			continue // libseccomp refuses a rule that repeats the default
+		b.youngest = max(b.youngest, nr)
+		if ret == b.unlisted {
+			continue // as in runc: what repeats the default is no rule
 		}
 		for _, all := range conds {
-			if err := b.filter.AddRuleConditional(lib.ScmpSyscall(nr), action, all); err != nil {
-				b.bad(path, "%.64s: %v", name, err)
+			chain := b.steps[nr]
+			switch {
+			case len(chain) > 0 && len(chain[0].args) == 0: // decides every such call
+			case len(all) == 0:
+				b.steps[nr] = []step{{nil, ret}}
+			default:
+				b.steps[nr] = append(chain, step{all, ret})
 			}
 		}
 	}
 }
 
 // conditions are the lists of which one must hold whole. As runc has it, conditions of one argument are alternatives.
-func (b *bundle) conditions(path string, args []specs.LinuxSeccompArg) (lists [][]lib.ScmpCondition) {
-	var all []lib.ScmpCondition
+func (b *bundle) conditions(path string, args []specs.LinuxSeccompArg) (lists [][]cond) {
+	var all []cond
 	seen, twice := map[uint]bool{}, false
 	for i, a := range args {
-		op, ok := bundleOps[a.Op]
-		if !ok {
+		c, ok := condition(a)
+		switch {
+		case !ok:
 			b.bad(fmt.Sprintf("%s.args[%d].op", path, i), "%.64q is no comparison", string(a.Op))
-			continue
-		}
-		cond, err := lib.MakeCondition(a.Index, op, a.Value, a.ValueTwo)
-		if err != nil {
-			b.bad(fmt.Sprintf("%s.args[%d]", path, i), "%v", err)
-			continue
+		case a.Index > 5:
+			b.bad(fmt.Sprintf("%s.args[%d].index", path, i), "%d: a call has arguments 0 to 5", a.Index)
 		}
 		twice = twice || seen[a.Index]
 		seen[a.Index] = true
-		all = append(all, cond)
+		all = append(all, c)
 	}
+	holds := func(c cond) bool { return c.mask == 0 }
 	if !twice {
-		return [][]lib.ScmpCondition{all}
+		return [][]cond{slices.DeleteFunc(all, holds)}
 	}
-	for _, cond := range all {
-		lists = append(lists, []lib.ScmpCondition{cond})
+	for _, c := range all {
+		lists = append(lists, slices.DeleteFunc([]cond{c}, holds))
 	}
 	return lists
+}
+
+// condition reads a comparison of a bundle's.
+func condition(a specs.LinuxSeccompArg) (c cond, ok bool) {
+	c = cond{index: a.Index, value: a.Value, mask: math.MaxUint64}
+	switch a.Op {
+	case specs.OpEqualTo:
+	case specs.OpNotEqual:
+		c.differs = true
+	case specs.OpMaskedEqual: // the mask stands first; one of 0 always holds
+		c.mask, c.value = a.Value, a.Value&a.ValueTwo
+	case specs.OpGreaterEqual:
+		c.atLeast = true
+	case specs.OpLessThan:
+		c.atLeast, c.differs = true, true
+	case specs.OpGreaterThan: // than the greatest: never
+		c.atLeast, c.differs, c.value = true, a.Value == math.MaxUint64, a.Value+1
+	case specs.OpLessEqual:
+		c.atLeast, c.differs, c.value = true, a.Value != math.MaxUint64, a.Value+1
+	default:
+		return c, false
+	}
+	return c, true
 }
 
 // Within is p, with what it allows left to the filter of a bundle: the stricter of the two holds. It is one program and not a second
@@ -240,26 +254,4 @@ func (p Program) Lets(name string) bool {
 		}
 	}
 	return true
-}
-
-// export reads the program back through a memory file: libseccomp 2.5 can write it to a descriptor only, and a pipe would need a
-// second thread for programs over 64 KiB.
-func export(f *lib.ScmpFilter) ([]byte, error) {
-	fd, err := unix.MemfdCreate("agentrun-seccomp", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make memory file for the program: %w", err)
-	}
-	file := os.NewFile(uintptr(fd), "seccomp program")
-	defer file.Close()
-	if err := f.ExportBPF(file); err != nil {
-		return nil, fmt.Errorf("export program from libseccomp: %w", err)
-	}
-	code, err := io.ReadAll(io.NewSectionReader(file, 0, maxInsns*insnSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read program from libseccomp: %w", err)
-	}
-	if len(code) == 0 || len(code)%insnSize != 0 {
-		return nil, fmt.Errorf("read program from libseccomp: %d bytes are no whole program", len(code))
-	}
-	return code, nil
 }

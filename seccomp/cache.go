@@ -14,7 +14,7 @@ import (
 
 // generation is part of every cache key and stands for the code of this package. Raise it with every change that alters a
 // program or a check; TestGeneration compares a fixed filter's program and fails when that was forgotten.
-const generation = 3
+const generation = 4
 
 // cache is where programs are kept: profiles changed over years leave at most 64 behind.
 func cache(dir string) kept.Folder {
@@ -24,7 +24,7 @@ func cache(dir string) kept.Folder {
 // CompileCached is Compile with the result kept as a file in dir. Compiling takes milliseconds, reading tens of microseconds.
 //
 // The file decides what an agent may do, so nobody else can have written it (package kept). The key covers the filter, the
-// architecture, the options, the version of libseccomp in memory and this package's generation. Whatever is wrong with the cache,
+// architecture, the options and this package's generation. Whatever is wrong with the cache,
 // the filter is compiled instead and Program.CacheErr says why. An empty dir means no cache.
 func (f Filter) CompileCached(dir string, o Options) (Program, error) {
 	if dir == "" {
@@ -57,9 +57,6 @@ func (f Filter) key(o Options) [sha256.Size]byte {
 	e := encoder{buf: make([]byte, 0, 16384)}
 	info, _ := o.Arch.info() // an unknown architecture fails in Compile
 	e.num(generation, uint64(info.audit))
-	for _, v := range version() {
-		e.num(uint64(v))
-	}
 	e.num(uint64(f.Unlisted), uint64(f.UnlistedErrno), uint64(len(f.Rules)))
 	for _, r := range f.Rules {
 		// The text of Why does not matter to the program, but its absence is an error that a hit must not hide.

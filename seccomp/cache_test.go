@@ -178,7 +178,7 @@ func TestGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := Program{code: p.assemble()}.Digest()
-	if want := map[int]string{3: "ff80f1afcbe5a83b892b3bc38fdf33ddeec91989676aaebd29b0f8376cbca03c"}[generation]; got != want {
+	if want := map[int]string{4: "ff80f1afcbe5a83b892b3bc38fdf33ddeec91989676aaebd29b0f8376cbca03c"}[generation]; got != want {
 		t.Errorf("generation %d: the program has digest %s, want %s", generation, got, want)
 	}
 }

@@ -217,10 +217,7 @@ func (b *builder) cond(c cond) {
 		if mask == 0 {
 			return
 		}
-		if b.word != off {
-			b.emit(opLoad, 0, 0, off)
-		}
-		b.word = off
+		b.load(off)
 		code, equal := uint16(opJeq), true // whether the jump's condition is that it is equal
 		switch {
 		case mask == math.MaxUint32:
@@ -240,9 +237,34 @@ func (b *builder) cond(c cond) {
 			b.done = append(b.done, jump{at, !equal, b.word})
 		}
 	}
-	half(lo+4, uint32(c.mask>>32), uint32(c.value>>32), uint32(c.mask) == 0)
-	half(lo, uint32(c.mask), uint32(c.value), true)
+	if c.atLeast {
+		b.atLeast(lo, c)
+	} else {
+		half(lo+4, uint32(c.mask>>32), uint32(c.value>>32), uint32(c.mask) == 0)
+		half(lo, uint32(c.mask), uint32(c.value), true)
+	}
 	b.done = b.land(b.done)
+}
+
+// atLeast compares the upper halves first.
+func (b *builder) atLeast(lo uint32, c cond) {
+	more, less := &b.done, &b.fail
+	if c.differs {
+		more, less = less, more
+	}
+	b.load(lo + 4)
+	high := uint32(c.value >> 32)
+	*more = append(*more, jump{b.emit(opJgt, 0, 0, high), true, b.word})
+	*less = append(*less, jump{b.emit(opJeq, 0, 0, high), false, b.word})
+	b.load(lo)
+	b.fail = append(b.fail, jump{b.emit(opJge, 0, 0, uint32(c.value)), c.differs, b.word})
+}
+
+func (b *builder) load(off uint32) {
+	if b.word != off {
+		b.emit(opLoad, 0, 0, off)
+	}
+	b.word = off
 }
 
 // verify runs the program against the policy's meaning: every number with arguments zero and all ones, a foreign

@@ -90,7 +90,7 @@ type Rule struct {
 //
 //   - a native call that no rule decides gets Unlisted;
 //   - a call through a foreign architecture (i386 or x32 on x86-64) kills the process;
-//   - a number that libseccomp has no name for gives ENOSYS, so that libraries fall back to the call they used before.
+//   - a number without a name, or younger than Linux 6.7, gives ENOSYS, so that libraries fall back to the call they used before.
 //
 // With Unlisted Notify there is a listener, so the last two go to it too: an attempt must be seen (M-4). [Serve] kills
 // for a foreign call whatever its handler answers.
@@ -114,7 +114,7 @@ type Problem struct {
 
 // Errors a Problem wraps where a caller may want to tell them apart.
 var (
-	// ErrUnknownName: no architecture known to libseccomp has a call of this name.
+	// ErrUnknownName: no architecture has a call of this name.
 	ErrUnknownName = errors.New("no such system call")
 	// ErrNotHere: the name exists, but not on this architecture, and the rule is not marked IfPresent.
 	ErrNotHere = errors.New("not a system call of this architecture (mark the rule if-present when that is meant)")
@@ -157,11 +157,12 @@ type step struct {
 	ret  uint32
 }
 
-// cond is an Arg as it is compared: the bits of the mask are the value, or, with differs, are not.
+// cond is an Arg as it is compared: the bits of the mask are the value, or, with atLeast, all of it is the value or more. With differs
+// that must not hold. A mask that selects nothing always holds, or never.
 type cond struct {
-	index       uint
-	value, mask uint64
-	differs     bool
+	index            uint
+	value, mask      uint64
+	differs, atLeast bool
 }
 
 // policy is a filter resolved against one architecture.
@@ -255,7 +256,7 @@ func checkAction(a Action, e unix.Errno) error {
 // settle checks a condition and fixes the width it is compared at for this call. Every comparison becomes a masked one: one shape
 // to generate and to get wrong.
 func (a Arg) settle(name string) (cond, error) {
-	c := cond{a.Index, a.Value, a.Mask, a.Op == NotEqual || a.Op == MaskedNotEqual}
+	c := cond{index: a.Index, value: a.Value, mask: a.Mask, differs: a.Op == NotEqual || a.Op == MaskedNotEqual}
 	if a.Index > 5 {
 		return c, fmt.Errorf("argument %d: a call has arguments 0 to 5", a.Index)
 	}
@@ -284,7 +285,12 @@ func (a Arg) settle(name string) (cond, error) {
 }
 
 // holds is the meaning of a condition, against which every compiled program is checked.
-func (c cond) holds(v uint64) bool { return (v&c.mask == c.value) != c.differs }
+func (c cond) holds(v uint64) bool {
+	if c.atLeast {
+		return v >= c.value != c.differs
+	}
+	return (v&c.mask == c.value) != c.differs
+}
 
 // decide is the meaning of the policy.
 func (p *policy) decide(d Data) uint32 {

@@ -2,18 +2,14 @@
 
 package seccomp
 
-// #cgo pkg-config: libseccomp
-// #include <seccomp.h>
-import "C"
-
 import (
 	"fmt"
 	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 
-	lib "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,7 +27,7 @@ const (
 
 type archInfo struct {
 	name  string
-	lib   lib.ScmpArch
+	on    int // place in call.nr
 	audit uint32
 	x32   bool
 }
@@ -51,9 +47,9 @@ func (a Arch) info() (archInfo, error) {
 	}
 	switch a {
 	case AMD64:
-		return archInfo{"amd64", lib.ArchAMD64, unix.AUDIT_ARCH_X86_64, true}, nil
+		return archInfo{"amd64", onAMD64, unix.AUDIT_ARCH_X86_64, true}, nil
 	case ARM64:
-		return archInfo{"arm64", lib.ArchARM64, unix.AUDIT_ARCH_AARCH64, false}, nil
+		return archInfo{"arm64", onARM64, unix.AUDIT_ARCH_AARCH64, false}, nil
 	}
 	return archInfo{}, fmt.Errorf("%w %d (%s)", ErrUnsupportedArch, a, goruntime.GOARCH)
 }
@@ -62,56 +58,41 @@ func (a Arch) info() (archInfo, error) {
 // but x32 calls.
 const maxNumber = 600
 
-// newer gives the numbers of calls that are younger than libseccomp 2.5.4 (Linux 5.17; Debian 12 adds a few to it). From 424 on a call has the same number on every
-// architecture (commit 39036cd27273 "arch: add pidfd and io_uring syscalls everywhere" and after). Without this table a profile
-// could not speak of fchmodat2, which sets setuid bits as chmod does. For a filter, one that no rule names is a number without name.
-func newer(name string) (int, bool) {
-	for i, n := range newerNames {
-		if n == name {
-			return newerFirst + i, true
-		}
-	}
-	return 0, false
-}
+// youngest is the last number that a filter takes for a call when no rule names it: what is younger gives ENOSYS, so that libraries fall back.
+// It is what Debian 12's libseccomp names (Linux 6.7).
+const youngest = 456
 
-const newerFirst = 450
-
-var newerNames = [...]string{
-	"set_mempolicy_home_node", "cachestat", "fchmodat2", "map_shadow_stack", "futex_wake", "futex_wait", "futex_requeue",
-	"statmount", "listmount", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules", "mseal",
-	"setxattrat", "getxattrat", "listxattrat", "removexattrat", "open_tree_attr", "file_getattr", "file_setattr",
-}
-
-// number resolves a name. libseccomp gives a negative pseudo number to a call that only other architectures have.
+// number resolves a name.
 func number(name string, arch archInfo) (int, error) {
-	nr, err := lib.GetSyscallFromNameByArch(name, arch.lib)
-	if err != nil {
-		if n, ok := newer(name); ok {
-			return n, nil
-		}
+	at, found := slices.BinarySearchFunc(calls[:], name, func(c call, name string) int { return strings.Compare(c.name, name) })
+	if !found {
 		return 0, ErrUnknownName
 	}
+	nr := calls[at].nr[arch.on]
 	if nr < 0 {
 		return 0, fmt.Errorf("%s: %w", arch.name, ErrNotHere)
 	}
 	return int(nr), nil
 }
 
-// knownNumbers asks libseccomp which numbers have a name.
-func knownNumbers(arch archInfo) []bool {
-	known := make([]bool, maxNumber)
-	for nr := range known {
-		_, err := lib.ScmpSyscall(nr).GetNameByArch(arch.lib)
-		known[nr] = err == nil
+// named gives the name of a number, if it has one.
+func named(nr, on int) (string, bool) {
+	at := slices.IndexFunc(calls[:], func(c call) bool { return nr >= 0 && int(c.nr[on]) == nr })
+	if at < 0 {
+		return "", false
 	}
-	return known
+	return calls[at].name, true
 }
 
-// version is that of the library in memory, which the name tables come from. The binding's own function gives the older of
-// header and library, and would hide an upgrade from the cache's key.
-func version() [3]uint32 {
-	v := C.seccomp_version()
-	return [3]uint32{uint32(v.major), uint32(v.minor), uint32(v.micro)}
+// knownNumbers tells which have a name, up to the youngest.
+func knownNumbers(arch archInfo) []bool {
+	known := make([]bool, maxNumber)
+	for i := range calls {
+		if nr := calls[i].nr[arch.on]; nr >= 0 && nr <= youngest {
+			known[nr] = true
+		}
+	}
+	return known
 }
 
 // Unknown is the name of a call whose number has none. All of them share it: there are 2³² numbers, and reports count by name.
@@ -120,7 +101,7 @@ const Unknown = "unknown"
 // callName gives the name of a call that was notified, and its architecture's unless that is the native one.
 func callName(arch uint32, nr int32) (name, foreign string) {
 	native, err := Native.info()
-	var of lib.ScmpArch
+	on := 0
 	switch {
 	case err == nil && arch == native.audit && (!native.x32 || nr&x32Bit == 0 || nr == -1):
 		if nr < 0 || nr >= maxNumber {
@@ -131,15 +112,16 @@ func callName(arch uint32, nr int32) (name, foreign string) {
 		}
 		return name, ""
 	case arch == unix.AUDIT_ARCH_X86_64:
-		foreign, of = "x32", lib.ArchX32
+		foreign, on, nr = "x32", onX32, nr&^x32Bit
 	case arch == unix.AUDIT_ARCH_I386:
-		foreign, of = "i386", lib.ArchX86
+		foreign, on = "i386", onI386
 	case arch == unix.AUDIT_ARCH_ARM:
-		foreign, of = "arm", lib.ArchARM
+		foreign, on = "arm", onARM
 	default:
 		return Unknown, fmt.Sprintf("%#x", arch)
 	}
-	if name, err = lib.ScmpSyscall(nr).GetNameByArch(of); err != nil || nr < 0 { // libseccomp has names of its own below 0
+	name, found := named(int(nr), on)
+	if !found {
 		name = Unknown
 	}
 	return name, foreign
@@ -161,10 +143,8 @@ func Name(nr int) string {
 	}
 	s := unnamed + strconv.Itoa(nr)
 	if info, err := Native.info(); err == nil {
-		if n, err := lib.ScmpSyscall(nr).GetNameByArch(info.lib); err == nil {
-			s = n
-		} else if i := nr - newerFirst; i >= 0 && i < len(newerNames) {
-			s = newerNames[i]
+		if name, found := named(nr, info.on); found {
+			s = name
 		}
 	}
 	nativeNames[nr].Store(&s)

@@ -133,7 +133,7 @@ func TestOCISeccompRefused(t *testing.T) {
 		"no default":              {object{}, `linux.seccomp.defaultAction: "" is no action`},
 		"a success":               {rule(deny(0, nil, "uname")), "errno 0 is no error number"},
 		"no comparison":           {rule(deny(1, []object{{"index": 0, "op": "EQ"}}, "uname")), `syscalls[0].args[0].op: "EQ" is no comparison`},
-		"a seventh argument":      {rule(deny(1, arg(6, "EQ", 1, 0), "uname")), "linux.seccomp.syscalls[0].args[0]: "},
+		"a seventh argument":      {rule(deny(1, arg(6, "EQ", 1, 0), "uname")), "linux.seccomp.syscalls[0].args[0].index: 6: a call has arguments 0 to 5"},
 		"a flag":                  {object{"defaultAction": "SCMP_ACT_ALLOW", "flags": []string{"SECCOMP_FILTER_FLAG_LOG"}}, `linux.seccomp.flags: "SECCOMP_FILTER_FLAG_LOG" can't be honoured`},
 		"another machine":         {object{"defaultAction": "SCMP_ACT_ALLOW", "architectures": []string{"SCMP_ARCH_PPC64LE"}}, "linux.seccomp.architectures: "},
 		"the launch's own calls":  {rule(deny(1, nil, "execve")), "it stops system call execve"},
