@@ -9,23 +9,17 @@ GO ?= go
 # The environment's CC may be a cross compiler or clang; both can build all of this.
 CC ?= gcc
 
-# urfave_cli_no_docs: the CLI library without its documentation generator, 0.4 ms of start-up.
-TAGS := urfave_cli_no_docs
+# urfave_cli_no_docs: the CLI library without its documentation generator, 0.4 ms of start-up. The others: tests, which are built with cgo
+# for the race detector, compile the same net and os/user as the programs, which are not.
+TAGS := urfave_cli_no_docs,netgo,osusergo
 
 # The tag or commit, else the newest heading of the changelog (a source archive has no git).
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || sed -n 's/^\#\# \[\([0-9][^]]*\)\].*/\1/p' CHANGELOG.md 2>/dev/null | head -n1)
 LDFLAGS := -s -w -X main.version=$(or $(VERSION),unknown)
 
-# Static: no dynamic linker before the client of the daemon runs, nor at the start of each sandbox. LINK=dynamic uses the host's libseccomp and
-# libc, and its name services to look groups up.
-LINK ?= static
-ifeq ($(LINK),static)
-TAGS := $(TAGS),netgo,osusergo
-LINKFLAGS := -linkmode external -extldflags '-static -Wl,-e,agentrun_entry'
-endif
-
 PREFIX ?= /usr/local
 STUB := runtime/internal/stub/stub.bin
+EARLY := internal/early/code_$(shell $(GO) env GOARCH).s
 OUT := test/out
 
 # The same for programs and tests: each difference compiles all of Go's library and of what is depended on once more.
@@ -42,11 +36,12 @@ run: deps build ## install what is missing, build, run the example agent in ring
 deps:
 	@bash scripts/install-deps.sh run
 
-build: $(STUB) gateway safety image oci ## bin/agentrun, bin/agentrun-gateway, bin/agentrun-safety, bin/agentrun-image and bin/agentrun-oci
-	$(GO) build -ldflags "$(LDFLAGS) $(LINKFLAGS)" -o bin/agentrun ./cmd/agentrun
+# Without cgo: no libc has to set itself up at each start (40 questions to the processor, which a hypervisor answers), threads are the kernel's
+# alone, and Go can drop the privileges of those that it has made itself.
+build: $(STUB) $(EARLY) gateway safety image oci ## bin/agentrun, bin/agentrun-gateway, bin/agentrun-safety, bin/agentrun-image and bin/agentrun-oci
+	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS) -E agentrun_entry" -o bin/agentrun ./cmd/agentrun
 
-# Without cgo: Go can only drop the privileges of threads it has made itself.
-gateway:
+gateway: $(EARLY)
 	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS)" -o bin/agentrun-gateway ./cmd/agentrun-gateway
 
 # Like the gateway static by itself: it goes where only an MCP client is.
@@ -65,6 +60,10 @@ oci:
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
 	sh runtime/internal/stub/build.sh
 
+# What runs before Go does, as assembly: any go command on the module needs it, too.
+$(EARLY): internal/early/build.sh $(wildcard internal/early/c/*) runtime/internal/stub/c/sys.h
+	sh internal/early/build.sh
+
 # From what the program says of itself: no flag can be missing, and the program carries no generator.
 man: build ## the man pages, in bin/man
 	$(GO) run ./tools/man bin/agentrun bin/man
@@ -82,7 +81,7 @@ deps-test:
 test: deps-test build probe ## everything CI runs: checks, unit tests, both kernels, fuzz, benches
 	@GO="$(GO)" bash test/run.sh
 
-test-unit: $(STUB) ## unit tests with the race detector
+test-unit: $(STUB) $(EARLY) ## unit tests with the race detector
 	$(GO) test -race $$($(GO) list ./... | grep -vE '/test/(integration|compat)$$')
 
 test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only, with what CI has no time for
@@ -139,7 +138,7 @@ test-agents-long: build probe ## Claude Code for half an hour on a lease that is
 crowd: build probe ## CROWD (500) idle sandboxes at once in one daemon with its defaults, none refused; then as many that are kept, a tenth busy
 	AGENTRUN_TEST_SERVE_CROWD=$(or $(CROWD),500) AGENTRUN_TEST_MUST_RUN=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestServeCrowd|TestM23ManyKeptSandboxes)$$' ./test/integration
 
-fuzz: $(STUB) ## each fuzz target for FUZZTIME (default 1m)
+fuzz: $(STUB) $(EARLY) ## each fuzz target for FUZZTIME (default 1m)
 	@GO="$(GO)" FUZZTIME="$(or $(FUZZTIME),1m)" bash test/run.sh fuzz
 
 faults: build probe ## each error, SIGKILL and a delay at each point of the real binary that has one, some minutes
@@ -152,7 +151,7 @@ hostile: build probe ## twenty hostile runs at this machine for HOSTILETIME (def
 GOLANGCI := .cache/bin/golangci-lint
 GOLANGCI_VERSION := v2.15.0
 
-lint: $(STUB) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
+lint: $(STUB) $(EARLY) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
 	@GO="$(GO)" bash test/run.sh lint
 	$(GOLANGCI) run --build-tags $(TAGS) ./...
 
@@ -193,4 +192,4 @@ $(NFPM):
 	GOFLAGS=-trimpath GOBIN=$(CURDIR)/.cache/bin $(GO) install -tags netgo,osusergo github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
 
 clean: ## all that was built, but not the VM image (.cache/vm)
-	rm -rf bin $(OUT) $(STUB) .cache/bin
+	rm -rf bin $(OUT) $(STUB) $(EARLY) .cache/bin

@@ -213,7 +213,7 @@ func deciding() map[string]struct {
 		"toolproxy/link":          {[]string{"rings", "safetyloop/judge"}, "supervisor and gateway meet in it: it is linked into both, and the supervisor stays small"},
 		"toolproxy/forward/runca": {[]string{"rings", "toolproxy/link", "safetyloop/judge"}, "it makes one CA and knows nothing of connections"},
 
-		"control":        {[]string{"rings", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
+		"control":        {[]string{"rings", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/early", "internal/rootless", "internal/subid"}, "operators reach a run through it; what is decided and done there stands behind its Controller"},
 		"internal/uhttp": {[]string{"internal/wire"}, "it speaks HTTP and knows nothing of what is said"},
 
 		"internal/agentuid": {nil, "it is one number"},
@@ -225,11 +225,11 @@ func deciding() map[string]struct {
 		"internal/read":     {nil, "what others write is read in one way, whatever it is about"},
 		"internal/mounts":   {nil, "what two paths have in common is the kernel's to say; what follows from it is decided elsewhere"},
 		"internal/subid":    {nil, "it reads a file's text"},
-		"internal/rootless": {[]string{"internal/subid"}, "it comes before everything else of the program"},
+		"internal/rootless": {[]string{"internal/early", "internal/subid"}, "it comes before everything else of the program"},
 
 		"safetyloop/judge": {nil, "what a hint says is judged in one process and decided about in another"},
 		"safetyloop":       {[]string{"rings", "audit", "store", "safetyloop/judge"}, "it decides; who asks, shows codes and freezes stands outside"},
-		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
+		"safetyloop/desk":  {[]string{"rings", "audit", "store", "safetyloop", "safetyloop/judge", "control", "internal/uhttp", "internal/wire", "internal/agentuid", "internal/early", "internal/rootless", "internal/subid"}, "operators reach a loop through the control socket"},
 
 		"images":        {[]string{"internal/claim", "internal/hinted"}, "it keeps folders; where images come from is another program's business, and what runs they are shown to is told by the supervisor"},
 		"images/based":  {[]string{"images", "internal/claim", "internal/hinted"}, "it joins two folders; which ones is told above"},
@@ -255,7 +255,7 @@ func deciding() map[string]struct {
 		"supervisor/tidy":           {nil, "it knows this process's pages and nothing else"},
 		"supervisor/daemon":         {append([]string{"supervisor", "supervisor/daemon/queue", "supervisor/daemon/pool", "supervisor/daemon/systemd", "internal/handoff", "telemetry/scrape"}, besideRuns()...), "it carries out requests of many callers; what their command lines mean is told by a function that is passed in"},
 		"supervisor/sagarun":        {append([]string{"supervisor", "sagas/sagafile", "sagas/httpstep"}, besideRuns()...), "it joins the orchestrator to a node and to what steps are; what a person is told stands above"},
-		"supervisor/daemon/queue":   {[]string{"cgroups", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
+		"supervisor/daemon/queue":   {[]string{"cgroups", "internal/hinted", "internal/hostcaps", "internal/thread", "internal/early", "internal/rootless", "internal/subid"}, "who comes next is told by numbers, memory and the order; what a run is it needn't know"},
 		"supervisor/changes":        {append([]string{"runtime", "internal/hinted"}, belowRuntime()...), "it keeps what ended runs have left; what a run is it needn't know"},
 		"supervisor/daemon/pool":    {append([]string{"runtime"}, belowRuntime()...), "it keeps what runtime has prepared; who gets one is the daemon's business"},
 		"supervisor/daemon/systemd": {nil, "it speaks one protocol"},
@@ -291,7 +291,7 @@ func belowSupervisor() []string {
 
 // belowRuntime is what runtime brings along.
 func belowRuntime() []string {
-	return append([]string{"internal/beneath", "internal/kept", "internal/mounts", "internal/thread", "internal/agentuid", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
+	return append([]string{"internal/beneath", "internal/kept", "internal/mounts", "internal/thread", "internal/agentuid", "internal/early", "internal/rootless", "internal/subid", "runtime/internal/stub", "toolproxy/link", "safetyloop/judge", "rings"}, leaves...)
 }
 
 // serving says the same of the gateway's packages, which speak HTTP and are linked into cmd/agentrun-gateway only.
@@ -381,10 +381,9 @@ func TestRingsDoNoIO(t *testing.T) {
 // Each library with a sharp edge has one package that knows it.
 func TestOneOwnerPerLibrary(t *testing.T) {
 	owners := map[string][]string{
-		"go.etcd.io/bbolt":                     {"store"},
-		"golang.org/x/mod/sumdb/note":          {"audit", "witness"},
-		"github.com/seccomp/libseccomp-golang": {"seccomp"},
-		"go.yaml.in/yaml/v3":                   {"internal/read"}, // it closes YAML's traps
+		"go.etcd.io/bbolt":            {"store"},
+		"golang.org/x/mod/sumdb/note": {"audit", "witness"},
+		"go.yaml.in/yaml/v3":          {"internal/read"}, // it closes YAML's traps
 	}
 	for _, name := range files(t, func(n string) bool { return strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go") }) {
 		for _, imported := range imports(t, name) {

@@ -2,30 +2,6 @@
 
 package fsjail
 
-/*
-#define _GNU_SOURCE
-#include <errno.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-// A process in a new user namespace that only waits: the namespace lives while it does or while a
-// descriptor of it is open. Between clone and the end it calls nothing but system calls, because the
-// other threads of this Go process (and their locks) don't exist in it.
-static int waiting_child(void) {
-	// CLONE_FILES: a copy of our descriptors would keep the files of other runs open for writing while these are made read-only.
-	long pid = syscall(SYS_clone, CLONE_NEWUSER | CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
-	if (pid != 0)
-		return pid < 0 ? -errno : (int)pid;
-	syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-	for (;;)
-		syscall(SYS_pause);
-}
-*/
-import "C"
-
 import (
 	"fmt"
 	"os"
@@ -40,9 +16,9 @@ import (
 // In such a namespace the "inside" ids are what is on disk and the "outside" ids are what the mount
 // shows, so the map line reads: owner, agent's host id, 1.
 func idmapNamespace(owner Owner, agent IDs) (int, error) {
-	pid := int(C.waiting_child())
-	if pid < 0 {
-		return -1, fmt.Errorf("clone CLONE_NEWUSER for an idmapped mount: %w", unix.Errno(-pid))
+	pid, errno := waitingChild()
+	if errno != 0 {
+		return -1, fmt.Errorf("clone CLONE_NEWUSER for an idmapped mount: %w", errno)
 	}
 	defer func() {
 		_ = unix.Kill(pid, unix.SIGKILL)
@@ -66,4 +42,22 @@ func idmapNamespace(owner Owner, agent IDs) (int, error) {
 		return -1, os.NewSyscallError("open user namespace", err)
 	}
 	return fd, nil
+}
+
+// waitingChild is a process in a new user namespace that only waits: the namespace lives while it does or while a descriptor of it is open.
+// Between clone and the end it does nothing but system calls, because the other threads of this Go process (and their locks) don't exist in
+// it; so nothing here may look at its stack's end, where Go asks a goroutine to make room for others.
+//
+//go:nosplit
+//go:norace
+func waitingChild() (pid int, errno unix.Errno) {
+	// CLONE_FILES: a copy of our descriptors would keep the files of other runs open for writing while these are made read-only.
+	child, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_NEWUSER|unix.CLONE_FILES|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 || child != 0 {
+		return int(child), errno
+	}
+	unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0, 0)
+	for {
+		unix.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+	}
 }

@@ -17,14 +17,15 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 die() { printf 'install-deps: %s\n' "$@" >&2; exit 1; }
 
 set_=${1:-run}
-# cgo needs a C compiler and libseccomp's header and pkg-config file; the agent of
+# Pid 1 of the sandbox and what runs before Go are C; the agent of
 # `make run` is Python and must be the system's own, since a ring shows only /usr.
-packages=(gcc libc6-dev libseccomp-dev pkg-config python3 ca-certificates git)
+packages=(gcc libc6-dev python3 ca-certificates git)
 case $set_ in
 run) ;;
 test)
 	packages+=(
 		qemu-system-x86 debootstrap busybox-static e2fsprogs kmod cpio # the VM and its image
+		libseccomp-dev pkg-config                                      # another opinion on filters, by cgo
 		bubblewrap runc strace procps iproute2 util-linux              # peers to compare with, tools of the tests
 		"libpython$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo 3.11)-testsuite"
 		curl python3-requests                                          # unmodified clients of the egress proxy

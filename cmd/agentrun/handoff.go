@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"agentrun/internal/early"
 	"agentrun/internal/handoff"
 	"agentrun/supervisor"
 )
@@ -18,7 +19,7 @@ import (
 // handOver gives an exec to the daemon that the short way could not find: its run folder stands in a configuration file. It
 // starts this program anew, with the folder named in front, and returns only when the run is to be alone.
 func (g *global) handOver(c *cli.Context) error {
-	if why := handoff.Declined(); why != "" {
+	if why := early.Declined(); why != "" {
 		g.Log.Info("the daemon does not take this run; it runs alone", "why", why)
 		return nil
 	}

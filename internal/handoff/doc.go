@@ -9,9 +9,8 @@
 //	code := carryOut(c)
 //	c.Exit(code)
 //
-// The client is C that the program has by importing this package: it runs before the Go runtime, and before libc where the linker is told to
-// begin at agentrun_entry. It goes on alone
-// when nobody listens, when who listens is neither root nor the caller, and when the daemon declines.
+// The client is C that runs before the Go runtime does (package early). It goes on alone when nobody listens, when who listens is neither root
+// nor the caller, and when the daemon declines.
 //
 // Guarantees. A Conn is of a peer that runs as root or as the daemon's user, as the kernel says (SO_PEERCRED), and never as an agent's
 // (uids from 0x70000000). A request is bounded (2 MiB), whole, and checked before anybody sees it. Same says whether the caller sees the

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,19 +20,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// The client is a constructor here: this program, called as agentrun would be, is one. What comes back here was not taken over.
-	if len(os.Args) > 3 && os.Args[3] == "exec" {
-		fmt.Printf("alone %s", Declined())
-		os.Exit(7)
+// client is a program that begins as agentrun does.
+var client = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "handoff")
+	if err != nil {
+		return "", err
 	}
-	os.Exit(m.Run())
+	program := filepath.Join(dir, "alone")
+	out, err := exec.Command("gcc", "-std=gnu11", "-O2", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector",
+		"-o", program, filepath.Join("testdata", "alone.c")).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return program, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if program, err := client(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(program))
+	}
+	os.Exit(code)
 }
 
-// called is this program as a client of the daemon in dir.
+// called is a client of the daemon in dir.
 func called(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", append([]string{"--run-dir", dir, "exec"}, args...)...)
+	program, err := client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, append([]string{"--run-dir", dir, "exec"}, args...)...)
 	cmd.Env = []string{"A=1", "B=2=3", "EMPTY="}
 	cmd.Dir = t.TempDir()
 	return cmd
@@ -77,7 +96,7 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := accept(t, l)
-	want := Request{Build: BuildID(), Dir: cmd.Dir, Args: cmd.Args, Env: cmd.Env}
+	want := Request{Build: "a/b/c/d ", Dir: cmd.Dir, Args: cmd.Args, Env: cmd.Env}
 	if diff := cmp.Diff(want, c.Request); diff != "" {
 		t.Errorf("request (-want +got):\n%.2000s", diff)
 	}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/early"
 )
 
 // The second of two ways this program is started anew with: the helper that stays outside and has the ids mapped.
@@ -109,12 +111,21 @@ func help(args []string) int {
 
 const mapped = "mapped"
 
+// unshareVariable is what package early looks for.
+const unshareVariable = "_AGENTRUN_UNSHARE"
+
+// hasCgroup tells whether this process has entered a cgroup namespace of its own.
+func hasCgroup() bool {
+	_, cgroup, _ := early.Unshared()
+	return cgroup
+}
+
 // Arrived must be called first thing in main. Where this process is no stage of Enter's, it does nothing.
 func Arrived() error {
 	if len(os.Args) > 0 && os.Args[0] == helperName {
 		os.Exit(help(os.Args[1:]))
 	}
-	asked, err := unshared()
+	asked, _, err := early.Unshared()
 	_ = os.Unsetenv(unshareVariable)
 	link := os.Getenv(linkVariable)
 	if link != "" {

@@ -34,6 +34,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/cgroups"
+	"agentrun/internal/early"
 	"agentrun/internal/handoff"
 	"agentrun/internal/hinted"
 	"agentrun/supervisor"
@@ -104,7 +105,7 @@ type Daemon struct {
 
 func newDaemon(o Options) *Daemon {
 	return &Daemon{
-		opt: o, node: o.Node, build: handoff.BuildID(), grace: o.Settings.Grace,
+		opt: o, node: o.Node, build: early.BuildID(), grace: o.Settings.Grace,
 		width: newWidth(), queue: queue.New(o.Settings.Limits, queue.ThisHost()), signals: map[chan<- os.Signal]struct{}{},
 	}
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The client of the daemon. It runs before the Go runtime exists, which saves what starting that costs (figures in docs/daemon.md), and in
-// a static program before libc does, which asks the processor for its features some forty times: a hypervisor is asked each time. So there is
-// no libc here: system calls are made directly, nothing is allocated, and no thread-local storage is used. It has one thread, so that
-// blocking a signal blocks it. Whatever stands in its way, it returns, and the program goes on alone as if it had not been here. Once the
-// request is sent whole it never returns, unless declined: the run may have begun.
+// What runs before the Go runtime does: one thread, and nothing that starting Go costs (figures in docs/daemon.md).
 //
-// make build names agentrun_entry as where a static program begins; where nobody did, the constructor comes later and does the same.
+// First the step into a user namespace, if this process is to take it. Then the client of the daemon, which whatever stands in its way
+// returns, and the program goes on alone as if it had not been here. Once the request is sent whole it never returns, unless declined: the
+// run may have begun.
+//
+// There is no libc: system calls are made directly, nothing is allocated, no thread-local storage is used, and what is written lies on the
+// stack or in said, which is Go's. build.sh makes this one piece of code, which runs wherever it lies. The client has one thread, so that
+// blocking a signal blocks it.
 
 #define _GNU_SOURCE
 #include <asm/ioctls.h>
@@ -16,6 +18,7 @@
 #include <limits.h>
 #include <link.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <sys/auxv.h>
@@ -24,8 +27,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "../../runtime/internal/stub/c/sys.h"
-#include "client.h"
+#include "../../../runtime/internal/stub/c/sys.h"
 
 // As in wire.go.
 #define MAGIC 0x31787261u // "arx1"
@@ -37,12 +39,17 @@ struct frame {
 	uint32_t value;
 };
 
-enum { E_INTR = 4 };
+enum { E_INTR = 4, NT_GO_BUILD_ID = 4 };
 
-static char declined[1024];
-static int tried;
-
-const char *agentrun_declined(void) { return declined; }
+// What Go is told, as in early.go.
+struct said {
+	char declined[1024]; // why the daemon did not take this command over
+	unsigned char build_id[128];
+	int32_t build_id_len;
+	int32_t asked;  // to unshare(2)
+	int32_t failed; // its errno
+	int32_t cgroup; // whether it made a cgroup namespace too
+};
 
 // The compiler knows these loops and would call libc for them; the barrier keeps it from seeing through them.
 #define OPAQUE __asm__ volatile("" ::: "memory")
@@ -91,7 +98,7 @@ static const char *variable(char **envp, const char *name)
 	return NULL;
 }
 
-// The build id: the linker's digest of the program. Two programs of the same one are the same program.
+// The build id: what the go command names the program by, in a note of its own. Two programs of the same one are the same program.
 static int build_id(const ElfW(Phdr) *ph, unsigned long n, unsigned char *to, int room)
 {
 	uintptr_t bias = 0;
@@ -108,7 +115,7 @@ static int build_id(const ElfW(Phdr) *ph, unsigned long n, unsigned char *to, in
 			const ElfW(Nhdr) *h = (const void *)p;
 			const char *name = p + sizeof *h;
 			const char *desc = name + ((h->n_namesz + 3) & ~3u);
-			if (h->n_type == NT_GNU_BUILD_ID && h->n_namesz == 4 && same(name, "GNU") && (int)h->n_descsz <= room) {
+			if (h->n_type == NT_GO_BUILD_ID && h->n_namesz == 4 && same(name, "Go") && h->n_descsz <= (uint32_t)room) {
 				copy((char *)to, desc, h->n_descsz);
 				return (int)h->n_descsz;
 			}
@@ -116,12 +123,6 @@ static int build_id(const ElfW(Phdr) *ph, unsigned long n, unsigned char *to, in
 		}
 	}
 	return 0;
-}
-
-// For Go, when libc is there.
-int agentrun_build_id(unsigned char *to, int room)
-{
-	return build_id((const void *)getauxval(AT_PHDR), getauxval(AT_PHNUM), to, room);
 }
 
 // auxiliary is getauxval(3) on what the kernel put behind the environment.
@@ -255,17 +256,15 @@ static char *put(char *p, const void *text, size_t n) { return copy(put32(p, (ui
 
 // request is: magic, length of the rest, counts of arguments and variables, then each string behind its length: build id, working directory,
 // arguments, variables.
-static char *request(int argc, char **argv, char **envp, size_t *size)
+static char *request(const struct said *said, int argc, char **argv, char **envp, size_t *size)
 {
 	char cwd[PATH_MAX];
-	unsigned char id[64];
-	int id_len = build_id((const void *)auxiliary(envp, AT_PHDR), auxiliary(envp, AT_PHNUM), id, sizeof id);
-	size_t n = 16, envc = 0;
+	size_t id_len = (size_t)said->build_id_len, n = 16, envc = 0;
 	long b;
 	char *p;
 	if (id_len == 0 || sys2(__NR_getcwd, cwd, sizeof cwd) < 0 || cwd[0] != '/')
 		return NULL;
-	n += 8 + (size_t)id_len + length(cwd);
+	n += 8 + id_len + length(cwd);
 	for (int i = 0; i < argc; i++)
 		n += 4 + length(argv[i]);
 	for (; envp[envc]; envc++)
@@ -279,7 +278,7 @@ static char *request(int argc, char **argv, char **envp, size_t *size)
 	p = put32(p, (uint32_t)(n - 8));
 	p = put32(p, (uint32_t)argc);
 	p = put32(p, (uint32_t)envc);
-	p = put(p, id, (size_t)id_len);
+	p = put(p, said->build_id, id_len);
 	p = put(p, cwd, length(cwd));
 	for (int i = 0; i < argc; i++)
 		p = put(p, argv[i], length(argv[i]));
@@ -343,16 +342,18 @@ static int receive(int s, void *to, size_t n)
 	return 1;
 }
 
-static struct termios before; // the kernel's
-static int is_raw;
+struct terminal {
+	struct termios before; // the kernel's
+	int is_raw;
+};
 
 // Raw mode, but the terminal goes on translating line ends: as alone. The bits are those of cfmakeraw(3).
-static void raw(void)
+static void raw(struct terminal *in)
 {
 	struct termios t;
-	if (is_raw || sys3(__NR_ioctl, 0, TCGETS, &before) < 0)
+	if (in->is_raw || sys3(__NR_ioctl, 0, TCGETS, &in->before) < 0)
 		return;
-	t = before;
+	copy((char *)&t, &in->before, sizeof t);
 	t.c_iflag &= ~(tcflag_t)(IGNBRK | BRKINT | PARMRK | ISTRIP | INLCR | IGNCR | ICRNL | IXON);
 	t.c_oflag |= OPOST;
 	t.c_lflag &= ~(tcflag_t)(ECHO | ECHONL | ICANON | ISIG | IEXTEN);
@@ -360,21 +361,23 @@ static void raw(void)
 	t.c_cflag |= CS8;
 	t.c_cc[VMIN] = 1;
 	t.c_cc[VTIME] = 0;
-	is_raw = sys3(__NR_ioctl, 0, TCSETS, &t) == 0;
+	in->is_raw = sys3(__NR_ioctl, 0, TCSETS, &t) == 0;
 }
 
-static void leave(int code)
+static void leave(const struct terminal *in, int code)
 {
-	if (is_raw)
-		sys3(__NR_ioctl, 0, TCSETS, &before);
+	if (in->is_raw)
+		sys3(__NR_ioctl, 0, TCSETS, &in->before);
 	for (;;)
 		sys1(__NR_exit_group, code);
 }
 
 // forward returns only if the daemon declined.
-static void forward(int s, int signals)
+static void forward(struct said *said, int s, int signals)
 {
 	struct pollfd p[2] = {{s, POLLIN, 0}, {signals, POLLIN, 0}};
+	struct terminal in;
+	in.is_raw = 0;
 	for (;;) {
 		struct frame f;
 		long n = sys5(__NR_ppoll, p, 2, 0, 0, 8);
@@ -393,27 +396,27 @@ static void forward(int s, int signals)
 		if (!receive(s, &f, sizeof f))
 			break;
 		if (f.kind == EXIT)
-			leave((int)(f.value & 0xff));
+			leave(&in, (int)(f.value & 0xff));
 		if (f.kind == RAW)
-			raw();
-		if (f.kind == DECLINE && f.value < sizeof declined && receive(s, declined, f.value)) {
-			declined[f.value] = 0;
+			raw(&in);
+		if (f.kind == DECLINE && f.value < sizeof said->declined && receive(s, said->declined, f.value)) {
+			said->declined[f.value] = 0;
 			return;
 		}
 	}
 	static const char gone[] = "agentrun: the daemon is gone, and with it the run it had taken over\n"
 				   "hint: its log says why (journalctl -u agentrun); AGENTRUN_NO_DAEMON=1 runs alone\n";
 	(void)sys3(__NR_write, 2, gone, sizeof gone - 1);
-	leave(125);
+	leave(&in, 125);
 }
 
-static void hand_over(int dir, int argc, char **argv, char **envp)
+static void hand_over(struct said *said, int dir, int argc, char **argv, char **envp)
 {
 	static const int passed[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
 	uint64_t set = 0, old; // sigset_t of the kernel
 	size_t size = 0;
 	int signals = -1, s = -1, cwd = (int)sys4(__NR_openat, AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-	char *b = cwd < 0 ? NULL : request(argc, argv, envp, &size);
+	char *b = cwd < 0 ? NULL : request(said, argc, argv, envp, &size);
 	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
 		set |= 1ull << (passed[i] - 1);
 	// Everything is ready by then: at connect(2) the daemon wakes up.
@@ -421,7 +424,7 @@ static void hand_over(int dir, int argc, char **argv, char **envp)
 		goto alone;
 	sys4(__NR_rt_sigprocmask, SIG_BLOCK, &set, &old, 8);
 	if ((signals = (int)sys4(__NR_signalfd4, -1, &set, 8, SFD_CLOEXEC)) >= 0 && submit(s, b, size, cwd) == 0)
-		forward(s, signals);
+		forward(said, s, signals);
 	sys4(__NR_rt_sigprocmask, SIG_SETMASK, &old, 0, 8);
 alone:
 	// Not a whole request, or one declined: nothing has begun there.
@@ -432,39 +435,45 @@ alone:
 	shut(s);
 }
 
-static void attempt(int argc, char **argv, char **envp)
+static void attempt(struct said *said, int argc, char **argv, char **envp)
 {
 	const char *run_dir = NULL, *no = variable(envp, "AGENTRUN_NO_DAEMON");
 	int dir;
-	if (tried++ || !find(argc, argv, &run_dir) || (no && same(no, "1")))
+	if (!find(argc, argv, &run_dir) || (no && same(no, "1")))
 		return;
 	for (int i = 0; i < FDS - 1; i++)
 		if (sys2(__NR_fcntl, i, F_GETFD) < 0)
 			return; // what is opened next would be taken for the caller's
 	if ((dir = control(run_dir, envp)) < 0)
 		return;
-	hand_over(dir, argc, argv, envp);
+	hand_over(said, dir, argc, argv, envp);
 	shut(dir);
 }
 
-#ifdef __GLIBC__ // other libraries give constructors no arguments; there is no short way then, but by the entry
-__attribute__((constructor)) static void agentrun_handoff(int argc, char **argv, char **envp) { attempt(argc, argv, envp); }
-#endif
-
-// The stack as the kernel leaves it: argc, arguments, NULL, environment, NULL, auxiliary vector.
-__attribute__((used)) void agentrun_early(long *stack)
+// A process with several threads can't change its user namespace (unshare(2)), and Go has several as soon as it runs. The variable gives no
+// right: whoever can set it can call unshare(2). Go takes it out of the environment (package rootless).
+static void enter(struct said *said, const char *wish)
 {
-	char **argv = (char **)(stack + 1);
-	attempt((int)stack[0], argv, argv + stack[0] + 1);
+	long flags = CLONE_NEWUSER | CLONE_NEWNS;
+
+	if (sys0(__NR_geteuid) == 0)
+		return;
+	said->asked = 1;
+	if ((said->cgroup = *wish == 'c'))
+		flags |= CLONE_NEWCGROUP;
+	said->failed = (int32_t)-sys1(__NR_unshare, flags);
 }
 
-// agentrun_entry leaves registers and stack to libc's _start as it found them.
-#if defined(__x86_64__)
-__asm__(".text\n.globl agentrun_entry\n.type agentrun_entry,@function\nagentrun_entry:\n"
-	"	xor %ebp,%ebp\n	mov %rdx,%rbx\n	mov %rsp,%rdi\n	call agentrun_early\n"
-	"	mov %rbx,%rdx\n	jmp _start\n");
-#else
-__asm__(".text\n.globl agentrun_entry\n.type agentrun_entry,%function\nagentrun_entry:\n"
-	"	mov x29,#0\n	mov x19,x0\n	mov x0,sp\n	bl agentrun_early\n"
-	"	mov x0,x19\n	mov x30,#0\n	b _start\n");
-#endif
+// The stack as the kernel leaves it: argc, arguments, NULL, environment, NULL, auxiliary vector.
+__attribute__((section(".text.begin"), used)) void agentrun_early(long *stack, struct said *said)
+{
+	int argc = (int)stack[0];
+	char **argv = (char **)(stack + 1), **envp = argv + argc + 1;
+	const char *wish = variable(envp, "_AGENTRUN_UNSHARE");
+
+	said->build_id_len = build_id((const void *)auxiliary(envp, AT_PHDR), auxiliary(envp, AT_PHNUM), said->build_id, sizeof said->build_id);
+	if (wish)
+		enter(said, wish); // for a run that is alone
+	else
+		attempt(said, argc, argv, envp);
+}
