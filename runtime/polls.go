@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"agentrun/seccomp"
 )
 
 // Who waits in poll(2) or select(2) is an entry in the list of each file, once for each time that the call names it. A timer's interrupt goes
@@ -49,15 +49,19 @@ func polledBy(task string) int {
 		v, _ := strconv.ParseUint(f[1+i], 0, 64)
 		return uint32(v) //nolint:gosec // the kernel looks at no more
 	}
-	switch nr, _ := strconv.Atoi(f[0]); nr {
-	case unix.SYS_POLL, unix.SYS_PPOLL:
+	nr, err := strconv.Atoi(f[0])
+	if err != nil {
+		return 0
+	}
+	switch seccomp.Name(nr) { // by name: not every architecture has all of them
+	case "poll", "ppoll":
 		return int(arg(1))
-	case unix.SYS_SELECT, unix.SYS_PSELECT6:
+	case "select", "pselect6":
 		if f[2] == "0x0" && f[3] == "0x0" && f[4] == "0x0" {
 			return 0 // a sleep
 		}
 		return int(min(arg(0), tableSize(task))) // as the kernel does (core_sys_select)
-	case unix.SYS_RESTART_SYSCALL: // after a stop; the registers are as they were, of whatever call it was
+	case "restart_syscall": // after a stop; the registers are as they were, of whatever call it was
 		if where, err := os.ReadFile(task + "/wchan"); err == nil && strings.Contains(string(where), "poll") {
 			return int(arg(1))
 		}
