@@ -41,7 +41,7 @@ deps:
 build: $(STUB) $(EARLY) gateway safety image oci ## bin/agentrun, bin/agentrun-gateway, bin/agentrun-safety, bin/agentrun-image and bin/agentrun-oci
 	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS) -E agentrun_entry" -o bin/agentrun ./cmd/agentrun
 
-gateway: $(EARLY)
+gateway:
 	CGO_ENABLED=0 $(GO) build -ldflags "$(LDFLAGS)" -o bin/agentrun-gateway ./cmd/agentrun-gateway
 
 # Like the gateway static by itself: it goes where only an MCP client is.
@@ -60,7 +60,7 @@ oci:
 $(STUB): runtime/internal/stub/build.sh $(wildcard runtime/internal/stub/c/*)
 	sh runtime/internal/stub/build.sh
 
-# What runs before Go does, as assembly: any go command on the module needs it, too.
+# What runs before Go does, as assembly, for the program that begins with it.
 $(EARLY): internal/early/build.sh $(wildcard internal/early/c/*) runtime/internal/stub/c/sys.h
 	sh internal/early/build.sh
 
@@ -81,7 +81,7 @@ deps-test:
 test: deps-test build probe ## everything CI runs: checks, unit tests, both kernels, fuzz, benches
 	@GO="$(GO)" bash test/run.sh
 
-test-unit: $(STUB) $(EARLY) ## unit tests with the race detector
+test-unit: $(STUB) ## unit tests with the race detector
 	$(GO) test -race $$($(GO) list ./... | grep -vE '/test/(integration|compat)$$')
 
 test-vm: build probe ## the suites on Debian's kernel with cgroup v2 only, with what CI has no time for
@@ -138,7 +138,7 @@ test-agents-long: build probe ## Claude Code for half an hour on a lease that is
 crowd: build probe ## CROWD (500) idle sandboxes at once in one daemon with its defaults, none refused; then as many that are kept, a tenth busy
 	AGENTRUN_TEST_SERVE_CROWD=$(or $(CROWD),500) AGENTRUN_TEST_MUST_RUN=1 $(GO) test -count=1 -v -timeout 30m -run '^(TestServeCrowd|TestM23ManyKeptSandboxes)$$' ./test/integration
 
-fuzz: $(STUB) $(EARLY) ## each fuzz target for FUZZTIME (default 1m)
+fuzz: $(STUB) ## each fuzz target for FUZZTIME (default 1m)
 	@GO="$(GO)" FUZZTIME="$(or $(FUZZTIME),1m)" bash test/run.sh fuzz
 
 faults: build probe ## each error, SIGKILL and a delay at each point of the real binary that has one, some minutes
@@ -151,7 +151,7 @@ hostile: build probe ## twenty hostile runs at this machine for HOSTILETIME (def
 GOLANGCI := .cache/bin/golangci-lint
 GOLANGCI_VERSION := v2.15.0
 
-lint: $(STUB) $(EARLY) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
+lint: $(STUB) $(GOLANGCI) ## gofmt, vet, shellcheck, golangci-lint
 	@GO="$(GO)" bash test/run.sh lint
 	$(GOLANGCI) run --build-tags $(TAGS) ./...
 

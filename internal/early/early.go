@@ -2,8 +2,7 @@
 
 // Package early is what a program does before its Go runtime begins, in C without libc (c/early.c): it enters a user namespace where package
 // rootless wants one, and hands an exec over to the daemon (package handoff). A program has it by importing this package and by being linked
-// with -E agentrun_entry, as make build does; without, nothing happens early and nothing is said. sh build.sh compiles the C to assembly, without
-// which nothing links.
+// with -E agentrun_entry, as make build does, which compiles the C to assembly before (build.sh); without, nothing happens early and nothing is said.
 //
 //	if why := early.Declined(); why != "" { … } // the daemon was there and did not want this run
 //

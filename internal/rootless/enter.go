@@ -132,6 +132,9 @@ func Arrived() error {
 		_ = os.Unsetenv(linkVariable)
 	}
 	if !asked {
+		if link != "" && os.Geteuid() != 0 {
+			return errors.New("enter a user namespace: this program was linked without what runs before Go does: build it with make build")
+		}
 		return nil
 	}
 	if err != nil {
