@@ -182,3 +182,32 @@ func TestM8Interception(t *testing.T) {
 		t.Errorf("visits: %d and %d, want 2 and 1", len(api.Visits()), len(plain.Visits()))
 	}
 }
+
+// M-12: what may begin the secret that is put in comes as soon as anything else a server says: an agent that has it echo guesses
+// would else learn by what is missing which of them is right, letter by letter.
+func TestM12EchoedGuessesAreToldAlike(t *testing.T) {
+	x := newExit(t)
+	x.host("api.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("the guess is " + r.URL.Query().Get("guess")))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	x.settings.section("egress")["rules"] = []object{{"host": "api.test", "ports": []int{443}, "methods": []string{"GET"}, "paths": []string{"/v1/"}, "intercept": true,
+		"headers": object{"Authorization": object{"secret": "key", "prefix": "Bearer "}}}}
+	half := len(x.secret) / 2
+	o := x.opts("ring2")
+	o.flags = slices.DeleteFunc(slices.Clone(o.flags), func(f string) bool { return f == "--env" || strings.HasSuffix(f, "=/ca.pem") })
+	var steps []step
+	guesses := map[string]string{"right": x.secret[:half], "wrong": x.secret[:half-1] + "!", "whole": x.secret}
+	for name, guess := range guesses {
+		steps = append(steps, step{name, []string{"/usr/bin/curl", "-sSN", "--max-time", "3", "https://api.test/v1/x?guess=" + guess}})
+	}
+	got, r := x.programs(o, steps...)
+	r.want(t, 0, "exited")
+	guesses["whole"] = strings.Repeat("*", len(x.secret))
+	for name, guess := range guesses {
+		if a := got[name]; a.Out != "the guess is "+guess {
+			t.Errorf("%s: got %q %s, want the guess %q", name, a.Out, a.Err, guess)
+		}
+	}
+}

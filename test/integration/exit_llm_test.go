@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -411,5 +412,38 @@ func TestM3ModelCallsOfARun(t *testing.T) {
 	}
 	if a := got["third"].Reply; !denied(a, "steps_exceeded") || !strings.Contains(a, "402") || !strings.Contains(a, "gateway.yaml") {
 		t.Errorf("third: got %.400q", a)
+	}
+}
+
+// M-12: an agent that has a model say guesses at the provider's key doesn't learn by the pieces in which they come which of
+// them is right: it would have the key letter by letter.
+func TestM12GuessesAtTheKeyAreToldAlike(t *testing.T) {
+	x := newExit(t)
+	guess := map[string]string{"right": x.secret[:len(x.secret)/2], "wrong": x.secret[:len(x.secret)/2-1] + "!"}
+	x.host("model.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct{ Model string }
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, piece := range []string{guess[q.Model], strings.Repeat(" and so on", 10), guess[q.Model], "."} {
+			fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q}}]}\n\n", piece)
+		}
+		fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+	}))
+	x.settings.model("http://model.test/v1", 1, "right", "wrong")
+	got, r := x.raw(x.opts("ring3"), exchange{Name: "right", To: toolsAt, Send: chat("right", true)}, exchange{Name: "wrong", To: toolsAt, Send: chat("wrong", true)})
+	r.want(t, 0, "exited")
+	pieces := map[string]string{}
+	for model, a := range got {
+		text := ""
+		for _, m := range regexp.MustCompile(`"content":"([^"]*)"`).FindAllStringSubmatch(a.Reply, -1) {
+			text += m[1]
+			pieces[model] += fmt.Sprint(len(m[1]), " ")
+		}
+		if want := guess[model] + strings.Repeat(" and so on", 10) + guess[model] + "."; text != want {
+			t.Errorf("%s: the agent has got %q, want %q", model, text, want)
+		}
+	}
+	if pieces["right"] != pieces["wrong"] {
+		t.Errorf("a right beginning of the key comes in pieces of %s bytes, a wrong one of %s", pieces["right"], pieces["wrong"])
 	}
 }

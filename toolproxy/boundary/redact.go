@@ -5,6 +5,7 @@ package boundary
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"agentrun/telemetry"
 )
@@ -17,7 +18,9 @@ const minSecret = 6
 
 // Redactor replaces known secrets in a text that comes in pieces: an upstream that echoes the key it was called with must
 // not hand it to the agent (THREATS, "secrets echoed by upstream errors"). What is held back is shorter than the longest
-// secret. It knows a secret as it is written, not in another encoding.
+// secret by one byte, whatever it says: were it only what may begin a secret, an agent that has a model say guesses would
+// learn by the pieces in which they come which of them is right, letter by letter (M-12). It knows a secret as it is
+// written, not in another encoding.
 type Redactor struct {
 	secrets []string
 	held    telemetry.Plaintext[string]
@@ -61,39 +64,35 @@ func (r *Redactor) Text(text string) string {
 
 func (r *Redactor) consume(piece string, final bool) string {
 	in := r.held.Reveal() + piece
-	r.held = telemetry.Plaintext[string]{}
 	var out strings.Builder
-	for in != "" {
-		at, length, wait := r.find(in, final)
+	for {
+		end := len(in) // a secret that begins before it is all there
+		if !final {
+			end = max(0, len(in)-len(r.secrets[0])+1)
+		}
+		for back := 1; back < utf8.UTFMax && end > 0 && end < len(in) && !utf8.RuneStart(in[end]); back++ {
+			end--
+		}
+		at, length := r.find(in, end)
 		out.WriteString(in[:at])
-		in = in[at:]
-		if wait || length == 0 {
-			r.held = telemetry.NewPlaintext(in) // nothing, at the end: find waits for no more then
+		in = in[at+length:]
+		if length == 0 {
 			break
 		}
 		out.WriteString(redacted)
 		r.found = true
-		in = in[length:]
 	}
+	r.held = telemetry.NewPlaintext(in) // nothing, at the end
 	return out.String()
 }
 
-// find returns the first place where a secret stands, or where in ends with what may be the beginning of one (wait).
-func (r *Redactor) find(in string, final bool) (at, length int, wait bool) {
-	at = len(in)
+// find returns the first place before end where a secret stands, and the longest that does; end and 0: there is none.
+func (r *Redactor) find(in string, end int) (at, length int) {
+	at = end
 	for _, s := range r.secrets {
-		if i := strings.Index(in[:min(len(in), at+len(s))], s); i >= 0 && i < at {
-			at, length, wait = i, len(s), false
-		}
-		if final {
-			continue
-		}
-		for i := max(0, len(in)-len(s)+1); i < at; i++ {
-			if in[i] == s[0] && strings.HasPrefix(s, in[i:]) {
-				at, length, wait = i, 0, true
-				break
-			}
+		if i := strings.Index(in[:min(len(in), at+len(s)-1)], s); i >= 0 && i < at {
+			at, length = i, len(s)
 		}
 	}
-	return at, length, wait
+	return at, length
 }

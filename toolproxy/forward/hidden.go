@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"agentrun/telemetry/mask"
 	"agentrun/toolproxy/egress"
@@ -111,17 +112,31 @@ func (h *hidden) reader(r io.Reader) io.Reader {
 	return &covering{h: h, from: r}
 }
 
-// covering holds back what may be the beginning of a word, until it is told.
+// quietTime is how long nothing may come before what was held back is told.
+const quietTime = 250 * time.Millisecond
+
+// covering holds back as many bytes as the beginning of a word may have, whatever they say, until more has come or the end, or
+// nothing has for quietTime. Were it only what may begin a word, an agent that has a server echo guesses at the secret would
+// learn by what comes late which of them is right, letter by letter. What was told when it was quiet is kept, so that a word
+// which began in it is covered from there on.
 type covering struct {
 	h     *hidden
 	from  io.Reader
-	data  []byte // read and not yet given out
-	ready int    // of data, may go
+	data  []byte
+	told  int // of data, was given out
+	ready int // of data, may go
 	err   error
+	got   chan piece // of the read under way, whose buf is; nil: there is none
+	buf   [4096]byte
+}
+
+type piece struct {
+	n   int
+	err error
 }
 
 func (c *covering) Read(p []byte) (int, error) {
-	for c.ready == 0 {
+	for c.ready == c.told {
 		if c.err != nil {
 			return 0, c.err
 		}
@@ -129,43 +144,62 @@ func (c *covering) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	n := copy(p, c.data[:c.ready])
-	c.data = c.data[:copy(c.data, c.data[n:])]
-	c.ready -= n
+	n := copy(p, c.data[c.told:c.ready])
+	c.told += n
+	past := max(0, c.told-c.h.longest())
+	c.data = c.data[:copy(c.data, c.data[past:])]
+	c.told, c.ready = c.told-past, c.ready-past
 	return n, nil
 }
 
-// fill reads once. Its own error is a timeout, after which reading may go on.
+// fill waits for one read, which goes on if it is quiet meanwhile. Its own error is a timeout, after which reading may go on.
 func (c *covering) fill() error {
-	have := len(c.data)
-	c.data = append(c.data, make([]byte, 4096)...)
-	n, err := c.from.Read(c.data[have:])
-	c.data = c.data[:have+n]
-	timeout := errors.Is(err, os.ErrDeadlineExceeded)
-	if err != nil && !timeout {
-		c.err = err
+	if c.got == nil {
+		got := make(chan piece, 1)
+		go func() { // ends with the connection at the latest
+			n, err := c.from.Read(c.buf[:])
+			got <- piece{n, err}
+		}()
+		c.got = got
 	}
+	var quiet <-chan time.Time
+	if len(c.data) > c.ready {
+		t := time.NewTimer(quietTime)
+		defer t.Stop()
+		quiet = t.C
+	}
+	select {
+	case <-quiet:
+		c.ready = len(c.data)
+		return nil
+	case p := <-c.got:
+		c.got = nil
+		return c.take(p)
+	}
+}
+
+func (c *covering) take(p piece) error {
+	timeout := errors.Is(p.err, os.ErrDeadlineExceeded)
+	if p.err != nil && !timeout {
+		c.err = p.err
+	}
+	c.data = append(c.data, c.buf[:p.n]...)
 	c.h.cover(c.data)
-	c.ready = len(c.data)
-	if !errors.Is(c.err, io.EOF) { // what is broken off isn't told to its end
-		c.ready -= c.h.beginning(c.data)
+	held := c.h.longest()
+	if errors.Is(c.err, io.EOF) { // what is broken off isn't told to its end
+		held = 0
 	}
-	if timeout && c.ready == 0 {
-		return err
+	c.ready = max(c.ready, len(c.data)-held)
+	if timeout && c.ready == c.told {
+		return p.err
 	}
 	return nil
 }
 
-// beginning is the length of the longest end of b that is a true beginning of a word.
-func (h *hidden) beginning(b []byte) int {
-	longest := 0
+// longest is how many bytes the beginning of a word may have.
+func (h *hidden) longest() (most int) {
 	for _, word := range h.words {
-		for n := min(len(word)-1, len(b)); n > longest; n-- {
-			if bytes.HasSuffix(b, word[:n]) {
-				longest = n
-				break
-			}
-		}
+		most = max(most, len(word)-1)
 	}
-	return longest
+	return most
 }

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"agentrun/rings"
@@ -169,6 +170,30 @@ func TestM12SpellingsOfEncoders(t *testing.T) {
 			t.Errorf("%s: %q of %q is left", name, left, echoed)
 		}
 	}
+}
+
+// What may begin a secret is told after a pause, as anything else is, and what goes on behind the pause is covered.
+func TestM12APauseTellsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hidden{words: spellings(secret, "Bearer ")}
+		for _, guess := range []string{secret[:10], secret[:9] + "!"} {
+			from, to := io.Pipe()
+			r, b, began := h.reader(from), make([]byte, 1<<10), time.Now()
+			go func() { _, _ = to.Write([]byte(guess)) }()
+			if n, err := io.ReadFull(r, b[:len(guess)]); err != nil || string(b[:n]) != guess || time.Since(began) != quietTime {
+				t.Errorf("%s: got %q, %v after %v", guess, b[:n], err, time.Since(began))
+			}
+			go func() { _, _ = to.Write([]byte(secret[10:] + ".")); to.Close() }()
+			rest, err := io.ReadAll(r)
+			if want := secret[10:] + "."; guess == secret[:10] {
+				if want = strings.Repeat("*", len(want)-1) + "."; string(rest) != want || err != nil {
+					t.Errorf("behind the pause: got %q, %v, want %q", rest, err, want)
+				}
+			} else if string(rest) != want {
+				t.Errorf("got %q, want %q", rest, want)
+			}
+		}
+	})
 }
 
 func FuzzHidden(f *testing.F) {

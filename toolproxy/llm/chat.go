@@ -295,7 +295,7 @@ func (c *call) flag(reason bool, flag string) {
 }
 
 // give passes one piece on, through two filters that may both hold something back: the stripper until it
-// knows whether a tag of reasoning begins (M-17), the redactor until it knows that no secret does. What they
+// knows whether a tag of reasoning begins (M-17), the redactor as much as a secret may be long (M-12). What they
 // hold comes in rest.
 func (c *call) give(ev *event, to sink) *gate.Error {
 	said := ev.said.Reveal()

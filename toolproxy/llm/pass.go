@@ -439,13 +439,11 @@ func (x *relay) finish(resp *http.Response, last []byte, failed *gate.Error) *ga
 	if e := x.settle(failed); e != nil {
 		return e
 	}
-	if e := x.give(resp, last); e == nil {
-		_ = x.put(x.redact.Close()) // an agent that went away
-	}
+	_ = x.give(resp, last) // an agent that went away
 	return nil
 }
 
-// give passes bytes on, without the provider's key should it be echoed.
+// give passes whole events on, without the provider's key should one echo it: between two there is always more than a key has.
 func (x *relay) give(resp *http.Response, raw []byte) *gate.Error {
 	if len(raw) == 0 {
 		return nil
@@ -455,7 +453,7 @@ func (x *relay) give(resp *http.Response, raw []byte) *gate.Error {
 		x.w.WriteHeader(http.StatusOK)
 		x.started = true
 	}
-	return x.put(x.redact.Write(string(raw)))
+	return x.put(x.redact.Text(string(raw)))
 }
 
 // put writes and flushes, with the patience of streamSink.
