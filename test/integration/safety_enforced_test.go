@@ -5,6 +5,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,7 @@ def told(key):
     found = [str(n["metadata"][key]) for n in said.get("data", {}).get("notifications", []) if key in n["metadata"]]
     return "value=" + ",".join(found)
 def whole(): return "value=" + json.dumps(said)
+def use(name, args): return "value=" + answer(post("/internal/tools/" + name, '{"args":' + args + '}'))
 `
 
 // cautiously begins an agent that reports its steps.
@@ -192,6 +194,37 @@ func TestS15StopAndVerification(t *testing.T) {
 	c.quit().want(t, 0, "exited")
 	if got, want := blockEvents(x.n.audit("node")), "planner-1 blocked, planner-1 released"; got != want {
 		t.Errorf("on record: %s, want %s", got, want)
+	}
+}
+
+// S-15: an approved step holds a call to its target. Neither an argument that the tool doesn't know makes another target of it, nor
+// another spelling of the one that it knows none at all.
+func TestS15TargetIsNotMadeUp(t *testing.T) {
+	x := newExit(t)
+	bodies := make(chan string, 8)
+	x.host("api.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies <- string(b)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	lookUp := x.httpTool("https://api.test/tool", "A")
+	lookUp["args"] = object{"type": "object", "properties": object{"task": object{"type": "string"}, "path": object{"type": "string"}}}
+	x.settings.tool("look_up", lookUp)
+	a := x.cautiously("careful", "ring3", nil, "--safety", "enforcing", "--require-intent")
+	a.expect("value=continue", "step calling+look_up+on+notes.txt")
+	a.expect("value=INTENT_REQUIRED", `use look_up {"path":"/etc/shadow","target":"notes.txt"}`)
+	a.expect("value=ok", `use look_up {"note":"more","path":"notes.txt"}`)
+	for _, args := range []string{`{"Path":"/etc/shadow"}`, `{"PATH":"/etc/shadow","ta\u017fk":"x"}`} {
+		a.expect("value=continue", "step calling+look_up")
+		a.expect("value=bad_arguments", "use look_up "+args)
+	}
+	a.quit().want(t, 0, "exited")
+	close(bodies)
+	for got := range bodies {
+		if got != `{"note":"more","path":"notes.txt"}` {
+			t.Errorf("the tool was called with %s", got)
+		}
 	}
 }
 

@@ -118,6 +118,9 @@ func (t *tool) fits(args json.RawMessage) *gate.Error {
 		e.Rule, e.Cause = "args", errors.New("arguments don't fit the schema")
 		return e
 	}
+	if name, known := t.misspelt(args); name != "" {
+		return BadArguments("there is no argument %.64q; it is %q", name, known)
+	}
 	if err := t.refuses(args); err != nil {
 		e := BadArguments("a call with these arguments could not be undone")
 		e.Rule, e.Cause = "H-7", err

@@ -67,6 +67,9 @@ type tool struct {
 	stuck atomic.Int32 // calls that didn't end with their context
 	from  *source      // nil: of the configuration
 	undo  Tool         // what undoes a call, to see what it takes; nil: nothing does
+
+	targets []string          // arguments that a call may be about
+	spelled map[string]string // its arguments' names, by what they are without case
 }
 
 // New returns the registry of what the configuration and the built-in definitions say. Tools of sources are there after Refresh.
@@ -181,7 +184,9 @@ func (s Spec) change(d Definition) Definition {
 }
 
 func (r *Registry) make(d Definition, s Spec) (*tool, error) {
-	t := &tool{Definition: d, rules: rules{s.Rings, s.Plans, s.Roles}, rate: newBucket(s.Rate, r.o.Now)}
+	t := &tool{
+		Definition: d, rules: rules{s.Rings, s.Plans, s.Roles}, rate: newBucket(s.Rate, r.o.Now), targets: d.targets(), spelled: d.spelled(),
+	}
 	if t.MaxReply == 0 {
 		t.MaxReply = DefaultMaxReply
 	}

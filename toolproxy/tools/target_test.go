@@ -12,24 +12,35 @@ import (
 
 // What a call is about comes from the call and not from the agent's account of it.
 func TestS15TargetOfACall(t *testing.T) {
-	for _, c := range []struct{ says, args, want string }{
-		{"", `{}`, ""},
-		{"", `{"expression":"1"}`, ""},
-		{"", `{"path":"/data/a"}`, "/data/a"},
-		{"", `{"name":"b","path":"/data/a","query":"c"}`, "/data/a"},
-		{"", `{"from":"/data/a","to":"/data/b"}`, "/data/b"},
-		{"", `{"path":"","id":"x"}`, "x"},
-		{"", `{"path":null,"id":"x"}`, "x"},
-		{"", `{"id":7}`, "7"},
-		{"", `{"path":["/a","/b"]}`, `["/a","/b"]`},
-		{"", `{"path":"caf\u00e9 \"x\""}`, `café "x"`},
-		{"place", `{"path":"/data/a","place":"Oslo"}`, "Oslo"},
-		{"place", `{"path":"/data/a"}`, ""},
-		{NoTarget, `{"path":"/data/a"}`, ""},
+	const open, named = `{"type":"object"}`, `{"type":"object","properties":{"path":{},"note":{},"task":{}}}`
+	for _, c := range []struct{ says, schema, args, want string }{
+		{"", named, `{"path":"/data/a","target":"/data/b","to":"/data/c"}`, "/data/a"},
+		{"", named, `{"note":"x","target":"/data/b"}`, ""},
+		{"", open, `{}`, ""},
+		{"", open, `{"expression":"1"}`, ""},
+		{"", open, `{"path":"/data/a"}`, "/data/a"},
+		{"", open, `{"name":"b","path":"/data/a","query":"c"}`, "/data/a"},
+		{"", open, `{"from":"/data/a","to":"/data/b"}`, "/data/b"},
+		{"", open, `{"path":"","id":"x"}`, "x"},
+		{"", open, `{"path":null,"id":"x"}`, "x"},
+		{"", open, `{"id":7}`, "7"},
+		{"", open, `{"path":["/a","/b"]}`, `["/a","/b"]`},
+		{"", open, `{"path":"caf\u00e9 \"x\""}`, `café "x"`},
+		{"place", open, `{"path":"/data/a","place":"Oslo"}`, "Oslo"},
+		{"place", open, `{"path":"/data/a"}`, ""},
+		{NoTarget, open, `{"path":"/data/a"}`, ""},
 	} {
-		tool := &tool{Definition: Definition{Target: c.says}}
+		d := Definition{Target: c.says, Schema: json.RawMessage(c.schema)}
+		tool := &tool{Definition: d, targets: d.targets()}
 		if got := tool.target(json.RawMessage(c.args)); got != c.want {
 			t.Errorf("%q of %s: got %q, want %q", c.says, c.args, got, c.want)
+		}
+	}
+	d := Definition{Schema: json.RawMessage(named)}
+	misspelt := &tool{Definition: d, spelled: d.spelled()}
+	for args, want := range map[string]string{`{"path":1,"other":2}`: "", `{"Path":1}`: "path", `{"path":1,"PATH":2}`: "path", `{"ta\u017fk":1}`: "task", `{"tas\u212a":1}`: "task"} {
+		if _, got := misspelt.misspelt(json.RawMessage(args)); got != want {
+			t.Errorf("%s: got %q, want %q", args, got, want)
 		}
 	}
 }
