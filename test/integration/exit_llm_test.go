@@ -96,9 +96,16 @@ func TestM19CapStopsAStream(t *testing.T) {
 }
 
 // costly is a provider of Messages whose replies may cost anything: model thinks says that it has written 30 000 tokens that
-// nobody sees, and hang answers when nobody listens any more.
+// nobody sees, hang answers when nobody listens any more, and begins says what it counts at the beginning and nothing more.
 func costly(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
+	if strings.Contains(string(body), `"begins"`) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, `event: message_start`+"\n"+`data: {"type":"message_start","message":{"role":"assistant","content":[],"usage":{"input_tokens":20,"output_tokens":1}}}`+"\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return
+	}
 	if strings.Contains(string(body), `"hang"`) {
 		<-r.Context().Done()
 		return
@@ -144,9 +151,9 @@ func TestM19WhatIsOverCountsForTheDay(t *testing.T) {
 const hangingUp = `
 import json, os, socket, sys, time, urllib.parse
 at = urllib.parse.urlsplit(os.environ["ANTHROPIC_BASE_URL"])
-for stream in (False, True):
+for model, stream in (("hang", False), ("hang", True), ("begins", True)):
     s = socket.create_connection((at.hostname, at.port))
-    body = json.dumps({"model": "hang", "stream": stream, "messages": []})
+    body = json.dumps({"model": model, "stream": stream, "messages": []})
     s.sendall(("POST /v1/messages HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (at.netloc, len(body), body)).encode())
     time.sleep(1.2)
     s.close()
@@ -154,17 +161,17 @@ time.sleep(0.5)
 `
 
 // M-19: whoever hangs up before the first word pays all the same: a whole reply is written to its end, and of a stream may
-// have been thought what nobody saw.
+// have been thought what nobody saw, whatever the provider counted at its beginning.
 func TestM19HangingUpIsPaidFor(t *testing.T) {
 	x := newExit(t)
 	x.costly()
 	x.file("hang.py", hangingUp)
 	x.run(x.opts("ring3"), "python3", "hang.py").want(t, 0, "exited")
 	llm := calls(x.n.audit("node"), "llm")
-	if len(llm) != 2 {
-		t.Fatalf("%d calls on record, want 2: %v", len(llm), llm)
+	if len(llm) != 3 {
+		t.Fatalf("%d calls on record, want 3: %v", len(llm), llm)
 	}
-	for i, least := range []float64{200, 100} { // its max_tokens; a second and more of the stream
+	for i, least := range []float64{200, 100, 100} { // its max_tokens; a second and more of each stream
 		if cost, _ := llm[i].Data["cost"].(float64); cost < least || cost > 300 {
 			t.Errorf("call %d: %v millionths, want %v and a little more for what was asked: %v", i, cost, least, llm[i].Data)
 		}

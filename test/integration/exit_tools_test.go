@@ -4,6 +4,7 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -359,5 +360,55 @@ func TestM12Upstreams(t *testing.T) {
 	}
 	if !strings.Contains(got["list"].Reply, `"lookup"`) || !strings.Contains(got["list"].Reply, `"far.shout"`) {
 		t.Errorf("list: %.600q", got["list"].Reply)
+	}
+}
+
+const leaving = `
+import http.client, json, os, socket, time
+def ask(tool):
+    s = socket.create_connection(("127.0.0.1", 7600))
+    s.sendall(("POST /internal/tools/%s HTTP/1.1\r\nHost: 127.0.0.1:7600\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"args\":{}}" % tool).encode())
+    return s
+def spent():
+    c = http.client.HTTPConnection("127.0.0.1", 7600)
+    c.request("GET", "/internal/usage")
+    return json.load(c.getresponse())["run"]["spent"]
+s = ask("hangs")
+while not os.path.exists("asked"): time.sleep(0.01)
+s.close()
+ask("long").recv(1)
+end = time.time() + 10
+while spent() < 140 and time.time() < end: time.sleep(0.05)
+`
+
+// M-19: a tool's price is paid also by whoever hangs up once its server was asked, or has it answer more than may be read: it may have
+// done all that it does for that.
+func TestM19LeavingAToolIsPaidFor(t *testing.T) {
+	x := newExit(t)
+	x.host("api.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/long" {
+			fmt.Fprintf(w, "%q", strings.Repeat("x", 2<<20))
+			return
+		}
+		x.file("asked", "")
+		<-r.Context().Done()
+	}))
+	for _, name := range []string{"hangs", "long"} {
+		tool := x.httpTool("https://api.test/"+name, "C")
+		tool["price"], tool["timeout"] = 70, "30s"
+		x.settings.tool(name, tool)
+	}
+	x.file("leave.py", leaving)
+	r := x.run(x.opts("ring3"), "python3", "leave.py")
+	r.want(t, 0, "exited")
+	made := calls(x.n.audit("node"), "tool")
+	for _, e := range made {
+		if e.Data["cost"] != 70.0 {
+			t.Errorf("on record: %v", e.Data)
+		}
+	}
+	if len(made) != 2 {
+		t.Errorf("%d calls on record, want 2", len(made))
 	}
 }

@@ -177,6 +177,7 @@ type call struct {
 	passed    bool            // mode transparent: the provider may know of more than was sent, as a conversation that it keeps
 	free      bool            // the provider charges for nothing
 	whole     bool            // it isn't streamed: a provider writes it to its end, whoever still listens
+	over      bool            // the provider has said that its reply is at its end: until then its count may be of the beginning
 	since     time.Time
 	extra     gate.Outcome // what the summary cost
 	ended     bool
@@ -282,7 +283,7 @@ func (c *call) note(ev *event) {
 		c.final = ev.usage // what came before was of less than the whole
 	}
 	if ev.finish != "" {
-		c.finish = finishReason(ev.finish)
+		c.finish, c.over = finishReason(ev.finish), true
 	}
 	c.flag(ev.reasoning, boundary.FlagReasoning)
 }
@@ -492,7 +493,7 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	if c.asked || e == nil {
 		c.settled = c.bill()
 	}
-	if e != nil && c.final == nil && unread(e) {
+	if e != nil && (c.final == nil || !c.over) && unread(e) {
 		c.unheard()
 	}
 	o := gate.Outcome{Err: e, Cost: c.target.model.price(c.settled) + c.extra.Cost,

@@ -375,6 +375,7 @@ func (x *relay) settle(failed *gate.Error) *gate.Error {
 func (x *relay) hear(data []byte) (heard, *gate.Error) {
 	h := x.dialect.hear(data)
 	x.outBytes += h.size
+	x.over = x.over || x.call.whole || h.ended || h.last
 	for name, n := range h.usage {
 		x.counts[name] = max(x.counts[name], n)
 	}

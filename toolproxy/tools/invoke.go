@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,11 +152,12 @@ func (r *Registry) run(ctx context.Context, t *tool, args gate.Args) (json.RawMe
 	o := gate.Outcome{Cost: result.Cost, Tokens: result.Tokens, Prompt: result.Tokens, Sent: result.Sent, Received: result.Received}
 	if err != nil {
 		o.Err = agentsError(ctx, t.Name, err)
+		if ctx.Err() != nil || o.Err.Code == gate.CodeTooLarge { // the tool may have done all of it: who hangs up, or asks for too much, pays (M-19)
+			o.Cost = cmp.Or(o.Cost, t.Price)
+		}
 		return nil, o
 	}
-	if o.Cost == 0 {
-		o.Cost = t.Price
-	}
+	o.Cost = cmp.Or(o.Cost, t.Price)
 	var output json.RawMessage
 	output, o.Flags, o.Err = r.reply(t, result.Output)
 	if t.Undo != nil { // whatever becomes of its answer, the call has been made
