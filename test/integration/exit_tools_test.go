@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -410,5 +411,39 @@ func TestM19LeavingAToolIsPaidFor(t *testing.T) {
 	}
 	if len(made) != 2 {
 		t.Errorf("%d calls on record, want 2", len(made))
+	}
+}
+
+// M-12: what an MCP server says of its tools has the secret that it is called with no more than its replies.
+func TestM12SecretsInDescriptionsOfTools(t *testing.T) {
+	x := newExit(t)
+	x.host("mcp.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			ID     json.RawMessage `json:"id"`
+			Method string          `json:"method"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&q)
+		w.Header().Set("Content-Type", "application/json")
+		switch q.Method {
+		case "initialize":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}}`, q.ID)
+		case "tools/list":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"look","description":"Called with %s.","inputSchema":{"type":"object","properties":{"a":{"type":"string","default":%q}}}}]}}`,
+				q.ID, r.Header.Get("Authorization"), r.Header.Get("Authorization"))
+		case "notifications/initialized":
+			w.WriteHeader(http.StatusAccepted)
+		default:
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"unknown"}}`, q.ID)
+		}
+	}))
+	x.mcpSource("outside", "https://mcp.test/mcp")
+	x.settings.section("tools")["outside"].(object)["mcp"].(object)["headers"] = object{"Authorization": object{"secret": "key", "prefix": "Bearer "}}
+	got, r := x.raw(x.opts("ring3"), exchange{Name: "list", To: toolsAt, Send: []string{"GET /internal/tools HTTP/1.1\r\nHost: " + toolsAt + "\r\nConnection: close\r\n\r\n"}},
+		exchange{Name: "mcp", To: toolsAt, Send: post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`, "Accept: application/json, text/event-stream", "MCP-Protocol-Version: 2025-06-18")})
+	r.want(t, 0, "exited")
+	for name, a := range got {
+		if !strings.Contains(a.Reply, "Called with Bearer ") || strings.Contains(a.Reply, x.secret) {
+			t.Errorf("%s: the agent is told %s", name, a.Reply)
+		}
 	}
 }
