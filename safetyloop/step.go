@@ -62,10 +62,16 @@ type verdict struct {
 	final   bool // nobody can confirm it away
 }
 
-// stepDigest is what a confirmation or verification of a step is bound to. White space is folded and nothing else: to an operator
-// who approves deleting /data, /Data is another folder.
+// stepDigest is what a confirmation or verification of a step is bound to. White space within lines is folded and nothing else: to an
+// operator who approves deleting /data, /Data is another folder, and what stands behind a # ends with its line and runs nothing.
 func stepDigest(element, hint string) digest {
-	return digestOf(opStep, element, strings.Join(strings.Fields(hint), " "))
+	var lines []string
+	for _, line := range strings.FieldsFunc(hint, func(r rune) bool { return strings.ContainsRune("\n\v\f\r\u0085\u2028\u2029", r) }) {
+		if words := strings.Fields(line); words != nil {
+			lines = append(lines, strings.Join(words, " "))
+		}
+	}
+	return digestOf(opStep, element, strings.Join(lines, "\n"))
 }
 
 // step serves record_execution_step.

@@ -295,7 +295,7 @@ func (l *Loop) sessionConfirmed(p *principal, now bool) bool {
 	return p.confirmed
 }
 
-// boundTo is what a token confirms. A step is its agent and its hint, with runs of white space as one space; the outcome of the step
+// boundTo is what a token confirms. A step is its agent and its hint, with runs of white space in a line as one space; the outcome of the step
 // before may be told differently the second time. Everything else is all of its parameters, but for the token itself and a code.
 func boundTo(operation string, v values) digest {
 	if operation == opStep {

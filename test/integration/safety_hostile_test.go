@@ -101,6 +101,27 @@ func TestS1OneTokenLeavesRoom(t *testing.T) {
 	}
 }
 
+// S-12: what an operator has approved as a comment isn't approved as a command, which a line end makes of it.
+func TestS12ApprovalIsForItsLines(t *testing.T) {
+	p := safetyPlace(t)
+	c, l := newStdioClient(t, p, "--confirm", "client")
+	defer l.hangUp()
+	step := func(hint, token string) safetyReply {
+		params := map[string]any{"element_name": "a", "nextActionHint": hint, "riskScore": 50}
+		if token != "" {
+			params["confirmation_token"] = token
+		}
+		return c.do("record_execution_step", params)
+	}
+	const approved = "executing shell command: touch done  # make publish"
+	token := step(approved, "").want(t, "the step", "pause").token()
+	p.must("challenges", "confirm", token)
+	for _, lineEnd := range []string{"\n", "\r", "\u2028"} {
+		step("executing shell command: touch done #"+lineEnd+"make publish", token).want(t, fmt.Sprintf("another with %q", lineEnd), "TOKEN_SCOPE_MISMATCH")
+	}
+	step(strings.ReplaceAll(approved, "  ", "\t")+"\n", token).want(t, "the step that was approved", "continue")
+}
+
 // malformed says what no client should: each is refused with its code, and nothing comes of it.
 func (p place) malformed(c *mcpClient) {
 	t := p.t
