@@ -175,7 +175,7 @@ func (b *Broker) Check(ctx context.Context, c link.Check) (link.Verdict, error) 
 	if !r.Allowed {
 		return no(ring, link.CodeRateLimited, "too many calls a second for "+ring.String(), "wait, then try again", r.RetryAfter), nil
 	}
-	if c.Held && c.Action.UndoWindowSeconds > 0 && !b.h.roomToUndo(b.run) { // it would be one that can't be undone (H-6)
+	if c.Held && c.Action.UndoWindowSeconds > 0 && !b.h.roomToUndo(b.run, b.adm.Agent) { // it would be one that can't be undone (H-6)
 		return no(ring, link.CodeUnavailable, "no more calls can be kept to be undone", "go on without this tool", 0), nil
 	}
 	return b.take(c, ring), nil

@@ -47,6 +47,9 @@ type Hypervisor struct {
 	meters *meter.Table
 	logs   map[string]*audit.Log
 	news   map[string]bool // chains with entries that no checkpoint covers yet
+
+	undoMu     sync.Mutex
+	undoAgents map[string]string // by runs with calls that can be undone
 }
 
 // Open checks nothing yet; the first use says what is wrong.

@@ -33,7 +33,8 @@ const (
 	undoTaken = ".taken" // the same, while somebody begins to undo it: one rename has one winner
 	undoNew   = ".new"   // a file that is being written
 
-	// Of the node and of one run: an agent that calls without end keeps no other from being undone, and fills no disk (64 KiB each).
+	// Of the node and of one run: an agent that calls without end keeps no other from being undone, and fills no disk (64 KiB each). Of all
+	// runs of an agent no more than are free.
 	maxUndos    = 4096
 	maxRunUndos = 256
 
@@ -135,25 +136,49 @@ func (h *Hypervisor) writeUndoFile(name string, text []byte, until time.Time) er
 	return err
 }
 
-// roomToUndo tells whether one more call of a run can be kept.
-func (h *Hypervisor) roomToUndo(run string) bool {
+// roomToUndo tells whether one more call of a run can be kept. An agent never has more places than are free, however many runs it has:
+// one that takes all it can leaves others half.
+func (h *Hypervisor) roomToUndo(run, agent string) bool {
 	all, err := os.ReadDir(h.undoPath(""))
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}
-	node, own := 0, 0
+	node, own, agents := 0, 0, 0
+	h.undoMu.Lock()
+	defer h.undoMu.Unlock()
 	for _, e := range all {
-		if strings.HasSuffix(e.Name(), undoArgs) {
-			node++
-			if strings.HasPrefix(e.Name(), run+".") {
-				own++
-			}
+		call, kept := strings.CutSuffix(e.Name(), undoArgs)
+		if !kept {
+			continue
+		}
+		node++
+		switch of := call[:max(strings.LastIndexByte(call, '.'), 0)]; {
+		case of == run:
+			own++
+		case agent != "" && h.undoAgentLocked(of, call) == agent:
+			agents++
 		}
 	}
 	if len(all) > 2*maxUndos+maxRemembered {
 		DropUndos(h.opt.StateDir, h.now())
 	}
-	return node < maxUndos && own < maxRunUndos
+	return node < maxUndos && own < maxRunUndos && own+agents < maxUndos-node
+}
+
+// undoAgentLocked is whose run this call is of. The calls of one run are one agent's, so one of them is read.
+func (h *Hypervisor) undoAgentLocked(run, call string) string {
+	if agent, known := h.undoAgents[run]; known {
+		return agent
+	}
+	u, err := h.readUndo(call)
+	if err != nil {
+		return "" // its window has just ended
+	}
+	if len(h.undoAgents) >= maxUndos || h.undoAgents == nil {
+		h.undoAgents = map[string]string{}
+	}
+	h.undoAgents[run] = u.Agent
+	return u.Agent
 }
 
 // DropUndos removes the arguments of undos whose window is over, and a day later, or for a newer one, what is known of the calls.

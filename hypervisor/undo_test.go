@@ -201,7 +201,7 @@ func TestH7UndosAreBounded(t *testing.T) {
 	if v := check(t, e, tool("math")); !v.Allowed {
 		t.Errorf("a tool without undo: got %+v", v)
 	}
-	if !n.roomToUndo("r2") {
+	if !n.roomToUndo("r2", "a") {
 		t.Error("another run has no room")
 	}
 

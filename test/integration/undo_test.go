@@ -386,3 +386,42 @@ func (c *call) toItsEnd(t *testing.T) result {
 	}
 	return c.finish(t)
 }
+
+// H-7: an agent's calls don't take all the room that a node has for calls which can be undone, however many runs it has: other agents
+// would be kept from such tools for as long as the window lasts.
+func TestH7OneAgentLeavesRoom(t *testing.T) {
+	t.Parallel()
+	x, p := family(t, false)
+	b := newBookings(t)
+	x.settings.tool("book", b.tool("1h"))
+	dir := filepath.Join(p.state, "undo")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	until := time.Now().Add(time.Hour).UTC()
+	for i := range 9 * 256 { // of 4096; those of nine runs
+		run := fmt.Sprint("earlier-", i/256)
+		call := fmt.Sprint(run, ".", i)
+		known, err := json.Marshal(object{"call_id": call, "run_id": run, "agent_id": "greedy", "tool": "book", "made_at": until.Add(-time.Hour), "until": until, "state": "open"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for suffix, text := range map[string]string{".json": string(known), ".args": `{"id":1}`} {
+			f := write(t, filepath.Join(dir, call+suffix), text, 0o600)
+			if err := os.Chtimes(f, until, until); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for agent, want := range map[string]string{"greedy": "unavailable", "modest": "made"} {
+		x.n.must("agent", "score", agent, "0.7")
+		r := p.family(x, []string{"--agent", agent}, using+`
+try: print("made", use("book", place="x"))
+except urllib.error.HTTPError as e: print(json.load(e)["error"]["code"])
+`).toItsEnd(t)
+		r.want(t, 0, "exited")
+		if !strings.HasPrefix(r.stdout, want) {
+			t.Errorf("%s: got %s, want %s", agent, r.stdout, want)
+		}
+	}
+}
