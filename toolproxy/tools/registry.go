@@ -51,7 +51,8 @@ type Listing struct {
 // Registry has the tools of one run. It is safe for concurrent use.
 type Registry struct {
 	o       Options
-	mu      sync.Mutex // writers of tools
+	mu      sync.Mutex         // writers of tools
+	rates   map[string]*bucket // of sources' tools, also of those that are gone
 	tools   atomic.Pointer[map[string]*tool]
 	sources []*source
 	asked   chan struct{} // closed when every source was asked once
@@ -86,7 +87,7 @@ func New(o Options) (*Registry, error) {
 	if o.Inspect == nil {
 		o.Inspect = func(json.RawMessage) []string { return nil }
 	}
-	r := &Registry{o: o, asked: make(chan struct{})}
+	r := &Registry{o: o, asked: make(chan struct{}), rates: map[string]*bucket{}}
 	all, err := r.assemble()
 	if err != nil {
 		return nil, err

@@ -579,7 +579,7 @@ func BenchmarkInvoke(b *testing.B) {
 
 func TestM12SourcesAreAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		config, err := tools.ParseConfig(section(`up: {category: B, read_only: true, rate: {per_second: 0.001, burst: 1}, mcp: {url: x}}`))
+		config, err := tools.ParseConfig(section(`up: {category: B, read_only: true, rate: {per_second: 0.0005, burst: 1}, mcp: {url: x}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -602,6 +602,13 @@ func TestM12SourcesAreAskedAgain(t *testing.T) {
 		}
 		if _, e := r.Invoke(t.Context(), "up.a", gate.Args{}); e == nil || e.Code != gate.CodeRateLimited {
 			t.Errorf("got %v: asking again must not refill the bucket", e)
+		}
+		for _, now := range [][]tools.Definition{{define("b", echo)}, {define("a", echo), define("b", echo)}} {
+			up.set(nil, now...)
+			time.Sleep(6 * time.Minute)
+		}
+		if _, e := r.Invoke(t.Context(), "up.a", gate.Args{}); e == nil || e.Code != gate.CodeRateLimited {
+			t.Errorf("got %v: a tool that was away must not come back with a full bucket", e)
 		}
 		cancel()
 	})

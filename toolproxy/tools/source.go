@@ -172,17 +172,17 @@ func (r *Registry) replace(s *source, fresh map[string]*tool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := maps.Clone(*r.tools.Load())
-	for name, t := range all {
-		if t.from == s {
-			if next := fresh[name]; next != nil {
-				next.rate = t.rate // a server that is asked again must not refill the bucket
-			}
-			delete(all, name)
-		}
-	}
+	maps.DeleteFunc(all, func(_ string, t *tool) bool { return t.from == s })
 	for name, t := range fresh {
-		if all[name] == nil && len(all) < MaxTools {
-			all[name] = t
+		if all[name] != nil || len(all) >= MaxTools {
+			continue
+		}
+		all[name] = t
+		// A server that is asked again, or takes a tool away for a while, must not refill its bucket.
+		if b, known := r.rates[name]; known {
+			t.rate = b
+		} else if t.rate != nil && len(r.rates) < 4*MaxTools {
+			r.rates[name] = t.rate
 		}
 	}
 	r.tools.Store(&all)
