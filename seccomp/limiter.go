@@ -2,16 +2,51 @@
 
 package seccomp
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
-// limiter spaces refusals out (the generic cell rate algorithm): each one moves the schedule by one interval; as long as
-// the schedule is less than the burst ahead of the clock, the answer leaves at once. Due times never decrease, so a ring
-// buffer holds them in order.
+// spacer spaces calls out (the generic cell rate algorithm): each one moves the schedule by one interval; as long as the
+// schedule is less than the burst ahead of the clock, the call leaves at once.
+type spacer struct {
+	interval, burst time.Duration // 0: nothing waits
+	next            time.Time     // when the schedule has caught up with everything so far
+}
+
+// newSpacer takes the usual rate and burst where they are 0; a rate below that is none.
+func newSpacer(rate, burst, usualRate, usualBurst int) spacer {
+	rate = cmp.Or(rate, usualRate)
+	if rate < 0 {
+		return spacer{}
+	}
+	interval := time.Second / time.Duration(rate)
+	return spacer{interval: interval, burst: time.Duration(cmp.Or(max(burst, 0), usualBurst)) * interval}
+}
+
+// spend moves the schedule, and returns when what it is spent for may leave.
+func (s *spacer) spend(now time.Time, cost time.Duration) (due time.Time) {
+	if s.next.Before(now) {
+		s.next = now
+	}
+	s.next = s.next.Add(cost)
+	return s.next.Add(-s.burst)
+}
+
+// wait is 0 where the next call need not; else a millisecond or more, so that a flood doesn't wake us for each. It is for calls that
+// are let run, which can't be held after they are decided: by then another ring may hold.
+func (s *spacer) wait(now time.Time) time.Duration {
+	if wait := s.next.Add(-s.burst).Sub(now); wait > 0 {
+		return max(wait, time.Millisecond)
+	}
+	return 0
+}
+
+// limiter spaces refusals out. Due times never decrease, so a ring buffer holds them in order.
 type limiter struct {
-	interval, burst time.Duration
-	next            time.Time // when the schedule has caught up with everything answered so far
-	ring            []heldCall
-	head, n         int
+	spacer
+	ring    []heldCall
+	head, n int
 }
 
 // heldCall is a call with its answer, and when that may leave.
@@ -23,17 +58,11 @@ type heldCall struct {
 }
 
 func newLimiter(rate, burst int) limiter {
-	if rate == 0 {
-		rate = DefaultDenyRate
+	l := limiter{spacer: newSpacer(rate, burst, DefaultDenyRate, DefaultDenyBurst)}
+	if l.interval > 0 {
+		l.ring = make([]heldCall, maxHeld)
 	}
-	if burst <= 0 {
-		burst = DefaultDenyBurst
-	}
-	if rate < 0 {
-		return limiter{}
-	}
-	interval := time.Second / time.Duration(rate)
-	return limiter{interval: interval, burst: time.Duration(burst) * interval, ring: make([]heldCall, maxHeld)}
+	return l
 }
 
 // hold takes a refusal to be answered later, or says false when it may leave now. Not to be called when full.
@@ -41,15 +70,11 @@ func (l *limiter) hold(now time.Time, c heldCall) bool {
 	if l.interval == 0 {
 		return false
 	}
-	if l.next.Before(now) {
-		l.next = now
-	}
 	cost := l.interval
 	if c.answer.light {
 		cost /= 8 // what it costs us: 20 µs in a flood, and a refusal 100
 	}
-	l.next = l.next.Add(cost)
-	c.due = l.next.Add(-l.burst)
+	c.due = l.spend(now, cost)
 	if !c.due.After(now) && l.n == 0 {
 		return false
 	}
@@ -65,39 +90,4 @@ func (l *limiter) pop() {
 	l.ring[l.head] = heldCall{}
 	l.head = (l.head + 1) % len(l.ring)
 	l.n--
-}
-
-// spacer is the same for calls that are let run, which can't be held after they are decided: by then another ring may hold.
-type spacer struct {
-	interval, burst time.Duration
-	next            time.Time
-}
-
-func newSpacer(rate, burst int) spacer {
-	if rate == 0 {
-		rate = DefaultAllowRate
-	}
-	if burst <= 0 {
-		burst = DefaultAllowBurst
-	}
-	if rate < 0 {
-		return spacer{}
-	}
-	interval := time.Second / time.Duration(rate)
-	return spacer{interval: interval, burst: time.Duration(burst) * interval}
-}
-
-func (s *spacer) spend(now time.Time) {
-	if s.next.Before(now) {
-		s.next = now
-	}
-	s.next = s.next.Add(s.interval)
-}
-
-// wait is 0 where the next call need not; else a millisecond or more, so that a flood doesn't wake us for each.
-func (s *spacer) wait(now time.Time) time.Duration {
-	if wait := s.next.Add(-s.burst).Sub(now); wait > 0 {
-		return max(wait, time.Millisecond)
-	}
-	return 0
 }

@@ -236,7 +236,7 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 		fd: fd, handle: handle, stats: o.Stats, now: o.Clock, gate: o.Gate,
 		req:  make([]byte, max(int(sizes.notif), int(unsafe.Sizeof(notif{})))),
 		resp: make([]byte, max(int(sizes.resp), int(unsafe.Sizeof(notifResp{})))),
-		held: newLimiter(o.DenyRate, o.DenyBurst), let: newSpacer(o.AllowRate, o.AllowBurst),
+		held: newLimiter(o.DenyRate, o.DenyBurst), let: newSpacer(o.AllowRate, o.AllowBurst, DefaultAllowRate, DefaultAllowBurst),
 	}
 	if l.stats == nil {
 		l.stats = new(Stats)
@@ -358,7 +358,7 @@ func (l *loop) decide() error {
 	}
 	waits := heldCall{id: c.ID, pid: c.PID, answer: answer}
 	if answer.Allowed() {
-		l.let.spend(l.now())
+		l.let.spend(l.now(), l.let.interval)
 		return l.send(waits)
 	}
 	if !l.gate.hurried() && l.held.hold(l.now(), waits) {
