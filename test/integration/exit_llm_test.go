@@ -454,3 +454,64 @@ func TestM12GuessesAtTheKeyAreToldAlike(t *testing.T) {
 		t.Errorf("a right beginning of the key comes in pieces of %s bytes, a wrong one of %s", pieces["right"], pieces["wrong"])
 	}
 }
+
+// M-8, M-19: what a model of mode transparent is asked for is read as its provider reads it: with hosted: refuse an address is one in
+// whatever spelling, and a limit of tokens isn't read from one of two objects that may both be meant.
+func TestM8TransparentRequestsInDisguise(t *testing.T) {
+	x := newExit(t)
+	up := x.host("models.test", exittest.Dialects(x.secret))
+	var providers []object
+	for _, dialect := range []string{"chat", "messages", "responses", "gemini"} {
+		providers = append(providers, object{"name": dialect, "base_url": "https://models.test/v1", "secret": "key", "allow_private": true, "ca_file": x.w.CAFile,
+			"dialects": []string{dialect}, "models": []object{{"name": dialect + "-*", "mode": "transparent", "hosted": "refuse", "max_tokens": 100}}})
+	}
+	x.settings["llm"] = object{"providers": providers}
+	image := func(url string) string {
+		return `{"model":"chat-1","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":` + url + `}}]}]}`
+	}
+	var tries []exchange
+	for name, ask := range map[string][2]string{
+		"escaped":  {"/v1/chat/completions", image(`"\u0068ttps://evil.test/?data"`)},
+		"spaced":   {"/v1/chat/completions", image(`"\n  HTTPS://evil.test/?data"`)},
+		"a file":   {"/v1/chat/completions", `{"model":"chat-1","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"https://evil.test/?data"}}]}]}`},
+		"messages": {"/v1/messages", `{"model":"messages-1","max_tokens":9,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"\u0075rl","url":"https://evil.test/?data"}}]}]}`},
+		"two":      {"/v1beta/models/gemini-1:generateContent", `{"contents":[],"generationConfig":{"maxOutputTokens":9},"generation_config":{"temperature":1}}`},
+		"null":     {"/v1beta/models/gemini-1:generateContent", `{"contents":[],"generation_config":{"maxOutputTokens":9},"generationConfig":null}`},
+	} {
+		tries = append(tries, exchange{Name: name, To: toolsAt, Send: post(ask[0], ask[1])})
+	}
+	got, r := x.raw(x.opts("ring3"), tries...)
+	r.want(t, 0, "exited")
+	for name, a := range got {
+		if !strings.HasPrefix(a.Reply, "HTTP/1.1 400 ") {
+			t.Errorf("%s: got %.300q", name, a.Reply)
+		}
+	}
+	for _, v := range up.Visits() {
+		t.Errorf("the provider was asked %s %.200s", v.URI, v.Body)
+	}
+}
+
+// M-19: a stream of chat of which the agent had no count told isn't free of what its model thought unseen.
+func TestM19UncountedStreamIsPaidFor(t *testing.T) {
+	x := newExit(t)
+	x.host("model.test", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(1200 * time.Millisecond) // it thinks
+		fmt.Fprint(w, `data: {"choices":[{"index":0,"delta":{"content":"42"}}]}`+"\n\n"+`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+	}))
+	x.settings["llm"] = object{"providers": []object{{
+		"name": "costly", "base_url": "http://model.test/v1", "secret": "key", "allow_private": true, "dialects": []string{"chat"},
+		"models": []object{{"name": "*", "mode": "transparent", "input": 1_000_000, "output": 1_000_000, "max_tokens": 200}},
+	}}}
+	got, r := x.raw(x.opts("ring3"), exchange{Name: "ask", To: toolsAt, Send: chat("thinks", true)})
+	r.want(t, 0, "exited")
+	llm := calls(x.n.audit("node"), "llm")
+	if len(llm) != 1 || !strings.Contains(got["ask"].Reply, "[DONE]") {
+		t.Fatalf("%d calls on record; the agent has got %.600q", len(llm), got["ask"].Reply)
+	}
+	if cost, _ := llm[0].Data["cost"].(float64); cost < 120 || cost > 300 {
+		t.Errorf("%v millionths, want 100 tokens a second: %v", cost, llm[0].Data)
+	}
+}

@@ -459,8 +459,9 @@ func (c *call) bill() usage {
 // unheardTokens a second are what a model may have written that nobody saw; those of the large providers write 50 to 150.
 const unheardTokens = 100
 
-// unheard adds to the bill of a call that was cut off what it may have cost beyond the bytes that came: thoughts that
-// weren't shown, or a whole reply. An agent that hangs up before the first byte would else spend without end (M-19).
+// unheard adds to the bill of a call that was cut off, or of which the provider told no count, what it may have cost beyond the
+// bytes that came: thoughts that weren't shown, or a whole reply. An agent that hangs up before the first byte, or asks for no
+// count, would else spend without end (M-19).
 func (c *call) unheard() {
 	if !c.asked || c.free || c.target.rt == nil {
 		return
@@ -493,7 +494,7 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	if c.asked || e == nil {
 		c.settled = c.bill()
 	}
-	if e != nil && (c.final == nil || !c.over) && unread(e) {
+	if e != nil && (c.final == nil || !c.over) && unread(e) || e == nil && c.passed && c.final == nil && !c.whole {
 		c.unheard()
 	}
 	o := gate.Outcome{Err: e, Cost: c.target.model.price(c.settled) + c.extra.Cost,

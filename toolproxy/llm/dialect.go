@@ -53,7 +53,7 @@ var dialects = []*dialect{
 		said: "messages", limits: []string{"max_tokens", "max_completion_tokens"}, times: []string{"n"},
 		wrote: []string{"choices"}, ended: "finish_reason", usage: []string{"usage"},
 		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, fromCache: []string{"prompt_tokens_details.cached_tokens"},
-		hosts: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"}, fetches: map[string]string{"url": "http"},
+		hosts: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"}, fetches: map[string]string{"url": "http", "file_data": "http"},
 	},
 	{
 		name: dialectMessages, path: "/messages", header: "X-Api-Key",
@@ -249,7 +249,13 @@ func (d *dialect) hosted(body []byte, said jsontext.Value) (what string) {
 	})
 	eachString(said, func(name string, quoted jsontext.Value) {
 		for place, begin := range d.fetches {
-			if sameName(name, place) && bytes.HasPrefix(bytes.ToLower(quoted[:min(len(quoted), 16)]), []byte(`"`+begin)) {
+			if !sameName(name, place) {
+				continue
+			}
+			// As the provider reads it: JSON has several ways to write a letter, and what stands before an address is dropped.
+			text, _ := jsontext.AppendUnquote(nil, quoted)
+			text = bytes.TrimLeftFunc(text, func(r rune) bool { return r <= ' ' })
+			if bytes.EqualFold(text[:min(len(text), len(begin))], []byte(begin)) {
 				what = "an address to fetch"
 			}
 		}

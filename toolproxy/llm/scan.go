@@ -63,6 +63,10 @@ func (s *search) object(prefix string) error {
 			return errForm
 		}
 		path, parent := s.match(prefix, name.String())
+		if parent { // of two such objects a provider may read the one or the other
+			_, again := s.found[path]
+			s.twice, s.found[path] = s.twice || again, member{}
+		}
 		switch {
 		case parent && s.dec.PeekKind() == '{':
 			err = s.object(path + ".")
