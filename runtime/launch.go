@@ -121,6 +121,7 @@ type launch struct {
 	shown     []fsjail.Entry            // what of it the root view shows
 	root      *fsjail.Root
 	guarded   *placeholders                // in the workspace; nil: none, or not yet
+	late      []fsjail.Entry               // of these, what an elevation has guarded
 	changes   *fsjail.Output               // where those of an overlaid workspace go; nil: nowhere
 	facts     *facts                       // nil: /proc is the kernel's own, whole
 	keep      *fsjail.Output               // where the changes go; nil: nowhere

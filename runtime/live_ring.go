@@ -126,11 +126,40 @@ func (v *Live) setMounts(to *rights) error {
 	}
 	plan := v.launch.plan
 	if to.workspace {
-		if err := v.launch.guardWorkspace(); err != nil {
+		if err := v.guardWorkspace(); err != nil {
 			return err
 		}
 	}
 	return v.launch.live.Set(func(at string) bool { return plan.open(at, to) })
+}
+
+// guardWorkspace has the run stand still while a workspace is guarded that it has seen unguarded: what it has open there is looked at, and
+// it must open nothing more meanwhile.
+func (v *Live) guardWorkspace() (err error) {
+	l := v.launch
+	ws := l.unguarded()
+	if ws == nil {
+		return nil
+	}
+	ctx, cancel := v.within(context.Background())
+	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, freezeTime)
+	defer stop()
+	if !v.held.Load() {
+		defer func() {
+			back, stop := context.WithTimeout(context.Background(), teardownTime)
+			defer stop()
+			err = errors.Join(err, v.thaw(back))
+		}()
+	}
+	if err := v.freeze(ctx); err != nil {
+		return err
+	}
+	pids, err := l.group.Pids()
+	if err != nil {
+		return err
+	}
+	return l.guardWorkspace(*ws, pids)
 }
 
 func (v *Live) holds(r *rights) {

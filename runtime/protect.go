@@ -140,34 +140,98 @@ func (g *guarding) modules(table []profiles.GuardEntry) error {
 // gitParts are folders of a repository, of which some have very many names.
 var gitParts = []string{"objects", "refs", "logs", "hooks", "info", "lfs", "rr-cache", "branches", "worktrees"}
 
-// guardWorkspace guards a workspace that was shown read-only and that an elevation opens now: until then nothing is made in it.
-func (l *launch) guardWorkspace() error {
+// unguarded is a workspace that was shown read-only, and that nothing was guarded in yet; nil: there is none.
+func (l *launch) unguarded() *fsjail.Entry {
 	i := slices.IndexFunc(l.plan.Entries, func(e fsjail.Entry) bool { return e.Live && e.Target == workspaceDir })
 	if i < 0 || l.guarded != nil || l.live == nil {
 		return nil
 	}
-	entries, err := l.plan.guards(l.plan.Entries[i])
+	return &l.plan.Entries[i]
+}
+
+// guardWorkspace guards a workspace that an elevation opens now: until then nothing is made in it. The run stands still.
+func (l *launch) guardWorkspace(ws fsjail.Entry, pids []int) error {
+	entries, err := l.plan.guards(ws)
 	if err != nil {
 		return err
 	}
-	held, err := holdPlaceholders(l.opt.RunDir, append([]fsjail.Entry{l.plan.Entries[i]}, entries...))
+	if err := l.openBelow(entries, pids); err != nil {
+		return err
+	}
+	held, err := holdPlaceholders(l.opt.RunDir, append([]fsjail.Entry{ws}, entries...))
 	if err != nil {
 		return err
 	}
 	if err := l.live.Guard(entries); err != nil {
 		return errors.Join(err, held.drop())
 	}
-	l.guarded = held
+	l.guarded, l.late = held, entries
 	return nil
+}
+
+// openBelow refuses a run that has open, from before it is guarded, what is at or below a guarded path. The attack: a descriptor of .git, or a
+// working folder there, stays on the workspace's own mount, which an elevation opens; the guards' mounts hang on another one and aren't met from
+// it (path_resolution(7): a mount is crossed by the mount that it hangs on). A plain file is written by way of /proc/self/fd. What waits in a unix
+// socket can't be looked at, and what can't be read isn't known to be harmless.
+func (l *launch) openBelow(guards []fsjail.Entry, pids []int) error {
+	for _, pid := range pids {
+		if pid == l.initPID {
+			continue // it is ours, and has nothing of the workspace
+		}
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		for _, t := range tasks {
+			if err == nil {
+				err = taskOpenBelow(fmt.Sprintf("/proc/%d/task/%s/", pid, t.Name()), guards)
+			}
+		}
+		if err != nil && !hasEnded(err) {
+			return fmt.Errorf("process %d has open %w", pid, err)
+		}
+	}
+	return nil
+}
+
+func hasEnded(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
+func taskOpenBelow(task string, guards []fsjail.Entry) error {
+	fds, err := os.ReadDir(task + "fd")
+	links := []string{"cwd"}
+	for _, fd := range fds {
+		links = append(links, "fd/"+fd.Name())
+	}
+	for _, link := range links {
+		var at string
+		if err == nil {
+			at, err = os.Readlink(task + link)
+		}
+		if err == nil && strings.HasPrefix(at, "socket:") && sentThrough(task+"fdinfo/"+path.Base(link)) > 0 {
+			err = fmt.Errorf("a socket with descriptors on their way: %w", unix.EBUSY)
+		}
+		for _, g := range guards {
+			if err != nil || at != g.Target && !strings.HasPrefix(at, g.Target+"/") {
+				continue
+			}
+			var st unix.Statx_t
+			err = unix.Statx(unix.AT_FDCWD, task+link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
+			if err == nil && (!g.Live || st.Mode&unix.S_IFMT == unix.S_IFDIR) { // in a folder that only stays where it is, files are the agent's own
+				err = fmt.Errorf("%q, from before it was guarded: %w", at, unix.EBUSY)
+			}
+		}
+	}
+	if hasEnded(err) {
+		return nil
+	}
+	return err
 }
 
 // guarding is a workspace whose guarded paths are being looked for. Paths are relative to it.
 type guarding struct {
-	ws    fsjail.Entry
-	root  *os.Root
-	at    map[string]fsjail.Entry
-	asked []profiles.GuardEntry // all that was to be guarded
-	links int
+	ws     fsjail.Entry
+	root   *os.Root
+	at     map[string]fsjail.Entry
+	absent map[string]bool
+	asked  []profiles.GuardEntry // all that was to be guarded
+	links  int
 }
 
 // each guards a path of the table, of which a component * stands for every folder there.

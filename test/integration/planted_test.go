@@ -19,6 +19,7 @@ import (
 
 	"agentrun/internal/hostcaps"
 	"agentrun/rings"
+	"agentrun/runtime"
 )
 
 // What the agent leaves in its workspace for the host to run (docs/protected-paths.md): each row is what it does inside, and what
@@ -348,6 +349,58 @@ func TestElevationGuardsTheWorkspace(t *testing.T) {
 	a.quit()
 	if _, err := os.Lstat(a.file(".claude")); err == nil {
 		t.Error("the placeholder stayed")
+	}
+}
+
+// A folder or file that was open before an elevation guards it leads beneath the guards, and keeps the workspace closed; what leads nowhere
+// doesn't.
+func TestElevationMeetsWhatIsOpen(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		open []string // the last one's number is put into the next
+		try  string
+		want string // of the try, where the workspace is opened
+	}{
+		{"a folder above a guarded one", []string{"keep /workspace/.git"}, "create /proc/self/fd/%s/hooks/post-commit", ""},
+		{"a guarded folder", []string{"keep /workspace/.git/hooks"}, "create /proc/self/fd/%s/post-commit", ""},
+		{"a guarded file", []string{"keep /workspace/.git/config"}, "write /proc/self/fd/%s x", ""},
+		{"a working folder beside it", []string{"chdir /workspace/.git/objects"}, "create ../hooks/post-commit", ""},
+		{"a folder in a socket", []string{"keep /workspace/.git", "send %s"}, "create /workspace/.git/hooks/post-commit", ""},
+		{"a folder that is nobody's", []string{"keep /workspace/src", "chdir /workspace/src"}, "create ../.git/hooks/post-commit", "errno=EROFS"},
+		{"a file beside guarded ones", []string{"keep /workspace/.git/HEAD"}, "write /proc/self/fd/%s x", "ok"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var ws string
+			a := startAlive(t, aliveOpts{profile: "ring3", change: func(s *runtime.Spec) {
+				ws = s.Workspace
+				for name, text := range map[string]string{".git/config": "[core]\n", ".git/HEAD": "ref: refs/heads/main\n", ".git/hooks/x": "", ".git/objects/x": "", "src/x": ""} {
+					write(t, filepath.Join(ws, name), text, 0o666)
+				}
+			}})
+			number := ""
+			for _, words := range append(slices.Clone(tt.open), tt.try) {
+				if words == tt.try {
+					if e := a.turn(rings.Standard); (e.Kind == runtime.LiveRing) != (tt.want != "") {
+						t.Errorf("got %+v", e)
+					}
+				}
+				got := a.try("%s", strings.ReplaceAll(words, "%s", number))
+				number = strings.TrimPrefix(got, "value=")
+				if words == tt.try && (got == "ok") != (tt.want == "ok") {
+					t.Errorf("%s: %s", words, got)
+				}
+			}
+			if tt.want != "ok" {
+				a.expect("errno=EROFS", "create /workspace/.git/hooks/y")
+			}
+			if _, err := os.Lstat(filepath.Join(ws, ".git/hooks/post-commit")); err == nil {
+				t.Error("a hook was planted")
+			}
+			if b, _ := os.ReadFile(filepath.Join(ws, ".git/config")); string(b) != "[core]\n" {
+				t.Errorf("the configuration is %q", b)
+			}
+			a.quit()
+		})
 	}
 }
 

@@ -89,7 +89,7 @@ static const struct try tries[] = {
 	// behaviours
 	{"exit", t_exit, "CODE"}, {"raise", t_raise, "SIGNAL"}, {"ready", t_ready, ""}, {"wait", t_wait, ""}, {"sleep", t_sleep, "SECONDS"}, {"spin", t_spin, "SECONDS"},
 	{"stubborn", t_stubborn, ""}, {"trap", t_trap, ""}, {"winch", t_winch, ""}, {"alloc", t_alloc, "MB"}, {"output", t_output, "BYTES [FD]"},
-	{"live", t_live, ""}, {"hold", t_hold, "FILE"}, {"write-held", t_write_held, ""}, {"release", t_release, ""}, {"map", t_map, "FILE"},
+	{"live", t_live, ""}, {"hold", t_hold, "FILE"}, {"write-held", t_write_held, ""}, {"release", t_release, ""}, {"keep", t_keep, "PATH"}, {"send", t_send, "FD"}, {"chdir", t_chdir, "DIR"}, {"map", t_map, "FILE"},
 	{"child", t_child, ""}, {"children", t_children, "N"}, {"reap", t_reap, ""}, {"keep-memory", t_keep_memory, "MB"}, {"storm", t_storm, "THREADS"}, {"writer", t_writer, "FILE"}, {"burn", t_burn, "THREADS"},
 	{"flood", t_flood, "N"}, {"flood-threads", t_flood_threads, "THREADS N"}, {"pulse", t_pulse, "SECONDS [DIR [calls]]"}, {"hostile", t_hostile, "KIND"},
 	{"echo", t_echo, ""}, {"stderr", t_stderr, "TEXT"},
