@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,11 +51,15 @@ func RiskyLink(rel string) (why string, ok bool) {
 type riskyTable struct {
 	by   map[string][]profiles.GuardEntry
 	wild []profiles.GuardEntry // that begin with a pattern
+	part map[string]bool       // each name in a path
 }
 
 func newRiskyTable(table []profiles.GuardEntry) *riskyTable {
-	t := &riskyTable{by: map[string][]profiles.GuardEntry{}}
+	t := &riskyTable{by: map[string][]profiles.GuardEntry{}, part: map[string]bool{}}
 	for _, e := range table {
+		for part := range strings.SplitSeq(e.Path, "/") {
+			t.part[part] = true
+		}
 		switch first, _, _ := strings.Cut(e.Path, "/"); {
 		case e.Mode == profiles.GuardOpen:
 		case strings.ContainsAny(first, `*?[\`):
@@ -118,13 +123,15 @@ const (
 // can set back, by the clock that the kernel takes it from (clock_gettime(2), CLOCK_REALTIME_COARSE). What is mounted over itself can't have changed by the agent, and is left out.
 //
 // What it finds that is among the files that the run has written, by inode, it returns.
-func (p *Plan) tellChanges(s *Status, since time.Time, count bool, wrote map[uint64]fsjail.Written) []FileWrite {
+//
+// Of a workspace that an elevation has opened, late is what was guarded then.
+func (p *Plan) tellChanges(s *Status, since time.Time, count bool, wrote map[uint64]fsjail.Written, late []fsjail.Entry) []FileWrite {
 	for _, e := range p.Entries {
-		if e.Target != workspaceDir || e.Kind != fsjail.Bind || !e.Writable && len(wrote) == 0 || e.IsFile {
+		if e.Target != workspaceDir || e.Kind != fsjail.Bind || !e.Writable && len(wrote) == 0 && late == nil || e.IsFile {
 			continue
 		}
-		l := &riskyLook{plan: p, table: newRiskyTable(p.profile.Files.Guard), count: count || len(wrote) > 0, wrote: wrote, since: since, until: time.Now().Add(maxRiskyLook), left: maxRiskyNames, seen: map[string]bool{}}
-		if err := l.folder(e.Source, ""); err != nil {
+		l := &riskyLook{plan: p, guards: slices.Concat(p.Entries, late), table: newRiskyTable(p.profile.Files.Guard), count: count || len(wrote) > 0, wrote: wrote, since: since, until: time.Now().Add(maxRiskyLook), left: maxRiskyNames, seen: map[string]bool{}}
+		if err := l.look(e.Source); err != nil {
 			l.partial = true
 		}
 		s.FilesChanged, s.RiskyFiles, s.RiskyMore = l.changed, l.list, l.partial
@@ -144,6 +151,7 @@ const maxFileWrites = 1000
 
 type riskyLook struct {
 	plan         *Plan
+	guards       []fsjail.Entry // among others
 	table        *riskyTable
 	since, until time.Time
 	left         int
@@ -153,24 +161,49 @@ type riskyLook struct {
 	changed      int
 	wrote        map[uint64]fsjail.Written
 	files        []FileWrite
+	later        []*riskyFolder // with what was installed
+	packages     bool           // these are looked at
 	partial      bool
 }
 
-// unlooked are folders that hold too much to look at, and nothing of the table that a change of it wouldn't show elsewhere.
-var unlooked = map[string]bool{"node_modules": true, "objects": true, "refs": true}
+// unlooked are folders of .git that hold too much to look at.
+var unlooked = map[string]bool{"objects": true, "refs": true}
+
+const (
+	installed = "node_modules" // of all that it has only repositories are told, and last: what has a Makefile there is run by nobody's word
+	mostLater = 64             // such folders, each of which is open until then
+	mostDepth = 64
+)
 
 var errEnough = errors.New("enough")
 
-// folder goes down by descriptor, without following links: a path of a hostile tree may be of any length and change at any time.
-func (l *riskyLook) folder(name, rel string) error {
+// look goes down by descriptor, without following links: a path of a hostile tree may be of any length and change at any time.
+func (l *riskyLook) look(name string) error {
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("open", err)
 	}
-	return l.opened(os.NewFile(uintptr(fd), name), rel, 0)
+	err = l.opened(&riskyFolder{File: os.NewFile(uintptr(fd), name)})
+	l.packages = true
+	for _, f := range l.later {
+		if err != nil {
+			f.Close()
+		} else {
+			err = l.opened(f)
+		}
+	}
+	return err
 }
 
-func (l *riskyLook) opened(f *os.File, rel string, depth int) error {
+// riskyFolder is open.
+type riskyFolder struct {
+	*os.File
+	rel   string
+	depth int
+	moved bool // it, or one above it, may have been given its name since
+}
+
+func (l *riskyLook) opened(f *riskyFolder) error {
 	defer f.Close()
 	for {
 		names, err := f.ReadDir(256)
@@ -178,16 +211,15 @@ func (l *riskyLook) opened(f *os.File, rel string, depth int) error {
 			if l.left--; l.left < 0 || time.Now().After(l.until) || len(l.list) >= maxRisky {
 				return errEnough
 			}
-			at := path.Join(rel, n.Name())
-			if n.IsDir() && !(unlooked[n.Name()] && (n.Name() == "node_modules" || path.Base(rel) == ".git")) && depth < 64 {
-				if fd, err := unix.Openat(int(f.Fd()), n.Name(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
-					if err := l.opened(os.NewFile(uintptr(fd), at), at, depth+1); err != nil {
-						return err
-					}
+			at := path.Join(f.rel, n.Name())
+			switch {
+			case !n.IsDir():
+				l.file(f, n.Name(), at, n.Type() == fs.ModeSymlink)
+			case unlooked[n.Name()] && path.Base(f.rel) == ".git":
+			default:
+				if err := l.down(f, n.Name(), at); err != nil {
+					return err
 				}
-			}
-			if !n.IsDir() {
-				l.file(int(f.Fd()), n.Name(), at, n.Type() == fs.ModeSymlink)
 			}
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // a folder that was removed under us has no names
@@ -199,19 +231,62 @@ func (l *riskyLook) opened(f *os.File, rel string, depth int) error {
 	}
 }
 
-func (l *riskyLook) file(dir int, name, rel string, link bool) {
+// down goes into a folder, or keeps it for later.
+func (l *riskyLook) down(f *riskyFolder, name, at string) error {
+	fd, err := unix.Openat(int(f.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil || f.depth == mostDepth {
+		l.partial = l.partial || !errors.Is(err, unix.ENOENT)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return nil
+	}
+	sub := &riskyFolder{os.NewFile(uintptr(fd), at), at, f.depth + 1, f.moved || l.renamed(fd, at)}
+	switch {
+	case name != installed || l.packages:
+		return l.opened(sub)
+	case len(l.later) < mostLater:
+		l.later = append(l.later, sub)
+	default:
+		l.partial = true
+		return sub.Close()
+	}
+	return nil
+}
+
+// renamed tells whether a folder of the table, or above what is in it, may have come from another name, where nothing in it was told: an
+// earlier run made x/git and this one .git of it. The time of its own inode says so, of what is in it no time does. A folder that is a mount point
+// kept its name.
+func (l *riskyLook) renamed(fd int, at string) bool {
+	if !l.table.part[path.Base(at)] {
+		return false // what it was put into has changed
+	}
+	_, _, risky := l.table.find(at)
+	if !risky {
+		_, risky = RiskyAbove(l.plan.profile.Files.Guard, at)
+	}
+	var st unix.Stat_t
+	return risky && !l.staysPut(at) && unix.Fstat(fd, &st) == nil && !time.Unix(st.Ctim.Unix()).Before(l.since)
+}
+
+func (l *riskyLook) file(f *riskyFolder, name, rel string, link bool) {
+	if l.packages && name != "HEAD" && !strings.Contains(rel, "/.git/") {
+		return
+	}
 	at, _, risky := l.table.find(rel)
 	if _, ok := RiskyLink(rel); ok && link && !risky {
 		at, risky = rel, true
 	}
-	if risky = risky && !l.seen[at] && !l.plan.guardsPath(at); !risky && !l.count {
+	count := l.count && !l.packages
+	if risky = risky && !l.seen[at] && !l.kept(at); !risky && !count {
 		return // a look at each file is most of what this costs
 	}
 	var st unix.Stat_t
-	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || time.Unix(st.Ctim.Unix()).Before(l.since) {
+	if err := unix.Fstatat(int(f.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return
 	}
-	if !strings.HasPrefix(rel, ".git/") && !strings.Contains(rel, "/.git/") {
+	changed := !time.Unix(st.Ctim.Unix()).Before(l.since)
+	if changed && count && !strings.HasPrefix(rel, ".git/") && !strings.Contains(rel, "/.git/") {
 		l.changed++
 		switch w, ok := l.wrote[st.Ino]; {
 		case !ok:
@@ -221,18 +296,23 @@ func (l *riskyLook) file(dir int, name, rel string, link bool) {
 			l.partial = true
 		}
 	}
-	if risky {
+	if risky && (changed || f.moved) {
 		l.seen[at] = true
 		l.list = append(l.list, at)
 	}
 }
 
-// guardsPath says whether a path of the workspace is read-only to the agent.
-func (p *Plan) guardsPath(rel string) bool {
-	for _, e := range p.Entries {
-		if at := strings.TrimPrefix(e.Target, workspaceDir+"/"); e.Kind == fsjail.Bind && e.Guard && !e.Writable && (rel == at || strings.HasPrefix(rel, at+"/")) {
+// kept says whether a path of the workspace is read-only to the agent.
+func (l *riskyLook) kept(rel string) bool {
+	for _, e := range l.guards {
+		if at := strings.TrimPrefix(e.Target, workspaceDir+"/"); e.Kind == fsjail.Bind && e.Guard && !e.Writable && !e.Live && (rel == at || strings.HasPrefix(rel, at+"/")) {
 			return true
 		}
 	}
 	return false
+}
+
+// staysPut says whether a folder of the workspace couldn't be given its name by the agent.
+func (l *riskyLook) staysPut(rel string) bool {
+	return slices.ContainsFunc(l.guards, func(e fsjail.Entry) bool { return e.Guard && e.Target == path.Join(workspaceDir, rel) }) || l.kept(rel)
 }

@@ -658,7 +658,7 @@ func (r *run) settle(v verdict) {
 	}
 	s.Output = l.io.written.Load()
 	wrote, more := l.writes.End()
-	files := r.plan.tellChanges(s, l.fileClock, r.opt.CountChanges, wrote)
+	files := r.plan.tellChanges(s, l.fileClock, r.opt.CountChanges, wrote, l.late)
 	if r.opt.OnWrites != nil {
 		s.FileConflicts = r.opt.OnWrites(s.StartedAt, files, more || s.RiskyMore)
 	}

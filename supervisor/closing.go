@@ -99,6 +99,9 @@ func usedWords(s runtime.Status) string {
 // riskyWords tells which files that the host runs later the run has left changed. The names are the agent's.
 func riskyWords(s runtime.Status) string {
 	if len(s.RiskyFiles) == 0 {
+		if s.RiskyMore {
+			return "not all of the workspace was looked at for what the host runs"
+		}
 		return ""
 	}
 	names := make([]string, len(s.RiskyFiles))

@@ -224,6 +224,7 @@ type status struct {
 	Leftovers     []string `json:"leftovers"`
 	FileConflicts []string `json:"file_conflicts"`
 	RiskyFiles    []string `json:"risky_files"`
+	RiskyMore     bool     `json:"risky_more"`
 	FilesChanged  int      `json:"files_changed"`
 }
 

@@ -329,6 +329,7 @@ func TestPlaceholdersAreShared(t *testing.T) {
 func TestElevationGuardsTheWorkspace(t *testing.T) {
 	a := startAlive(t, aliveOpts{profile: "ring3"})
 	write(t, a.file(".vscode/tasks.json"), "{}", 0o666)
+	write(t, a.file(".git/config"), "", 0o666)
 	if _, err := os.Lstat(a.file(".claude")); err == nil {
 		t.Error("a placeholder in a workspace that is read-only")
 	}
@@ -343,10 +344,15 @@ func TestElevationGuardsTheWorkspace(t *testing.T) {
 				t.Errorf("%s: %s, want %s", words, got, want)
 			}
 		}
+		a.try("mkdir /workspace/sub")
+		a.try("mkdir /workspace/sub/.claude")
+		a.expect("ok", "create /workspace/sub/.claude/x", "create /workspace/.git/x")
 		a.applied(rings.Sandbox)
 		a.expect("errno=EROFS", "create /workspace/at")
 	}
-	a.quit()
+	if s := a.quit(); !slices.Equal(s.RiskyFiles, []string{"sub/.claude"}) {
+		t.Errorf("told %q of what was left while it was open", s.RiskyFiles)
+	}
 	if _, err := os.Lstat(a.file(".claude")); err == nil {
 		t.Error("the placeholder stayed")
 	}
@@ -458,6 +464,32 @@ func TestRiskyFilesAreTold(t *testing.T) {
 	}
 	if r.status.FilesChanged != 5 { // Makefile, makefile, old/docker-compose.yml, sub/.claude/s, plain
 		t.Errorf("%d files changed, want 5", r.status.FilesChanged)
+	}
+}
+
+// Nothing of it goes untold for lying in what was installed, too deep, or under another name until a later run.
+func TestRiskyFilesAreNotHidden(t *testing.T) {
+	needSandbox(t)
+	ws := workspace(t)
+	o := opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}
+	in := func(script string) result {
+		r := run(t, o, "sh", "-ec", script)
+		r.want(t, 0, "exited")
+		return r
+	}
+	r := in(`mkdir -p vendor/x/git/hooks node_modules/@s/y/.git; echo > vendor/x/git/config; echo > vendor/x/git/hooks/h; echo > node_modules/@s/y/.git/config; echo > node_modules/@s/y/Makefile`)
+	if want := []string{"node_modules/@s/y/.git/config"}; !slices.Equal(r.status.RiskyFiles, want) || r.status.RiskyMore {
+		t.Errorf("told %q, %v, want %q", r.status.RiskyFiles, r.status.RiskyMore, want)
+	}
+	r = in(`mv vendor/x/git vendor/x/.git; echo > plain`)
+	if want := []string{"vendor/x/.git/config", "vendor/x/.git/hooks"}; !slices.Equal(sorted(r.status.RiskyFiles), want) || r.status.RiskyMore {
+		t.Errorf("told %q, %v, want %q", r.status.RiskyFiles, r.status.RiskyMore, want)
+	}
+	if r = in(`echo > plain2`); len(r.status.RiskyFiles) > 0 || r.status.RiskyMore {
+		t.Errorf("told %q, %v of a run that changed nothing of it", r.status.RiskyFiles, r.status.RiskyMore)
+	}
+	if r = in(`d=deep; for i in $(seq 70); do d=$d/d; done; mkdir -p $d/.git; echo > $d/.git/config`); !r.status.RiskyMore {
+		t.Errorf("told %q, and that it is all", r.status.RiskyFiles)
 	}
 }
 
