@@ -44,9 +44,9 @@ const ignoredByOpencode = ".opencode/.gitignore"
 // placeholder says what a file holds that stands for a path; what else stands for one is an empty folder.
 func placeholder(rel string) string {
 	switch {
-	case path.Base(rel) == "commondir" && path.Base(path.Dir(path.Dir(rel))) == "worktrees" && path.Dir(path.Dir(rel)) != gitModules+"/worktrees":
+	case path.Base(rel) == "commondir" && path.Base(path.Dir(path.Dir(rel))) == "worktrees" && path.Base(path.Dir(path.Dir(path.Dir(rel)))) != "modules":
 		return "../..\n" // as git writes it
-	case path.Base(rel) == "commondir" && strings.HasPrefix(rel, ".git/"):
+	case path.Base(rel) == "commondir":
 		return ".\n" // the folder itself, as without the file
 	case rel == ".git":
 		return "gitdir: .git/none\n" // "not a git repository", as without it

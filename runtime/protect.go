@@ -60,15 +60,17 @@ func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 			return nil, fmt.Errorf("guard %s: %w", e.Path, err)
 		}
 	}
-	if err := g.modules(p.profile.Files.Guard); err != nil {
-		return nil, fmt.Errorf("guard %s: %w", gitModules, err)
-	}
-	for _, name := range []string{gitConfig, gitConfig + ".worktree"} {
-		if _, ok := g.at[name]; !ok {
-			continue
+	for _, dir := range g.repositories() {
+		if err := g.modules(dir, p.profile.Files.Guard); err != nil {
+			return nil, fmt.Errorf("guard %s/modules: %w", dir, err)
 		}
-		if err := g.config(name, 0); err != nil {
-			return nil, fmt.Errorf("guard what %s names: %w", name, err)
+		for _, name := range []string{dir + "/config", dir + "/config.worktree"} {
+			if _, ok := g.at[name]; !ok {
+				continue
+			}
+			if err := g.config(name, 0); err != nil {
+				return nil, fmt.Errorf("guard what %s names: %w", name, err)
+			}
 		}
 	}
 	for _, name := range packageSettings {
@@ -99,10 +101,44 @@ func (p *Plan) Guarded(workspace, rel string) bool {
 
 const gitModules = ".git/modules"
 
-// modules guards in the repositories of submodules what the table has of .git: git status of the outer one runs git in each of them. Their
-// names may have slashes, and each may have modules of its own. What an agent puts beside them hides none: it is one more to be guarded.
-func (g *guarding) modules(table []profiles.GuardEntry) error {
-	folders := []string{gitModules}
+// repositories are .git, or those that a file .git leads to in the workspace, as git init --separate-git-dir makes it, or whoever has the
+// worktrees of a bare repository beside it (gitrepository-layout(5)): the one that it names, and the one that this shares.
+func (g *guarding) repositories() (dirs []string) {
+	dirs = []string{".git"}
+	for name, word := ".git", "gitdir: "; len(dirs) < 3; name, word = dirs[len(dirs)-1]+"/commondir", "" {
+		to, ok := strings.CutPrefix(g.line(name), word)
+		rel, within := g.written(to, path.Dir(name))
+		if !ok || to == "" || !within || rel == "." {
+			break
+		}
+		dirs = append(dirs, rel)
+	}
+	return dirs
+}
+
+// line is what a small file says; empty: it is none.
+func (g *guarding) line(name string) string {
+	f, err := g.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	text, _ := io.ReadAll(io.LimitReader(f, unix.PathMax))
+	return strings.TrimRight(string(text), "\r\n")
+}
+
+// modules guards what the table has of .git in another repository, and in those of its submodules: git status of the outer one runs git in each
+// of them. Their names may have slashes, and each may have modules of its own. What an agent puts beside them hides none: it is one more to be guarded.
+func (g *guarding) modules(repository string, table []profiles.GuardEntry) error {
+	if repository != ".git" {
+		if err := g.parts(repository, table); err != nil {
+			return err
+		}
+	}
+	folders := []string{repository + "/modules"}
 	for n := 0; n < len(folders); n++ {
 		if n >= maxGuardFolders {
 			return fmt.Errorf("it has more than %d folders: remove those that nobody needs, or use --workspace-mode overlay", maxGuardFolders)
@@ -124,14 +160,24 @@ func (g *guarding) modules(table []profiles.GuardEntry) error {
 				folders = append(folders, at)
 			}
 		}
-		for _, e := range table {
-			rest, ok := strings.CutPrefix(e.Path, ".git/")
-			if !ok || e.Mode != profiles.GuardReadonly || !repository {
-				continue
-			}
-			if err := g.each(dir, rest, e.Why); err != nil {
+		if repository {
+			if err := g.parts(dir, table); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// parts guards in a repository what the table has of .git.
+func (g *guarding) parts(dir string, table []profiles.GuardEntry) error {
+	for _, e := range table {
+		rest, ok := strings.CutPrefix(e.Path, ".git/")
+		if !ok || e.Mode != profiles.GuardReadonly {
+			continue
+		}
+		if err := g.each(dir, rest, e.Why); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -226,12 +272,11 @@ func taskOpenBelow(task string, guards []fsjail.Entry) error {
 
 // guarding is a workspace whose guarded paths are being looked for. Paths are relative to it.
 type guarding struct {
-	ws     fsjail.Entry
-	root   *os.Root
-	at     map[string]fsjail.Entry
-	absent map[string]bool
-	asked  []profiles.GuardEntry // all that was to be guarded
-	links  int
+	ws    fsjail.Entry
+	root  *os.Root
+	at    map[string]fsjail.Entry
+	asked []profiles.GuardEntry // all that was to be guarded
+	links int
 }
 
 // each guards a path of the table, of which a component * stands for every folder there.
@@ -286,7 +331,7 @@ func (g *guarding) add(rel, why string) error {
 
 // standsAsFile says whether git would stumble over a folder in a missing path's place.
 func standsAsFile(rel string) bool {
-	return strings.HasPrefix(rel, ".git/") && slices.Contains([]string{"commondir", "config", "config.worktree", "attributes"}, path.Base(rel))
+	return strings.Contains(rel, "/") && slices.Contains([]string{"commondir", "config", "config.worktree", "attributes"}, path.Base(rel))
 }
 
 // standsHidden says whether the programs that read a missing path would end over a folder in its place.

@@ -93,6 +93,9 @@ func TestGuards(t *testing.T) {
 			".git/modules/a/b/hooks", ".git/modules/a/b/modules rw", ".git/modules/a/b/modules/c rw", ".git/modules/a/b/modules/c/commondir", ".git/modules/a/b/modules/c/config",
 			".git/modules/a/b/modules/c/hooks", ".git/modules/commondir", ".git/modules/config", ".git/modules/hooks", ".github", ".vscode",
 		}, ""},
+		{"another repository in a file, a worktree of it", map[string]string{".git": "gitdir: .bare/worktrees/w\n", ".bare/worktrees/w/commondir": "../..\n", ".bare/HEAD": "", ".bare/config": "[core]\nhooksPath = h\n", ".bare/modules/m/config": "", "h/x": ""},
+			[]string{".bare rw", ".bare/commondir", ".bare/config", ".bare/hooks", ".bare/modules rw", ".bare/modules/m rw", ".bare/modules/m/commondir", ".bare/modules/m/config", ".bare/modules/m/hooks",
+				".bare/worktrees rw", ".bare/worktrees/w rw", ".bare/worktrees/w/commondir", ".bare/worktrees/w/config", ".bare/worktrees/w/hooks", ".claude", ".git", ".github", ".vscode", "h"}, ""},
 		{"is one itself", map[string]string{".git": "gitdir: /elsewhere"}, []string{".claude", ".git", ".github", ".vscode"}, ""},
 		{"a folder above is there", map[string]string{".github/x": ""}, []string{".claude", ".git", ".github rw", ".github/workflows", ".vscode"}, ""},
 		{"what the configuration names", map[string]string{

@@ -228,6 +228,50 @@ func TestPlantedFiles(t *testing.T) {
 	})
 }
 
+// A repository that .git names in a file, and that lies in the workspace under another name, is guarded as .git is.
+func TestPlantedInASeparateRepository(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "git")
+	for _, by := range []string{"root", "rootless"} {
+		for name, make := range map[string]string{
+			"separate": "git init -q --separate-git-dir=.repo .",
+			"worktree of a bare one": "git init -q --bare .repo && " + hostGit + " -C .repo commit-tree -m x $(git -C .repo hash-object -t tree -w /dev/null) > .c && " +
+				"git -C .repo update-ref HEAD $(cat .c) && git -C .repo worktree add -q ../w && mv w/.git .git && echo $PWD/.git > .repo/worktrees/w/gitdir && rm -r w",
+		} {
+			t.Run(by+"/"+name, func(t *testing.T) {
+				o, ws := opts{profile: "ring2", flags: []string{"--no-gateway"}}, ""
+				if by == "rootless" {
+					o.user = someone(t)
+					ws = o.user.workspace(t)
+				} else {
+					ws = workspace(t)
+				}
+				host(t, ws, "", make+` && sed -i "s|$PWD/||" .git && `+hostGit+" commit -q --allow-empty -m first && git config core.pager tools/pager")
+				write(t, filepath.Join(ws, "tools/pager"), "#!/bin/sh\ncat\n", 0o755)
+				owned(t, ws)
+				before := names(t, ws)
+				mark := filepath.Join(t.TempDir(), "mark")
+				o.flags = append(o.flags, "--workspace", ws)
+				r := run(t, o, "sh", "-c", fmt.Sprintf(`M=%s; `, mark)+payload+`printf '[core]\n\tfsmonitor = p/x\n' >> .repo/config; cp p/x .repo/hooks/post-commit; cp p/x tools/pager
+for w in .repo/worktrees/*/; do printf '/workspace/p\n' > $w/commondir; printf '[core]\n\tfsmonitor = p/x\n' > $w/config.worktree; done
+mv .repo r2 && cp -r r2 .repo && cp p/x .repo/hooks/post-commit; rm -rf p; `+hostGit+` commit -q --allow-empty -m inside; exit 0`)
+				if r.exit != 0 || strings.TrimSpace(host(t, ws, "", hostGit+" log -1 --format=%s")) != "inside" {
+					t.Errorf("exit %d: %s%s", r.exit, r.stdout, r.stderr)
+				}
+				host(t, ws, mark, onCommit+"; git --paginate log")
+				if _, err := os.Lstat(mark); err == nil {
+					t.Error("the host has run what the agent left")
+				}
+				for _, n := range names(t, ws) {
+					if !slices.Contains(before, n) && !strings.HasPrefix(n, ".repo/") || strings.HasSuffix(n, "commondir") && !slices.Contains(before, n) {
+						t.Errorf("%s stayed in the workspace", n)
+					}
+				}
+			})
+		}
+	}
+}
+
 // hostScripts are what the host does, each once.
 func hostScripts() (list []string) {
 	for _, p := range plants {
