@@ -19,13 +19,14 @@ type gitValue struct{ key, value string }
 // little.
 func readGitConfig(text string) (values []gitValue) {
 	section := ""
-	for _, line := range gitLines(text) {
+	for _, line := range gitLines(strings.TrimPrefix(text, "\ufeff")) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "[") {
 			head, rest := cutHeader(line[1:])
-			section, _, _ = strings.Cut(strings.ToLower(head), " ")
-			section, _, _ = strings.Cut(section, ".") // [branch.main], as it was once written
-			section = strings.TrimSpace(section)
+			section = strings.TrimSpace(strings.ToLower(head))
+			if i := strings.IndexAny(section, " \t."); i >= 0 { // a dot: [branch.main], as it was once written
+				section = section[:i]
+			}
 			line = strings.TrimSpace(rest)
 		}
 		if line == "" || line[0] == '#' || line[0] == ';' {
@@ -37,11 +38,15 @@ func readGitConfig(text string) (values []gitValue) {
 	return values
 }
 
-// gitLines joins lines that end in an odd number of backslashes with the next.
+// gitLines joins lines that end in an odd number of backslashes with the next. No backslash continues a comment: what may be one is followed by the
+// next line by itself, too.
 func gitLines(text string) (lines []string) {
 	var line strings.Builder
 	for part := range strings.Lines(text) {
 		part = strings.TrimRight(part, "\r\n")
+		if strings.ContainsAny(line.String(), "#;") {
+			lines = append(lines, part)
+		}
 		if n := len(part) - len(strings.TrimRight(part, `\`)); n%2 == 1 {
 			line.WriteString(part[:len(part)-1])
 			continue
@@ -104,7 +109,7 @@ func unquoteGit(s string) string {
 var plainSections = []string{"branch", "remote", "url", "submodule", "user", "color", "lfs"}
 
 // programKeys are the exceptions in them.
-var programKeys = []string{"remote.uploadpack", "remote.receivepack", "remote.vcs", "submodule.update"}
+var programKeys = []string{"remote.uploadpack", "remote.receivepack", "remote.vcs", "submodule.update", "lfs.path", "lfs.args", "lfs.clean", "lfs.smudge"}
 
 // plainKeys name files that git only reads as text.
 var plainKeys = []string{"core.worktree", "core.excludesfile", "blame.ignorerevsfile", "commit.template", "mailmap.file"}

@@ -51,7 +51,7 @@ func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 		return nil, err
 	}
 	defer root.Close()
-	g := &guarding{ws: ws, root: root, at: map[string]fsjail.Entry{}}
+	g := &guarding{ws: ws, root: root, at: map[string]fsjail.Entry{}, absent: map[string]bool{}}
 	for _, e := range p.profile.Files.Guard {
 		if e.Mode != profiles.GuardReadonly {
 			continue
@@ -73,16 +73,50 @@ func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 			}
 		}
 	}
-	for _, name := range packageSettings {
-		if _, ok := g.at[name]; !ok {
+	for _, name := range settings {
+		if !g.closed(name) {
 			continue
 		}
 		if err := g.settings(name); err != nil {
 			return nil, fmt.Errorf("guard what %s names: %w", name, err)
 		}
 	}
-	return g, nil
+	return g, g.hooked(p.profile.Files.Guard)
 }
+
+// closed says whether a path is guarded, by itself or with a folder, and isn't known to be missing.
+func (g *guarding) closed(rel string) bool {
+	for at := rel; at != "."; at = path.Dir(at) {
+		if e, ok := g.at[at]; ok && !e.Writable && !e.Live {
+			return !g.absent[at]
+		}
+	}
+	return false
+}
+
+// hooked guards the settings of what runs as a hook of git's, where there is a hook: it runs what they name at the next commit.
+func (g *guarding) hooked(table []profiles.GuardEntry) error {
+	if !g.closed(".git/hooks") {
+		return nil
+	}
+	hooks, err := g.names(".git/hooks", maxGuardNames)
+	if err != nil || !slices.ContainsFunc(hooks, func(e fs.DirEntry) bool { return !strings.HasSuffix(e.Name(), ".sample") }) {
+		return nil //nolint:nilerr // what can't be read is no folder of git's
+	}
+	for _, e := range table {
+		if !slices.Contains(hookSettings, e.Path) || e.Mode != profiles.GuardTell {
+			continue
+		}
+		if _, err := g.root.Lstat(e.Path); err == nil {
+			if err := g.add(e.Path, e.Why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var hookSettings = []string{".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", ".lefthook.yml", "lefthook-local.yml"}
 
 // Guarded says whether a path of a workspace is kept as it is. It is for what is written there on an agent's behalf from outside of the sandbox,
 // where nothing is mounted. What can't be looked at is guarded.
@@ -272,11 +306,12 @@ func taskOpenBelow(task string, guards []fsjail.Entry) error {
 
 // guarding is a workspace whose guarded paths are being looked for. Paths are relative to it.
 type guarding struct {
-	ws    fsjail.Entry
-	root  *os.Root
-	at    map[string]fsjail.Entry
-	asked []profiles.GuardEntry // all that was to be guarded
-	links int
+	ws     fsjail.Entry
+	root   *os.Root
+	at     map[string]fsjail.Entry
+	absent map[string]bool
+	asked  []profiles.GuardEntry // all that was to be guarded
+	links  int
 }
 
 // each guards a path of the table, of which a component * stands for every folder there.
@@ -400,6 +435,7 @@ func (g *guarding) missing(at string, isFile bool, why string) error {
 	if errors.Is(err, unix.EROFS) || err != nil && rootless.Is() || asksFirst(at) {
 		return nil
 	}
+	g.absent[at] = true
 	if standsHidden(at) {
 		g.hide(at, "empty, made for this run: "+why)
 	} else {
@@ -451,6 +487,9 @@ func (g *guarding) relative(name, dir string) (string, bool) {
 // written is relative for a name in a configuration. It may begin with a home that the workspace lies in: whose git it will be isn't known, so
 // each folder above may be one. HOME is what words leaves of $HOME. And it may go by a link above the workspace, whose own path has none.
 func (g *guarding) written(name, dir string) (string, bool) {
+	if user, rest, ok := strings.Cut(name, "/"); ok && strings.HasPrefix(user, "~") { // whose home it is isn't known either
+		name = "~/" + rest
+	}
 	for _, home := range []string{"~/", "HOME/"} {
 		for above := g.ws.Source; strings.HasPrefix(name, home) && above != "/" && above != "."; {
 			above = path.Dir(above)
@@ -594,24 +633,47 @@ func (g *guarding) named(v gitValue, in string, depth int) error {
 	}
 	for i, word := range v.words() {
 		rel, ok := g.written(word, "")
-		if !ok || rel == "." {
+		if at, _ := g.program(word); at != "" {
+			rel = at
+		} else if _, err := g.root.Lstat(rel); !ok || i > 0 || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(word, "/") {
 			continue
 		}
-		info, err := g.root.Lstat(rel)
-		if err == nil && !info.IsDir() || errors.Is(err, fs.ErrNotExist) && i == 0 && strings.Contains(word, "/") {
-			if err := g.add(rel, why); err != nil {
-				return err
-			}
+		if err := g.add(rel, why); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// packageSettings name programs as git's configuration does: yarn hands over to yarnPath at each command, yarn --version too, and loads
-// plugins; npm takes a shell, a git, and what Node is to load first.
-var packageSettings = []string{".yarnrc.yml", ".yarnrc", ".npmrc"}
+// program is the file of the workspace that a word names, or a word with a variable before it that stands for the workspace, as
+// $(git rev-parse --show-toplevel)/tools/x, of which words leaves /tools/x, or $CLAUDE_PROJECT_DIR/tools/x; empty: none that is there.
+func (g *guarding) program(word string) (string, fs.FileInfo) {
+	first, rest, _ := strings.Cut(word, "/")
+	for i, name := range []string{word, rest} {
+		if i > 0 && strings.Trim(first, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			break
+		}
+		if rel, ok := g.written(name, ""); ok && rel != "." {
+			if info, err := g.root.Lstat(rel); err == nil && !info.IsDir() {
+				return rel, info
+			}
+		}
+	}
+	return "", nil
+}
 
-// settings guards the programs that a package manager's settings name: files that can be executed, and those that Node runs. Others, such as
+// settings name programs as git's configuration does: yarn hands over to yarnPath at each command, yarn --version too, and loads
+// plugins; npm takes a shell, a git, and what Node is to load first; agents on the host start tool servers and hooks; direnv reads what .envrc
+// sources, of which it was asked about .envrc alone.
+var settings = []string{
+	".yarnrc.yml", ".yarnrc", ".npmrc", ".envrc", ".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".codex/config.toml",
+	".codex/hooks.json", ".gemini/settings.json", ".qwen/settings.json", ".cursor/mcp.json", ".cursor/hooks.json",
+}
+
+// scripts are what an interpreter runs that isn't executable.
+var scripts = []string{".js", ".cjs", ".mjs", ".ts", ".py", ".sh", ".bash", ".rb", ".pl"}
+
+// settings guards the programs that settings name: files that can be executed, and scripts; of direnv's any file. Others, such as
 // the lock file, are the agent's to write.
 func (g *guarding) settings(name string) error {
 	f, err := g.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -635,12 +697,8 @@ func (g *guarding) settings(name string) error {
 			continue
 		}
 		for _, word := range (gitValue{value: line}).words() {
-			rel, ok := g.written(word, "")
-			if !ok || rel == "." {
-				continue
-			}
-			info, err := g.root.Lstat(rel)
-			if err != nil || info.IsDir() || info.Mode()&(fs.ModeSymlink|0o111) == 0 && !slices.Contains([]string{".js", ".cjs", ".mjs"}, path.Ext(rel)) {
+			rel, info := g.program(word)
+			if rel == "" || info.Mode()&(fs.ModeSymlink|0o111) == 0 && !slices.Contains(scripts, path.Ext(rel)) && name != ".envrc" {
 				continue
 			}
 			if err := g.add(rel, name+" names it"); err != nil {

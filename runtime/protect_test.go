@@ -25,14 +25,17 @@ func TestReadGitConfig(t *testing.T) {
 [ALIAS]
 	co = "!tools/co \"$1\""
 [include "z"] path=../a
+# a comment isn't continued \
+[diff	"x"] textconv = tools/t ; C:\
+	command = tools/d
 [user]
 broken
 	name = "un;quoted` + "\n"
 	want := []gitValue{
 		{"core.hookspath", ".hooks"}, {"core.fsmonitor", "tools/a b"}, {"filter.clean", "sh -c \t\t'tools/clean %f'"},
-		{"alias.co", `!tools/co "$1"`}, {"include.path", "../a"}, {"user.broken", ""}, {"user.name", "un;quoted"},
+		{"alias.co", `!tools/co "$1"`}, {"include.path", "../a"}, {"diff.textconv", "tools/t"}, {"diff.command", "tools/d"}, {"user.broken", ""}, {"user.name", "un;quoted"},
 	}
-	if d := cmp.Diff(want, readGitConfig(text), cmp.AllowUnexported(gitValue{})); d != "" {
+	if d := cmp.Diff(want, readGitConfig("\ufeff"+text), cmp.AllowUnexported(gitValue{})); d != "" {
 		t.Error(d)
 	}
 	if got := (gitValue{"alias.co", `!f() { tools/co "$1"; }; f`}).words(); !slices.Contains(got, "tools/co") {
@@ -150,9 +153,15 @@ func TestGuardsOfWhatSettingsName(t *testing.T) {
 	}{
 		{".git/config.worktree", "[core]\nfsmonitor = tools/watch\n", []string{"tools/watch"}, []string{"tools/watch"}},
 		{".git/config", "[core]\nhooksPath = ~/HERE/h\n[alias]\na = !$HOME/HERE/tools/a\n[diff]\nexternal = ~/elsewhere/d\n", []string{"h/pre-commit", "tools/a"}, []string{"h", "tools/a"}},
+		{".git/config", "[core]\nhooksPath = ~someone/HERE/h\n[lfs \"customtransfer.x\"]\npath = tools/move\n", []string{"h/pre-commit", "tools/move"}, []string{"h", "tools/move"}},
+		{".git/config", "[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\neditor = $WORK_DIR/tools/edit\npager = /usr/bin/less\n", []string{"tools/watch", "tools/edit", "usr/x"}, []string{"tools/edit", "tools/watch"}},
 		{".yarnrc.yml", "# see a.js\nyarnPath: .yarn/releases/yarn-4.1.0.cjs\nlockfileFilename: yarn.lock\nplugins:\n  - path: \".yarn/plugins/x.cjs\"\n    spec: p\n",
 			[]string{"a.js", "yarn.lock", ".yarn/releases/yarn-4.1.0.cjs", ".yarn/plugins/x.cjs"}, []string{".yarn/plugins/x.cjs", ".yarn/releases/yarn-4.1.0.cjs"}},
 		{".yarnrc", "yarn-path \".yarn/releases/yarn-1.22.22.js\"\n", []string{".yarn/releases/yarn-1.22.22.js"}, []string{".yarn/releases/yarn-1.22.22.js"}},
+		{".envrc", "use node\nsource_env env/local\n. ./vars.sh\ndotenv .env\nPATH_add bin\n", []string{"env/local", "vars.sh", ".env", "bin/x", "local"}, []string{".env", "env/local", "vars.sh"}},
+		{".mcp.json", `{"mcpServers":{"a":{"command":"./serve/ax","args":["--config","serve/c.json"]},"b":{"command":"python3","args":["serve/b.py"]}}}`, []string{"serve/ax", "serve/b.py", "serve/c.json"}, []string{"serve/ax", "serve/b.py"}},
+		{".claude/settings.json", `{"hooks":{"PostToolUse":[{"hooks":[{"command":"$CLAUDE_PROJECT_DIR/tools/fmt.sh"},{"command":"\"$CLAUDE_PROJECT_DIR\"/tools/lint.py --fix"}]}]},"permissions":{"allow":["Bash(make:*)","Edit(src/a.c)"]}}`,
+			[]string{"tools/fmt.sh", "tools/lint.py", "src/a.c", "make"}, []string{"tools/fmt.sh", "tools/lint.py"}},
 		{".npmrc", "script-shell=./bin/shx\nnode-options=--require ./first.js\ncafile=ca.pem\n; late.js\n", []string{"bin/shx", "first.js", "ca.pem", "late.js"}, []string{"bin/shx", "first.js"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -187,6 +196,26 @@ func TestGuardsOfWhatSettingsName(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// The settings of what runs as a hook are guarded where there is a hook, and no others.
+func TestGuardsOfHooks(t *testing.T) {
+	for hook, want := range map[string]bool{".git/hooks/pre-commit": true, ".git/hooks/pre-commit.sample": false} {
+		dir := guardTree(t, map[string]string{hook: "", ".pre-commit-config.yaml": "", "Makefile": ""})
+		p := &Plan{}
+		p.profile.Files.Guard = []profiles.GuardEntry{
+			{Path: ".git/hooks", Mode: profiles.GuardReadonly, Why: "x"}, {Path: ".pre-commit-config.yaml", Mode: profiles.GuardTell, Why: "x"},
+			{Path: "lefthook.yml", Mode: profiles.GuardTell, Why: "x"}, {Path: "Makefile", Mode: profiles.GuardTell, Why: "x"},
+		}
+		entries, err := p.guards(fsjail.Entry{Kind: fsjail.Bind, Target: workspaceDir, Source: dir, Writable: true})
+		var got []string
+		for _, e := range entries {
+			got = append(got, strings.TrimPrefix(e.Target, workspaceDir+"/"))
+		}
+		if err != nil || slices.Contains(got, ".pre-commit-config.yaml") != want || slices.Contains(got, "Makefile") || slices.Contains(got, "lefthook.yml") {
+			t.Errorf("%s: got %q, %v", hook, got, err)
+		}
 	}
 }
 

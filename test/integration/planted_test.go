@@ -41,15 +41,16 @@ const onCommit = hostGit + " commit -q --allow-empty -m later; " + hostGit + " s
 // Programs that aren't here are simulated by what they do with the file: an editor that runs a task when a folder is opened, an agent
 // that starts its tool servers and runs its hooks, direnv that was allowed, a runner that takes workflows.
 const (
-	editor    = `python3 -c 'import json,subprocess; [subprocess.run(t["command"],shell=True) for t in json.load(open(".vscode/tasks.json"))["tasks"]]'`
-	hostAgent = `python3 -c 'import json,subprocess; [subprocess.run(h["command"],shell=True) for h in json.load(open(".claude/settings.json"))["hooks"]]'`
-	servers   = `python3 -c 'import json,subprocess; [subprocess.run([s["command"]]) for s in json.load(open(".mcp.json"))["mcpServers"].values()]'`
-	container = `python3 -c 'import json,subprocess; subprocess.run(json.load(open(".devcontainer.json"))["initializeCommand"],shell=True)'`
-	direnv    = `[ -f .envrc ] && sh ./.envrc`
-	yarn      = `sh "$(sed -n 's/^yarnPath: //p' .yarnrc.yml)"`
-	asdf      = `v=$(sed -n 's/^nodejs path://p' .tool-versions); [ -z "$v" ] || sh "$v/x"`
-	mise      = `sh -c "$(sed -n 's/^enter = //p' mise.toml)"`
-	runner    = `[ -f .github/workflows/x.yml ] && sh .github/workflows/x.yml`
+	editor     = `python3 -c 'import json,subprocess; [subprocess.run(t["command"],shell=True) for t in json.load(open(".vscode/tasks.json"))["tasks"]]'`
+	hostAgent  = `python3 -c 'import json,subprocess; [subprocess.run(h["command"],shell=True) for h in json.load(open(".claude/settings.json"))["hooks"]]'`
+	servers    = `python3 -c 'import json,subprocess; [subprocess.run([s["command"]]) for s in json.load(open(".mcp.json"))["mcpServers"].values()]'`
+	container  = `python3 -c 'import json,subprocess; subprocess.run(json.load(open(".devcontainer.json"))["initializeCommand"],shell=True)'`
+	direnv     = `[ -f .envrc ] && sh ./.envrc`
+	yarn       = `sh "$(sed -n 's/^yarnPath: //p' .yarnrc.yml)"`
+	asdf       = `v=$(sed -n 's/^nodejs path://p' .tool-versions); [ -z "$v" ] || sh "$v/x"`
+	mise       = `sh -c "$(sed -n 's/^enter = //p' mise.toml)"`
+	toolServer = `sh "$(sed -n 's/.*"command":"\([^"]*\)".*/\1/p' .gemini/settings.json)"`
+	runner     = `[ -f .github/workflows/x.yml ] && sh .github/workflows/x.yml`
 )
 
 // payload is a program that leaves the mark.
@@ -76,6 +77,9 @@ python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b
 	{"the configuration of the worktree", payload + `printf '[core]\n\tfsmonitor = p/x\n' > .git/config.worktree`, hostGit + " config extensions.worktreeConfig true; " + onCommit},
 	{"a filter's program", payload + `cp p/x tools/clean; rm -f tools/clean; cp p/x tools/clean`, "echo more >> file.dat; " + hostGit + " add file.dat; " + onCommit},
 	{"a program that the worktree's configuration names", payload + `cp p/x side/clean; mv side s3; mkdir side; cp p/x side/clean`, "echo more >> file.wt; " + hostGit + " add file.wt"},
+	{"a program below what git says is the top", payload + `cp p/x tools/top`, "echo more >> file.top; " + hostGit + " diff -- file.top"},
+	{"what a hook's settings name", payload + `echo "touch $M" > .pre-commit-config.yaml`, "sh .pre-commit-config.yaml"},
+	{"the program of a tool server that was there", payload + `cp p/x tools/serve.sh; mv tools t3; mkdir tools; cp p/x tools/serve.sh`, toolServer},
 	{"a filter's program, its folder moved", payload + `mv tools t2; mkdir tools; cp p/x tools/clean`, "echo more >> file.dat; " + hostGit + " add file.dat"},
 	{"what a hook is a link to", payload + `cp p/x scripts/pre-commit; mv scripts s2; mkdir scripts; cp p/x scripts/pre-commit`, onCommit},
 	{"husky", payload + `mkdir .husky; cp p/x .husky/post-commit`, strings.ReplaceAll(onCommit, "-c user.name", "-c core.hooksPath=.husky -c user.name")},
@@ -111,11 +115,15 @@ func plantedRepository(t *testing.T, ws string) (linked string) {
 	write(t, filepath.Join(ws, "mise.toml"), "[tools]\n", 0o644)
 	write(t, filepath.Join(ws, ".yarnrc.yml"), "yarnPath: .yarn/releases/yarn.cjs\n", 0o644)
 	write(t, filepath.Join(ws, ".yarn/releases/yarn.cjs"), "true\n", 0o644)
+	write(t, filepath.Join(ws, "tools/top"), "#!/bin/sh\ncat \"$1\"\n", 0o755)
+	write(t, filepath.Join(ws, "tools/serve.sh"), "true\n", 0o644)
+	write(t, filepath.Join(ws, ".gemini/settings.json"), `{"mcpServers":{"x":{"command":"tools/serve.sh"}}}`, 0o644)
+	write(t, filepath.Join(ws, ".pre-commit-config.yaml"), "true\n", 0o644)
 	write(t, filepath.Join(ws, "side/clean"), "#!/bin/sh\ncat\n", 0o755)
-	write(t, filepath.Join(ws, ".gitattributes"), "*.dat filter=tidy\n*.wt filter=side\n", 0o644)
+	write(t, filepath.Join(ws, ".gitattributes"), "*.dat filter=tidy\n*.wt filter=side\n*.top diff=top\n", 0o644)
 	write(t, filepath.Join(ws, "shared.cfg"), "[alias]\n\tlast = log -1\n", 0o644)
 	host(t, ws, "", `git init -q . && git config filter.tidy.clean tools/clean && git config include.path ../shared.cfg &&
-git config --add include.path ../later.cfg && ln -s ../../scripts/pre-commit .git/hooks/pre-commit && echo 1 > file.dat &&
+git config --add include.path ../later.cfg && git config diff.top.textconv '"$(git rev-parse --show-toplevel)"/tools/top' && echo 1 > file.top && ln -s ../../scripts/pre-commit .git/hooks/pre-commit && echo 1 > file.dat &&
 git config extensions.worktreeConfig true && git config --worktree filter.side.clean side/clean && echo 1 > file.wt &&
 git init -q "$L.sub" && `+hostGit+` -C "$L.sub" commit -q --allow-empty -m sub && git -c protocol.file.allow=always submodule -q add "$L.sub" libs/sub &&
 `+hostGit+` add -A && `+hostGit+` commit -q -m first && `+hostGit+` worktree add -q "$L"`, "L="+linked)
