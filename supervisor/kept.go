@@ -71,7 +71,7 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 		if err != nil {
 			return err
 		}
-		s.Ring, s.Overlay, timeout = plan.Ring, plan.Overlay, plan.Limits.Timeout
+		s.Ring, s.Overlay, timeout, s.Leads = plan.Ring, plan.Overlay, plan.Limits.Timeout, straight(leads(plan, r))
 		if plan.Image != nil { // by now's meaning of the name, whatever has it later
 			s.Image = plan.Image.ID
 			s.Words = append(s.Words, "--image="+images.Pinned(r.Image, s.Image), fmt.Sprintf("--no-entrypoint=%v", r.NoEntrypoint))

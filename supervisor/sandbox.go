@@ -109,11 +109,49 @@ func (s *run) begins() error {
 	if s.sandbox == nil {
 		return nil
 	}
+	// An agent that may write above a folder could have put a link in its place. Who named a link has it lead where it does by now.
+	_, now := leads(s.plan, s.want)
+	for i, at := range s.kept.Leads {
+		if i < len(now) && at != "" && at != now[i] {
+			return hinted.New(fmt.Errorf("sandbox %s: %s, which it was created with, leads to %s by now", s.want.Sandbox, at, now[i]),
+				"put the folder back; a sandbox that was created with a link follows it")
+		}
+	}
 	_, err := s.node.Sandboxes().Change(s.want.Sandbox, func(k *sandboxes.Sandbox) error {
 		k.Run, k.Began, k.Changed, k.Overlay = s.plan.ID, time.Now(), true, s.plan.Overlay
 		return nil
 	})
 	return err
+}
+
+// leads gives the workspace and the binds that were asked for, in order: their names, and where they lie without links.
+func leads(plan *runtime.Plan, r *Request) (names, at []string) {
+	folder, _ := plan.WorkspaceOf()
+	names, at = []string{r.Workspace}, []string{folder}
+	for _, b := range r.Binds {
+		target := b.Target
+		if target == "" {
+			target, _ = filepath.Abs(b.Source)
+		}
+		source := ""
+		for _, e := range plan.Entries {
+			if e.Target == target && !e.Guard {
+				source = e.Source
+			}
+		}
+		names, at = append(names, b.Source), append(at, source)
+	}
+	return names, at
+}
+
+// straight is where those lie that were named without a link on the way.
+func straight(names, at []string) []string {
+	for i, name := range names {
+		if abs, err := filepath.Abs(name); err != nil || abs != at[i] {
+			at[i] = ""
+		}
+	}
+	return at
 }
 
 // notAgain notes that the run is about to be killed before it is: who comes after a supervisor that dies in the middle, perhaps by the same

@@ -480,7 +480,7 @@ func (f Folder) Fork(ctx context.Context, from, snapshot string, still Still, to
 	if err != nil {
 		return err
 	}
-	to.Ring, to.Image, to.Restart, to.Quota, to.Dir, to.Words = of.Ring, of.Image, of.Restart, of.Quota, of.Dir, of.Words
+	to.Ring, to.Image, to.Restart, to.Quota, to.Dir, to.Words, to.Leads = of.Ring, of.Image, of.Restart, of.Quota, of.Dir, of.Words, of.Leads
 	to.Files, to.Overlay = files, of.Overlay
 	return f.Create(ctx, to, complete)
 }

@@ -82,8 +82,9 @@ type Sandbox struct {
 	Image   string        `json:"image,omitempty"` // whose root it has, by its id
 	Restart Restart       `json:"restart"`
 	Quota   profiles.Size `json:"quota"`
-	Dir     string        `json:"dir"`   // that relative paths of Words start from
-	Words   []string      `json:"words"` // flags of exec, "--", the command
+	Dir     string        `json:"dir"`             // that relative paths of Words start from
+	Words   []string      `json:"words"`           // flags of exec, "--", the command
+	Leads   []string      `json:"leads,omitempty"` // the workspace and the binds of Words, where they lay then; empty: named by a link
 
 	Files                // what it has, under its layer
 	Layer     string     `json:"layer"`             // its own

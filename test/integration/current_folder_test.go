@@ -118,6 +118,26 @@ func TestM23FolderOfAKeptSandboxSwapped(t *testing.T) {
 	p.must("start", "box")
 }
 
+// A kept sandbox's named folders are those that it was created with: nobody types their names at its next start.
+func TestM23NamedFoldersOfAKeptSandboxSwapped(t *testing.T) {
+	for _, flags := range [][]string{{"--workspace", "SUB"}, {"--bind", "SUB:/data"}, {"--ro-bind", "SUB:/data"}} {
+		t.Run(flags[0], func(t *testing.T) {
+			sub, secret, swap := swappable(t)
+			p := newPlace(t)
+			p.must(append([]string{"create", "--name", "box", "--ring", "2", "--no-gateway", "--workspace", t.TempDir(), flags[0]}, strings.ReplaceAll(flags[1], "SUB", sub))...)
+			t.Cleanup(func() { p.do("rm", "-f", "box") })
+			p.must("start", "box")
+			p.must("stop", "box")
+			swap()
+			if r, want := p.do("start", "box"), "leads to "+filepath.Dir(secret); r.exit != 125 || !strings.Contains(r.stderr, want) {
+				t.Errorf("start: exit %d %s, want %s", r.exit, r.stderr, want)
+			}
+			swap()
+			p.must("start", "box")
+		})
+	}
+}
+
 // host asks about the folder that it shows.
 func TestHostFolderSwappedWhileAsked(t *testing.T) {
 	h := newHosted(t)
