@@ -374,9 +374,10 @@ func standsHidden(rel string) bool {
 	return slices.Contains([]string{".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".envrc", ".tool-versions", ".aider.conf.yml"}, path.Base(rel))
 }
 
-// asksFirst says whether a path that wasn't there is read only after somebody has said so: mise trusts a file by its name.
-func asksFirst(rel string) bool {
-	return slices.Contains([]string{"mise.toml", ".mise.toml"}, path.Base(rel))
+// onlyTold says whether nothing stands for a missing path: mise reads a new file only after somebody has said so, and Mercurial has few
+// users, who know where they have a repository.
+func onlyTold(rel string) bool {
+	return slices.Contains([]string{"mise.toml", ".mise.toml", ".hg"}, path.Base(rel))
 }
 
 // addKind is add, where a missing path is to be a file or a folder.
@@ -432,7 +433,7 @@ func (g *guarding) pin(at string) {
 // this without root, as whom or less the agent acts.
 func (g *guarding) missing(at string, isFile bool, why string) error {
 	err := unix.Faccessat(unix.AT_FDCWD, filepath.Join(g.ws.Source, path.Dir(at)), unix.W_OK, unix.AT_EACCESS)
-	if errors.Is(err, unix.EROFS) || err != nil && rootless.Is() || asksFirst(at) {
+	if errors.Is(err, unix.EROFS) || err != nil && rootless.Is() || onlyTold(at) {
 		return nil
 	}
 	g.absent[at] = true

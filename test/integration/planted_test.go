@@ -49,6 +49,7 @@ const (
 	yarn       = `sh "$(sed -n 's/^yarnPath: //p' .yarnrc.yml)"`
 	asdf       = `v=$(sed -n 's/^nodejs path://p' .tool-versions); [ -z "$v" ] || sh "$v/x"`
 	mise       = `sh -c "$(sed -n 's/^enter = //p' mise.toml)"`
+	hg         = `sh -c "$(sed -n 's/^pre-status = //p' .hg/hgrc)"`
 	toolServer = `sh "$(sed -n 's/.*"command":"\([^"]*\)".*/\1/p' .gemini/settings.json)"`
 	runner     = `[ -f .github/workflows/x.yml ] && sh .github/workflows/x.yml`
 )
@@ -96,6 +97,7 @@ python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b
 	{"a tool server", payload + `printf '{"mcpServers":{"x":{"command":"%s/p/x"}}}' "$W" > .mcp.json`, servers},
 	{"a dev container's command", payload + `printf '{"initializeCommand":"touch %s"}' "$M" > .devcontainer.json`, container},
 	{"a workflow", payload + `mkdir -p .github/workflows; echo "touch $M" > .github/workflows/x.yml`, runner},
+	{"Mercurial's hooks", payload + `printf '[hooks]\npre-status = touch %s\n' "$M" > .hg/hgrc; mv .hg .h2; mkdir -p .hg; printf '[hooks]\npre-status = touch %s\n' "$M" > .hg/hgrc`, hg},
 	{"a submodule's configuration", payload + `printf '[core]\n\tfsmonitor = %s/p/x\n' "$W" >> .git/modules/libs/sub/config`, hostGit + " status"},
 	{"a submodule's hook", payload + `cp p/x .git/modules/libs/sub/hooks/post-commit`, hostGit + " -C libs/sub commit -q --allow-empty -m later"},
 	{"a submodule's repository, moved away", payload + `: > .git/modules/HEAD; mv .git/modules/libs p/l && cp -r p/l .git/modules/libs
@@ -115,6 +117,7 @@ func plantedRepository(t *testing.T, ws string) (linked string) {
 	write(t, filepath.Join(ws, "mise.toml"), "[tools]\n", 0o644)
 	write(t, filepath.Join(ws, ".yarnrc.yml"), "yarnPath: .yarn/releases/yarn.cjs\n", 0o644)
 	write(t, filepath.Join(ws, ".yarn/releases/yarn.cjs"), "true\n", 0o644)
+	write(t, filepath.Join(ws, ".hg/requires"), "share-safe\n", 0o644)
 	write(t, filepath.Join(ws, "tools/top"), "#!/bin/sh\ncat \"$1\"\n", 0o755)
 	write(t, filepath.Join(ws, "tools/serve.sh"), "true\n", 0o644)
 	write(t, filepath.Join(ws, ".gemini/settings.json"), `{"mcpServers":{"x":{"command":"tools/serve.sh"}}}`, 0o644)
@@ -510,12 +513,12 @@ func TestRiskyFilesAreTold(t *testing.T) {
 	write(t, filepath.Join(ws, "old/package.json"), "{}", 0o644)
 	owned(t, ws)
 	r := run(t, opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}, "sh", "-c",
-		`sleep 0.1; echo x >> Makefile; echo x > makefile; echo x > old/docker-compose.yml; mkdir -p sub/.git/hooks sub/.git/logs sub/.claude node_modules/x; ln -s /root/.bashrc sub/.git/logs/HEAD; echo x > sub/.git/logs/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain`)
-	if want := []string{"Makefile", "makefile", "old/docker-compose.yml", "sub/.claude", "sub/.git/hooks", "sub/.git/logs/HEAD"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
+		`sleep 0.1; echo x >> Makefile; echo x > makefile; echo x > old/docker-compose.yml; mkdir -p sub/.git/hooks sub/.git/logs sub/.claude node_modules/x; ln -s /root/.bashrc sub/.git/logs/HEAD; echo x > sub/.git/logs/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain; mkdir .hg; echo > .hg/hgrc`)
+	if want := []string{".hg/hgrc", "Makefile", "makefile", "old/docker-compose.yml", "sub/.claude", "sub/.git/hooks", "sub/.git/logs/HEAD"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
 		t.Errorf("told %q, want %q\n%s", r.status.RiskyFiles, want, r.stderr)
 	}
-	if r.status.FilesChanged != 5 { // Makefile, makefile, old/docker-compose.yml, sub/.claude/s, plain
-		t.Errorf("%d files changed, want 5", r.status.FilesChanged)
+	if r.status.FilesChanged != 6 { // Makefile, makefile, old/docker-compose.yml, sub/.claude/s, plain, .hg/hgrc
+		t.Errorf("%d files changed, want 6", r.status.FilesChanged)
 	}
 }
 
