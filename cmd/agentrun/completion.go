@@ -29,10 +29,12 @@ func completionCommand() *cli.Command {
 	}
 }
 
-// The scripts ask the program itself (--generate-bash-completion), so they can't go stale.
+// The scripts ask the program itself (--generate-bash-completion), so they can't go stale. Behind -- they don't: what stands there is the
+// agent's command, which the program would not take for a question, but run.
 var completions = map[string]string{
 	"bash": `_agentrun() {
 	local words
+	[[ " ${COMP_WORDS[*]:0:COMP_CWORD} " != *" -- "* ]] || return
 	words=$("${COMP_WORDS[@]:0:COMP_CWORD}" "${COMP_WORDS[COMP_CWORD]}" --generate-bash-completion 2>/dev/null)
 	[[ ${COMP_WORDS[COMP_CWORD]} == -* ]] || words=$("${COMP_WORDS[@]:0:COMP_CWORD}" --generate-bash-completion 2>/dev/null)
 	COMPREPLY=($(compgen -W "${words}" -- "${COMP_WORDS[COMP_CWORD]}"))
@@ -41,13 +43,14 @@ complete -o default -F _agentrun agentrun
 `,
 	"zsh": `#compdef agentrun
 _agentrun() {
-	local -a words
-	words=("${(@f)$(_CLI_ZSH_AUTOCOMPLETE_HACK=1 ${words[@]:0:#words[@]-1} ${words[-1]} --generate-bash-completion 2>/dev/null)}")
-	_describe agentrun words || _files
+	[[ " ${words[1,CURRENT-1]} " != *" -- "* ]] || { _files; return }
+	local -a found
+	found=("${(@f)$(_CLI_ZSH_AUTOCOMPLETE_HACK=1 ${words[@]:0:#words[@]-1} ${words[-1]} --generate-bash-completion 2>/dev/null)}")
+	_describe agentrun found || _files
 }
 compdef _agentrun agentrun
 `,
-	"fish": `complete -c agentrun -a '(set -l t (commandline -opc); $t --generate-bash-completion 2>/dev/null)'
+	"fish": `complete -c agentrun -n 'not contains -- -- (commandline -opc)' -a '(set -l t (commandline -opc); $t --generate-bash-completion 2>/dev/null)'
 `,
 }
 

@@ -3,7 +3,9 @@
 package integration
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -130,5 +132,28 @@ func TestNoCommand(t *testing.T) {
 	}
 	if r := tool(t, "no-such-subcommand"); r.exit == 0 {
 		t.Error("an unknown subcommand succeeds")
+	}
+}
+
+// Whoever presses TAB behind an agent's command has ordered nothing: it isn't run to hear what could stand next.
+func TestCompletionStartsNothing(t *testing.T) {
+	needProgram(t, "bash")
+	p := newPlace(t)
+	p.kept("dev", "--ring", "3")
+	p.must("start", "dev")
+	before := len(p.audit())
+	for _, words := range []string{"exec -- true", "exec --no-gateway --ring 2 -- tr", "create --name x -- true", "exec --in dev -- true", "kill --all --yes --", "exe", "kill d"} {
+		cmd := exec.Command("bash", "-c", fmt.Sprintf(`source <("$0" completion bash)
+COMP_WORDS=("$0" %s "") COMP_CWORD=%d
+[[ "%[1]s" == *--* ]] || { unset 'COMP_WORDS[-1]'; let COMP_CWORD--; }
+_agentrun; echo "${COMPREPLY[*]}"`, words, len(strings.Fields(words))+1), agentrun)
+		cmd.Env = append(os.Environ(), "AGENTRUN_STATE_DIR="+p.state, "AGENTRUN_RUN_DIR="+p.run)
+		out, err := cmd.CombinedOutput()
+		if want := map[string]string{"exe": "exec", "kill d": "dev"}[words]; err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: %q, %v, want %q", words, out, err, want)
+		}
+	}
+	if after := p.audit(); len(after) > before || len(p.lives("dev")) != 1 || p.holds("x") {
+		t.Errorf("it did something: %+v", after[before:])
 	}
 }

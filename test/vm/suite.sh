@@ -82,6 +82,8 @@ same+=(TestJoinLeavesTheSupervisorNoChild)
 same+=(TestLandlockDomainsOfTheAgentAreNotLogged)
 # And of an elevation what the supervisor sees that a run has open, of repositories that a file names, and of what is told.
 same+=(TestElevationMeetsWhatIsOpen TestRiskyFilesAreNotHidden TestPlantedInASeparateRepository)
+# And of what a shell asks the command line.
+same+=(TestCompletionStartsNothing)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
