@@ -5,12 +5,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"agentrun/hypervisor"
 	"agentrun/images"
@@ -79,24 +79,25 @@ func (g *global) commit(c *cli.Context, a []string) (err error) {
 		return err
 	}
 	if layout != "" { // a copy, as whose folder it lies in may have another in its place by then
-		if err := pack.Copy(q.Into, layout); errors.Is(err, fs.ErrExist) { // somebody else's
-			return fail(err)
-		} else if err != nil {
-			return fail(errors.Join(err, os.RemoveAll(layout)))
+		l, lerr := pack.Copy(q.Into, layout)
+		if lerr != nil {
+			return fail(lerr)
 		}
+		defer l.Close()
 		defer func() {
 			if err != nil {
-				err = errors.Join(err, os.RemoveAll(layout))
+				err = errors.Join(err, l.Remove())
 			}
 		}()
 	}
 	if output != "" {
-		if err := archived(output, q.Into); err != nil {
-			return fail(err)
+		remove, aerr := archived(output, q.Into)
+		if aerr != nil {
+			return fail(aerr)
 		}
 		defer func() {
 			if err != nil {
-				err = errors.Join(err, os.Remove(output))
+				err = errors.Join(err, remove())
 			}
 		}()
 	}
@@ -112,13 +113,22 @@ func (g *global) commit(c *cli.Context, a []string) (err error) {
 		names[0], i.ID, a[0], n.Files-n.Deleted, n.Deleted, n.LeftOut)
 }
 
-func archived(path, dir string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// archived makes a file, and tells how it is removed: where it was made, whatever its path leads to by then.
+func archived(path, dir string) (remove func() error, err error) {
+	above, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	fd, err := unix.Openat(int(above.Fd()), filepath.Base(path), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, errors.Join(&os.PathError{Op: "create", Path: path, Err: err}, above.Close())
+	}
+	remove = func() error {
+		return os.NewSyscallError("unlinkat", unix.Unlinkat(int(above.Fd()), filepath.Base(path), 0))
+	}
+	f := os.NewFile(uintptr(fd), path)
 	if err := errors.Join(pack.Archive(f, dir), f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path))
+		return nil, errors.Join(err, remove(), above.Close())
 	}
-	return nil
+	return remove, nil
 }

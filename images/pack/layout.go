@@ -22,7 +22,11 @@ import (
 )
 
 // Layout is an OCI layout (image-spec, image-layout.md) that is being written. Its layers aren't compressed: engines do that when they push.
-type Layout struct{ dir *os.Root }
+type Layout struct {
+	dir   *os.Root
+	above *os.File // that it was made in
+	name  string   // there
+}
 
 // Blob is a file of one, by what it has.
 type Blob struct {
@@ -41,42 +45,65 @@ const (
 
 // NewLayout begins one in a folder that isn't there yet, which may be made in another user's: that one can give its name to another later.
 func NewLayout(dir string) (*Layout, error) {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, err
-	}
 	above, err := os.OpenFile(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer above.Close()
-	own, err := beneath.Fresh(int(above.Fd()), filepath.Base(dir), 0o755)
-	if err != nil {
-		return nil, err
+	l := &Layout{above: above, name: filepath.Base(dir)}
+	if err := unix.Mkdirat(int(above.Fd()), l.name, 0o755); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "mkdir", Path: dir, Err: err}, above.Close())
 	}
-	defer own.Close()
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", own.Fd()))
-	if err != nil {
-		return nil, err
+	if err := l.open(); err != nil {
+		return nil, errors.Join(err, l.Remove(), above.Close())
 	}
-	return &Layout{root}, root.MkdirAll("blobs/sha256", 0o755)
+	return l, nil
 }
 
-// Close lets go of the folder.
-func (l *Layout) Close() error { return l.dir.Close() }
-
-// Copy writes a finished one anew, to a folder as NewLayout makes it.
-func Copy(from, to string) error {
-	l, err := NewLayout(to)
+func (l *Layout) open() error {
+	own, err := beneath.Fresh(int(l.above.Fd()), l.name, 0o755)
 	if err != nil {
 		return err
 	}
-	defer l.Close()
-	return fs.WalkDir(os.DirFS(from), ".", func(at string, d fs.DirEntry, err error) error {
+	defer own.Close()
+	if l.dir, err = os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", own.Fd())); err != nil {
+		return err
+	}
+	return l.dir.MkdirAll("blobs/sha256", 0o755)
+}
+
+// Close lets go of the folder.
+func (l *Layout) Close() error { return errors.Join(l.dir.Close(), l.above.Close()) }
+
+// Remove takes away what was written, and the folder if it is where it was made. It goes by no path: whoever may write a folder above could
+// have it lead to another of that name.
+func (l *Layout) Remove() (err error) {
+	if l.dir != nil {
+		for _, name := range []string{"blobs", "index.json", "oci-layout"} {
+			err = errors.Join(err, l.dir.RemoveAll(name))
+		}
+	}
+	if uerr := unix.Unlinkat(int(l.above.Fd()), l.name, unix.AT_REMOVEDIR); uerr != nil {
+		err = errors.Join(err, &os.PathError{Op: "rmdir", Path: l.name, Err: uerr})
+	}
+	return err
+}
+
+// Copy writes a finished one anew, to a folder as NewLayout makes it. After an error nothing of it is left.
+func Copy(from, to string) (*Layout, error) {
+	l, err := NewLayout(to)
+	if err != nil {
+		return nil, err
+	}
+	err = fs.WalkDir(os.DirFS(from), ".", func(at string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		return l.copyFile(filepath.Join(from, at), at)
 	})
+	if err != nil {
+		return nil, errors.Join(err, l.Remove(), l.Close())
+	}
+	return l, nil
 }
 
 func (l *Layout) copyFile(from, at string) error {

@@ -255,6 +255,40 @@ func TestThreatTakeoverLayoutOfACommit(t *testing.T) {
 	}
 }
 
+// THREATS "paths the host follows": a commit that fails takes away what it has written, and not what the owner of a folder above has put under
+// that name.
+func TestThreatTakeoverFailedCommit(t *testing.T) {
+	need(t, hostcaps.OverlayIDMapped)
+	p := newPlace(t)
+	ref := aRegistry(t, nil) + "/team/base:1"
+	push(t, ref, shellPicture(t, v1.Config{Env: []string{"PATH=/bin"}}))
+	p.must("image", "pull", ref)
+	p.kept("dev", "--ring", "1", "--image", ref, "--", "/bin/sleep", "1000")
+	host, theirs := t.TempDir(), filepath.Join(t.TempDir(), "project")
+	precious := write(t, filepath.Join(host, "images", "precious"), "the host's", 0o600)
+	write(t, filepath.Join(host, "tools.tar"), "the host's", 0o600)
+	if err := os.Mkdir(theirs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var swapped atomic.Bool
+	swapping(t, func() {
+		if _, err := os.Lstat(filepath.Join(theirs, "images")); err == nil && !swapped.Load() {
+			swapped.Store(os.Rename(theirs, theirs+"-gone") == nil && os.Symlink(host, theirs) == nil)
+		}
+	})
+	r := p.do("commit", "-q", "--oci-layout", filepath.Join(theirs, "images"), "--output", filepath.Join(theirs, "tools.tar"), "dev", "dev:1")
+	eventually(t, hang(), "it is swapped", swapped.Load)
+	if r.exit == 0 || !strings.Contains(r.stderr, "exists") {
+		t.Errorf("exit %d %s", r.exit, r.stderr)
+	}
+	if b, err := os.ReadFile(precious); err != nil || string(b) != "the host's" {
+		t.Errorf("the host's folder: %q, %v", b, err)
+	}
+	if left, err := os.ReadDir(theirs + "-gone"); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 func TestM2CommitRefuses(t *testing.T) {
 	need(t, hostcaps.OverlayIDMapped)
 	p := newPlace(t)

@@ -84,6 +84,8 @@ same+=(TestLandlockDomainsOfTheAgentAreNotLogged)
 same+=(TestElevationMeetsWhatIsOpen TestRiskyFilesAreNotHidden TestPlantedInASeparateRepository)
 # And of what a shell asks the command line.
 same+=(TestCompletionStartsNothing)
+# And of a commit's layout what is names and folders.
+same+=(TestThreatTakeoverFailedCommit)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
