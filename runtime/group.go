@@ -37,6 +37,7 @@ type group interface {
 	OOMEvents() (*os.File, error)
 	OOMKills() (uint64, error)
 	Freeze(ctx context.Context) error
+	Frozen() bool // stands still, or is about to
 	Thaw(ctx context.Context) error
 	Throttle() error
 	Unthrottle() error
@@ -84,6 +85,7 @@ func (b *bareGroup) Paths() map[string]string      { return nil }
 func (b *bareGroup) OOMEvents() (*os.File, error)  { return nil, nil }
 func (b *bareGroup) OOMKills() (uint64, error)     { return 0, nil }
 func (b *bareGroup) Freeze(context.Context) error  { return ErrNoCgroup }
+func (b *bareGroup) Frozen() bool                  { return false }
 func (b *bareGroup) Thaw(context.Context) error    { return ErrNoCgroup }
 func (b *bareGroup) Throttle() error               { return nil }
 func (b *bareGroup) Unthrottle() error             { return nil }

@@ -325,6 +325,9 @@ func (v *Live) Freeze(ctx context.Context) error {
 	defer v.give()
 	ctx, cancel := v.within(ctx)
 	defer cancel()
+	if v.held.Load() && v.launch.group.Frozen() {
+		return nil // a freeze that fails has all of them go on, also whoever has frozen them before
+	}
 	if err := v.freeze(ctx); err != nil {
 		// One may have failed with every process stopped: nobody would know it as frozen.
 		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTime)

@@ -104,3 +104,23 @@ func TestM23VerbsOnADetachedRun(t *testing.T) {
 	noAgents(t)
 	p.audit()
 }
+
+// M-23: whoever has been frozen stays so, also where somebody freezes it once more and that fails.
+func TestM23SecondFreezeThatFails(t *testing.T) {
+	n := newLaunchNode(t)
+	p := n.puppet("live/freeze=EIO@2")
+	if word, ok := p.line(); !ok || word != "ready" {
+		t.Fatalf("the agent says %q\n%s", word, p.log)
+	}
+	n.must("freeze", "puppet")
+	n.do("freeze", "puppet")
+	if p.goesOn("a second freeze") {
+		t.Error("it goes on, and nobody has thawed it")
+	}
+	n.must("thaw", "puppet")
+	if !p.goesOn("a thaw") {
+		t.Error("thawed, and it stands still")
+	}
+	n.must("kill", "puppet")
+	<-p.dead
+}

@@ -86,6 +86,8 @@ same+=(TestElevationMeetsWhatIsOpen TestRiskyFilesAreNotHidden TestPlantedInASep
 same+=(TestCompletionStartsNothing)
 # And of a commit's layout what is names and folders.
 same+=(TestThreatTakeoverFailedCommit)
+# And of a second freeze what the supervisor answers.
+same+=(TestM23SecondFreezeThatFails)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
