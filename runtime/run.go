@@ -478,9 +478,21 @@ func (r *run) watch() (v verdict) {
 	if err := r.launch.killAll(); err != nil {
 		r.status.Leftovers = append(r.status.Leftovers, err.Error())
 		_ = r.launch.control.Close() // pid 1 ends at the hang-up, and everything with it
+		go r.killLater()
 	}
 	<-r.ended
 	return v
+}
+
+// killLater tries until there is a descriptor for it, or memory: a pid 1 that is frozen hears no hang-up, and would be waited for without end.
+func (r *run) killLater() {
+	for r.launch.killAll() != nil {
+		select {
+		case <-r.over:
+			return
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // watcher is what watch keeps between two events; only its goroutine uses it.

@@ -124,3 +124,37 @@ func TestM23SecondFreezeThatFails(t *testing.T) {
 	n.must("kill", "puppet")
 	<-p.dead
 }
+
+// M-3: the time of a run that is frozen ends it also where its supervisor has no descriptor for that, as soon as it has one again.
+func TestM3FrozenRunOfASupervisorWithoutDescriptors(t *testing.T) {
+	p := newPlace(t)
+	a := p.agent("still", opts{profile: "ring3", flags: []string{"--timeout", "4s"}})
+	p.must("freeze", "still")
+	ends := time.Now().Add(5 * time.Second)
+	var was unix.Rlimit
+	few := unix.Rlimit{Cur: 3, Max: 3}
+	if err := unix.Prlimit(a.Process.Pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	few.Max = was.Max
+	if err := unix.Prlimit(a.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, hang(), "its time is over", func() bool { return time.Now().After(ends) })
+	if err := unix.Prlimit(a.Process.Pid, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = a.Wait()
+	}()
+	select {
+	case <-over:
+	case <-time.After(time.Duration(slow * float64(20*time.Second))):
+		t.Errorf("it is there long after its time: %+v", p.list())
+		p.do("kill", "still")
+		<-over
+	}
+	noAgents(t)
+}
