@@ -33,14 +33,17 @@ func DefaultFiles(getenv func(string) string) []string {
 	return files
 }
 
-// Load returns the built-in plans and those of the files. A file that is there and can't be read, or has anything wrong in
-// it, is an error: no plan is used in part.
+// Load returns the built-in plans and those of the files. A file that is there and can't be read, that others could have written, or that has
+// anything wrong in it, is an error: no plan is used in part.
 func Load(s Sources) (Plans, error) {
 	p := Builtin()
 	for _, name := range s.Files {
-		data, _, err := read.Regular(name, maxFileBytes)
+		data, info, err := read.Regular(name, maxFileBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
+		}
+		if err == nil {
+			err = read.Trusted(name, info)
 		}
 		if err != nil {
 			return Plans{}, fmt.Errorf("plans: %w", err)

@@ -8,6 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,6 +49,30 @@ func File(path string, deny uint32, most int) ([]byte, error) {
 		return nil, fmt.Errorf("%s is longer than %d bytes", path, most)
 	}
 	return text, nil
+}
+
+// Trusted refuses a file, as Regular has found it, that somebody else than root or this process's user could have written: fs.ErrPermission.
+// In a user namespace root's files look like anybody's (user_namespaces(7)), and of those the mode alone counts.
+func Trusted(name string, info os.FileInfo) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok:
+		return fmt.Errorf("%s: nobody knows whose it is: %w", name, fs.ErrPermission)
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid() && (st.Uid != unmapped || wholeHost()):
+		return fmt.Errorf("%s belongs to user %d, want root or %d: %w", name, st.Uid, os.Geteuid(), fs.ErrPermission)
+	case st.Mode&OthersMayWrite != 0:
+		return fmt.Errorf("%s has mode %04o, want at most %04o: %w", name, st.Mode&0o7777, 0o777&^OthersMayWrite, fs.ErrPermission)
+	}
+	return nil
+}
+
+// unmapped is /proc/sys/kernel/overflowuid where nobody has changed it.
+const unmapped = 65534
+
+// wholeHost says that every id of the host's is known by its number here.
+func wholeHost() bool {
+	text, err := Kernel("/proc/self/uid_map")
+	return err != nil || slices.Equal(strings.Fields(text), []string{"0", "0", "4294967295"})
 }
 
 // Regular returns a regular file's text, and what it is. Of one that is longer than most bytes it is one

@@ -492,3 +492,36 @@ func TestH26AuditIsOutOfReach(t *testing.T) {
 		}
 	}
 }
+
+// M-19: what agents may use is the word of nobody but root, or the user who starts them.
+func TestM19PlansOfOthers(t *testing.T) {
+	n := newNode(t)
+	n.must("agent", "set", "planner-1", "--plan", "casual")
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	file := filepath.Join(dir, "agentrun", "plans.yaml")
+	plans := `plans: {casual: {why: x, parallel: 3, time: 300s, cost_per_run: unlimited, cost_per_day: unlimited,
+  tokens_per_run: unlimited, tokens_per_day: unlimited, steps: unlimited, tools: {allow: ["*"]}}}`
+	for _, tt := range []struct {
+		name string
+		uid  int
+		mode os.FileMode
+		want string
+	}{
+		{"root's", 0, 0o644, ""},
+		{"another user's", ordinary, 0o644, fmt.Sprintf("belongs to user %d", ordinary)},
+		{"everybody's to write", 0, 0o666, "mode 0666"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n.t = t
+			if err := os.Chown(write(t, file, plans, tt.mode), tt.uid, tt.uid); err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{{"usage"}, {"exec", "--no-gateway", "--agent", "planner-1", "--", "true"}} {
+				if r := n.do(args...); (r.exit == 0) != (tt.want == "") || !strings.Contains(r.stderr, tt.want) {
+					t.Errorf("%v: exit %d %s, want %q", args, r.exit, r.stderr, tt.want)
+				}
+			}
+		})
+	}
+}

@@ -277,6 +277,8 @@ func TestM1RootlessConfiguration(t *testing.T) {
 		}
 		return at
 	}
+	// In a user namespace root's files look like anybody's: plans that are root's hold all the same.
+	file(".config/agentrun/plans.yaml", `roles: {auditor: {why: reads only, tools: {allow: [math]}}}`+"\n", 0, 0o644)
 	for _, tt := range []struct {
 		name  string
 		flags []string // before exec; more: after it
