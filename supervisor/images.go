@@ -157,6 +157,8 @@ func unpackBy(ctx context.Context, o images.Order, said io.Writer) (r images.Res
 	thread.Throwaway(func() {
 		cmd := exec.CommandContext(ctx, path) //nolint:gosec // found where only root may write
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(order), &atMost{&out, maxImageResult}, said
+		// An agent may have written the caller's folder, and what docker's credential helpers are may go by that, as asdf's scripts do.
+		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if o.Owners { // as root: what it can't write, and reach, is up to it then (confine.Unpack)
 			cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS

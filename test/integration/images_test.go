@@ -825,6 +825,43 @@ func TestM2ImageCredentials(t *testing.T) {
 	}
 }
 
+// THREATS "what the host runs later": which program a credential helper is doesn't go by a folder that an agent has written, as that of asdf's
+// scripts does.
+func TestThreatLaterCredentialHelper(t *testing.T) {
+	p := newPlace(t)
+	var closed atomic.Bool
+	host := aRegistry(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if user, password, ok := r.BasicAuth(); !closed.Load() || ok && user == "me" && password == "s3cret" {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED"}]}`, http.StatusUnauthorized)
+		return true
+	})
+	push(t, host+"/probe:1", probePicture(t, "x"))
+	closed.Store(true)
+	dir, ws := t.TempDir(), t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	write(t, filepath.Join(dir, "docker-credential-shim"), `#!/bin/sh
+[ ! -x ./tools/helper ] || exec ./tools/helper "$@"
+echo '{"Username":"me","Secret":"s3cret"}'
+`, 0o755)
+	write(t, filepath.Join(ws, "tools", "helper"), "#!/bin/sh\ntouch "+ran+"\n", 0o755)
+	write(t, filepath.Join(dir, "config.json"), fmt.Sprintf(`{"credHelpers":{%q:"shim"}}`, host), 0o600)
+	t.Setenv("DOCKER_CONFIG", dir)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Chdir(ws)
+	for _, args := range [][]string{{"image", "pull", host + "/probe:1"}, {"exec", "--no-gateway", "--pull", "missing", "--image", host + "/probe:1", "--", "status"}} {
+		p.do("image", "rm", host+"/probe:1")
+		if r := p.do(args...); r.exit != 0 {
+			t.Errorf("%v: exit %d %s", args, r.exit, r.stderr)
+		}
+	}
+	if _, err := os.Lstat(ran); err == nil {
+		t.Error("the host has run a program of the workspace's")
+	}
+}
+
 // exec --pull missing pulls as its caller, whoever carries the run out.
 func TestM2ImagePullMissing(t *testing.T) {
 	p := newPlace(t)
