@@ -175,13 +175,21 @@ func (f Folder) Create(ctx context.Context, s Sandbox, complete func(*Sandbox) e
 	return f.save(s)
 }
 
-// save replaces what is known of a sandbox.
+// save replaces what is known of a sandbox. Where that fails, one that is not to run any more gets a mode that says so: a disk that the agent
+// has filled has no room for another file, and the next daemon would start what was killed.
 func (f Folder) save(s Sandbox) error {
-	if err := fault.At("sandbox/save"); err != nil {
-		return err
+	err := fault.At("sandbox/save")
+	if err == nil {
+		err = read.Replace(f.about(s.Name), s, func() error { return fault.At("sandbox/saved") })
 	}
-	return read.Replace(f.about(s.Name), s, func() error { return fault.At("sandbox/saved") })
+	if err != nil && !s.Wanted {
+		_ = os.Chmod(f.about(s.Name), unwanted) // what went wrong is told all the same
+	}
+	return err
 }
+
+// unwanted is the mode of what is known of a sandbox that isn't wanted, whatever stands in it.
+const unwanted = 0o400
 
 func sync(dir string) error {
 	d, err := os.Open(dir)
@@ -203,6 +211,9 @@ func (f Folder) Load(name string) (s Sandbox, err error) {
 	}
 	if err != nil {
 		return s, err
+	}
+	if info, serr := os.Stat(f.about(name)); serr != nil || info.Mode().Perm() == unwanted {
+		s.Wanted = false
 	}
 	s.Name = name
 	return s, s.checkLayers()

@@ -366,12 +366,57 @@ func TestM23KilledStaysDeadAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = n.Wait()
-	n.start(t, "--pool-max", "0")
-	eventually(t, hang(), "the other is back", func() bool { return len(p.lives("other")) == 1 })
-	if got := p.lives("killed"); len(got) > 0 || strings.Contains(strings.Join(p.changes("killed"), " "), "restarted") {
-		t.Errorf("it was killed, and runs again: %v, on record %q", got, p.changes("killed"))
+	p.onlyTheOtherComesBack(n, "killed")
+}
+
+// M-23, THREATS "joining and keeping": an agent fills the disk that what is known of it lies on, and can't outlive its kill by that.
+func TestM23KilledStaysDeadOnAFullDisk(t *testing.T) {
+	n := newDaemon(t)
+	if err := unix.Mount("full", n.state, "tmpfs", 0, "size=16m,mode=0700"); err != nil {
+		t.Fatal(err)
 	}
-	n.drain(t)
+	t.Cleanup(func() {
+		if err := unix.Unmount(n.state, 0); err != nil {
+			t.Errorf("the state folder is still held: %v", err)
+		}
+	})
+	n.start(t, "--pool-max", "0")
+	p := place{t, n.run, n.state}
+	p.kept("fills", "--ring", "2", "--restart", "always")
+	p.kept("other", "--ring", "3", "--restart", "always")
+	p.must("start", "fills")
+	p.must("start", "other")
+	p.in("fills", "cat /dev/zero > ~/big 2>/dev/null; ls ~")
+	p.do("kill", "fills") // it can't be put on record
+	eventually(t, hang(), "it is dead", func() bool { return len(p.lives("fills")) == 0 })
+	if err := n.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = n.Wait()
+	if err := os.Remove(filepath.Join(p.layer("fills"), "homes/home/files/big")); err != nil {
+		t.Fatal(err)
+	}
+	p.onlyTheOtherComesBack(n, "fills")
+}
+
+// onlyTheOtherComesBack starts a daemon after one that was killed.
+func (p place) onlyTheOtherComesBack(n *daemonNode, dead string) {
+	p.t.Helper()
+	last := func() string {
+		b, err := os.ReadFile(filepath.Join(p.folder(dead), "sandbox.json"))
+		var s struct{ Run string }
+		if err = errors.Join(err, json.Unmarshal(b, &s)); err != nil {
+			p.t.Fatal(err)
+		}
+		return s.Run
+	}
+	run := last()
+	n.start(p.t, "--pool-max", "0")
+	eventually(p.t, hang(), "the other is back", func() bool { return len(p.lives("other")) == 1 })
+	if live := p.lives(dead); len(live) > 0 || last() != run {
+		p.t.Errorf("it was ended as %s, and ran again as %s: %v", run, last(), live)
+	}
+	n.drain(p.t)
 }
 
 // A supervisor that is killed leaves a sandbox that can be started again, with all that was written.
