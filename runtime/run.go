@@ -72,6 +72,8 @@ type Options struct {
 	// answers with the paths at which that was lost or has replaced another's; more: not all was seen. nil: nobody looks.
 	OnWrites func(began time.Time, files []FileWrite, more bool) (conflicts []string)
 
+	// OnPolicy hears, beside the kill that follows, that the run is ended for what it did (Policy), by whomever. nil: nobody does.
+	OnPolicy func()
 	// OnEvent hears what is done to the live run. It must not block.
 	OnEvent func(LiveEvent)
 
@@ -474,6 +476,13 @@ func (r *run) watch() (v verdict) {
 			v = w.pass(sig, false)
 		}
 	}
+	noted := make(chan struct{})
+	go func() {
+		defer close(noted)
+		if v.state == Policy && r.opt.OnPolicy != nil {
+			r.opt.OnPolicy()
+		}
+	}()
 	r.live.close()
 	if err := r.launch.killAll(); err != nil {
 		r.status.Leftovers = append(r.status.Leftovers, err.Error())
@@ -481,6 +490,10 @@ func (r *run) watch() (v verdict) {
 		go r.killLater()
 	}
 	<-r.ended
+	select {
+	case <-noted:
+	case <-time.After(teardownTime): // it may wait for others; nobody's end does
+	}
 	return v
 }
 

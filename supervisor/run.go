@@ -367,6 +367,13 @@ func (s *run) launch() error {
 	if plan.Session != "" && !plan.Rootless {
 		opt.OnWrites = s.wrote
 	}
+	if s.sandbox != nil {
+		opt.OnPolicy = func() {
+			if err := s.notAgain(); err != nil {
+				s.node.Log.Warn("sandbox", "name", s.want.Sandbox, "err", err)
+			}
+		}
+	}
 	if plan.Overlay {
 		folder, owner := plan.WorkspaceOf()
 		var err error

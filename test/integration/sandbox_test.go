@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/agentuid"
+	"agentrun/internal/fault"
 )
 
 // Sandboxes that outlive their runs (M-23): what is kept, what isn't, and whose it is meanwhile.
@@ -397,6 +398,22 @@ func TestM23KilledStaysDeadOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.onlyTheOtherComesBack(n, "fills")
+}
+
+// M-23: so does one that was ended for what it did, by whatever limit.
+func TestM23EndedForWhatItDidStaysDeadAfterACrash(t *testing.T) {
+	n := newDaemon(t)
+	t.Setenv(fault.Variable, "undo/container=kill")
+	n.start(t, "--pool-max", "0")
+	os.Unsetenv(fault.Variable)
+	p := place{t, n.run, n.state}
+	p.kept("chats", "--ring", "2", "--restart", "always", "--max-output", "64K", "--", "/bin/sh", "-c", "while [ ! -e ~/go ]; do sleep 0.1; done; exec cat /dev/zero")
+	p.kept("other", "--ring", "3", "--restart", "always")
+	p.must("start", "other")
+	p.must("start", "chats")
+	p.in("chats", ": > ~/go")
+	_ = n.Wait()
+	p.onlyTheOtherComesBack(n, "chats")
 }
 
 // onlyTheOtherComesBack starts a daemon after one that was killed.
