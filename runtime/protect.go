@@ -73,6 +73,9 @@ func (p *Plan) guarding(ws fsjail.Entry) (*guarding, error) {
 			}
 		}
 	}
+	if err := g.submodules(p.profile.Files.Guard); err != nil {
+		return nil, fmt.Errorf("guard submodules: %w", err)
+	}
 	for _, name := range settings {
 		if !g.closed(name) {
 			continue
@@ -140,7 +143,7 @@ const gitModules = ".git/modules"
 func (g *guarding) repositories() (dirs []string) {
 	dirs = []string{".git"}
 	for name, word := ".git", "gitdir: "; len(dirs) < 3; name, word = dirs[len(dirs)-1]+"/commondir", "" {
-		to, ok := strings.CutPrefix(g.line(name), word)
+		to, ok := strings.CutPrefix(strings.TrimRight(g.text(name), "\r\n"), word)
 		rel, within := g.written(to, path.Dir(name))
 		if !ok || to == "" || !within || rel == "." {
 			break
@@ -150,18 +153,47 @@ func (g *guarding) repositories() (dirs []string) {
 	return dirs
 }
 
-// line is what a small file says; empty: it is none.
-func (g *guarding) line(name string) string {
+// text is what a file says; empty: it is none, or says too much.
+func (g *guarding) text(name string) string {
 	f, err := g.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxGitConfig {
 		return ""
 	}
-	text, _ := io.ReadAll(io.LimitReader(f, unix.PathMax))
-	return strings.TrimRight(string(text), "\r\n")
+	text, _ := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	return string(text)
+}
+
+// submodules guards what says in the folder of each submodule which repository is there: git status of the outer one runs git in that, with its
+// configuration. What isn't there an agent can make, as a repository in any folder, and it is told.
+func (g *guarding) submodules(table []profiles.GuardEntry) error {
+	folders, bytes := []string{""}, 0
+	for n := 0; n < len(folders); n++ {
+		text := g.text(path.Join(folders[n], ".gitmodules"))
+		if bytes += len(text); n > maxGuardFolders || bytes > maxGitConfig { // below the first, agents write them
+			return fmt.Errorf("there are more than %d, or they are named in more than %d bytes: use --workspace-mode overlay", maxGuardFolders, maxGitConfig)
+		}
+		for _, v := range readGitConfig(text) {
+			dir := path.Join(folders[n], v.value)
+			info, err := g.root.Lstat(path.Join(dir, ".git"))
+			if v.key != "submodule.path" || dir == folders[n] || err != nil {
+				continue
+			}
+			folders = append(folders, dir)
+			if info.IsDir() {
+				err = g.parts(path.Join(dir, ".git"), table)
+			} else {
+				err = g.add(path.Join(dir, ".git"), "says in which repository git of the outer one runs git")
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // modules guards what the table has of .git in another repository, and in those of its submodules: git status of the outer one runs git in each

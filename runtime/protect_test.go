@@ -297,3 +297,29 @@ func TestRiskyAbove(t *testing.T) {
 		}
 	}
 }
+
+// A submodule's own submodules are guarded as it is, and no number of them makes a start wait.
+func TestGuardsOfSubmodules(t *testing.T) {
+	tree := map[string]string{
+		".gitmodules": "[submodule \"a\"]\n\tpath = libs/a\n[submodule \"b\"]\n\tpath = b\n[submodule \"out\"]\n\tpath = ../out\n[submodule \"new\"]\n\tpath = new\n",
+		"libs/a/.git": "gitdir: ../../.git/modules/a", "b/.git/HEAD": "", "new/x": "", "libs/a/.gitmodules": "[submodule \"c\"]\n\tpath = c\n", "libs/a/c/.git": "x",
+	}
+	p := &Plan{}
+	p.profile.Files.Guard = []profiles.GuardEntry{{Path: ".git/config", Mode: profiles.GuardReadonly, Why: "x"}}
+	guards := func() (got []string, err error) {
+		entries, err := p.guards(fsjail.Entry{Kind: fsjail.Bind, Target: workspaceDir, Source: guardTree(t, tree), Writable: true})
+		for _, e := range entries {
+			if !e.Writable {
+				got = append(got, strings.TrimPrefix(e.Target, workspaceDir+"/"))
+			}
+		}
+		return got, err
+	}
+	if got, err := guards(); err != nil || !slices.Equal(got, []string{".git", "b/.git/config", "libs/a/.git", "libs/a/c/.git"}) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	tree["libs/a/.gitmodules"] = strings.Repeat("\tpath = none\n", maxGitConfig/13)
+	if got, err := guards(); err == nil {
+		t.Errorf("got %q of what takes long to read", got)
+	}
+}

@@ -270,12 +270,16 @@ func (l *riskyLook) renamed(fd int, at string) bool {
 }
 
 func (l *riskyLook) file(f *riskyFolder, name, rel string, link bool) {
-	if l.packages && name != "HEAD" && !strings.Contains(rel, "/.git/") {
+	if l.packages && name != "HEAD" && name != ".git" && !strings.Contains(rel, "/.git/") {
 		return
 	}
 	at, _, risky := l.table.find(rel)
 	if _, ok := RiskyLink(rel); ok && link && !risky {
 		at, risky = rel, true
+	}
+	if !risky && l.table.part[name] { // git's file, or a link, that says where what is in the table lies
+		_, risky = RiskyAbove(l.plan.profile.Files.Guard, rel)
+		at = rel
 	}
 	count := l.count && !l.packages
 	if risky = risky && !l.seen[at] && !l.kept(at); !risky && !count {

@@ -98,6 +98,9 @@ python3 -c 'import ctypes; ctypes.CDLL(None).syscall(316, -100, b".git", -100, b
 	{"a dev container's command", payload + `printf '{"initializeCommand":"touch %s"}' "$M" > .devcontainer.json`, container},
 	{"a workflow", payload + `mkdir -p .github/workflows; echo "touch $M" > .github/workflows/x.yml`, runner},
 	{"Mercurial's hooks", payload + `printf '[hooks]\npre-status = touch %s\n' "$M" > .hg/hgrc; mv .hg .h2; mkdir -p .hg; printf '[hooks]\npre-status = touch %s\n' "$M" > .hg/hgrc`, hg},
+	{"another repository in a submodule's folder", payload + `mkdir -p q; cp p/x q/evil; cp -r .git/modules/libs/sub .git/objects/evil; sed -i '/worktree/d' .git/objects/evil/config
+printf '[core]\n\tfsmonitor = %s/q/evil\n' "$W" >> .git/objects/evil/config; printf 'gitdir: ../../.git/objects/evil\n' > p/file
+cp p/file libs/sub/.git; mv -f p/file libs/sub/.git; mv libs l2 && cp -r l2 libs && mv -f p/file libs/sub/.git`, hostGit + " status"},
 	{"a submodule's configuration", payload + `printf '[core]\n\tfsmonitor = %s/p/x\n' "$W" >> .git/modules/libs/sub/config`, hostGit + " status"},
 	{"a submodule's hook", payload + `cp p/x .git/modules/libs/sub/hooks/post-commit`, hostGit + " -C libs/sub commit -q --allow-empty -m later"},
 	{"a submodule's repository, moved away", payload + `: > .git/modules/HEAD; mv .git/modules/libs p/l && cp -r p/l .git/modules/libs
@@ -513,12 +516,12 @@ func TestRiskyFilesAreTold(t *testing.T) {
 	write(t, filepath.Join(ws, "old/package.json"), "{}", 0o644)
 	owned(t, ws)
 	r := run(t, opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}, "sh", "-c",
-		`sleep 0.1; echo x >> Makefile; echo x > makefile; echo x > old/docker-compose.yml; mkdir -p sub/.git/hooks sub/.git/logs sub/.claude node_modules/x; ln -s /root/.bashrc sub/.git/logs/HEAD; echo x > sub/.git/logs/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain; mkdir .hg; echo > .hg/hgrc`)
-	if want := []string{".hg/hgrc", "Makefile", "makefile", "old/docker-compose.yml", "sub/.claude", "sub/.git/hooks", "sub/.git/logs/HEAD"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
+		`sleep 0.1; echo x >> Makefile; echo x > makefile; echo x > old/docker-compose.yml; mkdir -p sub/.git/hooks sub/.git/logs sub/.claude node_modules/x; ln -s /root/.bashrc sub/.git/logs/HEAD; echo x > sub/.git/logs/x; echo x > sub/.git/hooks/pre-commit; echo x > sub/.claude/s; echo > node_modules/x/package.json; echo > plain; mkdir .hg; echo > .hg/hgrc; mkdir s2 s3; echo gitdir: ../x > s2/.git; ln -s ../x s3/.git`)
+	if want := []string{".hg/hgrc", "Makefile", "makefile", "old/docker-compose.yml", "s2/.git", "s3/.git", "sub/.claude", "sub/.git/hooks", "sub/.git/logs/HEAD"}; !slices.Equal(sorted(r.status.RiskyFiles), want) {
 		t.Errorf("told %q, want %q\n%s", r.status.RiskyFiles, want, r.stderr)
 	}
-	if r.status.FilesChanged != 6 { // Makefile, makefile, old/docker-compose.yml, sub/.claude/s, plain, .hg/hgrc
-		t.Errorf("%d files changed, want 6", r.status.FilesChanged)
+	if r.status.FilesChanged != 8 { // Makefile, makefile, old/docker-compose.yml, sub/.claude/s, plain, .hg/hgrc, s2/.git, s3/.git
+		t.Errorf("%d files changed, want 8", r.status.FilesChanged)
 	}
 }
 
