@@ -543,7 +543,10 @@ func TestRiskyFilesAreNotHidden(t *testing.T) {
 	if want := []string{"vendor/x/.git/config", "vendor/x/.git/hooks"}; !slices.Equal(sorted(r.status.RiskyFiles), want) || r.status.RiskyMore {
 		t.Errorf("told %q, %v, want %q", r.status.RiskyFiles, r.status.RiskyMore, want)
 	}
-	if r = in(`echo > plain2`); len(r.status.RiskyFiles) > 0 || r.status.RiskyMore {
+	if r = in(`echo > plain2; mkdir -p x/.kiro .gitea/workflows; echo > x/.kiro/s; echo > .gitea/workflows/w; echo > .travis.yml`); !slices.Equal(sorted(r.status.RiskyFiles), []string{".gitea/workflows", ".travis.yml", "x/.kiro"}) {
+		t.Errorf("told %q", r.status.RiskyFiles)
+	}
+	if r = in(`echo > plain3`); len(r.status.RiskyFiles) > 0 || r.status.RiskyMore {
 		t.Errorf("told %q, %v of a run that changed nothing of it", r.status.RiskyFiles, r.status.RiskyMore)
 	}
 	if r = in(`d=deep; for i in $(seq 70); do d=$d/d; done; mkdir -p $d/.git; echo > $d/.git/config`); !r.status.RiskyMore {
