@@ -456,7 +456,7 @@ func TestM12GuessesAtTheKeyAreToldAlike(t *testing.T) {
 }
 
 // M-8, M-19: what a model of mode transparent is asked for is read as its provider reads it: with hosted: refuse an address is one in
-// whatever spelling, and a limit of tokens isn't read from one of two objects that may both be meant.
+// whatever spelling, no other model is asked where this one fails, and a limit of tokens isn't read from one of two objects that may both be meant.
 func TestM8TransparentRequestsInDisguise(t *testing.T) {
 	x := newExit(t)
 	up := x.host("models.test", exittest.Dialects(x.secret))
@@ -476,11 +476,16 @@ func TestM8TransparentRequestsInDisguise(t *testing.T) {
 		"a file":   {"/v1/chat/completions", `{"model":"chat-1","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"https://evil.test/?data"}}]}]}`},
 		"messages": {"/v1/messages", `{"model":"messages-1","max_tokens":9,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"\u0075rl","url":"https://evil.test/?data"}}]}]}`},
 		"two":      {"/v1beta/models/gemini-1:generateContent", `{"contents":[],"generationConfig":{"maxOutputTokens":9},"generation_config":{"temperature":1}}`},
+		"short":    {"/v1/chat/completions", `{"model":"chat-1","messages":[{"role":"user","content":[{"type":"image_url","image_url":"https://evil.test/?data"}]}]}`},
+		"document": {"/v1/chat/completions", `{"model":"chat-1","messages":[{"role":"user","content":[{"type":"document_url","document_url":"https://evil.test/?data"}]}]}`},
+		"another":  {"/v1/chat/completions", `{"model":"chat-1","messages":[],"models":["openai/dear"]}`},
+		"broker":   {"/v1/responses", `{"model":"responses-1","input":"x","providerOptions":{"gateway":{"models":["dear"]}}}`},
+		"or else":  {"/v1/messages", `{"model":"messages-1","max_tokens":9,"messages":[],"fallbacks":["dear"]}`},
 		"null":     {"/v1beta/models/gemini-1:generateContent", `{"contents":[],"generation_config":{"maxOutputTokens":9},"generationConfig":null}`},
 	} {
 		tries = append(tries, exchange{Name: name, To: toolsAt, Send: post(ask[0], ask[1])})
 	}
-	got, r := x.raw(x.opts("ring3"), tries...)
+	got, r := x.raw(x.opts("ring2"), tries...)
 	r.want(t, 0, "exited")
 	for name, a := range got {
 		if !strings.HasPrefix(a.Reply, "HTTP/1.1 400 ") {

@@ -53,7 +53,9 @@ var dialects = []*dialect{
 		said: "messages", limits: []string{"max_tokens", "max_completion_tokens"}, times: []string{"n"},
 		wrote: []string{"choices"}, ended: "finish_reason", usage: []string{"usage"},
 		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, fromCache: []string{"prompt_tokens_details.cached_tokens"},
-		hosts: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"}, fetches: map[string]string{"url": "http", "file_data": "http"},
+		hosts: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"},
+		// Addresses stand in an object by OpenAI, by Mistral and vLLM also right here.
+		fetches: map[string]string{"url": "http", "file_data": "http", "image_url": "http", "document_url": "http", "video_url": "http", "audio_url": "http", "input_audio": "http"},
 	},
 	{
 		name: dialectMessages, path: "/messages", header: "X-Api-Key",

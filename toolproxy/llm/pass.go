@@ -68,10 +68,14 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request, d *dialect, body 
 	g.pass(w, r, p)
 }
 
+// others are where brokers (OpenRouter, LiteLLM's proxy, Vercel) are told which models to ask if the first fails: with the operator's
+// key, and after an error that an agent can make.
+var others = []string{"models", "fallbacks", "providerOptions.gateway.models"}
+
 // passing reads of a request what the table of its dialect names.
 func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *gate.Error) {
 	p := &passing{dialect: d, body: telemetry.NewPlaintext(body), size: len(body), free: strings.HasSuffix(r.URL.Path, "/count_tokens")}
-	want := slices.Concat([]string{"model", "stream", "background", d.said}, d.limits, d.times)
+	want := slices.Concat([]string{"model", "stream", "background", d.said}, d.limits, d.times, others)
 	found, err := members(body, want)
 	switch {
 	case errors.Is(err, errTwice):
@@ -85,6 +89,11 @@ func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *
 	if raw := string(found["background"].raw); raw != "" && raw != "false" && raw != "null" { // "true" and 1 are true to some
 		// The reply would be made after this call's end, and be nobody's to count.
 		return nil, badArguments("background must be false: a reply is counted while it comes")
+	}
+	for _, name := range others {
+		if v := found[name].raw; len(v) > 0 && v.Kind() != 'n' {
+			return nil, badArguments("%s names models beside the one that the operator has a price for", name)
+		}
 	}
 	if d.name != dialectGemini {
 		p.stream = string(found["stream"].raw) == "true"
