@@ -11,8 +11,9 @@ import (
 
 // withoutMessages takes the message out of a git commit: "remove the old cache" removes nothing. This is the
 // one place where text isn't read, so it is narrow. The command must begin the hint, or follow a short
-// lead-in such as "executing shell command: ", so that quotes mean what the parser says they mean; and the
-// message must be a literal, in which the shell runs nothing.
+// lead-in such as "executing shell command: ", so that quotes mean what the parser says they mean; the message
+// must be a literal, in which the shell runs nothing; and nothing beside it may be what runs it later: a message
+// is kept in .git/COMMIT_EDITMSG, in the log, in $_, and is an argument of a function that is called git.
 func withoutMessages(text string) string {
 	lead, command := leadIn(text)
 	if !strings.HasPrefix(command, "git ") || !strings.Contains(command, " commit ") || tooComplex(command) {
@@ -53,23 +54,41 @@ func literals(command string, spans *[][2]int) (ok bool) {
 	if err != nil {
 		return false
 	}
+	ok = true
 	syntax.Walk(file, func(n syntax.Node) bool {
-		c, isCall := n.(*syntax.CallExpr)
-		if !isCall || len(c.Args) < 4 || c.Args[0].Lit() != "git" || c.Args[1].Lit() != "commit" {
-			return true
+		switch n := n.(type) {
+		case nil, *syntax.File, *syntax.Comment, *syntax.Word, *syntax.Lit, *syntax.SglQuoted, *syntax.DblQuoted:
+		case *syntax.Stmt:
+			ok = ok && len(n.Redirs) == 0
+		case *syntax.BinaryCmd:
+			ok = ok && (n.Op == syntax.AndStmt || n.Op == syntax.OrStmt)
+		case *syntax.CallExpr:
+			ok = ok && plainGit(n)
+			messages(n, spans)
+		default:
+			ok = false
 		}
-		for i := 2; i+1 < len(c.Args); i++ {
-			switch c.Args[i].Lit() {
-			case "-m", "-am", "--message":
-				if w := c.Args[i+1]; literal(w) {
-					*spans = append(*spans, [2]int{int(w.Pos().Offset()), int(w.End().Offset())})
-				}
-				i++
-			}
-		}
-		return true
+		return ok
 	})
-	return true
+	return ok
+}
+
+// plainGit tells of a call of git that runs nothing of what was committed before.
+func plainGit(c *syntax.CallExpr) bool {
+	return len(c.Assigns) == 0 && len(c.Args) > 1 && c.Args[0].Lit() == "git" &&
+		slices.Contains([]string{"add", "commit", "push", "status"}, c.Args[1].Lit())
+}
+
+func messages(c *syntax.CallExpr, spans *[][2]int) {
+	for i := 2; i+1 < len(c.Args) && c.Args[1].Lit() == "commit"; i++ {
+		switch c.Args[i].Lit() {
+		case "-m", "-am", "--message":
+			if w := c.Args[i+1]; literal(w) {
+				*spans = append(*spans, [2]int{int(w.Pos().Offset()), int(w.End().Offset())})
+			}
+			i++
+		}
+	}
 }
 
 func literal(w *syntax.Word) bool {

@@ -28,8 +28,13 @@ func TestS7CarriedCommandsPause(t *testing.T) {
 		"read_file docs/my%20notes.md":                    true,
 		"git -c core.sshCommand=id fetch":                 false,
 		"git fetch":                                       true,
-		"php -r 'system($_GET[0]);' to show the version":  false,
-		"php -r 'echo 1;' to show the version":            true,
+		// A message removes nothing, unless something beside it runs it.
+		"git commit -m 'rm -rf ~'":                                  true,
+		"git commit -m 'rm -rf ~'; bash .git/COMMIT_EDITMSG":        false,
+		"git () { sh -c \"$3\"; }; git commit -m 'rm -rf ~'":        false,
+		"git commit -m 'rm -rf ~'; git log --format=%B -1 >a; sh a": false,
+		"php -r 'system($_GET[0]);' to show the version":            false,
+		"php -r 'echo 1;' to show the version":                      true,
 	} {
 		t.Run(hint, func(t *testing.T) {
 			r := n.do("safety", "check", "--policy", policy, "--json", hint)
