@@ -249,10 +249,11 @@ func (h *Hypervisor) Undos() ([]Undoable, error) {
 // error is a *DeniedError where nothing was begun, and an *UndoError where it failed; after any other it can be tried again.
 func (h *Hypervisor) Undo(ctx context.Context, r UndoRequest, do Undoer) (Undoable, error) {
 	DropUndos(h.opt.StateDir, h.now())
-	u, args, err := h.takeUndo(r)
+	u, args, lock, err := h.takeUndo(r)
 	if err != nil {
 		return u, err
 	}
+	defer lock.Unlock()
 	rec := &audit.Undo{
 		AgentID: u.Agent, By: audit.Claimed(r.By), CallID: u.Call, ParentRunID: u.Parent, RunID: u.Run, SessionID: u.Session,
 		State: UndoBegun, Tool: audit.Claimed(u.Tool), Trigger: "operator",
@@ -292,37 +293,62 @@ func (h *Hypervisor) endUndo(u Undoable) error {
 	return os.Remove(taken)
 }
 
-// takeUndo looks at everything that refuses, and takes the arguments, which one caller can.
-func (h *Hypervisor) takeUndo(r UndoRequest) (Undoable, json.RawMessage, error) {
+// takeUndo looks at everything that refuses, and takes the arguments, which one caller can: who has the lock, which the kernel gives back
+// when that one dies. What a dead one has taken is taken anew where nothing was begun.
+func (h *Hypervisor) takeUndo(r UndoRequest) (u Undoable, args json.RawMessage, lock *store.Lock, err error) {
 	refuse := func(code rings.Code, rule, hint, format string, args ...any) error {
 		return &DeniedError{What: "undo call " + r.Call, Hint: hint,
 			Decision: rings.Decision{Verdict: rings.Deny, Code: code, Rule: rule, Reason: fmt.Sprintf(format, args...)}}
 	}
 	const list = "agentrun undo --list shows the calls that can be undone"
 	if rings.CheckActionID(r.Call) != nil { // and no path: identifiers have no slash
-		return Undoable{}, nil, refuse(CodeUndoUnknown, "H-7", list, "%.64q is no call's id", r.Call)
+		return Undoable{}, nil, nil, refuse(CodeUndoUnknown, "H-7", list, "%.64q is no call's id", r.Call)
 	}
-	u, err := h.readUndo(r.Call)
+	defer func() {
+		if err != nil {
+			lock.Unlock()
+			lock = nil
+		}
+	}()
+	if u, err = h.readUndo(r.Call); err == nil && u.State == UndoOpen {
+		if lock, err = h.lockUndo(r.Call); err == nil {
+			u, err = h.readUndo(r.Call) // as whoever had it has left it
+		}
+	}
 	switch {
+	case errors.Is(err, store.ErrBusy):
+		return u, nil, lock, refuse(CodeUndoDone, "H-7", list, "somebody undoes it at this moment")
 	case errors.Is(err, fs.ErrNotExist):
-		return u, nil, refuse(CodeUndoUnknown, "H-7", list,
+		return u, nil, lock, refuse(CodeUndoUnknown, "H-7", list,
 			"no such call is kept: its tool declares no undo, it didn't succeed, or its window ended more than a day ago")
 	case err != nil:
-		return u, nil, err
+		return u, nil, lock, err
 	case r.Session != "" && r.Session != u.Session:
-		return Undoable{}, nil, refuse(CodeOtherSession, "H-30", list, "it is not a call of session %s", r.Session)
+		return Undoable{}, nil, lock, refuse(CodeOtherSession, "H-30", list, "it is not a call of session %s", r.Session)
 	case u.State == UndoOver:
-		return u, nil, refuse(CodeUndoOver, "H-7", "undo it by hand", "its window ended at %s", u.Until.Format(time.RFC3339))
+		return u, nil, lock, refuse(CodeUndoOver, "H-7", "undo it by hand", "its window ended at %s", u.Until.Format(time.RFC3339))
 	case u.State != UndoOpen:
-		return u, nil, refuse(CodeUndoDone, "H-7", "an undo is tried once; agentrun audit show tells how it ended",
+		return u, nil, lock, refuse(CodeUndoDone, "H-7", "an undo is tried once; agentrun audit show tells how it ended",
 			"%s has undone it, or tried to, at %s: %s", u.By, u.At.Format(time.RFC3339), u.State)
 	}
 	taken := h.undoPath(u.Call + undoTaken)
-	if err := os.Rename(h.undoPath(u.Call+undoArgs), taken); errors.Is(err, fs.ErrNotExist) {
-		return u, nil, refuse(CodeUndoDone, "H-7", list, "somebody undoes it at this moment, or its window has just ended")
-	} else if err != nil {
-		return u, nil, err
+	err = os.Rename(h.undoPath(u.Call+undoArgs), taken)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Lstat(taken)
 	}
-	args, err := read.File(taken, 0o077, maxUndoFile)
-	return u, args, err
+	if errors.Is(err, fs.ErrNotExist) {
+		return u, nil, lock, refuse(CodeUndoDone, "H-7", list, "its window has just ended")
+	}
+	if err == nil {
+		args, err = read.File(taken, 0o077, maxUndoFile)
+	}
+	return u, args, lock, err
+}
+
+func (h *Hypervisor) lockUndo(call string) (*store.Lock, error) {
+	db, err := h.store()
+	if err != nil {
+		return nil, err
+	}
+	return db.TryLock("undo-" + call)
 }

@@ -119,7 +119,8 @@ func TestH7UndoOnce(t *testing.T) {
 
 	// Its process ended in the middle.
 	id = booked(t, e, `{"id":4}`)
-	u, _, err := n.takeUndo(UndoRequest{Call: id})
+	u, _, lock, err := n.takeUndo(UndoRequest{Call: id})
+	lock.Unlock()
 	u.State, u.By = UndoBegun, "uid:0"
 	if err := errors.Join(err, n.writeUndo(u)); err != nil {
 		t.Fatal(err)
@@ -127,7 +128,20 @@ func TestH7UndoOnce(t *testing.T) {
 	if got := code(t, ask(id, good)); got != CodeUndoDone {
 		t.Errorf("after one that was cut off: got %s", got)
 	}
-	if left := n.files("*.args"); len(left) != 0 {
+
+	// It ended before anything was begun.
+	id = booked(t, e, `{"id":5}`)
+	if _, _, lock, err = n.takeUndo(UndoRequest{Call: id}); err != nil {
+		t.Fatal(err)
+	}
+	if got := code(t, ask(id, good)); got != CodeUndoDone {
+		t.Errorf("while another has it: got %s", got)
+	}
+	lock.Unlock()
+	if err := ask(id, good); err != nil || len(done) != 3 {
+		t.Errorf("after one that had begun nothing: %v, done %q", err, done)
+	}
+	if left := append(n.files("*.args"), n.files("*.taken")...); len(left) != 1 { // of the one that was cut off, until its window ends
 		t.Errorf("arguments are left: %v", left)
 	}
 	got := ""
@@ -135,7 +149,7 @@ func TestH7UndoOnce(t *testing.T) {
 		u := r.(*audit.Undo)
 		got += fmt.Sprint(" ", u.State, u.Code)
 	}
-	if want := " undoing undone undoing failedtool_failed undoing failednot_begun undoing undone"; got != want {
+	if want := " undoing undone undoing failedtool_failed undoing failednot_begun undoing undone undoing undone"; got != want {
 		t.Errorf("on record:%s, want%s", got, want)
 	}
 }

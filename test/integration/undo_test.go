@@ -311,14 +311,14 @@ func TestH7UndoByAPI(t *testing.T) {
 }
 
 // H-7, H-28: a supervisor that is killed leaves calls that can be undone; an undo that is killed in the middle leaves one that nobody makes
-// again, since nobody knows whether it happened.
+// again, since nobody knows whether it happened, and one that is killed before it has begun anything leaves one that can be undone.
 func TestH7UndoAfterKills(t *testing.T) {
 	t.Parallel()
 	x, p := family(t, false)
 	b := newBookings(t)
 	x.settings.tool("book", b.tool("10m"))
 	c := p.family(x, nil, using+`
-for place in ("a", "b"): use("book", place=place)
+for place in ("a", "b", "c"): use("book", place=place)
 print("booked", flush=True)
 time.sleep(60)`)
 	c.startUntil(t, "booked")
@@ -326,18 +326,23 @@ time.sleep(60)`)
 	c.Wait()
 	p.must("gc")
 	ids := p.undoables()["book"]
-	if len(ids) != 2 {
+	if len(ids) != 3 {
 		t.Fatalf("on record as undoable: %v", ids)
 	}
 	p.must("undo", ids[0])
-	cmd := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "undo", ids[1])
-	cmd.Env = append(os.Environ(), "AGENTRUN_TESTONLY_FAULT=record/undo=kill@2") // the record of its outcome
-	if out, err := cmd.CombinedOutput(); err == nil {
-		t.Errorf("it was to be killed: %s", out)
+	killed := func(id, at string) {
+		cmd := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "undo", id)
+		cmd.Env = append(os.Environ(), "AGENTRUN_TESTONLY_FAULT=record/undo=kill@"+at)
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Errorf("it was to be killed: %s", out)
+		}
 	}
+	killed(ids[1], "2") // the record of its outcome
 	p.notUndone("undo_done", ids[1])
-	if n := len(b.asked()); n != 2 {
-		t.Errorf("the upstream was asked %d times, want twice", n)
+	killed(ids[2], "1") // that of its begin: nothing was done
+	p.must("undo", ids[2])
+	if n := len(b.asked()); n != 3 {
+		t.Errorf("the upstream was asked %d times, want three times", n)
 	}
 	if list := p.must("undo", "--list").stdout; !strings.Contains(list, "undoing") {
 		t.Errorf("got %s", list)
