@@ -130,12 +130,19 @@ func (n *Node) WantSandbox(name, by string, again bool) (k sandboxes.Sandbox, ex
 	return k, exec, known("start", name, err)
 }
 
-// StopSandbox ends a sandbox's run, if it has one: by SIGTERM, and a kill after the grace time.
+// StopSandbox ends a sandbox's run, if it has one: by SIGTERM, and a kill after the grace time. It does so also if that can't be noted or put on
+// record, as on a disk that the agent has filled: a stop grants nothing. The error is then returned.
 func (n *Node) StopSandbox(ctx context.Context, name, by string, grace time.Duration, find RunFinder) (ran bool, err error) {
+	var unwritten error
 	k, err := n.Sandboxes().Change(name, func(k *sandboxes.Sandbox) error {
 		k.Wanted = false
-		return n.RecordSandbox(hypervisor.SandboxLife{By: by, Change: "stopped", Name: name, Run: k.Run})
+		unwritten = n.RecordSandbox(hypervisor.SandboxLife{By: by, Change: "stopped", Name: name, Run: k.Run})
+		return nil
 	})
+	defer func() { err = errors.Join(err, known("stop", name, unwritten)) }()
+	if err != nil && k.Run != "" {
+		unwritten, err = errors.Join(unwritten, err), nil
+	}
 	if err != nil || !n.Sandboxes().Live(name) {
 		return false, known("stop", name, err)
 	}

@@ -371,7 +371,12 @@ func TestM23KilledStaysDeadAfterACrash(t *testing.T) {
 }
 
 // M-23, THREATS "joining and keeping": an agent fills the disk that what is known of it lies on, and can't outlive its kill by that.
-func TestM23KilledStaysDeadOnAFullDisk(t *testing.T) {
+func TestM23KilledStaysDeadOnAFullDisk(t *testing.T) { endsOnAFullDisk(t, "kill") }
+
+// M-23: nor its stop.
+func TestM23StopOnAFullDisk(t *testing.T) { endsOnAFullDisk(t, "stop") }
+
+func endsOnAFullDisk(t *testing.T, verb string) {
 	n := newDaemon(t)
 	if err := unix.Mount("full", n.state, "tmpfs", 0, "size=16m,mode=0700"); err != nil {
 		t.Fatal(err)
@@ -388,7 +393,7 @@ func TestM23KilledStaysDeadOnAFullDisk(t *testing.T) {
 	p.must("start", "fills")
 	p.must("start", "other")
 	p.in("fills", "cat /dev/zero > ~/big 2>/dev/null; ls ~")
-	p.do("kill", "fills") // it can't be put on record
+	p.do(verb, "fills") // it can't be put on record
 	eventually(t, hang(), "it is dead", func() bool { return len(p.lives("fills")) == 0 })
 	if err := n.Process.Kill(); err != nil {
 		t.Fatal(err)

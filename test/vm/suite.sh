@@ -95,7 +95,7 @@ same+=(TestM19PlansOfOthers)
 # And of a pull what its programs are started with.
 same+=(TestThreatLaterCredentialHelper)
 # And of kept sandboxes that come back what the daemon knows of them.
-same+=(TestM23KilledStaysDeadOnAFullDisk TestM23EndedForWhatItDidStaysDeadAfterACrash)
+same+=(TestM23KilledStaysDeadOnAFullDisk TestM23StopOnAFullDisk TestM23EndedForWhatItDidStaysDeadAfterACrash)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
