@@ -193,7 +193,10 @@ func (s Sources) find(name string) (string, error) {
 }
 
 func (s Sources) fromFile(name, file string, chain []string) (Profile, error) {
-	data, _, err := read.Regular(file, maxFileBytes)
+	data, info, err := read.Regular(file, maxFileBytes)
+	if err == nil {
+		err = read.Trusted(file, info)
+	}
 	if err != nil {
 		return Profile{}, fmt.Errorf("profile %s: %w", name, err)
 	}

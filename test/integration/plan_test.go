@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,6 +151,32 @@ func TestUserProfile(t *testing.T) {
 	}
 	if _, r := try(t, opts{profile: "ring3", env: append(env, "AGENTRUN_CONFIG="+config)}, "id"); r.exit != 0 {
 		t.Errorf("a built-in beside a bad user profile: exit %d\n%s", r.exit, r.stderr)
+	}
+}
+
+// A profile says what an agent may do, so nobody but root or who runs it can have written it: under sudo -E the user's own folder would
+// otherwise have the rings of root's runs.
+func TestProfilesOfOthers(t *testing.T) {
+	needSandbox(t)
+	config := t.TempDir()
+	file := filepath.Join(config, "agentrun", "profiles", "mine.yaml")
+	text := "name: mine\nextends: ring3\ndescription: A test.\nring: 3\n"
+	for name, c := range map[string]struct {
+		uid  int
+		mode os.FileMode
+		want string
+	}{
+		"root's":               {0, 0o644, ""},
+		"another user's":       {ordinary, 0o644, fmt.Sprintf("belongs to user %d", ordinary)},
+		"everybody's to write": {0, 0o666, "mode 0666"},
+	} {
+		if err := os.Chown(write(t, file, text, c.mode), c.uid, c.uid); err != nil {
+			t.Fatal(err)
+		}
+		_, r := try(t, opts{profile: "mine", env: []string{"XDG_CONFIG_HOME=" + config, "HOME=" + config}}, "id")
+		if (r.exit == 0) != (c.want == "") || !strings.Contains(r.stderr, c.want) {
+			t.Errorf("%s: exit %d %s, want %q", name, r.exit, r.stderr, c.want)
+		}
 	}
 }
 

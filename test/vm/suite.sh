@@ -91,7 +91,7 @@ same+=(TestM23SecondFreezeThatFails)
 # And of a supervisor without descriptors what it tries again.
 same+=(TestM3FrozenRunOfASupervisorWithoutDescriptors)
 # And of plans what is words and files.
-same+=(TestM19PlansOfOthers)
+same+=(TestM19PlansOfOthers TestProfilesOfOthers)
 # And of a pull what its programs are started with.
 same+=(TestThreatLaterCredentialHelper)
 # And of kept sandboxes that come back what the daemon knows of them.
