@@ -41,6 +41,11 @@ const placeholdersDir = "placeholders"
 // opencode makes this file where the folder is, and ends if it can't.
 const ignoredByOpencode = ".opencode/.gitignore"
 
+// gitUnlessHead is .git in the record where the workspace had no HEAD. Where it has one when the run is over, the agent has made a repository
+// of the workspace, of which git on the host would run what the configuration names: then .git stays, which leads nowhere, so that git
+// says "not a git repository" until somebody has looked.
+const gitUnlessHead = ".git?"
+
 // placeholder says what a file holds that stands for a path; what else stands for one is an empty folder.
 func placeholder(rel string) string {
 	switch {
@@ -166,6 +171,9 @@ func (h *placeholders) make(root *os.File, rel string, isFile bool, owner *fsjai
 	if !isFile {
 		listed += "/"
 	}
+	if rel == ".git" && errors.Is(unix.Fstatat(dir, "HEAD", &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
+		listed = gitUnlessHead
+	}
 	if _, err := fmt.Fprintln(h.record, strconv.Quote(listed)); err != nil {
 		return err
 	}
@@ -267,6 +275,9 @@ func (h *placeholders) shown() map[string]bool {
 	}
 	_, made := h.list()
 	for _, rel := range made {
+		if rel == gitUnlessHead {
+			rel = ".git"
+		}
 		all[path.Join(workspaceDir, rel)] = true
 	}
 	return all
@@ -280,6 +291,13 @@ func unmake(root *os.File, listed string) {
 		return
 	}
 	defer unix.Close(dir)
+	if listed == gitUnlessHead {
+		var st unix.Stat_t
+		if !errors.Is(unix.Fstatat(dir, "HEAD", &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
+			return
+		}
+		rel, name = ".git", ".git"
+	}
 	if isDir {
 		_ = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 		return

@@ -286,6 +286,35 @@ mv .repo r2 && cp -r r2 .repo && cp p/x .repo/hooks/post-commit; rm -rf p; `+hos
 	}
 }
 
+// A workspace without a repository isn't one after a run: where the agent has made it one, .git stays, and leads nowhere.
+func TestWorkspaceBecomesNoRepository(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "git")
+	ws, mark := workspace(t), filepath.Join(t.TempDir(), "mark")
+	o := opts{profile: "ring2", flags: []string{"--no-gateway", "--workspace", ws}}
+	bare := fmt.Sprintf("M=%s; W=%s; %s", mark, ws, payload) + `mkdir -p objects refs; echo 'ref: refs/heads/x' > HEAD; printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = %s\n\tfsmonitor = %s/p/x\n' "$W" "$W" > config`
+	r := run(t, o, "sh", "-ec", bare)
+	r.want(t, 0, "exited")
+	host(t, ws, mark, "git status")
+	if _, err := os.Lstat(mark); err == nil || !slices.Contains(r.status.RiskyFiles, "HEAD") {
+		t.Errorf("the host has run what the agent left (%v), told %q", err == nil, r.status.RiskyFiles)
+	}
+	if got := readFile(t, filepath.Join(ws, ".git")); got != "gitdir: .git/none\n" {
+		t.Errorf(".git is %q", got)
+	}
+	if err := os.Remove(filepath.Join(ws, ".git")); err != nil { // so it is an attack
+		t.Fatal(err)
+	}
+	if host(t, ws, mark, "git status"); os.Remove(mark) != nil {
+		t.Error("it takes nowhere where .git is gone")
+	}
+	before := names(t, ws) // a repository of the host's, by now
+	run(t, o, "true").want(t, 0, "exited")
+	if got := names(t, ws); !slices.Equal(got, before) {
+		t.Errorf("left %q, before %q", got, before)
+	}
+}
+
 // hostScripts are what the host does, each once.
 func hostScripts() (list []string) {
 	for _, p := range plants {

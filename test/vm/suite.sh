@@ -96,6 +96,7 @@ same+=(TestM19PlansOfOthers TestProfilesOfOthers)
 same+=(TestThreatLaterCredentialHelper)
 # And of kept sandboxes that come back what the daemon knows of them.
 same+=(TestM23KilledStaysDeadOnAFullDisk TestM23StopOnAFullDisk TestM23EndedForWhatItDidStaysDeadAfterACrash)
+same+=(TestElevationMeetsWhatIsOpen TestRiskyFilesAreNotHidden TestPlantedInASeparateRepository TestWorkspaceBecomesNoRepository)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
