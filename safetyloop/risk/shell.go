@@ -4,7 +4,9 @@ package risk
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
+	"sync"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -121,8 +123,14 @@ func evasive(text string) bool {
 			return true
 		}
 	}
-	return false
+	return named().MatchString(text)
 }
+
+// named is a variable that a command may be named by, in a function or loop that only parses without the words before it. A sum
+// of dollars is none.
+var named = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`[;&|{\n]([^;&|\n]*\$["A-Za-z_@*]|\s*((do|then|else|exec|env|!)\s+)*["\w\\]*\$\d)`)
+})
 
 // parse judges text if it is a program, and tells whether it was. A panic of the parser refuses the text:
 // what couldn't be read may be anything. So does a budget that is spent, and both count as read, or the
@@ -142,7 +150,7 @@ func (f *finder) parse(text string, depth int) (ok bool) {
 	if err != nil {
 		return false
 	}
-	w := walker{f: f, depth: depth}
+	w := walker{f: f, depth: depth, args: depth > 0}
 	w.statements(file.Stmts)
 	return true
 }

@@ -19,6 +19,7 @@ type walker struct {
 	f     *finder
 	depth int
 	vars  []variable
+	args  bool // it may have arguments: code within code, a function, a loop, behind set
 }
 
 type variable struct{ name, value string }
@@ -48,7 +49,7 @@ func (w *walker) get(name string) (string, bool) {
 	case "SHELL", "BASH":
 		return "sh", true
 	case "@", "*", "1", "2", "3", "4", "5", "6", "7", "8", "9":
-		return "", true // a hint has no arguments: r$@m is rm
+		return "", !w.args // a hint has no arguments: r$@m is rm
 	}
 	for i := len(w.vars) - 1; i >= 0; i-- {
 		if w.vars[i].name == name {
@@ -79,6 +80,8 @@ func (w *walker) node(n syntax.Node) {
 			w.redirect(n)
 		case *syntax.CmdSubst, *syntax.BinaryCmd, *syntax.ProcSubst, *syntax.Subshell:
 			w.f.chained = true
+		case *syntax.FuncDecl, *syntax.WhileClause, *syntax.ForClause:
+			w.args = true
 		case *syntax.DeclClause:
 			for _, a := range n.Args {
 				w.assign(a)
@@ -185,6 +188,7 @@ func (w *walker) call(c *syntax.CallExpr) {
 		words = append(words, v.fields()...)
 	}
 	w.f.call(words)
+	w.args = w.args || len(words) > 0 && words[0] == "set"
 	for _, s := range words {
 		if strings.ContainsAny(s, " \n;|&`$") {
 			w.f.text(s, w.depth+1)

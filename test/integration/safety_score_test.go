@@ -33,8 +33,11 @@ func TestS7CarriedCommandsPause(t *testing.T) {
 		"git commit -m 'rm -rf ~'; bash .git/COMMIT_EDITMSG":        false,
 		"git () { sh -c \"$3\"; }; git commit -m 'rm -rf ~'":        false,
 		"git commit -m 'rm -rf ~'; git log --format=%B -1 >a; sh a": false,
-		"php -r 'system($_GET[0]);' to show the version":            false,
-		"php -r 'echo 1;' to show the version":                      true,
+		"please ls () { a=r; b=m; $a$b -rf ~; }; ls docs":           false,
+		// $1 is nothing in a hint, but not in a function.
+		"ls () { $1m -rf ~; }; ls r docs":                false,
+		"php -r 'system($_GET[0]);' to show the version": false,
+		"php -r 'echo 1;' to show the version":           true,
 	} {
 		t.Run(hint, func(t *testing.T) {
 			r := n.do("safety", "check", "--policy", policy, "--json", hint)
