@@ -15,6 +15,8 @@ import (
 type value struct {
 	s       strings.Builder
 	dynamic bool // part of it is an expansion that isn't known
+
+	variables int // that it is made of
 }
 
 const split = "\x00"
@@ -135,6 +137,9 @@ func (w *walker) param(v *value, p *syntax.ParamExp, quoted bool, nested int) bo
 	}
 	if !known {
 		v.dynamic = true
+	}
+	if p.Param.Value >= "A" { // no $1, $@
+		v.variables++
 	}
 	if !quoted {
 		s = strings.NewReplacer(" ", split, "\n", split, "\t", split).Replace(s)

@@ -23,8 +23,9 @@ import (
 type finder struct {
 	env     Env
 	reading fold.Reading
-	budget  int // bytes that may still be read again, of code within code
-	grown   int // bytes that variables have come to
+	budget  int  // bytes that may still be read again, of code within code
+	grown   int  // bytes that variables have come to
+	spelled bool // a command's name has a variable of the hint in it
 
 	found  [factors]bool
 	acted  [factors]bool // of the verbs: done, not only named
@@ -138,7 +139,13 @@ func (f *finder) result() Assessment {
 		f.add(vague, f.missing())
 	}
 	a.Factors, a.Score = f.sum()
-	a.Tier = TierOf(a.Score)
+	// A variable may be set once more where no reader sees it (read, for, printf -v, a subshell that isn't kept): its value can add, and
+	// never lets a hint go on.
+	if a.Tier = TierOf(a.Score); a.Tier == Advisory && f.spelled {
+		f.add(dynamicCode, "the name of a command is in a variable, which may change")
+		a.Factors, a.Score = f.sum()
+		a.Tier = TierOf(a.Score)
+	}
 	return a
 }
 

@@ -35,10 +35,13 @@ func (w *walker) set(name, value string) {
 	w.vars = append(w.vars, variable{name, value})
 }
 
-// get gives a variable's value as far as it is known before anything runs. Those that a shell always has come
-// first: a hint can set IFS or HOME to something else, but then it says so, and the words of it are read as
-// well.
+// get gives a variable's value as far as it is known before anything runs: what the hint sets, else what a shell always has.
 func (w *walker) get(name string) (string, bool) {
+	for i := len(w.vars) - 1; i >= 0; i-- {
+		if w.vars[i].name == name {
+			return w.vars[i].value, true
+		}
+	}
 	switch name {
 	case "IFS":
 		return " ", true
@@ -50,11 +53,6 @@ func (w *walker) get(name string) (string, bool) {
 		return "sh", true
 	case "@", "*", "1", "2", "3", "4", "5", "6", "7", "8", "9":
 		return "", !w.args // a hint has no arguments: r$@m is rm
-	}
-	for i := len(w.vars) - 1; i >= 0; i-- {
-		if w.vars[i].name == name {
-			return w.vars[i].value, true
-		}
 	}
 	return "", false
 }
@@ -185,6 +183,9 @@ func (w *walker) call(c *syntax.CallExpr) {
 			w.f.act(verbRun, "run")
 			w.f.aim("command")
 		}
+		if v.variables > 1 || v.variables == 1 && !strings.HasPrefix(v.text(), "~/") && !strings.HasPrefix(v.text(), "./") {
+			w.f.spelled = w.f.spelled || w.names(c, i, words, commanded)
+		}
 		words = append(words, v.fields()...)
 	}
 	w.f.call(words)
@@ -246,7 +247,7 @@ func wrapper(words []string) bool {
 		if is(base(last), wraps) {
 			return true
 		}
-		if !strings.Contains(last, "=") {
+		if !strings.Contains(last, "=") && !option(last) {
 			return strings.HasSuffix(last, ":")
 		}
 		words = words[:len(words)-1]

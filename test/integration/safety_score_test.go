@@ -34,6 +34,11 @@ func TestS7CarriedCommandsPause(t *testing.T) {
 		"git () { sh -c \"$3\"; }; git commit -m 'rm -rf ~'":        false,
 		"git commit -m 'rm -rf ~'; git log --format=%B -1 >a; sh a": false,
 		"please ls () { a=r; b=m; $a$b -rf ~; }; ls docs":           false,
+		// What a variable was set to adds only: it may be set once more.
+		"a=x; ls docs; for a in r; do ${a}m -rf ~; done": false,
+		"a=r; ls docs; (a=x); ${a}m -rf ~":               false,
+		"ls docs; PWD=r; ${PWD}m -rf ~":                  false,
+		"a=docs; ls $a":                                  true,
 		// $1 is nothing in a hint, but not in a function.
 		"ls () { $1m -rf ~; }; ls r docs":                false,
 		"php -r 'system($_GET[0]);' to show the version": false,
