@@ -16,7 +16,8 @@ type value struct {
 	s       strings.Builder
 	dynamic bool // part of it is an expansion that isn't known
 
-	variables int // that it is made of
+	variables int // that it is made of, and patterns of files that no prose has
+	pattern   bool
 }
 
 const split = "\x00"
@@ -100,6 +101,12 @@ func (w *walker) literal(v *value, s string, quoted bool) bool {
 		case !quoted && (c == '?' || c == '[') && strings.Contains(s, "/"):
 			known, v.dynamic = false, true
 			v.s.WriteByte(c)
+		case !quoted && (c == '?' || c == '[' || c == '*'):
+			v.pattern = true
+			if c != '*' && i+1 < len(s) {
+				v.variables++
+			}
+			v.s.WriteByte(c)
 		case !quoted && (c == '{' || c == '}' || c == ',') && strings.Contains(s, "{") && strings.Contains(s, ","):
 			v.s.WriteString(split)
 		default:
@@ -177,15 +184,16 @@ func (w *walker) subst(v *value, c *syntax.CmdSubst, quoted bool, nested int) bo
 		args = args[1:]
 	}
 	s := unescape(strings.Join(args, " "))
-	if strings.HasPrefix(s, "%s") {
+	if strings.HasPrefix(s, "%s ") {
 		s = strings.TrimLeft(strings.TrimPrefix(s, "%s"), " ")
 	}
-	v.dynamic = false
+	v.dynamic = strings.Contains(s, "%") || strings.Contains(strings.Join(args, " "), `\c`) // formats aren't followed
+	v.variables++
 	if !quoted {
 		s = strings.ReplaceAll(s, " ", split)
 	}
 	v.s.WriteString(s)
-	return true
+	return !v.dynamic
 }
 
 // unescape reads the escapes of $'…', echo -e and printf.

@@ -183,6 +183,11 @@ func (w *walker) call(c *syntax.CallExpr) {
 			w.f.act(verbRun, "run")
 			w.f.aim("command")
 		}
+		if v.pattern && i+1 < len(c.Args) {
+			if next, _ := w.word(c.Args[i+1], maxDepth); option(next.text()) || pathLike(next.text()) {
+				v.variables++
+			}
+		}
 		if v.variables > 1 || v.variables == 1 && !strings.HasPrefix(v.text(), "~/") && !strings.HasPrefix(v.text(), "./") {
 			w.f.spelled = w.f.spelled || w.names(c, i, words, commanded)
 		}

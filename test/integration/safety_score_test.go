@@ -38,6 +38,8 @@ func TestS7CarriedCommandsPause(t *testing.T) {
 		"a=x; ls docs; for a in r; do ${a}m -rf ~; done": false,
 		"a=r; ls docs; (a=x); ${a}m -rf ~":               false,
 		"ls docs; PWD=r; ${PWD}m -rf ~":                  false,
+		"ls docs; $(printf '%sm' r) -rf ~":               false,
+		"ls docs; ?m -rf ~":                              false,
 		"a=docs; ls $a":                                  true,
 		// $1 is nothing in a hint, but not in a function.
 		"ls () { $1m -rf ~; }; ls r docs":                false,
