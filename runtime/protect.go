@@ -11,8 +11,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -99,12 +101,8 @@ func (g *guarding) closed(rel string) bool {
 
 // hooked guards the settings of what runs as a hook of git's, where there is a hook: it runs what they name at the next commit.
 func (g *guarding) hooked(table []profiles.GuardEntry) error {
-	if !g.closed(".git/hooks") {
+	if !g.hook {
 		return nil
-	}
-	hooks, err := g.names(".git/hooks", maxGuardNames)
-	if err != nil || !slices.ContainsFunc(hooks, func(e fs.DirEntry) bool { return !strings.HasSuffix(e.Name(), ".sample") }) {
-		return nil //nolint:nilerr // what can't be read is no folder of git's
 	}
 	for _, e := range table {
 		if !slices.Contains(hookSettings, e.Path) || e.Mode != profiles.GuardTell {
@@ -142,6 +140,9 @@ const gitModules = ".git/modules"
 // worktrees of a bare repository beside it (gitrepository-layout(5)): the one that it names, and the one that this shares.
 func (g *guarding) repositories() (dirs []string) {
 	dirs = []string{".git"}
+	if !g.closed(".git") {
+		return dirs // a folder, or missing
+	}
 	for name, word := ".git", "gitdir: "; len(dirs) < 3; name, word = dirs[len(dirs)-1]+"/commondir", "" {
 		to, ok := strings.CutPrefix(strings.TrimRight(g.text(name), "\r\n"), word)
 		rel, within := g.written(to, path.Dir(name))
@@ -172,7 +173,11 @@ func (g *guarding) text(name string) string {
 func (g *guarding) submodules(table []profiles.GuardEntry) error {
 	folders, bytes := []string{""}, 0
 	for n := 0; n < len(folders); n++ {
-		text := g.text(path.Join(folders[n], ".gitmodules"))
+		name := path.Join(folders[n], ".gitmodules")
+		if g.absent[name] {
+			continue
+		}
+		text := g.text(name)
 		if bytes += len(text); n > maxGuardFolders || bytes > maxGitConfig { // below the first, agents write them
 			return fmt.Errorf("there are more than %d, or they are named in more than %d bytes: use --workspace-mode overlay", maxGuardFolders, maxGitConfig)
 		}
@@ -342,6 +347,7 @@ type guarding struct {
 	root   *os.Root
 	at     map[string]fsjail.Entry
 	absent map[string]bool
+	hook   bool                  // git has one
 	asked  []profiles.GuardEntry // all that was to be guarded
 	links  int
 }
@@ -562,6 +568,7 @@ func (g *guarding) within(dir string, depth int) error {
 	}
 	for _, n := range names {
 		at := path.Join(dir, n.Name())
+		g.hook = g.hook || dir == ".git/hooks" && path.Ext(at) != ".sample"
 		if n.IsDir() {
 			err = g.within(at, depth+1)
 		} else if n.Type() == fs.ModeSymlink {
@@ -706,7 +713,15 @@ var settings = []string{
 // scripts are what an interpreter runs that isn't executable.
 var scripts = []string{".js", ".cjs", ".mjs", ".ts", ".py", ".sh", ".bash", ".rb", ".pl"}
 
-// settings guards the programs that settings name: files that can be executed, and scripts; of direnv's any file. Others, such as
+// edited are the files that Claude Code may read and change without a question, and doesn't run.
+var edited = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\b(Read|Edit|Write|MultiEdit|NotebookEdit)\([^)]*\)`)
+})
+
+// sources are what direnv takes any file by.
+var sources = []string{".", "source", "source_env", "source_env_if_exists", "dotenv", "dotenv_if_exists", "eval"}
+
+// settings guards the programs that settings name: files that can be executed, and scripts; of direnv's what it sources. Others, such as
 // the lock file, are the agent's to write.
 func (g *guarding) settings(name string) error {
 	f, err := g.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -729,9 +744,11 @@ func (g *guarding) settings(name string) error {
 		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
 			continue
 		}
-		for _, word := range (gitValue{value: line}).words() {
+		first, _, _ := strings.Cut(line, " ")
+		for _, word := range (gitValue{value: edited().ReplaceAllString(line, "")}).words() {
 			rel, info := g.program(word)
-			if rel == "" || info.Mode()&(fs.ModeSymlink|0o111) == 0 && !slices.Contains(scripts, path.Ext(rel)) && name != ".envrc" {
+			sourced := name == ".envrc" && slices.Contains(sources, first)
+			if rel == "" || info.Mode()&(fs.ModeSymlink|0o111) == 0 && !slices.Contains(scripts, path.Ext(rel)) && !sourced {
 				continue
 			}
 			if err := g.add(rel, name+" names it"); err != nil {

@@ -158,10 +158,10 @@ func TestGuardsOfWhatSettingsName(t *testing.T) {
 		{".yarnrc.yml", "# see a.js\nyarnPath: .yarn/releases/yarn-4.1.0.cjs\nlockfileFilename: yarn.lock\nplugins:\n  - path: \".yarn/plugins/x.cjs\"\n    spec: p\n",
 			[]string{"a.js", "yarn.lock", ".yarn/releases/yarn-4.1.0.cjs", ".yarn/plugins/x.cjs"}, []string{".yarn/plugins/x.cjs", ".yarn/releases/yarn-4.1.0.cjs"}},
 		{".yarnrc", "yarn-path \".yarn/releases/yarn-1.22.22.js\"\n", []string{".yarn/releases/yarn-1.22.22.js"}, []string{".yarn/releases/yarn-1.22.22.js"}},
-		{".envrc", "use node\nsource_env env/local\n. ./vars.sh\ndotenv .env\nPATH_add bin\n", []string{"env/local", "vars.sh", ".env", "bin/x", "local"}, []string{".env", "env/local", "vars.sh"}},
+		{".envrc", "use node\nsource_env env/local\n. ./vars.sh\ndotenv .env\nPATH_add bin\nwatch_file package.json\n", []string{"env/local", "vars.sh", ".env", "bin/x", "local", "package.json"}, []string{".env", "env/local", "vars.sh"}},
 		{".mcp.json", `{"mcpServers":{"a":{"command":"./serve/ax","args":["--config","serve/c.json"]},"b":{"command":"python3","args":["serve/b.py"]}}}`, []string{"serve/ax", "serve/b.py", "serve/c.json"}, []string{"serve/ax", "serve/b.py"}},
-		{".claude/settings.json", `{"hooks":{"PostToolUse":[{"hooks":[{"command":"$CLAUDE_PROJECT_DIR/tools/fmt.sh"},{"command":"\"$CLAUDE_PROJECT_DIR\"/tools/lint.py --fix"}]}]},"permissions":{"allow":["Bash(make:*)","Edit(src/a.c)"]}}`,
-			[]string{"tools/fmt.sh", "tools/lint.py", "src/a.c", "make"}, []string{"tools/fmt.sh", "tools/lint.py"}},
+		{".claude/settings.json", `{"hooks":{"PostToolUse":[{"hooks":[{"command":"$CLAUDE_PROJECT_DIR/tools/fmt.sh"},{"command":"\"$CLAUDE_PROJECT_DIR\"/tools/lint.py --fix"}]}]},"permissions":{"allow":["Bash(make:*)","Edit(src/a.py)","Bash(python3 tools/gen.py)"]}}`,
+			[]string{"tools/fmt.sh", "tools/lint.py", "src/a.py", "tools/gen.py", "make"}, []string{"tools/fmt.sh", "tools/gen.py", "tools/lint.py"}},
 		{".npmrc", "script-shell=./bin/shx\nnode-options=--require ./first.js\ncafile=ca.pem\n; late.js\n", []string{"bin/shx", "first.js", "ca.pem", "late.js"}, []string{"bin/shx", "first.js"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

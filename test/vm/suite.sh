@@ -81,7 +81,7 @@ same+=(TestJoinLeavesTheSupervisorNoChild)
 # And of the host's audit log, which no kernel here but the host's has Landlock write to.
 same+=(TestLandlockDomainsOfTheAgentAreNotLogged)
 # And of an elevation what the supervisor sees that a run has open, of repositories that a file names, and of what is told.
-same+=(TestElevationMeetsWhatIsOpen TestRiskyFilesAreNotHidden TestPlantedInASeparateRepository)
+same+=(TestElevationMeetsWhatIsOpen TestRiskyFilesAreNotHidden TestPlantedInASeparateRepository TestWorkspaceBecomesNoRepository)
 # And of what a shell asks the command line.
 same+=(TestCompletionStartsNothing)
 # And of a commit's layout what is names and folders.
@@ -96,7 +96,6 @@ same+=(TestM19PlansOfOthers TestProfilesOfOthers)
 same+=(TestThreatLaterCredentialHelper)
 # And of kept sandboxes that come back what the daemon knows of them.
 same+=(TestM23KilledStaysDeadOnAFullDisk TestM23StopOnAFullDisk TestM23EndedForWhatItDidStaysDeadAfterACrash)
-same+=(TestElevationMeetsWhatIsOpen TestRiskyFilesAreNotHidden TestPlantedInASeparateRepository TestWorkspaceBecomesNoRepository)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
