@@ -200,7 +200,7 @@ func TestM12EchoedGuessesAreToldAlike(t *testing.T) {
 	var steps []step
 	guesses := map[string]string{"right": x.secret[:half], "wrong": x.secret[:half-1] + "!", "whole": x.secret}
 	for name, guess := range guesses {
-		steps = append(steps, step{name, []string{"/usr/bin/curl", "-sSN", "--max-time", "3", "https://api.test/v1/x?guess=" + guess}})
+		steps = append(steps, step{name, []string{"/usr/bin/curl", "-sSN", "--max-time", "6", "https://api.test/v1/x?guess=" + guess}})
 	}
 	got, r := x.programs(o, steps...)
 	r.want(t, 0, "exited")
