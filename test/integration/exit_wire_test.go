@@ -176,6 +176,10 @@ func TestM20ScrapersLeaveTheWayOut(t *testing.T) {
 	l.Close()
 	c := x.prepare(x.opts("ring3", "--metrics-addr", at), "python3", "-c", "import time; print('ready', flush=True); time.sleep(600)")
 	c.startUntil(t, "ready")
+	eventually(t, 30*time.Second, "the gateway listens, which the agent doesn't wait for", func() bool {
+		conn, err := net.Dial("tcp", at)
+		return err == nil && conn.Close() == nil
+	})
 	open := func() int {
 		all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", gatewayOf(t).pid))
 		if err != nil {
