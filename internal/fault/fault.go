@@ -109,7 +109,11 @@ func actionOf(text string) func() error {
 			select {}
 		}
 	case "hang":
-		return func() error { select {} }
+		return func() error {
+			for {
+				time.Sleep(time.Hour) // and not for good: without cgo Go ends a program in which nothing can happen any more
+			}
+		}
 	case "delay":
 		if d, err := time.ParseDuration(arg); err == nil {
 			return func() error { time.Sleep(d); return nil }
