@@ -142,7 +142,7 @@ func lookup(table []symbol, name string) (uint64, bool) {
 }
 
 // KnownSyscall reports whether Linux on amd64 has a call of that name. The table follows golang.org/x/sys/unix up to
-// Linux 6.18 and is newer than libseccomp's: names that libseccomp 2.5.4 lacks should be marked if_known.
+// Linux 6.18.
 func KnownSyscall(name string) bool {
 	_, ok := slices.BinarySearch(syscallNames[:], name)
 	return ok

@@ -11,7 +11,7 @@ import (
 )
 
 // filters are those of the profiles that runs had lately. Turning 300 rules into a filter takes a tenth of a
-// millisecond, in which libseccomp is asked for each name. One is found by the digest of its whole profile.
+// millisecond. One is found by the digest of its whole profile.
 var filters filterMemo
 
 const maxFilters = 8
