@@ -69,7 +69,14 @@ func OfBundle(s *specs.LinuxSeccomp) (Program, error) {
 		slices.SortStableFunc(chain, func(x, y step) int { return cmp.Compare(strictness(x), strictness(y)) })
 	}
 	prog := Program{code: b.assemble()}
-	return prog, b.verify(prog)
+	if prog.Len() > maxInsns {
+		b.bad("syscalls", "they take %d instructions, the kernel takes %d", prog.Len(), maxInsns)
+		return Program{}, errors.Join(b.problems...)
+	}
+	if err := b.verify(prog); err != nil {
+		return Program{}, err
+	}
+	return prog, nil
 }
 
 // strictness orders rules as the kernel does answers of several filters (include/uapi/linux/seccomp.h); one without conditions is alone.

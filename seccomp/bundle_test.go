@@ -63,6 +63,17 @@ func TestWithin(t *testing.T) {
 	}
 }
 
+// A bundle of a few hundred kilobytes can name more rules than the kernel takes, and its check looks at all of them for each.
+func TestBundleTooLong(t *testing.T) {
+	s := &specs.LinuxSeccomp{DefaultAction: specs.ActErrno}
+	for n := range uint64(20000) {
+		s.Syscalls = append(s.Syscalls, specs.LinuxSyscall{Names: []string{"ioctl"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Index: 1, Value: n, Op: specs.OpEqualTo}}})
+	}
+	if _, err := OfBundle(s); err == nil || !strings.Contains(err.Error(), "linux.seccomp.syscalls: ") || !strings.Contains(err.Error(), "the kernel takes 4096") {
+		t.Errorf("%v", err)
+	}
+}
+
 // Whatever a bundle's filter says: it is refused, or nothing that its ring doesn't allow is allowed by it.
 func FuzzBundle(f *testing.F) {
 	f.Add([]byte(`{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "op": "SCMP_CMP_LE", "value": 8}]}]}`), uint64(8))

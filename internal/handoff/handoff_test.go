@@ -316,7 +316,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// encode is what client.c does; tests hold the two together.
+// encode is what early.c does; tests hold the two together.
 func (r Request) encode() []byte {
 	b := order.AppendUint32(nil, uint32(len(r.Args)))
 	b = order.AppendUint32(b, uint32(len(r.Env)))

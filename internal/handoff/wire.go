@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// As in client.c. Both ends are the same program on the same machine: numbers are in its own order.
+// As in early.c (package early). Both ends are the same program on the same machine: numbers are in its own order.
 const (
 	magic   = 0x31787261 // "arx1"
 	maxBody = 2 << 20    // execve(2) takes 2 MiB too, by default

@@ -783,11 +783,10 @@ func TestThreatTakeoverUnsignedImages(t *testing.T) {
 	}
 }
 
-// Credentials are the caller's, used at the registry, and no run sees them.
-func TestM2ImageCredentials(t *testing.T) {
-	p := newPlace(t)
+// aClosedRegistry has probe:1, for the user me with the password s3cret.
+func aClosedRegistry(t *testing.T) (host string) {
 	var closed atomic.Bool
-	host := aRegistry(t, func(w http.ResponseWriter, r *http.Request) bool {
+	host = aRegistry(t, func(w http.ResponseWriter, r *http.Request) bool {
 		if user, password, ok := r.BasicAuth(); !closed.Load() || ok && user == "me" && password == "s3cret" {
 			return false
 		}
@@ -797,6 +796,13 @@ func TestM2ImageCredentials(t *testing.T) {
 	})
 	push(t, host+"/probe:1", probePicture(t, "x"))
 	closed.Store(true)
+	return host
+}
+
+// Credentials are the caller's, used at the registry, and no run sees them.
+func TestM2ImageCredentials(t *testing.T) {
+	p := newPlace(t)
+	host := aClosedRegistry(t)
 	if r := p.do("image", "pull", host+"/probe:1"); r.exit != 125 || !strings.Contains(r.stderr, "hint: docker login") {
 		t.Errorf("without: exit %d %s", r.exit, r.stderr)
 	}
@@ -829,17 +835,7 @@ func TestM2ImageCredentials(t *testing.T) {
 // scripts does.
 func TestThreatLaterCredentialHelper(t *testing.T) {
 	p := newPlace(t)
-	var closed atomic.Bool
-	host := aRegistry(t, func(w http.ResponseWriter, r *http.Request) bool {
-		if user, password, ok := r.BasicAuth(); !closed.Load() || ok && user == "me" && password == "s3cret" {
-			return false
-		}
-		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
-		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED"}]}`, http.StatusUnauthorized)
-		return true
-	})
-	push(t, host+"/probe:1", probePicture(t, "x"))
-	closed.Store(true)
+	host := aClosedRegistry(t)
 	dir, ws := t.TempDir(), t.TempDir()
 	ran := filepath.Join(dir, "ran")
 	write(t, filepath.Join(dir, "docker-credential-shim"), `#!/bin/sh
