@@ -272,63 +272,98 @@ step_vagrant() {
 		AGENTRUN_VM_RUN="${AGENTRUN_VM_RUN:-}" AGENTRUN_VM_WHOLE=1 AGENTRUN_TEST_SEQUENCE="${AGENTRUN_VM_SEQUENCE:-12}" AGENTRUN_TEST_CROWD="${AGENTRUN_VM_CROWD:-12}"
 }
 
-# The host's suite leaves more than half of two processors idle, and the VM some of them. What has clocks of its own (calm unit tests) or
-# runs by count (fuzzing) takes what the suite leaves, as SCHED_IDLE; the other unit tests, which a sandbox of the suite's might meet, run
-# beside the VM. Where all are asked for, the steps themselves only tell what came of them.
-beside_host() {
-	rm -f "$out/calm.done" "$out/fuzz.failed"
-	(
-		chrt --idle --pid 0 "$BASHPID"
-		unit calm -E "$calm" >"$out/calm.log" 2>&1
-		: >"$out/calm.done"
-		# shellcheck disable=SC2030 # told by the file below
-		failed=()
-		fuzz_all >"$out/fuzz-all.log" 2>&1
-		printf '%s\n' "${failed[@]+"${failed[@]}"}" >"$out/fuzz.failed"
-	) </dev/null 8>&- &
-	calmly=$!
+# The host's suite leaves two thirds of two processors idle. What has clocks of its own (calm unit tests) or runs by count (fuzzing) takes
+# what is left, as SCHED_IDLE; the emulated machine, whose tests wait eight times as long, comes a little after the suite. The other unit
+# tests, which a sandbox of the suite's might meet, and the bare machines follow when it is over.
+whole() {
+	beside outside renice -n 0 -p
+	say lint
+	step_lint
+	told outside
+	say compat
+	step_compat
+	beside calm chrt --idle --pid 0
+	beside vm renice -n 5 -p
+	say host
+	step_host
+	beside unit renice -n 10 -p
+	say vm
+	told vm
+	say unit
+	told calm
+	told unit
+	say bench
+	step_bench
 }
 
-beside_vm() {
-	rm -f "$out/unit.done" "$out/bare.late"
+beside_calm() {
+	tables+=("host=$out/calm.json")
+	unit calm -E "$calm"
+	step_fuzz
+}
+
+# The guest has no go command: what TestOutsideTools builds goes with its payload. How that test ends is told by the suites.
+beside_outside() { "$GO" test -count 1 -run '^TestOutsideTools$' "$integration" >/dev/null; }
+
+beside_vm() { step_vm; }
+
+beside_unit() {
+	tables+=("host=$out/unit.json")
+	unit unit -vE "$calm"
+	step_bare
+}
+
+# beside NAME PRIORITY…: begins beside_NAME, at a priority that a command sets for a process. It ends with this script.
+beside() {
+	local name=$1
+	shift
+	rm -f "$out/$name.account"
+	set -m # a process group of its own
 	(
-		renice -n 10 "$BASHPID" >/dev/null
-		unit unit -vE "$calm" >"$out/unit.log" 2>&1
-		: >"$out/unit.done"
-		# shellcheck disable=SC2030 # told by the file below
-		late=()
-		bare_each >"$out/bare.log" 2>&1
-		printf '%s\n' "${late[@]+"${late[@]}"}" >"$out/bare.late"
+		set +m # and all that it starts, too
+		"$@" "$BASHPID" >/dev/null
+		# shellcheck disable=SC2030 # told by the account
+		failed=() late=() tables=()
+		"beside_$name" >"$out/$name.log" 2>&1
+		{
+			printf 'failed %s\n' "${failed[@]+"${failed[@]}"}"
+			printf 'late %s\n' "${late[@]+"${late[@]}"}"
+			printf 'tables %s\n' "${tables[@]+"${tables[@]}"}"
+		} >"$out/$name.account"
 	) </dev/null 8>&- &
-	besides=$!
+	set +m
+	besides[$name]=$!
+}
+
+# told NAME: waits for it, and takes over its log and its account.
+told() {
+	local to line
+	wait "${besides[$1]}"
+	unset "besides[$1]"
+	cat "$out/$1.log"
+	# shellcheck disable=SC2031 # this shell's own
+	while read -r to line; do
+		case $to:$line in
+		*:) ;;
+		failed:*) failed+=("$line") ;;
+		late:*) late+=("$line") ;;
+		tables:*) tables+=("$line") ;;
+		esac
+	done < <(cat "$out/$1.account" 2>/dev/null || echo "failed what runs beside as $1, which left no account")
+}
+
+# shellcheck disable=SC2317 # by a trap
+end_besides() {
+	local group
+	for group in "${besides[@]+"${besides[@]}"}"; do kill -- "-$group" 2>/dev/null; done
 }
 
 step_unit() {
 	tables+=("host=$out/unit.json")
-	[[ -n ${besides:-} ]] || { unit unit -e .; return; }
-	tables+=("host=$out/calm.json")
-	told calm "$calmly"
-	told unit "$besides"
-}
-
-# told NAME PROCESS: the account of unit tests that run beside, when they are over.
-told() {
-	while [[ ! -e $out/$1.done ]] && kill -0 "$2" 2>/dev/null; do sleep 0.5; done
-	cat "$out/$1.log"
-	# shellcheck disable=SC2031 # this shell's own
-	[[ -e $out/$1.done ]] || failed+=("$1 tests, which left no account")
+	unit unit -e .
 }
 
 step_fuzz() {
-	[[ -n ${calmly:-} ]] || { fuzz_all; return; }
-	wait "$calmly"
-	cat "$out/fuzz-all.log"
-	local line
-	# shellcheck disable=SC2031 # these are this shell's own
-	while read -r line; do [[ -z $line ]] || failed+=("$line"); done < <(cat "$out/fuzz.failed" 2>/dev/null || echo "fuzzing, which left no account")
-}
-
-fuzz_all() {
 	local dir name binary=$out/fuzz.test instrument=(-gcflags='agentrun/...=-d=libfuzzer')
 	# Whose time is named gets guided by Go's library and all else, too, which is compiled once more for that.
 	[[ -z ${FUZZTIME:-} ]] || instrument=(-fuzz .)
@@ -350,19 +385,10 @@ step_bench() {
 }
 
 # From a fresh clone, on a Debian that has only git and make; then the packages there.
-bare_each() {
+step_bare() {
 	check_late "make run on a bare machine" test/bare/run.sh
 	check_late "make packages" make -s packages
 	check_late "packages on a bare machine" test/bare/packages.sh
-}
-
-step_bare() {
-	[[ -n ${besides:-} ]] || { bare_each; return; }
-	wait "$besides"
-	cat "$out/bare.log"
-	local line
-	# shellcheck disable=SC2031 # these are this shell's own
-	while read -r line; do [[ -z $line ]] || late+=("$line"); done < <(cat "$out/bare.late" 2>/dev/null || printf '%q ' "bare machines, which left no account" false)
 }
 
 # One function, so that bash has read all of this file before it runs any: an edit while
@@ -373,20 +399,13 @@ main() {
 	exec 8>"$out/lock"
 	flock -n 8 || { echo "test/run.sh: another run uses $out" >&2; exit 2; }
 	"$GO" build -o "$tool" ./tools/testtable || exit 1
-	local steps=("$@") s f
-	if [[ $# == 0 || $1 == all ]]; then steps=(lint compat host vm unit bench fuzz bare); fi
+	local steps=("$@") whole='' s f
+	if [[ $# == 0 || $1 == all ]]; then whole=1 steps=(vm); fi
 	# The VM's image, mostly waiting for packages, is made while the first steps run; the step itself tells what went wrong. What it
 	# mounts meanwhile must not look like something that a sandbox left.
 	if [[ " ${steps[*]} " == *" vm "* ]]; then unshare --mount test/vm/build.sh >/dev/null 2>&1 </dev/null 8>&- & fi
-	for s in "${steps[@]}"; do
-		declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
-		say "$s"
-		if [[ " ${steps[*]} " == *" host vm unit"*" fuzz "* ]]; then
-			case $s in host) beside_host ;; vm) beside_vm ;; esac
-		fi
-		"step_$s"
-	done
-	if [[ " ${steps[*]} " == *" lint "*" unit "* ]]; then
+	if [[ -n $whole ]]; then
+		whole
 		again "$out/compat.json" -count 1 -timeout 30m
 		again "$out/host.json" -race -count 1 -timeout 40m
 		again "$out/unit.json" -race -count 1 -timeout 30m
@@ -394,10 +413,15 @@ main() {
 		again_vm
 		again_late try
 	else
+		for s in "${steps[@]}"; do
+			declare -F "step_$s" >/dev/null || { echo "test/run.sh: no step $s" >&2; exit 2; }
+			say "$s"
+			"step_$s"
+		done
 		again_late
 	fi
 	say "results"
-	if [[ -s $out/unit.json && " ${steps[*]} " == *" vm unit "* ]]; then attack_page "${tables[@]}"; fi
+	if [[ -n $whole && -s $out/unit.json ]]; then attack_page "${tables[@]}"; fi
 	if ((${#tables[@]} == 0)); then
 		printf 'step failed: %s\n' "${failed[@]+"${failed[@]}"}" | grep -v ': $'
 		((${#failed[@]} == 0))
@@ -410,5 +434,7 @@ main() {
 
 tool=$out/testtable
 tables=()
+declare -A besides=()
+trap end_besides EXIT
 main "$@"
 exit
