@@ -289,11 +289,11 @@ whole() {
 	beside unit renice -n 10 -p
 	say vm
 	told vm
+	say bench
+	step_bench
 	say unit
 	told calm
 	told unit
-	say bench
-	step_bench
 }
 
 beside_calm() {

@@ -86,13 +86,11 @@ func TestH24AChildsBreachIsItsParents(t *testing.T) {
 			p.must("agent", "score", "a", "0.8")
 			c := p.family(x, []string{"--agent", "a"}, mounting)
 			c.startUntil(t, "called")
-			if got := p.must("agent", "show", "a", "--json").stdout; !strings.Contains(got, "ring_breach") {
-				t.Errorf("a breach by its tools, and the agent is free:\n%s", got)
-			}
+			eventually(t, 20*time.Second, "the agent is quarantined for a breach by its tools", func() bool {
+				return strings.Contains(p.must("agent", "show", "a", "--json").stdout, "ring_breach")
+			})
+			eventually(t, 20*time.Second, "its run is in ring 3", func() bool { return p.list()[0].Ring == 3 })
 			parent := p.list()[0]
-			if parent.Ring != 3 {
-				t.Errorf("its run is in ring %d, want 3", parent.Ring)
-			}
 			p.must("kill", parent.ID)
 			c.finish(t)
 			told := map[string]int{}

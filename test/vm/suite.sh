@@ -36,8 +36,8 @@ same+=(TestH26RecordWithoutItsCheckpoint TestH20EditedJournal TestH20StepRewrite
 same+=(TestH20SagaEscalates TestH20SagaResumes TestH25ChainSurvivesTheSupervisor TestH26CutLogIsFound TestProfiles TestStdin TestImplicitWorkspace TestDetach
 	TestM7UnixSocket TestOtherPortsAreNobodys TestCanonicalIsEvalSymlinks TestTerminalByDaemon TestExamples TestTutorial TestM1RootlessConfiguration
 	TestThreatSecondLooksGatewayFileReplaced TestGatewayCheckIsKept)
-# And of tools' runs what a tool's five seconds leave no time for here; TestWithin and their breaches are tried.
-same+=(TestM3ChildrenLiveInTheirParent TestM23FreezeReachesChildren TestH15ChildFollowsItsParentsRing)
+# And of tools' runs what a tool's five seconds, or a window of some seconds, leave no time for here; TestWithin and the breaches of a run by itself are tried.
+same+=(TestH24AChildsBreachIsItsParents TestM3ChildrenLiveInTheirParent TestM23FreezeReachesChildren TestH15ChildFollowsItsParentsRing)
 # And of keys, policies, metrics, records and the API, which say the same on every kernel.
 same+=(TestM9EveryStartIsAsked TestM9MachineFilesHold TestM9ChildrenSagasAndDaemonAreAsked TestM9KeyStaysOutside TestM9KeysDecideAboutStarts
 	TestM9KeyOfALiveRun TestM20NodeMetrics TestM20NodeMetricsOfCalls TestM20NodeMetricsStayOnThisHost TestM23StartByAPI TestM23OnlyOwnersStart TestM23ClientFromTheDocument
