@@ -370,7 +370,7 @@ func (j *joiner) letGo(cancel context.CancelCauseFunc) error {
 	if j.master != nil && j.ask.OnTTY != nil {
 		j.ask.OnTTY(j.master)
 	}
-	if err := j.execute(j.plan, j.plan.command(false)); err != nil {
+	if err := j.execute(j.plan, j.plan.command(false), func() {}); err != nil {
 		j.status.State, j.status.ExitCode = Failed, ExitFailed
 		if command, ok := errors.AsType[*CommandError](err); ok {
 			j.status.ExitCode = command.ExitCode()

@@ -628,5 +628,5 @@ func (l *launch) letGo() error {
 		return os.NewSyscallError("clock_gettime", err)
 	}
 	l.fileClock = time.Unix(now.Unix())
-	return l.execute(l.plan, command)
+	return l.execute(l.plan, command, func() { l.opt.besideExec(l) })
 }

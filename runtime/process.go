@@ -141,12 +141,13 @@ func (p *process) takePTY(f *os.File) error {
 }
 
 // execute sends the command. The end of file on the child's socket is the proof that it was executed: its
-// descriptor is close-on-exec.
-func (p *process) execute(plan *Plan, command *stub.Command) error {
+// descriptor is close-on-exec. Meanwhile what fn does is done.
+func (p *process) execute(plan *Plan, command *stub.Command, fn func()) error {
 	_ = p.child.File().SetDeadline(time.Now().Add(stubPatience))
 	if err := p.child.Execute(command); err != nil {
 		return fmt.Errorf("let the agent go: %w", err)
 	}
+	fn()
 	_, err := p.child.Soon()
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -77,7 +77,8 @@ type Options struct {
 	// OnEvent hears what is done to the live run. It must not block.
 	OnEvent func(LiveEvent)
 
-	hook func(*launch) error
+	hook       func(*launch) error
+	besideExec func(*launch)
 }
 
 // grace is how long an agent may take to end after a signal that asks it to.
@@ -218,7 +219,7 @@ type run struct {
 }
 
 func (r *run) start() {
-	r.opt.hook = r.beforeExec
+	r.opt.hook, r.opt.besideExec = r.beforeExec, r.besideExec
 	l := &launch{}
 	if r.in != nil {
 		l = r.in.l
@@ -332,6 +333,19 @@ func (r *run) beforeExec(l *launch) error {
 	l.over = r.live.end
 	l.stopServing = cancel
 	r.answers(ctx, &l.process, w)
+	if l.master != nil && r.opt.OnTTY != nil {
+		r.opt.OnTTY(l.master)
+	}
+	if err := l.watchMemory(); err != nil {
+		r.decide(verdict{Killed, err.Error()})
+	} else if l.oom != nil {
+		r.serving.Go(func() { r.watchOOM(l.oom) })
+	}
+	return r.goLive(ctx)
+}
+
+// besideExec begins while the agent's program is executed what only waits for it: each goroutine wakes a thread.
+func (r *run) besideExec(l *launch) {
 	r.serving.Go(func() {
 		defer close(r.ended)
 		for {
@@ -345,14 +359,6 @@ func (r *run) beforeExec(l *launch) error {
 			}
 		}
 	})
-	if l.master != nil && r.opt.OnTTY != nil {
-		r.opt.OnTTY(l.master)
-	}
-	if err := l.watchMemory(); err != nil {
-		r.decide(verdict{Killed, err.Error()})
-	} else if l.oom != nil {
-		r.serving.Go(func() { r.watchOOM(l.oom) })
-	}
 	if x := l.wayout; x != nil {
 		uid := l.ids.hostGateway()
 		x.serving = true
@@ -362,7 +368,6 @@ func (r *run) beforeExec(l *launch) error {
 	l.io.pump(r.opt.Stdin, r.opt.Stdout, r.opt.Stderr, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
-	return r.goLive(ctx)
 }
 
 // answers has a process's notifications served until nobody is left that its filter applies to, or ctx ends.

@@ -24,6 +24,7 @@ import (
 
 	"agentrun/fsjail"
 	"agentrun/internal/hostcaps"
+	"agentrun/internal/thread"
 	"agentrun/netns"
 	"agentrun/profiles"
 	"agentrun/toolproxy/link"
@@ -383,7 +384,7 @@ func (x *wayout) called() bool {
 		fds = append(fds, unix.PollFd{Fd: int32(fdOf(f)), Events: unix.POLLIN}) //nolint:gosec // a descriptor
 	}
 	for {
-		_, err := unix.Poll(fds, -1)
+		_, err := thread.Poll(fds, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/thread"
 )
 
 // Call is a system call that waits for an answer. The arguments are the registers as they were; what a pointer among them leads
@@ -287,7 +289,7 @@ func (l *loop) run() error {
 		if l.paced || l.held.full() {
 			n = fds[:1]
 		}
-		_, err = unix.Ppoll(n, timeout, nil)
+		_, err = thread.Poll(n, timeout)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -233,7 +233,11 @@ func (s *run) enter() error {
 	if err := s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)); err != nil {
 		return err
 	}
-	s.beside.Go(func() { s.host.Collect(s.ctx) })
+	if s.host.Outlives() { // and has a goroutine of its own for it
+		s.host.Collect(s.ctx)
+	} else {
+		s.beside.Go(func() { s.host.Collect(s.ctx) })
+	}
 	return nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/thread"
 )
 
 // Stream is input or output of a caller's. Its file is shared with the caller, so it is never made non-blocking, which the caller
@@ -78,7 +80,7 @@ func (s *Stream) begin() bool {
 func (s *Stream) ready(events int16) bool {
 	p := []unix.PollFd{{Fd: int32(s.fd), Events: events}, {Fd: int32(s.stop), Events: unix.POLLIN}} //nolint:gosec // descriptors
 	for {
-		if _, err := unix.Poll(p, -1); err != nil && !errors.Is(err, unix.EINTR) {
+		if _, err := thread.Poll(p, nil); err != nil && !errors.Is(err, unix.EINTR) {
 			return false
 		}
 		switch {
