@@ -31,11 +31,13 @@ type dialect struct {
 
 	// Of a reply and of each event of a stream: what the model wrote, and the name under which it says why it
 	// ended; in which objects usage is, and its numbers. All of prompt are added, then all of out; read and
-	// written are the parts of prompt that come from the provider's cache and go into it.
+	// written are the parts of prompt that come from the provider's cache and go into it. What all has beyond
+	// prompt and out was written too: xAI's models and Google's OpenAI API count thoughts only there.
 	wrote             []string
 	ended             string
 	usage             []string
 	prompt, out       []string
+	all               string
 	fromCache, cached []string
 	last              []string // types of the event that ends a stream
 
@@ -52,7 +54,7 @@ var dialects = []*dialect{
 		name: dialectChat, path: "/chat/completions",
 		said: "messages", limits: []string{"max_tokens", "max_completion_tokens"}, times: []string{"n"},
 		wrote: []string{"choices"}, ended: "finish_reason", usage: []string{"usage"},
-		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, fromCache: []string{"prompt_tokens_details.cached_tokens"},
+		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, all: "total_tokens", fromCache: []string{"prompt_tokens_details.cached_tokens"},
 		hosts: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"},
 		// Addresses stand in an object by OpenAI, by Mistral and vLLM also right here.
 		fetches: map[string]string{"url": "http", "file_data": "http", "image_url": "http", "document_url": "http", "video_url": "http", "audio_url": "http", "input_audio": "http"},
@@ -70,7 +72,7 @@ var dialects = []*dialect{
 		name: dialectResponses, path: "/responses",
 		said: "input", limits: []string{"max_output_tokens"},
 		wrote: []string{"delta", "output"}, usage: []string{"response.usage", "usage"},
-		prompt: []string{"input_tokens"}, out: []string{"output_tokens"}, fromCache: []string{"input_tokens_details.cached_tokens"},
+		prompt: []string{"input_tokens"}, out: []string{"output_tokens"}, all: "total_tokens", fromCache: []string{"input_tokens_details.cached_tokens"},
 		last:  []string{"response.completed", "response.incomplete", "response.failed"},
 		hosts: []string{"prompt"}, own: []string{"function", "custom", "local_shell", "apply_patch", "computer"},
 		fetches: map[string]string{"image_url": "http", "file_url": "http"},
@@ -80,8 +82,8 @@ var dialects = []*dialect{
 		said: "contents", limits: []string{"generationConfig.maxOutputTokens"}, times: []string{"generationConfig.candidateCount"},
 		wrote: []string{"candidates"}, ended: "finishReason", usage: []string{"usageMetadata"},
 		prompt: []string{"promptTokenCount", "toolUsePromptTokenCount"}, out: []string{"candidatesTokenCount", "thoughtsTokenCount"},
-		fromCache: []string{"cachedContentTokenCount"},
-		own:       []string{"functionDeclarations", "function_declarations"}, fetches: map[string]string{"fileUri": ""},
+		all: "totalTokenCount", fromCache: []string{"cachedContentTokenCount"},
+		own: []string{"functionDeclarations", "function_declarations"}, fetches: map[string]string{"fileUri": ""},
 	},
 }
 
@@ -160,13 +162,20 @@ var unwritten = []string{"type", "role", "id", "index", "encrypted_content", "si
 func (d *dialect) reads() []string {
 	paths := append([]string{"type", "error"}, d.wrote...)
 	for _, at := range d.usage {
-		for _, list := range [][]string{d.prompt, d.out, d.fromCache, d.cached} {
-			for _, name := range list {
-				paths = append(paths, at+"."+name)
-			}
+		for _, name := range d.numbers() {
+			paths = append(paths, at+"."+name)
 		}
 	}
 	return paths
+}
+
+// numbers are the names of usage's.
+func (d *dialect) numbers() []string {
+	names := slices.Concat(d.prompt, d.out, d.fromCache, d.cached)
+	if d.all != "" {
+		names = append(names, d.all)
+	}
+	return names
 }
 
 // counts are the numbers of usage, by their names; nil: there are none.
@@ -198,6 +207,7 @@ func (d *dialect) total(counts map[string]int64) (u usage, out bool) {
 			out = out || ok && sum.to == &u.Completion
 		}
 	}
+	u.Completion = max(u.Completion, counts[d.all]-u.Prompt)
 	return u, out
 }
 

@@ -136,8 +136,11 @@ func parseChunk(data []byte) (event, error) {
 // usageOf is nil for what can't be read: the bill is an estimate then, the reply is still a reply.
 func usageOf(v jsontext.Value) *usage {
 	var u *usage
-	if len(v) == 0 || json.Unmarshal(v, &u) != nil {
+	if len(v) == 0 || json.Unmarshal(v, &u) != nil || u == nil {
 		return nil
+	}
+	if u.Prompt > 0 && u.Total > u.Prompt { // xAI's models and Google's count thoughts in the sum alone
+		u.Completion = max(u.Completion, u.Total-u.Prompt)
 	}
 	return u
 }

@@ -607,6 +607,22 @@ func TestM19UsageThatCannotBeTrueIsEstimated(t *testing.T) {
 	}
 }
 
+// M-19: thoughts that a provider counts in its sum alone, as xAI does, are paid for as what was written is.
+func TestM19ThoughtsInTheSumAlone(t *testing.T) {
+	const said = `"usage":{"prompt_tokens":50,"completion_tokens":7,"total_tokens":357}}`
+	r := start(t, "public", events(content("hi"), stop, `{"choices":[],`+said, "[DONE]"), "", "{name: x, mode: transparent, input: 1000000, output: 1000000}")
+	for _, model := range []string{"m", "x"} {
+		if code, body := r.post(t, "/v1/chat/completions", ask(model, "x", `,"stream":true`)); code != http.StatusOK {
+			t.Fatalf("%s: got %d %s", model, code, body)
+		}
+	}
+	for i, o := range r.done(t) {
+		if o.Tokens != 357 || o.Cost != 357 || slices.Contains(o.Flags, "usage_estimated") {
+			t.Errorf("%d: booked %+v, want 357 tokens", i, o)
+		}
+	}
+}
+
 func TestM13HostileUpstreams(t *testing.T) {
 	raw := func(head, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
