@@ -39,6 +39,7 @@ type dialect struct {
 	prompt, out       []string
 	all               string
 	fromCache, cached []string
+	rounds            string   // within usage, a list with the same numbers of each time that the model was asked
 	last              []string // types of the event that ends a stream
 
 	// What a request has the provider do beside answering: members that ask for it; what a tool that the agent runs
@@ -64,7 +65,7 @@ var dialects = []*dialect{
 		said: "messages", limits: []string{"max_tokens"},
 		wrote: []string{"delta", "content_block", "content"}, ended: "stop_reason", usage: []string{"message.usage", "usage"},
 		prompt: []string{"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"}, out: []string{"output_tokens"},
-		fromCache: []string{"cache_read_input_tokens"}, cached: []string{"cache_creation_input_tokens"},
+		fromCache: []string{"cache_read_input_tokens"}, cached: []string{"cache_creation_input_tokens"}, rounds: "iterations",
 		last:  []string{"message_stop"},
 		hosts: []string{"mcp_servers", "container"}, own: []string{"custom", "bash_", "text_editor_", "computer_", "memory_"}, fetches: map[string]string{"type": "url"},
 	},
@@ -165,6 +166,9 @@ func (d *dialect) reads() []string {
 		for _, name := range d.numbers() {
 			paths = append(paths, at+"."+name)
 		}
+		if d.rounds != "" {
+			paths = append(paths, at+"."+d.rounds)
+		}
 	}
 	return paths
 }
@@ -178,20 +182,40 @@ func (d *dialect) numbers() []string {
 	return names
 }
 
-// counts are the numbers of usage, by their names; nil: there are none.
-func (d *dialect) counts(found map[string]member) map[string]int64 {
-	var all map[string]int64
+// counts are the numbers of usage, by their names; nil: there are none. Of rounds the sum counts, if it is more: Anthropic leaves out
+// of the numbers above them what a round took that shortened the conversation, or that asked another model.
+func (d *dialect) counts(found map[string]member) (all map[string]int64) {
+	note := func(name string, n int64) {
+		if all == nil {
+			all = map[string]int64{}
+		}
+		all[name] = max(all[name], n)
+	}
 	for path, m := range found {
 		for _, at := range d.usage {
 			name, ok := strings.CutPrefix(path, at+".")
 			if n := m.number(); ok && n >= 0 {
-				if all == nil {
-					all = map[string]int64{}
+				note(name, n)
+			}
+			if ok && name == d.rounds {
+				for name, n := range d.sum(m.raw) {
+					note(name, n)
 				}
-				all[name] = max(all[name], n)
 			}
 		}
 	}
+	return all
+}
+
+// sum adds the numbers of a list of usages.
+func (d *dialect) sum(list jsontext.Value) map[string]int64 {
+	all := map[string]int64{}
+	eachElement(list, func(one jsontext.Value) {
+		found, _ := members(one, d.numbers()) // what is no object says nothing
+		for name, m := range found {
+			all[name] += max(m.number(), 0)
+		}
+	})
 	return all
 }
 

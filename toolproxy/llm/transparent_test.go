@@ -552,6 +552,10 @@ func TestM19TransparentUsage(t *testing.T) {
 		{"as said", `{"input_tokens":50,"output_tokens":7}`, 57},
 		{"a conversation that the provider keeps", `{"input_tokens":900000,"output_tokens":7}`, 900007},
 		{"thoughts that nobody sees", `{"input_tokens":50,"output_tokens":31000}`, 31050},
+		{"a conversation that was compacted", `{"input_tokens":230,"output_tokens":10,"iterations":[{"type":"compaction","input_tokens":1800,"cache_read_input_tokens":5,"output_tokens":35},` +
+			`{"type":"message","input_tokens":230,"output_tokens":10}]}`, 2080},
+		{"rounds that say less", `{"input_tokens":50,"output_tokens":7,"iterations":[{"input_tokens":1,"output_tokens":"7"},7,null]}`, 57},
+		{"no rounds", `{"input_tokens":50,"output_tokens":7,"iterations":{"input_tokens":-9}}`, 57},
 		{"nothing", `{}`, 0},
 		{"less than the bytes", `{"input_tokens":50,"output_tokens":0}`, -50},
 		{"no input", `{"input_tokens":0,"output_tokens":7}`, 0},
