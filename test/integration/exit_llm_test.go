@@ -480,6 +480,8 @@ func TestM8TransparentRequestsInDisguise(t *testing.T) {
 		"document": {"/v1/chat/completions", `{"model":"chat-1","messages":[{"role":"user","content":[{"type":"document_url","document_url":"https://evil.test/?data"}]}]}`},
 		"another":  {"/v1/chat/completions", `{"model":"chat-1","messages":[],"models":["openai/dear"]}`},
 		"broker":   {"/v1/responses", `{"model":"responses-1","input":"x","providerOptions":{"gateway":{"models":["dear"]}}}`},
+		"advised":  {"/v1/messages", `{"model":"messages-1","max_tokens":9,"messages":[],"tools":[{"type":"advisor_20260301","name":"advisor","model":"dear"}]}`},
+		"too long": {"/v1/chat/completions", `{"model":"chat-1","messages":[],"context_window_fallbacks":[{"chat-1":["dear"]}]}`},
 		"or else":  {"/v1/messages", `{"model":"messages-1","max_tokens":9,"messages":[],"fallbacks":["dear"]}`},
 		"null":     {"/v1beta/models/gemini-1:generateContent", `{"contents":[],"generation_config":{"maxOutputTokens":9},"generationConfig":null}`},
 	} {

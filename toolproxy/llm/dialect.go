@@ -45,8 +45,8 @@ type dialect struct {
 	// What a request has the provider do beside answering: members that ask for it; what a tool that the agent runs
 	// itself is called, by the beginning of its type, or for Gemini by its member; and under which name, with which
 	// beginning, an address to fetch stands in what is said.
-	hosts, own []string
-	fetches    map[string]string
+	asks, own []string
+	fetches   map[string]string
 }
 
 // The dialects, by the names that a provider's `dialects` has.
@@ -56,7 +56,7 @@ var dialects = []*dialect{
 		said: "messages", limits: []string{"max_tokens", "max_completion_tokens"}, times: []string{"n"},
 		wrote: []string{"choices"}, ended: "finish_reason", usage: []string{"usage"},
 		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, all: "total_tokens", fromCache: []string{"prompt_tokens_details.cached_tokens"},
-		hosts: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"},
+		asks: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"},
 		// Addresses stand in an object by OpenAI, by Mistral and vLLM also right here.
 		fetches: map[string]string{"url": "http", "file_data": "http", "image_url": "http", "document_url": "http", "video_url": "http", "audio_url": "http", "input_audio": "http"},
 	},
@@ -66,16 +66,16 @@ var dialects = []*dialect{
 		wrote: []string{"delta", "content_block", "content"}, ended: "stop_reason", usage: []string{"message.usage", "usage"},
 		prompt: []string{"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"}, out: []string{"output_tokens"},
 		fromCache: []string{"cache_read_input_tokens"}, cached: []string{"cache_creation_input_tokens"}, rounds: "iterations",
-		last:  []string{"message_stop"},
-		hosts: []string{"mcp_servers", "container"}, own: []string{"custom", "bash_", "text_editor_", "computer_", "memory_"}, fetches: map[string]string{"type": "url"},
+		last: []string{"message_stop"},
+		asks: []string{"mcp_servers", "container"}, own: []string{"custom", "bash_", "text_editor_", "computer_", "memory_"}, fetches: map[string]string{"type": "url"},
 	},
 	{
 		name: dialectResponses, path: "/responses",
 		said: "input", limits: []string{"max_output_tokens"},
 		wrote: []string{"delta", "output"}, usage: []string{"response.usage", "usage"},
 		prompt: []string{"input_tokens"}, out: []string{"output_tokens"}, all: "total_tokens", fromCache: []string{"input_tokens_details.cached_tokens"},
-		last:  []string{"response.completed", "response.incomplete", "response.failed"},
-		hosts: []string{"prompt"}, own: []string{"function", "custom", "local_shell", "apply_patch", "computer"},
+		last: []string{"response.completed", "response.incomplete", "response.failed"},
+		asks: []string{"prompt"}, own: []string{"function", "custom", "local_shell", "apply_patch", "computer"},
 		fetches: map[string]string{"image_url": "http", "file_url": "http"},
 	},
 	{
@@ -259,28 +259,18 @@ func (d *dialect) suspicions(said jsontext.Value) (flags []string) {
 // hosted names what a request has the provider search, fetch or run for the agent: past the egress rules, which see
 // none of it (M-8). Empty: nothing that is known here.
 func (d *dialect) hosted(body []byte, said jsontext.Value) (what string) {
-	found, err := members(body, append([]string{"tools"}, d.hosts...))
+	found, err := members(body, append([]string{"tools"}, d.asks...))
 	if err != nil {
 		return "a member that is there twice"
 	}
-	for _, name := range d.hosts {
+	for _, name := range d.asks {
 		if v := found[name].raw; len(v) > 0 && v.Kind() != 'n' {
 			what = name
 		}
 	}
 	eachElement(found["tools"].raw, func(tool jsontext.Value) {
-		kinds := namesOf(tool)
-		if d.name != dialectGemini {
-			found, err := members(tool, []string{"type"})
-			kind, _ := found["type"].text()
-			if kinds = []string{kind}; errors.Is(err, errTwice) {
-				kinds = []string{"two"} // which of them the provider takes is its secret
-			}
-		}
-		for _, kind := range kinds {
-			if kind != "" && !slices.ContainsFunc(d.own, func(own string) bool { return strings.HasPrefix(kind, own) }) {
-				what = "a tool of the provider's"
-			}
+		if d.hosts(tool) {
+			what = "a tool of the provider's"
 		}
 	})
 	eachString(said, func(name string, quoted jsontext.Value) {
@@ -297,6 +287,21 @@ func (d *dialect) hosted(body []byte, said jsontext.Value) (what string) {
 		}
 	})
 	return what
+}
+
+// hosts tells of a tool that the provider runs, not the agent.
+func (d *dialect) hosts(tool jsontext.Value) bool {
+	kinds := namesOf(tool)
+	if d.name != dialectGemini {
+		found, err := members(tool, []string{"type"})
+		kind, _ := found["type"].text()
+		if kinds = []string{kind}; errors.Is(err, errTwice) {
+			kinds = []string{"two"} // which of them the provider takes is its secret
+		}
+	}
+	return slices.ContainsFunc(kinds, func(kind string) bool {
+		return kind != "" && !slices.ContainsFunc(d.own, func(own string) bool { return strings.HasPrefix(kind, own) })
+	})
 }
 
 // isMedia tells of a string that is an image or another file, by the name that the dialects give one and by

@@ -70,16 +70,16 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request, d *dialect, body 
 
 // others are where brokers (OpenRouter, LiteLLM's proxy, Vercel) are told which models to ask if the first fails: with the operator's
 // key, and after an error that an agent can make.
-var others = []string{"models", "fallbacks", "providerOptions.gateway.models"}
+var others = []string{"models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "providerOptions.gateway.models"}
 
 // passing reads of a request what the table of its dialect names.
 func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *gate.Error) {
 	p := &passing{dialect: d, body: telemetry.NewPlaintext(body), size: len(body), free: strings.HasSuffix(r.URL.Path, "/count_tokens")}
-	want := slices.Concat([]string{"model", "stream", "background", d.said}, d.limits, d.times, others)
+	want := slices.Concat([]string{"model", "stream", "background", "tools", "plugins", d.said}, d.limits, d.times, others)
 	found, err := members(body, want)
 	switch {
 	case errors.Is(err, errTwice):
-		return nil, refuse(gate.CodeBadRequest, "the body names the model, a limit or the messages twice, or in two spellings", "name each once")
+		return nil, refuse(gate.CodeBadRequest, "the body names the model, a limit, the tools or the messages twice, or in two spellings", "name each once")
 	case err != nil:
 		return nil, refuse(gate.CodeBadRequest, "the body isn't a JSON object", "send one")
 	}
@@ -95,6 +95,9 @@ func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *
 			return nil, badArguments("%s names models beside the one that the operator has a price for", name)
 		}
 	}
+	if e := p.beside(g, found); e != nil {
+		return nil, e
+	}
 	if d.name != dialectGemini {
 		p.stream = string(found["stream"].raw) == "true"
 	}
@@ -102,6 +105,26 @@ func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *
 		return nil, e
 	}
 	return p, p.listen(body, found[d.said].raw)
+}
+
+// beside refuses models that a tool of the provider's or a plugin of OpenRouter's asks by its own settings (an advisor, a router): with the
+// operator's key, and at a price that isn't the one of the model which is asked for. One of the same line of the configuration has that price.
+func (p *passing) beside(g *Gateway, found map[string]member) (e *gate.Error) {
+	look := func(settings jsontext.Value) {
+		eachString(settings, func(name string, quoted jsontext.Value) {
+			text, _ := jsontext.AppendUnquote(nil, quoted)
+			if t, _ := g.find(p.dialect.name, string(text)); strings.Contains(strings.ToLower(name), "model") && t != p.target {
+				e = badArguments("tools or plugins have %.64q ask a model beside the one that the operator has a price for", name)
+			}
+		})
+	}
+	eachElement(found["tools"].raw, func(tool jsontext.Value) {
+		if p.dialect.hosts(tool) {
+			look(tool)
+		}
+	})
+	look(found["plugins"].raw)
+	return e
 }
 
 // listen looks at the conversation: at how much of it is images and files, and at what the operator refuses.

@@ -420,6 +420,37 @@ func TestM19TransparentRequestsSayOneThing(t *testing.T) {
 	r.done(t)
 }
 
+// M-19: no tool of the provider's and no plugin asks another model, at another price, with the operator's key. What agents run
+// themselves may speak of models.
+func TestM19NoToolAsksAnotherModel(t *testing.T) {
+	r := transparent(t, "public", func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(out, `{"ok":1}`)
+	}, `{name: "cheap-*", mode: transparent}, {name: dear, mode: transparent}`)
+	for _, row := range []struct {
+		path, more string
+		pass       bool
+	}{
+		{"/v1/messages", `"tools":[{"type":"advisor_20260301","name":"advisor","model":"dear"}]`, false},
+		{"/v1/messages", `"tools":[{"type":"advisor_20260301","name":"advisor","mod\u0065l":"unknown"}]`, false},
+		{"/v1/messages", `"tools":[{"type":"advisor_20260301","name":"advisor","model":"cheap-2"}]`, true},
+		{"/v1/messages", `"tools":[{"name":"f","input_schema":{"default":{"model":"dear"}}},{"type":"web_search_20250305","name":"web_search"}]`, true},
+		{"/v1/chat/completions", `"tools":[{"type":"function","function":{"name":"f"}},{"type":"openrouter:advisor","parameters":{"model":"dear"}}]`, false},
+		{"/v1/chat/completions", `"plugins":[{"id":"web"},{"id":"fusion","analysis_models":["dear"]}]`, false},
+		{"/v1/chat/completions", `"plugins":[{"id":"web","max_results":3}]`, true},
+		{"/v1/chat/completions", `"context_window_fallbacks":[{"cheap-1":["dear"]}]`, false},
+		{"/v1/chat/completions", `"content_policy_fallbacks":[{"cheap-1":["dear"]}]`, false},
+		{"/v1/responses", `"tools":[{"type":"image_generation","model":"dear"}]`, false},
+		{"/v1/responses", `"tools":[{"type":"web_search"}],"tools":[]`, false},
+	} {
+		code, body := r.post(t, row.path, `{"model":"cheap-1","max_tokens":9,"messages":[],"input":"x",`+row.more+`}`)
+		if pass := code == http.StatusOK; pass != row.pass {
+			t.Errorf("%s %s: got %d %s, want it to pass: %v", row.path, row.more, code, body, row.pass)
+		}
+	}
+	r.done(t)
+}
+
 // Names: whole ones before patterns, aliases, and what goes up in their place; a limit above the operator's is
 // written down, and nothing else.
 func TestM16TransparentNamesAndLimits(t *testing.T) {
