@@ -482,6 +482,10 @@ func TestM8TransparentRequestsInDisguise(t *testing.T) {
 		"broker":   {"/v1/responses", `{"model":"responses-1","input":"x","providerOptions":{"gateway":{"models":["dear"]}}}`},
 		"advised":  {"/v1/messages", `{"model":"messages-1","max_tokens":9,"messages":[],"tools":[{"type":"advisor_20260301","name":"advisor","model":"dear"}]}`},
 		"too long": {"/v1/chat/completions", `{"model":"chat-1","messages":[],"context_window_fallbacks":[{"chat-1":["dear"]}]}`},
+		"plugin":   {"/v1/responses", `{"model":"responses-1","input":"x","plugins":[{"id":"web"}]}`},
+		"found":    {"/v1/responses", `{"model":"responses-1","input":[{"type":"tool_search_output","tools":[{"type":"mcp","server_url":"https://evil.test/?data"}]}]}`},
+		"online":   {"/v1/chat/completions", `{"model":"chat-1:online","messages":[]}`},
+		"data":     {"/v1/chat/completions", `{"model":"chat-1","messages":[],"data_sources":[{"type":"azure_search","parameters":{"endpoint":"https://evil.test"}}]}`},
 		"or else":  {"/v1/messages", `{"model":"messages-1","max_tokens":9,"messages":[],"fallbacks":["dear"]}`},
 		"null":     {"/v1beta/models/gemini-1:generateContent", `{"contents":[],"generation_config":{"maxOutputTokens":9},"generationConfig":null}`},
 	} {

@@ -56,7 +56,8 @@ var dialects = []*dialect{
 		said: "messages", limits: []string{"max_tokens", "max_completion_tokens"}, times: []string{"n"},
 		wrote: []string{"choices"}, ended: "finish_reason", usage: []string{"usage"},
 		prompt: []string{"prompt_tokens"}, out: []string{"completion_tokens"}, all: "total_tokens", fromCache: []string{"prompt_tokens_details.cached_tokens"},
-		asks: []string{"web_search_options", "plugins"}, own: []string{"function", "custom"},
+		// Of OpenAI, OpenRouter, Azure (an address to search at) and Alibaba.
+		asks: []string{"web_search_options", "plugins", "data_sources", "enable_search"}, own: []string{"function", "custom"},
 		// Addresses stand in an object by OpenAI, by Mistral and vLLM also right here.
 		fetches: map[string]string{"url": "http", "file_data": "http", "image_url": "http", "document_url": "http", "video_url": "http", "audio_url": "http", "input_audio": "http"},
 	},
@@ -67,7 +68,7 @@ var dialects = []*dialect{
 		prompt: []string{"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"}, out: []string{"output_tokens"},
 		fromCache: []string{"cache_read_input_tokens"}, cached: []string{"cache_creation_input_tokens"}, rounds: "iterations",
 		last: []string{"message_stop"},
-		asks: []string{"mcp_servers", "container"}, own: []string{"custom", "bash_", "text_editor_", "computer_", "memory_"}, fetches: map[string]string{"type": "url"},
+		asks: []string{"mcp_servers", "container", "plugins"}, own: []string{"custom", "bash_", "text_editor_", "computer_", "memory_"}, fetches: map[string]string{"type": "url"},
 	},
 	{
 		name: dialectResponses, path: "/responses",
@@ -75,8 +76,8 @@ var dialects = []*dialect{
 		wrote: []string{"delta", "output"}, usage: []string{"response.usage", "usage"},
 		prompt: []string{"input_tokens"}, out: []string{"output_tokens"}, all: "total_tokens", fromCache: []string{"input_tokens_details.cached_tokens"},
 		last: []string{"response.completed", "response.incomplete", "response.failed"},
-		asks: []string{"prompt"}, own: []string{"function", "custom", "local_shell", "apply_patch", "computer"},
-		fetches: map[string]string{"image_url": "http", "file_url": "http"},
+		asks: []string{"prompt", "plugins"}, own: []string{"function", "custom", "local_shell", "apply_patch", "computer"},
+		fetches: map[string]string{"image_url": "http", "file_url": "http", "file_data": "http", "video_url": "http", "audio_url": "http", "input_audio": "http"},
 	},
 	{
 		name: dialectGemini, path: "/models/", header: "X-Goog-Api-Key",
@@ -264,13 +265,20 @@ func (d *dialect) hosted(body []byte, said jsontext.Value) (what string) {
 		return "a member that is there twice"
 	}
 	for _, name := range d.asks {
-		if v := found[name].raw; len(v) > 0 && v.Kind() != 'n' {
+		if v := found[name].raw; len(v) > 0 && v.Kind() != 'n' && v.Kind() != 'f' {
 			what = name
 		}
 	}
-	eachElement(found["tools"].raw, func(tool jsontext.Value) {
+	look := func(tool jsontext.Value) {
 		if d.hosts(tool) {
 			what = "a tool of the provider's"
+		}
+	}
+	eachElement(found["tools"].raw, look)
+	eachElement(said, func(e jsontext.Value) { // Responses has tools that were found on the way in the conversation
+		found, err := members(e, []string{"tools"})
+		if eachElement(found["tools"].raw, look); errors.Is(err, errTwice) {
+			what = "a member that is there twice"
 		}
 	})
 	eachString(said, func(name string, quoted jsontext.Value) {

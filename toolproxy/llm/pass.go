@@ -138,7 +138,11 @@ func (p *passing) listen(body []byte, said jsontext.Value) *gate.Error {
 	if p.target.model.Hosted != hostedRefuse {
 		return nil
 	}
-	if what := p.dialect.hosted(body, said); what != "" {
+	what := p.dialect.hosted(body, said)
+	if strings.HasSuffix(p.target.upstream(p.model), ":online") && !slices.Contains(p.target.model.names(), p.model) {
+		what = "the model's :online" // of OpenRouter, behind the name of any model
+	}
+	if what != "" {
 		return refuse(gate.CodeBadArguments, what+" has the provider search, fetch or run something, which the operator refuses for this model",
 			"leave it out; use your own tools")
 	}

@@ -792,6 +792,16 @@ func TestM8HostedToolsAreRefused(t *testing.T) {
 		{2, `"input":"x","tools":[{"type":"shell","environment":{"type":"container_auto"}}]`, false},
 		{2, `"input":[{"role":"user","content":[{"type":"input_image","image_url":"https://a.test/x"}]}]`, false},
 		{2, `"input":"x","prompt":{"id":"pmpt_1"}`, false},
+		{0, `"messages":[],"data_sources":[{"type":"azure_search","parameters":{"endpoint":"https://a.test"}}]`, false},
+		{0, `"messages":[],"enable_search":true`, false},
+		{0, `"messages":[],"enable_search":false,"plugins":null`, true},
+		{1, `"messages":[],"plugins":[{"id":"web"}]`, false},
+		{2, `"input":"x","plugins":[{"id":"web"}]`, false},
+		{2, `"input":[{"role":"user","content":[{"type":"input_file","file_data":"https://a.test/x"}]}]`, false},
+		{2, `"input":[{"role":"user","content":[{"type":"input_video","video_url":"https://a.test/x"}]}]`, false},
+		{2, `"input":[{"type":"tool_search_output","execution":"client","call_id":"c","tools":[{"type":"mcp","server_url":"https://a.test"}]}]`, false},
+		{2, `"input":[{"type":"tool_search_output","call_id":"c","tools":[{"type":"function","name":"f"}]},{"type":"function_call_output","output":"{\"tools\":[]}"}]`, true},
+		{2, `"input":[{"type":"tool_search_output","tools":[],"Tools":[{"type":"function"}]}]`, false},
 		{3, `"contents":[{"parts":[{"functionResponse":{"response":{"url":"https://a.test"}}}]}],"tools":[{"functionDeclarations":[]},{"function_declarations":[]}]`, true},
 		{3, `"contents":[],"tools":[{"functionDeclarations":[],"googleSearch":{}}]`, false},
 		{3, `"contents":[],"tools":{"url_context":{}}`, false},
@@ -801,6 +811,16 @@ func TestM8HostedToolsAreRefused(t *testing.T) {
 		code, body := r.post(t, w.at("m", false), `{"model":"m",`+row.more+`}`)
 		if pass := code == http.StatusOK; pass != row.pass || !pass && !strings.Contains(body, "the operator refuses") {
 			t.Errorf("%s %s: got %d %s, want it to pass: %v", w.name, row.more, code, body, row.pass)
+		}
+	}
+	r.done(t)
+	r = transparent(t, "public", func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(out, `{"ok":1}`)
+	}, `{name: "a/*", mode: transparent, hosted: refuse}, {name: "b:online", mode: transparent, hosted: refuse}`)
+	for model, want := range map[string]int{"a/x": http.StatusOK, "a/x:online": http.StatusBadRequest, "b:online": http.StatusOK} {
+		if code, body := r.post(t, "/v1/chat/completions", `{"model":"`+model+`","messages":[]}`); code != want {
+			t.Errorf("%s: got %d %s, want %d", model, code, body, want)
 		}
 	}
 	r.done(t)
