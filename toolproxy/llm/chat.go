@@ -175,6 +175,7 @@ type call struct {
 	called    bool            // one was passed on, in confidential mode
 	open      bool            // nothing of its reply is withheld: it is for this program, or of mode transparent
 	passed    bool            // mode transparent: the provider may know of more than was sent, as a conversation that it keeps
+	kept      bool            // it does: the request names such a conversation, or a file
 	free      bool            // the provider charges for nothing
 	whole     bool            // it isn't streamed: a provider writes it to its end, whoever still listens
 	over      bool            // the provider has said that its reply is at its end: until then its count may be of the beginning
@@ -459,10 +460,14 @@ func (c *call) bill() usage {
 // unheardTokens a second are what a model may have written that nobody saw; those of the large providers write 50 to 150.
 const unheardTokens = 100
 
+// unheardPrompt is the prompt of a call that was cut off, a part of which the provider has by an id: it reads that before it says anything,
+// whoever still listens. The models that people run agents with take as many tokens, and more.
+const unheardPrompt = 128 << 10
+
 // unheard adds to the bill of a call that was cut off, or of which the provider told no count, what it may have cost beyond the
 // bytes that came: thoughts that weren't shown, or a whole reply. An agent that hangs up before the first byte, or asks for no
 // count, would else spend without end (M-19).
-func (c *call) unheard() {
+func (c *call) unheard(cut bool) {
 	if !c.asked || c.free || c.target.rt == nil {
 		return
 	}
@@ -472,6 +477,9 @@ func (c *call) unheard() {
 	}
 	u := &c.settled
 	u.Completion = max(u.Completion, most)
+	if cut && c.kept && c.known == nil {
+		u.Prompt = max(u.Prompt, unheardPrompt)
+	}
 	u.Total = u.Prompt + u.Completion
 }
 
@@ -494,8 +502,9 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	if c.asked || e == nil {
 		c.settled = c.bill()
 	}
-	if e != nil && (c.final == nil || !c.over) && unread(e) || e == nil && c.passed && c.final == nil && !c.whole {
-		c.unheard()
+	cut := e != nil && (c.final == nil || !c.over) && unread(e)
+	if cut || e == nil && c.passed && c.final == nil && !c.whole {
+		c.unheard(cut)
 	}
 	o := gate.Outcome{Err: e, Cost: c.target.model.price(c.settled) + c.extra.Cost,
 		Tokens: c.settled.Total + c.extra.Tokens, Prompt: c.settled.Prompt + c.extra.Prompt,

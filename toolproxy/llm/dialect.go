@@ -24,10 +24,11 @@ type dialect struct {
 	path   string // below a provider's base_url; Gemini has the model in it
 	header string // that the key goes in; empty: Authorization, as a bearer
 
-	// Of a request: what is said, with its elements' role or type; what bounds a reply's tokens, and how many
-	// replies are wanted, which multiplies them.
+	// Of a request: what is said, with its elements' role or type; what bounds a reply's tokens, how many
+	// replies are wanted, which multiplies them, and under which name what the provider keeps is said, too.
 	said          string
 	limits, times []string
+	keeps         []string
 
 	// Of a reply and of each event of a stream: what the model wrote, and the name under which it says why it
 	// ended; in which objects usage is, and its numbers. All of prompt are added, then all of out; read and
@@ -72,7 +73,7 @@ var dialects = []*dialect{
 	},
 	{
 		name: dialectResponses, path: "/responses",
-		said: "input", limits: []string{"max_output_tokens"},
+		said: "input", limits: []string{"max_output_tokens"}, keeps: []string{"previous_response_id", "conversation"},
 		wrote: []string{"delta", "output"}, usage: []string{"response.usage", "usage"},
 		prompt: []string{"input_tokens"}, out: []string{"output_tokens"}, all: "total_tokens", fromCache: []string{"input_tokens_details.cached_tokens"},
 		last: []string{"response.completed", "response.incomplete", "response.failed"},
@@ -81,7 +82,7 @@ var dialects = []*dialect{
 	},
 	{
 		name: dialectGemini, path: "/models/", header: "X-Goog-Api-Key",
-		said: "contents", limits: []string{"generationConfig.maxOutputTokens"}, times: []string{"generationConfig.candidateCount"},
+		said: "contents", limits: []string{"generationConfig.maxOutputTokens"}, times: []string{"generationConfig.candidateCount"}, keeps: []string{"cachedContent"},
 		wrote: []string{"candidates"}, ended: "finishReason", usage: []string{"usageMetadata"},
 		prompt: []string{"promptTokenCount", "toolUsePromptTokenCount"}, out: []string{"candidatesTokenCount", "thoughtsTokenCount"},
 		all: "totalTokenCount", fromCache: []string{"cachedContentTokenCount"},

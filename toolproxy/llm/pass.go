@@ -35,6 +35,7 @@ type passing struct {
 	size    int
 	stream  bool
 	free    bool  // nothing is generated: tokens are counted
+	kept    bool  // a part of the prompt is at the provider already, of a length that nobody knows here
 	most    int64 // output tokens, of all replies that are asked for
 	media   int   // bytes of images and files
 	said    telemetry.Plaintext[jsontext.Value]
@@ -75,7 +76,7 @@ var others = []string{"models", "fallbacks", "context_window_fallbacks", "conten
 // passing reads of a request what the table of its dialect names.
 func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *gate.Error) {
 	p := &passing{dialect: d, body: telemetry.NewPlaintext(body), size: len(body), free: strings.HasSuffix(r.URL.Path, "/count_tokens")}
-	want := slices.Concat([]string{"model", "stream", "background", "tools", "plugins", d.said}, d.limits, d.times, others)
+	want := slices.Concat([]string{"model", "stream", "background", "tools", "plugins", d.said}, d.limits, d.times, d.keeps, others)
 	found, err := members(body, want)
 	switch {
 	case errors.Is(err, errTwice):
@@ -103,6 +104,9 @@ func (g *Gateway) passing(d *dialect, r *http.Request, body []byte) (*passing, *
 	}
 	if e := p.bound(found); e != nil {
 		return nil, e
+	}
+	for _, name := range d.keeps {
+		p.kept = p.kept || len(found[name].raw) > 0 && found[name].raw.Kind() != 'n'
 	}
 	return p, p.listen(body, found[d.said].raw)
 }
@@ -134,6 +138,7 @@ func (p *passing) listen(body []byte, said jsontext.Value) *gate.Error {
 		if isMedia(name, quoted) {
 			p.media += len(quoted)
 		}
+		p.kept = p.kept || sameName(name, "file_id") || sameName(name, "file_uri")
 	})
 	if p.target.model.Hosted != hostedRefuse {
 		return nil
@@ -290,6 +295,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, p *passing) {
 	c.flags = []string{"dialect_" + p.dialect.name}
 	c.tell()
 	c.input, c.open, c.passed, c.free, c.whole = input, true, true, p.free, !p.stream
+	c.kept = p.kept
 	// nobody is left to be told
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	relay := &relay{call: c, dialect: p.dialect, w: w, control: http.NewResponseController(w), counts: map[string]int64{}}

@@ -620,6 +620,34 @@ func TestM19TransparentUsage(t *testing.T) {
 	}
 }
 
+// M-19: a call that is cut off before the provider's count is booked with a conversation that the provider has by its id: it has read
+// that by then. Here it is silent for too long; an agent that hangs up is the same to it.
+func TestM19KeptConversationIsPaidFor(t *testing.T) {
+	for name, row := range map[string]struct {
+		path, more string
+		kept       bool
+	}{
+		"a response":     {"/v1/responses", `"input":"x","previous_response_id":"resp_1"`, true},
+		"a conversation": {"/v1/responses", `"input":"x","conversation":{"id":"conv_1"}`, true},
+		"a file":         {"/v1/responses", `"input":[{"role":"user","content":[{"type":"input_file","file_id":"file-1"}]}]`, true},
+		"none":           {"/v1/responses", `"input":"x","previous_response_id":null`, false},
+		"a cache":        {"/v1beta/models/m:streamGenerateContent?alt=sse", `"contents":[],"cached_content":"cachedContents/1"`, true},
+		"an address":     {"/v1beta/models/m:streamGenerateContent?alt=sse", `"contents":[{"parts":[{"fileData":{"fileUri":"https://a.test/x"}}]}]`, true},
+		"all of it":      {"/v1/messages", `"messages":[]`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := transparent(t, "public", func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }, everyModel)
+			if code, body := r.post(t, row.path, `{"model":"m","stream":true,`+row.more+`}`); code != http.StatusGatewayTimeout {
+				t.Errorf("got %d %s", code, body)
+			}
+			if o := r.done(t)[0]; (o.Prompt == unheardPrompt) != row.kept || o.Cost < o.Prompt {
+				t.Errorf("booked %+v, want %d tokens of prompt: %v", o, unheardPrompt, row.kept)
+			}
+		})
+	}
+}
+
 // What agents and providers send is read without harm: a request goes up as it came but for its edits, and stays JSON;
 // a member is found where it stands.
 func FuzzTransparent(f *testing.F) {
