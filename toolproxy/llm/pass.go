@@ -3,7 +3,6 @@
 package llm
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -20,6 +19,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"agentrun/telemetry"
+	"agentrun/telemetry/mask"
 	"agentrun/toolproxy/boundary"
 	"agentrun/toolproxy/gate"
 )
@@ -291,7 +291,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, p *passing) {
 		return
 	}
 	c := newCall(g, t, permit, len(up), p.most, limit)
-	c.hide(t.key)
+	c.hide(mask.Spellings(t.key)...) // its reply is JSON that nobody reads here
 	c.flags = []string{"dialect_" + p.dialect.name}
 	c.tell()
 	c.input, c.open, c.passed, c.free, c.whole = input, true, true, p.free, !p.stream
@@ -386,8 +386,8 @@ func (x *relay) whole(resp *http.Response, progress func()) *gate.Error {
 	} else {
 		x.free, failed = true, refusedBy(resp.StatusCode)
 	}
-	if bytes.Contains(body, []byte(x.target.key)) { // else no copy is made: replies may be large
-		body = []byte(x.redact.Text(string(body)))
+	if text := x.redact.Text(string(body)); x.redact.Found() {
+		body = []byte(text)
 	}
 	if e := x.settle(failed); e != nil {
 		return e

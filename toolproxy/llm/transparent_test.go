@@ -574,6 +574,50 @@ func (r refusing) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, io.EOF
 }
 
+// M-12: the key is taken out of what passes as it is also where JSON writes it otherwise.
+func TestM12TransparentKeyInOtherLetters(t *testing.T) {
+	const key = "ABSK/QmVk+cm9j=="
+	for name, echoed := range map[string]string{"PHP": `ABSK\/QmVk+cm9j==`, "Gson": `ABSK/QmVk+cm9j\u003d\u003d`, ".NET": `ABSK/QmVk\u002Bcm9j==`, "a URL": "ABSK%2FQmVk%2Bcm9j%3D%3D", "itself": key} {
+		for _, kind := range []string{"application/json", "text/event-stream"} {
+			said := `{"type":"error","error":{"message":"no such key: ` + echoed + `"}}`
+			if kind != "application/json" {
+				said = "data: " + said + "\n\n"
+			}
+			g, err := New(Options{
+				Config:   configOf(t, "providers:\n- {name: up, base_url: https://x.test/v1, secret: KEY, dialects: [messages], models: [{name: m, mode: transparent}]}\n"),
+				Entrance: &entrance{}, Caller: link.Caller{Mode: "public"}, Secret: func(string) (string, bool) { return key, true },
+				Upstream: func(Provider) http.RoundTripper { return answering{kind, said} },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := httptest.NewRequest(http.MethodPost, "/v1/messages", strings.NewReader(`{"model":"m","messages":[]}`))
+			req.Header.Set("Content-Type", "application/json")
+			out := httptest.NewRecorder()
+			g.ServeHTTP(out, req)
+			if got := out.Body.String(); out.Code != http.StatusOK || strings.Contains(got, "ABSK") || !strings.Contains(got, "no such key: [masked:secret]") {
+				t.Errorf("%s, %s: got %d %s", name, kind, out.Code, got)
+			}
+		}
+	}
+}
+
+// answering is a provider that says one thing.
+type answering struct{ kind, text string }
+
+func (a answering) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {a.kind}}, Body: io.NopCloser(strings.NewReader(a.text))}, nil
+}
+
+func configOf(t *testing.T, text string) Config {
+	t.Helper()
+	c, err := ParseConfig(section(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // M-19: what a provider says it used is believed, unless the bytes make it too little; then the bytes count.
 func TestM19TransparentUsage(t *testing.T) {
 	for _, row := range []struct {
