@@ -526,3 +526,44 @@ func TestM19UncountedStreamIsPaidFor(t *testing.T) {
 		t.Errorf("%v millionths, want 100 tokens a second: %v", cost, llm[0].Data)
 	}
 }
+
+// M-19: what a provider counts somewhere else is paid for: thoughts in its sum alone, the rounds of a reply one by one. A picture isn't paid
+// for by its bytes; nor does whoever hangs up get a conversation that the provider keeps read for nothing.
+func TestM19CountsInOtherPlaces(t *testing.T) {
+	x := newExit(t)
+	x.host("model.test", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/responses":
+			<-r.Context().Done()
+		case "/v1/messages":
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"content":[{"type":"text","text":"42"}],"usage":{"input_tokens":230,"output_tokens":10,"iterations":[{"type":"compaction","input_tokens":1800,"output_tokens":35},{"type":"message","input_tokens":230,"output_tokens":10}]}}`)
+		default:
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, `data: {"choices":[{"index":0,"delta":{"content":"42"},"finish_reason":"stop"}]}`+"\n\n"+
+				`data: {"choices":[],"usage":{"prompt_tokens":1100,"completion_tokens":7,"total_tokens":1407}}`+"\n\ndata: [DONE]\n\n")
+		}
+	}))
+	model := func(name, dialect, mode string) object {
+		return object{"name": name, "base_url": "http://model.test/v1", "secret": "key", "allow_private": true, "dialects": []string{dialect}, "idle_timeout": "1s",
+			"models": []object{{"name": name, "mode": mode, "input": 1_000_000, "output": 1_000_000, "max_tokens": 1000}}}
+	}
+	x.settings["llm"] = object{"providers": []object{model("sum", "chat", "guarded"), model("rounds", "messages", "transparent"), model("kept", "responses", "transparent")}}
+	picture := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("iVBORw0K", 4<<10) + `"}}`
+	asks := []exchange{
+		{Name: "sum", To: toolsAt, Send: post("/v1/chat/completions", `{"model":"sum","messages":[{"role":"user","content":[{"type":"text","text":"what is it?"},`+picture+`]}]}`)},
+		{Name: "rounds", To: toolsAt, Send: post("/v1/messages", `{"model":"rounds","max_tokens":9,"messages":[]}`)},
+		{Name: "kept", To: toolsAt, Send: post("/v1/responses", `{"model":"kept","stream":true,"input":"x","previous_response_id":"resp_1"}`)},
+	}
+	got, r := x.raw(x.opts("ring3"), asks...)
+	r.want(t, 0, "exited")
+	llm := calls(x.n.audit("node"), "llm")
+	if len(llm) != len(asks) {
+		t.Fatalf("%d calls on record, want %d: %v", len(llm), len(asks), got)
+	}
+	for i, want := range []float64{1407, 2075, 128 << 10} {
+		if cost, _ := llm[i].Data["cost"].(float64); cost < want || cost > want+1000 {
+			t.Errorf("%s: %v millionths, want %v: %v; the agent has got %.300q", asks[i].Name, cost, want, llm[i].Data, got[asks[i].Name].Reply)
+		}
+	}
+}

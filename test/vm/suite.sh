@@ -98,6 +98,8 @@ same+=(TestThreatLaterCredentialHelper)
 same+=(TestM23KilledStaysDeadOnAFullDisk TestM23StopOnAFullDisk TestM23EndedForWhatItDidStaysDeadAfterACrash)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
+# And of what a provider says it used what is numbers.
+same+=(TestM19CountsInOtherPlaces)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession

@@ -102,7 +102,8 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 		writeError(w, e)
 		return
 	}
-	input, most := tokensOf(len(up)), req.most(t.model)
+	media := mediaOf(up)
+	input, most := inputTokens(len(up), media), req.most(t.model)
 	var more, moreTokens int64
 	if g.confidential() {
 		more, moreTokens = g.summaries.estimate(most)
@@ -120,6 +121,7 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 		return
 	}
 	c := newCall(g, t, permit, len(up), most, limit)
+	c.input, c.media = input, media
 	c.hide(t.key, g.marker.Nonce())
 	c.tell()
 	c.offered = req.offers()
@@ -156,6 +158,7 @@ type call struct {
 	cancel  context.CancelCauseFunc
 
 	sentBytes int    // of the prompt
+	media     int    // of these, images
 	input     int64  // tokens of it, by its bytes
 	known     *usage // of it, by what the provider says before its reply's end; nil: nothing
 	most      int64  // output tokens
@@ -447,7 +450,7 @@ func (c *call) bill() usage {
 	case c.passed:
 		believed = plausiblePassed(*f, c.input, c.outBytes)
 	default:
-		believed = plausibleInput(f.Prompt, c.sentBytes) && plausibleOutput(f.Completion, c.most, c.outBytes)
+		believed = plausibleInput(f.Prompt, c.sentBytes, c.media) && plausibleOutput(f.Completion, c.most, c.outBytes)
 	}
 	if believed {
 		u = *f

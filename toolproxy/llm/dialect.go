@@ -330,6 +330,17 @@ func isMedia(name string, quoted jsontext.Value) bool {
 	})
 }
 
+// mediaOf is how many bytes of a chat's request are images.
+func mediaOf(up []byte) (size int) {
+	found, _ := members(up, []string{"messages"}) // we wrote it
+	eachString(found["messages"].raw, func(name string, quoted jsontext.Value) {
+		if isMedia(name, quoted) {
+			size += len(quoted)
+		}
+	})
+	return size
+}
+
 const base64Letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
 
 // errorIn is an error in the form of a dialect, as the body of a reply (M-13). Google's clients want a number as

@@ -607,6 +607,25 @@ func TestM19UsageThatCannotBeTrueIsEstimated(t *testing.T) {
 	}
 }
 
+// M-19: an image counts by what its provider says it is, not by its bytes: three of them were a token, 350,000 for one of 1 MiB.
+func TestM19GuardedImages(t *testing.T) {
+	for said, want := range map[string]int64{`{"prompt_tokens":1100,"completion_tokens":7}`: 1107, `null`: 0} {
+		r := start(t, "public", events(content("hi"), stop, `{"choices":[],"usage":`+said+`}`, "[DONE]"), "")
+		image := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("iVBORw0K", 128<<10) + `"}}`
+		code, body := r.post(t, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"what is it?"},`+image+`]}]}`)
+		if code != http.StatusOK {
+			t.Fatalf("got %d %s", code, body)
+		}
+		o := r.done(t)[0]
+		if want == 0 && (o.Tokens < 1<<14 || o.Tokens > 1<<15) || want > 0 && (o.Tokens != want || slices.Contains(o.Flags, "usage_estimated")) {
+			t.Errorf("%s: booked %+v, want %d", said, o, want)
+		}
+		if c := r.calls[0]; c.Tokens > 1<<15 {
+			t.Errorf("%d tokens were reserved", c.Tokens)
+		}
+	}
+}
+
 // M-19: thoughts that a provider counts in its sum alone, as xAI does, are paid for as what was written is.
 func TestM19ThoughtsInTheSumAlone(t *testing.T) {
 	const said = `"usage":{"prompt_tokens":50,"completion_tokens":7,"total_tokens":357}}`

@@ -82,7 +82,7 @@ func TestM19UsageBlocksThatLie(t *testing.T) {
 // A long prompt costs something, whatever a provider says.
 func TestM19PromptsAreNotFree(t *testing.T) {
 	for said, want := range map[int64]bool{1: false, 200: false, 800: true, 33_000: true, 200_000: false} {
-		if got := plausibleInput(said, 100_000); got != want {
+		if got := plausibleInput(said, 100_000, 0); got != want {
 			t.Errorf("%d tokens for 100000 bytes: plausible %v, want %v", said, got, want)
 		}
 	}

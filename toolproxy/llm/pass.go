@@ -277,7 +277,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, p *passing) {
 	if p.stream {
 		limit = gate.Unlimited // it lives as long as it flows
 	}
-	input := tokensOf(p.size-p.media) + int64(p.media)/mediaToken
+	input := inputTokens(p.size, p.media)
 	if p.free {
 		input, p.most = 0, 0
 	}

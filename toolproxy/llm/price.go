@@ -51,10 +51,13 @@ type usage struct {
 	fromCache, cached int64
 }
 
+// inputTokens are those of a prompt of so many bytes, images and files among them.
+func inputTokens(size, media int) int64 { return tokensOf(size-media) + int64(media)/mediaToken }
+
 // plausibleInput: a token has at least a byte, no vocabulary has tokens of more than 128 bytes on average,
-// and a provider adds a template or leaves one out.
-func plausibleInput(said int64, sent int) bool {
-	return said > 0 && said >= (int64(sent)-4096)/128 && said <= int64(sent)+4096
+// and a provider adds a template or leaves one out. No provider counts an image by its bytes.
+func plausibleInput(said int64, sent, media int) bool {
+	return said > 0 && said >= (int64(sent-media)-4096)/128 && said <= int64(sent)+4096
 }
 
 // plausiblePassed is of mode transparent: the provider may have a conversation, files or thoughts that nobody saw
