@@ -79,6 +79,9 @@ func TestM8BoundsOfARule(t *testing.T) {
 	w := newWorld(t, rings.Standard, Options{Config: Config{Rules: []Rule{
 		{Host: "allowed.example", Ports: []uint16{80}, Paths: []string{"/small"}, MaxBody: &none, MaxReply: 10},
 		{Host: "allowed.example", Ports: []uint16{80}, Paths: []string{"/free"}},
+		{Host: "allowed.example", Ports: []uint16{80}, Paths: []string{"/both"}, MaxBody: &none},
+		{Host: "allowed.example", Ports: []uint16{80}, Paths: []string{"/both"}, MaxReply: 100},
+		{Host: "allowed.example", Ports: []uint16{80}, Paths: []string{"/both/"}, MaxReply: 10},
 	}}})
 	w.web(t, 80, func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -100,6 +103,10 @@ func TestM8BoundsOfARule(t *testing.T) {
 		"head":             {"HEAD http://allowed.example/small?11 HTTP/1.1\r\nHost: allowed.example\r\n\r\n", true},
 		"body":             {"GET http://allowed.example/small?1 HTTP/1.1\r\nHost: allowed.example\r\nContent-Length: 1\r\n\r\nx", false},
 		"chunked body":     {"GET http://allowed.example/small?1 HTTP/1.1\r\nHost: allowed.example\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", false},
+		"one of two":       {"GET http://allowed.example/both?101 HTTP/1.1\r\nHost: allowed.example\r\n\r\n", false},
+		"all of three":     {"GET http://allowed.example/both/x?11 HTTP/1.1\r\nHost: allowed.example\r\n\r\n", false},
+		"body of one":      {"GET http://allowed.example/both/x?10 HTTP/1.1\r\nHost: allowed.example\r\nContent-Length: 1\r\n\r\nx", false},
+		"within all":       {"GET http://allowed.example/both/x?10 HTTP/1.1\r\nHost: allowed.example\r\n\r\n", true},
 		"another path":     {"POST http://allowed.example/free?999 HTTP/1.1\r\nHost: allowed.example\r\nContent-Length: 1\r\n\r\nx", true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -270,16 +270,20 @@ func (r *ruleset) headers(a egress.Ask) []injection {
 	return nil
 }
 
-// bound is how many bytes the bodies of a request and of its reply may have, the latter 0 for any number. most is what holds where no
-// rule says less.
+// bound is how many bytes the bodies of a request and of its reply may have, the latter 0 for any number: the least that the rules say which
+// fit. most is what holds where none says less.
 func (r *ruleset) bound(a egress.Ask, most int64) (body, reply int64) {
 	for _, b := range r.bounds {
-		if d := b.list.Decide(a); d.Allowed() && d.Entry != "" {
-			if b.body != nil {
-				most = min(most, *b.body)
-			}
-			return most, b.reply
+		d := b.list.Decide(a)
+		if !d.Allowed() || d.Entry == "" {
+			continue
+		}
+		if b.body != nil {
+			most = min(most, *b.body)
+		}
+		if b.reply > 0 && (reply == 0 || b.reply < reply) {
+			reply = b.reply
 		}
 	}
-	return most, 0
+	return most, reply
 }
