@@ -22,7 +22,13 @@ func TestScreen(t *testing.T) {
 		"keyboard":          {"\x1b[>1u\x1b[>7u\x1b[<u\x1b[?u", "\x1b[<1u"},
 		"keyboards no end":  {strings.Repeat("\x1b[>1u", 1000), "\x1b[<8u"},
 		"more taken off":    {"\x1b[<99u\x1b[<u\x1b[?25h", ""},
-		"numbers of others": {"\x1b[?001049h\x1b[?99999999999999999999h\x1b[?-25l\x1b[?+25l", ""},
+		"zeros before":      {"\x1b[?001000;02004h\x1b[?0001049h\x1b[?00001049l", "\x1b[?1000l\x1b[?2004l"},
+		"other mice":        {"\x1b[?9h\x1b[?1016h\x1b[?2031;2048h", "\x1b[?9l\x1b[?1016l\x1b[?2031l\x1b[?2048l"},
+		"saved and back":    {"\x1b[?1003h\x1b[?1003s\x1b[?1003l\x1b[?1003r", "\x1b[?1003l"},
+		"one letter":        {"\u009b?1049h \u00c2 \u00c3\u009b?25l \u009b?2004h\xc2\xc2\x9b?1003h", "\x1b[?1003l\x1b[?2004l\x1b[?1049l\x1b[?25h"},
+		"half a letter":     {"\xc2?1049h\xc2\x1b[?25l", "\x1b[?25h"},
+		"keys set":          {"\x1b[=31u\x1b[>4;2m\x1b[4;2m", "\x1b[=0u\x1b[>4m"},
+		"numbers of others": {"\x1b[?99999999999999999999h\x1b[?-25l\x1b[?+25l", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for size := 1; size <= len(tt.written); size = size*3 + 1 {
