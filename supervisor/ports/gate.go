@@ -141,9 +141,9 @@ func (p *passage) respond(client *bufio.Reader, v verdict) Code {
 			_, _ = br.Discard(len(head))
 			continue
 		}
-		p.door.clean(&r)
+		p.door.clean(&r, v.own)
 		out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n", r.Status, r.Reason)
-		if !p.door.opt.Own {
+		if !v.own {
 			out = append(out, "Cache-Control: no-store\r\n"...)
 		}
 		out = r.AppendFields(out)

@@ -205,24 +205,35 @@ func TestM23LinksOutliveARefusal(t *testing.T) {
 	}
 }
 
-// What is published at an address is another agent's later. A browser keeps neither a page of this one's nor a worker that would answer there.
+// What is published at an address is another agent's later. A browser keeps neither a page of this one's nor a worker that would answer there;
+// nor does one that has it by the name localhost, which is every server's that a tunnel leads to.
 func TestM23NothingStaysInABrowser(t *testing.T) {
-	s := newSite(t, Options{}, func(c net.Conn) {
+	page := func(c net.Conn) {
 		_, _ = http.ReadRequest(bufio.NewReader(c))
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\ncache-control: max-age=31536000, immutable\r\nExpires: Fri, 01 Jan 2100 00:00:00 GMT\r\nPragma: x\r\n"+
 			"Cache-Control: public\r\nContent-Length: 2\r\n\r\nhi")
-	})
-	const get = "GET /sw.js HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN\r\n"
-	text := s.say(get + "\r\n")
-	r, err := http.ReadResponse(bufio.NewReader(strings.NewReader(text)), nil)
-	if err != nil {
-		t.Fatal(err)
 	}
-	if got := r.Header; !slices.Equal(got["Cache-Control"], []string{"no-store"}) || got["Expires"] != nil || got["Pragma"] != nil {
-		t.Errorf("what may be kept: %v, want nothing", got)
-	}
-	if got := s.say(get + "service-Worker: script\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 400") {
-		t.Errorf("the script of a service worker: got %q, want 400", got)
+	for _, tt := range []struct {
+		name       string
+		own, local bool
+	}{{"an address of others", false, false}, {"its own", true, false}, {"its own by localhost", true, true}} {
+		s := newSite(t, Options{Own: tt.own}, page)
+		stays, host := tt.own && !tt.local, s.Addr().String()
+		if tt.local {
+			host = "LocalHost" + host[strings.LastIndex(host, ":"):]
+		}
+		get := "GET /sw.js HTTP/1.1\r\nHost: " + host + "\r\nAuthorization: Bearer TOKEN\r\n"
+		text := s.say(get + "\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(strings.NewReader(text)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Header; slices.Equal(got["Cache-Control"], []string{"no-store"}) == stays || (got["Expires"] != nil) != stays || (got["Pragma"] != nil) != stays {
+			t.Errorf("%s: what may be kept: %v, want anything: %v", tt.name, got, stays)
+		}
+		if got := s.say(get + "service-Worker: script\r\n\r\n"); strings.HasPrefix(got, "HTTP/1.1 400") == stays {
+			t.Errorf("%s: the script of a service worker: got %q, want it to pass: %v", tt.name, got, stays)
+		}
 	}
 }
 

@@ -71,16 +71,17 @@ type verdict struct {
 	cookie  string // set by it
 	method  string
 	upgrade bool
+	own     bool // what the browser calls the page is this Door's alone, as Options.Own has it of the address
 }
 
 // judge decides about a request, and takes out of it what is ours.
 func (d *Door) judge(r *wire.Request) verdict {
-	v := verdict{code: OK, method: string(r.Method), upgrade: r.WebSocket()}
+	v := verdict{code: OK, method: string(r.Method), upgrade: r.WebSocket(), own: d.opt.Own && !d.localhost(string(r.Host))}
 	no := func(c Code) verdict { v.code = c; return v }
 	if r.Target[0] != '/' || v.method == "CONNECT" || r.Minor == 0 || v.upgrade && r.HasBody() {
 		return no(BadRequest)
 	}
-	if !d.opt.Own && value(r, "service-worker") != "" { // it would answer for what is published here later, its link before us
+	if !v.own && value(r, "service-worker") != "" { // it would answer for what is published here later, its link before us
 		return no(BadRequest)
 	}
 	if !d.ours(string(r.Host)) { // DNS rebinding: a name of the attacker's leads here, and its page is of the same origin
@@ -112,7 +113,7 @@ func (d *Door) judge(r *wire.Request) verdict {
 
 // ours tells whether a Host is what the port was published as. An address can't be rebound, so a Door on all addresses has each of them.
 func (d *Door) ours(host string) bool {
-	if strings.EqualFold(host, fmt.Sprintf("localhost:%d", d.at.Port())) {
+	if d.localhost(host) {
 		return d.at.Addr().IsLoopback() || d.at.Addr().IsUnspecified()
 	}
 	at, err := netip.ParseAddrPort(host)
@@ -122,6 +123,11 @@ func (d *Door) ours(host string) bool {
 		at = netip.AddrPortFrom(a, 80)
 	}
 	return err == nil && (at == d.at || d.at.Addr().IsUnspecified() && at.Port() == d.at.Port())
+}
+
+// localhost is what other servers have with us, as at the near end of a tunnel (ssh -L).
+func (d *Door) localhost(host string) bool {
+	return strings.EqualFold(host, fmt.Sprintf("localhost:%d", d.at.Port()))
 }
 
 // otherSite tells whether a page of another origin made a request that the browser let have the cookie: ports of one host are of one site, and
@@ -187,7 +193,7 @@ func ofDoor(name string) bool {
 
 // clean takes out of a response what would change how the browser stands to Doors: their cookies, those of all ports at once, and, at an
 // address that isn't its own, what it may keep. A page that was kept would be shown in place of another run's, with that one's cookie.
-func (d *Door) clean(r *wire.Response) {
+func (d *Door) clean(r *wire.Response, own bool) {
 	for i := range r.Lines {
 		l := &r.Lines[i]
 		name, _, _ := strings.Cut(string(l.Value), "=")
@@ -197,7 +203,7 @@ func (d *Door) clean(r *wire.Response) {
 		case "clear-site-data", "alt-svc", "strict-transport-security":
 			l.Drop = true
 		case "cache-control", "expires", "pragma":
-			l.Drop = l.Drop || !d.opt.Own
+			l.Drop = l.Drop || !own
 		}
 	}
 }

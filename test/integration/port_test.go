@@ -230,6 +230,8 @@ func TestM23PortsOfALiveRun(t *testing.T) {
 			{"the cookie", "/echo", "", []string{"Cookie", "a=1; " + cookie + "; b=2; agentrun_port_9=x"}, 200},
 			{"the token", "/echo", i.Token, []string{"Authorization", "Basic other"}, 200},
 			{"both, by localhost", "/echo", i.Token, []string{"Cookie", cookie, "Host", local}, 200},
+			{"a worker's script", "/echo", i.Token, []string{"Service-Worker", "script"}, 200},
+			{"a worker's script, by localhost", "/echo", i.Token, []string{"Service-Worker", "script", "Host", local}, 400},
 			{"a used link with the cookie", "/?" + link.RawQuery, "", []string{"Cookie", cookie}, 303},
 			{"another host", "/echo", i.Token, []string{"Host", "rebound.example"}, 403},
 			{"another port of the host", "/echo", i.Token, []string{"Host", "127.0.0.1:1"}, 403},
