@@ -181,3 +181,47 @@ func TestM11BrowserLite(t *testing.T) {
 		t.Errorf("ring 3: got %.400q", s)
 	}
 }
+
+const atOnce = `
+import json, sys, threading, urllib.error, urllib.request
+tool, args, n = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+def call():
+    q = urllib.request.Request("http://127.0.0.1:7600/internal/tools/" + tool, json.dumps({"args": args}).encode(), {"Content-Type": "application/json"})
+    try: print(urllib.request.urlopen(q).status, flush=True)
+    except urllib.error.HTTPError as e: print(json.load(e)["error"]["code"], flush=True)
+all = [threading.Thread(target=call) for _ in range(n)]
+[t.start() for t in all]; [t.join() for t in all]
+`
+
+// M-12, M-13: as many replies at once as a ring may ask for, each as long as it may be and of values that say nothing, are more than
+// the gateway has memory for, if all of them are taken apart at the same time: it dies, and the run with it.
+func TestM12LongRepliesAtOnce(t *testing.T) {
+	needProgram(t, "python3")
+	x := newExit(t)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/numbers", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, "["+strings.Repeat("1,", 500_000)+"1]")
+	})
+	mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprint(w, strings.Repeat("<p>", 1_390_000))
+	})
+	x.host("page.test", mux)
+	numbers := x.httpTool("https://page.test/numbers", "C")
+	numbers["timeout"] = "2m"
+	x.settings.tool("numbers", numbers)
+	x.settings.tool("browser-lite", object{"timeout": "2m"})
+	x.file("at_once.py", atOnce)
+	for _, tt := range []struct {
+		tool, args string
+		n          int
+		want       string
+	}{{"numbers", "{}", 12, "200"}, {"browser-lite", `{"url":"https://page.test/page"}`, 4, "tool_failed"}} {
+		r := x.run(x.opts("ring1", "--allow", "page.test"), "python3", "at_once.py", tt.tool, tt.args, fmt.Sprint(tt.n))
+		r.want(t, 0, "exited")
+		if n := strings.Count(r.stdout, tt.want); n != tt.n {
+			t.Errorf("%s: got %q, want %d of %s", tt.tool, r.stdout, tt.n, tt.want)
+		}
+	}
+}

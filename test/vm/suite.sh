@@ -100,6 +100,8 @@ same+=(TestM23KilledStaysDeadOnAFullDisk TestM23StopOnAFullDisk TestM23EndedForW
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # And of what a provider says it used what is numbers.
 same+=(TestM19CountsInOtherPlaces)
+# And of the gateway's memory what is Go's.
+same+=(TestM12LongRepliesAtOnce)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession

@@ -310,6 +310,17 @@ func TestM12RedactorTakesSecretsOut(t *testing.T) {
 	}
 }
 
+// A value takes some hundred bytes, and two of a reply.
+func TestM12RepliesHaveSoManyValues(t *testing.T) {
+	for text, values := range map[string]int{`1`: 1, `[1,[],"x",{}]`: 5, `{"a":{"b":[null]},"c":true}`: 5} {
+		for _, most := range []int{values, values - 1} {
+			if _, err := parseTree([]byte(text), most); (err == nil) != (most >= values) {
+				t.Errorf("%s of %d values: %v, with %d allowed", text, values, err, most)
+			}
+		}
+	}
+}
+
 func TestM13ReplyRefusesAmbiguousJSON(t *testing.T) {
 	for _, in := range []string{
 		``, `{`, `{"a":1,"a":2}`, "\"\xff\"", `1 2`, strings.Repeat("[", 100) + strings.Repeat("]", 100), `{"a":NaN}`, `{"<s>":1,"‹s>":2}`,

@@ -67,10 +67,16 @@ func Reply(mode string, output json.RawMessage) (json.RawMessage, []string, erro
 	return builtin().Reply(mode, output)
 }
 
+// turn is held by whoever filters: what is made of a reply takes fifty times its bytes, so that those of all calls at once, each of the
+// length that it may have, would be more memory than a gateway has.
+var turn sync.Mutex
+
 // Reply returns what of output an agent of a team in this mode may get, and flags for the record: what was done, and what is
 // suspicious about what remains. An error comes with no output.
 func (f *Filter) Reply(mode string, output json.RawMessage) (json.RawMessage, []string, error) {
-	root, err := parseTree(output)
+	turn.Lock()
+	defer turn.Unlock()
+	root, err := parseTree(output, maxValues)
 	if err != nil {
 		return nil, nil, err
 	}

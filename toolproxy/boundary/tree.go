@@ -17,6 +17,9 @@ var ErrJSON = errors.New("malformed JSON")
 // MaxDepth is how deep JSON may be nested: what walks it goes down by recursion.
 const MaxDepth = 64
 
+// maxValues is how many values a text may have: each takes some hundred bytes here, and a text of 16 MiB may have eight million.
+const maxValues = 2 << 20
+
 // node is a JSON value. Order and the spelling of numbers stay as they are.
 type node struct {
 	kind  jsontext.Kind // '{' '[' '"' '0' 't' 'f' 'n'
@@ -26,9 +29,9 @@ type node struct {
 	kids  []*node
 }
 
-func parseTree(text []byte) (*node, error) {
+func parseTree(text []byte, most int) (*node, error) {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(text))
-	n, err := readNode(dec, 0)
+	n, err := readNode(dec, 0, &most)
 	if err != nil {
 		return nil, err
 	}
@@ -38,14 +41,17 @@ func parseTree(text []byte) (*node, error) {
 	return n, nil
 }
 
-func readNode(dec *jsontext.Decoder, depth int) (*node, error) {
+func readNode(dec *jsontext.Decoder, depth int, left *int) (*node, error) {
 	if depth > MaxDepth {
 		return nil, fmt.Errorf("%w: nested deeper than %d", ErrJSON, MaxDepth)
+	}
+	if *left--; *left < 0 {
+		return nil, fmt.Errorf("%w: too many values", ErrJSON)
 	}
 	n := &node{kind: dec.PeekKind()}
 	switch n.kind {
 	case '{', '[':
-		return n, n.readKids(dec, depth)
+		return n, n.readKids(dec, depth, left)
 	case '"':
 		t, err := dec.ReadToken()
 		if err != nil {
@@ -62,7 +68,7 @@ func readNode(dec *jsontext.Decoder, depth int) (*node, error) {
 	return n, nil
 }
 
-func (n *node) readKids(dec *jsontext.Decoder, depth int) error {
+func (n *node) readKids(dec *jsontext.Decoder, depth int, left *int) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return unreadable()
 	}
@@ -84,7 +90,7 @@ func (n *node) readKids(dec *jsontext.Decoder, depth int) error {
 			}
 			n.names = append(n.names, name.String())
 		}
-		kid, err := readNode(dec, depth+1)
+		kid, err := readNode(dec, depth+1, left)
 		if err != nil {
 			return err
 		}

@@ -3,11 +3,13 @@
 package tools
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -127,12 +129,15 @@ func (u *Undo) arguments(args, result json.RawMessage) (gate.Args, error) {
 	with := map[string]json.RawMessage{}
 	for name, from := range u.With {
 		value := json.RawMessage(nil)
-		at := map[string]json.RawMessage{"args": args, "result": result}
 		for token := range from.Tokens() {
-			if value = at[token]; value == nil || string(value) == "null" {
+			if value == nil { // of the call as a whole
+				value = map[string]json.RawMessage{"args": args, "result": result}[token]
+			} else {
+				value = member(value, token)
+			}
+			if value == nil || string(value) == "null" {
 				return gate.Args{}, fmt.Errorf("undo.with.%s: the call has no %s", name, from)
 			}
-			at = members(value)
 		}
 		with[name] = value
 	}
@@ -143,15 +148,29 @@ func (u *Undo) arguments(args, result json.RawMessage) (gate.Args, error) {
 	return telemetry.NewPlaintext(json.RawMessage(text)), err
 }
 
-// members are the members of an object, or of a list by their numbers; of anything else none.
-func members(value json.RawMessage) map[string]json.RawMessage {
-	at := map[string]json.RawMessage{}
-	var list []json.RawMessage
-	if json.Unmarshal(value, &at) == nil || json.Unmarshal(value, &list) != nil {
-		return at
+// member is one of an object, or of a list by its number; nil: there is none. Nothing is made of the others: a reply may have millions.
+func member(value json.RawMessage, token string) json.RawMessage {
+	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // that was looked at
+	begin, err := dec.ReadToken()
+	if err != nil {
+		return nil
 	}
-	for i, item := range list {
-		at[fmt.Sprint(i)] = item
+	for i, kind := 0, begin.Kind(); kind == '{' || kind == '['; i++ {
+		name := strconv.Itoa(i)
+		if kind == '{' {
+			t, err := dec.ReadToken()
+			if err != nil || t.Kind() != '"' {
+				return nil
+			}
+			name = t.String()
+		}
+		v, err := dec.ReadValue()
+		if err != nil {
+			return nil
+		}
+		if name == token {
+			return json.RawMessage(v.Clone())
+		}
 	}
-	return at
+	return nil
 }

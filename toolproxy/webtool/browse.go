@@ -33,6 +33,10 @@ const (
 	maxPageText  = 256 << 10 // that may be asked for
 )
 
+// turn is held by whoever reads a page of HTML: one of elements that say nothing takes fifty times its bytes, so that those of all calls at
+// once would be more memory than a gateway has.
+var turn = make(chan struct{}, 1)
+
 // browser fetches pages by the way that the run has.
 type browser struct{ way func() http.RoundTripper }
 
@@ -68,7 +72,9 @@ func (b browser) run(ctx context.Context, _ tools.Call, args pageArgs) (any, err
 	}
 	title := ""
 	if text == "" {
-		if title, text, err = readable(body, resp.Request.URL); err != nil {
+		if title, text, err = inTurn(ctx, body, resp.Request.URL); ctx.Err() != nil {
+			return nil, httptool.Unreachable(ctx, ctx.Err())
+		} else if err != nil {
 			return nil, tools.Refuse(gate.CodeToolFailed, err, "try another page", "the page has no text that can be made out")
 		}
 	}
@@ -144,6 +150,17 @@ func readPage(ctx context.Context, resp *http.Response) (text string, body []byt
 		return string(body), body, nil
 	}
 	return "", body, nil
+}
+
+// inTurn is readable, when those that came before are read.
+func inTurn(ctx context.Context, body []byte, at *url.URL) (title, text string, err error) {
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+		return readable(body, at)
+	case <-ctx.Done():
+		return "", "", ctx.Err()
+	}
 }
 
 // readable is the main text of a page of HTML, as a browser's reader view has it.
