@@ -380,6 +380,7 @@ func (x *relay) whole(resp *http.Response, progress func()) *gate.Error {
 	}
 	var failed *gate.Error
 	if resp.StatusCode == http.StatusOK {
+		x.over = true
 		if _, e := x.hear(body); e != nil {
 			return e
 		}
@@ -417,7 +418,7 @@ func (x *relay) settle(failed *gate.Error) *gate.Error {
 func (x *relay) hear(data []byte) (heard, *gate.Error) {
 	h := x.dialect.hear(data)
 	x.outBytes += h.size
-	x.over = x.over || x.call.whole || h.ended || h.last
+	x.over = x.over || h.ended || h.last
 	for name, n := range h.usage {
 		x.counts[name] = max(x.counts[name], n)
 	}

@@ -4,6 +4,7 @@ package llm
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -661,6 +662,37 @@ func TestM19TransparentUsage(t *testing.T) {
 				t.Errorf("booked %d, flags %v, want %d", o.Tokens, o.Flags, want)
 			}
 		})
+	}
+}
+
+// M-19: what is streamed all the same, as by "stream": 1, which is true to some, isn't at its end with the count of its beginning.
+func TestM19StreamInOtherWords(t *testing.T) {
+	w := wires()[1]
+	r := transparent(t, "public", func(out http.ResponseWriter, req *http.Request) {
+		out.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(out, w.events("")[0])
+		out.(http.Flusher).Flush()
+		<-req.Context().Done()
+	}, everyModel)
+	ctx, leave := context.WithCancel(t.Context())
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.url+w.path, strings.NewReader(`{"model":"m","stream":1,"max_tokens":900,"messages":[]}`))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	resp.Body.Close()
+	ended := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.ends)
+	}
+	for ended() == 0 {
+		time.Sleep(time.Millisecond) // the test's time limit is the bound
+	}
+	if o := r.done(t)[0]; o.Tokens != 100+900 {
+		t.Errorf("booked %+v, want what it may have at most", o)
 	}
 }
 
