@@ -164,6 +164,85 @@ func TestDeclinedAndGone(t *testing.T) {
 	}
 }
 
+// What is typed while a caller is stopped is for the shell that has the terminal then.
+func TestTerminalOfAStoppedCaller(t *testing.T) {
+	runDir, l := listen(t)
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	cmd := called(t, runDir, "x")
+	stdin, err := os.OpenFile(slave.Name(), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	cmd.Stdin, cmd.SysProcAttr = stdin, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := accept(t, l)
+	looked := make(chan bool, 1000)
+	away := c.Stdin.away
+	c.Stdin.away = func() bool { is := away(); looked <- is; return is }
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(cmd.Process.Pid, &ws, unix.WUNTRACED, nil); err != nil || !ws.Stopped() {
+		t.Fatalf("%v, %v", ws, err)
+	}
+	read := make(chan string)
+	go func() {
+		b := make([]byte, 64)
+		n, _ := c.Stdin.Read(b)
+		read <- string(b[:n])
+	}()
+	if _, err := master.WriteString("password\n"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		select {
+		case got := <-read:
+			t.Fatalf("the daemon reads %q", got)
+		case is := <-looked:
+			if !is {
+				t.Error("the caller is taken for one that has the terminal")
+			}
+		}
+	}
+	b := make([]byte, 64)
+	if n, err := slave.Read(b); string(b[:n]) != "password\n" {
+		t.Errorf("the shell reads %q, %v", b[:n], err)
+	}
+	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := master.WriteString("answer\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-read; got != "answer\n" {
+		t.Errorf("the daemon reads %q", got)
+	}
+	if err := c.Exit(0); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+}
+
 // Nobody is asked where the caller, or its shell, says so.
 func TestNotHandedOver(t *testing.T) {
 	runDir, _ := listen(t) // it would accept, and nobody answer

@@ -3,6 +3,7 @@
 package handoff
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -146,7 +148,23 @@ func (c *Conn) Receive(within time.Duration) error {
 		return err
 	}
 	c.Stdin, c.Stdout, c.Stderr, c.cwd = NewStream(c.held[0]), NewStream(c.held[1]), NewStream(c.held[2]), c.held[3]
+	if _, err := unix.IoctlGetTermios(c.held[0], unix.TCGETS); err == nil {
+		c.Stdin.away = c.away
+	}
 	return c.u.SetDeadline(time.Time{})
+}
+
+// away tells whether the caller is stopped, or in the background of its terminal. What is typed there is for others then: the shell, a
+// command that asks for a password. Of the caller itself the kernel asks that with each read (SIGTTIN, credentials(7)), of us not: the
+// terminal isn't ours.
+func (c *Conn) away() bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.PID))
+	if err != nil {
+		return true // it is gone
+	}
+	// Behind the name: state, parent, process group, session, terminal, the terminal's foreground group.
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	return len(f) < 6 || f[0] == "T" || f[0] == "t" || f[5] != f[2] && f[5] != "-1"
 }
 
 func passed(oob []byte) (all []int, err error) {

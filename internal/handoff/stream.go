@@ -18,7 +18,8 @@ import (
 // went away would leave a thread behind.
 type Stream struct {
 	fd   int
-	mode uint32 // file type
+	mode uint32      // file type
+	away func() bool // whether what can be read is not for us now; nil: it always is
 
 	mu   sync.Mutex
 	ops  sync.WaitGroup
@@ -92,6 +93,11 @@ func (s *Stream) ready(events int16) bool {
 	}
 }
 
+// rest waits a little, or for Stop.
+func (s *Stream) rest() {
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.stop), Events: unix.POLLIN}}, 50) //nolint:gosec // a descriptor
+}
+
 func (s *Stream) Read(b []byte) (int, error) {
 	if !s.begin() {
 		return 0, io.EOF
@@ -103,6 +109,10 @@ func (s *Stream) Read(b []byte) (int, error) {
 	for {
 		if !s.ready(unix.POLLIN) {
 			return 0, io.EOF
+		}
+		if s.away != nil && s.away() {
+			s.rest()
+			continue
 		}
 		n, err := s.read(b)
 		switch {
