@@ -243,6 +243,29 @@ func TestTerminalOfAStoppedCaller(t *testing.T) {
 	_ = cmd.Wait()
 }
 
+// A signal that comes while the daemon looks at a request that it then declines ends the caller, as it would have alone.
+func TestSignalBeforeADecline(t *testing.T) {
+	runDir, l := listen(t)
+	cmd := called(t, runDir, "x")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := accept(t, l)
+	heard := make(chan syscall.Signal, 1)
+	go c.Signals(func(s syscall.Signal) { heard <- s })
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-heard
+	if err := c.Decline("another version"); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != unix.SIGTERM {
+		t.Errorf("it ended with %v, want SIGTERM", cmd.ProcessState)
+	}
+}
+
 // Nobody is asked where the caller, or its shell, says so.
 func TestNotHandedOver(t *testing.T) {
 	runDir, _ := listen(t) // it would accept, and nobody answer

@@ -372,8 +372,8 @@ static void leave(const struct terminal *in, int code)
 		sys1(__NR_exit_group, code);
 }
 
-// forward returns only if the daemon declined.
-static void forward(struct said *said, int s, int signals)
+// forward returns only if the daemon declined. taken are the signals that it was told of.
+static void forward(struct said *said, int s, int signals, uint64_t *taken)
 {
 	struct pollfd p[2] = {{s, POLLIN, 0}, {signals, POLLIN, 0}};
 	struct terminal in;
@@ -388,6 +388,7 @@ static void forward(struct said *said, int s, int signals)
 			if (sys3(__NR_read, signals, &i, sizeof i) == sizeof i) {
 				f.kind = SIGNAL;
 				f.value = i.ssi_signo;
+				*taken |= 1ull << (i.ssi_signo - 1);
 				(void)sys6(__NR_sendto, s, (long)&f, sizeof f, MSG_NOSIGNAL, 0, 0);
 			}
 		}
@@ -413,7 +414,7 @@ static void forward(struct said *said, int s, int signals)
 static void hand_over(struct said *said, int dir, int argc, char **argv, char **envp)
 {
 	static const int passed[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
-	uint64_t set = 0, old; // sigset_t of the kernel
+	uint64_t set = 0, old, taken = 0; // sigset_t of the kernel
 	size_t size = 0;
 	int signals = -1, s = -1, cwd = (int)sys4(__NR_openat, AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 	char *b = cwd < 0 ? NULL : request(said, argc, argv, envp, &size);
@@ -424,7 +425,11 @@ static void hand_over(struct said *said, int dir, int argc, char **argv, char **
 		goto alone;
 	sys4(__NR_rt_sigprocmask, SIG_BLOCK, &set, &old, 8);
 	if ((signals = (int)sys4(__NR_signalfd4, -1, &set, 8, SFD_CLOEXEC)) >= 0 && submit(s, b, size, cwd) == 0)
-		forward(said, s, signals);
+		forward(said, s, signals, &taken);
+	// A daemon that declines has done nothing about those that it was told of.
+	for (int n = 1; taken; n++, taken >>= 1)
+		if (taken & 1)
+			sys2(__NR_kill, sys0(__NR_getpid), n);
 	sys4(__NR_rt_sigprocmask, SIG_SETMASK, &old, 0, 8);
 alone:
 	// Not a whole request, or one declined: nothing has begun there.
