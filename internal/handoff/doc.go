@@ -10,7 +10,7 @@
 //	c.Exit(code)
 //
 // The client is C that runs before the Go runtime does (package early). It goes on alone when nobody listens, when who listens is neither root
-// nor the caller, and when the daemon declines.
+// nor the caller, when the daemon declines, and when it closes the connection with a part of the request unread.
 //
 // Guarantees. A Conn is of a peer that runs as root or as the daemon's user, as the kernel says (SO_PEERCRED), and never as an agent's
 // (uids from 0x70000000). A request is bounded (2 MiB), whole, and checked before anybody sees it. Same says whether the caller sees the

@@ -266,6 +266,29 @@ func TestSignalBeforeADecline(t *testing.T) {
 	}
 }
 
+// A daemon that ends, or has no descriptors left, before it has read a request whole has begun nothing: the caller goes on alone.
+func TestRequestThatWasNotRead(t *testing.T) {
+	runDir, l := listen(t)
+	cmd := called(t, runDir, "x")
+	var out, complaint strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c.u, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	c.u.Close()
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 7 || out.String() != "alone it has not read the request" {
+		t.Errorf("got %d %q %q", code, out.String(), complaint.String())
+	}
+}
+
 // Nobody is asked where the caller, or its shell, says so.
 func TestNotHandedOver(t *testing.T) {
 	runDir, _ := listen(t) // it would accept, and nobody answer

@@ -39,7 +39,7 @@ struct frame {
 	uint32_t value;
 };
 
-enum { E_INTR = 4, NT_GO_BUILD_ID = 4 };
+enum { E_INTR = 4, E_CONNRESET = 104, NT_GO_BUILD_ID = 4 };
 
 // What Go is told, as in early.go.
 struct said {
@@ -326,8 +326,8 @@ static int submit(int s, const char *b, size_t n, int cwd)
 	}
 }
 
-// receive gives 0 at the end of the connection.
-static int receive(int s, void *to, size_t n)
+// receive gives 0 at the end of the connection, and below that an error.
+static long receive(int s, void *to, size_t n)
 {
 	char *p = to;
 	while (n > 0) {
@@ -335,7 +335,7 @@ static int receive(int s, void *to, size_t n)
 		if (got == -E_INTR)
 			continue;
 		if (got <= 0)
-			return 0;
+			return got;
 		p += got;
 		n -= (size_t)got;
 	}
@@ -372,11 +372,13 @@ static void leave(const struct terminal *in, int code)
 		sys1(__NR_exit_group, code);
 }
 
-// forward returns only if the daemon declined. taken are the signals that it was told of.
+// forward returns only if the daemon declined, or closed the connection with something in it that it had not read (ECONNRESET): where it was
+// told of no signal that is of the request, and nothing has begun. taken are the signals that it was told of.
 static void forward(struct said *said, int s, int signals, uint64_t *taken)
 {
 	struct pollfd p[2] = {{s, POLLIN, 0}, {signals, POLLIN, 0}};
 	struct terminal in;
+	long got;
 	in.is_raw = 0;
 	for (;;) {
 		struct frame f;
@@ -394,13 +396,18 @@ static void forward(struct said *said, int s, int signals, uint64_t *taken)
 		}
 		if (!(p[0].revents & (POLLIN | POLLHUP | POLLERR)))
 			continue;
-		if (!receive(s, &f, sizeof f))
-			break;
+		if ((got = receive(s, &f, sizeof f)) <= 0) {
+			static const char unread[] = "it has not read the request";
+			if (got != -E_CONNRESET || *taken)
+				break;
+			copy(said->declined, unread, sizeof unread);
+			return;
+		}
 		if (f.kind == EXIT)
 			leave(&in, (int)(f.value & 0xff));
 		if (f.kind == RAW)
 			raw(&in);
-		if (f.kind == DECLINE && f.value < sizeof said->declined && receive(s, said->declined, f.value)) {
+		if (f.kind == DECLINE && f.value < sizeof said->declined && receive(s, said->declined, f.value) > 0) {
 			said->declined[f.value] = 0;
 			return;
 		}
