@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -83,7 +84,8 @@ var passedOn = []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT,
 func (Alone) Signals() <-chan os.Signal {
 	signals := make(chan os.Signal, 16)
 	catchPipe()
-	signal.Notify(signals, passedOn...)
+	// One that we were started to ignore stays ignored: by nohup(1), or by a shell whose script has us in the background.
+	signal.Notify(signals, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...)
 	return signals
 }
 

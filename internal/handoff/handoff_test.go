@@ -289,6 +289,32 @@ func TestRequestThatWasNotRead(t *testing.T) {
 	}
 }
 
+// What the caller was started to ignore, as by nohup(1), is no signal for its run.
+func TestIgnoredSignals(t *testing.T) {
+	runDir, l := listen(t)
+	cmd := called(t, runDir, "x")
+	cmd.Args = append([]string{"sh", "-c", `trap "" HUP INT; exec "$@"`, "sh", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := accept(t, l)
+	heard := make(chan syscall.Signal, 8)
+	go c.Signals(func(s syscall.Signal) { heard <- s })
+	for _, s := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := <-heard; got != unix.SIGTERM {
+		t.Errorf("got %v, want SIGTERM alone", got)
+	}
+	if err := c.Exit(0); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+}
+
 // Nobody is asked where the caller, or its shell, says so.
 func TestNotHandedOver(t *testing.T) {
 	runDir, _ := listen(t) // it would accept, and nobody answer

@@ -98,6 +98,25 @@ func TestStreamsAreApart(t *testing.T) {
 
 // The reader of stdout goes away: the agent gets EPIPE or is ended, agentrun
 // ends too.
+// A signal that the caller was started to ignore, as by nohup(1), isn't the agent's; and the agent ignores none of its own.
+func TestIgnoredSignals(t *testing.T) {
+	needSandbox(t)
+	c := prepare(t, opts{profile: "ring2"}, "/usr/bin/sh", "-c", "trap 'exit 9' TERM; grep SigIgn /proc/self/status; echo ready; while :; do sleep 0.05; done")
+	c.Args = append([]string{"sh", "-c", `trap "" HUP INT TSTP TTIN; exec "$@"`, "sh", c.Path}, c.Args[1:]...)
+	c.Path = "/bin/sh"
+	c.startUntil(t, "ready")
+	for _, s := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {
+		if err := c.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := c.finish(t)
+	r.want(t, 9, "exited")
+	if !strings.Contains(r.stdout, "SigIgn:\t0000000000000000\n") {
+		t.Errorf("ignored inside: %s", r.stdout)
+	}
+}
+
 func TestReaderGoesAway(t *testing.T) {
 	needSandbox(t)
 	c := prepare(t, opts{profile: "ring2"}, "/probe", "output", "30000000")

@@ -102,6 +102,8 @@ same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolde
 same+=(TestM19CountsInOtherPlaces)
 # And of the gateway's memory what is Go's.
 same+=(TestM12LongRepliesAtOnce)
+# And of a caller what signals it was started with.
+same+=(TestIgnoredSignals)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession

@@ -418,6 +418,13 @@ static void forward(struct said *said, int s, int signals, uint64_t *taken)
 	leave(&in, 125);
 }
 
+// ignored tells of a signal that the caller was started to ignore, as nohup(1) starts it, and a shell the jobs of a script in the background.
+static int ignored(int signal)
+{
+	unsigned long action[4]; // the kernel's struct sigaction, its handler first
+	return sys4(__NR_rt_sigaction, signal, 0, action, 8) == 0 && action[0] == (unsigned long)SIG_IGN;
+}
+
 static void hand_over(struct said *said, int dir, int argc, char **argv, char **envp)
 {
 	static const int passed[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -426,7 +433,8 @@ static void hand_over(struct said *said, int dir, int argc, char **argv, char **
 	int signals = -1, s = -1, cwd = (int)sys4(__NR_openat, AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 	char *b = cwd < 0 ? NULL : request(said, argc, argv, envp, &size);
 	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
-		set |= 1ull << (passed[i] - 1);
+		if (passed[i] > SIGINT || !ignored(passed[i])) // of SIGHUP and SIGINT, as Go knows it alone
+			set |= 1ull << (passed[i] - 1);
 	// Everything is ready by then: at connect(2) the daemon wakes up.
 	if (!b || (s = reach(dir)) < 0)
 		goto alone;

@@ -544,7 +544,7 @@ static void wait_for_command(int sock)
 static void __attribute__((noreturn)) child(int fds[5], int tty)
 {
 	int sock = fds[3];
-	uint64_t none = 0;
+	uint64_t none = 0, dfl[4] = { 0, 0, 0, 0 }; /* sigset_t and struct sigaction of the kernel */
 	long r, rules = -1;
 
 	r = sys0(__NR_setsid);
@@ -586,6 +586,9 @@ static void __attribute__((noreturn)) child(int fds[5], int tty)
 		landlock_enter(sock, rules);
 		rules = -1;
 	}
+	/* What the supervisor was started to ignore, as by nohup(1), would stay ignored past execve(2): that is the caller's. */
+	for (int n = 1; n <= 64; n++)
+		sys4(__NR_rt_sigaction, n, dfl, 0, 8);
 	sys4(__NR_rt_sigprocmask, SIG_SETMASK_, &none, 0, 8);
 
 	/* Last: seccomp. From here on only write, read, close, exit_group and execve happen, and chdir and
