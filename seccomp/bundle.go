@@ -54,7 +54,10 @@ func OfBundle(s *specs.LinuxSeccomp) (Program, error) {
 		}
 	}
 	for i := range s.Syscalls {
-		b.rule(fmt.Sprintf("syscalls[%d]", i), &s.Syscalls[i])
+		if b.rule(fmt.Sprintf("syscalls[%d]", i), &s.Syscalls[i]); b.count > maxInsns {
+			b.bad("syscalls", "they take more than %[1]d instructions, the kernel takes %[1]d", maxInsns)
+			break
+		}
 	}
 	if err := errors.Join(b.problems...); err != nil {
 		return Program{}, err
@@ -87,6 +90,7 @@ type bundle struct {
 	policy
 
 	youngest int // number that it names
+	count    int // of steps with conditions
 	problems []error
 }
 
@@ -126,12 +130,17 @@ func (b *bundle) rule(path string, r *specs.LinuxSyscall) {
 		}
 		for _, all := range conds {
 			chain := b.steps[nr]
-			switch {
-			case len(chain) > 0 && len(chain[0].args) == 0: // decides every such call
-			case len(all) == 0:
+			if len(chain) > 0 && len(chain[0].args) == 0 {
+				break // decides every such call
+			}
+			if len(all) == 0 {
 				b.steps[nr] = []step{{nil, ret}}
-			default:
-				b.steps[nr] = append(chain, step{all, ret})
+				continue
+			}
+			b.steps[nr] = append(chain, step{all, ret})
+			// Names times conditions: a few megabytes of a bundle would be more than any memory.
+			if b.count++; b.count > maxInsns {
+				return
 			}
 		}
 	}

@@ -4,6 +4,8 @@ package seccomp
 
 import (
 	"encoding/json"
+	goruntime "runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,6 +73,24 @@ func TestBundleTooLong(t *testing.T) {
 	}
 	if _, err := OfBundle(s); err == nil || !strings.Contains(err.Error(), "linux.seccomp.syscalls: ") || !strings.Contains(err.Error(), "the kernel takes 4096") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Each name of a rule may stand with each of its conditions, and both lists be as long as a bundle is.
+func TestBundleOfManyNamesAndConditions(t *testing.T) {
+	r := specs.LinuxSyscall{Action: specs.ActAllow, Names: slices.Repeat([]string{"ioctl"}, 1<<11)}
+	for n := range uint64(1 << 11) {
+		r.Args = append(r.Args, specs.LinuxSeccompArg{Index: 1, Value: n, Op: specs.OpEqualTo})
+	}
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	_, err := OfBundle(&specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{r}})
+	goruntime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "the kernel takes 4096") {
+		t.Errorf("%v", err)
+	}
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+		t.Errorf("it took %d MiB", took)
 	}
 }
 
