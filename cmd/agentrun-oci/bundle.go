@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"agentrun/internal/hinted"
 )
@@ -194,6 +195,9 @@ func owned(destination string) bool {
 	return slices.ContainsFunc(ownPlaces, func(own string) bool { return at == own || strings.HasPrefix(at, own+"/") })
 }
 
+// there tells of a working directory that the sandbox may have: what engines' images have in its own places isn't there, and in all there is /tmp.
+func there(cwd string) bool { return !owned(cwd) || path.Clean("/"+cwd) == "/tmp" }
+
 // offered gives a folder of the host's without links in its path, if the operator lets bundles show it. An agent that may write on the way
 // could make a link of it by the time it is mounted: agentrun refuses that (runtime.Spec.NoLinks).
 func offered(source string, mounts []string) (at string, ok bool) {
@@ -220,8 +224,8 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string, systemd bo
 		return nil, err
 	}
 	words := []string{"--ring", strconv.Itoa(ring), "--rootfs", root}
-	if at, err := os.Stat(filepath.Join(root, filepath.Clean("/"+c.Process.Cwd))); err == nil && at.IsDir() && !owned(c.Process.Cwd) {
-		words = append(words, "--cwd", path.Clean("/"+c.Process.Cwd))
+	if at, ok := cwdOf(root, c); ok {
+		words = append(words, "--cwd", at)
 	}
 	if c.Process.Terminal {
 		words = append(words, "-t")
@@ -246,6 +250,39 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string, systemd bo
 		words = append(words, "--cgroup-above", above)
 	}
 	return append(words, limits(c.Linux.Resources)...), nil
+}
+
+// cwdOf finds a container's working directory: a folder of its root's, by links as they lead within it, or of what is mounted there. Without
+// one the run has its own.
+func cwdOf(root string, c *specs.Spec) (at string, ok bool) {
+	at = path.Clean("/" + c.Process.Cwd)
+	within, rest := root, at
+	for _, m := range c.Mounts {
+		to := path.Clean("/" + m.Destination)
+		if below, is := strings.CutPrefix(at+"/", to+"/"); is && bound(m) && !owned(to) {
+			within, rest = m.Source, below
+		}
+	}
+	dir, err := unix.Open(within, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", false
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, "./"+rest, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return "", false
+	}
+	defer unix.Close(fd)
+	if within == root {
+		real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		if err != nil {
+			return "", false
+		}
+		at = path.Clean("/" + strings.TrimPrefix(real, root))
+	}
+	return at, there(at)
 }
 
 // limits are those that a bundle sets; those of the ring hold where they are less, or where it sets none.

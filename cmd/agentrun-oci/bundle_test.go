@@ -190,6 +190,32 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// A working directory may be behind links, which lead within the root as they would in it, and within a volume.
+func TestWorkingFolder(t *testing.T) {
+	root, volume := filepath.Join(t.TempDir(), "rootfs"), t.TempDir()
+	for _, dir := range []string{filepath.Join(root, "opt/app/bin"), filepath.Join(root, "run/lock"), filepath.Join(root, "src"), filepath.Join(root, "tmp/x"), filepath.Join(volume, "app")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{"app": "/opt/app", "up": "../../../../opt", "lock": "/run/lock", "host": "/etc", "self": "/self"} {
+		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for cwd, want := range map[string]string{
+		"": "/", "/": "/", "/opt/app": "/opt/app", "/app": "/opt/app", "/app/bin": "/opt/app/bin", "/up/app": "/opt/app", "/opt/../app/bin/": "/opt/app/bin",
+		"/src": "/src", "/src/app": "/src/app", "/src/none": "", "/none": "", "/host": "", "/self": "", "/lock": "", "/tmp": "/tmp", "/tmp/x": "", "/run/../tmp": "/tmp", "/proc/self/cwd": "",
+	} {
+		c := plain()
+		c.Process.Cwd = cwd
+		c.Mounts = append(c.Mounts, specs.Mount{Destination: "/src", Type: "bind", Source: volume})
+		if at, ok := cwdOf(root, c); ok != (want != "") || ok && at != want {
+			t.Errorf("%q: %q, %t, want %q", cwd, at, ok, want)
+		}
+	}
+}
+
 // Whatever a bundle says, its words are those of flags that are known, and what it demands beyond a ring is not among them.
 func FuzzBundle(f *testing.F) {
 	text, err := json.Marshal(plain())

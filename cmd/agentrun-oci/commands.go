@@ -396,7 +396,7 @@ func (r *runtime) exec(c *cli.Context) error {
 		return errors.New("which command?")
 	}
 	words := []string{"exec", "--in", k.ref(), "--env-fd", "3"}
-	if p.Cwd != "" && !owned(p.Cwd) {
+	if p.Cwd != "" && there(p.Cwd) {
 		words = append(words, "--cwd", p.Cwd)
 	}
 	words = append(words, "-i")

@@ -160,6 +160,11 @@ func TestOCIContainer(t *testing.T) {
 	if got := e.good("exec", "box", "/bin/sh", "-c", "id -u; ls /run/agentrun; cat /proc/1/comm"); !strings.HasPrefix(got, "1000\ntools.sock\n") {
 		t.Errorf("exec: %q", got)
 	}
+	for cwd, want := range map[string]string{"/tmp": "/tmp\n", "/bin": "/bin\n", "/run/none": "/\n"} {
+		if got := e.good("exec", "--cwd", cwd, "box", "/bin/busybox", "pwd"); got != want {
+			t.Errorf("exec --cwd %s: %q, want %q", cwd, got, want)
+		}
+	}
 	if r := e.oci("exec", "--preserve-fds", "2", "box", "/bin/true"); r.exit == 0 || !strings.Contains(r.stderr, "--preserve-fds") {
 		t.Errorf("exec --preserve-fds: exit %d %s", r.exit, r.stderr)
 	}
