@@ -240,7 +240,7 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string, systemd bo
 			return nil, fmt.Errorf("%w: the host's %.200q", ErrBeyond, m.Source) // since beyond looked
 		}
 		flag := "--bind"
-		if ring == defaultRing || slices.Contains(m.Options, "ro") {
+		if ring == defaultRing || slices.Contains(m.Options, "ro") || slices.Contains(m.Options, "rro") {
 			flag = "--ro-bind"
 		}
 		words = append(words, flag, at+":"+path.Clean("/"+m.Destination))

@@ -216,6 +216,21 @@ func TestWorkingFolder(t *testing.T) {
 	}
 }
 
+// A volume that is read-only with all below it (mount_setattr(2)) is no writable one.
+func TestReadOnlyMounts(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "rootfs", "data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for option, want := range map[string]string{"rw": "--bind", "ro": "--ro-bind", "rro": "--ro-bind"} {
+		c := plain()
+		c.Mounts = append(c.Mounts, specs.Mount{Destination: "/data", Type: "bind", Source: dir, Options: []string{"rbind", option}})
+		if words, err := request(dir, c, 2, []string{dir}, false); err != nil || !slices.Contains(words, want) {
+			t.Errorf("%s: %q, %v, want %s", option, words, err, want)
+		}
+	}
+}
+
 // Whatever a bundle says, its words are those of flags that are known, and what it demands beyond a ring is not among them.
 func FuzzBundle(f *testing.F) {
 	text, err := json.Marshal(plain())
