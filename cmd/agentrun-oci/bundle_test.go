@@ -231,6 +231,30 @@ func TestReadOnlyMounts(t *testing.T) {
 	}
 }
 
+// A file for a pid is whole, and what a link in its place leads to is left alone.
+func TestPIDFile(t *testing.T) {
+	dir := t.TempDir()
+	other, at := filepath.Join(dir, "other"), filepath.Join(dir, "pid")
+	if err := errors.Join(os.WriteFile(other, []byte("kept"), 0o600), os.Symlink("other", at)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tellPID(at, 42), tellPID("", 42)); err != nil {
+		t.Fatal(err)
+	}
+	kept, _ := os.ReadFile(other)
+	text, _ := os.ReadFile(at)
+	info, err := os.Lstat(at)
+	if string(kept) != "kept" || string(text) != "42" || err != nil || info.Mode() != 0o644 {
+		t.Errorf("the link's file is %q, the pid's %q %v, %v", kept, text, info, err)
+	}
+	if err := tellPID(dir, 42); err == nil {
+		t.Error("a folder is taken for a file")
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 2 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 // Whatever a bundle says, its words are those of flags that are known, and what it demands beyond a ring is not among them.
 func FuzzBundle(f *testing.F) {
 	text, err := json.Marshal(plain())

@@ -429,10 +429,8 @@ func (r *runtime) exec(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if at := c.String("pid-file"); at != "" {
-		if err := os.WriteFile(at, []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil { //nolint:gosec // as runc
-			return err
-		}
+	if err := tellPID(c.String("pid-file"), cmd.Process.Pid); err != nil {
+		return err
 	}
 	if c.Bool("detach") {
 		return cmd.Process.Release()

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	goruntime "runtime"
 	"slices"
 	"strconv"
@@ -150,12 +151,31 @@ func (k *container) made(c *cli.Context, spec *specs.Spec, pid int, knows io.Wri
 	if err := k.save(); err != nil {
 		return err
 	}
-	if at := c.String("pid-file"); at != "" {
-		if err := os.WriteFile(at, []byte(strconv.Itoa(k.PID)), 0o644); err != nil { //nolint:gosec // as runc: other users of the engine read it
-			return err
-		}
+	if err := tellPID(c.String("pid-file"), k.PID); err != nil {
+		return err
 	}
 	_, err := knows.Write([]byte{1})
+	return err
+}
+
+// tellPID writes an engine's file. It is there whole or not at all, and a link in its place, which whoever owns the folder may have put
+// there, is replaced and not followed.
+func tellPID(at string, pid int) (err error) {
+	if at == "" {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(at), ".agentrun-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.Itoa(pid))
+	err = errors.Join(err, f.Chmod(0o644), f.Close()) // other users of the engine read it
+	if err == nil {
+		err = os.Rename(f.Name(), at)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
 	return err
 }
 
