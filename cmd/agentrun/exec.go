@@ -45,8 +45,8 @@ func execAction(g *global, c *cli.Context) error {
 		return joinAction(g, c)
 	}
 	r := requestOf(g.caller, c)
-	if g.served && c.IsSet(envFD) {
-		return errors.New("--env-fd: agentrun-oci's, of a run in a process of its own (--no-daemon)")
+	if g.served && (c.IsSet(envFD) || c.IsSet("hold-for")) { // descriptors, which would be the daemon's
+		return errors.New("--env-fd, --hold-for: agentrun-oci's, of a run in a process of its own (--no-daemon)")
 	}
 	env, err := passedEnv(c)
 	if err != nil {

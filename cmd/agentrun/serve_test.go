@@ -52,6 +52,18 @@ func TestManyCallersAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
+// A number of a descriptor would be one of the daemon's: whoever said it could have the daemon's own closed, and all its runs ended.
+func TestNoDescriptorsByNumber(t *testing.T) {
+	for _, flags := range []string{"--hold-for 6", "--hold /x --hold-for=6", "--env-fd 6"} {
+		var said bytes.Buffer
+		by := &supervisor.Caller{Stdout: &said, Stderr: &said, Dir: "/"}
+		asked := new(clients).read(t.Context(), by, append([]string{"agentrun", "exec"}, append(strings.Fields(flags), "--", "true")...))
+		if asked.Request != nil || asked.Code == 0 || !strings.Contains(said.String(), "--no-daemon") {
+			t.Errorf("%s: %+v, %d, %s", flags, asked.Request, asked.Code, said.String())
+		}
+	}
+}
+
 // Whoever says the same again gets what the library would make of it: from the folder, the environment and the files that there are now.
 func TestLinesAreReadAnew(t *testing.T) {
 	dir := t.TempDir()
