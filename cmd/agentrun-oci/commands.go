@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -168,6 +169,11 @@ func (r *runtime) run(c *cli.Context) error {
 	if c.Bool("detach") {
 		return nil
 	}
+	defer passOn(func(s syscall.Signal) {
+		if _, err := r.ask(c.Context, "signal", k.ref(), "--signal", strconv.Itoa(int(s))); err != nil && k.alive() {
+			r.tell(err)
+		}
+	})()
 	ended := <-k.ended
 	if err := r.forget(k); err != nil {
 		return err
@@ -176,6 +182,21 @@ func (r *runtime) run(c *cli.Context) error {
 		return exitCode(e.ExitCode())
 	}
 	return ended
+}
+
+// passOn gives what this process waits for the signals that come to it, until stop is called: dying of one, it would leave that to nobody.
+func passOn(to func(syscall.Signal)) (stop func()) {
+	passed := []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, slices.DeleteFunc(passed, signal.Ignored)...)
+	go func() {
+		for s := range signals {
+			if s, ok := s.(syscall.Signal); ok {
+				to(s)
+			}
+		}
+	}()
+	return func() { signal.Stop(signals); close(signals) }
 }
 
 func (r *runtime) state(ctx context.Context, k *container) error {
@@ -435,8 +456,12 @@ func (r *runtime) exec(c *cli.Context) error {
 	if c.Bool("detach") {
 		return cmd.Process.Release()
 	}
+	defer passOn(func(s syscall.Signal) { _ = cmd.Process.Signal(s) })()
 	finish()
 	err = cmd.Wait()
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return exitCode(128 + int(ws.Signal()))
+	}
 	if code := cmd.ProcessState.ExitCode(); code > 0 {
 		return exitCode(code)
 	}

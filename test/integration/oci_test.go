@@ -520,6 +520,43 @@ func TestOCIRealTimeSignal(t *testing.T) {
 	}
 }
 
+// M-22: without an engine, the signals of run and exec are those of what they wait for, and nothing is left to nobody.
+func TestOCISignalsOfTheCommand(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	begin := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(e.handler, append([]string{"--root", e.root}, args...)...)
+		cmd.Env = append(os.Environ(), "AGENTRUN_STATE_DIR="+e.state, "AGENTRUN_RUN_DIR="+e.run)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	ended := func(cmd *exec.Cmd) int {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		return cmd.ProcessState.ExitCode()
+	}
+	bundle := e.bundle(nil, "/bin/sh", "-c", "trap 'exit 9' TERM; : >/tmp/ready; while :; do sleep 0.05; done")
+	run := begin("run", "--bundle", bundle, "box")
+	t.Cleanup(func() { e.oci("delete", "--force", "box") })
+	eventually(t, hang(), "it is ready", func() bool { return e.oci("exec", "box", "/bin/ls", "/tmp/ready").exit == 0 })
+	entered := begin("exec", "box", "/bin/sh", "-c", ": >/tmp/entered; exec sleep 1000")
+	eventually(t, hang(), "it has entered", func() bool { return e.oci("exec", "box", "/bin/ls", "/tmp/entered").exit == 0 })
+	if code := ended(entered); code != 143 {
+		t.Errorf("exec: exit %d, want 143", code)
+	}
+	eventually(t, hang(), "what has entered is gone", func() bool { return !strings.Contains(e.good("exec", "box", "/bin/busybox", "ps"), "sleep 1000") })
+	if code := ended(run); code != 9 {
+		t.Errorf("run: exit %d, want 9", code)
+	}
+	if r := e.oci("state", "box"); !strings.Contains(r.stderr, "does not exist") {
+		t.Errorf("left: %s%s", r.stdout, r.stderr)
+	}
+	noAgents(t)
+}
+
 // M-22: without an engine, run and exec have the caller's terminal, or a new one that is passed on.
 func TestOCITerminal(t *testing.T) {
 	e := newEngine(t, "agentrun-ring2")

@@ -104,6 +104,8 @@ same+=(TestM19CountsInOtherPlaces)
 same+=(TestM12LongRepliesAtOnce)
 # And of a caller what signals it was started with.
 same+=(TestIgnoredSignals)
+# And of a caller what signals it was started with, and of an engine's command those that it gets.
+same+=(TestIgnoredSignals TestOCISignalsOfTheCommand)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
