@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"agentrun/config"
 	"agentrun/fsjail"
@@ -135,6 +137,9 @@ func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) 
 // where the request says so. A refusal is told there too: whoever waits for a status file must not wait for
 // ever. The end of the context kills the run.
 func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (code int, err error) {
+	if !host.Outlives() {
+		OwnDescriptors()
+	}
 	s := newRun(ctx, n, by, host, want)
 	code, err = s.whole(steps)
 	if want.Sandbox != "" && s.status != nil {
@@ -142,6 +147,10 @@ func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (co
 	}
 	return code, err
 }
+
+// OwnDescriptors has programs that we start, which may read what an agent or a stranger has written, get nothing that whoever started us has
+// left open. All of ours close on exec already. Linux 5.11; before, they pass.
+func OwnDescriptors() { _ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) }
 
 // whole takes the run all the way.
 func (s *run) whole(way []step) (code int, err error) {

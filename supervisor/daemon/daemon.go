@@ -117,6 +117,7 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	manager := systemd.Started()
+	supervisor.OwnDescriptors()
 	lock, err := lockFolder(o.Node)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -98,6 +99,48 @@ func TestStreamsAreApart(t *testing.T) {
 
 // The reader of stdout goes away: the agent gets EPIPE or is ended, agentrun
 // ends too.
+// THREATS "runtime takeover": what the caller has left open isn't the gateway's, which reads what the agent writes.
+func TestGatewayHasNothingOfTheCallers(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "bash")
+	secret := filepath.Join(t.TempDir(), "secret")
+	write(t, secret, "x", 0o600)
+	f, err := os.Open(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := prepare(t, opts{profile: "ring2"}, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7600; echo ready; exec sleep 1000")
+	for range 80 { // more than the gateway has of its own, which lie on them
+		c.ExtraFiles = append(c.ExtraFiles, f)
+	}
+	c.startUntil(t, "ready")
+	var gateway string
+	eventually(t, 10*time.Second, "there is a gateway", func() bool {
+		all, _ := filepath.Glob("/proc/[0-9]*/stat")
+		for _, at := range all {
+			b, _ := os.ReadFile(at)
+			if f := strings.Fields(string(b)); len(f) > 3 && f[1] == "(agentrun-gatewa)" && f[3] == strconv.Itoa(c.Process.Pid) {
+				gateway = filepath.Dir(at)
+			}
+		}
+		return gateway != ""
+	})
+	fds, err := os.ReadDir(gateway + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, _ := os.Readlink(gateway + "/fd/" + fd.Name()); to == secret {
+			t.Errorf("descriptor %s is the caller's", fd.Name())
+		}
+	}
+	if err := c.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	c.finish(t).want(t, 143, "signaled")
+}
+
 // A signal that the caller was started to ignore, as by nohup(1), isn't the agent's; and the agent ignores none of its own.
 func TestIgnoredSignals(t *testing.T) {
 	needSandbox(t)

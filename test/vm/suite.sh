@@ -106,6 +106,8 @@ same+=(TestM12LongRepliesAtOnce)
 same+=(TestIgnoredSignals)
 # And of a caller what signals it was started with, and of an engine's command those that it gets.
 same+=(TestIgnoredSignals TestOCISignalsOfTheCommand)
+# And of a gateway what it has open.
+same+=(TestGatewayHasNothingOfTheCallers)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
