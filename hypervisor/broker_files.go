@@ -93,7 +93,7 @@ func (b *Broker) mayChange(ctx context.Context, q link.FileRequest, serial bool)
 	switch {
 	case err != nil:
 		return "", err
-	case !rings.ResourceAllowed(ring, rings.FilesystemWrite).Allowed(), serial && b.adm.lock == nil:
+	case !rings.ResourceAllowed(ring, rings.FilesystemWrite).Allowed(), serial && !b.control.mayWrite():
 		return link.FileRing, nil
 	case strings.HasPrefix(q.Path, ".") || strings.Contains(q.Path, "/."), b.opt.Guarded != nil && b.opt.Guarded(b.h.Workspace(b.adm.Session), q.Path):
 		return link.FileGuarded, nil

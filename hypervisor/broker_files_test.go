@@ -77,7 +77,7 @@ func TestM11FilesOfARun(t *testing.T) {
 	}
 }
 
-// H-32: a run of a strong session that began in ring 3 has no turn, and gets none by being lent a ring.
+// H-32: a run of a strong session that began in ring 3 has no turn, and writes when an elevation has taken it.
 func TestM11FilesWithoutTheTurn(t *testing.T) {
 	n := newNode(t)
 	if _, err := n.CreateSession(t.Context(), rings.SessionConfig{SessionID: "s", MaxParticipants: 2, MinParticipants: 1, ConsistencyMode: rings.Strong}); err != nil {
@@ -88,10 +88,13 @@ func TestM11FilesWithoutTheTurn(t *testing.T) {
 	}
 	n.score("a", 0.7, false)
 	b := n.memoryRun("r", "a", "s")
-	b.adm.lock.Unlock()
-	b.adm.lock = nil
-	a, err := b.File(t.Context(), link.FileRequest{Op: link.FileWrite, Path: "x"})
-	if err != nil || a.Refused != link.FileRing {
-		t.Errorf("got %+v, %v, want %q", a, err, link.FileRing)
+	taken := b.control.adm.lock
+	b.control.adm.lock = nil
+	for _, refused := range []string{link.FileRing, ""} {
+		a, err := b.File(t.Context(), link.FileRequest{Op: link.FileWrite, Path: "x"})
+		if err != nil || a.Refused != refused {
+			t.Errorf("got %+v, %v, want %q", a, err, refused)
+		}
+		b.control.turn.Store(taken)
 	}
 }

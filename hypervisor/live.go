@@ -103,6 +103,7 @@ type Control struct {
 	failed atomic.Pointer[unapplied]
 	lock   *store.Lock // its place on the node
 	timer  *time.Timer
+	turn   atomic.Pointer[store.Lock] // in a strong session, taken for an elevation; nil: as the admission has it
 
 	calls calls
 
@@ -313,6 +314,7 @@ func (c *Control) Close() error {
 	c.bookLocked("run_end")
 	c.loanMu.Unlock()
 	c.live.end()
+	c.turn.Load().Unlock()
 	err := c.adm.alarm.flush()
 	if e := c.kills.Retry(context.Background()); e != nil {
 		return errors.Join(err, errors.New("a kill is not on record"), e)

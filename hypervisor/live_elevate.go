@@ -43,25 +43,28 @@ func (c *Control) Elevate(ctx context.Context, r ElevateRequest) (rings.Elevatio
 	c.loanMu.Lock()
 	defer c.loanMu.Unlock()
 	c.bookLocked("")
-	req, lock, err := c.decideLocked(ctx, r)
+	req, locks, err := c.decideLocked(ctx, r)
 	if err != nil {
 		return rings.Elevation{}, c.deniedLocked(r, req, err)
 	}
 	until := c.h.boot() // before the grant: what passes in between is the elevation's
 	e, d := c.live.loans.Request(req)
 	if !d.Allowed() {
-		lock.Unlock()
+		locks.unlock()
 		return rings.Elevation{}, c.deniedLocked(r, req, c.denial(r, d))
 	}
 	err = c.h.record(c.adm.Session, true, c.recordOf(r, req, string(rings.CodeOK), e))
 	if err != nil {
 		_, _ = c.live.loans.Revoke(e.ID)
 		_ = c.live.loans.Tick() // if it was over by itself: an elevation that isn't on record has no end there either
-		lock.Unlock()
+		locks.unlock()
 		return rings.Elevation{}, fmt.Errorf("elevation of run %s: %w", c.opt.Run, err)
 	}
 	_ = fault.At("elevate/lent") // to die or wait at; what failed before is taken back there
-	c.lock = lock
+	c.lock = locks.only
+	if locks.turn != nil {
+		c.turn.Store(locks.turn)
+	}
 	c.lent.Store(&lent{e, r.Reason})
 	c.live.arm(e.ID, until+e.TTL())
 	c.tick()
@@ -80,31 +83,42 @@ func (c *Control) look(ctx context.Context, r ElevateRequest, tell bool) error {
 	c.loanMu.Lock()
 	defer c.loanMu.Unlock()
 	c.bookLocked("")
-	req, lock, err := c.decideLocked(ctx, r)
-	lock.Unlock()
+	req, locks, err := c.decideLocked(ctx, r)
+	locks.unlock()
 	if err != nil && tell {
 		err = c.deniedLocked(r, req, err)
 	}
 	return err
 }
 
-// decideLocked is the decision, in the order of H-13. The caller gives the lock back, which is nil after an error.
-func (c *Control) decideLocked(ctx context.Context, r ElevateRequest) (req rings.ElevationRequest, lock *store.Lock, err error) {
+// places are what a run holds on the node for an elevation.
+type places struct {
+	only *store.Lock // of its agent, in its session; the elevation's
+	turn *store.Lock // in a strong session; the run's
+}
+
+func (p places) unlock() {
+	p.only.Unlock()
+	p.turn.Unlock()
+}
+
+// decideLocked is the decision, in the order of H-13. The caller gives the locks back, which are none after an error.
+func (c *Control) decideLocked(ctx context.Context, r ElevateRequest) (req rings.ElevationRequest, locks places, err error) {
 	req = rings.ElevationRequest{Target: r.Target, TTLSeconds: r.TTL.Seconds()}
 	a, ring, err := c.live.now(ctx)
 	if err != nil {
-		return req, nil, fmt.Errorf("elevation of run %s: %w", c.opt.Run, err)
+		return req, locks, fmt.Errorf("elevation of run %s: %w", c.opt.Run, err)
 	}
 	req.Current, req.TrustScore, req.HasConsensus = ring, trustOf(a), a.Consensus
 	req.Quarantined = a.Quarantined != nil || c.live.held.Load()
 	switch {
 	case c.over():
-		return req, nil, c.deny(r, "H-22", link.CodeCanceled, "the run has ended or is being killed")
+		return req, locks, c.deny(r, "H-22", link.CodeCanceled, "the run has ended or is being killed")
 	case r.Reason == "" || len(r.Reason) > maxElevationReason || !utf8.ValidString(r.Reason):
-		return req, nil, c.deny(r, "H-27", CodeInvalidReason, fmt.Sprintf("a reason of 1 to %d bytes is needed", maxElevationReason))
+		return req, locks, c.deny(r, "H-27", CodeInvalidReason, fmt.Sprintf("a reason of 1 to %d bytes is needed", maxElevationReason))
 	}
-	if lock, req.Elsewhere, err = c.onlyOne(ctx); err != nil {
-		return req, nil, fmt.Errorf("elevation of run %s: %w", c.opt.Run, err)
+	if locks.only, req.Elsewhere, err = c.onlyOne(ctx); err != nil {
+		return req, locks, fmt.Errorf("elevation of run %s: %w", c.opt.Run, err)
 	}
 	d := c.live.loans.Check(req)
 	switch {
@@ -117,12 +131,40 @@ func (c *Control) decideLocked(ctx context.Context, r ElevateRequest) (req rings
 			err = c.deny(r, "M-22", CodeNotElevatable, why.Error())
 		}
 	}
-	if err != nil {
-		lock.Unlock()
-		lock = nil
+	if err == nil {
+		locks.turn, err = c.takeTurn(ctx, r)
 	}
-	return req, lock, err
+	if err != nil {
+		locks.unlock()
+		locks = places{}
+	}
+	return req, locks, err
 }
+
+// takeTurn takes the turn in a strong session for a run that was admitted to read, and would write in the ring that it asks for (H-32).
+// nil: it has it, or needs none. It is the run's until its end, as the turn of one that was admitted to write: what a demotion closes
+// closes after it is decided.
+func (c *Control) takeTurn(ctx context.Context, r ElevateRequest) (*store.Lock, error) {
+	if c.adm.Session == "" || c.mayWrite() {
+		return nil, nil
+	}
+	var v verdict
+	err := c.h.view(ctx, func(tx *store.Tx) (err error) {
+		v, err = c.h.inSession(tx, v, Request{Agent: c.adm.Agent, Session: c.adm.Session})
+		return err
+	})
+	adm := Admission{Session: c.adm.Session}
+	if err == nil && v.Code == "" && v.serial {
+		v, err = c.h.turn(&adm, v)
+	}
+	if err == nil && v.Code != "" {
+		err = c.denial(r, v.Decision)
+	}
+	return adm.lock, err
+}
+
+// mayWrite tells whether the run has the turn in its session, if that is strong.
+func (c *Control) mayWrite() bool { return c.adm.lock != nil || c.turn.Load() != nil }
 
 // onlyOne takes the place that an elevation of this agent in this session has on the node (H-13): a lock, which the kernel
 // gives back when we die, however we die. Neither agents nor sessions have a slash in their names, so ("a", "b:c") and
@@ -165,6 +207,8 @@ func (c *Control) elevationHint(code rings.Code) string {
 		return "wait for its end, or take it back: agentrun revoke"
 	case rings.CodeQuarantined:
 		return "an operator releases the agent: agentrun agent release"
+	case CodeSessionBusy:
+		return "wait for the end of the run that can write"
 	case rings.CodeInsufficientTrust, rings.CodeNoConsensus:
 		return "agentrun agent show " + c.who + " tells its score; ring 2 needs 0.50, ring 1 0.85 and consensus"
 	case CodeUnapplied:

@@ -496,7 +496,7 @@ func (s *Runs) Revoke(ctx context.Context, id, elevation, by string) error {
 func decisionError(err error) error {
 	if d, ok := errors.AsType[*hypervisor.DeniedError](err); ok {
 		status := 403
-		if d.Code == rings.CodeDuplicateElevation {
+		if d.Code == rings.CodeDuplicateElevation || d.Code == hypervisor.CodeSessionBusy {
 			status = 409
 		}
 		return &control.Error{Status: status, Code: string(d.Code), Message: d.Error(), Hint: d.Hint}

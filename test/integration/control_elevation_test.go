@@ -220,3 +220,34 @@ func TestH11ElevationToRing1IsWhole(t *testing.T) {
 	a.expect("errno=EROFS", "create /usr/fourth")
 	a.quit()
 }
+
+// H-32: in a strong session a run that only reads is lent a ring that writes when it is its turn, and no other run that can write begins
+// while it has that.
+func TestH32ElevationTakesItsTurn(t *testing.T) {
+	p := newPlace(t)
+	p.must("session", "create", "s", "--mode", "strong")
+	for agent, score := range map[string]string{"writer": "0.7", "reader": "0.55"} {
+		p.must("agent", "score", agent, score)
+		p.must("session", "join", "s", "--agent", agent)
+	}
+	of := func(agent string) opts { return opts{flags: []string{"--agent", agent, "--session", "s"}} }
+	writer, reader := p.agent("writer", of("writer")), p.agent("reader", of("reader"))
+	writer.expect("ok", "create /workspace/mine")
+	p.refused("session_busy", "elevate", "reader", "--to", "2", "--reason", "a test", "--dry-run")
+	p.refused("session_busy", "elevate", "reader", "--to", "2", "--reason", "a test")
+	reader.expect("errno=EROFS", "create /workspace/theirs")
+	writer.quit().want(t, 0, "exited")
+	p.must("elevate", "reader", "--to", "2", "--reason", "a test", "--dry-run") // and lets go of the turn
+	reader.elevate(time.Hour)
+	reader.expect("ok", "create /workspace/theirs")
+	p.must("revoke", "reader")
+	c := p.at(prepare(t, of("writer"), "/probe", "exit", "0"))
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.finish(t); r.exit != 125 || !strings.Contains(r.stderr, "session_busy") {
+		t.Errorf("a second writer: exit %d\n%s", r.exit, r.stderr)
+	}
+	reader.quit().want(t, 0, "exited")
+	p.agent("next", of("writer")).quit().want(t, 0, "exited")
+}

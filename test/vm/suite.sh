@@ -108,6 +108,8 @@ same+=(TestIgnoredSignals)
 same+=(TestIgnoredSignals TestOCISignalsOfTheCommand)
 # And of a gateway what it has open.
 same+=(TestGatewayHasNothingOfTheCallers)
+# And that an elevation takes its turn: the state's locks.
+same+=(TestH32ElevationTakesItsTurn)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
