@@ -207,7 +207,17 @@ func (h *Hypervisor) look(ctx context.Context, r Request) (Admission, verdict, e
 			v = denied(v, "H-30", CodeAgentMissing, "name the participant with --agent", "a session's runs belong to its participants")
 		}
 		grant, err := plans.Grant("", "", 0)
-		return Admission{Ring: r.Ring.OrSandbox(), Grant: grant}, v, err
+		adm := Admission{Ring: r.Ring.OrSandbox(), Grant: grant}
+		if err == nil && v.Allowed() {
+			v = adm.offers(r, v)
+		}
+		if err == nil && v.Allowed() && r.Expect != (governance.Estimate{}) { // else the state isn't touched
+			err = h.view(ctx, func(tx *store.Tx) (err error) {
+				v, err = h.fits(tx, &adm, r, v)
+				return err
+			})
+		}
+		return adm, v, err
 	}
 	var adm Admission
 	var v verdict

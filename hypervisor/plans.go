@@ -43,13 +43,25 @@ func granted(plans governance.Plans, a Agent, v verdict) (governance.Grant, verd
 	return g, v
 }
 
-// fits holds what is expected of a run against its plan and what is left of the day, before anything starts (M-19).
-func (h *Hypervisor) fits(tx *store.Tx, adm *Admission, r Request, v verdict) (verdict, error) {
+// offers holds the tools that a run names against its plan (M-19).
+func (adm *Admission) offers(r Request, v verdict) verdict {
 	for _, tool := range r.Tools {
 		if !adm.Grant.Allows(tool) {
-			return denied(v, "M-19", link.CodeToolRestricted, "leave it out of --tool, or take another plan: agentrun agent set "+adm.Agent+" --plan PLAN",
-				"plan %s or the agent's role doesn't include the tool %.64s", adm.Grant.Plan, tool), nil
+			other := "take another plan: agentrun agent set " + adm.Agent + " --plan PLAN"
+			if adm.Agent == "" {
+				other = "change the plan in plans.yaml"
+			}
+			return denied(v, "M-19", link.CodeToolRestricted, "leave it out of --tool, or "+other,
+				"plan %s or the agent's role doesn't include the tool %.64s", adm.Grant.Plan, tool)
 		}
+	}
+	return v
+}
+
+// fits holds what is expected of a run against its plan and what is left of the day, before anything starts (M-19).
+func (h *Hypervisor) fits(tx *store.Tx, adm *Admission, r Request, v verdict) (verdict, error) {
+	if v = adm.offers(r, v); !v.Allowed() {
+		return v, nil
 	}
 	account, err := bank{h, adm.Settings.subject(adm.Agent)}.account(tx)
 	if err != nil {

@@ -26,6 +26,9 @@ func (p *Plan) moreFor(s *Status, had Lease, memory int64) string {
 	case s.State == TimedOut && strings.HasPrefix(s.Reason, overCompute):
 		return more(r, "cpu_time", had.CPUTime.Twice(), r.CPUTime)
 	case s.State == TimedOut && strings.HasPrefix(s.Reason, overTime):
+		if had.Timeout >= p.mostTime && p.Agent == "" {
+			return fmt.Sprintf("the operator's plan gives a run %v at most: plans.yaml", p.mostTime)
+		}
 		if had.Timeout >= p.mostTime {
 			return fmt.Sprintf("the agent's plan gives a run %v at most: agentrun agent set %s --plan PLAN", p.mostTime, p.Agent)
 		}

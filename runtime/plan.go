@@ -222,6 +222,9 @@ func (p *Plan) ElevatableNow(to rings.Ring) error {
 	return p.setIDFiles(true)
 }
 
+// MostTime is what the plan that its agent or the operator has gives the run (M-19).
+func (p *Plan) MostTime() profiles.Duration { return p.mostTime }
+
 // WithoutValues is the plan for whoever may look at a run and isn't its caller: of the environment the names
 // only. Values are the caller's secrets as a rule, and readers of the control API are not the caller.
 func (p *Plan) WithoutValues() *Plan {

@@ -79,10 +79,10 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 		if most := n.Ranges; r.Limits.Timeout == nil && r.Agent == "" && r.Session == "" {
 			most.Plan = governance.Operator
 			in := most.Of(plan.Ring)
-			timeout = in.Timeout.Max
+			timeout = min(in.Timeout.Max, plan.MostTime())
 			s.Words = append(s.Words, fmt.Sprintf("--timeout=%v", timeout))
 			if r.Limits.CPUTime == nil {
-				s.Words = append(s.Words, fmt.Sprintf("--cpu-time=%v", in.CPUTime.Max))
+				s.Words = append(s.Words, fmt.Sprintf("--cpu-time=%v", min(in.CPUTime.Max, plan.MostTime())))
 			}
 		}
 		s.Words = slices.Concat(s.Words, []string{"--"}, r.Command)

@@ -149,15 +149,17 @@ func (s *run) ranges() {
 	s.spec.Ranges.Plan = governance.Operator
 	s.spec.Ranges.TestOnly = s.by.Getenv(TestOnlyLimits) == "1"
 	s.spec.MostTime = profiles.NoLimit
-	if s.want.Agent == "" {
-		return
-	}
 	if grant, err := s.h.GrantFor(s.ctx, s.want.Agent); err == nil {
-		s.spec.Ranges.Plan = grant.Plan
-		if int64(grant.Limits.Time) != governance.Unlimited {
-			s.spec.MostTime = profiles.Duration(grant.Limits.Time)
-		}
+		s.spec.Ranges.Plan, s.spec.MostTime = grant.Plan, timeOf(grant)
 	}
+}
+
+// timeOf is what a plan gives a run.
+func timeOf(g governance.Grant) profiles.Duration {
+	if int64(g.Limits.Time) == governance.Unlimited {
+		return profiles.NoLimit
+	}
+	return profiles.Duration(g.Limits.Time)
 }
 
 // planTime narrows what the plan of the run's agent narrows (M-19). A flag that asks for more is refused like any other limit.

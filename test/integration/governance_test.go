@@ -525,3 +525,32 @@ func TestM19PlansOfOthers(t *testing.T) {
 		})
 	}
 }
+
+// M-19: a plan that the operator's file gives its own runs, those without an agent, holds as any other.
+func TestM19TheOperatorsOwnPlan(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	write(t, filepath.Join(dir, "agentrun", "plans.yaml"), `plans: {operator: {why: x, parallel: 2, time: 60s, cost_per_run: "0.01", cost_per_day: "0.1",
+  tokens_per_run: 1000, tokens_per_day: 10000, steps: 5, tools: {allow: [math]}}}`, 0o644)
+	exec := []string{"exec", "--ring", "2"}
+	for want, flags := range map[string][]string{
+		"plan operator gives a run 60s at most": {"--timeout", "61s"},
+		"(tool_restricted, M-19)":               {"--tool", "text"},
+		"(cost_exceeded, M-19)":                 {"--expect", "cost=0.02"},
+		"(quota_exceeded, M-19)":                {"--expect", "steps=6"},
+		"":                                      {"--timeout", "60s", "--tool", "math", "--expect", "cost=0.01,steps=5"},
+	} {
+		if r := n.do(slices.Concat(exec, flags, []string{"--", "true"})...); (r.exit == 0) != (want == "") || !strings.Contains(r.stderr, want) {
+			t.Errorf("%v: exit %d %s, want %q", flags, r.exit, r.stderr, want)
+		}
+	}
+	if r := n.must("plan", "--ring", "1", "--", "true"); !strings.Contains(r.stdout, "timeout 60s") {
+		t.Errorf("a run that asks for no time: %s", r.stdout)
+	}
+	if r := n.must("create", "--name", "dev", "--ring", "2"); !strings.Contains(r.stdout, "each start lasts 60s") {
+		t.Errorf("a kept sandbox: %s", r.stdout)
+	}
+	n.must("start", "dev")
+	n.must("rm", "-f", "dev")
+}
