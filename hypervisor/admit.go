@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"agentrun/audit"
 	"agentrun/governance"
 	"agentrun/meter"
 	"agentrun/rings"
 	"agentrun/store"
+	"agentrun/toolproxy/link"
 )
 
 // Request is a run that somebody asks for.
@@ -291,9 +293,26 @@ func runIn(ring rings.Ring) rings.Action {
 	return a
 }
 
-// Held tells why an agent may not do something now: it is in quarantine, a *DeniedError, or nobody knows (H-31).
-func (h *Hypervisor) Held(ctx context.Context, agent, what string) error {
-	return h.view(ctx, func(tx *store.Tx) error { return notHeld(tx, agent, what) })
+// passing are the codes of refusals that end: by an operator's word, or with another run.
+var passing = []rings.Code{
+	rings.CodeQuarantined, CodeAgentStopped, rings.CodeInsufficientRing, rings.CodeInsufficientTrust, CodeSessionBusy, link.CodeConcurrency,
+}
+
+// NotNow tells why a run would be refused now and may be admitted later, a *DeniedError, or that nobody knows. Nothing is put on record,
+// and nothing is held for the run: it is asked again.
+func (h *Hypervisor) NotNow(ctx context.Context, r Request) error {
+	adm, v, err := h.look(ctx, r)
+	if err == nil && v.Allowed() && v.serial && adm.Ring.MorePrivilegedThan(rings.Sandbox) {
+		v, err = h.turn(&adm, v)
+	}
+	if err == nil && v.Allowed() {
+		v, err = h.place(&adm, v)
+	}
+	adm.Done()
+	if err == nil && slices.Contains(passing, v.Code) {
+		err = v.err(r, adm.Ring)
+	}
+	return err
 }
 
 // notHeld denies what to an agent in quarantine (H-31).

@@ -15,12 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentrun/audit"
+	"agentrun/governance"
 	"agentrun/internal/mounts"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
 	"agentrun/sagas"
 	"agentrun/store"
+	"agentrun/toolproxy/link"
 	"agentrun/witness"
 )
 
@@ -499,6 +501,57 @@ func TestH32StrongSessionTakesTurns(t *testing.T) {
 			t.Errorf("%s: after the first is done: %v", mode, err)
 		}
 		third.Done()
+	}
+}
+
+// H-19: what a run is refused for and may be admitted later is told without a record; what will never be isn't.
+func TestH19NotNowEnds(t *testing.T) {
+	n := newNode(t)
+	ctx := t.Context()
+	all := session("s", rings.Strong)
+	all.MaxParticipants = 6
+	if _, err := n.CreateSession(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	for _, agent := range []string{"free", "held", "stopped", "low", "busy", "full"} {
+		n.score(agent, 0.7, false)
+		if _, err := n.JoinSession(ctx, "s", agent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.score("low", 0.5, false)
+	if _, err := n.Quarantine(ctx, "held", Cause{Code: "operator", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	l := n.loop()
+	halted(t, l, "stopped")
+	l.Close()
+	if _, err := n.SetAgent(ctx, "full", func(s *AgentSettings) { s.Plan = governance.Freemium }); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []Request{{Agent: "full"}, {Agent: "free", Session: "s"}} {
+		adm, err := n.Admit(ctx, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Done()
+	}
+	before := len(n.log(audit.NodeChain))
+	for _, tt := range []struct {
+		want rings.Code
+		r    Request
+	}{
+		{"", Request{Agent: "free"}}, {rings.CodeQuarantined, Request{Agent: "held"}}, {CodeAgentStopped, Request{Agent: "stopped"}},
+		{rings.CodeInsufficientRing, Request{Agent: "low"}}, {CodeSessionBusy, Request{Agent: "busy", Session: "s"}},
+		{link.CodeConcurrency, Request{Agent: "full"}}, {"", Request{Agent: "free", Session: "unknown"}},
+	} {
+		tt.r.Ring = rings.Standard
+		if err := n.NotNow(ctx, tt.r); code(t, err) != tt.want {
+			t.Errorf("%+v: %v, want %q", tt.r, err, tt.want)
+		}
+	}
+	if after := len(n.log(audit.NodeChain)); after != before {
+		t.Errorf("%d records more", after-before)
 	}
 }
 

@@ -12,8 +12,10 @@ import (
 	"syscall"
 	"time"
 
+	"agentrun/hypervisor"
 	"agentrun/internal/thread"
 	"agentrun/profiles"
+	"agentrun/rings"
 	"agentrun/sagas"
 	"agentrun/sagas/sagafile"
 	"agentrun/supervisor"
@@ -23,7 +25,8 @@ import (
 type execRunner struct {
 	node *supervisor.Node
 	out  io.Writer
-	held func(ctx context.Context, agent, what string) error // why an agent gets no run
+	// notNow tells why a run would be refused now that may be admitted later.
+	notNow func(context.Context, hypervisor.Request) error
 }
 
 // killAfter is how long agentrun exec gets to end its sandbox after SIGTERM, within the orchestrator's grace
@@ -42,9 +45,10 @@ func (r *execRunner) RunCommand(ctx context.Context, c sagafile.Command, limit t
 	if err != nil {
 		return err
 	}
-	// An undo is tried once, and exec would refuse it: the agent could get itself held so that what it did stays (H-31).
+	// An undo is tried once, and exec would refuse it: the agent could get itself held or stopped so that what it did stays (H-31, S-8).
 	if call.Undo && call.Agent != "" {
-		if err := r.held(ctx, call.Agent, "run the undo"); err != nil {
+		ring, _ := rings.RingOf(c.Ring)
+		if err := r.notNow(ctx, hypervisor.Request{Agent: call.Agent, Session: call.Session, Ring: ring}); err != nil {
 			return fmt.Errorf("%w: %w", sagas.ErrNotBegun, err)
 		}
 	}

@@ -314,6 +314,58 @@ steps:
 	n.audit("node")
 }
 
+// H-19: an undo that its agent would be refused for now, for its ring or for another run of it, isn't used up either.
+func TestH19RefusedUndoIsNotUsedUp(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		now, later func(node)
+	}{
+		{"insufficient_ring", func(n node) { n.must("agent", "score", "a", "0.5") }, func(n node) { n.must("agent", "score", "a", "0.7") }},
+		{"concurrency_limit", func(n node) {
+			n.must("agent", "set", "a", "--plan", "freemium")
+			n.must("exec", "-d", "--name", "other", "--agent", "a", "--", "sleep", "60")
+		}, func(n node) { n.must("kill", "other") }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			dir := t.TempDir()
+			w := filepath.Join(dir, "w")
+			if err := os.Mkdir(w, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			n.must("agent", "score", "a", "0.7")
+			file := write(t, filepath.Join(dir, "saga.yaml"), `name: trip
+agent: a
+steps:
+  - id: a
+    step_timeout_seconds: 60
+    execute: {command: [/bin/sh, -c, "echo a >> log"], ring: 2, workspace: w}
+    undo: {command: [/bin/sh, -c, "echo undo a >> log"], ring: 2, workspace: w}
+  - id: b
+    max_retries: 0
+    step_timeout_seconds: 60
+    execute: {command: [/bin/sh, -c, "echo b >> log; until [ -e go ]; do sleep 0.1; done; exit 3"], ring: 2, workspace: w}
+`, 0o644)
+			log := filepath.Join(w, "log")
+			ended := make(chan result, 1)
+			go func() { ended <- n.do("saga", "run", "--id", "s", file) }()
+			eventually(t, hang(), "the second step", func() bool { return len(lines(log)) == 2 })
+			tt.now(n)
+			write(t, filepath.Join(w, "go"), "", 0o644)
+			if r := <-ended; r.exit != 125 || !strings.Contains(r.stderr, tt.name) {
+				t.Errorf("exit %d, want the saga not at its end\n%s%s", r.exit, r.stdout, r.stderr)
+			}
+			tt.later(n)
+			if r := n.do("saga", "resume", "s"); r.exit != 1 || !strings.Contains(r.stdout, "aborted") {
+				t.Errorf("resumed: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+			}
+			if got := strings.Join(lines(log), "; "); got != "a; b; undo a" {
+				t.Errorf("log: %s", got)
+			}
+		})
+	}
+}
+
 // H-20: a saga's step dies with the saga's process also where a daemon serves, which may be slow to hear of it: nothing is
 // undone while the step goes on.
 func TestH20StepDiesBesideADaemon(t *testing.T) {
