@@ -60,6 +60,7 @@ var kinds = []struct {
 	{&SandboxPause{}, "a live run was paused or frozen by an operator, or goes on: by whom and why (M-23)"},
 	{&PortPublish{}, "an operator lets a server in a live run be reached from the host, or no longer (M-23)"},
 	{&Image{}, "a container image was pulled, imported or removed (M-2)"},
+	{&SandboxSignal{}, "an operator sent a signal to a live run (M-23)"},
 }
 
 // Each record tells its kind.
@@ -109,6 +110,7 @@ func (*SandboxJoinEnd) Kind() Kind     { return "sandbox_join_end" }
 func (*SandboxPause) Kind() Kind       { return "sandbox_pause" }
 func (*PortPublish) Kind() Kind        { return "port_publish" }
 func (*Image) Kind() Kind              { return "image" }
+func (*SandboxSignal) Kind() Kind      { return "sandbox_signal" }
 
 // Kinds lists every kind in its order.
 func Kinds() []Kind {

@@ -149,6 +149,7 @@ type Saga struct {
 // Quarantine is an agent put into quarantine (H-31).
 type Quarantine struct {
 	AgentID string `log:"agent_id id"`
+	By      string `log:"by optID"` // the operator, as uid:0
 	Cause   string `log:"cause code"`
 	Note    string `log:"note optID"` // the operator's reason, in their words
 	OldRing Ring   `log:"old_ring ringOrNull"`
@@ -158,6 +159,7 @@ type Quarantine struct {
 // Release is an agent let out of quarantine by a witnessed operator (H-12, H-31).
 type Release struct {
 	AgentID   string `log:"agent_id id"`
+	By        string `log:"by optID"`         // who presented the attestation, as uid:0
 	KeyID     string `log:"key_id id"`        // of the witness
 	Note      string `log:"note optID"`       // the operator's reason, in their words
 	Ring      Ring   `log:"ring ring"`        // the agent's from now on
@@ -167,6 +169,7 @@ type Release struct {
 // Score is a change of an agent's score, and what it did to its ring (H-2, H-4).
 type Score struct {
 	AgentID      string `log:"agent_id id"`
+	By           string `log:"by optID"` // who set it, as uid:0
 	HasConsensus bool   `log:"has_consensus bool"`
 	NewRing      Ring   `log:"new_ring ring"`
 	NewScore     Number `log:"new_score number"`
@@ -273,6 +276,7 @@ type Key struct {
 // AgentKey is a key of an agent's that was issued, used by a run, or revoked (M-9). The key itself is on no record.
 type AgentKey struct {
 	AgentID   string    `log:"agent_id id"`
+	By        string    `log:"by optID"`   // who issued or revoked it, as uid:0
 	Event     string    `log:"event code"` // issued, used, revoked
 	ExpiresAt time.Time `log:"expires_at instant"`
 	KeyID     string    `log:"key_id id"`
@@ -331,6 +335,15 @@ type SandboxPause struct {
 	Paused    bool   `log:"paused bool"`
 	RunID     string `log:"run_id id"`
 	SessionID string `log:"session_id optID"`
+}
+
+// SandboxSignal is a signal to the first process of a live run that an operator orders (M-23).
+type SandboxSignal struct {
+	AgentID   string `log:"agent_id id"`
+	By        string `log:"by id"` // who, as uid:0
+	RunID     string `log:"run_id id"`
+	SessionID string `log:"session_id optID"`
+	Signal    int64  `log:"signal count"` // its number
 }
 
 // SandboxJoin is a further command in a live run, before its first instruction. One that has no SandboxJoinEnd was cut off, as its run.

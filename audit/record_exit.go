@@ -117,6 +117,7 @@ type QuotaWarning struct {
 // AgentSettings is what an operator set for an agent (M-15, M-19, H-13, H-21), whole, as it is from now on.
 type AgentSettings struct {
 	AgentID       string `log:"agent_id id"`
+	By            string `log:"by optID"`     // who set it, as uid:0
 	Mode          string `log:"mode optCode"` // public, confidential
 	Plan          string `log:"plan optID"`
 	Role          string `log:"role optID"`

@@ -107,6 +107,7 @@ func examples() [][2]Record {
 			&PortPublish{Address: "127.0.0.1:41234", AgentID: "a1", By: "uid:0", Event: "linked", Port: 80}},
 		{&Image{By: "uid:0", Change: "pulled", Image: digestOf(1).String(), Key: digestOf(2).String(), Manifest: digestOf(3).String(), Names: []string{"python:3.12-slim"}, Source: "registry"},
 			&Image{By: "uid:0", Change: "removed", Image: digestOf(1).String()}},
+		{&SandboxSignal{AgentID: "a1", By: "uid:0", RunID: "r1", SessionID: "s1", Signal: 15}, &SandboxSignal{AgentID: "run:r", By: "uid:0", RunID: "r", Signal: 10}},
 	}
 }
 
@@ -153,6 +154,13 @@ func allExamples() []Record {
 			all = append(all, &ToolCall{Allowed: true, CallID: "r1.7", Code: "ok", Count: 1, Name: "book", RunID: "r1", Type: "tool", UndoUntil: at})
 		case "image":
 			all = append(all, &SandboxStart{Image: digestOf(1).String(), PlanDigest: digestOf(6), Profile: "ring3", Ring: Sandbox, RunID: "r1"})
+		case "sandbox_signal": // who asked (M-23)
+			all = append(all,
+				&Score{AgentID: "a1", By: "uid:1000", NewRing: Sandbox, OldRing: NoRing, Source: "operator"},
+				&Quarantine{AgentID: "a1", By: "uid:1000", Cause: "operator"},
+				&Release{AgentID: "a1", By: "uid:1000", KeyID: "k", Ring: Sandbox, Statement: digestOf(2)},
+				&AgentSettings{AgentID: "a1", By: "uid:1000"},
+				&AgentKey{AgentID: "a1", By: "uid:1000", Event: "revoked", ExpiresAt: at, KeyID: "k"})
 		case "limit_change":
 			all = append(all, &SandboxStart{PlanDigest: digestOf(6), Profile: "p", Ring: Standard, RunID: "r", Wider: []string{"memory 8GiB", "timeout none"}})
 		}

@@ -132,8 +132,9 @@ func keysOf(tx *store.Tx, buckets ...string) (keys []string, err error) {
 }
 
 // SetScore gives an agent a new effective score (H-2) and returns it with the ring it had before. A ring that rises is
-// on disk in the audit first; one that falls takes effect even if the audit can't be written, and the error is returned.
-func (h *Hypervisor) SetScore(ctx context.Context, id string, score float64, consensus bool) (now Agent, before rings.Ring, err error) {
+// on disk in the audit first; one that falls takes effect even if the audit can't be written, and the error is returned. by is the operator,
+// as the audit shall have it.
+func (h *Hypervisor) SetScore(ctx context.Context, id string, score float64, consensus bool, by string) (now Agent, before rings.Ring, err error) {
 	if err := rings.CheckAgentID(id); err != nil {
 		return Agent{}, rings.NoRing, err
 	}
@@ -158,7 +159,7 @@ func (h *Hypervisor) SetScore(ctx context.Context, id string, score float64, con
 		before = earned
 		demoted := rings.ShouldDemote(earned, score, consensus)
 		rises := ring.MorePrivilegedThan(earned)
-		err = h.record("", rises, &audit.Score{AgentID: id, HasConsensus: consensus, NewRing: audit.RingOf(ring.Value()), NewScore: audit.NumberOf(score),
+		err = h.record("", rises, &audit.Score{AgentID: id, By: claimedBy(by), HasConsensus: consensus, NewRing: audit.RingOf(ring.Value()), NewScore: audit.NumberOf(score),
 			OldRing: audit.RingOf(earned.Value()), OldScore: recordedScore(old), Source: "operator"})
 		if err != nil && !demoted {
 			return err
@@ -183,6 +184,7 @@ type Cause struct {
 	Code   string // operator, ring_breach
 	Reason string // for people; an operator's is on record too
 	Run    string // id of the run it was seen in; may be empty
+	By     string // the operator, as the audit shall have it; empty: nobody
 }
 
 // Quarantine holds an agent (H-31): no run is admitted and no elevation granted until an operator releases it. It takes
@@ -202,7 +204,7 @@ func (h *Hypervisor) Quarantine(ctx context.Context, id string, cause Cause) (ri
 		if entry, err = rings.Hold(id, cause.Reason, cause.Code, h.now()); err != nil {
 			return err
 		}
-		r := &audit.Quarantine{AgentID: id, Cause: cause.Code, OldRing: audit.RingOf(was.Ring.Value()), RunID: cause.Run}
+		r := &audit.Quarantine{AgentID: id, By: claimedBy(cause.By), Cause: cause.Code, OldRing: audit.RingOf(was.Ring.Value()), RunID: cause.Run}
 		if cause.Code == causeOperator {
 			r.Note = noteOf(cause.Reason)
 		}
@@ -232,8 +234,8 @@ func heldBy(tx *store.Tx, id string, e *rings.QuarantineEntry) (bool, error) {
 
 // Release lets an agent out of quarantine by an attestation that one of the operators' keys signed (H-12, H-31). It is
 // spent with the release; one that is refused is on record too.
-// The note is why, in the operator's words; it may be empty.
-func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operators witness.Keys, note string) (was rings.QuarantineEntry, operator string, err error) {
+// The note is why, in the operator's words; it may be empty. by is who presents it.
+func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operators witness.Keys, note, by string) (was rings.QuarantineEntry, operator string, err error) {
 	fail := func(err error) (rings.QuarantineEntry, string, error) {
 		return rings.QuarantineEntry{}, "", fmt.Errorf("release of agent %.256q: %w", id, err)
 	}
@@ -268,7 +270,7 @@ func (h *Hypervisor) Release(ctx context.Context, id, attestation string, operat
 		if err := h.record("", false, said); err != nil {
 			return err
 		}
-		return h.record("", true, &audit.Release{AgentID: id, KeyID: a.Key, Note: noteOf(note), Ring: audit.RingOf(now.Ring.Value()), Statement: presented})
+		return h.record("", true, &audit.Release{AgentID: id, By: claimedBy(by), KeyID: a.Key, Note: noteOf(note), Ring: audit.RingOf(now.Ring.Value()), Statement: presented})
 	})
 	if err != nil {
 		return fail(err)

@@ -17,7 +17,7 @@ func benchBroker(b *testing.B) *Broker {
 		b.Fatal(err)
 	}
 	ctx := context.Background()
-	if _, _, err := h.SetScore(ctx, "a", 0.8, false); err != nil {
+	if _, _, err := h.SetScore(ctx, "a", 0.8, false, "uid:0"); err != nil {
 		b.Fatal(err)
 	}
 	adm, err := h.Admit(ctx, Request{Agent: "a"})

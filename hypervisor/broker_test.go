@@ -119,7 +119,7 @@ func (n *node) other(what string) (*exec.Cmd, string) {
 
 func (n *node) set(id string, change func(*AgentSettings)) {
 	n.t.Helper()
-	if _, err := n.SetAgent(n.t.Context(), id, change); err != nil {
+	if _, err := n.SetAgent(n.t.Context(), id, "uid:0", change); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -398,7 +398,7 @@ func TestAgentSettings(t *testing.T) {
 		func(s *AgentSettings) { s.Plan = "nope" }, func(s *AgentSettings) { s.Role = "nope" }, func(s *AgentSettings) { s.Stake = -1 },
 		func(s *AgentSettings) { s.Mode = "secret" }, func(s *AgentSettings) { s.Team = "a/b" },
 	} {
-		if _, err := n.SetAgent(t.Context(), "a", change); err == nil {
+		if _, err := n.SetAgent(t.Context(), "a", "uid:0", change); err == nil {
 			t.Error("an impossible setting was taken")
 		}
 	}
@@ -406,7 +406,7 @@ func TestAgentSettings(t *testing.T) {
 		t.Error(diff)
 	}
 	n.breakAudit()
-	if _, err := n.SetAgent(t.Context(), "a", func(s *AgentSettings) { s.Stake = 20000 }); err == nil {
+	if _, err := n.SetAgent(t.Context(), "a", "uid:0", func(s *AgentSettings) { s.Stake = 20000 }); err == nil {
 		t.Error("set without a record")
 	}
 	if a := n.agent("a"); a.Stake != 5000 {
@@ -1056,7 +1056,7 @@ func TestM19GrantFor(t *testing.T) {
 		}
 	}
 	write("plans: {own: {why: x, parallel: 1, time: 60s, cost_per_run: 0, cost_per_day: 0, tokens_per_run: 0, tokens_per_day: 0, steps: 1, tools: {allow: []}}}")
-	if _, err := h.SetAgent(t.Context(), "a", func(s *AgentSettings) { s.Plan = "own" }); err != nil {
+	if _, err := h.SetAgent(t.Context(), "a", "uid:0", func(s *AgentSettings) { s.Plan = "own" }); err != nil {
 		t.Fatal(err)
 	}
 	write("plans: {}")

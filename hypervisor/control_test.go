@@ -1007,7 +1007,7 @@ func TestH21SubstituteMustBeFit(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		s := newSite(t)
 		s.set("a", func(a *AgentSettings) { a.Substitute = "b" })
-		if _, err := s.SetAgent(t.Context(), "a", func(a *AgentSettings) { a.Substitute = "a" }); !errors.Is(err, ErrSetting) {
+		if _, err := s.SetAgent(t.Context(), "a", "uid:0", func(a *AgentSettings) { a.Substitute = "a" }); !errors.Is(err, ErrSetting) {
 			t.Errorf("got %v, want no agent to stand in for itself", err)
 		}
 		c := s.control()

@@ -59,7 +59,7 @@ func (n *node) restart() {
 // score sets one, which must work.
 func (n *node) score(id string, score float64, consensus bool) {
 	n.t.Helper()
-	if _, _, err := n.SetScore(n.t.Context(), id, score, consensus); err != nil {
+	if _, _, err := n.SetScore(n.t.Context(), id, score, consensus, "uid:0"); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -145,7 +145,7 @@ func TestH2ScoreDecidesTheRing(t *testing.T) {
 		}
 	}
 	for _, bad := range []float64{math.NaN(), math.Inf(1), -0.1, 1.1} {
-		if _, _, err := n.SetScore(t.Context(), "a", bad, true); !errors.Is(err, rings.ErrScore) {
+		if _, _, err := n.SetScore(t.Context(), "a", bad, true, "uid:0"); !errors.Is(err, rings.ErrScore) {
 			t.Errorf("score %v: got %v", bad, err)
 		}
 	}
@@ -159,13 +159,13 @@ func TestH28WithoutAuditNothingIsGranted(t *testing.T) {
 	n := newNode(t)
 	n.score("falls", 0.99, true)
 	n.breakAudit()
-	if _, _, err := n.SetScore(t.Context(), "rises", 0.7, false); err == nil {
+	if _, _, err := n.SetScore(t.Context(), "rises", 0.7, false, "uid:0"); err == nil {
 		t.Error("a score rose without a record")
 	}
 	if a := n.agent("rises"); a.Ring != rings.Sandbox {
 		t.Errorf("got %+v", a)
 	}
-	if _, _, err := n.SetScore(t.Context(), "falls", 0.1, false); err == nil {
+	if _, _, err := n.SetScore(t.Context(), "falls", 0.1, false, "uid:0"); err == nil {
 		t.Error("an unwritten record is not reported")
 	}
 	if a := n.agent("falls"); a.Ring != rings.Sandbox {
@@ -308,13 +308,13 @@ func TestH31Quarantine(t *testing.T) {
 		t.Errorf("admitted: %v", err)
 	}
 	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
-	if _, _, err := n.Release(t.Context(), "a", text, witness.Keys{}, ""); !errors.Is(err, witness.ErrUnknownKey) {
+	if _, _, err := n.Release(t.Context(), "a", text, witness.Keys{}, "", ""); !errors.Is(err, witness.ErrUnknownKey) {
 		t.Errorf("released by nobody's key: %v", err)
 	}
-	if _, _, err := n.Release(t.Context(), "b", text, keys, ""); !errors.Is(err, rings.ErrNotQuarantined) {
+	if _, _, err := n.Release(t.Context(), "b", text, keys, "", ""); !errors.Is(err, rings.ErrNotQuarantined) {
 		t.Errorf("release of another: %v", err)
 	}
-	was, operator, err := n.Release(t.Context(), "a", text, keys, "")
+	was, operator, err := n.Release(t.Context(), "a", text, keys, "", "")
 	if err != nil || was.Reason != "odd calls" || !strings.HasPrefix(operator, "operator+") {
 		t.Fatal(was, operator, err)
 	}
@@ -339,17 +339,17 @@ func TestH12AttestationIsGoodOnce(t *testing.T) {
 	hold()
 	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
 	_, other := signed(t, n.now, "other-action", "action:a")
-	if _, _, err := n.Release(t.Context(), "a", other, keys, ""); err == nil {
+	if _, _, err := n.Release(t.Context(), "a", other, keys, "", ""); err == nil {
 		t.Error("released by an attestation of something else")
 	}
-	if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err != nil {
+	if _, _, err := n.Release(t.Context(), "a", text, keys, "", ""); err != nil {
 		t.Fatal(err)
 	}
 	hold()
 	for _, shift := range []time.Duration{0, -time.Hour, 30 * 24 * time.Hour} {
 		n.now = n.now.Add(shift)
 		n.restart()
-		if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err == nil {
+		if _, _, err := n.Release(t.Context(), "a", text, keys, "", ""); err == nil {
 			t.Errorf("used twice, clock shifted by %v", shift)
 		}
 		if n.agent("a").Quarantined == nil {
@@ -366,7 +366,7 @@ func TestH28ReleaseNeedsItsRecord(t *testing.T) {
 	}
 	keys, text := signed(t, n.now, rings.ActionRelease, "agent:a")
 	n.breakAudit()
-	if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err == nil {
+	if _, _, err := n.Release(t.Context(), "a", text, keys, "", ""); err == nil {
 		t.Error("released without a record")
 	}
 	if n.agent("a").Quarantined == nil {
@@ -376,7 +376,7 @@ func TestH28ReleaseNeedsItsRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.restart()
-	if _, _, err := n.Release(t.Context(), "a", text, keys, ""); err != nil {
+	if _, _, err := n.Release(t.Context(), "a", text, keys, "", ""); err != nil {
 		t.Errorf("the attestation was spent on nothing: %v", err)
 	}
 }
@@ -526,7 +526,7 @@ func TestH19NotNowEnds(t *testing.T) {
 	l := n.loop()
 	halted(t, l, "stopped")
 	l.Close()
-	if _, err := n.SetAgent(ctx, "full", func(s *AgentSettings) { s.Plan = governance.Freemium }); err != nil {
+	if _, err := n.SetAgent(ctx, "full", "uid:0", func(s *AgentSettings) { s.Plan = governance.Freemium }); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []Request{{Agent: "full"}, {Agent: "free", Session: "s"}} {

@@ -77,8 +77,8 @@ type Issued struct {
 func (k AgentKey) With(t Token) Issued { return Issued{k, t.Reveal()} }
 
 // IssueKey makes a key for an agent. May are capabilities, the last word of which may be left out: tool.math. The error is ErrKey if
-// there can't be such a key. That it was issued is on disk in the audit before anybody has it.
-func (h *Hypervisor) IssueKey(ctx context.Context, agent string, may []string, ttl time.Duration) (AgentKey, Token, error) {
+// there can't be such a key. That it was issued, and by whom, is on disk in the audit before anybody has it.
+func (h *Hypervisor) IssueKey(ctx context.Context, by, agent string, may []string, ttl time.Duration) (AgentKey, Token, error) {
 	fail := func(err error) (AgentKey, Token, error) {
 		return AgentKey{}, Token{}, fmt.Errorf("issue key: %w", err)
 	}
@@ -113,7 +113,7 @@ func (h *Hypervisor) IssueKey(ctx context.Context, agent string, may []string, t
 		if err != nil {
 			return err
 		}
-		if err := h.record("", true, &audit.AgentKey{AgentID: agent, Event: "issued", ExpiresAt: k.Expires, KeyID: k.ID, May: may}); err != nil {
+		if err := h.record("", true, &audit.AgentKey{AgentID: agent, By: claimedBy(by), Event: "issued", ExpiresAt: k.Expires, KeyID: k.ID, May: may}); err != nil {
 			return err
 		}
 		return store.PutJSON(b, k.ID, k)
@@ -260,7 +260,7 @@ func (h *Hypervisor) Keys(ctx context.Context) ([]AgentKey, error) {
 
 // RevokeKey takes a key back. It takes effect even if the audit can't be written, and the error is then returned; live runs of the key
 // are in ring 3 within 100 ms, and each of their calls is refused (see live). Revoking it once more changes nothing.
-func (h *Hypervisor) RevokeKey(ctx context.Context, id string) (k AgentKey, err error) {
+func (h *Hypervisor) RevokeKey(ctx context.Context, id, by string) (k AgentKey, err error) {
 	var unwritten error
 	err = h.update(ctx, func(tx *store.Tx) error {
 		b := tx.Bucket(keysBucket)
@@ -272,7 +272,7 @@ func (h *Hypervisor) RevokeKey(ctx context.Context, id string) (k AgentKey, err 
 			return fmt.Errorf("%w: %.80q", ErrNoKey, id)
 		}
 		k.Revoked = h.now().UTC()
-		unwritten = h.record("", true, &audit.AgentKey{AgentID: k.Agent, Event: "revoked", ExpiresAt: k.Expires, KeyID: k.ID})
+		unwritten = h.record("", true, &audit.AgentKey{AgentID: k.Agent, By: claimedBy(by), Event: "revoked", ExpiresAt: k.Expires, KeyID: k.ID})
 		return store.PutJSON(b, id, k)
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 
 func (s *site) issue(agent string, ttl time.Duration, may ...string) (AgentKey, Token) {
 	s.t.Helper()
-	k, token, err := s.IssueKey(s.t.Context(), agent, may, ttl)
+	k, token, err := s.IssueKey(s.t.Context(), "uid:0", agent, may, ttl)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestM9KeyIsGood(t *testing.T) {
 		{"expired", "a", func(s *site, _ AgentKey, t Token) Token { s.clock.pass(time.Hour); return t }, "has expired"},
 		{"revoked", "a", func(s *site, k AgentKey, t Token) Token {
 			for range 2 {
-				if _, err := s.RevokeKey(s.t.Context(), k.ID); err != nil {
+				if _, err := s.RevokeKey(s.t.Context(), k.ID, "uid:0"); err != nil {
 					s.t.Error(err)
 				}
 			}
@@ -148,7 +148,7 @@ func TestM21WhatAKeyMayCarry(t *testing.T) {
 		{"a", []string{"tool.math"}, -time.Hour, nil},
 		{"a", []string{"tool.math"}, MaxKeyTTL + 1, nil},
 	} {
-		k, token, err := s.IssueKey(t.Context(), tt.agent, tt.may, tt.ttl)
+		k, token, err := s.IssueKey(t.Context(), "uid:0", tt.agent, tt.may, tt.ttl)
 		if diff := cmp.Diff(tt.want, k.May); diff != "" || (err == nil) != (tt.want != nil) || err != nil && (!errors.Is(err, ErrKey) || token.Given()) {
 			t.Errorf("%q %.60q %v: got %v %v\n%s", tt.agent, tt.may, tt.ttl, err, token.Given(), diff)
 		}
@@ -156,7 +156,7 @@ func TestM21WhatAKeyMayCarry(t *testing.T) {
 			t.Errorf("a key of %d bytes", len(token.Reveal()))
 		}
 	}
-	if _, err := s.RevokeKey(t.Context(), "nosuch"); !errors.Is(err, ErrNoKey) {
+	if _, err := s.RevokeKey(t.Context(), "nosuch", "uid:0"); !errors.Is(err, ErrNoKey) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestM9KeyEndsInTheMiddle(t *testing.T) {
 		"revoked": func(s *site, k AgentKey) {
 			elsewhere := s.another()
 			defer elsewhere.Close()
-			if _, err := elsewhere.RevokeKey(s.t.Context(), k.ID); err != nil {
+			if _, err := elsewhere.RevokeKey(s.t.Context(), k.ID, "uid:0"); err != nil {
 				s.t.Fatal(err)
 			}
 		},

@@ -27,6 +27,17 @@ func (c *Control) RecordPause(o PauseOrder) error {
 	return nil
 }
 
+// RecordSignal puts a signal that an operator sends on record.
+func (c *Control) RecordSignal(signal int, by string) error {
+	err := c.h.record(c.adm.Session, false, &audit.SandboxSignal{
+		AgentID: c.who, By: audit.Claimed(by), RunID: c.opt.Run, SessionID: c.adm.Session, Signal: int64(signal),
+	})
+	if err != nil {
+		return fmt.Errorf("signal to run %s: %w", c.opt.Run, err)
+	}
+	return nil
+}
+
 // calls counts what a run asks of its way out: all that there was, and what has no answer yet.
 type calls struct{ made, open atomic.Int64 }
 

@@ -32,6 +32,14 @@ func noteOf(s string) string {
 	}, mask.Text(s)))
 }
 
+// claimedBy is who asked for something; nobody stays nobody.
+func claimedBy(by string) string {
+	if by == "" {
+		return ""
+	}
+	return audit.Claimed(by)
+}
+
 // auditDir is below the state folder; checkpoints and keys lie beside it, apart from what they vouch for (H-26).
 const auditDir = "audit"
 

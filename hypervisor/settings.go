@@ -69,8 +69,8 @@ func (s AgentSettings) subject(agent string) string {
 }
 
 // SetAgent changes an agent's settings. change gets the present ones. The new ones are on disk in the audit before they hold;
-// runs that live keep theirs, but for SelfElevation, which is looked up whenever it is needed.
-func (h *Hypervisor) SetAgent(ctx context.Context, id string, change func(*AgentSettings)) (now Agent, err error) {
+// runs that live keep theirs, but for SelfElevation, which is looked up whenever it is needed. by is the operator.
+func (h *Hypervisor) SetAgent(ctx context.Context, id, by string, change func(*AgentSettings)) (now Agent, err error) {
 	if err := rings.CheckAgentID(id); err != nil {
 		return Agent{}, err
 	}
@@ -89,7 +89,7 @@ func (h *Hypervisor) SetAgent(ctx context.Context, id string, change func(*Agent
 		}
 		now.AgentSettings = s
 		r := &audit.AgentSettings{
-			AgentID: id, Mode: s.Mode, Plan: s.Plan, Role: s.Role, SelfElevation: s.SelfElevation, Stake: s.Stake, Substitute: s.Substitute, Team: s.Team,
+			AgentID: id, By: claimedBy(by), Mode: s.Mode, Plan: s.Plan, Role: s.Role, SelfElevation: s.SelfElevation, Stake: s.Stake, Substitute: s.Substitute, Team: s.Team,
 		}
 		if err := h.record("", true, r); err != nil {
 			return err

@@ -44,7 +44,7 @@ func TestH26SignerSignsForAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := h.SetScore(t.Context(), agent, 0.5, false); err != nil {
+		if _, _, err := h.SetScore(t.Context(), agent, 0.5, false, "uid:0"); err != nil {
 			t.Fatal(err)
 		}
 		if err := h.Close(); err != nil {
@@ -79,7 +79,7 @@ func TestH28SignerClosesLogsInTime(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := h.SetScore(t.Context(), agent, 0.5, false); err != nil {
+			if _, _, err := h.SetScore(t.Context(), agent, 0.5, false, "uid:0"); err != nil {
 				t.Fatal(err)
 			}
 			for _, l := range h.logs {

@@ -132,7 +132,7 @@ func (g *global) agentScore(c *cli.Context, a []string) error {
 		return fmt.Errorf("SCORE %q: %w", a[1], rings.ErrScore)
 	}
 	return g.node(func(h *hypervisor.Hypervisor) error {
-		now, before, err := h.SetScore(c.Context, a[0], score, c.Bool("consensus"))
+		now, before, err := h.SetScore(c.Context, a[0], score, c.Bool("consensus"), operatorName())
 		if now.ID != "" {
 			fmt.Fprintf(os.Stderr, "agent %s: %s before, %s now\n", now.ID, before, now.Ring)
 			err = errors.Join(err, printAgent(c, now))
@@ -146,7 +146,7 @@ func (g *global) agentQuarantine(c *cli.Context, a []string) error {
 		return err
 	}
 	return g.node(func(h *hypervisor.Hypervisor) error {
-		e, err := h.Quarantine(c.Context, a[0], hypervisor.Cause{Code: "operator", Reason: c.String("reason")})
+		e, err := h.Quarantine(c.Context, a[0], hypervisor.Cause{Code: "operator", Reason: c.String("reason"), By: operatorName()})
 		if e.Agent == "" {
 			return err
 		}
@@ -179,7 +179,7 @@ func (g *global) agentRelease(c *cli.Context, a []string) error {
 		return err
 	}
 	return g.node(func(h *hypervisor.Hypervisor) error {
-		was, operator, err := h.Release(c.Context, a[0], text, keys, c.String("reason"))
+		was, operator, err := h.Release(c.Context, a[0], text, keys, c.String("reason"), operatorName())
 		if err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func (g *global) keyIssue(c *cli.Context, _ []string) error {
 		may = append(may, strings.Split(v, ",")...)
 	}
 	return g.node(func(h *hypervisor.Hypervisor) error {
-		k, token, err := h.IssueKey(c.Context, c.String("agent"), may, c.Duration("ttl"))
+		k, token, err := h.IssueKey(c.Context, operatorName(), c.String("agent"), may, c.Duration("ttl"))
 		if errors.Is(err, hypervisor.ErrKey) {
 			return hinted.New(err, "agentrun key issue --agent planner-1 --may agent.run.invoke,tool.math --ttl 24h")
 		}
@@ -61,7 +61,7 @@ func (g *global) keyIssue(c *cli.Context, _ []string) error {
 		issued := k.With(token)
 		if out := c.String("out"); out != "" {
 			if err := newSecret(out, issued.Text+"\n"); err != nil {
-				_, revoked := h.RevokeKey(c.Context, k.ID)
+				_, revoked := h.RevokeKey(c.Context, k.ID, operatorName())
 				return errors.Join(fmt.Errorf("--out: %w", err), revoked)
 			}
 			return printResult(c, k, "key %s of agent %s until %s, in %s\n", k.ID, k.Agent, k.Expires, out)
@@ -100,7 +100,7 @@ func keyList(c *cli.Context, h *hypervisor.Hypervisor, _ []string) error {
 }
 
 func keyRevoke(c *cli.Context, h *hypervisor.Hypervisor, a []string) error {
-	k, err := h.RevokeKey(c.Context, a[0])
+	k, err := h.RevokeKey(c.Context, a[0], operatorName())
 	if errors.Is(err, hypervisor.ErrNoKey) {
 		return hinted.New(err, "agentrun key list has them")
 	}

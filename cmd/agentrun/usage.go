@@ -79,7 +79,7 @@ func (g *global) agentSet(c *cli.Context, a []string) error {
 		return hinted.New(errors.New("nothing to set"), "agentrun agent set --plan casual "+a[0])
 	}
 	return g.node(func(h *hypervisor.Hypervisor) error {
-		now, err := h.SetAgent(c.Context, a[0], func(s *hypervisor.AgentSettings) {
+		now, err := h.SetAgent(c.Context, a[0], operatorName(), func(s *hypervisor.AgentSettings) {
 			for flag, field := range map[string]*string{"plan": &s.Plan, "role": &s.Role, "team": &s.Team, "mode": &s.Mode, "substitute": &s.Substitute} {
 				if c.IsSet(flag) {
 					*field = c.String(flag)

@@ -95,11 +95,11 @@ func (s *Runs) nodeRoutes() []control.Route {
 			return h.Agent(ctx, r.ID)
 		}),
 		node(s, "POST", "/v1/agents/{id}/score", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, b scoreRequest) (any, error) {
-			now, _, err := h.SetScore(ctx, r.ID, b.Score, b.Consensus)
+			now, _, err := h.SetScore(ctx, r.ID, b.Score, b.Consensus, r.By)
 			return now, err
 		}),
 		node(s, "POST", "/v1/agents/{id}/quarantine", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, b holdRequest) (any, error) {
-			return hold(ctx, h, r.ID, b.Reason)
+			return hold(ctx, h, r.ID, b.Reason, r.By)
 		}),
 		node(s, "POST", "/v1/agents/{id}/release", s.release),
 		node(s, "POST", "/v1/sandboxes/{id}/quarantine", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, b holdRequest) (any, error) {
@@ -110,7 +110,7 @@ func (s *Runs) nodeRoutes() []control.Route {
 			if v.Plan.Agent == "" {
 				return nil, &control.Error{Status: 409, Code: control.CodeConflict, Message: "the run has no agent that could be held", Hint: "kill it, or freeze it"}
 			}
-			return hold(ctx, h, v.Plan.Agent, b.Reason)
+			return hold(ctx, h, v.Plan.Agent, b.Reason, r.By)
 		}),
 		node(s, "GET", "/v1/approvals", func(ctx context.Context, h *hypervisor.Hypervisor, _ control.Request, _ none) (any, error) {
 			calls, err := h.Approvals(ctx)
@@ -148,12 +148,12 @@ func (s *Runs) nodeRoutes() []control.Route {
 			list, err := h.Keys(ctx)
 			return map[string]any{"keys": some(list)}, err
 		}),
-		owners(node(s, "POST", "/v1/keys", func(ctx context.Context, h *hypervisor.Hypervisor, _ control.Request, b keyRequest) (any, error) {
-			k, token, err := h.IssueKey(ctx, b.Agent, b.May, b.TTL)
+		owners(node(s, "POST", "/v1/keys", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, b keyRequest) (any, error) {
+			k, token, err := h.IssueKey(ctx, r.By, b.Agent, b.May, b.TTL)
 			return k.With(token), err
 		})),
 		node(s, "POST", "/v1/keys/{id}/revoke", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, _ none) (any, error) {
-			return h.RevokeKey(ctx, r.ID)
+			return h.RevokeKey(ctx, r.ID, r.By)
 		}),
 	}
 }
@@ -165,11 +165,11 @@ func owners(r control.Route) control.Route {
 	return r
 }
 
-func hold(ctx context.Context, h *hypervisor.Hypervisor, agent, reason string) (any, error) {
+func hold(ctx context.Context, h *hypervisor.Hypervisor, agent, reason, by string) (any, error) {
 	if err := control.CheckText("reason", reason, maxWords); err != nil {
 		return nil, err
 	}
-	return h.Quarantine(ctx, agent, hypervisor.Cause{Code: "operator", Reason: reason})
+	return h.Quarantine(ctx, agent, hypervisor.Cause{Code: "operator", Reason: reason, By: by})
 }
 
 // release takes what agentrun release takes: an attestation that an operator's key signed, of a key this host
@@ -188,7 +188,7 @@ func (s *Runs) release(ctx context.Context, h *hypervisor.Hypervisor, r control.
 	if err != nil {
 		return nil, err
 	}
-	was, operator, err := h.Release(ctx, r.ID, b.Attestation, keys, b.Reason)
+	was, operator, err := h.Release(ctx, r.ID, b.Attestation, keys, b.Reason, r.By)
 	return map[string]any{"agent_id": r.ID, "operator": operator, "was": was}, err
 }
 

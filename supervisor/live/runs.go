@@ -414,7 +414,8 @@ func (s *Runs) Signal(ctx context.Context, id string, signal int, by string) err
 		return err
 	}
 	defer done()
-	return endedError(run.Signal(unix.Signal(signal)))
+	unwritten := v.Control.RecordSignal(signal, by) // it grants nothing: where that fails it is sent all the same
+	return errors.Join(endedError(run.Signal(unix.Signal(signal))), unwritten)
 }
 
 // Elevate implements control.Controller.

@@ -42,7 +42,7 @@ func newInside(t *testing.T) *inside {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := h.SetScore(t.Context(), "a", 0.7, false); err != nil {
+	if _, _, err := h.SetScore(t.Context(), "a", 0.7, false, "uid:0"); err != nil {
 		t.Fatal(err)
 	}
 	adm, err := h.Admit(t.Context(), hypervisor.Request{Agent: "a"})

@@ -216,3 +216,31 @@ func TestM22SupervisorDiesWhileElevated(t *testing.T) {
 	p.must("gc")
 	p.audit()
 }
+
+// M-23: each change that an operator makes is on record with who asked for it, by the command and by the API.
+func TestM23WhoAskedIsOnRecord(t *testing.T) {
+	n := startDaemon(t)
+	p := place{t, n.run, n.state}
+	p.must("agent", "set", "planner-1", "--plan", "operator")
+	p.must("agent", "score", "planner-1", "0.7")
+	n.api(t, "POST", "/v1/agents/planner-1/score", `{"score": 0.8}`, http.StatusOK)
+	p.must("exec", "-d", "--name", "first", "--agent", "planner-1", "--", "sleep", "60")
+	p.must("signal", "first", "--signal", "WINCH")
+	p.must("quarantine", "first", "--reason", "a test")
+	p.must(append([]string{"release", "first"}, p.operator()("planner-1")...)...)
+	key := asked[struct {
+		ID string `json:"key_id"`
+	}](p, "key", "issue", "--agent", "planner-1", "--may", "agent.run.invoke")
+	p.must("key", "revoke", key.ID)
+	p.must("kill", "first")
+	named := map[string]int{}
+	for _, e := range p.audit() {
+		if by, ok := e.Data["by"].(string); ok && strings.HasPrefix(by, "uid:") {
+			named[e.Kind]++
+		}
+	}
+	want := map[string]int{"agent_settings": 1, "score": 2, "sandbox_signal": 1, "quarantine": 1, "release": 1, "agent_key": 2, "kill_order": 1}
+	if diff := cmp.Diff(want, named); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

@@ -112,6 +112,8 @@ same+=(TestGatewayHasNothingOfTheCallers)
 same+=(TestH32ElevationTakesItsTurn)
 # And of the operator's own plan what is words and files.
 same+=(TestM19TheOperatorsOwnPlan)
+# And of who asked what the audit has.
+same+=(TestM23WhoAskedIsOnRecord)
 # And of undos that are refused what the node's state decides.
 same+=(TestH19RefusedUndoIsNotUsedUp)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
