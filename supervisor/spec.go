@@ -154,6 +154,13 @@ func (s *run) ranges() {
 	}
 }
 
+// MostTime is what the node's ranges and a plan give a run in a ring (M-3, M-19).
+func (n *Node) MostTime(g governance.Grant, ring int) profiles.Duration {
+	ranges := n.Ranges
+	ranges.Plan = g.Plan
+	return min(ranges.Of(ring).Timeout.Max, timeOf(g))
+}
+
 // timeOf is what a plan gives a run.
 func timeOf(g governance.Grant) profiles.Duration {
 	if int64(g.Limits.Time) == governance.Unlimited {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentrun/governance"
 	"agentrun/hypervisor"
 	"agentrun/internal/thread"
 	"agentrun/profiles"
@@ -27,6 +28,8 @@ type execRunner struct {
 	out  io.Writer
 	// notNow tells why a run would be refused now that may be admitted later.
 	notNow func(context.Context, hypervisor.Request) error
+	// grant tells what the plan of an agent gives, or of "" the operator's.
+	grant func(ctx context.Context, agent string) (governance.Grant, error)
 }
 
 // killAfter is how long agentrun exec gets to end its sandbox after SIGTERM, within the orchestrator's grace
@@ -41,7 +44,7 @@ const minRunTime = time.Duration(profiles.MinTimeout)
 // When we die it gets SIGKILL, and its sandbox dies with it; while we live, SIGTERM first, so that it can
 // clean up.
 func (r *execRunner) RunCommand(ctx context.Context, c sagafile.Command, limit time.Duration, call sagas.Call) (err error) {
-	args, err := r.args(c, limit, call)
+	args, err := r.args(c, limit, r.longest(ctx, c.Ring, call.Agent), call)
 	if err != nil {
 		return err
 	}
@@ -72,7 +75,17 @@ func (r *execRunner) RunCommand(ctx context.Context, c sagafile.Command, limit t
 	return err
 }
 
-func (r *execRunner) args(c sagafile.Command, limit time.Duration, call sagas.Call) ([]string, error) {
+// longest is what the node and the agent's plan give a run (M-3, M-19): exec refuses a step that asks for more, and its undo. What can't be
+// found out exec tells.
+func (r *execRunner) longest(ctx context.Context, ring int, agent string) time.Duration {
+	grant, err := r.grant(ctx, agent)
+	if err != nil {
+		return sagafile.MaxCommandTimeout
+	}
+	return time.Duration(r.node.MostTime(grant, ring))
+}
+
+func (r *execRunner) args(c sagafile.Command, limit, longest time.Duration, call sagas.Call) ([]string, error) {
 	if c.Ring < 1 || c.Ring > 3 {
 		return nil, fmt.Errorf("ring %d: %w", c.Ring, supervisor.ErrRing0)
 	}
@@ -88,7 +101,7 @@ func (r *execRunner) args(c sagafile.Command, limit time.Duration, call sagas.Ca
 	// (H-19). A step's shorter limit is the orchestrator's to keep; this one is only behind it.
 	if limit > 0 {
 		limit = min(max(limit, minRunTime), sagafile.MaxCommandTimeout) // a fraction of a second counts as one
-		args = append(args, "--timeout", (limit + time.Second - 1).Truncate(time.Second).String())
+		args = append(args, "--timeout", min((limit+time.Second-1).Truncate(time.Second), longest).String())
 	}
 	// Whose work it is decides what is allowed: exec asks for this agent, in this session.
 	if call.Agent != "" {

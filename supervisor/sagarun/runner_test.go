@@ -20,7 +20,7 @@ import (
 func TestSagaCommandArguments(t *testing.T) {
 	r := &execRunner{node: &supervisor.Node{StateDir: "/s", RunDir: "/r"}}
 	call := sagas.Call{SagaID: "id", Key: "id/a", Agent: "planner", Session: "s1"}
-	got, err := r.args(sagafile.Command{Command: []string{"sh", "-c", "true"}, Ring: 2, Workspace: "/w"}, 0, call)
+	got, err := r.args(sagafile.Command{Command: []string{"sh", "-c", "true"}, Ring: 2, Workspace: "/w"}, 0, sagafile.MaxCommandTimeout, call)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,12 +29,12 @@ func TestSagaCommandArguments(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	got, err = r.args(sagafile.Command{Command: []string{"ls"}, Ring: 3, Profile: "strict"}, 0, sagas.Call{})
+	got, err = r.args(sagafile.Command{Command: []string{"ls"}, Ring: 3, Profile: "strict"}, 0, sagafile.MaxCommandTimeout, sagas.Call{})
 	if err != nil || slices.Contains(got, "--timeout") || !slices.Contains(got, "strict") {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for _, ring := range []int{-1, 0, 4} {
-		if _, err := r.args(sagafile.Command{Command: []string{"ls"}, Ring: ring}, time.Second, call); err == nil {
+		if _, err := r.args(sagafile.Command{Command: []string{"ls"}, Ring: ring}, time.Second, sagafile.MaxCommandTimeout, call); err == nil {
 			t.Errorf("ring %d: no error", ring)
 		}
 	}
@@ -49,17 +49,21 @@ func TestH19StepTimeoutIsTheRuns(t *testing.T) {
 	for _, tt := range []struct {
 		profile string
 		limit   time.Duration
+		longest time.Duration // of the node and the plan
 		want    string
 	}{
-		{"", 0, "5m0s"},
-		{"", time.Millisecond, "1s"}, // the orchestrator ends it, and this limit is behind that
-		{"", 75 * time.Second, "1m15s"},
-		{"", 120500 * time.Millisecond, "2m1s"},
-		{"", 5 * time.Minute, "5m0s"},
-		{"strict", 0, ""},
-		{"strict", 2 * time.Minute, "2m0s"},
+		{"", 0, 5 * time.Minute, "5m0s"},
+		{"", time.Millisecond, 5 * time.Minute, "1s"}, // the orchestrator ends it, and this limit is behind that
+		{"", 75 * time.Second, 5 * time.Minute, "1m15s"},
+		{"", 120500 * time.Millisecond, 5 * time.Minute, "2m1s"},
+		{"", 5 * time.Minute, 5 * time.Minute, "5m0s"},
+		{"strict", 0, time.Minute, ""},
+		{"strict", 2 * time.Minute, 5 * time.Minute, "2m0s"},
+		{"", 0, time.Minute, "1m0s"},
+		{"", 2 * time.Minute, time.Minute, "1m0s"},
+		{"", 59500 * time.Millisecond, 59600 * time.Millisecond, "59.6s"},
 	} {
-		got, err := r.args(sagafile.Command{Command: []string{"ls"}, Ring: 3, Profile: tt.profile}, tt.limit, sagas.Call{})
+		got, err := r.args(sagafile.Command{Command: []string{"ls"}, Ring: 3, Profile: tt.profile}, tt.limit, tt.longest, sagas.Call{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,7 +55,7 @@ func Open(n *supervisor.Node, out io.Writer, progress func(sagas.Transition)) (*
 	}
 	s := &Session{
 		db: db, node: h, journal: sagas.NewDurable(db),
-		means: sagafile.Means{Runner: &execRunner{node: n, out: out, notNow: h.NotNow}, API: httpstep.Client{}},
+		means: sagafile.Means{Runner: &execRunner{node: n, out: out, notNow: h.NotNow, grant: h.GrantFor}, API: httpstep.Client{}},
 	}
 	s.o, err = sagas.New(sagas.Options{Journal: s.journal, Now: time.Now, Audit: h, Progress: progress})
 	if err != nil {

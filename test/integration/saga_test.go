@@ -124,3 +124,18 @@ steps:
 		t.Errorf("got a time limit of %s, want 121s", limit)
 	}
 }
+
+// H-19, M-19: a step that says nothing of its time has what its agent's plan gives.
+func TestH19StepWithinItsPlan(t *testing.T) {
+	n := newNode(t)
+	n.must("agent", "set", "a", "--plan", "freemium")
+	file := write(t, filepath.Join(t.TempDir(), "saga.yaml"), `name: trip
+agent: a
+steps:
+  - id: a
+    execute: {command: ["true"]}
+`, 0o644)
+	if r := n.do("saga", "run", file); r.exit != 0 {
+		t.Errorf("exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+}
