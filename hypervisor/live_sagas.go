@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"agentrun/rings"
 	"agentrun/sagas"
@@ -16,9 +17,11 @@ import (
 )
 
 // steps is what a kill does about the saga steps that the agent was at (H-21): it hands them to the substitute, or has them
-// undone. Another live run of the agent may be at a step, too; that is for its own kill.
+// undone. Another live run of the agent may be at a step, too; that is for its own kill. A step of a saga without an agent is its saga's, and
+// counts where an operator has killed it: it would be tried again.
 func (c *Control) steps(ctx context.Context, _ rings.StepOutcome, to string) (done []string, err error) {
-	if c.adm.Agent == "" {
+	ordered := strings.HasPrefix(orderOf(ctx).By, "uid:")
+	if c.adm.Agent == "" && !(ordered && strings.HasPrefix(c.opt.Name, sagaPrefix)) {
 		return nil, nil
 	}
 	if _, err := os.Lstat(filepath.Join(c.h.opt.StateDir, stateFile)); errors.Is(err, fs.ErrNotExist) {
@@ -36,7 +39,7 @@ func (c *Control) steps(ctx context.Context, _ rings.StepOutcome, to string) (do
 	var errs []error
 	err = journal.List(ctx, func(rec sagas.Record) error {
 		steps := inFlight(rec)
-		if rec.Agent != c.adm.Agent || len(steps) == 0 {
+		if rec.Agent != c.adm.Agent || len(steps) == 0 || rec.Agent == "" && c.opt.Name != sagaPrefix+rec.ID {
 			return nil
 		}
 		took, err := c.takeOver(ctx, o, journal, rec, to)
@@ -48,6 +51,9 @@ func (c *Control) steps(ctx context.Context, _ rings.StepOutcome, to string) (do
 	})
 	return done, errors.Join(append(errs, err)...)
 }
+
+// sagaPrefix is what the names of the runs begin with that are steps.
+const sagaPrefix = "saga-"
 
 // inFlight names the steps that a kill finds under way.
 func inFlight(rec sagas.Record) (ids []string) {
@@ -73,7 +79,7 @@ func (c *Control) takeOver(ctx context.Context, o *sagas.Orchestrator, journal *
 	if !errors.Is(err, sagas.ErrBusy) {
 		return err == nil, err
 	}
-	if c.opt.Name != "saga-"+rec.ID {
+	if c.opt.Name != sagaPrefix+rec.ID {
 		return false, nil
 	}
 	err = c.h.update(ctx, func(tx *store.Tx) error {

@@ -17,10 +17,12 @@ import (
 // can be resumed or undone. Nor does one of a saga about which a kill left an order (H-21). Undoing is not the agent's action
 // and goes on.
 func (h *Hypervisor) SagaTransition(ctx context.Context, t sagas.Transition) error {
-	if t.Agent != "" && startsStep(t) {
+	if startsStep(t) {
 		err := h.view(ctx, func(tx *store.Tx) error {
-			if err := notHeld(tx, t.Agent, "begin step "+t.StepID+" of saga "+t.SagaID); err != nil {
-				return err
+			if t.Agent != "" {
+				if err := notHeld(tx, t.Agent, "begin step "+t.StepID+" of saga "+t.SagaID); err != nil {
+					return err
+				}
 			}
 			return notOrdered(tx, t)
 		})
@@ -28,7 +30,7 @@ func (h *Hypervisor) SagaTransition(ctx context.Context, t sagas.Transition) err
 			return err
 		}
 	}
-	if t.Agent != "" && followsOrder(t) {
+	if followsOrder(t) {
 		if err := h.followed(ctx, t.SagaID); err != nil {
 			return err
 		}
@@ -89,13 +91,16 @@ func notOrdered(tx *store.Tx, t sagas.Transition) error {
 	if err != nil || !ordered {
 		return err
 	}
-	what := "it is to be undone"
+	who, what := "agent "+t.Agent, "it is to be undone"
+	if t.Agent == "" {
+		who = "its step"
+	}
 	if o.Substitute != "" {
 		what = "agent " + o.Substitute + " takes over"
 	}
 	return &DeniedError{
 		What:     "begin step " + t.StepID + " of saga " + t.SagaID,
-		Decision: rings.Decision{Verdict: rings.Deny, Code: CodeKilled, Rule: "H-21", Reason: "agent " + t.Agent + " was killed in run " + o.Run + ": " + what},
+		Decision: rings.Decision{Verdict: rings.Deny, Code: CodeKilled, Rule: "H-21", Reason: who + " was killed in run " + o.Run + ": " + what},
 		Hint:     "agentrun saga resume " + t.SagaID,
 	}
 }

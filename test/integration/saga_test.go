@@ -139,3 +139,23 @@ steps:
 		t.Errorf("exit %d\n%s%s", r.exit, r.stdout, r.stderr)
 	}
 }
+
+// H-21: an operator's kill of a step isn't undone by the next attempt, also in a saga without an agent.
+func TestH21KilledStepIsNotTriedAgain(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	file, log := sagaFile(t, dir, "true")
+	ended := make(chan result, 1)
+	go func() { ended <- n.do("saga", "run", "--id", "s", file) }()
+	eventually(t, hang(), "the second step", func() bool { return len(lines(log)) == 2 })
+	n.must("kill", "saga-s")
+	if r := <-ended; r.exit != 125 {
+		t.Errorf("exit %d, want the saga not at its end\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	if r := n.do("saga", "resume", "s"); r.exit == 0 {
+		t.Errorf("resumed: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
+	if got := strings.Join(lines(log), "; "); got != "a; b s/b; undo a" {
+		t.Errorf("log: %s", got)
+	}
+}

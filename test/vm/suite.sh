@@ -115,7 +115,7 @@ same+=(TestM19TheOperatorsOwnPlan)
 # And of who asked what the audit has.
 same+=(TestM23WhoAskedIsOnRecord)
 # And of undos that are refused what the node's state decides.
-same+=(TestH19RefusedUndoIsNotUsedUp TestH19StepWithinItsPlan)
+same+=(TestH19RefusedUndoIsNotUsedUp TestH19StepWithinItsPlan TestH21KilledStepIsNotTriedAgain)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
