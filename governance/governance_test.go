@@ -361,6 +361,9 @@ func TestM19HardStop(t *testing.T) {
 		t.Errorf("got %+v, want what was over told", a)
 	}
 	u, err := l.Usage(ctx)
+	if got := l.Spent(); got != (Amounts{20_007, 20}) {
+		t.Errorf("spent: got %+v, want what it cost", got)
+	}
 	if err != nil || u.RunSpent != (Amounts{20_000, 20}) || u.RunLeft.Cost != 0 || u.Over.Cost != 7 {
 		t.Errorf("got %+v %v", u, err)
 	}

@@ -300,14 +300,14 @@ type Usage struct {
 	Warning           string
 }
 
-// Spent is what the run has used so far, without a look at the day's account.
+// Spent is what the run has used so far, what calls cost beyond their caps included, without a look at the day's account.
 func (l *Ledger) Spent() Amounts {
 	if !l.usable() {
 		return Amounts{}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.spent.plus(l.held)
+	return l.spent.plus(l.held).plus(l.over)
 }
 
 // Usage looks at the day's account anew.

@@ -95,6 +95,6 @@ func (b *Broker) Budget(ctx context.Context) (link.Budget, error) {
 	defer b.mu.Unlock()
 	return link.Budget{
 		Plan: u.Grant.Plan, Steps: int64(max(b.steps-(b.taken-b.models), 0)), RunCost: u.RunLeft.Cost, DayCost: u.DayLeft.Cost,
-		RunSpent: u.RunSpent.Cost, DaySpent: u.DaySpent.Cost, RunTokens: u.RunSpent.Tokens, Warning: u.Warning, Multiplier: u.Grant.Multiplier(),
+		RunSpent: u.RunSpent.Cost + u.Over.Cost, DaySpent: u.DaySpent.Cost, RunTokens: u.RunSpent.Tokens + u.Over.Tokens, Warning: u.Warning, Multiplier: u.Grant.Multiplier(),
 	}, nil
 }
