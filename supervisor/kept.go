@@ -194,17 +194,44 @@ func (n *Node) RemoveSandbox(ctx context.Context, name, by string, force bool, f
 		if !force {
 			return hinted.New(fmt.Errorf("rm %s: %w", name, sandboxes.ErrBusy), "agentrun rm -f "+name+" kills it first")
 		}
-		if k, err = n.Sandboxes().Change(name, func(k *sandboxes.Sandbox) error { k.Wanted = false; return nil }); err == nil {
-			err = n.killSandbox(ctx, name, by, find)
-		}
+		// Where that can't be noted, as on a full disk, it is killed all the same.
+		_, _ = n.Sandboxes().Change(name, func(k *sandboxes.Sandbox) error { k.Wanted = false; return nil })
+		err = n.killSandbox(ctx, name, by, find)
 	}
 	if err == nil {
-		err = n.RecordSandbox(hypervisor.SandboxLife{By: by, Change: "removed", Name: name, Run: k.Run})
-	}
-	if err == nil {
-		err = n.Sandboxes().Remove(name)
+		err = n.removing(by, k.Name, k.Run, func() error { return n.Sandboxes().Remove(name) })
 	}
 	return known("rm", name, err)
+}
+
+// removing puts the removal of a sandbox on record before it. On a disk that its agent has filled there may be no room for that: what is
+// removed makes it, and the record comes behind.
+func (n *Node) removing(by, name, run string, remove func() error) error {
+	gone := hypervisor.SandboxLife{By: by, Change: "removed", Name: name, Run: run}
+	unwritten := n.RecordSandbox(gone)
+	if err := remove(); err != nil {
+		return errors.Join(err, unwritten)
+	}
+	if unwritten != nil {
+		return n.RecordSandbox(gone)
+	}
+	return nil
+}
+
+// SweepSandboxes removes those whose time is over (agentrun gc), and returns their names.
+func (n *Node) SweepSandboxes(by string, now time.Time) (removed []string, err error) {
+	var late []hypervisor.SandboxLife // records that there was no room for
+	removed, err = n.Sandboxes().Sweep(now, func(k sandboxes.Sandbox) error {
+		gone := hypervisor.SandboxLife{By: by, Change: "removed", Name: k.Name, Run: k.Run}
+		if n.RecordSandbox(gone) != nil {
+			late = append(late, gone)
+		}
+		return nil
+	})
+	for _, gone := range late {
+		err = errors.Join(err, n.RecordSandbox(gone))
+	}
+	return removed, err
 }
 
 // RenameSandbox is of one that isn't running.

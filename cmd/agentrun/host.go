@@ -11,7 +11,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"agentrun/hypervisor"
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/rootless"
 	"agentrun/internal/shown"
@@ -85,20 +84,20 @@ whose time is over (create --keep-for).
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		Action: func(c *cli.Context) error {
 			removed, err := g.Collect(c.Context, true)
-			if file, ferr := g.ReadGateway(""); ferr == nil {
+			file, ferr := g.ReadGateway("")
+			if ferr == nil { // how long logs are kept isn't known else
 				ferr = g.Outputs().Sweep(file.Logs)
-				err = errors.Join(err, ferr)
 			}
+			err = errors.Join(err, ferr)
 			swept, serr := g.Homes().Sweep(time.Now())
 			err = errors.Join(err, serr)
 			for _, name := range swept {
 				removed = append(removed, "home "+name)
 			}
-			swept, serr = g.Sandboxes().Sweep(time.Now())
+			swept, serr = g.SweepSandboxes(operatorName(), time.Now())
 			err = errors.Join(err, serr)
 			for _, name := range swept {
 				removed = append(removed, "sandbox "+name)
-				err = errors.Join(err, g.RecordSandbox(hypervisor.SandboxLife{By: operatorName(), Change: "removed", Name: name}))
 			}
 			swept, serr = g.Images().Sweep(nil, nil)
 			err = errors.Join(err, serr)

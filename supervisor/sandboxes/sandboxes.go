@@ -378,13 +378,13 @@ func (f Folder) names() (names []string) {
 
 // Remove deletes a sandbox that isn't running, with all that it keeps: first what makes it one.
 func (f Folder) Remove(name string) error {
-	return f.removeIf(name, func(Sandbox) bool { return true })
+	return f.removeIf(name, func(Sandbox) error { return nil })
 }
 
 // errMeanwhile is a sandbox that has become another than the one to be removed.
 var errMeanwhile = fmt.Errorf("it was changed meanwhile: %w", ErrBusy)
 
-func (f Folder) removeIf(name string, meant func(Sandbox) bool) error {
+func (f Folder) removeIf(name string, meant func(Sandbox) error) error {
 	if _, err := f.Load(name); err != nil {
 		return err
 	}
@@ -395,8 +395,8 @@ func (f Folder) removeIf(name string, meant func(Sandbox) bool) error {
 		}
 		defer turn.Close()
 		s, err := f.Load(name)
-		if err == nil && !meant(s) {
-			err = errMeanwhile
+		if err == nil {
+			err = meant(s)
 		}
 		if err == nil {
 			err = os.Remove(f.about(name))
@@ -469,15 +469,22 @@ func (f Folder) Rename(from, to string) error {
 
 func (s Sandbox) over(now time.Time) bool { return !s.Until.IsZero() && now.After(s.Until) }
 
-// Sweep removes sandboxes whose time is over and that don't run, and half ones, and returns their names.
-func (f Folder) Sweep(now time.Time) (removed []string, err error) {
+// Sweep removes sandboxes whose time is over and that don't run, and half ones, and returns the names of those. before hears of each that was
+// one; its error keeps that.
+func (f Folder) Sweep(now time.Time, before func(Sandbox) error) (removed []string, err error) {
 	for _, name := range f.names() {
 		s, rerr := f.Load(name)
 		switch {
 		case errors.Is(rerr, ErrNone):
 			rerr = f.sweep(name)
 		case rerr == nil && s.over(now):
-			if rerr = f.removeIf(name, func(s Sandbox) bool { return s.over(now) }); rerr == nil { // keep may have said more
+			rerr = f.removeIf(name, func(s Sandbox) error {
+				if !s.over(now) { // keep has said more
+					return errMeanwhile
+				}
+				return before(s)
+			})
+			if rerr == nil {
 				removed = append(removed, name)
 			}
 		}

@@ -13,6 +13,9 @@ import (
 	"agentrun/supervisor/homes"
 )
 
+// nobody hears of what is removed.
+func nobody(Sandbox) error { return nil }
+
 func folder(t *testing.T, names ...string) Folder {
 	t.Helper()
 	f := Folder{StateDir: t.TempDir()}
@@ -34,7 +37,7 @@ func TestRefusedWhileItIsMade(t *testing.T) {
 		if _, err := f.Load("a"); !errors.Is(err, ErrNone) {
 			t.Errorf("half of one: %v", err)
 		}
-		if _, err := f.Sweep(time.Now()); err != nil {
+		if _, err := f.Sweep(time.Now(), nobody); err != nil {
 			t.Error(err)
 		}
 		if _, err := os.Stat(f.Homes(*s).Files(Home)); err != nil {
@@ -111,7 +114,7 @@ func TestStates(t *testing.T) {
 	if list, err := f.List(); len(list) != 0 || err == nil {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
-	if removed, err := f.Sweep(time.Now()); len(removed) > 0 || err == nil {
+	if removed, err := f.Sweep(time.Now(), nobody); len(removed) > 0 || err == nil {
 		t.Errorf("swept %v, %v", removed, err)
 	}
 	if left, _ := filepath.Glob(f.Of("*")); len(left) != 3 {
@@ -132,7 +135,7 @@ func TestSweepRemovesWhatIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	if removed, err := f.Sweep(now); err != nil || len(removed) != 1 || removed[0] != "over" {
+	if removed, err := f.Sweep(now, nobody); err != nil || len(removed) != 1 || removed[0] != "over" {
 		t.Errorf("removed %v, %v", removed, err)
 	}
 }
@@ -145,7 +148,7 @@ func TestChangeIsOfOneSandbox(t *testing.T) {
 		"renamed": func(t *testing.T, f Folder) error {
 			return errors.Join(f.Rename("a", "b"), f.Create(t.Context(), Sandbox{Name: "a", Restart: RestartNo}, whole))
 		},
-		"swept": func(_ *testing.T, f Folder) error { _, err := f.Sweep(time.Now()); return err },
+		"swept": func(_ *testing.T, f Folder) error { _, err := f.Sweep(time.Now(), nobody); return err },
 	} {
 		t.Run(what, func(t *testing.T) {
 			f := folder(t, "a")

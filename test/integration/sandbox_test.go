@@ -376,7 +376,49 @@ func TestM23KilledStaysDeadOnAFullDisk(t *testing.T) { endsOnAFullDisk(t, "kill"
 // M-23: nor its stop.
 func TestM23StopOnAFullDisk(t *testing.T) { endsOnAFullDisk(t, "stop") }
 
-func endsOnAFullDisk(t *testing.T, verb string) {
+// M-23: and its rm gives the disk back, whether it runs or not, and is on record.
+func TestM23RemovedOnAFullDisk(t *testing.T) {
+	for _, live := range []bool{true, false} {
+		t.Run(fmt.Sprintf("live %v", live), func(t *testing.T) {
+			n, p := smallDisk(t)
+			p.kept("fills", "--ring", "2")
+			p.must("start", "fills")
+			p.in("fills", "cat /dev/zero > ~/big 2>/dev/null; ls ~")
+			if !live {
+				p.do("kill", "fills")
+				eventually(t, hang(), "it is dead", func() bool { return len(p.lives("fills")) == 0 })
+			}
+			p.must("rm", "-f", "fills")
+			// A record for which there was no room may have left a torn line, which other readers than agentrun stumble over.
+			if got := p.must("audit", "show", "--kind", "sandbox_life", "--json").stdout; !strings.Contains(got, `"change":"removed","name":"fills"`) {
+				t.Errorf("on record: %s", got)
+			}
+			p.must("audit", "verify")
+			if list := p.must("ps", "--all", "-q").stdout; strings.Contains(list, "fills") {
+				t.Errorf("it is still there: %s", list)
+			}
+			n.drain(t)
+		})
+	}
+}
+
+// H-28: what gc removes is on record before it goes, also where gc is killed in the middle.
+func TestM23GCPutsRemovalsOnRecord(t *testing.T) {
+	p := newPlace(t)
+	p.kept("over", "--ring", "3", "--keep-for", "1ms")
+	t.Setenv(fault.Variable, "sandbox/remove=kill")
+	if r := p.do("gc"); r.exit == 0 {
+		t.Fatalf("gc was not killed: %s", r.stdout)
+	}
+	os.Unsetenv(fault.Variable)
+	if got := p.changes("over"); !slices.Equal(got, []string{"created", "removed"}) {
+		t.Errorf("on record: %v", got)
+	}
+	p.must("gc")
+}
+
+// smallDisk is a daemon with its state on a disk of 16 MiB.
+func smallDisk(t *testing.T) (*daemonNode, place) {
 	n := newDaemon(t)
 	if err := unix.Mount("full", n.state, "tmpfs", 0, "size=16m,mode=0700"); err != nil {
 		t.Fatal(err)
@@ -387,7 +429,11 @@ func endsOnAFullDisk(t *testing.T, verb string) {
 		}
 	})
 	n.start(t, "--pool-max", "0")
-	p := place{t, n.run, n.state}
+	return n, place{t, n.run, n.state}
+}
+
+func endsOnAFullDisk(t *testing.T, verb string) {
+	n, p := smallDisk(t)
 	p.kept("fills", "--ring", "2", "--restart", "always")
 	p.kept("other", "--ring", "3", "--restart", "always")
 	p.must("start", "fills")
