@@ -65,6 +65,11 @@ func serveAction(g *global, c *cli.Context) error {
 			}
 			return withServeFlags(cfg.Serve, c).Settings()
 		},
+		Current: func() (*supervisor.Node, error) {
+			now := &global{caller: g.caller, said: g.said}
+			err := now.settle()
+			return &now.Node, err
+		},
 	})
 }
 

@@ -201,6 +201,20 @@ func (cl *client) letGo(log *os.File) {
 	cl.stderr.turn(log)
 }
 
+// current is the daemon's node for what is asked for over the API, by the configuration of now, as each exec that is handed over goes by: what
+// has been demanded since the daemon began, of keys, limits, policies or images, holds for it too.
+func (d *Daemon) current() (*supervisor.Node, error) {
+	n, err := d.opt.Current()
+	if err != nil {
+		return nil, err
+	}
+	if why := d.foreign(n); why != "" {
+		return nil, errors.New(why)
+	}
+	n.Signer, n.Log = d.node.Signer, d.node.Log
+	return n, nil
+}
+
 // foreign tells why a run belongs to another node than this daemon's: its agents, budgets and audit lie
 // elsewhere.
 func (d *Daemon) foreign(n *supervisor.Node) string {

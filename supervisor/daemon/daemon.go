@@ -57,6 +57,8 @@ type Options struct {
 	ReadCreate func(ctx context.Context, by *supervisor.Caller, args []string) Asked
 	// Reload reads the settings again. After an error they stay as they are.
 	Reload func() (Settings, error)
+	// Current is the node by what the daemon's configuration says now.
+	Current func() (*supervisor.Node, error)
 }
 
 // Settings are what can change while a daemon lives.

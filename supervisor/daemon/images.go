@@ -43,7 +43,11 @@ func (d *Daemon) pullImage(ctx context.Context, r control.Request, q control.Ima
 	}
 	said := &bytes.Buffer{}
 	o := images.Order{Pull: q.Name, Platform: cmp.Or(q.Platform, "linux/"+goruntime.GOARCH), PlainHTTP: q.PlainHTTP}
-	i, _, err := d.node.BringImage(ctx, "pulled", r.By, o, said)
+	node, err := d.current()
+	if err != nil {
+		return nil, startRefusal(err, "")
+	}
+	i, _, err := node.BringImage(ctx, "pulled", r.By, o, said)
 	if errors.Is(err, supervisor.ErrImageSaid) {
 		err = errUnread
 	}

@@ -127,7 +127,11 @@ func (d *Daemon) createKept(ctx context.Context, r control.Request, q control.Ke
 		return nil, startRefusal(errUnread, said.String())
 	}
 	asked.Sandbox.By = r.By
-	if _, _, err := d.node.CreateSandbox(ctx, by, asked.Request, *asked.Sandbox); err != nil {
+	node, err := d.current()
+	if err != nil {
+		return nil, startRefusal(err, "")
+	}
+	if _, _, err := node.CreateSandbox(ctx, by, asked.Request, *asked.Sandbox); err != nil {
 		return nil, startRefusal(err, said.String())
 	}
 	return d.keptNow(q.Name)

@@ -179,15 +179,19 @@ func (d *Daemon) launch(q startRequest, args []string) (_ any, err error) {
 	return json.RawMessage(bytes.TrimSpace(s.out.Bytes())), nil
 }
 
-// carry takes a run from its words to its end. The node is the daemon's own, whatever configuration the
-// caller's environment would lead to.
+// carry takes a run from its words to its end. The node is the daemon's own, by the configuration of now, whatever one the caller's
+// environment would lead to.
 func (d *Daemon) carry(ctx context.Context, by *supervisor.Caller, s *starter, args []string) error {
 	asked := d.opt.Read(ctx, by, args)
 	if asked.Request == nil {
 		return errUnread
 	}
+	node, err := d.current()
+	if err != nil {
+		return err
+	}
 	defer d.track(s.signals)()
-	_, err := supervisor.Run(ctx, d.node, by, &served{d: d, cl: s}, asked.Request)
+	_, err = supervisor.Run(ctx, node, by, &served{d: d, cl: s}, asked.Request)
 	if err == nil {
 		err = errNotLaunched
 	}

@@ -143,3 +143,25 @@ func TestM23OnlyOwnersStart(t *testing.T) {
 	}
 	d.drain(t)
 }
+
+// M-9: what the configuration demands of each start holds for the API as well, also if it was written after the daemon began.
+func TestM9APIStartsByTheConfigurationOfNow(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	d := startDaemon(t, "--pool-max", "0")
+	const start = `{"command":["sleep","60"],"options":{"no-gateway":true}}`
+	id := d.api(t, "POST", "/v1/sandboxes", start, 200)["id"]
+	d.api(t, "POST", fmt.Sprintf("/v1/sandboxes/%v/kill", id), `{}`, 200)
+	file := filepath.Join(dir, "agentrun", "config.yaml")
+	write(t, file, "keys: required\n", 0o600)
+	if said := d.api(t, "POST", "/v1/sandboxes", start, 403); !strings.Contains(fmt.Sprint(said["error"]), "code:key_invalid") {
+		t.Errorf("without a key: %v", said)
+	}
+	write(t, file, "ranges: [{ring: 3, timeout: 10s}]\n", 0o600)
+	if said := d.api(t, "POST", "/v1/sandboxes", `{"command":["true"],"options":{"timeout":"11s"}}`, 400); !strings.Contains(fmt.Sprint(said["error"]), "1ms to 10s") {
+		t.Errorf("above the range: %v", said)
+	}
+	write(t, file, "state_dir: /elsewhere\n", 0o600) // the daemon's is a flag's
+	id = d.api(t, "POST", "/v1/sandboxes", start, 200)["id"]
+	d.api(t, "POST", fmt.Sprintf("/v1/sandboxes/%v/kill", id), `{}`, 200)
+}

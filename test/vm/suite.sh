@@ -114,6 +114,8 @@ same+=(TestGatewayHasNothingOfTheCallers)
 same+=(TestH32ElevationTakesItsTurn)
 # And of the operator's own plan what is words and files.
 same+=(TestM19TheOperatorsOwnPlan)
+# And of the API what is the daemon's configuration.
+same+=(TestM9APIStartsByTheConfigurationOfNow)
 # And of who asked what the audit has.
 same+=(TestM23WhoAskedIsOnRecord)
 # And of undos that are refused what the node's state decides.
