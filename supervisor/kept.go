@@ -159,6 +159,25 @@ func (n *Node) StopSandbox(ctx context.Context, name, by string, grace time.Dura
 	return true, nil
 }
 
+// StopBetweenRuns has nothing start those sandboxes again that have no run now and would have another: all, or those of an agent or a session.
+func (n *Node) StopBetweenRuns(by, agent, session string) error {
+	list, err := n.Sandboxes().List()
+	for _, k := range list {
+		of := func(flag, id string) bool { return id == "" || slices.Contains(k.Words, "--"+flag+"="+id) }
+		if !k.Wanted || k.Live || k.Restart == sandboxes.RestartNo || !of("agent", agent) || !of("session", session) {
+			continue
+		}
+		var unwritten error // as of StopSandbox
+		_, cerr := n.Sandboxes().Change(k.Name, func(k *sandboxes.Sandbox) error {
+			k.Wanted = false
+			unwritten = n.RecordSandbox(hypervisor.SandboxLife{By: by, Change: "stopped", Name: k.Name, Run: k.Run})
+			return nil
+		})
+		err = errors.Join(err, known("stop", k.Name, errors.Join(cerr, unwritten)))
+	}
+	return err
+}
+
 // let waits until no run has the sandbox.
 func (n *Node) let(ctx context.Context, name string, most time.Duration) bool {
 	for end := time.Now().Add(most); n.Sandboxes().Live(name); time.Sleep(20 * time.Millisecond) {

@@ -66,7 +66,15 @@ func (l *liveVerbs) killAction(c *cli.Context) error {
 	if names != nil {
 		l.killRuns(ctx, &k, names)
 	} else {
+		// Before, and for what ends by itself meanwhile behind it: what waits to be started again is ended too.
+		again := func() error { return l.g.StopBetweenRuns(operatorName(), which.Agent, which.Session) }
+		if err := again(); err != nil {
+			k.fail(err)
+		}
 		l.killEverywhere(ctx, &k, which)
+		if err := again(); err != nil {
+			k.fail(err)
+		}
 	}
 	slices.SortFunc(k.results, func(a, b control.KillResult) int { return strings.Compare(a.ID, b.ID) })
 	if c.Bool("json") {

@@ -376,6 +376,24 @@ func TestM23KilledStaysDeadOnAFullDisk(t *testing.T) { endsOnAFullDisk(t, "kill"
 // M-23: nor its stop.
 func TestM23StopOnAFullDisk(t *testing.T) { endsOnAFullDisk(t, "stop") }
 
+// M-23: a sandbox that waits to be started again when all is killed has no other run.
+func TestM23KillAllEndsTheWaitForAnother(t *testing.T) {
+	p := newPlace(t)
+	p.kept("again", "--ring", "3", "--restart", "always", "--", "false")
+	p.must("start", "again")
+	// Between the third run and the fourth there are four seconds.
+	eventually(t, hang(), "it waits", func() bool { return len(p.changes("again")) >= 4 && len(p.lives("again")) == 0 })
+	p.must("kill", "--all", "--yes")
+	before := len(p.changes("again"))
+	b, err := os.ReadFile(filepath.Join(p.folder("again"), "sandbox.json"))
+	if err != nil || !strings.Contains(string(b), `"wanted":false`) {
+		t.Errorf("it is to run again: %s, %v", b, err)
+	}
+	p.must("start", "again")
+	eventually(t, hang(), "it runs again when somebody says so", func() bool { return len(p.changes("again")) > before })
+	p.must("stop", "again")
+}
+
 // M-23: and its rm gives the disk back, whether it runs or not, and is on record.
 func TestM23RemovedOnAFullDisk(t *testing.T) {
 	for _, live := range []bool{true, false} {

@@ -97,7 +97,7 @@ same+=(TestThreatLaterCredentialHelper)
 # And of kept sandboxes that come back what the daemon knows of them.
 same+=(TestM23KilledStaysDeadOnAFullDisk TestM23StopOnAFullDisk TestM23EndedForWhatItDidStaysDeadAfterACrash)
 # And of their removal what is files and records.
-same+=(TestM23RemovedOnAFullDisk TestM23GCPutsRemovalsOnRecord)
+same+=(TestM23RemovedOnAFullDisk TestM23GCPutsRemovalsOnRecord TestM23KillAllEndsTheWaitForAnother)
 # And of an engine's network, by a configuration that isn't the machine's, and of names.
 same+=(TestOCINetwork TestOCINamesAreOwn TestOCIVariablesStayHidden TestOCIFolderOfOthers)
 # And of what a provider says it used what is numbers.
