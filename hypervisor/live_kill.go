@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"agentrun/audit"
@@ -182,6 +183,9 @@ func (c *Control) intent(ctx context.Context, kc rings.KillContext) error {
 	r := &audit.KillOrder{AgentID: c.who, ParentRunID: c.adm.parent.run, Reason: string(kc.Reason), RunID: c.opt.Run, Trigger: cmp.Or(triggers[kc.Reason], "operator")}
 	if by := orderOf(ctx).By; by != "" {
 		r.By = audit.Claimed(by)
+		if strings.HasPrefix(by, "uid:") { // who may give any reason
+			r.Trigger = "operator"
+		}
 	}
 	r.Note = noteOf(orderOf(ctx).Note)
 	return errors.Join(c.h.record(c.adm.Session, true, r), unread)

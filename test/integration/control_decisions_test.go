@@ -232,9 +232,12 @@ func TestM23WhoAskedIsOnRecord(t *testing.T) {
 		ID string `json:"key_id"`
 	}](p, "key", "issue", "--agent", "planner-1", "--may", "agent.run.invoke")
 	p.must("key", "revoke", key.ID)
-	p.must("kill", "first")
+	p.must("kill", "first", "--reason", "policy_violation")
 	named := map[string]int{}
 	for _, e := range p.audit() {
+		if e.Kind == "kill_order" && (e.Data["trigger"] != "operator" || e.Data["reason"] != "policy_violation") {
+			t.Errorf("a kill by an operator: %v", e.Data)
+		}
 		if by, ok := e.Data["by"].(string); ok && strings.HasPrefix(by, "uid:") {
 			named[e.Kind]++
 		}
