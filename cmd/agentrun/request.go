@@ -75,6 +75,13 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 			bad("idle-pause", fmt.Sprintf("%.64q: want %s or more; leave it out for never", c.String("idle-pause"), live.LeastIdle))
 		}
 	}
+	switch {
+	case !c.IsSet("quarantine-timeout"):
+	case r.QuarantineTimeout <= 0: // which would be never
+		bad("quarantine-timeout", "want a time above zero; leave it out for never")
+	case r.Agent == "":
+		bad("quarantine-timeout", "nobody but an agent is put into quarantine; name it by --agent")
+	}
 	for _, flag := range []string{"ro-bind", "bind"} {
 		for _, v := range c.StringSlice(flag) {
 			b, err := by.Bind(v, flag == "bind")

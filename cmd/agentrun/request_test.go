@@ -5,6 +5,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
@@ -31,6 +32,10 @@ func TestRequestOf(t *testing.T) {
 		{"intent", []string{"--require-intent=false", "x"}, supervisor.Request{Command: []string{"x"}, RequireIntent: new(false)}, ""},
 		{"limits", []string{"--pids", "5", "x"}, supervisor.Request{Command: []string{"x"}, Limits: supervisor.Limits{PIDs: new(5)}}, ""},
 		{"empty", []string{"--agent", "", "--profile", "", "x"}, supervisor.Request{Command: []string{"x"}}, "--agent --profile"},
+		{"quarantine", []string{"--agent", "a", "--quarantine-timeout", "5s", "x"},
+			supervisor.Request{Command: []string{"x"}, Agent: "a", QuarantineTimeout: 5 * time.Second}, ""},
+		{"never in quarantine", []string{"--agent", "a", "--quarantine-timeout", "0s", "x"}, supervisor.Request{Command: []string{"x"}, Agent: "a"}, "--quarantine-timeout"},
+		{"nobody to hold", []string{"--quarantine-timeout", "5s", "x"}, supervisor.Request{Command: []string{"x"}, QuarantineTimeout: 5 * time.Second}, "--quarantine-timeout"},
 		{"unreadable", []string{"--memory", "x", "--pids", "-1", "--cpu-time", "soon", "--bind", ":x", "x"}, supervisor.Request{Command: []string{"x"}}, "--memory --pids --cpu-time --bind"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
