@@ -122,6 +122,8 @@ func (c *Control) decideLocked(ctx context.Context, r ElevateRequest) (req rings
 	}
 	d := c.live.loans.Check(req)
 	switch {
+	case d.Code == rings.CodeQuarantined && c.keyEnded():
+		err = c.deny(r, "M-9", link.CodeKeyInvalid, "the run's key has expired or was revoked")
 	case !d.Allowed():
 		err = c.denial(r, d)
 	case c.opt.Elevatable == nil:
@@ -207,6 +209,8 @@ func (c *Control) elevationHint(code rings.Code) string {
 		return "wait for its end, or take it back: agentrun revoke"
 	case rings.CodeQuarantined:
 		return "an operator releases the agent: agentrun agent release"
+	case link.CodeKeyInvalid:
+		return "start the run anew with a key that is good: agentrun key issue"
 	case CodeSessionBusy:
 		return "wait for the end of the run that can write"
 	case rings.CodeInsufficientTrust, rings.CodeNoConsensus:
@@ -368,9 +372,19 @@ func (c *Control) causeOf(code rings.Code) string {
 		return "killed" // which holds the run, too
 	case code == rings.CodeInsufficientTrust || code == rings.CodeNoConsensus:
 		return "demoted"
+	case code == rings.CodeQuarantined && c.keyEnded():
+		return string(link.CodeKeyInvalid)
 	}
 	return string(code)
 }
+
+// keyEnded tells whether it is the run's key alone that holds it, as a quarantine of its agent would (M-9).
+func (c *Control) keyEnded() bool {
+	return !c.live.held.Load() && c.live.stands.Load().Quarantined == nil && c.KeyOver()
+}
+
+// KeyOver tells whether the key that the run was started with isn't good any more.
+func (c *Control) KeyOver() bool { return c.live.keyOver() }
 
 func (c *Control) isKilled() bool {
 	c.mu.Lock()

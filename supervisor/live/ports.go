@@ -131,6 +131,8 @@ func (v *Run) passes(ctx context.Context) ports.Code {
 		return ports.Unknown
 	case a.Quarantined != nil:
 		return ports.Quarantined
+	case v.Control.KeyOver():
+		return ports.KeyInvalid
 	}
 	return ports.OK
 }

@@ -36,6 +36,7 @@ const (
 	// Of Allow.
 	Frozen      Code = "frozen"
 	Quarantined Code = "quarantined"
+	KeyInvalid  Code = "key_invalid"
 	Stopped     Code = "agent_stopped"
 	Ended       Code = "run_ended"
 	Unknown     Code = "unavailable" // it can't be told what holds for the run

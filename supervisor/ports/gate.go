@@ -29,6 +29,7 @@ var refusals = map[Code]struct {
 	NoServer:    {502, "Nobody listens on this port in the sandbox."},
 	Frozen:      {503, "The run is frozen: agentrun thaw lets it go on."},
 	Quarantined: {403, "The agent is in quarantine."},
+	KeyInvalid:  {403, "The key that the run was started with has ended."},
 	Stopped:     {403, "The safety loop has stopped the agent."},
 	Ended:       {503, "The run has ended."},
 	Unknown:     {503, "What holds for the run can't be told."},
