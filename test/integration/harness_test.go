@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -55,6 +56,12 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
+	// What we were started to ignore, as by nohup(1), agentrun would ignore too; what has a handler here it doesn't.
+	for _, s := range []os.Signal{unix.SIGHUP, unix.SIGINT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	agentrun, probeBin = program("AGENTRUN_BIN", "agentrun"), program("AGENTRUN_PROBE", "probe")
 	for _, p := range []string{agentrun, probeBin} {
 		if err := unix.Access(p, unix.X_OK); err != nil {
