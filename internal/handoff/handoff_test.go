@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -36,6 +37,11 @@ var client = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	for _, s := range []os.Signal{unix.SIGHUP, unix.SIGINT} {
+		if signal.Ignored(s) { // as under nohup(1): clients would ignore it, too
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	code := m.Run()
 	if program, err := client(); err == nil {
 		_ = os.RemoveAll(filepath.Dir(program))
