@@ -153,7 +153,9 @@ func unpackBy(ctx context.Context, o images.Order, said io.Writer) (r images.Res
 		return r, err
 	}
 	var out bytes.Buffer
-	OwnDescriptors()
+	if err := OwnDescriptors(); err != nil {
+		return r, err
+	}
 	// The parent-death signal is that of the thread that forks.
 	thread.Throwaway(func() {
 		cmd := exec.CommandContext(ctx, path) //nolint:gosec // found where only root may write

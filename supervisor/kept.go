@@ -163,7 +163,8 @@ func (n *Node) StopSandbox(ctx context.Context, name, by string, grace time.Dura
 func (n *Node) StopBetweenRuns(by, agent, session string) error {
 	list, err := n.Sandboxes().List()
 	for _, k := range list {
-		of := func(flag, id string) bool { return id == "" || slices.Contains(k.Words, "--"+flag+"="+id) }
+		flags := k.Words[:max(0, slices.Index(k.Words, "--"))]
+		of := func(flag, id string) bool { return id == "" || slices.Contains(flags, "--"+flag+"="+id) }
 		if !k.Wanted || k.Live || k.Restart == sandboxes.RestartNo || !of("agent", agent) || !of("session", session) {
 			continue
 		}

@@ -138,7 +138,9 @@ func newRun(ctx context.Context, n *Node, by *Caller, host Host, want *Request) 
 // ever. The end of the context kills the run.
 func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (code int, err error) {
 	if !host.Outlives() {
-		OwnDescriptors()
+		if err := OwnDescriptors(); err != nil {
+			return runtime.ExitFailed, err
+		}
 	}
 	s := newRun(ctx, n, by, host, want)
 	code, err = s.whole(steps)
@@ -149,8 +151,10 @@ func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (co
 }
 
 // OwnDescriptors has programs that we start, which may read what an agent or a stranger has written, get nothing that whoever started us has
-// left open. All of ours close on exec already. Linux 5.11; before, they pass.
-func OwnDescriptors() { _ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) }
+// left open. All of ours close on exec already. An error: they would pass. Linux 5.11.
+func OwnDescriptors() error {
+	return os.NewSyscallError("close_range", unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC))
+}
 
 // whole takes the run all the way.
 func (s *run) whole(way []step) (code int, err error) {

@@ -119,7 +119,9 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	manager := systemd.Started()
-	supervisor.OwnDescriptors()
+	if err := supervisor.OwnDescriptors(); err != nil {
+		return err
+	}
 	lock, err := lockFolder(o.Node)
 	if err != nil {
 		return err
