@@ -159,19 +159,21 @@ func (n *Node) StopSandbox(ctx context.Context, name, by string, grace time.Dura
 	return true, nil
 }
 
-// StopBetweenRuns has nothing start those sandboxes again that have no run now and would have another: all, or those of an agent or a session.
+// StopBetweenRuns has nothing start those sandboxes again that would have another run: all, or those of an agent or a session. One that has
+// a run, which may only just begin, is told of by that run's kill.
 func (n *Node) StopBetweenRuns(by, agent, session string) error {
 	list, err := n.Sandboxes().List()
 	for _, k := range list {
 		flags := k.Words[:max(0, slices.Index(k.Words, "--"))]
 		of := func(flag, id string) bool { return id == "" || slices.Contains(flags, "--"+flag+"="+id) }
-		if !k.Wanted || k.Live || k.Restart == sandboxes.RestartNo || !of("agent", agent) || !of("session", session) {
+		if !k.Wanted || k.Restart == sandboxes.RestartNo || !of("agent", agent) || !of("session", session) {
 			continue
 		}
 		var unwritten error // as of StopSandbox
-		_, cerr := n.Sandboxes().Change(k.Name, func(k *sandboxes.Sandbox) error {
-			k.Wanted = false
-			unwritten = n.RecordSandbox(hypervisor.SandboxLife{By: by, Change: "stopped", Name: k.Name, Run: k.Run})
+		_, cerr := n.Sandboxes().Change(k.Name, func(now *sandboxes.Sandbox) error {
+			if now.Wanted = false; !k.Live {
+				unwritten = n.RecordSandbox(hypervisor.SandboxLife{By: by, Change: "stopped", Name: k.Name, Run: now.Run})
+			}
 			return nil
 		})
 		err = errors.Join(err, known("stop", k.Name, errors.Join(cerr, unwritten)))
