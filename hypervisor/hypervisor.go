@@ -17,6 +17,7 @@ import (
 
 	"agentrun/audit"
 	"agentrun/governance"
+	"agentrun/internal/thread"
 	"agentrun/meter"
 	"agentrun/rings"
 	"agentrun/store"
@@ -70,7 +71,11 @@ func Open(opt Options) (*Hypervisor, error) {
 // Expect opens a session's chain, or the node's, beside what else the caller does: for one who will soon write to it. What is wrong
 // with it the first record says.
 func (h *Hypervisor) Expect(session string) {
-	h.opening.Go(func() { _, _ = h.log(session) })
+	h.opening.Add(1)
+	thread.Beside(func() {
+		defer h.opening.Done()
+		_, _ = h.log(session)
+	})
 }
 
 // Close puts every record on disk, signs where the chains stand that were written to, or has the Signer do it (H-26), and gives the files up. What

@@ -460,7 +460,7 @@ func TestH30SessionsAreApart(t *testing.T) {
 		{"s-1", n.dir, false}, {"s-1", filepath.Dir(n.dir), false}, {"s-1", "/", false}, {"s-1", filepath.Join(n.dir, "keys"), false},
 		{"s-1", elsewhere, true}, {"", own, false}, {"", n.dir, false}, {"", elsewhere, true}, {"s-2", own, false},
 	} {
-		if err := n.CheckPaths(tt.session, []string{elsewhere, tt.path}, new(mounts.View)); (err == nil) != tt.ok {
+		if err := n.PathCheck()(tt.session, []string{elsewhere, tt.path}, new(mounts.View)); (err == nil) != tt.ok {
 			t.Errorf("session %q, %s: got %v, want allowed %v", tt.session, tt.path, err, tt.ok)
 		} else if err != nil && code(t, err) == "" {
 			t.Errorf("session %q, %s: no code", tt.session, tt.path)
@@ -756,7 +756,7 @@ func TestH27RefusedPathIsOnRecord(t *testing.T) {
 	if a := n.agent("a"); math.Signbit(*a.Score) {
 		t.Error("the score is -0")
 	}
-	d, ok := errors.AsType[*DeniedError](n.CheckPaths("", []string{n.dir}, new(mounts.View)))
+	d, ok := errors.AsType[*DeniedError](n.PathCheck()("", []string{n.dir}, new(mounts.View)))
 	if !ok {
 		t.Fatal("the state folder may be shown")
 	}

@@ -11,11 +11,24 @@ import (
 
 	"agentrun/audit"
 	"agentrun/internal/mounts"
+	"agentrun/internal/thread"
 	"agentrun/rings"
 	"agentrun/rings/paths"
 )
 
-// CheckPaths decides whether a run of session may be shown host paths (H-30). Nothing of the state folder may be: it holds
+// own is what no run may be shown, as it is on the host.
+type own struct {
+	seen    mounts.View
+	folders []ownFolder
+}
+
+type ownFolder struct {
+	path   string
+	places []mounts.Place
+}
+
+// PathCheck begins to look at what is agentrun's own, beside what its caller does before it asks; the answer decides whether a run of session
+// may be shown host paths (H-30). Nothing of the state folder may be: it holds
 // the audit, its keys and every session's workspace; nor of Options.Own: who writes the run folder has live runs taken for dead, and who
 // writes the configuration decides about the next run. Nor may what is secret: the file of the run's key. What lies in the session's own workspace may be shown. The paths must be free of
 // symlinks, as runtime.NewPlan resolves them: they are opened without following any, so what is checked is what is mounted.
@@ -23,23 +36,35 @@ import (
 // Folders are known by what they are, not by their path: the same files may be mounted elsewhere, or below what is shown, which comes
 // along with it (open_tree(2), AT_RECURSIVE). What package mounts can't see through remains. A folder that isn't there yet counts: the
 // first run would make it, before the agent's eyes. What host has seen of the paths already is not looked at again.
-func (h *Hypervisor) CheckPaths(session string, hostPaths []string, host *mounts.View, secret ...string) error {
-	type folder struct {
-		path   string
-		places []mounts.Place
-	}
-	var own []folder
-	for _, path := range slices.Concat([]string{h.opt.StateDir}, h.opt.Own, secret) {
-		at, err := host.Nearest(path)
-		if err != nil {
-			return fmt.Errorf("agentrun's own folder: %w", err)
-		}
-		itself, under, err := host.Places(at)
+func (h *Hypervisor) PathCheck(secret ...string) func(session string, hostPaths []string, host *mounts.View) error {
+	looking := thread.Ahead(func() (*own, error) { return h.lookAtOwn(secret) })
+	return func(session string, hostPaths []string, host *mounts.View) error {
+		o, err := looking()
 		if err != nil {
 			return err
 		}
-		own = append(own, folder{at.Path, append(itself, under...)})
+		host.With(&o.seen)
+		return h.checkPaths(session, hostPaths, host, o.folders)
 	}
+}
+
+func (h *Hypervisor) lookAtOwn(secret []string) (*own, error) {
+	var o own
+	for _, path := range slices.Concat([]string{h.opt.StateDir}, h.opt.Own, secret) {
+		at, err := o.seen.Nearest(path)
+		if err != nil {
+			return nil, fmt.Errorf("agentrun's own folder: %w", err)
+		}
+		itself, under, err := o.seen.Places(at)
+		if err != nil {
+			return nil, err
+		}
+		o.folders = append(o.folders, ownFolder{at.Path, append(itself, under...)})
+	}
+	return &o, nil
+}
+
+func (h *Hypervisor) checkPaths(session string, hostPaths []string, host *mounts.View, own []ownFolder) error {
 	for _, p := range hostPaths {
 		at, err := host.NearestAt(p)
 		if err != nil {

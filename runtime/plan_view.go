@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
+	"agentrun/internal/thread"
 	"agentrun/profiles"
 )
 
@@ -22,10 +23,12 @@ import (
 // with the same target, or one within the other, the later one is what the agent sees. So the operator's
 // binds come after everything of ours and after the workspace, and can't cover what CheckTarget keeps for us.
 func (p *Plan) planView(s *Spec) error {
+	var root, etc []fsjail.Entry
 	var err error
-	var root []fsjail.Entry
 	if s.Rootfs == "" {
-		root, err = fsjail.HostRoot()
+		looking := thread.Ahead(fsjail.HostRoot)
+		etc = p.etc()
+		root, err = looking()
 	} else {
 		root, err = p.suppliedRoot(s.Rootfs, s.Image)
 	}
@@ -44,9 +47,7 @@ func (p *Plan) planView(s *Spec) error {
 		}
 		p.Entries = append(p.Entries, e)
 	}
-	if s.Rootfs == "" {
-		p.Entries = append(p.Entries, p.etc()...)
-	}
+	p.Entries = append(p.Entries, etc...)
 	p.Entries = append(p.Entries, devEntries()...)
 	p.Entries = append(p.Entries, p.scratch()...)
 	binds := len(p.Entries)

@@ -215,6 +215,7 @@ type run struct {
 	ended    chan struct{} // closed when pid 1 is gone
 	agent    *unix.WaitStatus
 	asked    sync.WaitGroup // who answers the filter's notifications, and puts refusals on record
+	listener *os.File       // of the first process, when nobody answers any more: the account doesn't wait for the filter's end; nil: it isn't open
 	serving  sync.WaitGroup // the others
 }
 
@@ -251,6 +252,7 @@ func (r *run) start() {
 		// up has undone everything; its goroutines end with the descriptors it closed.
 		r.asked.Wait()
 		r.serving.Wait()
+		r.listener.Close()
 		r.fail(&r.status, err)
 		return
 	}
@@ -379,7 +381,13 @@ func (r *run) answers(ctx context.Context, p *process, w *warden) {
 	gate := r.live.gate.add()
 	r.asked.Go(func() {
 		defer r.live.gate.remove(gate)
-		defer listener.Close()
+		defer func() {
+			if p == &r.launch.process {
+				r.listener = listener
+			} else {
+				listener.Close()
+			}
+		}()
 		err := seccomp.Serve(ctx, fd, w.answer, seccomp.ServeOptions{Gate: gate})
 		if err != nil && !errors.Is(err, context.Canceled) {
 			// Nobody answers any more: waiting calls would hang for ever. Fail closed.
@@ -665,9 +673,6 @@ func (r *run) settle(v verdict) {
 	}
 	r.live.end()
 	l.stopServing()
-	if l.oom != nil {
-		l.oom.Close()
-	}
 	s.WallTime = time.Since(s.StartedAt)
 	if used, err := l.group.Account(); err == nil {
 		s.CPUTime, s.PeakMemory, s.OOMKills = used.CPU, used.MemoryPeak, used.OOMKills
@@ -699,7 +704,11 @@ func (r *run) settle(v verdict) {
 	} else {
 		r.ending = r.end() // while the rest is taken down
 	}
+	if l.oom != nil {
+		l.oom.Close()
+	}
 	r.serving.Wait()
+	r.listener.Close()
 	if err := l.down(); err != nil {
 		s.Leftovers = append(s.Leftovers, err.Error())
 	}

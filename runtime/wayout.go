@@ -24,7 +24,6 @@ import (
 
 	"agentrun/fsjail"
 	"agentrun/internal/hostcaps"
-	"agentrun/internal/thread"
 	"agentrun/netns"
 	"agentrun/profiles"
 	"agentrun/toolproxy/link"
@@ -258,6 +257,7 @@ func newWayout(e *Wayout, plan *PlanWayout) (*wayout, error) {
 func (x *wayout) drop() {
 	if x.serving {
 		x.finish(false)
+		x.stop.Close()
 		<-x.done
 	}
 	x.closeSockets()
@@ -360,10 +360,16 @@ const gatewayPatience = 3 * time.Second
 // not go on; it hears nothing if the run ended first.
 func (x *wayout) serve(uid int, settled func() error, lease func() (Lease, <-chan struct{}), lost func(error)) {
 	defer close(x.done)
-	if !x.Eager && !x.called() || !x.begin() {
+	called, err := x.Eager, error(nil)
+	if !called {
+		called, err = x.called()
+	}
+	if err == nil && (!called || !x.begin()) {
 		return
 	}
-	err := settled()
+	if err == nil {
+		err = settled()
+	}
 	if err == nil {
 		// The gateway's parent-death signal is tied to this thread, which ends with it.
 		goruntime.LockOSThread()
@@ -377,19 +383,36 @@ func (x *wayout) serve(uid int, settled func() error, lease func() (Lease, <-cha
 	}
 }
 
-// called waits until somebody connects. Nothing is accepted or read here.
-func (x *wayout) called() bool {
-	var fds []unix.PollFd
-	for _, f := range append(x.all(), x.stopped) {
-		fds = append(fds, unix.PollFd{Fd: int32(fdOf(f)), Events: unix.POLLIN}) //nolint:gosec // a descriptor
+// called waits until somebody connects, or nobody will any more (false). Nothing is accepted or read here. The sockets are in an epoll of their
+// own, which the runtime's is told of: so no thread waits in a run that calls nobody, as most do.
+func (x *wayout) called() (called bool, err error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return false, os.NewSyscallError("epoll_create1", err)
 	}
-	for {
-		_, err := thread.Poll(fds, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
+	all := append(x.all(), x.stopped)
+	for i, f := range all {
+		if err == nil {
+			err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(fdOf(f)), &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)})) //nolint:gosec // a descriptor
 		}
-		return err == nil && fds[len(fds)-1].Revents == 0
 	}
+	err = errors.Join(err, os.NewSyscallError("fcntl", unix.SetNonblock(fd, true)))
+	calls := os.NewFile(uintptr(fd), "calls") //nolint:gosec // likewise
+	defer calls.Close()
+	raw, rerr := calls.SyscallConn()
+	if err = errors.Join(err, rerr); err != nil {
+		return false, err
+	}
+	rerr = raw.Read(func(fd uintptr) bool {
+		events := make([]unix.EpollEvent, len(all))
+		var n int
+		if n, err = unix.EpollWait(int(fd), events, 0); errors.Is(err, unix.EINTR) { //nolint:gosec // likewise
+			n, err = 0, nil
+		}
+		called = n > 0 && !slices.ContainsFunc(events[:n], func(e unix.EpollEvent) bool { return int(e.Fd) == len(all)-1 })
+		return n > 0 || err != nil
+	})
+	return called, errors.Join(err, rerr)
 }
 
 // fdOf doesn't make the descriptor block, as Fd would.
@@ -492,7 +515,6 @@ func (x *wayout) finish(well bool) {
 	if !x.ended {
 		x.ended, x.well = true, well
 		close(x.end)
-		x.stop.Close()
 	}
 	begun := x.begun
 	x.mu.Unlock()

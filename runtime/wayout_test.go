@@ -3,11 +3,14 @@
 package runtime
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +70,63 @@ func TestM7SocketsOfTheWayout(t *testing.T) {
 	none.wayoutEnv(env)
 	if none.Wayout != nil {
 		t.Errorf("a run without a way out has %+v", none.Wayout)
+	}
+}
+
+// A run that calls nobody has no thread that waits for it to.
+func TestWayoutWaitsWithoutThreads(t *testing.T) {
+	const n = 50
+	threads := func() int {
+		list, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	before, done := threads(), make(chan error, 2*n)
+	begin := func(calls bool) *wayout {
+		x, err := newWayout(&Wayout{}, &PlanWayout{FD: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(x.drop)
+		go func() {
+			called, err := x.called()
+			if err == nil && called != calls {
+				err = fmt.Errorf("called %v, want %v", called, calls)
+			}
+			done <- err
+		}()
+		return x
+	}
+	var callers, quiet []*wayout
+	for range n {
+		callers, quiet = append(callers, begin(true)), append(quiet, begin(false))
+	}
+	stacks := make([]byte, 1<<20)
+	for waiting := 0; waiting < 2*n; { // the test's time limit is the bound
+		goruntime.Gosched()
+		text := stacks[:goruntime.Stack(stacks, true)]
+		waiting = bytes.Count(text, []byte("(*wayout).called("))
+		for _, state := range []string{"[running]", "[runnable]"} {
+			if bytes.Contains(text[bytes.IndexByte(text, '\n'):], []byte(state)) { // but for this one
+				waiting = 0
+			}
+		}
+	}
+	if got := threads() - before; got > n/2 {
+		t.Errorf("%d threads more for %d that wait", got, 2*n)
+	}
+	for i := range n {
+		if _, err := callers[i].agentFD.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		quiet[i].stop.Close()
+	}
+	for range 2 * n {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

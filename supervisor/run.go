@@ -273,6 +273,11 @@ func (s *run) openFiles() error {
 
 // newPlan is runtime's, of host paths that the session may see and that no kill handler is run from.
 func (s *run) newPlan() (err error) {
+	var secret []string
+	if s.want.KeyFile != "" {
+		secret = []string{s.want.KeyFile}
+	}
+	check := s.h.PathCheck(secret...)
 	if s.plan, err = runtime.NewPlan(s.spec); err != nil {
 		return err
 	}
@@ -280,11 +285,7 @@ func (s *run) newPlan() (err error) {
 	if s.hooks, err = s.node.Kill.ForRun(s.plan); err != nil {
 		return err
 	}
-	var secret []string
-	if s.want.KeyFile != "" {
-		secret = []string{s.want.KeyFile}
-	}
-	return s.h.CheckPaths(s.spec.Session, s.notOwn(s.plan.HostPaths()), s.plan.Seen(), secret...)
+	return check(s.spec.Session, s.notOwn(s.plan.HostPaths()), s.plan.Seen())
 }
 
 // planOnRecord also begins what depends on nothing that the plan will say: a processor has nothing else to do until it is made. To catch

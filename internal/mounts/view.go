@@ -103,6 +103,9 @@ func (v *View) Table() (*Table, error) {
 	return v.table, err
 }
 
+// With has the view take the mount table that another one has read.
+func (v *View) With(other *View) { v.table = other.table }
+
 // Places is that of the table.
 func (v *View) Places(s Spot) (own, under []Place, err error) {
 	t, err := v.Table()

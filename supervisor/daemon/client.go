@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/handoff"
+	"agentrun/internal/thread"
 	"agentrun/supervisor"
 )
 
@@ -81,6 +82,7 @@ func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn) {
 	defer end(nil)
 	defer d.track(cl.signals)()
 	go cl.listen(end)
+	thread.Beside(d.queue.Ahead)
 	cl.stderr.turn(conn.Stderr)
 	code, why := d.carryOut(ctx, cl.caller(), &served{d: d, cl: cl}, conn.Args)
 	if why != "" {

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"agentrun/cgroups"
@@ -39,7 +40,8 @@ type Limits struct {
 // gives up meets either its place in the queue or the answer, and never loses a slot. Room comes back in two ways:
 // a run leaves, which is known at once, or a program of the host's ends, which nobody tells; therefore the retry.
 type Queue struct {
-	host Memory
+	host  Memory
+	ahead atomic.Pointer[reading] // of one who will enter; nil: there is none
 
 	mu      sync.Mutex
 	limits  Limits
@@ -78,6 +80,7 @@ type claim struct {
 }
 
 const (
+	aheadTime = 2 * time.Millisecond
 	claimTime = 100 * time.Millisecond
 	retryTime = 200 * time.Millisecond
 )
@@ -98,6 +101,25 @@ func fullError(why string) error {
 	return hinted.New(Refusal("the node is full: "+why), "the node is full: try later, end runs (agentrun ps), or raise serve.max_sandboxes")
 }
 
+// reading is what the host has at a moment.
+type reading struct {
+	at        time.Time
+	available int64
+	stalled   float64
+	err       error
+}
+
+func (q *Queue) look() *reading {
+	r := &reading{at: time.Now()}
+	if r.available, r.err = q.host.Available(); r.err == nil && q.host.Stalled != nil {
+		r.stalled = q.host.Stalled()
+	}
+	return r
+}
+
+// Ahead looks at the host's memory for the next who enters, if that is within aheadTime: what was let in meanwhile is counted by its limit.
+func (q *Queue) Ahead() { q.ahead.Store(q.look()) }
+
 // Enter waits for room for a run of so much memory. leave gives it back.
 func (q *Queue) Enter(ctx context.Context, memory int64) (*Slot, error) {
 	w := &waiter{slot: &Slot{memory: memory}, in: make(chan error, 1)}
@@ -107,7 +129,7 @@ func (q *Queue) Enter(ctx context.Context, memory int64) (*Slot, error) {
 	case q.closed:
 		q.mu.Unlock()
 		return nil, errEnding
-	case len(q.waiting) == 0 && q.fits(memory, &why):
+	case len(q.waiting) == 0 && q.fits(memory, q.ahead.Swap(nil), &why):
 		q.live[w.slot] = struct{}{}
 		q.mu.Unlock()
 		return w.slot, nil
@@ -127,7 +149,7 @@ func (q *Queue) Enter(ctx context.Context, memory int64) (*Slot, error) {
 	case <-over.C:
 		return q.giveUp(w, func() error {
 			why := "no room"
-			q.fits(memory, &why)
+			q.fits(memory, nil, &why)
 			return fullError(fmt.Sprintf("%s, for %s", why, timeout))
 		})
 	case <-ctx.Done():
@@ -171,7 +193,7 @@ func (q *Queue) Resize(s *Slot, memory int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	why := ""
-	if more := memory - s.memory; more > 0 && !q.fitsMemory(more, &why) {
+	if more := memory - s.memory; more > 0 && !q.fitsMemory(more, nil, &why) {
 		return fullError(why)
 	}
 	s.memory, q.taken = memory, claim{}
@@ -184,7 +206,7 @@ func (q *Queue) Resize(s *Slot, memory int64) error {
 func (q *Queue) admitLocked() {
 	for len(q.waiting) > 0 {
 		w, why := q.waiting[0], ""
-		if !q.fits(w.slot.memory, &why) {
+		if !q.fits(w.slot.memory, nil, &why) {
 			break
 		}
 		q.waiting = q.waiting[1:]
@@ -240,34 +262,34 @@ func (q *Queue) Counts() (live, waiting int) {
 // all of it later. Most runs never do, so a byte may be promised Share times over; the new run's own limit is always free at its
 // start, and where many runs grow at once after that, the kernel ends the least privileged first (runtime.oomScore). The cheap bound is looked at first: if there is room even for all of every limit, nobody's use
 // has to be read.
-func (q *Queue) fits(memory int64, why *string) bool {
+func (q *Queue) fits(memory int64, host *reading, why *string) bool {
 	if q.limits.Runs > 0 && len(q.live) >= q.limits.Runs {
 		*why = fmt.Sprintf("%d runs live, the most there may be", len(q.live))
 		return false
 	}
-	return q.fitsMemory(memory, why)
+	return q.fitsMemory(memory, host, why)
 }
 
-func (q *Queue) fitsMemory(memory int64, why *string) bool {
-	available, err := q.host.Available()
-	if err != nil {
-		*why = err.Error()
+func (q *Queue) fitsMemory(memory int64, host *reading, why *string) bool {
+	if host == nil || time.Since(host.at) > aheadTime {
+		host = q.look()
+	}
+	if host.err != nil {
+		*why = host.err.Error()
 		return false
 	}
-	if q.host.Stalled != nil {
-		if stalled := q.host.Stalled(); stalled > mostStalled {
-			*why = fmt.Sprintf("the host waits for memory %.0f %% of its time (/proc/pressure/memory)", stalled)
-			return false
-		}
+	if host.stalled > mostStalled {
+		*why = fmt.Sprintf("the host waits for memory %.0f %% of its time (/proc/pressure/memory)", host.stalled)
+		return false
 	}
-	free := available - q.limits.Reserve - memory
+	free := host.available - q.limits.Reserve - memory
 	if free >= q.share(q.promised()) {
 		return true // even if none of the live ones used anything yet
 	}
 	if free >= q.share(q.claimed()) {
 		return true
 	}
-	*why = fmt.Sprintf("%d MiB of memory available, of which live runs may take %d and the host keeps %d", available>>20, q.share(q.claimed())>>20, q.limits.Reserve>>20)
+	*why = fmt.Sprintf("%d MiB of memory available, of which live runs may take %d and the host keeps %d", host.available>>20, q.share(q.claimed())>>20, q.limits.Reserve>>20)
 	return false
 }
 

@@ -151,6 +151,30 @@ func TestQueueMemory(t *testing.T) {
 	})
 }
 
+// The look at the host that was made ahead is for one who enters soon after; the next, and one who comes late, looks himself.
+func TestQueueAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		q := New(Limits{Share: 1}, Memory{Available: func() (int64, error) { looks++; return 1 << 40, nil }, Used: plenty.Used})
+		enter := func(want int, who string) {
+			t.Helper()
+			if _, err := q.Enter(t.Context(), 1); err != nil || looks != want {
+				t.Errorf("%s: %d looks, want %d, %v", who, looks, want, err)
+			}
+		}
+		q.Ahead()
+		enter(1, "who comes first")
+		enter(2, "the next")
+		q.Ahead()
+		time.Sleep(aheadTime + 1)
+		enter(4, "one who comes late")
+		q.ahead.Store(&reading{at: time.Now(), err: io.ErrUnexpectedEOF})
+		if _, err := q.Enter(t.Context(), 1); err == nil {
+			t.Error("let in by a look that told nothing")
+		}
+	})
+}
+
 // M-3: a live run that is given more memory takes it of the node's room, and is refused what others were promised.
 func TestM3QueueCountsMoreMemory(t *testing.T) {
 	q := New(Limits{Runs: 2}, Memory{Available: func() (int64, error) { return 1000, nil }, Used: func(string) int64 { return 0 }})
