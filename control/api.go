@@ -202,6 +202,7 @@ const (
 	EventNearBreach   = "near_breach"    // Data: severity (medium), program, call: what brings the run close to a breach, before anything is held
 	EventQuarantine   = "quarantine"     // Data: cause
 	EventKill         = "kill"           // Data: reason
+	EventKeyEnded     = "key_ended"      // Data: key_id; the key that it was started with has run out, or was revoked
 	EventStopped      = "safety_stopped" // Data: reason; by a safety loop
 	EventResumed      = "safety_resumed"
 	EventFailed       = "agent.run.failed" // Data: state, exit_code, and as far as there is one signal, reason, failed_step, error; just before ended, of every run that did not exit with 0 (M-6)

@@ -78,6 +78,7 @@ const (
 	EventNearBreach   = "near_breach"       // severity, program, call
 	EventQuarantine   = "quarantine"        // cause
 	EventKill         = "kill"              // reason
+	EventKeyEnded     = "key_ended"         // key_id: it has run out, or was revoked
 )
 
 // Control decides about one live run: in which ring it is at every moment, who may raise it and for how long, and when it is
@@ -168,8 +169,13 @@ func (c *Control) tick() {
 func (c *Control) watch() {
 	t := time.NewTicker(lookTime)
 	defer t.Stop()
+	told := false
 	for {
 		_, _, _ = c.live.now(context.Background()) // bounded by readTime; what can't be read is ring 3
+		if !told && c.live.keyOver() {
+			told = true
+			c.notify(EventKeyEnded, map[string]string{"key_id": c.live.key.ID})
+		}
 		if c.live.armed().id != "" {
 			c.nudge()
 		}

@@ -25,7 +25,7 @@ const (
 )
 
 // published are the ports of a run that can be reached from the host. Connections are decided one by one, by what holds then; those that are
-// open are cut when less is allowed than before: at a demotion, a quarantine, a stop, and the end. Frozen, they stand still with their run.
+// open are cut when less is allowed than before: at a demotion, a quarantine, the end of its key, a stop, and the end. Frozen, they stand still with their run.
 type published struct {
 	changing sync.Mutex // held by who publishes or removes, the audit's disk included
 

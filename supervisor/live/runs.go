@@ -217,7 +217,8 @@ func (v *Run) changed(e runtime.LiveEvent) {
 
 // decided passes on what was decided about the run.
 func (v *Run) decided(e hypervisor.Event) {
-	if e.Kind == hypervisor.EventQuarantine || e.Kind == hypervisor.EventKill {
+	switch e.Kind {
+	case hypervisor.EventQuarantine, hypervisor.EventKeyEnded, hypervisor.EventKill: // a run of ring 3 is in no lower one by that
 		v.ports.cut()
 	}
 	v.event(e.Kind, e.Data)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -443,6 +444,46 @@ func TestM23PortsAreCut(t *testing.T) {
 		_, err := net.Dial("tcp", i.Address)
 		return errors.Is(err, unix.ECONNREFUSED)
 	})
+	noAgents(t)
+}
+
+// M-9, M-23: a key that ends takes no ring from a run of ring 3, and cuts its connections as well; once, and whoever watches hears of it.
+func TestM9KeyThatEndsCutsPorts(t *testing.T) {
+	p := newPlace(t)
+	p.must("agent", "set", "planner", "--role", "reader")
+	p.must("agent", "score", "planner", "0.8")
+	file := filepath.Join(t.TempDir(), "key")
+	var key struct {
+		ID string `json:"key_id"`
+	}
+	if err := json.Unmarshal([]byte(p.must("key", "issue", "--agent", "planner", "--ttl", "1h", "--may", bothKinds, "--out", file, "--json").stdout), &key); err != nil {
+		t.Fatal(err)
+	}
+	p.served("a", "ring3", "--agent", "planner", "--key-file", file)
+	i := asked[portInfo](p, "port", "publish", "a", "8000")
+	c, br := i.socket(t, "/ws")
+	if err := echoes(c, br, "hello"); err != nil {
+		t.Fatalf("web socket: %v", err)
+	}
+	p.must("key", "revoke", key.ID)
+	cut(t, "revoked key", br)
+	if status, text, _ := i.get(t, "/echo", i.Token); status != 403 {
+		t.Errorf("with the key revoked: got %d %s, want 403", status, text)
+	}
+	var told []string
+	for line := range strings.Lines(p.must("events", "a", "--json").stdout) {
+		var e happened
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Kind == "key_ended" {
+			told = append(told, fmt.Sprint(e.Data))
+		}
+	}
+	if want := fmt.Sprint(map[string]string{"key_id": key.ID}); !slices.Equal(told, []string{want}) {
+		t.Errorf("told %q, want %s once", told, want)
+	}
+	p.must("kill", "a")
 	noAgents(t)
 }
 
