@@ -268,6 +268,9 @@ func (r *runtime) verb(name string) func(context.Context, *container) error {
 
 // kill passes a signal on. SIGKILL is the kill switch's: what is left of a run must be proved dead. SIGSTOP and SIGCONT freeze and thaw: a
 // process that is stopped by the signal leaves others running, and nothing on record.
+// ignored are what a process doesn't hear that hasn't asked to (signal(7)), as the program of a container that is to be started hasn't.
+var ignored = []unix.Signal{unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH}
+
 func (r *runtime) kill(c *cli.Context) error {
 	k, err := r.load(c.Args().First())
 	if err != nil {
@@ -295,6 +298,8 @@ func (r *runtime) kill(c *cli.Context) error {
 	case sig == 0: // asks whether there is one
 	case k.Pod:
 		return unix.Kill(k.PID, unix.Signal(sig))
+	case !k.Begun && slices.Contains(ignored, unix.Signal(sig)):
+		return nil
 	case !k.Begun:
 		return unix.Kill(k.PID, unix.SIGTERM)
 	case sig == int(unix.SIGKILL):

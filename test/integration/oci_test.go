@@ -520,6 +520,27 @@ func TestOCIRealTimeSignal(t *testing.T) {
 	}
 }
 
+// M-22: before the start no program has asked for a signal: those that it would not hear leave the container as it is, the others end it.
+func TestOCISignalsBeforeTheStart(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	bundle := e.bundle(nil, "/bin/true")
+	e.good("create", "--bundle", bundle, "box")
+	for _, sig := range []string{"WINCH", "CHLD", "CONT", "URG", "0"} {
+		e.good("kill", "box", sig)
+	}
+	e.good("start", "box")
+	eventually(t, hang(), "it has ended by itself", func() bool { return e.status("box").Status == "stopped" })
+	e.good("delete", "box")
+	e.good("create", "--bundle", bundle, "box")
+	e.good("kill", "box", "USR1")
+	eventually(t, hang(), "it has ended", func() bool { return e.status("box").Status == "stopped" })
+	if r := e.oci("start", "box"); r.exit == 0 {
+		t.Error("it was started")
+	}
+	e.good("delete", "box")
+	noAgents(t)
+}
+
 // M-22: without an engine, the signals of run and exec are those of what they wait for, and nothing is left to nobody.
 func TestOCISignalsOfTheCommand(t *testing.T) {
 	e := newEngine(t, "agentrun-ring2")
