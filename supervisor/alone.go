@@ -33,7 +33,7 @@ var _ Host = Alone{}
 func (Alone) Outlives() bool { return false }
 
 // Admit implements Host.
-func (Alone) Admit(context.Context, int64) error { return nil }
+func (Alone) Admit(context.Context, int64, live.Coming) error { return nil }
 
 // catchPipe is because Go lets SIGPIPE end a process that writes to its stdout (os/signal, "SIGPIPE"): whoever reads an agent's output
 // could end its supervisor by going away, and folder, cgroup and an open end in the audit would stay. Caught and not ignored: programs

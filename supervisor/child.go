@@ -101,7 +101,7 @@ var _ Host = child{}
 func (child) Outlives() bool { return true }
 
 // Admit implements Host.
-func (child) Admit(context.Context, int64) error { return nil }
+func (child) Admit(context.Context, int64, live.Coming) error { return nil }
 
 // Take implements Host: what is ready lies in a cgroup of nobody's.
 func (child) Take(*runtime.Plan) {}

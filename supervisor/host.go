@@ -18,8 +18,9 @@ type Host interface {
 	// Outlives tells that the process goes on when the run is over. The node's state is in use then, and
 	// whoever asked for the run hears by Answer how it ended, as soon as that is on record.
 	Outlives() bool
-	// Admit waits until the node has room for a run that may use so much memory.
-	Admit(ctx context.Context, memory int64) error
+	// Admit waits until the node has room for a run that may use so much memory. A kill that means the run ends it by who.End until Begin has
+	// made it known.
+	Admit(ctx context.Context, memory int64, who live.Coming) error
 	// Take looks for a sandbox that is ready for the plan, which it then is part of.
 	Take(plan *runtime.Plan)
 	// Begin makes the admitted run known to operators, until the function that it returns is called.

@@ -243,7 +243,8 @@ func (s *run) specifyOnRecord() error {
 }
 
 func (s *run) enter() error {
-	if err := s.host.Admit(s.ctx, int64(s.spec.Limits.Memory)); err != nil {
+	who := live.Coming{Agent: s.asked.Agent, Session: s.spec.Session, End: s.end}
+	if err := s.host.Admit(s.ctx, int64(s.spec.Limits.Memory), who); err != nil {
 		return err
 	}
 	if s.host.Outlives() { // and has a goroutine of its own for it

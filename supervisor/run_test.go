@@ -35,7 +35,7 @@ func (h *fakeHost) did(call string) { h.calls = append(h.calls, call) }
 
 func (h *fakeHost) Outlives() bool { return false }
 
-func (h *fakeHost) Admit(context.Context, int64) error {
+func (h *fakeHost) Admit(context.Context, int64, live.Coming) error {
 	h.did("admit")
 	return h.full
 }

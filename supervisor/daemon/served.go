@@ -81,13 +81,15 @@ type served struct {
 	slot  *queue.Slot
 	ready *runtime.Prepared
 	over  func() // the launch, for the pool; nil: nothing was taken
+	begun func() // it is known to operators, or never will be
 }
 
 var _ supervisor.Host = (*served)(nil)
 
 func (s *served) Outlives() bool { return true }
 
-func (s *served) Admit(ctx context.Context, memory int64) error {
+func (s *served) Admit(ctx context.Context, memory int64, who live.Coming) error {
+	s.begun = s.d.runs.Expect(&who)
 	began := time.Now()
 	slot, err := s.d.queue.Enter(ctx, memory)
 	counts.At(s.d.node.StateDir).Waited(time.Since(began))
@@ -110,6 +112,7 @@ func (s *served) Begin(
 	s.d.queue.Started(s.slot, plan.ID)
 	o.Room = func(memory int64) error { return s.d.queue.Resize(s.slot, memory) }
 	v, err := s.d.runs.Begin(h, adm, plan, o)
+	s.begun()
 	return v, func() { v.Close() }, err
 }
 
@@ -139,6 +142,7 @@ func (s *served) Cool() {
 }
 
 func (s *served) Close() {
+	s.begun()
 	if s.slot != nil {
 		s.d.queue.Leave(s.slot)
 	}

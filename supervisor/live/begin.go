@@ -37,7 +37,7 @@ type Options struct {
 
 // New returns a supervisor's runs, of which there are none yet.
 func New(o Options) *Runs {
-	s := &Runs{bus: control.NewBus(time.Now), live: map[string]*Run{}, log: o.Log, opt: o}
+	s := &Runs{bus: control.NewBus(time.Now), live: map[string]*Run{}, coming: map[*Coming]struct{}{}, log: o.Log, opt: o}
 	s.safety = newSafetyLoops(s, o)
 	return s
 }

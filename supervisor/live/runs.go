@@ -51,8 +51,9 @@ type Runs struct {
 	log    *slog.Logger
 	opt    Options
 
-	mu   sync.Mutex
-	live map[string]*Run
+	mu     sync.Mutex
+	live   map[string]*Run
+	coming map[*Coming]struct{}
 }
 
 var _ control.Controller = (*Runs)(nil)
@@ -511,6 +512,7 @@ func decisionError(err error) error {
 
 // Kill implements control.Controller. Several runs die at the same time: one that is slow to die keeps no other alive.
 func (s *Runs) Kill(ctx context.Context, sel control.Selector, reason, by string) ([]control.KillResult, error) {
+	s.endComing(sel, by) // first: one that is begun meanwhile is in the list
 	var chosen []*Run
 	for _, v := range s.list() {
 		if v.Plan.Parent != "" && v.Plan.ID != sel.ID {

@@ -344,6 +344,50 @@ func TestServeQueue(t *testing.T) {
 	fourth.finish(t).want(t, 5, "exited")
 }
 
+// M-23: what waits for room when an operator kills all, or its agent's, begins no more; what is asked for afterwards does.
+func TestM23KillEndsWhatWaitsForRoom(t *testing.T) {
+	n := startDaemon(t, "--max-sandboxes", "1", "--queue", "3", "--queue-timeout", "300s")
+	verb := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(agentrun, append([]string{"--state-dir", n.state, "--run-dir", n.run}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	for _, who := range []string{"a", "b"} {
+		verb("agent", "score", who, "0.7")
+	}
+	waits := func(how string, flags ...string) *call {
+		t.Helper()
+		c := n.prepare(t, opts{flags: flags}, "/probe", "exit", "7")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 20*time.Second, "it waits", func() bool {
+			n.Process.Signal(unix.SIGUSR1)
+			return n.said(how) > 0
+		})
+		return c
+	}
+	first := n.prepare(t, opts{}, "/probe", "ready", ",", "sleep", "300")
+	first.startUntil(t, "ready")
+	ofA := waits("1 runs, 1 waiting", "--agent", "a")
+	ofB := waits("1 runs, 2 waiting", "--agent", "b")
+	refused := func(c *call, what string) {
+		t.Helper()
+		if r := c.finish(t); r.exit != 125 || !strings.Contains(r.stderr, "before it began") {
+			t.Errorf("%s: exit %d, %q, want 125: it was killed before it began", what, r.exit, r.stderr)
+		}
+	}
+	verb("kill", "--agent", "a", "--reason", "a test")
+	refused(ofA, "of the agent")
+	verb("kill", "--all", "--yes", "--reason", "a test")
+	refused(ofB, "of another agent, by kill --all")
+	if r := first.finish(t); r.exit != 137 {
+		t.Errorf("the live one: exit %d %s", r.exit, r.stderr)
+	}
+	n.exec(t, opts{}, "/probe", "exit", "5").want(t, 5, "exited")
+}
+
 // Twenty (in the VM ten) at once in one process, then the same again: nothing of them stays in it. They have 256 MiB each and take
 // none: by default a node has room for many such. `make crowd` has five hundred.
 func TestServeCrowd(t *testing.T) {

@@ -120,8 +120,9 @@ same+=(TestM9APIStartsByTheConfigurationOfNow)
 same+=(TestM23WhoAskedIsOnRecord)
 # And of undos that are refused what the node's state decides.
 same+=(TestH19RefusedUndoIsNotUsedUp TestH19StepWithinItsPlan TestH21KilledStepIsNotTriedAgain)
-# And what a key's end cuts, and which signals a container hears that isn't started: the supervisor's and agentrun-oci's alone.
-same+=(TestM9KeyThatEndsCutsPorts TestOCISignalsBeforeTheStart)
+# And what a key's end cuts, which signals a container hears that isn't started, and what a kill means that waits: the supervisor's and
+# agentrun-oci's alone.
+same+=(TestM9KeyThatEndsCutsPorts TestOCISignalsBeforeTheStart TestM23KillEndsWhatWaitsForRoom)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
