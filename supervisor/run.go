@@ -431,7 +431,9 @@ func (s *run) launch() error {
 	s.live.Follow(&opt)
 	opt.OnEvent = s.warned(opt.OnEvent)
 	opt.Signals = s.heard(s.signals()) // before there is anything that dying of one would leave
-	go learnStatus()                   // the run's end would wait for it
+	if !s.host.Outlives() {
+		go learnStatus() // the run's end would wait for it
+	}
 	status := runtime.Run(s.ctx, plan, opt)
 	s.sumUp(&status)
 	s.live.Over(status)

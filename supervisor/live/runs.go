@@ -86,9 +86,9 @@ type Run struct {
 	ports published
 
 	mu     sync.Mutex
-	paused *paused       // nil: it isn't
-	run    *runtime.Live // nil: nothing of the agent's has been executed yet
-	status json.RawMessage
+	paused *paused         // nil: it isn't
+	run    *runtime.Live   // nil: nothing of the agent's has been executed yet
+	status *runtime.Status // nil: it hasn't ended
 	code   int
 	ended  chan struct{}
 	once   sync.Once
@@ -108,12 +108,8 @@ func (s *Runs) add(v *Run) {
 // waits for the end.
 func (v *Run) Over(status runtime.Status) {
 	v.ports.close() // whoever hears of the end finds nobody listening for it
-	text, err := json.Marshal(status)
-	if err != nil {
-		text = []byte("{}") // no field of a Status can't be written
-	}
 	v.mu.Lock()
-	v.status, v.code = text, status.ExitCode
+	v.status, v.code = &status, status.ExitCode
 	v.mu.Unlock()
 	if status.State == runtime.OOM {
 		// The kernel or runtime was quicker than anybody's order. What a kill does besides, and its record, follow (H-22, H-23).
@@ -565,7 +561,7 @@ func (s *Runs) Wait(ctx context.Context, id string) (json.RawMessage, error) {
 	if v.status == nil {
 		return nil, endedError(runtime.ErrEnded)
 	}
-	return v.status, nil
+	return json.Marshal(v.status)
 }
 
 // Events implements control.Controller.
