@@ -177,6 +177,7 @@ func (p *Prepared) claim() bool {
 // run does the rest of a launch, and the run, while the thread that is the sandbox's parent lives on.
 func (p *Prepared) run(fn func()) {
 	defer p.leave()
+	thread.Room16()
 	fn()
 }
 

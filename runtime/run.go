@@ -380,6 +380,7 @@ func (r *run) answers(ctx context.Context, p *process, w *warden) {
 	w.waits = func(id uint64) bool { return seccomp.StillWaiting(fd, id) }
 	gate := r.live.gate.add()
 	r.asked.Go(func() {
+		thread.Room8() // the agent's first call waits for the answer
 		defer r.live.gate.remove(gate)
 		defer func() {
 			if p == &r.launch.process {

@@ -16,6 +16,9 @@ func Ahead[T any](fn func() (T, error)) func() (T, error) {
 // while: another that looks for work sleeps for 3 µs before it takes it, in case that the first waits next, and wakes some 100 µs later where
 // the processor has nothing else to do. What was begun before the last is everybody's at once.
 func Beside(fn func()) {
-	go fn()
+	go func() {
+		Room8()
+		fn()
+	}()
 	go func() {}()
 }

@@ -38,7 +38,24 @@ func Throwaway(fn func()) {
 	<-done
 }
 
-// grow makes the goroutine's stack as large as a launch needs it: at once, and not in four steps with a copy each.
+// Room16 makes the goroutine's stack 16 KiB large, as a request and a prepared launch need it: at once, while there is nothing on it, and not in
+// three steps with a copy each.
+//
+//go:noinline
+func Room16() {
+	var room [12 << 10]byte
+	goruntime.KeepAlive(&room)
+}
+
+// Room8 is Room16 for what needs half of it.
+//
+//go:noinline
+func Room8() {
+	var room [5 << 10]byte
+	goruntime.KeepAlive(&room)
+}
+
+// grow is that of a whole launch.
 //
 //go:noinline
 func grow() {

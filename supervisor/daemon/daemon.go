@@ -37,6 +37,7 @@ import (
 	"agentrun/internal/early"
 	"agentrun/internal/handoff"
 	"agentrun/internal/hinted"
+	"agentrun/internal/thread"
 	"agentrun/supervisor"
 	"agentrun/supervisor/daemon/pool"
 	"agentrun/supervisor/daemon/queue"
@@ -335,7 +336,10 @@ func (d *Daemon) accept(ctx context.Context, l *handoff.Listener) error {
 		if err != nil {
 			return err
 		}
-		d.callers.Go(func() { d.serveClient(ctx, conn) })
+		d.callers.Go(func() {
+			thread.Room16()
+			d.serveClient(ctx, conn)
+		})
 	}
 }
 
