@@ -94,8 +94,11 @@ type Control struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	wake   chan struct{}
 	ticks  sync.Once
+
+	wakeMu sync.Mutex    // of the next two
+	wake   chan struct{} // of who keeps; nil: nobody had to yet
+	done   bool          // nobody has to any more
 
 	// loanMu is held while an elevation is decided on, begins or ends, the audit's disk included. Nothing that lowers the
 	// ring waits for it.
@@ -130,7 +133,7 @@ func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
 		adm.meter, adm.reports = meter.Alone(h.boot), meter.Alone(h.boot)
 		adm.alarm = h.newAlarm(adm.Session, adm.meter)
 	}
-	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, wake: make(chan struct{}, 1), unfit: map[string]bool{}}
+	c := &Control{h: h, adm: adm, opt: opt, who: adm.breacher(opt.Run), processes: opt.Processes, unfit: map[string]bool{}}
 	adm.alarm.heard = func(r *audit.Refusal) {
 		c.notify(EventRefused, map[string]string{"syscall": r.Syscall, "count": strconv.FormatInt(r.Count, 10)})
 	}
@@ -148,7 +151,6 @@ func (h *Hypervisor) Control(adm Admission, opt ControlOptions) *Control {
 	if s := adm.Settings.Substitute; s != "" {
 		c.warn(c.RegisterSubstitute(s))
 	}
-	c.work.Go(c.keep)
 	if adm.Agent != "" {
 		c.tick()
 	}
@@ -187,7 +189,18 @@ func (c *Control) watch() {
 	}
 }
 
+// nudge has keep look again. It begins with the first: a run of the operator's own has nothing to keep, as a rule.
 func (c *Control) nudge() {
+	c.wakeMu.Lock()
+	defer c.wakeMu.Unlock()
+	if c.done {
+		return
+	}
+	if c.wake == nil {
+		wake := make(chan struct{}, 1)
+		c.wake = wake
+		c.work.Go(func() { c.keep(wake) })
+	}
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -195,12 +208,12 @@ func (c *Control) nudge() {
 }
 
 // keep does what follows from a change and may take its time: the ring is what it is already.
-func (c *Control) keep() {
+func (c *Control) keep(wake <-chan struct{}) {
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
-		case <-c.wake:
+		case <-wake:
 		}
 		c.loanMu.Lock()
 		c.bookLocked("")
@@ -314,6 +327,9 @@ func (c *Control) Close() error {
 	c.mu.Unlock()
 	c.endPatience()
 	c.warn(c.awaitChildren(context.Background())) // what they count is counted here
+	c.wakeMu.Lock()
+	c.done = true
+	c.wakeMu.Unlock()
 	c.cancel()
 	c.work.Wait()
 	c.loanMu.Lock()

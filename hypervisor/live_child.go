@@ -104,6 +104,12 @@ const childrenTime = 10 * time.Second
 
 // awaitChildren returns when no child is left.
 func (c *Control) awaitChildren(ctx context.Context) error {
+	c.mu.Lock()
+	none := len(c.children) == 0
+	c.mu.Unlock()
+	if none {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, childrenTime)
 	defer cancel()
 	gone := make(chan struct{})

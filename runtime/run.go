@@ -93,7 +93,9 @@ func Run(ctx context.Context, plan *Plan, opt Options) Status {
 	}
 	r.settled = sync.OnceValue(func() error { return r.opt.Observer.Settled() })
 	r.looked = sync.OnceValue(func() error { return plan.setIDFiles(false) })
-	go func() { _ = r.looked() }() // beside the launch: it takes microseconds for a file
+	if len(plan.WritableHostPaths()) > 0 {
+		go func() { _ = r.looked() }() // beside the launch: it takes microseconds for a file
+	}
 	r.status = Status{
 		ID: plan.ID, Name: plan.Name, Agent: plan.Agent, Session: plan.Session, Parent: plan.Parent, Ring: plan.Ring,
 		Profile: plan.Profile, PlanDigest: plan.Digest, Wider: plan.Wider, Refused: map[string]uint64{}, Events: []Event{},

@@ -35,13 +35,10 @@ func (l *launch) verify() error {
 		return err
 	}
 	v, mounts := &verifier{l: l, pid: l.agentPID}, &verifier{l: l, pid: l.agentPID}
-	looked := make(chan struct{})
-	go func() { // as long as all the others together
-		defer close(looked)
-		if !l.verified || !l.whole() {
-			mounts.check(mounts.mounts)
-		}
-	}()
+	var looked sync.WaitGroup
+	if !l.verified || !l.whole() {
+		looked.Go(func() { mounts.check(mounts.mounts) }) // as long as all the others together
+	}
 	v.check(v.status, v.member)
 	if limits := l.group.Limits(); !l.verified || limits != l.verifiedLimits {
 		v.check(v.limits)
@@ -50,7 +47,7 @@ func (l *launch) verify() error {
 	if !l.verified {
 		v.check(v.namespaces, v.idMaps, v.descriptors, v.hidden)
 	}
-	<-looked
+	looked.Wait()
 	v.errs = append(v.errs, mounts.errs...)
 	err := v.result(&l.process)
 	l.verified = err == nil

@@ -33,6 +33,8 @@ type published struct {
 	doors map[uint16]*ports.Door
 	slots chan struct{}
 	over  bool
+
+	ending sync.Once // begins to wait for the run's end
 }
 
 // cut ends what is open. It doesn't block.
@@ -198,6 +200,12 @@ func (s *Runs) Publish(ctx context.Context, id string, r control.PortRequest, by
 		d.Close()
 		return control.Published{}, err
 	}
+	v.ports.ending.Do(func() {
+		go func() {
+			<-run.Over()
+			v.ports.close() // its last seconds, of taking down and of hooks, are no time to connect
+		}()
+	})
 	go d.Serve()
 	return opened(d), nil
 }

@@ -163,10 +163,6 @@ func (v *Run) begun(l *runtime.Live) {
 	if v.idleAfter > 0 {
 		go v.followIdle(l)
 	}
-	go func() {
-		<-l.Over()
-		v.ports.close() // its last seconds, of taking down and of hooks, are no time to connect
-	}()
 	v.event(control.EventStarted, map[string]string{"profile": v.Plan.Profile, "plan": v.Plan.Digest})
 }
 
