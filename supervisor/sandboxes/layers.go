@@ -561,14 +561,9 @@ func ignoreGone(err error) error {
 // putUnnamedAside is prune's under its lock.
 func (f Folder) putUnnamedAside() (gone []string, err error) {
 	named := map[string]bool{}
-	for _, name := range f.names() {
-		s, err := f.Load(name)
-		if errors.Is(err, ErrNone) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("no layer is removed: %w", err)
-		}
+	var unread error
+	err = f.each(func(s Sandbox, err error) {
+		unread = errors.Join(unread, err)
 		named[s.Layer] = true
 		for _, id := range s.Below {
 			named[id] = true
@@ -578,6 +573,9 @@ func (f Folder) putUnnamedAside() (gone []string, err error) {
 				named[id] = true
 			}
 		}
+	})
+	if err = errors.Join(err, unread); err != nil {
+		return nil, fmt.Errorf("no layer is removed: %w", err)
 	}
 	dirs, err := os.ReadDir(f.layers())
 	for _, d := range dirs {

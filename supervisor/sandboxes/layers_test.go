@@ -204,6 +204,19 @@ func TestPruneSpares(t *testing.T) {
 	if left := layersOf(t, f); len(left) != 2 {
 		t.Errorf("left: %v", left)
 	}
+	// As where no descriptor is left to list the sandboxes by, and then one is.
+	if err := errors.Join(os.Rename(f.dir(), f.dir()+"-aside"), os.WriteFile(f.dir(), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := f.List(); err == nil {
+		t.Errorf("what can't be listed has %+v", list)
+	}
+	if err := f.prune(); err == nil {
+		t.Error("sandboxes that can't be listed have no layers")
+	}
+	if left := layersOf(t, f); len(left) != 2 {
+		t.Errorf("left: %v", left)
+	}
 }
 
 // State that names another folder as a layer is refused: its files would be mounted, and removed.
@@ -302,7 +315,8 @@ func TestFullDisk(t *testing.T) {
 	if err := f.Remove("a"); err != nil { // takes no room
 		t.Error(err)
 	}
-	if left := append(layersOf(t, f), f.names()...); len(left) > 0 {
-		t.Errorf("left: %v", left)
+	names, err := f.names()
+	if left := append(layersOf(t, f), names...); len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }

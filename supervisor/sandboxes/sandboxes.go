@@ -350,30 +350,38 @@ type Info struct {
 
 // List returns the sandboxes there are, by name. What can't be read of one is an error beside the others.
 func (f Folder) List() (list []Info, err error) {
-	for _, name := range f.names() {
-		s, lerr := f.Load(name)
-		switch {
-		case lerr == nil:
-			list = append(list, Info{Sandbox: s, Live: claim.Held(f.lockOf(name))})
-		case !errors.Is(lerr, ErrNone):
-			err = errors.Join(err, lerr)
+	var errs []error
+	err = f.each(func(s Sandbox, lerr error) {
+		if lerr == nil {
+			list = append(list, Info{Sandbox: s, Live: claim.Held(f.lockOf(s.Name))})
+		}
+		errs = append(errs, lerr)
+	})
+	return list, errors.Join(append(errs, err)...)
+}
+
+// each has do hear of each sandbox, by name, or why it can't be read. Its error is that not all were looked at.
+func (f Folder) each(do func(Sandbox, error)) error {
+	names, err := f.names()
+	for _, name := range names {
+		if s, err := f.Load(name); !errors.Is(err, ErrNone) {
+			do(s, err)
 		}
 	}
-	return list, err
+	return err
 }
 
 // Live tells whether a run has it.
 func (f Folder) Live(name string) bool { return claim.Held(f.lockOf(name)) }
 
-func (f Folder) names() (names []string) {
-	dirs, _ := os.ReadDir(f.dir())
+func (f Folder) names() (names []string, err error) {
+	dirs, err := os.ReadDir(f.dir())
 	for _, d := range dirs {
 		if d.IsDir() && CheckName(d.Name()) == nil {
 			names = append(names, d.Name())
 		}
 	}
-	slices.Sort(names)
-	return names
+	return names, ignoreGone(err)
 }
 
 // Remove deletes a sandbox that isn't running, with all that it keeps: first what makes it one.
@@ -472,7 +480,8 @@ func (s Sandbox) over(now time.Time) bool { return !s.Until.IsZero() && now.Afte
 // Sweep removes sandboxes whose time is over and that don't run, and half ones, and returns the names of those. before hears of each that was
 // one; its error keeps that.
 func (f Folder) Sweep(now time.Time, before func(Sandbox) error) (removed []string, err error) {
-	for _, name := range f.names() {
+	names, err := f.names()
+	for _, name := range names {
 		s, rerr := f.Load(name)
 		switch {
 		case errors.Is(rerr, ErrNone):
