@@ -156,15 +156,7 @@ func (f Folder) lockLayers(how int) (*os.File, error) {
 	if err := os.MkdirAll(f.layers(), 0o700); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(f.layers())
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(dir.Fd()), how); err != nil {
-		dir.Close()
-		return nil, os.NewSyscallError("flock", err)
-	}
-	return dir, nil
+	return lockFolder(f.layers(), how)
 }
 
 // above makes a layer over others, with their changes of the workspace.

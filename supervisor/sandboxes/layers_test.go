@@ -5,6 +5,7 @@ package sandboxes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -216,6 +217,43 @@ func TestPruneSpares(t *testing.T) {
 	}
 	if left := layersOf(t, f); len(left) != 2 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// Whoever looks at all sandboxes, to remove what none of them has, sees one that gets another name meanwhile: that waits.
+func TestRenameWaitsForWhoLooks(t *testing.T) {
+	f := folder(t, "a")
+	looks, err := lockFolder(f.dir(), unix.LOCK_SH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer looks.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(looks.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	renamed := make(chan error, 1)
+	go func() { renamed <- f.Rename("a", "b") }()
+	for waits := false; !waits; {
+		select {
+		case err := <-renamed:
+			t.Fatal("it was renamed beside who looks: ", err)
+		default:
+		}
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(locks)) {
+			waits = waits || strings.Contains(line, "-> FLOCK") && strings.Contains(line, fmt.Sprintf(":%d ", st.Ino))
+		}
+	}
+	if list, err := f.List(); len(list) != 1 || list[0].Name != "a" || err != nil {
+		t.Errorf("there are %+v, %v", list, err)
+	}
+	looks.Close()
+	if err := <-renamed; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -360,8 +360,14 @@ func (f Folder) List() (list []Info, err error) {
 	return list, errors.Join(append(errs, err)...)
 }
 
-// each has do hear of each sandbox, by name, or why it can't be read. Its error is that not all were looked at.
+// each has do hear of each sandbox, by name, or why it can't be read. None gets another name meanwhile: it could be seen under neither, and
+// what nobody has is removed. Its error is that not all were looked at.
 func (f Folder) each(do func(Sandbox, error)) error {
+	still, err := lockFolder(f.dir(), unix.LOCK_SH)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	defer still.Close()
 	names, err := f.names()
 	for _, name := range names {
 		if s, err := f.Load(name); !errors.Is(err, ErrNone) {
@@ -369,6 +375,18 @@ func (f Folder) each(do func(Sandbox, error)) error {
 		}
 	}
 	return err
+}
+
+func lockFolder(path string, how int) (*os.File, error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(dir.Fd()), how); err != nil {
+		dir.Close()
+		return nil, os.NewSyscallError("flock", err)
+	}
+	return dir, nil
 }
 
 // Live tells whether a run has it.
@@ -462,6 +480,11 @@ func (f Folder) Rename(from, to string) error {
 		return err
 	}
 	defer turn.Close()
+	still, err := lockFolder(f.dir(), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer still.Close()
 	if err := fault.At("sandbox/rename"); err != nil {
 		return err
 	}
