@@ -32,11 +32,11 @@ func (d *DB) acquire(ctx context.Context) (release func(), err error) {
 		return nil, fmt.Errorf("state %s: %w", d.path(lockName), err)
 	}
 	f, err := openFile(d.dir, lockName, os.O_RDWR|os.O_CREATE)
-	if err == nil {
-		err = d.flock(ctx, f)
-	}
 	if err != nil {
 		<-d.sem
+		return nil, err
+	}
+	if err := d.flock(ctx, f); err != nil {
 		return nil, err
 	}
 	return func() {
@@ -48,14 +48,16 @@ func (d *DB) acquire(ctx context.Context) (release func(), err error) {
 	}, nil
 }
 
-// flock locks f or closes it.
+// flock locks f, or closes it and lets the next of this process try: that one waits for it, or there would be a thread for each who was
+// told that the lock is busy.
 func (d *DB) flock(ctx context.Context, f *os.File) error {
+	giveUp := func() { f.Close(); <-d.sem }
 	err := ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
 	if err == nil {
 		return nil
 	}
 	if !errors.Is(err, unix.EWOULDBLOCK) {
-		f.Close()
+		giveUp()
 		return fmt.Errorf("state %s: lock: %w", d.path(lockName), err)
 	}
 	got := make(chan error, 1)
@@ -65,7 +67,7 @@ func (d *DB) flock(ctx context.Context, f *os.File) error {
 	select {
 	case err := <-got:
 		if err != nil {
-			f.Close()
+			giveUp()
 			return fmt.Errorf("state %s: lock: %w", d.path(lockName), err)
 		}
 		return nil
@@ -79,7 +81,7 @@ func (d *DB) flock(ctx context.Context, f *os.File) error {
 		if err := <-got; err == nil {
 			_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		}
-		f.Close()
+		giveUp()
 	}()
 	return fmt.Errorf("state %s: %w", d.path(lockName), err)
 }

@@ -225,6 +225,21 @@ func TestSIGKILL(t *testing.T) {
 	}
 }
 
+// opened is how many descriptors of this process are of a file.
+func opened(t *testing.T, path string) (n int) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if at, err := os.Readlink(fd); err == nil && at == path {
+			n++
+		}
+	}
+	return n
+}
+
 func TestWaitsForAnotherProcess(t *testing.T) {
 	dir := stateDir(t)
 	_, out, stdin := start(t, dir, "hold")
@@ -237,8 +252,13 @@ func TestWaitsForAnotherProcess(t *testing.T) {
 	}
 	defer short.Close()
 	nothing := func(*store.Tx) error { return nil }
-	if err := short.Update(t.Context(), nothing); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), dir) {
-		t.Errorf("got %v, want ErrBusy naming the file", err)
+	for range 5 {
+		if err := short.Update(t.Context(), nothing); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("got %v, want ErrBusy naming the file", err)
+		}
+	}
+	if n := opened(t, filepath.Join(dir, "state.lock")); n != 1 {
+		t.Errorf("%d threads wait for the lock, want 1", n)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
