@@ -5,6 +5,7 @@ package hypervisor
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -105,11 +106,16 @@ func (s *Signer) sign() error {
 		return nil
 	}
 	h, err := Open(s.opt)
-	if err != nil {
-		return err
+	if err == nil {
+		h.news = maps.Clone(chains) // its Close signs them
+		err = h.Close()
 	}
-	h.news = chains // its Close signs them
-	return h.Close()
+	if err != nil { // as without a descriptor, or on a full disk: the next time, or Close, tries again
+		s.mu.Lock()
+		maps.Copy(s.chains, chains)
+		s.mu.Unlock()
+	}
+	return err
 }
 
 // Close signs what is due and returns when it is.

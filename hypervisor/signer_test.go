@@ -9,7 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/audit"
+	"agentrun/internal/fault"
 )
 
 // H-26: what hypervisors of one process have written is signed at the latest when their signer closes, and at once after that.
@@ -63,6 +66,36 @@ func TestH26SignerSignsForAll(t *testing.T) {
 	write("c")
 	if size, entries := signed(); size != entries || size <= first {
 		t.Errorf("after the end of the signer %d of %d entries are signed, %d before", size, entries, first)
+	}
+}
+
+// H-26: what can't be signed, as there is no room for it, is signed with what comes next, or at the end.
+func TestH26SignerTriesAgain(t *testing.T) {
+	n := newNode(t)
+	opt := Options{StateDir: n.dir, Now: func() time.Time { return n.now }}
+	s := NewSigner(opt, func(error) {})
+	opt.Signer = s
+	undo := fault.Set("audit/checkpoint=ENOSPC")
+	defer undo()
+	h, err := Open(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := h.SetScore(t.Context(), "a", 0.5, false, "uid:0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sign(); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("got %v", err)
+	}
+	undo()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := audit.ReadCheckpoint(filepath.Join(n.dir, checkpointsDir), audit.NodeChain); err != nil {
+		t.Error("it was never signed: ", err)
 	}
 }
 
