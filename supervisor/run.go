@@ -368,7 +368,7 @@ func (s *run) unregister() { s.over() }
 // told as soon as it is on record, unless somebody waits for more than the exit code.
 func (s *run) launch() error {
 	plan, by := s.plan, s.by
-	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.TTY && !s.want.Account() && s.home == nil && s.sandbox == nil}
+	s.outcome = &outcome{s: s, early: s.host.Outlives() && plan.Keep == "" && !plan.Overlay && !plan.TTY && !s.want.Account() && s.home == nil && s.sandbox == nil}
 	observer := s.outcome.watch(s.live.Control.Watch(hypervisor.WatchOptions{
 		SignLater: s.outcome.early, // closeNode does
 		Warn:      func(err error) { s.node.Log.Warn("audit", "err", err) },

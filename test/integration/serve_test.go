@@ -314,6 +314,22 @@ func TestServeDrains(t *testing.T) {
 	}
 }
 
+// Of a workspace under a layer of its own the caller is told what waits, and finds it.
+func TestServeTellsChanges(t *testing.T) {
+	n := startDaemon(t)
+	p := place{t, n.run, n.state}
+	r := p.must("exec", "--no-gateway", "--ring", "2", "--workspace", workspace(t), "--workspace-mode", "overlay", "--", "sh", "-c", "echo x > new")
+	_, rest, told := strings.Cut(r.stderr, "1 changes of the workspace wait\nhint: agentrun diff ")
+	id, _, _ := strings.Cut(rest, ";")
+	if !told {
+		t.Fatalf("the caller isn't told: %s", r.stderr)
+	}
+	if d := p.must("diff", id); !strings.Contains(d.stdout, "new") {
+		t.Errorf("there is %s%s", d.stdout, d.stderr)
+	}
+	n.drain(t)
+}
+
 func agentsAlive() bool { return len(ownAgents()) > 0 }
 
 // A full node answers each caller once: wait, or no.
