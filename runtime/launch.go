@@ -484,6 +484,18 @@ func (l *launch) keepChanges() (err error) {
 	return errors.Join(err, l.guarded.drop())
 }
 
+// clearWorkspace is for who goes on in the workspace when the run is over, though its view still stands: on this thread that view keeps what
+// is mounted on, on others it lets it go. Layers that are saved are saved first.
+func (l *launch) clearWorkspace() (err error) {
+	if l.guarded == nil || l.keep != nil || l.plan.Overlay {
+		return nil
+	}
+	cleared := make(chan error, 1)
+	go func() { cleared <- l.guarded.drop() }()
+	err, l.guarded = <-cleared, nil
+	return err
+}
+
 func (l *launch) dropRoot() error {
 	var err error
 	if l.root != nil && l.root.Upper != "" && l.keep != nil && l.agentPID != 0 {

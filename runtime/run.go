@@ -701,6 +701,9 @@ func (r *run) settle(v verdict) {
 		s.FileConflicts = r.opt.OnWrites(s.StartedAt, files, more || s.RiskyMore)
 	}
 	if r.opt.AccountFirst {
+		if err := l.clearWorkspace(); err != nil {
+			s.Leftovers = append(s.Leftovers, err.Error())
+		}
 		answer := make(chan error, 1)
 		answer <- r.opt.Observer.End(*s)
 		r.ending = answer

@@ -330,6 +330,19 @@ func TestServeTellsChanges(t *testing.T) {
 	n.drain(t)
 }
 
+// When its run is over, a caller's workspace is as it was but for what the agent did: nothing stands for what was missing any more.
+func TestServeLeavesNoPlaceholders(t *testing.T) {
+	n := startDaemon(t)
+	p, ws := place{t, n.run, n.state}, workspace(t)
+	for range 10 {
+		p.must("exec", "--no-gateway", "--ring", "2", "--workspace", ws, "--", "true")
+		if left := names(t, ws); len(left) > 1 { // itself
+			t.Fatalf("left: %v", left)
+		}
+	}
+	n.drain(t)
+}
+
 func agentsAlive() bool { return len(ownAgents()) > 0 }
 
 // A full node answers each caller once: wait, or no.
