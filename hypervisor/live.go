@@ -315,6 +315,14 @@ func (c *Control) warn(err error) {
 	}
 }
 
+// Leave gives back what runs to come are refused for: the place in the plan and the turn in a strong session. No process of the run is left, nor
+// its gateway.
+func (c *Control) Leave() {
+	c.adm.slot.Unlock()
+	c.adm.lock.Unlock()
+	c.turn.Load().Unlock()
+}
+
 // Close ends what the run has on loan and waits for kills that are under way. The error tells of kills that the audit doesn't
 // have.
 func (c *Control) Close() error {

@@ -37,6 +37,7 @@ func (o *outcome) End(status runtime.Status) error {
 	if err == nil {
 		o.s.sumUp(&status)
 		o.say(status)
+		o.s.live.Control.Leave() // its caller's next run may come at once
 		o.s.host.Answer(status.ExitCode)
 	}
 	return err

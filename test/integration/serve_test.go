@@ -343,6 +343,20 @@ func TestServeLeavesNoPlaceholders(t *testing.T) {
 	n.drain(t)
 }
 
+// H-32, M-19: who waited for the end of a run finds its turn and its place free.
+func TestH32ServeRunsOneAfterAnother(t *testing.T) {
+	n := startDaemon(t)
+	p := place{t, n.run, n.state}
+	p.must("agent", "score", "a", "0.75")
+	p.must("agent", "set", "a", "--plan", "freemium") // one run at once
+	p.must("session", "create", "s", "--mode", "strong")
+	p.must("session", "join", "s", "--agent", "a")
+	for range 10 {
+		p.must("exec", "--no-gateway", "--agent", "a", "--session", "s", "--", "true")
+	}
+	n.drain(t)
+}
+
 func agentsAlive() bool { return len(ownAgents()) > 0 }
 
 // A full node answers each caller once: wait, or no.
