@@ -572,7 +572,16 @@ func (f Folder) Sweep(unwanted func(Info) bool, before func(Image) error) (remov
 		case errors.Is(rerr, ErrNone):
 			rerr = f.remove(id, func() error { return nil })
 		case rerr == nil && unwanted != nil && unwanted(Info{Image: i, Names: namesOf(names, id)}):
-			rerr = f.remove(id, func() error { return before(i) })
+			rerr = f.remove(id, func() error { // what a pull or a sandbox has made of it since, now that nobody uses it
+				now, err := f.names()
+				if err == nil && !unwanted(Info{Image: i, Names: namesOf(now, id)}) {
+					err = ErrBusy
+				}
+				if err != nil {
+					return err
+				}
+				return before(i)
+			})
 		default:
 			continue
 		}

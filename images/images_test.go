@@ -112,6 +112,23 @@ func TestInUse(t *testing.T) {
 	}
 }
 
+// What was given a name, or to a sandbox, since it was looked at is not removed for having none.
+func TestSweepLooksAgain(t *testing.T) {
+	f := Folder{t.TempDir()}
+	made(t, f, Image{ID: id("a")}, "x")
+	made(t, f, Image{ID: id("b")}, "x") // a has no name now
+	removed, err := f.Sweep(func(i Info) bool {
+		nameless := len(i.Names) == 0
+		if nameless {
+			made(t, f, Image{ID: id("a")}, "y") // a pull ends
+		}
+		return nameless
+	}, func(Image) error { return nil })
+	if i, rerr := f.Resolve("y"); err != nil || len(removed) > 0 || rerr != nil || i.ID != id("a") {
+		t.Errorf("removed %v, %v; y is %q, %v", removed, err, i.ID, rerr)
+	}
+}
+
 func TestHalvesAreNone(t *testing.T) {
 	f := Folder{t.TempDir()}
 	n, err := f.Begin()
