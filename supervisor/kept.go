@@ -62,6 +62,8 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 	if k.Dir, err = by.Getwd(); err != nil {
 		return k, 0, err
 	}
+	var used *os.File
+	defer func() { _ = used.Close() }() // nil: it has none
 	err = n.Sandboxes().Create(ctx, k, func(s *sandboxes.Sandbox) error {
 		if len(r.Command) == 0 {
 			r.Command, r.NoEntrypoint = idle, r.Image != ""
@@ -74,6 +76,9 @@ func (n *Node) CreateSandbox(ctx context.Context, by *Caller, r *Request, k sand
 		s.Ring, s.Overlay, timeout, s.Leads = plan.Ring, plan.Overlay, plan.Limits.Timeout, straight(leads(plan, r))
 		if plan.Image != nil { // by now's meaning of the name, whatever has it later
 			s.Image = plan.Image.ID
+			if used, err = n.Images().Use(s.Image); err != nil { // nobody removes it before it is known for the sandbox's
+				return err
+			}
 			s.Words = append(s.Words, "--image="+images.Pinned(r.Image, s.Image), fmt.Sprintf("--no-entrypoint=%v", r.NoEntrypoint))
 		}
 		if most := n.Ranges; r.Limits.Timeout == nil && r.Agent == "" && r.Session == "" {

@@ -549,6 +549,27 @@ func TestM2ImageRemoval(t *testing.T) {
 	}
 }
 
+// The image of a sandbox that is being made isn't removed before the sandbox is known.
+func TestM2ImageOfASandboxInTheMaking(t *testing.T) {
+	p := newPlace(t)
+	ref := aRegistry(t, nil) + "/probe:1"
+	push(t, ref, probePicture(t, "one"))
+	p.must("image", "pull", ref)
+	var log lockedBuffer
+	create := launchNode{p, agentrun}.command("record/sandbox_life=hang", "create", "--name", "dev", "--no-gateway", "--ring", "2", "--image", ref, "--no-entrypoint", "--", "/bin/probe", "exit", "0")
+	create.Stderr = &log
+	if err := create.Start(); err != nil {
+		t.Fatal(err)
+	}
+	log.wait(t)
+	if r := p.do("image", "rm", ref); r.exit != 125 || !strings.Contains(r.stderr, "a live run uses it") {
+		t.Errorf("exit %d %s%s", r.exit, r.stdout, r.stderr)
+	}
+	_ = create.Process.Kill()
+	_ = create.Wait()
+	p.must("image", "rm", ref)
+}
+
 // An image of another machine is refused, at the pull unless it was asked for, and by each run.
 func TestM2ImagePlatform(t *testing.T) {
 	p := newPlace(t)

@@ -125,6 +125,8 @@ same+=(TestH19RefusedUndoIsNotUsedUp TestH19StepWithinItsPlan TestH21KilledStepI
 same+=(TestM9KeyThatEndsCutsPorts TestOCISignalsBeforeTheStart TestM23KillEndsWhatWaitsForRoom)
 # And of what a daemon's callers find behind their runs.
 same+=(TestServeTellsChanges TestServeLeavesNoPlaceholders TestH32ServeRunsOneAfterAnother)
+# And of images what locks decide.
+same+=(TestM2ImageOfASandboxInTheMaking)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
