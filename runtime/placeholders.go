@@ -245,12 +245,20 @@ func (h *placeholders) end() error {
 	if err == nil {
 		if name == filepath.Base(h.record.Name()) {
 			for _, rel := range slices.Backward(made) {
-				unmake(root, rel)
+				err = errors.Join(err, unmake(root, rel))
 			}
 		}
 		root.Close()
 	}
+	if lacks(err) { // the list stays: the next run, or Collect, tries again
+		return fmt.Errorf("placeholders in %s: %w", source, err)
+	}
 	return os.Remove(h.record.Name())
+}
+
+// lacks tells that it was for want of something which comes back, and not for what lies there by now.
+func lacks(err error) bool {
+	return slices.ContainsFunc([]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM}, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // list is what the record has: the workspace, and what was made in it; folders end with a slash.
@@ -283,41 +291,42 @@ func (h *placeholders) shown() map[string]bool {
 	return all
 }
 
-// unmake removes what still is as it was made: what somebody has put there since is theirs.
-func unmake(root *os.File, listed string) {
+// unmake removes what still is as it was made: what somebody has put there since is theirs. The error is why that can't be told.
+func unmake(root *os.File, listed string) error {
 	rel, isDir := strings.CutSuffix(listed, "/")
 	dir, name, err := folder(root, rel)
 	if err != nil {
-		return
+		return err
 	}
 	defer unix.Close(dir)
 	if listed == gitUnlessHead {
 		var st unix.Stat_t
 		if !errors.Is(unix.Fstatat(dir, "HEAD", &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) {
-			return
+			return nil
 		}
 		rel, name = ".git", ".git"
 	}
 	if isDir {
-		_ = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
-		return
+		return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	}
 	if standsHidden(rel) {
 		var st unix.Stat_t
-		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
-			_ = unix.Unlinkat(dir, name, 0)
+		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			return err
 		}
-		return
+		return unix.Unlinkat(dir, name, 0)
 	}
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return
+		return err
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	if is, err := io.ReadAll(io.LimitReader(f, 64)); err == nil && string(is) == placeholder(rel) {
-		_ = unix.Unlinkat(dir, name, 0)
+	is, err := io.ReadAll(io.LimitReader(f, 64))
+	if err != nil || string(is) != placeholder(rel) {
+		return err
 	}
+	return unix.Unlinkat(dir, name, 0)
 }
 
 // sweepPlaceholders removes those of runs that are dead.

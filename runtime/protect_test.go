@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
 	"agentrun/profiles"
@@ -273,6 +275,71 @@ func TestPlaceholdersThatCantBeMade(t *testing.T) {
 	}
 	if _, err := os.Lstat(filepath.Join(ws, ".envrc")); err == nil {
 		t.Error(".envrc is left")
+	}
+}
+
+// Without a descriptor to look into the workspace by, what was made there stays on its list, and goes with the next look.
+func TestPlaceholdersWithoutDescriptors(t *testing.T) {
+	ws, dir := t.TempDir(), t.TempDir()
+	hold := func() *placeholders {
+		t.Helper()
+		h, err := holdPlaceholders(dir, []fsjail.Entry{
+			{Target: workspaceDir, Source: ws},
+			{Target: workspaceDir + "/.envrc", Guard: true, IsFile: true}, {Target: workspaceDir + "/.vscode", Guard: true},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	for free := 1; free < 3; free++ { // for the lock alone, and for the workspace too
+		h := hold()
+		withDescriptors(t, free, func() {
+			if err := h.drop(); !errors.Is(err, unix.EMFILE) {
+				t.Errorf("%d descriptors: %v, want EMFILE", free, err)
+			}
+		})
+		if err := sweepPlaceholders(dir); err != nil {
+			t.Error(err)
+		}
+		if left, err := os.ReadDir(ws); len(left) > 0 || err != nil {
+			t.Errorf("%d descriptors: left: %v, %v", free, left, err)
+		}
+	}
+}
+
+// withDescriptors has this process have so many descriptors free while it does something.
+func withDescriptors(t *testing.T, free int, do func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	less := was
+	less.Cur = 128
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &less); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	var all []int
+	for {
+		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EMFILE) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, fd)
+	}
+	for i, fd := range all {
+		if unix.Close(fd); i == free-1 {
+			do()
+		}
 	}
 }
 
