@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -50,6 +51,9 @@ type DB struct {
 	dir   *os.File
 	limit time.Duration
 	sem   chan struct{} // held by this process's one transaction
+
+	mu   sync.Mutex
+	late *waiter // for the lock; nil: there is none
 }
 
 // Open opens the state in dir. Folder (0700) and file (0600) are made if they aren't there; those that are there must be

@@ -31,12 +31,9 @@ func (d *DB) acquire(ctx context.Context) (release func(), err error) {
 	if err := take(ctx, d.sem, d.limit); err != nil {
 		return nil, fmt.Errorf("state %s: %w", d.path(lockName), err)
 	}
-	f, err := openFile(d.dir, lockName, os.O_RDWR|os.O_CREATE)
+	f, err := d.flock(ctx)
 	if err != nil {
 		<-d.sem
-		return nil, err
-	}
-	if err := d.flock(ctx, f); err != nil {
 		return nil, err
 	}
 	return func() {
@@ -48,42 +45,88 @@ func (d *DB) acquire(ctx context.Context) (release func(), err error) {
 	}, nil
 }
 
-// flock locks f, or closes it and lets the next of this process try: that one waits for it, or there would be a thread for each who was
-// told that the lock is busy.
-func (d *DB) flock(ctx context.Context, f *os.File) error {
-	giveUp := func() { f.Close(); <-d.sem }
-	err := ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
-	if err == nil {
-		return nil
+// waiter is a thread that waits for the lock in the kernel, from where it can't be called back. Who comes after one that gave up waits for
+// the same: else there would be a thread for each, and the turn that comes would be nobody's.
+type waiter struct {
+	file   *os.File
+	done   chan error // holds one
+	wanted bool       // somebody waits for it; of the DB's mu
+}
+
+// flock gives the file, locked. One at a time calls it.
+func (d *DB) flock(ctx context.Context) (*os.File, error) {
+	w, err := d.wait()
+	if err != nil {
+		return nil, fmt.Errorf("state %s: lock: %w", d.path(lockName), err)
 	}
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		giveUp()
-		return fmt.Errorf("state %s: lock: %w", d.path(lockName), err)
+	select {
+	case err := <-w.done: // it was free
+		return w.locked(err)
+	default:
 	}
-	got := make(chan error, 1)
-	go func() { got <- ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }) }()
 	timer := time.NewTimer(d.limit)
 	defer timer.Stop()
 	select {
-	case err := <-got:
-		if err != nil {
-			giveUp()
-			return fmt.Errorf("state %s: lock: %w", d.path(lockName), err)
-		}
-		return nil
+	case err := <-w.done:
+		return w.locked(err)
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timer.C:
 		err = fmt.Errorf("%w: another agentrun process holds it for over %v", ErrBusy, d.limit)
 	}
-	// The thread can't be called back from the kernel. It gives the lock up the moment it gets it.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case err := <-w.done: // in this instant
+		return w.locked(err)
+	default:
+	}
+	w.wanted = false
+	return nil, fmt.Errorf("state %s: %w", d.path(lockName), err)
+}
+
+func (w *waiter) locked(err error) (*os.File, error) {
+	if err != nil {
+		w.file.Close()
+		return nil, fmt.Errorf("state %s: lock: %w", w.file.Name(), err)
+	}
+	return w.file, nil
+}
+
+// wait begins to wait, or goes on where another gave up.
+func (d *DB) wait() (*waiter, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.late != nil {
+		d.late.wanted = true
+		return d.late, nil
+	}
+	f, err := openFile(d.dir, lockName, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, err
+	}
+	w := &waiter{file: f, done: make(chan error, 1), wanted: true}
+	err = ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		w.done <- err
+		return w, nil
+	}
+	d.late = w
 	go func() {
-		if err := <-got; err == nil {
+		err := ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) })
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.late = nil
+		if w.wanted {
+			w.done <- err
+			return
+		}
+		if err == nil {
 			_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		}
-		giveUp()
+		f.Close()
 	}()
-	return fmt.Errorf("state %s: %w", d.path(lockName), err)
+	return w, nil
 }
 
 // TryLock takes the lock called name, or returns ErrBusy. The kernel releases it when the process, and every child that
