@@ -706,6 +706,49 @@ func TestH31BrokenStateRefuses(t *testing.T) {
 	}
 }
 
+// M-22: a state that somebody has locked and not written to is what it was when it was read; one that was written to since can't be told.
+func TestM22LockedStateStands(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.75, false)
+	c := n.Control(n.admit(Request{Agent: "a"}), ControlOptions{Run: "r"})
+	t.Cleanup(func() { _ = c.Close() })
+	l := c.live
+	of := func(do func()) { l.readMu.Lock(); defer l.readMu.Unlock(); do() }
+	for sure := false; !sure; of(func() { sure = l.sure }) {
+		if _, _, err := l.now(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, err := store.Open(n.dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	in, out, over := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		over <- other.View(t.Context(), func(*store.Tx) error { close(in); <-out; return nil })
+	}()
+	<-in
+	ask := func() (rings.Ring, error) {
+		of(func() { l.readAt = l.readAt.Add(-anywayTime) })
+		_, ring, err := l.now(t.Context())
+		return ring, err
+	}
+	if ring, err := ask(); ring != rings.Standard || err != nil {
+		t.Errorf("locked: %v, %v, want ring 2", ring, err)
+	}
+	if err := os.Chtimes(filepath.Join(n.dir, stateFile), time.Time{}, time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if ring, err := ask(); ring != rings.Sandbox || err == nil {
+		t.Errorf("written to: %v, %v, want ring 3", ring, err)
+	}
+	close(out)
+	if err := <-over; err != nil {
+		t.Error(err)
+	}
+}
+
 // H-26: whoever can rename in the folders above a chain can exchange it; nothing is granted on such a record.
 func TestH26FoldersAreOnlyOurs(t *testing.T) {
 	for _, dir := range []string{".", auditDir} {

@@ -193,6 +193,7 @@ func (l *live) readLocked(ctx context.Context, old *standing) *standing {
 	if err == nil && l.sure && s == l.seen && now.Sub(l.readAt) < anywayTime {
 		return old
 	}
+	sure := l.sure && old.err == nil
 	l.sure = false
 	var read standing
 	if err == nil {
@@ -200,6 +201,13 @@ func (l *live) readLocked(ctx context.Context, old *standing) *standing {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTime)
 		defer cancel()
 		read, err = l.read(ctx)
+	}
+	if err != nil && sure && now.Sub(l.readAt) < store.DefaultLockTimeout {
+		// Whoever has it locked, as one whose audit waits for the disk, has written nothing yet: what was read stands.
+		if after, serr := stampOf(filepath.Join(l.h.opt.StateDir, stateFile)); serr == nil && after == l.seen {
+			l.sure = true
+			return old
+		}
 	}
 	if err != nil {
 		if old.err != nil {
