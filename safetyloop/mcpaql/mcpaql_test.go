@@ -370,6 +370,39 @@ func TestHTTPRefusesWhatBrowsersBring(t *testing.T) {
 	}
 }
 
+// endless is a cursor as the SDK writes them, by encoding/gob, of a structure with 2^63-1 empty ones in a map.
+const endless = "Hn8DAQL_gAABAgEBWAH_hAABB0xhc3RVSUQBDAAAACf_gwQBARVtYXBbbWFpbi5rZXldbWFpbi5rZXkB_4QAAf-CAf-CAAAS_4EDAQL_ggABAQEBQQEEAAAADP-AAfh__________w=="
+
+// What one client sends keeps no other waiting: a cursor, of any list, isn't looked at.
+func TestCursorsAreRefused(t *testing.T) {
+	s, _ := newServer(t, Crude)
+	url := serve(t, s, HTTPOptions{Principal: "local"})
+	for name, connect := range map[string]func() *mcp.ClientSession{
+		"stdio": func() *mcp.ClientSession { return overStdio(t, s) },
+		"http": func() *mcp.ClientSession {
+			c, err := overHTTP(t, url, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		},
+	} {
+		c := connect()
+		_, tools := c.ListTools(t.Context(), &mcp.ListToolsParams{Cursor: endless})
+		_, prompts := c.ListPrompts(t.Context(), &mcp.ListPromptsParams{Cursor: endless})
+		_, resources := c.ListResources(t.Context(), &mcp.ListResourcesParams{Cursor: endless})
+		_, templates := c.ListResourceTemplates(t.Context(), &mcp.ListResourceTemplatesParams{Cursor: endless})
+		for _, err := range []error{tools, prompts, resources, templates} {
+			if err == nil || !strings.Contains(err.Error(), "no such cursor") {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+		if list, err := connect().ListTools(t.Context(), nil); err != nil || len(list.Tools) != 3 {
+			t.Errorf("%s: another client: got %v, %v", name, list, err)
+		}
+	}
+}
+
 func TestHTTPNeedsTokensBeyondTheLoopback(t *testing.T) {
 	s, _ := newServer(t, Crude)
 	_, tokens := tokensOf(t, map[string]Role{"a": Agent})

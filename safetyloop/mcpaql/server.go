@@ -37,6 +37,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentrun/internal/mcpbound"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/tool"
 	"agentrun/telemetry"
@@ -115,6 +116,7 @@ func (s *Server) server(caller func(context.Context, *mcp.CallToolRequest) safet
 		Instructions: instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // neither lists that change nor the protocol's logging
 	})
+	m.AddReceivingMiddleware(mcpbound.WholeLists)
 	for _, t := range s.tools {
 		m.AddTool(t.Describe(described()), func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return result(s.call(ctx, caller(ctx, r), t.Endpoint, r.Params.Arguments)), nil

@@ -31,6 +31,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentrun/internal/mcpbound"
 	"agentrun/telemetry"
 	"agentrun/toolproxy/link"
 	"agentrun/toolproxy/tools"
@@ -62,7 +63,7 @@ func New(o Options) http.Handler {
 		Instructions: o.Instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // no listChanged: nobody could be told
 	})
-	server.AddReceivingMiddleware(owing, warning(o.Ends), answering(o.Tools, o.Beside))
+	server.AddReceivingMiddleware(owing, mcpbound.WholeLists, warning(o.Ends), answering(o.Tools, o.Beside))
 	return single(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
 		Stateless:                    true,
 		JSONResponse:                 true,

@@ -269,6 +269,26 @@ func TestNoSessionsAreKept(t *testing.T) {
 	}
 }
 
+// endless is a cursor as the SDK writes them, by encoding/gob, of a structure with 2^63-1 empty ones in a map.
+const endless = "Hn8DAQL_gAABAgEBWAH_hAABB0xhc3RVSUQBDAAAACf_gwQBARVtYXBbbWFpbi5rZXldbWFpbi5rZXkB_4QAAf-CAf-CAAAS_4EDAQL_ggABAQEBQQEEAAAADP-AAfh__________w=="
+
+// A cursor isn't looked at: the SDK would never end, and take a processor and all lists that come later with it.
+func TestCursorsAreRefused(t *testing.T) {
+	_, c, _ := world(t)
+	_, tools := c.ListTools(t.Context(), &mcp.ListToolsParams{Cursor: endless})
+	_, prompts := c.ListPrompts(t.Context(), &mcp.ListPromptsParams{Cursor: endless})
+	_, resources := c.ListResources(t.Context(), &mcp.ListResourcesParams{Cursor: endless})
+	_, templates := c.ListResourceTemplates(t.Context(), &mcp.ListResourceTemplatesParams{Cursor: endless})
+	for _, err := range []error{tools, prompts, resources, templates} {
+		if err == nil || !strings.Contains(err.Error(), "no such cursor") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if list, err := c.ListTools(t.Context(), nil); err != nil || len(list.Tools) == 0 {
+		t.Errorf("a list without one: got %v, %v", list, err)
+	}
+}
+
 func undoable(name, undo string) rings.Action {
 	a := tools.ReadAction(name)
 	a.ReadOnly, a.UndoAPI = false, &undo
