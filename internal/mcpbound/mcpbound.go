@@ -3,12 +3,17 @@
 // Package mcpbound bounds what strangers send to a server of the Model Context Protocol, where the SDK doesn't.
 //
 //	server.AddReceivingMiddleware(mcpbound.WholeLists)
+//	handler = mcpbound.Single(handler)
 //
 // It decides nothing: who may call what is the server's business.
 package mcpbound
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
+	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -34,4 +39,22 @@ func WholeLists(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		return next(ctx, method, req)
 	}
+}
+
+// Single refuses batches, of which later versions of the protocol have none: connections and requests are bounded and paced, and one request
+// would be thousands of messages, whose answers wait in memory for each other.
+func Single(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			http.Error(w, long.Error(), http.StatusRequestEntityTooLarge)
+			return
+		}
+		if err != nil || bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
+			http.Error(w, "batches are not taken: send one message at a time", http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"agentrun/internal/mcpbound"
 	"agentrun/safetyloop"
 )
 
@@ -60,7 +61,7 @@ func (s *Server) Handler(o HTTPOptions) (http.Handler, error) {
 		MaxRequestBodyBytes:        maxMessage,
 		DisableLocalhostProtection: true, // check has it, for every address
 	})
-	handler = p.limitSessions(handler)
+	handler = p.limitSessions(http.MaxBytesHandler(mcpbound.Single(handler), maxMessage))
 	if o.Tokens != nil {
 		handler = auth.RequireBearerToken(o.verify, nil)(handler)
 	}

@@ -5,6 +5,7 @@ package mcpaql
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -400,6 +401,26 @@ func TestCursorsAreRefused(t *testing.T) {
 		if list, err := connect().ListTools(t.Context(), nil); err != nil || len(list.Tools) != 3 {
 			t.Errorf("%s: another client: got %v, %v", name, list, err)
 		}
+	}
+}
+
+// Each message is a request of its own: thousands in one would have their answers wait for each other in memory.
+func TestHTTPTakesNoBatches(t *testing.T) {
+	s, f := newServer(t, Crude)
+	url := serve(t, s, HTTPOptions{Principal: "local"})
+	c, err := overHTTP(t, url, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"mcp_aql_read","arguments":{"operation":"x"}}}`
+	header := map[string]string{"Mcp-Session-Id": c.ID()}
+	for _, batch := range []string{"[" + fmt.Sprintf(body, 7) + "," + fmt.Sprintf(body, 8) + "]", " \n[" + fmt.Sprintf(body, 9) + "]"} {
+		if got := post(t, url, batch, header); got != http.StatusBadRequest {
+			t.Errorf("%.30q: got %d, want it refused", batch, got)
+		}
+	}
+	if got := post(t, url, " "+fmt.Sprintf(body, 10), header); got != http.StatusOK || len(f.calls) != 1 {
+		t.Errorf("one message: got %d and %d calls, want one", got, len(f.calls))
 	}
 }
 

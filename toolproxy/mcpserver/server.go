@@ -20,11 +20,9 @@
 package mcpserver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -64,25 +62,12 @@ func New(o Options) http.Handler {
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, // no listChanged: nobody could be told
 	})
 	server.AddReceivingMiddleware(owing, mcpbound.WholeLists, warning(o.Ends), answering(o.Tools, o.Beside))
-	return single(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
+	return mcpbound.Single(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
 		Stateless:                    true,
 		JSONResponse:                 true,
 		MaxRequestBodyBytes:          maxBody,
 		PropagateRequestCancellation: true,
 	}))
-}
-
-// single refuses batches: the Mux paces requests and not messages, of which thousands fit into one, and later versions of the protocol have none.
-func single(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body) // it is in memory
-		if err != nil || bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
-			http.Error(w, "batches are not taken: send one message at a time", http.StatusBadRequest)
-			return
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		next.ServeHTTP(w, r)
-	})
 }
 
 // answering takes the two methods away from the SDK's own table of tools, which is fixed for all clients, while what an agent
