@@ -48,6 +48,21 @@ func (p *Pace) Wait(ctx context.Context) bool {
 	}
 }
 
+// Now takes a turn if there is one at once, and else none: then it tells in how long there is.
+func (p *Pace) Now() (wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	if wait = p.next.Add(p.interval).Sub(now) - p.ahead; wait > 0 {
+		return wait
+	}
+	p.next = p.next.Add(p.interval)
+	return 0
+}
+
 // Owe takes n more turns for what has had one: those after it wait for them.
 func (p *Pace) Owe(n int) {
 	p.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -422,6 +423,34 @@ func TestHTTPTakesNoBatches(t *testing.T) {
 	if got := post(t, url, " "+fmt.Sprintf(body, 10), header); got != http.StatusOK || len(f.calls) != 1 {
 		t.Errorf("one message: got %d and %d calls, want one", got, len(f.calls))
 	}
+}
+
+// Each call is an entry of the audit, which a client can't have grow at its own pace. What is too soon doesn't reach the loop.
+func TestCallsAreBoundedByTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := newServer(t, Crude)
+		ask := func(who string) string {
+			if e := s.call(t.Context(), safetyloop.Caller{Principal: who}, safetyloop.Read, []byte(`{"operation":"x"}`)).Error; e != nil {
+				return e.Code
+			}
+			return ""
+		}
+		got := map[string]int{}
+		for range 3 * burst {
+			got[ask("a")]++
+		}
+		got["b"+ask("b")]++
+		time.Sleep(2 * time.Second)
+		for range burst {
+			got["later"+ask("a")]++
+		}
+		want := map[string]int{
+			"": burst, safetyloop.CodeRateLimit: 2 * burst, "b": 1, "later": 2 * perSecond, "later" + safetyloop.CodeRateLimit: burst - 2*perSecond,
+		}
+		if d := cmp.Diff(want, got); d != "" || len(f.calls) != burst+1+2*perSecond {
+			t.Errorf("%d calls (-want +got):\n%s", len(f.calls), d)
+		}
+	})
 }
 
 func TestHTTPNeedsTokensBeyondTheLoopback(t *testing.T) {

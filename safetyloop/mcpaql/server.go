@@ -34,10 +34,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/internal/mcpbound"
+	"agentrun/internal/pace"
 	"agentrun/safetyloop"
 	"agentrun/safetyloop/tool"
 	"agentrun/telemetry"
@@ -88,6 +90,9 @@ const (
 type Server struct {
 	o     Options
 	tools []tool.Family
+
+	mu    sync.Mutex
+	paces map[string]*pace.Pace // by principal; there are no more of them than tokens
 }
 
 // New returns a server; the error names the option.
@@ -107,7 +112,7 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{o: o, tools: tools}, nil
+	return &Server{o: o, tools: tools, paces: map[string]*pace.Pace{}}, nil
 }
 
 // server gives the SDK's server for connections whose caller the function knows.
@@ -146,12 +151,31 @@ func (s *Server) call(ctx context.Context, as safetyloop.Caller, endpoint safety
 			reply.Error = &safetyloop.Error{Code: safetyloop.CodeInternal, Message: "a fault in the safety server; do not proceed"}
 		}
 	}()
+	if wait := s.pace(as.Principal).Now(); wait > 0 {
+		return safetyloop.Reply{Error: &safetyloop.Error{Code: safetyloop.CodeRateLimit, Message: "Too many requests; repeat it in " + wait.String()}}
+	}
 	q, refused := tool.Read(arguments, MaxArguments)
 	if refused != nil {
 		return safetyloop.Reply{Error: refused}
 	}
 	return s.o.Loop.Do(context.WithValue(ctx, principalKey{}, as.Principal),
 		safetyloop.Call{Caller: as, Endpoint: endpoint, Operation: q.Operation, Params: telemetry.NewPlaintext(q.Params)})
+}
+
+// A principal's calls, as a run's of ring 1 (package hypervisor): each is an entry of the audit, on disk before it is answered, and what is
+// refused here is none.
+const (
+	perSecond = 10
+	burst     = 400
+)
+
+func (s *Server) pace(principal string) *pace.Pace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.paces[principal] == nil {
+		s.paces[principal] = pace.New(perSecond, burst)
+	}
+	return s.paces[principal]
 }
 
 type principalKey struct{}
