@@ -24,7 +24,8 @@ const (
 	// DefaultIdle is how long a session may be silent.
 	DefaultIdle = 30 * time.Minute
 
-	maxSessions = 64 // of one principal: an agent that opens more keeps nobody else out
+	maxSessions = 64       // of one principal: an agent that opens more keeps nobody else out
+	maxOpening  = 32 << 10 // bytes of what opens one: it is kept, as values in memory, for as long as the session
 	maxConns    = 256
 	maxStranger = 64 // connections that have shown no token: who has one shows it at once
 	headerTime  = 5 * time.Second
@@ -191,6 +192,7 @@ func (p *principals) limitSessions(next http.Handler) http.Handler {
 				http.Error(w, "too many sessions", http.StatusServiceUnavailable)
 				return
 			}
+			r.Body = http.MaxBytesReader(w, r.Body, maxOpening)
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -501,6 +501,24 @@ func TestHTTPSessionsAreBounded(t *testing.T) {
 	}
 }
 
+// What a client says of itself is kept while its session lasts.
+func TestHTTPOpeningsAreSmall(t *testing.T) {
+	s, f := newServer(t, Crude)
+	url := serve(t, s, HTTPOptions{Principal: "local"})
+	long := strings.Repeat("{},", maxOpening/3)
+	opening := strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"experimental":{"a":[`+long+`{}]}}`, 1)
+	if got := post(t, url, opening, nil); got != http.StatusRequestEntityTooLarge {
+		t.Errorf("got %d, want it too large", got)
+	}
+	c, err := overHTTP(t, url, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if call(t, c, "mcp_aql_read", map[string]any{"operation": "x", "params": map[string]any{"a": long}}); len(f.calls) != 1 {
+		t.Errorf("got %d calls, want one", len(f.calls))
+	}
+}
+
 func TestTokensFileIsItsOwnersAlone(t *testing.T) {
 	dir := t.TempDir()
 	text, one, err := NewToken("planner", Agent)
