@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"agentrun/internal/read"
+	"agentrun/profiles"
 )
 
 const (
@@ -40,6 +41,9 @@ func (s *run) readBundle() error {
 	s.spec.Seccomp, s.spec.Rlimits, s.spec.Hostname = s.bundle.Linux.Seccomp, s.bundle.Process.Rlimits, s.bundle.Hostname
 	if score := s.bundle.Process.OOMScoreAdj; score != nil {
 		s.spec.OOMScore = *score
+	}
+	if s.bundle.Root != nil && s.bundle.Root.Readonly { // as in rings 2 and 3
+		s.spec.Profile.Files.Root = profiles.RootReadonly
 	}
 	return nil
 }

@@ -102,6 +102,19 @@ func TestOCIProcess(t *testing.T) {
 	noAgents(t)
 }
 
+// THREATS "engines and images": the stricter of bundle and ring holds for the root, too, which ring 1 may write.
+func TestOCIReadOnlyRoot(t *testing.T) {
+	e := newEngine(t, "agentrun-ring1")
+	for readonly, want := range map[bool]string{false: "written\n", true: "refused\n"} {
+		root := func(c, _ map[string]any) { c["root"] = object{"path": "rootfs", "readonly": readonly} }
+		r := e.oci("run", "--bundle", e.changed(root, "/bin/sh", "-c", "(: >/bin/x) 2>/dev/null && echo written || echo refused"), "box")
+		if r.exit != 0 || r.stdout != want {
+			t.Errorf("readonly %v: exit %d %q %s, want %q", readonly, r.exit, r.stdout, r.stderr, want)
+		}
+	}
+	noAgents(t)
+}
+
 // THREATS "engines and images": a container's variables, secrets among them, and those of a further command stand in no command line, which
 // each user of the host may read.
 func TestOCIVariablesStayHidden(t *testing.T) {

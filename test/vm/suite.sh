@@ -127,6 +127,8 @@ same+=(TestM9KeyThatEndsCutsPorts TestOCISignalsBeforeTheStart TestM23KillEndsWh
 same+=(TestServeTellsChanges TestServeLeavesNoPlaceholders TestH32ServeRunsOneAfterAnother)
 # And of images what locks decide.
 same+=(TestM2ImageOfASandboxInTheMaking)
+# A bundle's read-only root: one field of a container's configuration.
+same+=(TestOCIReadOnlyRoot)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
