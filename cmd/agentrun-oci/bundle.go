@@ -90,6 +90,9 @@ var engineCapabilities = strings.Fields("CAP_AUDIT_WRITE CAP_CHOWN CAP_DAC_OVERR
 // they do. One that somebody has written may forbid more.
 var engineProfiles = []string{"docker-default", "containers-default-", "cri-containerd.apparmor.d", "crio-default", "unconfined"}
 
+// engineTypes likewise of SELinux, which a ring applies no label of.
+var engineTypes = []string{"container_t", "container_init_t", "container_kvm_t", "svirt_lxc_net_t", "spc_t"}
+
 // engineSysctls likewise; of the sandbox's own namespaces.
 var engineSysctls = []string{"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range"}
 
@@ -161,6 +164,15 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 	}
 	if p := c.Process.ApparmorProfile; p != "" && !slices.ContainsFunc(engineProfiles, func(own string) bool { return strings.HasPrefix(p, own) }) {
 		no("the AppArmor profile %.64q", p)
+	}
+	if label := c.Process.SelinuxLabel; label != "" {
+		kind := label
+		if parts := strings.Split(label, ":"); len(parts) > 2 { // user:role:type:level
+			kind = parts[2]
+		}
+		if !slices.Contains(engineTypes, kind) {
+			no("the SELinux type %.64q", kind)
+		}
 	}
 	for name := range c.Linux.Sysctl {
 		if !slices.Contains(engineSysctls, name) {

@@ -57,6 +57,8 @@ func TestBeyond(t *testing.T) {
 		"masked":           {func(c *specs.Spec) { c.Linux.MaskedPaths = append(c.Linux.MaskedPaths, "/srv/secret") }, `a masked path "/srv/secret"`},
 		"read-only":        {func(c *specs.Spec) { c.Linux.ReadonlyPaths = []string{"/proc/sys", "/proc/../srv"} }, `a read-only path "/proc/../srv"`},
 		"AppArmor":         {func(c *specs.Spec) { c.Process.ApparmorProfile = "mine" }, `the AppArmor profile "mine"`},
+		"SELinux":          {func(c *specs.Spec) { c.Process.SelinuxLabel = "system_u:system_r:mine.process:s0:c1,c2" }, `the SELinux type "mine.process"`},
+		"no label":         {func(c *specs.Spec) { c.Process.SelinuxLabel = "mine" }, `the SELinux type "mine"`},
 		"sysctl":           {func(c *specs.Spec) { c.Linux.Sysctl = map[string]string{"kernel.core_pattern": "|/x"} }, `sysctl "kernel.core_pattern"`},
 		"hook":             {func(c *specs.Spec) { c.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/x"}}} }, "a hook inside the container"},
 		"host folder":      {func(c *specs.Spec) { c.Mounts[2].Destination = "/x" }, `the host's "/somewhere"`},
@@ -79,6 +81,7 @@ func TestBeyond(t *testing.T) {
 		}
 	}
 	c := plain()
+	c.Process.SelinuxLabel = "system_u:system_r:container_t:s0:c1,c2"
 	c.Mounts[2] = specs.Mount{Destination: "/x", Type: "bind", Source: dir}
 	if list := beyond(c, []string{dir}); len(list) > 0 {
 		t.Errorf("what is offered: %q", list)
