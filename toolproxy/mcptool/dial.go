@@ -4,19 +4,60 @@ package mcptool
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"agentrun/toolproxy/tools"
 )
 
 // newClient announces no capability at all: without a handler the client refuses sampling and elicitation, and the empty
 // capabilities take back roots, which it would announce for historical reasons. Rounds of questions are turned off too.
 func newClient() *mcp.Client {
-	return mcp.NewClient(&mcp.Implementation{Name: "agentrun-gateway", Version: "1"}, &mcp.ClientOptions{
+	c := mcp.NewClient(&mcp.Implementation{Name: "agentrun-gateway", Version: "1"}, &mcp.ClientOptions{
 		Capabilities:   &mcp.ClientCapabilities{},
 		MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
 	})
+	c.AddSendingMiddleware(lean)
+	return c
+}
+
+// pageKey has the number of a page that is asked for.
+type pageKey struct{}
+
+// lean keeps what is of use of a page of tools: a schema of nothings takes fifty times its bytes, and a list has pages. The client keeps the
+// pages it was given, by their cursors, which a server makes up anew each time, for as long as it says: here by their numbers, and as good for
+// no time at all.
+func lean(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		result, err := next(ctx, method, req)
+		page, ok := result.(*mcp.ListToolsResult)
+		if err != nil || !ok || page == nil {
+			return result, err
+		}
+		for _, t := range page.Tools {
+			if t != nil {
+				*t = mcp.Tool{Name: tools.Cut(t.Name, 2*maxToolName), Description: tools.Cut(t.Description, 8*maxDescription), InputSchema: bounded(t.InputSchema)}
+			}
+		}
+		page.TTLMs = 0
+		if p, ok := req.GetParams().(*mcp.ListToolsParams); ok && p != nil {
+			p.Cursor = fmt.Sprint(ctx.Value(pageKey{}))
+		}
+		return page, nil
+	}
+}
+
+// bounded is a schema as it was sent; of one that is too long to be offered, what no reader takes.
+func bounded(schema any) json.RawMessage {
+	raw, err := json.Marshal(schema)
+	if err != nil || len(raw) > maxSchema {
+		return json.RawMessage("too long")
+	}
+	return raw
 }
 
 func (s *Source) dialHTTP(ctx context.Context) (*peer, error) {

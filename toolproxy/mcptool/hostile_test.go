@@ -422,6 +422,61 @@ func TestM12HTTPServersThatAsk(t *testing.T) {
 	}
 }
 
+// Of a list that has little in many bytes, and of one that was there before, nothing is kept.
+func TestM12ListsMadeToSwell(t *testing.T) {
+	for version, discovered := range map[string]bool{"2025-06-18": false, "2026-07-28": true} {
+		t.Run(version, func(t *testing.T) {
+			var before, now goruntime.MemStats
+			var pages int
+			var held uint64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				var m message
+				_ = json.Unmarshal(body, &m)
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case m.Method == "server/discover" && discovered:
+					say(w, m.ID, `{"resultType":"complete","ttlMs":0,"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`)
+				case m.Method == "initialize":
+					say(w, m.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"liar","version":"1"}}`)
+				case m.Method == "tools/list":
+					goruntime.GC()
+					goruntime.ReadMemStats(&now)
+					held = max(held, now.HeapAlloc)
+					pages++
+					next := ""
+					if pages%maxPages > 0 {
+						next = fmt.Sprintf(`"nextCursor":"%d",`, pages)
+					}
+					say(w, m.ID, fmt.Sprintf(`{"resultType":"complete","ttlMs":0,%s"tools":[{"name":"t%d","inputSchema":{"type":"object"}},{"name":"fat%d","description":%q,"inputSchema":{"type":"object","x":[%s{}]}}]}`,
+						next, pages, pages, strings.Repeat("x", 100<<10), strings.Repeat("{},", 20<<10)))
+				case len(m.ID) > 0:
+					fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"unknown"}}`, m.ID)
+				default:
+					w.WriteHeader(http.StatusAccepted)
+				}
+			}))
+			t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+			s := sourceOf(t, "url: "+server.URL+"/mcp\nallow_private: true\n", Options{})
+			t.Cleanup(func() { s.Close() })
+			goruntime.GC()
+			goruntime.ReadMemStats(&before)
+			for range 3 {
+				ds, err := s.Definitions(t.Context())
+				if err != nil || len(ds) != maxPages {
+					t.Fatalf("got %v, %v, want %d tools", names(ds), err, maxPages)
+				}
+			}
+			if pages != 3*maxPages {
+				t.Errorf("%d pages were read, want %d: none is believed to be good for longer", pages, 3*maxPages)
+			}
+			if held > before.HeapAlloc+8<<20 {
+				t.Errorf("%d MiB were held between two pages", (held-before.HeapAlloc)>>20)
+			}
+		})
+	}
+}
+
 // A result is read as far as the call may have it: 32 MiB of empty lists would be a gigabyte before anybody measured it.
 func TestM12HTTPResultsMadeToSwell(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

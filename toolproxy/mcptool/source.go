@@ -200,8 +200,8 @@ const (
 func (s *Source) list(ctx context.Context, p *peer) ([]*mcp.Tool, error) {
 	var all []*mcp.Tool
 	params := &mcp.ListToolsParams{}
-	for range maxPages {
-		page, err := p.session.ListTools(ctx, params)
+	for n := range maxPages {
+		page, err := p.session.ListTools(context.WithValue(ctx, pageKey{}, n), params)
 		if err != nil {
 			return nil, err
 		}
