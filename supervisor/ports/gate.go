@@ -142,7 +142,7 @@ func (p *passage) respond(client *bufio.Reader, v verdict) Code {
 			_, _ = br.Discard(len(head))
 			continue
 		}
-		p.door.clean(&r, v.own)
+		p.door.clean(&r, v)
 		out := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n", r.Status, r.Reason)
 		if !v.own {
 			out = append(out, "Cache-Control: no-store\r\n"...)

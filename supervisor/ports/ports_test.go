@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -46,7 +47,9 @@ func newSite(t *testing.T, o Options, serve func(c net.Conn)) *site {
 		}
 	}()
 	s := &site{t: t, allow: OK}
-	o.At = netip.MustParseAddrPort("127.0.0.1:0")
+	if !o.At.IsValid() {
+		o.At = netip.MustParseAddrPort("127.0.0.1:0")
+	}
 	o.Dial = func(ctx context.Context) (*net.TCPConn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 		if err != nil {
@@ -82,7 +85,7 @@ func newSite(t *testing.T, o Options, serve func(c net.Conn)) *site {
 // say sends text and gives all that comes back.
 func (s *site) say(text string) string {
 	s.t.Helper()
-	c, err := net.Dial("tcp", s.Addr().String())
+	c, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", s.Addr().Port()))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -178,6 +181,38 @@ func TestM23BrokenAnswers(t *testing.T) {
 	}
 	if body, err := io.ReadAll(r.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %q, %v, want an early end", body, err)
+	}
+}
+
+// A browser says where a request comes from to loopback addresses alone. Elsewhere a page of another port of the host, which is sent the
+// cookie as well, must not be answered either.
+func TestM23PagesOfOtherPorts(t *testing.T) {
+	s := newSite(t, Options{At: netip.MustParseAddrPort("0.0.0.0:0")}, func(c net.Conn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nReferrer-Policy: no-referrer\r\nContent-Length: 0\r\n\r\n")
+	})
+	port := fmt.Sprint(s.Addr().Port())
+	for _, tt := range []struct {
+		name, host, fields, want string
+	}{
+		{"typed", "192.0.2.1:", "Upgrade-Insecure-Requests: 1\r\n", "HTTP/1.1 200"},
+		{"its own picture", "192.0.2.1:", "Referer: http://192.0.2.1:" + port + "/page?x\r\n", "HTTP/1.1 200"},
+		{"its own script's", "192.0.2.1:", "Origin: http://192.0.2.1:" + port + "\r\n", "HTTP/1.1 200"},
+		{"a picture of another port", "192.0.2.1:", "Referer: http://192.0.2.1:8001/\r\n", "HTTP/1.1 403"},
+		{"of a port that begins so", "192.0.2.1:", "Referer: http://192.0.2.1:" + port + "1/\r\n", "HTTP/1.1 403"},
+		{"a link of another port", "192.0.2.1:", "Referer: http://192.0.2.1:8001/\r\nUpgrade-Insecure-Requests: 1\r\n", "HTTP/1.1 403"},
+		{"a script of another port, which doesn't say so", "192.0.2.1:", "", "HTTP/1.1 403"},
+		{"an older browser on the loopback", "127.0.0.1:", "", "HTTP/1.1 200"},
+		{"by its name", "localhost:", "", "HTTP/1.1 200"},
+	} {
+		host := tt.host + port
+		got := s.say("GET /x HTTP/1.1\r\nHost: " + host + "\r\nCookie: " + s.cookieName() + "=" + s.cookie + "\r\n" + tt.fields + "\r\n")
+		if !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: got %q, want %s", tt.name, got, tt.want)
+		}
+		if silent := strings.Contains(got, "Referrer-Policy:"); strings.Contains(got, " 200 ") && silent != (tt.host != "192.0.2.1:") {
+			t.Errorf("%s: the page's own Referer: got %q", tt.name, got)
+		}
 	}
 }
 

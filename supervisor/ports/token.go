@@ -72,11 +72,12 @@ type verdict struct {
 	method  string
 	upgrade bool
 	own     bool // what the browser calls the page is this Door's alone, as Options.Own has it of the address
+	tells   bool // a browser says of requests to this Host where they come from
 }
 
 // judge decides about a request, and takes out of it what is ours.
 func (d *Door) judge(r *wire.Request) verdict {
-	v := verdict{code: OK, method: string(r.Method), upgrade: r.WebSocket(), own: d.opt.Own && !d.localhost(string(r.Host))}
+	v := verdict{code: OK, method: string(r.Method), upgrade: r.WebSocket(), own: d.opt.Own && !d.localhost(string(r.Host)), tells: d.tells(string(r.Host))}
 	no := func(c Code) verdict { v.code = c; return v }
 	if r.Target[0] != '/' || v.method == "CONNECT" || r.Minor == 0 || v.upgrade && r.HasBody() {
 		return no(BadRequest)
@@ -105,7 +106,7 @@ func (d *Door) judge(r *wire.Request) verdict {
 	case bearer:
 	case !cookie:
 		return no(NoToken)
-	case otherSite(r):
+	case otherSite(r, v.tells):
 		return no(OtherSite)
 	}
 	return v
@@ -130,14 +131,32 @@ func (d *Door) localhost(host string) bool {
 	return strings.EqualFold(host, fmt.Sprintf("localhost:%d", d.at.Port()))
 }
 
-// otherSite tells whether a page of another origin made a request that the browser let have the cookie: ports of one host are of one site, and
-// the page of another sandbox has another port.
-func otherSite(r *wire.Request) bool {
-	site, origin := value(r, "sec-fetch-site"), value(r, "origin")
-	if site != "" {
-		return site != "same-origin" && site != "none"
+// tells whether browsers send Fetch Metadata to a Host: to origins that they call trustworthy, which without TLS are loopback addresses.
+func (d *Door) tells(host string) bool {
+	at, err := netip.ParseAddrPort(host)
+	if err != nil {
+		addr, _ := netip.ParseAddr(strings.Trim(host, "[]"))
+		at = netip.AddrPortFrom(addr, 80)
 	}
-	return origin != "" && !strings.EqualFold(origin, "http://"+string(r.Host))
+	return d.localhost(host) || at.Addr().IsLoopback()
+}
+
+// otherSite tells whether a page of another origin made a request that the browser let have the cookie: ports of one host are of one site, and
+// the page of another sandbox has another port. Where a browser doesn't tell, a page does by Referer, and with none it is the address bar's, by
+// a field that no page can have sent with what it shows or runs.
+func otherSite(r *wire.Request, tells bool) bool {
+	site, origin, referer, own := value(r, "sec-fetch-site"), value(r, "origin"), value(r, "referer"), "http://"+string(r.Host)
+	switch {
+	case site != "":
+		return site != "same-origin" && site != "none"
+	case origin != "":
+		return !strings.EqualFold(origin, own)
+	case tells:
+		return false
+	case referer != "":
+		return !strings.HasPrefix(strings.ToLower(referer)+"/", strings.ToLower(own)+"/")
+	}
+	return value(r, "upgrade-insecure-requests") != "1"
 }
 
 func value(r *wire.Request, name string) string {
@@ -192,8 +211,9 @@ func ofDoor(name string) bool {
 }
 
 // clean takes out of a response what would change how the browser stands to Doors: their cookies, those of all ports at once, and, at an
-// address that isn't its own, what it may keep. A page that was kept would be shown in place of another run's, with that one's cookie.
-func (d *Door) clean(r *wire.Response, own bool) {
+// address that isn't its own, what it may keep. A page that was kept would be shown in place of another run's, with that one's cookie. Where
+// only Referer says whose requests are the page's own, it isn't switched off.
+func (d *Door) clean(r *wire.Response, v verdict) {
 	for i := range r.Lines {
 		l := &r.Lines[i]
 		name, _, _ := strings.Cut(string(l.Value), "=")
@@ -203,7 +223,9 @@ func (d *Door) clean(r *wire.Response, own bool) {
 		case "clear-site-data", "alt-svc", "strict-transport-security":
 			l.Drop = true
 		case "cache-control", "expires", "pragma":
-			l.Drop = l.Drop || !own
+			l.Drop = l.Drop || !v.own
+		case "referrer-policy":
+			l.Drop = l.Drop || !v.tells
 		}
 	}
 }
