@@ -5,6 +5,7 @@ package mcpaql
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"agentrun/safetyloop"
@@ -102,6 +104,77 @@ func TestS1NonsenseOnStdioIsAnError(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A client that asks and reads no answers is read from no further.
+func TestStdioReadsWhatItAnswers(t *testing.T) {
+	c, err := patient{endlessTransport{}}.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for n := range maxUnderWay {
+		if _, err := c.Read(t.Context()); err != nil {
+			t.Fatalf("call %d: %v", n, err)
+		}
+	}
+	if _, err := c.Read(over); err == nil {
+		t.Error("one more was read")
+	}
+	if err := c.Write(t.Context(), &jsonrpc.Response{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Read(t.Context()); err != nil {
+		t.Errorf("after an answer: %v", err)
+	}
+	c.Close()
+	if _, err := c.Read(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want the end", err)
+	}
+}
+
+// endlessTransport asks without end.
+type endlessTransport struct{ mcp.Connection }
+
+func (e endlessTransport) Connect(context.Context) (mcp.Connection, error) { return e, nil }
+
+func (endlessTransport) Read(context.Context) (jsonrpc.Message, error) {
+	id, err := jsonrpc.MakeID("x")
+	return &jsonrpc.Request{ID: id, Method: "ping"}, err
+}
+
+func (endlessTransport) Write(context.Context, jsonrpc.Message) error { return nil }
+
+func (endlessTransport) Close() error { return nil }
+
+// Nor does the end of the server wait for it.
+func TestStdioClientThatDoesNotListen(t *testing.T) {
+	s, _ := newServer(t, Crude)
+	in, client := io.Pipe()
+	deaf := &deafWriter{hears: make(chan struct{}), waits: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.ServeStdio(ctx, in, deaf, safetyloop.Caller{Principal: "stdio"}) }()
+	_, _ = io.WriteString(client, initialize+"\n")
+	<-deaf.waits
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	close(deaf.hears)
+	client.Close()
+}
+
+// deafWriter takes nothing until it hears.
+type deafWriter struct{ hears, waits chan struct{} }
+
+func (w *deafWriter) Write(p []byte) (int, error) {
+	close(w.waits)
+	<-w.hears
+	return len(p), nil
+}
+
+func (w *deafWriter) Close() error { return nil }
 
 type nopWriter struct{}
 

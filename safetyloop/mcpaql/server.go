@@ -35,6 +35,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -136,7 +137,19 @@ func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteC
 		return fmt.Errorf("safety server on stdio: no principal")
 	}
 	m := s.server(func(context.Context, *mcp.CallToolRequest) safetyloop.Caller { return as })
-	err := m.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: maxMessage})
+	ended := make(chan error, 1)
+	go func() {
+		ended <- m.Run(ctx, patient{&mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: maxMessage}})
+	}()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		select {
+		case <-ended:
+		case <-time.After(endTime): // a client that reads no answers would be waited for
+		}
+	}
 	if err == nil || ctx.Err() != nil {
 		return nil
 	}
