@@ -142,6 +142,17 @@ func TestS10TerminalShowsTheCodeAndObeysNoHint(t *testing.T) {
 	}
 }
 
+// Who sees the code beside a text must see that it isn't all of the text, whatever that says itself.
+func TestS10TerminalTellsWhatIsLeftOut(t *testing.T) {
+	text := strings.Repeat("a", 300) + "rm -rf /srv" + strings.Repeat("b", 300)
+	if got := shown(text); strings.Contains(got, "rm") || !strings.Contains(got, "[11 characters are left out") {
+		t.Errorf("got %q", got)
+	}
+	if got := shown(text[:600]); got != text[:600] {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestS10TerminalIsNotTheClients(t *testing.T) {
 	_, name := pty(t)
 	if err := os.Chmod(name, 0o644); err != nil {

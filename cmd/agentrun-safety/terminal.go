@@ -110,8 +110,8 @@ func shown(s string) string {
 		return r
 	}, s)
 	if r := []rune(s); len(r) > most {
-		// Both ends: what matters may stand at either.
-		return string(r[:most/2]) + " … " + string(r[len(r)-most/2:])
+		// Both ends: what matters may stand at either. And what is between: nobody may take this for all.
+		return fmt.Sprintf("%s [%d characters are left out, agentrun challenges show has more] %s", string(r[:most/2]), len(r)-most, string(r[len(r)-most/2:]))
 	}
 	return s
 }
