@@ -13,6 +13,7 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/urfave/cli/v2"
 
+	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
 	"agentrun/internal/verb"
 	"agentrun/supervisor"
@@ -175,6 +176,9 @@ func newName(ch changes.Change) string {
 
 func (g *global) apply(c *cli.Context, s *changes.Set, paths []string) error {
 	for i, p := range paths {
+		if p == "" {
+			return hinted.New(errors.New("PATH is empty"), "leave it out to apply everything: agentrun apply "+s.Run())
+		}
 		paths[i] = path.Clean(p)
 	}
 	applied, err := s.Apply(paths, c.Bool("risky"))

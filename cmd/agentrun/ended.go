@@ -51,7 +51,7 @@ func (l *liveVerbs) ended() ([]endedRun, error) {
 // account says more, or none may be read.
 func (l *liveVerbs) findEnded(ref string, notFound error) (endedRun, error) {
 	all, err := l.ended()
-	if err != nil {
+	if err != nil || ref == "" { // which is the name of all that have none, and the beginning of every id
 		return endedRun{}, notFound
 	}
 	for _, fits := range []func(endedRun) bool{

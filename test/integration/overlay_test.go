@@ -253,6 +253,27 @@ func TestOverlayBoundsSecondNames(t *testing.T) {
 	}
 }
 
+// A script's variable that isn't set names no run, though most runs have no name and every id begins with nothing, and no part of its changes.
+func TestOverlayOfNoRunInParticular(t *testing.T) {
+	p := newPlace(t)
+	need(t, hostcaps.OverlayIDMapped)
+	ws := workspace(t)
+	owned(t, ws)
+	p.must("exec", "--ring", "2", "--no-gateway", "--workspace", ws, "--workspace-mode", "overlay", "--", "sh", "-c", "echo new > new")
+	id := strings.TrimSpace(p.must("ps", "--all", "-q").stdout)
+	for _, args := range [][]string{{"apply", ""}, {"apply", id, ""}, {"discard", ""}, {"diff", ""}} {
+		if r := p.do(args...); r.exit != 125 || strings.Contains(r.stdout, "new") {
+			t.Errorf("%q: exit %d\n%s%s", args, r.exit, r.stdout, r.stderr)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(ws, "new")); err == nil {
+		t.Error("a change was applied")
+	}
+	if r := p.must("apply", id, "new"); !strings.Contains(r.stdout, "added    new") {
+		t.Errorf("applied %q", r.stdout)
+	}
+}
+
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
