@@ -137,6 +137,9 @@ func (g *global) load(c *cli.Context) error {
 	if err := flagsAreParsed(c); err != nil {
 		return err
 	}
+	if err := verb.Filled(g.flags(), usageError, func(*cli.Context) error { return nil })(c); err != nil {
+		return err
+	}
 	g.said = globalFlags{c.String("state-dir"), c.String("run-dir"), c.String("config"), c.String("log-level"), c.String("log-format"), c.Int(detachedFlag)}
 	return g.settle()
 }

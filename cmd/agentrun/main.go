@@ -15,6 +15,7 @@ import (
 
 	"agentrun/internal/rootless"
 	"agentrun/internal/thread"
+	"agentrun/internal/verb"
 	"agentrun/supervisor"
 )
 
@@ -84,11 +85,17 @@ func (g *global) app() *cli.App {
 	}
 }
 
+// mayBeEmpty are the commands whose flags may be: agent set takes away by it, and of those with the flags of exec a request tells each.
+var mayBeEmpty = map[string]bool{"set": true, "exec": true, "plan": true, "create": true}
+
 // complete fills in what holds for every command. Those about live runs have said already what they do.
 func complete(commands []*cli.Command) {
 	for _, c := range commands {
 		if c.OnUsageError == nil {
 			c.OnUsageError = usageError
+		}
+		if c.Action != nil && !mayBeEmpty[c.Name] {
+			c.Action = verb.Filled(c.Flags, c.OnUsageError, c.Action)
 		}
 		c.HideHelpCommand = c.HideHelpCommand || len(c.Subcommands) > 0
 		complete(c.Subcommands)

@@ -36,7 +36,8 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 	bad := func(flag, message string) {
 		r.Malformed = append(r.Malformed, read.Problem{Path: "--" + flag, Message: message})
 	}
-	for _, f := range []string{"agent", "session", "name", "workspace", "workspace-mode", "rootfs", "image", "cwd", "home", "keep", "profile", "status-file", "on-breach", "key-file"} {
+	for _, f := range []string{"agent", "session", "name", "workspace", "workspace-mode", "rootfs", "image", "cwd", "home", "keep", "profile", "status-file", "on-breach", "key-file",
+		"policy", "gateway", "pull", "metrics-addr"} {
 		if c.IsSet(f) && c.String(f) == "" {
 			bad(f, "is empty; leave the flag out, or give it a value")
 		}

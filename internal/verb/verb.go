@@ -16,6 +16,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"os"
 	"slices"
 	"strings"
 
@@ -97,6 +98,26 @@ func FlagError(c *cli.Context, err error) error {
 		}
 	}
 	return err
+}
+
+// Filled makes an action of do whose flags of text are given with a value or not at all: a script's variable that isn't set would leave out
+// what it was to say, whom, which calls, whose policy. Flags are the command's.
+func Filled(flags []cli.Flag, wrong cli.OnUsageErrorFunc, do cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		for _, f := range flags {
+			text, ok := f.(*cli.StringFlag)
+			if ok && c.IsSet(text.Name) && c.String(text.Name) == "" && !slices.ContainsFunc(text.EnvVars, isEmpty) {
+				return wrong(c, fmt.Errorf("%s is empty; leave the flag out, or give it a value", dashed(text.Name)), false)
+			}
+		}
+		return do(c)
+	}
+}
+
+// isEmpty says that a variable is there, and is empty, which is none.
+func isEmpty(variable string) bool {
+	v, ok := os.LookupEnv(variable)
+	return ok && v == ""
 }
 
 func didYouMean(c *cli.Context, name string) string {

@@ -32,7 +32,8 @@ func TestBadFlags(t *testing.T) {
 		"--rootfs=/nonexistent", "--rootfs=/etc/passwd", "--rootfs=/", "--rootfs=",
 		"--ro-bind=/nonexistent", "--ro-bind=/", "--ro-bind=/usr:relative", "--ro-bind=/usr:/../x", "--ro-bind=/usr:/a/../../x", "--ro-bind=/usr:/", "--ro-bind=/usr:/proc", "--ro-bind=/usr:/proc/1",
 		"--ro-bind=/usr:/dev/null", "--ro-bind=/usr:", "--ro-bind=", "--ro-bind=:/x", "--bind=/nonexistent", "--bind=/:/host",
-		"--home=../x", "--home=.x", "--home=a b", "--home=" + long, "--home=", "--cwd=relative", "--keep=/tmp/x", "--no-such-flag", "--no-such-flag=1",
+		"--home=../x", "--home=.x", "--home=a b", "--home=" + long, "--home=", "--cwd=relative", "--cwd=", "--keep=/tmp/x",
+		"--policy=", "--gateway=", "--metrics-addr=", "--pull=", "--no-such-flag", "--no-such-flag=1",
 	} {
 		t.Run(flag, func(t *testing.T) {
 			profile := "ring2"
@@ -151,5 +152,43 @@ func TestOddPaths(t *testing.T) {
 	got, r = try(t, opts{flags: []string{"--workspace", dir}}, "read /workspace/file")
 	if got["read /workspace/file"] != "ok" {
 		t.Errorf("--workspace of %q: got %v\n%s", dir, got, r.stderr)
+	}
+}
+
+// M-9, M-11, H-28: a value that is empty, as of a script's variable that isn't set, is no flag left out: that would ask no policy, grant a tool
+// with any arguments, verify another chain, undo whichever call.
+func TestEmptyFlagsOfVerbs(t *testing.T) {
+	p := newPlace(t)
+	p.must("agent", "score", "a", "0.7")
+	for _, args := range [][]string{
+		{"create", "--name", "k", "--policy", ""}, {"plan", "--policy", "", "--", "true"}, {"safety", "check", "--policy", "", "rm x"},
+		{"approvals", "grant", "--agent", "a", "--tool", "math", "--args", ""}, {"undo", "--session", "", "x.1"}, {"undo", "--list", "--session", ""},
+		{"audit", "verify", "--session", ""}, {"audit", "verify", "--chain", ""}, {"audit", "verify", "--key", ""}, {"audit", "checkpoint", "--session", ""},
+		{"audit", "show", "--agent", ""}, {"audit", "export", "--until", ""}, {"history", "--agent", ""}, {"usage", "--agent", ""},
+		{"key", "issue", "--agent", "a", "--may", "tool.math", "--out", ""}, {"operator", "list", "--operators", ""},
+		{"--config", "", "ps"}, {"--state-dir", "", "audit", "verify"}, {"exec", "--policy", "", "--", "true"},
+	} {
+		r := p.do(args...)
+		if r.exit != 125 || r.stdout != "" || !strings.Contains(r.stderr, "empty") {
+			t.Errorf("%q: exit %d\n%s%s", args, r.exit, r.stdout, r.stderr)
+		}
+	}
+	for _, args := range [][]string{{"ps", "--agent", ""}, {"kill", "--agent", ""}, {"port", "publish", "x", "80", "--to", ""}} {
+		if r := p.do(args...); r.exit != 2 || !strings.Contains(r.stderr, "empty") {
+			t.Errorf("%q: exit %d, want 2\n%s", args, r.exit, r.stderr)
+		}
+	}
+	t.Setenv("AGENTRUN_RUN_DIR", "")
+	t.Setenv("AGENTRUN_OPERATORS", "")
+	p.must("ps")
+	if r := p.do("operator", "list"); strings.Contains(r.stderr, "empty") {
+		t.Errorf("an empty variable is a flag: %s", r.stderr)
+	}
+	p.must("agent", "set", "a", "--plan", "casual")
+	if r := p.must("agent", "set", "a", "--plan", ""); strings.Contains(r.stdout, "casual") {
+		t.Errorf("the plan stayed: %s", r.stdout)
+	}
+	if r := p.must("approvals", "list"); strings.Contains(r.stdout, "math") {
+		t.Errorf("a grant was made: %s", r.stdout)
 	}
 }
