@@ -28,6 +28,8 @@ func group(name string, flags ...cli.Flag) []cli.Flag {
 		switch f := f.(type) {
 		case *cli.StringFlag:
 			f.Category = name
+		case onceString:
+			f.Category = name
 		case *cli.StringSliceFlag:
 			f.Category = name
 		case *cli.BoolFlag:
@@ -93,7 +95,7 @@ func wayOutFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "allow", Usage: "ring 2: let connections to `HOST[:PORT]` out, as example.com, *.example.com, example.com:8443, or preset:npm to read a registry"},
 		&cli.StringSliceFlag{Name: "tool", Usage: "give only these tools, by `NAME` (default: all that ring, plan and role have)"},
 		&cli.StringFlag{Name: "expect", Usage: "don't start unless the agent's plan has room for `cost=0.01,tokens=20000,steps=10`"},
-		&cli.StringFlag{Name: "policy", Usage: "ask the Cedar policies in `FILE` or folder too, about the start and each call"},
+		onceString{&cli.StringFlag{Name: "policy", Usage: "ask the Cedar policies in `FILE` or folder too, about the start and each call"}},
 		&cli.StringFlag{Name: "gateway", Usage: "tools, egress rules, models and secrets from `FILE` (default: the node's, as " + config.GatewayPath + ", if there is one)"},
 		&cli.BoolFlag{Name: "no-gateway", Usage: "no way out at all, not even tools; policies are asked about the start all the same"},
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -26,6 +27,45 @@ func quick(flags []cli.Flag) []cli.Flag {
 		}
 	}
 	return flags
+}
+
+// once gives flags of text that are refused when they are given twice: of two agents, sessions or policies the library keeps the last, and who
+// gave both takes the first for killed, held or asked.
+func once(flags []cli.Flag) []cli.Flag {
+	flags = slices.Clone(flags)
+	for i, f := range flags {
+		if f, ok := f.(*cli.StringFlag); ok && len(f.Aliases) == 0 && len(f.EnvVars) == 0 && f.Destination == nil {
+			flags[i] = onceString{f}
+		}
+	}
+	return flags
+}
+
+type onceString struct{ *cli.StringFlag }
+
+// Apply is cli.Flag's.
+func (f onceString) Apply(set *flag.FlagSet) error {
+	set.Var(&onceValue{text: f.Value}, f.Name, f.Usage)
+	return nil
+}
+
+type onceValue struct {
+	text string
+	set  bool
+}
+
+func (v *onceValue) String() string { return v.text }
+
+// Get is flag.Getter's.
+func (v *onceValue) Get() any { return v.text }
+
+// Set is flag.Value's.
+func (v *onceValue) Set(text string) error {
+	if v.set && text != v.text {
+		return fmt.Errorf("it is %.64q already; give it once", v.text)
+	}
+	v.text, v.set = text, true
+	return nil
 }
 
 // mayAskForHelp says whether one of the words may ask for it, also where it stands among others or is the agent's.

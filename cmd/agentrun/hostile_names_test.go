@@ -42,7 +42,7 @@ func verbs(list []*cli.Command, before ...string) map[string][]string {
 		flags := []string{}
 		for _, f := range c.Flags {
 			switch f.(type) {
-			case *cli.StringFlag, *cli.StringSliceFlag, *cli.IntFlag, *cli.DurationFlag, *cli.Float64Flag:
+			case *cli.StringFlag, onceString, *cli.StringSliceFlag, *cli.IntFlag, *cli.DurationFlag, *cli.Float64Flag:
 				flags = append(flags, f.Names()[0])
 			}
 		}

@@ -86,6 +86,7 @@ func (g *global) app() *cli.App {
 }
 
 // mayBeEmpty are the commands whose flags may be: agent set takes away by it, and of those with the flags of exec a request tells each.
+// Of a flag that these have twice the last counts, but for --policy.
 var mayBeEmpty = map[string]bool{"set": true, "exec": true, "plan": true, "create": true}
 
 // complete fills in what holds for every command. Those about live runs have said already what they do.
@@ -96,6 +97,7 @@ func complete(commands []*cli.Command) {
 		}
 		if c.Action != nil && !mayBeEmpty[c.Name] {
 			c.Action = verb.Filled(c.Flags, c.OnUsageError, c.Action)
+			c.Flags = once(c.Flags)
 		}
 		c.HideHelpCommand = c.HideHelpCommand || len(c.Subcommands) > 0
 		complete(c.Subcommands)

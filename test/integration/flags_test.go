@@ -192,3 +192,33 @@ func TestEmptyFlagsOfVerbs(t *testing.T) {
 		t.Errorf("a grant was made: %s", r.stdout)
 	}
 }
+
+// H-21, M-9: of a flag that is given twice the first value isn't dropped: an agent that was named would live on, a policy not be asked.
+func TestFlagsGivenTwice(t *testing.T) {
+	p := newPlace(t)
+	p.must("exec", "-d", "--no-gateway", "--agent", "a", "--", "sleep", "50")
+	p.must("exec", "-d", "--no-gateway", "--agent", "b", "--", "sleep", "50")
+	for _, tt := range []struct {
+		exit int
+		args []string
+	}{
+		{2, []string{"kill", "--agent", "a", "--agent", "b"}},
+		{2, []string{"quarantine", "--agent", "a", "--agent", "b", "--reason", "r"}},
+		{2, []string{"ps", "--agent", "a", "--agent=b"}},
+		{125, []string{"audit", "show", "--agent", "a", "--agent", "b"}},
+		{125, []string{"audit", "verify", "--chain", "node", "--chain", "x"}},
+		{125, []string{"exec", "--policy", "p", "--policy", "q", "--", "true"}},
+		{125, []string{"plan", "--policy", "p", "--policy", "q", "--", "true"}},
+		{125, []string{"create", "--name", "k", "--policy", "p", "--policy", "q"}},
+	} {
+		if r := p.do(tt.args...); r.exit != tt.exit || !strings.Contains(r.stderr, "give it once") {
+			t.Errorf("%q: exit %d, want %d\n%s%s", tt.args, r.exit, tt.exit, r.stdout, r.stderr)
+		}
+	}
+	if n := len(p.list()); n != 2 {
+		t.Errorf("%d runs live, want both", n)
+	}
+	p.must("ps", "--agent", "a", "--agent", "a")
+	p.must("exec", "--no-gateway", "--ring", "2", "--timeout", "9s", "--timeout", "8s", "--", "true")
+	p.must("kill", "--all", "--yes")
+}
