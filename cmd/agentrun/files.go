@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -76,6 +77,9 @@ func placeOf(arg string) place {
 func (l *liveVerbs) copyAction(c *cli.Context) error {
 	if c.NArg() != 2 {
 		return usagef("agentrun cp REF:PATH DEST, or agentrun cp SOURCE REF:PATH", "cp takes two arguments")
+	}
+	if slices.Contains(c.Args().Slice(), "") { // which would be the folder that we are in, and all that is in it
+		return usagef("the current folder is written .", "one of the two is empty")
 	}
 	from, to := placeOf(c.Args().Get(0)), placeOf(c.Args().Get(1))
 	if (from.ref == "") == (to.ref == "") {

@@ -201,7 +201,7 @@ func TestM23FilesOfALiveRun(t *testing.T) {
 		}
 	}
 	p.refused("forbidden", "cp", filepath.Join(host, "a"), "dev:.claude/settings.json") // a guarded path
-	for _, args := range [][]string{{"cp", "dev:a"}, {"cp", "a", "b"}, {"cp", "dev:a", "dev:b"}, {"cat", "a"}, {"ls"}, {"cp", "--max-size", "x", "dev:a", "."}} {
+	for _, args := range [][]string{{"cp", "dev:a"}, {"cp", "a", "b"}, {"cp", "dev:a", "dev:b"}, {"cat", "a"}, {"ls"}, {"cp", "--max-size", "x", "dev:a", "."}, {"cp", "", "dev:"}, {"cp", "dev:a", ""}} {
 		if r := p.do(args...); r.exit != 2 {
 			t.Errorf("%v: exit %d, want 2", args, r.exit)
 		}
