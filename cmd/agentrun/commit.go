@@ -45,7 +45,9 @@ type committed struct {
 
 func (g *global) commit(c *cli.Context, a []string) (err error) {
 	q := supervisor.Commit{As: a[1], By: operatorName()}
-	q.Name, q.Snapshot, _ = strings.Cut(a[0], "@")
+	if q.Name, q.Snapshot, err = ofSnapshot(a[0]); err != nil {
+		return usageError(c, err, false)
+	}
 	fail := func(err error) error { return fmt.Errorf("commit %.64q: %w", q.Name, err) }
 	if err := images.CheckName(q.As); err != nil || strings.Contains(q.As, "@") || strings.HasPrefix(q.As, "sha256:") {
 		return usageError(c, fail(fmt.Errorf("%.200q is no name that an image can get: want one with or without a tag, as tools:8", q.As)), false)

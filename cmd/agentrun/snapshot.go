@@ -88,8 +88,20 @@ func (g *global) snapshots(c *cli.Context, name string) error {
 	return w.Flush()
 }
 
+// ofSnapshot takes NAME[@SNAPSHOT] apart. An empty SNAPSHOT is none, and not what the sandbox has now.
+func ofSnapshot(arg string) (name, snapshot string, err error) {
+	name, snapshot, named := strings.Cut(arg, "@")
+	if named && snapshot == "" {
+		err = hinted.New(fmt.Errorf("%.64q names no snapshot", arg), "without @ it is what the sandbox has now")
+	}
+	return name, snapshot, err
+}
+
 func (g *global) fork(c *cli.Context, a []string) error {
-	from, snapshot, _ := strings.Cut(a[0], "@")
+	from, snapshot, err := ofSnapshot(a[0])
+	if err != nil {
+		return usageError(c, err, false)
+	}
 	k := sandboxes.Sandbox{Name: a[1], By: operatorName()}
 	if c.IsSet("keep-for") {
 		until, err := keepTime("--keep-for", c.String("keep-for"))
@@ -101,7 +113,7 @@ func (g *global) fork(c *cli.Context, a []string) error {
 	if err := g.enter(); err != nil {
 		return err
 	}
-	k, err := g.ForkSandbox(c.Context, from, snapshot, k, g.FindRun)
+	k, err = g.ForkSandbox(c.Context, from, snapshot, k, g.FindRun)
 	if err != nil {
 		return err
 	}

@@ -552,6 +552,8 @@ func TestM23KeptWrongInput(t *testing.T) {
 		{"there is no kept sandbox", []string{"rm", "new"}},
 		{"there is no kept sandbox", []string{"keep", "new", "1h"}},
 		{"takes NAME NEW", []string{"rename", "there"}},
+		{"names no snapshot", []string{"fork", "there@", "new"}},
+		{"names no snapshot", []string{"commit", "there@", "new:1"}},
 		{"no name of a sandbox", []string{"rename", "there", "a/b"}},
 		{"is no time", []string{"keep", "there", "later"}},
 	} {
