@@ -33,6 +33,8 @@ type Options struct {
 	Stdin        io.Reader
 	Stdout       io.Writer
 	Stderr       io.Writer
+	// Detached says that nobody waits for Stdout and Stderr: what a full disk keeps out of them is no failure of the run.
+	Detached bool
 	// Signals are passed on to the agent's first process. SIGTERM, SIGINT, SIGHUP and SIGQUIT also start the
 	// grace time, after which everything is killed; a second one ends the grace at once, and a frozen run
 	// gets none.
@@ -681,6 +683,7 @@ func (r *run) settle(v verdict) {
 		s.CPUTime, s.PeakMemory, s.OOMKills = used.CPU, used.MemoryPeak, used.OOMKills
 	}
 	r.judge(v)
+	r.missed()
 	if l.wayout != nil {
 		l.wayout.finish(s.State == Exited && s.ExitCode == 0) // the last records, before the end's own
 		if r, ok := l.group.(*runGroup); ok {
@@ -725,6 +728,15 @@ func (r *run) end() <-chan error {
 	told := make(chan error, 1)
 	go func(s Status) { told <- r.opt.Observer.End(s) }(r.status)
 	return told
+}
+
+// missed says that a caller hasn't got what the agent wrote, however that ended by itself: half of an answer with exit code 0 would be taken
+// for all of it.
+func (r *run) missed() {
+	s := &r.status
+	if lost := r.launch.io.lost.Load(); lost != nil && !r.opt.Detached && (s.State == Exited || s.State == Signaled) {
+		s.State, s.ExitCode, s.Error = Failed, ExitFailed, "what it wrote could not all be passed on: "+(*lost).Error()
+	}
 }
 
 // judge names the true cause (M-6). What was decided from outside comes first; then the memory limit,

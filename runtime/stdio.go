@@ -26,6 +26,7 @@ type stdio struct {
 	over         func() // called once when the limit is passed
 	written      atomic.Int64
 	overOnce     sync.Once
+	lost         atomic.Pointer[error] // why something that was written could not be passed on
 	wg           sync.WaitGroup
 }
 
@@ -147,6 +148,10 @@ func (s *stdio) copyOut(t tap) {
 				return
 			}
 			if _, werr := t.to.Write(buf[:n]); werr != nil {
+				// A reader that went away wants no more. A disk that is full is nobody's wish.
+				if errors.Is(werr, unix.ENOSPC) || errors.Is(werr, unix.EDQUOT) || errors.Is(werr, unix.EFBIG) {
+					s.lost.CompareAndSwap(nil, &werr)
+				}
 				return
 			}
 		}

@@ -412,7 +412,7 @@ func (s *run) launch() error {
 			return err
 		}
 		defer log.Close()
-		opt.Stdout, opt.Stderr = log, log
+		opt.Stdout, opt.Stderr, opt.Detached = log, log, true
 		said = func(status runtime.Status) { s.letGo(status, log) }
 	} else if by.Terminal == nil || s.want.Interactive || plan.TTY {
 		opt.Stdin = by.Stdin

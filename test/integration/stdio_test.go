@@ -4,10 +4,12 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -94,6 +96,33 @@ func TestStreamsAreApart(t *testing.T) {
 	r := run(t, opts{}, "/probe", "stderr", "on-stderr")
 	if !strings.Contains(r.stderr, "on-stderr") || strings.Contains(r.stdout, "on-stderr\n") {
 		t.Errorf("stdout %q, stderr %q", r.stdout, r.stderr)
+	}
+}
+
+// M-6: what a full disk kept from the caller is told, in the exit code too, whether the agent wrote on or not.
+func TestOutputThatIsLost(t *testing.T) {
+	needSandbox(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, tt := range []struct{ script, state string }{
+		{"echo all of it", "failed"}, {"echo a; while echo b; do :; done", "failed"}, {"true", "exited"}, {"echo a >&2", "exited"},
+	} {
+		c := prepare(t, opts{profile: "ring2", flags: []string{"--no-gateway"}}, "sh", "-c", tt.script)
+		c.Stdout = full
+		code := 0
+		var exit *exec.ExitError
+		if err := c.Run(); errors.As(err, &exit) {
+			code = exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		told := strings.Contains(c.errOut.String(), "no space left on device")
+		if want := tt.state == "failed"; (code == 125) != want || told != want {
+			t.Errorf("%s: exit %d\n%s", tt.script, code, c.errOut.String())
+		}
 	}
 }
 
