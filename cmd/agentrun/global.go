@@ -282,6 +282,7 @@ func firstConfig(names []string, optional bool) (cfg configFile, err error) {
 		}
 		text := read.YAML(read.Source{File: n, Max: maxConfig}, file.Text)
 		text.Into(&cfg)
+		text.Filled() // or keys, signed_by and gateway would ask for nothing
 		if err := text.Done(cfg.Ranges.Check()); err != nil {
 			return cfg, fmt.Errorf("configuration %w", err)
 		}

@@ -83,3 +83,20 @@ func TestThreatTakeoverForeignConfiguration(t *testing.T) {
 		})
 	}
 }
+
+// M-2, M-9: a key of which a template left nothing isn't left out: keys would be optional then, images unsigned, no policy asked.
+func TestConfigurationWithEmptyText(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	for text, want := range map[string]string{
+		"keys: ''": "keys: is empty", "gateway: \"\"": "gateway: is empty", "images: {signed_by: ''}": "images.signed_by: is empty", "audit: {sync: ''}": "audit.sync: is empty",
+		"state_dir: ''": "state_dir: is empty", "kill: {handlers: [{name: '', command: [/bin/true]}]}": "kill.handlers[0].name: is empty",
+		"keys: optional": "", "{}": "", "kill: {handlers: [{name: a, command: [/bin/true, '']}]}": "",
+	} {
+		if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readConfig(supervisor.OwnCaller(), file); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}

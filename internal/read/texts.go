@@ -24,3 +24,14 @@ func (n *Node) texts(yield func(string) bool) bool {
 	}
 	return true
 }
+
+// Filled reports each key below the node whose value is an empty text, for files in which a key that a template left empty must not count as
+// left out. Items of lists may be empty.
+func (n *Node) Filled() {
+	for key, member := range n.members() {
+		if key != "" && member.Scalar() && member.yaml.Tag == "!!str" && member.yaml.Value == "" {
+			n.doc.report(member.line, member.path, "is empty; leave the key out, or give it a value")
+		}
+		member.Filled()
+	}
+}
