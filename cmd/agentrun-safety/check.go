@@ -90,8 +90,8 @@ func check(c *cli.Context, a []string) error {
 	if c.Bool("json") {
 		return printJSON(v)
 	}
-	fmt.Print(v.text())
-	return nil
+	_, err = fmt.Print(v.text())
+	return err
 }
 
 func (v *checked) text() string {

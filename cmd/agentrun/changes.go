@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func (g *global) runChanges(ref string) (*changes.Set, error) {
 // mostShown of a file's text is compared.
 const mostShown = 1 << 20
 
-func (g *global) diff(c *cli.Context, s *changes.Set, _ []string) error {
+func (g *global) diff(c *cli.Context, s *changes.Set, _ []string) (err error) {
 	list, err := s.List()
 	if err != nil {
 		return err
@@ -107,7 +108,9 @@ func (g *global) diff(c *cli.Context, s *changes.Set, _ []string) error {
 		}
 		return printJSON(list)
 	}
-	var to io.Writer = os.Stdout
+	out := bufio.NewWriter(os.Stdout)
+	defer func() { err = cmp.Or(err, out.Flush()) }() // who reviews what a full disk has taken must not have half of it
+	var to io.Writer = out
 	if isTerminal(os.Stdout) {
 		w := &shown.Writer{To: to}
 		defer w.Flush()

@@ -48,7 +48,9 @@ func doctorCommand(g *global) *cli.Command {
 				var text strings.Builder
 				err = r.WriteText(&text)
 				missing := shown.Paint(os.Stdout, shown.Red, "missing")
-				fmt.Print(strings.ReplaceAll(text.String(), "\n  missing ", "\n  "+missing+" "))
+				if err == nil {
+					_, err = fmt.Print(strings.ReplaceAll(text.String(), "\n  missing ", "\n  "+missing+" "))
+				}
 			}
 			if err != nil {
 				return err

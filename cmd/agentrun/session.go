@@ -154,7 +154,9 @@ func sessionGet(c *cli.Context, h *hypervisor.Hypervisor, a []string) error {
 		if isTerminal(os.Stdout) {
 			text = shown.Output(text)
 		}
-		fmt.Println(text)
+		if _, err := fmt.Println(text); err != nil {
+			return err
+		}
 	}
 	if n := len(r.Values); n > 1 {
 		fmt.Fprintf(os.Stderr, "agentrun: %d values were written without knowing of each other; "+

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
 )
 
 // What goes in and out: environment, streams, terminal. M-1, M-3; THREATS
@@ -122,6 +124,35 @@ func TestOutputThatIsLost(t *testing.T) {
 		told := strings.Contains(c.errOut.String(), "no space left on device")
 		if want := tt.state == "failed"; (code == 125) != want || told != want {
 			t.Errorf("%s: exit %d\n%s", tt.script, code, c.errOut.String())
+		}
+	}
+}
+
+// Nor is what a verb prints cut short without a word: a part of a diff is reviewed as the whole.
+func TestVerbsSayWhatIsLost(t *testing.T) {
+	p := newPlace(t)
+	need(t, hostcaps.OverlayIDMapped)
+	ws := workspace(t)
+	owned(t, ws)
+	p.must("exec", "--ring", "2", "--no-gateway", "--workspace", ws, "--workspace-mode", "overlay", "--", "sh", "-c", "echo new > new")
+	p.must("session", "create", "s")
+	p.must("session", "join", "s", "--agent", "a")
+	p.must("session", "put", "s", "k", "v", "--agent", "a")
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	id := strings.TrimSpace(p.must("ps", "--all", "-q").stdout)
+	for _, args := range [][]string{
+		{"diff", id}, {"diff", "--stat", id}, {"diff", "--json", id}, {"session", "get", "s", "k", "--agent", "a"}, {"doctor"}, {"safety", "check", "rm x"},
+		{"audit", "export"}, {"audit", "show"}, {"audit", "verify"}, {"history"},
+	} {
+		var told bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), agentrun, append([]string{"--state-dir", p.state, "--run-dir", p.run}, args...)...)
+		cmd.Stdout, cmd.Stderr = full, &told
+		if err := cmd.Run(); err == nil || !strings.Contains(told.String(), "no space left on device") {
+			t.Errorf("%q: %v\n%s", args, err, told.String())
 		}
 	}
 }

@@ -134,7 +134,7 @@ same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs)
 # And of arguments that are empty, or twice, what the command line makes of them.
 same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs TestFlagsGivenTwice)
 # And of a full disk what the caller's stdout answers.
-same+=(TestOutputThatIsLost)
+same+=(TestOutputThatIsLost TestVerbsSayWhatIsLost)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
