@@ -86,9 +86,12 @@ func (a auditCLI) checkpoints() string { return filepath.Join(a.g.StateDir, "che
 func (a auditCLI) keys() string        { return filepath.Join(a.g.StateDir, "keys") }
 func (a auditCLI) heads() heads.State  { return heads.State{Dir: a.g.StateDir} }
 
+// chainFlag is the chain that is named. One that stands among the arguments would be taken for the node's: its loss would be accepted.
 func chainFlag(c *cli.Context) (string, error) {
 	chain, session := c.String("chain"), c.String("session")
 	switch {
+	case c.NArg() > 0 && c.Command.ArgsUsage == "":
+		return "", hinted.New(fmt.Errorf("%s takes no arguments", c.Command.HelpName), c.Command.HelpName+" --chain "+c.Args().First())
 	case chain != "" && session != "":
 		return "", hinted.New(errors.New("--chain and --session both name a chain"), "--session ID is --chain session-ID")
 	case session != "":
@@ -360,11 +363,8 @@ func (a auditCLI) verify(c *cli.Context) error {
 }
 
 func (a auditCLI) chains(c *cli.Context) ([]string, error) {
-	if c.NArg() > 0 {
-		return nil, hinted.New(fmt.Errorf("%s takes no arguments", c.Command.HelpName), c.Command.HelpName+" --chain "+c.Args().First())
-	}
-	if !c.Bool("all") {
-		chain, err := chainFlag(c)
+	chain, err := chainFlag(c)
+	if !c.Bool("all") || err != nil {
 		return []string{chain}, err
 	}
 	if c.IsSet("chain") || c.IsSet("session") || c.IsSet("checkpoint") {

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -221,4 +222,23 @@ func TestFlagsGivenTwice(t *testing.T) {
 	p.must("ps", "--agent", "a", "--agent", "a")
 	p.must("exec", "--no-gateway", "--ring", "2", "--timeout", "9s", "--timeout", "8s", "--", "true")
 	p.must("kill", "--all", "--yes")
+}
+
+// H-28: a chain that is named without its flag isn't the node's. Whoever accepts the loss of one chain accepts none of another's.
+func TestChainAmongTheArguments(t *testing.T) {
+	p := newPlace(t)
+	p.must("agent", "score", "a", "0.7")
+	p.must("session", "create", "s")
+	log := filepath.Join(p.state, "audit/node/000001.jsonl")
+	text := readFile(t, log)
+	write(t, log, text[:strings.LastIndex(strings.TrimSuffix(text, "\n"), "\n")+1], 0o600)
+	for _, args := range [][]string{{"checkpoint", "--accept-loss"}, {"checkpoint"}, {"tail"}, {"verify"}, {"verify", "--all"}} {
+		r := p.do(append(append([]string{"audit"}, args...), "session-s")...)
+		if r.exit != 125 || r.stdout != "" || !strings.Contains(r.stderr, "--chain session-s") {
+			t.Errorf("%q: exit %d\n%s%s", args, r.exit, r.stdout, r.stderr)
+		}
+	}
+	if r := p.do("audit", "verify"); r.exit != 1 || !strings.Contains(r.stdout, "truncated") {
+		t.Errorf("the node's chain: exit %d\n%s%s", r.exit, r.stdout, r.stderr)
+	}
 }

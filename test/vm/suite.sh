@@ -132,7 +132,7 @@ same+=(TestOCIReadOnlyRoot)
 # And of arguments that are empty what the command line makes of them.
 same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs)
 # And of arguments that are empty, or twice, what the command line makes of them.
-same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs TestFlagsGivenTwice)
+same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs TestFlagsGivenTwice TestChainAmongTheArguments)
 # And of a full disk what the caller's stdout answers.
 same+=(TestOutputThatIsLost TestVerbsSayWhatIsLost)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
