@@ -749,6 +749,29 @@ func TestM22LockedStateStands(t *testing.T) {
 	}
 }
 
+// H-31, M-22: what can't be read is ring 3, also where nobody has written to it: only a lock is waited out.
+func TestM22UnreadableStateIsRing3(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.75, false)
+	c := n.Control(n.admit(Request{Agent: "a"}), ControlOptions{Run: "r"})
+	t.Cleanup(func() { _ = c.Close() })
+	l := c.live
+	of := func(do func()) { l.readMu.Lock(); defer l.readMu.Unlock(); do() }
+	for sure := false; !sure; of(func() { sure = l.sure }) {
+		if _, _, err := l.now(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock := filepath.Join(n.dir, "state.lock")
+	if err := errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	of(func() { l.readAt = l.readAt.Add(-anywayTime) })
+	if _, ring, err := l.now(t.Context()); ring != rings.Sandbox || err == nil {
+		t.Errorf("without a lock: %v, %v, want ring 3", ring, err)
+	}
+}
+
 // H-26: whoever can rename in the folders above a chain can exchange it; nothing is granted on such a record.
 func TestH26FoldersAreOnlyOurs(t *testing.T) {
 	for _, dir := range []string{".", auditDir} {

@@ -202,7 +202,8 @@ func (l *live) readLocked(ctx context.Context, old *standing) *standing {
 		defer cancel()
 		read, err = l.read(ctx)
 	}
-	if err != nil && sure && now.Sub(l.readAt) < store.DefaultLockTimeout {
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrBusy) // and not what can't be read
+	if late && sure && now.Sub(l.readAt) < store.DefaultLockTimeout {
 		// Whoever has it locked, as one whose audit waits for the disk, has written nothing yet: what was read stands.
 		if after, serr := stampOf(filepath.Join(l.h.opt.StateDir, stateFile)); serr == nil && after == l.seen {
 			l.sure = true

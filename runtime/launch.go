@@ -486,14 +486,19 @@ func (l *launch) keepChanges() (err error) {
 
 // clearWorkspace is for who goes on in the workspace when the run is over, though its view still stands: on this thread that view keeps what
 // is mounted on, on others it lets it go. Layers that are saved are saved first.
-func (l *launch) clearWorkspace() (err error) {
+func (l *launch) clearWorkspace() error {
 	if l.guarded == nil || l.keep != nil || l.plan.Overlay {
 		return nil
 	}
-	cleared := make(chan error, 1)
-	go func() { cleared <- l.guarded.drop() }()
-	err, l.guarded = <-cleared, nil
-	return err
+	cleared, guarded := make(chan error, 1), l.guarded
+	l.guarded = nil
+	go func() { cleared <- guarded.drop() }()
+	select {
+	case err := <-cleared:
+		return err
+	case <-time.After(teardownTime): // a file system that doesn't answer holds no account up
+		return fmt.Errorf("placeholders in the workspace: not removed after %v", teardownTime)
+	}
 }
 
 func (l *launch) dropRoot() error {

@@ -360,14 +360,14 @@ const gatewayPatience = 3 * time.Second
 // not go on; it hears nothing if the run ended first.
 func (x *wayout) serve(uid int, settled func() error, lease func() (Lease, <-chan struct{}), lost func(error)) {
 	defer close(x.done)
-	called, err := x.Eager, error(nil)
-	if !called {
+	called, err := true, error(nil)
+	if !x.Eager {
 		called, err = x.called()
 	}
-	if err == nil && (!called || !x.begin()) {
-		return
-	}
 	if err == nil {
+		if !called || !x.begin() {
+			return
+		}
 		err = settled()
 	}
 	if err == nil {

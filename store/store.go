@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 )
 
 // Limits. A record is a decision or a name, not a document: what is larger is a mistake or an attack on the disk.
@@ -145,17 +146,17 @@ func (b *Bucket) EachAfter(prefix, after string, fn func(key string, value []byt
 type Lock struct {
 	file    *os.File
 	release func()
+	once    sync.Once
 }
 
 // File is what holds the lock, for ExtraFiles of a child: the lock then lasts until the child is dead too, however we
 // die. It is nil for a lock in memory.
 func (l *Lock) File() *os.File { return l.file }
 
-// Unlock gives the lock up, also for children that got File. Only the first call counts.
+// Unlock gives the lock up, also for children that got File. Only the first call counts, whoever makes it.
 func (l *Lock) Unlock() {
-	if l != nil && l.release != nil {
-		l.release()
-		l.release = nil
+	if l != nil {
+		l.once.Do(l.release)
 	}
 }
 

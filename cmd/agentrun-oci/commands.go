@@ -266,11 +266,11 @@ func (r *runtime) verb(name string) func(context.Context, *container) error {
 	return func(ctx context.Context, k *container) error { return r.turn(ctx, k, name, false) }
 }
 
-// kill passes a signal on. SIGKILL is the kill switch's: what is left of a run must be proved dead. SIGSTOP and SIGCONT freeze and thaw: a
-// process that is stopped by the signal leaves others running, and nothing on record.
 // ignored are what a process doesn't hear that hasn't asked to (signal(7)), as the program of a container that is to be started hasn't.
 var ignored = []unix.Signal{unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH}
 
+// kill passes a signal on. SIGKILL is the kill switch's: what is left of a run must be proved dead. SIGSTOP and SIGCONT freeze and thaw: a
+// process that is stopped by the signal leaves others running, and nothing on record.
 func (r *runtime) kill(c *cli.Context) error {
 	k, err := r.load(c.Args().First())
 	if err != nil {
