@@ -211,6 +211,9 @@ func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions
 	return ctx.Err()
 }
 
+// firstCall is how soon the execution of the program comes where it is asked for by who waits for the loop.
+const firstCall = 300 * time.Microsecond
+
 type loop struct {
 	fd, wake int
 	over     atomic.Bool // ctx has ended
@@ -289,7 +292,11 @@ func (l *loop) run() error {
 		if l.paced || l.held.full() {
 			n = fds[:1]
 		}
-		_, err = thread.Poll(n, timeout)
+		soon := time.Duration(0)
+		if timeout == nil && l.next.ID == 0 {
+			soon = firstCall
+		}
+		_, err = thread.PollSoon(n, soon, timeout)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -4,6 +4,7 @@ package thread
 
 import (
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,23 +21,46 @@ func exitsyscall()
 // machine is half a millisecond and more; two such are all places of two processors, and what was begun before then waits for the monitor,
 // such as whoever answers the agent's first call.
 //
-//go:uintptrescapes
+// At a hang-up the thread gives its priority back, if it has one, and sleeps for a moment: who has hung up still has to end, most likely on the
+// same processor.
+//
 //go:norace
+//go:nocheckptr
 //go:noinline
-func waiting(call, a, b, c, d, e uintptr) (uintptr, syscall.Errno) {
+func waiting(fds *unix.PollFd, n int, timeout *unix.Timespec) (uintptr, syscall.Errno) {
 	entersyscallblock() // until the other nothing may grow the stack
-	r, _, errno := syscall.RawSyscall6(call, a, b, c, d, e, 0)
+	r, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(fds)), uintptr(n), uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
+	if errno == 0 {
+		for i := range n {
+			if fd := (*unix.PollFd)(unsafe.Add(unsafe.Pointer(fds), uintptr(i)*unsafe.Sizeof(*fds))); fd.Revents&unix.POLLHUP != 0 {
+				_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&ordinary)))
+				_, _, _ = syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&moment)), 0, 0)
+			}
+		}
+	}
 	exitsyscall()
 	return r, errno
 }
 
+var (
+	ordinary int32 // the priority of every ordinary program
+	moment   = unix.Timespec{Nsec: 50_000}
+)
+
+// Yield lets run first whom the thread has just woken and the kernel has put on the same processor.
+func Yield() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
 // Poll is ppoll(2) with the signals as they are; nil: without an end. What there is already costs no place.
-func Poll(fds []unix.PollFd, timeout *unix.Timespec) (int, error) {
-	var now unix.Timespec
-	if n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)), uintptr(unsafe.Pointer(&now)), 0, 0, 0); errno == 0 && n > 0 {
+func Poll(fds []unix.PollFd, timeout *unix.Timespec) (int, error) { return PollSoon(fds, 0, timeout) }
+
+// PollSoon is Poll for what is most likely there within a time, for which it keeps its place: who has given it away may find none when he
+// comes back, and then waits for a thread to hand him one.
+func PollSoon(fds []unix.PollFd, within time.Duration, timeout *unix.Timespec) (int, error) {
+	soon := unix.NsecToTimespec(int64(within))
+	if n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)), uintptr(unsafe.Pointer(&soon)), 0, 0, 0); errno == 0 && n > 0 {
 		return int(n), nil //nolint:gosec // as many as there are descriptors
 	}
-	n, errno := waiting(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)), uintptr(unsafe.Pointer(timeout)), 0, 0)
+	n, errno := waiting(unsafe.SliceData(fds), len(fds), timeout)
 	if errno != 0 {
 		return -1, errno
 	}

@@ -4,8 +4,13 @@ package thread
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	goruntime "runtime"
+	"strings"
 	"testing"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,5 +70,58 @@ func TestPollLetsOthersRun(t *testing.T) {
 		if err := <-told; err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// What comes within the time is told as by Poll, and so is what comes only then.
+func TestPollSoon(t *testing.T) {
+	from, to := pipe(t)
+	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
+	for _, within := range []time.Duration{0, time.Nanosecond, time.Hour} {
+		go func() { _, _ = unix.Write(to, []byte("x")) }()
+		if n, err := PollSoon(fds, within, nil); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
+			t.Errorf("within %v: %d, %v, %#x", within, n, err, fds[0].Revents)
+		}
+		if _, err := unix.Read(from, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := PollSoon(fds, time.Nanosecond, &unix.Timespec{Nsec: 1}); n != 0 || err != nil {
+		t.Errorf("an empty pipe: %d, %v", n, err)
+	}
+}
+
+// A hang-up is heard, and heard by an ordinary thread: who has hung up, and still has to end, isn't held up by one above it.
+func TestPollHangUp(t *testing.T) {
+	goruntime.LockOSThread() // and so the thread ends with the test
+	first := int32(1)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_FIFO, uintptr(unsafe.Pointer(&first))); errno != 0 && errno != unix.EPERM {
+		t.Fatal(errno)
+	}
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	hungUp := make(chan error, 1)
+	waits := fmt.Sprintf("/proc/self/task/%d/syscall", unix.Gettid())
+	go func() {
+		var err error
+		for at := ""; err == nil && !strings.HasPrefix(at, fmt.Sprint(unix.SYS_PPOLL)+" "); {
+			var text []byte
+			text, err = os.ReadFile(waits) // proc(5): what it is blocked in
+			at = string(text)
+		}
+		hungUp <- errors.Join(err, unix.Close(p[1]))
+	}()
+	fds := []unix.PollFd{{Fd: int32(p[0]), Events: unix.POLLIN}}
+	if n, err := Poll(fds, nil); n != 1 || err != nil || fds[0].Revents&unix.POLLHUP == 0 {
+		t.Errorf("%d, %v, %#x", n, err, fds[0].Revents)
+	}
+	if policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0); errno != 0 || policy != unix.SCHED_NORMAL {
+		t.Errorf("policy %d, %v", policy, errno)
+	}
+	if err := <-hungUp; err != nil {
+		t.Error(err)
 	}
 }
