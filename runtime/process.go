@@ -148,7 +148,7 @@ func (p *process) execute(plan *Plan, command *stub.Command, fn func()) error {
 		return fmt.Errorf("let the agent go: %w", err)
 	}
 	fn()
-	_, err := p.child.Soon()
+	_, err := p.child.Executed()
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
