@@ -82,7 +82,6 @@ func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn) {
 	defer end(nil)
 	defer d.track(cl.signals)()
 	go cl.listen(end)
-	thread.Beside(d.queue.Ahead)
 	cl.stderr.turn(conn.Stderr)
 	code, why := d.carryOut(ctx, cl.caller(), &served{d: d, cl: cl}, conn.Args)
 	if why != "" {
@@ -193,6 +192,7 @@ func (cl *client) answer(code int) {
 		if err := cl.conn.Exit(code); err != nil && !errors.Is(err, unix.EPIPE) {
 			cl.d.node.Log.Info("hand-off", "pid", cl.conn.PID, "err", err)
 		}
+		thread.Yield()
 	})
 }
 

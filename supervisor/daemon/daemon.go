@@ -234,7 +234,7 @@ func (d *Daemon) serve(ctx context.Context, l *handoff.Listener, manager systemd
 	ctx, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
 	lost := make(chan error, 1)
-	d.callers.Go(func() { lost <- d.accept(ctx, l) })
+	d.callers.Go(func() { d.accept(ctx, l, lost) })
 	d.letStart(ctx)
 	kept, end := context.WithCancel(ctx)
 	defer end()
@@ -310,15 +310,31 @@ func (d *Daemon) state() string {
 	return fmt.Sprintf("STATUS=%d runs, %d waiting, %d sandboxes ready", live, waiting, d.pool.Ready())
 }
 
-// accept takes callers until the listener is closed, which is how the daemon stops taking them. A caller who
-// isn't let in, and a host short of descriptors or memory, end nothing: the one is told of, the other waited
-// out, since runs that end give both back. Any other error ends the daemon: it would look alive and answer
-// nobody.
-func (d *Daemon) accept(ctx context.Context, l *handoff.Listener) error {
+// accept takes a caller and serves it, when another has been begun that takes the next: who is woken by a caller has it, and wakes nobody for it.
+// The last, when the listener is closed, which is how the daemon stops taking callers, tells lost.
+func (d *Daemon) accept(ctx context.Context, l *handoff.Listener, lost chan<- error) {
+	thread.Room16()
+	conn, err := d.admit(ctx, l)
+	if conn == nil {
+		lost <- err
+		return
+	}
+	thread.Beside(d.queue.Ahead)
+	d.callers.Go(func() { d.accept(ctx, l, lost) })
+	d.serveClient(ctx, conn)
+}
+
+// admit waits for a caller; nil without an error: the listener is closed. A caller who isn't let in, and a host short of descriptors or memory,
+// end nothing: the one is told of, the other waited out, since runs that end give both back. Any other error ends the daemon: it would look alive
+// and answer nobody.
+func (d *Daemon) admit(ctx context.Context, l *handoff.Listener) (*handoff.Conn, error) {
 	for {
 		conn, err := l.Accept()
+		if err == nil {
+			return conn, nil
+		}
 		if errors.Is(err, net.ErrClosed) {
-			return nil
+			return nil, nil
 		}
 		if _, ok := errors.AsType[*handoff.PeerError](err); ok {
 			d.node.Log.Warn("hand-off", "err", err)
@@ -330,16 +346,10 @@ func (d *Daemon) accept(ctx context.Context, l *handoff.Listener) error {
 			case <-time.After(100 * time.Millisecond): // runs that end give descriptors back
 				continue
 			case <-ctx.Done():
-				return nil
+				return nil, nil
 			}
 		}
-		if err != nil {
-			return err
-		}
-		d.callers.Go(func() {
-			thread.Room16()
-			d.serveClient(ctx, conn)
-		})
+		return nil, err
 	}
 }
 
