@@ -199,14 +199,16 @@ func (l *launch) reap() error {
 	if l.initPID == 0 || l.reaped {
 		return nil
 	}
-	err := waitFor(l.initPID)
+	err := waitInto(l.initPID, &l.initEnd)
 	l.reaped = true
 	return err
 }
 
-func waitFor(pid int) error {
+func waitFor(pid int) error { return waitInto(pid, nil) }
+
+func waitInto(pid int, status *unix.WaitStatus) error {
 	for {
-		_, err := unix.Wait4(pid, nil, unix.WALL, nil)
+		_, err := unix.Wait4(pid, status, unix.WALL, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return os.NewSyscallError("wait4", err)
 		}

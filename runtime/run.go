@@ -217,10 +217,13 @@ type run struct {
 	stuck    chan error    // why the launching thread is given up
 	over     chan struct{} // closed when it is through with the run
 	ended    chan struct{} // closed when pid 1 is gone
-	agent    *unix.WaitStatus
+	agent    *unix.WaitStatus // nil: not known, pid 1 was killed before it was
+	wished   string           // how the run was asked to end, when pid 1 was gone; empty: it wasn't
 	asked    sync.WaitGroup // who answers the filter's notifications, and puts refusals on record
 	listener *os.File       // of the first process, when nobody answers any more: the account doesn't wait for the filter's end; nil: it isn't open
 	serving  sync.WaitGroup // the others
+	// stopFollowing ends one of them; nil: it isn't begun. Not with the answers' context: whoever hears of an end has a thread woken, for which the account would wait.
+	stopFollowing context.CancelFunc
 }
 
 func (r *run) start() {
@@ -255,8 +258,7 @@ func (r *run) start() {
 	if err != nil {
 		// up has undone everything; its goroutines end with the descriptors it closed.
 		r.asked.Wait()
-		r.serving.Wait()
-		r.listener.Close()
+		r.served()
 		r.fail(&r.status, err)
 		return
 	}
@@ -266,6 +268,7 @@ func (r *run) start() {
 	if r.opt.OnStart != nil {
 		r.opt.OnStart(r.status)
 	}
+	_, _ = l.group.Account() // the kernel makes what these files are read by when they are first looked for, which the end would wait for
 	v := r.watch()
 	r.settle(v)
 }
@@ -409,7 +412,9 @@ func (r *run) goLive(ctx context.Context) error {
 		if err := r.live.change(ctx, ring); err != nil && r.live.closing.Load() {
 			return err
 		}
-		r.serving.Go(func() { r.live.follow(ctx, r.opt.Ring) })
+		follow, stop := context.WithCancel(context.Background())
+		r.stopFollowing = stop
+		r.serving.Go(func() { r.live.follow(follow, r.opt.Ring) })
 	}
 	if r.opt.OnLive != nil {
 		r.opt.OnLive(r.live)
@@ -459,9 +464,7 @@ func (r *run) watch() (v verdict) {
 	for v == (verdict{}) {
 		select {
 		case <-r.ended:
-			if w.asked != "" && r.agent == nil {
-				return verdict{Killed, w.asked}
-			}
+			r.wished = w.asked
 			return verdict{}
 		case v = <-r.verdicts:
 		case <-deadline.C:
@@ -667,6 +670,12 @@ func (r *run) settle(v verdict) {
 			s.Leftovers = append(s.Leftovers, err.Error())
 		}
 	}
+	if r.agent == nil && l.reaped && l.initEnd.Exited() && l.initEnd.ExitStatus() == 0 { // as the agent; any other end is reported (stub, reap)
+		r.agent = &l.initEnd
+	}
+	if r.agent == nil && v == (verdict{}) && r.wished != "" {
+		v = verdict{Killed, r.wished}
+	}
 	l.io.drain()
 	if v == (verdict{}) {
 		// The agent may have ended of what it was about to be ended for: SIGPIPE at the output limit, SIGKILL
@@ -716,11 +725,19 @@ func (r *run) settle(v verdict) {
 	if l.oom != nil {
 		l.oom.Close()
 	}
-	r.serving.Wait()
-	r.listener.Close()
+	r.served()
 	if err := l.down(); err != nil {
 		s.Leftovers = append(s.Leftovers, err.Error())
 	}
+}
+
+// served waits until nobody serves the run any more.
+func (r *run) served() {
+	if r.stopFollowing != nil {
+		r.stopFollowing()
+	}
+	r.serving.Wait()
+	r.listener.Close()
 }
 
 // end tells the observer how the run ended, on a goroutine of its own.

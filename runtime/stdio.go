@@ -129,8 +129,9 @@ func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, ove
 // reading past a reader that went away (EPIPE) no longer than that: the agent then gets SIGPIPE
 // itself, as it would without us between.
 func (s *stdio) copyOut(t tap) {
+	ended := false
 	defer func() {
-		if t.from != s.feed {
+		if t.from != s.feed && !ended { // at its end closeAll closes it: who wrote is dying, and most likely waits for this processor
 			t.from.Close()
 		}
 	}()
@@ -159,6 +160,7 @@ func (s *stdio) copyOut(t tap) {
 			continue
 		}
 		if err != nil { // io.EOF, or EIO of a pty whose last user is gone
+			ended = errors.Is(err, io.EOF)
 			return
 		}
 	}

@@ -694,7 +694,8 @@ static void confine_self(void)
 		fail(CONTROL, STEP_SELF, r);
 }
 
-/* reap collects every zombie; when the agent's first process is among them, the run is over. */
+/* reap collects every zombie; when the agent's first process is among them, the run is over. That it exited with 0 needs no report, for
+ * which the supervisor would be woken before we are gone: from here on we exit with 0 for nothing else. */
 static void reap(long agent)
 {
 	int status;
@@ -703,7 +704,8 @@ static void reap(long agent)
 	while ((pid = sys4(__NR_wait4, -1, &status, WNOHANG_, 0)) > 0) {
 		if (pid != agent)
 			continue;
-		say(CONTROL, SAY_EXITED, (uint32_t)status, 0, -1);
+		if (status != 0)
+			say(CONTROL, SAY_EXITED, (uint32_t)status, 0, -1);
 		quit((status & 0x7f) ? 128 + (status & 0x7f) : (status >> 8) & 0xff);
 	}
 }
