@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 )
 
 // A chain and its note can be taken back together, and a note alone can be removed: what is left looks like a
@@ -74,8 +76,11 @@ func (k *Checkpoints) Begin(logs, chain string) error {
 	if k.Heads == nil {
 		return nil
 	}
-	if _, err := ReadCheckpoint(k.Dir, chain); !errors.Is(err, fs.ErrNotExist) {
+	if err := checkChain(chain); err != nil {
 		return err
+	}
+	if _, err := os.Lstat(filepath.Join(k.Dir, Folder(chain))); !errors.Is(err, fs.ErrNotExist) {
+		return err // what is wrong with one that is there, who signs the next says
 	}
 	if _, known, err := k.Heads.Head(chain); known || err != nil {
 		return err

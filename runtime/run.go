@@ -214,14 +214,14 @@ type run struct {
 	looked   func() error  // waits for the look for set-ID programs; the same answer each time
 	ending   <-chan error  // what Observer.End said; nil as long as nobody has asked it
 	verdicts chan verdict
-	stuck    chan error    // why the launching thread is given up
-	over     chan struct{} // closed when it is through with the run
-	ended    chan struct{} // closed when pid 1 is gone
+	stuck    chan error       // why the launching thread is given up
+	over     chan struct{}    // closed when it is through with the run
+	ended    chan struct{}    // closed when pid 1 is gone
 	agent    *unix.WaitStatus // nil: not known, pid 1 was killed before it was
 	wished   string           // how the run was asked to end, when pid 1 was gone; empty: it wasn't
-	asked    sync.WaitGroup // who answers the filter's notifications, and puts refusals on record
-	listener *os.File       // of the first process, when nobody answers any more: the account doesn't wait for the filter's end; nil: it isn't open
-	serving  sync.WaitGroup // the others
+	asked    sync.WaitGroup   // who answers the filter's notifications, and puts refusals on record
+	listener *os.File         // of the first process, when nobody answers any more: the account doesn't wait for the filter's end; nil: it isn't open
+	serving  sync.WaitGroup   // the others
 	// stopFollowing ends one of them; nil: it isn't begun. Not with the answers' context: whoever hears of an end has a thread woken, for which the account would wait.
 	stopFollowing context.CancelFunc
 }
