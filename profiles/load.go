@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"agentrun/internal/read"
 )
@@ -40,6 +41,19 @@ func DefaultDirs(getenv func(string) string) []string {
 
 // Builtin returns a built-in profile; ok is false when there is none of that name. The caller may change what it gets.
 func Builtin(name string) (p Profile, ok bool) {
+	spare.Lock()
+	defer spare.Unlock()
+	if spare.of == name && spare.copy != nil {
+		p, spare.copy = *spare.copy, nil
+		return p, true
+	}
+	if p, ok = copyBuiltin(name); ok {
+		spare.of, spare.copy = name, nil
+	}
+	return p, ok
+}
+
+func copyBuiltin(name string) (p Profile, ok bool) {
 	for i := range builtinTable {
 		b := &builtinTable[i]
 		if b.profile.Name == name {
@@ -53,6 +67,24 @@ func Builtin(name string) (p Profile, ok bool) {
 		}
 	}
 	return Profile{}, false
+}
+
+// spare is a copy of the profile that was asked for last, which nobody has had.
+var spare struct {
+	sync.Mutex
+	of   string
+	copy *Profile
+}
+
+// Ahead copies the built-in profile that was asked for last, so that whoever asks for it next needn't wait.
+func Ahead() {
+	spare.Lock()
+	defer spare.Unlock()
+	if spare.copy == nil {
+		if p, ok := copyBuiltin(spare.of); ok {
+			spare.copy = &p
+		}
+	}
 }
 
 func builtinNames() []string {

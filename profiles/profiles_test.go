@@ -760,3 +760,29 @@ func TestS15SafetySection(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// What was copied ahead is had once, by one, and is the profile as it is built in.
+func TestAhead(t *testing.T) {
+	want, _ := Builtin("ring3")
+	Ahead()
+	Ahead()
+	first, _ := Builtin("ring3")
+	first.Syscalls[0].Names[0] = "changed"
+	Ahead()
+	second, _ := Builtin("ring3")
+	third, _ := Builtin("ring3")
+	if !second.equal(&want) || !third.equal(&want) {
+		t.Error("ring3 isn't as it was")
+	}
+	if second.Syscalls[0].Names[0] = "changed"; third.Syscalls[0].Names[0] == "changed" {
+		t.Error("two have the same copy")
+	}
+	Ahead()
+	other, ok := Builtin("strict")
+	if !ok || other.Name != "strict" {
+		t.Errorf("strict: %q, %v", other.Name, ok)
+	}
+	if _, ok := Builtin("none"); ok {
+		t.Error("there is a profile none")
+	}
+}

@@ -17,6 +17,7 @@ import (
 
 	"agentrun/internal/handoff"
 	"agentrun/internal/thread"
+	"agentrun/profiles"
 	"agentrun/supervisor"
 )
 
@@ -91,6 +92,7 @@ func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn) {
 	}
 	d.node.Log.Info("carried out", "pid", conn.PID, "code", code)
 	cl.answer(code)
+	profiles.Ahead()
 }
 
 // willing finds out whether the outcome here is that which the caller would have alone.
