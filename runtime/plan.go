@@ -14,6 +14,7 @@ import (
 	"agentrun/cgroups"
 	"agentrun/fsjail"
 	"agentrun/internal/mounts"
+	"agentrun/internal/thread"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime/internal/stub"
@@ -182,10 +183,15 @@ func NewPlan(s Spec) (*Plan, error) {
 	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
 	// privilege to be told.
 	p.planWayout(&s)
-	if err := p.planView(&s); err != nil {
+	var root func() ([]fsjail.Entry, error)
+	if s.Rootfs == "" {
+		root = thread.Ahead(fsjail.HostRoot)
+	}
+	host := thread.Ahead(lookAtHost)
+	if err := p.planView(&s, root); err != nil {
 		return nil, err
 	}
-	if err := p.planHost(s.BestEffort); err != nil {
+	if err := p.planHost(host, s.BestEffort); err != nil {
 		return nil, err
 	}
 	if err := p.planRlimits(s.Limits, s.Rlimits); err != nil {

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"agentrun/fsjail"
@@ -49,25 +50,21 @@ func (e *MissingError) Error() string {
 // planHost asks what this host can. Without what is needed no run is possible, whatever is asked for; without
 // the second kind a run is weaker, which takes the caller's word (best effort), and is told before the run
 // and in its status.
-func (p *Plan) planHost(bestEffort bool) error {
-	needed := []*hostcaps.Probe{
-		hostcaps.Root, hostcaps.UserNS, hostcaps.CgroupNS, hostcaps.NewMountAPI, hostcaps.Openat2, hostcaps.Pidfd,
-		hostcaps.Seccomp, hostcaps.SeccompNotify,
-	}
-	weaker, mode := p.planRootless(), hostcaps.Cgroups()
-	second := []*hostcaps.Probe{hostcaps.Landlock(1), hostcaps.ProcSubset, hostcaps.SocketBuffers}
+func (p *Plan) planHost(looking func() (abilities, error), bestEffort bool) error {
+	weaker := p.planRootless()
+	host, _ := looking()
+	needed, second := host.needed, host.second
 	if !p.bare {
-		needed = append(needed, hostcaps.CgroupIn(mode, "cpu", "memory", "pids", "freezer", "devices"))
-		second = append(second, hostcaps.SocketMemory)
+		needed, second = slices.Concat(needed, host.cgroups), slices.Concat(second, host.socketMemory)
 	}
 	if p.WritableRoot || p.Overlay || p.layered {
-		needed = append(needed, hostcaps.OverlayIDMapped)
+		needed = append(needed, missing(hostcaps.OverlayIDMapped)...)
 	}
-	if ms := missing(needed); len(ms) > 0 {
-		return &MissingError{ms, true}
+	if len(needed) > 0 {
+		return &MissingError{needed, true}
 	}
 	// Walls that have another one behind them: without these a run is weaker, not open.
-	p.Missing = append(weaker, missing(second)...)
+	p.Missing = append(weaker, second...)
 	if bestEffort {
 		if err := p.setIDFiles(true); err != nil {
 			p.Missing = append(p.Missing, Missing{"set-id-files", "the run can rewrite programs that the host executes with other rights than their caller's, and the bit stays", err.Error()})
@@ -85,7 +82,7 @@ func (p *Plan) planHost(bestEffort bool) error {
 		p.ProcOptions = "subset=pid"
 		p.Entries = append(p.Entries, planFacts()...)
 	}
-	p.CgroupMode = mode.String()
+	p.CgroupMode = host.mode.String()
 	if abi, err := hostcaps.LandlockABI(); err == nil {
 		p.LandlockABI = abi
 		p.Landlock = fsjail.Landlock(abi, p.Entries, p.WritableRoot)
@@ -105,8 +102,24 @@ func (p *Plan) keeps() bool { return p.OnDemotion == string(profiles.DemotionKee
 
 func (p *Plan) onlyTools() bool { return p.profile.Subprocess.Mode == profiles.SubprocessTools }
 
+// abilities are what every plan asks the host for; what it can isn't listed.
+type abilities struct {
+	mode                                  hostcaps.CgroupMode
+	needed, second, cgroups, socketMemory []Missing
+}
+
+// lookAtHost asks for them while the plan is made.
+func lookAtHost() (a abilities, _ error) {
+	a.mode = hostcaps.Cgroups()
+	a.needed = missing(hostcaps.Root, hostcaps.UserNS, hostcaps.CgroupNS, hostcaps.NewMountAPI, hostcaps.Openat2, hostcaps.Pidfd, hostcaps.Seccomp, hostcaps.SeccompNotify)
+	a.second = missing(hostcaps.Landlock(1), hostcaps.ProcSubset, hostcaps.SocketBuffers)
+	a.cgroups = missing(hostcaps.CgroupIn(a.mode, "cpu", "memory", "pids", "freezer", "devices"))
+	a.socketMemory = missing(hostcaps.SocketMemory)
+	return a, nil
+}
+
 // missing asks each probe now: what a kernel or an operator took away since the last run counts.
-func missing(probes []*hostcaps.Probe) []Missing {
+func missing(probes ...*hostcaps.Probe) []Missing {
 	var ms []Missing
 	for _, probe := range probes {
 		if err := probe.Check(); err != nil {

@@ -15,20 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/fsjail"
-	"agentrun/internal/thread"
 	"agentrun/profiles"
 )
 
 // planView lists the root view and finds the command in it. The order of entries is that of mounting: of two
 // with the same target, or one within the other, the later one is what the agent sees. So the operator's
 // binds come after everything of ours and after the workspace, and can't cover what CheckTarget keeps for us.
-func (p *Plan) planView(s *Spec) error {
+func (p *Plan) planView(s *Spec, hostRoot func() ([]fsjail.Entry, error)) error {
 	var root, etc []fsjail.Entry
 	var err error
 	if s.Rootfs == "" {
-		looking := thread.Ahead(fsjail.HostRoot)
 		etc = p.etc()
-		root, err = looking()
+		root, err = hostRoot()
 	} else {
 		root, err = p.suppliedRoot(s.Rootfs, s.Image)
 	}
