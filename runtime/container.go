@@ -199,7 +199,11 @@ func (l *launch) reap() error {
 	if l.initPID == 0 || l.reaped {
 		return nil
 	}
-	err := waitInto(l.initPID, &l.initEnd)
+	var end unix.WaitStatus
+	err := waitInto(l.initPID, &end)
+	if err == nil {
+		l.initEnd = &end
+	}
 	l.reaped = true
 	return err
 }

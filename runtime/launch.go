@@ -132,7 +132,7 @@ type launch struct {
 	begin     int                          // the process group of all that the stub is before pid 1 says that it is there
 	initPID   int                          // pid 1; 0: there was none
 	reaped    bool                         // pid 1 is
-	initEnd   unix.WaitStatus              // how pid 1 ended, when it is reaped
+	initEnd   *unix.WaitStatus             // how pid 1 ended; nil: not known
 	control   *stub.Conn
 	process   // the agent's first
 	recorder  *seccomp.Recorder

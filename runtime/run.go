@@ -670,8 +670,8 @@ func (r *run) settle(v verdict) {
 			s.Leftovers = append(s.Leftovers, err.Error())
 		}
 	}
-	if r.agent == nil && l.reaped && l.initEnd.Exited() && l.initEnd.ExitStatus() == 0 { // as the agent; any other end is reported (stub, reap)
-		r.agent = &l.initEnd
+	if end := l.initEnd; r.agent == nil && end != nil && end.Exited() && end.ExitStatus() == 0 { // as the agent's; any other is reported (stub, reap)
+		r.agent = end
 	}
 	if r.agent == nil && v == (verdict{}) && r.wished != "" {
 		v = verdict{Killed, r.wished}

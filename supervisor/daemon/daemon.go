@@ -313,12 +313,12 @@ func (d *Daemon) state() string {
 // accept takes a caller and serves it, when another has been begun that takes the next: who is woken by a caller has it, and wakes nobody for it.
 // The last, when the listener is closed, which is how the daemon stops taking callers, tells lost.
 func (d *Daemon) accept(ctx context.Context, l *handoff.Listener, lost chan<- error) {
-	thread.Room16()
 	conn, err := d.admit(ctx, l)
 	if conn == nil {
 		lost <- err
 		return
 	}
+	thread.Room16()
 	thread.Beside(d.queue.Ahead)
 	d.callers.Go(func() { d.accept(ctx, l, lost) })
 	d.serveClient(ctx, conn)

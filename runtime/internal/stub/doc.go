@@ -17,7 +17,7 @@
 //	child → child:   ready: it has closed its listener
 //	super → child:   command, at once or hours later; or nothing ever
 //	child → child:   end of file at a successful execve, or failed{step, errno}
-//	stub  → control: exited{wait status}
+//	stub  → control: exited{wait status}; not of an exit with 0, which is its own
 //
 // A command that joins has a control socket of its own, and another beginning:
 //
