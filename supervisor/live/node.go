@@ -41,7 +41,7 @@ type (
 	grantRequest struct {
 		Agent  string        `json:"agent_id" read:"required"`
 		Tool   string        `json:"tool" read:"required"`
-		Digest string        `json:"digest"`
+		Digest *string       `json:"digest"` // nil: for any arguments
 		For    time.Duration `json:"for_ns" read:"required"`
 	}
 	undoRequest struct {
@@ -127,9 +127,13 @@ func (s *Runs) nodeRoutes() []control.Route {
 			return h.AnswerApproval(ctx, r.ID, false, r.By)
 		}),
 		node(s, "POST", "/v1/grants", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, b grantRequest) (any, error) {
-			return h.GrantApproval(ctx, hypervisor.StandingGrant{
-				Agent: b.Agent, Tool: b.Tool, Digest: b.Digest, By: r.By, Expires: time.Now().Add(b.For),
-			})
+			g := hypervisor.StandingGrant{Agent: b.Agent, Tool: b.Tool, By: r.By, Expires: time.Now().Add(b.For)}
+			if b.Digest != nil {
+				if g.Digest = *b.Digest; g.Digest == "" { // such as a variable that is empty; left out it is for any
+					return nil, &control.Error{Status: 400, Code: control.CodeBadRequest, Message: "digest: want the SHA-256 of the arguments, or none at all"}
+				}
+			}
+			return h.GrantApproval(ctx, g)
 		}),
 		node(s, "POST", "/v1/grants/{id}/revoke", func(ctx context.Context, h *hypervisor.Hypervisor, r control.Request, _ none) (any, error) {
 			return h.RevokeApproval(ctx, r.ID, r.By)

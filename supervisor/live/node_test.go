@@ -146,6 +146,7 @@ func TestM23AgentsByAPI(t *testing.T) {
 		{"POST /v1/approvals/x/deny", "{}", 404, ""},
 		{"POST /v1/grants", `{"agent_id":"mailer","tool":"mail.send","for_ns":3600000000000}`, 0, ""},
 		{"POST /v1/grants", `{"agent_id":"mailer","tool":"mail.send","for_ns":-1}`, 400, "grant"},
+		{"POST /v1/grants", `{"agent_id":"mailer","tool":"mail.send","digest":"","for_ns":3600000000000}`, 400, "digest"},
 		{"POST /v1/grants/x/revoke", "{}", 404, ""},
 	} {
 		method, target, _ := strings.Cut(c.line, " ")
