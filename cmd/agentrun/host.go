@@ -14,6 +14,7 @@ import (
 	"agentrun/internal/hostcaps"
 	"agentrun/internal/rootless"
 	"agentrun/internal/shown"
+	"agentrun/internal/verb"
 	"agentrun/runtime"
 	"agentrun/supervisor"
 )
@@ -30,7 +31,7 @@ func doctorCommand(g *global) *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "workspace", Usage: "`DIR` whose file system is asked about", Value: "."},
 		},
-		Action: func(c *cli.Context) error {
+		Action: verb.Action(func(c *cli.Context, _ []string) error {
 			if len(rootless.Missing()) == 0 { // else what is missing is asked about out here
 				if err := g.enter(); err != nil {
 					return err
@@ -59,7 +60,7 @@ func doctorCommand(g *global) *cli.Command {
 				return exitError(runtime.ExitFailed)
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -84,7 +85,7 @@ whose time is over (create --keep-for).
 
    agentrun gc`,
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
-		Action: func(c *cli.Context) error {
+		Action: verb.Action(func(c *cli.Context, _ []string) error {
 			removed, err := g.Collect(c.Context, true)
 			file, ferr := g.ReadGateway("")
 			if ferr == nil { // how long logs are kept isn't known else
@@ -119,6 +120,6 @@ whose time is over (create --keep-for).
 				fmt.Println("removed", id)
 			}
 			return err
-		},
+		}),
 	}
 }

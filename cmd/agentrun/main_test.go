@@ -99,3 +99,15 @@ func TestFlagsFirst(t *testing.T) {
 		}
 	}
 }
+
+// gc of one name would be gc of all.
+func TestCommandsThatTakeNoArguments(t *testing.T) {
+	t.Setenv("AGENTRUN_STATE_DIR", t.TempDir())
+	t.Setenv("AGENTRUN_RUN_DIR", t.TempDir())
+	for _, line := range []string{"gc", "doctor", "profile list", "profile schema", "history", "image ls"} {
+		err := newApp().RunContext(t.Context(), append(strings.Fields("agentrun "+line), "more"))
+		if err == nil || !strings.Contains(err.Error(), "agentrun "+line+` takes no arguments, got "more"`) {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}

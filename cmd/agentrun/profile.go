@@ -23,13 +23,13 @@ func profileCommand(g *global) *cli.Command {
    agentrun profile validate my-agents.yaml`,
 		Subcommands: []*cli.Command{
 			{Name: "list", Usage: "every profile, built-in and yours", Flags: []cli.Flag{jsonFlag()},
-				Action: g.profileList},
+				Action: verb.Action(func(c *cli.Context, _ []string) error { return g.profileList(c) })},
 			{Name: "show", Usage: "a profile as it is after extends, with the reason of every rule", ArgsUsage: "NAME",
 				Flags: []cli.Flag{jsonFlag()}, Action: verb.Action(g.profileShow)},
 			{Name: "validate", Usage: "everything wrong with a file", ArgsUsage: "FILE",
 				Flags: []cli.Flag{jsonFlag()}, Action: verb.Action(g.profileValidate)},
 			{Name: "schema", Usage: "the JSON Schema of profile files",
-				Action: func(*cli.Context) error { _, err := os.Stdout.Write(profiles.Schema()); return err }},
+				Action: verb.Action(func(*cli.Context, []string) error { _, err := os.Stdout.Write(profiles.Schema()); return err })},
 		},
 	}
 }
