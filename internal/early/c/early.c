@@ -430,13 +430,13 @@ static void hand_over(struct said *said, int dir, int argc, char **argv, char **
 	static const int passed[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
 	uint64_t set = 0, old, taken = 0; // sigset_t of the kernel
 	size_t size = 0;
-	int signals = -1, s = -1, cwd = (int)sys4(__NR_openat, AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-	char *b = cwd < 0 ? NULL : request(said, argc, argv, envp, &size);
+	// The daemon wakes up at connect(2), which takes it longer than what is left to do here.
+	int signals = -1, s = reach(dir), cwd = (int)sys4(__NR_openat, AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+	char *b = s < 0 || cwd < 0 ? NULL : request(said, argc, argv, envp, &size);
 	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
 		if (passed[i] > SIGINT || !ignored(passed[i])) // of SIGHUP and SIGINT, as Go knows it alone
 			set |= 1ull << (passed[i] - 1);
-	// Everything is ready by then: at connect(2) the daemon wakes up.
-	if (!b || (s = reach(dir)) < 0)
+	if (!b)
 		goto alone;
 	sys4(__NR_rt_sigprocmask, SIG_BLOCK, &set, &old, 8);
 	if ((signals = (int)sys4(__NR_signalfd4, -1, &set, 8, SFD_CLOEXEC)) >= 0 && submit(s, b, size, cwd) == 0)
