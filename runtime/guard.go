@@ -31,7 +31,7 @@ func patience() time.Duration {
 	return stepPatience
 }
 
-// guard watches over a launch, from another goroutine: the launching thread may be waiting in the kernel, for
+// guard watches over a launch that takes long, from another goroutine: the launching thread may be waiting in the kernel, for
 // what somebody else made (a root view, a file system). When a step takes too long, a signal asks the run to
 // end or its context ends, the guard
 //
@@ -47,21 +47,30 @@ type guard struct {
 	stuck   chan<- error     // 3.; holds one
 	tid     int              // of the launching thread, whose children the processes are
 
-	over sync.Once
-	stop chan struct{} // closed when the launch is through or undone
-	gone chan struct{}
+	over   sync.Once
+	late   *time.Timer
+	unhook func() bool   // from ctx
+	stop   chan struct{} // closed when the launch is through or undone
+	gone   chan struct{}
 
-	mu    sync.Mutex
-	step  string
-	since time.Time
-	group group // that the step's processes are in; nil: there are none yet
-	why   error
-	kept  []os.Signal // those that are for the agent
+	mu       sync.Mutex
+	watching bool // on a goroutine, until gone is closed
+	ended    bool
+	step     string
+	since    time.Time
+	group    group // that the step's processes are in; nil: there are none yet
+	why      error
+	kept     []os.Signal // those that are for the agent
 }
+
+// guardTime is how long a launch has no goroutine that watches over it, unless its context ends: each step looks for signals before it begins.
+// Most launches are over by then, and beginning and ending the goroutine are two wakes of a thread.
+const guardTime = time.Second
 
 func newGuard(l *launch) *guard {
 	g := &guard{ctx: l.ctx, signals: l.opt.Signals, stuck: l.stuck, tid: unix.Gettid(), stop: make(chan struct{}), gone: make(chan struct{}), since: time.Now()}
-	go g.watch()
+	g.late = time.AfterFunc(min(guardTime, patience()), g.watch)
+	g.unhook = context.AfterFunc(g.ctx, g.watch)
 	return g
 }
 
@@ -70,19 +79,58 @@ func (g *guard) begin(step string, in group) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.step, g.since, g.group = step, time.Now(), in
+	g.hear()
 	return g.why
+}
+
+// hear is what watch does, without waiting, as long as nobody watches. Whoever calls it has the lock.
+func (g *guard) hear() {
+	if g.watching || g.ended {
+		return
+	}
+	if g.why == nil {
+		g.why = context.Cause(g.ctx)
+	}
+	for g.why == nil {
+		select {
+		case sig := <-g.signals:
+			g.why = g.pass(sig)
+		default:
+			return
+		}
+	}
+}
+
+// pass keeps a signal for the agent; one that ends the run is an error. Whoever calls it has the lock.
+func (g *guard) pass(sig os.Signal) error {
+	if s, ok := sig.(unix.Signal); ok && endsRun(s) {
+		return fmt.Errorf("asked to end by %s", unix.SignalName(s))
+	}
+	g.kept = append(g.kept, sig)
+	return nil
 }
 
 // cause is why the launch is given up; nil: it isn't.
 func (g *guard) cause() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.hear()
 	return g.why
 }
 
 // end stops the watching. The error is why the launch is given up, if it came before.
 func (g *guard) end() error {
-	g.over.Do(func() { close(g.stop) })
+	g.over.Do(func() {
+		g.late.Stop()
+		g.unhook()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.hear(); !g.watching {
+			close(g.gone)
+		}
+		g.ended = true
+		close(g.stop)
+	})
 	<-g.gone
 	return g.why
 }
@@ -95,6 +143,13 @@ func (g *guard) left() time.Duration {
 }
 
 func (g *guard) watch() {
+	g.mu.Lock()
+	if g.watching || g.ended {
+		g.mu.Unlock()
+		return
+	}
+	g.watching = true
+	g.mu.Unlock()
 	defer close(g.gone)
 	timer := time.NewTimer(g.left())
 	defer timer.Stop()
@@ -113,11 +168,13 @@ func (g *guard) watch() {
 			g.giveUp(context.Cause(g.ctx))
 			return
 		case sig := <-g.signals:
-			if s, ok := sig.(unix.Signal); ok && endsRun(s) {
-				g.giveUp(fmt.Errorf("asked to end by %s", unix.SignalName(s)))
+			g.mu.Lock()
+			why := g.pass(sig)
+			g.mu.Unlock()
+			if why != nil {
+				g.giveUp(why)
 				return
 			}
-			g.kept = append(g.kept, sig)
 		}
 	}
 }
