@@ -122,7 +122,7 @@ func (n *Node) WantSandbox(name, by string, again bool) (k sandboxes.Sandbox, ex
 		return k, nil, fmt.Errorf("start %s: the folder it was created in: %w", name, err)
 	}
 	k, err = n.Sandboxes().Change(name, func(k *sandboxes.Sandbox) error {
-		if again && !k.Wanted {
+		if again && (!k.Wanted || k.Frozen) {
 			return errNotWanted
 		}
 		if again {
@@ -131,6 +131,9 @@ func (n *Node) WantSandbox(name, by string, again bool) (k sandboxes.Sandbox, ex
 		k.Wanted, k.Restarts = true, 0
 		return n.RecordSandbox(hypervisor.SandboxLife{By: by, Change: "started", Name: name, Run: k.Run})
 	})
+	if err == nil && k.Frozen {
+		err = n.Sandboxes().Freeze(name, false)
+	}
 	exec = slices.Concat([]string{"--detach", "--name=" + name, "--" + SandboxFlag + "=" + name}, k.Words)
 	return k, exec, known("start", name, err)
 }

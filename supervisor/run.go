@@ -353,7 +353,7 @@ func (s *run) begin() (err error) {
 		return err
 	}
 	if s.sandbox != nil {
-		o.Ordered = s.notAgain
+		o.Ordered, o.Stands = s.notAgain, s.stands
 	}
 	v, over, err := s.host.Begin(s.h, s.admission, s.plan, o)
 	if err == nil {

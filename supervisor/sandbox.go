@@ -73,7 +73,7 @@ func (s *run) takeSandbox() (err error) {
 	if err = s.node.settle(s.ctx); err == nil {
 		s.sandbox, err = s.node.Sandboxes().Take(name)
 	}
-	if err == nil && !s.sandbox.Wanted {
+	if err == nil && (!s.sandbox.Wanted || s.sandbox.Frozen) {
 		err = errNotWanted
 	}
 	if err == nil && s.sandbox.Layer != s.kept.Layer {
@@ -164,6 +164,9 @@ func (s *run) notAgain() error {
 	return err
 }
 
+// stands notes whether the run stands still by an operator's word, for a breach or a safety loop.
+func (s *run) stands(still bool) error { return s.node.Sandboxes().Freeze(s.want.Sandbox, still) }
+
 // heard notes that somebody else than the sandbox's operator ends the run: the supervisor is ending, and starts none.
 func (s *run) heard(from <-chan os.Signal) <-chan os.Signal {
 	if s.want.Sandbox == "" {
@@ -214,6 +217,7 @@ func follows(k *sandboxes.Sandbox, end runtime.Status, told bool) (again bool) {
 	default:
 		again = k.Restart == sandboxes.RestartAlways || k.Restart == sandboxes.RestartOnFailure && end.ExitCode != 0
 	}
+	again = again && !k.Frozen // as by its time limit: it was to stand still
 	if !again {
 		k.Wanted = false
 		return false
@@ -302,6 +306,10 @@ func (n *Node) StartSandboxes(ctx context.Context, environ []string) {
 	}
 	for _, k := range list {
 		if !k.Wanted || k.Restart != sandboxes.RestartAlways || k.Live || ctx.Err() != nil {
+			continue
+		}
+		if k.Frozen {
+			n.Log.Warn("sandbox is not started again: its run was frozen, and nobody let it go on", "name", k.Name)
 			continue
 		}
 		if err := n.StartSandbox(ctx, k.Sandbox, environ); err != nil {

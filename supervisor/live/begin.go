@@ -84,8 +84,9 @@ type RunOptions struct {
 	QuarantineTimeout time.Duration // 0: it is never killed for its agent's quarantine
 	IdlePause         time.Duration // it is paused when it is idle for so long; 0: never, else at least LeastIdle
 	Hooks             killhooks.Hooks
-	Ordered           func() error      // hears of each kill of the live run before it is on record; nil: nobody does
-	Undo              hypervisor.Undoer // of the run's calls when it is killed (H-7)
+	Ordered           func() error           // hears of each kill of the live run before it is on record; nil: nobody does
+	Stands            func(still bool) error // hears when the run is frozen, other than by a pause, and when nobody has it so any more; nil: nobody does
+	Undo              hypervisor.Undoer      // of the run's calls when it is killed (H-7)
 	// Room has the run's place on the node count for so much memory; its error refuses. nil: nobody counts.
 	Room   func(memory int64) error
 	Parent *Run // whose tool it is, and who admitted it (H-15); nil: it is none's
@@ -94,7 +95,7 @@ type RunOptions struct {
 // Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
 // comes after the run's broker is closed and before the admission is given back.
 func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
-	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, room: o.Room, idleAfter: o.IdlePause, ended: make(chan struct{})}
+	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, room: o.Room, stands: o.Stands, idleAfter: o.IdlePause, ended: make(chan struct{})}
 	var parent *hypervisor.Control
 	if o.Parent != nil {
 		parent = o.Parent.Control

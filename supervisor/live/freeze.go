@@ -5,6 +5,7 @@ package live
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"agentrun/control"
 	"agentrun/hypervisor"
@@ -46,11 +47,19 @@ func (v *Run) hold(ctx context.Context, by holder) error {
 
 func (v *Run) setHolders(by holder) {
 	v.mu.Lock()
-	defer v.mu.Unlock()
+	before := v.frozenBy
 	v.frozenBy = by
 	if by&byPause == 0 && v.paused != nil {
 		v.paused.end()
 		v.paused = nil
+	}
+	v.mu.Unlock()
+	still := by&^byPause != 0
+	if v.stands == nil || still == (before&^byPause != 0) {
+		return
+	}
+	if err := v.stands(still); err != nil {
+		v.all.warn(fmt.Errorf("run %s: what is known of its sandbox: %w", v.Plan.ID, err))
 	}
 }
 

@@ -71,6 +71,7 @@ type Run struct {
 	Plan    *runtime.Plan
 	Control *hypervisor.Control
 	room    func(memory int64) error // nil: nobody counts
+	stands  func(still bool) error   // hears of freezes other than pauses; nil: nobody does
 	output  string                   // file of a detached run's; empty: its caller has it
 	since   time.Time
 	Safety  link.Safeties // the run's safety loop; nil: it has none

@@ -75,6 +75,7 @@ func (Restart) Choices() []string {
 type Sandbox struct {
 	Version int           `json:"version"`
 	Name    string        `json:"-"`  // that of its folder
+	Frozen  bool          `json:"-"`  // its run, or the last one, was made to stand still, and nobody has let it go on: Freeze
 	By      string        `json:"by"` // who made it, as uid:0
 	Created time.Time     `json:"created"`
 	Until   time.Time     `json:"until,omitzero"`  // then gc removes it, if it isn't running; zero: never
@@ -191,6 +192,16 @@ func (f Folder) save(s Sandbox) error {
 // unwanted is the mode of what is known of a sandbox that isn't wanted, whatever stands in it.
 const unwanted = 0o400
 
+// Freeze notes whether a sandbox's run stands still by somebody's word: no other follows on one that does, however that one ends. The mode of
+// the folder says so, for which the fullest disk has room.
+func (f Folder) Freeze(name string, still bool) error {
+	mode := fs.FileMode(0o700)
+	if still {
+		mode |= fs.ModeSticky
+	}
+	return errors.Join(os.Chmod(f.Of(name), mode), sync(f.Of(name)))
+}
+
 func sync(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -215,7 +226,8 @@ func (f Folder) Load(name string) (s Sandbox, err error) {
 	if info, serr := os.Stat(f.about(name)); serr != nil || info.Mode().Perm() == unwanted {
 		s.Wanted = false
 	}
-	s.Name = name
+	info, err := os.Stat(f.Of(name))
+	s.Name, s.Frozen = name, err != nil || info.Mode()&fs.ModeSticky != 0
 	return s, s.checkLayers()
 }
 

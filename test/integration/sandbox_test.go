@@ -485,6 +485,53 @@ func TestM23EndedForWhatItDidStaysDeadAfterACrash(t *testing.T) {
 	p.onlyTheOtherComesBack(n, "chats")
 }
 
+// M-23: what an operator or a breach has made to stand still has no other run, whatever ends that one: its time limit, or its supervisor's
+// death. Let go on, it has one as ever.
+func TestM23FrozenHasNoOtherRun(t *testing.T) {
+	for _, how := range []string{"operator", "breach", "time", "thawed"} {
+		t.Run(how, func(t *testing.T) {
+			n := startDaemon(t, "--pool-max", "0")
+			p := place{t, n.run, n.state}
+			argv, timeout := []string{"sleep", "600"}, "60s"
+			switch how {
+			case "breach":
+				argv = []string{"/bin/sh", "-c", "until [ -e ~/go ]; do sleep 0.1; done; rm ~/go; for i in 1 2 3 4; do unshare -U true; done; sleep 600"}
+			case "time":
+				timeout = "8s"
+			}
+			p.kept("held", append([]string{"--ring", "2", "--restart", "always", "--on-breach", "freeze", "--timeout", timeout, "--"}, argv...)...)
+			p.kept("other", "--ring", "3", "--restart", "always")
+			p.must("start", "other")
+			p.must("start", "held")
+			if how == "breach" {
+				p.in("held", ": > ~/go")
+			} else {
+				p.must("freeze", "held")
+			}
+			eventually(t, hang(), "it is frozen", func() bool { return p.rest("held").State == "frozen" })
+			switch how {
+			case "time":
+				p.do("wait", "held")
+			case "thawed":
+				p.must("thaw", "held")
+			}
+			if err := n.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = n.Wait()
+			if how != "thawed" {
+				p.onlyTheOtherComesBack(n, "held")
+				n.start(t, "--pool-max", "0")
+				p.must("start", "held")
+			} else {
+				n.start(t, "--pool-max", "0")
+			}
+			eventually(t, hang(), "it runs when somebody says so", func() bool { return len(p.lives("held")) == 1 })
+			n.drain(t)
+		})
+	}
+}
+
 // onlyTheOtherComesBack starts a daemon after one that was killed.
 func (p place) onlyTheOtherComesBack(n *daemonNode, dead string) {
 	p.t.Helper()

@@ -135,6 +135,8 @@ same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs)
 same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs TestFlagsGivenTwice TestChainAmongTheArguments)
 # And of a full disk what the caller's stdout answers.
 same+=(TestOutputThatIsLost TestVerbsSayWhatIsLost)
+# And of a sandbox that was frozen what its folder says.
+same+=(TestM23FrozenHasNoOtherRun)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
