@@ -105,7 +105,7 @@ func (h *Hypervisor) undoPath(name string) string {
 func (h *Hypervisor) keepUndo(u Undoable, args []byte) error {
 	err := h.writeUndo(u)
 	if err == nil {
-		err = h.writeUndoFile(u.Call+undoArgs, args, u.Until)
+		err = h.writeUndoFile(u.Call+undoArgs, args, u.Until, true)
 	}
 	time.AfterFunc(u.Until.Sub(h.now()), func() { _ = os.Remove(h.undoPath(u.Call + undoArgs)) }) // what undoes it has taken it
 	return err
@@ -116,24 +116,41 @@ func (h *Hypervisor) writeUndo(u Undoable) error {
 	if err != nil {
 		return err
 	}
-	return h.writeUndoFile(u.Call+undoCall, text, u.Until)
+	return h.writeUndoFile(u.Call+undoCall, text, u.Until, u.State == UndoOpen || u.State == UndoBegun)
 }
 
-// writeUndoFile writes a file of ours alone, whole or not at all.
-func (h *Hypervisor) writeUndoFile(name string, text []byte, until time.Time) error {
+// writeUndoFile writes a file of ours alone, whole or not at all. lasting: also after a power cut it is there,
+// and not what was there before. Of an undo's outcome that isn't asked: without it nobody makes the undo again.
+func (h *Hypervisor) writeUndoFile(name string, text []byte, until time.Time, lasting bool) error {
 	f, err := store.OpenBeside(filepath.Join(h.opt.StateDir, undoDir), name+undoNew)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteAt(text, 0)
-	err = errors.Join(err, f.Truncate(int64(len(text))), f.Close(), os.Chtimes(f.Name(), until, until))
+	err = errors.Join(err, f.Truncate(int64(len(text))))
+	if lasting {
+		err = errors.Join(err, f.Sync())
+	}
+	err = errors.Join(err, f.Close(), os.Chtimes(f.Name(), until, until))
 	if err == nil {
 		err = os.Rename(f.Name(), h.undoPath(name))
+	}
+	if err == nil && lasting {
+		err = syncDir(h.undoPath(""))
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // the window's end removes it at the latest
 	}
 	return err
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }
 
 // roomToUndo tells whether one more call of a run can be kept. An agent never has more places than are free, however many runs it has:

@@ -205,7 +205,7 @@ func TestH7UndosAreBounded(t *testing.T) {
 		n.now = n.now.Add(time.Second) // for the rate
 	}
 	for i := range maxRunUndos - 2 {
-		if err := n.writeUndoFile(fmt.Sprintf("%s.x%d%s", e.run, i, undoArgs), nil, n.now.Add(time.Hour)); err != nil {
+		if err := n.writeUndoFile(fmt.Sprintf("%s.x%d%s", e.run, i, undoArgs), nil, n.now.Add(time.Hour), false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestH7UndosAreBounded(t *testing.T) {
 	}
 
 	for i := range maxRemembered + 10 {
-		if err := n.writeUndoFile(fmt.Sprintf("r0.%d%s", i, undoCall), nil, n.now.Add(-time.Duration(i+1)*time.Second)); err != nil {
+		if err := n.writeUndoFile(fmt.Sprintf("r0.%d%s", i, undoCall), nil, n.now.Add(-time.Duration(i+1)*time.Second), false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,6 +29,7 @@ type bookings struct {
 	mu     sync.Mutex
 	made   int
 	undone []string // what was asked for, in its order
+	then   func()   // comes before an undo is answered; nil: nothing
 }
 
 func newBookings(t *testing.T) *bookings {
@@ -43,6 +44,9 @@ func newBookings(t *testing.T) *bookings {
 			return
 		}
 		b.undone = append(b.undone, r.URL.Path+" "+string(body))
+		if b.then != nil {
+			b.then()
+		}
 		if strings.Contains(string(body), "stuck") {
 			w.WriteHeader(http.StatusInternalServerError)
 		}

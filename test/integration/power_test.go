@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// disk is a file system of its own, of which a power cut leaves what was on the disk.
+type disk struct {
+	t         *testing.T
+	file, dir string
+}
+
+func newDisk(t *testing.T) disk {
+	t.Helper()
+	needSandbox(t)
+	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+		t.Skip("need: program mkfs.ext4: ", err)
+	}
+	d := disk{t, filepath.Join(t.TempDir(), "disk"), t.TempDir()}
+	if err := os.WriteFile(d.file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(d.file, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	d.does("mkfs.ext4", "-q", d.file)
+	d.does("mount", "-o", "loop", d.file, d.dir)
+	t.Cleanup(func() { d.does("umount", d.dir) })
+	return d
+}
+
+func (d disk) does(argv ...string) {
+	d.t.Helper()
+	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		d.t.Fatalf("%q: %v: %s", argv, err, out)
+	}
+}
+
+func (d disk) folder(name string) string {
+	d.t.Helper()
+	at := filepath.Join(d.dir, name)
+	if err := os.Mkdir(at, 0o700); err != nil {
+		d.t.Fatal(err)
+	}
+	return at
+}
+
+// What a power cut leaves at the most and at the least (fs/ext4/ext4.h): with the journal as it is in memory, but nothing of what files
+// hold that was not written yet; and what is on the disk already.
+const (
+	journaled = 1
+	bare      = 2
+)
+
+// cut has nothing be written any more.
+func (d disk) cut(how int) {
+	d.t.Helper()
+	f, err := os.Open(d.dir)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer f.Close()
+	const ext4IOCShutdown = 0x8004587d
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), ext4IOCShutdown, how); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// boots has the disk as the next boot finds it.
+func (d disk) boots() {
+	d.t.Helper()
+	d.does("umount", d.dir)
+	d.does("mount", "-o", "loop", d.file, d.dir)
+}
+
+// H-7, H-28: a call that a run was told can be undone can be, and an undo whose upstream has been asked is made by nobody again, also where
+// the power went right then.
+func TestH7UndoOutlastsAPowerCut(t *testing.T) {
+	d := newDisk(t)
+	x, p := family(t, false)
+	b := newBookings(t)
+	x.settings.tool("book", b.tool("10m"))
+	p.state = d.folder("state")
+	p.family(x, nil, using+`use("book", place="a")`).toItsEnd(t).want(t, 0, "exited")
+	id := p.undoables()["book"][0]
+	d.cut(journaled)
+	d.boots()
+	b.mu.Lock()
+	b.then = func() { d.cut(bare) }
+	b.mu.Unlock()
+	if r := p.do("undo", id); r.exit == 0 || len(b.asked()) != 1 {
+		t.Fatalf("the upstream was asked %q, and nothing knows how it ended\n%s%s", b.asked(), r.stdout, r.stderr)
+	}
+	d.boots()
+	p.notUndone("undo_done", id)
+	if n := len(b.asked()); n != 1 {
+		t.Errorf("the upstream was asked %d times", n)
+	}
+}
