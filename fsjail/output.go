@@ -102,7 +102,8 @@ func withoutLinks(dir string, shown []string) (string, error) {
 	return at, nil
 }
 
-// Write puts the file in its place whole: fill gets a new one beside it, which then takes its name.
+// Write puts the file in its place whole: fill gets a new one beside it, which then takes its name. When it returns nil the file is on the
+// disk: what it was written from is about to go.
 func (o *Output) Write(fill func(*os.File) error) (err error) {
 	dir := int(o.dir.Fd())
 	var f *os.File
@@ -116,7 +117,9 @@ func (o *Output) Write(fill func(*os.File) error) (err error) {
 			return &os.PathError{Op: "create", Path: filepath.Join(o.dir.Name(), temp), Err: err}
 		}
 	}
-	err = fill(f)
+	if err = fill(f); err == nil {
+		err = f.Sync()
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
@@ -125,8 +128,19 @@ func (o *Output) Write(fill func(*os.File) error) (err error) {
 	}
 	if err != nil {
 		_ = unix.Unlinkat(dir, f.Name(), 0) // the error that brought us here is the one to report
+		return err
 	}
-	return err
+	return o.syncDir()
+}
+
+// syncDir has the file's name last, too: o.dir itself may only be walked through.
+func (o *Output) syncDir() error {
+	fd, err := unix.Openat(int(o.dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: o.dir.Name(), Err: err}
+	}
+	defer unix.Close(fd)
+	return os.NewSyscallError("fsync", unix.Fsync(fd))
 }
 
 // Try finds out ahead whether Write could.

@@ -179,10 +179,23 @@ func (s *Set) Apply(paths []string, risky bool) (applied []Change, err error) {
 // settle keeps in mind what was applied, or forgets the run when nothing is left to do.
 func (s *Set) settle(list, applied []Change) error {
 	if len(applied) == len(list) {
+		if err := s.synced(); err != nil {
+			return err
+		}
 		return s.Discard()
 	}
 	s.about.Applying = false
 	return s.save(&s.about)
+}
+
+// synced returns when no power cut takes back what was applied: only then may the changes go.
+func (s *Set) synced() error {
+	f, err := s.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(f.Fd())))
 }
 
 // adopt takes what an apply that was killed has put into the workspace for applied: it is as the agent left it.

@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/hostcaps"
 )
 
 // disk is a file system of its own, of which a power cut leaves what was on the disk.
@@ -102,5 +105,33 @@ func TestH7UndoOutlastsAPowerCut(t *testing.T) {
 	p.notUndone("undo_done", id)
 	if n := len(b.asked()); n != 1 {
 		t.Errorf("the upstream was asked %d times", n)
+	}
+}
+
+// M-6: changes that a run has told of wait, and those that are applied are there, also where the power went right then.
+func TestOverlayOutlastsAPowerCut(t *testing.T) {
+	need(t, hostcaps.OverlayIDMapped)
+	d := newDisk(t)
+	p := newPlace(t)
+	p.state = d.folder("state")
+	ws := d.folder("ws")
+	owned(t, ws)
+	r := p.do("exec", "--json", "--ring", "2", "--no-gateway", "--workspace", ws, "--workspace-mode", "overlay", "--", "sh", "-c", "echo work > new")
+	if r.exit != 0 {
+		t.Fatalf("exit %d: %s", r.exit, r.stderr)
+	}
+	waits, _ := filepath.Glob(filepath.Join(p.state, "changes", "*.json"))
+	if len(waits) != 1 {
+		t.Fatalf("changes: %q", waits)
+	}
+	run := strings.TrimSuffix(filepath.Base(waits[0]), ".json")
+	d.cut(journaled)
+	d.boots()
+	p.differs(run, "added new")
+	p.must("apply", run)
+	d.cut(journaled)
+	d.boots()
+	if got, err := os.ReadFile(filepath.Join(ws, "new")); string(got) != "work\n" {
+		t.Errorf("applied is %q, %v", got, err)
 	}
 }
