@@ -225,8 +225,11 @@ func (h *Hypervisor) good(ctx context.Context, k AgentKey, agent string) error {
 	if k.Agent != agent {
 		return fmt.Errorf("key %s is agent %s's: want --agent %s", k.ID, k.Agent, k.Agent)
 	}
-	if now := h.now(); !now.Before(k.Expires) {
+	switch now := h.now(); {
+	case !now.Before(k.Expires):
 		return fmt.Errorf("key %s has expired at %s", k.ID, k.Expires.Format(time.RFC3339))
+	case now.Before(k.Issued): // the clock has been set back, and how much of the key's time has passed isn't known any more
+		return fmt.Errorf("key %s was issued at %s, and the clock shows a time before that", k.ID, k.Issued.Format(time.RFC3339))
 	}
 	return h.view(ctx, func(tx *store.Tx) error { return stands(tx, k.ID) })
 }

@@ -46,6 +46,7 @@ func TestM9KeyIsGood(t *testing.T) {
 		{"of another agent", "b", func(_ *site, _ AgentKey, t Token) Token { return t }, "is agent a's"},
 		{"without agent", "", func(_ *site, _ AgentKey, t Token) Token { return t }, "is agent a's"},
 		{"expired", "a", func(s *site, _ AgentKey, t Token) Token { s.clock.pass(time.Hour); return t }, "has expired"},
+		{"the clock was set back", "a", func(s *site, _ AgentKey, t Token) Token { s.clock.pass(-time.Minute); return t }, "a time before that"},
 		{"revoked", "a", func(s *site, k AgentKey, t Token) Token {
 			for range 2 {
 				if _, err := s.RevokeKey(s.t.Context(), k.ID, "uid:0"); err != nil {
