@@ -180,7 +180,8 @@ func mapping(file *os.File, prot int) ([]byte, error) {
 }
 
 // makeFile makes the file whole before it has its name; whoever comes second uses the first one's. Its blocks
-// are written: a hole that a full disk can't fill would end a supervisor by SIGBUS.
+// are written: a hole that a full disk can't fill would end a supervisor by SIGBUS. They are on the disk: what a power cut leaves of others
+// is no file of counters, and nothing would be counted any more.
 func makeFile(path string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".counters-*")
 	if err != nil {
@@ -193,6 +194,9 @@ func makeFile(path string) (err error) {
 	binary.NativeEndian.PutUint64(b[usedAt:], 1)
 	binary.NativeEndian.PutUint64(b[headSize+madeAt:], 1)
 	if _, err := f.Write(b); err != nil {
+		return fmt.Errorf("counters: %w", err)
+	}
+	if err := f.Sync(); err != nil {
 		return fmt.Errorf("counters: %w", err)
 	}
 	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {

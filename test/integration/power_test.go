@@ -135,3 +135,17 @@ func TestOverlayOutlastsAPowerCut(t *testing.T) {
 		t.Errorf("applied is %q, %v", got, err)
 	}
 }
+
+// The node's counters count on after a power cut.
+func TestCountersOutlastAPowerCut(t *testing.T) {
+	d := newDisk(t)
+	p := newPlace(t)
+	p.state = d.folder("state")
+	p.must("exec", "--ring", "3", "--no-gateway", "--", "true")
+	d.cut(journaled)
+	d.boots()
+	if r := p.must("exec", "--ring", "3", "--no-gateway", "--", "true"); strings.Contains(r.stderr, "counters") {
+		t.Errorf("%s", r.stderr)
+	}
+	p.must("metrics")
+}

@@ -138,7 +138,7 @@ same+=(TestOutputThatIsLost TestVerbsSayWhatIsLost)
 # And of a sandbox that was frozen what its folder says.
 same+=(TestM23FrozenHasNoOtherRun)
 # And of a power cut what ext4 has on its disk.
-same+=(TestH7UndoOutlastsAPowerCut TestOverlayOutlastsAPowerCut)
+same+=(TestH7UndoOutlastsAPowerCut TestOverlayOutlastsAPowerCut TestCountersOutlastAPowerCut)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
