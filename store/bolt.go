@@ -213,7 +213,25 @@ func (d *DB) bolt(name string, writable bool, fn func(*bolt.Tx) error) (err erro
 	if err != nil {
 		return d.boltError(name, err)
 	}
+	if writable {
+		reserve(file)
+	}
 	return d.transact(name, db, writable, fn)
+}
+
+// A disk that an agent has filled must not keep a quarantine or a stop out of the state: so much room is the file's beforehand, which is some
+// hundred of them, and as soon as less is left it is that much again.
+const (
+	reserved      = 1 << 20
+	leastReserved = reserved / 2
+)
+
+// reserve changes no byte of the file, nor its size. Where there is no room, or the file system can't, it goes on without.
+func reserve(f *os.File) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err == nil && st.Blocks*512 < st.Size+leastReserved {
+		_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, st.Size+reserved)
+	}
 }
 
 // transact ends the transaction whatever fn does; a panic of fn goes on to whoever called.

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,4 +149,29 @@ func TestCountersOutlastAPowerCut(t *testing.T) {
 		t.Errorf("%s", r.stderr)
 	}
 	p.must("metrics")
+}
+
+// H-31: agents are held also where an agent has filled the disk of the state.
+func TestH31QuarantineOnAFullDisk(t *testing.T) {
+	d := newDisk(t)
+	p := newPlace(t)
+	p.state = d.folder("state")
+	p.must("agent", "score", "a", "0.7")
+	big, err := os.Create(filepath.Join(d.dir, "big"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer big.Close()
+	for size := 1 << 20; size > 0; {
+		if _, err := big.Write(make([]byte, size)); err != nil {
+			size /= 2
+		}
+	}
+	for i := range 40 {
+		agent := fmt.Sprintf("a%d", i)
+		said := p.do("agent", "quarantine", agent, "--reason", strings.Repeat("x", 300)) // it can't be put on record
+		if r := p.do("agent", "show", agent, "--json"); !strings.Contains(r.stdout, "xxx") {
+			t.Fatalf("%s is free: %s%s", agent, r.stdout, said.stderr)
+		}
+	}
 }

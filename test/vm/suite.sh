@@ -139,6 +139,8 @@ same+=(TestOutputThatIsLost TestVerbsSayWhatIsLost)
 same+=(TestM23FrozenHasNoOtherRun)
 # And of a power cut what ext4 has on its disk.
 same+=(TestH7UndoOutlastsAPowerCut TestOverlayOutlastsAPowerCut TestCountersOutlastAPowerCut)
+# And of a full disk how much of it is the state's.
+same+=(TestH31QuarantineOnAFullDisk)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
