@@ -122,20 +122,25 @@ func (l *launch) wayoutEntries() ([]fsjail.Entry, error) {
 	), nil
 }
 
-// Bundles of root certificates that programs have built in, on Debian-like and on Fedora-like hosts.
-var bundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}
+// Bundles of root certificates that programs have built in, on Debian-like and on Fedora-like hosts, there by the file that the first leads to.
+var bundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"}
 
-// caFile holds the same for programs that are told by a variable.
-const caFile = "/etc/agentrun-ca.crt"
+// caFile holds the same for programs that are told by a variable. In a supplied root /etc is somebody's folder, in which nothing is made;
+// /run is ours in each.
+func (p *Plan) caFile() string {
+	if slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool { return e.Target == "/etc" && e.Kind != fsjail.Dir }) {
+		return "/run/agentrun/ca.crt"
+	}
+	return "/etc/agentrun-ca.crt"
+}
 
 // bundle is the host's root certificates and the run's own CA. No other sandbox and nobody on the host trusts
 // that one.
 func (l *launch) bundle() ([]fsjail.Entry, error) {
 	var text []byte
-	var at []string
 	for _, name := range bundles {
 		if b, err := os.ReadFile(name); err == nil {
-			text, at = append(b, '\n'), append(at, name)
+			text = append(b, '\n')
 			break
 		}
 	}
@@ -143,15 +148,50 @@ func (l *launch) bundle() ([]fsjail.Entry, error) {
 	if err := os.WriteFile(file, append(text, l.wayout.Certificate...), 0o444); err != nil { //nolint:gosec // certificates are public
 		return nil, err
 	}
-	list := []fsjail.Entry{{Kind: fsjail.Bind, Target: caFile, Source: file, IsFile: true, Why: "root certificates, with the CA of this run's interception"}}
-	for _, name := range at {
-		if slices.ContainsFunc(l.plan.Entries, func(e fsjail.Entry) bool {
-			return strings.HasPrefix(name, e.Target+"/") && strings.HasPrefix(e.Target, "/etc/")
-		}) {
+	var list []fsjail.Entry
+	at := l.plan.caFile()
+	if dir := filepath.Dir(at); dir != "/etc" {
+		list = append(list, fsjail.Entry{Kind: fsjail.Dir, Target: dir, Mode: 0o755})
+	}
+	list = append(list, fsjail.Entry{Kind: fsjail.Bind, Target: at, Source: file, IsFile: true, Why: "root certificates, with the CA of this run's interception"})
+	for _, name := range bundles {
+		if l.plan.coverable(name) {
 			list = append(list, fsjail.Entry{Kind: fsjail.Bind, Target: name, Source: file, IsFile: true, Why: "the same"})
 		}
 	}
 	return list, nil
+}
+
+// coverable says whether a file may be mounted on: it is one, in a folder of /etc that the view shows, with no link on the way. What a kept
+// root has in its place by now is the agent's and may be anything.
+func (p *Plan) coverable(name string) bool {
+	return slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool {
+		rel, within := strings.CutPrefix(name, e.Target+"/")
+		if !within || e.Target != "/etc" && !strings.HasPrefix(e.Target, "/etc/") || e.Kind != fsjail.Bind && (e.Kind != fsjail.Overlay || p.RootDir != "") {
+			return false
+		}
+		f := openPlain(filepath.Join(e.Source, rel), unix.O_PATH)
+		if f != nil {
+			f.Close()
+		}
+		return f != nil
+	})
+}
+
+// openPlain opens a regular file with no link on the way; nil: there is none.
+func openPlain(name string, flags uint64) *os.File {
+	fd, err := unix.Openat2(unix.AT_FDCWD, name, &unix.OpenHow{
+		Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil
+	}
+	return f
 }
 
 // wayoutEnv tells unmodified programs where the way out is. Both cases of the names: curl reads only the
@@ -181,7 +221,7 @@ func (p *Plan) wayoutEnv(env map[string]string) {
 	if p.Wayout.CA {
 		// Each TLS library looks for its own.
 		for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS"} {
-			env[name] = caFile
+			env[name] = p.caFile()
 		}
 	}
 	for name, value := range map[string]string{

@@ -183,6 +183,42 @@ func TestM8Interception(t *testing.T) {
 	}
 }
 
+// M-8: TLS is read in a supplied root too, as an image's: in its /etc nothing is made, and a bundle of its own is covered.
+func TestM8InterceptionInASuppliedRoot(t *testing.T) {
+	t.Parallel()
+	needProgram(t, "curl")
+	x := newExit(t)
+	x.host("api.test", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) }))
+	x.settings.section("egress")["rules"] = []object{{"host": "api.test", "intercept": true}}
+	for _, bundle := range []bool{false, true} {
+		root := tinyRoot(t)
+		for _, name := range []string{"lib", "lib64"} {
+			if err := os.Symlink("usr/"+name, filepath.Join(root, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		argv := []string{"/usr/bin/curl", "-sS", "-m", "10", "https://api.test/"}
+		if bundle {
+			if err := os.MkdirAll(filepath.Join(root, "etc/ssl/certs"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt"), "none", 0o644)
+			argv = append([]string{"/usr/bin/env", "-u", "CURL_CA_BUNDLE", "-u", "SSL_CERT_FILE"}, argv...)
+		}
+		before := tree(t, root)
+		for _, profile := range []string{"ring1", "ring2"} {
+			o := x.intercepting("--rootfs", root, "--ro-bind", "/usr")
+			o.profile = profile
+			if r := x.run(o, argv...); r.exit != 0 || r.stdout != "hello" {
+				t.Errorf("%s, bundle %v: exit %d, %q\n%s", profile, bundle, r.exit, r.stdout, r.stderr)
+			}
+		}
+		if after := tree(t, root); after != before {
+			t.Errorf("the supplied root was changed\n%s\n%s", before, after)
+		}
+	}
+}
+
 // M-12: what may begin the secret that is put in comes as soon as anything else a server says: an agent that has it echo guesses
 // would else learn by what is missing which of them is right, letter by letter.
 func TestM12EchoedGuessesAreToldAlike(t *testing.T) {

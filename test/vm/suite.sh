@@ -141,6 +141,8 @@ same+=(TestM23FrozenHasNoOtherRun)
 same+=(TestH7UndoOutlastsAPowerCut TestOverlayOutlastsAPowerCut TestCountersOutlastAPowerCut)
 # And of a full disk how much of it is the state's.
 same+=(TestH31QuarantineOnAFullDisk)
+# And of a CA in a supplied root what is names and files.
+same+=(TestM8InterceptionInASuppliedRoot)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
