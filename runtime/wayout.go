@@ -226,7 +226,9 @@ func (p *Plan) wayoutEnv(env map[string]string) {
 	}
 	for name, value := range map[string]string{
 		"http_proxy": "http://" + p.Wayout.Proxy, "https_proxy": "http://" + p.Wayout.Proxy,
-		"all_proxy": "socks5h://" + p.Wayout.Proxy, "no_proxy": "127.0.0.1,::1,localhost",
+		// No socks5h: clients in Python end at their start where they have no library for it, or don't know the scheme, also
+		// those that only want the tools and models beside no_proxy.
+		"all_proxy": "http://" + p.Wayout.Proxy, "no_proxy": "127.0.0.1,::1,localhost",
 	} {
 		env[name], env[strings.ToUpper(name)] = value, value
 	}

@@ -56,7 +56,7 @@ func TestM7SocketsOfTheWayout(t *testing.T) {
 	env := map[string]string{}
 	p.wayoutEnv(env)
 	for name, want := range map[string]string{
-		"http_proxy": "http://127.0.0.1:7601", "HTTPS_PROXY": "http://127.0.0.1:7601", "ALL_PROXY": "socks5h://127.0.0.1:7601",
+		"http_proxy": "http://127.0.0.1:7601", "HTTPS_PROXY": "http://127.0.0.1:7601", "ALL_PROXY": "http://127.0.0.1:7601",
 		"no_proxy": "127.0.0.1,::1,localhost", "AGENTRUN_TOOLS_URL": "http://127.0.0.1:7600/internal/tools",
 		"AGENTRUN_MCP_URL": "http://127.0.0.1:7600/mcp", "OPENAI_BASE_URL": "http://127.0.0.1:7600/v1",
 		"ANTHROPIC_BASE_URL": "http://127.0.0.1:7600", "ANTHROPIC_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": "",
