@@ -215,7 +215,7 @@ func (v looks) resolve(argv []string, pathVar string) (Command, error) {
 	}
 	host, info, err := v(inside)
 	if err != nil {
-		return Command{}, v.notFound(name, inside, err)
+		return Command{}, v.notFound(name, inside, pathVar, err)
 	}
 	if !info.Mode().IsRegular() {
 		return Command{}, &CommandError{Name: name, Reason: inside + " is not a regular file"}
@@ -223,9 +223,9 @@ func (v looks) resolve(argv []string, pathVar string) (Command, error) {
 	return v.script(found{inside, host, info}, argv)
 }
 
-// notFound tells a command that is nowhere from one that is on the host and not shown: that is the common
-// mistake.
-func (v looks) notFound(name, inside string, err error) error {
+// notFound tells a command that is nowhere from one that is on the host and not shown, or shown and not in PATH: those are the common
+// mistakes. What is shown isn't in PATH by that, so a name by itself needs both.
+func (v looks) notFound(name, inside, pathVar string, err error) error {
 	e := &CommandError{Name: name, NotFound: true, Reason: "not found in the sandbox's PATH or in the workspace"}
 	if path.IsAbs(name) {
 		e.Reason = "no such file in the sandbox"
@@ -236,6 +236,12 @@ func (v looks) notFound(name, inside string, err error) error {
 	if outside, lerr := exec.LookPath(name); lerr == nil {
 		e.Reason = "exists only outside the sandbox's root, as " + outside
 		e.Hint = showHint(outside)
+		if v.program(outside) {
+			e.Reason, e.Hint = "not in the sandbox's PATH; it is there as "+outside, "find it with"
+		}
+		if !strings.Contains(name, "/") {
+			e.Hint += " --env PATH=" + filepath.Dir(outside) + ":" + pathVar
+		}
 	} else if !path.IsAbs(name) {
 		e.Hint = "start it from the folder it is in, or say --workspace DIR"
 	}

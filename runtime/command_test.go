@@ -143,6 +143,32 @@ func TestHintForPackages(t *testing.T) {
 	}
 }
 
+// What is shown isn't in PATH by that: the hint for a name by itself says both, so that following it ends.
+func TestHintForNames(t *testing.T) {
+	host := tree(t, map[string]string{"tool/bin/mytool": "x \x7fELF"})
+	tool := filepath.Join(host, "tool")
+	pathVar := tool + "/bin:" + defaultPath
+	t.Setenv("PATH", tool+"/bin")
+	shown := view{{Kind: fsjail.Bind, Target: tool, Source: tool}}
+	for _, c := range []struct {
+		view view
+		name string
+		want string
+	}{
+		{nil, "mytool", "show it with --ro-bind " + tool + " --env PATH=" + pathVar},
+		{nil, tool + "/bin/mytool", "show it with --ro-bind " + tool},
+		{shown, "mytool", "find it with --env PATH=" + pathVar},
+	} {
+		_, err := looks(c.view.host).resolve([]string{c.name}, defaultPath)
+		if e, ok := errors.AsType[*CommandError](err); !ok || !e.NotFound || e.Hint != c.want {
+			t.Errorf("%s: got %v, %+v, want the hint %q", c.name, err, e, c.want)
+		}
+	}
+	if got, err := looks(shown.host).resolve([]string{"mytool"}, pathVar); err != nil || got.Exe != tool+"/bin/mytool" {
+		t.Errorf("with what the hint says: %+v, %v", got, err)
+	}
+}
+
 // An interpreter that exists on the host only is named, with the flag that shows it.
 func TestHintForVersionManager(t *testing.T) {
 	host := tree(t, map[string]string{"pyenv/versions/3/bin/python3": "x \x7fELF", "pyenv/shims/python3": "x #!/bin/sh\n"})
