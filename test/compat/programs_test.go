@@ -39,6 +39,7 @@ func TestPrograms(t *testing.T) {
 		{file: "node.js", needs: node, rings: every, flags: []string{"--memory", "1G"}, want: "hello packed f8b69025fe73 42 true"},
 		{file: "node_server.js", needs: node, also: []string{"node_child.js"}, rings: writable, flags: []string{"--memory", "1G"},
 			want: "from /here\nchild 2\nforked { pid: true }\nexit 3"},
+		{file: "java.sh", needs: "/usr/bin/javac", also: []string{"Java.java"}, rings: writable, flags: []string{"--memory", "1G"}, want: "hello 42 2c Default agent"},
 		{file: "shell.sh", needs: "/usr/bin/bash", rings: writable,
 			want: "apple,fig,pear\n3a4\n> 4\ndiffer 1\nthrough-fifo\nkilled 143\nhere string\nshell.sh\nshell.sh\npiped\ntimeout 124\n700\ntrapped\n0"},
 		{file: "shell_nofork.sh", needs: "/usr/bin/bash", rings: every, want: "a2 b1 tar.gz\nkept"},
