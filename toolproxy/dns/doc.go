@@ -21,6 +21,8 @@
 //
 //	A, AAAA of an allowed name                 its address, 60 s; no real server's data is ever in an answer
 //	other types of an allowed name             NOERROR, empty: HTTPS, SVCB, TXT, MX … of names that "exist"
+//	localhost and names below it, unless       127.0.0.1, ::1; other types NOERROR, empty
+//	they are allowed
 //	any type of another name, or of one with   NXDOMAIN; without SOA, so that no client keeps it: the policy
 //	bytes outside a-z 0-9 _ - . in it          may change at any moment
 //	types 0, 128–255 (ANY, AXFR, TSIG …)       NOTIMP, whatever the name

@@ -5,6 +5,8 @@ package dns
 import (
 	"bytes"
 	"encoding/binary"
+	"net/netip"
+	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
 )
@@ -132,6 +134,9 @@ func (r *Responder) decide(q request) (dnsmessage.RCode, dnsmessage.ResourceBody
 		return refuse(NameInvalid, dnsmessage.RCodeNameError)
 	}
 	if !r.allow(name) {
+		if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+			return dnsmessage.RCodeSuccess, loopback[q.question.Type]
+		}
 		return refuse(NameNotAllowed, dnsmessage.RCodeNameError)
 	}
 	if q.question.Type != dnsmessage.TypeA && q.question.Type != dnsmessage.TypeAAAA {
@@ -145,6 +150,13 @@ func (r *Responder) decide(q request) (dnsmessage.RCode, dnsmessage.ResourceBody
 		return dnsmessage.RCodeSuccess, &dnsmessage.AResource{A: addr4(n)}
 	}
 	return dnsmessage.RCodeSuccess, &dnsmessage.AAAAResource{AAAA: addr6(n)}
+}
+
+// loopback is what localhost and all below it means (RFC 6761, 6.3), to programs in roots whose /etc/hosts doesn't say it: an image's
+// has no such file as a rule, since engines bring one.
+var loopback = map[dnsmessage.Type]dnsmessage.ResourceBody{
+	dnsmessage.TypeA:    &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+	dnsmessage.TypeAAAA: &dnsmessage.AAAAResource{AAAA: netip.IPv6Loopback().As16()},
 }
 
 // normal is the name in lower case; false if it can't be the name of a host. Bytes that mean something
