@@ -428,6 +428,11 @@ func (l *launch) buildRoot() (err error) {
 	if l.shown, err = l.wayoutEntries(); err != nil {
 		return err
 	}
+	accounts, err := l.accounts()
+	if err != nil {
+		return err
+	}
+	l.shown = append(l.shown, accounts...)
 	entries = append(entries, l.shown...)
 	if l.guarded, err = holdPlaceholders(l.opt.RunDir, l.plan.Entries); err != nil {
 		return err

@@ -132,8 +132,8 @@ func (p *Plan) etc() []fsjail.Entry {
 	}
 	list := []fsjail.Entry{
 		{Kind: fsjail.Dir, Target: "/etc", Mode: 0o755, Agent: p.WritableRoot, Why: "synthetic: nothing of the host's users or services (M-2)"},
-		file("passwd", fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:%d:%d:agent:/tmp/sandbox/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n", agentID, agentID), "who the agent is"),
-		file("group", fmt.Sprintf("root:x:0:\ntty:x:5:\nagent:x:%d:\nnogroup:x:65534:\n", agentID), "who the agent is"),
+		file("passwd", "root:x:0:0:root:/:/usr/sbin/nologin\n"+agentUser+"nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n", "who the agent is"),
+		file("group", "root:x:0:\ntty:x:5:\n"+agentGroup+"nogroup:x:65534:\n", "who the agent is"),
 		file("hosts", "127.0.0.1 localhost "+p.Hostname+"\n::1 localhost\n", "loopback is all there is"),
 		file("hostname", p.Hostname+"\n", "the UTS namespace's name"),
 		file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n", "no lookups through host services"),

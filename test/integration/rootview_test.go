@@ -60,6 +60,58 @@ func TestSuppliedRoot(t *testing.T) {
 	}
 }
 
+// A supplied root that has no name for the agent's ids is shown one, as by engines, in files that it has and everybody may read. What
+// stands in the place of such a file, or below it on the host, is neither read nor changed.
+func TestSuppliedRootKnowsTheAgent(t *testing.T) {
+	needSandbox(t)
+	const passwd, agent = "root:x:0:0:root:/root:/bin/sh", "agent:x:1000:1000:agent:/tmp/sandbox/home:/bin/sh"
+	secret := write(t, filepath.Join(t.TempDir(), "secret"), "canary:x:1:1", 0o644)
+	file := func(content string, mode os.FileMode) func(string) {
+		return func(at string) { write(t, at, content, mode) }
+	}
+	for _, tt := range []struct {
+		name    string
+		make    func(at string)
+		in, not string
+	}{
+		{"none of the id", file(passwd, 0o644), "root:/root:/bin/sh|" + agent, "none"},
+		{"empty", file("", 0o644), "=" + agent, "none"},
+		{"one of the id", file(passwd+"\nnode:x:1000:1000::/home/node:/bin/sh\n", 0o644), "node:x:1000", "agent:"},
+		{"no file", func(string) {}, "ENOENT", "agent:"},
+		{"nobody's to read", file(passwd, 0o600), "EACCES", "root"},
+		{"a link out", func(at string) { _ = os.Symlink(secret, at) }, "ENOENT", "canary"},
+		{"a pipe", func(at string) { _ = unix.Mkfifo(at, 0o644) }, "", "agent:"},
+		{"too large", func(at string) { write(t, at, "", 0o644); _ = os.Truncate(at, 1<<21) }, "", "agent:"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, profile := range []string{"ring3", "ring2"} {
+				root := tinyRoot(t)
+				tt.make(filepath.Join(root, "etc/passwd"))
+				before := tree(t, root)
+				argv := []string{"/bin/probe", "cat", "/etc/passwd"}
+				if tt.in == "" {
+					argv = []string{"/bin/probe", "status"}
+				}
+				r := run(t, opts{profile: profile, flags: []string{"--rootfs", root}}, argv...)
+				got := answers(r.stdout)["cat /etc/passwd"]
+				if r.status.State != "exited" || !strings.Contains(got, tt.in) || strings.Contains(got, tt.not) {
+					t.Errorf("%s: %s (%s), got %q, want %q in it and not %q", profile, r.status.State, r.stderr, got, tt.in, tt.not)
+				}
+				if after := tree(t, root); after != before {
+					t.Errorf("%s: the supplied root was changed\n%s\n%s", profile, before, after)
+				}
+			}
+		})
+	}
+	own := write(t, filepath.Join(t.TempDir(), "own"), "of the operator", 0o644)
+	root := tinyRoot(t)
+	write(t, filepath.Join(root, "etc/passwd"), passwd, 0o644)
+	r := run(t, opts{profile: "ring2", flags: []string{"--rootfs", root, "--ro-bind", own + ":/etc/passwd"}}, "/bin/probe", "cat", "/etc/passwd")
+	if got := answers(r.stdout)["cat /etc/passwd"]; !strings.Contains(got, "of the operator") {
+		t.Errorf("the operator's file is covered: %q\n%s", got, r.stderr)
+	}
+}
+
 // M-2, M-7: a supplied root has a /run as images have, and the way out's sockets are in the sandbox's own.
 func TestSuppliedRootWithAWayOut(t *testing.T) {
 	p := newPlace(t)

@@ -143,6 +143,8 @@ same+=(TestH7UndoOutlastsAPowerCut TestOverlayOutlastsAPowerCut TestCountersOutl
 same+=(TestH31QuarantineOnAFullDisk)
 # And of a CA in a supplied root what is names and files.
 same+=(TestM8InterceptionInASuppliedRoot)
+# And of a CA and of the agent's name in a supplied root what is names and files.
+same+=(TestM8InterceptionInASuppliedRoot TestSuppliedRootKnowsTheAgent)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
