@@ -65,23 +65,27 @@ func (p *Plan) planEnv(s *Spec) {
 		k, v, _ := strings.Cut(kv, "=")
 		env[k] = v
 	}
-	p.gitConfig(env)
+	p.gitConfig(env, len(s.Binds) > 0)
 	for k, v := range env {
 		p.Env = append(p.Env, k+"="+v)
 	}
 	slices.Sort(p.Env)
 }
 
-// gitConfig has git compare files by time and size. Its index knows the host's uid for each, and the agent is
-// shown another: git would read every file of the repository at the first status, and again on the host
-// afterwards. Git takes settings from its environment (git-config(1)), so no file is changed; where somebody
-// else gives it some that way, theirs alone count.
-func (p *Plan) gitConfig(env map[string]string) {
+// gitConfig has git compare files by time and size, and work in repositories that aren't the agent's. Its index
+// knows the host's uid for each file, and the agent is shown another: git would read every file of the
+// repository at the first status, and again on the host afterwards. And what --ro-bind shows, as what others
+// own in a workspace, is nobody's inside, which git refuses to look into: its guard is against repositories of
+// other users of the machine, and here is none. Git takes settings from its environment (git-config(1)), so no
+// file is changed; where somebody else gives it some that way, theirs alone count.
+func (p *Plan) gitConfig(env map[string]string, binds bool) {
 	_, given := env["GIT_CONFIG_COUNT"]
-	if given || !slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool { return e.Owner != nil }) {
+	if given || !binds && !slices.ContainsFunc(p.Entries, func(e fsjail.Entry) bool { return e.Owner != nil }) {
 		return
 	}
-	env["GIT_CONFIG_COUNT"], env["GIT_CONFIG_KEY_0"], env["GIT_CONFIG_VALUE_0"] = "1", "core.checkStat", "minimal"
+	env["GIT_CONFIG_COUNT"] = "2"
+	env["GIT_CONFIG_KEY_0"], env["GIT_CONFIG_VALUE_0"] = "core.checkStat", "minimal"
+	env["GIT_CONFIG_KEY_1"], env["GIT_CONFIG_VALUE_1"] = "safe.directory", "*"
 }
 
 // Pending signals and POSIX timers are counted by user, up through the owners of the namespaces (asOwner): as

@@ -143,6 +143,36 @@ func TestGitIndexOfTheHostIsGood(t *testing.T) {
 	}
 }
 
+// Git reads repositories that aren't the agent's: one that is shown read-only, one of another user's in the workspace, and that of a linked
+// worktree.
+func TestGitReadsWhatOthersOwn(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	needProgram(t, "git")
+	need(t, hostcaps.IDMappedMounts(base))
+	dir := t.TempDir()
+	repo, tree, ws := filepath.Join(dir, "repo"), filepath.Join(dir, "tree"), workspace(t)
+	git := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("git", append([]string{"-c", "user.name=t", "-c", "user.email=t@t.test", "-c", "safe.directory=*"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	git("init", "-q", repo)
+	git("-C", repo, "commit", "-q", "--allow-empty", "-m", "the first")
+	git("-C", repo, "worktree", "add", "-q", tree)
+	git("clone", "-q", repo, filepath.Join(ws, "roots"))
+	for name, c := range map[string]struct{ flags, argv []string }{
+		"read-only":         {[]string{"--ro-bind", repo + ":/data"}, []string{"git", "-C", "/data", "log", "--format=%s"}},
+		"of another user":   {[]string{"--workspace", ws}, []string{"git", "-C", "roots", "log", "--format=%s"}},
+		"a linked worktree": {[]string{"--workspace", tree, "--ro-bind", repo + "/.git"}, []string{"git", "log", "--format=%s"}},
+	} {
+		if r := run(t, opts{profile: "ring2", flags: c.flags}, c.argv...); r.exit != 0 || r.stdout != "the first\n" {
+			t.Errorf("%s: exit %d, %q\n%s", name, r.exit, r.stdout, r.stderr)
+		}
+	}
+}
+
 // What is shown within another folder is there, whatever the order of the flags, and doesn't open with it: a bind below the workspace had no
 // effect, without a word. What has to be made for one in the scratch is the agent's, who writes beside it (M-2).
 func TestBindsWithinOtherFolders(t *testing.T) {

@@ -145,6 +145,8 @@ same+=(TestH31QuarantineOnAFullDisk)
 same+=(TestM8InterceptionInASuppliedRoot)
 # And of a CA and of the agent's name in a supplied root what is names and files.
 same+=(TestM8InterceptionInASuppliedRoot TestSuppliedRootKnowsTheAgent)
+# And of git what its environment tells it.
+same+=(TestGitReadsWhatOthersOwn)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
