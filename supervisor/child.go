@@ -44,7 +44,7 @@ func (s *run) requestFor(by *Caller, cmd link.Command) *Request {
 		*r.Ring = max(cmd.Ring, s.live.Control.ChildRing().Value())
 	}
 	r.Agent, r.Session, r.Policy, r.Key = s.want.Agent, s.want.Session, s.want.Policy, s.token
-	if len(cmd.Allow) == 0 { // with a way out it would have the run's tools, and could call itself
+	if len(cmd.Allow) == 0 { // what the run's own file lets out is for its agent
 		r.Gateway = s.want.Gateway
 	}
 	return r
@@ -53,8 +53,11 @@ func (s *run) requestFor(by *Caller, cmd link.Command) *Request {
 // toolRequest is what a tool's command is run by, whoever runs it.
 func toolRequest(by *Caller, cmd link.Command) *Request {
 	ring := cmp.Or(cmd.Ring, DefaultRing)
+	// It reports no steps, whatever its profile says of agents: it has nothing that takes one.
+	off, no := profiles.SafetyMode(safetyloop.Disabled.String()), false
 	r := &Request{
 		Command: cmd.Argv, Ring: &ring, Profile: cmd.Profile, Workspace: by.Path(cmd.Workspace), Env: cmd.Env, Allow: cmd.Allow, Interactive: true,
+		NoGateway: len(cmd.Allow) == 0, OfTool: true, Safety: &off, RequireIntent: &no,
 	}
 	bad := func(field string, err error) {
 		if err != nil {
@@ -75,11 +78,6 @@ func toolRequest(by *Caller, cmd link.Command) *Request {
 		b, err := by.Bind(v, false)
 		bad("ro_bind", err)
 		r.Binds = append(r.Binds, b)
-	}
-	if len(cmd.Allow) == 0 {
-		// A tool that calls tools would be a loop; and it reports no steps, whatever its profile says of agents.
-		off, no := profiles.SafetyMode(safetyloop.Disabled.String()), false
-		r.NoGateway, r.Safety, r.RequireIntent = true, &off, &no
 	}
 	return r
 }

@@ -34,7 +34,7 @@ func TestH15RequestOfATool(t *testing.T) {
 		want   Request
 	}{
 		{"least", rings.Privileged, link.Command{Argv: []string{"/bin/x", "--ring", "1"}},
-			Request{Command: []string{"/bin/x", "--ring", "1"}, Ring: ring(3), NoGateway: true, Gateway: "/g", Safety: &off, RequireIntent: &no}},
+			Request{Command: []string{"/bin/x", "--ring", "1"}, Ring: ring(3), NoGateway: true, Gateway: "/g"}},
 		{"ring 2 of ring 1", rings.Privileged, link.Command{Argv: []string{"/x"}, Ring: 2, Profile: "p", Memory: "1G", Env: []string{"A=b"},
 			ROBind: []string{"/c:/d"}, Allow: []string{"h:1"}},
 			Request{Command: []string{"/x"}, Ring: ring(2), Profile: "p", Limits: Limits{Memory: &memory}, Env: []string{"A=b"},
@@ -47,6 +47,7 @@ func TestH15RequestOfATool(t *testing.T) {
 			defer c.Close()
 			s := &run{want: &Request{Agent: "a", Session: "s", Gateway: "/g", Policy: "/p"}, live: &live.Run{Control: c}}
 			tt.want.Agent, tt.want.Session, tt.want.Interactive, tt.want.Policy = "a", "s", true, "/p"
+			tt.want.OfTool, tt.want.Safety, tt.want.RequireIntent = true, &off, &no
 			if diff := cmp.Diff(&tt.want, s.requestFor(&Caller{}, tt.cmd), noKey); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

@@ -56,6 +56,7 @@ type Request struct {
 	NoGateway       bool
 	Gateway, Policy string
 	Allow, Tools    []string
+	OfTool          bool   // a tool's program: of the way out it has the names, and neither tools nor models
 	Metrics         string // HOST:PORT
 	Expect          governance.Estimate
 	Safety          *profiles.SafetyMode

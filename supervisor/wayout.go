@@ -129,7 +129,7 @@ func (s *run) startOf() (start link.Start, err error) {
 	start = link.Start{
 		Caller: s.admission.Caller(plan.ID, plan.Name), Ring: s.admission.Ring, Version: s.node.Version,
 		Config: link.Config{Path: s.file.Path, Text: s.file.Text},
-		Allow:  r.Allow, Tools: r.Tools, Metrics: r.Metrics, Safety: live.SafetyStart(plan),
+		Allow:  r.Allow, Tools: r.Tools, OfTool: r.OfTool, Metrics: r.Metrics, Safety: live.SafetyStart(plan),
 	}
 	if r.Policy != "" {
 		start.Policy, err = filepath.Abs(r.Policy)
@@ -158,6 +158,9 @@ func (s *run) openWayOut() error {
 	}
 	if s.parent != nil {
 		o.Parent = s.parent.broker
+	}
+	if r.OfTool { // its gateway has none; nor has one that has fallen
+		o.MaxSteps, o.MaxModelCalls, o.Execute = 0, 0, nil
 	}
 	s.broker = s.live.Control.Broker(o)
 	start.MaxModelCalls = o.MaxModelCalls

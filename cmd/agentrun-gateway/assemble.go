@@ -113,6 +113,9 @@ type gateway struct {
 // assemble builds it for one run. Everything that reads a file or a secret happens here, before the drop; nothing connects.
 func assemble(ctx context.Context, start link.Start, s settings, supervisor link.Supervisor, log *slog.Logger) (*gateway, error) {
 	g := &gateway{}
+	if start.OfTool {
+		s.tools = nil
+	}
 	var resolver forward.Resolver
 	if start.Names != (link.Names{}) {
 		own := names.New(start.Names.Resolv, start.Names.Hosts)
@@ -176,6 +179,9 @@ func assemble(ctx context.Context, start link.Start, s settings, supervisor link
 		return nil, err
 	}
 	mounts[egress.MCP] = mcpserver.New(served)
+	if start.OfTool {
+		clear(mounts)
+	}
 	g.mux = tools.NewMux(tools.MuxOptions{Mounts: mounts, Bodies: s.bodies(), Record: supervisor.Record, Unknown: entrance.AskRoute})
 	addresses, err := hostAddresses()
 	if err != nil {
@@ -201,6 +207,9 @@ func (g *gateway) tools(ctx context.Context, start link.Start, s settings, super
 		return err
 	}
 	definitions := append(append(builtin.Definitions(own), cmdtool.CodeExecutor(supervisor)), web...)
+	if start.OfTool {
+		definitions = nil
+	}
 	upstreams := mcptool.Sources(mcptool.Options{Secrets: s.Secret, Supervisor: supervisor, Context: ctx, Trace: parent,
 		Report: func(server, tool, why string) {
 			log.Warn("tool of an MCP server is not offered", "server", server, "tool", tool, "why", why)

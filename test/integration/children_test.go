@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"agentrun/test/exit"
 )
 
 // Runs that the tools of a run are: they are its own, whatever one asks about (H-15).
@@ -246,4 +248,38 @@ run("")`)
 		c.finish(t)
 	}
 	noAgents(t)
+}
+
+// H-15, M-7: a tool's program that is let out reaches the names of its `allow`, and no tool of the run whose tool it is: it would be
+// none that --tool leaves out, take no approved step, and could call itself.
+func TestH15ToolLetOutCallsNoTools(t *testing.T) {
+	x, _ := family(t, false)
+	x.host("api.test", exittest.Site())
+	program := write(t, filepath.Join(t.TempDir(), "outside.py"), `
+import http.client
+def ask(method, path, body=None):
+    c = http.client.HTTPConnection("127.0.0.1", 7600)
+    c.request(method, path, body, {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"})
+    print(path, c.getresponse().read().decode())
+ask("GET", "/internal/tools")
+ask("POST", "/internal/tools/math", '{"args":{"expression":"6*7"}}')
+ask("POST", "/mcp", '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"math","arguments":{"expression":"6*7"}}}')
+ask("POST", "/internal/llm/chat", '{"model":"test","messages":[{"role":"user","content":"hello"}]}')
+`, 0o644)
+	x.settings.tool("outside", object{
+		"description": "tries", "category": "C", "timeout": "20s", "read_only": true, "args": object{"type": "object"},
+		"command": object{"output": "text", "allow": []string{"api.test"}, "argv": []string{sandboxProgram("python3"), "/outside.py"},
+			"ro_bind": []string{program + ":/outside.py"}},
+	})
+	x.file("agent.py", strings.ReplaceAll(calling, "/code-executor", "/outside")+`print(run(""))`)
+	r := x.run(x.opts("ring2", "--tool", "outside"), "python3", "agent.py")
+	r.want(t, 0, "exited")
+	if strings.Count(r.stdout, "not_found") != 4 || strings.Contains(r.stdout, "42") {
+		t.Errorf("a tool's program got\n%s", r.stdout)
+	}
+	for _, e := range x.n.audit("node") {
+		if e.Kind == "tool_call" && e.Data["name"] != "outside" && e.Data["code"] == "ok" {
+			t.Errorf("on record: %v", e.Data)
+		}
+	}
 }

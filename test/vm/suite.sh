@@ -182,6 +182,8 @@ rest+=(TestAllMistakesAreReported TestArguments TestFactsAreTheRuns TestH11Eleva
 # And of what takes twenty seconds and more here what the supervisor reads of /proc, what a pause of an ordinary user tries too, and lists of
 # others whose attacks the tables have.
 rest+=(TestOutsideLists TestM23PauseAndResume TestPolls TestEpollWatches TestOpenFolders)
+# And of what a tool's program is let out to, which is the gateway's business alone.
+rest+=(TestH15ToolLetOutCallsNoTools)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi

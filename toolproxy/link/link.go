@@ -63,6 +63,9 @@ type Start struct {
 	// BestEffort lets the gateway go on without a wall its host can't give, and say which (--best-effort).
 	BestEffort bool `json:"best_effort,omitempty"`
 	CA         CA   `json:"ca"` // empty: TLS is never intercepted
+	// OfTool: the run is a tool's program, and reaches what Allow and the configuration let out. It has no tools and no models: it works
+	// on an agent's words, may be a stranger's, and could call itself.
+	OfTool bool `json:"of_tool,omitempty"`
 	// Safety is the run's safety loop (S-15); nil: it has none.
 	Safety *SafetyStart `json:"safety,omitempty"`
 }
