@@ -1261,9 +1261,12 @@ func TestH21SagaSteps(t *testing.T) {
 				t.Fatal(err)
 			}
 			journal := sagas.NewDurable(db)
-			for _, id := range []string{"free", "mine", "others"} {
+			for _, id := range []string{"free", "mine", "others", "taken"} {
 				rec := sagas.Record{ID: id, Name: id, Agent: "a", State: sagas.Executing, CreatedAt: s.clock.now(), UpdatedAt: s.clock.now(),
 					Steps: []sagas.StepRecord{{ID: "one", State: sagas.StepExecuting, Attempts: 1, Idempotent: true}}}
+				if id == "taken" { // over from an agent that was killed before
+					rec.Agent, rec.HandoffAgent = "c", "a"
+				}
 				if err := journal.Create(t.Context(), &rec, nil); err != nil {
 					t.Fatal(err)
 				}
@@ -1286,11 +1289,11 @@ func TestH21SagaSteps(t *testing.T) {
 				}
 			}
 			res := c.Kill(t.Context(), KillRequest{Reason: rings.KillManual})
-			if d := cmp.Diff([]string{"free/one", "mine/one"}, res.Steps); d != "" || len(res.Errors) > 0 {
+			if d := cmp.Diff([]string{"free/one", "mine/one", "taken/one"}, res.Steps); d != "" || len(res.Errors) > 0 {
 				t.Errorf("got %v %s", res.Errors, d)
 			}
 			free, err := journal.Get(t.Context(), "free")
-			if err != nil || free.HandoffAgent != substitute || (substitute == "") != slices.Equal(undone, []string{"free"}) {
+			if err != nil || free.HandoffAgent != substitute || (substitute == "") != slices.Equal(undone, []string{"free", "taken"}) {
 				t.Errorf("got %+v %v, undone %v", free, err, undone)
 			}
 			o, ok, err := s.SagaOrder(t.Context(), "mine")

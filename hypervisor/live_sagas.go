@@ -39,7 +39,7 @@ func (c *Control) steps(ctx context.Context, _ rings.StepOutcome, to string) (do
 	var errs []error
 	err = journal.List(ctx, func(rec sagas.Record) error {
 		steps := inFlight(rec)
-		if rec.Agent != c.adm.Agent || len(steps) == 0 || rec.Agent == "" && c.opt.Name != sagaPrefix+rec.ID {
+		if rec.Doer() != c.adm.Agent || len(steps) == 0 || rec.Agent == "" && c.opt.Name != sagaPrefix+rec.ID {
 			return nil
 		}
 		took, err := c.takeOver(ctx, o, journal, rec, to)

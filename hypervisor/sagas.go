@@ -49,7 +49,7 @@ func (h *Hypervisor) SagaTransition(ctx context.Context, t sagas.Transition) err
 
 // SagaEnded puts on record how a saga ended, with the steps that could not be undone (H-19).
 func (h *Hypervisor) SagaEnded(rec sagas.Record) error {
-	r := &audit.Saga{AgentID: rec.Agent, SagaID: rec.ID, State: rec.State.String()}
+	r := &audit.Saga{AgentID: rec.Doer(), SagaID: rec.ID, State: rec.State.String()}
 	for _, s := range rec.Steps {
 		if s.State == sagas.StepCompensationFailed && len(r.FailedSteps) < maxFailedSteps {
 			r.FailedSteps = append(r.FailedSteps, s.ID)

@@ -272,7 +272,7 @@ func (r *run) become(ctx context.Context, i int, to StepState) error {
 func (r *run) transition(i int, at time.Time) Transition {
 	r.rec.UpdatedAt = at
 	k := &r.rec.Steps[i]
-	t := Transition{Agent: r.rec.Agent, SagaID: r.rec.ID, StepID: k.ID, State: k.State, AttemptCount: k.Attempts,
+	t := Transition{Agent: r.rec.Doer(), SagaID: r.rec.ID, StepID: k.ID, State: k.State, AttemptCount: k.Attempts,
 		Compensated: k.State == StepCompensated, Undo: k.Undoing, Error: k.Error, At: at}
 	if k.UndoError != "" {
 		t.Error = k.UndoError
@@ -354,7 +354,7 @@ func (r *run) effect(ctx context.Context, i int, fn Func, undo bool) error {
 
 func (r *run) call(i int, undo bool) *Call {
 	k := &r.rec.Steps[i]
-	c := &Call{SagaID: r.rec.ID, StepID: k.ID, Agent: r.rec.Agent, Session: r.rec.Session, Key: r.rec.ID + "/" + k.ID, Attempt: k.Attempts, Undo: undo, Lock: r.lock.File()}
+	c := &Call{SagaID: r.rec.ID, StepID: k.ID, Agent: r.rec.Doer(), Session: r.rec.Session, Key: r.rec.ID + "/" + k.ID, Attempt: k.Attempts, Undo: undo, Lock: r.lock.File()}
 	if undo {
 		c.Key += "/undo"
 		c.Attempt = 1

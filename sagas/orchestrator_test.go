@@ -398,6 +398,14 @@ func TestH21HandOff(t *testing.T) {
 	for _, idempotent := range []bool{true, false} {
 		var l log
 		o, steps := crashed(t, &l, idempotent, true)
+		whose := map[string]bool{}
+		for i := range steps {
+			for _, f := range []*Func{&steps[i].Execute, &steps[i].Undo} {
+				if call := *f; call != nil {
+					*f = func(ctx context.Context, c Call) error { whose[c.Agent] = true; return call(ctx, c) }
+				}
+			}
+		}
 		for _, bad := range []string{"planner", "", "a b"} {
 			if _, err := o.HandOff(t.Context(), "s", bad); !errors.Is(err, ErrInvalid) {
 				t.Errorf("substitute %q: got %v, want ErrInvalid", bad, err)
@@ -417,6 +425,9 @@ func TestH21HandOff(t *testing.T) {
 		} else {
 			equal(t, "nobody knows", append(states(rec), l.calls...), "compensated", "failed", "pending", "-a")
 			equal(t, "unresolved", rec.Unresolved, "b")
+		}
+		if diff := cmp.Diff(map[string]bool{"stand-in": true}, whose); diff != "" || rec.Doer() != "stand-in" {
+			t.Errorf("after it was handed off its calls are another's: %s", diff)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package sagas
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,9 @@ type Record struct {
 	Unaudited []Transition `json:"unaudited,omitempty"`
 }
 
+// Doer is whose work the saga is by now: that of the substitute, where a kill has named one.
+func (r *Record) Doer() string { return cmp.Or(r.HandoffAgent, r.Agent) }
+
 // StepRecord is a step as the journal has it.
 type StepRecord struct {
 	ID       string    `json:"id"`
@@ -51,7 +55,7 @@ func (k *StepRecord) inFlight() bool { return k.State == StepExecuting || k.Stat
 // Transition is what the audit is told, in the order in which it happens. Executing comes once for each attempt; an undo
 // begins with Committed (or, in a kill, Executing) and Undo set.
 type Transition struct {
-	Agent        string    `json:"agent_id,omitempty"` // of the saga
+	Agent        string    `json:"agent_id,omitempty"` // whose work the saga is by now
 	SagaID       string    `json:"saga_id"`
 	StepID       string    `json:"step_id"`
 	State        StepState `json:"state"`

@@ -50,7 +50,7 @@ type Func func(ctx context.Context, call Call) error
 // Call says which call of a step this is.
 type Call struct {
 	SagaID, StepID string
-	Agent, Session string // of the saga
+	Agent, Session string // whose work the saga is by now, and its session
 	// Key is the idempotency key: the same in every attempt and after every crash, another one for the undo.
 	Key     string
 	Attempt int // from 1

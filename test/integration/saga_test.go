@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -157,5 +158,38 @@ func TestH21KilledStepIsNotTriedAgain(t *testing.T) {
 	}
 	if got := strings.Join(lines(log), "; "); got != "a; b s/b; undo a" {
 		t.Errorf("log: %s", got)
+	}
+}
+
+// H-21: what a killed agent's saga has still to do is its substitute's: it goes on under that name, in what that one may.
+func TestH21SubstituteGoesOn(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	file, log := sagaFile(t, dir, "true")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, "agent: doer\n"+string(b), 0o644)
+	for _, agent := range []string{"doer", "stand-in"} {
+		n.must("agent", "score", agent, "0.7")
+	}
+	n.must("agent", "set", "doer", "--substitute", "stand-in")
+	ended := make(chan result, 1)
+	go func() { ended <- n.do("saga", "run", "--id", "s", file) }()
+	eventually(t, hang(), "the second step", func() bool { return len(lines(log)) == 2 })
+	n.must("kill", "saga-s")
+	<-ended
+	n.must("agent", "quarantine", "doer", "--reason", "a test") // who is killed is mostly held, too
+	write(t, filepath.Join(filepath.Dir(log), "go"), "", 0o644)
+	n.must("saga", "resume", "s")
+	var who []string
+	for _, e := range n.audit("node") {
+		if e.Kind == "sandbox_start" {
+			who = append(who, fmt.Sprint(e.Data["agent_id"]))
+		}
+	}
+	if got := strings.Join(who, " "); got != "doer doer stand-in" {
+		t.Errorf("the steps are by %s", got)
 	}
 }

@@ -184,6 +184,8 @@ rest+=(TestAllMistakesAreReported TestArguments TestFactsAreTheRuns TestH11Eleva
 rest+=(TestOutsideLists TestM23PauseAndResume TestPolls TestEpollWatches TestOpenFolders)
 # And of what a tool's program is let out to, which is the gateway's business alone.
 rest+=(TestH15ToolLetOutCallsNoTools)
+# And of who goes on with a saga, which is the state's business alone.
+rest+=(TestH21SubstituteGoesOn)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
