@@ -23,6 +23,8 @@ type Request struct {
 	Session string     // empty: none; needs Agent
 	Run     string     // its id, for the record; empty: it has none yet
 	Ring    rings.Ring // NoRing: what the agent's score gives; without agent ring 3
+	Sandbox string     // kept, whose run it is; empty: none's
+	Again   bool       // nobody but the sandbox itself asks for it
 
 	Expect governance.Estimate // what its caller expects it to use (M-19)
 	Tools  []string            // the only ones it is given; empty: all that its plan has
@@ -109,7 +111,7 @@ func (h *Hypervisor) Admit(ctx context.Context, r Request) (Admission, error) {
 		}
 	}
 	if d.Allowed() {
-		if d, err = h.count(&adm, d); err != nil {
+		if d, err = h.count(&adm, r, d); err != nil {
 			adm.Done()
 			return Admission{}, err
 		}
@@ -137,10 +139,15 @@ const safetyReports = "(safety)"
 
 // count finds where the agent's calls and refused attempts are counted (H-16, H-17, H-24). A full table refuses the run: what isn't
 // counted isn't bounded.
-func (h *Hypervisor) count(adm *Admission, v verdict) (verdict, error) {
+func (h *Hypervisor) count(adm *Admission, r Request, v verdict) (verdict, error) {
 	var err, err2 error
 	adm.meter, err = h.account(adm.Agent, adm.Session)
 	adm.reports, err2 = h.account(adm.Agent, safetyReports)
+	if r.Agent == "" && r.Sandbox != "" { // whose runs follow each other by themselves: they are one
+		if adm.meter, err = h.meterOf("", r.Sandbox); err == nil && !r.Again {
+			err = adm.meter.Forgive()
+		}
+	}
 	if err = errors.Join(err, err2); errors.Is(err, meter.ErrFull) {
 		return denied(v, "H-17", rings.CodeRateTableFull, "wait until runs of other agents have ended", "%v", err), nil
 	}

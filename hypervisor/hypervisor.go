@@ -129,6 +129,10 @@ func (h *Hypervisor) account(agent, session string) (*meter.Account, error) {
 	if agent == "" {
 		return meter.Alone(h.boot), nil
 	}
+	return h.meterOf(agent, session)
+}
+
+func (h *Hypervisor) meterOf(agent, session string) (*meter.Account, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.meters == nil {

@@ -41,6 +41,7 @@ func (s *run) showSandbox() []read.Problem {
 	if err := s.loadSandbox(); err != nil {
 		return nil // told when it is taken, by which way out there is
 	}
+	s.asked.Again = s.kept.Restarts > 0
 	if s.spec.Profile.Files.Root == profiles.RootOverlay {
 		s.spec.RootDir, s.spec.RootSealed = s.keptIn.Root(s.kept), s.keptIn.SealedRoots(s.kept)
 	}

@@ -32,7 +32,7 @@ var ErrRing0 = hinted.New(errors.New("--ring 0: ring 0 configures the hypervisor
 // not just the first.
 func (s *run) specify() (err error) {
 	r := s.want
-	s.asked = hypervisor.Request{Agent: r.Agent, Session: r.Session, Expect: r.Expect, Tools: r.Tools}
+	s.asked = hypervisor.Request{Agent: r.Agent, Session: r.Session, Sandbox: r.Sandbox, Expect: r.Expect, Tools: r.Tools}
 	s.spec = runtime.Spec{
 		Name: r.Name, Agent: r.Agent, Session: r.Session, Command: r.Command, Cwd: r.Cwd,
 		Env: r.Env, EnvPass: r.EnvPass, Environ: withoutKey(s.by.Environ),

@@ -86,6 +86,13 @@ func (p place) changes(name string) (all []string) {
 	return all
 }
 
+// wanted tells whether it is to run, now or again.
+func (p place) wanted(name string) bool {
+	p.t.Helper()
+	b, err := os.ReadFile(filepath.Join(p.folder(name), "sandbox.json"))
+	return err != nil || !strings.Contains(string(b), `"wanted":false`)
+}
+
 // M-23, M-2: HOME and the copies of the host's folders are kept from one start to the next; the host has nothing of them, and what was
 // deleted stays deleted.
 func TestM23KeptSandbox(t *testing.T) {
@@ -724,4 +731,30 @@ func TestM23ManyKeptSandboxes(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(p.state, "layers", "*")); len(left) != 2 { // of the two that were forked
 		t.Errorf("left: %v", left)
 	}
+}
+
+// H-24: a kept sandbox that is started again by itself is one, whatever run it is in: two refused mounts in each of two runs are a breach
+// as four in one. An operator's start forgives.
+func TestH24RunsThatFollowShareAWindow(t *testing.T) {
+	needProgram(t, "python3")
+	p := newPlace(t)
+	p.kept("tries", "--ring", "2", "--restart", "on-failure", "--", "python3", "-c", `
+import ctypes, os, sys
+with open(os.path.expanduser("~/runs"), "a") as f: f.write("run\n")
+for _ in range(2): ctypes.CDLL(None).mount(b"x", b"/tmp", b"tmpfs", 0, None)
+sys.exit(1)`)
+	t.Cleanup(func() { p.do("rm", "-f", "tries") })
+	for want := 2; want <= 4; want += 2 {
+		eventually(t, hang(), "it starts by an operator's word", func() bool { return p.do("start", "tries").exit == 0 })
+		runs := func() int {
+			b, _ := os.ReadFile(filepath.Join(p.layer("tries"), "homes/home/files/runs"))
+			return strings.Count(string(b), "run")
+		}
+		eventually(t, hang(), "a breach ends it", func() bool { return !p.wanted("tries") || runs() > want })
+		if n := runs(); n != want {
+			t.Errorf("%d runs, want %d", n, want)
+		}
+	}
+	p.must("rm", "-f", "tries")
+	noAgents(t)
 }

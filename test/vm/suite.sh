@@ -186,6 +186,8 @@ rest+=(TestOutsideLists TestM23PauseAndResume TestPolls TestEpollWatches TestOpe
 rest+=(TestH15ToolLetOutCallsNoTools)
 # And of who goes on with a saga, which is the state's business alone.
 rest+=(TestH21SubstituteGoesOn)
+# And of a window that outlasts a run, which is counted here as there.
+rest+=(TestH24RunsThatFollowShareAWindow)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
