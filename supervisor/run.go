@@ -353,7 +353,7 @@ func (s *run) begin() (err error) {
 		return err
 	}
 	if s.sandbox != nil {
-		o.Ordered, o.Stands = s.notAgain, s.stands
+		o.Ordered, o.Stands, o.Follows, o.Followed = s.notAgain, s.stands, s.asked.Again, s.kept.Restart != sandboxes.RestartNo
 	}
 	v, over, err := s.host.Begin(s.h, s.admission, s.plan, o)
 	if err == nil {

@@ -90,12 +90,15 @@ type RunOptions struct {
 	// Room has the run's place on the node count for so much memory; its error refuses. nil: nobody counts.
 	Room   func(memory int64) error
 	Parent *Run // whose tool it is, and who admitted it (H-15); nil: it is none's
+	// Follows: nobody but its sandbox has started it. Followed: another run may follow it so.
+	Follows, Followed bool
 }
 
 // Begin makes an admitted run known to its operators, from before its first step to when its account is complete: to Close, which
 // comes after the run's broker is closed and before the admission is given back.
 func (s *Runs) Begin(h *hypervisor.Hypervisor, adm hypervisor.Admission, plan *runtime.Plan, o RunOptions) (*Run, error) {
-	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, room: o.Room, stands: o.Stands, idleAfter: o.IdlePause, ended: make(chan struct{})}
+	v := &Run{all: s, Plan: plan, since: time.Now().UTC(), output: o.Output, room: o.Room, stands: o.Stands, idleAfter: o.IdlePause, ended: make(chan struct{}),
+		follows: o.Follows, followed: o.Followed}
 	var parent *hypervisor.Control
 	if o.Parent != nil {
 		parent = o.Parent.Control

@@ -78,6 +78,8 @@ type Run struct {
 
 	enforcing sync.Mutex    // held by who stops or resumes it for a safety loop
 	stopped   atomic.Bool   // by one
+	follows   bool          // another run, by itself
+	followed  bool          // it may be, likewise
 	watches   atomic.Int32  // of its files
 	freezing  sync.Mutex    // held while frozenBy is made true
 	frozenBy  holder        // changed under mu too

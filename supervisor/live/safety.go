@@ -65,6 +65,9 @@ func (l *safetyLoops) join(v *Run) (link.Safeties, error) {
 	defer l.mu.Unlock()
 	loop, err := l.loopLocked(k)
 	if err == nil {
+		if !v.follows && l.aloneLocked(v) {
+			loop.Forget(v.principal()) // what one counted that could be followed: a human has started this one
+		}
 		err = loop.Follow(v.safetyCaller())
 	}
 	if err != nil {
@@ -138,16 +141,14 @@ func (l *safetyLoops) ownOf(c safetyloop.Caller, _ string) (o safetyloop.Own) {
 const forgetTime = 30 * time.Second
 
 // leave ends what join began, when no process of the run is left. What the loop remembers of an agent's steps
-// is forgotten with the last of its runs only: another that is alive still adds to it. The loop itself stays
+// is forgotten with the last of its runs only: another that is alive still adds to it, and so does one that
+// follows without a human, or an agent would be rid of its step limit by ending its run. The loop itself stays
 // for runs to come.
 func (l *safetyLoops) leave(v *Run) {
 	l.mu.Lock()
 	loop := l.joined[v]
 	delete(l.joined, v)
-	alone := true
-	for other := range l.joined {
-		alone = alone && other.principal() != v.principal()
-	}
+	alone := l.aloneLocked(v)
 	if len(l.joined) == 0 && l.unwind != nil {
 		l.unwind()
 		l.unwind = nil
@@ -164,7 +165,19 @@ func (l *safetyLoops) leave(v *Run) {
 			l.warn(fmt.Errorf("block of a run that has ended: %w", err))
 		}
 	}
-	loop.Forget(v.principal())
+	if !v.followed || v.Plan.Agent == "" {
+		loop.Forget(v.principal())
+	}
+}
+
+// aloneLocked tells whether no other run of the agent has a loop here.
+func (l *safetyLoops) aloneLocked(v *Run) bool {
+	for other := range l.joined {
+		if other != v && other.principal() == v.principal() {
+			return false
+		}
+	}
+	return true
 }
 
 // close ends all of them. Nothing may ask them any more. The watch has returned before the first loop is

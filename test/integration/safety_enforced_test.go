@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -290,4 +291,41 @@ func TestS15StopInTheDaemon(t *testing.T) {
 		t.Errorf("got %s, want stop", got)
 	}
 	a.quit().want(t, 0, "exited")
+}
+
+// S-6: what an agent did by itself is forgotten where a human starts it again, and not where its kept sandbox does: a pause after a failure
+// would be over with its run, and so would the step limit.
+func TestS6SandboxesStartIsNoHuman(t *testing.T) {
+	needProgram(t, "python3")
+	d := startDaemon(t, "--pool-max", "0")
+	p := place{t, d.run, d.state}
+	p.must("agent", "score", "planner-1", "0.7")
+	p.must("create", "--name", "fails", "--agent", "planner-1", "--ring", "2", "--safety", "enforcing", "--restart", "on-failure", "--timeout", "60s", "--", "python3", "-c", `
+import http.client, json, os, sys
+log = os.path.expanduser("~/log")
+run = len(open(log).readlines()) if os.path.exists(log) else 0
+c = http.client.HTTPConnection("127.0.0.1", 7600)
+params = {"element_name": "x", "nextActionHint": "using the math tool to compute 6*7"}
+if run == 0: params["outcome"] = "failure"
+c.request("POST", "/internal/safety/create", json.dumps({"operation": "record_execution_step", "params": params}), {"Content-Type": "application/json"})
+with open(log, "a") as f: f.write(json.dumps(json.loads(c.getresponse().read())["data"]["continue"]) + "\n")
+sys.exit(1 if run == 0 else 0)
+`)
+	t.Cleanup(func() { p.do("rm", "-f", "fails") })
+	said := func(want string) {
+		t.Helper()
+		var got string
+		eventually(t, hang(), "its runs end", func() bool {
+			b, _ := os.ReadFile(filepath.Join(p.layer("fails"), "homes/home/files/log"))
+			got = strings.Join(strings.Fields(string(b)), " ")
+			return strings.Count(got, " ") == strings.Count(want, " ") && len(p.lives("fails")) == 0
+		})
+		if got != want {
+			t.Errorf("its steps may go on: %s, want %s", got, want)
+		}
+	}
+	p.must("start", "fails")
+	said("false false")
+	eventually(t, hang(), "somebody starts it", func() bool { return p.do("start", "fails").exit == 0 })
+	said("false false true")
 }

@@ -188,6 +188,8 @@ rest+=(TestH15ToolLetOutCallsNoTools)
 rest+=(TestH21SubstituteGoesOn)
 # And of a window that outlasts a run, which is counted here as there.
 rest+=(TestH24RunsThatFollowShareAWindow)
+# And of steps that outlast a run, which the daemon alone counts.
+rest+=(TestS6SandboxesStartIsNoHuman)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
