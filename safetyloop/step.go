@@ -62,12 +62,13 @@ type verdict struct {
 	final   bool // nobody can confirm it away
 }
 
-// stepDigest is what a confirmation or verification of a step is bound to. White space within lines is folded and nothing else: to an
-// operator who approves deleting /data, /Data is another folder, and what stands behind a # ends with its line and runs nothing.
+// stepDigest is what a confirmation or verification of a step is bound to. Spaces, tabs and line feeds are folded and nothing else: to an
+// operator who approves deleting /data, /Data is another folder, and what stands behind a # ends with its line and runs nothing. Other
+// characters that end a line or part words on a screen are letters to a shell.
 func stepDigest(element, hint string) digest {
 	var lines []string
-	for _, line := range strings.FieldsFunc(hint, func(r rune) bool { return strings.ContainsRune("\n\v\f\r\u0085\u2028\u2029", r) }) {
-		if words := strings.Fields(line); words != nil {
+	for line := range strings.SplitSeq(strings.ReplaceAll(hint, "\r\n", "\n"), "\n") {
+		if words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' }); len(words) > 0 {
 			lines = append(lines, strings.Join(words, " "))
 		}
 	}

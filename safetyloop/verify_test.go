@@ -324,7 +324,7 @@ func TestS12AConfirmedStepIsThisStepOnce(t *testing.T) {
 		t.Error("not confirmed, and it went on")
 	}
 	b.wantOK(b.call(bob, opConfirm, pToken, token))
-	for _, c := range [][]any{{"a", "score:50 delete /data"}, {"a", "score:50 delete /Data/x"}, {"b", "score:50 delete /Data"}, {"a", "score:50 delete\n/Data"}, {"a", "score:50\u2028delete /Data"}} {
+	for _, c := range [][]any{{"a", "score:50 delete /data"}, {"a", "score:50 delete /Data/x"}, {"b", "score:50 delete /Data"}, {"a", "score:50 delete\n/Data"}, {"a", "score:50\u2028delete /Data"}, {"a", "score:50\u00a0delete /Data"}, {"a", "score:50\vdelete /Data"}} {
 		b.wantCode(b.call(alice, opStep, pElement, c[0], pHint, c[1], pToken, token), CodeTokenMismatch)
 	}
 	if !b.step(alice, "a", " score:50\tdelete /Data\n", pToken, token).Continue {

@@ -114,6 +114,10 @@ func TestS12ApprovalIsForItsLines(t *testing.T) {
 		return c.do("record_execution_step", params)
 	}
 	const approved = "executing shell command: touch done  # make publish"
+	// What parts lines on a screen parts none in a shell: this runs nothing behind the #, and with a line feed it would.
+	shown := step("executing shell command: touch done #\rmake publish", "").want(t, "the step", "pause").token()
+	p.must("challenges", "confirm", shown)
+	step("executing shell command: touch done #\nmake publish", shown).want(t, "another", "TOKEN_SCOPE_MISMATCH")
 	token := step(approved, "").want(t, "the step", "pause").token()
 	p.must("challenges", "confirm", token)
 	for _, lineEnd := range []string{"\n", "\r", "\u2028"} {
