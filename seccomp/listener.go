@@ -226,6 +226,7 @@ type loop struct {
 	paced    bool
 	due      time.Time
 	now      func() time.Time
+	recv     thread.Ioctl // into req
 	req      []byte
 	resp     []byte
 	timeout  unix.Timespec
@@ -243,6 +244,7 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 		resp: make([]byte, max(int(sizes.resp), int(unsafe.Sizeof(notifResp{})))),
 		held: newLimiter(o.DenyRate, o.DenyBurst), let: newSpacer(o.AllowRate, o.AllowBurst, DefaultAllowRate, DefaultAllowBurst),
 	}
+	l.recv = thread.Ioctl{FD: int32(fd), Request: unix.SECCOMP_IOCTL_NOTIF_RECV, Arg: unsafe.Pointer(&l.req[0])} //nolint:gosec // a descriptor
 	if l.stats == nil {
 		l.stats = new(Stats)
 	}
@@ -263,13 +265,19 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 }
 
 // run polls before each receive: SECCOMP_IOCTL_NOTIF_RECV waits without a limit and hears neither ctx nor the end of the
-// last process.
+// last process. The wait receives by itself what it has waited for: until then a signal interrupts the call (hurry).
 func (l *loop) run() error {
 	fds := []unix.PollFd{{Fd: int32(l.wake), Events: unix.POLLIN}, {Fd: int32(l.fd), Events: unix.POLLIN}}
 	for {
 		wait, err := l.release(l.gate.hurried())
 		if err != nil {
 			return err
+		}
+		if l.recv.Done {
+			if err := l.one(); err != nil {
+				return err
+			}
+			continue
 		}
 		if l.paced {
 			left := l.due.Sub(l.now())
@@ -296,7 +304,8 @@ func (l *loop) run() error {
 		if timeout == nil && l.next.ID == 0 {
 			soon = firstCall
 		}
-		_, err = thread.PollSoon(n, soon, timeout)
+		clear(l.req) // the kernel wants it zero (check_zeroed_user)
+		_, err = thread.PollSoon(n, soon, timeout, &l.recv)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -335,10 +344,13 @@ func (l *loop) woken() {
 	l.gate.pass()
 }
 
-// one receives a call and answers it, unless it has to wait.
+// one receives a call, if the wait hasn't, and answers it, unless it has to wait.
 func (l *loop) one() error {
-	clear(l.req) // the kernel wants it zero (check_zeroed_user)
-	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&l.req[0])))
+	e := l.recv.Errno
+	if !l.recv.Done {
+		_, _, e = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&l.req[0])))
+	}
+	l.recv.Done = false
 	switch e {
 	case 0:
 	case unix.ENOENT, unix.EINTR:

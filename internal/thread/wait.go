@@ -27,12 +27,17 @@ func exitsyscall()
 //go:norace
 //go:nocheckptr
 //go:noinline
-func waiting(fds *unix.PollFd, n int, timeout *unix.Timespec) (uintptr, syscall.Errno) {
+func waiting(fds *unix.PollFd, n int, timeout *unix.Timespec, then *Ioctl) (uintptr, syscall.Errno) {
 	entersyscallblock() // until the other nothing may grow the stack
 	r, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(fds)), uintptr(n), uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
 	if errno == 0 {
 		for i := range n {
-			if fd := (*unix.PollFd)(unsafe.Add(unsafe.Pointer(fds), uintptr(i)*unsafe.Sizeof(*fds))); fd.Revents&unix.POLLHUP != 0 {
+			fd := (*unix.PollFd)(unsafe.Add(unsafe.Pointer(fds), uintptr(i)*unsafe.Sizeof(*fds)))
+			if then != nil && fd.Fd == then.FD && fd.Revents&unix.POLLIN != 0 {
+				_, _, then.Errno = syscall.RawSyscall(unix.SYS_IOCTL, uintptr(then.FD), then.Request, uintptr(then.Arg))
+				then.Done = true
+			}
+			if fd.Revents&unix.POLLHUP != 0 {
 				_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&ordinary)))
 				_, _, _ = syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&moment)), 0, 0)
 			}
@@ -51,16 +56,29 @@ var (
 func Yield() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Poll is ppoll(2) with the signals as they are; nil: without an end. What there is already costs no place.
-func Poll(fds []unix.PollFd, timeout *unix.Timespec) (int, error) { return PollSoon(fds, 0, timeout) }
+func Poll(fds []unix.PollFd, timeout *unix.Timespec) (int, error) {
+	return PollSoon(fds, 0, timeout, nil)
+}
+
+// Ioctl is made as soon as there is something to read at FD, before the thread has its place again: on a machine that has much to do that may
+// take long.
+type Ioctl struct {
+	FD      int32
+	Request uintptr
+	Arg     unsafe.Pointer
+
+	Done  bool // it was made
+	Errno syscall.Errno
+}
 
 // PollSoon is Poll for what is most likely there within a time, for which it keeps its place: who has given it away may find none when he
-// comes back, and then waits for a thread to hand him one.
-func PollSoon(fds []unix.PollFd, within time.Duration, timeout *unix.Timespec) (int, error) {
+// comes back, and then waits for a thread to hand him one. then is nil, or not made where something was there within the time.
+func PollSoon(fds []unix.PollFd, within time.Duration, timeout *unix.Timespec, then *Ioctl) (int, error) {
 	soon := unix.NsecToTimespec(int64(within))
 	if n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)), uintptr(unsafe.Pointer(&soon)), 0, 0, 0); errno == 0 && n > 0 {
 		return int(n), nil //nolint:gosec // as many as there are descriptors
 	}
-	n, errno := waiting(unsafe.SliceData(fds), len(fds), timeout)
+	n, errno := waiting(unsafe.SliceData(fds), len(fds), timeout, then)
 	if errno != 0 {
 		return -1, errno
 	}

@@ -79,14 +79,14 @@ func TestPollSoon(t *testing.T) {
 	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
 	for _, within := range []time.Duration{0, time.Nanosecond, time.Hour} {
 		go func() { _, _ = unix.Write(to, []byte("x")) }()
-		if n, err := PollSoon(fds, within, nil); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
+		if n, err := PollSoon(fds, within, nil, nil); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
 			t.Errorf("within %v: %d, %v, %#x", within, n, err, fds[0].Revents)
 		}
 		if _, err := unix.Read(from, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := PollSoon(fds, time.Nanosecond, &unix.Timespec{Nsec: 1}); n != 0 || err != nil {
+	if n, err := PollSoon(fds, time.Nanosecond, &unix.Timespec{Nsec: 1}, nil); n != 0 || err != nil {
 		t.Errorf("an empty pipe: %d, %v", n, err)
 	}
 }
@@ -104,16 +104,8 @@ func TestPollHangUp(t *testing.T) {
 	}
 	defer unix.Close(p[0])
 	hungUp := make(chan error, 1)
-	waits := fmt.Sprintf("/proc/self/task/%d/syscall", unix.Gettid())
-	go func() {
-		var err error
-		for at := ""; err == nil && !strings.HasPrefix(at, fmt.Sprint(unix.SYS_PPOLL)+" "); {
-			var text []byte
-			text, err = os.ReadFile(waits) // proc(5): what it is blocked in
-			at = string(text)
-		}
-		hungUp <- errors.Join(err, unix.Close(p[1]))
-	}()
+	tid := unix.Gettid()
+	go func() { hungUp <- errors.Join(untilPoll(tid), unix.Close(p[1])) }()
 	fds := []unix.PollFd{{Fd: int32(p[0]), Events: unix.POLLIN}}
 	if n, err := Poll(fds, nil); n != 1 || err != nil || fds[0].Revents&unix.POLLHUP == 0 {
 		t.Errorf("%d, %v, %#x", n, err, fds[0].Revents)
@@ -123,5 +115,43 @@ func TestPollHangUp(t *testing.T) {
 	}
 	if err := <-hungUp; err != nil {
 		t.Error(err)
+	}
+}
+
+// What is to be done when something is there is done once, for the descriptor that it is there at, and its answer told.
+func TestPollThen(t *testing.T) {
+	from, to := pipe(t)
+	other, _ := pipe(t)
+	var waiting int32
+	fds := []unix.PollFd{{Fd: int32(other), Events: unix.POLLIN}, {Fd: int32(from), Events: unix.POLLIN}}
+	then := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&waiting)}
+	if _, err := PollSoon(fds, 0, &unix.Timespec{Nsec: 1}, &then); err != nil || then.Done {
+		t.Errorf("an empty pipe: %v, %+v", err, then)
+	}
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	written := make(chan error, 1)
+	tid := unix.Gettid()
+	go func() { written <- errors.Join(untilPoll(tid), writeAll(to, "abc")) }()
+	if n, err := PollSoon(fds, 0, nil, &then); n != 1 || err != nil || !then.Done || then.Errno != 0 || waiting != 3 {
+		t.Errorf("%d, %v, %+v, %d bytes", n, err, then, waiting)
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+func writeAll(fd int, text string) error {
+	_, err := unix.Write(fd, []byte(text))
+	return err
+}
+
+// untilPoll returns when the thread is blocked in ppoll (proc(5)).
+func untilPoll(tid int) error {
+	for {
+		at, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/syscall", tid))
+		if err != nil || strings.HasPrefix(string(at), fmt.Sprint(unix.SYS_PPOLL)+" ") {
+			return err
+		}
 	}
 }
