@@ -63,9 +63,9 @@ type guard struct {
 	kept     []os.Signal // those that are for the agent
 }
 
-// guardTime is how long a launch has no goroutine that watches over it, unless its context ends: each step looks for signals before it begins.
-// Most launches are over by then, and beginning and ending the goroutine are two wakes of a thread.
-const guardTime = time.Second
+// guardTime is how long a launch has no goroutine that watches over it, unless its context ends: signals are looked for before and after each
+// step. Most launches are over by then, and beginning and ending the goroutine are two wakes of a thread.
+const guardTime = 100 * time.Millisecond
 
 func newGuard(l *launch) *guard {
 	g := &guard{ctx: l.ctx, signals: l.opt.Signals, stuck: l.stuck, tid: unix.Gettid(), stop: make(chan struct{}), gone: make(chan struct{}), since: time.Now()}
