@@ -5,7 +5,6 @@ package seccomp
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	goruntime "runtime"
@@ -228,7 +227,11 @@ type loop struct {
 	now      func() time.Time
 	recv     thread.Ioctl // into req
 	req      []byte
-	resp     []byte
+	resp     []byte        // of a held call
+	answer   thread.Ioctl  // of the call decided last, by the next wait
+	leaving  *thread.Ioctl // answer, until it has been sent
+	allows   bool          // the answer
+	begun    bool          // the first call was decided
 	timeout  unix.Timespec
 }
 
@@ -245,6 +248,8 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 		held: newLimiter(o.DenyRate, o.DenyBurst), let: newSpacer(o.AllowRate, o.AllowBurst, DefaultAllowRate, DefaultAllowBurst),
 	}
 	l.recv = thread.Ioctl{FD: int32(fd), Request: unix.SECCOMP_IOCTL_NOTIF_RECV, Arg: unsafe.Pointer(&l.req[0])} //nolint:gosec // a descriptor
+	last := make([]byte, len(l.resp))
+	l.answer = thread.Ioctl{FD: int32(fd), Request: unix.SECCOMP_IOCTL_NOTIF_SEND, Arg: unsafe.Pointer(&last[0])} //nolint:gosec // a descriptor
 	if l.stats == nil {
 		l.stats = new(Stats)
 	}
@@ -265,7 +270,8 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 }
 
 // run polls before each receive: SECCOMP_IOCTL_NOTIF_RECV waits without a limit and hears neither ctx nor the end of the
-// last process. The wait receives by itself what it has waited for: until then a signal interrupts the call (hurry).
+// last process. The wait sends the last answer by itself, and receives what it has waited for: until then a signal interrupts the call
+// that follows the answer (hurry), and whatever else this thread does may take it long on a machine that has much to do.
 func (l *loop) run() error {
 	fds := []unix.PollFd{{Fd: int32(l.wake), Events: unix.POLLIN}, {Fd: int32(l.fd), Events: unix.POLLIN}}
 	for {
@@ -301,13 +307,16 @@ func (l *loop) run() error {
 			n = fds[:1]
 		}
 		soon := time.Duration(0)
-		if timeout == nil && l.next.ID == 0 {
+		if timeout == nil && !l.begun {
 			soon = firstCall
 		}
 		clear(l.req) // the kernel wants it zero (check_zeroed_user)
-		_, err = thread.PollSoon(n, soon, timeout, &l.recv)
-		if errors.Is(err, unix.EINTR) {
-			continue
+		_, err = thread.PollSoon(n, soon, timeout, l.leaving, &l.recv)
+		if l.leaving != nil {
+			l.leaving = nil
+			if err := l.sent(l.answer.Errno, l.allows); err != nil {
+				return err
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("poll: %w", err)
@@ -380,13 +389,16 @@ func (l *loop) decide() error {
 	waits := heldCall{id: c.ID, pid: c.PID, answer: answer}
 	if answer.Allowed() {
 		l.let.spend(l.now(), l.let.interval)
-		return l.send(waits)
-	}
-	if !l.gate.hurried() && l.held.hold(l.now(), waits) {
+	} else if !l.gate.hurried() && l.held.hold(l.now(), waits) {
 		l.stats.Delayed.Add(1)
 		return nil
 	}
-	return l.send(waits)
+	if !l.begun { // nobody else is there, and to give the place away first may wake a thread
+		l.begun = true
+		return l.send(waits)
+	}
+	l.leaving, l.allows = &l.answer, answer.Allowed()
+	return l.reply(l.answer.Arg, waits)
 }
 
 // release sends the refusals that are due, or all, and says how long until the next; negative: none is held.
@@ -436,39 +448,47 @@ func ProcessOf(thread int) (int, error) {
 	return strconv.Atoi(string(bytes.TrimSpace(line)))
 }
 
-// send answers; it is an error if a process that is to die can't be killed.
-func (l *loop) send(c heldCall) error {
+// reply writes the answer that is to be sent; it is an error if a process that is to die can't be killed.
+func (l *loop) reply(to unsafe.Pointer, c heldCall) error {
 	a := c.answer
 	if a.kill {
 		if err := l.kill(c); err != nil {
 			return err
 		}
 	}
-	clear(l.resp)
-	r := (*notifResp)(unsafe.Pointer(&l.resp[0]))
-	r.id = c.id
+	r := (*notifResp)(to)
+	*r = notifResp{id: c.id}
 	if a.Allowed() {
 		r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 	} else {
 		r.error = -int32(a.Err())
 	}
-	for {
-		_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&l.resp[0])))
-		switch e {
-		case 0:
-			if a.Allowed() {
-				l.stats.Continued.Add(1)
-			} else {
-				l.stats.Denied.Add(1)
-			}
-			return nil
-		case unix.EINTR:
-			continue
-		case unix.ENOENT:
-			l.stats.Gone.Add(1)
-			return nil
-		default:
-			return fmt.Errorf("send answer: %w", e)
-		}
+	return nil
+}
+
+// send answers a held call.
+func (l *loop) send(c heldCall) error {
+	if err := l.reply(unsafe.Pointer(&l.resp[0]), c); err != nil {
+		return err
 	}
+	e := unix.EINTR
+	for e == unix.EINTR {
+		_, _, e = unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&l.resp[0])))
+	}
+	return l.sent(e, c.answer.Allowed())
+}
+
+// sent counts an answer by what the kernel said to it.
+func (l *loop) sent(e unix.Errno, allowed bool) error {
+	switch {
+	case e == unix.ENOENT:
+		l.stats.Gone.Add(1)
+	case e != 0:
+		return fmt.Errorf("send answer: %w", e)
+	case allowed:
+		l.stats.Continued.Add(1)
+	default:
+		l.stats.Denied.Add(1)
+	}
+	return nil
 }

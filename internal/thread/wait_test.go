@@ -79,14 +79,14 @@ func TestPollSoon(t *testing.T) {
 	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
 	for _, within := range []time.Duration{0, time.Nanosecond, time.Hour} {
 		go func() { _, _ = unix.Write(to, []byte("x")) }()
-		if n, err := PollSoon(fds, within, nil, nil); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
+		if n, err := PollSoon(fds, within, nil, nil, nil); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
 			t.Errorf("within %v: %d, %v, %#x", within, n, err, fds[0].Revents)
 		}
 		if _, err := unix.Read(from, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := PollSoon(fds, time.Nanosecond, &unix.Timespec{Nsec: 1}, nil); n != 0 || err != nil {
+	if n, err := PollSoon(fds, time.Nanosecond, &unix.Timespec{Nsec: 1}, nil, nil); n != 0 || err != nil {
 		t.Errorf("an empty pipe: %d, %v", n, err)
 	}
 }
@@ -125,7 +125,7 @@ func TestPollThen(t *testing.T) {
 	var waiting int32
 	fds := []unix.PollFd{{Fd: int32(other), Events: unix.POLLIN}, {Fd: int32(from), Events: unix.POLLIN}}
 	then := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&waiting)}
-	if _, err := PollSoon(fds, 0, &unix.Timespec{Nsec: 1}, &then); err != nil || then.Done {
+	if _, err := PollSoon(fds, 0, &unix.Timespec{Nsec: 1}, nil, &then); err != nil || then.Done {
 		t.Errorf("an empty pipe: %v, %+v", err, then)
 	}
 	goruntime.LockOSThread()
@@ -133,8 +133,48 @@ func TestPollThen(t *testing.T) {
 	written := make(chan error, 1)
 	tid := unix.Gettid()
 	go func() { written <- errors.Join(untilPoll(tid), writeAll(to, "abc")) }()
-	if n, err := PollSoon(fds, 0, nil, &then); n != 1 || err != nil || !then.Done || then.Errno != 0 || waiting != 3 {
+	if n, err := PollSoon(fds, 0, nil, nil, &then); n != 1 || err != nil || !then.Done || then.Errno != 0 || waiting != 3 {
 		t.Errorf("%d, %v, %+v, %d bytes", n, err, then, waiting)
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+// What is to be done first is done before the wait, also where something is there already, and a signal, such as those by which the runtime asks
+// a thread to let others run, doesn't end the wait.
+func TestPollFirst(t *testing.T) {
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	from, to := pipe(t)
+	if err := writeAll(to, "ab"); err != nil {
+		t.Fatal(err)
+	}
+	var there, then int32
+	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
+	one := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&there)}
+	two := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&then)}
+	if n, err := PollSoon(fds, time.Hour, nil, &one, &two); n != 1 || err != nil || !one.Done || there != 2 || !two.Done || then != 2 {
+		t.Errorf("two bytes: %d, %v, %+v, %d, %+v, %d", n, err, one, there, two, then)
+	}
+	if _, err := unix.Read(from, make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
+	one.FD = -1
+	two.Done = false
+	written := make(chan error, 1)
+	tid := unix.Gettid()
+	go func() {
+		for range 100 {
+			if err := errors.Join(untilPoll(tid), unix.Tgkill(unix.Getpid(), tid, unix.SIGURG)); err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- writeAll(to, "c")
+	}()
+	if n, err := PollSoon(fds, 0, nil, &one, &two); n != 1 || err != nil || one.Errno != unix.EBADF || !two.Done || then != 1 {
+		t.Errorf("signals, and then a byte: %d, %v, %+v, %+v, %d", n, err, one, two, then)
 	}
 	if err := <-written; err != nil {
 		t.Error(err)
