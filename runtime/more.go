@@ -23,6 +23,8 @@ func (p *Plan) moreFor(s *Status, had Lease, memory int64) string {
 	switch {
 	case s.State == OOM:
 		return more(r, "memory", 2*profiles.Size(memory), r.Memory) //nolint:gosec // a limit that was in force
+	case s.ScratchFull && (s.State == Exited || s.State == Signaled):
+		return more(r, "scratch_size", 2*profiles.Size(p.Limits.ScratchSize), r.ScratchSize) //nolint:gosec // it is positive
 	case s.State == TimedOut && strings.HasPrefix(s.Reason, overCompute):
 		return more(r, "cpu_time", had.CPUTime.Twice(), r.CPUTime)
 	case s.State == TimedOut && strings.HasPrefix(s.Reason, overTime):

@@ -218,6 +218,7 @@ type run struct {
 	over     chan struct{}    // closed when it is through with the run
 	ended    chan struct{}    // closed when pid 1 is gone
 	agent    *unix.WaitStatus // nil: not known, pid 1 was killed before it was
+	full     bool             // the scratch, when the agent ended, not with 0
 	wished   string           // how the run was asked to end, when pid 1 was gone; empty: it wasn't
 	asked    sync.WaitGroup   // who answers the filter's notifications, and puts refusals on record
 	listener *os.File         // of the first process, when nobody answers any more: the account doesn't wait for the filter's end; nil: it isn't open
@@ -364,7 +365,7 @@ func (r *run) besideExec(l *launch) {
 			}
 			if report.Kind == stub.Exited {
 				ws := unix.WaitStatus(report.A)
-				r.agent = &ws
+				r.agent, r.full = &ws, report.B != 0
 			}
 		}
 	})
@@ -687,7 +688,7 @@ func (r *run) settle(v verdict) {
 	}
 	r.live.end()
 	l.stopServing()
-	s.WallTime = time.Since(s.StartedAt)
+	s.WallTime, s.ScratchFull = time.Since(s.StartedAt), r.full
 	if used, err := l.group.Account(); err == nil {
 		s.CPUTime, s.PeakMemory, s.OOMKills = used.CPU, used.MemoryPeak, used.OOMKills
 	}

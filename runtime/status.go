@@ -112,6 +112,8 @@ type Status struct {
 	// paths, which the agent may have chosen. RiskyMore: there are more, or the look was cut off.
 	RiskyFiles []string `json:"risky_files,omitempty"`
 	RiskyMore  bool     `json:"risky_more,omitempty"`
+	// ScratchFull: when the agent's first process ended, and not with 0, the scratch had no room left.
+	ScratchFull bool `json:"scratch_full,omitempty"`
 
 	// What the run's gateway used beside it, if there was one.
 	GatewayCPUTime    time.Duration `json:"gateway_cpu_time_ns,omitempty"`

@@ -163,6 +163,7 @@ func TestM3EndedRunsAreToldWhatHelps(t *testing.T) {
 		{TimedOut, overTime + "120s", 0, "--timeout 240s, up to 300s; more by ranges: in /c.yaml; agentrun extend gives a live run more"},
 		{TimedOut, overCompute + "200s", 0, "--cpu-time 300s is the most here; to allow 400s, in /c.yaml write ranges: [{ring: 2, cpu_time: 400s}]"},
 		{TimedOut, "quarantine", 0, ""},
+		{Exited, "", 0, ""},
 		{Killed, overTime, 0, ""},
 		{Policy, "output over the limit", 0, ""},
 	} {
@@ -171,6 +172,10 @@ func TestM3EndedRunsAreToldWhatHelps(t *testing.T) {
 		}
 	}
 	p.mostTime = had.Timeout
+	p.Limits.ScratchSize = 64 << 20
+	if got := p.moreFor(&Status{State: Exited, ScratchFull: true}, had, 0); got != "--scratch-size 128MiB, up to 1GiB; more by ranges: in /c.yaml" {
+		t.Errorf("a full scratch: %q", got)
+	}
 	if got := p.moreFor(&Status{State: TimedOut, Reason: overTime}, had, 0); got != "the agent's plan gives a run 120s at most: agentrun agent set a --plan PLAN" {
 		t.Errorf("at the plan's end: %q", got)
 	}

@@ -60,6 +60,9 @@ func (s *run) tellClosing(status runtime.Status) {
 			Tell(s.by.Stderr, words, "look at them before anything on the host runs them (docs/protected-paths.md)")
 		}
 	}
+	if status.ScratchFull {
+		Tell(s.by.Stderr, "its scratch was full when it ended", status.Hint)
+	}
 	if n := len(status.FileConflicts); n > 0 {
 		names := make([]string, n)
 		for i, name := range status.FileConflicts {

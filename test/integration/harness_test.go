@@ -232,6 +232,7 @@ type status struct {
 	FileConflicts []string `json:"file_conflicts"`
 	RiskyFiles    []string `json:"risky_files"`
 	RiskyMore     bool     `json:"risky_more"`
+	ScratchFull   bool     `json:"scratch_full"`
 	FilesChanged  int      `json:"files_changed"`
 }
 

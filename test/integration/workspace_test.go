@@ -332,3 +332,20 @@ func TestScratch(t *testing.T) {
 		t.Errorf("the scratch is not fresh: %s (M-14)", v)
 	}
 }
+
+// M-2, M-3: who fails in a full scratch is told that it is full and which flag gives more; who succeeds, or has made room again, isn't.
+func TestM2FullScratchIsTold(t *testing.T) {
+	needSandbox(t)
+	o := opts{profile: "ring2", flags: []string{"--scratch-size", "8M"}}
+	const fill = "dd if=/dev/zero of=/tmp/x bs=64K 2>/dev/null"
+	r := run(t, o, "/bin/sh", "-c", fill)
+	r.want(t, 1, "exited")
+	if !r.status.ScratchFull || !strings.Contains(r.stderr, "agentrun: its scratch was full when it ended\nhint: --scratch-size 16MiB") {
+		t.Errorf("full: %v, told:\n%s", r.status.ScratchFull, r.stderr)
+	}
+	for _, script := range []string{fill + "; true", fill + "; rm /tmp/x; false"} {
+		if r := run(t, o, "/bin/sh", "-c", script); r.status.ScratchFull || strings.Contains(r.stderr, "scratch") {
+			t.Errorf("%s: %v, told:\n%s", script, r.status.ScratchFull, r.stderr)
+		}
+	}
+}

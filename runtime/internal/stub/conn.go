@@ -43,7 +43,7 @@ func (k Kind) String() string {
 type Report struct {
 	Kind Kind
 	A    uint32   // Hello: protocol version; Forked: pid, in the supervisor's namespace; Listener: its number in the child; Exited: wait status
-	B    uint64   // Listener: number in the child of the Landlock ruleset that it enters with the command, plus one; 0: none
+	B    uint64   // Listener: number in the child of the Landlock ruleset that it enters with the command, plus one; 0: none. Exited: 1 if the scratch is full
 	File *os.File // PTY: the master; the receiver closes it
 	PID  int      // of the sender, in our pid namespace, by the kernel's word (SCM_CREDENTIALS)
 }

@@ -684,7 +684,7 @@ static void confine_self(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
 		LET(__NR_ppoll), LET(__NR_read), LET(__NR_wait4), LET(__NR_kill), LET(__NR_write),
-		LET(__NR_exit_group),
+		LET(__NR_exit_group), LET(__NR_statfs),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 	};
 	struct sock_fprog prog = { sizeof(f) / sizeof(f[0]), f };
@@ -692,6 +692,14 @@ static void confine_self(void)
 
 	if (r < 0)
 		fail(CONTROL, STEP_SELF, r);
+}
+
+/* scratch_full tells whether the scratch has no room for a page more, or for a file: which may be why the agent has failed. */
+static int scratch_full(void)
+{
+	struct { long type, bsize, blocks, bfree, bavail, files, ffree, rest[9]; } s;
+
+	return sys2(__NR_statfs, "/tmp", &s) == 0 && ((s.blocks && !s.bavail) || (s.files && !s.ffree));
 }
 
 /* reap collects every zombie; when the agent's first process is among them, the run is over. That it exited with 0 needs no report, for
@@ -705,7 +713,7 @@ static void reap(long agent)
 		if (pid != agent)
 			continue;
 		if (status != 0)
-			say(CONTROL, SAY_EXITED, (uint32_t)status, 0, -1);
+			say(CONTROL, SAY_EXITED, (uint32_t)status, scratch_full(), -1);
 		quit((status & 0x7f) ? 128 + (status & 0x7f) : (status >> 8) & 0xff);
 	}
 }
