@@ -416,6 +416,8 @@ func (s *run) launch() error {
 		said = func(status runtime.Status) { s.letGo(status, log) }
 	} else if by.Terminal == nil || s.want.Interactive || plan.TTY {
 		opt.Stdin = by.Stdin
+	} else if by.Watched && asks(s.want.Command) {
+		Tell(by.Stderr, "nothing is typed into it: the terminal isn't the agent's", "-t gives it one of its own")
 	}
 	opt.OnStart = func(status runtime.Status) {
 		s.node.Log.Info("started",

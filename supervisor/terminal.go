@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/console"
@@ -102,4 +105,13 @@ func (s *run) warned(told func(runtime.LiveEvent)) func(runtime.LiveEvent) {
 			fmt.Fprintf(s.by.Stderr, "\x1b]9;%s\a\x1b]2;%s\a", text, text)
 		}()
 	}
+}
+
+// asks tells of a command that without arguments reads what a person types, and ends at once where nobody does.
+func asks(command []string) bool {
+	if len(command) != 1 {
+		return false
+	}
+	name := strings.TrimRight(filepath.Base(command[0]), ".0123456789")
+	return slices.Contains([]string{"sh", "bash", "dash", "zsh", "fish", "ksh", "python", "pypy", "node", "irb"}, name)
 }

@@ -87,3 +87,31 @@ func TestRing2WithoutWorkspaceWarns(t *testing.T) {
 		c.finish(t).want(t, 0, "exited")
 	}
 }
+
+// A shell that nobody can type into ends at once; a person at a terminal hears why, and what gives it one.
+func TestShellWithoutATerminalIsTold(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	for _, tt := range []struct {
+		flags, command []string
+		told           bool
+	}{
+		{nil, []string{"/bin/sh"}, true},
+		{nil, []string{"python3"}, true},
+		{nil, []string{"/bin/sh", "-c", "true"}, false},
+		{nil, []string{"true"}, false},
+		{[]string{"-i"}, []string{"/bin/sh"}, false},
+		{[]string{"-t"}, []string{"/bin/sh"}, false},
+	} {
+		term := openTerminal(t, 100, 30)
+		c := term.begin(prepare(t, opts{flags: append([]string{"--no-gateway", "--ring", "2"}, tt.flags...)}, tt.command...))
+		if len(tt.flags) > 0 {
+			term.type_("exit\n")
+		}
+		shown := term.until("agentrun: ran ")
+		if strings.Contains(shown, "nothing is typed into it") != tt.told {
+			t.Errorf("%v %v: %q, want it told: %v", tt.flags, tt.command, shown, tt.told)
+		}
+		c.finish(t).want(t, 0, "exited")
+	}
+}
