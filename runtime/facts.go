@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/cgroups"
 	"agentrun/fsjail"
 	"agentrun/internal/read"
@@ -28,6 +30,7 @@ var factPlaces = []fsjail.Entry{
 	{Target: "/proc/stat", Why: "processor time of the run since its sandbox was made: for ps, top, Node's os.cpus"},
 	{Target: "/proc/sys", Why: "a few constants of the kernel that libraries read"},
 	{Target: "/proc/uptime", Why: "since the sandbox was made, as its clocks have it: for uptime, ps"},
+	{Target: "/proc/version", Why: "what uname(2) says; LibreOffice takes it that there is no /proc without"},
 	{Target: "/sys", Why: "how many processors there are: for lscpu, sysconf(3)"},
 }
 
@@ -143,8 +146,15 @@ func machineFacts(l cgroups.Limits) map[string]string {
 	}
 	return map[string]string{
 		"/proc/cpuinfo": cpuinfo(hostProcessor(), n), "/proc/loadavg": "0.00 0.00 0.00 1/1 1\n",
-		"/sys/devices/system/cpu/online": list, "/sys/devices/system/cpu/possible": list, "/sys/devices/system/cpu/present": list,
+		"/proc/version": version(), "/sys/devices/system/cpu/online": list, "/sys/devices/system/cpu/possible": list, "/sys/devices/system/cpu/present": list,
 	}
+}
+
+// version has no names of who built the kernel, and where.
+func version() string {
+	var u unix.Utsname
+	_ = unix.Uname(&u) // there is no error but of a pointer
+	return fmt.Sprintf("%s version %s %s\n", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]))
 }
 
 // runFacts change while it runs. reclaimable is what of the used memory holds copies of files.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"agentrun/internal/hostcaps"
 )
 
@@ -134,6 +136,9 @@ func TestFactsAreTheRuns(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", file, got, want)
 		}
 	}
+	if got := cat("/proc/version"); got != "value="+kernelVersion(t)+"|" {
+		t.Errorf("version: %s", got)
+	}
 	cpu := cat("/proc/cpuinfo")
 	for _, hidden := range []string{"microcode", "bugs", "MHz", "bogomips", "processor\t: 1"} {
 		if strings.Contains(cpu, hidden) {
@@ -179,4 +184,14 @@ func TestProgramsThatAskForFacts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// kernelVersion is what uname(2) says, as /proc/version begins.
+func kernelVersion(t *testing.T) string {
+	t.Helper()
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	return "Linux version " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:])
 }
