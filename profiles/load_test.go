@@ -79,7 +79,7 @@ limits:
 files:
   etc:
     - {path: /etc/magic, why: mine}
-    - {path: /etc/ImageMagick-6, why: draws charts}
+    - {path: /etc/gnuplot, why: draws charts}
   why: charts
 environment:
   set:
@@ -103,7 +103,7 @@ func TestExtends(t *testing.T) {
 	if p.Limits.Memory != 768*MiB || p.Limits.CPU != parent.Limits.CPU || p.Network != parent.Network || p.Extends != "ring2" || p.Ring != 2 {
 		t.Errorf("scalars: %+v %+v", p.Limits, p.Network)
 	}
-	if n := len(p.Files.Etc); n != len(parent.Files.Etc)+1 || p.Files.Etc[n-1].Path != "/etc/ImageMagick-6" || p.Files.Workspace != WorkspaceRW {
+	if n := len(p.Files.Etc); n != len(parent.Files.Etc)+1 || p.Files.Etc[n-1].Path != "/etc/gnuplot" || p.Files.Workspace != WorkspaceRW {
 		t.Errorf("etc: %+v", p.Files)
 	}
 	if i := slices.IndexFunc(p.Files.Etc, func(e EtcEntry) bool { return e.Path == "/etc/magic" }); p.Files.Etc[i].Why != "mine" {
