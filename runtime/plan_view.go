@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,7 +53,7 @@ func (p *Plan) planView(s *Spec, hostRoot func() ([]fsjail.Entry, error)) error 
 	if err := p.planBinds(s); err != nil {
 		return err
 	}
-	p.custom = s.Rootfs != "" || len(s.Binds) > 0 || s.Overlay
+	p.custom = s.Rootfs != "" || len(s.Binds) > 0 || len(s.Tmpfs) > 0 || s.Overlay
 	if err := p.planWorkspace(s, binds); err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func devEntries() []fsjail.Entry {
 // into /tmp, where compilers, runtimes and installers do. Elsewhere (ring 3, strict) no place is both writable and executable, and none
 // becomes so by an elevation: the flag is locked when the user namespace is made, and Landlock gives no execute.
 func (p *Plan) scratch() []fsjail.Entry {
-	exec := p.profile.Files.Workspace == profiles.WorkspaceRW && p.profile.Files.WorkspaceExec && !p.onlyTools()
+	exec := p.scratchExec()
 	return []fsjail.Entry{
 		{Kind: fsjail.Dir, Target: "/proc", Mode: 0o555},
 		{Kind: fsjail.Dir, Target: "/tmp", Mode: 0o755},
@@ -183,6 +184,10 @@ func (p *Plan) scratch() []fsjail.Entry {
 		{Kind: fsjail.Dir, Target: HomeDir, Mode: 0o700, Agent: true},
 		{Kind: fsjail.Dir, Target: scratchDir + "/.shm", Mode: 0o700, Agent: true},
 	}
+}
+
+func (p *Plan) scratchExec() bool {
+	return p.profile.Files.Workspace == profiles.WorkspaceRW && p.profile.Files.WorkspaceExec && !p.onlyTools()
 }
 
 func bindFlag(writable bool) string {
@@ -240,6 +245,18 @@ func (p *Plan) planBinds(s *Spec) error {
 			binds = append(binds, e)
 		}
 	}
+	for _, t := range s.Tmpfs {
+		if err := fsjail.CheckTarget(t.Target); err != nil {
+			return invalid("--tmpfs", "%v", err)
+		}
+		if t.Target == workspaceDir || t.Target == "/run" || t.Target == "/run/agentrun" ||
+			slices.ContainsFunc(binds, func(o fsjail.Entry) bool { return o.Target == t.Target }) {
+			return invalid("--tmpfs", "mount point %s is taken already", t.Target)
+		}
+		binds = append(binds, fsjail.Entry{
+			Kind: fsjail.Tmpfs, Target: t.Target, Size: cmp.Or(t.Size, p.Limits.ScratchSize), Mode: 0o700, Exec: p.scratchExec(), Why: "asked for by --tmpfs",
+		})
+	}
 	slices.SortFunc(binds, func(a, b fsjail.Entry) int { return strings.Compare(a.Target, b.Target) })
 	p.Entries = append(p.Entries, binds...)
 	return nil
@@ -250,9 +267,17 @@ func (p *Plan) planBinds(s *Spec) error {
 func (p *Plan) mountPoints(first int) error {
 	for i := first; i < len(p.Entries); i++ {
 		e := p.Entries[i]
+		flag := bindFlag(e.Writable)
+		if e.Kind == fsjail.Tmpfs {
+			flag = "--tmpfs"
+		}
 		host, within := view(p.Entries[:i]).source(e.Target)
-		if _, err := os.Lstat(host); within && !e.Guard && errors.Is(err, fs.ErrNotExist) {
-			return invalid(bindFlag(e.Writable), "mount point %s: %s isn't there, and agentrun makes nothing in the host's folders; "+
+		info, err := os.Lstat(host)
+		if within && e.Kind == fsjail.Tmpfs && err == nil && !info.IsDir() {
+			return invalid(flag, "mount point %s: %s is no folder", e.Target, host)
+		}
+		if within && !e.Guard && errors.Is(err, fs.ErrNotExist) {
+			return invalid(flag, "mount point %s: %s isn't there, and agentrun makes nothing in the host's folders; "+
 				"make it first (mkdir, or touch for a file)", e.Target, host)
 		}
 	}

@@ -25,6 +25,14 @@ type BindMount struct {
 	Changes string
 }
 
+// Tmpfs is an empty folder of the run's memory, beside the scratch and confined as that is: programs may be executed in both or in neither.
+type Tmpfs struct {
+	Target string // path inside
+	Size   int64  // in bytes; 0: the scratch's
+}
+
+const maxTmpfs = 16
+
 // Spec is what the operator asked for: plain data, nothing of the host looked at. Paths are as the caller
 // means them, and not yet resolved; limits are the profile's unless a flag said otherwise. Check tells all
 // that is wrong with it without asking the host, so a caller without privilege hears of it too; NewPlan asks
@@ -46,6 +54,7 @@ type Spec struct {
 	Rootfs               string   // host folder used as root; empty: the host's /usr and friends
 	Image                Image    // whose root Rootfs is; the zero value: nobody's
 	Binds                []BindMount
+	Tmpfs                []Tmpfs
 	CgroupAbove          string              // another's cgroup whose limits are to hold for the run, too, as a path from the root of the hierarchies; empty: none
 	Seccomp              *specs.LinuxSeccomp // of a container's bundle: it holds beside the ring's filter; nil: there is none
 	Rlimits              []specs.POSIXRlimit // of a container's bundle: they hold where they are less than the profile's
@@ -134,6 +143,15 @@ func (s *Spec) Check() error {
 	for _, b := range s.Binds {
 		if b.Writable && s.Profile.Files.Workspace != profiles.WorkspaceRW {
 			bad("--bind", "profile %s may write nothing of the host's; use --ro-bind %s, or a ring that may write its workspace", s.Profile.Name, b.Source)
+		}
+	}
+	if len(s.Tmpfs) > maxTmpfs {
+		bad("--tmpfs", "%d of them, at most %d", len(s.Tmpfs), maxTmpfs)
+	}
+	for _, t := range s.Tmpfs {
+		r := s.Ranges.Of(s.Profile.Ring)
+		if why := profiles.Outside(r, "scratch_size", profiles.Size(t.Size), r.ScratchSize); t.Size != 0 && why != "" {
+			bad("--tmpfs", "%.200q: %s", t.Target, why)
 		}
 	}
 	if len(ps) > 0 {

@@ -48,6 +48,7 @@ type Request struct {
 	Draft                   *sandboxes.Sandbox // what Sandbox is going to be, where a plan is made for one that isn't there yet
 	Cwd                     string             // inside
 	Binds                   []runtime.BindMount
+	Tmpfs                   []runtime.Tmpfs
 	Env, EnvPass            []string
 	Limits                  Limits
 	TTY, Interactive        bool

@@ -36,7 +36,7 @@ func (s *run) specify() (err error) {
 	s.spec = runtime.Spec{
 		Name: r.Name, Agent: r.Agent, Session: r.Session, Command: r.Command, Cwd: r.Cwd,
 		Env: r.Env, EnvPass: r.EnvPass, Environ: withoutKey(s.by.Environ),
-		Workspace: r.Workspace, Overlay: r.WorkspaceMode == WorkspaceOverlay, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, TTY: r.TTY, BestEffort: r.BestEffort,
+		Workspace: r.Workspace, Overlay: r.WorkspaceMode == WorkspaceOverlay, Rootfs: r.Rootfs, Keep: r.Keep, Binds: r.Binds, Tmpfs: r.Tmpfs, TTY: r.TTY, BestEffort: r.BestEffort,
 	}
 	if err := s.showImage(); err != nil {
 		return err

@@ -49,7 +49,20 @@ func loadBundle(dir string) (c *specs.Spec, err error) {
 	if c == nil || c.Process == nil || c.Root == nil || c.Linux == nil || len(c.Process.Args) == 0 {
 		return nil, fmt.Errorf("%s: a bundle has process.args, root and linux", file)
 	}
+	withoutInit(c)
 	return c, nil
+}
+
+// withoutInit leaves out the init that engines put before a container's program (--init): a run has one that reaps and passes signals on.
+func withoutInit(c *specs.Spec) {
+	args := c.Process.Args
+	if len(args) < 3 || args[1] != "--" || !slices.Contains([]string{"/sbin/docker-init", "/run/podman-init", "/dev/init"}, args[0]) {
+		return
+	}
+	mounts := slices.DeleteFunc(slices.Clone(c.Mounts), func(m specs.Mount) bool { return bound(m) && m.Destination == args[0] })
+	if len(mounts) < len(c.Mounts) { // else it is the image's
+		c.Process.Args, c.Mounts = args[2:], mounts
+	}
 }
 
 // ringOf is what handler (the name that this program was called by) and annotations ask for: the less of the two.
@@ -189,7 +202,7 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 		if at := path.Clean("/" + m.Destination); bound(m) && owned(at) && !slices.Contains(enginePlaces, at) {
 			no("the host's %.200q on %.128q, where the sandbox has its own", m.Source, at)
 		}
-		if !bound(m) && !owned(m.Destination) {
+		if _, _, given := tmpfs(m); !bound(m) && !given && !owned(m.Destination) {
 			no("a mount of %.32q on %.128q", m.Type, m.Destination)
 		}
 	}
@@ -199,6 +212,25 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 
 func bound(m specs.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
+}
+
+// tmpfs gives the place of a tmpfs that the run has, and its size: anywhere but where agentrun has its own, and within /tmp and /run. Other
+// options than size are not looked at.
+func tmpfs(m specs.Mount) (at, size string, given bool) {
+	at = path.Clean("/" + m.Destination)
+	if below, ok := strings.CutPrefix(at, "/var/run/"); ok {
+		at = "/run/" + below
+	}
+	if m.Type != "tmpfs" || bound(m) || slices.Contains(enginePlaces, at) || at == "/run/agentrun" || at == "/tmp/sandbox" ||
+		owned(at) && !strings.HasPrefix(at, "/run/") && !strings.HasPrefix(at, "/tmp/") {
+		return "", "", false
+	}
+	for _, o := range m.Options {
+		if s, ok := strings.CutPrefix(o, "size="); ok && !strings.HasSuffix(s, "%") {
+			size = ":" + s
+		}
+	}
+	return at, size, true
 }
 
 // owned tells whether a destination is agentrun's to fill.
@@ -244,6 +276,9 @@ func request(bundle string, c *specs.Spec, ring int, mounts []string, systemd bo
 	}
 	words = append(words, "-i")
 	for _, m := range c.Mounts {
+		if at, size, ok := tmpfs(m); ok {
+			words = append(words, "--tmpfs", at+size)
+		}
 		if !bound(m) || owned(m.Destination) {
 			continue
 		}

@@ -69,7 +69,7 @@ func TestBeyond(t *testing.T) {
 		"on a place of the sandbox's": {func(c *specs.Spec) {
 			c.Mounts[2] = specs.Mount{Destination: "/run/../tmp/x", Type: "bind", Source: dir}
 		}, `the host's "` + dir + `" on "/tmp/x", where the sandbox has its own`},
-		"its own tmpfs": {func(c *specs.Spec) { c.Mounts[0] = specs.Mount{Destination: "/x", Type: "tmpfs"} }, `a mount of "tmpfs" on "/x"`},
+		"a file system of its own": {func(c *specs.Spec) { c.Mounts[0] = specs.Mount{Destination: "/x", Type: "ramfs"} }, `a mount of "ramfs" on "/x"`},
 	} {
 		c := plain()
 		tc.change(c)
@@ -231,6 +231,67 @@ func TestReadOnlyMounts(t *testing.T) {
 		if words, err := request(dir, c, 2, []string{dir}, false); err != nil || !slices.Contains(words, want) {
 			t.Errorf("%s: %q, %v, want %s", option, words, err, want)
 		}
+	}
+}
+
+// An engine's init isn't asked for: the run has its own. The image's is a program like any other.
+func TestInitOfTheEngine(t *testing.T) {
+	for _, tt := range []struct {
+		init  string
+		mount bool
+		args  []string
+		want  string
+	}{
+		{"/sbin/docker-init", true, []string{"/sbin/docker-init", "--", "sleep", "1"}, "sleep 1"},
+		{"/run/podman-init", true, []string{"/run/podman-init", "--", "true"}, "true"},
+		{"/sbin/docker-init", false, []string{"/sbin/docker-init", "--", "true"}, "/sbin/docker-init -- true"},
+		{"/sbin/init", true, []string{"/sbin/init", "--", "true"}, "/sbin/init -- true"},
+		{"/sbin/docker-init", true, []string{"/sbin/docker-init", "--"}, "/sbin/docker-init --"},
+		{"/sbin/docker-init", true, []string{"/sbin/docker-init", "-s", "--", "true"}, "/sbin/docker-init -s -- true"},
+	} {
+		c := plain()
+		c.Process.Args = tt.args
+		before := len(c.Mounts)
+		if tt.mount {
+			c.Mounts = append(c.Mounts, specs.Mount{Destination: tt.init, Type: "bind", Source: "/usr/bin/docker-init", Options: []string{"bind", "ro"}})
+		}
+		all := len(c.Mounts)
+		withoutInit(c)
+		taken := strings.Join(tt.args, " ") != tt.want
+		if got := strings.Join(c.Process.Args, " "); got != tt.want || taken && len(c.Mounts) != before || !taken && len(c.Mounts) != all {
+			t.Errorf("%q, mounted %t: %q and %d mounts", tt.args, tt.mount, got, len(c.Mounts))
+		}
+	}
+}
+
+// What a bundle mounts a tmpfs on the run has one on, but where agentrun has its own; within those there may be some.
+func TestTmpfsMounts(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "rootfs", "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{
+		"/var/cache": "/var/cache:1m", "/run/nginx": "/run/nginx:1m", "/var/run/../run/nginx/": "/run/nginx:1m", "/tmp/x": "/tmp/x:1m",
+		"/run": "", "/tmp": "", "/dev": "", "/dev/shm": "", "/dev/x": "", "/proc/acpi": "", "/run/secrets": "", "/run/agentrun": "", "/tmp/sandbox": "", "/etc/hosts": "",
+	} {
+		c := plain()
+		c.Mounts = append(c.Mounts, specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"noexec", "size=1m", "mode=1777"}})
+		words, err := request(dir, c, 2, nil, false)
+		i := slices.Index(words, "--tmpfs")
+		if err != nil || (i >= 0) != (want != "") || i >= 0 && words[i+1] != want {
+			t.Errorf("%s: %q, %v, want %q", at, words, err, want)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, "rootfs", "var", "cache")); err != nil || !info.IsDir() {
+		t.Errorf("the mount point: %v", err)
+	}
+	for options, want := range map[string]string{"size=50%": "/x", "": "/x", "size=64k": "/x:64k"} {
+		if at, size, ok := tmpfs(specs.Mount{Destination: "/x", Type: "tmpfs", Options: []string{options}}); !ok || at+size != want {
+			t.Errorf("%s: %s%s, %t", options, at, size, ok)
+		}
+	}
+	if _, _, ok := tmpfs(specs.Mount{Destination: "/x", Type: "tmpfs", Options: []string{"rbind"}}); ok {
+		t.Error("a bind that calls itself tmpfs")
 	}
 }
 

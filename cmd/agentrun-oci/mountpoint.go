@@ -21,6 +21,11 @@ func mountPoints(root string, c *specs.Spec) error {
 		return nil
 	}
 	for _, m := range c.Mounts {
+		if at, _, ok := tmpfs(m); ok && !owned(at) {
+			if err := mountPoint(root, at, true); err != nil {
+				return fmt.Errorf("mount point %.200q: %w", at, err)
+			}
+		}
 		if !bound(m) || owned(m.Destination) {
 			continue
 		}

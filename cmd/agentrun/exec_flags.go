@@ -64,6 +64,7 @@ func specFlags() []cli.Flag {
 			&cli.BoolFlag{Name: "no-entrypoint", Usage: "with --image: run COMMAND itself, and not by the image's entrypoint"},
 			&cli.StringSliceFlag{Name: "ro-bind", KeepSpace: true, Usage: "show a host path, read-only: `SRC[:DST]`"},
 			&cli.StringSliceFlag{Name: "bind", KeepSpace: true, Usage: "show a host path, writable (rings 2 and 1): `SRC[:DST]`"},
+			&cli.StringSliceFlag{Name: "tmpfs", KeepSpace: true, Usage: "an empty folder in memory, beside the scratch: `PATH[:SIZE]`"},
 			&cli.StringFlag{Name: "home", Usage: "keep HOME under this `NAME` for the next run that says so (rings 2 and 1); one run at a time"},
 			&cli.StringFlag{Name: "keep", Usage: "ring 1: write what changed in the root to `FILE` (OCI layer, tar)"},
 		),

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -11,6 +13,7 @@ import (
 	"agentrun/governance"
 	"agentrun/internal/read"
 	"agentrun/profiles"
+	"agentrun/runtime"
 	"agentrun/supervisor"
 	"agentrun/supervisor/live"
 )
@@ -92,6 +95,22 @@ func requestOf(by *supervisor.Caller, c *cli.Context) *supervisor.Request {
 			}
 			r.Binds = append(r.Binds, b)
 		}
+	}
+	for _, v := range c.StringSlice("tmpfs") {
+		at, size, sized := strings.Cut(v, ":")
+		t := runtime.Tmpfs{Target: at}
+		if sized {
+			n, err := profiles.ParseSize(size)
+			if err == nil && n == 0 {
+				err = errors.New("a folder without room")
+			}
+			if err != nil {
+				bad("tmpfs", fmt.Sprintf("%.200q: %v", v, err))
+				continue
+			}
+			t.Size = int64(n) //nolint:gosec // ParseSize bounds it
+		}
+		r.Tmpfs = append(r.Tmpfs, t)
 	}
 	if r.Hold != "" { // what is on the terminal is the container's
 		by.Watched = false

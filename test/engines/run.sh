@@ -98,6 +98,8 @@ is "docker: --oom-score-adj" "700" "${run[@]}" --oom-score-adj 700 box cat /proc
 is "docker: a filter of one's own" "mkdir: can't create directory '/tmp/x': Cannot assign requested address" "${run[@]}" --security-opt "seccomp=$work/filter.json" box mkdir /tmp/x
 is "docker: no filter" "mount: permission denied" "${run[@]}" --security-opt seccomp=unconfined box mount -t tmpfs x /tmp
 is "docker: a group above with less memory" "exit 137" "${run[@]}" --cgroup-parent "/$group/pod" box sh -c "$hungry"
+is "docker: --tmpfs" "1048576" "${run[@]}" --tmpfs /data:size=1m --tmpfs /run/own box sh -c 'echo a >/run/own/x && dd if=/dev/zero of=/data/x bs=64k 2>/dev/null; wc -c </data/x'
+is "docker: --init" "agentrun-init" "${run[@]}" --init box cat /proc/1/comm
 is "docker: input" "hello" bash -c "echo hello | ${run[*]} -i box cat"
 is "docker: a command that isn't there" "exit 127" "${run[@]}" box /bin/none
 for demand in "--privileged" "--cap-add SYS_ADMIN" "--pid host" "--device /dev/kmsg:/dev/x" "-v /etc:/x" "--sysctl net.ipv4.ip_forward=1" "--security-opt systempaths=unconfined"; do
@@ -191,6 +193,7 @@ podrun=("${podman[@]}" --runtime "$bin/agentrun-ring2")
 is "podman: detached" "exit 0" "${podrun[@]}" run -d --name pod --network none --cgroup-parent "/$group" box sleep 100
 is "podman: a filter of one's own" "Cannot assign requested address" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group" --security-opt "seccomp=$work/filter.json" box mkdir /tmp/x
 is "podman: a group above with less memory" "exit 137" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group/pod" box sh -c "$hungry"
+is "podman: --read-only" "written" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group" --read-only box sh -c 'echo a >/var/tmp/x && echo written'
 is "podman exec" "uid=1000" "${podrun[@]}" exec pod id
 is "podman: annotation" "above the handler's ring" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group" --annotation agentrun.ring=1 box true
 is "podman: privileged is refused" "demands what no ring gives" "${podrun[@]}" run --rm --network none --cgroup-parent "/$group" --privileged box true

@@ -67,8 +67,9 @@ func TestM22LifeOfAnElevation(t *testing.T) {
 // A scratch that holds programs holds none in ring 3, and does again in its own ring. One that was built for ring 3 never does: the
 // flag is locked, and the Landlock domain gives no execute.
 func TestM22ScratchFollowsTheRing(t *testing.T) {
-	a := startAlive(t, aliveOpts{profile: "ring2"})
-	places := []string{"mmap-exec /tmp", "mmap-exec /tmp/sandbox", "mmap-exec /dev/shm"}
+	more := func(s *runtime.Spec) { s.Tmpfs = []runtime.Tmpfs{{Target: "/data"}, {Target: "/tmp/more"}} }
+	a := startAlive(t, aliveOpts{profile: "ring2", change: more})
+	places := []string{"mmap-exec /tmp", "mmap-exec /tmp/sandbox", "mmap-exec /dev/shm", "mmap-exec /data", "mmap-exec /tmp/more"}
 	for range 2 {
 		a.expect("ok", places...)
 		a.applied(rings.Sandbox)
@@ -76,7 +77,7 @@ func TestM22ScratchFollowsTheRing(t *testing.T) {
 		a.applied(rings.Standard)
 	}
 	a.quit()
-	a = startAlive(t, aliveOpts{profile: "ring3"})
+	a = startAlive(t, aliveOpts{profile: "ring3", change: more})
 	a.applied(rings.Standard)
 	a.expect("errno=EPERM", places...)
 	a.quit()

@@ -333,6 +333,42 @@ func TestScratch(t *testing.T) {
 	}
 }
 
+// M-2: --tmpfs is more scratch: bounded, empty, the agent's, of programs where the scratch has some, until a fall to ring 3.
+func TestM2Tmpfs(t *testing.T) {
+	t.Parallel()
+	needSandbox(t)
+	const words = `cd /data && dd if=/dev/zero of=x bs=64K 2>/dev/null; stat -c %s x; rm x; cp /bin/true ./t && ./t && echo executed; ls -A /var/cache /run/own; stat -c %u:%a /run/own`
+	flags := []string{"--tmpfs", "/data:1M", "--tmpfs", "/var/cache", "--tmpfs", "/run/own:64k"}
+	for profile, want := range map[string]string{
+		"ring2": "1048576\nexecuted\n/run/own:\n\n/var/cache:\n1000:700\n",
+		"ring1": "1048576\nexecuted\n/run/own:\n\n/var/cache:\n1000:700\n",
+	} {
+		r := run(t, opts{profile: profile, flags: flags}, "/bin/sh", "-c", words)
+		if r.want(t, 0, "exited"); r.stdout != want {
+			t.Errorf("%s: got %q, want %q\n%s", profile, r.stdout, want, r.stderr)
+		}
+	}
+	if v := observe(t, opts{profile: "ring3", flags: flags}, "fill /data 64"); !strings.HasSuffix(v, " ENOSPC") || len(strings.Fields(v)[0]) > 1 {
+		t.Errorf("ring 3: got %s, want at most 1 (MiB) and ENOSPC", v)
+	}
+	for _, tt := range []struct{ flag, want string }{
+		{"/proc/x", `mount point "/proc/x" belongs to agentrun`},
+		{"/tmp/sandbox", `mount point "/tmp/sandbox" belongs to agentrun`},
+		{"/run/agentrun", "mount point /run/agentrun is taken already"},
+		{"/usr/nope", "/usr/nope isn't there"},
+		{"/usr/bin/env", "is no folder"},
+		{"data", "is not a clean absolute path"},
+		{"/data:0", "a folder without room"},
+		{"/data:1", "1B is outside the range"},
+		{"/data:2G", "2GiB is outside the range"},
+	} {
+		r := run(t, opts{profile: "ring2", flags: []string{"--tmpfs", tt.flag}}, "true")
+		if r.exit != 2 && r.exit != 125 || !strings.Contains(r.stderr, "--tmpfs") || !strings.Contains(r.stderr, tt.want) {
+			t.Errorf("%s: exit %d, %s; want %q", tt.flag, r.exit, r.stderr, tt.want)
+		}
+	}
+}
+
 // M-2, M-3: who fails in a full scratch is told that it is full and which flag gives more; who succeeds, or has made room again, isn't.
 func TestM2FullScratchIsTold(t *testing.T) {
 	needSandbox(t)

@@ -191,7 +191,7 @@ rest+=(TestH24RunsThatFollowShareAWindow)
 # And of steps that outlast a run, which the daemon alone counts.
 rest+=(TestS6SandboxesStartIsNoHuman)
 # And of a full scratch, which is a tmpfs there as here, and of words at the begin of a run.
-rest+=(TestM2FullScratchIsTold TestShellWithoutATerminalIsTold)
+rest+=(TestM2FullScratchIsTold TestM2Tmpfs TestShellWithoutATerminalIsTold)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
 # What has passed in a machine that then stood still.
 if [[ -e /payload/passed ]]; then mapfile -t -O "${#same[@]}" same </payload/passed; fi
