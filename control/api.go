@@ -47,6 +47,7 @@ type Sandbox struct {
 	Limits      Limits     `json:"limits"`
 	Usage       Usage      `json:"usage"`
 	Detached    bool       `json:"detached,omitempty"`
+	Writes      []string   `json:"writes,omitempty"` // of the host's files and folders, in its ring or one that it may be lent
 }
 
 // Pause is why a run stands still that nobody has frozen, or not only (M-23).

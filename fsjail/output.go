@@ -34,6 +34,21 @@ func OpenOutput(name string, shown []string) (*Output, error) {
 	if base == "" || base == "." || base == ".." {
 		return nil, fmt.Errorf("%q names no file", name)
 	}
+	folder, err := OpenFolder(dir, shown)
+	if err != nil {
+		return nil, err
+	}
+	o := &Output{folder, base}
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(folder.Fd()), base, &st, 0); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = o.Close()
+		return nil, fmt.Errorf("%q is not a regular file", name)
+	}
+	return o, nil
+}
+
+// OpenFolder opens a folder, as a place only, with the links that OpenOutput follows.
+func OpenFolder(dir string, shown []string) (*os.File, error) {
 	dir, err := withoutLinks(dir, shown)
 	if err != nil {
 		return nil, err
@@ -42,13 +57,7 @@ func OpenOutput(name string, shown []string) (*Output, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	o := &Output{os.NewFile(uintptr(fd), dir), base}
-	var st unix.Stat_t
-	if err := unix.Fstatat(fd, base, &st, 0); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		_ = o.Close()
-		return nil, fmt.Errorf("%q is not a regular file", name)
-	}
-	return o, nil
+	return os.NewFile(uintptr(fd), dir), nil
 }
 
 // withoutLinks resolves a folder's path component by component.

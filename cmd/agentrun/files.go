@@ -25,6 +25,7 @@ import (
 	"agentrun/internal/hinted"
 	"agentrun/internal/shown"
 	"agentrun/profiles"
+	"agentrun/supervisor"
 )
 
 // filesCommands are the verbs about files of live runs. Paths are the sandbox's: nothing of the agent's is looked up on the host, and what comes
@@ -95,7 +96,7 @@ func (l *liveVerbs) copyAction(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	t := transfer{run: r, request: control.FilesRequest{MaxBytes: most}}
+	t := transfer{run: r, request: control.FilesRequest{MaxBytes: most}, shown: l.written(ctx)}
 	if from.ref != "" {
 		err = t.out(ctx, from.path, to.path)
 	} else {
@@ -124,12 +125,34 @@ func (l *liveVerbs) ofPlace(ctx context.Context, ref string) (liveRun, error) {
 	return l.findOne(ctx, ref)
 }
 
+// written are the host's folders that live runs may write: a link in one is no choice of the operator's. Of a supervisor that doesn't answer
+// they aren't known.
+func (l *liveVerbs) written(ctx context.Context) (all []string) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	runs, _ := l.runs().All(ctx)
+	for _, r := range runs {
+		all = append(all, r.Writes...)
+	}
+	return all
+}
+
+// onHost is a path of the host from the root on, as the kernel has the folder that we are in. Its "..", which links may come before, stay.
+func onHost(name string) (string, error) {
+	if filepath.IsAbs(name) {
+		return name, nil
+	}
+	here, err := supervisor.OwnCaller().Getwd()
+	return here + "/" + name, err
+}
+
 // transfer is one copy.
 type transfer struct {
 	run     liveRun
 	request control.FilesRequest
 	done    control.Copied
-	links   int // that led out, and were left out
+	links   int      // that led out, and were left out
+	shown   []string // folders in which no link is followed
 }
 
 // tell says what was copied; to people only what they wouldn't expect.
@@ -159,16 +182,15 @@ func (t *transfer) out(ctx context.Context, from, dest string) (err error) {
 		t.done, err = control.CopyOut(ctx, t.run.by, t.run.ID, t.request, os.Stdout)
 		return err
 	}
-	info, err := os.Stat(dest)
-	isFolder := err == nil && info.IsDir()
-	folder, name := filepath.Split(filepath.Clean(dest))
-	if isFolder {
-		folder, name = dest, ""
+	if dest, err = onHost(dest); err != nil {
+		return err
 	}
-	if folder == "" {
-		folder = "."
+	folder, name := dest, ""
+	place, err := fsjail.OpenFolder(dest, t.shown)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		folder, name = filepath.Split(strings.TrimRight(dest, "/"))
+		place, err = fsjail.OpenFolder(folder, t.shown)
 	}
-	place, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -255,16 +277,24 @@ func (t *transfer) in(ctx context.Context, from, dest string) (err error) {
 		t.done, err = control.CopyIn(ctx, t.run.by, t.run.ID, t.request, os.Stdin)
 		return err
 	}
-	source, err := filepath.Abs(from)
+	source, err := onHost(from)
 	if err != nil {
 		return err
 	}
-	dir, err := os.OpenRoot(filepath.Dir(source))
+	folder, base := filepath.Split(strings.TrimRight(source, "/"))
+	if base == "." || base == ".." || base == "" { // its name is where it leads to
+		folder, base = filepath.Split(filepath.Clean(source))
+	}
+	above, err := fsjail.OpenFolder(folder, t.shown)
+	if err != nil {
+		return err
+	}
+	defer above.Close()
+	dir, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", above.Fd()))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	base := filepath.Base(source)
 	info, err := dir.Lstat(base)
 	if err != nil {
 		return err

@@ -293,7 +293,7 @@ func (v *Run) sandbox(ctx context.Context) control.Sandbox {
 	b := control.Sandbox{
 		ID: p.ID, Name: p.Name, Agent: p.Agent, Session: p.Session, Parent: p.Parent, Profile: p.Profile, State: control.Starting,
 		BaseRing: p.Ring, Ring: ring.Value(), Command: append([]string{p.Command.Exe}, p.Command.Args[min(1, len(p.Command.Args)):]...),
-		Supervisor: unix.Getpid(), StartedAt: v.since, Detached: v.output != "",
+		Supervisor: unix.Getpid(), StartedAt: v.since, Detached: v.output != "", Writes: p.WritableHostPaths(),
 		Limits: control.Limits{CPU: p.Limits.CPU, Memory: p.Limits.Memory, PIDs: p.Limits.PIDs},
 	}
 	if a, err := v.Control.Agent(ctx); err == nil {

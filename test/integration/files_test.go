@@ -120,6 +120,42 @@ func TestThreatTakeoverFolderOfACopy(t *testing.T) {
 	}
 }
 
+// M-23, THREATS "paths the host follows": an agent puts links where somebody who sits in its workspace copies to and from.
+func TestThreatTakeoverLinkOnTheWayOfACopy(t *testing.T) {
+	p := newPlace(t)
+	ws, ours := workspace(t), t.TempDir()
+	if err := os.WriteFile(filepath.Join(ours, "file"), []byte("ours"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.detached("dev", ws, opts{profile: "ring2"}, "printf x > file; mkdir sub; ln -s "+ours+" led; ln -s ../led sub/led")
+	mine := filepath.Join(t.TempDir(), "mine") // a link of the operator's
+	if err := os.Symlink(ws, mine); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(ws)
+	for _, args := range [][]string{
+		{"dev:file", "led"}, {"dev:file", "./led/"}, {"dev:file", "sub/led/file"}, {"dev:file", ws + "/led/new"}, {"dev:file", mine + "/led"},
+		{"led/file", "dev:taken"}, {"sub/led/file", "dev:taken"},
+	} {
+		if r := p.do("cp", args[0], args[1]); r.exit != 1 || !strings.Contains(r.stderr, "which a run may write") {
+			t.Errorf("cp %v: exit %d\n%s", args, r.exit, r.stderr)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"file": "-rw------- ours"}, hostTree(t, ours)); diff != "" {
+		t.Errorf("where the links lead (-want +got):\n%s", diff)
+	}
+	for _, args := range [][]string{
+		{"dev:file", "copy"}, {"dev:file", "sub"}, {"dev:file", mine + "/of-mine"}, {"dev:sub", "tree/"}, {"sub", "dev:back"}, {mine + "/copy", "dev:back"}, {".", "dev:whole"},
+	} {
+		p.must("cp", args[0], args[1])
+	}
+	for _, name := range []string{"copy", "sub/file", "of-mine", "tree", "back/copy", "whole/copy"} {
+		if _, err := os.Lstat(filepath.Join(ws, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // M-23: a folder becomes a pipe and a folder again while it is listed and copied. Nothing waits for whoever writes the pipe.
 func TestM23PipesForFoldersWhileListed(t *testing.T) {
 	p := newPlace(t)

@@ -147,6 +147,8 @@ same+=(TestM8InterceptionInASuppliedRoot)
 same+=(TestM8InterceptionInASuppliedRoot TestSuppliedRootKnowsTheAgent)
 # And of git what its environment tells it.
 same+=(TestGitReadsWhatOthersOwn)
+# And of a copy's place on the host what links it has.
+same+=(TestThreatTakeoverLinkOnTheWayOfACopy)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
