@@ -186,7 +186,8 @@ func CopyOut(ctx context.Context, c Controller, id string, r FilesRequest, to io
 	return converse(func(conn io.ReadWriter) error { return c.ReadFiles(ctx, id, r, "", conn) }, to, nil)
 }
 
-// CopyIn unpacks a tar into the folder that the path names. An error of from leaves what was unpacked until then.
+// CopyIn unpacks a tar into the folder that the path names. An error of from leaves what was unpacked until then. Where the
+// other side has ended the copy, a read of from may still wait when it returns.
 func CopyIn(ctx context.Context, c Controller, id string, r FilesRequest, from io.Reader) (Copied, error) {
 	return converse(func(conn io.ReadWriter) error { return c.WriteFiles(ctx, id, r, "", conn) }, io.Discard, from)
 }
@@ -202,15 +203,25 @@ func converse(do func(conn io.ReadWriter) error, to io.Writer, from io.Reader) (
 	}()
 	sent := make(chan error, 1)
 	frames := NewAttachClient(ours)
-	go func() { sent <- sendAll(frames, from, ours) }()
+	go func() {
+		err := sendAll(frames, from)
+		sent <- err
+		if err != nil { // the other side must not take a part for the whole
+			ours.Close()
+		}
+	}()
 	done, err = hearCopy(frames, to)
 	ours.Close()
 	// Why it broke off is better told by whoever broke it off.
 	if why := <-refused; err != nil && why != nil && !errors.Is(why, io.ErrClosedPipe) {
 		return done, why
 	}
-	if why := <-sent; err != nil && why != nil && !errors.Is(why, io.ErrClosedPipe) {
-		return done, why
+	select {
+	case why := <-sent:
+		if err != nil && why != nil && !errors.Is(why, io.ErrClosedPipe) {
+			return done, why
+		}
+	default: // it waits for more of a tar that nobody takes any more
 	}
 	if err == nil && done.Error != nil {
 		err = done.Error
@@ -218,13 +229,12 @@ func converse(do func(conn io.ReadWriter) error, to io.Writer, from io.Reader) (
 	return done, err
 }
 
-// sendAll sends a tar, and hangs up in the middle where there is no more of it: the other side must not take a part for the whole.
-func sendAll(frames *AttachConn, from io.Reader, conn io.Closer) error {
+// sendAll sends a tar.
+func sendAll(frames *AttachConn, from io.Reader) error {
 	if from == nil {
 		return nil
 	}
 	if _, err := io.CopyBuffer(frames.Writer(Stdin), from, make([]byte, MaxFrame)); err != nil {
-		_ = conn.Close()
 		return err
 	}
 	return frames.Send(Stdin, nil)

@@ -148,7 +148,7 @@ func (s *Runs) ReadFiles(ctx context.Context, id string, r control.FilesRequest,
 		return err
 	}
 	defer awake()
-	defer s.hangUp(v, conn)()
+	defer s.hangUp(v, conn, nil)()
 	frames := control.NewAttachServer(conn)
 	sum := sha256.New()
 	done, err := f.Read(at, io.MultiWriter(sum, frames.Writer(control.Stdout)), limitsOfCopy(r))
@@ -173,7 +173,10 @@ func (s *Runs) WriteFiles(ctx context.Context, id string, r control.FilesRequest
 		return err
 	}
 	defer awake()
-	defer s.hangUp(v, conn)()
+	falling, end := context.WithCancel(ctx)
+	defer end()
+	fell := v.falls(falling)
+	defer s.hangUp(v, conn, fell)()
 	frames := control.NewAttachServer(conn)
 	sum := sha256.New()
 	from := io.TeeReader(&input{frames: frames}, sum)
@@ -181,12 +184,45 @@ func (s *Runs) WriteFiles(ctx context.Context, id string, r control.FilesRequest
 	if err == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(from, mostPadding))
 	}
+	select {
+	case <-fell:
+		if err != nil {
+			err = errFell
+		}
+	default:
+	}
 	return v.tellCopy(frames, hypervisor.FileCopy{By: by, Path: at, In: true}, done, sum, err)
 }
 
+var errFell = fmt.Errorf("the run fell to a less privileged ring meanwhile: %w", fs.ErrPermission)
+
+// falls closes a channel when the run is to lose its ring, until ctx ends. A file that a copy has open for writing, while it waits for its
+// operator, is none that the agent could close: the workspace couldn't be taken, and the run would be ended for it (M-22).
+func (v *Run) falls(ctx context.Context) <-chan struct{} {
+	holds, changed := v.Control.Ring()
+	v.settled(ctx) // one that falls already is over that first
+	fell := make(chan struct{})
+	go func() {
+		for last := (<-chan struct{})(nil); changed != last; {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+			before := holds
+			last = changed
+			if holds, changed = v.Control.Ring(); before.MorePrivilegedThan(holds) {
+				close(fell)
+				return
+			}
+		}
+	}()
+	return fell
+}
+
 // hangUp ends the connection of a copy with its run: one that waits for its operator is a thread in the run's mount namespace, whose file
-// systems would outlive it.
-func (s *Runs) hangUp(v *Run, conn io.ReadWriter) (stop func()) {
+// systems would outlive it. It ends one into a run that fell, too.
+func (s *Runs) hangUp(v *Run, conn io.ReadWriter, fell <-chan struct{}) (stop func()) {
 	c, ok := conn.(control.Hangup)
 	run, err := v.process()
 	if !ok || err != nil {
@@ -196,6 +232,8 @@ func (s *Runs) hangUp(v *Run, conn io.ReadWriter) (stop func()) {
 	go func() {
 		select {
 		case <-run.Over():
+			c.Hangup()
+		case <-fell:
 			c.Hangup()
 		case <-over:
 		}

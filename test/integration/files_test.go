@@ -284,6 +284,54 @@ func TestM23CopyFollowsTheRing(t *testing.T) {
 	p.refused("forbidden", "cp", file, "ward:/workspace/y")
 }
 
+// M-23, M-22: a copy that waits for its operator, with a file of the workspace open for writing, ends when the run loses the ring that it
+// wrote in, and the run goes on.
+func TestM22CopyEndsWithTheRing(t *testing.T) {
+	p := newPlace(t)
+	ws := workspace(t)
+	a := p.agent("ward", opts{profile: "ring3", flags: []string{"--workspace", ws}})
+	a.elevate(time.Minute)
+	a.holds(2)
+	cmd := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "cp", "-", "ward:/workspace")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { in.Close(); _ = cmd.Wait() }()
+	w := tar.NewWriter(in)
+	if err := w.WriteHeader(&tar.Header{Name: "half", Typeflag: tar.TypeReg, Mode: 0o600, Size: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	half := func() bool {
+		list, err := filepath.Glob(filepath.Join(ws, ".agentrun-*"))
+		return err == nil && len(list) > 0
+	}
+	eventually(t, 10*time.Second, "half a file is there", half)
+	p.must("revoke", "ward")
+	a.holds(3)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "less privileged ring") {
+		t.Errorf("the copy: %v\n%s", err, said.String())
+	}
+	if got := p.must("ps", "--state", "running", "-q").stdout; strings.Count(got, "\n") != 1 {
+		t.Errorf("live runs: %q", got)
+	}
+	a.elevate(time.Minute) // and the next one goes on until it is over
+	a.holds(2)
+	file := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.must("cp", file, "ward:/workspace/x")
+}
+
 // M-23: what the agent does to its files while they are copied harms nobody: nothing waits, nothing of the host comes out, nothing that comes
 // out acts, and the host's disk is bounded.
 func TestM23HostileFiles(t *testing.T) {

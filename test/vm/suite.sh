@@ -149,6 +149,8 @@ same+=(TestM8InterceptionInASuppliedRoot TestSuppliedRootKnowsTheAgent)
 same+=(TestGitReadsWhatOthersOwn)
 # And of a copy's place on the host what links it has.
 same+=(TestThreatTakeoverLinkOnTheWayOfACopy)
+# And of a copy that a lower ring ends who hangs up.
+same+=(TestM22CopyEndsWithTheRing)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
