@@ -288,8 +288,9 @@ func (l *launch) guardWorkspace(ws fsjail.Entry, pids []int) error {
 
 // openBelow refuses a run that has open, from before it is guarded, what is at or below a guarded path. The attack: a descriptor of .git, or a
 // working folder there, stays on the workspace's own mount, which an elevation opens; the guards' mounts hang on another one and aren't met from
-// it (path_resolution(7): a mount is crossed by the mount that it hangs on). A plain file is written by way of /proc/self/fd. What waits in a unix
-// socket can't be looked at, and what can't be read isn't known to be harmless.
+// it (path_resolution(7): a mount is crossed by the mount that it hangs on). A plain file is written by way of /proc/self/fd; the program that
+// runs by /proc/self/exe, opened as a place only, when another one runs in its place. What waits in a unix socket can't be looked at, and what
+// can't be read isn't known to be harmless.
 func (l *launch) openBelow(guards []fsjail.Entry, pids []int) error {
 	for _, pid := range pids {
 		if pid == l.initPID {
@@ -316,6 +317,7 @@ func taskOpenBelow(task string, guards []fsjail.Entry) error {
 	for _, fd := range fds {
 		links = append(links, "fd/"+fd.Name())
 	}
+	links = append(links, "exe") // last: a thread that has ended has none
 	for _, link := range links {
 		var at string
 		if err == nil {

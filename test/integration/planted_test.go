@@ -461,6 +461,8 @@ func TestElevationMeetsWhatIsOpen(t *testing.T) {
 		{"a folder in a socket", []string{"keep /workspace/.git", "send %s"}, "create /workspace/.git/hooks/post-commit", ""},
 		{"a folder that is nobody's", []string{"keep /workspace/src", "chdir /workspace/src"}, "create ../.git/hooks/post-commit", "errno=EROFS"},
 		{"a file beside guarded ones", []string{"keep /workspace/.git/HEAD"}, "write /proc/self/fd/%s x", "ok"},
+		// Behind it /proc/self/exe, opened as a place only, is written when another program runs in its place.
+		{"a program that is guarded", nil, "write /proc/self/exe x", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var ws string
@@ -468,6 +470,14 @@ func TestElevationMeetsWhatIsOpen(t *testing.T) {
 				ws = s.Workspace
 				for name, text := range map[string]string{".git/config": "[core]\n", ".git/HEAD": "ref: refs/heads/main\n", ".git/hooks/x": "", ".git/objects/x": "", "src/x": ""} {
 					write(t, filepath.Join(ws, name), text, 0o666)
+				}
+				if tt.open == nil {
+					program, err := os.ReadFile(probeBin)
+					if err != nil {
+						t.Fatal(err)
+					}
+					write(t, filepath.Join(ws, ".git/hooks/x"), string(program), 0o755)
+					s.Command[0] = "/workspace/.git/hooks/x"
 				}
 			}})
 			number := ""
