@@ -168,11 +168,19 @@ func (s *Runs) WriteFiles(ctx context.Context, id string, r control.FilesRequest
 	if err != nil {
 		return filesError(at, err)
 	}
+	v.copies.Add(1) // before it looks whether the run is paused
+	defer v.copies.Add(-1)
 	awake, err := v.wake(ctx, by, forCopy)
 	if err != nil {
 		return err
 	}
 	defer awake()
+	v.mu.Lock()
+	still := v.frozenBy&byPause != 0 // and frozen besides
+	v.mu.Unlock()
+	if still {
+		return copiedInto(id)
+	}
 	falling, end := context.WithCancel(ctx)
 	defer end()
 	fell := v.falls(falling)

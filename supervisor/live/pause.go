@@ -45,7 +45,19 @@ func (s *Runs) Pause(ctx context.Context, id, by string) (control.Pause, error) 
 	if err != nil {
 		return control.Pause{}, err
 	}
-	return v.pause(ctx, by, forOperator, func() bool { return true })
+	p, err := v.pause(ctx, by, forOperator, func() bool { return v.copies.Load() == 0 })
+	if errors.Is(err, errNotIdle) {
+		err = copiedInto(id)
+	}
+	return p, err
+}
+
+// copiedInto refuses a pause beside a copy into the run, and the copy beside a pause that it can't end: whoever looks at what stands still,
+// as a snapshot does, would have half a file.
+func copiedInto(id string) error {
+	return &control.Error{
+		Status: 409, Code: control.CodeConflict, Message: "run " + id + " is not paused while files are copied into it", Hint: "the one when the other has ended",
+	}
 }
 
 // paused is a pause while it holds.

@@ -85,6 +85,7 @@ type Run struct {
 	frozenBy  holder        // changed under mu too
 	idleAfter time.Duration // the run is paused when it is idle for so long; 0: never
 	uses      atomic.Int64  // what needs it running now; see wake
+	copies    atomic.Int32  // into its files, under way
 
 	ports published
 

@@ -3,6 +3,7 @@
 package integration
 
 import (
+	"archive/tar"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -165,6 +166,55 @@ func TestM23SnapshotOfALiveSandbox(t *testing.T) {
 	}
 	_ = killed.Wait()
 	eventually(t, hang(), "it goes on without who had it paused", func() bool { return state() == "running" })
+}
+
+// M-23: a snapshot of a sandbox that runs has no half of a file that is just copied into it, nor does a copy begin beside one, also where
+// somebody has frozen the sandbox.
+func TestM23SnapshotBesideACopy(t *testing.T) {
+	p := newPlace(t)
+	p.kept("dev", "--ring", "2", "--", "/bin/sleep", "1d")
+	p.must("start", "dev")
+	file := filepath.Join(t.TempDir(), "x")
+	write(t, file, "x", 0o600)
+	into := "dev:/tmp/sandbox/home"
+	cmd := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "cp", "-", into)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { in.Close(); _ = cmd.Wait() }()
+	w := tar.NewWriter(in)
+	if err := w.WriteHeader(&tar.Header{Name: "half", Typeflag: tar.TypeReg, Mode: 0o600, Size: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, hang(), "half a file is there", func() bool {
+		list, _ := filepath.Glob(filepath.Join(p.layer("dev"), "homes/home/files/.agentrun-*"))
+		return len(list) > 0
+	})
+	if r := p.do("snapshot", "dev", "torn"); r.exit == 0 || !strings.Contains(r.stderr, "files are copied into it") {
+		t.Errorf("a snapshot beside a copy: exit %d %s", r.exit, r.stderr)
+	}
+	if _, err := w.Write(make([]byte, 1<<20-1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Close(), in.Close(), cmd.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	p.must("snapshot", "dev", "whole")
+	p.must("freeze", "dev")
+	p.must("cp", file, into)
+	p.must("pause", "dev")
+	p.refused("conflict", "cp", file, into)
+	p.must("snapshot", "dev", "frozen")
+	p.do("resume", "dev")
+	p.must("thaw", "dev")
+	p.must("cp", file, into)
 }
 
 // M-5, M-23: on cgroup v1 what is frozen doesn't die with its supervisor. Nobody of it lives any more when its files are sealed.

@@ -151,6 +151,8 @@ same+=(TestGitReadsWhatOthersOwn)
 same+=(TestThreatTakeoverLinkOnTheWayOfACopy)
 # And of a copy that a lower ring ends who hangs up.
 same+=(TestM22CopyEndsWithTheRing)
+# And of a copy beside a snapshot which of the two waits.
+same+=(TestM23SnapshotBesideACopy)
 # What CI has no time for: on the other kernel it rests on what other tests here try, and `make test-vm`, which has the time, tries it too.
 # Whoever names tests gets those.
 rest=(TestH21HostileHandlers TestH21KillByTheCLI TestH26YoungRecordIsSound TestH28StartIsOnDisk TestH32FilesOfASession
