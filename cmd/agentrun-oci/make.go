@@ -204,12 +204,16 @@ func (k *container) refusal(ended error) error {
 	return hinted.New(errors.New(s.Error), s.Hint)
 }
 
-// inNetwork starts a process in the network namespace that the bundle names, or in a new one; this process and the hooks stay in theirs.
+// inNetwork starts a process in the network namespace that the bundle names, or in a new one, and in ipc and uts namespaces of its own, since
+// engines put other containers into this process's (docker run --ipc container:X); this process and the hooks stay in theirs.
 func inNetwork(spec *specs.Spec, start func() error) error {
 	done := make(chan error)
 	go func() {
 		goruntime.LockOSThread() // ends with its goroutine
 		err := enterNetwork(spec)
+		if err == nil {
+			err = os.NewSyscallError("unshare CLONE_NEWIPC|CLONE_NEWUTS", unix.Unshare(unix.CLONE_NEWIPC|unix.CLONE_NEWUTS))
+		}
 		if err == nil {
 			err = start()
 		}

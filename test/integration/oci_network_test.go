@@ -212,3 +212,21 @@ func TestOCINamesThatCannotBeRead(t *testing.T) {
 	}
 	noAgents(t)
 }
+
+// M-1: a further container that an engine puts into this one's namespaces (docker run --ipc container:X, Podman's pods) goes by its process: the
+// run's supervisor, or what holds a pod's place. Neither is in the host's, but for the pid and mount namespaces.
+func TestOCINamespacesOfOthers(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	for name, bundle := range map[string]string{"box": e.bundle(nil, "/bin/sleep", "1000"), "pod": e.holder(nil)} {
+		e.good("create", "--bundle", bundle, name)
+		for _, ns := range []string{"ipc", "uts", "net"} {
+			own, err := os.Readlink("/proc/self/ns/" + ns)
+			its, errs := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", e.status(name).PID, ns))
+			if err != nil || errs != nil || its == own {
+				t.Errorf("%s: its %s is the host's, %s (%v, %v)", name, ns, own, err, errs)
+			}
+		}
+		e.good("delete", "--force", name)
+	}
+	noAgents(t)
+}

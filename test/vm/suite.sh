@@ -129,6 +129,8 @@ same+=(TestServeTellsChanges TestServeLeavesNoPlaceholders TestH32ServeRunsOneAf
 same+=(TestM2ImageOfASandboxInTheMaking)
 # A bundle's read-only root: one field of a container's configuration.
 same+=(TestOCIReadOnlyRoot)
+# The namespaces of the process that an engine knows.
+same+=(TestOCINamespacesOfOthers)
 # And of arguments that are empty what the command line makes of them.
 same+=(TestOverlayOfNoRunInParticular TestEmptyFlagsOfVerbs)
 # And of arguments that are empty, or twice, what the command line makes of them.
