@@ -81,8 +81,8 @@ func (b *Broker) approve(ctx context.Context, a link.Approval, kind string) (lin
 	defer context.AfterFunc(b.ctx, cancel)()
 	asked, err := b.ask(ctx, a, kind)
 	if err != nil {
-		if errors.Is(err, errTooMany) {
-			return refused("", link.CodeApproval, "too many calls wait for an operator"), nil
+		if errors.Is(err, errTooMany) || errors.Is(err, errTooManyOfAgent) {
+			return refused("", link.CodeApproval, err.Error()), nil
 		}
 		return link.Approved{}, err
 	}
@@ -130,7 +130,11 @@ func (b *Broker) standing(ctx context.Context, a link.Approval) (id string, err 
 	return "", nil
 }
 
-var errTooMany = errors.New("too many calls wait for an operator")
+// No agent's calls may take more places than are free, as with undos: one that takes all it can leaves others half.
+var (
+	errTooMany        = errors.New("too many calls wait for an operator")
+	errTooManyOfAgent = errors.New("too many calls of the agent's runs wait for an operator")
+)
 
 // waits says that somebody is here to hear an answer, until Close or our death.
 func (b *Broker) waits(db *store.DB) error {
@@ -173,12 +177,14 @@ func (b *Broker) ask(ctx context.Context, a link.Approval, kind string) (Approva
 	err = db.Update(ctx, func(tx *store.Tx) error {
 		now := b.h.now().UTC()
 		asked.Asked, asked.Expires = now, now.Add(min(a.Wait, MaxApprovalWait))
-		mine, all, err := b.sweep(tx, now)
-		if err != nil {
+		w, err := b.sweep(tx, now)
+		switch {
+		case err != nil:
 			return err
-		}
-		if mine >= maxPendingRun || all >= maxPendingNode || kind == "" && !b.mayAsk() {
+		case w.run >= maxPendingRun || w.node >= maxPendingNode || kind == "" && !b.mayAsk():
 			return errTooMany
+		case b.adm.Agent != "" && w.agent >= maxPendingNode-w.node:
+			return errTooManyOfAgent
 		}
 		return b.h.putApproval(tx, asked)
 	})
@@ -196,8 +202,11 @@ func (b *Broker) mayAsk() bool {
 	return true
 }
 
+// waiting are the calls that wait for an operator: of the run, of its agent's runs, and of the node.
+type waiting struct{ run, agent, node int }
+
 // sweep forgets what ended long ago and counts what waits.
-func (b *Broker) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
+func (b *Broker) sweep(tx *store.Tx, now time.Time) (w waiting, err error) {
 	kept := tx.Bucket(approvalsBucket)
 	type old struct {
 		id   string
@@ -214,14 +223,18 @@ func (b *Broker) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 		case a.State != ApprovalPending || !now.Before(a.Expires):
 			ended = append(ended, old{id, a.Asked, len(a.Args)})
 			return nil
-		case a.Run == b.run:
-			mine++
 		}
-		all++
+		w.node++
+		if a.Agent == b.adm.Agent {
+			w.agent++
+		}
+		if a.Run == b.run {
+			w.run++
+		}
 		return nil
 	})
 	if err != nil {
-		return 0, 0, err
+		return waiting{}, err
 	}
 	// Agents ask, run after run: what ended goes, the oldest first, before a day is over if there is too much of it.
 	slices.SortFunc(ended, func(a, b old) int { return b.at.Compare(a.at) })
@@ -231,7 +244,7 @@ func (b *Broker) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 			continue
 		}
 		if err := kept.Delete(a.id); err != nil {
-			return 0, 0, err
+			return waiting{}, err
 		}
 	}
 	g := tx.Bucket(grantsBucket)
@@ -241,7 +254,7 @@ func (b *Broker) sweep(tx *store.Tx, now time.Time) (mine, all int, err error) {
 		}
 		return nil
 	})
-	return mine, all, err
+	return w, err
 }
 
 // wait looks for the answer whenever the state has changed. The stamp is as good here as in live: an answer that shares it

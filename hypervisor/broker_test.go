@@ -25,6 +25,7 @@ import (
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
+	"agentrun/store"
 	"agentrun/toolproxy/link"
 )
 
@@ -957,6 +958,51 @@ func TestM11Bounds(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
+}
+
+// An agent with many runs leaves places for those of others, half of what is free at least.
+func TestM11PendingOfOneAgent(t *testing.T) {
+	n := newNode(t)
+	ask := func(agent, run string, k int) (err error) {
+		e := n.Control(n.admit(Request{Agent: agent}), ControlOptions{Run: run}).Broker(BrokerOptions{MaxSteps: 1})
+		t.Cleanup(func() { over(e) })
+		for range k {
+			if _, err = e.ask(t.Context(), approvalOf("t", "{}"), ""); err != nil {
+				break
+			}
+		}
+		return err
+	}
+	db, err := n.store()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(t.Context(), func(tx *store.Tx) error {
+		for i := range maxPendingNode/2 - 1 {
+			a := Approval{ID: fmt.Sprintf("x%d", i), Run: fmt.Sprintf("many%d", i/maxPendingRun), Agent: "a", State: ApprovalPending, Expires: n.now.Add(time.Minute)}
+			if err := store.PutJSON(tx.Bucket(approvalsBucket), a.ID, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ask("a", "r1", 1); err != nil {
+		t.Errorf("up to half: %v", err)
+	}
+	if err := ask("a", "r2", 1); !errors.Is(err, errTooManyOfAgent) {
+		t.Errorf("got %v, want %v", err, errTooManyOfAgent)
+	}
+	if err := ask("b", "r3", maxPendingRun); err != nil {
+		t.Errorf("another agent: %v", err)
+	}
+	e := n.Control(n.admit(Request{Agent: "a"}), ControlOptions{Run: "r4"}).Broker(BrokerOptions{MaxSteps: 1})
+	t.Cleanup(func() { over(e) })
+	if r, err := e.Approve(t.Context(), approvalOf("t", "{}")); err != nil || r.Allowed || r.Message != errTooManyOfAgent.Error() {
+		t.Errorf("got %+v, %v", r, err)
+	}
 }
 
 // A caller that gives up is no state that can't be read: tunnels of other calls stay.
