@@ -4,8 +4,10 @@ package hypervisor
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"agentrun/rings"
 	"agentrun/toolproxy/link"
@@ -69,7 +71,7 @@ func TestH32ContextOfARun(t *testing.T) {
 // H-32: the bounds hold over all keys though a write reads its own alone, and a list has pages.
 func TestH32ContextBoundsOverAllKeys(t *testing.T) {
 	n := newNode(t)
-	if _, err := n.CreateSession(t.Context(), rings.SessionConfig{SessionID: "s", MaxParticipants: 4, MinParticipants: 1, ConsistencyMode: rings.Eventual}); err != nil {
+	if _, err := n.CreateSession(t.Context(), rings.SessionConfig{SessionID: "s", MaxParticipants: 1, MinParticipants: 1, ConsistencyMode: rings.Eventual}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.JoinSession(t.Context(), "s", "a"); err != nil {
@@ -103,5 +105,66 @@ func TestH32ContextBoundsOverAllKeys(t *testing.T) {
 	}
 	if len(keys) != fits {
 		t.Errorf("%d keys are listed, want %d", len(keys), fits)
+	}
+}
+
+// H-32: one participant that writes without end leaves room for what the others write, in keys and in bytes.
+func TestH32ContextLeavesRoomForOthers(t *testing.T) {
+	for _, mode := range []rings.ConsistencyMode{rings.Strong, rings.Causal, rings.Eventual} {
+		n := newNode(t)
+		if _, err := n.CreateSession(t.Context(), rings.SessionConfig{SessionID: "s", MaxParticipants: 2, MinParticipants: 2, ConsistencyMode: mode}); err != nil {
+			t.Fatal(err)
+		}
+		for _, agent := range []string{"a", "b"} {
+			if _, err := n.JoinSession(t.Context(), "s", agent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put := func(agent, key string, size int) error {
+			r, err := n.GetShared(t.Context(), "s", agent, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mode != rings.Causal {
+				r.Clock = nil
+			}
+			n.now = n.now.Add(time.Second)
+			_, err = n.PutShared(t.Context(), "s", rings.SharedWrite{Agent: agent, Key: key, Value: make([]byte, size), Version: r.Version, Clock: r.Clock})
+			return err
+		}
+		const large = rings.MaxSharedValueBytes
+		many := rings.MaxSharedBytes / large / 2
+		for i := range many + 1 {
+			if err := put("a", fmt.Sprintf("a%d", i), large); (err == nil) != (i < many) || err != nil && !errors.Is(err, rings.ErrSharedBounds) {
+				t.Fatalf("%s: value %d: %v", mode, i, err)
+			}
+		}
+		if err := put("b", "b", large); err != nil {
+			t.Errorf("%s: the other participant: %v", mode, err)
+		}
+		if err := put("a", "a0", large); err != nil {
+			t.Errorf("%s: what doesn't grow: %v", mode, err)
+		}
+		// What another has replaced is no longer its own.
+		if err := put("b", "a1", 1); err != nil {
+			t.Errorf("%s: replaced by the other: %v", mode, err)
+		}
+		if err := put("b", "a2", 1); err != nil {
+			t.Errorf("%s: replaced by the other: %v", mode, err)
+		}
+		if err := put("a", "more", large); err != nil {
+			t.Errorf("%s: room that it has again: %v", mode, err)
+		}
+		var err error
+		keys := 0
+		for ; err == nil && keys < rings.MaxSharedKeys; keys++ {
+			err = put("a", fmt.Sprintf("k%d", keys), 0)
+		}
+		if !errors.Is(err, rings.ErrSharedBounds) || keys > rings.MaxSharedKeys/2 {
+			t.Errorf("%s: %d keys, %v", mode, keys, err)
+		}
+		if err := put("b", "another", 1); err != nil {
+			t.Errorf("%s: another key of the other's: %v", mode, err)
+		}
 	}
 }

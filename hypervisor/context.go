@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 
 	"agentrun/audit"
 	"agentrun/rings"
@@ -22,6 +23,9 @@ const versionBucket = "shared-version"
 // sharedSizeBucket holds what each session's context has in all, so that a write needs to read no other key: a context of 8 MiB read
 // anew at each call of an agent's would hold up the whole node.
 const sharedSizeBucket = "shared-size"
+
+// sharedByBucket holds what each agent's values in a session's context come to: "SESSION/AGENT".
+const sharedByBucket = "shared-by"
 
 // GetShared reads a key of a session's context as one of its participants (H-32).
 func (h *Hypervisor) GetShared(ctx context.Context, session, agentID, key string) (r rings.SharedRead, err error) {
@@ -53,10 +57,17 @@ func (h *Hypervisor) PutShared(ctx context.Context, session string, w rings.Shar
 		if err != nil {
 			return err
 		}
+		was := s.Record()
+		if err := h.leavesRoom(tx, session, w, was, s.Size()); err != nil {
+			return err
+		}
 		if res, err = s.Put(w); err != nil {
 			return err
 		}
 		rec := s.Record()
+		if err := countBy(tx, session, w.Key, was, rec); err != nil {
+			return err
+		}
 		for _, k := range rec.Keys {
 			if k.Key != w.Key {
 				continue
@@ -117,6 +128,78 @@ func sharedSize(tx *store.Tx, session string) (size rings.SharedSize, err error)
 		return nil
 	})
 	return size, err
+}
+
+// leavesRoom refuses a write by which one participant's values would come to more than is free, as far as the session has others: nothing
+// is taken out of a context, and who fills all of it ends it for them. What doesn't grow is never refused.
+func (h *Hypervisor) leavesRoom(tx *store.Tx, session string, w rings.SharedWrite, was rings.SharedRecord, all rings.SharedSize) error {
+	s, err := h.session(tx, session)
+	if err != nil || s.Record().Config.MaxParticipants == 1 {
+		return err
+	}
+	own, err := sharedBy(tx, session, w.Agent)
+	if err != nil {
+		return err
+	}
+	here := valuesBy(was, w.Key, w.Agent)
+	if keys := own.Keys - here.Keys + 1; here.Keys == 0 && keys+all.Keys > rings.MaxSharedKeys {
+		return fmt.Errorf("write %.64q: %w: agent %s has written %d of %d keys, and %d are free", w.Key, rings.ErrSharedBounds, w.Agent, own.Keys, all.Keys, rings.MaxSharedKeys-all.Keys)
+	}
+	if more := len(w.Value) - here.Bytes; more > 0 && own.Bytes+more+all.Bytes > rings.MaxSharedBytes {
+		return fmt.Errorf("write %.64q: %w: agent %s has %d of %d bytes, and %d are free", w.Key, rings.ErrSharedBounds, w.Agent, own.Bytes, all.Bytes, rings.MaxSharedBytes-all.Bytes)
+	}
+	return nil
+}
+
+// valuesBy is what an agent's values under a key come to.
+func valuesBy(rec rings.SharedRecord, key, agent string) (size rings.SharedSize) {
+	for _, k := range rec.Keys {
+		for _, v := range k.Values {
+			if k.Key == key && v.Agent == agent {
+				size.Keys, size.Bytes = 1, size.Bytes+len(v.Value)
+			}
+		}
+	}
+	return size
+}
+
+// sharedBy is what an agent's values in a session's context come to. Those that were written before it was kept are counted once.
+func sharedBy(tx *store.Tx, session, agent string) (size rings.SharedSize, err error) {
+	found, err := store.GetJSON(tx.Bucket(sharedByBucket), session+"/"+agent, &size)
+	if err != nil || found {
+		return size, err
+	}
+	err = store.EachJSON(tx.Bucket(sharedBucket), session+"/", func(_ string, k rings.SharedKey) error {
+		one := valuesBy(rings.SharedRecord{Keys: []rings.SharedKey{k}}, k.Key, agent)
+		size.Keys += one.Keys
+		size.Bytes += one.Bytes
+		return nil
+	})
+	return size, err
+}
+
+// countBy keeps what a write has changed for the agents whose values stood under the key, or stand there now. It comes before the key
+// is written.
+func countBy(tx *store.Tx, session, key string, was, now rings.SharedRecord) error {
+	agents := map[string]bool{}
+	for _, k := range slices.Concat(was.Keys, now.Keys) {
+		for _, v := range k.Values {
+			agents[v.Agent] = true
+		}
+	}
+	for agent := range agents {
+		size, err := sharedBy(tx, session, agent)
+		if err != nil {
+			return err
+		}
+		before, after := valuesBy(was, key, agent), valuesBy(now, key, agent)
+		size.Keys += after.Keys - before.Keys
+		size.Bytes += after.Bytes - before.Bytes
+		if err := store.PutJSON(tx.Bucket(sharedByBucket), session+"/"+agent, size); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ListShared gives the keys of a session's context after one of them, of as many as a page has, to one of its participants (H-32).
