@@ -432,3 +432,48 @@ func BenchmarkMemoryPut(b *testing.B) {
 		}
 	}
 }
+
+// One participant that puts without end leaves room in the session's memory for what the others put.
+func TestM14LeavesRoomForOthers(t *testing.T) {
+	n := newNode(t)
+	a, b := memory{scope: sessionScope + "s/", author: "a", now: n.Hypervisor.now}, memory{scope: sessionScope + "s/", author: "b", now: n.Hypervisor.now}
+	put := func(m memory, q link.MemoryRequest) (r link.MemoryAnswer) {
+		t.Helper()
+		err := n.update(t.Context(), func(tx *store.Tx) (err error) {
+			r, err = m.put(tx, q)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	err := n.update(t.Context(), func(tx *store.Tx) error {
+		for i := range MaxMemoryItems / 2 {
+			if r, err := a.put(tx, putting("", "s")); err != nil || !r.Allowed {
+				return fmt.Errorf("item %d: %+v, %w", i, r, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := put(a, putting("", "s")); r.Refused != link.MemoryFull {
+		t.Errorf("more than is free: %+v", r)
+	}
+	if r := put(a, putting("m1", "s")); !r.Allowed {
+		t.Errorf("what doesn't grow: %+v", r)
+	}
+	if r := put(b, putting("", "s")); !r.Allowed {
+		t.Errorf("the other participant: %+v", r)
+	}
+	for _, id := range []string{"m1", "m2"} {
+		if k, err := n.DeleteMemory(t.Context(), "a", id); err != nil || k != 1 {
+			t.Fatal(k, err)
+		}
+	}
+	if r := put(a, putting("", "s")); !r.Allowed {
+		t.Errorf("room that it has again: %+v", r)
+	}
+}

@@ -173,7 +173,9 @@ func (m memory) put(tx *store.Tx, q link.MemoryRequest) (link.MemoryAnswer, erro
 	}
 	i := q.Item
 	r := memoryRecord{Kind: i.Kind, Summary: i.Summary, Embedding: i.Embedding, Tags: i.Tags, Author: m.author, At: m.now().UTC()}
+	more := r.size(id)
 	if replaces {
+		more -= old.size(id)
 		account.Items--
 		account.Bytes -= old.size(id)
 	}
@@ -183,10 +185,49 @@ func (m memory) put(tx *store.Tx, q link.MemoryRequest) (link.MemoryAnswer, erro
 	if account.Items > MaxMemoryItems || account.Bytes > MaxMemoryBytes {
 		return link.MemoryAnswer{Refused: link.MemoryFull}, nil
 	}
+	if room, err := m.leavesRoom(tx, more, !replaces, account); err != nil || !room {
+		return link.MemoryAnswer{Refused: link.MemoryFull}, err
+	}
 	if err := store.PutJSON(b, m.scope+id, r); err != nil {
 		return link.MemoryAnswer{}, err
 	}
 	return link.MemoryAnswer{Allowed: true, ID: id, At: r.At, Version: account.Version}, store.PutJSON(tx.Bucket(accountBucket), m.scope, account)
+}
+
+// leavesRoom counts for the author what a put adds, and refuses by which its items would come to more than is free: of a session's memory
+// each participant leaves the others some. Nobody else shares one. What doesn't grow is never refused.
+func (m memory) leavesRoom(tx *store.Tx, more int64, isNew bool, all memoryAccount) (bool, error) {
+	if !strings.HasPrefix(m.scope, sessionScope) {
+		return true, nil
+	}
+	own, err := m.own(tx)
+	if err != nil {
+		return false, err
+	}
+	own.Bytes += more
+	if isNew {
+		own.Items++
+	}
+	if isNew && own.Items+all.Items > MaxMemoryItems || more > 0 && own.Bytes+all.Bytes > MaxMemoryBytes {
+		return false, nil
+	}
+	return true, store.PutJSON(tx.Bucket(accountBucket), m.scope+m.author, own)
+}
+
+// own is what the author's items in a session's memory come to. Those that were put before it was kept are counted once.
+func (m memory) own(tx *store.Tx) (own memoryAccount, err error) {
+	found, err := store.GetJSON(tx.Bucket(accountBucket), m.scope+m.author, &own)
+	if err != nil || found {
+		return own, err
+	}
+	err = store.EachJSON(tx.Bucket(memoryBucket), m.scope, func(key string, r memoryRecord) error {
+		if r.Author == m.author {
+			own.Items++
+			own.Bytes += r.size(key[len(m.scope):])
+		}
+		return nil
+	})
+	return own, err
 }
 
 func (m memory) remove(tx *store.Tx, q link.MemoryRequest) (link.MemoryAnswer, error) {
@@ -212,6 +253,18 @@ func (m memory) drop(tx *store.Tx, id string, r memoryRecord) (version uint64, e
 	account.Items--
 	account.Bytes -= r.size(id)
 	account.Version++
+	if strings.HasPrefix(m.scope, sessionScope) {
+		m.author = r.Author // an operator may have it deleted
+		own, err := m.own(tx)
+		if err != nil {
+			return 0, err
+		}
+		own.Items--
+		own.Bytes -= r.size(id)
+		if err := store.PutJSON(tx.Bucket(accountBucket), m.scope+m.author, own); err != nil {
+			return 0, err
+		}
+	}
 	if err := tx.Bucket(memoryBucket).Delete(m.scope + id); err != nil {
 		return 0, err
 	}
