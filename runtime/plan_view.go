@@ -249,7 +249,7 @@ func (p *Plan) planBinds(s *Spec) error {
 		if err := fsjail.CheckTarget(t.Target); err != nil {
 			return invalid("--tmpfs", "%v", err)
 		}
-		if t.Target == workspaceDir || t.Target == "/run" || t.Target == "/run/agentrun" ||
+		if t.Target == workspaceDir || t.Target == "/run" || strings.HasPrefix(t.Target+"/", "/run/agentrun/") ||
 			slices.ContainsFunc(binds, func(o fsjail.Entry) bool { return o.Target == t.Target }) {
 			return invalid("--tmpfs", "mount point %s is taken already", t.Target)
 		}

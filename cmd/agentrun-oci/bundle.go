@@ -221,7 +221,7 @@ func tmpfs(m specs.Mount) (at, size string, given bool) {
 	if below, ok := strings.CutPrefix(at, "/var/run/"); ok {
 		at = "/run/" + below
 	}
-	if m.Type != "tmpfs" || bound(m) || slices.Contains(enginePlaces, at) || at == "/run/agentrun" || at == "/tmp/sandbox" || strings.Contains(at, ":") || // which the flag has before the size
+	if m.Type != "tmpfs" || bound(m) || slices.Contains(enginePlaces, at) || strings.HasPrefix(at+"/", "/run/agentrun/") || at == "/tmp/sandbox" || strings.Contains(at, ":") || // which the flag has before the size
 
 		owned(at) && !strings.HasPrefix(at, "/run/") && !strings.HasPrefix(at, "/tmp/") {
 		return "", "", false

@@ -272,7 +272,7 @@ func TestTmpfsMounts(t *testing.T) {
 	}
 	for at, want := range map[string]string{
 		"/var/cache": "/var/cache:1m", "/run/nginx": "/run/nginx:1m", "/var/run/../run/nginx/": "/run/nginx:1m", "/tmp/x": "/tmp/x:1m",
-		"/run": "", "/tmp": "", "/dev": "", "/dev/shm": "", "/dev/x": "", "/proc/acpi": "", "/run/secrets": "", "/run/agentrun": "", "/tmp/sandbox": "", "/etc/hosts": "",
+		"/run": "", "/tmp": "", "/dev": "", "/dev/shm": "", "/dev/x": "", "/proc/acpi": "", "/run/secrets": "", "/run/agentrun": "", "/run/agentrun/tools.sock": "", "/tmp/sandbox": "", "/etc/hosts": "",
 	} {
 		c := plain()
 		c.Mounts = append(c.Mounts, specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"noexec", "size=1m", "mode=1777"}})

@@ -355,6 +355,7 @@ func TestM2Tmpfs(t *testing.T) {
 		{"/proc/x", `mount point "/proc/x" belongs to agentrun`},
 		{"/tmp/sandbox", `mount point "/tmp/sandbox" belongs to agentrun`},
 		{"/run/agentrun", "mount point /run/agentrun is taken already"},
+		{"/run/agentrun/tools.sock", "mount point /run/agentrun/tools.sock is taken already"},
 		{"/usr/nope", "/usr/nope isn't there"},
 		{"/usr/bin/env", "is no folder"},
 		{"data", "is not a clean absolute path"},
