@@ -92,7 +92,7 @@ func withoutLinks(dir string, shown []string) (string, error) {
 			continue
 		}
 		for _, s := range folders {
-			if at == s || strings.HasPrefix(at, s+"/") {
+			if at == s || strings.HasPrefix(at, strings.TrimSuffix(s, "/")+"/") {
 				return "", fmt.Errorf("%q is a link in %q, which a run may write: what it leads to is not the operator's choice", next, s)
 			}
 		}

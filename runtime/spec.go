@@ -31,7 +31,7 @@ type Tmpfs struct {
 	Size   int64  // in bytes; 0: the scratch's
 }
 
-const maxTmpfs = 16
+const maxTmpfs = 16 // each is a mount, which the kernel has for every run of the host's
 
 // Spec is what the operator asked for: plain data, nothing of the host looked at. Paths are as the caller
 // means them, and not yet resolved; limits are the profile's unless a flag said otherwise. Check tells all
@@ -152,6 +152,8 @@ func (s *Spec) Check() error {
 		r := s.Ranges.Of(s.Profile.Ring)
 		if why := profiles.Outside(r, "scratch_size", profiles.Size(t.Size), r.ScratchSize); t.Size != 0 && why != "" {
 			bad("--tmpfs", "%.200q: %s", t.Target, why)
+		} else if t.Size > int64(s.Limits.Memory) { //nolint:gosec // Limits.Check bounds it
+			bad("--tmpfs", "%.200q: %v is more than --memory (%v), whose pages it uses", t.Target, profiles.Size(t.Size), s.Limits.Memory) //nolint:gosec // it is positive
 		}
 	}
 	if len(ps) > 0 {

@@ -202,7 +202,7 @@ func beyond(c *specs.Spec, mounts []string) (list []string) {
 		if at := path.Clean("/" + m.Destination); bound(m) && owned(at) && !slices.Contains(enginePlaces, at) {
 			no("the host's %.200q on %.128q, where the sandbox has its own", m.Source, at)
 		}
-		if _, _, given := tmpfs(m); !bound(m) && !given && !owned(m.Destination) {
+		if _, _, given := tmpfs(m); !bound(m) && !given && !filled(m) {
 			no("a mount of %.32q on %.128q", m.Type, m.Destination)
 		}
 	}
@@ -214,16 +214,23 @@ func bound(m specs.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }
 
-// tmpfs gives the place of a tmpfs that the run has, and its size: anywhere but where agentrun has its own, and within /tmp and /run. Other
-// options than size are not looked at.
+// filled tells of a file system of the bundle's own in whose place the sandbox has another, as engines count on unasked.
+func filled(m specs.Mount) bool {
+	at := path.Clean("/" + m.Destination)
+	within := func(dir string) bool { return strings.HasPrefix(at, dir+"/") }
+	return owned(at) && (m.Type != "tmpfs" || slices.Contains(ownPlaces, at) || slices.Contains(enginePlaces, at) || within("/proc") || within("/sys"))
+}
+
+// tmpfs gives the place of a tmpfs that the run has, and its size: anywhere but where agentrun has its own, and within /tmp and /run. A colon
+// would be the size's. Other options than size are not looked at.
 func tmpfs(m specs.Mount) (at, size string, given bool) {
 	at = path.Clean("/" + m.Destination)
 	if below, ok := strings.CutPrefix(at, "/var/run/"); ok {
 		at = "/run/" + below
 	}
-	if m.Type != "tmpfs" || bound(m) || slices.Contains(enginePlaces, at) || strings.HasPrefix(at+"/", "/run/agentrun/") || at == "/tmp/sandbox" || strings.Contains(at, ":") || // which the flag has before the size
-
-		owned(at) && !strings.HasPrefix(at, "/run/") && !strings.HasPrefix(at, "/tmp/") {
+	within := strings.HasPrefix(at, "/run/") || strings.HasPrefix(at, "/tmp/")
+	ours := slices.Contains(enginePlaces, at) || strings.HasPrefix(at+"/", "/run/agentrun/") || at == "/tmp/sandbox"
+	if m.Type != "tmpfs" || bound(m) || ours || owned(at) && !within || strings.Contains(at, ":") {
 		return "", "", false
 	}
 	for _, o := range m.Options {

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -272,7 +273,7 @@ func TestTmpfsMounts(t *testing.T) {
 	}
 	for at, want := range map[string]string{
 		"/var/cache": "/var/cache:1m", "/run/nginx": "/run/nginx:1m", "/var/run/../run/nginx/": "/run/nginx:1m", "/tmp/x": "/tmp/x:1m",
-		"/run": "", "/tmp": "", "/dev": "", "/dev/shm": "", "/dev/x": "", "/proc/acpi": "", "/run/secrets": "", "/run/agentrun": "", "/run/agentrun/tools.sock": "", "/tmp/sandbox": "", "/etc/hosts": "",
+		"/run": "", "/var/run": "", "/tmp": "", "/dev": "", "/dev/shm": "", "/proc/acpi": "", "/sys/firmware": "", "/run/secrets": "",
 	} {
 		c := plain()
 		c.Mounts = append(c.Mounts, specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"noexec", "size=1m", "mode=1777"}})
@@ -288,6 +289,13 @@ func TestTmpfsMounts(t *testing.T) {
 	for options, want := range map[string]string{"size=50%": "/x", "": "/x", "size=64k": "/x:64k"} {
 		if at, size, ok := tmpfs(specs.Mount{Destination: "/x", Type: "tmpfs", Options: []string{options}}); !ok || at+size != want {
 			t.Errorf("%s: %s%s, %t", options, at, size, ok)
+		}
+	}
+	for _, at := range []string{"/dev/x", "/run/agentrun", "/run/agentrun/tools.sock", "/var/run/agentrun", "/tmp/sandbox", "/run/a:1m", "/x:1m"} {
+		c := plain()
+		c.Mounts = append(c.Mounts, specs.Mount{Destination: at, Type: "tmpfs"})
+		if list := beyond(c, nil); !slices.Contains(list, fmt.Sprintf(`a mount of "tmpfs" on %q`, at)) {
+			t.Errorf("%s is left out without a word: %q", at, list)
 		}
 	}
 	for _, m := range []specs.Mount{{Destination: "/x", Type: "tmpfs", Options: []string{"rbind"}}, {Destination: "/x:1m", Type: "tmpfs"}} {

@@ -125,12 +125,16 @@ func (l *liveVerbs) ofPlace(ctx context.Context, ref string) (liveRun, error) {
 	return l.findOne(ctx, ref)
 }
 
-// written are the host's folders that live runs may write: a link in one is no choice of the operator's. Of a supervisor that doesn't answer
-// they aren't known.
+// written are the host's folders that live runs may write: a link in one is no choice of the operator's. Where a supervisor doesn't answer they
+// may be anywhere.
 func (l *liveVerbs) written(ctx context.Context) (all []string) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	runs, _ := l.runs().All(ctx)
+	runs, err := l.runs().All(ctx)
+	if err != nil {
+		complain(fmt.Errorf("what live runs may write isn't known, and no link is followed: %w", err))
+		return []string{"/"}
+	}
 	for _, r := range runs {
 		all = append(all, r.Writes...)
 	}

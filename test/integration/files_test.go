@@ -156,6 +156,34 @@ func TestThreatTakeoverLinkOnTheWayOfACopy(t *testing.T) {
 	}
 }
 
+// THREATS "paths the host follows": while a supervisor doesn't answer, what its run may write isn't known, and no link is followed.
+func TestThreatTakeoverCopyBesideASilentSupervisor(t *testing.T) {
+	p := newPlace(t)
+	ws, ours := workspace(t), t.TempDir()
+	p.detached("dev", workspace(t), opts{profile: "ring2"}, "printf x > file")
+	p.detached("silent", ws, opts{profile: "ring2"}, "ln -s "+ours+" led")
+	byName := func(name string) box {
+		list := p.list()
+		i := slices.IndexFunc(list, func(b box) bool { return b.Name == name })
+		if i < 0 {
+			t.Fatalf("no %s among %+v", name, list)
+		}
+		return list[i]
+	}
+	pid, id := byName("silent").Supervisor, byName("dev").ID
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Kill(pid, unix.SIGCONT) }()
+	if r := p.do("cp", id+":/workspace/file", filepath.Join(ws, "led")); r.exit != 1 || !strings.Contains(r.stderr, "no link is followed") {
+		t.Errorf("exit %d\n%s", r.exit, r.stderr)
+	}
+	p.must("cp", id+":/workspace/file", filepath.Join(ws, "copy"))
+	if diff := cmp.Diff(map[string]string{}, hostTree(t, ours)); diff != "" {
+		t.Errorf("where the link leads (-want +got):\n%s", diff)
+	}
+}
+
 // M-23: a folder becomes a pipe and a folder again while it is listed and copied. Nothing waits for whoever writes the pipe.
 func TestM23PipesForFoldersWhileListed(t *testing.T) {
 	p := newPlace(t)
@@ -284,6 +312,46 @@ func TestM23CopyFollowsTheRing(t *testing.T) {
 	p.refused("forbidden", "cp", file, "ward:/workspace/y")
 }
 
+// halfCopy is a copy into a run that waits for the rest of its one file, of which it has a part.
+type halfCopy struct {
+	cmd  *exec.Cmd
+	in   io.Closer
+	tar  *tar.Writer
+	rest []byte
+	said bytes.Buffer
+}
+
+func (p place) halfCopy(to string) *halfCopy {
+	p.t.Helper()
+	c := &halfCopy{cmd: exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "cp", "-", to), rest: make([]byte, 1<<20)}
+	c.cmd.Stderr = &c.said
+	in, err := c.cmd.StdinPipe()
+	if err == nil {
+		err = c.cmd.Start()
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	c.in, c.tar = in, tar.NewWriter(in)
+	p.t.Cleanup(func() { in.Close(); _ = c.cmd.Wait() })
+	part := 1 << 16
+	err = c.tar.WriteHeader(&tar.Header{Name: "half", Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(c.rest))})
+	if err == nil {
+		_, err = c.tar.Write(c.rest[:part])
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	c.rest = c.rest[part:]
+	return c
+}
+
+// finish sends the rest.
+func (c *halfCopy) finish() error {
+	_, err := c.tar.Write(c.rest)
+	return errors.Join(err, c.tar.Close(), c.in.Close(), c.cmd.Wait())
+}
+
 // M-23, M-22: a copy that waits for its operator, with a file of the workspace open for writing, ends when the run loses the ring that it
 // wrote in, and the run goes on.
 func TestM22CopyEndsWithTheRing(t *testing.T) {
@@ -292,24 +360,7 @@ func TestM22CopyEndsWithTheRing(t *testing.T) {
 	a := p.agent("ward", opts{profile: "ring3", flags: []string{"--workspace", ws}})
 	a.elevate(time.Minute)
 	a.holds(2)
-	cmd := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "cp", "-", "ward:/workspace")
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { in.Close(); _ = cmd.Wait() }()
-	w := tar.NewWriter(in)
-	if err := w.WriteHeader(&tar.Header{Name: "half", Typeflag: tar.TypeReg, Mode: 0o600, Size: 1 << 20}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(make([]byte, 1<<16)); err != nil {
-		t.Fatal(err)
-	}
+	c := p.halfCopy("ward:/workspace")
 	half := func() bool {
 		list, err := filepath.Glob(filepath.Join(ws, ".agentrun-*"))
 		return err == nil && len(list) > 0
@@ -317,8 +368,8 @@ func TestM22CopyEndsWithTheRing(t *testing.T) {
 	eventually(t, 10*time.Second, "half a file is there", half)
 	p.must("revoke", "ward")
 	a.holds(3)
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "less privileged ring") {
-		t.Errorf("the copy: %v\n%s", err, said.String())
+	if err := c.cmd.Wait(); c.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(c.said.String(), "less privileged ring") {
+		t.Errorf("the copy: %v\n%s", err, c.said.String())
 	}
 	if got := p.must("ps", "--state", "running", "-q").stdout; strings.Count(got, "\n") != 1 {
 		t.Errorf("live runs: %q", got)

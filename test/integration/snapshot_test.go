@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"archive/tar"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -177,22 +176,7 @@ func TestM23SnapshotBesideACopy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x")
 	write(t, file, "x", 0o600)
 	into := "dev:/tmp/sandbox/home"
-	cmd := exec.Command(agentrun, "--state-dir", p.state, "--run-dir", p.run, "cp", "-", into)
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { in.Close(); _ = cmd.Wait() }()
-	w := tar.NewWriter(in)
-	if err := w.WriteHeader(&tar.Header{Name: "half", Typeflag: tar.TypeReg, Mode: 0o600, Size: 1 << 20}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(make([]byte, 1<<16)); err != nil {
-		t.Fatal(err)
-	}
+	c := p.halfCopy(into)
 	eventually(t, hang(), "half a file is there", func() bool {
 		list, _ := filepath.Glob(filepath.Join(p.layer("dev"), "homes/home/files/.agentrun-*"))
 		return len(list) > 0
@@ -200,10 +184,7 @@ func TestM23SnapshotBesideACopy(t *testing.T) {
 	if r := p.do("snapshot", "dev", "torn"); r.exit == 0 || !strings.Contains(r.stderr, "files are copied into it") {
 		t.Errorf("a snapshot beside a copy: exit %d %s", r.exit, r.stderr)
 	}
-	if _, err := w.Write(make([]byte, 1<<20-1<<16)); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(w.Close(), in.Close(), cmd.Wait()); err != nil {
+	if err := c.finish(); err != nil {
 		t.Fatal(err)
 	}
 	p.must("snapshot", "dev", "whole")

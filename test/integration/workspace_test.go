@@ -362,6 +362,7 @@ func TestM2Tmpfs(t *testing.T) {
 		{"/data:0", "a folder without room"},
 		{"/data:1", "1B is outside the range"},
 		{"/data:2G", "2GiB is outside the range"},
+		{"/data:1G", "1GiB is more than --memory"},
 	} {
 		r := run(t, opts{profile: "ring2", flags: []string{"--tmpfs", tt.flag}}, "true")
 		if r.exit != 2 && r.exit != 125 || !strings.Contains(r.stderr, "--tmpfs") || !strings.Contains(r.stderr, tt.want) {

@@ -150,7 +150,7 @@ same+=(TestM8InterceptionInASuppliedRoot TestSuppliedRootKnowsTheAgent)
 # And of git what its environment tells it.
 same+=(TestGitReadsWhatOthersOwn)
 # And of a copy's place on the host what links it has.
-same+=(TestThreatTakeoverLinkOnTheWayOfACopy)
+same+=(TestThreatTakeoverLinkOnTheWayOfACopy TestThreatTakeoverCopyBesideASilentSupervisor)
 # And of a copy that a lower ring ends who hangs up.
 same+=(TestM22CopyEndsWithTheRing)
 # And of a copy beside a snapshot which of the two waits.
