@@ -460,11 +460,39 @@ func TestH30SessionsAreApart(t *testing.T) {
 		{"s-1", n.dir, false}, {"s-1", filepath.Dir(n.dir), false}, {"s-1", "/", false}, {"s-1", filepath.Join(n.dir, "keys"), false},
 		{"s-1", elsewhere, true}, {"", own, false}, {"", n.dir, false}, {"", elsewhere, true}, {"s-2", own, false},
 	} {
-		if err := n.PathCheck()(tt.session, []string{elsewhere, tt.path}, new(mounts.View)); (err == nil) != tt.ok {
+		if err := n.PathCheck(nil)(tt.session, []string{elsewhere, tt.path}, new(mounts.View)); (err == nil) != tt.ok {
 			t.Errorf("session %q, %s: got %v, want allowed %v", tt.session, tt.path, err, tt.ok)
 		} else if err != nil && code(t, err) == "" {
 			t.Errorf("session %q, %s: no code", tt.session, tt.path)
 		}
+	}
+}
+
+// H-30: a look that was made ahead is the check's if it is of the same folders, and no other's.
+func TestH30LookAhead(t *testing.T) {
+	n := newNode(t)
+	elsewhere, secret := t.TempDir(), filepath.Join(t.TempDir(), "key")
+	ahead := n.opt.LookAhead()
+	ahead.Look()
+	for _, path := range []string{n.dir, filepath.Join(n.dir, "keys"), "/"} {
+		if err := n.PathCheck(ahead)("", []string{path}, new(mounts.View)); err == nil {
+			t.Errorf("%s may be shown", path)
+		}
+	}
+	if err := n.PathCheck(ahead)("", []string{elsewhere}, new(mounts.View)); err != nil {
+		t.Error(err)
+	}
+	if err := n.PathCheck(ahead, secret)("", []string{filepath.Dir(secret)}, new(mounts.View)); err == nil {
+		t.Error("the folder of a key may be shown, which a look ahead knew nothing of")
+	}
+	broken := errors.New("broken")
+	ahead.look = func() (*own, error) { return nil, broken }
+	if err := n.PathCheck(ahead)("", []string{elsewhere}, new(mounts.View)); !errors.Is(err, broken) {
+		t.Errorf("by a look that failed: %v", err)
+	}
+	ahead.paths = append(ahead.paths, secret)
+	if err := n.PathCheck(ahead)("", []string{elsewhere}, new(mounts.View)); err != nil {
+		t.Errorf("by a look at other folders: %v", err)
 	}
 }
 
@@ -822,7 +850,7 @@ func TestH27RefusedPathIsOnRecord(t *testing.T) {
 	if a := n.agent("a"); math.Signbit(*a.Score) {
 		t.Error("the score is -0")
 	}
-	d, ok := errors.AsType[*DeniedError](n.PathCheck()("", []string{n.dir}, new(mounts.View)))
+	d, ok := errors.AsType[*DeniedError](n.PathCheck(nil)("", []string{n.dir}, new(mounts.View)))
 	if !ok {
 		t.Fatal("the state folder may be shown")
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"agentrun/audit"
 	"agentrun/internal/mounts"
@@ -35,9 +36,15 @@ type ownFolder struct {
 //
 // Folders are known by what they are, not by their path: the same files may be mounted elsewhere, or below what is shown, which comes
 // along with it (open_tree(2), AT_RECURSIVE). What package mounts can't see through remains. A folder that isn't there yet counts: the
-// first run would make it, before the agent's eyes. What host has seen of the paths already is not looked at again.
-func (h *Hypervisor) PathCheck(secret ...string) func(session string, hostPaths []string, host *mounts.View) error {
-	looking := thread.Ahead(func() (*own, error) { return h.lookAtOwn(secret) })
+// first run would make it, before the agent's eyes. What host has seen of the paths already is not looked at again, and neither is what was
+// looked at ahead, for a caller who still comes in time with it; nil: nothing was.
+func (h *Hypervisor) PathCheck(ahead *OwnAhead, secret ...string) func(session string, hostPaths []string, host *mounts.View) error {
+	var looking func() (*own, error)
+	if paths := append(h.opt.ownPaths(), secret...); ahead != nil && slices.Equal(ahead.paths, paths) {
+		looking = ahead.look
+	} else {
+		looking = thread.Ahead(func() (*own, error) { return lookAtOwn(paths) })
+	}
 	return func(session string, hostPaths []string, host *mounts.View) error {
 		o, err := looking()
 		if err != nil {
@@ -48,9 +55,27 @@ func (h *Hypervisor) PathCheck(secret ...string) func(session string, hostPaths 
 	}
 }
 
-func (h *Hypervisor) lookAtOwn(secret []string) (*own, error) {
+// OwnAhead is a look at what is agentrun's own before it is known who asks.
+type OwnAhead struct {
+	paths []string
+	look  func() (*own, error)
+}
+
+// LookAhead prepares it for runs without a secret of their own.
+func (o Options) LookAhead() *OwnAhead {
+	paths := o.ownPaths()
+	return &OwnAhead{paths, sync.OnceValues(func() (*own, error) { return lookAtOwn(paths) })}
+}
+
+// Look makes it, if nobody has asked for it yet.
+func (a *OwnAhead) Look() { _, _ = a.look() }
+
+// ownPaths are the state folder, and then the others.
+func (o Options) ownPaths() []string { return append([]string{o.StateDir}, o.Own...) }
+
+func lookAtOwn(paths []string) (*own, error) {
 	var o own
-	for _, path := range slices.Concat([]string{h.opt.StateDir}, h.opt.Own, secret) {
+	for _, path := range paths {
 		at, err := o.seen.Nearest(path)
 		if err != nil {
 			return nil, fmt.Errorf("agentrun's own folder: %w", err)

@@ -183,15 +183,18 @@ func NewPlan(s Spec) (*Plan, error) {
 	// The command comes before the host's abilities: "not found" is the error people meet, and needs no
 	// privilege to be told.
 	p.planWayout(&s)
-	var root func() ([]fsjail.Entry, error)
-	if s.Rootfs == "" {
-		root = thread.Ahead(fsjail.HostRoot)
+	ahead := s.Ahead
+	if ahead == nil {
+		ahead = LookAhead()
+		if s.Rootfs == "" {
+			thread.Beside(func() { _, _ = ahead.root() })
+		}
+		thread.Beside(func() { _ = ahead.host() })
 	}
-	host := thread.Ahead(lookAtHost)
-	if err := p.planView(&s, root); err != nil {
+	if err := p.planView(&s, ahead.root); err != nil {
 		return nil, err
 	}
-	if err := p.planHost(host, s.BestEffort); err != nil {
+	if err := p.planHost(ahead.host, s.BestEffort); err != nil {
 		return nil, err
 	}
 	if err := p.planRlimits(s.Limits, s.Rlimits); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"agentrun/fsjail"
 	"agentrun/internal/hostcaps"
@@ -50,9 +51,9 @@ func (e *MissingError) Error() string {
 // planHost asks what this host can. Without what is needed no run is possible, whatever is asked for; without
 // the second kind a run is weaker, which takes the caller's word (best effort), and is told before the run
 // and in its status.
-func (p *Plan) planHost(looking func() (abilities, error), bestEffort bool) error {
+func (p *Plan) planHost(looking func() abilities, bestEffort bool) error {
 	weaker := p.planRootless()
-	host, _ := looking()
+	host := looking()
 	needed, second := host.needed, host.second
 	if !p.bare {
 		needed, second = slices.Concat(needed, host.cgroups), slices.Concat(second, host.socketMemory)
@@ -108,14 +109,31 @@ type abilities struct {
 	needed, second, cgroups, socketMemory []Missing
 }
 
+// HostAhead is what a plan looks at on its host whatever its Spec says.
+type HostAhead struct {
+	root func() ([]fsjail.Entry, error)
+	host func() abilities
+}
+
+// LookAhead prepares the looks. Each is made by Look, or by the plan if that hasn't come to it.
+func LookAhead() *HostAhead {
+	return &HostAhead{root: sync.OnceValues(fsjail.HostRoot), host: sync.OnceValue(lookAtHost)}
+}
+
+// Look makes those that no plan has asked for yet.
+func (a *HostAhead) Look() {
+	_, _ = a.root()
+	_ = a.host()
+}
+
 // lookAtHost asks for them while the plan is made.
-func lookAtHost() (a abilities, _ error) {
+func lookAtHost() (a abilities) {
 	a.mode = hostcaps.Cgroups()
 	a.needed = missing(hostcaps.Root, hostcaps.UserNS, hostcaps.CgroupNS, hostcaps.NewMountAPI, hostcaps.Openat2, hostcaps.Pidfd, hostcaps.Seccomp, hostcaps.SeccompNotify)
 	a.second = missing(hostcaps.Landlock(1), hostcaps.ProcSubset, hostcaps.SocketBuffers)
 	a.cgroups = missing(hostcaps.CgroupIn(a.mode, "cpu", "memory", "pids", "freezer", "devices"))
 	a.socketMemory = missing(hostcaps.SocketMemory)
-	return a, nil
+	return a
 }
 
 // missing asks each probe now: what a kernel or an operator took away since the last run counts.

@@ -38,8 +38,9 @@ const maxTmpfs = 16 // each is a mount, which the kernel has for every run of th
 // that is wrong with it without asking the host, so a caller without privilege hears of it too; NewPlan asks
 // the host.
 type Spec struct {
-	Name, Agent, Session string // identifiers (H-29); may be empty
-	Parent               Parent // the run whose tool this one is; the zero value: none
+	Name, Agent, Session string     // identifiers (H-29); may be empty
+	Ahead                *HostAhead // looks at the host that were begun before; nil: none were
+	Parent               Parent     // the run whose tool this one is; the zero value: none
 	Profile              profiles.Profile
 	Limits               profiles.Limits // effective: the profile's, with flags applied
 	Command              []string

@@ -40,6 +40,9 @@ func (Alone) Admit(context.Context, int64, live.Coming) error { return nil }
 // that we start would inherit that.
 var catchPipe = sync.OnceFunc(func() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) })
 
+// Ahead implements Host: what comes before the plan is over in less time than another thread takes to begin.
+func (Alone) Ahead() *Ahead { return nil }
+
 // Take implements Host.
 func (Alone) Take(*runtime.Plan) {}
 

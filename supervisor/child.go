@@ -101,6 +101,9 @@ func (child) Outlives() bool { return true }
 // Admit implements Host.
 func (child) Admit(context.Context, int64, live.Coming) error { return nil }
 
+// Ahead implements Host.
+func (child) Ahead() *Ahead { return nil }
+
 // Take implements Host: what is ready lies in a cgroup of nobody's.
 func (child) Take(*runtime.Plan) {}
 

@@ -21,6 +21,8 @@ type Host interface {
 	// Admit waits until the node has room for a run that may use so much memory. A kill that means the run ends it by who.End until Begin has
 	// made it known.
 	Admit(ctx context.Context, memory int64, who live.Coming) error
+	// Ahead returns the looks that were begun for the run, once; nil: none were.
+	Ahead() *Ahead
 	// Take looks for a sandbox that is ready for the plan, which it then is part of.
 	Take(plan *runtime.Plan)
 	// Begin makes the admitted run known to operators, until the function that it returns is called.

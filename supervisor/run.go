@@ -108,6 +108,7 @@ type run struct {
 	starts    net.Conn         // of whoever has started a run that was held; nil: nobody
 	image     *os.File         // the claim on the image that the run shows; nil: it shows none
 	told      atomic.Bool      // a signal for the agent came by the supervisor
+	ahead     Ahead            // until the way out is open
 	plan      *runtime.Plan
 	hooks     killhooks.Hooks
 	admission hypervisor.Admission
@@ -278,8 +279,13 @@ func (s *run) newPlan() (err error) {
 	if s.want.KeyFile != "" {
 		secret = []string{s.want.KeyFile}
 	}
-	check := s.h.PathCheck(secret...)
-	if s.plan, err = runtime.NewPlan(s.spec); err != nil {
+	if s.host != nil {
+		s.ahead = s.host.Ahead().now()
+	}
+	check := s.h.PathCheck(s.ahead.own, secret...)
+	spec := s.spec
+	spec.Ahead = s.ahead.host
+	if s.plan, err = runtime.NewPlan(spec); err != nil {
 		return err
 	}
 	s.asked.Run = s.plan.ID

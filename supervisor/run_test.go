@@ -34,6 +34,7 @@ type fakeHost struct {
 func (h *fakeHost) did(call string) { h.calls = append(h.calls, call) }
 
 func (h *fakeHost) Outlives() bool { return false }
+func (h *fakeHost) Ahead() *Ahead  { return nil }
 
 func (h *fakeHost) Admit(context.Context, int64, live.Coming) error {
 	h.did("admit")

@@ -139,6 +139,7 @@ func (s *run) startOf() (start link.Start, err error) {
 
 // openWayOut makes the way out of an admitted run.
 func (s *run) openWayOut() error {
+	defer func() { s.ahead = Ahead{} }() // a run may last
 	plan, r := s.plan, s.want
 	if plan.Wayout == nil {
 		return nil
@@ -263,7 +264,11 @@ func ownCA(e *runtime.Wayout, run string) error {
 }
 
 func (s *run) gateway() (string, error) {
-	program, err := s.node.Gateway.Find()
+	find := s.node.Gateway.Find
+	if s.ahead.gateway != nil {
+		find = s.ahead.gateway
+	}
+	program, err := find()
 	if err != nil {
 		return "", hinted.New(err, "make install puts it beside agentrun; --no-gateway runs without tools and network")
 	}

@@ -64,7 +64,7 @@ const receiveTime = 5 * time.Second
 var errGone = errors.New("whoever asked for the run is gone")
 
 // serveClient does for a caller what it would do alone.
-func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn) {
+func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn, ahead *supervisor.Ahead) {
 	cl := &client{d: d, conn: conn, signals: make(chan os.Signal, 16), resized: make(chan os.Signal, 1)}
 	defer func() {
 		if err := conn.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
@@ -84,7 +84,7 @@ func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn) {
 	defer d.track(cl.signals)()
 	go cl.listen(end)
 	cl.stderr.turn(conn.Stderr)
-	code, why := d.carryOut(ctx, cl.caller(), &served{d: d, cl: cl}, conn.Args)
+	code, why := d.carryOut(ctx, cl.caller(), &served{d: d, cl: cl, ahead: ahead}, conn.Args)
 	if why != "" {
 		d.node.Log.Info("declined", "pid", conn.PID, "why", why)
 		_ = conn.Decline(why)

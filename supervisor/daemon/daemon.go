@@ -319,9 +319,13 @@ func (d *Daemon) accept(ctx context.Context, l *handoff.Listener, lost chan<- er
 		return
 	}
 	thread.Room16()
-	thread.Beside(d.queue.Ahead)
+	ahead := d.node.LookAhead()
+	thread.Beside(func() {
+		d.queue.Ahead()
+		ahead.Look()
+	})
 	d.callers.Go(func() { d.accept(ctx, l, lost) })
-	d.serveClient(ctx, conn)
+	d.serveClient(ctx, conn, ahead)
 }
 
 // admit waits for a caller; nil without an error: the listener is closed. A caller who isn't let in, and a host short of descriptors or memory,

@@ -78,6 +78,7 @@ type asker interface {
 type served struct {
 	d     *Daemon
 	cl    asker
+	ahead *supervisor.Ahead
 	slot  *queue.Slot
 	ready *runtime.Prepared
 	over  func() // the launch, for the pool; nil: nothing was taken
@@ -97,6 +98,11 @@ func (s *served) Admit(ctx context.Context, memory int64, who live.Coming) error
 		s.slot = slot
 	}
 	return err
+}
+
+func (s *served) Ahead() (a *supervisor.Ahead) {
+	a, s.ahead = s.ahead, nil
+	return a
 }
 
 func (s *served) Take(plan *runtime.Plan) {
