@@ -72,13 +72,19 @@ func At(stateDir string) *File {
 	return f.(*File)
 }
 
-// Problem tells why this process couldn't count the last time; nil: nothing is wrong.
+// Problem tells why this process couldn't count the last time; nil: nothing is wrong. A node whose state folder isn't there yet has nothing
+// to count in: a run that is refused makes none.
 func (f *File) Problem() error {
 	if f == nil {
 		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if errors.Is(f.broken, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Dir(f.path)); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
 	return f.broken
 }
 

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -177,8 +176,14 @@ func TestM20BadFileIsTold(t *testing.T) {
 	}
 	f := fresh(filepath.Join(t.TempDir(), "none"))
 	everything(f, "ok")
-	if !errors.Is(f.Problem(), fs.ErrNotExist) {
-		t.Errorf("without a folder: got %v", f.Problem())
+	if f.Problem() != nil {
+		t.Errorf("without a folder, on a node where nothing has run: %v", f.Problem())
+	}
+	if err := os.Mkdir(filepath.Dir(f.path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if everything(f, "ok"); f.Problem() != nil || Write(&bytes.Buffer{}, filepath.Dir(f.path)) != nil {
+		t.Errorf("when it is there: %v", f.Problem())
 	}
 }
 
