@@ -593,7 +593,9 @@ func (l *launch) makeStdio() (err error) {
 		return err
 	}
 	uid := l.ids.hostAgent()
-	l.io, err = newPipes(uid, uid)
+	if l.io, err = newPipes(uid, uid); err == nil {
+		l.io.hold = true
+	}
 	return err
 }
 

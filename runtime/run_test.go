@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -140,12 +141,17 @@ func TestOutputLimit(t *testing.T) {
 	for _, c := range []struct {
 		write, limit int
 		over         bool
-	}{{100, 100, false}, {101, 100, true}, {200000, 70000, true}, {0, 1, false}} {
+		hold         bool
+	}{
+		{100, 100, false, false}, {101, 100, true, false}, {200000, 70000, true, false}, {0, 1, false, false},
+		{100, 100, false, true}, {101, 100, true, true}, {200000, 70000, true, true}, {0, 1, false, true},
+	} {
 		var out bytes.Buffer
 		s, err := newPipes(os.Getuid(), os.Getgid())
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.hold = c.hold
 		agent, err := unix.Dup(int(s.out.Fd()))
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +169,66 @@ func TestOutputLimit(t *testing.T) {
 		if want := min(c.write, c.limit); out.Len() != want || s.written.Load() != int64(want) {
 			t.Errorf("%d of %d bytes: passed on %d, counted %d, want %d", c.write, c.limit, out.Len(), s.written.Load(), want)
 		}
+		s.closeAll()
+		s.wg.Wait()
 	}
+}
+
+// What was written is passed on when drain returns, however it comes together with that and however slow its reader is; and where the agent's
+// end was all there was to hear, nobody is woken by it.
+func TestDrainPassesOnWhatWasWritten(t *testing.T) {
+	for i := range 300 {
+		var out, errs bytes.Buffer
+		s, err := newPipes(os.Getuid(), os.Getgid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.hold = true
+		stdout, err := unix.Dup(int(s.out.Fd()))
+		stderr, err2 := unix.Dup(int(s.err.Fd()))
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		s.handedOver()
+		s.pump(nil, slowly{&out}, slowly{&errs}, 1<<20, func() {})
+		for n := range i % 7 {
+			for _, fd := range []int{stdout, stderr} {
+				if _, err := unix.Write(fd, bytes.Repeat([]byte("x"), 1000*n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		unix.Close(stdout)
+		unix.Close(stderr)
+		if i%2 == 0 {
+			goruntime.Gosched()
+		}
+		if i%3 == 0 {
+			for !s.quiet() {
+				goruntime.Gosched()
+			}
+			if s.held == nil {
+				t.Fatal("the end was heard before drain")
+			}
+		}
+		s.drain()
+		want := 0
+		for n := range i % 7 {
+			want += 1000 * n
+		}
+		if out.Len() != want || errs.Len() != want || s.written.Load() != int64(2*want) {
+			t.Fatalf("round %d: passed on %d and %d bytes, counted %d, want %d each", i, out.Len(), errs.Len(), s.written.Load(), want)
+		}
+		s.closeAll()
+		s.wg.Wait() // the copies end, also where drain didn't wait for them
+	}
+}
+
+type slowly struct{ to io.Writer }
+
+func (s slowly) Write(b []byte) (int, error) {
+	goruntime.Gosched()
+	return s.to.Write(b)
 }
 
 // The status file is whole or absent, and an unwritable place is an error that leaves nothing.

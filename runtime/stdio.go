@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +20,11 @@ import (
 type stdio struct {
 	// It has three lives: made, when both ends are ours; handed over; and pumped, when each copy closes what
 	// it reads.
-	in, out, err *os.File // the agent's ends, closed once it has them
+	in, out, err *os.File   // the agent's ends, closed once it has them
+	held         []*os.File // those of its outputs, to the end of the run; none of a pty, or of who shares a run
+	hold         bool
 	feed         *os.File // our end of stdin
-	taps         []tap
+	taps         []*tap
 	limit        int64
 	over         func() // called once when the limit is passed
 	written      atomic.Int64
@@ -33,6 +36,7 @@ type stdio struct {
 type tap struct {
 	from *os.File
 	to   io.Writer
+	busy atomic.Bool // something was read that isn't passed on yet, or is being
 }
 
 // newPipes makes the three pipes. They belong to the agent's uid so that /dev/stdout can be opened.
@@ -50,11 +54,11 @@ func newPipes(uid, gid int) (_ *stdio, err error) {
 	if r, s.out, err = os.Pipe(); err != nil {
 		return nil, err
 	}
-	s.taps = append(s.taps, tap{from: r})
+	s.taps = append(s.taps, &tap{from: r})
 	if r, s.err, err = os.Pipe(); err != nil {
 		return nil, err
 	}
-	s.taps = append(s.taps, tap{from: r})
+	s.taps = append(s.taps, &tap{from: r})
 	for _, f := range []*os.File{s.feed, s.out, s.err} {
 		if err := unix.Fchown(int(f.Fd()), uid, gid); err != nil {
 			return nil, os.NewSyscallError("fchown pipe", err)
@@ -75,11 +79,16 @@ func newNull() (*stdio, error) {
 // usePTY takes the master that the stub opened in the sandbox's devpts.
 func (s *stdio) usePTY(master *os.File) {
 	s.feed = master
-	s.taps = []tap{{from: master}}
+	s.taps = []*tap{{from: master}}
 }
 
-// handedOver closes the agent's ends here: without that no end of file would ever come.
+// handedOver closes the agent's ends here: without that no end of file would ever come. With hold it comes with closeAll: who dies is not to
+// wake us before it is dead, most likely on its own processor, for what we hear of anyway (drain).
 func (s *stdio) handedOver() {
+	if s.hold && s.out != nil {
+		s.held = []*os.File{s.out, s.err}
+		s.out, s.err = nil, nil
+	}
 	for _, f := range []*os.File{s.in, s.out, s.err} {
 		if f != nil {
 			f.Close()
@@ -96,6 +105,7 @@ func (s *stdio) closeAll() {
 	for _, t := range s.taps {
 		t.from.Close()
 	}
+	s.letEnd()
 }
 
 // pump starts copying. limit ≤ 0 is never passed in: the plan always has one. Without a stdin the agent reads
@@ -104,6 +114,7 @@ func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, ove
 	s.limit, s.over = limit, over
 	for i, to := range []io.Writer{stdout, stderr}[:len(s.taps)] {
 		s.taps[i].to = to
+		s.taps[i].busy.Store(true)
 		s.wg.Go(func() { s.copyOut(s.taps[i]) })
 	}
 	tty := len(s.taps) == 1
@@ -128,9 +139,10 @@ func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, ove
 // copyOut passes on what the agent writes until its end, the limit, or the reader's end. It goes on
 // reading past a reader that went away (EPIPE) no longer than that: the agent then gets SIGPIPE
 // itself, as it would without us between.
-func (s *stdio) copyOut(t tap) {
+func (s *stdio) copyOut(t *tap) {
 	ended := false
 	defer func() {
+		t.busy.Store(false)
 		if t.from != s.feed && !ended { // at its end closeAll closes it: who wrote is dying, and most likely waits for this processor
 			t.from.Close()
 		}
@@ -138,7 +150,7 @@ func (s *stdio) copyOut(t tap) {
 	buf := takeBuffer()
 	defer buf.give()
 	for {
-		n, err := t.from.Read(buf[:])
+		n, err := t.read(buf[:])
 		if n > 0 {
 			total := s.written.Add(int64(n))
 			if excess := total - s.limit; excess > 0 {
@@ -155,9 +167,6 @@ func (s *stdio) copyOut(t tap) {
 				}
 				return
 			}
-		}
-		if errors.Is(err, unix.EINTR) {
-			continue
 		}
 		if err != nil { // io.EOF, or EIO of a pty whose last user is gone
 			ended = errors.Is(err, io.EOF)
@@ -180,12 +189,57 @@ func (b *buffer) give() {
 	buffers.Put(b)
 }
 
-// drain waits until everything written has been passed on. Call it when every process is dead.
+// read is that of the file, and notes whether something is on its way: from before it is read, until there is nothing more.
+func (t *tap) read(b []byte) (n int, err error) {
+	raw, err := t.from.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	werr := raw.Read(func(fd uintptr) bool {
+		t.busy.Store(true)
+		for n, err = unix.Read(int(fd), b); err == unix.EINTR; {
+			n, err = unix.Read(int(fd), b)
+		}
+		if err == unix.EAGAIN {
+			t.busy.Store(false)
+			return false
+		}
+		return true
+	})
+	switch {
+	case werr != nil:
+		return 0, werr
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// drain waits until everything written has been passed on. Call it when every process is dead. Where nothing is left to pass on nobody is
+// waited for, and the copies end with closeAll.
 func (s *stdio) drain() {
-	s.wg.Wait()
+	if len(s.held) == 0 || !s.quiet() {
+		s.letEnd()
+		s.wg.Wait()
+	}
 	if s.feed != nil {
 		s.feed.Close()
 	}
+}
+
+// quiet: what isn't in a pipe was read, and who has read it is through with it.
+func (s *stdio) quiet() bool {
+	return s.empty() && !slices.ContainsFunc(s.taps, func(t *tap) bool { return t.busy.Load() })
+}
+
+// letEnd has the copies come to the end of what was written.
+func (s *stdio) letEnd() {
+	for _, f := range s.held {
+		f.Close()
+	}
+	s.held = nil
 }
 
 // empty says that nothing waits to be read from the agent's ends.
