@@ -34,20 +34,20 @@ exec --in, shell, cp and all other verbs find it. Variables that --env-pass name
 			Flags: []cli.Flag{&cli.BoolFlag{Name: "again", Hidden: true}}, Action: verb.Action(g.start),
 		},
 		{
-			Name: "stop", Usage: "stop a kept sandbox; its files stay", ArgsUsage: "NAME",
+			Name: "stop", Usage: "stop kept sandboxes; their files stay", ArgsUsage: "NAME…",
 			Description: `Its first process gets SIGTERM, and after the grace time everything in it is killed. It isn't started again by itself.
 
    agentrun stop dev
-   agentrun stop dev --grace 1m`,
+   agentrun stop dev try-1 --grace 1m`,
 			Flags: []cli.Flag{
 				&cli.DurationFlag{Name: "grace", Usage: "`TIME` between SIGTERM and the kill", Value: 10 * time.Second},
 			},
 			Action: verb.Action(g.stop),
 		},
 		{
-			Name: "rm", Usage: "remove a kept sandbox, with its files", ArgsUsage: "NAME",
+			Name: "rm", Usage: "remove kept sandboxes, with their files", ArgsUsage: "NAME…",
 			Description: `   agentrun rm dev
-   agentrun rm -f dev   also if it is running`,
+   agentrun rm -f dev try-1   also if they are running`,
 			Flags:  []cli.Flag{&cli.BoolFlag{Name: "f", Aliases: []string{"force"}, Usage: "kill it first if it is running"}},
 			Action: verb.Action(g.remove),
 		},
@@ -205,26 +205,43 @@ func (g *global) start(c *cli.Context, a []string) error {
 }
 
 func (g *global) stop(c *cli.Context, a []string) error {
-	ran, err := g.StopSandbox(c.Context, a[0], operatorName(), c.Duration("grace"), g.FindRun)
-	switch {
-	case err != nil:
-	case ran:
-		_, err = fmt.Println("stopped", a[0])
-	default:
-		_, err = fmt.Println(a[0], "isn't running")
-	}
-	return err
+	return each(a, func(name string) error {
+		ran, err := g.StopSandbox(c.Context, name, operatorName(), c.Duration("grace"), g.FindRun)
+		switch {
+		case err != nil:
+		case ran:
+			_, err = fmt.Println("stopped", name)
+		default:
+			_, err = fmt.Println(name, "isn't running")
+		}
+		return err
+	})
 }
 
 func (g *global) remove(c *cli.Context, a []string) error {
 	if err := g.enter(); err != nil { // an ordinary user's may hold files of the user's other ids
 		return err
 	}
-	err := g.RemoveSandbox(c.Context, a[0], operatorName(), c.Bool("f"), g.FindRun)
-	if err == nil {
-		_, err = fmt.Println("removed", a[0])
+	return each(a, func(name string) error {
+		err := g.RemoveSandbox(c.Context, name, operatorName(), c.Bool("f"), g.FindRun)
+		if err == nil {
+			_, err = fmt.Println("removed", name)
+		}
+		return err
+	})
+}
+
+// each does it with every name; what goes wrong with one is told, and keeps it from none of the others.
+func each(names []string, do func(string) error) (wrong error) {
+	for _, name := range names {
+		switch err := do(name); {
+		case wrong == nil:
+			wrong = err
+		case err != nil:
+			wrong = fmt.Errorf("%w; %w", wrong, err)
+		}
 	}
-	return err
+	return wrong
 }
 
 func (g *global) rename(_ *cli.Context, a []string) error {

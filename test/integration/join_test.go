@@ -602,7 +602,7 @@ func TestM3JoinHasLimitsOfItsOwn(t *testing.T) {
 		{"its time", append([]string{"--timeout", "300ms"}, small...), []string{"/probe", "sleep", "60"}, 124, "300ms", 0},
 		{"not there", small, []string{"nosuch"}, 127, "not found", 0},
 		{"an orphan", small, []string{"sh", "-c", "setsid sleep 1000 & exit 3"}, 3, "", 0},
-		{"a bomb", append([]string{"--timeout", "1s", "--pids", "20"}, small...), []string{"/probe", "bomb"}, 124, "1s", 0},
+		{"a bomb", []string{"--timeout", "1s", "--pids", "20", "--memory", "64M"}, []string{"/probe", "bomb"}, 124, "1s", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := p.inside("a", tt.flags, tt.argv...)

@@ -142,6 +142,28 @@ func TestM23KeptSandbox(t *testing.T) {
 	noAgents(t)
 }
 
+// What is wrong with one name keeps stop and rm from none of the others.
+func TestKeptVerbsOfSeveral(t *testing.T) {
+	p := newPlace(t)
+	for _, name := range []string{"one", "two"} {
+		p.kept(name, "--ring", "3")
+		p.must("start", name)
+	}
+	if got, want := p.must("stop", "one", "two", "one").stdout, "stopped one\nstopped two\none isn't running\n"; got != want {
+		t.Errorf("stop said %q, want %q", got, want)
+	}
+	r := p.do("rm", "nosuch", "one", "../two", "two")
+	if r.exit == 0 || r.stdout != "removed one\nremoved two\n" || !strings.Contains(r.stderr, `"nosuch"`) || !strings.Contains(r.stderr, `"../two"`) || strings.Count(r.stderr, "\n") > 2 {
+		t.Errorf("rm: exit %d, %q, %q", r.exit, r.stdout, r.stderr)
+	}
+	if p.holds("one") || p.holds("two") {
+		t.Error("one of them is still there")
+	}
+	if r := p.do("stop"); r.exit == 0 || !strings.Contains(r.stderr, "takes NAME…") {
+		t.Errorf("without a name: exit %d, %q", r.exit, r.stderr)
+	}
+}
+
 // M-1: another run may have the ids of a kept root's files when it is started again.
 func TestM23KeptRootGetsOtherIDs(t *testing.T) {
 	p := newPlace(t)
@@ -564,7 +586,8 @@ func TestM23KeptSurvivesItsSupervisor(t *testing.T) {
 	n := newLaunchNode(t)
 	n.kept("dev", "--ring", "1")
 	for i := range 3 {
-		n.must("start", "dev")
+		// A supervisor that is killed answers nobody before it has let go of what it had open.
+		eventually(t, hang(), "it starts", func() bool { return n.do("start", "dev").exit == 0 })
 		if got := n.in("dev", "cat /usr/local/n 2>/dev/null | wc -l; echo x >> /usr/local/n"); got != fmt.Sprint(i) {
 			t.Errorf("start %d finds %s lines", i, got)
 		}
