@@ -20,7 +20,7 @@ type Ahead struct {
 }
 
 // aheadTime is how old a look may be that a decision is made by: a plan takes less than a millisecond, and is no promise of what is there
-// when it is carried out either. What a caller who comes and then says nothing has had looked at is looked at again.
+// when it is carried out either: what the host's root mounts in that time below what is shown, or moves there, is not seen. What a caller who comes and then says nothing has had looked at is looked at again.
 const aheadTime = 5 * time.Millisecond
 
 // LookAhead prepares the looks. Each is made by Look, or by who asks first if that hasn't come to it.

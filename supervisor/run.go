@@ -108,7 +108,7 @@ type run struct {
 	starts    net.Conn         // of whoever has started a run that was held; nil: nobody
 	image     *os.File         // the claim on the image that the run shows; nil: it shows none
 	told      atomic.Bool      // a signal for the agent came by the supervisor
-	ahead     Ahead            // until the way out is open
+	ahead     *Ahead           // until the way out is open; nil: nothing was looked at
 	plan      *runtime.Plan
 	hooks     killhooks.Hooks
 	admission hypervisor.Admission
@@ -280,11 +280,12 @@ func (s *run) newPlan() (err error) {
 		secret = []string{s.want.KeyFile}
 	}
 	if s.host != nil {
-		s.ahead = s.host.Ahead().now()
+		s.ahead = s.host.Ahead()
 	}
-	check := s.h.PathCheck(s.ahead.own, secret...)
+	ahead := s.ahead.now()
+	check := s.h.PathCheck(ahead.own, secret...)
 	spec := s.spec
-	spec.Ahead = s.ahead.host
+	spec.Ahead = ahead.host
 	if s.plan, err = runtime.NewPlan(spec); err != nil {
 		return err
 	}

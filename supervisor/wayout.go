@@ -139,7 +139,7 @@ func (s *run) startOf() (start link.Start, err error) {
 
 // openWayOut makes the way out of an admitted run.
 func (s *run) openWayOut() error {
-	defer func() { s.ahead = Ahead{} }() // a run may last
+	defer func() { s.ahead = nil }() // a run may last
 	plan, r := s.plan, s.want
 	if plan.Wayout == nil {
 		return nil
@@ -264,9 +264,9 @@ func ownCA(e *runtime.Wayout, run string) error {
 }
 
 func (s *run) gateway() (string, error) {
-	find := s.node.Gateway.Find
-	if s.ahead.gateway != nil {
-		find = s.ahead.gateway
+	find := s.ahead.now().gateway
+	if find == nil {
+		find = s.node.Gateway.Find
 	}
 	program, err := find()
 	if err != nil {

@@ -103,7 +103,8 @@ func (v *View) Table() (*Table, error) {
 	return v.table, err
 }
 
-// With has the view take the mount table that another one has read.
+// With has the view take the mount table that another one has read. If that was before this one's looks, what was mounted since is missed,
+// or came with a folder above it that was renamed, as it is when it comes after them; what went is refused.
 func (v *View) With(other *View) { v.table = other.table }
 
 // Places is that of the table.
