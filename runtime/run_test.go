@@ -198,17 +198,16 @@ func TestDrainPassesOnWhatWasWritten(t *testing.T) {
 				}
 			}
 		}
-		unix.Close(stdout)
-		unix.Close(stderr)
+		if i%5 != 0 { // else somebody has got them from the agent, and keeps them
+			unix.Close(stdout)
+			unix.Close(stderr)
+		}
 		if i%2 == 0 {
 			goruntime.Gosched()
 		}
 		if i%3 == 0 {
 			for !s.quiet() {
 				goruntime.Gosched()
-			}
-			if s.held == nil {
-				t.Fatal("the end was heard before drain")
 			}
 		}
 		s.drain()
@@ -220,7 +219,11 @@ func TestDrainPassesOnWhatWasWritten(t *testing.T) {
 			t.Fatalf("round %d: passed on %d and %d bytes, counted %d, want %d each", i, out.Len(), errs.Len(), s.written.Load(), want)
 		}
 		s.closeAll()
-		s.wg.Wait() // the copies end, also where drain didn't wait for them
+		s.wg.Wait() // the copies end, for which drain doesn't wait
+		if i%5 == 0 {
+			unix.Close(stdout)
+			unix.Close(stderr)
+		}
 	}
 }
 

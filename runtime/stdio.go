@@ -23,7 +23,8 @@ type stdio struct {
 	in, out, err *os.File   // the agent's ends, closed once it has them
 	held         []*os.File // those of its outputs, to the end of the run; none of a pty, or of who shares a run
 	hold         bool
-	feed         *os.File // our end of stdin
+	idle         chan struct{} // holds one, when a copy has nothing to do
+	feed         *os.File      // our end of stdin
 	taps         []*tap
 	limit        int64
 	over         func() // called once when the limit is passed
@@ -41,7 +42,7 @@ type tap struct {
 
 // newPipes makes the three pipes. They belong to the agent's uid so that /dev/stdout can be opened.
 func newPipes(uid, gid int) (_ *stdio, err error) {
-	s := &stdio{}
+	s := &stdio{idle: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			s.closeAll()
@@ -105,7 +106,9 @@ func (s *stdio) closeAll() {
 	for _, t := range s.taps {
 		t.from.Close()
 	}
-	s.letEnd()
+	for _, f := range s.held {
+		f.Close()
+	}
 }
 
 // pump starts copying. limit ≤ 0 is never passed in: the plan always has one. Without a stdin the agent reads
@@ -142,15 +145,15 @@ func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, ove
 func (s *stdio) copyOut(t *tap) {
 	ended := false
 	defer func() {
-		t.busy.Store(false)
 		if t.from != s.feed && !ended { // at its end closeAll closes it: who wrote is dying, and most likely waits for this processor
 			t.from.Close()
 		}
+		s.rests(t)
 	}()
 	buf := takeBuffer()
 	defer buf.give()
 	for {
-		n, err := t.read(buf[:])
+		n, err := s.read(t, buf[:])
 		if n > 0 {
 			total := s.written.Add(int64(n))
 			if excess := total - s.limit; excess > 0 {
@@ -190,7 +193,7 @@ func (b *buffer) give() {
 }
 
 // read is that of the file, and notes whether something is on its way: from before it is read, until there is nothing more.
-func (t *tap) read(b []byte) (n int, err error) {
+func (s *stdio) read(t *tap, b []byte) (n int, err error) {
 	raw, err := t.from.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -201,7 +204,7 @@ func (t *tap) read(b []byte) (n int, err error) {
 			n, err = unix.Read(int(fd), b)
 		}
 		if err == unix.EAGAIN {
-			t.busy.Store(false)
+			s.rests(t)
 			return false
 		}
 		return true
@@ -217,12 +220,22 @@ func (t *tap) read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// drain waits until everything written has been passed on. Call it when every process is dead. Where nothing is left to pass on nobody is
-// waited for, and the copies end with closeAll.
+func (s *stdio) rests(t *tap) {
+	t.busy.Store(false)
+	select {
+	case s.idle <- struct{}{}:
+	default:
+	}
+}
+
+// drain waits until everything written has been passed on. Call it when every process is dead. Where an end is held that is when the pipes
+// are empty, whoever else may have got one from the agent; the copies end with closeAll.
 func (s *stdio) drain() {
-	if len(s.held) == 0 || !s.quiet() {
-		s.letEnd()
+	if s.held == nil {
 		s.wg.Wait()
+	}
+	for s.held != nil && !s.quiet() {
+		<-s.idle
 	}
 	if s.feed != nil {
 		s.feed.Close()
@@ -232,14 +245,6 @@ func (s *stdio) drain() {
 // quiet: what isn't in a pipe was read, and who has read it is through with it.
 func (s *stdio) quiet() bool {
 	return s.empty() && !slices.ContainsFunc(s.taps, func(t *tap) bool { return t.busy.Load() })
-}
-
-// letEnd has the copies come to the end of what was written.
-func (s *stdio) letEnd() {
-	for _, f := range s.held {
-		f.Close()
-	}
-	s.held = nil
 }
 
 // empty says that nothing waits to be read from the agent's ends.
