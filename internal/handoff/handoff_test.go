@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -78,6 +79,13 @@ func listen(t *testing.T) (runDir string, l *Listener) {
 	return runDir, l
 }
 
+func hear(t *testing.T, c *Conn, signals chan<- syscall.Signal) {
+	t.Helper()
+	if err := c.Hear(func(s syscall.Signal) { signals <- s }, func() {}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func accept(t *testing.T, l *Listener) *Conn {
 	t.Helper()
 	c, err := l.Accept()
@@ -115,8 +123,7 @@ func TestHandOver(t *testing.T) {
 	fmt.Fprint(c.Stdout, "output")
 	fmt.Fprint(c.Stderr, "complaint")
 	heard := make(chan syscall.Signal, 8)
-	over := make(chan struct{})
-	go func() { c.Signals(func(s syscall.Signal) { heard <- s }); close(over) }()
+	hear(t, c, heard)
 	for _, s := range signals {
 		if err := cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
@@ -130,7 +137,6 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	<-over
 	if code := cmd.ProcessState.ExitCode(); code != 42 || out.String() != "output" || complaints.String() != "complaint" {
 		t.Errorf("got %d %q %q", code, out.String(), complaints.String())
 	}
@@ -249,6 +255,84 @@ func TestTerminalOfAStoppedCaller(t *testing.T) {
 	_ = cmd.Wait()
 }
 
+// A caller is heard in pieces, and gone once: when he hangs up, or says what no caller of ours does. One who has been answered isn't heard any more.
+func TestHear(t *testing.T) {
+	frame := func(kind uint32, s syscall.Signal) []byte {
+		return order.AppendUint32(order.AppendUint32(nil, kind), uint32(s)) //nolint:gosec // a signal
+	}
+	term := frame(kindSignal, unix.SIGTERM)
+	for _, tt := range []struct {
+		name  string
+		say   [][]byte
+		heard int
+		stays bool
+	}{
+		{name: "hangs up"},
+		{name: "a signal in pieces", say: [][]byte{term[:3], term[3:7], slices.Concat(term[7:], term[:5])}, heard: 1},
+		{name: "more at once", say: [][]byte{slices.Concat(term, term, term)}, heard: 3},
+		{name: "another kind", say: [][]byte{term, frame(kindRaw, unix.SIGTERM)}, heard: 1, stays: true},
+		{name: "a signal that is none of his", say: [][]byte{frame(kindSignal, unix.SIGKILL)}, stays: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			peer := os.NewFile(uintptr(fds[1]), "caller")
+			defer peer.Close()
+			c := connOf(t, fds[0])
+			defer c.Close()
+			heard, gone := make(chan syscall.Signal, 8), make(chan struct{})
+			if err := c.Hear(func(s syscall.Signal) { heard <- s }, func() { close(gone) }); err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range tt.say {
+				if _, err := peer.Write(b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !tt.stays {
+				peer.Close()
+			}
+			<-gone
+			if len(heard) != tt.heard {
+				t.Errorf("%d signals heard, want %d", len(heard), tt.heard)
+			}
+		})
+	}
+	t.Run("answered", func(t *testing.T) {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer := os.NewFile(uintptr(fds[1]), "caller")
+		defer peer.Close()
+		c, other := connOf(t, fds[0]), make(chan struct{})
+		defer c.Close()
+		if err := c.Hear(func(syscall.Signal) { t.Error("heard") }, func() { t.Error("gone") }); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Exit(0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := peer.Write(term); err != nil {
+			t.Fatal(err)
+		}
+		peer.Close()
+		// Whoever comes later is heard later.
+		if fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+		late := connOf(t, fds[0])
+		defer late.Close()
+		if err := late.Hear(func(syscall.Signal) {}, func() { close(other) }); err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(fds[1])
+		<-other
+	})
+}
+
 // A signal that comes while the daemon looks at a request that it then declines ends the caller, as it would have alone.
 func TestSignalBeforeADecline(t *testing.T) {
 	runDir, l := listen(t)
@@ -258,7 +342,7 @@ func TestSignalBeforeADecline(t *testing.T) {
 	}
 	c := accept(t, l)
 	heard := make(chan syscall.Signal, 1)
-	go c.Signals(func(s syscall.Signal) { heard <- s })
+	hear(t, c, heard)
 	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -285,10 +369,10 @@ func TestRequestThatWasNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(c.u, make([]byte, 8)); err != nil {
+	if _, _, _, err := c.receive(make([]byte, 8), nil, time.Now().Add(10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	c.u.Close()
+	c.Close()
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 7 || out.String() != "alone it has not read the request" {
 		t.Errorf("got %d %q %q", code, out.String(), complaint.String())
@@ -306,7 +390,7 @@ func TestIgnoredSignals(t *testing.T) {
 	}
 	c := accept(t, l)
 	heard := make(chan syscall.Signal, 8)
-	go c.Signals(func(s syscall.Signal) { heard <- s })
+	hear(t, c, heard)
 	for _, s := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {
 		if err := cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)

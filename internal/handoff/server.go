@@ -4,8 +4,10 @@ package handoff
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -19,13 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"agentrun/internal/agentuid"
+	"agentrun/internal/thread"
 )
 
 // SocketName is the file of the socket in the folder of control sockets.
 const SocketName = "exec.handoff"
 
 // Listener accepts callers.
-type Listener struct{ l *net.UnixListener }
+type Listener struct{ socket *os.File }
 
 // Listen makes the socket in dir, mode 0600. One that a dead daemon left is replaced: hold the daemon's lock.
 func Listen(dir string) (*Listener, error) {
@@ -39,58 +42,75 @@ func Listen(dir string) (*Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", filepath.Join(dir, SocketName), err)
+		return nil, os.NewSyscallError("socket", err)
 	}
-	l.SetUnlinkOnClose(false) // by that path it would be another file's
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
+	l := &Listener{os.NewFile(uintptr(fd), SocketName)}
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err == nil {
+		err = cmp.Or(unix.Chmod(path, 0o600), unix.Listen(fd, unix.SOMAXCONN))
 	}
-	return &Listener{l}, nil
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", filepath.Join(dir, SocketName), err), l.Close())
+	}
+	return l, nil
 }
 
 // FromFile takes a socket that systemd made (sd_listen_fds(3)).
 func FromFile(f *os.File) (*Listener, error) {
-	l, err := net.FileListener(f)
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", f.Name(), err)
 	}
-	u, ok := l.(*net.UnixListener)
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("socket %s: %s, want a unix stream", f.Name(), l.Addr().Network()), l.Close())
+	for _, want := range [...]struct{ option, is int }{{unix.SO_DOMAIN, unix.AF_UNIX}, {unix.SO_TYPE, unix.SOCK_STREAM}, {unix.SO_ACCEPTCONN, 1}} {
+		if is, serr := unix.GetsockoptInt(fd, unix.SOL_SOCKET, want.option); serr != nil || is != want.is {
+			err = cmp.Or(serr, errors.New("it is no unix stream that listens"))
+			break
+		}
 	}
-	u.SetUnlinkOnClose(false)
-	return &Listener{u}, nil
+	if err = cmp.Or(err, unix.SetNonblock(fd, true)); err != nil {
+		return nil, errors.Join(fmt.Errorf("socket %s: %w", f.Name(), err), unix.Close(fd))
+	}
+	return &Listener{os.NewFile(uintptr(fd), f.Name())}, nil
 }
 
 // Close ends Accept. The socket's file stays.
-func (l *Listener) Close() error { return l.l.Close() }
+func (l *Listener) Close() error { return l.socket.Close() }
 
 // PeerError is a caller that may not be one.
 type PeerError struct{ UID uint32 }
 
 func (e *PeerError) Error() string { return fmt.Sprintf("hand-off: refused to uid %d", e.UID) }
 
-// Accept waits for a caller. After a *PeerError it may be called again.
+// Accept waits for a caller. After a *PeerError it may be called again. net.ErrClosed: the listener is closed.
 func (l *Listener) Accept() (*Conn, error) {
-	u, err := l.l.AcceptUnix()
+	raw, err := l.socket.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	raw, err := u.SyscallConn()
-	var cred *unix.Ucred
-	if err == nil {
-		cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-		err = errors.Join(cerr, err)
+	fd, aerr := -1, error(nil)
+	err = raw.Read(func(s uintptr) bool {
+		for aerr = unix.EINTR; aerr == unix.EINTR; { //nolint:errorlint // as the kernel says it
+			fd, _, aerr = unix.Accept4(int(s), unix.SOCK_CLOEXEC)
+		}
+		return aerr != unix.EAGAIN //nolint:errorlint // as the kernel says it
+	})
+	switch {
+	case errors.Is(err, os.ErrClosed):
+		return nil, net.ErrClosed
+	case err != nil:
+		return nil, err
+	case aerr != nil:
+		return nil, os.NewSyscallError("accept4", aerr)
 	}
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err == nil && !allowed(cred.Uid, uint32(os.Geteuid())) { //nolint:gosec // uids have 32 bits
 		err = &PeerError{cred.Uid}
 	}
 	if err != nil {
-		return nil, errors.Join(err, u.Close())
+		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &Conn{u: u, PID: int(cred.Pid), UID: int(cred.Uid)}, nil
+	return &Conn{fd: fd, PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
 func allowed(peer, own uint32) bool { return peer < agentuid.First && (peer == 0 || peer == own) }
@@ -101,7 +121,7 @@ type Conn struct {
 	PID, UID              int
 	Stdin, Stdout, Stderr *Stream
 
-	u    *net.UnixConn
+	fd   int // the netpoller doesn't know it (thread.Await); -1: closed
 	cwd  int
 	held []int // what came with the request
 
@@ -109,21 +129,26 @@ type Conn struct {
 	looked    bool
 
 	mu sync.Mutex // one frame at a time
+
+	ear    sync.Mutex
+	all    *ears
+	heard  func(syscall.Signal) // nil: nobody hears
+	gone   func()
+	frame  [8]byte // of which so much has come
+	framed int
 }
 
 // Receive reads the request, which must be whole within the time.
 func (c *Conn) Receive(within time.Duration) error {
-	if err := c.u.SetDeadline(time.Now().Add(within)); err != nil {
-		return err
-	}
+	until := time.Now().Add(within)
 	c.elsewhere, c.looked = c.sameNamespaces(), true // while the caller is still writing
 	var head [8]byte
 	oob := make([]byte, unix.CmsgSpace(fds*4))
-	n, oobn, flags, _, err := c.u.ReadMsgUnix(head[:], oob)
+	n, oobn, flags, err := c.receive(head[:], oob, until)
 	if err != nil {
 		return err
 	}
-	// ReadMsgUnix asks for close-on-exec. What came is ours to close, whatever else is wrong.
+	// What came is ours to close, whatever else is wrong.
 	if c.held, err = passed(oob[:oobn]); err != nil {
 		return err
 	}
@@ -138,7 +163,7 @@ func (c *Conn) Receive(within time.Duration) error {
 	}
 	body := make([]byte, size)
 	for at := 0; at < len(body); {
-		n, err := c.u.Read(body[at:])
+		n, _, _, err := c.receive(body[at:], nil, until)
 		if err != nil {
 			return errors.Join(errCut, err)
 		}
@@ -151,7 +176,27 @@ func (c *Conn) Receive(within time.Duration) error {
 	if _, err := unix.IoctlGetTermios(c.held[0], unix.TCGETS); err == nil {
 		c.Stdin.away = c.away
 	}
-	return c.u.SetDeadline(time.Time{})
+	return nil
+}
+
+// receive waits for something, with what is beside it.
+func (c *Conn) receive(b, oob []byte, until time.Time) (n, oobn, flags int, err error) {
+	for {
+		n, oobn, flags, _, err = unix.Recvmsg(c.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EAGAIN: //nolint:errorlint // as the kernel says it
+			if err := thread.Await(c.fd, unix.POLLIN, until); err != nil {
+				return 0, 0, 0, err
+			}
+		case err == unix.EINTR: //nolint:errorlint // as the kernel says it
+		case err != nil:
+			return 0, 0, 0, os.NewSyscallError("recvmsg", err)
+		case n == 0 && len(b) > 0:
+			return 0, 0, 0, io.EOF
+		default:
+			return n, oobn, flags, nil
+		}
+	}
 }
 
 // away tells whether the caller is stopped, or in the background of its terminal. What is typed there is for others then: the shell, a
@@ -252,42 +297,89 @@ func (c *Conn) Decline(why string) error {
 // Raw asks the caller to put its terminal into raw mode; it ends that itself.
 func (c *Conn) Raw() error { return c.send(kindRaw, 0, "") }
 
-// Exit ends the caller with the code.
-func (c *Conn) Exit(code int) error { return c.send(kindExit, uint32(code)&0xff, "") } //nolint:gosec // a byte
+// Exit ends the caller with the code. Nobody hears him from then on.
+func (c *Conn) Exit(code int) error {
+	c.deafen()
+	return c.send(kindExit, uint32(code)&0xff, "") //nolint:gosec // a byte
+}
 
 func (c *Conn) send(kind, value uint32, text string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A caller that doesn't read its few bytes is stopped, not slow.
-	if err := c.u.SetWriteDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		return err
+	if c.fd < 0 {
+		return os.ErrClosed
 	}
 	b := order.AppendUint32(order.AppendUint32(nil, kind), value)
-	_, err := c.u.Write(append(b, text...))
-	return err
+	// A caller that doesn't read its few bytes is stopped, not slow.
+	return thread.Send(c.fd, append(b, text...), nil, time.Now().Add(10*time.Second))
 }
 
 // signals are those that a caller may pass on.
 var signals = []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH}
 
-// Signals calls fn for each signal of the caller's and returns when the caller is gone.
-func (c *Conn) Signals(fn func(syscall.Signal)) {
-	var frame [8]byte
-	for at := 0; ; {
-		n, err := c.u.Read(frame[at:])
-		if err != nil {
+// Hear has fn called for each signal of the caller's, and gone when he is. Neither may wait: others are heard by the same goroutine. They are
+// called no more when Exit or Close has returned.
+func (c *Conn) Hear(fn func(syscall.Signal), gone func()) error {
+	all, err := allEars()
+	if err != nil {
+		return err
+	}
+	c.ear.Lock()
+	defer c.ear.Unlock()
+	if err := all.add(c); err != nil {
+		return err
+	}
+	c.all, c.heard, c.gone = all, fn, gone
+	return nil
+}
+
+// hear takes what has come.
+func (c *Conn) hear() {
+	c.ear.Lock()
+	defer c.ear.Unlock()
+	for c.heard != nil {
+		n, _, err := unix.Recvfrom(c.fd, c.frame[c.framed:], unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR: //nolint:errorlint // as the kernel says it
+			continue
+		case err == unix.EAGAIN: //nolint:errorlint // as the kernel says it
+			return
+		case err != nil, n == 0:
+			c.leave()
 			return
 		}
-		if at += n; at < len(frame) {
+		if c.framed += n; c.framed < len(c.frame) {
 			continue
 		}
-		at = 0
-		s := syscall.Signal(order.Uint32(frame[4:]))
-		if order.Uint32(frame[:]) != kindSignal || !slices.Contains(signals, s) {
-			return // no caller of ours says that
+		c.framed = 0
+		s := syscall.Signal(order.Uint32(c.frame[4:]))
+		if order.Uint32(c.frame[:]) != kindSignal || !slices.Contains(signals, s) {
+			c.leave() // no caller of ours says that
+			return
 		}
-		fn(s)
+		c.heard(s)
 	}
+}
+
+// leave is of a caller who is gone. Whoever calls it holds ear.
+func (c *Conn) leave() {
+	gone := c.gone
+	c.stopHearing()
+	gone()
+}
+
+func (c *Conn) stopHearing() {
+	if c.heard == nil {
+		return
+	}
+	c.all.remove(c)
+	c.heard, c.gone = nil, nil
+}
+
+func (c *Conn) deafen() {
+	c.ear.Lock()
+	defer c.ear.Unlock()
+	c.stopHearing()
 }
 
 // Stop ends every read and write of the caller's streams.
@@ -316,5 +408,12 @@ func (c *Conn) Release() {
 // Close releases and hangs up.
 func (c *Conn) Close() error {
 	c.Release()
-	return c.u.Close()
+	c.deafen()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fd := c.fd
+	if c.fd = -1; fd < 0 {
+		return os.ErrClosed
+	}
+	return os.NewSyscallError("close", unix.Close(fd))
 }

@@ -82,7 +82,10 @@ func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn, ahead *sup
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer d.track(cl.signals)()
-	go cl.listen(end)
+	if err := cl.listen(end); err != nil {
+		_ = conn.Decline("the daemon can't hear its caller: " + err.Error())
+		return
+	}
 	cl.stderr.turn(conn.Stderr)
 	code, why := d.carryOut(ctx, cl.caller(), &served{d: d, cl: cl, ahead: ahead}, conn.Args)
 	if why != "" {
@@ -103,9 +106,9 @@ func (d *Daemon) willing(conn *handoff.Conn) error {
 	return conn.Same()
 }
 
-// listen ends with the caller.
-func (cl *client) listen(end context.CancelCauseFunc) {
-	cl.conn.Signals(func(s syscall.Signal) {
+// listen has the caller heard until it is answered.
+func (cl *client) listen(end context.CancelCauseFunc) error {
+	return cl.conn.Hear(func(s syscall.Signal) {
 		to := cl.signals
 		if s == unix.SIGWINCH {
 			to = cl.resized
@@ -114,11 +117,12 @@ func (cl *client) listen(end context.CancelCauseFunc) {
 		case to <- s:
 		default: // as the kernel, which merges those that nobody has taken yet
 		}
+	}, func() {
+		if !cl.detached.Load() {
+			cl.conn.Stop()
+			end(errGone)
+		}
 	})
-	if !cl.detached.Load() {
-		cl.conn.Stop()
-		end(errGone)
-	}
 }
 
 // carryOut does what a caller's words ask for. What it declines, for a reason, has no effect and no output.
