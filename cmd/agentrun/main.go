@@ -45,6 +45,7 @@ func run(ctx context.Context, args []string) int {
 	g := &global{caller: by, runs: len(args) > 1 && args[1] == "exec", unheaded: !mayAskForHelp(args)}
 	if g.runs {
 		_ = thread.EaseMonitor()
+		_ = thread.QuietChildren()
 	}
 	app := g.app()
 	err := app.RunContext(ctx, flagsFirst(app, args))

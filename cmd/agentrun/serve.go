@@ -55,6 +55,7 @@ func serveAction(g *global, c *cli.Context) error {
 		debug.SetGCPercent(400)
 	}
 	_ = thread.EaseMonitor()
+	_ = thread.QuietChildren()
 	s := new(clients)
 	return daemon.Serve(c.Context, daemon.Options{
 		Node: &g.Node, Settings: settings, Metrics: metrics, Read: s.read, ReadCreate: s.readCreate,

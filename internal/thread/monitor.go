@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // monitorSlack is how much later than it asked for the Go runtime's monitor may wake. While anything runs it wants to every 20 µs, of
@@ -32,4 +35,15 @@ func EaseMonitor() error {
 		return errors.New("the runtime has no monitor of its own")
 	}
 	return os.WriteFile(filepath.Join("/proc", names[1], "timerslack_ns"), strconv.AppendInt(nil, monitorSlack.Nanoseconds(), 10), 0)
+}
+
+// QuietChildren has nobody interrupted when a child ends: Go catches SIGCHLD, which whoever ends has then to wake a thread for, on the way to
+// whoever waits for him. By default the kernel drops the signal, and keeps the child until it is waited for (signal(7)).
+func QuietChildren() error {
+	var byDefault [4]uint64 // struct sigaction, as the kernel has it
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
+	if errno != 0 {
+		return os.NewSyscallError("rt_sigaction", errno)
+	}
+	return nil
 }
