@@ -33,6 +33,9 @@ func (a *Ahead) Look() {
 	a.host.Look()
 	a.own.Look()
 	_, _ = a.gateway()
+	// Whoever sets a timer has to wake the thread that waits for events, if that would sleep longer. The launch sets several, and this thread
+	// is most likely to be the one that waits.
+	time.AfterFunc(aheadTime, func() {})
 }
 
 // now are the looks that still count; none are a zero value, by which everything is looked at when it is asked for.
