@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +33,7 @@ func (l *launch) startContainer() error {
 		return err
 	}
 	l.control = control
-	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
+	control.Bound(stubPatience)
 	err = l.executeStub(peer)
 	peer.Close() // while we held it, one that died here would have said nothing until the deadline
 	if err != nil {
@@ -175,7 +174,7 @@ func (l *launch) hear(kinds ...stub.Kind) (stub.Report, error) { return hear(l.c
 
 // hear waits for one of these reports.
 func hear(control *stub.Conn, kinds ...stub.Kind) (stub.Report, error) {
-	r, err := control.Soon()
+	r, err := control.Next()
 	if err != nil {
 		return r, fmt.Errorf("pid 1, before it is %v: %w", kinds, err)
 	}

@@ -50,6 +50,7 @@ func TestM5StubDiesOfTheHangUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer control.Close()
+			control.Bound(time.Minute)
 			own, err := os.Open("/proc/thread-self/ns/net")
 			if err != nil {
 				t.Fatal(err)

@@ -227,7 +227,7 @@ func (j *joiner) makeIO() (err error) {
 // without rights. On the way it goes into the run's cgroup.
 func (j *joiner) enterSandbox(peer *os.File) error {
 	l, control := j.live.launch, j.control
-	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
+	control.Bound(stubPatience)
 	bears, err := j.executeStub(peer)
 	peer.Close() // while we held it, one that died would have said nothing until the deadline
 	if err == nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +23,9 @@ type process struct {
 	ruleset  *os.File // of a process that waits, which enters it with the command; nil: it has entered, or there is none
 	agentPID int
 	agentFD  *os.File // pidfd
+	// keeper has the kernel free pid 1's own filter when it is closed, and not when pid 1 ends: for that a worker of the kernel's would take the
+	// processor from it, on the way to who waits. nil: the process is none of pid 1's.
+	keeper *os.File
 }
 
 // confine sends the confinement and follows the child up to the point where it waits. The order is that of
@@ -37,7 +39,7 @@ func (p *process) confine(plan *Plan, control *stub.Conn, msg *stub.Confinement,
 	}
 	p.child = child
 	// Anew: a prepared sandbox may have waited for hours.
-	_ = control.File().SetReadDeadline(time.Now().Add(stubPatience))
+	control.Bound(stubPatience)
 	err = control.Confine(msg, p.io.in, p.io.out, p.io.err, peer, fd3)
 	peer.Close()
 	p.io.handedOver()
@@ -47,8 +49,7 @@ func (p *process) confine(plan *Plan, control *stub.Conn, msg *stub.Confinement,
 	if err := p.followStart(plan, control); err != nil {
 		return err
 	}
-	_ = control.File().SetReadDeadline(time.Time{})
-	_ = p.child.File().SetReadDeadline(time.Now().Add(stubPatience))
+	p.child.Bound(stubPatience)
 	r, err := p.next(plan, stub.Listener)
 	if err != nil {
 		return err
@@ -66,7 +67,7 @@ func (p *process) confine(plan *Plan, control *stub.Conn, msg *stub.Confinement,
 // followStart hears that there is a child, and takes its terminal.
 func (p *process) followStart(plan *Plan, control *stub.Conn) error {
 	for {
-		r, err := control.Soon()
+		r, err := control.Next()
 		if err != nil {
 			return plan.explain(err)
 		}
@@ -79,13 +80,26 @@ func (p *process) followStart(plan *Plan, control *stub.Conn) error {
 		if r.Kind != stub.Started {
 			return fmt.Errorf("pid 1 says %d for started: %w", r.Kind, unix.EPROTO)
 		}
+		if r.B == 0 {
+			return nil
+		}
+		pid1, err := unix.PidfdOpen(r.PID, 0)
+		if err != nil {
+			return os.NewSyscallError("pidfd_open", err)
+		}
+		defer unix.Close(pid1)
+		fd, err := unix.PidfdGetfd(pid1, int(r.B-1), 0) //nolint:gosec // a wrong number is no descriptor there
+		if err != nil {
+			return os.NewSyscallError("pidfd_getfd", err)
+		}
+		p.keeper = os.NewFile(uintptr(fd), "pid1-filter")
 		return nil
 	}
 }
 
 // next waits for this report of the child's.
 func (p *process) next(plan *Plan, kind stub.Kind) (stub.Report, error) {
-	r, err := p.child.Soon()
+	r, err := p.child.Next()
 	if err != nil {
 		return r, plan.explain(err)
 	}
@@ -143,7 +157,7 @@ func (p *process) takePTY(f *os.File) error {
 // execute sends the command. The end of file on the child's socket is the proof that it was executed: its
 // descriptor is close-on-exec. Meanwhile what fn does is done.
 func (p *process) execute(plan *Plan, command *stub.Command, fn func()) error {
-	_ = p.child.File().SetDeadline(time.Now().Add(stubPatience))
+	p.child.Bound(stubPatience)
 	if err := p.child.Execute(command); err != nil {
 		return fmt.Errorf("let the agent go: %w", err)
 	}
@@ -164,7 +178,7 @@ func (p *process) close() {
 	if p.child != nil {
 		p.child.Close()
 	}
-	for _, f := range []*os.File{p.listener, p.ruleset, p.agentFD} {
+	for _, f := range []*os.File{p.listener, p.ruleset, p.agentFD, p.keeper} {
 		if f != nil {
 			f.Close()
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	goruntime "runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,7 +196,7 @@ type verdict struct {
 //   - startErr is written before onRecord is closed, and read after that.
 //
 // What is waited for at the end, in this order: the processes (ended, process.Wait), what they wrote
-// (io.drain), the gateway's last records (finish), whoever answers notifications (asked), and the rest
+// (io.drain), the gateway's last records (finish), whoever answers notifications (asked, first), and the rest
 // (serving). An earlier one may still make work for a later one, never the other way round.
 type run struct {
 	ctx      context.Context
@@ -220,7 +221,9 @@ type run struct {
 	agent    *unix.WaitStatus // nil: not known, pid 1 was killed before it was
 	full     bool             // the scratch, when the agent ended, not with 0
 	wished   string           // how the run was asked to end, when pid 1 was gone; empty: it wasn't
-	asked    sync.WaitGroup   // who answers the filter's notifications, and puts refusals on record
+	asked    sync.WaitGroup   // who answers the notifications of commands that joined, and puts refusals on record
+	first    sync.WaitGroup   // the same of the first process
+	calls    seccomp.Stats    // of that
 	listener *os.File         // of the first process, when nobody answers any more: the account doesn't wait for the filter's end; nil: it isn't open
 	serving  sync.WaitGroup   // the others
 	// stopFollowing ends one of them; nil: it isn't begun. Not with the answers' context: whoever hears of an end has a thread woken, for which the account would wait.
@@ -241,13 +244,15 @@ func (r *run) start() {
 	r.launch = l
 	// On record by the time of the exec; written while the launch waits for the kernel. One that has little
 	// to wait for is quicker without a second goroutine.
-	status := r.status
+	status, err := r.status, r.unfit
 	if l.waits() {
+		if err == nil {
+			r.serve(l)
+		}
 		r.record(status)
 	} else {
 		go r.record(status)
 	}
-	err := r.unfit
 	if err == nil && !l.waits() {
 		l.bpf, err = r.plan.compile(&r.opt)
 	}
@@ -334,6 +339,23 @@ func (r *run) beforeExec(l *launch) error {
 			return err
 		}
 	}
+	if r.live == nil {
+		r.serve(l)
+	}
+	if l.master != nil && r.opt.OnTTY != nil {
+		r.opt.OnTTY(l.master)
+	}
+	if err := l.watchMemory(); err != nil {
+		r.decide(verdict{Killed, err.Error()})
+	} else if l.oom != nil {
+		r.serving.Go(func() { r.watchOOM(l.oom) })
+	}
+	return r.goLive(r.live.asking)
+}
+
+// serve has the calls of the agent's first process answered, which may still wait for its command: whoever answers needs longer to begin than
+// the agent to its first call.
+func (r *run) serve(l *launch) {
 	w := &warden{
 		sockets: l.sockets, subprocess: r.plan.Subprocess, programs: r.plan.programs, live: &atomic.Pointer[rights]{},
 		agentPID: l.agentPID, recorder: l.recorder, refused: r.refused, profile: &r.plan.profile, bundle: r.plan.bundle,
@@ -343,24 +365,20 @@ func (r *run) beforeExec(l *launch) error {
 	l.over = r.live.end
 	l.stopServing = cancel
 	r.answers(ctx, &l.process, w)
-	if l.master != nil && r.opt.OnTTY != nil {
-		r.opt.OnTTY(l.master)
-	}
-	if err := l.watchMemory(); err != nil {
-		r.decide(verdict{Killed, err.Error()})
-	} else if l.oom != nil {
-		r.serving.Go(func() { r.watchOOM(l.oom) })
-	}
-	return r.goLive(ctx)
 }
 
 // besideExec begins while the agent's program is executed what only waits for it: each goroutine wakes a thread.
 func (r *run) besideExec(l *launch) {
+	shared := l.control.Share()
 	r.serving.Go(func() {
 		defer close(r.ended)
 		for {
-			report, err := l.control.Next()
-			if err != nil {
+			report, err := l.control.Shared()
+			if err = errors.Join(shared, err); err != nil {
+				if !errors.Is(err, io.EOF) { // it lives, and nobody hears it any more
+					r.decide(verdict{Killed, "pid 1 of the sandbox: " + err.Error()})
+					_ = l.killAll()
+				}
 				return
 			}
 			if report.Kind == stub.Exited {
@@ -378,6 +396,9 @@ func (r *run) besideExec(l *launch) {
 	l.io.pump(r.opt.Stdin, r.opt.Stdout, r.opt.Stderr, r.plan.Limits.MaxOutput, func() {
 		r.decide(verdict{Policy, fmt.Sprintf("output over the limit of %d bytes", r.plan.Limits.MaxOutput)})
 	})
+	if l.waits() { // this thread has time for them now, and is on another processor than the agent, where one that is woken may not be
+		goruntime.Gosched()
+	}
 }
 
 // answers has a process's notifications served until nobody is left that its filter applies to, or ctx ends.
@@ -387,7 +408,11 @@ func (r *run) answers(ctx context.Context, p *process, w *warden) {
 	fd := int(listener.Fd())
 	w.waits = func(id uint64) bool { return seccomp.StillWaiting(fd, id) }
 	gate := r.live.gate.add()
-	r.asked.Go(func() {
+	asked, stats := &r.asked, new(seccomp.Stats)
+	if p == &r.launch.process {
+		asked, stats = &r.first, &r.calls
+	}
+	asked.Go(func() {
 		thread.Room8() // the agent's first call waits for the answer
 		defer r.live.gate.remove(gate)
 		defer func() {
@@ -397,7 +422,7 @@ func (r *run) answers(ctx context.Context, p *process, w *warden) {
 				listener.Close()
 			}
 		}()
-		err := seccomp.Serve(ctx, fd, w.answer, seccomp.ServeOptions{Gate: gate})
+		err := seccomp.Serve(ctx, fd, w.answer, seccomp.ServeOptions{Gate: gate, Stats: stats})
 		if err != nil && !errors.Is(err, context.Canceled) {
 			// Nobody answers any more: waiting calls would hang for ever. Fail closed.
 			r.decide(verdict{Killed, "seccomp notifications: " + err.Error()})
@@ -702,6 +727,9 @@ func (r *run) settle(v verdict) {
 		}
 	}
 	r.asked.Wait()
+	if !r.calls.Over() { // else who answers has nothing to say any more, and sleeps while others end
+		r.first.Wait()
+	}
 	snap := l.recorder.Snapshot()
 	s.Refused = snap.Refused
 	for _, e := range snap.Events {
@@ -738,6 +766,7 @@ func (r *run) served() {
 		r.stopFollowing()
 	}
 	r.serving.Wait()
+	r.first.Wait()
 	r.listener.Close()
 }
 

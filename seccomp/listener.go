@@ -140,7 +140,12 @@ type Stats struct {
 	Delayed atomic.Uint64
 	// SyncWakeUp says that the kernel took SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP (Linux 6.6).
 	SyncWakeUp atomic.Bool
+
+	over uint32
 }
+
+// Over says that the last process has ended and nothing will be decided any more: some moments before Serve returns.
+func (s *Stats) Over() bool { return atomic.LoadUint32(&s.over) != 0 }
 
 // StillWaiting says whether the call is still waiting, that is, whether its PID still means the caller. A decision that looked at
 // /proc/PID must ask after it looked.
@@ -198,7 +203,8 @@ func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions
 	}()
 	// SYNC_WAKE_UP hands the processor from the waker to the woken and back: it wants one thread to do both sides.
 	goruntime.LockOSThread()
-	back := hurry()
+	got, back := hurry()
+	l.waits.Hasty = got
 	defer func() {
 		if back() {
 			goruntime.UnlockOSThread() // else the thread ends with this goroutine: nobody else shall have the priority
@@ -232,6 +238,8 @@ type loop struct {
 	leaving  *thread.Ioctl // answer, until it has been sent
 	allows   bool          // the answer
 	begun    bool          // the first call was decided
+	executes bool          // it has just been, and what it is of has the processor for itself
+	waits    thread.Waits
 	timeout  unix.Timespec
 }
 
@@ -248,11 +256,13 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 		held: newLimiter(o.DenyRate, o.DenyBurst), let: newSpacer(o.AllowRate, o.AllowBurst, DefaultAllowRate, DefaultAllowBurst),
 	}
 	l.recv = thread.Ioctl{FD: int32(fd), Request: unix.SECCOMP_IOCTL_NOTIF_RECV, Arg: unsafe.Pointer(&l.req[0])} //nolint:gosec // a descriptor
+	l.waits.Then = &l.recv
 	last := make([]byte, len(l.resp))
 	l.answer = thread.Ioctl{FD: int32(fd), Request: unix.SECCOMP_IOCTL_NOTIF_SEND, Arg: unsafe.Pointer(&last[0])} //nolint:gosec // a descriptor
 	if l.stats == nil {
 		l.stats = new(Stats)
 	}
+	l.waits.Hung = &l.stats.over
 	if l.now == nil {
 		l.now = time.Now
 	}
@@ -311,7 +321,9 @@ func (l *loop) run() error {
 			soon = firstCall
 		}
 		clear(l.req) // the kernel wants it zero (check_zeroed_user)
-		_, err = thread.PollSoon(n, soon, timeout, l.leaving, &l.recv)
+		l.waits.Timeout, l.waits.First, l.waits.Keep = timeout, l.leaving, l.executes
+		l.executes = false
+		_, err = thread.PollSoon(n, soon, &l.waits)
 		if l.leaving != nil {
 			l.leaving = nil
 			if err := l.sent(l.answer.Errno, l.allows); err != nil {
@@ -339,6 +351,7 @@ func (l *loop) run() error {
 				return err
 			}
 		case re&unix.POLLHUP != 0:
+			atomic.StoreUint32(&l.stats.over, 1)
 			return nil
 		case re&(unix.POLLERR|unix.POLLNVAL) != 0:
 			return fmt.Errorf("poll: listener reports %#x", re)
@@ -394,7 +407,7 @@ func (l *loop) decide() error {
 		return nil
 	}
 	if !l.begun { // nobody else is there, and to give the place away first may wake a thread
-		l.begun = true
+		l.begun, l.executes = true, true
 		return l.send(waits)
 	}
 	l.leaving, l.allows = &l.answer, answer.Allowed()

@@ -193,6 +193,9 @@ func TestServe(t *testing.T) {
 		s.Events[2].Detail != "flags=CLONE_NEWUSER" || s.Events[0].Verdict != "ENODEV" || s.Events[1].Verdict != "allowed" {
 		t.Errorf("got %+v", s)
 	}
+	if !stats.Over() {
+		t.Error("the last process is gone, and it isn't said")
+	}
 	if stats.Received.Load() != 4 || stats.Denied.Load() != 3 || stats.Continued.Load() != 1 {
 		t.Errorf("stats: %d received, %d denied, %d continued", stats.Received.Load(), stats.Denied.Load(), stats.Continued.Load())
 	}
@@ -278,6 +281,9 @@ func TestServeContext(t *testing.T) {
 	}, ServeOptions{DenyRate: 1, DenyBurst: 1, Stats: &stats, Clock: func() time.Time { return clock }})
 	if err := <-out; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if stats.Over() {
+		t.Error("it is over, says who has only been told to end")
 	}
 	close(release)
 	<-done

@@ -18,11 +18,11 @@ import (
 // It has a price, which hostile agents can raise: deciding and recording are done at that priority too, bounded for refusals by DenyRate. Twenty
 // runs that flooded with them made the host's own work slower by half (docs/seccomp.md). The reset flag keeps the policy from threads that this one makes.
 // Where it isn't permitted (an ordinary user, a kernel with CONFIG_RT_GROUP_SCHED) the loop works as before, with that window.
-func hurry() (back func() bool) {
+func hurry() (got bool, back func() bool) {
 	if setPolicy(unix.SCHED_FIFO|unix.SCHED_RESET_ON_FORK, 1) != nil {
-		return func() bool { return true }
+		return false, func() bool { return true }
 	}
-	return func() bool { return setPolicy(unix.SCHED_NORMAL, 0) == nil }
+	return true, func() bool { return setPolicy(unix.SCHED_NORMAL, 0) == nil }
 }
 
 func setPolicy(policy int, priority int32) error {

@@ -13,6 +13,9 @@ import (
 //go:linkname entersyscallblock runtime.entersyscallblock
 func entersyscallblock()
 
+//go:linkname entersyscall runtime.entersyscall
+func entersyscall()
+
 //go:linkname exitsyscall runtime.exitsyscall
 func exitsyscall()
 
@@ -21,33 +24,42 @@ func exitsyscall()
 // machine is half a millisecond and more; two such are all places of two processors, and what was begun before then waits for the monitor,
 // such as whoever answers the agent's first call.
 //
-// first is made before the wait and then after it, both without a place: nothing of the runtime's, which may ask the thread to let others run or
+// First is made before the wait and Then after it, both without a place: nothing of the runtime's, which may ask the thread to let others run or
 // be held up by an ordinary thread, is between the two. A signal doesn't end the wait, as the runtime's are no reason to come back.
 //
-// At a hang-up the thread gives its priority back, if it has one, and sleeps for a moment: who has hung up still has to end, most likely on the
-// same processor.
+// At a hang-up a hasty thread gives its priority back, and lets all others run first: who has hung up still has to end, most likely on the same
+// processor.
 //
 //go:norace
 //go:nocheckptr
 //go:noinline
-func waiting(fds *unix.PollFd, n int, timeout *unix.Timespec, first, then *Ioctl) (uintptr, syscall.Errno) {
-	entersyscallblock() // until the other nothing may grow the stack
-	if first != nil {
-		first.make()
+func waiting(fds *unix.PollFd, n int, w *Waits) (uintptr, syscall.Errno) {
+	if w.Keep {
+		entersyscall()
+	} else {
+		entersyscallblock() // until exitsyscall nothing may grow the stack
+	}
+	if w.First != nil {
+		w.First.make()
 	}
 	r, errno := uintptr(0), unix.EINTR
-	for errno == unix.EINTR { // the kernel leaves in timeout what is left of it
-		r, _, errno = syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(fds)), uintptr(n), uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
+	for errno == unix.EINTR { // the kernel leaves in the time what is left of it
+		r, _, errno = syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(fds)), uintptr(n), uintptr(unsafe.Pointer(w.Timeout)), 0, 0, 0)
 	}
 	if errno == 0 {
 		for i := range n {
 			fd := (*unix.PollFd)(unsafe.Add(unsafe.Pointer(fds), uintptr(i)*unsafe.Sizeof(*fds)))
-			if then != nil && fd.Fd == then.FD && fd.Revents&unix.POLLIN != 0 {
-				then.make()
+			if w.Then != nil && fd.Fd == w.Then.FD && fd.Revents&unix.POLLIN != 0 {
+				w.Then.make()
 			}
 			if fd.Revents&unix.POLLHUP != 0 {
-				_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&ordinary)))
-				_, _, _ = syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&moment)), 0, 0)
+				if w.Hung != nil && fd.Revents&unix.POLLIN == 0 {
+					*w.Hung = 1 // no function of sync/atomic: the race detector's want a place
+				}
+				if w.Hasty {
+					_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_IDLE, uintptr(unsafe.Pointer(&ordinary)))
+					_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&ordinary)))
+				}
 			}
 		}
 	}
@@ -55,17 +67,14 @@ func waiting(fds *unix.PollFd, n int, timeout *unix.Timespec, first, then *Ioctl
 	return r, errno
 }
 
-var (
-	ordinary int32 // the priority of every ordinary program
-	moment   = unix.Timespec{Nsec: 50_000}
-)
+var ordinary int32 // the priority of every ordinary program
 
 // Yield lets run first whom the thread has just woken and the kernel has put on the same processor.
 func Yield() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Poll is ppoll(2) with the signals as they are; nil: without an end. What there is already costs no place.
 func Poll(fds []unix.PollFd, timeout *unix.Timespec) (int, error) {
-	return PollSoon(fds, 0, timeout, nil, nil)
+	return PollSoon(fds, 0, &Waits{Timeout: timeout})
 }
 
 // Ioctl is made beside a wait, where the thread has no place: on a machine that has much to do it may take long to have one again. Interrupted
@@ -89,17 +98,29 @@ func (i *Ioctl) make() {
 	}
 }
 
+// Waits is how PollSoon waits. What is nil isn't made, or said.
+type Waits struct {
+	Timeout *unix.Timespec // nil: without an end
+	First   *Ioctl         // made before the wait
+	Then    *Ioctl         // made as soon as there is something to read at its descriptor, but not where something was there within the time of PollSoon
+	// Keep leaves it to the monitor to take the place away: for a wait in which others need the processor, and nobody the place, since giving
+	// it away wakes a thread.
+	Keep bool
+	// Hasty says that the thread has a real-time priority. It is an ordinary one's after a hang-up.
+	Hasty bool
+	Hung  *uint32 // made 1 at a hang-up after which there is nothing to read, before others run
+}
+
 // PollSoon is Poll for what is most likely there within a time, for which it keeps its place: who has given it away may find none when he
-// comes back, and then waits for a thread to hand him one. first is made before the wait, where it isn't nil, and there is no such time then.
-// then is made as soon as there is something to read at its descriptor, but not where something was there within the time.
-func PollSoon(fds []unix.PollFd, within time.Duration, timeout *unix.Timespec, first, then *Ioctl) (int, error) {
+// comes back, and then waits for a thread to hand him one. Where there is something to make first there is no such time.
+func PollSoon(fds []unix.PollFd, within time.Duration, w *Waits) (int, error) {
 	soon := unix.NsecToTimespec(int64(within))
-	if first == nil {
+	if w.First == nil {
 		if n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)), uintptr(unsafe.Pointer(&soon)), 0, 0, 0); errno == 0 && n > 0 {
 			return int(n), nil //nolint:gosec // as many as there are descriptors
 		}
 	}
-	n, errno := waiting(unsafe.SliceData(fds), len(fds), timeout, first, then)
+	n, errno := waiting(unsafe.SliceData(fds), len(fds), w)
 	if errno != 0 {
 		return -1, errno
 	}

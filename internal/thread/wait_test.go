@@ -79,42 +79,15 @@ func TestPollSoon(t *testing.T) {
 	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
 	for _, within := range []time.Duration{0, time.Nanosecond, time.Hour} {
 		go func() { _, _ = unix.Write(to, []byte("x")) }()
-		if n, err := PollSoon(fds, within, nil, nil, nil); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
+		if n, err := PollSoon(fds, within, &Waits{}); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
 			t.Errorf("within %v: %d, %v, %#x", within, n, err, fds[0].Revents)
 		}
 		if _, err := unix.Read(from, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := PollSoon(fds, time.Nanosecond, &unix.Timespec{Nsec: 1}, nil, nil); n != 0 || err != nil {
+	if n, err := PollSoon(fds, time.Nanosecond, &Waits{Timeout: &unix.Timespec{Nsec: 1}}); n != 0 || err != nil {
 		t.Errorf("an empty pipe: %d, %v", n, err)
-	}
-}
-
-// A hang-up is heard, and heard by an ordinary thread: who has hung up, and still has to end, isn't held up by one above it.
-func TestPollHangUp(t *testing.T) {
-	goruntime.LockOSThread() // and so the thread ends with the test
-	first := int32(1)
-	if _, _, errno := unix.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_FIFO, uintptr(unsafe.Pointer(&first))); errno != 0 && errno != unix.EPERM {
-		t.Fatal(errno)
-	}
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(p[0])
-	hungUp := make(chan error, 1)
-	tid := unix.Gettid()
-	go func() { hungUp <- errors.Join(untilPoll(tid), unix.Close(p[1])) }()
-	fds := []unix.PollFd{{Fd: int32(p[0]), Events: unix.POLLIN}}
-	if n, err := Poll(fds, nil); n != 1 || err != nil || fds[0].Revents&unix.POLLHUP == 0 {
-		t.Errorf("%d, %v, %#x", n, err, fds[0].Revents)
-	}
-	if policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0); errno != 0 || policy != unix.SCHED_NORMAL {
-		t.Errorf("policy %d, %v", policy, errno)
-	}
-	if err := <-hungUp; err != nil {
-		t.Error(err)
 	}
 }
 
@@ -125,7 +98,7 @@ func TestPollThen(t *testing.T) {
 	var waiting int32
 	fds := []unix.PollFd{{Fd: int32(other), Events: unix.POLLIN}, {Fd: int32(from), Events: unix.POLLIN}}
 	then := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&waiting)}
-	if _, err := PollSoon(fds, 0, &unix.Timespec{Nsec: 1}, nil, &then); err != nil || then.Done {
+	if _, err := PollSoon(fds, 0, &Waits{Timeout: &unix.Timespec{Nsec: 1}, Then: &then}); err != nil || then.Done {
 		t.Errorf("an empty pipe: %v, %+v", err, then)
 	}
 	goruntime.LockOSThread()
@@ -133,7 +106,7 @@ func TestPollThen(t *testing.T) {
 	written := make(chan error, 1)
 	tid := unix.Gettid()
 	go func() { written <- errors.Join(untilPoll(tid), writeAll(to, "abc")) }()
-	if n, err := PollSoon(fds, 0, nil, nil, &then); n != 1 || err != nil || !then.Done || then.Errno != 0 || waiting != 3 {
+	if n, err := PollSoon(fds, 0, &Waits{Then: &then}); n != 1 || err != nil || !then.Done || then.Errno != 0 || waiting != 3 {
 		t.Errorf("%d, %v, %+v, %d bytes", n, err, then, waiting)
 	}
 	if err := <-written; err != nil {
@@ -154,7 +127,7 @@ func TestPollFirst(t *testing.T) {
 	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
 	one := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&there)}
 	two := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&then)}
-	if n, err := PollSoon(fds, time.Hour, nil, &one, &two); n != 1 || err != nil || !one.Done || there != 2 || !two.Done || then != 2 {
+	if n, err := PollSoon(fds, time.Hour, &Waits{First: &one, Then: &two}); n != 1 || err != nil || !one.Done || there != 2 || !two.Done || then != 2 {
 		t.Errorf("two bytes: %d, %v, %+v, %d, %+v, %d", n, err, one, there, two, then)
 	}
 	if _, err := unix.Read(from, make([]byte, 2)); err != nil {
@@ -173,7 +146,7 @@ func TestPollFirst(t *testing.T) {
 		}
 		written <- writeAll(to, "c")
 	}()
-	if n, err := PollSoon(fds, 0, nil, &one, &two); n != 1 || err != nil || one.Errno != unix.EBADF || !two.Done || then != 1 {
+	if n, err := PollSoon(fds, 0, &Waits{First: &one, Then: &two}); n != 1 || err != nil || one.Errno != unix.EBADF || !two.Done || then != 1 {
 		t.Errorf("signals, and then a byte: %d, %v, %+v, %+v, %d", n, err, one, two, then)
 	}
 	if err := <-written; err != nil {
@@ -193,5 +166,35 @@ func untilPoll(tid int) error {
 		if err != nil || strings.HasPrefix(string(at), fmt.Sprint(unix.SYS_PPOLL)+" ") {
 			return err
 		}
+	}
+}
+
+// A hang-up is told, of a descriptor at which there is nothing more to read only, and leaves a hasty thread an ordinary one.
+func TestPollHung(t *testing.T) {
+	for _, tt := range []struct {
+		left string // unread at the hang-up
+		keep bool
+		hung uint32
+	}{{"", false, 1}, {"", true, 1}, {"x", false, 0}} {
+		from, to := pipe(t)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			goruntime.LockOSThread() // and ends with it
+			if err := errors.Join(writeAll(to, tt.left), unix.Close(to)); err != nil {
+				t.Error(err)
+			}
+			_, _, e := unix.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_FIFO, uintptr(unsafe.Pointer(&[]int32{1}[0])))
+			var hung uint32
+			w := Waits{Keep: tt.keep, Hasty: e == 0, Hung: &hung}
+			fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
+			if _, err := waiting(&fds[0], 1, &w); err != 0 || hung != tt.hung {
+				t.Errorf("%+v: hung %d, errno %v", tt, hung, err)
+			}
+			if policy, _, e := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0); e != 0 || policy != unix.SCHED_NORMAL {
+				t.Errorf("%+v: policy %d, errno %v", tt, policy, e)
+			}
+		}()
+		<-done
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/thread"
 )
 
 // Kind is what a report from the sandbox says; the order is that of init.c. Which one may come when is said
@@ -42,18 +44,24 @@ func (k Kind) String() string {
 // Report is one message of the stub or of its child.
 type Report struct {
 	Kind Kind
-	A    uint32   // Hello: protocol version; Forked: pid, in the supervisor's namespace; Listener: its number in the child; Exited: wait status
-	B    uint64   // Listener: number in the child of the Landlock ruleset that it enters with the command, plus one; 0: none. Exited: 1 if the scratch is full
+	A    uint32 // Hello: protocol version; Forked: pid, in the supervisor's namespace; Listener: its number in the child; Exited: wait status
+	// B is, of Listener: the number in the child of the Landlock ruleset that it enters with the command, plus one; 0: none. Of Started: that of
+	// the listener of pid 1's own filter, likewise. Of Exited: 1 if the scratch is full.
+	B    uint64
 	File *os.File // PTY: the master; the receiver closes it
 	PID  int      // of the sender, in our pid namespace, by the kernel's word (SCM_CREDENTIALS)
 }
 
 const reportSize = 16
 
-// Conn is the supervisor's end of a socket to the sandbox. One goroutine reads and one may write; Close, from
-// any, ends both. A write to a side that is gone is EPIPE and no signal.
+// Conn is the supervisor's end of a socket to the sandbox. One goroutine has it, up to Share. A write to a side that is gone is EPIPE and no
+// signal.
+//
+// The netpoller doesn't know it until then (thread.Await).
 type Conn struct {
-	file *os.File
+	fd    int
+	until time.Time
+	file  *os.File // from Share on
 }
 
 // Pair makes a socket: ours, and the end to hand over. SO_PASSCRED makes the kernel put the sender's
@@ -68,74 +76,103 @@ func Pair() (*Conn, *os.File, error) {
 		unix.Close(fds[1])
 		return nil, nil, os.NewSyscallError("setsockopt SO_PASSCRED", err)
 	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		return nil, nil, os.NewSyscallError("fcntl", err)
-	}
-	return &Conn{file: os.NewFile(uintptr(fds[0]), "stub-socket")}, os.NewFile(uintptr(fds[1]), "stub-peer"), nil
+	return &Conn{fd: fds[0]}, os.NewFile(uintptr(fds[1]), "stub-peer"), nil
 }
 
-// File gives deadlines; Close ends the conversation: on the control socket that ends the sandbox.
-func (c *Conn) File() *os.File { return c.file }
+// Bound is for how long from now on all that is waited for here may take, until Share: os.ErrDeadlineExceeded. Without it nothing is waited for.
+func (c *Conn) Bound(d time.Duration) { c.until = time.Now().Add(d) }
 
-// Close closes our end.
-func (c *Conn) Close() error { return c.file.Close() }
+// Share has the netpoller wait from now on, without a bound: then Close may come from any goroutine, and ends Shared.
+func (c *Conn) Share() error {
+	if err := unix.SetNonblock(c.fd, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	c.file = os.NewFile(uintptr(c.fd), "stub-socket")
+	return nil
+}
+
+// Close ends the conversation: on the control socket that ends the sandbox.
+func (c *Conn) Close() error {
+	if c.file != nil {
+		return c.file.Close()
+	}
+	fd := c.fd
+	if c.fd = -1; fd < 0 {
+		return nil
+	}
+	return os.NewSyscallError("close", unix.Close(fd))
+}
 
 // Next waits for the next report. io.EOF: the other side closed (on the child socket: it executed the
 // agent). A *Failure is what went wrong inside.
-func (c *Conn) Next() (Report, error) { return c.next(0, 0) }
+func (c *Conn) Next() (Report, error) {
+	m := newMail()
+	for !m.receive(c.fd) {
+		if err := thread.Await(c.fd, unix.POLLIN, c.until); err != nil {
+			return Report{}, err
+		}
+	}
+	return m.report()
+}
 
-// Soon is Next for what comes within a millisecond or two: at first the thread itself waits, which the kernel then wakes, where the netpoller
-// wakes it by way of another. Close waits for that, soonPatience at most.
-func (c *Conn) Soon() (Report, error) { return c.next(0, soonPatience) }
+const execTime = 400 * time.Microsecond
 
-// Executed is Soon for the end of file with which the agent begins. As long as an execution takes it doesn't listen but sleeps: whom the agent
+// Executed is Next for the end of file with which the agent begins. As long as an execution takes it doesn't listen but sleeps: whom the agent
 // wakes, the kernel likes to put on the agent's processor, and before it, while the others are idle.
-func (c *Conn) Executed() (Report, error) { return c.next(execTime, soonPatience) }
+func (c *Conn) Executed() (Report, error) {
+	m := newMail()
+	if m.receive(c.fd) {
+		return m.report()
+	}
+	length := unix.NsecToTimespec(execTime.Nanoseconds())
+	_, _ = unix.Ppoll(nil, &length, nil)
+	return c.Next()
+}
 
-const (
-	soonPatience = 20 * time.Millisecond
-	execTime     = 400 * time.Microsecond
-)
-
-func (c *Conn) next(deaf, patience time.Duration) (Report, error) {
-	var buf [reportSize]byte
-	oob := make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))
-	var n, oobn, flags int
-	var rerr error
+// Shared is Next after Share.
+func (c *Conn) Shared() (Report, error) {
 	raw, err := c.file.SyscallConn()
 	if err != nil {
 		return Report{}, err
 	}
-	err = raw.Read(func(fd uintptr) bool {
-		for {
-			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), buf[:], oob, unix.MSG_CMSG_CLOEXEC)
-			if rerr == unix.EAGAIN && deaf > 0 {
-				length := unix.NsecToTimespec(deaf.Nanoseconds())
-				_, _ = unix.Ppoll(nil, &length, nil)
-				deaf = 0
-				continue
-			}
-			if rerr == unix.EAGAIN && patience > 0 {
-				come, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds())) //nolint:gosec // a descriptor
-				if patience = 0; come > 0 {
-					continue
-				}
-			}
-			if rerr != unix.EINTR {
-				return rerr != unix.EAGAIN
-			}
-		}
-	})
-	if err == nil {
-		err = rerr
-	}
-	if errors.Is(err, unix.ECONNRESET) {
-		return Report{}, io.EOF
-	}
-	if err != nil {
+	m := newMail()
+	if err := raw.Read(func(fd uintptr) bool { return m.receive(int(fd)) }); err != nil {
 		return Report{}, err
 	}
-	files, pid, err := ancillary(oob[:oobn])
+	return m.report()
+}
+
+// mail is what a report comes as.
+type mail struct {
+	buf            [reportSize]byte
+	oob            []byte
+	n, oobn, flags int
+	err            error
+}
+
+func newMail() *mail {
+	return &mail{oob: make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))}
+}
+
+// receive answers whether there was something, if only an error.
+func (m *mail) receive(fd int) bool {
+	for {
+		m.n, m.oobn, m.flags, _, m.err = unix.Recvmsg(fd, m.buf[:], m.oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if m.err != unix.EINTR { //nolint:errorlint // as the kernel says it
+			return m.err != unix.EAGAIN //nolint:errorlint // as the kernel says it
+		}
+	}
+}
+
+func (m *mail) report() (Report, error) {
+	if errors.Is(m.err, unix.ECONNRESET) {
+		return Report{}, io.EOF
+	}
+	if m.err != nil {
+		return Report{}, os.NewSyscallError("recvmsg", m.err)
+	}
+	n, buf := m.n, m.buf
+	files, pid, err := ancillary(m.oob[:m.oobn])
 	r := Report{PID: pid}
 	if len(files) > 0 {
 		r.File = files[0]
@@ -144,7 +181,7 @@ func (c *Conn) next(deaf, patience time.Duration) (Report, error) {
 	case err != nil:
 	case n == 0:
 		err = io.EOF
-	case n != reportSize || flags&unix.MSG_CTRUNC != 0 || len(files) > 1:
+	case n != reportSize || m.flags&unix.MSG_CTRUNC != 0 || len(files) > 1:
 		err = fmt.Errorf("report of %d bytes and %d descriptors: %w", n, len(files), unix.EPROTO)
 	default:
 		r.Kind = Kind(binary.NativeEndian.Uint32(buf[0:]))
@@ -212,8 +249,7 @@ func (c *Conn) Make(s *Sandbox) error {
 func (c *Conn) message(b []byte) error {
 	head := make([]byte, 8, 8+len(b))
 	binary.NativeEndian.PutUint64(head, uint64(len(b)))
-	_, err := c.file.Write(append(head, b...))
-	return err
+	return thread.Send(c.fd, append(head, b...), nil, c.until)
 }
 
 // Confine sends the confinement with stdin, stdout, stderr and the child's socket. fd3, if not nil, becomes
@@ -228,33 +264,18 @@ func (c *Conn) Confine(m *Confinement, stdin, stdout, stderr, child, fd3 *os.Fil
 	if fd3 != nil {
 		fds = append(fds, int(fd3.Fd()))
 	}
-	rights := unix.UnixRights(fds...)
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var serr error
-	err = raw.Write(func(fd uintptr) bool {
-		serr = unix.Sendmsg(int(fd), head, rights, nil, unix.MSG_NOSIGNAL)
-		return serr != unix.EAGAIN
-	})
+	err = thread.Send(c.fd, head, unix.UnixRights(fds...), c.until)
 	if err == nil {
-		err = serr
+		err = thread.Send(c.fd, b, nil, c.until)
 	}
 	if err != nil {
-		return fmt.Errorf("send the confinement: %w", err)
-	}
-	if _, err := c.file.Write(b); err != nil {
 		return fmt.Errorf("send the confinement: %w", err)
 	}
 	return nil
 }
 
 // Go answers Apart, when the ids are mapped, and Listener, when its descriptors are ours too.
-func (c *Conn) Go() error {
-	_, err := c.file.Write([]byte{'G'})
-	return err
-}
+func (c *Conn) Go() error { return thread.Send(c.fd, []byte{'G'}, nil, c.until) }
 
 // Execute answers the child after Ready.
 func (c *Conn) Execute(m *Command) error {

@@ -11,7 +11,7 @@
 //	super → control: 'G': its ids are mapped
 //	stub  → control: forked (pid 1); hello (from pid 1, in its root, without rights)
 //	super → control: confinement + stdin, stdout, stderr, child socket
-//	stub  → control: [pty master]  started
+//	stub  → control: [pty master]  started (from pid 1: the number of a descriptor that keeps its filter)
 //	child → child:   listener (the numbers of its seccomp notification descriptor, and of a Landlock ruleset that it enters later)
 //	super → child:   'G': it has fetched the descriptors (pidfd_getfd(2))
 //	child → child:   ready: it has closed its listener

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -312,6 +313,7 @@ func FuzzReports(f *testing.F) {
 		}
 		peer.Close()
 		for {
+			conn.Bound(time.Minute)
 			r, err := conn.Next()
 			var kind Kind
 			if len(b) >= reportSize {

@@ -669,8 +669,10 @@ static void __attribute__((noreturn)) be_joined(void)
 /*
  * confine_self leaves pid 1 the calls its loop needs. The agent can reach pid 1 only by signals; this
  * is for the mistake nobody has found yet. Any other call kills it, and with it the sandbox.
+ *
+ * It returns the number of a listener, which hears nothing: whoever has it keeps the filter when pid 1 ends.
  */
-static void confine_self(void)
+static long confine_self(void)
 {
 #if defined(__x86_64__)
 #define ARCH AUDIT_ARCH_X86_64
@@ -688,10 +690,11 @@ static void confine_self(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 	};
 	struct sock_fprog prog = { sizeof(f) / sizeof(f[0]), f };
-	long r = sys3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog);
+	long r = sys3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &prog);
 
 	if (r < 0)
 		fail(CONTROL, STEP_SELF, r);
+	return r;
 }
 
 /* scratch_full tells whether the scratch has no room for a page more, or for a file: which may be why the agent has failed. */
@@ -773,8 +776,7 @@ static void __attribute__((noreturn, used)) run(const long *stack)
 		sys1(__NR_close, i);
 	if (tty >= 0)
 		sys1(__NR_close, tty);
-	say(CONTROL, SAY_STARTED, (uint32_t)agent, 0, -1);
-	confine_self();
+	say(CONTROL, SAY_STARTED, (uint32_t)agent, (uint64_t)(confine_self() + 1), -1);
 
 	for (;;) {
 		struct pollfd_ p[2] = { { CONTROL, POLLIN_, 0 }, { (int)sigfd, POLLIN_, 0 } };
