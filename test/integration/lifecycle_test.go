@@ -318,6 +318,39 @@ func TestInitKilledFromOutside(t *testing.T) {
 	noAgents(t)
 }
 
+// Pid 1 says what no pid 1 of ours does, so nobody can tell from it how the agent ends: the run ends as killed (M-5).
+func TestM5InitSaysNonsense(t *testing.T) {
+	needSandbox(t)
+	c := prepare(t, opts{profile: "ring2"}, "/probe", "stubborn")
+	c.startUntil(t, "ready")
+	said := 0
+	for _, p := range descendants(c.Process.Pid) {
+		if p.ppid != c.Process.Pid {
+			continue
+		}
+		fd, err := unix.PidfdOpen(p.pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		control, err := unix.PidfdGetfd(fd, 3, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(control)
+		if _, err := unix.Write(control, []byte("sixteen bytes!!!")); err != nil {
+			t.Fatal(err)
+		}
+		said++
+	}
+	r := c.finish(t)
+	r.want(t, 137, "killed")
+	if said != 1 || !strings.Contains(r.status.Reason, "pid 1 of the sandbox: report of kind ") {
+		t.Errorf("said %d times, %q", said, r.status.Reason)
+	}
+	noAgents(t)
+}
+
 // The account of an ordinary run.
 func TestStatusFile(t *testing.T) {
 	needSandbox(t)
