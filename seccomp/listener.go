@@ -216,9 +216,6 @@ func Serve(ctx context.Context, fd int, handle func(Call) Answer, o ServeOptions
 	return ctx.Err()
 }
 
-// firstCall is how soon the execution of the program comes where it is asked for by who waits for the loop.
-const firstCall = 300 * time.Microsecond
-
 type loop struct {
 	fd, wake int
 	over     atomic.Bool // ctx has ended
@@ -237,8 +234,8 @@ type loop struct {
 	answer   thread.Ioctl  // of the call decided last, by the next wait
 	leaving  *thread.Ioctl // answer, until it has been sent
 	allows   bool          // the answer
-	begun    bool          // the first call was decided
-	executes bool          // it has just been, and what it is of has the processor for itself
+	first    bool          // no call was decided yet: the next most likely asks for the execution of the program, and is waited for
+	executes bool          // it has just been
 	waits    thread.Waits
 	timeout  unix.Timespec
 }
@@ -250,7 +247,7 @@ func newLoop(fd int, handle func(Call) Answer, o ServeOptions) (*loop, error) {
 		return nil, fmt.Errorf("get notification sizes: %w", e)
 	}
 	l := &loop{
-		fd: fd, handle: handle, stats: o.Stats, now: o.Clock, gate: o.Gate,
+		fd: fd, first: true, handle: handle, stats: o.Stats, now: o.Clock, gate: o.Gate,
 		req:  make([]byte, max(int(sizes.notif), int(unsafe.Sizeof(notif{})))),
 		resp: make([]byte, max(int(sizes.resp), int(unsafe.Sizeof(notifResp{})))),
 		held: newLimiter(o.DenyRate, o.DenyBurst), let: newSpacer(o.AllowRate, o.AllowBurst, DefaultAllowRate, DefaultAllowBurst),
@@ -316,14 +313,10 @@ func (l *loop) run() error {
 		if l.paced || l.held.full() {
 			n = fds[:1]
 		}
-		soon := time.Duration(0)
-		if timeout == nil && !l.begun {
-			soon = firstCall
-		}
 		clear(l.req) // the kernel wants it zero (check_zeroed_user)
-		l.waits.Timeout, l.waits.First, l.waits.Keep = timeout, l.leaving, l.executes
+		l.waits.Timeout, l.waits.First, l.waits.Keep = timeout, l.leaving, l.first || l.executes
 		l.executes = false
-		_, err = thread.PollSoon(n, soon, &l.waits)
+		_, err = l.waits.Poll(n)
 		if l.leaving != nil {
 			l.leaving = nil
 			if err := l.sent(l.answer.Errno, l.allows); err != nil {
@@ -406,8 +399,8 @@ func (l *loop) decide() error {
 		l.stats.Delayed.Add(1)
 		return nil
 	}
-	if !l.begun { // nobody else is there, and to give the place away first may wake a thread
-		l.begun, l.executes = true, true
+	if l.first { // nobody else is there, and to give the place away may wake a thread
+		l.first, l.executes = false, true
 		return l.send(waits)
 	}
 	l.leaving, l.allows = &l.answer, answer.Allowed()

@@ -74,7 +74,7 @@ func Yield() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Poll is ppoll(2) with the signals as they are; nil: without an end. What there is already costs no place.
 func Poll(fds []unix.PollFd, timeout *unix.Timespec) (int, error) {
-	return PollSoon(fds, 0, &Waits{Timeout: timeout})
+	return (&Waits{Timeout: timeout}).Poll(fds)
 }
 
 // Ioctl is made beside a wait, where the thread has no place: on a machine that has much to do it may take long to have one again. Interrupted
@@ -98,11 +98,11 @@ func (i *Ioctl) make() {
 	}
 }
 
-// Waits is how PollSoon waits. What is nil isn't made, or said.
+// Waits is how a thread waits. What is nil isn't made, or said.
 type Waits struct {
 	Timeout *unix.Timespec // nil: without an end
 	First   *Ioctl         // made before the wait
-	Then    *Ioctl         // made as soon as there is something to read at its descriptor, but not where something was there within the time of PollSoon
+	Then    *Ioctl         // made as soon as there is something to read at its descriptor, but not where something was there at once
 	// Keep leaves it to the monitor to take the place away: for a wait in which others need the processor, and nobody the place, since giving
 	// it away wakes a thread.
 	Keep bool
@@ -111,12 +111,11 @@ type Waits struct {
 	Hung  *uint32 // made 1 at a hang-up after which there is nothing to read, before others run
 }
 
-// PollSoon is Poll for what is most likely there within a time, for which it keeps its place: who has given it away may find none when he
-// comes back, and then waits for a thread to hand him one. Where there is something to make first there is no such time.
-func PollSoon(fds []unix.PollFd, within time.Duration, w *Waits) (int, error) {
-	soon := unix.NsecToTimespec(int64(within))
+// Poll is Poll so. What is there already, where there is nothing to make first, costs no place.
+func (w *Waits) Poll(fds []unix.PollFd) (int, error) {
 	if w.First == nil {
-		if n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)), uintptr(unsafe.Pointer(&soon)), 0, 0, 0); errno == 0 && n > 0 {
+		var now unix.Timespec
+		if n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)), uintptr(unsafe.Pointer(&now)), 0, 0, 0); errno == 0 && n > 0 {
 			return int(n), nil //nolint:gosec // as many as there are descriptors
 		}
 	}
@@ -125,4 +124,11 @@ func PollSoon(fds []unix.PollFd, within time.Duration, w *Waits) (int, error) {
 		return -1, errno
 	}
 	return int(n), nil //nolint:gosec // as many as there are descriptors
+}
+
+// Stay has the thread sleep and keep its place: a goroutine that another thread begins meanwhile is not a reason to wake a third, and this one
+// takes it when it wakes by itself.
+func Stay(d time.Duration) {
+	length := unix.NsecToTimespec(d.Nanoseconds())
+	_, _ = unix.Ppoll(nil, &length, nil)
 }

@@ -9,7 +9,6 @@ import (
 	goruntime "runtime"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -73,24 +72,6 @@ func TestPollLetsOthersRun(t *testing.T) {
 	}
 }
 
-// What comes within the time is told as by Poll, and so is what comes only then.
-func TestPollSoon(t *testing.T) {
-	from, to := pipe(t)
-	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
-	for _, within := range []time.Duration{0, time.Nanosecond, time.Hour} {
-		go func() { _, _ = unix.Write(to, []byte("x")) }()
-		if n, err := PollSoon(fds, within, &Waits{}); n != 1 || err != nil || fds[0].Revents != unix.POLLIN {
-			t.Errorf("within %v: %d, %v, %#x", within, n, err, fds[0].Revents)
-		}
-		if _, err := unix.Read(from, make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n, err := PollSoon(fds, time.Nanosecond, &Waits{Timeout: &unix.Timespec{Nsec: 1}}); n != 0 || err != nil {
-		t.Errorf("an empty pipe: %d, %v", n, err)
-	}
-}
-
 // What is to be done when something is there is done once, for the descriptor that it is there at, and its answer told.
 func TestPollThen(t *testing.T) {
 	from, to := pipe(t)
@@ -98,7 +79,7 @@ func TestPollThen(t *testing.T) {
 	var waiting int32
 	fds := []unix.PollFd{{Fd: int32(other), Events: unix.POLLIN}, {Fd: int32(from), Events: unix.POLLIN}}
 	then := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&waiting)}
-	if _, err := PollSoon(fds, 0, &Waits{Timeout: &unix.Timespec{Nsec: 1}, Then: &then}); err != nil || then.Done {
+	if _, err := (&Waits{Timeout: &unix.Timespec{Nsec: 1}, Then: &then}).Poll(fds); err != nil || then.Done {
 		t.Errorf("an empty pipe: %v, %+v", err, then)
 	}
 	goruntime.LockOSThread()
@@ -106,7 +87,7 @@ func TestPollThen(t *testing.T) {
 	written := make(chan error, 1)
 	tid := unix.Gettid()
 	go func() { written <- errors.Join(untilPoll(tid), writeAll(to, "abc")) }()
-	if n, err := PollSoon(fds, 0, &Waits{Then: &then}); n != 1 || err != nil || !then.Done || then.Errno != 0 || waiting != 3 {
+	if n, err := (&Waits{Then: &then}).Poll(fds); n != 1 || err != nil || !then.Done || then.Errno != 0 || waiting != 3 {
 		t.Errorf("%d, %v, %+v, %d bytes", n, err, then, waiting)
 	}
 	if err := <-written; err != nil {
@@ -127,7 +108,7 @@ func TestPollFirst(t *testing.T) {
 	fds := []unix.PollFd{{Fd: int32(from), Events: unix.POLLIN}}
 	one := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&there)}
 	two := Ioctl{FD: int32(from), Request: unix.TIOCINQ, Arg: unsafe.Pointer(&then)}
-	if n, err := PollSoon(fds, time.Hour, &Waits{First: &one, Then: &two}); n != 1 || err != nil || !one.Done || there != 2 || !two.Done || then != 2 {
+	if n, err := (&Waits{First: &one, Then: &two}).Poll(fds); n != 1 || err != nil || !one.Done || there != 2 || !two.Done || then != 2 {
 		t.Errorf("two bytes: %d, %v, %+v, %d, %+v, %d", n, err, one, there, two, then)
 	}
 	if _, err := unix.Read(from, make([]byte, 2)); err != nil {
@@ -146,7 +127,7 @@ func TestPollFirst(t *testing.T) {
 		}
 		written <- writeAll(to, "c")
 	}()
-	if n, err := PollSoon(fds, 0, &Waits{First: &one, Then: &two}); n != 1 || err != nil || one.Errno != unix.EBADF || !two.Done || then != 1 {
+	if n, err := (&Waits{First: &one, Then: &two}).Poll(fds); n != 1 || err != nil || one.Errno != unix.EBADF || !two.Done || then != 1 {
 		t.Errorf("signals, and then a byte: %d, %v, %+v, %+v, %d", n, err, one, two, then)
 	}
 	if err := <-written; err != nil {

@@ -323,10 +323,14 @@ func (d *Daemon) accept(ctx context.Context, l *handoff.Listener, lost chan<- er
 	thread.Beside(func() {
 		d.queue.Ahead()
 		ahead.Look()
+		thread.Stay(stayTime)
 	})
 	d.callers.Go(func() { d.accept(ctx, l, lost) })
 	d.serveClient(ctx, conn, ahead)
 }
+
+// stayTime is for how long whoever has looked ahead stays, so as to take what the run then begins.
+const stayTime = 200 * time.Microsecond
 
 // admit waits for a caller; nil without an error: the listener is closed. A caller who isn't let in, and a host short of descriptors or memory,
 // end nothing: the one is told of, the other waited out, since runs that end give both back. Any other error ends the daemon: it would look alive
