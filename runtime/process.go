@@ -24,7 +24,7 @@ type process struct {
 	agentPID int
 	agentFD  *os.File // pidfd
 	// keeper has the kernel free pid 1's own filter when it is closed, and not when pid 1 ends: for that a worker of the kernel's would take the
-	// processor from it, on the way to who waits. nil: the process is none of pid 1's.
+	// processor from it, on the way to who waits. nil: the process is none of pid 1's, or the kernel gave none.
 	keeper *os.File
 }
 
@@ -80,20 +80,22 @@ func (p *process) followStart(plan *Plan, control *stub.Conn) error {
 		if r.Kind != stub.Started {
 			return fmt.Errorf("pid 1 says %d for started: %w", r.Kind, unix.EPROTO)
 		}
-		if r.B == 0 {
-			return nil
+		if r.B > 0 {
+			p.keep(r)
 		}
-		pid1, err := unix.PidfdOpen(r.PID, 0)
-		if err != nil {
-			return os.NewSyscallError("pidfd_open", err)
-		}
-		defer unix.Close(pid1)
-		fd, err := unix.PidfdGetfd(pid1, int(r.B-1), 0) //nolint:gosec // a wrong number is no descriptor there
-		if err != nil {
-			return os.NewSyscallError("pidfd_getfd", err)
-		}
-		p.keeper = os.NewFile(uintptr(fd), "pid1-filter")
 		return nil
+	}
+}
+
+// keep fetches the keeper. A pid 1 that is gone already, since the child has failed, has none, and the child says why.
+func (p *process) keep(started stub.Report) {
+	pid1, err := unix.PidfdOpen(started.PID, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(pid1)
+	if fd, err := unix.PidfdGetfd(pid1, int(started.B-1), 0); err == nil { //nolint:gosec // a wrong number is no descriptor there
+		p.keeper = os.NewFile(uintptr(fd), "pid1-filter")
 	}
 }
 

@@ -14,7 +14,7 @@
 //
 // Guarantees. A Conn is of a peer that runs as root or as the daemon's user, as the kernel says (SO_PEERCRED), and never as an agent's
 // (uids from 0x70000000). A request is bounded (2 MiB), whole, and checked before anybody sees it. Same says whether the caller sees the
-// same host: namespaces, root and working directory. A caller that is gone is told by the end of Signals.
+// same host: namespaces, root and working directory. Hear tells of a caller that is gone.
 //
 // Errors. Receive: a request that is malformed, too large or too slow. What it does not protect against: root, and the daemon's own
 // user. It fails closed: what is not understood is not carried out, and a client whose daemon dies ends with 125.

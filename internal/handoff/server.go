@@ -32,6 +32,9 @@ type Listener struct{ socket *os.File }
 
 // Listen makes the socket in dir, mode 0600. One that a dead daemon left is replaced: hold the daemon's lock.
 func Listen(dir string) (*Listener, error) {
+	if _, err := allEars(); err != nil {
+		return nil, err
+	}
 	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
@@ -58,6 +61,9 @@ func Listen(dir string) (*Listener, error) {
 
 // FromFile takes a socket that systemd made (sd_listen_fds(3)).
 func FromFile(f *os.File) (*Listener, error) {
+	if _, err := allEars(); err != nil {
+		return nil, err
+	}
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", f.Name(), err)

@@ -57,8 +57,8 @@ func waiting(fds *unix.PollFd, n int, w *Waits) (uintptr, syscall.Errno) {
 					*w.Hung = 1 // no function of sync/atomic: the race detector's want a place
 				}
 				if w.Hasty {
-					_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_IDLE, uintptr(unsafe.Pointer(&ordinary)))
 					_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&ordinary)))
+					_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 				}
 			}
 		}
