@@ -367,7 +367,7 @@ func (r *run) serve(l *launch) {
 	r.answers(ctx, &l.process, w)
 }
 
-// besideExec begins while the agent's program is executed what only waits for it: each goroutine wakes a thread.
+// besideExec begins while the agent's program is executed what only waits for it.
 func (r *run) besideExec(l *launch) {
 	shared := l.control.Share()
 	r.serving.Go(func() {
@@ -727,7 +727,7 @@ func (r *run) settle(v verdict) {
 		}
 	}
 	r.asked.Wait()
-	if !r.calls.Over() { // else who answers has nothing to say any more, and sleeps while others end
+	if !r.calls.Over() { // else who answers has nothing to say any more, and lets others end first
 		r.first.Wait()
 	}
 	snap := l.recorder.Snapshot()

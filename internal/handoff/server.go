@@ -339,7 +339,7 @@ func (c *Conn) Hear(fn func(syscall.Signal), gone func()) error {
 	return nil
 }
 
-// hear takes what has come.
+// hear takes a signal that has come; the next is another event, so that no caller keeps the others from being heard.
 func (c *Conn) hear() {
 	c.ear.Lock()
 	defer c.ear.Unlock()
@@ -364,6 +364,7 @@ func (c *Conn) hear() {
 			return
 		}
 		c.heard(s)
+		return
 	}
 }
 
