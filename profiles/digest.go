@@ -16,9 +16,14 @@ import (
 // Digest returns sha256 in hexadecimal over the profile as JSON: no spaces, keys sorted, zero fields left out, register
 // values as hexadecimal numbers (how they were written doesn't count). Reasons and descriptions count: changing why a
 // rule stands is a change that a reviewer wants to see.
-func (p Profile) Digest() string { return digests.of(p) }
+func (p Profile) Digest() string {
+	if sum := p.builtinDigest(); sum != "" {
+		return sum
+	}
+	return digests.of(p)
+}
 
-// digests are those of the profiles that runs had lately: a digest takes a quarter of a millisecond, and a node's runs share a few
+// digests are those of the other profiles that runs had lately: a digest takes a quarter of a millisecond, and a node's runs share a few
 // profiles. One is found by the whole profile, never by its name, so it can be no other's.
 var digests digestMemo
 
@@ -46,10 +51,7 @@ func (m *digestMemo) of(p Profile) string {
 		d = m.lately[i]
 		m.lately = slices.Delete(m.lately, i, i+1)
 	} else {
-		d = digested{p.Clone(), p.builtinDigest()}
-		if d.sum == "" {
-			d.sum = p.digest()
-		}
+		d = digested{p.Clone(), p.digest()}
 	}
 	m.lately = slices.Insert(m.lately, 0, d)
 	m.lately = m.lately[:min(len(m.lately), maxDigests)]

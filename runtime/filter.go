@@ -22,7 +22,7 @@ import (
 // planFilter turns the profile's rules into the filter's. What no rule decides is a notification: the
 // supervisor sees the attempt, refuses and counts it (M-4).
 func (p *Plan) planFilter() error {
-	p.filter = seccomp.Filter{Unlisted: seccomp.Notify}
+	p.filter = seccomp.Filter{Unlisted: seccomp.Notify, Rules: make([]seccomp.Rule, 0, len(p.profile.Syscalls))}
 	for i, r := range p.profile.Syscalls {
 		rule, err := filterRule(r)
 		if err != nil {

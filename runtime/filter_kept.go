@@ -34,16 +34,30 @@ func (m *filterMemo) plan(p *Plan) error {
 	}
 	f, ok := m.get(p.ProfileSum)
 	if !ok {
-		// Of a copy: a filter has lists of its profile's, and the profile is its caller's.
-		c := Plan{Profile: p.Profile, profile: p.profile.Clone()}
+		c := Plan{Profile: p.Profile, profile: p.profile}
 		if err := c.planFilter(); err != nil {
 			return err
 		}
+		detachNames(c.filter.Rules) // the profile is its caller's
 		f = keptFilter{c.filter, c.filter.Digest()}
 		m.keep(p.ProfileSum, f)
 	}
 	p.filter, p.filterSum, p.Seccomp.Rules, p.Seccomp.Unlisted = f.filter, f.sum, len(f.filter.Rules), f.filter.Unlisted.String()
 	return nil
+}
+
+// detachNames copies the names of system calls, which a filter has of its profile's, into one array.
+func detachNames(rules []seccomp.Rule) {
+	n := 0
+	for _, r := range rules {
+		n += len(r.Syscalls)
+	}
+	names := make([]string, 0, n)
+	for i := range rules {
+		r := &rules[i]
+		names = append(names, r.Syscalls...)
+		r.Syscalls = names[len(names)-len(r.Syscalls) : len(names) : len(names)]
+	}
 }
 
 func (m *filterMemo) get(sum string) (keptFilter, bool) {

@@ -251,7 +251,10 @@ func (r *run) start() {
 		}
 		r.record(status)
 	} else {
-		go r.record(status)
+		go func() {
+			thread.Room16()
+			r.record(status)
+		}()
 	}
 	if err == nil && !l.waits() {
 		l.bpf, err = r.plan.compile(&r.opt)

@@ -130,8 +130,11 @@ func (s *stdio) pump(stdin io.Reader, stdout, stderr io.Writer, limit int64, ove
 		// Not waited for: it may sit in a read on the caller's stdin for ever.
 		go func() {
 			buf := takeBuffer()
-			_, _ = io.CopyBuffer(struct{ io.Writer }{feed}, struct{ io.Reader }{stdin}, buf[:])
-			buf.give()
+			n, err := io.CopyBuffer(struct{ io.Writer }{feed}, struct{ io.Reader }{stdin}, buf[:])
+			if err != nil {
+				n = int64(len(buf)) // some of it may not have been written
+			}
+			buf.give(int(min(n, int64(len(buf)))))
 			if !tty { // closing the master would hang up the terminal
 				feed.Close()
 			}
@@ -150,11 +153,12 @@ func (s *stdio) copyOut(t *tap) {
 		}
 		s.rests(t)
 	}()
-	buf := takeBuffer()
-	defer buf.give()
+	buf, used := takeBuffer(), 0
+	defer func() { buf.give(used) }()
 	for {
 		n, err := s.read(t, buf[:])
 		if n > 0 {
+			used = max(used, n)
 			total := s.written.Add(int64(n))
 			if excess := total - s.limit; excess > 0 {
 				keep := max(0, int64(n)-excess)
@@ -186,9 +190,9 @@ type buffer [32 << 10]byte
 
 func takeBuffer() *buffer { return buffers.Get().(*buffer) }
 
-// give empties it: what one run wrote is never where another's is.
-func (b *buffer) give() {
-	clear(b[:])
+// give empties what was used of it: what one run wrote is never where another's is.
+func (b *buffer) give(used int) {
+	clear(b[:used])
 	buffers.Put(b)
 }
 

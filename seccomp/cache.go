@@ -54,7 +54,7 @@ func (f Filter) Digest() [sha256.Size]byte { return f.key(Options{}) }
 
 // key digests everything the program depends on. Strings are written with their length, so that no two filters share an encoding.
 func (f Filter) key(o Options) [sha256.Size]byte {
-	e := encoder{buf: make([]byte, 0, 16384)}
+	e, digest := encoder{buf: make([]byte, 0, 1024)}, sha256.New()
 	info, _ := o.Arch.info() // an unknown architecture fails in Compile
 	e.num(generation, uint64(info.audit))
 	e.num(uint64(f.Unlisted), uint64(f.UnlistedErrno), uint64(len(f.Rules)))
@@ -69,8 +69,11 @@ func (f Filter) key(o Options) [sha256.Size]byte {
 			e.num(uint64(len(s)))
 			e.buf = append(e.buf, s...)
 		}
+		digest.Write(e.buf)
+		e.buf = e.buf[:0]
 	}
-	return sha256.Sum256(e.buf)
+	digest.Write(e.buf)
+	return [sha256.Size]byte(digest.Sum(nil))
 }
 
 func flag(on bool) uint64 {

@@ -20,6 +20,7 @@ import (
 	"agentrun/config"
 	"agentrun/fsjail"
 	"agentrun/hypervisor"
+	"agentrun/internal/thread"
 	"agentrun/netns"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -251,7 +252,10 @@ func (s *run) enter() error {
 	if s.host.Outlives() { // and has a goroutine of its own for it
 		s.host.Collect(s.ctx)
 	} else {
-		s.beside.Go(func() { s.host.Collect(s.ctx) })
+		s.beside.Go(func() {
+			thread.Room32()
+			s.host.Collect(s.ctx)
+		})
 	}
 	return nil
 }

@@ -32,33 +32,22 @@ func Throwaway(fn func()) {
 			return
 		}
 		defer close(done) // also if fn calls Goexit, as t.Fatal does
-		grow()
+		Room32()
 		fn()
 	}()
 	<-done
 }
 
-// Room16 makes the goroutine's stack 16 KiB large, as a request and a prepared launch need it: at once, while there is nothing on it, and not in
-// three steps with a copy each.
-//
-//go:noinline
-func Room16() {
-	var room [12 << 10]byte
-	goruntime.KeepAlive(&room)
-}
+// Room32 makes the goroutine's stack 32 KiB large, as a whole launch needs it: at once, while there is next to nothing on it, and not in steps of
+// twice the size with a copy each, for which the runtime looks up every function that waits on the stack. Nothing of the room is touched
+// (room.s), so that the kernel makes no page that nobody needs.
+func Room32()
 
-// Room8 is Room16 for what needs half of it.
-//
-//go:noinline
-func Room8() {
-	var room [5 << 10]byte
-	goruntime.KeepAlive(&room)
-}
+// The main goroutine's, before what depends on this package is set up.
+func init() { Room32() }
 
-// grow is that of a whole launch.
-//
-//go:noinline
-func grow() {
-	var room [24 << 10]byte
-	goruntime.KeepAlive(&room)
-}
+// Room16 is Room32 for a request and a prepared launch.
+func Room16()
+
+// Room8 is Room32 for what needs a quarter of it.
+func Room8()

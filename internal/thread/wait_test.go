@@ -61,7 +61,7 @@ func TestPollLetsOthersRun(t *testing.T) {
 			told <- err
 		}()
 		goruntime.Gosched() // it waits now
-		grow()
+		Room32()
 		goruntime.GC()
 		if _, err := unix.Write(to, []byte("x")); err != nil {
 			t.Fatal(err)
