@@ -40,15 +40,15 @@ func TestBuffersAreGivenBackEmpty(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		agent := *s // its ends
+		in, out, errs := s.in, s.out, s.err // the ends of an agent
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = io.Copy(io.Discard, agent.in)
-			_, _ = io.WriteString(agent.out, c.out)
-			_, _ = io.WriteString(agent.err, c.out)
-			agent.out.Close()
-			agent.err.Close()
+			_, _ = io.Copy(io.Discard, in)
+			_, _ = io.WriteString(out, c.out)
+			_, _ = io.WriteString(errs, c.out)
+			out.Close()
+			errs.Close()
 		}()
 		s.pump(strings.NewReader(c.in), c.to, c.to, c.limit, func() {})
 		s.wg.Wait()

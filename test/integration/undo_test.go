@@ -268,7 +268,7 @@ import socket
 s = socket.create_connection(("127.0.0.1", 7600))
 body = b'{"args": {"place": "a"}}'
 s.sendall(b"POST /internal/tools/book HTTP/1.1\r\nHost: 127.0.0.1:7600\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-while "true" not in use("called"): time.sleep(0.2)
+while json.loads(use("called"))["output"] is not True: time.sleep(0.2)
 `+after)
 			c.startUntil(t, "left")
 			if how == "hangs up" {
