@@ -41,6 +41,7 @@ type global struct {
 	said       globalFlags
 	served     bool                // it is a client of this daemon
 	runs       bool                // the command is exec
+	kills      bool                // the command is kill
 	unheaded   bool                // its flags come without headings
 	creates    bool                // the command is create, asked for over the daemon's API
 	request    *supervisor.Request // what the client asks for; nil: nothing is to be run

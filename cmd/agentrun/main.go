@@ -43,6 +43,7 @@ func run(ctx context.Context, args []string) int {
 		return 0
 	}
 	g := &global{caller: by, runs: len(args) > 1 && args[1] == "exec", unheaded: !mayAskForHelp(args)}
+	g.kills = g.unheaded && len(args) > 1 && args[1] == "kill"
 	if g.runs {
 		_ = thread.EaseMonitor()
 		_ = thread.QuietChildren()
@@ -105,13 +106,17 @@ func complete(commands []*cli.Command) {
 	}
 }
 
-// commands are all there are, or the one of a run, which the others would only slow down; a daemon carries out but that for its callers.
+// commands are all there are, or the one of a run or a kill, which the others would only slow down; a daemon carries out but a run's for its
+// callers.
 func (g *global) commands() []*cli.Command {
 	if g.creates {
 		return []*cli.Command{createCommand(g)}
 	}
 	if g.served || g.runs {
 		return []*cli.Command{execCommand(g)}
+	}
+	if g.kills {
+		return []*cli.Command{liveOf(g).kill()}
 	}
 	return append([]*cli.Command{
 		execCommand(g), hostCommand(g), homeCommand(g), imageCommand(g), serveCommand(g), planCommand(g), profileCommand(g), doctorCommand(g), gcCommand(g),
