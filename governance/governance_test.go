@@ -423,6 +423,42 @@ func TestM19DayOverSeveralRuns(t *testing.T) {
 	}
 }
 
+// One agent of a team asks for more than the day has, again and again, or for all of it and uses next to nothing: the others of the team
+// have the day's budget all the same, while its run lives.
+func TestM19NoCallKeepsTheDayFromOthers(t *testing.T) {
+	for what, hostile := range map[string]func(l *Ledger){
+		"refused": func(l *Ledger) {
+			if a := l.Reserve(t.Context(), Amounts{Cost: 500_001, Tokens: 2_000_000}); a.Allowed {
+				t.Fatalf("got %+v, want a refusal", a)
+			}
+		},
+		"settled": func(l *Ledger) {
+			a := l.Reserve(t.Context(), Amounts{Cost: 490_000, Tokens: 990_000})
+			if !a.Allowed {
+				t.Fatalf("got %+v", a)
+			}
+			l.Settle(t.Context(), a.ID, Amounts{Cost: 1, Tokens: 1}, true)
+		},
+	} {
+		bank, c, g := &memoryBank{}, newClock(), casual(t)
+		g.Limits.CostPerRun, g.Limits.TokensPerRun = Unlimited, Unlimited
+		l := NewLedger(g, bank, c.now)
+		for range 3 {
+			hostile(l)
+		}
+		other := NewLedger(g, bank, c.now)
+		if a := other.Reserve(t.Context(), Amounts{Cost: 450_000, Tokens: 900_000}); !a.Allowed {
+			t.Errorf("%s: got %+v with %+v on the day's account, want room", what, a, bank.account.Used)
+		}
+		if err := errors.Join(l.Close(t.Context()), other.Close(t.Context())); err != nil {
+			t.Error(err)
+		}
+		if spent := l.Spent().plus(other.Spent()); bank.account.Used != spent {
+			t.Errorf("%s: %+v on the day's account, want what was spent: %+v", what, bank.account.Used, spent)
+		}
+	}
+}
+
 func TestM19Midnight(t *testing.T) {
 	ctx, bank, c := t.Context(), &memoryBank{}, newClock()
 	l := NewLedger(casual(t), bank, c.now)

@@ -41,7 +41,8 @@ const maxOpen = 256
 // Ledger holds one run to its quotas (M-19). Safe for concurrent use; nil and the zero value refuse.
 //
 // It borrows from the day's account in pieces, so that a call costs a few comparisons and no disk: a 32nd of what is left of
-// the day, at most what is left of the run. A run that hoards a piece keeps less from its neighbours the less there is left.
+// the day, at most what is left of the run. A run that hoards a piece keeps less from its neighbours the less there is left. What was
+// borrowed beyond a piece, for a call that asked for more, goes back as soon as the call doesn't hold it: its arguments are an agent's.
 type Ledger struct {
 	grant Grant
 	bank  Bank
@@ -114,7 +115,9 @@ func (l *Ledger) Reserve(ctx context.Context, estimate Amounts) Answer {
 	}
 	if !estimate.within(got) {
 		l.giveBack(got)
-		return l.exceeded(estimate, got)
+		no := l.exceeded(estimate, got)
+		l.shed(ctx)
+		return no
 	}
 	l.last++
 	l.open[l.last] = &hold{day: l.day, room: got}
@@ -148,6 +151,7 @@ func (l *Ledger) Settle(ctx context.Context, id uint64, cost Amounts, final bool
 			err = errors.Join(err, l.bank.Book(ctx, l.day, excess))
 			l.dayUsed = l.dayUsed.plus(excess).clip()
 		}
+		l.shed(ctx)
 	}
 	a := l.answer(id)
 	switch {
@@ -175,6 +179,27 @@ func (l *Ledger) settle(id uint64, h *hold) {
 }
 
 func (l *Ledger) giveBack(a Amounts) { l.loan = l.loan.plus(a) }
+
+// shed returns what is borrowed beyond a piece. What can't be returned counts as spent, as with a supervisor that dies.
+func (l *Ledger) shed(ctx context.Context) {
+	limit, used := l.grant.DayCap(), l.dayUsed.minus(l.loan)
+	rest := Amounts{beyond(l.loan.Cost, limit.Cost, used.Cost), beyond(l.loan.Tokens, limit.Tokens, used.Tokens)}
+	if rest == (Amounts{}) {
+		return
+	}
+	l.loan = l.loan.minus(rest)
+	if l.bank.Return(ctx, l.day, rest) == nil {
+		l.dayUsed = l.dayUsed.minus(rest)
+	}
+}
+
+// beyond is how much of a loan is more than a piece. Of days without a limit nobody lacks any.
+func beyond(loan, limit, used int64) int64 {
+	if limit == Unlimited {
+		return 0
+	}
+	return max(loan-leftOf(limit, used)/32, 0)
+}
 
 // acquire takes up to need out of the run and the day; the caller holds it from then on.
 func (l *Ledger) acquire(ctx context.Context, need Amounts) (Amounts, error) {
