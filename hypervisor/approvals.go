@@ -18,7 +18,10 @@ import (
 
 const (
 	approvalsBucket = "approvals"
-	grantsBucket    = "approval-grants"
+	// approvalArgsBucket has the arguments, by the same ids: agents make them as long as they like, and each question reads all of the
+	// other bucket, in a transaction that all runs of the node wait for.
+	approvalArgsBucket = "approval-args"
+	grantsBucket       = "approval-grants"
 )
 
 // ApprovalState is how far a call that needs an operator has come. The zero value is none, and approves nothing.
@@ -86,8 +89,9 @@ func (h *Hypervisor) Approvals(ctx context.Context) ([]Approval, error) {
 	all := []Approval{}
 	err := h.view(ctx, func(tx *store.Tx) error {
 		return store.EachJSON(tx.Bucket(approvalsBucket), "", func(_ string, a Approval) error {
+			err := addArgs(tx, &a)
 			all = append(all, h.shown(a))
-			return nil
+			return err
 		})
 	})
 	return all, err
@@ -139,7 +143,33 @@ func approval(tx *store.Tx, id string) (a Approval, err error) {
 	if err == nil && !found {
 		err = fmt.Errorf("approval %.80q: %w", id, ErrNoApproval)
 	}
+	if err == nil {
+		err = addArgs(tx, &a)
+	}
 	return a, err
+}
+
+// addArgs gives an approval its arguments. One that an older agentrun has kept has them by itself.
+func addArgs(tx *store.Tx, a *Approval) error {
+	args, found, err := tx.Bucket(approvalArgsBucket).Get(a.ID)
+	if found {
+		a.Args = args
+	}
+	return err
+}
+
+// keepApproval keeps an approval, apart from its arguments.
+func keepApproval(tx *store.Tx, a Approval) error {
+	if err := tx.Bucket(approvalArgsBucket).Put(a.ID, a.Args); err != nil {
+		return err
+	}
+	a.Args = nil
+	return store.PutJSON(tx.Bucket(approvalsBucket), a.ID, a)
+}
+
+// forgetApproval forgets both.
+func forgetApproval(tx *store.Tx, id string) error {
+	return errors.Join(tx.Bucket(approvalsBucket).Delete(id), tx.Bucket(approvalArgsBucket).Delete(id))
 }
 
 // AnswerApproval approves or denies a call that waits. The answer is on disk in the audit before the call hears of it. by is
@@ -187,7 +217,7 @@ func (h *Hypervisor) putApproval(tx *store.Tx, a Approval) error {
 	if err := h.record(a.Session, a.State == ApprovalApproved, r); err != nil {
 		return err
 	}
-	return store.PutJSON(tx.Bucket(approvalsBucket), a.ID, a)
+	return keepApproval(tx, a)
 }
 
 // newID names approvals and grants: a word that can be typed, and not guessed.

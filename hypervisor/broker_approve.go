@@ -25,7 +25,7 @@ const (
 	maxPendingRun   = 32       // as many as a ring has tools at once (H-11)
 	maxPendingNode  = 1000     // an operator answers none of a thousand
 	keepApprovals   = 24 * time.Hour
-	maxKept         = 1000    // that ended: each question reads all of them
+	maxKept         = 1000    // that ended: each question reads all of them, but for their arguments
 	maxKeptArgs     = 8 << 20 // their bytes
 
 	// askTime is how often a waiting call looks at the state's stamp. An operator takes seconds.
@@ -207,21 +207,28 @@ type waiting struct{ run, agent, node int }
 
 // sweep forgets what ended long ago and counts what waits.
 func (b *Broker) sweep(tx *store.Tx, now time.Time) (w waiting, err error) {
-	kept := tx.Bucket(approvalsBucket)
+	sizes := map[string]int{} // of the arguments, which nobody reads here
+	err = tx.Bucket(approvalArgsBucket).Each("", func(id string, args []byte) error {
+		sizes[id] = len(args)
+		return nil
+	})
+	if err != nil {
+		return waiting{}, err
+	}
 	type old struct {
 		id   string
 		at   time.Time
 		size int
 	}
 	var ended []old
-	err = store.EachJSON(kept, "", func(id string, a Approval) error {
+	err = store.EachJSON(tx.Bucket(approvalsBucket), "", func(id string, a Approval) error {
 		switch {
 		case now.Sub(a.Expires) >= keepApprovals:
-			return kept.Delete(id)
+			return forgetApproval(tx, id)
 		case a.State == ApprovalApproved: // and not used yet
 			return nil
 		case a.State != ApprovalPending || !now.Before(a.Expires):
-			ended = append(ended, old{id, a.Asked, len(a.Args)})
+			ended = append(ended, old{id, a.Asked, len(a.Args) + sizes[id]})
 			return nil
 		}
 		w.node++
@@ -243,7 +250,7 @@ func (b *Broker) sweep(tx *store.Tx, now time.Time) (w waiting, err error) {
 		if size += a.size; i < maxKept && size <= maxKeptArgs {
 			continue
 		}
-		if err := kept.Delete(a.id); err != nil {
+		if err := forgetApproval(tx, a.id); err != nil {
 			return waiting{}, err
 		}
 	}
@@ -326,7 +333,7 @@ func (b *Broker) settleApproval(asked Approval, ends ApprovalState) (link.Approv
 				return b.h.putApproval(tx, now)
 			}
 			granted = true
-			return store.PutJSON(tx.Bucket(approvalsBucket), now.ID, now)
+			return keepApproval(tx, now)
 		}
 		return nil
 	})

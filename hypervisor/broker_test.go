@@ -1005,6 +1005,44 @@ func TestM11PendingOfOneAgent(t *testing.T) {
 	}
 }
 
+// What an agent asks an operator about is as long as it likes, and kept for a day; the next question reads what is kept, in a transaction
+// that all runs of the node wait for. It reads no arguments; who looks at an approval has them, and what is forgotten has none.
+func TestM11ArgumentsAreNotReadByTheNextQuestion(t *testing.T) {
+	n := newNode(t)
+	e := n.broker(BrokerOptions{})
+	args := `{"text":"` + strings.Repeat("x", maxApprovalArgs-64) + `"}`
+	const asked = maxKeptArgs/maxApprovalArgs + 16 // so that the oldest go
+	for range asked {
+		a := approvalOf("webhook.send", args)
+		a.Wait = time.Nanosecond
+		if r, err := e.Approve(t.Context(), a); err != nil || r.Allowed {
+			t.Fatalf("got %+v %v, want that nobody answered", r, err)
+		}
+	}
+	kept, err := n.Approvals(t.Context())
+	if err != nil || len(kept) == 0 || len(kept) >= asked {
+		t.Fatalf("got %d approvals, %v; want some of %d", len(kept), err, asked)
+	}
+	for _, a := range kept {
+		one, err := n.Approval(t.Context(), a.ID)
+		if err != nil || string(one.Args) != args || string(a.Args) != args {
+			t.Errorf("approval %s: %d and %d bytes of arguments, %v; want %d", a.ID, len(a.Args), len(one.Args), err, len(args))
+		}
+	}
+	err = n.view(t.Context(), func(tx *store.Tx) error {
+		size, apart := 0, 0
+		err := tx.Bucket(approvalsBucket).Each("", func(_ string, value []byte) error { size += len(value); return nil })
+		err = errors.Join(err, tx.Bucket(approvalArgsBucket).Each("", func(string, []byte) error { apart++; return nil }))
+		if size > len(kept)<<10 || apart != len(kept) {
+			t.Errorf("a question reads %d bytes for %d approvals; arguments of %d are kept", size, len(kept), apart)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A caller that gives up is no state that can't be read: tunnels of other calls stay.
 func TestM22CanceledCallerLowersNobody(t *testing.T) {
 	n := newNode(t)
