@@ -22,6 +22,8 @@ type Gate struct {
 	o        Options
 	policy   pdp.Decider
 	deciding chan struct{}
+	listing  chan struct{} // held by who reads or changes listed
+	listed   map[listing]listed
 	steps    atomic.Int64 // of tools
 	models   atomic.Int64 // calls of models
 	// condemned: a critical violation was met (H-23). Nothing passes any more, also if nobody heard the alarm.
@@ -36,7 +38,10 @@ func New(o Options) (*Gate, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("make the gate: %w", err)
 	}
-	return &Gate{o: o.withDefaults(), policy: pdp.Guarded(o.Policy), deciding: make(chan struct{}, maxDeciding)}, nil
+	return &Gate{
+		o: o.withDefaults(), policy: pdp.Guarded(o.Policy), deciding: make(chan struct{}, maxDeciding),
+		listing: make(chan struct{}, 1), listed: map[listing]listed{},
+	}, nil
 }
 
 // Steps returns how many calls reached the steps budget, and how many may.

@@ -889,6 +889,54 @@ func TestMayListsWhatWouldPass(t *testing.T) {
 	}
 }
 
+// A list of tools takes no rate and asks about each of them. However often an agent asks for it, and hangs up, the policy hears of a
+// tool once a second, in each ring; a call is decided anew.
+func TestM10ListsAskThePolicyOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := gatetest.New(rings.Sandbox)
+		o := options(s)
+		asked := 0
+		o.Policy = pdp.DeciderFunc(func(ctx context.Context, r pdp.Request) pdp.Decision {
+			asked++
+			time.Sleep(50 * time.Millisecond) // as far away as it may be
+			if ctx.Err() != nil {
+				return pdp.Gone(ctx.Err())
+			}
+			return allow(ctx, r)
+		})
+		g := newGate(t, o)
+		gone, hangUp := context.WithTimeout(t.Context(), time.Millisecond)
+		defer hangUp()
+		var lists sync.WaitGroup
+		for i := range 100 {
+			ctx := t.Context()
+			if i%2 == 1 {
+				ctx = gone
+			}
+			lists.Go(func() { _ = g.May(ctx, call()) })
+		}
+		lists.Wait()
+		if !g.May(t.Context(), call()) || asked != 1 {
+			t.Errorf("the policy was asked %d times, want 1 and the tool listed", asked)
+		}
+		s.SetRing(rings.Standard)
+		if !g.May(t.Context(), call()) || asked != 2 {
+			t.Errorf("another ring: asked %d times, want 2", asked)
+		}
+		time.Sleep(time.Second)
+		if !g.May(t.Context(), call()) || asked != 3 {
+			t.Errorf("a second later: asked %d times, want 3", asked)
+		}
+		p, e := g.Enter(t.Context(), call())
+		if e != nil || asked != 4 {
+			t.Fatalf("a call: asked %d times, %v", asked, e)
+		}
+		if e := p.End(gate.Outcome{}); e != nil {
+			t.Error(e)
+		}
+	})
+}
+
 func TestNewRefusesCallersThatCantBeAskedAbout(t *testing.T) {
 	for name, change := range map[string]func(*gate.Options){
 		"zero":          func(o *gate.Options) { *o = gate.Options{} },

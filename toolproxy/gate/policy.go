@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"agentrun/pdp"
 	"agentrun/rings"
@@ -22,15 +23,53 @@ func (p *permit) askPolicy() *Error {
 	return p.gate.ofPolicy(d, p.call)
 }
 
-// May tells whether a call of this tool would pass ring, own rules and policy as they are now: for lists of tools. It takes no place,
-// no step and no rate, and leaves no record.
+// May tells whether a call of this tool would pass ring and own rules as they are now, and policy as of the last second: for lists of
+// tools. It takes no place, no step and no rate, and leaves no record.
 func (g *Gate) May(ctx context.Context, c Call) bool {
 	ring, _ := g.o.Supervisor.Ring()
 	p := &permit{gate: g, call: c, ring: ring}
 	if p.wellFormed() != nil || p.ringAllows(ring) != nil || c.Admit != nil && c.Admit(ring) != nil {
 		return false
 	}
-	return g.decide(ctx, g.question(c, ring)).Allowed()
+	return g.lists(ctx, g.question(c, ring))
+}
+
+// listedFor is how long lists go by what was said of a tool. A list costs an agent nothing and asks about each tool there is; who is asked
+// may be one remote policy decision point for all runs, and what it is late for is refused (M-9).
+const (
+	listedFor = time.Second
+	maxListed = 4096 // tools come and go with their servers
+)
+
+// listing is what the answer for a list may differ by within that time.
+type listing struct {
+	tool string
+	ring rings.Ring
+	key  bool
+}
+
+type listed struct {
+	allowed bool
+	at      time.Time
+}
+
+func (g *Gate) lists(ctx context.Context, r pdp.Request) bool {
+	select {
+	case g.listing <- struct{}{}: // lists at once ask once
+		defer func() { <-g.listing }()
+	case <-ctx.Done():
+		return false
+	}
+	key := listing{r.Action, r.Context.Ring, r.Context.KeyValid}
+	if l, known := g.listed[key]; known && time.Since(l.at) < listedFor {
+		return l.allowed
+	}
+	allowed := g.decide(context.WithoutCancel(ctx), r).Allowed() // an agent that hangs up must not have it asked again
+	if len(g.listed) >= maxListed {
+		clear(g.listed)
+	}
+	g.listed[key] = listed{allowed, time.Now()}
+	return allowed
 }
 
 // question states what the supervisor told about the run and what the registry knows of the tool: nothing of a request.
