@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -110,6 +111,23 @@ func TestM12ArgumentsCantLeaveTheirPlace(t *testing.T) {
 }
 
 // Whatever an upstream answers: the secret is in nothing that the agent gets.
+// What the operator's URL has stays, however a server reads names: without their case, or with what makes a list of a value.
+func TestM12QueryCantReplaceWhatTheURLHas(t *testing.T) {
+	tool := local(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%q", r.URL.RawQuery) }, "/v1/x?tenant_id=a&k=v", "method: GET\nsend: query\n")
+	for _, name := range []string{
+		"tenant_id", "Tenant_ID", "tenant_\u0131d", "\u212a", "tenant_id[]", "tenant_id[0]", "K[x]", " tenant_id", "tenant_id ", "tenant.id", "tenant id", "tenant[id", "k\x00x",
+	} {
+		args, err := json.Marshal(map[string]any{name: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, tool, string(args), gate.CodeBadArguments)
+	}
+	if got, err := call(t.Context(), tool, `{"tenant":"b","kk":[1,2],"list[]":3}`); err != nil || got != `"tenant_id=a&k=v&kk=1&kk=2&list%5B%5D=3&tenant=b"` {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
+
 func TestM12SecretsAreNotEchoed(t *testing.T) {
 	escaped := strings.NewReplacer("s", `\u0073`, `"`, `\"`).Replace(secret)
 	for name, body := range map[string]string{

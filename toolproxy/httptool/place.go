@@ -60,13 +60,16 @@ func (t *Tool) Fits(rawArgs []byte) *gate.Error {
 	return bad
 }
 
-// query refuses a name that the operator's URL has already: which of two equal ones counts differs between servers
-// (parameter pollution).
+// query refuses a name that the operator's URL has already, as any server may read it: which of two equal ones counts differs between
+// servers (parameter pollution).
 func (t *Tool) query(args map[string]json.RawMessage) (string, *gate.Error) {
-	fixed := t.url.base.Query()
+	fixed := map[string]bool{}
+	for name := range t.url.base.Query() {
+		fixed[parameter(name)] = true
+	}
 	values := url.Values{}
 	for name, raw := range args {
-		if fixed.Has(name) {
+		if fixed[parameter(name)] || fixed[parameter(listed(name))] {
 			return "", tools.BadArguments("argument %.64q is set by the operator", name)
 		}
 		items := []json.RawMessage{raw}
@@ -87,6 +90,21 @@ func (t *Tool) query(args map[string]json.RawMessage) (string, *gate.Error) {
 		}
 	}
 	return values.Encode(), nil
+}
+
+// parameter is a name as lenient servers take it: without its case (ASP.NET) and white space around it, and with an underscore for a dot, a
+// space or a bracket within (PHP).
+func parameter(name string) string {
+	return strings.ToLower(strings.ToUpper(strings.NewReplacer(".", "_", " ", "_", "[", "_").Replace(strings.TrimSpace(name))))
+}
+
+// listed is the name that a list or an object goes by, which PHP, Rack and others make of a name with brackets, in the place of its plain
+// value; nor do all read on behind a NUL.
+func listed(name string) string {
+	if at := strings.IndexAny(name, "[\x00"); at > 0 {
+		name = name[:at]
+	}
+	return name
 }
 
 // scalarOf is the text of a string, number or boolean.
