@@ -479,6 +479,42 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
+// What a caller's run reads and writes needs no descriptor any more: without one its output was lost, as if nobody read it.
+func TestStreamsWithoutDescriptors(t *testing.T) {
+	runDir, l := listen(t)
+	cmd := called(t, runDir, "x")
+	cmd.Stdin = strings.NewReader("input")
+	var out, complaints strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := accept(t, l)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	none := unix.Rlimit{Cur: 3, Max: was.Max} // ppoll(2) takes no more files than that
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 64)
+	n, rerr := c.Stdin.Read(b)
+	_, werr := c.Stdout.Write([]byte("output"))
+	_, eerr := c.Stderr.Write([]byte("complaint"))
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	c.Release()
+	if err := c.Exit(0); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if string(b[:n]) != "input" || out.String() != "output" || complaints.String() != "complaint" {
+		t.Errorf("read %q, %v; written %q, %v and %q, %v", b[:n], rerr, out.String(), werr, complaints.String(), eerr)
+	}
+}
+
 func TestStreamEndsAtStop(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -486,7 +522,11 @@ func TestStreamEndsAtStop(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	in, out := NewStream(int(r.Fd())), NewStream(int(w.Fd()))
+	in, inErr := NewStream(int(r.Fd()))
+	out, outErr := NewStream(int(w.Fd()))
+	if err := errors.Join(inErr, outErr); err != nil {
+		t.Fatal(err)
+	}
 	read, written := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := in.Read(make([]byte, 1)); read <- err }()
 	in.Stop()

@@ -167,6 +167,12 @@ func (c *Conn) Receive(within time.Duration) error {
 	case size > maxBody:
 		return fmt.Errorf("hand-off: %d bytes, at most %d", size, maxBody)
 	}
+	c.cwd = c.held[3]
+	for i, s := range []**Stream{&c.Stdin, &c.Stdout, &c.Stderr} { // before the request is read whole: without descriptors the caller goes on alone
+		if *s, err = NewStream(c.held[i]); err != nil {
+			return err
+		}
+	}
 	body := make([]byte, size)
 	for at := 0; at < len(body); {
 		n, _, _, err := c.receive(body[at:], nil, until)
@@ -178,7 +184,6 @@ func (c *Conn) Receive(within time.Duration) error {
 	if c.Request, err = Decode(body); err != nil {
 		return err
 	}
-	c.Stdin, c.Stdout, c.Stderr, c.cwd = NewStream(c.held[0]), NewStream(c.held[1]), NewStream(c.held[2]), c.held[3]
 	if _, err := unix.IoctlGetTermios(c.held[0], unix.TCGETS); err == nil {
 		c.Stdin.away = c.away
 	}

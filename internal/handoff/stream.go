@@ -24,17 +24,21 @@ type Stream struct {
 	mu   sync.Mutex
 	ops  sync.WaitGroup
 	end  bool
-	stop int // eventfd, readable from Stop on; made at the first read or write, -1 before
-	err  error
+	stop int // eventfd, readable from Stop on; -1: closed
 }
 
-// NewStream wraps fd, which stays the caller's to close, after Stop.
-func NewStream(fd int) *Stream {
-	s := &Stream{fd: fd, stop: -1}
+// NewStream wraps fd, which stays the caller's to close, after Stop. What reads and writes need is there then: one that failed for want of a
+// descriptor would look like an end of the input, or like a reader that went away.
+func NewStream(fd int) (*Stream, error) {
 	var st unix.Stat_t
-	s.err = unix.Fstat(fd, &st)
-	s.mode = st.Mode & unix.S_IFMT
-	return s
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, os.NewSyscallError("fstat", err)
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	return &Stream{fd: fd, mode: st.Mode & unix.S_IFMT, stop: stop}, nil
 }
 
 // FD is the file's number, for what a terminal can be asked.
@@ -58,20 +62,14 @@ func (s *Stream) wait() {
 	if s.stop >= 0 {
 		unix.Close(s.stop)
 	}
-	s.stop, s.err = -1, os.ErrClosed
+	s.stop = -1
 }
 
 func (s *Stream) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.end || s.err != nil {
+	if s.end {
 		return false
-	}
-	if s.stop < 0 {
-		if s.stop, s.err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); s.err != nil {
-			s.stop = -1
-			return false
-		}
 	}
 	s.ops.Add(1)
 	return true
