@@ -168,8 +168,8 @@ func (s *stdio) copyOut(t *tap) {
 				return
 			}
 			if _, werr := t.to.Write(buf[:n]); werr != nil {
-				// A reader that went away wants no more. A disk that is full is nobody's wish.
-				if errors.Is(werr, unix.ENOSPC) || errors.Is(werr, unix.EDQUOT) || errors.Is(werr, unix.EFBIG) {
+				// A reader that went away wants no more. A disk that is full is nobody's wish, nor a supervisor that waits no longer.
+				if errors.Is(werr, unix.ENOSPC) || errors.Is(werr, unix.EDQUOT) || errors.Is(werr, unix.EFBIG) || errors.Is(werr, unix.ECANCELED) {
 					s.lost.CompareAndSwap(nil, &werr)
 				}
 				return

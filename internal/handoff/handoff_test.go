@@ -529,14 +529,15 @@ func TestStreamEndsAtStop(t *testing.T) {
 	}
 	read, written := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := in.Read(make([]byte, 1)); read <- err }()
-	in.Stop()
+	in.Stop(unix.EPIPE)
 	if err := <-read; !errors.Is(err, io.EOF) {
 		t.Errorf("read: got %v, want EOF", err)
 	}
 	go func() { _, err := out.Write(make([]byte, 1<<20)); written <- err }() // more than a pipe holds
-	out.Stop()
-	if err := <-written; !errors.Is(err, unix.EPIPE) {
-		t.Errorf("write: got %v, want EPIPE", err)
+	out.Stop(unix.ECANCELED)
+	out.Stop(unix.EPIPE)
+	if err := <-written; !errors.Is(err, unix.ECANCELED) {
+		t.Errorf("write: got %v, want ECANCELED", err)
 	}
 	in.wait()
 	out.wait()

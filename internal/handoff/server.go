@@ -394,18 +394,18 @@ func (c *Conn) deafen() {
 	c.stopHearing()
 }
 
-// Stop ends every read and write of the caller's streams.
-func (c *Conn) Stop() {
+// Stop ends every read of the caller's streams, and every write with why.
+func (c *Conn) Stop(why error) {
 	for _, s := range []*Stream{c.Stdin, c.Stdout, c.Stderr} {
 		if s != nil {
-			s.Stop()
+			s.Stop(why)
 		}
 	}
 }
 
 // Release closes the caller's files here, and waits for those who still use them.
 func (c *Conn) Release() {
-	c.Stop()
+	c.Stop(unix.EPIPE)
 	for _, s := range []*Stream{c.Stdin, c.Stdout, c.Stderr} {
 		if s != nil {
 			s.wait()

@@ -3,6 +3,7 @@
 package handoff
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -23,8 +24,8 @@ type Stream struct {
 
 	mu   sync.Mutex
 	ops  sync.WaitGroup
-	end  bool
-	stop int // eventfd, readable from Stop on; -1: closed
+	end  error // why writes end; nil: they don't yet
+	stop int   // eventfd, readable from Stop on; -1: closed
 }
 
 // NewStream wraps fd, which stays the caller's to close, after Stop. What reads and writes need is there then: one that failed for want of a
@@ -44,14 +45,21 @@ func NewStream(fd int) (*Stream, error) {
 // FD is the file's number, for what a terminal can be asked.
 func (s *Stream) FD() int { return s.fd }
 
-// Stop ends reads and writes, those that come later too: with io.EOF and EPIPE.
-func (s *Stream) Stop() {
+// Stop ends reads and writes, those that come later too: with io.EOF, and with why, of which the first counts.
+func (s *Stream) Stop(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.end && s.stop >= 0 {
-		_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	if s.end != nil {
+		return
 	}
-	s.end = true
+	_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	s.end = why
+}
+
+func (s *Stream) stopped() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.end
 }
 
 // wait is for the owner of the descriptors: when it returns nobody uses them.
@@ -68,7 +76,7 @@ func (s *Stream) wait() {
 func (s *Stream) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.end {
+	if s.end != nil {
 		return false
 	}
 	s.ops.Add(1)
@@ -145,12 +153,12 @@ const piece = 1024
 
 func (s *Stream) Write(b []byte) (done int, err error) {
 	if !s.begin() {
-		return 0, unix.EPIPE
+		return 0, s.stopped()
 	}
 	defer s.ops.Done()
 	for done < len(b) {
 		if !s.ready(unix.POLLOUT) {
-			return done, unix.EPIPE
+			return done, cmp.Or(s.stopped(), error(unix.EPIPE))
 		}
 		n, err := s.write(b[done:])
 		switch {

@@ -60,6 +60,12 @@ func (v *divert) turn(to io.Writer) {
 // receiveTime bounds how long a caller may take to say what it wants: it sends it in one piece.
 const receiveTime = 5 * time.Second
 
+// unreadTime is for how long a daemon that ends waits, when it has killed the runs, for callers to read what those wrote: one who doesn't, as
+// who has stopped at the first page, would keep it for ever.
+const unreadTime = 2 * time.Second
+
+var errNotRead = fmt.Errorf("the daemon ended before it was read: %w", unix.ECANCELED)
+
 // errGone kills the run of a caller that died, as its run alone would have died with it.
 var errGone = errors.New("whoever asked for the run is gone")
 
@@ -79,9 +85,11 @@ func (d *Daemon) serveClient(ctx context.Context, conn *handoff.Conn, ahead *sup
 		_ = conn.Decline(err.Error())
 		return
 	}
+	killed := ctx
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer d.track(cl.signals)()
+	defer context.AfterFunc(killed, func() { time.AfterFunc(unreadTime, func() { conn.Stop(errNotRead) }) })()
 	if err := cl.listen(end); err != nil {
 		_ = conn.Decline("the daemon can't hear its caller: " + err.Error())
 		return
@@ -119,7 +127,7 @@ func (cl *client) listen(end context.CancelCauseFunc) error {
 		}
 	}, func() {
 		if !cl.detached.Load() {
-			cl.conn.Stop()
+			cl.conn.Stop(unix.EPIPE)
 			end(errGone)
 		}
 	})

@@ -314,6 +314,53 @@ func TestServeDrains(t *testing.T) {
 	}
 }
 
+// A caller who doesn't read what its run writes keeps no daemon from ending, and isn't told that it has all.
+func TestServeEndsThoughNobodyReads(t *testing.T) {
+	n := startDaemon(t, "--grace", "100ms")
+	unread := func(script string) *call {
+		c := n.prepare(t, opts{profile: "ring2"}, "/usr/bin/sh", "-c", script)
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		c.Stdout = w
+		err = c.Start()
+		w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 20*time.Second, "the pipe is full", func() bool {
+			has, err := unix.IoctlGetInt(int(r.Fd()), unix.TIOCINQ)
+			return err == nil && has == 64<<10
+		})
+		return c
+	}
+	p := place{t, n.run, n.state}
+	writes, over := unread("trap '' TERM; exec yes"), unread("exec head -c 100000 /dev/zero") // what two pipes hold
+	eventually(t, 20*time.Second, "the second has ended", func() bool { return strings.Contains(p.must("ps").stdout, "ending") })
+	if err := n.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- n.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the daemon: %v", err)
+		}
+	case <-time.After(hang() / 4):
+		t.Fatal("the daemon waits for who doesn't read")
+	}
+	writes.finish(t).want(t, 137, "killed")
+	r := over.finish(t)
+	r.want(t, 125, "failed")
+	if !strings.Contains(r.status.Error, "could not all be passed on") {
+		t.Errorf("it says %q", r.status.Error)
+	}
+	noAgents(t)
+}
+
 // Of a workspace under a layer of its own the caller is told what waits, and finds it.
 func TestServeTellsChanges(t *testing.T) {
 	n := startDaemon(t)
