@@ -227,6 +227,46 @@ func TestDrainPassesOnWhatWasWritten(t *testing.T) {
 	}
 }
 
+// The same of a terminal, which somebody has got from the agent and keeps.
+func TestDrainOfATerminalThatOthersHold(t *testing.T) {
+	for i := range 100 {
+		fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		master := os.NewFile(uintptr(fd), "master")
+		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+			t.Fatal(err)
+		}
+		peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		slave := int(peer)
+		s, err := newNull()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.usePTY(master)
+		s.handedOver()
+		var out bytes.Buffer
+		s.pump(nil, slowly{&out}, slowly{&out}, 1<<20, func() {})
+		want := bytes.Repeat([]byte("x"), 700*(i%7))
+		if _, err := unix.Write(slave, want); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			goruntime.Gosched()
+		}
+		s.drain()
+		if out.Len() != len(want) {
+			t.Fatalf("round %d: passed on %d bytes, want %d", i, out.Len(), len(want))
+		}
+		unix.Close(slave)
+		s.closeAll()
+	}
+}
+
 type slowly struct{ to io.Writer }
 
 func (s slowly) Write(b []byte) (int, error) {

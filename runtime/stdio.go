@@ -25,6 +25,7 @@ type stdio struct {
 	hold         bool
 	idle         chan struct{} // holds one, when a copy has nothing to do
 	feed         *os.File      // our end of stdin
+	dead         atomic.Bool   // every process is: what a read doesn't find from then on is no output of theirs
 	taps         []*tap
 	limit        int64
 	over         func() // called once when the limit is passed
@@ -202,17 +203,23 @@ func (s *stdio) read(t *tap, b []byte) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	werr := raw.Read(func(fd uintptr) bool {
+	look := func(fd uintptr) bool {
 		t.busy.Store(true)
+		dead := s.dead.Load() // before it is read: what was written until then is found
 		for n, err = unix.Read(int(fd), b); err == unix.EINTR; {
 			n, err = unix.Read(int(fd), b)
 		}
-		if err == unix.EAGAIN {
+		if err == unix.EAGAIN && !dead {
 			s.rests(t)
 			return false
 		}
 		return true
-	})
+	}
+	werr := raw.Read(look)
+	if errors.Is(werr, os.ErrDeadlineExceeded) && s.dead.Load() { // drain has woken it
+		_ = t.from.SetReadDeadline(time.Time{})
+		werr = raw.Read(look)
+	}
 	switch {
 	case werr != nil:
 		return 0, werr
@@ -233,9 +240,13 @@ func (s *stdio) rests(t *tap) {
 }
 
 // drain waits until everything written has been passed on. Call it when every process is dead. Where an end is held that is when the pipes
-// are empty, whoever else may have got one from the agent; the copies end with closeAll.
+// are empty, and of a terminal when there is nothing more to read, whoever else may have got one from the agent; the copies of pipes end with
+// closeAll.
 func (s *stdio) drain() {
 	if s.held == nil {
+		// What is written to a terminal can be on its way still, which only a read waits for (n_tty_read): each copy makes one more.
+		s.dead.Store(true)
+		s.noMore()
 		s.wg.Wait()
 	}
 	for s.held != nil && !s.quiet() {

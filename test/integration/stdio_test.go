@@ -400,6 +400,34 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// A run ends with its processes, though the agent has given its terminal away, as to another run by a socket in a workspace that both write.
+func TestTerminalGivenAway(t *testing.T) {
+	needSandbox(t)
+	needProgram(t, "python3")
+	ws := workspace(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	path := filepath.Join(ws, "taker")
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), os.Chown(path, owner, owner), os.Chmod(path, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	term := openTerminal(t, 80, 24)
+	c := term.run(opts{profile: "ring2", flags: []string{"--workspace", ws}}, "/usr/bin/python3", "-c", `import array, socket
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.connect("/workspace/taker")
+s.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1]))])
+print("given", "away")`)
+	c.finish(t).want(t, 0, "exited") // the terminal waits in the socket
+	term.until("given away")
+	b, control := make([]byte, 8), make([]byte, 64)
+	if _, n, _, _, err := unix.Recvmsg(fd, b, control, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC); err != nil || n == 0 {
+		t.Errorf("what was given: %d bytes, %v", n, err)
+	}
+}
+
 func TestTerminalSizeFollows(t *testing.T) {
 	needSandbox(t)
 	term := openTerminal(t, 80, 24)
