@@ -719,6 +719,8 @@ func (r *run) settle(v verdict) {
 	s.WallTime, s.ScratchFull = time.Since(s.StartedAt), r.full
 	if used, err := l.group.Account(); err == nil {
 		s.CPUTime, s.PeakMemory, s.OOMKills = used.CPU, used.MemoryPeak, used.OOMKills
+	} else { // and nobody takes the zeros for what it has used
+		s.Leftovers = append(s.Leftovers, "what the run has used can't be read: "+err.Error())
 	}
 	r.judge(v)
 	r.missed()

@@ -361,6 +361,39 @@ func TestServeEndsThoughNobodyReads(t *testing.T) {
 	noAgents(t)
 }
 
+// A run whose account can't be read says so: a processor time of 0 would be taken for its own.
+func TestServeSaysThatTheAccountIsMissing(t *testing.T) {
+	n := startDaemon(t)
+	in, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer hold.Close()
+	c := n.prepare(t, opts{profile: "ring2", flags: []string{"--json"}, stdin: in}, "/usr/bin/sh", "-c", "echo ready; read x")
+	c.startUntil(t, "ready")
+	var was unix.Rlimit
+	if err := unix.Prlimit(n.Process.Pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	few := unix.Rlimit{Cur: 8, Max: was.Max}
+	if err := unix.Prlimit(n.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+		t.Fatal(err)
+	}
+	hold.Close()
+	_ = c.Wait()
+	if err := unix.Prlimit(n.Process.Pid, unix.RLIMIT_NOFILE, &was, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.errOut.String(); !strings.Contains(got, "what the run has used can't be read") {
+		t.Errorf("got %s", got)
+	}
+	n.drain(t)
+	if err := exec.Command(agentrun, "--state-dir", n.state, "--run-dir", n.run, "gc").Run(); err != nil { // what it had no descriptors to remove
+		t.Error(err)
+	}
+}
+
 // Of a workspace under a layer of its own the caller is told what waits, and finds it.
 func TestServeTellsChanges(t *testing.T) {
 	n := startDaemon(t)
