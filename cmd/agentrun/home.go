@@ -23,16 +23,19 @@ func homeCommand(g *global) *cli.Command {
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "every home, its size and when a run last used it", Flags: []cli.Flag{jsonFlag()},
 				Action: verb.Action(func(c *cli.Context, _ []string) error {
-					list, err := g.Homes().List()
-					if err != nil {
+					if err := g.enterIfPossible(); err != nil {
 						return err
 					}
-					return printList(c, list, "NAME\tMIB\tUSED\tLIVE\tFOLDER", list, func(i homes.Info) []any {
+					list, err := g.Homes().List()
+					return errors.Join(err, printList(c, list, "NAME\tMIB\tUSED\tLIVE\tFOLDER", list, func(i homes.Info) []any {
 						return []any{i.Name, uint64(i.Bytes >> 20), i.Used, i.Live, i.Files}
-					})
+					}))
 				})},
 			{Name: "rm", Usage: "delete one that no live run has", ArgsUsage: "NAME",
 				Action: verb.Action(func(_ *cli.Context, a []string) error {
+					if err := g.enterIfPossible(); err != nil {
+						return err
+					}
 					err := g.Homes().Remove(a[0])
 					if err == nil {
 						_, err = fmt.Fprintln(os.Stdout, "removed home", oneLine(a[0]))

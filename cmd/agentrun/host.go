@@ -12,7 +12,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"agentrun/internal/hostcaps"
-	"agentrun/internal/rootless"
 	"agentrun/internal/shown"
 	"agentrun/internal/verb"
 	"agentrun/runtime"
@@ -32,10 +31,8 @@ func doctorCommand(g *global) *cli.Command {
 			&cli.StringFlag{Name: "workspace", Usage: "`DIR` whose file system is asked about", Value: "."},
 		},
 		Action: verb.Action(func(c *cli.Context, _ []string) error {
-			if len(rootless.Missing()) == 0 { // else what is missing is asked about out here
-				if err := g.enter(); err != nil {
-					return err
-				}
+			if err := g.enterIfPossible(); err != nil { // else what is missing is asked about out here
+				return err
 			}
 			r := hostcaps.NewReport(c.String("workspace"))
 			r.Results = append(r.Results, gatewayResult(g.Gateway))
@@ -86,6 +83,9 @@ whose time is over (create --keep-for).
    agentrun gc`,
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		Action: verb.Action(func(c *cli.Context, _ []string) error {
+			if err := g.enterIfPossible(); err != nil {
+				return err
+			}
 			removed, err := g.Collect(c.Context, true)
 			file, ferr := g.ReadGateway("")
 			if ferr == nil { // how long logs are kept isn't known else

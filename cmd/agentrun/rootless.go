@@ -52,3 +52,12 @@ func (g *global) enter() error {
 	}
 	return nil
 }
+
+// enterIfPossible is enter for what an ordinary user may do without a user namespace, too. What an agent has left may be the user's other ids',
+// or closed to the user by its mode: in there nothing is.
+func (g *global) enterIfPossible() error {
+	if len(rootless.Missing()) > 0 {
+		return nil
+	}
+	return g.enter()
+}

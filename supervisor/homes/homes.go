@@ -27,8 +27,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"agentrun/internal/beneath"
 	"agentrun/internal/claim"
@@ -153,42 +154,28 @@ const maxDepth = 256
 // ErrTooDeep is a tree that nobody wants to walk: the agent's folders lie in each other more than 256 deep.
 var ErrTooDeep = fmt.Errorf("folders lie in it that are more than %d deep", maxDepth)
 
-// Size is what lies below a folder takes of its disk. No link is followed: a live agent may put one anywhere.
+// Size is what lies below a folder takes of its disk. No link is followed: a live agent may put one anywhere. What it takes away meanwhile, or
+// puts something else in the place of, doesn't count.
 func Size(dir string) (profiles.Size, error) {
-	root, err := os.OpenRoot(dir)
+	f, err := os.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return 0, err
 	}
-	return sizeOf(root, 0)
+	return sizeOf(f, 0)
 }
 
 // sizeOf closes dir. It goes down folder by folder: a path from the top would be looked up again for each.
-func sizeOf(dir *os.Root, depth int) (sum profiles.Size, err error) {
+func sizeOf(dir *os.File, depth int) (sum profiles.Size, err error) {
 	defer dir.Close()
 	if depth > maxDepth {
 		return 0, ErrTooDeep
 	}
-	list, err := dir.Open(".")
-	if err != nil {
-		return 0, err
-	}
-	defer list.Close()
 	for {
-		names, err := list.Readdirnames(1024)
+		names, err := dir.Readdirnames(1024)
 		for _, name := range names {
-			info, err := dir.Lstat(name)
-			if err == nil {
-				sum += 512 * profiles.Size(info.Sys().(*syscall.Stat_t).Blocks) //nolint:forcetypeassert // Linux
-			}
-			if err == nil && info.IsDir() {
-				var sub *os.Root
-				if sub, err = dir.OpenRoot(name + "/."); err == nil {
-					var in profiles.Size
-					in, err = sizeOf(sub, depth+1)
-					sum += in
-				}
-			}
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a live run's, gone since
+			of, err := sizeIn(dir, name, depth)
+			sum += of
+			if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 				return sum, err
 			}
 		}
@@ -199,6 +186,24 @@ func sizeOf(dir *os.Root, depth int) (sum profiles.Size, err error) {
 			return sum, err
 		}
 	}
+}
+
+// sizeIn is of one name of a folder, and what is below it.
+func sizeIn(dir *os.File, name string, depth int) (profiles.Size, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	own := 512 * profiles.Size(st.Blocks)
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return own, nil
+	}
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return own, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	below, err := sizeOf(os.NewFile(uintptr(fd), name), depth+1)
+	return own + below, err
 }
 
 // Seed puts files into a home, but for those that are there already.
@@ -242,19 +247,19 @@ type Info struct {
 	Live  bool          `json:"live"`
 }
 
-// List returns the homes there are, by name.
+// List returns the homes there are, by name. What can't be read of one is an error beside the others: its agent must hide none of them.
 func (f Folder) List() ([]Info, error) {
-	infos := []Info{}
+	infos, errs := []Info{}, []error(nil)
 	for _, name := range f.names() {
 		i := Info{Name: name, Files: f.Files(name), Used: f.used(name)}
 		var err error
-		if i.Bytes, err = Size(i.Files); err != nil && !errors.Is(err, ErrTooDeep) { // an agent must not hide the others from the list
-			return nil, fmt.Errorf("home %s: %w", name, err)
+		if i.Bytes, err = Size(i.Files); err != nil && !errors.Is(err, ErrTooDeep) {
+			errs = append(errs, fmt.Errorf("home %s: %w", name, err))
 		}
 		i.Live = claim.Held(f.lockOf(name))
 		infos = append(infos, i)
 	}
-	return infos, nil
+	return infos, errors.Join(errs...)
 }
 
 func (f Folder) names() (names []string) {

@@ -4,6 +4,7 @@ package homes
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"agentrun/profiles"
 )
@@ -154,5 +156,48 @@ func TestSweep(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"live", "young"}, f.names()); d != "" {
 		t.Error(d)
+	}
+}
+
+// What a live agent swaps while it is looked at is nothing that went wrong, and one home that can't be read hides no other.
+func TestListBesideAnAgent(t *testing.T) {
+	f := folder(t)
+	take(t, f, "b").Close()
+	h := take(t, f, "a")
+	defer h.Close()
+	const swapped = 64
+	at := func(kind string, i int) string { return filepath.Join(h.Files, fmt.Sprint(kind, i)) }
+	for i := range swapped {
+		if err := errors.Join(os.Mkdir(at("d", i), 0o700), os.Symlink("/etc", at("l", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i = (i + 1) % swapped {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, at("d", i), unix.AT_FDCWD, at("l", i), unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	for range 200 {
+		if list, err := f.List(); err != nil || len(list) != 2 {
+			t.Errorf("%d homes, %v", len(list), err)
+			break
+		}
+	}
+	close(stop)
+	<-stopped
+
+	if err := errors.Join(os.RemoveAll(h.Files), os.WriteFile(h.Files, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	list, err := f.List()
+	if err == nil || !strings.Contains(err.Error(), "home a: ") || len(list) != 2 || list[1].Name != "b" {
+		t.Errorf("of a home that can't be read: %v, %v", list, err)
 	}
 }

@@ -453,6 +453,21 @@ func TestHomeOfAnOrdinaryUser(t *testing.T) {
 			t.Errorf("exit %d, %q, want %q\n%s", code, out, want, text)
 		}
 	}
+	// What the agent has closed to its own user hides no home, and is removed.
+	code, out, text := u.run(t, "exec", "--best-effort", "--no-gateway", "--ring", "2", "--home", "shut", "--", "/bin/sh", "-c", `mkdir -p "$HOME/a/b" && chmod 0 "$HOME/a"`)
+	if code != 0 {
+		t.Errorf("exit %d, %q %s", code, out, text)
+	}
+	if code, out, text := u.run(t, "home", "ls"); code != 0 || !strings.Contains(out, "mine ") || !strings.Contains(out, "shut ") {
+		t.Errorf("home ls: exit %d, %q %s", code, out, text)
+	}
+	long := time.Now().Add(-100 * 24 * time.Hour)
+	if err := os.Chtimes(filepath.Join(u.home, ".local/state/agentrun/homes/shut/lock"), long, long); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, text := u.run(t, "gc"); code != 0 || !strings.Contains(out, "removed home shut\n") {
+		t.Errorf("gc: exit %d, %q %s", code, out, text)
+	}
 	if code, out, text := u.run(t, "home", "rm", "mine"); code != 0 || out != "removed home mine\n" {
 		t.Errorf("home rm: exit %d, %q %s", code, out, text)
 	}
