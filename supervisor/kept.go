@@ -134,7 +134,8 @@ func (n *Node) WantSandbox(name, by string, again bool) (k sandboxes.Sandbox, ex
 	if err == nil && k.Frozen {
 		err = n.Sandboxes().Freeze(name, false)
 	}
-	exec = slices.Concat([]string{"--detach", "--name=" + name, "--" + SandboxFlag + "=" + name}, k.Words)
+	words, _ := k.Exec()
+	exec = slices.Concat([]string{"--detach", "--name=" + name, "--" + SandboxFlag + "=" + name}, words)
 	return k, exec, known("start", name, err)
 }
 

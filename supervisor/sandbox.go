@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +26,21 @@ import (
 
 // Sandboxes is the folder of what outlives its runs.
 func (n *Node) Sandboxes() sandboxes.Folder { return sandboxes.Folder{StateDir: n.StateDir} }
+
+// withVariables adds those that a start of a kept sandbox has beside its command line.
+func (n *Node) withVariables(want *Request) *Request {
+	if want.Sandbox == "" {
+		return want
+	}
+	k, err := n.Sandboxes().Load(want.Sandbox)
+	if err != nil {
+		return want // told when it is taken
+	}
+	_, variables := k.Exec()
+	whole := *want
+	whole.Env = slices.Concat(variables, want.Env)
+	return &whole
+}
 
 // showSandbox has the run keep its root where its profile has one of its own.
 func (s *run) showSandbox() []read.Problem {

@@ -99,6 +99,22 @@ type Sandbox struct {
 	Restarts int       `json:"restarts,omitempty"` // in a row, since an operator's start or a run that lasted
 }
 
+// Exec are Words without what nobody else may read, and that: the values of --env. A command line each user of the host reads for as long as the
+// run lives (proc_pid_cmdline(5)).
+func (s Sandbox) Exec() (words, variables []string) {
+	for i, w := range s.Words {
+		if w == "--" {
+			return append(words, s.Words[i:]...), variables
+		}
+		if v, ok := strings.CutPrefix(w, "--env="); ok {
+			variables = append(variables, v)
+		} else {
+			words = append(words, w)
+		}
+	}
+	return words, variables
+}
+
 // Folder is where a node's sandboxes are.
 type Folder struct{ StateDir string }
 

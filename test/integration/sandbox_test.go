@@ -781,3 +781,41 @@ sys.exit(1)`)
 	p.must("rm", "-f", "tries")
 	noAgents(t)
 }
+
+// M-23: the variables that a sandbox was created with are in each of its runs, also in those that it starts itself, and in no command line on the
+// host, where every user reads them.
+func TestM23VariablesStayHidden(t *testing.T) {
+	const secret = "hidden-5e1f20c7"
+	stayHidden := func(t *testing.T, p place) {
+		t.Helper()
+		p.kept("has", "--ring", "2", "--env", "TOKEN="+secret, "--env", "SPACE= a,b ", "--restart", "on-failure", "--",
+			"/bin/sh", "-c", `echo "$TOKEN$SPACE|$0" >>~/said; until [ -e ~/end ]; do sleep 0.05; done; rm ~/end; exit 7`, "--env=TOKEN=argument")
+		p.must("start", "has")
+		for runs := 1; runs <= 2; runs++ {
+			want := strings.Repeat(secret+" a,b |--env=TOKEN=argument\n", runs)
+			eventually(t, hang(), "it says what it has", func() bool {
+				said, _ := os.ReadFile(filepath.Join(p.layer("has"), "homes/home/files/said"))
+				return string(said) == want
+			})
+			lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, at := range lines {
+				if text, _ := os.ReadFile(at); strings.Contains(string(text), secret) {
+					t.Errorf("any user reads in %s: %q", at, text)
+				}
+			}
+			if runs == 1 {
+				p.in("has", ": > ~/end")
+			}
+		}
+		p.must("rm", "-f", "has")
+	}
+	t.Run("alone", func(t *testing.T) { stayHidden(t, newPlace(t)) })
+	t.Run("daemon", func(t *testing.T) {
+		d := startDaemon(t)
+		stayHidden(t, place{t, d.run, d.state})
+		d.drain(t)
+	})
+}
