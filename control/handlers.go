@@ -90,6 +90,34 @@ func reads(do func(q *call, ctx context.Context) (any, error)) func(*call) error
 	}
 }
 
+// waits makes a handler of one that may last as long as a run does.
+func waits(handle func(*call) error) func(*call) error {
+	return func(q *call) error {
+		free, err := q.stay()
+		if err != nil {
+			return err
+		}
+		defer free()
+		return handle(q)
+	}
+}
+
+// stay gives a request one of the places for those that last. A place is left for what is answered at once.
+func (q *call) stay() (free func(), err error) {
+	if free = q.s.places.wait(q.peer.uid, q.right); free == nil {
+		err = &Error{Status: 503, Code: CodeBusy, Message: "too many connections wait for runs", Hint: "end some, as agentrun wait, attach, shell, output --follow; what is answered at once still is"}
+	}
+	return free, err
+}
+
+// follows is stay for an answer that lasts only if it was asked to.
+func (q *call) follows(follow bool) (free func(), err error) {
+	if !follow {
+		return func() {}, nil
+	}
+	return q.stay()
+}
+
 func (q *call) version() error {
 	return q.send(Version{q.s.Version, APIVersion, os.Getpid()}, nil)
 }
@@ -123,6 +151,11 @@ func (q *call) pause() error {
 	if err := decodeBody(q.request.Body, &struct{}{}); err != nil {
 		return err
 	}
+	free, err := q.follows(held)
+	if err != nil {
+		return err
+	}
+	defer free()
 	p, err := q.s.Controller.Pause(q.ctx, q.id, q.peer.by())
 	if err != nil || !held {
 		return q.send(p, err)
@@ -292,6 +325,11 @@ func (q *call) output() error {
 	if err != nil {
 		return err
 	}
+	free, err := q.follows(follow)
+	if err != nil {
+		return err
+	}
+	defer free()
 	ctx, cancel := q.reading()
 	defer cancel()
 	w := &lazy{q: q, start: func() error { return q.w.Start("application/octet-stream") }}

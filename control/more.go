@@ -15,6 +15,8 @@ type Route struct {
 	// Own is for root and the supervisor's own user alone: for what a member of the operators' group could become
 	// either by.
 	Own bool
+	// Waits says that the answer may take long, as one that waits for a run's start or end.
+	Waits bool
 	// Do gives what is sent: JSON, or a Text as it is. Errors are as a Controller's.
 	Do func(ctx context.Context, r Request) (any, error)
 }
@@ -36,19 +38,25 @@ func (r Request) Read(into any) error { return decodeBody(r.body, into) }
 
 // route is Do's, for the server's table.
 func (m Route) route() route {
-	return route{method: m.Method, path: m.Path, handle: func(q *call) error {
-		if m.Own && q.right != own {
-			return &Error{Status: 403, Code: CodeForbidden, Message: "forbidden", Hint: "root and the supervisor's own user may"}
-		}
-		v, err := m.Do(q.ctx, Request{ID: q.id, By: q.peer.by(), body: q.request.Body})
-		if err != nil {
-			return err
-		}
-		if t, ok := v.(Text); ok {
-			return q.w.Send(200, t.ContentType, []byte(t.Body))
-		}
-		return sendJSON(q.w, 200, v)
-	}}
+	handle := m.handle
+	if m.Waits {
+		handle = waits(handle)
+	}
+	return route{method: m.Method, path: m.Path, handle: handle}
+}
+
+func (m Route) handle(q *call) error {
+	if m.Own && q.right != own {
+		return &Error{Status: 403, Code: CodeForbidden, Message: "forbidden", Hint: "root and the supervisor's own user may"}
+	}
+	v, err := m.Do(q.ctx, Request{ID: q.id, By: q.peer.by(), body: q.request.Body})
+	if err != nil {
+		return err
+	}
+	if t, ok := v.(Text); ok {
+		return q.w.Send(200, t.ContentType, []byte(t.Body))
+	}
+	return sendJSON(q.w, 200, v)
 }
 
 // Each asks every supervisor of the run folder, many at once, for at most two seconds each. Those that have

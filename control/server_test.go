@@ -786,6 +786,64 @@ func TestM23ManyConnections(t *testing.T) {
 	}
 }
 
+// TestM23WhoWaitsLeavesRoom: those who wait for runs, whoever they are, keep nobody from what is answered at once.
+func TestM23WhoWaitsLeavesRoom(t *testing.T) {
+	const operators = 54322
+	s := startServer(t, Access{OperateGroup: operators})
+	begun := make(chan struct{})
+	s.hook = func(what string) {
+		if what == "wait r1" {
+			begun <- struct{}{}
+		}
+	}
+	// waits has a user wait for the run until one is refused.
+	waits := func(uid int) (n int) {
+		for refused := make(chan string, waiting.all); ; n++ {
+			var c net.Conn
+			as(t, uid, operators, nil, func() { c = s.dial(t) })
+			_, _ = io.WriteString(c, "GET /v1/sandboxes/r1/wait HTTP/1.1\r\nHost: a\r\n\r\n")
+			go func() {
+				if status, text := answer(c); status != 0 {
+					refused <- text
+				}
+			}()
+			select {
+			case <-begun:
+			case text := <-refused:
+				if !strings.Contains(text, "503") || !strings.Contains(text, "answered at once") {
+					t.Errorf("refused by %q", text)
+				}
+				return n
+			}
+		}
+	}
+	room := func(uid int) {
+		if status, text := s.rawAs(t, uid, operators, nil, "POST /v1/sandboxes/r1/kill", `{}`); status != 200 {
+			t.Errorf("kill by user %d: %d %q", uid, status, text)
+		}
+	}
+	if n := waits(1000); n != waiting.user {
+		t.Errorf("%d of one user wait", n)
+	}
+	room(1000)
+	if n := waits(1001) + waits(1002) + waits(1003); n != waiting.others-waiting.user {
+		t.Errorf("%d of others wait", n)
+	}
+	room(1003)
+	if n := waits(0); n != waiting.all-waiting.others {
+		t.Errorf("%d of root's wait", n)
+	}
+	room(1000)
+	if _, err := s.client.Kill(t.Context(), Selector{All: true}, "", ""); err != nil {
+		t.Errorf("kill by root: %v", err)
+	}
+	for line, body := range map[string]string{"GET /v1/sandboxes/r1/output?follow=true": "", "GET /v1/events?follow=true": "", "POST /v1/sandboxes/r1/pause?held=true": "{}"} {
+		if status, text := s.raw(t, line, body); status != 503 {
+			t.Errorf("%s: %d %q", line, status, text)
+		}
+	}
+}
+
 // pipe gives a server connections without a socket, so that time can be the test's.
 type pipes struct {
 	conns chan net.Conn

@@ -22,6 +22,11 @@ func (q *call) events() error {
 	if err != nil {
 		return err
 	}
+	free, err := q.follows(follow)
+	if err != nil {
+		return err
+	}
+	defer free()
 	ctx, cancel := q.reading()
 	defer cancel()
 	w := &lazy{q: q, start: func() error { return q.w.Start("text/event-stream") }}

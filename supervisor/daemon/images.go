@@ -17,7 +17,7 @@ import (
 // imageRoutes are about the images of the node. A pull is with the daemon's own credentials, so it is for whoever has them.
 func (d *Daemon) imageRoutes() []control.Route {
 	pull := route("POST", "/v1/images", d.pullImage)
-	pull.Own = true
+	pull.Own, pull.Waits = true, true
 	return []control.Route{route("GET", "/v1/images", d.listImages), pull, route("DELETE", "/v1/images", d.removeImage)}
 }
 

@@ -23,20 +23,21 @@ const mostGrace = 5 * time.Minute
 func (d *Daemon) routes() []control.Route {
 	const one = "/v1/kept/{id}"
 	own := func(r control.Route) control.Route { r.Own = true; return r }
+	long := func(r control.Route) control.Route { r.Waits = true; return r }
 	return append(d.imageRoutes(), []control.Route{
-		own(control.Route{Method: "POST", Path: "/v1/sandboxes", Do: d.start}),
+		own(long(control.Route{Method: "POST", Path: "/v1/sandboxes", Do: d.start})),
 		kept("GET", "/v1/kept", d.listKept),
 		own(kept("POST", "/v1/kept", d.createKept)),
 		kept("GET", one, d.oneKept),
 		kept("DELETE", one, d.removeKept),
-		own(kept("POST", one+"/start", d.startKept)),
-		kept("POST", one+"/stop", d.stopKept),
+		own(long(kept("POST", one+"/start", d.startKept))),
+		long(kept("POST", one+"/stop", d.stopKept)),
 		kept("POST", one+"/rename", d.renameKept),
 		kept("POST", one+"/keep", d.keepKept),
-		kept("POST", one+"/snapshot", d.snapshotKept),
+		long(kept("POST", one+"/snapshot", d.snapshotKept)),
 		kept("DELETE", one+"/snapshot", d.dropSnapshot),
-		kept("POST", one+"/rollback", d.rollbackKept),
-		own(kept("POST", one+"/fork", d.forkKept)),
+		long(kept("POST", one+"/rollback", d.rollbackKept)),
+		own(long(kept("POST", one+"/fork", d.forkKept))),
 	}...)
 }
 
