@@ -102,7 +102,7 @@ func (r *runtime) app() *cli.App {
 			return do(c.Context, k)
 		}
 	}
-	return &cli.App{
+	app := &cli.App{
 		Name: "agentrun-oci", Usage: "agentrun as an OCI runtime", Version: version, HideHelpCommand: true,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "root", Value: "/run/agentrun-oci"}, &cli.StringFlag{Name: "log"},
@@ -134,6 +134,10 @@ func (r *runtime) app() *cli.App {
 			{Name: inScope, Hidden: true, SkipFlagParsing: true, Action: enterScope},
 		},
 	}
+	for _, c := range app.Commands {
+		c.HideHelpCommand = true // a container may be called h or help
+	}
+	return app
 }
 
 func (r *runtime) begin(c *cli.Context) (err error) {

@@ -101,7 +101,7 @@ func complete(commands []*cli.Command) {
 			c.Action = verb.Filled(c.Flags, c.OnUsageError, c.Action)
 			c.Flags = once(c.Flags)
 		}
-		c.HideHelpCommand = c.HideHelpCommand || len(c.Subcommands) > 0
+		c.HideHelpCommand = true // an agent, a sandbox or a program may be called h or help; --help explains
 		complete(c.Subcommands)
 	}
 }

@@ -202,3 +202,13 @@ func TestOCIStopAndContinue(t *testing.T) {
 	e.good("delete", "box")
 	noAgents(t)
 }
+
+// A container may be called as a word of the command line's.
+func TestOCINamesThatAreWords(t *testing.T) {
+	e := newEngine(t, "agentrun-ring2")
+	for _, name := range []string{"h", "help"} {
+		if r := e.oci("kill", name, "KILL"); r.exit == 0 {
+			t.Errorf("kill of a container %s that there isn't: %s", name, r.stdout)
+		}
+	}
+}

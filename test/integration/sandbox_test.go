@@ -819,3 +819,30 @@ func TestM23VariablesStayHidden(t *testing.T) {
 		d.drain(t)
 	})
 }
+
+// M-23, H-13: an agent, a sandbox and a program that are called as a word of the command line's is held, stopped and run as any other.
+func TestM23NamesThatAreWords(t *testing.T) {
+	p := newPlace(t)
+	for _, name := range []string{"h", "help"} {
+		p.must("agent", "quarantine", name, "--reason", "a test")
+		if r := p.do("exec", "--agent", name, "--", "/bin/true"); r.exit != 125 || !strings.Contains(r.stderr, "quarantine") {
+			t.Errorf("a run of agent %s: exit %d %s", name, r.exit, r.stderr)
+		}
+		p.kept(name, "--ring", "3")
+		p.must("start", name)
+		p.must("stop", name)
+		if live := p.lives(name); len(live) > 0 {
+			t.Errorf("sandbox %s was stopped, and lives: %q", name, live)
+		}
+		p.must("rm", name)
+		if p.holds(name) {
+			t.Errorf("sandbox %s was removed, and is there", name)
+		}
+		if r := p.do("exec", "--", name); r.exit != 127 {
+			t.Errorf("program %s: exit %d %s", name, r.exit, r.stdout)
+		}
+		if r := p.do("--help"); r.exit != 0 || !strings.Contains(r.stdout, "agentrun exec") {
+			t.Errorf("--help: exit %d", r.exit)
+		}
+	}
+}
