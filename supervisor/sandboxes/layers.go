@@ -321,19 +321,40 @@ func (f Folder) copyParts(ctx context.Context, from, to string, parts ...string)
 }
 
 // copyTree copies what an agent wrote as it is, links, holes, owners and overlayfs' attributes too; where the file system can share
-// blocks, it does. coreutils' cp follows no link with -a, and nobody changes the folder meanwhile.
+// blocks, it does. coreutils' cp follows no link with -a that is there when it looks. Whoever ends the pause of a run has its agent work beside
+// it, and put a link in the place of a folder: so what it reads is a mount in which the kernel follows none.
 func copyTree(ctx context.Context, from, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
+	seen, err := withoutLinks(from)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	defer seen.Close()
 	var said bytes.Buffer
-	cp := exec.CommandContext(ctx, "cp", "-a", "--reflink=auto", "-T", "--", from, to)
-	cp.Env, cp.Dir, cp.Stderr = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &said
+	cp := exec.CommandContext(ctx, "cp", "-a", "--reflink=auto", "-T", "--", "/proc/self/fd/3/.", to)
+	cp.Env, cp.Dir, cp.Stderr, cp.ExtraFiles = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, "/", &said, []*os.File{seen}
 	if err := cp.Run(); err != nil {
 		text, _, _ := strings.Cut(said.String(), "\n")
 		return fmt.Errorf("copy: %w: %.256q", err, text)
 	}
 	return nil
+}
+
+// withoutLinks is a folder in a mount of its own, which nobody else has and which goes with it.
+func withoutLinks(dir string) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return nil, os.NewSyscallError("open_tree", err)
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSYMFOLLOW | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_RDONLY})
+	if err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("mount_setattr", err)
+	}
+	return f, nil
 }
 
 // settled changes a sandbox whose files are then in sealed layers only: those that change is given. One that stands still is given a new

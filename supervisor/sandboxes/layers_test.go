@@ -358,3 +358,64 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// A pause that somebody ends in the middle of a copy has the agent at work beside it: no link that it puts in a folder's place is followed.
+func TestCopyFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	from, outside := filepath.Join(dir, "from"), filepath.Join(dir, "outside")
+	for _, in := range []string{filepath.Join(from, "sub"), outside} {
+		if err := os.MkdirAll(in, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 500 {
+			if err := os.WriteFile(filepath.Join(in, fmt.Sprint(i)), []byte(filepath.Base(in)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(from, "link")); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(from, "sub"), unix.AT_FDCWD, filepath.Join(from, "link"), unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	for i := range 20 {
+		to := filepath.Join(dir, fmt.Sprint("to", i))
+		_ = copyTree(t.Context(), from, to) // what was swapped is an error
+		err := filepath.WalkDir(to, func(at string, e os.DirEntry, err error) error {
+			if err != nil || !e.Type().IsRegular() {
+				return err
+			}
+			if text, _ := os.ReadFile(at); string(text) == "outside" {
+				return fmt.Errorf("%s was copied from outside", at)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(stop)
+	<-stopped
+	to := filepath.Join(dir, "whole")
+	if err := copyTree(t.Context(), from, to); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"sub", "link"} {
+		is, err := os.Lstat(filepath.Join(from, name))
+		got, gerr := os.Lstat(filepath.Join(to, name))
+		if err != nil || gerr != nil || is.Mode() != got.Mode() {
+			t.Errorf("%s: %v %v", name, err, gerr)
+		}
+	}
+}
