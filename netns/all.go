@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 
 	"github.com/cilium/ebpf"
@@ -105,8 +104,8 @@ func own() asm.Instructions {
 	word := func(to asm.Register, offset int16) asm.Instructions { // as a number, from network order
 		return asm.Instructions{asm.LoadMem(to, asm.R6, offset, asm.Word), asm.HostTo(asm.BE, to, asm.Word)}
 	}
-	d4 := netip.MustParsePrefix(dummy4).Addr().As4()
-	d6 := netip.MustParsePrefix(dummy6).Addr().As16()
+	d4 := dummy4.As4()
+	d6 := dummy6.As16()
 	part := func(i int) int32 { return int32(binary.BigEndian.Uint32(d6[4*i:])) } //nolint:gosec // as the kernel compares it
 	list := asm.Instructions{
 		asm.LoadMem(asm.R0, asm.R6, lookupFamily, asm.Word),

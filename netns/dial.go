@@ -21,7 +21,7 @@ import (
 func (ns *NS) Dial(ctx context.Context, port uint16) (*net.TCPConn, error) {
 	var first error
 	for _, a := range []netip.Addr{
-		netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback(), netip.MustParsePrefix(dummy4).Addr(), netip.MustParsePrefix(dummy6).Addr(),
+		netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback(), dummy4, dummy6,
 	} {
 		conn, err := ns.dial(ctx, netip.AddrPortFrom(a, port))
 		if err == nil {
