@@ -54,8 +54,11 @@ const (
 var staged = []string{"/dev", "/etc"}
 
 // copy gives a folder with these entries, of which the first is the folder, as a detached mount; -1: none, make it otherwise. No lock is
-// held over what asks a file system of the host's, which may never answer.
+// held over what asks a file system of the host's, which may never answer. Nil has none.
 func (s *Stages) copy(entries []Entry) int {
+	if s == nil {
+		return -1
+	}
 	key := stageKey(entries)
 	s.mu.Lock()
 	st, off := s.kept[key], s.off

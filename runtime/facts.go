@@ -78,7 +78,7 @@ func (l *launch) makeFacts() (err error) {
 	for _, e := range factPlaces {
 		at = append(at, e.Target)
 	}
-	l.facts.Facts, err = fsjail.MakeFacts(l.root, at, files, "/proc/sys", &stages)
+	l.facts.Facts, err = fsjail.MakeFacts(l.root, at, files, "/proc/sys", l.stages)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -120,6 +121,7 @@ type launch struct {
 	wayout    *wayout                   // nil: there is no way out
 	shown     []fsjail.Entry            // what of it the root view shows
 	root      *fsjail.Root
+	stages    *fsjail.Stages               // nil: none
 	guarded   *placeholders                // in the workspace; nil: none, or not yet
 	late      []fsjail.Entry               // of these, what an elevation has guarded
 	changes   *fsjail.Output               // where those of an overlaid workspace go; nil: nowhere
@@ -447,8 +449,11 @@ func (l *launch) buildRoot() (err error) {
 			return err
 		}
 	}
+	if viewed.Swap(true) {
+		l.stages = &stages
+	}
 	l.root, err = fsjail.Build(mountDir(), entries, agent,
-		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize(), UpperDir: l.plan.RootDir, Stages: &stages})
+		fsjail.Options{Writable: l.plan.WritableRoot, UpperSize: l.plan.upperSize(), UpperDir: l.plan.RootDir, Stages: l.stages})
 	if err != nil {
 		return err
 	}
@@ -458,8 +463,11 @@ func (l *launch) buildRoot() (err error) {
 	return l.awaitCgroup()
 }
 
-// stages are those of the views that this process has built.
-var stages fsjail.Stages
+// stages are those of the views that this process has built, but for the first: a start alone has no other.
+var (
+	stages fsjail.Stages
+	viewed atomic.Bool
+)
 
 // openWay makes the mount point of root views and lets others walk to it; they can list neither folder.
 func openWay() error {

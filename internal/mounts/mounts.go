@@ -106,9 +106,10 @@ func ReadOf(pid string) (*Table, error) {
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 func parse(text string) (*Table, error) {
-	t := &Table{}
+	t := &Table{Mounts: make([]Mount, 0, strings.Count(text, "\n"))}
+	field := make([]string, 0, 16)
 	for line := range strings.Lines(text) {
-		field := strings.Fields(line)
+		field = slices.AppendSeq(field[:0], strings.FieldsSeq(line))
 		dash := slices.Index(field, "-") // behind six fields and any number of tags
 		if dash < 6 || len(field) < dash+4 {
 			return nil, fmt.Errorf("mountinfo line %.256q", line)
