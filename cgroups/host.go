@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"agentrun/internal/read"
 )
 
 // Mode is how the host offers cgroups. The zero value is Invalid and nothing works with it.
@@ -69,12 +71,12 @@ var errNoCgroups = errors.New("no cgroup file system is mounted")
 
 // Inspect reads /proc/self/mountinfo afresh. It succeeds also when needed controllers are missing: Host.Missing names them.
 func Inspect() (Host, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	text, err := read.Kernel("/proc/self/mountinfo")
 	if err != nil {
 		return Host{}, err
 	}
-	v1, unified, roots := parseMounts(string(b))
-	if shutIn(string(b), unified, roots[unified]) {
+	v1, unified, roots := parseMounts(text)
+	if shutIn(text, unified, roots[unified]) {
 		return Host{}, errShutIn
 	}
 	var v2ctrl []string
