@@ -37,7 +37,7 @@ func (s *run) presented() (bad []read.Problem) {
 	for _, of := range []struct {
 		path  string
 		words []string
-	}{{"--env", r.Env}, {"COMMAND", r.Command}} {
+	}{{"--env", s.spec.Env}, {"COMMAND", r.Command}} {
 		if slices.ContainsFunc(of.words, shows) {
 			bad = append(bad, read.Problem{Path: of.path, Message: "holds the agent's key, which no sandbox is shown"})
 		}

@@ -43,6 +43,7 @@ func TestM9HowAKeyIsPresented(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &run{by: &Caller{Environ: []string{"A=b", tt.env}}, want: &tt.r}
+			s.spec.Env = tt.r.Env
 			var bad []string
 			for _, p := range s.presented() {
 				bad = append(bad, p.Path)

@@ -144,7 +144,7 @@ func Run(ctx context.Context, n *Node, by *Caller, host Host, want *Request) (co
 			return runtime.ExitFailed, err
 		}
 	}
-	s := newRun(ctx, n, by, host, n.withVariables(want))
+	s := newRun(ctx, n, by, host, want)
 	code, err = s.whole(steps)
 	if want.Sandbox != "" && s.status != nil {
 		s.again(ctx)

@@ -27,22 +27,7 @@ import (
 // Sandboxes is the folder of what outlives its runs.
 func (n *Node) Sandboxes() sandboxes.Folder { return sandboxes.Folder{StateDir: n.StateDir} }
 
-// withVariables adds those that a start of a kept sandbox has beside its command line.
-func (n *Node) withVariables(want *Request) *Request {
-	if want.Sandbox == "" {
-		return want
-	}
-	k, err := n.Sandboxes().Load(want.Sandbox)
-	if err != nil {
-		return want // told when it is taken
-	}
-	_, variables := k.Exec()
-	whole := *want
-	whole.Env = slices.Concat(variables, want.Env)
-	return &whole
-}
-
-// showSandbox has the run keep its root where its profile has one of its own.
+// showSandbox has the run keep its root where its profile has one of its own, and gives it the variables that a start has beside its command line.
 func (s *run) showSandbox() []read.Problem {
 	name := s.want.Sandbox
 	if name == "" {
@@ -56,6 +41,10 @@ func (s *run) showSandbox() []read.Problem {
 	}
 	if err := s.loadSandbox(); err != nil {
 		return nil // told when it is taken, by which way out there is
+	}
+	if s.want.Draft == nil { // create has them in its request
+		_, variables := s.kept.Exec()
+		s.spec.Env = slices.Concat(variables, s.spec.Env)
 	}
 	s.asked.Again = s.kept.Restarts > 0
 	if s.spec.Profile.Files.Root == profiles.RootOverlay {

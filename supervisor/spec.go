@@ -66,7 +66,7 @@ func (s *run) specify() (err error) {
 		s.spec.Limits.Timeout = or(r.Limits.Timeout, in.Timeout.Max)
 		s.spec.Limits.CPUTime = or(r.Limits.CPUTime, in.CPUTime.Max)
 	}
-	problems := slices.Concat(r.Malformed, s.presented(), s.wayOut(), s.showSandbox(), s.showHome(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile),
+	problems := slices.Concat(r.Malformed, s.showSandbox(), s.presented(), s.wayOut(), s.showHome(), safetyOf(s.by, r, &s.spec.Profile.Safety), onBreach(r, &s.spec.Profile),
 		workspaceMode(r))
 	if err := s.planTime(); err != nil {
 		return err
