@@ -496,7 +496,10 @@ func TestFaults(t *testing.T) {
 				actions = actions[:1] // the tests of launch_test.go kill there
 			}
 			for _, action := range actions {
-				t.Run(point+"="+action, func(t *testing.T) { row.try(t, point, action) })
+				t.Run(point+"="+action, func(t *testing.T) {
+					t.Parallel() // each in a node of its own
+					row.try(t, point, action)
+				})
 			}
 		}
 	}
