@@ -103,7 +103,10 @@ func validID(s string) bool {
 // The agents of a dead supervisor are dead already (parent-death signal, control socket), unless
 // their v1 cgroup was frozen at that moment: a frozen process does not die of SIGKILL. That is
 // why processes are looked for here at all.
-func Collect(ctx context.Context, runDir string) (removed []string, err error) {
+//
+// The parent of all groups, and groups in it that no run folder tells of, are looked at if something was removed, or all is asked for:
+// whatever run ends last does it, too.
+func Collect(ctx context.Context, runDir string, all bool) (removed []string, err error) {
 	ids, err := knownRuns(runDir)
 	if err != nil {
 		return nil, err
@@ -123,9 +126,13 @@ func Collect(ctx context.Context, runDir string) (removed []string, err error) {
 		}
 		removed = append(removed, id)
 	}
-	errs = append(errs, sweepPlaceholders(runDir))
-	if parent, err := holdParent(); err == nil {
-		errs = append(errs, releaseParent(parent))
+	if err := sweepPlaceholders(runDir); err != nil {
+		errs = append(errs, err)
+	}
+	if all || len(errs) > 0 || len(removed) > 0 {
+		if parent, err := holdParent(); err == nil {
+			errs = append(errs, releaseParent(parent))
+		}
 	}
 	return removed, errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ package runtime
 
 import (
 	"crypto/rand"
-	"encoding/base32"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -192,7 +191,5 @@ func validEnvName(k string) bool {
 // newID is 80 random bits as 16 letters and digits. Ids are never reused, so a stale one can't come to
 // mean somebody else's run.
 func newID() string {
-	var b [10]byte
-	_, _ = rand.Read(b[:]) // never fails, crypto/rand
-	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+	return strings.ToLower(rand.Text()[:16])
 }

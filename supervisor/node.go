@@ -132,7 +132,7 @@ func (n *Node) ControlDir() string { return filepath.Join(n.RunDir, "control") }
 // asked for.
 func (n *Node) Collect(ctx context.Context, all bool) (removed []string, err error) {
 	hypervisor.DropUndos(n.StateDir, time.Now())
-	removed, err = runtime.Collect(ctx, n.RunDir)
+	removed, err = runtime.Collect(ctx, n.RunDir, all)
 	if len(removed) > 0 {
 		counts.At(n.StateDir).Collected(len(removed))
 	}

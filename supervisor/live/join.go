@@ -5,7 +5,6 @@ package live
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base32"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -63,9 +62,7 @@ type joined struct {
 }
 
 func joinID() string {
-	var b [10]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+	return strings.ToLower(rand.Text()[:16])
 }
 
 func (j *joined) spec() runtime.Join {
