@@ -101,7 +101,7 @@ func complete(commands []*cli.Command) {
 			c.Action = verb.Filled(c.Flags, c.OnUsageError, c.Action)
 			c.Flags = once(c.Flags)
 		}
-		c.HideHelpCommand = true // an agent, a sandbox or a program may be called h or help; --help explains
+		verb.NoWords(c) // an agent, a sandbox or a program may be called h or help
 		complete(c.Subcommands)
 	}
 }

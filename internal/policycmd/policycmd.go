@@ -28,11 +28,9 @@ func New(do Actions, usage cli.OnUsageErrorFunc) *cli.Command {
 	asJSON := &cli.BoolFlag{Name: "json", Usage: "print JSON"}
 	policies := &cli.StringFlag{Name: "policy", Usage: "policy `FILE|DIR`; the built-in policies alone if not given"}
 	request := &cli.StringFlag{Name: "request", Usage: "request as JSON, `FILE` or - for stdin", Required: true}
-	return &cli.Command{
+	return verb.NoWords(&cli.Command{
 		Name:  "policy",
 		Usage: "check, test and explain policies",
-
-		HideHelpCommand: true,
 		Description: `   agentrun policy check /etc/agentrun/policies
    agentrun policy test cases.yaml
    agentrun policy explain --policy my.cedar --request request.json`,
@@ -43,7 +41,7 @@ func New(do Actions, usage cli.OnUsageErrorFunc) *cli.Command {
 			{Name: "schema", Usage: "the Cedar schema that policies are held to", OnUsageError: usage, Action: do.Schema},
 			{Name: "builtin", Usage: "the built-in policies, with the reason of each", OnUsageError: usage, Action: do.Builtin},
 		},
-	}
+	})
 }
 
 // Args are the arguments with which program does what c was asked to, c being the context of a subcommand's action.

@@ -15,6 +15,7 @@ func TestArgs(t *testing.T) {
 		{[]string{"check", "--json=false", "--", "--json"}, []string{"p", "policy", "check", "--json=false", "--", "--json"}},
 		{[]string{"explain", "--request", "-", "--policy", ""}, []string{"p", "policy", "explain", "--policy=", "--request=-", "--"}},
 		{[]string{"test", "a", "b"}, []string{"p", "policy", "test", "--", "a", "b"}},
+		{[]string{"check", "h"}, []string{"p", "policy", "check", "--", "h"}},
 		{[]string{"schema"}, []string{"p", "policy", "schema", "--"}},
 	} {
 		var got []string

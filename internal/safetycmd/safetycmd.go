@@ -43,11 +43,9 @@ func (o *Common) Flags() []cli.Flag {
 
 // New gives the command; usage is told of flags that can't be parsed.
 func New(do Actions, usage cli.OnUsageErrorFunc) *cli.Command {
-	return &cli.Command{
+	return verb.NoWords(&cli.Command{
 		Name:  "safety",
 		Usage: "the execution safety loop, for any MCP client (docs/safety-dongle.md)",
-
-		HideHelpCommand: true,
 		Description: `Agents report what they are about to do and are told whether they may. Codes go to operators alone: agentrun challenges.
 
    agentrun safety serve --stdio --policy policy.yaml
@@ -68,7 +66,7 @@ Ends with 0 when its client hangs up, or on SIGTERM, SIGINT and SIGHUP.`},
 			{Name: "token", Usage: "make a token for --tokens: the token on stdout, its line for the file on stderr", ArgsUsage: "NAME", OnUsageError: usage,
 				Flags: []cli.Flag{&cli.StringFlag{Name: "role", Usage: "`agent|operator`; operators may confirm what agents wait for", Value: "agent"}}, Action: do.Token},
 		},
-	}
+	})
 }
 
 func asJSON() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON"} }

@@ -38,6 +38,15 @@ func Action(do func(c *cli.Context, a []string) error) cli.ActionFunc {
 	}
 }
 
+// NoWords takes the words h and help from a command and all below it: what is called so is a name or a file. --help explains.
+func NoWords(c *cli.Command) *cli.Command {
+	c.HideHelpCommand = true
+	for _, sub := range c.Subcommands {
+		NoWords(sub)
+	}
+	return c
+}
+
 func count(c *cli.Context) error {
 	name, usage, least, most := c.Command.HelpName, c.Command.ArgsUsage, 0, 0
 	for _, word := range strings.Fields(usage) {

@@ -841,6 +841,12 @@ func TestM23NamesThatAreWords(t *testing.T) {
 		if r := p.do("exec", "--", name); r.exit != 127 {
 			t.Errorf("program %s: exit %d %s", name, r.exit, r.stdout)
 		}
+		if r := p.do("policy", "check", name); r.exit == 0 {
+			t.Errorf("policy file %s, which isn't there: exit 0 %s", name, r.stdout)
+		}
+		if r := p.do("safety", "check", name); !strings.Contains(r.stdout, "score") {
+			t.Errorf("the hint %s: exit %d %s", name, r.exit, r.stdout)
+		}
 		if r := p.do("--help"); r.exit != 0 || !strings.Contains(r.stdout, "agentrun exec") {
 			t.Errorf("--help: exit %d", r.exit)
 		}
