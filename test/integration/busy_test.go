@@ -106,7 +106,7 @@ func TestH24EverydayProgramsAreFree(t *testing.T) {
 			}
 			n := newNode(t)
 			n.must("agent", "score", "a", "0.8")
-			o := n.opts("--agent", "a", "--memory", "1G", "--timeout", "120s", "--workspace", workspace(t))
+			o := n.opts("--agent", "a", "--memory", "1G", "--timeout", "300s", "--workspace", workspace(t))
 			r := run(t, o, "sh", "-c", "for i in 1 2 3 4 5; do { "+script+"; } >/dev/null 2>&1; done; echo worked")
 			r.want(t, 0, "exited")
 			for _, e := range n.audit("node") {
