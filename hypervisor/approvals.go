@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,12 +90,42 @@ func (h *Hypervisor) Approvals(ctx context.Context) ([]Approval, error) {
 	all := []Approval{}
 	err := h.view(ctx, func(tx *store.Tx) error {
 		return store.EachJSON(tx.Bucket(approvalsBucket), "", func(_ string, a Approval) error {
-			err := addArgs(tx, &a)
-			all = append(all, h.shown(a))
-			return err
+			all = append(all, a)
+			return nil
 		})
 	})
+	for from := 0; err == nil && from < len(all); {
+		from, err = h.addArgs(ctx, all, from)
+	}
+	all = slices.DeleteFunc(all, func(a Approval) bool { return a.ID == "" })
+	for i, a := range all {
+		all[i] = h.shown(a)
+	}
 	return all, err
+}
+
+// argsPage is how many bytes of arguments are read at a time: what waits may have tens of megabytes, and all runs of the node wait for a
+// transaction.
+const argsPage = 1 << 20
+
+// addArgs gives a page of approvals their arguments, and tells where the next begins. One that was forgotten since it was read has no id
+// any more.
+func (h *Hypervisor) addArgs(ctx context.Context, all []Approval, from int) (next int, err error) {
+	next = from
+	err = h.view(ctx, func(tx *store.Tx) error {
+		for size := 0; next < len(all) && size < argsPage; next++ {
+			a := &all[next]
+			found, err := addArgs(tx, a)
+			if err != nil {
+				return err
+			}
+			if size += len(a.Args); !found && (a.Args == nil || string(a.Args) == "null") { // an older agentrun's have them by themselves
+				a.ID = ""
+			}
+		}
+		return nil
+	})
+	return next, err
 }
 
 // Approval returns one.
@@ -144,18 +175,18 @@ func approval(tx *store.Tx, id string) (a Approval, err error) {
 		err = fmt.Errorf("approval %.80q: %w", id, ErrNoApproval)
 	}
 	if err == nil {
-		err = addArgs(tx, &a)
+		_, err = addArgs(tx, &a)
 	}
 	return a, err
 }
 
-// addArgs gives an approval its arguments. One that an older agentrun has kept has them by itself.
-func addArgs(tx *store.Tx, a *Approval) error {
+// addArgs gives an approval its arguments, if they are kept. One that an older agentrun has kept has them by itself.
+func addArgs(tx *store.Tx, a *Approval) (found bool, err error) {
 	args, found, err := tx.Bucket(approvalArgsBucket).Get(a.ID)
 	if found {
 		a.Args = args
 	}
-	return err
+	return found, err
 }
 
 // keepApproval keeps an approval, apart from its arguments.

@@ -208,8 +208,8 @@ type waiting struct{ run, agent, node int }
 // sweep forgets what ended long ago and counts what waits.
 func (b *Broker) sweep(tx *store.Tx, now time.Time) (w waiting, err error) {
 	sizes := map[string]int{} // of the arguments, which nobody reads here
-	err = tx.Bucket(approvalArgsBucket).Each("", func(id string, args []byte) error {
-		sizes[id] = len(args)
+	err = tx.Bucket(approvalArgsBucket).Sizes("", func(id string, size int) error {
+		sizes[id] = size
 		return nil
 	})
 	if err != nil {

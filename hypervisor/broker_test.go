@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -1040,6 +1041,49 @@ func TestM11ArgumentsAreNotReadByTheNextQuestion(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// What waits for an operator is read by no question either, nor all of it in one transaction by who lists it: an agent that has half of the
+// node's places filled with arguments held the state for a tenth of a second with each further question, one that is refused too.
+func TestM11WaitingArgumentsHoldUpNobody(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.75, false)
+	args := json.RawMessage(`{"text":"` + strings.Repeat("x", maxApprovalArgs-64) + `"}`)
+	const waiting = maxPendingNode / 2
+	err := n.update(t.Context(), func(tx *store.Tx) error {
+		for i := range waiting {
+			a := Approval{ID: fmt.Sprintf("x%d", i), Run: fmt.Sprintf("many%d", i/maxPendingRun), Agent: "a", Args: args, State: ApprovalPending, Asked: n.now, Expires: n.now.Add(time.Minute)}
+			if err := keepApproval(tx, a); err != nil {
+				return err
+			}
+		}
+		return keepApproval(tx, Approval{ID: "null", Run: "many0", Agent: "a", Args: json.RawMessage("null"), State: ApprovalPending, Asked: n.now, Expires: n.now.Add(time.Minute)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := n.Control(n.admit(Request{Agent: "a"}), ControlOptions{Run: "r"}).Broker(BrokerOptions{MaxSteps: 1})
+	t.Cleanup(func() { over(e) })
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	_, err = e.ask(t.Context(), approvalOf("t", "{}"), "")
+	goruntime.ReadMemStats(&after)
+	if read := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, errTooManyOfAgent) || read > waiting*maxApprovalArgs/4 {
+		t.Errorf("a question: %v, and %d bytes read, of %d that wait", err, read, waiting*maxApprovalArgs)
+	}
+	all, err := n.Approvals(t.Context())
+	if err != nil || len(all) != waiting+1 {
+		t.Fatalf("got %d, %v", len(all), err)
+	}
+	for _, a := range all {
+		if want := map[bool]string{true: "null", false: string(args)}[a.ID == "null"]; string(a.Args) != want {
+			t.Errorf("%s has %d bytes of arguments, want %d", a.ID, len(a.Args), len(want))
+		}
+	}
+	next, err := n.addArgs(t.Context(), all, 0)
+	if pages := waiting * maxApprovalArgs / argsPage; err != nil || next == 0 || next > 2*waiting/pages {
+		t.Errorf("a transaction reads the arguments of %d, %v", next, err)
 	}
 }
 

@@ -352,3 +352,13 @@ func (t boltTx) seek(bucket, key string) (k string, v []byte) {
 	})
 	return k, v
 }
+
+func (t boltTx) size(bucket, key string) (k string, n int) {
+	guard(func() {
+		if b := t.tx.Bucket([]byte(bucket)); b != nil {
+			raw, v := b.Cursor().Seek([]byte(key))
+			k, n = string(raw), len(v)
+		}
+	})
+	return k, n
+}

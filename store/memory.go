@@ -138,6 +138,14 @@ func (t *memoryTx) seek(bucket, key string) (string, []byte) {
 	return "", nil
 }
 
+func (t *memoryTx) size(bucket, key string) (string, int) {
+	b := t.m.data[bucket]
+	if i, _ := b.find(key); i < len(b) {
+		return b[i].key, len(b[i].value)
+	}
+	return "", 0
+}
+
 func (t *memoryTx) rollback() {
 	for _, c := range slices.Backward(t.undo) {
 		t.m.set(c.bucket, c.key, c.old)

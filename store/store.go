@@ -49,6 +49,7 @@ type kv interface {
 	put(bucket, key string, value []byte) error
 	remove(bucket, key string) error
 	seek(bucket, key string) (string, []byte) // a copy of the first pair at or after key; "": there is none
+	size(bucket, key string) (string, int)    // the same of the key alone, and how long its value is
 }
 
 // Tx is a transaction. It belongs to the function it was given to and to one goroutine.
@@ -119,6 +120,15 @@ func (b *Bucket) Each(prefix string, fn func(key string, value []byte) error) er
 
 // EachAfter is Each for the keys greater than after: what comes before isn't read.
 func (b *Bucket) EachAfter(prefix, after string, fn func(key string, value []byte) error) error {
+	return each(b, kv.seek, prefix, after, fn)
+}
+
+// Sizes is Each of how long the values are, of which it reads nothing: others wait for a transaction.
+func (b *Bucket) Sizes(prefix string, fn func(key string, size int) error) error {
+	return each(b, kv.size, prefix, "", fn)
+}
+
+func each[V any](b *Bucket, next func(from kv, bucket, at string) (key string, v V), prefix, after string, fn func(key string, v V) error) error {
 	if err := b.check("x", false); err != nil {
 		return err
 	}
@@ -128,7 +138,7 @@ func (b *Bucket) EachAfter(prefix, after string, fn func(key string, value []byt
 	}
 	for {
 		// Each step seeks anew: a cursor of bbolt is void after a write, silently.
-		k, v := b.tx.kv.seek(b.name, at)
+		k, v := next(b.tx.kv, b.name, at)
 		if k == "" || len(k) < len(prefix) || k[:len(prefix)] != prefix {
 			return nil
 		}

@@ -131,6 +131,19 @@ func order(t *testing.T, s store.Store) {
 		}
 		want(t, got, then...)
 	}
+	put(t, s, "y", "b/1", "one")
+	put(t, s, "y", "b/2", "")
+	put(t, s, "y", "c", "more")
+	for prefix, sizes := range map[string][]string{"": {"b/1 3", "b/2 0", "c 4"}, "b/": {"b/1 3", "b/2 0"}, "d": nil} {
+		var got []string
+		err := s.View(t.Context(), func(tx *store.Tx) error {
+			return tx.Bucket("y").Sizes(prefix, func(k string, size int) error { got = append(got, fmt.Sprint(k, " ", size)); return nil })
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, got, sizes...)
+	}
 }
 
 func limits(t *testing.T, s store.Store) {
