@@ -95,8 +95,13 @@ func TestH32ContextBoundsOverAllKeys(t *testing.T) {
 		if err != nil || !r.Allowed || len(r.Keys) == 0 {
 			t.Fatalf("list: %+v, %v", r, err)
 		}
+		size := 0
 		for _, k := range r.Keys {
 			keys = append(keys, k.Key)
+			size += k.Bytes
+		}
+		if size > sharedPage {
+			t.Errorf("a transaction that all runs of the node wait for reads %d bytes for %d keys", size, len(r.Keys))
 		}
 		if !r.More {
 			break

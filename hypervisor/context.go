@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"agentrun/audit"
+	"agentrun/internal/read"
 	"agentrun/rings"
 	"agentrun/store"
 )
@@ -202,7 +203,11 @@ func countBy(tx *store.Tx, session, key string, was, now rings.SharedRecord) err
 	return nil
 }
 
-// ListShared gives the keys of a session's context after one of them, of as many as a page has, to one of its participants (H-32).
+// sharedPage is how many bytes of a context are read at most for a page of its keys, unless the first has more. All runs of the node wait
+// for a transaction, and an agent lists as often as its rate allows.
+const sharedPage = 1 << 20
+
+// ListShared gives the keys of a session's context after one of them, of as many as a page has at most, to one of its participants (H-32).
 func (h *Hypervisor) ListShared(ctx context.Context, session, agentID, after string, page int) (keys []rings.SharedKey, more bool, err error) {
 	err = h.view(ctx, func(tx *store.Tx) error {
 		if err := notHeld(tx, agentID, "read the context of session "+session); err != nil {
@@ -215,14 +220,15 @@ func (h *Hypervisor) ListShared(ctx context.Context, session, agentID, after str
 		if _, err := s.Get(agentID, ""); err != nil { // whether it may read at all
 			return err
 		}
-		b := tx.Bucket(sharedBucket)
-		err = b.EachAfter(session+"/", session+"/"+after, func(key string, _ []byte) error {
-			if more = len(keys) == page; more {
+		size := 0
+		err = tx.Bucket(sharedBucket).EachAfter(session+"/", session+"/"+after, func(key string, raw []byte) error {
+			size += len(raw)
+			if more = len(keys) == page || len(keys) > 0 && size > sharedPage; more {
 				return errPage
 			}
 			var k rings.SharedKey
-			if _, err := store.GetJSON(b, key, &k); err != nil {
-				return err
+			if err := read.Exactly(raw, &k); err != nil {
+				return fmt.Errorf("key %.80q: %w: %w", key, store.ErrDecode, err)
 			}
 			keys = append(keys, k)
 			return nil
