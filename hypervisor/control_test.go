@@ -4,10 +4,12 @@ package hypervisor
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentrun/audit"
+	"agentrun/fsjail"
 	"agentrun/profiles"
 	"agentrun/rings"
 	"agentrun/runtime"
@@ -1362,5 +1365,68 @@ func TestM22ManyAtOnce(t *testing.T) {
 	}
 	if granted != ended {
 		t.Errorf("got %d granted and %d ended", granted, ended)
+	}
+}
+
+// H-32: an agent that leaves files of new names in each of its runs leaves no more of them in the state than a session's share, and the end
+// of the next run reads nothing of runs that were over before it began: all runs of the node wait for it.
+func TestH32WritesOfManyRuns(t *testing.T) {
+	n := newNode(t)
+	n.score("a", 0.75, false)
+	n.score("b", 0.75, false)
+	if _, err := n.CreateSession(t.Context(), rings.SessionConfig{SessionID: "s", MinParticipants: 1, MaxParticipants: 2, ConsistencyMode: rings.Eventual}); err != nil {
+		t.Fatal(err)
+	}
+	runs := map[string]*Control{}
+	for _, agent := range []string{"a", "b"} {
+		if _, err := n.JoinSession(t.Context(), "s", agent); err != nil {
+			t.Fatal(err)
+		}
+		runs[agent] = n.Control(n.admit(Request{Agent: agent, Session: "s"}), ControlOptions{Run: "of-" + agent})
+		t.Cleanup(func() { _ = runs[agent].Close() })
+	}
+	write := func(path, text string) runtime.FileWrite {
+		return runtime.FileWrite{Path: path, Written: fsjail.Written{Sum: sha256.Sum256([]byte(text)), At: n.now}}
+	}
+	record := func(agent, run string, began time.Time, files ...runtime.FileWrite) []string {
+		t.Helper()
+		c := runs[agent]
+		c.opt.Run = run
+		n.now = n.now.Add(time.Second)
+		conflicts, err := c.RecordWrites(t.Context(), began, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conflicts
+	}
+	const many, each = 60, 1000
+	begun := n.now
+	for i := range many {
+		var files []runtime.FileWrite
+		for k := range each {
+			files = append(files, write(fmt.Sprintf("%d/%d", i, k), "x"))
+		}
+		record("a", fmt.Sprintf("run%d", i), n.now, files...)
+	}
+	if st, err := os.Stat(filepath.Join(n.dir, stateFile)); err != nil || st.Size() > 16<<20 {
+		t.Errorf("the state has %d MiB of %d runs, %v", st.Size()>>20, many, err)
+	}
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	if conflicts := record("b", "next", n.now, write("59/1", "y")); len(conflicts) != 0 {
+		t.Errorf("what was there before: %q", conflicts)
+	}
+	goruntime.ReadMemStats(&after)
+	if read := after.TotalAlloc - before.TotalAlloc; read > 4<<20 {
+		t.Errorf("the end of a run that wrote a file read %d MiB of earlier ones", read>>20)
+	}
+	if conflicts := record("b", "beside", begun, write("59/1", "z"), write("59/2", "x"), write("new", "z")); !slices.Equal(conflicts, []string{"59/1"}) {
+		t.Errorf("a run that lived beside them: %q, want that of another's write", conflicts)
+	}
+	if conflicts := record("a", "last", begun, write("new", "x"), write("59/2", "x")); !slices.Equal(conflicts, []string{"new"}) {
+		t.Errorf("the last: %q", conflicts)
+	}
+	if kinds := strings.Join(n.log("session-s"), " "); strings.Count(kinds, "conflict") != 2 {
+		t.Errorf("on record: %s, want both", kinds)
 	}
 }
