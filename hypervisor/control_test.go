@@ -1393,7 +1393,7 @@ func TestH32WritesOfManyRuns(t *testing.T) {
 		c := runs[agent]
 		c.opt.Run = run
 		n.now = n.now.Add(time.Second)
-		conflicts, err := c.RecordWrites(t.Context(), began, files)
+		conflicts, err := c.RecordWrites(t.Context(), "/folder", began, files)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,8 +30,9 @@ const (
 
 // runWrites is what one run has left.
 type runWrites struct {
-	Agent string               `json:"agent"`
-	Files map[string]fileWrite `json:"files"` // by the SHA-256 of their paths, in hex
+	Agent  string               `json:"agent"`
+	Folder string               `json:"folder"` // the host's that was /workspace: not all runs of a session need have its own
+	Files  map[string]fileWrite `json:"files"`  // by the SHA-256 of their paths in it, in hex
 }
 
 type fileWrite struct {
@@ -49,16 +50,16 @@ func writesKey(session string, ended time.Time, run string) string {
 	return fmt.Sprintf("%s/%020d/%s", session, ended.UnixNano(), run)
 }
 
-// RecordWrites tells what a run that began then has left in the workspace of its session. What a run that is over by the time another
+// RecordWrites tells what a run that began then has left in the folder that was its workspace. What a run that is over by the time another
 // begins has written, the other has before it; of runs that lived at the same time, neither knows of the other's writes (H-32, causal: it is
 // told; eventual: the last one stays, and both are on record). The paths of such files are returned. Of two that end at once each sees the
 // other's: both are told.
-func (c *Control) RecordWrites(ctx context.Context, began time.Time, files []runtime.FileWrite) (conflicts []string, err error) {
+func (c *Control) RecordWrites(ctx context.Context, folder string, began time.Time, files []runtime.FileWrite) (conflicts []string, err error) {
 	if len(files) == 0 { // as of each tool's command
 		return nil, nil
 	}
 	session, key := c.adm.Session, writesKey(c.adm.Session, c.h.now(), c.opt.Run)
-	mine := runWrites{Agent: c.who, Files: map[string]fileWrite{}}
+	mine := runWrites{Agent: c.who, Folder: folder, Files: map[string]fileWrite{}}
 	for _, f := range files {
 		mine.Files[hashOf(f.Path).String()] = fileWrite{Sum: hex.EncodeToString(f.Sum[:]), At: f.At}
 	}
@@ -82,7 +83,7 @@ func (c *Control) RecordWrites(ctx context.Context, began time.Time, files []run
 	}
 	var last map[string]fileWriter
 	if err == nil {
-		last, err = lastWriters(beside)
+		last, err = lastWriters(folder, beside)
 	}
 	for _, f := range files {
 		path := hashOf(f.Path)
@@ -105,13 +106,16 @@ func (c *Control) RecordWrites(ctx context.Context, began time.Time, files []run
 
 func hashOf(path string) audit.Hash { return sha256.Sum256([]byte(path)) }
 
-// lastWriters are those of each file.
-func lastWriters(runs [][]byte) (map[string]fileWriter, error) {
+// lastWriters are those of each file of the folder.
+func lastWriters(folder string, runs [][]byte) (map[string]fileWriter, error) {
 	last := map[string]fileWriter{}
 	for _, raw := range runs {
 		var of runWrites
 		if err := read.Exactly(raw, &of); err != nil {
 			return nil, fmt.Errorf("%w: %w", store.ErrDecode, err)
+		}
+		if of.Folder != folder {
+			continue
 		}
 		for path, w := range of.Files {
 			if w.At.After(last[path].At) {

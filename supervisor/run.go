@@ -394,7 +394,7 @@ func (s *run) launch() error {
 		OnStep:       s.node.Steps("launch"),
 	}
 	opt.CountChanges = by.Watched || s.want.Account()
-	if plan.Session != "" && !plan.Rootless {
+	if plan.Session != "" && !plan.Rootless && !plan.Overlay {
 		opt.OnWrites = s.wrote
 	}
 	if s.sandbox != nil {
@@ -462,7 +462,8 @@ func (s *run) wrote(began time.Time, files []runtime.FileWrite, more bool) []str
 	if more {
 		s.node.Log.Warn("not all that the run wrote in its session's workspace was seen", "run", s.plan.ID)
 	}
-	conflicts, err := s.live.Control.RecordWrites(context.WithoutCancel(s.ctx), began, files)
+	folder, _ := s.plan.WorkspaceOf()
+	conflicts, err := s.live.Control.RecordWrites(context.WithoutCancel(s.ctx), folder, began, files)
 	if err != nil {
 		s.node.Log.Warn("what the run wrote", "run", s.plan.ID, "err", err)
 	}

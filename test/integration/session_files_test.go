@@ -29,12 +29,12 @@ func TestH32FilesOfASession(t *testing.T) {
 			}
 			one, two := start("one"), start("two")
 			one.expect("ok", "create /workspace/both first!", "create /workspace/alone first", "create /workspace/tmp moved", "rename /workspace/tmp /workspace/moved")
-			two.expect("ok", "create /workspace/both second", "create /workspace/other second", "create /workspace/same x")
+			two.expect("ok", "create /workspace/other second", "create /workspace/same x")
 			one.expect("ok", "create /workspace/same x")
 			if r := one.quit(); len(r.status.FileConflicts) != 0 {
 				t.Errorf("the first: %q", r.status.FileConflicts)
 			}
-			two.expect("ok", "create /workspace/tmp again", "rename /workspace/tmp /workspace/moved")
+			two.expect("ok", "create /workspace/both second", "create /workspace/tmp again", "rename /workspace/tmp /workspace/moved")
 			r := two.quit()
 			if want := []string{"both", "moved"}; !slices.Equal(sorted(r.status.FileConflicts), want) {
 				t.Errorf("the second: %q, want %q", r.status.FileConflicts, want)
@@ -59,6 +59,42 @@ func TestH32FilesOfASession(t *testing.T) {
 			}
 			if got, err := os.ReadFile(filepath.Join(p.state, "sessions/s/workspace/both")); err == nil && string(got) != "thirds" {
 				t.Errorf("left %q", got)
+			}
+		})
+	}
+}
+
+// H-32: files of one name in different folders, and copies of one folder, are different files, whatever session their runs are of.
+func TestH32FilesOfTwoFolders(t *testing.T) {
+	p := newPlace(t)
+	p.must("session", "create", "s", "--mode", "eventual")
+	for _, agent := range []string{"one", "two"} {
+		p.must("agent", "score", agent, "0.7")
+		p.must("session", "join", "s", "--agent", agent)
+	}
+	folder := t.TempDir()
+	for name, of := range map[string]struct {
+		one, two []string
+		want     []string
+	}{
+		"two folders": {[]string{"--workspace", t.TempDir()}, []string{"--workspace", t.TempDir()}, nil},
+		"its own":     {[]string{"--workspace", t.TempDir()}, nil, nil},
+		"two copies":  {[]string{"--workspace-mode", "overlay"}, []string{"--workspace-mode", "overlay"}, nil},
+		"one folder":  {[]string{"--workspace", folder}, []string{"--workspace", folder}, []string{"both"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := place{t, p.run, p.state}
+			start := func(agent string, flags []string) *told {
+				return p.agent(agent, opts{profile: "ring2", flags: append([]string{"--agent", agent, "--session", "s"}, flags...)})
+			}
+			one, two := start("one", of.one), start("two", of.two)
+			one.expect("ok", "create /workspace/both first!")
+			if r := one.quit(); len(r.status.FileConflicts) != 0 { // what it wrote has been read
+				t.Errorf("the first: %q", r.status.FileConflicts)
+			}
+			two.expect("ok", "create /workspace/both second")
+			if r := two.quit(); !slices.Equal(r.status.FileConflicts, of.want) {
+				t.Errorf("the second: %q, want %q", r.status.FileConflicts, of.want)
 			}
 		})
 	}
