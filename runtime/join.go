@@ -111,10 +111,18 @@ func (v *Live) full() bool {
 	return err == nil && s.PIDs+3 > v.launch.group.Limits().PIDs
 }
 
+// initDead tells that the sandbox's first process is dead, which is seen to a moment later. Nobody reaps it before the joins are over, so
+// its number is nobody else's; a dead one has no root any more.
+func (v *Live) initDead() bool {
+	var st unix.Stat_t
+	err := unix.Stat(fmt.Sprintf("/proc/%d/root", v.launch.initPID), &st)
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
+}
+
 // joinFailed gives the true cause of what a kill or a freeze made fail.
 func (v *Live) joinFailed(err error) error {
 	switch {
-	case v.closing.Load() || v.life.Err() != nil:
+	case v.closing.Load() || v.life.Err() != nil || v.initDead():
 		return ErrEnded
 	case v.held.Load():
 		return ErrFrozen

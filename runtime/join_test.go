@@ -128,3 +128,35 @@ func TestVerifyJoined(t *testing.T) {
 		t.Error("no such process: got no error")
 	}
 }
+
+// A join that fails as the run's first process is dead has met a run that has ended, also before anybody has seen to its end.
+func TestM4JoinOfARunThatDies(t *testing.T) {
+	cmd := exec.Command("/bin/sh", "-c", "read x")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	v := &Live{life: t.Context(), launch: &launch{initPID: cmd.Process.Pid}}
+	failed := func() error {
+		root, err := openJoinRoot(cmd.Process.Pid)
+		if err == nil {
+			root.close()
+			err = fs.ErrPermission
+		}
+		return v.joinFailed(err)
+	}
+	if err := failed(); errors.Is(err, ErrEnded) {
+		t.Errorf("it lives: %v", err)
+	}
+	in.Close()
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := failed(); !errors.Is(err, ErrEnded) {
+		t.Errorf("it is dead: %v", err)
+	}
+}
