@@ -198,6 +198,9 @@ rest+=(TestH21SubstituteGoesOn)
 rest+=(TestH24RunsThatFollowShareAWindow)
 # And of steps that outlast a run, which the daemon alone counts.
 rest+=(TestS6SandboxesStartIsNoHuman)
+# And of a minute and a half in all what is names, environments, archives and whose place in /tmp is whose.
+rest+=(TestM23VariablesStayHidden TestM23NamesThatAreWords TestKeptVerbsOfSeveral TestEnvironmentIsTheAgentsOnly TestM4BusyProgramsAreNoBreach
+	TestKeepUnpackedByACarelessHost TestM5RootlessPlaceIsTaken TestM23HostileTarIntoARun TestServeEndsThoughNobodyReads TestH32FilesOfTwoFolders)
 # And of a full scratch, which is a tmpfs there as here, and of words at the begin of a run.
 rest+=(TestM2FullScratchIsTold TestM2Tmpfs TestShellWithoutATerminalIsTold)
 if [[ -z ${AGENTRUN_VM_WHOLE:-}${AGENTRUN_VM_RUN:-} ]]; then same+=("${rest[@]}"); fi
