@@ -77,8 +77,8 @@ func TreeNames(dir string) (names []string, err error) {
 func (r *Root) layerSize() int64 { return 2*r.upperSize + 1<<20 }
 
 // ErrTooManyNames is a tree whose paths nobody wants in memory: an agent's few folders of long names make any number of bytes of each name in
-// the last of them.
-var ErrTooManyNames = fmt.Errorf("its paths are more than %d bytes together", maxPaths)
+// the last of them, and second names of one empty file take no room of a quota.
+var ErrTooManyNames = fmt.Errorf("its paths are more than %d, or more than %d bytes together", maxEntries, MaxPaths)
 
 // ErrLayerSize: see SaveLayer.
 var ErrLayerSize = errors.New("the layer would be larger than twice the scratch: it has sparse files, or very many names")
@@ -101,8 +101,10 @@ const (
 	maxDepth = 256
 	// maxNames of one folder, which are sorted in memory: 64 MiB of tar headers.
 	maxNames = 1 << 17
-	// maxPaths are the bytes of all paths of a tree: of 500,000 real ones.
-	maxPaths = 64 << 20
+	// MaxPaths are the bytes of all paths of a tree: of maxEntries real ones.
+	MaxPaths = 64 << 20
+	// maxEntries are the paths of a tree: what is kept of each in memory, as a tar's header, is far more than a short path.
+	maxEntries = 1 << 19
 )
 
 type inode struct{ dev, ino uint64 }
@@ -132,13 +134,14 @@ func tree(dir string, skip map[string]bool, do treeEntry) error {
 	if err != nil {
 		return err
 	}
-	w := &treeWalk{dev: info.Sys().(*syscall.Stat_t).Dev, left: maxPaths, do: do}
+	w := &treeWalk{dev: info.Sys().(*syscall.Stat_t).Dev, left: MaxPaths, more: maxEntries, do: do}
 	return w.folder(root, "", skip, 0)
 }
 
 type treeWalk struct {
 	dev  uint64
 	left int // bytes of paths
+	more int // paths
 	do   treeEntry
 }
 
@@ -162,7 +165,7 @@ func (w *treeWalk) folder(dir *os.Root, prefix string, skip map[string]bool, dep
 	for _, name := range names {
 		w.left -= len(prefix) + len(name)
 	}
-	if w.left < 0 {
+	if w.more -= len(names); w.left < 0 || w.more < 0 {
 		return ErrTooManyNames
 	}
 	slices.Sort(names)

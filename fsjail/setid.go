@@ -59,7 +59,7 @@ const (
 func LookForSetID(folder string, owner *Owner) error {
 	l := &look{folder: folder, owner: owner, until: time.Now().Add(maxLook)}
 	l.left.Store(maxLooked)
-	l.paths.Store(maxPaths)
+	l.paths.Store(MaxPaths)
 	err := l.all()
 	switch {
 	case err != nil:
@@ -165,7 +165,7 @@ func (l *look) names(dir string) (todo []string, err error) {
 			switch d.Type() {
 			case fs.ModeDir:
 				if l.paths.Add(-int64(len(dir)+len(d.Name()))) < 0 {
-					return todo, fmt.Errorf("more than %d bytes of folders' paths", maxPaths)
+					return todo, fmt.Errorf("more than %d bytes of folders' paths", MaxPaths)
 				}
 				todo = append(todo, path.Join(dir, d.Name()))
 			case 0:

@@ -114,6 +114,14 @@ func (l Layer) adopted() (a about, err error) {
 // names are the paths that the layer has. Without what is known of it nobody can tell where they belong.
 func (l Layer) names(a about) ([]string, error) {
 	names, err := fsjail.TreeNames(runtime.OverlayChanges(l.Dir))
+	// In about.json a byte of an odd name takes five.
+	room := fsjail.MaxPaths
+	for _, name := range names {
+		room -= len(quoted(name))
+	}
+	if err == nil && room < 0 {
+		err = fsjail.ErrTooManyNames
+	}
 	if err == nil && len(names) > 0 && a.Run == "" {
 		err = fmt.Errorf("%s is lost, which says what they are of", l.about())
 	}
