@@ -231,7 +231,8 @@ func (s *Set) read() error {
 		if !filepath.IsLocal(name) || path.Clean(name) != name || name == "." {
 			return fmt.Errorf("changes of run %s: %.256q is no name within a workspace", s.about.Run, h.Name)
 		}
-		it := item{header: h, at: at}
+		// What is in a folder that hides what was there hides it too: overlayfs marks the uppermost alone. It comes behind its folder.
+		it := item{header: h, at: at, opaque: h.Typeflag == tar.TypeDir && s.items[path.Dir(name)].opaque}
 		switch base := path.Base(name); {
 		case base == ".wh..wh..opq":
 			name = path.Dir(name)

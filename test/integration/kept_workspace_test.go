@@ -5,6 +5,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -278,6 +279,33 @@ for i in range(2000): open(str(i), "w").close()'`)
 	if got := p.once("dev", "ls /workspace"); got != "" {
 		t.Errorf("after discard: %.100q", got)
 	}
+}
+
+// M-2: what a folder that was made anew hides is hidden in the folders in it, too, which overlayfs doesn't mark: nothing that the agent took away
+// is missing from what is shown, or left behind by what is applied.
+func TestM23FoldersMadeAnewInEachOther(t *testing.T) {
+	p := newPlace(t)
+	ws := p.overlaid("dev", "2", map[string]string{"d/e/f": "f", "d/e/g/k": "k", "d/h/x": "x", "k/e/f": "f"})
+	p.once("dev", "cd /workspace; rm -r d; mkdir -p d/e/g; echo n > d/e/n; mv k l")
+	p.differs("dev", "added d/e/n", "added l", "added l/e", "added l/e/f", "deleted d/e/f", "deleted d/e/g/k", "deleted d/h", "deleted k")
+	p.must("apply", "dev")
+	if got := strings.Join(folderNames(t, ws), " "); got != "d d/e d/e/g d/e/n l l/e l/e/f" {
+		t.Errorf("applied: %q", got)
+	}
+}
+
+func folderNames(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
+		if name != "." {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // M-1, M-2: what an agent leaves in the layer is data, to the next start and to whoever applies it.
