@@ -56,8 +56,9 @@ func (r *Root) SaveTree(to *Output, target string) error {
 }
 
 // WriteTree writes what an overlay has in its upper folder, in that form, of at most so many bytes. Nobody may change the folder meanwhile.
+// What was in the place of a socket or pipe is deleted: the entry that says so is of a pipe (tar.TypeFifo), as it may have been one before.
 func WriteTree(to io.Writer, dir string, most int64) error {
-	w := &layerWriter{tar: tar.NewWriter(&bounded{to, most}), left: most, names: map[inode]string{}}
+	w := &layerWriter{tar: tar.NewWriter(&bounded{to, most}), left: most, names: map[inode]string{}, pipes: true}
 	if err := w.tree(dir, nil); err != nil {
 		return err
 	}
@@ -114,6 +115,7 @@ type layerWriter struct {
 	left  int64            // bytes of content that may still come
 	names map[inode]string // of files that may come again
 	own   bool             // the tree isn't an overlay's: nothing in it is a deletion
+	pipes bool             // are told, as deletions
 }
 
 // tree adds what is below dir, except top-level names in skip and anything on another file system.
@@ -204,11 +206,15 @@ func (w *treeWalk) folder(dir *os.Root, prefix string, skip map[string]bool, dep
 
 func (w *layerWriter) entry(dir *os.Root, name string, info fs.FileInfo, st *syscall.Stat_t) error {
 	mode, base := info.Mode(), info.Name()
+	white := &tar.Header{Name: strings.TrimSuffix(name, base) + ".wh." + base, Typeflag: tar.TypeReg, Mode: 0o600}
 	switch {
 	case mode&fs.ModeCharDevice != 0 && st.Rdev == 0 && !w.own: // overlayfs whiteout
-		return w.tar.WriteHeader(&tar.Header{Name: strings.TrimSuffix(name, base) + ".wh." + base, Typeflag: tar.TypeReg, Mode: 0o600})
-	case !mode.IsRegular() && !mode.IsDir() && mode.Type() != fs.ModeSymlink:
-		return nil // sockets, pipes: nothing to keep; device nodes can't come from the agent
+		return w.tar.WriteHeader(white)
+	case !mode.IsRegular() && !mode.IsDir() && mode.Type() != fs.ModeSymlink: // sockets, pipes; device nodes can't come from the agent
+		if white.Typeflag = tar.TypeFifo; w.pipes {
+			return w.tar.WriteHeader(white)
+		}
+		return nil
 	}
 	link := ""
 	if mode.Type() == fs.ModeSymlink {

@@ -322,8 +322,11 @@ func (s *Set) change(name string, it item, there bool, st *unix.Stat_t) *Change 
 	}
 	_, c.Risky, _ = runtime.Risky(s.about.Guard, name)
 	if it.gone {
-		c.Kind, c.Folder = Deleted, st.Mode&unix.S_IFMT == unix.S_IFDIR
-		if !there {
+		kind := st.Mode & unix.S_IFMT
+		c.Kind, c.Folder = Deleted, kind == unix.S_IFDIR
+		// Whose rights the agent changed is a pipe in its layer, too.
+		pipe := it.header.Typeflag == tar.TypeFifo && kind != unix.S_IFREG && kind != unix.S_IFDIR && kind != unix.S_IFLNK
+		if !there || pipe {
 			return nil
 		}
 		return c

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"agentrun/fsjail"
 	"agentrun/internal/beneath"
 	"agentrun/runtime"
@@ -137,68 +135,37 @@ func TestLayerFollowsNoLink(t *testing.T) {
 	}
 }
 
-// M-2: what is kept of the paths is bounded also where they are short, as second names of an empty file, which take no quota, and where each byte
-// is written down as five. An agent had whoever started it, a daemon with all of its runs, take 1.3 GB for 3 million names and 2.1 GB for 900.
-func TestLayerOfManyNames(t *testing.T) {
-	fill := map[string]func(t *testing.T, in *os.Root){
-		"short": func(t *testing.T, in *os.Root) {
-			for d, left := 0, 1<<19; left > 0; d++ { // with the folders one and more beyond the bound
-				dir := "d" + strconv.Itoa(d)
-				if err := errors.Join(in.Mkdir(dir, 0o755), in.WriteFile(dir+"/0", nil, 0o644)); err != nil {
-					t.Fatal(err)
-				}
-				f, err := in.Open(dir)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i := 1; i < 50_000 && left > 0; i, left = i+1, left-1 {
-					if err := unix.Linkat(int(f.Fd()), "0", int(f.Fd()), strconv.Itoa(i), 0); err != nil {
-						t.Fatal(err)
-					}
-				}
-				f.Close()
-			}
-		},
-		"odd": func(t *testing.T, in *os.Root) {
-			const depth = 200
-			for range depth {
-				odd := strings.Repeat("\x01", 255)
-				err := in.Mkdir(odd, 0o755)
-				if err == nil {
-					in, err = in.OpenRoot(odd)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer in.Close()
-			}
-			for i := range fsjail.MaxPaths/(4*depth*255) + 1 {
-				if err := in.WriteFile(strconv.Itoa(i), nil, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
+// M-2: what is kept of the paths is bounded also where each byte is written down as five: 900 files in folders of such names took 2.1 GB of
+// whoever started the sandbox, a daemon with all of its runs. Where they are short their number is (fsjail's TestPathsOfATreeAreCounted).
+func TestLayerOfOddNames(t *testing.T) {
+	ws, l := t.TempDir(), Layer{Sandbox: "dev", Dir: t.TempDir(), Most: 1 << 30}
+	start(t, l, ws, "a")
+	in, err := os.OpenRoot(runtime.OverlayChanges(l.Dir))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, fill := range fill {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ws, l := t.TempDir(), Layer{Sandbox: "dev", Dir: t.TempDir(), Most: 1 << 30}
-			start(t, l, ws, "a")
-			in, err := os.OpenRoot(runtime.OverlayChanges(l.Dir))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer in.Close()
-			fill(t, in)
-			if err := l.Begin(ws, 0, 0, nil); !errors.Is(err, fsjail.ErrTooManyNames) {
-				t.Errorf("start: %v", err)
-			}
-			if _, err := l.Open(); name == "short" && !errors.Is(err, fsjail.ErrTooManyNames) {
-				t.Errorf("diff: %v", err)
-			}
-			if err := beneath.RemoveAll(l.Dir); err != nil { // the test's own removal has a descriptor for each folder
-				t.Error(err)
-			}
-		})
+	defer in.Close()
+	const depth = 200
+	at, odd := in, strings.Repeat("\x01", 255)
+	for range depth {
+		err := at.Mkdir(odd, 0o755)
+		if err == nil {
+			at, err = at.OpenRoot(odd)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer at.Close()
+	}
+	for i := range fsjail.MaxPaths/(4*depth*255) + 1 {
+		if err := at.WriteFile(strconv.Itoa(i), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Begin(ws, 0, 0, nil); !errors.Is(err, fsjail.ErrTooManyNames) {
+		t.Errorf("start: %v", err)
+	}
+	if err := beneath.RemoveAll(l.Dir); err != nil { // the test's own removal has a descriptor for each folder
+		t.Error(err)
 	}
 }

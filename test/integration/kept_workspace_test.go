@@ -281,15 +281,19 @@ for i in range(2000): open(str(i), "w").close()'`)
 	}
 }
 
-// M-2: what a folder that was made anew hides is hidden in the folders in it, too, which overlayfs doesn't mark: nothing that the agent took away
-// is missing from what is shown, or left behind by what is applied.
+// M-2: what a folder that was made anew hides is hidden in the folders in it, too, which overlayfs doesn't mark, and what was in the place of a
+// pipe is gone: nothing that the agent took away is missing from what is shown, or left behind by what is applied. A pipe of the host's stays.
 func TestM23FoldersMadeAnewInEachOther(t *testing.T) {
 	p := newPlace(t)
-	ws := p.overlaid("dev", "2", map[string]string{"d/e/f": "f", "d/e/g/k": "k", "d/h/x": "x", "k/e/f": "f"})
-	p.once("dev", "cd /workspace; rm -r d; mkdir -p d/e/g; echo n > d/e/n; mv k l")
-	p.differs("dev", "added d/e/n", "added l", "added l/e", "added l/e/f", "deleted d/e/f", "deleted d/e/g/k", "deleted d/h", "deleted k")
+	ws := p.overlaid("dev", "2", map[string]string{"d/e/f": "f", "d/e/g/k": "k", "d/h/x": "x", "k/e/f": "f", "p": "p", "q/f": "f"})
+	if err := syscall.Mkfifo(filepath.Join(ws, "own"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	owned(t, ws)
+	p.once("dev", "cd /workspace; rm -r d p q; mkdir -p d/e/g; echo n > d/e/n; mv k l; mkfifo p q r; chmod 644 own")
+	p.differs("dev", "added d/e/n", "added l", "added l/e", "added l/e/f", "deleted d/e/f", "deleted d/e/g/k", "deleted d/h", "deleted k", "deleted p", "deleted q")
 	p.must("apply", "dev")
-	if got := strings.Join(folderNames(t, ws), " "); got != "d d/e d/e/g d/e/n l l/e l/e/f" {
+	if got := strings.Join(folderNames(t, ws), " "); got != "d d/e d/e/g d/e/n l l/e l/e/f own" {
 		t.Errorf("applied: %q", got)
 	}
 }
