@@ -49,9 +49,8 @@ func (a Account) Lend(day Day, want, limit Amounts) (Account, Amounts) {
 	}
 	a.Used = a.Used.clip()
 	got := least(want.clip(), limit.left(a.Used))
-	// An unlimited account of MaxQuota is full as well: no sum can overflow.
-	got = least(got, Amounts{MaxQuota, MaxQuota}.minus(a.Used))
-	a.Used = a.Used.plus(got)
+	// Without a limit the account stops counting at MaxQuota, and lends: a gateway that has fallen may name any amount.
+	a.Used = a.Used.plus(got).clip()
 	return a, got
 }
 

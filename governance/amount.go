@@ -133,14 +133,14 @@ func most(a, b Amounts) Amounts { return Amounts{max(a.Cost, b.Cost), max(a.Toke
 
 func (a Amounts) within(b Amounts) bool { return a.Cost <= b.Cost && a.Tokens <= b.Tokens }
 
-// left is what a cap leaves of what is used; Unlimited leaves MaxQuota.
+// left is what a cap leaves of what is used; Unlimited leaves MaxQuota, whatever that is.
 func (a Amounts) left(used Amounts) Amounts {
 	return Amounts{leftOf(a.Cost, used.Cost), leftOf(a.Tokens, used.Tokens)}
 }
 
 func leftOf(quota, used int64) int64 {
 	if quota == Unlimited {
-		quota = MaxQuota
+		return MaxQuota
 	}
 	return max(quota-used, 0)
 }

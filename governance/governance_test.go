@@ -495,6 +495,41 @@ func TestM19CrashCountsAsSpent(t *testing.T) {
 	}
 }
 
+// A gateway that has fallen names any amount. Of a day without a limit it takes nothing away from others, whether it leaves that amount
+// reserved or says that a call has cost it.
+func TestM19DayWithoutLimitIsNeverUsedUp(t *testing.T) {
+	ctx, most := t.Context(), Amounts{MaxQuota, MaxQuota}
+	g, err := Builtin().Grant("", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, claim := range map[string]func(l *Ledger){
+		"reserved": func(l *Ledger) { l.Reserve(ctx, most) },
+		"booked": func(l *Ledger) {
+			for range 3 {
+				l.Settle(ctx, l.Reserve(ctx, Amounts{}).ID, most, true)
+			}
+		},
+	} {
+		bank, c := &memoryBank{}, newClock()
+		fallen, other := NewLedger(g, bank, c.now), NewLedger(g, bank, c.now)
+		claim(fallen)
+		if err := fallen.Close(ctx); err != nil || bank.account.Check() != nil || bank.account.Used != most {
+			t.Errorf("%s: got %v, %v, want all that can be counted", name, bank.account, err)
+		}
+		a := other.Reserve(ctx, Amounts{Cost: 1000, Tokens: 1000})
+		if b := other.Settle(ctx, a.ID, Amounts{Cost: 2000, Tokens: 2000}, true); !a.Allowed || a.Cap < 1000 || !b.Allowed {
+			t.Errorf("%s: another run: got %+v and %+v", name, a, b)
+		}
+		if a := g.Fits(Estimate{Amounts: Amounts{Cost: 1}}, bank.account.Used); !a.Allowed {
+			t.Errorf("%s: a run that is expected to cost something: got %+v", name, a)
+		}
+		if err := other.Close(ctx); err != nil || bank.account.Check() != nil {
+			t.Errorf("%s: got %v, %v", name, bank.account, err)
+		}
+	}
+}
+
 func TestLedgerFailsClosed(t *testing.T) {
 	ctx := t.Context()
 	for name, l := range map[string]*Ledger{"nil": nil, "zero": {}, "no grant": NewLedger(Grant{}, &memoryBank{}, newClock().now)} {

@@ -204,7 +204,7 @@ func beyond(loan, limit, used int64) int64 {
 // acquire takes up to need out of the run and the day; the caller holds it from then on.
 func (l *Ledger) acquire(ctx context.Context, need Amounts) (Amounts, error) {
 	l.turn(DayOf(l.now()))
-	free := l.grant.RunCap().left(l.spent.plus(l.held))
+	free := l.runLeft()
 	want := least(need, free)
 	if missing := most(want.minus(l.loan), Amounts{}); missing != (Amounts{}) {
 		if err := l.borrow(ctx, missing, free); err != nil {
@@ -256,7 +256,7 @@ func piece(missing, free, limit, used, usual int64) int64 {
 func (l *Ledger) answer(id uint64) Answer {
 	a := Answer{Allowed: true, ID: id, Code: rings.CodeOK}
 	if h := l.open[id]; h != nil {
-		a.Cap = h.room.Cost + least(l.grant.RunCap().left(l.spent.plus(l.held)), l.dayLeft()).Cost
+		a.Cap = h.room.Cost + least(l.runLeft(), l.dayLeft()).Cost
 	}
 	for _, q := range l.quotas() {
 		if !q.full() {
@@ -271,6 +271,12 @@ func (l *Ledger) answer(id uint64) Answer {
 		}
 	}
 	return a
+}
+
+// runLeft is at most what keeps a run's sums countable, also where it has no cap.
+func (l *Ledger) runLeft() Amounts {
+	used := l.spent.plus(l.held)
+	return least(l.grant.RunCap().left(used), Amounts{MaxQuota, MaxQuota}.minus(used))
 }
 
 func (l *Ledger) dayLeft() Amounts { return l.grant.DayCap().left(l.dayUsed).plus(l.loan) }
@@ -296,7 +302,7 @@ func (c Crossing) sentence() string {
 // exceeded says which quota has no room for need, of which only got was to be had.
 func (l *Ledger) exceeded(need, got Amounts) Answer {
 	code, scope, what := CodeQuota, "day", "tokens"
-	free := l.grant.RunCap().left(l.spent.plus(l.held))
+	free := l.runLeft()
 	if need.Cost > got.Cost {
 		code, what = CodeCost, "cost"
 		if free.Cost < need.Cost {
@@ -352,7 +358,7 @@ func (l *Ledger) Usage(ctx context.Context) (Usage, error) {
 	run, day := l.grant.RunCap(), l.grant.DayCap()
 	u := Usage{
 		Grant: l.grant, RunSpent: l.spent.plus(l.held), DaySpent: most(l.dayUsed.minus(l.loan), Amounts{}), Over: l.over,
-		RunLeft: run.left(l.spent.plus(l.held)), DayLeft: l.dayLeft(),
+		RunLeft: l.runLeft(), DayLeft: l.dayLeft(),
 	}
 	for _, p := range []struct {
 		limit int64
