@@ -102,8 +102,8 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 		writeError(w, e)
 		return
 	}
-	media := mediaOf(up)
-	input, most := inputTokens(len(up), media), req.most(t.model)
+	files := filesOf(up)
+	input, most := inputTokens(len(up), files.size)+files.short, req.most(t.model)
 	var more, moreTokens int64
 	if g.confidential() {
 		more, moreTokens = g.summaries.estimate(most)
@@ -121,7 +121,7 @@ func (g *Gateway) complete(w http.ResponseWriter, r *http.Request, body []byte, 
 		return
 	}
 	c := newCall(g, t, permit, len(up), most, limit)
-	c.input, c.media = input, media
+	c.input, c.media = input, files.size
 	c.hide(t.key, g.marker.Nonce())
 	c.tell()
 	c.offered = req.offers()
@@ -234,6 +234,9 @@ func (c *call) meter() *gate.Error {
 	u := c.soFar()
 	return c.permit.Spent(c.target.model.price(u), u.Prompt+u.Completion)
 }
+
+// said are the tokens that the bytes of the prompt come to, by which a count of the provider's is judged.
+func (c *call) said() int64 { return inputTokens(c.sentBytes, c.media) }
 
 // soFar is the estimate of what was used up to now.
 func (c *call) soFar() usage {
@@ -448,7 +451,7 @@ func (c *call) bill() usage {
 	switch {
 	case f == nil:
 	case c.passed:
-		believed = plausiblePassed(*f, c.input, c.outBytes)
+		believed = plausiblePassed(*f, c.said(), c.outBytes)
 	default:
 		believed = plausibleInput(f.Prompt, c.sentBytes, c.media) && plausibleOutput(f.Completion, c.most, c.outBytes)
 	}
@@ -463,14 +466,14 @@ func (c *call) bill() usage {
 // unheardTokens a second are what a model may have written that nobody saw; those of the large providers write 50 to 150.
 const unheardTokens = 100
 
-// unheardPrompt is the prompt of a call that was cut off, a part of which the provider has by an id: it reads that before it says anything,
+// unheardPrompt is the prompt of a call without a count, a part of which the provider has by an id: it reads that before it says anything,
 // whoever still listens. The models that people run agents with take as many tokens, and more.
 const unheardPrompt = 128 << 10
 
 // unheard adds to the bill of a call that was cut off, or of which the provider told no count, what it may have cost beyond the
 // bytes that came: thoughts that weren't shown, or a whole reply. An agent that hangs up before the first byte, or asks for no
 // count, would else spend without end (M-19).
-func (c *call) unheard(cut bool) {
+func (c *call) unheard() {
 	if !c.asked || c.free || c.target.rt == nil {
 		return
 	}
@@ -480,7 +483,7 @@ func (c *call) unheard(cut bool) {
 	}
 	u := &c.settled
 	u.Completion = max(u.Completion, most)
-	if cut && c.kept && c.known == nil {
+	if c.kept && c.known == nil {
 		u.Prompt = max(u.Prompt, unheardPrompt)
 	}
 	u.Total = u.Prompt + u.Completion
@@ -507,7 +510,7 @@ func (c *call) end(e *gate.Error) *gate.Error {
 	}
 	cut := e != nil && (c.final == nil || !c.over) && unread(e)
 	if cut || e == nil && c.passed && c.final == nil && !c.whole {
-		c.unheard(cut)
+		c.unheard()
 	}
 	o := gate.Outcome{Err: e, Cost: c.target.model.price(c.settled) + c.extra.Cost,
 		Tokens: c.settled.Total + c.extra.Tokens, Prompt: c.settled.Prompt + c.extra.Prompt,

@@ -316,29 +316,64 @@ func (d *dialect) hosts(tool jsontext.Value) bool {
 // isMedia tells of a string that is an image or another file, by the name that the dialects give one and by
 // having the letters of base64 only. No provider counts those by their bytes.
 func isMedia(name string, quoted jsontext.Value) bool {
-	switch name {
-	case "data", "url", "image_url", "file_data":
-	default:
-		return false
-	}
-	body := quoted[1 : len(quoted)-1]
-	if at := bytes.Index(body[:min(len(body), 128)], []byte(";base64,")); at >= 0 {
-		body = body[at+len(";base64,"):]
-	}
+	body := mediaBody(name, quoted)
 	return len(body) >= 256 && !bytes.ContainsFunc(body, func(r rune) bool {
 		return r >= utf8.RuneSelf || !strings.ContainsRune(base64Letters, r)
 	})
 }
 
-// mediaOf is how many bytes of a chat's request are images.
-func mediaOf(up []byte) (size int) {
+// mediaBody is what may be a file in base64; nil: nothing by that name is one.
+func mediaBody(name string, quoted jsontext.Value) []byte {
+	switch name {
+	case "data", "url", "image_url", "file_data":
+	default:
+		return nil
+	}
+	body := quoted[1 : len(quoted)-1]
+	if at := bytes.Index(body[:min(len(body), 128)], []byte(";base64,")); at >= 0 {
+		body = body[at+len(";base64,"):]
+	}
+	return body
+}
+
+// filesBegin is how base64 begins of PNG, JPEG, GIF, WebP and PDF.
+var filesBegin = []string{"iVBOR", "/9j/", "R0lGOD", "UklGR", "JVBER"}
+
+// files are those of what is said: their bytes, and the tokens that leastFile has beyond what is counted by bytes.
+type files struct {
+	size  int
+	short int64
+}
+
+func (f *files) look(name string, quoted jsontext.Value) {
+	counted := tokensOf(len(quoted))
+	switch {
+	case isMedia(name, quoted):
+		f.size += len(quoted)
+		counted = int64(len(quoted)) / mediaToken
+	case !isSmallFile(name, quoted):
+		return
+	}
+	f.short += max(leastFile-counted, 0)
+}
+
+// isSmallFile tells of a file that is too short, or written too loosely, for isMedia.
+func isSmallFile(name string, quoted jsontext.Value) bool {
+	body := mediaBody(name, quoted)
+	if body == nil {
+		return false
+	}
+	// As the provider reads it: letters in other words, and white space before them.
+	text, _ := jsontext.AppendUnquote(nil, slices.Concat([]byte{'"'}, body[:min(len(body), 128)], []byte{'"'}))
+	text = bytes.TrimLeftFunc(text, func(r rune) bool { return r <= ' ' })
+	return slices.ContainsFunc(filesBegin, func(begin string) bool { return bytes.HasPrefix(text, []byte(begin)) })
+}
+
+// filesOf are those of a chat's request.
+func filesOf(up []byte) (f files) {
 	found, _ := members(up, []string{"messages"}) // we wrote it
-	eachString(found["messages"].raw, func(name string, quoted jsontext.Value) {
-		if isMedia(name, quoted) {
-			size += len(quoted)
-		}
-	})
-	return size
+	eachString(found["messages"].raw, f.look)
+	return f
 }
 
 const base64Letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"

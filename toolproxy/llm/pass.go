@@ -37,7 +37,7 @@ type passing struct {
 	free    bool  // nothing is generated: tokens are counted
 	kept    bool  // a part of the prompt is at the provider already, of a length that nobody knows here
 	most    int64 // output tokens, of all replies that are asked for
-	media   int   // bytes of images and files
+	files   files
 	said    telemetry.Plaintext[jsontext.Value]
 	edits   []edit
 }
@@ -135,9 +135,7 @@ func (p *passing) beside(g *Gateway, found map[string]member) (e *gate.Error) {
 func (p *passing) listen(body []byte, said jsontext.Value) *gate.Error {
 	p.said = telemetry.NewPlaintext(said)
 	eachString(said, func(name string, quoted jsontext.Value) {
-		if isMedia(name, quoted) {
-			p.media += len(quoted)
-		}
+		p.files.look(name, quoted)
 		p.kept = p.kept || sameName(name, "file_id") || sameName(name, "file_uri")
 	})
 	if p.target.model.Hosted != hostedRefuse {
@@ -277,7 +275,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, p *passing) {
 	if p.stream {
 		limit = gate.Unlimited // it lives as long as it flows
 	}
-	input := inputTokens(p.size, p.media)
+	input := inputTokens(p.size, p.files.size) + p.files.short
 	if p.free {
 		input, p.most = 0, 0
 	}
@@ -295,7 +293,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, p *passing) {
 	c.flags = []string{"dialect_" + p.dialect.name}
 	c.tell()
 	c.input, c.open, c.passed, c.free, c.whole = input, true, true, p.free, !p.stream
-	c.kept = p.kept
+	c.kept, c.media = p.kept, p.files.size
 	// nobody is left to be told
 	defer func() { _ = c.end(refuse(gate.CodeToolFailed, "the call was given up", "try again")) }()
 	relay := &relay{call: c, dialect: p.dialect, w: w, control: http.NewResponseController(w), counts: map[string]int64{}}
@@ -423,7 +421,7 @@ func (x *relay) hear(data []byte) (heard, *gate.Error) {
 		x.counts[name] = max(x.counts[name], n)
 	}
 	said, _ := x.dialect.total(x.counts)
-	if plausiblePrompt(said.Prompt, x.input) {
+	if plausiblePrompt(said.Prompt, x.said()) {
 		x.known = &said
 	}
 	if _, out := x.dialect.total(h.usage); out {

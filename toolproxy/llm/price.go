@@ -51,6 +51,10 @@ type usage struct {
 	fromCache, cached int64
 }
 
+// leastFile is how many tokens an image or a file is taken for at least, as long as no count is known: providers count its points or
+// pages, and a large picture in one colour has some hundred bytes. It is what Anthropic counts at most, and others for a screen.
+const leastFile = 1600
+
 // inputTokens are those of a prompt of so many bytes, images and files among them.
 func inputTokens(size, media int) int64 { return tokensOf(size-media) + int64(media)/mediaToken }
 

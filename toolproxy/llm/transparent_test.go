@@ -5,8 +5,12 @@ package llm
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
 	"io"
 	"log/slog"
 	"net/http"
@@ -724,6 +728,80 @@ func TestM19KeptConversationIsPaidFor(t *testing.T) {
 	}
 }
 
+// M-19: a stream of which the provider tells no count is booked with what the provider has by an id as well: whether there is a count,
+// the agent says (stream_options).
+func TestM19KeptConversationIsPaidForWithoutACount(t *testing.T) {
+	r := transparent(t, "public", func(out http.ResponseWriter, _ *http.Request) {
+		out.Header().Set("Content-Type", "text/event-stream")
+		for _, e := range []string{`{"choices":[{"index":0,"delta":{"content":"x"}}]}`, `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`, "[DONE]"} {
+			_, _ = io.WriteString(out, "data: "+e+"\n\n")
+		}
+	}, everyModel)
+	code, body := r.post(t, "/v1/chat/completions", `{"model":"m","stream":true,"messages":[{"role":"user","content":[{"type":"file","file":{"file_id":"file-1"}}]}]}`)
+	if code != http.StatusOK || !strings.Contains(body, "[DONE]") {
+		t.Errorf("got %d %s", code, body)
+	}
+	if o := r.done(t)[0]; o.Prompt != unheardPrompt || o.Cost < o.Prompt {
+		t.Errorf("booked %+v, want %d tokens of prompt", o, unheardPrompt)
+	}
+}
+
+// picture is a PNG in one colour, with so many points a side: it takes some hundred bytes, and a provider counts its points.
+func picture(t *testing.T, side int) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := png.Encode(&b, image.NewPaletted(image.Rect(0, 0, side, side), color.Palette{color.Black, color.White})); err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// M-19: providers count the points of a picture and not its bytes. One that is small for its points must not be next to free where no
+// count comes, since an agent that hangs up has that as it likes; a count that comes holds.
+func TestM19SmallPicturesArePaidFor(t *testing.T) {
+	silent := func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
+	small := picture(t, 800) // too short to be told by its letters alone
+	for name, row := range map[string]struct {
+		path, one, more string
+		up              http.HandlerFunc
+		least, most     int64 // tokens of the prompt
+	}{
+		"messages": {"/v1/messages", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"PNG"}}`, `"stream":true`, silent, 10 * leastFile, 12 * leastFile},
+		"chat":     {"/v1/chat/completions", `{"type":"image_url","image_url":{"url":"data:image/png;base64,PNG"}}`, `"stream":true`, silent, 10 * leastFile, 12 * leastFile},
+		"guarded":  {"/v1/chat/completions", `{"type":"image_url","image_url":{"url":"data:image/png;base64,PNG"}}`, `"stream":true`, silent, 10 * leastFile, 12 * leastFile},
+		"small":    {"/v1/messages", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + small + `"}}`, `"stream":true`, silent, 10 * leastFile, 12 * leastFile},
+		"counted":  {"/v1/messages", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"PNG"}}`, `"stream":true`, wires()[1].says("x", true), 100, 100},
+		"loose":    {"/v1/messages", `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"\u0020\n` + small + `"}}`, `"stream":true`, silent, 10 * leastFile, 12 * leastFile},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if len(small) >= 256 {
+				t.Fatalf("the small one has %d letters", len(small))
+			}
+			var r *rig
+			if name == "guarded" {
+				r = start(t, "public", row.up, "")
+			} else {
+				r = transparent(t, "public", row.up, everyModel)
+			}
+			all := strings.Repeat(row.one+",", 9) + row.one
+			body := `{"model":"m","max_tokens":10,` + row.more + `,"messages":[{"role":"user","content":[` + strings.ReplaceAll(all, "PNG", picture(t, 1568)) + `]}]}`
+			code, said := r.post(t, row.path, body)
+			if want := map[bool]int{true: http.StatusGatewayTimeout, false: http.StatusOK}[name != "counted"]; code != want {
+				t.Errorf("got %d %s", code, said)
+			}
+			if o := r.done(t)[0]; o.Prompt < row.least || o.Prompt > row.most {
+				t.Errorf("booked %+v, want a prompt of %d to %d tokens", o, row.least, row.most)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if c := r.calls[0]; c.Tokens < 10*leastFile || c.Estimate < 10*leastFile {
+				t.Errorf("reserved %d tokens, want %d", c.Tokens, 10*leastFile)
+			}
+		})
+	}
+}
+
 // What agents and providers send is read without harm: a request goes up as it came but for its edits, and stays JSON;
 // a member is found where it stands.
 func FuzzTransparent(f *testing.F) {
@@ -763,8 +841,8 @@ func FuzzTransparent(f *testing.F) {
 			} else if name, ok := found["model"].text(); d.name != dialectGemini && (!ok || name != "real") {
 				t.Errorf("%s: %q goes up as %q", d.name, data, up)
 			}
-			if p.media > len(data) || p.most < 1 || p.most > 10*mostTimes {
-				t.Errorf("%s: %d bytes of files, %d tokens", d.name, p.media, p.most)
+			if p.files.size > len(data) || p.most < 1 || p.most > 10*mostTimes {
+				t.Errorf("%s: %d bytes of files, %d tokens", d.name, p.files.size, p.most)
 			}
 		}
 		in, n := newLines(bytes.NewReader(data), 64, func() {}, new(int64)), 0
