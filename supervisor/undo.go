@@ -71,7 +71,7 @@ func (n *Node) askUndo(ctx context.Context, by *Caller, u hypervisor.Undoable, a
 		return answer, err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	ask, err := json.Marshal(link.UndoAsk{Tool: u.Tool, Args: args, Start: link.Start{
+	ask, err := json.Marshal(link.UndoAsk{Tool: u.Tool, Args: args, Made: u.Made, Begun: u.At, Start: link.Start{
 		Version: n.Version, UID: uid, Ring: rings.Sandbox, Config: link.Config{Path: file.Path, Text: file.Text},
 	}})
 	if err != nil {

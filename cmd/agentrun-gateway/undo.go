@@ -53,6 +53,10 @@ func undo(q link.UndoAsk) (link.Undone, error) {
 	if !ok || spec.Undo == nil {
 		return link.Undone{}, fmt.Errorf("%s declares no undo of the tool %s any more", cmp.Or(s.Path, "no gateway.yaml"), q.Tool)
 	}
+	// The supervisor has the window from the run's own gateway, which may have fallen (H-7).
+	if window := time.Duration(spec.Undo.Window); q.Begun.Sub(q.Made) >= window {
+		return link.Undone{}, fmt.Errorf("%s has a window of %v for the tool %s, which is over", s.Path, window, q.Tool)
+	}
 	limit := cmp.Or(time.Duration(spec.Timeout), spec.Category.Timeout())
 	if spec.Undo.Command != nil {
 		commands, err := cmdtool.Commands(q.Tool, spec.Undo.Command)

@@ -15,6 +15,8 @@ type UndoAsk struct {
 	Start Start           `json:"start"`
 	Tool  string          `json:"tool"`
 	Args  json.RawMessage `json:"args"`
+	Made  time.Time       `json:"made"`  // when the call had ended
+	Begun time.Time       `json:"begun"` // and its undo began, by the same clock
 }
 
 // Undone is the answer, on its standard output. Without Command the gateway has made the call itself, or tried to.
