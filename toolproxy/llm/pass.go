@@ -3,6 +3,7 @@
 package llm
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -185,7 +186,7 @@ func (p *passing) modelOf(g *Gateway, r *http.Request, m member) (e *gate.Error)
 // most replies at once that are asked for: each may be as long as the limit says.
 const mostTimes = 128
 
-// bound takes the smallest of what was asked and what the model may, and writes it over a larger one: the budget is
+// bound takes the smaller of what was asked and what the model may, and writes it over a larger one: the budget is
 // asked for that much. Where nothing was asked nothing is put in; a reply that goes far beyond is ended (meter).
 func (p *passing) bound(found map[string]member) *gate.Error {
 	for _, name := range slices.Concat(p.dialect.limits, p.dialect.times) {
@@ -194,16 +195,19 @@ func (p *passing) bound(found map[string]member) *gate.Error {
 			return badArguments("%s must be a whole number in plain digits, at most %d", name, maxSaid)
 		}
 	}
-	p.most = p.target.model.MaxTokens
-	for _, name := range p.dialect.limits {
+	p.most = 0
+	for _, name := range p.dialect.limits { // of two, which the provider takes is its secret
 		m := found[name]
 		n := m.number()
 		if n > p.target.model.MaxTokens {
 			p.edits = append(p.edits, edit{m.at, m.at + len(m.raw), strconv.FormatInt(p.target.model.MaxTokens, 10)})
-		} else if n > 0 {
-			p.most = min(p.most, n)
 		}
+		if len(m.raw) > 0 && m.raw.Kind() != 'n' && n <= 0 { // it asks for no limit
+			n = p.target.model.MaxTokens
+		}
+		p.most = max(p.most, n)
 	}
+	p.most = min(cmp.Or(p.most, p.target.model.MaxTokens), p.target.model.MaxTokens)
 	for _, name := range p.dialect.times {
 		switch n := found[name].number(); {
 		case n > mostTimes:

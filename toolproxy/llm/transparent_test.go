@@ -494,6 +494,28 @@ func TestM16TransparentNamesAndLimits(t *testing.T) {
 	}
 }
 
+// M-19: of two limits some servers take the one and some the other. What is reserved, and booked where no count comes, is by the larger.
+func TestM19TheLargerOfTwoLimitsCounts(t *testing.T) {
+	for more, want := range map[string]int64{
+		`"max_tokens":1`: 1, `"max_tokens":7,"max_completion_tokens":null`: 7, `"max_tokens":1,"max_completion_tokens":900`: 900,
+		`"max_completion_tokens":1,"max_tokens":900`: 900, `"max_tokens":1,"max_completion_tokens":90000`: 1000, `"max_tokens":-1,"max_completion_tokens":1`: 1000,
+		`"x":1`: 1000,
+	} {
+		t.Run(more, func(t *testing.T) {
+			t.Parallel()
+			r := transparent(t, "public", func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }, everyModel)
+			r.limit = 100 * time.Millisecond
+			r.post(t, "/v1/chat/completions", `{"model":"m","messages":[],`+more+`}`)
+			o := r.done(t)[0]
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if asked := r.calls[0].Tokens - o.Prompt; asked != want || o.Tokens-o.Prompt != want {
+				t.Errorf("%d tokens of reply reserved and %d booked, want %d", asked, o.Tokens-o.Prompt, want)
+			}
+		})
+	}
+}
+
 // Counting tokens costs nothing and is on record.
 func TestM19CountingTokensIsFree(t *testing.T) {
 	for path, body := range map[string]string{
