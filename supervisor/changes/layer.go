@@ -114,7 +114,7 @@ func (l Layer) adopted() (a about, err error) {
 // names are the paths that the layer has. Without what is known of it nobody can tell where they belong.
 func (l Layer) names(a about) ([]string, error) {
 	names, err := fsjail.TreeNames(runtime.OverlayChanges(l.Dir))
-	// In about.json a byte of an odd name takes five.
+	// As they are quoted, where a byte that isn't printable takes four; about.json makes it five.
 	room := fsjail.MaxPaths
 	for _, name := range names {
 		room -= len(quoted(name))
